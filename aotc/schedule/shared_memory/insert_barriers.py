@@ -121,7 +121,7 @@ class _Pending:
             for place in list(places):
                 if not warpgroup or place.buffer in self.divided:
                     del places[place]
-        is_alone = self.hazards is None or self.hazards.num_blocks == 1
+        is_alone = self.hazards is None or self.hazards.num_ctas == 1
         if not warpgroup and is_alone:
             self.touched.clear()
 
@@ -249,8 +249,8 @@ def _order_global(op: Op, pending: _Pending) -> None:
     if not met and not unseen:
         return
     # In a branch that one CTA takes, no other CTA arrives at a barrier.
-    needs_all = hazards.needs_all_blocks(op)
-    branch = hazards.branch_of_block(op) if needs_all else None
+    needs_all = hazards.needs_all_ctas(op)
+    branch = hazards.branch_of_cta(op) if needs_all else None
     if branch is not None and any(is_inside(touch.op, branch) for touch in pending.touched):
         needs_all, branch = False, None
     first = branch or op

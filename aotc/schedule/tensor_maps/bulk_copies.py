@@ -18,7 +18,7 @@ from aotc.schedule.analysis.global_order import root_names
 from aotc.schedule.context import Schedule
 from aotc.schedule.remarks import Remark
 from aotc.schedule.tensor_maps.contiguous_run import AccessT, ContiguousRun
-from aotc.schedule.tensor_maps.pointer_block import UnmappableError
+from aotc.schedule.tensor_maps.pointer_box import UnmappableError
 from aotc.target import Feature
 
 _MIN_BYTES = 2048
@@ -105,7 +105,7 @@ class Room:
         if size_bytes * num_stages > self.left_bytes:
             raise UnmappableError(
                 f"shared memory has no room for {num_stages} stages of {size_bytes} bytes",
-                "ask for fewer stages or a smaller block",
+                "ask for fewer stages or a smaller tile",
             )
         self.left_bytes -= size_bytes * num_stages
 

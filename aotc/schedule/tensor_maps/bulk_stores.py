@@ -43,7 +43,7 @@ from aotc.schedule.tensor_maps.bulk_copies import (
     room_for_copies,
 )
 from aotc.schedule.tensor_maps.contiguous_run import PIECE_BYTES, ContiguousRun, RunEmitter, run_of
-from aotc.schedule.tensor_maps.pointer_block import UnmappableError
+from aotc.schedule.tensor_maps.pointer_box import UnmappableError
 
 
 def bulk_stores(kernel: Kernel, schedule: Schedule) -> None:

@@ -24,7 +24,7 @@ from aotc.ir.effects import Trait
 from aotc.ir.types import I1, TileType, element_of, shape_of
 from aotc.schedule.analysis.global_order import may_precede, root_names, shared_roots
 from aotc.schedule.tensor_maps.operand_loads import ORDERS_NOTHING
-from aotc.schedule.tensor_maps.pointer_block import UnmappableError
+from aotc.schedule.tensor_maps.pointer_box import UnmappableError
 
 _MIN_AXES = 2
 
