@@ -61,23 +61,23 @@ class _Place:
     buffer: gpu.SharedAlloc
     start: int
     end: int
-    slot: int | None = None
+    stage: int | None = None
 
     def meets(self, others: Iterable[_Place]) -> bool:
         return any(self._overlaps(other) for other in others)
 
     def _overlaps(self, other: _Place) -> bool:
         if self.buffer is other.buffer:
-            return self.slot is None or other.slot is None or self.slot == other.slot
+            return self.stage is None or other.stage is None or self.stage == other.stage
         return self.start < other.end and other.start < self.end
 
     def turned(self, rotated: Mapping[gpu.SharedAlloc, None]) -> _Place:
         """Return the place as the next iteration of a loop that rotates some buffers sees it."""
-        if self.slot is None:
+        if self.stage is None:
             return self
         if self.buffer not in rotated:
-            return replace(self, slot=None)
-        return replace(self, slot=(self.slot - 1) % self.buffer.num_stages)
+            return replace(self, stage=None)
+        return replace(self, stage=(self.stage - 1) % self.buffer.num_stages)
 
 
 _Places = dict[_Place, None]
@@ -189,7 +189,7 @@ def insert_barriers(kernel: Kernel, schedule: Schedule) -> None:
     hazards = GlobalHazards(kernel)
     loads = [op for op in kernel.walk() if op.effects_on(Resource.MBARRIER, "start")]
     filled = (place for op in loads for place in _places(op, "write"))
-    refilled = tuple(dict.fromkeys(replace(place, slot=None) for place in filled))
+    refilled = tuple(dict.fromkeys(replace(place, stage=None) for place in filled))
     pending = _Pending(
         divided=_divided(kernel), max_drains=max_drains, hazards=hazards, refilled=refilled
     )
@@ -469,17 +469,17 @@ def _places(op: Op, access: AccessKind) -> _Places:
 
 
 def _place(buffer: Value) -> _Place:
-    op, slot = buffer.op, None
+    op, stage = buffer.op, None
     while isinstance(op, gpu.SharedTrans):
         op = op.buffer.op
     if isinstance(op, gpu.SharedStage):
-        op, slot = op.buffer.op, _slot_number(op)
+        op, stage = op.buffer.op, _stage_number(op)
     assert isinstance(op, gpu.SharedAlloc)
     assert isinstance(op.out.type, SharedType)
-    return _Place(op, op.offset_bytes, op.offset_bytes + op.out.type.size_bytes, slot)
+    return _Place(op, op.offset_bytes, op.offset_bytes + op.out.type.size_bytes, stage)
 
 
-def _slot_number(op: gpu.SharedStage) -> int | None:
+def _stage_number(op: gpu.SharedStage) -> int | None:
     """Return how many stages after the loop's index this one is, or None if there is no index.
 
     Before a loop, a number counts from the initial index.
@@ -538,7 +538,7 @@ def _visit_loop(op: Op, pending: _Pending) -> None:
         if turn > _MAX_EXACT_TURNS:
             pending.merge(start)  # a growing state reaches a fixpoint
     # After the loop its stage indices are not known.
-    pending.map(lambda place: replace(place, slot=None))
+    pending.map(lambda place: replace(place, stage=None))
 
 
 def _rotated_by(loop: Op) -> dict[gpu.SharedAlloc, None]:

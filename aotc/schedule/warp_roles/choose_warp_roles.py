@@ -131,14 +131,14 @@ def _make_rings(loop: scf.For, num_stages: int) -> None:
         return
     outer = Builder.before_op(loop)
     start = outer(arith.Constant(0, I32)).out
-    slot = loop.body.add_arg(I32, "slot")
+    stage = loop.body.add_arg(I32, "stage")
     for fetch in fetches:
         alloc = fetch.buffer.op
         assert isinstance(alloc, gpu.SharedAlloc)
         attributes = {**alloc.attributes, "num_stages": num_stages}
         ring = outer(build(gpu.SharedAlloc, (), attributes, (), alloc.loc)).out
-        alloc.replace_with([Builder.before_op(alloc)(gpu.SharedStage(ring, slot)).out])
+        alloc.replace_with([Builder.before_op(alloc)(gpu.SharedStage(ring, stage)).out])
     end = loop.body.terminator
-    following = Builder.before_op(end)(gpu.NextStage(slot, num_stages)).out
+    following = Builder.before_op(end)(gpu.NextStage(stage, num_stages)).out
     end.set_slots([*end.slots, following])
     append_carried(loop, [start])

@@ -70,8 +70,8 @@ def _arrive(program: Program, op: Op, state: Mbarrier, number: int) -> None:
 def _init(program: Program, op: tma.MbarrierInit, barrier: Array) -> None:
     kind = op.barrier.type
     assert isinstance(kind, SharedType)
-    for slot in range(kind.num_stages):
-        program.mbarriers[scalar(barrier) + slot * kind.stage_bytes] = Mbarrier(op.count)
+    for stage in range(kind.num_stages):
+        program.mbarriers[scalar(barrier) + stage * kind.stage_bytes] = Mbarrier(op.count)
 
 
 def _arrive_each(
