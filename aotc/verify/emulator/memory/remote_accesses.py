@@ -1,10 +1,10 @@
-"""Accesses to shared memory of other blocks of a cluster, which a block must outlive.
+"""Accesses to shared memory of other CTAs of a cluster, which a CTA must outlive.
 
-Shared memory is another block's once the last thread of its block has exited. An access that comes later is
+Shared memory is another CTA's once the last thread of its CTA has exited. An access that comes later is
 found when it happens, but which of the two comes first is a matter of luck; so an exit is refused unless
-the block has seen every such access, whatever the order in this run. Asynchronous writes are seen by who waits for them.
+the CTA has seen every such access, whatever the order in this run. Asynchronous writes are seen by who waits for them.
 
-Invariant: for each block and each warp of its cluster the last access alone is kept, since who has seen a warp's
+Invariant: for each CTA and each warp of its cluster the last access alone is kept, since who has seen a warp's
 last access has seen the earlier ones.
 """
 
@@ -20,7 +20,7 @@ from aotc.verify.emulator.syntax import Instruction
 
 
 class RemoteAccesses:
-    """Hold when each warp last accessed each block of its cluster other than its own."""
+    """Hold when each warp last accessed each CTA of its cluster other than its own."""
 
     def __init__(self, num_blocks: int, order: Order, shadow: Shadow) -> None:
         self._order = order
@@ -28,14 +28,14 @@ class RemoteAccesses:
         self._last = np.zeros((num_blocks, order.cluster_warps), np.int64)  # stamps; 0 for none
 
     def record(self, lanes: Ints, blocks: Ints, instruction: Instruction) -> None:
-        """Record that lanes (n,) access shared memory of blocks (n,) of their cluster."""
+        """Record that lanes (n,) access shared memory of CTAs (n,) of their cluster."""
         is_remote = blocks != (lanes >> 5) // self._order.warps_per_block
         lanes, blocks = lanes[is_remote], blocks[is_remote]
         stamps = self._order.stamps(lanes, self._shadow.number(instruction))
         self._last[blocks, self._order.planes_of(lanes)] = stamps
 
     def check_seen(self, blocks: Ints) -> None:
-        """Check that blocks (n,), whose threads have all exited, have seen all accesses.
+        """Check that CTAs (n,), whose threads have all exited, have seen all accesses.
 
         Raises: Misuse where no warp of one has.
         """
