@@ -32,7 +32,7 @@ def may_copy(schedule: Schedule) -> bool:
 
 
 def asks_for_copies(loop: scf.For, schedule: Schedule) -> bool:
-    """Return whether a loop without dots and inner loops is asked to run ahead."""
+    """Return whether a loop without dots and inner loops is asked to be pipelined."""
     if (loop.num_stages or schedule.config.num_stages) == 1:
         return False
     asked = loop.num_stages or loop.warp_specialize or schedule.config.warp_specialize

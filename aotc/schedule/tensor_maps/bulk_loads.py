@@ -1,4 +1,4 @@
-"""Replace loads of contiguous memory by bulk copies in loops that were asked to run ahead.
+"""Replace loads of contiguous memory by bulk copies in loops that were asked to be pipelined.
 
 A loop that only reads rows, as a softmax does, is limited by registers: they hold one iteration,
 and little of it. One thread that issues copies of some kilobytes keeps as many stages in flight as

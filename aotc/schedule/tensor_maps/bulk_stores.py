@@ -1,4 +1,4 @@
-"""Replace stores to contiguous memory by bulk copies in loops that were asked to run ahead.
+"""Replace stores to contiguous memory by bulk copies in loops that were asked to be pipelined.
 
 The counterpart of `bulk_loads`: a contiguous tile is written to a buffer in shared memory, and one
 thread issues its copy from there, which stays in flight while the next iteration

@@ -65,7 +65,7 @@ def _element(kind: Type) -> tuple[ScalarType, bool]:
 def _places(
     tensor: Array, coords: Sequence[Array], block: Sequence[int], size_bytes: int
 ) -> tuple[Array, Array]:
-    """Return the address of each element of a block, and whether it lies in the tensor."""
+    """Return the address of each element of a tile, and whether it lies in the tensor."""
     rank = len(block)
     address = np.full(block, tensor[0], np.int64)
     inside = np.ones(block, np.bool_)

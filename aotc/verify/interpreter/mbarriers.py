@@ -78,7 +78,7 @@ def _arrive_each(
     program: Program, op: tma.MbarrierArrive, barrier: Array, enabled: Array | None
 ) -> None:
     if enabled is None or scalar(enabled):
-        # Each block of a cluster runs by itself here, so it arrives for the others, too.
+        # Each CTA of a cluster runs by itself here, so it arrives for the others, too.
         _arrive(program, op, find(program, op, barrier), op.count * op.num_ctas)
 
 
