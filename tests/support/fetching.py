@@ -26,7 +26,7 @@ ALLOC = (
 
 def fetch(name: str, coord: str, tensor: str = "%x") -> str:
     """Return the text that fetches a block into `%NAME_buffer`."""
-    return f"  %{name}_buffer = {ALLOC}\n  gpu.tma_fetch({tensor}, %{name}_buffer, {coord})\n"
+    return f"  %{name}_buffer = {ALLOC}\n  gpu.sync_tma_load({tensor}, %{name}_buffer, {coord})\n"
 
 
 def read(name: str, to: str = "") -> str:

@@ -39,7 +39,7 @@ def find_slice(kernel: Kernel) -> Slice:
         if isinstance(op, grid.GridWait):
             search.need_op(op)
             search.run(())
-        if isinstance(op, tma.Fetch) and not search.found.obstacle:
+        if isinstance(op, tma.SyncLoad) and not search.found.obstacle:
             search.need_op(op)
             search.run(op.inputs)
     return search.found
@@ -141,7 +141,7 @@ class SliceCopy:
     def __init__(
         self,
         found: Slice,
-        fetch: Callable[[tma.Fetch, Builder, dict[Value, Value], list[Value]], list[Value]],
+        fetch: Callable[[tma.SyncLoad, Builder, dict[Value, Value], list[Value]], list[Value]],
         turn: Callable[[scf.For, Builder, list[Value]], list[Value]] | None = None,
     ) -> None:
         self._slice = found
@@ -154,7 +154,7 @@ class SliceCopy:
         for op in source:
             if op not in self._slice.ops:
                 continue
-            if isinstance(op, tma.Fetch):
+            if isinstance(op, tma.SyncLoad):
                 state = self._fetch(op, place, self._mapping, state)
             elif isinstance(op, scf.For):
                 state = self._copy_for(op, place, state)

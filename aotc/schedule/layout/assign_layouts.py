@@ -360,7 +360,7 @@ def _emit_descriptor_load(op: Op, emitter: _Emitter, place: Builder) -> None:
     buffer = block_buffer(tensor, shape_of(op.out.type), place)
     kind = op.descriptor.type
     assert isinstance(kind, DescriptorType)
-    place(tma.TmaFetch(tensor, buffer, coords, op.eviction, kind.num_parts))
+    place(tma.SyncTmaLoad(tensor, buffer, coords, op.eviction, kind.num_parts))
     emitter.bind_fetched(op.out, buffer, place)
 
 

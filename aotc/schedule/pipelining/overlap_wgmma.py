@@ -41,10 +41,10 @@ from aotc.schedule.remarks import Remark
 
 _NEVER_UNROLLED = 1
 _WRITERS = (
-    *(gpu.SharedStore, gpu.AsyncCopy, tma.TmaFetch, tma.TmaLoad),
-    *(tma.BulkFetch, tma.BulkLoad),
+    *(gpu.SharedStore, gpu.AsyncCopy, tma.SyncTmaLoad, tma.TmaLoad),
+    *(tma.SyncBulkLoad, tma.BulkLoad),
 )
-_READS = (gpu.SharedAlloc, gpu.SharedLoad, gpu.Load, tma.Fetch)
+_READS = (gpu.SharedAlloc, gpu.SharedLoad, gpu.Load, tma.SyncLoad)
 _REGISTER_BITS = 32
 
 
@@ -167,12 +167,12 @@ def _issue_early(loop: scf.For, dots: Sequence[wgmma.Wgmma]) -> None:
     while worklist:
         op = worklist.pop()
         if order.get(op, 0) >= order[place] and op not in moved:
-            if not is_pure(op) and not isinstance(op, wgmma.Wgmma | tma.Fetch):
+            if not is_pure(op) and not isinstance(op, wgmma.Wgmma | tma.SyncLoad):
                 return
             moved[op] = None
             worklist += [value.op for value in free_operands(op) if value.op is not None]
             worklist += _fetches_to(op)
-    fetches = [order[op] for op in moved if isinstance(op, tma.Fetch)]
+    fetches = [order[op] for op in moved if isinstance(op, tma.SyncLoad)]
     passed = [op for op in order if order[place] <= order[op] < max(fetches, default=0)]
     if any(op not in moved for op in fences(passed)):
         return
@@ -210,7 +210,7 @@ def _fetches_to(op: Op) -> list[Op]:
         buffer = value
         while isinstance(buffer.op, gpu.SharedTrans):
             buffer = buffer.op.buffer
-        found += [user for user in buffer.users if isinstance(user, tma.Fetch)]
+        found += [user for user in buffer.users if isinstance(user, tma.SyncLoad)]
     return found
 
 

@@ -35,7 +35,7 @@ def trim_operand_loads(kernel: Kernel, schedule: Schedule) -> None:
         kind = tensor.type
         if not isinstance(kind, TensorMapType):
             continue
-        fetches = [op for op in tensor.users if isinstance(op, tma.TmaFetch)]
+        fetches = [op for op in tensor.users if isinstance(op, tma.SyncTmaLoad)]
         if not fetches or len(fetches) != len(tensor.users):
             continue
         num_rows = max(_rows_read(fetch) for fetch in fetches)
@@ -49,7 +49,7 @@ def trim_operand_loads(kernel: Kernel, schedule: Schedule) -> None:
 
 
 def _box_of(
-    kind: TensorMapType, fetches: Sequence[tma.TmaFetch], num_rows: int
+    kind: TensorMapType, fetches: Sequence[tma.SyncTmaLoad], num_rows: int
 ) -> tuple[int, ...] | None:
     """Return a box that loads only so many rows, or None if there is none."""
     num_parts = max(fetch.num_parts for fetch in fetches)
@@ -60,12 +60,12 @@ def _box_of(
     return box if shorter and not rest and whole_periods and rows <= _MAX_BOX_ROWS else None
 
 
-def _block_of(fetch: tma.TmaFetch) -> SharedType:
+def _block_of(fetch: tma.SyncTmaLoad) -> SharedType:
     assert isinstance(fetch.buffer.type, SharedType)
     return fetch.buffer.type
 
 
-def _rows_read(fetch: tma.TmaFetch) -> int:
+def _rows_read(fetch: tma.SyncTmaLoad) -> int:
     """Return how many of a tile's rows are read: all, if others than dots read it."""
     kind = _block_of(fetch)
     if len(kind.shape) != len(_TURNED) or len(fetch.coords) != len(_TURNED):

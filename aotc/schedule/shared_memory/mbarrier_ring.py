@@ -31,7 +31,7 @@ from aotc.ir.layout import LinearLayout
 from aotc.ir.rewrite import Builder, is_inside
 from aotc.ir.types import I32, U64
 
-Load = tuple[tma.Fetch, Value, Sequence[Value]]
+Load = tuple[tma.SyncLoad, Value, Sequence[Value]]
 """A tensor load, the buffer that an asynchronous one is to fill, and its inputs."""
 
 

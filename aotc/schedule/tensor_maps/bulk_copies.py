@@ -121,6 +121,6 @@ def _taken_bytes(op: Op, schedule: Schedule) -> int:
     if not isinstance(op, gpu.SharedAlloc):
         return 0
     assert isinstance(op.out.type, SharedType)
-    loops = [user.parent_op for user in op.out.users if isinstance(user, tma.Fetch)]
+    loops = [user.parent_op for user in op.out.users if isinstance(user, tma.SyncLoad)]
     stages = [num_stages_of(loop, schedule) for loop in loops if isinstance(loop, scf.For)]
     return op.out.type.size_bytes * max(stages, default=1)

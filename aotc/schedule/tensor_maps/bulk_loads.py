@@ -140,7 +140,7 @@ def _fetch(load: gpu.Load, run: ContiguousRun, analysis: AffineAnalysis) -> None
     assert isinstance(element, ScalarType)
     pointer, size_bytes = emitter.pointer(run), emitter.size_bytes(run)
     buffer = place(gpu.SharedAlloc(element, kind.shape, layout, PIECE_BYTES)).out
-    place(tma.BulkFetch(pointer, buffer, size_bytes, load.eviction))
+    place(tma.SyncBulkLoad(pointer, buffer, size_bytes, load.eviction))
     vector, _ = buffer_access(kind.layout, layout, element.bits, ("",))
     if load.mask is None:
         read = gpu.SharedLoad(buffer, kind.layout, vector)

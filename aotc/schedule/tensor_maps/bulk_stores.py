@@ -82,7 +82,7 @@ def _asks(loop: scf.For, schedule: Schedule) -> bool:
 def _check_order(store: gpu.Store, kernel: Kernel) -> None:
     """Refuse a store that must complete before a later access, or after an earlier one."""
     for op in kernel.walk():
-        if not isinstance(op, gpu.Load | tma.Fetch) or not may_precede(store, op):
+        if not isinstance(op, gpu.Load | tma.SyncLoad) or not may_precede(store, op):
             continue
         pointer = getattr(op, "pointer", None)
         if getattr(op, "volatile", False):

@@ -20,9 +20,9 @@ from aotc.schedule.remarks import Reason
 _ORDERING = (tile.Barrier, gpu.AtomicRmw, gpu.AtomicCas, gpu.Fence, assembly.VolatileAsm)
 
 
-def reorder_hazard(fetch: tma.Fetch, ops: Iterable[Op]) -> str:
+def reorder_hazard(fetch: tma.SyncLoad, ops: Iterable[Op]) -> str:
     """Return why a load may not be issued ahead of what `ops` do, or an empty string."""
-    if isinstance(fetch, tma.BulkFetch):
+    if isinstance(fetch, tma.SyncBulkLoad):
         return ""  # checked when the load became a bulk copy, see `bulk_loads`
     for op in ops:
         if isinstance(op, _ORDERING) and may_precede(op, fetch):

@@ -62,7 +62,7 @@ def _choose_roles(kernel: Kernel, schedule: Schedule) -> None:
 def _fetch_alone(kernel: Kernel) -> None:
     """Let every CTA of a cluster load all it needs: only producers know when others have room."""
     for op in kernel.walk():
-        if isinstance(op, tma.TmaFetch):
+        if isinstance(op, tma.SyncTmaLoad):
             op.num_parts = 1
 
 
@@ -98,9 +98,9 @@ def _refuse_groups(kernel: Kernel, schedule: Schedule) -> None:
         schedule.remark(kernel.loc, text)
 
 
-def _fetches(loop: Op) -> Iterator[tma.Fetch]:
+def _fetches(loop: Op) -> Iterator[tma.SyncLoad]:
     for block in loop.blocks:
-        yield from (op for op in block.walk() if isinstance(op, tma.Fetch))
+        yield from (op for op in block.walk() if isinstance(op, tma.SyncLoad))
 
 
 def _obstacle(kernel: Kernel, schedule: Schedule) -> str:
@@ -114,7 +114,7 @@ def _obstacle(kernel: Kernel, schedule: Schedule) -> str:
         return Reason.NO_ROOM_FOR_WARPS(warps=warps)
     ops = list(kernel.walk())
     for op in ops:
-        if isinstance(op, tma.Fetch):
+        if isinstance(op, tma.SyncLoad):
             disorder = reorder_hazard(op, ops)
             if disorder:
                 return disorder
@@ -126,7 +126,7 @@ def _obstacle(kernel: Kernel, schedule: Schedule) -> str:
 
 def _make_rings(loop: scf.For, num_stages: int) -> None:
     """Make every buffer of the loop's tensor loads a stage of a ring; an iteration advances it."""
-    fetches = [op for op in loop.body if isinstance(op, tma.Fetch)]
+    fetches = [op for op in loop.body if isinstance(op, tma.SyncLoad)]
     if num_stages == 1 or not fetches:
         return
     outer = Builder.before_op(loop)

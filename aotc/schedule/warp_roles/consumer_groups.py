@@ -70,8 +70,8 @@ def loop_of_tiles(block: Block) -> scf.For | None:
 
 
 def _fetches(op: Op) -> bool:
-    return isinstance(op, tma.Fetch) or any(
-        isinstance(inner, tma.Fetch) for block in op.blocks for inner in block.walk()
+    return isinstance(op, tma.SyncLoad) or any(
+        isinstance(inner, tma.SyncLoad) for block in op.blocks for inner in block.walk()
     )
 
 

@@ -97,7 +97,7 @@ OBSTACLES = {
     ),
     "written": (loop(fetch("a", "%i") + read("a") + STORE), "the kernel writes x, too"),
     "two places": (
-        fetch("a", "%n") + loop("  gpu.tma_fetch(%x, %a_buffer, %i)\n" + read("a")),
+        fetch("a", "%n") + loop("  gpu.sync_tma_load(%x, %a_buffer, %i)\n" + read("a")),
         "a buffer is loaded in several places",
     ),
     "a tile decides": (
@@ -144,7 +144,7 @@ def test_a_loop_that_asks_in_vain_is_told() -> None:
 def test_blocks_copy_for_each_other_only_if_producers_do(is_alone: bool) -> None:
     kernel = fetching(LOOP)
     for op in kernel.walk():
-        if isinstance(op, tma.TmaFetch):
+        if isinstance(op, tma.SyncTmaLoad):
             op.num_parts = 2
     text, _ = _ringed(kernel, warp_specialize=not is_alone)
     assert bool(kernel.producer_warps) == (not is_alone)
@@ -157,7 +157,7 @@ CHECKS = """\
 // CHECK-NEXT: [[RING:%.*]] = gpu.shared_alloc {{{.*}}num_stages = 3}
 // CHECK-NEXT: scf.for(%zero, %n, %one, [[FIRST]]) (%i: i32, [[INDEX:%[a-z]+]]: i32) {
 // CHECK: %a_buffer = gpu.shared_stage([[RING]], [[INDEX]]) :
-// CHECK-NEXT: gpu.tma_fetch(%x, %a_buffer, %a_at)
+// CHECK-NEXT: gpu.sync_tma_load(%x, %a_buffer, %a_at)
 // CHECK-NEXT: %a = gpu.shared_load(%a_buffer)
 // CHECK: [[NEXT:%.*]] = gpu.next_stage([[INDEX]]) {num_stages = 3}
 // CHECK-NEXT: scf.yield([[NEXT]])
