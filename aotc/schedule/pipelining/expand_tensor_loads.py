@@ -99,10 +99,10 @@ def _can_stand_after(op: Op) -> bool:
     return reads or (is_pure(op) and not op.terminator and not op.blocks)
 
 
-def _needed(fetch: Op, passed: dict[Op, None]) -> dict[Op, None] | None:
-    """Return what must move up with a fetch, or None if it depends on what was loaded."""
+def _needed(load: Op, passed: dict[Op, None]) -> dict[Op, None] | None:
+    """Return what must move up with a load, or None if it depends on what was loaded."""
     needed: dict[Op, None] = {}
-    worklist = [fetch]
+    worklist = [load]
     while worklist:
         for value in worklist.pop().operands:
             op = value.op
@@ -115,6 +115,6 @@ def _needed(fetch: Op, passed: dict[Op, None]) -> dict[Op, None] | None:
     return needed
 
 
-def _buffer_bytes(fetch: tma.SyncLoad) -> int:
-    assert isinstance(fetch.buffer.type, SharedType)
-    return fetch.buffer.type.size_bytes
+def _buffer_bytes(load: tma.SyncLoad) -> int:
+    assert isinstance(load.buffer.type, SharedType)
+    return load.buffer.type.size_bytes

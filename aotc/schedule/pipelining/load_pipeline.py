@@ -198,17 +198,17 @@ def _disorder(loop: scf.For, load: gpu.Load, barriers: Iterable[Op]) -> str:
     return ""
 
 
-def _tensor_load_obstacle(loop: scf.For, fetch: tma.SyncLoad) -> str:
+def _tensor_load_obstacle(loop: scf.For, load: tma.SyncLoad) -> str:
     """Return why a tensor load cannot be issued in an earlier iteration, or an empty string."""
-    buffer = fetch.buffer.op
+    buffer = load.buffer.op
     if not isinstance(buffer, gpu.SharedAlloc) or buffer.block is not loop.body:
         return Reason.FOREIGN_BUFFER()
-    if any(user is not fetch and not isinstance(user, _READERS) for user in buffer.out.users):
+    if any(user is not load and not isinstance(user, _READERS) for user in buffer.out.users):
         return Reason.SHARED_BUFFER()
     inside = list(loop.body.walk())
     if any(isinstance(op, grid.GridWait) for op in inside):
         return Reason.GRID_WAIT()
-    return reorder_hazard(fetch, inside)
+    return reorder_hazard(load, inside)
 
 
 def _drop_dependents(plan: LoopPlan) -> None:

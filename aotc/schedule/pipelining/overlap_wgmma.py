@@ -171,9 +171,9 @@ def _issue_early(loop: scf.For, dots: Sequence[wgmma.Wgmma]) -> None:
                 return
             moved[op] = None
             worklist += [value.op for value in free_operands(op) if value.op is not None]
-            worklist += _fetches_to(op)
-    fetches = [order[op] for op in moved if isinstance(op, tma.SyncLoad)]
-    passed = [op for op in order if order[place] <= order[op] < max(fetches, default=0)]
+            worklist += _loads_to(op)
+    loads = [order[op] for op in moved if isinstance(op, tma.SyncLoad)]
+    passed = [op for op in order if order[place] <= order[op] < max(loads, default=0)]
     if any(op not in moved for op in fences(passed)):
         return
     for op in sorted(moved, key=order.__getitem__):
@@ -201,7 +201,7 @@ def _wait_late(wait: wgmma.WgmmaWait) -> None:
         block.insert(wait, before=place)
 
 
-def _fetches_to(op: Op) -> list[Op]:
+def _loads_to(op: Op) -> list[Op]:
     """Return the tensor loads that bring the operands of a dot; none for other ops."""
     if not isinstance(op, wgmma.Wgmma):
         return []

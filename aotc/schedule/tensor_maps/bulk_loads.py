@@ -80,7 +80,7 @@ def bulk_loads(kernel: Kernel, schedule: Schedule) -> None:
     found = choose_runs(loads, checked, schedule, "loaded")
     for load, run in found:
         with at(load.loc):
-            _fetch(load, run, analysis)
+            _copy(load, run, analysis)
 
 
 # ---- which loads ------------------------------------------------------------------------------
@@ -129,7 +129,7 @@ def _check_order(load: gpu.Load, kernel: Kernel) -> None:
 # ---- rewriting --------------------------------------------------------------------------------
 
 
-def _fetch(load: gpu.Load, run: ContiguousRun, analysis: AffineAnalysis) -> None:
+def _copy(load: gpu.Load, run: ContiguousRun, analysis: AffineAnalysis) -> None:
     """Copy the run to a buffer, and load the tile from there."""
     place, kind = Builder.before_op(load), load.out.type
     assert isinstance(kind, TileType)

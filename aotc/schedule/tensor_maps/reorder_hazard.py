@@ -20,14 +20,14 @@ from aotc.schedule.remarks import Reason
 _ORDERING = (tile.Barrier, gpu.AtomicRmw, gpu.AtomicCas, gpu.Fence, assembly.VolatileAsm)
 
 
-def reorder_hazard(fetch: tma.SyncLoad, ops: Iterable[Op]) -> str:
+def reorder_hazard(load: tma.SyncLoad, ops: Iterable[Op]) -> str:
     """Return why a load may not be issued ahead of what `ops` do, or an empty string."""
-    if isinstance(fetch, tma.SyncBulkLoad):
+    if isinstance(load, tma.SyncBulkLoad):
         return ""  # checked when the load became a bulk copy, see `bulk_loads`
     for op in ops:
-        if isinstance(op, _ORDERING) and may_precede(op, fetch):
+        if isinstance(op, _ORDERING) and may_precede(op, load):
             return Reason.FENCE_BEFORE(op=op.opcode)
         stores = isinstance(op, tma.StagedTmaStore | tma.TmaStore | tma.TmaReduce)
-        if stores and may_alias(fetch.tensor, op.tensor):
+        if stores and may_alias(load.tensor, op.tensor):
             return Reason.KERNEL_WRITES(name=op.tensor.hint or "the tensor")
     return ""
