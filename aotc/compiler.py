@@ -122,7 +122,7 @@ def compile_kernel(
 
     timings = timings or Timings()
     keep_asm = keep_asm or request.with_ptx
-    with backend.Ptxas(_check(request), mebibytes=request.limits.ptxas_mebibytes) as ptxas:
+    with backend.Ptxas(check_request(request), mebibytes=request.limits.ptxas_mebibytes) as ptxas:
         done = _to_ptx(request, timings, keep_asm=keep_asm, observer=observer)
         assembly = _assemble(done, request.limits, ptxas)
     timings.lap("ptxas")
@@ -322,8 +322,8 @@ def _to_ptx(
     )
 
     timings.lap("import")
-    target = _check(request)
-    translation = _translate(request)
+    target = check_request(request)
+    translation = translate_request(request)
     timings.lap("frontend")
     kernel = translation.kernel
     access = parameter_access(kernel)
@@ -382,7 +382,8 @@ def _lines(*groups: Iterable[str]) -> tuple[str, ...]:
     return tuple(line for line in lines if line.strip())
 
 
-def _translate(request: CompileRequest) -> Translation:
+def translate_request(request: CompileRequest) -> Translation:
+    """Run the frontend on what a request names. Raises: CompileError."""
     from aotc import frontend  # noqa: PLC0415 - start-up time
 
     return frontend.translate(
@@ -397,7 +398,7 @@ def _translate(request: CompileRequest) -> Translation:
     )
 
 
-def _check(request: CompileRequest) -> Target:
+def check_request(request: CompileRequest) -> Target:
     """Return the target of a request that makes sense. Raises: CompileError otherwise."""
     try:
         target = parse_target(str(request.target)).excluding(request.without)
@@ -424,76 +425,6 @@ def _check(request: CompileRequest) -> Target:
             f"that a cluster can have on every {target}"
         )
     return target
-
-
-def disassemble(cubin: bytes) -> str:
-    """Return the SASS of a cubin. Raises: IRError if it is none."""
-    from aotc import backend  # noqa: PLC0415 - start-up time
-
-    return backend.disassemble(cubin)
-
-
-def disassemble_located(ptx: str, target: str) -> str:
-    """Assemble PTX that names the lines of its source; return SASS that names them too."""
-    from aotc import backend  # noqa: PLC0415 - start-up time
-
-    cubin = backend.assemble(ptx, parse_target(target)).cubin
-    return backend.disassemble(cubin, with_lines=True)
-
-
-def find_assembly_error(
-    compiled: PtxKernel, line: int, tool: str, reason: str
-) -> CompileError | None:
-    """Return the error at the kernel's own assembly for which `tool` refuses a line of PTX, if any."""
-    from aotc import backend  # noqa: PLC0415 - start-up time
-    from aotc.ir.text import parse_kernel  # noqa: PLC0415
-
-    kernel = parse_kernel(compiled.tile_ir)
-    return backend.find_assembly_error(kernel, compiled.ptx, line, tool, reason)
-
-
-def stage_text(request: CompileRequest, stage: str) -> str:
-    """Return the text of one stage, running no later one. Raises: as `compile_kernel`."""
-    _check(request)
-    translation = _translate(request)
-    return _advance(translation.kernel, "tile", stage, request)
-
-
-def continue_from(stage: str, text: str, wanted: str, request: CompileRequest) -> str:
-    """Return the text of stage `wanted`, made from `text`, the text of an earlier stage.
-
-    Of `request`, only the target and the configuration count.
-
-    Raises: IRError if the text cannot be read.
-    """
-    from aotc.ir.text import parse_kernel  # noqa: PLC0415
-
-    return _advance(
-        parse_kernel(text) if stage in ("tile", "gpu") else text, stage, wanted, request
-    )
-
-
-def _advance(state: Kernel | str, stage: str, wanted: str, request: CompileRequest) -> str:
-    """Run the stages after `stage` up to `wanted`."""
-    from aotc import backend  # noqa: PLC0415
-    from aotc.ir.core import Kernel  # noqa: PLC0415
-    from aotc.ir.text import print_kernel  # noqa: PLC0415
-    from aotc.schedule.context import Schedule  # noqa: PLC0415
-    from aotc.schedule.pipeline import schedule_kernel  # noqa: PLC0415
-
-    target = _check(request)
-    for step in STAGES[STAGES.index(stage) + 1 : STAGES.index(wanted) + 1]:
-        if isinstance(state, Kernel):
-            if step == "gpu":
-                schedule = Schedule(target, request.config, map_pointers=request.map_pointers)
-                state = schedule_kernel(state, schedule)
-            else:
-                state = backend.lower_kernel(state, target).llvm_ir
-        elif step == "ptx":
-            state = backend.emit_ptx(state, target)
-        else:
-            state = backend.disassemble(backend.assemble(state, target).cubin)
-    return state if isinstance(state, str) else print_kernel(state)
 
 
 def compile(  # noqa: A001 - the name users expect, as re.compile

@@ -7,9 +7,10 @@ from pathlib import Path
 import pytest
 
 import aotc
-from aotc.compiler import STAGES, compile_kernel, continue_from, stage_text
+from aotc.compiler import STAGES, compile_kernel
 from aotc.ir.diagnostics import CompileError, ResourceError
 from aotc.limits import COMPILE_LIMITS
+from aotc.stages import continue_from, stage_text
 from tests.support.requests import request_of
 
 SOURCE = str(Path(__file__).parents[1] / "kernels" / "elementwise.py")

@@ -329,8 +329,8 @@ def dump(
     debug: bool,  # noqa: ARG001 - read by `run`
 ) -> int:
     """Print one stage of the compile of a kernel."""
-    from aotc.compiler import stage_text  # noqa: PLC0415 - start-up time
     from aotc.package.dump import find_request  # noqa: PLC0415
+    from aotc.stages import stage_text  # noqa: PLC0415 - start-up time
     from aotc.target import parse  # noqa: PLC0415
 
     chosen = parse(target) if target else None

@@ -15,12 +15,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal, TypeAlias
 
-from aotc.compiler import (
-    CompileRequest,
-    PtxKernel,
-    compile_ptx,
-    find_assembly_error,
-)
+from aotc.compiler import CompileRequest, PtxKernel, compile_ptx
 from aotc.ir.core import GRID_SOURCES
 from aotc.ir.diagnostics import CompileError, ResourceError
 from aotc.ir.expression import Expression
@@ -31,6 +26,7 @@ from aotc.package.planned import launcher_of_record, launcher_of_request
 from aotc.package.verify_conditions import checks_of, grid_blocks
 from aotc.package.verify_subjects import Subject, VerifyOptions
 from aotc.package.workers import Done, Job, misfit_text, run_all
+from aotc.stages import find_assembly_error
 from aotc.verify.checks.check import Checks, Execute, Finding, References, check_kernel
 from aotc.verify.checks.dataflow import roles_of
 from aotc.verify.checks.emulated import (

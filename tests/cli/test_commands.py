@@ -228,7 +228,7 @@ def dumped(monkeypatch: pytest.MonkeyPatch) -> list[CompileRequest]:
         requests.append(request)
         return {"ptx": ".version 8.8\n", "tile": "t"}[stage]
 
-    monkeypatch.setattr("aotc.compiler.stage_text", stage_text)
+    monkeypatch.setattr("aotc.stages.stage_text", stage_text)
     return requests
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from aotc.compiler import CompileRequest, stage_text
+from aotc.compiler import CompileRequest
 from aotc.config import Config
 from aotc.ir.core import Block, Kernel
 from aotc.ir.dialects import gpu, roles, tma, wgmma
@@ -19,6 +19,7 @@ from aotc.schedule.shared_memory.allocate_shared import allocate_shared
 from aotc.schedule.shared_memory.insert_barriers import insert_barriers
 from aotc.schedule.warp_roles.choose_warp_roles import choose_warp_roles
 from aotc.schedule.warp_roles.specialize_warps import specialize_warps
+from aotc.stages import stage_text
 from aotc.target import TARGETS
 from tests.support.descriptors import PRELUDE
 from tests.support.fetching import block as put
