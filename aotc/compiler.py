@@ -6,7 +6,7 @@ A `CompileRequest` says everything a compile depends on besides the source files
 so equal requests over equal sources give equal artifacts, and a request is a cache key.
 
 The stages are imported when the first kernel is compiled, not with this module: a build with
-nothing to do only needs the names of requests and metadata.
+nothing to do only needs the names of requests.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import inspect
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Literal, TypeAlias
+from typing import TYPE_CHECKING
 
 from aotc.config import CONFIG_KEYS, Config, config_value_problem, renamed_key
 from aotc.ir.diagnostics import (
@@ -26,7 +26,7 @@ from aotc.ir.diagnostics import (
     did_you_mean,
 )
 from aotc.limits import DEFAULT_LIMITS, CompileLimits, compile_limits
-from aotc.module_search import Search
+from aotc.metadata import Metadata, ParamSlot, TensorMapSpec
 from aotc.target import Feature, Target
 from aotc.target import parse as parse_target
 
@@ -36,9 +36,8 @@ if TYPE_CHECKING:
     from aotc.ir.core import Kernel, TensorSource, Value
     from aotc.ir.passes import Observer
     from aotc.ir.types import ScalarType
+    from aotc.metadata import Access
     from aotc.schedule.context import Schedule
-
-Access: TypeAlias = Literal["unknown", "read", "write", "both"]
 
 STAGES = ("tile", "gpu", "llvm", "ptx", "sass")
 
@@ -50,12 +49,11 @@ class CompileRequest:
     `signature` gives each run-time argument its concrete type string ("*bf16:16", "i32", "i32=1",
     "fp32"), `constants` each constexpr its value: int, float, bool, str, None or a dtype's name.
     `debug` keeps `tl.device_assert` and `assert`, which are dropped otherwise, as Triton does. `with_ptx` keeps
-    the PTX, with the lines of the source, beside the cubin, which stays the same. `without` names
-    features of the target that are not to be used. `map_pointers` leaves to the launcher what it is
-    able to do: loads through pointers may become tensor copies, so that a cubin takes tensor maps
-    that its `Metadata` describes and is right for the launches that its guards allow; and a block
-    may run one program after the other, so that a launch has fewer blocks than programs. A build
-    asks for it. `limits` bound what the compile may take.
+    the PTX, with the lines of the source, and changes nothing of the cubin. `without` names features
+    of the target that are not to be used. `map_pointers` allows what needs the launcher: loads
+    through pointers may become TMA loads, so that a cubin takes tensor maps that its `Metadata`
+    describes and is right for the launches that its guards allow; and the kernel may be persistent.
+    A build asks for it. `limits` bound what the compile may take.
     """
 
     source: str
@@ -69,95 +67,6 @@ class CompileRequest:
     without: tuple[str, ...] = ()
     map_pointers: bool = False
     limits: CompileLimits = DEFAULT_LIMITS
-
-
-@dataclass(frozen=True)
-class TensorMapSpec:
-    """Say how the map of a tensor is encoded; `box` is in elements, outermost first.
-
-    `swizzle_bytes` is 0 for none, 32, 64 or 128. What is read beyond the tensor's ends is NaN with
-    `fill_nan`, else zero. `address`, `shape` and `strides` are expressions over the arguments of
-    the launch, the latter two in elements, outermost first; the innermost axis is dense and has no
-    stride.
-    """
-
-    element: str
-    box: tuple[int, ...]
-    swizzle_bytes: int
-    fill_nan: bool
-    address: str
-    shape: tuple[str, ...]
-    strides: tuple[str, ...]
-
-
-@dataclass(frozen=True)
-class ParamSlot:
-    """Say where in the kernel's parameter buffer an argument, or a part of it, goes.
-
-    `access` is how the kernel uses the memory that a pointer points at, "unknown" for a scalar.
-    `argument` is the argument of the launch that it comes from, the one of its name unless said
-    otherwise. `source` is the expression that the launcher computes if it does not pass that
-    argument itself: "x.shape[0]", or "x" for a tensor's address. "grid[0]" to "grid[2]", argument
-    and source in one, are how many programs the launch has along an axis. A tensor map is encoded
-    as `tensor_map` says.
-    """
-
-    name: str
-    type: str
-    offset: int
-    size_bytes: int
-    access: Access = "unknown"
-    argument: str = ""
-    source: str = ""
-    tensor_map: TensorMapSpec | None = None
-
-    def __post_init__(self) -> None:
-        if not self.argument:
-            object.__setattr__(self, "argument", self.name)
-
-
-@dataclass(frozen=True)
-class Metadata:
-    """Say what a host must know to launch a cubin, and a user to judge it.
-
-    `source_files` are all files the frontend read, with their SHA-256, and `searches` those for
-    imported modules, with the file that each found or None. `waits_pdl` says that every
-    path waits for the grids before it, so that a launch may overlap with them. `guards` are
-    expressions over the arguments: the cubin is right for launches for which none is 0 and for
-    which the driver encodes the tensor maps among its `params`. A launch of one that
-    `loops_programs` has a row of as many blocks as run at a time, at most one for each program (a
-    cluster of them with `num_ctas`): a block runs programs until there are no more. `spill_note`
-    says which tiles take the registers where those do not suffice, and what may help.
-    """
-
-    name: str
-    symbol: str
-    target: str
-    num_warps: int
-    num_stages: int
-    num_ctas: int
-    shared_bytes: int
-    static_shared_bytes: int
-    registers: int
-    spill_bytes: int
-    stack_bytes: int
-    params: tuple[ParamSlot, ...]
-    remarks: tuple[str, ...]
-    ptxas_warnings: tuple[str, ...]
-    source_files: tuple[tuple[str, str], ...]
-    searches: tuple[tuple[Search, str | None], ...] = ()
-    without: tuple[str, ...] = ()
-    waits_pdl: bool = False
-    producer_warps: int = 0
-    num_consumer_groups: int = 1
-    guards: tuple[str, ...] = ()
-    loops_programs: bool = False
-    spill_note: str = ""
-
-    @property
-    def num_threads(self) -> int:
-        """Threads of a block: those of each group of `num_warps`, and those that fetch for them."""
-        return 32 * (self.num_warps * self.num_consumer_groups + self.producer_warps)
 
 
 @dataclass(frozen=True)
@@ -214,7 +123,7 @@ def compile_kernel(
 
     timings = timings or Timings()
     keep_asm = keep_asm or request.with_ptx
-    with backend.Ptxas(_check(request), mebibytes=request.limits.ptxas_mebibytes) as ptxas:
+    with backend.Ptxas(check_request(request), mebibytes=request.limits.ptxas_mebibytes) as ptxas:
         done = _to_ptx(request, timings, keep_asm=keep_asm, observer=observer)
         assembly = _assemble(done, request.limits, ptxas)
     timings.lap("ptxas")
@@ -282,7 +191,7 @@ def _assemble(done: _Done, limits: CompileLimits, started: Ptxas) -> Assembly:
     except backend.FewRegistersError as error:
         message = (
             f"an instruction takes {error.needed} registers of a thread, which has "
-            f"{error.available} where a block has {done.kernel.warps_per_cta} warps"
+            f"{error.available} where a CTA has {done.kernel.warps_per_cta} warps"
         )
         remedy = register_remedy(done.kernel, done.target, error.needed)
         misfit = ResourceError(message, done.kernel.loc, remedy=remedy)
@@ -436,8 +345,8 @@ def _to_ptx(
     )
 
     timings.lap("import")
-    target = _check(request)
-    translation = _translate(request)
+    target = check_request(request)
+    translation = translate_request(request)
     timings.lap("frontend")
     kernel = translation.kernel
     access = parameter_access(kernel)
@@ -496,7 +405,8 @@ def _lines(*groups: Iterable[str]) -> tuple[str, ...]:
     return tuple(line for line in lines if line.strip())
 
 
-def _translate(request: CompileRequest) -> Translation:
+def translate_request(request: CompileRequest) -> Translation:
+    """Run the frontend on what a request names. Raises: CompileError."""
     from aotc import frontend  # noqa: PLC0415 - start-up time
 
     return frontend.translate(
@@ -511,7 +421,7 @@ def _translate(request: CompileRequest) -> Translation:
     )
 
 
-def _check(request: CompileRequest) -> Target:
+def check_request(request: CompileRequest) -> Target:
     """Return the target of a request that makes sense. Raises: CompileError otherwise."""
     try:
         target = parse_target(str(request.target)).excluding(request.without)
@@ -532,82 +442,12 @@ def _check(request: CompileRequest) -> Target:
             f"num_ctas = {config.num_ctas} needs clusters, which {target} does not have",
             remedy="leave num_ctas at 1",
         )
-    if config.num_ctas > target.max_blocks_per_cluster:
+    if config.num_ctas > target.max_ctas_per_cluster:
         raise CompileError(
-            f"num_ctas = {config.num_ctas} is more than the {target.max_blocks_per_cluster} blocks "
+            f"num_ctas = {config.num_ctas} is more than the {target.max_ctas_per_cluster} CTAs "
             f"that a cluster can have on every {target}"
         )
     return target
-
-
-def disassemble(cubin: bytes) -> str:
-    """Return the SASS of a cubin. Raises: IRError if it is none."""
-    from aotc import backend  # noqa: PLC0415 - start-up time
-
-    return backend.disassemble(cubin)
-
-
-def disassemble_located(ptx: str, target: str) -> str:
-    """Assemble PTX that names the lines of its source; return SASS that names them too."""
-    from aotc import backend  # noqa: PLC0415 - start-up time
-
-    cubin = backend.assemble(ptx, parse_target(target)).cubin
-    return backend.disassemble(cubin, with_lines=True)
-
-
-def find_assembly_error(
-    compiled: PtxKernel, line: int, tool: str, reason: str
-) -> CompileError | None:
-    """Return the error at the kernel's own assembly for which `tool` refuses a line of PTX, if any."""
-    from aotc import backend  # noqa: PLC0415 - start-up time
-    from aotc.ir.text import parse_kernel  # noqa: PLC0415
-
-    kernel = parse_kernel(compiled.tile_ir)
-    return backend.find_assembly_error(kernel, compiled.ptx, line, tool, reason)
-
-
-def stage_text(request: CompileRequest, stage: str) -> str:
-    """Return the text of one stage, running no later one. Raises: as `compile_kernel`."""
-    _check(request)
-    translation = _translate(request)
-    return _advance(translation.kernel, "tile", stage, request)
-
-
-def continue_from(stage: str, text: str, wanted: str, request: CompileRequest) -> str:
-    """Return the text of stage `wanted`, made from `text`, the text of an earlier stage.
-
-    Of `request`, only the target and the configuration count.
-
-    Raises: IRError if the text cannot be read.
-    """
-    from aotc.ir.text import parse_kernel  # noqa: PLC0415
-
-    return _advance(
-        parse_kernel(text) if stage in ("tile", "gpu") else text, stage, wanted, request
-    )
-
-
-def _advance(state: Kernel | str, stage: str, wanted: str, request: CompileRequest) -> str:
-    """Run the stages after `stage` up to `wanted`."""
-    from aotc import backend  # noqa: PLC0415
-    from aotc.ir.core import Kernel  # noqa: PLC0415
-    from aotc.ir.text import print_kernel  # noqa: PLC0415
-    from aotc.schedule.context import Schedule  # noqa: PLC0415
-    from aotc.schedule.pipeline import schedule_kernel  # noqa: PLC0415
-
-    target = _check(request)
-    for step in STAGES[STAGES.index(stage) + 1 : STAGES.index(wanted) + 1]:
-        if isinstance(state, Kernel):
-            if step == "gpu":
-                schedule = Schedule(target, request.config, map_pointers=request.map_pointers)
-                state = schedule_kernel(state, schedule)
-            else:
-                state = backend.lower_kernel(state, target).llvm_ir
-        elif step == "ptx":
-            state = backend.emit_ptx(state, target)
-        else:
-            state = backend.disassemble(backend.assemble(state, target).cubin)
-    return state if isinstance(state, str) else print_kernel(state)
 
 
 def compile(  # noqa: A001 - the name users expect, as re.compile
@@ -628,12 +468,12 @@ def compile(  # noqa: A001 - the name users expect, as re.compile
     `num_warps=8, num_stages=4`, say. `without` names features of the target that are not to be
     used, such as "wgmma". With
     `map_pointers` the kernel may take tensor maps for what it loads through pointers, as the
-    first choice of a build does: `metadata.params` says which, `metadata.guards` when; and its
-    blocks may run several programs each: `metadata.loops_programs` says whether. `limits` bound
+    first choice of a build does: `metadata.params` says which, `metadata.guards` when; and it may
+    be persistent: `metadata.loops_programs` says whether. `limits` bound
     what the compile may take, by the names of `CompileLimits`.
 
     Raises: CompileError for mistakes in the kernel or the arguments; ResourceError, which is one,
-        for a kernel that no block of the target has room for.
+        for a kernel that no CTA of the target has room for.
     """
     source, name = _locate(kernel)
     mappings = {"signature": signature, "constants": constants or {}, "limits": limits or {}}

@@ -67,9 +67,9 @@ OPTIONAL_FEATURES: dict[str, Feature] = {
 class Target:
     """Describe one GPU architecture as a compiler sees it.
 
-    `max_shared_bytes` is what one block may use, static and dynamic together, once the launcher
-    opts in; `shared_bytes_per_sm` is what the blocks of one SM share, of which each block also
-    costs 1024 bytes of the system's own. `max_blocks_per_cluster` is what every GPU with clusters
+    `max_shared_bytes` is what one CTA may use, static and dynamic together, once the launcher
+    opts in; `shared_bytes_per_sm` is what the CTAs of one SM share, of which each CTA also
+    costs 1024 bytes of the system's own. `max_ctas_per_cluster` is what every GPU with clusters
     can run, however few of its SMs are in working order. `without` names the features that the user
     switched off.
     """
@@ -82,9 +82,9 @@ class Target:
     shared_bytes_per_sm: int
     max_threads_per_sm: int
     features: Feature
-    max_threads_per_block: int = 1024
-    max_blocks_per_sm: int = 32
-    max_blocks_per_cluster: int = 8
+    max_threads_per_cta: int = 1024
+    max_ctas_per_sm: int = 32
+    max_ctas_per_cluster: int = 8
     registers_per_sm: int = 65536
     max_registers_per_thread: int = 255
     ptx_version: tuple[int, int] = (8, 8)
@@ -105,7 +105,7 @@ class Target:
 
     @property
     def max_warps_per_block(self) -> int:
-        return self.max_threads_per_block // 32
+        return self.max_threads_per_cta // 32
 
     @property
     def max_global_access_bytes(self) -> int:
@@ -113,12 +113,12 @@ class Target:
         return 32 if Feature.WIDE_GLOBAL in self.features else 16
 
     def threads_problem(self, num_warps: int, num_groups: int) -> str:
-        """Return why no block has so many groups of warps, or an empty string."""
+        """Return why no CTA has so many consumer groups of so many warps, or an empty string."""
         threads = 32 * num_warps * num_groups
-        if threads <= self.max_threads_per_block:
+        if threads <= self.max_threads_per_cta:
             return ""
         groups = f" in {num_groups} groups" if num_groups > 1 else ""
-        limit = f"{threads} threads, the limit is {self.max_threads_per_block}"
+        limit = f"{threads} threads, the limit is {self.max_threads_per_cta}"
         return f"num_warps = {num_warps}{groups} takes {limit}"
 
     def excluding(self, names: Iterable[str], loc: Loc | None = None) -> Target:
@@ -182,14 +182,14 @@ TARGETS: dict[str, Target] = {
     target.name: target
     for target in (
         Target("sm_80", 8, 0, "", 163 * _KIB, 164 * _KIB, 2048, _SM_80),
-        Target("sm_86", 8, 6, "", 99 * _KIB, 100 * _KIB, 1536, _SM_80, max_blocks_per_sm=16),
-        Target("sm_89", 8, 9, "", 99 * _KIB, 100 * _KIB, 1536, _SM_89, max_blocks_per_sm=24),
+        Target("sm_86", 8, 6, "", 99 * _KIB, 100 * _KIB, 1536, _SM_80, max_ctas_per_sm=16),
+        Target("sm_89", 8, 9, "", 99 * _KIB, 100 * _KIB, 1536, _SM_89, max_ctas_per_sm=24),
         Target("sm_90a", 9, 0, "a", 227 * _KIB, 228 * _KIB, 2048, _SM_90 | Feature.WGMMA),
         Target("sm_100a", 10, 0, "a", 227 * _KIB, 228 * _KIB, 2048, _SM_100),
         Target("sm_103a", 10, 3, "a", 227 * _KIB, 228 * _KIB, 2048, _SM_100),
         Target(
             "sm_120a", 12, 0, "a", 99 * _KIB, 100 * _KIB, 1536,
-            _BLACKWELL | Feature.BLOCK_SCALED_MMA, max_blocks_per_sm=24,
+            _BLACKWELL | Feature.BLOCK_SCALED_MMA, max_ctas_per_sm=24,
         ),
     )
 }  # fmt: skip

@@ -19,7 +19,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from aotc.backend import nvvm
+from aotc.backend import nvvm_memory
 from aotc.backend.emitter import Emitter
 
 
@@ -260,7 +260,7 @@ class Integers:
         """Return the address `distance` bytes, an i64 operand or "", from another one."""
         if not distance:
             return origin
-        name = nvvm.add_address(self.emit, origin, distance)
+        name = nvvm_memory.add_address(self.emit, origin, distance)
         self._moved[name] = (origin, distance)
         return name
 

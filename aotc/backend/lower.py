@@ -297,7 +297,7 @@ def _check_cluster(kernel: Kernel, target: Target) -> None:
     """Raise IRError unless the target can have clusters of this size."""
     count = kernel.num_ctas
     is_power = count > 0 and count & (count - 1) == 0
-    if not is_power or count > target.max_blocks_per_cluster:
+    if not is_power or count > target.max_ctas_per_cluster:
         raise IRError(f"clusters of {count} CTAs", kernel.loc)
     if count > 1 and Feature.CLUSTERS not in target.features:
         raise IRError(f"clusters of {count} CTAs on {target}", kernel.loc)

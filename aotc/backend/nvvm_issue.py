@@ -24,7 +24,7 @@ from dataclasses import dataclass
 from itertools import groupby
 
 from aotc.backend.emitter import Emitter
-from aotc.backend.nvvm import Address
+from aotc.backend.nvvm_memory import Address
 
 _NEW_LINE = "\\0A\\09"  # as LLVM spells it in a string
 

@@ -1,7 +1,7 @@
 """Instructions of tensor copies, mbarriers and the async proxy.
 
-Sections are those of the PTX ISA manual, version 8.8, as in `nvvm.py`. Instructions issued by one
-thread are collected in a branch of `nvvm_issue`; a tensor map is given by its generic address.
+Sections are those of the PTX ISA manual, version 8.8. Instructions issued by one thread are
+collected in a branch of `nvvm_issue`; a tensor map is given by its generic address.
 
 Invariant: everything here is `sideeffect`, so LLVM keeps the order in which rules emit it.
 """
@@ -12,8 +12,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from aotc.backend.emitter import Emitter
-from aotc.backend.nvvm import Address
 from aotc.backend.nvvm_issue import Issue, Issuer, issue
+from aotc.backend.nvvm_memory import Address
 
 
 @dataclass(frozen=True, slots=True)

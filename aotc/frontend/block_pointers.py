@@ -49,7 +49,7 @@ def make_block_ptr(
     pointer = to_value(emit, base, "the address of a tensor")
     if not isinstance(pointer.type, PointerType):
         raise mistake(f"tl.{_NAME} takes a scalar pointer, got {show(pointer)}")
-    block = static_shape(block_shape, "the block")
+    block = static_shape(block_shape, "block_shape")
     rank = len(block)
     for axis in items(order, "an order", rank, _NAME):
         static_int(axis, "each entry of the order")

@@ -21,7 +21,7 @@ from aotc.ir.types import DescriptorType, PointerType, ScalarType
 
 def _descriptor_at(emit: Emitter, desc_ptr: Operand, kind: DescriptorType, name: str) -> Value:
     """Return the descriptor of a tensor map in memory. Raises: CompileError."""
-    descriptors.check_block(f"the block of {name}", kind)
+    descriptors.check_block_shape(f"the block_shape of {name}", kind)
     pointer = to_value(emit, desc_ptr, "a pointer to a tensor map")
     if not isinstance(pointer.type, PointerType):
         raise mistake(

@@ -1,9 +1,9 @@
-"""Tensor descriptors: blocks of a tensor that is described, loaded, stored and combined.
+"""Tensor descriptors: tiles of a tensor that is described, loaded, stored and combined.
 
 A descriptor is a parameter of the kernel, made of a pointer and numbers (`made_descriptors.py`), or
 of a map in memory (`descriptor_maps.py`).
 `desc.load([i, j])` and `tl.load_tensor_descriptor(desc, [i, j])` are one function, and so are the
-others. Extents and strides are the launch's; the block's shape and the dtype are known while
+others. Extents and strides are the launch's; the tile's shape and the dtype are known while
 compiling.
 """
 
@@ -28,8 +28,8 @@ def _descriptor(operand: Operand, name: str) -> tuple[Value, DescriptorType]:
     )
 
 
-def check_block(what: str, kind: DescriptorType) -> None:
-    """Check that blocks of this type can be moved. Raises: CompileError."""
+def check_block_shape(what: str, kind: DescriptorType) -> None:
+    """Check that tiles of this type can be moved. Raises: CompileError."""
     block, size_bytes = kind.block, kind.element.size_bytes
     whole = all(extent > 0 and extent & (extent - 1) == 0 for extent in block)
     if not whole or not 1 <= len(block) <= descriptor.MAX_RANK:
@@ -46,7 +46,7 @@ def check_block(what: str, kind: DescriptorType) -> None:
 
 
 def _coords(emit: Emitter, operand: Operand, kind: DescriptorType, name: str) -> list[Value]:
-    """Return the offsets of a block as i32 scalars, one for each axis. Raises: CompileError."""
+    """Return the offsets of a tile as i32 scalars, one for each axis. Raises: CompileError."""
     if not is_tuple(operand) or len(operand) != len(kind.block):
         got = f"{len(operand)}" if is_tuple(operand) else show(operand)
         raise mistake(
@@ -63,24 +63,24 @@ def _coords(emit: Emitter, operand: Operand, kind: DescriptorType, name: str) ->
 
 
 def _block(emit: Emitter, operand: Operand, kind: DescriptorType, name: str) -> Value:
-    """Return a value of the descriptor's block and dtype. Raises: CompileError."""
+    """Return a value of the descriptor's shape and dtype. Raises: CompileError."""
     value = converted(emit, operand, kind.element, kind.block, f"a value for {name}")
     if shape(value) != kind.block:
         raise mistake(
-            f"{name} of {show_type(kind)} takes a tile of its block, got {show(value)}",
-            remedy="the block's shape is in the descriptor's type",
+            f"{name} of {show_type(kind)} takes a tile of its block_shape, got {show(value)}",
+            remedy="block_shape is in the descriptor's type",
         )
     return value
 
 
 def load(emit: Emitter, desc: Operand, offsets: Operand) -> Value:
-    """Read the block that begins at `offsets`."""
+    """Load the tile that begins at `offsets`."""
     value, kind = _descriptor(desc, "load")
     return emit(descriptor.DescriptorLoad(value, _coords(emit, offsets, kind, "load"))).out
 
 
 def store(emit: Emitter, desc: Operand, offsets: Operand, value: Operand) -> None:
-    """Write a block, converted to the descriptor's dtype."""
+    """Store a tile, converted to the descriptor's dtype."""
     target, kind = _descriptor(desc, "store")
     content = _block(emit, value, kind, "store")
     emit(descriptor.DescriptorStore(target, content, _coords(emit, offsets, kind, "store")))

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from aotc.frontend.convert import static_shape, static_str, to_value
-from aotc.frontend.descriptors import check_block
+from aotc.frontend.descriptors import check_block_shape
 from aotc.frontend.emitter import Emitter, mistake
 from aotc.frontend.sizes import integers, items
 from aotc.frontend.values import Operand, show
@@ -35,10 +35,10 @@ def make(
         raise mistake(f"tl.{_NAME} takes a scalar pointer, got {show(pointer)}")
     kind = DescriptorType(
         pointer.type.pointee,
-        static_shape(block_shape, "the block"),
+        static_shape(block_shape, "block_shape"),
         static_str(padding_option, "padding_option", _PADDINGS) == "nan",
     )
-    check_block(f"the block of tl.{_NAME}", kind)
+    check_block_shape(f"the block_shape of tl.{_NAME}", kind)
     if kind.fill_nan and not kind.element.is_float:
         raise mistake(f'padding_option="nan" is for floats, got a tensor of {kind.element}')
     rank = len(kind.block)

@@ -8,7 +8,7 @@ run-time operands never do that, whatever their shapes; they meet by the rules b
     bf16 only meets itself, else fp32; two different fp8 types meet in fp16;
     integers meet as in C: the wider one wins, at equal width the unsigned one.
 
-Invariant: nothing here looks at values or builds ops, so the rules can be tested as a table.
+Invariant: nothing here reads values or builds ops, so the rules can be tested as a table.
 """
 
 from __future__ import annotations

@@ -2,8 +2,8 @@
 
 A combine is a block of scalar ops. Named reductions build theirs directly; a user's function is
 translated into one, with scalars for parameters. Widening follows Triton: sums and products of
-narrow integers are made in 32 bits, minima and maxima of anything narrow in 32 bits, and sums of
-half-precision floats stay as they are. Cumulative sums and products of bf16 are made in fp32, as
+narrow integers are computed in 32 bits, minima and maxima of anything narrow in 32 bits, and sums of
+half-precision floats stay as they are. Cumulative sums and products of bf16 are computed in fp32, as
 they are up to Triton 3.8: a bf16 holds no more than 8 bits, so a sum that is kept stops to grow soon.
 
 With indices, the smaller index wins among equal values unless the caller does not care.

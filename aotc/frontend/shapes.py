@@ -230,7 +230,7 @@ def broadcast_pair(emit: Emitter, input: Operand, other: Operand) -> tuple[Value
 
 
 def join(emit: Emitter, a: Operand, b: Operand) -> Value:
-    """Put two tiles side by side along a new last axis of extent 2."""
+    """Join two tiles along a new last axis of extent 2."""
     left, right = broadcast(emit, to_value(emit, a), to_value(emit, b))
     if left.type != right.type:
         raise mistake(f"join takes two tiles of one type, got {show(left)} and {show(right)}")
@@ -269,7 +269,7 @@ def cat(
     can_reorder: Operand = False,  # noqa: FBT002 - Triton's signature
     dim: Operand = 0,
 ) -> Value:
-    """Put two tiles of one shape one after the other along an axis, in order."""
+    """Concatenate two tiles of one shape along an axis, in order."""
     static_bool(can_reorder, "can_reorder")
     left, right = to_value(emit, input, "a tile"), to_value(emit, other, "a tile")
     if left.type != right.type or not shape(left):

@@ -18,7 +18,7 @@ from aotc.frontend.arguments import default_expressions
 from aotc.frontend.calls import call_operand
 from aotc.frontend.constants import unwrap
 from aotc.frontend.convert import integer_range
-from aotc.frontend.descriptors import check_block
+from aotc.frontend.descriptors import check_block_shape
 from aotc.frontend.emitter import mistake
 from aotc.frontend.frame import Program
 from aotc.frontend.resolve import decorator_call
@@ -151,7 +151,7 @@ def _descriptor(name: str, text: str) -> DescriptorType:
             f"the type of {name} must be like 'tensordesc<bf16[128,64]>', got {text!r}",
             remedy="extents are numbers here; `,nan` after them fills with NaN",
         )
-    check_block(f"the block of {name}", DescriptorType(kind, block))
+    check_block_shape(f"the block_shape of {name}", DescriptorType(kind, block))
     if match["fill"] and not (kind.is_float and kind.bits > 8):
         raise mistake(f"only floats of 16 bits or more can be filled with NaN, {name} is {kind}")
     return DescriptorType(kind, block, bool(match["fill"]))

@@ -1,4 +1,4 @@
-"""Lists of numbers, one for each axis of a block: extents, strides and offsets of a tensor."""
+"""Lists of numbers, one for each axis of a tile: extents, strides and offsets of a tensor."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def items(operand: Operand, what: str, rank: int, name: str) -> Sequence[Operand
     """Return the entries of a list that tl.NAME takes. Raises: CompileError if they are not `rank`."""
     if not is_tuple(operand) or len(operand) != rank:
         got = f"{len(operand)}" if is_tuple(operand) else show(operand)
-        raise mistake(f"tl.{name} takes {what} of {rank} axes, as its block has, got {got}")
+        raise mistake(f"tl.{name} takes {what} of {rank} axes, as its block_shape has, got {got}")
     return operand
 
 

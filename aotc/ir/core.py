@@ -19,12 +19,24 @@ Invariant: `value.users` names exactly the ops that have `value` among their ope
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar, Literal, NoReturn, TypeVar
+from typing import Any, ClassVar, NoReturn, TypeVar
 
 from aotc.ir.diagnostics import IRError, Loc, current_loc
 from aotc.ir.effects import AccessKind, Effect, Proxy, Resource, Trait
+from aotc.ir.op_fields import (
+    MISSING,
+    Arity,
+    FieldSpec,
+    attribute,
+    block,
+    define_accessors,
+    operand,
+    operands,
+    result,
+    results,
+)
 from aotc.ir.types import Type
 
 if sys.version_info >= (3, 11):
@@ -33,77 +45,6 @@ else:
     from typing_extensions import dataclass_transform
 
 OpT = TypeVar("OpT", bound="Op")
-
-_MISSING: Any = object()
-
-
-# ---- field declarations -----------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class FieldSpec:
-    """Describe one declared field of an op class."""
-
-    role: Literal["operand", "operands", "attribute", "result", "results", "block"]
-    default: Any = _MISSING
-    name: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class Arity:
-    """Count what an op class declares, so that generic parts can be checked against it.
-
-    `required` are the indices of the operands that may not be absent; `variadic` says that any
-    number of operands may follow the first `num_operands`.
-    """
-
-    num_operands: int = 0
-    required: tuple[int, ...] = ()
-    variadic: bool = False
-    num_blocks: int = 0
-
-    @classmethod
-    def of(cls, fields: Sequence[FieldSpec]) -> Arity:
-        operands = [spec for spec in fields if spec.role == "operand"]
-        return cls(
-            len(operands),
-            tuple(i for i, spec in enumerate(operands) if spec.default is _MISSING),
-            any(spec.role == "operands" for spec in fields),
-            sum(spec.role == "block" for spec in fields),
-        )
-
-
-def operand(*, default: Any = _MISSING) -> Any:
-    """Declare an operand; `default=None` makes it optional."""
-    return FieldSpec("operand", default)
-
-
-def operands() -> Any:
-    """Declare the variadic operand group; it must be the last operand field."""
-    return FieldSpec("operands")
-
-
-def attribute(*, default: Any = _MISSING) -> Any:
-    """Declare an attribute: an immutable, hashable plain value."""
-    return FieldSpec("attribute", default)
-
-
-def result(*, init: Literal[False] = False) -> Any:
-    """Declare a single result."""
-    del init
-    return FieldSpec("result")
-
-
-def results(*, init: Literal[False] = False) -> Any:
-    """Declare a variadic group of results; it must be the last result field."""
-    del init
-    return FieldSpec("results")
-
-
-def block() -> Any:
-    """Declare a nested block."""
-    return FieldSpec("block")
-
 
 # ---- values and blocks ------------------------------------------------------------------------
 
@@ -256,7 +197,7 @@ class Op:
         for spec in own:
             if hasattr(Op, spec.name) or spec.name in Op.__annotations__:
                 raise IRError(f"{opcode or cls.__name__}: field {spec.name} hides a member of Op")
-        _define_accessors(cls)
+        define_accessors(cls)
         cls.traits = frozenset(traits).union(
             *(getattr(base, "traits", ()) for base in cls.__bases__)
         )
@@ -466,81 +407,6 @@ def _drop_use(value: Value, op: Op) -> None:
         value.users[op] = count - 1
 
 
-def _slot_getter(index: int) -> Callable[[Op], Value | None]:
-    return lambda self: self.slots[index]
-
-
-def _group_getter(index: int) -> Callable[[Op], tuple[Value | None, ...]]:
-    return lambda self: tuple(self.slots[index:])
-
-
-def _result_getter(index: int) -> Callable[[Op], Value]:
-    return lambda self: self.results[index]
-
-
-def _results_getter(index: int) -> Callable[[Op], tuple[Value, ...]]:
-    return lambda self: tuple(self.results[index:])
-
-
-def _block_getter(index: int) -> Callable[[Op], Block]:
-    return lambda self: self.blocks[index]
-
-
-_GETTERS: dict[str, Callable[[int], Callable[[Op], object]]] = {
-    "operand": _slot_getter,
-    "operands": _group_getter,
-    "result": _result_getter,
-    "results": _results_getter,
-    "block": _block_getter,
-}
-_POSITIONS = {
-    "operand": "slot",
-    "operands": "slot",
-    "result": "result",
-    "results": "result",
-    "block": "block",
-}
-
-
-def _define_accessors(cls: type[Op]) -> None:
-    """Give `cls` its field properties and an `__init__` written for exactly its fields."""
-    counts = {"slot": 0, "result": 0, "block": 0}
-    parameters: list[str] = []
-    slot_parts: list[str] = []
-    block_parts: list[str] = []
-    body: list[str] = []
-    defaults: dict[str, Any] = {}
-    for spec in cls.fields:
-        name = spec.name
-        if spec.role != "attribute":
-            kind = _POSITIONS[spec.role]
-            setattr(cls, name, property(_GETTERS[spec.role](counts[kind])))
-            counts[kind] += 1
-        elif isinstance(cls.__dict__.get(name), FieldSpec):
-            delattr(cls, name)
-        if spec.role in ("result", "results"):
-            continue
-        if spec.default is _MISSING:
-            parameters.append(name)
-        else:
-            defaults[f"_default_{name}"] = spec.default
-            parameters.append(f"{name}=_default_{name}")
-        if spec.role == "operand":
-            slot_parts.append(name)
-        elif spec.role == "operands":
-            slot_parts.append(f"*{name}")
-        elif spec.role == "block":
-            block_parts.append(name)
-        else:
-            body.append(f"    self.{name} = {name}")
-    block_tuple = "".join(f"{name}, " for name in block_parts)
-    body.append(f"    self._setup([{', '.join(slot_parts)}], ({block_tuple}), _loc())")
-    source = f"def __init__(self, {', '.join(parameters)}):\n" + "\n".join(body)
-    namespace: dict[str, Any] = {"_loc": current_loc, **defaults}
-    exec(source, namespace)  # noqa: S102 - written from the declared fields, as dataclasses does
-    cls.__init__ = namespace["__init__"]
-
-
 def build(
     cls: type[OpT],
     slots: Sequence[Value | None],
@@ -555,10 +421,10 @@ def build(
     op = cls.__new__(cls)
     num_given = 0
     for spec in cls.attribute_fields:
-        value = attributes.get(spec.name, _MISSING)
-        if value is not _MISSING:
+        value = attributes.get(spec.name, MISSING)
+        if value is not MISSING:
             num_given += 1
-        elif spec.default is not _MISSING:
+        elif spec.default is not MISSING:
             value = spec.default
         else:
             raise IRError(f"{cls.opcode} needs attribute {spec.name}", loc)

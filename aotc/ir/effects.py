@@ -96,7 +96,7 @@ def writes(resource: Resource, *, of: str = "", proxy: Proxy = "generic", when: 
 def starts(resource: Resource, *, of: str = "") -> Effect:
     """Declare that an op starts what ends later, for an op that orders the resource to wait for.
 
-    That alone is no reason to keep the op if nobody uses what it does.
+    That alone is no reason to keep the op if its results are unused.
     """
     return Effect("start", resource, of)
 

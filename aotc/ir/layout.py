@@ -21,68 +21,43 @@ Coordinates are packed into one integer, the element's row-major index: the last
 bits. A reshape therefore changes no basis at all, only how the bits are cut into axes. Input bits
 are packed the other way round, the first dimension low, so registers count fastest.
 
-Invariant: a layout is immutable, and every basis lies inside the output extents. Two layouts are
-equal when their dimensions, in order, and their bases are. What does not hold for the arguments
-of an operation (its *requires*) is raised as ValueError.
+What a map is made of, its evaluation and the cutting and ordering of its dimensions is in
+`aotc.ir.linear_map`; here are ranks, inverses and products, and what shape ops do to a layout.
+
+Invariant: that of `LinearMap`. What does not hold for the arguments of an operation (its
+*requires*) is raised as ValueError.
 
 Source: "Linear Layouts: Robust Code Generation of Efficient Tensor Computation Using F2" (2025).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from functools import lru_cache
-from typing import NoReturn
 
 from aotc.ir import gf2
 from aotc.ir.layout_bits import (
     Ins,
     Outs,
     Sizes,
-    gather_bits,
     log2_exact,
     lowest_bit,
     move_bits,
-    pack,
     scatter,
     sized,
-    unpack,
 )
 from aotc.ir.layout_text import format_layout, parse_layout
+from aotc.ir.linear_map import LinearMap, move_outs
 
 __all__ = ["Ins", "LinearLayout", "Outs", "Sizes", "log2_exact"]
 
 _CACHED_RESULTS = 8192
 
 
-class LinearLayout:
-    """Map named input bits linearly to the coordinates of a tile; see the module's docstring."""
+class LinearLayout(LinearMap):
+    """Map places of the hardware linearly to the elements of a tile; see the module's docstring."""
 
-    __slots__ = ("_hash", "_ins", "_outs")
-
-    _ins: Ins  # (dimension, packed bases)
-    _outs: Outs  # (dimension, number of bits)
-    _hash: int
-
-    def __init__(self, bases: Mapping[str, Iterable[Sequence[int]]], out_sizes: Sizes) -> None:
-        """Build a layout from one coordinate tuple per input bit.
-
-        `out_sizes` is a shape, naming the outputs `dim0`, `dim1`, …, or a mapping of names.
-        Raises: ValueError when a size is no power of two or a basis lies outside the sizes.
-        """
-        outs = sized(out_sizes)
-        ins = tuple(
-            (name, tuple(pack(coords, outs) for coords in columns))
-            for name, columns in bases.items()
-        )
-        _initialise(self, ins, outs)
-
-    @classmethod
-    def from_columns(cls, ins: Iterable[tuple[str, Iterable[int]]], outs: Outs) -> LinearLayout:
-        """Build a layout from packed bases and `(name, bits)` outputs: the planner's fast path."""
-        layout = cls.__new__(cls)
-        _initialise(layout, tuple((name, tuple(columns)) for name, columns in ins), outs)
-        return layout
+    __slots__ = ()
 
     @classmethod
     def identity(cls, in_dim: str, out_dim: str, size: int) -> LinearLayout:
@@ -94,123 +69,6 @@ class LinearLayout:
     def zeros(cls, in_dim: str, out_dim: str, size: int) -> LinearLayout:
         """Return the layout that sends all of `in_dim` to 0 of `out_dim`, an axis of extent 1."""
         return cls.from_columns([(in_dim, [0] * log2_exact(size))], ((out_dim, 0),))
-
-    def __setattr__(self, name: str, value: object) -> NoReturn:
-        raise AttributeError("a LinearLayout is immutable")
-
-    def __reduce__(self) -> tuple[Callable[[Ins, Outs], LinearLayout], tuple[Ins, Outs]]:
-        return (LinearLayout.from_columns, (self._ins, self._outs))
-
-    def __hash__(self) -> int:
-        return self._hash
-
-    def __eq__(self, other: object) -> bool:
-        if self is other:
-            return True
-        return (
-            isinstance(other, LinearLayout)
-            and self._hash == other._hash
-            and self._ins == other._ins
-            and self._outs == other._outs
-        )
-
-    # ---- what it is made of -------------------------------------------------------------------
-
-    @property
-    def in_dims(self) -> tuple[str, ...]:
-        return tuple(name for name, _ in self._ins)
-
-    @property
-    def out_dims(self) -> tuple[str, ...]:
-        return tuple(name for name, _ in self._outs)
-
-    @property
-    def ins(self) -> Ins:
-        """Input dimensions in order, each with its packed bases."""
-        return self._ins
-
-    @property
-    def outs(self) -> Outs:
-        """Output dimensions in order, each with its number of bits."""
-        return self._outs
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """Extents of the output dimensions, in order."""
-        return tuple(1 << bits for _, bits in self._outs)
-
-    @property
-    def total_in_bits(self) -> int:
-        return sum(len(columns) for _, columns in self._ins)
-
-    @property
-    def total_out_bits(self) -> int:
-        return sum(bits for _, bits in self._outs)
-
-    def columns(self, in_dim: str) -> tuple[int, ...]:
-        """Return the packed bases of `in_dim`; none for a dimension the layout does not have."""
-        for name, columns in self._ins:
-            if name == in_dim:
-                return columns
-        return ()
-
-    def all_columns(self) -> tuple[int, ...]:
-        """Return the packed bases of all inputs, the first dimension's first."""
-        return tuple(column for _, columns in self._ins for column in columns)
-
-    def in_bits(self, in_dim: str) -> int:
-        return len(self.columns(in_dim))
-
-    def in_size(self, in_dim: str) -> int:
-        return 1 << len(self.columns(in_dim))
-
-    def out_bits(self, out_dim: str) -> int:
-        for name, bits in self._outs:
-            if name == out_dim:
-                return bits
-        raise ValueError(f"{out_dim} is not an output of {self}")
-
-    def out_size(self, out_dim: str) -> int:
-        return 1 << self.out_bits(out_dim)
-
-    def bases(self, in_dim: str) -> tuple[tuple[int, ...], ...]:
-        """Return the coordinates each bit of `in_dim` leads to, lowest bit first."""
-        return tuple(self.unpack(column) for column in self.columns(in_dim))
-
-    def pack(self, coords: Sequence[int]) -> int:
-        """Return the row-major index of an element."""
-        return pack(coords, self._outs)
-
-    def unpack(self, index: int) -> tuple[int, ...]:
-        """Return the coordinates of a row-major index."""
-        return unpack(index, self._outs)
-
-    # ---- evaluation ---------------------------------------------------------------------------
-
-    def apply(self, **places: int) -> tuple[int, ...]:
-        """Return the coordinates of the element at a place; inputs not named are 0."""
-        return self.unpack(self.apply_packed(**places))
-
-    def apply_packed(self, **places: int) -> int:
-        """Return the row-major index of the element at a place; inputs not named are 0."""
-        out = 0
-        for name, value in places.items():
-            columns = self.columns(name)
-            if value < 0 or value >> len(columns):
-                raise ValueError(f"{name} = {value} is outside 0..{(1 << len(columns)) - 1}")
-            out ^= gf2.combine(columns, value)
-        return out
-
-    def table(self, in_dim: str, **places: int) -> list[int]:
-        """Return the row-major index at every value of `in_dim`, the other inputs fixed.
-
-        One XOR an entry: `layout.table("register", lane=3)` is all that a thread holds.
-        """
-        return gf2.span_table(self.columns(in_dim), self.apply_packed(**places))
-
-    def coords_table(self, in_dim: str, **places: int) -> list[tuple[int, ...]]:
-        """Return the coordinates at every value of `in_dim`, the other inputs fixed."""
-        return [self.unpack(index) for index in self.table(in_dim, **places)]
 
     # ---- properties ---------------------------------------------------------------------------
 
@@ -253,7 +111,7 @@ class LinearLayout:
 
             #ll<register=[[0,1],[0,2],[1,0]] lane=[[0,4]] : [2,8]>   ->  4;  order (0, 1) -> 1
         """
-        rank = len(self._outs)
+        rank = len(self.outs)
         layout = self
         if order is not None and tuple(order) != tuple(range(rank - 1, -1, -1)):
             layout = self.transpose(tuple(reversed(order)))
@@ -268,31 +126,12 @@ class LinearLayout:
         aligned = (others & -others).bit_length() - 1 if others else run
         return 1 << min(run, aligned)
 
-    def sublayout(self, in_dims: Iterable[str], out_dims: Iterable[str]) -> LinearLayout:
-        """Keep only these inputs and these outputs; what led to a dropped output leads to 0."""
-        wanted_ins, wanted_outs = tuple(in_dims), tuple(out_dims)
-        kept = [(name, columns) for name, columns in self._ins if name in wanted_ins]
-        positions: list[int] = []
-        shift = 0
-        for name, bits in reversed(self._outs):
-            if name in wanted_outs:
-                positions += range(shift, shift + bits)
-            shift += bits
-        outs = tuple((name, bits) for name, bits in self._outs if name in wanted_outs)
-        return LinearLayout.from_columns(
-            [(name, gather_bits(columns, positions)) for name, columns in kept], outs
-        )
-
-    def sublayout_is_zero(self, in_dims: Iterable[str], out_dims: Iterable[str]) -> bool:
-        """Say whether these inputs have no influence on these outputs."""
-        return not any(self.sublayout(in_dims, out_dims).all_columns())
-
     def is_identity_on(self, dim: str) -> bool:
         """Say whether output `dim` is input `dim`, and that input changes nothing else."""
         if dim not in self.in_dims or dim not in self.out_dims:
             return False
         rest = [name for name in self.in_dims if name != dim]
-        shift = lowest_bit(self._outs, dim)
+        shift = lowest_bit(self.outs, dim)
         columns = self.columns(dim)
         return (
             self.out_bits(dim) == len(columns)
@@ -310,7 +149,7 @@ class LinearLayout:
         if set(self.out_dims) != set(outer.in_dims):
             raise ValueError(f"outputs of {self} are not the inputs of {outer}")
         outer_columns: list[int] = []
-        for name, bits in reversed(self._outs):
+        for name, bits in reversed(self.outs):
             columns = outer.columns(name)
             if bits > len(columns):
                 raise ValueError(f"output {name} of {self} does not fit the input of {outer}")
@@ -318,9 +157,9 @@ class LinearLayout:
         return LinearLayout.from_columns(
             [
                 (name, [gf2.combine(outer_columns, column) for column in columns])
-                for name, columns in self._ins
+                for name, columns in self.ins
             ],
-            outer._outs,
+            outer.outs,
         )
 
     def invert(self) -> LinearLayout:
@@ -356,7 +195,7 @@ class LinearLayout:
         return _invert_and_compose(self, outer)
 
     def __mul__(self, other: LinearLayout) -> LinearLayout:
-        """Return the product: `self` is a block, `other` says how blocks are laid out.
+        """Return the product: `self` is a tile, `other` says how such tiles are laid out.
 
         Input and output dimensions are united by name, the bits of `self` below those of `other`.
 
@@ -364,10 +203,10 @@ class LinearLayout:
                 == #ll<register=[[1]] lane=[[2],[4]] : [8]>
         """
         names = list(dict.fromkeys((*self.out_dims, *other.out_dims)))
-        mine, theirs = dict(self._outs), dict(other._outs)
+        mine, theirs = dict(self.outs), dict(other.outs)
         outs = tuple((name, mine.get(name, 0) + theirs.get(name, 0)) for name in names)
-        place_mine = scatter(self._outs, outs)
-        place_theirs = scatter(other._outs, outs, mine)
+        place_mine = scatter(self.outs, outs)
+        place_theirs = scatter(other.outs, outs, mine)
         in_names = dict.fromkeys((*self.in_dims, *other.in_dims))
         return LinearLayout.from_columns(
             [
@@ -381,28 +220,28 @@ class LinearLayout:
             outs,
         )
 
-    def divide_left(self, block: LinearLayout) -> LinearLayout | None:
-        """Return the `q` with `block * q == self`, or None if there is none.
+    def divide_left(self, tile: LinearLayout) -> LinearLayout | None:
+        """Return the `q` with `tile * q == self`, or None if there is none.
 
-        The dimensions of `q` are those of `self`, with the bits of `block` taken off.
+        The dimensions of `q` are those of `self`, with the bits of `tile` taken off.
         """
-        mine = dict(block._outs)
-        if not (set(mine) <= set(self.out_dims) and set(block.in_dims) <= set(self.in_dims)):
+        mine = dict(tile.outs)
+        if not (set(mine) <= set(self.out_dims) and set(tile.in_dims) <= set(self.in_dims)):
             return None
-        if any(bits > self.out_bits(name) for name, bits in block._outs):
+        if any(bits > self.out_bits(name) for name, bits in tile.outs):
             return None
-        outs = tuple((name, bits - mine.get(name, 0)) for name, bits in self._outs)
-        place = scatter(outs, self._outs, mine)
+        outs = tuple((name, bits - mine.get(name, 0)) for name, bits in self.outs)
+        place = scatter(outs, self.outs, mine)
         back = {unit: bit for bit, unit in enumerate(place)}
         high = sum(place)
         ins: list[tuple[str, list[int]]] = []
-        for name, columns in self._ins:
-            rest = columns[block.in_bits(name) :]
-            if len(columns) < block.in_bits(name) or any(column & ~high for column in rest):
+        for name, columns in self.ins:
+            rest = columns[tile.in_bits(name) :]
+            if len(columns) < tile.in_bits(name) or any(column & ~high for column in rest):
                 return None
             ins.append((name, [move_bits(column, back) for column in rest]))
         quotient = LinearLayout.from_columns(ins, outs)
-        product = block * quotient
+        product = tile * quotient
         return quotient if _same_map(product, self) else None
 
     def quotient(self, dims: Iterable[str]) -> LinearLayout | None:
@@ -414,69 +253,6 @@ class LinearLayout:
             [name for name in self.in_dims if name not in names],
             [name for name in self.out_dims if name not in names],
         )
-
-    # ---- dimensions ---------------------------------------------------------------------------
-
-    def transpose_ins(self, names: Sequence[str]) -> LinearLayout:
-        """Put the inputs into this order. Requires: `names` are the inputs, each once."""
-        if sorted(names) != sorted(self.in_dims):
-            raise ValueError(f"{list(names)} is not an order of the inputs of {self}")
-        return LinearLayout.from_columns([(name, self.columns(name)) for name in names], self._outs)
-
-    def transpose_outs(self, names: Sequence[str]) -> LinearLayout:
-        """Put the outputs into this order. Requires: `names` are the outputs, each once."""
-        if sorted(names) != sorted(self.out_dims):
-            raise ValueError(f"{list(names)} is not an order of the outputs of {self}")
-        outs = tuple((name, self.out_bits(name)) for name in names)
-        return _move_outs(self, scatter(self._outs, outs), outs)
-
-    def reshape_ins(self, sizes: Mapping[str, int]) -> LinearLayout:
-        """Cut the input bits into other dimensions, the first dimension lowest.
-
-        Requires: the sizes multiply to the present number of places.
-        """
-        columns = self.all_columns()
-        cuts = sized(sizes)
-        if sum(bits for _, bits in cuts) != len(columns):
-            raise ValueError(f"{dict(sizes)} does not hold the {1 << len(columns)} places")
-        ins: list[tuple[str, tuple[int, ...]]] = []
-        for name, bits in cuts:
-            ins.append((name, columns[:bits]))
-            columns = columns[bits:]
-        return LinearLayout.from_columns(ins, self._outs)
-
-    def reshape_outs(self, sizes: Sizes) -> LinearLayout:
-        """Cut the packed index into other output dimensions, row-major: no basis changes.
-
-        Requires: the sizes multiply to the present number of elements.
-        """
-        outs = sized(sizes)
-        if sum(bits for _, bits in outs) != self.total_out_bits:
-            raise ValueError(f"{sizes} does not hold the elements of {self.shape}")
-        return LinearLayout.from_columns(self._ins, outs)
-
-    def flatten_ins(self, name: str = "offset") -> LinearLayout:
-        """Join all inputs into one dimension, the first lowest."""
-        return LinearLayout.from_columns([(name, self.all_columns())], self._outs)
-
-    def flatten_outs(self, name: str = "dim0") -> LinearLayout:
-        """Join all outputs into the row-major index."""
-        return LinearLayout.from_columns(self._ins, ((name, self.total_out_bits),))
-
-    def rename_outs(self, names: Sequence[str]) -> LinearLayout:
-        """Give the outputs, in order, other names."""
-        outs = tuple((n, bits) for n, (_, bits) in zip(names, self._outs, strict=True))
-        return LinearLayout.from_columns(self._ins, outs)
-
-    def with_columns(self, in_dim: str, columns: Iterable[int]) -> LinearLayout:
-        """Replace the packed bases of `in_dim`, or add the dimension last."""
-        ins = dict(self._ins)
-        ins[in_dim] = tuple(columns)
-        return LinearLayout.from_columns(ins.items(), self._outs)
-
-    def remove_zero_bases(self, in_dim: str = "register") -> LinearLayout:
-        """Drop the bits of `in_dim` that lead nowhere: `[[0,1],[0,0],[1,0]]` -> `[[0,1],[1,0]]`."""
-        return self.with_columns(in_dim, [column for column in self.columns(in_dim) if column])
 
     # ---- what the shape operations of tiles do to a layout ------------------------------------
     # All are exact: the result holds, in every register of every thread, the element that the
@@ -521,7 +297,7 @@ class LinearLayout:
         Ensures: register for register, a thread holds the element that its result repeats.
         """
         layout = self
-        if len(shape) != len(self._outs):
+        if len(shape) != len(self.outs):
             raise ValueError(f"{tuple(shape)} does not broadcast to {self.shape}")
         for axis, (have, want) in enumerate(zip(shape, self.shape, strict=True)):
             if have == 1 != want:
@@ -539,7 +315,7 @@ class LinearLayout:
         if len(shape) != len(wide.shape):
             raise ValueError(f"{self.shape} does not broadcast to {tuple(shape)}")
         outs = sized(shape)
-        wide = _move_outs(wide, scatter(wide.outs, outs), outs)
+        wide = move_outs(wide, scatter(wide.outs, outs), outs)
         added: list[int] = []
         shift = 0
         for have, want in reversed(list(zip(self.shape, shape, strict=True))):
@@ -555,7 +331,7 @@ class LinearLayout:
 
         Ensures: register `2r` holds register `r` of the first tile and `2r + 1` of the second.
         """
-        wide = _move_outs(
+        wide = move_outs(
             self, [2 << bit for bit in range(self.total_out_bits)], sized((*self.shape, 2))
         )
         return wide.with_columns("register", (1, *wide.columns("register")))
@@ -582,10 +358,10 @@ class LinearLayout:
             raise ValueError(f"no register alone selects the half along the last axis of {self}")
         columns = self.columns("register")
         rest = self.with_columns("register", columns[:bit] + columns[bit + 1 :])
-        return rest.reduce(len(self._outs) - 1)
+        return rest.reduce(len(self.outs) - 1)
 
     def concat(self, axis: int = 0) -> LinearLayout:
-        """Return the layout of two such tiles one after the other along `axis`.
+        """Return the layout of two such tiles concatenated along `axis`.
 
         Ensures: the registers of the first tile come first, then those of the second.
         """
@@ -594,7 +370,7 @@ class LinearLayout:
             raise ValueError(f"axis {axis} is outside 0..{len(shape) - 1}")
         outs = sized((*shape[:axis], 2 * shape[axis], *shape[axis + 1 :]))
         wide = self.reshape(shape)
-        wide = _move_outs(wide, scatter(wide.outs, outs), outs)
+        wide = move_outs(wide, scatter(wide.outs, outs), outs)
         new_bit = 1 << (lowest_bit(outs, f"dim{axis}") + log2_exact(shape[axis]))
         return wide.with_columns("register", (*wide.columns("register"), new_bit))
 
@@ -617,29 +393,6 @@ class LinearLayout:
 
     def __repr__(self) -> str:
         return _to_text(self)
-
-
-def _initialise(layout: LinearLayout, ins: Ins, outs: Outs) -> None:
-    """Set the fields of a new layout, the one time that is allowed."""
-    limit = sum(bits for _, bits in outs)
-    if len(dict(ins)) != len(ins) or len(dict(outs)) != len(outs):
-        raise ValueError(f"a dimension is named twice in {[n for n, _ in (*ins, *outs)]}")
-    for name, columns in ins:
-        if any(column < 0 or column >> limit for column in columns):
-            raise ValueError(f"a basis of {name} lies outside {dict(outs)} bits")
-    object.__setattr__(layout, "_ins", ins)
-    object.__setattr__(layout, "_outs", outs)
-    object.__setattr__(layout, "_hash", hash((ins, outs)))
-
-
-# ---- on whole layouts -------------------------------------------------------------------------
-
-
-def _move_outs(layout: LinearLayout, place: Sequence[int], outs: Outs) -> LinearLayout:
-    """Send packed output bit `i` to the vector `place[i]` of `outs`."""
-    return LinearLayout.from_columns(
-        [(name, [gf2.combine(place, c) for c in columns]) for name, columns in layout.ins], outs
-    )
 
 
 def _same_map(left: LinearLayout, right: LinearLayout) -> bool:

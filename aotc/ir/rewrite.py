@@ -4,7 +4,7 @@ Ops are built detached and placed by a `Builder`, so construction and placement 
 each other. A pattern is a function from an op to the values that replace it; the driver owns the
 worklist, the erasing and the locations, so a pattern is only its idea.
 
-A pattern may look at its op, at what computes the op's operands and at what uses its results: when
+A pattern may inspect its op, what computes the op's operands and at what uses its results: when
 one of those changes, the op is tried again; what lies further away is not watched.
 
 Invariant: after `rewrite` no pattern applies to any op, and every new op carries the location of

@@ -31,7 +31,7 @@ def tile_address(
     """Return the pointers to a tile's elements, and the mask of those in bounds.
 
     The tile begins at the indices `starts`, i32. `strides` are i64, in elements, None for 1.
-    `ends` are the tensor's extents, i32 or i64, None along axes that nobody checks; where all are,
+    `ends` are the tensor's extents, i32 or i64, None along axes that are not checked; where all are,
     so is the mask.
     """
     offset: Value | None = None
@@ -58,9 +58,9 @@ def _fits(place: Place, index: Value, end: Value) -> Value:
     zero = place(arith.Constant(0, index.type)).out
     low = place(arith.Compare(index, zero, "ge")).out
     # Most extents are i32, and so is the index.
-    beside = index if element_of(end.type) == I32 else place(arith.Cast(index, I64)).out
+    position = index if element_of(end.type) == I32 else place(arith.Cast(index, I64)).out
     limit = place(tile.Splat(end, index.type.shape)).out
-    return place(arith.And(low, place(arith.Compare(beside, limit, "lt")).out)).out
+    return place(arith.And(low, place(arith.Compare(position, limit, "lt")).out)).out
 
 
 def _spread(place: Place, value: Value, axis: int, block: tuple[int, ...]) -> Value:

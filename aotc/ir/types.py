@@ -118,7 +118,7 @@ class SharedType:
 
     A buffer of several stages holds that many tiles, one after the other, each followed by
     `padding_bytes` so that the next one is aligned. The last `unused_bytes` of a tile are not
-    allocated: nobody writes or reads them.
+    allocated, but neither written nor read.
     """
 
     element: ScalarType

@@ -17,7 +17,6 @@ from dataclasses import dataclass, replace
 from pathlib import PurePath
 from typing import TypeAlias
 
-from aotc.compiler import Access, Metadata, ParamSlot, TensorMapSpec
 from aotc.ir import expression
 from aotc.ir.core import GRID_SOURCES
 from aotc.ir.diagnostics import IRError
@@ -25,6 +24,7 @@ from aotc.ir.expression import Binary, Expression
 from aotc.ir.parameter_access import union
 from aotc.ir.types import SCALARS
 from aotc.limits import SPILL_BYTES
+from aotc.metadata import Access, Metadata, ParamSlot, TensorMapSpec
 from aotc.package import index
 from aotc.package.argument_type import ArgumentType
 from aotc.package.cache import CachedKernel

@@ -11,10 +11,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
-from aotc.compiler import compile_kernel, disassemble, disassemble_located
+from aotc.compiler import compile_kernel
 from aotc.package import stored_ptx
-from aotc.package.verify import Subject, VariantResult, VerifyOptions
+from aotc.package.verify import VariantResult
+from aotc.package.verify_subjects import Subject, VerifyOptions
 from aotc.package.workers import compile_both_ways
+from aotc.stages import disassemble, disassemble_located
 from aotc.verify.sass.audit import audit
 from aotc.verify.sass.findings import Finding
 

@@ -28,7 +28,8 @@ from typing import Generic, TypeAlias, TypeVar
 
 import msgspec
 
-from aotc.compiler import CompileRequest, Metadata
+from aotc.compiler import CompileRequest
+from aotc.metadata import Metadata
 from aotc.module_search import Search, find_module
 from aotc.regular_file import MAX_SOURCE_BYTES, read_regular
 

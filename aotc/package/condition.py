@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 from functools import reduce
 from typing import TypeAlias
 
-from aotc.compiler import CompileRequest, ParamSlot, TensorMapSpec
+from aotc.compiler import CompileRequest
 from aotc.ir import expression
 from aotc.ir.expression import (
     INT64_MAX,
@@ -30,6 +30,7 @@ from aotc.ir.expression import (
     Unary,
 )
 from aotc.ir.types import SCALARS
+from aotc.metadata import ParamSlot, TensorMapSpec
 from aotc.package import argument_type
 from aotc.package.argument_type import ArgumentType
 

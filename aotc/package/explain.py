@@ -13,13 +13,14 @@ from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
 from aotc import target as targets
-from aotc.compiler import CompileRequest, Metadata, compile_kernel
+from aotc.compiler import CompileRequest, compile_kernel
 from aotc.ir.core import Kernel, Op, Value
 from aotc.ir.dialects import gpu
 from aotc.ir.expression import to_text
 from aotc.ir.parameter_access import pointer_roots
 from aotc.ir.passes import Observer
 from aotc.ir.types import PointerType, TileType, element_of
+from aotc.metadata import Metadata
 from aotc.package.condition import NEVER, launch_condition
 from aotc.target import Target
 
@@ -27,7 +28,7 @@ Data: TypeAlias = dict[str, Any]
 
 _WARP_THREADS = 32
 _WARP_REGISTERS_UNIT = 256  # registers are allocated to warps in multiples of this
-_BLOCK_SHARED_BYTES = 1024  # reserved by the system for each CTA
+_CTA_SHARED_BYTES = 1024  # reserved by the system for each CTA
 _VERBS: dict[type[Op], str] = {
     gpu.Load: "load",
     gpu.Store: "store",
@@ -117,16 +118,16 @@ def occupancy(metadata: Metadata, target: Target) -> Occupancy:
     warps = metadata.num_threads // _WARP_THREADS
     unit = _WARP_REGISTERS_UNIT
     warp_registers = -(-max(1, metadata.registers) * _WARP_THREADS // unit) * unit
-    shared_bytes = metadata.shared_bytes + metadata.static_shared_bytes + _BLOCK_SHARED_BYTES
+    shared_bytes = metadata.shared_bytes + metadata.static_shared_bytes + _CTA_SHARED_BYTES
     limits = {
         "threads": target.max_threads_per_sm // (warps * _WARP_THREADS),
         "registers": target.registers_per_sm // (warp_registers * warps),
         "shared memory": target.shared_bytes_per_sm // shared_bytes,
-        "CTAs": target.max_blocks_per_sm,
+        "CTAs": target.max_ctas_per_sm,
     }
     limit = min(limits, key=lambda name: limits[name])
-    blocks = limits[limit]
-    return Occupancy(blocks, blocks * warps, target.max_threads_per_sm // _WARP_THREADS, limit)
+    ctas = limits[limit]
+    return Occupancy(ctas, ctas * warps, target.max_threads_per_sm // _WARP_THREADS, limit)
 
 
 def _accesses(kernel: Kernel) -> tuple[MemoryAccess, ...]:

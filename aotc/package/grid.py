@@ -356,9 +356,9 @@ def config_misfit(config: Mapping[str, Constant], target: Target) -> str:
     num_ctas = config.get("num_ctas", CONFIG_DEFAULTS["num_ctas"])
     if num_ctas != 1 and Feature.CLUSTERS not in target.features:
         return f"num_ctas = {num_ctas} needs clusters"
-    if isinstance(num_ctas, int) and num_ctas > target.max_blocks_per_cluster:
-        blocks = f"{num_ctas} CTAs, the limit is {target.max_blocks_per_cluster}"
-        return f"num_ctas = {num_ctas} takes clusters of {blocks}"
+    if isinstance(num_ctas, int) and num_ctas > target.max_ctas_per_cluster:
+        ctas = f"{num_ctas} CTAs, the limit is {target.max_ctas_per_cluster}"
+        return f"num_ctas = {num_ctas} takes clusters of {ctas}"
     return ""
 
 

@@ -21,10 +21,11 @@ from dataclasses import dataclass, replace
 
 import zstandard
 
-from aotc.compiler import Metadata, PtxKernel
+from aotc.compiler import PtxKernel
 from aotc.ir import expression
 from aotc.ir.core import GRID_SOURCES
 from aotc.ir.expression import Expression, ExpressionError
+from aotc.metadata import Metadata
 from aotc.package import archive as archives
 from aotc.package.assemble import assemble
 from aotc.package.cache import CachedKernel

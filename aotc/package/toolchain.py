@@ -26,7 +26,7 @@ _TOOLS = (
 # Code that affects cache entries: what makes a cubin, and the part of the package layer that
 # decides whether and when a kernel has a fallback. Changes elsewhere keep the cache valid.
 _COMPILER = (
-    *("backend", "compiler.py", "config.py", "frontend", "ir", "module_search.py"),
+    *("backend", "compiler.py", "config.py", "frontend", "ir", "metadata.py", "module_search.py"),
     *("package/argument_type.py", "package/condition.py", "package/stored_ptx.py"),
     *("package/workers.py", "schedule", "target.py"),
 )

@@ -19,7 +19,8 @@ from aotc.ir.expression import Expression
 from aotc.package import archive as archives
 from aotc.package.assemble import assemble
 from aotc.package.index import Archive, Kernel
-from aotc.package.verify import Subject, VariantResult, VerifyOptions, verify_variant
+from aotc.package.verify import VariantResult, verify_variant
+from aotc.package.verify_subjects import Subject, VerifyOptions
 from aotc.package.workers import compile_both_ways
 from aotc.verify.checks.check import Execute, Execution, ExecutionFault
 from aotc.verify.checks.device import DeviceBuffers, Driver, NoDeviceError

@@ -14,7 +14,8 @@ from rich.table import Table
 from rich.text import Text
 
 from aotc.ir.diagnostics import one_line
-from aotc.package.verify import Subject, VariantResult
+from aotc.package.verify import VariantResult
+from aotc.package.verify_subjects import Subject
 from aotc.package.workers import Done, Failure
 from aotc.verify.checks.check import Finding
 from aotc.verify.sass import findings as sass

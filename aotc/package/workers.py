@@ -41,8 +41,9 @@ from multiprocessing.context import SpawnContext, SpawnProcess
 from types import TracebackType
 from typing import Any, Generic, NoReturn, TypeAlias, TypeVar, final
 
-from aotc.compiler import CompiledKernel, CompileRequest, Metadata
+from aotc.compiler import CompiledKernel, CompileRequest
 from aotc.ir.diagnostics import DiagnosticError, HostError, ResourceError, host_error
+from aotc.metadata import Metadata
 from aotc.package import stored_ptx
 from aotc.package.cache import CachedKernel
 from aotc.package.condition import NEVER, launch_condition

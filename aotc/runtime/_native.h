@@ -3,7 +3,7 @@
  *     _native.c           the module, its state, and errors as Python exceptions
  *     _native_archive.c   Archive: open, load, close
  *     _native_kernel.c    Kernel: convert the arguments of a call, launch
- *     _native_bind.c      which word of a call is which argument, choice or option
+ *     _native_bind.c      which keyword of a call is which argument, choice or option
  *     _native_describe.c  what is in a kernel, as tuples
  *     _native_map.c       maps of tensors, for kernels that take them from memory
  *     _native_plan.c      a driver that writes down what a launch would be
@@ -20,7 +20,7 @@
  *
  * A launch holds Python's lock from beginning to end, so nothing here needs locks of its own. But
  * any call into Python may let other threads run, and one of them may close the archive: after the
- * arguments are converted and before the C library is called, `handle->archive` is looked at again.
+ * arguments are converted and before the C library is called, `handle->archive` is checked again.
  * Until then nothing that the archive owns is read; a kernel keeps its own copy of what binding
  * needs.
  */
@@ -158,7 +158,7 @@ PyObject *native_kernel_new(struct native_state *state, struct native_handle *ha
 /* What a kernel is, as nested tuples (_native_describe.c). */
 PyObject *native_describe(const struct native_kernel *self);
 
-/* The 128 bytes of the map of a tensor, for blocks of these extents (_native_map.c). */
+/* The 128 bytes of the tensor map of a tensor, for tiles of these extents (_native_map.c). */
 PyObject *native_tensor_map(struct native_state *state, struct native_handle *handle,
                             PyObject *tensor, PyObject *block);
 
@@ -178,9 +178,9 @@ struct recorder {
     unsigned char params[LIMIT_PARAM_BYTES];
 };
 
-/* Make a kernel ready for plans on a GPU of a compute capability that runs `at_once` programs at a
- * time, where blocks loop over programs, and let launches of this thread on `recorder` be written
- * down until the end. 0 or -1. */
+/* Make a kernel ready for plans on a GPU of a compute capability, where `at_once` program instances
+ * of a persistent kernel are resident at a time, and let launches of this thread on `recorder` be
+ * written down until the end. 0 or -1. */
 int native_plan_begin(const struct native_kernel *kernel, int major, int minor, int at_once,
                       struct recorder *recorder);
 void native_plan_end(const struct recorder *recorder);
@@ -234,7 +234,7 @@ struct launch {
 void native_begin(struct launch *launch, struct native_kernel *kernel);
 void native_end(struct launch *launch);
 
-/* Bind what a call passes: by position, by word, or all of `launch(args)`. 0 or -1. */
+/* Bind what a call passes: by position, by keyword, or all of `launch(args)`. 0 or -1. */
 int native_bind_positional(struct launch *launch, PyObject *const *args, Py_ssize_t count);
 int native_bind_keyword(struct launch *launch, PyObject *name, PyObject *object);
 int native_bind_collection(struct launch *launch, PyObject *args);

@@ -59,7 +59,7 @@ class Kernel:
     # Write down what a launch would be on a GPU of a compute capability; None for no programs. Loads
     # and launches with the C library's own code, on a driver that records: no GPU is needed, and an
     # archive that has a plan cannot be loaded for a GPU any more. Pointers may be any numbers.
-    # `at_once` programs run at a time where blocks loop over programs.
+    # `at_once` program instances of a persistent kernel are resident at a time.
     def _plan(
         self,
         capability: tuple[int, int],

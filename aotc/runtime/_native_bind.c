@@ -1,6 +1,6 @@
-/* _native_bind.c: from the words of a call to the slots of a launch.
+/* _native_bind.c: from the keywords of a call to the arguments of a launch.
  *
- * Words are compared by identity first, since both sides are interned. What is borrowed from a
+ * Keywords are compared by identity first, since both sides are interned. What is borrowed from a
  * dictionary of the caller's is held by a copy of that dictionary until the launch is over.
  */
 #include <inttypes.h>

@@ -1,7 +1,7 @@
 /* _native_kernel.c: Kernel, a callable: convert the arguments of a call, choose, launch.
  *
- *     kernel(x, y, n, CAUSAL=True, stream=s)            every word a param, a choice, or one of
- *                                                       stream, grid, config
+ *     kernel(x, y, n, CAUSAL=True, stream=s)            every keyword a param, a choice, or one
+ *                                                       of stream, grid, config
  *     kernel.launch(args, grid=, stream=, config=, choices=, pdl=, scratch=)
  *     kernel.select(args, ...)                          what a launch would do
  *

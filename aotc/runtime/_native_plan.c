@@ -6,7 +6,7 @@
  * does the real ones; the launch copies what the parameters point at.
  *
  * The driver's functions get no data of ours but handles, and those say all: a device is its number
- * (capability and programs at a time), a context its device, a stream the recorder. Only what is
+ * (capability, and program instances at a time), a context its device, a stream the recorder. Only what is
  * current is kept, for each thread, as the real driver does.
  */
 #include "_native.h"
@@ -60,7 +60,7 @@ static CUresult encode(CUtensorMap *map, int data_type, unsigned rank, void *add
 
 /* ---- devices and contexts ------------------------------------------------------------------- */
 
-/* A device is ((programs at a time) * 100 + major) * 10 + minor. */
+/* A device is ((program instances at a time) * 100 + major) * 10 + minor. */
 enum { MAX_AT_ONCE = 1 << 20, MAX_MAJOR = 99, MAX_MINOR = 9 };
 
 static CUdevice device_of(int major, int minor, int at_once) {
@@ -221,7 +221,7 @@ static CUresult function_get_attribute(int *value, int attribute, CUfunction fun
 static CUresult occupancy_max_blocks(int *count, CUfunction function, int block_threads,
                                      size_t dynamic_shared_bytes) {
     (void)function, (void)block_threads, (void)dynamic_shared_bytes;
-    *count = 1; /* on each of as many multiprocessors as there are programs at a time */
+    *count = 1; /* on each of as many multiprocessors as there are program instances at a time */
     return CUDA_SUCCESS;
 }
 

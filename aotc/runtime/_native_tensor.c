@@ -1,6 +1,6 @@
 /* _native_tensor.c: what Python passes as a pointer or a tensor: address, dtype, device, shape.
  *
- * A type is looked at once; what was found is kept in a small table that is asked by identity. The
+ * A type is classified once; the result is kept in a small table that is searched by identity. The
  * fastest protocol that a type has is used: DLPack's C exchange table (torch since 2.10), methods
  * of torch.Tensor, __cuda_array_interface__, __dlpack__. torch is never imported here: if a tensor
  * of it comes, it is in sys.modules.
@@ -31,13 +31,13 @@ static void classify(struct native_state *state, PyTypeObject *type, struct tens
 
 const struct tensor_type *native_tensor_type(struct native_state *state, PyTypeObject *type) {
     /* Two places for each type, so that two types of one launch seldom drive each other out. */
-    const size_t home =
+    const size_t first =
         (size_t)(((uint64_t)(uintptr_t)type * UINT64_C(0x9E3779B97F4A7C15)) >> 32) % TYPE_PLACES;
-    struct tensor_type *place = &state->types[home];
+    struct tensor_type *place = &state->types[first];
     if (place->type == type) {
         return place;
     }
-    struct tensor_type *other = &state->types[home ^ 1];
+    struct tensor_type *other = &state->types[first ^ 1];
     if (other->type == type) {
         return other;
     }

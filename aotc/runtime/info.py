@@ -1,6 +1,6 @@
-"""What is in a kernel: its arguments, the questions it asks, and the variants that answer them.
+"""What is in a kernel: its arguments, its choices and configs, and its variants.
 
-These are the records behind `lib["name"].info`: plain tuples with names, made when somebody looks.
+These are the records behind `lib["name"].info`: plain tuples with names, made when they are read.
 Nothing here takes part in a launch.
 """
 
@@ -48,8 +48,9 @@ class VariantInfo(NamedTuple):
     """One compiled function; `registers`, `spill_bytes` and `stack_bytes` are of a thread.
 
     A `condition` is what must hold besides the guards: of two variants that differ in it alone, the
-    one that has it is launched where it holds, the other where it does not. A launch of one that
-    `loops_programs` has as many blocks as run at a time, which take programs in turn.
+    one that has it is launched where it holds, the other where it does not. One that
+    `loops_programs` is persistent: a launch has as many CTAs as are resident at a time, and each runs
+    several program instances.
     """
 
     target: str
@@ -98,7 +99,7 @@ class KernelInfo(NamedTuple):
 class Selection(NamedTuple):
     """What a launch would do: the variant (an index into `KernelInfo.variants`) and its dimensions.
 
-    `grid` is CUDA's gridDim: programs times cluster, or fewer if blocks loop over programs.
+    `grid` is CUDA's gridDim: program instances times cluster, or fewer if the kernel is persistent.
     `function` is the driver's handle.
     """
 

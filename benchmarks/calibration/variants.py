@@ -16,7 +16,8 @@ from aotc.compiler import PtxKernel
 from aotc.ir.types import ScalarType
 from aotc.package.archive import read
 from aotc.package.index import Archive
-from aotc.package.verify import Subject, VerifyOptions, load_subjects, verify_variant
+from aotc.package.verify import verify_variant
+from aotc.package.verify_subjects import Subject, VerifyOptions, load_subjects
 from aotc.verify.checks.check import Execute, Execution, ExecutionFault
 from aotc.verify.checks.emulated import Emulation
 from aotc.verify.checks.lazy_memory import HEAD_BYTES

@@ -25,7 +25,8 @@ from aotc.ir.expression import Expression
 from aotc.package import archive as archives
 from aotc.package.assemble import assemble, member_label, misfit
 from aotc.package.index import Archive, Kernel
-from aotc.package.verify import Subject, VerifyOptions, load_subjects, verify_variant
+from aotc.package.verify import verify_variant
+from aotc.package.verify_subjects import Subject, VerifyOptions, load_subjects
 from aotc.package.workers import compile_both_ways
 from aotc.verify.checks.check import Execute, Execution
 from aotc.verify.checks.compare import compare

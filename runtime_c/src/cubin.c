@@ -19,7 +19,7 @@ enum {
     SHN_LORESERVE = 0xFF00,
     /* Each section is compared with each: a kernel has some 20, and a few more in newer formats. */
     MAX_SECTIONS = 1024,
-    /* From sm_90 on the first shared memory of a block is the system's. The section of a function
+    /* From sm_90 on the first shared memory of a CTA is the system's. The section of a function
      * counts it, and this one is there to say so. */
     RESERVED_SHARED_BYTES = 1024,
 };
@@ -240,7 +240,7 @@ const char *aotci_cubin_check(const unsigned char *image, size_t size_bytes, uns
             return "a cubin with a segment outside it";
         }
     }
-    return extent == size_bytes ? check_references(image, header) : "a cubin with bytes behind it";
+    return extent == size_bytes ? check_references(image, header) : "a cubin with bytes after it";
 }
 
 /* Find the section called `prefix` and `name` of a cubin that was checked; false if there is none. */

@@ -14,7 +14,7 @@ const char *aotci_cubin_check(const unsigned char *image, size_t size_bytes, uns
 /* Say whether a checked image has the section `.text.SYMBOL`. */
 bool aotci_cubin_has_function(const unsigned char *image, const char *symbol);
 
-/* The static shared memory of a block of a function of a checked image: the section
+/* The static shared memory of a CTA of a function of a checked image: the section
  * `.nv.shared.SYMBOL`, without what the system keeps of it. */
 uint64_t aotci_cubin_static_shared_bytes(const unsigned char *image, const char *symbol);
 

@@ -13,7 +13,7 @@
 #include "cubin.h"
 #include "guard.h"
 
-/* What a block may use without a word: 48 KiB, of which some GPUs keep one for themselves. */
+/* What a CTA may use without an attribute: 48 KiB, of which some GPUs keep one for themselves. */
 enum { DEFAULT_SHARED_BYTES = 47 << 10, PORTABLE_CLUSTER = 8 };
 
 aotc_status aotci_load_failure(const struct loading *loading, CUresult result, const char *call) {
@@ -202,8 +202,8 @@ static aotc_status force_load(const struct loading *loading, CUkernel kernel) {
     return result == CUDA_SUCCESS ? AOTC_OK : aotci_load_failure(loading, result, "cuFuncLoad");
 }
 
-/* How many blocks of a function run on the device at a time. */
-static aotc_status count_blocks(const struct loading *loading, const struct variant_record *variant,
+/* How many CTAs of a function are resident on the device at a time. */
+static aotc_status count_ctas(const struct loading *loading, const struct variant_record *variant,
                                 CUfunction function, int *count) {
     const CUresult result = loading->archive->driver.occupancy_max_blocks(
         count, function, variant->num_threads, variant->dynamic_shared_bytes);
@@ -214,7 +214,7 @@ static aotc_status count_blocks(const struct loading *loading, const struct vari
     return AOTC_OK;
 }
 
-/* How many of its clusters do: not every multiprocessor has neighbours to make one up with. */
+/* How many of its clusters are: not every multiprocessor has neighbours to make one up with. */
 static aotc_status count_clusters(const struct loading *loading,
                                   const struct variant_record *variant, CUfunction function,
                                   int *count) {
@@ -240,8 +240,9 @@ static aotc_status count_clusters(const struct loading *loading,
                : aotci_load_failure(loading, result, "cuOccupancyMaxActiveClusters");
 }
 
-/* How many programs of a loaded variant run at a time: what its launches have blocks for, if these
- * loop over programs. One that does not fit at all counts as one, and its launch says why. */
+/* How many program instances of a loaded variant are resident at a time, if it is persistent: its
+ * launches have CTAs for these. One that does not fit at all counts as one, and its launch says
+ * why. */
 static aotc_status count_programs(const struct loading *loading, uint32_t index,
                                   uint32_t *programs) {
     const struct aotc_archive *archive = loading->archive;
@@ -259,7 +260,7 @@ static aotc_status count_programs(const struct loading *loading, uint32_t index,
     }
     const bool has_cluster = (variant->cluster[0] | variant->cluster[1] | variant->cluster[2]) != 1;
     const aotc_status status = has_cluster ? count_clusters(loading, variant, function, &count)
-                                           : count_blocks(loading, variant, function, &count);
+                                           : count_ctas(loading, variant, function, &count);
     *programs = count < 1 ? 1 : (uint32_t)count;
     return status;
 }

@@ -144,7 +144,7 @@ static const struct meaning {
     {CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED, CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD,
      AOTC_ERROR_CAPTURE, "do this outside of the stream capture"},
     {CUDA_ERROR_INVALID_CLUSTER_SIZE, CUDA_ERROR_INVALID_CLUSTER_SIZE, AOTC_ERROR_CUDA,
-     "this GPU has no room for so many blocks side by side: choose a config with fewer num_ctas"},
+     "this GPU has no room for a cluster of so many CTAs: choose a config with fewer num_ctas"},
 };
 
 aotc_status aotci_driver_fail(const struct aotci_driver *driver, CUresult result, aotc_error *error,

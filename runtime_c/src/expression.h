@@ -36,7 +36,7 @@ enum opcode {
     OPCODE_COUNT
 };
 
-/* The constant or the number of the param behind an opcode. */
+/* The constant or the number of the param after an opcode. */
 int64_t aotci_load_constant(const unsigned char *operand, unsigned operand_bytes);
 static inline unsigned aotci_load_param(const unsigned char *operand) {
     return operand[0] | ((unsigned)operand[1] << 8);

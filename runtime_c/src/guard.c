@@ -1,7 +1,7 @@
 /* guard.c: decide conditions on the arguments of a launch.
  *
  * Nearly all of them are comparisons with constants, joined by `and`. Those are taken out of the
- * bytecode when an archive is opened, and a launch looks at one after the other; any other
+ * bytecode when an archive is opened, and a launch decides one after another; any other
  * condition is evaluated. Either way, one that has no value does not hold.
  */
 #include "guard.h"

@@ -16,7 +16,7 @@ struct aotci_candidate {
         function; /* a CUkernel, which the driver takes in its place: valid in every context */
     const struct variant_record *variant;
     struct aotci_guard condition; /* without an expression if there is none */
-    uint32_t programs_at_once; /* how many run at a time, if blocks loop over programs; else 0 */
+    uint32_t programs_at_once; /* how many are resident, if it is persistent; else 0 */
 };
 
 /* The candidates of one combination of dtypes and choices, best first. */
@@ -42,7 +42,7 @@ struct aotci_context {
     CUdevice device;
     int multiprocessors;
     int major, minor;                              /* compute capability */
-    uint32_t shared_bytes;                         /* what one block may use at most */
+    uint32_t shared_bytes;                         /* what one CTA may use at most */
     bool is_retained;                              /* a primary context that this archive holds */
     struct aotci_memo plans;                       /* of launches: plan.h */
     _Atomic(struct aotci_dispatch *) dispatches[]; /* one for each kernel, NULL until loaded */

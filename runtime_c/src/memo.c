@@ -3,8 +3,8 @@
  * A slot is a sequence lock: its version is odd while it is written, and a reader that sees another
  * version after reading than before has read nothing. So launches never wait for each other.
  *
- * Every word is atomic: readers and writers do meet. Acquiring loads keep the second look at the
- * version behind the words, releasing stores keep the words behind the first change of it.
+ * Every word is atomic: readers and writers do meet. Acquiring loads keep the second read of the
+ * version after the words, releasing stores keep the words after the first change of it.
  */
 #include "memo.h"
 
@@ -25,7 +25,7 @@ static uint64_t sizes_of(uint32_t key_words, uint32_t value_words) {
 
 static _Atomic uint64_t *slot_of(const struct aotci_memo *memo, const uint64_t *key,
                                  uint32_t key_words) {
-    /* A sum of products, which a processor computes side by side; their high bits are the mixed
+    /* A sum of products, which a processor computes in parallel; their high bits are the mixed
      * ones. */
     uint64_t hash = 0;
     uint64_t factor = UINT64_C(0x9E3779B97F4A7C15);

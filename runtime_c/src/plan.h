@@ -17,7 +17,7 @@ enum {
     MAX_PLAN_WORDS = CHOSEN_WORDS + LIMIT_TENSOR_MAPS * MAP_WORDS + LIMIT_PARAM_BYTES / 4,
 };
 
-/* The maps are behind what was chosen, in order, and then comes a word for each computed parameter.
+/* The maps follow what was chosen, in order, and then comes a word for each computed parameter.
  * What a plan does not use is not written. */
 struct aotci_plan {
     union {

@@ -2,7 +2,7 @@
  *
  * This runs before every launch, so it takes no lock and allocates nothing: a context is found
  * among the loaded ones, the combination's run by binary search, variants of the config that is
- * asked for by an index, and a guard is evaluated only if a variant that is looked at asks
+ * asked for by an index, and a guard is evaluated only if a variant that is considered asks
  * for it. The rules are docs/reference/archive-format.md, section 5.
  */
 #include "select.h"
@@ -285,8 +285,8 @@ static aotc_status check_dimension(const struct aotc_kernel *kernel, unsigned di
                 aotci_text("%" PRId64, programs).chars, NULL);
 }
 
-/* From programs to blocks: a cluster for each; or, if they loop over programs, a row of as many as
- * run at a time. Such a row is counted in 32 bits, whatever its length. */
+/* From program instances to CTAs: a cluster for each; or, for a persistent kernel, a row of as many
+ * as are resident at a time. Such a row is counted in 32 bits, whatever its length. */
 static aotc_status size_launch(const struct aotc_kernel *kernel, struct aotci_chosen *chosen,
                                aotc_error *error) {
     const uint8_t *cluster = chosen->candidate->variant->cluster;
@@ -305,9 +305,9 @@ static aotc_status size_launch(const struct aotc_kernel *kernel, struct aotci_ch
                     aotci_text("at most %" PRIu64 " programs", most).chars,
                     aotci_text("%" PRIu64, total).chars, NULL);
     }
-    /* As few as are done after the same number of turns: the others would only take power. */
-    const uint64_t turns = (total + at_once - 1) / at_once;
-    chosen->grid[0] = (uint32_t)((total + turns - 1) / turns) * cluster[0];
+    /* As few as are done after the same number of waves: the others would only take power. */
+    const uint64_t waves = (total + at_once - 1) / at_once;
+    chosen->grid[0] = (uint32_t)((total + waves - 1) / waves) * cluster[0];
     chosen->grid[1] = cluster[1];
     chosen->grid[2] = cluster[2];
     return AOTC_OK;

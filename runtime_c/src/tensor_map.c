@@ -1,6 +1,6 @@
 /* tensor_map.c: encode a CUtensorMap, at launch or for memory.
  *
- * The driver's encoder answers a wrong size with INVALID_VALUE and no word more; the conditions
+ * The driver's encoder answers a wrong size with INVALID_VALUE and nothing more; the conditions
  * that it documents are checked here first, so that the message can name argument and dimension.
  * Source: CUDA driver API, cuTensorMapEncodeTiled.
  */
@@ -160,7 +160,7 @@ aotc_status aotci_tensor_map_encode(const struct aotc_kernel *kernel, const aotc
 /* ---- maps that kernels take from memory
  * ---------------------------------------------------------------------------- */
 
-/* The data types and boxes are those that the compiler gives to maps of these blocks. */
+/* The data types and boxes are those that the compiler gives to maps of these tiles. */
 enum { MAX_BOX_ELEMS = 256, MIN_ROW_BYTES = 16, L2_PROMOTION_128B = 2 };
 
 static const uint8_t data_types[] = {
@@ -175,7 +175,7 @@ static aotc_status refuse(const aotc_archive *archive, aotc_error *error, const 
                       .expected = expected, .got = got);
 }
 
-/* Check that blocks of a shape can be moved. */
+/* Check that tiles of a shape can be moved. */
 static aotc_status check_block(const aotc_archive *archive, const uint32_t *block, unsigned rank,
                                uint32_t size_bytes, aotc_error *error) {
     for (unsigned i = 0; i < rank; ++i) {
@@ -221,7 +221,7 @@ static aotc_status take_tensor(const aotc_archive *archive, const aotc_tensor *t
     return AOTC_OK;
 }
 
-/* How the blocks are cut into boxes, innermost dimension first; the swizzle's number is returned.
+/* How the tiles are cut into boxes, innermost dimension first; the swizzle's number is returned.
  * Rows of several are as wide as a swizzle that they fill, and a single one as a box can be. */
 static int cut(const uint32_t *block, unsigned rank, uint32_t size_bytes, uint32_t *box) {
     int swizzle = 0;

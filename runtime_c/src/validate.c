@@ -60,7 +60,7 @@ aotc_status aotci_above_limit(const struct aotc_archive *archive, aotc_error *er
 
 static aotc_status bad_section(const struct aotc_archive *archive, aotc_error *error, unsigned kind,
                                const char *field, const char *expected) {
-    const char *name = kind <= SECTION_COUNT ? layouts[kind].name : "a section behind STRINGS";
+    const char *name = kind <= SECTION_COUNT ? layouts[kind].name : "a section after STRINGS";
     return AOTCI_FAIL(error, AOTC_ERROR_FORMAT, .file = archive->name,
                       .field = aotci_text("directory, %s, %s", name, field).chars,
                       .expected = expected, .got = "something else", .remedy = remedy);
@@ -75,7 +75,7 @@ static bool is_zero(const unsigned char *bytes, size_t count) {
     return true;
 }
 
-/* Check the entry of section `kind`, which must begin at `*end`, and move `*end` behind it. */
+/* Check the entry of section `kind`, which must begin at `*end`, and move `*end` after it. */
 static aotc_status check_entry(const struct aotc_archive *archive, aotc_error *error, bool is_newer,
                                unsigned kind, const struct directory_entry *entry, uint64_t *end) {
     const unsigned char *index = archive->index + HEADER_BYTES;
@@ -239,7 +239,7 @@ static aotc_status check_archive_record(const struct aotc_archive *archive, aotc
     }
     if (!aotci_is_text(archive, record->toolchain, LIMIT_TEXT_BYTES) || record->zero != 0) {
         return aotci_bad_record(archive, error, SECTION_ARCHIVE, 0, "toolchain",
-                                "a text, and zero behind");
+                                "a text, and zero after it");
     }
     return AOTC_OK;
 }
@@ -291,7 +291,7 @@ static aotc_status check_expressions(const struct aotc_archive *archive, aotc_er
         if (expression->code_offset != end || expression->code_bytes == 0 ||
             expression->code_bytes > code->count - end) {
             return aotci_bad_record(archive, error, SECTION_EXPRESSIONS, i,
-                                    "code_offset, code_bytes", "the slice behind the one before");
+                                    "code_offset, code_bytes", "the slice after the previous one");
         }
         end += expression->code_bytes;
         if (expression->text == 0 || expression->zero != 0 ||
@@ -330,7 +330,7 @@ static aotc_status check_blobs(const struct aotc_archive *archive, aotc_error *e
         if (blob->offset != start || start > archive->file_bytes ||
             blob->stored_bytes > archive->file_bytes - start) {
             return aotci_bad_record(archive, error, SECTION_BLOBS, i, "offset, stored_bytes",
-                                    "a place in the file behind the blob before");
+                                    "a place in the file after the previous blob");
         }
         if (!is_zero(archive->file + end, (size_t)(start - end))) {
             return aotci_bad_record(archive, error, SECTION_BLOBS, i, "padding", "zeros");

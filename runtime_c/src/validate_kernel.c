@@ -1,6 +1,6 @@
 /* validate_kernel.c: check the kernels of an index and everything they own.
  *
- * Owners are walked in order, and each must claim the slice right behind the one before (`struct
+ * Owners are walked in order, and each must claim the slice right after the previous one (`struct
  * walk` holds how far each table is claimed), so tables are covered without overlap and without
  * holes.
  */
@@ -107,7 +107,7 @@ static aotc_status check_type_variables(const struct walk *walk) {
         }
         if (!valid) {
             return aotci_walk_bad(walk, SECTION_TYPE_VARIABLES, index, "dtypes",
-                                  "distinct dtypes, zeros behind");
+                                  "distinct dtypes, zeros after them");
         }
     }
     return AOTC_OK;

@@ -71,7 +71,7 @@ static aotc_status check_cubin_params(struct walk *walk, const struct variant_re
         const uint32_t alignment = cubin_param->size == 128 ? 16 : cubin_param->size;
         if (cubin_param->offset < end || cubin_param->offset % alignment != 0) {
             return aotci_walk_bad(walk, SECTION_CUBIN_PARAMS, index, "offset",
-                                  "aligned, behind the one before");
+                                  "aligned, after the previous one");
         }
         end = (uint32_t)cubin_param->offset + cubin_param->size;
     }

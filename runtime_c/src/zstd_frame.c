@@ -1,7 +1,7 @@
 /* zstd_frame.c: walk the headers of a zstd frame.
  *
  * The archive format allows one spelling of a blob only: one frame, its size stated, no dictionary,
- * no checksum, nothing behind it. Decoders accept more, so it is checked here, before a decoder
+ * no checksum, nothing after it. Decoders accept more, so it is checked here, before a decoder
  * runs. Source: RFC 8878, sections 3.1.1.1 (frame header) and 3.1.1.2 (blocks).
  */
 #include "zstd_frame.h"
@@ -37,7 +37,7 @@ static const char *check_blocks(const unsigned char *frame, size_t size_bytes, s
         }
         at += stored_bytes;
         if (last) {
-            return at == size_bytes ? NULL : "bytes behind the zstd frame";
+            return at == size_bytes ? NULL : "bytes after the zstd frame";
         }
     }
 }

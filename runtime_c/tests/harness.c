@@ -131,6 +131,68 @@ aotc_open_options fake_options(struct blob_table *table) {
     return options;
 }
 
+aotc_status open_bytes(const unsigned char *data, size_t size_bytes, uint32_t flags,
+                       aotc_error *error) {
+    aotc_archive *archive = NULL;
+    aotc_open_options options = AOTC_OPEN_OPTIONS_INIT;
+    options.flags = flags;
+    const aotc_status status = aotc_open_memory(data, size_bytes, &options, &archive, error);
+    CHECK((archive != NULL) == (status == AOTC_OK));
+    aotc_release(archive);
+    return status;
+}
+
+void read_kernels(const aotc_archive *archive, uint32_t count) {
+    for (uint32_t i = 0; i <= count; ++i) {
+        const aotc_kernel *kernel = NULL;
+        aotc_kernel_info info = {.struct_size = sizeof info};
+        aotc_value value;
+        uint32_t size = 0;
+        CHECK((aotc_kernel_get_at(archive, i, &kernel) == AOTC_OK) == (i < count));
+        if (kernel == NULL) {
+            continue;
+        }
+        CHECK(aotc_kernel_get_info(kernel, &info) == AOTC_OK);
+        for (uint32_t k = 0; k <= info.param_count; ++k) {
+            aotc_param_info param = {.struct_size = sizeof param};
+            CHECK((aotc_kernel_get_param(kernel, k, &param) == AOTC_OK) == (k < info.param_count));
+        }
+        for (uint32_t k = 0; k <= info.type_variable_count; ++k) {
+            aotc_type_variable_info variable = {.struct_size = sizeof variable};
+            CHECK((aotc_kernel_get_type_variable(kernel, k, &variable) == AOTC_OK) ==
+                  (k < info.type_variable_count));
+        }
+        for (uint32_t k = 0; k < info.choice_count; ++k) {
+            aotc_choice_info choice = {.struct_size = sizeof choice};
+            CHECK(aotc_kernel_get_choice(kernel, k, &choice) == AOTC_OK);
+            for (uint32_t v = 0; v <= choice.value_count; ++v) {
+                CHECK((aotc_kernel_get_choice_value(kernel, k, v, &value) == AOTC_OK) ==
+                      (v < choice.value_count));
+            }
+        }
+        for (uint32_t k = 0; k <= info.constant_count; ++k) {
+            CHECK((aotc_kernel_get_constant(kernel, k, &value) == AOTC_OK) ==
+                  (k < info.constant_count));
+        }
+        for (uint32_t k = 0; k <= info.guard_count; ++k) {
+            aotc_guard_info guard = {.struct_size = sizeof guard};
+            CHECK((aotc_kernel_get_guard(kernel, k, &guard) == AOTC_OK) == (k < info.guard_count));
+        }
+        for (uint32_t k = 0; k < info.config_count; ++k) {
+            CHECK(aotc_kernel_get_config_size(kernel, k, &size) == AOTC_OK);
+            for (uint32_t v = 0; v <= size; ++v) {
+                CHECK((aotc_kernel_get_config_entry(kernel, k, v, &value) == AOTC_OK) ==
+                      (v < size));
+            }
+        }
+        for (uint32_t k = 0; k <= info.variant_count; ++k) {
+            aotc_variant_info variant = {.struct_size = sizeof variant};
+            CHECK((aotc_kernel_get_variant(kernel, k, &variant) == AOTC_OK) ==
+                  (k < info.variant_count));
+        }
+    }
+}
+
 int run_tests(int argc, char **argv, void (*const *tests)(void), size_t count) {
     if (argc != 3) {
         (void)fprintf(stderr, "usage: %s ARCHIVES FAKE_LIBCUDA\n", argv[0]);

@@ -57,6 +57,13 @@ struct counting {
 
 aotc_allocator counting_allocator(struct counting *counting);
 
+/* Open an archive in memory, with no decompressor, and release it; return the status. */
+aotc_status open_bytes(const unsigned char *data, size_t size_bytes, uint32_t flags,
+                       aotc_error *error);
+
+/* Read all that an archive says of its `count` kernels, and check that there is no more. */
+void read_kernels(const aotc_archive *archive, uint32_t count);
+
 /* Check that the fake driver saw no call that a correct program never makes. */
 #define NO_VIOLATION() no_violation(__FILE__, __LINE__)
 void no_violation(const char *file, int line);

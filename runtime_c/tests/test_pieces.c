@@ -62,7 +62,7 @@ static void test_zstd_frames(void) {
     }
     CHECK(frame_is("\x28\xB5\x2F\xFD\x20\x03\x19\x00\x00"
                    "abcd",
-                   13, 3, "behind"));
+                   13, 3, "after the zstd frame"));
     CHECK(frame_is("\x28\xB5\x2F\xFD\x24\x03\x19\x00\x00"
                    "abc",
                    12, 3, "checksum"));
@@ -157,14 +157,14 @@ static void test_cubins(void) {
         {60, 4, 2, "outside it"},
         {128 + 128 + 24, UINT64_MAX, 8, "section outside"},
         {128 + 128 + 32, UINT64_MAX, 8, "section outside"},
-        {60, 1, 2, "behind it"},
+        {60, 1, 2, "after it"},
         {60, 1025, 2, "too many sections"},
         {62, 3, 2, "without names"},
         {62, 2, 2, "without names"},              /* no table of strings */
         {128 + 68, 8, 4, "without names"},        /* one without bytes */
         {128 + 64 + 32, 0, 8, "without names"},   /* one of none */
         {128 + 64 + 32, 18, 8, "without names"},  /* one that does not end with NUL */
-        {128, 19, 4, "no name"},                  /* just behind the table */
+        {128, 19, 4, "no name"},                  /* just after the table */
         {128 + 64, UINT32_MAX, 4, "no name"},
         {128 + 128, 1 << 20, 4, "no name"},
         {128 + 128 + 40, 3, 4, "belongs to none"},

@@ -114,7 +114,7 @@ static void *look_and_keep(void *argument) {
         const uint32_t value_words = 1 + number % MAX_VALUE_WORDS;
         const uint64_t key[MAX_KEY_WORDS] = {number, 0x1000 * number, 1, 2};
         uint64_t value[MAX_VALUE_WORDS + 1];
-        value[value_words] = ~number; /* nothing is written behind what there is room for */
+        value[value_words] = ~number; /* nothing is written beyond what there is room for */
         const bool is_there = aotci_memo_find(&memo, key, key_words, value, value_words);
         unsigned long bad = value[value_words] != ~number;
         for (uint32_t i = 0; is_there && i < value_words; ++i) {

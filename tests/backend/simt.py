@@ -1,4 +1,4 @@
-"""Run the LLVM IR that the backend writes, all threads of one block in lockstep.
+"""Run the LLVM IR that the backend writes, all threads of one CTA in lockstep.
 
 Every value is a NumPy array with one entry a thread, so shuffles, predicates and barriers mean what
 they mean on the GPU, as long as branches are uniform; the backend writes no others. Reading or
@@ -16,62 +16,27 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
+from tests.backend.simt_arithmetic import (
+    ARITHMETIC,
+    COMPARE,
+    FLOAT_CALLS,
+    INT_CALLS,
+    LIBDEVICE,
+    convert,
+    dtype_of,
+    elementwise,
+    fused,
+    permuted,
+    round_to,
+    signed,
+    to_fp8,
+    update,
+)
 from tests.backend.simt_async import AsyncCopies
 from tests.backend.simt_mma import matrix_places, mma
 
 WARP = 32
-_FLOATS = {
-    "half": np.float16,
-    "bfloat": ml_dtypes.bfloat16,
-    "float": np.float32,
-    "double": np.float64,
-}
-_ERF = np.vectorize(math.erf, otypes=[np.float64])
 _SHARED_BASE = 1024
-_LIBDEVICE: dict[str, Callable[..., Any]] = {
-    "log": np.log,
-    "log2": np.log2,
-    "sin": np.sin,
-    "cos": np.cos,
-    "exp": np.exp,
-    "exp2": np.exp2,
-    "erf": _ERF,
-    "fmod": np.fmod,
-    "rsqrt": lambda x: 1 / np.sqrt(x),
-    "tanh": np.tanh,
-}
-_FLOAT_CALLS: dict[str, Callable[..., Any]] = {
-    "llvm.minnum": np.fmin,
-    "llvm.maxnum": np.fmax,
-    "llvm.minimum": np.minimum,
-    "llvm.maximum": np.maximum,
-    "llvm.fabs": np.abs,
-    "llvm.floor": np.floor,
-    "llvm.nearbyint": np.rint,
-    "llvm.rint": np.rint,
-    "llvm.trunc": np.trunc,
-    "llvm.ceil": np.ceil,
-    "llvm.nvvm.ex2.approx.ftz": np.exp2,
-    "llvm.nvvm.sqrt.approx.ftz": np.sqrt,
-    "llvm.nvvm.sqrt.rn": np.sqrt,
-    "llvm.nvvm.rsqrt.approx.ftz": lambda x: (1 / np.sqrt(x)).astype(x.dtype),
-    "llvm.nvvm.div.full": np.divide,
-}
-
-
-def dtype_of(kind: str) -> Any:
-    """Return the NumPy dtype of a scalar LLVM type."""
-    if kind in _FLOATS:
-        return np.dtype(_FLOATS[kind])
-    if kind.startswith("ptr"):
-        return np.dtype(np.uint64)
-    bits = int(kind[1:])
-    return np.dtype(bool) if bits == 1 else np.dtype(f"uint{bits}")
-
-
-def signed(array: Any) -> Any:
-    """Return an unsigned array read as signed."""
-    return array.view(array.dtype.str.replace("u", "i"))
 
 
 def split_arguments(text: str) -> list[str]:
@@ -117,16 +82,16 @@ class Machine:
         for z in range(grid[2]):
             for y in range(grid[1]):
                 for x in range(grid[0]):
-                    _Block(self, llvm_ir, args, (x, y, z), grid).run()
+                    _Cta(self, llvm_ir, args, (x, y, z), grid).run()
 
 
-class _Block:
+class _Cta:
     def __init__(
         self,
         machine: Machine,
         text: str,
         args: list[Any],
-        block: tuple[int, ...],
+        cta: tuple[int, ...],
         grid: tuple[int, ...],
     ) -> None:
         self.machine = machine
@@ -140,7 +105,7 @@ class _Block:
         self.env: dict[str, Any] = {}
         self.shared = bytearray(b"\xee" * (227 * 1024))
         self.copies = AsyncCopies(self.space)
-        self.position = {"ctaid": block, "nctaid": grid}
+        self.position = {"ctaid": cta, "nctaid": grid}
         for param, arg in zip(split_arguments(found[1]), args, strict=True):
             kind, name = param.split(" noundef")[0], param.rsplit(" ", 1)[1]
             self.env[name] = np.full(self.threads, np.array(arg).astype(dtype_of(kind)))
@@ -237,7 +202,7 @@ class _Block:
         assert found is not None, rest
         kind = found[1]
         args = [self.value(kind, part) for part in split_arguments(found[2])]
-        return _elementwise(kind, _ARITHMETIC[opcode], args)
+        return elementwise(kind, ARITHMETIC[opcode], args)
 
     def do_icmp(self, rest: str) -> Any:
         predicate, rest = rest.split(" ", 1)
@@ -245,7 +210,7 @@ class _Block:
         a, b = (self.value(kind, part) for part in split_arguments(operands))
         if predicate[0] == "s":
             a, b = signed(a), signed(b)
-        return _COMPARE[predicate[-2:]](a, b)
+        return COMPARE[predicate[-2:]](a, b)
 
     def do_fcmp(self, rest: str) -> Any:
         predicate, kind, operands = rest.split(" ", 2)
@@ -253,7 +218,7 @@ class _Block:
         unordered = np.isnan(a.astype(np.float64)) | np.isnan(b.astype(np.float64))
         if predicate == "uno":
             return unordered
-        return _COMPARE[predicate[-2:]](a, b) & ~unordered if predicate[0] == "o" else (a != b)
+        return COMPARE[predicate[-2:]](a, b) & ~unordered if predicate[0] == "o" else (a != b)
 
     def do_select(self, rest: str) -> Any:
         condition, a, b = (self.typed(part) for part in split_arguments(rest))
@@ -261,7 +226,7 @@ class _Block:
 
     def do_cast(self, rest: str, opcode: str) -> Any:
         source, target = rest.rsplit(" to ", 1)
-        return _convert(opcode, self.typed(source), target)
+        return convert(opcode, self.typed(source), target)
 
     do_sext = lambda self, rest: self.do_cast(rest, "sext")  # noqa: E731
     do_zext = lambda self, rest: self.do_cast(rest, "zext")  # noqa: E731
@@ -336,13 +301,13 @@ class _Block:
         if name.startswith("llvm.nvvm.ff2"):
             dtype = dtype_of(kind.rsplit(maxsplit=1)[-1].rstrip(">"))
             rounding = name.rsplit(".", 1)[1]
-            return [_round(arg, dtype, rounding) for arg in (args[1], args[0])]
+            return [round_to(arg, dtype, rounding) for arg in (args[1], args[0])]
         if name == "llvm.nvvm.f2bf16.rz":
-            return _round(args[0], dtype_of("bfloat"), "rz")
+            return round_to(args[0], dtype_of("bfloat"), "rz")
         if name == "llvm.nvvm.d2f.rz":
-            return _round(args[0], np.dtype(np.float32), "rz")
+            return round_to(args[0], np.dtype(np.float32), "rz")
         if name.startswith("llvm.nvvm.ff.to."):
-            high, low = (_to_fp8(arg, name).astype(np.uint16) for arg in args)
+            high, low = (to_fp8(arg, name).astype(np.uint16) for arg in args)
             return low | high << 8
         if "x2.to.f16x2" in name:
             dtype = ml_dtypes.float8_e4m3fn if "e4m3" in name else ml_dtypes.float8_e5m2
@@ -351,15 +316,15 @@ class _Block:
         if name.startswith("__nv_"):
             stem = name[5:].removesuffix("f") if kind == "float" else name[5:]
             wide = [arg.astype(np.float64) for arg in args]
-            return _LIBDEVICE[stem](*wide).astype(dtype_of(kind))
+            return LIBDEVICE[stem](*wide).astype(dtype_of(kind))
         if name.startswith("llvm.fma."):
-            return _elementwise(kind, _fused, args)
+            return elementwise(kind, fused, args)
         if name == "llvm.nvvm.prmt":
-            return _permuted(*args)
+            return permuted(*args)
         stem = name.rsplit(".", 1)[0] if name != "llvm.nvvm.div.full" else name
-        if stem in _FLOAT_CALLS:
-            return _FLOAT_CALLS[stem](*args)
-        return _INT_CALLS[stem](*args[:2] if stem != "llvm.abs" else args[:1])
+        if stem in FLOAT_CALLS:
+            return FLOAT_CALLS[stem](*args)
+        return INT_CALLS[stem](*args[:2] if stem != "llvm.abs" else args[:1])
 
     def shuffle(self, mode: str, word: Any, lane: Any) -> Any:
         threads = np.arange(self.threads)
@@ -392,7 +357,7 @@ class _Block:
         if code.startswith("createpolicy"):
             return np.zeros(self.threads, np.uint64)
         if code.startswith("cvt.rz.f16.f32"):
-            return _round(args[0], np.dtype(np.float16), "rz").view(np.uint16)
+            return round_to(args[0], np.dtype(np.float16), "rz").view(np.uint16)
         if code.startswith("fence."):
             return None
         if code == "add.s64 $0, $1, $2;":
@@ -453,7 +418,7 @@ class _Block:
                 at = slice(start + index * size, start + (index + 1) * size)
                 old = np.frombuffer(bytes(memory[at]), words[0].dtype)
                 given = [each[thread : thread + 1] for each in words[index::count]]
-                memory[at] = _update(parts[0], parts[1], old, given).tobytes()
+                memory[at] = update(parts[0], parts[1], old, given).tobytes()
                 out[index][thread] = old[0]
         if target in (None, "_"):
             return None
@@ -532,145 +497,3 @@ class _Block:
                 at = start + index * size
                 bits = int(word[thread]) & ((1 << (8 * size)) - 1)
                 memory[at : at + size] = bits.to_bytes(size, "little")
-
-
-def _update(name: str, kind: str, old: Any, given: list[Any]) -> Any:
-    """Return what an atomic of PTX type `kind` leaves of the word `old`."""
-    if name == "cas":
-        return given[1] if (old == given[0]).all() else old
-    if name == "exch":
-        return given[0]
-    if kind.startswith(("f", "bf")):
-        dtype = {"bf": np.dtype(ml_dtypes.bfloat16)}.get(kind[:2]) or np.dtype(f"f{old.itemsize}")
-        if kind == "f16x2":
-            dtype = np.dtype(np.float16)
-        assert name == "add"
-        return (old.view(dtype) + given[0].view(dtype)).view(old.dtype)
-    read = signed if kind.startswith("s") else (lambda word: word)
-    combine: dict[str, Callable[..., Any]] = {
-        "add": np.add,
-        "max": np.maximum,
-        "min": np.minimum,
-        "and": np.bitwise_and,
-        "or": np.bitwise_or,
-        "xor": np.bitwise_xor,
-    }
-    return combine[name](read(old), read(given[0])).view(old.dtype)
-
-
-def _divide(a: Any, b: Any) -> Any:
-    pairs = [(int(x), int(y) or 1) for x, y in zip(a, b, strict=True)]
-    exact = [abs(x) // abs(y) * (1 if (x < 0) == (y < 0) else -1) for x, y in pairs]
-    return np.array(exact, object).astype(a.dtype)
-
-
-def _elementwise(kind: str, operation: Callable[..., Any], args: list[Any]) -> Any:
-    """Apply an operation to numbers, or to the elements of vectors one by one."""
-    vector = re.fullmatch(r"<\d+ x (.+)>", kind)
-    if vector:
-        return [_elementwise(vector[1], operation, list(each)) for each in zip(*args, strict=True)]
-    return operation(*args).astype(dtype_of(kind))
-
-
-def _fused(a: Any, b: Any, c: Any) -> Any:
-    return a.astype(np.float64) * b.astype(np.float64) + c.astype(np.float64)
-
-
-def _permuted(low: Any, high: Any, selector: Any) -> Any:
-    """Choose bytes of two words; no selector here replicates a sign."""
-    both = low.astype(np.uint64) | high.astype(np.uint64) << 32
-    out = np.zeros_like(low)
-    for place in range(4):
-        chosen = (selector >> (4 * place) & 15).astype(np.uint64)
-        assert (chosen < 8).all()
-        out |= ((both >> (8 * chosen)) & 255).astype(np.uint32) << (8 * place)
-    return out
-
-
-_ARITHMETIC: dict[str, Callable[..., Any]] = {
-    "add": lambda a, b: a + b if a.dtype.kind != "b" else a ^ b,
-    "sub": lambda a, b: a - b if a.dtype.kind != "b" else a ^ b,
-    "mul": lambda a, b: a * b,
-    "fadd": np.add,
-    "fsub": np.subtract,
-    "fmul": np.multiply,
-    "fdiv": np.divide,
-    "fneg": np.negative,
-    "and": np.bitwise_and,
-    "or": np.bitwise_or,
-    "xor": np.bitwise_xor,
-    "shl": np.left_shift,
-    "lshr": np.right_shift,
-    "ashr": lambda a, b: signed(a) >> signed(b),
-    "udiv": lambda a, b: a // np.where(b == 0, 1, b).astype(b.dtype),
-    "urem": lambda a, b: a % np.where(b == 0, 1, b).astype(b.dtype),
-    "sdiv": lambda a, b: _divide(signed(a), signed(b)),
-    "srem": lambda a, b: signed(a) - _divide(signed(a), signed(b)) * signed(b),
-}
-_COMPARE: dict[str, Callable[..., Any]] = {
-    "eq": np.equal,
-    "ne": np.not_equal,
-    "lt": np.less,
-    "le": np.less_equal,
-    "gt": np.greater,
-    "ge": np.greater_equal,
-}
-_INT_CALLS: dict[str, Callable[..., Any]] = {
-    "llvm.usub.sat": lambda a, b: np.where(a < b, 0, a - b).astype(a.dtype),
-    "llvm.ssub.sat": lambda a, b: np.array(
-        [
-            max(int(x) - int(y), np.iinfo(signed(a).dtype).min)
-            for x, y in zip(signed(a), signed(b), strict=True)
-        ],
-        signed(a).dtype,
-    ).view(a.dtype),
-    "llvm.smin": lambda a, b: np.minimum(signed(a), signed(b)).view(a.dtype),
-    "llvm.smax": lambda a, b: np.maximum(signed(a), signed(b)).view(a.dtype),
-    "llvm.umin": np.minimum,
-    "llvm.umax": np.maximum,
-    "llvm.abs": lambda a: np.abs(signed(a)).view(a.dtype),
-    "llvm.ctpop": lambda a, *_: np.array([int(x).bit_count() for x in a], a.dtype),
-}
-
-
-def _convert(opcode: str, value: Any, target: str) -> Any:
-    vector = re.fullmatch(r"<(\d+) x (.+)>", target)
-    if opcode == "bitcast":
-        if isinstance(value, list):
-            flat = np.stack(value, axis=1)
-            return np.ascontiguousarray(flat).view(dtype_of(target))[:, 0]
-        if vector:
-            dtype = dtype_of(vector[2])
-            parts = np.ascontiguousarray(value)[:, None].view(dtype)
-            return [parts[:, i].copy() for i in range(int(vector[1]))]
-        return value.view(dtype_of(target))
-    dtype = dtype_of(target)
-    if opcode == "sext":
-        return (-value.astype(np.int64) if value.dtype.kind == "b" else signed(value)).astype(dtype)
-    if opcode in ("fptosi", "fptoui"):
-        # Out of range saturates, as the instruction does; a NaN becomes 0.
-        kind = np.iinfo(dtype.str.replace("u", "i") if opcode == "fptosi" else dtype)
-        wide = np.trunc(np.nan_to_num(value.astype(np.float64), nan=0.0))
-        exact = [min(max(int(x) if abs(x) < 2**70 else int(np.sign(x)) * 2**70, kind.min), kind.max)
-                 for x in wide]  # fmt: skip
-        return np.array([x % (1 << kind.bits) for x in exact], dtype)
-    if dtype.kind == "b":
-        return (value & 1).astype(bool)
-    return value.astype(dtype)
-
-
-def _round(value: Any, dtype: Any, rounding: str) -> Any:
-    near = value.astype(dtype)
-    if rounding == "rn":
-        return near
-    over = np.abs(near.astype(np.float64)) > np.abs(value.astype(np.float64))
-    bits = near.view(np.dtype(f"uint{8 * dtype.itemsize}"))
-    return np.where(over, bits - 1, bits).astype(bits.dtype).view(dtype)
-
-
-def _to_fp8(value: Any, name: str) -> Any:
-    dtype, largest = (
-        (ml_dtypes.float8_e4m3fn, 448.0) if "e4m3" in name else (ml_dtypes.float8_e5m2, 57344.0)
-    )
-    bits = np.clip(value, -largest, largest).astype(dtype).view(np.uint8)
-    return np.where(np.isnan(value), np.uint8(0x7F), bits)

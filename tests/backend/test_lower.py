@@ -24,7 +24,7 @@ NOT_LOWERED = [
     *(descriptor.DescriptorLoad, descriptor.DescriptorStore, descriptor.DescriptorReduce),
     *(descriptor.DescriptorExtent, descriptor.DescriptorStride, descriptor.DescriptorAt),
     descriptor.DescriptorOf,
-    *(tma.TmaFetch, tma.BulkFetch, tma.StagedTmaStore, tma.StagedBulkStore),
+    *(tma.SyncTmaLoad, tma.SyncBulkLoad, tma.StagedTmaStore, tma.StagedBulkStore),
     *(indexing.Gather, indexing.Histogram),
 ]
 

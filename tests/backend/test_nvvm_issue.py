@@ -8,8 +8,8 @@ import pytest
 
 import aotc
 from aotc.backend.emitter import Emitter
-from aotc.backend.nvvm import Address
 from aotc.backend.nvvm_issue import Issue, Issuer, issue
+from aotc.backend.nvvm_memory import Address
 from aotc.backend.nvvm_tensor import (
     TensorCopy,
     bulk_load,

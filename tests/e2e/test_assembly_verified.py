@@ -12,7 +12,8 @@ import pytest
 from aotc.compiler import CompileRequest, PtxKernel, compile_kernel, compile_ptx
 from aotc.ir.diagnostics import CompileError
 from aotc.package.manifest import parse
-from aotc.package.verify import VariantResult, subjects_of_manifest, verify_variant
+from aotc.package.verify import VariantResult, verify_variant
+from aotc.package.verify_subjects import subjects_of_manifest
 
 SOURCE = Path(__file__).parents[1] / "support" / "assembly_kernels.py"
 SIGNATURES = {

@@ -8,7 +8,8 @@ import pytest
 
 from aotc.compiler import compile_ptx
 from aotc.package.manifest import load
-from aotc.package.verify import VerifyOptions, subjects_of_manifest, verify_variant
+from aotc.package.verify import verify_variant
+from aotc.package.verify_subjects import VerifyOptions, subjects_of_manifest
 
 KERNELS = Path(__file__).parents[2] / "kernels"
 HEAD = """[package]

@@ -13,7 +13,8 @@ import pytest
 
 from aotc.compiler import CompileRequest, PtxKernel, compile_ptx
 from aotc.package.manifest import load
-from aotc.package.verify import VerifyOptions, subjects_of_manifest, verify_variant
+from aotc.package.verify import verify_variant
+from aotc.package.verify_subjects import VerifyOptions, subjects_of_manifest
 from tests.support.column_parts import PARTS_OF_COLUMNS
 
 SOURCE = f"""{PARTS_OF_COLUMNS}

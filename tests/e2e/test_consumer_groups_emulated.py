@@ -15,7 +15,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from aotc.compiler import Metadata, PtxKernel, compile_kernel, compile_ptx
+from aotc.compiler import PtxKernel, compile_kernel, compile_ptx
+from aotc.metadata import Metadata
+from tests.support.attention_loop import ATTENTION, SIGNATURE, check_attention
 from tests.support.descriptors import PRELUDE, compiled, launch, like, loops_programs, tensor
 from tests.support.requests import request_of
 
@@ -172,43 +174,16 @@ def test_a_bias_and_a_residual(epilogue_n: int, groups: int) -> None:
         np.testing.assert_array_equal(_exact(c), _exact(expected.astype(c.dtype)))
 
 
-ATTENTION = """def k(q, kk, v, out, n, D: tl.constexpr):
-    for tile in range(tl.program_id(0), tl.cdiv(n, 64), tl.num_programs(0)):
-        query = q.load([tile * 64, 0])
-        total = tl.zeros((64, D), tl.float32)
-        largest = tl.full((64,), -1000.0, tl.float32)
-        for j in range(0, n, 32):
-            scores = tl.dot(query, kk.load([j, 0]).T)
-            largest = tl.maximum(largest, tl.max(scores, 1))
-            total = tl.dot(scores.to(v.dtype), v.load([j, 0]), total)
-        out.store([tile * 64, 0], total + largest[:, None])
-"""
-
-
 @pytest.mark.parametrize("num_stages", [1, 2, 5])
 def test_products_that_are_waited_for_have_no_order(tmp_path: Path, num_stages: int) -> None:
     """Each group has rings of its own, of two slots at least."""
-    signature = {
-        "q": "tensordesc<fp16[64,32]>",
-        **dict.fromkeys(("kk", "v"), "tensordesc<fp16[32,32]>"),
-        "out": "tensordesc<fp32[64,32]>",
-        "n": "i32",
-    }
     kernel = compiled(
-        *(tmp_path, ATTENTION, signature, {"D": 32}),
+        *(tmp_path, ATTENTION, SIGNATURE, {"D": 32}),
         num_stages=num_stages,
         num_consumer_groups=2,
     )
     assert _num_warps(kernel) == 12
-    rng = np.random.default_rng(0)
-    for seed, rows in enumerate((1, 128, 290)):
-        q, k, v = (rng.integers(-3, 4, (rows, 32)).astype(np.float16) for _ in range(3))
-        out = like(tensor((rows, 32), "fp32"))
-        launch(kernel, (1,), {"q": q, "kk": k, "v": v, "out": out, "n": rows}, seed=seed)
-        scores = _exact(q) @ _exact(k).T
-        largest = scores.max(1, keepdims=True)
-        largest = np.maximum(largest, 0) if rows % 32 else largest
-        np.testing.assert_array_equal(out, scores @ _exact(v) + largest)
+    check_attention(kernel, (1,), (1, 128, 290))
 
 
 TWO_LOOPS = """def k(a, b, c, d, n, K):

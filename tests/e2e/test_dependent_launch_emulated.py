@@ -13,11 +13,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from aotc.compiler import CompileRequest, PtxKernel, compile_kernel, compile_ptx, stage_text
+from aotc.compiler import CompileRequest, PtxKernel, compile_kernel, compile_ptx
 from aotc.config import Config
 from aotc.ir.core import Op
 from aotc.ir.dialects import grid, roles
 from aotc.ir.text import parse_kernel
+from aotc.stages import stage_text
 from aotc.verify.emulator.engine.context import Context
 from aotc.verify.emulator.engine.registry import EXECUTES, Execute
 from aotc.verify.emulator.run import emulate

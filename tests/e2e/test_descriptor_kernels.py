@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from aotc.package.manifest import load
-from aotc.package.verify import VerifyOptions, subjects_of_manifest, verify_variant
+from aotc.package.verify import verify_variant
+from aotc.package.verify_subjects import VerifyOptions, subjects_of_manifest
 
 MANIFEST = Path(__file__).parents[2] / "kernels" / "descriptors.toml"
 SUBJECTS = subjects_of_manifest(load(str(MANIFEST)))

@@ -9,12 +9,8 @@ import pytest
 from aotc.compiler import autotune_configs, compile_kernel
 from aotc.package.grid import VariantSpec, expand
 from aotc.package.manifest import load
-from aotc.package.verify import (
-    Subject,
-    VerifyOptions,
-    subjects_of_manifest,
-    verify_variant,
-)
+from aotc.package.verify import verify_variant
+from aotc.package.verify_subjects import Subject, VerifyOptions, subjects_of_manifest
 from tests.support.hopper_cases import CASES
 from tests.support.hopper_manifest import entries, entry_name, manifest_text
 

@@ -6,8 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from aotc.package.manifest import load
-from aotc.package.verify import VerifyOptions, subjects_of_manifest, verify_variant
+from tests.support.verified import check_verified
 
 SOURCE = """
 import triton
@@ -101,7 +100,6 @@ configs = {{ num_warps = [{num_warps}] }}
 @pytest.mark.parametrize("case", TABLES)
 def test_it_computes_what_its_source_says(case: str, target: str, tmp_path: Path) -> None:
     name, grid, signature, constants, num_warps = TABLES[case]
-    (tmp_path / "kernels.py").write_text(SOURCE)
     text = MANIFEST.format(
         target=target,
         name=name,
@@ -110,7 +108,4 @@ def test_it_computes_what_its_source_says(case: str, target: str, tmp_path: Path
         signature=signature,
         constants=constants.replace(",", "\n"),
     )
-    (tmp_path / "kernels.toml").write_text(text)
-    (subject,) = subjects_of_manifest(load(str(tmp_path / "kernels.toml")))
-    result = verify_variant(subject, VerifyOptions(seed=1))
-    assert result.status == "verified", [finding.detail for finding in result.launches]
+    check_verified(tmp_path, SOURCE, text)

@@ -8,11 +8,10 @@ import numpy as np
 import pytest
 
 from aotc.ir.types import ScalarType
-from aotc.package.manifest import load
-from aotc.package.verify import VerifyOptions, subjects_of_manifest, verify_variant
 from aotc.verify.checks import input_data
 from aotc.verify.checks.lazy_memory import Contents
 from aotc.verify.interpreter.numerics import dtype_of
+from tests.support.verified import check_verified
 
 SOURCE = """
 import triton
@@ -63,9 +62,5 @@ def test_an_integer_is_rounded_once(
     source: str, wanted: str, target: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(input_data, "integers", _near_ties)
-    (tmp_path / "kernels.py").write_text(SOURCE)
     text = MANIFEST.format(target=target, source=source, wanted=wanted)
-    (tmp_path / "kernels.toml").write_text(text)
-    (subject,) = subjects_of_manifest(load(str(tmp_path / "kernels.toml")))
-    result = verify_variant(subject, VerifyOptions(seed=1))
-    assert result.status == "verified", [finding.detail for finding in result.launches]
+    check_verified(tmp_path, SOURCE, text)

@@ -15,7 +15,8 @@ from aotc.package.assemble import assemble
 from aotc.package.grid import Expansion, expand
 from aotc.package.index import Archive, Kernel
 from aotc.package.manifest import load
-from aotc.package.verify import subject_of, verify_variant
+from aotc.package.verify import verify_variant
+from aotc.package.verify_subjects import subject_of
 from aotc.package.workers import compile_both_ways
 from tests.support.fake_gpu import FakeGpu, build
 

@@ -11,10 +11,11 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from aotc.compiler import CompileRequest, compile_ptx, stage_text
+from aotc.compiler import CompileRequest, compile_ptx
 from aotc.config import Config
 from aotc.ir.diagnostics import CompileError
 from aotc.ir.text import parse_kernel
+from aotc.stages import stage_text
 from aotc.verify.emulator.async_copies.tensor_argument import TensorArgument, TensorTable
 from aotc.verify.emulator.async_copies.tensor_map import TensorMap
 from aotc.verify.emulator.run import emulate

@@ -14,7 +14,7 @@ import pytest
 
 from aotc.cli import EXIT_DONE, run
 from aotc.package import manifest
-from aotc.package.verify import load_subjects
+from aotc.package.verify_subjects import load_subjects
 
 MANIFEST = Path(__file__).parents[2] / "kernels" / "matrix.toml"
 SPEC = manifest.load(str(MANIFEST))

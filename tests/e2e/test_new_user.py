@@ -69,8 +69,8 @@ def copy(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def aotc_in(copy: Path, folder: Path, *args: str, **env: str) -> Ran:
-    """Run the copy's command line in `folder`."""
+def _ran(copy: Path, folder: Path, command: list[str], **env: str) -> Ran:
+    """Run a command in `folder`, with nothing of this environment but the path."""
     environment = {
         "PATH": os.environ["PATH"],
         "HOME": str(copy.parent),
@@ -79,14 +79,14 @@ def aotc_in(copy: Path, folder: Path, *args: str, **env: str) -> Ran:
         **env,
     }
     ran = subprocess.run(
-        [sys.executable, "-m", "aotc", *args],
-        cwd=folder,
-        env=environment,
-        capture_output=True,
-        text=True,
-        check=False,
+        command, cwd=folder, env=environment, capture_output=True, text=True, check=False
     )
     return Ran(ran.returncode, ran.stdout, ran.stderr)
+
+
+def aotc_in(copy: Path, folder: Path, *args: str, **env: str) -> Ran:
+    """Run the copy's command line in `folder`."""
+    return _ran(copy, folder, [sys.executable, "-m", "aotc", *args], **env)
 
 
 def snippets(document: str, language: str) -> list[str]:
@@ -115,21 +115,8 @@ def run_in(copy: Path, folder: Path, command: str) -> Ran:
     shims.mkdir(exist_ok=True)
     (shims / "aotc").write_text(f'#!/bin/sh\nexec "{sys.executable}" -m aotc "$@"\n')
     (shims / "aotc").chmod(0o755)
-    environment = {
-        "PATH": f"{shims}:{os.environ['PATH']}",
-        "HOME": str(copy.parent),
-        "XDG_CACHE_HOME": str(copy.parent / "cache"),
-        "PYTHONPATH": str(copy),
-    }
-    ran = subprocess.run(
-        ["bash", "-euo", "pipefail", "-c", command],
-        cwd=folder,
-        env=environment,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    return Ran(ran.returncode, ran.stdout, ran.stderr)
+    path = f"{shims}:{os.environ['PATH']}"
+    return _ran(copy, folder, ["bash", "-euo", "pipefail", "-c", command], PATH=path)
 
 
 @pytest.fixture(scope="module")

@@ -8,11 +8,10 @@ import numpy as np
 import pytest
 
 from aotc.ir.types import ScalarType
-from aotc.package.manifest import load
-from aotc.package.verify import VerifyOptions, subjects_of_manifest, verify_variant
 from aotc.verify.checks import input_data
 from aotc.verify.checks.lazy_memory import Contents
 from aotc.verify.interpreter.numerics import dtype_of
+from tests.support.verified import check_verified
 
 SOURCE = """
 import triton
@@ -92,9 +91,5 @@ def test_a_choice_is_verified(
     name: str, element: str, target: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(input_data, "floats", _bits_of_every_kind)
-    (tmp_path / "kernels.py").write_text(SOURCE)
     text = MANIFEST.format(target=target, name=name, element=element)
-    (tmp_path / "kernels.toml").write_text(text)
-    (subject,) = subjects_of_manifest(load(str(tmp_path / "kernels.toml")))
-    result = verify_variant(subject, VerifyOptions(seed=1))
-    assert result.status == "verified", [finding.detail for finding in result.launches]
+    check_verified(tmp_path, SOURCE, text)

@@ -8,8 +8,7 @@ import pytest
 
 from aotc.compiler import CompileRequest, compile_kernel
 from aotc.config import Config
-from aotc.package.manifest import load
-from aotc.package.verify import VerifyOptions, subjects_of_manifest, verify_variant
+from tests.support.verified import check_verified
 
 SOURCE = """
 import triton
@@ -76,12 +75,8 @@ TABLES = {
 
 
 def verify(folder: Path, target: str, table: str) -> None:
-    (folder / "kernels.py").write_text(SOURCE)
     head = f'[package]\nname = "sorting"\nversion = "0.1.0"\ntargets = ["{target}"]\n'
-    (folder / "kernels.toml").write_text(head + table)
-    (subject,) = subjects_of_manifest(load(str(folder / "kernels.toml")))
-    result = verify_variant(subject, VerifyOptions(seed=1))
-    assert result.status == "verified", [finding.detail for finding in result.launches]
+    check_verified(folder, SOURCE, head + table)
 
 
 @pytest.mark.parametrize("target", ["sm_80", "sm_90a"])

@@ -8,11 +8,10 @@ import numpy as np
 import pytest
 
 from aotc.ir.types import ScalarType
-from aotc.package.manifest import load
-from aotc.package.verify import VerifyOptions, subjects_of_manifest, verify_variant
 from aotc.verify.checks import input_data
 from aotc.verify.checks.lazy_memory import Contents
 from aotc.verify.interpreter.numerics import dtype_of
+from tests.support.verified import check_verified
 
 SOURCE = """
 import triton
@@ -79,8 +78,4 @@ def test_subnormal_numbers_of_16_bits_are_verified(
 
 def _verify(expression: str, element: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(input_data, "floats", _small)
-    (folder / "kernels.py").write_text(SOURCE.format(expression=expression))
-    (folder / "kernels.toml").write_text(MANIFEST.format(element=element))
-    (subject,) = subjects_of_manifest(load(str(folder / "kernels.toml")))
-    result = verify_variant(subject, VerifyOptions(seed=1))
-    assert result.status == "verified", [finding.detail for finding in result.launches]
+    check_verified(folder, SOURCE.format(expression=expression), MANIFEST.format(element=element))

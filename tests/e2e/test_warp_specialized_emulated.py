@@ -21,6 +21,7 @@ from aotc.backend import assemble
 from aotc.compiler import CompileRequest, PtxKernel, compile_kernel
 from aotc.config import Config
 from aotc.target import TARGETS
+from tests.support.attention_loop import ATTENTION, SIGNATURE, check_attention
 from tests.support.descriptors import DTYPES, PRELUDE, compiled, launch, like, tensor
 
 SEEDS = (1, 2, 3)
@@ -295,19 +296,6 @@ def test_products_of_fp8_whose_sums_are_moved_on(
         np.testing.assert_array_equal(c, _exact(a[:, :depth]) @ _exact(b[:, :depth]).T)
 
 
-ATTENTION = """def k(q, kk, v, out, n, D: tl.constexpr):
-    for tile in range(tl.program_id(0), tl.cdiv(n, 64), tl.num_programs(0)):
-        query = q.load([tile * 64, 0])
-        total = tl.zeros((64, D), tl.float32)
-        largest = tl.full((64,), -1000.0, tl.float32)
-        for j in range(0, n, 32):
-            scores = tl.dot(query, kk.load([j, 0]).T)
-            largest = tl.maximum(largest, tl.max(scores, 1))
-            total = tl.dot(scores.to(v.dtype), v.load([j, 0]), total)
-        out.store([tile * 64, 0], total + largest[:, None])
-"""
-
-
 @pytest.mark.parametrize(
     ("target", "num_warps", "num_stages", "who"),
     [
@@ -319,24 +307,10 @@ def test_attention_has_three_groups(
     tmp_path: Path, target: str, num_warps: int, num_stages: int, who: bool | None
 ) -> None:
     """Queries once a tile, keys and values in turn, each read by a product of its own."""
-    signature = {
-        "q": "tensordesc<fp16[64,32]>",
-        **dict.fromkeys(("kk", "v"), "tensordesc<fp16[32,32]>"),
-        "out": "tensordesc<fp32[64,32]>",
-        "n": "i32",
-    }
     config = {"num_warps": num_warps, "num_stages": num_stages, "warp_specialize": who}
-    kernel = compiled(tmp_path, ATTENTION, signature, {"D": 32}, target, **config)
+    kernel = compiled(tmp_path, ATTENTION, SIGNATURE, {"D": 32}, target, **config)
     assert _who(kernel, num_warps) is who
-    rng = np.random.default_rng(0)
-    for seed, rows in enumerate((1, 31, 130)):
-        q, k, v = (rng.integers(-3, 4, (rows, 32)).astype(np.float16) for _ in range(3))
-        out = like(tensor((rows, 32), "fp32"))
-        launch(kernel, (2,), {"q": q, "kk": k, "v": v, "out": out, "n": rows}, seed=seed)
-        scores = _exact(q) @ _exact(k).T
-        largest = scores.max(1, keepdims=True)
-        largest = np.maximum(largest, 0) if rows % 32 else largest
-        np.testing.assert_array_equal(out, scores @ _exact(v) + largest)
+    check_attention(kernel, (2,), (1, 31, 130))
 
 
 TWO_SUMS = """def k(a, b, c, d, K):

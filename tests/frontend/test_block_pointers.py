@@ -113,19 +113,19 @@ def test_attributes_and_helpers(sources: Sources) -> None:
         ("tl.make_block_ptr(m, (m,), (1,), (0,), (8,), (0,))", "takes a scalar pointer, got int32"),
         (
             "tl.make_block_ptr(x, (m,), (1,), (0,), (8, 8), (1, 0))",
-            "takes shape of 2 axes, as its block has, got 1",
+            "takes shape of 2 axes, as its block_shape has, got 1",
         ),
         (
             "tl.make_block_ptr(x, (m, n), (1,), (0, 0), (8, 8), (1, 0))",
-            "takes strides of 2 axes, as its block has, got 1",
+            "takes strides of 2 axes, as its block_shape has, got 1",
         ),
         (
             "tl.make_block_ptr(x, (m, n), (n, 1), 0, (8, 8), (1, 0))",
-            "takes offsets of 2 axes, as its block has, got 0",
+            "takes offsets of 2 axes, as its block_shape has, got 0",
         ),
         (
             "tl.make_block_ptr(x, (m,), (1,), (0,), (8,), (1, 0))",
-            "takes an order of 1 axes, as its block has, got 2",
+            "takes an order of 1 axes, as its block_shape has, got 2",
         ),
         (
             "tl.make_block_ptr(x, (m,), (0.5,), (0,), (8,), (0,))",
@@ -135,7 +135,7 @@ def test_attributes_and_helpers(sources: Sources) -> None:
         ("tl.advance(x, (1,))", "tl.advance takes a block pointer, got pointer<float32>"),
         (
             BLOCK + "tl.advance(p, (1,))",
-            "tl.advance takes offsets of 2 axes, as its block has, got 1",
+            "tl.advance takes offsets of 2 axes, as its block_shape has, got 1",
         ),
         (BLOCK + "tl.load(p, mask=m > 3)", "tl.load takes no mask for a block pointer"),
         (BLOCK + "tl.store(p, 1.0, mask=m > 3)", "tl.store takes no mask for a block pointer"),

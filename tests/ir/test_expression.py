@@ -10,13 +10,11 @@ from aotc.ir.expression import (
     INT64_MAX,
     INT64_MIN,
     MAX_TREE_DEPTH,
-    Binary,
     Expression,
     ExpressionError,
     Extent,
     Integer,
     Name,
-    Unary,
     conjuncts,
     evaluate,
     fold,
@@ -25,42 +23,18 @@ from aotc.ir.expression import (
     settle,
     to_text,
 )
+from tests.support.expressions import expressions
 
 _INT64 = st.integers(INT64_MIN, INT64_MAX)
 _NUMBERS = st.one_of(st.integers(-5, 5), st.sampled_from([INT64_MIN, INT64_MAX]), _INT64)
 _NAMES = ("a", "b", "n_cols", "BLOCK")
-_OPS = (
-    "+",
-    "-",
-    "*",
-    "//",
-    "%",
-    "min",
-    "max",
-    "cdiv",
-    "==",
-    "!=",
-    "<",
-    "<=",
-    ">",
-    ">=",
-    "and",
-    "or",
-)
 
 _LEAVES: st.SearchStrategy[Expression] = st.one_of(
     st.builds(Integer, _NUMBERS),
     st.builds(Name, st.sampled_from(_NAMES)),
     st.builds(Extent, st.just("x"), st.sampled_from(["shape", "strides"]), st.integers(0, 1)),
 )
-expressions: st.SearchStrategy[Expression] = st.recursive(
-    _LEAVES,
-    lambda inner: st.one_of(
-        st.builds(Unary, st.sampled_from(["-", "not"]), inner),
-        st.builds(Binary, st.sampled_from(_OPS), inner, inner),
-    ),
-    max_leaves=12,
-)
+_EXPRESSIONS = expressions(_LEAVES, 12)
 _KEYS = (*_NAMES, "x.shape[0]", "x.shape[1]", "x.strides[0]", "x.strides[1]")
 environments = st.fixed_dictionaries(dict.fromkeys(_KEYS, _NUMBERS))
 
@@ -167,12 +141,12 @@ def test_any_text_parses_or_has_a_column(text: str) -> None:
     assert 0 <= col <= len(text)
 
 
-@given(expressions)
+@given(_EXPRESSIONS)
 def test_printed_text_parses_to_the_same_tree(root: Expression) -> None:
     assert parse(to_text(root)) == root
 
 
-@given(expressions, environments, st.sets(st.sampled_from(_NAMES)))
+@given(_EXPRESSIONS, environments, st.sets(st.sampled_from(_NAMES)))
 def test_folding_some_names_changes_no_result(
     root: Expression, values: dict[str, int], folded_names: set[str]
 ) -> None:

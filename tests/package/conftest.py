@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import hashlib
 import struct
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
+from aotc.compiler import compile_kernel
 from aotc.ir.expression import parse
+from aotc.package.build import BuildOptions, build
 from aotc.package.index import (
     Archive,
     Choice,
@@ -21,6 +24,9 @@ from aotc.package.index import (
     Variant,
     parse_target,
 )
+from aotc.package.manifest import parse as parse_manifest
+from tests.support.listeners import Silent
+from tests.support.verify_subjects import manifest_text
 
 
 def fake_cubin(
@@ -169,3 +175,18 @@ def samples() -> SimpleNamespace:
         copy=_copy(),
         fake_cubin=fake_cubin,
     )
+
+
+@pytest.fixture(scope="session")
+def built(tmp_path_factory: pytest.TempPathFactory) -> dict[bool, Path]:
+    """Return the archive of one manifest, built with PTX and without."""
+    paths: dict[bool, Path] = {}
+    types = "stride = i32:16?"
+    manifest = parse_manifest(manifest_text("sum_rows", types=types), "kernels.toml")
+    for with_ptx in (True, False):
+        folder = tmp_path_factory.mktemp("dist")
+        options = BuildOptions(folder, 1, with_ptx=with_ptx)
+        result = build(manifest, options, Silent(), cache=None, compiler=compile_kernel)
+        assert not result.failures
+        paths[with_ptx] = folder / "demo.aotc"
+    return paths

@@ -7,9 +7,10 @@ from dataclasses import replace
 
 import pytest
 
-from aotc.compiler import CompiledKernel, CompileRequest, TensorMapSpec
+from aotc.compiler import CompiledKernel, CompileRequest
 from aotc.ir.diagnostics import ManifestError, ResourceError
 from aotc.ir.expression import to_text
+from aotc.metadata import TensorMapSpec
 from aotc.package.archive import decode, encode
 from aotc.package.assemble import assemble, stored_params
 from aotc.package.cache import CachedKernel

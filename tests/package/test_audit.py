@@ -10,8 +10,9 @@ import pytest
 from aotc.package import audit
 from aotc.package.audit import audit_variant, verify_and_audit
 from aotc.package.manifest import load
-from aotc.package.verify import Subject, VariantResult, VerifyOptions, subjects_of_manifest
+from aotc.package.verify import VariantResult
 from aotc.package.verify_report import Report
+from aotc.package.verify_subjects import Subject, VerifyOptions, subjects_of_manifest
 from aotc.package.workers import Done, Job
 from aotc.verify.checks.check import Finding as Launch
 from aotc.verify.sass.findings import Finding, Step

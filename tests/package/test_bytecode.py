@@ -15,11 +15,11 @@ from aotc.ir.expression import (
     Extent,
     Integer,
     Name,
-    Unary,
     evaluate,
     parse,
 )
 from aotc.package.bytecode import MAX_STACK, Opcode, TensorArgument, encode, run
+from tests.support.expressions import expressions
 
 _NUMBERS = st.one_of(
     st.integers(-5, 5),
@@ -27,35 +27,13 @@ _NUMBERS = st.one_of(
     st.integers(INT64_MIN, INT64_MAX),
 )
 _PARAMS = {"x": 0, "a": 1, "b": 300}
-_OPS = (
-    "+",
-    "-",
-    "*",
-    "//",
-    "%",
-    "min",
-    "max",
-    "cdiv",
-    "==",
-    "!=",
-    "<",
-    "<=",
-    ">",
-    ">=",
-    "and",
-    "or",
-)
-_EXPRESSIONS: st.SearchStrategy[Expression] = st.recursive(
+_EXPRESSIONS = expressions(
     st.one_of(
         st.builds(Integer, _NUMBERS),
         st.builds(Name, st.sampled_from(list(_PARAMS))),
         st.builds(Extent, st.just("x"), st.sampled_from(["shape", "strides"]), st.integers(0, 1)),
     ),
-    lambda inner: st.one_of(
-        st.builds(Unary, st.sampled_from(["-", "not"]), inner),
-        st.builds(Binary, st.sampled_from(_OPS), inner, inner),
-    ),
-    max_leaves=12,
+    12,
 )
 
 

@@ -12,8 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from aotc.compiler import CompileRequest, Metadata, ParamSlot, TensorMapSpec
+from aotc.compiler import CompileRequest
 from aotc.config import Config
+from aotc.metadata import Metadata, ParamSlot, TensorMapSpec
 from aotc.module_search import find_module
 from aotc.package.cache import Cache, CachedKernel
 

@@ -8,9 +8,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from aotc.compiler import CompileRequest, ParamSlot, TensorMapSpec
+from aotc.compiler import CompileRequest
 from aotc.ir import expression
 from aotc.ir.expression import Expression, ExpressionError
+from aotc.metadata import ParamSlot, TensorMapSpec
 from aotc.package.condition import NEVER, launch_condition
 
 SIGNATURE = {

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from aotc.compiler import CompiledKernel, CompileRequest, Metadata
+from aotc.compiler import CompiledKernel, CompileRequest
+from aotc.metadata import Metadata
 from aotc.package.dump import find_request
 from aotc.package.explain import describe, explain, occupancy, text
 from aotc.target import TARGETS

@@ -17,7 +17,9 @@ from aotc.package.elf import check_cubin
 from aotc.package.index import Archive, Kernel, TensorMap, Variant
 from aotc.package.manifest import load
 from aotc.package.planned import PlannedLauncher, launcher_of_record, stand_in_cubin
-from aotc.package.verify import load_subjects, subjects_of_archive, verify_variant
+from aotc.package.verify import verify_variant
+from aotc.package.verify_subjects import load_subjects, subjects_of_archive
+from tests.support.listeners import Silent
 
 _KERNELS = """import triton
 import triton.language as tl
@@ -71,12 +73,6 @@ num_warps = [1]
 """
 
 
-class _Silent:
-    def __call__(self, *_: object) -> None: ...
-    def __getattr__(self, name: str) -> Any:
-        return self
-
-
 @pytest.fixture(scope="module")
 def manifest(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("planned")
@@ -89,7 +85,7 @@ def manifest(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def archive(manifest: Path) -> Archive:
     result = build(
-        load(str(manifest)), BuildOptions(manifest.parent, 1, with_ptx=True), _Silent(), cache=None
+        load(str(manifest)), BuildOptions(manifest.parent, 1, with_ptx=True), Silent(), cache=None
     )
     assert not result.failures
     return read(manifest.parent / "planned.aotc")

@@ -1,4 +1,4 @@
-"""Verifying variants: of manifests and of archives, right ones and wrong ones."""
+"""Verifying variants: right ones and wrong ones, in one process and in several."""
 
 from __future__ import annotations
 
@@ -10,36 +10,23 @@ from pathlib import Path
 
 import pytest
 
-from aotc.compiler import CompileRequest, ParamSlot, PtxKernel, compile_kernel, compile_ptx
+from aotc.compiler import CompileRequest, PtxKernel, compile_ptx
 from aotc.ir import expression
 from aotc.ir.diagnostics import CompileError, ManifestError
-from aotc.package import archive as archives
+from aotc.metadata import ParamSlot
 from aotc.package.build import BuildOptions, build
-from aotc.package.index import Archive
 from aotc.package.manifest import load, parse
-from aotc.package.verify import (
+from aotc.package.verify import verify_all, verify_variant
+from aotc.package.verify_subjects import (
     Subject,
     VerifyOptions,
-    grid_blocks,
     load_subjects,
-    subjects_of_archive,
     subjects_of_manifest,
-    verify_all,
-    verify_variant,
 )
-from aotc.package.workers import Failure, Outcome
+from aotc.package.workers import Failure
 from tests.support import mapped
+from tests.support.listeners import Silent
 from tests.support.verify_subjects import manifest_text
-
-
-class _Silent:
-    """Follow a build without a word."""
-
-    def started(self, num_variants: int, num_cached: int) -> None: ...
-
-    def finished(self, outcome: Outcome) -> None: ...
-
-    def warned(self, message: str) -> None: ...
 
 
 def _subject(name: str, **options: str) -> Subject:
@@ -188,66 +175,7 @@ def test_an_endless_kernel_is_stopped() -> None:
     assert "still running after 5 instructions" in result.findings[-1].detail
 
 
-def test_blocks_of_the_grids_arguments() -> None:
-    grid = [expression.parse(text) for text in ("cdiv(n, 128)", "rows * 2", "m // 64 + n")]
-    assert grid_blocks(grid) == {"n": 128, "rows": 1, "m": 64}
-    (block,) = set(grid_blocks([expression.parse("cdiv(images * height * width, 128)")]).values())
-    assert block == 5
-
-
-# ---- archives ---------------------------------------------------------------------------------
-
-
-@pytest.fixture(scope="module")
-def built(tmp_path_factory: pytest.TempPathFactory) -> dict[bool, Path]:
-    """Return the archive of one manifest, built with PTX and without."""
-    paths: dict[bool, Path] = {}
-    types = "stride = i32:16?"
-    manifest = parse(manifest_text("sum_rows", types=types), "kernels.toml")
-    for with_ptx in (True, False):
-        folder = tmp_path_factory.mktemp("dist")
-        options = BuildOptions(folder, 1, with_ptx=with_ptx)
-        result = build(manifest, options, _Silent(), cache=None, compiler=compile_kernel)
-        assert not result.failures
-        paths[with_ptx] = folder / "demo.aotc"
-    return paths
-
-
-def test_an_archive_with_ptx_is_verified_and_labelled_as_its_manifest(
-    built: dict[bool, Path],
-) -> None:
-    subjects = load_subjects(str(built[True]))
-    assert [subject.label for subject in subjects] == [
-        "sum_rows sm_80 stride:16",
-        "sum_rows sm_80",
-    ]
-    for subject in subjects:
-        assert subject.request is None
-        result = verify_variant(subject)
-        assert result.status == "verified"
-    assert all(f.scalars["stride"] % 16 == 0 for f in verify_variant(subjects[0]).findings)
-
-
-def test_an_archive_without_ptx_says_how_to_build_it(built: dict[bool, Path]) -> None:
-    with pytest.raises(ManifestError, match="has none for sum_rows") as caught:
-        load_subjects(str(built[False]))
-    assert caught.value.remedy == "build it with `aotc build --with-ptx`"
-
-
-def test_the_ptx_changes_nothing_else(built: dict[bool, Path]) -> None:
-    with_ptx, without = (archives.read(built[kept]) for kept in (True, False))
-
-    def stripped(archive: Archive) -> Archive:
-        return replace(
-            archive,
-            kernels=tuple(
-                replace(kernel, variants=tuple(replace(v, ptx=None) for v in kernel.variants))
-                for kernel in archive.kernels
-            ),
-        )
-
-    assert stripped(with_ptx) == without
-    assert b"verify_kernels.py" in (with_ptx.kernels[0].variants[0].ptx or b"")
+# ---- stored PTX, and processes --------------------------------------------------------------------------------
 
 
 def test_a_changed_text_in_an_archive_is_the_archives_fault(built: dict[bool, Path]) -> None:
@@ -257,30 +185,6 @@ def test_a_changed_text_in_an_archive_is_the_archives_fault(built: dict[bool, Pa
         stored = replace(subject.stored, ptx=subject.stored.ptx.replace(old, new))
         with pytest.raises(CompileError, match="cannot emulate sum_rows sm_80"):
             verify_variant(replace(subject, stored=stored))
-
-
-@pytest.mark.parametrize(
-    ("kernels", "targets", "message"),
-    [
-        (("sum_row",), (), "did you mean 'sum_rows'"),
-        ((), ("sm_70",), "expected a target of .* got 'sm_70'"),
-    ],
-)
-def test_an_unknown_name_in_an_archive(
-    built: dict[bool, Path], kernels: tuple[str, ...], targets: tuple[str, ...], message: str
-) -> None:
-    archive = archives.read(built[True])
-    with pytest.raises(ManifestError, match=message):
-        subjects_of_archive(archive, "demo.aotc", kernels, targets)
-
-
-def test_an_unknown_variant(built: dict[bool, Path]) -> None:
-    assert len(load_subjects(str(built[True]), labels=["sum_rows sm_80"])) == 1
-    with pytest.raises(ManifestError, match="did you mean 'sum_rows sm_80'"):
-        load_subjects(str(built[True]), labels=["sum_rows sm_81"])
-
-
-# ---- processes --------------------------------------------------------------------------------
 
 
 def test_workers_verify_and_report(built: dict[bool, Path]) -> None:
@@ -363,7 +267,7 @@ def test_a_form_that_no_launch_gets_is_not_verified(pairs: Path) -> None:
 
 def test_an_archive_has_both_forms(pairs: Path, tmp_path: Path) -> None:
     options = BuildOptions(tmp_path, 1, targets=("sm_90a",), with_ptx=True)
-    result = build(load(str(pairs)), options, _Silent(), cache=None, compiler=mapped.compile_mapped)
+    result = build(load(str(pairs)), options, Silent(), cache=None, compiler=mapped.compile_mapped)
     assert not result.failures
     assert result.num_variants == result.num_compiled == 2
     subjects = load_subjects(str(tmp_path / "mapped.aotc"))

@@ -15,8 +15,8 @@ from aotc.ir.expression import evaluate
 from aotc.package import verify_device
 from aotc.package.archive import decode
 from aotc.package.manifest import parse
-from aotc.package.verify import Subject, VerifyOptions, load_subjects, subjects_of_manifest
 from aotc.package.verify_device import verify_on_device
+from aotc.package.verify_subjects import Subject, VerifyOptions, load_subjects, subjects_of_manifest
 from aotc.verify.arrays import Array
 from aotc.verify.checks.check import ExecutionFault
 from aotc.verify.checks.device import NoDeviceError

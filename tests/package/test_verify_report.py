@@ -9,8 +9,9 @@ import pytest
 from rich.console import Console
 
 from aotc.package.manifest import parse
-from aotc.package.verify import Subject, VariantResult, subjects_of_manifest
+from aotc.package.verify import VariantResult
 from aotc.package.verify_report import Report, shape_text, table
+from aotc.package.verify_subjects import Subject, subjects_of_manifest
 from aotc.package.workers import Done, Failure, Job
 from aotc.verify.checks.check import Finding, Status
 from tests.support.verify_subjects import manifest_text

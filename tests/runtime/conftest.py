@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 import aotc
+from aotc import runtime
 from aotc.ir.expression import parse
 from aotc.package.archive import encode
 from aotc.package.index import Archive, CubinParam, Kernel, Param, TypeVariable, Variant
 from aotc.runtime import Library
 from tests.support.fake_gpu import FakeGpu, build, golden
+from tests.support.gpu_arrays import ExchangeArray, torch
 
 # More than two words have bits for, in no order, and not all with the same names.
 PICK_CONFIGS: tuple[tuple[tuple[str, int | str | bool], ...], ...] = tuple(
@@ -145,3 +148,28 @@ def _loader_archive() -> Archive:
         ),
     )
     return Archive("loader", "1", (pick, scale, shape))
+
+
+@pytest.fixture
+def frameworks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the stand-in for torch be imported, with everybody's current stream the default one."""
+    monkeypatch.setitem(sys.modules, "torch", torch)
+    monkeypatch.setattr(ExchangeArray, "current", 0)
+    monkeypatch.setattr(torch._C, "current", {})
+
+
+@pytest.fixture
+def loader(load: Load, archives: Path) -> Library:
+    return load(archives / "loader.aotc")
+
+
+@pytest.fixture
+def scale(loader: Library) -> runtime.Kernel:
+    """`scale(x_ptr, out_ptr, alpha, n)`: reads x, writes out; the tensors say the dtype."""
+    return loader["scale"]
+
+
+@pytest.fixture
+def shape(loader: Library) -> runtime.Kernel:
+    """`shape(a)`: is given address, shape and strides of a bf16 matrix."""
+    return loader["shape"]

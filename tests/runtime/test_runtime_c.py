@@ -7,17 +7,15 @@ prints what failed, and a sanitizer ends it; either way its output is in the fai
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import shutil
 import subprocess
-import sys
-from collections.abc import Callable
 from pathlib import Path
-from types import ModuleType
 from typing import NamedTuple
 
 import pytest
+
+from tests.support.fake_gpu import golden
 
 ROOT = Path(__file__).parents[2]
 RUNTIME = ROOT / "runtime_c"
@@ -46,16 +44,6 @@ def _run(command: list[str | Path], **environment: str) -> str:
             f"{command[0]} exited with {result.returncode}:\n{text[-20000:]}", pytrace=False
         )
     return text
-
-
-def _golden_module() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("golden", TESTS / "golden.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules["golden"] = module
-    spec.loader.exec_module(module)
-    return module
 
 
 class Build(NamedTuple):
@@ -90,7 +78,7 @@ def _build_with_cc(directory: Path, sanitizers: str, programs: tuple[str, ...]) 
     shared = ["-std=gnu11", "-fPIC", "-shared", "-fvisibility=hidden", "-pthread"]
     _run([CC, *shared, *flags, *paths, *fake_sources, "-o", fake])
     objects: list[str | Path] = []
-    for source in [*_sources(RUNTIME / "src"), TESTS / "harness.c"]:
+    for source in [*_sources(RUNTIME / "src"), TESTS / "harness.c", TESTS / "fixture.c"]:
         target = directory / f"{source.stem}.o"
         _run([CC, "-std=c11", *WARNINGS, *flags, *paths, "-c", source, "-o", target])
         objects.append(target)
@@ -119,15 +107,17 @@ def _build_with_cmake(directory: Path, sanitizers: str, programs: tuple[str, ...
 
 
 _build = _build_with_cmake if CMAKE else _build_with_cc
-PROGRAMS = ("test_pieces", "test_open", "test_launch", "test_plan", "test_faults", "test_wrapper")
+PROGRAMS = (
+    *("test_pieces", "test_open", "test_corrupt", "test_launch", "test_tensor_maps"),
+    *("test_persistent", "test_devices", "test_plan", "test_faults", "test_wrapper"),
+)
 
 
 @pytest.fixture(scope="module")
 def archives(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Directory of the archives that the C tests open."""
     directory = tmp_path_factory.mktemp("archives")
-    main: Callable[[Path], None] = _golden_module().main
-    main(directory)
+    golden().main(directory)
     return directory
 
 

@@ -16,6 +16,8 @@ FILES = (
     "test_plan.py",
     "test_reentrancy.py",
     "test_tensor.py",
+    "test_tensor_device.py",
+    "test_bad_tensors.py",
     "test_tensor_map.py",
 )
 

@@ -9,9 +9,10 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
-from aotc.compiler import ParamSlot, PtxKernel, compile_kernel, compile_ptx
+from aotc.compiler import PtxKernel, compile_kernel, compile_ptx
 from aotc.ir.core import GRID_SOURCES
 from aotc.ir.expression import evaluate, parse
+from aotc.metadata import ParamSlot
 from aotc.verify.emulator.arguments import Argument
 from aotc.verify.emulator.async_copies.tensor_argument import PlacedTensor, TensorArgument
 from aotc.verify.emulator.run import Statistics, emulate

@@ -491,12 +491,12 @@ SAMPLES: dict[str, Sample] = {
     "gpu.tensor_map_at": lambda s: s.add(
         tma.TensorMapAt(s.pointer, TensorMapType(FP16, (16, 64), 128, fill_nan=True))
     ),
-    "gpu.tma_fetch": lambda s: s.add(
-        tma.TmaFetch(s.tensor_map, _shared(s).out, [s.i], eviction="evict_first", num_parts=2)
+    "gpu.sync_tma_load": lambda s: s.add(
+        tma.SyncTmaLoad(s.tensor_map, _shared(s).out, [s.i], eviction="evict_first", num_parts=2)
     ),
     "gpu.tma_load": _tma_load,
-    "gpu.bulk_fetch": lambda s: s.add(
-        tma.BulkFetch(s.pointer, _shared(s).out, s.i, eviction="evict_last")
+    "gpu.sync_bulk_load": lambda s: s.add(
+        tma.SyncBulkLoad(s.pointer, _shared(s).out, s.i, eviction="evict_last")
     ),
     "gpu.bulk_load": _bulk_load,
     "gpu.bulk_store": lambda s: s.add(tma.BulkStore(s.pointer, _shared(s).out, s.i)),

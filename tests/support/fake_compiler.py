@@ -17,8 +17,9 @@ import tempfile
 import time
 from pathlib import Path
 
-from aotc.compiler import CompiledKernel, CompileRequest, Metadata, ParamSlot
+from aotc.compiler import CompiledKernel, CompileRequest
 from aotc.ir.diagnostics import CompileError, Loc, ResourceError
+from aotc.metadata import Metadata, ParamSlot
 
 _SIZES = {"i8": 1, "i32": 4, "i64": 8, "fp32": 4, "fp64": 8}
 

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
+import numpy as np
+
 from aotc.ir.core import Kernel
 from aotc.ir.text import parse_kernel
 from aotc.ir.verify import verify
+from aotc.verify.interpreter.run import run
 
 HEAD = """\
 #0 = #ll<offset=[[1],[2],[4],[8],[16],[32],[64]] : [128]>
@@ -21,7 +26,7 @@ ALLOC = (
 
 def fetch(name: str, coord: str, tensor: str = "%x") -> str:
     """Return the text that fetches a block into `%NAME_buffer`."""
-    return f"  %{name}_buffer = {ALLOC}\n  gpu.tma_fetch({tensor}, %{name}_buffer, {coord})\n"
+    return f"  %{name}_buffer = {ALLOC}\n  gpu.sync_tma_load({tensor}, %{name}_buffer, {coord})\n"
 
 
 def read(name: str, to: str = "") -> str:
@@ -75,3 +80,18 @@ def fetching(body: str, *, num_warps: int = 2) -> Kernel:
     kernel = parse_kernel(fetching_text(body, num_warps=num_warps))
     verify(kernel)
     return kernel
+
+
+def check_same_results(whole: Kernel, divided: Kernel, counts: Iterable[int]) -> None:
+    """Check that two kernels store the same, the second without races, for these values of `n`."""
+    rng = np.random.default_rng(1)
+    x, z = (rng.integers(0, 99, 128 * 9, np.int32) for _ in range(2))
+    for n in counts:
+        for is_set in (False, True):
+            found: list[np.ndarray] = []
+            for kernel in (whole, divided):
+                y = np.zeros_like(x)
+                check = kernel is divided
+                run(kernel, (1,), [x, z, y, np.zeros(1, np.int32), n, is_set], check_races=check)
+                found.append(y)
+            np.testing.assert_array_equal(*found)

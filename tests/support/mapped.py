@@ -14,11 +14,11 @@ from pathlib import Path
 from aotc.compiler import (
     CompiledKernel,
     CompileRequest,
-    ParamSlot,
     PtxKernel,
     compile_kernel,
     compile_ptx,
 )
+from aotc.metadata import ParamSlot
 
 KERNELS = """import triton
 import triton.language as tl

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import partial, reduce
 
-from aotc.backend import nvvm
+from aotc.backend import nvvm_memory
 from aotc.backend.integers import Affine, Component, common_parts, without
 from aotc.backend.lower import Lowering, Results, layout_of, lowers, num_registers
 from aotc.backend.rules.memory import global_address, l2_policy
@@ -59,7 +59,7 @@ def lower_async_copy(ctx: Lowering, op: gpu.AsyncCopy) -> Results:
     enabled = "true" if op.enabled is None else ctx.scalar(op.enabled)
     conditions = _all_of(ctx, enabled, masks[:: op.vector])
     size_bytes = op.vector * gpu.shared_type(op, op.buffer).element.size_bytes
-    access = nvvm.AsyncAccess(
+    access = nvvm_memory.AsyncAccess(
         size_bytes,
         is_first_holder(ctx, layout),
         bypass_l1=size_bytes == _MAX_COPY_BYTES and op.cache != "ca",
@@ -74,7 +74,7 @@ def lower_async_copy(ctx: Lowering, op: gpu.AsyncCopy) -> Results:
         condition = conditions[head // op.vector]
         ignored = ctx.emit.value(f"xor i1 {condition}, true") if condition else ""
         source = global_address(ctx, addresses[head])
-        nvvm.async_copy(ctx.emit, target, source, access, ignored)
+        nvvm_memory.async_copy(ctx.emit, target, source, access, ignored)
     return []
 
 
@@ -93,12 +93,12 @@ def _all_of(ctx: Lowering, enabled: str, masks: Sequence[str]) -> list[str]:
 def lower_async_commit(ctx: Lowering, op: gpu.AsyncCommit) -> Results:
     """Lower the commit of a group of copies."""
     del op
-    nvvm.async_commit(ctx.emit)
+    nvvm_memory.async_commit(ctx.emit)
     return []
 
 
 @lowers(gpu.AsyncWait)
 def lower_async_wait(ctx: Lowering, op: gpu.AsyncWait) -> Results:
     """Lower the wait for copies."""
-    nvvm.async_wait(ctx.emit, op.pending)
+    nvvm_memory.async_wait(ctx.emit, op.pending)
     return []

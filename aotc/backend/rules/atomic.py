@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from aotc.backend import nvvm
+from aotc.backend import nvvm_memory
 from aotc.backend.integers import Component
 from aotc.backend.llvm_types import GLOBAL_POINTER, constant
 from aotc.backend.lower import Lowering, Results, layout_of, lowers
@@ -55,7 +55,7 @@ def lower_cas(ctx: Lowering, op: gpu.AtomicCas) -> Results:
     """Lower an atomic compare-and-swap."""
     kind, layout = tile.tile_type(op, op.value), layout_of(op.value.type)
     bits, _ = word_shape(kind.element, 1)
-    how = nvvm.Atomic(f"cas.b{bits}", bits, 1, is_first_holder(ctx, layout), op.scope)
+    how = nvvm_memory.Atomic(f"cas.b{bits}", bits, 1, is_first_holder(ctx, layout), op.scope)
     compares, values = (
         [pack(ctx.emit, [each], kind.element) for each in ctx.registers(operand)]
         for operand in (op.compare, op.value)
@@ -69,7 +69,7 @@ def lower_cas(ctx: Lowering, op: gpu.AtomicCas) -> Results:
         address, words = global_address(ctx, addresses[register]), (compares, values)
         operands = (each[register] for each in words)
         # The old value is read even if unused: `red` has no compare-and-swap.
-        read = nvvm.atomic(ctx.emit, address, how, *operands, initial=["0"])
+        read = nvvm_memory.atomic(ctx.emit, address, how, *operands, initial=["0"])
         before += unpack(ctx.emit, read, kind.element, 1)
     return [tuple(before)]
 
@@ -77,7 +77,7 @@ def lower_cas(ctx: Lowering, op: gpu.AtomicCas) -> Results:
 @lowers(gpu.Fence)
 def lower_fence(ctx: Lowering, op: gpu.Fence) -> Results:
     """Lower a fence."""
-    nvvm.fence(ctx.emit, op.scope)
+    nvvm_memory.fence(ctx.emit, op.scope)
     return []
 
 
@@ -95,10 +95,10 @@ def _update(
     address = global_address(ctx, pointer)
     bits, count = word_shape(element, op.vector)
     found = ["0"] * count if op.out.users else None
-    how = nvvm.Atomic("", bits, count, predicate, op.scope)
+    how = nvvm_memory.Atomic("", bits, count, predicate, op.scope)
     if not element.is_float or op.kind not in _REVERSED:
         how = replace(how, operation=_operation(op, element, bits))
-        return nvvm.atomic(ctx.emit, address, how, words, initial=found)
+        return nvvm_memory.atomic(ctx.emit, address, how, words, initial=found)
     (word,) = words
     negative = ctx.emit.value(f"icmp slt i{bits} {word}, 0")
     positive = ctx.emit.value(f"xor i1 {negative}, true")
@@ -106,7 +106,7 @@ def _update(
         goes = both(ctx, predicate or "true", sign)
         how = replace(how, operation=f"{operation}{bits}", predicate=goes)
         # Only one of the two executes; the second passes on the result of the first.
-        read = nvvm.atomic(ctx.emit, address, how, words, initial=found)
+        read = nvvm_memory.atomic(ctx.emit, address, how, words, initial=found)
         found = read or None
     return found or []
 
@@ -130,7 +130,7 @@ def _add_bf16(
     """Add one bf16 or an aligned pair without an instruction for it; return the old value."""
     emit = ctx.emit
     if op.vector == 2:
-        return nvvm.atomic_add_bf16x2(
+        return nvvm_memory.atomic_add_bf16x2(
             emit, global_address(ctx, pointer), (word, "-1"), predicate, op.scope
         )
     if op.vector != 1:
@@ -142,6 +142,6 @@ def _add_bf16(
     shift = emit.value(f"shl i32 {emit.value(f'trunc i64 {odd} to i32')}, 3")
     addend = emit.value(f"shl i32 {emit.value(f'zext i16 {word} to i32')}, {shift}")
     mask = emit.value(f"shl i32 65535, {shift}")
-    address = nvvm.Address("global", aligned)
-    pair = nvvm.atomic_add_bf16x2(emit, address, (addend, mask), predicate, op.scope)
+    address = nvvm_memory.Address("global", aligned)
+    pair = nvvm_memory.atomic_add_bf16x2(emit, address, (addend, mask), predicate, op.scope)
     return emit.value(f"trunc i32 {emit.value(f'lshr i32 {pair}, {shift}')} to i16")

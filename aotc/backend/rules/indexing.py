@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from aotc.backend import nvvm
+from aotc.backend import nvvm_memory
 from aotc.backend.lower import Lowering, Results, layout_of, lowers
 from aotc.backend.packing import unpack, word_shape
 from aotc.backend.rules.shared import buffer_address, moved, places_in
@@ -30,7 +30,7 @@ def lower_gather(ctx: Lowering, op: indexing.SharedGather) -> Results:
         },
         shared.shape,
     )
-    access = nvvm.Access(*word_shape(element, 1))
+    access = nvvm_memory.Access(*word_shape(element, 1))
     indices, holders = ctx.registers(op.index), first_holders(index_layout)
     out: list[str] = []
     for register, (holder, place) in enumerate(
@@ -43,7 +43,7 @@ def lower_gather(ctx: Lowering, op: indexing.SharedGather) -> Results:
         if line:
             inside = ctx.emit.value(f"and i32 {indices[register]}, {(1 << len(line)) - 1}")
             address = moved(ctx, address, ctx.emit.value(f"shl i32 {inside}, {shift}"))
-        words = nvvm.load(ctx.emit, address, access, ())
+        words = nvvm_memory.load(ctx.emit, address, access, ())
         out += unpack(ctx.emit, words, element, 1)
     return [tuple(out)]
 
@@ -71,7 +71,7 @@ def lower_count(ctx: Lowering, op: indexing.SharedCount) -> Results:
     values, holders = ctx.registers(op.value), first_holders(layout)
     masks = ["true"] * len(values) if op.mask is None else ctx.registers(op.mask)
     mine = is_first_holder(ctx, layout)
-    how = nvvm.Atomic("add.u32", 32, scope="cta")
+    how = nvvm_memory.Atomic("add.u32", 32, scope="cta")
     for register, holder in enumerate(holders):
         if holder != register or masks[register] == "false":
             continue
@@ -79,5 +79,5 @@ def lower_count(ctx: Lowering, op: indexing.SharedCount) -> Results:
         counts = both(ctx, both(ctx, masks[register], mine), names_one)
         offset_bytes = ctx.emit.value(f"shl i32 {values[register]}, 2")
         address = moved(ctx, buffer_address(ctx, op.buffer), offset_bytes)
-        nvvm.atomic(ctx.emit, address, replace(how, predicate=counts), ["1"])
+        nvvm_memory.atomic(ctx.emit, address, replace(how, predicate=counts), ["1"])
     return []

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from aotc.backend import nvvm
+from aotc.backend import nvvm_memory
 from aotc.backend.integers import Component
 from aotc.backend.llvm_types import constant
 from aotc.backend.lower import Lowering, Results, lowers, num_registers
@@ -49,7 +49,7 @@ def lower_load(ctx: Lowering, op: gpu.Load) -> Results:
             continue
         predicate = "" if mask == "true" else mask
         initial = pack(ctx.emit, [others[r] for r in group], element) if predicate else []
-        words = nvvm.load(
+        words = nvvm_memory.load(
             ctx.emit,
             global_address(ctx, addresses[head]),
             replace(access, predicate=predicate),
@@ -71,7 +71,7 @@ def lower_store(ctx: Lowering, op: gpu.Store) -> Results:
         if holders[head] != head or masks[head] == "false":
             continue
         words = pack(ctx.emit, values[head : head + op.vector], element)
-        nvvm.store(
+        nvvm_memory.store(
             ctx.emit,
             global_address(ctx, addresses[head]),
             replace(access, predicate=both(ctx, masks[head], mine)),
@@ -95,12 +95,12 @@ def access_place(
     return pointee.pointee, layout
 
 
-def global_address(ctx: Lowering, pointer: Component) -> nvvm.Address:
+def global_address(ctx: Lowering, pointer: Component) -> nvvm_memory.Address:
     """Return the address of an access; a too large offset is added to the base."""
     base, offset = ctx.ints.split(pointer)
     if not -_MAX_IMMEDIATE <= offset < _MAX_IMMEDIATE:
         base, offset = ctx.ints.materialize_pointer(pointer), 0
-    return nvvm.Address("global", base, offset)
+    return nvvm_memory.Address("global", base, offset)
 
 
 def access_masks(ctx: Lowering, op: Access) -> list[str]:
@@ -122,7 +122,7 @@ def _access(
     element: ScalarType,
     known_caches: tuple[str, ...],
     volatile: bool,  # noqa: FBT001 - an attribute of the op, passed on
-) -> nvvm.Access:
+) -> nvvm_memory.Access:
     """Return the access without its predicate.
 
     PTX does not allow a cache operator together with an L1 eviction priority; an L2 policy with the
@@ -139,11 +139,11 @@ def _access(
         policy = l2_policy(ctx, op.eviction)
         if policy:
             modifiers = cache or f".L1::{op.eviction}"
-    return nvvm.Access(bits, count, modifiers=modifiers, policy=policy, volatile=volatile)
+    return nvvm_memory.Access(bits, count, modifiers=modifiers, policy=policy, volatile=volatile)
 
 
 def l2_policy(ctx: Lowering, eviction: str) -> str:
     """Return the operand of the L2 cache policy for an eviction priority, or "" for the default."""
     if eviction in ("evict_first", "evict_last"):
-        return nvvm.create_policy(ctx.emit, eviction)
+        return nvvm_memory.create_policy(ctx.emit, eviction)
     return ""

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from aotc.backend import nvvm
+from aotc.backend import nvvm, nvvm_memory
 from aotc.backend.integers import Affine, Component
 from aotc.backend.llvm_types import constant
 from aotc.backend.lower import (
@@ -90,13 +90,13 @@ def lower_store(ctx: Lowering, op: gpu.SharedStore) -> Results:
     if op.matrix:
         for address, words in _matrices(ctx, op, layout, op.matrix):
             packed = [pack(ctx.emit, [values[r] for r in word], kind.element)[0] for word in words]
-            nvvm.store_matrix(ctx.emit, address, op.matrix, packed)
+            nvvm_memory.store_matrix(ctx.emit, address, op.matrix, packed)
         return []
     bits, count = word_shape(kind.element, op.vector)
-    access = nvvm.Access(bits, count, predicate=is_first_holder(ctx, layout))
+    access = nvvm_memory.Access(bits, count, predicate=is_first_holder(ctx, layout))
     for address, registers in shared_vectors(ctx, op, op.buffer, layout, op.vector):
         words = pack(ctx.emit, [values[register] for register in registers], kind.element)
-        nvvm.store(ctx.emit, address, access, words)
+        nvvm_memory.store(ctx.emit, address, access, words)
     return []
 
 
@@ -108,12 +108,12 @@ def lower_load(ctx: Lowering, op: gpu.SharedLoad) -> Results:
     loaded: dict[int, Component] = {}
     if op.matrix:
         for address, words in _matrices(ctx, op, layout, op.matrix, op.start):
-            packed = nvvm.load_matrix(ctx.emit, address, op.matrix, len(words))
+            packed = nvvm_memory.load_matrix(ctx.emit, address, op.matrix, len(words))
             for registers, word in zip(words, packed, strict=True):
                 values = unpack(ctx.emit, [word], kind.element, len(registers))
                 loaded.update(zip(registers, values, strict=True))
         return [tuple(loaded[register] for register in range(len(loaded)))]
-    access = nvvm.Access(*word_shape(kind.element, op.vector))
+    access = nvvm_memory.Access(*word_shape(kind.element, op.vector))
     for address, registers in shared_vectors(ctx, op, op.buffer, layout, op.vector, op.start):
         words = _read(ctx, op, address, access, registers)
         values = unpack(ctx.emit, words, kind.element, op.vector)
@@ -124,13 +124,13 @@ def lower_load(ctx: Lowering, op: gpu.SharedLoad) -> Results:
 def _read(
     ctx: Lowering,
     op: gpu.SharedLoad,
-    address: nvvm.Address,
-    access: nvvm.Access,
+    address: nvvm_memory.Address,
+    access: nvvm_memory.Access,
     registers: Sequence[int],
 ) -> list[str]:
     """Return the words of one access, or the replacements of masked-off ones."""
     if not isinstance(op, gpu.MaskedSharedLoad) or op.mask is None:
-        return nvvm.load(ctx.emit, address, access, ())
+        return nvvm_memory.load(ctx.emit, address, access, ())
     element = gpu.memory_element(tile.tile_type(op, op.out))
     others = [constant(0, element)] * len(registers)
     if op.other is not None:
@@ -140,7 +140,7 @@ def _read(
     if mask == "false":
         return initial
     predicate = "" if mask == "true" else mask
-    return nvvm.load(ctx.emit, address, replace(access, predicate=predicate), initial)
+    return nvvm_memory.load(ctx.emit, address, replace(access, predicate=predicate), initial)
 
 
 def _matrices(
@@ -149,7 +149,7 @@ def _matrices(
     layout: LinearLayout,
     mode: MatrixMode,
     start: Sequence[int] = (),
-) -> list[tuple[nvvm.Address, list[tuple[int, ...]]]]:
+) -> list[tuple[nvvm_memory.Address, list[tuple[int, ...]]]]:
     """Return the matrix accesses of a tile: row addresses, and registers by word."""
     shared = gpu.shared_type(op, op.buffer)
     element_bits = 8 * shared.element.size_bytes
@@ -172,7 +172,7 @@ def shared_vectors(
     layout: LinearLayout,
     vector: int,
     start: Sequence[int] = (),
-) -> list[tuple[nvvm.Address, list[int]]]:
+) -> list[tuple[nvvm_memory.Address, list[int]]]:
     """Return the accesses that move a tile: their addresses, and their registers in memory order.
 
     `layout` has the buffer's shape, or that of a part of it, which begins at `start`. Registers
@@ -196,7 +196,7 @@ def shared_vectors(
             groups.setdefault(offset >> vector_bits, {})[offset & (vector - 1)] = register
     base = ctx.ints.linear(ctx.thread, threads)
     stage, first = ctx.ints.split(ctx.raw(buffer)[0])
-    accesses: list[tuple[nvvm.Address, list[int]]] = []
+    accesses: list[tuple[nvvm_memory.Address, list[int]]] = []
     for group, members in groups.items():
         if len(members) != vector:
             op.error(f"a thread holds {len(members)} of a vector of {vector} elements")
@@ -216,19 +216,19 @@ def places_in(
     return [ctx.ints.xor_constant(base, offset << shift) for offset in offsets]
 
 
-def buffer_address(ctx: Lowering, buffer: Value, place: Component | int = 0) -> nvvm.Address:
+def buffer_address(ctx: Lowering, buffer: Value, place: Component | int = 0) -> nvvm_memory.Address:
     """Return the address `place` bytes into a buffer."""
     stage, first = ctx.ints.split(ctx.raw(buffer)[0])
     return _address(ctx, Affine("", place) if isinstance(place, int) else place, stage, first)
 
 
-def moved(ctx: Lowering, address: nvvm.Address, offset_bytes: str) -> nvvm.Address:
+def moved(ctx: Lowering, address: nvvm_memory.Address, offset_bytes: str) -> nvvm_memory.Address:
     """Return an address plus `offset_bytes`, a run-time value."""
     base = ctx.emit.value(f"add i32 {address.base}, {offset_bytes}")
     return replace(address, base=base)
 
 
-def _address(ctx: Lowering, place: Component, stage: str, start: int) -> nvvm.Address:
+def _address(ctx: Lowering, place: Component, stage: str, start: int) -> nvvm_memory.Address:
     """Return the address `place` bytes into the buffer at `stage` plus `start`."""
     ctx.uses_shared = True
     base, offset = ctx.ints.split(place)
@@ -238,4 +238,4 @@ def _address(ctx: Lowering, place: Component, stage: str, start: int) -> nvvm.Ad
         array = ctx.emit.thread_value(f"add i32 {base}, {array}")
     if stage:
         array = ctx.emit.value(f"add i32 {stage}, {array}")
-    return nvvm.Address("shared", array, start + offset)
+    return nvvm_memory.Address("shared", array, start + offset)

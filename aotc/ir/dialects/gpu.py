@@ -50,7 +50,7 @@ class Load(Op, opcode="gpu.load", effects=(reads(Resource.GLOBAL, of="pointer"),
 
     Registers `k*vector … k*vector+vector-1` of a thread are consecutive in memory, the first is
     aligned to the whole access, and they share one mask value. `prefetch_bytes` is what the L2
-    cache should fetch at once, 0 leaves it the choice.
+    cache should prefetch, 0 leaves it the choice.
     """
 
     pointer: Value = operand()
@@ -502,7 +502,7 @@ class AsyncCopy(
     Registers `k*vector … k*vector+vector-1` of the pointers are consecutive in both memories,
     aligned to the access of 4, 8 or 16 bytes, and share one mask value. Elements that are masked
     off become zero; unless `enabled`, all do. The copy is complete, for the thread that issued it,
-    after an `async_wait` that covers its commit group; until then nobody touches these bytes.
+    after an `async_wait` that covers its commit group; until then no thread touches these bytes.
     """
 
     pointer: Value = operand()

@@ -101,9 +101,9 @@ def _picked(
     kind = tile_type(op, index)
     op.expect(kind.element == I32, f"the index is {kind.element}, not i32")
     op.expect(0 <= axis < len(shape), f"axis {axis} is out of range")
-    beside = (*shape[:axis], *shape[axis + 1 :])
-    fits = len(kind.shape) == len(shape) and beside == (*kind.shape[:axis], *kind.shape[axis + 1 :])
-    op.expect(fits, f"an index of {kind.shape} does not fit {shape} beside axis {axis}")
+    others = (*shape[:axis], *shape[axis + 1 :])
+    fits = len(kind.shape) == len(shape) and others == (*kind.shape[:axis], *kind.shape[axis + 1 :])
+    op.expect(fits, f"an index of {kind.shape} does not fit the other axes of {shape}")
     return replace(kind, element=element)
 
 

@@ -182,7 +182,7 @@ class Trans(Op, opcode="tile.trans", pure=True, traits=(Trait.VIEW, Trait.SHAPE_
 
 
 class Join(Op, opcode="tile.join", pure=True, traits=(Trait.SHAPE_ONLY,)):
-    """Two tiles side by side along a new last axis of extent 2."""
+    """Two tiles joined along a new last axis of extent 2."""
 
     lhs: Value = operand()
     rhs: Value = operand()
@@ -280,7 +280,7 @@ def supports_atomic(kind: AtomicKind | Literal["cas"], element: ScalarType) -> b
 
     Adding is for integers of 32 and 64 bits and every float of 16 bits or more; minimum, maximum
     and exchange for all of 32 and 64 bits; logic for such integers only; compare-and-swap, which
-    looks at bits, for all of 16 bits or more.
+    compares bits, for all of 16 bits or more.
     """
     if element.bits == 16:
         return kind == "cas" or (kind == "add" and element.is_float)
@@ -318,7 +318,7 @@ class AtomicRmw(
 ):
     """Combine each value with what its pointer points at, in one step; return what was there.
 
-    Elements that share an address are combined one after the other, in any order. Floats are
+    Elements that share an address are combined one at a time, in any order. Floats are
     compared by sign and magnitude of their bits, so -0 is less than 0 and a NaN is beyond the
     infinity of its sign. Where the mask is false, memory is left alone and the result is anything.
     """

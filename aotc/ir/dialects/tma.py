@@ -8,14 +8,14 @@ wait.
 TMA accesses shared memory through the async proxy: a copy may read or overwrite what threads wrote
 only after a `gpu.proxy_fence` of each writer.
 
-A bulk copy moves contiguous bytes and needs no tensor map. `Fetch` names the loads of both kinds
+A bulk copy moves contiguous bytes and needs no tensor map. `SyncLoad` names the loads of both kinds
 that wait for themselves, `StagedStore` the stores that do, and that write their buffer as well: passes
 keep these whole until they know where each part of one is to stand.
 
 A mbarrier is a shared buffer of one u64, or one stage of several: a ring of them goes with a ring of
 buffers, and the parity of a wait is that of the phase, of how often the ring has been passed.
 
-Invariant: between the issue of a copy and the wait for it, nobody touches its buffer.
+Invariant: between the issue of a copy and the wait for it, no thread touches its buffer.
 """
 
 from __future__ import annotations
@@ -99,9 +99,9 @@ class TensorMapAt(
         return (self.type,)
 
 
-class TmaFetch(
+class SyncTmaLoad(
     Op,
-    opcode="gpu.tma_fetch",
+    opcode="gpu.sync_tma_load",
     effects=(
         reads(Resource.GLOBAL, of="tensor", proxy="async"),
         writes(Resource.SHARED, of="buffer", proxy="async"),
@@ -162,7 +162,7 @@ class TmaLoad(
     The thread that issues it adds its bytes to the transaction count of `barrier` and, if `arrive`,
     arrives there. All threads find the tile in the buffer once they have waited for that phase.
     With several `num_parts`, the CTAs of the cluster split the tile along its first axis, and each
-    multicasts its part to the buffers and barriers of all. `num_rows` is as for `gpu.tma_fetch`.
+    multicasts its part to the buffers and barriers of all. `num_rows` is as for `gpu.sync_tma_load`.
     """
 
     tensor: Value = operand()
@@ -187,9 +187,9 @@ def _check_bytes(op: Op, pointer: Value, buffer: Value, size_bytes: Value) -> No
     op.expect(size_bytes.type == I32, f"the size is {size_bytes.type}, not i32")
 
 
-class BulkFetch(
+class SyncBulkLoad(
     Op,
-    opcode="gpu.bulk_fetch",
+    opcode="gpu.sync_bulk_load",
     effects=(
         reads(Resource.GLOBAL, of="pointer", proxy="async"),
         writes(Resource.SHARED, of="buffer", proxy="async"),
@@ -198,7 +198,7 @@ class BulkFetch(
     """Copy `size_bytes` from `pointer` on to the start of a buffer, and wait for them.
 
     The address is a multiple of 16, and so is the size, which may be 0 and is at most the buffer's;
-    the rest of the buffer stays as it was. Otherwise it is as `gpu.tma_fetch`.
+    the rest of the buffer stays as it was. Otherwise it is as `gpu.sync_tma_load`.
     """
 
     pointer: Value = operand()
@@ -235,7 +235,7 @@ class BulkLoad(
         starts(Resource.MBARRIER, of="barrier"),
     ),
 ):
-    """Issue a copy of bytes to shared memory, with the alignment of `gpu.bulk_fetch`.
+    """Issue a copy of bytes to shared memory, with the alignment of `gpu.sync_bulk_load`.
 
     The thread that issues it adds its bytes to `barrier` as for `gpu.tma_load`.
     """
@@ -253,7 +253,7 @@ class BulkLoad(
         return ()
 
 
-Fetch = TmaFetch | BulkFetch
+SyncLoad = SyncTmaLoad | SyncBulkLoad
 """Loads by TMA to shared memory, which passes may issue stages ahead of their use."""
 
 
@@ -331,7 +331,7 @@ class BulkStore(
 ):
     """Issue the copy of the first `size_bytes` of a buffer to `pointer` on: one bulk group.
 
-    Address and size are aligned as for `gpu.bulk_fetch`; it is waited for as `gpu.tma_store`.
+    Address and size are aligned as for `gpu.sync_bulk_load`; it is waited for as `gpu.tma_store`.
     """
 
     pointer: Value = operand()

@@ -8,7 +8,7 @@ Each op is one commit group; groups are counted from the newest. While a dot is 
 carry its accumulator and another dot may add to it, but its elements may be used only once a
 `gpu.wgmma_wait` that covers the group has returned it.
 
-Invariant: until the wait for it, nobody writes what a dot in flight reads.
+Invariant: until the wait for it, no thread writes what a dot in flight reads.
 """
 
 from __future__ import annotations

@@ -64,7 +64,7 @@ class GlobalHazards:
 
     def __init__(self, kernel: Kernel) -> None:
         self._kernel = kernel
-        self.num_blocks = kernel.num_ctas
+        self.num_ctas = kernel.num_ctas
         """CTAs of a program."""
         self._affine: AffineAnalysis | None = None
         accesses = [op for op in kernel.walk() if accessed(op) is not None]
@@ -95,16 +95,16 @@ class GlobalHazards:
             and isinstance(loop.step.op, tile.NumPrograms)
         )
 
-    def needs_all_blocks(self, op: Op) -> bool:
+    def needs_all_ctas(self, op: Op) -> bool:
         """Return whether a barrier ahead of `op` has to be one of all CTAs of the program.
 
         Warp roles have none of those: there it is one of the CTA.
         """
         in_role = any(isinstance(each, roles.Specialize) for each in op.ancestors())
-        return self.num_blocks > 1 and not in_role
+        return self.num_ctas > 1 and not in_role
 
     @staticmethod
-    def branch_of_block(op: Op) -> scf.If | None:
+    def branch_of_cta(op: Op) -> scf.If | None:
         """Return the outermost branch around `op` that not all CTAs of a program take."""
         found = None
         for outer in op.ancestors():
@@ -181,7 +181,7 @@ class GlobalHazards:
             return True
         if layouts[0] is None:
             return False
-        if self.num_blocks > 1 and not self._is_divided(_pointer(first)):
+        if self.num_ctas > 1 and not self._is_divided(_pointer(first)):
             return False
         columns = (*layouts[0].columns("lane"), *layouts[0].columns("warp"))
         held = gf2.Span(layouts[0].columns("register"))

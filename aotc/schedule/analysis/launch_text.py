@@ -48,7 +48,7 @@ class LaunchText:
         text = self.of(polynomial)
         return f"({text})" if " + " in text or " - " in text else text
 
-    def end_of_blocks(self, start: Polynomial, box: int) -> Guarded | None:
+    def end_of_boxes(self, start: Polynomial, box: int) -> Guarded | None:
         """Return an index that no box of `box` elements from `start` reaches, or None.
 
         All boxes of a launch begin at one place, or where indices are taken modulo something, or

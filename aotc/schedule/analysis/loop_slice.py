@@ -19,7 +19,7 @@ _CHEAP = (Trait.ELEMENTWISE, Trait.SOURCE, Trait.SAME_VALUES, Trait.SHAPE_ONLY)
 
 @dataclass
 class Slice:
-    """The ops of a loop's body that a load is computed from, or why it cannot run ahead."""
+    """The ops of a loop's body that a load is computed from, or why it cannot be issued ahead."""
 
     ops: dict[Op, None] = field(default_factory=dict[Op, None])
     carried: dict[Value, None] = field(default_factory=dict[Value, None])

@@ -43,7 +43,7 @@ def find_slice(kernel: Kernel) -> Slice:
         if isinstance(op, grid.GridWait):
             search.need_op(op)
             search.run(())
-        if isinstance(op, tma.Fetch) and not search.found.obstacle:
+        if isinstance(op, tma.SyncLoad) and not search.found.obstacle:
             search.need_op(op)
             search.run(op.inputs)
     return search.found
@@ -134,9 +134,9 @@ def _sources(op: Op, index: int) -> list[Value]:
 class SliceCopy:
     """Clone a slice, with values of the clone's own carried along.
 
-    `fetch` emits the replacement of a tensor load: it is given the place, the cloned
+    `replace` emits the replacement of a tensor load: it is given the place, the cloned
     coordinates and the state there, and returns the state after it. A state is a list of
-    values that every loop carries. `turn` is given a loop, the end of an iteration of its clone and
+    values that every loop carries. `advance` is given a loop, the end of an iteration of its clone and
     the state there, and returns the state that the next iteration begins with.
     """
 
@@ -145,12 +145,12 @@ class SliceCopy:
     def __init__(
         self,
         found: Slice,
-        fetch: Callable[[tma.Fetch, Builder, dict[Value, Value], list[Value]], list[Value]],
-        turn: Callable[[scf.For, Builder, list[Value]], list[Value]] | None = None,
+        replace: Callable[[tma.SyncLoad, Builder, dict[Value, Value], list[Value]], list[Value]],
+        advance: Callable[[scf.For, Builder, list[Value]], list[Value]] | None = None,
     ) -> None:
         self._slice = found
-        self._fetch = fetch
-        self._turn = turn
+        self._replace = replace
+        self._advance = advance
         self._mapping: dict[Value, Value] = {}
 
     def copy_block(self, source: Block, place: Builder, state: list[Value]) -> list[Value]:
@@ -158,8 +158,8 @@ class SliceCopy:
         for op in source:
             if op not in self._slice.ops:
                 continue
-            if isinstance(op, tma.Fetch):
-                state = self._fetch(op, place, self._mapping, state)
+            if isinstance(op, tma.SyncLoad):
+                state = self._replace(op, place, self._mapping, state)
             elif isinstance(op, scf.For):
                 state = self._copy_for(op, place, state)
             elif isinstance(op, scf.If):
@@ -191,8 +191,8 @@ class SliceCopy:
             self._mapping[carried[index]] = body.add_arg(carried[index].type, carried[index].hint)
         inner = [body.add_arg(value.type, value.hint) for value in state]
         inner = self.copy_block(op.body, Builder(body), inner)
-        if self._turn is not None:
-            inner = self._turn(op, Builder(body), inner)
+        if self._advance is not None:
+            inner = self._advance(op, Builder(body), inner)
         Builder(body)(scf.Yield([*(self._mapped(yielded[index]) for index in kept), *inner]))
         bounds = [self._mapped(value) for value in (op.lower, op.upper, op.step)]
         inits = [self._mapped(op.init[index]) for index in kept]

@@ -80,7 +80,7 @@ class _Emitter:
         self.infos = infos
         self.values: dict[tuple[Value, LinearLayout | None], Value] = {}
         self.buffers: dict[tuple[Value, LinearLayout], Value] = {}
-        self.fetched: dict[Value, Value] = {}
+        self.loaded: dict[Value, Value] = {}
         """The buffers of tiles that tensor loads fill."""
         self.has_maps = False
         self.read_back: set[Op] = set()
@@ -140,7 +140,7 @@ class _Emitter:
         self.values[old, new.type.layout] = new
         if self.preferred.or_default(old) == new.type.layout:
             for layout in self.demand.buffers.get(old, ()):
-                self.buffers[old, layout] = self.fetched_as(old, layout, place) or store_operand(
+                self.buffers[old, layout] = self.loaded_as(old, layout, place) or store_operand(
                     new, layout, self.demand.target, place
                 )
         if self.preferred.get(old) == new.type.layout:
@@ -157,28 +157,28 @@ class _Emitter:
         held = self.preferred.or_default(value)
         return self.buffers[value, operand_buffer(op, value, held)]
 
-    def bind_fetched(self, old: Value, buffer: Value, place: Builder) -> None:
+    def bind_loaded(self, old: Value, buffer: Value, place: Builder) -> None:
         """Map `old` to a buffer, and read it in each required layout."""
-        self.fetched[old] = buffer
+        self.loaded[old] = buffer
         for layout in self.demand.layouts(old):
             new = read_buffer(buffer, layout, self.demand.target, place)
             new.hint = old.hint
             self.values[old, layout] = new
         for layout in self.demand.buffers.get(old, ()):
             held = self.get(old, self.preferred.or_default(old))
-            self.buffers[old, layout] = self.fetched_as(old, layout, place) or store_operand(
+            self.buffers[old, layout] = self.loaded_as(old, layout, place) or store_operand(
                 held, layout, self.demand.target, place
             )
 
-    def fetched_as(self, value: Value, layout: LinearLayout, place: Builder) -> Value | None:
+    def loaded_as(self, value: Value, layout: LinearLayout, place: Builder) -> Value | None:
         """Return a buffer of `layout` that holds `value`, with its axes renamed, or None."""
-        if value in self.fetched:
-            buffer = self.fetched[value]
+        if value in self.loaded:
+            buffer = self.loaded[value]
             return buffer if shared_layout(buffer) == layout else None
         op = value.op
-        if not isinstance(op, tile.Trans) or op.value not in self.fetched:
+        if not isinstance(op, tile.Trans) or op.value not in self.loaded:
             return None
-        buffer = self.fetched[op.value]
+        buffer = self.loaded[op.value]
         if shared_layout(buffer).transpose(op.order) != layout:
             return None
         return place(gpu.SharedTrans(buffer, op.order)).out
@@ -361,8 +361,8 @@ def _emit_descriptor_load(op: Op, emitter: _Emitter, place: Builder) -> None:
     buffer = block_buffer(tensor, shape_of(op.out.type), place)
     kind = op.descriptor.type
     assert isinstance(kind, DescriptorType)
-    place(tma.TmaFetch(tensor, buffer, coords, op.eviction, kind.num_parts))
-    emitter.bind_fetched(op.out, buffer, place)
+    place(tma.SyncTmaLoad(tensor, buffer, coords, op.eviction, kind.num_parts))
+    emitter.bind_loaded(op.out, buffer, place)
 
 
 def _emit_descriptor_store(op: Op, emitter: _Emitter, place: Builder) -> None:

@@ -142,7 +142,7 @@ def shared_layout(buffer: Value) -> LinearLayout:
 def is_tensor_load(buffer: Value) -> bool:
     """Return whether nothing but one tensor copy writes a buffer."""
     writes = [user for user in buffer.users if not isinstance(user, gpu.SharedLoad)]
-    return len(writes) == 1 and isinstance(writes[0], tma.TmaFetch)
+    return len(writes) == 1 and isinstance(writes[0], tma.SyncTmaLoad)
 
 
 def read_buffer(buffer: Value, layout: LinearLayout, target: Target, place: Builder) -> Value:

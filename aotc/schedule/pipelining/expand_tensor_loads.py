@@ -25,7 +25,7 @@ from aotc.schedule.shared_memory.mbarrier_ring import MbarrierRing, RingPosition
 
 def expand_tensor_loads(kernel: Kernel, schedule: Schedule) -> None:
     """Replace every tensor load by its issue and a wait."""
-    if not any(isinstance(op, tma.Fetch) for op in kernel.walk()):
+    if not any(isinstance(op, tma.SyncLoad) for op in kernel.walk()):
         return
     ring = MbarrierRing(Builder(kernel.body, kernel.body.first))
     expansion = _Expansion(ring, schedule.target.max_shared_bytes // 2)
@@ -41,7 +41,7 @@ class _Expansion(CarriedState):
 
     def updated_by(self, op: Op, state: State) -> State | None:
         """Expand the tensor loads that begin with `op`."""
-        if not isinstance(op, tma.Fetch):
+        if not isinstance(op, tma.SyncLoad):
             return None
         group = list(_gather(op, self.max_group_bytes))
         place = Builder.after_op(group[-1])
@@ -58,7 +58,7 @@ class _Expansion(CarriedState):
 
     def indices_in(self, op: Op) -> Sequence[int]:
         nested = (each for block in op.blocks for each in block.walk())
-        return (0,) if any(isinstance(each, tma.Fetch) for each in nested) else ()
+        return (0,) if any(isinstance(each, tma.SyncLoad) for each in nested) else ()
 
     def hint(self, index: int) -> str:
         del index
@@ -68,7 +68,7 @@ class _Expansion(CarriedState):
 # ---- groups -----------------------------------------------------------------------------------
 
 
-def _gather(first: tma.Fetch, max_bytes: int) -> Iterator[tma.Fetch]:
+def _gather(first: tma.SyncLoad, max_bytes: int) -> Iterator[tma.SyncLoad]:
     """Yield a load and those after it that need not wait for it, moved up after each other."""
     yield first
     last: Op = first
@@ -77,7 +77,7 @@ def _gather(first: tma.Fetch, max_bytes: int) -> Iterator[tma.Fetch]:
     op = first.next
     while op is not None:
         following = op.next
-        if isinstance(op, tma.Fetch):
+        if isinstance(op, tma.SyncLoad):
             needed = _needed(op, passed)
             left -= _buffer_bytes(op)
             if needed is None or left < 0:
@@ -103,10 +103,10 @@ def _can_stand_after(op: Op) -> bool:
     return is_pure(op) or (bool(on_buffers) and len(on_buffers) == len(op.effects_on(None)))
 
 
-def _needed(fetch: Op, passed: dict[Op, None]) -> dict[Op, None] | None:
-    """Return what must move up with a fetch, or None if it depends on what was loaded."""
+def _needed(load: Op, passed: dict[Op, None]) -> dict[Op, None] | None:
+    """Return what must move up with a load, or None if it depends on what was loaded."""
     needed: dict[Op, None] = {}
-    worklist = [fetch]
+    worklist = [load]
     while worklist:
         for value in worklist.pop().operands:
             op = value.op
@@ -119,6 +119,6 @@ def _needed(fetch: Op, passed: dict[Op, None]) -> dict[Op, None] | None:
     return needed
 
 
-def _buffer_bytes(fetch: tma.Fetch) -> int:
-    assert isinstance(fetch.buffer.type, SharedType)
-    return fetch.buffer.type.size_bytes
+def _buffer_bytes(load: tma.SyncLoad) -> int:
+    assert isinstance(load.buffer.type, SharedType)
+    return load.buffer.type.size_bytes

@@ -114,7 +114,7 @@ class _Issue:
         """Return the op that issues a load."""
         op = load.op
         place = Builder.before_op(op)
-        if isinstance(op, tma.Fetch):
+        if isinstance(op, tma.SyncLoad):
             return self._issue_tensor(load, op, place)
         if not load.is_async:
             return op
@@ -140,7 +140,7 @@ class _Issue:
         op.erase()
         return copy
 
-    def _issue_tensor(self, load: PlannedLoad, op: tma.Fetch, place: Builder) -> Op:
+    def _issue_tensor(self, load: PlannedLoad, op: tma.SyncLoad, place: Builder) -> Op:
         """Replace a tensor load by its issue, which the last one of the loop arrives for."""
         tensor_loads, stage = self.plan.tensor_loads, self.found.stages[load]
         assert self.full is not None

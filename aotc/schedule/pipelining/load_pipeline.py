@@ -61,7 +61,7 @@ _REGISTER_STAGES = 2
 class PlannedLoad:
     """A load that is issued `distance` iterations ahead, live in registers until `first_use`."""
 
-    op: gpu.Load | tma.Fetch
+    op: gpu.Load | tma.SyncLoad
     slice: Slice
     staging: Staging | None = None
     vector: int = 0
@@ -75,12 +75,12 @@ class PlannedLoad:
     @property
     def lands(self) -> bool:
         """Whether it writes a stage of shared memory without passing through registers."""
-        return self.is_async or isinstance(self.op, tma.Fetch)
+        return self.is_async or isinstance(self.op, tma.SyncLoad)
 
     @property
     def buffer(self) -> gpu.SharedAlloc | None:
         """The buffer that the tile is staged through, if any."""
-        if isinstance(self.op, tma.Fetch):
+        if isinstance(self.op, tma.SyncLoad):
             assert isinstance(self.op.buffer.op, gpu.SharedAlloc)
             return self.op.buffer.op
         return None if self.staging is None else self.staging.buffer
@@ -88,7 +88,7 @@ class PlannedLoad:
     @property
     def num_registers(self) -> int:
         """32-bit registers that hold the tiles loaded ahead."""
-        if isinstance(self.op, tma.Fetch) or self.is_async:
+        if isinstance(self.op, tma.SyncLoad) or self.is_async:
             return 0
         return loaded_registers(self.op) * (self.distance - self.first_use)
 
@@ -103,7 +103,7 @@ class LoopPlan:
     loop: scf.For
     num_stages: int
     loads: dict[Op, PlannedLoad]
-    refused: dict[gpu.Load | tma.Fetch, str]
+    refused: dict[gpu.Load | tma.SyncLoad, str]
     live: dict[Op, None] = field(default_factory=dict[Op, None])
     carried: dict[Value, None] = field(default_factory=dict[Value, None])
 
@@ -128,7 +128,7 @@ class LoopPlan:
     @property
     def tensor_loads(self) -> list[PlannedLoad]:
         """The tensor loads."""
-        return [load for load in self.loads.values() if isinstance(load.op, tma.Fetch)]
+        return [load for load in self.loads.values() if isinstance(load.op, tma.SyncLoad)]
 
     def buffer_stages(self, load: PlannedLoad) -> int:
         """Return how many stages the buffer of a load needs."""
@@ -150,7 +150,7 @@ def plan_loop(loop: scf.For, num_stages: int, *, tensor_loads: bool = False) -> 
         if isinstance(op, gpu.Load):
             reason = _disorder(loop, op, barriers)
             inputs, staging = collect_slice(loop, op.operands), find_staging(op)
-        elif isinstance(op, tma.Fetch) and tensor_loads:
+        elif isinstance(op, tma.SyncLoad) and tensor_loads:
             reason, staging = _tensor_load_obstacle(loop, op), None
             inputs = collect_slice(loop, op.inputs)
         else:
@@ -173,9 +173,9 @@ def plan_loop(loop: scf.For, num_stages: int, *, tensor_loads: bool = False) -> 
         plan.refused[too_big] = Reason.TOO_MANY_REGISTERS()
 
 
-def source_names(load: gpu.Load | tma.Fetch) -> str:
+def source_names(load: gpu.Load | tma.SyncLoad) -> str:
     """Return the names of the pointers or the tensor that is loaded from, for a remark."""
-    if isinstance(load, tma.TmaFetch):
+    if isinstance(load, tma.SyncTmaLoad):
         return load.tensor.hint or "a tensor"
     return root_names(load.pointer)
 
@@ -198,18 +198,18 @@ def _disorder(loop: scf.For, load: gpu.Load, barriers: Iterable[Op]) -> str:
     return ""
 
 
-def _tensor_load_obstacle(loop: scf.For, fetch: tma.Fetch) -> str:
+def _tensor_load_obstacle(loop: scf.For, load: tma.SyncLoad) -> str:
     """Return why a tensor load cannot be issued in an earlier iteration, or an empty string."""
-    buffer = fetch.buffer.op
+    buffer = load.buffer.op
     if not isinstance(buffer, gpu.SharedAlloc) or buffer.block is not loop.body:
         return Reason.FOREIGN_BUFFER()
-    others = [user for user in buffer.out.users if user is not fetch]
+    others = [user for user in buffer.out.users if user is not load]
     if not all(op.has(Trait.ALIAS) or reads_in_loop(op) for op in others):
         return Reason.SHARED_BUFFER()
     inside = list(loop.body.walk())
     if any(isinstance(op, grid.GridWait) for op in inside):
         return Reason.GRID_WAIT()
-    return reorder_hazard(fetch, inside)
+    return reorder_hazard(load, inside)
 
 
 def _drop_dependents(plan: LoopPlan) -> None:

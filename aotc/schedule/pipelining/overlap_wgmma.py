@@ -163,13 +163,13 @@ def _issue_early(loop: scf.For, dots: Sequence[wgmma.Wgmma]) -> None:
     while worklist:
         op = worklist.pop()
         if order.get(op, 0) >= order[place] and op not in moved:
-            if not is_pure(op) and not isinstance(op, wgmma.Wgmma | tma.Fetch):
+            if not is_pure(op) and not isinstance(op, wgmma.Wgmma | tma.SyncLoad):
                 return
             moved[op] = None
             worklist += [value.op for value in free_operands(op) if value.op is not None]
-            worklist += _fetches_to(op)
-    fetches = [order[op] for op in moved if isinstance(op, tma.Fetch)]
-    passed = [op for op in order if order[place] <= order[op] < max(fetches, default=0)]
+            worklist += _loads_to(op)
+    loads = [order[op] for op in moved if isinstance(op, tma.SyncLoad)]
+    passed = [op for op in order if order[place] <= order[op] < max(loads, default=0)]
     if any(op not in moved for op in fences(passed)):
         return
     for op in sorted(moved, key=order.__getitem__):
@@ -187,7 +187,9 @@ def _wait_late(wait: wgmma.WgmmaWait) -> None:
     while place is not None and not place.blocks and not place.terminator:
         if any(value in wait.outs for value in place.operands):
             break
-        if place.effects_on(None, "write", "order", "start") and not isinstance(place, tma.Fetch):
+        if place.effects_on(None, "write", "order", "start") and not isinstance(
+            place, tma.SyncLoad
+        ):
             break
         place = place.next
     if place is not None and place is not wait.next:
@@ -197,14 +199,14 @@ def _wait_late(wait: wgmma.WgmmaWait) -> None:
         block.insert(wait, before=place)
 
 
-def _fetches_to(op: Op) -> list[Op]:
+def _loads_to(op: Op) -> list[Op]:
     """Return the tensor loads that bring the operands of a dot; none for other ops."""
     if not isinstance(op, wgmma.Wgmma):
         return []
     found: list[Op] = []
     for value in (op.a, op.b):
         for buffer in views_of(value):
-            found += [user for user in buffer.users if isinstance(user, tma.Fetch)]
+            found += [user for user in buffer.users if isinstance(user, tma.SyncLoad)]
     return found
 
 

@@ -29,7 +29,7 @@ from aotc.schedule.remarks import Reason, Remark
 def remark_plan(plan: LoopPlan, kernel: Kernel, schedule: Schedule) -> None:
     """Remark which loads of a loop are pipelined, which are not, and why."""
     held = [load for load in plan.loads.values() if not load.lands]
-    bulk = [load for load in plan.tensor_loads if isinstance(load.op, tma.BulkFetch)]
+    bulk = [load for load in plan.tensor_loads if isinstance(load.op, tma.SyncBulkLoad)]
     tensors = [load for load in plan.tensor_loads if load not in bulk]
     paths = (
         *((plan.copies, "shared memory"), (tensors, "tensor copies"), (bulk, "bulk copies")),
@@ -45,7 +45,7 @@ def remark_plan(plan: LoopPlan, kernel: Kernel, schedule: Schedule) -> None:
         text = Remark.LOAD_NOT_PIPELINED(names=source_names(op), reason=reason)
         schedule.remark(op.loc, text)
     # A producer warp issues tensor loads under branches, too.
-    kinds = gpu.Load if kernel.producer_warps else gpu.Load | tma.Fetch
+    kinds = gpu.Load if kernel.producer_warps else gpu.Load | tma.SyncLoad
     for op in plan.loop.body.walk():
         if isinstance(op, kinds) and op.block is not plan.loop.body:
             reason = Reason.UNDER_BRANCH()

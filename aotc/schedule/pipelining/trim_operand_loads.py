@@ -35,42 +35,42 @@ def trim_operand_loads(kernel: Kernel, schedule: Schedule) -> None:
         kind = tensor.type
         if not isinstance(kind, TensorMapType):
             continue
-        fetches = [op for op in tensor.users if isinstance(op, tma.TmaFetch)]
-        if not fetches or len(fetches) != len(tensor.users):
+        loads = [op for op in tensor.users if isinstance(op, tma.SyncTmaLoad)]
+        if not loads or len(loads) != len(tensor.users):
             continue
-        num_rows = max(_rows_read(fetch) for fetch in fetches)
-        box = _box_of(kind, fetches, num_rows)
+        num_rows = max(_rows_read(load) for load in loads)
+        box = _box_of(kind, loads, num_rows)
         if box is None:
             continue
         tensor.type = replace(kind, box=box)
-        for fetch in fetches:
-            fetch.num_rows = num_rows
-            _shorten(fetch.buffer, num_rows)
+        for load in loads:
+            load.num_rows = num_rows
+            _shorten(load.buffer, num_rows)
 
 
 def _box_of(
-    kind: TensorMapType, fetches: Sequence[tma.TmaFetch], num_rows: int
+    kind: TensorMapType, loads: Sequence[tma.SyncTmaLoad], num_rows: int
 ) -> tuple[int, ...] | None:
     """Return a box that loads only so many rows, or None if there is none."""
-    num_parts = max(fetch.num_parts for fetch in fetches)
+    num_parts = max(load.num_parts for load in loads)
     rows, rest = divmod(num_rows, num_parts)
     box = (rows, *kind.box[1:])
     whole_periods = prod(box) * kind.element.size_bytes % SWIZZLE_PERIOD_BYTES == 0
-    shorter = all(num_rows < _block_of(fetch).shape[0] for fetch in fetches)
+    shorter = all(num_rows < _tile_of(load).shape[0] for load in loads)
     return box if shorter and not rest and whole_periods and rows <= _MAX_BOX_ROWS else None
 
 
-def _block_of(fetch: tma.TmaFetch) -> SharedType:
-    assert isinstance(fetch.buffer.type, SharedType)
-    return fetch.buffer.type
+def _tile_of(load: tma.SyncTmaLoad) -> SharedType:
+    assert isinstance(load.buffer.type, SharedType)
+    return load.buffer.type
 
 
-def _rows_read(fetch: tma.TmaFetch) -> int:
+def _rows_read(load: tma.SyncTmaLoad) -> int:
     """Return how many of a tile's rows are read: all, if others than dots read it."""
-    kind = _block_of(fetch)
-    if len(kind.shape) != len(_TURNED) or len(fetch.coords) != len(_TURNED):
+    kind = _tile_of(load)
+    if len(kind.shape) != len(_TURNED) or len(load.coords) != len(_TURNED):
         return kind.shape[0]
-    readers = [user for user in fetch.buffer.users if user is not fetch]
+    readers = [user for user in load.buffer.users if user is not load]
     rows = [rows for reader in readers for rows in _rows_read_by(reader, kind.shape[0])]
     return max(rows, default=kind.shape[0])
 

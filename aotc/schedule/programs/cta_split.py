@@ -140,9 +140,9 @@ def result_part(op: Op, index: int, part: int) -> Part:
 # ---- the kernel -------------------------------------------------------------------------------
 
 
-def find_parts(kernel: Kernel, num_blocks: int, *, divides: bool = True) -> Parts:
-    """Return how the kernel's tiles are split among `num_blocks` CTAs, if any of them are to be."""
-    search = _Search(kernel, num_blocks)
+def find_parts(kernel: Kernel, num_ctas: int, *, divides: bool = True) -> Parts:
+    """Return how the kernel's tiles are split among `num_ctas` CTAs, if any of them are to be."""
+    search = _Search(kernel, num_ctas)
     if divides:
         search.prefer_dots()
     ops = list(kernel.walk())
@@ -156,9 +156,9 @@ def find_parts(kernel: Kernel, num_blocks: int, *, divides: bool = True) -> Part
 
 
 class _Search:
-    def __init__(self, kernel: Kernel, num_blocks: int) -> None:
+    def __init__(self, kernel: Kernel, num_ctas: int) -> None:
         self.kernel = kernel
-        self.num_blocks = num_blocks
+        self.num_ctas = num_ctas
         self.parts = Parts()
         self.preferred: dict[Value, int] = {}
 
@@ -170,7 +170,7 @@ class _Search:
         worklist: list[Value] = []
         for dot in dots:
             shape = shape_of(dot.out)
-            rows_fit = shape[-2] >= _MIN_PRODUCT_ROWS * self.num_blocks
+            rows_fit = shape[-2] >= _MIN_PRODUCT_ROWS * self.num_ctas
             self._prefer(dot.out, len(shape) - (2 if rows_fit else 1), worklist)
         while worklist:
             value = worklist.pop()
@@ -178,7 +178,7 @@ class _Search:
                 self._carry_on(value, user, worklist)
 
     def _prefer(self, value: Value, part: int, worklist: list[Value]) -> None:
-        divisible = shape_of(value)[part] % self.num_blocks == 0
+        divisible = shape_of(value)[part] % self.num_ctas == 0
         if value not in self.preferred and divisible:
             self.preferred[value] = part
             worklist.append(value)
@@ -249,7 +249,7 @@ class _Search:
         assert isinstance(kind, DescriptorType)
         if part is not None and isinstance(value.op, descriptor.DescriptorAt):
             self.parts.obstacle = Reason.MAP_IN_MEMORY()
-        elif block_type(kind, part, self.num_blocks).row_bytes < descriptor.MIN_ROW_BYTES:
+        elif part_type(kind, part, self.num_ctas).row_bytes < descriptor.MIN_ROW_BYTES:
             self.parts.obstacle = Reason.SHORT_ROWS(kind=kind)
         return self.parts.descriptors.setdefault(value, part)
 
@@ -260,8 +260,8 @@ class _Search:
             ways = self.parts.needed.setdefault(each, {})
             if way in ways:
                 continue
-            if way is not None and shape_of(each)[way] % self.num_blocks:
-                self.parts.obstacle = Reason.TOO_SMALL(shape=shape_of(each), slices=self.num_blocks)
+            if way is not None and shape_of(each)[way] % self.num_ctas:
+                self.parts.obstacle = Reason.TOO_SMALL(shape=shape_of(each), slices=self.num_ctas)
                 return
             passed = each.op is None or each.op.has(Trait.CONTROL_FLOW)
             if passed and ways and shape_of(each):
@@ -324,10 +324,10 @@ def _alike(value: Value) -> list[Value]:
     return []
 
 
-def block_type(kind: DescriptorType, part: Part, num_blocks: int) -> DescriptorType:
+def part_type(kind: DescriptorType, part: Part, num_ctas: int) -> DescriptorType:
     """Return a descriptor of the slice of its box that one CTA of a cluster accesses."""
     if part is None:
         return kind
     block = list(kind.block)
-    block[part] //= num_blocks
+    block[part] //= num_ctas
     return DescriptorType(kind.element, tuple(block), kind.fill_nan)

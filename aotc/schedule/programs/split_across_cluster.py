@@ -28,9 +28,9 @@ from aotc.schedule.layout.tensor_copies import has_parts
 from aotc.schedule.programs.cta_split import (
     Part,
     Parts,
-    block_type,
     find_parts,
     operand_parts,
+    part_type,
     shape_of,
 )
 from aotc.schedule.remarks import Remark
@@ -38,31 +38,31 @@ from aotc.schedule.remarks import Remark
 
 def split_across_cluster(kernel: Kernel, schedule: Schedule) -> None:
     """Rewrite the kernel of a program as that of one CTA of its cluster."""
-    num_blocks = schedule.config.num_ctas
-    if num_blocks == 1:
+    num_ctas = schedule.config.num_ctas
+    if num_ctas == 1:
         return
     for op in kernel.walk():
         used = op.writes(Resource.GLOBAL) and any(value.users for value in op.results)
         if used or op.has(Trait.BARRIER) or op.writes(Resource.OUTPUT):
             raise CompileError(
-                f"num_ctas = {num_blocks}: {op.opcode} is not shared by the CTAs of a cluster",
+                f"num_ctas = {num_ctas}: {op.opcode} is not shared by the CTAs of a cluster",
                 op.loc,
                 remedy="leave num_ctas at 1 for this kernel",
             )
-    parts = find_parts(kernel, num_blocks)
+    parts = find_parts(kernel, num_ctas)
     if parts.obstacle:
         schedule.remark(kernel.loc, Remark.REPLICATED(reason=parts.obstacle))
-        parts = find_parts(kernel, num_blocks, divides=False)
-    _Distribution(kernel, parts, num_blocks).run()
+        parts = find_parts(kernel, num_ctas, divides=False)
+    _Distribution(kernel, parts, num_ctas).run()
 
 
 class _Distribution:
     """Copy the kernel op by op, each in the ways in which it is needed."""
 
-    def __init__(self, kernel: Kernel, parts: Parts, num_blocks: int) -> None:
+    def __init__(self, kernel: Kernel, parts: Parts, num_ctas: int) -> None:
         self.kernel = kernel
         self.parts = parts
-        self.num_blocks = num_blocks
+        self.num_ctas = num_ctas
         self.made: dict[tuple[Value, Part], Value] = {}
         self.rank: Value | None = None
 
@@ -74,9 +74,9 @@ class _Distribution:
             kind = arg.type
             if isinstance(kind, DescriptorType):
                 part = self.parts.descriptors.get(arg)
-                kind = block_type(kind, part, self.num_blocks)
+                kind = part_type(kind, part, self.num_ctas)
                 if part is None and self._is_shared(arg):
-                    kind = replace(kind, num_parts=self.num_blocks)
+                    kind = replace(kind, num_parts=self.num_ctas)
             self.made[arg, None] = new.add_arg(kind, arg.hint)
         place = Builder(new)
         with at(self.kernel.loc):
@@ -96,7 +96,7 @@ class _Distribution:
             or (accessed(user) is value and not user.writes())
             for user in value.users
         )
-        return only_loaded and has_parts(kind, self.num_blocks)
+        return only_loaded and has_parts(kind, self.num_ctas)
 
     # -- values ----------------------------------------------------------------
 
@@ -112,7 +112,7 @@ class _Distribution:
     def _start(self, extent: int, place: Builder) -> Value:
         """Return where the CTA's slice of `extent` elements begins."""
         assert self.rank is not None
-        size = place(arith.Constant(extent // self.num_blocks, I32)).out
+        size = place(arith.Constant(extent // self.num_ctas, I32)).out
         return place(arith.Mul(self.rank, size)).out
 
     # -- ops -------------------------------------------------------------------
@@ -249,7 +249,7 @@ class _Distribution:
 
     def _cut(self, value: Value, part: int) -> tuple[int, ...]:
         shape = list(shape_of(value))
-        shape[part] //= self.num_blocks
+        shape[part] //= self.num_ctas
         return tuple(shape)
 
     def constant(
@@ -273,7 +273,7 @@ class _Distribution:
         del part, mapping
         assert isinstance(op, tile.Arange)
         extent = op.end - op.start
-        size = extent // self.num_blocks
+        size = extent // self.num_ctas
         own = place(tile.Arange(op.start, op.start + size)).out
         start = place(tile.Splat(self._start(extent, place), (size,))).out
         return [place(arith.Add(start, own)).out]

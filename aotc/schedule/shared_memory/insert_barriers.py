@@ -62,23 +62,23 @@ class _Place:
     buffer: gpu.SharedAlloc
     start: int
     end: int
-    slot: int | None = None
+    stage: int | None = None
 
     def meets(self, others: Iterable[_Place]) -> bool:
         return any(self._overlaps(other) for other in others)
 
     def _overlaps(self, other: _Place) -> bool:
         if self.buffer is other.buffer:
-            return self.slot is None or other.slot is None or self.slot == other.slot
+            return self.stage is None or other.stage is None or self.stage == other.stage
         return self.start < other.end and other.start < self.end
 
     def turned(self, rotated: Mapping[gpu.SharedAlloc, None]) -> _Place:
         """Return the place as the next iteration of a loop that rotates some buffers sees it."""
-        if self.slot is None:
+        if self.stage is None:
             return self
         if self.buffer not in rotated:
-            return replace(self, slot=None)
-        return replace(self, slot=(self.slot - 1) % self.buffer.num_stages)
+            return replace(self, stage=None)
+        return replace(self, stage=(self.stage - 1) % self.buffer.num_stages)
 
 
 _Places = dict[_Place, None]
@@ -122,7 +122,7 @@ class _Pending:
             for place in list(places):
                 if not warpgroup or place.buffer in self.divided:
                     del places[place]
-        is_alone = self.hazards is None or self.hazards.num_blocks == 1
+        is_alone = self.hazards is None or self.hazards.num_ctas == 1
         if not warpgroup and is_alone:
             self.touched.clear()
 
@@ -190,7 +190,7 @@ def insert_barriers(kernel: Kernel, schedule: Schedule) -> None:
     hazards = GlobalHazards(kernel)
     loads = [op for op in kernel.walk() if op.effects_on(Resource.MBARRIER, "start")]
     filled = (place for op in loads for place in _places(op, "write"))
-    refilled = tuple(dict.fromkeys(replace(place, slot=None) for place in filled))
+    refilled = tuple(dict.fromkeys(replace(place, stage=None) for place in filled))
     pending = _Pending(
         divided=_divided(kernel), max_drains=max_drains, hazards=hazards, refilled=refilled
     )
@@ -248,8 +248,8 @@ def _order_global(op: Op, pending: _Pending) -> None:
     if not met and not unseen:
         return
     # In a branch that one CTA takes, no other CTA arrives at a barrier.
-    needs_all = hazards.needs_all_blocks(op)
-    branch = hazards.branch_of_block(op) if needs_all else None
+    needs_all = hazards.needs_all_ctas(op)
+    branch = hazards.branch_of_cta(op) if needs_all else None
     if branch is not None and any(is_inside(touch.op, branch) for touch in pending.touched):
         needs_all, branch = False, None
     first = branch or op
@@ -474,13 +474,13 @@ def _places(op: Op, access: AccessKind) -> _Places:
 
 def _place(buffer: Value) -> _Place:
     op, stage = allocation_of(buffer).op, stage_of(buffer)
-    slot = None if stage is None else _slot_number(stage)
+    number = None if stage is None else _stage_number(stage)
     assert isinstance(op, gpu.SharedAlloc)
     assert isinstance(op.out.type, SharedType)
-    return _Place(op, op.offset_bytes, op.offset_bytes + op.out.type.size_bytes, slot)
+    return _Place(op, op.offset_bytes, op.offset_bytes + op.out.type.size_bytes, number)
 
 
-def _slot_number(op: gpu.SharedStage) -> int | None:
+def _stage_number(op: gpu.SharedStage) -> int | None:
     """Return how many stages after the loop's index this one is, or None if there is no index.
 
     Before a loop, a number counts from the initial index.
@@ -539,7 +539,7 @@ def _visit_loop(op: Op, pending: _Pending) -> None:
         if turn > _MAX_EXACT_TURNS:
             pending.merge(start)  # a growing state reaches a fixpoint
     # After the loop its stage indices are not known.
-    pending.map(lambda place: replace(place, slot=None))
+    pending.map(lambda place: replace(place, stage=None))
 
 
 def _rotated_by(loop: Op) -> dict[gpu.SharedAlloc, None]:

@@ -31,7 +31,7 @@ from aotc.ir.layout import LinearLayout
 from aotc.ir.rewrite import Builder, is_inside
 from aotc.ir.types import I32, U64
 
-Load = tuple[tma.Fetch, Value, Sequence[Value]]
+Load = tuple[tma.SyncLoad, Value, Sequence[Value]]
 """A tensor load, the buffer that an asynchronous one is to fill, and its inputs."""
 
 
@@ -179,8 +179,8 @@ def _issue(loads: Sequence[Load], full: Value, place: Builder) -> list[tma.TmaLo
     """Issue loads that complete on one mbarrier; the last one arrives there."""
     last = loads[-1][0]
     return [
-        place(fetch.as_async_load(inputs, buffer, full, arrive=fetch is last))
-        for fetch, buffer, inputs in loads
+        place(load.as_async_load(inputs, buffer, full, arrive=load is last))
+        for load, buffer, inputs in loads
     ]
 
 

@@ -18,7 +18,7 @@ from aotc.schedule.analysis.global_order import root_names
 from aotc.schedule.context import Schedule
 from aotc.schedule.remarks import Remark
 from aotc.schedule.tensor_maps.contiguous_run import AccessT, ContiguousRun
-from aotc.schedule.tensor_maps.pointer_block import UnmappableError
+from aotc.schedule.tensor_maps.pointer_box import UnmappableError
 from aotc.target import Feature
 
 _MIN_BYTES = 2048
@@ -32,7 +32,7 @@ def may_copy(schedule: Schedule) -> bool:
 
 
 def asks_for_copies(loop: scf.For, schedule: Schedule) -> bool:
-    """Return whether a loop without dots and inner loops is asked to run ahead."""
+    """Return whether a loop without dots and inner loops is asked to be pipelined."""
     if (loop.num_stages or schedule.config.num_stages) == 1:
         return False
     asked = loop.num_stages or loop.warp_specialize or schedule.config.warp_specialize
@@ -105,7 +105,7 @@ class Room:
         if size_bytes * num_stages > self.left_bytes:
             raise UnmappableError(
                 f"shared memory has no room for {num_stages} stages of {size_bytes} bytes",
-                "ask for fewer stages or a smaller block",
+                "ask for fewer stages or a smaller tile",
             )
         self.left_bytes -= size_bytes * num_stages
 
@@ -121,6 +121,6 @@ def _taken_bytes(op: Op, schedule: Schedule) -> int:
     if not isinstance(op, gpu.SharedAlloc):
         return 0
     assert isinstance(op.out.type, SharedType)
-    loops = [user.parent_op for user in op.out.users if isinstance(user, tma.Fetch)]
+    loops = [user.parent_op for user in op.out.users if isinstance(user, tma.SyncLoad)]
     stages = [num_stages_of(loop, schedule) for loop in loops if isinstance(loop, scf.For)]
     return op.out.type.size_bytes * max(stages, default=1)

@@ -1,4 +1,4 @@
-"""Replace loads of contiguous memory by bulk copies in loops that were asked to run ahead.
+"""Replace loads of contiguous memory by bulk copies in loops that were asked to be pipelined.
 
 A loop that only reads rows, as a softmax does, is limited by registers: they hold one iteration,
 and little of it. One thread that issues copies of some kilobytes keeps as many stages in flight as
@@ -51,7 +51,7 @@ from aotc.schedule.tensor_maps.bulk_copies import (
     room_for_copies,
 )
 from aotc.schedule.tensor_maps.contiguous_run import PIECE_BYTES, ContiguousRun, RunEmitter, run_of
-from aotc.schedule.tensor_maps.pointer_block import UnmappableError
+from aotc.schedule.tensor_maps.pointer_box import UnmappableError
 
 
 def bulk_loads(kernel: Kernel, schedule: Schedule) -> None:
@@ -81,7 +81,7 @@ def bulk_loads(kernel: Kernel, schedule: Schedule) -> None:
     found = choose_runs(loads, checked, schedule, "loaded")
     for load, run in found:
         with at(load.loc):
-            _fetch(load, run, analysis)
+            _copy(load, run, analysis)
 
 
 # ---- which loads ------------------------------------------------------------------------------
@@ -130,7 +130,7 @@ def _check_order(load: gpu.Load, kernel: Kernel) -> None:
 # ---- rewriting --------------------------------------------------------------------------------
 
 
-def _fetch(load: gpu.Load, run: ContiguousRun, analysis: AffineAnalysis) -> None:
+def _copy(load: gpu.Load, run: ContiguousRun, analysis: AffineAnalysis) -> None:
     """Copy the run to a buffer, and load the tile from there."""
     place, kind = Builder.before_op(load), load.out.type
     assert isinstance(kind, TileType)
@@ -141,7 +141,7 @@ def _fetch(load: gpu.Load, run: ContiguousRun, analysis: AffineAnalysis) -> None
     assert isinstance(element, ScalarType)
     pointer, size_bytes = emitter.pointer(run), emitter.size_bytes(run)
     buffer = place(gpu.SharedAlloc(element, kind.shape, layout, PIECE_BYTES)).out
-    place(tma.BulkFetch(pointer, buffer, size_bytes, load.eviction))
+    place(tma.SyncBulkLoad(pointer, buffer, size_bytes, load.eviction))
     vector, _ = buffer_access(kind.layout, layout, element.bits, ("",))
     if load.mask is None:
         read = gpu.SharedLoad(buffer, kind.layout, vector)

@@ -1,4 +1,4 @@
-"""Replace stores to contiguous memory by bulk copies in loops that were asked to run ahead.
+"""Replace stores to contiguous memory by bulk copies in loops that were asked to be pipelined.
 
 The counterpart of `bulk_loads`: a contiguous tile is written to a buffer in shared memory, and one
 thread issues its copy from there, which stays in flight while the next iteration
@@ -45,7 +45,7 @@ from aotc.schedule.tensor_maps.bulk_copies import (
     room_for_copies,
 )
 from aotc.schedule.tensor_maps.contiguous_run import PIECE_BYTES, ContiguousRun, RunEmitter, run_of
-from aotc.schedule.tensor_maps.pointer_block import UnmappableError
+from aotc.schedule.tensor_maps.pointer_box import UnmappableError
 
 
 def bulk_stores(kernel: Kernel, schedule: Schedule) -> None:

@@ -23,7 +23,7 @@ from aotc.schedule.analysis.affine import AffineAnalysis, axis_symbol
 from aotc.schedule.analysis.axis import AxisAnalysis
 from aotc.schedule.analysis.polynomial import ZERO, Polynomial
 from aotc.schedule.analysis.promises import find_promises
-from aotc.schedule.tensor_maps.pointer_block import UnmappableError
+from aotc.schedule.tensor_maps.pointer_box import UnmappableError
 
 PIECE_BYTES = 16
 AccessT = TypeVar("AccessT", gpu.Load, gpu.Store)

@@ -28,7 +28,7 @@ from aotc.schedule.analysis.global_order import (
     root_names,
     shared_roots,
 )
-from aotc.schedule.tensor_maps.pointer_block import UnmappableError
+from aotc.schedule.tensor_maps.pointer_box import UnmappableError
 
 _MIN_AXES = 2
 

@@ -29,7 +29,7 @@ from aotc.schedule.analysis.polynomial import ZERO, Polynomial
 from aotc.schedule.analysis.signs import Signs
 from aotc.schedule.context import Schedule
 from aotc.schedule.remarks import Remark
-from aotc.schedule.tensor_maps.pointer_block import OUT_OF_REACH
+from aotc.schedule.tensor_maps.pointer_box import OUT_OF_REACH
 
 
 @dataclass(frozen=True, slots=True)

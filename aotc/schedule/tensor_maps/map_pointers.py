@@ -35,7 +35,7 @@ from aotc.schedule.tensor_maps.operand_loads import (
     check_load_order,
     operands_in_loops,
 )
-from aotc.schedule.tensor_maps.pointer_block import TensorBlock, UnmappableError, block_of
+from aotc.schedule.tensor_maps.pointer_box import TensorBox, UnmappableError, box_of
 from aotc.target import Feature
 
 # Dots on CUDA cores take fragments from shared memory: there a plain pipeline is measured to do
@@ -53,51 +53,51 @@ def map_pointers(kernel: Kernel, schedule: Schedule) -> None:
     analysis, facts = AffineAnalysis(kernel), AxisAnalysis(kernel)
     mapper = _Mapper(kernel, analysis)
 
-    def loaded(load: tile.Load, dot: tile.Dot) -> TensorBlock:
+    def loaded(load: tile.Load, dot: tile.Dot) -> TensorBox:
         check_load_order(load, kernel)
-        block = block_of(load, kernel, analysis, facts)
-        check_dot(load, dot, block, schedule)
-        return block
+        box = box_of(load, kernel, analysis, facts)
+        check_dot(load, dot, box, schedule)
+        return box
 
-    def stored(store: tile.Store) -> TensorBlock:
+    def stored(store: tile.Store) -> TensorBox:
         check_store_order(store, kernel)
-        return block_of(store, kernel, analysis, facts)
+        return box_of(store, kernel, analysis, facts)
 
     loops: dict[scf.For, None] = {}
     for load, dot in uses:
-        block = _asked(load, lambda load=load, dot=dot: loaded(load, dot), schedule)
-        if block is not None:
+        box = _asked(load, lambda load=load, dot=dot: loaded(load, dot), schedule)
+        if box is not None:
             loops.update((op, None) for op in load.ancestors() if isinstance(op, scf.For))
-            mapper.replace_load(load, block)
+            mapper.replace_load(load, box)
     if mapper.made:
         # All are analyzed first: replacing one changes what the others are derived from.
         stores = list(dot_stores(kernel))
-        blocks = [_asked(each, lambda each=each: stored(each), schedule) for each in stores]
-        for store, block in zip(stores, blocks, strict=True):
-            if block is not None:
-                mapper.replace_store(store, block)
+        boxes = [_asked(each, lambda each=each: stored(each), schedule) for each in stores]
+        for store, box in zip(stores, boxes, strict=True):
+            if box is not None:
+                mapper.replace_store(store, box)
     for loop in loops:
         drop_unused_carried(loop)
     rewrite(kernel, {})  # drop dead address computations
 
 
 def _asked(
-    access: tile.Load | tile.Store, find: Callable[[], TensorBlock], schedule: Schedule
-) -> TensorBlock | None:
+    access: tile.Load | tile.Store, find: Callable[[], TensorBox], schedule: Schedule
+) -> TensorBox | None:
     """Return the box that `find` returns, or None if it refuses; remark either."""
     moved = "loaded" if isinstance(access, tile.Load) else "stored"
     name = root_names(access.pointer)
     try:
-        block = find()
+        box = find()
     except UnmappableError as refusal:
         reason = f"{refusal.reason}; {refusal.remedy}" if refusal.remedy else refusal.reason
         text = Remark.NO_TENSOR_COPY(name=name, done=moved, reason=reason)
         schedule.remark(access.loc, text)
         return None
-    remark = Remark.GUARDED_TENSOR_COPY if block.guards else Remark.TENSOR_COPY
-    text = remark(name=name, done=moved, guards=" and ".join(block.guards))
+    remark = Remark.GUARDED_TENSOR_COPY if box.guards else Remark.TENSOR_COPY
+    text = remark(name=name, done=moved, guards=" and ".join(box.guards))
     schedule.remark(access.loc, text)
-    return block
+    return box
 
 
 # ---- rewriting --------------------------------------------------------------------------------
@@ -113,41 +113,41 @@ class _Mapper:
         default_factory=dict[tuple[TensorSource, DescriptorType], Value]
     )
 
-    def replace_load(self, load: tile.Load, block: TensorBlock) -> None:
-        """Load `block` in place of `load`."""
+    def replace_load(self, load: tile.Load, box: TensorBox) -> None:
+        """Load `box` in place of `load`."""
         with at(load.loc):
             place = Builder.before_op(load)
-            tensor, coords = self._place_of(load, block, place)
-            num_extra = sum(axis.tile_axis is None for axis in block.axes)
+            tensor, coords = self._place_of(load, box, place)
+            num_extra = sum(axis.tile_axis is None for axis in box.axes)
             loaded = descriptor.DescriptorLoad(tensor, coords, "", load.eviction, num_extra)
-            load.replace_with([_as_loaded(place(loaded).out, load, block, place)])
+            load.replace_with([_as_loaded(place(loaded).out, load, box, place)])
 
-    def replace_store(self, store: tile.Store, block: TensorBlock) -> None:
-        """Store to `block` in place of `store`."""
+    def replace_store(self, store: tile.Store, box: TensorBox) -> None:
+        """Store to `box` in place of `store`."""
         with at(store.loc):
             place = Builder.before_op(store)
-            tensor, coords = self._place_of(store, block, place)
-            value = _as_stored(store.value, block, place)
+            tensor, coords = self._place_of(store, box, place)
+            value = _as_stored(store.value, box, place)
             place(descriptor.DescriptorStore(tensor, value, coords))
             store.erase()
 
     def _place_of(
-        self, access: tile.Load | tile.Store, block: TensorBlock, place: Builder
+        self, access: tile.Load | tile.Store, box: TensorBox, place: Builder
     ) -> tuple[Value, list[Value]]:
         """Return the descriptor and the coordinates of a box; keep its guards for launches."""
-        guards = dict.fromkeys((*self.kernel.guards, *block.guards))
+        guards = dict.fromkeys((*self.kernel.guards, *box.guards))
         asked_twice = [f"{guard.removesuffix(' > 0')} >= 0" for guard in guards]
         self.kernel.guards = tuple(guard for guard in guards if guard not in asked_twice)
-        coords = [coordinate(self.analysis, axis.start, access, place) for axis in block.axes]
-        return self._descriptor(access, block), coords
+        coords = [coordinate(self.analysis, axis.start, access, place) for axis in box.axes]
+        return self._descriptor(access, box), coords
 
-    def _descriptor(self, access: tile.Load | tile.Store, block: TensorBlock) -> Value:
+    def _descriptor(self, access: tile.Load | tile.Store, box: TensorBox) -> Value:
         """Return the parameter that describes the tensor of a box."""
         moved = access.out if isinstance(access, tile.Load) else access.value
         element = element_of(moved.type)
         assert isinstance(element, ScalarType)
-        kind = DescriptorType(element, tuple(axis.box for axis in block.axes))
-        source = block.source
+        kind = DescriptorType(element, tuple(axis.box for axis in box.axes))
+        source = box.source
         if (source, kind) not in self.made:
             own = sum(each.address == source.address for each, _ in self.made)
             name = f"{source.address}.map{own or ''}"
@@ -156,11 +156,11 @@ class _Mapper:
         return self.made[source, kind]
 
 
-def _as_loaded(value: Value, load: tile.Load, block: TensorBlock, place: Builder) -> Value:
+def _as_loaded(value: Value, load: tile.Load, box: TensorBox, place: Builder) -> Value:
     """Return a box with the axes of the load it replaces."""
     wanted = load.out.type
     assert isinstance(wanted, TileType)
-    order = _order(block)
+    order = _order(box)
     if order != sorted(order):
         value = place(tile.Trans(value, tuple(map(order.index, sorted(order))))).out
     if shape_of(value.type) != wanted.shape:
@@ -168,18 +168,18 @@ def _as_loaded(value: Value, load: tile.Load, block: TensorBlock, place: Builder
     return value
 
 
-def _as_stored(value: Value, block: TensorBlock, place: Builder) -> Value:
+def _as_stored(value: Value, box: TensorBox, place: Builder) -> Value:
     """Return a stored tile with the axes of its box."""
-    order = _order(block)
+    order = _order(box)
     dense = tuple(extent for extent in shape_of(value.type) if extent > 1)
     if shape_of(value.type) != dense:
         value = place(tile.Reshape(value, dense)).out
     if order != sorted(order):
         value = place(tile.Trans(value, tuple(map(sorted(order).index, order)))).out
-    shape = tuple(axis.box for axis in block.axes)
+    shape = tuple(axis.box for axis in box.axes)
     return value if shape_of(value.type) == shape else place(tile.Reshape(value, shape)).out
 
 
-def _order(block: TensorBlock) -> list[int]:
+def _order(box: TensorBox) -> list[int]:
     """Return the axes of the tile that a box has, outermost first."""
-    return [axis.tile_axis for axis in block.axes if axis.tile_axis is not None]
+    return [axis.tile_axis for axis in box.axes if axis.tile_axis is not None]

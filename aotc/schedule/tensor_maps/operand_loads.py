@@ -25,7 +25,7 @@ from aotc.schedule.analysis.global_order import (
 )
 from aotc.schedule.context import Schedule
 from aotc.schedule.layout.wgmma_layouts import wgmma_layouts
-from aotc.schedule.tensor_maps.pointer_block import TensorBlock, UnmappableError
+from aotc.schedule.tensor_maps.pointer_box import TensorBox, UnmappableError
 
 
 def operands_in_loops(kernel: Kernel) -> Iterator[tuple[tile.Load, tile.Dot]]:
@@ -50,7 +50,7 @@ def _renamed(value: Value) -> Value:
     return value
 
 
-def check_dot(load: tile.Load, dot: tile.Dot, block: TensorBlock, schedule: Schedule) -> None:
+def check_dot(load: tile.Load, dot: tile.Dot, box: TensorBox, schedule: Schedule) -> None:
     """Refuse an operand that tensor copies would bring in an order which its dot cannot read.
 
     wgmma takes operands of other than two bytes with K contiguous only; threads
@@ -61,19 +61,19 @@ def check_dot(load: tile.Load, dot: tile.Dot, block: TensorBlock, schedule: Sche
     if wgmma_layouts(dot, schedule.config.num_warps, schedule.target) is None:
         return
     for operand, k_axis in ((dot.a, 1), (dot.b, 0)):
-        axis = _axis_in(operand, load, block)
+        axis = _axis_in(operand, load, box)
         if axis is not None and axis != k_axis:
             raise UnmappableError("its product needs elements along K to be contiguous")
 
 
-def _axis_in(operand: Value, load: tile.Load, block: TensorBlock) -> int | None:
+def _axis_in(operand: Value, load: tile.Load, box: TensorBox) -> int | None:
     """Return the axis of an operand along which a load is contiguous; None if it is another's."""
     op = operand.op
     if op is load:
-        return block.axes[-1].tile_axis
+        return box.axes[-1].tile_axis
     if op is None or not op.has(Trait.VIEW):
         return None
-    axis, names = _axis_in(op.operands[0], load, block), axis_names(op)
+    axis, names = _axis_in(op.operands[0], load, box), axis_names(op)
     if axis is None or names is None:
         return None
     return -1 - names[axis_symbol(axis)]
@@ -109,12 +109,12 @@ def _is_promised(write: Op, load: Op) -> bool:
     different arguments.
     """
     around = [write, *write.ancestors()]
-    blocks = {op.block: op for op in around}
+    by_block = {op.block: op for op in around}
     for op in (load, *load.ancestors()):
         is_shared_loop = op.has(Trait.LOOP) and op in around
         if is_shared_loop and not (isinstance(op, scf.For) and op.num_stages):
             return False
-        beside = blocks.get(op.block)
-        if beside is not None and beside is not op and stands_before(beside, op):
+        sibling = by_block.get(op.block)
+        if sibling is not None and sibling is not op and stands_before(sibling, op):
             return False
     return True

@@ -19,16 +19,16 @@ from aotc.schedule.analysis.global_order import accessed, may_precede, synchroni
 from aotc.schedule.remarks import Reason
 
 
-def reorder_hazard(fetch: tma.Fetch, ops: Iterable[Op]) -> str:
+def reorder_hazard(load: tma.SyncLoad, ops: Iterable[Op]) -> str:
     """Return why a load may not be issued ahead of what `ops` do, or an empty string."""
-    if isinstance(fetch, tma.BulkFetch):
+    if isinstance(load, tma.SyncBulkLoad):
         return ""  # checked when the load became a bulk copy, see `bulk_loads`
     for op in ops:
-        if synchronizes(op) and may_precede(op, fetch):
+        if synchronizes(op) and may_precede(op, load):
             return Reason.FENCE_BEFORE(op=op.opcode)
         tensor = accessed(op, "write")
         if tensor is None or not isinstance(tensor.type, TensorMapType):
             continue
-        if may_alias(fetch.tensor, tensor):
+        if may_alias(load.tensor, tensor):
             return Reason.KERNEL_WRITES(name=tensor.hint or "the tensor")
     return ""

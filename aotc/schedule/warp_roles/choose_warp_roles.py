@@ -32,19 +32,19 @@ def choose_warp_roles(kernel: Kernel, schedule: Schedule) -> None:
     """Choose the roles of warps; give every innermost loop with tensor loads its rings."""
     _choose_roles(kernel, schedule)
     if not kernel.producer_warps:
-        _fetch_alone(kernel)
+        _load_alone(kernel)
 
 
 def _choose_roles(kernel: Kernel, schedule: Schedule) -> None:
     loops = [op for op in kernel.walk() if op.has(Trait.LOOP)]
-    fetching = [loop for loop in loops if any(_fetches(loop))]
+    loading = [loop for loop in loops if any(_loads(loop))]
     for loop in loops:
-        if isinstance(loop, scf.For) and loop.warp_specialize and loop not in fetching:
+        if isinstance(loop, scf.For) and loop.warp_specialize and loop not in loading:
             schedule.remark(loop.loc, Remark.NO_PRODUCER_WARP(reason=Reason.NO_COPIES()))
-    if not fetching:
+    if not loading:
         _refuse_groups(kernel, schedule)
         return
-    loc = fetching[0].loc
+    loc = loading[0].loc
     obstacle = _obstacle(kernel, schedule)
     if obstacle:
         schedule.remark(loc, Remark.NO_PRODUCER_WARP(reason=obstacle))
@@ -52,17 +52,17 @@ def _choose_roles(kernel: Kernel, schedule: Schedule) -> None:
         return
     kernel.producer_warps = _producer_warps(kernel, schedule)
     kernel.num_consumer_groups = _num_consumer_groups(kernel, schedule)
-    for loop in fetching:
+    for loop in loading:
         if isinstance(loop, scf.For) and not any(op.has(Trait.LOOP) for op in loop.body.walk()):
             with at(loop.loc):
                 _make_rings(loop, loop.num_stages or schedule.config.num_stages)
     schedule.remark(loc, Remark.PRODUCER_WARP())
 
 
-def _fetch_alone(kernel: Kernel) -> None:
+def _load_alone(kernel: Kernel) -> None:
     """Let every CTA of a cluster load all it needs: only producers know when others have room."""
     for op in kernel.walk():
-        if isinstance(op, tma.TmaFetch):
+        if isinstance(op, tma.SyncTmaLoad):
             op.num_parts = 1
 
 
@@ -98,13 +98,13 @@ def _refuse_groups(kernel: Kernel, schedule: Schedule) -> None:
         schedule.remark(kernel.loc, text)
 
 
-def _fetches(loop: Op) -> Iterator[tma.Fetch]:
+def _loads(loop: Op) -> Iterator[tma.SyncLoad]:
     for block in loop.blocks:
-        yield from (op for op in block.walk() if isinstance(op, tma.Fetch))
+        yield from (op for op in block.walk() if isinstance(op, tma.SyncLoad))
 
 
 def _obstacle(kernel: Kernel, schedule: Schedule) -> str:
-    """Return why no other warp can fetch, or an empty string."""
+    """Return why no other warp can issue the loads, or an empty string."""
     if schedule.config.warp_specialize is False:
         return "warp_specialize is false"
     if not schedule.strategy.has_producer:
@@ -114,7 +114,7 @@ def _obstacle(kernel: Kernel, schedule: Schedule) -> str:
         return Reason.NO_ROOM_FOR_WARPS(warps=warps)
     ops = list(kernel.walk())
     for op in ops:
-        if isinstance(op, tma.Fetch):
+        if isinstance(op, tma.SyncLoad):
             disorder = reorder_hazard(op, ops)
             if disorder:
                 return disorder
@@ -126,19 +126,19 @@ def _obstacle(kernel: Kernel, schedule: Schedule) -> str:
 
 def _make_rings(loop: scf.For, num_stages: int) -> None:
     """Make every buffer of the loop's tensor loads a stage of a ring; an iteration advances it."""
-    fetches = [op for op in loop.body if isinstance(op, tma.Fetch)]
-    if num_stages == 1 or not fetches:
+    loads = [op for op in loop.body if isinstance(op, tma.SyncLoad)]
+    if num_stages == 1 or not loads:
         return
     outer = Builder.before_op(loop)
     start = outer(arith.Constant(0, I32)).out
-    slot = loop.body.add_arg(I32, "slot")
-    for fetch in fetches:
-        alloc = fetch.buffer.op
+    stage = loop.body.add_arg(I32, "stage")
+    for load in loads:
+        alloc = load.buffer.op
         assert isinstance(alloc, gpu.SharedAlloc)
         attributes = {**alloc.attributes, "num_stages": num_stages}
         ring = outer(build(gpu.SharedAlloc, (), attributes, (), alloc.loc)).out
-        alloc.replace_with([Builder.before_op(alloc)(gpu.SharedStage(ring, slot)).out])
+        alloc.replace_with([Builder.before_op(alloc)(gpu.SharedStage(ring, stage)).out])
     end = loop.body.terminator
-    following = Builder.before_op(end)(gpu.NextStage(slot, num_stages)).out
+    following = Builder.before_op(end)(gpu.NextStage(stage, num_stages)).out
     end.set_slots([*end.slots, following])
     append_carried(loop, [start])

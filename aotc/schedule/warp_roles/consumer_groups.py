@@ -63,16 +63,16 @@ def groups_obstacle(kernel: Kernel, schedule: Schedule, num_warps: int) -> str:
 
 def loop_of_tiles(block: Block) -> scf.For | None:
     """Return the loop that contains all tensor loads of a kernel and further loops, or None."""
-    holders = [op for op in block if _fetches(op)]
+    holders = [op for op in block if _has_loads(op)]
     if len(holders) != 1 or not isinstance(holders[0], scf.For):
         return None
     nested = any(op.has(Trait.LOOP) for op in holders[0].body.walk())
     return holders[0] if nested else None
 
 
-def _fetches(op: Op) -> bool:
-    return isinstance(op, tma.Fetch) or any(
-        isinstance(inner, tma.Fetch) for block in op.blocks for inner in block.walk()
+def _has_loads(op: Op) -> bool:
+    return isinstance(op, tma.SyncLoad) or any(
+        isinstance(inner, tma.SyncLoad) for block in op.blocks for inner in block.walk()
     )
 
 

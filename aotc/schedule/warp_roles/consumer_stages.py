@@ -106,7 +106,7 @@ class ConsumerStages(CarriedState):
             return
 
         def skip(
-            load: tma.Fetch, place: Builder, mapping: dict[Value, Value], state: State
+            load: tma.SyncLoad, place: Builder, mapping: dict[Value, Value], state: State
         ) -> State:
             del mapping
             return last[load].advanced(state, place) if load in last else state

@@ -27,7 +27,7 @@ class LoadGroup:
     """Tensor loads that share the stages of `ring`; `index` is the group's number."""
 
     index: int
-    loads: list[tma.Fetch]
+    loads: list[tma.SyncLoad]
     ring: MbarrierRing
 
     @property
@@ -60,9 +60,9 @@ def initial_state(groups: Sequence[LoadGroup]) -> State:
     return [group.ring.start for group in groups for _ in group.indices]
 
 
-def adjacent_loads(block: Block) -> Iterator[list[tma.Fetch]]:
+def adjacent_loads(block: Block) -> Iterator[list[tma.SyncLoad]]:
     """Yield the loads of each group in a block and all nested in it."""
-    run: list[tma.Fetch] = []
+    run: list[tma.SyncLoad] = []
     for op in block:
         nested = [each for inner in op.blocks for each in adjacent_loads(inner)]
         parts = nested or isinstance(op, grid.GridWait)
@@ -71,13 +71,13 @@ def adjacent_loads(block: Block) -> Iterator[list[tma.Fetch]]:
                 yield run
             run = []
         yield from nested
-        if isinstance(op, tma.Fetch):
+        if isinstance(op, tma.SyncLoad):
             run.append(op)
     if run:
         yield run
 
 
-def _reads(op: Op, load: tma.Fetch) -> bool:
+def _reads(op: Op, load: tma.SyncLoad) -> bool:
     return any(reader is op or is_inside(reader, op) for reader in readers_of(load.buffer))
 
 
@@ -86,11 +86,11 @@ def readers_of(buffer: Value) -> Iterator[Op]:
     for user in buffer.users:
         if isinstance(user, gpu.SharedTrans):
             yield from readers_of(user.out)
-        elif not isinstance(user, tma.Fetch | tma.TmaLoad):
+        elif not isinstance(user, tma.SyncLoad | tma.TmaLoad):
             yield user
 
 
-def buffers_of(load: tma.Fetch) -> gpu.SharedAlloc:
+def buffers_of(load: tma.SyncLoad) -> gpu.SharedAlloc:
     """Return the allocation of a load's buffer, with all its stages."""
     op = load.buffer.op
     if isinstance(op, gpu.SharedStage):
@@ -100,7 +100,7 @@ def buffers_of(load: tma.Fetch) -> gpu.SharedAlloc:
 
 
 def make_group(
-    number: int, loads: list[tma.Fetch], place: Builder, num_warps: int, num_owners: int = 1
+    number: int, loads: list[tma.SyncLoad], place: Builder, num_warps: int, num_owners: int = 1
 ) -> LoadGroup:
     """Return a group with its mbarriers; its buffers move to where both roles see them.
 

@@ -150,7 +150,7 @@ class _Producer:
         return [*own, *others, *(own[:1] if self.loop is not None else ())]
 
     def issue(
-        self, load: tma.Fetch, place: Builder, mapping: dict[Value, Value], state: State
+        self, load: tma.SyncLoad, place: Builder, mapping: dict[Value, Value], state: State
     ) -> State:
         """Wait for a free stage and issue a group's loads to it, if `load` is its last."""
         group = self.group_of[load]

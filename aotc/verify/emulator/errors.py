@@ -29,7 +29,7 @@ class Unsupported(Exception):  # noqa: N818 - what the rule says, not what went 
 
 
 class Fault(Exception):  # noqa: N818 - hardware's word
-    """Report what a program may not do, with the PTX line, the source line, block and thread."""
+    """Report what a program may not do, with the PTX line, the source line, CTA and thread."""
 
     def __init__(
         self,

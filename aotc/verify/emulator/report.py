@@ -32,7 +32,7 @@ def render_fault(fault: Fault, *, sources: Sequence[Path] = (), reproduction: st
         place, words = place.inlined_at, "called from"
     if fault.block:
         block = ", ".join(map(str, fault.block))
-        lines.append(f"  in block ({block}){_thread(fault.thread)}")
+        lines.append(f"  in CTA ({block}){_thread(fault.thread)}")
     lines += [f"  {note}" for note in fault.notes]
     if reproduction:
         lines.append(f"  to see it again: {reproduction}")

@@ -1,6 +1,6 @@
 """Run a kernel's PTX over NumPy arrays: the emulator's public face.
 
-Blocks run in batches, each as many as keep the lanes busy and fit the memory that may be used.
+CTAs run in batches, each as many as keep the lanes busy and fit the memory that may be used.
 
 Invariant: the arrays handed over are changed as the kernel changes them, and in no other way.
 """
@@ -54,7 +54,7 @@ Dimensions: TypeAlias = "int | Sequence[int]"
 class Statistics:
     """Say what ran: instructions counted a lane and a warp, and `steps`, counted a group.
 
-    `conflicts` counts the bank conflicts of one block by line of the text, if they were asked for.
+    `conflicts` counts the bank conflicts of one CTA by line of the text, if they were asked for.
     `printed` is what `vprintf` was called for, in the order of the calls.
     """
 
@@ -85,7 +85,7 @@ def emulate(
     count_conflicts: bool = False,
     clusters: Sequence[int] = (),
 ) -> Statistics:
-    """Run a kernel on a grid of blocks, or only the `clusters` of these numbers.
+    """Run a kernel on a grid of CTAs, or only the `clusters` of these numbers.
 
     `ptx` is the text or what `parse_module` made of it. `args` are those of the kernel in order:
     an array for a pointer (changed in place), a number, or the bytes of the parameter; or all
@@ -293,7 +293,7 @@ class _Runner:
         )
         cluster_bytes = block_bytes * launch.cluster_size
         if cluster_bytes > max_memory_bytes:
-            what = "a block" if launch.cluster_size == 1 else "a cluster"
+            what = "a CTA" if launch.cluster_size == 1 else "a cluster"
             raise EmulationError(
                 f"{what} needs {cluster_bytes:,} bytes to emulate, of at most "
                 f"{max_memory_bytes:,}: raise max_memory_bytes"
@@ -326,12 +326,12 @@ def _block(kernel: Kernel, block: Dimensions | None) -> Extents:
     if block is None:
         if not required[0]:
             raise EmulationError(
-                f"{kernel.name} does not say how many threads a block has: give `block`"
+                f"{kernel.name} does not say how many threads a CTA has: give `block`"
             )
         return required
     given = _extents("the block", block)
     if required[0] and given != required:
-        raise EmulationError(f"{kernel.name} requires blocks of {required} threads, got {given}")
+        raise EmulationError(f"{kernel.name} requires CTAs of {required} threads, got {given}")
     return given
 
 
@@ -341,20 +341,20 @@ def _cluster(kernel: Kernel, cluster: Dimensions | None) -> Extents:
         return required if required[0] else (1, 1, 1)
     given = _extents("the cluster", cluster)
     if required[0] and given != required:
-        raise EmulationError(f"{kernel.name} requires clusters of {required} blocks, got {given}")
+        raise EmulationError(f"{kernel.name} requires clusters of {required} CTAs, got {given}")
     return given
 
 
 def _check(launch: Launch) -> None:
     if not 0 < launch.threads <= _MAX_BLOCK_THREADS:
-        raise EmulationError(f"a block has 1 to {_MAX_BLOCK_THREADS} threads, got {launch.threads}")
+        raise EmulationError(f"a CTA has 1 to {_MAX_BLOCK_THREADS} threads, got {launch.threads}")
     if any(extent > limit for extent, limit in zip(launch.grid, _MAX_GRID, strict=True)):
-        raise EmulationError(f"the grid may have up to {_MAX_GRID} blocks, got {launch.grid}")
+        raise EmulationError(f"the grid may have up to {_MAX_GRID} CTAs, got {launch.grid}")
     if not launch.cluster_size or any(
         extent % blocks for extent, blocks in zip(launch.grid, launch.cluster, strict=True)
     ):
         raise EmulationError(
-            f"a grid of {launch.grid} blocks is no multiple of clusters of {launch.cluster}"
+            f"a grid of {launch.grid} CTAs is no multiple of clusters of {launch.cluster}"
         )
 
 

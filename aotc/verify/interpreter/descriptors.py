@@ -179,7 +179,7 @@ def _stride(program: Program, op: descriptor.DescriptorStride, tensor: Array) ->
 
 
 def _block(
-    op: tma.TmaFetch | tma.TmaLoad | tma.TmaStore | tma.TmaReduce | tma.StagedTmaStore,
+    op: tma.SyncTmaLoad | tma.TmaLoad | tma.TmaStore | tma.TmaReduce | tma.StagedTmaStore,
 ) -> tuple[int, ...]:
     """Return the shape of what is copied, of which the buffer's lacks first axes of 1."""
     shape = shape_of(op.buffer.type)
@@ -188,7 +188,7 @@ def _block(
 
 def _fetched(
     program: Program,
-    op: tma.TmaFetch | tma.TmaLoad,
+    op: tma.SyncTmaLoad | tma.TmaLoad,
     tensor: Array,
     buffer: Array,
     coords: Sequence[Array],
@@ -203,7 +203,7 @@ def _fetched(
 
 
 def _fetch(
-    program: Program, op: tma.TmaFetch, tensor: Array, buffer: Array, *coords: Array
+    program: Program, op: tma.SyncTmaLoad, tensor: Array, buffer: Array, *coords: Array
 ) -> None:
     program.shared.land(_fetched(program, op, tensor, buffer, coords))
 
@@ -217,7 +217,7 @@ def _start_load(
 
 def _run(
     program: Program,
-    op: tma.BulkFetch | tma.BulkLoad | tma.BulkStore | tma.StagedBulkStore,
+    op: tma.SyncBulkLoad | tma.BulkLoad | tma.BulkStore | tma.StagedBulkStore,
     pointer: Array,
     buffer: Array,
     size: Array,
@@ -235,7 +235,11 @@ def _run(
 
 
 def _copied(
-    program: Program, op: tma.BulkFetch | tma.BulkLoad, pointer: Array, buffer: Array, size: Array
+    program: Program,
+    op: tma.SyncBulkLoad | tma.BulkLoad,
+    pointer: Array,
+    buffer: Array,
+    size: Array,
 ) -> Transfer:
     """Start to copy bytes to the start of a buffer."""
     places, address, element = _run(program, op, pointer, buffer, size)
@@ -243,8 +247,8 @@ def _copied(
     return program.shared.start_fill(buffer[places], value, in_order=not program.is_producer)
 
 
-def _bulk_fetch(
-    program: Program, op: tma.BulkFetch, pointer: Array, buffer: Array, size: Array
+def _sync_bulk_load(
+    program: Program, op: tma.SyncBulkLoad, pointer: Array, buffer: Array, size: Array
 ) -> None:
     program.shared.land(_copied(program, op, pointer, buffer, size))
 
@@ -333,9 +337,9 @@ TENSOR_RULES: dict[type[Op], Rule] = {
     descriptor.DescriptorExtent: _extent,
     descriptor.DescriptorStride: _stride,
     tma.TensorMapAt: _described,
-    tma.TmaFetch: _fetch,
+    tma.SyncTmaLoad: _fetch,
     tma.TmaLoad: _start_load,
-    tma.BulkFetch: _bulk_fetch,
+    tma.SyncBulkLoad: _sync_bulk_load,
     tma.BulkLoad: _bulk_load,
     tma.TmaStore: _start_store,
     tma.TmaReduce: _start_reduce,

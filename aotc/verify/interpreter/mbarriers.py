@@ -70,15 +70,15 @@ def _arrive(program: Program, op: Op, state: Mbarrier, number: int) -> None:
 def _init(program: Program, op: tma.MbarrierInit, barrier: Array) -> None:
     kind = op.barrier.type
     assert isinstance(kind, SharedType)
-    for slot in range(kind.num_stages):
-        program.mbarriers[scalar(barrier) + slot * kind.stage_bytes] = Mbarrier(op.count)
+    for stage in range(kind.num_stages):
+        program.mbarriers[scalar(barrier) + stage * kind.stage_bytes] = Mbarrier(op.count)
 
 
 def _arrive_each(
     program: Program, op: tma.MbarrierArrive, barrier: Array, enabled: Array | None
 ) -> None:
     if enabled is None or scalar(enabled):
-        # Each block of a cluster runs by itself here, so it arrives for the others, too.
+        # Each CTA of a cluster runs by itself here, so it arrives for the others, too.
         _arrive(program, op, find(program, op, barrier), op.count * op.num_ctas)
 
 

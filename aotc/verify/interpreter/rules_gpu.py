@@ -82,7 +82,7 @@ def _shared_slot(program: Program, op: gpu.SharedStage, buffer: Array, index: Ar
     kind = op.buffer.type
     assert isinstance(kind, SharedType)
     if not 0 <= scalar(index) < kind.num_stages:
-        raise program.error(op, f"is of slot {scalar(index)} of {kind.num_stages}")
+        raise program.error(op, f"is of stage {scalar(index)} of {kind.num_stages}")
     return buffer + (scalar(index) + op.ahead) % kind.num_stages * kind.stage_bytes
 
 

@@ -126,7 +126,7 @@ class Interpreter:
         }
 
     def run(self, grid: Sequence[int], chosen: Collection[int] = ()) -> None:
-        """Run every program of `grid`, 1 to 3 extents, in order, or blocks that loop over them.
+        """Run every program of `grid`, 1 to 3 extents, in order, or persistent CTAs that do.
 
         With `chosen` only the programs of these numbers run, axis 0 counted fastest.
 

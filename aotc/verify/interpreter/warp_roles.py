@@ -2,7 +2,7 @@
 
 A group of consumers runs until it waits for what has not been brought, then the next one, then the
 producer until it waits for room, and so on: each is as far behind the others as it can be, which
-shows a slot that is read late or written early. All are generators, which yield where they have to
+shows a stage that is read late or written early. All are generators, which yield where they have to
 wait; loops and branches are stepped through here, any other op has the rule that it has everywhere.
 
 Invariant: what they do depends on the program alone, never on the threads of this process.

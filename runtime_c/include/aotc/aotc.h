@@ -313,7 +313,7 @@ typedef struct aotc_variant_info {
     const char *symbol;
     const char *remarks;
     const char *condition;   /* what must hold besides the guards; NULL if nothing */
-    uint32_t loops_programs; /* a launch has as many blocks as run at a time, not one a program */
+    uint32_t loops_programs; /* it is persistent: a launch has the CTAs that are resident */
     uint32_t reserved;
 } aotc_variant_info;
 
@@ -477,8 +477,8 @@ typedef struct aotc_launch_desc {
 typedef struct aotc_selection {
     uint32_t struct_size;
     uint32_t variant; /* index, for aotc_kernel_get_variant */
-    uint32_t grid[3]; /* gridDim: programs times cluster, or fewer if blocks loop over programs;
-                         zero if nothing would be launched */
+    uint32_t grid[3]; /* gridDim: program instances times cluster, or fewer for a persistent
+                         kernel; zero if nothing would be launched */
     uint32_t block[3];
     uint32_t cluster[3];
     uint32_t dynamic_shared_bytes;
@@ -489,7 +489,7 @@ typedef struct aotc_selection {
 } aotc_selection;
 
 /* Choose the variant for these arguments, in the context of `desc->stream` (the current one for
- * NULL). `desc->scratch` is not looked at. Errors as aotc_launch. */
+ * NULL). `desc->scratch` is ignored. Errors as aotc_launch. */
 AOTC_API aotc_status aotc_select(const aotc_kernel *kernel, const aotc_launch_desc *desc,
                                  aotc_selection *selection, aotc_error *error);
 
@@ -510,13 +510,13 @@ typedef struct aotc_tensor_map {
     uint64_t words[16];
 } aotc_tensor_map;
 
-/* Encode the map of a tensor for kernels that take maps from memory, such as an array of them
- * (tl.reinterpret_tensor_descriptor in the source). `block` has the extents of the blocks that the
- * source names, one for each axis of the tensor, outermost first; what lies outside of the tensor
- * reads as zero. The caller copies the map to the device, before the launch in its stream. It holds
- * the tensor's address, and is the same for all kernels with such blocks and for all GPUs.
+/* Encode the tensor map of a tensor for kernels that take maps from memory, such as an array of
+ * them (tl.reinterpret_tensor_descriptor in the source). `block` is the source's block_shape, the
+ * extents of a tile, one for each axis of the tensor, outermost first; what lies outside of the
+ * tensor reads as zero. The caller copies the map to the device, before the launch in its stream.
+ * It holds the tensor's address, and is the same for all kernels with such tiles and for all GPUs.
  *   STATE      the archive is loaded nowhere yet
- *   ARG        the tensor or the block is one that no map describes; names the dimension
+ *   ARG        the tensor or the tile is one that no map describes; names the dimension
  *   CUDA, UNSUPPORTED */
 AOTC_API aotc_status aotc_tensor_map_encode(const aotc_archive *archive, const aotc_tensor *tensor,
                                             aotc_dtype dtype, const uint32_t *block,

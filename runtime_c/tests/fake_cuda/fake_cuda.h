@@ -6,10 +6,13 @@
  * the call returned.
  *
  * Without a control call it is one device of capability 9.0 and CUDA 13.0, or what the environment
- * says: FAKE_CUDA_DEVICES         "9.0:232448,8.0:166912"   capability and shared bytes of one
- * block FAKE_CUDA_DRIVER_VERSION  "12000" FAKE_CUDA_FAIL            "cuLaunchKernelEx:0:700,…"
- * symbol, which call from now on (0: next), CUresult FAKE_CUDA_RECORD          "0"   as
- * fake_cuda_set_recording(0), for benchmarks
+ * says:
+ *   FAKE_CUDA_DEVICES         "9.0:232448,8.0:166912"     capability, and shared bytes of one CTA
+ *   FAKE_CUDA_DRIVER_VERSION  "12000"
+ *   FAKE_CUDA_FAIL            "cuLaunchKernelEx:0:700,…"  symbol, which call from now on (0: next),
+ *                                                         CUresult
+ *   FAKE_CUDA_RECORD          "0"                         as fake_cuda_set_recording(0), for
+ *                                                         benchmarks
  */
 #ifndef FAKE_CUDA_H
 #define FAKE_CUDA_H
@@ -23,7 +26,7 @@ extern "C" {
 struct CUctx_st;
 struct CUstream_st;
 
-/* Every device has as many multiprocessors, and each holds so many blocks without shared memory. */
+/* Every device has as many multiprocessors, and each holds so many CTAs without shared memory. */
 enum { FAKE_CUDA_MULTIPROCESSORS = 5, FAKE_CUDA_MAX_BLOCKS = 2 };
 
 struct fake_device {

@@ -7,7 +7,7 @@ from collections import Counter
 from pathlib import Path
 
 from aotc.package.manifest import parse
-from aotc.package.verify import Subject, subjects_of_manifest
+from aotc.package.verify_subjects import Subject, subjects_of_manifest
 from benchmarks.soak import variants
 from benchmarks.soak.devices import Emulator
 from benchmarks.soak.variants import Group, Settings, VariantCase

@@ -56,7 +56,7 @@ def test_a_block_is_made_of_boxes(values: dict[str, Value]) -> None:
     load = tma.TmaLoad(values["map"], values["buffer"], values["bar"], [values["i"]])
     kind = tma.check_tensor(load, load.tensor, load.buffer, load.coords)
     assert kind.box_bytes == 64
-    stacked = tma.TmaFetch(values["stack"], values["square"], [values["i"]] * 4)
+    stacked = tma.SyncTmaLoad(values["stack"], values["square"], [values["i"]] * 4)
     assert len(stacked.coords) == 4
     turned = gpu.SharedTrans(values["square"], (1, 0)).out.type
     assert isinstance(turned, SharedType)
@@ -64,8 +64,8 @@ def test_a_block_is_made_of_boxes(values: dict[str, Value]) -> None:
 
 
 def test_a_fetch_is_started_elsewhere(values: dict[str, Value]) -> None:
-    tensor = tma.TmaFetch(values["map"], values["buffer"], [values["i"]], "evict_last")
-    run = tma.BulkFetch(values["at"], values["buffer"], values["i"], "evict_first")
+    tensor = tma.SyncTmaLoad(values["map"], values["buffer"], [values["i"]], "evict_last")
+    run = tma.SyncBulkLoad(values["at"], values["buffer"], values["i"], "evict_first")
     for fetch, kind in ((tensor, tma.TmaLoad), (run, tma.BulkLoad)):
         load = fetch.as_async_load(fetch.inputs, values["buffer"], values["bar"], arrive=False)
         assert isinstance(load, kind)
@@ -90,19 +90,22 @@ def test_a_staged_store_is_issued_elsewhere(values: dict[str, Value]) -> None:
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda v: tma.TmaFetch(v["i"], v["buffer"], [v["i"]]), "expected a tensor map, got i32"),
-        (lambda v: tma.TmaFetch(v["map"], v["i"], [v["i"]]), "a shared buffer of one stage"),
-        (lambda v: tma.TmaFetch(v["map"], v["ring"], [v["i"]]), "a shared buffer of one stage"),
-        (lambda v: tma.TmaFetch(v["wide"], v["buffer"], [v["i"]]), "not made of boxes"),
-        (lambda v: tma.TmaFetch(v["doubles"], v["buffer"], [v["i"]]), "not made of boxes"),
+        (
+            lambda v: tma.SyncTmaLoad(v["i"], v["buffer"], [v["i"]]),
+            "expected a tensor map, got i32",
+        ),
+        (lambda v: tma.SyncTmaLoad(v["map"], v["i"], [v["i"]]), "a shared buffer of one stage"),
+        (lambda v: tma.SyncTmaLoad(v["map"], v["ring"], [v["i"]]), "a shared buffer of one stage"),
+        (lambda v: tma.SyncTmaLoad(v["wide"], v["buffer"], [v["i"]]), "not made of boxes"),
+        (lambda v: tma.SyncTmaLoad(v["doubles"], v["buffer"], [v["i"]]), "not made of boxes"),
         (
             lambda v: tma.TmaStore(v["map"], v["buffer"], [v["i"]], issuers=(0, 1)),
             "2 issuers of 4 boxes",
         ),
-        (lambda v: tma.TmaFetch(v["flat"], v["buffer"], [v["i"]] * 2), "not made of boxes"),
-        (lambda v: tma.TmaFetch(v["stacks"], v["square"], [v["i"]] * 3), "not made of boxes"),
-        (lambda v: tma.TmaFetch(v["map"], v["square"], [v["i"]]), "not made of boxes"),
-        (lambda v: tma.TmaFetch(v["stack"], v["square"], [v["i"]] * 2), r"at \(i32, i32\)"),
+        (lambda v: tma.SyncTmaLoad(v["flat"], v["buffer"], [v["i"]] * 2), "not made of boxes"),
+        (lambda v: tma.SyncTmaLoad(v["stacks"], v["square"], [v["i"]] * 3), "not made of boxes"),
+        (lambda v: tma.SyncTmaLoad(v["map"], v["square"], [v["i"]]), "not made of boxes"),
+        (lambda v: tma.SyncTmaLoad(v["stack"], v["square"], [v["i"]] * 2), r"at \(i32, i32\)"),
         (lambda v: tma.TmaStore(v["map"], v["buffer"], []), r"at \(\)"),
         (lambda v: tma.TmaStore(v["map"], v["buffer"], [v["long"]]), r"at \(i64\)"),
         (
@@ -114,15 +117,15 @@ def test_a_staged_store_is_issued_elsewhere(values: dict[str, Value]) -> None:
             "expected a mbarrier",
         ),
         (
-            lambda v: tma.BulkFetch(v["i"], v["buffer"], v["i"]),
+            lambda v: tma.SyncBulkLoad(v["i"], v["buffer"], v["i"]),
             "copies between i32 and shared<64xfp32",
         ),
         (
-            lambda v: tma.BulkFetch(v["at"], v["bar"], v["i"]),
+            lambda v: tma.SyncBulkLoad(v["at"], v["bar"], v["i"]),
             r"copies between \*fp32 and shared<1xu64",
         ),
-        (lambda v: tma.BulkFetch(v["at"], v["ring"], v["i"]), "a shared buffer of one stage"),
-        (lambda v: tma.BulkFetch(v["at"], v["buffer"], v["long"]), "the size is i64, not i32"),
+        (lambda v: tma.SyncBulkLoad(v["at"], v["ring"], v["i"]), "a shared buffer of one stage"),
+        (lambda v: tma.SyncBulkLoad(v["at"], v["buffer"], v["long"]), "the size is i64, not i32"),
         (
             lambda v: tma.BulkLoad(v["at"], v["buffer"], v["buffer"], v["i"]),
             "expected a mbarrier",

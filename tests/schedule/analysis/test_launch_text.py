@@ -70,7 +70,7 @@ def test_no_block_of_a_loop_reaches_the_end(upper: str, step: int, factor: int, 
     kernel, analysis = made(step=step, upper=upper)
     (loop,) = (op for op in kernel.walk() if isinstance(op, scf.For))
     start = analysis[loop.induction].offset * Polynomial.constant(factor)
-    end = LaunchText(kernel, analysis).end_of_blocks(start, box)
+    end = LaunchText(kernel, analysis).end_of_boxes(start, box)
     assert end is not None
     for n in (-70, -63, -1, 0, 1, 63, 64, 65, 200):
         last = {"%n": n, "%up": n + 63, "%blocks": int((n + 63) / 64)}[upper]
@@ -85,7 +85,7 @@ def test_no_block_of_a_loop_reaches_the_end(upper: str, step: int, factor: int, 
 def test_blocks_that_begin_at_one_place_end_behind_it() -> None:
     kernel, analysis = made()
     start = analysis.symbol(kernel.body.args[1]) + Polynomial.constant(2)
-    end = LaunchText(kernel, analysis).end_of_blocks(start, 16)
+    end = LaunchText(kernel, analysis).end_of_boxes(start, 16)
     assert end == ("m + 18", ())
 
 
@@ -94,5 +94,5 @@ def test_of_other_loops_nothing_is_known(lower: int, upper: str) -> None:
     kernel, analysis = made(lower=lower, upper=upper)
     (loop,) = (op for op in kernel.walk() if isinstance(op, scf.For))
     start = analysis[loop.induction].offset
-    end = LaunchText(kernel, analysis).end_of_blocks(start, 16)
+    end = LaunchText(kernel, analysis).end_of_boxes(start, 16)
     assert (end is None) == (lower == 1)

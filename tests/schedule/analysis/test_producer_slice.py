@@ -34,7 +34,7 @@ def test_what_else_the_kernel_computes_is_left_out() -> None:
         f"{fetch('a', '%at')}{read('a')}{USE.format('a')}  gpu.store(%p, %a_sum)\n"
     )
     assert _opcodes(fetching(loop(body))) == [
-        *("arith.constant", "arith.constant", "scf.for", "arith.mul", "gpu.tma_fetch"),
+        *("arith.constant", "arith.constant", "scf.for", "arith.mul", "gpu.sync_tma_load"),
     ]
 
 
@@ -48,7 +48,7 @@ def test_bounds_conditions_and_carried_values_belong_to_it() -> None:
     )
     assert _opcodes(fetching(body)) == [
         *("arith.constant", "arith.constant", "gpu.load", "scf.for", "arith.compare", "scf.if"),
-        *("gpu.tma_fetch", "arith.add"),
+        *("gpu.sync_tma_load", "arith.add"),
     ]
 
 
@@ -62,7 +62,7 @@ def test_a_condition_of_a_loop_belongs_to_it() -> None:
     )
     assert _opcodes(fetching(body)) == [
         *("arith.constant", "arith.constant", "scf.while", "arith.compare"),
-        *("gpu.tma_fetch", "arith.add"),
+        *("gpu.sync_tma_load", "arith.add"),
     ]
 
 
@@ -96,7 +96,7 @@ def _sum_of_coordinates(body: str, n: int, *, is_set: bool) -> int:
     kernel = fetching(body)
 
     def add(
-        fetched: tma.TmaFetch, place: Builder, mapping: dict[Value, Value], state: list[Value]
+        fetched: tma.SyncTmaLoad, place: Builder, mapping: dict[Value, Value], state: list[Value]
     ) -> list[Value]:
         assert mapping.get(fetched.coords[0], fetched.coords[0]).type == I32
         (coord,) = (mapping.get(each, each) for each in fetched.coords)

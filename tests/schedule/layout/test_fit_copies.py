@@ -115,7 +115,7 @@ TEXT = """\
 kernel @k(%x: map<64x64xbf16, 128>, %y: map<64x64xbf16, 128>) {num_warps = 4} {
   %zero = arith.constant {value = 0, type = i32} : i32
   %from = gpu.shared_alloc {element = bf16, shape = [64, 64], layout = #0, alignment_bytes = 1024} : shared<64x64xbf16, #0>
-  gpu.tma_fetch(%x, %from, %zero, %zero)
+  gpu.sync_tma_load(%x, %from, %zero, %zero)
   %v = gpu.shared_load(%from) {layout = #1, vector = 8} : tile<64x64xbf16, #1>
   %to = gpu.shared_alloc {element = bf16, shape = [64, 64], layout = #0, alignment_bytes = 1024} : shared<64x64xbf16, #0>
   %c = gpu.convert(%v) {layout = #2} : tile<64x64xbf16, #2>

@@ -98,7 +98,7 @@ FETCHED = """\
 #3 = #ll<register=[[32,0],[64,0]] lane=[[1,0],[2,0],[4,0],[8,0],[16,0]] : [128,1]>
 kernel @k(%x: map<128xfp32, 0>, %i: i32, %f: fp32, %p: tile<128x1x*fp32, #3>) {num_warps = 1} {
   %b = gpu.shared_alloc {element = fp32, shape = [128], layout = #0, alignment_bytes = 128} : shared<128xfp32, #0>
-  gpu.tma_fetch(%x, %b, %i)
+  gpu.sync_tma_load(%x, %b, %i)
   %v = gpu.shared_load(%b) {layout = #1, vector = 4} : tile<128xfp32, #1>
   %s = tile.splat(%f) {shape = [128], layout = #1} : tile<128xfp32, #1>
   %m = arith.mul(%v, %s) : tile<128xfp32, #1>

@@ -132,7 +132,7 @@ CONVERSION = """\
 #2 = #ll<register=[[32],[64]] lane=[[1],[2],[4],[8],[16]] : [128]>
 kernel @k(%x: map<128xfp32, 0>, %i: i32, %p: tile<128x*fp32, #2>) {num_warps = 1} {
   %b = gpu.shared_alloc {element = fp32, shape = [128], layout = #0, alignment_bytes = 128} : shared<128xfp32, #0>
-  gpu.tma_fetch(%x, %b, %i)
+  gpu.sync_tma_load(%x, %b, %i)
   %v = gpu.shared_load(%b) {layout = #1, vector = 4} : tile<128xfp32, #1>
   EXTRA
   %w = gpu.convert(%v) {layout = #2} : tile<128xfp32, #2>

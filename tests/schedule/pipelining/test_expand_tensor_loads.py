@@ -46,10 +46,10 @@ def test_without_fetches_nothing_changes() -> None:
 
 def test_fetches_that_stand_together_are_awaited_together() -> None:
     text = _expanded(
-        f"  %b = {ALLOC}\n  gpu.tma_fetch(%x, %b, %n)\n  %v = gpu.shared_load(%b) {LOAD}\n"
+        f"  %b = {ALLOC}\n  gpu.sync_tma_load(%x, %b, %n)\n  %v = gpu.shared_load(%b) {LOAD}\n"
         f"  %two = arith.constant {{value = 2, type = i32}} : i32\n"
         f"  %m = arith.mul(%n, %two) : i32\n"
-        f"  %d = {ALLOC}\n  gpu.tma_fetch(%x, %d, %m)\n  %w = gpu.shared_load(%d) {LOAD}\n"
+        f"  %d = {ALLOC}\n  gpu.sync_tma_load(%x, %d, %m)\n  %w = gpu.shared_load(%d) {LOAD}\n"
     )
     order = _order(text)
     assert order == [
@@ -62,10 +62,10 @@ def test_fetches_that_stand_together_are_awaited_together() -> None:
 def test_a_fetch_that_needs_what_was_loaded_waits() -> None:
     combine = "(%a: fp32, %e: fp32) {\n    scf.yield(%a)\n  }"
     text = _expanded(
-        f"  %b = {ALLOC}\n  gpu.tma_fetch(%x, %b, %n)\n  %v = gpu.shared_load(%b) {LOAD}\n"
+        f"  %b = {ALLOC}\n  gpu.sync_tma_load(%x, %b, %n)\n  %v = gpu.shared_load(%b) {LOAD}\n"
         f"  %s = gpu.reduce(%v) {{axis = 0}} {combine} : fp32\n"
         f"  %i = arith.cast(%s) {{dtype = i32}} : i32\n"
-        f"  %d = {ALLOC}\n  gpu.tma_fetch(%x, %d, %i)\n  %w = gpu.shared_load(%d) {LOAD}\n"
+        f"  %d = {ALLOC}\n  gpu.sync_tma_load(%x, %d, %i)\n  %w = gpu.shared_load(%d) {LOAD}\n"
     )
     assert _order(text).count("mbarrier_wait") == 2
     assert text.count("arrive = false") == 0
@@ -73,15 +73,15 @@ def test_a_fetch_that_needs_what_was_loaded_waits() -> None:
 
 def test_a_write_between_fetches_keeps_them_apart() -> None:
     text = _expanded(
-        f"  %b = {ALLOC}\n  gpu.tma_fetch(%x, %b, %n)\n  gpu.barrier\n"
-        f"  %d = {ALLOC}\n  gpu.tma_fetch(%x, %d, %n)\n"
+        f"  %b = {ALLOC}\n  gpu.sync_tma_load(%x, %b, %n)\n  gpu.barrier\n"
+        f"  %d = {ALLOC}\n  gpu.sync_tma_load(%x, %d, %n)\n"
     )
     assert _order(text).count("mbarrier_wait") == 2
 
 
 def test_a_group_fits_half_of_shared_memory() -> None:
     pairs = "".join(
-        f"  %b{i} = {ALLOC}\n  gpu.tma_fetch(%x, %b{i}, %n)\n  %v{i} = gpu.shared_load(%b{i}) {LOAD}\n"
+        f"  %b{i} = {ALLOC}\n  gpu.sync_tma_load(%x, %b{i}, %n)\n  %v{i} = gpu.shared_load(%b{i}) {LOAD}\n"
         for i in range(110)
     )
     text = _expanded(pairs, "sm_120a")  # 99 KiB: 99 buffers of 512 bytes are a half
@@ -93,11 +93,11 @@ def test_the_parity_goes_through_loops_and_branches() -> None:
         "  %zero = arith.constant {value = 0, type = i32} : i32\n"
         "  %one = arith.constant {value = 1, type = i32} : i32\n"
         "  %last = scf.for(%zero, %n, %one, %n) (%i: i32, %v: i32) {\n"
-        f"    scf.if(%c) () {{\n      %b = {ALLOC}\n      gpu.tma_fetch(%x, %b, %i)\n"
+        f"    scf.if(%c) () {{\n      %b = {ALLOC}\n      gpu.sync_tma_load(%x, %b, %i)\n"
         "      scf.yield()\n    } () {\n      scf.yield()\n    }\n"
         "    scf.yield(%v)\n  } : i32\n"
         "  %end = scf.while(%last) (%j: i32) {\n    scf.condition(%c, %j)\n  } (%k: i32) {\n"
-        f"    %d = {ALLOC}\n    gpu.tma_fetch(%x, %d, %k)\n    scf.yield(%k)\n  }} : i32\n"
+        f"    %d = {ALLOC}\n    gpu.sync_tma_load(%x, %d, %k)\n    scf.yield(%k)\n  }} : i32\n"
     )
     assert "(%i: i32, %v: i32, %parity: i32)" in text
     assert text.count("scf.condition(%c, %j, %parity") == 1

@@ -141,7 +141,7 @@ REFUSED = {
     ),
     "a store": (put("a", "%i").replace("%y", "%x"), "x", "the kernel writes x, too"),
     "two writers": (
-        fetch("a", "%i") + read("a") + "  gpu.tma_fetch(%z, %a_buffer, %i)\n" + read("a", "d"),
+        fetch("a", "%i") + read("a") + "  gpu.sync_tma_load(%z, %a_buffer, %i)\n" + read("a", "d"),
         "x",
         "its buffer is used in other ways, too",
     ),
@@ -163,6 +163,6 @@ def test_what_keeps_a_fetch_in_its_iteration_is_named(obstacle: str) -> None:
 
 
 def test_a_buffer_of_a_block_around_is_not_the_loops_own() -> None:
-    body = f"  %a_buffer = {ALLOC}\n" + loop("  gpu.tma_fetch(%x, %a_buffer, %i)\n" + read("a"))
+    body = f"  %a_buffer = {ALLOC}\n" + loop("  gpu.sync_tma_load(%x, %a_buffer, %i)\n" + read("a"))
     remarks = _pipelined(fetching(body))
     assert any("its buffer is not the loop's own" in line for line in remarks)

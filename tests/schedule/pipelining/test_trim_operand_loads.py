@@ -80,7 +80,7 @@ def of_b(kernel: Kernel) -> tuple[tuple[int, ...], list[tuple[int, int]]]:
     assert isinstance(b.type, TensorMapType)
     found: list[tuple[int, int]] = []
     for op in kernel.walk():
-        if isinstance(op, tma.TmaFetch) and op.tensor is b:
+        if isinstance(op, tma.SyncTmaLoad) and op.tensor is b:
             assert isinstance(op.buffer.type, SharedType)
             found.append((op.num_rows, op.buffer.type.unused_bytes))
     return b.type.box, found
@@ -176,9 +176,9 @@ TEXT = """\
 // CHECK: kernel @k(%x: map<64x64xfp16, 128>, %y: map<48x64xfp16, 128>,
 // CHECK: %a = gpu.shared_alloc
 // CHECK-NOT: unused_bytes
-// CHECK: gpu.tma_fetch(%x, %a, %zero, %zero)
+// CHECK: gpu.sync_tma_load(%x, %a, %zero, %zero)
 // CHECK-NEXT: %b = gpu.shared_alloc {{{.*}}unused_bytes = 2048}
-// CHECK-NEXT: gpu.tma_fetch(%y, %b, %zero, %zero) {num_rows = 48}
+// CHECK-NEXT: gpu.sync_tma_load(%y, %b, %zero, %zero) {num_rows = 48}
 #0 = #ll<offset=[[0,1],[0,2],[0,4],[0,8],[0,16],[0,32],[1,8],[2,16],[4,32],[8,0],[16,0],[32,0]] : [64,64]>
 #1 = #ll<offset=[[1,0],[2,0],[4,0],[8,0],[16,0],[32,0],[8,1],[16,2],[32,4],[0,8],[0,16],[0,32]] : [64,64]>
 #2 = #ll<register=[[0,1],[8,0],[0,8],[0,16],[0,32]] lane=[[0,2],[0,4],[1,0],[2,0],[4,0]] warp=[[16,0],[32,0]] : [64,64]>
@@ -186,9 +186,9 @@ kernel @k(%x: map<64x64xfp16, 128>, %y: map<64x64xfp16, 128>, %to: tile<64x64x*f
   %zero = arith.constant {value = 0, type = i32} : i32
   %acc = arith.constant {value = 0.0, type = tile<64x64xfp32, #2>} : tile<64x64xfp32, #2>
   %a = gpu.shared_alloc {element = fp16, shape = [64, 64], layout = #0, alignment_bytes = 1024} : shared<64x64xfp16, #0>
-  gpu.tma_fetch(%x, %a, %zero, %zero)
+  gpu.sync_tma_load(%x, %a, %zero, %zero)
   %b = gpu.shared_alloc {element = fp16, shape = [64, 64], layout = #0, alignment_bytes = 1024} : shared<64x64xfp16, #0>
-  gpu.tma_fetch(%y, %b, %zero, %zero)
+  gpu.sync_tma_load(%y, %b, %zero, %zero)
   %t = gpu.shared_trans(%b) {order = [1, 0]} : shared<64x64xfp16, #1>
   %dot = gpu.wgmma(%a, %t, %acc, _) {num_columns = 48} : tile<64x64xfp32, #2>
   %sum = gpu.wgmma_wait(%dot) {num_columns = [48]} : tile<64x64xfp32, #2>

@@ -370,7 +370,7 @@ def test_a_new_op_with_an_effect_that_nothing_orders_is_refused(
 
 def test_every_op_class_is_ordered_or_known_to_need_nothing() -> None:
     """No sample of an op that may reach the pass is refused."""
-    loads = ("gpu.tma_fetch", "gpu.bulk_fetch")
+    loads = ("gpu.sync_tma_load", "gpu.sync_bulk_load")
     expanded = (*loads, "gpu.staged_tma_store", "gpu.staged_bulk_store")
     for opcode in SAMPLES:
         refused = [op for op in ops_of(sample_kernel(opcode), opcode) if _is_refused(op)]

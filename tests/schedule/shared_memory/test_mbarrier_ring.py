@@ -28,7 +28,7 @@ def _emitted(text: str, emit: Callable[[Kernel], None]) -> None:
     """Let `emit` emit the uses of a ring in the kernel of a body; check the CHECK lines."""
     kernel = parse_kernel(HEADER + without_checks(text) + "  scf.return\n}\n")
     emit(kernel)
-    for op in [op for op in kernel.walk() if isinstance(op, tma.TmaFetch)]:
+    for op in [op for op in kernel.walk() if isinstance(op, tma.SyncTmaLoad)]:
         op.erase()
     verify(kernel)
     check(text, print_kernel(kernel))
@@ -39,13 +39,11 @@ def _place(kernel: Kernel) -> Builder:
 
 
 def _loads(kernel: Kernel) -> list[Load]:
-    found = [op for op in kernel.walk() if isinstance(op, tma.TmaFetch)]
+    found = [op for op in kernel.walk() if isinstance(op, tma.SyncTmaLoad)]
     return [(op, op.buffer, op.inputs) for op in found]
 
 
-LOADS = (
-    f"  %a = {ALLOC}\n  gpu.tma_fetch(%x, %a, %n)\n  %b = {ALLOC}\n  gpu.tma_fetch(%z, %b, %n)\n"
-)
+LOADS = f"  %a = {ALLOC}\n  gpu.sync_tma_load(%x, %a, %n)\n  %b = {ALLOC}\n  gpu.sync_tma_load(%z, %b, %n)\n"
 
 
 def test_a_stage_is_filled_once_all_have_released_it() -> None:

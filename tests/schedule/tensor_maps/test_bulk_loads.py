@@ -56,7 +56,7 @@ def remarks(schedule: Schedule) -> list[str]:
 
 
 def num_fetches(kernel: Kernel) -> int:
-    return sum(isinstance(op, tma.BulkFetch) for op in kernel.walk())
+    return sum(isinstance(op, tma.SyncBulkLoad) for op in kernel.walk())
 
 
 def output(kernel: Kernel, case: Rows, n: int, *, check_races: bool = True) -> np.ndarray:
@@ -216,7 +216,7 @@ TEXT = """\
 // CHECK: [[ROWS:%.*]] = arith.cast([[SOME]]) {dtype = i32} : i32
 // CHECK: [[BYTES:%.*]] = arith.mul([[ROWS]], {{%.*}}) : i32
 // CHECK: [[BUFFER:%.*]] = gpu.shared_alloc {element = fp32, shape = [1024], layout = #1} :
-// CHECK: gpu.bulk_fetch([[AT]], [[BUFFER]], [[BYTES]]) {eviction = "evict_last"}
+// CHECK: gpu.sync_bulk_load([[AT]], [[BUFFER]], [[BYTES]]) {eviction = "evict_last"}
 // CHECK: %v = gpu.masked_shared_load([[BUFFER]], %inside, _) {layout = #0, vector = 4} :
 // CHECK-NOT: gpu.load
 #0 = #ll<register=[[1],[2]] lane=[[4],[8],[16],[32],[64]] warp=[[128],[256]] : [1024]>

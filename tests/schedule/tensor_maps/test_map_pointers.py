@@ -171,7 +171,7 @@ NOT_MAPPED = {
     ),
     "one condition for all": (
         Case(LOAD.replace("in_m[:, None]", "(part < extra) & in_m[:, None]")),
-        "a condition of its mask is about the same for a whole block",
+        "a condition of its mask is about the same for a whole box",
     ),
     "a triangle": (
         Case(LOAD.replace("in_m[:, None]", "(m[:, None] < k[None, :]) & in_m[:, None]")),

@@ -46,5 +46,5 @@ FIRST = {
 def test_what_orders_a_fetch(case: str) -> None:
     body, reason = FIRST[case]
     ops = list(fetching(body).walk())
-    found = next(op for op in ops if isinstance(op, tma.TmaFetch) and op.tensor.hint == "x")
+    found = next(op for op in ops if isinstance(op, tma.SyncTmaLoad) and op.tensor.hint == "x")
     assert reorder_hazard(found, ops) == reason

@@ -39,26 +39,26 @@ def test_one_warp_fetches_for_those_that_hold_no_sums(num_warps: int) -> None:
     assert "a producer warp issues the loads" in remarks[0]
 
 
-@pytest.mark.parametrize(("hints", "config", "slots"), [("", 3, 3), ("", 5, 5), ("2", 5, 2)])
-def test_an_innermost_loop_gets_a_slot_for_every_stage(hints: str, config: int, slots: int) -> None:
+@pytest.mark.parametrize(("hints", "config", "stages"), [("", 3, 3), ("", 5, 5), ("2", 5, 2)])
+def test_an_innermost_loop_gets_a_ring_of_stages(hints: str, config: int, stages: int) -> None:
     hints = f"{{num_stages = {hints}}} " if hints else ""
     text, _ = _ringed(fetching(loop(fetch("a", "%i") + read("a"), hints=hints)), num_stages=config)
-    assert f"num_stages = {slots}}} : shared<128xi32, #0, {slots}>" in text
+    assert f"num_stages = {stages}}} : shared<128xi32, #0, {stages}>" in text
     found = re.search(
-        r"scf\.for\(.*, %(\w+)\).*\(%i: i32, %slot: i32\) {(.*)\n  }", text, re.DOTALL
+        r"scf\.for\(.*, %(\w+)\).*\(%i: i32, %stage: i32\) {(.*)\n  }", text, re.DOTALL
     )
     assert found is not None
     start, body = found.groups()
     assert re.search(rf"%{start} = arith.constant {{value = 0", text)
-    assert re.search(r"gpu.shared_stage\(%\w+, %slot\)", body)
-    assert f"gpu.next_stage(%slot) {{num_stages = {slots}}}" in body
+    assert re.search(r"gpu.shared_stage\(%\w+, %stage\)", body)
+    assert f"gpu.next_stage(%stage) {{num_stages = {stages}}}" in body
 
 
 def test_one_stage_is_one_buffer() -> None:
     kernel = fetching(LOOP)
     text, _ = _ringed(kernel, num_stages=1)
     assert kernel.producer_warps
-    assert "slot" not in text
+    assert "%stage" not in text
 
 
 def test_fetches_around_an_innermost_loop_have_one_buffer() -> None:
@@ -97,7 +97,7 @@ OBSTACLES = {
     ),
     "written": (loop(fetch("a", "%i") + read("a") + STORE), "the kernel writes x, too"),
     "two places": (
-        fetch("a", "%n") + loop("  gpu.tma_fetch(%x, %a_buffer, %i)\n" + read("a")),
+        fetch("a", "%n") + loop("  gpu.sync_tma_load(%x, %a_buffer, %i)\n" + read("a")),
         "a buffer is loaded in several places",
     ),
     "a tile decides": (
@@ -144,7 +144,7 @@ def test_a_loop_that_asks_in_vain_is_told() -> None:
 def test_blocks_copy_for_each_other_only_if_producers_do(is_alone: bool) -> None:
     kernel = fetching(LOOP)
     for op in kernel.walk():
-        if isinstance(op, tma.TmaFetch):
+        if isinstance(op, tma.SyncTmaLoad):
             op.num_parts = 2
     text, _ = _ringed(kernel, warp_specialize=not is_alone)
     assert bool(kernel.producer_warps) == (not is_alone)
@@ -157,7 +157,7 @@ CHECKS = """\
 // CHECK-NEXT: [[RING:%.*]] = gpu.shared_alloc {{{.*}}num_stages = 3}
 // CHECK-NEXT: scf.for(%zero, %n, %one, [[FIRST]]) (%i: i32, [[INDEX:%[a-z]+]]: i32) {
 // CHECK: %a_buffer = gpu.shared_stage([[RING]], [[INDEX]]) :
-// CHECK-NEXT: gpu.tma_fetch(%x, %a_buffer, %a_at)
+// CHECK-NEXT: gpu.sync_tma_load(%x, %a_buffer, %a_at)
 // CHECK-NEXT: %a = gpu.shared_load(%a_buffer)
 // CHECK: [[NEXT:%.*]] = gpu.next_stage([[INDEX]]) {num_stages = 3}
 // CHECK-NEXT: scf.yield([[NEXT]])

@@ -6,10 +6,9 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
-import numpy as np
 import pytest
 
-from aotc.compiler import CompileRequest, stage_text
+from aotc.compiler import CompileRequest
 from aotc.config import Config
 from aotc.ir.core import Block, Kernel
 from aotc.ir.dialects import gpu, roles, tma, wgmma
@@ -20,11 +19,19 @@ from aotc.schedule.shared_memory.allocate_shared import allocate_shared
 from aotc.schedule.shared_memory.insert_barriers import insert_barriers
 from aotc.schedule.warp_roles.choose_warp_roles import choose_warp_roles
 from aotc.schedule.warp_roles.specialize_warps import specialize_warps
+from aotc.stages import stage_text
 from aotc.target import TARGETS
-from aotc.verify.interpreter.run import run
 from tests.support.descriptors import PRELUDE
 from tests.support.fetching import block as put
-from tests.support.fetching import branch, fetch, fetching, fetching_text, loop, read
+from tests.support.fetching import (
+    branch,
+    check_same_results,
+    fetch,
+    fetching,
+    fetching_text,
+    loop,
+    read,
+)
 from tests.support.pass_case import applied
 
 STEPS = (
@@ -125,17 +132,7 @@ def test_the_roles_do_together_what_the_kernel_did(flow: str, num_stages: int) -
     """Under the interpreter, which knows who may touch what and when."""
     whole, divided = fetching(FLOWS[flow]), fetching(FLOWS[flow])
     _specialized(divided, num_stages=num_stages)
-    rng = np.random.default_rng(1)
-    x, z = (rng.integers(0, 99, 128 * 9, np.int32) for _ in range(2))
-    for n in (0, 1, 2, 5):
-        for is_set in (False, True):
-            found: list[np.ndarray] = []
-            for kernel in (whole, divided):
-                y = np.zeros_like(x)
-                check = kernel is divided
-                run(kernel, (1,), [x, z, y, np.zeros(1, np.int32), n, is_set], check_races=check)
-                found.append(y)
-            np.testing.assert_array_equal(*found)
+    check_same_results(whole, divided, (0, 1, 2, 5))
 
 
 # ---- products ---------------------------------------------------------------------------------

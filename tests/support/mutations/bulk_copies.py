@@ -15,7 +15,7 @@ _AFTER = "bulk_loads"
 _BLOCK_BYTES = 2048
 
 
-def _whole_blocks(kind: type[tma.BulkFetch | tma.StagedBulkStore]) -> Edit:
+def _whole_blocks(kind: type[tma.SyncBulkLoad | tma.StagedBulkStore]) -> Edit:
     """Let copies of a kind be of a whole block."""
 
     def edit(kernel: Kernel) -> None:
@@ -26,7 +26,7 @@ def _whole_blocks(kind: type[tma.BulkFetch | tma.StagedBulkStore]) -> Edit:
     return edit
 
 
-def _rounded_down(kind: type[tma.BulkFetch | tma.StagedBulkStore]) -> Edit:
+def _rounded_down(kind: type[tma.SyncBulkLoad | tma.StagedBulkStore]) -> Edit:
     """Let copies of a kind be of a multiple of 128 bytes."""
 
     def edit(kernel: Kernel) -> None:
@@ -102,12 +102,12 @@ _LOADS = tuple(
         (
             "a copy goes on behind the end of a row",
             "the length is that of a whole block",
-            after_pass(_AFTER, _whole_blocks(tma.BulkFetch)),
+            after_pass(_AFTER, _whole_blocks(tma.SyncBulkLoad)),
         ),
         (
             "a copy ends too early",
             "its length is rounded down",
-            after_pass(_AFTER, _rounded_down(tma.BulkFetch)),
+            after_pass(_AFTER, _rounded_down(tma.SyncBulkLoad)),
         ),
         (
             "what was not copied is read",

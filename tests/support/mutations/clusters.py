@@ -31,9 +31,9 @@ def _as_the_first(rank: grid.CtaRank) -> None:
 _PLANTS = (
     (
         "blocks copy for each other though nobody waits for room",
-        "a copy into other blocks is kept without a warp that fetches",
+        "a copy into other blocks is kept without a warp that loads",
         "multiply_a_block",
-        replacing(choose_warp_roles, "_fetch_alone", lambda _: None),
+        replacing(choose_warp_roles, "_load_alone", lambda _: None),
     ),
     (
         "a part begins where no copy may write",

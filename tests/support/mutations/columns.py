@@ -21,7 +21,7 @@ def _fewer_columns(op: Any) -> None:
 
 
 def _fewer_rows(kernel: Kernel) -> None:
-    for fetch in found(kernel, tma.TmaFetch):
+    for fetch in found(kernel, tma.SyncTmaLoad):
         if fetch.num_rows:
             fetch.num_rows -= _STEP
             kind = fetch.tensor.type

@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from aotc import compiler
-from aotc.compiler import ParamSlot, TensorMapSpec
+from aotc.metadata import ParamSlot, TensorMapSpec
 from tests.support.mutations.plant import Mutation, wrapping
 
 Slots = tuple[ParamSlot, ...]

@@ -23,7 +23,8 @@ from pathlib import Path
 from aotc.compiler import CompileRequest, PtxKernel, compile_ptx
 from aotc.ir.diagnostics import DiagnosticError, IRError
 from aotc.package.index import ArchiveError
-from aotc.package.verify import Subject, load_subjects, verify_variant
+from aotc.package.verify import verify_variant
+from aotc.package.verify_subjects import Subject, load_subjects
 from tests.support.mutations.plant import Mutation
 from tests.support.mutations.table import AREAS
 

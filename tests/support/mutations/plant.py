@@ -21,10 +21,12 @@ from unittest import mock
 
 from aotc import backend
 from aotc.backend import lower
-from aotc.compiler import CompileRequest, ParamSlot, PtxKernel, compile_ptx
+from aotc.compiler import CompileRequest, PtxKernel, compile_ptx
 from aotc.ir.core import Kernel, Op
 from aotc.ir.passes import Pipeline
-from aotc.package.verify import Subject, VariantResult, load_subjects, verify_variant
+from aotc.metadata import ParamSlot
+from aotc.package.verify import VariantResult, verify_variant
+from aotc.package.verify_subjects import Subject, load_subjects
 from aotc.schedule import pipeline
 from aotc.schedule.context import Schedule
 

@@ -221,7 +221,7 @@ def test_spinning_for_ever_is_reported():
     body = "again: ld.volatile.global.b32 %r4, [%rd0]; setp.eq.s32 %p1, %r4, 0; @%p1 bra again;"
     fault = faults(body, np.zeros(1, np.int32), kind="steps", max_steps=1000, threads=64)
     assert "still running after 1,000 instructions" in fault.message
-    assert any("warp 1 of block (0, 0, 0) runs" in note for note in fault.notes)
+    assert any("warp 1 of CTA (0, 0, 0) runs" in note for note in fault.notes)
 
 
 def test_an_endless_loop_is_reported():

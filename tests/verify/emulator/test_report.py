@@ -32,7 +32,7 @@ def test_full_report(tmp_path):
         "      y = x + load(p)",
         "          ^",
         "  called from model.py:1:0",
-        "  in block (1, 0, 2), thread 70 (warp 2, lane 6)",
+        "  in CTA (1, 0, 2), thread 70 (warp 2, lane 6)",
         "  the other access: line 9",
         "  to see it again: aotc verify --seed 3",
     ]

@@ -86,7 +86,7 @@ def test_batches_follow_from_the_memory_that_may_be_used():
 
 def test_a_block_that_does_not_fit():
     x, out = arrays(4)
-    with pytest.raises(EmulationError, match=r"a block needs [\d,]+ bytes .* at most 9,000"):
+    with pytest.raises(EmulationError, match=r"a CTA needs [\d,]+ bytes .* at most 9,000"):
         emulate(SIMPLE, 1, [x, out, 4, 3], block=64, max_memory_bytes=9000)
 
 
@@ -293,10 +293,10 @@ def test_out_of_bounds_names_the_place():
 @pytest.mark.parametrize(
     ("limits", "options", "message"),
     [
-        ("", {}, "copy does not say how many threads a block has"),
-        ("", {"block": 1025}, "a block has 1 to 1024 threads, got 1025"),
-        ("", {"block": 0}, "a block has 1 to 1024 threads, got 0"),
-        (".reqntid 64", {"block": 32}, r"requires blocks of \(64, 1, 1\) threads"),
+        ("", {}, "copy does not say how many threads a CTA has"),
+        ("", {"block": 1025}, "a CTA has 1 to 1024 threads, got 1025"),
+        ("", {"block": 0}, "a CTA has 1 to 1024 threads, got 0"),
+        (".reqntid 64", {"block": 32}, r"requires CTAs of \(64, 1, 1\) threads"),
         (".reqnctapercluster 2", {"block": 32}, "no multiple of clusters"),
         (".reqnctapercluster 2", {"block": 32, "cluster": 3}, "requires clusters of"),
         ("", {"block": 32, "kernel": "other"}, "there is no kernel other; the text has copy"),

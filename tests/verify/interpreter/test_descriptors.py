@@ -30,7 +30,7 @@ def _run(*lines: str, count: int = 1, i: int = 0) -> np.ndarray:
 
 LOAD = "gpu.tma_load(%x, %b, %bar, %i)"
 WAIT = "gpu.mbarrier_wait(%bar, %i)"
-FETCH = "gpu.tma_fetch(%x, %b, %i)"
+FETCH = "gpu.sync_tma_load(%x, %b, %i)"
 STORE = "gpu.tma_store(%y, %b, %i)"
 PUT = "gpu.shared_store(%v, %b) {vector = 2}"
 
@@ -43,7 +43,7 @@ def test_a_load_and_a_store() -> None:
 
 
 def test_a_fetch_needs_no_wait() -> None:
-    y = _run("gpu.tma_fetch(%x, %b, %i)", VALUES, "gpu.barrier", "gpu.tma_store(%y, %b, %i)")
+    y = _run("gpu.sync_tma_load(%x, %b, %i)", VALUES, "gpu.barrier", "gpu.tma_store(%y, %b, %i)")
     assert (y[:128] == np.arange(1, 129)).all()
 
 
@@ -72,7 +72,7 @@ OUT = ("gpu.barrier", "gpu.tma_store(%y, %b, %j)", "gpu.tma_store_wait")
 @pytest.mark.parametrize(
     "copy",
     [
-        ("gpu.bulk_fetch(%at, %b, %some)",),
+        ("gpu.sync_bulk_load(%at, %b, %some)",),
         ("gpu.bulk_load(%at, %b, %bar, %some)", "gpu.mbarrier_wait(%bar, %j)"),
     ],
 )
@@ -94,7 +94,7 @@ def test_a_bulk_copy_leaves_the_rest(count: int, copy: tuple[str, ...]) -> None:
 )
 def test_a_bulk_copy_is_of_whole_pieces(size_bytes: int, i: int, message: str) -> None:
     with pytest.raises(InterpretError, match=message):
-        _run_bytes(size_bytes, "gpu.bulk_fetch(%at, %b, %some)", i=i)
+        _run_bytes(size_bytes, "gpu.sync_bulk_load(%at, %b, %some)", i=i)
 
 
 def _stored_bytes(size_bytes: int, *lines: str, i: int = 0) -> np.ndarray:
@@ -150,7 +150,7 @@ def test_a_masked_load_reads_what_is_not_masked_off() -> None:
     def masked(end: int, other: str) -> np.ndarray:
         lines = (places, bound.replace("END", str(end)), mask, read.replace("OTHER", other))
         return _run_bytes(
-            32, *OLD, "gpu.bulk_fetch(%at, %b, %some)", *lines, "gpu.barrier", PUT, *OUT
+            32, *OLD, "gpu.sync_bulk_load(%at, %b, %some)", *lines, "gpu.barrier", PUT, *OUT
         )
 
     assert (masked(8, "_")[:128] == [*range(1, 9), *[0] * 120]).all()
@@ -161,7 +161,7 @@ def test_a_masked_load_reads_what_is_not_masked_off() -> None:
 
 def test_a_reduction_adds() -> None:
     y = _run(
-        "gpu.tma_fetch(%x, %b, %i)",
+        "gpu.sync_tma_load(%x, %b, %i)",
         *['gpu.tma_reduce(%y, %b, %i) {kind = "add"}', "gpu.tma_store_wait"] * 3,
     )
     assert (y[:128] == 3 * np.arange(1, 129)).all()

@@ -214,6 +214,6 @@ def test_reading_before_the_wait_is_found() -> None:
         _run(_copy(wait="  gpu.async_wait {pending = 1}"), X, 128, 1, 0)
 
 
-def test_there_is_no_slot_beyond_the_last() -> None:
-    with pytest.raises(InterpretError, match="is of slot 3 of 3"):
+def test_there_is_no_stage_beyond_the_last() -> None:
+    with pytest.raises(InterpretError, match="is of stage 3 of 3"):
         _run(_copy(), X, 128, 1, 3)

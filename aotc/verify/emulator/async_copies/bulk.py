@@ -79,7 +79,7 @@ class _Lane:
 
 @executes("cp.async.bulk")
 def copy(instruction: Instruction) -> Execute:
-    """Copy bytes between global and shared memory, or to another block's."""
+    """Copy bytes between global and shared memory, or to another CTA's."""
     words = instruction.modifiers[2:]
     target, source = _direction(words, optional=frozenset({_MULTICAST}))
     multicast = _MULTICAST in words
@@ -130,7 +130,7 @@ def _to_global(ctx: Context, lane: _Lane) -> None:
 
 
 def _to_block(ctx: Context, lane: _Lane) -> None:
-    """Copy to another block of the cluster: what is read is free when the mbarrier says so."""
+    """Copy to another CTA of the cluster: what is read is free when the mbarrier says so."""
     shared = ctx.machine.shared
     chunks = chunks_of(lane.source, lane.size_bytes)
     owners = np.full(len(chunks), lane.lane)
@@ -149,7 +149,7 @@ def _to_block(ctx: Context, lane: _Lane) -> None:
 
 @executes("cp.reduce.async.bulk")
 def reduce(instruction: Instruction) -> Execute:
-    """Combine bytes of shared memory with those of global memory or of another block."""
+    """Combine bytes of shared memory with those of global memory or of another CTA."""
     words = instruction.modifiers[3:]
     types = words[-1:]
     operation = next((word for word in words if word in REDUCTIONS), "")
@@ -213,7 +213,7 @@ def _reduce_global(ctx: Context, lane: _Lane, combine: Combine, size: int) -> No
 
 
 def _reduce_block(ctx: Context, lane: _Lane, combine: Combine, size: int) -> None:
-    """Combine with another block's bytes, which are not in flight: reductions may meet there."""
+    """Combine with another CTA's bytes, which are not in flight: reductions may meet there."""
     machine, instruction = ctx.machine, ctx.instruction
     shared, mbarriers = machine.shared, machine.part(Mbarriers)
     issuer = np.array([lane.lane])

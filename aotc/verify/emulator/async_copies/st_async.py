@@ -1,4 +1,4 @@
-"""Asynchronous stores and reductions to another block of the cluster: `st.async`, `red.async`.
+"""Asynchronous stores and reductions to another CTA of the cluster: `st.async`, `red.async`.
 
 Source: PTX ISA, "st.async", "red.async".
 """
@@ -23,7 +23,7 @@ _WORDS = frozenset({"async", COMPLETES})
 
 @executes("st.async")
 def store(instruction: Instruction) -> Execute:
-    """Store registers to a block of the cluster, and complete their bytes at an mbarrier there."""
+    """Store registers to a CTA of the cluster, and complete their bytes at an mbarrier there."""
     form = form_of(instruction, _WORDS)
     if form.space != "shared" or COMPLETES not in form.rest or form.bits not in (32, 64):
         raise Unsupported("a store that does not complete at an mbarrier of .shared::cluster")
@@ -53,7 +53,7 @@ def store(instruction: Instruction) -> Execute:
 
 @executes("red.async")
 def reduce(instruction: Instruction) -> Execute:
-    """Combine a register with memory of a block of the cluster, and complete its bytes there."""
+    """Combine a register with memory of a CTA of the cluster, and complete its bytes there."""
     form = form_of(instruction, _WORDS | REDUCTIONS)
     operations = [word for word in form.rest if word in REDUCTIONS]
     if form.space != "shared" or COMPLETES not in form.rest or len(operations) != 1:

@@ -94,7 +94,7 @@ def copy_in(
     """Start a copy of what `fetch` returns, (n, 16), to chunks (n,) of shared memory.
 
     Then `count_bytes`, all of them by default, are completed at the mbarrier. With `ranks` both are
-    in each of these blocks of the cluster.
+    in each of these CTAs of the cluster.
 
     Raises: Misuse as `SharedMemory.begin` and `Mbarriers.find_for_copies`.
     """
@@ -161,7 +161,7 @@ def chunks_of(address: int, count_bytes: int) -> Ints:
 
 
 def ranks_of(mask: int) -> list[int]:
-    """Return the ranks whose bits are set in a multicast's mask of blocks."""
+    """Return the ranks whose bits are set in a multicast's mask of CTAs."""
     return [rank for rank in range(16) if mask >> rank & 1]
 
 

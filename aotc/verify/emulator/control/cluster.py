@@ -1,8 +1,8 @@
-"""Clusters, register pools and hints: instructions about where a block runs and what it may use.
+"""Clusters, register pools and hints: instructions about where a CTA runs and what it may use.
 
-An address of `shared::cluster` space holds one more than the block's rank in bits 24 and up, and so
-does the address of a variable in a cluster: a GPU has the rank itself there, which is 0 for one block.
-0 means the own block.
+An address of `shared::cluster` space holds one more than the CTA's rank in bits 24 and up, and so
+does the address of a variable in a cluster: a GPU has the rank itself there, which is 0 for one CTA.
+0 means the CTA itself.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ _MIN_SET, _MAX_SET, _SET_GRAIN = 24, 256, 8
 
 
 def own_rank(ctx: Context) -> Ints:
-    """Return the rank of each active lane's block in its cluster: (count,)."""
+    """Return the rank of each active lane's CTA in its cluster: (count,)."""
     return ctx.block_indices() % ctx.machine.cluster_size
 
 
 def map_to_rank(address: Ints, rank: Ints) -> Ints:
-    """Return the addresses of the same bytes in the blocks `rank` of the cluster."""
+    """Return the addresses of the same bytes in the CTAs `rank` of the cluster."""
     window = np.where(address >= SHARED_WINDOW, SHARED_WINDOW, 0)
     return window + (address - window & _OFFSET_MASK) + (rank + 1 << RANK_SHIFT)
 
@@ -50,7 +50,7 @@ def _bits_of(instruction: Instruction) -> int:
 
 @executes("mapa")
 def mapa(instruction: Instruction) -> Execute:
-    """Give the address of a byte of shared memory in another block of the cluster.
+    """Give the address of a byte of shared memory in another CTA of the cluster.
 
     Source: PTX ISA, "mapa".
     """
@@ -64,7 +64,7 @@ def mapa(instruction: Instruction) -> Execute:
             lane = int(ctx.lane_indices()[outside[0]])
             raise Misuse(
                 "cluster",
-                f"maps to block {rank[outside[0]]} of a cluster of {ctx.machine.cluster_size}",
+                f"maps to CTA {rank[outside[0]]} of a cluster of {ctx.machine.cluster_size}",
                 lane=lane,
             )
         address = map_to_rank(ctx.read(source, bits).astype(np.int64), rank)
@@ -75,7 +75,7 @@ def mapa(instruction: Instruction) -> Execute:
 
 @executes("getctarank")
 def getctarank(instruction: Instruction) -> Execute:
-    """Give the rank of the block that an address of shared memory lies in.
+    """Give the rank of the CTA that an address of shared memory lies in.
 
     Source: PTX ISA, "getctarank".
     """
@@ -97,7 +97,7 @@ def getctarank(instruction: Instruction) -> Execute:
 class RegisterPools:
     """Keep how many registers each warp's threads may use; 0 until the warp has said so.
 
-    A block has at most what ptxas can give each of its threads when one block has the whole file.
+    A CTA has at most what ptxas can give each of its threads when one CTA has the whole file.
     """
 
     def __init__(self, machine: Machine) -> None:
@@ -110,7 +110,7 @@ class RegisterPools:
     def choose(self, warps: Ints, registers: int, *, increase: bool) -> None:
         """Let warps have `registers` a thread.
 
-        Raises: Misuse for a change in the wrong direction, and when a block asks for more than it
+        Raises: Misuse for a change in the wrong direction, and when a CTA asks for more than it
         has: the hardware would wait for ever.
         """
         current = self._chosen[warps]
@@ -137,7 +137,7 @@ class RegisterPools:
             if least > pool:
                 raise Misuse(
                     "setmaxnreg",
-                    f"the warps of a block ask for {least * WARP_LANES} registers, "
+                    f"the warps of a CTA ask for {least * WARP_LANES} registers, "
                     f"it was launched with {pool * WARP_LANES}: this would wait for ever",
                     lane=int(warps[0]) * WARP_LANES,
                 )

@@ -1,10 +1,10 @@
-"""The named barriers of a block: `bar.sync`, `bar.arrive`, `bar.red` and their `barrier.cta` forms.
+"""The named barriers of a CTA: `bar.sync`, `bar.arrive`, `bar.red` and their `barrier.cta` forms.
 
 A barrier counts warps, 32 threads each, exited ones too if it is not told how many to expect: a
-warp that has left can never come, and those that wait for it are a deadlock. All blocks of the
+warp that has left can never come, and those that wait for it are a deadlock. All CTAs of the
 batch are handled at once.
 
-A barrier for a part of a block goes by number alone, so it counts whoever comes. Nothing may leave open
+A barrier for a part of a CTA goes by number alone, so it counts whoever comes. Nothing may leave open
 who that is: a warp that comes after others were let go has to be ordered behind their coming.
 
 Invariant: a barrier that is not in use has no arrivals, no expectation and no waiter.
@@ -64,7 +64,7 @@ class Arrival:
 
 
 class NamedBarriers:
-    """Hold the sixteen barriers of every block of a batch."""
+    """Hold the sixteen barriers of every CTA of a batch."""
 
     def __init__(self, batch: Batch, release: Release) -> None:
         self._batch = batch
@@ -74,7 +74,7 @@ class NamedBarriers:
         self._arrived = np.zeros(shape, np.int64)  # threads
         self._expected = np.zeros(shape, np.int64)  # threads; 0 while not in use
         self._warps = np.zeros((NUM_BARRIERS, batch.num_warps), bool)  # that have arrived
-        # The greatest stamp when each warp came to each barrier that some of a block meet at.
+        # The greatest stamp when each warp came to each barrier that some of a CTA meet at.
         self._came = np.zeros((NUM_BARRIERS, batch.num_warps), np.int64)
         self._gathered = np.full(batch.num_lanes, -1, np.int8)  # lanes whose warp is incomplete
         self._waiters: list[list[Waiter]] = [[] for _ in range(NUM_BARRIERS)]
@@ -202,11 +202,11 @@ class NamedBarriers:
         )
         early &= (others != warps[:, None]) & ~self._warps[number, others]
         if early.any():
-            row, other = np.argwhere(early)[0].tolist()  # others are in the order of their block
+            row, other = np.argwhere(early)[0].tolist()  # others are in the order of their CTA
             raise self._misuse(
                 context,
                 int(warps[row]),
-                f"the warp arrives at barrier {number}, where warp {other} of its block has been, "
+                f"the warp arrives at barrier {number}, where warp {other} of its CTA has been, "
                 "with nothing between that orders the two",
             )
 
@@ -244,7 +244,7 @@ class NamedBarriers:
             batch.order.join(reshape(warps[counts[blocks] == count], -1, count))
 
     def _reduce(self, waiters: list[Waiter]) -> None:
-        """Give each thread of a `bar.red` what all threads of its block gave."""
+        """Give each thread of a `bar.red` what all threads of its CTA gave."""
         batch = self._batch
         true = np.zeros(batch.num_blocks, np.int64)
         total = np.zeros(batch.num_blocks, np.int64)

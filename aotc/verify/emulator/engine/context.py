@@ -1,8 +1,8 @@
 """What an executing instruction sees: the lanes that execute it and the machine they run on.
 
-Many warps of many blocks run in step, so every read is an array over lanes. Lanes are numbered
-through the batch of resident blocks: lane `l` is thread `l % threads` (linear) of block
-`l // threads`, and belongs to warp `l // 32`; blocks are padded to whole warps.
+Many warps of many CTAs run in step, so every read is an array over lanes. Lanes are numbered
+through the batch of resident CTAs: lane `l` is thread `l % threads` (linear) of CTA
+`l // threads`, and belongs to warp `l // 32`; CTAs are padded to whole warps.
 
 Invariant: an instruction's function changes state only for its active lanes.
 """
@@ -28,11 +28,11 @@ Part = TypeVar("Part")
 
 
 class Machine(Protocol):
-    """The state shared by all warps of the blocks that are resident together."""
+    """The state shared by all warps of the CTAs that are resident together."""
 
     num_blocks: int  # resident in this batch
     warps_per_block: int
-    cluster_size: int  # blocks of a cluster are neighbours in the batch
+    cluster_size: int  # CTAs of a cluster are neighbours in the batch
     global_memory: GlobalMemory
     global_shadow: GlobalShadow
     shared: SharedMemory
@@ -115,7 +115,7 @@ class Context(Protocol):
         ...
 
     def block_indices(self) -> npt.NDArray[np.int64]:
-        """Return the block (in the batch) of each active lane: (count,)."""
+        """Return the CTA (in the batch) of each active lane: (count,)."""
         ...
 
     # ---- instructions of whole warps --------------------------------------------------------

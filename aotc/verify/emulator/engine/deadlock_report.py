@@ -13,7 +13,7 @@ _MAX_PLACES = 16
 
 
 def places(batch: Batch, waits: Sequence[tuple[Waiter, str]]) -> list[str]:
-    """Return a line for each warp and what it waits for, of the first blocks that do."""
+    """Return a line for each warp and what it waits for, of the first CTAs that do."""
     lines: list[tuple[int, str]] = []
     for waiter, what in waits:
         for warp in np.unique(waiter.lanes >> 5).tolist():
@@ -22,7 +22,7 @@ def places(batch: Batch, waits: Sequence[tuple[Waiter, str]]) -> list[str]:
             place = waiter.instruction.place
             source = f" ({place.file}:{place.line})" if place else ""
             at = f"line {waiter.instruction.line}{source}: {waiter.instruction.text}"
-            lines.append((warp, f"warp {warp_in_block} of block ({block}) {what}: {at}"))
+            lines.append((warp, f"warp {warp_in_block} of CTA ({block}) {what}: {at}"))
     lines.sort()
     more = [f"and {len(lines) - _MAX_PLACES} more"] if len(lines) > _MAX_PLACES else []
     return [line for _, line in lines[:_MAX_PLACES]] + more

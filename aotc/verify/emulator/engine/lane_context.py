@@ -131,14 +131,14 @@ class LaneContext:
             what = "read" if states[lane] == READ_IN_FLIGHT else "write"
             raise self._fault("wgmma", f"{name} is written while a wgmma is yet to {what} it", lane)
 
-    # ---- lanes, blocks, warps -----------------------------------------------
+    # ---- lanes, CTAs, warps -----------------------------------------------
 
     def lane_indices(self) -> Ints:
         """Return the active lanes' numbers in the batch: (count,)."""
         return self.machine.lane_numbers[self.lanes]
 
     def block_indices(self) -> Ints:
-        """Return the block (in the batch) of each active lane: (count,)."""
+        """Return the CTA (in the batch) of each active lane: (count,)."""
         return self.machine.block_of_lane[self.lanes]
 
     def warps(self) -> Ints:

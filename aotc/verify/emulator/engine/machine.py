@@ -1,4 +1,4 @@
-"""A batch: the blocks that are resident together, and all the state that belongs to them.
+"""A batch: the CTAs that are resident together, and all the state that belongs to them.
 
 Invariant: what is here is of one batch; global memory and the register file's storage, which is
 only reused, outlive it.
@@ -86,7 +86,7 @@ class Deferred:
 
 
 class Batch:
-    """Implement `Machine` for the blocks of some clusters; `clusters` are their linear numbers."""
+    """Implement `Machine` for the CTAs of some clusters; `clusters` are their linear numbers."""
 
     def __init__(
         self,
@@ -160,7 +160,7 @@ class Batch:
         return pending
 
     def exit(self, lanes: npt.NDArray[np.int64]) -> None:
-        """Let lanes exit; a block whose lanes all have gives its shared memory back."""
+        """Let lanes exit; a CTA whose lanes all have gives its shared memory back."""
         self.alive[lanes] = False
         self.num_alive -= len(lanes)
         blocks = np.unique(self.block_of_lane[lanes])
@@ -188,7 +188,7 @@ class Batch:
     def own_address(self, symbol: Symbol) -> npt.NDArray[np.int64] | None:
         """Return where a variable in shared memory is for every lane, or None: for all the same.
 
-        In a cluster an address says whose it is, also that of the own block.
+        In a cluster an address says whose it is, also that of the CTA itself.
         """
         if self.cluster_size == 1 or symbol.name not in self.image.shared:
             return None

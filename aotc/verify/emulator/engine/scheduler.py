@@ -37,7 +37,7 @@ _MAX_ASKED = 64  # polls in vain, with nothing happening in between, that are no
 
 
 class Scheduler:
-    """Run one batch of blocks; `seed` 0 is in step."""
+    """Run one batch of CTAs; `seed` 0 is in step."""
 
     def __init__(self, batch: Batch, code: Code, seed: int, max_steps: int) -> None:
         self.batch = batch

@@ -38,13 +38,13 @@ class Warpgroups:
 
         Returns whether all may go on, none having been parked before.
 
-        Raises: Misuse for warps that come to different instructions, and for a block whose warps
+        Raises: Misuse for warps that come to different instructions, and for a CTA whose warps
         make no whole warpgroups.
         """
         context.require_whole_warps()
         if self._batch.warps_per_block % WARPS:
             raise Misuse(
-                "wgmma", f"the block has {self._batch.warps_per_block} warps, not whole warpgroups"
+                "wgmma", f"the CTA has {self._batch.warps_per_block} warps, not whole warpgroups"
             )
         if not self._waiters and self._are_whole(waiter.lanes):
             act(context.lanes)

@@ -1,11 +1,11 @@
-"""Accesses to shared memory of other blocks of a cluster, which a block must outlive.
+"""Accesses to shared memory of other CTAs of a cluster, which a CTA must outlive.
 
-Shared memory is another block's once the last thread of its block has exited. An access that comes later is
+Shared memory is another CTA's once the last thread of its CTA has exited. An access that comes later is
 found when it happens, but which of the two comes first is a matter of luck; so an exit is refused unless
-the block has seen every such access, whatever the order in this run. Asynchronous writes are seen by who waits for
+the CTA has seen every such access, whatever the order in this run. Asynchronous writes are seen by who waits for
 them at their mbarrier; one that is still under way at the exit is refused by `shared_memory.py`.
 
-Invariant: for each block, each warp of its cluster and the asynchronous agent the last access alone is kept, since who
+Invariant: for each CTA, each warp of its cluster and the asynchronous agent the last access alone is kept, since who
 has seen that has seen the earlier ones.
 """
 
@@ -21,7 +21,7 @@ from aotc.verify.emulator.syntax import Instruction
 
 
 class RemoteAccesses:
-    """Hold when each warp, and the agent for it, last accessed each other block of its cluster."""
+    """Hold when each warp, and the agent for it, last accessed each other CTA of its cluster."""
 
     def __init__(self, num_blocks: int, order: Order, shadow: Shadow) -> None:
         self._order = order
@@ -32,7 +32,7 @@ class RemoteAccesses:
     def record(
         self, lanes: Ints, blocks: Ints, instruction: Instruction, *, asynchronous: bool = False
     ) -> None:
-        """Record that lanes (n,) access shared memory of blocks (n,) of their cluster.
+        """Record that lanes (n,) access shared memory of CTAs (n,) of their cluster.
 
         What is `asynchronous` the agent does now, whom the lanes asked.
         """
@@ -45,7 +45,7 @@ class RemoteAccesses:
             self._last[blocks, self._order.planes_of(lanes)] = self._order.stamps(lanes, number)
 
     def check_seen(self, blocks: Ints) -> None:
-        """Check that blocks (n,), whose threads have all exited, have seen all accesses.
+        """Check that CTAs (n,), whose threads have all exited, have seen all accesses.
 
         Raises: Misuse where no warp of one has.
         """

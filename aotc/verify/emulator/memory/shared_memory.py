@@ -1,8 +1,8 @@
-"""Shared memory of the resident blocks: its bytes and addresses; shared_shadow.py checks each access.
+"""Shared memory of the resident CTAs: its bytes and addresses; shared_shadow.py checks each access.
 
-Addresses are those of PTX: `BASE_ADDRESS` is a block's first byte; bits from `RANK_SHIFT` up hold one
-more than the rank in the cluster of the block meant, or 0 for the own block. An offset is the place
-of a byte in the memory of all blocks together.
+Addresses are those of PTX: `BASE_ADDRESS` is a CTA's first byte; bits from `RANK_SHIFT` up hold one
+more than the rank in the cluster of the CTA meant, or 0 for the CTA itself. An offset is the place
+of a byte in the memory of all CTAs together.
 
 Invariant: an access is checked before it changes anything.
 """
@@ -32,7 +32,7 @@ __all__ = ["BASE_ADDRESS", "RANK_SHIFT", "Flight", "SharedMemory"]
 
 
 class SharedMemory:
-    """Hold shared memory of all resident blocks.
+    """Hold shared memory of all resident CTAs.
 
     `granule_bytes` is the size of the smallest access that will come, at most 16. What was never
     written is `noise`, or may not be read where there is none.
@@ -68,12 +68,12 @@ class SharedMemory:
 
     @staticmethod
     def bytes_per_block(size_bytes: int, cluster_warps: int, granule_bytes: int) -> int:
-        """Return how much a block's shared memory and its shadow take of the host's."""
+        """Return how much a CTA's shared memory and its shadow take of the host's."""
         return size_bytes + Shadow.bytes_of(size_bytes, cluster_warps, granule_bytes)
 
     @property
     def total_bytes(self) -> int:
-        """Bytes of all blocks together, which offsets are below."""
+        """Bytes of all CTAs together, which offsets are below."""
         return self._data.size
 
     # ---- synchronous accesses ---------------------------------------------------------------
@@ -195,7 +195,7 @@ class SharedMemory:
     def peek(self, flight: Flight) -> Bytes:
         """Return what a reading operation finds now: (n, size_bytes).
 
-        Raises: Misuse where the block has ended.
+        Raises: Misuse where the CTA has ended.
         """
         self._check_ended(flight.lanes, flight.offset, flight.instruction)
         cells = self._cells(flight.size_bytes)[flight.offset // flight.size_bytes]
@@ -204,7 +204,7 @@ class SharedMemory:
     def poke(self, flight: Flight, data: Bytes) -> None:
         """Let a writing operation put down its bytes (n, size_bytes).
 
-        Raises: Misuse where the block has ended.
+        Raises: Misuse where the CTA has ended.
         """
         self._check_ended(flight.lanes, flight.offset, flight.instruction)
         self._cells(flight.size_bytes)[flight.offset // flight.size_bytes] = as_cells(data)
@@ -225,9 +225,9 @@ class SharedMemory:
         self.shadow.finish(flight, pieces, asynchronous=asynchronous)
 
     def end(self, blocks: Ints) -> None:
-        """Give the memory of blocks back, whose threads have all exited.
+        """Give the memory of CTAs back, whose threads have all exited.
 
-        Raises: Misuse where other blocks' accesses are not ordered before that.
+        Raises: Misuse where other CTAs' accesses are not ordered before that.
         """
         if self._cluster_blocks > 1:
             self._remote.check_seen(blocks)
@@ -257,8 +257,8 @@ class SharedMemory:
     def locate(self, lanes: Lanes, address: Ints, size_bytes: int) -> Ints:
         """Return the offsets of lanes' addresses (n,), checked.
 
-        Raises: Misuse for an address outside a block's memory, or no multiple of the size, and for
-            one in a block that has ended.
+        Raises: Misuse for an address outside a CTA's memory, or no multiple of the size, and for
+            one in a CTA that has ended.
         """
         base = self._base[lanes]
         if not len(address):
@@ -284,7 +284,7 @@ class SharedMemory:
     def _check_ended(
         self, lanes: Lanes, offset: Ints, instruction: Instruction | None = None
     ) -> None:
-        """Refuse memory of blocks that have ended: it may be another block's by now."""
+        """Refuse memory of CTAs that have ended: it may be another CTA's by now."""
         if not self._any_ended:
             return
         ended = self._ended[offset // self._stride]
@@ -292,14 +292,14 @@ class SharedMemory:
             at = int(np.flatnonzero(ended)[0])
             raise Misuse(
                 "ended",
-                f"touches {self.describe(int(offset[at]))}, after the last thread of the block has "
+                f"touches {self.describe(int(offset[at]))}, after the last thread of the CTA has "
                 "exited",
                 lane=lane_at(lanes, at),
                 instruction=instruction,
             )
 
     def _check_in_flight(self, blocks: Ints) -> None:
-        """Refuse to end blocks (n,) into which another block's operation still writes."""
+        """Refuse to end CTAs (n,) into which another CTA's operation still writes."""
         if not len(blocks):
             return
         lanes_per_block = len(self._base) // len(self._ended)
@@ -312,14 +312,14 @@ class SharedMemory:
                 raise Misuse(
                     "ended",
                     f"ends {self.shadow.block_name(int(target[at]))}, though an asynchronous operation "
-                    "of another block writes its shared memory and no thread of it has waited for that "
+                    "of another CTA writes its shared memory and no thread of it has waited for that "
                     "before its last one has exited",
                     lane=(int(target[at]) + 1) * lanes_per_block - 1,
                     notes=(note_of("the operation", flight.instruction),),
                 )
 
     def describe(self, offset: int) -> str:
-        """Return the name of a byte of some block's shared memory, for messages."""
+        """Return the name of a byte of some CTA's shared memory, for messages."""
         rank = offset // self._stride % self._cluster_blocks
         where = f" of cluster rank {rank}" if self._cluster_blocks > 1 else ""
         return f"byte {offset % self._stride} of {self.size_bytes} bytes of shared memory{where}"

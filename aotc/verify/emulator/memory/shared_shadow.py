@@ -403,7 +403,7 @@ class Shadow:
         return f"thread {warp * 32 + lane_of(stamp)}{block}"
 
     def block_name(self, block: int) -> str:
-        """Return the name of a block, which is its rank in the cluster."""
+        """Return the name of a CTA, which is its rank in the cluster."""
         cluster_blocks = self._order.cluster_warps // self._order.warps_per_block
         return f"cluster rank {block % cluster_blocks}"
 

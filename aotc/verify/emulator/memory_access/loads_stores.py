@@ -123,7 +123,7 @@ def convert_address(instruction: Instruction) -> Execute:
 
 @executes("isspacep")
 def is_space(instruction: Instruction) -> Execute:
-    """Say whether a generic address is in a space; `.shared` means the block's own."""
+    """Say whether a generic address is in a space; `.shared` means the CTA's own."""
     name = instruction.modifiers[0]
     if name not in SPACES:
         raise Unsupported(f"modifier .{name}")

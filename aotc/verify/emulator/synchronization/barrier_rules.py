@@ -52,7 +52,7 @@ def _barrier(site: Site) -> End:
         if threads == 0 or threads % WARP or threads > all_threads:
             raise context.fault(
                 f"{threads} threads can not meet: the number must be a multiple of {WARP}, "
-                f"up to the {all_threads} of the block"
+                f"up to the {all_threads} of the CTA"
             )
         arrival = Arrival(number, threads, aligned, kind != "arrive")
         barriers = scheduler.named_barriers

@@ -22,7 +22,7 @@ CLOCKS = {"%clock": 32, "%clock_hi": 32, "%clock64": 64, "%globaltimer": 64, "%g
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """Say what is launched: blocks, threads of a block, blocks of a cluster, bytes of shared memory."""
+    """Say what is launched: CTAs, threads of a CTA, CTAs of a cluster, bytes of shared memory."""
 
     grid: Extents
     block: Extents
@@ -32,17 +32,17 @@ class Launch:
 
     @property
     def threads(self) -> int:
-        """Threads of a block."""
+        """Threads of a CTA."""
         return self.block[0] * self.block[1] * self.block[2]
 
     @property
     def warps(self) -> int:
-        """Warps of a block; the last one may have fewer than 32 threads."""
+        """Warps of a CTA; the last one may have fewer than 32 threads."""
         return -(-self.threads // WARP)
 
     @property
     def cluster_size(self) -> int:
-        """Blocks of a cluster."""
+        """CTAs of a cluster."""
         return self.cluster[0] * self.cluster[1] * self.cluster[2]
 
 
@@ -53,9 +53,9 @@ def split(linear: Any, extents: Extents) -> tuple[Any, Any, Any]:
 
 
 class Positions:
-    """Say where each lane of a batch is: its thread in the block, and its block in the grid.
+    """Say where each lane of a batch is: its thread in the CTA, and its CTA in the grid.
 
-    `clusters` are the linear numbers of the resident clusters, whose blocks are neighbours.
+    `clusters` are the linear numbers of the resident clusters, whose CTAs are neighbours.
     """
 
     def __init__(self, launch: Launch, clusters: npt.NDArray[np.int64]) -> None:

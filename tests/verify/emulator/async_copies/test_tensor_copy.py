@@ -445,7 +445,7 @@ def test_a_block_that_ends_while_a_store_reads_its_memory() -> None:
         TensorArgument(array, (4, 8)),
         image,
         kind="ended",
-        match="after the last thread of the block has exited",
+        match="after the last thread of the CTA has exited",
         threads=THREADS,
         shared=SHARED,
     )

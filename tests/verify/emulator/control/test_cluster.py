@@ -55,7 +55,7 @@ def test_own_addresses_differ_between_blocks():
 
 def test_a_rank_outside_the_cluster():
     body = f"{RANK} mapa.shared::cluster.u32 %r5, %r1, 2;"
-    fault = faults(body, kind="cluster", match="block 2 of a cluster of 2", grid=2, cluster=2)
+    fault = faults(body, kind="cluster", match="CTA 2 of a cluster of 2", grid=2, cluster=2)
     assert fault.text.startswith("mapa")
 
 

@@ -168,7 +168,7 @@ done:
 def test_groups_that_share_a_barrier_may_take_each_others_places(seed):
     """Whoever comes first, each group may have gone with a warp of the other."""
     body = SHARED_BARRIER.format(first="", between="")
-    match = "barrier 1, where warp [0-3] of its block has been|more than 64 threads arrive"
+    match = "barrier 1, where warp [0-3] of its CTA has been|more than 64 threads arrive"
     faults(body, kind="barrier", match=match, threads=128, seed=seed)
 
 
@@ -270,7 +270,7 @@ def test_warps_that_exit_are_waited_for(seed):
     fault = faults(body, kind="deadlock", threads=96, seed=seed)
     assert fault.text == "bar.sync 0"
     where = f"waits at barrier 0, where 64 of 96 threads are: line {fault.line}: bar.sync 0"
-    assert fault.notes == tuple(f"warp {warp} of block (0, 0, 0) {where}" for warp in (1, 2))
+    assert fault.notes == tuple(f"warp {warp} of CTA (0, 0, 0) {where}" for warp in (1, 2))
 
 
 def test_two_barriers_wait_for_each_other():
@@ -302,7 +302,7 @@ def test_a_poll_that_nobody_answers():
     """
     fault = faults(body, kind="deadlock", threads=64)
     assert "try_wait" in fault.text
-    waits = "warp 1 of block (0, 0, 0) waits for the mbarrier at byte 0 of "
+    waits = "warp 1 of CTA (0, 0, 0) waits for the mbarrier at byte 0 of "
     assert fault.notes[1].startswith(waits)
     assert "in phase 0 with 1 of 1 arrivals and 0 bytes outstanding" in fault.notes[1]
 
@@ -450,7 +450,7 @@ def test_a_block_that_never_arrives():
     """
     fault = faults(body, kind="deadlock", threads=64, grid=2, cluster=2)
     assert ["cluster" in note for note in fault.notes] == [True, True, False]
-    assert fault.notes[2].startswith("warp 0 of block (1, 0, 0) waits at barrier 0")
+    assert fault.notes[2].startswith("warp 0 of CTA (1, 0, 0) waits at barrier 0")
 
 
 def test_blocks_that_have_exited_are_not_waited_for():

@@ -1,27 +1,19 @@
-"""The command line; the only file that prints or exits.
+"""The commands, as click sees them: options, what runs, and what is shown of it.
 
 Each command imports what it needs when it runs: `aotc --version` and `aotc inspect` start without
-the compiler, and a build with nothing to do without LLVM. Results go to standard output, progress
-and errors to standard error, so output can be piped.
+the compiler, and a build with nothing to do without LLVM. What a command does is in a file of
+`aotc.package` that returns text or data.
 
-Exit codes: 0 done; 1 the user's kernels or manifest are wrong, or the machine lacks something;
-2 wrong usage; 3 a bug of ours; 130 interrupted.
-
-Whatever is printed may come from a file that somebody else wrote, so all of it passes `_print`.
+Invariant: a command returns its exit code, and shows nothing but through `streams`.
 """
 
 from __future__ import annotations
 
-import contextlib
 import json
-import os
 import shutil
-import signal
 import sys
-import threading
 import time
-import traceback
-from collections.abc import Generator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -30,129 +22,27 @@ from typing import TYPE_CHECKING
 import click
 
 from aotc import __version__
-from aotc.ir.diagnostics import DiagnosticError, HostError, host_error, one_line, printable
+from aotc.cli.progress import Listener, listener_for
+from aotc.cli.streams import (
+    EXIT_BUG,
+    EXIT_DONE,
+    EXIT_WRONG,
+    complain,
+    report_failures,
+    show,
+)
+from aotc.ir.diagnostics import DiagnosticError, one_line
 
 if TYPE_CHECKING:
-    from rich.progress import Progress, TaskID
-
     from aotc.package.build import BuildResult
     from aotc.package.cache import Cache
     from aotc.package.verify_report import Report
-    from aotc.package.workers import Compiler, Failure, Outcome
+    from aotc.package.workers import Compiler
 
-EXIT_DONE, EXIT_WRONG, EXIT_USAGE, EXIT_BUG, EXIT_INTERRUPTED = 0, 1, 2, 3, 130
-
-_INTERRUPTS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-_CLEANING_SECONDS = 3.0  # for which a second interrupt is not answered
 _STAGES = ("tile", "gpu", "llvm", "ptx", "sass")
-_MAX_VARIANTS_LISTED = 4
 _LOG_COLUMNS = 160
 _PAGE_COLUMNS, _MIN_COLUMNS = 100, 60
-_BUG_ADVICE = (
-    "This is a bug in aotc, not in your kernels. Please report it on the project's issue tracker\n"
-    "with the command, the kernel and the manifest; --debug shows where it happened."
-)
-
 _SET_HELP = "Set a constant, a config key, a type variable or an argument's type; repeatable."
-
-
-def main() -> None:
-    """Run the command line of the process and exit."""
-    sys.exit(run(sys.argv[1:]))
-
-
-def run(args: Sequence[str], compiler: Compiler | None = None) -> int:
-    """Run a command and return its exit code; `compiler` replaces the one that builds use."""
-    is_debug = "--debug" in args
-    with _interruptible():
-        try:
-            code = commands.main(list(args), "aotc", standalone_mode=False, obj=compiler)
-            if sys.stdout is not None:  # pyright: ignore[reportUnnecessaryComparison] - may be closed
-                with _writing("output"):
-                    sys.stdout.flush()
-        except click.ClickException as error:
-            error.show()
-            return error.exit_code
-        except (click.Abort, KeyboardInterrupt):
-            _complain("interrupted")
-            return EXIT_INTERRUPTED
-        except DiagnosticError as error:
-            _print(error.render(), err=True)
-            return EXIT_WRONG
-        except BrokenPipeError:
-            _give_up_output()  # whoever read it has seen enough
-            return EXIT_WRONG
-        except Exception as error:  # noqa: BLE001 - the last line of defence
-            return _report_exception(error, is_debug=is_debug)
-        return code if isinstance(code, int) else EXIT_DONE
-
-
-def _report_exception(error: Exception, *, is_debug: bool) -> int:
-    """Report what no command answers; return the exit code: it is a bug, or the machine's."""
-    refused = host_error(error) if isinstance(error, OSError | MemoryError) else None
-    if refused is not None:
-        _print(refused.render(), err=True)
-        return EXIT_WRONG
-    _complain(f"internal error: {type(error).__name__}: {error}")
-    if is_debug:
-        _print(traceback.format_exc(), err=True)
-    _print(_BUG_ADVICE, err=True)
-    return EXIT_BUG
-
-
-@contextlib.contextmanager
-def _interruptible() -> Generator[None]:
-    """Let SIGTERM and SIGHUP interrupt as Ctrl-C does, and none interrupt what the first one began."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    last = -_CLEANING_SECONDS
-
-    def interrupt(_number: int, _frame: object) -> None:
-        nonlocal last
-        now = time.monotonic()
-        if now - last >= _CLEANING_SECONDS:
-            last = now
-            raise KeyboardInterrupt
-
-    before = {number: signal.getsignal(number) for number in _INTERRUPTS}
-    # One that is ignored stays so; one that is not Python's (None) could not be put back.
-    answered = [n for n, handler in before.items() if handler not in (signal.SIG_IGN, None)]
-    try:
-        for number in answered:
-            signal.signal(number, interrupt)
-        yield
-    finally:
-        for number in answered:
-            signal.signal(number, before[number])
-
-
-def _print(text: str, *, err: bool = False) -> None:
-    """Print a text that may have in it what a file says: control characters are shown, not sent."""
-    with _writing("error" if err else "output"):
-        click.echo(printable(text), err=err)
-
-
-@contextlib.contextmanager
-def _writing(stream: str) -> Generator[None]:
-    """Report a stream that cannot be written to. Raises: HostError, BrokenPipeError."""
-    try:
-        yield
-    except BrokenPipeError:
-        raise
-    except OSError as error:
-        if stream == "output":
-            _give_up_output()
-        raise HostError(f"cannot write to standard {stream}: {error.strerror}") from None
-
-
-def _give_up_output() -> None:
-    """Keep Python from writing the rest at its end."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-
-
-def _complain(message: str) -> None:
-    _print(f"aotc: {message}", err=True)
 
 
 def _show_version(ctx: click.Context, _param: click.Parameter, value: object) -> None:
@@ -235,7 +125,7 @@ def build(
         with_ptx=with_ptx,
         without=without,
     )
-    listener = _listener(is_json=is_json, doing="compiling")
+    listener = listener_for(is_json=is_json, doing="compiling")
     try:
         cache = None if no_cache else _cache(cache_dir, listener)
         result = builds.build(
@@ -248,7 +138,7 @@ def build(
     finally:
         listener.close()
     if is_json:
-        _print(json.dumps(builds.describe_result(result, listener.warnings), indent=2))
+        show(json.dumps(builds.describe_result(result, listener.warnings), indent=2))
     else:
         _report(result, verbose=verbose, debug=debug, seconds=time.monotonic() - start)
     if any(failure.is_bug for failure in result.failures):
@@ -256,7 +146,7 @@ def build(
     return EXIT_WRONG if result.failures else EXIT_DONE
 
 
-def _cache(folder: str | None, listener: _Listener) -> Cache:
+def _cache(folder: str | None, listener: Listener) -> Cache:
     from aotc.package.cache import Cache  # noqa: PLC0415
     from aotc.package.toolchain import compiler_digest  # noqa: PLC0415
 
@@ -270,144 +160,23 @@ def _cache(folder: str | None, listener: _Listener) -> Cache:
 
 
 def _report(result: BuildResult, *, verbose: bool, debug: bool, seconds: float) -> None:
-    """Print what came of a build: remarks, failures, and one line that sums it up."""
+    """Print what came of a build: remarks, failures, and one line of summary."""
     if verbose:
         for line in (*result.dropped, *result.remarks):
-            _print(f"remark: {one_line(line)}", err=True)
+            show(f"remark: {one_line(line)}", err=True)
     elif result.dropped:
         count = len(result.dropped)
-        _print(f"note: {count} dropped that a target cannot hold (-v lists them)", err=True)
-    _report_failures(result.failures, debug=debug)
+        show(f"note: {count} dropped that a target cannot hold (-v lists them)", err=True)
+    report_failures(result.failures, debug=debug)
     counts = f"{result.num_compiled} compiled, {result.num_cached} cached, {seconds:.1f} s"
     if result.failures:
         outcome = "wrote the rest" if result.files else "nothing is written"
-        _complain(f"{len(result.failures)} failed, {outcome} ({counts})")
+        complain(f"{len(result.failures)} failed, {outcome} ({counts})")
     for path in result.files:
-        _print(str(path))
+        show(str(path))
     if not result.failures:
         noun = "variant" if result.num_variants == 1 else "variants"
-        _print(f"{result.num_variants} {noun} ({counts})", err=True)
-
-
-def _report_failures(failures: Sequence[Failure], *, debug: bool) -> None:
-    """Print each report once, with the variants that it is about; bugs last."""
-    variants: dict[tuple[bool, str], list[Failure]] = {}
-    for failure in sorted(failures, key=lambda failure: failure.is_bug):
-        variants.setdefault((failure.is_bug, failure.report), []).append(failure)
-    for (is_bug, report), alike in variants.items():
-        _print(f"aotc: internal error: {report}" if is_bug else report, err=True)
-        for failure in alike[:_MAX_VARIANTS_LISTED]:
-            _print(f"  note: in {one_line(failure.label)}", err=True)
-        if len(alike) > _MAX_VARIANTS_LISTED:
-            count = len(alike) - _MAX_VARIANTS_LISTED
-            _print(f"  note: and in {count} more variants", err=True)
-        if is_bug and debug:
-            _print(alike[0].detail, err=True)
-    if any(failure.is_bug for failure in failures):
-        _print(_BUG_ADVICE, err=True)
-
-
-class _Listener:
-    """Follow a build or a verification without a word; keeps the warnings."""
-
-    def __init__(self) -> None:
-        self.warnings: list[str] = []
-
-    def started(self, num_variants: int, num_cached: int) -> None:
-        """Take note of the number of variants, and of those that need no compile."""
-
-    def finished(self, outcome: Outcome) -> None:
-        """Take note of a compile that ended."""
-        self.advanced(outcome.task.label, _state(outcome), outcome.seconds)
-
-    def advanced(self, label: str, state: str, seconds: float) -> None:
-        """Take note of a variant that is done; `state` is empty if all is well."""
-
-    def warned(self, message: str) -> None:
-        """Keep a warning."""
-        self.warnings.append(message)
-
-    def close(self) -> None:
-        """Leave the terminal as it was."""
-
-
-class _PlainListener(_Listener):
-    """Print a line for each compile; for logs, and wherever there is no terminal."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._total = 0
-        self._done = 0
-
-    def started(self, num_variants: int, num_cached: int) -> None:
-        self._total = num_variants - num_cached
-
-    def advanced(self, label: str, state: str, seconds: float) -> None:
-        self._done += 1
-        count = f"[{self._done}/{self._total}]"
-        text = one_line(" ".join(part for part in (count, label, state) if part))
-        _print(f"{text} ({seconds:.2f} s)", err=True)
-
-    def warned(self, message: str) -> None:
-        super().warned(message)
-        _print(f"warning: {message}", err=True)
-
-
-class _BarListener(_Listener):
-    """Show a progress bar; for a terminal. Nothing is shown while there is nothing to do."""
-
-    def __init__(self, doing: str) -> None:
-        super().__init__()
-        self._doing = doing
-        self._progress: Progress | None = None
-        self._task: TaskID | None = None
-
-    def started(self, num_variants: int, num_cached: int) -> None:
-        if num_variants == num_cached:
-            return
-        from rich.console import Console  # noqa: PLC0415 - start-up time
-        from rich.progress import Progress  # noqa: PLC0415
-
-        self._progress = Progress(console=Console(stderr=True), transient=True)
-        self._progress.start()
-        self._task = self._progress.add_task(self._doing, total=num_variants - num_cached)
-
-    def advanced(self, label: str, state: str, seconds: float) -> None:
-        del seconds
-        if self._progress is None or self._task is None:
-            return
-        from rich.markup import escape  # noqa: PLC0415 - start-up time
-
-        if state:
-            text = f"{state.lower()}: {label}"
-            self._progress.console.print(printable(text), markup=False, highlight=False)
-        self._progress.update(self._task, advance=1, description=escape(one_line(label)))
-
-    def warned(self, message: str) -> None:
-        super().warned(message)
-        if self._progress is None:
-            _print(f"warning: {message}", err=True)
-        else:
-            text = printable(f"warning: {message}")
-            self._progress.console.print(text, markup=False, highlight=False)
-
-    def close(self) -> None:
-        if self._progress is not None:
-            self._progress.stop()
-
-
-def _listener(*, is_json: bool, doing: str) -> _Listener:
-    if is_json:
-        return _Listener()
-    return _BarListener(doing) if sys.stderr.isatty() else _PlainListener()
-
-
-def _state(outcome: Outcome) -> str:
-    from aotc.package.cache import CachedKernel  # noqa: PLC0415
-
-    if not isinstance(outcome.result, CachedKernel):
-        return "FAILED"
-    return "left out" if outcome.result.is_misfit else ""
+        show(f"{result.num_variants} {noun} ({counts})", err=True)
 
 
 # --------------------------------------------------------------------------------------- verify
@@ -450,15 +219,16 @@ def verify(
     from aotc.package import verify_report  # noqa: PLC0415
     from aotc.package.audit import verify_and_audit  # noqa: PLC0415
     from aotc.package.index import ArchiveError  # noqa: PLC0415
+    from aotc.package.verify_subjects import VerifyOptions, load_subjects  # noqa: PLC0415
     from aotc.package.workers import default_jobs  # noqa: PLC0415
 
     start = time.monotonic()
     try:
-        subjects = verifying.load_subjects(path, kernels, targets, labels, without)
+        subjects = load_subjects(path, kernels, targets, labels, without)
     except ArchiveError as error:
-        _complain(one_line(f"{path}: {error}"))
+        complain(one_line(f"{path}: {error}"))
         return EXIT_WRONG
-    options = verifying.VerifyOptions(seed=seed)
+    options = VerifyOptions(seed=seed)
     if max_steps is not None:
         options = replace(options, max_steps=max_steps)
     if max_memory is not None:
@@ -474,7 +244,7 @@ def verify(
         command = (*command, "--device")
     work = partial(verify_and_audit, options=options, verify=verify_one)
     report = verify_report.Report(command, allow_partial=allow_partial)
-    listener = _listener(is_json=is_json, doing="verifying")
+    listener = listener_for(is_json=is_json, doing="verifying")
     listener.started(len(subjects), 0)
     outcomes = verifying.verify_all(subjects, work, jobs or (1 if device else default_jobs()))
     try:
@@ -485,7 +255,7 @@ def verify(
         outcomes.close()
         listener.close()
     if is_json:
-        _print(json.dumps(report.describe(), indent=2))
+        show(json.dumps(report.describe(), indent=2))
     else:
         _report_verified(report, verbose=verbose, debug=debug, seconds=time.monotonic() - start)
     if report.is_bug:
@@ -494,7 +264,7 @@ def verify(
 
 
 def _report_verified(report: Report, *, verbose: bool, debug: bool, seconds: float) -> None:
-    """Print the table, what is not verified, and one line that sums it up."""
+    """Print the table, what is not verified, and one line of summary."""
     from rich.console import Console  # noqa: PLC0415 - start-up time
 
     from aotc.package.verify_report import table  # noqa: PLC0415
@@ -502,9 +272,9 @@ def _report_verified(report: Report, *, verbose: bool, debug: bool, seconds: flo
     width = None if sys.stdout.isatty() else _LOG_COLUMNS
     Console(width=width).print(table(report.done, by_variant=verbose))
     for text in report.wrong():
-        _print(text, err=True)
-    _report_failures(report.failures, debug=debug)
-    _print(report.summary(seconds), err=True)
+        show(text, err=True)
+    report_failures(report.failures, debug=debug)
+    show(report.summary(seconds), err=True)
 
 
 # -------------------------------------------------------------------- inspect, dump and explain
@@ -525,13 +295,13 @@ def inspect(*, archive: str, is_json: bool, debug: bool) -> int:  # noqa: ARG001
         content = archives.read(path)
         size_bytes = path.stat().st_size
     except ArchiveError as error:
-        _complain(one_line(f"{archive}: {error}"))
+        complain(one_line(f"{archive}: {error}"))
         return EXIT_WRONG
     if is_json:
-        _print(json.dumps(views.describe(content, size_bytes), indent=2))
+        show(json.dumps(views.describe(content, size_bytes), indent=2))
     else:
-        _print(views.summary(content, size_bytes))
-        _print(f"\n{views.text(content, _width())}")
+        show(views.summary(content, size_bytes))
+        show(f"\n{views.text(content, _width())}")
     return EXIT_DONE
 
 
@@ -559,14 +329,14 @@ def dump(
     debug: bool,  # noqa: ARG001 - read by `run`
 ) -> int:
     """Print one stage of the compile of a kernel."""
-    from aotc.compiler import stage_text  # noqa: PLC0415 - start-up time
     from aotc.package.dump import find_request  # noqa: PLC0415
+    from aotc.stages import stage_text  # noqa: PLC0415 - start-up time
     from aotc.target import parse  # noqa: PLC0415
 
     chosen = parse(target) if target else None
     request = find_request(kernel, chosen, _settings(settings), without)
     text = stage_text(request, stage)
-    _print(text.removesuffix("\n"))
+    show(text.removesuffix("\n"))
     return EXIT_DONE
 
 
@@ -606,7 +376,7 @@ def explain(
     request = find_request(kernel, chosen, _settings(settings), without)
     explanation = explaining.explain(request)
     if is_json:
-        _print(json.dumps(explaining.describe(explanation), indent=2))
+        show(json.dumps(explaining.describe(explanation), indent=2))
     else:
-        _print(explaining.text(explanation))
+        show(explaining.text(explanation))
     return EXIT_DONE

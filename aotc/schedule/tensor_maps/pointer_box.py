@@ -63,7 +63,7 @@ class TensorAxis:
 
 
 @dataclass(frozen=True, slots=True)
-class TensorBlock:
+class TensorBox:
     """The box that is accessed, of the tensor `source`, outermost axis first."""
 
     source: TensorSource
@@ -71,14 +71,14 @@ class TensorBlock:
     guards: tuple[str, ...]
 
 
-def block_of(
+def box_of(
     access: tile.Load | tile.Store, kernel: Kernel, analysis: AffineAnalysis, facts: AxisAnalysis
-) -> TensorBlock:
+) -> TensorBox:
     """Return the box that a load reads or a store writes.
 
     Raises: UnmappableError if there is none, or none is known.
     """
-    return _Reading(access, kernel, analysis, facts, LaunchText(kernel, analysis)).block()
+    return _Reading(access, kernel, analysis, facts, LaunchText(kernel, analysis)).box()
 
 
 @dataclass
@@ -94,7 +94,7 @@ class _Reading:
         default_factory=dict[int, "list[Polynomial]"]
     )
 
-    def block(self) -> TensorBlock:
+    def box(self) -> TensorBox:
         address = self.analysis[self.access.pointer]
         base = address.base
         if base is None or base.owner is not self.kernel.body:
@@ -118,7 +118,7 @@ class _Reading:
             tuple(extent.text for extent in extents),
             tuple(self.text.of(axis.stride) for axis in found[:-1]),
         )
-        return TensorBlock(source, found, tuple(guards))
+        return TensorBox(source, found, tuple(guards))
 
     # -- the address -----------------------------------------------------------
 
@@ -218,7 +218,7 @@ class _Reading:
         """Return the one axis whose position a limit is about, and the sign it has there."""
         axes = [symbol for symbol in limit.symbols if symbol < 0]
         if len(axes) != 1:
-            what = "several axes at once" if axes else "the same for a whole block"
+            what = "several axes at once" if axes else "the same for a whole box"
             raise UnmappableError(f"a condition of its mask is about {what}")
         sign = limit.coefficient_of(axes[0])
         if sign is None or sign.value not in (1, -1):
@@ -322,7 +322,7 @@ class _Reading:
     def _extent(self, axis: TensorAxis) -> Guarded:
         """Return the extent of an axis: its bound in the mask, or an index no box reaches beyond."""
         if not axis.extents:
-            end = self.text.end_of_blocks(axis.start, axis.box)
+            end = self.text.end_of_boxes(axis.start, axis.box)
             if end is None and axis.stride == ONE:
                 raise UnmappableError("nothing says where its rows end", "mask what is beyond")
             return end or Guarded(str(OUT_OF_REACH))

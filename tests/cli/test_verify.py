@@ -127,7 +127,7 @@ def test_json(dist: Path, run: Run) -> None:
     assert "--variant 'sum_rows sm_80'" in wrong["command"]
 
 
-PLANTED = Path(__file__).parent / "verify" / "sass" / "planted"
+PLANTED = Path(__file__).parents[1] / "verify" / "sass" / "planted"
 
 
 @pytest.mark.usefixtures("threads")

@@ -1,0 +1,108 @@
+"""The process of a command: its arguments in, its exit code out, whatever happens between.
+
+Invariant: no traceback reaches a user who did not ask for one with `--debug`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Generator, Sequence
+from typing import TYPE_CHECKING
+
+import click
+
+from aotc.cli.commands import commands
+from aotc.cli.streams import (
+    BUG_ADVICE,
+    EXIT_BUG,
+    EXIT_DONE,
+    EXIT_INTERRUPTED,
+    EXIT_WRONG,
+    complain,
+    give_up_output,
+    show,
+    writing,
+)
+from aotc.ir.diagnostics import DiagnosticError, host_error
+
+if TYPE_CHECKING:
+    from aotc.package.workers import Compiler
+
+_INTERRUPTS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+_CLEANING_SECONDS = 3.0  # for which a second interrupt is not answered
+
+
+def main() -> None:
+    """Run the command line of the process and exit."""
+    sys.exit(run(sys.argv[1:]))
+
+
+def run(args: Sequence[str], compiler: Compiler | None = None) -> int:
+    """Run a command and return its exit code; `compiler` replaces the one that builds use."""
+    is_debug = "--debug" in args
+    with _interruptible():
+        try:
+            code = commands.main(list(args), "aotc", standalone_mode=False, obj=compiler)
+            if sys.stdout is not None:  # pyright: ignore[reportUnnecessaryComparison] - may be closed
+                with writing("output"):
+                    sys.stdout.flush()
+        except click.ClickException as error:
+            error.show()
+            return error.exit_code
+        except (click.Abort, KeyboardInterrupt):
+            complain("interrupted")
+            return EXIT_INTERRUPTED
+        except DiagnosticError as error:
+            show(error.render(), err=True)
+            return EXIT_WRONG
+        except BrokenPipeError:
+            give_up_output()  # whoever read it has seen enough
+            return EXIT_WRONG
+        except Exception as error:  # noqa: BLE001 - the last line of defence
+            return _report_exception(error, is_debug=is_debug)
+        return code if isinstance(code, int) else EXIT_DONE
+
+
+def _report_exception(error: Exception, *, is_debug: bool) -> int:
+    """Report what no command answers; return the exit code: it is a bug, or the machine's."""
+    refused = host_error(error) if isinstance(error, OSError | MemoryError) else None
+    if refused is not None:
+        show(refused.render(), err=True)
+        return EXIT_WRONG
+    complain(f"internal error: {type(error).__name__}: {error}")
+    if is_debug:
+        show(traceback.format_exc(), err=True)
+    show(BUG_ADVICE, err=True)
+    return EXIT_BUG
+
+
+@contextlib.contextmanager
+def _interruptible() -> Generator[None]:
+    """Let SIGTERM and SIGHUP interrupt as Ctrl-C does, and none interrupt what the first one began."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    last = -_CLEANING_SECONDS
+
+    def interrupt(_number: int, _frame: object) -> None:
+        nonlocal last
+        now = time.monotonic()
+        if now - last >= _CLEANING_SECONDS:
+            last = now
+            raise KeyboardInterrupt
+
+    before = {number: signal.getsignal(number) for number in _INTERRUPTS}
+    # One that is ignored stays so; one that is not Python's (None) could not be put back.
+    answered = [n for n, handler in before.items() if handler not in (signal.SIG_IGN, None)]
+    try:
+        for number in answered:
+            signal.signal(number, interrupt)
+        yield
+    finally:
+        for number in answered:
+            signal.signal(number, before[number])

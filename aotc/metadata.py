@@ -1,0 +1,106 @@
+"""What a host must know of a cubin to launch it: parameters, tensor maps, resources, guards.
+
+The compiler writes it, the cache keeps it, and the archive's records are made of it; apart from the
+compiler, so that a build with nothing to do reads it without one.
+
+Invariant: plain frozen data. Whatever depends on a launch's arguments is an expression over them,
+as text.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, TypeAlias
+
+from aotc.module_search import Search
+
+Access: TypeAlias = Literal["unknown", "read", "write", "both"]
+
+
+@dataclass(frozen=True)
+class TensorMapSpec:
+    """Say how the tensor map of a tensor is encoded; `box` is in elements, outermost first.
+
+    `swizzle_bytes` is 0 for none, 32, 64 or 128. What is read beyond the tensor's ends is NaN with
+    `fill_nan`, else zero. `address`, `shape` and `strides` are expressions over the arguments of
+    the launch, the latter two in elements, outermost first; the innermost axis is dense and has no
+    stride.
+    """
+
+    element: str
+    box: tuple[int, ...]
+    swizzle_bytes: int
+    fill_nan: bool
+    address: str
+    shape: tuple[str, ...]
+    strides: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class ParamSlot:
+    """Say where in the kernel's parameter buffer an argument, or a part of it, goes.
+
+    `access` is how the kernel uses the memory that a pointer points at, "unknown" for a scalar.
+    `argument` is the argument of the launch that it comes from, the one of its name unless said
+    otherwise. `source` is the expression that the launcher computes if it does not pass that
+    argument itself: "x.shape[0]", or "x" for a tensor's address. "grid[0]" to "grid[2]", argument
+    and source in one, are how many program instances the launch has along an axis. A tensor map is
+    encoded as `tensor_map` says.
+    """
+
+    name: str
+    type: str
+    offset: int
+    size_bytes: int
+    access: Access = "unknown"
+    argument: str = ""
+    source: str = ""
+    tensor_map: TensorMapSpec | None = None
+
+    def __post_init__(self) -> None:
+        if not self.argument:
+            object.__setattr__(self, "argument", self.name)
+
+
+@dataclass(frozen=True)
+class Metadata:
+    """Say what a host must know to launch a cubin, and a user to judge it.
+
+    `source_files` are all files the frontend read, with their SHA-256, and `searches` those for
+    imported modules, with the file that each found or None. `waits_pdl` says that every
+    path waits for the grids before it, so that a launch may overlap with them. `guards` are
+    expressions over the arguments: the cubin is right for launches for which none is 0 and for
+    which the driver encodes the tensor maps among its `params`. One that `loops_programs` is
+    persistent: its grid has one axis and as many CTAs as are resident at a time, at most one (with
+    `num_ctas`: one cluster) for each program instance. `spill_note` says which tiles take the
+    registers where those do not suffice, and what may help.
+    """
+
+    name: str
+    symbol: str
+    target: str
+    num_warps: int
+    num_stages: int
+    num_ctas: int
+    shared_bytes: int
+    static_shared_bytes: int
+    registers: int
+    spill_bytes: int
+    stack_bytes: int
+    params: tuple[ParamSlot, ...]
+    remarks: tuple[str, ...]
+    ptxas_warnings: tuple[str, ...]
+    source_files: tuple[tuple[str, str], ...]
+    searches: tuple[tuple[Search, str | None], ...] = ()
+    without: tuple[str, ...] = ()
+    waits_pdl: bool = False
+    producer_warps: int = 0
+    num_consumer_groups: int = 1
+    guards: tuple[str, ...] = ()
+    loops_programs: bool = False
+    spill_note: str = ""
+
+    @property
+    def num_threads(self) -> int:
+        """Threads of a CTA: those of each consumer group, and the producer's."""
+        return 32 * (self.num_warps * self.num_consumer_groups + self.producer_warps)

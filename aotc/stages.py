@@ -1,0 +1,86 @@
+"""Single stages of a compile: the text of one, going on from a text, and disassembly.
+
+For whoever looks into a compile instead of running one: `aotc dump`, the audit of SASS, reports of
+errors in assembly. Each stage is what `aotc.compiler` runs, so a text is the one that a compile has.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from aotc.compiler import STAGES, CompileRequest, PtxKernel, check_request, translate_request
+from aotc.target import parse as parse_target
+
+if TYPE_CHECKING:
+    from aotc.ir.core import Kernel
+    from aotc.ir.diagnostics import CompileError
+
+
+def disassemble(cubin: bytes) -> str:
+    """Return the SASS of a cubin. Raises: IRError if it is none."""
+    from aotc import backend  # noqa: PLC0415 - start-up time
+
+    return backend.disassemble(cubin)
+
+
+def disassemble_located(ptx: str, target: str) -> str:
+    """Assemble PTX that names the lines of its source; return SASS that names them too."""
+    from aotc import backend  # noqa: PLC0415 - start-up time
+
+    cubin = backend.assemble(ptx, parse_target(target)).cubin
+    return backend.disassemble(cubin, with_lines=True)
+
+
+def find_assembly_error(
+    compiled: PtxKernel, line: int, tool: str, reason: str
+) -> CompileError | None:
+    """Return the error at the kernel's own assembly for which `tool` refuses a line of PTX, if any."""
+    from aotc import backend  # noqa: PLC0415 - start-up time
+    from aotc.ir.text import parse_kernel  # noqa: PLC0415
+
+    kernel = parse_kernel(compiled.tile_ir)
+    return backend.find_assembly_error(kernel, compiled.ptx, line, tool, reason)
+
+
+def stage_text(request: CompileRequest, stage: str) -> str:
+    """Return the text of one stage, running no later one. Raises: as `compile_kernel`."""
+    check_request(request)
+    translation = translate_request(request)
+    return _advance(translation.kernel, "tile", stage, request)
+
+
+def continue_from(stage: str, text: str, wanted: str, request: CompileRequest) -> str:
+    """Return the text of stage `wanted`, made from `text`, the text of an earlier stage.
+
+    Of `request`, only the target and the configuration count.
+
+    Raises: IRError if the text cannot be read.
+    """
+    from aotc.ir.text import parse_kernel  # noqa: PLC0415
+
+    return _advance(
+        parse_kernel(text) if stage in ("tile", "gpu") else text, stage, wanted, request
+    )
+
+
+def _advance(state: Kernel | str, stage: str, wanted: str, request: CompileRequest) -> str:
+    """Run the stages after `stage` up to `wanted`."""
+    from aotc import backend  # noqa: PLC0415
+    from aotc.ir.core import Kernel  # noqa: PLC0415
+    from aotc.ir.text import print_kernel  # noqa: PLC0415
+    from aotc.schedule.context import Schedule  # noqa: PLC0415
+    from aotc.schedule.pipeline import schedule_kernel  # noqa: PLC0415
+
+    target = check_request(request)
+    for step in STAGES[STAGES.index(stage) + 1 : STAGES.index(wanted) + 1]:
+        if isinstance(state, Kernel):
+            if step == "gpu":
+                schedule = Schedule(target, request.config, map_pointers=request.map_pointers)
+                state = schedule_kernel(state, schedule)
+            else:
+                state = backend.lower_kernel(state, target).llvm_ir
+        elif step == "ptx":
+            state = backend.emit_ptx(state, target)
+        else:
+            state = backend.disassemble(backend.assemble(state, target).cubin)
+    return state if isinstance(state, str) else print_kernel(state)

@@ -1,0 +1,332 @@
+/* test_corrupt.c: archives that are refused: every truncation, every bit, every field. */
+#include <stddef.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "format.h"
+#include "harness.h"
+#include "sha256.h"
+
+static void test_truncation(void) {
+    struct bytes golden = read_golden("golden.aotc");
+    for (size_t size = 0; size < golden.size_bytes; ++size) {
+        CHECK(open_bytes(golden.data, size, 0, NULL) == AOTC_ERROR_FORMAT);
+    }
+    golden.data[golden.size_bytes] = 0;
+    CHECK(open_bytes(golden.data, golden.size_bytes + 1, 0, NULL) == AOTC_ERROR_FORMAT);
+    free(golden.data);
+}
+
+/* Any one bit: found, and by a status that fits. */
+static void test_bit_flips(void) {
+    struct bytes small = read_golden("small.aotc");
+    for (size_t bit = 0; bit < small.size_bytes * 8; ++bit) {
+        small.data[bit / 8] ^= (unsigned char)(1u << bit % 8);
+        const aotc_status status =
+            open_bytes(small.data, small.size_bytes, AOTC_OPEN_VERIFY_BLOBS, NULL);
+        const bool in_version = bit / 8 >= 8 && bit / 8 < 24;
+        const bool in_sizes = bit / 8 >= 32 && bit / 8 < 56;
+        CHECK(status == AOTC_ERROR_CHECKSUM || status == AOTC_ERROR_FORMAT ||
+              (in_version && status == AOTC_ERROR_VERSION) ||
+              (in_sizes && status == AOTC_ERROR_LIMIT));
+        small.data[bit / 8] ^= (unsigned char)(1u << bit % 8);
+    }
+    CHECK(open_bytes(small.data, small.size_bytes, AOTC_OPEN_VERIFY_BLOBS, NULL) == AOTC_OK);
+    free(small.data);
+}
+
+/* Write the digest that belongs to a changed header and index. */
+static void seal(unsigned char *data, size_t size_bytes) {
+    struct header_record header;
+    struct aotci_sha256 hash;
+    memcpy(&header, data, sizeof header);
+    memset(data + offsetof(struct header_record, index_sha256), 0, sizeof header.index_sha256);
+    aotci_sha256_begin(&hash);
+    if (header.index_bytes <= size_bytes - HEADER_BYTES) {
+        aotci_sha256_update(&hash, data, (size_t)(HEADER_BYTES + header.index_bytes));
+    }
+    aotci_sha256_end(&hash, data + offsetof(struct header_record, index_sha256));
+}
+
+static uint64_t index_end(const struct bytes *archive) {
+    struct header_record header;
+    memcpy(&header, archive->data, sizeof header);
+    return HEADER_BYTES + header.index_bytes;
+}
+
+/* Every 32-bit word of header and index at extremes, with a digest that fits: nothing is read that
+ * is not there (the sanitizers say so), and what is accepted can be read. */
+static void extremes_of(const char *name) {
+    struct bytes golden = read_golden(name);
+    const uint64_t end = index_end(&golden);
+    unsigned long accepted = 0;
+    for (size_t at = 8; at + 4 <= end; at += 4) {
+        uint32_t original = 0;
+        memcpy(&original, golden.data + at, sizeof original);
+        const uint32_t extremes[] = {
+            0,          1,          original + 1,      original - 1, 0x7FFFFFFF,
+            0x80000000, 0xFFFFFFFF, original ^ 0xFF00, original << 8};
+        for (size_t i = 0; i < sizeof extremes / sizeof *extremes; ++i) {
+            if (extremes[i] == original) {
+                continue;
+            }
+            memcpy(golden.data + at, &extremes[i], sizeof original);
+            seal(golden.data, golden.size_bytes);
+            aotc_archive *archive = NULL;
+            if (aotc_open_memory(golden.data, golden.size_bytes, NULL, &archive, NULL) == AOTC_OK) {
+                aotc_archive_info info = {.struct_size = sizeof info};
+                CHECK(aotc_archive_get_info(archive, &info) == AOTC_OK);
+                read_kernels(archive, info.kernel_count);
+                accepted += 1;
+            }
+            aotc_release(archive);
+        }
+        memcpy(golden.data + at, &original, sizeof original);
+    }
+    /* Most changes cannot be accepted; some (sizes, digests of sources, values) mean something else
+     * only. */
+    CHECK(accepted < end / 4 * 9 / 2);
+    free(golden.data);
+}
+
+static void test_extremes(void) {
+    extremes_of("golden.aotc");
+    extremes_of("looped.aotc");
+    extremes_of("empty.aotc");
+}
+
+/* A change of one field, sealed, and what it must be called. */
+struct change {
+    enum section_kind section; /* 0: the header */
+    uint32_t record;
+    size_t at;
+    uint64_t value;
+    unsigned bytes;
+    aotc_status status;
+    const char *text;
+};
+
+#define IN_HEADER(field, value, status, text)                                                      \
+    {0,                                                                                            \
+     0,                                                                                            \
+     offsetof(struct header_record, field),                                                        \
+     (value),                                                                                      \
+     sizeof((struct header_record *)0)->field,                                                     \
+     status,                                                                                       \
+     text}
+#define IN_RECORD(section, record, type, field, value, status, text)                               \
+    {section, record, offsetof(struct type, field), (value), sizeof((struct type *)0)->field,      \
+     status,  text}
+
+#define IN_DIRECTORY(section, value, status, text)                                                 \
+    {0,                                                                                            \
+     0,                                                                                            \
+     HEADER_BYTES + 8 + sizeof(struct directory_entry) * ((section)-1) +                           \
+         offsetof(struct directory_entry, count),                                                  \
+     (value),                                                                                      \
+     4,                                                                                            \
+     status,                                                                                       \
+     text}
+
+/* Change one field at a time, with a digest that fits, and open. */
+static void expect_changes(const char *name, const struct change *changes, size_t count) {
+    struct bytes golden = read_golden(name);
+    unsigned char *copy = malloc(golden.size_bytes);
+    const struct directory_entry *directory = (const void *)(golden.data + HEADER_BYTES + 8);
+    for (size_t i = 0; i < count; ++i) {
+        aotc_error error = AOTC_ERROR_INIT;
+        const struct change *change = &changes[i];
+        size_t at = change->at;
+        if (change->section != 0) {
+            const struct directory_entry *entry = &directory[change->section - 1];
+            at += HEADER_BYTES + entry->offset + (size_t)entry->record_bytes * change->record;
+        }
+        memcpy(copy, golden.data, golden.size_bytes);
+        memcpy(copy + at, &change->value, change->bytes);
+        seal(copy, golden.size_bytes);
+        EXPECT(open_bytes(copy, golden.size_bytes, 0, &error), change->status, &error,
+               change->text);
+    }
+    free(copy);
+    free(golden.data);
+}
+
+static void test_fields(void) {
+    static const struct change changes[] = {
+        IN_HEADER(major, 2, AOTC_ERROR_VERSION, "2.0"),
+        IN_HEADER(required_features, 1 << 10 | 7, AOTC_ERROR_VERSION, "0x400"),
+        IN_HEADER(required_features, 1, AOTC_ERROR_FORMAT, "required_features"),
+        IN_HEADER(required_features, 0, AOTC_ERROR_FORMAT, "required_features"),
+        IN_HEADER(optional_features, 1, AOTC_ERROR_FORMAT, "optional_features"),
+        IN_HEADER(header_bytes, 64, AOTC_ERROR_FORMAT, "header_bytes"),
+        IN_HEADER(index_offset, 192, AOTC_ERROR_FORMAT, "index_offset"),
+        IN_HEADER(index_bytes, UINT64_MAX, AOTC_ERROR_LIMIT, "18446744073709551615"),
+        IN_HEADER(index_bytes, UINT64_C(17) << 20, AOTC_ERROR_LIMIT, "16 MiB"),
+        IN_HEADER(file_bytes, (UINT64_C(4) << 30) + 1, AOTC_ERROR_LIMIT, "4 GiB"),
+        IN_HEADER(index_bytes, 12, AOTC_ERROR_FORMAT, "index_bytes"),
+        IN_HEADER(index_bytes, 8, AOTC_ERROR_FORMAT, "section_count"),
+        IN_HEADER(index_bytes, 0, AOTC_ERROR_FORMAT, "section_count"),
+        IN_RECORD(SECTION_ARCHIVE, 0, archive_record, name, 0, AOTC_ERROR_FORMAT,
+                  "ARCHIVE[0].name"),
+        IN_RECORD(SECTION_ARCHIVE, 0, archive_record, toolchain, UINT32_MAX, AOTC_ERROR_FORMAT,
+                  "toolchain"),
+        IN_RECORD(SECTION_TARGETS, 1, target_record, major, 8, AOTC_ERROR_FORMAT, "TARGETS[1]"),
+        IN_RECORD(SECTION_TARGETS, 1, target_record, feature, 3, AOTC_ERROR_FORMAT, "TARGETS[1]"),
+        IN_RECORD(SECTION_KERNELS, 1, kernel_record, first_param, 3, AOTC_ERROR_FORMAT, "slices"),
+        IN_RECORD(SECTION_KERNELS, 0, kernel_record, param_count, 257, AOTC_ERROR_LIMIT, "params"),
+        IN_RECORD(SECTION_KERNELS, 0, kernel_record, guard_count, 65, AOTC_ERROR_LIMIT, "guards"),
+        IN_RECORD(SECTION_KERNELS, 0, kernel_record, config_count, 0, AOTC_ERROR_FORMAT,
+                  "config_count"),
+        IN_RECORD(SECTION_KERNELS, 0, kernel_record, variant_count, UINT32_MAX, AOTC_ERROR_FORMAT,
+                  "slices"),
+        IN_RECORD(SECTION_KERNELS, 0, kernel_record, promises, 2, AOTC_ERROR_FORMAT, "guards"),
+        IN_RECORD(SECTION_KERNELS, 0, kernel_record, grid_rank, 2, AOTC_ERROR_FORMAT, "grid"),
+        IN_RECORD(SECTION_PARAMS, 0, param_record, kind, 4, AOTC_ERROR_FORMAT, "PARAMS[0].kind"),
+        IN_RECORD(SECTION_PARAMS, 0, param_record, dtype, 3, AOTC_ERROR_FORMAT, "PARAMS[0].dtype"),
+        IN_RECORD(SECTION_PARAMS, 0, param_record, type_variable, 2, AOTC_ERROR_FORMAT,
+                  "PARAMS[0].dtype"),
+        IN_RECORD(SECTION_PARAMS, 3, param_record, dtype, 12, AOTC_ERROR_FORMAT,
+                  "GUARDS[1].expression"),
+        IN_RECORD(SECTION_PARAMS, 0, param_record, rank, 1, AOTC_ERROR_FORMAT, "rank"),
+        IN_RECORD(SECTION_PARAMS, 0, param_record, divisibility, 3, AOTC_ERROR_FORMAT,
+                  "divisibility"),
+        IN_RECORD(SECTION_TYPE_VARIABLES, 0, type_variable_record, dtype_count, 16,
+                  AOTC_ERROR_FORMAT, "dtypes"),
+        IN_RECORD(SECTION_CHOICES, 0, choice_record, value_count, 1025, AOTC_ERROR_LIMIT, "values"),
+        IN_RECORD(SECTION_CHOICES, 0, choice_record, first_value, 0, AOTC_ERROR_FORMAT,
+                  "first_value"),
+        IN_RECORD(SECTION_VALUES, 0, value_record, kind, 5, AOTC_ERROR_FORMAT, "VALUES[0].payload"),
+        IN_RECORD(SECTION_GUARDS, 0, guard_record, expression, 10000, AOTC_ERROR_FORMAT,
+                  "GUARDS[0].expression"),
+        IN_RECORD(SECTION_GUARDS, 0, guard_record, text, 0, AOTC_ERROR_FORMAT, "GUARDS[0].text"),
+        IN_RECORD(SECTION_VARIANTS, 0, variant_record, guards, 9, AOTC_ERROR_FORMAT, "guards"),
+        IN_RECORD(SECTION_VARIANTS, 0, variant_record, guards, 2, AOTC_ERROR_FORMAT, "guards"),
+        IN_RECORD(SECTION_VARIANTS, 0, variant_record, combination, 2, AOTC_ERROR_FORMAT,
+                  "combination"),
+        IN_RECORD(SECTION_VARIANTS, 0, variant_record, config, 2, AOTC_ERROR_FORMAT, "config"),
+        IN_RECORD(SECTION_VARIANTS, 0, variant_record, config, 1, AOTC_ERROR_FORMAT, "order"),
+        IN_RECORD(SECTION_VARIANTS, 0, variant_record, target, 2, AOTC_ERROR_FORMAT, "target"),
+        IN_RECORD(SECTION_VARIANTS, 0, variant_record, cubin, 1000, AOTC_ERROR_FORMAT, "cubin"),
+        IN_RECORD(SECTION_VARIANTS, 0, variant_record, cubin, 8, AOTC_ERROR_FORMAT,
+                  "one architecture"),
+        IN_RECORD(SECTION_VARIANTS, 0, variant_record, cubin_param_count, 1025, AOTC_ERROR_LIMIT,
+                  "cubin params"),
+        IN_RECORD(SECTION_VARIANTS, 0, variant_record, tensor_map_count, 33, AOTC_ERROR_LIMIT,
+                  "tensor maps"),
+        IN_RECORD(SECTION_VARIANTS, 0, variant_record, param_bytes, 24, AOTC_ERROR_FORMAT,
+                  "param_bytes"),
+        IN_RECORD(SECTION_VARIANTS, 0, variant_record, num_threads, 1025, AOTC_ERROR_FORMAT,
+                  "num_threads"),
+        IN_RECORD(SECTION_VARIANTS, 0, variant_record, scratch_align, 8, AOTC_ERROR_FORMAT,
+                  "scratch"),
+        IN_RECORD(SECTION_VARIANTS, 0, variant_record, condition, 10000, AOTC_ERROR_FORMAT,
+                  "condition"),
+        IN_RECORD(SECTION_VARIANTS, 0, variant_record, condition, 1, AOTC_ERROR_FORMAT,
+                  "required_features"),
+        IN_RECORD(SECTION_CUBIN_PARAMS, 0, cubin_param_record, size, 4, AOTC_ERROR_FORMAT,
+                  "CUBIN_PARAMS[0]"),
+        IN_RECORD(SECTION_CUBIN_PARAMS, 1, cubin_param_record, offset, 0, AOTC_ERROR_FORMAT,
+                  "offset"),
+        IN_RECORD(SECTION_CUBIN_PARAMS, 3, cubin_param_record, offset, 8192, AOTC_ERROR_LIMIT,
+                  "parameter block"),
+        IN_RECORD(SECTION_CUBIN_PARAMS, 0, cubin_param_record, source, 3, AOTC_ERROR_FORMAT,
+                  "source"),
+        IN_RECORD(SECTION_CUBIN_PARAMS, 3, cubin_param_record, source, 5, AOTC_ERROR_FORMAT,
+                  "CUBIN_PARAMS[3].source"),
+        IN_RECORD(SECTION_TENSOR_MAPS, 0, tensor_map_record, rank, 6, AOTC_ERROR_FORMAT,
+                  "TENSOR_MAPS[0]"),
+        IN_RECORD(SECTION_TENSOR_MAPS, 0, tensor_map_record, interleave, 1, AOTC_ERROR_FORMAT,
+                  "TENSOR_MAPS[0]"),
+        IN_RECORD(SECTION_TENSOR_MAPS, 0, tensor_map_record, swizzle, 1, AOTC_ERROR_FORMAT,
+                  "TENSOR_MAPS[0]"), /* rows of 128 bytes */
+        IN_RECORD(SECTION_TENSOR_MAPS, 0, tensor_map_record, data_type, 3, AOTC_ERROR_FORMAT,
+                  "TENSOR_MAPS[0]"),
+        IN_RECORD(SECTION_TENSOR_MAPS, 0, tensor_map_record, box[0], 257, AOTC_ERROR_FORMAT,
+                  "TENSOR_MAPS[0]"),
+        IN_RECORD(SECTION_TENSOR_MAPS, 0, tensor_map_record, box[0], 4, AOTC_ERROR_FORMAT,
+                  "TENSOR_MAPS[0]"),
+        IN_RECORD(SECTION_TENSOR_MAPS, 0, tensor_map_record, oob_fill, 1, AOTC_OK, NULL),
+        IN_DIRECTORY(SECTION_PARAMS, UINT32_MAX, AOTC_ERROR_LIMIT, "size of a section"),
+        IN_DIRECTORY(SECTION_STRINGS, (16 << 20) + 1, AOTC_ERROR_LIMIT, "size of a section"),
+        IN_DIRECTORY(SECTION_TARGETS, 65, AOTC_ERROR_LIMIT, "TARGETS"),
+        IN_DIRECTORY(SECTION_KERNELS, 65537, AOTC_ERROR_LIMIT, "KERNELS"),
+        IN_DIRECTORY(SECTION_KERNELS, 65536, AOTC_ERROR_FORMAT, "count"),
+        IN_RECORD(SECTION_EXPRESSIONS, 1, expression_record, code_offset, 1, AOTC_ERROR_FORMAT,
+                  "EXPRESSIONS[1]"),
+        IN_RECORD(SECTION_EXPRESSIONS, 0, expression_record, code_bytes, 4097, AOTC_ERROR_LIMIT,
+                  "bytecode"),
+        IN_RECORD(SECTION_EXPRESSIONS, 0, expression_record, stack_depth, 33, AOTC_ERROR_LIMIT,
+                  "stack"),
+        IN_RECORD(SECTION_EXPRESSIONS, 0, expression_record, stack_depth, 1, AOTC_ERROR_FORMAT,
+                  "stack depth"),
+        IN_RECORD(SECTION_BLOBS, 0, blob_record, raw_bytes, (64 << 20) + 1, AOTC_ERROR_LIMIT,
+                  "decoded size"),
+        IN_RECORD(SECTION_BLOBS, 1, blob_record, offset, 0, AOTC_ERROR_FORMAT, "BLOBS[1]"),
+        IN_RECORD(SECTION_BLOBS, 0, blob_record, stored_bytes, UINT32_MAX, AOTC_ERROR_FORMAT,
+                  "BLOBS[0]"),
+        IN_RECORD(SECTION_BLOBS, 0, blob_record, kind, 2, AOTC_ERROR_FORMAT, "cubin"),
+    };
+    expect_changes("golden.aotc", changes, sizeof changes / sizeof *changes);
+}
+
+/* What is told of the grid: to persistent kernels, along an axis that there is. */
+static void test_fields_of_loops(void) {
+    static const struct change changes[] = {
+        IN_RECORD(SECTION_CUBIN_PARAMS, 1, cubin_param_record, index, 3, AOTC_ERROR_FORMAT,
+                  "CUBIN_PARAMS[1].source, index, size"),
+        IN_RECORD(SECTION_CUBIN_PARAMS, 1, cubin_param_record, size, 8, AOTC_ERROR_FORMAT,
+                  "CUBIN_PARAMS[1].source, index, size"),
+        IN_RECORD(SECTION_VARIANTS, 0, variant_record, flags, 1, AOTC_ERROR_FORMAT,
+                  "CUBIN_PARAMS[1].source, index, size"),
+        IN_RECORD(SECTION_VARIANTS, 0, variant_record, flags, 3, AOTC_OK, NULL),
+        IN_RECORD(SECTION_VARIANTS, 0, variant_record, flags, 6, AOTC_ERROR_FORMAT, "flags"),
+    };
+    expect_changes("looped.aotc", changes, sizeof changes / sizeof *changes);
+}
+
+/* Bytes that UTF-8 does not have, or not there. (A NUL in a string may make two good ones.) */
+static void test_strings(void) {
+    struct bytes golden = read_golden("golden.aotc");
+    const struct directory_entry *directory = (const void *)(golden.data + HEADER_BYTES + 8);
+    unsigned char *strings = golden.data + HEADER_BYTES + directory[SECTION_STRINGS - 1].offset;
+    const unsigned char bad[] = {0x80, 0xC0, 0xC1, 0xE0, 0xED, 0xF5, 0xFF};
+    for (size_t i = 0; i < sizeof bad; ++i) {
+        for (uint32_t at = 1; at < directory[SECTION_STRINGS - 1].count - 1; at += 3) {
+            aotc_error error = AOTC_ERROR_INIT;
+            const unsigned char before = strings[at];
+            strings[at] = bad[i];
+            seal(golden.data, golden.size_bytes);
+            if (before != bad[i]) {
+                CHECK(open_bytes(golden.data, golden.size_bytes, 0, &error) == AOTC_ERROR_FORMAT);
+            }
+            strings[at] = before;
+        }
+    }
+    free(golden.data);
+}
+
+/* A newer minor version may lengthen records; the same minor may not. */
+static void test_newer_minor(void) {
+    struct bytes empty = read_golden("empty.aotc");
+    struct header_record *header = (void *)empty.data;
+    struct directory_entry *directory = (void *)(empty.data + HEADER_BYTES + 8);
+    directory[SECTION_KERNELS - 1].record_bytes += 8;
+    seal(empty.data, empty.size_bytes);
+    CHECK(open_bytes(empty.data, empty.size_bytes, 0, NULL) == AOTC_ERROR_FORMAT);
+    header->minor = 1;
+    header->optional_features = 4;
+    seal(empty.data, empty.size_bytes);
+    CHECK(open_bytes(empty.data, empty.size_bytes, 0, NULL) == AOTC_OK);
+    directory[SECTION_KERNELS - 1].record_bytes += 4;
+    seal(empty.data, empty.size_bytes);
+    CHECK(open_bytes(empty.data, empty.size_bytes, 0, NULL) == AOTC_ERROR_FORMAT);
+    free(empty.data);
+}
+
+int main(int argc, char **argv) {
+    static void (*const tests[])(void) = {
+        test_truncation, test_bit_flips, test_extremes, test_fields, test_fields_of_loops,
+        test_strings, test_newer_minor,
+    };
+    return run_tests(argc, argv, tests, sizeof tests / sizeof *tests);
+}

@@ -1,0 +1,297 @@
+"""What commands show, to which stream, and their exit codes."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from aotc import cli
+from aotc.compiler import CompileRequest
+from aotc.package.cache import Cache
+from tests.support.command_line import MANIFEST, ROOT, start, use_mode
+
+# ---------------------------------------------------------------------------------------- build
+
+
+def test_build_prints_files_and_nothing_else_to_stdout(folder: Path, run: Any) -> None:
+    code, out, err = run("build", "--cache-dir", "cache", "-j", "1")
+    assert code == 0
+    assert out.splitlines() == ["dist/demo.aotc", "dist/demo.h", "dist/libdemo.a"]
+    assert all((folder / line).exists() for line in out.splitlines())
+    lines = err.splitlines()
+    assert lines[0].startswith("[1/2] add sm_90a T=fp16 num_warps=4 (")
+    assert lines[1].startswith("[2/2] add sm_90a T=fp32 num_warps=4 (")
+    assert lines[2] == "note: 1 dropped that a target cannot hold (-v lists them)"
+    assert lines[3].startswith("2 variants (2 compiled, 0 cached, ")
+
+
+def test_second_build_has_nothing_to_do(folder: Path, run: Any) -> None:
+    run("build", "--cache-dir", "cache", "-o", str(folder / "out"))
+    code, out, err = run("build", "--cache-dir", "cache", "-o", str(folder / "out"))
+    assert code == 0
+    assert len(out.splitlines()) == 3
+    assert "(0 compiled, 2 cached, " in err
+
+
+def test_no_cache_compiles_again(folder: Path, run: Any) -> None:
+    run("build", "--cache-dir", "cache")
+    _, _, err = run("build", "--cache-dir", "cache", "--no-cache")
+    assert "(2 compiled, 0 cached, " in err
+
+
+def test_default_cache_is_the_platforms(
+    folder: Path, run: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(folder / "xdg"))
+    used: list[Path] = []
+    original = Cache.__init__
+
+    def spy(self: Cache, path: Path, *args: Any) -> None:
+        used.append(path)
+        original(self, path, *args)
+
+    monkeypatch.setattr(Cache, "__init__", spy)
+    assert run("build")[0] == 0
+    assert used[0].name == "aotc"
+
+
+@pytest.mark.usefixtures("folder")
+def test_verbose_lists_remarks(run: Any) -> None:
+    _, _, err = run("build", "--no-cache", "-v")
+    assert "remark: add sm_90a: num_warps = 64: num_warps = 64 takes 2048 threads" in err
+    assert "remark: add sm_90a: k.py:1:1: nothing to do" in err
+
+
+@pytest.mark.usefixtures("folder")
+def test_json_is_all_there_is_on_stdout(run: Any) -> None:
+    code, out, err = run("build", "--no-cache", "--json")
+    data = json.loads(out)
+    assert (code, err) == (0, "")
+    assert (data["status"], data["variants"], data["compiled"]) == ("done", 2, 2)
+
+
+def test_failing_kernels_exit_with_1(folder: Path, run: Any) -> None:
+    use_mode(folder, "user_error")
+    code, out, err = run("build", "--no-cache")
+    assert code == cli.EXIT_WRONG
+    assert out == ""
+    assert "k.py:1:1: error: expected a tile, got a list" in err
+    assert err.count("expected a tile, got a list") == 1
+    assert "  note: in add sm_90a T=fp16 num_warps=4\n  note: in add sm_90a T=fp32" in err
+    assert "aotc: 2 failed, nothing is written" in err
+    assert not (folder / "dist").exists()
+    assert "Traceback" not in err
+
+
+def test_our_bugs_exit_with_3_and_say_so(folder: Path, run: Any) -> None:
+    use_mode(folder, "bug")
+    code, _, err = run("build", "--no-cache")
+    assert code == cli.EXIT_BUG
+    assert "aotc: internal error: ZeroDivisionError: ours\n  note: in add sm_90a T=fp16" in err
+    assert err.count("Please report it") == 1
+    assert "Traceback" not in err
+    assert "Traceback" in run("build", "--no-cache", "--debug")[2]
+
+
+def test_a_report_lists_few_variants(folder: Path, run: Any) -> None:
+    text = MANIFEST.replace('"ok"', '"user_error"')
+    text = text.replace("[4, 64]", "[1, 2, 4, 8]")
+    (folder / "kernels.toml").write_text(text)
+    _, _, err = run("build", "--no-cache")
+    assert err.count("  note: in add") == 4
+    assert "  note: and in 4 more variants" in err
+
+
+def test_a_wrong_manifest_exits_with_1(folder: Path, run: Any) -> None:
+    (folder / "kernels.toml").write_text(MANIFEST.replace("\nn =", "\nm ="))
+    code, out, err = run("build")
+    assert (code, out) == (cli.EXIT_WRONG, "")
+    assert err.startswith("kernels.toml:9:1: error: expected an argument of add, got 'm'")
+
+
+def test_a_wrong_manifest_as_json(folder: Path, run: Any) -> None:
+    (folder / "kernels.toml").write_text("")
+    code, out, _ = run("build", "--json")
+    data = json.loads(out)
+    assert (code, data["status"], data["files"]) == (cli.EXIT_WRONG, "failed", [])
+    assert "expected a table at 'package', which is missing" in data["errors"][0]["report"]
+
+
+@pytest.mark.usefixtures("folder")
+@pytest.mark.parametrize(
+    ("args", "message"),
+    [
+        (["build", "missing.toml"], "cannot read missing.toml"),
+        (["build", "--target", "sm_90"], "did you mean 'sm_90a'?"),
+        (["build", "--kernel", "ad"], "did you mean 'add'?"),
+        (["inspect", "missing.aotc"], "cannot read missing.aotc"),
+        (["inspect", "kernels.toml"], "FORMAT"),
+    ],
+)
+def test_what_is_not_there_exits_with_1(run: Any, args: list[str], message: str) -> None:
+    code, out, err = run(*args)
+    assert (code, out) == (cli.EXIT_WRONG, "")
+    assert message in err
+
+
+@pytest.mark.parametrize(
+    "args",
+    [
+        ["bild"],
+        ["build", "--jobs", "0"],
+        ["build", "--no-such-option"],
+        ["build", "a.toml", "b.toml"],
+        ["inspect"],
+        ["dump", "k.py:add"],
+        ["dump", "k.py:add", "--stage", "elf"],
+        ["dump", "k.py:add", "--stage", "ptx", "--set", "BLOCK"],
+        ["explain"],
+        ["explain", "k.py:add", "--set", "BLOCK"],
+    ],
+)
+def test_wrong_usage_exits_with_2(run: Any, args: list[str]) -> None:
+    code, out, err = run(*args)
+    assert (code, out) == (cli.EXIT_USAGE, "")
+    assert "Error: " in err
+
+
+def test_many_builds_share_a_cache(folder: Path) -> None:
+    builds = [
+        start(
+            folder,
+            "build",
+            "--cache-dir",
+            "cache",
+            "-o",
+            f"out{index}",
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for index in range(6)
+    ]
+    errors = [build.communicate(timeout=60)[1] for build in builds]
+    assert [build.returncode for build in builds] == [0] * 6
+    assert not any("warning" in error for error in errors)
+    for name in ("demo.aotc", "demo.h", "libdemo.a"):
+        assert len({(folder / f"out{index}" / name).read_bytes() for index in range(6)}) == 1
+
+
+# ------------------------------------------------------------------------------ inspect and dump
+
+
+@pytest.mark.usefixtures("folder")
+def test_inspect_shows_a_table(run: Any) -> None:
+    run("build", "--no-cache")
+    code, out, err = run("inspect", "dist/demo.aotc")
+    assert (code, err) == (0, "")
+    lines = out.splitlines()
+    assert lines[0].startswith("demo 0.1.0 | 1 kernel | 2 variants | sm_90a | ")
+    assert lines[1].startswith("aotc 0.1.0; llvmlite ")
+    assert lines[2:4] == ["", "add"]
+    assert lines[5].split()[:3] == ["target", "types", "config"]
+    assert lines[6].split()[:3] == ["sm_90a", "fp16", "num_warps=4"]
+
+
+def test_inspect_as_json(folder: Path, run: Any) -> None:
+    run("build", "--no-cache")
+    code, out, _ = run("inspect", "dist/demo.aotc", "--json")
+    data = json.loads(out)
+    assert code == 0
+    assert data["size_bytes"] == (folder / "dist/demo.aotc").stat().st_size
+    assert data["kernels"][0]["variants"][0]["registers"] == 8
+
+
+@pytest.mark.parametrize("mode", ["a\x1b[31m", "a\nb", "a\x9b", "a\u202eb", "[red]a[/red]"])
+def test_no_name_steers_the_terminal(folder: Path, run: Any, mode: str) -> None:
+    choices = f"[kernel.choices]\nMODE = [{json.dumps(mode)}]"
+    text = MANIFEST.replace('[kernel.constants]\nMODE = "ok"', choices)
+    (folder / "kernels.toml").write_text(text)
+    built = run("build", "--no-cache", "-v")
+    assert built[0] == 0
+    for _, out, err in (built, run("inspect", "dist/demo.aotc"), run("explain", "k.py:add\x1b")):
+        assert all(char.isprintable() or char == "\n" for char in out + err)
+    shown = mode.encode("unicode_escape").decode()
+    assert shown in built[2]
+
+
+@pytest.fixture
+def dumped(monkeypatch: pytest.MonkeyPatch) -> list[CompileRequest]:
+    """Record what `aotc dump` asks the compiler for."""
+    requests: list[CompileRequest] = []
+
+    def stage_text(request: CompileRequest, stage: str) -> str:
+        requests.append(request)
+        return {"ptx": ".version 8.8\n", "tile": "t"}[stage]
+
+    monkeypatch.setattr("aotc.stages.stage_text", stage_text)
+    return requests
+
+
+@pytest.mark.usefixtures("folder")
+def test_dump_prints_the_stage(run: Any, dumped: list[CompileRequest]) -> None:
+    args = ["--set", "x_ptr=*fp32:16", "--set", "n=i32=1", "--set", "MODE=ok"]
+    code, out, err = run("dump", "k.py:add", "--stage", "ptx", "--target", "sm_80", *args)
+    assert (code, out, err) == (0, ".version 8.8\n", "")
+    assert dumped[0].signature == (("x_ptr", "*fp32:16"), ("n", "i32=1"))
+    assert (dumped[0].target, dumped[0].config.num_warps) == ("sm_80", 4)
+    assert run("dump", "kernels.toml:add", "--stage", "tile")[1] == "t\n"
+    assert dumped[1].signature == (("x_ptr", "*fp16:16"), ("n", "i32"))
+
+
+@pytest.mark.usefixtures("folder")
+@pytest.mark.parametrize("command", [("build", "kernels.toml"), ("verify", "kernels.toml")])
+def test_a_mistaken_feature_exits_with_1(run: Any, command: tuple[str, ...]) -> None:
+    code, _, err = run(*command, "--without", "wgma")
+    assert code == 1
+    assert "did you mean 'wgmma'?" in err
+
+
+@pytest.mark.usefixtures("folder")
+def test_dump_does_without_features(run: Any, dumped: list[CompileRequest]) -> None:
+    for subject in ("k.py:add", "kernels.toml:add"):
+        settings = ["--set", "x_ptr=*fp32:16", "--set", "n=i32", "--set", "MODE=ok"]
+        assert run("dump", subject, "--stage", "ptx", "--without", "wgmma", *settings)[0] == 0
+    assert [request.without for request in dumped] == [("wgmma",), ("wgmma",)]
+
+
+@pytest.mark.usefixtures("folder")
+def test_what_is_built_without_a_feature_is_another_build(run: Any) -> None:
+    found = [
+        json.loads(run("build", "--json", "--cache-dir", "cache", *options)[1])["cached"]
+        for options in ([], ["--without", "wgmma"], ["--without", "tma"], ["--without", "wgmma"])
+    ]
+    assert found[:3] == [0, 0, 0]
+    assert found[3] > 0
+
+
+@pytest.mark.usefixtures("folder", "dumped")
+def test_dump_without_a_type_exits_with_1(run: Any) -> None:
+    code, _, err = run("dump", "k.py:add", "--stage", "ptx")
+    assert code == cli.EXIT_WRONG
+    assert "expected a type for argument 'x_ptr' of add" in err
+
+
+def test_explain_prints_text_or_json(run: Any) -> None:
+    kernel = f"{ROOT / 'kernels' / 'elementwise.py'}:vector_add_kernel"
+    types = (
+        "x_ptr=*fp32:16",
+        "y_ptr=*fp32:16",
+        "out_ptr=*fp32:16",
+        "n_elements=i32:16",
+        "BLOCK=1024",
+    )
+    args = [part for each in types for part in ("--set", each)]
+    code, out, err = run("explain", kernel, "--target", "sm_80", *args)
+    assert (code, err) == (0, "")
+    assert "load of x_ptr: 16 bytes a thread, 2 instructions, masked" in out
+    code, out, _ = run("explain", kernel, "--target", "sm_80", *args, "--json")
+    assert code == 0
+    assert json.loads(out)["occupancy"]["limited_by"] == "threads"
+    code, _, err = run("explain", kernel)
+    assert code == cli.EXIT_WRONG
+    assert "expected a type for argument 'x_ptr' of vector_add_kernel" in err
