@@ -82,6 +82,11 @@ class Launch:
     programs: tuple[int, ...] = ()
 
     @property
+    def is_long(self) -> bool:
+        """Whether an extent is so long that an index which a kernel doubles would overflow."""
+        return _is_long(self.label)
+
+    @property
     def shape(self) -> str:
         """The arguments as a message shows them."""
         return ", ".join(f"{name} = {_shown(value)}" for name, value in self.scalars.items())

@@ -17,12 +17,12 @@ import numpy as np
 import numpy.typing as npt
 
 from aotc.ir.core import Kernel, Op
-from aotc.ir.dialects import tile
+from aotc.ir.dialects import arith, tile
 from aotc.ir.dialects.descriptor import TENSOR_ALIGNMENT_BYTES, DescriptorReduce
 from aotc.ir.types import DescriptorType, PointerType, ScalarType
 from aotc.verify.arrays import Array, copied, reshape, view
 from aotc.verify.checks import input_data
-from aotc.verify.checks.dataflow import Roles
+from aotc.verify.checks.dataflow import Roles, backward
 from aotc.verify.checks.launches import Launch, Scalar
 from aotc.verify.checks.lazy_memory import Contents, ElasticMemory, Listed, loaded_dtype
 from aotc.verify.checks.noise import inexact_ops, is_inexact, noisy_rules
@@ -213,10 +213,15 @@ def interpret(
     """
     watch = CastWatch(inner_casts(kernel, is_inexact) if roles.inexact else [])
     rules = watch.recording(RULES)
+    overflows: list[Op] = []
+    if launch.is_long:
+        rules = _watching_indices(rules, kernel, overflows)
     exact, args = _prepared(kernel, roles, launch, inputs, is_traced=True)
     _run(kernel, launch, exact, args, rules, 0)
     if exact.conflict:
         raise ConflictError(exact.conflict)
+    if overflows:  # which a compiler may take for granted that it does not
+        raise ConflictError("an index overflows")
     if exact.crossed:
         message = f"elements of tiles meet in {exact.crossed} that threads may access in any order"
         raise ConflictError(message)
@@ -372,6 +377,30 @@ def _run(
     interpreter.run(launch.grid, launch.programs)
     memory.met_undefined = interpreter.poison.was_asked
     return memory
+
+
+def _watching_indices(rules: Rules, kernel: Kernel, overflows: list[Op]) -> Rules:
+    """Return `rules` that add to `overflows` the signed ops of addresses whose results wrap."""
+    offsets = [op.offset for op in kernel.walk() if isinstance(op, arith.AddPtr)]
+    watched = {value.op for value in backward(offsets, through_loads=False)}
+
+    def watching(base: Rule, exactly: Callable[[Array, Array], Array]) -> Rule:
+        def rule(program: Program, op: Op, a: Array, b: Array) -> Any:
+            out = np.asarray(base(program, op, a, b))
+            may_overflow = op in watched and out.dtype.kind == "i" and out.itemsize < 8
+            if may_overflow and (exactly(a.astype(np.int64), b.astype(np.int64)) != out).any():
+                overflows.append(op)
+            return out
+
+        return rule
+
+    exact: dict[type[Op], Callable[[Array, Array], Array]] = {
+        arith.Add: np.add,
+        arith.Sub: np.subtract,
+        arith.Mul: np.multiply,
+        arith.Shl: np.left_shift,
+    }
+    return {**rules, **{cls: watching(rules[cls], exactly) for cls, exactly in exact.items()}}
 
 
 def _contents(

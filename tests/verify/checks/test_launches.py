@@ -217,7 +217,7 @@ def test_far_rows_are_more_than_31_bits_apart() -> None:
 
 @pytest.mark.parametrize(("element", "elems"), [("fp32", 4), ("bf16", 8), ("i8", 16)])
 def test_rows_of_tensors_are_whole_pieces_of_16_bytes(element: str, elems: int) -> None:
-    types = dict.fromkeys(("x", "y", "out"), f"tensordesc<{element}[1,16]>")
+    types: dict[str, str] = dict.fromkeys(("x", "y", "out"), f"tensordesc<{element}[1,16]>")
     chooser = _chooser("causal_sums", Conditions(None, _any), types)
     rows = {launch.scalars["x.shape[1]"] for launch in _launches(chooser)}
     assert all(row % elems == 0 for row in rows)

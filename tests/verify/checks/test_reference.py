@@ -133,3 +133,19 @@ def test_a_result_that_nobody_knows_is_found(is_sparse: bool) -> None:
         launch = replace(_launch((2,), n=20, stride_x=7), is_sparse=is_sparse)
         reference = interpret(kernel, roles, launch, Inputs())
         assert depends_on_undefined(kernel, roles, reference, Inputs()) == expected
+
+
+@pytest.mark.parametrize(("count", "overflows"), [(1 << 29, False), ((1 << 31) - 16, True)])
+def test_an_index_that_overflows_means_nothing(count: int, overflows: bool) -> None:
+    """It goes to just before the pointer, where there is room."""
+    kernel = kernel_of("gather")
+    scalars = {"n": count, "stride_x": 1}
+    last = count // 16 - 1
+    launch = replace(_launch((last + 1,)), label="long: n", scalars=scalars)
+    launch = replace(launch, programs=(last,), is_sparse=True)
+    roles = roles_of(kernel, {}, is_inexact)
+    if overflows:
+        with pytest.raises(ConflictError, match="an index overflows"):
+            interpret(kernel, roles, launch, Inputs())
+    else:
+        assert interpret(kernel, roles, launch, Inputs()).num_stored == 16 * 8
