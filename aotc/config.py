@@ -91,15 +91,15 @@ class Config:
         "a producer warp issues the loads of descriptors",
         "wherever it can",
     )
-    persistent: bool | None = _switch(
-        "a CTA runs program instances one after the other; otherwise each has a CTA of its own",
-        "wherever loads can run ahead across them",
-    )
     mma_stages: int = _integer(
         1,
         1,
         2,
         "dots in flight: with 2, the next is issued before threads compute with the last",
+    )
+    persistent: bool | None = _switch(
+        "a CTA runs program instances one after the other; otherwise each has a CTA of its own",
+        "wherever loads can run ahead across them",
     )
 
     @classmethod

@@ -9,7 +9,8 @@ import pytest
 from aotc.backend import assemble, emit_ptx, lower_kernel
 from aotc.config import Config
 from aotc.ir.core import Kernel
-from aotc.ir.dialects import gpu, roles
+from aotc.ir.dialects import gpu, roles, scf
+from aotc.ir.rewrite import Builder
 from aotc.schedule.context import Schedule
 from aotc.schedule.shared_memory.allocate_shared import allocate_shared
 from aotc.schedule.shared_memory.insert_barriers import insert_barriers
@@ -18,7 +19,7 @@ from aotc.schedule.warp_roles.specialize_warps import specialize_warps
 from aotc.target import TARGETS
 from tests.support.fetching import block, fetch, fetching, loop, read
 
-BODY = loop(fetch("a", "%i") + fetch("b", "%i", "%z") + read("a") + read("b") + "  gpu.barrier\n")
+BODY = loop(fetch("a", "%i") + fetch("b", "%i", "%z") + read("a") + read("b"))
 
 
 def _divided(
@@ -26,9 +27,14 @@ def _divided(
 ) -> Kernel:
     kernel = fetching(body, num_warps=num_warps)
     schedule = Schedule(TARGETS["sm_90a"], Config(num_warps, num_consumer_groups=groups))
-    for each in (choose_warp_roles, specialize_warps, allocate_shared, insert_barriers):
+    for each in (choose_warp_roles, specialize_warps):
         each(kernel, schedule)
     (found,) = (op for op in kernel.body if isinstance(op, roles.Specialize))
+    # The consumers meet in their loop.
+    consuming = next(op for op in found.consumers.walk() if isinstance(op, scf.For))
+    Builder.before_op(consuming.body.terminator)(gpu.Barrier())
+    for each in (allocate_shared, insert_barriers):
+        each(kernel, schedule)
     kernel.producer_warps = 4 if registers[0] else kernel.producer_warps
     found.consumer_registers, found.producer_registers = registers
     return kernel

@@ -249,7 +249,7 @@ def test_accumulators_are_stored_without_bank_conflicts(
 
 def _store_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let no thread have registers for a tile that waits for the next one's products."""
-    monkeypatch.setattr(overlap_epilogue, "_WORKING_REGISTERS", 256)
+    monkeypatch.setattr(overlap_epilogue, "EPILOGUE_RESERVE", 256)
 
 
 def _check_matmul(kernel: PtxKernel, shape: tuple[int, int], seed: int) -> None:

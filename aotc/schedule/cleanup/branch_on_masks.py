@@ -67,9 +67,9 @@ def _rewrite(masked: Value, value: Value, mask: Value | None) -> None:
             return
         conditions.append(condition)
     if factor is not None:
-        for bound, predicate in ((0.0, "gt"), (math.inf, "lt")):
-            number = place(arith.Constant(bound, FP32)).out
-            conditions.append(place(arith.Compare(factor, number, predicate)).out)
+        zero, infinity = (place(arith.Constant(each, FP32)).out for each in (0.0, math.inf))
+        conditions.append(place(arith.Compare(zero, factor, "lt")).out)
+        conditions.append(place(arith.Compare(factor, infinity, "lt")).out)
     if not conditions:
         return
     holds = conditions[0]

@@ -80,11 +80,8 @@ def find_chain(
     seconds = [op for op in loop.body if isinstance(op, wgmma.Wgmma) and op not in firsts]
     late = _depending(loop, [dot.out for dot in seconds])
     fed = _forward(loop, [dot.out for dot in firsts])
-    if (
-        not seconds
-        or not all(_is_fed(dot, fed) for dot in seconds)
-        or any(d in late for d in firsts)
-    ):
+    is_chain = seconds and not any(dot in late for dot in firsts)
+    if not is_chain or not all(_is_fed(dot, fed, late) for dot in seconds):
         return None
     waits = [op for op in fed if isinstance(op, wgmma.WgmmaWait) and op not in late]
     early = [op for op in fed if op not in late and is_pure(op)]
@@ -101,9 +98,10 @@ def find_chain(
     return DotChain(issue, compute, fills, sorted(fragments, key=order.__getitem__), seconds)
 
 
-def _is_fed(dot: wgmma.Wgmma, fed: dict[Op, None]) -> bool:
-    """Return whether a dot takes what was computed with others from registers."""
-    return not isinstance(dot.a.type, SharedType) and dot.a.op in fed and is_pure(dot.a.op)
+def _is_fed(dot: wgmma.Wgmma, fed: dict[Op, None], late: dict[Op, None]) -> bool:
+    """Return whether a dot takes from registers what was computed with others alone."""
+    op = dot.a.op
+    return not isinstance(dot.a.type, SharedType) and op in fed and op not in late and is_pure(op)
 
 
 def _forward(loop: scf.For, roots: Iterable[Value]) -> dict[Op, None]:

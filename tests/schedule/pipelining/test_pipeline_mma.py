@@ -85,12 +85,11 @@ def test_only_if_asked_for(tmp_path: Path) -> None:
     assert text.count("gpu.wgmma(") == 1
 
 
-def test_the_sums_of_a_loop_stay_where_they_are(tmp_path: Path) -> None:
-    """The scores of attention go ahead; what is added to the result is not looked at."""
+def test_what_feeds_a_second_dot_is_computed_ahead(tmp_path: Path) -> None:
+    """The scores of attention are: each dot stands in the loop once, and once beside it."""
     text, remarks = _lowered(tmp_path, ATTENTION, ATTENTION_SIGNATURE)
     assert AHEAD in remarks
-    # Scores: the first, two, the last but one; results: two, the last two, the last.
-    assert text.count("gpu.wgmma(") == 4 + 5
+    assert text.count("gpu.wgmma(") == 2 + 2
 
 
 def test_threads_get_the_registers_of_the_second_product(tmp_path: Path) -> None:

@@ -487,3 +487,34 @@ def multiply_columns(
         parts = halves_of_columns(left) + halves_of_columns(right)
         for part in tl.static_range(COLUMNS // 8):
             out.store([0, column + part * 8], parts[COLUMNS // 8 - 1 - part].to(tl.float16))
+
+
+@triton.jit
+def attend(
+    q,
+    k,
+    v,
+    out,
+    scale,
+    n_keys,
+    BLOCK_M: tl.constexpr,
+    BLOCK_N: tl.constexpr,
+    HEAD_DIM: tl.constexpr,
+):
+    """Store softmax(Q @ K.T * scale) @ V, in powers of two, for a block of queries."""
+    row = tl.program_id(0) * BLOCK_M
+    queries = q.load([row, 0])
+    row_max = tl.full((BLOCK_M,), -3.0e38, tl.float32)
+    row_sum = tl.zeros((BLOCK_M,), tl.float32)
+    acc = tl.zeros((BLOCK_M, HEAD_DIM), tl.float32)
+    for first in range(0, n_keys, BLOCK_N):
+        scores = tl.dot(queries, k.load([first, 0]).T) * scale
+        columns = first + tl.arange(0, BLOCK_N)
+        scores = tl.where((columns < n_keys)[None, :], scores, float("-inf"))
+        new_max = tl.maximum(row_max, tl.max(scores, axis=1))
+        power = tl.exp2(scores - new_max[:, None])
+        rescale = tl.exp2(row_max - new_max)
+        row_sum = row_sum * rescale + tl.sum(power, axis=1)
+        acc = tl.dot(power.to(tl.float16), v.load([first, 0]), acc * rescale[:, None])
+        row_max = new_max
+    out.store([row, 0], acc / row_sum[:, None])

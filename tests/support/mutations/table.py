@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from tests.support.mutations import (
     ahead,
     arithmetic,
+    attention,
     bulk_copies,
     clusters,
     columns,
@@ -41,6 +42,7 @@ AREAS: dict[str, Sequence[Mutation | PtxMutation]] = {
     "producer warps": roles.MUTATIONS,
     "consumer groups": groups.MUTATIONS,
     "two dots in flight": ahead.MUTATIONS,
+    "attention": attention.MUTATIONS,
     "clusters": clusters.MUTATIONS,
     "dead columns": columns.MUTATIONS,
     "bulk copies": bulk_copies.MUTATIONS,

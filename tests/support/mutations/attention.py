@@ -1,0 +1,128 @@
+"""Bugs of attention: weights computed an iteration ahead, and branches around masks and scales."""
+
+from __future__ import annotations
+
+from aotc.ir.core import Kernel, Op
+from aotc.ir.dialects import arith, roles, scf, tma, wgmma
+from aotc.ir.rewrite import Builder
+from aotc.ir.types import I1, I64
+from tests.support.mutations.plant import Mutation, Plant, after_pass, found
+
+_CHAIN = "pipeline_mma"
+_MASKS = "branch_on_masks"
+
+
+def _dots_ahead(kernel: Kernel) -> list[Op]:
+    """Return the ops of the loop whose scores run ahead."""
+    loops = [op for op in found(kernel, scf.For) if any(map(_is_pending, op.body))]
+    return list(loops[0].body)
+
+
+def _is_pending(op: Op) -> bool:
+    return isinstance(op, wgmma.WgmmaWait) and op.pending > 0
+
+
+def _give_back_in_flight(kernel: Kernel) -> None:
+    """Give back values before the dot that reads them has been waited for.
+
+    Keys would do no harm: the producer comes to their stage after that of the values before.
+    """
+    body = _dots_ahead(kernel)
+    wait = [op for op in body if isinstance(op, wgmma.WgmmaWait)][-1]
+    arrive = next(op for op in body[body.index(wait) :] if isinstance(op, tma.MbarrierArrive))
+    stage = arrive.barrier.op
+    assert stage is not None
+    for op in (stage, arrive):
+        op.remove()
+        assert wait.block is not None
+        wait.block.insert(op, before=wait)
+
+
+def _use_values_unawaited(kernel: Kernel) -> None:
+    """Start the second dot before its values are there."""
+    waits = [op for op in _dots_ahead(kernel) if isinstance(op, tma.MbarrierWait)]
+    waits[-1].erase()
+
+
+def _wait_for_scores_alone(kernel: Kernel) -> None:
+    """Store the accumulator while the last dot still adds to it."""
+    consumers = found(kernel, roles.Specialize)[0].consumers
+    last = [op for op in consumers.walk() if isinstance(op, wgmma.WgmmaWait)][-1]
+    last.pending = 1
+
+
+def _factor_of_the_first(kernel: Kernel) -> None:
+    """Scale the accumulator by the factor of the first weights in every iteration."""
+    loop = next(op for op in found(kernel, scf.For) if any(map(_is_pending, op.body)))
+    for arg, init in zip(loop.carried, loop.init, strict=True):
+        if arg.hint.startswith("rescale"):
+            assert init is not None
+            arg.replace_all_uses_with(init)
+
+
+def _end_too_early(kernel: Kernel) -> None:
+    """Take the last element of a tile to be one before it."""
+    for op in found(kernel, arith.Constant):
+        if op.type == I64 and op.value == 63:
+            place = Builder.before_op(op)
+            op.replace_with([place(arith.Constant(62, I64)).out])
+
+
+def _any_scale(kernel: Kernel) -> None:
+    """Take a scale past the maximum whatever its sign."""
+    for op in found(kernel, arith.Compare):
+        if op.rhs.hint == "scale":
+            place = Builder.before_op(op)
+            op.replace_with([place(arith.Constant(True, I1)).out])
+
+
+def _scale_twice(kernel: Kernel) -> None:
+    """Scale what has been scaled in its branch once more."""
+    for branch in found(kernel, scf.If):
+        then, otherwise = branch.blocks
+        fast, slow = then.terminator, otherwise.terminator
+        if len(fast.operands) == 2 and fast.operands[1].hint == "scale":
+            slow.set_slots([slow.operands[0], fast.operands[1]])
+
+
+_PLANTS: tuple[tuple[str, str, Plant], ...] = (
+    (
+        "values are given back in flight",
+        "the arrival stays where it was, the wait moves below it",
+        after_pass(_CHAIN, _give_back_in_flight),
+    ),
+    (
+        "values are not waited for",
+        "the wait for the next values is taken for one that was done",
+        after_pass(_CHAIN, _use_values_unawaited),
+    ),
+    (
+        "the accumulator is stored in flight",
+        "scores of no iteration are counted as a newer dot",
+        after_pass(_CHAIN, _wait_for_scores_alone),
+    ),
+    (
+        "rows are scaled by the first factor",
+        "factors are computed ahead and not carried",
+        after_pass(_CHAIN, _factor_of_the_first),
+    ),
+    (
+        "the end of a tile is off by one",
+        "a mask that hides the last column alone is taken to hide nothing",
+        after_pass(_MASKS, _end_too_early),
+    ),
+    (
+        "a negative scale passes the maximum",
+        "the condition on the scale is left out",
+        after_pass(_MASKS, _any_scale),
+    ),
+    (
+        "a score is scaled twice",
+        "the branch with the mask hands on the scale that it applied",
+        after_pass(_MASKS, _scale_twice),
+    ),
+)
+
+MUTATIONS = tuple(
+    Mutation(name, stands_for, "attend", plant, "sm_90a") for name, stands_for, plant in _PLANTS
+)
