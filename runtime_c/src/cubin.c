@@ -118,13 +118,19 @@ static struct extent part_at(const unsigned char *image, const struct elf_header
     return extent_of(&section);
 }
 
-/* Whether no two parts, which all lie inside, have a byte in common. */
+/* Whether two parts have some bytes in common. Sections may have all: so ptxas stores equal ones. */
+static bool clash(struct extent a, struct extent b, bool are_sections) {
+    const bool are_same = a.offset == b.offset && a.size == b.size;
+    return overlap(a, b) && !(are_sections && are_same);
+}
+
+/* Whether no two parts, which all lie inside, clash. */
 static bool are_apart(const unsigned char *image, const struct elf_header *header) {
     const unsigned count = header->section_count + (unsigned)HEADER_COUNT;
     for (unsigned i = 0; i < count; ++i) {
         const struct extent own = part_at(image, header, i);
         for (unsigned k = 0; own.size != 0 && k < i; ++k) {
-            if (overlap(own, part_at(image, header, k))) {
+            if (clash(own, part_at(image, header, k), k >= HEADER_COUNT)) {
                 return false;
             }
         }

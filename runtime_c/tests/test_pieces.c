@@ -179,6 +179,13 @@ static void test_cubins(void) {
         put(image.bytes + changes[i].at, changes[i].value, changes[i].count);
         cubin_is(&image, 90, changes[i].wrong);
     }
+    /* Two sections may have the same bytes, if all of them. */
+    image = make_image();
+    put(image.bytes + 128 + 128 + 24, 64, 8);
+    put(image.bytes + 128 + 128 + 32, 19, 8);
+    cubin_is(&image, 90, NULL);
+    put(image.bytes + 128 + 128 + 32, 18, 8);
+    cubin_is(&image, 90, "overlap");
     /* A section without bytes may lie anywhere, but not the one with the names. */
     image = make_image();
     put(image.bytes + 128 + 132, 8, 4);

@@ -135,3 +135,26 @@ def test_a_section_outside_of_the_blob_is_refused(samples: SimpleNamespace) -> N
     blob[size_of_the_last : size_of_the_last + 8] = (1 << 63).to_bytes(8, "little")
     with pytest.raises(ArchiveError, match="section 3 reaches beyond"):
         check_cubin(bytes(blob), "sm_90a", "k")
+
+
+def _with_same_bytes(cubin: bytes, size_bytes: int) -> bytes:
+    """Return a cubin whose second section with content has the bytes of the first one."""
+    at, count = int.from_bytes(cubin[40:48], "little"), int.from_bytes(cubin[60:62], "little")
+    headers = [at + 64 * number for number in range(count)]
+    first, second = [
+        each
+        for each in headers
+        if int.from_bytes(cubin[each + 4 : each + 8], "little") not in (0, 2, 3, 8)
+        and int.from_bytes(cubin[each + 32 : each + 40], "little")
+    ][:2]
+    changed = bytearray(cubin)
+    changed[second + 24 : second + 32] = cubin[first + 24 : first + 32]
+    size = int.from_bytes(cubin[first + 32 : first + 40], "little") + size_bytes
+    changed[second + 32 : second + 40] = size.to_bytes(8, "little")
+    return bytes(changed)
+
+
+def test_sections_may_have_all_bytes_in_common_and_not_some(cubins: dict[str, bytes]) -> None:
+    check_cubin(_with_same_bytes(cubins["sm_90a"], 0), "sm_90a", "store_n")
+    with pytest.raises(ArchiveError, match="overlap"):
+        check_cubin(_with_same_bytes(cubins["sm_90a"], -1), "sm_90a", "store_n")

@@ -76,9 +76,8 @@ class ConsumerStages(CarriedState):
 
     def indices_in(self, op: Op) -> Sequence[int]:
         nested = dict.fromkeys(each for block in op.blocks for each in block.walk())
-        return [
-            index for group in self.groups if group.loads[0] in nested for index in group.indices
-        ]
+        inside = [group.indices for group in self.groups if group.loads[0] in nested]
+        return list(dict.fromkeys(index for indices in inside for index in indices))
 
     def hint(self, index: int) -> str:
         return "parity" if index % 2 else "stage"

@@ -1,10 +1,13 @@
 """Load groups: tensor loads that fill a stage together, with the ring of mbarriers they share.
 
 Adjacent loads of a block, with no use of their results and no wait for other grids in between, are
-a group: they share a stage, its `full` and its `empty`. Whoever uses a ring keeps its position;
-those of all groups together are a *state*, two values for each group.
+a group: they share a stage, its `full` and its `empty`. Groups of loops that come one after the
+other share a ring if their loads are of the same shapes: attention's unmasked loop and the masked one
+that follows are then one pipeline, which does not drain between them, and the buffers are there once.
+Whoever uses a ring keeps its position; those of all rings together are a *state*, two values for each.
 
-Invariant: the buffers of a group have as many stages as its ring of mbarriers.
+Invariant: the buffers of a group have as many stages as its ring of mbarriers; of two groups that share
+a ring, all of one comes before all of the other in each iteration of the loop around both.
 """
 
 from __future__ import annotations
@@ -15,6 +18,7 @@ from dataclasses import dataclass
 from aotc.ir.carried_state import State
 from aotc.ir.core import Block, Op, Value, build
 from aotc.ir.dialects import arith, gpu, grid, tma
+from aotc.ir.effects import Trait
 from aotc.ir.rewrite import Builder, is_inside
 from aotc.ir.types import I32
 from aotc.schedule.shared_memory.mbarrier_ring import MbarrierRing, RingPosition
@@ -24,7 +28,7 @@ _MIN_OWN_STAGES = 2  # of a consumer group, so that one is filled while another 
 
 @dataclass(eq=False)
 class LoadGroup:
-    """Tensor loads that share the stages of `ring`; `index` is the group's number."""
+    """Tensor loads that share the stages of `ring`, whose number is `index`."""
 
     index: int
     loads: list[tma.SyncLoad]
@@ -57,7 +61,16 @@ class LoadGroup:
 
 def initial_state(groups: Sequence[LoadGroup]) -> State:
     """Return the state at the start of the kernel."""
-    return [group.ring.start for group in groups for _ in group.indices]
+    return [group.ring.start for group in ring_users(groups) for _ in group.indices]
+
+
+def ring_users(groups: Sequence[LoadGroup]) -> list[LoadGroup]:
+    """Return the first group of each ring, in the order of the rings."""
+    return [group for number, group in enumerate(groups) if _is_first(groups, number)]
+
+
+def _is_first(groups: Sequence[LoadGroup], number: int) -> bool:
+    return all(group.index != groups[number].index for group in groups[:number])
 
 
 def adjacent_loads(block: Block) -> Iterator[list[tma.SyncLoad]]:
@@ -100,15 +113,25 @@ def buffers_of(load: tma.SyncLoad) -> gpu.SharedAlloc:
 
 
 def make_group(
-    number: int, loads: list[tma.SyncLoad], place: Builder, num_warps: int, num_owners: int = 1
+    before: Sequence[LoadGroup],
+    loads: list[tma.SyncLoad],
+    place: Builder,
+    num_warps: int,
+    num_owners: int = 1,
 ) -> LoadGroup:
-    """Return a group with its mbarriers; its buffers move to where both roles see them.
+    """Return a group, with a ring of one of the groups `before` it or with its own.
 
-    Each of `num_owners` consumer groups of `num_warps` warps gets stages of its own.
+    The buffers of a ring move to where both roles see them. Each of `num_owners` consumer groups of
+    `num_warps` warps gets stages of its own.
     """
     num_stages = buffers_of(loads[0]).num_stages
     if num_owners > 1:
         num_stages = max(num_stages // num_owners, min(num_stages, _MIN_OWN_STAGES))
+    shared = _ring_to_share(before, loads, num_stages, num_owners)
+    if shared is not None:
+        for load, other in zip(loads, shared.loads, strict=True):
+            buffers_of(load).replace_with([buffers_of(other).out])
+        return LoadGroup(shared.index, loads, shared.ring)
     for load in loads:
         alloc = buffers_of(load)
         if num_owners > 1:
@@ -121,7 +144,50 @@ def make_group(
     ring = MbarrierRing(
         place, num_stages, num_warps=num_warps, num_ctas=num_ctas, num_owners=num_owners
     )
-    return LoadGroup(number, loads, ring)
+    return LoadGroup(len(ring_users(before)), loads, ring)
+
+
+def _ring_to_share(
+    groups: Sequence[LoadGroup], loads: Sequence[tma.SyncLoad], num_stages: int, num_owners: int
+) -> LoadGroup | None:
+    """Return a group of a loop that comes before the one of `loads`, with the same kinds of buffers."""
+    loop = _innermost_loop(loads[0])
+    if loop is None:
+        return None
+    taken = {group.index for group in groups if not _comes_before(group, loop)}
+    kinds = [_kind_of(load) for load in loads]
+    for group in groups:
+        ring = group.ring
+        if group.index in taken or (ring.num_stages, ring.num_owners) != (num_stages, num_owners):
+            continue
+        if [_kind_of(load) for load in group.loads] == kinds:
+            return group
+    return None
+
+
+def _comes_before(group: LoadGroup, loop: Op) -> bool:
+    """Return whether a group's loop is another one, and neither is run by the other."""
+    other = _innermost_loop(group.loads[0])
+    return other is not None and other is not loop and _loop_around(other) is _loop_around(loop)
+
+
+def _loop_around(op: Op) -> Op | None:
+    return next((each for each in op.ancestors() if each.has(Trait.LOOP)), None)
+
+
+def _innermost_loop(load: tma.SyncLoad) -> Op | None:
+    """Return the loop whose own body has a load in stages."""
+    loop = load.parent_op
+    if loop is None or not loop.has(Trait.LOOP):
+        return None
+    return loop if isinstance(load.buffer.op, gpu.SharedStage) else None
+
+
+def _kind_of(load: tma.SyncLoad) -> tuple[object, ...]:
+    """Return what two loads have in common that may go to one buffer."""
+    alloc = buffers_of(load)
+    place = alloc.element, alloc.shape, alloc.layout, alloc.alignment_bytes
+    return type(load), *place, load.num_parts
 
 
 def _replace_buffers(alloc: gpu.SharedAlloc, num_stages: int, place: Builder) -> None:

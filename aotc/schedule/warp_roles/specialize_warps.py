@@ -46,6 +46,7 @@ from aotc.schedule.warp_roles.load_groups import (
     buffers_of,
     initial_state,
     make_group,
+    ring_users,
 )
 from aotc.target import Target
 
@@ -90,7 +91,7 @@ def _divide(kernel: Kernel, consumers: Block, found: Slice, place: Builder) -> B
     for loads in list(adjacent_loads(consumers)):
         is_shared = count == 1 or (ordered is not None and is_inside(loads[0], ordered))
         num_owners = 1 if is_shared else count
-        groups.append(make_group(len(groups), loads, place, kernel.num_warps, num_owners))
+        groups.append(make_group(groups, loads, place, kernel.num_warps, num_owners))
     issuer = _Producer(groups, loop, count)
     producer = Block()
     copy = SliceCopy(found, issuer.issue, issuer.hand_over)
@@ -129,7 +130,7 @@ def _continues_dot(op: Op) -> bool:
 class _Producer:
     """Emit the producer's ops in place of loads: all of a group's at its last one.
 
-    Its state is the position of each group. With several consumer groups, iterations of the
+    Its state is the position of each ring. With several consumer groups, iterations of the
     `loop` over tiles are for one after the other; after the state for the current one come those
     for the next ones, of rings with owners, and at the end the index of the current one.
     """
@@ -139,8 +140,9 @@ class _Producer:
         self.group_of = {load: group for group in groups for load in group.loads}
         self.loop = loop
         self.count = count
+        self._rings = ring_users(groups)
         self._owned = [
-            index for group in groups if group.ring.num_owners > 1 for index in group.indices
+            index for group in self._rings if group.ring.num_owners > 1 for index in group.indices
         ]
 
     def start(self) -> State:
@@ -169,7 +171,7 @@ class _Producer:
         """Make the next iteration of the loop over tiles that of the next consumer group."""
         if self.loop is None or loop is not self.loop:
             return state
-        now, size = 2 * len(self.groups), len(self._owned)
+        now, size = 2 * len(self._rings), len(self._owned)
         own, others = state[:now], [*state[now:-1], *(state[each] for each in self._owned)]
         for each, value in zip(self._owned, others[:size], strict=True):
             own[each] = value

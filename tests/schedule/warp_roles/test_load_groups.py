@@ -50,7 +50,7 @@ def _grouped(num_stages: int, num_owners: int) -> tuple[LoadGroup, Builder]:
     choose_warp_roles(kernel, Schedule(TARGETS["sm_90a"], Config(2, num_stages)))
     (loads,) = adjacent_loads(kernel.body)
     place = Builder(kernel.body, kernel.body.first)
-    return make_group(0, loads, place, 2, num_owners), place
+    return make_group([], loads, place, 2, num_owners), place
 
 
 @pytest.mark.parametrize(
@@ -110,3 +110,54 @@ def test_who_shares_all_stages_goes_on_by_one(num_stages: int) -> None:
         before = group.ring.stage(full, here, place, before=1).op
         assert isinstance(before, gpu.SharedStage)
         assert before.ahead == num_stages - 1
+
+
+# ---- rings of several loops -------------------------------------------------------------------
+
+
+def _groups_of(body: str, num_stages: int = 3, num_owners: int = 1) -> list[LoadGroup]:
+    """Return the groups of a kernel."""
+    kernel = fetching(body)
+    choose_warp_roles(kernel, Schedule(TARGETS["sm_90a"], Config(2, num_stages)))
+    place = Builder(kernel.body, kernel.body.first)
+    groups: list[LoadGroup] = []
+    for loads in list(adjacent_loads(kernel.body)):
+        groups.append(make_group(groups, loads, place, 2, num_owners))
+    return groups
+
+
+A, B = fetch("a", "%i") + read("a"), fetch("b", "%i") + read("b")
+C, D = fetch("d", "%j") + read("d"), fetch("e", "%j") + read("e")
+SHARING = {
+    "loops one after the other": (loop(A) + loop(C, variable="j"), [0, 0]),
+    "two groups in each": (loop(A + B) + loop(C + D, variable="j"), [0, 1, 0, 1]),
+    "more in the second": (loop(A) + loop(C + D, variable="j"), [0, 0, 1]),
+    "more in the first": (loop(A + B) + loop(C, variable="j"), [0, 1, 0]),
+    "loads together": (loop(BOTH + read("a") + read("b")) + loop(C, variable="j"), [0, 1]),
+    "in one loop": (loop(A + B), [0, 1]),
+    "one loop within another": (loop(A + loop(C, variable="j")), [0, 1]),
+    "outside of a loop": (fetch("a", "%n") + read("a") + loop(C, variable="j"), [0, 1]),
+    "under a branch": (loop(A) + branch("%c", loop(C, variable="j")), [0, 0]),
+    "in a loop each": (
+        loop(loop(A), variable="k") + loop(loop(C, variable="j"), variable="l"),
+        [0, 1],
+    ),
+}
+
+
+@pytest.mark.parametrize("num_owners", [1, 2])
+@pytest.mark.parametrize("case", SHARING)
+def test_which_groups_share_a_ring(case: str, num_owners: int) -> None:
+    body, rings = SHARING[case]
+    groups = _groups_of(body, 4, num_owners)
+    assert [group.index for group in groups] == rings
+    assert len(initial_state(groups)) == 2 * len(set(rings))
+    for group in groups:
+        first = groups[rings.index(group.index)]
+        assert group.ring is first.ring
+        assert [*map(buffers_of, group.loads)] == [*map(buffers_of, first.loads)]
+
+
+def test_loads_that_do_not_run_ahead_share_nothing() -> None:
+    groups = _groups_of(loop(A) + loop(C, variable="j"), num_stages=1)
+    assert [group.index for group in groups] == [0, 1]

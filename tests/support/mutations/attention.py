@@ -15,7 +15,7 @@ _MASKS = "branch_on_masks"
 def _dots_ahead(kernel: Kernel) -> list[Op]:
     """Return the ops of the loop whose scores run ahead."""
     loops = [op for op in found(kernel, scf.For) if any(map(_is_pending, op.body))]
-    return list(loops[0].body)
+    return list(loops[0].body) if loops else []
 
 
 def _is_pending(op: Op) -> bool:
@@ -28,36 +28,36 @@ def _give_back_in_flight(kernel: Kernel) -> None:
     Keys would do no harm: the producer comes to their stage after that of the values before.
     """
     body = _dots_ahead(kernel)
-    wait = [op for op in body if isinstance(op, wgmma.WgmmaWait)][-1]
-    arrive = next(op for op in body[body.index(wait) :] if isinstance(op, tma.MbarrierArrive))
-    stage = arrive.barrier.op
-    assert stage is not None
-    for op in (stage, arrive):
-        op.remove()
-        assert wait.block is not None
-        wait.block.insert(op, before=wait)
+    waits = [op for op in body if isinstance(op, wgmma.WgmmaWait)]
+    after = body[body.index(waits[-1]) :] if waits else []
+    for arrive in [op for op in after if isinstance(op, tma.MbarrierArrive) and not op.enabled][:1]:
+        for op in (arrive.barrier.op, arrive):
+            assert op is not None
+            op.remove()
+            Builder.before_op(waits[-1])(op)
 
 
 def _use_values_unawaited(kernel: Kernel) -> None:
     """Start the second dot before its values are there."""
-    waits = [op for op in _dots_ahead(kernel) if isinstance(op, tma.MbarrierWait)]
-    waits[-1].erase()
+    for wait in [op for op in _dots_ahead(kernel) if isinstance(op, tma.MbarrierWait)][-1:]:
+        wait.erase()
 
 
 def _wait_for_scores_alone(kernel: Kernel) -> None:
     """Store the accumulator while the last dot still adds to it."""
-    consumers = found(kernel, roles.Specialize)[0].consumers
-    last = [op for op in consumers.walk() if isinstance(op, wgmma.WgmmaWait)][-1]
-    last.pending = 1
+    for role in found(kernel, roles.Specialize):
+        waits = [op for op in role.consumers.walk() if isinstance(op, wgmma.WgmmaWait)]
+        for wait in waits[-1:]:
+            wait.pending = 1
 
 
 def _factor_of_the_first(kernel: Kernel) -> None:
     """Scale the accumulator by the factor of the first weights in every iteration."""
-    loop = next(op for op in found(kernel, scf.For) if any(map(_is_pending, op.body)))
-    for arg, init in zip(loop.carried, loop.init, strict=True):
-        if arg.hint.startswith("rescale"):
-            assert init is not None
-            arg.replace_all_uses_with(init)
+    for loop in [op for op in found(kernel, scf.For) if any(map(_is_pending, op.body))]:
+        for arg, init in zip(loop.carried, loop.init, strict=True):
+            if arg.hint.startswith("rescale"):
+                assert init is not None
+                arg.replace_all_uses_with(init)
 
 
 def _end_too_early(kernel: Kernel) -> None:

@@ -100,6 +100,20 @@ _FUNCTIONS = (
     ("kernels/functions.toml", "route", "sm_80", "T=bf16 BLOCK=4"),
     ("kernels/functions.toml", "mx_matmul", "sm_80", "A_FORMAT=e4m3"),
 )
+_ATTENTION = (
+    (
+        "kernels/attention.toml",
+        "attention_forward",
+        "sm_90a",
+        "HEAD_DIM=64 CAUSAL=true mma_stages=2",
+    ),
+    (
+        "kernels/attention.toml",
+        "attention_forward",
+        "sm_90a",
+        "HEAD_DIM=128 CAUSAL=false mma_stages=2",
+    ),
+)
 _CLUSTERS = (("kernels/descriptors.toml", "matmul_descriptor", "sm_90a", "num_ctas=2"),)
 _LONG_ROWS = (
     ("kernels/descriptors.toml", "scale_long_rows", "sm_90a", "T=bf16"),
@@ -111,6 +125,7 @@ _BY_AREA = {
     "arithmetic, conversions": (*_ROWS, *_FUNCTIONS, *_ATOMICS, *_DOTS),
     "loops, branches, pipelines": (*_DOTS, *_ATOMICS, *_ROWS),
     "dots": _DOTS,
+    "attention": (*_ATTENTION, *_HOPPER),
     "clusters": (*_CLUSTERS, *_HOPPER),
     "bulk copies": (*_LONG_ROWS, *_HOPPER),
     "launcher": (*_HOPPER, *_ROWS[:2]),
