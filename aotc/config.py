@@ -98,7 +98,7 @@ class Config:
         "dots in flight: with 2, the next is issued before threads compute with the last",
     )
     persistent: bool | None = _switch(
-        "a CTA runs program instances one after the other; otherwise each has a CTA of its own",
+        "a CTA runs several program instances, not one",
         "wherever loads can run ahead across them",
     )
 
