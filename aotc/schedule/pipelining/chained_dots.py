@@ -28,10 +28,10 @@ from dataclasses import dataclass
 
 from aotc.ir.core import Op, Value
 from aotc.ir.dialects import gpu, scf, tma, wgmma
-from aotc.ir.effects import Trait
+from aotc.ir.effects import Resource, Trait
 from aotc.ir.rewrite import is_pure, is_unobserved
 from aotc.ir.types import SharedType
-from aotc.schedule.analysis.global_order import free_operands
+from aotc.schedule.analysis.global_order import free_operands, synchronizes
 from aotc.schedule.pipelining.loop_schedule import LoopSchedule, Step
 
 _FEWEST_STAGES = 2
@@ -42,8 +42,8 @@ _CHEAP = (Trait.SHAPE_ONLY, Trait.SAME_VALUES, Trait.VIEW)
 class DotChain:
     """The ops of a loop that run an iteration ahead of its second dots.
 
-    `issue` starts the first dots, `compute` waits for them and computes weights; `fragments` turn these
-    into operands of the second dots.
+    `issue` starts the first dots, `compute` waits for them and computes weights, `fills` wait for what
+    the second dots read, and `fragments` turn weights into their operands.
     """
 
     issue: Sequence[Op]
@@ -145,7 +145,10 @@ def _without_cheap_tail(early: Sequence[Op], fragments: dict[Op, None]) -> list[
 
 
 def _loads_of(loop: scf.For, ops: Sequence[Op], known: Iterable[Op]) -> dict[Op, None] | None:
-    """Return the loads that ops need besides what is known, None if anything else has an effect."""
+    """Return the loads that ops need besides what is known; None if they need other effects.
+
+    So it is if the loop writes memory: an iteration early, a load may read what was there before.
+    """
     seen, loads = dict.fromkeys(known), dict[Op, None]()
     worklist = [value.op for op in ops for value in free_operands(op)]
     while worklist:
@@ -154,11 +157,15 @@ def _loads_of(loop: scf.For, ops: Sequence[Op], known: Iterable[Op]) -> dict[Op,
             continue
         seen[op] = None
         if not is_pure(op):
-            if not isinstance(op, gpu.Load) or not is_unobserved(op):
+            if not isinstance(op, gpu.Load) or not is_unobserved(op) or _writes(loop):
                 return None
             loads[op] = None
         worklist += [value.op for value in free_operands(op)]
     return loads
+
+
+def _writes(loop: scf.For) -> bool:
+    return any(op.writes(Resource.GLOBAL) or synchronizes(op) for op in loop.body.walk())
 
 
 def _arrivals(loop: scf.For, firsts: Sequence[wgmma.Wgmma], second: Op) -> list[Op]:

@@ -37,6 +37,7 @@ SIGNATURE = {
     "scale": "fp32",
     "n": "i32",
 }
+ARGUMENTS = ("q", "k", "v", "bias", "out", "scale", "n")
 AHEAD = "a dot is in flight while the result of the one before is used"
 
 
@@ -119,20 +120,40 @@ def test_weights_that_need_the_accumulator_stay_in_their_iteration(tmp_path: Pat
     assert text.count("gpu.wgmma(") == 4 + 5  # unrolled by two
 
 
-def test_loads_that_scores_need_come_ahead_with_them(tmp_path: Path) -> None:
-    source = SOURCE.format(causal=False).replace(
-        "new = tl.maximum", "scores += tl.load(bias + columns)[None, :]\n        new = tl.maximum"
-    )
-    source = source.replace("def k(q, k, v, out,", "def k(q, k, v, bias, out,")
-    signature = {**{name: SIGNATURE[name] for name in "qkv"}, "bias": "*fp32:16", **SIGNATURE}
-    signature = {key: signature[key] for key in ("q", "k", "v", "bias", "out", "scale", "n")}
-    kernel = compiled(tmp_path, source, signature, num_stages=2, mma_stages=2)
+# A bias of each block of keys, which lies in memory.
+BIASED = (
+    SOURCE.format(causal=False)
+    .replace("def k(q, k, v, out,", "def k(q, k, v, bias, out,")
+    .replace("new = tl.maximum", "scores += tl.load(bias + first // 64)\n        new = tl.maximum")
+)
+# Each iteration adds what the one before it has stored.
+STORED = BIASED.replace(
+    "        top = new",
+    "        tl.store(bias + first // 64 + 1, first * 0.03125)\n        top = new",
+)
+
+
+@pytest.mark.parametrize(("source", "num_dots"), [(BIASED, 2 + 2), (STORED, 4 + 5)])
+def test_loads_that_scores_need_come_ahead_where_nothing_is_stored(
+    tmp_path: Path, source: str, num_dots: int
+) -> None:
+    signature = {key: {**SIGNATURE, "bias": "*fp32:16"}[key] for key in ARGUMENTS}
+    options = {"num_stages": 2, "mma_stages": 2}
+    text, _ = lowered(tmp_path, source, signature, 4, **options)
+    assert text.count("gpu.wgmma(") == num_dots
+    kernel = compiled(tmp_path, source, signature, **options)
     n = 320
     q, k, v = (tensor((n, 64), "fp16", seed=at) / np.float16(64) for at in range(3))
-    bias, out = tensor((n,), "fp32", seed=4) / np.float32(32), like(tensor((n, 64), "fp32"))
+    bias = np.random.default_rng(5).standard_normal(n // 64 + 1).astype(np.float32)
+    added = bias.copy()
+    if source is STORED:
+        added[1:] = np.arange(0, n, 64) * 0.03125
+    out = like(tensor((64, 64), "fp32"))
     values = {"q": q, "k": k, "v": v, "bias": bias, "out": out, "scale": 0.25, "n": n}
-    launch(kernel, (5,), values)
-    scores = q.astype(np.float64) @ k.astype(np.float64).T * 0.25 + bias
+    launch(kernel, (1,), values)
+    np.testing.assert_array_equal(bias, added)
+    scores = q[:64].astype(np.float64) @ k.astype(np.float64).T * 0.25
+    scores += np.repeat(added[:-1], 64)
     weights = np.exp2(scores - scores.max(1, keepdims=True))
     expected = weights @ v.astype(np.float64) / weights.sum(1, keepdims=True)
     assert np.abs(out - expected).max() <= 2.0**-10 * np.abs(v.astype(np.float64)).max()
