@@ -71,7 +71,7 @@ def _end_too_early(kernel: Kernel) -> None:
 def _any_scale(kernel: Kernel) -> None:
     """Take a scale past the maximum whatever its sign."""
     for op in found(kernel, arith.Compare):
-        if op.rhs.hint == "scale":
+        if op.rhs.hint.startswith("scale"):
             place = Builder.before_op(op)
             op.replace_with([place(arith.Constant(True, I1)).out])
 
@@ -81,7 +81,7 @@ def _scale_twice(kernel: Kernel) -> None:
     for branch in found(kernel, scf.If):
         then, otherwise = branch.blocks
         fast, slow = then.terminator, otherwise.terminator
-        if len(fast.operands) == 2 and fast.operands[1].hint == "scale":
+        if len(fast.operands) == 2 and fast.operands[1].hint.startswith("scale"):
             slow.set_slots([slow.operands[0], fast.operands[1]])
 
 
