@@ -24,7 +24,9 @@ def reorder_hazard(load: tma.SyncLoad, ops: Iterable[Op]) -> str:
     if isinstance(load, tma.SyncBulkLoad):
         return ""  # checked when the load became a bulk copy, see `bulk_loads`
     for op in ops:
-        if synchronizes(op) and may_precede(op, load):
+        # A wait for stores is there for the op that it precedes, which the user knows.
+        is_reason = synchronizes(op) and not isinstance(op, tma.TmaStoreWait)
+        if is_reason and may_precede(op, load):
             return Reason.FENCE_BEFORE(op=op.opcode)
         tensor = accessed(op, "write")
         if tensor is None or not isinstance(tensor.type, TensorMapType):

@@ -35,6 +35,8 @@ from aotc.verify.pages import PAGE_BYTES
 MAX_UPWARD_RUNS = 4
 NUM_RANDOM_RUNS = 2
 DEFAULT_MAX_BUFFER_BYTES = 1 << 28
+# Numbers that a buffer lists, each once: a longer list would not fit in memory.
+_MAX_LISTED = 1 << 24
 
 Bytes: TypeAlias = npt.NDArray[np.uint8]
 Marks: TypeAlias = npt.NDArray[np.bool_]
@@ -410,6 +412,8 @@ def _contents(
     if given is not None:
         low, high = given.low(launch.scalars), given.high(launch.scalars)
         if given.is_distinct:
+            if high - low > _MAX_LISTED:
+                raise InterpretError(f"{name} would list {int(high - low)} numbers")
             return input_data.shuffled(pointee, int(low), int(high), seed)
         return input_data.between(pointee, low, high, seed)
     if name in roles.indices:
