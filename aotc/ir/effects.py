@@ -55,10 +55,10 @@ class Trait(Enum):
     MAY_TRAP = "ends the program unless a condition holds, which later accesses may rely on"
     DEPENDENT_LAUNCH = "orders this grid with the one before it or after it, not its own threads"
     COSTLY = "takes many instructions for each element, or slow ones"
+    NO_INSTRUCTION = "has an effect for the compiler alone: no instruction comes of it"
 
     # Ops are asked for traits thousands of times a compile: that of `Enum` is a call into Python.
     __hash__ = object.__hash__
-    NO_INSTRUCTION = "has an effect for the compiler alone: no instruction comes of it"
 
 
 @dataclass(frozen=True, slots=True)

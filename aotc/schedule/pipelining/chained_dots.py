@@ -31,6 +31,7 @@ from aotc.ir.dialects import gpu, scf, tma, wgmma
 from aotc.ir.effects import Resource, Trait
 from aotc.ir.rewrite import is_pure, is_unobserved
 from aotc.ir.types import SharedType
+from aotc.schedule.analysis.alias import stage_of
 from aotc.schedule.analysis.global_order import free_operands, synchronizes
 from aotc.schedule.pipelining.loop_schedule import LoopSchedule, Step
 
@@ -90,8 +91,7 @@ def find_chain(
     loads = _loads_of(loop, [*kept, *fragments], {*issue, *waits, *early})
     if loads is None:
         return None
-    last = min((op for op in seconds), key=list(loop.body).index)
-    arrives = _arrivals(loop, firsts, last)
+    arrives = _arrivals(loop, firsts, seconds[0])
     order = {op: number for number, op in enumerate(loop.body)}
     compute = sorted({*waits, *loads, *arrives, *kept} - {*fragments}, key=order.__getitem__)
     fills = _fills(loop, seconds)
@@ -170,32 +170,32 @@ def _writes(loop: scf.For) -> bool:
 
 def _arrivals(loop: scf.For, firsts: Sequence[wgmma.Wgmma], second: Op) -> list[Op]:
     """Return the arrivals that give back what the first dots read, ahead of the second."""
-    indices = [
-        stage.index for dot in firsts for value in (dot.a, dot.b) if (stage := _stage_of(value))
-    ]
-    found: list[Op] = []
-    for op in loop.body:
-        if op is second:
-            break
-        if isinstance(op, tma.MbarrierArrive):
-            stage = _stage_of(op.barrier)
-            if stage is not None and stage.index in indices:
-                found.append(op)
-    return found
+    stages = [stage for dot in firsts for value in (dot.a, dot.b) if (stage := stage_of(value))]
+    return _mbarrier_ops(loop, tma.MbarrierArrive, stages, second)
 
 
 def _fills(loop: scf.For, seconds: Sequence[wgmma.Wgmma]) -> list[Op]:
     """Return the waits for what the second dots read, if the next iteration has another stage."""
-    stages = [stage for dot in seconds if (stage := _stage_of(dot.b))]
+    stages = [stage for dot in seconds if (stage := stage_of(dot.b))]
     if any(_num_stages(stage) < _FEWEST_STAGES for stage in stages):
         return []
+    return _mbarrier_ops(loop, tma.MbarrierWait, stages, seconds[0])
+
+
+def _mbarrier_ops(
+    loop: scf.For,
+    kind: type[tma.MbarrierArrive | tma.MbarrierWait],
+    stages: Sequence[gpu.SharedStage],
+    end: Op,
+) -> list[Op]:
+    """Return the ops of a kind ahead of `end` that are on mbarriers of the stages."""
     indices = [stage.index for stage in stages]
     found: list[Op] = []
     for op in loop.body:
-        if op is seconds[0]:
+        if op is end:
             break
-        if isinstance(op, tma.MbarrierWait):
-            stage = _stage_of(op.barrier)
+        if isinstance(op, kind):
+            stage = stage_of(op.barrier)
             if stage is not None and stage.index in indices:
                 found.append(op)
     return found
@@ -204,9 +204,3 @@ def _fills(loop: scf.For, seconds: Sequence[wgmma.Wgmma]) -> list[Op]:
 def _num_stages(stage: gpu.SharedStage) -> int:
     assert isinstance(stage.buffer.type, SharedType)
     return stage.buffer.type.num_stages
-
-
-def _stage_of(value: Value) -> gpu.SharedStage | None:
-    while isinstance(value.op, gpu.SharedTrans):
-        value = value.op.buffer
-    return value.op if isinstance(value.op, gpu.SharedStage) else None

@@ -15,10 +15,12 @@ becomes, unrolled by two so that each of the two dots in flight keeps its regist
 The ops that issue a dot, with the waits for its operands, run an iteration ahead of the rest;
 the stage indices that both need are computed twice.
 
+Where the result goes to another dot of the loop, threads compute ahead as well: see `chained_dots`.
+
 It is opt-in (`mma_stages = 2`), since the second accumulator takes registers.
 
 Invariant: each iteration computes what it did, in the same order; its dots are issued after
-all that it waited for, and a stage is released where it was, after the wait for its readers.
+all that it waited for, and a stage is released after the wait for its readers.
 """
 
 from __future__ import annotations
