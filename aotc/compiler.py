@@ -33,9 +33,8 @@ from aotc.target import parse as parse_target
 if TYPE_CHECKING:
     from aotc.backend import Assembly, Lowered, Ptxas
     from aotc.frontend import Translation
-    from aotc.ir.core import Kernel, TensorSource, Value
+    from aotc.ir.core import Kernel, TensorSource
     from aotc.ir.passes import Observer
-    from aotc.ir.types import ScalarType
     from aotc.metadata import Access
     from aotc.schedule.context import Schedule
 
@@ -216,7 +215,8 @@ def _spill_note(done: _Done) -> str:
 
 def _param_slots(done: _Done) -> tuple[ParamSlot, ...]:
     """Return where arguments go, and what the launcher makes of them on the way."""
-    from aotc.ir.types import TensorMapType  # noqa: PLC0415 - start-up time
+    from aotc.ir.dialects.tma import encoded_element  # noqa: PLC0415 - start-up time
+    from aotc.ir.types import TensorMapType  # noqa: PLC0415
 
     slots: list[ParamSlot] = []
     args = done.kernel.body.args
@@ -227,34 +227,12 @@ def _param_slots(done: _Done) -> tuple[ParamSlot, ...]:
                 arg.type,
                 info.tensor or _tensor_argument(info.argument, len(arg.type.box)),
             )
-            form = (_map_element(arg, kind.element), kind.box, kind.swizzle_bytes, kind.fill_nan)
+            form = (encoded_element(arg).name, kind.box, kind.swizzle_bytes, kind.fill_nan)
             spec = TensorMapSpec(*form, tensor.address, tensor.shape, tensor.strides)
         place = (slot.name, slot.type, slot.offset_bytes, slot.size_bytes)
         access = done.access.get(info.argument, "unknown")
         slots.append(ParamSlot(*place, access, info.argument, info.source, spec))
     return tuple(slots)
-
-
-def _map_element(tensor: Value, element: ScalarType) -> str:
-    """Return the element type that a tensor map is encoded with.
-
-    Reductions take their type from the map, and bitwise ones of int64 are an illegal instruction:
-    seen on an H200. Bits have no sign, so the map is of uint64 then.
-
-    Raises: CompileError if other reductions need the sign.
-    """
-    from aotc.ir.dialects import descriptor, tma  # noqa: PLC0415 - start-up time
-
-    reductions = [user for user in tensor.users if isinstance(user, tma.TmaReduce)]
-    bitwise = [op for op in reductions if op.kind in descriptor.BITWISE]
-    if not bitwise or element.name != "i64":
-        return element.name
-    ordered = next((op for op in reductions if op.kind not in descriptor.BITWISE), None)
-    if ordered is not None:
-        message = f"atomic_{ordered.kind} and atomic_{bitwise[0].kind} of one descriptor of int64"
-        remedy = "make a second descriptor of the tensor for one of them"
-        raise CompileError(message, ordered.loc, remedy=remedy)
-    return "u64"
 
 
 def _tensor_argument(name: str, rank: int) -> TensorSource:

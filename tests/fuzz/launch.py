@@ -14,8 +14,9 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from aotc.ir.core import GRID_SOURCES, Kernel, TensorSource
+from aotc.ir.core import GRID_SOURCES, Kernel, TensorSource, Value
 from aotc.ir.dialects.descriptor import TENSOR_ALIGNMENT_BYTES
+from aotc.ir.dialects.tma import encoded_element
 from aotc.ir.expression import evaluate, parse
 from aotc.ir.types import DescriptorType, TensorMapType
 from aotc.verify.emulator.arguments import Argument
@@ -63,7 +64,7 @@ def parameters(kernel: Kernel, given: Given, grid: Sequence[int]) -> list[Argume
         if info.source in values:
             passed.append(values[info.source])
         elif isinstance(arg.type, TensorMapType):
-            passed.append(_map(arg.type, info.tensor, given[info.argument], values))
+            passed.append(_map(arg, info.tensor, given[info.argument], values))
         else:
             passed.append(given[info.argument])
     return passed
@@ -76,11 +77,13 @@ def blocks(kernel: Kernel, grid: Sequence[int]) -> tuple[int, ...]:
 
 
 def _map(
-    kind: TensorMapType,
+    arg: Value,
     tensor: TensorSource | None,
     array: Array | int,
     values: Mapping[str, int],
 ) -> PlacedTensor:
+    kind = arg.type
+    assert isinstance(kind, TensorMapType)
     assert isinstance(array, np.ndarray)
     if tensor is None:
         shape = array.shape
@@ -91,7 +94,7 @@ def _map(
             for texts in (tensor.shape, tensor.strides)
         )
     form = (kind.box, kind.swizzle_bytes, kind.fill_nan)
-    return PlacedTensor(array, kind.element.name, shape, (*strides, 1), *form)
+    return PlacedTensor(array, encoded_element(arg).name, shape, (*strides, 1), *form)
 
 
 def _numbers(given: Given) -> dict[str, int]:

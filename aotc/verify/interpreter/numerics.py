@@ -147,6 +147,8 @@ def cast(
     dtype = dtype_of(target)
     if target == I1:
         return value != 0
+    if source == target:  # infinities of fp8 too, which a rounding saturates
+        return value
     if source.is_int and target.is_int:
         return value.astype(dtype)
     if source.is_int:
