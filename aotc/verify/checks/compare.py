@@ -6,7 +6,8 @@ may be off by
     tight   4 x what the noisy interpretations moved it, those of single ops added up
             + 4 x the median relative move of the buffer's elements x its magnitude
     loose   one step of the buffer's type beyond that: what is off by less than a step before it is
-            rounded to the type may be one step off after it
+            rounded to the type may be one step off after it; an infinity is the number after the
+            largest there
 
 and only so many elements may need the loose bound: 2 in 100, or four times the share that rounding
 also changed under noise. A mask that is off by one moves an element by its own size; a wrong
@@ -33,6 +34,7 @@ LOOSE_SHARE = 0.02
 _LOOSE_FACTOR = 4.0
 _LOOSE_COUNT = 2
 _FLUSHED = 2.0**-126
+_OVERFLOWS_AT = {"fp16": 16, "bf16": 128, "fp32": 128}
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +84,7 @@ def compare(buffer: Buffer, actual: Bytes, tolerance: float = 0.0) -> Mismatch |
             return _mismatch(buffer, differs, got, np.zeros(1))
         moved = _moved_anywhere(buffer, expected)
         num_moved = np.count_nonzero(_spread(buffer, moved[written[moved]]) > 0)
+        wide, wide_got = _bounded(wide, buffer.pointee), _bounded(wide_got, buffer.pointee)
         finite = np.where(np.isfinite(wide), np.abs(wide), 0.0)
         tight = (
             NOISE_FACTOR * _spread(buffer, differs)
@@ -149,6 +152,17 @@ def _median_move(buffer: Buffer, expected: Array, written: Array, moved: Array) 
     if not num_known or num_unmoved > num_known // 2:
         return 0.0
     return float(np.median(np.concatenate([np.zeros(num_unmoved), relative])))
+
+
+def _bounded(wide: Array, element: ScalarType) -> Array:
+    """Return values with the number after the largest in place of infinities, which is rounded to one.
+
+    So a result that is rounded to the largest number is one step from one that overflows.
+    """
+    exponent = _OVERFLOWS_AT.get(element.name)
+    if exponent is None:
+        return wide
+    return np.where(np.isinf(wide), np.copysign(2.0**exponent, wide), wide)
 
 
 def _is_within(distance: Array, bound: Array) -> Array:

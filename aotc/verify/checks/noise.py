@@ -161,6 +161,11 @@ def _adds_inexact(op: Op) -> bool:
     return False
 
 
+def _less(value: Array, share: float) -> Array:
+    """Return values smaller in magnitude by a share of them."""
+    return (value.astype(np.float64) * (1.0 - share)).astype(value.dtype)
+
+
 def _largest(value: Array) -> float:
     """Return the largest finite number of an array's dtype."""
     return float(np.finfo(value.dtype).max) if value.dtype.isbuiltin == 1 else _LARGEST_BF16
@@ -262,7 +267,15 @@ class _Noise:
                 operands = tuple(
                     self._moved(value, element, error.operand_steps) for value in operands
                 )
-            return self._moved(base(program, op, *operands), element, error.steps)
+            out = np.asarray(base(program, op, *operands))
+            moved = self._moved(out, element, error.steps)
+            if not self._upwards or not np.isinf(out).any():
+                return moved
+            # What overflows by little may not: the runs that add up what moves must see that.
+            share = (error.steps + error.operand_steps) * 2.0**-element.mantissa_bits
+            first = _less(operands[0], share)
+            less = np.asarray(base(program, op, first, *operands[1:]))
+            return np.where(np.isinf(out) & np.isfinite(less), less, moved).astype(out.dtype)
 
         return rule
 

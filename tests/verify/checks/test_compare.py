@@ -126,6 +126,23 @@ def test_where_noise_makes_an_infinity_anything_goes_and_elsewhere_not() -> None
     assert compare(buffer, _bytes(np.array([3e38, np.nan], np.float32))) is not None
 
 
+@pytest.mark.parametrize(
+    ("element", "largest"), [(FP16, 65504.0), (BF16, 255 * 2.0**120), (FP32, (2**24 - 1) * 2.0**104)]
+)
+def test_an_infinity_is_one_step_from_the_largest_number(
+    element: ScalarType, largest: float
+) -> None:
+    dtype = dtype_of(element)
+    values = np.array([np.inf, largest, -np.inf, 1.0], np.float64).astype(dtype)
+    rounded = np.array([largest, np.inf, -np.inf, 1.0], np.float64).astype(dtype)
+    buffer = _buffer(values, element, values)
+    assert compare(buffer, _bytes(rounded)) is None
+    below = np.array([largest * 0.98, largest, -np.inf, 1.0], np.float64).astype(dtype)
+    assert compare(buffer, _bytes(below)) is not None
+    other_sign = np.array([-largest, largest, -np.inf, 1.0], np.float64).astype(dtype)
+    assert compare(buffer, _bytes(other_sign)) is not None
+
+
 @pytest.mark.parametrize("got", [np.nan, -np.inf, 3e38])
 def test_a_tolerance_does_not_reach_an_infinity(got: float) -> None:
     values, actual = np.array([np.inf, 1.0], np.float32), np.array([got, 1.0], np.float32)

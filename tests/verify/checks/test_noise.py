@@ -84,6 +84,15 @@ def test_an_approximation_moves_by_its_error(opcode: str, extra: str, steps: flo
     assert (both < 0).any()
 
 
+def test_what_overflows_by_little_may_not() -> None:
+    kernel = _unary("exp2", "")
+    (op,) = inexact_ops(kernel)
+    x = np.array([128.0, 128.5, 127.0, np.inf], np.float32)
+    up = _run(kernel, np.tile(x, 16), [op], 1, upwards=True)[:4]
+    assert np.isfinite(up).tolist() == [True, False, True, False]
+    assert up[0] > 0.999 * 2.0**128
+
+
 @pytest.mark.parametrize("opcode", ["neg", "abs", "floor", "ceil", "sqrt_rn"])
 def test_what_is_exact_is_not_moved(opcode: str) -> None:
     assert _inexact(_unary(opcode)) == []
