@@ -7,7 +7,7 @@ from dataclasses import replace
 from aotc.ir.core import Kernel
 from aotc.ir.diagnostics import IRError
 from aotc.ir.passes import Observer, Pipeline
-from aotc.schedule.analysis.register_budget import registers_of_thread
+from aotc.schedule.analysis.register_budget import registers_of_thread, remark_registers
 from aotc.schedule.cleanup.branch_on_masks import branch_on_masks
 from aotc.schedule.cleanup.eliminate_common import eliminate_common
 from aotc.schedule.cleanup.hoist_invariants import hoist_invariants
@@ -31,6 +31,7 @@ from aotc.schedule.layout.trim_dot_columns import trim_dot_columns
 from aotc.schedule.pipelining.advance_loads import advance_loads
 from aotc.schedule.pipelining.expand_tensor_loads import expand_tensor_loads
 from aotc.schedule.pipelining.interleave_copies import interleave_copies
+from aotc.schedule.pipelining.order_dots import order_dots
 from aotc.schedule.pipelining.overlap_wgmma import overlap_wgmma
 from aotc.schedule.pipelining.pipeline_loads import pipeline_loads
 from aotc.schedule.pipelining.pipeline_mma import pipeline_mma
@@ -135,8 +136,10 @@ TILE_TO_GPU: Pipeline[Schedule] = Pipeline(
         # Needs to run after dots have their final places. Otherwise, a stage is released before
         # its last reader.
         specialize_warps,
-        # Needs to run after `specialize_warps`. Otherwise, the waits that fill a stage and the
-        # arrivals that release it do not exist yet, and cannot move with the dots.
+        # Both need to run after `specialize_warps`. Otherwise, the waits that fill a stage and the
+        # arrivals that release it do not exist yet, and cannot move with the dots. Dots that run
+        # an iteration ahead are those that come first in the iteration.
+        order_dots,
         pipeline_mma,
         # Needs to run after `specialize_warps`. Otherwise, it is not known which warps compute,
         # and what a loop over tiles waits for.
@@ -198,6 +201,7 @@ def _lower(kernel: Kernel, schedule: Schedule, observer: Observer | None) -> Ker
     kernel.num_ctas = schedule.config.num_ctas
     kernel.maxnreg = schedule.config.maxnreg or 0
     TILE_TO_GPU.run(kernel, schedule, observer)
+    remark_registers(kernel, schedule)
     if kernel.maxnreg:
         # More than all threads of a block can have would be a kernel that none starts of.
         kernel.maxnreg = registers_of_thread(kernel, schedule.target)

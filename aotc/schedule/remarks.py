@@ -47,6 +47,7 @@ class Remark(_Template):
     NO_CP_ASYNC = "{name} goes through registers, not by cp.async: {reason}"
     WGMMA_IN_FLIGHT = "the loop's dots are by wgmma and stay in flight across iterations"
     WGMMA_AWAITED = "the loop's dots are by wgmma and each is waited for in its iteration"
+    DOTS_REORDERED = "dots are issued before others are waited for, where they do not need them"
     MMA_PIPELINED = "a dot is in flight while the result of the one before is used"
     MMA_NOT_PIPELINED = "no dot is issued an iteration ahead: {reason}"
     # Warp roles.

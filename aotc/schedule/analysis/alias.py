@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from aotc.ir.core import Block, Kernel, Value
-from aotc.ir.dialects import gpu
+from aotc.ir.dialects import gpu, scf
 from aotc.ir.effects import Resource, Trait
 from aotc.ir.types import SharedType
 from aotc.schedule.analysis.global_order import shared_roots
@@ -45,6 +45,22 @@ def allocation_of(buffer: Value) -> Value:
     """Return the whole of which a buffer is a view or a stage."""
     *_, whole = views_of(buffer)
     return whole
+
+
+def is_written_by_threads(buffer: Value, loop: scf.For) -> bool:
+    """Return whether a thread writes, in a loop, any of what a buffer is a view or a stage of.
+
+    So it is of a buffer that is allocated in the loop: each iteration has another one.
+    """
+    whole = allocation_of(buffer)
+    if whole.op is None or whole.op.block is loop.body:
+        return True
+    return any(
+        allocation_of(getattr(op, each.of)) is whole
+        for op in loop.body.walk()
+        for each in op.effects_on(Resource.SHARED, "write", proxy="generic")
+        if each.of
+    )
 
 
 def stage_of(buffer: Value) -> gpu.SharedStage | None:

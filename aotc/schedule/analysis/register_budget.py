@@ -78,6 +78,8 @@ _PRODUCER_REGISTERS = 40
 # Of three consumer warps to a producer warp each gains 32 at this, 24 at 40: it is a multiple of 8.
 _FEW_PRODUCER_REGISTERS = 32
 _MANY_GROUPS = 3
+# What a producer can do with, where consumers need all else: as hardware has it, no less.
+_LEAST_PRODUCER_REGISTERS = 24
 
 
 def registers_of_thread(kernel: Kernel, target: Target) -> int:
@@ -87,22 +89,20 @@ def registers_of_thread(kernel: Kernel, target: Target) -> int:
     return min(target.max_registers_per_thread, share, kernel.maxnreg or share)
 
 
-def register_split(kernel: Kernel, target: Target) -> tuple[int, ...]:
+def register_split(kernel: Kernel, target: Target, needed: int = 0) -> tuple[int, ...]:
     """Return the registers of a consumer thread and of any other, if the others release theirs.
 
-    Nothing if consumers would gain none, or the kernel has a limit of the user's.
+    Nothing if consumers would gain none, do not get `needed`, or the kernel has a limit of the user's.
     """
     each = registers_of_thread(kernel, target)
     groups, rest = divmod(kernel.num_warps * kernel.num_consumer_groups, kernel.producer_warps)
-    least = _PRODUCER_REGISTERS if groups < _MANY_GROUPS else _FEW_PRODUCER_REGISTERS
-    spare = each * (groups + 1) - least
-    own = min(spare // max(1, groups) // _REGISTER_UNIT * _REGISTER_UNIT, _MAX_CONSUMER_REGISTERS)
-    return (own, least) if not rest and own > each and not kernel.maxnreg else ()
-
-
-def split_remark(split: tuple[int, ...]) -> str:
-    """Return the remark on a split."""
-    return Remark.REGISTER_SPLIT(consumer=split[0], other=split[1])
+    usual = _PRODUCER_REGISTERS if groups < _MANY_GROUPS else _FEW_PRODUCER_REGISTERS
+    for least in (usual, _LEAST_PRODUCER_REGISTERS):
+        share = (each * (groups + 1) - least) // max(1, groups)
+        own = min(share // _REGISTER_UNIT * _REGISTER_UNIT, _MAX_CONSUMER_REGISTERS)
+        if not rest and own > each and own >= needed and not kernel.maxnreg:
+            return own, least
+    return ()
 
 
 def reserve_registers(
@@ -111,12 +111,19 @@ def reserve_registers(
     """Reallocate registers so that consumer threads have `needed`; return whether they do."""
     if needed <= (role.consumer_registers or registers_of_thread(kernel, schedule.target)):
         return True
-    split = () if role.consumer_registers else register_split(kernel, schedule.target)
-    if not split or needed > split[0]:
+    split = register_split(kernel, schedule.target, needed)
+    if not split:
         return False
     role.consumer_registers, role.producer_registers = split
-    schedule.remark(kernel.loc, split_remark(split))
     return True
+
+
+def remark_registers(kernel: Kernel, schedule: Schedule) -> None:
+    """Say how registers are split between warp roles, once that is final."""
+    for role in [op for op in kernel.body if isinstance(op, roles.Specialize)]:
+        if role.consumer_registers:
+            numbers = {"consumer": role.consumer_registers, "other": role.producer_registers}
+            schedule.remark(kernel.loc, Remark.REGISTER_SPLIT(**numbers))
 
 
 # ---- what tiles take -----------------------------------------------------------------------------

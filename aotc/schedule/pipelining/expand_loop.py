@@ -290,13 +290,14 @@ class _Expansion:
         return isinstance(op, gpu.NextStage) and op.index is value and op.ahead == 1
 
     def pending(self, wait: wgmma.WgmmaWait, copy: int, limit: int | None) -> int:
-        """Return how many newer dots a wait leaves in flight, if it or its dots run ahead.
+        """Return how many newer dots a wait leaves in flight, if it or its dots change places.
 
         Counted are those that exist whenever its dots do, being of the same iterations, later ones
         or this run of the body, unless they have been waited for.
         """
         dots = self._dots_of(wait)
-        if not any(self.distances[op] for op in (wait, *dots)):
+        is_moved = any(self.distances[op] for op in (wait, *dots))
+        if not is_moved and not self.schedule.reorders_dots:
             return wait.pending
         offset = copy + self.distances[wait]
         newer: list[tuple[Op | None, int]] = []

@@ -48,13 +48,15 @@ class LoopSchedule:
 
     The new body runs the steps for `unroll` iterations in turn, so that a value that is carried to
     the next iteration keeps its registers. `carried` are values that the new loop carries first, each
-    with the distance of the iteration that it is of.
+    with the distance of the iteration that it is of. `reorders_dots` if dots and waits for them change
+    places though none runs ahead: every wait is then for other numbers of dots.
     """
 
     loop: scf.For
     steps: list[Step]
     unroll: int = 1
     carried: Sequence[tuple[Value, int]] = ()
+    reorders_dots: bool = False
 
     @classmethod
     def in_order(cls, loop: scf.For) -> LoopSchedule:

@@ -30,10 +30,9 @@ from dataclasses import dataclass, replace
 
 from aotc.ir.core import Kernel, Op, Value
 from aotc.ir.dialects import gpu, roles, scf, tma, wgmma
-from aotc.ir.effects import Resource
 from aotc.ir.rewrite import is_pure, is_unobserved
 from aotc.ir.types import SharedType, TileType
-from aotc.schedule.analysis.alias import allocation_of
+from aotc.schedule.analysis.alias import is_written_by_threads
 from aotc.schedule.analysis.register_budget import (
     DOT_CHAIN_RESERVE,
     DOTS_AHEAD_RESERVE,
@@ -110,7 +109,7 @@ def _find(loop: scf.For, dots: Sequence[wgmma.Wgmma]) -> _Start | str:
     for op in dots:
         if not isinstance(op.a.type, SharedType):
             return Reason.OPERAND_IN_REGISTERS()
-        if not all(_stays(value, loop) for value in (op.a, op.b)):
+        if any(is_written_by_threads(value, loop) for value in (op.a, op.b)):
             return Reason.OPERAND_WRITTEN()
     body = list(loop.body)
     before = body[: body.index(dots[-1]) + 1]
@@ -136,19 +135,6 @@ def _is_awaited(op: wgmma.Wgmma, loop: scf.For) -> bool:
     begins = isinstance(op.acc.op, gpu.Undefined) and op.acc.op.block is not loop.body
     alone = len(op.out.users) == len(waits) == 1 and len(waits[0].values) == 1
     return begins and alone and waits[0].block is loop.body
-
-
-def _stays(value: Value, loop: scf.For) -> bool:
-    """Return whether no thread writes an operand in the loop."""
-    buffer = allocation_of(value)
-    if buffer.op is None or buffer.op.block is loop.body:
-        return False
-    return not any(
-        allocation_of(getattr(op, each.of)) is buffer
-        for op in loop.body.walk()
-        for each in op.effects_on(Resource.SHARED, "write", proxy="generic")
-        if each.of
-    )
 
 
 def _takes_turns(stage: Value, loop: scf.For) -> bool:

@@ -34,7 +34,6 @@ from aotc.schedule.analysis.register_budget import (
     register_split,
     registers_of,
     registers_of_thread,
-    split_remark,
 )
 from aotc.schedule.context import Schedule
 from aotc.schedule.shared_memory.mbarrier_ring import Load
@@ -71,8 +70,6 @@ def specialize_warps(kernel: Kernel, schedule: Schedule) -> None:
         for block in (consumers, producer):
             Builder(block)(scf.Yield([]))
         registers = _registers(kernel, consumers, schedule.target)
-        if registers:
-            schedule.remark(kernel.loc, split_remark(registers))
         place(roles.Specialize(consumers, producer, *registers))
         if kernel.num_ctas > 1:
             # Until then other CTAs may copy here, or arrive.

@@ -1,0 +1,172 @@
+"""Issue each dot of an iteration as soon as its operands are there, and wait for it where it is used.
+
+A loop may have dots that do not need each other, as the backward pass of attention has five. In the
+order of the source each is waited for before the next one is issued:
+
+    for i: s = dot; wait for s; p = f(s); t = dot; wait for t; acc += p @ x; wait for acc; u = g(p, t)
+
+so the tensor cores wait while threads compute. Here dots move up, past waits for others and what is
+computed with these, and waits move down:
+
+    for i: s = dot; t = dot; wait for s; p = f(s); acc += p @ x; wait for t; u = g(p, t); wait for acc
+
+Waits for stages that a dot reads move up with it, and the arrivals that give them back move down with
+its wait. A dot passes those that need the results of more dots, one after the other, than it does: dots
+complete in the order in which they are issued, and a wait is for a dot and all before it.
+
+Invariant: no dot passes a write of its operands, and no use of a result passes its wait.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from aotc.ir.core import Kernel, Op, Value
+from aotc.ir.dialects import roles, scf, tma, wgmma
+from aotc.ir.rewrite import is_pure
+from aotc.ir.types import SharedType, TileType
+from aotc.schedule.analysis.alias import is_written_by_threads, stage_of
+from aotc.schedule.analysis.global_order import free_operands
+from aotc.schedule.analysis.register_budget import (
+    DOT_CHAIN_RESERVE,
+    registers_of,
+    reserve_registers,
+)
+from aotc.schedule.context import Schedule
+from aotc.schedule.pipelining.expand_loop import expand_loop
+from aotc.schedule.pipelining.loop_schedule import LoopSchedule, Step
+from aotc.schedule.remarks import Remark
+
+
+def order_dots(kernel: Kernel, schedule: Schedule) -> None:
+    """Rewrite every loop of consumers with several dots; see the module docstring."""
+    for role in [op for op in kernel.body if isinstance(op, roles.Specialize)]:
+        for loop in [op for op in role.consumers.walk() if isinstance(op, scf.For)]:
+            steps = _Order(loop).found()
+            if steps is None or not reserve_registers(_needed(loop), role, kernel, schedule):
+                continue
+            schedule.remark(loop.loc, Remark.DOTS_REORDERED())
+            expand_loop(LoopSchedule(loop, steps, reorders_dots=True))
+
+
+def _needed(loop: scf.For) -> int:
+    """Return the registers of a thread that hold carried tiles, results of dots and their operands.
+
+    All fresh results but the last one may be live at once, with the operand of one dot.
+    """
+    dots = [op for op in loop.body if isinstance(op, wgmma.Wgmma)]
+    fresh = [dot.out for dot in dots if dot.acc not in loop.carried]
+    tiles = [value for value in (*loop.carried, *fresh[:-1]) if _is_tile(value)]
+    operands = [registers_of(dot.a) for dot in dots if _is_tile(dot.a)]
+    return sum(map(registers_of, tiles)) + max(operands, default=0) + DOT_CHAIN_RESERVE
+
+
+def _is_tile(value: Value) -> bool:
+    return isinstance(value.type, TileType)
+
+
+class _Order:
+    """The order of the ops of a loop's body, while it is found."""
+
+    def __init__(self, loop: scf.For) -> None:
+        self.loop = loop
+        self.ops = [op for op in loop.body if not op.terminator]
+        self.dots = [op for op in self.ops if isinstance(op, wgmma.Wgmma)]
+        self.waits = [op for op in self.ops if isinstance(op, wgmma.WgmmaWait)]
+
+    def found(self) -> list[Step] | None:
+        """Return the steps of the loop; None if they are in that order, or some dot is in flight."""
+        inner = [op for each in self.ops for block in each.blocks for op in block.walk()]
+        simple = all(len(wait.values) == 1 and not wait.pending for wait in self.waits)
+        waited = {wait.values[0].op for wait in self.waits}
+        if len(self.dots) < 2 or waited != {*self.dots} or not simple:
+            return None
+        if any(isinstance(op, wgmma.Wgmma | wgmma.WgmmaWait) for op in inner):
+            return None
+        before = list(self.ops)
+        free = [dot for dot in self.dots if not self._is_written(dot)]
+        for dot in self.dots[1:]:
+            if dot in free:
+                self._hoist(dot)
+        for wait in self.waits:
+            if wait.values[0].op in free:
+                self._sink(wait)
+        return None if self._sequence(before) == self._sequence(self.ops) else self._steps()
+
+    def _is_written(self, dot: wgmma.Wgmma) -> bool:
+        buffers = [value for value in (dot.a, dot.b) if isinstance(value.type, SharedType)]
+        return any(is_written_by_threads(buffer, self.loop) for buffer in buffers)
+
+    def _steps(self) -> list[Step]:
+        return [Step(op) for op in self.ops]
+
+    def _sequence(self, ops: Sequence[Op]) -> list[Op]:
+        return [op for op in ops if isinstance(op, wgmma.Wgmma | wgmma.WgmmaWait)]
+
+    def _hoist(self, dot: wgmma.Wgmma) -> None:
+        """Move a dot and what it needs up to where the last of that is computed."""
+        needed = self._needed_by(dot)
+        end = self.ops.index(dot)
+        depth = self._depth(dot)
+        fixed: list[Op] = [
+            op for op in self.ops[:end] if isinstance(op, wgmma.Wgmma) and self._depth(op) <= depth
+        ]
+        fixed += [op for op in needed if not is_pure(op) and not isinstance(op, tma.MbarrierWait)]
+        if not fixed:
+            return
+        place = 1 + max(self.ops.index(op) for op in fixed)
+        moved = [op for op in self.ops[place:end] if op in needed]
+        rest = [op for op in self.ops[place:end] if op not in needed]
+        self.ops[place : end + 1] = [*moved, dot, *rest]
+
+    def _depth(self, dot: wgmma.Wgmma) -> int:
+        """Return how many dots of the iteration must be complete, one after the other, before it."""
+        needed = self._needed_by(dot)
+        before = [op for op in self.dots if op in needed]
+        return 1 + max((self._depth(op) for op in before), default=-1)
+
+    def _needed_by(self, dot: wgmma.Wgmma) -> dict[Op, None]:
+        """Return the ops of the iteration that a dot needs, waits for its stages among them."""
+        found: dict[Op, None] = {}
+        worklist: list[Op] = [dot]
+        while worklist:
+            op = worklist.pop()
+            sources = [value.op for value in free_operands(op)]
+            if op is dot:
+                sources += self._on_stages_of(dot, tma.MbarrierWait)
+            for source in sources:
+                if source is not None and source.block is self.loop.body and source not in found:
+                    found[source] = None
+                    worklist.append(source)
+        return found
+
+    def _on_stages_of(
+        self, dot: wgmma.Wgmma, kind: type[tma.MbarrierWait | tma.MbarrierArrive]
+    ) -> list[Op]:
+        """Return the ops on mbarriers of what a dot reads, as far as stages tell them apart."""
+        stages = [stage for value in (dot.a, dot.b) if (stage := stage_of(value))]
+        indices = [stage.index for stage in stages]
+        found: list[Op] = []
+        for op in self.ops:
+            if isinstance(op, kind):
+                stage = stage_of(op.barrier)
+                if stage is None or stage.index in indices:  # a ring of one stage has no index
+                    found.append(op)
+        return found
+
+    def _sink(self, wait: wgmma.WgmmaWait) -> None:
+        """Move a wait down to the first use of its result, or to the iteration's last wait."""
+        start = self.ops.index(wait)
+        later = self.ops[start + 1 :]
+        users = [op for op in later if any(value in wait.outs for value in free_operands(op))]
+        waits = [op for op in later if isinstance(op, wgmma.WgmmaWait)]
+        if not users and not waits:
+            return
+        dot = wait.values[0].op
+        assert isinstance(dot, wgmma.Wgmma)
+        place = users[0] if users else waits[-1]
+        end = self.ops.index(place)
+        arrivals = [op for op in self._on_stages_of(dot, tma.MbarrierArrive) if op in later]
+        moved = [op for op in arrivals if self.ops.index(op) < end]
+        rest = [op for op in self.ops[start + 1 : end] if op not in moved]
+        self.ops[start:end] = [*rest, wait, *moved]

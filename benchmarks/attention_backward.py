@@ -1,0 +1,286 @@
+"""The backward pass of attention against cuDNN and Triton, interleaved in one process.
+
+    aotc build benchmarks/attention_backward.toml -o dist
+    python benchmarks/attention_backward.py dist/attention_backward.aotc [--work d128 d64] [--no-triton]
+
+A pass is three kernels: the sums of dOut * Out, the gradients, and the conversion of dQ from the fp32 in
+which it is summed. aotc and Triton run the same source file; cuDNN comes with torch, through autograd. Every
+configuration is held against float64 gradients of some heads before it is timed. Data are random.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import json
+import math
+import os
+import statistics
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from attention import LOG2_E, ROOT, Shape
+from peers import Launch, built, in_turn, ranked, ratio
+
+ROUNDS, TRIALS, LAUNCHES = 31, 5, 2
+# Of the magnitude of the largest gradient: weights and gradients of scores are rounded to bf16.
+TOLERANCE = 2e-2
+TRITON_CONFIGS = ((64, 128, 8, 2), (64, 128, 8, 1), (64, 64, 4, 2), (128, 64, 8, 1))
+DELTA_ROWS, SCALE_ELEMS = 16, 2048
+
+
+def _both(*sizes: int) -> list[Shape]:
+    return [Shape(*sizes, causal=causal) for causal in (False, True)]
+
+
+WORK = {"d128": _both(4, 16, 16, 8192, 128), "d64": _both(4, 32, 32, 8192, 64)}
+
+
+def flops(shape: Shape) -> float:
+    """Return the operations of a pass: five dots where the forward pass has two."""
+    return 2.5 * shape.flops
+
+
+class Tensors:
+    """Operands of a shape, and the gradients of some heads in float64."""
+
+    def __init__(self, shape: Shape) -> None:
+        import torch
+
+        def random() -> Any:
+            size = (shape.batch, shape.heads, shape.length, shape.dim)
+            return torch.randn(size, device="cuda").to(torch.bfloat16)
+
+        self.shape = shape
+        self.q, self.k, self.v, self.dout = (random() for _ in range(4))
+        self.out, lse = self._forward()
+        self.lse_log2 = (lse * LOG2_E).contiguous()
+        self.delta = torch.empty_like(self.lse_log2)
+        self.sums = torch.empty(self.q.shape, dtype=torch.float32, device="cuda")
+        self.grads = [torch.empty_like(each) for each in (self.q, self.k, self.v)]
+        self.heads = [(0, 0), (shape.batch - 1, shape.heads - 1)]
+        self.expected = [self._expected(*each) for each in self.heads]
+
+    def _scores(self, q: Any, k: Any) -> Any:
+        import torch
+
+        scores = q @ k.transpose(-1, -2) * self.shape.dim**-0.5
+        if self.shape.causal:
+            seen = torch.ones(scores.shape[-2:], dtype=torch.bool, device="cuda").tril()
+            scores = scores.masked_fill(~seen, -math.inf)
+        return scores
+
+    def _forward(self) -> tuple[Any, Any]:
+        """Return the result of the forward pass and the log-sum-exp of each row's scores."""
+        import torch
+
+        out, lse = torch.empty_like(self.q), []
+        for batch in range(self.shape.batch):
+            for head in range(self.shape.heads):
+                scores = self._scores(self.q[batch, head].float(), self.k[batch, head].float())
+                lse.append(scores.logsumexp(-1))
+                out[batch, head] = (scores.softmax(-1) @ self.v[batch, head].float()).to(out.dtype)
+        return out, torch.stack(lse).view(self.shape.batch * self.shape.heads, self.shape.length)
+
+    def _expected(self, batch: int, head: int) -> list[Any]:
+        import torch
+
+        inputs = [
+            each[batch, head].double().requires_grad_() for each in (self.q, self.k, self.v)
+        ]
+        out = self._scores(inputs[0], inputs[1]).softmax(-1) @ inputs[2]
+        return list(torch.autograd.grad(out, inputs, self.dout[batch, head].double()))
+
+    def wrong(self, launch: Launch) -> float:
+        """Return the error of a launch as a multiple of what is tolerated."""
+        import torch
+
+        for each in (*self.grads, self.sums, self.delta):
+            each.fill_(float("nan"))
+        launch()
+        torch.cuda.synchronize()
+        errors: list[float] = []
+        for (batch, head), expected in zip(self.heads, self.expected, strict=True):
+            for grad, exact in zip(self.grads, expected, strict=True):
+                error = (grad[batch, head].double() - exact).abs().max() / exact.abs().max()
+                errors.append(math.inf if error.isnan() else error.item())
+        return max(errors) / TOLERANCE
+
+    def rows_of(self, tensor: Any) -> Any:
+        """Return a tensor (heads of all batches, length, dim)."""
+        return tensor.view(-1, self.shape.length, self.shape.dim)
+
+
+def aotc_launches(tensors: Tensors, library: Any) -> Iterator[tuple[str, Launch]]:
+    """Yield each configuration of the archive."""
+    shape = tensors.shape
+    kernel, delta = library[f"backward_d{shape.dim}"], library["delta"]
+    scale_rows = library["scale_rows"]
+    dq, dk, dv = tensors.grads
+    scale, num_rows = shape.dim**-0.5, tensors.q.numel() // shape.dim
+    first = (tensors.out, tensors.dout, tensors.delta, tensors.sums, num_rows)
+    last = (tensors.sums, dq, scale, tensors.q.numel())
+    described = (tensors.q, tensors.k, tensors.v, tensors.dout)
+    gradients = (tensors.sums, dk, dv)
+    scalars = (scale, scale * LOG2_E, shape.heads, 1, shape.length, shape.length)
+    arguments = (
+        *map(tensors.rows_of, described),
+        tensors.lse_log2,
+        tensors.delta,
+        *map(tensors.rows_of, gradients),
+        *scalars,
+    )
+    choices = {"CAUSAL": shape.causal}
+    for config in built(kernel):
+
+        def launch(config=config) -> None:
+            delta.launch(first, choices={"HEAD_DIM": shape.dim})
+            kernel.launch(arguments, config=config, choices=choices)
+            scale_rows.launch(last)
+
+        yield str(config), launch
+
+
+def triton_launches(tensors: Tensors) -> Iterator[tuple[str, Launch]]:
+    """Yield each of Triton's configurations that it compiles."""
+    from triton.tools.tensor_descriptor import TensorDescriptor
+
+    shape = tensors.shape
+    sys.path.insert(0, str(ROOT / "kernels"))
+    module = importlib.import_module("attention_backward")
+    dq, dk, dv = tensors.grads
+    scale, count = shape.dim**-0.5, tensors.q.numel()
+    num_rows = count // shape.dim
+    scalars = (scale, scale * LOG2_E, shape.heads, 1, shape.length, shape.length)
+    for block_m, block_n, warps, stages in TRITON_CONFIGS:
+        def described(tensor: Any, rows: int) -> Any:
+            block = [1, rows, shape.dim]
+            return TensorDescriptor.from_tensor(tensors.rows_of(tensor), block)
+
+        arguments = (
+            described(tensors.q, block_m),
+            described(tensors.k, block_n),
+            described(tensors.v, block_n),
+            described(tensors.dout, block_m),
+            TensorDescriptor.from_tensor(tensors.lse_log2, [1, block_m]),
+            TensorDescriptor.from_tensor(tensors.delta, [1, block_m]),
+            described(tensors.sums, block_m),
+            described(dk, block_n),
+            described(dv, block_n),
+            *scalars,
+        )
+        meta = {"HEAD_DIM": shape.dim, "BLOCK_M": block_m, "BLOCK_N": block_n}
+        meta |= {"CAUSAL": shape.causal, "num_warps": warps, "num_stages": stages}
+        grid = (-(-shape.length // block_n) * shape.batch * shape.heads,)
+
+        def launch(arguments=arguments, meta=meta, grid=grid) -> None:
+            module.attention_delta_kernel[(-(-num_rows // DELTA_ROWS),)](
+                tensors.out, tensors.dout, tensors.delta, tensors.sums, num_rows,
+                HEAD_DIM=shape.dim, BLOCK_M=DELTA_ROWS,
+            )  # fmt: skip
+            module.attention_backward_kernel[grid](*arguments, **meta)
+            module.scale_rows_kernel[(-(-count // SCALE_ELEMS),)](
+                tensors.sums, dq, scale, count, BLOCK=SCALE_ELEMS
+            )
+
+        try:
+            launch()
+        except Exception as error:  # noqa: BLE001 - a configuration that Triton cannot hold
+            print(f"    Triton: {block_m}x{block_n}: {type(error).__name__}", file=sys.stderr)
+            continue
+        yield f"{block_m}x{block_n}, {warps} warps, {stages} stages", launch
+
+
+def cudnn_launch(tensors: Tensors) -> Launch:
+    """Return a launch of cuDNN."""
+    import torch
+    from torch.nn.attention import SDPBackend, sdpa_kernel
+
+    inputs = [each.detach().requires_grad_() for each in (tensors.q, tensors.k, tensors.v)]
+    with sdpa_kernel(SDPBackend.CUDNN_ATTENTION):
+        out = torch.nn.functional.scaled_dot_product_attention(
+            *inputs, is_causal=tensors.shape.causal
+        )
+
+    def launch() -> None:
+        tensors.grads = list(torch.autograd.grad(out, inputs, tensors.dout, retain_graph=True))
+
+    return launch
+
+
+def measure(shape: Shape, library: Any, *, with_triton: bool) -> dict[str, object]:
+    """Return the row of a shape."""
+    import torch
+
+    tensors = Tensors(shape)
+    found = {"aotc": dict(aotc_launches(tensors, library))}
+    if with_triton:
+        found["triton"] = dict(triton_launches(tensors))
+    peers: dict[str, Launch] = {}
+    chosen: dict[str, str] = {}
+    for peer, candidates in found.items():
+        for name in list(candidates):
+            wrong = tensors.wrong(candidates[name])
+            if not wrong <= 1.0:
+                print(f"    {peer}: {name} is wrong by {wrong:.3g} of what is tolerated")
+                del candidates[name]
+        ranking = ranked(candidates, TRIALS, LAUNCHES)
+        for took, name in ranking[:6]:
+            print(f"    {peer:7} {flops(shape) / took / 1e9:6.1f} TFLOP/s  {name}", flush=True)
+        if ranking:
+            chosen[peer] = ranking[0][1]
+            peers[peer] = candidates[chosen[peer]]
+    peers["cudnn"] = cudnn_launch(tensors)
+    wrong = tensors.wrong(peers["cudnn"])
+    if not wrong <= 1.0:
+        print(f"    cuDNN is wrong by {wrong:.3g} of what is tolerated")
+    times = in_turn(peers, ROUNDS, LAUNCHES, ahead=True)
+    row: dict[str, object] = {"work": f"{shape.name} backward"}
+    for name, values in times.items():
+        row[f"{name}_tflops"] = flops(shape) / statistics.median(values) / 1e9
+        if name != "aotc" and "aotc" in times:
+            row[f"over_{name}"] = ratio(values, times["aotc"])
+    del tensors
+    torch.cuda.empty_cache()
+    return {**row, **{f"{peer}_config": config for peer, config in chosen.items()}}
+
+
+def main() -> int:
+    """Measure, print rows, and write them as JSON."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("archive", type=Path)
+    parser.add_argument("--work", nargs="+", choices=WORK, default=list(WORK))
+    parser.add_argument("--no-triton", action="store_true")
+    parser.add_argument("--json", type=Path)
+    options = parser.parse_args()
+    os.environ.setdefault("TRITON_CACHE_DIR", tempfile.mkdtemp())
+    import torch
+
+    import aotc
+
+    library = aotc.load(options.archive)
+    print(
+        f"{torch.cuda.get_device_name()}, torch {torch.__version__}, "
+        f"cuDNN {torch.backends.cudnn.version()}"
+    )
+    rows: list[dict[str, object]] = []
+    for name in options.work:
+        for shape in WORK[name]:
+            row = measure(shape, library, with_triton=not options.no_triton)
+            rows.append(row)
+            parts = [
+                f"{key.replace('_', ' ')} {value:.3f}"
+                for key, value in row.items()
+                if isinstance(value, float)
+            ]
+            print(f"{row['work']:32} {'  '.join(parts)}", flush=True)
+    if options.json:
+        options.json.write_text(json.dumps(rows, indent=2) + "\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,101 @@
+"""The gradients of attention through descriptors, in one pass over the queries of each block of keys."""
+
+import triton
+import triton.language as tl
+
+
+@triton.jit
+def attention_delta_kernel(
+    out_ptr,
+    dout_ptr,
+    delta_ptr,
+    dq_ptr,
+    n_rows,
+    HEAD_DIM: tl.constexpr,
+    BLOCK_M: tl.constexpr,
+):
+    """Store the sum of dOut * Out of each row, and zeros to the fp32 sums of dQ.
+
+    Out, dOut and dQ are (n_rows, HEAD_DIM), rows of all heads.
+    """
+    rows = tl.program_id(0).to(tl.int64) * BLOCK_M + tl.arange(0, BLOCK_M)
+    at = rows[:, None] * HEAD_DIM + tl.arange(0, HEAD_DIM)[None, :]
+    seen = rows < n_rows
+    out = tl.load(out_ptr + at, mask=seen[:, None], other=0.0).to(tl.float32)
+    dout = tl.load(dout_ptr + at, mask=seen[:, None], other=0.0).to(tl.float32)
+    tl.store(delta_ptr + rows, tl.sum(out * dout, axis=1), mask=seen)
+    tl.store(dq_ptr + at, tl.zeros((BLOCK_M, HEAD_DIM), tl.float32), mask=seen[:, None])
+
+
+@triton.jit
+def attention_backward_kernel(
+    q,
+    k,
+    v,
+    dout,
+    lse_log2,
+    delta,
+    dq,
+    dk,
+    dv,
+    scale,
+    scale_log2,
+    n_heads,
+    heads_per_kv_head,
+    n_queries,
+    n_keys,
+    HEAD_DIM: tl.constexpr,
+    BLOCK_M: tl.constexpr,
+    BLOCK_N: tl.constexpr,
+    CAUSAL: tl.constexpr,
+):
+    """Store dK and dV of BLOCK_N keys, and add their part of dQ / scale.
+
+    Q, dOut and dQ (fp32) are (batch * n_heads, n_queries, HEAD_DIM), K, V, dK and dV (batch * n_heads /
+    heads_per_kv_head, n_keys, HEAD_DIM). `lse_log2` and `delta` have a number for each query: the base-2
+    logarithm of the sum of the powers of its scores, and the sum of dOut * Out. With CAUSAL the last
+    query sees the last key. The grid has a program for each KV head and BLOCK_N keys.
+    """
+    n_blocks = tl.cdiv(n_keys, BLOCK_N)
+    kv_head = tl.program_id(0) // n_blocks
+    # Causal blocks further up are seen by more queries, and come first.
+    start_n = tl.program_id(0) % n_blocks * BLOCK_N
+    keys = k.load([kv_head, start_n, 0]).reshape(BLOCK_N, HEAD_DIM)
+    values = v.load([kv_head, start_n, 0]).reshape(BLOCK_N, HEAD_DIM)
+    columns = start_n + tl.arange(0, BLOCK_N)
+    dkeys = tl.zeros((BLOCK_N, HEAD_DIM), dtype=tl.float32)
+    dvalues = tl.zeros((BLOCK_N, HEAD_DIM), dtype=tl.float32)
+    first = 0
+    if CAUSAL:
+        first = tl.maximum(0, start_n - (n_keys - n_queries)) // BLOCK_M * BLOCK_M
+    n_steps = tl.cdiv(n_queries - first, BLOCK_M)
+    for step in range(0, heads_per_kv_head * n_steps):
+        head = kv_head * heads_per_kv_head + step // n_steps
+        start = first + step % n_steps * BLOCK_M
+        rows = start + tl.arange(0, BLOCK_M)
+        queries = q.load([head, start, 0]).reshape(BLOCK_M, HEAD_DIM)
+        scores = tl.dot(keys, queries.T) * scale_log2
+        row_lse = lse_log2.load([head, start]).reshape(BLOCK_M)
+        if CAUSAL:
+            seen = rows + (n_keys - n_queries)
+            scores = tl.where(columns[:, None] <= seen[None, :], scores, float("-inf"))
+        power = tl.exp2(scores - row_lse[None, :])
+        douts = dout.load([head, start, 0]).reshape(BLOCK_M, HEAD_DIM)
+        dvalues = tl.dot(power.to(douts.dtype), douts, dvalues)
+        dpower = tl.dot(values, douts.T)
+        row_delta = delta.load([head, start]).reshape(BLOCK_M)
+        dscores = (power * (dpower - row_delta[None, :])).to(queries.dtype)
+        dkeys = tl.dot(dscores, queries, dkeys)
+        dqueries = tl.dot(dscores.T, keys)
+        dq.atomic_add([head, start, 0], dqueries.reshape(1, BLOCK_M, HEAD_DIM))
+    dk.store([kv_head, start_n, 0], (dkeys * scale).to(dk.dtype).reshape(1, BLOCK_N, HEAD_DIM))
+    dv.store([kv_head, start_n, 0], dvalues.to(dv.dtype).reshape(1, BLOCK_N, HEAD_DIM))
+
+
+@triton.jit
+def scale_rows_kernel(sums_ptr, out_ptr, scale, n_elems, BLOCK: tl.constexpr):
+    """Store fp32 sums times a scale, as the type of the result."""
+    at = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
+    seen = at < n_elems
+    sums = tl.load(sums_ptr + at, mask=seen, other=0.0)
+    tl.store(out_ptr + at, (sums * scale).to(out_ptr.dtype.element_ty), mask=seen)

@@ -1,0 +1,112 @@
+"""The backward pass of attention through descriptors, in the emulator against float64 gradients."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+from aotc.compiler import PtxKernel, compile_ptx
+from tests.support.descriptors import launch
+from tests.support.requests import request_of
+
+SOURCE = Path(__file__).parents[2] / "kernels" / "attention_backward.py"
+HEAD_DIM, BLOCK_M, BLOCK_N = 64, 64, 128
+KV_HEADS, HEADS_PER_KV_HEAD = 1, 2
+HEADS = KV_HEADS * HEADS_PER_KV_HEAD
+LOG2_E = 1.4426950408889634
+
+
+def _compiled(causal: bool, num_stages: int, mma_stages: int) -> PtxKernel:
+    rows, columns = (f"bf16[1,{block},{HEAD_DIM}]" for block in (BLOCK_M, BLOCK_N))
+    signature = {
+        "q": f"tensordesc<{rows}>",
+        "k": f"tensordesc<{columns}>",
+        "v": f"tensordesc<{columns}>",
+        "dout": f"tensordesc<{rows}>",
+        "lse_log2": f"tensordesc<fp32[1,{BLOCK_M}]>",
+        "delta": f"tensordesc<fp32[1,{BLOCK_M}]>",
+        "dq": f"tensordesc<fp32[1,{BLOCK_M},{HEAD_DIM}]>",
+        "dk": f"tensordesc<{columns}>",
+        "dv": f"tensordesc<{columns}>",
+        "scale": "fp32",
+        "scale_log2": "fp32",
+        "n_heads": "i32",
+        "heads_per_kv_head": "i32",
+        "n_queries": "i32",
+        "n_keys": "i32",
+    }
+    constants = {
+        "HEAD_DIM": HEAD_DIM,
+        "BLOCK_M": BLOCK_M,
+        "BLOCK_N": BLOCK_N,
+        "CAUSAL": causal,
+    }
+    parts = tuple(signature.items()), tuple(constants.items())
+    options = {"num_warps": 8, "num_stages": num_stages, "mma_stages": mma_stages}
+    return compile_ptx(
+        request_of(*(str(SOURCE), "attention_backward_kernel", *parts, "sm_90a"), **options)
+    )
+
+
+def _random(rng: np.random.Generator, *shape: int) -> np.ndarray:
+    return rng.standard_normal(shape).astype(ml_dtypes.bfloat16)
+
+
+def _padded(rows: np.ndarray) -> np.ndarray:
+    """Return numbers of rows with room for rows of 16 bytes."""
+    wide = np.zeros((rows.shape[0], -(-rows.shape[1] // 4) * 4), np.float32)
+    wide[:, : rows.shape[1]] = rows
+    return wide[:, : rows.shape[1]]
+
+
+@pytest.mark.parametrize("mma_stages", [1, 2])
+@pytest.mark.parametrize("num_stages", [1, 2])
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize(
+    ("n_queries", "n_keys"), [(1, 1), (63, 129), (64, 128), (200, 131), (331, 331)]
+)
+def test_gradients(
+    n_queries: int, n_keys: int, causal: bool, num_stages: int, mma_stages: int
+) -> None:
+    kernel = _compiled(causal, num_stages, mma_stages)
+    rng = np.random.default_rng(n_queries)
+    q, dout = (_random(rng, HEADS, n_queries, HEAD_DIM) for _ in range(2))
+    k, v = (_random(rng, KV_HEADS, n_keys, HEAD_DIM) for _ in range(2))
+    if causal and n_queries > n_keys:
+        pytest.skip("a query that sees no key has no softmax")
+    scale = HEAD_DIM**-0.5
+    wide_k, wide_v = (each.astype(np.float64).repeat(HEADS_PER_KV_HEAD, 0) for each in (k, v))
+    wide_q, wide_dout = q.astype(np.float64), dout.astype(np.float64)
+    scores = wide_q @ wide_k.transpose(0, 2, 1) * scale
+    if causal:
+        seen = np.arange(n_keys)[None, :] <= np.arange(n_queries)[:, None] + n_keys - n_queries
+        scores = np.where(seen, scores, -np.inf)
+    lse = np.log(np.exp(scores).sum(-1))
+    weights = np.exp(scores - lse[..., None])
+    dweights = wide_dout @ wide_v.transpose(0, 2, 1)
+    delta = (weights * dweights).sum(-1)
+    dscores = weights * (dweights - delta[..., None]) * scale
+    expected_q = dscores @ wide_k
+    expected_k = (dscores.transpose(0, 2, 1) @ wide_q).reshape(KV_HEADS, -1, n_keys, HEAD_DIM)
+    expected_v = (weights.transpose(0, 2, 1) @ wide_dout).reshape(KV_HEADS, -1, n_keys, HEAD_DIM)
+    dq = np.zeros((HEADS, n_queries, HEAD_DIM), np.float32)
+    dk, dv = (np.full((KV_HEADS, n_keys, HEAD_DIM), np.nan, ml_dtypes.bfloat16) for _ in range(2))
+    values = {
+        **{"q": q, "k": k, "v": v, "dout": dout, "dq": dq, "dk": dk, "dv": dv},
+        **{"lse_log2": _padded(lse * LOG2_E), "delta": _padded(delta)},
+        **{"scale": scale, "scale_log2": scale * LOG2_E},
+        **{"n_heads": HEADS, "heads_per_kv_head": HEADS_PER_KV_HEAD},
+        **{"n_queries": n_queries, "n_keys": n_keys},
+    }
+    launch(kernel, (KV_HEADS * -(-n_keys // BLOCK_N),), values, seed=n_keys)
+    for found, expected in (
+        (dq * scale, expected_q),
+        (dk.astype(np.float64), expected_k.sum(1)),
+        (dv.astype(np.float64), expected_v.sum(1)),
+    ):
+        # Weights and gradients of scores are rounded to bf16, of which a sum averages most away.
+        bound = 2.0**-7 * np.abs(expected).max() + 1e-5  # of a single key, differences alone
+        np.testing.assert_allclose(found, expected, rtol=0, atol=bound)
