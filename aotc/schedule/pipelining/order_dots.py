@@ -8,7 +8,7 @@ order of the source each is waited for before the next one is issued:
 so the tensor cores wait while threads compute. Here dots move up, past waits for others and what is
 computed with these, and waits move down:
 
-    for i: s = dot; t = dot; wait for s; p = f(s); acc += p @ x; wait for t; u = g(p, t); wait for acc
+    for i: s = dot; t = dot; wait for s; p = f(s); acc += p @ x; wait for t; u = g(p, t); …; wait for acc
 
 Waits for stages that a dot reads move up with it, and the arrivals that give them back move down with
 its wait. A dot passes those that need the results of more dots, one after the other, than it does: dots
@@ -155,17 +155,21 @@ class _Order:
         return found
 
     def _sink(self, wait: wgmma.WgmmaWait) -> None:
-        """Move a wait down to the first use of its result, or to the iteration's last wait."""
+        """Move a wait down to the first use of its result, or to where two newer dots would run.
+
+        By then its dot is complete, and the registers of its operand are free for what comes.
+        """
+        dot = wait.values[0].op
+        assert isinstance(dot, wgmma.Wgmma)
         start = self.ops.index(wait)
         later = self.ops[start + 1 :]
         users = [op for op in later if any(value in wait.outs for value in free_operands(op))]
+        newer = [op for op in self.ops[self.ops.index(dot) + 1 :] if isinstance(op, wgmma.Wgmma)]
         waits = [op for op in later if isinstance(op, wgmma.WgmmaWait)]
-        if not users and not waits:
+        places = users[:1] or [op for op in newer[1:2] if op in later] or waits[-1:]
+        if not places:
             return
-        dot = wait.values[0].op
-        assert isinstance(dot, wgmma.Wgmma)
-        place = users[0] if users else waits[-1]
-        end = self.ops.index(place)
+        end = self.ops.index(places[0])
         arrivals = [op for op in self._on_stages_of(dot, tma.MbarrierArrive) if op in later]
         moved = [op for op in arrivals if self.ops.index(op) < end]
         rest = [op for op in self.ops[start + 1 : end] if op not in moved]

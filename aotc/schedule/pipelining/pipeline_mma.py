@@ -16,6 +16,9 @@ The ops that issue a dot, with the waits for its operands, run an iteration ahea
 the stage indices that both need are computed twice.
 
 Where the result goes to another dot of the loop, threads compute ahead as well: see `chained_dots`.
+Where there are not the registers for two results, a loop of other dots besides, such as the backward
+pass of attention, issues the first dots of the next iteration after the last of this one: they run
+while threads store what that gives.
 
 It is opt-in (`mma_stages = 2`), since the second accumulator takes registers.
 
@@ -72,6 +75,8 @@ def _advance(start: _Start, role: roles.Specialize, kernel: Kernel, schedule: Sc
     reserve = DOT_CHAIN_RESERVE if chain else DOTS_AHEAD_RESERVE
     needed = _needed_registers(start, num_results=1 if chain else 2) + reserve
     if not reserve_registers(needed, role, kernel, schedule):
+        if chain is None and _other_dots(start):
+            return _advance_first(start, role, kernel, schedule)
         return Reason.TWO_RESULTS(registers=needed)
     if chain:
         expand_loop(chain.schedule(start.loop))
@@ -82,6 +87,53 @@ def _advance(start: _Start, role: roles.Specialize, kernel: Kernel, schedule: Sc
     ahead.move(issued, before=others[0], distance=1)
     expand_loop(ahead)
     return ""
+
+
+def _advance_first(
+    start: _Start, role: roles.Specialize, kernel: Kernel, schedule: Schedule
+) -> str:
+    """Issue the first dots of the next iteration after the last of this one, or return why not."""
+    others = _other_dots(start)
+    dots, needed = list(start.dots), 0
+    while dots:
+        needed = _registers_beside(others, dots, start.loop)
+        if reserve_registers(needed, role, kernel, schedule):
+            break
+        dots.pop()
+    if not dots:
+        return Reason.TWO_RESULTS(registers=needed)
+    found = _start_of(start.loop, dots)
+    if isinstance(found, str):
+        return found
+    after = others[-1].next
+    assert after is not None
+    ahead = LoopSchedule.in_order(start.loop)
+    ahead.reorders_dots = True
+    issued = [op for op in found.ops if not is_pure(op)]
+    ahead.move(issued, before=after, distance=1)
+    # ptxas serializes the MMAs (C7514) if a dot is in flight when those of an iteration before are
+    # waited for.
+    waits = [op for dot in dots for op in dot.out.users]
+    ahead.move(waits, before=next(step.op for step in ahead.steps if step.op not in waits))
+    expand_loop(ahead)
+    return ""
+
+
+def _other_dots(start: _Start) -> list[wgmma.Wgmma]:
+    """Return the dots of a loop that are not issued ahead."""
+    dots = [op for op in start.loop.body if isinstance(op, wgmma.Wgmma)]
+    return [op for op in dots if op not in start.dots]
+
+
+def _registers_beside(
+    others: Sequence[wgmma.Wgmma], ahead: Sequence[wgmma.Wgmma], loop: scf.For
+) -> int:
+    """Return what a thread holds where the dots of two iterations run: results, and one operand."""
+    fresh = [op.out for op in others if op.acc not in loop.carried]
+    held = [*loop.carried, *fresh, *(op.out for op in ahead)]
+    tiles = [value for value in held if isinstance(value.type, TileType)]
+    operands = [registers_of(op.a) for op in others if isinstance(op.a.type, TileType)]
+    return sum(map(registers_of, tiles)) + max(operands, default=0) + DOT_CHAIN_RESERVE
 
 
 # ---- where ------------------------------------------------------------------------------------
@@ -103,14 +155,24 @@ class _Start:
 
 def _find(loop: scf.For, dots: Sequence[wgmma.Wgmma]) -> _Start | str:
     """Return how to issue ahead the dots of a loop whose results are used in it, or why not."""
-    dots = [op for op in dots if _is_awaited(op, loop)]
-    if not dots:
+    awaited = [op for op in dots if _is_awaited(op, loop)]
+    if not awaited:
         return Reason.NO_FRESH_ACCUMULATOR()
-    for op in dots:
-        if not isinstance(op.a.type, SharedType):
-            return Reason.OPERAND_IN_REGISTERS()
-        if any(is_written_by_threads(value, loop) for value in (op.a, op.b)):
-            return Reason.OPERAND_WRITTEN()
+    reasons = {op: _operand_reason(op, loop) for op in awaited}
+    free = [op for op in awaited if not reasons[op]]
+    return _start_of(loop, free) if free else reasons[awaited[0]]
+
+
+def _operand_reason(op: wgmma.Wgmma, loop: scf.For) -> str:
+    """Return why the operands of a dot are not there before its iteration, "" if they are."""
+    if not isinstance(op.a.type, SharedType):
+        return Reason.OPERAND_IN_REGISTERS()
+    is_written = any(is_written_by_threads(value, loop) for value in (op.a, op.b))
+    return Reason.OPERAND_WRITTEN() if is_written else ""
+
+
+def _start_of(loop: scf.For, dots: Sequence[wgmma.Wgmma]) -> _Start | str:
+    """Return what issues dots, or why that cannot run ahead."""
     body = list(loop.body)
     before = body[: body.index(dots[-1]) + 1]
     waits = [op for op in before if isinstance(op, tma.MbarrierWait)]

@@ -14,6 +14,7 @@ from aotc.schedule.analysis.register_budget import (
     loaded_registers,
     register_split,
     registers_of_thread,
+    remark_registers,
     reserve_registers,
     tile_registers,
 )
@@ -91,7 +92,8 @@ def test_what_consumers_have_if_the_producer_releases_its_registers(
         (168, 0, True, 0),  # as many as each thread has
         (169, 0, True, 232),
         (232, 0, True, 232),
-        (233, 0, False, 0),
+        (233, 0, True, 240),  # what the producer can do without
+        (241, 0, False, 0),
         (96, 96, True, 0),
         (97, 96, False, 0),
         (200, 255, False, 0),  # a limit above what there is gives no more
@@ -107,16 +109,23 @@ def test_registers_are_moved_if_that_suffices(
     role, schedule = roles.Specialize(*blocks), Schedule(SM_90, Config(8))
     assert reserve_registers(needed, role, kernel, schedule) == fits
     assert role.consumer_registers == expected
+    kernel.body.insert(role, before=kernel.body.terminator)
+    remark_registers(kernel, schedule)
     assert len(schedule.remarks) == bool(expected)
 
 
-def test_registers_are_moved_once() -> None:
+def test_a_pass_that_needs_more_registers_gets_more() -> None:
     blocks = Block(), Block()
     for block in blocks:
         Builder(block)(scf.Yield([]))
-    role, schedule = roles.Specialize(*blocks, 200, 40), Schedule(SM_90, Config(8))
-    assert reserve_registers(200, role, _kernel(8, producers=4), schedule)
-    assert not reserve_registers(201, role, _kernel(8, producers=4), schedule)
+    role, schedule = roles.Specialize(*blocks, 232, 40), Schedule(SM_90, Config(8))
+    kernel = _kernel(8, producers=4)
+    assert reserve_registers(232, role, kernel, schedule)
+    assert (role.consumer_registers, role.producer_registers) == (232, 40)
+    assert not reserve_registers(241, role, kernel, schedule)
+    assert (role.consumer_registers, role.producer_registers) == (232, 40)
+    assert reserve_registers(240, role, kernel, schedule)
+    assert (role.consumer_registers, role.producer_registers) == (240, 24)
 
 
 @pytest.mark.parametrize(
