@@ -65,7 +65,15 @@ def synchronizes(op: Op) -> bool:
     if not op.effects or op.has(Trait.MAY_TRAP, Trait.DEPENDENT_LAUNCH):
         return False
     changes = op.effects_on(Resource.GLOBAL, "write", "order", proxy="generic")
-    return op.has(Trait.ATOMIC) or (bool(changes) and accessed(op) is None)
+    if op.has(Trait.ATOMIC):
+        return not _is_reduction(op)
+    return bool(changes) and accessed(op) is None
+
+
+def _is_reduction(op: Op) -> bool:
+    """Return whether an atomic only adds to memory: it is relaxed, and nobody learns what was there."""
+    is_relaxed = getattr(op, "sem", "relaxed") == "relaxed"  # gpu ops stand beside their fences
+    return is_relaxed and not any(value.users for value in op.results)
 
 
 def accessed(op: Op, *access: AccessKind) -> Value | None:

@@ -16,9 +16,8 @@ The ops that issue a dot, with the waits for its operands, run an iteration ahea
 the stage indices that both need are computed twice.
 
 Where the result goes to another dot of the loop, threads compute ahead as well: see `chained_dots`.
-Where there are not the registers for two results, a loop of other dots besides, such as the backward
-pass of attention, issues the first dots of the next iteration after the last of this one: they run
-while threads store what that gives.
+A loop that stores what its last dot gives, such as the backward pass of attention, issues the first
+dot of the next iteration after that: it runs while threads store.
 
 It is opt-in (`mma_stages = 2`), since the second accumulator takes registers.
 
@@ -72,11 +71,11 @@ def _advance(start: _Start, role: roles.Specialize, kernel: Kernel, schedule: Sc
     """Rewrite a loop, or return why not."""
     issued = [op for op in start.ops if not is_pure(op)]
     chain = find_chain(start.loop, start.dots, issued)
+    if chain is None and any(op.acc not in start.loop.carried for op in _other_dots(start)):
+        return _advance_first(start, role, kernel, schedule)
     reserve = DOT_CHAIN_RESERVE if chain else DOTS_AHEAD_RESERVE
     needed = _needed_registers(start, num_results=1 if chain else 2) + reserve
     if not reserve_registers(needed, role, kernel, schedule):
-        if chain is None and _other_dots(start):
-            return _advance_first(start, role, kernel, schedule)
         return Reason.TWO_RESULTS(registers=needed)
     if chain:
         expand_loop(chain.schedule(start.loop))
@@ -92,28 +91,24 @@ def _advance(start: _Start, role: roles.Specialize, kernel: Kernel, schedule: Sc
 def _advance_first(
     start: _Start, role: roles.Specialize, kernel: Kernel, schedule: Schedule
 ) -> str:
-    """Issue the first dots of the next iteration after the last of this one, or return why not."""
-    others = _other_dots(start)
-    dots, needed = list(start.dots), 0
-    while dots:
-        needed = _registers_beside(others, dots, start.loop)
-        if reserve_registers(needed, role, kernel, schedule):
-            break
-        dots.pop()
-    if not dots:
+    """Issue the first dot of the next iteration after the last of this one, or return why not.
+
+    No more than one: ptxas serializes the MMAs (C7514) if another dot is in flight when one of an
+    iteration before is waited for. So that wait comes first of all, too.
+    """
+    loop, others, first = start.loop, _other_dots(start), start.dots[0]
+    needed = _registers_beside(others, first, loop)
+    if not reserve_registers(needed, role, kernel, schedule):
         return Reason.TWO_RESULTS(registers=needed)
-    found = _start_of(start.loop, dots)
+    found = _start_of(loop, [first])
+    after = others[-1].next
     if isinstance(found, str):
         return found
-    after = others[-1].next
     assert after is not None
-    ahead = LoopSchedule.in_order(start.loop)
+    ahead = LoopSchedule.in_order(loop)
     ahead.reorders_dots = True
-    issued = [op for op in found.ops if not is_pure(op)]
-    ahead.move(issued, before=after, distance=1)
-    # ptxas serializes the MMAs (C7514) if a dot is in flight when those of an iteration before are
-    # waited for.
-    waits = [op for dot in dots for op in dot.out.users]
+    ahead.move([op for op in found.ops if not is_pure(op)], before=after, distance=1)
+    waits = list(first.out.users)
     ahead.move(waits, before=next(step.op for step in ahead.steps if step.op not in waits))
     expand_loop(ahead)
     return ""
@@ -126,11 +121,11 @@ def _other_dots(start: _Start) -> list[wgmma.Wgmma]:
 
 
 def _registers_beside(
-    others: Sequence[wgmma.Wgmma], ahead: Sequence[wgmma.Wgmma], loop: scf.For
+    others: Sequence[wgmma.Wgmma], ahead: wgmma.Wgmma, loop: scf.For
 ) -> int:
     """Return what a thread holds where the dots of two iterations run: results, and one operand."""
     fresh = [op.out for op in others if op.acc not in loop.carried]
-    held = [*loop.carried, *fresh, *(op.out for op in ahead)]
+    held = [*loop.carried, *fresh, ahead.out]
     tiles = [value for value in held if isinstance(value.type, TileType)]
     operands = [registers_of(op.a) for op in others if isinstance(op.a.type, TileType)]
     return sum(map(registers_of, tiles)) + max(operands, default=0) + DOT_CHAIN_RESERVE
