@@ -75,15 +75,15 @@ def pipeline(stages: int, ahead: int, first: int = 0) -> str:
 """
 
 
-@pytest.mark.parametrize((("num_stages", "first")), [(2, 0), (3, 0), (3, 2), (5, 1)])
-def test_a_slot_for_every_stage_needs_one_barrier(stages: int, first: int) -> None:
+@pytest.mark.parametrize(("stages", "first"), [(2, 0), (3, 0), (3, 2), (5, 1)])
+def test_enough_stages_need_one_barrier(stages: int, first: int) -> None:
     text = with_barriers(pipeline(stages, stages - 1, first))
     assert text.count("gpu.barrier") == 1
     check("// CHECK: gpu.async_wait\n// CHECK: gpu.barrier\n// CHECK: gpu.shared_load", text)
 
 
 @pytest.mark.parametrize("stages", [2, 3])
-def test_a_slot_too_few_needs_two(stages: int) -> None:
+def test_a_stage_too_few_needs_two(stages: int) -> None:
     """The copy goes to the stage that was read just before it."""
     text = with_barriers(pipeline(stages, stages).replace(f"ahead = {stages}}}", "ahead = 0}"))
     assert text.count("gpu.barrier") == 2
