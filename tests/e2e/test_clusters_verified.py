@@ -63,9 +63,9 @@ num_ctas = {ctas}
 """
 
 CASES = {
+    "descriptors, columns": (DESCRIPTORS, {"rows": 64, "stages": 2, "ctas": 2}),
     "descriptors, rows of two": (DESCRIPTORS, {"rows": 128, "stages": 3, "ctas": 2}),
     "descriptors, rows of four": (DESCRIPTORS, {"rows": 256, "stages": 2, "ctas": 4}),
-    "descriptors, columns": (DESCRIPTORS, {"rows": 64, "stages": 2, "ctas": 2}),
     "pointers, rows of two": (POINTERS, {"rows": 128, "columns": 128, "stages": 3, "ctas": 2}),
     "pointers, columns": (POINTERS, {"rows": 64, "columns": 64, "stages": 1, "ctas": 2}),
     "rows": (ROWS, {"ctas": 2}),
