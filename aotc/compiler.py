@@ -133,11 +133,8 @@ def compile_kernel(
         name=request.kernel,
         symbol=kernel.name,
         target=request.target,
-        num_warps=request.config.num_warps,
-        producer_warps=kernel.producer_warps,
-        num_consumer_groups=kernel.num_consumer_groups,
-        num_stages=request.config.num_stages,
-        num_ctas=request.config.num_ctas,
+        num_threads=kernel.num_threads,
+        num_ctas=kernel.num_ctas,
         shared_bytes=kernel.shared_bytes,
         static_shared_bytes=assembly.static_shared_bytes,
         registers=assembly.registers,
@@ -190,7 +187,7 @@ def _assemble(done: _Done, limits: CompileLimits, started: Ptxas) -> Assembly:
     except backend.FewRegistersError as error:
         message = (
             f"an instruction takes {error.needed} registers of a thread, which has "
-            f"{error.available} where a CTA has {done.kernel.warps_per_cta} warps"
+            f"{error.available} where a CTA has {done.kernel.num_threads // 32} warps"
         )
         remedy = register_remedy(done.kernel, done.target, error.needed)
         misfit = ResourceError(message, done.kernel.loc, remedy=remedy)

@@ -79,8 +79,7 @@ class Metadata:
     name: str
     symbol: str
     target: str
-    num_warps: int
-    num_stages: int
+    num_threads: int
     num_ctas: int
     shared_bytes: int
     static_shared_bytes: int
@@ -94,13 +93,6 @@ class Metadata:
     searches: tuple[tuple[Search, str | None], ...] = ()
     without: tuple[str, ...] = ()
     waits_pdl: bool = False
-    producer_warps: int = 0
-    num_consumer_groups: int = 1
     guards: tuple[str, ...] = ()
     loops_programs: bool = False
     spill_note: str = ""
-
-    @property
-    def num_threads(self) -> int:
-        """Threads of a CTA: those of each consumer group, and the producer's."""
-        return 32 * (self.num_warps * self.num_consumer_groups + self.producer_warps)

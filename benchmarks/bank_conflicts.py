@@ -2,7 +2,7 @@
 
     python benchmarks/bank_conflicts.py [--target T] [--json FILE]
 
-Each kernel is compiled to PTX and one block of it runs in the emulator, which knows the address
+Each kernel is compiled to PTX and one CTA of it runs in the emulator, which knows the address
 of every lane: a phase of an access (32 lanes of 4 bytes, 8 of 16, one 8×8 matrix of `ldmatrix`)
 that needs more than one wavefront has a conflict. The table gives phases and excess wavefronts by
 kind of instruction: for products through pointers, and for blocks that are transposed between two

@@ -3,7 +3,7 @@
     aotc build benchmarks/bulk_rows.toml -o dist
     python benchmarks/bulk_rows.py dist/bulk_rows.aotc [--json FILE]
 
-One source, `bulk_rows_kernel.py`, is built in three ways: threads load and store; a warp fetches by
+One source, `bulk_rows_kernel.py`, is built in three ways: threads load and store; a warp loads by
 bulk copies and threads store; and both go by bulk copies. Each, and Triton on the same source, picks
 its best configuration first. How many programs share the rows is part of it: one for each row, or one
 to four for each SM. Then the best ones run in turn. A ratio above 1 means that the row's way is

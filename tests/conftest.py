@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import gc
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -16,11 +17,12 @@ os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 from hypothesis import HealthCheck, settings
 
 from tests.support.built import Built, find_or_build
-from tests.support.extent import is_run, mark_emulated
+from tests.support.extent import EXAMPLES, is_few, is_run, mark_emulated
 
 settings.register_profile(
     "aotc", deadline=None, suppress_health_check=[HealthCheck.too_slow], print_blob=True
 )
+settings.register_profile("few", settings.get_profile("aotc"), max_examples=EXAMPLES)
 settings.load_profile("aotc")
 
 
@@ -34,6 +36,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "--exhaustive", action="store_true", help="those marked exhaustive too, for hours"
     )
     parser.addoption("--built", help="folder of archives that tests build: kept or found there")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Let Hypothesis try fewer examples where few cases are run."""
+    if is_few(config):
+        settings.load_profile("few")
 
 
 @pytest.fixture(scope="session")
@@ -69,3 +77,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     for item in items:
         if item.get_closest_marker("gpu"):
             item.add_marker(pytest.mark.skip(reason="needs an NVIDIA GPU"))
+
+
+def pytest_collection_finish() -> None:
+    """Spare the garbage collector what was collected: thousands of tests, which stay to the end."""
+    gc.collect()
+    gc.freeze()

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.extent import is_run, mark_emulated, spread
+from tests.support.extent import is_few, is_run, mark_emulated, spread
 
 
 @dataclass
@@ -40,6 +40,8 @@ def _items() -> Iterator[_Item]:
             yield _Item(Path("tests") / file, "test_cases", f"test_cases[{number}]")
     for case in ("matmul-0", "matmul-1", "softmax sm_80", "softmax sm_90a"):
         yield _Item(Path("tests/e2e/test_kernels.py"), "test_kernels", f"test_kernels[{case}]")
+    for case in ("block0-4", "block1-8", "block2-8"):  # pytest's names of arguments, not kernels
+        yield _Item(Path("tests/e2e/test_kernels.py"), "test_blocks", f"test_blocks[{case}]")
     yield _Item(Path("tests/ir/test_cases.py"), "test_alone", "test_alone")
     yield _Item(Path("tests/ir/test_cases.py"), "test_long", "test_long", {"exhaustive"})
     yield _Item(Path("tests/ir/test_cases.py"), "test_builds", "test_builds", {"slow"})
@@ -70,14 +72,15 @@ def _num_run(config: _Config) -> int:
 @pytest.mark.parametrize(
     ("option", "count"),
     [
-        (None, 2 + 1 + 1 + 2 + 1),
-        ("--everything", 9 + 9 + 9 + 4 + 2),
-        ("--exhaustive", 9 + 9 + 9 + 4 + 2 + 1),
+        (None, 2 + 1 + 1 + 2 + 1 + 1),
+        ("--everything", 9 + 9 + 9 + 4 + 3 + 2),
+        ("--exhaustive", 9 + 9 + 9 + 4 + 3 + 2 + 1),
     ],
 )
 def test_options_say_how_much_is_run(option: str | None, count: int) -> None:
     assert _num_run(_Config(option)) == count
+    assert is_few(_Config(option)) == (option is None)  # type: ignore[arg-type]
 
 
 def test_what_is_named_is_run_whole() -> None:
-    assert _num_run(_Config(None, pytest.Config.ArgsSource.ARGS)) == 9 + 9 + 9 + 4 + 2
+    assert _num_run(_Config(None, pytest.Config.ArgsSource.ARGS)) == 9 + 9 + 9 + 4 + 3 + 2

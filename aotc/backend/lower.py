@@ -105,16 +105,15 @@ class Lowering:
         self.debug = DebugInfo(kernel) if debug_lines else None
         self.uses_shared = False
         self._values: dict[Value, Registers] = {}
-        num_threads = WARP_SIZE * kernel.num_warps
-        consumer_threads = num_threads * kernel.num_consumer_groups
-        all_threads = WARP_SIZE * kernel.warps_per_cta
+        group_threads = WARP_SIZE * kernel.num_warps
+        consumer_threads = group_threads * kernel.num_consumer_groups
         self._role: Role = "all"
         self.group = ""
         """The index of this thread's consumer group, "" unless there are several."""
-        self.thread_bits = num_threads.bit_length() - 1
+        self.thread_bits = group_threads.bit_length() - 1
         self.emit.declare("i32", "llvm.nvvm.read.ptx.sreg.tid.x", ())
         self.thread = self.emit.thread_value(
-            f"call range(i32 0, {all_threads}) i32 @llvm.nvvm.read.ptx.sreg.tid.x()"
+            f"call range(i32 0, {kernel.num_threads}) i32 @llvm.nvvm.read.ptx.sreg.tid.x()"
         )
         self.ints.learn(self.thread, (1 << (consumer_threads - 1).bit_length()) - 1)
 
@@ -304,7 +303,7 @@ def _check_cluster(kernel: Kernel, target: Target) -> None:
 
 
 def _attributes(kernel: Kernel, *, owns_sm: bool) -> str:
-    attributes = {"nvvm.reqntid": str(WARP_SIZE * kernel.warps_per_cta)}
+    attributes = {"nvvm.reqntid": str(kernel.num_threads)}
     if kernel.maxnreg:
         attributes["nvvm.maxnreg"] = str(kernel.maxnreg)
     # `setmaxnreg` requires a known number of registers per thread at launch.
@@ -321,7 +320,7 @@ def _prefetch_maps(ctx: Lowering) -> None:
     args = ctx.kernel.body.args
     maps = [arg for arg in args if isinstance(arg.type, TensorMapType) and arg.users]
     if maps:
-        is_last = f"icmp eq i32 {ctx.warp}, {ctx.kernel.warps_per_cta - 1}"
+        is_last = f"icmp eq i32 {ctx.warp}, {ctx.kernel.num_threads // WARP_SIZE - 1}"
         issuer = Issuer(ctx.emit.thread_value(is_last))
         nvvm_tensor.prefetch_maps(ctx.emit, [ctx.scalar(arg) for arg in maps], issuer)
 

@@ -539,9 +539,9 @@ class Kernel:
         self.body.parent = self
 
     @property
-    def warps_per_cta(self) -> int:
-        """The warps of a CTA, in all roles."""
-        return self.num_warps * self.num_consumer_groups + self.producer_warps
+    def num_threads(self) -> int:
+        """The threads of a CTA, in all roles."""
+        return 32 * (self.num_warps * self.num_consumer_groups + self.producer_warps)
 
     def walk(self) -> Iterator[Op]:
         """Yield every op of the kernel, outer ops first."""

@@ -23,7 +23,7 @@ class Resource(Enum):
     """Name what an effect is on."""
 
     GLOBAL = "global memory"
-    SHARED = "shared memory of a block, or of the blocks of its cluster"
+    SHARED = "shared memory of a CTA, or of the CTAs of its cluster"
     MBARRIER = "mbarriers: arrivals, bytes expected, phases"
     TENSOR_MAP = "tensor maps in memory, as they were before the launch"
     COPIES = "groups of `cp.async` copies in flight"

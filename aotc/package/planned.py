@@ -73,13 +73,11 @@ def launcher_of_request(
     fixed: Mapping[str, int],
 ) -> PlannedLauncher:
     """Return the launcher of a manifest's variant that is compiled as far as PTX."""
-    threads = module.kernels[compiled.symbol].block_threads[0]
     metadata = Metadata(
         name=spec.kernel.name,
         symbol=compiled.symbol,
         target=spec.target.name,
-        num_warps=threads // 32,
-        num_stages=1,
+        num_threads=module.kernels[compiled.symbol].block_threads[0],
         num_ctas=spec.request.config.num_ctas,
         shared_bytes=compiled.shared_bytes,
         static_shared_bytes=0,

@@ -203,7 +203,7 @@ def _lower(kernel: Kernel, schedule: Schedule, observer: Observer | None) -> Ker
     TILE_TO_GPU.run(kernel, schedule, observer)
     remark_registers(kernel, schedule)
     if kernel.maxnreg:
-        # More than all threads of a block can have would be a kernel that none starts of.
+        # More than all threads of a CTA can have would be a kernel that none starts of.
         kernel.maxnreg = registers_of_thread(kernel, schedule.target)
     return kernel
 

@@ -30,7 +30,7 @@ def _case(name: str, body: str, arrivals: int = 1) -> Case:
 
 
 def _expect(size_bytes: int) -> str:
-    """Expect bytes in each block, and let all know before they are sent."""
+    """Expect bytes in each CTA, and let all know before they are sent."""
     return (
         f"@p1 mbarrier.arrive.expect_tx.shared.b64 _, [r1+{BARRIER}], {size_bytes};\n{CLUSTER_SYNC}"
     )
@@ -88,7 +88,7 @@ def _copies() -> Iterator[Case]:
     add.u32 r14, r12, {BARRIER}; add.u32 r15, r12, 8192;
     {_expect(4096)}
     @p1 {copy} [r15], [r1], 4096, [r14];{WAIT}"""
-    yield _case("cp.async.bulk to another block", body)
+    yield _case("cp.async.bulk to another CTA", body)
     for operation, kind in (("add", "u32"), ("max", "s32"), ("xor", "b32"), ("inc", "u32")):
         mnemonic = (
             "cp.reduce.async.bulk.shared::cluster.shared::cta.mbarrier::complete_tx::bytes"
@@ -98,7 +98,7 @@ def _copies() -> Iterator[Case]:
     arrive = f"""
     add.u32 r14, r12, {BARRIER};
     mbarrier.arrive.release.cluster.shared::cluster.b64 _, [r14];{WAIT}"""
-    yield _case("mbarrier.arrive of another block", arrive, arrivals=THREADS)
+    yield _case("mbarrier.arrive of another CTA", arrive, arrivals=THREADS)
 
 
 def _multicasts() -> Iterator[Case]:

@@ -209,7 +209,6 @@ def _case(seed: int, name: str, command: str, settings: Settings) -> ProgramCase
     lowered = lower_kernel(kernel, target, owns_sm=owns_sm)
     ptx = emit_ptx(lowered.llvm_ir, target)
     cubin = b"" if settings.emulates else assemble_ptx(ptx, target).cubin
-    groups = kernel.num_warps * kernel.num_consumer_groups + kernel.producer_warps
     sizes = tuple(Size(slot.size_bytes) for slot in lowered.params)
     names = {id(value): key for key, value in expected.items() if isinstance(value, np.ndarray)}
     passed = launch.parameters(kernel, expected, program.grid)
@@ -218,7 +217,7 @@ def _case(seed: int, name: str, command: str, settings: Settings) -> ProgramCase
         name,
         command,
         program,
-        Entry(kernel.name, sizes, (32 * groups, 1, 1), kernel.shared_bytes),
+        Entry(kernel.name, sizes, (kernel.num_threads, 1, 1), kernel.shared_bytes),
         cubin,
         ptx if settings.emulates else "",
         launch.blocks(kernel, program.grid),

@@ -308,7 +308,7 @@ def _mapped(target: str) -> Kernel:
 
 
 def _looped(target: str) -> Kernel:
-    """Return a kernel whose blocks loop over programs, in configs of several sizes and clusters."""
+    """Return a kernel whose CTAs loop over programs, in configs of several sizes and clusters."""
     shared_bytes = (0, 100 * 1024, 200 * 1024, 0, 0)
     clusters = ((1, 1, 1), (1, 1, 1), (1, 1, 1), (2, 1, 1), (2, 2, 4))
     sizes = [(0, 8), (8, 4), (12, 4), (16, 4), (24, 8)]

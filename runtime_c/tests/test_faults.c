@@ -191,7 +191,7 @@ static void test_every_call_fails(void) {
     free_blobs(blobs);
 }
 
-/* What is asked of kernels whose blocks loop over programs: at each variant's turn. */
+/* What is asked of kernels whose CTAs loop over programs: at each variant's turn. */
 static void test_occupancy_fails(void) {
     static const char *const symbols[] = {"cuOccupancyMaxActiveBlocksPerMultiprocessor",
                                           "cuOccupancyMaxActiveClusters"};

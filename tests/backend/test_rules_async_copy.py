@@ -1,4 +1,4 @@
-"""Asynchronous copies and the slots they go to, run by the lockstep machine."""
+"""Asynchronous copies and the stages they go to, run by the lockstep machine."""
 
 from __future__ import annotations
 
@@ -33,30 +33,30 @@ def copied(
     layout: LinearLayout,
     **options: Any,
 ) -> tuple[Value, Value]:
-    """Copy an input to slot `index + 1` of three, and return the slot and the input's pointer."""
+    """Copy an input to stage `index + 1` of three, and return the stage and the input's pointer."""
     pointer = program.param(PointerType(element), 16)
     program.inputs.append(pointer)
     buffer = program.add(
         gpu.SharedAlloc(element, (ELEMS,), flat_memory(), offset_bytes=64, num_stages=3)
     ).out
     index = program.param(I32)
-    slot = program.add(gpu.SharedStage(buffer, index, ahead=1)).out
-    program.add(gpu.AsyncCopy(program.pointers(pointer, layout), slot, vector=vector, **options))
+    stage = program.add(gpu.SharedStage(buffer, index, ahead=1)).out
+    program.add(gpu.AsyncCopy(program.pointers(pointer, layout), stage, vector=vector, **options))
     program.add(gpu.AsyncCommit())
-    return slot, pointer
+    return stage, pointer
 
 
 @pytest.mark.parametrize("element", [FP16, FP32], ids=str)
 @pytest.mark.parametrize("size_bytes", [4, 8, 16])
 @pytest.mark.parametrize("index", [0, 1, 2])
-def test_copies_land_in_their_slot(element: ScalarType, size_bytes: int, index: int) -> None:
+def test_copies_land_in_their_stage(element: ScalarType, size_bytes: int, index: int) -> None:
     program = Program(num_warps=2)
     layout = row_layout(ELEMS, 2)
     vector = min(size_bytes // element.size_bytes, layout.in_size("register"))
-    slot, _ = copied(program, element, vector, layout)
+    stage, _ = copied(program, element, vector, layout)
     program.add(gpu.AsyncWait(0))
     program.add(gpu.Barrier())
-    program.store(program.add(gpu.SharedLoad(slot, layout)).out)
+    program.store(program.add(gpu.SharedLoad(stage, layout)).out)
     x = np.random.default_rng(0).standard_normal(ELEMS).astype(NUMPY[element.name])
     (out,) = program.run(x, index, target=SM_80)
     assert (out == x).all()
@@ -65,9 +65,9 @@ def test_copies_land_in_their_slot(element: ScalarType, size_bytes: int, index: 
 def test_nothing_has_landed_before_the_wait() -> None:
     program = Program()
     layout = row_layout(ELEMS)
-    slot, _ = copied(program, FP32, 4, layout)
+    stage, _ = copied(program, FP32, 4, layout)
     program.add(gpu.AsyncWait(1))
-    program.store(program.add(gpu.SharedLoad(slot, layout)).out)
+    program.store(program.add(gpu.SharedLoad(stage, layout)).out)
     x = np.random.default_rng(0).standard_normal(ELEMS).astype(np.float32)
     (out,) = program.run(x, 0, target=SM_80)
     assert (out.view(np.uint8) == 0xEE).all()
@@ -82,9 +82,9 @@ def test_masked_vectors_become_zero(limit: int) -> None:
     eight = program.add(arith.Constant(8, ends.type)).out
     group = program.add(arith.Div(ends, eight)).out
     mask = program.add(arith.Compare(group, program.splat(bound, layout), "lt")).out
-    slot, _ = copied(program, FP32, 4, layout, mask=mask)
+    stage, _ = copied(program, FP32, 4, layout, mask=mask)
     program.add(gpu.AsyncWait(0))
-    program.store(program.add(gpu.SharedLoad(slot, layout)).out)
+    program.store(program.add(gpu.SharedLoad(stage, layout)).out)
     x = np.random.default_rng(0).standard_normal(ELEMS).astype(np.float32)
     (out,) = program.run(limit, x, 0, target=SM_80)
     assert (out == np.where(np.arange(ELEMS) // 8 < limit, x, 0)).all()
@@ -97,9 +97,9 @@ def test_copies_that_are_off_write_zeros(enabled: int) -> None:
     flag = program.param(I32)
     zero = program.add(arith.Constant(0, I32)).out
     on = program.add(arith.Compare(flag, zero, "gt")).out
-    slot, _ = copied(program, FP32, 4, layout, enabled=on)
+    stage, _ = copied(program, FP32, 4, layout, enabled=on)
     program.add(gpu.AsyncWait(0))
-    program.store(program.add(gpu.SharedLoad(slot, layout)).out)
+    program.store(program.add(gpu.SharedLoad(stage, layout)).out)
     x = np.random.default_rng(0).standard_normal(ELEMS).astype(np.float32)
     (out,) = program.run(enabled, x, 0, target=SM_80)
     assert (out == (x if enabled else 0)).all()
@@ -115,9 +115,9 @@ def test_threads_that_hold_copies_copy_once() -> None:
         },
         (ELEMS,),
     )
-    slot, _ = copied(program, FP32, 4, layout)
+    stage, _ = copied(program, FP32, 4, layout)
     program.add(gpu.AsyncWait(0))
-    program.store(program.add(gpu.SharedLoad(slot, layout)).out)
+    program.store(program.add(gpu.SharedLoad(stage, layout)).out)
     x = np.random.default_rng(0).standard_normal(ELEMS).astype(np.float32)
     (out,) = program.run(x, 0, target=SM_80)
     assert (out == x).all()
@@ -162,7 +162,7 @@ def test_modifiers_assemble(target, eviction: str) -> None:
 
 
 def test_a_pipelined_loop_runs_as_it_is_interpreted() -> None:
-    """The whole of it: slots that turn, waits, barriers, masks, copies of iterations to come."""
+    """The whole of it: stages that turn, waits, barriers, masks, copies of iterations to come."""
     from tests.schedule.pipelining.test_pipeline_loads import product_args, product_case
 
     for promise, num_stages, k_size in ((":16", 3, 144), (":2", 2, 38), ("", 4, 33)):

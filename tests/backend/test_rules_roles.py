@@ -17,15 +17,15 @@ from aotc.schedule.shared_memory.insert_barriers import insert_barriers
 from aotc.schedule.warp_roles.choose_warp_roles import choose_warp_roles
 from aotc.schedule.warp_roles.specialize_warps import specialize_warps
 from aotc.target import TARGETS
-from tests.support.fetching import block, fetch, fetching, loop, read
+from tests.support.tensor_loads import copy, kernel_of, load, loop, read
 
-BODY = loop(fetch("a", "%i") + fetch("b", "%i", "%z") + read("a") + read("b"))
+BODY = loop(load("a", "%i") + load("b", "%i", "%z") + read("a") + read("b"))
 
 
 def _divided(
     num_warps: int = 4, registers: tuple[int, int] = (0, 0), body: str = BODY, groups: int = 1
 ) -> Kernel:
-    kernel = fetching(body, num_warps=num_warps)
+    kernel = kernel_of(body, num_warps=num_warps)
     schedule = Schedule(TARGETS["sm_90a"], Config(num_warps, num_consumer_groups=groups))
     for each in (choose_warp_roles, specialize_warps):
         each(kernel, schedule)
@@ -98,7 +98,7 @@ def test_one_warp_produces_with_all_its_lanes() -> None:
 
 
 def test_every_slot_has_its_mbarriers() -> None:
-    """Three slots, full and empty; one copy fills a slot, four warps give it back."""
+    """Three stages, full and empty; one copy fills a stage, four warps give it back."""
     counts = re.findall(r"mbarrier\.init\.shared::cta\.b64 [^;]*, (\d+);", _ptx(_divided(4)))
     assert counts == ["1"] * 3 + ["4"] * 3
 
@@ -125,7 +125,7 @@ def test_registers_stay_where_they_are_not_moved() -> None:
 
 # ---- several groups of consumers --------------------------------------------------------------
 
-NESTED = loop(block("a", "%i") + loop(fetch("b", "%j", "%z") + read("b"), variable="j"))
+NESTED = loop(copy("a", "%i") + loop(load("b", "%j", "%z") + read("b"), variable="j"))
 
 
 @pytest.mark.parametrize(("num_warps", "groups"), [(4, 2), (4, 3), (8, 2)])

@@ -43,17 +43,17 @@ def both(x, total, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
     total.atomic_max([0, 0], tile)
 """
 TENSOR = "tensordesc<T[ROWS,COLUMNS]>"
-MANIFEST = f"""
+MANIFEST = """
 [package]
 name = "bits"
 version = "0.1.0"
-targets = {json.dumps(list(TARGETS))}
+targets = ["{target}"]
 
 [[kernel]]
 source = "bits.py:into_tensors"
 grid = ["cdiv(x.shape[0], ROWS)"]
 [kernel.signature]
-{{tensors}}
+{tensors}
 [kernel.types]
 T = ["i64", "u64"]
 [[kernel.config]]
@@ -64,24 +64,29 @@ num_warps = 4
 [[kernel]]
 source = "bits.py:by_atomics"
 grid = ["cdiv(n, BLOCK)"]
-signature = {{{{ x_ptr = "*T", ones_ptr = "*T", some_ptr = "*T", odd_ptr = "*T", n = "i32" }}}}
+signature = {{ x_ptr = "*T", ones_ptr = "*T", some_ptr = "*T", odd_ptr = "*T", n = "i32" }}
 [kernel.types]
 T = ["i64", "u64"]
 [[kernel.config]]
 BLOCK = 256
 num_warps = 2
-""".format(tensors="\n".join(f'{name} = "{TENSOR}"' for name in ("x", "ones", "some", "odd")))
+"""
 
 
-def test_they_are_right_on_every_target(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+# The first has tensors that TMA reduces into, and so stands for all where few cases are run.
+@pytest.mark.parametrize("target", sorted(TARGETS, key=lambda target: target != "sm_90a"))
+def test_they_are_right_on_every_target(
+    target: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     (tmp_path / "bits.py").write_text(SOURCE)
     manifest = tmp_path / "bits.toml"
-    manifest.write_text(MANIFEST)
+    tensors = "\n".join(f'{name} = "{TENSOR}"' for name in ("x", "ones", "some", "odd"))
+    manifest.write_text(MANIFEST.format(target=target, tensors=tensors))
     code = run(["verify", str(manifest), "--jobs", "1", "--json"])
     out, err = capsys.readouterr()
     assert code == EXIT_DONE, out + err
     variants = json.loads(out)["variants"]
-    assert len(variants) == 4 * len(TARGETS)
+    assert len(variants) == 4
     for variant in variants:
         assert "right" in {launch["status"] for launch in variant["launches"]}
 

@@ -1,4 +1,4 @@
-"""`aotc verify` on kernels whose programs are run by clusters of blocks."""
+"""`aotc verify` on kernels whose programs are run by clusters of CTAs."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from aotc.cli import EXIT_DONE, run
 KERNELS = Path(__file__).parents[2] / "kernels"
 PACKAGE = '[package]\nname = "clusters"\nversion = "0.1.0"\ntargets = ["sm_90a"]\n'
 
-# Rows of A and of the result are divided; B is copied by all blocks for all.
+# Rows of A and of the result are divided; B is copied by all CTAs for all.
 DESCRIPTORS = """
 [[kernel]]
 source = "{kernels}/matmul_descriptor.py:matmul_descriptor_kernel"
@@ -25,11 +25,11 @@ BLOCK_M = {rows}
 BLOCK_N = 64
 num_warps = 4
 num_stages = {stages}
-num_ctas = {blocks}
+num_ctas = {ctas}
 """
 
 # With tensor maps of the launcher's, and without. B is stored by rows: of 128 columns a descriptor of a
-# product says where the second 64 are, beside an address that in a cluster has a block's rank in it.
+# product says where the second 64 are, beside an address that in a cluster has a CTA's rank in it.
 POINTERS = """
 [[kernel]]
 source = "{kernels}/matmul.py:matmul_kernel"
@@ -45,10 +45,10 @@ BLOCK_N = {columns}
 BLOCK_K = 32
 num_warps = 4
 num_stages = {stages}
-num_ctas = {blocks}
+num_ctas = {ctas}
 """
 
-# Nothing is divided: the first block stores.
+# Nothing is divided: the first CTA stores.
 ROWS = """
 [[kernel]]
 source = "{kernels}/softmax.py:softmax_kernel"
@@ -59,21 +59,21 @@ signature = {{ x_ptr = "*fp32", out_ptr = "*fp32", stride = "i32", n_rows = "i32
 BLOCK = 256
 LOOP = false
 num_warps = 2
-num_ctas = {blocks}
+num_ctas = {ctas}
 """
 
 CASES = {
-    "descriptors, rows of two": (DESCRIPTORS, {"rows": 128, "stages": 3, "blocks": 2}),
-    "descriptors, rows of four": (DESCRIPTORS, {"rows": 256, "stages": 2, "blocks": 4}),
-    "descriptors, columns": (DESCRIPTORS, {"rows": 64, "stages": 2, "blocks": 2}),
-    "pointers, rows of two": (POINTERS, {"rows": 128, "columns": 128, "stages": 3, "blocks": 2}),
-    "pointers, columns": (POINTERS, {"rows": 64, "columns": 64, "stages": 1, "blocks": 2}),
-    "rows": (ROWS, {"blocks": 2}),
+    "descriptors, columns": (DESCRIPTORS, {"rows": 64, "stages": 2, "ctas": 2}),
+    "descriptors, rows of two": (DESCRIPTORS, {"rows": 128, "stages": 3, "ctas": 2}),
+    "descriptors, rows of four": (DESCRIPTORS, {"rows": 256, "stages": 2, "ctas": 4}),
+    "pointers, rows of two": (POINTERS, {"rows": 128, "columns": 128, "stages": 3, "ctas": 2}),
+    "pointers, columns": (POINTERS, {"rows": 64, "columns": 64, "stages": 1, "ctas": 2}),
+    "rows": (ROWS, {"ctas": 2}),
 }
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_a_program_of_several_blocks_is_right(
+def test_a_program_of_several_ctas_is_right(
     case: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     text, values = CASES[case]

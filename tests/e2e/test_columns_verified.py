@@ -106,7 +106,7 @@ CASES = {
     "two warpgroups": Case(48, 64, part=16, bm=128, config="num_stages = 3\nnum_warps = 8"),
     "rows of two blocks": Case(48, 64, part=16, bm=128, config="num_stages = 3"),
     "two groups": Case(48, 64, part=16, config="num_stages = 3\nnum_consumer_groups = 2"),
-    "no warp fetches": Case(48, 64, part=16, config="num_stages = 3\nwarp_specialize = false"),
+    "no producer": Case(48, 64, part=16, config="num_stages = 3\nwarp_specialize = false"),
     "one stage": Case(48, 64, part=16, config="num_stages = 1"),
     "clusters": Case(48, 64, part=16, bm=128, config="num_stages = 3\nnum_ctas = 2"),
     "two boxes": Case(48, 64, part=16, bk=128),

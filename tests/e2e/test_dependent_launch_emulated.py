@@ -182,7 +182,7 @@ def test_a_wait_in_the_wrong_place_would_show(
     assert (_interpreted(change(text)) != _interpreted(text)).any()
 
 
-# ---- a warp that fetches ----------------------------------------------------------------------
+# ---- a producer warp ---------------------------------------------------------------------------
 
 PRODUCT = """def k(x, w, out):
     i = tl.program_id(0) * 64

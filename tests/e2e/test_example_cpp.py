@@ -111,7 +111,7 @@ def runtime(toolkit: Toolkit, tmp_path_factory: pytest.TempPathFactory) -> list[
     """The runtime as objects, and what they want linked."""
     folder = tmp_path_factory.mktemp("runtime")
     sources = sorted((RUNTIME / "src").glob("*.c"))
-    flags = ["-std=c11", "-O1", "-DAOTC_WITH_ZSTD", *toolkit.includes]
+    flags = ["-std=c11", "-O0", "-DAOTC_WITH_ZSTD", *toolkit.includes]
     subprocess.run([CC, *flags, "-c", *map(str, sources)], cwd=folder, check=True, timeout=300)
     return [*sorted(folder.glob("*.o")), toolkit.libzstd, "-ldl", "-pthread"]
 

@@ -1,7 +1,7 @@
-"""Products whose blocks run one program after the other, in the emulator, against NumPy.
+"""Products whose CTAs run one program after the other, in the emulator, against NumPy.
 
 The emulator reports who reads what has not landed and who waits for ever, so what counts here is
-how many programs a block runs: none, one, several, and not as many as its neighbour.
+how many programs a CTA runs: none, one, several, and not as many as its neighbour.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ def described(folder: Path, **options: Any) -> PtxKernel:
 
 
 def check_described(
-    kernel: PtxKernel, grid: Sequence[int], depth: int, num_blocks: int | None, seed: int
+    kernel: PtxKernel, grid: Sequence[int], depth: int, num_ctas: int | None, seed: int
 ) -> None:
     """Check a launch whose last blocks reach beyond the tensor; the output is poisoned first."""
     rows, columns, parts = (*grid, 1, 1)[:3]
@@ -71,7 +71,7 @@ def check_described(
     c = np.full((parts, rows * ROWS - 3, columns * COLUMNS - 4), np.nan, np.float32)
     expected = a.astype(np.float64) @ b.astype(np.float64)
     values = {"a": a, "b": b, "c": c, "K": depth}
-    launch(kernel, grid, values, seed=seed, num_blocks=num_blocks)
+    launch(kernel, grid, values, seed=seed, num_ctas=num_ctas)
     np.testing.assert_array_equal(c[..., : expected.shape[-1]], expected)
 
 
@@ -86,7 +86,7 @@ def pointed(folder: Path, **options: Any) -> PtxKernel:
 
 
 def check_pointed(
-    kernel: PtxKernel, grid: Sequence[int], depth: int, num_blocks: int | None, seed: int
+    kernel: PtxKernel, grid: Sequence[int], depth: int, num_ctas: int | None, seed: int
 ) -> None:
     """Check a launch, likewise; rows of A and B lie apart."""
     rows, columns, parts = (*grid, 1, 1)[:3]
@@ -99,7 +99,7 @@ def check_pointed(
     expected = a[..., :depth].astype(np.float64) @ b[:depth, :n].astype(np.float64)
     values = {"a": a, "b": b, "c": c, "M": m, "N": n, "K": depth}
     values |= {"stride_a": a.shape[-1], "stride_b": b.shape[-1]}
-    launch(kernel, grid, values, seed=seed, num_blocks=num_blocks)
+    launch(kernel, grid, values, seed=seed, num_ctas=num_ctas)
     np.testing.assert_array_equal(c, expected)
 
 
@@ -108,8 +108,8 @@ GRIDS = ((1,), (2,), (3,), (7,), (1, 7), (2, 3), (1, 1, 3), (2, 1, 2), (1, 2, 3)
 
 
 @pytest.mark.parametrize("way", KERNELS)
-def test_every_grid_and_any_number_of_blocks(tmp_path: Path, way: str) -> None:
-    """Of 1 to 8 programs, each with less than a turn, one, and more than there are slots.
+def test_every_grid_and_any_number_of_ctas(tmp_path: Path, way: str) -> None:
+    """Of 1 to 8 programs, each with less than a turn, one, and more than there are stages.
 
     Then as many blocks as programs, and one that finds none left.
     """
@@ -118,8 +118,8 @@ def test_every_grid_and_any_number_of_blocks(tmp_path: Path, way: str) -> None:
     assert loops_programs(kernel)
     for seed, grid in enumerate(GRIDS):
         check(kernel, grid, (8, 32, 200)[seed % 3], None, seed)
-    for num_blocks in (1, 2, 4, 5, 6):
-        check(kernel, (5,), 72, num_blocks, num_blocks)
+    for num_ctas in (1, 2, 4, 5, 6):
+        check(kernel, (5,), 72, num_ctas, num_ctas)
 
 
 @pytest.mark.parametrize(
@@ -145,7 +145,7 @@ def test_every_configuration(tmp_path: Path, way: str, options: dict[str, Any]) 
     check(kernel, (1,), 8, clusters, 2)
 
 
-def test_a_target_without_tensor_copies_has_a_block_for_each_program(tmp_path: Path) -> None:
+def test_a_target_without_tensor_copies_has_a_cta_for_each_program(tmp_path: Path) -> None:
     for build, check in KERNELS.values():
         kernel = build(tmp_path, target="sm_80")
         assert not loops_programs(kernel)

@@ -1,7 +1,7 @@
 """Kernels whose loads through pointers became tensor copies, in the emulator, against NumPy.
 
-Blocks are as large as products by warpgroups need them, so what runs is the ring of slots and the
-warp that fetches, on the maps that a launcher encodes.
+Blocks are as large as products by warpgroups need them, so what runs is the ring of stages and the
+producer warp, on the maps that a launcher encodes.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from aotc.verify.emulator.async_copies.tensor_argument import PlacedTensor
 from aotc.verify.emulator.run import emulate
 from tests.support.pointer_kernels import MAPPED, Case, Launch, launch, request
 
-NUM_BLOCKS = 3  # of a kernel whose blocks run several programs each
+NUM_CTAS = 3  # of a kernel whose CTAs run several programs each
 BLOCK = (64, 32, 32)
 SHAPES = ((64, 32, 32), (1, 8, 8), (72, 24, 104), (63, 40, 40), (128, 32, 7))
 
@@ -46,7 +46,7 @@ def run(kernel: PtxKernel, made: Launch, seed: int) -> bool:
         args.append(PlacedTensor(*place, spec.box, spec.swizzle_bytes, fill_nan=spec.fill_nan))
     options = {"kernel": kernel.symbol, "shared_bytes": kernel.shared_bytes, "seed": seed}
     loops = any(slot.source == "grid[0]" for slot in kernel.params)
-    grid = (min(NUM_BLOCKS, prod(made.grid)),) if loops else made.grid
+    grid = (min(NUM_CTAS, prod(made.grid)),) if loops else made.grid
     emulate(kernel.ptx, grid, args, **options)
     return True
 

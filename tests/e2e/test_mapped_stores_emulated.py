@@ -28,14 +28,14 @@ def run(
     case: Case,
     shape: tuple[int, int, int],
     seed: int,
-    num_blocks: int | None = None,
+    num_ctas: int | None = None,
 ) -> bool:
     """Run a launch if the kernel's guards hold, and check it; return whether they do."""
     made = launch(case, *shape)
     numbers = {name: value for name, value in made.args.items() if isinstance(value, int)}
     if not all(evaluate(parse(guard), numbers) for guard in kernel.guards):
         return False
-    emulated(kernel, made.grid, made.args, seed=seed, num_blocks=num_blocks)
+    emulated(kernel, made.grid, made.args, seed=seed, num_ctas=num_ctas)
     np.testing.assert_array_equal(made.args["out_ptr"], made.expected)
     return True
 
@@ -87,5 +87,5 @@ def test_what_is_added_may_be_the_output_by_another_name(
     assert "bulk_group" in kernel.ptx
     made = launch(case, 200, 72, 40)
     made.args["other_ptr"] = made.args["out_ptr"]
-    emulated(kernel, made.grid, made.args, seed=num_warps, num_blocks=2)
+    emulated(kernel, made.grid, made.args, seed=num_warps, num_ctas=2)
     np.testing.assert_array_equal(made.args["out_ptr"], made.expected)

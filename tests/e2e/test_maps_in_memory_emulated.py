@@ -129,12 +129,12 @@ def test_a_loop_takes_its_maps_before(tmp_path: Path) -> None:
     text = stage_text(_request(tmp_path), "gpu")
     assert text.count("gpu.tensor_map_at") == 3
     loops = re.findall(r"scf\.for.*?scf\.yield", text, re.DOTALL)
-    assert len(loops) == 2, "one of those that compute, one of those that fetch"
+    assert len(loops) == 2, "one of the consumers, one of the producer"
     assert not any("tensor_map_at" in loop for loop in loops)
 
 
 def test_maps_of_one_array_may_be_of_one_tensor(tmp_path: Path) -> None:
-    """Then fetches keep their order with the store."""
+    """Then loads keep their order with the store."""
     source = GROUPED.replace("results + group * 128", "first + 256")
     text = stage_text(_request(tmp_path, source), "gpu")
     assert "gpu.specialize" not in text
@@ -148,7 +148,7 @@ def test_maps_are_taken_behind_a_wait(tmp_path: Path) -> None:
     text = stage_text(_request(tmp_path, source), "tile")
     assert text.index("scf.for") < text.index("grid.wait") < text.rindex("shape = [32, 64]")
     text = stage_text(_request(tmp_path, source), "gpu")
-    loop = text[text.rindex("scf.for") :]  # of those that fetch
+    loop = text[text.rindex("scf.for") :]  # of the producer
     assert loop.index("grid.wait") < loop.index("gpu.tensor_map_at") < loop.index("scf.yield")
 
 

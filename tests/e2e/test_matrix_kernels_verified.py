@@ -6,6 +6,7 @@ Of a kernel with many variants that are alike some are verified, and all of them
 from __future__ import annotations
 
 import json
+from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ import pytest
 
 from aotc.cli import EXIT_DONE, run
 from aotc.package import manifest
-from aotc.package.verify_subjects import load_subjects
+from aotc.package.verify_subjects import subjects_of_manifest
 
 MANIFEST = Path(__file__).parents[2] / "kernels" / "matrix.toml"
 SPEC = manifest.load(str(MANIFEST))
@@ -24,10 +25,12 @@ TESTS_OF_A_KERNEL = 3
 
 def _groups() -> Iterator[Any]:
     """Yield labels of variants of a kernel and a target, as many as one test verifies."""
+    labels_of: dict[tuple[str, str], list[str]] = defaultdict(list)
+    for subject in subjects_of_manifest(SPEC):
+        labels_of[subject.kernel, subject.target.name].append(subject.label)
     for kernel in SPEC.kernels:
         for target in SPEC.targets:
-            subjects = load_subjects(str(MANIFEST), [kernel.name], [target.name])
-            labels = [subject.label for subject in subjects]
+            labels = labels_of[kernel.name, target.name]
             count = -(-len(labels) // VARIANTS_OF_A_TEST)
             for part in range(count):
                 name = f"{kernel.name}-{target.name}-{part}"

@@ -1,9 +1,9 @@
-"""Kernels whose tiles are fetched ahead, compiled and run in the emulator, against NumPy.
+"""Kernels whose tiles are loaded ahead, compiled and run in the emulator, against NumPy.
 
 By a warp of their own, or iterations ahead by the warps that compute.
 
 The emulator reports who reads what has not landed, who writes what is still read and who waits for
-ever, so every shape of control flow counts here: where fetches stand, and how often they are made.
+ever, so every shape of control flow counts here: where loads stand, and how often they are issued.
 Integers, so that sums are right to the bit in any order.
 """
 
@@ -25,12 +25,12 @@ from tests.support.attention_loop import ATTENTION, SIGNATURE, check_attention
 from tests.support.descriptors import DTYPES, PRELUDE, compiled, launch, like, tensor
 
 SEEDS = (1, 2, 3)
-# Who fetches: a warp of its own, as the compiler chooses by itself, or all warps.
+# Who issues loads: a producer warp, as the compiler chooses by itself, or all warps.
 OWN, ALL = None, False
 
 
 def _who(kernel: PtxKernel, num_warps: int) -> bool | None:
-    """Return who fetches, as a launch with more warps than compute tells."""
+    """Return who issues loads, as a launch with more warps than compute tells."""
     found = re.search(r"\.reqntid (\d+)", kernel.ptx)
     assert found is not None
     assert int(found[1]) >= 32 * num_warps
@@ -41,7 +41,7 @@ def _exact(array: np.ndarray) -> np.ndarray:
     return array.astype(np.float64)
 
 
-# ---- where fetches stand ----------------------------------------------------------------------
+# ---- where loads stand ------------------------------------------------------------------------
 
 VECTORS = dict.fromkeys(("x", "z", "y"), "tensordesc<i32[128]>") | dict.fromkeys(("n", "m"), "i32")
 
@@ -252,7 +252,7 @@ TRANSPOSED = """def k(a, b, c, K, SCALED: tl.constexpr):
 def test_operands_are_transposed_and_changed_on_the_way(
     tmp_path: Path, target: str, scaled: bool, who: bool | None
 ) -> None:
-    """One of them through registers, so that a slot is read before the product begins."""
+    """One of them through registers, so that a stage is read before the product begins."""
     signature = dict.fromkeys("ab", "tensordesc<fp16[64,32]>") | {
         "c": "tensordesc<fp32[64,64]>",
         "K": "i32",
@@ -426,7 +426,7 @@ def test_asking_in_vain_is_a_remark(tmp_path: Path, barrier: bool) -> None:
         *(str(path), "k", tuple(signature.items()), (("BARRIER", barrier),), "sm_90a")
     )
     metadata = compile_kernel(request).metadata
-    assert bool(metadata.producer_warps) != barrier
+    assert metadata.num_threads == 32 * (4 if barrier else 4 + 1)
     reason = "tile.barrier before it keeps memory accesses in order"
     assert any(reason in remark for remark in metadata.remarks) == barrier
 
@@ -450,7 +450,7 @@ def test_every_config_compiles(
 def test_buffers_that_do_not_fit_beside_each_other_are_one_behind_the_other(
     tmp_path: Path,
 ) -> None:
-    """The result takes the place of the ring, if nobody fetches into that any more."""
+    """The result takes the place of the ring, if nothing is loaded into that any more."""
     source = MATMUL.replace("c.store([i, j], total.to(c.dtype))", "c.store([j, i], total.T)")
     block = (128, 256, 64)
     signature = {
@@ -465,6 +465,6 @@ def test_buffers_that_do_not_fit_beside_each_other_are_one_behind_the_other(
     parts = (str(path), "k", tuple(signature.items()), constants, "sm_90a")
     metadata = compile_kernel(CompileRequest(*parts, Config(8, 4))).metadata
     assert metadata.shared_bytes <= TARGETS["sm_90a"].max_shared_bytes
-    assert not metadata.producer_warps
+    assert metadata.num_threads == 32 * 8  # no producer
     assert any("with one the kernel needs" in remark for remark in metadata.remarks)
     assert any("pipelined over 4 stages through tensor copies" in r for r in metadata.remarks)

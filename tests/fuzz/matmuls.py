@@ -2,7 +2,7 @@
 
 Operands are addressed as real kernels do it, by pointers with masks or by blocks of tensors, so that
 what the schedule has for such loops comes about: maps that the launcher makes of pointers, warps
-that fetch, blocks that run one program after the other, tiles in loops of their own.
+that load, CTAs that run one program after the other, tiles in loops of their own.
 """
 
 from __future__ import annotations

@@ -71,7 +71,7 @@ class _Kind:
     targets: tuple[str, ...]
 
 
-# Around loops that a warp of its own fetches for, nothing that keeps accesses in order.
+# Around loops that a producer warp loads for, nothing that keeps accesses in order.
 _AROUND_LOOPS: list[tuple[int, Maker]] = [
     (2, _one_of(ELEMENTWISE)),
     (1, _one_of(MOVEMENT)),

@@ -46,7 +46,7 @@ def test_everything_is_said() -> None:
 
 
 BASE = Metadata(
-    *("k", "k", "sm_90a", 4, 3, 1),
+    *("k", "k", "sm_90a", 128, 1),
     *(0, 0, 32, 0, 0),
     *((), (), (), ()),
 )
@@ -57,8 +57,8 @@ BASE = Metadata(
     [
         ({}, "sm_90a", 16, "threads"),
         ({}, "sm_86", 12, "threads"),
-        ({"num_warps": 1}, "sm_90a", 32, "CTAs"),
-        ({"num_warps": 1}, "sm_86", 16, "CTAs"),
+        ({"num_threads": 32}, "sm_90a", 32, "CTAs"),
+        ({"num_threads": 32}, "sm_86", 16, "CTAs"),
         ({"registers": 255}, "sm_90a", 2, "registers"),
         ({"registers": 33}, "sm_90a", 12, "registers"),
         ({"shared_bytes": 100 * 1024}, "sm_90a", 2, "shared memory"),
@@ -68,7 +68,7 @@ BASE = Metadata(
 def test_occupancy(changes: dict[str, int], target: str, blocks: int, limit: str) -> None:
     held = occupancy(replace(BASE, **changes), TARGETS[target])
     assert (held.ctas, held.limit) == (blocks, limit)
-    assert held.warps == blocks * changes.get("num_warps", 4)
+    assert held.warps == blocks * changes.get("num_threads", 128) // 32
 
 
 @pytest.mark.parametrize(

@@ -196,14 +196,14 @@ def test_a_launch_of_blocks_that_loop_has_as_many_as_run_at_a_time(
     """The fake GPU has 5 multiprocessors for 2 blocks each."""
     kernel = load(archives / "looped.aotc")["looped"]
     assert kernel.info.variants[0].loops_programs
-    for grid, num_blocks in (((1,), 1), ((3, 2), 6), ((2, 3, 5), 10)):
+    for grid, num_ctas in (((1,), 1), ((3, 2), 6), ((2, 3, 5), 10)):
         programs = (*grid, 1, 1)[:3]
         asked = {"grid": grid, "config": {"CONFIG": 0}}
         scratch = (0x1000, 16 * math.prod(grid))
         pointer = Pointer(0x100, "fp32")
         chosen = kernel.select((pointer,), **asked)
         kernel.launch((pointer,), scratch=scratch, **asked)
-        assert gpu.last().grid == chosen.grid == (num_blocks, 1, 1)
+        assert gpu.last().grid == chosen.grid == (num_ctas, 1, 1)
         assert gpu.last().unpack("8x3I") == (programs[2], programs[0], programs[1])
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
+from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
@@ -47,11 +48,13 @@ def _run(command: list[str | Path], **environment: str) -> str:
 
 
 class Build(NamedTuple):
-    """Where the test programs and the fake driver are."""
+    """Where the test programs and the fake driver are, and what builds a program there."""
 
     directory: Path
+    make: Callable[[str], object]
 
     def run(self, program: str, archives: Path, **environment: str) -> str:
+        self.make(program)
         command: list[str | Path] = [self.directory / program, archives]
         return _run([*command, self.directory / "libcuda.so.1"], **environment)
 
@@ -60,19 +63,11 @@ def _sources(directory: Path) -> list[Path]:
     return sorted(directory.glob("*.c"))
 
 
-def _build_with_cc(directory: Path, sanitizers: str, programs: tuple[str, ...]) -> Build:
+def _build_with_cc(directory: Path, sanitizers: str) -> Build:
     """Build as somebody without CMake would: every source in one go."""
     flags = ["-g", "-O1", f"-fsanitize={sanitizers}", "-fno-sanitize-recover=all"]
-    paths = [
-        "-I",
-        RUNTIME / "include",
-        "-I",
-        RUNTIME / "src",
-        "-I",
-        TESTS,
-        "-I",
-        TESTS / "fake_cuda",
-    ]
+    places = [RUNTIME / "include", RUNTIME / "src", TESTS, TESTS / "fake_cuda"]
+    paths = [f"-I{place}" for place in places]
     fake = directory / "libcuda.so.1"
     fake_sources = _sources(TESTS / "fake_cuda")
     shared = ["-std=gnu11", "-fPIC", "-shared", "-fvisibility=hidden", "-pthread"]
@@ -82,16 +77,18 @@ def _build_with_cc(directory: Path, sanitizers: str, programs: tuple[str, ...]) 
         target = directory / f"{source.stem}.o"
         _run([CC, "-std=c11", *WARNINGS, *flags, *paths, "-c", source, "-o", target])
         objects.append(target)
-    for program in programs:
+
+    def make(program: str) -> None:
         is_cpp = program == "test_wrapper"
         compiler = [CXX, "-std=c++17"] if is_cpp else [CC, "-std=c11"]
         source = TESTS / f"{program}{'.cpp' if is_cpp else '.c'}"
         link = [*objects, fake, f"-Wl,-rpath,{directory}", "-ldl", "-pthread"]
         _run([*compiler, *WARNINGS, *flags, *paths, source, *link, "-o", directory / program])
-    return Build(directory)
+
+    return Build(directory, make)
 
 
-def _build_with_cmake(directory: Path, sanitizers: str, programs: tuple[str, ...]) -> Build:
+def _build_with_cmake(directory: Path, sanitizers: str) -> Build:
     assert CMAKE is not None
     options = [
         f"-DAOTC_SANITIZERS={sanitizers}",
@@ -100,10 +97,8 @@ def _build_with_cmake(directory: Path, sanitizers: str, programs: tuple[str, ...
     ]
     strict = ["-DAOTC_WARNINGS_ARE_ERRORS=ON", "-DCMAKE_C_FLAGS=-O1", "-DCMAKE_CXX_FLAGS=-O1"]
     _run([CMAKE, "-S", RUNTIME, "-B", directory, "-DAOTC_WITH_ZSTD=OFF", *options, *strict])
-    _run([CMAKE, "--build", directory, "-j", str(os.cpu_count() or 1), "--target", *programs])
-    for library in (directory / "tests").glob("libcuda.so.1"):
-        return Build(library.parent)
-    pytest.fail("CMake built no libcuda.so.1")
+    build = [CMAKE, "--build", directory, "-j", str(os.cpu_count() or 1), "--target"]
+    return Build(directory / "tests", lambda program: _run([*build, program]))
 
 
 _build = _build_with_cmake if CMAKE else _build_with_cc
@@ -124,7 +119,7 @@ def archives(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def build(tmp_path_factory: pytest.TempPathFactory) -> Build:
     """The test programs under the address and undefined-behaviour sanitizers."""
-    return _build(tmp_path_factory.mktemp("asan"), "address,undefined", PROGRAMS)
+    return _build(tmp_path_factory.mktemp("asan"), "address,undefined")
 
 
 @pytest.mark.parametrize("program", PROGRAMS)
@@ -133,13 +128,13 @@ def test_sanitized(program: str, build: Build, archives: Path) -> None:
 
 
 def test_threads_are_ordered(tmp_path: Path, archives: Path) -> None:
-    build = _build(tmp_path, "thread", ("test_threads",))
+    build = _build(tmp_path, "thread")
     build.run("test_threads", archives, TSAN_OPTIONS="halt_on_error=1:second_deadlock_stack=1")
 
 
 def test_builds_with_the_compiler_alone(tmp_path: Path, archives: Path) -> None:
     """The sources need no build system, no CUDA and no zstd: the Python extension relies on it."""
-    build = _build_with_cc(tmp_path, "undefined", ("test_launch",))
+    build = _build_with_cc(tmp_path, "undefined")
     build.run("test_launch", archives)
 
 
@@ -155,17 +150,27 @@ def test_prints_and_exits_nowhere() -> None:
         assert not found, f"{source.name} uses {found}"
 
 
-@pytest.mark.skipif(CMAKE is None, reason="the CMake package needs CMake")
+@pytest.fixture(scope="module")
+def built_library(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """CMake's folder of the library as it is shipped, to be installed anywhere."""
+    if CMAKE is None:
+        pytest.skip("the CMake package needs CMake")
+    folder = tmp_path_factory.mktemp("library")
+    places = ["-DCMAKE_INSTALL_LIBDIR=lib"]  # the prefix is chosen when it is installed
+    _run([CMAKE, "-S", RUNTIME, "-B", folder, "-DAOTC_WITH_ZSTD=OFF", *places])
+    _run([CMAKE, "--build", folder, "-j", str(os.cpu_count() or 1)])
+    return folder
+
+
 @pytest.mark.parametrize("shared", [False, True])
-def test_installed_package(tmp_path: Path, archives: Path, shared: bool) -> None:
+def test_installed_package(
+    tmp_path: Path, built_library: Path, archives: Path, shared: bool
+) -> None:
     """What `cmake --install` leaves is found by find_package, and exports the public names alone."""
     assert CMAKE is not None
     prefix = tmp_path / "prefix"
     switch = f"-DBUILD_SHARED_LIBS={'ON' if shared else 'OFF'}"
-    places = ["-DCMAKE_INSTALL_LIBDIR=lib"]  # the prefix is chosen when it is installed
-    _run([CMAKE, "-S", RUNTIME, "-B", tmp_path / "library", "-DAOTC_WITH_ZSTD=OFF", *places])
-    _run([CMAKE, "--build", tmp_path / "library", "-j", str(os.cpu_count() or 1)])
-    _run([CMAKE, "--install", tmp_path / "library", "--prefix", prefix])
+    _run([CMAKE, "--install", built_library, "--prefix", prefix])
     consumer = tmp_path / "consumer"
     consumer.mkdir()
     (consumer / "CMakeLists.txt").write_text(

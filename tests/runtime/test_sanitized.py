@@ -22,12 +22,14 @@ FILES = (
 )
 
 
+pytestmark = pytest.mark.slow
+
+
 @pytest.fixture(scope="module")
 def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return sanitized.build(tmp_path_factory.mktemp("sanitized"))
 
 
-@pytest.mark.slow
 def test_sanitized(library: Path) -> None:
     command = [sys.executable, "-m", "pytest", "-p", "tests.support.sanitized", "-q", "-x"]
     # What a sanitizer says goes to the process's own output; pytest would take it along.

@@ -90,7 +90,7 @@ def lowered(
 
 
 def loops_programs(kernel: PtxKernel) -> bool:
-    """Return whether a block of a kernel runs one program after the other."""
+    """Return whether a CTA of a kernel runs one program after the other."""
     return any(slot.source in GRID_SOURCES for slot in kernel.params)
 
 
@@ -101,21 +101,21 @@ def launch(
     *,
     seed: int = 0,
     count_conflicts: bool = False,
-    num_blocks: int | None = None,
+    num_ctas: int | None = None,
 ) -> Statistics:
     """Run a compiled kernel; the arrays of `values` are changed in place.
 
-    `grid` is of programs; blocks that loop over them are `num_blocks`, by default as `aotc verify`
+    `grid` is of programs; CTAs that loop over them are `num_ctas`, by default as `aotc verify`
     has it.
     """
     values = {**values, **dict(zip(GRID_SOURCES, (*grid, 1, 1), strict=False))}
     numbers = {name: value for name, value in values.items() if isinstance(value, int)}
     assert all(evaluate(parse(guard), numbers) for guard in kernel.guards)
     args = [_argument(slot, values[slot.argument], numbers) for slot in kernel.params]
-    blocks = num_looping_blocks(grid) if num_blocks is None else num_blocks
+    ctas = num_looping_blocks(grid) if num_ctas is None else num_ctas
     return emulate(
         kernel.ptx,
-        (blocks,) if loops_programs(kernel) else grid,
+        (ctas,) if loops_programs(kernel) else grid,
         args,
         kernel=kernel.symbol,
         shared_bytes=kernel.shared_bytes,

@@ -1,8 +1,9 @@
 """How much of the tests is run: a part by default, everything in the gate, more before a release.
 
-`pytest` alone runs each test function on two of its cases, the first and the last, and leaves out
-those marked `slow`, so that every module has its say in minutes. `--everything` runs all cases; `--exhaustive` adds those marked
-`exhaustive`, for hours. Whoever names files, folders or tests has all their cases run.
+`pytest` alone runs each test function on two of its cases, the first and the last, Hypothesis on
+fewer examples, and leaves out those marked `slow`, so that every module has its say in minutes.
+`--everything` runs all cases; `--exhaustive` adds those marked `exhaustive`, for hours. Whoever
+names files, folders or tests has all their cases run.
 
 Invariant: which cases are run depends on their names and their order in the file alone.
 """
@@ -19,6 +20,7 @@ import pytest
 
 CASES_OF_A_FUNCTION = 2
 CASES_EMULATED = 1  # of a function; each takes seconds
+EXAMPLES = 30  # of a Hypothesis test that does not say how many; else as many as Hypothesis likes
 _T = TypeVar("_T")
 _EMULATED_FILE = re.compile(r"_(emulated|verified)$|^test_(descriptor|function)_kernels$")
 
@@ -30,12 +32,17 @@ def mark_emulated(items: Sequence[pytest.Item]) -> None:
             item.add_marker(pytest.mark.emulated)
 
 
+def is_few(config: pytest.Config) -> bool:
+    """Whether nothing is named, and no option asks for more than a few cases of each test."""
+    named = config.args_source is not pytest.Config.ArgsSource.TESTPATHS
+    return not (named or config.getoption("--everything") or config.getoption("--exhaustive"))
+
+
 def is_run(config: pytest.Config, items: Sequence[pytest.Item]) -> Callable[[pytest.Item], bool]:
     """Return which of the collected tests are run under the options given."""
     if config.getoption("--exhaustive"):
         return lambda _: True
-    named = config.args_source is not pytest.Config.ArgsSource.TESTPATHS
-    if named or config.getoption("--everything"):
+    if not is_few(config):
         return lambda item: item.get_closest_marker("exhaustive") is None
     chosen = {id(item) for item in choose(items)}
     return lambda item: id(item) in chosen
@@ -54,7 +61,9 @@ def _group(item: pytest.Item) -> Hashable:
     function = (item.path, getattr(item, "originalname", item.name), getattr(item, "cls", None))
     if _is_of_kernels(item):
         _, _, case = item.name.partition("[")
-        return (*function, re.split(r"[- \]]", case)[0])
+        kernel = re.split(r"[- \]]", case)[0]
+        # A name such as `block6` is pytest's own, of an argument: no kernel is called so.
+        return (*function, re.sub(r"^([a-z]+)\d+$", r"\1", kernel))
     return function
 
 

@@ -2,7 +2,7 @@
 
 C[M, N] = A[M, K] @ B[N, K]^T in bf16: tiles of 64 x 128 x 64, two stages. A producer warp copies
 boxes of A and B with 128-byte swizzle; one warpgroup multiplies them with `wgmma`, packs the sums
-into shared memory through `stmatrix` and stores them as boxes. Persistent: blocks take tiles in
+into shared memory through `stmatrix` and stores them as boxes. Persistent: CTAs take tiles in
 turn, so the rings' phases carry on from tile to tile.
 
 A fault is the replacement of one line; `FAULTS` names those that the emulator is to find.

@@ -84,7 +84,7 @@ _LEAST_PRODUCER_REGISTERS = 24
 
 def registers_of_thread(kernel: Kernel, target: Target) -> int:
     """Return how many registers a thread can have where all threads of a CTA have as many."""
-    share = target.registers_per_sm // (32 * kernel.warps_per_cta)
+    share = target.registers_per_sm // kernel.num_threads
     share = share // _REGISTER_UNIT * _REGISTER_UNIT
     return min(target.max_registers_per_thread, share, kernel.maxnreg or share)
 

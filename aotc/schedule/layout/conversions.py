@@ -14,7 +14,7 @@ Plans are plain numbers, to be lowered literally, without thinking about layouts
 threads are written as masks; a *column* is what one set bit contributes, and contributions XOR.
 
 Invariant: executing a plan puts, into every register of every thread, the element that the
-destination layout says. Nothing is moved between the blocks of a cluster.
+destination layout says. Nothing is moved between the CTAs of a cluster.
 
 Source: "Linear Layouts: Robust Code Generation of Efficient Tensor Computation Using F2" (2025),
 the sections on warp shuffles and on optimal swizzling.

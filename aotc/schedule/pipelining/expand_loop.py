@@ -146,7 +146,7 @@ class _Expansion:
         }
         if (self.peels and self.ahead > 1) or (schedule.unroll > 1 and not self.peels):
             raise IRError(f"no epilogue for a distance of {self.ahead}", self.loop.loc)
-        self.slots: dict[tuple[Value, int], Value] = {}
+        self.carried: dict[tuple[Value, int], Value] = {}
         self._runs_ahead: dict[tuple[Value, int], bool] = {}
 
     def run(self) -> Expanded:
@@ -162,9 +162,9 @@ class _Expansion:
         if runs is None:
             made, _ = self._pipelined(outer)
             outs = {
-                arg: made.outs[self._slot_index(arg, 0)]
+                arg: made.outs[self._index_of(arg, 0)]
                 for arg in loop.carried
-                if (arg, 0) in self.slots
+                if (arg, 0) in self.carried
             }
             for arg, out in zip(loop.carried, loop.outs, strict=True):
                 if arg in outs:
@@ -190,18 +190,18 @@ class _Expansion:
             self.prologue.run(copy)
         self.block = Block([loop.induction.type], [loop.induction.hint])
         self.inits: list[Value] = []
-        body = _Region(self, Builder(self.block), self.slot, {0: self.block.args[0]})
+        body = _Region(self, Builder(self.block), self.carry, {0: self.block.args[0]})
         for key in self.schedule.carried:
-            self.slot(*key)
+            self.carry(*key)
         if not self.peels:
             for arg, out in zip(loop.carried, loop.outs, strict=True):
                 if out.users:
-                    self.slot(arg, 0)
+                    self.carry(arg, 0)
         for copy in range(unroll):
             body.run(copy)
         tail = self._tail() if self.peels else None
         yielded: list[Value] = []
-        for value, offset in self._growing_slots():
+        for value, offset in self._growing():
             yielded.append(self._next_value(body, value, offset))
         body.place(scf.Yield(yielded))
         attributes = dict(loop.attributes)
@@ -239,29 +239,29 @@ class _Expansion:
         assert init is not None
         return init
 
-    def slot(self, value: Value, offset: int) -> Value:
+    def carry(self, value: Value, offset: int) -> Value:
         """Return the block argument that has a value of an iteration when the body begins."""
         key = value, offset
-        if key not in self.slots:
+        if key not in self.carried:
             if value is self.loop.induction:
                 self.inits.append(self.loop.lower)
             else:
                 self.inits.append(self.prologue.get(value, offset, offset))
-            self.slots[key] = self.block.add_arg(value.type, value.hint)
-        return self.slots[key]
+            self.carried[key] = self.block.add_arg(value.type, value.hint)
+        return self.carried[key]
 
-    def _slot_index(self, value: Value, offset: int) -> int:
-        return self.slots[value, offset].index - 1
+    def _index_of(self, value: Value, offset: int) -> int:
+        return self.carried[value, offset].index - 1
 
-    def _growing_slots(self) -> Iterator[tuple[Value, int]]:
-        """Yield the slots, with those that are added meanwhile."""
+    def _growing(self) -> Iterator[tuple[Value, int]]:
+        """Yield the values carried, with those that are added meanwhile."""
         position = 0
-        while position < len(self.slots):
-            yield list(self.slots)[position]
+        while position < len(self.carried):
+            yield list(self.carried)[position]
             position += 1
 
     def _next_value(self, body: _Region, value: Value, offset: int) -> Value:
-        """Return what a slot has in the next iteration of the new loop."""
+        """Return what a carried value is in the next iteration of the new loop."""
         unroll = self.schedule.unroll
         if value is self.loop.induction or value.op is not None:
             return body.get(value, offset + unroll, offset)
@@ -328,8 +328,8 @@ class _Expansion:
         tail = _Tail(block)
 
         def enter(value: Value, offset: int) -> Value:
-            self.slot(value, offset)
-            return tail.arg(self._slot_index(value, offset), value)
+            self.carry(value, offset)
+            return tail.arg(self._index_of(value, offset), value)
 
         fewest, most = self.ahead, self.ahead + self.schedule.unroll - 1
         tail.results = self._last(Builder(block), enter, fewest, most)
@@ -365,15 +365,15 @@ class _Tail:
     results: list[Value] = field(default_factory=list[Value])
     args: dict[int, Value] = field(default_factory=dict[int, Value])
 
-    def arg(self, slot: int, value: Value) -> Value:
+    def arg(self, index: int, value: Value) -> Value:
         """Return the argument for a result of the loop."""
-        if slot not in self.args:
-            self.args[slot] = self.block.add_arg(value.type, value.hint)
-        return self.args[slot]
+        if index not in self.args:
+            self.args[index] = self.block.add_arg(value.type, value.hint)
+        return self.args[index]
 
     def land(self, outs: Sequence[Value], place: Builder) -> list[Value]:
         """Move the ops to after the loop; return the results."""
-        stands_for = {arg: outs[slot] for slot, arg in self.args.items()}
+        stands_for = {arg: outs[index] for index, arg in self.args.items()}
         for arg, out in stands_for.items():
             arg.replace_all_uses_with(out)
         for op in list(self.block):

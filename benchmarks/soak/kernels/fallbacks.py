@@ -182,7 +182,7 @@ def tile_ways_kernel(
 def split_ways_kernel(
     x_ptr, out_ptr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, WAY: tl.constexpr,
 ):  # fmt: skip
-    """Write a tile for each program, after what the blocks of a cluster may not share."""
+    """Write a tile for each program, after what the CTAs of a cluster may not share."""
     m, n = tl.arange(0, BLOCK_M), tl.arange(0, BLOCK_N)
     start = tl.program_id(0) * BLOCK_M * BLOCK_N
     at = start + m[:, None] * BLOCK_N + n[None, :]

@@ -91,8 +91,8 @@ def test_slots_of_a_buffer() -> None:
     assert isinstance(buffer.type, SharedType)
     assert buffer.type.size_bytes == 3 * buffer.type.stage_bytes == 3 * 4 * EXTENT
     index, wide = _values(I32, U64)
-    slot = gpu.SharedStage(buffer, index, ahead=2).out
-    assert slot.type == SharedType(FP32, (EXTENT,), BUFFER)
+    stage = gpu.SharedStage(buffer, index, ahead=2).out
+    assert stage.type == SharedType(FP32, (EXTENT,), BUFFER)
     with pytest.raises(IRError, match="expected a shared buffer of one stage"):
         gpu.SharedLoad(buffer, ROW)
     with pytest.raises(IRError, match="3 ahead in 3 stages"):

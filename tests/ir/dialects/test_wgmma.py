@@ -23,9 +23,9 @@ ADD = Builder(Block([I32]))
 NUMBER = ADD.block.args[0]
 
 
-def buffer(element: ScalarType, shape: tuple[int, int], slots: int = 1) -> Value:
+def buffer(element: ScalarType, shape: tuple[int, int], stages: int = 1) -> Value:
     layout = nvmma_shared(shape, element.bits, min(128, shape[1] * element.size_bytes))
-    return ADD(gpu.SharedAlloc(element, shape, layout, 1024, num_stages=slots)).out
+    return ADD(gpu.SharedAlloc(element, shape, layout, 1024, num_stages=stages)).out
 
 
 def tile(element: ScalarType, shape: tuple[int, int], layout: Any) -> Value:

@@ -159,7 +159,7 @@ def test_a_sum_over_a_loop_is_in_place_of_its_first_tile(
 
 
 def test_blocks_of_a_cluster_that_hold_the_same_wait_for_each_other(tmp_path) -> None:
-    """Ahead of the branch that the first block takes to store."""
+    """Ahead of the branch that the first CTA takes to store."""
     body = """
         i = tl.program_id(0) * 256 + tl.arange(0, 256)
         tl.store(y_ptr + i, tl.load(x_ptr + i) * 2.0)

@@ -1,4 +1,4 @@
-"""What decides about fetches: it is copied whole, with a state of its own, or not at all."""
+"""What decides about loads: it is copied whole, with a state of its own, or not at all."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from aotc.ir.types import I32
 from aotc.ir.verify import verify
 from aotc.schedule.analysis.producer_slice import SliceCopy, find_slice
 from aotc.verify.interpreter.run import run
-from tests.support.fetching import branch, fetch, fetching, loop, read
+from tests.support.tensor_loads import branch, kernel_of, load, loop, read
 
 STORE = "  gpu.store(%p, %n)\n"
 USE = "  %{0}_sum = gpu.reduce(%{0}) {{axis = 0}} (%{0}_l: i32, %{0}_r: i32) {{\n  scf.yield(%{0}_l)\n  }} : i32\n"
 
 
 def _opcodes(kernel: Kernel) -> list[str]:
-    """Return the ops that decide about the fetches of a kernel, in program order."""
+    """Return the ops that decide about the loads of a kernel, in program order."""
     found = find_slice(kernel)
     assert not found.obstacle
     return [op.opcode for op in kernel.walk() if op in found.ops]
@@ -31,9 +31,9 @@ def _opcodes(kernel: Kernel) -> list[str]:
 def test_what_else_the_kernel_computes_is_left_out() -> None:
     body = (
         "  %two = arith.add(%one, %one) : i32\n  %at = arith.mul(%i, %one) : i32\n"
-        f"{fetch('a', '%at')}{read('a')}{USE.format('a')}  gpu.store(%p, %a_sum)\n"
+        f"{load('a', '%at')}{read('a')}{USE.format('a')}  gpu.store(%p, %a_sum)\n"
     )
-    assert _opcodes(fetching(loop(body))) == [
+    assert _opcodes(kernel_of(loop(body))) == [
         *("arith.constant", "arith.constant", "scf.for", "arith.mul", "gpu.sync_tma_load"),
     ]
 
@@ -43,10 +43,10 @@ def test_bounds_conditions_and_carried_values_belong_to_it() -> None:
         "  %limit = gpu.load(%p) : i32\n"
         "  %last = scf.for(%zero, %limit, %one, %n) (%i: i32, %at: i32) {\n"
         '  %low = arith.compare(%at, %n) {predicate = "lt"} : i1\n'
-        f"{branch('%low', fetch('a', '%at') + read('a'))}"
+        f"{branch('%low', load('a', '%at') + read('a'))}"
         "  %next = arith.add(%at, %one) : i32\n  scf.yield(%next)\n  } : i32\n"
     )
-    assert _opcodes(fetching(body)) == [
+    assert _opcodes(kernel_of(body)) == [
         *("arith.constant", "arith.constant", "gpu.load", "scf.for", "arith.compare", "scf.if"),
         *("gpu.sync_tma_load", "arith.add"),
     ]
@@ -57,10 +57,10 @@ def test_a_condition_of_a_loop_belongs_to_it() -> None:
         "  %end = scf.while(%zero) (%i: i32) {\n"
         '  %more = arith.compare(%i, %n) {predicate = "lt"} : i1\n'
         "  scf.condition(%more, %i)\n  } (%j: i32) {\n"
-        f"{fetch('a', '%j')}{read('a')}"
+        f"{load('a', '%j')}{read('a')}"
         "  %next = arith.add(%j, %one) : i32\n  scf.yield(%next)\n  } : i32\n"
     )
-    assert _opcodes(fetching(body)) == [
+    assert _opcodes(kernel_of(body)) == [
         *("arith.constant", "arith.constant", "scf.while", "arith.compare"),
         *("gpu.sync_tma_load", "arith.add"),
     ]
@@ -68,15 +68,15 @@ def test_a_condition_of_a_loop_belongs_to_it() -> None:
 
 OBSTACLES = {
     "a sum of a tile": (
-        fetch("a", "%n") + read("a") + USE.format("a") + loop(fetch("b", "%a_sum") + read("b")),
+        load("a", "%n") + read("a") + USE.format("a") + loop(load("b", "%a_sum") + read("b")),
         "the loads depend on a tile, by gpu.reduce",
     ),
     "a number that the kernel stores": (
-        loop("  %at = gpu.load(%p) : i32\n" + fetch("a", "%at") + read("a") + STORE),
+        loop("  %at = gpu.load(%p) : i32\n" + load("a", "%at") + read("a") + STORE),
         "the loads depend on p, which the kernel writes",
     ),
     "a number that may change": (
-        "  %at = gpu.load(%p) {volatile = true} : i32\n" + loop(fetch("a", "%at") + read("a")),
+        "  %at = gpu.load(%p) {volatile = true} : i32\n" + loop(load("a", "%at") + read("a")),
         "the loads depend on a volatile load",
     ),
 }
@@ -85,21 +85,21 @@ OBSTACLES = {
 @pytest.mark.parametrize("obstacle", OBSTACLES)
 def test_what_cannot_be_copied_is_named(obstacle: str) -> None:
     body, reason = OBSTACLES[obstacle]
-    assert find_slice(fetching(body)).obstacle == reason
+    assert find_slice(kernel_of(body)).obstacle == reason
 
 
 # ---- copies -----------------------------------------------------------------------------------
 
 
 def _sum_of_coordinates(body: str, n: int, *, is_set: bool) -> int:
-    """Run a kernel and behind it a copy of its slice, in which each fetch adds to the state."""
-    kernel = fetching(body)
+    """Run a kernel and after it a copy of its slice, in which each load adds to the state."""
+    kernel = kernel_of(body)
 
     def add(
-        fetched: tma.SyncTmaLoad, place: Builder, mapping: dict[Value, Value], state: list[Value]
+        load: tma.SyncTmaLoad, place: Builder, mapping: dict[Value, Value], state: list[Value]
     ) -> list[Value]:
-        assert mapping.get(fetched.coords[0], fetched.coords[0]).type == I32
-        (coord,) = (mapping.get(each, each) for each in fetched.coords)
+        assert mapping.get(load.coords[0], load.coords[0]).type == I32
+        (coord,) = (mapping.get(each, each) for each in load.coords)
         doubled = place(arith.Add(state[0], state[0])).out
         return [place(arith.Add(doubled, coord)).out]
 
@@ -122,12 +122,12 @@ def _folded(coords: Iterable[int]) -> int:
 def test_a_copy_goes_through_loops_with_what_they_carry(n: int) -> None:
     inner = (
         "  %far = scf.for(%zero, %i, %one, %at) (%j: i32, %go: i32) {\n"
-        f"{fetch('b', '%go')}  %going = arith.add(%go, %i) : i32\n  scf.yield(%going)\n  }} : i32\n"
+        f"{load('b', '%go')}  %going = arith.add(%go, %i) : i32\n  scf.yield(%going)\n  }} : i32\n"
     )
     body = (
         "  %k = gpu.load(%p) : i32\n"
         "  %last = scf.for(%zero, %n, %one, %k) (%i: i32, %at: i32) {\n"
-        f"{fetch('a', '%i')}{inner}  scf.yield(%far)\n  }} : i32\n{fetch('c', '%last')}"
+        f"{load('a', '%i')}{inner}  scf.yield(%far)\n  }} : i32\n{load('c', '%last')}"
     )
     coords, at = [], 3
     for i in range(n):
@@ -141,8 +141,8 @@ def test_a_copy_goes_through_loops_with_what_they_carry(n: int) -> None:
 @pytest.mark.parametrize("is_set", [False, True])
 def test_a_copy_goes_through_branches_with_what_they_yield(is_set: bool) -> None:
     body = (
-        f"  %r = scf.if(%c) () {{\n{fetch('a', '%one')}{fetch('b', '%n')}  scf.yield(%one)\n  }} () {{\n"
-        f"{fetch('d', '%zero')}  scf.yield(%n)\n  }} : i32\n{fetch('e', '%r')}"
+        f"  %r = scf.if(%c) () {{\n{load('a', '%one')}{load('b', '%n')}  scf.yield(%one)\n  }} () {{\n"
+        f"{load('d', '%zero')}  scf.yield(%n)\n  }} : i32\n{load('e', '%r')}"
     )
     expected = [1, 9, 1] if is_set else [0, 9]
     assert _sum_of_coordinates(body, 9, is_set=is_set) == _folded(expected)
@@ -152,11 +152,11 @@ def test_a_copy_goes_through_branches_with_what_they_yield(is_set: bool) -> None
 def test_a_copy_goes_through_loops_with_a_condition(n: int) -> None:
     body = (
         "  %end, %idle = scf.while(%zero, %n) (%i: i32, %k: i32) {\n"
-        f'{fetch("a", "%i")}  %more = arith.compare(%i, %n) {{predicate = "lt"}} : i1\n'
+        f'{load("a", "%i")}  %more = arith.compare(%i, %n) {{predicate = "lt"}} : i1\n'
         "  %twice = arith.add(%i, %i) : i32\n"
         "  scf.condition(%more, %i, %twice)\n  } (%j: i32, %t: i32) {\n"
-        f"{fetch('b', '%t')}  %next = arith.add(%j, %one) : i32\n  scf.yield(%next, %t)\n"
-        f"  }} : i32, i32\n{fetch('d', '%end')}"
+        f"{load('b', '%t')}  %next = arith.add(%j, %one) : i32\n  scf.yield(%next, %t)\n"
+        f"  }} : i32, i32\n{load('d', '%end')}"
     )
     coords = [each for i in range(n) for each in (i, 2 * i)]
     assert _sum_of_coordinates(body, n, is_set=False) == _folded([*coords, n, n])

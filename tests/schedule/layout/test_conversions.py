@@ -390,7 +390,7 @@ def test_booleans_are_bytes():
     assert plan_shared_exchange(source, target, 1) == plan_shared_exchange(source, target, 8)
 
 
-# ---- blocks of a cluster ----------------------------------------------------------------------
+# ---- CTAs of a cluster ------------------------------------------------------------------------
 
 
 def in_cluster(layout: LinearLayout) -> LinearLayout:

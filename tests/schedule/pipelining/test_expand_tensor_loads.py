@@ -10,9 +10,8 @@ from aotc.ir.verify import verify
 from aotc.schedule.context import Schedule
 from aotc.schedule.pipelining.expand_tensor_loads import expand_tensor_loads
 from aotc.target import TARGETS
-from tests.support.fetching import block as put
-from tests.support.fetching import fetching_text, loop
 from tests.support.pass_case import applied
+from tests.support.tensor_loads import copy, loop, text_of
 
 HEAD = """\
 #0 = #ll<offset=[[1],[2],[4],[8],[16],[32],[64]] : [128]>
@@ -118,4 +117,4 @@ CHECKS = """\
 
 
 def test_a_load_is_awaited_at_once_and_each_iteration_flips_the_parity() -> None:
-    applied(CHECKS + fetching_text(loop(put("a", "%i"))), expand_tensor_loads)
+    applied(CHECKS + text_of(loop(copy("a", "%i"))), expand_tensor_loads)

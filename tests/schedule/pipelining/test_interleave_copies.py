@@ -45,8 +45,8 @@ def spread(num_copies: int, parts: str, *, commits: int = 1) -> str:
     body = Block([I32, acc_type])
     add, total = Builder(body), body.args[1]
     for pointer in pointers:
-        slot = add(gpu.SharedStage(buffer, bounds[0], 1)).out
-        add(gpu.AsyncCopy(pointer, slot, vector=4))
+        stage = add(gpu.SharedStage(buffer, bounds[0], 1)).out
+        add(gpu.AsyncCopy(pointer, stage, vector=4))
     for _ in range(commits):
         add(gpu.AsyncCommit())
     for part in parts:

@@ -144,7 +144,7 @@ def test_where_it_is_not_done(
 )
 @pytest.mark.parametrize("step", [1, 3])
 def test_loops_of_every_length(tmp_path: Path, config: dict[str, Any], step: int) -> None:
-    """Each tile has as many steps, so slots and turns go on over the ends of loops."""
+    """Each tile has as many steps, so stages and turns go on over the ends of loops."""
     rows = 64 * config.get("num_ctas", 1)
     source = SCALED.replace("high, 1)", f"high, {step})").replace("tile * 64", f"tile * {rows}")
     source = source.replace("zeros((64,", f"zeros(({rows},")
@@ -169,7 +169,7 @@ def test_loops_of_every_length(tmp_path: Path, config: dict[str, Any], step: int
 
 @pytest.mark.parametrize("num_stages", [2, 3])
 def test_scores_of_attention(tmp_path: Path, num_stages: int) -> None:
-    """Products of both kinds are in flight, and a fetched tile is read in all iterations."""
+    """Products of both kinds are in flight, and a loaded tile is read in all iterations."""
     kernel = compiled(tmp_path, ATTENTION, ATTENTION_SIGNATURE, num_stages=num_stages, mma_stages=2)
     for seed, n in enumerate((0, 64, 128, 192, 320)):
         a, b = np.sign(tensor((128, 64), "fp16")), np.sign(tensor((n or 1, 64), "fp16", seed=1))

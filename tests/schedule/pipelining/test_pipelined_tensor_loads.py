@@ -20,12 +20,11 @@ from aotc.schedule.shared_memory.insert_barriers import insert_barriers
 from aotc.schedule.warp_roles.choose_warp_roles import choose_warp_roles
 from aotc.target import TARGETS
 from aotc.verify.interpreter.run import run
-from tests.support.fetching import ALLOC, branch, fetch, fetching, keep, loop, read
-from tests.support.fetching import block as put
+from tests.support.tensor_loads import ALLOC, branch, copy, keep, kernel_of, load, loop, read
 
 
 def _pipelined(kernel: Kernel, num_stages: int = 3) -> list[str]:
-    """Lower the fetches of a kernel and return the remarks."""
+    """Lower the loads of a kernel and return the remarks."""
     config = Config(kernel.num_warps, num_stages, warp_specialize=False)
     schedule = Schedule(TARGETS["sm_90a"], config)
     for each in (
@@ -49,7 +48,7 @@ def _loop(kernel: Kernel) -> scf.For:
 
 
 def test_an_iteration_waits_then_issues_then_reads() -> None:
-    kernel = fetching(loop(fetch("a", "%i") + fetch("b", "%i", "%z") + BOTH))
+    kernel = kernel_of(loop(load("a", "%i") + load("b", "%i", "%z") + BOTH))
     remarks = _pipelined(kernel)
     assert remarks[-1].endswith("the loop is pipelined over 3 stages through tensor copies: x, z")
     body = [op for op in _loop(kernel).body.walk() if op.opcode.startswith("gpu.")]
@@ -60,13 +59,13 @@ def test_an_iteration_waits_then_issues_then_reads() -> None:
     ]
     loads = [op for op in body if isinstance(op, tma.TmaLoad)]
     assert [op.arrive for op in loads] == [False, True]
-    slots = [op.buffer.op for op in loads]
-    assert [op.ahead for op in slots if isinstance(op, gpu.SharedStage)] == [2, 2]
+    stages = [op.buffer.op for op in loads]
+    assert [op.ahead for op in stages if isinstance(op, gpu.SharedStage)] == [2, 2]
 
 
 @pytest.mark.parametrize("num_stages", [2, 3, 5])
 def test_before_the_loop_come_the_first_iterations_that_exist(num_stages: int) -> None:
-    kernel = fetching(loop(fetch("a", "%i") + read("a") + keep("a")))
+    kernel = kernel_of(loop(load("a", "%i") + read("a") + keep("a")))
     _pipelined(kernel, num_stages)
     early = [op for op in kernel.body if isinstance(op, scf.If)]
     assert len(early) == num_stages - 1
@@ -76,7 +75,7 @@ def test_before_the_loop_come_the_first_iterations_that_exist(num_stages: int) -
 
 
 def test_one_stage_is_not_ahead() -> None:
-    kernel = fetching(loop(fetch("a", "%i") + read("a")))
+    kernel = kernel_of(loop(load("a", "%i") + read("a")))
     _pipelined(kernel, 1)
     kinds = (tma.MbarrierWait, tma.TmaLoad, gpu.SharedLoad)
     found = [op.opcode for op in _loop(kernel).body if isinstance(op, kinds)]
@@ -84,8 +83,8 @@ def test_one_stage_is_not_ahead() -> None:
 
 
 def test_phases_are_carried_by_all_loops_around() -> None:
-    inner = loop(fetch("a", "%j") + read("a") + keep("a"), variable="j")
-    kernel = fetching(loop(branch("%c", inner)))
+    inner = loop(load("a", "%j") + read("a") + keep("a"), variable="j")
+    kernel = kernel_of(loop(branch("%c", inner)))
     _pipelined(kernel)
     text = print_kernel(kernel)
     assert re.search(r"scf\.for\(%zero, %n, %one, %\w+\) \(%i: i32, %phases: i32\)", text)
@@ -94,20 +93,20 @@ def test_phases_are_carried_by_all_loops_around() -> None:
 
 
 FLOWS = {
-    "a loop": loop(put("a", "%i")),
-    "nested": loop(put("a", "%i") + loop(put("b", "%j", "%z"), variable="j")),
-    "in a branch": loop(branch("%c", loop(put("a", "%j"), variable="j")) + put("b", "%i", "%z")),
-    "around": put("a", "%n") + loop(put("b", "%i")) + put("e", "%zero", "%z"),
-    "one after the other": loop(put("a", "%i")) + loop(put("b", "%j", "%z"), variable="j"),
+    "a loop": loop(copy("a", "%i")),
+    "nested": loop(copy("a", "%i") + loop(copy("b", "%j", "%z"), variable="j")),
+    "in a branch": loop(branch("%c", loop(copy("a", "%j"), variable="j")) + copy("b", "%i", "%z")),
+    "around": copy("a", "%n") + loop(copy("b", "%i")) + copy("e", "%zero", "%z"),
+    "one after the other": loop(copy("a", "%i")) + loop(copy("b", "%j", "%z"), variable="j"),
     "in a loop with a condition": (
         '  %end = scf.while(%zero) (%t: i32) {\n  %more = arith.compare(%t, %n) {predicate = "lt"}'
         " : i1\n  scf.condition(%more, %t)\n  } (%u: i32) {\n"
-        + loop(put("a", "%i"))
+        + loop(copy("a", "%i"))
         + "  %next = arith.add(%u, %one) : i32\n  scf.yield(%next)\n  } : i32\n"
     ),
     "in the condition of a loop": (
         "  %end = scf.while(%zero) (%t: i32) {\n"
-        + loop(put("a", "%i"))
+        + loop(copy("a", "%i"))
         + '  %more = arith.compare(%t, %n) {predicate = "lt"} : i1\n  scf.condition(%more, %t)\n'
         "  } (%u: i32) {\n  %next = arith.add(%u, %one) : i32\n  scf.yield(%next)\n  } : i32\n"
     ),
@@ -118,7 +117,7 @@ FLOWS = {
 @pytest.mark.parametrize("num_stages", [1, 2, 3])
 def test_the_kernel_does_what_it_did(flow: str, num_stages: int) -> None:
     """Under the interpreter, which knows who may touch what and when."""
-    before, after = fetching(FLOWS[flow]), fetching(FLOWS[flow])
+    before, after = kernel_of(FLOWS[flow]), kernel_of(FLOWS[flow])
     _pipelined(after, num_stages)
     rng = np.random.default_rng(1)
     x, z = (rng.integers(0, 99, 128 * 9, np.int32) for _ in range(2))
@@ -133,20 +132,20 @@ def test_the_kernel_does_what_it_did(flow: str, num_stages: int) -> None:
 
 
 REFUSED = {
-    "a branch": (branch("%c", fetch("a", "%i") + read("a")), "x", "it is under a branch"),
+    "a branch": (branch("%c", load("a", "%i") + read("a")), "x", "it is under a branch"),
     "a barrier": (
-        fetch("a", "%i") + read("a") + "  tile.barrier\n",
+        load("a", "%i") + read("a") + "  tile.barrier\n",
         "x",
         "tile.barrier before it keeps memory accesses in order",
     ),
-    "a store": (put("a", "%i").replace("%y", "%x"), "x", "the kernel writes x, too"),
+    "a store": (copy("a", "%i").replace("%y", "%x"), "x", "the kernel writes x, too"),
     "two writers": (
-        fetch("a", "%i") + read("a") + "  gpu.sync_tma_load(%z, %a_buffer, %i)\n" + read("a", "d"),
+        load("a", "%i") + read("a") + "  gpu.sync_tma_load(%z, %a_buffer, %i)\n" + read("a", "d"),
         "x",
         "its buffer is used in other ways, too",
     ),
     "other grids": (
-        "  grid.wait\n" + fetch("a", "%i") + read("a"),
+        "  grid.wait\n" + load("a", "%i") + read("a"),
         "x",
         "the loop waits for other grids",
     ),
@@ -156,7 +155,7 @@ REFUSED = {
 @pytest.mark.parametrize("obstacle", REFUSED)
 def test_what_keeps_a_fetch_in_its_iteration_is_named(obstacle: str) -> None:
     body, name, reason = REFUSED[obstacle]
-    kernel = fetching(loop(body))
+    kernel = kernel_of(loop(body))
     remarks = _pipelined(kernel)
     assert any(line.endswith(f"the load of {name} is not pipelined: {reason}") for line in remarks)
     assert "num_stages" not in print_kernel(kernel)
@@ -164,5 +163,5 @@ def test_what_keeps_a_fetch_in_its_iteration_is_named(obstacle: str) -> None:
 
 def test_a_buffer_of_a_block_around_is_not_the_loops_own() -> None:
     body = f"  %a_buffer = {ALLOC}\n" + loop("  gpu.sync_tma_load(%x, %a_buffer, %i)\n" + read("a"))
-    remarks = _pipelined(fetching(body))
+    remarks = _pipelined(kernel_of(body))
     assert any("its buffer is not the loop's own" in line for line in remarks)

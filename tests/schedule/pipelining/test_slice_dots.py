@@ -29,9 +29,9 @@ WARPS = (2, 2)
 
 
 class _Product:
-    """Build a product whose operands come from slots of shared buffers."""
+    """Build a product whose operands come from stages of shared buffers."""
 
-    def __init__(self, element: ScalarType = FP16, slots: int = 2) -> None:
+    def __init__(self, element: ScalarType = FP16, stages: int = 2) -> None:
         self.program = Program(4)
         self.add: Builder = self.program.add
         self.index = self.add(arith.Constant(0, I32)).out
@@ -45,17 +45,17 @@ class _Product:
             source = blocked_for(layout.shape, (elems[0], elems[1]), 4, order)
             trip = plan_shared_exchange(source, layout, bits, run_elems=128 // bits)
             self.vectors.append((trip.load_vector_elems, trip.load_matrix))
-            alloc = gpu.SharedAlloc(element, layout.shape, trip.scratch, num_stages=slots)
+            alloc = gpu.SharedAlloc(element, layout.shape, trip.scratch, num_stages=stages)
             self.buffers.append(self.add(alloc))
         kind = TileType(FP32, (M, N), mma_v2((M, N), WARPS))
         self.acc = self.add(arith.Constant(0.0, kind)).out
 
-    def slot(self, operand: int, ahead: int = 0) -> Value:
+    def stage(self, operand: int, ahead: int = 0) -> Value:
         return self.add(gpu.SharedStage(self.buffers[operand].out, self.index, ahead)).out
 
     def load(self, operand: int) -> Value:
         vector, matrix = self.vectors[operand]
-        load = gpu.SharedLoad(self.slot(operand), self.layouts[operand], vector, matrix)  # type: ignore[arg-type]
+        load = gpu.SharedLoad(self.stage(operand), self.layouts[operand], vector, matrix)  # type: ignore[arg-type]
         return self.add(load).out
 
     def finish(self, a: Value, b: Value, k: int = 16, max_num_imprecise_acc: int = 0) -> Kernel:
@@ -105,7 +105,7 @@ def test_a_load_moves_past_writes_to_other_slots_only(ahead: int, *, moves: bool
     product = _Product()
     a, b = product.load(0), product.load(1)
     stored = product.program.load(FP16, product.layouts[0])
-    product.add(gpu.SharedStore(stored, product.slot(0, ahead)))
+    product.add(gpu.SharedStore(stored, product.stage(0, ahead)))
     kernel = product.finish(a, b)
     assert sequence(kernel) == ("WLLLLDLLDLLDD" if moves else "LWLLDLDLDD")
 

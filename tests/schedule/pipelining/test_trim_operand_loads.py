@@ -75,7 +75,7 @@ def narrowed(
 
 
 def of_b(kernel: Kernel) -> tuple[tuple[int, ...], list[tuple[int, int]]]:
-    """Return the box of B's map, and of each fetch of it the rows and the buffer's unused bytes."""
+    """Return the box of B's map, and of each load of it the rows and the buffer's unused bytes."""
     b = kernel.body.args[1]
     assert isinstance(b.type, TensorMapType)
     found: list[tuple[int, int]] = []
@@ -86,7 +86,7 @@ def of_b(kernel: Kernel) -> tuple[tuple[int, ...], list[tuple[int, int]]]:
     return b.type.box, found
 
 
-def test_rows_that_are_left_out_are_not_fetched_and_have_no_room(tmp_path: Path) -> None:
+def test_rows_that_are_left_out_are_not_loaded_and_have_no_room(tmp_path: Path) -> None:
     kernel = narrowed(tmp_path)
     assert of_b(kernel) == ((112, 64), [(112, 16 * 128)])
     (product,) = (op for op in kernel.walk() if isinstance(op, wgmma.Wgmma))
@@ -131,13 +131,13 @@ KEPT = {
 
 
 @pytest.mark.parametrize("case", KEPT)
-def test_what_is_read_otherwise_is_fetched_whole(tmp_path: Path, case: str) -> None:
-    box, fetches = of_b(narrowed(tmp_path, **KEPT[case]))
+def test_what_is_read_otherwise_is_loaded_whole(tmp_path: Path, case: str) -> None:
+    box, loads = of_b(narrowed(tmp_path, **KEPT[case]))
     assert 112 not in box
-    assert all(each == (0, 0) for each in fetches)
+    assert all(each == (0, 0) for each in loads)
 
 
-def test_two_products_are_fetched_for_as_the_wider_one_needs(tmp_path: Path) -> None:
+def test_two_products_are_loaded_for_as_the_wider_one_needs(tmp_path: Path) -> None:
     kernel = narrowed(
         tmp_path,
         more="other = tl.dot(left, b.load([BN, k]).T, other)",
@@ -148,7 +148,7 @@ def test_two_products_are_fetched_for_as_the_wider_one_needs(tmp_path: Path) -> 
     assert products == [112, 16]
 
 
-def test_blocks_of_a_cluster_fetch_their_shares_of_fewer_rows(tmp_path: Path) -> None:
+def test_ctas_of_a_cluster_load_their_shares_of_fewer_rows(tmp_path: Path) -> None:
     kernel = narrowed(tmp_path, config=Config(4, num_ctas=2))
     assert of_b(kernel) == ((56, 64), [(112, 16 * 128)])
 

@@ -1,4 +1,4 @@
-"""How tiles are divided among the blocks of a cluster."""
+"""How tiles are divided among the CTAs of a cluster."""
 
 from __future__ import annotations
 

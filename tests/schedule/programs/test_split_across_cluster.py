@@ -1,4 +1,4 @@
-"""Programs run by clusters: each block computes its part, together they compute the whole."""
+"""Programs run by clusters: each CTA computes its part, together they compute the whole."""
 
 from __future__ import annotations
 

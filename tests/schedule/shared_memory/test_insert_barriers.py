@@ -1,4 +1,4 @@
-"""Barriers stand where accesses meet, and nowhere else: slots of a buffer are told apart."""
+"""Barriers stand where accesses meet, and nowhere else: stages of a buffer are told apart."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ kernel @k(%x: *fp32 {{divisibility = 16}}, %n: i32) {{num_warps = 4}} {{
 }}
 """
 _BUFFER = """
-  %b = gpu.shared_alloc {{element = fp32, shape = [512], layout = #2, num_stages = {slots}}} : shared<512xfp32, #2, {slots}>
+  %b = gpu.shared_alloc {{element = fp32, shape = [512], layout = #2, num_stages = {stages}}} : shared<512xfp32, #2, {stages}>
 """
 
 
@@ -49,8 +49,8 @@ def with_barriers(body: str) -> str:
     return print_kernel(kernel)
 
 
-def pipeline(slots: int, ahead: int, first: int = 0) -> str:
-    """Return a loop that copies `ahead` slots ahead of the one it reads, after reading it."""
+def pipeline(stages: int, ahead: int, first: int = 0) -> str:
+    """Return a loop that copies `ahead` stages ahead of the one it reads, after reading it."""
     early = "".join(
         f"""
   %e{k} = gpu.shared_stage(%b, %first) {{ahead = {k}}} : shared<512xfp32, #2>
@@ -58,34 +58,34 @@ def pipeline(slots: int, ahead: int, first: int = 0) -> str:
   gpu.async_commit"""
         for k in range(ahead)
     )
-    return f"""{_BUFFER.format(slots=slots)}
+    return f"""{_BUFFER.format(stages=stages)}
   %first = arith.constant {{value = {first}, type = i32}} : i32
 {early}
-  %end = scf.for(%c0, %n, %c1, %first) (%k: i32, %slot: i32) {{
+  %end = scf.for(%c0, %n, %c1, %first) (%k: i32, %index: i32) {{
     gpu.async_wait {{pending = {ahead - 1}}}
-    %s = gpu.shared_stage(%b, %slot) : shared<512xfp32, #2>
+    %s = gpu.shared_stage(%b, %index) : shared<512xfp32, #2>
     %v = gpu.shared_load(%s) {{layout = #1, vector = 1}} : tile<512xfp32, #1>
-    %t = gpu.shared_stage(%b, %slot) {{ahead = {ahead}}} : shared<512xfp32, #2>
+    %t = gpu.shared_stage(%b, %index) {{ahead = {ahead}}} : shared<512xfp32, #2>
     gpu.async_copy(%at, %t) {{vector = 4}}
     gpu.async_commit
-    %next = gpu.next_stage(%slot) {{num_stages = {slots}}} : i32
+    %next = gpu.next_stage(%index) {{num_stages = {stages}}} : i32
     scf.yield(%next)
   }} : i32
   gpu.async_wait {{pending = 0}}
 """
 
 
-@pytest.mark.parametrize(("slots", "first"), [(2, 0), (3, 0), (3, 2), (5, 1)])
-def test_a_slot_for_every_stage_needs_one_barrier(slots: int, first: int) -> None:
-    text = with_barriers(pipeline(slots, slots - 1, first))
+@pytest.mark.parametrize(("stages", "first"), [(2, 0), (3, 0), (3, 2), (5, 1)])
+def test_enough_stages_need_one_barrier(stages: int, first: int) -> None:
+    text = with_barriers(pipeline(stages, stages - 1, first))
     assert text.count("gpu.barrier") == 1
     check("// CHECK: gpu.async_wait\n// CHECK: gpu.barrier\n// CHECK: gpu.shared_load", text)
 
 
-@pytest.mark.parametrize("slots", [2, 3])
-def test_a_slot_too_few_needs_two(slots: int) -> None:
-    """The copy goes to the slot that was read just before it."""
-    text = with_barriers(pipeline(slots, slots).replace(f"ahead = {slots}}}", "ahead = 0}"))
+@pytest.mark.parametrize("stages", [2, 3])
+def test_a_stage_too_few_needs_two(stages: int) -> None:
+    """The copy goes to the stage that was read just before it."""
+    text = with_barriers(pipeline(stages, stages).replace(f"ahead = {stages}}}", "ahead = 0}"))
     assert text.count("gpu.barrier") == 2
 
 
@@ -96,21 +96,21 @@ def test_a_slot_to_spare_needs_one() -> None:
 def test_stores_alternate_between_two_slots() -> None:
     """As tiles that go to shared memory through registers do."""
     body = """{buffer}
-  %end = scf.for(%c0, %n, %c1, %c0) (%k: i32, %slot: i32) {{
+  %end = scf.for(%c0, %n, %c1, %c0) (%k: i32, %index: i32) {{
     %v = gpu.load(%at) {{vector = 4}} : tile<512xfp32, #0>
-    %s = gpu.shared_stage(%b, %slot) : shared<512xfp32, #2>
+    %s = gpu.shared_stage(%b, %index) : shared<512xfp32, #2>
     gpu.shared_store(%v, %s) {{vector = 4}}
     %w = gpu.shared_load(%s) {{layout = #1}} : tile<512xfp32, #1>
     %next = {next} : i32
     scf.yield(%next)
   }} : i32
 """
-    turning = "gpu.next_stage(%slot) {num_stages = 2}"
-    text = with_barriers(body.format(buffer=_BUFFER.format(slots=2), next=turning))
+    turning = "gpu.next_stage(%index) {num_stages = 2}"
+    text = with_barriers(body.format(buffer=_BUFFER.format(stages=2), next=turning))
     assert text.count("gpu.barrier") == 1
-    # A number that nobody can follow may be any slot's.
-    unknown = "arith.xor(%slot, %k)"
-    text = with_barriers(body.format(buffer=_BUFFER.format(slots=2), next=unknown))
+    # A number that nobody can follow may be any stage's.
+    unknown = "arith.xor(%index, %k)"
+    text = with_barriers(body.format(buffer=_BUFFER.format(stages=2), next=unknown))
     assert text.count("gpu.barrier") == 2
 
 
@@ -136,7 +136,7 @@ def test_bytes_are_used_again_only_after_all_copies_have_landed() -> None:
 # ---- products by warpgroups -------------------------------------------------------------------
 
 
-def products(first: str, *, slots: int = 3, ahead: int = 1, pending: int = 1) -> str:
+def products(first: str, *, stages: int = 3, ahead: int = 1, pending: int = 1) -> str:
     """Return a loop that multiplies what it copied; `first` is an op before its wait for copies."""
     held, stored = wgmma_accumulator((64, 16), (1, 1)), nvmma_shared((16, 16), 16, 32)
     a = wgmma_operand_a((64, 16), (1, 1), 16)
@@ -153,17 +153,17 @@ kernel @k(%x: *bf16 {{divisibility = 16}}, %n: i32) {{num_warps = 4}} {{
   %c0 = arith.constant {{value = 0, type = i32}} : i32
   %c1 = arith.constant {{value = 1, type = i32}} : i32
   %acc0 = arith.constant {{value = 0.0, type = tile<64x16xfp32, #10>}} : tile<64x16xfp32, #10>
-  %b = gpu.shared_alloc {{element = bf16, shape = [16, 16], layout = #11, num_stages = {slots}}} : shared<16x16xbf16, #11, {slots}>
-  %p, %end = scf.for(%c0, %n, %c1, %acc0, %c0) (%k: i32, %acc: tile<64x16xfp32, #10>, %slot: i32) {{
-    %s = gpu.shared_stage(%b, %slot) : shared<16x16xbf16, #11>
+  %b = gpu.shared_alloc {{element = bf16, shape = [16, 16], layout = #11, num_stages = {stages}}} : shared<16x16xbf16, #11, {stages}>
+  %p, %end = scf.for(%c0, %n, %c1, %acc0, %c0) (%k: i32, %acc: tile<64x16xfp32, #10>, %index: i32) {{
+    %s = gpu.shared_stage(%b, %index) : shared<16x16xbf16, #11>
     {first}
     gpu.async_wait {{pending = 0}}
     %q = gpu.wgmma(%a, %s, %acc) : tile<64x16xfp32, #10>
-    %t = gpu.shared_stage(%b, %slot) {{ahead = {ahead}}} : shared<16x16xbf16, #11>
+    %t = gpu.shared_stage(%b, %index) {{ahead = {ahead}}} : shared<16x16xbf16, #11>
     gpu.async_copy(%xs, %t) {{vector = 2}}
     gpu.async_commit
     %w = gpu.wgmma_wait(%q) {{pending = {pending}}} : tile<64x16xfp32, #10>
-    %next = gpu.next_stage(%slot) {{num_stages = {slots}}} : i32
+    %next = gpu.next_stage(%index) {{num_stages = {stages}}} : i32
     scf.yield(%w, %next)
   }} : tile<64x16xfp32, #10>, i32
   %d = gpu.wgmma_wait(%p) : tile<64x16xfp32, #10>
@@ -193,8 +193,8 @@ def test_writers_fence_before_the_barrier_ahead_of_a_product() -> None:
 
 
 def test_stores_are_fenced_too() -> None:
-    """Two slots: the store goes to the one that the product before last has read."""
-    text = products("gpu.shared_store(%v, %s) {vector = 2}", slots=2)
+    """Two stages: the store goes to the one that the product before last has read."""
+    text = products("gpu.shared_store(%v, %s) {vector = 2}", stages=2)
     lines = [line for line in text.splitlines() if "async" not in line and "%t =" not in line]
     text = products_with_barriers("\n".join(lines))
     loop = text[text.index("scf.for") : text.index("scf.yield")]
@@ -206,14 +206,14 @@ def test_stores_are_fenced_too() -> None:
     assert loop.count("gpu.barrier") == 2
 
 
-@pytest.mark.parametrize(("slots", "ahead"), [(2, 1), (3, 2), (3, 0), (1, 0)])
-def test_nobody_writes_what_a_product_in_flight_reads(slots: int, ahead: int) -> None:
+@pytest.mark.parametrize(("stages", "ahead"), [(2, 1), (3, 2), (3, 0), (1, 0)])
+def test_nobody_writes_what_a_product_in_flight_reads(stages: int, ahead: int) -> None:
     with pytest.raises(IRError, match="writes what a dot in flight reads"):
-        products_with_barriers(products("", slots=slots, ahead=ahead))
+        products_with_barriers(products("", stages=stages, ahead=ahead))
 
 
 def test_a_product_that_was_waited_for_frees_its_slot_at_the_barrier() -> None:
-    text = products("", slots=2, ahead=1, pending=0)
+    text = products("", stages=2, ahead=1, pending=0)
     assert products_with_barriers(text).count("gpu.barrier") == 1
 
 
@@ -273,7 +273,7 @@ def test_a_gather_reads_what_was_stored_and_is_read_before_the_next_store() -> N
 def with_op(make: Callable[[Value], Op]) -> str:
     """Return a kernel that stores to a buffer and then does an op with it."""
     body = (
-        _BUFFER.format(slots=1)
+        _BUFFER.format(stages=1)
         + """
   %v = arith.constant {value = 1.0, type = tile<512xfp32, #0>} : tile<512xfp32, #0>
   gpu.shared_store(%v, %b) {vector = 2}

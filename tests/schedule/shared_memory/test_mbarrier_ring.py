@@ -19,7 +19,7 @@ from aotc.schedule.shared_memory.mbarrier_ring import (
     carry_phases,
 )
 from tests.support.checks import check, without_checks
-from tests.support.fetching import ALLOC, HEAD
+from tests.support.tensor_loads import ALLOC, HEAD
 
 HEADER = HEAD.replace("WARPS", "2")
 

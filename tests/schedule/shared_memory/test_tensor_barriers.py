@@ -83,7 +83,7 @@ def test_reads_of_what_no_copy_writes_have_no_fence() -> None:
 
 
 def _arrivals(*lines: str) -> list[str]:
-    """Return the ops of a loop over a ring whose slots are let go by an arrival after `lines`."""
+    """Return the ops of a loop over a ring whose stages are let go by an arrival after `lines`."""
     ring = BUFFER.replace("128}", "128, num_stages = 3}").replace("#0>", "#0, 3>")
     return _ops(
         f"%b = {ring}",
@@ -92,12 +92,12 @@ def _arrivals(*lines: str) -> list[str]:
         "%one = arith.constant {value = 1, type = i32} : i32",
         "%first = gpu.shared_stage(%b, %zero) : shared<128xfp32, #0>",
         _load("%first"),
-        "%end = scf.for(%zero, %n, %one, %zero) (%k: i32, %slot: i32) {",
-        "%s = gpu.shared_stage(%b, %slot) : shared<128xfp32, #0>",
+        "%end = scf.for(%zero, %n, %one, %zero) (%k: i32, %index: i32) {",
+        "%s = gpu.shared_stage(%b, %index) : shared<128xfp32, #0>",
         WAIT,
         *lines,
         "gpu.mbarrier_arrive(%bar) {count = 2}",
-        "%next = gpu.next_stage(%slot) {num_stages = 3} : i32",
+        "%next = gpu.next_stage(%index) {num_stages = 3} : i32",
         "scf.yield(%next)",
         "} : i32",
     )

@@ -1,4 +1,4 @@
-"""Who fetches, and where to: rings of innermost loops, and why a kernel has no producer."""
+"""Which warps issue loads, and where to: rings of innermost loops, and why a kernel has no producer."""
 
 from __future__ import annotations
 
@@ -14,11 +14,10 @@ from aotc.ir.verify import verify
 from aotc.schedule.context import Schedule
 from aotc.schedule.warp_roles.choose_warp_roles import choose_warp_roles
 from aotc.target import TARGETS
-from tests.support.fetching import block as put
-from tests.support.fetching import branch, fetch, fetching, fetching_text, loop, read
 from tests.support.pass_case import applied
+from tests.support.tensor_loads import branch, copy, kernel_of, load, loop, read, text_of
 
-LOOP = loop(fetch("a", "%i") + read("a"))
+LOOP = loop(load("a", "%i") + read("a"))
 
 
 def _ringed(kernel: Kernel, **config: bool | int) -> tuple[str, list[str]]:
@@ -31,7 +30,7 @@ def _ringed(kernel: Kernel, **config: bool | int) -> tuple[str, list[str]]:
 
 @pytest.mark.parametrize("num_warps", [1, 2, 4, 16])
 def test_one_warp_fetches_for_those_that_hold_no_sums(num_warps: int) -> None:
-    kernel = fetching(LOOP, num_warps=max(num_warps, 2))
+    kernel = kernel_of(LOOP, num_warps=max(num_warps, 2))
     kernel.num_warps = num_warps
     _, remarks = _ringed(kernel)
     assert kernel.producer_warps == 1
@@ -42,7 +41,7 @@ def test_one_warp_fetches_for_those_that_hold_no_sums(num_warps: int) -> None:
 @pytest.mark.parametrize(("hints", "config", "stages"), [("", 3, 3), ("", 5, 5), ("2", 5, 2)])
 def test_an_innermost_loop_gets_a_ring_of_stages(hints: str, config: int, stages: int) -> None:
     hints = f"{{num_stages = {hints}}} " if hints else ""
-    text, _ = _ringed(fetching(loop(fetch("a", "%i") + read("a"), hints=hints)), num_stages=config)
+    text, _ = _ringed(kernel_of(loop(load("a", "%i") + read("a"), hints=hints)), num_stages=config)
     assert f"num_stages = {stages}}} : shared<128xi32, #0, {stages}>" in text
     found = re.search(
         r"scf\.for\(.*, %(\w+)\).*\(%i: i32, %stage: i32\) {(.*)\n  }", text, re.DOTALL
@@ -55,27 +54,27 @@ def test_an_innermost_loop_gets_a_ring_of_stages(hints: str, config: int, stages
 
 
 def test_one_stage_is_one_buffer() -> None:
-    kernel = fetching(LOOP)
+    kernel = kernel_of(LOOP)
     text, _ = _ringed(kernel, num_stages=1)
     assert kernel.producer_warps
     assert "%stage" not in text
 
 
 def test_fetches_around_an_innermost_loop_have_one_buffer() -> None:
-    inner = loop(fetch("b", "%j", "%z") + read("b"), variable="j")
-    text, _ = _ringed(fetching(loop(fetch("a", "%i") + read("a") + inner)))
+    inner = loop(load("b", "%j", "%z") + read("b"), variable="j")
+    text, _ = _ringed(kernel_of(loop(load("a", "%i") + read("a") + inner)))
     assert text.count("num_stages = 3} : shared") == 1
     assert "(%i: i32) {" in text
 
 
 def test_a_loop_with_a_condition_and_a_branch_have_one_buffer() -> None:
-    text, remarks = _ringed(fetching(loop(branch("%c", fetch("a", "%i") + read("a")))))
+    text, remarks = _ringed(kernel_of(loop(branch("%c", load("a", "%i") + read("a")))))
     assert "num_stages" not in text
     assert "a producer warp issues the loads" in remarks[0]
 
 
 def test_without_a_loop_nobody_is_ahead() -> None:
-    kernel = fetching(fetch("a", "%n") + read("a"))
+    kernel = kernel_of(load("a", "%n") + read("a"))
     before = print_kernel(kernel)
     assert _ringed(kernel) == (before, [])
     assert not kernel.producer_warps
@@ -88,20 +87,20 @@ SUM = (
 )
 OBSTACLES = {
     "barrier": (
-        loop(fetch("a", "%i") + read("a") + "  tile.barrier\n"),
+        loop(load("a", "%i") + read("a") + "  tile.barrier\n"),
         "tile.barrier before it keeps memory accesses in order",
     ),
     "fence": (
-        loop('  gpu.fence {scope = "gpu"}\n' + fetch("a", "%i") + read("a")),
+        loop('  gpu.fence {scope = "gpu"}\n' + load("a", "%i") + read("a")),
         "gpu.fence before it keeps memory accesses in order",
     ),
-    "written": (loop(fetch("a", "%i") + read("a") + STORE), "the kernel writes x, too"),
+    "written": (loop(load("a", "%i") + read("a") + STORE), "the kernel writes x, too"),
     "two places": (
-        fetch("a", "%n") + loop("  gpu.sync_tma_load(%x, %a_buffer, %i)\n" + read("a")),
+        load("a", "%n") + loop("  gpu.sync_tma_load(%x, %a_buffer, %i)\n" + read("a")),
         "a buffer is loaded in several places",
     ),
     "a tile decides": (
-        fetch("a", "%n") + read("a") + SUM + loop(fetch("b", "%s") + read("b")),
+        load("a", "%n") + read("a") + SUM + loop(load("b", "%s") + read("b")),
         "the loads depend on a tile, by gpu.reduce",
     ),
 }
@@ -110,7 +109,7 @@ OBSTACLES = {
 @pytest.mark.parametrize("obstacle", OBSTACLES)
 def test_what_keeps_a_warp_from_fetching_is_named(obstacle: str) -> None:
     body, reason = OBSTACLES[obstacle]
-    kernel = fetching(body)
+    kernel = kernel_of(body)
     before = print_kernel(kernel)
     text, (remark,) = _ringed(kernel)
     assert remark.endswith(f"no producer warp: {reason}")
@@ -119,30 +118,30 @@ def test_what_keeps_a_warp_from_fetching_is_named(obstacle: str) -> None:
 
 
 def test_a_block_has_no_room_for_more_warps() -> None:
-    kernel = fetching(LOOP)
+    kernel = kernel_of(LOOP)
     kernel.num_warps = 32
     _, (remark,) = _ringed(kernel)
     assert remark.endswith("no producer warp: a CTA has no room for 33 warps")
 
 
-@pytest.mark.parametrize(("wanted", "fetches"), [(None, True), (True, True), (False, False)])
-def test_the_config_has_a_say(wanted: bool | None, fetches: bool) -> None:
-    kernel = fetching(LOOP)
+@pytest.mark.parametrize(("wanted", "has_producer"), [(None, True), (True, True), (False, False)])
+def test_the_config_has_a_say(wanted: bool | None, has_producer: bool) -> None:
+    kernel = kernel_of(LOOP)
     _, (remark,) = _ringed(kernel, warp_specialize=wanted)  # type: ignore[arg-type]
-    assert bool(kernel.producer_warps) == fetches
-    assert ("warp_specialize is false" in remark) != fetches
+    assert bool(kernel.producer_warps) == has_producer
+    assert ("warp_specialize is false" in remark) != has_producer
 
 
 def test_a_loop_that_asks_in_vain_is_told() -> None:
     body = "  %v = gpu.load(%p) : i32\n  gpu.store(%p, %v)\n"
-    kernel = fetching(loop(body, hints="{warp_specialize = true} "))
+    kernel = kernel_of(loop(body, hints="{warp_specialize = true} "))
     _, (remark,) = _ringed(kernel)
     assert "the loop loads nothing by tensor or bulk copies" in remark
 
 
 @pytest.mark.parametrize("is_alone", [False, True])
 def test_blocks_copy_for_each_other_only_if_producers_do(is_alone: bool) -> None:
-    kernel = fetching(LOOP)
+    kernel = kernel_of(LOOP)
     for op in kernel.walk():
         if isinstance(op, tma.SyncTmaLoad):
             op.num_parts = 2
@@ -166,4 +165,4 @@ CHECKS = """\
 
 def test_a_loop_advances_the_index_of_its_stage() -> None:
     """The load stays where it was: `specialize_warps` moves it."""
-    applied(CHECKS + fetching_text(loop(put("a", "%i"))), choose_warp_roles)
+    applied(CHECKS + text_of(loop(copy("a", "%i"))), choose_warp_roles)

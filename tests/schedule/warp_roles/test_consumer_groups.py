@@ -18,10 +18,10 @@ from aotc.schedule.warp_roles.choose_warp_roles import choose_warp_roles
 from aotc.schedule.warp_roles.specialize_warps import specialize_warps
 from aotc.target import TARGETS
 from aotc.verify.interpreter.run import InterpretError, run
-from tests.support.fetching import block, branch, check_same_results, fetch, fetching, loop, read
+from tests.support.tensor_loads import branch, check_same_results, copy, kernel_of, load, loop, read
 
-INNER = loop(fetch("b", "%j", "%z") + read("b"), variable="j")
-TILES = loop(INNER + block("a", "%i"))
+INNER = loop(load("b", "%j", "%z") + read("b"), variable="j")
+TILES = loop(INNER + copy("a", "%i"))
 
 
 def _divided(kernel: Kernel, groups: int = 2, num_stages: int = 4) -> list[str]:
@@ -45,22 +45,22 @@ CARRIES = TILES.replace("scf.for(%zero, %n, %one) (%i: i32)", "%r = CARRIED (%i:
 CARRIES = CARRIES.replace("CARRIED", "scf.for(%zero, %n, %one, %zero)")
 CARRIES = CARRIES[: CARRIES.rindex("scf.yield()")] + "scf.yield(%i)\n  } : i32\n"
 OBSTACLES = {
-    "one loop": (loop(block("a", "%i")), "no loop contains all tensor loads and a mainloop"),
-    "fetched outside": (fetch("e", "%n") + read("e") + TILES, "no loop contains all tensor loads"),
+    "one loop": (loop(copy("a", "%i")), "no loop contains all tensor loads and a mainloop"),
+    "loaded outside": (load("e", "%n") + read("e") + TILES, "no loop contains all tensor loads"),
     "two loops": (
-        TILES + loop(block("d", "%k"), variable="k"),
+        TILES + loop(copy("d", "%k"), variable="k"),
         "no loop contains all tensor loads",
     ),
     "carried": (CARRIES, "the loop over tiles carries values from one to the next"),
     "stored outside": (TILES + STORE, "gpu.store is outside of the loop over tiles"),
     "one place": (loop(INNER + STORE), "gpu.store writes the same place in every tile"),
     "one block": (
-        loop(INNER + block("a", "%n")),
+        loop(INNER + copy("a", "%n")),
         "gpu.tma_store writes the same place in every tile",
     ),
     "in a branch": (loop(INNER + branch("%c", STORE)), "gpu.store writes the same place"),
     "by the inner loop": (
-        loop(loop(block("b", "%j", "%z"), variable="j")),
+        loop(loop(copy("b", "%j", "%z"), variable="j")),
         "gpu.tma_store writes the same place in every tile",
     ),
     "read and written": (
@@ -77,7 +77,7 @@ OBSTACLES = {
 @pytest.mark.parametrize("case", OBSTACLES)
 def test_what_is_in_the_way_is_said(case: str) -> None:
     body, reason = OBSTACLES[case]
-    kernel = fetching(body, num_warps=4)
+    kernel = kernel_of(body, num_warps=4)
     remarks = _divided(kernel)
     assert kernel.num_consumer_groups == 1
     assert kernel.producer_warps == 1
@@ -90,7 +90,7 @@ def test_what_is_in_the_way_is_said(case: str) -> None:
     [(2, 2, "2 warps are no whole warpgroups"), (16, 2, "a CTA has no room for 33 warps")],
 )
 def test_groups_are_warpgroups_of_a_block(num_warps: int, groups: int, reason: str) -> None:
-    kernel = fetching(TILES, num_warps=num_warps)
+    kernel = kernel_of(TILES, num_warps=num_warps)
     remarks = _divided(kernel, groups)
     assert kernel.num_consumer_groups == 1
     assert any(reason in remark for remark in remarks)
@@ -98,7 +98,7 @@ def test_groups_are_warpgroups_of_a_block(num_warps: int, groups: int, reason: s
 
 @pytest.mark.parametrize("num_groups", [1, 2])
 def test_nobody_is_promised_groups_without_a_producer(num_groups: int) -> None:
-    kernel = fetching(loop(LOADED), num_warps=4)
+    kernel = kernel_of(loop(LOADED), num_warps=4)
     remarks = _divided(kernel, num_groups)
     assert kernel.num_consumer_groups == 1
     reason = "one consumer group, not 2: the kernel has no producer warp"
@@ -115,7 +115,7 @@ def _roles(kernel: Kernel) -> roles.Specialize:
 
 @pytest.mark.parametrize("groups", [2, 3])
 def test_a_group_runs_what_is_its_turn(groups: int) -> None:
-    kernel = fetching(TILES, num_warps=4)
+    kernel = kernel_of(TILES, num_warps=4)
     remarks = _divided(kernel, groups)
     assert kernel.num_consumer_groups == groups
     assert any(f"{groups} consumer groups of 4 warps ping-pong" in remark for remark in remarks)
@@ -133,17 +133,17 @@ def test_a_group_runs_what_is_its_turn(groups: int) -> None:
 def test_groups_without_an_order_have_slots_of_their_own(
     groups: int, num_stages: int, each: int
 ) -> None:
-    kernel = fetching(TILES, num_warps=4)
+    kernel = kernel_of(TILES, num_warps=4)
     _divided(kernel, groups, num_stages)
     rings = [op.out.type for op in kernel.body if isinstance(op, gpu.SharedAlloc)]
     assert all(isinstance(kind, SharedType) for kind in rings)
-    # What the inner loop fetches, and what the outer one does; two mbarriers for each.
-    slots = sorted(kind.num_stages for kind in rings if isinstance(kind, SharedType))
-    assert slots == sorted([groups] * 3 + [groups * each] * 3)
+    # What the inner loop loads, and what the outer one does; two mbarriers for each.
+    stages = sorted(kind.num_stages for kind in rings if isinstance(kind, SharedType))
+    assert stages == sorted([groups] * 3 + [groups * each] * 3)
 
 
 def test_what_consumers_allocate_is_there_for_each() -> None:
-    one, two = fetching(TILES, num_warps=4), fetching(TILES, num_warps=4)
+    one, two = kernel_of(TILES, num_warps=4), kernel_of(TILES, num_warps=4)
     _divided(one, 1, 1)
     _divided(two, 2, 1)
     own = [op for op in _roles(two).consumers.walk() if isinstance(op, gpu.SharedAlloc)]
@@ -159,9 +159,9 @@ def test_what_consumers_allocate_is_there_for_each() -> None:
 
 FLOWS = {
     "nested": TILES,
-    "the tile first": loop(block("a", "%i") + INNER),
-    "in a branch": loop(INNER + branch("%c", block("a", "%i"))),
-    "in both": loop(branch("%c", INNER) + block("a", "%i")),
+    "the tile first": loop(copy("a", "%i") + INNER),
+    "in a branch": loop(INNER + branch("%c", copy("a", "%i"))),
+    "in both": loop(branch("%c", INNER) + copy("a", "%i")),
 }
 
 
@@ -169,7 +169,7 @@ FLOWS = {
 @pytest.mark.parametrize(("groups", "num_stages"), [(2, 1), (2, 4), (3, 3)])
 def test_groups_do_together_what_the_kernel_did(flow: str, groups: int, num_stages: int) -> None:
     """Under the interpreter, which knows who may touch what and when."""
-    whole, divided = (fetching(FLOWS[flow], num_warps=4) for _ in range(2))
+    whole, divided = (kernel_of(FLOWS[flow], num_warps=4) for _ in range(2))
     _divided(divided, groups, num_stages)
     assert divided.num_consumer_groups == groups
     check_same_results(whole, divided, (0, 1, 2, 3, 7))
@@ -181,7 +181,7 @@ def _run(kernel: Kernel) -> None:
 
 
 def test_a_buffer_that_two_groups_write_is_found() -> None:
-    kernel = fetching(TILES, num_warps=4)
+    kernel = kernel_of(TILES, num_warps=4)
     _divided(kernel)
     for op in _roles(kernel).consumers.walk():
         if isinstance(op, gpu.SharedAlloc):
@@ -191,7 +191,7 @@ def test_a_buffer_that_two_groups_write_is_found() -> None:
 
 
 def test_a_slot_of_another_group_is_found() -> None:
-    kernel = fetching(TILES, num_warps=4)
+    kernel = kernel_of(TILES, num_warps=4)
     _divided(kernel)
     group = next(op for op in kernel.walk() if isinstance(op, roles.ConsumerGroup)).out
     for op in list(group.users):

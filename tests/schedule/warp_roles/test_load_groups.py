@@ -19,21 +19,21 @@ from aotc.schedule.warp_roles.load_groups import (
     make_group,
 )
 from aotc.target import TARGETS
-from tests.support.fetching import branch, fetch, fetching, loop, read
+from tests.support.tensor_loads import branch, kernel_of, load, loop, read
 
-BOTH = fetch("a", "%i") + fetch("b", "%i", "%z")
+BOTH = load("a", "%i") + load("b", "%i", "%z")
 GROUPS = {
     "beside each other": (BOTH + read("a") + read("b"), [2]),
-    "a read between": (fetch("a", "%i") + read("a") + fetch("b", "%i"), [1, 1]),
+    "a read between": (load("a", "%i") + read("a") + load("b", "%i"), [1, 1]),
     "a read within a branch": (
-        fetch("a", "%i") + branch("%c", read("a")) + fetch("b", "%i") + read("b"),
+        load("a", "%i") + branch("%c", read("a")) + load("b", "%i") + read("b"),
         [1, 1],
     ),
     "a load within a branch": (
-        fetch("a", "%i") + branch("%c", fetch("b", "%i") + read("b")) + fetch("d", "%i"),
+        load("a", "%i") + branch("%c", load("b", "%i") + read("b")) + load("d", "%i"),
         [1, 1, 1],
     ),
-    "a wait for other grids": (fetch("a", "%i") + "  grid.wait\n" + fetch("b", "%i"), [1, 1]),
+    "a wait for other grids": (load("a", "%i") + "  grid.wait\n" + load("b", "%i"), [1, 1]),
     "none": ("", []),
 }
 
@@ -41,12 +41,12 @@ GROUPS = {
 @pytest.mark.parametrize("case", GROUPS)
 def test_loads_with_no_read_between_go_together(case: str) -> None:
     body, sizes = GROUPS[case]
-    assert [len(loads) for loads in adjacent_loads(fetching(loop(body)).body)] == sizes
+    assert [len(loads) for loads in adjacent_loads(kernel_of(loop(body)).body)] == sizes
 
 
 def _grouped(num_stages: int, num_owners: int) -> tuple[LoadGroup, Builder]:
     """Return a group of two loads with rings, and where its mbarriers are."""
-    kernel = fetching(loop(BOTH + read("a") + read("b")))
+    kernel = kernel_of(loop(BOTH + read("a") + read("b")))
     choose_warp_roles(kernel, Schedule(TARGETS["sm_90a"], Config(2, num_stages)))
     (loads,) = adjacent_loads(kernel.body)
     place = Builder(kernel.body, kernel.body.first)
@@ -60,7 +60,7 @@ def _grouped(num_stages: int, num_owners: int) -> tuple[LoadGroup, Builder]:
 def test_owners_share_stages_out(num_stages: int, num_owners: int, each: int) -> None:
     group, place = _grouped(num_stages, num_owners)
     assert group.ring.num_stages == each
-    allocs = [buffers_of(load) for load in group.loads]
+    allocs = [buffers_of(each) for each in group.loads]
     assert [alloc.num_stages for alloc in allocs] == [each * num_owners] * 2
     assert all(alloc.block is place.block for alloc in allocs)
     for barrier in (group.ring.full, group.ring.empty):
@@ -117,7 +117,7 @@ def test_who_shares_all_stages_goes_on_by_one(num_stages: int) -> None:
 
 def _groups_of(body: str, num_stages: int = 3, num_owners: int = 1) -> list[LoadGroup]:
     """Return the groups of a kernel."""
-    kernel = fetching(body)
+    kernel = kernel_of(body)
     choose_warp_roles(kernel, Schedule(TARGETS["sm_90a"], Config(2, num_stages)))
     place = Builder(kernel.body, kernel.body.first)
     groups: list[LoadGroup] = []
@@ -126,8 +126,8 @@ def _groups_of(body: str, num_stages: int = 3, num_owners: int = 1) -> list[Load
     return groups
 
 
-A, B = fetch("a", "%i") + read("a"), fetch("b", "%i") + read("b")
-C, D = fetch("d", "%j") + read("d"), fetch("e", "%j") + read("e")
+A, B = load("a", "%i") + read("a"), load("b", "%i") + read("b")
+C, D = load("d", "%j") + read("d"), load("e", "%j") + read("e")
 SHARING = {
     "loops one after the other": (loop(A) + loop(C, variable="j"), [0, 0]),
     "two groups in each": (loop(A + B) + loop(C + D, variable="j"), [0, 1, 0, 1]),
@@ -136,7 +136,7 @@ SHARING = {
     "loads together": (loop(BOTH + read("a") + read("b")) + loop(C, variable="j"), [0, 1]),
     "in one loop": (loop(A + B), [0, 1]),
     "one loop within another": (loop(A + loop(C, variable="j")), [0, 1]),
-    "outside of a loop": (fetch("a", "%n") + read("a") + loop(C, variable="j"), [0, 1]),
+    "outside of a loop": (load("a", "%n") + read("a") + loop(C, variable="j"), [0, 1]),
     "under a branch": (loop(A) + branch("%c", loop(C, variable="j")), [0, 0]),
     "in a loop each": (
         loop(loop(A), variable="k") + loop(loop(C, variable="j"), variable="l"),

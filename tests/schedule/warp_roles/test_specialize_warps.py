@@ -1,4 +1,4 @@
-"""Roles: what each does in what order, when a slot is given back, and who gets which registers."""
+"""Roles: what each does in what order, when a stage is given back, and who gets which registers."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ from aotc.schedule.warp_roles.specialize_warps import specialize_warps
 from aotc.stages import stage_text
 from aotc.target import TARGETS
 from tests.support.descriptors import PRELUDE
-from tests.support.fetching import block as put
-from tests.support.fetching import (
+from tests.support.pass_case import applied
+from tests.support.tensor_loads import (
     branch,
     check_same_results,
-    fetch,
-    fetching,
-    fetching_text,
+    copy,
+    kernel_of,
+    load,
     loop,
     read,
+    text_of,
 )
-from tests.support.pass_case import applied
 
 STEPS = (
     *(tma.MbarrierWait, tma.MbarrierArrive, tma.TmaLoad, gpu.SharedLoad),
@@ -65,8 +65,8 @@ def _steps(block: Block) -> list[str]:
 
 
 def test_fetches_that_stand_together_share_their_mbarriers() -> None:
-    body = fetch("a", "%i") + fetch("b", "%i", "%z") + read("a") + read("b")
-    found = _specialized(fetching(loop(body)))
+    body = load("a", "%i") + load("b", "%i", "%z") + read("a") + read("b")
+    found = _specialized(kernel_of(loop(body)))
     assert _steps(found.consumers) == [
         *("mbarrier_wait", "shared_load", "shared_load", "mbarrier_arrive"),
     ]
@@ -76,8 +76,8 @@ def test_fetches_that_stand_together_share_their_mbarriers() -> None:
 
 
 def test_a_look_at_what_was_fetched_ends_a_group() -> None:
-    body = fetch("a", "%i") + read("a") + fetch("b", "%i", "%z") + read("b") + read("a", "again")
-    found = _specialized(fetching(loop(body)))
+    body = load("a", "%i") + read("a") + load("b", "%i", "%z") + read("b") + read("a", "again")
+    found = _specialized(kernel_of(loop(body)))
     assert _steps(found.consumers) == [
         *("mbarrier_wait", "shared_load", "mbarrier_wait", "shared_load", "mbarrier_arrive"),
         *("shared_load", "mbarrier_arrive"),
@@ -86,8 +86,8 @@ def test_a_look_at_what_was_fetched_ends_a_group() -> None:
 
 
 def test_a_slot_is_given_back_behind_the_loop_or_branch_that_reads_it_last() -> None:
-    inner = loop(fetch("b", "%j", "%z") + read("b") + read("a"), variable="j")
-    found = _specialized(fetching(loop(fetch("a", "%i") + inner + branch("%c", read("a", "last")))))
+    inner = loop(load("b", "%j", "%z") + read("b") + read("a"), variable="j")
+    found = _specialized(kernel_of(loop(load("a", "%i") + inner + branch("%c", read("a", "last")))))
     assert _steps(found.consumers) == [
         *("mbarrier_wait", "mbarrier_wait", "shared_load", "mbarrier_arrive", "shared_load"),
         *("shared_load", "mbarrier_arrive"),
@@ -97,13 +97,13 @@ def test_a_slot_is_given_back_behind_the_loop_or_branch_that_reads_it_last() -> 
 
 
 def test_what_is_never_read_is_given_back_at_once() -> None:
-    found = _specialized(fetching(loop(fetch("a", "%i"))))
+    found = _specialized(kernel_of(loop(load("a", "%i"))))
     assert _steps(found.consumers) == ["mbarrier_wait", "mbarrier_arrive"]
 
 
 def test_no_barrier_of_the_block_stands_in_a_role() -> None:
     """One is in front of both: from there on everybody sees the mbarriers."""
-    kernel = fetching(loop(fetch("a", "%i") + read("a")))
+    kernel = kernel_of(loop(load("a", "%i") + read("a")))
     found = _specialized(kernel)
     before = [op.opcode for op in kernel.body if op.opcode.startswith("gpu.")]
     assert before[-4:] == [
@@ -118,11 +118,11 @@ def test_no_barrier_of_the_block_stands_in_a_role() -> None:
 # ---- what comes of it -------------------------------------------------------------------------
 
 FLOWS = {
-    "a loop": loop(put("a", "%i")),
-    "nested": loop(put("a", "%i") + loop(put("b", "%j", "%z"), variable="j")),
-    "in a branch": loop(branch("%c", put("a", "%i")) + put("b", "%one", "%z")),
-    "around": put("a", "%n") + loop(put("b", "%i")) + put("e", "%zero", "%z"),
-    "one after the other": loop(put("a", "%i")) + loop(put("b", "%j", "%z"), variable="j"),
+    "a loop": loop(copy("a", "%i")),
+    "nested": loop(copy("a", "%i") + loop(copy("b", "%j", "%z"), variable="j")),
+    "in a branch": loop(branch("%c", copy("a", "%i")) + copy("b", "%one", "%z")),
+    "around": copy("a", "%n") + loop(copy("b", "%i")) + copy("e", "%zero", "%z"),
+    "one after the other": loop(copy("a", "%i")) + loop(copy("b", "%j", "%z"), variable="j"),
 }
 
 
@@ -130,7 +130,7 @@ FLOWS = {
 @pytest.mark.parametrize("num_stages", [1, 2, 3])
 def test_the_roles_do_together_what_the_kernel_did(flow: str, num_stages: int) -> None:
     """Under the interpreter, which knows who may touch what and when."""
-    whole, divided = fetching(FLOWS[flow]), fetching(FLOWS[flow])
+    whole, divided = kernel_of(FLOWS[flow]), kernel_of(FLOWS[flow])
     _specialized(divided, num_stages=num_stages)
     check_same_results(whole, divided, (0, 1, 2, 5))
 
@@ -177,9 +177,9 @@ def test_a_slot_that_a_running_product_reads_is_given_back_an_iteration_later(
     assert inside.enabled is not None  # the first iteration has none before it
     assert behind.enabled is None
     for op in (inside, behind):
-        slot = op.barrier.op
-        assert isinstance(slot, gpu.SharedStage)
-        assert slot.ahead == 2  # of three: the one before
+        stage = op.barrier.op
+        assert isinstance(stage, gpu.SharedStage)
+        assert stage.ahead == 2  # of three: the one before
 
 
 @pytest.mark.parametrize(
@@ -214,7 +214,7 @@ def test_registers_fit_the_launch(tmp_path: Path) -> None:
 
 
 def test_the_remark_says_so() -> None:
-    kernel = fetching(loop(fetch("a", "%i") + read("a")))
+    kernel = kernel_of(loop(load("a", "%i") + read("a")))
     schedule = Schedule(TARGETS["sm_90a"], Config(2))
     choose_warp_roles(kernel, schedule)
     specialize_warps(kernel, schedule)
@@ -260,5 +260,5 @@ CHECKS = """\
 
 
 def test_a_stage_is_filled_after_it_is_released_and_read_after_it_is_full() -> None:
-    text = CHECKS + fetching_text(loop(put("a", "%i")))
+    text = CHECKS + text_of(loop(copy("a", "%i")))
     applied(text, choose_warp_roles, specialize_warps)

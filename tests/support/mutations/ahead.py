@@ -31,13 +31,13 @@ def _wait_for_nothing_fetched(kernel: Kernel) -> None:
 
 
 def _give_back_the_next(kernel: Kernel) -> None:
-    """Give back the slots that the product in flight still reads."""
+    """Give back the stages that the product in flight still reads."""
     consumers = found(kernel, roles.Specialize)[0].consumers
     for arrive in [op for op in consumers.walk() if isinstance(op, tma.MbarrierArrive)]:
-        slot = arrive.barrier.op
-        ring = slot.buffer.op
-        ahead = (slot.ahead + 1) % ring.num_stages
-        moved = Builder.before_op(arrive)(gpu.SharedStage(slot.buffer, slot.index, ahead)).out
+        stage = arrive.barrier.op
+        ring = stage.buffer.op
+        ahead = (stage.ahead + 1) % ring.num_stages
+        moved = Builder.before_op(arrive)(gpu.SharedStage(stage.buffer, stage.index, ahead)).out
         arrive.set_slots([moved, *arrive.slots[1:]])
 
 
@@ -83,8 +83,8 @@ _PLANTS: tuple[tuple[str, str, Plant], ...] = (
         after_pass(_PASS, _wait_for_nothing_fetched),
     ),
     (
-        "a slot is given back an iteration early",
-        "the rest of an iteration counts slots as its start does",
+        "a stage is given back an iteration early",
+        "the rest of an iteration counts stages as its start does",
         after_pass(_PASS, _give_back_the_next),
     ),
     (

@@ -16,7 +16,7 @@ _BLOCK_BYTES = 2048
 
 
 def _whole_blocks(kind: type[tma.SyncBulkLoad | tma.StagedBulkStore]) -> Edit:
-    """Let copies of a kind be of a whole block."""
+    """Let copies of a kind be of a whole tile."""
 
     def edit(kernel: Kernel) -> None:
         for copy in found(kernel, kind):
@@ -77,7 +77,7 @@ _STORES = tuple(
         ),
         (
             "a store goes on behind the end of a row",
-            "the length is that of a whole block",
+            "the length is that of a whole tile",
             "bulk_stores",
             _whole_blocks(tma.StagedBulkStore),
         ),
@@ -101,7 +101,7 @@ _LOADS = tuple(
     for name, stands_for, plant in (
         (
             "a copy goes on behind the end of a row",
-            "the length is that of a whole block",
+            "the length is that of a whole tile",
             after_pass(_AFTER, _whole_blocks(tma.SyncBulkLoad)),
         ),
         (
@@ -126,7 +126,7 @@ _LOADS = tuple(
         ),
         (
             "more bytes are announced than come",
-            "a phase waits for a whole block",
+            "a phase waits for a whole tile",
             wrapping(nvvm_tensor, "mbarrier_expect", _announces_all),
         ),
     )

@@ -1,4 +1,4 @@
-"""Bugs where blocks of a cluster run one program: what they copy and tell each other."""
+"""Bugs where CTAs of a cluster run one program: what they copy and tell each other."""
 
 from __future__ import annotations
 
@@ -30,44 +30,44 @@ def _as_the_first(rank: grid.CtaRank) -> None:
 
 _PLANTS = (
     (
-        "blocks copy for each other though nobody waits for room",
-        "a copy into other blocks is kept without a warp that loads",
+        "CTAs copy for each other though nobody waits for room",
+        "a copy into other CTAs is kept without a warp that loads",
         "multiply_a_block",
         replacing(choose_warp_roles, "_load_alone", lambda _: None),
     ),
     (
         "a part begins where no copy may write",
-        "nobody asks how many bytes each block copies",
+        "nobody asks how many bytes each CTA copies",
         "multiply_in_parts",
         replacing(split_across_cluster, "has_parts", lambda *_: True),
     ),
     (
-        "a block copies to others before they are ready",
-        "the barrier of the cluster is one of the block",
+        "a CTA copies to others before they are ready",
+        "the barrier of the cluster is one of the CTA",
         "multiply_in_parts",
         after_pass(_LAST, each(grid.ClusterBarrier, _for_one_block)),
     ),
     (
-        "a block ends while others arrive there",
+        "a CTA ends while others arrive there",
         "the barrier of the cluster at the end is left out",
         "multiply_in_parts",
         after_pass(_LAST, without(grid.ClusterBarrier, -1)),
     ),
     (
-        "only its own block is told that a slot is read",
-        "an arrival does not go to every block that copies there",
+        "only its own CTA is told that a stage is read",
+        "an arrival does not go to every CTA that copies there",
         "multiply_in_parts",
         after_pass(_LAST, each(tma.MbarrierArrive, _tell_one_block)),
     ),
     (
-        "a slot is empty once one block has read it",
-        "the barrier counts the warps of one block",
+        "a stage is empty once one CTA has read it",
+        "the barrier counts the warps of one CTA",
         "multiply_in_parts",
         after_pass(_LAST, each(tma.MbarrierInit, _await_one_block)),
     ),
     (
-        "every block computes the first one's part",
-        "the block's index is left out of what it loads and stores",
+        "every CTA computes the first one's part",
+        "the CTA's index is left out of what it loads and stores",
         "multiply_a_block",
         after_pass("split_across_cluster", each(grid.CtaRank, _as_the_first)),
     ),

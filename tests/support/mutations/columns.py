@@ -1,4 +1,4 @@
-"""Bugs in products that leave columns out: too many of them, or of what is fetched, held, awaited."""
+"""Bugs in products that leave columns out: too many of them, or of what is loaded, held, awaited."""
 
 from __future__ import annotations
 
@@ -21,24 +21,24 @@ def _fewer_columns(op: Any) -> None:
 
 
 def _fewer_rows(kernel: Kernel) -> None:
-    for fetch in found(kernel, tma.SyncTmaLoad):
-        if fetch.num_rows:
-            fetch.num_rows -= _STEP
-            kind = fetch.tensor.type
+    for load in found(kernel, tma.SyncTmaLoad):
+        if load.num_rows:
+            load.num_rows -= _STEP
+            kind = load.tensor.type
             assert isinstance(kind, TensorMapType)
-            fetch.tensor.type = replace(kind, box=(fetch.num_rows, *kind.box[1:]))
+            load.tensor.type = replace(kind, box=(load.num_rows, *kind.box[1:]))
 
 
 def _too_short(kernel: Kernel) -> None:
-    """Let the slots of B's ring begin eight rows earlier each."""
+    """Let the stages of B's ring begin eight rows earlier each."""
     for alloc in found(kernel, gpu.SharedAlloc):
         if alloc.unused_bytes:
             alloc.unused_bytes += _STEP * 64 * 2
             shorter = replace(alloc.out.type, unused_bytes=alloc.unused_bytes)
             alloc.out.type = shorter
-            for slot in found(kernel, gpu.SharedStage):
-                if slot.buffer is alloc.out:
-                    slot.out.type = replace(slot.out.type, unused_bytes=alloc.unused_bytes)
+            for stage in found(kernel, gpu.SharedStage):
+                if stage.buffer is alloc.out:
+                    stage.out.type = replace(stage.out.type, unused_bytes=alloc.unused_bytes)
 
 
 def _left_half(demand: Any, op: Any) -> None:
@@ -64,14 +64,14 @@ _EDITS: tuple[tuple[str, str, str, Edit], ...] = (
         each(tile.Dot, _fewer_columns),
     ),
     (
-        "rows of B that are not fetched",
+        "rows of B that are not loaded",
         "a box has fewer rows than the product reads",
         "trim_operand_loads",
         _fewer_rows,
     ),
     (
         "a buffer that ends within its rows",
-        "the next slot begins in what is read of this one",
+        "the next stage begins in what is read of this one",
         "choose_warp_roles",
         _too_short,
     ),
@@ -90,8 +90,8 @@ MUTATIONS = (
         "sm_90a",
     ),
     Mutation(
-        "bytes of whole blocks are announced",
-        "a barrier expects what is not fetched",
+        "bytes of whole boxes are announced",
+        "a barrier expects what is not loaded",
         "multiply_columns",
         wrapping(nvvm_tensor, "mbarrier_expect", _announces_blocks),
         "sm_90a",

@@ -70,10 +70,10 @@ def _too_far(exists: Any) -> Any:
     return lambda self, offset: exists(self, offset - 1)
 
 
-def _address_late(slot: Any) -> Any:
+def _address_late(carry: Any) -> Any:
     def made(self: Any, value: Any, offset: int) -> Any:
-        is_new = (value, offset) not in self.slots
-        arg = slot(self, value, offset)
+        is_new = (value, offset) not in self.carried
+        arg = carry(self, value, offset)
         if is_new and offset and value.op is None:
             self.inits[arg.index - 1] = self.prologue.get(value, offset - 1, offset - 1)
         return arg
@@ -96,7 +96,7 @@ def _not_ahead(op: gpu.SharedStage) -> None:
 
 
 def _into_the_slot_read(op: gpu.SharedStage) -> None:
-    """Let the copies of a loop go to the slot that its iteration reads."""
+    """Let the copies of a loop go to the stage that its iteration reads."""
     if isinstance(op.parent_op, scf.For) and op.ahead:
         op.ahead = 0
 
@@ -180,7 +180,7 @@ MUTATIONS: Sequence[Mutation] = (
     ),
     Mutation(
         "reads the next stage",
-        "the index of a slot is one too high",
+        "the index of a stage is one too high",
         "turn_all_ahead",
         after_pass(_LAST, each(gpu.SharedStage, _reading_slot(1))),
     ),
@@ -192,7 +192,7 @@ MUTATIONS: Sequence[Mutation] = (
     ),
     Mutation(
         "copies to the stage that is read",
-        "the distance at which copies are issued is lost from their slot",
+        "the distance at which copies are issued is lost from their stage",
         "turn_all_ahead",
         after_pass(_LAST, each(gpu.SharedStage, _into_the_slot_read)),
     ),
@@ -212,7 +212,7 @@ MUTATIONS: Sequence[Mutation] = (
         "addresses that run ahead are late",
         "a pointer that a loop moves starts an iteration too early",
         "multiply",
-        wrapping(expand_loop._Expansion, "slot", _address_late),
+        wrapping(expand_loop._Expansion, "carry", _address_late),
     ),
     Mutation(
         "copy without zero fill",

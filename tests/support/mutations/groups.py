@@ -62,8 +62,8 @@ def _take_no_order(kernel: Kernel) -> None:
 def _order(kernel: Kernel) -> Value:
     """Return the mbarriers that are found by the number of the group."""
     group = found(kernel, roles.ConsumerGroup)[0].out
-    slot = next(op for op in group.users if isinstance(op, gpu.SharedStage))
-    return slot.buffer
+    stage = next(op for op in group.users if isinstance(op, gpu.SharedStage))
+    return stage.buffer
 
 
 def _ring(barrier: Value) -> Value | None:

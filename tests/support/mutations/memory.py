@@ -320,13 +320,13 @@ MUTATIONS = (
     ),
     Mutation(
         "fences of too small a scope",
-        "the scope of an atomic's fences is its block",
+        "the scope of an atomic's fences is its CTA",
         "last_adds_up",
         in_ptx(r"fence\.acq_rel\.gpu", "fence.acq_rel.cta"),
     ),
     Mutation(
         "atomic of too small a scope",
-        "an atomic counts among the threads of its block",
+        "an atomic counts among the threads of its CTA",
         "last_adds_up",
         in_ptx(r"atom\.relaxed\.gpu", "atom.relaxed.cta"),
     ),
@@ -342,7 +342,7 @@ MUTATIONS = (
     ),
     Mutation(
         "released before the barrier",
-        "no barrier stands between the stores of a block and the fence of the thread that counts",
+        "no barrier stands between the stores of a CTA and the fence of the thread that counts",
         "last_adds_up",
         in_ptx(r"bar\.sync\s+0;(?=(?:(?!bar\.sync)[\s\S])*?fence\.acq_rel)", "", 1),
     ),

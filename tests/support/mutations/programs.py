@@ -1,4 +1,4 @@
-"""Bugs where a block runs one program after the other: which programs it takes, and as which."""
+"""Bugs where a CTA runs one program after the other: which programs it takes, and as which."""
 
 from __future__ import annotations
 
@@ -53,17 +53,17 @@ def _by_columns(kernel: Kernel) -> None:
 _EDITS: tuple[tuple[str, str, Edit], ...] = (
     (
         "the last program is left out",
-        "a block stops before the number of programs, less one",
+        "a CTA stops before the number of programs, less one",
         _bounds(_without_the_last),
     ),
     (
         "every second program is left out",
-        "a block is counted twice",
+        "a CTA is counted twice",
         _bounds(_in_double_steps),
     ),
     (
-        "a block runs one program",
-        "the loop ends with the number of blocks, not of programs",
+        "a CTA runs one program",
+        "the loop ends with the number of CTAs, not of programs",
         _bounds(_until_its_like),
     ),
     (

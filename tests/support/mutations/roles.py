@@ -1,4 +1,4 @@
-"""Bugs where blocks are fetched ahead: in what two roles tell each other, or iterations."""
+"""Bugs where boxes are loaded ahead: in what two roles tell each other, or iterations."""
 
 from __future__ import annotations
 
@@ -52,16 +52,18 @@ def _slot_before(wait: tma.MbarrierWait, place: Builder) -> list[Value]:
 
 
 def _shifted(buffer: Value, by: int, place: Builder) -> Value:
-    """Return the slot that is `by` further on in its ring."""
-    slot = buffer.op
-    assert isinstance(slot, gpu.SharedStage)
-    ring = slot.buffer.op
+    """Return the stage that is `by` further on in its ring."""
+    stage = buffer.op
+    assert isinstance(stage, gpu.SharedStage)
+    ring = stage.buffer.op
     assert isinstance(ring, gpu.SharedAlloc)
-    return place(gpu.SharedStage(slot.buffer, slot.index, (slot.ahead + by) % ring.num_stages)).out
+    return place(
+        gpu.SharedStage(stage.buffer, stage.index, (stage.ahead + by) % ring.num_stages)
+    ).out
 
 
 def _release_too_early(kernel: Kernel) -> None:
-    """Give a slot back while the product that reads it may run."""
+    """Give a stage back while the product that reads it may run."""
     arrive = next(_in_role(kernel, "consumers", tma.MbarrierArrive))
     place = Builder.before_op(arrive)
     place(tma.MbarrierArrive(_shifted(arrive.barrier, 1, place), arrive.count))
@@ -100,17 +102,17 @@ def _expecting(change: Callable[[int], int]) -> Plant:
 
 _PLANTS: tuple[tuple[str, str, Plant], ...] = (
     (
-        "nobody gives a slot back",
+        "nobody gives a stage back",
         "the arrival of the consumers is left out",
         after_pass(_LAST, without(tma.MbarrierArrive, 0)),
     ),
     (
-        "a slot is given back while a product reads it",
+        "a stage is given back while a product reads it",
         "the arrival is for this iteration, not for the one before",
         after_pass(_LAST, _release_too_early),
     ),
     (
-        "the last slot of a loop is not given back",
+        "the last stage of a loop is not given back",
         "nobody arrives behind the wait for the last product",
         after_pass(_LAST, without(tma.MbarrierArrive, -1)),
     ),
@@ -125,13 +127,13 @@ _PLANTS: tuple[tuple[str, str, Plant], ...] = (
         after_pass(_LAST, _waits("producer", _other_parity)),
     ),
     (
-        "the producer is a slot too far ahead",
-        "it waits for the slot before the one that it fills",
+        "the producer is a stage too far ahead",
+        "it waits for the stage before the one that it fills",
         after_pass(_LAST, _waits("producer", _slot_before)),
     ),
     (
-        "a copy goes to the slot after",
-        "the slot of a copy is off by one",
+        "a copy goes to the stage after",
+        "the stage of a copy is off by one",
         after_pass(_LAST, _copy_to_the_next_stage),
     ),
     (
@@ -140,7 +142,7 @@ _PLANTS: tuple[tuple[str, str, Plant], ...] = (
         after_pass(_LAST, _arrive_behind_the_first),
     ),
     (
-        "one warp gives a slot back for all",
+        "one warp gives a stage back for all",
         "a mbarrier expects one arrival",
         after_pass(_LAST, _one_warp_is_enough),
     ),
@@ -173,7 +175,7 @@ def _issue_a_slot_further(kernel: Kernel) -> None:
 
 
 def _issue_unasked(kernel: Kernel) -> None:
-    """Leave out the barrier behind which a slot has been read by all."""
+    """Leave out the barrier behind which a stage has been read by all."""
     first = next(_ahead(kernel))
     assert isinstance(first.prev, gpu.Barrier)
     first.prev.erase()
@@ -190,25 +192,25 @@ def _issue_always(kernel: Kernel) -> None:
 def _ahead(kernel: Kernel) -> Iterator[tma.TmaLoad]:
     """Yield the loads that an iteration issues for a later one."""
     for op in list(kernel.walk()):
-        slot = op.buffer.op if isinstance(op, tma.TmaLoad) else None
-        if isinstance(slot, gpu.SharedStage) and slot.ahead:
+        stage = op.buffer.op if isinstance(op, tma.TmaLoad) else None
+        if isinstance(stage, gpu.SharedStage) and stage.ahead:
             assert isinstance(op, tma.TmaLoad)
             yield op
 
 
 _PLANTS_ALIKE: tuple[tuple[str, str, Plant], ...] = (
     (
-        "an iteration fetches to the slot after",
-        "the distance of a fetch is off by one",
+        "an iteration loads to the stage after",
+        "the distance of a load is off by one",
         after_pass(_LAST, _issue_a_slot_further),
     ),
     (
-        "a slot is fetched to while others read it",
+        "a stage is loaded to while others read it",
         "one thread issues without a barrier",
         after_pass(_LAST, _issue_unasked),
     ),
     (
-        "the last iterations fetch, too",
+        "the last iterations load, too",
         "nobody asks whether there is such an iteration",
         after_pass(_LAST, _issue_always),
     ),

@@ -107,7 +107,7 @@ _LATE = tuple(
 )
 
 _ORDERED = Mutation(
-    "a block is read before it is written",
+    "a box is read before it is written",
     "ahead of a barrier of the user's it is waited for reads of shared memory only",
     "store_and_read",
     after_pass(_LAST, _wait_for_reads_only),
@@ -133,7 +133,7 @@ _IN_TURN = tuple(
             _barrier_after_wait,
         ),
         (
-            "a store begins before its block is written",
+            "a store begins before its box is written",
             "the copy is issued without a barrier",
             _barrier_before_store,
         ),
@@ -143,13 +143,13 @@ _IN_TURN = tuple(
             without(tma.ProxyFence, 0),
         ),
         (
-            "a block ends before its stores",
+            "a CTA ends before its stores",
             "nobody waits for the last store of a loop",
             without(tma.TmaStoreWait, -1),
         ),
         (
             "a store to the wrong place",
-            "the coordinates of a block are exchanged",
+            "the coordinates of a box are exchanged",
             each(tma.TmaStore, lambda op: op.set_slots([*op.slots[:2], *op.slots[:1:-1]])),
         ),
     )

@@ -189,15 +189,15 @@ def _copy(vector: int = 4, wait: str = "  gpu.async_wait {pending = 0}") -> str:
     return _COPY.format(vector=vector, wait=wait)
 
 
-@pytest.mark.parametrize("slot", [0, 1, 2])
-def test_copies_fill_masked_elements_with_zeros(slot: int) -> None:
-    out = _run(_copy(), X, 64, 1, slot)
+@pytest.mark.parametrize("stage", [0, 1, 2])
+def test_copies_fill_masked_elements_with_zeros(stage: int) -> None:
+    out = _run(_copy(), X, 64, 1, stage)
     assert (out[:64] == X[:64]).all()
     assert (out[64:] == 0).all()
 
 
 def test_copies_that_are_off_read_nothing() -> None:
-    """The pointers lead nowhere, and the slot holds zeros."""
+    """The pointers lead nowhere, and the stage holds zeros."""
     out = _run(_copy(), X[:1], 128, 0, 0)
     assert (out == 0).all()
 

@@ -32,19 +32,19 @@ kernel @k(%x: map<128xfp32, 0>, %out: *fp32, %n: i32) {num_warps = 2, producer_w
 """
 
 CONSUMER = """
-    %last, %end = scf.for(%zero, %n, %one, %zero, %zero) (%i: i32, %slot: i32, %turn: i32) {
-      %full = gpu.shared_stage(%fulls, %slot) : shared<1xu64, #2>
+    %last, %end = scf.for(%zero, %n, %one, %zero, %zero) (%i: i32, %index: i32, %turn: i32) {
+      %full = gpu.shared_stage(%fulls, %index) : shared<1xu64, #2>
       gpu.mbarrier_wait(%full, %turn)
-      %buffer = gpu.shared_stage(%ring, %slot) : shared<128xfp32, #0>
+      %buffer = gpu.shared_stage(%ring, %index) : shared<128xfp32, #0>
       %v = gpu.shared_load(%buffer) {layout = #1, vector = 2} : tile<128xfp32, #1>
-      %empty = gpu.shared_stage(%empties, %slot) : shared<1xu64, #2>
+      %empty = gpu.shared_stage(%empties, %index) : shared<1xu64, #2>
       gpu.mbarrier_arrive(%empty) {count = 2}
       %start = arith.mul(%i, %wide) : i32
       %starts = tile.splat(%start) {shape = [128], layout = #1} : tile<128xi32, #1>
       %places = arith.add(%starts, %at) : tile<128xi32, #1>
       %pointers = arith.addptr(%first, %places) : tile<128x*fp32, #1>
       gpu.store(%pointers, %v)
-      %next = gpu.next_stage(%slot) {num_stages = 2} : i32
+      %next = gpu.next_stage(%index) {num_stages = 2} : i32
       %wraps = arith.compare(%next, %zero) {predicate = "eq"} : i1
       %flip = arith.cast(%wraps) {dtype = i32} : i32
       %turned = arith.xor(%turn, %flip) : i32
@@ -52,15 +52,15 @@ CONSUMER = """
     } : i32, i32
 """
 PRODUCER = """
-    %last, %end = scf.for(%zero, %n, %one, %zero, %zero) (%i: i32, %slot: i32, %turn: i32) {
-      %empty = gpu.shared_stage(%empties, %slot) : shared<1xu64, #2>
+    %last, %end = scf.for(%zero, %n, %one, %zero, %zero) (%i: i32, %index: i32, %turn: i32) {
+      %empty = gpu.shared_stage(%empties, %index) : shared<1xu64, #2>
       %free = arith.xor(%turn, %one) : i32
       gpu.mbarrier_wait(%empty, %free)
-      %full = gpu.shared_stage(%fulls, %slot) : shared<1xu64, #2>
-      %buffer = gpu.shared_stage(%ring, %slot) : shared<128xfp32, #0>
+      %full = gpu.shared_stage(%fulls, %index) : shared<1xu64, #2>
+      %buffer = gpu.shared_stage(%ring, %index) : shared<128xfp32, #0>
       %start = arith.mul(%i, %wide) : i32
       gpu.tma_load(%x, %buffer, %full, %start)
-      %next = gpu.next_stage(%slot) {num_stages = 2} : i32
+      %next = gpu.next_stage(%index) {num_stages = 2} : i32
       %wraps = arith.compare(%next, %zero) {predicate = "eq"} : i1
       %flip = arith.cast(%wraps) {dtype = i32} : i32
       %turned = arith.xor(%turn, %flip) : i32
@@ -127,12 +127,12 @@ WRONG = {
         "arrives more often than the 2 times",
     ),
     "arrive before the read": ((EARLY, PRODUCER), "other warps touched and did not say"),
-    "a read of another slot": (
-        (CONSUMER.replace("%ring, %slot)", "%ring, %slot) {ahead = 1}"), PRODUCER),
+    "a read of another stage": (
+        (CONSUMER.replace("%ring, %index)", "%ring, %index) {ahead = 1}"), PRODUCER),
         "has not landed",
     ),
-    "a copy to another slot": (
-        (CONSUMER, PRODUCER.replace("%ring, %slot)", "%ring, %slot) {ahead = 1}")),
+    "a copy to another stage": (
+        (CONSUMER, PRODUCER.replace("%ring, %index)", "%ring, %index) {ahead = 1}")),
         "has not landed",
     ),
     "no wait for the copy": (

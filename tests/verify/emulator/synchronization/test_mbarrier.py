@@ -112,7 +112,7 @@ END:
 
 
 def test_slot_handed_back_and_forth():
-    """A ring of one slot, five rounds: full and empty barriers with running parity."""
+    """A ring of one stage, five rounds: full and empty barriers with running parity."""
     body = """
     setp.eq.u32 %p1, %r0, 0;
     @%p1 mbarrier.init.shared.b64 [%r1], 32;

@@ -1,4 +1,4 @@
-"""Text of kernels that fetch blocks of tensors, as they are before anyone decides who fetches."""
+"""Text of kernels that load boxes of tensors, before any pass decides which warps issue the loads."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ ALLOC = (
 )
 
 
-def fetch(name: str, coord: str, tensor: str = "%x") -> str:
-    """Return the text that fetches a block into `%NAME_buffer`."""
+def load(name: str, coord: str, tensor: str = "%x") -> str:
+    """Return the text that loads a box into `%NAME_buffer`."""
     return f"  %{name}_buffer = {ALLOC}\n  gpu.sync_tma_load({tensor}, %{name}_buffer, {coord})\n"
 
 
@@ -44,13 +44,13 @@ def keep(name: str) -> str:
     )
 
 
-def block(name: str, coord: str, tensor: str = "%x") -> str:
-    """Return the text that copies block number `coord` of a tensor to y."""
+def copy(name: str, coord: str, tensor: str = "%x") -> str:
+    """Return the text that copies box number `coord` of a tensor to y."""
     at = f"%{name}_at"
     return (
         f"  %{name}_wide = arith.constant {{value = 128, type = i32}} : i32\n"
         f"  {at} = arith.mul({coord}, %{name}_wide) : i32\n"
-        f"{fetch(name, at, tensor)}{read(name)}  %{name}_out = {ALLOC}\n"
+        f"{load(name, at, tensor)}{read(name)}  %{name}_out = {ALLOC}\n"
         f"  gpu.shared_store(%{name}, %{name}_out) {{vector = 2}}\n  gpu.proxy_fence\n"
         f"  gpu.tma_store(%y, %{name}_out, {at})\n  gpu.tma_store_wait\n"
     )
@@ -66,7 +66,7 @@ def branch(condition: str, body: str) -> str:
     return f"  scf.if({condition}) () {{\n{body}  scf.yield()\n  }} () {{\n  scf.yield()\n  }}\n"
 
 
-def fetching_text(body: str, *, num_warps: int = 2) -> str:
+def text_of(body: str, *, num_warps: int = 2) -> str:
     """Return the text of the kernel of a body."""
     head = HEAD.replace("WARPS", str(num_warps))
     if num_warps > 2:  # the other warps hold copies
@@ -75,9 +75,9 @@ def fetching_text(body: str, *, num_warps: int = 2) -> str:
     return f"{head}{body}  scf.return\n}}\n"
 
 
-def fetching(body: str, *, num_warps: int = 2) -> Kernel:
+def kernel_of(body: str, *, num_warps: int = 2) -> Kernel:
     """Return the kernel of a body."""
-    kernel = parse_kernel(fetching_text(body, num_warps=num_warps))
+    kernel = parse_kernel(text_of(body, num_warps=num_warps))
     verify(kernel)
     return kernel
 
