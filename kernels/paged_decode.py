@@ -10,10 +10,10 @@ log2-sum-exp2 of its scores; the combine kernel weighs the parts. The grid has a
 of the block table, and programs beyond the end of a shorter sequence end at once. Choose
 `pages_per_split` so that the programs with work fill the GPU once or a few times.
 
-The split kernel has two forms: through descriptors, a page being the tile of a copy, for pages of 64
-tokens or more, and through pointers, where BLOCK_N tokens of whatever pages make a tile. Where a
-sequence ends within a page, the former multiplies what the cache holds there by zero: it has to be
-finite. Keys and values may be fp8, with a scale for each key head.
+An iteration takes BLOCK_N tokens, of whatever pages. It has two forms: through descriptors, where a
+copy is for a page or, if the box has fewer tokens, for a part of one; and through pointers, where
+tokens are gathered. Where a sequence ends within a page, the former multiplies what the cache holds
+there by zero, so it has to be finite. Keys and values may be fp8, with a scale for each key head.
 
 With PDL the combine kernel starts while splits still run, and waits for them.
 """
@@ -26,15 +26,25 @@ LOWEST: tl.constexpr = tl.constexpr(-3.0e38)
 
 
 @triton.jit
-def attend(queries, keys, values, seen, scale_log2, row_max, row_sum, acc):
-    """Take a tile of keys and values into the running maximum, sum and result of each head."""
-    scores = tl.dot(queries, keys.to(queries.dtype).T) * scale_log2
-    scores = tl.where(seen[None, :], scores, float("-inf"))
-    new_max = tl.maximum(row_max, tl.max(scores, axis=1))
-    power = tl.exp2(scores - new_max[:, None])
+def attend(queries, keys, values, start, end, scale_log2, row_max, row_sum, acc):
+    """Take keys and values from `start` on into the running maximum, sum and result of each head.
+
+    Both are tuples of tiles that follow one another. Tokens from `end` on are not seen.
+    """
+    scores = ()
+    new_max = row_max
+    for i in tl.static_range(len(keys)):
+        token = start + i * keys[i].shape[0] + tl.arange(0, keys[i].shape[0])
+        products = tl.dot(queries, keys[i].to(queries.dtype).T) * scale_log2
+        scores += (tl.where(token[None, :] < end, products, float("-inf")),)
+        new_max = tl.maximum(new_max, tl.max(scores[i], axis=1))
     rescale = tl.exp2(row_max - new_max)
-    row_sum = row_sum * rescale + tl.sum(power, axis=1)
-    acc = tl.dot(power.to(queries.dtype), values.to(queries.dtype), acc * rescale[:, None])
+    row_sum *= rescale
+    acc *= rescale[:, None]
+    for i in tl.static_range(len(keys)):
+        power = tl.exp2(scores[i] - new_max[:, None])
+        row_sum += tl.sum(power, axis=1)
+        acc = tl.dot(power.to(queries.dtype), values[i].to(queries.dtype), acc)
     return new_max, row_sum, acc
 
 
@@ -69,22 +79,23 @@ def _store_part(
 def paged_decode_descriptor_kernel(
     q, k, v, table_ptr, lengths_ptr, part_ptr, lse_ptr,
     scale_log2, n_sequences, n_heads, n_kv_heads, max_pages, pages_per_split,
-    HEAD_DIM: tl.constexpr, PAGE: tl.constexpr, BLOCK_H: tl.constexpr,
+    HEAD_DIM: tl.constexpr, PAGE: tl.constexpr, BLOCK_H: tl.constexpr, BLOCK_N: tl.constexpr,
     PDL: tl.constexpr = False,  # noqa: FBT002 - a constant
     k_scale_ptr=None, v_scale_ptr=None,
 ):  # fmt: skip
-    """Store the parts of each split, with pages as tiles.
+    """Store the parts of each split, of tokens that are copied page by page.
 
     Q is (batch * n_kv_heads, n_heads / n_kv_heads, HEAD_DIM): beyond the heads there are zeros.
     `scale_log2` is the scale of scores times log2(e).
     """
+    ROWS: tl.constexpr = k.block_shape[2]
     if PDL:
         tl.extra.cuda.gdc_launch_dependents()
     kv_head, first_head = _heads(n_heads, n_kv_heads, BLOCK_H)
     sequence, split = tl.program_id(1), tl.program_id(2)
     length = tl.load(lengths_ptr + sequence)
-    first = split * pages_per_split
-    last = min(first + pages_per_split, tl.cdiv(length, PAGE))
+    first = split * pages_per_split * PAGE
+    last = min(first + pages_per_split * PAGE, length)
     if first < last:
         if k_scale_ptr is not None:
             scale_log2 *= tl.load(k_scale_ptr + kv_head)
@@ -94,13 +105,15 @@ def paged_decode_descriptor_kernel(
         row_sum = tl.zeros((BLOCK_H,), tl.float32)
         acc = tl.zeros((BLOCK_H, HEAD_DIM), tl.float32)
         pages = table_ptr + sequence.to(tl.int64) * max_pages
-        for i in range(first, last):
-            page = tl.load(pages + i)
-            seen = i * PAGE + tl.arange(0, PAGE) < length
-            keys = k.load([page, kv_head, 0, 0]).reshape(PAGE, HEAD_DIM)
-            values = v.load([page, kv_head, 0, 0]).reshape(PAGE, HEAD_DIM)
+        for start in range(first, last, BLOCK_N):
+            keys, values = (), ()
+            for i in tl.static_range(BLOCK_N // ROWS):
+                token = start + i * ROWS
+                page = tl.load(pages + token // PAGE, mask=token < last, other=0)
+                keys += (k.load([page, kv_head, token % PAGE, 0]).reshape(ROWS, HEAD_DIM),)
+                values += (v.load([page, kv_head, token % PAGE, 0]).reshape(ROWS, HEAD_DIM),)
             row_max, row_sum, acc = attend(
-                queries, keys, values, seen, scale_log2, row_max, row_sum, acc
+                queries, keys, values, start, last, scale_log2, row_max, row_sum, acc
             )
         _store_part(
             part_ptr, lse_ptr, row_max, row_sum, acc, v_scale_ptr,
@@ -117,7 +130,7 @@ def paged_decode_kernel(
     PDL: tl.constexpr = False,  # noqa: FBT002 - a constant
     k_scale_ptr=None, v_scale_ptr=None,
 ):  # fmt: skip
-    """Store the parts of each split, in tiles of BLOCK_N tokens gathered from pages of any size.
+    """Store the parts of each split, of tokens that are gathered.
 
     Q is (batch, n_heads, HEAD_DIM), dense. Strides are those of pages, key heads and tokens.
     """
@@ -151,7 +164,7 @@ def paged_decode_kernel(
             keys = tl.load(k_ptrs[:, None] + d[None, :], mask=seen[:, None], other=0.0)
             values = tl.load(v_ptrs[:, None] + d[None, :], mask=seen[:, None], other=0.0)
             row_max, row_sum, acc = attend(
-                queries, keys, values, seen, scale_log2, row_max, row_sum, acc
+                queries, (keys,), (values,), start, last, scale_log2, row_max, row_sum, acc
             )
         _store_part(
             part_ptr, lse_ptr, row_max, row_sum, acc, v_scale_ptr,
