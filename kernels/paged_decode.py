@@ -32,17 +32,19 @@ def attend(queries, keys, values, start, end, scale_log2, row_max, row_sum, acc)
     Both are tuples of tiles that follow one another. Tokens from `end` on are not seen.
     """
     scores = ()
+    for i in tl.static_range(len(keys)):
+        scores += (tl.dot(queries, keys[i].to(queries.dtype).T),)
+    seen = ()
     new_max = row_max
     for i in tl.static_range(len(keys)):
         token = start + i * keys[i].shape[0] + tl.arange(0, keys[i].shape[0])
-        products = tl.dot(queries, keys[i].to(queries.dtype).T) * scale_log2
-        scores += (tl.where(token[None, :] < end, products, float("-inf")),)
-        new_max = tl.maximum(new_max, tl.max(scores[i], axis=1))
+        seen += (tl.where(token[None, :] < end, scores[i] * scale_log2, float("-inf")),)
+        new_max = tl.maximum(new_max, tl.max(seen[i], axis=1))
     rescale = tl.exp2(row_max - new_max)
     row_sum *= rescale
     acc *= rescale[:, None]
     for i in tl.static_range(len(keys)):
-        power = tl.exp2(scores[i] - new_max[:, None])
+        power = tl.exp2(seen[i] - new_max[:, None])
         row_sum += tl.sum(power, axis=1)
         acc = tl.dot(power.to(queries.dtype), values[i].to(queries.dtype), acc)
     return new_max, row_sum, acc
