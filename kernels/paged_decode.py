@@ -26,10 +26,10 @@ LOWEST: tl.constexpr = tl.constexpr(-3.0e38)
 
 
 @triton.jit
-def attend(queries, keys, values, start, end, scale_log2, row_max, row_sum, acc):
-    """Take keys and values from `start` on into the running maximum, sum and result of each head.
+def weigh(queries, keys, start, end, scale_log2, row_max, row_sum):
+    """Return weights of tokens from `start` on, and maximum, sum and rescaling of each row.
 
-    Both are tuples of tiles that follow one another. Tokens from `end` on are not seen.
+    Keys and weights are tuples of tiles that follow one another. No token from `end` on is seen.
     """
     scores = ()
     for i in tl.static_range(len(keys)):
@@ -42,12 +42,12 @@ def attend(queries, keys, values, start, end, scale_log2, row_max, row_sum, acc)
         new_max = tl.maximum(new_max, tl.max(seen[i], axis=1))
     rescale = tl.exp2(row_max - new_max)
     row_sum *= rescale
-    acc *= rescale[:, None]
+    weights = ()
     for i in tl.static_range(len(keys)):
         power = tl.exp2(seen[i] - new_max[:, None])
         row_sum += tl.sum(power, axis=1)
-        acc = tl.dot(power.to(queries.dtype), values[i].to(queries.dtype), acc)
-    return new_max, row_sum, acc
+        weights += (power.to(queries.dtype),)
+    return weights, new_max, row_sum, rescale
 
 
 @triton.jit
@@ -106,17 +106,22 @@ def paged_decode_descriptor_kernel(
         row_max = tl.full((BLOCK_H,), LOWEST, tl.float32)
         row_sum = tl.zeros((BLOCK_H,), tl.float32)
         acc = tl.zeros((BLOCK_H, HEAD_DIM), tl.float32)
-        pages = table_ptr + sequence.to(tl.int64) * max_pages
+        table_ptr += sequence.to(tl.int64) * max_pages
         for start in range(first, last, BLOCK_N):
-            keys, values = (), ()
+            pages, keys = (), ()
             for i in tl.static_range(BLOCK_N // ROWS):
                 token = start + i * ROWS
-                page = tl.load(pages + token // PAGE, mask=token < last, other=0)
-                keys += (k.load([page, kv_head, token % PAGE, 0]).reshape(ROWS, HEAD_DIM),)
-                values += (v.load([page, kv_head, token % PAGE, 0]).reshape(ROWS, HEAD_DIM),)
-            row_max, row_sum, acc = attend(
-                queries, keys, values, start, last, scale_log2, row_max, row_sum, acc
+                pages += (tl.load(table_ptr + token // PAGE, mask=token < last, other=0),)
+                tile = k.load([pages[i], kv_head, token % PAGE, 0])
+                keys += (tile.reshape(ROWS, HEAD_DIM),)
+            weights, row_max, row_sum, rescale = weigh(
+                queries, keys, start, last, scale_log2, row_max, row_sum
             )
+            acc *= rescale[:, None]
+            for i in tl.static_range(BLOCK_N // ROWS):
+                tile = v.load([pages[i], kv_head, (start + i * ROWS) % PAGE, 0])
+                values = tile.reshape(ROWS, HEAD_DIM).to(queries.dtype)
+                acc = tl.dot(weights[i], values, acc)
         _store_part(
             part_ptr, lse_ptr, row_max, row_sum, acc, v_scale_ptr,
             n_heads, n_kv_heads, tl.cdiv(max_pages, pages_per_split), BLOCK_H,
@@ -154,20 +159,21 @@ def paged_decode_kernel(
         row_max = tl.full((BLOCK_H,), LOWEST, tl.float32)
         row_sum = tl.zeros((BLOCK_H,), tl.float32)
         acc = tl.zeros((BLOCK_H, HEAD_DIM), tl.float32)
-        pages = table_ptr + sequence.to(tl.int64) * max_pages
+        table_ptr += sequence.to(tl.int64) * max_pages
         k_ptr += kv_head.to(tl.int64) * stride_kh
         v_ptr += kv_head.to(tl.int64) * stride_vh
         for start in range(first, last, BLOCK_N):
             token = start + tl.arange(0, BLOCK_N)
             seen = token < last
-            page = tl.load(pages + token // PAGE, mask=seen, other=0).to(tl.int64)
+            page = tl.load(table_ptr + token // PAGE, mask=seen, other=0).to(tl.int64)
             k_ptrs = k_ptr + page * stride_kp + token % PAGE * stride_kn
-            v_ptrs = v_ptr + page * stride_vp + token % PAGE * stride_vn
             keys = tl.load(k_ptrs[:, None] + d[None, :], mask=seen[:, None], other=0.0)
-            values = tl.load(v_ptrs[:, None] + d[None, :], mask=seen[:, None], other=0.0)
-            row_max, row_sum, acc = attend(
-                queries, (keys,), (values,), start, last, scale_log2, row_max, row_sum, acc
+            weights, row_max, row_sum, rescale = weigh(
+                queries, (keys,), start, last, scale_log2, row_max, row_sum
             )
+            v_ptrs = v_ptr + page * stride_vp + token % PAGE * stride_vn
+            values = tl.load(v_ptrs[:, None] + d[None, :], mask=seen[:, None], other=0.0)
+            acc = tl.dot(weights[0], values.to(queries.dtype), acc * rescale[:, None])
         _store_part(
             part_ptr, lse_ptr, row_max, row_sum, acc, v_scale_ptr,
             n_heads, n_kv_heads, tl.cdiv(max_pages, pages_per_split), BLOCK_H,
