@@ -109,7 +109,9 @@ def _decode(
         values.update({f"{name}_ptr": scale for name, scale in scales.items()})
         signature = {**signature, "k_scale_ptr": "*fp32", "v_scale_ptr": "*fp32"}
     split = translated(source, signature, constants, T="bf16", C=str(cached))
-    interpret(split, (n_kv_heads * cdiv(n_heads // n_kv_heads, block_h), n_sequences, n_splits), values)
+    interpret(
+        split, (n_kv_heads * cdiv(n_heads // n_kv_heads, block_h), n_sequences, n_splits), values
+    )
     # What a sequence does not need is not written.
     for sequence, length in enumerate(cache.lengths):
         used = cdiv(cdiv(int(length), page), pages_per_split)

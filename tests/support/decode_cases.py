@@ -18,7 +18,6 @@ from aotc.ir.core import Kernel
 from aotc.ir.types import BF16, ScalarType
 from aotc.ir.verify import verify
 from aotc.package import argument_type
-from aotc.verify.interpreter.numerics import dtype_of
 from aotc.verify.interpreter.run import run
 from tests.support.attention_reference import attend
 from tests.support.references import Expected
@@ -43,9 +42,7 @@ def translated(
         for name, text in signature.items()
     }
     taken = {name: value for name, value in constants.items() if name != "ROWS"}
-    kernel = translate(
-        str(KERNELS / file), function, concrete, taken, target="sm_90a"
-    ).kernel
+    kernel = translate(str(KERNELS / file), function, concrete, taken, target="sm_90a").kernel
     verify(kernel)
     return kernel
 
@@ -90,13 +87,16 @@ def paged_cache(
             behind = max(0, min(page, length - i * page))
             for tokens in (keys, values):
                 tokens[number, :, behind:] = np.float32(BEHIND)
-    return PagedCache(
-        keys, values, table.astype(np.int32), np.array(lengths, np.int32)
-    )
+    return PagedCache(keys, values, table.astype(np.int32), np.array(lengths, np.int32))
 
 
 def decoded(
-    q: Array, cache: PagedCache, scale: float, *, k_scale: Array | None = None, v_scale: Array | None = None
+    q: Array,
+    cache: PagedCache,
+    scale: float,
+    *,
+    k_scale: Array | None = None,
+    v_scale: Array | None = None,
 ) -> Expected:
     """Return what (batch, heads, features) queries must get, rounded to bf16."""
     values, errors = [], []
