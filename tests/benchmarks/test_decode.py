@@ -60,7 +60,7 @@ def test_a_row_is_printed_whole(decode: ModuleType) -> None:
         "aotc_tflops": 600.0, "aotc_config": "c",
     }  # fmt: skip
     assert decode.line(row).split() == (
-        "w aotc 3.000 copy 2.500 over copy 1.200 600 TFLOP/s".split()
+        ["w", "aotc", "3.000", "copy", "2.500", "over", "copy", "1.200", "600", "TFLOP/s"]
     )
 
 
