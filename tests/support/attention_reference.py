@@ -19,12 +19,14 @@ def attend(
     *,
     soft_cap: float = 0.0,
     sinks: Array | None = None,
+    weight_scalar: ScalarType | None = None,
 ) -> Approximate:
     """Return softmax(q @ k.T * scale) @ v of (heads, n, d) tensors, of `seen` (queries, keys) alone.
 
     A soft cap makes c * tanh(x / c) of scores, a sink of each head is one more score, of a value
     that is zero. A query that sees nothing gets zeros. An error of a score is a relative one of its
-    exponential, of which the weights of type `scalar` have half a place in the last more.
+    exponential, of which the weights, of type `scalar` or `weight_scalar`, have half a place in the
+    last more.
     """
     product = dot(q, k.swapaxes(1, 2), scalar) * scale
     scores, score_error = product.value, product.error
@@ -45,6 +47,6 @@ def attend(
     relative = 2 * score_error + EPS * (64 + 4 * magnitude + np.sqrt(k.shape[1]))
     # The denominator sums what is not rounded yet.
     worst = np.sum(weights * relative, axis=2, keepdims=True)
-    rounding = 2.0 ** -(scalar.mantissa_bits + 1)
+    rounding = 2.0 ** -((weight_scalar or scalar).mantissa_bits + 1)
     error = (weights * (relative + worst + rounding)) @ np.abs(wide(v))
     return Approximate(weights @ wide(v), error)
