@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import zlib
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -141,3 +142,53 @@ def test_tokens_that_are_gathered(page: int, heads: tuple[int, int, int]) -> Non
 @pytest.mark.parametrize("form", ["descriptors", "pointers"])
 def test_a_cache_in_fp8(form: str) -> None:
     _decode(form, (64, 64, 64), (6, 2, 16), 2, fp8=True)
+
+
+LATENT, ROPE = 64, 16
+MLA = {
+    "q_latent": "tensordesc<bf16[1,BLOCK_H,LATENT]>",
+    "q_rope": "tensordesc<bf16[1,BLOCK_H,ROPE]>",
+    "latent": "tensordesc<bf16[1,BLOCK_N,LATENT]>",
+    "rope": "tensordesc<bf16[1,BLOCK_N,ROPE]>",
+    **TABLES,
+    **OUTPUTS,
+    "scale_log2": "fp32",
+    **{name: "i32" for name in NUMBERS if name != "n_kv_heads"},
+}
+
+
+@pytest.mark.parametrize("pages_per_split", [1, 3, 100])
+@pytest.mark.parametrize("n_heads", [16, 20, 3])
+@pytest.mark.parametrize(("page", "block_n"), [(16, 16), (64, 16)])
+def test_latent_attention(page: int, block_n: int, n_heads: int, pages_per_split: int) -> None:
+    rng = np.random.default_rng(zlib.crc32(f"{page} {n_heads} {pages_per_split}".encode()))
+    both = LATENT + ROPE
+    cache = paged_cache(rng, _lengths(page), 1, page, (both, LATENT))
+    cache = replace(cache, values=cache.keys[..., :LATENT])
+    n_sequences, max_pages = cache.table.shape
+    q = normal(rng, (n_sequences, n_heads, both), BF16)
+    scale = both**-0.5
+    shape = (n_sequences, n_heads, cdiv(max_pages, pages_per_split))
+    values = {
+        "q_latent": q[..., :LATENT],
+        "q_rope": q[..., LATENT:],
+        "latent": cache.keys[:, 0, :, :LATENT],
+        "rope": cache.keys[:, 0, :, LATENT:],
+        "table_ptr": cache.table,
+        "lengths_ptr": cache.lengths,
+        "part_ptr": poison((*shape, LATENT), dtype_of(FP32)),
+        "lse_ptr": poison(shape, dtype_of(FP32)),
+        "out_ptr": poison((n_sequences, n_heads, LATENT), dtype_of(BF16)),
+        "scale_log2": scale * math.log2(math.e),
+        "n_sequences": n_sequences,
+        "n_heads": n_heads,
+        "max_pages": max_pages,
+        "pages_per_split": pages_per_split,
+    }
+    constants = {"LATENT": LATENT, "ROPE": ROPE, "PAGE": page, "BLOCK_H": 16, "BLOCK_N": block_n}
+    split = translated("mla_decode.py:mla_decode_kernel", MLA, constants)
+    interpret(split, (cdiv(n_heads, 16), n_sequences, shape[2]), values)
+    sizes = {"HEAD_DIM": LATENT, "PAGE": page, "BLOCK_S": 4}
+    combine = translated("paged_decode.py:combine_splits_kernel", COMBINE, sizes)
+    interpret(combine, (n_heads, n_sequences), values)
+    decoded(q, cache, scale).check("out", values["out_ptr"])
