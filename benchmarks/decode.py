@@ -78,22 +78,23 @@ def aotc_candidates(tensors: Tensors, library: Any) -> Iterator[tuple[str, OfSet
     shape = tensors.shape
     kernel, combine = library[shape.kernel], library[f"combine_{shape.out_dim}"]
     choices = {"PAGE": shape.page}
-    for pages_per_split in sorted({tensors.splits(programs) for programs in PROGRAMS}):
+    sizes = sorted({tensors.splits(programs) for programs in PROGRAMS})
+    for config, pages_per_split in itertools.product(built(kernel), sizes):
+        # Poisoned parts for each: what one configuration leaves, the next one must not find.
         parts = Parts(tensors, pages_per_split)
-        arguments = [
-            split_arguments(tensors, parts, pages_per_split, index)
-            for index in range(shape.num_sets)
-        ]
-        for config in built(kernel):
 
-            def of_set(index: int, arguments=arguments, config=config, parts=parts) -> Launch:
-                def launch() -> None:
-                    kernel.launch(arguments[index], config=config)
-                    combine.launch(parts.combine, choices=choices, pdl=True)
+        def of_set(
+            index: int, config=config, parts=parts, pages_per_split=pages_per_split
+        ) -> Launch:
+            arguments = split_arguments(tensors, parts, pages_per_split, index)
 
-                return launch
+            def launch() -> None:
+                kernel.launch(arguments, config=config)
+                combine.launch(parts.combine, choices=choices, pdl=True)
 
-            yield f"{config}, {pages_per_split} pages a split", of_set
+            return launch
+
+        yield f"{config}, {pages_per_split} pages a split", of_set
 
 
 def triton_candidates(tensors: Tensors) -> Iterator[tuple[str, OfSet]]:
@@ -166,10 +167,11 @@ def copy_of_set(tensors: Tensors) -> OfSet:
     shape = tensors.shape
     whole = (tensors.cache if shape.mla else tensors.k).view(torch.uint8).view(-1)
     size = min(shape.read // 2, whole.numel() // shape.num_sets) // 16 * 16
-    target = torch.empty(size, dtype=torch.uint8, device=tensors.device)
+    # Each set has its own target: one alone would stay in the L2.
+    targets = torch.empty(shape.num_sets, size, dtype=torch.uint8, device=tensors.device)
 
     def of_set(index: int) -> Launch:
-        source = whole[index * size : (index + 1) * size]
+        source, target = whole[index * size : (index + 1) * size], targets[index]
         return lambda: target.copy_(source)
 
     return of_set
