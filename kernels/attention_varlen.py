@@ -100,7 +100,7 @@ def attention_varlen_kernel(
         for at in range(first, end, BLOCK_N):
             keys = k.load([kv_head, first_k + at, 0]).reshape(BLOCK_N, HEAD_DIM)
             scores = tl.dot(queries, keys.to(queries.dtype).T)
-            if SOFT_CAP:
+            if SOFT_CAP > 0.0:
                 scores = _tanh(scores * (scale / SOFT_CAP)) * (SOFT_CAP * LOG2_E)
             else:
                 scores = scores * (scale * LOG2_E)
