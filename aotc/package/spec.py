@@ -70,12 +70,14 @@ class ManifestExpression:
 class ValueRange:
     """What a buffer may hold when a kernel is verified: from `low` up to, but excluding, `high`.
 
-    `is_distinct` integers come in any order, and none is repeated before all have occurred.
+    `is_distinct` integers come in any order, and none is repeated before all have occurred. What
+    `is_cumulative` are sums of such integers, from 0 on.
     """
 
     low: int | float | ManifestExpression
     high: int | float | ManifestExpression
     is_distinct: bool = False
+    is_cumulative: bool = False
 
 
 @dataclass(frozen=True, slots=True)

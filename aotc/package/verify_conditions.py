@@ -55,6 +55,7 @@ def checks_of(subject: Subject, options: VerifyOptions, *, may_be_left_out: bool
             _limit(each.low, subject.values),
             _limit(each.high, subject.values),
             is_distinct=each.is_distinct,
+            is_cumulative=each.is_cumulative,
         )
         for name, each in spec.ranges.items()
     }

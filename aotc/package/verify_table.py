@@ -5,6 +5,7 @@
     stride = "n_cols + 3"                       # or an expression over the other arguments
     "x.shape[0]" = "n_rows"                     # an extent of a tensor, likewise
     rows_ptr = { low = 0, high = "n_rows", distinct = true }  # each once before any comes again
+    starts_ptr = { low = 1, high = 99, cumulative = true }    # 0, then sums of such lengths
     indices_ptr = { low = 0, high = "n_rows" }  # a pointer: the range of what it points at
     a_ptrs = { pointers_to = "fp16", count = "groups" }  # a "*i64" whose elements are addresses
     max_programs = 64
@@ -152,21 +153,29 @@ class _Reader:
         if not isinstance(value, dict):
             message = f"expected a range for the pointer {name!r}, got {describe(value)}"
             raise self.section.wrong(name, message, f"write {name} = {{ low = 0, high = 100 }}")
-        table = self.section.table(name, ("low", "high", "distinct"))
+        table = self.section.table(name, ("low", "high", "distinct", "cumulative"))
         low, high = (self._limit(table, key) for key in ("low", "high"))
         if isinstance(low, (int, float)) and isinstance(high, (int, float)) and low >= high:
             message = (
                 f"expected 'low' below 'high', which is not in the range, got {low} and {high}"
             )
             raise table.wrong("high", message)
-        is_distinct = table.data.get("distinct", False)
-        if not isinstance(is_distinct, bool):
-            message = f"expected true or false for 'distinct', got {describe(is_distinct)}"
-            raise table.wrong("distinct", message)
+        is_distinct = self._flag(table, "distinct", argument)
+        is_cumulative = self._flag(table, "cumulative", argument)
+        if is_distinct and is_cumulative:
+            raise table.wrong("cumulative", "expected 'distinct' or 'cumulative', got both")
+        return ValueRange(low, high, is_distinct, is_cumulative)
+
+    def _flag(self, table: Table, key: str, argument: ArgumentType) -> bool:
+        """Return whether the integers of a range are what `key` says."""
+        value = table.data.get(key, False)
+        if not isinstance(value, bool):
+            message = f"expected true or false for {key!r}, got {describe(value)}"
+            raise table.wrong(key, message)
         scalar = SCALARS.get(argument.element)
-        if is_distinct and (scalar is None or not scalar.is_int):
-            raise table.wrong("distinct", f"expected integers to be distinct, not {argument}")
-        return ValueRange(low, high, is_distinct)
+        if value and (scalar is None or not scalar.is_int):
+            raise table.wrong(key, f"expected integers to be {key}, not {argument}")
+        return value
 
     def has_pointees(self, name: str) -> bool:
         value = self.section.data[name]

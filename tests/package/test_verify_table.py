@@ -56,6 +56,14 @@ def test_what_addresses_are_of_and_whether_arguments_may_be_one_memory() -> None
         ('out_ptrs = { pointers_to = "fp16", count = 0 }', "for 'count', got the integer 0"),
         ('rows_ptr = { pointers_to = "fp16", count = 1 }', r"\*i64 or \*u64 to hold addresses"),
         ("rows_ptr = { low = 0, high = 3, distinct = 1 }", "expected true or false for 'distinct'"),
+        (
+            "rows_ptr = { low = 0, high = 3, cumulative = 1 }",
+            "expected true or false for 'cumulative'",
+        ),
+        (
+            "rows_ptr = { low = 0, high = 3, distinct = true, cumulative = true }",
+            "expected 'distinct' or 'cumulative', got both",
+        ),
         ("in_place = 1", "expected true or false for 'in_place'"),
     ],
 )

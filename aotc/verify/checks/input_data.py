@@ -120,6 +120,12 @@ def between(element: ScalarType, low: float, high: float, seed: int) -> Contents
     return Contents(values.astype(loaded_dtype(element)), seed)
 
 
+def cumulative(element: ScalarType, low: int, high: int, seed: int) -> Listed:
+    """Return the contents of a buffer of 0 and then running sums of integers from `low` to `high`."""
+    values = np.random.default_rng(seed).integers(low, max(high, low + 1), _TABLE_SIZE)
+    return Listed((np.cumsum(values) - values[0]).astype(loaded_dtype(element)))
+
+
 def shuffled(element: ScalarType, low: int, high: int, seed: int) -> Listed:
     """Return the contents of a buffer of the integers from `low` up to `high`, in any order."""
     values = np.random.default_rng(seed).permutation(np.arange(low, max(high, low + 1)))

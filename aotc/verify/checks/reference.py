@@ -46,12 +46,14 @@ Marks: TypeAlias = npt.NDArray[np.bool_]
 class Range:
     """Bound what a buffer holds: `low` up to but without `high`, functions of the scalars.
 
-    Where it `is_distinct` each of them comes once before any comes again.
+    Where it `is_distinct` each of them comes once before any comes again. Where it `is_cumulative`
+    the buffer holds 0 and then running sums of such numbers, as starts of sequences are.
     """
 
     low: Callable[[Mapping[str, Scalar]], Scalar]
     high: Callable[[Mapping[str, Scalar]], Scalar]
     is_distinct: bool = False
+    is_cumulative: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -415,6 +417,8 @@ def _contents(
             if high - low > _MAX_LISTED:
                 raise InterpretError(f"{name} would list {int(high - low)} numbers")
             return input_data.shuffled(pointee, int(low), int(high), seed)
+        if given.is_cumulative:
+            return input_data.cumulative(pointee, int(low), int(high), seed)
         return input_data.between(pointee, low, high, seed)
     if name in roles.indices:
         return input_data.between(pointee, 0, launch.index_high, seed)

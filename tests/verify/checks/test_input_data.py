@@ -7,7 +7,7 @@ import pytest
 
 from aotc.ir.types import SCALARS
 from aotc.verify.arrays import Array
-from aotc.verify.checks.input_data import integers, shuffled, special
+from aotc.verify.checks.input_data import cumulative, integers, shuffled, special
 from aotc.verify.checks.lazy_memory import HEAD_BYTES
 
 _FLOATS = ("fp64", "fp32", "fp16", "bf16", "fp8e4nv", "fp8e5")
@@ -63,3 +63,10 @@ def test_shuffled_integers_come_once_before_any_comes_again() -> None:
     assert sorted(first.tolist()) == list(range(3, 40))
     assert (contents.elements(start + 37, start + 74) == first).all()
     assert (first != np.arange(3, 40)).any()
+
+
+def test_running_sums_begin_with_zero_and_grow_by_what_the_range_says() -> None:
+    start = HEAD_BYTES // SCALARS["i32"].size_bytes
+    sums = cumulative(SCALARS["i32"], 2, 9, seed=4).elements(start, start + 1000)
+    assert sums[0] == 0
+    assert {*np.diff(sums).tolist()} == {*range(2, 9)}

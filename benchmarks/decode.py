@@ -1,0 +1,319 @@
+"""Decode over a paged cache against copies of as many bytes, Triton and torch, interleaved.
+
+    aotc build benchmarks/decode.toml -o dist
+    python benchmarks/decode.py dist/decode.aotc [--work gqa mla …] [--no-triton] [--json FILE]
+
+aotc and Triton compile the same source file, and a launch is a split kernel with the one that combines.
+Each first picks its best configuration, sizes of splits among them; then the best ones, a copy that
+reads and writes as many bytes as the cache has, and torch's attention on a dense copy of the cache run
+in turn, and medians of rounds are compared. Every configuration is held against float64 before it is
+timed. Data are random, results are poisoned. Peers that are not installed are left out.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import importlib.util
+import itertools
+import json
+import os
+import statistics
+import sys
+import tempfile
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from decode_work import LATENT, LOG2_E, MLA_SCALE, WORK, Shape, Tensors
+from peers import Launch, built, in_turn, of_turn, ranked, ratio
+
+ROOT = Path(__file__).parents[1]
+ROUNDS, TRIALS, LAUNCHES = 41, 5, 3
+# CTAs of a launch: one or two for each of 132 SMs, or a few rounds of them.
+PROGRAMS = (132, 264, 528, 1056)
+DENSE_LIMIT = 20 << 30  # bytes of the cache up to which torch gets a dense copy
+# BLOCK_H, BLOCK_N, warps, stages
+TRITON_CONFIGS = {
+    False: ((16, 64, 4, 2), (16, 64, 4, 3), (16, 128, 4, 2), (64, 64, 4, 2), (64, 64, 4, 3)),
+    True: ((16, 32, 4, 2), (32, 32, 8, 2), (64, 32, 8, 2), (64, 64, 8, 2)),
+}
+# Of a set of pages; the launches of a candidate go through the sets in turn.
+OfSet = Callable[[int], Launch]
+
+
+class Parts:
+    """Where splits leave their parts, and the arguments of the kernel that combines them."""
+
+    def __init__(self, tensors: Tensors, pages_per_split: int) -> None:
+        import torch
+
+        shape = tensors.shape
+        extents = (shape.batch, shape.heads, -(-shape.max_pages // pages_per_split))
+        self.part = torch.full((*extents, shape.out_dim), float("nan"), device=tensors.device)
+        self.lse = torch.full(extents, float("nan"), device=tensors.device)
+        numbers = (shape.batch, shape.heads, shape.max_pages, pages_per_split)
+        self.combine = (self.part, self.lse, tensors.lengths, tensors.out, *numbers)
+
+
+def split_arguments(tensors: Tensors, parts: Parts, pages_per_split: int, index: int) -> list[Any]:
+    """Return the arguments of the split kernel for a set of pages."""
+    shape = tensors.shape
+    tables = [tensors.tables[index], tensors.lengths, parts.part, parts.lse]
+    if shape.mla:
+        described = [
+            *(tensors.q[..., :LATENT], tensors.q[..., LATENT:]),
+            *(tensors.cache[..., :LATENT], tensors.cache[..., LATENT:]),
+        ]
+        numbers = [shape.batch, shape.heads, shape.max_pages, pages_per_split]
+        return [*described, *tables, MLA_SCALE * LOG2_E, *numbers]
+    described = [tensors.q.view(shape.batch * shape.kv_heads, -1, shape.dim), tensors.k, tensors.v]
+    numbers = [shape.batch, shape.heads, shape.kv_heads, shape.max_pages, pages_per_split]
+    scales = [tensors.k_scale, tensors.v_scale] if shape.fp8 else []
+    return [*described, *tables, shape.dim**-0.5 * LOG2_E, *numbers, *scales]
+
+
+def aotc_candidates(tensors: Tensors, library: Any) -> Iterator[tuple[str, OfSet]]:
+    """Yield each configuration of the archive with each size of splits."""
+    shape = tensors.shape
+    kernel, combine = library[shape.kernel], library[f"combine_{shape.out_dim}"]
+    choices = {"PAGE": shape.page}
+    sizes = sorted({tensors.splits(programs) for programs in PROGRAMS})
+    for config, pages_per_split in itertools.product(built(kernel), sizes):
+        # Poisoned parts for each: what one configuration leaves, the next one must not find.
+        parts = Parts(tensors, pages_per_split)
+
+        def of_set(
+            index: int, config=config, parts=parts, pages_per_split=pages_per_split
+        ) -> Launch:
+            arguments = split_arguments(tensors, parts, pages_per_split, index)
+
+            def launch() -> None:
+                kernel.launch(arguments, config=config)
+                combine.launch(parts.combine, choices=choices, pdl=True)
+
+            return launch
+
+        yield f"{config}, {pages_per_split} pages a split", of_set
+
+
+def triton_candidates(tensors: Tensors) -> Iterator[tuple[str, OfSet]]:
+    """Yield each of Triton's configurations that it compiles with each size of splits."""
+    from triton.tools.tensor_descriptor import TensorDescriptor
+
+    shape = tensors.shape
+    if str(ROOT / "kernels") not in sys.path:
+        sys.path.insert(0, str(ROOT / "kernels"))
+    paged = importlib.import_module("paged_decode")
+    kernel = paged.paged_decode_descriptor_kernel
+    if shape.mla:
+        kernel = importlib.import_module("mla_decode").mla_decode_kernel
+    num_described = 4 if shape.mla else 3
+    sizes = sorted({tensors.splits(programs) for programs in PROGRAMS})
+    for config, pages_per_split in itertools.product(TRITON_CONFIGS[shape.mla], sizes):
+        block_h, block_n, warps, stages = config
+        if block_n > shape.page and shape.mla:
+            continue
+        parts = Parts(tensors, pages_per_split)
+        rows = min(block_n, shape.page)
+        boxes = [[1, block_h, shape.dim], *2 * [[1, 1, rows, shape.dim]]]
+        constants: dict[str, Any] = {"HEAD_DIM": shape.dim}
+        heads = shape.kv_heads * -(-(shape.heads // shape.kv_heads) // block_h)
+        if shape.mla:
+            boxes = [[1, block, of] for block in (block_h, block_n) for of in (LATENT, 64)]
+            constants = {"LATENT": LATENT, "ROPE": 64}
+            heads = -(-shape.heads // block_h)
+        if shape.fp8:
+            constants |= {"k_scale_ptr": tensors.k_scale, "v_scale_ptr": tensors.v_scale}
+        constants |= {"PAGE": shape.page, "BLOCK_H": block_h, "BLOCK_N": block_n}
+        grid = (heads, shape.batch, -(-shape.max_pages // pages_per_split))
+
+        def of_set(
+            index: int,
+            parts=parts, pages_per_split=pages_per_split, boxes=boxes, grid=grid,
+            constants=constants, options=(warps, stages),
+        ) -> Launch:  # fmt: skip
+            arguments = split_arguments(tensors, parts, pages_per_split, index)
+            described = [
+                TensorDescriptor.from_tensor(tensor, box)
+                for tensor, box in zip(arguments[:num_described], boxes, strict=True)
+            ]
+            # Scales of fp8 are named: they come after the constants.
+            rest = arguments[num_described : len(arguments) - 2 * shape.fp8]
+
+            def launch() -> None:
+                kernel[grid](
+                    *described, *rest, **constants, num_warps=options[0], num_stages=options[1]
+                )
+                paged.combine_splits_kernel[(shape.heads, shape.batch)](
+                    *parts.combine,
+                    HEAD_DIM=shape.out_dim, PAGE=shape.page, BLOCK_S=4096 // shape.out_dim,
+                )  # fmt: skip
+
+            return launch
+
+        try:
+            of_set(0)()
+        except Exception as error:  # noqa: BLE001 - a configuration that Triton cannot hold
+            print(f"    Triton: {config}: {type(error).__name__}", file=sys.stderr)
+            continue
+        yield f"{config}, {pages_per_split} pages a split", of_set
+
+
+def copy_of_set(tensors: Tensors) -> OfSet:
+    """Return copies that read and write together as many bytes as a launch has to read."""
+    import torch
+
+    shape = tensors.shape
+    whole = (tensors.cache if shape.mla else tensors.k).view(torch.uint8).view(-1)
+    size = min(shape.read // 2, whole.numel() // shape.num_sets) // 16 * 16
+    # Each set has its own target: one alone would stay in the L2.
+    targets = torch.empty(shape.num_sets, size, dtype=torch.uint8, device=tensors.device)
+
+    def of_set(index: int) -> Launch:
+        source, target = whole[index * size : (index + 1) * size], targets[index]
+        return lambda: target.copy_(source)
+
+    return of_set
+
+
+def torch_of_set(tensors: Tensors) -> OfSet | None:
+    """Return torch's attention on dense copies of the sets, where that is the same work."""
+    import torch
+
+    shape = tensors.shape
+    if shape.mla or shape.fp8 or shape.ragged or shape.read * shape.num_sets > DENSE_LIMIT:
+        return None
+    dense = [
+        [
+            torch.stack([tensors.tokens(cache, i, index) for i in range(shape.batch)])
+            for cache in (tensors.k, tensors.v)
+        ]
+        for index in range(shape.num_sets)
+    ]
+
+    def of_set(index: int) -> Launch:
+        k, v = dense[index]
+
+        def launch() -> None:
+            made = torch.nn.functional.scaled_dot_product_attention(
+                tensors.q[:, :, None], k, v, enable_gqa=shape.heads != shape.kv_heads
+            )
+            tensors.out = made[:, :, 0]
+
+        return launch
+
+    return of_set
+
+
+def chosen(
+    peer: str, candidates: Mapping[str, OfSet], tensors: Tensors, turns: Iterator[int]
+) -> tuple[str, Launch] | None:
+    """Return the fastest of the candidates that are right."""
+    shape = tensors.shape
+    right: dict[str, Launch] = {}
+    for name, of_set in candidates.items():
+        wrong = tensors.wrong(of_set(0))
+        if wrong <= 1.0:
+            right[name] = of_turn([of_set(index) for index in range(shape.num_sets)], turns)
+        else:
+            print(f"    {peer}: {name} is wrong by {wrong:.3g} of what is tolerated")
+    if not right:
+        return None
+    ranking = ranked(right, TRIALS, LAUNCHES, ahead=True)
+    for took, name in ranking[:4]:
+        print(f"    {peer:7} {shape.read / took / 1e9:6.3f} TB/s  {name}", flush=True)
+    return ranking[0][1], right[ranking[0][1]]
+
+
+def measure(shape: Shape, library: Any, *, with_triton: bool) -> dict[str, object]:
+    """Return the row of a workload."""
+    import torch
+
+    tensors, turns = Tensors(shape), itertools.count()
+    found: dict[str, dict[str, OfSet]] = {"aotc": dict(aotc_candidates(tensors, library))}
+    if with_triton:
+        found["triton"] = dict(triton_candidates(tensors))
+    dense = torch_of_set(tensors)
+    if dense is not None:
+        found["torch"] = {"scaled_dot_product_attention": dense}
+    peers: dict[str, Launch] = {}
+    configs: dict[str, str] = {}
+    for peer, candidates in found.items():
+        best = chosen(peer, candidates, tensors, turns)
+        if best is not None:
+            configs[f"{peer}_config"], peers[peer] = best
+    copies = copy_of_set(tensors)
+    peers["copy"] = of_turn([copies(index) for index in range(shape.num_sets)], turns)
+    times = in_turn(peers, ROUNDS, LAUNCHES, ahead=True)
+    row: dict[str, object] = {"work": shape.name, "bytes": shape.read}
+    for name, values in times.items():
+        row[f"{name}_tb_s"] = shape.read / statistics.median(values) / 1e9
+        if name != "aotc" and "aotc" in times:
+            row[f"over_{name}"] = ratio(values, times["aotc"])
+    if shape.mla and "aotc" in times:
+        row["aotc_tflops"] = shape.flops / statistics.median(times["aotc"]) / 1e9
+    torch.cuda.empty_cache()
+    return {**row, **configs}
+
+
+def line(row: Mapping[str, object]) -> str:
+    """Return a row as it is printed."""
+    parts = [
+        f"{key.removesuffix('_tb_s')} {value:6.3f}"
+        for key, value in row.items()
+        if key.endswith("_tb_s")
+    ]
+    parts += [
+        f"{key.replace('_', ' ')} {value:.3f}" for key, value in row.items() if "over_" in key
+    ]
+    if "aotc_tflops" in row:
+        parts.append(f"{row['aotc_tflops']:.0f} TFLOP/s")
+    return f"{row['work']:32} {'  '.join(parts)}"
+
+
+def has_triton() -> bool:
+    """Return whether Triton is installed, with descriptors that the host makes."""
+    try:
+        return importlib.util.find_spec("triton.tools.tensor_descriptor") is not None
+    except ImportError:
+        return False
+
+
+def options_of(arguments: list[str] | None = None) -> argparse.Namespace:
+    """Return what the command line says."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("archive", type=Path)
+    parser.add_argument("--work", nargs="+", choices=WORK, default=list(WORK))
+    parser.add_argument("--no-triton", action="store_true")
+    parser.add_argument("--json", type=Path)
+    return parser.parse_args(arguments)
+
+
+def main() -> int:
+    """Measure, print rows in TB/s of the cache, and write them as JSON."""
+    options = options_of()
+    os.environ.setdefault("TRITON_CACHE_DIR", tempfile.mkdtemp())
+    import torch
+
+    import aotc
+
+    library = aotc.load(options.archive)
+    with_triton = not options.no_triton and has_triton()
+    print(f"{torch.cuda.get_device_name()}, torch {torch.__version__}, Triton: {with_triton}")
+    rows: list[dict[str, object]] = []
+    for shape in itertools.chain.from_iterable(WORK[name] for name in options.work):
+        try:
+            row = measure(shape, library, with_triton=with_triton)
+        except torch.cuda.OutOfMemoryError:
+            print(f"{shape.name:32} does not fit the GPU's memory", flush=True)
+            continue
+        rows.append(row)
+        print(line(row), flush=True)
+        if options.json:
+            options.json.write_text(json.dumps(rows, indent=2) + "\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,36 @@
+"""The manifest of what serving needs of attention: all of it assembles, and is verified in the emulator."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from aotc.compiler import autotune_configs, compile_kernel
+from aotc.package.grid import VariantSpec, expand
+from aotc.package.manifest import load
+from aotc.package.verify import verify_variant
+from aotc.package.verify_subjects import Subject, VerifyOptions, subjects_of_manifest
+
+MANIFEST = load(str(Path(__file__).parents[2] / "kernels" / "serving.toml"))
+VARIANTS = [
+    variant
+    for kernel in MANIFEST.kernels
+    for variant in expand(kernel, MANIFEST.targets, autotune_configs).variants
+]
+
+
+@pytest.mark.parametrize("variant", VARIANTS, ids=lambda variant: variant.label)
+def test_it_assembles_without_a_word(variant: VariantSpec) -> None:
+    made = compile_kernel(variant.request)
+    assert made.metadata.ptxas_warnings == ()
+    assert made.metadata.spill_bytes == made.metadata.stack_bytes == 0
+
+
+@pytest.mark.parametrize(
+    "subject", subjects_of_manifest(MANIFEST), ids=lambda subject: subject.label
+)
+def test_it_computes_what_its_source_says(subject: Subject) -> None:
+    result = verify_variant(subject, VerifyOptions(seed=5))
+    assert result.status == "verified", [finding.detail for finding in result.findings]
+    assert len(result.findings) > 3
