@@ -337,6 +337,11 @@ MODULES: dict[str, Mapping[str, Operand]] = {
         },
     },
     "triton.language.extra.libdevice": _LIBDEVICE,
+    # What TorchInductor generates, and who copies it, imports them from here.
+    "torch._inductor.runtime.triton_helpers": {
+        "libdevice": Module("triton.language.extra.libdevice"),
+        "math": Module("triton.language.math"),
+    },
     "math": _PYTHON_MATH,
 }
 """What each module that is known without a file contains."""
@@ -366,55 +371,58 @@ PYTHON_BUILTINS: dict[str, Operand] = {
 """Names that mean something in a kernel without being defined anywhere."""
 
 METHODS: dict[str, Builtin] = {
-    name: _FUNCTIONS[name]
-    for name in [
-        "to",
-        "cast",
-        "advance",
-        "broadcast_to",
-        "trans",
-        "permute",
-        "split",
-        "view",
-        "reshape",
-        "expand_dims",
-        "store",
-        "exp",
-        "exp2",
-        "log",
-        "log2",
-        "cos",
-        "sin",
-        "sqrt",
-        "sqrt_rn",
-        "rsqrt",
-        "abs",
-        "erf",
-        "floor",
-        "ceil",
-        "reduce",
-        "associative_scan",
-        "cdiv",
-        "sigmoid",
-        "softmax",
-        "ravel",
-        "max",
-        "argmax",
-        "min",
-        "argmin",
-        "sum",
-        "xor_sum",
-        "reduce_or",
-        "cumsum",
-        "cumprod",
-        "flip",
-        "sort",
-        "topk",
-        "gather",
-        "histogram",
-        "item",
-        *atomics.FUNCTIONS,
-    ]
+    **{name: builtin(name, run) for name, run in math_functions.METHODS.items()},
+    **{
+        name: _FUNCTIONS[name]
+        for name in [
+            "to",
+            "cast",
+            "advance",
+            "broadcast_to",
+            "trans",
+            "permute",
+            "split",
+            "view",
+            "reshape",
+            "expand_dims",
+            "store",
+            "exp",
+            "exp2",
+            "log",
+            "log2",
+            "cos",
+            "sin",
+            "sqrt",
+            "sqrt_rn",
+            "rsqrt",
+            "abs",
+            "erf",
+            "floor",
+            "ceil",
+            "reduce",
+            "associative_scan",
+            "cdiv",
+            "sigmoid",
+            "softmax",
+            "ravel",
+            "max",
+            "argmax",
+            "min",
+            "argmin",
+            "sum",
+            "xor_sum",
+            "reduce_or",
+            "cumsum",
+            "cumprod",
+            "flip",
+            "sort",
+            "topk",
+            "gather",
+            "histogram",
+            "item",
+            *atomics.FUNCTIONS,
+        ]
+    },
 }
 """Functions that can be written as methods of a value, `x.sum()` for `tl.sum(x)`."""
 
@@ -439,4 +447,5 @@ def module_member(module: Module, name: str) -> Operand:
 def unknown_member(module: str, name: str, contents: Mapping[str, Operand]) -> CompileError:
     """Return the error to raise: the module has nothing of this name."""
     short = "tl" if module == "triton.language" else module.replace("triton.language.", "tl.")
-    return mistake(f"unknown name {short}.{name}", remedy=did_you_mean(name, contents))
+    remedy = did_you_mean(name, contents)
+    return mistake(f"unknown name {short}.{name}", remedy=remedy, feature=f"{short}.{name}")

@@ -63,4 +63,5 @@ def not_known(value: External) -> CompileError:
     return mistake(
         f"{value.path} is not known without running the file",
         remedy="give the value as a `tl.constexpr` argument of the kernel, or write it out",
+        feature=f"{value.path}, which only running the file would tell",
     )

@@ -32,6 +32,7 @@ from aotc.frontend.values import (
     Closure,
     Draft,
     External,
+    Missing,
     Operand,
     Record,
     Slice,
@@ -45,7 +46,7 @@ from aotc.frontend.values import (
 from aotc.ir.core import Block, Value
 from aotc.ir.diagnostics import at
 from aotc.ir.dialects import scf
-from aotc.ir.types import I1, TileType
+from aotc.ir.types import I1, PointerType, ScalarType, TileType
 
 
 def _constant(frame: Frame, node: ast.Constant) -> Operand:
@@ -129,10 +130,12 @@ def _compare(frame: Frame, node: ast.Compare) -> Operand:
 
 
 def _compare_two(frame: Frame, op: ast.cmpop, left: Operand, right: Operand) -> Operand:
-    known = COMPARE.get(type(op))
-    if known is not None:
-        return _apply(frame, known, left, right)
     one, two = unwrap(left), unwrap(right)
+    known = COMPARE.get(type(op))
+    if known is not None and not _is_other_dtype(op, one, two):
+        return _apply(frame, known, left, right)
+    if known is not None:
+        return isinstance(op, ast.NotEq)
     if isinstance(op, ast.Is | ast.IsNot):
         same = one is two or (not isinstance(one, Value) and type(one) is type(two) and one == two)
         return same is isinstance(op, ast.Is)
@@ -146,6 +149,15 @@ def _compare_two(frame: Frame, op: ast.cmpop, left: Operand, right: Operand) -> 
             f"got {show(left)} and {show(right)}"
         )
     return (one in two) is isinstance(op, ast.In)  # pyright: ignore[reportOperatorIssue, reportUnknownVariableType]
+
+
+def _is_other_dtype(op: ast.cmpop, one: Operand, two: Operand) -> bool:
+    """Return whether a dtype is compared with one that aotc does not have: it is another one."""
+    pair = (one, two)
+    return isinstance(op, ast.Eq | ast.NotEq) and any(
+        isinstance(missed, Missing) and isinstance(dtype, ScalarType | PointerType)
+        for missed, dtype in (pair, pair[::-1])
+    )
 
 
 # ---- structure --------------------------------------------------------------------------------

@@ -10,7 +10,7 @@ import ast
 from collections.abc import Callable
 from functools import partial
 
-from aotc.frontend import descriptors
+from aotc.frontend import descriptors, dtypes
 from aotc.frontend.builtins import DESCRIPTOR_METHODS, METHODS, PYTHON_BUILTINS
 from aotc.frontend.constants import unwrap
 from aotc.frontend.dtypes import dtype_attribute
@@ -85,7 +85,10 @@ def visit_name(frame: Frame, node: ast.Name) -> Operand:
     if name in known:
         return known[name]
     raise mistake(
-        f"{name} is not defined", loc=frame.loc(node), remedy=_remedy_for_unknown(frame, name)
+        f"{name} is not defined",
+        loc=frame.loc(node),
+        remedy=_remedy_for_unknown(frame, name),
+        feature=f"{name}()" if name in PYTHON_NAMES else "a name that is not defined",
     )
 
 
@@ -114,6 +117,7 @@ def _global_in_kernel(frame: Frame, node: ast.Name, value: Operand) -> Operand:
         loc=frame.loc(node),
         remedy=f"write `{node.id} = tl.constexpr({value!r})` in {frame.file.path}, "
         "or pass it as a `tl.constexpr` argument",
+        feature=f"a global that is a plain {type(value).__name__}",
     )
 
 
@@ -180,6 +184,16 @@ _VALUE_ATTRIBUTES: dict[str, Callable[[Value], Operand]] = {
 }
 
 
+VALUE_MEMBERS = frozenset(
+    (
+        *(*_VALUE_ATTRIBUTES, *_BLOCK_POINTER_ATTRIBUTES, *METHODS, "T", "value", "_replace"),
+        *(*descriptors.ATTRIBUTES, *DESCRIPTOR_METHODS, *dtypes.ATTRIBUTES),
+        *(name for names in PYTHON_METHODS.values() for name in names),
+    )
+)
+"""The attributes that some value of a kernel has, records aside, whatever its type."""
+
+
 def _value_attribute(frame: Frame, owner: Value, name: str) -> Operand:
     if name in _VALUE_ATTRIBUTES:
         return _VALUE_ATTRIBUTES[name](owner)
@@ -190,6 +204,7 @@ def _value_attribute(frame: Frame, owner: Value, name: str) -> Operand:
     raise mistake(
         f"{show(owner)} has no attribute {name!r}",
         remedy=did_you_mean(name, [*_VALUE_ATTRIBUTES, *METHODS, "T"]),
+        feature=f"the attribute {name!r}",
     )
 
 
