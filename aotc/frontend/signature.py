@@ -116,6 +116,8 @@ def parse_argument(name: str, text: str) -> tuple[ParamInfo, ArgumentType] | _Fi
     """Read one entry of a signature. Raises: CompileError at the parameter."""
     if not isinstance(text, str):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise mistake(f"the type of {name} must be a string like {_EXAMPLES}, got {text!r}")
+    if text.strip() == "none":
+        return _Fixed(None)
     if text.lstrip().startswith("tensordesc"):
         return ParamInfo(name), _descriptor(name, text)
     match = _TYPE.match(text.replace(" ", ""))

@@ -438,6 +438,7 @@ def test_inspect_as_json_says_everything(copy: Path, quickstart: Path) -> None:
         "divisibility": 16,
         "optional": False,
         "access": kernel["params"][0]["access"],
+        "may_be_none": False,
     }
     texts = [guard["text"] for guard in kernel["guards"]]
     assert "x_ptr is 16-byte aligned" in texts
