@@ -29,6 +29,7 @@ from aotc.frontend.operators import BINARY, COMPARE, UNARY, BinaryOperator
 from aotc.frontend.shapes import subscript
 from aotc.frontend.unsupported import unsupported
 from aotc.frontend.values import (
+    Argument,
     Closure,
     Draft,
     External,
@@ -137,6 +138,9 @@ def _compare_two(frame: Frame, op: ast.cmpop, left: Operand, right: Operand) -> 
     if known is not None:
         return isinstance(op, ast.NotEq)
     if isinstance(op, ast.Is | ast.IsNot):
+        for part, other in ((one, two), (two, one)):
+            if isinstance(part, Argument) and other is not None:
+                raise not_known(part)
         same = one is two or (not isinstance(one, Value) and type(one) is type(two) and one == two)
         return same is isinstance(op, ast.Is)
     for part in (one, two):

@@ -194,6 +194,11 @@ class External:
 
 
 @dataclass(frozen=True)
+class Argument(External):
+    """Name an argument of a launch in a heuristic: that it is not None is all that is known."""
+
+
+@dataclass(frozen=True)
 class Constexpr:
     """Hold a constant made with `tl.constexpr(...)` around kernels: the only kind that they may read."""
 
@@ -332,6 +337,8 @@ def show(operand: Operand) -> str:
         return f"the module {operand.name}"
     if isinstance(operand, UserModule):
         return f"the module {operand.file.path}"
+    if isinstance(operand, Argument):
+        return f"the argument {operand.path}, which is known at launch only"
     if isinstance(operand, External):
         return f"{operand.path}, which is not known without running the file,"
     if isinstance(operand, Slice):
