@@ -10,8 +10,9 @@ from asking for something that never was.
 
 from __future__ import annotations
 
+import itertools
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import FunctionType
 
 from aotc.frontend import (
@@ -189,6 +190,32 @@ def _math_function(name: str) -> StaticCall:
     return StaticCall(f"math.{name}", call)
 
 
+_MAX_ITEMS = 1 << 16
+
+
+def _bounded(items: Iterable[tuple[Operand, ...]]) -> list[Operand]:
+    made: list[Operand] = list(itertools.islice(items, _MAX_ITEMS + 1))
+    if len(made) > _MAX_ITEMS:
+        raise mistake(f"more than {_MAX_ITEMS} items are too many")
+    return made
+
+
+def _chain(*parts: Iterable[Operand]) -> list[Operand]:
+    return list(itertools.chain(*parts))
+
+
+def _combinations(items: Iterable[Operand], r: int) -> list[Operand]:
+    return _bounded(itertools.combinations(items, r))
+
+
+def _permutations(items: Iterable[Operand], r: int | None = None) -> list[Operand]:
+    return _bounded(itertools.permutations(items, r))
+
+
+def _product(*parts: Iterable[Operand], repeat: int = 1) -> list[Operand]:
+    return _bounded(itertools.product(*parts, repeat=repeat))
+
+
 # ---- modules ----------------------------------------------------------------------------------
 
 RANGE = Loop(
@@ -343,6 +370,12 @@ MODULES: dict[str, Mapping[str, Operand]] = {
         "math": Module("triton.language.math"),
     },
     "math": _PYTHON_MATH,
+    "itertools": {
+        "chain": StaticCall("itertools.chain", _chain),
+        "combinations": StaticCall("itertools.combinations", _combinations),
+        "permutations": StaticCall("itertools.permutations", _permutations),
+        "product": StaticCall("itertools.product", _product),
+    },
 }
 """What each module that is known without a file contains."""
 

@@ -19,7 +19,7 @@ from aotc.frontend.constants import constexpr_like, not_known, unwrap, without_c
 from aotc.frontend.convert import missing
 from aotc.frontend.descriptors import ATTRIBUTES as DESCRIPTOR_ATTRIBUTES
 from aotc.frontend.emitter import mistake
-from aotc.frontend.frame import Frame, LoopExit, Program
+from aotc.frontend.frame import Frame, LoopExit, Program, Returned
 from aotc.frontend.records import make_record, named_tuple
 from aotc.frontend.resolve import class_names
 from aotc.frontend.values import (
@@ -55,8 +55,9 @@ _VERSION_PARSERS = ("packaging.version.parse", "packaging.version.Version")
 
 def call(frame: Frame, node: ast.Call) -> Operand:
     """Translate a call expression."""
-    is_name = frame.in_kernel and isinstance(node.func, ast.Name)
-    function = _reflection(frame, node) if is_name else None
+    name = node.func.id if isinstance(node.func, ast.Name) else ""
+    is_reflection = name in REFLECTION and (frame.in_kernel or name == "getattr")
+    function = _reflection(frame, node) if is_reflection else None
     if function is not None:
         return function[0]
     target = frame.visit(node.func)
@@ -191,10 +192,17 @@ def _call_named(
 def _call_closure(
     frame: Frame, closure: Closure, args: Sequence[Operand], kwargs: Mapping[str, Operand]
 ) -> Operand:
-    given = bind_arguments(parameters_of("the lambda", closure.node.args), args, kwargs)
+    owner = "the lambda" if isinstance(closure.node, ast.Lambda) else closure.node.name
+    given = bind_arguments(parameters_of(owner, closure.node.args), args, kwargs)
     frame.count()
     inner = frame.program.host_frame(closure.file, {**closure.values, **given})
-    return inner.visit(closure.node.body)
+    if isinstance(closure.node, ast.Lambda):
+        return inner.visit(closure.node.body)
+    for name, default in default_expressions(closure.node.args).items():
+        if name not in given:
+            inner.values[name] = inner.visit(default)
+    flow = inner.run(closure.node.body)
+    return flow.value if isinstance(flow, Returned) else None
 
 
 def _call_external(
@@ -260,8 +268,8 @@ def _call_static(
             raise mistake(f"{function.name} takes constants, got a run-time {show(one)}")
         if isinstance(one, External):
             raise not_known(one)
-    plain = [without_constexpr(one) for one in args]
-    named = {name: without_constexpr(one) for name, one in kwargs.items()}
+    plain = [_for_python(frame, one) for one in args]
+    named = {name: _for_python(frame, one) for name, one in kwargs.items()}
     try:
         result = function.call(*plain, **named)
     except TypeError as error:
@@ -273,6 +281,17 @@ def _call_static(
     if function.name == "tl.constexpr" and not frame.in_kernel:
         return Constexpr(unwrap(result))
     return constexpr_like(args, result)
+
+
+def _for_python(frame: Frame, value: Operand) -> Operand:
+    """Return an argument of one of Python's functions; a function of the source can be called."""
+    if not frame.in_kernel and isinstance(value, Closure | Function | StaticCall):
+
+        def call_it(*args: Operand) -> Operand:
+            return call_operand(frame, value, args, {})
+
+        return call_it
+    return without_constexpr(value)
 
 
 def _make(

@@ -332,16 +332,20 @@ class Globals:
 
     def external(self, path: str) -> Operand:
         """Return a member or result of what is not known; what asks about the GPU is answered."""
-        arch = arch_of(self._target)
         answers: dict[str, Operand] = {
             "torch.cuda.is_available()": True,
-            "torch.cuda.get_device_capability()": divmod(arch, 10),
             "triton.runtime.driver.active.get_current_target().backend": "cuda",
-            "triton.runtime.driver.active.get_current_target().arch": arch,
             "triton.runtime.driver.active.get_current_target().warp_size": 32,
             "torch.version.hip": None,
             "torch.version.xpu": None,
         }
+        # Configs are read once for all targets: what they ask about one is not known.
+        if self._target:
+            arch = arch_of(self._target)
+            answers |= {
+                "torch.cuda.get_device_capability()": divmod(arch, 10),
+                "triton.runtime.driver.active.get_current_target().arch": arch,
+            }
         return answers.get(path, TORCH_LIMITS.get(path, External(path)))
 
 

@@ -10,6 +10,7 @@ import ast
 from collections.abc import Callable
 from functools import partial
 
+from aotc.config import CONFIG_DEFAULTS, CONFIG_KEYS
 from aotc.frontend import descriptors, dtypes
 from aotc.frontend.builtins import DESCRIPTOR_METHODS, METHODS, PYTHON_BUILTINS
 from aotc.frontend.constants import unwrap
@@ -26,6 +27,7 @@ from aotc.frontend.values import (
     BoundMethod,
     Builtin,
     Class,
+    Config,
     Constexpr,
     Draft,
     External,
@@ -147,6 +149,8 @@ def attribute_of(frame: Frame, owner: Operand, name: str) -> Operand:
     if isinstance(owner, Module | UserModule | External | Class):
         member = frame.program.globals.member(owner, name)
         return unwrap(member) if frame.in_kernel and isinstance(member, Constexpr) else member
+    if isinstance(owner, Config) and name in ("kwargs", *CONFIG_KEYS):
+        return _config_attribute(owner, name)
     if name == "value" and frame.in_kernel:
         return owner
     if name in PYTHON_METHODS.get(type(owner), ()):
@@ -154,6 +158,12 @@ def attribute_of(frame: Frame, owner: Operand, name: str) -> Operand:
     if isinstance(owner, int | float) and name in METHODS:
         return BoundMethod(owner, METHODS[name])
     raise mistake(f"{show(owner)} has no attribute {name!r}")
+
+
+def _config_attribute(config: Config, name: str) -> Operand:
+    if name == "kwargs":
+        return {key: value for key, value in config.values.items() if key not in CONFIG_KEYS}
+    return config.values.get(name, CONFIG_DEFAULTS.get(name))
 
 
 def _record_attribute(frame: Frame, owner: Record, name: str) -> Operand:

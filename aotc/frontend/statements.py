@@ -30,7 +30,7 @@ from aotc.frontend.scope import (
     nested,
 )
 from aotc.frontend.unsupported import unsupported
-from aotc.frontend.values import Operand, Unbound, show
+from aotc.frontend.values import Closure, Operand, Unbound, show
 from aotc.ir.core import Block, Value
 from aotc.ir.diagnostics import CompileError
 from aotc.ir.dialects import tile
@@ -254,6 +254,11 @@ def _try(frame: Frame, node: ast.Try, _rest: Sequence[Item]) -> Flow:
     return frame.run([*node.body, *node.orelse, *node.finalbody])
 
 
+def _define(frame: Frame, node: ast.FunctionDef, _rest: Sequence[Item]) -> Flow:
+    frame.values[node.name] = Closure(frame.file, node, frame.values)
+    return None
+
+
 def _break(frame: Frame, node: ast.Break, _rest: Sequence[Item]) -> Flow:
     del frame, node
     return LoopExit.BREAK
@@ -290,6 +295,7 @@ HOST_STATEMENTS = {
         {
             ast.Break: _break,
             ast.Continue: _continue,
+            ast.FunctionDef: _define,
             ast.Import: _pass,
             ast.ImportFrom: _pass,
             ast.Try: _try,

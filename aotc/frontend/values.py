@@ -59,10 +59,10 @@ class Function:
 
 @dataclass(frozen=True, eq=False)
 class Closure:
-    """Hold a lambda of the code around kernels, with the variables that it sees."""
+    """Hold a lambda or inner function of the code around kernels, and the variables it sees."""
 
     file: SourceFile
-    node: ast.Lambda
+    node: ast.Lambda | ast.FunctionDef
     values: Mapping[str, Operand]
 
 
