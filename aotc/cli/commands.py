@@ -277,6 +277,40 @@ def _report_verified(report: Report, *, verbose: bool, debug: bool, seconds: flo
     show(report.summary(seconds), err=True)
 
 
+# ---------------------------------------------------------------------------------------- check
+
+
+@commands.command()
+@click.argument("paths", metavar="PATH…", nargs=-1, required=True)
+@click.option("--target", default="sm_90a", show_default=True, help="What kernels may ask about.")
+@click.option("-j", "--jobs", type=click.IntRange(1), help="Processes; default: all cores.")
+@click.option("--json", "is_json", is_flag=True, help="Write everything as JSON.")
+@_debug
+def check(
+    *, paths: tuple[str, ...], target: str, jobs: int | None, is_json: bool, debug: bool
+) -> int:
+    """Say of every kernel in files and folders whether the language has all that it uses."""
+    from aotc.package import check as checking  # noqa: PLC0415 - start-up time, as are all below
+    from aotc.package.workers import default_jobs  # noqa: PLC0415
+    from aotc.target import parse  # noqa: PLC0415
+
+    start = time.monotonic()
+    checked = checking.check(paths, parse(target).name, jobs or default_jobs())
+    if is_json:
+        show(json.dumps(checking.describe(checked), indent=2))
+    else:
+        report = checking.text(checked)
+        if report:
+            show(report)
+        for problem in checked.unread:
+            show(problem, err=True)
+        report_failures(checked.failures, debug=debug)
+        show(checking.summary(checked, time.monotonic() - start), err=True)
+    if any(failure.is_bug for failure in checked.failures):
+        return EXIT_BUG
+    return EXIT_DONE if checked.is_right else EXIT_WRONG
+
+
 # -------------------------------------------------------------------- inspect, dump and explain
 
 

@@ -42,6 +42,7 @@ def bind_arguments(
             raise mistake(
                 f"{parameters.owner} has no {kind} {name!r}",
                 remedy=did_you_mean(name, parameters.by_name) or signature_text(parameters),
+                feature=f"{parameters.owner}({name}=)",
             )
         if name in values:
             raise _misfit(parameters, f"got the {parameters.noun} {name!r} twice")

@@ -10,8 +10,9 @@ from asking for something that never was.
 
 from __future__ import annotations
 
+import itertools
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import FunctionType
 
 from aotc.frontend import (
@@ -189,6 +190,32 @@ def _math_function(name: str) -> StaticCall:
     return StaticCall(f"math.{name}", call)
 
 
+_MAX_ITEMS = 1 << 16
+
+
+def _bounded(items: Iterable[tuple[Operand, ...]]) -> list[Operand]:
+    made: list[Operand] = list(itertools.islice(items, _MAX_ITEMS + 1))
+    if len(made) > _MAX_ITEMS:
+        raise mistake(f"more than {_MAX_ITEMS} items are too many")
+    return made
+
+
+def _chain(*parts: Iterable[Operand]) -> list[Operand]:
+    return list(itertools.chain(*parts))
+
+
+def _combinations(items: Iterable[Operand], r: int) -> list[Operand]:
+    return _bounded(itertools.combinations(items, r))
+
+
+def _permutations(items: Iterable[Operand], r: int | None = None) -> list[Operand]:
+    return _bounded(itertools.permutations(items, r))
+
+
+def _product(*parts: Iterable[Operand], repeat: int = 1) -> list[Operand]:
+    return _bounded(itertools.product(*parts, repeat=repeat))
+
+
 # ---- modules ----------------------------------------------------------------------------------
 
 RANGE = Loop(
@@ -337,7 +364,18 @@ MODULES: dict[str, Mapping[str, Operand]] = {
         },
     },
     "triton.language.extra.libdevice": _LIBDEVICE,
+    # What TorchInductor generates, and who copies it, imports them from here.
+    "torch._inductor.runtime.triton_helpers": {
+        "libdevice": Module("triton.language.extra.libdevice"),
+        "math": Module("triton.language.math"),
+    },
     "math": _PYTHON_MATH,
+    "itertools": {
+        "chain": StaticCall("itertools.chain", _chain),
+        "combinations": StaticCall("itertools.combinations", _combinations),
+        "permutations": StaticCall("itertools.permutations", _permutations),
+        "product": StaticCall("itertools.product", _product),
+    },
 }
 """What each module that is known without a file contains."""
 
@@ -366,55 +404,58 @@ PYTHON_BUILTINS: dict[str, Operand] = {
 """Names that mean something in a kernel without being defined anywhere."""
 
 METHODS: dict[str, Builtin] = {
-    name: _FUNCTIONS[name]
-    for name in [
-        "to",
-        "cast",
-        "advance",
-        "broadcast_to",
-        "trans",
-        "permute",
-        "split",
-        "view",
-        "reshape",
-        "expand_dims",
-        "store",
-        "exp",
-        "exp2",
-        "log",
-        "log2",
-        "cos",
-        "sin",
-        "sqrt",
-        "sqrt_rn",
-        "rsqrt",
-        "abs",
-        "erf",
-        "floor",
-        "ceil",
-        "reduce",
-        "associative_scan",
-        "cdiv",
-        "sigmoid",
-        "softmax",
-        "ravel",
-        "max",
-        "argmax",
-        "min",
-        "argmin",
-        "sum",
-        "xor_sum",
-        "reduce_or",
-        "cumsum",
-        "cumprod",
-        "flip",
-        "sort",
-        "topk",
-        "gather",
-        "histogram",
-        "item",
-        *atomics.FUNCTIONS,
-    ]
+    **{name: builtin(name, run) for name, run in math_functions.METHODS.items()},
+    **{
+        name: _FUNCTIONS[name]
+        for name in [
+            "to",
+            "cast",
+            "advance",
+            "broadcast_to",
+            "trans",
+            "permute",
+            "split",
+            "view",
+            "reshape",
+            "expand_dims",
+            "store",
+            "exp",
+            "exp2",
+            "log",
+            "log2",
+            "cos",
+            "sin",
+            "sqrt",
+            "sqrt_rn",
+            "rsqrt",
+            "abs",
+            "erf",
+            "floor",
+            "ceil",
+            "reduce",
+            "associative_scan",
+            "cdiv",
+            "sigmoid",
+            "softmax",
+            "ravel",
+            "max",
+            "argmax",
+            "min",
+            "argmin",
+            "sum",
+            "xor_sum",
+            "reduce_or",
+            "cumsum",
+            "cumprod",
+            "flip",
+            "sort",
+            "topk",
+            "gather",
+            "histogram",
+            "item",
+            *atomics.FUNCTIONS,
+        ]
+    },
 }
 """Functions that can be written as methods of a value, `x.sum()` for `tl.sum(x)`."""
 
@@ -439,4 +480,5 @@ def module_member(module: Module, name: str) -> Operand:
 def unknown_member(module: str, name: str, contents: Mapping[str, Operand]) -> CompileError:
     """Return the error to raise: the module has nothing of this name."""
     short = "tl" if module == "triton.language" else module.replace("triton.language.", "tl.")
-    return mistake(f"unknown name {short}.{name}", remedy=did_you_mean(name, contents))
+    remedy = did_you_mean(name, contents)
+    return mistake(f"unknown name {short}.{name}", remedy=remedy, feature=f"{short}.{name}")

@@ -13,13 +13,13 @@ from pathlib import Path
 from typing import cast as type_cast
 
 from aotc.frontend.arguments import bind_arguments, default_expressions, parameters_of
-from aotc.frontend.builtins import DESCRIPTOR_METHODS, METHODS, call_builtin
+from aotc.frontend.builtins import DESCRIPTOR_METHODS, METHODS, MODULES, call_builtin
 from aotc.frontend.classes import initializer, record_type
 from aotc.frontend.constants import constexpr_like, not_known, unwrap, without_constexpr
 from aotc.frontend.convert import missing
 from aotc.frontend.descriptors import ATTRIBUTES as DESCRIPTOR_ATTRIBUTES
 from aotc.frontend.emitter import mistake
-from aotc.frontend.frame import Frame, LoopExit, Program
+from aotc.frontend.frame import Frame, LoopExit, Program, Returned
 from aotc.frontend.records import make_record, named_tuple
 from aotc.frontend.resolve import class_names
 from aotc.frontend.values import (
@@ -34,6 +34,7 @@ from aotc.frontend.values import (
     Function,
     Loop,
     Missing,
+    Module,
     Operand,
     Record,
     RecordType,
@@ -42,16 +43,21 @@ from aotc.frontend.values import (
     show,
 )
 from aotc.ir.core import Value
-from aotc.ir.diagnostics import current_loc
+from aotc.ir.diagnostics import CompileError, current_loc
 from aotc.ir.types import DescriptorType, ScalarType
 
+REFLECTION = ("isinstance", "hasattr", "getattr")
+"""Python's functions that a kernel may call about a value, without there being one."""
+
 _CAST = METHODS["cast"]
+_VERSION_PARSERS = ("packaging.version.parse", "packaging.version.Version")
 
 
 def call(frame: Frame, node: ast.Call) -> Operand:
     """Translate a call expression."""
-    is_name = frame.in_kernel and isinstance(node.func, ast.Name)
-    function = _reflection(frame, node) if is_name else None
+    name = node.func.id if isinstance(node.func, ast.Name) else ""
+    is_reflection = name in REFLECTION and (frame.in_kernel or name == "getattr")
+    function = _reflection(frame, node) if is_reflection else None
     if function is not None:
         return function[0]
     target = frame.visit(node.func)
@@ -71,13 +77,18 @@ def call(frame: Frame, node: ast.Call) -> Operand:
 
 
 def _reflection(frame: Frame, node: ast.Call) -> tuple[Operand] | None:
-    """Answer `isinstance(x, …)` and `hasattr(x, …)`, whose arguments are not ordinary values."""
+    """Answer `isinstance`, `hasattr` and `getattr`, whose arguments are not ordinary values."""
     name = node.func.id if isinstance(node.func, ast.Name) else ""
-    if name not in ("isinstance", "hasattr") or name in frame.values or len(node.args) != 2:
+    most = 3 if name == "getattr" else 2
+    if name not in REFLECTION or name in frame.values or not 2 <= len(node.args) <= most:
         return None
+    if name == "getattr":
+        return (_attribute_named(frame, node),)
     subject = frame.visit(node.args[0])
     other = frame.visit(node.args[1])
     if name == "hasattr":
+        if isinstance(subject, Module):
+            return (other in MODULES[subject.name],)
         if isinstance(subject, Record):
             owner = subject.kind.owner
             names = (*subject.kind.fields, *(class_names(owner.node) if owner else ()))
@@ -89,6 +100,20 @@ def _reflection(frame: Frame, node: ast.Call) -> tuple[Operand] | None:
         return (other in METHODS or other in ("dtype", "shape", "type", "numel", "T"),)
     kinds = other if is_tuple(other) else (other,)
     return (any(_is_instance(subject, one) for one in kinds),)
+
+
+def _attribute_named(frame: Frame, node: ast.Call) -> Operand:
+    """Return what `getattr(x, "name")` is, or its third argument if there is no such attribute."""
+    name = unwrap(frame.visit(node.args[1]))
+    if not isinstance(name, str):
+        raise mistake(f"getattr() takes the name as a constant string, got {show(name)}")
+    attribute = ast.copy_location(ast.Attribute(node.args[0], name, ast.Load()), node)
+    try:
+        return frame.visit(attribute)
+    except CompileError:
+        if len(node.args) == 2:
+            raise
+        return frame.visit(node.args[2])
 
 
 def _is_instance(subject: Operand, kind: Operand) -> bool:
@@ -114,7 +139,7 @@ def call_operand(
     frame: Frame, function: Operand, args: Sequence[Operand], kwargs: Mapping[str, Operand]
 ) -> Operand:
     """Call what an expression of `frame` evaluated to. Raises: CompileError."""
-    caller = _CALLERS.get(type(function))
+    caller = CALLERS.get(type(function))
     if caller is None:
         raise mistake(f"{show(function)} cannot be called")
     return caller(frame, function, args, kwargs)
@@ -167,31 +192,41 @@ def _call_named(
 def _call_closure(
     frame: Frame, closure: Closure, args: Sequence[Operand], kwargs: Mapping[str, Operand]
 ) -> Operand:
-    given = bind_arguments(parameters_of("the lambda", closure.node.args), args, kwargs)
+    owner = "the lambda" if isinstance(closure.node, ast.Lambda) else closure.node.name
+    given = bind_arguments(parameters_of(owner, closure.node.args), args, kwargs)
     frame.count()
     inner = frame.program.host_frame(closure.file, {**closure.values, **given})
-    return inner.visit(closure.node.body)
+    if isinstance(closure.node, ast.Lambda):
+        return inner.visit(closure.node.body)
+    for name, default in default_expressions(closure.node.args).items():
+        if name not in given:
+            inner.values[name] = inner.visit(default)
+    flow = inner.run(closure.node.body)
+    return flow.value if isinstance(flow, Returned) else None
 
 
 def _call_external(
     frame: Frame, function: External, args: Sequence[Operand], kwargs: Mapping[str, Operand]
 ) -> Operand:
     """Call what is not known: around kernels that is not known either, but for a few."""
+    if function.path in ("torch.finfo", "torch.iinfo") and len(args) == 1:
+        dtype = args[0].path if isinstance(args[0], External) else show(args[0])
+        return External(f"{function.path}({dtype.removeprefix('torch.')})")
     if frame.in_kernel:
         raise mistake(
             f"{function.path} is not known without running the file",
             remedy="call functions of tl, or @triton.jit functions whose source is near the "
             "kernel's; compute constants on the host and pass them as `tl.constexpr`",
+            feature=f"{function.path}, which only running the file would tell",
         )
     name = function.path.rpartition(".")[2]
+    if function.path in _VERSION_PARSERS and len(args) == 1 and isinstance(args[0], str):
+        return tuple(int(part) for part in re.findall(r"\d+", args[0])[:3])
     if name == "Config":
         values = type_cast("dict[str, Operand]", args[0] if args else kwargs.get("kwargs", {}))
         rest = {key: one for key, one in kwargs.items() if key not in ("kwargs", "pre_hook")}
         positional = dict(zip(("num_warps", "num_stages", "num_ctas"), args[1:], strict=False))
         return Config({**values, **positional, **rest})
-    if function.path in ("torch.finfo", "torch.iinfo") and len(args) == 1:
-        dtype = args[0].path if isinstance(args[0], External) else show(args[0])
-        return External(f"{function.path}({dtype.removeprefix('torch.')})")
     if function.path == "collections.namedtuple":
         plain = {name: unwrap(one) for name, one in kwargs.items()}
         return named_tuple([unwrap(one) for one in args], plain)
@@ -201,7 +236,7 @@ def _call_external(
         # `f = triton.jit(f)`, or a decorator called as a function.
         inner = args[0]
         return Function(inner.file, inner.node, inner.qualname) if name.endswith("jit") else inner
-    return External(f"{function.path}()")
+    return frame.program.globals.external(f"{function.path}()")
 
 
 _NAME = re.compile(r"(?:(?P<file>[^:]+\.py):)?(?P<name>[^\W\d]\w*(?:\.[^\W\d]\w*)*)")
@@ -233,8 +268,8 @@ def _call_static(
             raise mistake(f"{function.name} takes constants, got a run-time {show(one)}")
         if isinstance(one, External):
             raise not_known(one)
-    plain = [without_constexpr(one) for one in args]
-    named = {name: without_constexpr(one) for name, one in kwargs.items()}
+    plain = [_for_python(frame, one) for one in args]
+    named = {name: _for_python(frame, one) for name, one in kwargs.items()}
     try:
         result = function.call(*plain, **named)
     except TypeError as error:
@@ -246,6 +281,17 @@ def _call_static(
     if function.name == "tl.constexpr" and not frame.in_kernel:
         return Constexpr(unwrap(result))
     return constexpr_like(args, result)
+
+
+def _for_python(frame: Frame, value: Operand) -> Operand:
+    """Return an argument of one of Python's functions; a function of the source can be called."""
+    if not frame.in_kernel and isinstance(value, Closure | Function | StaticCall):
+
+        def call_it(*args: Operand) -> Operand:
+            return call_operand(frame, value, args, {})
+
+        return call_it
+    return without_constexpr(value)
 
 
 def _make(
@@ -265,6 +311,7 @@ def _make(
         raise mistake(
             f"a kernel makes no objects of the class {function}",
             remedy="make it a typing.NamedTuple, or a @triton.language.core._aggregate",
+            feature="an object of a plain class",
         )
     if init is None or kind.owner is None:
         return make_record(kind, args, kwargs)
@@ -283,14 +330,21 @@ def _call_function(
         for one in (*args, *kwargs.values()):
             if isinstance(one, Value):
                 raise mistake(f"{function.qualname} takes constants, got a run-time {show(one)}")
-    elif frame.in_kernel and not function.is_jit:
-        raise mistake(
-            f"{function.qualname} is a plain Python function, which a kernel cannot call",
-            remedy=f"decorate it with @triton.jit in {function.file.path}",
-        )
+    elif frame.in_kernel:
+        refuse_plain(function)
     inline = frame.in_kernel and not function.is_constexpr
     result = _run(program, function, _bind(program, function, args, kwargs), in_kernel=inline)
     return unwrap(result) if frame.in_kernel and not inline else result
+
+
+def refuse_plain(function: Function) -> None:
+    """Refuse a function that a kernel cannot call. Raises: CompileError."""
+    if not function.is_jit and not function.is_constexpr:
+        raise mistake(
+            f"{function.qualname} is a plain Python function, which a kernel cannot call",
+            remedy=f"decorate it with @triton.jit in {function.file.path}",
+            feature="a call of a plain Python function",
+        )
 
 
 def _run(
@@ -321,7 +375,7 @@ def _bind(
 
 _Caller = Callable[[Frame, Operand, Sequence[Operand], Mapping[str, Operand]], Operand]
 
-_CALLERS = type_cast(
+CALLERS = type_cast(
     "dict[type[object], _Caller]",
     {
         BoundMethod: _call_method,
@@ -338,3 +392,4 @@ _CALLERS = type_cast(
         str: _call_named,
     },
 )
+"""How each kind of thing is called; what is not here cannot be."""

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import cast
 
 from aotc.frontend.emitter import mistake
-from aotc.frontend.values import Constexpr, External, Operand, is_tuple, show, with_items
+from aotc.frontend.values import Argument, Constexpr, External, Operand, is_tuple, show, with_items
 from aotc.ir.diagnostics import CompileError
 
 
@@ -60,7 +60,14 @@ def items_of(value: Operand, expected: str) -> Sequence[Operand]:
 
 def not_known(value: External) -> CompileError:
     """Return the error to raise: only running the file would tell what this is."""
+    if isinstance(value, Argument):
+        return mistake(
+            f"the argument {value.path} is known at launch only",
+            remedy=f"fix it in the signature, as in {value.path} = 'i32=1', or give what is "
+            "computed of it among the constants, choices or configs",
+        )
     return mistake(
         f"{value.path} is not known without running the file",
         remedy="give the value as a `tl.constexpr` argument of the kernel, or write it out",
+        feature=f"{value.path}, which only running the file would tell",
     )

@@ -138,6 +138,7 @@ def missing(feature: Missing) -> CompileError:
     return mistake(
         f"aotc does not have tl.{feature.name} yet",
         remedy="see docs/reference/language.md for what it has",
+        feature=f"tl.{feature.name}",
     )
 
 

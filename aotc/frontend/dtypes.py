@@ -106,3 +106,11 @@ _TYPE_ATTRIBUTES: dict[str, Callable[[DType], Operand]] = {
     "shape": lambda dtype: dtype.shape if isinstance(dtype, TileType) else (),
     "numel": lambda dtype: dtype.num_elems if isinstance(dtype, TileType) else 1,
 }
+
+ATTRIBUTES = frozenset(
+    (
+        *(*_DTYPE_ATTRIBUTES, *_POINTER_ATTRIBUTES, *_TYPE_ATTRIBUTES),
+        *(f"is_{one}" for one in _QUESTIONS),
+    )
+)
+"""The attributes that some dtype has."""

@@ -20,9 +20,11 @@ from aotc.ir.diagnostics import CompileError, Loc, current_loc
 _MAX_DEPTH = 64  # later passes walk nested blocks by recursion
 
 
-def mistake(message: str, *, remedy: str = "", loc: Loc | None = None) -> CompileError:
+def mistake(
+    message: str, *, remedy: str = "", loc: Loc | None = None, feature: str = ""
+) -> CompileError:
     """Return the error to raise for a user's mistake at `loc`, or where translation stands."""
-    return CompileError(message, loc or current_loc(), remedy=remedy)
+    return CompileError(message, loc or current_loc(), remedy=remedy, feature=feature)
 
 
 class Emitter:

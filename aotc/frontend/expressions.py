@@ -29,9 +29,11 @@ from aotc.frontend.operators import BINARY, COMPARE, UNARY, BinaryOperator
 from aotc.frontend.shapes import subscript
 from aotc.frontend.unsupported import unsupported
 from aotc.frontend.values import (
+    Argument,
     Closure,
     Draft,
     External,
+    Missing,
     Operand,
     Record,
     Slice,
@@ -45,7 +47,7 @@ from aotc.frontend.values import (
 from aotc.ir.core import Block, Value
 from aotc.ir.diagnostics import at
 from aotc.ir.dialects import scf
-from aotc.ir.types import I1, TileType
+from aotc.ir.types import I1, PointerType, ScalarType, TileType
 
 
 def _constant(frame: Frame, node: ast.Constant) -> Operand:
@@ -129,11 +131,16 @@ def _compare(frame: Frame, node: ast.Compare) -> Operand:
 
 
 def _compare_two(frame: Frame, op: ast.cmpop, left: Operand, right: Operand) -> Operand:
-    known = COMPARE.get(type(op))
-    if known is not None:
-        return _apply(frame, known, left, right)
     one, two = unwrap(left), unwrap(right)
+    known = COMPARE.get(type(op))
+    if known is not None and not _is_other_dtype(op, one, two):
+        return _apply(frame, known, left, right)
+    if known is not None:
+        return isinstance(op, ast.NotEq)
     if isinstance(op, ast.Is | ast.IsNot):
+        for part, other in ((one, two), (two, one)):
+            if isinstance(part, Argument) and other is not None:
+                raise not_known(part)
         same = one is two or (not isinstance(one, Value) and type(one) is type(two) and one == two)
         return same is isinstance(op, ast.Is)
     for part in (one, two):
@@ -146,6 +153,15 @@ def _compare_two(frame: Frame, op: ast.cmpop, left: Operand, right: Operand) -> 
             f"got {show(left)} and {show(right)}"
         )
     return (one in two) is isinstance(op, ast.In)  # pyright: ignore[reportOperatorIssue, reportUnknownVariableType]
+
+
+def _is_other_dtype(op: ast.cmpop, one: Operand, two: Operand) -> bool:
+    """Return whether a dtype is compared with one that aotc does not have: it is another one."""
+    pair = (one, two)
+    return isinstance(op, ast.Eq | ast.NotEq) and any(
+        isinstance(missed, Missing) and isinstance(dtype, ScalarType | PointerType)
+        for missed, dtype in (pair, pair[::-1])
+    )
 
 
 # ---- structure --------------------------------------------------------------------------------

@@ -146,10 +146,16 @@ class Globals:
         possible = [one for one in listed if holds[one] is not False]
         chosen = [one for one in possible if holds[one]] or possible
         firm = [one for one in chosen if not one.is_fallback]
+        stand_in: Function | None = None
         for binding in reversed(firm):
             value = self._bound(file, name, binding)
-            if not isinstance(value, External) or len(chosen) == 1:
+            if isinstance(value, Function) and _is_plain(value) and len(chosen) > 1:
+                # Where Triton is missing, files define functions of the same names that raise.
+                stand_in = stand_in or value
+            elif not isinstance(value, External) or len(chosen) == 1:
                 return value
+        if stand_in is not None:
+            return stand_in
         for binding in chosen:
             if binding.is_fallback and len(chosen) > 1:
                 try:
@@ -291,7 +297,7 @@ class Globals:
         if isinstance(owner, Record) and name in owner.kind.fields:
             return owner.by_name[name]
         if isinstance(owner, External):
-            return self._external(f"{owner.path}.{name}")
+            return self.external(f"{owner.path}.{name}")
         raise mistake(f"{show(owner)} has no attribute {name!r}")
 
     def _class_member(self, owner: Class, name: str) -> Operand:
@@ -324,17 +330,27 @@ class Globals:
         except CompileError:  # `object`, or what only running the file would tell
             return External(ast.unparse(node))
 
-    def _external(self, path: str) -> Operand:
-        """Return a member of an unknown module; what asks about the GPU is answered."""
-        arch = arch_of(self._target)
+    def external(self, path: str) -> Operand:
+        """Return a member or result of what is not known; what asks about the GPU is answered."""
         answers: dict[str, Operand] = {
+            "torch.cuda.is_available()": True,
             "triton.runtime.driver.active.get_current_target().backend": "cuda",
-            "triton.runtime.driver.active.get_current_target().arch": arch,
             "triton.runtime.driver.active.get_current_target().warp_size": 32,
             "torch.version.hip": None,
             "torch.version.xpu": None,
         }
+        # Configs are read once for all targets: what they ask about one is not known.
+        if self._target:
+            arch = arch_of(self._target)
+            answers |= {
+                "torch.cuda.get_device_capability()": divmod(arch, 10),
+                "triton.runtime.driver.active.get_current_target().arch": arch,
+            }
         return answers.get(path, TORCH_LIMITS.get(path, External(path)))
+
+
+def _is_plain(function: Function) -> bool:
+    return not function.is_jit and not function.is_constexpr
 
 
 def describe_function(file: SourceFile, node: ast.FunctionDef, qualname: str) -> Function:

@@ -36,26 +36,38 @@ _BOUNDS = ("start", "end", "step")
 
 def translate_for(frame: Frame, node: ast.For, rest: Sequence[Item]) -> Flow:
     """Translate a `for`: over constants it is unrolled, else it becomes an `scf.for`."""
-    if node.orelse and frame.in_kernel:
-        raise mistake("`else` after a loop is not part of the kernel language")
+    if frame.in_kernel:
+        refuse_else(node)
     call = node.iter
     if not isinstance(call, ast.Call):
         return _unroll(frame, node, _items(frame.visit(call)), rest)
     loop = frame.visit(call.func)
     if not isinstance(loop, Loop):
         return _unroll(frame, node, _items(frame.visit(call)), rest)
-    bounds, hints = _loop_arguments(frame, loop, call)
+    bounds, hints = loop_arguments(frame, loop, call)
     if loop.is_static:
         numbers = [static_int(one, f"each argument of {loop.name}") for one in bounds]
         return _unroll(frame, node, _static_range(numbers), rest)
-    _refuse_return(frame, node)
-    if not isinstance(node.target, ast.Name):
-        raise mistake("a loop over a range counts in one variable")
-    _counted(frame, node, node.target.id, bounds, hints)
+    refuse_return(frame, node)
+    _counted(frame, node, counter_name(node), bounds, hints)
     return None
 
 
-def _refuse_return(frame: Frame, node: ast.For | ast.While) -> None:
+def refuse_else(node: ast.For | ast.While) -> None:
+    """Refuse an `else` after a kernel's loop. Raises: CompileError."""
+    if node.orelse:
+        raise mistake("`else` after a loop is not part of the kernel language")
+
+
+def counter_name(node: ast.For) -> str:
+    """Return the variable in which a loop over a range counts. Raises: CompileError."""
+    if not isinstance(node.target, ast.Name):
+        raise mistake("a loop over a range counts in one variable")
+    return node.target.id
+
+
+def refuse_return(frame: Frame, node: ast.For | ast.While) -> None:
+    """Refuse a `return` in a loop at run time. Raises: CompileError."""
     found = first_return(node.body)
     if found is not None:
         raise mistake(
@@ -81,7 +93,7 @@ def _static_range(numbers: Sequence[int]) -> Sequence[int]:
     return made
 
 
-def _loop_arguments(
+def loop_arguments(
     frame: Frame, loop: Loop, call: ast.Call
 ) -> tuple[list[Operand], dict[str, Operand]]:
     """Return start, end and step, and the hints by name. Raises: CompileError."""
@@ -188,9 +200,8 @@ def _hint_attributes(hints: Mapping[str, Operand]) -> dict[str, Any]:
 def translate_while(frame: Frame, node: ast.While, rest: Sequence[Item]) -> Flow:
     """Translate a `while` into an `scf.while`; one that is false from the start is nothing."""
     del rest
-    if node.orelse:
-        raise mistake("`else` after a loop is not part of the kernel language")
-    _refuse_return(frame, node)
+    refuse_else(node)
+    refuse_return(frame, node)
     emit = frame.emit
     before, after = Block(), Block()
     state = _State(frame, names_assigned_by([node.test, *node.body]), before)

@@ -93,6 +93,13 @@ def clamp(
     return emit(arith.Min(value, high, propagate)).out
 
 
+def _logical(combine: operators.Emit) -> Callable[..., Operand]:
+    def function(emit: Emitter, input: Operand, other: Operand) -> Operand:  # noqa: A002
+        return combine(emit, input, other)
+
+    return function
+
+
 def _smallest_or_largest(
     pick: Callable[[list[Number]], Number], function: Callable[..., Value], name: str
 ) -> Callable[..., Operand]:
@@ -255,6 +262,12 @@ FUNCTIONS: dict[str, Callable[..., Operand]] = {
     "sub": _operator(operators.subtract),
     "mul": _operator(operators.multiply),
 }
+
+METHODS: dict[str, Callable[..., Operand]] = {
+    "logical_and": _logical(operators.logical_and),
+    "logical_or": _logical(operators.logical_or),
+}
+"""What is written as a method only."""
 
 PYTHON_FUNCTIONS: dict[str, Callable[..., Operand]] = {
     "min": _smallest_or_largest(min, minimum, "min"),

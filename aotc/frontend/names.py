@@ -10,7 +10,8 @@ import ast
 from collections.abc import Callable
 from functools import partial
 
-from aotc.frontend import descriptors
+from aotc.config import CONFIG_DEFAULTS, CONFIG_KEYS
+from aotc.frontend import descriptors, dtypes
 from aotc.frontend.builtins import DESCRIPTOR_METHODS, METHODS, PYTHON_BUILTINS
 from aotc.frontend.constants import unwrap
 from aotc.frontend.dtypes import dtype_attribute
@@ -26,6 +27,7 @@ from aotc.frontend.values import (
     BoundMethod,
     Builtin,
     Class,
+    Config,
     Constexpr,
     Draft,
     External,
@@ -85,7 +87,10 @@ def visit_name(frame: Frame, node: ast.Name) -> Operand:
     if name in known:
         return known[name]
     raise mistake(
-        f"{name} is not defined", loc=frame.loc(node), remedy=_remedy_for_unknown(frame, name)
+        f"{name} is not defined",
+        loc=frame.loc(node),
+        remedy=_remedy_for_unknown(frame, name),
+        feature=f"{name}()" if name in PYTHON_NAMES else "a name that is not defined",
     )
 
 
@@ -114,6 +119,7 @@ def _global_in_kernel(frame: Frame, node: ast.Name, value: Operand) -> Operand:
         loc=frame.loc(node),
         remedy=f"write `{node.id} = tl.constexpr({value!r})` in {frame.file.path}, "
         "or pass it as a `tl.constexpr` argument",
+        feature=f"a global that is a plain {type(value).__name__}",
     )
 
 
@@ -143,6 +149,8 @@ def attribute_of(frame: Frame, owner: Operand, name: str) -> Operand:
     if isinstance(owner, Module | UserModule | External | Class):
         member = frame.program.globals.member(owner, name)
         return unwrap(member) if frame.in_kernel and isinstance(member, Constexpr) else member
+    if isinstance(owner, Config) and name in ("kwargs", *CONFIG_KEYS):
+        return _config_attribute(owner, name)
     if name == "value" and frame.in_kernel:
         return owner
     if name in PYTHON_METHODS.get(type(owner), ()):
@@ -150,6 +158,12 @@ def attribute_of(frame: Frame, owner: Operand, name: str) -> Operand:
     if isinstance(owner, int | float) and name in METHODS:
         return BoundMethod(owner, METHODS[name])
     raise mistake(f"{show(owner)} has no attribute {name!r}")
+
+
+def _config_attribute(config: Config, name: str) -> Operand:
+    if name == "kwargs":
+        return {key: value for key, value in config.values.items() if key not in CONFIG_KEYS}
+    return config.values.get(name, CONFIG_DEFAULTS.get(name))
 
 
 def _record_attribute(frame: Frame, owner: Record, name: str) -> Operand:
@@ -180,6 +194,16 @@ _VALUE_ATTRIBUTES: dict[str, Callable[[Value], Operand]] = {
 }
 
 
+VALUE_MEMBERS = frozenset(
+    (
+        *(*_VALUE_ATTRIBUTES, *_BLOCK_POINTER_ATTRIBUTES, *METHODS, "T", "value", "_replace"),
+        *(*descriptors.ATTRIBUTES, *DESCRIPTOR_METHODS, *dtypes.ATTRIBUTES),
+        *(name for names in PYTHON_METHODS.values() for name in names),
+    )
+)
+"""The attributes that some value of a kernel has, records aside, whatever its type."""
+
+
 def _value_attribute(frame: Frame, owner: Value, name: str) -> Operand:
     if name in _VALUE_ATTRIBUTES:
         return _VALUE_ATTRIBUTES[name](owner)
@@ -190,6 +214,7 @@ def _value_attribute(frame: Frame, owner: Value, name: str) -> Operand:
     raise mistake(
         f"{show(owner)} has no attribute {name!r}",
         remedy=did_you_mean(name, [*_VALUE_ATTRIBUTES, *METHODS, "T"]),
+        feature=f"the attribute {name!r}",
     )
 
 

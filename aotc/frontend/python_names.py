@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 
 from aotc.frontend.builtins import MODULES
-from aotc.frontend.constants import not_known
+from aotc.frontend.constants import not_known, truth_of
 from aotc.frontend.emitter import mistake
 from aotc.frontend.values import External, Module, Operand, StaticCall, is_tuple, text_of
 
@@ -59,14 +59,18 @@ def _zipped(*items: Iterable[Operand]) -> list[Operand]:
     return list(zip(*items, strict=False))
 
 
+def _filtered(
+    keep: Callable[[Operand], Operand] | None, items: Iterable[Operand] = ()
+) -> list[Operand]:
+    return [one for one in items if truth_of(one if keep is None else keep(one))]
+
+
+def _mapped(function: Callable[..., Operand], *items: Iterable[Operand]) -> list[Operand]:
+    return list(map(function, *items))
+
+
 def _tuple(items: Iterable[Operand] = ()) -> Operand:
     return tuple(items)
-
-
-def _attribute(owner: Operand, name: Operand, default: Operand = None) -> Operand:
-    if isinstance(owner, Module):
-        return MODULES[owner.name].get(str(name), default)
-    return default
 
 
 def _say_nothing(*args: Operand, **kwargs: Operand) -> None:
@@ -80,13 +84,14 @@ _FUNCTIONS: dict[str, Callable[..., Operand]] = {
     "bool": bool,
     "dict": dict,
     "enumerate": _enumerated,
+    "filter": _filtered,
     "float": float,
-    "getattr": _attribute,
     "hasattr": _has_attribute,
     "int": int,
     "isinstance": _isinstance,
     "len": len,
     "list": _listed,
+    "map": _mapped,
     "max": max,
     "min": min,
     "print": _say_nothing,

@@ -174,8 +174,14 @@ def decorator_names(node: ast.FunctionDef | ast.ClassDef) -> list[str]:
 
 
 def decorator_call(node: ast.FunctionDef, name: str) -> ast.Call | None:
-    """Return the decorator `@….name(…)`, or None."""
-    for one in node.decorator_list:
-        if isinstance(one, ast.Call) and dotted_name(one).rpartition(".")[2] == name:
-            return one
-    return None
+    """Return the first decorator `@….name(…)`, or None."""
+    return next(iter(decorator_calls(node, name)), None)
+
+
+def decorator_calls(node: ast.FunctionDef, name: str) -> list[ast.Call]:
+    """Return the decorators `@….name(…)`, the outermost first."""
+    return [
+        one
+        for one in node.decorator_list
+        if isinstance(one, ast.Call) and dotted_name(one).rpartition(".")[2] == name
+    ]

@@ -21,9 +21,9 @@ from aotc.frontend.convert import integer_range
 from aotc.frontend.descriptors import check_block_shape
 from aotc.frontend.emitter import mistake
 from aotc.frontend.frame import Program
-from aotc.frontend.resolve import decorator_call
+from aotc.frontend.resolve import decorator_calls
 from aotc.frontend.scope import is_constexpr_annotation
-from aotc.frontend.values import DTYPE_NAMES, Function, Operand, show
+from aotc.frontend.values import DTYPE_NAMES, Argument, Function, Operand, show
 from aotc.ir.core import ParamInfo
 from aotc.ir.diagnostics import CompileError, at, did_you_mean
 from aotc.ir.types import SCALARS, DescriptorType, PointerType, ScalarType
@@ -116,6 +116,8 @@ def parse_argument(name: str, text: str) -> tuple[ParamInfo, ArgumentType] | _Fi
     """Read one entry of a signature. Raises: CompileError at the parameter."""
     if not isinstance(text, str):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise mistake(f"the type of {name} must be a string like {_EXAMPLES}, got {text!r}")
+    if text.strip() == "none":
+        return _Fixed(None)
     if text.lstrip().startswith("tensordesc"):
         return ParamInfo(name), _descriptor(name, text)
     match = _TYPE.match(text.replace(" ", ""))
@@ -220,7 +222,8 @@ def _fill_in(
     for name, heuristic in heuristics.items():
         # Heuristics may also choose launch options, such as num_warps; the caller chooses those.
         if name in names and name not in known and name not in runtime:
-            known[name] = _evaluate_heuristic(program, function, name, heuristic, known)
+            args = {**{one: Argument(one) for one in runtime}, **known}
+            known[name] = _evaluate_heuristic(program, function, name, heuristic, args)
 
 
 def _report_missing(function: Function, missing: list[ast.arg]) -> None:
@@ -237,11 +240,14 @@ def _report_missing(function: Function, missing: list[ast.arg]) -> None:
 
 
 def _heuristics(program: Program, function: Function) -> dict[str, Operand]:
-    call = decorator_call(function.node, "heuristics")
-    if call is None or not call.args:
-        return {}
-    values = program.host_frame(function.file).visit(call.args[0])
-    return type_cast("dict[str, Operand]", values) if isinstance(values, dict) else {}
+    """Return the heuristics by the parameter that each gives; the outermost decorator runs first."""
+    found: dict[str, Operand] = {}
+    for call in decorator_calls(function.node, "heuristics"):
+        given = [one.value for one in call.keywords if one.arg == "values"]
+        for node in (*call.args[:1], *given):
+            values = program.host_frame(function.file).visit(node)
+            found |= type_cast("dict[str, Operand]", values) if isinstance(values, dict) else {}
+    return found
 
 
 def _evaluate_heuristic(
@@ -249,11 +255,11 @@ def _evaluate_heuristic(
     function: Function,
     name: str,
     heuristic: Operand,
-    known: Mapping[str, Operand],
+    args: dict[str, Operand],
 ) -> Operand:
     frame = program.host_frame(function.file)
     try:
-        value = unwrap(call_operand(frame, heuristic, [dict(known)], {}))
+        value = unwrap(call_operand(frame, heuristic, [args], {}))
     except CompileError as error:
         raise CompileError(
             f"the heuristic of {name} cannot be evaluated at build time: {error.message}",

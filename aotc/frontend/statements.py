@@ -20,7 +20,7 @@ from aotc.frontend.expressions import bind, decay, scalar_truth
 from aotc.frontend.frame import Bind, Flow, Frame, Item, LoopExit, Returned, StatementHandler
 from aotc.frontend.loops import run_while, translate_for, translate_while
 from aotc.frontend.merge import merge, merge_returned
-from aotc.frontend.operators import BINARY, binary
+from aotc.frontend.operators import BINARY, BinaryOperator, binary
 from aotc.frontend.program import device_assert
 from aotc.frontend.scope import (
     has_return,
@@ -30,7 +30,7 @@ from aotc.frontend.scope import (
     nested,
 )
 from aotc.frontend.unsupported import unsupported
-from aotc.frontend.values import Operand, Unbound, show
+from aotc.frontend.values import Closure, Operand, Unbound, show
 from aotc.ir.core import Block, Value
 from aotc.ir.diagnostics import CompileError
 from aotc.ir.dialects import tile
@@ -77,18 +77,24 @@ def _annotated_assign(frame: Frame, node: ast.AnnAssign, _rest: Sequence[Item]) 
 
 
 def _augmented_assign(frame: Frame, node: ast.AugAssign, _rest: Sequence[Item]) -> Flow:
+    target, op = augmented(node)
+    left = frame.visit(ast.Name(target.id, ast.Load(), **_place(target)))
+    right = frame.visit(node.value)
+    for one in (left, right):
+        if isinstance(one, Unbound):
+            raise not_a_value(one, "a value")
+    bind(frame, target, decay(frame, binary(frame.emit, op, left, right)))
+    return None
+
+
+def augmented(node: ast.AugAssign) -> tuple[ast.Name, BinaryOperator]:
+    """Return the variable and the operator of `x += y` and its like. Raises: CompileError."""
     if not isinstance(node.target, ast.Name):
         raise mistake("only a variable can be the target of this assignment")
     op = BINARY.get(type(node.op))
     if op is None:
         raise unsupported(node.op)
-    left = frame.visit(ast.Name(node.target.id, ast.Load(), **_place(node.target)))
-    right = frame.visit(node.value)
-    for one in (left, right):
-        if isinstance(one, Unbound):
-            raise not_a_value(one, "a value")
-    bind(frame, node.target, decay(frame, binary(frame.emit, op, left, right)))
-    return None
+    return node.target, op
 
 
 def _place(node: ast.expr) -> dict[str, int]:
@@ -248,6 +254,11 @@ def _try(frame: Frame, node: ast.Try, _rest: Sequence[Item]) -> Flow:
     return frame.run([*node.body, *node.orelse, *node.finalbody])
 
 
+def _define(frame: Frame, node: ast.FunctionDef, _rest: Sequence[Item]) -> Flow:
+    frame.values[node.name] = Closure(frame.file, node, frame.values)
+    return None
+
+
 def _break(frame: Frame, node: ast.Break, _rest: Sequence[Item]) -> Flow:
     del frame, node
     return LoopExit.BREAK
@@ -284,6 +295,7 @@ HOST_STATEMENTS = {
         {
             ast.Break: _break,
             ast.Continue: _continue,
+            ast.FunctionDef: _define,
             ast.Import: _pass,
             ast.ImportFrom: _pass,
             ast.Try: _try,

@@ -55,5 +55,6 @@ def target_info_member(name: str, target: str) -> StaticCall:
         "is_cuda": is_cuda,
     }
     if name not in NAMES:
-        raise mistake(f"unknown name tl.target_info.{name}", remedy=did_you_mean(name, NAMES))
+        full = f"tl.target_info.{name}"
+        raise mistake(f"unknown name {full}", remedy=did_you_mean(name, NAMES), feature=full)
     return StaticCall(f"tl.target_info.{name}", functions.get(name, is_of_another_maker))

@@ -17,7 +17,13 @@ from aotc.frontend.emitter import Emitter, mistake
 from aotc.frontend.expressions import EXPRESSIONS, HOST_EXPRESSIONS
 from aotc.frontend.frame import Frame, Program, Syntax
 from aotc.frontend.globals import Globals, describe_function
-from aotc.frontend.resolve import bindings, decorator_call, find_definition, function_names
+from aotc.frontend.resolve import (
+    bindings,
+    decorator_call,
+    decorator_calls,
+    find_definition,
+    function_names,
+)
 from aotc.frontend.signature import bind_parameters
 from aotc.frontend.source import SourceFile
 from aotc.frontend.statements import HOST_STATEMENTS, STATEMENTS
@@ -194,16 +200,17 @@ def autotune_configs(source: str, kernel: str) -> list[dict[str, object]]:
         module = program.globals
         file = module.open(source)
         function = _find_kernel(module, file, kernel)
-        call = decorator_call(function.node, "autotune")
         with at(file.loc(function.node)):
+            call = _autotuner(function)
             if call is None:
                 raise mistake(
                     f"{kernel} has no @triton.autotune decorator",
                     remedy="list its configurations in the manifest",
                 )
-            listed = [one.value for one in call.keywords if one.arg == "configs"] or call.args[:1]
+            listed = _listed_configs(call) or call.args[:1]
             if not listed:
                 raise mistake("@triton.autotune lists no configs")
+            _refuse_pruning(function, call)
             value = program.host_frame(function.file).visit(listed[0])
             items = unwrap(value)
             configs = [one for one in items if isinstance(one, Config)] if is_tuple(items) else []
@@ -214,6 +221,37 @@ def autotune_configs(source: str, kernel: str) -> list[dict[str, object]]:
                     loc=file.loc(listed[0]),
                 )
     return [_config_values(one) for one in configs]
+
+
+def _autotuner(function: Function) -> ast.Call | None:
+    """Return the decorator that lists configs: `triton.autotune`, or any that takes `configs=`."""
+    found = decorator_calls(function.node, "autotune")
+    if len(found) > 1:
+        raise mistake(
+            f"{function.qualname} has {len(found)} @triton.autotune decorators",
+            remedy="list its configurations in the manifest",
+            loc=function.file.loc(found[1]),
+        )
+    calls = [one for one in function.node.decorator_list if isinstance(one, ast.Call)]
+    return next((one for one in (*found, *calls) if one in found or _listed_configs(one)), None)
+
+
+def _listed_configs(call: ast.Call) -> list[ast.expr]:
+    return [one.value for one in call.keywords if one.arg == "configs"]
+
+
+def _refuse_pruning(function: Function, call: ast.Call) -> None:
+    """Refuse configs of which a function of the launch's arguments drops some."""
+    for one in call.keywords:
+        keys = one.value.keys if isinstance(one.value, ast.Dict) else []
+        names = [key.value for key in keys if isinstance(key, ast.Constant)]
+        if one.arg == "prune_configs_by" and (not keys or "early_config_prune" in names):
+            raise mistake(
+                f"the autotuner of {function.qualname} drops configs by a function of the "
+                "arguments, which does not run at build time",
+                remedy="list the configs in the manifest, and what the function says in `where`",
+                loc=function.file.loc(one.value),
+            )
 
 
 def _config_values(config: Config) -> dict[str, object]:

@@ -54,4 +54,5 @@ def unsupported(node: ast.AST, loc: Loc | None = None) -> CompileError:
     """Return the error to raise for syntax that kernels cannot use."""
     name = type(node).__name__
     what, remedy = _SYNTAX.get(name, (f"{name} syntax", ""))
-    return mistake(f"{what} is not part of the kernel language", remedy=remedy, loc=loc)
+    message = f"{what} is not part of the kernel language"
+    return mistake(message, remedy=remedy, loc=loc, feature=what)

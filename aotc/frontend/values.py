@@ -59,10 +59,10 @@ class Function:
 
 @dataclass(frozen=True, eq=False)
 class Closure:
-    """Hold a lambda of the code around kernels, with the variables that it sees."""
+    """Hold a lambda or inner function of the code around kernels, and the variables it sees."""
 
     file: SourceFile
-    node: ast.Lambda
+    node: ast.Lambda | ast.FunctionDef
     values: Mapping[str, Operand]
 
 
@@ -191,6 +191,11 @@ class External:
     """Name an object of a module that is not known, such as `torch.float16`."""
 
     path: str
+
+
+@dataclass(frozen=True)
+class Argument(External):
+    """Name an argument of a launch in a heuristic: that it is not None is all that is known."""
 
 
 @dataclass(frozen=True)
@@ -332,6 +337,8 @@ def show(operand: Operand) -> str:
         return f"the module {operand.name}"
     if isinstance(operand, UserModule):
         return f"the module {operand.file.path}"
+    if isinstance(operand, Argument):
+        return f"the argument {operand.path}, which is known at launch only"
     if isinstance(operand, External):
         return f"{operand.path}, which is not known without running the file,"
     if isinstance(operand, Slice):

@@ -179,7 +179,16 @@ class DiagnosticError(Exception):
 
 
 class CompileError(DiagnosticError):
-    """Report a mistake in a kernel's source."""
+    """Report a mistake in a kernel's source.
+
+    `feature` names what is refused without the names of the user's: mistakes of one kind share it.
+    """
+
+    def __init__(
+        self, message: str, loc: Loc | None = None, *, remedy: str = "", feature: str = ""
+    ) -> None:
+        super().__init__(message, loc, remedy=remedy)
+        self.feature = feature or message
 
 
 class ResourceError(CompileError):

@@ -9,19 +9,23 @@ sees.
     scalar      element [":16" ["?"]]            promise: the value is a multiple of 16
     fixed       element "=" number               compiled in; the launcher checks the argument
     descriptor  "tensordesc<" element "[" extent {"," extent} "]" [",nan"] ">"
+    none        "none"                           compiled in; a launch does not pass it
+
+A list of a pointer and "none" is a pointer that a launch may leave out: there are variants with and
+without it, and what is passed picks one.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal, TypeAlias
 
 from aotc.ir.diagnostics import Loc, ManifestError, did_you_mean
 from aotc.ir.types import SCALARS
 
-Kind: TypeAlias = Literal["scalar", "pointer", "tensordesc"]
+Kind: TypeAlias = Literal["scalar", "pointer", "tensordesc", "none"]
 
 PROMISED_DIVISOR = 16
 MAX_DESCRIPTOR_RANK = 5
@@ -34,8 +38,11 @@ _PLAIN = re.compile(
 _DESCRIPTOR = re.compile(
     rf"tensordesc<\s*(?P<element>{_NAME})\s*\[(?P<block>[^\]]*)\]\s*(?P<fill>,\s*nan\s*)?>"
 )
+_NONE = "none"
 _EXTENT = re.compile(rf"[1-9][0-9]*|{_NAME}")
-_GRAMMAR = 'such as "*fp16:16", "i32", "i32:16?", "fp32", "i32=1", "tensordesc<bf16[BM,BK]>"'
+_GRAMMAR = (
+    'such as "*fp16:16", "i32", "i32:16?", "fp32", "i32=1", "none", "tensordesc<bf16[BM,BK]>"'
+)
 
 
 ALL_DTYPES = "dtypes are " + " ".join(SCALARS)
@@ -72,7 +79,7 @@ class ArgumentType:
     `divisor` is 16 where divisibility is promised and 1 elsewhere; `is_optional` asks for variants
     with and without the promise. `value` is the fixed value of a scalar. `block` is a descriptor's
     block shape, each extent a number or the name of a constant; with `fill_nan`, elements out of
-    bounds are read as NaN, not zero.
+    bounds are read as NaN, not zero. A pointer that `may_be_none` has variants in which it is None.
     """
 
     kind: Kind
@@ -82,6 +89,12 @@ class ArgumentType:
     value: int | float | None = None
     block: tuple[int | str, ...] = ()
     fill_nan: bool = False
+    may_be_none: bool = False
+
+    @property
+    def is_passed(self) -> bool:
+        """Whether a launch passes the argument: guards can check all that is fixed but these."""
+        return self.kind != "none" and not isinstance(self.value, float)
 
     def without_promise(self) -> ArgumentType:
         """Return the type without its divisibility promise."""
@@ -93,6 +106,8 @@ class ArgumentType:
         >>> parse("*T:16").concrete({"T": "bf16"}, {})
         '*bf16:16'
         """
+        if self.kind == "none":
+            return _NONE
         element = types.get(self.element, self.element)
         if self.kind == "tensordesc":
             extents = ",".join(
@@ -106,6 +121,27 @@ class ArgumentType:
         return f"{star}{element}{promise}{fixed}"
 
 
+NONE = ArgumentType("none", "")
+"""The type of an argument that is None."""
+
+
+def parse_alternatives(
+    texts: Sequence[str], variables: tuple[str, ...] = (), loc: Loc | None = None
+) -> ArgumentType:
+    """Parse a list of types: that of a pointer, and "none".
+
+    Raises:
+        ManifestError: one is no type, or they are not a pointer and "none".
+    """
+    found = [parse(text, variables, loc) for text in texts]
+    given = [one for one in found if one.kind != "none"]
+    if len(found) != 2 or len(given) != 1 or given[0].kind != "pointer":
+        message = f'expected a pointer and "none" as alternatives, got {list(texts)}'
+        remedy = 'let other arguments be None in a kernel of their own, with the type "none"'
+        raise ManifestError(message, loc, remedy=remedy)
+    return replace(given[0], may_be_none=True)
+
+
 def parse(text: str, variables: tuple[str, ...] = (), loc: Loc | None = None) -> ArgumentType:
     """Parse a type; `variables` are the type variables that it may name.
 
@@ -113,6 +149,8 @@ def parse(text: str, variables: tuple[str, ...] = (), loc: Loc | None = None) ->
         ManifestError: the text is no type, or its element is neither a dtype nor a variable.
     """
     text = text.strip()
+    if text == _NONE:
+        return NONE
     descriptor = _DESCRIPTOR.fullmatch(text)
     if descriptor is not None:
         element = _element(descriptor["element"], variables, loc)

@@ -34,7 +34,9 @@ from aotc.package.index import Choice, CubinParam, Param, ParamKind, TensorMap, 
 from aotc.package.spec import KernelSpec
 from aotc.package.tables import Constant
 
-_Point: TypeAlias = tuple[str, tuple[str, ...], tuple[Constant, ...], tuple[str, ...]]
+_Point: TypeAlias = tuple[
+    str, tuple[str, ...], tuple[Constant, ...], tuple[str, ...], tuple[str, ...]
+]
 
 _PARAM_KINDS: dict[str, ParamKind] = {
     "pointer": "pointer",
@@ -111,7 +113,7 @@ def assemble(
             lines = [*expansion.dropped, *dropped]
             raise none_left(kernel, spec.target, [x for x in lines if x.startswith(prefix)])
     access = _joint_access([result.metadata for _, result, _ in _members(compiled)])
-    fixed = [(n, a.value) for n, a in kernel.signature.items() if isinstance(a.value, float)]
+    fixed = [(n, a.value) for n, a in kernel.signature.items() if not a.is_passed]
     record = index.Kernel(
         name=kernel.name,
         source_sha256=hashlib.sha256("".join(sources).encode()).digest(),
@@ -155,7 +157,7 @@ def _joint_access(builds: Iterable[Metadata]) -> dict[str, Access]:
 
 
 def _point(spec: VariantSpec) -> _Point:
-    return spec.target.name, spec.types, spec.choices, spec.waived
+    return spec.target.name, spec.types, spec.choices, spec.absent, spec.waived
 
 
 def _param(name: str, argument: ArgumentType) -> Param:

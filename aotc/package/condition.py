@@ -108,6 +108,8 @@ _BOOL = _Facts(0, 1)
 
 def _argument_facts(argument: ArgumentType) -> _Facts | None:
     """Return what the signature states about an argument, None if no value satisfies it."""
+    if argument.kind == "none":
+        return None
     if argument.kind == "pointer":
         return _Facts(0, INT64_MAX, argument.divisor)
     scalar = SCALARS[argument.element]

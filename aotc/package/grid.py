@@ -23,8 +23,8 @@ from aotc.ir import expression
 from aotc.ir.diagnostics import ManifestError
 from aotc.ir.expression import Expression, ExpressionError
 from aotc.ir.types import SCALARS
-from aotc.package.argument_type import PROMISED_DIVISOR, ArgumentType
-from aotc.package.index import Guard
+from aotc.package.argument_type import NONE, PROMISED_DIVISOR, ArgumentType
+from aotc.package.index import Guard, null_test
 from aotc.package.spec import (
     AutotuneConfigs,
     CartesianConfigs,
@@ -51,7 +51,8 @@ class VariantSpec:
     """One variant to compile.
 
     `types` and `choices` are the values of the kernel's type variables and choices, in order;
-    `waived` names the arguments whose optional promise this variant does not assume. `guards` and
+    `waived` names the arguments whose optional promise this variant does not assume, `absent` the
+    pointers that are None in it. `guards` and
     `config_index` index the expansion's guards and configs. `grid` names launch arguments only,
     and is empty if the caller gives the grid.
     """
@@ -61,6 +62,7 @@ class VariantSpec:
     types: tuple[str, ...]
     choices: tuple[Constant, ...]
     waived: tuple[str, ...]
+    absent: tuple[str, ...]
     guards: tuple[int, ...]
     config_index: int
     config: ConfigEntries
@@ -101,15 +103,18 @@ class VariantSpec:
         parts += [f"{n}={dtype}" for n, dtype in zip(self.kernel.types, self.types, strict=True)]
         choices = zip(self.kernel.choices, self.choices, strict=True)
         parts += [f"{name}={value_text(value)}" for name, value in choices]
+        parts += [f"{name}=none" for name in self.absent]
         parts += [
             f"{name}:{argument.divisor}"
             for name, argument in self.kernel.signature.items()
-            if argument.is_optional and name not in self.waived
+            if argument.is_optional and name not in (*self.waived, *self.absent)
         ]
         parts += [f"{name}={value_text(value)}" for name, value in self.config]
         return " ".join(parts)
 
     def _assumed(self, name: str, argument: ArgumentType) -> ArgumentType:
+        if name in self.absent:
+            return NONE
         return argument.without_promise() if name in self.waived else argument
 
 
@@ -141,7 +146,6 @@ def expand(kernel: KernelSpec, targets: Sequence[Target], autotune: AutotuneRead
     configs = tuple(config for config, _ in admitted)
     guards, guard_of = _guards(kernel, [condition for _, condition in admitted])
     _check_count(kernel, len(targets), len(configs))
-    optional = [name for name, argument in kernel.signature.items() if argument.is_optional]
     variants: list[VariantSpec] = []
     dropped: list[str] = []
     folders = [expression.Folder(dimension.root) for dimension in kernel.grid or ()]
@@ -155,30 +159,25 @@ def expand(kernel: KernelSpec, targets: Sequence[Target], autotune: AutotuneRead
                 fitting.append(index)
         if not fitting:
             raise none_left(kernel, target, dropped)
-        for types, choices, promised in itertools.product(
+        for types, choices, (absent, waived) in itertools.product(
             itertools.product(*kernel.types.values()),
             itertools.product(*kernel.choices.values()),
-            _promises(kernel, len(optional)),
+            _forms(kernel),
         ):
-            waived = tuple(n for n, holds in zip(optional, promised, strict=True) if not holds)
-            held = tuple(
-                guard_of[name]
-                for name in kernel.signature
-                if name in guard_of and name not in waived
-            )
+            held = _held(kernel, guard_of, absent, waived)
             for index in fitting:
                 config, condition = admitted[index]
                 needed = held if condition is None else (*held, guard_of[condition])
-                spec = VariantSpec(kernel, target, types, choices, waived, needed, index, config)
+                spec = VariantSpec(
+                    *(kernel, target, types, choices, waived, absent, needed, index, config)
+                )
                 variants.append(replace(spec, grid=_folded_grid(spec, folders)))
     return Expansion(kernel, configs, guards, tuple(variants), tuple(dropped))
 
 
 def launch_arguments(kernel: KernelSpec) -> tuple[str, ...]:
-    """Return the arguments that a launch passes: all but fixed floating-point ones."""
-    return tuple(
-        name for name, argument in kernel.signature.items() if not isinstance(argument.value, float)
-    )
+    """Return the arguments that a launch passes: all but None and fixed floating-point ones."""
+    return tuple(name for name, argument in kernel.signature.items() if argument.is_passed)
 
 
 def none_left(kernel: KernelSpec, target: Target, dropped: Iterable[str]) -> ManifestError:
@@ -199,6 +198,41 @@ def _fixed_values(kernel: KernelSpec, config: ConfigEntries) -> dict[str, Consta
     return {**CONFIG_DEFAULTS, **kernel.constants, **dict(config)}
 
 
+def _forms(kernel: KernelSpec) -> list[tuple[tuple[str, ...], tuple[str, ...]]]:
+    """Return which pointers are None and which promises are waived, for each that is built."""
+    pointers = [name for name, argument in kernel.signature.items() if argument.may_be_none]
+    made: list[tuple[tuple[str, ...], tuple[str, ...]]] = []
+    for given in itertools.product((True, False), repeat=len(pointers)):
+        absent = tuple(name for name, is_given in zip(pointers, given, strict=True) if not is_given)
+        optional = [
+            name
+            for name, argument in kernel.signature.items()
+            if argument.is_optional and name not in absent
+        ]
+        for promised in _promises(kernel, len(optional)):
+            waived = tuple(n for n, holds in zip(optional, promised, strict=True) if not holds)
+            made.append((absent, waived))
+    return made
+
+
+def _held(
+    kernel: KernelSpec,
+    guard_of: Mapping[str | Expression, int],
+    absent: tuple[str, ...],
+    waived: tuple[str, ...],
+) -> tuple[int, ...]:
+    """Return the guards of a variant in which pointers are None and promises are waived."""
+    held: list[int] = []
+    for name, argument in kernel.signature.items():
+        # Zero is a multiple of everything, so a promise that all variants make holds for None.
+        is_promised = name in guard_of and name not in waived
+        if is_promised and not (name in absent and argument.is_optional):
+            held.append(guard_of[name])
+        if argument.may_be_none:
+            held.append(guard_of[null_test(name, is_null=name in absent)])
+    return tuple(held)
+
+
 def _promises(kernel: KernelSpec, num_optional: int) -> Iterable[tuple[bool, ...]]:
     """Return which optional promises hold, for each combination that is built."""
     if kernel.guards == "together" and num_optional:
@@ -206,17 +240,27 @@ def _promises(kernel: KernelSpec, num_optional: int) -> Iterable[tuple[bool, ...
     return itertools.product((True, False), repeat=num_optional)
 
 
+def _num_forms(kernel: KernelSpec) -> int:
+    """Return how many forms there are, before they are listed."""
+    arguments = kernel.signature.values()
+    num_pointers = sum(argument.may_be_none for argument in arguments)
+    if kernel.guards == "together":
+        return 2 ** (num_pointers + any(argument.is_optional for argument in arguments))
+    num_optional = sum(each.is_optional and not each.may_be_none for each in arguments)
+    num_both = sum(each.is_optional and each.may_be_none for each in arguments)
+    return 2 ** (num_pointers - num_both + num_optional) * 3**num_both
+
+
 def _check_count(kernel: KernelSpec, num_targets: int, num_configs: int) -> None:
     num_types = math.prod(len(dtypes) for dtypes in kernel.types.values())
     num_choices = math.prod(len(values) for values in kernel.choices.values())
-    num_optional = sum(argument.is_optional for argument in kernel.signature.values())
-    num_promises = 2 ** min(num_optional, 1 if kernel.guards == "together" else num_optional)
-    count = num_targets * num_types * num_choices * num_promises * num_configs
+    num_forms = _num_forms(kernel)
+    count = num_targets * num_types * num_choices * num_forms * num_configs
     if count > MAX_VARIANTS:
         message = (
             f"expected at most {MAX_VARIANTS} variants of {kernel.name!r}, got {count}: "
             f"{num_targets} targets x {num_types} types x {num_choices} choices x "
-            f"{num_promises} guards x {num_configs} configs"
+            f"{num_forms} guards x {num_configs} configs"
         )
         raise ManifestError(message, kernel.loc, remedy="filter the configs with `where`")
 
@@ -420,6 +464,11 @@ def _guards(
     guards: list[Guard] = []
     index_of: dict[str | Expression, int] = {}
     for name, argument in kernel.signature.items():
+        for is_null in (False, True) if argument.may_be_none else ():
+            test = null_test(name, is_null=is_null)
+            index_of[test] = len(guards)
+            text = f"{name} is {'None' if is_null else 'not None'}"
+            guards.append(Guard(test, text, is_promise=False))
         if argument.divisor > 1:
             condition = f"{name} % {argument.divisor} == 0"
             text = (
@@ -443,7 +492,7 @@ def _guards(
                 f"of {elems} elements"
             )
         else:
-            continue  # a launch does not pass a fixed floating-point value
+            continue
         index_of[name] = len(guards)
         is_promise = not argument.is_optional
         guards.append(Guard(expression.parse(condition), text, is_promise=is_promise))

@@ -22,7 +22,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from aotc.ir.diagnostics import ManifestError
-from aotc.ir.expression import to_text
+from aotc.ir.expression import Expression, to_text
 from aotc.package.index import (
     Archive,
     Choice,
@@ -32,6 +32,7 @@ from aotc.package.index import (
     TypeVariable,
     Value,
     canonical,
+    null_test,
 )
 
 _MAX_LISTED = 8
@@ -294,8 +295,21 @@ def _doc(kernel: Kernel) -> list[str]:
     configs = [_config_text(config) for config in kernel.configs if config]
     lines += [f"Config: {config}" for config in _listed(configs)]
     lines += [f"Requires: {guard.text}" for guard in kernel.guards if guard.is_promise]
-    lines += [f"Faster if: {guard.text}" for guard in kernel.guards if not guard.is_promise]
+    lines += [f"{name} may be NULL, which is None" for name in kernel.nullable]
+    lines += [
+        f"Faster if: {guard.text}"
+        for guard in kernel.guards
+        if not guard.is_promise and not _is_null_test(kernel, guard.expression)
+    ]
     return ["/*", *(f" * {_comment(line)}" for line in lines), " */"]
+
+
+def _is_null_test(kernel: Kernel, root: Expression) -> bool:
+    return any(
+        root == null_test(name, is_null=is_null)
+        for name in kernel.nullable
+        for is_null in (True, False)
+    )
 
 
 # ---------------------------------------------------------------------------------- the whole file

@@ -21,7 +21,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Literal, NamedTuple, TypeAlias
 
-from aotc.ir.expression import Expression
+from aotc.ir.expression import Binary, Expression, Integer, Name
 
 Value: TypeAlias = bool | int | float | str | None
 NamedValues: TypeAlias = tuple[tuple[str, Value], ...]
@@ -187,6 +187,11 @@ class Variant:
         return max((param.offset + param.size for param in self.cubin_params), default=0)
 
 
+def null_test(pointer: str, *, is_null: bool) -> Expression:
+    """Return the guard of variants in which a pointer is None, or of those in which it is not."""
+    return Binary("==" if is_null else "!=", Name(pointer), Integer(0))
+
+
 @dataclass(frozen=True, slots=True)
 class Kernel:
     """A kernel as the caller sees it, and its variants.
@@ -203,6 +208,13 @@ class Kernel:
     guards: tuple[Guard, ...] = ()
     configs: tuple[NamedValues, ...] = ((),)
     constants: NamedValues = ()
+
+    @property
+    def nullable(self) -> tuple[str, ...]:
+        """Pointers that may be null, which is None in the source: variants differ in that."""
+        tests = [guard.expression for guard in self.guards]
+        pointers = [param.name for param in self.params if param.kind == "pointer"]
+        return tuple(name for name in pointers if null_test(name, is_null=True) in tests)
 
     @property
     def grid_rank(self) -> int:

@@ -154,7 +154,7 @@ def _describe_kernel(kernel: Kernel) -> Data:
     return {
         "name": kernel.name,
         "source_sha256": kernel.source_sha256.hex(),
-        "params": [_describe_param(param) for param in kernel.params],
+        "params": [_describe_param(kernel, param) for param in kernel.params],
         "types": {variable.name: list(variable.dtypes) for variable in kernel.type_variables},
         "choices": {choice.name: list(choice.values) for choice in kernel.choices},
         "constants": dict(kernel.constants),
@@ -170,7 +170,7 @@ def _describe_kernel(kernel: Kernel) -> Data:
     }
 
 
-def _describe_param(param: Param) -> Data:
+def _describe_param(kernel: Kernel, param: Param) -> Data:
     return {
         "name": param.name,
         "kind": param.kind,
@@ -179,6 +179,7 @@ def _describe_param(param: Param) -> Data:
         "divisibility": param.divisibility,
         "optional": param.is_optional,
         "access": param.access,
+        "may_be_none": param.name in kernel.nullable,
     }
 
 

@@ -120,9 +120,7 @@ def _read_signature(
     signature: dict[str, ArgumentType] = {}
     for parameter in function.arguments:
         if section.has(parameter.name):
-            text = section.string(parameter.name)
-            loc = section.value_loc(parameter.name)
-            signature[parameter.name] = argument_type.parse(text, tuple(types), loc)
+            signature[parameter.name] = _read_type(section, parameter.name, tuple(types))
         elif not parameter.has_default:
             message = f"expected a type for argument {parameter.name!r} of {function.name}"
             remedy = f'add `{parameter.name} = "..."` to [kernel.signature]'
@@ -134,6 +132,13 @@ def _read_signature(
             remedy = f'write "*{name}" in [kernel.signature], or leave the variable out'
             raise table.optional_table("types").wrong_key(name, message, remedy)
     return signature
+
+
+def _read_type(section: Table, name: str, variables: tuple[str, ...]) -> ArgumentType:
+    loc = section.value_loc(name)
+    if section.is_list(name):
+        return argument_type.parse_alternatives(section.strings(name), variables, loc)
+    return argument_type.parse(section.string(name), variables, loc)
 
 
 def _check_constexpr(section: Table, name: str, function: Function) -> None:

@@ -144,6 +144,8 @@ class PlannedLauncher:
 
     def _arguments(self, reference: Reference, addresses: Mapping[str, int]) -> list[object]:
         args: list[object] = []
+        names = [variable.name for variable in self.record.type_variables]
+        types = dict(zip(names, self.record.variants[0].types, strict=True))
         for param in self.record.params:
             buffer = reference.buffer(param.name)
             if buffer is not None and buffer.shape:
@@ -151,6 +153,9 @@ class PlannedLauncher:
                 args.append(Tensor(*place, buffer.shape, buffer.strides))
             elif buffer is not None:
                 args.append(Pointer(addresses[param.name], buffer.pointee.name))
+            elif param.kind == "pointer":
+                # The code of this variant, in which it is None, does not know it.
+                args.append(Pointer(0, types.get(param.element, param.element)))
             elif param.name in reference.launch.scalars:
                 args.append(reference.launch.scalars[param.name])
             else:

@@ -115,6 +115,10 @@ class Table:
     def is_string(self, key: str) -> bool:
         return isinstance(self.data.get(key), str)
 
+    def is_list(self, key: str) -> bool:
+        """Return whether there is a list at `key`."""
+        return isinstance(self.data.get(key), list)
+
     def table(self, key: str, allowed: tuple[str, ...] | None) -> Table:
         """Return the table at `key`, which must be present."""
         value = self._value(key, "a table")

@@ -29,6 +29,8 @@ from aotc.verify.checks.launches import (
 from aotc.verify.checks.reference import DEFAULT_MAX_BUFFER_BYTES, Inputs, Pointees, Range
 
 _NO_GRID = (-1,)
+_ADDRESS = 1 << 20
+"""Of a pointer that guards ask about: aligned, and not null."""
 
 
 def checks_of(subject: Subject, options: VerifyOptions, *, may_be_left_out: bool) -> Checks:
@@ -126,7 +128,7 @@ def _admits(subject: Subject) -> Callable[[Mapping[str, int]], bool]:
     def admits(scalars: Mapping[str, int]) -> bool:
         for guard in subject.guards:
             # A tensor's address and strides are aligned, and its last axis is dense.
-            known = dict.fromkeys(expression.free_names(guard), 0)
+            known = dict.fromkeys(expression.free_names(guard), _ADDRESS)
             for node in expression.walk(guard):
                 if isinstance(node, expression.Extent):
                     is_last = f"{node.name}.shape[{node.dim + 1}]" not in scalars

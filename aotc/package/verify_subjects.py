@@ -27,7 +27,7 @@ from aotc.package import archive as archives
 from aotc.package import stored_ptx
 from aotc.package.assemble import member_label, stored_params
 from aotc.package.grid import Expansion, VariantSpec, expand, integer_values, value_text
-from aotc.package.index import Archive, Kernel, Variant
+from aotc.package.index import Archive, Kernel, Variant, null_test
 from aotc.package.manifest import load
 from aotc.package.spec import Manifest, VerifySpec
 from aotc.target import Target
@@ -110,7 +110,7 @@ def subject_of(expansion: Expansion, variant: VariantSpec) -> Subject:
         stored=None,
         grid=variant.grid,
         guards=tuple(expansion.guards[index].expression for index in variant.guards),
-        values={**integer_values(variant.values), **fixed},
+        values={**integer_values(variant.values), **fixed, **dict.fromkeys(variant.absent, 0)},
         num_ctas=request.config.num_ctas,
         spec=kernel.verify,
         expanded=(replace(expansion, variants=(variant,), dropped=()), variant),
@@ -169,10 +169,19 @@ def _stored_subject(kernel: Kernel, variant: Variant, path: str) -> Subject:
             *(kernel.guards[index].expression for index in variant.guards),
             *(() if variant.condition is None else (variant.condition,)),
         ),
-        values={name: int(value) for name, value in known.items() if isinstance(value, int)},
+        values={
+            **{name: int(value) for name, value in known.items() if isinstance(value, int)},
+            **dict.fromkeys(_absent(kernel, variant), 0),
+        },
         num_ctas=variant.cluster[0] * variant.cluster[1] * variant.cluster[2],
         archived=(kernel, variant),
     )
+
+
+def _absent(kernel: Kernel, variant: Variant) -> tuple[str, ...]:
+    """Return the pointers that are None in a variant."""
+    held = [kernel.guards[index].expression for index in variant.guards]
+    return tuple(name for name in kernel.nullable if null_test(name, is_null=True) in held)
 
 
 def _archive_label(kernel: Kernel, variant: Variant) -> str:
@@ -181,6 +190,7 @@ def _archive_label(kernel: Kernel, variant: Variant) -> str:
     parts += [f"{v.name}={d}" for v, d in zip(kernel.type_variables, variant.types, strict=True)]
     choices = zip(kernel.choices, variant.choices, strict=True)
     parts += [f"{choice.name}={value_text(value)}" for choice, value in choices]
+    parts += [f"{name}=none" for name in _absent(kernel, variant)]
     held = [expression.to_text(kernel.guards[index].expression) for index in variant.guards]
     parts += [
         f"{param.name}:{param.divisibility}"

@@ -94,7 +94,11 @@ class _Reader:
 
     def argument(self, name: str) -> ArgumentType:
         """Return the argument called `name`; an extent of a tensor is an integer argument."""
-        free = {known: each for known, each in self.signature.items() if each.value is None}
+        free = {
+            known: each
+            for known, each in self.signature.items()
+            if each.value is None and each.kind != "none"
+        }
         tensors = [(known, each) for known, each in free.items() if each.kind == "tensordesc"]
         extents = [extent for each in tensors for extent in _extents(*each)]
         if name in extents:

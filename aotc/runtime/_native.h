@@ -123,6 +123,7 @@ struct kernel_param {
     uint8_t rank;
     uint8_t access;
     int8_t type_variable; /* -1 if the dtype is fixed */
+    bool is_nullable;     /* None is a null pointer */
 };
 
 struct kernel_variable {

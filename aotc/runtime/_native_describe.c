@@ -40,10 +40,10 @@ static PyObject *make_param(const aotc_kernel *kernel, uint32_t owner, uint32_t 
     aotc_param_info info = {.struct_size = (uint32_t)sizeof info};
     (void)owner;
     (void)aotc_kernel_get_param(kernel, index, &info);
-    return Py_BuildValue("(sIsiIIOI)", info.name, info.kind,
+    return Py_BuildValue("(sIsiIIOIO)", info.name, info.kind,
                          aotc_dtype_name((aotc_dtype)info.dtype), (int)info.type_variable,
                          info.rank, info.divisibility, info.optional != 0 ? Py_True : Py_False,
-                         info.access);
+                         info.access, info.nullable != 0 ? Py_True : Py_False);
 }
 
 static PyObject *make_type_variable(const aotc_kernel *kernel, uint32_t owner, uint32_t index) {

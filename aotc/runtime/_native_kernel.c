@@ -261,6 +261,7 @@ static int read_params(struct native_kernel *self) {
             .rank = (uint8_t)info.rank,
             .access = (uint8_t)info.access,
             .type_variable = (int8_t)info.type_variable,
+            .is_nullable = info.nullable != 0,
         };
         if (self->params[i].name == NULL) {
             return -1;

@@ -238,6 +238,10 @@ static int read_number(struct launch *launch, uint32_t index, PyObject *object) 
 
 int native_read_tensor(struct launch *launch, uint32_t index, PyObject *object) {
     const bool has_shape = launch->kernel->params[index].kind == AOTC_TENSOR;
+    if (object == Py_None && launch->kernel->params[index].is_nullable) {
+        launch->args[index] = aotc_pointer(NULL, AOTC_DTYPE_NONE);
+        return 0;
+    }
     if (has_shape && PyTuple_Check(object) && PyTuple_GET_SIZE(object) == 4) {
         return read_raw_tensor(launch, index, object);
     }

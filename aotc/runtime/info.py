@@ -19,7 +19,8 @@ class ParamInfo(NamedTuple):
 
     `element` is a dtype, or the name of a type variable, of the scalar or of what the pointer or
     tensor holds. `divisibility` is what the value or address is promised to be a multiple of;
-    `is_optional` says that there are variants without the promise. `rank` is a tensor's, else 0.
+    `is_optional` says that there are variants without the promise. `rank` is a tensor's, else 0. A
+    pointer that `may_be_none` has variants in which it is.
     """
 
     name: str
@@ -29,11 +30,14 @@ class ParamInfo(NamedTuple):
     divisibility: int
     is_optional: bool
     access: str
+    may_be_none: bool
 
     def __str__(self) -> str:
         prefix = {"pointer": "*", "scalar": "", "tensor": "tensor "}[self.kind]
         promise = f":{self.divisibility}" if self.divisibility != 1 else ""
-        return f"{self.name}: {prefix}{self.element}{promise}{'?' if self.is_optional else ''}"
+        optional = "?" if self.is_optional else ""
+        none = " or None" if self.may_be_none else ""
+        return f"{self.name}: {prefix}{self.element}{promise}{optional}{none}"
 
 
 class GuardInfo(NamedTuple):
@@ -152,7 +156,7 @@ class Plan(NamedTuple):
 
 
 _Pairs: TypeAlias = tuple[tuple[str, Value], ...]
-_RawParam: TypeAlias = tuple[str, int, str, int, int, int, bool, int]
+_RawParam: TypeAlias = tuple[str, int, str, int, int, int, bool, int, bool]
 _RawVariant: TypeAlias = tuple[
     str, str, int, int, int, int, int, int, int, int, int, int, tuple[int, int, int], bool,
     str, str, bool,
@@ -205,18 +209,7 @@ def kernel_info(description: Description) -> KernelInfo:
     return KernelInfo(
         name,
         grid_rank,
-        tuple(
-            ParamInfo(
-                param,
-                _KINDS[kind],
-                dtype if variable < 0 else type_names[variable],
-                rank,
-                divisibility,
-                is_optional,
-                _ACCESSES[access],
-            )
-            for param, kind, dtype, variable, rank, divisibility, is_optional, access in params
-        ),
+        tuple(_param_info(raw, type_names) for raw in params),
         dict(types),
         dict(choices),
         dict(constants),
@@ -224,6 +217,13 @@ def kernel_info(description: Description) -> KernelInfo:
         tuple(dict(config) for config in configs),
         tuple(variant_info(raw) for raw in variants),
     )
+
+
+def _param_info(raw: _RawParam, type_names: list[str]) -> ParamInfo:
+    name, kind, dtype, variable, rank, divisibility, is_optional, access, may_be_none = raw
+    element = dtype if variable < 0 else type_names[variable]
+    promise = (divisibility, is_optional)
+    return ParamInfo(name, _KINDS[kind], element, rank, *promise, _ACCESSES[access], may_be_none)
 
 
 def kernel_repr(description: Description) -> str:

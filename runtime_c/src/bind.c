@@ -146,15 +146,31 @@ static bool bind_type(const struct type_variable_record *variable, struct bindin
     return false;
 }
 
+/* Say whether all arguments of a type variable are NULL: what they would point to does not matter.
+ */
+static bool are_null(const struct aotc_kernel *kernel, const aotc_launch_desc *desc,
+                     uint32_t variable) {
+    for (uint32_t i = 0; i < kernel->record->param_count; ++i) {
+        const struct param_record *param =
+            aotci_param(kernel->archive, kernel->record->first_param + i);
+        if (param->type_variable == variable + 1u && desc->args[i].as.pointer != NULL) {
+            return false;
+        }
+    }
+    return true;
+}
+
 /* The number that the dtypes of the type variables make. */
-static aotc_status number_types(const struct aotc_kernel *kernel, const struct binding *bindings,
-                                uint32_t *combination, aotc_error *error) {
+static aotc_status number_types(const struct aotc_kernel *kernel, const aotc_launch_desc *desc,
+                                const struct binding *bindings, uint32_t *combination,
+                                aotc_error *error) {
     const struct aotc_archive *archive = kernel->archive;
     *combination = 0;
     for (uint32_t i = 0; i < kernel->record->type_variable_count; ++i) {
         const struct type_variable_record *variable =
             aotci_type_variable(archive, kernel->record->first_type_variable + i);
-        if (bindings[i].dtype == AOTC_DTYPE_NONE && variable->dtype_count > 1) {
+        if (bindings[i].dtype == AOTC_DTYPE_NONE && variable->dtype_count > 1 &&
+            !are_null(kernel, desc, i)) {
             return AOTCI_FAIL(
                 error, AOTC_ERROR_ARG, .file = archive->name, .kernel = kernel->name,
                 .field = aotci_text("type %s", aotci_string(archive, variable->name)).chars,
@@ -198,7 +214,7 @@ static aotc_status bind_types(const struct aotc_kernel *kernel, const aotc_launc
             return wrong_dtype(kernel, i, arg, bindings[variable].dtype, error);
         }
     }
-    return number_types(kernel, bindings, combination, error);
+    return number_types(kernel, desc, bindings, combination, error);
 }
 
 /* ---- choices ----------------------------------------------------------------------------------

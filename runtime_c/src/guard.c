@@ -107,6 +107,12 @@ struct aotci_guard aotci_guard_of(const struct aotc_archive *archive, uint32_t i
     };
 }
 
+bool aotci_guard_is_null_test(const struct aotci_guard *guard, uint32_t param) {
+    const struct aotci_test *test = guard->tests;
+    return guard->test_count == 1 && test->param == param && test->load == OP_ARG &&
+           test->relation == OP_EQ && test->constant == 0;
+}
+
 /* Whether a test holds; false in `valid` if there is nothing to compare. */
 static inline bool holds(const struct aotci_test *test, const aotc_arg *args, bool *valid) {
     const aotc_arg *arg = &args[test->param];

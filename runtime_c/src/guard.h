@@ -22,6 +22,9 @@ uint32_t aotci_guard_compile(const struct aotc_archive *archive,
 /* The guard whose expression is at `index`. */
 struct aotci_guard aotci_guard_of(const struct aotc_archive *archive, uint32_t index);
 
+/* Say whether a guard is that an argument is 0, and nothing else. */
+bool aotci_guard_is_null_test(const struct aotci_guard *guard, uint32_t param);
+
 /* Say whether a guard holds; one that cannot be evaluated does not. */
 bool aotci_guard_holds(const struct aotc_archive *archive, const struct aotci_guard *guard,
                        const aotc_arg *args);

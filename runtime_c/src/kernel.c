@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "archive.h"
+#include "guard.h"
 
 /* ---- by name -----------------------------------------------------------------------------------
  */
@@ -187,6 +188,16 @@ aotc_status aotc_kernel_get_info(const aotc_kernel *kernel, aotc_kernel_info *in
     return GIVE(info, known);
 }
 
+/* Say whether variants differ in whether a pointer is NULL: a guard that asks is all that tells. */
+static bool is_nullable(const struct aotc_kernel *kernel, uint32_t param, uint8_t kind) {
+    for (uint32_t i = 0; kind == AOTC_POINTER && i < kernel->record->guard_count; ++i) {
+        if (aotci_guard_is_null_test(&kernel->guards[i], param)) {
+            return true;
+        }
+    }
+    return false;
+}
+
 aotc_status aotc_kernel_get_param(const aotc_kernel *kernel, uint32_t index,
                                   aotc_param_info *info) {
     if (kernel == NULL || info == NULL || index >= kernel->record->param_count) {
@@ -203,6 +214,7 @@ aotc_status aotc_kernel_get_param(const aotc_kernel *kernel, uint32_t index,
         .optional = param->flags & PARAM_OPTIONAL,
         .access = param->access,
         .name = aotci_string(kernel->archive, param->name),
+        .nullable = is_nullable(kernel, index, param->kind),
     };
     return GIVE(info, known);
 }

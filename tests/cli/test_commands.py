@@ -181,6 +181,48 @@ def test_many_builds_share_a_cache(folder: Path) -> None:
         assert len({(folder / f"out{index}" / name).read_bytes() for index in range(6)}) == 1
 
 
+# ---------------------------------------------------------------------------------------- check
+
+
+def test_check_of_what_is_supported(folder: Path, run: Any) -> None:
+    (folder / "k.py").write_text("import triton\n@triton.jit\ndef k(x):\n    pass\n")
+    code, out, err = run("check", ".")
+    assert (code, out) == (0, "")
+    assert err.startswith("1 of 1 kernel supported (100.0 %), in 1 file (")
+
+
+def test_check_shows_what_is_missing_and_where(folder: Path, run: Any) -> None:
+    (folder / "k.py").write_text(
+        "import triton\nimport triton.language as tl\n@triton.jit\ndef k(x):\n    tl.condition(x)\n"
+    )
+    code, out, err = run("check", "k.py")
+    assert code == 1
+    assert out.splitlines()[0] == "k.py:5: aotc does not have tl.condition yet (in k)"
+    assert err.startswith("0 of 1 kernel supported (0.0 %), in 1 file (")
+    code, out, err = run("check", "k.py", "--json")
+    assert (code, err) == (1, "")
+    document = json.loads(out)
+    (kernel,) = document["kernels"]
+    (missing,) = kernel.pop("missing")
+    assert kernel == {"file": "k.py", "kernel": "k", "line": 4, "supported": False}
+    assert (missing["feature"], missing["line"]) == ("tl.condition", 5)
+    assert document["features"] == {"tl.condition": 1}
+
+
+@pytest.mark.parametrize(
+    ("args", "code", "message"),
+    [
+        (["nowhere"], 1, "cannot read nowhere: there is no such file or folder"),
+        (["k.py", "--target", "sm_90"], 1, "did you mean 'sm_90a'?"),
+        ([], 2, "Missing argument 'PATH"),
+    ],
+)
+def test_check_of_nothing(folder: Path, run: Any, args: list[str], code: int, message: str) -> None:
+    got, out, err = run("check", *args)
+    assert (got, out) == (code, "")
+    assert message in err
+
+
 # ------------------------------------------------------------------------------ inspect and dump
 
 

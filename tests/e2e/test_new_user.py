@@ -321,7 +321,10 @@ def test_the_dumps_of_the_page_on_the_command_line(
 def test_the_guide_to_porting(copy: Path, tmp_path: Path) -> None:
     for name, text in quickstart_files("docs/guide/porting.md").items():
         (tmp_path / name).write_text(text)
-    build, verify = marked_commands("docs/guide/porting.md")
+    check, build, verify = marked_commands("docs/guide/porting.md")
+    ran = run_in(copy, tmp_path, check)
+    assert ran.err.startswith("1 of 1 kernel supported (100.0 %)")
+    assert ran.code == 0, ran.err
     ran = run_in(copy, tmp_path, build)
     assert ran.code == 0, ran.err
     (kernel,) = _inspected(copy, tmp_path / "dist" / "ops.aotc")["kernels"]
@@ -435,6 +438,7 @@ def test_inspect_as_json_says_everything(copy: Path, quickstart: Path) -> None:
         "divisibility": 16,
         "optional": False,
         "access": kernel["params"][0]["access"],
+        "may_be_none": False,
     }
     texts = [guard["text"] for guard in kernel["guards"]]
     assert "x_ptr is 16-byte aligned" in texts

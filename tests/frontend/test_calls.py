@@ -111,6 +111,13 @@ def test_decorators_are_seen_through(sources: Sources) -> None:
         ("isinstance(B, int)", "True"),
         ("hasattr(n, 'sum')", "True"),
         ("hasattr(n, 'nothing')", "False"),
+        ("hasattr(tl, 'dot')", "True"),
+        ("hasattr(tl, 'nothing')", "False"),
+        ("getattr(tl, 'cdiv')(7, 2)", "4"),
+        ("getattr(n, 'dtype')", "int32"),
+        ("getattr(tl, 'nothing', B)", "8"),
+        ("tl.float16 == tl.float8e4b8", "False"),
+        ("tl.float8e4b8 != p.dtype.element_ty", "True"),
         ("len((1, 2, 3))", "3"),
         ("min(3, 1, 2) + max(1, 2)", "3"),
         ("float('inf')", "inf"),
@@ -283,3 +290,37 @@ def test_a_constant_that_names_no_function(sources: Sources, name: str, message:
     with pytest.raises(CompileError) as caught:
         sources.translate(_APPLY, {"p": "*fp32"}, {"F": name})
     assert message in caught.value.render()
+
+
+@pytest.mark.parametrize(
+    ("expression", "message"),
+    [
+        ("getattr(tl, 'cidv')", "unknown name tl.cidv"),
+        ("getattr(tl, n)", "getattr() takes the name as a constant string, got int32"),
+        ("getattr(n, 'nothing')", "int32 has no attribute 'nothing'"),
+        ("tl.float8e4b8 < tl.float16", "aotc does not have tl.float8e4b8 yet"),
+    ],
+)
+def test_what_reflection_refuses(sources: Sources, expression: str, message: str) -> None:
+    error = sources.body_error(f"x = {expression}", {"n": "i32"}, params="n")
+    assert error.message == message
+
+
+def test_logical_methods(sources: Sources) -> None:
+    body = "x = (n > 1).logical_and(n < 9)\ntl.store(p, x.logical_or(n == 20))"
+    text = sources.body(body, {"p": "*i1", "n": "i32"}, params="p, n")
+    assert "arith.and" in text
+    assert "arith.or" in text
+
+
+def test_limits_of_torch_in_a_kernel(sources: Sources) -> None:
+    text = sources.text(
+        """
+        import torch
+        @triton.jit
+        def k(p):
+            tl.store(p, torch.finfo(torch.float16).max)
+        """,
+        {"p": "*fp32"},
+    )
+    assert "65504" in text

@@ -281,3 +281,46 @@ def test_texts_are_put_together_outside_of_kernels(sources: Sources) -> None:
     assert 'text = "{mov.b32 $0, $1;} "' in text
     assert 'constraints = "=r,r"' in text
     assert "tile<64x" in text
+
+
+def test_functions_that_stand_in_for_kernels_are_not_taken(sources: Sources) -> None:
+    """As files do that can be imported without Triton."""
+    text = """
+        import nothing
+        if nothing.has_triton():
+            @triton.jit
+            def scale(x): return x * 2
+        else:
+            def scale(*args): raise RuntimeError("needs Triton")
+        @triton.jit
+        def k(p):
+            tl.store(p, scale(tl.load(p)))
+        """
+    assert "arith.mul" in sources.text(text, {"p": "*fp32"})
+    plain = text.replace("@triton.jit\n            def scale", "def scale")
+    error = sources.error(plain, {"p": "*fp32"})
+    assert error.message == "scale is a plain Python function, which a kernel cannot call"
+
+
+@pytest.mark.parametrize(
+    ("expression", "value"),
+    [
+        ("torch.cuda.get_device_capability() >= (9, 0)", True),
+        ("torch.cuda.get_device_capability()[0]", 9),
+        ("torch.cuda.is_available()", True),
+        ("version.parse(triton.__version__) >= version.parse('3.5.0rc1')", True),
+        ("version.Version('3.10') < version.Version('3.9.1')", False),
+    ],
+)
+def test_facts_that_modules_ask_for(sources: Sources, expression: str, value: object) -> None:
+    made = sources.translate(
+        f"""
+        import torch
+        from packaging import version
+        FACT = tl.constexpr({expression})
+        @triton.jit
+        def k():
+            tl.static_print(FACT)
+        """
+    )
+    assert made.prints == (str(value),)

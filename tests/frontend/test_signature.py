@@ -88,7 +88,50 @@ def test_heuristics(sources: Sources) -> None:
         text.replace('args["N"] %', 'args["n"] %'), {"n": "i32"}, {"N": 8, "BLOCK": 8}
     )
     assert "the heuristic of EVEN cannot be evaluated at build time" in error.message
+    assert error.message.endswith(": the argument n is known at launch only")
     assert error.remedy == "give EVEN among the constants or choices"
+
+
+def test_heuristics_know_which_arguments_are_none(sources: Sources) -> None:
+    text = """
+    @triton.heuristics({
+        "HAS_P": lambda args: args["p"] is not None,
+        "BOTH": lambda args: args["p"] is not None and args["n"] is not None,
+    })
+    @triton.heuristics(values={"TWICE": lambda args: 2 * int(args["HAS_P"])})
+    @triton.jit
+    def k(p, n, HAS_P: tl.constexpr, BOTH: tl.constexpr, TWICE: tl.constexpr):
+        tl.static_print(HAS_P, BOTH, TWICE)
+    """
+    made = sources.translate(text, {"p": "*fp32", "n": "i32"}, {})
+    assert made.prints == ("True True 2",)
+    assert sources.translate(text, {"p": "none", "n": "i32"}, {}).prints == ("False False 0",)
+    assert sources.translate(text, {"p": "*fp32"}, {"n": None}).prints == ("True False 2",)
+
+
+@pytest.mark.parametrize(
+    "expression",
+    [
+        'args["n"] + 1',
+        'args["n"] > 0',
+        'args["n"] is True',
+        'args["n"] == None',
+        'args["n"] in (1, 2)',
+        "bool(args['n'])",
+        'isinstance(args["n"], int)',
+        'args["n"]',
+    ],
+)
+def test_what_heuristics_cannot_know(sources: Sources, expression: str) -> None:
+    """Of an argument that a launch passes they know that it is there, and nothing else."""
+    text = f"""
+    @triton.heuristics({{"X": lambda args: {expression}}})
+    @triton.jit
+    def k(n, X: tl.constexpr):
+        tl.static_print(X)
+    """
+    error = sources.error(text, {"n": "i32"}, {})
+    assert "argument n" in error.message
 
 
 def test_num_warps_as_a_parameter(sources: Sources) -> None:

@@ -139,6 +139,53 @@ def test_autotune_configs(sources: Sources) -> None:
 
 
 @pytest.mark.parametrize(
+    "configs",
+    [
+        "[triton.Config({'BLOCK': b}, w) for b, w in itertools.product((64, 128), (2, 4)) if b == 32 * w]",
+        "list(filter(fits, [triton.Config({'BLOCK': b}, num_warps=w) for b in SIZES for w in (2, 4)]))",
+        "list(map(lambda w: triton.Config({'BLOCK': 32 * w}, num_warps=w), sorted([4, 2])))",
+        "sorted(ALL, key=lambda config: config.num_warps)",
+        "made(2)",
+        "list(itertools.chain(ALL[1:], ALL[:1]))",
+        "getattr(CHOSEN, 'configs', None)() if False else made()",
+    ],
+)
+@pytest.mark.parametrize("decorator", ["triton.autotune", "cached_autotune", "elsewhere.tuned"])
+def test_how_configs_are_made(sources: Sources, configs: str, decorator: str) -> None:
+    text = f"""
+import itertools
+import elsewhere
+from elsewhere import cached_autotune
+SIZES = [64, 128]
+CHOSEN = elsewhere.chosen
+
+def fits(config):
+    return config.kwargs["BLOCK"] == 32 * config.num_warps
+
+def made(first=2):
+    def config(warps, scale=32):
+        return triton.Config({{"BLOCK": warps * scale}}, num_warps=warps)
+    return [config(warps) for warps in (first, 4)]
+
+ALL = made()[::-1]
+
+@{decorator}(configs={configs}, key=["n"])
+@triton.jit
+def k(n, BLOCK: tl.constexpr):
+    pass
+"""
+    assert autotune_configs(sources.write(text), "k") == [
+        {"BLOCK": 64, "num_warps": 2, "num_stages": 3},
+        {"BLOCK": 128, "num_warps": 4, "num_stages": 3},
+    ]
+
+
+def test_a_model_that_orders_configs_drops_none(sources: Sources) -> None:
+    text = TUNED.replace('key=["n"]', 'key=["n"], prune_configs_by={"perf_model": f, "top_k": 2}')
+    assert len(autotune_configs(sources.write(text), "k")) == 5
+
+
+@pytest.mark.parametrize(
     ("text", "message"),
     [
         ("@triton.jit\ndef k():\n    pass\n", "k has no @triton.autotune decorator"),
@@ -148,6 +195,28 @@ def test_autotune_configs(sources: Sources) -> None:
             "list of triton.Config",
         ),
         ("import x\n@triton.autotune(configs=x.c)\n@triton.jit\ndef k():\n    pass\n", "got x.c"),
+        (
+            (
+                "@triton.autotune(configs=[], prune_configs_by={'early_config_prune': None})\n"
+                "@triton.jit\ndef k():\n    pass\n"
+            ),
+            "the autotuner of k drops configs by a function of the arguments",
+        ),
+        (
+            "@triton.autotune(configs=[], prune_configs_by=f())\n@triton.jit\ndef k():\n    pass\n",
+            "the autotuner of k drops configs by a function of the arguments",
+        ),
+        (
+            "@triton.autotune([], [])\n@triton.autotune([], [])\n@triton.jit\ndef k():\n    pass\n",
+            "k has 2 @triton.autotune decorators",
+        ),
+        (
+            (
+                "import torch\n@triton.autotune([triton.Config({}, w) for w in (4, 8)\n"
+                "    if torch.cuda.get_device_capability()[0] >= w], [])\n@triton.jit\ndef k(): pass\n"
+            ),
+            "torch.cuda.get_device_capability() is not known without running the file",
+        ),
     ],
 )
 def test_autotune_mistakes(sources: Sources, text: str, message: str) -> None:

@@ -6,7 +6,7 @@ import pytest
 
 from aotc.ir.diagnostics import ManifestError
 from aotc.ir.types import SCALARS
-from aotc.package.argument_type import ArgumentType, parse
+from aotc.package.argument_type import NONE, ArgumentType, parse, parse_alternatives
 
 
 @pytest.mark.parametrize("dtype", SCALARS)
@@ -83,3 +83,29 @@ def test_nearest_dtype_is_offered() -> None:
     with pytest.raises(ManifestError) as caught:
         parse("*bp16")
     assert caught.value.remedy in ("did you mean 'bf16'?", "did you mean 'fp16'?")
+
+
+def test_none() -> None:
+    assert parse("none") is NONE
+    assert NONE.concrete({}, {}) == "none"
+    assert not NONE.is_passed
+    assert not parse("fp32=1").is_passed
+    assert parse("i32=1").is_passed
+
+
+@pytest.mark.parametrize("texts", [["*T:16", "none"], ["none", "*T:16"]])
+def test_a_pointer_or_none(texts: list[str]) -> None:
+    found = parse_alternatives(texts, ("T",))
+    assert found == ArgumentType("pointer", "T", 16, may_be_none=True)
+    assert found.concrete({"T": "fp16"}, {}) == "*fp16:16"
+
+
+@pytest.mark.parametrize(
+    "texts",
+    [[], ["*fp16"], ["none"], ["none", "none"], ["i32", "none"], ["*fp16", "*fp32", "none"]],
+)
+def test_other_alternatives_are_refused(texts: list[str]) -> None:
+    with pytest.raises(ManifestError) as caught:
+        parse_alternatives(texts)
+    assert caught.value.message == f'expected a pointer and "none" as alternatives, got {texts}'
+    assert 'with the type "none"' in caught.value.remedy

@@ -329,3 +329,54 @@ def test_where_names_what_is_no_integer(tmp_path: Path) -> None:
     body = 'where = "x_ptr < 3"\n' + _SIGNATURE + _BLOCK
     with pytest.raises(ManifestError, match="expected an integer argument"):
         _expand(tmp_path, body)
+
+
+_NULLABLE = """\
+[kernel.signature]
+x_ptr = ["*fp16:16{optional}", "none"]
+n = "i32:16?"
+m = "none"
+eps = "fp32"
+"""
+
+
+def test_pointers_that_may_be_none(tmp_path: Path) -> None:
+    found = _expand(tmp_path, _NULLABLE.format(optional="") + _BLOCK)
+    texts = [guard.text for guard in found.guards]
+    assert texts == [
+        "x_ptr is not None",
+        "x_ptr is None",
+        "x_ptr is 16-byte aligned",
+        "n is a multiple of 16",
+    ]
+    assert [guard.is_promise for guard in found.guards] == [False, False, True, False]
+    assert [(v.label, v.guards) for v in found.variants] == [
+        ("kernel sm_90a n:16", (2, 0, 3)),
+        ("kernel sm_90a", (2, 0)),
+        ("kernel sm_90a x_ptr=none n:16", (2, 1, 3)),
+        ("kernel sm_90a x_ptr=none", (2, 1)),
+    ]
+    given, absent = found.variants[0].request.signature, found.variants[2].request.signature
+    assert given == (("x_ptr", "*fp16:16"), ("n", "i32:16"), ("m", "none"), ("eps", "fp32"))
+    assert absent == (("x_ptr", "none"), *given[1:])
+
+
+@pytest.mark.parametrize(("guards", "count"), [("each", 6), ("together", 4)])
+def test_a_pointer_that_is_none_has_no_promise(tmp_path: Path, guards: str, count: int) -> None:
+    """There are no two variants for a promise of what is not there."""
+    body = f'guards = "{guards}"\n' + _NULLABLE.format(optional="?") + _BLOCK
+    found = _expand(tmp_path, body)
+    labels = [variant.label for variant in found.variants]
+    assert len(set(labels)) == len(labels) == count
+    aligned = [guard.text for guard in found.guards].index("x_ptr is 16-byte aligned")
+    assert not any(aligned in v.guards for v in found.variants if v.absent)
+
+
+def test_a_count_that_none_makes_too_large(tmp_path: Path) -> None:
+    pointers = [f"p{at}" for at in range(17)]
+    (tmp_path / "k.py").write_text(f"@triton.jit\ndef kernel({', '.join(pointers)}): pass\n")
+    lines = [f'{name} = ["*fp32", "none"]' for name in pointers]
+    (tmp_path / "kernels.toml").write_text(_HEAD + "[kernel.signature]\n" + "\n".join(lines))
+    spec = load(str(tmp_path / "kernels.toml")).kernels[0]
+    with pytest.raises(ManifestError, match=f"got {1 << 17}: 1 targets .* {1 << 17} guards"):
+        expand(spec, [TARGETS["sm_90a"]], _no_autotune)

@@ -78,6 +78,7 @@ def test_description_is_json_and_complete(samples: SimpleNamespace) -> None:
         "divisibility": 1,
         "optional": False,
         "access": "unknown",
+        "may_be_none": False,
     }
     assert copy["variants"][0]["cluster"] == [2, 1, 1]
     assert [one["variants"][0]["waits_pdl"] for one in (norm, copy)] == [True, False]

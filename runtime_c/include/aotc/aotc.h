@@ -253,6 +253,8 @@ typedef struct aotc_param_info {
     uint32_t optional;     /* 1: variants without the promise exist */
     uint32_t access;       /* bit 0 read, bit 1 written; 0 unknown */
     const char *name;
+    uint32_t nullable; /* 1: a pointer that may be NULL, which is None in the source */
+    uint32_t reserved;
 } aotc_param_info;
 
 typedef struct aotc_type_variable_info {
