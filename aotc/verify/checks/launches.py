@@ -7,6 +7,7 @@ few launches bring each class of each extent. Then come launches of one purpose 
     apart       counts of blocks, rows and programs differ from each other
     persistent  programs that take one tile after the other take three of them, or groups two each
     special     buffers hold NaN, infinities, zeros, subnormals, ties, the largest numbers
+    float       an argument that is a float is negative, zero of either sign, large, or small
     far         rows lie more than 2**31 elements apart
     long        an extent is almost 2**31, of whose programs a few run; longer, if it has 64 bits
     in place    an argument that is written is the same memory as one that is read
@@ -56,6 +57,15 @@ _OTHERS = (1, 2, 3, 5, 1, 2)
 _MAX_INDEX = 512
 _PROGRAMS = (2, 8, 132, 148)  # of persistent kernels that do not say how many there are
 _LONG = {"long": 1 << 31, "longer": 5 << 29}  # elements that an extent has almost
+# What else a float may be, of a size that leaves room in fp16 and fp32: where all overflows, nothing shows.
+_FLOATS = {
+    "negative": -1.0,
+    "zero": 0.0,
+    "minus zero": -0.0,
+    "large": 2.0**12,
+    "large and negative": -(2.0**12),
+    "small": 2.0**-30,
+}
 _COVERED = -1  # an extent of a tensor that is to be as large as any other
 
 
@@ -95,7 +105,8 @@ class Launch:
     def key(self) -> tuple[object, ...]:
         """What makes two launches the same, but for what is drawn."""
         traits = (self.misaligned, self.in_step, self.is_special, *self.aliases.items())
-        return (*traits, self.programs, *self.scalars.items())
+        # As text: a zero is equal to the one of the other sign.
+        return (*traits, self.programs, *((n, repr(v)) for n, v in self.scalars.items()))
 
 
 def _shown(value: Scalar) -> str:
@@ -187,6 +198,9 @@ class Chooser:
             yield "persistent"
         if self.roles.read:
             yield "special"
+        for name, kind in self.scalars.items():
+            if kind.is_float and name not in self.conditions.choices:
+                yield from (f"float: {name} is {size}" for size in _FLOATS)
         if self.stride_names:
             yield "far"
         if self.conditions.may_be_left_out:
@@ -220,7 +234,7 @@ class Chooser:
 
     def is_optional(self, index: int) -> bool:
         """Return whether a launch need not mean anything to a kernel that is right."""
-        return self.labels[index].startswith(("far", "long", "in place"))
+        return self.labels[index].startswith(("far", "long", "in place", "float"))
 
     def spacings(self, index: int) -> Sequence[Spacing]:
         """Return how far apart rows are to be set, the first that gives a result is taken."""
@@ -367,6 +381,8 @@ class Chooser:
                 ]
             case "deep" if is_free and block == 1:
                 return [_COVERED, divisor]  # it may be what counts programs
+            case _ if _is_float(label) and loop is None and self.roles.loops:
+                return [last_in_part(1, block, divisor, at)]  # tiles apart show at other launches
             case "deep" | "persistent" if is_free:
                 return [_COVERED]
             case "deep":
@@ -434,9 +450,11 @@ class Chooser:
     def _others(self, index: int, rng: np.random.Generator) -> Values:
         values: Values = {}
         at = 0
+        odd, _, size = self.labels[index].removeprefix("float: ").partition(" is ")
         for name, kind in self.scalars.items():
             if kind.is_float:
-                values[name] = float(rng.uniform(0.5, 1.5))
+                factor = _FLOATS[size] if name == odd and _is_float(self.labels[index]) else 1.0
+                values[name] = float(rng.uniform(0.5, 1.5)) * factor
             elif kind.is_bool:
                 values[name] = index % 2
             else:
@@ -505,6 +523,15 @@ class Chooser:
         extents = [known[name] for name in self.roles.extents if name in known]
         is_masked = any(block > 1 for block in self.roles.extents.values())
         return max([1, *extents, *([] if is_masked else [self.roles.largest_tile])])
+
+
+def may_store_nothing(label: str) -> bool:
+    """Return whether a kernel that is right may store nothing at a launch of this label."""
+    return label == "none" or _is_float(label)
+
+
+def _is_float(label: str) -> bool:
+    return label.startswith("float: ")
 
 
 def _is_long(label: str) -> bool:
