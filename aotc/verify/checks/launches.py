@@ -264,7 +264,7 @@ class Chooser:
             seed=int(rng.integers(1 << 30)),
             index_high=min(self._width(values), _MAX_INDEX) + 1,
             misaligned=self._is_free and index % 2 == 1,
-            in_step=index % 3 != 1,
+            in_step=index % 3 != 1 or _is_float(label),
             is_special=label == "special",
             is_sparse=label in ("far", "persistent") or _is_long(label) or spacing == NEAR[-1],
             aliases={out: source} if is_pair else {},
@@ -381,6 +381,8 @@ class Chooser:
                 ]
             case "deep" if is_free and block == 1:
                 return [_COVERED, divisor]  # it may be what counts programs
+            case _ if _is_float(label) and is_free and block > 1:
+                return [_COVERED]
             case _ if _is_float(label) and loop is None and self.roles.loops:
                 return [last_in_part(1, block, divisor, at)]  # tiles apart show at other launches
             case "deep" | "persistent" if is_free:
