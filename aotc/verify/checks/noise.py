@@ -137,9 +137,7 @@ def _feeds_sum(value: Value, *, through_select: bool = False) -> bool:
     for user in value.users:
         if isinstance(user, _SUMS):
             return True
-        if isinstance(user, renames) and _feeds_sum(
-            user.results[0], through_select=through_select
-        ):
+        if isinstance(user, renames) and _feeds_sum(user.results[0], through_select=through_select):
             return True
     return False
 

@@ -148,9 +148,8 @@ class Decoder:
 
     def _fused(self, instructions: Sequence[Instruction], steps: Sequence[Step]) -> Step:
         first = instructions[0]
-        constant = self._current.image.constant
         constants = [
-            None if isinstance(operand, Register) else constant(operand, 64)
+            None if isinstance(operand, Register) else self._source(operand)
             for operand in first.operands[1:]
         ]
         return fused(instructions, self._function(first), constants, self._registers, steps)

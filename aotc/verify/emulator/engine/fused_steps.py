@@ -19,7 +19,7 @@ import numpy as np
 
 from aotc.verify.arrays import Array, reduce_and, reduce_max
 from aotc.verify.emulator.compute.registry import COMPUTES, Compute
-from aotc.verify.emulator.engine.compute_steps import Step
+from aotc.verify.emulator.engine.compute_steps import Source, Step
 from aotc.verify.emulator.engine.divergence import Lanes
 from aotc.verify.emulator.engine.registers import DEFINED, RegisterFile, is_copy
 from aotc.verify.emulator.engine.registry import executing
@@ -114,19 +114,19 @@ def _kind_of(instruction: Instruction) -> Hashable:
 def fused(
     instructions: Sequence[Instruction],
     function: Compute,
-    constants: Sequence[Array | None],
+    constants: Sequence[Source | None],
     registers: RegisterFile,
     steps: Sequence[Step],
 ) -> Step:
     """Return one step for instructions of one kind, each of which has one of `steps`.
 
-    `constants` has the value of each operand that is no register.
+    `constants` has the source of each operand that is no register.
     """
     targets, *operands = zip(*(each.operands for each in instructions), strict=True)
     sources = [
         _reader([registers.place(each) for each in _of(column)], registers)
         if constant is None
-        else _constant(constant)
+        else constant.__getitem__
         for column, constant in zip(operands, constants, strict=True)
     ]
     target_rows = np.array([registers.place(each)[1] for each in _of(targets)])
@@ -162,9 +162,7 @@ def fused(
     return step
 
 
-def _reader(
-    places: Sequence[tuple[int, int]], registers: RegisterFile
-) -> Callable[[Lanes], Array]:
+def _reader(places: Sequence[tuple[int, int]], registers: RegisterFile) -> Callable[[Lanes], Array]:
     """Return what reads a register of each instruction: a matrix, or one row if all read the same."""
     table = registers.table(places[0][0])
     rows = [row for _, row in places]
@@ -173,10 +171,6 @@ def _reader(
     index = np.array(rows)
     column = index[:, None]
     return lambda lanes: table[index if type(lanes) is slice else column, lanes]
-
-
-def _constant(value: Array) -> Callable[[Lanes], Array]:
-    return lambda lanes: value
 
 
 def _state_rows(each: Sequence[Register], registers: RegisterFile) -> Array | None:

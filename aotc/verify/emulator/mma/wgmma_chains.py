@@ -252,4 +252,3 @@ def refuse_unfenced(register: Register, warps: Ints, which: Array) -> NoReturn:
     """Raise that a register was written by the first of warps (n,) where `which` (n, …)."""
     at = int(np.argwhere(which)[0][0])
     refuse(int(warps[at]), f"{register.name} was written with no wgmma.fence between")
-
