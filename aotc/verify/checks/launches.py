@@ -251,7 +251,7 @@ class Chooser:
         most = -1
         for trials in self._trials(index):
             found = self._first(({**others, **extents} for extents in trials), index, spacing)
-            if found is not None and (count := self._num_deep_loops(*found)) > most:
+            if found is not None and (count := self._num_deep_loops(label, *found)) > most:
                 best, most = found, count
         if best is None:
             return None
@@ -291,8 +291,11 @@ class Chooser:
                 return chosen
         return None
 
-    def _num_deep_loops(self, values: Values, grid: Sequence[int]) -> int:
-        """Return how many loops use each of their stages again and again in the last program."""
+    def _num_deep_loops(self, label: str, values: Values, grid: Sequence[int]) -> int:
+        """Return how many loops of the last program run as often as they should.
+
+        To use each stage again and again, or for a float, more than once.
+        """
         known = self._known(values, grid)
         count = 0
         for op in self.kernel.walk():
@@ -300,7 +303,8 @@ class Chooser:
                 continue
             ends = [value_in_last(value, known) for value in (op.lower, op.upper, op.step)]
             lower, upper, step = (0 if end is None else end for end in ends)
-            wanted = (2 * (op.num_stages or self.conditions.num_stages) + 1) * step
+            trips = 2 * (op.num_stages or self.conditions.num_stages) + 1
+            wanted = step + 1 if _is_float(label) else trips * step
             count += None not in ends and upper - lower >= wanted
         return count
 
@@ -329,7 +333,7 @@ class Chooser:
         names.sort(key=lambda name: name in self.roles.loops)  # so that others are counted first
         options = {n: self._options(n, at, ranks.get(n, 0), index) for at, n in enumerate(names)}
         loops = [name for name in names if name in self.roles.loops and name not in listed]
-        if self.labels[index] != "deep":
+        if self.labels[index] != "deep" and not _is_float(self.labels[index]):
             yield self._products(options)
             return
         # What varies first is what a launch can best do without.

@@ -46,7 +46,7 @@ from aotc.verify.emulator.syntax import (
 )
 from aotc.verify.emulator.text.effects import destination_count
 
-_FEWEST_FUSED = 2
+_FEWEST_FUSED = 4  # instructions: fewer cost less in steps of their own
 
 
 class Current:
