@@ -42,7 +42,7 @@ Ints = npt.NDArray[np.int64]
 class LaneContext:
     """Implement `Context` for the lanes of one group."""
 
-    __slots__ = ("count", "instruction", "lanes", "machine", "registers")
+    __slots__ = ("_warps", "count", "instruction", "lanes", "machine", "registers")
 
     def __init__(self, machine: Batch, instruction: Instruction, lanes: slice | Ints) -> None:
         self.machine = machine
@@ -50,6 +50,7 @@ class LaneContext:
         self.instruction = instruction
         self.lanes = lanes
         self.count: int = lanes.stop - lanes.start if isinstance(lanes, slice) else len(lanes)
+        self._warps: Ints | None = None
 
     # ---- operands -----------------------------------------------------------
 
@@ -143,11 +144,13 @@ class LaneContext:
 
     def warps(self) -> Ints:
         """Return the warps of the batch that have an active lane, ascending: (n,)."""
-        warps = self.machine.warp_of_lane[self.lanes]
-        first = np.empty(len(warps), bool)
-        first[0] = True
-        np.not_equal(warps[1:], warps[:-1], out=first[1:])
-        return warps[first]
+        if self._warps is None:
+            warps = self.machine.warp_of_lane[self.lanes]
+            first = np.empty(len(warps), bool)
+            first[0] = True
+            np.not_equal(warps[1:], warps[:-1], out=first[1:])
+            self._warps = warps[first]
+        return self._warps
 
     def active(self) -> npt.NDArray[np.bool_]:
         """Return which lanes of `warps()` are active: (n, 32)."""
