@@ -174,8 +174,9 @@ class Chains:
         self._next_number += len(groups)
         rows, marks = self._file.places(form.d_registers)
         table = self._file.all_words(GROUP_LANES)
-        words = [reshape(row, -1, WARP_LANES) for row in table[rows, groups]]
-        sums = reshape(form.d_fragment.gather(words), -1, ROWS, form.n)
+        words = reshape(table[rows, groups], len(rows), -1, WARP_LANES)
+        sums = form.d_fragment.gather(np.swapaxes(words, 0, 1))
+        sums = reshape(sums, -1, ROWS, form.n)
         copies = self._file.copies
         chains = [
             Chain(number, form, sums[index] if keep else None, copies)
@@ -221,12 +222,13 @@ class Chains:
                 for number, chain in members
             ]
             words = members[0][1].form.d_fragment.scatter(np.stack(parts))
+            words = np.swapaxes(words, 0, 1)
             if self._file.copies:
                 names = np.array([chain.number for _, chain in members])
-                self._write_named(warps, names, np.stack(words))
+                self._write_named(warps, names, words)
                 continue
             rows, marks = self._file.places(registers)
-            self._file.all_words(WARP_LANES)[rows, warps] = np.stack(words)
+            self._file.all_words(WARP_LANES)[rows, warps] = words
             self._file.all_states(WARP_LANES)[marks, warps] = FENCED
 
     def _write_named(self, warps: Ints, names: Ints, words: Array) -> None:
