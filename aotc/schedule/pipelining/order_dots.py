@@ -35,6 +35,7 @@ from aotc.schedule.analysis.register_budget import (
 from aotc.schedule.context import Schedule
 from aotc.schedule.pipelining.expand_loop import expand_loop
 from aotc.schedule.pipelining.loop_schedule import LoopSchedule, Step
+from aotc.schedule.pipelining.overlap_wgmma import begins_sum
 from aotc.schedule.remarks import Remark
 
 
@@ -55,7 +56,7 @@ def _needed(loop: scf.For) -> int:
     All fresh results but the last one may be live at once, with the operand of one dot.
     """
     dots = [op for op in loop.body if isinstance(op, wgmma.Wgmma)]
-    fresh = [dot.out for dot in dots if dot.acc not in loop.carried]
+    fresh = [dot.out for dot in dots if begins_sum(dot)]
     tiles = [value for value in (*loop.carried, *fresh[:-1]) if _is_tile(value)]
     operands = [registers_of(dot.a) for dot in dots if _is_tile(dot.a)]
     return sum(map(registers_of, tiles)) + max(operands, default=0) + DOT_CHAIN_RESERVE

@@ -210,6 +210,11 @@ def _loads_to(op: Op) -> list[Op]:
     return found
 
 
+def begins_sum(dot: wgmma.Wgmma) -> bool:
+    """Return whether a dot adds to nothing, and so has registers of its own for the result."""
+    return isinstance(dot.acc.op, gpu.Undefined)
+
+
 def _is_zero(value: Value | None) -> bool:
     op = None if value is None else value.op
     return isinstance(op, arith.Constant) and op.value == 0

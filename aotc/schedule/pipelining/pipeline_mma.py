@@ -45,6 +45,7 @@ from aotc.schedule.context import Schedule
 from aotc.schedule.pipelining.chained_dots import find_chain
 from aotc.schedule.pipelining.expand_loop import expand_loop
 from aotc.schedule.pipelining.loop_schedule import LoopSchedule
+from aotc.schedule.pipelining.overlap_wgmma import begins_sum
 from aotc.schedule.remarks import Reason, Remark
 
 
@@ -71,7 +72,7 @@ def _advance(start: _Start, role: roles.Specialize, kernel: Kernel, schedule: Sc
     """Rewrite a loop, or return why not."""
     issued = [op for op in start.ops if not is_pure(op)]
     chain = find_chain(start.loop, start.dots, issued)
-    if chain is None and any(op.acc not in start.loop.carried for op in _other_dots(start)):
+    if chain is None and any(map(begins_sum, _other_dots(start))):
         return _advance_first(start, role, kernel, schedule)
     reserve = DOT_CHAIN_RESERVE if chain else DOTS_AHEAD_RESERVE
     needed = _needed_registers(start, num_results=1 if chain else 2) + reserve
@@ -122,7 +123,7 @@ def _other_dots(start: _Start) -> list[wgmma.Wgmma]:
 
 def _registers_beside(others: Sequence[wgmma.Wgmma], ahead: wgmma.Wgmma, loop: scf.For) -> int:
     """Return what a thread holds where the dots of two iterations run: results, and one operand."""
-    fresh = [op.out for op in others if op.acc not in loop.carried]
+    fresh = [op.out for op in others if begins_sum(op)]
     held = [*loop.carried, *fresh, ahead.out]
     tiles = [value for value in held if isinstance(value.type, TileType)]
     operands = [registers_of(op.a) for op in others if isinstance(op.a.type, TileType)]
