@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -294,7 +295,7 @@ def test_keys_and_values_of_one_stage_at_every_length(
     """Values of fp8 are read by threads, after the first dot and before the second."""
     signature = {key: {**SIGNATURE, "v": f"tensordesc<{dtype}[64,64]>"}[key] for key in "qkv"}
     signature |= {"out": SIGNATURE["out"], "n": "i32"}
-    options = {"num_stages": num_stages, "mma_stages": 2}
+    options: dict[str, Any] = {"num_stages": num_stages, "mma_stages": 2}
     _, remarks = lowered(tmp_path, SIDE_BY_SIDE, signature, 4, **options)
     assert AHEAD in remarks
     kernel = compiled(tmp_path, SIDE_BY_SIDE, signature, **options)
