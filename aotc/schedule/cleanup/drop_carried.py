@@ -13,7 +13,7 @@ from aotc.schedule.analysis.global_order import free_operands
 
 def drop_unused_carried(loop: scf.For) -> None:
     """Replace `loop` by one that carries only used variables, if some are unused."""
-    needed = _needed(loop)
+    needed = needed_values(loop)
     kept = [index for index, arg in enumerate(loop.carried) if arg in needed]
     if len(kept) == len(loop.carried):
         return
@@ -38,7 +38,7 @@ def _is_observed(op: Op) -> bool:
     return not is_unobserved(op)
 
 
-def _needed(loop: scf.For) -> dict[Value, None]:
+def needed_values(loop: scf.For) -> dict[Value, None]:
     """Return the values that are used after the loop, or by what is observed in it."""
     yielded = loop.body.terminator.operands
     found: dict[Value, None] = {}

@@ -34,6 +34,7 @@ from aotc.schedule.layout.access import (
 from aotc.schedule.layout.atomics import place_atomic
 from aotc.schedule.layout.bank_order import in_bank_order
 from aotc.schedule.layout.dot_layouts import choose_dots
+from aotc.schedule.layout.index_loads import fits_ahead, index_loads
 from aotc.schedule.layout.indexing import place_gather, place_histogram
 from aotc.schedule.layout.operand_slices import pull_operands
 from aotc.schedule.layout.preferred_layouts import DotLayouts, PreferredLayouts
@@ -63,8 +64,17 @@ def assign_layouts(kernel: Kernel, schedule: Schedule) -> None:
     anchors |= choose_block_layouts(kernel)
     dots = choose_dots(kernel, anchors, target)
     anchors |= transposing_loads(dots, anchors, kernel.num_warps)
-    preferred = PreferredLayouts(kernel, anchors, dots, pull_operands(dots))
-    kernel.body = _Emitter(Demand(kernel, preferred, infos, target), infos).emit_kernel(kernel)
+    pulled, indices = pull_operands(dots), index_loads(kernel)
+    while True:
+        homes = {op: layout for op, layout in anchors.items() if op not in indices}
+        preferred = PreferredLayouts(kernel, homes, dots, pulled)
+        demand = Demand(kernel, preferred, infos, target)
+        dear = [op for op in indices if not fits_ahead(op, demand.made_in(op.out))]
+        if not dear:
+            break
+        for op in dear:
+            del indices[op]
+    kernel.body = _Emitter(demand, infos).emit_kernel(kernel)
     kernel.body.parent = kernel
 
 
@@ -270,16 +280,17 @@ def _emit_broadcast(op: Op, emitter: _Emitter, place: Builder) -> None:
 
 
 def _emit_load(op: Op, emitter: _Emitter, place: Builder) -> None:
+    """Load a tile in the layout of the access, or an index in every required layout."""
     assert isinstance(op, tile.Load)
-    layout = emitter.demand.works_in.get(op)
-    operands = [emitter.get_optional(value, layout) for value in (op.pointer, op.mask, op.other)]
-    vector = _vector(op, layout, emitter)
-    prefetch = 0
-    if layout is not None and not (op.cache or op.eviction or op.volatile):
-        prefetch = prefetch_bytes(emitter.infos[op.pointer], vector, pointee_bytes(op.pointer))
-    chosen = {"vector": vector, "prefetch_bytes": prefetch}
-    copy = build(gpu.Load, operands, {**op.attributes, **chosen}, (), op.loc)
-    emitter.bind_all(op, copy, place)
+    for layout in emitter.demand.made_in(op.out) if is_tile(op.out) else (None,):
+        operands = [emitter.get_optional(value, layout) for value in op.slots]
+        vector = _vector(op, layout, emitter)
+        prefetch = 0
+        if layout is not None and not (op.cache or op.eviction or op.volatile):
+            prefetch = prefetch_bytes(emitter.infos[op.pointer], vector, pointee_bytes(op.pointer))
+        chosen = {"vector": vector, "prefetch_bytes": prefetch}
+        copy = build(gpu.Load, operands, {**op.attributes, **chosen}, (), op.loc)
+        emitter.bind_all(op, copy, place)
 
 
 def _emit_store(op: Op, emitter: _Emitter, place: Builder) -> None:

@@ -2,8 +2,8 @@
 
 A loaded tile has the layout in which its load is coalesced, an elementwise result that of its
 operands, a reduced or reshaped tile the one that its operand's implies. What is cheap to
-compute anywhere (constants, index arithmetic, broadcasts) has no preferred layout and is computed
-wherever it is required, so address computations are never converted.
+compute anywhere (constants, index arithmetic, broadcasts, the loads of `index_loads`) has no preferred
+layout and is computed wherever it is required, so address computations are never converted.
 
 Invariant: values carried by loops and yielded by branches always have a preferred layout, one
 through all iterations and both arms.

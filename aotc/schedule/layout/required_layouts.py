@@ -95,6 +95,8 @@ def _demand_clones(op: Op, demand: Demand) -> None:
 
 def _demand_access(op: Op, demand: Demand) -> None:
     if op not in demand.preferred.anchors:
+        if isinstance(op, tile.Load):  # of an index, which is made again; or of a scalar
+            _demand_clones(op, demand)
         return
     layout = demand.preferred.anchors[op]
     # The result already prefers the layout of the access.

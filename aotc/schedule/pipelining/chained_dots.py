@@ -18,7 +18,7 @@ dot only when the last one has been waited for, since that reads its operand fro
 
 Invariant: what is computed with the accumulator of the second dot keeps its iteration; of all else no op
 with an effect is moved but waits for the first dot's operands, the dot, its wait, and arrivals that give
-the operands back.
+the operands back, unless others read the same stage.
 """
 
 from __future__ import annotations
@@ -94,7 +94,7 @@ def find_chain(
     arrives = _arrivals(loop, firsts, seconds[0])
     order = {op: number for number, op in enumerate(loop.body)}
     compute = sorted({*waits, *loads, *arrives, *kept} - {*fragments}, key=order.__getitem__)
-    fills = _fills(loop, seconds)
+    fills = [op for op in _fills(loop, seconds) if op not in issue]
     return DotChain(issue, compute, fills, sorted(fragments, key=order.__getitem__), seconds)
 
 
@@ -169,9 +169,15 @@ def _writes(loop: scf.For) -> bool:
 
 
 def _arrivals(loop: scf.For, firsts: Sequence[wgmma.Wgmma], second: Op) -> list[Op]:
-    """Return the arrivals that give back what the first dots read, ahead of the second."""
-    stages = [stage for dot in firsts for value in (dot.a, dot.b) if (stage := stage_of(value))]
+    """Return the arrivals that give back what the first dots alone read, ahead of the second."""
+    others = [op for op in loop.body.walk() if op.reads(Resource.SHARED) and op not in firsts]
+    shared = [stage.index for stage in _stages_of(others)]
+    stages = [stage for stage in _stages_of(firsts) if stage.index not in shared]
     return _mbarrier_ops(loop, tma.MbarrierArrive, stages, second)
+
+
+def _stages_of(ops: Sequence[Op]) -> list[gpu.SharedStage]:
+    return [stage for op in ops for value in op.operands if (stage := stage_of(value))]
 
 
 def _fills(loop: scf.For, seconds: Sequence[wgmma.Wgmma]) -> list[Op]:

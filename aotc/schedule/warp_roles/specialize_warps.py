@@ -35,6 +35,7 @@ from aotc.schedule.analysis.register_budget import (
     registers_of,
     registers_of_thread,
 )
+from aotc.schedule.cleanup.drop_carried import drop_unused_carried, needed_values
 from aotc.schedule.context import Schedule
 from aotc.schedule.shared_memory.mbarrier_ring import Load
 from aotc.schedule.warp_roles.consumer_groups import distribute_tiles, loop_of_tiles, ordered_loop
@@ -96,7 +97,19 @@ def _divide(kernel: Kernel, consumers: Block, found: Slice, place: Builder) -> B
     tiles = distribute_tiles(consumers, kernel, place) if count > 1 else None
     place(grid.ClusterBarrier() if kernel.num_ctas > 1 else gpu.Barrier())
     ConsumerStages(groups, found, tiles).run(consumers)
+    _drop_unused(consumers)
     return producer
+
+
+def _drop_unused(consumers: Block) -> None:
+    """Drop what loops load and carry for the producer alone, such as coordinates.
+
+    What a loop carries besides for nothing are counters, which cost nothing: ptxas drops them.
+    """
+    for loop in reversed([op for op in consumers.walk() if isinstance(op, scf.For)]):
+        needed = needed_values(loop)
+        if any(isinstance(op, gpu.Load) and op.out not in needed for op in loop.body):
+            drop_unused_carried(loop)
 
 
 # ---- registers --------------------------------------------------------------------------------

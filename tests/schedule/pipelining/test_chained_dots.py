@@ -4,11 +4,17 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
+from aotc.config import Config
+from aotc.schedule.pipelining.pipeline_mma import pipeline_mma
+from aotc.schedule.shared_memory.allocate_shared import allocate_shared
+from aotc.schedule.shared_memory.insert_barriers import insert_barriers
 from tests.support.descriptors import compiled, launch, like, lowered, tensor
+from tests.support.pass_case import applied, assert_same_meaning
 
 SOURCE = """def k(q, k, v, out, scale, n, CAUSAL: tl.constexpr = {causal}):
     row = tl.program_id(0) * 64
@@ -157,3 +163,146 @@ def test_loads_that_scores_need_come_ahead_where_nothing_is_stored(
     weights = np.exp2(scores - scores.max(1, keepdims=True))
     expected = weights @ v.astype(np.float64) / weights.sum(1, keepdims=True)
     assert np.abs(out - expected).max() <= 2.0**-10 * np.abs(v.astype(np.float64)).max()
+
+
+# ---- keys and values that share a stage -------------------------------------------------------
+
+CHECKS = """\
+// CHECK: gpu.mbarrier_wait(
+// CHECK: gpu.wgmma(%q,
+// CHECK: gpu.wgmma_wait(
+// CHECK: scf.for(
+// CHECK: [[FILLED:%.*]] = gpu.shared_stage(%full, [[AT:%[a-z_0-9]+]]) {ahead = 1}
+// CHECK-NEXT: gpu.mbarrier_wait([[FILLED]],
+// CHECK: [[SCORES:%.*]] = gpu.wgmma(%q,
+// CHECK: [[VALUES:%.*]] = gpu.shared_stage(%v_ring, [[AT]])
+// CHECK: [[SUM:%.*]] = gpu.wgmma({{.*}}, [[VALUES]],
+// CHECK-NEXT: gpu.wgmma_wait([[SCORES]]) {pending = 1
+// CHECK-NOT: gpu.mbarrier_wait(
+// CHECK-NOT: gpu.mbarrier_arrive(
+// CHECK: gpu.wgmma_wait([[SUM]])
+// CHECK: [[READ:%.*]] = gpu.shared_stage(%empty, [[AT]]) :
+// CHECK-NEXT: gpu.mbarrier_arrive([[READ]],
+// CHECK: scf.yield(
+"""
+ONE_RING = """\
+#0 = #ll<offset=[[0,1],[0,2],[0,4],[0,8],[0,16],[0,32],[1,8],[2,16],[4,32],[8,0],[16,0],[32,0]] : [64,64]>
+#1 = #ll<offset=[] : [1]>
+#2 = #ll<register=[[0,1],[8,0],[0,8],[0,16],[0,32]] lane=[[0,2],[0,4],[1,0],[2,0],[4,0]] warp=[[16,0],[32,0]] : [64,64]>
+#3 = #ll<register=[[1],[512],[8],[16],[32]] lane=[[2],[4],[64],[128],[256]] warp=[[1024],[2048]] : [4096]>
+#4 = #ll<offset=[[1,0],[2,0],[4,0],[8,0],[16,0],[32,0],[8,1],[16,2],[32,4],[0,8],[0,16],[0,32]] : [64,64]>
+kernel @k(%x: map<64x64xfp16, 128>, %y: map<64x64xfp16, 128>, %z: map<64x64xfp16, 128>, %out: *fp32, %n: i32) {num_warps = 4, producer_warps = 1} {
+  %q = gpu.shared_alloc {element = fp16, shape = [64, 64], layout = #0, alignment_bytes = 1024} : shared<64x64xfp16, #0>
+  %q_full = gpu.shared_alloc {element = u64, shape = [1], layout = #1, alignment_bytes = 8} : shared<1xu64, #1>
+  %k_ring = gpu.shared_alloc {element = fp16, shape = [64, 64], layout = #0, alignment_bytes = 1024, num_stages = 2} : shared<64x64xfp16, #0, 2>
+  %v_ring = gpu.shared_alloc {element = fp16, shape = [64, 64], layout = #0, alignment_bytes = 1024, num_stages = 2} : shared<64x64xfp16, #0, 2>
+  %full = gpu.shared_alloc {element = u64, shape = [1], layout = #1, alignment_bytes = 8, num_stages = 2} : shared<1xu64, #1, 2>
+  %empty = gpu.shared_alloc {element = u64, shape = [1], layout = #1, alignment_bytes = 8, num_stages = 2} : shared<1xu64, #1, 2>
+  gpu.mbarrier_init(%q_full)
+  gpu.mbarrier_init(%full)
+  gpu.mbarrier_init(%empty) {count = 4}
+  gpu.barrier
+  gpu.specialize () {
+    %zero = arith.constant {value = 0, type = i32} : i32
+    %one = arith.constant {value = 1, type = i32} : i32
+    %none = arith.constant {value = 0.0, type = tile<64x64xfp32, #2>} : tile<64x64xfp32, #2>
+    %half = arith.constant {value = 0.5, type = tile<64x64xfp32, #2>} : tile<64x64xfp32, #2>
+    %fresh = gpu.undefined {type = tile<64x64xfp32, #2>} : tile<64x64xfp32, #2>
+    %never = arith.constant {value = false, type = i1} : i1
+    %always = arith.constant {value = true, type = i1} : i1
+    gpu.mbarrier_wait(%q_full, %zero)
+    %total, %end, %last = scf.for(%zero, %n, %one, %none, %zero, %zero) (%i: i32, %acc: tile<64x64xfp32, #2>, %index: i32, %phase: i32) {
+      %filled = gpu.shared_stage(%full, %index) : shared<1xu64, #1>
+      gpu.mbarrier_wait(%filled, %phase)
+      %k = gpu.shared_stage(%k_ring, %index) : shared<64x64xfp16, #0>
+      %kt = gpu.shared_trans(%k) {order = [1, 0]} : shared<64x64xfp16, #4>
+      %v = gpu.shared_stage(%v_ring, %index) : shared<64x64xfp16, #0>
+      %started = gpu.wgmma(%q, %kt, %fresh, %never) : tile<64x64xfp32, #2>
+      %scores = gpu.wgmma_wait(%started) {num_columns = [0]} : tile<64x64xfp32, #2>
+      %scaled = arith.mul(%scores, %half) : tile<64x64xfp32, #2>
+      %weights = arith.cast(%scaled) {dtype = fp16} : tile<64x64xfp16, #2>
+      %added = gpu.wgmma(%weights, %v, %acc, %always) : tile<64x64xfp32, #2>
+      %sum = gpu.wgmma_wait(%added) {num_columns = [0]} : tile<64x64xfp32, #2>
+      %read = gpu.shared_stage(%empty, %index) : shared<1xu64, #1>
+      gpu.mbarrier_arrive(%read, _) {count = 4}
+      %next = gpu.next_stage(%index) {num_stages = 2} : i32
+      %wraps = arith.compare(%next, %zero) {predicate = "eq"} : i1
+      %flip = arith.cast(%wraps) {dtype = i32} : i32
+      %flipped = arith.xor(%phase, %flip) : i32
+      scf.yield(%sum, %next, %flipped)
+    } : tile<64x64xfp32, #2>, i32, i32
+    %flat = tile.reshape(%total) {shape = [4096]} : tile<4096xfp32, #3>
+    %m = tile.arange {start = 0, end = 4096, layout = #3} : tile<4096xi32, #3>
+    %os = tile.splat(%out) {shape = [4096], layout = #3} : tile<4096x*fp32, #3>
+    %r = arith.addptr(%os, %m) : tile<4096x*fp32, #3>
+    gpu.store(%r, %flat, _)
+    scf.yield()
+  } () {
+    %zero_p = arith.constant {value = 0, type = i32} : i32
+    %one_p = arith.constant {value = 1, type = i32} : i32
+    %size = arith.constant {value = 64, type = i32} : i32
+    gpu.tma_load(%x, %q, %q_full, %zero_p, %zero_p)
+    %end_p, %last_p = scf.for(%zero_p, %n, %one_p, %zero_p, %zero_p) {unroll = 1} (%i_p: i32, %index_p: i32, %phase_p: i32) {
+      %at = arith.mul(%i_p, %size) : i32
+      %before = arith.xor(%phase_p, %one_p) : i32
+      %free = gpu.shared_stage(%empty, %index_p) : shared<1xu64, #1>
+      gpu.mbarrier_wait(%free, %before)
+      %fill = gpu.shared_stage(%full, %index_p) : shared<1xu64, #1>
+      %k_free = gpu.shared_stage(%k_ring, %index_p) : shared<64x64xfp16, #0>
+      gpu.tma_load(%y, %k_free, %fill, %at, %zero_p) {arrive = false}
+      %v_free = gpu.shared_stage(%v_ring, %index_p) : shared<64x64xfp16, #0>
+      gpu.tma_load(%z, %v_free, %fill, %at, %zero_p)
+      %next_p = gpu.next_stage(%index_p) {num_stages = 2} : i32
+      %wraps_p = arith.compare(%next_p, %zero_p) {predicate = "eq"} : i1
+      %flip_p = arith.cast(%wraps_p) {dtype = i32} : i32
+      %flipped_p = arith.xor(%phase_p, %flip_p) : i32
+      scf.yield(%next_p, %flipped_p)
+    } : i32, i32
+    scf.yield()
+  }
+  scf.return
+}
+"""
+
+
+def test_a_stage_of_both_dots_is_filled_before_the_first_and_released_after_the_second() -> None:
+    text = CHECKS + ONE_RING
+    kernel = applied(text, pipeline_mma, config=Config(4, mma_stages=2))
+    rng = np.random.default_rng(0)
+    x, y, z = (rng.integers(-2, 3, (rows, 64)).astype(np.float16) for rows in (64, 320, 320))
+    for iterations in (0, 1, 2, 3, 5):
+        args = [x, y, z, np.full(4096, 77, np.float32), iterations]
+        assert_same_meaning(text, kernel, args, lower=(allocate_shared, insert_barriers))
+
+
+# Keys and values of one page, say, are loaded side by side.
+SIDE_BY_SIDE = """def k(q, k, v, out, n):
+    query = q.load([0, 0])
+    acc = tl.zeros((64, 64), tl.float32)
+    for first in range(0, n, 64):
+        keys, values = k.load([first, 0]), v.load([first, 0])
+        scores = tl.dot(query, keys.T)
+        acc = tl.dot((scores * 0.5).to(tl.float16), values.to(tl.float16), acc)
+    out.store([0, 0], acc)
+"""
+
+
+@pytest.mark.parametrize("num_stages", [2, 3])
+@pytest.mark.parametrize("dtype", ["fp16", "fp8e5"])
+def test_keys_and_values_of_one_stage_at_every_length(
+    tmp_path: Path, dtype: str, num_stages: int
+) -> None:
+    """Values of fp8 are read by threads, after the first dot and before the second."""
+    signature = {key: {**SIGNATURE, "v": f"tensordesc<{dtype}[64,64]>"}[key] for key in "qkv"}
+    signature |= {"out": SIGNATURE["out"], "n": "i32"}
+    options: dict[str, Any] = {"num_stages": num_stages, "mma_stages": 2}
+    _, remarks = lowered(tmp_path, SIDE_BY_SIDE, signature, 4, **options)
+    assert AHEAD in remarks
+    kernel = compiled(tmp_path, SIDE_BY_SIDE, signature, **options)
+    for seed, n in enumerate((0, 64, 128, 64 * (2 * num_stages + 1))):
+        q, out = np.sign(tensor((64, 64), "fp16")), like(tensor((64, 64), "fp32"))
+        k, v = (tensor((n or 1, 64), kind, seed=1) for kind in ("fp16", dtype))
+        k, v = (np.sign(each.astype(np.float32)).astype(each.dtype) for each in (k, v))
+        launch(kernel, (1,), {"q": q, "k": k, "v": v, "out": out, "n": n}, seed=seed)
+        k, v = (each[:n].astype(np.float64) for each in (k, v))
+        np.testing.assert_array_equal(out, 0.5 * (q.astype(np.float64) @ k.T) @ v)

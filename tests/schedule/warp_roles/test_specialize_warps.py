@@ -6,6 +6,7 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from aotc.compiler import CompileRequest
@@ -15,6 +16,7 @@ from aotc.ir.dialects import gpu, roles, tma, wgmma
 from aotc.ir.text import parse_kernel, print_kernel
 from aotc.ir.verify import verify
 from aotc.schedule.context import Schedule
+from aotc.schedule.pipelining.expand_tensor_loads import expand_tensor_loads
 from aotc.schedule.shared_memory.allocate_shared import allocate_shared
 from aotc.schedule.shared_memory.insert_barriers import insert_barriers
 from aotc.schedule.warp_roles.choose_warp_roles import choose_warp_roles
@@ -22,8 +24,9 @@ from aotc.schedule.warp_roles.specialize_warps import specialize_warps
 from aotc.stages import stage_text
 from aotc.target import TARGETS
 from tests.support.descriptors import PRELUDE
-from tests.support.pass_case import applied
+from tests.support.pass_case import applied, assert_same_meaning
 from tests.support.tensor_loads import (
+    ALLOC,
     branch,
     check_same_results,
     copy,
@@ -262,3 +265,45 @@ CHECKS = """\
 def test_a_stage_is_filled_after_it_is_released_and_read_after_it_is_full() -> None:
     text = CHECKS + text_of(loop(copy("a", "%i")))
     applied(text, choose_warp_roles, specialize_warps)
+
+
+# Box number i of y is the box of x that a table says; the next entry is loaded an iteration ahead.
+PAGED = f"""\
+  %wide = arith.constant {{value = 128, type = i32}} : i32
+  %first = gpu.load(%p, _, _) : i32
+  %last = scf.for(%zero, %n, %one, %first) (%i: i32, %page: i32) {{
+    %ahead = arith.add(%i, %one) : i32
+    %entry = arith.addptr(%p, %ahead) : *i32
+    %next = gpu.load(%entry, _, _) : i32
+    %from = arith.mul(%page, %wide) : i32
+    {load("a", "%from")}{read("a")}
+    %out = {ALLOC}
+    gpu.shared_store(%a, %out) {{vector = 2}}
+    gpu.proxy_fence
+    %to = arith.mul(%i, %wide) : i32
+    gpu.tma_store(%y, %out, %to)
+    gpu.tma_store_wait
+    scf.yield(%next)
+  }} : i32
+"""
+PAGED_CHECKS = """\
+// CHECK: gpu.specialize () {
+// CHECK: scf.for(
+// CHECK-NOT: gpu.load(
+// CHECK: gpu.tma_store(%y
+// CHECK: } () {
+// CHECK: gpu.load(
+// CHECK: scf.for(
+// CHECK: gpu.load(
+// CHECK: gpu.tma_load(%x
+"""
+
+
+def test_consumers_load_nothing_for_the_producer_alone() -> None:
+    text = PAGED_CHECKS + text_of(PAGED)
+    kernel = applied(text, choose_warp_roles, specialize_warps)
+    x = np.arange(128 * 5, dtype=np.int32)
+    for n in (1, 2, 4):
+        args = [x, x, np.full(x.size, -1, np.int32), np.array([3, 0, 4, 4, 1], np.int32), n, 0]
+        lower = (expand_tensor_loads, allocate_shared, insert_barriers)
+        assert_same_meaning(text, kernel, args, lower=lower)

@@ -1,0 +1,82 @@
+"""Loads of indices: which of them are made again in each layout required.
+
+A page table or a list of rows is loaded to compute addresses with it: `rows[:, None] + columns`. In the
+layout of its own access each thread would have indices of other rows than it needs. An exchange
+through shared memory takes as many instructions as loading the few indices where they are needed, a
+barrier besides, and no loop can issue ahead what waits for it. So such a load has no preferred layout:
+like index arithmetic it is made again in the layouts required, if the few indices that are in each
+thread then are no more than a loop has registers for ahead of their use.
+
+Invariant: the kernel does not write what these loads read, and their results serve for addresses and
+masks alone.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Container, Sequence
+
+from aotc.ir.core import Kernel, Op, Value
+from aotc.ir.dialects import tile
+from aotc.ir.effects import Resource, Trait
+from aotc.ir.layout import LinearLayout
+from aotc.ir.tiles import is_elementwise, is_tile
+from aotc.ir.types import element_of, shape_of
+from aotc.schedule.analysis.global_order import accessed, accessed_pointer, shared_roots
+from aotc.schedule.analysis.register_budget import LOADS_BUDGET, REGISTER_BITS
+
+
+def index_loads(kernel: Kernel) -> dict[tile.Load, None]:
+    """Return the loads that are made in each layout in which their results are required."""
+    ops = list(kernel.walk())
+    writes = [op for op in ops if op.writes(Resource.GLOBAL)]
+    found: dict[tile.Load, None] = {}
+    for op in reversed(ops):  # one whose result addresses another comes after it
+        if not isinstance(op, tile.Load) or op.volatile or not _is_index(op.out, found):
+            continue
+        if not any(_may_write(write, op.pointer) for write in writes):
+            found[op] = None
+    return found
+
+
+def fits_ahead(load: tile.Load, layouts: Sequence[LinearLayout]) -> bool:
+    """Return whether a loop has registers to load an index ahead in some layouts."""
+    words = -(-element_of(load.out.type).bits // REGISTER_BITS)
+    return words * sum(layout.in_size("register") for layout in layouts) <= LOADS_BUDGET
+
+
+def _may_write(write: Op, pointer: Value) -> bool:
+    """Return whether an op may write what is loaded through a pointer of the kernel's."""
+    written = accessed_pointer(write, "write")
+    if written is None:
+        return accessed(write, "write") is None
+    return bool(shared_roots(pointer, written))
+
+
+def _is_index(index: Value, found: Container[Op]) -> bool:
+    """Return whether a tile only serves to address accesses of more elements, or `found` ones."""
+    worklist = [index] if is_tile(index) else []
+    seen = dict.fromkeys(worklist)
+    while worklist:
+        value = worklist.pop()
+        for user in value.users:
+            pointer = accessed_pointer(user)
+            if pointer is not None:
+                data = [each for each in user.operands if each not in (pointer, _mask_of(user))]
+                if value in data or not (user in found or _size(pointer) > _size(index)):
+                    return False
+            elif user.pure and (is_elementwise(user) or user.has(Trait.VIEW, Trait.BROADCAST)):
+                fresh = [out for out in user.results if out not in seen]
+                seen.update(dict.fromkeys(fresh))
+                worklist += fresh
+            else:
+                return False
+    return len(seen) > 1
+
+
+def _mask_of(access: Op) -> Value | None:
+    return getattr(access, "mask", None)
+
+
+def _size(value: Value) -> int:
+    return math.prod(shape_of(value.type))
