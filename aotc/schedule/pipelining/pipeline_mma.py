@@ -120,9 +120,7 @@ def _other_dots(start: _Start) -> list[wgmma.Wgmma]:
     return [op for op in dots if op not in start.dots]
 
 
-def _registers_beside(
-    others: Sequence[wgmma.Wgmma], ahead: wgmma.Wgmma, loop: scf.For
-) -> int:
+def _registers_beside(others: Sequence[wgmma.Wgmma], ahead: wgmma.Wgmma, loop: scf.For) -> int:
     """Return what a thread holds where the dots of two iterations run: results, and one operand."""
     fresh = [op.out for op in others if op.acc not in loop.carried]
     held = [*loop.carried, *fresh, ahead.out]
