@@ -23,7 +23,7 @@ from aotc.package.init.uses import Use
 
 _ROW_BLOCKS = (1024, 2048, 4096, 8192)
 _DTYPES = ("bf16", "fp16", "fp32")
-_WARPS = (4, 8)
+_WARPS, _ROW_WARPS = 4, 8
 _BLOCK = 64
 _MAX_DEPTH = 6
 _BLOCK_NAMES = re.compile(r"BLOCK|TILE|CHUNK|^B[A-Z]{0,2}$", re.IGNORECASE)
@@ -61,7 +61,7 @@ def constants_of(
         made.configs.clear()
         made.where.clear()
     else:
-        made.configs |= _options(subject)
+        made.configs |= _options(subject, _ROW_WARPS if made.where else _WARPS)
     return made
 
 
@@ -196,7 +196,7 @@ def _returned(host: Host, call: ast.expr, index: object, depth: int) -> ast.expr
     return given.get(extent.id) if isinstance(extent, ast.Name) else None
 
 
-def _options(subject: Subject) -> dict[str, Line]:
+def _options(subject: Subject, num_warps: int) -> dict[str, Line]:
     """Return the config keys that launches set."""
     made: dict[str, Line] = {}
     keys = (key for one in subject.launches for key in one.options if key in CONFIG_KEYS)
@@ -213,7 +213,7 @@ def _options(subject: Subject) -> dict[str, Line]:
             made[key] = Line(_listed(valid))
         elif key == "num_warps":
             text = ast.unparse(nodes[0][1])
-            made[key] = Line(_listed(valid or _WARPS), f"launches pass {text}")
+            made[key] = Line(_listed(valid or [num_warps]), f"launches pass {text}")
     return made
 
 

@@ -28,6 +28,7 @@ _STORES = ("store",)
 _MADE = ("make_block_ptr", "make_tensor_descriptor", "_experimental_make_tensor_descriptor")
 _SHAPED = ("arange", "zeros", "full", "broadcast_to", "reshape", "view")
 _RANGES = ("range", "static_range")
+_PROPERTIES = ("dtype", "shape", "type", "numel", "itemsize", "primitive_bitwidth")
 _PLACES = ("program_id", "num_programs")
 _CASTS = ("to", "cast")
 _CAST_KEYWORDS = ("dtype", "out_dtype")
@@ -296,7 +297,7 @@ class _Walk:
             self.found.add(self.visit(node.value.value).bases, Use.POINTER)
             return _EMPTY
         value = self.visit(node.value)
-        return _EMPTY if node.attr in ("dtype", "shape", "type") else value
+        return _EMPTY if node.attr in _PROPERTIES else value
 
     # -- calls -----------------------------------------------------------------
 
