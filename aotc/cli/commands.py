@@ -339,6 +339,7 @@ def init(
     if path.exists() and not force and output != "-":
         complain(one_line(f"{output} is there already: give another -o, or --force"))
         return EXIT_WRONG
+    path.parent.mkdir(parents=True, exist_ok=True)  # sources are found from there
     written = write_manifest(sources, "kernels.toml" if output == "-" else output, names)
     if output == "-":
         show(written.text.removesuffix("\n"))

@@ -42,7 +42,7 @@ _FLOAT_NAMES = re.compile(
     re.IGNORECASE,
 )
 _INTEGER_NAMES = re.compile(
-    r"strides?|^[nm]_|_n$|num|size|len|dim|count|^[A-Z][A-Z]?\d?$|rows?|cols?|heads?|batch|seq|seed"
+    r"strides?|^[nm]$|^[nm]_|_n$|num|size|len|dim|count|^(?-i:[A-Z][A-Z]?\d?)$|rows?|cols?|heads?|batch|seq|seed"
     r"|offset|start|end|idx|index|step|width|height|length|group|numel|elements",
     re.IGNORECASE,
 )

@@ -207,7 +207,7 @@ def _options(subject: Subject, num_warps: int) -> dict[str, Line]:
         valid = [
             one
             for one in known
-            if isinstance(one, int | bool) and config_value_problem(key, one) is None
+            if isinstance(one, int | bool) and not config_value_problem(key, one)
         ]
         if valid and len(valid) == len(dict.fromkeys(values)):
             made[key] = Line(_listed(valid))

@@ -27,6 +27,14 @@ _MAX_DEPTH = 6
 _INTEGER_METHODS = ("stride", "numel", "size", "dim", "nelement", "element_size", "bit_length")
 _INTEGER_FUNCTIONS = ("int", "len", "cdiv", "next_power_of_2")
 _ALLOCATIONS = ("empty", "zeros", "ones", "full", "tensor", "arange", "new_empty", "new_zeros")
+_ANNOTATIONS: Mapping[str, Kind] = {
+    "int": "int",
+    "float": "float",
+    "bool": "bool",
+    "torch.Tensor": "tensor",
+    "Tensor": "tensor",
+}
+_NO_KIND: Kind = ""
 _MANY = object()
 
 
@@ -147,12 +155,7 @@ class Host:
 
     def _kind_of_parameter(self, name: str) -> Kind:
         annotation = self.parameters[name].annotation
-        text = ast.unparse(annotation) if annotation is not None else ""
-        if text in ("int", "float", "bool"):
-            return text  # type: ignore[return-value]
-        if text in ("torch.Tensor", "Tensor"):
-            return "tensor"
-        return ""
+        return _ANNOTATIONS.get(ast.unparse(annotation) if annotation is not None else "", _NO_KIND)
 
     @staticmethod
     def _kind_of_call(node: ast.Call) -> Kind:
@@ -160,7 +163,7 @@ class Host:
             node.func.attr if isinstance(node.func, ast.Attribute) else ""
         )
         if name in ("float", "bool"):
-            return name  # type: ignore[return-value]
+            return _ANNOTATIONS[name]
         if name in _INTEGER_FUNCTIONS or name in _INTEGER_METHODS:
             return "int"
         return "tensor" if name in _ALLOCATIONS or name.endswith("_like") else ""
@@ -257,8 +260,8 @@ def _pairs(target: ast.expr, value: ast.expr) -> Iterator[tuple[str, ast.expr | 
 
 def _is_shape(node: ast.expr) -> bool:
     if isinstance(node, ast.Call):
-        is_method = isinstance(node.func, ast.Attribute) and not node.args
-        return is_method and node.func.attr in ("size", "stride")
+        method = node.func.attr if isinstance(node.func, ast.Attribute) else ""
+        return method in ("size", "stride") and not node.args
     return isinstance(node, ast.Attribute) and node.attr == "shape"
 
 

@@ -227,7 +227,7 @@ def _add_grid(
     grids = [grid_of(one, names) for one in subject.launches]
     first = grids[0]
     if first is None or any(one != first for one in grids):
-        table.grid.append("# grid: callers give it; launches here compute it otherwise")
+        table.grid.append("# grid: callers give it; launches here use other values too")
         return
     table.grid.append(f"grid = [{', '.join(map(toml, first))}]")
     for text in first:

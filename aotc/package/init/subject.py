@@ -56,9 +56,10 @@ class Subject:
         found: dict[str, str] = {}
         for one in parameters(self.node):
             note = one.annotation
-            is_text = isinstance(note, ast.Constant) and isinstance(note.value, str)
-            if note is not None:
-                found[one.arg] = note.value if is_text else ast.unparse(note)
+            if isinstance(note, ast.Constant) and isinstance(note.value, str):
+                found[one.arg] = note.value
+            elif note is not None:
+                found[one.arg] = ast.unparse(note)
         return found
 
     @cached_property

@@ -145,9 +145,9 @@ def _is_none(node: ast.expr) -> bool:
 
 def _asked_of(node: ast.expr) -> frozenset[str]:
     """Return the argument that a heuristic means by `args["name"]`."""
-    key = node.slice if isinstance(node, ast.Subscript) else None
-    is_name = isinstance(key, ast.Constant) and isinstance(key.value, str)
-    return frozenset([key.value]) if is_name else _NONE
+    if not isinstance(node, ast.Subscript) or not isinstance(node.slice, ast.Constant):
+        return _NONE
+    return frozenset([node.slice.value]) if isinstance(node.slice.value, str) else _NONE
 
 
 class _Walk:
@@ -370,8 +370,9 @@ class _Walk:
         """Note that integers are stored, where the source shows it."""
         value = args[1] if len(args) > 1 else _EMPTY
         part = node.args[1] if len(node.args) > 1 else None
-        is_cast = isinstance(part, ast.Call) and isinstance(part.func, ast.Attribute)
-        if is_cast and part.func.attr in _CASTS and part.args:
+        method = part.func if isinstance(part, ast.Call) else None
+        is_cast = isinstance(method, ast.Attribute) and method.attr in _CASTS
+        if is_cast and isinstance(part, ast.Call) and part.args:
             dtype = dtype_name(part.args[0])
             for name in pointer.bases if dtype in _INTEGERS else ():
                 self.found.stored.setdefault(name, set()).add(dtype)
@@ -383,14 +384,12 @@ class _Walk:
 
     def shaped(self, node: ast.Call, args: Sequence[_Value], named: dict[str, _Value]) -> None:
         """Note the extents of a tile."""
-        is_method = isinstance(node.func, ast.Attribute) and not self.is_module(
-            _path(node.func).rpartition(".")[0]
-        )
-        is_range = _path(node.func).endswith("arange")
-        shapes = list(args) if is_range or is_method else [*args[:2]]
+        name = _path(node.func).rpartition(".")[2]
+        first = name in ("zeros", "full")
+        shapes = args if name == "arange" else args[:1] if first else args[1:2]
         for one in (*shapes, *(value for key, value in named.items() if key in ("shape", "end"))):
             self.found.add(one.parts, Use.EXTENT)
-        if not is_range and len(args) > 1:
+        if first and len(args) > 1:
             self.found.add(_direct(node.args[-1], args[-1]), Use.DTYPE)
 
     def method(self, node: ast.Call, function: ast.Attribute) -> _Value:
