@@ -34,7 +34,6 @@ _ANNOTATIONS: Mapping[str, Kind] = {
     "torch.Tensor": "tensor",
     "Tensor": "tensor",
 }
-_NO_KIND: Kind = ""
 _MANY = object()
 
 
@@ -155,7 +154,7 @@ class Host:
 
     def _kind_of_parameter(self, name: str) -> Kind:
         annotation = self.parameters[name].annotation
-        return _ANNOTATIONS.get(ast.unparse(annotation) if annotation is not None else "", _NO_KIND)
+        return (_ANNOTATIONS.get(ast.unparse(annotation)) if annotation is not None else "") or ""
 
     @staticmethod
     def _kind_of_call(node: ast.Call) -> Kind:
