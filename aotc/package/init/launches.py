@@ -154,7 +154,9 @@ class Host:
 
     def _kind_of_parameter(self, name: str) -> Kind:
         annotation = self.parameters[name].annotation
-        return (_ANNOTATIONS.get(ast.unparse(annotation)) if annotation is not None else "") or ""
+        if annotation is None:
+            return ""
+        return _ANNOTATIONS.get(ast.unparse(annotation)) or ""
 
     @staticmethod
     def _kind_of_call(node: ast.Call) -> Kind:
