@@ -32,7 +32,7 @@ TARGET = "sm_90a"
 _VERSION = re.compile(
     r"^(?:__)?version(?:__)?\s*(?::\s*str\s*)?=.*?['\"](\d[^'\"]*)['\"]", re.MULTILINE
 )
-_FILES = ("version.py", "_version.py", "__init__.py")
+_FILES = ("version.py", "_version.py", "_build_meta.py", "__init__.py")
 
 
 @dataclass(frozen=True)
