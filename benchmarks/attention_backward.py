@@ -88,9 +88,7 @@ class Tensors:
     def _expected(self, batch: int, head: int) -> list[Any]:
         import torch
 
-        inputs = [
-            each[batch, head].double().requires_grad_() for each in (self.q, self.k, self.v)
-        ]
+        inputs = [each[batch, head].double().requires_grad_() for each in (self.q, self.k, self.v)]
         out = self._scores(inputs[0], inputs[1]).softmax(-1) @ inputs[2]
         return list(torch.autograd.grad(out, inputs, self.dout[batch, head].double()))
 
@@ -125,7 +123,7 @@ def aotc_launches(tensors: Tensors, library: Any) -> Iterator[tuple[str, Launch]
     last = (tensors.sums, dq, scale, tensors.q.numel())
     described = (tensors.q, tensors.k, tensors.v, tensors.dout)
     gradients = (tensors.sums, dk, dv)
-    scalars = (scale, scale * LOG2_E, shape.heads, 1, shape.length, shape.length)
+    scalars = (scale, scale * LOG2_E, 1, shape.length, shape.length)
     arguments = (
         *map(tensors.rows_of, described),
         tensors.lse_log2,
@@ -154,8 +152,9 @@ def triton_launches(tensors: Tensors) -> Iterator[tuple[str, Launch]]:
     dq, dk, dv = tensors.grads
     scale, count = shape.dim**-0.5, tensors.q.numel()
     num_rows = count // shape.dim
-    scalars = (scale, scale * LOG2_E, shape.heads, 1, shape.length, shape.length)
+    scalars = (scale, scale * LOG2_E, 1, shape.length, shape.length)
     for block_m, block_n, warps, stages in TRITON_CONFIGS:
+
         def described(tensor: Any, rows: int) -> Any:
             block = [1, rows, shape.dim]
             return TensorDescriptor.from_tensor(tensors.rows_of(tensor), block)

@@ -40,7 +40,6 @@ def attention_backward_kernel(
     dv,
     scale,
     scale_log2,
-    n_heads,
     heads_per_kv_head,
     n_queries,
     n_keys,
@@ -51,7 +50,7 @@ def attention_backward_kernel(
 ):
     """Store dK and dV of BLOCK_N keys, and add their part of dQ / scale.
 
-    Q, dOut and dQ (fp32) are (batch * n_heads, n_queries, HEAD_DIM), K, V, dK and dV (batch * n_heads /
+    Q, dOut and dQ (fp32) are (heads of all batches, n_queries, HEAD_DIM), K, V, dK and dV (heads /
     heads_per_kv_head, n_keys, HEAD_DIM). `lse_log2` and `delta` have a number for each query: the base-2
     logarithm of the sum of the powers of its scores, and the sum of dOut * Out. With CAUSAL the last
     query sees the last key. The grid has a program for each KV head and BLOCK_N keys.
@@ -69,7 +68,7 @@ def attention_backward_kernel(
     if CAUSAL:
         first = tl.maximum(0, start_n - (n_keys - n_queries)) // BLOCK_M * BLOCK_M
     n_steps = tl.cdiv(n_queries - first, BLOCK_M)
-    for step in range(0, heads_per_kv_head * n_steps):
+    for step in range(heads_per_kv_head * n_steps):
         head = kv_head * heads_per_kv_head + step // n_steps
         start = first + step % n_steps * BLOCK_M
         rows = start + tl.arange(0, BLOCK_M)

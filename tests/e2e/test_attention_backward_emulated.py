@@ -33,7 +33,6 @@ def _compiled(causal: bool, num_stages: int, mma_stages: int) -> PtxKernel:
         "dv": f"tensordesc<{columns}>",
         "scale": "fp32",
         "scale_log2": "fp32",
-        "n_heads": "i32",
         "heads_per_kv_head": "i32",
         "n_queries": "i32",
         "n_keys": "i32",
@@ -95,11 +94,20 @@ def test_gradients(
     dq = np.zeros((HEADS, n_queries, HEAD_DIM), np.float32)
     dk, dv = (np.full((KV_HEADS, n_keys, HEAD_DIM), np.nan, ml_dtypes.bfloat16) for _ in range(2))
     values = {
-        **{"q": q, "k": k, "v": v, "dout": dout, "dq": dq, "dk": dk, "dv": dv},
-        **{"lse_log2": _padded(lse * LOG2_E), "delta": _padded(delta)},
-        **{"scale": scale, "scale_log2": scale * LOG2_E},
-        **{"n_heads": HEADS, "heads_per_kv_head": HEADS_PER_KV_HEAD},
-        **{"n_queries": n_queries, "n_keys": n_keys},
+        "q": q,
+        "k": k,
+        "v": v,
+        "dout": dout,
+        "dq": dq,
+        "dk": dk,
+        "dv": dv,
+        "lse_log2": _padded(lse * LOG2_E),
+        "delta": _padded(delta),
+        "scale": scale,
+        "scale_log2": scale * LOG2_E,
+        "heads_per_kv_head": HEADS_PER_KV_HEAD,
+        "n_queries": n_queries,
+        "n_keys": n_keys,
     }
     launch(kernel, (KV_HEADS * -(-n_keys // BLOCK_N),), values, seed=n_keys)
     for found, expected in (

@@ -17,6 +17,22 @@ def scale_rows(x_ptr, out_ptr, stride, n_rows, n_cols, factor, BLOCK: tl.constex
 
 
 @triton.jit
+def to_bytes(x_ptr, out_ptr, n, scale, BLOCK: tl.constexpr):
+    """Store |x * scale| as bytes, of which some are undefined if it is large."""
+    i = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    x = tl.load(x_ptr + i, mask=i < n)
+    tl.store(out_ptr + i, tl.abs(x * scale).to(tl.uint8), mask=i < n)
+
+
+@triton.jit
+def added_if(x_ptr, out_ptr, n, scale, BLOCK: tl.constexpr):
+    """Store x * scale, and nothing if that is nothing."""
+    i = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    if scale != 0.0:
+        tl.store(out_ptr + i, tl.load(x_ptr + i, mask=i < n) * scale, mask=i < n)
+
+
+@triton.jit
 def sum_rows(x_ptr, out_ptr, stride, n_cols, BLOCK: tl.constexpr):
     """Store the sum of every row."""
     row = tl.program_id(0)

@@ -88,7 +88,7 @@ class _Order:
         for dot in self.dots[1:]:
             if dot in free:
                 self._hoist(dot)
-        for wait in self.waits:
+        for wait in sorted(self.waits, key=lambda wait: not self._uses(wait)):
             if wait.values[0].op in free:
                 self._sink(wait)
         return None if self._sequence(before) == self._sequence(self.ops) else self._steps()
@@ -155,22 +155,35 @@ class _Order:
         return found
 
     def _sink(self, wait: wgmma.WgmmaWait) -> None:
-        """Move a wait down to the first use of its result, or to where two newer dots would run.
-
-        By then its dot is complete, and the registers of its operand are free for what comes.
-        """
+        """Move a wait down to where it has to be; arrivals at what its dot has read go with it."""
         dot = wait.values[0].op
         assert isinstance(dot, wgmma.Wgmma)
-        start = self.ops.index(wait)
-        later = self.ops[start + 1 :]
-        users = [op for op in later if any(value in wait.outs for value in free_operands(op))]
-        newer = [op for op in self.ops[self.ops.index(dot) + 1 :] if isinstance(op, wgmma.Wgmma)]
-        waits = [op for op in later if isinstance(op, wgmma.WgmmaWait)]
-        places = users[:1] or [op for op in newer[1:2] if op in later] or waits[-1:]
-        if not places:
-            return
-        end = self.ops.index(places[0])
-        arrivals = [op for op in self._on_stages_of(dot, tma.MbarrierArrive) if op in later]
-        moved = [op for op in arrivals if self.ops.index(op) < end]
+        start, end = self.ops.index(wait), self._place_of(wait, dot)
+        arrivals = self._on_stages_of(dot, tma.MbarrierArrive)
+        moved = [op for op in self.ops[start + 1 : end] if op in arrivals]
         rest = [op for op in self.ops[start + 1 : end] if op not in moved]
         self.ops[start:end] = [*rest, wait, *moved]
+
+    def _uses(self, wait: wgmma.WgmmaWait) -> list[Op]:
+        """Return the ops of the iteration that use the result of a wait."""
+        return [op for op in self.ops if any(value in wait.outs for value in free_operands(op))]
+
+    def _place_of(self, wait: wgmma.WgmmaWait, dot: wgmma.Wgmma) -> int:
+        """Return the index of the op before which to wait for a dot.
+
+        That is the first use of its result. What is used in later iterations alone is waited for
+        where the second dot after it is issued: by then it is complete, and the registers of its
+        operand are free for what comes. If there is none, that is with the wait for the dot after
+        it, and of the last dot at the end, if that is after other waits.
+        """
+        start = self.ops.index(wait)
+        uses = self._uses(wait)
+        if uses:
+            return self.ops.index(uses[0])
+        newer = [op for op in self.ops[self.ops.index(dot) + 1 :] if isinstance(op, wgmma.Wgmma)]
+        if newer[1:2] and self.ops.index(newer[1]) > start:
+            return self.ops.index(newer[1])
+        waits = [op for op in self.ops[start + 1 :] if isinstance(op, wgmma.WgmmaWait)]
+        if not waits:
+            return start + 1
+        return self.ops.index(waits[-1]) if waits[-1].values[0].op in newer else len(self.ops)

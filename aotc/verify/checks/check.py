@@ -7,9 +7,9 @@ is the caller's: PTX in the emulator, a cubin on a GPU.
 Where programs of a launch overlap, or a program overwrites its own results, rows were set too
 close, and it is tried again with more room.
 A launch at which the kernel itself does what it may not (an assumption that does not hold, an index
-out of all bounds) proves nothing about the compiler and is passed over, with the reason. Rows far
-apart and arguments that are one memory need not mean anything to a kernel; where they do not, there
-is no such launch.
+out of all bounds, a result that depends on undefined values) proves nothing about the compiler and
+is passed over, with the reason. Rows far apart, arguments that are one memory, and floats of any sign
+and size need not mean anything to a kernel; where they do not, there is no such launch.
 
 Invariant: a launch that is right was executed and compared; `num_stored` says how much.
 """
@@ -23,7 +23,7 @@ from typing import Literal, TypeAlias
 from aotc.ir.core import Kernel
 from aotc.verify.checks.compare import Mismatch, compare
 from aotc.verify.checks.dataflow import Roles
-from aotc.verify.checks.launches import Chooser, Conditions, Launch, Scalar
+from aotc.verify.checks.launches import Chooser, Conditions, Launch, Scalar, may_store_nothing
 from aotc.verify.checks.reference import (
     Bytes,
     ConflictError,
@@ -40,6 +40,10 @@ Status: TypeAlias = Literal["right", "wrong", "fault", "passed over"]
 
 class ExecutionFault(Exception):  # noqa: N818 - hardware's word
     """Report that a compiled kernel did what it may not; the message is the whole report."""
+
+
+class _OpenError(Exception):
+    """Report that a result depends on undefined values, so that it may be anything."""
 
 
 class Unsuited(Exception):  # noqa: N818 - what the launch is
@@ -78,7 +82,7 @@ class Finding:
         """Why this launch proves nothing, empty if it does or need not."""
         if self.status == "passed over":
             return self.detail
-        if self.status == "right" and not self.num_stored and self.label != "none":
+        if self.status == "right" and not self.num_stored and not may_store_nothing(self.label):
             return "the kernel stores nothing"
         return ""
 
@@ -143,7 +147,12 @@ def check_kernel(
             continue
         seen[launch.key] = None
         if isinstance(reference, Reference):
-            finding = _checked(chooser, reference, checks, execute)
+            try:
+                finding = _checked(chooser, reference, checks, execute)
+            except _OpenError as error:
+                if chooser.is_optional(index):
+                    continue
+                finding = _finding(launch, "passed over", str(error))
         else:
             finding = reference
         yield finding
@@ -187,12 +196,12 @@ _UNDEFINED = (
 
 
 def _checked(chooser: Chooser, reference: Reference, checks: Checks, execute: Execute) -> Finding:
-    """Execute a launch and compare."""
+    """Execute a launch and compare. Raises: _OpenError."""
     launch = reference.launch
     if checks.is_compared_later:
         undefined = depends_on_undefined(chooser.kernel, chooser.roles, reference, checks.inputs)
         if undefined:
-            return _finding(launch, "passed over", _UNDEFINED.format(undefined))
+            raise _OpenError(_UNDEFINED.format(undefined))
     try:
         done = execute(reference)
     except Unsuited as error:
@@ -205,7 +214,7 @@ def _checked(chooser: Chooser, reference: Reference, checks: Checks, execute: Ex
             continue
         undefined = depends_on_undefined(chooser.kernel, chooser.roles, reference, checks.inputs)
         if undefined:
-            return _finding(launch, "passed over", _UNDEFINED.format(undefined))
+            raise _OpenError(_UNDEFINED.format(undefined))
         strides = [term.stride for term in chooser.roles.strides.get(name, ())]
         return _finding(launch, "wrong", _text(mismatch, launch, strides), mismatch)
     return replace(

@@ -13,8 +13,11 @@ from __future__ import annotations
 import math
 
 CLASSES = ("over", "under", "full", "one", "several", "none")
-# "in place" is followed by the pointers that are one memory, "long" and "longer" by an extent.
-MORE_CLASSES = ("deep", "apart", "persistent", "special", "far", "long", "longer", "in place")
+# "float" is followed by an argument and what it is, "long" and "longer" by an extent, "in place" by
+# the pointers that are one memory.
+MORE_CLASSES = (
+    *("deep", "apart", "persistent", "special", "float", "far", "long", "longer", "in place"),
+)
 
 APART = (2, 3, 5)
 """Numbers of blocks that are taken for none of each other."""

@@ -7,6 +7,7 @@ few launches bring each class of each extent. Then come launches of one purpose 
     apart       counts of blocks, rows and programs differ from each other
     persistent  programs that take one tile after the other take three of them, or groups two each
     special     buffers hold NaN, infinities, zeros, subnormals, ties, the largest numbers
+    float       an argument that is a float is negative, zero of either sign, large, or small
     far         rows lie more than 2**31 elements apart
     long        an extent is almost 2**31, of whose programs a few run; longer, if it has 64 bits
     in place    an argument that is written is the same memory as one that is read
@@ -56,6 +57,12 @@ _OTHERS = (1, 2, 3, 5, 1, 2)
 _MAX_INDEX = 512
 _PROGRAMS = (2, 8, 132, 148)  # of persistent kernels that do not say how many there are
 _LONG = {"long": 1 << 31, "longer": 5 << 29}  # elements that an extent has almost
+# What else a float may be, of a size that leaves room in fp16 and fp32: where all overflows, nothing shows.
+_FLOATS = {
+    "negative": -1.0,
+    "minus zero": -0.0,
+    "large": 2.0**12,
+}
 _COVERED = -1  # an extent of a tensor that is to be as large as any other
 
 
@@ -95,7 +102,8 @@ class Launch:
     def key(self) -> tuple[object, ...]:
         """What makes two launches the same, but for what is drawn."""
         traits = (self.misaligned, self.in_step, self.is_special, *self.aliases.items())
-        return (*traits, self.programs, *self.scalars.items())
+        # As text: a zero is equal to the one of the other sign.
+        return (*traits, self.programs, *((n, repr(v)) for n, v in self.scalars.items()))
 
 
 def _shown(value: Scalar) -> str:
@@ -187,6 +195,9 @@ class Chooser:
             yield "persistent"
         if self.roles.read:
             yield "special"
+        for name, kind in self.scalars.items():
+            if kind.is_float and name not in self.conditions.choices:
+                yield from (f"float: {name} is {size}" for size in _FLOATS)
         if self.stride_names:
             yield "far"
         if self.conditions.may_be_left_out:
@@ -220,7 +231,7 @@ class Chooser:
 
     def is_optional(self, index: int) -> bool:
         """Return whether a launch need not mean anything to a kernel that is right."""
-        return self.labels[index].startswith(("far", "long", "in place"))
+        return self.labels[index].startswith(("far", "long", "in place", "float"))
 
     def spacings(self, index: int) -> Sequence[Spacing]:
         """Return how far apart rows are to be set, the first that gives a result is taken."""
@@ -237,7 +248,7 @@ class Chooser:
         most = -1
         for trials in self._trials(index):
             found = self._first(({**others, **extents} for extents in trials), index, spacing)
-            if found is not None and (count := self._num_deep_loops(*found)) > most:
+            if found is not None and (count := self._num_deep_loops(label, *found)) > most:
                 best, most = found, count
         if best is None:
             return None
@@ -250,7 +261,7 @@ class Chooser:
             seed=int(rng.integers(1 << 30)),
             index_high=min(self._width(values), _MAX_INDEX) + 1,
             misaligned=self._is_free and index % 2 == 1,
-            in_step=index % 3 != 1,
+            in_step=index % 3 != 1 or _is_float(label),
             is_special=label == "special",
             is_sparse=label in ("far", "persistent") or _is_long(label) or spacing == NEAR[-1],
             aliases={out: source} if is_pair else {},
@@ -277,8 +288,11 @@ class Chooser:
                 return chosen
         return None
 
-    def _num_deep_loops(self, values: Values, grid: Sequence[int]) -> int:
-        """Return how many loops use each of their stages again and again in the last program."""
+    def _num_deep_loops(self, label: str, values: Values, grid: Sequence[int]) -> int:
+        """Return how many loops of the last program run as often as they should.
+
+        To use each stage again and again, or for a float, more than once.
+        """
         known = self._known(values, grid)
         count = 0
         for op in self.kernel.walk():
@@ -286,7 +300,8 @@ class Chooser:
                 continue
             ends = [value_in_last(value, known) for value in (op.lower, op.upper, op.step)]
             lower, upper, step = (0 if end is None else end for end in ends)
-            wanted = (2 * (op.num_stages or self.conditions.num_stages) + 1) * step
+            trips = 2 * (op.num_stages or self.conditions.num_stages) + 1
+            wanted = step + 1 if _is_float(label) else trips * step
             count += None not in ends and upper - lower >= wanted
         return count
 
@@ -315,7 +330,7 @@ class Chooser:
         names.sort(key=lambda name: name in self.roles.loops)  # so that others are counted first
         options = {n: self._options(n, at, ranks.get(n, 0), index) for at, n in enumerate(names)}
         loops = [name for name in names if name in self.roles.loops and name not in listed]
-        if self.labels[index] != "deep":
+        if self.labels[index] != "deep" and not _is_float(self.labels[index]):
             yield self._products(options)
             return
         # What varies first is what a launch can best do without.
@@ -367,6 +382,10 @@ class Chooser:
                 ]
             case "deep" if is_free and block == 1:
                 return [_COVERED, divisor]  # it may be what counts programs
+            case _ if _is_float(label) and is_free and block > 1:
+                return [_COVERED]
+            case _ if _is_float(label) and loop is None and self.roles.loops:
+                return [last_in_part(1, block, divisor, at)]  # tiles apart show at other launches
             case "deep" | "persistent" if is_free:
                 return [_COVERED]
             case "deep":
@@ -434,9 +453,11 @@ class Chooser:
     def _others(self, index: int, rng: np.random.Generator) -> Values:
         values: Values = {}
         at = 0
+        odd, _, size = self.labels[index].removeprefix("float: ").partition(" is ")
         for name, kind in self.scalars.items():
             if kind.is_float:
-                values[name] = float(rng.uniform(0.5, 1.5))
+                factor = _FLOATS[size] if name == odd and _is_float(self.labels[index]) else 1.0
+                values[name] = float(rng.uniform(0.5, 1.5)) * factor
             elif kind.is_bool:
                 values[name] = index % 2
             else:
@@ -505,6 +526,15 @@ class Chooser:
         extents = [known[name] for name in self.roles.extents if name in known]
         is_masked = any(block > 1 for block in self.roles.extents.values())
         return max([1, *extents, *([] if is_masked else [self.roles.largest_tile])])
+
+
+def may_store_nothing(label: str) -> bool:
+    """Return whether a kernel that is right may store nothing at a launch of this label."""
+    return label == "none" or _is_float(label)
+
+
+def _is_float(label: str) -> bool:
+    return label.startswith("float: ")
 
 
 def _is_long(label: str) -> bool:

@@ -107,9 +107,9 @@ def is_inexact(op: Op) -> bool:
         is_approximate = _APPROXIMATE_TEXT.search(op.text) is not None
         return is_approximate and any(_float_of(out) is not None for out in op.outs)
     if isinstance(op, arith.Mul):
-        return _float_of(op.out) is not None and _feeds_sum(op.out)
+        return _float_of(op.out) is not None and _feeds_sum(op.out, through_select=_scales_dot(op))
     if isinstance(op, _SUMS):
-        return _float_of(op.out) is not None and _feeds_sum(op.out) and _adds_inexact(op)
+        return _float_of(op.out) is not None and (_is_rounded_twice(op) or bool(_shared(op)))
     if type(op) in _APPROXIMATE:
         element = _float_of(op.results[0])
         return element is not None and not (element == FP64 and isinstance(op, _EXACT_IN_FP64))
@@ -131,13 +131,57 @@ def _finite(value: Array) -> Array:
     return np.where(np.isfinite(value), value, 0.0)
 
 
-def _feeds_sum(value: Value) -> bool:
+def _feeds_sum(value: Value, *, through_select: bool = False) -> bool:
     """Return whether a product may be contracted with a sum."""
+    renames = (*_RENAMES, arith.Select) if through_select else _RENAMES
     for user in value.users:
         if isinstance(user, _SUMS):
             return True
-        if isinstance(user, _RENAMES) and _feeds_sum(user.results[0]):
+        if isinstance(user, renames) and _feeds_sum(user.results[0], through_select=through_select):
             return True
+    return False
+
+
+def _scales_dot(op: arith.Mul) -> bool:
+    """Return whether a factor is the result of a dot: masks are moved away from such products."""
+    return any(isinstance(_renamed(factor).op, tile.Dot) for factor in (op.lhs, op.rhs))
+
+
+def _renamed(value: Value) -> Value:
+    while isinstance(value.op, _RENAMES):
+        value = value.op.operands[0]
+    return value
+
+
+def _is_rounded_twice(op: Op) -> bool:
+    """Return whether a sum in a chain may be rounded to the other side."""
+    return _feeds_sum(op.results[0]) and _adds_inexact(op)
+
+
+def _shared(op: Op) -> list[int]:
+    """Return which operands of a sum are products that others use as well.
+
+    The sum may take them as they are before they are rounded, and others rounded: what is left of
+    the difference of a product and itself is the rounding error.
+    """
+    return [at for at, value in enumerate(op.operands) if _is_shared_product(value)]
+
+
+def _is_shared_product(value: Value) -> bool:
+    is_shared = False
+    is_selected = False
+    worklist = [value]
+    while worklist:
+        each = worklist.pop()
+        source = each.op
+        is_shared |= len(dict.fromkeys(each.users)) > 1
+        if isinstance(source, arith.Mul):
+            return is_shared and (_scales_dot(source) or not is_selected)
+        if isinstance(source, arith.Select):
+            is_selected = True
+            worklist += (source.if_true, source.if_false)
+        elif isinstance(source, _RENAMES):
+            worklist += source.operands
     return False
 
 
@@ -336,6 +380,11 @@ class _Noise:
             element = _float_of(op.results[0])
             if element is None or not self._moves(op):
                 return out
+            products = _shared(op) if isinstance(op, _SUMS) and not self._combining else []
+            if products:
+                out = self._unrounded(out, element, [operands[at] for at in products])
+                if not _is_rounded_twice(op):
+                    return out
             moved = self._moved(out, element, 1.0)
             if not isinstance(op, _SUMS):
                 return moved
@@ -354,6 +403,12 @@ class _Noise:
             return self._open(moved.astype(out.dtype), np.isfinite(size) & (size > largest))
 
         return rule
+
+    def _unrounded(self, total: Array, element: ScalarType, products: list[Array]) -> Array:
+        """Return a sum that takes products unrounded: off by a part of a step of theirs."""
+        size = sum(np.abs(_finite(product.astype(np.float64))) for product in products)
+        moved = total + self._part(total.shape) * 2.0**-element.mantissa_bits * size
+        return np.asarray(round_to(np.asarray(moved, np.float64), element))
 
     def _combining_rule(self, base: Rule) -> Rule:
         def rule(program: Program, op: Op, *operands: Array) -> Any:

@@ -254,18 +254,20 @@ def modulus(a: Array, b: Array) -> Array:
     return np.fmod(a.astype(np.float64), b.astype(np.float64)).astype(a.dtype)
 
 
-def _ordered_before(a: Array, b: Array) -> Array:
-    """Return where `a` is less than `b`, -0 less than +0."""
-    return (a < b) | ((a == b) & np.signbit(a) & ~np.signbit(b))
-
-
 def extreme(a: Array, b: Array, *, least: bool, propagate_nan: bool) -> Array:
     """Return the lesser or greater of floats, -0 before +0, and the number beside a NaN.
 
     With `propagate_nan`, NaN where either is.
     Source: PTX ISA 9.7.3.11 `min`, 9.7.3.12 `max`.
     """
-    first = _ordered_before(a, b) if least else _ordered_before(b, a)
+    first = a < b if least else a > b
+    equal = a == b
+    if not equal.any():
+        pass
+    elif least:
+        first |= equal & np.signbit(a) & ~np.signbit(b)
+    else:
+        first |= equal & np.signbit(b) & ~np.signbit(a)
     if not propagate_nan:
         return np.where(first | np.isnan(b), a, b)
     return np.where((first & ~np.isnan(b)) | np.isnan(a), a, b)

@@ -165,10 +165,13 @@ def _refine(values: Values, instruction: Instruction, differing: list[str]) -> i
     if instruction.name == "P2R" and len(differing) == 1:
         return DIFFERS | values[differing[0]] & (ONE_TRUE | ONE_FALSE)
     registers = [each for each in differing if each[0] == "R"]
-    if len(registers) != 1 or instruction.operands.count(registers[0]) > 1:
+    if len(registers) != 1:
+        return None
+    operands = [each.removesuffix(".reuse") for each in instruction.operands]
+    is_replaced = registers[0] in results(instruction)
+    if operands.count(registers[0]) > 1 + is_replaced:
         return None
     value = values[registers[0]]
-    operands = [each.removesuffix(".reuse") for each in instruction.operands]
     if instruction.name == "ISETP":
         return _compare(values, instruction, operands, value)
     if len(differing) > 1:

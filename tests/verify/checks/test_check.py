@@ -114,6 +114,51 @@ def test_what_nobody_knows_proves_nothing() -> None:
     assert "depends on undefined values" in findings[0].detail
 
 
+def test_floats_at_which_a_kernel_means_nothing_are_left_out() -> None:
+    """Converted floats that do not fit are undefined, here something else than was expected."""
+    kernel = kernel_of("to_bytes")
+    roles = roles_of(kernel, {}, is_inexact)
+
+    def execute(reference: Reference) -> Execution:
+        args = [
+            reference.launch.scalars[n] if reference.buffer(n) is None else n
+            for n in reference.order
+        ]
+        buffers = reference.buffers
+        held = {n: b.initial.copy() for n, b in buffers.items()}
+        arrays = [
+            held[each][buffers[each].start_bytes :].view(dtype_of(buffers[each].pointee))
+            if isinstance(each, str)
+            else each
+            for each in args
+        ]
+        Interpreter(kernel, arrays, poison_seed=7).run(reference.launch.grid)
+        return Execution(held)
+
+    for later in (False, True):
+        checks = Checks(Conditions(None, _any), is_compared_later=later)
+        findings = list(check_kernel(kernel, roles, checks, execute))
+        labels = [finding.label for finding in findings if finding.status == "right"]
+        assert "float: scale is negative" in labels
+        assert "float: scale is large" not in [finding.label for finding in findings]
+        assert not any(finding.gap for finding in findings if "float" in finding.label)
+
+
+def test_a_float_may_tell_a_kernel_to_store_nothing() -> None:
+    findings = _check("added_if")
+    assert {finding.status for finding in findings} == {"right"}
+    stored = {finding.label: finding.num_stored for finding in findings}
+    assert stored["float: scale is minus zero"] == 0
+    assert stored["float: scale is negative"] > 0
+    assert not any(finding.gap for finding in findings)
+
+
+def test_what_is_wrong_for_negative_floats_alone_is_found() -> None:
+    findings = _check("added_if", lambda text: text.replace('"ne"', '"gt"'))
+    assert findings[-1].status == "wrong"
+    assert findings[-1].label == "float: scale is negative"
+
+
 @pytest.mark.parametrize(("name", "is_open"), [("leaky", True), ("scale_rows", False)])
 def test_what_is_compared_later_is_passed_over_ahead(name: str, is_open: bool) -> None:
     """Executing gives what is expected, so that there is no mismatch to ask about."""

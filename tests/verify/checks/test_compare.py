@@ -127,7 +127,8 @@ def test_where_noise_makes_an_infinity_anything_goes_and_elsewhere_not() -> None
 
 
 @pytest.mark.parametrize(
-    ("element", "largest"), [(FP16, 65504.0), (BF16, 255 * 2.0**120), (FP32, (2**24 - 1) * 2.0**104)]
+    ("element", "largest"),
+    [(FP16, 65504.0), (BF16, 255 * 2.0**120), (FP32, (2**24 - 1) * 2.0**104)],
 )
 def test_an_infinity_is_one_step_from_the_largest_number(
     element: ScalarType, largest: float

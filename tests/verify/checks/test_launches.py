@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import replace
 
@@ -201,6 +202,29 @@ def test_persistent_programs_take_three_tiles() -> None:
     few = Conditions(grid, _any, max_programs=4, may_be_left_out=True)
     launch = _some(_chooser("tiles", few), "persistent")
     assert (launch.grid, launch.programs) == ((40,), (0, 1, 39))
+
+
+def test_a_float_is_of_every_sign_and_size_in_turn() -> None:
+    chooser = _chooser("scale_rows", ROWS)
+    labels = [label for label in chooser.labels if label.startswith("float")]
+    launches = [_some(chooser, label) for label in labels]
+    factors = [float(launch.scalars["factor"]) for launch in launches]
+    assert {(math.copysign(1.0, each), each == 0.0) for each in factors} == {
+        (1.0, False), (-1.0, False), (-1.0, True),
+    }  # fmt: skip
+    assert max(factors) > 2.0**10
+    assert len({launch.key for launch in launches}) == len(launches)
+    assert all(launch.in_step and not launch.is_special for launch in launches)
+    assert all(launch.scalars["n_cols"] > 16 for launch in launches)  # a whole tile and a part
+    others = [launch for launch in _launches(chooser) if not launch.label.startswith("float")]
+    assert all(0.5 <= launch.scalars["factor"] <= 1.5 for launch in others)
+
+
+def test_floats_that_the_user_lists_are_no_others() -> None:
+    listed = replace(ROWS, choices={"factor": Choice(values=(0.25,))})
+    chooser = _chooser("scale_rows", listed)
+    assert not any(label.startswith("float") for label in chooser.labels)
+    assert {launch.scalars["factor"] for launch in _launches(chooser)} == {0.25}
 
 
 def test_far_rows_are_more_than_31_bits_apart() -> None:

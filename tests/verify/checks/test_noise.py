@@ -293,3 +293,30 @@ def test_an_atomic_sum_that_overflows_in_some_order_is_unknown(
         for run in runs
     ]
     assert all(same) is not is_open, (exact, runs)
+
+
+def test_a_sum_may_take_a_product_unrounded_that_others_take_rounded() -> None:
+    """As a softmax does: `fma(x, c, -m)` where m is the largest of the rounded `x * c`."""
+    kernel = _kernel(
+        """\
+  %c = arith.constant {value = 4099.7, type = tile<64xfp32>} : tile<64xfp32>
+  %m = arith.mul(%a, %c) : tile<64xfp32>
+  %n = arith.neg(%m) : tile<64xfp32>
+  %out = arith.add(%m, %n) : tile<64xfp32>"""
+    )
+    assert _inexact(kernel) == ["arith.mul", "arith.add"]
+    ops = inexact_ops(kernel)
+    product = X * np.float32(4099.7)
+    fused = X.astype(np.float64) * float(np.float32(4099.7)) - product
+    moved = _run(kernel, X, ops, 1, upwards=True) - _exact(kernel, X)
+    assert (np.abs(fused) <= 2 * np.abs(moved)).all()
+    assert (np.abs(moved) <= 2.0**-22 * product).all()
+
+
+def test_a_product_that_a_sum_alone_takes_moves_once() -> None:
+    kernel = _kernel(
+        """\
+  %m = arith.mul(%a, %a) : tile<64xfp32>
+  %out = arith.add(%m, %a) : tile<64xfp32>"""
+    )
+    assert _inexact(kernel) == ["arith.mul"]

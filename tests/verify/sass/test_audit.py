@@ -165,6 +165,9 @@ _BRANCH = """
     [
         ("SHF.R.U32.HI R3, RZ, 0x5, R0", "ISETP.NE.U32.AND P0, PT, R3, RZ, PT", False),
         ("SHF.R.U32.HI R3, RZ, 0x4, R0", "ISETP.NE.U32.AND P0, PT, R3, RZ, PT", True),
+        ("SHF.R.U32.HI R0, RZ, 0x5, R0", "ISETP.NE.U32.AND P0, PT, R0, RZ, PT", False),
+        ("SHF.R.U32.HI R0, RZ, 0x5, R0.reuse", "ISETP.NE.U32.AND P0, PT, R0, RZ, PT", False),
+        ("SHF.R.U32.HI R0, RZ, 0x4, R0", "ISETP.NE.U32.AND P0, PT, R0, RZ, PT", True),
         ("LOP3.LUT R3, R0, 0x80, RZ, 0xc0, !PT", "ISETP.NE.AND P0, PT, R3, RZ, PT", False),
         ("LOP3.LUT R3, R0, 0x90, RZ, 0xc0, !PT", "ISETP.NE.AND P0, PT, R3, RZ, PT", True),
         ("NOP", "ISETP.GE.U32.AND P0, PT, R0, 0x80, PT", False),

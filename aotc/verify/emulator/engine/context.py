@@ -9,7 +9,7 @@ Invariant: an instruction's function changes state only for its active lanes.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol, TypeVar
 
 import numpy as np
@@ -138,6 +138,14 @@ class Context(Protocol):
 
     def write_warps(self, operand: Operand, value: npt.NDArray[Any]) -> None:
         """Write a register from an (n, 32) array; only active lanes take it."""
+        ...
+
+    def read_each(self, operands: Sequence[Operand], bits: int) -> npt.NDArray[Any]:
+        """Return operands as `read_warps` does each of them: (n, operands, 32)."""
+        ...
+
+    def write_each(self, operands: Sequence[Operand], values: npt.NDArray[Any]) -> None:
+        """Write registers as `write_warps` does each, from (n, operands, 32)."""
         ...
 
     def require_whole_warps(self) -> None:

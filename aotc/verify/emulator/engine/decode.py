@@ -20,6 +20,7 @@ from aotc.verify.emulator.compute.approximations import with_error
 from aotc.verify.emulator.compute.registry import COMPUTES, Compute
 from aotc.verify.emulator.engine.compute_steps import Source, Step, several_results, single_result
 from aotc.verify.emulator.engine.divergence import Lanes
+from aotc.verify.emulator.engine.fused_steps import fused, issues_of
 from aotc.verify.emulator.engine.lane_context import LaneContext
 from aotc.verify.emulator.engine.machine import Batch, Image
 from aotc.verify.emulator.engine.registers import (
@@ -44,6 +45,8 @@ from aotc.verify.emulator.syntax import (
     Vector,
 )
 from aotc.verify.emulator.text.effects import destination_count
+
+_FEWEST_FUSED = 4  # instructions: fewer cost less in steps of their own
 
 
 class Current:
@@ -130,6 +133,32 @@ class Decoder:
             step = self._steps[id(instruction)] = self._made(instruction)
         return step
 
+    def steps(self, instructions: Sequence[Instruction]) -> tuple[Step, ...]:
+        """Return what runs instructions one after the other, those of one kind together.
+
+        Raises: EmulationError if no rule knows one of them.
+        """
+        found = [self.step(instruction) for instruction in instructions]
+        single = dict(zip(map(id, instructions), found, strict=True))
+        made: list[Step] = []
+        for issued in issues_of(instructions, self._registers):
+            steps = [single[id(each)] for each in issued]
+            made += steps if len(steps) < _FEWEST_FUSED else [self._fused(issued, steps)]
+        return tuple(made)
+
+    def _fused(self, instructions: Sequence[Instruction], steps: Sequence[Step]) -> Step:
+        first = instructions[0]
+        constants = [
+            None if isinstance(operand, Register) else self._source(operand)
+            for operand in first.operands[1:]
+        ]
+        return fused(instructions, self._function(first), constants, self._registers, steps)
+
+    def _function(self, instruction: Instruction) -> Compute:
+        """Return what an instruction computes, with its error if it is approximate."""
+        function = COMPUTES[instruction.opcode](instruction)
+        return with_error(instruction, function) if self._approximate else function
+
     def _made(self, instruction: Instruction) -> Step:
         try:
             step = self._unguarded(instruction)
@@ -165,10 +194,7 @@ class Decoder:
         if rule is not None:
             return self._execute(instruction, rule(instruction))
         if instruction.opcode in COMPUTES:
-            function = COMPUTES[instruction.opcode](instruction)
-            if self._approximate:
-                function = with_error(instruction, function)
-            return self._compute(instruction, function)
+            return self._compute(instruction, self._function(instruction))
         raise Unsupported("the opcode is not known")
 
     def _execute(self, instruction: Instruction, function: Execute) -> Step:

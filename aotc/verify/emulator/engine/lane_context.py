@@ -5,7 +5,7 @@ Invariant: a context belongs to one step and is never changed, so a deferred act
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -42,7 +42,7 @@ Ints = npt.NDArray[np.int64]
 class LaneContext:
     """Implement `Context` for the lanes of one group."""
 
-    __slots__ = ("count", "instruction", "lanes", "machine", "registers")
+    __slots__ = ("_warps", "count", "instruction", "lanes", "machine", "registers")
 
     def __init__(self, machine: Batch, instruction: Instruction, lanes: slice | Ints) -> None:
         self.machine = machine
@@ -50,6 +50,7 @@ class LaneContext:
         self.instruction = instruction
         self.lanes = lanes
         self.count: int = lanes.stop - lanes.start if isinstance(lanes, slice) else len(lanes)
+        self._warps: Ints | None = None
 
     # ---- operands -----------------------------------------------------------
 
@@ -143,11 +144,13 @@ class LaneContext:
 
     def warps(self) -> Ints:
         """Return the warps of the batch that have an active lane, ascending: (n,)."""
-        warps = self.machine.warp_of_lane[self.lanes]
-        first = np.empty(len(warps), bool)
-        first[0] = True
-        np.not_equal(warps[1:], warps[:-1], out=first[1:])
-        return warps[first]
+        if self._warps is None:
+            warps = self.machine.warp_of_lane[self.lanes]
+            first = np.empty(len(warps), bool)
+            first[0] = True
+            np.not_equal(warps[1:], warps[:-1], out=first[1:])
+            self._warps = warps[first]
+        return self._warps
 
     def active(self) -> npt.NDArray[np.bool_]:
         """Return which lanes of `warps()` are active: (n, 32)."""
@@ -182,6 +185,46 @@ class LaneContext:
             self.write(operand, reshape(value, -1))
         else:
             self.write(operand, value[self.active()])
+
+    def read_each(self, operands: Sequence[Operand], bits: int) -> npt.NDArray[Any]:
+        """Return operands as `read_warps` does each of them: (n, operands, 32)."""
+        registers = self._plain(operands, bits)
+        if not registers:
+            return np.stack([self.read_warps(operand, bits) for operand in operands], axis=1)
+        for register in registers:
+            states = self.registers.states(register)
+            if states is not None:
+                self.require_readable(register.name, states)
+        values = self.registers.table(bits)[self._rows(registers), self.lanes]
+        return np.swapaxes(reshape(values, len(registers), -1, WARP), 0, 1)
+
+    def write_each(self, operands: Sequence[Operand], values: npt.NDArray[Any]) -> None:
+        """Write registers as `write_warps` does each, from (n, operands, 32)."""
+        registers = self._plain(operands, 8 * values.itemsize)
+        if not registers:
+            for at, operand in enumerate(operands):
+                self.write_warps(operand, values[:, at])
+            return
+        for register in registers:
+            self._write_states(register)
+        table = self.registers.table(registers[0].bits)
+        words = reshape(np.swapaxes(values, 0, 1), len(registers), -1)
+        table[self._rows(registers), self.lanes] = words
+
+    def _plain(self, operands: Sequence[Operand], bits: int) -> list[Register]:
+        """Return operands of which whole warps can read or write all at once, or else none."""
+        registers = [
+            operand
+            for operand in operands
+            if isinstance(operand, Register) and operand.bits == bits and not operand.negated
+        ]
+        is_whole = self.count == len(self.warps()) * WARP
+        return registers if is_whole and len(registers) == len(operands) else []
+
+    def _rows(self, registers: Sequence[Register]) -> Ints:
+        """Return the registers' rows, to index their table with beside `lanes`."""
+        rows = np.array([self.registers.place(register)[1] for register in registers])
+        return rows if isinstance(self.lanes, slice) else rows[:, None]
 
     def require_whole_warps(self) -> None:
         """Raise a Fault unless every lane of `warps()` is active, as `.aligned` demands.

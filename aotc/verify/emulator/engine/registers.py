@@ -11,6 +11,7 @@ it is written, or is accessed asynchronously, has a row of states beside it.
 from __future__ import annotations
 
 import heapq
+from collections import deque
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -50,17 +51,18 @@ class Allocation:
         }
         undefined = (_key(register) for register in flow.maybe_undefined)
         self.tracked = _copies(instructions, dict.fromkeys((*undefined, *pinned)))
-        free: dict[int, list[int]] = {}
+        # The row that is free longest is taken: what need not wait for others, then, does not.
+        free: dict[int, deque[int]] = {}
         busy: list[tuple[int, int, int]] = []  # end, bits, row
         for start, end, key in sorted(
             (start, end, key) for key, (start, end) in _spans(instructions, cfg, flow).items()
         ):
             while busy and busy[0][0] <= start:
                 _, bits, row = heapq.heappop(busy)
-                free.setdefault(bits, []).append(row)
+                free.setdefault(bits, deque()).append(row)
             bits = key[0]
             if key not in pinned and free.get(bits):
-                row = free[bits].pop()
+                row = free[bits].popleft()
             else:
                 row = self.rows.get(bits, 0)
                 self.rows[bits] = row + 1
@@ -79,18 +81,32 @@ class RegisterFile:
     """Hold the registers of all lanes of a batch."""
 
     def __init__(self, allocation: Allocation, lanes: int) -> None:
-        self._rows = {
-            bits: list(np.zeros((count, lanes), bits_dtype(bits)))
+        self._tables = {
+            bits: np.zeros((count, lanes), bits_dtype(bits))
             for bits, count in allocation.rows.items()
         }
+        self._rows = {bits: list(table) for bits, table in self._tables.items()}
         self._row_of = allocation.row_of
-        self._table = np.zeros((len(allocation.tracked), lanes), np.uint8)
-        self._states = dict(zip(allocation.tracked, self._table, strict=True))
+        self.state_table = np.zeros((len(allocation.tracked), lanes), np.uint8)
+        self._state_rows = {key: row for row, key in enumerate(allocation.tracked)}
+        self._states = dict(zip(allocation.tracked, self.state_table, strict=True))
         self.flight_copies = 0  # how often a register to be written was copied to another
 
     def row(self, register: Register) -> Row:
         """Return the values of a register: (lanes,), to read and write."""
         return self._rows[register.bits][self._row_of[register.bits, register.row]]
+
+    def place(self, register: Register) -> tuple[int, int]:
+        """Return which table a register is in, by its bits, and which row of it."""
+        return register.bits, self._row_of[register.bits, register.row]
+
+    def table(self, bits: int) -> Row:
+        """Return all rows of registers of a width: (rows, lanes), to read and write."""
+        return self._tables[bits]
+
+    def state_row(self, register: Register) -> int | None:
+        """Return which row of `state_table` a register has; None if it is always defined."""
+        return self._state_rows.get((register.bits, register.row))
 
     def states(self, register: Register) -> npt.NDArray[np.uint8] | None:
         """Return the states of a register: (lanes,); None if it is always defined."""
@@ -98,8 +114,8 @@ class RegisterFile:
 
     def fence(self, lanes: slice | npt.NDArray[np.int64]) -> None:
         """Order what lanes have written before the wgmmas that follow."""
-        table = self._table[:, lanes]
-        self._table[:, lanes] = np.where(table == DEFINED, np.uint8(FENCED), table)
+        table = self.state_table[:, lanes]
+        self.state_table[:, lanes] = np.where(table == DEFINED, np.uint8(FENCED), table)
 
     def tracked_words(self) -> list[tuple[Row, npt.NDArray[np.uint8]]]:
         """Return the values and states, each (lanes,), of all 32-bit registers that have states."""
@@ -111,7 +127,7 @@ class RegisterFile:
 
     def reset(self) -> None:
         """Forget what was written, for the next batch."""
-        self._table[...] = UNDEFINED
+        self.state_table[...] = UNDEFINED
 
 
 def _key(register: Register) -> Key:

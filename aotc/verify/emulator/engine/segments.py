@@ -66,18 +66,19 @@ class Code:
         self.segments: dict[int, Segment] = {}
         for block in cfg.blocks:
             start = block.start
-            steps: list[Step] = []
+            straight: list[Instruction] = []
             for index in range(block.start, block.stop):
                 site = Site(instructions[index], index, block.reconvergence, decoder)
                 end = self._end(site)
                 if end is None:
-                    steps.append(decoder.step(site.instruction))
+                    straight.append(site.instruction)
                 if end is None and (index + 1 == block.stop or self._preempts(site.instruction)):
                     end = falls_through(index + 1)
                 if end is not None:
                     stop = index + 1
-                    self.segments[start] = Segment(stop, stop - start, tuple(steps), end)
-                    start, steps = stop, []
+                    steps = decoder.steps(straight)
+                    self.segments[start] = Segment(stop, stop - start, steps, end)
+                    start, straight = stop, []
 
     def rounds(self, start: int, stop: int) -> int:
         """Return how many rounds a jump from `stop` back to `start` counts for.

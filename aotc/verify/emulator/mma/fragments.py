@@ -11,7 +11,6 @@ Invariant: a fragment is a bijection between (register, lane, part) and the elem
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from functools import cached_property, lru_cache
 
 import numpy as np
@@ -45,16 +44,15 @@ class Fragment:
         """For each element, row-major, its index in (register, lane, part) order."""
         return np.argsort(self.positions, axis=None)
 
-    def gather(self, registers: Sequence[Array]) -> Array:
-        """Return the elements' bits (n, rows, cols) held in registers of shape (n, 32)."""
-        parts = split_bits(np.stack(registers, axis=1), self.element_bits)
+    def gather(self, registers: Array) -> Array:
+        """Return the elements' bits (n, rows, cols) held in registers (n, registers, 32)."""
+        parts = split_bits(registers, self.element_bits)
         return reshape(reshape(parts, len(parts), -1)[:, self._sources], -1, self.rows, self.cols)
 
-    def scatter(self, elements: Array) -> list[Array]:
-        """Return the registers, each (n, 32), that hold the elements' bits (n, rows, cols)."""
+    def scatter(self, elements: Array) -> Array:
+        """Return the registers (n, registers, 32) that hold the elements' bits (n, rows, cols)."""
         parts = reshape(elements, len(elements), -1)[:, self.positions]
-        packed = join_bits(parts, self.element_bits)
-        return [packed[:, register] for register in range(self.num_registers)]
+        return join_bits(parts, self.element_bits)
 
 
 def split_bits(words: Array, element_bits: int) -> Array:

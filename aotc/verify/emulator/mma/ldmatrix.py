@@ -75,10 +75,8 @@ def ldmatrix(instruction: Instruction) -> Execute:
         lanes, address = _rows(ctx, source, count)
         data = ctx.machine.shared.load(lanes, address, _ROW_BYTES, ctx.instruction)
         matrices = reshape(view(data, np.uint16), -1, count, _ROWS, _ROWS)
-        for index, register in enumerate(registers):
-            matrix = _oriented(matrices[:, index], transposed=transposed)
-            (words,) = _FRAGMENT.scatter(matrix)
-            ctx.write_warps(register, words)
+        each = reshape(_oriented(matrices, transposed=transposed), -1, _ROWS, _ROWS)
+        ctx.write_each(registers, reshape(_FRAGMENT.scatter(each), -1, count, WARP_LANES))
 
     return execute
 
@@ -97,8 +95,8 @@ def stmatrix(instruction: Instruction) -> Execute:
 
     def execute(ctx: Context) -> None:
         lanes, address = _rows(ctx, target, count)
-        matrices = [_FRAGMENT.gather([ctx.read_warps(each, 32)]) for each in registers]
-        stacked = _oriented(np.stack(matrices, axis=1), transposed=transposed)
+        words = reshape(ctx.read_each(registers, 32), -1, 1, WARP_LANES)
+        stacked = _oriented(_FRAGMENT.gather(words), transposed=transposed)
         data = reshape(view(np.ascontiguousarray(stacked), np.uint8), -1, _ROW_BYTES)
         ctx.machine.shared.store(lanes, address, data, ctx.instruction)
 

@@ -58,14 +58,11 @@ def _differing_bits(a: Array, b: Array) -> Float64:
 
 def _read(ctx: Context, operand: Operand, fragment: Fragment) -> Array:
     """Return the elements' bits of an operand: (warps, rows, cols)."""
-    bits = fragment.register_bits
-    return fragment.gather([ctx.read_warps(each, bits) for each in elements_of(operand)])
+    return fragment.gather(ctx.read_each(elements_of(operand), fragment.register_bits))
 
 
 def _write(ctx: Context, operand: Operand, fragment: Fragment, elements: Array) -> None:
-    words = fragment.scatter(elements)
-    for register, word in zip(elements_of(operand), words, strict=True):
-        ctx.write_warps(register, word)
+    ctx.write_each(elements_of(operand), fragment.scatter(elements))
 
 
 def _types(modifiers: tuple[str, ...]) -> tuple[str, str, str, str]:

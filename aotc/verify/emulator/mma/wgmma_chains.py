@@ -64,21 +64,43 @@ class WarpRegisters:
 
     def __init__(self, registers: RegisterFile) -> None:
         self._registers = registers
+        self._places: dict[tuple[Register, ...], tuple[Ints, Ints]] = {}
 
     @property
     def copies(self) -> int:
         """How often a register in flight was copied."""
         return self._registers.flight_copies
 
-    def row(self, register: Register) -> Array:
-        """Return a register's values."""
-        return reshape(self._registers.row(register), -1, WARP_LANES)
+    def places(self, registers: tuple[Register, ...]) -> tuple[Ints, Ints]:
+        """Return which rows of `all_words` and `all_states` registers of 32 bits have, columns both."""
+        if registers not in self._places:
+            rows: list[int] = []
+            states: list[int] = []
+            for register in registers:
+                bits, row = self._registers.place(register)
+                state = self._registers.state_row(register)
+                assert bits == 32, f"{register.name} holds a result of wgmma in {bits} bits"
+                assert state is not None, f"{register.name} is used by wgmma and has no states"
+                rows.append(row)
+                states.append(state)
+            self._places[registers] = np.array(rows)[:, None], np.array(states)[:, None]
+        return self._places[registers]
 
     def states(self, register: Register) -> npt.NDArray[np.uint8]:
         """Return a register's states."""
         states = self._registers.states(register)
         assert states is not None, f"{register.name} is used by wgmma and has no states"
         return reshape(states, -1, WARP_LANES)
+
+    def all_words(self, lanes: int) -> Array:
+        """Return all registers of 32 bits, cut into so many lanes: (rows, n, lanes)."""
+        table = self._registers.table(32)
+        return reshape(table, len(table), -1, lanes)
+
+    def all_states(self, lanes: int) -> npt.NDArray[np.uint8]:
+        """Return all states, cut into so many lanes: (rows, n, lanes)."""
+        table = self._registers.state_table
+        return reshape(table, len(table), -1, lanes)
 
     def tracked(self) -> list[tuple[Array, npt.NDArray[np.uint8]]]:
         """Return the values and states of all 32-bit registers that have states."""
@@ -108,9 +130,8 @@ class Chains:
         ]
         if len(chains) == len(known):
             return chains
-        states = np.stack(
-            [_of_groups(self._file.states(register), groups) for register in form.d_registers]
-        )
+        _, marks = self._file.places(form.d_registers)
+        states = self._file.all_states(GROUP_LANES)[marks, groups]
         flying = states == WRITE_IN_FLIGHT  # (registers, groups, lanes)
         some, every = flying.any((0, 2)), flying.all((0, 2))
         if (some & ~every).any():
@@ -151,17 +172,19 @@ class Chains:
         """Open a chain for each warpgroup; its registers get its name."""
         numbers = np.arange(self._next_number, self._next_number + len(groups), dtype=np.uint32)
         self._next_number += len(groups)
-        rows = [reshape(self._file.row(register), -1, GROUP_LANES) for register in form.d_registers]
-        words = [reshape(row[groups], -1, WARP_LANES) for row in rows]
-        sums = reshape(form.d_fragment.gather(words), -1, ROWS, form.n)
+        rows, marks = self._file.places(form.d_registers)
+        table = self._file.all_words(GROUP_LANES)
+        words = reshape(table[rows, groups], len(rows), -1, WARP_LANES)
+        sums = form.d_fragment.gather(np.swapaxes(words, 0, 1))
+        sums = reshape(sums, -1, ROWS, form.n)
         copies = self._file.copies
         chains = [
             Chain(number, form, sums[index] if keep else None, copies)
             for index, (number, keep) in enumerate(zip(numbers.tolist(), accumulate, strict=True))
         ]
-        for slot, (row, register) in enumerate(zip(rows, form.d_registers, strict=True)):
-            row[groups] = (numbers << np.uint32(_SLOT_BITS) | np.uint32(slot))[:, None]
-            reshape(self._file.states(register), -1, GROUP_LANES)[groups] = WRITE_IN_FLIGHT
+        slots = np.arange(len(rows), dtype=np.uint32)[:, None]
+        table[rows, groups] = (numbers << np.uint32(_SLOT_BITS) | slots)[:, :, None]
+        self._file.all_states(GROUP_LANES)[marks, groups] = WRITE_IN_FLIGHT
         for group, chain in zip(groups.tolist(), chains, strict=True):
             self._by_number[chain.number] = chain
             self._by_registers[group, form.d_rows] = chain
@@ -172,12 +195,8 @@ class Chains:
 
         Raises: Misuse if they are several, or of another shape.
         """
-        names = np.stack(
-            [
-                reshape(self._file.row(register), -1, GROUP_LANES)[group]
-                for register in form.d_registers
-            ]
-        )
+        rows, _ = self._file.places(form.d_registers)
+        names = self._file.all_words(GROUP_LANES)[rows[:, 0], group]
         number, slots = int(names[0, 0]) >> _SLOT_BITS, np.arange(len(names), dtype=np.uint32)
         chain = self._by_number.get(number)
         expected: Array = np.bitwise_or(np.uint32(number << _SLOT_BITS), slots)
@@ -198,18 +217,19 @@ class Chains:
                 self._by_number.pop(chain.number, None)
         for registers, members in by_registers.items():
             warps = np.array([number for number, _ in members])
-            rows = [
+            parts = [
                 reshape(chain.known, WARPS, WARP_ROWS, -1)[number % WARPS]
                 for number, chain in members
             ]
-            words = members[0][1].form.d_fragment.scatter(np.stack(rows))
+            words = members[0][1].form.d_fragment.scatter(np.stack(parts))
+            words = np.swapaxes(words, 0, 1)
             if self._file.copies:
                 names = np.array([chain.number for _, chain in members])
-                self._write_named(warps, names, np.stack(words))
+                self._write_named(warps, names, words)
                 continue
-            for register, word in zip(registers, words, strict=True):
-                self._file.row(register)[warps] = word
-                self._file.states(register)[warps] = FENCED
+            rows, marks = self._file.places(registers)
+            self._file.all_words(WARP_LANES)[rows, warps] = words
+            self._file.all_states(WARP_LANES)[marks, warps] = FENCED
 
     def _write_named(self, warps: Ints, names: Ints, words: Array) -> None:
         """Write words (slots, warps, lanes) to whatever registers hold their names."""
@@ -234,8 +254,3 @@ def refuse_unfenced(register: Register, warps: Ints, which: Array) -> NoReturn:
     """Raise that a register was written by the first of warps (n,) where `which` (n, …)."""
     at = int(np.argwhere(which)[0][0])
     refuse(int(warps[at]), f"{register.name} was written with no wgmma.fence between")
-
-
-def _of_groups(of_warps: Array, groups: Ints) -> Array:
-    """Return what warpgroups have of an array (warps, 32): (groups, 128)."""
-    return reshape(of_warps, -1, GROUP_LANES)[groups]

@@ -157,7 +157,7 @@ class WgmmaUnit:
 
     def _take_a(self, ctx: Context, form: Form, warps: Ints) -> Array:
         """Return A's bits (groups, 64, k) from registers, and mark these as being read."""
-        words = [ctx.read_warps(register, 32) for register in form.a_registers]
+        words = ctx.read_each(form.a_registers, 32)
         for register in form.a_registers:
             states = self._file.states(register)
             if (states[warps] == DEFINED).any():

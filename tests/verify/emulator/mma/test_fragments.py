@@ -106,8 +106,8 @@ def test_gather_undoes_scatter(fragment: Fragment, seed: int, warps: int) -> Non
     shape = (warps, fragment.rows, fragment.cols)
     elements = rng.integers(0, 1 << bits, shape, f"u{bits // 8}")
     registers = fragment.scatter(elements)
-    assert len(registers) == fragment.num_registers
-    assert {register.dtype.itemsize * 8 for register in registers} == {fragment.register_bits}
+    assert registers.shape == (warps, fragment.num_registers, 32)
+    assert registers.dtype.itemsize * 8 == fragment.register_bits
     np.testing.assert_array_equal(fragment.gather(registers), elements)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any
 
@@ -37,7 +38,8 @@ class _Warps:
         self.registers: dict[str, Array] = {}
 
     def fill(self, operand: Vector, fragment: Fragment, elements: Array) -> None:
-        for register, words in zip(operand.elements, fragment.scatter(elements), strict=True):
+        each = np.swapaxes(fragment.scatter(elements), 0, 1)
+        for register, words in zip(operand.elements, each, strict=True):
             assert isinstance(register, Register)
             self.registers[register.name] = words
 
@@ -53,6 +55,13 @@ class _Warps:
         assert value.shape == (WARPS, 32)
         assert value.dtype.itemsize * 8 == operand.bits
         self.registers[operand.name] = value
+
+    def read_each(self, operands: Sequence[Operand], bits: int) -> Array:
+        return np.stack([self.read_warps(operand, bits) for operand in operands], axis=1)
+
+    def write_each(self, operands: Sequence[Operand], values: Array) -> None:
+        for at, operand in enumerate(operands):
+            self.write_warps(operand, values[:, at])
 
     def require_whole_warps(self) -> None:
         pass
@@ -81,7 +90,7 @@ def _run(
         warps.fill(operand, fragment, value)
     EXECUTES["mma"](instruction)(warps)  # type: ignore[arg-type]
     results = [warps.registers[register.name] for register in operands[0].elements]  # type: ignore[union-attr]
-    return fragments[0].gather(results)
+    return fragments[0].gather(np.stack(results, axis=1))
 
 
 FLOATS = {
@@ -192,7 +201,8 @@ def test_elements_narrower_than_a_byte(name: str, bits: int, shape: str, operati
         for register, word in zip(operand.elements, words, strict=True):
             warps.registers[register.name] = word  # type: ignore[union-attr]
     EXECUTES["mma"](warps.instruction)(warps)  # type: ignore[arg-type]
-    result = fragments[0].gather([warps.registers[f"d{i}"] for i in range(len(d.elements))])
+    results = [warps.registers[f"d{i}"] for i in range(len(d.elements))]
+    result = fragments[0].gather(np.stack(results, axis=1))
     wide = [v.astype(np.int64) for v in (a, b)]
     if name == "s4":
         wide = [(v ^ 8) - 8 for v in wide]
@@ -226,7 +236,7 @@ def test_movmatrix_transposes() -> None:
     warps = _Warps(_instruction(text, d.elements[0], s.elements[0]))
     warps.fill(s, fragment, elements)
     EXECUTES["movmatrix"](warps.instruction)(warps)  # type: ignore[arg-type]
-    result = fragment.gather([warps.registers["d0"]])
+    result = fragment.gather(warps.registers["d0"][:, None])
     np.testing.assert_array_equal(result, elements.transpose(0, 2, 1))
 
 

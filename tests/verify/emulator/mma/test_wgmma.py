@@ -154,13 +154,13 @@ def _registers(elements: Array, bits: int) -> Array:
     """Return (128, registers) of a 64-row matrix of sums."""
     fragment = accumulator(16, elements.shape[1], bits)
     words = fragment.scatter(elements.reshape(4, 16, -1))
-    return np.ascontiguousarray(np.stack(words, -1).reshape(THREADS, -1))
+    return np.ascontiguousarray(np.swapaxes(words, 1, 2).reshape(THREADS, -1))
 
 
 def _elements(registers: Array, n: int, bits: int) -> Array:
     fragment = accumulator(16, n, bits)
     words = [registers[:, i].reshape(4, 32) for i in range(registers.shape[1])]
-    return fragment.gather(words).reshape(64, n)
+    return fragment.gather(np.stack(words, axis=1)).reshape(64, n)
 
 
 def _sums(product: Array, c: Array, result: str) -> Array:
@@ -199,7 +199,7 @@ def test_types_and_shapes(
     bits = 8 * np.dtype(DTYPES[result]).itemsize
     start = _registers(c.view(f"u{bits // 8}"), bits)
     a_words = operand_a(16, k, 256 // k).scatter(a.view(f"u{a.itemsize}").reshape(4, 16, k))
-    a_registers = np.ascontiguousarray(np.stack(a_words, -1).reshape(THREADS, -1))
+    a_registers = np.ascontiguousarray(np.swapaxes(a_words, 1, 2).reshape(THREADS, -1))
     suffix = "" if result == "s32" else ", 1, 1"
     if a.itemsize == 2:
         suffix += ", 0" if a_in_registers else ", 0, 0"

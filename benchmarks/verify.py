@@ -1,0 +1,66 @@
+"""What verifying a variant costs: CPU seconds to compile, to interpret and to emulate, and launches.
+
+One process, one variant after the other; every `--every`-th of those of a kernel. Of what is left,
+most is comparing. Seconds are of this machine: compare versions on one, in turn.
+
+    python benchmarks/verify.py kernels/attention.toml attention_forward --every 24
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from collections import defaultdict
+from collections.abc import Callable
+from typing import ParamSpec, TypeVar
+
+from aotc.compiler import compile_ptx
+from aotc.package.verify import verify_variant
+from aotc.package.verify_subjects import VerifyOptions, load_subjects
+from aotc.verify.checks import check, emulated
+
+_P = ParamSpec("_P")
+_R = TypeVar("_R")
+PARTS = ("compile", "interpret", "emulate")
+
+seconds: dict[str, float] = defaultdict(float)
+
+
+def timed(part: str, function: Callable[_P, _R]) -> Callable[_P, _R]:
+    """Return `function`, whose CPU seconds are added to those of a part."""
+
+    def run(*args: _P.args, **kwargs: _P.kwargs) -> _R:
+        start = time.process_time()
+        try:
+            return function(*args, **kwargs)
+        finally:
+            seconds[part] += time.process_time() - start
+
+    return run
+
+
+def main() -> None:
+    """Print a line for each variant, and the means."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("path", help="a manifest or an archive")
+    parser.add_argument("kernel")
+    parser.add_argument("--every", type=int, default=1)
+    options = parser.parse_args()
+    check.interpret = timed("interpret", check.interpret)
+    emulated.emulate = timed("emulate", emulated.emulate)
+    compiler = timed("compile", compile_ptx)
+    subjects = load_subjects(options.path, [options.kernel], [])[:: options.every]
+    print(f"{'all':>7} {' '.join(f'{part:>9}' for part in PARTS)}  launches")
+    totals: list[float] = []
+    for subject in subjects:
+        seconds.clear()
+        start = time.process_time()
+        result = verify_variant(subject, VerifyOptions(), compiler)
+        totals.append(time.process_time() - start)
+        parts = " ".join(f"{seconds[part]:>9.2f}" for part in PARTS)
+        print(f"{totals[-1]:>7.2f} {parts}  {len(result.launches):>8}  {subject.label}")
+    print(f"{sum(totals) / len(totals):>7.2f} on average, {max(totals):.2f} at most")
+
+
+if __name__ == "__main__":
+    main()
