@@ -503,8 +503,10 @@ def _locate(kernel: str | Callable[..., object]) -> tuple[str, str]:
     return path, function.__qualname__
 
 
-def autotune_configs(source: str, kernel: str) -> list[dict[str, object]]:
+def autotune_configs(
+    source: str, kernel: str, constants: Mapping[str, object] | None = None
+) -> list[dict[str, object]]:
     """Return the configs of the kernel's `@triton.autotune`, read without running the file."""
     from aotc import frontend  # noqa: PLC0415
 
-    return frontend.autotune_configs(source, kernel)
+    return frontend.autotune_configs(source, kernel, constants)

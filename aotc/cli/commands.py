@@ -311,6 +311,49 @@ def check(
     return EXIT_DONE if checked.is_right else EXIT_WRONG
 
 
+# ----------------------------------------------------------------------------------------- init
+
+
+@commands.command()
+@click.argument("sources", metavar="SOURCE.py…", nargs=-1, required=True)
+@click.option(
+    "-o", "--output", default="kernels.toml", show_default=True, help="File to write; - prints it."
+)
+@click.option("--target", "targets", multiple=True, help="Of the package; default: sm_90a.")
+@click.option("--force", is_flag=True, help="Write over a file that is there.")
+@_debug
+def init(
+    *,
+    sources: tuple[str, ...],
+    output: str,
+    targets: tuple[str, ...],
+    force: bool,
+    debug: bool,  # noqa: ARG001 - read by `run`
+) -> int:
+    """Write a manifest for the kernels of files and folders, from what their source says."""
+    from aotc.package.init.manifest import write_manifest  # noqa: PLC0415 - start-up time
+    from aotc.target import parse  # noqa: PLC0415
+
+    names = [parse(name).name for name in targets] or ["sm_90a"]
+    path = Path(output)
+    if path.exists() and not force and output != "-":
+        complain(one_line(f"{output} is there already: give another -o, or --force"))
+        return EXIT_WRONG
+    path.parent.mkdir(parents=True, exist_ok=True)  # sources are found from there
+    written = write_manifest(sources, "kernels.toml" if output == "-" else output, names)
+    if output == "-":
+        show(written.text.removesuffix("\n"))
+    else:
+        path.write_text(written.text, encoding="utf-8")
+        show(output)
+    for one in written.refused:
+        show(one_line(f"note: as a comment: {one}"), err=True)
+    todos = f"{written.num_todos or 'no'} TODO{'' if written.num_todos == 1 else 's'}"
+    kernels = f"{written.num_kernels} kernel{'' if written.num_kernels == 1 else 's'}"
+    show(f"{kernels}, {todos}", err=True)
+    return EXIT_DONE
+
+
 # -------------------------------------------------------------------- inspect, dump and explain
 
 

@@ -34,6 +34,10 @@ def bind_arguments(
             parameters,
             f"takes {most}{len(positional)} {parameters.noun}{plural}, got {len(args)}",
         )
+    if parameters.kwarg:
+        others = {name: value for name, value in kwargs.items() if name not in parameters.by_name}
+        values[parameters.kwarg] = others
+        kwargs = {name: value for name, value in kwargs.items() if name not in others}
     for name, value in kwargs.items():
         if name not in parameters.by_name:
             if name in positional:
@@ -74,9 +78,12 @@ def signature_text(parameters: Parameters) -> str:
     return f"the signature is {parameters.owner}({', '.join(parts)})"
 
 
-def parameters_of(owner: str, node: ast.arguments) -> Parameters:
-    """Return the parameters of a function of the source. Raises: CompileError if it has `**`."""
-    if node.kwarg is not None:
+def parameters_of(owner: str, node: ast.arguments, *, on_host: bool = False) -> Parameters:
+    """Return the parameters of a function of the source.
+
+    Raises: CompileError if it has `**`, unless it is code of the host.
+    """
+    if node.kwarg is not None and not on_host:
         raise mistake(
             f"{owner} takes `**{node.kwarg.arg}`, which is not part of the kernel language",
             remedy="name each parameter",
@@ -91,6 +98,7 @@ def parameters_of(owner: str, node: ast.arguments) -> Parameters:
         tuple(keyword_only),
         vararg="" if node.vararg is None else node.vararg.arg,
         num_positional_only=len(node.posonlyargs),
+        kwarg="" if node.kwarg is None else node.kwarg.arg,
     )
 
 

@@ -193,7 +193,7 @@ def _call_closure(
     frame: Frame, closure: Closure, args: Sequence[Operand], kwargs: Mapping[str, Operand]
 ) -> Operand:
     owner = "the lambda" if isinstance(closure.node, ast.Lambda) else closure.node.name
-    given = bind_arguments(parameters_of(owner, closure.node.args), args, kwargs)
+    given = bind_arguments(parameters_of(owner, closure.node.args, on_host=True), args, kwargs)
     frame.count()
     inner = frame.program.host_frame(closure.file, {**closure.values, **given})
     if isinstance(closure.node, ast.Lambda):
@@ -366,7 +366,9 @@ def _bind(
 ) -> dict[str, Operand]:
     """Return the arguments by parameter name, defaults filled in. Raises: CompileError."""
     node = function.node.args
-    values = bind_arguments(parameters_of(function.qualname, node), args, kwargs)
+    on_host = not function.is_jit and not function.is_constexpr
+    parameters = parameters_of(function.qualname, node, on_host=on_host)
+    values = bind_arguments(parameters, args, kwargs)
     for name, default in default_expressions(node).items():
         if name not in values:
             values[name] = unwrap(program.host_frame(function.file).visit(default))

@@ -10,6 +10,7 @@ import ast
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import cast as type_cast
 
 from aotc.frontend.calls import call_operand
 from aotc.frontend.constants import unwrap
@@ -21,13 +22,14 @@ from aotc.frontend.resolve import (
     bindings,
     decorator_call,
     decorator_calls,
+    dotted_name,
     find_definition,
     function_names,
 )
-from aotc.frontend.signature import bind_parameters
+from aotc.frontend.signature import bind_parameters, constant_operand
 from aotc.frontend.source import SourceFile
 from aotc.frontend.statements import HOST_STATEMENTS, STATEMENTS
-from aotc.frontend.values import Config, Function, Operand, is_tuple, show
+from aotc.frontend.values import Config, External, Function, Operand, is_tuple, show
 from aotc.ir.core import Block, Kernel
 from aotc.ir.diagnostics import CompileError, Loc, at, current_loc, did_you_mean
 from aotc.ir.dialects import scf
@@ -188,10 +190,14 @@ def _is_rebound(module: Globals, file: SourceFile, kernel: str) -> bool:
 # ---- autotuning -------------------------------------------------------------------------------
 
 
-def autotune_configs(source: str, kernel: str) -> list[dict[str, object]]:
+def autotune_configs(
+    source: str, kernel: str, constants: Mapping[str, object] | None = None
+) -> list[dict[str, object]]:
     """Return the configurations that the kernel's `@triton.autotune` lists, in order.
 
-    Each holds the constants of one `triton.Config`, with its `num_warps` and `num_stages`.
+    Each holds the constants of one `triton.Config`, with its `num_warps` and `num_stages`. Of a
+    launch, `early_config_prune` is told `constants`; a `perf_model` only orders what is timed, and
+    counts for nothing.
 
     Raises: CompileError if there is no such decorator or it cannot be evaluated.
     """
@@ -210,9 +216,10 @@ def autotune_configs(source: str, kernel: str) -> list[dict[str, object]]:
             listed = _listed_configs(call) or call.args[:1]
             if not listed:
                 raise mistake("@triton.autotune lists no configs")
-            _refuse_pruning(function, call)
-            value = program.host_frame(function.file).visit(listed[0])
-            items = unwrap(value)
+            items = unwrap(program.host_frame(function.file).visit(listed[0]))
+            prune = _prune_expression(call)
+            if prune is not None and is_tuple(items) and items:
+                items = _pruned(program, function, prune, items, constants or {})
             configs = [one for one in items if isinstance(one, Config)] if is_tuple(items) else []
             if not configs or not is_tuple(items) or len(configs) != len(items):
                 raise mistake(
@@ -240,18 +247,57 @@ def _listed_configs(call: ast.Call) -> list[ast.expr]:
     return [one.value for one in call.keywords if one.arg == "configs"]
 
 
-def _refuse_pruning(function: Function, call: ast.Call) -> None:
-    """Refuse configs of which a function of the launch's arguments drops some."""
+def _prune_expression(call: ast.Call) -> ast.expr | None:
+    """Return the function that drops configs, or a dictionary that may have one."""
     for one in call.keywords:
-        keys = one.value.keys if isinstance(one.value, ast.Dict) else []
-        names = [key.value for key in keys if isinstance(key, ast.Constant)]
-        if one.arg == "prune_configs_by" and (not keys or "early_config_prune" in names):
-            raise mistake(
-                f"the autotuner of {function.qualname} drops configs by a function of the "
-                "arguments, which does not run at build time",
-                remedy="list the configs in the manifest, and what the function says in `where`",
-                loc=function.file.loc(one.value),
-            )
+        if one.arg != "prune_configs_by":
+            continue
+        named: dict[object, ast.expr | None] = {}
+        if isinstance(one.value, ast.Dict):
+            keys = [key.value if isinstance(key, ast.Constant) else key for key in one.value.keys]
+            named = dict(zip(keys, one.value.values, strict=True))
+        elif isinstance(one.value, ast.Call) and dotted_name(one.value.func) == "dict":
+            named = {key.arg: key.value for key in one.value.keywords}
+        if not named or any(not isinstance(key, str) for key in named):
+            return one.value
+        return named.get("early_config_prune")
+    return None
+
+
+def _pruned(
+    program: Program,
+    function: Function,
+    node: ast.expr,
+    configs: Sequence[Operand],
+    constants: Mapping[str, object],
+) -> Operand:
+    """Return the configs that the autotuner's function keeps, told the constants of a launch."""
+    args: dict[str, Operand] = {
+        name: constant_operand(constants[name], name)
+        if name in constants
+        else External(f"the argument {name}")
+        for name in (one.arg for one in _parameters(function))
+    }
+    try:
+        frame = program.host_frame(function.file)
+        prune = frame.visit(node)
+        if isinstance(prune, dict):
+            prune = type_cast("dict[str, Operand]", prune).get("early_config_prune")
+        kept = configs if prune is None else call_operand(frame, prune, [list(configs), args], {})
+    except CompileError as error:
+        raise CompileError(
+            f"the early_config_prune of {function.qualname} cannot be evaluated at build time: "
+            f"{error.message}",
+            function.file.loc(node),
+            remedy='fix what it asks for, in [kernel.constants] or as in n = "i32=64"; or list the '
+            "configs in the manifest, and say in `where` which it drops",
+        ) from error
+    return unwrap(kept)
+
+
+def _parameters(function: Function) -> Sequence[ast.arg]:
+    args = function.node.args
+    return (*args.posonlyargs, *args.args, *args.kwonlyargs)
 
 
 def _config_values(config: Config) -> dict[str, object]:

@@ -127,7 +127,8 @@ class Draft:
 class Parameters:
     """Say what a call of `owner` takes; `arguments.bind_arguments` binds by it.
 
-    `required` are the parameters without a default, `vararg` is the name after `*`, or "".
+    `required` are the parameters without a default, `vararg` and `kwarg` the names after `*` and
+    `**`, or "".
     """
 
     owner: str
@@ -137,6 +138,7 @@ class Parameters:
     vararg: str = ""
     num_positional_only: int = 0
     noun: str = "argument"
+    kwarg: str = ""
 
     @cached_property
     def by_name(self) -> tuple[str, ...]:

@@ -43,7 +43,9 @@ MAX_GUARDS = 64
 _DIVISIONS = ("//", "%", "cdiv")
 
 ConfigEntries: TypeAlias = tuple[tuple[str, Constant], ...]
-AutotuneReader: TypeAlias = Callable[[str, str], Sequence[Mapping[str, object]]]
+AutotuneReader: TypeAlias = Callable[
+    [str, str, Mapping[str, object]], Sequence[Mapping[str, object]]
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -337,7 +339,12 @@ def _autotune_configs(kernel: KernelSpec, autotune: AutotuneReader) -> Iterator[
 
     Triton distinguishes configs that differ only in a hook; here they are the same.
     """
-    found = autotune(kernel.source, kernel.function.name)
+    fixed = {
+        name: argument.value
+        for name, argument in kernel.signature.items()
+        if argument.value is not None or argument.kind == "none"
+    }
+    found = autotune(kernel.source, kernel.function.name, {**fixed, **kernel.constants})
     if not found:
         message = f"expected @triton.autotune on {kernel.function.name!r}, got no config"
         raise ManifestError(message, kernel.configs_loc)

@@ -223,6 +223,45 @@ def test_check_of_nothing(folder: Path, run: Any, args: list[str], code: int, me
     assert message in err
 
 
+# ----------------------------------------------------------------------------------------- init
+
+
+def test_what_init_writes_is_built(folder: Path, run: Any) -> None:
+    (folder / "lib").mkdir()
+    (folder / "lib" / "ops.py").write_text(
+        "import triton\nimport triton.language as tl\n@triton.jit\n"
+        "def k(x_ptr, n, B: tl.constexpr):\n"
+        "    at = tl.arange(0, B)\n    tl.store(x_ptr + at, 1.0, mask=at < n)\n"
+        "def run(x, n): k[(triton.cdiv(n, 64),)](x, n, B=64)\n"
+    )
+    code, out, err = run("init", "lib", "-o", "new/ops.toml", "--target", "sm_80")
+    assert (code, out, err) == (0, "new/ops.toml\n", "1 kernel, no TODOs\n")
+    assert '"../lib/ops.py:k"' in (folder / "new" / "ops.toml").read_text()
+    code, _, err = run("build", "new/ops.toml", "--no-cache")
+    assert code == 0, err
+
+
+def test_init_writes_over_nothing(folder: Path, run: Any) -> None:
+    before = (folder / "kernels.toml").read_text()
+    (folder / "k.py").write_text("import triton\n@triton.jit\ndef add(x_ptr): pass\n")
+    code, out, err = run("init", "k.py")
+    assert (code, out) == (1, "")
+    assert "kernels.toml is there already: give another -o, or --force" in err
+    assert (folder / "kernels.toml").read_text() == before
+    code, out, _ = run("init", "k.py", "-o", "-")
+    assert (code, out.splitlines()[6]) == (0, 'name = "k"')
+    assert run("init", "k.py", "--force")[0] == 0
+    assert (folder / "kernels.toml").read_text() == out
+
+
+def test_init_says_what_is_left(folder: Path, run: Any) -> None:
+    (folder / "ops.py").write_text("import triton\ndef f():\n    @triton.jit\n    def k(x): pass\n")
+    code, out, err = run("init", "ops.py", "-o", "ops.toml")
+    assert (code, out) == (0, "ops.toml\n")
+    assert "note: as a comment: f.k (ops.py:4): f.k is no function of its module" in err
+    assert err.endswith("0 kernels, 1 TODO\n")
+
+
 # ------------------------------------------------------------------------------ inspect and dump
 
 

@@ -321,9 +321,13 @@ def test_the_dumps_of_the_page_on_the_command_line(
 def test_the_guide_to_porting(copy: Path, tmp_path: Path) -> None:
     for name, text in quickstart_files("docs/guide/porting.md").items():
         (tmp_path / name).write_text(text)
-    check, build, verify = marked_commands("docs/guide/porting.md")
+    check, init, build, verify = marked_commands("docs/guide/porting.md")
     ran = run_in(copy, tmp_path, check)
     assert ran.err.startswith("1 of 1 kernel supported (100.0 %)")
+    assert ran.code == 0, ran.err
+    ran = run_in(copy, tmp_path, init)
+    assert (ran.code, ran.err) == (0, "1 kernel, no TODOs\n")
+    ran = run_in(copy, tmp_path, f"{init.split()[0]} build first.toml -o first")
     assert ran.code == 0, ran.err
     ran = run_in(copy, tmp_path, build)
     assert ran.code == 0, ran.err

@@ -185,6 +185,79 @@ def test_a_model_that_orders_configs_drops_none(sources: Sources) -> None:
     assert len(autotune_configs(sources.write(text), "k")) == 5
 
 
+PRUNED = """
+import torch
+LIMIT = 128
+
+def fitting(configs, named_args, **kwargs):
+    args = {{**named_args, **kwargs}}
+    kept = [c for c in configs if c.kwargs["BLOCK"] <= args["n"]]
+    return kept or [min(configs, key=lambda c: c.num_warps)]
+
+def of_kernel(limit):
+    def prune(configs, named_args, **kwargs):
+        return [c for c in configs if c.kwargs["BLOCK"] < limit]
+    return prune
+
+def by_device(configs, *args, **kwargs):
+    return configs if torch.cuda.device_count() > 1 else configs[1:]
+
+class Prunes:
+    table = {{"early_config_prune": of_kernel(128)}}
+
+@triton.autotune(
+    configs=[triton.Config({{"BLOCK": b}}, num_warps=b // 32) for b in (64, 128, 256)],
+    key=["n"], prune_configs_by={})
+@triton.jit
+def k(n, BLOCK: tl.constexpr):
+    pass
+"""
+
+
+@pytest.mark.parametrize(
+    ("prune", "constants", "blocks"),
+    [
+        ('{"early_config_prune": of_kernel(LIMIT)}', {}, [64]),
+        ("dict(early_config_prune=of_kernel(256))", {}, [64, 128]),
+        ("Prunes.table", {}, [64]),
+        ('{"early_config_prune": fitting}', {"n": 128}, [64, 128]),
+        ('{"early_config_prune": fitting, "perf_model": unknown, "top_k": 1}', {"n": 1}, [64]),
+        ('{"early_config_prune": None}', {}, [64, 128, 256]),
+        ("None", {}, [64, 128, 256]),
+    ],
+)
+def test_what_drops_configs_is_evaluated(
+    sources: Sources, prune: str, constants: dict[str, object], blocks: list[int]
+) -> None:
+    found = autotune_configs(sources.write(PRUNED.format(prune)), "k", constants)
+    assert [one["BLOCK"] for one in found] == blocks
+
+
+@pytest.mark.parametrize(
+    ("prune", "reason"),
+    [
+        ('{"early_config_prune": fitting}', "the argument n is not known without running the file"),
+        ('{"early_config_prune": by_device}', "torch.cuda.device_count() is not known"),
+        ("elsewhere", "elsewhere is not defined"),
+    ],
+)
+def test_what_drops_configs_by_a_launch_is_refused(
+    sources: Sources, prune: str, reason: str
+) -> None:
+    with pytest.raises(CompileError) as caught:
+        autotune_configs(sources.write(PRUNED.format(prune)), "k")
+    start = "the early_config_prune of k cannot be evaluated at build time: "
+    assert caught.value.message.startswith(start + reason)
+    assert "list the configs in the manifest" in caught.value.remedy
+    assert caught.value.loc is not None
+    assert caught.value.loc.line == 25
+
+
+def test_a_kernel_takes_no_keywords_of_any_name(sources: Sources) -> None:
+    text = "@triton.jit\ndef f(**more): return 1\n@triton.jit\ndef k(n): f()\n"
+    assert "f takes `**more`" in sources.error(text, {"n": "i32"}).message
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [
@@ -195,17 +268,6 @@ def test_a_model_that_orders_configs_drops_none(sources: Sources) -> None:
             "list of triton.Config",
         ),
         ("import x\n@triton.autotune(configs=x.c)\n@triton.jit\ndef k():\n    pass\n", "got x.c"),
-        (
-            (
-                "@triton.autotune(configs=[], prune_configs_by={'early_config_prune': None})\n"
-                "@triton.jit\ndef k():\n    pass\n"
-            ),
-            "the autotuner of k drops configs by a function of the arguments",
-        ),
-        (
-            "@triton.autotune(configs=[], prune_configs_by=f())\n@triton.jit\ndef k():\n    pass\n",
-            "the autotuner of k drops configs by a function of the arguments",
-        ),
         (
             "@triton.autotune([], [])\n@triton.autotune([], [])\n@triton.jit\ndef k():\n    pass\n",
             "k has 2 @triton.autotune decorators",

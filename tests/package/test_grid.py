@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -44,7 +45,9 @@ T = ["fp16", "bf16"]
 _BLOCK = "[kernel.constants]\nBLOCK = 128\n"
 
 
-def _no_autotune(source: str, function: str) -> Sequence[Mapping[str, Constant]]:
+def _no_autotune(
+    source: str, function: str, constants: Mapping[str, object]
+) -> Sequence[Mapping[str, Constant]]:
     raise AssertionError(f"asked for the configs of {source}:{function}")
 
 
@@ -57,7 +60,7 @@ def _expand(
     (folder / "k.py").write_text(_SOURCE)
     (folder / "kernels.toml").write_text(_HEAD + body)
     spec = load(str(folder / "kernels.toml")).kernels[0]
-    reader = _no_autotune if autotune is None else lambda source, function: autotune
+    reader = _no_autotune if autotune is None else lambda source, function, constants: autotune
     return expand(spec, [TARGETS[name] for name in targets], reader)
 
 
@@ -187,6 +190,20 @@ def test_listed_configs(tmp_path: Path) -> None:
     found = _expand(tmp_path, body)
     assert found.configs == ((("BLOCK", 64),), (("BLOCK", 32), ("num_stages", 1)))
     assert [variant.config_index for variant in found.variants[:3]] == [0, 1, 0]
+
+
+def test_an_autotuner_is_told_what_is_fixed(tmp_path: Path) -> None:
+    (tmp_path / "k.py").write_text(_SOURCE)
+    body = 'configs = "autotune"\n' + _SIGNATURE.replace('"fp32"', '"none"')
+    (tmp_path / "kernels.toml").write_text(_HEAD + body + "[kernel.constants]\nCAUSAL = true\n")
+    told: list[Mapping[str, object]] = []
+
+    def reader(_source: str, _function: str, constants: Mapping[str, object]) -> Any:
+        told.append(constants)
+        return [{"BLOCK": 64}]
+
+    expand(load(str(tmp_path / "kernels.toml")).kernels[0], [TARGETS["sm_90a"]], reader)
+    assert told == [{"m": 1, "eps": None, "CAUSAL": True}]
 
 
 def test_autotune_configs_come_from_the_source(tmp_path: Path) -> None:

@@ -1,0 +1,207 @@
+"""The types of a kernel's arguments, as far as its source and its launches tell.
+
+The order in which they count: an annotation, what launches pass, what the code does with the
+argument, its name. No dtype of a tensor is assumed: where none is written out, it is a type
+variable.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from aotc.ir.diagnostics import ManifestError
+from aotc.ir.types import SCALARS
+from aotc.package import argument_type
+from aotc.package.init.dtypes import dtype_name
+from aotc.package.init.subject import Line, Subject, todo
+from aotc.package.init.uses import Use
+
+_TYPE_VARIABLES: Mapping[str, tuple[str, ...]] = {
+    "T": ("bf16", "fp16", "fp32"),
+    "STAT": ("fp32", "bf16", "fp16"),
+    "INDEX": ("i64", "i32"),
+    "MASK": ("i1", "i8", "i32"),
+    "ADDRESS": ("i64", "u64"),
+}
+_DATA, _STAT, _INDEX, _MASK, _ADDRESS = _TYPE_VARIABLES
+_POINTER_NAMES = re.compile(r"(^|_)ptrs?($|_)|pointer", re.IGNORECASE)
+_INDEX_NAMES = re.compile(
+    r"idx|ids\b|indices|index|cu_|seqlens?|lens\b|offsets|table|slots?\b|positions|_map\b|labels?\b"
+    r"|targets?\b|sorted|expert",
+    re.IGNORECASE,
+)
+_STAT_NAMES = re.compile(
+    r"rstd|mean|lse|stat|scale|(^|_)(var|sum|max|loss|norm|amax|m|l|delta)(_ptr|s|$)", re.IGNORECASE
+)
+_FLOAT_NAMES = re.compile(
+    r"eps|scale|alpha|beta|gamma|^lr$|momentum|softcap|_cap$|dropout|^p$|theta|inv_|_inv|decay|clip"
+    r"|lambda|factor|multiplier|smoothing",
+    re.IGNORECASE,
+)
+_INTEGER_NAMES = re.compile(
+    r"strides?|^[nm]$|^[nm]_|_n$|num|size|len|dim|count|^(?-i:[A-Z][A-Z]?\d?)$|rows?|cols?|heads?|batch|seq|seed"
+    r"|offset|start|end|idx|index|step|width|height|length|group|numel|elements",
+    re.IGNORECASE,
+)
+_MOVES = re.compile(r"offset|start|begin|pos|idx|index|seed", re.IGNORECASE)
+_PYTHON_TYPES = {"int": "i32", "float": "fp32", "bool": "i1"}
+_UNKNOWN = "the source does not tell whether it is a pointer, an integer or a float"
+
+
+@dataclass
+class Signature:
+    """The lines of `[kernel.signature]`, the types that they name, and what is left out."""
+
+    lines: dict[str, Line] = field(default_factory=dict[str, Line])
+    types: dict[str, tuple[str, ...]] = field(default_factory=dict[str, tuple[str, ...]])
+    left_out: dict[str, str] = field(default_factory=dict[str, str])
+    parameters: frozenset[str] = frozenset()
+
+    def variable(self, name: str) -> str:
+        """Return the name of a type variable, which is none of a parameter."""
+        chosen = f"{name}_DTYPE" if name in self.parameters else name
+        self.types[chosen] = _TYPE_VARIABLES[name]
+        return chosen
+
+    def integers(self) -> frozenset[str]:
+        """Return the arguments that a grid or a condition may name."""
+        names = (name for name, one in self.lines.items() if one.value.startswith('"i'))
+        return frozenset(name for name in names if not self.lines[name].is_todo)
+
+
+def signature_of(subject: Subject) -> Signature:
+    """Return the types of all arguments."""
+    made = Signature(parameters=frozenset(one.name for one in subject.function.parameters))
+    for parameter in subject.function.arguments:
+        name = parameter.name
+        reason = _left_out(subject, name)
+        if reason:
+            made.left_out[name] = reason
+            continue
+        made.lines[name] = _typed(subject, name, made)
+    return made
+
+
+def _left_out(subject: Subject, name: str) -> str:
+    """Return why an argument keeps its default, or nothing if it needs a type."""
+    if name not in subject.defaults:
+        return ""
+    if subject.launches and not subject.is_passed(name):
+        return "no launch passes it"
+    is_pointer = subject.uses.of(name) & Use.POINTER or _POINTER_NAMES.search(name)
+    default = subject.defaults[name]
+    if isinstance(default, ast.Constant) and default.value is None and not is_pointer:
+        return "its default is None, and nothing tells its type"
+    return ""
+
+
+def _typed(subject: Subject, name: str, made: Signature) -> Line:
+    written = _annotated(subject.annotations.get(name, ""))
+    if written:
+        return Line(f'"{written}"')
+    use = subject.uses.of(name)
+    if use & Use.DESCRIPTOR and not use & Use.POINTER:
+        block = ", ".join(["64"] * 2)
+        return todo(
+            f'"tensordesc<{made.variable(_DATA)}[{block}]>"',
+            "its block shape, as in [BLOCK_M, BLOCK_K]",
+        )
+    given = subject.given(name)
+    if given and len(given) == len(subject.launches) and all(_is_none(one) for _, one in given):
+        return Line('"none"')
+    kinds = {host.kind(one) for host, one in given}
+    is_named = _POINTER_NAMES.search(name) is not None
+    if use & Use.POINTER or is_named or kinds == {"tensor"}:
+        is_mixed = bool(use & Use.POINTER and use & (Use.OFFSET | Use.BOUND)) and not is_named
+        line = _pointer(subject, name, made)
+        return todo(line.value, "a pointer or an integer? it is used as both") if is_mixed else line
+    return _scalar(subject, name, use, kinds)
+
+
+def _annotated(text: str) -> str:
+    """Return the type that an annotation names, or nothing."""
+    text = text.strip("'\"")
+    if text in _PYTHON_TYPES:
+        return _PYTHON_TYPES[text]
+    try:
+        node = ast.parse(text, mode="eval").body
+    except SyntaxError:
+        node = None  # such as "*fp32"
+    dtype = dtype_name(node) if node is not None else ""
+    if dtype:
+        return dtype
+    if not text.startswith("*") and text not in SCALARS:
+        return ""
+    try:
+        return text if argument_type.parse(text) else ""
+    except ManifestError:
+        return ""
+
+
+def _is_none(node: ast.expr) -> bool:
+    return isinstance(node, ast.Constant) and node.value is None
+
+
+# ---- pointers ---------------------------------------------------------------------------------
+
+
+def _pointer(subject: Subject, name: str, made: Signature) -> Line:
+    use = subject.uses.of(name)
+    stored = subject.uses.stored.get(name, set())
+    element = _written_dtype(subject, name)
+    note = "what is stored is cast to it" if len(stored) == 1 and not element else ""
+    element = element or (
+        next(iter(stored)) if note else made.variable(_variable(subject, name, use))
+    )
+    promise = "" if name in subject.unspecialized else ":16?"
+    text = f'"*{element}{promise}"'
+    return Line(f'[{text}, "none"]' if use & Use.NONE_TEST else text, note)
+
+
+def _written_dtype(subject: Subject, name: str) -> str:
+    """Return the dtype with which every launch makes the tensor that it passes, or nothing."""
+    given = subject.given(name)
+    found = {host.dtype(one) for host, one in given}
+    return found.pop() if len(found) == 1 and len(given) == len(subject.launches) else ""
+
+
+def _variable(subject: Subject, name: str, use: Use) -> str:
+    if use & Use.ADDRESSES:
+        return _ADDRESS
+    if use & Use.INDICES or _INDEX_NAMES.search(name):
+        return _INDEX
+    if "mask" in name.lower():
+        return _MASK
+    is_own = any(host.has_own_dtype(one) for host, one in subject.given(name))
+    return _STAT if is_own or _STAT_NAMES.search(name) else _DATA
+
+
+# ---- scalars ----------------------------------------------------------------------------------
+
+
+def _scalar(subject: Subject, name: str, use: Use, kinds: set[str]) -> Line:
+    integer = _integer(subject, name, use)
+    kind = kinds.pop() if len(kinds) == 1 else ""
+    if kind in _PYTHON_TYPES:
+        return integer if kind == "int" else Line(f'"{_PYTHON_TYPES[kind]}"')
+    if use & (Use.OFFSET | Use.BOUND):
+        return integer
+    is_float, is_integer = bool(use & Use.FLOAT), bool(use & Use.INTEGER)
+    if is_float != is_integer:
+        return Line('"fp32"') if is_float else integer
+    default = subject.defaults.get(name)
+    if isinstance(default, ast.Constant) and type(default.value).__name__ in _PYTHON_TYPES:
+        return Line(f'"{_PYTHON_TYPES[type(default.value).__name__]}"')
+    if _FLOAT_NAMES.search(name):
+        return Line('"fp32"')
+    return integer if _INTEGER_NAMES.search(name) else todo('"i32"', _UNKNOWN)
+
+
+def _integer(subject: Subject, name: str, use: Use) -> Line:
+    """Return an integer, with a promise if its multiples widen accesses."""
+    widens = use & (Use.OFFSET | Use.BOUND) and not _MOVES.search(name)
+    is_promised = widens and name not in subject.unspecialized
+    return Line('"i32:16?"' if is_promised else '"i32"')

@@ -1,0 +1,253 @@
+"""The values of a kernel's `tl.constexpr` parameters, as far as its source and launches tell.
+
+What every launch passes as a literal is a constant, or choices where launches differ; what is a
+switch, or compared with constants, is a choice between all of them. A block that is the next power
+of two of an argument is a config for each of some sizes, which `where` ties to the argument. What
+the autotuner or `@triton.heuristics` sets, and what is never passed, is left out.
+"""
+
+from __future__ import annotations
+
+import ast
+import json
+import math
+import re
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass, field
+
+from aotc.config import CONFIG_KEYS, config_value_problem
+from aotc.frontend.resolve import dotted_name
+from aotc.package.init.launches import Host
+from aotc.package.init.subject import Line, Subject, todo
+from aotc.package.init.uses import Use
+
+_ROW_BLOCKS = (1024, 2048, 4096, 8192)
+_DTYPES = ("bf16", "fp16", "fp32")
+_WARPS, _ROW_WARPS = 4, 8
+_BLOCK = 64
+_MAX_DEPTH = 6
+_BLOCK_NAMES = re.compile(r"BLOCK|TILE|CHUNK|^B[A-Z]{0,2}$", re.IGNORECASE)
+_SWITCH_NAMES = re.compile(
+    r"^(is|has|use|with|enable|do|should|apply|store|return)_", re.IGNORECASE
+)
+
+
+@dataclass
+class Constants:
+    """The lines of constants, choices and configs, and the conditions of `where`."""
+
+    constants: dict[str, Line] = field(default_factory=dict[str, Line])
+    choices: dict[str, Line] = field(default_factory=dict[str, Line])
+    configs: dict[str, Line] = field(default_factory=dict[str, Line])
+    where: list[str] = field(default_factory=list[str])
+
+
+def constants_of(
+    subject: Subject, tuned: Collection[str], *, is_tuned: bool, integers: Collection[str]
+) -> Constants:
+    """Return the values of all parameters that are not `tuned`; `integers` are arguments."""
+    made = Constants()
+    listed = sorted(subject.function.constexprs, key=lambda one: _is_block(subject, one.name))
+    for parameter in listed:  # blocks last: they may be made of the others
+        name = parameter.name
+        if name in tuned or name in CONFIG_KEYS:
+            continue
+        if parameter.has_default and not (name in subject.defaults and subject.is_passed(name)):
+            continue  # its default, or what @triton.heuristics computes
+        _place(subject, name, made, integers)
+    if is_tuned:
+        for name, line in made.configs.items():
+            made.choices[name] = line  # an autotuner's configs take no others
+        made.configs.clear()
+        made.where.clear()
+    else:
+        made.configs |= _options(subject, _ROW_WARPS if made.where else _WARPS)
+    return made
+
+
+def _place(subject: Subject, name: str, made: Constants, integers: Collection[str]) -> None:
+    values = _literals(subject, name)
+    if values is not None:
+        if values == [None]:
+            if name not in subject.defaults:
+                made.constants[name] = todo('""', "launches pass None, which no constant can be")
+        elif None in values:
+            made.choices[name] = todo(_listed(values), "launches pass None too")
+        elif len(values) == 1:
+            made.constants[name] = Line(toml(values[0]))
+        else:
+            made.choices[name] = Line(_listed(values))
+        return
+    use = subject.uses.of(name)
+    compared = _compared(subject, name)
+    if use & Use.DTYPE or "dtype" in name.lower():
+        made.choices[name] = Line(_listed(_DTYPES))
+    elif _is_switch(subject, name, use):
+        made.choices[name] = Line("[true, false]")
+    elif len(compared) > 1:
+        made.choices[name] = Line(
+            _listed(compared), "what the kernel compares it with; launches may pass others"
+        )
+    elif _is_row_block(subject, name, made, integers):
+        made.configs[name] = Line(_listed(_ROW_BLOCKS), "those that your rows need")
+    elif _BLOCK_NAMES.search(name):
+        made.configs[name] = todo(f"[{_BLOCK}]", "the sizes that launches pass")
+    else:
+        value = toml(compared[0]) if compared else str(_BLOCK) if use & Use.EXTENT else "1"
+        made.constants[name] = todo(value, _passed(subject, name))
+
+
+def _is_block(subject: Subject, name: str) -> bool:
+    return bool(subject.uses.of(name) & Use.EXTENT or _BLOCK_NAMES.search(name))
+
+
+def _literals(subject: Subject, name: str) -> list[object] | None:
+    """Return the different values that launches pass, or None where one is no literal."""
+    values: list[object] = []
+    for one in subject.launches:
+        try:
+            if name in one.arguments:
+                value = one.host.literal(one.arguments[name])
+            elif one.is_whole:
+                value = subject.default(name)
+            else:
+                return None
+        except LookupError:
+            return None
+        if (type(value), value) not in [(type(other), other) for other in values]:
+            values.append(value)
+    return values or None
+
+
+def _compared(subject: Subject, name: str) -> list[object]:
+    """Return the constants that a parameter is compared with."""
+    values: list[object] = []
+    for node in subject.uses.compared.get(name, ()):
+        value = _literal(subject.module, node)
+        if value is not None and value not in values:
+            values.append(value)
+    return values
+
+
+def _is_switch(subject: Subject, name: str, use: Use) -> bool:
+    kinds = {host.kind(one) for host, one in subject.given(name)}
+    if kinds == {"bool"} or (name in subject.defaults and _is_bool(subject.defaults[name])):
+        return True
+    if kinds - {"", "bool"} or use & (Use.EXTENT | Use.OFFSET | Use.INTEGER):
+        return False
+    return bool(use & Use.CONDITION or _SWITCH_NAMES.match(name))
+
+
+def _is_bool(node: ast.expr) -> bool:
+    return isinstance(node, ast.Constant) and isinstance(node.value, bool)
+
+
+def _is_row_block(subject: Subject, name: str, made: Constants, integers: Collection[str]) -> bool:
+    """Return whether a parameter is the next power of two of another one; note the condition."""
+    found: set[str] = set()
+    for launch in subject.launches:
+        if name not in launch.arguments:
+            return False
+        extent = _rounded_up(launch.host, launch.arguments[name], 0)
+        known = {ast.unparse(value): key for key, value in launch.arguments.items()}
+        argument = known.get(ast.unparse(extent)) if extent is not None else None
+        if argument is None or not (argument in integers or argument in made.constants):
+            return False
+        found.add(f"{argument} <= {name}")
+    made.where += sorted(found)
+    return bool(found)
+
+
+def _rounded_up(host: Host, node: ast.expr, depth: int) -> ast.expr | None:
+    """Return x of `next_power_of_2(x)`: within `min`, `max` and what functions return, too."""
+    found = host.expand(node)
+    if depth > _MAX_DEPTH or isinstance(found, ast.FunctionDef):
+        return None
+    if isinstance(found, ast.Subscript) and isinstance(found.slice, ast.Constant):
+        return _returned(host, found.value, found.slice.value, depth)
+    if not isinstance(found, ast.Call):
+        return None
+    called = dotted_name(found.func).rpartition(".")[2]
+    if called == "next_power_of_2" and len(found.args) == 1:
+        return found.args[0]
+    if called in ("min", "max"):
+        parts = (_rounded_up(host, one, depth + 1) for one in found.args)
+        return next((one for one in parts if one is not None), None)
+    return _returned(host, found, None, depth)
+
+
+def _returned(host: Host, call: ast.expr, index: object, depth: int) -> ast.expr | None:
+    """Return the same of what a function of the host returns, or one item of it."""
+    function = host.function(call)
+    if function is None or not isinstance(call, ast.Call):
+        return None
+    inner = Host(host.survey, function.file, function.node)
+    returned = [one.value for one in ast.walk(function.node) if isinstance(one, ast.Return)]
+    if len(returned) != 1 or returned[0] is None:
+        return None
+    value = returned[0]
+    if index is not None:
+        items = value.elts if isinstance(value, ast.Tuple) else []
+        if not isinstance(index, int) or index >= len(items):
+            return None
+        value = items[index]
+    extent = _rounded_up(inner, value, depth + 1)
+    given = dict(zip(inner.parameters, call.args, strict=False))
+    return given.get(extent.id) if isinstance(extent, ast.Name) else None
+
+
+def _options(subject: Subject, num_warps: int) -> dict[str, Line]:
+    """Return the config keys that launches set."""
+    made: dict[str, Line] = {}
+    keys = (key for one in subject.launches for key in one.options if key in CONFIG_KEYS)
+    for key in dict.fromkeys(keys):
+        nodes = [(one.host, one.options[key]) for one in subject.launches if key in one.options]
+        values = [_literal(host, node) for host, node in nodes]
+        known = [one for one in dict.fromkeys(values) if one is not None]
+        valid = [
+            one
+            for one in known
+            if isinstance(one, int | bool) and not config_value_problem(key, one)
+        ]
+        if valid and len(valid) == len(dict.fromkeys(values)):
+            made[key] = Line(_listed(valid))
+        elif key == "num_warps":
+            text = ast.unparse(nodes[0][1])
+            made[key] = Line(_listed(valid or [num_warps]), f"launches pass {text}")
+    return made
+
+
+def _literal(host: Host, node: ast.expr) -> object:
+    try:
+        return host.literal(node)
+    except LookupError:
+        return None
+
+
+def _passed(subject: Subject, name: str) -> str:
+    """Return what launches pass for a parameter, for a note."""
+    texts = dict.fromkeys(ast.unparse(one) for _, one in subject.given(name))
+    short = [one for one in texts if len(one) < 40 and one.isprintable()]
+    return f"launches pass {', '.join(short)}" if short else "no launch is in this file"
+
+
+def _listed(values: Iterable[object]) -> str:
+    return f"[{', '.join(toml(one) for one in values if one is not None)}]"
+
+
+def toml(value: object) -> str:
+    """Return a constant as TOML."""
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, float):
+        return repr(value) if math.isfinite(value) else str(value).replace("infinity", "inf")
+    return json.dumps(value, ensure_ascii=False) if isinstance(value, str) else str(value)
+
+
+def default_line(subject: Subject, name: str) -> Line | None:
+    """Return a default as a constant, which an expression of the manifest may name."""
+    try:
+        value = subject.default(name)
+    except LookupError:
+        return None
+    return Line(toml(value)) if isinstance(value, int) else None

@@ -1,0 +1,26 @@
+"""The dtypes that Triton and torch name, as a manifest does."""
+
+from __future__ import annotations
+
+import ast
+
+from aotc.frontend.resolve import dotted_name
+
+_DTYPES = {
+    "float32": "fp32",
+    "float16": "fp16",
+    "half": "fp16",
+    "bfloat16": "bf16",
+    "float64": "fp64",
+    "float8_e4m3fn": "fp8e4nv",
+    "float8_e5m2": "fp8e5",
+    **{f"int{bits}": f"i{bits}" for bits in (8, 16, 32, 64)},
+    "uint8": "u8",
+    "bool": "i1",
+}
+
+
+def dtype_name(node: ast.expr) -> str:
+    """Return the manifest's name of a dtype that is written out, as in `tl.float32`."""
+    owner, _, name = dotted_name(node).rpartition(".")
+    return _DTYPES.get(name, "") if owner in ("torch", "tl", "triton.language") else ""

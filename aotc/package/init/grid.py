@@ -1,0 +1,109 @@
+"""The grid of a launch, as expressions of a manifest: over arguments and constants of the kernel.
+
+A tuple, or a lambda or function that returns one, is written out with what each name stands for:
+the argument that the launch passes it as, a constant, or what a local variable was assigned.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+
+from aotc.config import CONFIG_KEYS
+from aotc.frontend.resolve import dotted_name
+from aotc.package.init.launches import Host, Launch
+
+_OPERATORS = (ast.Add, ast.Sub, ast.Mult, ast.FloorDiv, ast.Mod)
+_FUNCTIONS = {"cdiv": "cdiv", "min": "min", "max": "max"}
+_MAX_RANK, _MAX_DEPTH = 3, 20
+
+
+def grid_of(launch: Launch, names: Collection[str]) -> list[str] | None:
+    """Return the grid's expressions over `names` of the kernel; None if it has other names."""
+    grid = launch.host.expand(launch.grid)
+    meta = ""
+    if isinstance(grid, ast.Lambda):
+        meta, grid = _parameter(grid.args), grid.body
+    elif isinstance(grid, ast.FunctionDef):
+        returned = [one.value for one in ast.walk(grid) if isinstance(one, ast.Return)]
+        meta = _parameter(grid.args)
+        if len(returned) != 1 or returned[0] is None:
+            return None
+        grid = returned[0]
+    parts = grid.elts if isinstance(grid, ast.Tuple | ast.List) else []
+    if not 1 <= len(parts) <= _MAX_RANK:
+        return None
+    known = {
+        ast.unparse(value): name
+        for name, value in launch.arguments.items()
+        if name in names and not isinstance(value, ast.Constant)
+    }
+    writer = _Writer(launch.host, meta, known, names)
+    try:
+        return [ast.unparse(writer.write(one, 0)) for one in parts]
+    except LookupError:
+        return None
+
+
+def _parameter(args: ast.arguments) -> str:
+    return args.args[0].arg if len(args.args) == 1 else ""
+
+
+@dataclass(frozen=True)
+class _Writer:
+    """Write an expression of the host in names of the kernel; LookupError if it has others."""
+
+    host: Host
+    meta: str
+    known: Mapping[str, str]
+    names: Collection[str]
+
+    def write(self, node: ast.expr, depth: int) -> ast.expr:
+        if depth > _MAX_DEPTH:
+            raise LookupError
+        named = self.known.get(ast.unparse(node))
+        if named is not None:
+            return ast.Name(named)
+        if isinstance(node, ast.Subscript):
+            return self.of_meta(node)
+        if isinstance(node, ast.BinOp) and isinstance(node.op, _OPERATORS):
+            left, right = (self.write(one, depth + 1) for one in (node.left, node.right))
+            return ast.BinOp(left, node.op, right)
+        if isinstance(node, ast.Call):
+            return self.call(node, depth)
+        return self.leaf(node, depth)
+
+    def of_meta(self, node: ast.Subscript) -> ast.expr:
+        key = node.slice.value if isinstance(node.slice, ast.Constant) else None
+        is_meta = isinstance(node.value, ast.Name) and node.value.id == self.meta
+        if is_meta and isinstance(key, str) and (key in self.names or key in CONFIG_KEYS):
+            return ast.Name(key)
+        raise LookupError
+
+    def call(self, node: ast.Call, depth: int) -> ast.expr:
+        name = dotted_name(node.func).rpartition(".")[2]
+        if name == "int" and len(node.args) == 1:
+            return self.write(node.args[0], depth + 1)
+        if name == "ceil" and len(node.args) == 1:
+            ratio = node.args[0]
+            if isinstance(ratio, ast.BinOp) and isinstance(ratio.op, ast.Div):
+                return self.function("cdiv", [ratio.left, ratio.right], depth)
+        if name in _FUNCTIONS and len(node.args) == 2 and not node.keywords:
+            return self.function(name, node.args, depth)
+        raise LookupError
+
+    def function(self, name: str, args: list[ast.expr], depth: int) -> ast.expr:
+        return ast.Call(ast.Name(name), [self.write(one, depth + 1) for one in args], [])
+
+    def leaf(self, node: ast.expr, depth: int) -> ast.expr:
+        try:
+            value = self.host.literal(node)
+        except LookupError:
+            value = None
+        if isinstance(value, int) and not isinstance(value, bool):
+            return ast.Constant(value)
+        expanded = self.host.expand(node) if isinstance(node, ast.Name) else node
+        if expanded is node or isinstance(expanded, ast.FunctionDef):
+            raise LookupError
+        return self.write(expanded, depth + 1)

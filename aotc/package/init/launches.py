@@ -1,0 +1,271 @@
+"""The places where a file launches a kernel, and what the code around them says of the arguments.
+
+Nothing of it is run. A local variable is followed where it is assigned once; what it is then, a
+literal, a constant of the module or an expression over other variables, is all that is said.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Literal, TypeAlias
+
+from aotc.frontend.constants import unwrap
+from aotc.frontend.resolve import dotted_name
+from aotc.frontend.source import SourceFile
+from aotc.frontend.support import Survey
+from aotc.frontend.values import Function, show
+from aotc.ir.diagnostics import CompileError
+from aotc.ir.types import SCALARS
+from aotc.package.init.dtypes import dtype_name
+
+Kind: TypeAlias = Literal["int", "float", "bool", "tensor", ""]
+
+_MAX_DEPTH = 6
+_INTEGER_METHODS = ("stride", "numel", "size", "dim", "nelement", "element_size", "bit_length")
+_INTEGER_FUNCTIONS = ("int", "len", "cdiv", "next_power_of_2")
+_ALLOCATIONS = ("empty", "zeros", "ones", "full", "tensor", "arange", "new_empty", "new_zeros")
+_ANNOTATIONS: Mapping[str, Kind] = {
+    "int": "int",
+    "float": "float",
+    "bool": "bool",
+    "torch.Tensor": "tensor",
+    "Tensor": "tensor",
+}
+_MANY = object()
+
+
+@dataclass
+class Host:
+    """The function around a launch, or the module; answers what its expressions are."""
+
+    survey: Survey
+    file: SourceFile
+    node: ast.FunctionDef | None
+
+    @cached_property
+    def assigned(self) -> dict[str, ast.expr | object]:
+        """What each local variable is assigned, if that is one expression."""
+        found: dict[str, ast.expr | object] = {}
+        for node in ast.walk(self.node) if self.node is not None else ():
+            if isinstance(node, ast.Assign):
+                for target in node.targets:
+                    for name, value in _pairs(target, node.value):
+                        found[name] = _MANY if name in found else value
+            elif isinstance(node, ast.AugAssign) and isinstance(node.target, ast.Name):
+                found[node.target.id] = _MANY
+            elif isinstance(node, ast.FunctionDef) and node is not self.node:
+                found[node.name] = _MANY if node.name in found else node
+            elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+                found.setdefault(node.id, _MANY)
+        return found
+
+    @cached_property
+    def parameters(self) -> dict[str, ast.arg]:
+        """The parameters of the function."""
+        if self.node is None:
+            return {}
+        args = self.node.args
+        return {one.arg: one for one in (*args.posonlyargs, *args.args, *args.kwonlyargs)}
+
+    def expand(self, node: ast.expr) -> ast.expr | ast.FunctionDef:
+        """Return what a local variable was assigned, or the expression itself."""
+        for _ in range(_MAX_DEPTH):
+            if not isinstance(node, ast.Name):
+                break
+            value = self.assigned.get(node.id)
+            if node.id in self.parameters or not isinstance(value, ast.expr):
+                return value if isinstance(value, ast.FunctionDef) else node
+            node = value
+        return node
+
+    def literal(self, node: ast.expr) -> object:
+        """Return what an expression is if no launch changes it. Raises: LookupError."""
+        found = self.expand(node)
+        names = {one.id for one in ast.walk(found) if isinstance(one, ast.Name)}
+        is_local = any(name in self.parameters or name in self.assigned for name in names)
+        if isinstance(found, ast.FunctionDef) or is_local:
+            raise LookupError
+        try:
+            value = unwrap(self.survey.host_frame(self.file).visit(found))
+        except CompileError:
+            raise LookupError from None
+        dtype = dtype_name(found)
+        if dtype:
+            return dtype
+        if value is None or isinstance(value, bool | int | float | str):
+            return value
+        name = show(value)
+        if name in SCALARS:
+            return name
+        raise LookupError
+
+    def function(self, node: ast.expr) -> Function | None:
+        """Return the function of the host's that an expression calls, if the source tells."""
+        if not isinstance(node, ast.Call):
+            return None
+        try:
+            found = self.survey.host_frame(self.file).visit(node.func)
+        except CompileError:
+            return None
+        return found if isinstance(found, Function) and not found.is_jit else None
+
+    def kind(self, node: ast.expr, depth: int = 0) -> Kind:
+        """Return what Python type an argument has, as far as the code says."""
+        if depth > _MAX_DEPTH:
+            return ""
+        if isinstance(node, ast.Name):
+            return self._kind_of_name(node.id, depth)
+        if isinstance(node, ast.Constant):
+            return _kind_of_value(node.value)
+        if isinstance(node, ast.UnaryOp):
+            return "bool" if isinstance(node.op, ast.Not) else self.kind(node.operand, depth + 1)
+        if isinstance(node, ast.Compare):
+            return "bool"
+        if isinstance(node, ast.BoolOp | ast.IfExp):
+            parts = node.values if isinstance(node, ast.BoolOp) else [node.body, node.orelse]
+            kinds = {self.kind(one, depth + 1) for one in parts}
+            return kinds.pop() if len(kinds) == 1 else ""
+        if isinstance(node, ast.BinOp):
+            kinds = {self.kind(one, depth + 1) for one in (node.left, node.right)}
+            if "float" in kinds or (isinstance(node.op, ast.Div) and kinds == {"int"}):
+                return "float"
+            return "int" if kinds == {"int"} else ""
+        if isinstance(node, ast.Subscript):
+            return "int" if _is_shape(node.value) else ""
+        if isinstance(node, ast.Call):
+            return self._kind_of_call(node)
+        return ""
+
+    def _kind_of_name(self, name: str, depth: int) -> Kind:
+        if name in self.parameters:
+            return self._kind_of_parameter(name)
+        value = self.assigned.get(name)
+        if isinstance(value, ast.expr):
+            return self.kind(value, depth + 1)
+        if value is not None:
+            return ""
+        try:
+            return _kind_of_value(self.literal(ast.Name(name, ast.Load())))
+        except LookupError:
+            return ""
+
+    def _kind_of_parameter(self, name: str) -> Kind:
+        annotation = self.parameters[name].annotation
+        if annotation is None:
+            return ""
+        return _ANNOTATIONS.get(ast.unparse(annotation)) or ""
+
+    @staticmethod
+    def _kind_of_call(node: ast.Call) -> Kind:
+        name = dotted_name(node.func).rpartition(".")[2] or (
+            node.func.attr if isinstance(node.func, ast.Attribute) else ""
+        )
+        if name in ("float", "bool"):
+            return _ANNOTATIONS[name]
+        if name in _INTEGER_FUNCTIONS or name in _INTEGER_METHODS:
+            return "int"
+        return "tensor" if name in _ALLOCATIONS or name.endswith("_like") else ""
+
+    def dtype(self, node: ast.expr) -> str:
+        """Return the dtype that a tensor is made with, if the code names it."""
+        found = self.expand(node)
+        if not isinstance(found, ast.Call):
+            return ""
+        for one in found.keywords:
+            if one.arg == "dtype":
+                expanded = self.expand(one.value)
+                return "" if isinstance(expanded, ast.FunctionDef) else dtype_name(expanded)
+        return ""
+
+    def has_own_dtype(self, node: ast.expr) -> bool:
+        """Return whether a tensor is made with a dtype that it need not share with others."""
+        found = self.expand(node)
+        return isinstance(found, ast.Call) and any(
+            one.arg == "dtype" and not ast.unparse(one.value).endswith(".dtype")
+            for one in found.keywords
+        )
+
+
+@dataclass
+class Launch:
+    """One `kernel[grid](…)`: its arguments by parameter, and the options of the launch."""
+
+    host: Host
+    line: int
+    grid: ast.expr
+    arguments: dict[str, ast.expr] = field(default_factory=dict[str, ast.expr])
+    options: dict[str, ast.expr] = field(default_factory=dict[str, ast.expr])
+    is_whole: bool = True
+
+
+def launches_of(
+    survey: Survey, file: SourceFile, kernel: str, parameters: tuple[str, ...]
+) -> list[Launch]:
+    """Return where a file launches a kernel, in order."""
+    found = [
+        _launch(Host(survey, file, around), node, node.func.slice, parameters)
+        for around, node in _calls(file.tree, None)
+        if isinstance(node.func, ast.Subscript) and _last(node.func.value) == kernel
+    ]
+    return sorted(found, key=lambda one: one.line)
+
+
+def _launch(host: Host, node: ast.Call, grid: ast.expr, parameters: tuple[str, ...]) -> Launch:
+    made = Launch(host, node.lineno, grid)
+    for name, value in zip(parameters, node.args, strict=False):
+        if isinstance(value, ast.Starred):
+            made.is_whole = False
+            break
+        made.arguments[name] = value
+    for one in node.keywords:
+        if one.arg is None:
+            made.is_whole = False
+        elif one.arg in parameters:
+            made.arguments[one.arg] = one.value
+        else:
+            made.options[one.arg] = one.value
+    return made
+
+
+def _calls(
+    node: ast.AST, around: ast.FunctionDef | None
+) -> Iterator[tuple[ast.FunctionDef | None, ast.Call]]:
+    """Yield all calls, each with the outermost function around it."""
+    for child in ast.iter_child_nodes(node):
+        if isinstance(child, ast.Call):
+            yield around, child
+        inner = child if isinstance(child, ast.FunctionDef) and around is None else around
+        yield from _calls(child, inner)
+
+
+def _last(node: ast.expr) -> str:
+    return dotted_name(node).rpartition(".")[2]
+
+
+def _pairs(target: ast.expr, value: ast.expr) -> Iterator[tuple[str, ast.expr | object]]:
+    """Yield what each name of an assignment's target is given."""
+    if isinstance(target, ast.Name):
+        yield target.id, value
+    elif isinstance(target, ast.Tuple | ast.List):
+        is_tuple = isinstance(value, ast.Tuple | ast.List)
+        parts = value.elts if is_tuple and len(value.elts) == len(target.elts) else []
+        for at, one in enumerate(target.elts):
+            if parts:
+                yield from _pairs(one, parts[at])
+            elif isinstance(one, ast.Name):
+                yield one.id, ast.Subscript(value, ast.Constant(at), ast.Load())
+
+
+def _is_shape(node: ast.expr) -> bool:
+    if isinstance(node, ast.Call):
+        method = node.func.attr if isinstance(node.func, ast.Attribute) else ""
+        return method in ("size", "stride") and not node.args
+    return isinstance(node, ast.Attribute) and node.attr == "shape"
+
+
+def _kind_of_value(value: object) -> Kind:
+    kinds: Mapping[type, Kind] = {bool: "bool", int: "int", float: "float"}
+    return kinds.get(type(value), "")

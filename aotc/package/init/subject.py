@@ -1,0 +1,102 @@
+"""One kernel that a manifest is written for: its source, its launches, and the lines about it."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+
+from aotc.frontend.resolve import decorator_call
+from aotc.frontend.source import SourceFile
+from aotc.frontend.support import Survey
+from aotc.package.init.launches import Host, Launch
+from aotc.package.init.uses import Uses, defaults, parameters
+from aotc.package.parameters import Function
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """A value of the manifest as TOML, and what is said beside it.
+
+    With `is_todo` the source does not tell the value, and the note says what to look for.
+    """
+
+    value: str
+    note: str = ""
+    is_todo: bool = False
+
+    @property
+    def comment(self) -> str:
+        """The end of the line."""
+        if not self.note:
+            return ""
+        return f"  # TODO: {self.note}" if self.is_todo else f"  # {self.note}"
+
+
+def todo(value: str, note: str) -> Line:
+    """Return a line that stands for what the source does not tell."""
+    return Line(value, note, is_todo=True)
+
+
+@dataclass
+class Subject:
+    """A kernel, and all that its file says of it."""
+
+    survey: Survey
+    file: SourceFile
+    node: ast.FunctionDef
+    function: Function
+    uses: Uses
+    launches: list[Launch]
+
+    @cached_property
+    def annotations(self) -> Mapping[str, str]:
+        """The text of each parameter's annotation; of a string, what it holds."""
+        found: dict[str, str] = {}
+        for one in parameters(self.node):
+            note = one.annotation
+            if isinstance(note, ast.Constant) and isinstance(note.value, str):
+                found[one.arg] = note.value
+            elif note is not None:
+                found[one.arg] = ast.unparse(note)
+        return found
+
+    @cached_property
+    def defaults(self) -> Mapping[str, ast.expr]:
+        """The defaults of parameters."""
+        return defaults(self.node)
+
+    @cached_property
+    def module(self) -> Host:
+        """The module around the kernel."""
+        return Host(self.survey, self.file, None)
+
+    @cached_property
+    def unspecialized(self) -> frozenset[str]:
+        """The parameters of which Triton is told to promise nothing."""
+        call = decorator_call(self.node, "jit")
+        listed = [
+            item.value
+            for one in (call.keywords if call is not None else ())
+            if one.arg is not None and one.arg.startswith("do_not_specialize")
+            if isinstance(one.value, ast.List | ast.Tuple)
+            for item in one.value.elts
+            if isinstance(item, ast.Constant)
+        ]
+        names = [one.arg for one in parameters(self.node)]
+        return frozenset(names[one] if isinstance(one, int) else str(one) for one in listed)
+
+    def given(self, name: str) -> list[tuple[Host, ast.expr]]:
+        """Return what each launch passes for a parameter, where that is seen."""
+        return [(one.host, one.arguments[name]) for one in self.launches if name in one.arguments]
+
+    def is_passed(self, name: str) -> bool:
+        """Return whether a launch passes a parameter, or may."""
+        return any(name in one.arguments or not one.is_whole for one in self.launches)
+
+    def default(self, name: str) -> object:
+        """Return the value of a default. Raises: LookupError if there is none, or unknown."""
+        if name not in self.defaults:
+            raise LookupError
+        return self.module.literal(self.defaults[name])

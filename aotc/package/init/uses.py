@@ -1,0 +1,499 @@
+"""What a kernel does with each of its parameters, as far as that tells types and values.
+
+Each function's body is walked with values that remember the parameters they come from: what a sum
+of addresses begins with, what else went into it, and through which pointer a value was loaded.
+Functions that are called are walked as well, in whatever file they are. Branches and loops are not
+told apart: whatever a name is ever given, it may be.
+
+Invariant: a use is noted only where the source shows it; nothing here goes by a name.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from enum import Flag, auto
+
+from aotc.frontend.source import SourceFile
+from aotc.frontend.support import Survey
+from aotc.frontend.values import Function
+from aotc.ir.diagnostics import CompileError
+from aotc.package.init.dtypes import dtype_name
+
+_MAX_DEPTH = 8
+_PASSES = 3  # a loop's end reaches its begin, through one more variable
+_LOADS = ("load",)
+_STORES = ("store",)
+_MADE = ("make_block_ptr", "make_tensor_descriptor", "_experimental_make_tensor_descriptor")
+_SHAPED = ("arange", "zeros", "full", "broadcast_to", "reshape", "view")
+_RANGES = ("range", "static_range")
+_PROPERTIES = ("dtype", "shape", "type", "numel", "itemsize", "primitive_bitwidth")
+_PLACES = ("program_id", "num_programs")
+_CASTS = ("to", "cast")
+_CAST_KEYWORDS = ("dtype", "out_dtype")
+# Functions of floats alone: an integer is no argument of theirs.
+_FLOAT_FUNCTIONS = (
+    *("exp", "exp2", "log", "log2", "sqrt", "sqrt_rn", "rsqrt", "sin", "cos", "tanh", "sigmoid"),
+    *("erf", "fma", "fdiv", "div_rn"),
+)
+_INTEGERS = ("i8", "i16", "i32", "i64", "u8", "u16", "u32", "u64")
+_INTEGER_OPERATORS = (ast.FloorDiv, ast.Mod, ast.LShift, ast.RShift, ast.BitAnd, ast.BitOr)
+
+
+class Use(Flag):
+    """What is done with a parameter."""
+
+    NOTHING = 0
+    POINTER = auto()
+    """Memory is accessed through it."""
+    DESCRIPTOR = auto()
+    """Its own `load` or `store` is called."""
+    OFFSET = auto()
+    """It is part of an address."""
+    BOUND = auto()
+    """Indices of elements are compared with it."""
+    INTEGER = auto()
+    FLOAT = auto()
+    CONDITION = auto()
+    """It decides an `if` by itself."""
+    NONE_TEST = auto()
+    """It is compared with None."""
+    EXTENT = auto()
+    """It is an extent of a tile."""
+    DTYPE = auto()
+    """Values are cast to it."""
+    INDICES = auto()
+    """What is loaded or stored through it are integers, such as parts of an address."""
+    ADDRESSES = auto()
+    """What is loaded through it is a pointer."""
+
+
+@dataclass
+class Uses:
+    """The uses of each parameter of one function, and the constants it is compared with.
+
+    `stored` are the integer types to which what is stored through a pointer is cast.
+    """
+
+    uses: dict[str, Use] = field(default_factory=dict[str, Use])
+    stored: dict[str, set[str]] = field(default_factory=dict[str, set[str]])
+    compared: dict[str, list[ast.expr]] = field(default_factory=dict[str, list[ast.expr]])
+
+    def of(self, name: str) -> Use:
+        """Return what is done with a parameter."""
+        return self.uses.get(name, Use.NOTHING)
+
+    def add(self, names: frozenset[str], use: Use) -> None:
+        """Note a use of parameters."""
+        for name in names:
+            self.uses[name] = self.of(name) | use
+
+
+_NONE: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
+class _Value:
+    """Where a value comes from: parameters by name.
+
+    `bases` is what a sum begins with, or what the value itself is; `parts` all that was computed
+    with; `loaded` the pointers that it was loaded through. `is_index`: it enumerates elements.
+    """
+
+    bases: frozenset[str] = _NONE
+    parts: frozenset[str] = _NONE
+    loaded: frozenset[str] = _NONE
+    is_float: bool = False
+    is_index: bool = False
+    is_integer: bool = False
+    is_made: bool = False
+
+    def __or__(self, other: _Value) -> _Value:
+        return _Value(
+            self.bases | other.bases,
+            self.parts | other.parts,
+            self.loaded | other.loaded,
+            self.is_float or other.is_float,
+            self.is_index or other.is_index,
+            self.is_integer or other.is_integer,
+            self.is_made or other.is_made,
+        )
+
+    @property
+    def plain(self) -> _Value:
+        """The value once something was computed of it."""
+        return replace(self, bases=_NONE, is_made=False)
+
+
+_EMPTY = _Value()
+
+
+def uses_of(survey: Survey, function: Function) -> Uses:
+    """Return what a kernel does with its parameters; what is not known counts as no use."""
+    found = _Walk(survey, function.file, function.node, {}, 0).run()
+    for decorator in function.node.decorator_list:
+        for node in ast.walk(decorator):
+            if isinstance(node, ast.Compare) and _is_none(node.comparators[0]):
+                found.add(_asked_of(node.left), Use.NONE_TEST)
+    return found
+
+
+def _is_none(node: ast.expr) -> bool:
+    return isinstance(node, ast.Constant) and node.value is None
+
+
+def _asked_of(node: ast.expr) -> frozenset[str]:
+    """Return the argument that a heuristic means by `args["name"]`."""
+    if not isinstance(node, ast.Subscript) or not isinstance(node.slice, ast.Constant):
+        return _NONE
+    return frozenset([node.slice.value]) if isinstance(node.slice.value, str) else _NONE
+
+
+class _Walk:
+    """Walk one function."""
+
+    def __init__(
+        self,
+        survey: Survey,
+        file: SourceFile,
+        node: ast.FunctionDef,
+        known: dict[ast.FunctionDef, Uses],
+        depth: int,
+    ) -> None:
+        self.survey = survey
+        self.file = file
+        self.node = node
+        self.known = known
+        self.depth = depth
+        self.found = Uses()
+        self.parameters = parameter_names(node)
+        self.values = {
+            name: _Value(frozenset([name]), frozenset([name])) for name in self.parameters
+        }
+
+    def run(self) -> Uses:
+        self.known[self.node] = self.found
+        for _ in range(_PASSES):
+            for statement in self.node.body:
+                self.statement(statement)
+        return self.found
+
+    # -- statements ------------------------------------------------------------
+
+    def statement(self, node: ast.stmt) -> None:
+        if isinstance(node, ast.Assign):
+            value = self.visit(node.value)
+            for target in node.targets:
+                self.bind(target, value, node.value)
+        elif isinstance(node, ast.AnnAssign) and node.value is not None:
+            self.bind(node.target, self.visit(node.value), node.value)
+        elif isinstance(node, ast.AugAssign):
+            whole = ast.BinOp(node.target, node.op, node.value)
+            self.bind(node.target, self.visit(whole), whole)
+        elif isinstance(node, ast.For):
+            self.bind(node.target, self.visit(node.iter), node.iter)
+        elif isinstance(node, ast.If | ast.While):
+            self.condition(node.test)
+        else:
+            for child in ast.iter_child_nodes(node):
+                if isinstance(child, ast.expr):
+                    self.visit(child)
+        for child in ast.iter_child_nodes(node):
+            if isinstance(child, ast.stmt):
+                self.statement(child)
+
+    def bind(self, target: ast.expr, value: _Value, source: ast.expr) -> None:
+        if isinstance(target, ast.Name):
+            self.values[target.id] = self.values.get(target.id, _EMPTY) | value
+        elif isinstance(target, ast.Tuple | ast.List):
+            parts = source.elts if isinstance(source, ast.Tuple | ast.List) else []
+            if len(parts) == len(target.elts):
+                for one, part in zip(target.elts, parts, strict=True):
+                    self.bind(one, self.visit(part), part)
+            else:
+                for one in target.elts:
+                    self.bind(one, value, source)
+
+    def condition(self, test: ast.expr) -> None:
+        if isinstance(test, ast.BoolOp):
+            for part in test.values:
+                self.condition(part)
+        elif isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
+            self.condition(test.operand)
+        else:
+            value = self.visit(test)
+            if isinstance(test, ast.Name):
+                self.found.add(value.bases, Use.CONDITION)
+
+    # -- expressions -----------------------------------------------------------
+
+    def visit(self, node: ast.expr) -> _Value:
+        if isinstance(node, ast.Name):
+            return self.values.get(node.id, _EMPTY)
+        if isinstance(node, ast.Constant):
+            return _Value(is_float=isinstance(node.value, float))
+        if isinstance(node, ast.BinOp):
+            return self.binary(node)
+        if isinstance(node, ast.Call):
+            return self.call(node)
+        if isinstance(node, ast.Compare):
+            return self.compare(node)
+        if isinstance(node, ast.Attribute):
+            return self.attribute(node)
+        if isinstance(node, ast.Subscript):
+            self.visit(node.slice)
+            return self.visit(node.value)
+        if isinstance(node, ast.IfExp):
+            self.condition(node.test)
+            return self.visit(node.body) | self.visit(node.orelse)
+        value = _EMPTY
+        for child in ast.iter_child_nodes(node):
+            if isinstance(child, ast.expr):
+                value |= self.visit(child)
+        return value.plain
+
+    def binary(self, node: ast.BinOp) -> _Value:
+        left, right = self.visit(node.left), self.visit(node.right)
+        both = (left | right).plain
+        if isinstance(node.op, _INTEGER_OPERATORS):
+            self.found.add(_direct(node.left, left) | _direct(node.right, right), Use.INTEGER)
+        elif isinstance(node.op, ast.Add | ast.Sub | ast.Mult):
+            self.note_float(node.left, left, right)
+            self.note_float(node.right, right, left)
+        if isinstance(node.op, ast.Add | ast.Sub):
+            return replace(both, bases=left.bases or right.bases)
+        return replace(both, is_float=both.is_float or isinstance(node.op, ast.Div))
+
+    def note_float(self, node: ast.expr, value: _Value, other: _Value) -> None:
+        if other.is_float and not other.is_index:
+            self.found.add(_direct(node, value), Use.FLOAT)
+
+    def compare(self, node: ast.Compare) -> _Value:
+        sides = [node.left, *node.comparators]
+        values = [self.visit(one) for one in sides]
+        for at, (side, value) in enumerate(zip(sides, values, strict=True)):
+            direct = _direct(side, value)
+            others = [one for index, one in enumerate(sides) if index != at]
+            if any(_is_none(one) for one in others):
+                self.found.add(direct, Use.NONE_TEST)
+                continue
+            if all(isinstance(op, ast.Eq | ast.NotEq) for op in node.ops):
+                for name in direct:
+                    self.found.compared.setdefault(name, []).extend(others)
+                continue
+            rest = [one for index, one in enumerate(values) if index != at]
+            if any(one.is_index for one in rest):
+                self.found.add(value.parts, Use.BOUND | Use.INTEGER)
+                self.found.add(value.loaded, Use.INDICES)
+            elif any(one.is_integer for one in rest):
+                self.found.add(direct, Use.INTEGER)
+            elif any(one.is_float for one in rest):
+                self.found.add(direct, Use.FLOAT)
+        return _EMPTY
+
+    def attribute(self, node: ast.Attribute) -> _Value:
+        if node.attr == "element_ty" and isinstance(node.value, ast.Attribute):
+            self.found.add(self.visit(node.value.value).bases, Use.POINTER)
+            return _EMPTY
+        value = self.visit(node.value)
+        return _EMPTY if node.attr in _PROPERTIES else value
+
+    # -- calls -----------------------------------------------------------------
+
+    def call(self, node: ast.Call) -> _Value:
+        path = _path(node.func)
+        owner, _, name = path.rpartition(".")
+        if isinstance(node.func, ast.Attribute) and not self.is_module(owner):
+            return self.method(node, node.func)
+        args = [self.visit(one) for one in node.args]
+        named = {one.arg or "": self.visit(one.value) for one in node.keywords}
+        for one in node.keywords:
+            if one.arg in _CAST_KEYWORDS:
+                self.found.add(_direct(one.value, named[one.arg]), Use.DTYPE)
+        callee = self.callee(node.func)
+        if callee is not None:
+            return self.called(callee, node, args, named)
+        everything = _EMPTY
+        for one in (*args, *named.values()):
+            everything |= one
+        if name in _LOADS or name in _STORES or name.startswith("atomic_"):
+            pointer = args[0] if args else named.get("pointer", _EMPTY)
+            self.stored(pointer, node, args, is_atomic=name not in (*_LOADS, *_STORES))
+            return self.access(pointer)
+        if name in _MADE:
+            base = args[0] if args else named.get("base", _EMPTY)
+            self.found.add(base.bases, Use.POINTER)
+            self.found.add(everything.parts - base.bases, Use.OFFSET | Use.INTEGER)
+            return replace(base, is_made=True)
+        if name in _RANGES:
+            self.found.add(everything.parts, Use.INTEGER)
+            self.found.add(everything.loaded, Use.INDICES)
+            return replace(everything.plain, is_index=False, is_integer=True)
+        if name in _SHAPED:
+            self.shaped(node, args, named)
+            values = replace(
+                everything.plain, is_index=name == "arange", is_integer=name == "arange"
+            )
+            return values if name in ("arange", "reshape", "view", "broadcast_to") else _EMPTY
+        if name in _FLOAT_FUNCTIONS:
+            for part, value in zip(node.args, args, strict=False):
+                self.found.add(_direct(part, value), Use.FLOAT)
+            return replace(everything.plain, is_float=True)
+        if name in ("where", "advance", "multiple_of", "max_contiguous"):
+            passed = args[1:] if name == "where" else args[:1]
+            kept = _EMPTY
+            for one in passed:
+                kept |= one
+            if name == "advance":
+                self.found.add(everything.parts - kept.bases, Use.OFFSET | Use.INTEGER)
+            return kept
+        if name in _PLACES or name.startswith("arg"):
+            return _Value(is_integer=True)
+        return everything.plain
+
+    def is_module(self, owner: str) -> bool:
+        """Return whether what stands before a dot is no value of the kernel's."""
+        root = owner.partition(".")[0]
+        return bool(root) and root not in self.values
+
+    def access(self, pointer: _Value) -> _Value:
+        """Note an access to memory; return what was loaded."""
+        self.found.add(pointer.bases, Use.POINTER)
+        self.found.add(pointer.parts - pointer.bases, Use.OFFSET | Use.INTEGER)
+        self.found.add(pointer.loaded, Use.INDICES)
+        return _Value(loaded=pointer.bases)
+
+    def stored(
+        self, pointer: _Value, node: ast.Call, args: Sequence[_Value], *, is_atomic: bool
+    ) -> None:
+        """Note that integers are stored, where the source shows it."""
+        value = args[1] if len(args) > 1 else _EMPTY
+        part = node.args[1] if len(node.args) > 1 else None
+        method = part.func if isinstance(part, ast.Call) else None
+        is_cast = isinstance(method, ast.Attribute) and method.attr in _CASTS
+        if is_cast and isinstance(part, ast.Call) and part.args:
+            dtype = dtype_name(part.args[0])
+            for name in pointer.bases if dtype in _INTEGERS else ():
+                self.found.stored.setdefault(name, set()).add(dtype)
+            return
+        is_one = is_atomic and isinstance(part, ast.Constant) and type(part.value) is int
+        is_integer = (value.is_integer or value.is_index) and not value.is_float
+        if is_one or (is_integer and not value.loaded):
+            self.found.add(pointer.bases, Use.INDICES)
+
+    def shaped(self, node: ast.Call, args: Sequence[_Value], named: dict[str, _Value]) -> None:
+        """Note the extents of a tile."""
+        name = _path(node.func).rpartition(".")[2]
+        first = name in ("zeros", "full")
+        shapes = args if name == "arange" else args[:1] if first else args[1:2]
+        for one in (*shapes, *(value for key, value in named.items() if key in ("shape", "end"))):
+            self.found.add(one.parts, Use.EXTENT)
+        if first and len(args) > 1:
+            self.found.add(_direct(node.args[-1], args[-1]), Use.DTYPE)
+
+    def method(self, node: ast.Call, function: ast.Attribute) -> _Value:
+        value = self.visit(function.value)
+        args = [self.visit(one) for one in node.args]
+        named = [self.visit(one.value) for one in node.keywords]
+        if function.attr in _CASTS and node.args:
+            return self.cast(function.value, value, node.args[0], args[0])
+        if function.attr in ("load", "store", "gather", "scatter", "atomic_add"):
+            if not value.is_made:
+                self.found.add(value.bases, Use.DESCRIPTOR)
+            for one in (*args[:1], *named[:1]):
+                self.found.add(one.parts, Use.INTEGER)
+            return _Value(loaded=value.bases)
+        return value.plain
+
+    def cast(self, subject: ast.expr, value: _Value, node: ast.expr, dtype: _Value) -> _Value:
+        self.found.add(_direct(node, dtype), Use.DTYPE)
+        text = ast.unparse(node)
+        if "pointer_type" in text:
+            self.found.add(value.loaded, Use.ADDRESSES)
+            return value.plain
+        is_float = "float" in text or "element_ty" in text or ".dtype" in text
+        is_integer = "int" in text
+        if is_float:
+            self.found.add(_direct(subject, value), Use.FLOAT)
+        elif is_integer:
+            self.found.add(_direct(subject, value), Use.INTEGER)
+        made = replace(value.plain, is_float="float" in text)
+        return replace(made, is_integer=is_integer) if is_float or is_integer else made
+
+    def callee(self, node: ast.expr) -> Function | None:
+        """Return the jit function that is called, if the source tells."""
+        path = _path(node)
+        if not path or path.partition(".")[0] in self.values or self.depth >= _MAX_DEPTH:
+            return None
+        try:
+            found = self.survey.host_frame(self.file).visit(node)
+        except CompileError:
+            return None
+        return found if isinstance(found, Function) and found.is_jit else None
+
+    def called(
+        self, callee: Function, node: ast.Call, args: Sequence[_Value], named: dict[str, _Value]
+    ) -> _Value:
+        inner = self.known.get(callee.node)
+        if inner is None:
+            walk = _Walk(self.survey, callee.file, callee.node, self.known, self.depth + 1)
+            inner = walk.run()
+        nodes = {one.arg or "": one.value for one in node.keywords}
+        given = [
+            *zip(parameter_names(callee.node), node.args, args, strict=False),
+            *((name, nodes[name], value) for name, value in named.items()),
+        ]
+        result = _EMPTY
+        for name, part, value in given:
+            use = inner.of(name)
+            self.found.add(value.bases, use & (Use.POINTER | Use.DESCRIPTOR | Use.ADDRESSES))
+            self.found.add(value.bases, use & Use.INDICES)
+            if use & (Use.OFFSET | Use.BOUND | Use.INTEGER):
+                self.found.add(
+                    value.parts - (value.bases if use & Use.POINTER else _NONE),
+                    use & (Use.OFFSET | Use.BOUND | Use.INTEGER),
+                )
+                self.found.add(value.loaded, Use.INDICES)
+            direct = use & (Use.FLOAT | Use.CONDITION | Use.NONE_TEST | Use.EXTENT | Use.DTYPE)
+            self.found.add(_direct(part, value), direct)
+            for each in _direct(part, value):
+                self.found.compared.setdefault(each, []).extend(inner.compared.get(name, ()))
+            if name in inner.stored:
+                for each in value.bases:
+                    self.found.stored.setdefault(each, set()).update(inner.stored[name])
+            result |= value
+        return result.plain
+
+
+def _path(node: ast.expr) -> str:
+    """Return `a.b.c` of names and attributes, and "" for anything else."""
+    if isinstance(node, ast.Attribute):
+        base = _path(node.value)
+        return f"{base}.{node.attr}" if base else ""
+    return node.id if isinstance(node, ast.Name) else ""
+
+
+def _direct(node: ast.expr, value: _Value) -> frozenset[str]:
+    """Return the parameters that an expression is as it stands."""
+    return value.bases if isinstance(node, ast.Name) and not value.is_made else _NONE
+
+
+def parameter_names(node: ast.FunctionDef) -> tuple[str, ...]:
+    """Return the names of all parameters, in order."""
+    return tuple(one.arg for one in parameters(node))
+
+
+def parameters(node: ast.FunctionDef) -> Iterator[ast.arg]:
+    """Yield all parameters, in order."""
+    yield from (*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs)
+
+
+def defaults(node: ast.FunctionDef) -> dict[str, ast.expr]:
+    """Return the defaults of parameters."""
+    positional = [one.arg for one in (*node.args.posonlyargs, *node.args.args)]
+    found = dict(zip(reversed(positional), reversed(node.args.defaults), strict=False))
+    for one, default in zip(node.args.kwonlyargs, node.args.kw_defaults, strict=True):
+        if default is not None:
+            found[one.arg] = default
+    return found

@@ -1,0 +1,162 @@
+"""What `aotc check` says of public packages: how many of their kernels the language has.
+
+    pip download --no-deps --dest wheels liger-kernel fla-core
+    for wheel in wheels/*.whl; do unzip -q -d packages/$(basename "${wheel%%-*}") "$wheel"; done
+    python benchmarks/check_packages.py packages [--features 20] [--json FILE]
+
+Each folder in `packages` is one package. Two figures count: kernels that are supported, if only for
+some values of their constants, as `aotc check` says; and, strictly, those that use nothing that is
+missing. Of the kernels with an autotuner, those are counted whose configs are read with nothing
+fixed. A package's time is that of its check alone, with all cores.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import collections
+import json
+import os
+import re
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from aotc.frontend import autotune_configs
+from aotc.ir.diagnostics import CompileError
+from aotc.package.check import Checked, check
+
+TARGET = "sm_90a"
+_VERSION = re.compile(
+    r"^(?:__)?version(?:__)?\s*(?::\s*str\s*)?=.*?['\"](\d[^'\"]*)['\"]", re.MULTILINE
+)
+_FILES = ("version.py", "_version.py", "_build_meta.py", "__init__.py")
+
+
+@dataclass(frozen=True)
+class Package:
+    """What was found in one package."""
+
+    name: str
+    version: str
+    files: int
+    kernels: int
+    supported: int
+    strict: int
+    autotuned: int
+    autotuners_read: int
+    seconds: float
+
+
+def look_at(folder: Path) -> tuple[Package, Checked]:
+    """Check one package."""
+    began = time.perf_counter()
+    checked = check([str(folder)], TARGET, os.cpu_count() or 1)
+    seconds = time.perf_counter() - began
+    tuned = [
+        is_read for kernel in checked.kernels for is_read in _autotuner(kernel.file, kernel.line)
+    ]
+    return Package(
+        folder.name,
+        version_of(folder),
+        checked.num_files,
+        len(checked.kernels),
+        sum(one.is_supported for one in checked.kernels),
+        sum(not one.missing for one in checked.kernels),
+        len(tuned),
+        sum(tuned),
+        seconds,
+    ), checked
+
+
+def version_of(folder: Path) -> str:
+    """Return the version that a package's metadata or its code names, or a dash."""
+    for path in sorted(folder.glob("*.dist-info/METADATA")):
+        found = re.search(r"^Version: (.*)$", path.read_text(encoding="utf-8"), re.MULTILINE)
+        if found is not None:
+            return found[1]
+    for name in _FILES:
+        for path in sorted(folder.glob(f"*/{name}")):
+            found = _VERSION.search(path.read_text(encoding="utf-8"))
+            if found is not None:
+                return found[1]
+    return "–"
+
+
+def _autotuner(file: str, line: int) -> Iterator[bool]:
+    """Yield whether the autotuner of the kernel at a line can be read, if it has one."""
+    tree = ast.parse(Path(file).read_text(encoding="utf-8"))
+    for node in ast.walk(tree):
+        if not isinstance(node, ast.FunctionDef) or node.lineno != line:
+            continue
+        if any("autotune" in ast.unparse(one).partition("(")[0] for one in node.decorator_list):
+            yield _is_read(file, node.name)
+
+
+def _is_read(file: str, name: str) -> bool:
+    try:
+        return bool(autotune_configs(file, name))
+    except CompileError:
+        return False
+
+
+def table(packages: list[Package]) -> str:
+    """Return the packages as a table, with all of them in the last row."""
+    rows = [
+        "| Package | version | files | kernels | supported | strictly | autotuners read | time |",
+        "|---|---|---|---|---|---|---|---|",
+    ]
+    total = Package(
+        "all", "", *(sum(values) for values in zip(*map(_numbers, packages), strict=True))
+    )
+    rows += [
+        f"| {one.name} | {one.version} | {one.files} | {one.kernels} "
+        f"| {_share(one.supported, one.kernels)} | {_share(one.strict, one.kernels)} "
+        f"| {one.autotuners_read} of {one.autotuned} | {one.seconds:.1f} s |"
+        for one in (*packages, total)
+    ]
+    return "\n".join(rows)
+
+
+def _numbers(one: Package) -> tuple[float, ...]:
+    return tuple(value for value in asdict(one).values() if not isinstance(value, str))
+
+
+def _share(part: int, whole: int) -> str:
+    return f"{part} ({100 * part / whole:.1f} %)" if whole else "–"
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("folder", type=Path, help="with a folder for each package")
+    parser.add_argument("--packages", nargs="*", help="of these names alone")
+    parser.add_argument("--features", type=int, default=20, help="that are listed")
+    parser.add_argument("--json", type=Path, help="write everything to this file")
+    options = parser.parse_args()
+    folders = [one for one in sorted(options.folder.iterdir()) if one.is_dir()]
+    folders = [one for one in folders if not options.packages or one.name in options.packages]
+    if not folders:
+        print(f"no packages in {options.folder}", file=sys.stderr)
+        return 1
+    packages: list[Package] = []
+    features: collections.Counter[str] = collections.Counter()
+    for folder in folders:
+        package, checked = look_at(folder)
+        packages.append(package)
+        features.update(checked.features)
+    print(table(packages))
+    print("\n| kernels | feature |\n|---|---|")
+    for feature, count in features.most_common(options.features):
+        print(f"| {count} | {feature} |")
+    if options.json:
+        document = {"packages": [asdict(one) for one in packages], "features": dict(features)}
+        options.json.write_text(json.dumps(document, indent=2))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

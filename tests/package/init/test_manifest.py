@@ -1,0 +1,208 @@
+"""Manifests from sources: what is known, what is a type variable, what has a TODO."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import tomli
+
+from aotc.ir.diagnostics import CompileError
+from aotc.package.init.manifest import write_manifest
+from tests.package.init.conftest import PRELUDE, Tables, Write
+
+NORM = """
+@triton.jit
+def _sum(x_ptr, cols): return tl.sum(tl.load(x_ptr + cols))
+
+@triton.jit
+def norm(x_ptr, w_ptr, rstd_ptr, idx_ptr, stride, n_rows, n_cols, eps, BLOCK: tl.constexpr,
+         HAS_W: tl.constexpr, MODE: tl.constexpr, OUT: tl.constexpr, TRAIN: tl.constexpr = False):
+    row = tl.load(idx_ptr + tl.program_id(0))
+    cols = tl.arange(0, BLOCK)
+    x = tl.load(x_ptr + row * stride + cols, mask=cols < n_cols).to(tl.float32)
+    if HAS_W and w_ptr is not None:
+        x *= tl.load(w_ptr + cols)
+    if MODE == "llama":
+        x += _sum(x_ptr, cols)
+    elif MODE == "gemma":
+        x += 1.0
+    tl.store(rstd_ptr + row, x + eps)
+    tl.store(x_ptr + cols, x.to(OUT))
+
+def settings(n):
+    BLOCK = triton.next_power_of_2(n)
+    num_warps = 4 if BLOCK < 4096 else 8
+    return BLOCK, num_warps
+
+def forward(x, w, eps: float, mode):
+    n_rows, n_cols = x.shape
+    rstd = torch.empty(n_rows, dtype=torch.float32)
+    BLOCK, num_warps = settings(n_cols)
+    grid = lambda meta: (triton.cdiv(n_rows, 4), n_cols // meta["BLOCK"])
+    norm[grid](x, w, rstd, x, x.stride(0), n_rows, n_cols, eps, BLOCK=BLOCK,
+               HAS_W=w is not None, MODE=mode, OUT=x.dtype, num_warps=num_warps, num_stages=2)
+"""
+
+
+def test_all_that_a_source_says(tables: Tables) -> None:
+    (kernel,) = tables(NORM)
+    assert kernel == {
+        "source": "ops.py:norm",
+        "grid": ["cdiv(n_rows, 4)", "n_cols // BLOCK"],
+        "where": "n_cols <= BLOCK",
+        "guards": "together",
+        "signature": {
+            "x_ptr": "*T:16?",
+            "w_ptr": ["*T:16?", "none"],
+            "rstd_ptr": "*fp32:16?",
+            "idx_ptr": "*INDEX:16?",
+            "stride": "i32:16?",
+            "n_rows": "i32",
+            "n_cols": "i32:16?",
+            "eps": "fp32",
+        },
+        "types": {"T": ["bf16", "fp16", "fp32"], "INDEX": ["i64", "i32"]},
+        "choices": {
+            "HAS_W": [True, False],
+            "MODE": ["llama", "gemma"],
+            "OUT": ["bf16", "fp16", "fp32"],
+        },
+        "configs": {"BLOCK": [1024, 2048, 4096, 8192], "num_warps": [8], "num_stages": [2]},
+    }
+
+
+def test_nothing_is_left_to_do_and_it_is_said(write: Write) -> None:
+    written = write(NORM)
+    assert (written.num_kernels, written.num_todos, written.refused) == (1, 0, [])
+    assert 'MODE = ["llama", "gemma"]  # what the kernel compares it with' in written.text
+
+
+KERNEL = "@triton.jit\ndef k({}):\n    tl.store(p, {})\n"
+
+
+@pytest.mark.parametrize(
+    ("parameters", "value", "line"),
+    [
+        ("p, q", "1.0", 'q = "i32"  # TODO: the source does not tell whether it is a pointer,'),
+        ("p, eps", "1.0", 'eps = "fp32"\n'),
+        ("p, n_rows", "1.0", 'n_rows = "i32"\n'),
+        ("p, q: float", "1.0", 'q = "fp32"\n'),
+        ("p, q: tl.int64", "1.0", 'q = "i64"\n'),
+        ('p, q: "*fp8e5"', "1.0", 'q = "*fp8e5"\n'),
+        ("p, q_ptr", "1.0", 'q_ptr = "*T:16?"\n'),
+        ("p, lse_ptr", "1.0", 'lse_ptr = "*STAT:16?"\n'),
+        ("p, q=None", "1.0", "# q: its default is None, and nothing tells its type\n"),
+        ("p, q=1.5", "1.0", 'q = "fp32"\n'),
+        ("p, q", "tl.load(q)", 'q = "*T:16?"\n'),
+        ("p, q", "q.load([0, 0])", 'q = "tensordesc<T[64, 64]>"  # TODO: its block shape'),
+        ("p, q", "tl.load(1 + q + tl.load(p + q))", "# TODO: a pointer or an integer?"),
+        ("p, T", "tl.load(p + T)", 'p = "*T_DTYPE:16?"\n'),
+        ("p, B: tl.constexpr", "tl.arange(0, B)", "B = [64]  # TODO: the sizes that launches pass"),
+        ("p, D: tl.constexpr", "tl.arange(0, D)", "D = 64  # TODO: no launch is in this file"),
+        ("p, D: tl.constexpr", "D", "D = 1  # TODO: no launch is in this file"),
+        ("p, USE_X: tl.constexpr", "1.0", "USE_X = [true, false]\n"),
+    ],
+)
+def test_lines(write: Write, parameters: str, value: str, line: str) -> None:
+    assert line in write(KERNEL.format(parameters, value)).text
+
+
+@pytest.mark.parametrize(
+    ("launches", "expected"),
+    [
+        (["k[(4,)](x, 3, D=128)"], {"grid": ["4"], "constants": {"D": 128}}),
+        (["k[(N,)](x, n, D=2 * N)"], {"grid": ["7"], "constants": {"D": 14}}),
+        (["k[(n, 1)](x, n, D=1)", "k[(n, 1)](x, n, D=2)"], {"choices": {"D": [1, 2]}}),
+        (["k[(x.numel() // 4,)](x, x.numel(), D=1)"], {"grid": ["n // 4"]}),
+        (["k[(math.ceil(n / 4), max(n, 2))](x, n, 1)"], {"grid": ["cdiv(n, 4)", "max(n, 2)"]}),
+        (["k[(n * D,)](x, n, D)"], {"grid": ["n * D"]}),
+        (["k[(n,)](x, n, D=1)", "k[(2 * n,)](x, n, D=1)"], {"grid": None}),
+        (["k[(rows,)](x, n, D=1)"], {"grid": None, "constants": {"D": 1}}),
+        (["k[grid](x, n, 1)"], {"grid": ["cdiv(n, 8)"]}),
+        (["k[(n,)](x, n, tl.float16)"], {"constants": {"D": "fp16"}}),
+        (["k[(n,)](x, n, D=1, num_warps=2)"], {"configs": {"num_warps": [2]}}),
+        (["k[(n,)](x, n, D=1, num_warps=rows)"], {"configs": {"num_warps": [4]}}),
+        (["k[(n,)](*args)"], {"constants": {"D": 1}}),
+        (["k[(n,)](None, n, D=1)"], {"signature": {"p": "none", "n": "i32"}}),
+    ],
+)
+def test_launches(tables: Tables, launches: list[str], expected: dict[str, Any]) -> None:
+    body = "\n".join(f"    {one}" for one in launches)
+    (kernel,) = tables(
+        "import math\nN = 7\n@triton.jit\ndef k(p, n, D: tl.constexpr):\n    tl.store(p, 1.5)\n"
+        f"def run(x, n, D, rows, args):\n    grid = lambda meta: (triton.cdiv(n, 8),)\n{body}\n"
+    )
+    assert {name: kernel.get(name) for name in expected} == expected
+
+
+TUNED = """
+@triton.autotune(configs={}, key=[])
+@triton.jit
+def k(p, n, B: tl.constexpr, C: tl.constexpr): tl.store(p + tl.arange(0, B), 1.5)
+
+def run(x): k[lambda meta: (triton.cdiv(x.numel(), meta["B"]),)](x, x.numel(), C=2)
+"""
+
+
+def test_an_autotuner_is_read(tables: Tables) -> None:
+    (kernel,) = tables(TUNED.format("[triton.Config({'B': 64}, num_warps=2)]"))
+    assert kernel["configs"] == "autotune"
+    assert kernel["constants"] == {"C": 2}
+    assert kernel["grid"] == ["cdiv(n, B)"]
+
+
+def test_an_autotuner_that_cannot_be_read(write: Write) -> None:
+    written = write(TUNED.format("elsewhere()"))
+    assert "# TODO: list the configs: elsewhere is not" in written.text
+    assert "B = [64]  # TODO: the sizes that launches pass" in written.text
+
+
+def test_what_no_manifest_can_say_is_a_comment(write: Write) -> None:
+    written = write("def make():\n    @triton.jit\n    def k(p): tl.store(p, 1)\n    return k\n")
+    assert (written.num_kernels, written.num_todos) == (0, 1)
+    assert "# TODO: make.k is no function of its module" in written.text
+    assert '# source = "ops.py:make.k"' in written.text
+
+
+def test_what_the_language_does_not_have_is_said(write: Write) -> None:
+    text = write("@triton.jit\ndef k(p): tl.condition(p)\n").text
+    assert "# TODO: aotc does not have tl.condition yet (ops.py:5)" in text
+
+
+def test_files_of_a_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("lib").mkdir()
+    Path("out").mkdir()
+    for name in "ab":
+        Path(f"lib/{name}.py").write_text(PRELUDE + KERNEL.format("p", "open('ran', 'w')"))
+    written = write_manifest(["lib"], "out/kernels.toml", ["sm_80", "sm_90a"])
+    document = tomli.loads(written.text)
+    assert document["package"] == {
+        "name": "lib",
+        "version": "0.1.0",
+        "targets": ["sm_80", "sm_90a"],
+    }
+    assert [one["source"] for one in document["kernel"]] == ["../lib/a.py:k", "../lib/b.py:k"]
+    assert document["kernel"][1]["name"] == "b_k"
+    assert not Path("ran").exists()
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", "expected kernels in ops.py, got none"),
+        ("@triton.jit\ndef k(:\n", "ops.py:5:7: error: invalid Python syntax"),
+    ],
+)
+def test_no_kernels(write: Write, text: str, message: str) -> None:
+    with pytest.raises(CompileError) as caught:
+        write(text)
+    assert message in str(caught.value)
+
+
+def test_kernels_of_the_project_are_written(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(Path(__file__).parents[3])
+    written = write_manifest(["kernels"], "kernels.toml", ["sm_90a"])
+    assert (written.num_kernels > 50, written.refused) == (True, [])
