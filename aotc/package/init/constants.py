@@ -80,7 +80,7 @@ def _place(subject: Subject, name: str, made: Constants, integers: Collection[st
         return
     use = subject.uses.of(name)
     compared = _compared(subject, name)
-    if use & Use.DTYPE or "dtype" in name.lower():
+    if use & Use.DTYPE or name.lower().endswith("dtype"):
         made.choices[name] = Line(_listed(_DTYPES))
     elif _is_switch(subject, name, use):
         made.choices[name] = Line("[true, false]")

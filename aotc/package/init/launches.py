@@ -126,7 +126,7 @@ class Host:
             return "bool"
         if isinstance(node, ast.BoolOp | ast.IfExp):
             parts = node.values if isinstance(node, ast.BoolOp) else [node.body, node.orelse]
-            kinds = {self.kind(one, depth + 1) for one in parts}
+            kinds: set[Kind] = {self.kind(one, depth + 1) for one in parts}
             return kinds.pop() if len(kinds) == 1 else ""
         if isinstance(node, ast.BinOp):
             kinds = {self.kind(one, depth + 1) for one in (node.left, node.right)}

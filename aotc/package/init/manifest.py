@@ -152,6 +152,8 @@ def _subject(survey: Survey, kernel: CheckedKernel) -> Subject:
     )
     described = describe_function(file, node, kernel.name)
     launches = launches_of(survey, file, kernel.name, parameter_names(node))
+    if not launches and any(isinstance(one, ast.Return) and one.value for one in ast.walk(node)):
+        raise CompileError(f"{kernel.name} returns a value: it is for other kernels to call")
     return Subject(survey, file, node, function, uses_of(survey, described), launches)
 
 

@@ -103,6 +103,8 @@ KERNEL = "@triton.jit\ndef k({}):\n    tl.store(p, {})\n"
         ("p, D: tl.constexpr", "tl.arange(0, D)", "D = 64  # TODO: no launch is in this file"),
         ("p, D: tl.constexpr", "D", "D = 1  # TODO: no launch is in this file"),
         ("p, USE_X: tl.constexpr", "1.0", "USE_X = [true, false]\n"),
+        ("p, x_dtype: tl.constexpr", "1.0", 'x_dtype = ["bf16", "fp16", "fp32"]\n'),
+        ("p, dtype_max: tl.constexpr", "1.0", "dtype_max = 1  # TODO: no launch is in this file"),
     ],
 )
 def test_lines(write: Write, parameters: str, value: str, line: str) -> None:
@@ -164,6 +166,13 @@ def test_what_no_manifest_can_say_is_a_comment(write: Write) -> None:
     assert (written.num_kernels, written.num_todos) == (0, 1)
     assert "# TODO: make.k is no function of its module" in written.text
     assert '# source = "ops.py:make.k"' in written.text
+
+
+def test_what_only_kernels_call_is_a_comment(write: Write) -> None:
+    written = write("@triton.jit\ndef helper(x): return x + 1\n" + KERNEL.format("p", "1.0"))
+    assert written.num_kernels == 1
+    assert "# TODO: helper returns a value: it is for other kernels to call" in written.text
+    assert '\n[[kernel]]\nsource = "ops.py:k"' in written.text
 
 
 def test_what_the_language_does_not_have_is_said(write: Write) -> None:
