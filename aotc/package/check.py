@@ -19,7 +19,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from aotc.frontend.support import FunctionSupport, Key, Refusal, Survey
+from aotc.frontend.support import FunctionSupport, Survey
+from aotc.frontend.untyped import Key, Refusal
 from aotc.ir.diagnostics import CompileError
 from aotc.package.workers import Done, Failure, Job, run_all
 from aotc.regular_file import MAX_SOURCE_BYTES, read_regular

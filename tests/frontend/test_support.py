@@ -9,7 +9,8 @@ import pytest
 from aotc.frontend import translate
 from aotc.frontend.expressions import EXPRESSIONS
 from aotc.frontend.statements import STATEMENTS
-from aotc.frontend.support import FunctionSupport, Refusal, Survey
+from aotc.frontend.support import FunctionSupport, Survey
+from aotc.frontend.untyped import Refusal
 from aotc.ir.diagnostics import CompileError
 from tests.frontend.conftest import Sources, kernel_of
 
