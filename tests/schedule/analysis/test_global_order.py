@@ -7,6 +7,7 @@ import pytest
 from aotc.ir.core import Op
 from aotc.ir.dialects import gpu, tma
 from aotc.ir.effects import Resource
+from aotc.ir.text import parse_kernel
 from aotc.schedule.analysis.global_order import accessed, accessed_pointer, fences, synchronizes
 from tests.support.every_op import SAMPLES, kernel_of, ops_of, sample_kernel
 
@@ -28,16 +29,47 @@ _OTHERS = (
 
 # Ops by which threads of a program, or programs, may learn what others have done.
 _SYNCHRONIZING = (
-    *("asm.volatile", "gpu.atomic_cas", "gpu.atomic_rmw", "gpu.barrier", "gpu.fence"),
-    *("gpu.mbarrier_arrive", "gpu.mbarrier_wait", "gpu.specialize", "grid.cluster_barrier"),
-    *("gpu.tma_store_wait", "tile.atomic_cas", "tile.atomic_rmw", "tile.barrier"),
+    *("asm.volatile", "gpu.barrier", "gpu.fence", "gpu.mbarrier_arrive", "gpu.mbarrier_wait"),
+    *("gpu.specialize", "grid.cluster_barrier", "gpu.tma_store_wait", "tile.barrier"),
 )
+# These do if they order other accesses, or their result is used.
+_ATOMIC = ("gpu.atomic_cas", "gpu.atomic_rmw", "tile.atomic_cas", "tile.atomic_rmw")
 
 
-@pytest.mark.parametrize("opcode", SAMPLES)
+@pytest.mark.parametrize("opcode", [each for each in SAMPLES if each not in _ATOMIC])
 def test_what_tells_threads_of_each_other_synchronizes(opcode: str) -> None:
     ops = ops_of(sample_kernel(opcode), opcode)
     assert {synchronizes(op) for op in ops} == {opcode in _SYNCHRONIZING}
+
+
+@pytest.mark.parametrize("opcode", _ATOMIC)
+def test_an_atomic_that_orders_nothing_and_tells_nobody_does_not(opcode: str) -> None:
+    for op in ops_of(sample_kernel(opcode), opcode):
+        used = any(value.users for value in op.results)
+        assert synchronizes(op) == (getattr(op, "sem", "relaxed") != "relaxed" or used)
+
+
+@pytest.mark.parametrize(
+    ("sem", "use", "expected"),
+    [
+        ("relaxed", "", False),
+        ("relaxed", "tile.store(%p, %was, _)", True),
+        ("release", "", True),
+        ("acquire", "", True),
+        ("acq_rel", "", True),
+    ],
+)
+def test_only_relaxed_atomics_without_users_order_nothing(
+    sem: str, use: str, *, expected: bool
+) -> None:
+    text = f"""kernel @k(%p: *i32, %x: i32) {{num_warps = 4}} {{
+  %was = tile.atomic_rmw(%p, %x, _) {{kind = "add", sem = "{sem}"}} : i32
+  {use}
+  scf.return
+}}
+"""
+    (op,) = ops_of(parse_kernel(text), "tile.atomic_rmw")
+    assert synchronizes(op) == expected
 
 
 def test_a_wait_for_a_written_tensor_synchronizes() -> None:
