@@ -13,13 +13,14 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import itertools
 import json
 import math
 import os
 import statistics
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -67,18 +68,18 @@ class Shape:
         return whole / 2 if self.causal else whole
 
 
-def _both(*sizes: int) -> list[Shape]:
+def both(*sizes: int) -> list[Shape]:
     return [Shape(*sizes, causal=causal) for causal in (False, True)]
 
 
 WORK = {
-    "d128": _both(4, 16, 16, 8192, 128),
-    "d64": _both(4, 32, 32, 8192, 64),
-    "d256": _both(4, 8, 8, 8192, 256),
+    "d128": both(4, 16, 16, 8192, 128),
+    "d64": both(4, 32, 32, 8192, 64),
+    "d256": both(4, 8, 8, 8192, 256),
     "short": [
         shape
         for batch, length in ((1, 1024), (8, 1024), (1, 2048), (8, 2048))
-        for shape in _both(batch, 64, 8, length, 128)
+        for shape in both(batch, 64, 8, length, 128)
     ],
 }
 
@@ -209,14 +210,27 @@ def cudnn_launch(tensors: Tensors) -> Launch:
     return launch
 
 
-def measure(shape: Shape, library: Any, *, with_triton: bool) -> dict[str, object]:
+@dataclass(frozen=True)
+class Pass:
+    """A pass of attention: its workloads, operands that say how wrong a launch is, and its peers."""
+
+    name: str
+    work: Mapping[str, list[Shape]]
+    flops: Callable[[Shape], float]
+    tensors: Callable[[Shape], Any]
+    aotc: Callable[[Any, Any], Iterator[tuple[str, Launch]]]
+    triton: Callable[[Any], Iterator[tuple[str, Launch]]]
+    cudnn: Callable[[Any], Launch]
+
+
+def measure(each: Pass, shape: Shape, library: Any, *, with_triton: bool) -> dict[str, object]:
     """Return the row of a shape."""
     import torch
 
-    tensors = Tensors(shape)
-    found = {"aotc": dict(aotc_launches(tensors, library))}
+    tensors, flops = each.tensors(shape), each.flops(shape)
+    found = {"aotc": dict(each.aotc(tensors, library))}
     if with_triton:
-        found["triton"] = dict(triton_launches(tensors))
+        found["triton"] = dict(each.triton(tensors))
     peers: dict[str, Launch] = {}
     chosen: dict[str, str] = {}
     for peer, candidates in found.items():
@@ -227,28 +241,29 @@ def measure(shape: Shape, library: Any, *, with_triton: bool) -> dict[str, objec
                 del candidates[name]
         ranking = ranked(candidates, TRIALS, LAUNCHES)
         for took, name in ranking[:4]:
-            print(f"    {peer:7} {shape.flops / took / 1e9:6.1f} TFLOP/s  {name}", flush=True)
-        chosen[peer] = ranking[0][1]
-        peers[peer] = candidates[chosen[peer]]
-    peers["cudnn"] = cudnn_launch(tensors)
+            print(f"    {peer:7} {flops / took / 1e9:6.1f} TFLOP/s  {name}", flush=True)
+        if ranking:
+            chosen[f"{peer}_config"] = ranking[0][1]
+            peers[peer] = candidates[ranking[0][1]]
+    peers["cudnn"] = each.cudnn(tensors)
     wrong = tensors.wrong(peers["cudnn"])
     if not wrong <= 1.0:
         print(f"    cuDNN is wrong by {wrong:.3g} of what is tolerated")
     times = in_turn(peers, ROUNDS, LAUNCHES, ahead=True)
-    row: dict[str, object] = {"work": shape.name}
+    row: dict[str, object] = {"work": f"{shape.name}{each.name}"}
     for name, values in times.items():
-        row[f"{name}_tflops"] = shape.flops / statistics.median(values) / 1e9
-        if name != "aotc":
+        row[f"{name}_tflops"] = flops / statistics.median(values) / 1e9
+        if name != "aotc" and "aotc" in times:
             row[f"over_{name}"] = ratio(values, times["aotc"])
     torch.cuda.empty_cache()
-    return {**row, **{f"{peer}_config": config for peer, config in chosen.items()}}
+    return {**row, **chosen}
 
 
-def main() -> int:
-    """Measure, print rows, and write them as JSON."""
-    parser = argparse.ArgumentParser(description=__doc__)
+def run(each: Pass, description: str | None) -> int:
+    """Measure a pass as the command line says, print rows, and write them as JSON."""
+    parser = argparse.ArgumentParser(description=description)
     parser.add_argument("archive", type=Path)
-    parser.add_argument("--work", nargs="+", choices=WORK, default=list(WORK))
+    parser.add_argument("--work", nargs="+", choices=each.work, default=list(each.work))
     parser.add_argument("--no-triton", action="store_true")
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
@@ -263,25 +278,29 @@ def main() -> int:
         f"cuDNN {torch.backends.cudnn.version()}"
     )
     rows: list[dict[str, object]] = []
-    for name in options.work:
-        for shape in WORK[name]:
-            row = measure(shape, library, with_triton=not options.no_triton)
-            rows.append(row)
-            parts = [
-                f"{key.partition('_')[0]} {value:6.1f}"
-                for key, value in row.items()
-                if key.endswith("_tflops")
-            ]
-            parts += [
-                f"{key.replace('_', ' ')} {value:.3f}"
-                for key, value in row.items()
-                if key.startswith("over_")
-            ]
-            print(f"{row['work']:28} {'  '.join(parts)}", flush=True)
+    for shape in itertools.chain.from_iterable(each.work[name] for name in options.work):
+        row = measure(each, shape, library, with_triton=not options.no_triton)
+        rows.append(row)
+        parts = [
+            f"{key.partition('_')[0]} {value:6.1f}"
+            for key, value in row.items()
+            if key.endswith("_tflops")
+        ]
+        parts += [
+            f"{key.replace('_', ' ')} {value:.3f}"
+            for key, value in row.items()
+            if key.startswith("over_")
+        ]
+        print(f"{row['work']:32} {'  '.join(parts)}", flush=True)
     if options.json:
         options.json.write_text(json.dumps(rows, indent=2) + "\n")
     return 0
 
 
+FORWARD = Pass(
+    *("", WORK, lambda shape: shape.flops, Tensors, aotc_launches, triton_launches, cudnn_launch)
+)
+
+
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(run(FORWARD, __doc__))

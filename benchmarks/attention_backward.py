@@ -10,33 +10,22 @@ configuration is held against float64 gradients of some heads before it is timed
 
 from __future__ import annotations
 
-import argparse
 import importlib
-import json
 import math
-import os
-import statistics
 import sys
-import tempfile
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
-from attention import LOG2_E, ROOT, Shape
-from peers import Launch, built, in_turn, ranked, ratio
+from attention import LOG2_E, ROOT, Pass, Shape, both, run
+from peers import Launch, built
 
-ROUNDS, TRIALS, LAUNCHES = 31, 5, 2
 # Of the magnitude of the largest gradient: weights and gradients of scores are rounded to bf16.
 TOLERANCE = 2e-2
 TRITON_CONFIGS = ((64, 128, 8, 2), (64, 128, 8, 1), (64, 64, 4, 2), (128, 64, 8, 1))
 DELTA_ROWS, SCALE_ELEMS = 16, 2048
 
 
-def _both(*sizes: int) -> list[Shape]:
-    return [Shape(*sizes, causal=causal) for causal in (False, True)]
-
-
-WORK = {"d128": _both(4, 16, 16, 8192, 128), "d64": _both(4, 32, 32, 8192, 64)}
+WORK = {"d128": both(4, 16, 16, 8192, 128), "d64": both(4, 32, 32, 8192, 64)}
 
 
 def flops(shape: Shape) -> float:
@@ -210,76 +199,8 @@ def cudnn_launch(tensors: Tensors) -> Launch:
     return launch
 
 
-def measure(shape: Shape, library: Any, *, with_triton: bool) -> dict[str, object]:
-    """Return the row of a shape."""
-    import torch
-
-    tensors = Tensors(shape)
-    found = {"aotc": dict(aotc_launches(tensors, library))}
-    if with_triton:
-        found["triton"] = dict(triton_launches(tensors))
-    peers: dict[str, Launch] = {}
-    chosen: dict[str, str] = {}
-    for peer, candidates in found.items():
-        for name in list(candidates):
-            wrong = tensors.wrong(candidates[name])
-            if not wrong <= 1.0:
-                print(f"    {peer}: {name} is wrong by {wrong:.3g} of what is tolerated")
-                del candidates[name]
-        ranking = ranked(candidates, TRIALS, LAUNCHES)
-        for took, name in ranking[:6]:
-            print(f"    {peer:7} {flops(shape) / took / 1e9:6.1f} TFLOP/s  {name}", flush=True)
-        if ranking:
-            chosen[peer] = ranking[0][1]
-            peers[peer] = candidates[chosen[peer]]
-    peers["cudnn"] = cudnn_launch(tensors)
-    wrong = tensors.wrong(peers["cudnn"])
-    if not wrong <= 1.0:
-        print(f"    cuDNN is wrong by {wrong:.3g} of what is tolerated")
-    times = in_turn(peers, ROUNDS, LAUNCHES, ahead=True)
-    row: dict[str, object] = {"work": f"{shape.name} backward"}
-    for name, values in times.items():
-        row[f"{name}_tflops"] = flops(shape) / statistics.median(values) / 1e9
-        if name != "aotc" and "aotc" in times:
-            row[f"over_{name}"] = ratio(values, times["aotc"])
-    del tensors
-    torch.cuda.empty_cache()
-    return {**row, **{f"{peer}_config": config for peer, config in chosen.items()}}
-
-
-def main() -> int:
-    """Measure, print rows, and write them as JSON."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("archive", type=Path)
-    parser.add_argument("--work", nargs="+", choices=WORK, default=list(WORK))
-    parser.add_argument("--no-triton", action="store_true")
-    parser.add_argument("--json", type=Path)
-    options = parser.parse_args()
-    os.environ.setdefault("TRITON_CACHE_DIR", tempfile.mkdtemp())
-    import torch
-
-    import aotc
-
-    library = aotc.load(options.archive)
-    print(
-        f"{torch.cuda.get_device_name()}, torch {torch.__version__}, "
-        f"cuDNN {torch.backends.cudnn.version()}"
-    )
-    rows: list[dict[str, object]] = []
-    for name in options.work:
-        for shape in WORK[name]:
-            row = measure(shape, library, with_triton=not options.no_triton)
-            rows.append(row)
-            parts = [
-                f"{key.replace('_', ' ')} {value:.3f}"
-                for key, value in row.items()
-                if isinstance(value, float)
-            ]
-            print(f"{row['work']:32} {'  '.join(parts)}", flush=True)
-    if options.json:
-        options.json.write_text(json.dumps(rows, indent=2) + "\n")
-    return 0
+BACKWARD = Pass(*(" backward", WORK, flops, Tensors, aotc_launches, triton_launches, cudnn_launch))
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(run(BACKWARD, __doc__))

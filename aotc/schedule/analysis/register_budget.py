@@ -12,8 +12,11 @@ Source: PTX ISA, "setmaxnreg".
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from aotc.ir.core import Kernel, Value
 from aotc.ir.dialects import gpu, roles
+from aotc.ir.tiles import is_tile
 from aotc.ir.types import TileType
 from aotc.schedule.context import Schedule
 from aotc.schedule.remarks import Remark
@@ -133,6 +136,19 @@ def registers_of(value: Value) -> int:
     """Return how many registers of a thread a tile takes; 0 if it is not in registers yet."""
     assert isinstance(value.type, TileType)
     return tile_registers(value.type)
+
+
+def registers_of_tiles(values: Iterable[Value]) -> int:
+    """Return how many registers of a thread the tiles among values take together."""
+    return sum(registers_of(value) for value in values if is_tile(value))
+
+
+def registers_beside_dots(
+    carried: Iterable[Value], dots: Iterable[Value], operands: Iterable[Value]
+) -> int:
+    """Return what a thread holds while dots run: results, tiles that it carries, and one operand."""
+    largest = max((registers_of(value) for value in operands if is_tile(value)), default=0)
+    return registers_of_tiles([*carried, *dots]) + largest + DOT_CHAIN_RESERVE
 
 
 def tile_registers(type_: TileType) -> int:

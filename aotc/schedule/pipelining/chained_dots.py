@@ -23,8 +23,9 @@ the operands back, unless others read the same stage.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import takewhile
 
 from aotc.ir.core import Op, Value
 from aotc.ir.dialects import gpu, scf, tma, wgmma
@@ -171,12 +172,17 @@ def _writes(loop: scf.For) -> bool:
 def _arrivals(loop: scf.For, firsts: Sequence[wgmma.Wgmma], second: Op) -> list[Op]:
     """Return the arrivals that give back what the first dots alone read, ahead of the second."""
     others = [op for op in loop.body.walk() if op.reads(Resource.SHARED) and op not in firsts]
-    shared = [stage.index for stage in _stages_of(others)]
-    stages = [stage for stage in _stages_of(firsts) if stage.index not in shared]
-    return _mbarrier_ops(loop, tma.MbarrierArrive, stages, second)
+    shared = [stage.index for stage in stages_of(others)]
+    stages = [stage for stage in stages_of(firsts) if stage.index not in shared]
+    return mbarrier_ops(_before(loop, second), tma.MbarrierArrive, stages)
 
 
-def _stages_of(ops: Sequence[Op]) -> list[gpu.SharedStage]:
+def _before(loop: scf.For, end: Op) -> Iterator[Op]:
+    return takewhile(lambda op: op is not end, loop.body)
+
+
+def stages_of(ops: Iterable[Op]) -> list[gpu.SharedStage]:
+    """Return the stages of rings that ops take as operands."""
     return [stage for op in ops for value in op.operands if (stage := stage_of(value))]
 
 
@@ -185,21 +191,18 @@ def _fills(loop: scf.For, seconds: Sequence[wgmma.Wgmma]) -> list[Op]:
     stages = [stage for dot in seconds if (stage := stage_of(dot.b))]
     if any(_num_stages(stage) < _FEWEST_STAGES for stage in stages):
         return []
-    return _mbarrier_ops(loop, tma.MbarrierWait, stages, seconds[0])
+    return mbarrier_ops(_before(loop, seconds[0]), tma.MbarrierWait, stages)
 
 
-def _mbarrier_ops(
-    loop: scf.For,
+def mbarrier_ops(
+    ops: Iterable[Op],
     kind: type[tma.MbarrierArrive | tma.MbarrierWait],
     stages: Sequence[gpu.SharedStage],
-    end: Op,
 ) -> list[Op]:
-    """Return the ops of a kind ahead of `end` that are on mbarriers of the stages."""
+    """Return those of ops of a kind that are on mbarriers of the stages."""
     indices = [stage.index for stage in stages]
     found: list[Op] = []
-    for op in loop.body:
-        if op is end:
-            break
+    for op in ops:
         if isinstance(op, kind):
             stage = stage_of(op.barrier)
             if stage is not None and stage.index in indices:

@@ -21,18 +21,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from aotc.ir.core import Kernel, Op, Value
+from aotc.ir.core import Kernel, Op
 from aotc.ir.dialects import roles, scf, tma, wgmma
 from aotc.ir.rewrite import is_pure
-from aotc.ir.types import SharedType, TileType
+from aotc.ir.types import SharedType
 from aotc.schedule.analysis.alias import is_written_by_threads, stage_of
 from aotc.schedule.analysis.global_order import free_operands
-from aotc.schedule.analysis.register_budget import (
-    DOT_CHAIN_RESERVE,
-    registers_of,
-    reserve_registers,
-)
+from aotc.schedule.analysis.register_budget import registers_beside_dots, reserve_registers
 from aotc.schedule.context import Schedule
+from aotc.schedule.pipelining.chained_dots import mbarrier_ops, stages_of
 from aotc.schedule.pipelining.expand_loop import expand_loop
 from aotc.schedule.pipelining.loop_schedule import LoopSchedule, Step
 from aotc.schedule.pipelining.overlap_wgmma import begins_sum
@@ -51,19 +48,10 @@ def order_dots(kernel: Kernel, schedule: Schedule) -> None:
 
 
 def _needed(loop: scf.For) -> int:
-    """Return the registers of a thread that hold carried tiles, results of dots and their operands.
-
-    All fresh results but the last one may be live at once, with the operand of one dot.
-    """
+    """Return the registers of a thread in order: all fresh results but the last may be live at once."""
     dots = [op for op in loop.body if isinstance(op, wgmma.Wgmma)]
     fresh = [dot.out for dot in dots if begins_sum(dot)]
-    tiles = [value for value in (*loop.carried, *fresh[:-1]) if _is_tile(value)]
-    operands = [registers_of(dot.a) for dot in dots if _is_tile(dot.a)]
-    return sum(map(registers_of, tiles)) + max(operands, default=0) + DOT_CHAIN_RESERVE
-
-
-def _is_tile(value: Value) -> bool:
-    return isinstance(value.type, TileType)
+    return registers_beside_dots(loop.carried, fresh[:-1], [dot.a for dot in dots])
 
 
 class _Order:
@@ -92,14 +80,12 @@ class _Order:
         for wait in sorted(self.waits, key=lambda wait: not self._uses(wait)):
             if wait.values[0].op in free:
                 self._sink(wait)
-        return None if self._sequence(before) == self._sequence(self.ops) else self._steps()
+        is_in_order = self._sequence(before) == self._sequence(self.ops)
+        return None if is_in_order else [Step(op) for op in self.ops]
 
     def _is_written(self, dot: wgmma.Wgmma) -> bool:
         buffers = [value for value in (dot.a, dot.b) if isinstance(value.type, SharedType)]
         return any(is_written_by_threads(buffer, self.loop) for buffer in buffers)
-
-    def _steps(self) -> list[Step]:
-        return [Step(op) for op in self.ops]
 
     def _sequence(self, ops: Sequence[Op]) -> list[Op]:
         return [op for op in ops if isinstance(op, wgmma.Wgmma | wgmma.WgmmaWait)]
@@ -145,15 +131,10 @@ class _Order:
         self, dot: wgmma.Wgmma, kind: type[tma.MbarrierWait | tma.MbarrierArrive]
     ) -> list[Op]:
         """Return the ops on mbarriers of what a dot reads, as far as stages tell them apart."""
-        stages = [stage for value in (dot.a, dot.b) if (stage := stage_of(value))]
-        indices = [stage.index for stage in stages]
-        found: list[Op] = []
-        for op in self.ops:
-            if isinstance(op, kind):
-                stage = stage_of(op.barrier)
-                if stage is None or stage.index in indices:  # a ring of one stage has no index
-                    found.append(op)
-        return found
+        on_stages = mbarrier_ops(self.ops, kind, stages_of([dot]))
+        # A ring of one stage has no index.
+        others = [op for op in self.ops if isinstance(op, kind) and stage_of(op.barrier) is None]
+        return [*on_stages, *others]
 
     def _sink(self, wait: wgmma.WgmmaWait) -> None:
         """Move a wait down to where it has to be; arrivals at what its dot has read go with it."""

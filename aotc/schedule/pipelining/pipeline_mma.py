@@ -29,16 +29,19 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import takewhile
 
 from aotc.ir.core import Kernel, Op, Value
 from aotc.ir.dialects import gpu, roles, scf, tma, wgmma
 from aotc.ir.rewrite import is_pure, is_unobserved
-from aotc.ir.types import SharedType, TileType
+from aotc.ir.types import SharedType
 from aotc.schedule.analysis.alias import is_written_by_threads
+from aotc.schedule.analysis.global_order import stands_before
 from aotc.schedule.analysis.register_budget import (
     DOT_CHAIN_RESERVE,
     DOTS_AHEAD_RESERVE,
-    registers_of,
+    registers_beside_dots,
+    registers_of_tiles,
     reserve_registers,
 )
 from aotc.schedule.context import Schedule
@@ -72,7 +75,9 @@ def _advance(start: _Start, role: roles.Specialize, kernel: Kernel, schedule: Sc
     """Rewrite a loop, or return why not."""
     issued = [op for op in start.ops if not is_pure(op)]
     chain = find_chain(start.loop, start.dots, issued)
-    if chain is None and any(map(begins_sum, _other_dots(start))):
+    others = _other_dots(start)
+    comes_first = bool(others) and stands_before(start.dots[0], others[-1])
+    if chain is None and comes_first and any(map(begins_sum, others)):
         return _advance_first(start, role, kernel, schedule)
     reserve = DOT_CHAIN_RESERVE if chain else DOTS_AHEAD_RESERVE
     needed = _needed_registers(start, num_results=1 if chain else 2) + reserve
@@ -83,8 +88,8 @@ def _advance(start: _Start, role: roles.Specialize, kernel: Kernel, schedule: Sc
         return ""
     ahead = LoopSchedule.in_order(start.loop)
     ahead.unroll = 2
-    others = [step.op for step in ahead.steps if step.op not in issued]
-    ahead.move(issued, before=others[0], distance=1)
+    rest = [step.op for step in ahead.steps if step.op not in issued]
+    ahead.move(issued, before=rest[0], distance=1)
     expand_loop(ahead)
     return ""
 
@@ -98,7 +103,8 @@ def _advance_first(
     iteration before is waited for. So that wait comes first of all, too.
     """
     loop, others, first = start.loop, _other_dots(start), start.dots[0]
-    needed = _registers_beside(others, first, loop)
+    fresh = [op.out for op in others if begins_sum(op)]
+    needed = registers_beside_dots(loop.carried, [*fresh, first.out], [op.a for op in others])
     if not reserve_registers(needed, role, kernel, schedule):
         return Reason.TWO_RESULTS(registers=needed)
     found = _start_of(loop, [first])
@@ -119,15 +125,6 @@ def _other_dots(start: _Start) -> list[wgmma.Wgmma]:
     """Return the dots of a loop that are not issued ahead."""
     dots = [op for op in start.loop.body if isinstance(op, wgmma.Wgmma)]
     return [op for op in dots if op not in start.dots]
-
-
-def _registers_beside(others: Sequence[wgmma.Wgmma], ahead: wgmma.Wgmma, loop: scf.For) -> int:
-    """Return what a thread holds where the dots of two iterations run: results, and one operand."""
-    fresh = [op.out for op in others if begins_sum(op)]
-    held = [*loop.carried, *fresh, ahead.out]
-    tiles = [value for value in held if isinstance(value.type, TileType)]
-    operands = [registers_of(op.a) for op in others if isinstance(op.a.type, TileType)]
-    return sum(map(registers_of, tiles)) + max(operands, default=0) + DOT_CHAIN_RESERVE
 
 
 # ---- where ------------------------------------------------------------------------------------
@@ -152,9 +149,9 @@ def _find(loop: scf.For, dots: Sequence[wgmma.Wgmma]) -> _Start | str:
     awaited = [op for op in dots if _is_awaited(op, loop)]
     if not awaited:
         return Reason.NO_FRESH_ACCUMULATOR()
-    reasons = {op: _operand_reason(op, loop) for op in awaited}
-    free = [op for op in awaited if not reasons[op]]
-    return _start_of(loop, free) if free else reasons[awaited[0]]
+    # What runs ahead comes first in the iteration, too.
+    free = list(takewhile(lambda op: not _operand_reason(op, loop), awaited))
+    return _start_of(loop, free) if free else _operand_reason(awaited[0], loop)
 
 
 def _operand_reason(op: wgmma.Wgmma, loop: scf.For) -> str:
@@ -236,5 +233,4 @@ def _needed_registers(start: _Start, num_results: int) -> int:
     dots = [op.out for op in start.dots]
     held = [*start.loop.carried, *(dots * num_results)]
     held += [op.a for op in start.loop.body if isinstance(op, wgmma.Wgmma)]
-    tiles = [value for value in held if isinstance(value.type, TileType)]
-    return sum(map(registers_of, tiles))
+    return registers_of_tiles(held)

@@ -7,7 +7,7 @@ few launches bring each class of each extent. Then come launches of one purpose 
     apart       counts of blocks, rows and programs differ from each other
     persistent  programs that take one tile after the other take three of them, or groups two each
     special     buffers hold NaN, infinities, zeros, subnormals, ties, the largest numbers
-    float       an argument that is a float is negative, zero of either sign, large, or small
+    float       an argument that is a float is negative, minus zero, or large
     far         rows lie more than 2**31 elements apart
     long        an extent is almost 2**31, of whose programs a few run; longer, if it has 64 bits
     in place    an argument that is written is the same memory as one that is read
@@ -58,11 +58,7 @@ _MAX_INDEX = 512
 _PROGRAMS = (2, 8, 132, 148)  # of persistent kernels that do not say how many there are
 _LONG = {"long": 1 << 31, "longer": 5 << 29}  # elements that an extent has almost
 # What else a float may be, of a size that leaves room in fp16 and fp32: where all overflows, nothing shows.
-_FLOATS = {
-    "negative": -1.0,
-    "minus zero": -0.0,
-    "large": 2.0**12,
-}
+_FLOATS = {"negative": -1.0, "minus zero": -0.0, "large": 2.0**12}
 _COVERED = -1  # an extent of a tensor that is to be as large as any other
 
 

@@ -132,6 +132,18 @@ def test_a_loop_that_stores_its_last_dot_has_the_next_one_in_flight(tmp_path: Pa
         np.testing.assert_allclose(c[64:], stored, rtol=0, atol=1e-2 * np.abs(stored).max())
 
 
+def test_a_dot_behind_one_that_threads_feed_stays_in_its_iteration(tmp_path: Path) -> None:
+    source = ATTENTION.replace("    score =", "    keys = b.load([key, 0])\n        score =")
+    source = source.replace("tl.dot(query, b.load([key, 0]).T)", "tl.dot(query, keys.T)")
+    source = source.replace(
+        "        score =", "        fed = tl.dot(query, (keys + keys).T)\n        score ="
+    )
+    source = source.replace("(score * 0.5)", "(tl.maximum(score, 0.0) * tl.maximum(fed, 0.0))")
+    text, remarks = _lowered(tmp_path, source, ATTENTION_SIGNATURE)
+    assert NOT_AHEAD + "an operand is written in the loop" in remarks
+    assert text.count("gpu.wgmma(") == 3
+
+
 def test_threads_get_the_registers_of_the_second_product(tmp_path: Path) -> None:
     wide = SCALED.replace("(64, 64)", "(64, 128)")
     signature = SIGNATURE | {"b": "tensordesc<fp16[128,64]>", "c": "tensordesc<fp32[64,128]>"}
