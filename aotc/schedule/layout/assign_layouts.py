@@ -66,13 +66,13 @@ def assign_layouts(kernel: Kernel, schedule: Schedule) -> None:
     anchors |= transposing_loads(dots, anchors, kernel.num_warps)
     pulled, indices = pull_operands(dots), index_loads(kernel)
     while True:
-        homes = {op: layout for op, layout in anchors.items() if op not in indices}
-        preferred = PreferredLayouts(kernel, homes, dots, pulled)
+        kept = {op: layout for op, layout in anchors.items() if op not in indices}
+        preferred = PreferredLayouts(kernel, kept, dots, pulled)
         demand = Demand(kernel, preferred, infos, target)
-        dear = [op for op in indices if not fits_ahead(op, demand.made_in(op.out))]
-        if not dear:
+        too_large = [op for op in indices if not fits_ahead(op, demand.made_in(op.out))]
+        if not too_large:
             break
-        for op in dear:
+        for op in too_large:
             del indices[op]
     kernel.body = _Emitter(demand, infos).emit_kernel(kernel)
     kernel.body.parent = kernel
