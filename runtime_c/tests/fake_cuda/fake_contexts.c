@@ -88,6 +88,12 @@ CUresult fake_cuDevicePrimaryCtxRelease(CUdevice device) {
     REQUIRE(device >= 0 && device < fake.device_count && fake.primary_references[device] > 0,
             CUDA_ERROR_INVALID_CONTEXT, "cuDevicePrimaryCtxRelease(%d) without a retain", device);
     fake.primary_references[device] -= 1;
+    if (fake.primary_references[device] == 0) { /* it is destroyed, and code in it is gone */
+        fake.primaries[device].is_alive = false;
+        for (int i = 0; i < fake.kernel_count; ++i) {
+            fake.kernels[i].is_loaded[context_index(&fake.primaries[device])] = false;
+        }
+    }
     return leave(CUDA_SUCCESS);
 }
 

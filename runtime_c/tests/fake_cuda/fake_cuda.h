@@ -44,6 +44,7 @@ struct fake_launch {
     struct CUstream_st *stream;
     unsigned char params[4096];
     size_t param_bytes;
+    int arch; /* what its cubin is for, as 90 */
 };
 
 /* Forget everything, and read the environment again. */

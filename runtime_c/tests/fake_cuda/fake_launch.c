@@ -46,6 +46,9 @@ CUresult fake_cuLibraryLoadData(CUlibrary *library, const void *code, int *jit_o
 
 CUresult fake_cuLibraryUnload(CUlibrary library) {
     ENTER("cuLibraryUnload");
+    if (is_forbidden("cuLibraryUnload")) {
+        return leave(CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
+    }
     REQUIRE(library->is_alive, CUDA_ERROR_INVALID_HANDLE, "cuLibraryUnload twice");
     library->is_alive = false;
     return leave(CUDA_SUCCESS);
@@ -281,6 +284,7 @@ CUresult fake_cuLaunchKernelEx(const CUlaunchConfig *config, CUfunction function
         memcpy(launch.params + param->offset, params[i], param->size_bytes);
         launch.param_bytes = param->offset + param->size_bytes;
     }
+    launch.arch = kernel->library->cubin.arch;
     (void)snprintf(launch.symbol, sizeof launch.symbol, "%s", kernel->function->name);
     fake.last = launch;
     (void)atomic_fetch_add_explicit(&launch_count, 1, memory_order_relaxed);
