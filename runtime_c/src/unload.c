@@ -137,6 +137,10 @@ void aotci_unload(struct aotc_archive *archive) {
     const bool may_call = archive->has_driver && !aotci_is_forked(archive);
     const uint32_t blob_count = aotci_count(archive, SECTION_BLOBS);
     const uint32_t kernel_count = aotci_count(archive, SECTION_KERNELS);
+    int mode = CU_STREAM_CAPTURE_MODE_RELAXED; /* a stream that somebody captures stays valid */
+    if (may_call) {
+        (void)archive->driver.exchange_capture_mode(&mode);
+    }
     /* Errors mean that the driver has let go of it already: at exit, or with a destroyed context.
      */
     for (uint32_t i = 0; may_call && i < blob_count; ++i) {
@@ -152,6 +156,9 @@ void aotci_unload(struct aotc_archive *archive) {
                          sizeof *context + kernel_count * sizeof(_Atomic(struct aotci_dispatch *)),
                          1);
         context = next;
+    }
+    if (may_call) {
+        (void)archive->driver.exchange_capture_mode(&mode);
     }
     if (archive->libraries != NULL) {
         aotci_deallocate(&archive->allocator, archive->libraries, blob_count,

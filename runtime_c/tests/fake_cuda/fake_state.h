@@ -94,6 +94,7 @@ extern atomic_bool is_recording;
 extern _Thread_local CUcontext stack[MAX_STACK];
 extern _Thread_local int stack_size;
 extern _Thread_local int capture_mode;
+extern _Thread_local bool is_thread_capturing, is_thread_spoiled;
 
 /* Keep a text of what a correct program never does, unless there is one. */
 __attribute__((format(printf, 1, 2))) void violate(const char *format, ...);
