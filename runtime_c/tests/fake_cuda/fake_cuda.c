@@ -117,6 +117,9 @@ __attribute__((visibility("default"))) CUresult cuGetProcAddress_v2(const char *
     FIND_EXTRA(cuStreamSynchronize)
     FIND_EXTRA(cuMemAlloc)
     FIND_EXTRA(cuMemFree)
+    FIND_EXTRA(cuDeviceGetName)
+    FIND_EXTRA(cuDeviceTotalMem)
+    FIND_EXTRA(cuDeviceCanAccessPeer)
 #undef FIND_EXTRA
     *query_result = *function == NULL;
     return leave(CUDA_SUCCESS);

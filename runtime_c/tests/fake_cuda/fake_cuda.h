@@ -26,6 +26,9 @@ extern "C" {
 struct CUctx_st;
 struct CUstream_st;
 
+/* A device with less shared memory is named as a MIG instance. */
+enum { FAKE_CUDA_MIG_BELOW_BYTES = 32 << 10 };
+
 /* Every device has as many multiprocessors, and each holds so many CTAs without shared memory. */
 enum { FAKE_CUDA_MULTIPROCESSORS = 5, FAKE_CUDA_MAX_BLOCKS = 2 };
 
