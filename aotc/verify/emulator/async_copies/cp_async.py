@@ -41,7 +41,7 @@ class AsyncCopies:
 
     def __init__(self, machine: Machine) -> None:
         self._shared = machine.shared
-        num_lanes = machine.num_blocks * machine.warps_per_block * 32
+        num_lanes = machine.num_ctas * machine.warps_per_cta * 32
         self._committed = np.zeros(num_lanes, np.int64)  # groups of each lane
         self._waited = np.zeros(num_lanes, np.int64)  # up to which group
         self._copies: list[_Copy] = []

@@ -211,7 +211,10 @@ def _picked_by_constant(nibbles: list[int]) -> Compute:
     ]
 
     def compute(a: Bits, b: Bits, _: Bits) -> Bits:
-        parts = [((b if word else a) >> sign & np.uint32(1)) * mask for word, sign, mask in fills]
+        parts: list[Bits] = []
+        for word, sign, mask in fills:
+            source = b if word else a
+            parts.append((source >> sign & np.uint32(1)) * mask)
         for word, shift, mask in moves:
             source = b if word else a
             by = np.uint32(abs(shift))
