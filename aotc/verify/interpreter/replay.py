@@ -28,7 +28,6 @@ DEFAULT_MAX_BYTES = 1 << 28
 """How much a recording holds; what is run after that is not recorded."""
 _MAX_COMPARED = 16  # elements, of scalars and descriptors
 
-_ARRAYS = (np.ndarray, np.generic)
 _Operands: TypeAlias = "tuple[Array | None, ...]"
 _Outs: TypeAlias = "Array | tuple[Array, ...]"
 
@@ -161,9 +160,7 @@ def _is_replayable(cls: type[Op]) -> bool:
 
 def _settled(outs: Any) -> Any:
     """Return results as arrays, so that those that are bound are those that are recorded."""
-    if isinstance(outs, _ARRAYS):
-        return np.asarray(outs)
-    return tuple(outs)
+    return np.asarray(outs) if hasattr(outs, "dtype") else tuple(outs)
 
 
 def _size_of(outs: _Outs) -> int:
