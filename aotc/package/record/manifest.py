@@ -27,8 +27,8 @@ from aotc.package.init.grid import grid_of
 from aotc.package.init.launches import launches_of
 from aotc.package.manifest import parse
 
-_TARGETS = {80: "sm_80", 86: "sm_86", 89: "sm_89", 90: "sm_90a", 100: "sm_100a", 103: "sm_103a"}
-_TARGETS |= {120: "sm_120a"}
+_ARCHS = (80, 86, 89, 90, 100, 103, 120)
+_TARGETS = {arch: f"sm_{arch}{'a' if arch >= 90 else ''}" for arch in _ARCHS}
 _OPTION_DEFAULTS = {"num_ctas": 1, "maxnreg": None}
 _MAX_GRIDS = 8  # that a comment lists
 _COMMENT = re.compile(r"^(?=.)", re.MULTILINE)
@@ -169,10 +169,8 @@ class _Table:
         """Return a name that no other table has."""
         kernel = self.first["kernel"]
         base = re.sub(r"\W", "_", kernel["function"].rpartition(".")[2], flags=re.ASCII)
-        at, name = 2, base
-        while name in names:
-            at, name = at + 1, f"{base}_{at}"
-        return name
+        numbered = (f"{base}_{at}" for at in range(2, len(names) + 3))
+        return next(one for one in (base, *numbered) if one not in names)
 
     def text(self, name: str, grid: Sequence[str]) -> str:
         signature = self.signature()
@@ -212,8 +210,8 @@ class _Table:
                 continue
             kept = [name in one["divisible"] for one in self.group.launches]
             promise = ":16" * any(kept) + "?" * (any(kept) and not all(kept))
-            element = text.replace("*k", "*", 1)
-            types[name] = {"u1": "i1"}.get(element, element) + promise
+            element = str(text).replace("*k", "*", 1)
+            types[name] = ("i1" if element == "u1" else element) + promise
         return types
 
     def constants(self) -> dict[str, Any]:

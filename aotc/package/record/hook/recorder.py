@@ -20,11 +20,11 @@ import sys
 import threading
 from collections.abc import Callable, Sequence
 from importlib.machinery import ModuleSpec
-from types import ModuleType
+from types import FrameType, ModuleType
 from typing import Any
 
 FOLDER_VARIABLE = "AOTC_RECORD_DIR"
-_NUM_SAMPLES = 8  # launches of each compiled kernel that are recorded, for their grids
+_NUM_SAMPLES = 8  # launches of a compiled kernel at one place that are recorded, for their grids
 _OPTIONS = ("num_warps", "num_stages", "num_ctas", "maxnreg", "enable_fp_fusion")
 
 
@@ -33,7 +33,9 @@ class _State(threading.local):
 
 
 _state = _State()
-_samples: dict[int, list[Any]] = {}  # by id of the compiled kernel: how many, and it, kept alive
+# Objects are found by `id`, and kept alive for that: the hash of a code object takes microseconds.
+_samples: dict[tuple[int, int, int], list[Any]] = {}  # by kernel, code, line: how many, and whose
+_inside: dict[int, tuple[bool, Any]] = {}  # by code: whether it is Triton's, or of this file
 
 
 def install() -> None:
@@ -68,7 +70,8 @@ def _wrap_jit(module: ModuleType) -> None:
 
     @functools.wraps(original)
     def run(self: Any, *args: Any, grid: Any, warmup: bool, **kwargs: Any) -> Any:
-        given, seen = grid, []
+        given: Any = grid
+        seen: list[Any] = []
         if callable(grid):
 
             def called(meta: Any) -> Any:
@@ -78,22 +81,31 @@ def _wrap_jit(module: ModuleType) -> None:
 
             grid = called
         kernel = original(self, *args, grid=grid, warmup=warmup, **kwargs)
-        sample = _samples.get(id(kernel))
+        code, line = _caller()
+        sample = _samples.get((id(kernel), id(code), line))
         if sample is None or sample[0] < _NUM_SAMPLES:
-            _sample(self, kernel, seen[0] if seen else given, args, kwargs)
+            _sample(self, kernel, seen[0] if seen else given, args, kwargs, (code, line))
         return kernel
 
     module.JITFunction.run = run
 
 
 def _sample(
-    function: Any, kernel: Any, grid: Any, args: Sequence[Any], kwargs: dict[str, Any]
+    function: Any,
+    kernel: Any,
+    grid: Any,
+    args: Sequence[Any],
+    kwargs: dict[str, Any],
+    caller: tuple[Any, int],
 ) -> None:
     if kernel is None or _state.num_trials:
         return
-    _samples.setdefault(id(kernel), [0, kernel])[0] += 1
+    code, line = caller
+    _samples.setdefault((id(kernel), id(code), line), [0, kernel, code])[0] += 1
     try:
-        _write(_launch(function, kernel, grid, args, kwargs))
+        file = os.path.abspath(code.co_filename)  # noqa: PTH100 - start-up time
+        place = {"file": file, "line": line}
+        _write({**_launch(function, kernel, grid, args, kwargs), "caller": place})
     except Exception as error:  # noqa: BLE001 - the program goes on
         _write({"problem": f"{type(error).__name__}: {error}", "kernel": _kernel(function)})
 
@@ -112,7 +124,7 @@ def _launch(
     passed = {**dict(zip(names, args)), **{k: v for k, v in kwargs.items() if k in names}}  # noqa: B905 - Python 3.9
     signature = {_name(names, key): str(text) for key, text in source.signature.items()}
     metadata = kernel.metadata
-    extents = (grid,) if isinstance(grid, int) else grid if isinstance(grid, (tuple, list)) else ()
+    extents: Sequence[Any] = (grid,) if isinstance(grid, int) else grid
     return {
         "kernel": _kernel(function),
         "constexprs": [one.name for one in function.params if one.is_constexpr],
@@ -121,9 +133,8 @@ def _launch(
         "constants": {name: _constant(value) for name, value in constants.items()},
         "options": {name: getattr(metadata, name, None) for name in _OPTIONS},
         "target": [metadata.target.backend, metadata.target.arch],
-        "grid": [int(one) for one in extents],
+        "grid": [int(one) for one in extents or ()],
         "integers": {k: v for k, v in passed.items() if type(v) is int},
-        "caller": _caller(),
     }
 
 
@@ -131,7 +142,7 @@ def _name(names: Sequence[str], key: Any) -> str:
     """Return the parameter of a key, which is a name, an index, or a path of indices."""
     if isinstance(key, str):
         return key
-    path = key if isinstance(key, tuple) else (key,)
+    path: Sequence[int] = (key,) if isinstance(key, int) else key
     return ".".join([names[path[0]], *map(str, path[1:])])
 
 
@@ -158,18 +169,22 @@ def _constant(value: Any) -> dict[str, Any]:
     return {"other": repr(value)[:200]}
 
 
-def _caller() -> dict[str, Any]:
-    """Return the place outside of Triton that launched."""
-    here = __file__
-    frame = sys._getframe(1)  # noqa: SLF001 - what `inspect` does, without its import
-    while frame.f_back is not None:
-        file = frame.f_code.co_filename
-        package = frame.f_globals.get("__name__", "").partition(".")[0]
-        if file != here and package != "triton":
-            break
+def _caller() -> tuple[Any, int]:
+    """Return the code outside of Triton that launches, and its line."""
+    frame = sys._getframe(2)  # noqa: SLF001 # pyright: ignore[reportPrivateUsage] - no import
+    while frame.f_back is not None and _is_inside(frame):
         frame = frame.f_back
-    path = os.path.abspath(frame.f_code.co_filename)  # noqa: PTH100 - start-up time
-    return {"file": path, "line": frame.f_lineno}
+    return frame.f_code, frame.f_lineno
+
+
+def _is_inside(frame: FrameType) -> bool:
+    code = frame.f_code
+    known = _inside.get(id(code))
+    if known is None:
+        package = str(frame.f_globals.get("__name__")).partition(".")[0]
+        known = (package == "triton" or code.co_filename == __file__, code)
+        _inside[id(code)] = known
+    return known[0]
 
 
 # ---- the autotuner ----------------------------------------------------------------------------
@@ -207,7 +222,7 @@ def _tuned(tuner: Any) -> dict[str, Any]:
     function = tuner.fn
     while not hasattr(function, "arg_names") or not hasattr(function.fn, "__code__"):
         function = function.fn
-    timings = getattr(tuner, "configs_timings", None) or {}
+    timings: dict[Any, Any] = getattr(tuner, "configs_timings", None) or {}
     return {
         "kernel": _kernel(function),
         "tuned": sorted({name for config in tuner.configs for name in config.kwargs}),
