@@ -362,21 +362,25 @@ def init(
 @click.option(
     "-o", "--output", default="record", show_default=True, help="Folder of manifest and records."
 )
+@click.option("--vendor", "is_vendored", is_flag=True, help="Copy the sources there, too.")
 @_debug
 def record(
     *,
     command: tuple[str, ...],
     output: str,
+    is_vendored: bool,
     debug: bool,  # noqa: ARG001 - read by `run`
 ) -> int:
     """Run a program that uses Triton, and write a manifest of the kernels that it launches."""
     from aotc.package.record.launches import read, run_recorded  # noqa: PLC0415 - start-up time
     from aotc.package.record.manifest import package_name, write_manifest  # noqa: PLC0415
+    from aotc.package.record.vendor import vendor  # noqa: PLC0415
 
     folder = Path(output)
     code = run_recorded(command, folder)
     path = folder / "kernels.toml"
-    written = write_manifest(read(folder), path, package_name(folder))
+    records = vendor(read(folder), folder) if is_vendored else read(folder)
+    written = write_manifest(records, path, package_name(folder))
     path.write_text(written.text, encoding="utf-8")
     show(str(path), err=True)
     for one in written.refused:

@@ -178,3 +178,18 @@ def test_a_line_that_a_killed_process_left_is_skipped(tmp_path: Path) -> None:
     (tmp_path / "parts" / "1-a.jsonl").write_text(f'{whole}\n{whole}\n{{"kern')
     merge(tmp_path)
     assert read(tmp_path) == [{"tuned": []}]
+
+
+def test_vendored_sources_build_elsewhere(record: Any, tmp_path: Path) -> None:
+    package = tmp_path / "lib" / "ops"
+    package.mkdir(parents=True)
+    (package.parent / "__init__.py").write_text("")
+    (package / "__init__.py").write_text("")
+    (package / "add.py").write_text(KERNELS)
+    code, _, err = record("import ops, lib.ops.add\nops.run(64)\nlib.ops.add.run(64)", "--vendor")
+    assert code == 0, err
+    sources = [one["source"] for one in kernels(tmp_path / "record")]
+    assert sources == ["sources/ops.py:add", "sources/lib/ops/add.py:add"]
+    (tmp_path / "record").rename(tmp_path / "moved")
+    (tmp_path / "ops.py").unlink()
+    assert cli.run(["build", "moved/kernels.toml", "--no-cache", "-j", "1"]) == 0
