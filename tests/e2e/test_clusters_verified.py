@@ -76,6 +76,21 @@ num_warps = 2
 num_ctas = {ctas}
 """
 
+# What is stored is computed beside what is reduced, and in a loop from a row that is loaded again.
+RMSNORM = """
+[[kernel]]
+source = "{kernels}/norm.py:rmsnorm_kernel"
+grid = ["n_rows"]
+where = "LOOP or n_cols <= BLOCK"
+signature = {{ x_ptr = "*bf16:16", w_ptr = "*bf16:16", out_ptr = "*bf16:16", stride = "i32:16", n_rows = "i32", \
+n_cols = "i32:16", eps = "fp32" }}
+[[kernel.config]]
+BLOCK = 1024
+LOOP = {loop}
+num_warps = 2
+num_ctas = {ctas}
+"""
+
 # Two values are exchanged at once.
 ARGMAX = """
 [[kernel]]
@@ -100,6 +115,8 @@ CASES = {
     "rows in a loop": (ROWS, {"ctas": 4, "loop": "true"}),
     "layer norm": (LAYERNORM, {"ctas": 4, "loop": "false"}),
     "layer norm in a loop": (LAYERNORM, {"ctas": 2, "loop": "true"}),
+    "rms norm": (RMSNORM, {"ctas": 4, "loop": "false"}),
+    "rms norm in a loop": (RMSNORM, {"ctas": 2, "loop": "true"}),
     "values with their columns": (ARGMAX, {"ctas": 4}),
 }
 

@@ -224,6 +224,8 @@ class _Search:
         values = [value for value in op.operands if shape_of(value)]
         suggested = [self._suggested(value) for value in values]
         chosen = next((part for part in suggested if part is not None), None)
+        if chosen is None and self.parts.exchanged and self._is_row(values):
+            chosen = 0
         written = accessed(op, "write")
         if written is not None and isinstance(written.type, DescriptorType):
             chosen = self._divide_descriptor(written, chosen)
@@ -262,6 +264,31 @@ class _Search:
             if each.op is not None and each.op.has(Trait.ELEMENTWISE):
                 worklist += each.op.operands
         return None
+
+    def _is_row(self, values: Sequence[Value]) -> bool:
+        """Return whether values are of one axis, and each CTA can compute its slices by itself.
+
+        What is written beside a reduced row, such as a row that is loaded again, is split as that is.
+        """
+        worklist = list(values)
+        seen: dict[Value, None] = {}
+        while worklist:
+            each = worklist.pop()
+            shape = shape_of(each)
+            if not shape or each in seen:
+                continue
+            seen[each] = None
+            if len(shape) > 1 or shape[0] % self.num_ctas:
+                return False
+            if each.op is None or each.op.has(Trait.CONTROL_FLOW):
+                if self.preferred.get(each) != 0:
+                    return False
+                continue
+            parts = operand_parts(each.op, 0)
+            if parts is None:
+                return False
+            worklist += [x for x, way in zip(each.op.operands, parts, strict=True) if way == 0]
+        return bool(values)
 
     def _divide_descriptor(self, value: Value, part: Part) -> Part:
         """Return how the boxes of a descriptor are split: alike in all its uses."""
