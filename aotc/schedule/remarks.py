@@ -33,7 +33,9 @@ class Remark(_Template):
     NO_TENSOR_COPY = "{name} is not {done} by tensor copies: {reason}"
     BULK_COPY = "{name} is {done} by bulk copies of {size} bytes"
     NO_BULK_COPY = "{name} is not {done} by bulk copies: {reason}"
-    NO_TENSOR_MAP = "tiles of this tensor go through pointers: {reason}"
+    NO_TENSOR_MAP = "the launcher cannot make the map of this tensor: {reason}"
+    DEVICE_MAP = "the kernel makes the map of this tensor, in scratch memory of the launch"
+    NO_DEVICE_MAP = "tiles of this tensor go through pointers: {reason}"
     # Layouts.
     EXCHANGED = (
         "a tile of {shape} {element} is exchanged between threads "
@@ -124,6 +126,7 @@ class Reason(_Template):
     LOADS_NEED_TILE = "the loads depend on a tile, by {op}"
     LOADS_NEED_VOLATILE = "the loads depend on a volatile load"
     LOADS_NEED_OP = "the loads depend on {op}"
+    LOADS_NEED_DEVICE_MAP = "the kernel makes the map of a tensor that they are of"
     LOADS_NEED_WRITTEN = "the loads depend on {names}, which the kernel writes"
     # Of several consumer groups.
     NO_PRODUCER = "the kernel has no producer warp"
@@ -135,6 +138,10 @@ class Reason(_Template):
     ORDERED_TILES = "{op} keeps tiles in order"
     SAME_PLACE = "{op} writes the same place in every tile"
     TILES_COMMUNICATE = "a tile may read what another one writes"
+    # Of a tensor map that a kernel would make.
+    DEVICE_MAP_IN_CLUSTER = "its CTAs are in clusters"
+    DEVICE_MAP_OVERLAPS = "its launches may overlap, which would share scratch memory"
+    DEVICE_MAP_WRITTEN = "the kernel writes this tensor"
     # Of tiles that the CTAs of a cluster would split.
     RESULT_IN_ONE_CTA = "the result of {op} would be in one CTA"
     MAP_IN_MEMORY = "tensor maps in memory are of whole boxes"

@@ -102,7 +102,9 @@ class _Search:
 
     def _need_computed(self, op: Op) -> None:
         involved = [each.type for each in (*op.operands, *op.results)]
-        if any(isinstance(kind, TileType | SharedType) for kind in involved) or op.blocks:
+        if isinstance(op, tma.MakeTensorMap):
+            self.found.obstacle = Reason.LOADS_NEED_DEVICE_MAP()
+        elif any(isinstance(kind, TileType | SharedType) for kind in involved) or op.blocks:
             self.found.obstacle = Reason.LOADS_NEED_TILE(op=op.opcode)
         elif (pointer := accessed_pointer(op)) is not None and not op.writes():
             self.found.obstacle = self._disorder(pointer)
