@@ -6,6 +6,7 @@ The latter are LLVM intrinsics that it assumes to access all memory, so no acces
 from __future__ import annotations
 
 from aotc.backend.emitter import Emitter
+from aotc.backend.nvvm_memory import Address
 
 
 def cta_rank(emit: Emitter) -> str:
@@ -24,6 +25,22 @@ def cluster_barrier(emit: Emitter) -> None:
     """
     for step in ("arrive", "wait"):
         emit.effect(emit.call_text("void", f"llvm.nvvm.barrier.cluster.{step}", []))
+
+
+def store_to_cta(
+    emit: Emitter, address: Address, cta: str, value: str, bits: int, predicate: str
+) -> None:
+    """Store a word, an integer of 32 or 64 bits, to an address of another CTA of the cluster.
+
+    Source: PTX ISA 9.7.9.11 `st`, 9.7.9.23 `mapa`.
+    """
+    letter = "r" if bits == 32 else "l"
+    text = (
+        "{ .reg .b32 there; @$3 mapa.shared::cluster.u32 there, $0, $1; "
+        f"@$3 st.shared::cluster.b{bits} [there+{address.offset_bytes}], $2; }}"
+    )
+    arguments = f"i32 {address.base}, i32 {cta}, i{bits} {value}, i1 {predicate}"
+    emit.effect(f'call void asm sideeffect "{text}", "r,r,{letter},b"({arguments})')
 
 
 def wait_for_grids(emit: Emitter) -> None:

@@ -27,6 +27,7 @@ class Remark(_Template):
     # Program instances and CTAs.
     PERSISTENT = "the kernel is persistent, a CTA runs several program instances"
     REPLICATED = "every CTA of the cluster computes the whole program: {reason}"
+    CLUSTER_REDUCED = "the {count} CTAs of the cluster exchange what each reduced its slice to"
     # Loads and stores by hardware.
     TENSOR_COPY = "{name} is {done} by tensor copies"
     GUARDED_TENSOR_COPY = "{name} is {done} by tensor copies where {guards}"
@@ -128,6 +129,7 @@ class Reason(_Template):
     LOADS_NEED_OP = "the loads depend on {op}"
     LOADS_NEED_DEVICE_MAP = "the kernel makes the map of a tensor that they are of"
     LOADS_NEED_WRITTEN = "the loads depend on {names}, which the kernel writes"
+    CLUSTER_BARRIER = "all threads of the cluster wait for each other"
     # Of several consumer groups.
     NO_PRODUCER = "the kernel has no producer warp"
     PARTIAL_WARPGROUPS = "{warps} warps are no whole warpgroups"

@@ -48,16 +48,43 @@ num_stages = {stages}
 num_ctas = {ctas}
 """
 
-# Nothing is divided: the first CTA stores.
+# CTAs split the row, and exchange what each reduced its slice to.
 ROWS = """
 [[kernel]]
 source = "{kernels}/softmax.py:softmax_kernel"
 grid = ["n_rows"]
-where = "n_cols <= BLOCK"
+where = "LOOP or n_cols <= BLOCK"
 signature = {{ x_ptr = "*fp32", out_ptr = "*fp32", stride = "i32", n_rows = "i32", n_cols = "i32" }}
 [[kernel.config]]
 BLOCK = 256
-LOOP = false
+LOOP = {loop}
+num_warps = 2
+num_ctas = {ctas}
+"""
+
+LAYERNORM = """
+[[kernel]]
+source = "{kernels}/norm.py:layernorm_kernel"
+grid = ["n_rows"]
+where = "LOOP or n_cols <= BLOCK"
+signature = {{ x_ptr = "*bf16", w_ptr = "*bf16", b_ptr = "*bf16", out_ptr = "*bf16", mean_ptr = "*fp32", \
+rstd_ptr = "*fp32", stride = "i32", n_rows = "i32", n_cols = "i32", eps = "fp32" }}
+[[kernel.config]]
+BLOCK = 512
+LOOP = {loop}
+num_warps = 2
+num_ctas = {ctas}
+"""
+
+# Two values are exchanged at once.
+ARGMAX = """
+[[kernel]]
+source = "{kernels}/rows.py:argmax_rows_kernel"
+grid = ["n_rows"]
+where = "n_cols > 0"
+signature = {{ x_ptr = "*fp32", out_ptr = "*i64", stride = "i32", n_rows = "i32", n_cols = "i32" }}
+constants = {{ BLOCK = 128 }}
+[[kernel.config]]
 num_warps = 2
 num_ctas = {ctas}
 """
@@ -68,7 +95,12 @@ CASES = {
     "descriptors, rows of four": (DESCRIPTORS, {"rows": 256, "stages": 2, "ctas": 4}),
     "pointers, rows of two": (POINTERS, {"rows": 128, "columns": 128, "stages": 3, "ctas": 2}),
     "pointers, columns": (POINTERS, {"rows": 64, "columns": 64, "stages": 1, "ctas": 2}),
-    "rows": (ROWS, {"ctas": 2}),
+    "rows": (ROWS, {"ctas": 2, "loop": "false"}),
+    "rows of eight": (ROWS, {"ctas": 8, "loop": "false"}),
+    "rows in a loop": (ROWS, {"ctas": 4, "loop": "true"}),
+    "layer norm": (LAYERNORM, {"ctas": 4, "loop": "false"}),
+    "layer norm in a loop": (LAYERNORM, {"ctas": 2, "loop": "true"}),
+    "values with their columns": (ARGMAX, {"ctas": 4}),
 }
 
 

@@ -151,6 +151,11 @@ def _reduce(cls: type[tile.Reduce | gpu.Reduce]) -> Sample:
     return sample
 
 
+def _cluster_reduce(s: Sampler) -> None:
+    combine = _yielding([FP32, I32, FP32, I32], _sum)
+    s.add(grid.ClusterReduce([s.x, s.i], combine))
+
+
 def _scan(cls: type[tile.Scan | gpu.Scan]) -> Sample:
     def sample(s: Sampler) -> None:
         s.add(cls([s.tile("fp32")], 0, _yielding([FP32, FP32], _sum), reverse=True))
@@ -548,6 +553,8 @@ SAMPLES: dict[str, Sample] = {
     "gpu.scan": _scan(gpu.Scan),
     "grid.cta_rank": lambda s: s.add(grid.CtaRank()),
     "grid.cluster_barrier": lambda s: s.add(grid.ClusterBarrier()),
+    "grid.cluster_reduce": _cluster_reduce,
+    "gpu.cluster_store": lambda s: s.add(grid.ClusterStore(s.x, _shared(s).out)),
     "grid.wait": lambda s: s.add(grid.GridWait()),
     "grid.launch_dependents": lambda s: s.add(grid.LaunchDependents()),
     "scf.yield": _if,

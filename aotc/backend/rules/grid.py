@@ -8,7 +8,9 @@ from __future__ import annotations
 
 from aotc.backend import nvvm_grid
 from aotc.backend.lower import Lowering, Results, lowers
-from aotc.ir.dialects import grid
+from aotc.backend.packing import pack
+from aotc.backend.rules.shared import buffer_address, moved
+from aotc.ir.dialects import gpu, grid
 from aotc.target import Feature
 
 
@@ -24,6 +26,20 @@ def lower_cluster_barrier(ctx: Lowering, op: grid.ClusterBarrier) -> Results:
     """Lower a barrier of the cluster."""
     del op
     nvvm_grid.cluster_barrier(ctx.emit)
+    return []
+
+
+@lowers(grid.ClusterStore)
+def lower_cluster_store(ctx: Lowering, op: grid.ClusterStore) -> Results:
+    """Lower a scalar's store to all CTAs: each of the first threads stores to one of them."""
+    element = gpu.shared_type(op, op.buffer).element
+    count = ctx.kernel.num_ctas
+    words = pack(ctx.emit, ctx.registers(op.value), element)
+    offset = ctx.emit.thread_value(f"mul i32 {nvvm_grid.cta_rank(ctx.emit)}, {element.size_bytes}")
+    address = moved(ctx, buffer_address(ctx, op.buffer), offset)
+    first = ctx.emit.thread_value(f"icmp ult i32 {ctx.thread}, {count}")
+    bits = 8 * element.size_bytes
+    nvvm_grid.store_to_cta(ctx.emit, address, ctx.thread, words[0], bits, first)
     return []
 
 

@@ -12,10 +12,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from aotc.ir.core import Block, Kernel, Op, Value, result
+from aotc.ir.core import Block, Kernel, Op, Value, block, operand, operands, result, results
 from aotc.ir.dialects import scf
 from aotc.ir.effects import Resource, Trait, orders, writes
-from aotc.ir.types import I32, Type
+from aotc.ir.types import I32, ScalarType, SharedType, Type
 
 
 class CtaRank(Op, opcode="grid.cta_rank", pure=True, traits=(Trait.SOURCE,)):
@@ -37,6 +37,59 @@ class ClusterBarrier(
     traits=(Trait.BARRIER,),
 ):
     """Wait for all threads of all CTAs of the cluster; what they wrote is then visible to all."""
+
+
+class ClusterReduce(
+    Op,
+    opcode="grid.cluster_reduce",
+    effects=(orders(Resource.SHARED),),
+    traits=(Trait.BARRIER,),
+):
+    """Combine the scalars of all CTAs of the cluster, in the order of their ranks, as a tree.
+
+    Every CTA has the result. `combine` is that of a `tile.reduce` over one element for each CTA.
+    """
+
+    inputs: Sequence[Value] = operands()
+    combine: Block = block()
+    outs: Sequence[Value] = results()
+
+    def infer(self) -> Sequence[Type]:
+        types = [value.type for value in self.inputs]
+        fits = bool(types) and all(map(is_exchangeable, types))
+        self.expect(fits, f"combines {', '.join(map(str, types))}")
+        self.expect([arg.type for arg in self.combine.args] == types * 2, "wrong arguments")
+        yielded = [value.type for value in self.combine.terminator.operands]
+        self.expect(yielded == types, "combine yields the wrong types")
+        return types
+
+
+def is_exchangeable(kind: Type) -> bool:
+    """Return whether scalars of a type can be stored to other CTAs: in words of 32 or 64 bits."""
+    return isinstance(kind, ScalarType) and kind.size_bytes in (4, 8)
+
+
+class ClusterStore(Op, opcode="gpu.cluster_store", effects=(writes(Resource.SHARED, of="buffer"),)):
+    """Store a scalar to this buffer of every CTA of the cluster, each at the rank of its source.
+
+    A `grid.cluster_barrier` precedes it, by which all CTAs have begun and none uses the buffer
+    any more; another one follows, before the buffer is read and before any CTA ends.
+    """
+
+    value: Value = operand()
+    buffer: Value = operand()
+
+    def infer(self) -> Sequence[Type]:
+        kind = self.buffer.type
+        fits = (
+            isinstance(kind, SharedType)
+            and kind.num_stages == 1
+            and len(kind.shape) == 1
+            and kind.element == self.value.type
+            and is_exchangeable(kind.element)
+        )
+        self.expect(fits, f"stores {self.value.type} to {kind}")
+        return ()
 
 
 class GridWait(

@@ -44,6 +44,7 @@ from aotc.ir.types import (
     element_of,
 )
 from aotc.verify.arrays import Array
+from aotc.verify.interpreter.clusters import CLUSTER_RULES, exchanges, run_cluster
 from aotc.verify.interpreter.descriptors import TENSOR_RULES, describe, part_of
 from aotc.verify.interpreter.indexing import INDEXING_RULES
 from aotc.verify.interpreter.mbarriers import MBARRIER_RULES
@@ -70,6 +71,7 @@ RULES: Rules = {
     **PRODUCT_RULES,
     **MBARRIER_RULES,
     **ROLE_RULES,
+    **CLUSTER_RULES,
 }
 
 __all__ = ["RULES", "Argument", "InterpretError", "Interpreter", "run"]
@@ -149,13 +151,13 @@ class Interpreter:
         # No op reads or writes scratch memory yet but those that make tensor maps, which are values.
         known[SCRATCH_SOURCE] = np.array(0, np.int64)
         args = [known.get(info.source, self._bound.get(info.name)) for info in self.kernel.params]
+        together = exchanges(self.kernel)
         with np.errstate(all="ignore"):
             for number in sorted(chosen) if chosen else range(math.prod(extents)):
                 rest, x = divmod(number, extents[0])
                 z, y = divmod(rest, extents[1])
-                for rank in range(self.kernel.num_ctas):
-                    self.memory.begin_program()
-                    program = Program(
+                ctas = [
+                    Program(
                         self.rules,
                         self.memory,
                         self.poison,
@@ -164,6 +166,14 @@ class Interpreter:
                         rank,
                         check_races=self.check_races,
                     )
+                    for rank in range(self.kernel.num_ctas)
+                ]
+                if together:
+                    self.memory.begin_program()
+                    run_cluster(ctas, self.kernel, args)
+                    continue
+                for program in ctas:
+                    self.memory.begin_program()
                     program.run_block(self.kernel.body, args)
 
     def _bind(self, info: ParamInfo, type_: Type, arg: Argument) -> Array:

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from aotc.ir.core import Block, Kernel, Op
-from aotc.ir.dialects import roles, scf, tma
+from aotc.ir.dialects import grid, roles, scf, tma
 from aotc.verify.arrays import Array
 from aotc.verify.interpreter import mbarriers
 from aotc.verify.interpreter.program import Program, Rule, scalar
@@ -36,7 +36,14 @@ class _Wait:
         return self.barrier.has_ended(self.parity)
 
 
-_Steps = Generator[_Wait, None, list[Array]]
+@dataclass(frozen=True)
+class ClusterWait:
+    """Name a wait for all CTAs of the cluster."""
+
+    op: Op
+
+
+_Steps = Generator[_Wait | ClusterWait, None, list[Array]]
 
 
 def _specialize(program: Program, op: roles.Specialize) -> None:
@@ -70,7 +77,7 @@ class _Role:
     def __init__(self, program: Program, block: Block) -> None:
         self.program = program
         self.wait: _Wait | None = None
-        self._steps = _steps_of(program, block, ())
+        self._steps = steps_of(program, block, ())
         self._is_done = False
 
     @property
@@ -81,7 +88,9 @@ class _Role:
     def run(self) -> None:
         """Run until there is something to wait for, if there is not already."""
         if self.may_run:
-            self.wait = next(self._steps, None)
+            wait = next(self._steps, None)
+            assert not isinstance(wait, ClusterWait)  # CTAs with roles exchange nothing
+            self.wait = wait
             self._is_done = self.wait is None
 
     @property
@@ -93,8 +102,8 @@ class _Role:
 # ---- control flow -----------------------------------------------------------------------------
 
 
-def _steps_of(program: Program, block: Block, args: Sequence[Array]) -> _Steps:
-    """Run a block, and yield each wait as long as its phase has not ended."""
+def steps_of(program: Program, block: Block, args: Sequence[Array]) -> _Steps:
+    """Run a block, and yield each wait that is not over, and each for the cluster."""
     program.bind(block.args, args)
     for op in block:
         operands = [each for each in program.operands(op) if each is not None]
@@ -105,6 +114,14 @@ def _steps_of(program: Program, block: Block, args: Sequence[Array]) -> _Steps:
             wait = _Wait(op, barrier, scalar(operands[1]))
             while not wait.is_over:
                 yield wait
+        if program.peers and isinstance(op, grid.ClusterBarrier):
+            yield ClusterWait(op)
+        if program.peers and isinstance(op, grid.ClusterReduce):
+            program.posted = operands
+            yield ClusterWait(op)
+            program.run_op(op)
+            yield ClusterWait(op)  # until the others have read what was posted
+            continue
         steps = _STEPS.get(type(op))
         if steps is None:
             program.run_op(op)
@@ -120,21 +137,21 @@ def _for(
     carried = list(init)
     for index in range(scalar(lower), scalar(upper), scalar(step)):
         args = [np.array(index, lower.dtype), *carried]
-        carried = yield from _steps_of(program, op.body, args)
+        carried = yield from steps_of(program, op.body, args)
     return carried
 
 
 def _if(program: Program, op: scf.If, condition: Array) -> _Steps:
-    return (yield from _steps_of(program, op.then if scalar(condition) else op.orelse, ()))
+    return (yield from steps_of(program, op.then if scalar(condition) else op.orelse, ()))
 
 
 def _while(program: Program, op: scf.While, *init: Array) -> _Steps:
     carried = list(init)
     while True:
-        proceed, *passed = yield from _steps_of(program, op.before, carried)
+        proceed, *passed = yield from steps_of(program, op.before, carried)
         if not scalar(proceed):
             return passed
-        carried = yield from _steps_of(program, op.after, passed)
+        carried = yield from steps_of(program, op.after, passed)
 
 
 _STEPS: dict[type[Op], Callable[..., Generator[Any, None, list[Array]]]] = {
