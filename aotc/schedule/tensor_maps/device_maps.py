@@ -33,13 +33,20 @@ from aotc.schedule.remarks import Reason, Remark
 
 
 def map_on_device(
-    kernel: Kernel, made: Sequence[DescriptorOf], schedule: Schedule
+    kernel: Kernel,
+    candidates: Sequence[DescriptorOf],
+    made: Sequence[DescriptorOf],
+    schedule: Schedule,
 ) -> dict[Value, None]:
-    """Return the descriptors that keep a map of the kernel's own; remark why others have none."""
-    left = [op for op in made if op.block is not None and not is_trivially_dead(op)]
+    """Return the descriptors that keep a map of the kernel's own; remark why others have none.
+
+    `made` are all that the kernel makes, of which no launch describes the `candidates`.
+    """
     kept: list[DescriptorOf] = []
-    for op in left:
-        reason = _obstacle(op, left, kernel, schedule)
+    for op in candidates:
+        if is_trivially_dead(op):
+            continue
+        reason = _obstacle(op, made, kernel, schedule)
         if reason:
             schedule.remark(op.loc, Remark.NO_DEVICE_MAP(reason=reason))
         else:

@@ -44,8 +44,7 @@ def lower_descriptors(kernel: Kernel, schedule: Schedule) -> None:
         tensors.make_pointers()
     elif schedule.map_pointers:
         # What was read of other descriptors is known to the launch as well.
-        map_made(kernel, made, schedule)
-        kept = map_on_device(kernel, made, schedule)
+        kept = map_on_device(kernel, map_made(kernel, made, schedule), made, schedule)
         tensors = _Tensors(kernel)
     _lower(kernel, tensors, schedule.target, _ACCESSES, kept)
     for op in made:

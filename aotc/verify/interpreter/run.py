@@ -147,10 +147,14 @@ class Interpreter:
         if self.kernel.loops_programs:
             extents = (num_looping_blocks(programs), 1, 1)
         counts = dict(zip(GRID_SOURCES, programs, strict=True))
-        known = {source: np.array(count, np.int32) for source, count in counts.items()}
+        known: dict[str, Array] = {}
+        known.update((source, np.array(count, np.int32)) for source, count in counts.items())
         # No op reads or writes scratch memory yet but those that make tensor maps, which are values.
         known[SCRATCH_SOURCE] = np.array(0, np.int64)
-        args = [known.get(info.source, self._bound.get(info.name)) for info in self.kernel.params]
+        args = [
+            known[info.source] if info.source in known else self._bound[info.name]
+            for info in self.kernel.params
+        ]
         together = exchanges(self.kernel)
         with np.errstate(all="ignore"):
             for number in sorted(chosen) if chosen else range(math.prod(extents)):
