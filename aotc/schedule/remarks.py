@@ -127,12 +127,12 @@ class Reason(_Template):
     LOADS_NEED_TILE = "the loads depend on a tile, by {op}"
     LOADS_NEED_VOLATILE = "the loads depend on a volatile load"
     LOADS_NEED_OP = "the loads depend on {op}"
-    LOADS_NEED_DEVICE_MAP = "the kernel makes the map of a tensor that they are of"
     LOADS_NEED_WRITTEN = "the loads depend on {names}, which the kernel writes"
     CLUSTER_BARRIER = "all threads of the cluster wait for each other"
     # Of several consumer groups.
     NO_PRODUCER = "the kernel has no producer warp"
     PARTIAL_WARPGROUPS = "{warps} warps are no whole warpgroups"
+    MAKES_MAPS = "the producer makes tensor maps"
     NO_TILE_LOOP = "no loop contains all tensor loads and a mainloop"
     TILE_LOOP_CARRIES = "the loop over tiles carries values from one to the next"
     OUTSIDE_TILE_LOOP = "{op} is outside of the loop over tiles"

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from aotc.compiler import PtxKernel
+from aotc.schedule.shared_memory.mbarrier_ring import MbarrierRing
 from aotc.verify.emulator.arguments import PointerTable
 from aotc.verify.emulator.errors import Fault
 from tests.support.descriptors import compiled, launch, tensor
@@ -88,20 +88,13 @@ def test_what_breaks_the_promise_is_refused(tmp_path: Path, address: int, stride
         launch(made, (1,), values)
 
 
-def _products(folder: Path, num_stages: int, block: int = 64) -> PtxKernel:
-    constants = {"BM": block, "BN": block, "BK": 64}
-    options = {"num_stages": num_stages, "map_pointers": True}
-    return compiled(folder, PRODUCTS, PRODUCTS_SIGNATURE, constants, **options)
+def _products(folder: Path, num_stages: int, *, warp_specialize: bool | None = None) -> PtxKernel:
+    constants = {"BM": 64, "BN": 64, "BK": 64}
+    options = {"num_stages": num_stages, "warp_specialize": warp_specialize}
+    return compiled(folder, PRODUCTS, PRODUCTS_SIGNATURE, constants, map_pointers=True, **options)
 
 
-@pytest.mark.parametrize(("num_stages", "seed"), [(1, 1), (3, 1), (3, 2), (4, 3)])
-def test_products_of_groups_make_the_maps_of_each(
-    tmp_path: Path, num_stages: int, seed: int
-) -> None:
-    """Every copy through a map has been waited for when the next group's is made in its place."""
-    made = _products(tmp_path, num_stages)
-    assert made.scratch_bytes == 2 * 128
-    assert re.search(r"wgmma.*\n(.*\n)*.*wgmma", made.ptx)
+def _launch_products(made: PtxKernel, seed: int) -> None:
     operands: list[np.ndarray] = []
     sizes: list[tuple[int, ...]] = []
     expected: list[np.ndarray] = []
@@ -120,3 +113,26 @@ def test_products_of_groups_make_the_maps_of_each(
     }
     launch(made, (3,), values, seed=seed)
     np.testing.assert_array_equal(out, np.concatenate(expected))
+
+
+@pytest.mark.parametrize("warp_specialize", [False, None])
+@pytest.mark.parametrize(("num_stages", "seed"), [(1, 1), (3, 0), (4, 3)])
+def test_products_of_groups_make_the_maps_of_each(
+    tmp_path: Path, num_stages: int, seed: int, warp_specialize: bool | None
+) -> None:
+    """Every copy through a map has been waited for when the next group's is made in its place."""
+    made = _products(tmp_path, num_stages, warp_specialize=warp_specialize)
+    assert made.scratch_bytes == 2 * 128
+    assert "wgmma.mma_async" in made.ptx
+    num_warps = 4 if warp_specialize is False else 8
+    assert f".reqntid {32 * num_warps}" in made.ptx
+    _launch_products(made, seed)
+
+
+def test_a_producer_waits_for_copies_before_it_makes_their_map_anew(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(MbarrierRing, "await_issued", lambda *_: None)
+    made = _products(tmp_path, 3)
+    with pytest.raises(Fault, match="edits a tensor map that a copy in flight may still read"):
+        _launch_products(made, 0)  # in step, copies happen late
