@@ -143,7 +143,7 @@ class Reason(_Template):
     # Of a tensor map that a kernel would make.
     DEVICE_MAP_IN_CLUSTER = "its CTAs are in clusters"
     DEVICE_MAP_OVERLAPS = "its launches may overlap, which would share scratch memory"
-    DEVICE_MAP_WRITTEN = "the kernel writes this tensor"
+    DEVICE_MAP_IN_OTHER_WAYS = "the kernel accesses this tensor in other ways, too"
     # Of tiles that the CTAs of a cluster would split.
     RESULT_IN_ONE_CTA = "the result of {op} would be in one CTA"
     MAP_IN_MEMORY = "tensor maps in memory are of whole boxes"

@@ -17,6 +17,7 @@ from collections.abc import Callable
 from aotc.ir.core import Block, Kernel, Op, Value, build
 from aotc.ir.diagnostics import IRError, at
 from aotc.ir.dialects import arith, descriptor, gpu, indexing, scf, tile, tma, wgmma
+from aotc.ir.effects import Trait
 from aotc.ir.layout import LinearLayout
 from aotc.ir.rewrite import Builder
 from aotc.ir.tiles import is_elementwise, is_tile
@@ -376,6 +377,9 @@ def _emit_descriptor_of(op: Op, emitter: _Emitter, place: Builder) -> None:
     """Make the tensor map of a tensor that no launch describes."""
     assert isinstance(op, descriptor.DescriptorOf)
     assert isinstance(op.out.type, DescriptorType)
+    is_stored = any(isinstance(user, descriptor.DescriptorStore) for user in op.out.users)
+    if is_stored and any(outer.has(Trait.LOOP) for outer in op.ancestors()):
+        place(tma.TmaStoreWait())  # a store through what was at the slot may be in flight
     kind, sizes = tensor_map_of(op.out.type), [emitter.get(size, None) for size in op.sizes]
     inputs = emitter.get(op.pointer, None), emitter.slots[op], map_template(place)
     emitter.bind(op.out, place(tma.MakeTensorMap(*inputs, sizes, type=kind)).out, place)

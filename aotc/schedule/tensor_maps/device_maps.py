@@ -1,17 +1,17 @@
 """Which descriptors that a kernel makes get a tensor map that the kernel makes, too.
 
 Where no launch can describe the tensor, since its address, extents or strides are loaded or differ
-between programs, the warp that issues loads makes the map itself: `assign_layouts` emits
+between programs, the warp that issues the copies makes the map itself: `assign_layouts` emits
 `gpu.make_tensor_map` for each `tile.descriptor_of` that is left. As Triton does, this takes
 `tl.make_tensor_descriptor` for the promise that address and strides are multiples of 16 bytes.
 
 A map holds extents less one, so none can be 0. Where an extent may be, the map has 1 in its place, and
-the tiles of a tensor with an empty axis are loaded from before its start, where all is out of bounds.
+the tiles of a tensor with an empty axis are accessed before its start, where all is out of bounds.
 
-Only loads go through such maps. A tensor that the kernel also writes is accessed through pointers,
-which keep program order.
+A descriptor is loaded through, or stored through. A tensor that is accessed in other ways as well, and
+written by one of them, is accessed through pointers, which keep program order.
 
-Invariant: a load reads what it read, of every tensor that is as promised.
+Invariant: accesses touch what they touched, of every tensor that is as promised.
 """
 
 from __future__ import annotations
@@ -33,20 +33,14 @@ from aotc.schedule.remarks import Reason, Remark
 
 
 def map_on_device(
-    kernel: Kernel,
-    candidates: Sequence[DescriptorOf],
-    made: Sequence[DescriptorOf],
-    schedule: Schedule,
+    kernel: Kernel, made: Sequence[DescriptorOf], schedule: Schedule
 ) -> dict[Value, None]:
-    """Return the descriptors that keep a map of the kernel's own; remark why others have none.
-
-    `made` are all that the kernel makes, of which no launch describes the `candidates`.
-    """
+    """Return the descriptors that keep a map of the kernel's own; remark why others have none."""
     kept: list[DescriptorOf] = []
-    for op in candidates:
+    for op in made:
         if is_trivially_dead(op):
             continue
-        reason = _obstacle(op, made, kernel, schedule)
+        reason = _obstacle(op, kernel, schedule)
         if reason:
             schedule.remark(op.loc, Remark.NO_DEVICE_MAP(reason=reason))
         else:
@@ -55,31 +49,29 @@ def map_on_device(
     return {_with_extents(op).out: None for op in kept}
 
 
-def _obstacle(
-    op: DescriptorOf, made: Sequence[DescriptorOf], kernel: Kernel, schedule: Schedule
-) -> str:
+def _obstacle(op: DescriptorOf, kernel: Kernel, schedule: Schedule) -> str:
     """Return why a descriptor has no map of the kernel's own, or an empty string."""
     if schedule.config.num_ctas > 1:
         return Reason.DEVICE_MAP_IN_CLUSTER()
     ops = list(kernel.walk())
     if any(each.has(Trait.DEPENDENT_LAUNCH) for each in ops):
         return Reason.DEVICE_MAP_OVERLAPS()
-    places = [accessed(each, "write") for each in ops]
-    written = [place for place in places if place is not None]
-    written += [each.out for each in made if not _is_only_loaded(each)]
-    roots = dict.fromkeys(_root_key(root) for place in written for root in pointer_roots(place))
+    users = list(op.out.users)
+    kinds = dict.fromkeys(type(user) for user in users)
+    if list(kinds) not in ([descriptor.DescriptorLoad], [descriptor.DescriptorStore]):
+        return Reason.DEVICE_MAP_IN_OTHER_WAYS()
+    is_loaded = isinstance(users[0], descriptor.DescriptorLoad)
+    places = [accessed(each, *(("write",) if is_loaded else ())) for each in ops]
+    others = [place for place in places if place is not None and place is not op.out]
+    roots = dict.fromkeys(_root_key(root) for place in others for root in pointer_roots(place))
     if any(_root_key(root) in roots for root in pointer_roots(op.pointer)):
-        return Reason.DEVICE_MAP_WRITTEN()
+        return Reason.DEVICE_MAP_IN_OTHER_WAYS()
     return ""
 
 
 def _root_key(root: Value) -> Value | str:
     """Return what two pointers or descriptors have in common that come from one argument."""
     return argument_of(root) or root
-
-
-def _is_only_loaded(op: DescriptorOf) -> bool:
-    return all(isinstance(user, descriptor.DescriptorLoad) for user in op.out.users)
 
 
 # ---- empty tensors ----------------------------------------------------------------------------
@@ -105,14 +97,16 @@ def _with_extents(op: DescriptorOf) -> DescriptorOf:
         sizes = [*extents, *op.strides]
         made = place(DescriptorOf(op.pointer, sizes, op.shape, op.fill_nan))
     made.out.hint = op.out.hint
-    for load in dict.fromkeys(op.out.users):
-        assert isinstance(load, descriptor.DescriptorLoad)
-        with at(load.loc):
-            place = Builder.before_op(load)
-            first = place(arith.Select(is_empty, before, load.coords[0])).out
-            hints = load.cache, load.eviction, load.num_dropped
-            coords = [first, *load.coords[1:]]
-            load.replace_with([place(descriptor.DescriptorLoad(made.out, coords, *hints)).out])
+    for access in dict.fromkeys(op.out.users):
+        assert isinstance(access, descriptor.DescriptorLoad | descriptor.DescriptorStore)
+        with at(access.loc):
+            place = Builder.before_op(access)
+            first = place(arith.Select(is_empty, before, access.coords[0])).out
+            rest = access.coords[1:]
+            if isinstance(access, descriptor.DescriptorStore):
+                access.set_slots([made.out, access.value, first, *rest])
+            else:
+                access.set_slots([made.out, first, *rest])
     op.erase()
     return made
 

@@ -9,7 +9,7 @@ determine its tensor (`made_tensors`). If not, the kernel makes the map (`device
 through pointers.
 
 Invariant: afterwards no op reads extents or strides of a descriptor, and one that is made from a
-pointer is only loaded through; without tensor copies there are no descriptors.
+pointer is loaded or stored through, and has a map; without tensor copies there are no descriptors.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def lower_descriptors(kernel: Kernel, schedule: Schedule) -> None:
         tensors.make_pointers()
     elif schedule.map_pointers:
         # What was read of other descriptors is known to the launch as well.
-        kept = map_on_device(kernel, map_made(kernel, made, schedule), made, schedule)
+        kept = map_on_device(kernel, map_made(kernel, made, schedule), schedule)
         tensors = _Tensors(kernel)
     _lower(kernel, tensors, schedule.target, _ACCESSES, kept)
     for op in made:

@@ -92,7 +92,7 @@ def _divide(kernel: Kernel, consumers: Block, found: Slice, place: Builder) -> B
         groups.append(make_group(groups, loads, place, kernel.num_warps, num_owners))
     issuer = _Producer(groups, loop, count)
     producer = Block()
-    maps = _move_templates(consumers, place)
+    maps = _move_templates(found, place)
     copy = SliceCopy(found, issuer.issue, issuer.hand_over, issuer.await_copies)
     copy.copy_block(consumers, Builder(producer), issuer.start())
     tiles = distribute_tiles(consumers, kernel, place) if count > 1 else None
@@ -104,9 +104,12 @@ def _divide(kernel: Kernel, consumers: Block, found: Slice, place: Builder) -> B
     return producer
 
 
-def _move_templates(consumers: Block, place: Builder) -> list[tma.MakeTensorMap]:
-    """Move what maps are built in to where the producer sees it; return the ops that make maps."""
-    maps = [op for op in consumers.walk() if isinstance(op, tma.MakeTensorMap)]
+def _move_templates(found: Slice, place: Builder) -> list[tma.MakeTensorMap]:
+    """Move what maps are built in to where the producer sees it; return the ops that make them.
+
+    Those are the maps of loads; maps of stores are made by consumers.
+    """
+    maps = [op for op in found.ops if isinstance(op, tma.MakeTensorMap)]
     for each in maps:
         template = each.template.op
         assert isinstance(template, gpu.SharedAlloc)

@@ -77,8 +77,8 @@ def test_an_extent_that_is_known_is_as_it_is() -> None:
 @pytest.mark.parametrize(
     ("text", "config", "reason"),
     [
-        (_text(SAME), {}, "the kernel writes this tensor"),
-        (_text(pointer="%x"), {}, "the kernel writes this tensor"),
+        (_text(SAME), {}, "the kernel accesses this tensor in other ways"),
+        (_text(pointer="%x"), {}, "the kernel accesses this tensor in other ways"),
         ("grid.wait", {}, "its launches may overlap"),
         (_text(), {"num_ctas": 2}, "its CTAs are in clusters"),
     ],
