@@ -11,7 +11,7 @@ import triton.language as tl
 
 @triton.jit
 def grouped_gemm_kernel(
-    a_ptrs, b_ptrs, c_ptrs, sizes_ptr, strides_ptr, n_groups,
+    a_ptrs, b_ptrs, c_ptrs, sizes_ptr, strides_ptr, n_groups, n_programs,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
     DTYPE: tl.constexpr = tl.bfloat16,
 ):  # fmt: skip
@@ -19,6 +19,7 @@ def grouped_gemm_kernel(
 
     `a_ptrs`, `b_ptrs` and `c_ptrs` hold the addresses, multiples of 16; `sizes` M, N and K of each
     group; `strides` how many elements a row is from the next in A, B and C, multiples of 16 bytes.
+    `n_programs` is the extent of the grid.
     """
     tile = tl.program_id(0)
     end = 0
@@ -38,11 +39,11 @@ def grouped_gemm_kernel(
             a = tl.make_tensor_descriptor(a_ptr, [m, k], [stride_a, 1], [BLOCK_M, BLOCK_K])
             b = tl.make_tensor_descriptor(b_ptr, [n, k], [stride_b, 1], [BLOCK_N, BLOCK_K])
             c = tl.make_tensor_descriptor(c_ptr, [m, n], [stride_c, 1], [BLOCK_M, BLOCK_N])
-            for index in range(tile, end, tl.num_programs(0)):
+            for index in range(tile, end, n_programs):
                 row = (index - start) // num_n * BLOCK_M
                 column = (index - start) % num_n * BLOCK_N
                 acc = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)
                 for step in range(0, k, BLOCK_K):
                     acc = tl.dot(a.load([row, step]), b.load([column, step]).T, acc)
                 c.store([row, column], acc.to(DTYPE))
-            tile += tl.cdiv(end - tile, tl.num_programs(0)) * tl.num_programs(0)
+            tile += tl.cdiv(end - tile, n_programs) * n_programs
