@@ -149,6 +149,7 @@ def compile_kernel(
         waits_pdl=done.waits_pdl,
         guards=kernel.guards,
         loops_programs=kernel.loops_programs,
+        scratch_bytes=kernel.scratch_bytes,
         spill_note=note,
     )
     asm = {**done.asm, "llvm": done.lowered.llvm_ir, "ptx": done.ptx}
@@ -256,7 +257,7 @@ class PtxKernel:
     """Hold a kernel that is compiled as far as PTX, and the tile IR it is to mean the same as.
 
     `shared_bytes` is what a launch passes as dynamic shared memory, `params` what as parameters;
-    `guards` as in `Metadata`.
+    `guards` and `scratch_bytes` as in `Metadata`.
     """
 
     tile_ir: str
@@ -265,6 +266,7 @@ class PtxKernel:
     shared_bytes: int
     params: tuple[ParamSlot, ...] = ()
     guards: tuple[str, ...] = ()
+    scratch_bytes: int = 0
 
 
 def compile_ptx(request: CompileRequest) -> PtxKernel:
@@ -281,6 +283,7 @@ def compile_ptx(request: CompileRequest) -> PtxKernel:
         kernel.shared_bytes,
         _param_slots(done),
         kernel.guards,
+        kernel.scratch_bytes,
     )
 
 

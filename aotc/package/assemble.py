@@ -18,7 +18,7 @@ from pathlib import PurePath
 from typing import TypeAlias
 
 from aotc.ir import expression
-from aotc.ir.core import GRID_SOURCES
+from aotc.ir.core import GRID_SOURCES, SCRATCH_ALIGNMENT_BYTES, SCRATCH_SOURCE
 from aotc.ir.diagnostics import IRError
 from aotc.ir.expression import Binary, Expression
 from aotc.ir.parameter_access import union
@@ -176,6 +176,7 @@ def _variant(
 ) -> index.Variant:
     metadata = result.metadata
     position = {name: at for at, name in enumerate(launch_arguments(kernel))}
+    scratch = metadata.scratch_bytes
     return index.Variant(
         target=spec.target.name,
         symbol=metadata.symbol,
@@ -197,6 +198,8 @@ def _variant(
         cubin_params=_cubin_params(metadata, position),
         tensor_maps=_tensor_maps(metadata, position),
         grid=spec.grid,
+        scratch_bytes=expression.Integer(scratch) if scratch else None,
+        scratch_align=SCRATCH_ALIGNMENT_BYTES if scratch else 0,
         remarks=tuple(
             _portable(remark, metadata) for remark in (*metadata.remarks, *metadata.ptxas_warnings)
         ),
@@ -222,6 +225,8 @@ def _cubin_params(metadata: Metadata, position: Mapping[str, int]) -> tuple[Cubi
         place = (slot.offset, slot.size_bytes)
         if slot.source in GRID_SOURCES:
             params.append(CubinParam(*place, "grid", GRID_SOURCES.index(slot.source)))
+        elif slot.source == SCRATCH_SOURCE:
+            params.append(CubinParam(*place, "scratch"))
         elif slot.argument not in position:
             message = f"{metadata.symbol} takes {slot.name!r}, which no launch passes"
             raise IRError(message)
@@ -305,6 +310,8 @@ def stored_params(kernel: index.Kernel, variant: index.Variant) -> tuple[ParamSl
         elif param.source == "grid":
             source = GRID_SOURCES[param.index]
             slots.append(ParamSlot(*place, argument=source, source=source))
+        elif param.source == "scratch":
+            slots.append(ParamSlot(*place, argument=SCRATCH_SOURCE, source=SCRATCH_SOURCE))
         elif param.expression is not None:
             source = expression.to_text(param.expression)
             argument = next(iter(expression.free_names(param.expression)))

@@ -22,7 +22,7 @@ from aotc.compiler import (
 )
 from aotc.ir import expression
 from aotc.ir.diagnostics import ManifestError, did_you_mean
-from aotc.ir.expression import Expression
+from aotc.ir.expression import Expression, Integer
 from aotc.package import archive as archives
 from aotc.package import stored_ptx
 from aotc.package.assemble import member_label, stored_params
@@ -163,6 +163,7 @@ def _stored_subject(kernel: Kernel, variant: Variant, path: str) -> Subject:
             variant.symbol,
             variant.dynamic_shared_bytes,
             stored_params(kernel, variant),
+            scratch_bytes=_scratch_bytes(variant),
         ),
         grid=variant.grid,
         guards=(
@@ -176,6 +177,11 @@ def _stored_subject(kernel: Kernel, variant: Variant, path: str) -> Subject:
         num_ctas=variant.cluster[0] * variant.cluster[1] * variant.cluster[2],
         archived=(kernel, variant),
     )
+
+
+def _scratch_bytes(variant: Variant) -> int:
+    size = variant.scratch_bytes
+    return size.value if isinstance(size, Integer) else 0
 
 
 def _absent(kernel: Kernel, variant: Variant) -> tuple[str, ...]:

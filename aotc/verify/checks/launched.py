@@ -55,5 +55,5 @@ class Launched:
 
 
 Launcher: TypeAlias = Callable[[Reference, Mapping[str, int], int], Launched | None]
-"""Make a launch of a reference whose buffers lie at these addresses, on a GPU that runs so many
-programs at a time; None if nothing is launched. Raises: ExecutionFault if the launch is refused."""
+"""Make a launch of a reference whose buffers lie at these addresses, scratch memory at that of
+`SCRATCH_SOURCE`, on a GPU that runs so many programs at a time; None if nothing is launched. Raises: ExecutionFault if the launch is refused."""
