@@ -60,12 +60,6 @@ def package_name(folder: Path) -> str:
     return name if name[:1].isalpha() else f"kernels_{name}"
 
 
-def package_name(folder: Path) -> str:
-    """Return a name for the package that is recorded in a folder."""
-    name = re.sub(r"\W", "_", folder.resolve().name, flags=re.ASCII)
-    return name if name[:1].isalpha() else f"kernels_{name}"
-
-
 def write_manifest(records: Sequence[dict[str, Any]], output: Path, name: str) -> Written:
     """Return the manifest at `output` of recorded launches.
 
