@@ -357,6 +357,43 @@ def init(
     return EXIT_DONE
 
 
+# --------------------------------------------------------------------------------------- record
+
+
+@commands.command(context_settings={"ignore_unknown_options": True})
+@click.argument("command", metavar="-- COMMAND…", nargs=-1, required=True, type=click.UNPROCESSED)
+@click.option(
+    "-o", "--output", default="record", show_default=True, help="Folder of manifest and records."
+)
+@click.option("--vendor", "is_vendored", is_flag=True, help="Copy the sources there, too.")
+@_debug
+def record(
+    *,
+    command: tuple[str, ...],
+    output: str,
+    is_vendored: bool,
+    debug: bool,  # noqa: ARG001 - read by `run`
+) -> int:
+    """Run a program that uses Triton, and write a manifest of the kernels that it launches."""
+    from aotc.package.record.launches import read, run_recorded  # noqa: PLC0415 - start-up time
+    from aotc.package.record.manifest import package_name, write_manifest  # noqa: PLC0415
+    from aotc.package.record.vendor import vendor  # noqa: PLC0415
+
+    folder = Path(output)
+    code = run_recorded(command, folder)
+    path = folder / "kernels.toml"
+    records = vendor(read(folder), folder) if is_vendored else read(folder)
+    written = write_manifest(records, path, package_name(folder))
+    path.write_text(written.text, encoding="utf-8")
+    show(str(path), err=True)
+    for one in written.refused:
+        show(one_line(f"note: as a comment: {one}"), err=True)
+    show(f"{written.num_kernels} kernel{'' if written.num_kernels == 1 else 's'}", err=True)
+    if code:
+        complain(f"{one_line(command[0])} exited with {code}; what it launched is recorded")
+    return EXIT_WRONG if code else EXIT_DONE
+
+
 # -------------------------------------------------------------------- inspect, dump and explain
 
 

@@ -38,6 +38,7 @@ from aotc.ir.types import (
     U64,
     DescriptorType,
     PointerType,
+    ScalarType,
     TensorMapType,
     TileType,
     Type,
@@ -72,6 +73,7 @@ SWAPPED = LinearLayout(
 )
 PAIRS = ROW.join()
 _DOT_SHAPES = ((2, 16, 32), (2, 32, 8), (2, 16, 8))
+TEMPLATE = LinearLayout({"offset": [(1 << bit,) for bit in range(4)]}, (16,))
 BUFFER = LinearLayout({"offset": [(1 << bit,) for bit in range(7)]}, (EXTENT,))
 
 
@@ -195,6 +197,11 @@ def _while(s: Sampler) -> None:
     Builder(before)(scf.Condition(less.out, [before.args[1], before.args[0]]))
     after = _yielding([FP32, I32], lambda add, args: [add(arith.Add(args[1], s.i)).out, args[0]])
     s.add(scf.While([s.i, s.x], before, after))
+
+
+def _pointee(pointer: Value) -> ScalarType:
+    assert isinstance(pointer.type, PointerType)
+    return pointer.type.pointee
 
 
 def _shared(s: Sampler) -> gpu.SharedAlloc:
@@ -495,6 +502,15 @@ SAMPLES: dict[str, Sample] = {
     "tile.descriptor_stride": lambda s: s.add(descriptor.DescriptorStride(s.tensor, 0)),
     "gpu.tensor_map_at": lambda s: s.add(
         tma.TensorMapAt(s.pointer, TensorMapType(FP16, (16, 64), 128, fill_nan=True))
+    ),
+    "gpu.make_tensor_map": lambda s: s.add(
+        tma.MakeTensorMap(
+            s.pointer,
+            s.pointer,
+            s.add(gpu.SharedAlloc(U64, (16,), TEMPLATE, 128)).out,
+            [s.i],
+            type=TensorMapType(_pointee(s.pointer), (8,), 32, fill_nan=True),
+        )
     ),
     "gpu.sync_tma_load": lambda s: s.add(
         tma.SyncTmaLoad(s.tensor_map, _shared(s).out, [s.i], eviction="evict_first", num_parts=2)

@@ -96,8 +96,13 @@ class ClusterStore(Op, opcode="gpu.cluster_store", effects=(writes(Resource.SHAR
 
     def infer(self) -> Sequence[Type]:
         kind = self.buffer.type
-        fits = isinstance(kind, SharedType) and kind.num_stages == 1 and len(kind.shape) == 1
-        fits = fits and kind.element == self.value.type and is_exchangeable(kind.element)
+        fits = (
+            isinstance(kind, SharedType)
+            and kind.num_stages == 1
+            and len(kind.shape) == 1
+            and kind.element == self.value.type
+            and is_exchangeable(kind.element)
+        )
         self.expect(fits, f"stores {self.value.type} to {kind}")
         return ()
 

@@ -16,7 +16,7 @@ Invariant: a launch that is right was executed and compared; `num_stored` says h
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal, TypeAlias
 
@@ -138,8 +138,9 @@ def check_kernel(
     """Yield a finding for each launch; after the first that is wrong there are no more."""
     chooser = Chooser(kernel, roles, checks.conditions, checks.seed)
     seen: dict[tuple[object, ...], None] = {}
+    executed: dict[tuple[object, ...], None] = {}
     for index in range(chooser.count):
-        found = _reference(chooser, index, checks)
+        found = _reference(chooser, index, checks, executed)
         if found is None:
             continue
         launch, reference = found
@@ -147,6 +148,7 @@ def check_kernel(
             continue
         seen[launch.key] = None
         if isinstance(reference, Reference):
+            executed[launch.key] = None
             try:
                 finding = _checked(chooser, reference, checks, execute)
             except _OpenError as error:
@@ -161,9 +163,12 @@ def check_kernel(
 
 
 def _reference(
-    chooser: Chooser, index: int, checks: Checks
+    chooser: Chooser, index: int, checks: Checks, executed: Container[tuple[object, ...]]
 ) -> tuple[Launch, Reference | Finding] | None:
-    """Return a launch and its reference, or why there is none; None if there is no such launch."""
+    """Return a launch and its reference, or why there is none.
+
+    None if there is no such launch, or it is one of those `executed`.
+    """
     failed: tuple[Launch, Finding] | None = None
     spacings = chooser.spacings(index)
     rewrites = False
@@ -176,6 +181,8 @@ def _reference(
         launch = chooser.launch(index, spacing)
         if launch is None:
             break
+        if launch.key in executed:
+            return None
         try:
             return launch, references.of(chooser, launch, checks.inputs, may_rewrite=is_last)
         except ConflictError as error:

@@ -299,8 +299,10 @@ class _Noise:
 
     def _part(self, shape: tuple[int, ...]) -> Array:
         """Return how much of its error each element makes: at least half of it."""
-        size = self._rng.uniform(0.5, 1.0, shape)
-        return size if self._upwards else size * (self._rng.integers(0, 2, shape) * 2 - 1)
+        if self._upwards:
+            return self._rng.uniform(0.5, 1.0, shape)
+        part = self._rng.uniform(-0.5, 0.5, shape)
+        return part + np.copysign(0.5, part)
 
     def _approximate(self, base: Rule, error: _Error) -> Rule:
         def rule(program: Program, op: Op, *operands: Array) -> Any:

@@ -29,6 +29,7 @@ from aotc.verify.checks.noise import inexact_ops, is_inexact, noisy_rules
 from aotc.verify.checks.rounding import NUM_PARTS, CastWatch, inner_casts
 from aotc.verify.interpreter.memory import TensorAddress
 from aotc.verify.interpreter.program import InterpretError, Program, Rule, Rules
+from aotc.verify.interpreter.replay import Recording
 from aotc.verify.interpreter.run import RULES, Argument, Interpreter
 from aotc.verify.pages import PAGE_BYTES
 
@@ -216,7 +217,10 @@ def interpret(
         RewriteError: a program changes what it has written, unless it `may_rewrite`.
     """
     watch = CastWatch(inner_casts(kernel, is_inexact) if roles.inexact else [])
+    recording = Recording()
     rules = watch.recording(RULES)
+    if roles.inexact:
+        rules = recording.recording(rules)
     overflows: list[Op] = []
     if launch.is_long:
         rules = _watching_indices(rules, kernel, overflows)
@@ -239,10 +243,11 @@ def interpret(
         for seed, group in enumerate([*groups, *[ops] * NUM_RANDOM_RUNS], launch.seed + 1):
             upwards = len(upward) < len(groups)
             rules = watch.measuring(noisy_rules(RULES, seed, group, upwards=upwards))
+            rules = recording.replaying(rules, [*group, *watch.casts], same_poison=False)
             run = _run(kernel, launch, exact.again(), args, rules, seed)
             (upward if upwards else random).append(run)
         for part in range(NUM_PARTS) if watch.has_moved else ():
-            rules = watch.flipping(RULES, part)
+            rules = recording.replaying(watch.flipping(RULES, part), watch.casts, same_poison=True)
             upward.append(_run(kernel, launch, exact.again(), args, rules, 0))
     inexact = [launch.aliases.get(name, name) for name in roles.inexact]
     buffers: dict[str, Buffer] = {}

@@ -16,7 +16,7 @@ Invariant: an operand that noise does not move is rounded as ever.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any
 
 import numpy as np
@@ -67,6 +67,11 @@ class CastWatch:
     def __init__(self, casts: list[arith.Cast]) -> None:
         self._exact: dict[Op, list[Array]] = {cast: [] for cast in casts}
         self._moved: dict[Op, list[Array]] = {cast: [] for cast in casts}
+
+    @property
+    def casts(self) -> Collection[Op]:
+        """The casts that are watched."""
+        return self._exact.keys()
 
     @property
     def has_moved(self) -> bool:

@@ -138,6 +138,10 @@ class Memory:
         self.printed: list[str] = []
         """What programs have printed, in the order in which they ran."""
         self.adjust_atomic: Adjust | None = None
+        self.buffers_read: set[int] = set()
+        """The numbers of the buffers that were read since this was last cleared."""
+        self.buffers_written: set[int] = set()
+        """The numbers of the buffers that were written to."""
 
     def add(self, name: str, array: Array) -> int:
         """Make the bytes `array` spans accessible; return the address of its first element.
@@ -194,6 +198,7 @@ class Memory:
 
     def _read(self, access: Access, element: ScalarType) -> Array:
         dtype = _memory_dtype(element)
+        self.buffers_read.update(part.index for part in access.parts)
         if len(access.parts) == 1:
             part = access.parts[0]
             out = self._elements(part.index, dtype)[part.cells]
@@ -209,6 +214,7 @@ class Memory:
         for part in access.parts:
             if not self._bytes[part.index].flags.writeable:
                 raise AccessError(f"writes to {self._names[part.index]}, which is read-only")
+            self.buffers_written.add(part.index)
             elements, wanted = self._elements(part.index, dtype), values[part.lanes]
             elements[part.cells] = wanted
             written = elements[part.cells]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,6 +13,7 @@ import pytest
 from aotc.ir.core import Kernel
 from aotc.ir.text import parse_kernel, print_kernel
 from aotc.verify.arrays import Array
+from aotc.verify.checks import check
 from aotc.verify.checks.check import (
     Checks,
     Execution,
@@ -22,10 +24,10 @@ from aotc.verify.checks.check import (
     check_kernel,
     coordinates,
 )
-from aotc.verify.checks.dataflow import roles_of
-from aotc.verify.checks.launches import Choice, Conditions
+from aotc.verify.checks.dataflow import Roles, roles_of
+from aotc.verify.checks.launches import Choice, Conditions, Launch
 from aotc.verify.checks.noise import is_inexact
-from aotc.verify.checks.reference import Reference
+from aotc.verify.checks.reference import Reference, interpret
 from aotc.verify.interpreter.numerics import dtype_of
 from aotc.verify.interpreter.program import InterpretError
 from aotc.verify.interpreter.run import Interpreter
@@ -197,6 +199,23 @@ def test_rows_longer_than_any_extent_get_room() -> None:
 def test_a_kernel_may_mean_to_write_twice() -> None:
     findings = _check("twice")
     assert {finding.status for finding in findings} == {"right"}
+
+
+def test_a_launch_that_was_executed_is_not_interpreted_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    interpreted_keys: list[tuple[object, ...]] = []
+
+    def counted(kernel: Kernel, roles: Roles, launch: Launch, *rest: Any, **how: Any) -> Reference:
+        interpreted_keys.append(launch.key)
+        return interpret(kernel, roles, launch, *rest, **how)
+
+    monkeypatch.setattr(check, "interpret", counted)
+    values = {"n_rows": 2, "n_cols": 17, "stride": 20, "factor": 0.5}
+    choices = {name: Choice((value,)) for name, value in values.items()}
+    findings = _check("scale_rows", grid=_rows, choices=choices)
+    assert {finding.status for finding in findings} == {"right"}
+    assert len(set(interpreted_keys)) == len(interpreted_keys)
 
 
 def test_launches_differ_by_alignment_and_order_too() -> None:

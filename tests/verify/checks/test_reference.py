@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import pytest
 
 from aotc.ir.text import parse_kernel, print_kernel
+from aotc.verify.checks import reference as references
 from aotc.verify.checks.dataflow import roles_of
 from aotc.verify.checks.launches import Launch
 from aotc.verify.checks.noise import inexact_ops, is_inexact
@@ -22,7 +24,9 @@ from aotc.verify.checks.reference import (
     depends_on_undefined,
     interpret,
 )
+from aotc.verify.checks.rounding import NUM_PARTS
 from aotc.verify.interpreter.program import InterpretError
+from aotc.verify.interpreter.replay import Recording
 from tests.support.verify_subjects import kernel_of
 
 
@@ -149,3 +153,16 @@ def test_an_index_that_overflows_means_nothing(count: int, overflows: bool) -> N
             interpret(kernel, roles, launch, Inputs())
     else:
         assert interpret(kernel, roles, launch, Inputs()).num_stored == 16 * 8
+
+
+def test_bounds_are_the_same_where_nothing_is_replayed(monkeypatch: pytest.MonkeyPatch) -> None:
+    launch = _launch((1,))
+    replayed = _reference("attend", launch).buffers["out_ptr"]
+    monkeypatch.setattr(references, "Recording", partial(Recording, max_bytes=-1))
+    computed = _reference("attend", launch).buffers["out_ptr"]
+    assert len(replayed.upward) > NUM_PARTS
+    for ours, theirs in (
+        (replayed.upward, computed.upward),
+        (replayed.random, computed.random),
+    ):
+        assert [each.tobytes() for each in ours] == [each.tobytes() for each in theirs]

@@ -99,7 +99,7 @@ class ClusterBarriers:
     def __init__(self, batch: Batch, release: Release) -> None:
         self._batch = batch
         self._release = release
-        self._lanes_per_cluster = batch.cluster_size * batch.warps_per_block * WARP
+        self._lanes_per_cluster = batch.cluster_size * batch.warps_per_cta * WARP
         clusters = batch.num_lanes // self._lanes_per_cluster
         self._phase = np.zeros(clusters, np.int64)
         self._due = np.full(batch.num_lanes, -1, np.int64)  # the phase a lane has arrived in

@@ -1,4 +1,4 @@
-"""Barriers of blocks, warps and clusters: who waits for whom, and every misuse that is found."""
+"""Barriers of CTAs, warps and clusters: who waits for whom, and every misuse that is found."""
 
 from __future__ import annotations
 
