@@ -268,14 +268,20 @@ def make_map(
 # ---- mbarriers --------------------------------------------------------------------------------
 
 
-def mbarrier_init(emit: Emitter, barriers: Sequence[Address], count: int, issuer: Issuer) -> None:
+def mbarrier_init(
+    emit: Emitter, barriers: Sequence[Address], count: int, issuer: Issuer, expected_bytes: int = 0
+) -> None:
     """Initialize mbarriers for `count` arrivals per phase, visible to the async proxy.
+
+    With `expected_bytes` the thread also arrives at each, and has its phase expect so many.
 
     Source: PTX ISA 9.7.13.15.9 `mbarrier.init`, 9.7.13.4 `fence.mbarrier_init`.
     """
     asm = issue(emit, issuer)
     for barrier in barriers:
         asm.add(f"mbarrier.init.shared::cta.b64 {asm.address(barrier)}, {count};")
+        if expected_bytes:
+            asm.add(f"{_ARRIVE_EXPECT} {asm.address(barrier)}, {expected_bytes};")
     emit.effect('call void asm sideeffect "fence.mbarrier_init.release.cluster;", ""()')
 
 
@@ -287,7 +293,7 @@ def mbarrier_expect(
     Source: PTX ISA 9.7.13.15.11 `mbarrier.expect_tx`, 9.7.13.15.13 `mbarrier.arrive`.
     """
     asm = issue(emit, issuer)
-    opcode = "mbarrier.arrive.expect_tx.shared::cta.b64 _," if arrive else _EXPECT
+    opcode = _ARRIVE_EXPECT if arrive else _EXPECT
     place = asm.address(barrier)
     asm.add(f"{opcode} {place}, {asm.number(num_bytes)};")
 
@@ -315,6 +321,7 @@ def mbarrier_arrive(
         asm.add(text, condition)
 
 
+_ARRIVE_EXPECT = "mbarrier.arrive.expect_tx.shared::cta.b64 _,"
 _EXPECT = "mbarrier.expect_tx.relaxed.cta.shared::cta.b64"
 
 

@@ -152,7 +152,7 @@ def lower_mbarrier_init(ctx: Lowering, op: tma.MbarrierInit) -> Results:
         buffer_address(ctx, op.barrier, stage * tma.MBARRIER_BYTES)
         for stage in range(op.barrier.type.num_stages)
     ]
-    nvvm_tensor.mbarrier_init(ctx.emit, places, op.count, ctx.issuer)
+    nvvm_tensor.mbarrier_init(ctx.emit, places, op.count, ctx.issuer, op.expected_bytes)
     return []
 
 

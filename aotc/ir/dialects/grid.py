@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from aotc.ir.core import Block, Kernel, Op, Value, block, operand, operands, result, results
 from aotc.ir.dialects import scf
 from aotc.ir.effects import Resource, Trait, orders, writes
-from aotc.ir.types import I32, ScalarType, SharedType, Type
+from aotc.ir.types import I32, U64, ScalarType, SharedType, Type
 
 
 class CtaRank(Op, opcode="grid.cta_rank", pure=True, traits=(Trait.SOURCE,)):
@@ -37,6 +37,21 @@ class ClusterBarrier(
     traits=(Trait.BARRIER,),
 ):
     """Wait for all threads of all CTAs of the cluster; what they wrote is then visible to all."""
+
+
+class ClusterArrive(Op, opcode="grid.cluster_arrive", effects=(orders(Resource.SHARED),)):
+    """Arrive at the barrier of the cluster without waiting there: `grid.cluster_wait` does.
+
+    It is among the first ops of a kernel. Only mbarriers are initialized before it.
+    """
+
+
+class ClusterWait(Op, opcode="grid.cluster_wait", effects=(orders(Resource.SHARED),)):
+    """Wait until all threads of the cluster have come to their `grid.cluster_arrive`.
+
+    All CTAs have begun then, and their mbarriers are initialized. What is between the two ops is
+    not ordered by them, and no other barrier of the cluster is there.
+    """
 
 
 class ClusterReduce(
@@ -89,6 +104,36 @@ class ClusterStore(Op, opcode="gpu.cluster_store", effects=(writes(Resource.SHAR
             and is_exchangeable(kind.element)
         )
         self.expect(fits, f"stores {self.value.type} to {kind}")
+        return ()
+
+
+class ClusterSend(
+    Op,
+    opcode="gpu.cluster_send",
+    effects=(
+        writes(Resource.SHARED, of="buffer"),
+        writes(Resource.MBARRIER, of="barrier"),
+    ),
+):
+    """Store a scalar to this buffer of every CTA as `gpu.cluster_store` does, asynchronously.
+
+    Its bytes complete at this mbarrier of the CTA that they go to. A `grid.cluster_wait` precedes it.
+    Nothing else is ever written to the buffer, and threads read it once they have waited at the
+    mbarrier. Each CTA waits there, so none ends before what the others send it has come.
+    """
+
+    value: Value = operand()
+    buffer: Value = operand()
+    barrier: Value = operand()
+
+    def infer(self) -> Sequence[Type]:
+        kind, barrier = self.buffer.type, self.barrier.type
+        fits = isinstance(kind, SharedType) and kind.num_stages == 1 and len(kind.shape) == 1
+        fits = fits and kind.element == self.value.type and is_exchangeable(kind.element)
+        self.expect(fits, f"sends {self.value.type} to {kind}")
+        is_barrier = isinstance(barrier, SharedType) and barrier.num_stages == 1
+        is_barrier = is_barrier and (barrier.element, barrier.shape) == (U64, (1,))
+        self.expect(is_barrier, f"expected a mbarrier, got {barrier}")
         return ()
 
 

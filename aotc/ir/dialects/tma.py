@@ -539,17 +539,21 @@ class MbarrierInit(
 ):
     """Let one thread initialize a mbarrier: a phase ends after `count` arrivals and their bytes.
 
-    Of a ring, every stage is initialized.
+    Of a ring, every stage is initialized. With `expected_bytes` the thread also makes the one arrival
+    of the first phase, which ends when so many bytes have come from the CTAs of the cluster.
     """
 
     barrier: Value = operand()
     count: int = attribute(default=1)
+    expected_bytes: int = attribute(default=0)
 
     def infer(self) -> Sequence[Type]:
         kind = self.barrier.type
         fits = isinstance(kind, SharedType) and (kind.element, kind.shape) == (U64, (1,))
         self.expect(fits, f"expected mbarriers, got {kind}")
         self.expect(self.count > 0, f"{self.count} arrivals")
+        alone = self.count == 1 and kind.num_stages == 1
+        self.expect(not self.expected_bytes or alone, "bytes are expected by one arrival")
         return ()
 
 

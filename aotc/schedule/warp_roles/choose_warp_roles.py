@@ -114,7 +114,7 @@ def _obstacle(kernel: Kernel, schedule: Schedule) -> str:
         return Reason.NO_ROOM_FOR_WARPS(warps=warps)
     ops = list(kernel.walk())
     for op in ops:
-        if isinstance(op, grid.ClusterBarrier):
+        if isinstance(op, grid.ClusterBarrier | grid.ClusterWait):
             return Reason.CLUSTER_BARRIER()  # the producer does not come to it
         if isinstance(op, tma.SyncLoad):
             disorder = reorder_hazard(op, ops)

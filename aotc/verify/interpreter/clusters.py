@@ -1,7 +1,7 @@
 """CTAs of a cluster that exchange values, while a kernel is interpreted: they take turns.
 
-Each runs, in order of rank, until it waits for the cluster; when all do, they go on. Where nothing is
-exchanged, CTAs run one after the other, whole.
+Each runs, in order of rank, until it waits for the cluster or for what others send; when all wait for
+the cluster, they go on. Where nothing is exchanged, CTAs run one after the other, whole.
 
 Invariant: what they do depends on the program alone.
 """
@@ -9,35 +9,70 @@ Invariant: what they do depends on the program alone.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
 from aotc.ir.core import Kernel, Op
 from aotc.ir.dialects import gpu, grid
 from aotc.verify.arrays import Array, reshape
+from aotc.verify.interpreter import mbarriers
 from aotc.verify.interpreter.program import Program, Rule
-from aotc.verify.interpreter.warp_roles import ClusterWait, steps_of
+from aotc.verify.interpreter.warp_roles import ClusterWait, Steps, Wait, steps_of
+
+_EXCHANGES = (grid.ClusterReduce, grid.ClusterStore, grid.ClusterSend)
 
 
 def exchanges(kernel: Kernel) -> bool:
     """Return whether CTAs of the kernel's clusters give each other values."""
-    return any(isinstance(op, grid.ClusterReduce | grid.ClusterStore) for op in kernel.walk())
+    return any(isinstance(op, _EXCHANGES) for op in kernel.walk())
 
 
 def run_cluster(programs: Sequence[Program], kernel: Kernel, args: Sequence[Array]) -> None:
     """Run all CTAs of a cluster. Raises: InterpretError, also if some wait and others have ended."""
     for program in programs:
         program.peers = list(programs)
-    running = [steps_of(program, kernel.body, args) for program in programs]
-    while True:
-        waits = [next(steps, None) for steps in running]
-        ahead = [wait for wait in waits if wait is not None]
-        if not ahead:
-            return
-        for program, wait in zip(programs, waits, strict=True):
-            if not isinstance(wait, ClusterWait):
-                raise program.error(ahead[0].op, "waits for ever: not all CTAs come to it")
-            program.shared.barrier()
+    ctas = [_Cta(program, steps_of(program, kernel.body, args)) for program in programs]
+    for cta in ctas:
+        cta.run()
+    while not all(cta.is_done for cta in ctas):
+        ready = [cta for cta in ctas if cta.may_run]
+        if not ready:
+            ready = _pass_barrier(ctas)
+        for cta in ready:
+            cta.run()
+
+
+@dataclass
+class _Cta:
+    """Hold where a CTA is: what it waits for, unless it has come to its end."""
+
+    program: Program
+    steps: Steps
+    wait: Wait | ClusterWait | None = None
+
+    @property
+    def is_done(self) -> bool:
+        return self.wait is None
+
+    @property
+    def may_run(self) -> bool:
+        return isinstance(self.wait, Wait) and self.wait.is_over
+
+    def run(self) -> None:
+        self.wait = next(self.steps, None)
+
+
+def _pass_barrier(ctas: Sequence[_Cta]) -> Sequence[_Cta]:
+    """Let all CTAs pass the barrier of the cluster. Raises: InterpretError if some are elsewhere."""
+    for cta in ctas:
+        if not isinstance(cta.wait, ClusterWait):
+            waiting = next(each for each in ctas if each.wait is not None)
+            assert waiting.wait is not None
+            raise waiting.program.error(waiting.wait.op, "waits for ever: not all CTAs come to it")
+        if not isinstance(cta.wait.op, grid.ClusterWait):
+            cta.program.shared.barrier()
+    return ctas
 
 
 def _reduce(program: Program, op: grid.ClusterReduce, *inputs: Array) -> list[Array]:
@@ -61,7 +96,24 @@ def _store(program: Program, op: grid.ClusterStore, value: Array, buffer: Array)
         peer.shared.store_remote(address, value)
 
 
+def _send(
+    program: Program, op: grid.ClusterSend, value: Array, buffer: Array, barrier: Array
+) -> None:
+    """Send a scalar to the buffer of each CTA: it lands when that one has waited for it."""
+    shape = gpu.shared_type(op, op.buffer).shape
+    address = int(reshape(buffer, *shape)[program.rank])
+    for peer in program.peers:
+        mbarriers.send(peer, op, barrier, address, value)
+
+
+def _nothing(program: Program, op: Op) -> None:
+    del program, op
+
+
 CLUSTER_RULES: dict[type[Op], Rule] = {
     grid.ClusterReduce: _reduce,
     grid.ClusterStore: _store,
+    grid.ClusterSend: _send,
+    grid.ClusterArrive: _nothing,
+    grid.ClusterWait: _nothing,
 }

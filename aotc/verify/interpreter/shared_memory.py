@@ -248,6 +248,19 @@ class SharedMemory:
         self._bytes[touched] = reshape(view(reshape(value, 1), np.uint8), touched.shape)
         self._touch(touched)
 
+    def start_remote(self, address: int, value: Array) -> Transfer:
+        """Start what another CTA sends here. Raises: AccessError if threads use the place, too."""
+        touched = _bytes_of(np.array([address]), value.dtype.itemsize)
+        self._check_landed(touched)
+        self._check_unread(touched)
+        nobody = np.full(1, _NOBODY)
+        self._check(touched, self._writer[touched] != _NOBODY, self._writer[touched], nobody)
+        readers = self._readers[touched]
+        self._check(touched, readers != 0, _lowest_bit(readers), nobody)
+        np.add.at(self._in_flight, touched, 1)
+        content = reshape(view(reshape(np.ascontiguousarray(value), 1), np.uint8), touched.shape)
+        return Transfer(touched, content)
+
     def load(self, addresses: Indices, dtype: np.dtype[Any], layout: LinearLayout) -> Array:
         """Read a tile, flat, that threads hold as `layout` says. Raises: AccessError for a race."""
         places = places_of(layout)

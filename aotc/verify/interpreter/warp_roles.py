@@ -24,7 +24,7 @@ from aotc.verify.interpreter.program import Program, Rule, scalar
 
 
 @dataclass(frozen=True)
-class _Wait:
+class Wait:
     """Name a wait for the end of a phase, and the mbarrier."""
 
     op: tma.MbarrierWait
@@ -43,7 +43,7 @@ class ClusterWait:
     op: Op
 
 
-_Steps = Generator[_Wait | ClusterWait, None, list[Array]]
+Steps = Generator[Wait | ClusterWait, None, list[Array]]
 
 
 def _specialize(program: Program, op: roles.Specialize) -> None:
@@ -76,7 +76,7 @@ class _Role:
 
     def __init__(self, program: Program, block: Block) -> None:
         self.program = program
-        self.wait: _Wait | None = None
+        self.wait: Wait | None = None
         self._steps = steps_of(program, block, ())
         self._is_done = False
 
@@ -102,7 +102,7 @@ class _Role:
 # ---- control flow -----------------------------------------------------------------------------
 
 
-def steps_of(program: Program, block: Block, args: Sequence[Array]) -> _Steps:
+def steps_of(program: Program, block: Block, args: Sequence[Array]) -> Steps:
     """Run a block, and yield each wait that is not over, and each for the cluster."""
     program.bind(block.args, args)
     for op in block:
@@ -111,10 +111,10 @@ def steps_of(program: Program, block: Block, args: Sequence[Array]) -> _Steps:
             return operands
         if isinstance(op, tma.MbarrierWait):
             barrier = mbarriers.find(program, op, operands[0])
-            wait = _Wait(op, barrier, scalar(operands[1]))
+            wait = Wait(op, barrier, scalar(operands[1]))
             while not wait.is_over:
                 yield wait
-        if program.peers and isinstance(op, grid.ClusterBarrier):
+        if program.peers and isinstance(op, grid.ClusterBarrier | grid.ClusterWait):
             yield ClusterWait(op)
         if program.peers and isinstance(op, grid.ClusterReduce):
             program.posted = operands
@@ -133,7 +133,7 @@ def steps_of(program: Program, block: Block, args: Sequence[Array]) -> _Steps:
 
 def _for(
     program: Program, op: scf.For, lower: Array, upper: Array, step: Array, *init: Array
-) -> _Steps:
+) -> Steps:
     carried = list(init)
     for index in range(scalar(lower), scalar(upper), scalar(step)):
         args = [np.array(index, lower.dtype), *carried]
@@ -141,11 +141,11 @@ def _for(
     return carried
 
 
-def _if(program: Program, op: scf.If, condition: Array) -> _Steps:
+def _if(program: Program, op: scf.If, condition: Array) -> Steps:
     return (yield from steps_of(program, op.then if scalar(condition) else op.orelse, ()))
 
 
-def _while(program: Program, op: scf.While, *init: Array) -> _Steps:
+def _while(program: Program, op: scf.While, *init: Array) -> Steps:
     carried = list(init)
     while True:
         proceed, *passed = yield from steps_of(program, op.before, carried)

@@ -98,6 +98,17 @@ class MemoryOrder:
                     writers, self._fenced, plane, limits[chosen], self._tokens, rows
                 )
 
+    def release_fenced(self, lanes: Ints, tokens: Clocks, rows: Ints) -> None:
+        """Put what lanes (n,) had done and seen at their last fence of the cluster into rows (n,)."""
+        plane = next((at for at, scope in enumerate(self._scopes) if scope >= CLUSTER), None)
+        if plane is None or not self._has_fenced:
+            return
+        limits = self._fenced_at[plane, lanes]
+        chosen = limits > 0
+        if chosen.any():
+            kept = self._fenced, plane, limits[chosen]
+            self._order.release_snapshot(lanes[chosen], *kept, tokens, rows[chosen])
+
     def read(self, lanes: Lanes, places: Ints, scope: int, *, acquires: bool) -> None:
         """Let lanes (n,) see what was released where their strong reads (n,) are, or a later fence."""
         if not self._rows:
