@@ -275,10 +275,10 @@ class _Search:
         while worklist:
             each = worklist.pop()
             shape = shape_of(each)
-            if not shape or each in seen:
+            if len(shape) == 0 or each in seen:
                 continue
             seen[each] = None
-            if len(shape) > 1 or shape[0] % self.num_ctas:
+            if len(shape) > 1 or shape[-1] % self.num_ctas:
                 return False
             if each.op is None or each.op.has(Trait.CONTROL_FLOW):
                 if self.preferred.get(each) != 0:
