@@ -39,11 +39,15 @@ Config = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class Work:
-    """A kernel, where its source is, and the vectors of weights and statistics that it takes."""
+    """A kernel, where its source is, and the vectors of weights and statistics that it takes.
+
+    Arguments are rows, weights, the result, statistics, and numbers.
+    """
 
     file: str
     weights: int = 0
     statistics: int = 0
+    has_loop: bool = True
 
     def arguments(self, rows: int, columns: int) -> list[Any]:
         """Return random operands, and room for results."""
@@ -58,15 +62,34 @@ class Work:
         eps = [EPS] if self.weights else []
         return [x, *weights, torch.empty_like(x), *found, columns, rows, columns, *eps]
 
+    def weights_of(self, arguments: list[Any]) -> list[Any]:
+        """Return what stands between rows and the result."""
+        return arguments[1 : 1 + self.weights]
+
     def out(self, arguments: list[Any]) -> Any:
         """Return the result among the arguments."""
         return arguments[1 + self.weights]
+
+
+@dataclass(frozen=True)
+class Gradient(Work):
+    """Cross-entropy and its gradient: targets stand in the place of weights, one of each row."""
+
+    def arguments(self, rows: int, columns: int) -> list[Any]:
+        """Return random logits and targets; the loss is the mean over rows."""
+        import torch
+
+        x = torch.randn(rows, columns, device="cuda", dtype=torch.bfloat16)
+        target = torch.randint(columns, (rows,), device="cuda")
+        found = [torch.empty(rows, device="cuda") for _ in range(self.statistics)]
+        return [x, target, torch.empty_like(x), *found, columns, rows, columns, -100, 1 / rows]
 
 
 WORK = {
     "softmax": Work("softmax.py"),
     "rmsnorm": Work("norm.py", weights=1),
     "layernorm": Work("norm.py", weights=2, statistics=2),
+    "cross_entropy_grad": Gradient("softmax.py", weights=1, statistics=2, has_loop=False),
 }
 
 
@@ -76,20 +99,28 @@ def by_torch(name: str, x: Any, weights: list[Any]) -> Any:
 
     if name == "softmax":
         return functional.softmax(x, -1)
+    if name == "cross_entropy_grad":
+        import torch
+
+        logits = x.detach().requires_grad_()
+        return torch.autograd.grad(functional.cross_entropy(logits, *weights), logits)[0]
     normalize = functional.rms_norm if name == "rmsnorm" else functional.layer_norm
     return normalize(x, x.shape[-1:], *weights, eps=EPS)
 
 
 def serves(config: Config, columns: int) -> bool:
     """Return whether a config is one for rows of a length: a block that is held is all of it."""
-    return config["BLOCK"] < columns if config["LOOP"] else config["BLOCK"] == columns
+    return config["BLOCK"] < columns if config.get("LOOP") else config["BLOCK"] == columns
 
 
-def triton_configs(columns: int) -> Iterator[Config]:
+def triton_configs(columns: int, *, has_loop: bool = True) -> Iterator[Config]:
     """Yield configs with one block for a row that threads can hold, and with loops over it."""
+    choice = {"LOOP": False} if has_loop else {}
     for warps in (4, 8, 16, 32):
         if warps == 32 or columns <= MAX_HELD * 32 * warps:
-            yield {"BLOCK": columns, "LOOP": False, "num_warps": warps}
+            yield {"BLOCK": columns, **choice, "num_warps": warps}
+    if not has_loop:
+        return
     for block, warps in itertools.product(LOOP_BLOCKS, (4, 8, 16, 32)):
         if block < columns and block <= 64 * 32 * warps:
             yield {"BLOCK": block, "LOOP": True, "num_warps": warps}
@@ -100,14 +131,17 @@ def problem(name: str, launch: Callable[[], object], arguments: list[Any]) -> st
     import torch
 
     work = WORK[name]
-    x, weights, out = arguments[0], arguments[1 : 1 + work.weights], work.out(arguments)
+    x, weights, out = arguments[0], work.weights_of(arguments), work.out(arguments)
     out.fill_(float("nan"))
     launch()
     if out.isnan().any():
         return "parts of the result are not written"
     rows = torch.linspace(0, x.shape[0] - 1, 8).long().cuda()
-    expected = by_torch(name, x[rows].double(), [each.double() for each in weights])
-    slack = 1e-4 * float(expected.abs().max())
+    if isinstance(work, Gradient):
+        expected = by_torch(name, x[rows].double(), [weights[0][rows]]) * (len(rows) / len(x))
+    else:
+        expected = by_torch(name, x[rows].double(), [each.double() for each in weights])
+    slack = 1e-3 * float(expected.abs().median())
     wrong = (out[rows].double() - expected).abs() > 2**-7 * expected.abs() + slack
     return f"{int(wrong.sum())} elements are wrong" if wrong.any() else ""
 
@@ -155,7 +189,7 @@ def triton_candidates(name: str, rows: int, columns: int) -> Iterator[tuple[Conf
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     function = getattr(module, f"{name}_kernel")
-    for config in triton_configs(columns):
+    for config in triton_configs(columns, has_loop=WORK[name].has_loop):
         yield (
             config,
             lambda each, config=config: lambda: function[(rows,)](*each, **config),
@@ -174,7 +208,7 @@ def measure(library: Any, name: str, columns: int) -> dict[str, Any]:
     found = {peer: choice for peer, choice in chosen.items() if choice}
     turns = itertools.count()
     copies = [lambda each=each: work.out(each).copy_(each[0]) for each in sets]
-    own = [lambda each=each: by_torch(name, each[0], each[1 : 1 + work.weights]) for each in sets]
+    own = [lambda each=each: by_torch(name, each[0], work.weights_of(each)) for each in sets]
     peers = {peer: launch for peer, (_, launch) in found.items()}
     peers |= {"torch": of_turn(own, turns), "copy": of_turn(copies, turns)}
     for launch in peers.values():

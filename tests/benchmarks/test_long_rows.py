@@ -38,18 +38,23 @@ def test_every_length_is_served_by_clusters_where_a_cta_cannot_hold_it(
             held = [
                 config["num_ctas"]
                 for config in _configs(kernel)
-                if long_rows.serves(config, columns) and not config["LOOP"]
+                if long_rows.serves(config, columns) and not config.get("LOOP")
             ]
             assert held
             assert max(held) == min(8, max(1, columns // 1024)), columns
 
 
-def test_triton_has_configs_for_every_length(long_rows: ModuleType) -> None:
+@pytest.mark.parametrize("has_loop", [True, False])
+def test_triton_has_configs_for_every_length(long_rows: ModuleType, has_loop: bool) -> None:
     for columns in long_rows.COLUMNS:
         assert all(
-            long_rows.serves(config, columns) for config in long_rows.triton_configs(columns)
+            long_rows.serves(config, columns)
+            for config in long_rows.triton_configs(columns, has_loop=has_loop)
         )
-        assert any(not config["LOOP"] for config in long_rows.triton_configs(columns))
+        assert any(
+            not config.get("LOOP")
+            for config in long_rows.triton_configs(columns, has_loop=has_loop)
+        )
 
 
 def test_a_row_is_printed_whole(long_rows: ModuleType) -> None:

@@ -104,6 +104,32 @@ num_warps = 2
 num_ctas = {ctas}
 """
 
+# Partial results of fewer than 32 bits.
+NARROW = """
+[[kernel]]
+source = "narrow.py:narrow"
+grid = ["2"]
+signature = {{ x_ptr = "*fp16", y_ptr = "*i8", out_ptr = "*fp16", n_cols = "i32" }}
+constants = {{ BLOCK = 128 }}
+[[kernel.config]]
+num_warps = 1
+num_ctas = {ctas}
+"""
+NARROW_SOURCE = """import triton
+import triton.language as tl
+
+
+@triton.jit
+def narrow(x_ptr, y_ptr, out_ptr, n_cols, BLOCK: tl.constexpr):
+    i = tl.arange(0, BLOCK)
+    mask = i < n_cols
+    at = tl.program_id(0) * n_cols + i
+    x = tl.load(x_ptr + at, mask=mask, other=0.0)
+    y = tl.load(y_ptr + at, mask=mask, other=0)
+    parity = tl.xor_sum(y, axis=0)
+    tl.store(out_ptr + at, x - tl.max(x, axis=0) + parity.to(tl.float16), mask=mask)
+"""
+
 CASES = {
     "descriptors, columns": (DESCRIPTORS, {"rows": 64, "stages": 2, "ctas": 2}),
     "descriptors, rows of two": (DESCRIPTORS, {"rows": 128, "stages": 3, "ctas": 2}),
@@ -117,6 +143,7 @@ CASES = {
     "layer norm in a loop": (LAYERNORM, {"ctas": 2, "loop": "true"}),
     "rms norm": (RMSNORM, {"ctas": 4, "loop": "false"}),
     "rms norm in a loop": (RMSNORM, {"ctas": 2, "loop": "true"}),
+    "narrow values": (NARROW, {"ctas": 4}),
     "values with their columns": (ARGMAX, {"ctas": 4}),
 }
 
@@ -127,6 +154,7 @@ def test_a_program_of_several_ctas_is_right(
 ) -> None:
     text, values = CASES[case]
     manifest = tmp_path / "clusters.toml"
+    (tmp_path / "narrow.py").write_text(NARROW_SOURCE)
     manifest.write_text(PACKAGE + text.format(kernels=KERNELS, **values))
     code = run(["verify", str(manifest), "--jobs", "1", "--json"])
     out, err = capsys.readouterr()

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from aotc.ir.core import Block, Kernel, Op, Value, block, operand, operands, result, results
 from aotc.ir.dialects import scf
 from aotc.ir.effects import Resource, Trait, orders, writes
-from aotc.ir.types import I32, U64, ScalarType, SharedType, Type
+from aotc.ir.types import FP32, I32, U64, ScalarType, SharedType, Type
 
 
 class CtaRank(Op, opcode="grid.cta_rank", pure=True, traits=(Trait.SOURCE,)):
@@ -71,7 +71,7 @@ class ClusterReduce(
 
     def infer(self) -> Sequence[Type]:
         types = [value.type for value in self.inputs]
-        fits = bool(types) and all(map(is_exchangeable, types))
+        fits = bool(types) and all(isinstance(kind, ScalarType) for kind in types)
         self.expect(fits, f"combines {', '.join(map(str, types))}")
         self.expect([arg.type for arg in self.combine.args] == types * 2, "wrong arguments")
         yielded = [value.type for value in self.combine.terminator.operands]
@@ -79,9 +79,15 @@ class ClusterReduce(
         return types
 
 
-def is_exchangeable(kind: Type) -> bool:
-    """Return whether scalars of a type can be stored to other CTAs: in words of 32 or 64 bits."""
-    return isinstance(kind, ScalarType) and kind.size_bytes in (4, 8)
+def exchanged_type(kind: ScalarType) -> ScalarType:
+    """Return the type in which scalars of a type are stored to other CTAs, of 32 or 64 bits."""
+    if kind.size_bytes >= 4:
+        return kind
+    return FP32 if kind.is_float else I32
+
+
+def _is_exchanged(kind: Type) -> bool:
+    return isinstance(kind, ScalarType) and exchanged_type(kind) == kind
 
 
 class ClusterStore(Op, opcode="gpu.cluster_store", effects=(writes(Resource.SHARED, of="buffer"),)):
@@ -101,7 +107,7 @@ class ClusterStore(Op, opcode="gpu.cluster_store", effects=(writes(Resource.SHAR
             and kind.num_stages == 1
             and len(kind.shape) == 1
             and kind.element == self.value.type
-            and is_exchangeable(kind.element)
+            and _is_exchanged(kind.element)
         )
         self.expect(fits, f"stores {self.value.type} to {kind}")
         return ()
@@ -129,7 +135,7 @@ class ClusterSend(
     def infer(self) -> Sequence[Type]:
         kind, barrier = self.buffer.type, self.barrier.type
         fits = isinstance(kind, SharedType) and kind.num_stages == 1 and len(kind.shape) == 1
-        fits = fits and kind.element == self.value.type and is_exchangeable(kind.element)
+        fits = fits and kind.element == self.value.type and _is_exchanged(kind.element)
         self.expect(fits, f"sends {self.value.type} to {kind}")
         is_barrier = isinstance(barrier, SharedType) and barrier.num_stages == 1
         is_barrier = is_barrier and (barrier.element, barrier.shape) == (U64, (1,))

@@ -21,7 +21,7 @@ from aotc.ir.core import Kernel, Value, clone_block
 from aotc.ir.diagnostics import at
 from aotc.ir.dialects import arith, gpu, grid, tma
 from aotc.ir.rewrite import Builder
-from aotc.ir.types import I32, U64, ScalarType
+from aotc.ir.types import I32, U64, ScalarType, element_of
 from aotc.schedule.context import Schedule
 from aotc.schedule.layout.layouts import replicated, row_major_shared
 from aotc.schedule.remarks import Remark
@@ -50,7 +50,7 @@ def _begin(kernel: Kernel, found: list[grid.ClusterReduce]) -> list[Value]:
         for op in found:
             shape = (1,)
             barrier = start(gpu.SharedAlloc(U64, shape, row_major_shared(shape))).out
-            sent = sum(_scalar(value).size_bytes for value in op.inputs)
+            sent = sum(_exchanged(value).size_bytes for value in op.inputs)
             start(tma.MbarrierInit(barrier, expected_bytes=kernel.num_ctas * sent))
             barriers.append(barrier)
         start(grid.ClusterArrive())
@@ -63,13 +63,14 @@ def _expand(
     op: grid.ClusterReduce, kernel: Kernel, barrier: Value | None, place: Builder
 ) -> list[Value]:
     shape = (kernel.num_ctas,)
+    values = [_cast(value, _exchanged(value), place) for value in op.inputs]
     buffers = [
         place(gpu.SharedAlloc(_scalar(value), shape, row_major_shared(shape))).out
-        for value in op.inputs
+        for value in values
     ]
     if barrier is None:
         place(grid.ClusterBarrier())
-    for value, buffer in zip(op.inputs, buffers, strict=True):
+    for value, buffer in zip(values, buffers, strict=True):
         if barrier is None:
             place(grid.ClusterStore(value, buffer))
         else:
@@ -81,9 +82,19 @@ def _expand(
     layout = replicated(shape, kernel.num_warps)
     gathered: list[Value] = []
     for value, buffer in zip(op.inputs, buffers, strict=True):
-        vector = min(kernel.num_ctas, _VECTOR_BYTES // _scalar(value).size_bytes)
-        gathered.append(place(gpu.SharedLoad(buffer, layout, vector)).out)
+        vector = min(kernel.num_ctas, _VECTOR_BYTES // _exchanged(value).size_bytes)
+        loaded = place(gpu.SharedLoad(buffer, layout, vector)).out
+        gathered.append(_cast(loaded, _scalar(value), place))
     return list(place(gpu.Reduce(gathered, 0, clone_block(op.combine, {}))).outs)
+
+
+def _cast(value: Value, kind: ScalarType, place: Builder) -> Value:
+    """Return a value in another type: a wider one and back, which loses nothing."""
+    return value if element_of(value.type) == kind else place(arith.Cast(value, kind)).out
+
+
+def _exchanged(value: Value) -> ScalarType:
+    return grid.exchanged_type(_scalar(value))
 
 
 def _scalar(value: Value) -> ScalarType:

@@ -17,9 +17,9 @@ from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 from aotc.ir.core import Block, Kernel, Op, Value
-from aotc.ir.dialects import arith, descriptor, gpu, grid, scf, tile
+from aotc.ir.dialects import arith, descriptor, gpu, scf, tile
 from aotc.ir.effects import Trait
-from aotc.ir.types import DescriptorType, TileType
+from aotc.ir.types import DescriptorType, ScalarType, TileType
 from aotc.schedule.analysis.global_order import accessed, accessed_pointer
 from aotc.schedule.remarks import Reason
 
@@ -340,7 +340,7 @@ def _is_exchange(op: tile.Reduce, num_ctas: int) -> bool:
     """Return whether CTAs can reduce slices to scalars and combine these."""
     return all(
         len(shape_of(value)) == 1 and shape_of(value)[0] % num_ctas == 0 for value in op.inputs
-    ) and all(grid.is_exchangeable(out.type) for out in op.outs)
+    ) and all(isinstance(out.type, ScalarType) for out in op.outs)
 
 
 def _passed_on(user: Op, index: int) -> list[Value]:

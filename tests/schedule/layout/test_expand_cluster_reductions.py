@@ -134,3 +134,16 @@ def test_a_wait_for_the_beginning_precedes_another_barrier_of_the_cluster() -> N
         each(kernel, schedule)
     text = print_kernel(kernel)
     assert text.index("cluster_arrive") < text.index("cluster_wait") < text.index("cluster_barrier")
+
+
+@pytest.mark.parametrize(("kind", "word"), [("fp16", "fp32"), ("i1", "i32"), ("u8", "i32")])
+def test_narrow_values_are_sent_in_words(kind: str, word: str) -> None:
+    text = ONCE.replace("%0) (%a: i32, %b: i32)", f"%v) (%a: {kind}, %b: {kind})")
+    text = text.replace("arith.add(%a, %b) : i32", f"arith.max(%a, %b) : {kind}")
+    text = text.replace("  } : i32\n", f"  }} : {kind}\n").replace(
+        "  %1 =", f"  %v = arith.cast(%0) {{dtype = {kind}}} : {kind}\n  %m ="
+    )
+    text = text.replace("  %3 =", "  %1 = arith.cast(%m) {dtype = i32} : i32\n  %3 =")
+    scheduled = _scheduled(text)
+    assert f"{{element = {word}, shape = [4]" in print_kernel(scheduled)
+    assert _summed(scheduled) == [1 if kind == "i1" else NUM_CTAS - 1] * NUM_CTAS
