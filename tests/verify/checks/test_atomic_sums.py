@@ -21,11 +21,13 @@ def _added(parts: Sequence[float], element: ScalarType, start: float = 0.0) -> S
     """Return the sum at an address at which numbers are added in order."""
     sums = AtomicSums()
     held = np.array([start], dtype_of(element))
+    found: Sums | None = None
     for part in parts:
         value = np.array([part], dtype_of(element))
         found = sums.add(_ADDRESS, held, value, element, _LARGEST[element])
         held = _rounded(found.total, element)
         sums.leave(_ADDRESS, held)
+    assert found is not None
     return found
 
 
@@ -37,7 +39,7 @@ def _rounded(value: Array, element: ScalarType) -> Array:
 def _in_order(parts: Array, element: ScalarType) -> float:
     total = np.zeros((), dtype_of(element))
     for part in parts:
-        total = np.asarray(round_to(np.float64(total) + np.float64(part), element))
+        total = _rounded(total.astype(np.float64) + float(part), element)
     return float(total)
 
 
