@@ -13,6 +13,7 @@ from typing import TypeAlias
 from aotc import runtime
 from aotc.package.verify_device import DeviceRun
 from aotc.verify.checks.check import Execute, ExecutionFault
+from aotc.verify.checks.device import NoRoomError
 from aotc.verify.checks.emulated import Emulation, Param
 from aotc.verify.emulator.arguments import Argument
 from aotc.verify.emulator.errors import Fault
@@ -38,19 +39,30 @@ class ReusingGpu(Gpu):
         self._spare: list[int] = []
 
     def allocate(self, size_bytes: int) -> int:
-        """Return the address of an allocation of that size, with anything in it."""
+        """Return the address of an allocation of that size, with anything in it.
+
+        Raises: NoRoomError.
+        """
         for address in self._spare:
             if self._sizes[address] == size_bytes:
                 self._spare.remove(address)
                 return address
-        address = super().allocate(size_bytes)
+        try:
+            address = super().allocate(size_bytes)
+        except NoRoomError:
+            self._give_back(0)
+            address = super().allocate(size_bytes)
         self._sizes[address] = size_bytes
         return address
 
     def free(self, address: int) -> None:
         """Keep an allocation for reuse, and give the oldest back if too much is kept."""
         self._spare.append(address)
-        while sum(self._sizes[each] for each in self._spare) > _SPARE_BYTES:
+        self._give_back(_SPARE_BYTES)
+
+    def _give_back(self, limit: int) -> None:
+        """Give back the oldest of what is kept until that is no more than `limit` bytes."""
+        while sum(self._sizes[each] for each in self._spare) > limit:
             oldest = self._spare.pop(0)
             del self._sizes[oldest]
             super().free(oldest)

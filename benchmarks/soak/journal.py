@@ -34,7 +34,8 @@ class Outcome:
     """What came of a case: `detail` says what is wrong, `command` runs it again.
 
     "built" is what was to be compiled alone, "hang" is a launch that did not end within its limit, "lost" one whose process ended or was
-    killed, "error" a case that could not be made ready.
+    killed, "error" a case that could not be made ready. `passed_over` are launches that the device has no
+    room for, each with its reason; they are none of the `num_launches`.
     """
 
     case: str
@@ -45,6 +46,7 @@ class Outcome:
     num_launches: int = 0
     seconds: float = 0.0
     remarks: tuple[str, ...] = ()
+    passed_over: tuple[str, ...] = ()
 
     @property
     def is_failure(self) -> bool:
@@ -127,7 +129,8 @@ class Journal:
                 record.runs.append(Run(**entry["run"]))
             else:
                 done = entry["done"]
-                record.take(Outcome(**{**done, "remarks": tuple(done["remarks"])}))
+                lists = {name: tuple(done.get(name, ())) for name in ("remarks", "passed_over")}
+                record.take(Outcome(**{**done, **lists}))
         return record
 
     def _entries(self) -> Iterator[dict[str, Any]]:

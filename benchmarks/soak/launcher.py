@@ -20,7 +20,7 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from aotc.verify.checks.check import ExecutionFault
+from aotc.verify.checks.check import ExecutionFault, Unsuited
 from aotc.verify.checks.device import NoDeviceError
 from benchmarks.soak.case import Case, Device
 from benchmarks.soak.journal import Attempt, Journal, Outcome
@@ -76,6 +76,7 @@ def _serve(pipe: Connection, journal: Journal, open_device: OpenDevice) -> None:
 
 def _outcome(case: Case, device: Device, pipe: Connection, journal: Journal, phase: str) -> Outcome:
     start, count = time.monotonic(), 0
+    passed_over: dict[str, None] = {}
 
     def tell(launch: str) -> None:
         attempt = Attempt(case.name, launch, phase)
@@ -85,7 +86,10 @@ def _outcome(case: Case, device: Device, pipe: Connection, journal: Journal, pha
     def done(status: Any, detail: str = "") -> Outcome:
         seconds = round(time.monotonic() - start, 3)
         command = case.command if detail else ""
-        return Outcome(case.name, phase, status, detail, command, count, seconds, case.remarks)
+        skipped = tuple(passed_over)
+        return Outcome(
+            *(case.name, phase, status, detail, command, count, seconds, case.remarks, skipped)
+        )
 
     launch = LOADING
     tell(launch)
@@ -94,13 +98,20 @@ def _outcome(case: Case, device: Device, pipe: Connection, journal: Journal, pha
             for launch, attempt in launches:
                 tell(launch)
                 count += 1
-                wrong = attempt()
+                try:
+                    wrong = attempt()
+                except Unsuited as error:
+                    count -= 1
+                    passed_over[f"{launch}: {error}"] = None
+                    continue
                 if wrong:
                     return done("wrong", f"{launch}: {wrong}")
     except ExecutionFault as error:
         return done("fault", f"{launch}: {error}")
     except Exception as error:  # noqa: BLE001 - a case that cannot be run is a finding
         return done("error", f"{launch}: {type(error).__name__}: {error}")
+    if passed_over and not count:
+        return done("dropped", next(iter(passed_over)))
     return done("right")
 
 

@@ -37,6 +37,11 @@ def figures(record: Record) -> dict[str, Any]:
             phase: _phase(record, phase) for phase in (BUILD, *PHASES) if _has(record, phase)
         },
         "failures": [_failure(outcome) for outcome in failures],
+        "passed_over": [
+            {"case": outcome.case, "phase": outcome.phase, "launch": launch}
+            for outcome in record.outcomes.values()
+            for launch in outcome.passed_over
+        ],
         "remarks": {
             "seen": sorted(seen),
             "never": [
@@ -61,6 +66,7 @@ def _phase(record: Record, phase: str) -> dict[str, Any]:
         "planned": planned,
         "run": sum(outcome.num_launches > 0 for outcome in outcomes),
         "launches": sum(outcome.num_launches for outcome in outcomes),
+        "passed_over": sum(len(outcome.passed_over) for outcome in outcomes),
         "not_reached": max(0, planned - len(outcomes)),
         **{
             status: counts[status] for status in ("right", "built", "dropped", "refused", *FAILURES)
@@ -84,6 +90,7 @@ _COLUMNS = (
     "planned",
     "run",
     "launches",
+    "passed_over",
     "right",
     "built",
     "dropped",

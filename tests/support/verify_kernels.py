@@ -193,3 +193,16 @@ def causal_sums(x, y, out, n_queries, n_keys, BLOCK: tl.constexpr):
     for first in range(0, last, BLOCK):
         total += x.load([head, first])
     out.store([head, first_query], total)
+
+
+@triton.jit
+def head_rows(x_ptr, out_ptr, n_heads, n_rows, BLOCK: tl.constexpr):
+    """Sum the rows of all heads in one loop."""
+    lanes = tl.arange(0, BLOCK)
+    total = tl.zeros((BLOCK,), tl.int32)
+    n_steps = tl.cdiv(n_rows, BLOCK)
+    for step in range(n_heads * n_steps):
+        rows = step % n_steps * BLOCK + lanes
+        mask = rows < n_rows
+        total += tl.load(x_ptr + step // n_steps * n_rows + rows, mask=mask, other=0)
+    tl.store(out_ptr + lanes, total)

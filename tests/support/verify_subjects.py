@@ -48,6 +48,7 @@ _SIGNATURES: dict[str, dict[str, str]] = {
         "x": "tensordesc<i32[1,16]>", "y": "tensordesc<i32[1,16]>", "out": "tensordesc<i32[1,16]>",
         "n_queries": "i32", "n_keys": "i32",
     },
+    "head_rows": {"x_ptr": "*i32", "out_ptr": "*i32", "n_heads": "i32", "n_rows": "i32"},
     "grouped_pointers": {"rows_ptr": "*i32", "out_ptrs": "*i64", "n": "i32"},
 }  # fmt: skip
 

@@ -257,7 +257,8 @@ class _Analysis:
     def _masked(self) -> Iterator[tuple[str, int]]:
         """Yield the parameters that an index is compared with, and the extent of its tile."""
         for op in self._index_comparisons():
-            found = list(backward(op.operands, through_loads=False))
+            # What bounds a loop is no extent of the tile that is masked in it.
+            found = list(backward(op.operands, through_loads=False, through_bounds=False))
             block = [v.op.end - v.op.start for v in found if isinstance(v.op, tile.Arange)]
             if block or any(_is_program_id(value) for value in found):
                 names = list(self._integers(found))

@@ -1,7 +1,8 @@
 """Memory on a GPU, through the driver: what a launch reads and writes, copied there and back.
 
 Buffers lie in allocations of their own with a guard zone behind them, so that a kernel that writes
-a little too far is found out; one that goes further ends in the driver's report of the access.
+a little too far is found out; one that goes further ends in the driver's report of the access. A launch
+whose buffers do not fit in what the GPU has free is not run, which says nothing about the kernel.
 
 Invariant: a `DeviceBuffers` frees what it allocated when its block is left.
 """
@@ -16,7 +17,7 @@ from typing import Any, final
 
 import numpy as np
 
-from aotc.verify.checks.check import ExecutionFault
+from aotc.verify.checks.check import ExecutionFault, Unsuited
 from aotc.verify.checks.reference import Buffer, Bytes, Reference
 
 _GUARD_BYTES = 4096
@@ -29,6 +30,10 @@ class NoDeviceError(Exception):
     def __init__(self, message: str, *, remedy: str = "") -> None:
         super().__init__(message)
         self.remedy = remedy
+
+
+class NoRoomError(Exception):
+    """Report that an allocation does not fit in what the GPU has free, which other calls do not mind."""
 
 
 class Driver:
@@ -55,8 +60,11 @@ class Driver:
         return self._cuda.cuDevicePrimaryCtxRetain(device)
 
     def allocate(self, size_bytes: int) -> int:
-        """Return the address of fresh memory."""
-        return int(self._checked(self._cuda.cuMemAlloc(size_bytes)))
+        """Return the address of fresh memory. Raises: NoRoomError."""
+        answer = self._cuda.cuMemAlloc(size_bytes)
+        if answer[0] == self._cuda.CUresult.CUDA_ERROR_OUT_OF_MEMORY:
+            raise NoRoomError
+        return int(self._checked(answer))
 
     def free(self, address: int) -> None:
         """Give memory back; an error is left to the next call to report."""
@@ -93,9 +101,17 @@ class DeviceBuffers:
         self._addresses: dict[str, int] = {}
 
     def __enter__(self) -> DeviceBuffers:
+        """Raises: Unsuited if the GPU has no room for them."""
+        try:
+            for name, buffer in self._buffers.items():
+                self._addresses[name] = self._driver.allocate(buffer.size_bytes + _GUARD_BYTES)
+        except NoRoomError:
+            self._free()
+            size = sum(buffer.size_bytes for buffer in self._buffers.values()) / 2**30
+            message = f"its buffers take {size:.1f} GiB, which the GPU does not have free"
+            raise Unsuited(message) from None
         for name, buffer in self._buffers.items():
-            address = self._driver.allocate(buffer.size_bytes + _GUARD_BYTES)
-            self._addresses[name] = address
+            address = self._addresses[name]
             guard = np.full(_GUARD_BYTES, _GUARD, np.uint8)
             self._driver.write(address + buffer.size_bytes, guard)
         pointers = {name: self.pointer(buffer) for name, buffer in self._buffers.items()}
@@ -110,6 +126,9 @@ class DeviceBuffers:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
+        self._free()
+
+    def _free(self) -> None:
         for address in self._addresses.values():
             self._driver.free(address)
 

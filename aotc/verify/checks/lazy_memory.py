@@ -284,6 +284,7 @@ class ElasticMemory(Memory):
                     eras = marks.of("writer", size)[cells]
                     if not self._order.are_behind(eras):
                         self._note(part.index, "reads what another has written")
+                self._meet_update(part.index, cells, size, "reads")
                 reader = marks.of("reader", size)
                 known = reader[cells]
                 others = (known != NOBODY) & (known != self._program)
@@ -310,6 +311,10 @@ class ElasticMemory(Memory):
             if self._sem is not None:
                 if buffer.is_shared and is_read:  # through the other pointer, by no atomic
                     self._note(part.index, "updates what another has read")
+                if buffer.is_shared:
+                    if not self._order.are_behind(marks.of("writer", size)[cells]):
+                        self._note(part.index, "updates what another has written")
+                    marks.of("updater", size)[cells] = self._order.era
                 if buffer.is_shared and buffer.updated not in ("", self._kind):
                     self._note(
                         part.index,
@@ -330,7 +335,18 @@ class ElasticMemory(Memory):
                     self.rewritten = self.rewritten or buffer.name
             if is_read:
                 self._note(part.index, "writes what another has read")
+            self._meet_update(part.index, cells, size, "writes")
             writer[cells] = self._order.era
+
+    def _meet_update(self, index: int, cells: Array, size_bytes: int, doing: str) -> None:
+        """Note whether an access by no atomic meets updates of another program.
+
+        Through one pointer a kernel may mean to, such as one that polls.
+        """
+        if self._buffers[index].is_shared:
+            eras = self._marks(index, size_bytes).of("updater", size_bytes)[cells]
+            if not self._order.are_behind(eras):
+                self._note(index, f"{doing} what another has updated")
 
     def _marks(self, index: int, size_bytes: int) -> Marks:
         """Return the marks of a buffer of which elements of a size are accessed."""

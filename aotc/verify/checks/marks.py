@@ -19,9 +19,9 @@ NOBODY, SEVERAL = 0, -1
 _Scalar = TypeVar("_Scalar", bound=np.generic)
 
 
-Kind: TypeAlias = Literal["read", "written", "writer", "reader"]
+Kind: TypeAlias = Literal["read", "written", "writer", "reader", "updater"]
 """Whether a byte was read or written at all; the last era that wrote it and program that read it,
-by anything but an atomic.
+by anything but an atomic; the last era that updated it by one.
 """
 
 _DTYPES: dict[Kind, npt.DTypeLike] = {
@@ -29,6 +29,7 @@ _DTYPES: dict[Kind, npt.DTypeLike] = {
     "written": np.bool_,
     "writer": np.int32,
     "reader": np.int32,
+    "updater": np.int32,
 }
 
 

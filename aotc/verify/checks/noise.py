@@ -28,6 +28,7 @@ from __future__ import annotations
 import re
 from collections.abc import Collection
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -36,6 +37,7 @@ from aotc.ir.core import Kernel, Op, Value
 from aotc.ir.dialects import arith, assembly, descriptor, tile
 from aotc.ir.types import FP32, FP64, ScalarType, element_of
 from aotc.verify.arrays import Array, clipped, reshape
+from aotc.verify.checks.atomic_sums import AtomicSums
 from aotc.verify.interpreter.numerics import round_to
 from aotc.verify.interpreter.program import Program, Rule, Rules
 
@@ -87,8 +89,6 @@ _SUMS = (arith.Add, arith.Sub)
 # A sum of whole numbers is taken for exact if this many bits of the mantissa stay free: sums of
 # other parts of a tile may be larger than the one that is seen.
 _SPARE_BITS = 6
-# Sums of fewer than 2**16 parts cannot overflow unless one is larger than this, of the largest number.
-_LARGE_ADDEND = 2.0**-16
 _LARGEST_BF16 = float.fromhex("0x1.fep127")
 _RENAMES = (tile.Splat, tile.Broadcast, tile.ExpandDims, tile.Reshape, tile.Trans, arith.Neg)
 
@@ -262,7 +262,7 @@ class _Noise:
         self._upwards = upwards
         self._infinity = np.inf if seed % 2 else -np.inf
         self._combining = 0
-        self._magnitudes: dict[int, float] = {}  # what atomics have added at an address so far
+        self._atomic_sums = AtomicSums()
 
     def _moves(self, op: Op) -> bool:
         """Return whether to move the result of `op`, or of the reduction it is in."""
@@ -447,28 +447,29 @@ class _Noise:
     def _atomic(self, base: Rule) -> Rule:
         """Return the rule of atomics, whose sums of floats are made in any order."""
 
-        def rule(
-            program: Program, op: tile.AtomicRmw, pointer: Array, value: Array, *rest: Any
-        ) -> Any:
+        def rule(program: Program, op: tile.AtomicRmw, *operands: Any) -> Any:
             element = _float_of(op.value)
             if element is None or op not in self._active:
-                return base(program, op, pointer, value, *rest)
-            program.memory.adjust_atomic = self._open_sums
+                return base(program, op, *operands)
+            program.memory.adjust_atomic = partial(self._reordered, element)
             try:
-                return base(program, op, pointer, self._moved(value, element, 1.0), *rest)
+                return base(program, op, *operands)
             finally:
                 program.memory.adjust_atomic = None
 
         return rule
 
-    def _open_sums(self, address: Array, before: Array, value: Array, after: Array) -> Array:
-        """Return sums at addresses, any value where some order of what was added overflows."""
-        old, new = (_finite(np.abs(each.astype(np.float64))) for each in (before, value))
+    def _reordered(
+        self, element: ScalarType, address: Array, before: Array, value: Array, after: Array
+    ) -> Array:
+        """Return sums at addresses as another order may give them."""
         largest = _largest(after)
-        is_open = np.zeros(after.shape, np.bool_)
-        for lane in np.flatnonzero(np.maximum(old, new) > largest * _LARGE_ADDEND):
-            at = int(address[lane])
-            size = self._magnitudes.get(at, float(old[lane])) + float(new[lane])
-            self._magnitudes[at] = size
-            is_open[lane] = size > largest
-        return self._open(after, is_open)
+        sums = self._atomic_sums.add(address, before, value, element, largest)
+        part = self._part(after.shape)
+        # By what is less than a step they would be rounded back, and what else moves them as well.
+        move = np.copysign(np.maximum(np.abs(part) * sums.deviation, sums.step), part)
+        moved = clipped(sums.total + np.where(sums.step > 0.0, move, 0.0), -largest, largest)
+        total = np.where(np.isfinite(sums.total), moved, sums.total)
+        stored = self._open(np.asarray(round_to(total, element)), sums.is_open)
+        self._atomic_sums.leave(address, stored)
+        return stored

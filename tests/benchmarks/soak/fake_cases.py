@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from aotc.verify.checks.check import ExecutionFault
+from aotc.verify.checks.check import ExecutionFault, Unsuited
 from aotc.verify.checks.device import NoDeviceError
 from benchmarks.soak.case import Try
 from benchmarks.soak.journal import Outcome
@@ -58,6 +58,8 @@ def _attempt(launch: str) -> Try:
             time.sleep(600)
         if launch == "fault":
             raise ExecutionFault("an address")
+        if launch == "large":
+            raise Unsuited("no room")
         if launch == "end":
             os._exit(9)
         if launch == "bug":

@@ -45,6 +45,19 @@ def test_what_comes_of_cases(launcher: Launcher, tmp_path: Path) -> None:
     assert launcher.journal.read().known("fake") == {"a", "b", "c"}
 
 
+def test_a_launch_without_room_is_passed_over_and_counted(
+    launcher: Launcher, tmp_path: Path
+) -> None:
+    cases = FakeCase("a", ("right", "large", "large", "right")), FakeCase("b", ("large",))
+    found = _run(launcher, tmp_path, *cases)
+    assert [(each.status, each.num_launches, each.passed_over) for each in found] == [
+        ("right", 2, ("large: no room",)),
+        ("dropped", 0, ("large: no room",)),
+    ]
+    assert found[1].detail == "large: no room"
+    assert list(launcher.journal.read().outcomes.values()) == found
+
+
 def test_a_hang_is_named_and_nothing_is_launched_after_it(
     launcher: Launcher, tmp_path: Path
 ) -> None:

@@ -19,7 +19,7 @@ def _record(*outcomes: Outcome, planned: int | None = None) -> Record:
 
 def test_counts_of_a_phase() -> None:
     record = _record(
-        Outcome("a", "variants", "right", num_launches=6),
+        Outcome("a", "variants", "right", num_launches=6, passed_over=("far: no room",)),
         Outcome("b", "variants", "wrong", "1 is not 2", "run b", num_launches=2),
         Outcome("c", "variants", "dropped"),
         Outcome("d", "programs", "right", num_launches=1),
@@ -31,6 +31,8 @@ def test_counts_of_a_phase() -> None:
     assert (counts["right"], counts["wrong"], counts["dropped"]) == (1, 1, 1)
     assert counts["not_reached"] == 2
     assert found["phases"]["programs"]["right"] == 1
+    assert counts["passed_over"] == 1
+    assert found["passed_over"] == [{"case": "a", "phase": "variants", "launch": "far: no room"}]
     assert [failure["case"] for failure in found["failures"]] == ["b"]
     assert json.loads(json.dumps(found)) == found
     text = report.table(found)

@@ -31,6 +31,11 @@ def test_the_grid_knows_the_block_where_the_mask_does_not() -> None:
     assert _roles("crowd").extents == {"n": 16}
 
 
+def test_what_bounds_a_loop_is_not_what_its_masks_cover() -> None:
+    """Else the loop, which goes through every head, would run for hundreds of them."""
+    assert _roles("head_rows").extents == {"n_heads": 1, "n_rows": 16}
+
+
 def test_a_sum_may_be_made_in_any_order() -> None:
     assert _roles("sum_rows").inexact == ["out_ptr"]
     assert _roles("count").inexact == ["out_ptr"]

@@ -8,9 +8,9 @@ import types
 import numpy as np
 import pytest
 
-from aotc.verify.checks.check import ExecutionFault
+from aotc.verify.checks.check import ExecutionFault, Unsuited
 from aotc.verify.checks.dataflow import roles_of
-from aotc.verify.checks.device import DeviceBuffers, Driver, NoDeviceError
+from aotc.verify.checks.device import DeviceBuffers, Driver, NoDeviceError, NoRoomError
 from aotc.verify.checks.launches import Launch
 from aotc.verify.checks.noise import is_inexact
 from aotc.verify.checks.reference import Inputs, Reference, interpret
@@ -19,12 +19,15 @@ from tests.support.verify_subjects import kernel_of
 
 
 class _HostDriver:
-    """A driver whose device memory is the host's."""
+    """A driver whose device memory is the host's, and holds so many allocations."""
 
-    def __init__(self) -> None:
+    def __init__(self, max_allocations: int = 8) -> None:
         self.held: dict[int, Array] = {}
+        self.max_allocations = max_allocations
 
     def allocate(self, size_bytes: int) -> int:
+        if len(self.held) == self.max_allocations:
+            raise NoRoomError
         address = (len(self.held) + 1) << 20
         self.held[address] = np.zeros(size_bytes, np.uint8)
         return address
@@ -67,6 +70,33 @@ def test_a_write_behind_the_buffer_is_found(reference: Reference) -> None:
         driver.held[1 << 20][out.initial.size + 8] = 0
         with pytest.raises(ExecutionFault, match="writes byte 20 of out_ptr, beyond all"):
             buffers.fetch()
+
+
+def test_buffers_that_do_not_fit_are_unsuited_and_what_was_allocated_is_freed() -> None:
+    kernel = kernel_of("sum_rows")
+    launch = Launch("over", {"stride": 32, "n_cols": 17}, (2,), 1, 4, misaligned=False)
+    rows = interpret(kernel, roles_of(kernel, {}, is_inexact), launch, Inputs())
+    driver = _HostDriver(max_allocations=1)
+    with pytest.raises(Unsuited, match=r"^its buffers take 0\.0 GiB, which the GPU does not have"):
+        DeviceBuffers(driver, rows).__enter__()  # type: ignore[arg-type]
+    assert driver.held == {}
+
+
+def test_memory_that_the_driver_does_not_have_is_no_fault(monkeypatch: pytest.MonkeyPatch) -> None:
+    results = types.SimpleNamespace(CUDA_SUCCESS=0, CUDA_ERROR_OUT_OF_MEMORY=2)
+    bindings = types.SimpleNamespace(
+        CUresult=results,
+        cuInit=lambda _flags: (0,),
+        cuDeviceGet=lambda ordinal: (0, ordinal),
+        cuDevicePrimaryCtxRetain=lambda _device: (0, 1),
+        cuCtxSetCurrent=lambda _context: (0,),
+        cuMemAlloc=lambda size: (2, 0) if size > 1024 else (0, 4096),
+    )
+    monkeypatch.setitem(sys.modules, "cuda.bindings.driver", bindings)
+    driver = Driver()
+    assert driver.allocate(1024) == 4096
+    with pytest.raises(NoRoomError):
+        driver.allocate(1025)
 
 
 def test_without_bindings_there_is_no_device(monkeypatch: pytest.MonkeyPatch) -> None:

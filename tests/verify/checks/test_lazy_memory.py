@@ -413,3 +413,32 @@ def test_atomics_of_two_kinds_through_two_pointers_conflict(kinds: str, conflict
             memory.load(_at(x, 4), None, FP32)
             memory.store(_at(x, 4), _ONE, None, FP32)
     assert ("another kind of atomic" in memory.conflict) == conflicts
+
+
+@pytest.mark.parametrize("loads", [False, True])
+@pytest.mark.parametrize("updated_first", [False, True])
+def test_an_atomic_and_another_access_through_the_other_pointer_conflict(
+    updated_first: bool, loads: bool
+) -> None:
+    """As a gradient that programs add up meets one that each of them stores."""
+    memory, x = _shared()
+
+    def update() -> None:
+        with memory.atomic("relaxed", "add"):
+            memory.load(_at(x, 4), None, FP32)
+            memory.store(_at(x, 4), _ONE, None, FP32)
+
+    def access() -> None:
+        if loads:
+            memory.load(_at(x, 4), None, FP32)
+        else:
+            memory.store(_at(x, 4), _ONE * 2, None, FP32)
+
+    first, second = (update, access) if updated_first else (access, update)
+    first()
+    second()
+    assert not memory.conflict  # a program's own are in order
+    memory.begin_program()
+    second()
+    assert memory.conflict.startswith("program 1 ")
+    assert "what another has" in memory.conflict

@@ -44,8 +44,10 @@ def _inexact(kernel: Kernel) -> list[str]:
     return [op.opcode for op in inexact_ops(kernel)]
 
 
-def _run(kernel: Kernel, x: Array, ops: list[Op], seed: int, *, upwards: bool) -> Array:
-    y = np.zeros_like(x)
+def _run(
+    kernel: Kernel, x: Array, ops: list[Op], seed: int, *, upwards: bool, start: float = 0.0
+) -> Array:
+    y = np.full_like(x, start)
     rules = noisy_rules(RULES, seed, ops, upwards=upwards)
     Interpreter(kernel, [x, y], rules=rules).run((1,))
     return y
@@ -274,6 +276,7 @@ kernel @k(%x: *fp32, %y: *fp32) {num_warps = 4} {
     [
         ((-3e38, -3e38, np.inf), True),  # NaN as written, infinite if an infinity comes first
         ((3e38, -3e38, 3e38), True),
+        ((3e38, 3e38, -np.inf, 200.0), True),
         ((-3e38, np.inf), False),
         ((np.inf, -np.inf), False),
         ((1e38, 1e38, 1.0), False),
@@ -293,6 +296,27 @@ def test_an_atomic_sum_that_overflows_in_some_order_is_unknown(
         for run in runs
     ]
     assert all(same) is not is_open, (exact, runs)
+
+
+@pytest.mark.parametrize("upwards", [True, False])
+def test_an_atomic_sum_moves_by_a_step_of_the_sum(upwards: bool) -> None:
+    """Each addition is rounded to one, however small what is added."""
+    kernel = parse_kernel(_ATOMIC)
+    x = np.zeros(64, np.float32)
+    x[3:9] = 0.3
+    ops = inexact_ops(kernel)
+    exact = _run(kernel, x, [], 0, upwards=True, start=9129953.0)[0]
+    found = _run(kernel, x, ops, 1, upwards=upwards, start=9129953.0)[0]
+    assert 1.0 <= abs(found - exact) <= 6.0
+    if upwards:
+        assert found > exact
+
+
+def test_an_atomic_sum_of_whole_numbers_is_exact() -> None:
+    kernel = parse_kernel(_ATOMIC)
+    x = np.arange(64, dtype=np.float32)
+    ops = inexact_ops(kernel)
+    assert _run(kernel, x, ops, 1, upwards=True, start=1e6)[0] == 1e6 + x.sum()
 
 
 def test_a_sum_may_take_a_product_unrounded_that_others_take_rounded() -> None:

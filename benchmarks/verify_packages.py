@@ -1,0 +1,237 @@
+"""What `aotc verify` says of public packages: how many of their kernels it verifies, and how fast.
+
+    pip download --no-deps --dest wheels liger-kernel fla-core
+    for wheel in wheels/*.whl; do unzip -q -d packages/$(basename "${wheel%%-*}") "$wheel"; done
+    python -m benchmarks.verify_packages packages [--guesses] [--variants 1] [--limit 120] [--json FILE]
+
+Each folder in `packages` is one package. `aotc init` writes a manifest of each of its files; kernels
+of which it leaves nothing to do are whole, and with `--guesses` also those for which it chose the
+sizes of blocks that no launch names. Of each, variants spread over all are compiled as far as PTX
+and verified, each with a limit of time. What is wrong may well be the kernel's own fault: an index
+out of bounds that its callers never reach, or undefined values.
+"""
+
+from __future__ import annotations
+
+import argparse
+import collections
+import json
+import re
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Literal, TypeAlias, get_args
+
+from aotc.ir.diagnostics import DiagnosticError
+from aotc.package.init.manifest import write_manifest
+from aotc.package.verify import verify_variant
+from aotc.package.verify_subjects import Subject, load_subjects
+from aotc.package.workers import Failure, Job, default_jobs, run_all
+from benchmarks.check_packages import version_of
+from benchmarks.soak.limits import time_limit
+
+TARGET = "sm_90a"
+_KERNEL = "[[kernel]]\n"
+_TODO = "# TODO: "
+_GUESS = _TODO + "the sizes that launches pass"
+
+Status: TypeAlias = Literal[
+    "verified", "partly verified", "wrong", "unverified", "dropped", "failed", "out of time"
+]
+STATUSES: tuple[Status, ...] = get_args(Status)
+
+
+@dataclass(frozen=True, slots=True)
+class Verified:
+    """What came of a variant, and the processor seconds that it took."""
+
+    package: str
+    label: str
+    status: Status
+    detail: str = ""
+    seconds: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Package:
+    """What is to be verified of a package; `failures` are manifests that are wrong."""
+
+    name: str
+    version: str
+    num_kernels: int
+    num_whole: int
+    subjects: tuple[Subject, ...]
+    failures: tuple[Verified, ...]
+
+
+# ---- manifests --------------------------------------------------------------------------------
+
+
+def look_at(folder: Path, manifests: Path, *, variants: int, guesses: bool) -> Package:
+    """Write manifests of a package's files; return the variants to verify."""
+    num_kernels, num_whole = 0, 0
+    subjects: list[Subject] = []
+    failures: list[Verified] = []
+    for source in sorted(folder.rglob("*.py")):
+        path = manifests / folder.name / f"{'.'.join(source.relative_to(folder).parts)[:-3]}.toml"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            written = write_manifest([str(source)], str(path), [TARGET])
+        except DiagnosticError:
+            continue  # no kernels
+        whole = whole_kernels(written.text, guesses=guesses)
+        num_kernels += written.num_kernels
+        for at, text in enumerate(whole):
+            # A manifest each, so that one that is wrong is the only one that is left out.
+            alone = path.with_suffix(f".{at}.toml")
+            alone.write_text(text, encoding="utf-8")
+            num_whole += 1
+            try:
+                found = load_subjects(str(alone))
+            except DiagnosticError as error:
+                failures.append(Verified(folder.name, alone.stem, "failed", error.render()))
+                continue
+            subjects += spread(found, variants)
+    return Package(
+        folder.name, version_of(folder), num_kernels, num_whole, tuple(subjects), tuple(failures)
+    )
+
+
+def whole_kernels(manifest: str, *, guesses: bool) -> list[str]:
+    """Return a manifest for each kernel of which there is nothing left to do."""
+    head, *rest = re.split(r"^\n", manifest, flags=re.MULTILINE)
+    package, *tables = rest
+    found: list[str] = []
+    for table in tables:
+        if not table.startswith(_KERNEL):
+            continue  # what no manifest can name is written as a comment
+        todos = [line for line in table.splitlines() if _TODO in line]
+        if not todos or (guesses and all(_GUESS in line for line in todos)):
+            found.append(f"{head}\n{package}\n{table}")
+    return found
+
+
+def spread(subjects: Sequence[Subject], count: int) -> list[Subject]:
+    """Return up to `count` of the subjects, evenly spread."""
+    return [subjects[at * len(subjects) // count] for at in range(min(count, len(subjects)))]
+
+
+# ---- verifying --------------------------------------------------------------------------------
+
+
+def verify(task: tuple[str, Subject], limit_seconds: float) -> Verified:
+    """Verify a variant of a package in this process."""
+    package, subject = task
+    start = time.process_time()
+
+    def done(status: Status, detail: str = "") -> Verified:
+        seconds = round(time.process_time() - start, 2)
+        return Verified(package, subject.label, status, detail, seconds)
+
+    try:
+        with time_limit(limit_seconds, of_processor=True):
+            result = verify_variant(subject)
+    except TimeoutError as error:
+        return done("out of time", str(error))
+    except DiagnosticError as error:
+        return done("failed", error.render())
+    gaps = (f"{each.label}: {each.gap}" for each in result.launches if each.gap)
+    wrong = (
+        f"{each.label} {dict(each.scalars)}: {each.detail}"
+        for each in result.launches
+        if each.status in ("wrong", "fault")
+    )
+    return done(result.status, next(wrong, "") or next(gaps, "") or result.dropped)
+
+
+def verify_all(packages: Sequence[Package], limit_seconds: float, jobs: int) -> Iterator[Verified]:
+    """Yield what came of each variant of all packages."""
+    for package in packages:
+        yield from package.failures
+    tasks = [
+        Job(f"{package.name}: {subject.label}", (package.name, subject))
+        for package in packages
+        for subject in package.subjects
+    ]
+    for done in run_all(tasks, partial(verify, limit_seconds=limit_seconds), jobs):
+        if isinstance(done.result, Failure):
+            package, subject = done.task.request
+            yield Verified(package, subject.label, "failed", done.result.report, done.seconds)
+        else:
+            yield done.result
+
+
+# ---- report -----------------------------------------------------------------------------------
+
+
+def table(packages: Sequence[Package], found: Sequence[Verified]) -> str:
+    """Return a row for each package, and one for all."""
+    names = " | ".join(STATUSES)
+    rows = [
+        f"| package | version | kernels | whole | variants | {names} | mean | longest |",
+        "|-" * (7 + len(STATUSES)) + "|",
+    ]
+    for package in (*packages, None):
+        those = packages if package is None else [package]
+        own = [each for each in found if package is None or each.package == package.name]
+        counts = collections.Counter(each.status for each in own)
+        seconds = [each.seconds for each in own] or [0.0]
+        cells = (
+            "all" if package is None else package.name,
+            "" if package is None else package.version,
+            sum(each.num_kernels for each in those),
+            sum(each.num_whole for each in those),
+            len(own),
+            *(counts[status] for status in STATUSES),
+            f"{sum(seconds) / len(seconds):.1f} s",
+            f"{max(seconds):.1f} s",
+        )
+        rows.append("| " + " | ".join(map(str, cells)) + " |")
+    return "\n".join(rows)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("folder", type=Path, help="with a folder for each package")
+    parser.add_argument("--packages", nargs="*", help="of these names alone")
+    parser.add_argument(
+        "--manifests", type=Path, default=Path("manifests"), help="are written here"
+    )
+    parser.add_argument("--guesses", action="store_true", help="take sizes that init chose")
+    parser.add_argument("--variants", type=int, default=1, help="of each kernel")
+    parser.add_argument("--every", type=int, default=1, help="take each so many of the variants")
+    parser.add_argument(
+        "--limit", type=float, default=120.0, help="processor seconds for a variant"
+    )
+    parser.add_argument("-j", "--jobs", type=int, default=default_jobs())
+    parser.add_argument("--json", type=Path, help="write everything to this file")
+    options = parser.parse_args()
+    folders = [one for one in sorted(options.folder.iterdir()) if one.is_dir()]
+    folders = [one for one in folders if not options.packages or one.name in options.packages]
+    if not folders:
+        print(f"no packages in {options.folder}", file=sys.stderr)
+        return 1
+    packages = [
+        look_at(each, options.manifests, variants=options.variants, guesses=options.guesses)
+        for each in folders
+    ]
+    packages = [replace(each, subjects=each.subjects[:: options.every]) for each in packages]
+    found: list[Verified] = []
+    for each in verify_all(packages, options.limit, options.jobs):
+        found.append(each)
+        print(f"{each.seconds:7.1f} {each.status:16} {each.package}: {each.label}", flush=True)
+        if each.detail:
+            print(f"        {each.detail.splitlines()[0]}")
+        if options.json:  # also of a run that is interrupted
+            options.json.write_text(json.dumps([asdict(one) for one in found], indent=2))
+    print(table(packages, found))
+    return int(any(each.status == "out of time" for each in found))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,94 @@
+"""Packages whose kernels are verified: which of them are whole, and what comes of each."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from aotc.package.verify import VariantResult
+from aotc.package.verify_subjects import Subject
+from benchmarks import verify_packages
+from benchmarks.verify_packages import look_at, main, spread, verify, whole_kernels
+
+KERNELS = """\
+import triton
+import triton.language as tl
+
+@triton.jit
+def doubled(x_ptr, y_ptr, n, BLOCK: tl.constexpr):
+    at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    tl.store(y_ptr + at, 2.0 * tl.load(x_ptr + at, mask=at < n), mask=at < n)
+
+@triton.jit
+def halved(x_ptr, y_ptr, n, BLOCK: tl.constexpr):
+    at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    tl.store(y_ptr + at, 0.5 * tl.load(x_ptr + at, mask=at < n), mask=at < n)
+
+def launch(x, y, n, block):
+    doubled[(triton.cdiv(n, 128),)](x, y, n, BLOCK=128)
+    halved[(triton.cdiv(n, block),)](x, y, n, BLOCK=block)
+"""
+
+
+@pytest.fixture
+def packages(tmp_path: Path) -> Path:
+    folder = tmp_path / "packages" / "one" / "one"
+    folder.mkdir(parents=True)
+    (folder / "ops.py").write_text(KERNELS)
+    (folder / "other.py").write_text("x = 1\n")
+    return tmp_path / "packages"
+
+
+def test_kernels_with_nothing_left_to_do_are_whole(packages: Path, tmp_path: Path) -> None:
+    found = look_at(packages / "one", tmp_path / "manifests", variants=1, guesses=False)
+    assert (found.num_kernels, found.num_whole) == (2, 1)
+    assert [subject.kernel for subject in found.subjects] == ["doubled"]
+    found = look_at(packages / "one", tmp_path / "manifests", variants=2, guesses=True)
+    assert [subject.kernel for subject in found.subjects] == ["doubled"] * 2 + ["halved"] * 2
+    assert found.failures == ()
+
+
+def test_what_no_manifest_can_name_is_left_out() -> None:
+    head = '# Written.\n\n[package]\nname = "a"\n'
+    refused = '# TODO: a returns a value\n# [[kernel]]\n# source = "a.py:a"\n'
+    whole = '[[kernel]]\nsource = "a.py:b"\n'
+    open_one = '[[kernel]]\nsource = "a.py:c"\nN = 1  # TODO: launches pass N\n'
+    assert whole_kernels(f"{head}\n{refused}\n{whole}\n{open_one}", guesses=True) == [
+        f"{head}\n{whole}"
+    ]
+
+
+def test_variants_are_spread() -> None:
+    assert spread([*range(10)], 3) == [0, 3, 6]  # type: ignore[list-item]
+    assert spread([1], 3) == [1]  # type: ignore[list-item]
+
+
+def test_a_table(
+    packages: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    found = tmp_path / "found.json"
+    options = ("--json", str(found), "--manifests", str(tmp_path / "manifests"), "-j", "1")
+    monkeypatch.setattr("sys.argv", ["verify_packages.py", str(packages), *options])
+    assert main() == 0
+    row = capsys.readouterr().out.splitlines()[-2]
+    assert row.startswith("| one | – | 2 | 1 | 1 | 1 | 0 |")
+    (one,) = json.loads(found.read_text())
+    assert (one["package"], one["status"]) == ("one", "verified")
+
+
+def test_a_variant_has_a_limit_of_time(
+    packages: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def endless(_subject: Subject) -> VariantResult:
+        while True:
+            pass
+
+    monkeypatch.setattr(verify_packages, "verify_variant", endless)
+    found = look_at(packages / "one", tmp_path / "manifests", variants=1, guesses=False)
+    result = verify(("one", found.subjects[0]), 0.05)
+    assert (result.status, result.detail) == ("out of time", "took more than 0.05 s")
