@@ -90,6 +90,17 @@ def _is_exchanged(kind: Type) -> bool:
     return isinstance(kind, ScalarType) and exchanged_type(kind) == kind
 
 
+def _takes_scalars(buffer: Type, scalar: Type) -> bool:
+    """Return whether a buffer has one scalar of a type for each CTA."""
+    return (
+        isinstance(buffer, SharedType)
+        and buffer.num_stages == 1
+        and len(buffer.shape) == 1
+        and buffer.element == scalar
+        and _is_exchanged(buffer.element)
+    )
+
+
 class ClusterStore(Op, opcode="gpu.cluster_store", effects=(writes(Resource.SHARED, of="buffer"),)):
     """Store a scalar to this buffer of every CTA of the cluster, each at the rank of its source.
 
@@ -102,13 +113,7 @@ class ClusterStore(Op, opcode="gpu.cluster_store", effects=(writes(Resource.SHAR
 
     def infer(self) -> Sequence[Type]:
         kind = self.buffer.type
-        fits = (
-            isinstance(kind, SharedType)
-            and kind.num_stages == 1
-            and len(kind.shape) == 1
-            and kind.element == self.value.type
-            and _is_exchanged(kind.element)
-        )
+        fits = _takes_scalars(kind, self.value.type)
         self.expect(fits, f"stores {self.value.type} to {kind}")
         return ()
 
@@ -134,11 +139,13 @@ class ClusterSend(
 
     def infer(self) -> Sequence[Type]:
         kind, barrier = self.buffer.type, self.barrier.type
-        fits = isinstance(kind, SharedType) and kind.num_stages == 1 and len(kind.shape) == 1
-        fits = fits and kind.element == self.value.type and _is_exchanged(kind.element)
+        fits = _takes_scalars(kind, self.value.type)
         self.expect(fits, f"sends {self.value.type} to {kind}")
-        is_barrier = isinstance(barrier, SharedType) and barrier.num_stages == 1
-        is_barrier = is_barrier and (barrier.element, barrier.shape) == (U64, (1,))
+        is_barrier = (
+            isinstance(barrier, SharedType)
+            and barrier.num_stages == 1
+            and (barrier.element, barrier.shape) == (U64, (1,))
+        )
         self.expect(is_barrier, f"expected a mbarrier, got {barrier}")
         return ()
 

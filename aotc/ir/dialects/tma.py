@@ -114,9 +114,9 @@ class MakeTensorMap(
 
     `sizes` are its extents, i32 and at least 1, and the strides of all axes but the last, i64 in
     elements: that one is dense. The address and the strides are multiples of 16 bytes. The first warp
-    of the role, which issues its copies, builds the map in `template`, 128 bytes that no other warp uses, publishes it at
-    `slot`, 128 bytes of global memory at a multiple of 128 that no other warp of the grid uses, and
-    acquires it. Other warps do nothing. The copies that this warp issued with what was at `slot`
+    of the role, which issues its copies, builds the map in `template`, 128 bytes that no other warp
+    uses, publishes it at `slot`, 128 bytes of global memory at a multiple of 128 that no other warp of
+    the grid uses, and acquires it. Other warps do nothing. The copies that this warp issued with what was at `slot`
     before have completed.
     """
 
@@ -552,7 +552,7 @@ class MbarrierInit(
         fits = isinstance(kind, SharedType) and (kind.element, kind.shape) == (U64, (1,))
         self.expect(fits, f"expected mbarriers, got {kind}")
         self.expect(self.count > 0, f"{self.count} arrivals")
-        alone = self.count == 1 and kind.num_stages == 1
+        alone = self.count == 1 and isinstance(kind, SharedType) and kind.num_stages == 1
         self.expect(not self.expected_bytes or alone, "bytes are expected by one arrival")
         return ()
 
