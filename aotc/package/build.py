@@ -53,6 +53,7 @@ class BuildOptions:
 
     Empty `targets` and `kernels` mean all. `host` is the architecture of the program that links
     the static library, empty for this machine's. `with_ptx` also stores each variant's PTX;
+    `lineinfo` gives cubins line tables;
     `without` names features that no target may use.
     """
 
@@ -63,6 +64,7 @@ class BuildOptions:
     kernels: tuple[str, ...] = ()
     keep_going: bool = False
     with_ptx: bool = False
+    lineinfo: bool = False
     without: tuple[str, ...] = ()
 
 
@@ -178,12 +180,12 @@ class _Build:
     def expand(
         self, kernels: Sequence[KernelSpec], chosen: Sequence[Target], autotune: AutotuneReader
     ) -> None:
+        asked = {"with_ptx": self.options.with_ptx, "lineinfo": self.options.lineinfo}
         for kernel in kernels:
             with self._collecting(kernel.name):
                 expansion = expand(kernel, chosen, autotune)
                 tasks = tuple(
-                    Task(v.label, replace(v.request, with_ptx=self.options.with_ptx))
-                    for v in expansion.variants
+                    Task(v.label, replace(v.request, **asked)) for v in expansion.variants
                 )
                 self.planned.append(_Planned(expansion, tasks))
                 self.dropped += expansion.dropped
