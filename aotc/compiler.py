@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from aotc.metadata import Access
     from aotc.schedule.context import Schedule
 
-STAGES = ("tile", "gpu", "llvm", "ptx", "sass")
+STAGES = ("tile", "gpu", "llvm", "ptx", "sass", "cubin")
 
 
 @dataclass(frozen=True)
@@ -157,7 +157,10 @@ def compile_kernel(
         # Apart from the cubin's own, whose debug sections would name what it was made from.
         located = backend.lower_kernel(kernel, done.target, debug_lines=True, owns_sm=done.owns_sm)
         asm["ptx"] = backend.emit_ptx(located.llvm_ir, done.target)
-    made = {"sass": lambda: backend.disassemble(assembly.cubin)}
+    made = {
+        "sass": lambda: backend.disassemble(assembly.cubin),
+        "cubin": lambda: backend.disassemble(assembly.cubin, with_lines=True, is_whole=True),
+    }
     return CompiledKernel(assembly.cubin, metadata, _Stages(asm, made))
 
 

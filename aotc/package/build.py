@@ -21,10 +21,11 @@ from typing import Protocol
 
 from aotc.compiler import CompileRequest, autotune_configs, compile_kernel
 from aotc.ir.diagnostics import DiagnosticError
-from aotc.package.assemble import assemble, member_label
+from aotc.package.assemble import assemble
 from aotc.package.cache import Cache, CachedKernel
 from aotc.package.grid import AutotuneReader, Expansion, expand
 from aotc.package.index import Archive, ArchiveError, Kernel
+from aotc.package.label import member_label
 from aotc.package.outputs import known_host, write_files
 from aotc.package.spec import KernelSpec, Manifest
 from aotc.package.toolchain import toolchain_text
