@@ -31,6 +31,7 @@ from aotc.package.cache import CachedKernel
 from aotc.package.condition import launch_condition
 from aotc.package.grid import Expansion, VariantSpec, launch_arguments, none_left
 from aotc.package.index import Choice, CubinParam, Param, ParamKind, TensorMap, TypeVariable
+from aotc.package.label import member_label
 from aotc.package.spec import KernelSpec
 from aotc.package.tables import Constant
 
@@ -140,11 +141,6 @@ def _members(
         yield spec, result, launch_condition(spec.request, metadata.guards, metadata.params)
         if result.fallback is not None:
             yield spec, result.fallback, None
-
-
-def member_label(label: str, condition: Expression | None) -> str:
-    """Return a variant's label, which tells the two kernels of one config apart."""
-    return label if condition is None else f"{label} with tensor maps"
 
 
 def _joint_access(builds: Iterable[Metadata]) -> dict[str, Access]:
