@@ -8,6 +8,7 @@ Invariant: a launch gets the same inputs as in the emulator, seed for seed.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from functools import cache
@@ -111,7 +112,7 @@ class DeviceRun:
         self,
         args: tuple[object, ...],
         grid: tuple[int, ...] | None,
-        choices: dict[str, Constant] | None,
+        choices: Mapping[str, Constant] | None,
     ) -> None:
         """Launch and wait. Raises: ExecutionFault."""
         kernel, scratch = self.library[self.kernel.name], None
