@@ -136,3 +136,40 @@ def test_a_producer_waits_for_copies_before_it_makes_their_map_anew(
     made = _products(tmp_path, 3)
     with pytest.raises(Fault, match="edits a tensor map that a copy in flight may still read"):
         _launch_products(made, 0)  # in step, copies happen late
+
+
+STORES = """
+def k(x_ptr, out_ptrs, sizes, count, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
+    x = tl.load(x_ptr + tl.arange(0, ROWS)[:, None] * COLUMNS + tl.arange(0, COLUMNS)[None, :])
+    for at in range(count):
+        out_ptr = tl.load(out_ptrs + at).to(tl.pointer_type(tl.float32))
+        extents, stride = [tl.load(sizes), tl.load(sizes + 1)], tl.load(sizes + 2)
+        out = tl.make_tensor_descriptor(out_ptr, extents, [stride, 1], [ROWS, COLUMNS])
+        out.store([1, 4], x + at)
+        sizes += 3
+"""
+
+
+@pytest.mark.parametrize("num_warps", [1, 4, 8])
+@pytest.mark.parametrize("seed", [0, 1])
+def test_a_loop_stores_through_a_map_that_it_makes_anew(
+    tmp_path: Path, num_warps: int, seed: int
+) -> None:
+    signature = {"x_ptr": "*fp32", "out_ptrs": "*i64", "sizes": "*i32", "count": "i32"}
+    constants = {"ROWS": 16, "COLUMNS": 64}
+    options = {"num_warps": num_warps, "map_pointers": True}
+    made = compiled(tmp_path, STORES, signature, constants, **options)
+    assert "cp.async.bulk.tensor.2d.global" in made.ptx
+    sizes = [(17, 68), (5, 90), (0, 68), (40, 3), (1, 8), (9, 40)]
+    x = tensor((16, 64), "fp32")
+    outs = [tensor((24, 96 + 4 * at), "fp32", seed=at) for at in range(len(sizes))]
+    expected = [out.copy() for out in outs]
+    for at, (each, (rows, columns)) in enumerate(zip(expected, sizes, strict=True)):
+        inside = each[1:rows, 4:columns][:16, :64]
+        inside[...] = x[: inside.shape[0], : inside.shape[1]] + at
+    steps = [each.strides[0] // 4 for each in outs]
+    given = np.array([(*pair, step) for pair, step in zip(sizes, steps, strict=True)], np.int32)
+    values = {"x_ptr": x, "out_ptrs": _table(*outs), "sizes": given, "count": len(sizes)}
+    launch(made, (1,), values, seed=seed)
+    for found, each in zip(outs, expected, strict=True):
+        np.testing.assert_array_equal(found, each)

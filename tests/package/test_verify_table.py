@@ -61,10 +61,6 @@ def test_what_addresses_are_of_and_whether_arguments_may_be_one_memory() -> None
             "expected a positive integer for 'multiple_of'",
         ),
         (
-            "x_ptr = { low = 0, high = 3, multiple_of = 2 }",
-            "expected integers to be multiples of 2",
-        ),
-        (
             "rows_ptr = { low = 0, high = 3, distinct = true, multiple_of = 2 }",
             "expected 'distinct' or 'multiple_of', got both",
         ),

@@ -6,7 +6,8 @@ between programs, the warp that issues the copies makes the map itself: `assign_
 `tl.make_tensor_descriptor` for the promise that address and strides are multiples of 16 bytes.
 
 A map holds extents less one, so none can be 0. Where an extent may be, the map has 1 in its place, and
-the tiles of a tensor with an empty axis are accessed before its start, where all is out of bounds.
+of a tensor with an empty axis the first extent is 1 and tiles begin at coordinate 1 of it: all of them is
+out of bounds.
 
 A descriptor is loaded through, or stored through. A tensor that is accessed in other ways as well, and
 written by one of them, is accessed through pointers, which keep program order.
@@ -85,15 +86,13 @@ def _with_extents(op: DescriptorOf) -> DescriptorOf:
     with at(op.loc):
         place = Builder.before_op(op)
         one = place(arith.Constant(1, I32)).out
-        before = place(arith.Constant(-op.shape[0], I32)).out
         least = unsure[0]
         for extent in unsure[1:]:
             least = place(arith.Min(least, extent)).out
         is_empty = place(arith.Compare(least, one, "lt")).out
-        extents = [
-            place(arith.Max(extent, one)).out if extent in unsure else extent
-            for extent in op.extents
-        ]
+        extents = [place(arith.Select(is_empty, one, op.extents[0])).out]
+        for extent in op.extents[1:]:
+            extents.append(place(arith.Max(extent, one)).out if extent in unsure else extent)
         sizes = [*extents, *op.strides]
         made = place(DescriptorOf(op.pointer, sizes, op.shape, op.fill_nan))
     made.out.hint = op.out.hint
@@ -101,7 +100,7 @@ def _with_extents(op: DescriptorOf) -> DescriptorOf:
         assert isinstance(access, descriptor.DescriptorLoad | descriptor.DescriptorStore)
         with at(access.loc):
             place = Builder.before_op(access)
-            first = place(arith.Select(is_empty, before, access.coords[0])).out
+            first = place(arith.Select(is_empty, one, access.coords[0])).out
             rest = access.coords[1:]
             if isinstance(access, descriptor.DescriptorStore):
                 access.set_slots([made.out, access.value, first, *rest])

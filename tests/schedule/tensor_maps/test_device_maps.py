@@ -69,7 +69,7 @@ def test_it_loads_what_it_loaded(rows: int, columns: int) -> None:
 
 def test_an_extent_that_is_known_is_as_it_is() -> None:
     kernel, _ = _lowered(_text().replace("(%x, %m, %n,", "(%x, %m, %wide,"))
-    assert print_kernel(kernel).count("arith.max") == 1
+    assert "arith.max" not in print_kernel(kernel)
     kernel, _ = _lowered(_text().replace("(%x, %m, %n,", "(%x, %wide, %wide,"))
     assert "tile.descriptor_of" not in print_kernel(kernel)  # the launcher makes this map
 
