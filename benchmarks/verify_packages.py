@@ -132,7 +132,7 @@ def verify(task: tuple[str, Subject], limit_seconds: float) -> Verified:
         return Verified(package, subject.label, status, detail, seconds)
 
     try:
-        with time_limit(limit_seconds):
+        with time_limit(limit_seconds, of_processor=True):
             result = verify_variant(subject)
     except TimeoutError as error:
         return done("out of time", str(error))
@@ -205,7 +205,9 @@ def main() -> int:
     parser.add_argument("--guesses", action="store_true", help="take sizes that init chose")
     parser.add_argument("--variants", type=int, default=1, help="of each kernel")
     parser.add_argument("--every", type=int, default=1, help="take each so many of the variants")
-    parser.add_argument("--limit", type=float, default=120.0, help="seconds for a variant")
+    parser.add_argument(
+        "--limit", type=float, default=120.0, help="processor seconds for a variant"
+    )
     parser.add_argument("-j", "--jobs", type=int, default=default_jobs())
     parser.add_argument("--json", type=Path, help="write everything to this file")
     options = parser.parse_args()

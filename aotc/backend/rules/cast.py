@@ -8,6 +8,8 @@ targets without the instruction do it in integer arithmetic, with bit-identical 
 
 from __future__ import annotations
 
+import math
+import struct
 from collections.abc import Sequence
 
 from aotc.backend import nvvm_convert
@@ -70,7 +72,25 @@ def _float_to_int(
         values, source = convert_registers(ctx, values, source, FP32), FP32
     opcode = "fptosi" if target.is_signed else "fptoui"
     kinds = f"{llvm_type(source)} {{}} to {llvm_type(target)}"
-    return [ctx.emit.value(f"{opcode} {kinds.format(value)}") for value in values]
+    return [
+        _saturated(value, target) or ctx.emit.value(f"{opcode} {kinds.format(value)}")
+        for value in values
+    ]
+
+
+def _saturated(value: str, target: ScalarType) -> str:
+    """Return what instructions make of a constant that does not fit an integer, "" of any other.
+
+    To LLVM it is poison, and a register that holds it is never written.
+    """
+    if not value.startswith("0x"):
+        return ""
+    (number,) = struct.unpack(">d", bytes.fromhex(value[2:]))
+    low = -(1 << target.bits - 1) if target.is_signed else 0
+    high = low + (1 << target.bits) - 1
+    if low - 1 < number < high + 1:
+        return ""
+    return str(0 if math.isnan(number) else low if number < 0 else high)
 
 
 def _int_to_float(
