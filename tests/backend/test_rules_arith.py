@@ -472,24 +472,25 @@ def test_everything_assembles_everywhere(target) -> None:
 
 
 @pytest.mark.parametrize(
-    ("value", "element", "want"),
+    ("value", "element", "want", "fits"),
     [
-        (-np.inf, I64, -(2**63)),
-        (np.inf, I32, 2**31 - 1),
-        (np.nan, I32, 0),
-        (-1.0, U8, 0),
-        (-1.5, I32, -1),
-        (-0.5, U8, 0),
-        (255.5, U8, 255),
+        (-np.inf, I64, -(2**63), False),
+        (np.inf, I32, 2**31 - 1, False),
+        (np.nan, I32, 0, False),
+        (-1.0, U8, 0, False),
+        (-1.5, I32, -1, True),
+        (-0.5, U8, 0, True),
+        (255.5, U8, 255, True),
     ],
 )
 def test_a_constant_that_does_not_fit_an_integer_is_a_number(
-    value: float, element: ScalarType, want: int
+    value: float, element: ScalarType, want: int, fits: bool
 ) -> None:
     """To LLVM it is poison: a load whose `other` it is would be given a register never written."""
     program = Program()
     made = program.add(arith.Constant(value, FP32)).out
     cast = program.add(arith.Cast(made, element)).out
     program.store(program.splat(cast, LAYOUT))
+    assert ("fpto" in program.llvm_ir()) == fits
     (out,) = program.run()
     assert set(out.tolist()) == {want}
