@@ -36,6 +36,7 @@ from aotc.ir.diagnostics import DiagnosticError, HostError, IRError, host_error
 from aotc.target import Target
 
 _DEFAULT_TIMEOUT_SECONDS = 300.0
+_VERSION_TIMEOUT_SECONDS = 30.0
 _DEFAULT_MEBIBYTES = 8192
 _INPUT, _OUTPUT = "/dev/stdin", "kernel.cubin"
 _ERROR_LINE = re.compile(r"line (\d+); *(?:error|fatal)\s*:?\s*(.*)")
@@ -292,6 +293,20 @@ def disassemble(
     if status != 0:
         raise IRError(f"nvdisasm failed: {report.strip()}")
     return report
+
+
+def version_text() -> str:
+    """Return how ptxas names its version, such as "V13.5.37".
+
+    Raises: HostError if it is missing or cannot be started, IRError if it says something else.
+    """
+    ptxas = find_file("nvidia-cuda-nvcc", "bin/ptxas")
+    with _make_folder() as folder:
+        status, report = _run([str(ptxas), "--version"], folder, _VERSION_TIMEOUT_SECONDS)
+    found = re.search(r"\bV[0-9.]+", report)
+    if status != 0 or found is None:
+        raise IRError(f"ptxas --version failed: {report.strip()}")
+    return found[0]
 
 
 def _run(command: Sequence[str], folder: str, timeout_seconds: float) -> tuple[int, str]:

@@ -150,13 +150,16 @@ def _cache(folder: str | None, listener: Listener) -> Cache:
     from aotc.package.cache import Cache  # noqa: PLC0415
     from aotc.package.toolchain import compiler_digest  # noqa: PLC0415
 
-    if folder is None:
-        from platformdirs import user_cache_path  # noqa: PLC0415
+    return Cache(cache_path(folder), compiler_digest(), listener.warned)
 
-        path = user_cache_path("aotc", appauthor=False)
-    else:
-        path = Path(folder)
-    return Cache(path, compiler_digest(), listener.warned)
+
+def cache_path(folder: str | None) -> Path:
+    """Return the folder of the cache that the user names, or the platform's."""
+    if folder is not None:
+        return Path(folder)
+    from platformdirs import user_cache_path  # noqa: PLC0415 - start-up time
+
+    return user_cache_path("aotc", appauthor=False)
 
 
 def _report(result: BuildResult, *, verbose: bool, debug: bool, seconds: float) -> None:

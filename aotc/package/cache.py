@@ -34,7 +34,7 @@ from aotc.module_search import Search, find_module
 from aotc.regular_file import MAX_SOURCE_BYTES, read_regular
 
 # Part of every path: a change to the format of entries starts an empty cache.
-_FORMAT = "v2"
+FORMAT = "v2"
 _MAX_SOURCE_SETS = 8
 _MAX_ENTRY_BYTES = 1 << 28  # a cubin takes at most a quarter of it
 _DIGEST_BYTES = 32
@@ -86,7 +86,7 @@ class Cache:
     """
 
     def __init__(self, folder: Path, compiler: str, warn: Callable[[str], None]) -> None:
-        self._folder = folder / _FORMAT
+        self._folder = folder / FORMAT
         self._compiler = compiler
         self._warn = warn
         self._has_warned_of_io = False

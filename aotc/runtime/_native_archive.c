@@ -257,33 +257,54 @@ int native_load(struct native_state *state, struct native_handle *handle,
     return status == AOTC_OK ? 0 : native_raise(state, &error);
 }
 
+/* Read the ordinal of a device. 0 or -1. */
+static int read_device(const struct native_archive *self, PyObject *device, int32_t *result) {
+    const long ordinal = PyLong_AsLong(device);
+    if (ordinal >= 0 && ordinal <= INT32_MAX) {
+        *result = (int32_t)ordinal;
+        return 0;
+    }
+    const struct aotci_text got =
+        PyErr_Occurred() ? native_type_text(device) : aotci_text("%ld", ordinal);
+    PyErr_Clear();
+    return NATIVE_FAIL(self->state, AOTC_ERROR_ARG, .file = self->handle->path, .field = "device",
+                       .expected = "an ordinal, from 0 on", .got = got.chars);
+}
+
 /* _load(device, kernel): `device` None is the current one, or 0 if no context is current. */
 static PyObject *archive_load(PyObject *object, PyObject *args) {
     struct native_archive *self = (struct native_archive *)object;
     PyObject *device = NULL;
     const char *kernel = NULL;
     aotc_load_options options = AOTC_LOAD_OPTIONS_INIT;
-    if (!PyArg_ParseTuple(args, "Oz", &device, &kernel)) {
+    if (!PyArg_ParseTuple(args, "Oz", &device, &kernel) ||
+        (device != Py_None && read_device(self, device, &options.device) < 0)) {
         return NULL;
-    }
-    if (device != Py_None) {
-        const long ordinal = PyLong_AsLong(device);
-        if (ordinal < 0 || ordinal > INT32_MAX) {
-            const struct aotci_text got =
-                PyErr_Occurred() ? native_type_text(device) : aotci_text("%ld", ordinal);
-            PyErr_Clear();
-            (void)NATIVE_FAIL(self->state, AOTC_ERROR_ARG, .file = self->handle->path,
-                              .field = "device", .expected = "an ordinal, from 0 on",
-                              .got = got.chars);
-            return NULL;
-        }
-        options.device = (int32_t)ordinal;
     }
     options.kernel = kernel;
     if (check_open(self) < 0) {
         return NULL;
     }
     if (native_load(self->state, self->handle, &options) < 0) {
+        return NULL;
+    }
+    Py_RETURN_NONE;
+}
+
+static PyObject *archive_unload(PyObject *object, PyObject *device) {
+    struct native_archive *self = (struct native_archive *)object;
+    int32_t ordinal = 0;
+    if (read_device(self, device, &ordinal) < 0 || check_open(self) < 0) {
+        return NULL;
+    }
+    aotc_archive *archive = native_hold(self->handle);
+    aotc_status status;
+    aotc_error error;
+    error.struct_size = (uint32_t)sizeof error;
+    Py_BEGIN_ALLOW_THREADS status = aotc_unload(archive, ordinal, &error);
+    aotc_release(archive);
+    Py_END_ALLOW_THREADS if (status != AOTC_OK) {
+        (void)native_raise(self->state, &error);
         return NULL;
     }
     Py_RETURN_NONE;
@@ -357,6 +378,7 @@ static PyMethodDef archive_methods[] = {
     {"_load", archive_load, METH_VARARGS, "Load a kernel, or all for None, on a device."},
     {"_names", archive_names, METH_NOARGS, "Return the names of the kernels, sorted."},
     {"_identity", archive_identity, METH_NOARGS, "Return name, version and toolchain."},
+    {"_unload", archive_unload, METH_O, "Unload everything from a device."},
     {"tensor_map", (PyCFunction)(void (*)(void))archive_tensor_map, METH_VARARGS | METH_KEYWORDS,
      "tensor_map($self, tensor, block)\n--\n\n"
      "Encode the map of a tensor for kernels that take maps from memory: 128 bytes, which belong at "

@@ -126,9 +126,10 @@ static int enter_loaded(const struct launch *launch, const struct aotci_context 
                         bool *entered) {
     const struct aotci_driver *driver = &launch->kernel->handle->archive->driver;
     for (const struct aotci_context *context = first; context != NULL; context = context->next) {
-        if (launch->device < 0 || context->device == launch->device) {
+        const CUcontext handle = aotci_context_handle(context);
+        if (handle != NULL && (launch->device < 0 || context->device == launch->device)) {
             /* A failure is the C library's to report: it finds the same context missing. */
-            *entered = driver->context_push(context->context) == CUDA_SUCCESS;
+            *entered = driver->context_push(handle) == CUDA_SUCCESS;
             return 0;
         }
     }
@@ -155,7 +156,7 @@ int native_enter(const struct launch *launch, bool *entered) {
         return 0; /* as above */
     }
     const struct aotci_context *own = first;
-    while (own != NULL && own->context != current) {
+    while (own != NULL && (current == NULL || aotci_context_handle(own) != current)) {
         own = own->next;
     }
     /* In CUDA a device is its ordinal. */

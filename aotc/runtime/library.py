@@ -59,7 +59,7 @@ class Library(_native.Archive):
 
         `device` is an ordinal or several; None is the device of the current context, or 0 if there
         is none. `kernels` are names, or one; None is all that run on the device. Devices are used through
-        their primary contexts, which stay retained until the library is closed.
+        their primary contexts, which stay retained until `unload`, or until the library is closed.
 
         Raises: `ArchError` if nothing runs there, `DriverError` without a driver or a GPU,
         `NotFoundError` for an unknown name, and what is wrong with the archive's blobs.
@@ -69,6 +69,18 @@ class Library(_native.Archive):
         for ordinal in devices:
             for name in names:
                 self._load(ordinal, name)
+
+    def unload(self, device: int | Iterable[int]) -> None:
+        """Unload everything from a device, or several; other devices go on launching meanwhile.
+
+        The launches there must have finished, and graphs that hold them are not launched again. A
+        launch there is an error until `load` was called for it. Where nothing is loaded it does
+        nothing.
+
+        Raises: `ArgumentError` for a device that there is not.
+        """
+        for ordinal in device if isinstance(device, Iterable) else (device,):
+            self._unload(ordinal)
 
     @property
     def kernels(self) -> tuple[str, ...]:

@@ -12,6 +12,11 @@ struct loading {
     aotc_error *error;
 };
 
+/* Find the context that a load or unload is for: the current one, or a device's primary one, which is
+ * then retained (load.c). STATE, ARG, CUDA. */
+aotc_status aotci_choose_context(const struct loading *loading, int32_t ordinal, CUcontext *context,
+                                 CUdevice *device);
+
 /* Load a kernel into the current context, which `loading` names, unless it is there. A kernel that
  * cannot run there gets an empty table. */
 aotc_status aotci_load_kernel(const struct loading *loading);

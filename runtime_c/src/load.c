@@ -1,4 +1,4 @@
-/* load.c: make kernels ready to launch in a context, and undo all of it at the end.
+/* load.c: make kernels ready to launch in a context.
  *
  * Loads of an archive wait for each other; what they make is published piece by piece, each
  * finished (dispatch.c), so a load that fails half-way leaves what was there before, and launches
@@ -14,6 +14,20 @@
 /* ---- contexts ----------------------------------------------------------------------------------
  */
 
+/* Use an entry of the list again that was unloaded, for a context on the same device. */
+static aotc_status reuse_entry(struct loading *loading, struct aotci_context *entry,
+                               CUcontext current, unsigned long long id) {
+    struct aotc_archive *archive = loading->archive;
+    if (!aotci_memo_make(&entry->plans, PLAN_CACHE_BITS, PLAN_ENTRY_WORDS, &archive->allocator)) {
+        return AOTCI_FAIL(loading->error, AOTC_ERROR_NOMEM, .file = archive->name,
+                          .field = "context", .expected = "memory", .got = "none");
+    }
+    entry->id = id;
+    loading->context = entry;
+    atomic_store_explicit(&entry->context, current, memory_order_release);
+    return AOTC_OK;
+}
+
 /* Make the table of the current context, or find it. A context at the address of one that was
  * destroyed gets a table of its own, in front of the old one, since nothing is loaded in it. */
 static aotc_status find_context(struct loading *loading, CUcontext current) {
@@ -25,11 +39,28 @@ static aotc_status find_context(struct loading *loading, CUcontext current) {
     if (result != CUDA_SUCCESS) {
         return aotci_load_failure(loading, result, "cuCtxGetId");
     }
-    for (struct aotci_context *context = head; context != NULL; context = context->next) {
-        if (context->context == current && context->id == id) {
-            loading->context = context;
+    CUdevice device = 0;
+    result = driver->context_get_device(&device);
+    if (result != CUDA_SUCCESS) {
+        return aotci_load_failure(loading, result, "cuCtxGetDevice");
+    }
+    struct aotci_context *unloaded = NULL;
+    for (struct aotci_context *entry = head; entry != NULL; entry = entry->next) {
+        const CUcontext handle = aotci_context_handle(entry);
+        if (handle == current && entry->id == id) {
+            loading->context = entry;
             return AOTC_OK;
         }
+        if (handle == current) {
+            unloaded = NULL; /* launches find the first one with this address: it must be ours */
+            break;
+        }
+        if (handle == NULL && entry->device == device && unloaded == NULL) {
+            unloaded = entry;
+        }
+    }
+    if (unloaded != NULL) {
+        return reuse_entry(loading, unloaded, current, id);
     }
     const size_t bytes = sizeof *head + aotci_count(archive, SECTION_KERNELS) *
                                             sizeof(_Atomic(struct aotci_dispatch *));
@@ -41,10 +72,10 @@ static aotc_status find_context(struct loading *loading, CUcontext current) {
                           .field = "context", .expected = "memory", .got = "none");
     }
     int shared_bytes = 0;
-    context->context = current;
+    atomic_init(&context->context, current);
     context->id = id;
     context->next = head;
-    result = driver->context_get_device(&context->device);
+    context->device = device;
     const struct {
         int *value;
         int attribute;
@@ -188,10 +219,8 @@ aotc_status aotci_use_driver(struct aotc_archive *archive, const struct aotci_dr
     return status;
 }
 
-/* The context that a load is for: the current one, or a device's primary one, which is then
- * retained. */
-static aotc_status choose_context(const struct loading *loading, int32_t ordinal,
-                                  CUcontext *context, CUdevice *device) {
+aotc_status aotci_choose_context(const struct loading *loading, int32_t ordinal, CUcontext *context,
+                                 CUdevice *device) {
     const struct aotci_driver *driver = &loading->archive->driver;
     if (ordinal == AOTC_CURRENT_CONTEXT) {
         const CUresult result = driver->context_get_current(context);
@@ -228,7 +257,7 @@ static aotc_status load_locked(struct aotc_archive *archive, const aotc_load_opt
     const bool is_primary = options->device != AOTC_CURRENT_CONTEXT;
     aotc_status status = prepare(archive, error);
     if (status == AOTC_OK) {
-        status = choose_context(&loading, options->device, &context, &device);
+        status = aotci_choose_context(&loading, options->device, &context, &device);
     }
     if (status != AOTC_OK) {
         return status;
@@ -259,41 +288,4 @@ aotc_status aotc_load(aotc_archive *archive, const aotc_load_options *given, aot
     const aotc_status status = load_locked(archive, options, wanted, error);
     (void)pthread_mutex_unlock(&archive->lock);
     return status;
-}
-
-void aotci_unload(struct aotc_archive *archive) {
-    const bool may_call = archive->has_driver && !aotci_is_forked(archive);
-    const uint32_t blob_count = aotci_count(archive, SECTION_BLOBS);
-    const uint32_t kernel_count = aotci_count(archive, SECTION_KERNELS);
-    /* Errors mean that the driver has let go of it already: at exit, or with a destroyed context.
-     */
-    for (uint32_t i = 0; may_call && i < blob_count; ++i) {
-        if (archive->libraries[i] != NULL) {
-            (void)archive->driver.library_unload(archive->libraries[i]);
-        }
-    }
-    struct aotci_context *context = atomic_load_explicit(&archive->contexts, memory_order_relaxed);
-    while (context != NULL) {
-        struct aotci_context *next = context->next;
-        for (uint32_t i = 0; i < kernel_count; ++i) {
-            aotci_free_dispatch(
-                archive, &archive->kernels[i],
-                atomic_load_explicit(&context->dispatches[i], memory_order_relaxed));
-        }
-        if (may_call && context->is_retained) {
-            (void)archive->driver.primary_release(context->device);
-        }
-        aotci_memo_free(&context->plans, &archive->allocator);
-        aotci_deallocate(&archive->allocator, context,
-                         sizeof *context + kernel_count * sizeof(_Atomic(struct aotci_dispatch *)),
-                         1);
-        context = next;
-    }
-    if (archive->libraries != NULL) {
-        aotci_deallocate(&archive->allocator, archive->libraries, blob_count,
-                         sizeof *archive->libraries);
-    }
-    aotci_deallocate(&archive->allocator, archive->cuda_kernels,
-                     aotci_count(archive, SECTION_VARIANTS), sizeof *archive->cuda_kernels);
-    aotci_unmark_process(archive);
 }

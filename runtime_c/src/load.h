@@ -1,7 +1,10 @@
 /* load.h: what launches find when they come: tables of loaded kernels, one set for each context.
  *
- * A context's entry is published whole and never changes, except that its `dispatches` go from NULL
- * to a finished table, once. Launches read both with acquire loads and need no lock.
+ * A context's entry is published whole and stays in the list until the archive goes. Unloading takes
+ * the context out of it, and a later load on the same device puts one in again; its `dispatches` go
+ * from NULL to a finished table, and back when it is unloaded. Launches read both with acquire loads
+ * and need no lock; what hangs on an entry is read only by launches in its context, which must have
+ * finished before it is unloaded.
  */
 #ifndef AOTCI_LOAD_H
 #define AOTCI_LOAD_H
@@ -37,9 +40,9 @@ struct aotci_dispatch {
 
 struct aotci_context {
     struct aotci_context *next;
-    CUcontext context;
-    unsigned long long id; /* tells it from a later context at the same address */
-    CUdevice device;
+    _Atomic(CUcontext) context; /* NULL: unloaded */
+    unsigned long long id;      /* tells it from a later context at the same address */
+    CUdevice device;            /* this and what follows up to `shared_bytes` never change */
     int multiprocessors;
     int major, minor;                              /* compute capability */
     uint32_t shared_bytes;                         /* what one CTA may use at most */
@@ -47,6 +50,10 @@ struct aotci_context {
     struct aotci_memo plans;                       /* of launches: plan.h */
     _Atomic(struct aotci_dispatch *) dispatches[]; /* one for each kernel, NULL until loaded */
 };
+
+static inline CUcontext aotci_context_handle(const struct aotci_context *entry) {
+    return atomic_load_explicit(&entry->context, memory_order_acquire);
+}
 
 /* Remember the process that loads; forget it (fork.c). */
 void aotci_mark_process(struct aotc_archive *archive);
@@ -60,7 +67,7 @@ bool aotci_is_forked(const struct aotc_archive *archive);
 aotc_status aotci_use_driver(struct aotc_archive *archive, const struct aotci_driver *driver,
                              aotc_error *error);
 
-/* Undo all loads; nothing is asked of the driver in a forked process. */
+/* Undo all loads (unload.c); nothing is asked of the driver in a forked process. */
 void aotci_unload(struct aotc_archive *archive);
 
 /* Say why nothing of a kernel runs in a context: ARCH with the targets there are, or ARG with the

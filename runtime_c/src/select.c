@@ -76,7 +76,7 @@ static aotc_status find_context(const struct aotc_kernel *kernel, CUstream strea
         return fail(kernel, error, AOTC_ERROR_STATE, "context", "a current CUDA context", "none",
                     "make one current, or launch on a stream");
     }
-    while (context != NULL && context->context != current) {
+    while (context != NULL && aotci_context_handle(context) != current) {
         context = context->next;
     }
     *found = context;

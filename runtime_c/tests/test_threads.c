@@ -96,6 +96,52 @@ static void test_threads(void) {
     free_blobs(blobs);
 }
 
+/* Device 1 leaves the set and comes back, again and again, while others launch on device 0. */
+static void *come_and_go(void *argument) {
+    (void)argument;
+    aotc_error error = AOTC_ERROR_INIT;
+    aotc_load_options options = AOTC_LOAD_OPTIONS_INIT;
+    options.device = 1;
+    for (int round = 0; round < 50; ++round) {
+        if (aotc_load(archive, &options, &error) != AOTC_OK ||
+            aotc_unload(archive, 1, &error) != AOTC_OK) {
+            (void)atomic_fetch_add(&wrong, 1);
+        }
+    }
+    return NULL;
+}
+
+static void test_unload(void) {
+    static const struct fake_device devices[] = {{9, 0, 232448}, {9, 0, 232448}};
+    struct blob_table *blobs = read_blobs("golden.aotc");
+    const aotc_open_options options = fake_options(blobs);
+    enum { LAUNCHERS = 8 };
+    pthread_t threads[LAUNCHERS + 1];
+    fake_cuda_reset();
+    fake_cuda_set_devices(devices, 2);
+    CHECK(aotc_open_file(golden_path("golden.aotc"), &options, &archive, NULL) == AOTC_OK);
+    aotc_load_options first = AOTC_LOAD_OPTIONS_INIT;
+    first.device = 0;
+    CHECK(aotc_load(archive, &first, NULL) == AOTC_OK);
+    streams[0] = fake_cuda_create_stream(fake_cuda_primary_context(0));
+    atomic_store(&launched, 0);
+    fake_cuda_set_recording(0);
+    for (size_t i = 0; i < LAUNCHERS; ++i) {
+        CHECK(pthread_create(&threads[i], NULL, launch_many, (void *)(uintptr_t)(2 * i)) == 0);
+    }
+    CHECK(pthread_create(&threads[LAUNCHERS], NULL, come_and_go, NULL) == 0);
+    for (size_t i = 0; i < LAUNCHERS + 1; ++i) {
+        CHECK(pthread_join(threads[i], NULL) == 0);
+    }
+    CHECK(atomic_load(&wrong) == 0);
+    CHECK(atomic_load(&launched) == (unsigned long)LAUNCHERS * ROUNDS);
+    fake_cuda_set_recording(1);
+    aotc_release(archive);
+    CHECK(fake_cuda_live_libraries() == 0 && fake_cuda_retained_contexts() == 0);
+    NO_VIOLATION();
+    free_blobs(blobs);
+}
+
 /* ---- what is kept ---------------------------------------------------------------------------- */
 
 enum { MEMO_BITS = 8, ENTRIES = 3 << MEMO_BITS, MAX_KEY_WORDS = 4, MAX_VALUE_WORDS = 16 };
@@ -148,6 +194,6 @@ static void test_memo(void) {
 }
 
 int main(int argc, char **argv) {
-    static void (*const tests[])(void) = {test_threads, test_memo};
-    return run_tests(argc, argv, tests, 2);
+    static void (*const tests[])(void) = {test_threads, test_unload, test_memo};
+    return run_tests(argc, argv, tests, 3);
 }

@@ -63,6 +63,8 @@ void test_launches() {
         CHECK(add.info().param_count == 4);
         expect_error(AOTC_ERROR_STATE, "aotc_load", [&] { add.launch(stream, 1, 2, 3, 4); });
         archive.load("add");
+        archive.unload();
+        expect_error(AOTC_ERROR_STATE, "aotc_load", [&] { add.launch(stream, 1, 2, 3, 4); });
         archive.load();
 
         fake_launch launch;

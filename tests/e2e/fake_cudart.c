@@ -1,10 +1,11 @@
-/* fake_cudart.c: the entry points of the CUDA runtime API that examples/cpp uses, without a GPU.
+/* fake_cudart.c: the entry points of the CUDA runtime API that the examples use, without a GPU.
  *
  * Memory is the host's, contexts and streams are the fake driver's, and what is captured or
  * launched does nothing: a program that checks its results must find every output as it was
  * poisoned. When the program ends, the driver's verdict goes to stderr.
  */
 #include <cuda_runtime_api.h>
+#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -19,12 +20,36 @@ __attribute__((destructor)) static void report(void) {
             fake_cuda_live_libraries(), violation == NULL ? "none" : violation);
 }
 
-static struct CUctx_st *context;
+enum { MAX_DEVICES = 16 };
+
+/* Primary contexts, held until the process ends; each thread has its own current one. */
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static struct CUctx_st *primaries[MAX_DEVICES];
+static _Thread_local struct CUctx_st *context;
 
 cudaError_t cudaSetDevice(int device) {
-    context = fake_cuda_create_context(device);
+    if (device < 0 || device >= MAX_DEVICES) {
+        return cudaErrorInvalidDevice;
+    }
+    pthread_mutex_lock(&lock);
+    if (primaries[device] == NULL) {
+        primaries[device] = fake_cuda_retain_primary(device);
+    }
+    context = primaries[device];
+    pthread_mutex_unlock(&lock);
     fake_cuda_set_current(context);
     return context == NULL ? cudaErrorInvalidDevice : cudaSuccess;
+}
+
+cudaError_t cudaGetDeviceCount(int *count) {
+    *count = fake_cuda_device_count();
+    return cudaSuccess;
+}
+
+cudaError_t cudaMemGetInfo(size_t *free_bytes, size_t *total_bytes) {
+    *free_bytes = (size_t)1 << 30;
+    *total_bytes = (size_t)2 << 30;
+    return cudaSuccess;
 }
 
 const char *cudaGetErrorString(cudaError_t error) {
@@ -73,8 +98,11 @@ cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
 
 cudaError_t cudaStreamBeginCapture(cudaStream_t stream, enum cudaStreamCaptureMode mode) {
     (void)stream;
-    (void)mode;
-    fake_cuda_begin_capture();
+    if (mode == cudaStreamCaptureModeGlobal) {
+        fake_cuda_begin_capture();
+    } else {
+        fake_cuda_begin_thread_capture();
+    }
     return cudaSuccess;
 }
 

@@ -1,4 +1,4 @@
-"""`examples/cpp` and the README's C++, compiled and linked as a user would, and run without a GPU.
+"""The examples and the README's C++, compiled and linked as a user would, and run without a GPU.
 
 The headers are CUDA's own. To run the programs, the CUDA runtime API is replaced by `fake_cudart.c` over
 the fake driver: the archive is opened and loaded and every launch is checked against it, but no
@@ -169,6 +169,53 @@ def test_builds_with_cmake(tmp_path: Path, toolkit: Toolkit, kernels_dir: Path) 
     run([CMAKE, "--build", tmp_path / "build", "-j", str(os.cpu_count() or 1)])
     assert "WRONG" not in run([tmp_path / "build" / "reference_test"])
     check_that_all_is_launched_and_refused(tmp_path / "build" / "example", toolkit)
+
+
+MULTI_GPU = ROOT / "examples" / "multi_gpu"
+
+
+@pytest.mark.parametrize("gpus", [1, 2, 4])
+def test_multi_gpu(tmp_path: Path, toolkit: Toolkit, runtime: list[str | Path], gpus: int) -> None:
+    """Every phase runs on each of several GPUs; no kernel does, so every result must be refused."""
+    dist = build(MULTI_GPU / "multi_gpu.toml", tmp_path / "dist")
+    program = tmp_path / "multi_gpu"
+    compiler = [*CPP, "-Werror", *toolkit.includes]
+    run([*compiler, MULTI_GPU / "main.cpp", *runtime, toolkit.library, "-o", program])
+    devices = {"FAKE_CUDA_DEVICES": ",".join(["9.0:232448"] * gpus)}
+    launches: list[str | Path] = ["--launches", "2000"]
+    text = run(
+        [program, dist / "multi_gpu.aotc", *launches],
+        expect=1, LD_LIBRARY_PATH=toolkit.search_path, **devices,
+    )  # fmt: skip
+    phases = dict(re.findall(r"^(\w.*?) +WRONG \((\d+ of \d+)\)$", text, re.MULTILINE))
+    assert "right" not in text
+    assert phases.pop("a second archive meanwhile").startswith("0 of ")
+    # A launch where the archive is not loaded is refused: that alone is right without a GPU.
+    assert phases == {
+        "a thread for each GPU, streams and graphs": f"0 of {100 * gpus}",
+        "one thread on all GPUs in turn": f"0 of {50 * gpus}",
+        "each GPU leaves the set and comes back": f"{10 * gpus} of {10 * gpus * (gpus + 1)}",
+    }
+    assert (
+        len(re.findall(r"^GPU \d: \d+ ns a launch alone, \d+ ns with all", text, re.MULTILINE))
+        == gpus
+    )
+    assert re.search(r"^memory after 2000 launches: host .*GPU 0 \+0\.0 MiB", text, re.MULTILINE)
+    assert "live libraries: 0, violation: none" in text
+    assert "usage: " in run([program], expect=2, LD_LIBRARY_PATH=toolkit.search_path)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(CMAKE is None, reason="the CMake project needs CMake")
+def test_multi_gpu_builds_with_cmake(tmp_path: Path, toolkit: Toolkit) -> None:
+    assert CMAKE is not None
+    configure: list[str | Path] = [CMAKE, "-S", MULTI_GPU, "-B", tmp_path]
+    configure += [f"-DCUDAToolkit_ROOT={toolkit.root}", "-DWARNINGS_ARE_ERRORS=ON"]
+    configure += [f"-DZSTD_INCLUDE_DIR={toolkit.zstd}", f"-DZSTD_LIBRARY={toolkit.libzstd}"]
+    run(configure)
+    run([CMAKE, "--build", tmp_path, "-j", str(os.cpu_count() or 1)])
+    usage = run([tmp_path / "multi_gpu"], expect=2, LD_LIBRARY_PATH=toolkit.search_path)
+    assert "usage: " in usage
 
 
 def readme_block(language: str, containing: str) -> str:

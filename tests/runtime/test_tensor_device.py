@@ -105,6 +105,37 @@ def test_a_device_without_the_library(two_gpus: FakeGpu, load: Load, archives: P
     assert two_gpus.last().device == 1
 
 
+@pytest.mark.parametrize("count", [2, 4])
+def test_a_device_leaves_and_comes_back(
+    gpu: FakeGpu, load: Load, archives: Path, count: int
+) -> None:
+    gpu.reset(*[HOPPER] * count)
+    gpu.make_current(0)
+    devices = range(count)
+    library = load(archives / "loader.aotc", device=devices)
+    scale = library["scale"]
+    arrays = [ExchangeArray(BUFFER, device=(CUDA, device)) for device in devices]
+    for leaving in devices:
+        library.unload(leaving)
+        assert gpu.retained_contexts == count - 1
+        for device, x in enumerate(arrays):
+            if device == leaving:
+                with pytest.raises(ArgumentError, match=rf"call load\(device={leaving}\)"):
+                    scale(x, x, 1.0, 1)
+                continue
+            scale(x, x, 1.0, 1)
+            assert gpu.last().device == device
+        library.load(leaving)
+        scale(arrays[leaving], arrays[leaving], 1.0, 1)
+        assert gpu.last().device == leaving
+    library.unload(devices)
+    assert (gpu.live_libraries, gpu.retained_contexts) == (0, 0)
+    with pytest.raises(ArgumentError, match=f"expected 0 to {count - 1}, got {count}"):
+        library.unload(count)
+    with pytest.raises(ArgumentError, match="device: expected an ordinal, from 0 on, got str"):
+        library.unload("0")  # type: ignore[arg-type]
+
+
 def test_tensors_on_two_devices(two_gpus: FakeGpu, load: Load, archives: Path) -> None:
     scale = load(archives / "loader.aotc", device=(0, 1))["scale"]
     x, out = (ExchangeArray(BUFFER, device=(CUDA, device)) for device in (0, 1))

@@ -52,6 +52,7 @@ class _Launch(ctypes.Structure):
         ("stream", ctypes.c_void_p),
         ("params", ctypes.c_ubyte * 4096),
         ("param_bytes", ctypes.c_size_t),
+        ("arch", ctypes.c_int),
     )
 
 

@@ -28,7 +28,8 @@
  *   - Structs begin with `struct_size`, set by the `_INIT` macros, and only ever grow at the end. A
  *     struct that is larger than the library knows is accepted if what it does not know is zero.
  *   - Threads: everything may run at the same time, also on one archive, except that the last
- *     release comes after all else. Loads of one archive wait for each other; `aotc_select` and
+ *     release comes after all else, and an unload after the launches in its context. Loads and
+ *     unloads of one archive wait for each other; `aotc_select` and
  *     `aotc_launch` take no lock, allocate nothing, and never wait for a load.
  *   - CUDA is found at run time (libcuda.so.1), in `aotc_load`. Opening and looking need no driver.
  */
@@ -176,6 +177,14 @@ typedef struct aotc_load_options {
  * With all kernels, those that have no variant for the device are left out; ARCH if all are. */
 AOTC_API aotc_status aotc_load(aotc_archive *archive, const aotc_load_options *options,
                                aotc_error *error);
+
+/* Unload everything from one context: the current one (AOTC_CURRENT_CONTEXT), or a device's primary
+ * one, which is let go if a load retained it. Other devices go on launching meanwhile. The launches
+ * there must have finished, and the graphs that hold them must not be launched again; a launch there
+ * is an error until it is loaded again. Code that another context of the archive launches as well
+ * stays on the GPU until its context is destroyed. Where nothing is loaded it does nothing.
+ * STATE without a current context, ARG for a device that there is not, FORKED, CUDA. */
+AOTC_API aotc_status aotc_unload(aotc_archive *archive, int32_t device, aotc_error *error);
 
 /* ---- What is in an archive ---------------------------------------------------------------- */
 /* Strings are borrowed from the archive, NUL-terminated UTF-8, never NULL. An index that is out of

@@ -319,6 +319,11 @@ public:
         detail::check([&](aotc_error *error) { return aotc_load(handle_, &options, error); });
     }
 
+    /// Unload everything from the current context, or from a device's primary one.
+    void unload(std::int32_t device = AOTC_CURRENT_CONTEXT) {
+        detail::check([&](aotc_error *error) { return aotc_unload(handle_, device, error); });
+    }
+
     aotc::kernel kernel(const char *name) const {
         const aotc_kernel *found = nullptr;
         detail::check(

@@ -88,6 +88,12 @@ CUresult fake_cuDevicePrimaryCtxRelease(CUdevice device) {
     REQUIRE(device >= 0 && device < fake.device_count && fake.primary_references[device] > 0,
             CUDA_ERROR_INVALID_CONTEXT, "cuDevicePrimaryCtxRelease(%d) without a retain", device);
     fake.primary_references[device] -= 1;
+    if (fake.primary_references[device] == 0) { /* it is destroyed, and code in it is gone */
+        fake.primaries[device].is_alive = false;
+        for (int i = 0; i < fake.kernel_count; ++i) {
+            fake.kernels[i].is_loaded[context_index(&fake.primaries[device])] = false;
+        }
+    }
     return leave(CUDA_SUCCESS);
 }
 
@@ -180,4 +186,30 @@ CUresult fake_cuMemAlloc(uint64_t *address, size_t size_bytes) {
 CUresult fake_cuMemFree(uint64_t address) {
     free((void *)(uintptr_t)address);
     return CUDA_SUCCESS;
+}
+
+CUresult fake_cuDeviceGetName(char *name, int size_bytes, CUdevice device) {
+    ENTER("cuDeviceGetName");
+    const struct fake_device *properties = &fake.devices[device];
+    (void)snprintf(name, (size_t)size_bytes, "Fake GPU%s",
+                   properties->shared_bytes < FAKE_CUDA_MIG_BELOW_BYTES ? " MIG 1g.10gb" : "");
+    return leave(CUDA_SUCCESS);
+}
+
+CUresult fake_cuDeviceTotalMem(size_t *size_bytes, CUdevice device) {
+    (void)device;
+    ENTER("cuDeviceTotalMem");
+    *size_bytes = (size_t)80 << 30;
+    return leave(CUDA_SUCCESS);
+}
+
+/* Devices of one compute capability are neighbours, but for MIG instances. */
+CUresult fake_cuDeviceCanAccessPeer(int *can, CUdevice device, CUdevice peer) {
+    ENTER("cuDeviceCanAccessPeer");
+    const struct fake_device *one = &fake.devices[device];
+    const struct fake_device *other = &fake.devices[peer];
+    *can = one->major == other->major && one->minor == other->minor &&
+           one->shared_bytes >= FAKE_CUDA_MIG_BELOW_BYTES &&
+           other->shared_bytes >= FAKE_CUDA_MIG_BELOW_BYTES;
+    return leave(CUDA_SUCCESS);
 }

@@ -22,6 +22,7 @@ atomic_bool is_recording;
 _Thread_local CUcontext stack[MAX_STACK];
 _Thread_local int stack_size;
 _Thread_local int capture_mode;
+_Thread_local bool is_thread_capturing, is_thread_spoiled;
 
 void violate(const char *format, ...) {
     va_list arguments;
@@ -116,6 +117,9 @@ __attribute__((visibility("default"))) CUresult cuGetProcAddress_v2(const char *
     FIND_EXTRA(cuStreamSynchronize)
     FIND_EXTRA(cuMemAlloc)
     FIND_EXTRA(cuMemFree)
+    FIND_EXTRA(cuDeviceGetName)
+    FIND_EXTRA(cuDeviceTotalMem)
+    FIND_EXTRA(cuDeviceCanAccessPeer)
 #undef FIND_EXTRA
     *query_result = *function == NULL;
     return leave(CUDA_SUCCESS);
@@ -208,7 +212,16 @@ CONTROL void fake_cuda_begin_capture(void) {
     fake.is_spoiled = false;
 }
 
+CONTROL void fake_cuda_begin_thread_capture(void) {
+    is_thread_capturing = true;
+    is_thread_spoiled = false;
+}
+
 CONTROL int fake_cuda_end_capture(void) {
+    if (is_thread_capturing) {
+        is_thread_capturing = false;
+        return !is_thread_spoiled;
+    }
     fake.is_capturing = false;
     return !fake.is_spoiled;
 }
@@ -226,6 +239,22 @@ CONTROL struct CUctx_st *fake_cuda_create_context(int device) {
 
 CONTROL struct CUctx_st *fake_cuda_primary_context(int device) { return &fake.primaries[device]; }
 
+CONTROL struct CUctx_st *fake_cuda_retain_primary(int device) {
+    struct CUctx_st *context = NULL;
+    (void)pthread_mutex_lock(&lock);
+    if (device >= 0 && device < fake.device_count) {
+        context = &fake.primaries[device];
+        if (!context->is_alive) {
+            *context = (struct CUctx_st){true, device, ++fake.last_id};
+        }
+        fake.primary_references[device] += 1;
+    }
+    (void)pthread_mutex_unlock(&lock);
+    return context;
+}
+
+CONTROL int fake_cuda_device_count(void) { return fake.device_count; }
+
 CONTROL void fake_cuda_destroy_context(struct CUctx_st *context) { context->is_alive = false; }
 
 CONTROL void fake_cuda_replace_context(struct CUctx_st *context) {
@@ -241,11 +270,14 @@ CONTROL void fake_cuda_set_current(struct CUctx_st *context) {
 }
 
 CONTROL struct CUstream_st *fake_cuda_create_stream(struct CUctx_st *context) {
-    if (context == NULL || fake.stream_count == MAX_STREAMS) {
-        return NULL;
+    struct CUstream_st *stream = NULL;
+    (void)pthread_mutex_lock(&lock);
+    if (context != NULL && fake.stream_count < MAX_STREAMS) {
+        stream = &fake.streams[fake.stream_count++];
+        stream->context = context;
     }
-    fake.streams[fake.stream_count].context = context;
-    return &fake.streams[fake.stream_count++];
+    (void)pthread_mutex_unlock(&lock);
+    return stream;
 }
 
 CONTROL const char *fake_cuda_violation(void) {

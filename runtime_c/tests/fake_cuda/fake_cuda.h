@@ -26,6 +26,9 @@ extern "C" {
 struct CUctx_st;
 struct CUstream_st;
 
+/* A device with less shared memory is named as a MIG instance. */
+enum { FAKE_CUDA_MIG_BELOW_BYTES = 32 << 10 };
+
 /* Every device has as many multiprocessors, and each holds so many CTAs without shared memory. */
 enum { FAKE_CUDA_MULTIPROCESSORS = 5, FAKE_CUDA_MAX_BLOCKS = 2 };
 
@@ -44,6 +47,7 @@ struct fake_launch {
     struct CUstream_st *stream;
     unsigned char params[4096];
     size_t param_bytes;
+    int arch; /* what its cubin is for, as 90 */
 };
 
 /* Forget everything, and read the environment again. */
@@ -57,13 +61,18 @@ void fake_cuda_hide(const char *symbol);
 /* Pretend that another thread captures a stream in the global mode: what is unsafe in a capture
  * fails with 900 and spoils it, unless the calling thread is in the relaxed mode. */
 void fake_cuda_begin_capture(void);
-/* End it; 1 if nothing spoiled it. */
+/* This thread captures a stream in the thread-local mode: the same, for what this thread does. */
+void fake_cuda_begin_thread_capture(void);
+/* End either; 1 if nothing spoiled it. */
 int fake_cuda_end_capture(void);
 /* Without recording, launches take no lock, so that a thread sanitizer sees only the caller's. */
 void fake_cuda_set_recording(int on);
 
 struct CUctx_st *fake_cuda_create_context(int device);
 struct CUctx_st *fake_cuda_primary_context(int device);
+/* Hold a device's primary context, as the CUDA runtime API does; NULL if there is no such device. */
+struct CUctx_st *fake_cuda_retain_primary(int device);
+int fake_cuda_device_count(void);
 void fake_cuda_destroy_context(struct CUctx_st *context);
 /* Destroy it, and create another that happens to lie at the same address. */
 void fake_cuda_replace_context(struct CUctx_st *context);

@@ -10,12 +10,49 @@
 
 /* What a capture in the global mode forbids. */
 static bool is_forbidden(const char *symbol) {
-    if (fake.is_capturing && capture_mode != CU_STREAM_CAPTURE_MODE_RELAXED) {
+    if ((fake.is_capturing || is_thread_capturing) &&
+        capture_mode != CU_STREAM_CAPTURE_MODE_RELAXED) {
         fake.is_spoiled = true;
+        is_thread_spoiled = true;
         violate("%s during a capture", symbol);
         return true;
     }
     return false;
+}
+
+/* A library to fill: a new one as long as there are, so that handles of unloaded ones stay wrong; then
+ * the place of one that was unloaded, whose kernels are forgotten. NULL if there is none. */
+static struct CUlib_st *new_library(void) {
+    if (fake.library_count < MAX_LIBRARIES) {
+        return &fake.libraries[fake.library_count++];
+    }
+    for (int i = 0; i < MAX_LIBRARIES; ++i) {
+        struct CUlib_st *library = &fake.libraries[i];
+        if (library->is_alive) {
+            continue;
+        }
+        for (int k = 0; k < fake.kernel_count; ++k) {
+            if (fake.kernels[k].library == library) {
+                fake.kernels[k] = (struct CUkern_st){.library = NULL};
+            }
+        }
+        fake_cubin_free(&library->cubin);
+        *library = (struct CUlib_st){.is_alive = false};
+        return library;
+    }
+    return NULL;
+}
+
+static struct CUkern_st *new_kernel(void) {
+    if (fake.kernel_count < MAX_KERNELS) {
+        return &fake.kernels[fake.kernel_count++];
+    }
+    for (int i = 0; i < MAX_KERNELS; ++i) {
+        if (fake.kernels[i].library == NULL || !fake.kernels[i].library->is_alive) {
+            return &fake.kernels[i];
+        }
+    }
+    return NULL;
 }
 
 CUresult fake_cuLibraryLoadData(CUlibrary *library, const void *code, int *jit_options,
@@ -27,9 +64,8 @@ CUresult fake_cuLibraryLoadData(CUlibrary *library, const void *code, int *jit_o
         return leave(CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
     }
     REQUIRE(jit_count == 0 && count == 0, CUDA_ERROR_INVALID_VALUE, "cuLibraryLoadData: options");
-    REQUIRE(fake.library_count < MAX_LIBRARIES, CUDA_ERROR_OUT_OF_MEMORY,
-            "more libraries than the fake has");
-    struct CUlib_st *loaded = &fake.libraries[fake.library_count];
+    struct CUlib_st *loaded = new_library();
+    REQUIRE(loaded != NULL, CUDA_ERROR_OUT_OF_MEMORY, "more libraries than the fake has");
     REQUIRE(fake_cubin_read(code, &loaded->cubin), CUDA_ERROR_INVALID_IMAGE,
             "cuLibraryLoadData: not a cubin");
     bool runs = false;
@@ -39,13 +75,15 @@ CUresult fake_cuLibraryLoadData(CUlibrary *library, const void *code, int *jit_o
     REQUIRE(runs, CUDA_ERROR_NO_BINARY_FOR_GPU, "cuLibraryLoadData: a cubin for sm_%d",
             loaded->cubin.arch);
     loaded->is_alive = true;
-    fake.library_count += 1;
     *library = loaded;
     return leave(CUDA_SUCCESS);
 }
 
 CUresult fake_cuLibraryUnload(CUlibrary library) {
     ENTER("cuLibraryUnload");
+    if (is_forbidden("cuLibraryUnload")) {
+        return leave(CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
+    }
     REQUIRE(library->is_alive, CUDA_ERROR_INVALID_HANDLE, "cuLibraryUnload twice");
     library->is_alive = false;
     return leave(CUDA_SUCCESS);
@@ -65,10 +103,10 @@ CUresult fake_cuLibraryGetKernel(CUkernel *kernel, CUlibrary library, const char
             return leave(CUDA_SUCCESS);
         }
     }
-    REQUIRE(fake.kernel_count < MAX_KERNELS, CUDA_ERROR_OUT_OF_MEMORY,
-            "more kernels than the fake has");
-    fake.kernels[fake.kernel_count] = (struct CUkern_st){.library = library, .function = function};
-    *kernel = &fake.kernels[fake.kernel_count++];
+    struct CUkern_st *made = new_kernel();
+    REQUIRE(made != NULL, CUDA_ERROR_OUT_OF_MEMORY, "more kernels than the fake has");
+    *made = (struct CUkern_st){.library = library, .function = function};
+    *kernel = made;
     return leave(CUDA_SUCCESS);
 }
 
@@ -255,7 +293,8 @@ CUresult fake_cuLaunchKernelEx(const CUlaunchConfig *config, CUfunction function
     REQUIRE(launch.context != NULL && launch.context->is_alive, CUDA_ERROR_INVALID_CONTEXT,
             "launch: context");
     launch.device = launch.context->device;
-    REQUIRE(kernel->library->is_alive, CUDA_ERROR_INVALID_HANDLE, "launch: unloaded library");
+    REQUIRE(kernel->library != NULL && kernel->library->is_alive, CUDA_ERROR_INVALID_HANDLE,
+            "launch: unloaded library");
     REQUIRE(kernel->is_loaded[context_index(launch.context)], CUDA_ERROR_INVALID_HANDLE,
             "launch of %s: not loaded in the context before", kernel->function->name);
     REQUIRE(extra == NULL, CUDA_ERROR_INVALID_VALUE, "launch: extra");
@@ -281,6 +320,7 @@ CUresult fake_cuLaunchKernelEx(const CUlaunchConfig *config, CUfunction function
         memcpy(launch.params + param->offset, params[i], param->size_bytes);
         launch.param_bytes = param->offset + param->size_bytes;
     }
+    launch.arch = kernel->library->cubin.arch;
     (void)snprintf(launch.symbol, sizeof launch.symbol, "%s", kernel->function->name);
     fake.last = launch;
     (void)atomic_fetch_add_explicit(&launch_count, 1, memory_order_relaxed);

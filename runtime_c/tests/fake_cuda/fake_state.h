@@ -94,6 +94,7 @@ extern atomic_bool is_recording;
 extern _Thread_local CUcontext stack[MAX_STACK];
 extern _Thread_local int stack_size;
 extern _Thread_local int capture_mode;
+extern _Thread_local bool is_thread_capturing, is_thread_spoiled;
 
 /* Keep a text of what a correct program never does, unless there is one. */
 __attribute__((format(printf, 1, 2))) void violate(const char *format, ...);
@@ -131,11 +132,14 @@ int context_index(CUcontext context);
 AOTCI_DRIVER_FUNCTIONS(DECLARE)
 #undef DECLARE
 
-/* What programs around the runtime use besides: the benchmark, examples. */
+/* What programs around the runtime use besides: the benchmark, examples, `aotc doctor`. */
 CUresult fake_cuCtxSetCurrent(CUcontext context);
 CUresult fake_cuStreamCreate(CUstream *stream, unsigned flags);
 CUresult fake_cuStreamSynchronize(CUstream stream);
 CUresult fake_cuMemAlloc(uint64_t *address, size_t size_bytes);
 CUresult fake_cuMemFree(uint64_t address);
+CUresult fake_cuDeviceGetName(char *name, int size_bytes, CUdevice device);
+CUresult fake_cuDeviceTotalMem(size_t *size_bytes, CUdevice device);
+CUresult fake_cuDeviceCanAccessPeer(int *can, CUdevice device, CUdevice peer);
 
 #endif
