@@ -284,11 +284,13 @@ def call({head}):
         self, error: Exception, grid: Any, bound: Mapping[str, Any], options: Mapping[str, Any]
     ) -> None:
         """Load what is not loaded on this device and launch again, or say that nothing fits."""
-        if isinstance(error, StateError):
+        # The current context says the device, or the stream of a tensor does.
+        if isinstance(error, StateError) or getattr(error, "field", "") == "stream":
             found = self.candidates(bound, options)
-            device = next(filter(None, map(_device_of, bound.values())), None)
+            devices = {_device_of(value) for value in bound.values()} - {None}
             for one in found:
-                one.kernel.load(device)
+                for device in devices:
+                    one.kernel.load(device)
             runtime = {n: v for n, v in bound.items() if n not in self.constexprs}
             try:
                 several(found, runtime)(grid, *runtime.values())
@@ -427,6 +429,7 @@ def _seen(value: Any) -> Any:
 
 def _device_of(value: Any) -> int | None:
     """Return the device that a tensor lies on, if it says so."""
-    device = getattr(value, "device", None)
-    index = getattr(device, "index", None)
+    if hasattr(value, "get_device"):
+        return value.get_device()
+    index = getattr(getattr(value, "device", None), "index", None)
     return index if isinstance(index, int) else None
