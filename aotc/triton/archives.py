@@ -14,7 +14,7 @@ import json
 import os
 import sys
 from collections.abc import Sequence
-from functools import lru_cache
+from functools import cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from aotc.runtime import Kernel, Library, load
@@ -99,7 +99,7 @@ def identity(function: Any) -> tuple[str, str]:
     return function.__qualname__, digest_of(function.__code__.co_filename)
 
 
-@lru_cache(maxsize=None)
+@cache
 def digest_of(path: str) -> str:
     """Return the SHA-256 of a file, "" if there is none."""
     try:

@@ -7,6 +7,7 @@ and the launcher that a function is given when it is first launched.
 from __future__ import annotations
 
 import functools
+import importlib
 import importlib.util
 import os
 import sys
@@ -189,7 +190,8 @@ def _choose(
 
 def _take_over(*, strict: bool, record: str | os.PathLike[str]) -> None:
     """Replace what launches in Triton's classes."""
-    from triton.runtime import autotuner, jit  # noqa: PLC0415 # pyright: ignore
+    jit = importlib.import_module("triton.runtime.jit")
+    autotuner = importlib.import_module("triton.runtime.autotuner")
 
     if not strict:
         _record_misses(record, jit, autotuner)

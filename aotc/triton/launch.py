@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from aotc.runtime import ArchError, ArgumentError, NotFoundError, StateError
@@ -71,6 +71,7 @@ class Launcher:
         self._archives = archives
         self._kernels: list[ArchivedKernel] | None = None
         self._reason = ""
+        self._loaded: set[tuple[int, int | None]] = set()  # kernels, by order, and devices
         self._plans: dict[Any, Callable[..., Any]] = {}
         self.call: Callable[..., None] = self._write_call()
 
@@ -179,18 +180,22 @@ def call({head}):
         """Return the kernels that were built with these constants and options, the best first."""
         if self._kernels is None:
             self._kernels, self._reason = self._archives.kernels_of(self.function)
+        devices = {_device_of(value) for value in bound.values()} - {-1}
         asked = {**{n: bound[n] for n in DEFAULTS if n in bound}, **options}
         found = [
             one
             for kernel in self._kernels
             for one in self._of_kernel(kernel, bound, asked)
-            if self._is_loadable(kernel)
+            if self._is_loaded(kernel, devices or {None})
         ]
         return sorted(found, key=lambda one: one.rank)
 
-    def _is_loadable(self, kernel: ArchivedKernel) -> bool:
+    def _is_loaded(self, kernel: ArchivedKernel, devices: Iterable[int | None]) -> bool:
+        """Load a kernel where its arguments lie; return whether it runs there."""
         try:
-            kernel.load(None)
+            for device in devices:
+                kernel.load(device)
+                self._loaded.add((kernel.order, device))
         except ArchError as error:
             self._reason = str(error)
             return False
@@ -284,13 +289,10 @@ def call({head}):
         self, error: Exception, grid: Any, bound: Mapping[str, Any], options: Mapping[str, Any]
     ) -> None:
         """Load what is not loaded on this device and launch again, or say that nothing fits."""
-        # The current context says the device, or the stream of a tensor does.
-        if isinstance(error, StateError) or getattr(error, "field", "") == "stream":
-            found = self.candidates(bound, options)
-            devices = {_device_of(value) for value in bound.values()} - {None}
-            for one in found:
-                for device in devices:
-                    one.kernel.load(device)
+        loaded = set(self._loaded)
+        found = self.candidates(bound, options)
+        # The first launch on a device: its tensors say so, or the current context.
+        if found and (loaded != self._loaded or getattr(error, "field", "") == "stream"):
             runtime = {n: v for n, v in bound.items() if n not in self.constexprs}
             try:
                 several(found, runtime)(grid, *runtime.values())
@@ -411,7 +413,7 @@ class _First:
         for plan in self._plans:
             try:
                 plan(*arguments)
-            except _MISSES as error:
+            except _MISSES as error:  # noqa: PERF203 - the usual case is the first
                 reasons.append(error)
             else:
                 return plan
@@ -427,9 +429,9 @@ def _seen(value: Any) -> Any:
     return dtype_of(value), address is not None and address % 16 == 0
 
 
-def _device_of(value: Any) -> int | None:
-    """Return the device that a tensor lies on, if it says so."""
+def _device_of(value: Any) -> int:
+    """Return the device that a tensor lies on, -1 if it does not say so."""
     if hasattr(value, "get_device"):
         return value.get_device()
     index = getattr(getattr(value, "device", None), "index", None)
-    return index if isinstance(index, int) else None
+    return index if isinstance(index, int) else -1

@@ -10,6 +10,7 @@ import importlib.abc
 import importlib.machinery
 import sys
 from types import ModuleType
+from typing import Any
 
 from .types import DTYPES, block_type, constexpr, dtype, pointer_type, tensor
 
@@ -18,7 +19,7 @@ __all__ = ["block_type", "constexpr", "dtype", "pointer_type", "tensor"]
 globals().update(DTYPES)
 
 
-def cdiv(x, y):
+def cdiv(x: Any, y: Any) -> Any:
     """Return the quotient, rounded up."""
     return (x + y - 1) // y
 
@@ -26,24 +27,24 @@ def cdiv(x, y):
 class Name:
     """A name of the language, which means something in kernels alone."""
 
-    def __init__(self, path):
+    def __init__(self, path: Any) -> None:
         self._path = path
 
-    def __getattr__(self, name):
+    def __getattr__(self, name: Any) -> Any:
         if name.startswith("__"):
             raise AttributeError(name)
         return Name(f"{self._path}.{name}")
 
-    def __call__(self, *args, **kwargs):
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
         if len(args) == 1 and not kwargs and callable(args[0]):
             return args[0]  # a decorator
         raise RuntimeError(f"{self._path} is for kernels; on the host it needs Triton")
 
-    def __repr__(self):
+    def __repr__(self) -> str:
         return self._path
 
 
-def __getattr__(name):
+def __getattr__(name: Any) -> Any:
     if name.startswith("__"):
         raise AttributeError(name)
     return Name(f"{__name__}.{name}")
@@ -52,7 +53,7 @@ def __getattr__(name):
 class _Module(ModuleType):
     """A module below the language: the language's own names, and all others as names."""
 
-    def __getattr__(self, name):
+    def __getattr__(self, name: Any) -> Any:
         if name.startswith("__"):
             raise AttributeError(name)
         return globals().get(name) or Name(f"{self.__name__}.{name}")
@@ -61,17 +62,17 @@ class _Module(ModuleType):
 class _Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
     """Find modules below the language, whichever they are: `math`, `extra.cuda.libdevice`."""
 
-    def find_spec(self, fullname, _path=None, _target=None):
+    def find_spec(self, fullname: Any, _path: Any = None, _target: Any = None) -> Any:
         """Return a spec for a module that has no file."""
         if not fullname.startswith(f"{__name__}."):
             return None
         return importlib.machinery.ModuleSpec(fullname, self, is_package=True)
 
-    def create_module(self, spec):
+    def create_module(self, spec: Any) -> Any:
         """Return a module of names."""
         return _Module(spec.name)
 
-    def exec_module(self, module):
+    def exec_module(self, module: Any) -> Any:
         """Do nothing: there is no code."""
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from aotc.triton.installation import tuned_run
 
 from .jit import KernelInterface
@@ -12,15 +14,15 @@ class Config:
 
     def __init__(
         self,
-        kwargs,
-        num_warps=4,
-        num_stages=3,
-        num_ctas=1,
-        maxnreg=None,
-        pre_hook=None,
-        ir_override=None,
-        **_others,
-    ):
+        kwargs: Any,
+        num_warps: Any = 4,
+        num_stages: Any = 3,
+        num_ctas: Any = 1,
+        maxnreg: Any = None,
+        pre_hook: Any = None,
+        ir_override: Any = None,
+        **_others: Any,
+    ) -> None:
         self.kwargs = kwargs
         self.num_warps = num_warps
         self.num_stages = num_stages
@@ -29,38 +31,47 @@ class Config:
         self.pre_hook = pre_hook
         self.ir_override = ir_override
 
-    def all_kwargs(self):
+    def all_kwargs(self) -> Any:
         """Return constants and options together."""
         names = ("num_warps", "num_ctas", "num_stages", "maxnreg", "ir_override")
         options = {name: getattr(self, name) for name in names}
         return {**self.kwargs, **{k: v for k, v in options.items() if v is not None}}
 
-    def __str__(self):
+    def __str__(self) -> str:
         return ", ".join(f"{name}: {value}" for name, value in self.all_kwargs().items())
 
-    def __eq__(self, other):
+    def __eq__(self, other: object) -> bool:
         return (self.all_kwargs(), self.pre_hook) == (other.all_kwargs(), other.pre_hook)
 
-    def __hash__(self):
+    def __hash__(self) -> int:
         return hash((*self.all_kwargs().items(), self.pre_hook))
 
 
 class Autotuner(KernelInterface):
     """A kernel that has several configs, of which the archive has those that were chosen."""
 
-    def __init__(self, fn, arg_names, configs, key, prune_configs_by=None, **options):
+    def __init__(
+        self,
+        fn: Any,
+        arg_names: Any,
+        configs: Any,
+        key: Any,
+        prune_configs_by: Any = None,
+        **options: Any,
+    ) -> None:
         self.fn = fn
         self.arg_names = arg_names
         self.configs = configs or [Config({})]
         self.keys = key
         self.options = options
-        self.early_config_prune = (prune_configs_by or {}).get("early_config_prune")
-        self.cache = {}
+        prune: dict[str, Any] = prune_configs_by or {}
+        self.early_config_prune: Any = prune.get("early_config_prune")
+        self.cache: dict[Any, Any] = {}
         self.base_fn = fn
         while hasattr(self.base_fn, "fn"):
             self.base_fn = self.base_fn.fn
 
-    def run(self, *args, **kwargs):
+    def run(self, *args: Any, **kwargs: Any) -> Any:
         """Launch with the config that the archive has."""
         return tuned_run(self, args, kwargs)
 
@@ -68,23 +79,31 @@ class Autotuner(KernelInterface):
 class Heuristics(KernelInterface):
     """A kernel some of whose constants are computed from its arguments."""
 
-    def __init__(self, fn, arg_names, values):
+    def __init__(self, fn: Any, arg_names: Any, values: Any) -> None:
         self.fn = fn
         self.arg_names = arg_names
         self.values = values
 
-    def run(self, *args, **kwargs):
+    def run(self, *args: Any, **kwargs: Any) -> Any:
         """Compute the constants, and launch."""
         for name, compute in self.values.items():
             kwargs[name] = compute({**dict(zip(self.arg_names, args)), **kwargs})  # noqa: B905
         return self.fn.run(*args, **kwargs)
 
 
-def autotune(configs, key, prune_configs_by=None, **options):
+def autotune(configs: Any, key: Any, prune_configs_by: Any = None, **options: Any) -> Any:
     """Return a decorator for a kernel with several configs."""
-    return lambda fn: Autotuner(fn, fn.arg_names, configs, key, prune_configs_by, **options)
+
+    def decorate(fn: Any) -> Autotuner:
+        return Autotuner(fn, fn.arg_names, configs, key, prune_configs_by, **options)
+
+    return decorate
 
 
-def heuristics(values):
+def heuristics(values: Any) -> Any:
     """Return a decorator for a kernel with constants that are computed."""
-    return lambda fn: Heuristics(fn, fn.arg_names, values)
+
+    def decorate(fn: Any) -> Heuristics:
+        return Heuristics(fn, fn.arg_names, values)
+
+    return decorate

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import importlib
 from types import SimpleNamespace
+from typing import Any
+
+
+def _torch() -> Any:
+    return importlib.import_module("torch")  # it need not be there
 
 
 class _Utils:
     @staticmethod
-    def get_device_properties(device):
+    def get_device_properties(device: Any) -> Any:
         """Return the few properties that programs size grids and tiles by."""
-        import torch  # noqa: PLC0415 - it need not be there
-
-        found = torch.cuda.get_device_properties(device)
+        found = _torch().cuda.get_device_properties(device)
         return {
             "multiprocessor_count": found.multi_processor_count,
             "max_shared_mem": getattr(found, "shared_memory_per_block_optin", 49152),
@@ -24,33 +28,25 @@ class _Active:
     utils = _Utils()
 
     @staticmethod
-    def get_current_device():
+    def get_current_device() -> Any:
         """Return the current device's ordinal."""
-        import torch  # noqa: PLC0415 - as above
-
-        return torch.cuda.current_device()
+        return _torch().cuda.current_device()
 
     @staticmethod
-    def get_current_target():
+    def get_current_target() -> Any:
         """Return the backend and the compute capability."""
-        import torch  # noqa: PLC0415 - as above
-
-        major, minor = torch.cuda.get_device_capability()
+        major, minor = _torch().cuda.get_device_capability()
         return SimpleNamespace(backend="cuda", arch=10 * major + minor, warp_size=32)
 
     @staticmethod
-    def get_current_stream(device=None):
+    def get_current_stream(device: Any = None) -> Any:
         """Return the handle of torch's current stream."""
-        import torch  # noqa: PLC0415 - as above
-
-        return torch.cuda.current_stream(device).cuda_stream
+        return _torch().cuda.current_stream(device).cuda_stream
 
     @staticmethod
-    def get_active_torch_device():
+    def get_active_torch_device() -> Any:
         """Return torch's current device."""
-        import torch  # noqa: PLC0415 - as above
-
-        return torch.device("cuda", torch.cuda.current_device())
+        return _torch().device("cuda", _torch().cuda.current_device())
 
 
 driver = SimpleNamespace(active=_Active())

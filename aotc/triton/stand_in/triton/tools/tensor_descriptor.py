@@ -17,6 +17,6 @@ class TensorDescriptor:
     padding: str = "zero"
 
     @staticmethod
-    def from_tensor(tensor, block_shape, padding="zero"):
+    def from_tensor(tensor: Any, block_shape: Any, padding: Any = "zero") -> Any:
         """Return the descriptor of a whole tensor."""
         return TensorDescriptor(tensor, tensor.shape, tensor.stride(), block_shape, padding)
