@@ -165,7 +165,8 @@ def _choose(
 
     Raises: NotInArchiveError if there is none, and nobody probes.
     """
-    configs = tuner.configs
+    # A subclass may keep configs of its own in the cache.
+    configs = [*tuner.configs, *(one for one in tuner.cache.values() if one not in tuner.configs)]
     prune = getattr(tuner, "early_config_prune", None)
     if prune is not None:
         tuner.nargs = dict(zip(tuner.arg_names, args))  # noqa: B905 - as Triton

@@ -114,8 +114,9 @@ def _argument(value: Any) -> str:
 
 
 def _constant_text(value: Any) -> Any:
-    value = constant(value)
-    return value[0] if isinstance(value, tuple) else value
+    if hasattr(value, "fn"):
+        return str(value.fn.__qualname__)
+    return constant(value)
 
 
 def not_in_archive(

@@ -41,7 +41,7 @@ def set_allocator(allocator: Any) -> Any:
 
 def must_use_result(value: Any, *_: Any, **__: Any) -> Any:
     """Return the function that it decorates, or a decorator."""
-    return value if callable(value) else lambda function: function
+    return value if callable(value) else must_use_result
 
 
 __all__ = [

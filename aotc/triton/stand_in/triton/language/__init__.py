@@ -6,9 +6,8 @@ is an error, unless it decorates a function.
 
 from __future__ import annotations
 
-import importlib.abc
-import importlib.machinery
 import sys
+from importlib.machinery import ModuleSpec
 from types import ModuleType
 from typing import Any
 
@@ -59,14 +58,15 @@ class _Module(ModuleType):
         return globals().get(name) or Name(f"{self.__name__}.{name}")
 
 
-class _Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
+class _Finder:
     """Find modules below the language, whichever they are: `math`, `extra.cuda.libdevice`."""
 
     def find_spec(self, fullname: Any, _path: Any = None, _target: Any = None) -> Any:
         """Return a spec for a module that has no file."""
         if not fullname.startswith(f"{__name__}."):
             return None
-        return importlib.machinery.ModuleSpec(fullname, self, is_package=True)
+        loader: Any = self
+        return ModuleSpec(fullname, loader, is_package=True)
 
     def create_module(self, spec: Any) -> Any:
         """Return a module of names."""

@@ -56,6 +56,10 @@ class Autotuner(KernelInterface):
         arg_names: Any,
         configs: Any,
         key: Any,
+        reset_to_zero: Any = None,
+        restore_value: Any = None,
+        pre_hook: Any = None,
+        post_hook: Any = None,
         prune_configs_by: Any = None,
         **options: Any,
     ) -> None:
@@ -63,6 +67,11 @@ class Autotuner(KernelInterface):
         self.arg_names = arg_names
         self.configs = configs or [Config({})]
         self.keys = key
+        # Only trials, of which there are none, reset, restore and call these.
+        self.reset_to_zero, self.restore_value = reset_to_zero, restore_value
+        self.pre_hook, self.post_hook = pre_hook, post_hook
+        self.user_defined_pre_hook = pre_hook is not None
+        self.user_defined_post_hook = post_hook is not None
         self.options = options
         prune: dict[str, Any] = prune_configs_by or {}
         self.early_config_prune: Any = prune.get("early_config_prune")
@@ -95,7 +104,8 @@ def autotune(configs: Any, key: Any, prune_configs_by: Any = None, **options: An
     """Return a decorator for a kernel with several configs."""
 
     def decorate(fn: Any) -> Autotuner:
-        return Autotuner(fn, fn.arg_names, configs, key, prune_configs_by, **options)
+        words = {"prune_configs_by": prune_configs_by, **options}
+        return Autotuner(fn, fn.arg_names, configs, key, **words)
 
     return decorate
 
