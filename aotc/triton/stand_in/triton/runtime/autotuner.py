@@ -41,6 +41,8 @@ class Config:
         return ", ".join(f"{name}: {value}" for name, value in self.all_kwargs().items())
 
     def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Config):
+            return False
         return (self.all_kwargs(), self.pre_hook) == (other.all_kwargs(), other.pre_hook)
 
     def __hash__(self) -> int:
