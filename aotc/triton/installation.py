@@ -128,34 +128,40 @@ def tuned_run(tuner: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
         return _choose(tuner, args, kwargs)[1]
     key = _tuning_key(tuner, args, kwargs)
     known = tuner.__dict__.setdefault("_aotc_configs", {})
-    config = known.get(key)
-    if config is not None:
+    found = known.get(key)
+    if found is not None:
         try:
-            return _run_with(tuner, config, args, kwargs)
+            return _run_with(tuner, found, args, kwargs)
         except NotInArchiveError:
             pass  # arguments that are in no key made the difference
     config, _ = _choose(tuner, args, kwargs)
-    known[key] = config
-    return _run_with(tuner, config, args, kwargs)
+    known[key] = (config, config.all_kwargs())
+    return _run_with(tuner, known[key], args, kwargs)
 
 
-def _run_with(tuner: Any, config: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
-    settings = config.all_kwargs()
+def _run_with(
+    tuner: Any, found: tuple[Any, dict[str, Any]], args: Sequence[Any], kwargs: dict[str, Any]
+) -> Any:
+    config, settings = found
     if config.pre_hook is not None:
-        config.pre_hook({**dict(zip(tuner.arg_names, args)), **kwargs, **settings})  # noqa: B905 - as Triton
+        passed = dict(zip(tuner.arg_names, args))  # noqa: B905 - fewer are passed than there are
+        config.pre_hook({**passed, **kwargs, **settings})
     tuner.best_config = config
     return tuner.fn.run(*args, **kwargs, **settings)
 
 
 def _tuning_key(tuner: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+    """Return what a config is kept by: the values of the tuner's key, and dtypes."""
     if len(tuner.configs) == 1:
         return None
-    names = tuner.arg_names
-    given = {**dict(zip(names, args)), **kwargs}  # noqa: B905 - fewer are passed than there are
-    dtypes = (
-        str(one.dtype) for name, one in given.items() if name in names and hasattr(one, "dtype")
-    )
-    return (*(given[name] for name in tuner.keys if name in given), *dtypes)
+    places = tuner.__dict__.get("_aotc_places")
+    if places is None:
+        names = list(tuner.arg_names)
+        places = [(one, names.index(one)) for one in tuner.keys if one in names]
+        tuner.__dict__["_aotc_places"] = places
+    given = [args[at] if at < len(args) else kwargs.get(name) for name, at in places]
+    dtypes = [getattr(one, "dtype", None) for one in args]
+    return (*given, *dtypes)
 
 
 def _choose(

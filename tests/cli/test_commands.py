@@ -38,7 +38,7 @@ def test_second_build_has_nothing_to_do(folder: Path, run: Any) -> None:
     run("build", "--cache-dir", "cache", "-o", str(folder / "out"))
     code, out, err = run("build", "--cache-dir", "cache", "-o", str(folder / "out"))
     assert code == 0
-    assert len(out.splitlines()) == 3
+    assert len(out.splitlines()) == 4
     assert "(0 compiled, 2 cached, " in err
 
 
