@@ -6,6 +6,7 @@ is an error, unless it decorates a function.
 
 from __future__ import annotations
 
+import importlib
 import sys
 from importlib.machinery import ModuleSpec
 from types import ModuleType
@@ -43,10 +44,15 @@ class Name:
         return self._path
 
 
-def __getattr__(name: Any) -> Any:
+def __getattr__(name: str) -> Any:
     if name.startswith("__"):
         raise AttributeError(name)
+    if name in _MODULES:
+        return importlib.import_module(f"{__name__}.{name}")
     return Name(f"{__name__}.{name}")
+
+
+_MODULES = ("core", "extra", "math", "random", "semantic", "standard", "target_info")
 
 
 class _Module(ModuleType):
