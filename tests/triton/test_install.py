@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import sys
 from pathlib import Path
@@ -70,6 +71,54 @@ def test_launches_of_triton_are_taken_over(launches: Any, simple: Path) -> None:
     assert plain == [[4, 1, 1], 64]
     assert tuned == [[64, 1, 1], 64]
     assert missing[0] == "NotInArchiveError"
+
+
+def test_what_is_recorded_runs_from_its_archive(
+    launches: Any, project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """From a program with Triton to the same launches without it."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "recorded.py").write_text(RECORDED)
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([TRITON, str(tmp_path)]))
+    program = "import recorded; recorded.run('*fp32', 1000); recorded.run('*fp32', 64, '*fp32')"
+    assert cli.run(["record", "-o", "ops", "--", sys.executable, "-c", program]) == 0
+    assert cli.run(["build", "ops/kernels.toml", "--no-cache", "-j", "1"]) == 0
+    shutil.copy(project / "libcuda.so.1", tmp_path)
+    body = """
+install(stand_in=True)
+import recorded
+launched(lambda: recorded.run(x, 1000))
+launched(lambda: recorded.run(x, 64, y))
+launched(lambda: recorded.run(x, 64))
+launched(lambda: recorded.run(half, 64))
+"""
+    *fits, aligned, other = launches(body, path=(str(tmp_path),), folder=tmp_path)
+    assert fits == [[[1, 1, 1], 256], [[1, 1, 1], 256]]
+    # Aligned to more than was recorded: the kernel that promises less takes it.
+    assert aligned == [[1, 1, 1], 256]
+    assert other[0] == "NotInArchiveError"
+
+
+RECORDED = """
+import triton
+import triton.language as tl
+
+@triton.autotune(
+    [triton.Config({"BLOCK": 256}, num_warps=4), triton.Config({"BLOCK": 1024}, num_warps=8)],
+    key=["n"],
+)
+@triton.jit
+def add(x, bias, n, stride, BLOCK: tl.constexpr, ACT: tl.constexpr):
+    at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    v = tl.load(x + at * stride, mask=at < n)
+    if bias is not None:
+        v += tl.load(bias)
+    tl.store(x + at, v, mask=at < n)
+
+def run(x, n, bias=None):
+    grid = lambda meta: (triton.cdiv(n, meta["BLOCK"]),)
+    add[grid](x, bias, n, 1, ACT="silu")
+"""
 
 
 def test_what_is_missing_is_compiled_and_recorded(
