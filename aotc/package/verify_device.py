@@ -19,8 +19,7 @@ from aotc.ir.diagnostics import ManifestError
 from aotc.ir.expression import Expression
 from aotc.package import archive as archives
 from aotc.package.assemble import assemble
-from aotc.package.index import Archive, Kernel
-from aotc.package.tables import Constant
+from aotc.package.index import Archive, Kernel, Value
 from aotc.package.verify import VariantResult, verify_variant
 from aotc.package.verify_subjects import Subject, VerifyOptions
 from aotc.package.workers import compile_both_ways
@@ -112,7 +111,7 @@ class DeviceRun:
         self,
         args: tuple[object, ...],
         grid: tuple[int, ...] | None,
-        choices: Mapping[str, Constant] | None,
+        choices: Mapping[str, Value] | None,
     ) -> None:
         """Launch and wait. Raises: ExecutionFault."""
         kernel, scratch = self.library[self.kernel.name], None
