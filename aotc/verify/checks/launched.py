@@ -7,7 +7,7 @@ a fault as one in the kernel's code is.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -38,12 +38,11 @@ class Launched:
 
         Raises: ExecutionFault if it is no launch of `kernel`.
         """
-        sizes, expected = (
-            [size for _, size in self.layout],
-            [param.size_bytes for param in kernel.params],
-        )
-        if sizes != expected or list(self.layout) != sorted(self.layout):
-            places = f"{list(self.layout)}, expected sizes {expected}"
+        sizes = [param.size_bytes for param in kernel.params]
+        start = self.layout[0][0] if self.layout else 0
+        found = [(offset - start, size) for offset, size in self.layout]
+        if found not in [_placed(sizes, bank) for bank in range(0, _MAP_ALIGNMENT, 16)]:
+            places = f"{list(self.layout)}, expected {_placed(sizes, 0)}"
             raise ExecutionFault(f"the launcher has parameters of {kernel.name} at {places}")
         cluster = kernel.cluster_blocks if any(kernel.cluster_blocks) else (1, 1, 1)
         for what, given, required in (
@@ -57,6 +56,21 @@ class Launched:
         for (offset, size), param in zip(self.layout, kernel.params, strict=True):
             block[param.offset : param.offset + size] = self.params[offset : offset + size]
         return bytes(block)
+
+
+_MAP_ALIGNMENT = 64
+
+
+def _placed(sizes: Sequence[int], bank: int) -> list[tuple[int, int]]:
+    """Return offsets from the first parameter, and sizes, of a block at `bank` modulo 64."""
+    places: list[tuple[int, int]] = []
+    end = bank
+    for size in sizes:
+        alignment = min(size, _MAP_ALIGNMENT)
+        start = -(-end // alignment) * alignment
+        places.append((start, size))
+        end = start + size
+    return [(offset - places[0][0], size) for offset, size in places]
 
 
 Launcher: TypeAlias = Callable[[Reference, Mapping[str, int], int], Launched | None]
