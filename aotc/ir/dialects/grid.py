@@ -86,8 +86,13 @@ def exchanged_type(kind: ScalarType) -> ScalarType:
     return FP32 if kind.is_float else I32
 
 
-def _is_exchanged(kind: Type) -> bool:
-    return isinstance(kind, ScalarType) and exchanged_type(kind) == kind
+def _check_exchange(op: Op, value: Value, buffer: Value) -> None:
+    kind = buffer.type
+    if not isinstance(kind, SharedType) or kind.element != value.type:
+        op.error(f"stores {value.type} to {kind}")
+    is_list = kind.num_stages == 1 and len(kind.shape) == 1
+    is_word = exchanged_type(kind.element) == kind.element
+    op.expect(is_list and is_word, f"stores {value.type} to {kind}")
 
 
 class ClusterStore(Op, opcode="gpu.cluster_store", effects=(writes(Resource.SHARED, of="buffer"),)):
@@ -101,15 +106,7 @@ class ClusterStore(Op, opcode="gpu.cluster_store", effects=(writes(Resource.SHAR
     buffer: Value = operand()
 
     def infer(self) -> Sequence[Type]:
-        kind = self.buffer.type
-        fits = (
-            isinstance(kind, SharedType)
-            and kind.num_stages == 1
-            and len(kind.shape) == 1
-            and kind.element == self.value.type
-            and _is_exchanged(kind.element)
-        )
-        self.expect(fits, f"stores {self.value.type} to {kind}")
+        _check_exchange(self, self.value, self.buffer)
         return ()
 
 
@@ -133,13 +130,11 @@ class ClusterSend(
     barrier: Value = operand()
 
     def infer(self) -> Sequence[Type]:
-        kind, barrier = self.buffer.type, self.barrier.type
-        fits = isinstance(kind, SharedType) and kind.num_stages == 1 and len(kind.shape) == 1
-        fits = fits and kind.element == self.value.type and _is_exchanged(kind.element)
-        self.expect(fits, f"sends {self.value.type} to {kind}")
-        is_barrier = isinstance(barrier, SharedType) and barrier.num_stages == 1
-        is_barrier = is_barrier and (barrier.element, barrier.shape) == (U64, (1,))
-        self.expect(is_barrier, f"expected a mbarrier, got {barrier}")
+        _check_exchange(self, self.value, self.buffer)
+        kind = self.barrier.type
+        if not isinstance(kind, SharedType) or (kind.element, kind.shape) != (U64, (1,)):
+            self.error(f"expected a mbarrier, got {kind}")
+        self.expect(kind.num_stages == 1, f"expected one mbarrier, got {kind}")
         return ()
 
 

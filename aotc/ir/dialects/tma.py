@@ -552,7 +552,7 @@ class MbarrierInit(
         fits = isinstance(kind, SharedType) and (kind.element, kind.shape) == (U64, (1,))
         self.expect(fits, f"expected mbarriers, got {kind}")
         self.expect(self.count > 0, f"{self.count} arrivals")
-        alone = self.count == 1 and kind.num_stages == 1
+        alone = self.count == 1 and isinstance(kind, SharedType) and kind.num_stages == 1
         self.expect(not self.expected_bytes or alone, "bytes are expected by one arrival")
         return ()
 

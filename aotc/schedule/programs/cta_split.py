@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from math import prod
 from typing import Any, TypeAlias
 
 from aotc.ir.core import Block, Kernel, Op, Value
@@ -278,7 +279,7 @@ class _Search:
             if not shape or each in seen:
                 continue
             seen[each] = None
-            if len(shape) > 1 or shape[0] % self.num_ctas:
+            if len(shape) != 1 or prod(shape) % self.num_ctas:
                 return False
             if each.op is None or each.op.has(Trait.CONTROL_FLOW):
                 if self.preferred.get(each) != 0:
