@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from aotc.metadata import Access
     from aotc.schedule.context import Schedule
 
-STAGES = ("tile", "gpu", "llvm", "ptx", "sass")
+STAGES = ("tile", "gpu", "llvm", "ptx", "sass", "cubin")
 
 
 @dataclass(frozen=True)
@@ -48,8 +48,8 @@ class CompileRequest:
     `signature` gives each run-time argument its concrete type string ("*bf16:16", "i32", "i32=1",
     "fp32"), `constants` each constexpr its value: int, float, bool, str, None or a dtype's name.
     `debug` keeps `tl.device_assert` and `assert`, which are dropped otherwise, as Triton does. `with_ptx` keeps
-    the PTX, with the lines of the source, and changes nothing of the cubin. `without` names features
-    of the target that are not to be used. `map_pointers` allows what needs the launcher: loads
+    the PTX, with the lines of the source, and changes nothing of the cubin. `lineinfo` adds a line table
+    to the cubin, for profilers. `without` names features of the target that are not to be used. `map_pointers` allows what needs the launcher: loads
     through pointers may become TMA loads, so that a cubin takes tensor maps that its `Metadata`
     describes and is right for the launches that its guards allow; and the kernel may be persistent.
     A build asks for it. `limits` bound what the compile may take.
@@ -63,6 +63,7 @@ class CompileRequest:
     config: Config = field(default_factory=Config)
     debug: bool = False
     with_ptx: bool = False
+    lineinfo: bool = False
     without: tuple[str, ...] = ()
     map_pointers: bool = False
     limits: CompileLimits = DEFAULT_LIMITS
@@ -149,6 +150,7 @@ def compile_kernel(
         waits_pdl=done.waits_pdl,
         guards=kernel.guards,
         loops_programs=kernel.loops_programs,
+        scratch_bytes=kernel.scratch_bytes,
         spill_note=note,
     )
     asm = {**done.asm, "llvm": done.lowered.llvm_ir, "ptx": done.ptx}
@@ -156,7 +158,10 @@ def compile_kernel(
         # Apart from the cubin's own, whose debug sections would name what it was made from.
         located = backend.lower_kernel(kernel, done.target, debug_lines=True, owns_sm=done.owns_sm)
         asm["ptx"] = backend.emit_ptx(located.llvm_ir, done.target)
-    made = {"sass": lambda: backend.disassemble(assembly.cubin)}
+    made = {
+        "sass": lambda: backend.disassemble(assembly.cubin),
+        "cubin": lambda: backend.disassemble(assembly.cubin, with_lines=True, is_whole=True),
+    }
     return CompiledKernel(assembly.cubin, metadata, _Stages(asm, made))
 
 
@@ -256,7 +261,7 @@ class PtxKernel:
     """Hold a kernel that is compiled as far as PTX, and the tile IR it is to mean the same as.
 
     `shared_bytes` is what a launch passes as dynamic shared memory, `params` what as parameters;
-    `guards` as in `Metadata`.
+    `guards` and `scratch_bytes` as in `Metadata`.
     """
 
     tile_ir: str
@@ -265,6 +270,7 @@ class PtxKernel:
     shared_bytes: int
     params: tuple[ParamSlot, ...] = ()
     guards: tuple[str, ...] = ()
+    scratch_bytes: int = 0
 
 
 def compile_ptx(request: CompileRequest) -> PtxKernel:
@@ -281,6 +287,7 @@ def compile_ptx(request: CompileRequest) -> PtxKernel:
         kernel.shared_bytes,
         _param_slots(done),
         kernel.guards,
+        kernel.scratch_bytes,
     )
 
 
@@ -344,7 +351,9 @@ def _to_ptx(
     if keep_asm:
         asm["gpu"] = print_kernel(kernel)
         timings.lap("print")
-    lowered = backend.lower_kernel(kernel, target, debug_lines=with_lines, owns_sm=owns_sm)
+    lowered = backend.lower_kernel(
+        kernel, target, debug_lines=with_lines, lineinfo=request.lineinfo, owns_sm=owns_sm
+    )
     check_instructions(kernel, lowered.llvm_ir.count("\n"), request.limits)
     timings.lap("lower")
     ptx = backend.emit_ptx(lowered.llvm_ir, target)

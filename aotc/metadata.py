@@ -44,8 +44,8 @@ class ParamSlot:
     `argument` is the argument of the launch that it comes from, the one of its name unless said
     otherwise. `source` is the expression that the launcher computes if it does not pass that
     argument itself: "x.shape[0]", or "x" for a tensor's address. "grid[0]" to "grid[2]", argument
-    and source in one, are how many program instances the launch has along an axis. A tensor map is
-    encoded as `tensor_map` says.
+    and source in one, are how many program instances the launch has along an axis, "scratch[0]" is
+    the address of its scratch memory. A tensor map is encoded as `tensor_map` says.
     """
 
     name: str
@@ -72,7 +72,8 @@ class Metadata:
     expressions over the arguments: the cubin is right for launches for which none is 0 and for
     which the driver encodes the tensor maps among its `params`. One that `loops_programs` is
     persistent: its grid has one axis and as many CTAs as are resident at a time, at most one (with
-    `num_ctas`: one cluster) for each program instance. `spill_note` says which tiles take the
+    `num_ctas`: one cluster) for each program instance. A launch gives each program instance
+    `scratch_bytes` of global memory, in one piece at a multiple of 128. `spill_note` says which tiles take the
     registers where those do not suffice, and what may help.
     """
 
@@ -95,4 +96,5 @@ class Metadata:
     waits_pdl: bool = False
     guards: tuple[str, ...] = ()
     loops_programs: bool = False
+    scratch_bytes: int = 0
     spill_note: str = ""

@@ -16,11 +16,16 @@ if TYPE_CHECKING:
     from aotc.ir.diagnostics import CompileError
 
 
-def disassemble(cubin: bytes) -> str:
-    """Return the SASS of a cubin. Raises: IRError if it is none."""
+# What a cubin is printed as: its code, or every section with the lines of the source, if it has them.
+LISTINGS = ("sass", "cubin")
+
+
+def disassemble(cubin: bytes, listing: str = "sass") -> str:
+    """Return a listing of a cubin. Raises: IRError if it is none."""
     from aotc import backend  # noqa: PLC0415 - start-up time
 
-    return backend.disassemble(cubin)
+    is_whole = listing == "cubin"
+    return backend.disassemble(cubin, with_lines=is_whole, is_whole=is_whole)
 
 
 def disassemble_located(ptx: str, target: str) -> str:
@@ -72,15 +77,16 @@ def _advance(state: Kernel | str, stage: str, wanted: str, request: CompileReque
     from aotc.schedule.pipeline import schedule_kernel  # noqa: PLC0415
 
     target = check_request(request)
-    for step in STAGES[STAGES.index(stage) + 1 : STAGES.index(wanted) + 1]:
+    steps = STAGES[STAGES.index(stage) + 1 : STAGES.index(wanted) + 1]
+    for step in (step for step in steps if step == wanted or step not in LISTINGS):
         if isinstance(state, Kernel):
             if step == "gpu":
                 schedule = Schedule(target, request.config, map_pointers=request.map_pointers)
                 state = schedule_kernel(state, schedule)
             else:
-                state = backend.lower_kernel(state, target).llvm_ir
+                state = backend.lower_kernel(state, target, lineinfo=request.lineinfo).llvm_ir
         elif step == "ptx":
             state = backend.emit_ptx(state, target)
         else:
-            state = backend.disassemble(backend.assemble(state, target).cubin)
+            state = disassemble(backend.assemble(state, target).cubin, step)
     return state if isinstance(state, str) else print_kernel(state)

@@ -1,6 +1,6 @@
 """How fast the PTX emulator runs: lane-instructions per second on one core.
 
-Two programs, each the best of several runs: many blocks whose warps run in step through loads,
+Two programs, each the best of several runs: many CTAs whose warps run in step through loads,
 fused multiply-adds, shared memory and barriers, and one warp whose lanes go different ways.
 
     python benchmarks/emulator.py [--json]
@@ -116,12 +116,12 @@ test:
 
 
 def in_step() -> tuple[float, float]:
-    """Return lane-instructions and seconds of the program in step, over 512 blocks."""
-    blocks = 512
-    x = np.random.default_rng(0).standard_normal(blocks * 256).astype(np.float32)
+    """Return lane-instructions and seconds of the program in step, over 512 CTAs."""
+    ctas = 512
+    x = np.random.default_rng(0).standard_normal(ctas * 256).astype(np.float32)
     out = np.zeros_like(x)
     start = time.perf_counter()
-    statistics = emulate(IN_STEP, blocks, [x, out, 20])
+    statistics = emulate(IN_STEP, ctas, [x, out, 20])
     return statistics.lane_instructions, time.perf_counter() - start
 
 

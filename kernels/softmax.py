@@ -100,3 +100,52 @@ def cross_entropy_kernel(
     loss = tl.where(target == ignore_index, 0.0, lse - at_target)
     tl.store(loss_ptr + row, loss)
     tl.store(lse_ptr + row, lse)
+
+
+@triton.jit
+def _add_pairs(a, b, c, d):
+    """Add two values at once: CTAs of a cluster that split a row exchange both together."""
+    return a + c, b + d
+
+
+@triton.jit
+def cross_entropy_grad_kernel(
+    logits_ptr,
+    target_ptr,
+    grad_ptr,
+    loss_ptr,
+    lse_ptr,
+    stride,
+    n_rows,
+    n_cols,
+    ignore_index,
+    scale,
+    BLOCK: tl.constexpr,
+):
+    """Store the cross-entropy loss of every row, and its gradient with respect to the logits.
+
+    `logits` is (n_rows, n_cols) with rows `stride` elements apart, as in `grad`, which may be `logits`.
+    A row is read once: BLOCK is at least n_cols. `scale` is what the loss of a row counts in the
+    result, such as 1 / n_rows. Targets are as for `cross_entropy_kernel`; a row that is ignored has
+    gradient 0.
+    """
+    row = tl.program_id(0).to(tl.int64)
+    tl.assume(row < n_rows)
+    target = tl.load(target_ptr + row)
+    cols = tl.arange(0, BLOCK)
+    mask = cols < n_cols
+    x = tl.load(logits_ptr + row * stride + cols, mask=mask, other=float("-inf")).to(tl.float32)
+    maximum = tl.max(x, axis=0)
+    power = tl.exp2((x - maximum) * LOG2_E)
+    is_target = cols == target
+    total, at_target = tl.reduce((power, tl.where(is_target, x, 0.0)), 0, _add_pairs)
+
+    lse = maximum + tl.log2(total) * LN_2
+    inside = (target >= 0) & (target < n_cols)
+    loss = lse - tl.where(inside, at_target, float("nan"))
+    is_ignored = target == ignore_index
+    tl.store(loss_ptr + row, tl.where(is_ignored, 0.0, loss))
+    tl.store(lse_ptr + row, lse)
+    scale = tl.where(is_ignored, 0.0, scale)
+    grad = power * (scale / total) - tl.where(is_target, scale, 0.0)
+    tl.store(grad_ptr + row * stride + cols, grad.to(grad_ptr.dtype.element_ty), mask=mask)

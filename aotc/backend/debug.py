@@ -1,7 +1,11 @@
 """The line table of a kernel: the source line of each instruction.
 
-It is optional, because it costs compile time. Files are named without their folders, so that the
-same source gives the same cubin wherever it is.
+It is optional, because it costs size, and ptxas schedules a kernel with a line table a little
+differently. Which line is meant depends on who reads it. The audit of SASS asks for the kernel's own
+lines: an inlined function counts for the line that calls it. A profiler wants the line that was
+written, in whatever function and file; LLVM's NVPTX backend writes no call sites beside it.
+
+Invariant: no absolute path is written, so that the same source gives the same cubin wherever it is.
 """
 
 from __future__ import annotations
@@ -18,19 +22,27 @@ _UNIT, _FILE, _SUBPROGRAM, _TYPE, _FLAG = range(_FIRST_NODE, _FIRST_NODE + 5)
 
 
 class DebugInfo:
-    """Number the source locations of one kernel and write their metadata."""
+    """Number the source locations of one kernel and write their metadata.
 
-    def __init__(self, kernel: Kernel) -> None:
+    `is_for_profilers` names the lines inside of inlined functions, and files as the manifest does;
+    otherwise lines are the kernel's own, and files have no folders.
+    """
+
+    def __init__(self, kernel: Kernel, *, is_for_profilers: bool = False) -> None:
         self._kernel = kernel
-        self._file = PurePath(kernel.loc.file).name
+        self._is_for_profilers = is_for_profilers
+        self._file = self._name(kernel.loc.file)
         self._files: dict[str, int] = {self._file: _FILE}
         self._nodes: dict[str, int] = {}
         self._next = _FLAG + 1
 
     def suffix(self, loc: Loc) -> str:
         """Return what to append to an instruction that comes from `loc`."""
-        site = list(loc.chain())[-1] if loc != UNKNOWN_LOC else self._kernel.loc
-        name = PurePath(site.file).name
+        if loc == UNKNOWN_LOC:
+            site = self._kernel.loc
+        else:
+            site = loc if self._is_for_profilers else list(loc.chain())[-1]
+        name = self._name(site.file)
         scope = _SUBPROGRAM
         if name != self._file:
             scope = self._node(
@@ -68,6 +80,11 @@ class DebugInfo:
             f"!{_TYPE} = !DISubroutineType(types: !{{}})",
             *(f"!{node} = {text}" for text, node in self._nodes.items()),
         ]
+
+    def _name(self, file: str) -> str:
+        path = PurePath(file)
+        has_folder = self._is_for_profilers and not path.is_absolute()
+        return path.as_posix() if has_folder else path.name
 
     def _node(self, text: str) -> int:
         if text not in self._nodes:

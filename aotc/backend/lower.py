@@ -97,12 +97,12 @@ def param_layout(kernel: Kernel) -> tuple[ParamSlot, ...]:
 class Lowering:
     """The state that rules share while one kernel is lowered."""
 
-    def __init__(self, kernel: Kernel, target: Target, *, debug_lines: bool = False) -> None:
+    def __init__(self, kernel: Kernel, target: Target, debug: DebugInfo | None = None) -> None:
         self.kernel = kernel
         self.target = target
         self.emit = Emitter()
         self.ints = Integers(self.emit)
-        self.debug = DebugInfo(kernel) if debug_lines else None
+        self.debug = debug
         self.uses_shared = False
         self._values: dict[Value, Registers] = {}
         group_threads = WARP_SIZE * kernel.num_warps
@@ -254,16 +254,23 @@ def layout_of(type_: Type) -> LinearLayout:
 
 
 def lower_kernel(
-    kernel: Kernel, target: Target, *, debug_lines: bool = False, owns_sm: bool = False
+    kernel: Kernel,
+    target: Target,
+    *,
+    debug_lines: bool = False,
+    lineinfo: bool = False,
+    owns_sm: bool = False,
 ) -> Lowered:
     """Lower a kernel of gpu IR to LLVM IR text.
 
-    `debug_lines` adds a line table of the kernel's source, files without folders; `owns_sm` asks
-    for all registers of an SM for a single CTA.
+    `debug_lines` adds a line table of the kernel's own lines, files without folders; `lineinfo` one
+    for profilers (debug.py). `owns_sm` asks for all registers of an SM for a single CTA.
     Raises: IRError if an op has no rule or violates its rule's requirements.
     """
     _check_cluster(kernel, target)
-    ctx = Lowering(kernel, target, debug_lines=debug_lines)
+    has_lines = debug_lines or lineinfo
+    debug = DebugInfo(kernel, is_for_profilers=lineinfo) if has_lines else None
+    ctx = Lowering(kernel, target, debug)
     header = [_bind_param(ctx, *param) for param in enumerate(kernel.params)]
     _prefetch_maps(ctx)
     ctx.lower_ops(kernel.body)

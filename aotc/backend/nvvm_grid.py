@@ -6,6 +6,7 @@ The latter are LLVM intrinsics that it assumes to access all memory, so no acces
 from __future__ import annotations
 
 from aotc.backend.emitter import Emitter
+from aotc.backend.nvvm_memory import Address
 
 
 def cta_rank(emit: Emitter) -> str:
@@ -22,8 +23,67 @@ def cluster_barrier(emit: Emitter) -> None:
 
     Source: PTX ISA 9.7.13.3 `barrier.cluster`.
     """
-    for step in ("arrive", "wait"):
-        emit.effect(emit.call_text("void", f"llvm.nvvm.barrier.cluster.{step}", []))
+    emit.effect(emit.call_text("void", "llvm.nvvm.barrier.cluster.arrive", []))
+    cluster_wait(emit)
+
+
+def relaxed_cluster_arrive(emit: Emitter) -> None:
+    """Arrive at the barrier of the cluster, without waiting for accesses of the thread.
+
+    Those that wait see its mbarriers, which a fence of their own has followed, and nothing else.
+
+    Source: PTX ISA 9.7.13.3 `barrier.cluster`.
+    """
+    emit.effect(emit.call_text("void", "llvm.nvvm.barrier.cluster.arrive.relaxed", []))
+
+
+def cluster_wait(emit: Emitter) -> None:
+    """Wait until all threads of the cluster have arrived.
+
+    Source: PTX ISA 9.7.13.3 `barrier.cluster`.
+    """
+    emit.effect(emit.call_text("void", "llvm.nvvm.barrier.cluster.wait", []))
+
+
+def store_to_cta(
+    emit: Emitter, address: Address, cta: str, value: str, bits: int, predicate: str
+) -> None:
+    """Store a word, an integer of 32 or 64 bits, to an address of another CTA of the cluster.
+
+    Source: PTX ISA 9.7.9.11 `st`, 9.7.9.23 `mapa`.
+    """
+    letter = "r" if bits == 32 else "l"
+    text = (
+        "{ .reg .b32 there; @$3 mapa.shared::cluster.u32 there, $0, $1; "
+        f"@$3 st.shared::cluster.b{bits} [there+{address.offset_bytes}], $2; }}"
+    )
+    arguments = f"i32 {address.base}, i32 {cta}, i{bits} {value}, i1 {predicate}"
+    emit.effect(f'call void asm sideeffect "{text}", "r,r,{letter},b"({arguments})')
+
+
+def send_to_cta(
+    emit: Emitter,
+    address: Address,
+    barrier: Address,
+    cta: str,
+    value: str,
+    bits: int,
+    predicate: str,
+) -> None:
+    """Store a word as `store_to_cta` does, whose bytes complete at an mbarrier of that CTA.
+
+    Source: PTX ISA 9.7.9.12 `st.async`, 9.7.9.23 `mapa`.
+    """
+    letter = "r" if bits == 32 else "l"
+    text = (
+        "{ .reg .b32 there, barrier; @$4 mapa.shared::cluster.u32 there, $0, $2; "
+        "@$4 mapa.shared::cluster.u32 barrier, $1, $2; "
+        f"@$4 st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.b{bits} "
+        f"[there+{address.offset_bytes}], $3, [barrier+{barrier.offset_bytes}]; }}"
+    )
+    places = f"i32 {address.base}, i32 {barrier.base}, i32 {cta}"
+    arguments = f"{places}, i{bits} {value}, i1 {predicate}"
+    emit.effect(f'call void asm sideeffect "{text}", "r,r,r,{letter},b"({arguments})')
 
 
 def wait_for_grids(emit: Emitter) -> None:

@@ -26,7 +26,7 @@ from itertools import groupby
 from aotc.backend.emitter import Emitter
 from aotc.backend.nvvm_memory import Address
 
-_NEW_LINE = "\\0A\\09"  # as LLVM spells it in a string
+NEW_LINE = "\\0A\\09"  # as LLVM spells it in a string
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +87,7 @@ class Issue:
         arguments = ", ".join(f"{kind} {value}" for _, kind, value in self._operands)
         if len(lines) > 1:
             lines = ["{", *lines, "}"]
-        text = _NEW_LINE.join(lines)
+        text = NEW_LINE.join(lines)
         call = f'call void asm sideeffect "{text}", "{constraints}"({arguments}) #0'
         return call + self._suffix
 

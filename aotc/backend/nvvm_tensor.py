@@ -8,11 +8,11 @@ Invariant: everything here is `sideeffect`, so LLVM keeps the order in which rul
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from aotc.backend.emitter import Emitter
-from aotc.backend.nvvm_issue import Issue, Issuer, issue
+from aotc.backend.nvvm_issue import NEW_LINE, Issue, Issuer, issue
 from aotc.backend.nvvm_memory import Address
 
 
@@ -178,17 +178,110 @@ def acquire_map(emit: Emitter, tensor: str) -> None:
     emit.effect(f'call void asm sideeffect "{text}", "l"(ptr {tensor})')
 
 
+@dataclass(frozen=True, slots=True)
+class MapFields:
+    """What a tensor map is made of: operands for the tensor, innermost axis first, and its box.
+
+    `address` is a generic pointer, `extents` are i32 and `strides_bytes` i64, of all axes but the
+    innermost. `element`, `swizzle` and `fill` are codes of `tensormap.replace`.
+    """
+
+    address: str
+    extents: Sequence[str]
+    strides_bytes: Sequence[str]
+    box: Sequence[int]
+    element: int
+    swizzle: int
+    fill: int
+
+    def edits(self) -> Iterator[tuple[str, str, str]]:
+        """Yield each field, its register's letter and type, and its value; first the rank."""
+        yield "rank", "r", str(len(self.box) - 1)
+        yield "global_address", "l", self.address
+        yield "elemtype", "r", str(self.element)
+        yield "swizzle_mode", "r", str(self.swizzle)
+        yield "fill_mode", "r", str(self.fill)
+        for axis, (extent, box) in enumerate(zip(self.extents, self.box, strict=True)):
+            yield f"global_dim {axis}", "r", extent
+            yield f"box_dim {axis}", "r", str(box)
+            yield f"element_stride {axis}", "r", "1"
+        for axis, stride in enumerate(self.strides_bytes):
+            yield f"global_stride {axis}", "l", stride
+
+
+_PUBLISH = "tensormap.cp_fenceproxy.global.shared::cta.tensormap::generic.release.gpu.sync.aligned"
+
+
+def make_map(
+    emit: Emitter, fields: MapFields, template: Address, slot: str, lane: str, is_issuer: str
+) -> None:
+    """Make a tensor map in shared memory, publish it at `slot`, a generic address, and acquire it.
+
+    The warps for which `is_issuer`, a warp-uniform i1 or "", holds do so; `lane` is an i32. All
+    threads of a warp copy and fence; one of them edits what all have cleared.
+
+    Source: PTX ISA 9.7.9.27.1.3 `tensormap.replace`, 9.7.13.16 `tensormap.cp_fenceproxy`,
+    9.7.13.4 `fence.proxy.tensormap`.
+    """
+    operands: dict[tuple[str, str, str], int] = {}
+
+    def operand(letter: str, kind: str, value: str) -> str:
+        return f"${operands.setdefault((letter, kind, value), len(operands))}"
+
+    place = f"{operand('r', 'i32', template.base)}"
+    lines = [
+        "{",
+        ".reg .pred one; .reg .b32 at;",
+        *([f"@!{operand('b', 'i1', is_issuer)} bra.uni done;"] if is_issuer else []),
+        f"shl.b32 at, {operand('r', 'i32', lane)}, 2;",
+        f"add.u32 at, at, {place};",
+        f"st.shared.b32 [at+{template.offset_bytes}], 0;",
+        "bar.warp.sync 0xffffffff;",
+        f"setp.ne.u32 one, {operand('r', 'i32', lane)}, 0;",
+        "@one bra others;",
+    ]
+    for field, letter, value in fields.edits():
+        name, _, axis = field.partition(" ")
+        kind = "i32" if letter == "r" else ("ptr" if name == "global_address" else "i64")
+        is_constant = value.isdecimal() and letter == "r"
+        text = value if is_constant else operand(letter, kind, value)
+        bits = 32 if letter == "r" else 64
+        ordinal = f"{axis}, " if axis else ""
+        lines.append(
+            f"tensormap.replace.tile.{name}.shared::cta.b1024.b{bits} "
+            f"[{place}+{template.offset_bytes}], {ordinal}{text};"
+        )
+    there = operand("l", "ptr", slot)
+    lines += [
+        "others: bar.warp.sync 0xffffffff;",
+        f"{_PUBLISH} [{there}], [{place}+{template.offset_bytes}], 128;",
+        f"fence.proxy.tensormap::generic.acquire.gpu [{there}], 128;",
+        *(["done:"] if is_issuer else []),
+        "}",
+    ]
+    constraints = ",".join(letter for letter, _, _ in operands)
+    arguments = ", ".join(f"{kind} {value}" for _, kind, value in operands)
+    text = NEW_LINE.join(lines)
+    emit.effect(f'call void asm sideeffect "{text}", "{constraints}"({arguments}) #0')
+
+
 # ---- mbarriers --------------------------------------------------------------------------------
 
 
-def mbarrier_init(emit: Emitter, barriers: Sequence[Address], count: int, issuer: Issuer) -> None:
+def mbarrier_init(
+    emit: Emitter, barriers: Sequence[Address], count: int, issuer: Issuer, expected_bytes: int = 0
+) -> None:
     """Initialize mbarriers for `count` arrivals per phase, visible to the async proxy.
+
+    With `expected_bytes` the thread also arrives at each, and has its phase expect so many.
 
     Source: PTX ISA 9.7.13.15.9 `mbarrier.init`, 9.7.13.4 `fence.mbarrier_init`.
     """
     asm = issue(emit, issuer)
     for barrier in barriers:
         asm.add(f"mbarrier.init.shared::cta.b64 {asm.address(barrier)}, {count};")
+        if expected_bytes:
+            asm.add(f"{_ARRIVE_EXPECT} {asm.address(barrier)}, {expected_bytes};")
     emit.effect('call void asm sideeffect "fence.mbarrier_init.release.cluster;", ""()')
 
 
@@ -200,7 +293,7 @@ def mbarrier_expect(
     Source: PTX ISA 9.7.13.15.11 `mbarrier.expect_tx`, 9.7.13.15.13 `mbarrier.arrive`.
     """
     asm = issue(emit, issuer)
-    opcode = "mbarrier.arrive.expect_tx.shared::cta.b64 _," if arrive else _EXPECT
+    opcode = _ARRIVE_EXPECT if arrive else _EXPECT
     place = asm.address(barrier)
     asm.add(f"{opcode} {place}, {asm.number(num_bytes)};")
 
@@ -228,6 +321,7 @@ def mbarrier_arrive(
         asm.add(text, condition)
 
 
+_ARRIVE_EXPECT = "mbarrier.arrive.expect_tx.shared::cta.b64 _,"
 _EXPECT = "mbarrier.expect_tx.relaxed.cta.shared::cta.b64"
 
 

@@ -275,14 +275,20 @@ def _registers_for_one_cta(ptx: str) -> int:
 
 
 def disassemble(
-    cubin: bytes, *, with_lines: bool = False, timeout_seconds: float = _DEFAULT_TIMEOUT_SECONDS
+    cubin: bytes,
+    *,
+    with_lines: bool = False,
+    is_whole: bool = False,
+    timeout_seconds: float = _DEFAULT_TIMEOUT_SECONDS,
 ) -> str:
     """Return the SASS of a cubin, one instruction per line; `with_lines` adds source lines.
+
+    With `is_whole` all sections are printed, not only code.
 
     Raises: IRError if it is not a cubin.
     """
     nvdisasm = find_file("nvidia-cuda-nvdisasm", "bin/nvdisasm")
-    options = ("-c", "-g") if with_lines else ("-c",)
+    options = [*([] if is_whole else ["-c"]), *(["-g"] if with_lines else [])]
     with _make_folder() as folder:
         source = Path(folder, "kernel.cubin")
         try:

@@ -13,7 +13,7 @@ import json
 import shutil
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from aotc.package.verify_report import Report
     from aotc.package.workers import Compiler
 
-_STAGES = ("tile", "gpu", "llvm", "ptx", "sass")
+_STAGES = ("tile", "gpu", "llvm", "ptx", "sass", "cubin")
 _LOG_COLUMNS = 160
 _PAGE_COLUMNS, _MIN_COLUMNS = 100, 60
 _SET_HELP = "Set a constant, a config key, a type variable or an argument's type; repeatable."
@@ -55,6 +55,19 @@ _without = click.option(
     "--without", multiple=True, metavar="FEATURE", help="Do not use this feature; repeatable."
 )
 _debug = click.option("--debug", is_flag=True, help="Show the traceback of a bug in aotc.")
+_subject = click.argument("kernel", metavar="SOURCE.py:KERNEL|MANIFEST:KERNEL|ARCHIVE")
+_variant = click.option(
+    "--variant", metavar="LABEL", help="Of an archive: a variant's label, or words of it."
+)
+
+
+def _of_a_compile(command: Callable[..., int]) -> Callable[..., int]:
+    """Add the options that pick what is compiled."""
+    command = click.option(
+        "--set", "settings", multiple=True, metavar="NAME=VALUE", help=_SET_HELP
+    )(command)
+    command = _without(command)
+    return click.option("--target", help="Default: the manifest's first, or sm_90a.")(command)
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
@@ -84,6 +97,7 @@ def commands() -> None:
 @click.option("--host", default="", help="Architecture to link for: x86_64 or aarch64.")
 @click.option("--keep-going", is_flag=True, help="Write what was built, although something failed.")
 @click.option("--with-ptx", is_flag=True, help="Keep the PTX, so that the archive can be verified.")
+@click.option("--lineinfo/--no-lineinfo", help="Give cubins line tables, for profilers.")
 @click.option("--cache-dir", help="Folder of the cache; default: the platform's cache folder.")
 @click.option("--no-cache", is_flag=True, help="Compile everything, keep nothing.")
 @click.option("-v", "--verbose", is_flag=True, help="Show the compiler's remarks.")
@@ -102,6 +116,7 @@ def build(
     host: str,
     keep_going: bool,
     with_ptx: bool,
+    lineinfo: bool,
     cache_dir: str | None,
     no_cache: bool,
     verbose: bool,
@@ -123,6 +138,7 @@ def build(
         host=host,
         keep_going=keep_going,
         with_ptx=with_ptx,
+        lineinfo=lineinfo,
         without=without,
     )
     listener = listener_for(is_json=is_json, doing="compiling")
@@ -357,6 +373,43 @@ def init(
     return EXIT_DONE
 
 
+# --------------------------------------------------------------------------------------- record
+
+
+@commands.command(context_settings={"ignore_unknown_options": True})
+@click.argument("command", metavar="-- COMMAND…", nargs=-1, required=True, type=click.UNPROCESSED)
+@click.option(
+    "-o", "--output", default="record", show_default=True, help="Folder of manifest and records."
+)
+@click.option("--vendor", "is_vendored", is_flag=True, help="Copy the sources there, too.")
+@_debug
+def record(
+    *,
+    command: tuple[str, ...],
+    output: str,
+    is_vendored: bool,
+    debug: bool,  # noqa: ARG001 - read by `run`
+) -> int:
+    """Run a program that uses Triton, and write a manifest of the kernels that it launches."""
+    from aotc.package.record.launches import read, run_recorded  # noqa: PLC0415 - start-up time
+    from aotc.package.record.manifest import package_name, write_manifest  # noqa: PLC0415
+    from aotc.package.record.vendor import vendor  # noqa: PLC0415
+
+    folder = Path(output)
+    code = run_recorded(command, folder)
+    path = folder / "kernels.toml"
+    records = vendor(read(folder), folder) if is_vendored else read(folder)
+    written = write_manifest(records, path, package_name(folder))
+    path.write_text(written.text, encoding="utf-8")
+    show(str(path), err=True)
+    for one in written.refused:
+        show(one_line(f"note: as a comment: {one}"), err=True)
+    show(f"{written.num_kernels} kernel{'' if written.num_kernels == 1 else 's'}", err=True)
+    if code:
+        complain(f"{one_line(command[0])} exited with {code}; what it launched is recorded")
+    return EXIT_WRONG if code else EXIT_DONE
+
+
 # -------------------------------------------------------------------- inspect, dump and explain
 
 
@@ -393,11 +446,10 @@ def _width() -> int:
 
 
 @commands.command()
-@click.argument("kernel", metavar="SOURCE.py:KERNEL|MANIFEST:KERNEL")
+@_subject
 @click.option("--stage", type=click.Choice(_STAGES), required=True, help="What to print.")
-@click.option("--target", help="Default: the manifest's first, or sm_90a.")
-@_without
-@click.option("--set", "settings", multiple=True, metavar="NAME=VALUE", help=_SET_HELP)
+@_of_a_compile
+@_variant
 @_debug
 def dump(
     *,
@@ -406,18 +458,49 @@ def dump(
     target: str | None,
     without: tuple[str, ...],
     settings: tuple[str, ...],
+    variant: str | None,
     debug: bool,  # noqa: ARG001 - read by `run`
 ) -> int:
-    """Print one stage of the compile of a kernel."""
+    """Print one stage of the compile of a kernel, or what an archive holds of a variant."""
+    from aotc import stages  # noqa: PLC0415 - start-up time, as are all below
+    from aotc.package import archived  # noqa: PLC0415
     from aotc.package.dump import find_request  # noqa: PLC0415
-    from aotc.stages import stage_text  # noqa: PLC0415 - start-up time
+    from aotc.package.index import ArchiveError  # noqa: PLC0415
     from aotc.target import parse  # noqa: PLC0415
 
-    chosen = parse(target) if target else None
-    request = find_request(kernel, chosen, _settings(settings), without)
-    text = stage_text(request, stage)
+    if _is_archive(kernel, variant, target, without, settings):
+        try:
+            found = archived.find_variant(kernel, variant or "")
+        except ArchiveError as error:
+            complain(one_line(f"{kernel}: {error}"))
+            return EXIT_WRONG
+        text = archived.stage_text(kernel, *found, stage)
+    else:
+        chosen = parse(target) if target else None
+        request = find_request(kernel, chosen, _settings(settings), without)
+        text = stages.stage_text(request, stage)
     show(text.removesuffix("\n"))
     return EXIT_DONE
+
+
+def _is_archive(
+    subject: str,
+    variant: str | None,
+    target: str | None,
+    without: Sequence[str],
+    settings: Sequence[str],
+) -> bool:
+    """Return whether `subject` is an archive. Raises: UsageError for options of the other kind."""
+    from aotc.package.archived import SUFFIX  # noqa: PLC0415 - start-up time
+
+    is_archive = subject.endswith(SUFFIX)
+    if is_archive and (target or without or settings):
+        message = "--target, --set and --without are of a compile: pick a variant with --variant"
+        raise click.UsageError(message)
+    if variant is not None and not is_archive:
+        message = "--variant picks one of an archive: pick a manifest's with --set and --target"
+        raise click.UsageError(message)
+    return is_archive
 
 
 def _settings(settings: Sequence[str]) -> dict[str, str]:
@@ -432,10 +515,9 @@ def _settings(settings: Sequence[str]) -> dict[str, str]:
 
 
 @commands.command()
-@click.argument("kernel", metavar="SOURCE.py:KERNEL|MANIFEST:KERNEL")
-@click.option("--target", help="Default: the manifest's first, or sm_90a.")
-@_without
-@click.option("--set", "settings", multiple=True, metavar="NAME=VALUE", help=_SET_HELP)
+@_subject
+@_of_a_compile
+@_variant
 @click.option("--json", "is_json", is_flag=True, help="Write everything as JSON.")
 @_debug
 def explain(
@@ -444,17 +526,28 @@ def explain(
     target: str | None,
     without: tuple[str, ...],
     settings: tuple[str, ...],
+    variant: str | None,
     is_json: bool,
     debug: bool,  # noqa: ARG001 - read by `run`
 ) -> int:
     """Say what a kernel became: resources, occupancy, accesses to memory, every remark."""
-    from aotc.package import explain as explaining  # noqa: PLC0415 - start-up time, as is below
+    from aotc.package import explain as explaining  # noqa: PLC0415 - start-up time, as are all below
+    from aotc.package.archived import find_variant  # noqa: PLC0415
     from aotc.package.dump import find_request  # noqa: PLC0415
+    from aotc.package.index import ArchiveError  # noqa: PLC0415
     from aotc.target import parse  # noqa: PLC0415
 
-    chosen = parse(target) if target else None
-    request = find_request(kernel, chosen, _settings(settings), without)
-    explanation = explaining.explain(request)
+    if _is_archive(kernel, variant, target, without, settings):
+        try:
+            found = find_variant(kernel, variant or "")
+        except ArchiveError as error:
+            complain(one_line(f"{kernel}: {error}"))
+            return EXIT_WRONG
+        explanation = explaining.explain_variant(*found)
+    else:
+        chosen = parse(target) if target else None
+        request = find_request(kernel, chosen, _settings(settings), without)
+        explanation = explaining.explain(request)
     if is_json:
         show(json.dumps(explaining.describe(explanation), indent=2))
     else:

@@ -485,6 +485,15 @@ class TensorSource:
 GRID_SOURCES = ("grid[0]", "grid[1]", "grid[2]")
 """The `source` of a parameter that receives the extent of the launch grid along an axis."""
 
+SCRATCH_SOURCE = "scratch[0]"
+"""The `source` of a parameter that receives the address of the launch's scratch memory."""
+
+LAUNCH_SOURCES = (*GRID_SOURCES, SCRATCH_SOURCE)
+"""The sources of parameters that come of no argument."""
+
+SCRATCH_ALIGNMENT_BYTES = 128
+"""What the address of scratch memory is a multiple of."""
+
 
 @dataclass(frozen=True, slots=True)
 class ParamInfo:
@@ -492,7 +501,7 @@ class ParamInfo:
 
     `divisibility` is a number the argument (for a pointer: its address, in bytes) is a multiple of.
     `source` says what the launcher passes if that is not the argument called `name`: an expression
-    such as "x.shape[0]", a tensor's extent, or "x", its address; or one of `GRID_SOURCES`, which come
+    such as "x.shape[0]", a tensor's extent, or "x", its address; or one of `LAUNCH_SOURCES`, which come
     of no argument. A descriptor that the user did not ask for has a `tensor`, which the launcher
     describes.
     """
@@ -519,7 +528,8 @@ class Kernel:
     concurrently, and layouts are those of one group; `producer_warps` issue loads for them. `guards`
     are expressions over the arguments of the launch: the kernel is legal for a launch if none is 0.
     A kernel that `loops_programs` is persistent: it is launched with as many CTAs as are resident at
-    a time, as a grid of one axis, and receives the extents of the program grid.
+    a time, as a grid of one axis, and receives the extents of the program grid. A launch gives
+    each program `scratch_bytes` of global memory, in one piece with whatever in it.
     """
 
     name: str
@@ -533,6 +543,7 @@ class Kernel:
     num_consumer_groups: int = 1
     guards: tuple[str, ...] = ()
     loops_programs: bool = False
+    scratch_bytes: int = 0
     loc: Loc = field(default_factory=current_loc)
 
     def __post_init__(self) -> None:

@@ -25,7 +25,7 @@ class Resource(Enum):
     GLOBAL = "global memory"
     SHARED = "shared memory of a CTA, or of the CTAs of its cluster"
     MBARRIER = "mbarriers: arrivals, bytes expected, phases"
-    TENSOR_MAP = "tensor maps in memory, as they were before the launch"
+    TENSOR_MAP = "tensor maps in memory"
     COPIES = "groups of `cp.async` copies in flight"
     STORES = "groups of bulk and tensor stores in flight"
     DOTS = "groups of dots in flight"

@@ -186,6 +186,7 @@ _KERNEL_ATTRIBUTES: dict[str, Any] = {
     "num_consumer_groups": 1,
     "guards": (),
     "loops_programs": False,
+    "scratch_bytes": 0,
 }
 _TYPES = ScalarType | PointerType | TileType | SharedType | DescriptorType | TensorMapType
 _HINT = re.compile(r"[^\W\d][\w.$-]*")

@@ -39,8 +39,8 @@ def _compress(contents: list[bytes]) -> list[bytes]:
         return list(threads.map(frame, contents))
 
 
-def encode(archive: Archive) -> bytes:
-    """Return the bytes of an archive.
+def encode(archive: Archive, *, is_grouped: bool = True) -> bytes:
+    """Return the bytes of an archive; without `is_grouped`, each blob has a frame to itself.
 
     Raises: `ArchiveError` FORMAT or LIMIT for what the format cannot hold, such as a blob that is
     no cubin for its variant's target.
@@ -49,7 +49,7 @@ def encode(archive: Archive) -> bytes:
     for kernel in archive.kernels:
         for variant in kernel.variants:
             _check_blobs(kernel, variant)
-    return encode_records(canonical(archive), _compress)
+    return encode_records(canonical(archive), _compress, is_grouped=is_grouped)
 
 
 def _check_ptx(ptx: bytes | None) -> None:
@@ -85,7 +85,11 @@ def decode(data: bytes) -> Archive:
             _check_blobs(kernel, variant)
     if header.minor <= MINOR:
         frames = decoder.frames
-        again = encode_records(canonical(archive), lambda contents: [frames[c] for c in contents])
+        again = encode_records(
+            canonical(archive),
+            lambda contents: [frames.get(content, b"") for content in contents],
+            is_grouped=decoder.is_grouped,
+        )
         _check_canonical(data, again)
     return archive
 

@@ -18,7 +18,7 @@ from pathlib import PurePath
 from typing import TypeAlias
 
 from aotc.ir import expression
-from aotc.ir.core import GRID_SOURCES
+from aotc.ir.core import GRID_SOURCES, SCRATCH_ALIGNMENT_BYTES, SCRATCH_SOURCE
 from aotc.ir.diagnostics import IRError
 from aotc.ir.expression import Binary, Expression
 from aotc.ir.parameter_access import union
@@ -31,6 +31,7 @@ from aotc.package.cache import CachedKernel
 from aotc.package.condition import launch_condition
 from aotc.package.grid import Expansion, VariantSpec, launch_arguments, none_left
 from aotc.package.index import Choice, CubinParam, Param, ParamKind, TensorMap, TypeVariable
+from aotc.package.label import member_label
 from aotc.package.spec import KernelSpec
 from aotc.package.tables import Constant
 
@@ -142,11 +143,6 @@ def _members(
             yield spec, result.fallback, None
 
 
-def member_label(label: str, condition: Expression | None) -> str:
-    """Return a variant's label, which tells the two kernels of one config apart."""
-    return label if condition is None else f"{label} with tensor maps"
-
-
 def _joint_access(builds: Iterable[Metadata]) -> dict[str, Access]:
     """Return how each argument's memory is accessed, over all builds."""
     joint: dict[str, Access] = {}
@@ -176,6 +172,7 @@ def _variant(
 ) -> index.Variant:
     metadata = result.metadata
     position = {name: at for at, name in enumerate(launch_arguments(kernel))}
+    scratch = metadata.scratch_bytes
     return index.Variant(
         target=spec.target.name,
         symbol=metadata.symbol,
@@ -197,6 +194,8 @@ def _variant(
         cubin_params=_cubin_params(metadata, position),
         tensor_maps=_tensor_maps(metadata, position),
         grid=spec.grid,
+        scratch_bytes=expression.Integer(scratch) if scratch else None,
+        scratch_align=SCRATCH_ALIGNMENT_BYTES if scratch else 0,
         remarks=tuple(
             _portable(remark, metadata) for remark in (*metadata.remarks, *metadata.ptxas_warnings)
         ),
@@ -222,6 +221,8 @@ def _cubin_params(metadata: Metadata, position: Mapping[str, int]) -> tuple[Cubi
         place = (slot.offset, slot.size_bytes)
         if slot.source in GRID_SOURCES:
             params.append(CubinParam(*place, "grid", GRID_SOURCES.index(slot.source)))
+        elif slot.source == SCRATCH_SOURCE:
+            params.append(CubinParam(*place, "scratch"))
         elif slot.argument not in position:
             message = f"{metadata.symbol} takes {slot.name!r}, which no launch passes"
             raise IRError(message)
@@ -305,6 +306,8 @@ def stored_params(kernel: index.Kernel, variant: index.Variant) -> tuple[ParamSl
         elif param.source == "grid":
             source = GRID_SOURCES[param.index]
             slots.append(ParamSlot(*place, argument=source, source=source))
+        elif param.source == "scratch":
+            slots.append(ParamSlot(*place, argument=SCRATCH_SOURCE, source=SCRATCH_SOURCE))
         elif param.expression is not None:
             source = expression.to_text(param.expression)
             argument = next(iter(expression.free_names(param.expression)))

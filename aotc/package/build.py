@@ -21,10 +21,11 @@ from typing import Protocol
 
 from aotc.compiler import CompileRequest, autotune_configs, compile_kernel
 from aotc.ir.diagnostics import DiagnosticError
-from aotc.package.assemble import assemble, member_label
+from aotc.package.assemble import assemble
 from aotc.package.cache import Cache, CachedKernel
 from aotc.package.grid import AutotuneReader, Expansion, expand
 from aotc.package.index import Archive, ArchiveError, Kernel
+from aotc.package.label import member_label
 from aotc.package.outputs import known_host, write_files
 from aotc.package.spec import KernelSpec, Manifest
 from aotc.package.toolchain import toolchain_text
@@ -53,6 +54,7 @@ class BuildOptions:
 
     Empty `targets` and `kernels` mean all. `host` is the architecture of the program that links
     the static library, empty for this machine's. `with_ptx` also stores each variant's PTX;
+    `lineinfo` gives cubins line tables;
     `without` names features that no target may use.
     """
 
@@ -63,6 +65,7 @@ class BuildOptions:
     kernels: tuple[str, ...] = ()
     keep_going: bool = False
     with_ptx: bool = False
+    lineinfo: bool = False
     without: tuple[str, ...] = ()
 
 
@@ -178,12 +181,12 @@ class _Build:
     def expand(
         self, kernels: Sequence[KernelSpec], chosen: Sequence[Target], autotune: AutotuneReader
     ) -> None:
+        asked = {"with_ptx": self.options.with_ptx, "lineinfo": self.options.lineinfo}
         for kernel in kernels:
             with self._collecting(kernel.name):
                 expansion = expand(kernel, chosen, autotune)
                 tasks = tuple(
-                    Task(v.label, replace(v.request, with_ptx=self.options.with_ptx))
-                    for v in expansion.variants
+                    Task(v.label, replace(v.request, **asked)) for v in expansion.variants
                 )
                 self.planned.append(_Planned(expansion, tasks))
                 self.dropped += expansion.dropped

@@ -105,6 +105,12 @@ def _decompress(frame: bytes, raw_bytes: int) -> bytes:
         raise ArchiveError("FORMAT", f"a blob does not decode: {error}") from None
 
 
+def _follows(row: tuple[Any, ...], before: tuple[Any, ...]) -> bool:
+    """Return whether a blob is in the frame of the one before, right after it."""
+    *frame, raw_bytes, digest, kind, at = before
+    return row == (*frame, row[2], digest, kind, at + raw_bytes)
+
+
 _MOST_RECORDS = {
     "KERNELS": LIMITS.kernels,
     "VARIANTS": LIMITS.variants,
@@ -250,7 +256,7 @@ class Decoder:
         self.taken = dict.fromkeys(RECORDS, 0)
         self.frames: dict[bytes, bytes] = {}
         self.check_blobs(HEADER.size + header.index_bytes)
-        self.contents = [self.read_blob(row) for row in self.rows["BLOBS"]]
+        self.contents = [content for rows in self.groups() for content in self.read_frame(rows)]
 
     @staticmethod
     def read_strings(section: bytes) -> dict[int, str]:
@@ -291,10 +297,18 @@ class Decoder:
     def check_blobs(self, index_end: int) -> None:
         """Check the sizes and places of all blobs before any is decoded."""
         end = index_end
-        for offset, stored_bytes, raw_bytes, _, kind, zero in self.rows["BLOBS"]:
-            _limit("bytes that a blob decodes to", raw_bytes, LIMITS.blob_bytes)
-            if kind not in (BLOB_CUBIN, BLOB_PTX) or zero or not raw_bytes:
+        before: tuple[Any, ...] | None = None
+        for row in self.rows["BLOBS"]:
+            offset, stored_bytes, raw_bytes, _, kind, at = row
+            _limit("bytes that a frame decodes to", at + raw_bytes, LIMITS.blob_bytes)
+            if kind not in (BLOB_CUBIN, BLOB_PTX) or not raw_bytes:
                 raise ArchiveError("FORMAT", "a blob is neither a cubin nor PTX, or empty")
+            if at:
+                if before is None or not _follows(row, before):
+                    raise ArchiveError("FORMAT", "a blob does not follow one in the same frame")
+                before = row
+                continue
+            before = row
             start = -(-end // BLOB_ALIGN) * BLOB_ALIGN
             if offset != start or start + stored_bytes > len(self.data):
                 raise ArchiveError("FORMAT", "the blobs do not follow one another in the file")
@@ -305,8 +319,24 @@ class Decoder:
         _limit("bytes that all blobs decode to", decoded_bytes, LIMITS.decoded_bytes)
         if end != len(self.data):
             raise ArchiveError("FORMAT", "the file goes on after its last blob")
-        if len({row[3] for row in self.rows["BLOBS"]}) != len(self.rows["BLOBS"]):
-            raise ArchiveError("FORMAT", "two blobs have the same SHA-256")
+        digests = [rows[0][3] for rows in self.groups()]
+        if len(set(digests)) != len(digests):
+            raise ArchiveError("FORMAT", "two frames have the same SHA-256")
+
+    @property
+    def is_grouped(self) -> bool:
+        """Whether some frame has several blobs."""
+        return any(row[5] for row in self.rows["BLOBS"])
+
+    def groups(self) -> list[list[tuple[Any, ...]]]:
+        """Return the records of blobs, those of one frame together."""
+        groups: list[list[tuple[Any, ...]]] = []
+        for row in self.rows["BLOBS"]:
+            if row[5]:
+                groups[-1].append(row)
+            else:
+                groups.append([row])
+        return groups
 
     def read_expression(self, row: tuple[Any, ...]) -> Expression:
         text = self.text(row[2])
@@ -316,16 +346,16 @@ class Decoder:
             message = f"the expression {text!r} is invalid: {error.message}"
             raise ArchiveError("FORMAT", message) from None
 
-    def read_blob(self, row: tuple[Any, ...]) -> bytes:
-        """Verify and decode a blob, and keep its frame."""
-        offset, stored_bytes, raw_bytes, digest, _, _ = row
+    def read_frame(self, rows: list[tuple[Any, ...]]) -> list[bytes]:
+        """Verify and decode a frame, keep it, and return the blobs that are in it."""
+        offset, stored_bytes, _, digest, _, _ = rows[0]
         frame = self.data[offset : offset + stored_bytes]
         if hashlib.sha256(frame).digest() != digest:
             message = f"the SHA-256 of the blob at {offset} does not match: the file changed"
             raise ArchiveError("CHECKSUM", message)
-        content = _decompress(frame, raw_bytes)
+        content = _decompress(frame, sum(row[2] for row in rows))
         self.frames[content] = frame
-        return content
+        return [content[at : at + raw_bytes] for _, _, raw_bytes, _, _, at in rows]
 
     def item(self, items: list[_T], index: int, what: str) -> _T:
         if index >= len(items):

@@ -38,10 +38,12 @@ from aotc.package.records import (
     DIRECTORY_ENTRY,
     DIRECTORY_HEAD,
     FEATURE_CONDITIONS,
+    FEATURE_GROUPS,
     FEATURE_LETTERS,
     FEATURE_SCRATCH,
     FEATURE_TENSOR_MAPS,
     FEATURE_ZSTD,
+    GROUP_BYTES,
     HEADER,
     LIMITS,
     MAGIC,
@@ -91,14 +93,19 @@ def _payload(value: Value) -> tuple[int, _Field]:
 
 
 class _Encoder:
-    """Collect the records of an archive, table by table, in the order of the format's walk."""
+    """Collect the records of an archive, table by table, in the order of the format's walk.
 
-    def __init__(self, archive: Archive) -> None:
+    With `is_grouped`, blobs of one kind that a kernel has for one target share frames.
+    """
+
+    def __init__(self, archive: Archive, *, is_grouped: bool) -> None:
         self.tables: dict[str, list[tuple[_Field, ...]]] = {name: [] for name in RECORDS}
         self.code = bytearray()
         self.expressions: dict[tuple[bytes, str], int] = {}
+        self.is_grouped = is_grouped
         self.blobs: dict[bytes, int] = {}
         self.blob_kinds: list[int] = []
+        self.groups: list[list[bytes]] = []
         self.targets = {name: index for index, name in enumerate(archive.targets)}
         self.features = FEATURE_ZSTD
         self.add("ARCHIVE", archive.name, archive.version, archive.toolchain, 0)
@@ -145,8 +152,23 @@ class _Encoder:
         promises = guard_mask(tuple(i for i, g in enumerate(kernel.guards) if g.is_promise))
         head = (promises, kernel.source_sha256, kernel.name, kernel.grid_rank)
         self.add("KERNELS", *head, *slices)
+        if self.is_grouped:
+            self.group_blobs(kernel)
         for variant in kernel.variants:
             self.variant(kernel, variant, params)
+
+    def group_blobs(self, kernel: Kernel) -> None:
+        """Give the blobs of a kernel that are new their places: by target, cubins before PTX."""
+        for target in kernel.targets:
+            variants = [variant for variant in kernel.variants if variant.target == target]
+            for kind, contents in (
+                (BLOB_CUBIN, [variant.cubin for variant in variants]),
+                (BLOB_PTX, [variant.ptx for variant in variants]),
+            ):
+                first_group = len(self.groups)
+                for content in contents:
+                    if content is not None:
+                        self.blob(content, kind, first_group)
 
     def values(self, values: Iterable[tuple[str, Value]]) -> None:
         for name, value in values:
@@ -258,10 +280,17 @@ class _Encoder:
             self.code += code.code
         return index
 
-    def blob(self, content: bytes, kind: int) -> int:
+    def blob(self, content: bytes, kind: int, first_group: int | None = None) -> int:
+        """Return the index of a blob; a new one may join the last group from `first_group` on."""
         index = self.blobs.setdefault(content, len(self.blobs))
         if index == len(self.blob_kinds):
             self.blob_kinds.append(kind)
+            has_group = first_group is not None and len(self.groups) > first_group
+            if has_group and sum(map(len, self.groups[-1])) + len(content) <= GROUP_BYTES:
+                self.groups[-1].append(content)
+                self.features |= FEATURE_GROUPS
+            else:
+                self.groups.append([content])
         if self.blob_kinds[index] != kind:
             raise ArchiveError("FORMAT", "a variant has the same bytes as cubin and as PTX")
         return index
@@ -297,7 +326,7 @@ def _assemble(encoder: _Encoder, frames: list[bytes]) -> bytes:
     sections = {name: _pack(name, encoder.tables[name], strings) for name in RECORDS}
     sections["CODE"] = bytes(encoder.code)
     sections["STRINGS"] = b"".join(text.encode() + b"\0" for text in strings)
-    sections["BLOBS"] = bytes(RECORDS["BLOBS"].size * len(frames))
+    sections["BLOBS"] = bytes(RECORDS["BLOBS"].size * len(encoder.blobs))
     directory = [DIRECTORY_HEAD.pack(len(RECORDS), 0)]
     offset = DIRECTORY_HEAD.size + DIRECTORY_ENTRY.size * len(RECORDS)
     for kind, (name, body) in enumerate(sections.items(), 1):
@@ -312,11 +341,16 @@ def _assemble(encoder: _Encoder, frames: list[bytes]) -> bytes:
     position = HEADER.size + index_bytes
     blobs: list[bytes] = []
     records: list[bytes] = []
-    for content, kind, frame in zip(encoder.blobs, encoder.blob_kinds, frames, strict=True):
+    kinds = iter(encoder.blob_kinds)
+    for group, frame in zip(encoder.groups, frames, strict=True):
         padding = _padding(position, BLOB_ALIGN)
         position += len(padding)
         digest = hashlib.sha256(frame).digest()
-        records.append(RECORDS["BLOBS"].pack(position, len(frame), len(content), digest, kind, 0))
+        start = 0
+        for content in group:
+            row = (position, len(frame), len(content), digest, next(kinds), start)
+            records.append(RECORDS["BLOBS"].pack(*row))
+            start += len(content)
         blobs += (padding, frame)
         position += len(frame)
     if position > LIMITS.file_bytes:
@@ -332,12 +366,14 @@ def _assemble(encoder: _Encoder, frames: list[bytes]) -> bytes:
     return b"".join([HEADER.pack(*head, index_bytes, digest, b""), index, *blobs])
 
 
-def encode_records(archive: Archive, frames: Callable[[list[bytes]], list[bytes]]) -> bytes:
+def encode_records(
+    archive: Archive, frames: Callable[[list[bytes]], list[bytes]], *, is_grouped: bool
+) -> bytes:
     """Return the bytes of an archive that was checked and is in canonical order.
 
-    `frames` compresses the blobs' contents.
+    `frames` compresses the contents of frames: of a blob each, or `is_grouped` of several.
 
     Raises: `ArchiveError` LIMIT for an index or a file too large for the format.
     """
-    encoder = _Encoder(archive)
-    return _assemble(encoder, frames(list(encoder.blobs)))
+    encoder = _Encoder(archive, is_grouped=is_grouped)
+    return _assemble(encoder, frames([b"".join(group) for group in encoder.groups]))

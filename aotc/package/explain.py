@@ -9,11 +9,13 @@ Invariant: text and data come from one `Explanation`, so they cannot differ.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
 from aotc import target as targets
 from aotc.compiler import CompileRequest, compile_kernel
+from aotc.config import CONFIG_KEYS, Config
 from aotc.ir.core import Kernel, Op, Value
 from aotc.ir.dialects import gpu
 from aotc.ir.expression import to_text
@@ -21,7 +23,11 @@ from aotc.ir.parameter_access import pointer_roots
 from aotc.ir.passes import Observer
 from aotc.ir.types import PointerType, TileType, element_of
 from aotc.metadata import Metadata
+from aotc.package.assemble import stored_params
 from aotc.package.condition import NEVER, launch_condition
+from aotc.package.index import Kernel as ArchivedKernel
+from aotc.package.index import Variant
+from aotc.package.label import absent_pointers
 from aotc.target import Target
 
 Data: TypeAlias = dict[str, Any]
@@ -70,8 +76,9 @@ class MemoryAccess:
 
 @dataclass(frozen=True, slots=True)
 class Explanation:
-    """All there is to say about one compile.
+    """All there is to say about one compile, or about one variant of an archive.
 
+    `accesses` is None for a variant: an archive does not hold the IR that they are read from.
     `condition` is what the arguments must satisfy for the launcher to pick this kernel; otherwise
     it picks the same kernel without tensor maps. Empty: it always picks this one.
     """
@@ -79,7 +86,7 @@ class Explanation:
     request: CompileRequest
     metadata: Metadata
     occupancy: Occupancy
-    accesses: tuple[MemoryAccess, ...]
+    accesses: tuple[MemoryAccess, ...] | None
     condition: str = ""
 
     @property
@@ -108,6 +115,61 @@ def explain(request: CompileRequest) -> Explanation:
     held = occupancy(metadata, targets.parse(request.target))
     where = "" if condition is None else to_text(condition)
     return Explanation(request, metadata, held, accesses, where)
+
+
+def explain_variant(kernel: ArchivedKernel, variant: Variant) -> Explanation:
+    """Explain a variant of an archive, as far as the archive says it."""
+    chosen = dict(zip((c.name for c in kernel.choices), variant.choices, strict=True))
+    config = dict(kernel.configs[variant.config])
+    values = {**dict(kernel.constants), **chosen, **config}
+    request = CompileRequest(
+        source="",
+        kernel=kernel.name,
+        signature=_types(kernel, variant),
+        constants=tuple((name, value) for name, value in values.items() if name not in CONFIG_KEYS),
+        target=variant.target,
+        config=Config.of(config),
+        map_pointers=True,
+    )
+    metadata = Metadata(
+        name=kernel.name,
+        symbol=variant.symbol,
+        target=variant.target,
+        num_threads=variant.num_threads,
+        num_ctas=math.prod(variant.cluster),
+        shared_bytes=variant.dynamic_shared_bytes,
+        static_shared_bytes=variant.static_shared_bytes,
+        registers=variant.registers,
+        spill_bytes=variant.spill_bytes,
+        stack_bytes=variant.stack_bytes,
+        params=stored_params(kernel, variant),
+        remarks=variant.remarks,
+        ptxas_warnings=(),  # among the remarks
+        source_files=(),
+        waits_pdl=variant.waits_pdl,
+        loops_programs=variant.loops_programs,
+    )
+    held = occupancy(metadata, targets.parse(variant.target))
+    where = "" if variant.condition is None else to_text(variant.condition)
+    return Explanation(request, metadata, held, None, where)
+
+
+def _types(kernel: ArchivedKernel, variant: Variant) -> tuple[tuple[str, str], ...]:
+    """Return the type of each argument of a variant, with the divisibility that its guards check."""
+    dtypes = dict(zip((v.name for v in kernel.type_variables), variant.types, strict=True))
+    held = [to_text(kernel.guards[index].expression) for index in variant.guards]
+    absent = absent_pointers(kernel, variant)
+    types: list[tuple[str, str]] = []
+    for param in kernel.params:
+        star = "*" if param.kind == "pointer" else ""
+        divisor = param.divisibility
+        is_promised = f"{param.name} % {divisor} == 0" in held
+        promise = f":{divisor}" if is_promised else ""
+        text = f"{star}{dtypes.get(param.element, param.element)}{promise}"
+        if param.kind == "tensor":
+            text = f"tensor of rank {param.rank}, {text}"
+        types.append((param.name, "none" if param.name in absent else text))
+    return tuple(types)
 
 
 def occupancy(metadata: Metadata, target: Target) -> Occupancy:
@@ -192,7 +254,9 @@ def describe(explanation: Explanation) -> Data:
                 "masked": access.is_masked,
             }
             for access in explanation.accesses
-        ],
+        ]
+        if explanation.accesses is not None
+        else None,
         "tensor_maps": list(explanation.mapped),
         "condition": explanation.condition,
         "remarks": list(metadata.remarks),
@@ -218,10 +282,13 @@ def text(explanation: Explanation) -> str:
     if explanation.condition:
         lines.append(f"  launched where {explanation.condition}; without tensor maps elsewhere")
     sections = (
-        ("memory", [str(access) for access in explanation.accesses]),
+        ("memory", [str(access) for access in explanation.accesses or ()]),
         ("remarks", list(metadata.remarks)),
         ("ptxas", list(metadata.ptxas_warnings)),
     )
+    if explanation.accesses is None:
+        remedy = f"`aotc explain MANIFEST:{request.kernel}` reads them from the source"
+        lines.append(f"memory: an archive has no accesses; {remedy}")
     for title, body in sections:
         if body:
             lines += [f"{title}:", *(f"  {line}" for line in body)]

@@ -25,6 +25,7 @@ from aotc.ir.expression import Expression, ExpressionError
 from aotc.ir.types import SCALARS
 from aotc.package.argument_type import NONE, PROMISED_DIVISOR, ArgumentType
 from aotc.package.index import Guard, null_test
+from aotc.package.label import value_text
 from aotc.package.spec import (
     AutotuneConfigs,
     CartesianConfigs,
@@ -523,8 +524,3 @@ def _smallest_bytes(kernel: KernelSpec, argument: ArgumentType) -> int:
 def config_text(config: Iterable[tuple[str, object]]) -> str:
     """Format a config for a message."""
     return ", ".join(f"{name} = {value_text(value)}" for name, value in config) or "no config"
-
-
-def value_text(value: object) -> str:
-    """Format a value as in the manifest, without quotes."""
-    return str(value).lower() if isinstance(value, bool) else str(value)

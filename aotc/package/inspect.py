@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from aotc.ir.diagnostics import one_line
 from aotc.ir.expression import to_text
 from aotc.package.index import Archive, Kernel, NamedValues, Param, TensorMap, Value, Variant
+from aotc.package.label import variant_label
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -185,6 +186,7 @@ def _describe_param(kernel: Kernel, param: Param) -> Data:
 
 def _describe_variant(kernel: Kernel, variant: Variant) -> Data:
     return {
+        "label": variant_label(kernel, variant),
         "target": variant.target,
         "symbol": variant.symbol,
         "types": _types(kernel, variant),

@@ -23,7 +23,7 @@ import zstandard
 
 from aotc.compiler import PtxKernel
 from aotc.ir import expression
-from aotc.ir.core import GRID_SOURCES
+from aotc.ir.core import GRID_SOURCES, SCRATCH_SOURCE
 from aotc.ir.expression import Expression, ExpressionError
 from aotc.metadata import Metadata
 from aotc.package import archive as archives
@@ -48,6 +48,9 @@ _ELEMENTS = (
 
 _SWIZZLES = ((0, 0), (1, 0), (2, 0), (3, 0), (3, 1), (3, 2), (3, 3))
 """The emulator's swizzle and atomicity of each CUtensorMapSwizzle."""
+
+_MAX_SCRATCH_BYTES = 1 << 62
+"""What no launch takes: the emulator sees what is used of scratch memory, and where it ends."""
 
 
 def launcher_of_record(
@@ -90,12 +93,13 @@ def launcher_of_request(
         source_files=(),
         guards=compiled.guards,
         loops_programs=any(slot.source in GRID_SOURCES for slot in compiled.params),
+        scratch_bytes=compiled.scratch_bytes,
     )
     cubin = stand_in_cubin(spec.target.name, compiled.symbol)
     built = CachedKernel(cubin, metadata)
     if launch_condition(spec.request, compiled.guards, compiled.params) is not None:
         # Other launches use the fallback, which is not needed here.
-        rest = replace(metadata, params=(), guards=(), loops_programs=False)
+        rest = replace(metadata, params=(), guards=(), loops_programs=False, scratch_bytes=0)
         built = replace(built, fallback=CachedKernel(cubin, rest))
     kernel = assemble(expansion, [(spec, built)]).kernel
     return launcher_of_record(replace(kernel, variants=kernel.variants[:1]), guards, fixed)
@@ -128,16 +132,17 @@ class PlannedLauncher:
     ) -> Launched | None:
         """Return the launch that the runtime plans. Raises: ExecutionFault if it refuses."""
         args = self._arguments(reference, addresses)
+        scratch = addresses.get(SCRATCH_SOURCE, 0)
         grid = None if self.record.variants[0].grid else reference.launch.grid
         try:
-            plan = self._plan(args, grid, at_once)
+            plan = self._plan(args, grid, at_once, scratch)
         except AotcError as error:
             raise ExecutionFault(f"the launch is refused: {error}") from error
-        self._check_neighbours(args, grid, at_once)
+        self._check_neighbours(args, grid, at_once, scratch)
         if grid is not None:
             with suppress(AotcError):
-                self._plan(args, (grid[0] + 1, *grid[1:]), at_once)
-        again = self._plan(args, grid, at_once)  # from the cache, unless evicted
+                self._plan(args, (grid[0] + 1, *grid[1:]), at_once, scratch)
+        again = self._plan(args, grid, at_once, scratch)  # from the cache, unless evicted
         if again != plan:
             raise ExecutionFault(f"the launcher plans {again} for a launch planned as {plan}")
         return None if plan is None else self._launched(plan)
@@ -163,13 +168,18 @@ class PlannedLauncher:
         return args
 
     def _plan(
-        self, args: Sequence[object], grid: tuple[int, ...] | None, at_once: int
+        self, args: Sequence[object], grid: tuple[int, ...] | None, at_once: int, scratch: int
     ) -> Plan | None:
         variant = self.record.variants[0]
         choices = zip((c.name for c in self.record.choices), variant.choices, strict=True)
         major, minor, _ = parse_target(variant.target)
         return self.kernel._plan(  # noqa: SLF001 - exists for this use
-            (major, minor), at_once, tuple(args), grid=grid, choices=dict(choices) or None
+            (major, minor),
+            at_once,
+            tuple(args),
+            grid=grid,
+            choices=dict(choices) or None,
+            scratch=(scratch, _MAX_SCRATCH_BYTES) if scratch else None,
         )
 
     def _launched(self, plan: Plan) -> Launched:
@@ -184,14 +194,14 @@ class PlannedLauncher:
     # ---- guards ------------------------------------------------------------------------------
 
     def _check_neighbours(
-        self, args: list[object], grid: tuple[int, ...] | None, at_once: int
+        self, args: list[object], grid: tuple[int, ...] | None, at_once: int, scratch: int
     ) -> None:
         """Check that launches select the variant iff its guards hold. Raises: ExecutionFault."""
         for index, value in _neighbours(args) if self.guards else ():
             given = [*args[:index], value, *args[index + 1 :]]
             holds = all(_holds(guard, self._values(given)) for guard in self.guards)
             try:
-                self._plan(given, grid, at_once)
+                self._plan(given, grid, at_once, scratch)
                 takes = True
             except AotcError as error:
                 if not error.field.startswith(("variant", "promises")):

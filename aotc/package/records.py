@@ -27,12 +27,17 @@ FEATURE_ZSTD: Final = 1 << 0
 FEATURE_TENSOR_MAPS: Final = 1 << 1
 FEATURE_SCRATCH: Final = 1 << 2
 FEATURE_CONDITIONS: Final = 1 << 3
-KNOWN_FEATURES: Final = FEATURE_ZSTD | FEATURE_TENSOR_MAPS | FEATURE_SCRATCH | FEATURE_CONDITIONS
+FEATURE_GROUPS: Final = 1 << 4
+KNOWN_FEATURES: Final = (
+    FEATURE_ZSTD | FEATURE_TENSOR_MAPS | FEATURE_SCRATCH | FEATURE_CONDITIONS | FEATURE_GROUPS
+)
 
 NONE: Final = 0xFFFFFFFF
 BLOB_ALIGN: Final = 64
 SECTION_ALIGN: Final = 8
-ZSTD_LEVEL: Final = 12
+GROUP_BYTES: Final = 1 << 23
+"""Blobs join a frame while it decodes to no more: what a load decodes at once, and zstd's window."""
+ZSTD_LEVEL: Final = 19
 ZSTD_MAGIC: Final = b"\x28\xb5\x2f\xfd"
 
 DIRECTORY_HEAD: Final = struct.Struct("<II")

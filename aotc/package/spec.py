@@ -71,13 +71,14 @@ class ValueRange:
     """What a buffer may hold when a kernel is verified: from `low` up to, but excluding, `high`.
 
     `is_distinct` integers come in any order, and none is repeated before all have occurred. What
-    `is_cumulative` are sums of such integers, from 0 on.
+    `is_cumulative` are sums of such integers, from 0 on. Others are multiples of `multiple_of`.
     """
 
     low: int | float | ManifestExpression
     high: int | float | ManifestExpression
     is_distinct: bool = False
     is_cumulative: bool = False
+    multiple_of: int = 1
 
 
 @dataclass(frozen=True, slots=True)

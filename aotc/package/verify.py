@@ -214,6 +214,7 @@ def _emulation(subject: Subject, compiled: PtxKernel, options: VerifyOptions) ->
         params=tuple(map(_param, compiled.params)),
         fixed=subject.values,
         launcher=_launcher(subject, compiled, module),
+        scratch_bytes=compiled.scratch_bytes,
     )
 
 

@@ -58,6 +58,7 @@ def checks_of(subject: Subject, options: VerifyOptions, *, may_be_left_out: bool
             _limit(each.high, subject.values),
             is_distinct=each.is_distinct,
             is_cumulative=each.is_cumulative,
+            multiple_of=each.multiple_of,
         )
         for name, each in spec.ranges.items()
     }

@@ -18,7 +18,7 @@ from aotc.ir.diagnostics import ManifestError
 from aotc.ir.expression import Expression
 from aotc.package import archive as archives
 from aotc.package.assemble import assemble
-from aotc.package.index import Archive, Kernel
+from aotc.package.index import Archive, Kernel, Value
 from aotc.package.verify import VariantResult, verify_variant
 from aotc.package.verify_subjects import Subject, VerifyOptions
 from aotc.package.workers import compile_both_ways
@@ -102,13 +102,25 @@ class DeviceRun:
                 else:
                     args.append(self.subject.values[param.name])
             choices = zip((c.name for c in self.kernel.choices), variant.choices, strict=True)
-            try:
-                self.library[self.kernel.name].launch(
-                    tuple(args),
-                    grid=None if variant.grid else reference.launch.grid,
-                    choices=dict(choices) or None,
-                )
-            except runtime.AotcError as error:
-                raise ExecutionFault(f"the launch is refused: {error}") from error
-            self.driver.synchronize()
+            grid = None if variant.grid else reference.launch.grid
+            self._launch(tuple(args), grid, dict(choices) or None)
             return Execution(buffers.fetch())
+
+    def _launch(
+        self,
+        args: tuple[object, ...],
+        grid: tuple[int, ...] | None,
+        choices: dict[str, Value] | None,
+    ) -> None:
+        """Launch and wait. Raises: ExecutionFault."""
+        kernel, scratch = self.library[self.kernel.name], None
+        try:
+            size_bytes = kernel.select(args, grid=grid, choices=choices).scratch_bytes
+            if size_bytes:
+                scratch = self.driver.allocate(size_bytes), size_bytes
+            kernel.launch(args, grid=grid, choices=choices, scratch=scratch)
+        except runtime.AotcError as error:
+            raise ExecutionFault(f"the launch is refused: {error}") from error
+        self.driver.synchronize()
+        if scratch is not None:
+            self.driver.free(scratch[0])

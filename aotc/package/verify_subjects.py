@@ -20,14 +20,14 @@ from aotc.compiler import (
     PtxKernel,
     autotune_configs,
 )
-from aotc.ir import expression
 from aotc.ir.diagnostics import ManifestError, did_you_mean
-from aotc.ir.expression import Expression
+from aotc.ir.expression import Expression, Integer
 from aotc.package import archive as archives
 from aotc.package import stored_ptx
-from aotc.package.assemble import member_label, stored_params
-from aotc.package.grid import Expansion, VariantSpec, expand, integer_values, value_text
-from aotc.package.index import Archive, Kernel, Variant, null_test
+from aotc.package.assemble import stored_params
+from aotc.package.grid import Expansion, VariantSpec, expand, integer_values
+from aotc.package.index import Archive, Kernel, Variant
+from aotc.package.label import absent_pointers, variant_label
 from aotc.package.manifest import load
 from aotc.package.spec import Manifest, VerifySpec
 from aotc.target import Target
@@ -144,7 +144,7 @@ def subjects_of_archive(
 
 
 def _stored_subject(kernel: Kernel, variant: Variant, path: str) -> Subject:
-    label = member_label(_archive_label(kernel, variant), variant.condition)
+    label = variant_label(kernel, variant)
     tile_ir, ptx = stored_ptx.split(variant.ptx) if variant.ptx is not None else ("", "")
     if not tile_ir:
         message = f"expected an archive with PTX, {path} has none for {label}"
@@ -163,6 +163,7 @@ def _stored_subject(kernel: Kernel, variant: Variant, path: str) -> Subject:
             variant.symbol,
             variant.dynamic_shared_bytes,
             stored_params(kernel, variant),
+            scratch_bytes=_scratch_bytes(variant),
         ),
         grid=variant.grid,
         guards=(
@@ -171,34 +172,16 @@ def _stored_subject(kernel: Kernel, variant: Variant, path: str) -> Subject:
         ),
         values={
             **{name: int(value) for name, value in known.items() if isinstance(value, int)},
-            **dict.fromkeys(_absent(kernel, variant), 0),
+            **dict.fromkeys(absent_pointers(kernel, variant), 0),
         },
         num_ctas=variant.cluster[0] * variant.cluster[1] * variant.cluster[2],
         archived=(kernel, variant),
     )
 
 
-def _absent(kernel: Kernel, variant: Variant) -> tuple[str, ...]:
-    """Return the pointers that are None in a variant."""
-    held = [kernel.guards[index].expression for index in variant.guards]
-    return tuple(name for name in kernel.nullable if null_test(name, is_null=True) in held)
-
-
-def _archive_label(kernel: Kernel, variant: Variant) -> str:
-    """Return a variant's name in messages, as `VariantSpec.label`."""
-    parts = [kernel.name, variant.target]
-    parts += [f"{v.name}={d}" for v, d in zip(kernel.type_variables, variant.types, strict=True)]
-    choices = zip(kernel.choices, variant.choices, strict=True)
-    parts += [f"{choice.name}={value_text(value)}" for choice, value in choices]
-    parts += [f"{name}=none" for name in _absent(kernel, variant)]
-    held = [expression.to_text(kernel.guards[index].expression) for index in variant.guards]
-    parts += [
-        f"{param.name}:{param.divisibility}"
-        for param in kernel.params
-        if param.is_optional and f"{param.name} % {param.divisibility} == 0" in held
-    ]
-    parts += [f"{name}={value_text(value)}" for name, value in kernel.configs[variant.config]]
-    return " ".join(parts)
+def _scratch_bytes(variant: Variant) -> int:
+    size = variant.scratch_bytes
+    return size.value if isinstance(size, Integer) else 0
 
 
 def load_subjects(

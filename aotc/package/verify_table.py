@@ -7,6 +7,7 @@
     rows_ptr = { low = 0, high = "n_rows", distinct = true }  # each once before any comes again
     starts_ptr = { low = 1, high = 99, cumulative = true }    # 0, then sums of such lengths
     indices_ptr = { low = 0, high = "n_rows" }  # a pointer: the range of what it points at
+    strides_ptr = { low = 64, high = 512, multiple_of = 8 }   # integers, multiples of 8
     a_ptrs = { pointers_to = "fp16", count = "groups" }  # a "*i64" whose elements are addresses
     max_programs = 64
     in_place = false                            # no two arguments are the same memory
@@ -157,7 +158,7 @@ class _Reader:
         if not isinstance(value, dict):
             message = f"expected a range for the pointer {name!r}, got {describe(value)}"
             raise self.section.wrong(name, message, f"write {name} = {{ low = 0, high = 100 }}")
-        table = self.section.table(name, ("low", "high", "distinct", "cumulative"))
+        table = self.section.table(name, ("low", "high", "distinct", "cumulative", "multiple_of"))
         low, high = (self._limit(table, key) for key in ("low", "high"))
         if isinstance(low, (int, float)) and isinstance(high, (int, float)) and low >= high:
             message = (
@@ -168,7 +169,23 @@ class _Reader:
         is_cumulative = self._flag(table, "cumulative", argument)
         if is_distinct and is_cumulative:
             raise table.wrong("cumulative", "expected 'distinct' or 'cumulative', got both")
-        return ValueRange(low, high, is_distinct, is_cumulative)
+        multiple_of = self._multiple_of(table, argument)
+        if multiple_of > 1 and (is_distinct or is_cumulative):
+            flag = "distinct" if is_distinct else "cumulative"
+            raise table.wrong("multiple_of", f"expected {flag!r} or 'multiple_of', got both")
+        return ValueRange(low, high, is_distinct, is_cumulative, multiple_of)
+
+    def _multiple_of(self, table: Table, argument: ArgumentType) -> int:
+        """Return what the integers of a range are multiples of."""
+        value = table.data.get("multiple_of", 1)
+        if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+            message = f"expected a positive integer for 'multiple_of', got {describe(value)}"
+            raise table.wrong("multiple_of", message)
+        scalar = SCALARS.get(argument.element)
+        if value > 1 and (scalar is None or not scalar.is_int):
+            message = f"expected integers to be multiples of {value}, not {argument}"
+            raise table.wrong("multiple_of", message)
+        return value
 
     def _flag(self, table: Table, key: str, argument: ArgumentType) -> bool:
         """Return whether the integers of a range are what `key` says."""

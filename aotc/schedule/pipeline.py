@@ -23,6 +23,7 @@ from aotc.schedule.epilogue.slice_epilogues import slice_epilogues
 from aotc.schedule.layout.assign_layouts import assign_layouts
 from aotc.schedule.layout.decompose_reductions import decompose_reductions
 from aotc.schedule.layout.decompose_scans import decompose_scans
+from aotc.schedule.layout.expand_cluster_reductions import expand_cluster_reductions
 from aotc.schedule.layout.fit_copies import fit_copies
 from aotc.schedule.layout.hoist_conversions import hoist_conversions
 from aotc.schedule.layout.legalize_dots import legalize_dots
@@ -96,6 +97,9 @@ TILE_TO_GPU: Pipeline[Schedule] = Pipeline(
         # small tiles that cross warps, which it inserts, are not planned.
         decompose_scans,
         decompose_reductions,
+        # Needs to run after `hoist_invariants` has seen these reductions whole, and before shared
+        # memory is allocated. Otherwise, their buffers have no place.
+        expand_cluster_reductions,
         # Layout assignment clones cheap ops, and inserts one conversion for each user.
         simplify,
         eliminate_common,

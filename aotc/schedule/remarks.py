@@ -27,13 +27,16 @@ class Remark(_Template):
     # Program instances and CTAs.
     PERSISTENT = "the kernel is persistent, a CTA runs several program instances"
     REPLICATED = "every CTA of the cluster computes the whole program: {reason}"
+    CLUSTER_REDUCED = "the {count} CTAs of the cluster exchange what each reduced its slice to"
     # Loads and stores by hardware.
     TENSOR_COPY = "{name} is {done} by tensor copies"
     GUARDED_TENSOR_COPY = "{name} is {done} by tensor copies where {guards}"
     NO_TENSOR_COPY = "{name} is not {done} by tensor copies: {reason}"
     BULK_COPY = "{name} is {done} by bulk copies of {size} bytes"
     NO_BULK_COPY = "{name} is not {done} by bulk copies: {reason}"
-    NO_TENSOR_MAP = "tiles of this tensor go through pointers: {reason}"
+    NO_TENSOR_MAP = "the launcher cannot make the map of this tensor: {reason}"
+    DEVICE_MAP = "the kernel makes the map of this tensor, in scratch memory of the launch"
+    NO_DEVICE_MAP = "tiles of this tensor go through pointers: {reason}"
     # Layouts.
     EXCHANGED = (
         "a tile of {shape} {element} is exchanged between threads "
@@ -125,9 +128,11 @@ class Reason(_Template):
     LOADS_NEED_VOLATILE = "the loads depend on a volatile load"
     LOADS_NEED_OP = "the loads depend on {op}"
     LOADS_NEED_WRITTEN = "the loads depend on {names}, which the kernel writes"
+    CLUSTER_BARRIER = "all threads of the cluster wait for each other"
     # Of several consumer groups.
     NO_PRODUCER = "the kernel has no producer warp"
     PARTIAL_WARPGROUPS = "{warps} warps are no whole warpgroups"
+    MAKES_MAPS = "the producer makes tensor maps"
     NO_TILE_LOOP = "no loop contains all tensor loads and a mainloop"
     TILE_LOOP_CARRIES = "the loop over tiles carries values from one to the next"
     OUTSIDE_TILE_LOOP = "{op} is outside of the loop over tiles"
@@ -135,6 +140,10 @@ class Reason(_Template):
     ORDERED_TILES = "{op} keeps tiles in order"
     SAME_PLACE = "{op} writes the same place in every tile"
     TILES_COMMUNICATE = "a tile may read what another one writes"
+    # Of a tensor map that a kernel would make.
+    DEVICE_MAP_IN_CLUSTER = "its CTAs are in clusters"
+    DEVICE_MAP_OVERLAPS = "its launches may overlap, which would share scratch memory"
+    DEVICE_MAP_IN_OTHER_WAYS = "the kernel accesses this tensor in other ways, too"
     # Of tiles that the CTAs of a cluster would split.
     RESULT_IN_ONE_CTA = "the result of {op} would be in one CTA"
     MAP_IN_MEMORY = "tensor maps in memory are of whole boxes"

@@ -127,6 +127,7 @@ class Emulator:
             num_ctas=case.subject.num_ctas,
             params=tuple(params),
             fixed=case.subject.values,
+            scratch_bytes=compiled.scratch_bytes,
         )
 
     @contextmanager

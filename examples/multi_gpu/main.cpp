@@ -127,7 +127,7 @@ bool one_thread(const aotc::archive &archive, const workers &gpus) {
         for (const auto &gpu : gpus) {
             gpu->refill(round);
         }
-        for (const auto &gpu : gpus) { // the last GPU is current all the time
+        for (const auto &gpu : gpus) { // launches need no change of the current device
             in_graph ? gpu->replay() : gpu->launch(archive);
         }
         for (const auto &gpu : gpus) {

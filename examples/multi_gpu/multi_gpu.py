@@ -123,7 +123,8 @@ def graphs(library: Library, workers: list[Worker]) -> bool:
     for worker in workers:
         with torch.cuda.device(worker.device):
             graph = torch.cuda.CUDAGraph()
-            with torch.cuda.graph(graph):
+            # The default stream of captures is that of the first device they were made on.
+            with torch.cuda.graph(graph, stream=worker.stream):
                 worker.launch(library)
             captured.append(graph)
     for _ in range(ROUNDS):

@@ -133,7 +133,10 @@ public:
         check(status);
         has_graph_ = true;
     }
-    void replay() const { check(cudaGraphLaunch(graph_, stream_)); }
+    void replay() const {
+        make_current();
+        check(cudaGraphLaunch(graph_, stream_));
+    }
     void forget_graph() {
         if (has_graph_) {
             cudaGraphExecDestroy(graph_);

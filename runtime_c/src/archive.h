@@ -43,6 +43,13 @@ struct aotc_kernel {
 
 struct aotci_context; /* what is loaded in one context: load.h */
 
+/* A frame of several blobs, decoded while a kernel is loaded: its variants are in it. */
+struct aotci_frame {
+    unsigned char *bytes; /* NULL: none */
+    size_t size_bytes;
+    uint32_t first_blob;
+};
+
 struct aotc_archive {
     atomic_uint references;
     aotc_allocator allocator;
@@ -69,6 +76,7 @@ struct aotc_archive {
     struct aotci_driver driver;
     CUlibrary *libraries;   /* one for each blob, NULL until loaded */
     CUkernel *cuda_kernels; /* one for each variant, NULL until loaded */
+    struct aotci_frame frame;
     const volatile uint32_t *fork_page;
     long process;
 

@@ -24,7 +24,9 @@ enum {
     FEATURE_TENSOR_MAPS = 1 << 1,
     FEATURE_SCRATCH = 1 << 2,
     FEATURE_CONDITIONS = 1 << 3,
-    KNOWN_FEATURES = FEATURE_ZSTD | FEATURE_TENSOR_MAPS | FEATURE_SCRATCH | FEATURE_CONDITIONS,
+    FEATURE_GROUPS = 1 << 4,
+    KNOWN_FEATURES = FEATURE_ZSTD | FEATURE_TENSOR_MAPS | FEATURE_SCRATCH | FEATURE_CONDITIONS |
+                     FEATURE_GROUPS,
 };
 
 #define FORMAT_NONE UINT32_C(0xFFFFFFFF)
@@ -201,7 +203,7 @@ struct blob_record {
     uint64_t offset;
     uint32_t stored_bytes, raw_bytes;
     unsigned char sha256[32];
-    uint32_t kind, zero;
+    uint32_t kind, start; /* start: in what the frame decodes to */
 };
 
 _Static_assert(sizeof(struct header_record) == HEADER_BYTES, "docs/reference/archive-format.md, section 1");

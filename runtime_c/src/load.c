@@ -111,6 +111,7 @@ static aotc_status load_kernels(struct loading *loading, const struct aotc_kerne
             continue;
         }
         const aotc_status status = aotci_load_kernel(loading);
+        aotci_frame_drop(archive);
         if (status != AOTC_OK) {
             return status;
         }

@@ -75,10 +75,13 @@ void aotci_unload(struct aotc_archive *archive);
 aotc_status aotci_refuse(const struct aotc_kernel *kernel, const struct aotci_context *context,
                          aotc_error *error);
 
-/* Read, verify and decode a blob into new memory of its `raw_bytes`. CHECKSUM, FORMAT, NOMEM,
- * UNSUPPORTED (blob.c). */
-aotc_status aotci_blob_decode(const struct aotc_archive *archive, uint32_t index,
-                              unsigned char **raw, aotc_error *error);
+/* Read, verify and decode a blob into new memory of its `raw_bytes`. A frame of several blobs stays
+ * decoded until `aotci_frame_drop`. CHECKSUM, FORMAT, NOMEM, UNSUPPORTED (blob.c). */
+aotc_status aotci_blob_decode(struct aotc_archive *archive, uint32_t index, unsigned char **raw,
+                              aotc_error *error);
+
+/* Let go of the frame that is decoded, if one is (blob.c). */
+void aotci_frame_drop(struct aotc_archive *archive);
 
 /* Compare a blob's bytes with its digest. CHECKSUM (blob.c). */
 aotc_status aotci_blob_verify(const struct aotc_archive *archive, uint32_t index,

@@ -312,19 +312,34 @@ static aotc_status check_expressions(const struct aotc_archive *archive, aotc_er
                : bad_section(archive, error, SECTION_CODE, "bytes", "code with an owner");
 }
 
+/* Whether a blob is in the frame of the one before, right after it. */
+static bool follows(const struct blob_record *blob, const struct blob_record *before) {
+    return blob->offset == before->offset && blob->stored_bytes == before->stored_bytes &&
+           memcmp(blob->sha256, before->sha256, sizeof blob->sha256) == 0 &&
+           blob->kind == before->kind &&
+           blob->start == (uint64_t)before->start + before->raw_bytes;
+}
+
 static aotc_status check_blobs(const struct aotc_archive *archive, aotc_error *error) {
     uint64_t end = archive->index_bytes;
     uint64_t decoded_bytes = 0;
     for (uint32_t i = 0; i < aotci_count(archive, SECTION_BLOBS); ++i) {
         const struct blob_record *blob = aotci_blob(archive, i);
-        if (blob->raw_bytes > LIMIT_BLOB_BYTES) {
-            return aotci_above_limit(archive, error, "decoded size of a blob", blob->raw_bytes,
-                                     LIMIT_BLOB_BYTES);
+        if ((uint64_t)blob->start + blob->raw_bytes > LIMIT_BLOB_BYTES) {
+            return aotci_above_limit(archive, error, "decoded size of a frame",
+                                     (uint64_t)blob->start + blob->raw_bytes, LIMIT_BLOB_BYTES);
         }
-        if ((blob->kind != BLOB_CUBIN && blob->kind != BLOB_PTX) || blob->zero != 0 ||
-            blob->raw_bytes == 0) {
+        if ((blob->kind != BLOB_CUBIN && blob->kind != BLOB_PTX) || blob->raw_bytes == 0) {
             return aotci_bad_record(archive, error, SECTION_BLOBS, i, "kind",
                                     "a cubin or PTX, not empty");
+        }
+        if (blob->start != 0) {
+            if (i == 0 || !follows(blob, aotci_blob(archive, i - 1))) {
+                return aotci_bad_record(archive, error, SECTION_BLOBS, i, "start",
+                                        "a place in the frame after the previous blob");
+            }
+            decoded_bytes += blob->raw_bytes;
+            continue;
         }
         const uint64_t start = (end + BLOB_ALIGN - 1) / BLOB_ALIGN * BLOB_ALIGN;
         if (blob->offset != start || start > archive->file_bytes ||

@@ -337,14 +337,17 @@ static void sink(const struct walk *walk, uint32_t *items, uint32_t root, uint32
     }
 }
 
-/* Check that no two blobs have the same digest: by a heap sort, which no digests make slow. Borrows
+/* Check that no two frames have the same digest: by a heap sort, which no digests make slow. Borrows
  * the place of the architectures, and leaves it clear. */
 static aotc_status check_digests(const struct walk *walk) {
-    const uint32_t count = aotci_count(walk->archive, SECTION_BLOBS);
+    const uint32_t blob_count = aotci_count(walk->archive, SECTION_BLOBS);
     uint32_t *items = walk->cubin_arch;
+    uint32_t count = 0;
     aotc_status status = AOTC_OK;
-    for (uint32_t i = 0; i < count; ++i) {
-        items[i] = i;
+    for (uint32_t i = 0; i < blob_count; ++i) {
+        if (aotci_blob(walk->archive, i)->start == 0) {
+            items[count++] = i;
+        }
     }
     for (uint32_t i = count / 2; i-- > 0;) {
         sink(walk, items, i, count);
@@ -358,7 +361,7 @@ static aotc_status check_digests(const struct walk *walk) {
     for (uint32_t i = 1; i < count && status == AOTC_OK; ++i) {
         if (compare_digests(walk, items[i - 1], items[i]) == 0) {
             status = aotci_walk_bad(walk, SECTION_BLOBS, items[i], "sha256",
-                                    "one that no other blob has");
+                                    "one that no other frame has");
         }
     }
     memset(items, 0, count * sizeof *items);
@@ -398,6 +401,9 @@ aotc_status aotci_validate_kernels(struct aotc_archive *archive, aotc_error *err
     const uint32_t expression_count = aotci_count(archive, SECTION_EXPRESSIONS);
     struct walk walk = {.archive = archive, .error = error};
     walk.features = aotci_count(archive, SECTION_TENSOR_MAPS) != 0 ? FEATURE_TENSOR_MAPS : 0;
+    for (uint32_t i = 0; i < aotci_count(archive, SECTION_BLOBS); ++i) {
+        walk.features |= aotci_blob(archive, i)->start != 0 ? FEATURE_GROUPS : 0;
+    }
     const size_t mark_count = (size_t)expression_count + aotci_count(archive, SECTION_BLOBS);
     uint32_t *marks = aotci_allocate(&archive->allocator, mark_count, sizeof *marks);
     if (marks == NULL) {

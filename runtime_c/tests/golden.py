@@ -2,8 +2,9 @@
 
 The cubins are ELF files with what the runtime and the fake driver look at, and no code: functions,
 their parameters as `.nv.info` lists them, static shared memory. Beside each archive lies
-`NAME.aotc.raw`, the decoded blobs, which stand in for a decompressor, so the C tests need no zstd:
-for each blob two little-endian u64 sizes (stored, decoded) and the two contents.
+`NAME.aotc.raw`, the decoded frames, which stand in for a decompressor, so the C tests need no zstd:
+for each frame two little-endian u64 sizes (stored, decoded) and the two contents. All archives but
+`grouped` have a frame for each blob, as every archive had once.
 """
 
 from __future__ import annotations
@@ -349,16 +350,16 @@ def _wrong(target: str) -> Kernel:
 
 
 def _blobs(data: bytes) -> list[tuple[int, int]]:
-    """Return offset and size of each blob, from the index (docs/reference/archive-format.md, section 3)."""
+    """Return offset and size of each frame, from the index (docs/reference/archive-format.md, section 3)."""
     kind, record_bytes, offset, count = struct.unpack_from("<4I", data, 128 + 8 + 16 * (_BLOBS - 1))
     if kind != _BLOBS:
         raise ValueError("the directory is not in the order of kinds")
     records = (128 + offset + record_bytes * index for index in range(count))
-    return [struct.unpack_from("<QI", data, record) for record in records]
+    return list(dict.fromkeys(struct.unpack_from("<QI", data, record) for record in records))
 
 
-def _write(directory: Path, name: str, archive: Archive) -> None:
-    data = encode(archive)
+def _write(directory: Path, name: str, archive: Archive, *, is_grouped: bool = False) -> None:
+    data = encode(archive, is_grouped=is_grouped)
     (directory / f"{name}.aotc").write_bytes(data)
     raw: list[bytes] = []
     for offset, size in _blobs(data):
@@ -375,6 +376,7 @@ def main(directory: Path) -> None:
     hopper = "sm_90a"
     kernels = (_add(both), _choose(hopper), _shared(both), _scratch(hopper), _tma(hopper))
     _write(directory, "golden", Archive("golden", "1.2.3", kernels, "aotc; ptxas"))
+    _write(directory, "grouped", Archive("grouped", "1", kernels, "aotc"), is_grouped=True)
     _write(directory, "hopper", Archive("hopper", "1", (_tma(hopper),)))
     _write(directory, "mapped", Archive("mapped", "1", (_mapped(hopper),)))
     _write(directory, "looped", Archive("looped", "1", (_looped(hopper),)))

@@ -92,6 +92,7 @@ static void extremes_of(const char *name) {
 static void test_extremes(void) {
     extremes_of("golden.aotc");
     extremes_of("looped.aotc");
+    extremes_of("grouped.aotc");
     extremes_of("empty.aotc");
 }
 
@@ -269,6 +270,34 @@ static void test_fields(void) {
     expect_changes("golden.aotc", changes, sizeof changes / sizeof *changes);
 }
 
+/* Blobs of one frame stand in it one after the other, and only they begin elsewhere than at 0. */
+static void test_fields_of_groups(void) {
+    static const struct change changes[] = {
+        IN_RECORD(SECTION_BLOBS, 0, blob_record, start, 8, AOTC_ERROR_FORMAT, "BLOBS[0].start"),
+        IN_RECORD(SECTION_BLOBS, 1, blob_record, start, 0, AOTC_ERROR_FORMAT, "BLOBS[1].offset"),
+        IN_RECORD(SECTION_BLOBS, 1, blob_record, start, 64 << 20, AOTC_ERROR_LIMIT,
+                  "decoded size of a frame"),
+        IN_RECORD(SECTION_BLOBS, 1, blob_record, offset, 0, AOTC_ERROR_FORMAT, "BLOBS[1].start"),
+        IN_RECORD(SECTION_BLOBS, 1, blob_record, stored_bytes, 1, AOTC_ERROR_FORMAT,
+                  "BLOBS[1].start"),
+        IN_RECORD(SECTION_BLOBS, 1, blob_record, sha256[3], 1, AOTC_ERROR_FORMAT,
+                  "BLOBS[1].start"),
+        IN_RECORD(SECTION_BLOBS, 1, blob_record, kind, 2, AOTC_ERROR_FORMAT, "BLOBS[1].start"),
+        IN_RECORD(SECTION_BLOBS, 1, blob_record, raw_bytes, 1, AOTC_ERROR_FORMAT,
+                  "BLOBS[2].start"),
+        IN_HEADER(required_features, FEATURE_ZSTD | FEATURE_TENSOR_MAPS | FEATURE_SCRATCH,
+                  AOTC_ERROR_FORMAT, "required_features"),
+    };
+    static const struct change without[] = {
+        IN_RECORD(SECTION_BLOBS, 1, blob_record, start, 8, AOTC_ERROR_FORMAT, "BLOBS[1].start"),
+        IN_HEADER(required_features,
+                  FEATURE_ZSTD | FEATURE_TENSOR_MAPS | FEATURE_SCRATCH | FEATURE_GROUPS,
+                  AOTC_ERROR_FORMAT, "required_features"),
+    };
+    expect_changes("grouped.aotc", changes, sizeof changes / sizeof *changes);
+    expect_changes("golden.aotc", without, sizeof without / sizeof *without);
+}
+
 /* What is told of the grid: to persistent kernels, along an axis that there is. */
 static void test_fields_of_loops(void) {
     static const struct change changes[] = {
@@ -326,7 +355,7 @@ static void test_newer_minor(void) {
 int main(int argc, char **argv) {
     static void (*const tests[])(void) = {
         test_truncation, test_bit_flips, test_extremes, test_fields, test_fields_of_loops,
-        test_strings, test_newer_minor,
+        test_fields_of_groups, test_strings, test_newer_minor,
     };
     return run_tests(argc, argv, tests, sizeof tests / sizeof *tests);
 }

@@ -267,6 +267,50 @@ static void test_damaged_blob(void) {
     NO_VIOLATION();
 }
 
+/* The variants of a kernel for a target share a frame: it is decoded once, and only if the kernel is
+ * loaded; damaged, it fails that kernel alone. */
+static void test_shared_frames(void) {
+    struct blob_table *blobs = read_blobs("grouped.aotc");
+    struct bytes grouped = read_golden("grouped.aotc");
+    const aotc_open_options options = fake_options(blobs);
+    aotc_archive *archive = NULL;
+    aotc_load_options load = AOTC_LOAD_OPTIONS_INIT;
+    load.device = 0;
+    load.kernel = "add";
+    fake_cuda_reset();
+    EXPECT(aotc_open_memory(grouped.data, grouped.size_bytes, &options, &archive, &error), AOTC_OK,
+           &error, NULL);
+    EXPECT(aotc_load(archive, &load, &error), AOTC_OK, &error, NULL);
+    CHECK(blobs->calls == 1 && fake_cuda_calls("cuLibraryLoadData") == 8);
+    load.kernel = "choose";
+    EXPECT(aotc_load(archive, &load, &error), AOTC_OK, &error, NULL);
+    CHECK(blobs->calls == 2 && fake_cuda_calls("cuLibraryLoadData") == 17);
+    fake_cuda_set_current(fake_cuda_create_context(0));
+    EXPECT(aotc_load(archive, NULL, &error), AOTC_OK, &error, NULL);
+    EXPECT(launch_add(archive, NULL), AOTC_OK, &error, NULL);
+    aotc_release(archive);
+    CHECK(fake_cuda_live_libraries() == 0);
+    NO_VIOLATION();
+
+    fake_cuda_reset();
+    struct header_record header;
+    memcpy(&header, grouped.data, sizeof header);
+    const size_t first = (size_t)(HEADER_BYTES + header.index_bytes + 63) / 64 * 64;
+    grouped.data[first + 20] ^= 1; /* of `add` for sm_80 */
+    EXPECT(aotc_open_memory(grouped.data, grouped.size_bytes, &options, &archive, &error), AOTC_OK,
+           &error, NULL);
+    const struct fake_device ampere = {8, 0, 163 << 10};
+    fake_cuda_set_devices(&ampere, 1);
+    load.kernel = "add";
+    EXPECT(aotc_load(archive, &load, &error), AOTC_ERROR_CHECKSUM, &error, "blob 0");
+    load.kernel = "shared";
+    CHECK(aotc_load(archive, &load, &error) != AOTC_ERROR_CHECKSUM);
+    aotc_release(archive);
+    free(grouped.data);
+    free_blobs(blobs);
+    NO_VIOLATION();
+}
+
 /* Decodes as the table says, then changes what a blob holds. */
 struct forger {
     struct blob_table *blobs;
@@ -322,8 +366,8 @@ static void test_forged_cubins(void) {
  * ------------------------------------------------------------------------------------------------
  */
 
-static void test_out_of_memory(void) {
-    struct blob_table *blobs = read_blobs("golden.aotc");
+static void out_of_memory_with(const char *name) {
+    struct blob_table *blobs = read_blobs(name);
     bool done = false;
     for (long nth = 0; !done; ++nth) {
         struct counting counting = {.fail_at = -1};
@@ -332,8 +376,8 @@ static void test_out_of_memory(void) {
         aotc_archive *archive = NULL;
         fake_cuda_reset();
         options.allocator = counting_allocator(&counting);
-        EXPECT(aotc_open_file(golden_path("golden.aotc"), &options, &archive, &error), AOTC_OK,
-               &error, NULL);
+        EXPECT(aotc_open_file(golden_path(name), &options, &archive, &error), AOTC_OK, &error,
+               NULL);
         counting.fail_at = counting.calls + nth;
         load.device = 0;
         const aotc_status status = aotc_load(archive, &load, &error);
@@ -357,6 +401,11 @@ static void test_out_of_memory(void) {
         NO_VIOLATION();
     }
     free_blobs(blobs);
+}
+
+static void test_out_of_memory(void) {
+    out_of_memory_with("golden.aotc");
+    out_of_memory_with("grouped.aotc");
 }
 
 /* ---- forks, captures, lost contexts
@@ -452,6 +501,7 @@ int main(int argc, char **argv) {
     static void (*const tests[])(void) = {
         test_no_driver,       test_old_driver,   test_every_call_fails, test_occupancy_fails,
         test_wrong_cubins,    test_damaged_blob, test_forged_cubins,    test_out_of_memory,
+        test_shared_frames,
         test_fork,            test_capture,      test_replaced_context, test_lost_context,
     };
     return run_tests(argc, argv, tests, sizeof tests / sizeof *tests);

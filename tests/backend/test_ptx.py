@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
-from aotc.backend import assemble, emit_ptx, lower_kernel
+from aotc.backend import assemble, disassemble, emit_ptx, lower_kernel
 from aotc.ir.core import Block, Kernel, ParamInfo
 from aotc.ir.diagnostics import IRError, Loc, at
 from aotc.ir.dialects import arith, gpu, scf
@@ -127,6 +129,25 @@ def test_line_table_names_the_lines_by_base_name() -> None:
     for line in (7, 9, 11):
         assert f".loc\t1 {line} " in ptx
     assert assemble(ptx, SM_90).cubin
+
+
+def test_line_table_for_profilers_names_inlined_lines() -> None:
+    """The line that was written, in the file as the manifest names it; of absolute paths the name."""
+    kernel = located_kernel()
+    relative = replace(kernel, loc=Loc("kernels/k.py", 5))
+    lowered = lower_kernel(relative, SM_90, lineinfo=True)
+    ptx = emit_ptx(lowered.llvm_ir, SM_90)
+    files = dict(re.findall(r'\.file\t(\d+) "(.*?)"', ptx))
+    assert set(files.values()) == {"kernels/k.py", "k.py", "inner.py"}
+    lines = {(files[file], int(line)) for file, line in re.findall(r"\.loc\t(\d+) (\d+) ", ptx)}
+    assert {("k.py", 7), ("inner.py", 3), ("k.py", 11)} <= lines
+    assert ("k.py", 9) not in lines
+    cubin = assemble(ptx, SM_90).cubin
+    assert b".debug_line" in cubin
+    assert b"inner.py" in cubin
+    assert b"/home" not in cubin
+    assert b"/opt" not in cubin
+    assert "inner.py" in disassemble(cubin, with_lines=True)
 
 
 def test_without_it_there_is_none() -> None:

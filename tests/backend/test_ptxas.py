@@ -237,7 +237,10 @@ def test_a_missing_package_says_what_to_install() -> None:
 @pytest.mark.parametrize("target", TARGETS.values(), ids=str)
 def test_disassembly(target) -> None:
     cubin = assemble(EMPTY.replace("sm_90a", target.name), target).cubin
-    assert "EXIT" in disassemble(cubin)
+    code, whole = disassemble(cubin), disassemble(cubin, with_lines=True, is_whole=True)
+    assert "EXIT" in code
+    assert "EXIT" in whole
+    assert (".nv.info" in code, ".nv.info" in whole) == (False, True)
 
 
 def test_what_is_no_cubin_is_refused() -> None:

@@ -151,6 +151,9 @@ def test_what_is_not_there_exits_with_1(run: Any, args: list[str], message: str)
         ["dump", "k.py:add", "--stage", "ptx", "--set", "BLOCK"],
         ["explain"],
         ["explain", "k.py:add", "--set", "BLOCK"],
+        ["dump", "a.aotc", "--stage", "sass", "--set", "BLOCK=1"],
+        ["explain", "a.aotc", "--target", "sm_80"],
+        ["explain", "k.py:add", "--variant", "add"],
     ],
 )
 def test_wrong_usage_exits_with_2(run: Any, args: list[str]) -> None:
@@ -355,6 +358,25 @@ def test_dump_without_a_type_exits_with_1(run: Any) -> None:
     code, _, err = run("dump", "k.py:add", "--stage", "ptx")
     assert code == cli.EXIT_WRONG
     assert "expected a type for argument 'x_ptr' of add" in err
+
+
+@pytest.mark.usefixtures("folder")
+def test_a_variant_of_an_archive(run: Any) -> None:
+    run("build", "--no-cache")
+    variant = ("dist/demo.aotc", "--variant", "T=fp16")
+    code, out, err = run("dump", *variant, "--stage", "sass")
+    assert (code, err) == (0, "")
+    assert "EXIT" in out
+    code, out, err = run("explain", *variant, "--json")
+    assert (code, err) == (0, "")
+    assert json.loads(out)["types"] == {"x_ptr": "*fp16:16", "n": "i32"}
+    for command in (("dump", "--stage", "sass"), ("explain",)):
+        code, _, err = run(command[0], "dist/demo.aotc", *command[1:])
+        assert code == cli.EXIT_WRONG
+        assert "add sm_90a T=fp32 num_warps=4" in err
+        code, _, err = run(command[0], "none.aotc", *command[1:])
+        assert code == cli.EXIT_WRONG
+        assert "none.aotc: IO: cannot read none.aotc" in err
 
 
 def test_explain_prints_text_or_json(run: Any) -> None:

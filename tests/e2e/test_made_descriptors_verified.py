@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from aotc.cli import EXIT_DONE, run
+from aotc.ir.expression import Integer
 from aotc.package.archive import read
 
 SOURCE = """
@@ -124,3 +125,16 @@ def test_the_launcher_makes_the_maps_that_it_can(tmp_path: Path) -> None:
         ("turn_signs", "sm_80"): 0,
         ("turn_signs", "sm_90a"): 2,
     }
+
+
+def test_an_archive_says_what_scratch_memory_its_maps_take(tmp_path: Path) -> None:
+    (tmp_path / "kernels.py").write_text(SOURCE)
+    (tmp_path / "kernels.toml").write_text(MANIFEST)
+    build = ["build", str(tmp_path / "kernels.toml"), "--kernel", "add_rows", "--with-ptx"]
+    assert run([*build, "--target", "sm_90a", "-o", str(tmp_path)]) == EXIT_DONE
+    archive = read(tmp_path / "made.aotc")
+    (kernel,) = archive.kernels
+    mapped, *rest = (variant.scratch_bytes for variant in kernel.variants)
+    assert mapped == Integer(128)
+    assert not any(rest)  # of the variant without tensor maps
+    assert run(["verify", str(tmp_path / "made.aotc"), "--jobs", "1"]) == EXIT_DONE

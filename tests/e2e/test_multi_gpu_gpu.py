@@ -27,4 +27,6 @@ def test_the_example_on_all_gpus(tmp_path: Path) -> None:
         capture_output=True, text=True, check=False, timeout=900,
     )  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr
+    verdicts = done.stdout.splitlines()[-3:]
+    assert "Python: right" in verdicts, done.stdout
     assert "WRONG" not in done.stdout

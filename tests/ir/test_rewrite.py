@@ -83,11 +83,12 @@ def test_only_ops_without_effects_die_unused(opcode: str) -> None:
         "tile.barrier", "gpu.store", "gpu.barrier", "gpu.atomic_rmw", "gpu.atomic_cas", "gpu.fence",
         "gpu.shared_alloc", "gpu.shared_store", "gpu.async_copy", "gpu.async_commit",
         "gpu.async_wait", "tile.descriptor_store", "tile.descriptor_reduce", "gpu.sync_tma_load",
-        "gpu.sync_bulk_load", "gpu.bulk_load", "gpu.bulk_store",
+        "gpu.sync_bulk_load", "gpu.bulk_load", "gpu.bulk_store", "gpu.make_tensor_map",
         "gpu.staged_tma_store", "gpu.staged_bulk_store",
         "gpu.tma_load", "gpu.tma_store", "gpu.tma_reduce", "gpu.tma_store_wait", "gpu.proxy_fence",
         "gpu.mbarrier_init", "gpu.mbarrier_wait", "gpu.mbarrier_arrive", "gpu.specialize",
         "gpu.wgmma_wait", "grid.cluster_barrier", "grid.wait",
+            "grid.cluster_reduce", "grid.cluster_arrive", "grid.cluster_wait", "gpu.cluster_store", "gpu.cluster_send",
         "grid.launch_dependents", "gpu.opaque_thread_id", "asm.volatile", "gpu.shared_count", "scf.return", "scf.while", "scf.condition",
     }  # fmt: skip
     survivors = [op for op in ops if op.block is not None]

@@ -31,6 +31,7 @@ from aotc.package.index import (
     num_combinations,
     split_combination,
 )
+from aotc.package.records import BLOB_CUBIN, BLOB_PTX, RECORDS
 from tests.support.archive_bytes import (
     section,
 )
@@ -45,6 +46,50 @@ def test_round_trip(samples: SimpleNamespace, name: str) -> None:
     data = encode(archive)
     assert decode(data) == canonical(archive)
     assert encode(decode(data)) == data
+
+
+def frames(data: bytes) -> list[list[tuple[int, int]]]:
+    """Return the kind and the decoded size of each blob, those of a frame together."""
+    layout = RECORDS["BLOBS"]
+    at, count = section(data, "BLOBS")
+    groups: dict[int, list[tuple[int, int]]] = {}
+    for index in range(count):
+        offset, _, size, _, kind, _ = layout.unpack_from(data, at + layout.size * index)
+        groups.setdefault(offset, []).append((kind, size))
+    return list(groups.values())
+
+
+def test_variants_for_a_target_share_a_frame(samples: SimpleNamespace) -> None:
+    def distinct(kernel: Kernel, target: str, blob: str) -> int:
+        found = (getattr(v, blob) for v in kernel.variants if v.target == target)
+        return len(set(found) - {None})
+
+    expected = [
+        [kind] * distinct(kernel, target, blob)
+        for kernel in canonical(samples.archive).kernels
+        for target in kernel.targets
+        for kind, blob in ((BLOB_CUBIN, "cubin"), (BLOB_PTX, "ptx"))
+    ]
+    data = encode(samples.archive)
+    found = [[kind for kind, _ in group] for group in frames(data)]
+    assert found == [kinds for kinds in expected if kinds]
+    assert max(map(len, found)) > 1
+    alone = encode(samples.archive, is_grouped=False)
+    assert decode(alone) == decode(data)  # as archives were before there were groups
+    assert {len(group) for group in frames(alone)} == {1}
+    assert len(data) < len(alone)
+
+
+def test_a_frame_has_a_limit(samples: SimpleNamespace, monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = frames(encode(samples.archive))
+    at, sizes = next((at, [size for _, size in g]) for at, g in enumerate(whole) if len(g) > 3)
+    monkeypatch.setattr("aotc.package.encoder.GROUP_BYTES", sum(sizes) - 1)
+    data = encode(samples.archive)
+    assert [len(g) for g in frames(data)][at : at + 2] == [len(sizes) - 1, 1]
+    assert decode(data) == canonical(samples.archive)
+    monkeypatch.undo()
+    with pytest.raises(ArchiveError, match="not encoded canonically"):
+        decode(data)
 
 
 def test_empty_archive_is_header_and_index() -> None:

@@ -107,6 +107,28 @@ def test_overlapping_blobs_are_refused(samples: SimpleNamespace) -> None:
     assert error.kind == "FORMAT"
 
 
+@pytest.mark.parametrize(
+    ("at", "value", "kind"),
+    [
+        (0, 1, "FORMAT"),  # another place, size, digest, blob or kind than that of its frame
+        (8, 1, "FORMAT"),
+        (12, 1, "FORMAT"),
+        (16, 1, "FORMAT"),
+        (48, 2, "FORMAT"),
+        (52, 0, "FORMAT"),
+        (52, 1, "FORMAT"),
+        (52, 64 << 20, "LIMIT"),
+    ],
+)
+def test_a_blob_elsewhere_than_in_its_frame_is_refused(
+    samples: SimpleNamespace, at: int, value: int, kind: str
+) -> None:
+    data = encode(samples.archive)
+    start = field(data, "BLOBS", 2, 52)
+    assert any(data[start : start + 4])
+    assert refusal(resealed(patched(data, field(data, "BLOBS", 2, at), u32(value)))).kind == kind
+
+
 def test_padding_is_zero_everywhere(samples: SimpleNamespace) -> None:
     data = encode(samples.archive)
     first, size = struct.unpack_from("<QI", data, field(data, "BLOBS", 0, 0))

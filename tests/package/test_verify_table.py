@@ -57,6 +57,14 @@ def test_what_addresses_are_of_and_whether_arguments_may_be_one_memory() -> None
         ('rows_ptr = { pointers_to = "fp16", count = 1 }', r"\*i64 or \*u64 to hold addresses"),
         ("rows_ptr = { low = 0, high = 3, distinct = 1 }", "expected true or false for 'distinct'"),
         (
+            "rows_ptr = { low = 0, high = 3, multiple_of = 0 }",
+            "expected a positive integer for 'multiple_of'",
+        ),
+        (
+            "rows_ptr = { low = 0, high = 3, distinct = true, multiple_of = 2 }",
+            "expected 'distinct' or 'multiple_of', got both",
+        ),
+        (
             "rows_ptr = { low = 0, high = 3, cumulative = 1 }",
             "expected true or false for 'cumulative'",
         ),

@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 
 from aotc.cli import EXIT_DONE, run
-from aotc.runtime import Library
+from aotc.runtime import ArgumentError, Library
 from tests.support.fake_gpu import FakeGpu
 
 SOURCE = """
@@ -24,6 +24,14 @@ def copy(x, out_ptr, step, BLOCK: tl.constexpr):
     )
     i = tl.program_id(0) * BLOCK
     out.store([i, 0], x.load([i, 0]))
+
+
+@triton.jit
+def gather(x_ptrs, out_ptr, n, n_tensors, BLOCK: tl.constexpr):
+    x = tl.load(x_ptrs + tl.program_id(0)).to(tl.pointer_type(tl.float32))
+    tensor = tl.make_tensor_descriptor(x, [n, 32], [32, 1], [BLOCK, 32])
+    i = tl.arange(0, BLOCK * 32)
+    tl.store(out_ptr + tl.program_id(0) * BLOCK * 32 + i, tensor.load([0, 0]).reshape(BLOCK * 32))
 """
 MANIFEST = """
 [package]
@@ -35,8 +43,13 @@ source = "kernels.py:copy"
 grid = ["cdiv(x.shape[0], BLOCK)", "2"]
 signature = { x = "tensordesc<fp32[BLOCK,32]>", out_ptr = "*fp32:16", step = "i32" }
 constants = { BLOCK = 16 }
+[[kernel]]
+source = "kernels.py:gather"
+grid = ["n_tensors", "2"]
+signature = { x_ptrs = "*i64", out_ptr = "*fp32", n = "i32", n_tensors = "i32" }
+constants = { BLOCK = 16 }
 """
-X, OUT = 0x7F00_0000_1000, 0x7F00_0010_0000
+X, OUT, SCRATCH = 0x7F00_0000_1000, 0x7F00_0010_0000, 0x7F00_0020_0000
 
 
 @pytest.fixture(scope="module")
@@ -84,3 +97,18 @@ def test_what_no_map_describes_is_stored_through_pointers(
     library["copy"](_tensor(40, 32, 64), OUT, step)
     assert gpu.calls("cuTensorMapEncodeTiled") == 1
     assert [each[0] for each in _maps(gpu)] == [X]
+
+
+def test_maps_that_the_kernel_makes_take_scratch_memory(library: Library, gpu: FakeGpu) -> None:
+    """128 bytes for each program, at a multiple of 128; a launch without them is refused."""
+    args = X, OUT, 7, 3
+    chosen = library["gather"].select(args)
+    assert chosen.scratch_bytes == 3 * 2 * 128
+    with pytest.raises(ArgumentError, match="768 bytes of device memory, aligned to 128"):
+        library["gather"](*args)
+    with pytest.raises(ArgumentError, match="scratch"):
+        library["gather"].launch(args, scratch=(SCRATCH + 64, 768))
+    library["gather"].launch(args, scratch=(SCRATCH, 768))
+    assert gpu.last().grid == (3, 2, 1)
+    assert struct.unpack_from("<4Q", gpu.last().params)[-1] == SCRATCH
+    assert gpu.calls("cuTensorMapEncodeTiled") == 0

@@ -45,7 +45,7 @@ from aotc.runtime.errors import (
 )
 from tests.support.fake_gpu import FakeGpu
 
-NAMES = ("hopper", "mapped", "looped", "small", "golden", "loader", "empty")
+NAMES = ("hopper", "mapped", "looped", "small", "golden", "grouped", "loader", "empty")
 _STATUS: tuple[tuple[type[AotcError], str], ...] = (
     (FormatError, "FORMAT"), (LimitError, "LIMIT"), (ChecksumError, "CHECKSUM"),
     (VersionError, "VERSION"), (NotFoundError, "NOT_FOUND"),

@@ -32,6 +32,7 @@ def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_sanitized(library: Path) -> None:
     command = [sys.executable, "-m", "pytest", "-p", "tests.support.sanitized", "-q", "-x"]
+    command += ["-o", "addopts=--import-mode=importlib"]  # the project's own ask for xdist
     # What a sanitizer says goes to the process's own output; pytest would take it along.
     command += ["-p", "no:cacheprovider", "-p", "no:xdist", "-s"]
     folder = Path(__file__).parent

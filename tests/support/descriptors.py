@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,7 @@ import ml_dtypes
 import numpy as np
 
 from aotc.compiler import PtxKernel, compile_kernel, compile_ptx
-from aotc.ir.core import GRID_SOURCES
+from aotc.ir.core import GRID_SOURCES, SCRATCH_SOURCE
 from aotc.ir.expression import evaluate, parse
 from aotc.metadata import ParamSlot
 from aotc.verify.emulator.arguments import Argument
@@ -109,6 +110,7 @@ def launch(
     has it.
     """
     values = {**values, **dict(zip(GRID_SOURCES, (*grid, 1, 1), strict=False))}
+    values[SCRATCH_SOURCE] = np.full(kernel.scratch_bytes * prod(grid), 0xA5, np.uint8)
     numbers = {name: value for name, value in values.items() if isinstance(value, int)}
     assert all(evaluate(parse(guard), numbers) for guard in kernel.guards)
     args = [_argument(slot, values[slot.argument], numbers) for slot in kernel.params]

@@ -38,6 +38,7 @@ from aotc.ir.types import (
     U64,
     DescriptorType,
     PointerType,
+    ScalarType,
     TensorMapType,
     TileType,
     Type,
@@ -72,6 +73,7 @@ SWAPPED = LinearLayout(
 )
 PAIRS = ROW.join()
 _DOT_SHAPES = ((2, 16, 32), (2, 32, 8), (2, 16, 8))
+TEMPLATE = LinearLayout({"offset": [(1 << bit,) for bit in range(4)]}, (16,))
 BUFFER = LinearLayout({"offset": [(1 << bit,) for bit in range(7)]}, (EXTENT,))
 
 
@@ -149,6 +151,11 @@ def _reduce(cls: type[tile.Reduce | gpu.Reduce]) -> Sample:
     return sample
 
 
+def _cluster_reduce(s: Sampler) -> None:
+    combine = _yielding([FP32, I32, FP32, I32], _sum)
+    s.add(grid.ClusterReduce([s.x, s.i], combine))
+
+
 def _scan(cls: type[tile.Scan | gpu.Scan]) -> Sample:
     def sample(s: Sampler) -> None:
         s.add(cls([s.tile("fp32")], 0, _yielding([FP32, FP32], _sum), reverse=True))
@@ -190,6 +197,11 @@ def _while(s: Sampler) -> None:
     Builder(before)(scf.Condition(less.out, [before.args[1], before.args[0]]))
     after = _yielding([FP32, I32], lambda add, args: [add(arith.Add(args[1], s.i)).out, args[0]])
     s.add(scf.While([s.i, s.x], before, after))
+
+
+def _pointee(pointer: Value) -> ScalarType:
+    assert isinstance(pointer.type, PointerType)
+    return pointer.type.pointee
 
 
 def _shared(s: Sampler) -> gpu.SharedAlloc:
@@ -491,6 +503,15 @@ SAMPLES: dict[str, Sample] = {
     "gpu.tensor_map_at": lambda s: s.add(
         tma.TensorMapAt(s.pointer, TensorMapType(FP16, (16, 64), 128, fill_nan=True))
     ),
+    "gpu.make_tensor_map": lambda s: s.add(
+        tma.MakeTensorMap(
+            s.pointer,
+            s.pointer,
+            s.add(gpu.SharedAlloc(U64, (16,), TEMPLATE, 128)).out,
+            [s.i],
+            type=TensorMapType(_pointee(s.pointer), (8,), 32, fill_nan=True),
+        )
+    ),
     "gpu.sync_tma_load": lambda s: s.add(
         tma.SyncTmaLoad(s.tensor_map, _shared(s).out, [s.i], eviction="evict_first", num_parts=2)
     ),
@@ -532,6 +553,11 @@ SAMPLES: dict[str, Sample] = {
     "gpu.scan": _scan(gpu.Scan),
     "grid.cta_rank": lambda s: s.add(grid.CtaRank()),
     "grid.cluster_barrier": lambda s: s.add(grid.ClusterBarrier()),
+    "grid.cluster_reduce": _cluster_reduce,
+    "grid.cluster_arrive": lambda s: s.add(grid.ClusterArrive()),
+    "grid.cluster_wait": lambda s: s.add(grid.ClusterWait()),
+    "gpu.cluster_send": lambda s: s.add(grid.ClusterSend(s.x, _shared(s).out, _mbarrier(s))),
+    "gpu.cluster_store": lambda s: s.add(grid.ClusterStore(s.x, _shared(s).out)),
     "grid.wait": lambda s: s.add(grid.GridWait()),
     "grid.launch_dependents": lambda s: s.add(grid.LaunchDependents()),
     "scf.yield": _if,

@@ -8,7 +8,10 @@ from __future__ import annotations
 
 from aotc.backend import nvvm_grid
 from aotc.backend.lower import Lowering, Results, lowers
-from aotc.ir.dialects import grid
+from aotc.backend.nvvm_memory import Address
+from aotc.backend.packing import pack
+from aotc.backend.rules.shared import buffer_address, moved
+from aotc.ir.dialects import gpu, grid
 from aotc.target import Feature
 
 
@@ -25,6 +28,51 @@ def lower_cluster_barrier(ctx: Lowering, op: grid.ClusterBarrier) -> Results:
     del op
     nvvm_grid.cluster_barrier(ctx.emit)
     return []
+
+
+@lowers(grid.ClusterArrive)
+def lower_cluster_arrive(ctx: Lowering, op: grid.ClusterArrive) -> Results:
+    """Lower an arrival at the barrier of the cluster."""
+    del op
+    nvvm_grid.relaxed_cluster_arrive(ctx.emit)
+    return []
+
+
+@lowers(grid.ClusterWait)
+def lower_cluster_wait(ctx: Lowering, op: grid.ClusterWait) -> Results:
+    """Lower the wait for those arrivals."""
+    del op
+    nvvm_grid.cluster_wait(ctx.emit)
+    return []
+
+
+@lowers(grid.ClusterStore)
+def lower_cluster_store(ctx: Lowering, op: grid.ClusterStore) -> Results:
+    """Lower a scalar's store to all CTAs: each of the first threads stores to one of them."""
+    address, word, bits, first = _own_element(ctx, op)
+    nvvm_grid.store_to_cta(ctx.emit, address, ctx.thread, word, bits, first)
+    return []
+
+
+@lowers(grid.ClusterSend)
+def lower_cluster_send(ctx: Lowering, op: grid.ClusterSend) -> Results:
+    """Lower a scalar's asynchronous store to all CTAs, by the same threads."""
+    address, word, bits, first = _own_element(ctx, op)
+    barrier = buffer_address(ctx, op.barrier)
+    nvvm_grid.send_to_cta(ctx.emit, address, barrier, ctx.thread, word, bits, first)
+    return []
+
+
+def _own_element(
+    ctx: Lowering, op: grid.ClusterStore | grid.ClusterSend
+) -> tuple[Address, str, int, str]:
+    """Return where a CTA's scalar goes, its word and bits, and whether the thread stores one."""
+    element = gpu.shared_type(op, op.buffer).element
+    words = pack(ctx.emit, ctx.registers(op.value), element)
+    offset = ctx.emit.thread_value(f"mul i32 {nvvm_grid.cta_rank(ctx.emit)}, {element.size_bytes}")
+    address = moved(ctx, buffer_address(ctx, op.buffer), offset)
+    first = ctx.emit.thread_value(f"icmp ult i32 {ctx.thread}, {ctx.kernel.num_ctas}")
+    return address, words[0], 8 * element.size_bytes, first
 
 
 @lowers(grid.GridWait)

@@ -34,6 +34,43 @@ def lower_tensor_map_at(ctx: Lowering, op: tma.TensorMapAt) -> Results:
     return [(tensor,)]
 
 
+_ELEMENT_CODES = {
+    **dict.fromkeys(("i1", "i8", "u8", "fp8e4nv", "fp8e5"), 0),
+    **dict.fromkeys(("i16", "u16"), 1),
+    "u32": 2,
+    "i32": 3,
+    "u64": 4,
+    "i64": 5,
+    "fp16": 6,
+    "fp32": 7,
+    "fp64": 9,
+    "bf16": 10,
+}
+_SWIZZLE_CODES = {0: 0, 32: 1, 64: 2, 128: 3}
+
+
+@lowers(tma.MakeTensorMap)
+def lower_make_tensor_map(ctx: Lowering, op: tma.MakeTensorMap) -> Results:
+    """Lower a map that the warp which issues loads makes for itself."""
+    kind, emit = op.type, ctx.emit
+    size = kind.element.size_bytes
+    strides = [emit.value(f"mul i64 {ctx.scalar(each)}, {size}") for each in op.strides]
+    fields = nvvm_tensor.MapFields(
+        nvvm_tensor.generic_address(emit, ctx.scalar(op.pointer)),
+        [ctx.scalar(extent) for extent in op.extents[::-1]],
+        strides[::-1],
+        kind.box[::-1],
+        _ELEMENT_CODES[tma.encoded_element(op.out).name],
+        _SWIZZLE_CODES[kind.swizzle_bytes],
+        int(kind.fill_nan),
+    )
+    slot = nvvm_tensor.generic_address(emit, ctx.scalar(op.slot))
+    lane = emit.thread_value(f"and i32 {ctx.thread}, {WARP_SIZE - 1}")
+    template = buffer_address(ctx, op.template)
+    nvvm_tensor.make_map(emit, fields, template, slot, lane, ctx.issuer.warps)
+    return [(slot,)]
+
+
 @lowers(tma.TmaLoad)
 def lower_tma_load(ctx: Lowering, op: tma.TmaLoad) -> Results:
     """Lower a load: expect all bytes at the mbarrier, then copy every box."""
@@ -115,7 +152,7 @@ def lower_mbarrier_init(ctx: Lowering, op: tma.MbarrierInit) -> Results:
         buffer_address(ctx, op.barrier, stage * tma.MBARRIER_BYTES)
         for stage in range(op.barrier.type.num_stages)
     ]
-    nvvm_tensor.mbarrier_init(ctx.emit, places, op.count, ctx.issuer)
+    nvvm_tensor.mbarrier_init(ctx.emit, places, op.count, ctx.issuer, op.expected_bytes)
     return []
 
 

@@ -63,7 +63,8 @@ class DescriptorOf(Op, opcode="tile.descriptor_of", pure=True, traits=(Trait.ALI
     """Return the descriptor of the tensor that begins at `pointer`.
 
     `sizes` are its extents, i32, and the strides of all axes but the last, i64 in elements: that one
-    is dense. What is outside of the tensor reads as zero, or as NaN with `fill_nan`.
+    is dense. What is outside of the tensor reads as zero, or as NaN with `fill_nan`. The source
+    promises that the address and the strides are multiples of 16 bytes.
     """
 
     pointer: Value = operand()

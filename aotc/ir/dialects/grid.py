@@ -12,10 +12,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from aotc.ir.core import Block, Kernel, Op, Value, result
+from aotc.ir.core import Block, Kernel, Op, Value, block, operand, operands, result, results
 from aotc.ir.dialects import scf
 from aotc.ir.effects import Resource, Trait, orders, writes
-from aotc.ir.types import I32, Type
+from aotc.ir.types import FP32, I32, U64, ScalarType, SharedType, Type
 
 
 class CtaRank(Op, opcode="grid.cta_rank", pure=True, traits=(Trait.SOURCE,)):
@@ -37,6 +37,117 @@ class ClusterBarrier(
     traits=(Trait.BARRIER,),
 ):
     """Wait for all threads of all CTAs of the cluster; what they wrote is then visible to all."""
+
+
+class ClusterArrive(Op, opcode="grid.cluster_arrive", effects=(orders(Resource.SHARED),)):
+    """Arrive at the barrier of the cluster without waiting there: `grid.cluster_wait` does.
+
+    It is among the first ops of a kernel. Only mbarriers are initialized before it.
+    """
+
+
+class ClusterWait(Op, opcode="grid.cluster_wait", effects=(orders(Resource.SHARED),)):
+    """Wait until all threads of the cluster have come to their `grid.cluster_arrive`.
+
+    All CTAs have begun then, and their mbarriers are initialized. What is between the two ops is
+    not ordered by them, and no other barrier of the cluster is there.
+    """
+
+
+class ClusterReduce(
+    Op,
+    opcode="grid.cluster_reduce",
+    effects=(orders(Resource.SHARED),),
+    traits=(Trait.BARRIER,),
+):
+    """Combine the scalars of all CTAs of the cluster, in the order of their ranks, as a tree.
+
+    Every CTA has the result. `combine` is that of a `tile.reduce` over one element for each CTA.
+    """
+
+    inputs: Sequence[Value] = operands()
+    combine: Block = block()
+    outs: Sequence[Value] = results()
+
+    def infer(self) -> Sequence[Type]:
+        types = [value.type for value in self.inputs]
+        fits = bool(types) and all(isinstance(kind, ScalarType) for kind in types)
+        self.expect(fits, f"combines {', '.join(map(str, types))}")
+        self.expect([arg.type for arg in self.combine.args] == types * 2, "wrong arguments")
+        yielded = [value.type for value in self.combine.terminator.operands]
+        self.expect(yielded == types, "combine yields the wrong types")
+        return types
+
+
+def exchanged_type(kind: ScalarType) -> ScalarType:
+    """Return the type in which scalars of a type are stored to other CTAs, of 32 or 64 bits."""
+    if kind.size_bytes >= 4:
+        return kind
+    return FP32 if kind.is_float else I32
+
+
+def _is_exchanged(kind: Type) -> bool:
+    return isinstance(kind, ScalarType) and exchanged_type(kind) == kind
+
+
+def _takes_scalars(buffer: Type, scalar: Type) -> bool:
+    """Return whether a buffer has one scalar of a type for each CTA."""
+    return (
+        isinstance(buffer, SharedType)
+        and buffer.num_stages == 1
+        and len(buffer.shape) == 1
+        and buffer.element == scalar
+        and _is_exchanged(buffer.element)
+    )
+
+
+class ClusterStore(Op, opcode="gpu.cluster_store", effects=(writes(Resource.SHARED, of="buffer"),)):
+    """Store a scalar to this buffer of every CTA of the cluster, each at the rank of its source.
+
+    A `grid.cluster_barrier` precedes it, by which all CTAs have begun and none uses the buffer
+    any more; another one follows, before the buffer is read and before any CTA ends.
+    """
+
+    value: Value = operand()
+    buffer: Value = operand()
+
+    def infer(self) -> Sequence[Type]:
+        kind = self.buffer.type
+        fits = _takes_scalars(kind, self.value.type)
+        self.expect(fits, f"stores {self.value.type} to {kind}")
+        return ()
+
+
+class ClusterSend(
+    Op,
+    opcode="gpu.cluster_send",
+    effects=(
+        writes(Resource.SHARED, of="buffer"),
+        writes(Resource.MBARRIER, of="barrier"),
+    ),
+):
+    """Store a scalar to this buffer of every CTA as `gpu.cluster_store` does, asynchronously.
+
+    Its bytes complete at this mbarrier of the CTA that they go to. A `grid.cluster_wait` precedes it.
+    Nothing else is ever written to the buffer, and threads read it once they have waited at the
+    mbarrier. Each CTA waits there, so none ends before what the others send it has come.
+    """
+
+    value: Value = operand()
+    buffer: Value = operand()
+    barrier: Value = operand()
+
+    def infer(self) -> Sequence[Type]:
+        kind, barrier = self.buffer.type, self.barrier.type
+        fits = _takes_scalars(kind, self.value.type)
+        self.expect(fits, f"sends {self.value.type} to {kind}")
+        is_barrier = (
+            isinstance(barrier, SharedType)
+            and barrier.num_stages == 1
+            and (barrier.element, barrier.shape) == (U64, (1,))
+        )
+        self.expect(is_barrier, f"expected a mbarrier, got {barrier}")
+        return ()
 
 
 class GridWait(

@@ -102,6 +102,54 @@ class TensorMapAt(
         return (self.type,)
 
 
+class MakeTensorMap(
+    Op,
+    opcode="gpu.make_tensor_map",
+    effects=(
+        writes(Resource.SHARED, of="template"),
+        writes(Resource.TENSOR_MAP, of="slot"),
+    ),
+):
+    """Make the tensor map of the tensor at `pointer`, for the copies that one warp issues.
+
+    `sizes` are its extents, i32 and at least 1, and the strides of all axes but the last, i64 in
+    elements: that one is dense. The address and the strides are multiples of 16 bytes. The first warp
+    of the role, which issues its copies, builds the map in `template`, 128 bytes that no other warp
+    uses, publishes it at `slot`, 128 bytes of global memory at a multiple of 128 that no other warp of
+    the grid uses, and acquires it. Other warps do nothing. The copies that this warp issued with what was at `slot`
+    before have completed.
+    """
+
+    pointer: Value = operand()
+    slot: Value = operand()
+    template: Value = operand()
+    sizes: Sequence[Value] = operands()
+    type: TensorMapType = attribute()
+    out: Value = result()
+
+    def infer(self) -> Sequence[Type]:
+        rank = len(self.type.box)
+        fits = self.pointer.type == PointerType(self.type.element)
+        self.expect(fits, f"a map of {self.type} at {self.pointer.type}")
+        self.expect(isinstance(self.slot.type, PointerType), f"a slot at {self.slot.type}")
+        memory = _buffer_type(self, self.template)
+        self.expect((memory.element, memory.shape) == (U64, (16,)), f"a template in {memory}")
+        given = [size.type for size in self.sizes]
+        expected = [I32] * rank + [I64] * (rank - 1)
+        self.expect(given == expected, f"{rank} axes of sizes ({', '.join(map(str, given))})")
+        return (self.type,)
+
+    @property
+    def extents(self) -> list[Value]:
+        """The number of elements along each axis."""
+        return list(self.sizes[: len(self.type.box)])
+
+    @property
+    def strides(self) -> list[Value]:
+        """How far it is from one index of an axis to the next, for all axes but the last."""
+        return list(self.sizes[len(self.type.box) :])
+
+
 class SyncTmaLoad(
     Op,
     opcode="gpu.sync_tma_load",
@@ -491,17 +539,21 @@ class MbarrierInit(
 ):
     """Let one thread initialize a mbarrier: a phase ends after `count` arrivals and their bytes.
 
-    Of a ring, every stage is initialized.
+    Of a ring, every stage is initialized. With `expected_bytes` the thread also makes the one arrival
+    of the first phase, which ends when so many bytes have come from the CTAs of the cluster.
     """
 
     barrier: Value = operand()
     count: int = attribute(default=1)
+    expected_bytes: int = attribute(default=0)
 
     def infer(self) -> Sequence[Type]:
         kind = self.barrier.type
         fits = isinstance(kind, SharedType) and (kind.element, kind.shape) == (U64, (1,))
         self.expect(fits, f"expected mbarriers, got {kind}")
         self.expect(self.count > 0, f"{self.count} arrivals")
+        alone = self.count == 1 and isinstance(kind, SharedType) and kind.num_stages == 1
+        self.expect(not self.expected_bytes or alone, "bytes are expected by one arrival")
         return ()
 
 

@@ -101,6 +101,10 @@ class _Search:
                 self.worklist.append(parent.before.terminator.operands[value.index + 1])
 
     def _need_computed(self, op: Op) -> None:
+        if isinstance(op, tma.MakeTensorMap):
+            self.need_op(op)
+            self.worklist += [op.pointer, op.slot, *op.sizes]  # whoever runs it has the template
+            return
         involved = [each.type for each in (*op.operands, *op.results)]
         if any(isinstance(kind, TileType | SharedType) for kind in involved) or op.blocks:
             self.found.obstacle = Reason.LOADS_NEED_TILE(op=op.opcode)
@@ -137,7 +141,8 @@ class SliceCopy:
     `replace` emits the replacement of a tensor load: it is given the place, the cloned
     coordinates and the state there, and returns the state after it. A state is a list of
     values that every loop carries. `advance` is given a loop, the end of an iteration of its clone and
-    the state there, and returns the state that the next iteration begins with.
+    the state there, and returns the state that the next iteration begins with. `prepare` is given an
+    op that makes a tensor map, the place before its clone and the state there.
     """
 
     State = list[Value]
@@ -147,10 +152,12 @@ class SliceCopy:
         found: Slice,
         replace: Callable[[tma.SyncLoad, Builder, dict[Value, Value], list[Value]], list[Value]],
         advance: Callable[[scf.For, Builder, list[Value]], list[Value]] | None = None,
+        prepare: Callable[[tma.MakeTensorMap, Builder, list[Value]], None] | None = None,
     ) -> None:
         self._slice = found
         self._replace = replace
         self._advance = advance
+        self._prepare = prepare
         self._mapping: dict[Value, Value] = {}
 
     def copy_block(self, source: Block, place: Builder, state: list[Value]) -> list[Value]:
@@ -167,6 +174,8 @@ class SliceCopy:
             elif isinstance(op, scf.While):
                 state = self._copy_while(op, place, state)
             else:
+                if isinstance(op, tma.MakeTensorMap) and self._prepare is not None:
+                    self._prepare(op, place, state)
                 place(op.clone(self._mapping))
         return state
 

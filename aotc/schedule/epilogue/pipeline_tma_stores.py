@@ -223,7 +223,12 @@ def _drain_after(loop: Op) -> None:
 
 
 def _issuers(copy: tma.TensorStore) -> tuple[int, ...]:
-    """Return the warpgroups that write the boxes of a copy, each its own, or ()."""
+    """Return the warpgroups that write the boxes of a copy, each its own, or ().
+
+    A map that one warp has made is acquired by that warp alone.
+    """
+    if isinstance(copy.tensor.op, tma.MakeTensorMap):
+        return ()
     others = [user for user in copy.buffer.users if not _is_copy(user)]
     layouts = [op.value.type for op in others if isinstance(op, gpu.SharedStore)]
     kinds = dict.fromkeys(layouts)

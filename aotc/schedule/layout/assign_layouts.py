@@ -17,6 +17,7 @@ from collections.abc import Callable
 from aotc.ir.core import Block, Kernel, Op, Value, build
 from aotc.ir.diagnostics import IRError, at
 from aotc.ir.dialects import arith, descriptor, gpu, indexing, scf, tile, tma, wgmma
+from aotc.ir.effects import Trait
 from aotc.ir.layout import LinearLayout
 from aotc.ir.rewrite import Builder
 from aotc.ir.tiles import is_elementwise, is_tile
@@ -36,6 +37,7 @@ from aotc.schedule.layout.bank_order import in_bank_order
 from aotc.schedule.layout.dot_layouts import choose_dots
 from aotc.schedule.layout.index_loads import fits_ahead, index_loads
 from aotc.schedule.layout.indexing import place_gather, place_histogram
+from aotc.schedule.layout.map_slots import allocate_slots, map_template, slot_addresses
 from aotc.schedule.layout.operand_slices import pull_operands
 from aotc.schedule.layout.preferred_layouts import DotLayouts, PreferredLayouts
 from aotc.schedule.layout.required_layouts import Demand, broadcast_operand, operand_layouts
@@ -93,6 +95,8 @@ class _Emitter:
         self.loaded: dict[Value, Value] = {}
         """The buffers of tiles that tensor loads fill."""
         self.has_maps = False
+        self.slots: dict[Op, Value] = {}
+        """Where the kernel publishes the tensor maps that it makes."""
         self.read_back: set[Op] = set()
         """Of the stores of tiles those whose tensor is accessed in other ways, too."""
         self.stores: list[Op] = []
@@ -101,13 +105,17 @@ class _Emitter:
     def emit_kernel(self, kernel: Kernel) -> Block:
         self.stores = [op for op in kernel.walk() if isinstance(op, descriptor.DescriptorWrite)]
         self.read_back = {op for op in self.stores if is_read_back(op, kernel)}
+        self.has_maps = any(isinstance(arg.type, DescriptorType) for arg in kernel.body.args)
+        slots = allocate_slots(kernel)
+        if slots or any(isinstance(op, descriptor.DescriptorAt) for op in kernel.walk()):
+            self.has_maps = True
         types = [self.passed_type(arg) for arg in kernel.body.args]
-        self.has_maps = any(isinstance(kind, TensorMapType) for kind in types)
-        self.has_maps |= any(isinstance(op, descriptor.DescriptorAt) for op in kernel.walk())
         body = Block(types, [arg.hint for arg in kernel.body.args])
         for old, new in zip(kernel.body.args, body.args, strict=True):
             self.values[old, None] = new
-        self.emit_ops(kernel.body, Builder(body))
+        place = Builder(body)
+        self.slots = dict(zip(slots, slot_addresses(body, len(slots), place), strict=True))
+        self.emit_ops(kernel.body, place)
         return body
 
     def passed_type(self, arg: Value) -> Type:
@@ -365,6 +373,18 @@ def _emit_descriptor_at(op: Op, emitter: _Emitter, place: Builder) -> None:
     emitter.bind(op.out, place(made).out, place)
 
 
+def _emit_descriptor_of(op: Op, emitter: _Emitter, place: Builder) -> None:
+    """Make the tensor map of a tensor that no launch describes."""
+    assert isinstance(op, descriptor.DescriptorOf)
+    assert isinstance(op.out.type, DescriptorType)
+    is_stored = any(isinstance(user, descriptor.DescriptorStore) for user in op.out.users)
+    if is_stored and any(outer.has(Trait.LOOP) for outer in op.ancestors()):
+        place(tma.TmaStoreWait())  # a store through what was at the slot may be in flight
+    kind, sizes = tensor_map_of(op.out.type), [emitter.get(size, None) for size in op.sizes]
+    inputs = emitter.get(op.pointer, None), emitter.slots[op], map_template(place)
+    emitter.bind(op.out, place(tma.MakeTensorMap(*inputs, sizes, type=kind)).out, place)
+
+
 def _emit_descriptor_load(op: Op, emitter: _Emitter, place: Builder) -> None:
     """Copy a tile to shared memory and read it in every required layout."""
     assert isinstance(op, descriptor.DescriptorLoad)
@@ -429,6 +449,7 @@ _RULES: dict[type[Op], Callable[[Op, _Emitter, Builder], None]] = {
     indexing.Gather: _emit_gather,
     indexing.Histogram: _emit_histogram,
     descriptor.DescriptorAt: _emit_descriptor_at,
+    descriptor.DescriptorOf: _emit_descriptor_of,
     descriptor.DescriptorLoad: _emit_descriptor_load,
     descriptor.DescriptorStore: _emit_descriptor_store,
     descriptor.DescriptorReduce: _emit_descriptor_store,

@@ -3,7 +3,8 @@
 The CTAs of a cluster run one program instance together. A tile is *split* along an axis, of which
 each CTA has a slice, or replicated in all of them. Stores decide: dots split the
 rows of their result, so each CTA reads its own rows of A and all of B; what is computed from
-them is split alike, and so on back to the pointers. A value that is needed both ways is computed
+them is split alike, and so on back to the pointers. Without dots, reductions to a scalar split
+what they reduce, and the CTAs combine what each has (`Parts.exchanged`). A value that is needed both ways is computed
 both ways; only values that loops or branches pass on have one way.
 
 Invariant: `Parts.needed` has, for every way that an op is needed, the ways of its operands.
@@ -18,7 +19,7 @@ from typing import Any, TypeAlias
 from aotc.ir.core import Block, Kernel, Op, Value
 from aotc.ir.dialects import arith, descriptor, gpu, scf, tile
 from aotc.ir.effects import Trait
-from aotc.ir.types import DescriptorType, TileType
+from aotc.ir.types import DescriptorType, ScalarType, TileType
 from aotc.schedule.analysis.global_order import accessed, accessed_pointer
 from aotc.schedule.remarks import Reason
 
@@ -32,12 +33,14 @@ _MIN_PRODUCT_ROWS = 64
 class Parts:
     """The ways in which each value is needed, and how each descriptor's boxes are split.
 
+    `exchanged` are reductions of slices to a scalar, which the CTAs of the cluster combine.
     `obstacle` says why the program cannot be split; then nothing else counts.
     """
 
     needed: dict[Value, dict[Part, None]] = field(default_factory=dict[Value, dict[Part, None]])
     descriptors: dict[Value, Part] = field(default_factory=dict[Value, Part])
     roots: dict[Op, Part] = field(default_factory=dict[Op, Part])
+    exchanged: dict[Op, None] = field(default_factory=dict[Op, None])
     obstacle: str = ""
 
 
@@ -145,6 +148,7 @@ def find_parts(kernel: Kernel, num_ctas: int, *, divides: bool = True) -> Parts:
     search = _Search(kernel, num_ctas)
     if divides:
         search.prefer_dots()
+        search.prefer_rows()
     ops = list(kernel.walk())
     for op in ops:
         if op.has_side_effects and not op.terminator:
@@ -172,6 +176,22 @@ class _Search:
             shape = shape_of(dot.out)
             rows_fit = shape[-2] >= _MIN_PRODUCT_ROWS * self.num_ctas
             self._prefer(dot.out, len(shape) - (2 if rows_fit else 1), worklist)
+        self._propagate(worklist)
+
+    def prefer_rows(self) -> None:
+        """Split what is reduced to a scalar, unless the kernel has dots, which decide."""
+        ops = list(self.kernel.walk())
+        if any(isinstance(op, tile.Dot) for op in ops):
+            return
+        worklist: list[Value] = []
+        for op in ops:
+            if isinstance(op, tile.Reduce) and _is_exchange(op, self.num_ctas):
+                self.parts.exchanged[op] = None
+                for value in op.inputs:
+                    self._prefer(value, 0, worklist)
+        self._propagate(worklist)
+
+    def _propagate(self, worklist: list[Value]) -> None:
         while worklist:
             value = worklist.pop()
             for user in list(value.users):
@@ -204,6 +224,8 @@ class _Search:
         values = [value for value in op.operands if shape_of(value)]
         suggested = [self._suggested(value) for value in values]
         chosen = next((part for part in suggested if part is not None), None)
+        if chosen is None and self.parts.exchanged and self._is_row(values):
+            chosen = 0
         written = accessed(op, "write")
         if written is not None and isinstance(written.type, DescriptorType):
             chosen = self._divide_descriptor(written, chosen)
@@ -243,11 +265,38 @@ class _Search:
                 worklist += each.op.operands
         return None
 
+    def _is_row(self, values: Sequence[Value]) -> bool:
+        """Return whether values are of one axis, and each CTA can compute its slices by itself.
+
+        What is written beside a reduced row, such as a row that is loaded again, is split as that is.
+        """
+        worklist = list(values)
+        seen: dict[Value, None] = {}
+        while worklist:
+            each = worklist.pop()
+            shape = shape_of(each)
+            if len(shape) == 0 or each in seen:
+                continue
+            seen[each] = None
+            if len(shape) > 1 or shape[-1] % self.num_ctas:
+                return False
+            if each.op is None or each.op.has(Trait.CONTROL_FLOW):
+                if self.preferred.get(each) != 0:
+                    return False
+                continue
+            parts = operand_parts(each.op, 0)
+            if parts is None:
+                return False
+            worklist += [x for x, way in zip(each.op.operands, parts, strict=True) if way == 0]
+        return bool(values)
+
     def _divide_descriptor(self, value: Value, part: Part) -> Part:
         """Return how the boxes of a descriptor are split: alike in all its uses."""
         kind = value.type
         assert isinstance(kind, DescriptorType)
-        if part is not None and isinstance(value.op, descriptor.DescriptorAt):
+        if part is not None and isinstance(
+            value.op, descriptor.DescriptorAt | descriptor.DescriptorOf
+        ):
             self.parts.obstacle = Reason.MAP_IN_MEMORY()
         elif part_type(kind, part, self.num_ctas).row_bytes < descriptor.MIN_ROW_BYTES:
             self.parts.obstacle = Reason.SHORT_ROWS(kind=kind)
@@ -279,12 +328,19 @@ class _Search:
             axis = None if part is None else part + op.num_dropped
             if self._divide_descriptor(op.descriptor, axis) != axis:
                 self.parts.obstacle = Reason.BOX_TWO_WAYS()
-        parts = operand_parts(op, part)
+        parts = [0] * len(op.operands) if op in self.parts.exchanged else operand_parts(op, part)
         if parts is None:
             self.parts.obstacle = Reason.NEEDS_OTHER_CTAS(op=op.opcode)
             return []
         others = [(other, part) for other in op.results if other is not value]
         return [*zip(op.operands, parts, strict=True), *others]
+
+
+def _is_exchange(op: tile.Reduce, num_ctas: int) -> bool:
+    """Return whether CTAs can reduce slices to scalars and combine these."""
+    return all(
+        len(shape_of(value)) == 1 and shape_of(value)[0] % num_ctas == 0 for value in op.inputs
+    ) and all(isinstance(out.type, ScalarType) for out in op.outs)
 
 
 def _passed_on(user: Op, index: int) -> list[Value]:

@@ -48,6 +48,8 @@ def _gains(kernel: Kernel) -> bool:
             return False
         if op.has(Trait.MAY_NOT_END, Trait.DEPENDENT_LAUNCH):
             return False  # the whole program waits, or loops, for what others do
+        if isinstance(op, descriptor.DescriptorOf):
+            return False  # no producer warp issues loads through maps that the kernel makes
         if isinstance(op, descriptor.DescriptorLoad):
             depth = sum(isinstance(outer, scf.For) for outer in op.ancestors())
             if depth > 1:

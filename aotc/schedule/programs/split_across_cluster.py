@@ -6,6 +6,7 @@ and index computations (ranges, coordinates of descriptors) begin where the CTA'
 replicated value is stored by the first CTA. Where a program cannot be split, all
 CTAs compute all of it, which is right and no faster; a remark says so.
 
+What a row is reduced to is combined by a `grid.cluster_reduce` of what each CTA's slice was reduced to.
 A replicated tile of a descriptor is multicast: each CTA loads a slice of it, for all.
 
 Invariant: together the CTAs store what the program stored, each element once.
@@ -139,7 +140,8 @@ class _Distribution:
 
     def _copy(self, op: Op, part: Part, place: Builder) -> None:
         """Copy an op whose results are split along `part`."""
-        parts = operand_parts(op, part)
+        exchanged = op in self.parts.exchanged
+        parts = [0] * len(op.operands) if exchanged else operand_parts(op, part)
         assert parts is not None
         values = [self._get(value, way) for value, way in zip(op.operands, parts, strict=True)]
         mapping = dict(zip(op.operands, values, strict=True))
@@ -154,6 +156,9 @@ class _Distribution:
             slots = [None if slot is None else next(given) for slot in op.slots]
             blocks = [clone_block(block, {}) for block in op.blocks]
             results = place(build(type(op), slots, op.attributes, blocks, op.loc)).results
+        if exchanged:
+            assert isinstance(op, tile.Reduce)
+            results = place(grid.ClusterReduce(results, clone_block(op.combine, {}))).results
         for old, new in zip(op.results, results, strict=True):
             new.hint = old.hint
             self.made[old, part if shape_of(old) else None] = new

@@ -46,6 +46,7 @@ from aotc.ir.core import Block, Kernel, Op, Value
 from aotc.ir.diagnostics import at
 from aotc.ir.dialects import arith, assembly, gpu, grid, roles, scf, tma, wgmma
 from aotc.ir.effects import AccessKind, Resource, Trait
+from aotc.ir.order import enclosing_in
 from aotc.ir.rewrite import Builder, is_inside
 from aotc.ir.types import SharedType
 from aotc.schedule.analysis.alias import allocation_of, stage_of
@@ -109,6 +110,8 @@ class _Pending:
     """Accesses to global memory since the last barrier."""
     refilled: tuple[_Place, ...] = ()
     """Where copies in flight write."""
+    arrived: _Places = field(default_factory=_Places)
+    """Mbarriers initialized before the kernel arrived at the barrier of the cluster."""
     unproxied: dict[Touch, None] = field(default_factory=dict[Touch, None])
     """Writes of threads to global memory that are not visible to the async proxy yet."""
 
@@ -151,6 +154,7 @@ class _Pending:
         for places, more in zip(self.all, other.all, strict=True):
             places.update(more)
         self.touched.update(other.touched)
+        self.arrived.update(other.arrived)
         self.unproxied.update(other.unproxied)
         self.drains = _merged(self.drains, other.drains)
         self.products = _merged(self.products, other.products)
@@ -195,6 +199,21 @@ def insert_barriers(kernel: Kernel, schedule: Schedule) -> None:
         divided=_divided(kernel), max_drains=max_drains, hazards=hazards, refilled=refilled
     )
     _visit(kernel.body, pending)
+    _wait_before_barriers(kernel)
+
+
+def _wait_before_barriers(kernel: Kernel) -> None:
+    """Move the wait for an early arrival ahead of other barriers of the cluster, if there are any."""
+    wait = next((op for op in kernel.body if isinstance(op, grid.ClusterWait)), None)
+    if wait is None:
+        return
+    for op in kernel.walk():
+        if op is wait:
+            return
+        if isinstance(op, grid.ClusterBarrier):
+            wait.remove()
+            kernel.body.insert(wait, enclosing_in(op, kernel.body))
+            return
 
 
 def _visit(block: Block, pending: _Pending) -> None:
@@ -381,6 +400,30 @@ def _visit_init(op: Op, pending: _Pending) -> None:
     pending.writes[place] = None
 
 
+def _visit_cluster_arrive(op: Op, pending: _Pending) -> None:
+    """Remember what the cluster's barrier orders: the initialization of mbarriers."""
+    barriers = {each.barrier.op for each in op.block or () if isinstance(each, tma.MbarrierInit)}
+    others = [place for place in (*pending.reads, *pending.writes) if place.buffer not in barriers]
+    op.expect(not others, "a buffer that is no mbarrier is accessed before it")
+    pending.arrived.update(pending.writes)
+
+
+def _visit_cluster_wait(op: Op, pending: _Pending) -> None:
+    """Forget what was written before the arrival; what came after it is as it was."""
+    del op
+    for place in pending.arrived:
+        pending.writes.pop(place, None)
+    pending.arrived.clear()
+
+
+def _visit_send(op: Op, pending: _Pending) -> None:
+    """Order a store by other CTAs, which those that wait at the mbarrier see."""
+    assert isinstance(op, grid.ClusterSend)
+    for place in _places(op, "write"):
+        op.expect(not place.meets(pending.reads), "what others send is read before it")
+        op.expect(not place.meets(pending.writes), "what others send is written here as well")
+
+
 def _visit_mbarrier_wait(op: Op, pending: _Pending) -> None:
     assert isinstance(op, tma.MbarrierWait)
     place = _place(op.barrier)
@@ -564,6 +607,9 @@ _RULES: dict[type[Op], _Rule] = {
     tma.ProxyFence: _visit_fence,
     tma.MbarrierInit: _visit_init,
     tma.MbarrierWait: _visit_mbarrier_wait,
+    grid.ClusterArrive: _visit_cluster_arrive,
+    grid.ClusterWait: _visit_cluster_wait,
+    grid.ClusterSend: _visit_send,
     tma.MbarrierArrive: _visit_arrival,
     wgmma.WgmmaWait: _visit_product_wait,
     roles.Specialize: _visit_roles,

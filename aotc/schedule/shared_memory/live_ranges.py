@@ -4,7 +4,8 @@ A buffer is live from its allocation to the last use of it or of one of its stag
 loop that the allocation is outside of keeps it live for the whole loop. It is live too while copies
 into it are in flight: up to the next wait for all of them. A mbarrier is live from its
 initialization to the end of the kernel. The small buffers of reductions are live throughout the
-kernel while they fit a few kilobytes: sharing bytes would cost a barrier each time.
+kernel while they fit a few kilobytes: sharing bytes would cost a barrier each time. A buffer that
+other CTAs send to is live throughout in any case: they may do so before this one comes there.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from aotc.ir.core import Kernel, Op, Value
-from aotc.ir.dialects import gpu, roles, tma
+from aotc.ir.dialects import gpu, grid, roles, tma
 from aotc.ir.effects import Resource, Trait
 from aotc.ir.order import enclosing_in
 from aotc.ir.types import SharedType
@@ -58,10 +59,14 @@ def live_ranges(kernel: Kernel, numbers: dict[Op, tuple[int, int]]) -> list[Buff
         of_group = any(isinstance(outer, roles.Specialize) for outer in op.ancestors())
         num_copies = kernel.num_consumer_groups if of_group else 1
         buffers.append(Buffer(op, op.out.type.size_bytes, start, end, num_copies))
+    sent = {op.buffer for op in numbers if isinstance(op, grid.ClusterSend)}
     small = [buffer for buffer in buffers if buffer.size_bytes <= _SMALL_BUFFER_BYTES]
     if sum(buffer.size_bytes for buffer in small) <= _SMALL_BUFFERS_BYTES:
-        for buffer in small:
-            buffer.start, buffer.end = 0, numbers[kernel.body.terminator][1]
+        kept = small
+    else:
+        kept = [buffer for buffer in buffers if buffer.op.out in sent]
+    for buffer in kept:
+        buffer.start, buffer.end = 0, numbers[kernel.body.terminator][1]
     return buffers
 
 

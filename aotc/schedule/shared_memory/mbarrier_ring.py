@@ -146,6 +146,23 @@ class MbarrierRing:
         """Wait until the current stage is full."""
         place(tma.MbarrierWait(self.stage(self.full, position, place), position.parity))
 
+    def await_issued(self, position: RingPosition, place: Builder) -> None:
+        """Wait until all loads that were issued to the ring have completed; none need have been.
+
+        Of a ring that all consumer groups share. Stages before the current one were filled in this
+        round, the others in the one before.
+        """
+        one = place(arith.Constant(1, I32)).out
+        before = place(arith.Xor(position.parity, one)).out
+        for number in range(self.num_stages):
+            parity, full = before, self.full
+            if self.num_stages > 1:
+                stage = place(arith.Constant(number, I32)).out
+                is_passed = place(arith.Compare(stage, position.index, "lt")).out
+                parity = place(arith.Select(is_passed, position.parity, before)).out
+                full = place(gpu.SharedStage(self.full, stage)).out
+            place(tma.MbarrierWait(full, parity))
+
     def release(
         self,
         position: RingPosition,

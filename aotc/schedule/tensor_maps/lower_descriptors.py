@@ -5,15 +5,16 @@ them. On any other target a tile is loaded and stored through pointers, with mas
 the tensor: the same source builds everywhere.
 
 A descriptor that the kernel makes itself becomes a parameter too, if the launch arguments
-determine its tensor (`made_tensors`). If not, its tiles go through pointers.
+determine its tensor (`made_tensors`). If not, the kernel makes the map (`device_maps`), or its tiles go
+through pointers.
 
-Invariant: afterwards no op reads extents or strides of a descriptor, and none is made from a
-pointer; without tensor copies there are no descriptors.
+Invariant: afterwards no op reads extents or strides of a descriptor, and one that is made from a
+pointer is loaded or stored through, and has a map; without tensor copies there are no descriptors.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import nan
 
@@ -25,6 +26,7 @@ from aotc.ir.rewrite import Builder, is_trivially_dead
 from aotc.ir.tile_address import tile_address
 from aotc.ir.types import I32, I64, DescriptorType, PointerType, TileType, Type, shape_of
 from aotc.schedule.context import Schedule
+from aotc.schedule.tensor_maps.device_maps import map_on_device
 from aotc.schedule.tensor_maps.made_tensors import map_made
 from aotc.target import Feature, Target
 
@@ -37,13 +39,14 @@ def lower_descriptors(kernel: Kernel, schedule: Schedule) -> None:
     made = _answer_made(kernel)
     tensors = _Tensors(kernel)
     _lower(kernel, tensors, schedule.target, _QUERIES)
+    kept: dict[Value, None] = {}
     if not has_copies:
         tensors.make_pointers()
     elif schedule.map_pointers:
         # What was read of other descriptors is known to the launch as well.
-        map_made(kernel, made, schedule)
+        kept = map_on_device(kernel, map_made(kernel, made, schedule), schedule)
         tensors = _Tensors(kernel)
-    _lower(kernel, tensors, schedule.target, _ACCESSES)
+    _lower(kernel, tensors, schedule.target, _ACCESSES, kept)
     for op in made:
         if op.block is not None and is_trivially_dead(op):
             op.erase()
@@ -57,9 +60,16 @@ def _values(kernel: Kernel) -> Iterator[Value]:
 
 
 def _lower(
-    kernel: Kernel, tensors: _Tensors, target: Target, rules: Mapping[type[Op], _Rule]
+    kernel: Kernel,
+    tensors: _Tensors,
+    target: Target,
+    rules: Mapping[type[Op], _Rule],
+    mapped: Container[Value] = (),
 ) -> None:
-    """Apply rules to the uses of descriptors; tensor copies stay as they are."""
+    """Apply rules to the uses of descriptors; tensor copies stay as they are.
+
+    They are of parameters, and of those that are `mapped` by the kernel.
+    """
     has_copies = Feature.TMA in target.features
     for op in list(kernel.walk()):
         if not isinstance(op, descriptor.DescriptorQuery | descriptor.DescriptorAccess):
@@ -77,7 +87,8 @@ def _lower(
                     op.loc,
                     remedy="branch around the accesses instead, each with its descriptor",
                 )
-            is_copy = has_copies and op.descriptor.op is None and type(op) in _ACCESSES
+            has_map = op.descriptor.op is None or op.descriptor in mapped
+            is_copy = has_copies and has_map and type(op) in _ACCESSES
             if type(op) in rules and not is_copy:
                 op.replace_with(rules[type(op)](op, tensors, Builder.before_op(op)))
 

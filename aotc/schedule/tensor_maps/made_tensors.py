@@ -46,17 +46,29 @@ class _UnknownError(Exception):
     """Say why a launch cannot describe a tensor."""
 
 
-def map_made(kernel: Kernel, made: Sequence[DescriptorOf], schedule: Schedule) -> None:
-    """Replace descriptors made of launch arguments by parameters; remark why others are not."""
+class _MisalignedError(_UnknownError):
+    """Say that a tensor does not begin where one must, which no map describes."""
+
+
+def map_made(
+    kernel: Kernel, made: Sequence[DescriptorOf], schedule: Schedule
+) -> Sequence[DescriptorOf]:
+    """Replace descriptors made of launch arguments by parameters; remark why others are not.
+
+    Returns those of which the kernel may make a map.
+    """
     if not made:
-        return
+        return ()
     analysis = AffineAnalysis(kernel)
     known: dict[tuple[TensorSource, DescriptorType], Value] = {}
+    left: list[DescriptorOf] = []
     for op in made:
         try:
             tensor = _tensor_of(op, kernel, analysis)
         except _UnknownError as reason:
             schedule.remark(op.loc, Remark.NO_TENSOR_MAP(reason=reason))
+            if not isinstance(reason, _MisalignedError):
+                left.append(op)
             continue
         key = tensor.source, tensor.kind
         if key not in known:
@@ -67,6 +79,7 @@ def map_made(kernel: Kernel, made: Sequence[DescriptorOf], schedule: Schedule) -
             kernel.params += (ParamInfo(name, tensor=tensor.source),)
         kernel.guards = tuple(dict.fromkeys((*kernel.guards, *tensor.guards)))
         _replace(op, known[key], tensor.starts, analysis)
+    return left
 
 
 def _tensor_of(op: DescriptorOf, kernel: Kernel, analysis: AffineAnalysis) -> _Tensor:
@@ -112,7 +125,7 @@ def _moves(
     assert isinstance(kind, DescriptorType)
     for stride in moves:
         if (stride.value or 0) * kind.element.size_bytes % TENSOR_ALIGNMENT_BYTES:
-            raise _UnknownError("its address is no multiple of 16 bytes")
+            raise _MisalignedError("its address is no multiple of 16 bytes")
     signs, text = Signs(analysis), LaunchText(kernel, analysis)
     if not all(map(signs.never_negative, moves.values())):
         raise _UnknownError("its address may step back")

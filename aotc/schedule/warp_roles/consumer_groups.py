@@ -53,6 +53,8 @@ def groups_obstacle(kernel: Kernel, schedule: Schedule, num_warps: int) -> str:
         return Reason.PARTIAL_WARPGROUPS(warps=kernel.num_warps)
     if num_warps > schedule.target.max_warps_per_block:
         return Reason.NO_ROOM_FOR_WARPS(warps=num_warps)
+    if any(isinstance(op, tma.MakeTensorMap) for op in kernel.walk()):
+        return Reason.MAKES_MAPS()
     loop = loop_of_tiles(kernel.body)
     if loop is None:
         return Reason.NO_TILE_LOOP()

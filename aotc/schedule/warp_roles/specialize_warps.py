@@ -92,13 +92,30 @@ def _divide(kernel: Kernel, consumers: Block, found: Slice, place: Builder) -> B
         groups.append(make_group(groups, loads, place, kernel.num_warps, num_owners))
     issuer = _Producer(groups, loop, count)
     producer = Block()
-    copy = SliceCopy(found, issuer.issue, issuer.hand_over)
+    maps = _move_templates(found, place)
+    copy = SliceCopy(found, issuer.issue, issuer.hand_over, issuer.await_copies)
     copy.copy_block(consumers, Builder(producer), issuer.start())
     tiles = distribute_tiles(consumers, kernel, place) if count > 1 else None
     place(grid.ClusterBarrier() if kernel.num_ctas > 1 else gpu.Barrier())
     ConsumerStages(groups, found, tiles).run(consumers)
+    for each in maps:
+        each.erase()
     _drop_unused(consumers)
     return producer
+
+
+def _move_templates(found: Slice, place: Builder) -> list[tma.MakeTensorMap]:
+    """Move what maps are built in to where the producer sees it; return the ops that make them.
+
+    Those are the maps of loads; maps of stores are made by consumers.
+    """
+    maps = [op for op in found.ops if isinstance(op, tma.MakeTensorMap)]
+    for each in maps:
+        template = each.template.op
+        assert isinstance(template, gpu.SharedAlloc)
+        template.remove()
+        place(template)
+    return maps
 
 
 def _drop_unused(consumers: Block) -> None:
@@ -177,6 +194,17 @@ class _Producer:
         group.ring.fill(loads, position, place)
         return group.advanced(state, place)
 
+    def await_copies(self, made: tma.MakeTensorMap, place: Builder, state: State) -> None:
+        """Wait for the copies that read a map before it is made anew, in a loop."""
+        if not any(op.has(Trait.LOOP) for op in made.ancestors()):
+            return
+        readers = [
+            group for group in self.groups if any(_is_of(load, made) for load in group.loads)
+        ]
+        rings = {group.index: group for group in readers}
+        for group in rings.values():
+            group.ring.await_issued(group.position(state), place)
+
     def hand_over(self, loop: scf.For, place: Builder, state: State) -> State:
         """Make the next iteration of the loop over tiles that of the next consumer group."""
         if self.loop is None or loop is not self.loop:
@@ -186,3 +214,7 @@ class _Producer:
         for each, value in zip(self._owned, others[:size], strict=True):
             own[each] = value
         return [*own, *others[size:], place(gpu.NextStage(state[-1], self.count)).out]
+
+
+def _is_of(load: tma.SyncLoad, made: tma.MakeTensorMap) -> bool:
+    return isinstance(load, tma.SyncTmaLoad) and load.tensor is made.out

@@ -11,11 +11,12 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from math import prod
 from pathlib import Path
 
 import numpy as np
 
-from aotc.ir.core import GRID_SOURCES
+from aotc.ir.core import GRID_SOURCES, SCRATCH_SOURCE
 from aotc.ir.expression import evaluate, parse
 from aotc.verify.arrays import view
 from aotc.verify.checks.check import Execution, ExecutionFault, Unsuited
@@ -39,7 +40,7 @@ _ARGUMENT = re.compile(r"\bargument (\d+)\b")
 class Param:
     """Say what a parameter of the function is: the argument, or what `source` says of it.
 
-    Of a function that counts the programs of a launch, argument and source are "grid[0]" and so on.
+    What comes of no argument has one of `LAUNCH_SOURCES` for both, such as "grid[0]".
     With a `box` it is a map of the tensor at the argument, whose `shape` and `strides` are
     expressions over the arguments, in elements; the innermost axis is dense and has no stride.
     """
@@ -180,7 +181,7 @@ class Emulation:
     any other at random: in step a missing barrier between accesses to global memory does not show.
     `sources` are files that reports may quote. `params` are the function's, if they are not the
     arguments of a launch one by one; `fixed` are the arguments whose value is compiled in. With a
-    `launcher`, it says what the parameters and the dimensions are.
+    `launcher`, it says what the parameters and the dimensions are. A program has `scratch_bytes`.
     """
 
     module: Module
@@ -194,6 +195,7 @@ class Emulation:
     params: tuple[Param, ...] = ()
     fixed: Mapping[str, int] = field(default_factory=dict[str, int])
     launcher: Launcher | None = None
+    scratch_bytes: int = 0
 
     def __call__(self, reference: Reference) -> Execution:
         """Return what the kernel leaves in the buffers.
@@ -251,6 +253,8 @@ class Emulation:
         """Run the launch that the runtime makes of the reference's arguments."""
         memory = GlobalMemory()
         addresses = held.addresses(memory)
+        if self.scratch_bytes:
+            addresses[SCRATCH_SOURCE] = memory.add("scratch memory", self._scratch(programs))
         launched = launcher(reference, addresses, max(1, num_looping_blocks(programs)))
         if launched is None:
             if all(programs):
@@ -268,7 +272,7 @@ class Emulation:
             block=launched.block,
         )
 
-    def passed(self, reference: Reference) -> list[Place | Scalar]:
+    def passed(self, reference: Reference) -> list[Place | Scalar | Bytes]:
         """Return what the launcher passes for each parameter of the function.
 
         The mirror of the launcher's own records: what it computes of a launch's arguments, and how
@@ -277,10 +281,12 @@ class Emulation:
         programs = (*reference.launch.grid, 1, 1)[:3]
         counts = zip(GRID_SOURCES, programs, strict=True)
         values = {**self.fixed, **_integers(reference), **dict(counts)}
-        found: list[Place | Scalar] = []
+        found: list[Place | Scalar | Bytes] = []
         for param in self.params or _plain(reference):
             name = param.argument
-            if param.source in values:
+            if param.source == SCRATCH_SOURCE:
+                found.append(self._scratch(programs))
+            elif param.source in values:
                 found.append(values[param.source])
             elif reference.buffer(name) is None:
                 found.append(reference.launch.scalars[name])
@@ -292,6 +298,10 @@ class Emulation:
                 place = (name, shape, (*strides, 1) if param.box else ())
                 found.append(Place(*place, param.box, param.swizzle_bytes, param.fill_nan))
         return found
+
+    def _scratch(self, programs: tuple[int, ...]) -> Bytes:
+        """Return the scratch memory of a launch, with noise in it."""
+        return np.full(self.scratch_bytes * prod(programs), 0xA5, np.uint8)
 
     def _clusters(self, programs: tuple[int, ...]) -> tuple[int, ...]:
         """Return the grid of clusters that run so many programs."""

@@ -111,12 +111,18 @@ def integers(element: ScalarType, seed: int) -> Contents:
     return Contents(np.where(kind < ends.size, ends[kind % ends.size], values), seed)
 
 
-def between(element: ScalarType, low: float, high: float, seed: int) -> Contents:
-    """Return the contents of a buffer of values from `low` up to but without `high`."""
+def between(
+    element: ScalarType, low: float, high: float, seed: int, multiple_of: int = 1
+) -> Contents:
+    """Return the contents of a buffer of values from `low` up to but without `high`.
+
+    Integers are multiples of `multiple_of`, at least one of which lies in the range.
+    """
     rng = np.random.default_rng(seed)
     if element.is_float:
         return Contents(np.asarray(round_to(rng.uniform(low, high, _TABLE_SIZE), element)), seed)
-    values = rng.integers(int(low), max(int(high), int(low) + 1), _TABLE_SIZE)
+    first, end = (-(-int(limit) // multiple_of) for limit in (low, high))
+    values = rng.integers(first, max(end, first + 1), _TABLE_SIZE) * multiple_of
     return Contents(values.astype(loaded_dtype(element)), seed)
 
 

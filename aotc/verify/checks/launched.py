@@ -33,15 +33,17 @@ class Launched:
     def block_of(self, kernel: Kernel) -> bytes:
         """Return the parameters as the PTX of `kernel` lays them out.
 
-        The cubin's layout begins later where a map has to lie at a multiple of 64 bytes: the block
-        itself does not.
+        Offsets differ where a map has to lie at a multiple of 64 bytes: of the constant bank for the
+        cubin, of the block for PTX.
 
         Raises: ExecutionFault if it is no launch of `kernel`.
         """
-        expected = [(param.offset, param.size_bytes) for param in kernel.params]
-        start = self.layout[0][0] if self.layout else 0
-        if [(offset - start, size) for offset, size in self.layout] != expected:
-            places = f"{list(self.layout)}, expected {expected}"
+        sizes, expected = (
+            [size for _, size in self.layout],
+            [param.size_bytes for param in kernel.params],
+        )
+        if sizes != expected or list(self.layout) != sorted(self.layout):
+            places = f"{list(self.layout)}, expected sizes {expected}"
             raise ExecutionFault(f"the launcher has parameters of {kernel.name} at {places}")
         cluster = kernel.cluster_blocks if any(kernel.cluster_blocks) else (1, 1, 1)
         for what, given, required in (
@@ -51,9 +53,12 @@ class Launched:
             if given != required and any(required):
                 message = f"the launcher gives {kernel.name} {what} of {given}, expected {required}"
                 raise ExecutionFault(message)
-        return self.params[start:]
+        block = bytearray(kernel.param_bytes)
+        for (offset, size), param in zip(self.layout, kernel.params, strict=True):
+            block[param.offset : param.offset + size] = self.params[offset : offset + size]
+        return bytes(block)
 
 
 Launcher: TypeAlias = Callable[[Reference, Mapping[str, int], int], Launched | None]
-"""Make a launch of a reference whose buffers lie at these addresses, on a GPU that runs so many
-programs at a time; None if nothing is launched. Raises: ExecutionFault if the launch is refused."""
+"""Make a launch of a reference whose buffers lie at these addresses, scratch memory at that of
+`SCRATCH_SOURCE`, on a GPU that runs so many programs at a time; None if nothing is launched. Raises: ExecutionFault if the launch is refused."""

@@ -47,7 +47,7 @@ Marks: TypeAlias = npt.NDArray[np.bool_]
 class Range:
     """Bound what a buffer holds: `low` up to but without `high`, functions of the scalars.
 
-    Where it `is_distinct` each of them comes once before any comes again. Where it `is_cumulative`
+    Integers are multiples of `multiple_of`. Where it `is_distinct` each of them comes once before any comes again. Where it `is_cumulative`
     the buffer holds 0 and then running sums of such numbers, as starts of sequences are.
     """
 
@@ -55,6 +55,7 @@ class Range:
     high: Callable[[Mapping[str, Scalar]], Scalar]
     is_distinct: bool = False
     is_cumulative: bool = False
+    multiple_of: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -424,7 +425,7 @@ def _contents(
             return input_data.shuffled(pointee, int(low), int(high), seed)
         if given.is_cumulative:
             return input_data.cumulative(pointee, int(low), int(high), seed)
-        return input_data.between(pointee, low, high, seed)
+        return input_data.between(pointee, low, high, seed, given.multiple_of)
     if name in roles.indices:
         return input_data.between(pointee, 0, launch.index_high, seed)
     if pointee.is_float:

@@ -39,7 +39,7 @@ class Fault(Exception):  # noqa: N818 - hardware's word
         line: int = 0,
         text: str = "",
         place: Place | None = None,
-        block: Sequence[int] = (),
+        cta: Sequence[int] = (),
         thread: int | None = None,
         notes: Sequence[str] = (),
     ) -> None:
@@ -49,7 +49,7 @@ class Fault(Exception):  # noqa: N818 - hardware's word
         self.line = line
         self.text = text
         self.place = place
-        self.block = tuple(block)
+        self.cta = tuple(cta)
         self.thread = thread
         self.notes = tuple(notes)
 

@@ -30,9 +30,9 @@ def render_fault(fault: Fault, *, sources: Sequence[Path] = (), reproduction: st
         lines.append(f"  {words} {place.file}:{place.line}:{place.column}")
         lines += _quote(place, sources)
         place, words = place.inlined_at, "called from"
-    if fault.block:
-        block = ", ".join(map(str, fault.block))
-        lines.append(f"  in CTA ({block}){_thread(fault.thread)}")
+    if fault.cta:
+        cta = ", ".join(map(str, fault.cta))
+        lines.append(f"  in CTA ({cta}){_thread(fault.thread)}")
     lines += [f"  {note}" for note in fault.notes]
     if reproduction:
         lines.append(f"  to see it again: {reproduction}")

@@ -284,14 +284,14 @@ class _Runner:
         launch = self._launch
         lanes = launch.warps * WARP
         cluster_warps = launch.cluster_size * launch.warps
-        block_bytes = (
+        cta_bytes = (
             lanes * (self._program.allocation.lane_bytes + self._image.local_bytes + _LANE_BYTES)
             + launch.warps * (cluster_warps + 1) * 80
-            + SharedMemory.bytes_per_block(
+            + SharedMemory.bytes_per_cta(
                 launch.shared_bytes, cluster_warps, self._program.granule_bytes
             )
         )
-        cluster_bytes = block_bytes * launch.cluster_size
+        cluster_bytes = cta_bytes * launch.cluster_size
         if cluster_bytes > max_memory_bytes:
             what = "a CTA" if launch.cluster_size == 1 else "a cluster"
             raise EmulationError(
@@ -351,7 +351,7 @@ def _check(launch: Launch) -> None:
     if any(extent > limit for extent, limit in zip(launch.grid, _MAX_GRID, strict=True)):
         raise EmulationError(f"the grid may have up to {_MAX_GRID} CTAs, got {launch.grid}")
     if not launch.cluster_size or any(
-        extent % blocks for extent, blocks in zip(launch.grid, launch.cluster, strict=True)
+        extent % ctas for extent, ctas in zip(launch.grid, launch.cluster, strict=True)
     ):
         raise EmulationError(
             f"a grid of {launch.grid} CTAs is no multiple of clusters of {launch.cluster}"

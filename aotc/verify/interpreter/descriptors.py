@@ -165,6 +165,21 @@ def _made(program: Program, op: descriptor.DescriptorOf, pointer: Array, *sizes:
     return describe(int(scalar(pointer)), numbers[:rank], [*numbers[rank:], 1])
 
 
+def _made_map(
+    program: Program,
+    op: tma.MakeTensorMap,
+    pointer: Array,
+    slot: Array,
+    template: Array,
+    *sizes: Array,
+) -> Array:
+    """Return the value of the map of what a pointer points at."""
+    del program, slot, template
+    rank = len(op.type.box)
+    numbers = [int(scalar(size)) for size in sizes]
+    return describe(int(scalar(pointer)), numbers[:rank], [*numbers[rank:], 1])
+
+
 def _extent(program: Program, op: descriptor.DescriptorExtent, tensor: Array) -> Array:
     del program
     return np.array(part_of(tensor, f"x.shape[{op.axis}]"), np.int32)
@@ -337,6 +352,7 @@ TENSOR_RULES: dict[type[Op], Rule] = {
     descriptor.DescriptorExtent: _extent,
     descriptor.DescriptorStride: _stride,
     tma.TensorMapAt: _described,
+    tma.MakeTensorMap: _made_map,
     tma.SyncTmaLoad: _fetch,
     tma.TmaLoad: _start_load,
     tma.SyncBulkLoad: _sync_bulk_load,

@@ -54,6 +54,13 @@ def announce(program: Program, op: Op, barrier: Array, transfer: Transfer, *, ar
     _arrive(program, op, state, int(arrive))
 
 
+def send(program: Program, op: Op, barrier: Array, address: int, value: Array) -> None:
+    """Let what another CTA sends complete at a mbarrier, whose first phase expects its bytes."""
+    state = find(program, op, barrier)
+    state.transfers.append((state.phases, program.shared.start_remote(address, value)))
+    _arrive(program, op, state, value.dtype.itemsize)
+
+
 def find(program: Program, op: Op, barrier: Array) -> Mbarrier:
     """Return the state of a mbarrier. Raises: InterpretError if nobody made it."""
     state = program.mbarriers.get(scalar(barrier))
@@ -71,7 +78,9 @@ def _init(program: Program, op: tma.MbarrierInit, barrier: Array) -> None:
     kind = op.barrier.type
     assert isinstance(kind, SharedType)
     for stage in range(kind.num_stages):
-        program.mbarriers[scalar(barrier) + stage * kind.stage_bytes] = Mbarrier(op.count)
+        # One that expects bytes alone counts these instead of arrivals.
+        made = Mbarrier(op.expected_bytes or op.count)
+        program.mbarriers[scalar(barrier) + stage * kind.stage_bytes] = made
 
 
 def _arrive_each(

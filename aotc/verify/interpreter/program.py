@@ -67,6 +67,10 @@ class Program:
         """Whether this is that producer."""
         self.group = 0
         """The number of the group of consumers that this is."""
+        self.peers: list[Program] = []
+        """All CTAs of the cluster in order of rank, if they exchange values."""
+        self.posted: list[Array] = []
+        """What this CTA contributes to the exchange that the cluster is at."""
         self.place = place
         self.grid = grid
         self.rank = rank

@@ -25,7 +25,14 @@ from typing import TypeAlias
 
 import numpy as np
 
-from aotc.ir.core import GRID_SOURCES, Kernel, ParamInfo, TensorSource
+from aotc.ir.core import (
+    GRID_SOURCES,
+    LAUNCH_SOURCES,
+    SCRATCH_SOURCE,
+    Kernel,
+    ParamInfo,
+    TensorSource,
+)
 from aotc.ir.dialects.descriptor import TENSOR_ALIGNMENT_BYTES
 from aotc.ir.expression import evaluate, parse
 from aotc.ir.types import (
@@ -37,6 +44,7 @@ from aotc.ir.types import (
     element_of,
 )
 from aotc.verify.arrays import Array
+from aotc.verify.interpreter.clusters import CLUSTER_RULES, exchanges, run_cluster
 from aotc.verify.interpreter.descriptors import TENSOR_RULES, describe, part_of
 from aotc.verify.interpreter.indexing import INDEXING_RULES
 from aotc.verify.interpreter.mbarriers import MBARRIER_RULES
@@ -63,6 +71,7 @@ RULES: Rules = {
     **PRODUCT_RULES,
     **MBARRIER_RULES,
     **ROLE_RULES,
+    **CLUSTER_RULES,
 }
 
 __all__ = ["RULES", "Argument", "InterpretError", "Interpreter", "run"]
@@ -111,7 +120,7 @@ class Interpreter:
         self.rules = rules
         self.poison = Poison(poison_seed)
         # Once the schedule has taken descriptors apart, several parameters come of one argument.
-        passed = [info for info in kernel.params if info.source not in GRID_SOURCES]
+        passed = [info for info in kernel.params if info.source not in LAUNCH_SOURCES]
         names = list(dict.fromkeys(info.argument for info in passed))
         if len(args) != len(names):
             raise InterpretError(
@@ -122,7 +131,7 @@ class Interpreter:
         self._bound = {
             info.name: self._bind(info, value.type, given[info.argument])
             for info, value in zip(kernel.params, kernel.body.args, strict=True)
-            if info.source not in GRID_SOURCES
+            if info.source not in LAUNCH_SOURCES
         }
 
     def run(self, grid: Sequence[int], chosen: Collection[int] = ()) -> None:
@@ -138,19 +147,21 @@ class Interpreter:
         if self.kernel.loops_programs:
             extents = (num_looping_blocks(programs), 1, 1)
         counts = dict(zip(GRID_SOURCES, programs, strict=True))
+        known: dict[str, Array] = {}
+        known.update((source, np.array(count, np.int32)) for source, count in counts.items())
+        # No op reads or writes scratch memory yet but those that make tensor maps, which are values.
+        known[SCRATCH_SOURCE] = np.array(0, np.int64)
         args = [
-            np.array(counts[info.source], np.int32)
-            if info.source in counts
-            else self._bound[info.name]
+            known[info.source] if info.source in known else self._bound[info.name]
             for info in self.kernel.params
         ]
+        together = exchanges(self.kernel)
         with np.errstate(all="ignore"):
             for number in sorted(chosen) if chosen else range(math.prod(extents)):
                 rest, x = divmod(number, extents[0])
                 z, y = divmod(rest, extents[1])
-                for rank in range(self.kernel.num_ctas):
-                    self.memory.begin_program()
-                    program = Program(
+                ctas = [
+                    Program(
                         self.rules,
                         self.memory,
                         self.poison,
@@ -159,6 +170,14 @@ class Interpreter:
                         rank,
                         check_races=self.check_races,
                     )
+                    for rank in range(self.kernel.num_ctas)
+                ]
+                if together:
+                    self.memory.begin_program()
+                    run_cluster(ctas, self.kernel, args)
+                    continue
+                for program in ctas:
+                    self.memory.begin_program()
                     program.run_block(self.kernel.body, args)
 
     def _bind(self, info: ParamInfo, type_: Type, arg: Argument) -> Array:

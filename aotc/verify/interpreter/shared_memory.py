@@ -235,6 +235,32 @@ class SharedMemory:
         flat = reshape(np.ascontiguousarray(value), -1)[elements]
         return _Copy(touched, warps, reshape(view(flat, np.uint8), touched.shape))
 
+    def store_remote(self, address: int, value: Array) -> None:
+        """Write what another CTA stores here, by a thread of warp 0. Raises: AccessError for a race."""
+        touched = _bytes_of(np.array([address]), value.dtype.itemsize)
+        warps = np.zeros(1, np.int64)
+        self._check_landed(touched)
+        self._check_unread(touched)
+        self._check(touched, self._writer[touched] != _NOBODY, self._writer[touched], warps)
+        readers = self._readers[touched]
+        self._check(touched, readers != 0, _lowest_bit(readers), warps)
+        self._writer[touched] = 0
+        self._bytes[touched] = reshape(view(reshape(value, 1), np.uint8), touched.shape)
+        self._touch(touched)
+
+    def start_remote(self, address: int, value: Array) -> Transfer:
+        """Start what another CTA sends here. Raises: AccessError if threads use the place, too."""
+        touched = _bytes_of(np.array([address]), value.dtype.itemsize)
+        self._check_landed(touched)
+        self._check_unread(touched)
+        nobody = np.full(1, _NOBODY)
+        self._check(touched, self._writer[touched] != _NOBODY, self._writer[touched], nobody)
+        readers = self._readers[touched]
+        self._check(touched, readers != 0, _lowest_bit(readers), nobody)
+        np.add.at(self._in_flight, touched, 1)
+        content = reshape(view(reshape(np.ascontiguousarray(value), 1), np.uint8), touched.shape)
+        return Transfer(touched, content)
+
     def load(self, addresses: Indices, dtype: np.dtype[Any], layout: LinearLayout) -> Array:
         """Read a tile, flat, that threads hold as `layout` says. Raises: AccessError for a race."""
         places = places_of(layout)

@@ -17,14 +17,14 @@ from typing import Any
 import numpy as np
 
 from aotc.ir.core import Block, Kernel, Op
-from aotc.ir.dialects import roles, scf, tma
+from aotc.ir.dialects import grid, roles, scf, tma
 from aotc.verify.arrays import Array
 from aotc.verify.interpreter import mbarriers
 from aotc.verify.interpreter.program import Program, Rule, scalar
 
 
 @dataclass(frozen=True)
-class _Wait:
+class Wait:
     """Name a wait for the end of a phase, and the mbarrier."""
 
     op: tma.MbarrierWait
@@ -36,7 +36,14 @@ class _Wait:
         return self.barrier.has_ended(self.parity)
 
 
-_Steps = Generator[_Wait, None, list[Array]]
+@dataclass(frozen=True)
+class ClusterWait:
+    """Name a wait for all CTAs of the cluster."""
+
+    op: Op
+
+
+Steps = Generator[Wait | ClusterWait, None, list[Array]]
 
 
 def _specialize(program: Program, op: roles.Specialize) -> None:
@@ -69,8 +76,8 @@ class _Role:
 
     def __init__(self, program: Program, block: Block) -> None:
         self.program = program
-        self.wait: _Wait | None = None
-        self._steps = _steps_of(program, block, ())
+        self.wait: Wait | None = None
+        self._steps = steps_of(program, block, ())
         self._is_done = False
 
     @property
@@ -81,7 +88,9 @@ class _Role:
     def run(self) -> None:
         """Run until there is something to wait for, if there is not already."""
         if self.may_run:
-            self.wait = next(self._steps, None)
+            wait = next(self._steps, None)
+            assert not isinstance(wait, ClusterWait)  # CTAs with roles exchange nothing
+            self.wait = wait
             self._is_done = self.wait is None
 
     @property
@@ -93,8 +102,8 @@ class _Role:
 # ---- control flow -----------------------------------------------------------------------------
 
 
-def _steps_of(program: Program, block: Block, args: Sequence[Array]) -> _Steps:
-    """Run a block, and yield each wait as long as its phase has not ended."""
+def steps_of(program: Program, block: Block, args: Sequence[Array]) -> Steps:
+    """Run a block, and yield each wait that is not over, and each for the cluster."""
     program.bind(block.args, args)
     for op in block:
         operands = [each for each in program.operands(op) if each is not None]
@@ -102,9 +111,17 @@ def _steps_of(program: Program, block: Block, args: Sequence[Array]) -> _Steps:
             return operands
         if isinstance(op, tma.MbarrierWait):
             barrier = mbarriers.find(program, op, operands[0])
-            wait = _Wait(op, barrier, scalar(operands[1]))
+            wait = Wait(op, barrier, scalar(operands[1]))
             while not wait.is_over:
                 yield wait
+        if program.peers and isinstance(op, grid.ClusterBarrier | grid.ClusterWait):
+            yield ClusterWait(op)
+        if program.peers and isinstance(op, grid.ClusterReduce):
+            program.posted = operands
+            yield ClusterWait(op)
+            program.run_op(op)
+            yield ClusterWait(op)  # until the others have read what was posted
+            continue
         steps = _STEPS.get(type(op))
         if steps is None:
             program.run_op(op)
@@ -116,25 +133,25 @@ def _steps_of(program: Program, block: Block, args: Sequence[Array]) -> _Steps:
 
 def _for(
     program: Program, op: scf.For, lower: Array, upper: Array, step: Array, *init: Array
-) -> _Steps:
+) -> Steps:
     carried = list(init)
     for index in range(scalar(lower), scalar(upper), scalar(step)):
         args = [np.array(index, lower.dtype), *carried]
-        carried = yield from _steps_of(program, op.body, args)
+        carried = yield from steps_of(program, op.body, args)
     return carried
 
 
-def _if(program: Program, op: scf.If, condition: Array) -> _Steps:
-    return (yield from _steps_of(program, op.then if scalar(condition) else op.orelse, ()))
+def _if(program: Program, op: scf.If, condition: Array) -> Steps:
+    return (yield from steps_of(program, op.then if scalar(condition) else op.orelse, ()))
 
 
-def _while(program: Program, op: scf.While, *init: Array) -> _Steps:
+def _while(program: Program, op: scf.While, *init: Array) -> Steps:
     carried = list(init)
     while True:
-        proceed, *passed = yield from _steps_of(program, op.before, carried)
+        proceed, *passed = yield from steps_of(program, op.before, carried)
         if not scalar(proceed):
             return passed
-        carried = yield from _steps_of(program, op.after, passed)
+        carried = yield from steps_of(program, op.after, passed)
 
 
 _STEPS: dict[type[Op], Callable[..., Generator[Any, None, list[Array]]]] = {

@@ -149,3 +149,96 @@ ONE_CTA = """\
 @pytest.mark.parametrize(("checks", "text"), [(SPLIT, PRODUCT), (ONE_CTA, REPLICATED)])
 def test_a_cta_computes_rows_of_its_own_or_the_first_one_stores(checks: str, text: str) -> None:
     applied(checks + text.lstrip(), split_across_cluster, config=Config(num_ctas=2))
+
+
+ROW = """
+kernel @k(%x: *fp32, %out: *fp32) {num_warps = 1} {
+  %0 = tile.arange {start = 0, end = 64} : tile<64xi32>
+  %1 = tile.splat(%x) {shape = [64]} : tile<64x*fp32>
+  %2 = arith.addptr(%1, %0) : tile<64x*fp32>
+  %3 = tile.load(%2, _, _) : tile<64xfp32>
+  %4 = tile.reduce(%3) {axis = 0} (%a: fp32, %b: fp32) {
+    %5 = arith.add(%a, %b) : fp32
+    scf.yield(%5)
+  } : fp32
+  %6 = tile.splat(%4) {shape = [64]} : tile<64xfp32>
+  %7 = arith.sub(%3, %6) : tile<64xfp32>
+  %8 = tile.splat(%out) {shape = [64]} : tile<64x*fp32>
+  %9 = arith.addptr(%8, %0) : tile<64x*fp32>
+  tile.store(%9, %7, _)
+  scf.return
+}
+"""
+
+
+@pytest.mark.parametrize("num_ctas", [2, 8])
+def test_a_row_is_split_and_the_ctas_combine_what_it_is_reduced_to(num_ctas) -> None:
+    kernel, remarks = distributed(ROW, num_ctas)
+    text = print_kernel(kernel)
+    assert text.count("grid.cluster_reduce") == 1
+    assert "tile<64x" not in text
+    x = np.random.default_rng(num_ctas).integers(-9, 9, 64).astype(np.float32)
+    out = np.full(64, np.nan, np.float32)
+    run(kernel, (1,), [x, out])
+    np.testing.assert_array_equal(out, x - x.sum())
+    assert not remarks
+
+
+# What is stored is computed beside what is reduced, and from a row that is loaded again.
+AGAIN = ROW.replace("tile.reduce(%3)", "tile.reduce(%s)").replace(
+    "  %4 =", "  %s = arith.mul(%3, %3) : tile<64xfp32>\n  %4 ="
+)
+TWICE = ROW.replace(
+    "  %7 = arith.sub(%3,", "  %t = tile.load(%2, _, _) : tile<64xfp32>\n  %7 = arith.sub(%t,"
+)
+
+
+@pytest.mark.parametrize(("text", "power"), [(AGAIN, 2), (TWICE, 1)])
+def test_what_is_stored_is_split_as_the_row_that_is_reduced(text: str, power: int) -> None:
+    kernel, _ = distributed(text, 4)
+    assert "scf.if" not in print_kernel(kernel), "stored by the first CTA alone"
+    assert "tile<64x" not in print_kernel(kernel)
+    x = np.random.default_rng(power).integers(-9, 9, 64).astype(np.float32)
+    out = np.full(64, np.nan, np.float32)
+    run(kernel, (1,), [x, out])
+    np.testing.assert_array_equal(out, x - (x**power).sum())
+
+
+# A running sum needs the slices of the CTAs before: the first CTA computes and stores all of it.
+SCAN = """
+kernel @k(%x: *fp32, %out: *fp32) {num_warps = 1} {
+  %0 = tile.arange {start = 0, end = 64} : tile<64xi32>
+  %1 = tile.splat(%x) {shape = [64]} : tile<64x*fp32>
+  %2 = arith.addptr(%1, %0) : tile<64x*fp32>
+  %3 = tile.load(%2, _, _) : tile<64xfp32>
+  %4 = tile.reduce(%3) {axis = 0} (%a: fp32, %b: fp32) {
+    %5 = arith.add(%a, %b) : fp32
+    scf.yield(%5)
+  } : fp32
+  %6 = tile.scan(%3) {axis = 0, reverse = false} (%c: fp32, %d: fp32) {
+    %7 = arith.add(%c, %d) : fp32
+    scf.yield(%7)
+  } : tile<64xfp32>
+  %8 = tile.splat(%out) {shape = [64]} : tile<64x*fp32>
+  %9 = arith.addptr(%8, %0) : tile<64x*fp32>
+  tile.store(%9, %6, _)
+  tile.store(%out, %4, _)
+  scf.return
+}
+"""
+
+
+def test_a_running_sum_beside_a_sum_is_stored_by_the_first_cta() -> None:
+    kernel, remarks = distributed(SCAN, 2)
+    text = print_kernel(kernel)
+    assert text.count("grid.cluster_reduce") == 1
+    assert text.count("scf.if") == 2
+    assert not remarks
+
+
+def test_a_row_that_has_no_slices_is_replicated() -> None:
+    kernel, _ = distributed(ROW.replace("64", "1"), 2)
+    assert "grid.cluster_reduce" not in print_kernel(kernel)
+    out = np.full(1, np.nan, np.float32)
+    run(kernel, (1,), [np.ones(1, np.float32), out])
+    assert out[0] == 0

@@ -518,3 +518,26 @@ def attend(
         acc = tl.dot(power.to(tl.float16), v.load([first, 0]), acc * rescale[:, None])
         row_max = new_max
     out.store([row, 0], acc / row_sum[:, None])
+
+
+@triton.jit
+def spread_rows(x_ptr, out_ptr, stride, n_cols, BLOCK: tl.constexpr):
+    """Store how far below their maximum the elements of a row are, times the sum of that."""
+    i = tl.arange(0, BLOCK)
+    mask = i < n_cols
+    at = tl.program_id(0) * stride + i
+    x = tl.load(x_ptr + at, mask=mask, other=0.0)
+    below = tl.max(x, axis=0) - x
+    tl.store(out_ptr + at, below * tl.sum(below, axis=0), mask=mask)
+
+
+@triton.jit
+def level_rows(x_ptr, out_ptr, stride, n_cols, n_times, BLOCK: tl.constexpr):
+    """Double the elements of a row and take the maximum from each, several times."""
+    i = tl.arange(0, BLOCK)
+    mask = i < n_cols
+    at = tl.program_id(0) * stride + i
+    x = tl.load(x_ptr + at, mask=mask, other=0.0)
+    for _ in range(n_times):
+        x = x * 2.0 - tl.max(x, axis=0)
+    tl.store(out_ptr + at, x, mask=mask)

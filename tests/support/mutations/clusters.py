@@ -2,11 +2,20 @@
 
 from __future__ import annotations
 
+from aotc.ir.core import Kernel
 from aotc.ir.dialects import arith, gpu, grid, tma
 from aotc.ir.rewrite import Builder
 from aotc.schedule.programs import split_across_cluster
 from aotc.schedule.warp_roles import choose_warp_roles
-from tests.support.mutations.plant import Mutation, after_pass, each, replacing, without
+from tests.support.mutations.plant import (
+    Mutation,
+    after_pass,
+    each,
+    found,
+    in_ptx,
+    replacing,
+    without,
+)
 
 _LAST = "insert_barriers"
 
@@ -26,6 +35,20 @@ def _await_one_block(made: tma.MbarrierInit) -> None:
 
 def _as_the_first(rank: grid.CtaRank) -> None:
     rank.replace_with([Builder.before_op(rank)(arith.Constant(0, rank.out.type)).out])
+
+
+def _expect_half(made: tma.MbarrierInit) -> None:
+    made.expected_bytes //= 2
+
+
+def _on_one_mbarrier(kernel: Kernel) -> None:
+    """Let the second exchange complete where the first does, a phase later."""
+    waits, sends = found(kernel, tma.MbarrierWait), found(kernel, grid.ClusterSend)
+    first, second = sends[0].barrier, sends[1].barrier
+    sends[1].replace_operand(second, first)
+    waits[1].replace_operand(second, first)
+    one = Builder.before_op(waits[1])(arith.Constant(1, waits[1].parity.type)).out
+    waits[1].replace_operand(waits[1].parity, one)
 
 
 _PLANTS = (
@@ -70,6 +93,60 @@ _PLANTS = (
         "the CTA's index is left out of what it loads and stores",
         "multiply_a_block",
         after_pass("split_across_cluster", each(grid.CtaRank, _as_the_first)),
+    ),
+    (
+        "a CTA sends before others have begun",
+        "the wait for the cluster's first barrier is left out",
+        "spread_rows",
+        after_pass(_LAST, without(grid.ClusterWait, 0)),
+    ),
+    (
+        "a CTA reads what others have not sent",
+        "the wait at the mbarrier of an exchange is left out",
+        "spread_rows",
+        after_pass(_LAST, without(tma.MbarrierWait, 0)),
+    ),
+    (
+        "a CTA ends while others send to it",
+        "the wait of the last exchange is left out",
+        "spread_rows",
+        after_pass(_LAST, without(tma.MbarrierWait, -1)),
+    ),
+    (
+        "an exchange is over when half of it has come",
+        "the mbarrier expects the bytes of half the CTAs",
+        "spread_rows",
+        after_pass(_LAST, each(tma.MbarrierInit, _expect_half)),
+    ),
+    (
+        "what a fast CTA sends next counts for this exchange",
+        "two exchanges complete at one mbarrier",
+        "spread_rows",
+        after_pass(_LAST, _on_one_mbarrier),
+    ),
+    (
+        "others do not see the mbarrier that they send to",
+        "the fence of a new mbarrier is left out before a relaxed arrival",
+        "spread_rows",
+        in_ptx(r"fence\.mbarrier_init\.release\.cluster;", ""),
+    ),
+    (
+        "only the first CTA is sent to",
+        "CTAs are addressed by a number that is always 0",
+        "spread_rows",
+        in_ptx(r"(mapa\.shared::cluster\.u32 \w+, %r\d+), %r\d+;", r"\1, 0;"),
+    ),
+    (
+        "a CTA stores to others that have not read what came before",
+        "the first barrier of an exchange in a loop is left out",
+        "level_rows",
+        after_pass(_LAST, without(grid.ClusterBarrier, 0)),
+    ),
+    (
+        "a CTA reads in a loop what others have not stored",
+        "the second barrier of an exchange in a loop is left out",
+        "level_rows",
+        after_pass(_LAST, without(grid.ClusterBarrier, 1)),
     ),
 )
 

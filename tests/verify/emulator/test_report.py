@@ -14,7 +14,7 @@ def fault(**changes):
         "line": 12,
         "text": "st.shared.b32 [%r1], %r2",
         "place": PLACE,
-        "block": (1, 0, 2),
+        "cta": (1, 0, 2),
         "thread": 70,
         "notes": ["the other access: line 9"],
     }
@@ -39,7 +39,7 @@ def test_full_report(tmp_path):
 
 
 def test_what_is_not_known_is_left_out():
-    report = render_fault(fault(place=None, block=(), thread=None, notes=(), line=0))
+    report = render_fault(fault(place=None, cta=(), thread=None, notes=(), line=0))
     assert report == "race: two warps write byte 4"
 
 

@@ -284,7 +284,7 @@ def test_out_of_bounds_names_the_place():
     x, out = arrays(32)
     with pytest.raises(Fault, match=r"byte 128 of argument 0") as caught:
         emulate(SIMPLE, 2, [x, out, 33, 3], block=32)
-    assert (caught.value.block, caught.value.thread) == ((1, 0, 0), 0)
+    assert (caught.value.cta, caught.value.thread) == ((1, 0, 0), 0)
 
 
 # ---- dimensions and texts -----------------------------------------------------------------------
@@ -416,4 +416,4 @@ def test_local_memory_is_of_each_thread():
 def test_faults_name_thread_and_block_of_any_batch():
     body = "mov.u32 %r4, %ctaid.x; setp.eq.u32 %p1, %r4, 5; @%p1 trap;"
     fault = faults(body, kind="trap", grid=7, threads=40, max_memory_bytes=60_000)
-    assert (fault.block, fault.thread) == ((5, 0, 0), 0)
+    assert (fault.cta, fault.thread) == ((5, 0, 0), 0)

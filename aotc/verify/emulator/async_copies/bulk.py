@@ -96,7 +96,7 @@ def copy(instruction: Instruction) -> Execute:
                 ranks = None if masks is None else ranks_of(int(masks[index]))
                 _from_global(ctx, lane, ranks)
             else:
-                _to_block(ctx, lane)
+                _to_other_cta(ctx, lane)
 
     return execute
 
@@ -129,7 +129,7 @@ def _to_global(ctx: Context, lane: _Lane) -> None:
     )
 
 
-def _to_block(ctx: Context, lane: _Lane) -> None:
+def _to_other_cta(ctx: Context, lane: _Lane) -> None:
     """Copy to another CTA of the cluster: what is read is free when the mbarrier says so."""
     shared = ctx.machine.shared
     chunks = chunks_of(lane.source, lane.size_bytes)
@@ -166,7 +166,7 @@ def reduce(instruction: Instruction) -> Execute:
             if target == "global":
                 _reduce_global(ctx, lane, combine, size)
             else:
-                _reduce_block(ctx, lane, combine, size)
+                _reduce_in_other_cta(ctx, lane, combine, size)
 
     return execute
 
@@ -212,7 +212,7 @@ def _reduce_global(ctx: Context, lane: _Lane, combine: Combine, size: int) -> No
     )
 
 
-def _reduce_block(ctx: Context, lane: _Lane, combine: Combine, size: int) -> None:
+def _reduce_in_other_cta(ctx: Context, lane: _Lane, combine: Combine, size: int) -> None:
     """Combine with another CTA's bytes, which are not in flight: reductions may meet there."""
     machine, instruction = ctx.machine, ctx.instruction
     shared, mbarriers = machine.shared, machine.part(Mbarriers)

@@ -33,6 +33,7 @@ class _Copy:
     flight: Flight
     pending: Pending
     group: Ints
+    first_group: int  # the least of `group`
 
 
 class AsyncCopies:
@@ -40,14 +41,16 @@ class AsyncCopies:
 
     def __init__(self, machine: Machine) -> None:
         self._shared = machine.shared
-        num_lanes = machine.num_blocks * machine.warps_per_block * 32
+        num_lanes = machine.num_ctas * machine.warps_per_cta * 32
         self._committed = np.zeros(num_lanes, np.int64)  # groups of each lane
         self._waited = np.zeros(num_lanes, np.int64)  # up to which group
         self._copies: list[_Copy] = []
 
     def issue(self, flight: Flight, pending: Pending) -> None:
         """Take on copies, as part of the group that each lane has open."""
-        self._copies.append(_Copy(flight, pending, self._committed[flight.lanes] + 1))
+        group = self._committed[flight.lanes] + 1
+        first = int(group.min()) if group.size else 0
+        self._copies.append(_Copy(flight, pending, group, first))
 
     def commit(self, lanes: Ints) -> None:
         """Close the open group of lanes (n,), which may be empty."""
@@ -55,10 +58,14 @@ class AsyncCopies:
 
     def wait(self, lanes: Ints, may_be_open: int) -> None:
         """Finish all groups of lanes (n,) but the last `may_be_open`."""
-        self._waited[lanes] = np.maximum(self._waited[lanes], self._committed[lanes] - may_be_open)
-        for copy in self._copies:
-            self._finish(copy, copy.group <= self._waited[copy.flight.lanes])
-        self._drop_finished()
+        waited = np.maximum(self._waited[lanes], self._committed[lanes] - may_be_open)
+        self._waited[lanes] = waited
+        last = int(waited.max(initial=0))
+        found = [copy for copy in self._copies if copy.first_group <= last]
+        if found:
+            for copy in found:
+                self._finish(copy, copy.group <= self._waited[copy.flight.lanes])
+            self._drop_finished()
 
     def outstanding(self, lanes: Ints) -> list[tuple[_Copy, npt.NDArray[np.bool_]]]:
         """Return the copies that lanes (n,) have issued so far, each with which pieces of it."""

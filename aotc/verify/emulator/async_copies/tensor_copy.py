@@ -45,6 +45,7 @@ class _Box:
     """Hold one lane's box: its tensor, its bytes in global memory, its chunks in shared memory."""
 
     lane: int
+    map_address: int
     tensor: TensorMap
     pieces: Pieces
     chunks: Ints
@@ -105,7 +106,7 @@ def _box(
     pieces = pieces_of(tensor, coordinates)
     owners = np.full(len(pieces.address), lane)
     ctx.machine.global_memory.check(pieces.address, pieces.size_bytes, owners, write=not load)
-    return _Box(lane, tensor, pieces, shared_chunks(tensor, address), owners)
+    return _Box(lane, where, tensor, pieces, shared_chunks(tensor, address), owners)
 
 
 def _check_coordinates(
@@ -174,7 +175,7 @@ def _load(instruction: Instruction, rank: int) -> Execute:
                 data = memory.read(box.pieces.address, box.pieces.size_bytes, box.owners)
                 return flipped(box.tensor, box.chunks, assemble(box.tensor, box.pieces, data))
 
-            copy_in(
+            copy = copy_in(
                 ctx,
                 box.lane,
                 box.chunks,
@@ -182,6 +183,7 @@ def _load(instruction: Instruction, rank: int) -> Execute:
                 fetch,
                 ranks=None if masks is None else ranks_of(int(masks[index])),
             )
+            ctx.machine.part(TensorMaps).use(box.map_address, copy)
 
     return execute
 
@@ -225,7 +227,8 @@ def _out(
         addresses = window_removed(ctx.address(source)).tolist()
         for index in range(ctx.count):
             box = _box(ctx, index, target, addresses[index], rank, load=False)
-            copy_out(ctx, box.lane, box.chunks, lambda data, box=box: put(ctx, box, data))
+            copy = copy_out(ctx, box.lane, box.chunks, lambda data, box=box: put(ctx, box, data))
+            ctx.machine.part(TensorMaps).use(box.map_address, copy)
 
     return execute
 

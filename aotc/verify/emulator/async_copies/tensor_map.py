@@ -159,6 +159,16 @@ class TensorMap:
             promotion,
         )
 
+    @staticmethod
+    def from_template(data: bytes) -> TensorMap:
+        """Read a map that is to be edited: zeros are one of a single dimension, with nothing set.
+
+        Raises: TensorMapError as `from_bytes`.
+        """
+        if any(data):
+            return TensorMap.from_bytes(data)
+        return TensorMap(_ELEMENT_NAMES[0], 0, (0,), (), (0,), (0,))
+
     # ---- rules ----------------------------------------------------------------------------------
 
     def check(self) -> None:

@@ -19,7 +19,7 @@ from aotc.verify.emulator.async_copies.tensor_map import (
     TensorMapError,
 )
 from aotc.verify.emulator.async_copies.transfers import CHUNK_BYTES, chunks_of
-from aotc.verify.emulator.engine.context import Context, Machine
+from aotc.verify.emulator.engine.context import Context, Machine, Pending
 from aotc.verify.emulator.engine.registry import Execute, executes
 from aotc.verify.emulator.errors import Misuse, Unsupported
 from aotc.verify.emulator.memory.global_memory import PARAM_WINDOW
@@ -40,6 +40,8 @@ class TensorMaps:
         self._edits: dict[int, int] = {}  # by address: how often it was edited
         self._published: dict[int, int] = {}
         self._acquired: dict[tuple[int, int], int] = {}  # by warp and address
+        self._edited: dict[int, tuple[int, int]] = {}  # by address: the last lane, and its stamp
+        self._copies: dict[int, list[Pending]] = {}  # by address: those that may read it
 
     def read(self, lane: int, address: int) -> TensorMap:
         """Return the map at a generic address, as a copy issued by `lane` sees it.
@@ -64,11 +66,38 @@ class TensorMaps:
         except TensorMapError as error:
             raise Misuse("tensor-map", str(error), lane=lane) from None
 
-    def edit(self, address: int, *, publish: bool) -> None:
-        """Record that a map in global memory changes."""
+    def edit(self, lane: int, address: int, *, publish: bool) -> None:
+        """Record that `lane` changes a map in global memory.
+
+        Raises: Misuse for a map that another thread has edited with nothing that orders the two, and
+            for one that a copy was issued with that was not waited for.
+        """
+        order, who = self._machine.order, np.array([lane])
+        before = self._edited.get(address)
+        if before is not None and self._is_unordered(lane, *before):
+            message = "edits a tensor map that another thread edits, too: nothing orders the two"
+            raise Misuse("race", message, lane=lane)
+        self._edited[address] = lane, int(order.stamps(who, 0)[0])
+        if not all(copy.done for copy in self._copies.pop(address, ())):
+            message = "edits a tensor map that a copy in flight may still read"
+            raise Misuse("race", message, lane=lane)
         self._edits[address] = self._edits.get(address, 0) + 1
         if publish:
             self._published[address] = self._edits[address]
+
+    def _is_unordered(self, lane: int, other: int, stamp: int) -> bool:
+        """Say whether a lane has not seen an edit of another one."""
+        order = self._machine.order
+        lanes = 32 * order.cluster_warps
+        if lane // lanes != other // lanes and not order.whole:
+            return True
+        return bool(order.unordered(np.array([lane]), np.array([[stamp]]))[0, 0])
+
+    def use(self, address: int, copy: Pending) -> None:
+        """Record a copy that reads the map; of those that the kernel never edits none is kept."""
+        if address in self._edits:
+            held = [each for each in self._copies.get(address, ()) if not each.done]
+            self._copies[address] = [*held, copy]
 
     def release(self) -> None:
         """Publish all edits so far."""
@@ -123,15 +152,15 @@ def replace(instruction: Instruction) -> Execute:
         values = ctx.read(value, bits).tolist()
         for index, new in enumerate(values):
             try:
-                edited = TensorMap.from_bytes(data[index].tobytes())
+                edited = TensorMap.from_template(data[index].tobytes())
                 packed = edited.with_field(field, new, ordinal.value).pack()
             except TensorMapError as error:
                 raise Misuse("tensor-map", str(error), lane=int(lanes[index])) from None
             data[index] = np.frombuffer(packed, np.uint8)
         _write(ctx, SPACES[space], address, data)
         if space == "global":
-            for each in address.tolist():
-                ctx.machine.part(TensorMaps).edit(each, publish=False)
+            for lane, each in zip(lanes.tolist(), address.tolist(), strict=True):
+                ctx.machine.part(TensorMaps).edit(lane, each, publish=False)
 
     return execute
 
@@ -176,8 +205,8 @@ def copy_and_publish(instruction: Instruction) -> Execute:
         for step in range(0, SIZE_BYTES, CHUNK_BYTES):
             data = shared.load(lanes[first], sources + step, CHUNK_BYTES, ctx.instruction)
             memory.write(targets + step, data, lanes[first])
-        for address in targets.tolist():
-            ctx.machine.part(TensorMaps).edit(address, publish=True)
+        for lane, address in zip(lanes[first].tolist(), targets.tolist(), strict=True):
+            ctx.machine.part(TensorMaps).edit(lane, address, publish=True)
 
     return execute
 

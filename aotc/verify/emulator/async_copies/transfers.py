@@ -90,8 +90,8 @@ def copy_in(
     *,
     ranks: Sequence[int] | None = None,
     count_bytes: int | None = None,
-) -> None:
-    """Start a copy of what `fetch` returns, (n, 16), to chunks (n,) of shared memory.
+) -> Pending:
+    """Start a copy of what `fetch` returns, (n, 16), to chunks (n,) of shared memory; return it.
 
     Then `count_bytes`, all of them by default, are completed at the mbarrier. With `ranks` both are
     in each of these CTAs of the cluster.
@@ -128,11 +128,13 @@ def copy_in(
                 shared.finish(flight, asynchronous=True)
                 mbarriers.complete_bytes(issuer, row, completed)
 
-    machine.defer(happen)
+    return machine.defer(happen)
 
 
-def copy_out(ctx: Context, lane: int, chunks: Ints, put: Callable[[Bytes], None]) -> None:
+def copy_out(ctx: Context, lane: int, chunks: Ints, put: Callable[[Bytes], None]) -> Pending:
     """Start a copy of chunks (n,) of shared memory, which `put` is given as (n, 16).
+
+    Returns the part of it that a wait for reads waits for.
 
     Raises: Misuse as `SharedMemory.begin`.
     """
@@ -153,6 +155,7 @@ def copy_out(ctx: Context, lane: int, chunks: Ints, put: Callable[[Bytes], None]
     reading = machine.defer(read)
     writing = machine.defer(write, ready=lambda: reading.done)
     machine.part(BulkGroups).issue(lane, _Outgoing(flight, reading, writing))
+    return reading
 
 
 def chunks_of(address: int, count_bytes: int) -> Ints:

@@ -192,21 +192,29 @@ def _prmt(form: Form) -> Compute:
 
 def _picked_by_constant(nibbles: list[int]) -> Compute:
     """Return the function for a known selector: neighbouring bytes move together."""
-    if any(nibble & 8 for nibble in nibbles):
-        return lambda a, b, _: _pick(a, b, [np.uint64(nibble) for nibble in nibbles])
     runs: list[tuple[int, int, int]] = []  # first byte, where it goes, how many
+    filled: dict[int, int] = {}  # the bits that the sign of each byte fills
     for at, nibble in enumerate(nibbles):
-        if runs and nibble & 3 and nibble == runs[-1][0] + runs[-1][2]:
-            runs[-1] = (runs[-1][0], runs[-1][1], runs[-1][2] + 1)
+        first, to, count = runs[-1] if runs else (0, 0, 0)
+        if nibble & 8:
+            filled[nibble & 7] = filled.get(nibble & 7, 0) | 0xFF << 8 * at
+        elif nibble & 3 and (nibble, at) == (first + count, to + count):
+            runs[-1] = (first, to, count + 1)
         else:
             runs.append((nibble, at, 1))
     moves = [
         (nibble >> 2, 8 * (at - (nibble & 3)), np.uint32(((1 << 8 * count) - 1) << 8 * at))
         for nibble, at, count in runs
     ]
+    fills = [
+        (byte >> 2, np.uint32(8 * (byte & 3) + 7), np.uint32(mask)) for byte, mask in filled.items()
+    ]
 
     def compute(a: Bits, b: Bits, _: Bits) -> Bits:
         parts: list[Bits] = []
+        for word, sign, mask in fills:
+            source = b if word else a
+            parts.append((source >> sign & np.uint32(1)) * mask)
         for word, shift, mask in moves:
             source = b if word else a
             by = np.uint32(abs(shift))

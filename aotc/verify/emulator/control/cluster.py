@@ -31,7 +31,7 @@ _MIN_SET, _MAX_SET, _SET_GRAIN = 24, 256, 8
 
 def own_rank(ctx: Context) -> Ints:
     """Return the rank of each active lane's CTA in its cluster: (count,)."""
-    return ctx.block_indices() % ctx.machine.cluster_size
+    return ctx.cta_indices() % ctx.machine.cluster_size
 
 
 def map_to_rank(address: Ints, rank: Ints) -> Ints:
@@ -101,11 +101,11 @@ class RegisterPools:
     """
 
     def __init__(self, machine: Machine) -> None:
-        self._warps_per_block = machine.warps_per_block
-        threads = machine.warps_per_block * WARP_LANES
+        self._warps_per_cta = machine.warps_per_cta
+        threads = machine.warps_per_cta * WARP_LANES
         grain = threads * _SET_GRAIN
         self.launched = min(_MAX_REGISTERS, _REGISTER_FILE // grain * _SET_GRAIN)
-        self._chosen = np.zeros(machine.num_blocks * machine.warps_per_block, np.int64)
+        self._chosen = np.zeros(machine.num_ctas * machine.warps_per_cta, np.int64)
 
     def choose(self, warps: Ints, registers: int, *, increase: bool) -> None:
         """Let warps have `registers` a thread.
@@ -130,9 +130,9 @@ class RegisterPools:
                 lane=int(warps[at]) * WARP_LANES,
             )
         self._chosen[warps] = registers
-        pool = self.launched * self._warps_per_block
-        for block in np.unique(warps // self._warps_per_block).tolist():
-            chosen = self._chosen[block * self._warps_per_block :][: self._warps_per_block]
+        pool = self.launched * self._warps_per_cta
+        for cta in np.unique(warps // self._warps_per_cta).tolist():
+            chosen = self._chosen[cta * self._warps_per_cta :][: self._warps_per_cta]
             least = int(np.where(chosen == 0, _MIN_SET, chosen).sum())
             if least > pool:
                 raise Misuse(

@@ -142,7 +142,7 @@ class Leaders:
     """
 
     def __init__(self, machine: Machine) -> None:
-        warps = machine.num_blocks * machine.warps_per_block
+        warps = machine.num_ctas * machine.warps_per_cta
         ranks = np.broadcast_to(np.arange(32, 0, -1), (warps, 32))
         self.ranks = machine.random.permuted(ranks, axis=1) if machine.is_shuffled else ranks
         self.of_all = self.ranks.argmax(axis=1).astype(np.uint32)

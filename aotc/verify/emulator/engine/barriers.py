@@ -69,8 +69,8 @@ class NamedBarriers:
     def __init__(self, batch: Batch, release: Release) -> None:
         self._batch = batch
         self._release = release
-        shape = (NUM_BARRIERS, batch.num_blocks)
-        self._threads = batch.warps_per_block * WARP
+        shape = (NUM_BARRIERS, batch.num_ctas)
+        self._threads = batch.warps_per_cta * WARP
         self._arrived = np.zeros(shape, np.int64)  # threads
         self._expected = np.zeros(shape, np.int64)  # threads; 0 while not in use
         self._warps = np.zeros((NUM_BARRIERS, batch.num_warps), bool)  # that have arrived
@@ -91,7 +91,7 @@ class NamedBarriers:
             and not self._expected[arrival.barrier].any()
         ):
             return False
-        warps = reshape(np.arange(batch.num_warps), batch.num_blocks, batch.warps_per_block)
+        warps = reshape(np.arange(batch.num_warps), batch.num_ctas, batch.warps_per_cta)
         batch.order.join(warps)
         return True
 
@@ -108,9 +108,9 @@ class NamedBarriers:
             self._waiters[number].append(waiter)
         elif len(warps):
             if self._tokens is None:
-                self._tokens = Clocks(NUM_BARRIERS * batch.num_blocks, batch.order.columns)
+                self._tokens = Clocks(NUM_BARRIERS * batch.num_ctas, batch.order.columns)
             lanes = context.lane_indices()
-            rows = number * batch.num_blocks + context.block_indices()
+            rows = number * batch.num_ctas + context.cta_indices()
             batch.order.release(lanes, self._tokens, rows)
         self._count(context, arrival, warps, limit)
 
@@ -134,9 +134,9 @@ class NamedBarriers:
         """Yield who waits, and for what."""
         for number, waiters in enumerate(self._waiters):
             for waiter in waiters:
-                block = int(self._batch.block_of_lane[waiter.lanes[0]])
-                here = int(self._arrived[number, block])
-                wanted = int(self._expected[number, block])
+                cta = int(self._batch.cta_of_lane[waiter.lanes[0]])
+                here = int(self._arrived[number, cta])
+                wanted = int(self._expected[number, cta])
                 yield waiter, f"waits at barrier {number}, where {here} of {wanted} threads are"
 
     # ---- inside -------------------------------------------------------------
@@ -155,7 +155,7 @@ class NamedBarriers:
         """Count warps in whose last act was stamped up to a limit."""
         batch = self._batch
         number = arrival.barrier
-        blocks = warps // batch.warps_per_block
+        ctas = warps // batch.warps_per_cta
         again = self._warps[number, warps]
         if again.any():
             raise self._misuse(
@@ -164,10 +164,10 @@ class NamedBarriers:
                 f"the warp arrives at barrier {number} again before the barrier is complete",
             )
         expected = self._expected[number]
-        differs = (expected[blocks] != 0) & (expected[blocks] != arrival.threads)
+        differs = (expected[ctas] != 0) & (expected[ctas] != arrival.threads)
         if differs.any():
             warp = int(warps[int(np.argmax(differs))])
-            other = int(expected[warp // batch.warps_per_block])
+            other = int(expected[warp // batch.warps_per_cta])
             raise self._misuse(
                 context,
                 warp,
@@ -178,13 +178,13 @@ class NamedBarriers:
             self._require_order(context, number, warps)
             self._came[number, warps] = limit
         self._warps[number, warps] = True
-        expected[blocks] = arrival.threads
-        np.add.at(self._arrived[number], blocks, WARP)
-        touched = np.unique(blocks)
+        expected[ctas] = arrival.threads
+        np.add.at(self._arrived[number], ctas, WARP)
+        touched = np.unique(ctas)
         over = touched[self._arrived[number, touched] > arrival.threads]
         if over.size:
             message = f"more than {arrival.threads} threads arrive at barrier {number} at once"
-            warp = int(warps[int(np.argmax(blocks == over[0]))])
+            warp = int(warps[int(np.argmax(ctas == over[0]))])
             raise self._misuse(context, warp, f"{message}, where so many are to be counted")
         done = touched[self._arrived[number, touched] == arrival.threads]
         if len(done):
@@ -195,7 +195,7 @@ class NamedBarriers:
 
         It would have been counted in place of one of them, in another order of warps.
         """
-        batch, size = self._batch, self._batch.warps_per_block
+        batch, size = self._batch, self._batch.warps_per_cta
         others = (warps // size * size)[:, None] + np.arange(size)
         early = ~batch.order.have_seen(
             warps, batch.order.columns_of_warps(others), self._came[number, others]
@@ -210,17 +210,17 @@ class NamedBarriers:
                 "with nothing between that orders the two",
             )
 
-    def _complete(self, number: int, blocks: Ints) -> None:
+    def _complete(self, number: int, ctas: Ints) -> None:
         batch = self._batch
-        done = np.zeros(batch.num_blocks, bool)
-        done[blocks] = True
-        self._arrived[number, blocks] = 0
-        self._expected[number, blocks] = 0
-        reshape(self._warps[number], batch.num_blocks, -1)[blocks] = False
+        done = np.zeros(batch.num_ctas, bool)
+        done[ctas] = True
+        self._arrived[number, ctas] = 0
+        self._expected[number, ctas] = 0
+        reshape(self._warps[number], batch.num_ctas, -1)[ctas] = False
         leaving: list[Waiter] = []
         staying: list[Waiter] = []
         for waiter in self._waiters[number]:
-            goes, stays = waiter.split(done[batch.block_of_lane[waiter.lanes]])
+            goes, stays = waiter.split(done[batch.cta_of_lane[waiter.lanes]])
             leaving += [goes] if len(goes.lanes) else []
             staying += [stays] if len(stays.lanes) else []
         self._waiters[number] = staying
@@ -234,31 +234,31 @@ class NamedBarriers:
     def _synchronise(self, number: int, lanes: Ints) -> None:
         batch = self._batch
         if self._tokens is not None:
-            rows = number * batch.num_blocks + batch.block_of_lane[lanes]
+            rows = number * batch.num_ctas + batch.cta_of_lane[lanes]
             batch.order.acquire(lanes, self._tokens, rows)
             self._tokens.clear(np.unique(rows))
         warps = np.unique(lanes >> 5)
-        blocks = warps // batch.warps_per_block
-        counts = np.bincount(blocks, minlength=batch.num_blocks)
+        ctas = warps // batch.warps_per_cta
+        counts = np.bincount(ctas, minlength=batch.num_ctas)
         for count in np.unique(counts[counts > 0]).tolist():
-            batch.order.join(reshape(warps[counts[blocks] == count], -1, count))
+            batch.order.join(reshape(warps[counts[ctas] == count], -1, count))
 
     def _reduce(self, waiters: list[Waiter]) -> None:
         """Give each thread of a `bar.red` what all threads of its CTA gave."""
         batch = self._batch
-        true = np.zeros(batch.num_blocks, np.int64)
-        total = np.zeros(batch.num_blocks, np.int64)
+        true = np.zeros(batch.num_ctas, np.int64)
+        total = np.zeros(batch.num_ctas, np.int64)
         for waiter in waiters:
-            blocks = batch.block_of_lane[waiter.lanes]
+            ctas = batch.cta_of_lane[waiter.lanes]
             assert waiter.values is not None
-            np.add.at(true, blocks, waiter.values)
-            np.add.at(total, blocks, 1)
+            np.add.at(true, ctas, waiter.values)
+            np.add.at(total, ctas, 1)
         for waiter in waiters:
-            blocks = batch.block_of_lane[waiter.lanes]
+            ctas = batch.cta_of_lane[waiter.lanes]
             results: dict[str, npt.NDArray[Any]] = {
-                "popc": true[blocks],
-                "and": true[blocks] == total[blocks],
-                "or": true[blocks] > 0,
+                "popc": true[ctas],
+                "and": true[ctas] == total[ctas],
+                "or": true[ctas] > 0,
             }
             kind = next(name for name in results if name in waiter.instruction.modifiers)
             context = LaneContext(batch, waiter.instruction, waiter.lanes)

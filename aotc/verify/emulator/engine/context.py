@@ -30,8 +30,8 @@ Part = TypeVar("Part")
 class Machine(Protocol):
     """The state shared by all warps of the CTAs that are resident together."""
 
-    num_blocks: int  # resident in this batch
-    warps_per_block: int
+    num_ctas: int  # resident in this batch
+    warps_per_cta: int
     cluster_size: int  # CTAs of a cluster are neighbours in the batch
     global_memory: GlobalMemory
     global_shadow: GlobalShadow
@@ -114,7 +114,7 @@ class Context(Protocol):
         """Return the active lanes' numbers in the batch: (count,)."""
         ...
 
-    def block_indices(self) -> npt.NDArray[np.int64]:
+    def cta_indices(self) -> npt.NDArray[np.int64]:
         """Return the CTA (in the batch) of each active lane: (count,)."""
         ...
 

@@ -17,12 +17,12 @@ def places(batch: Batch, waits: Sequence[tuple[Waiter, str]]) -> list[str]:
     lines: list[tuple[int, str]] = []
     for waiter, what in waits:
         for warp in np.unique(waiter.lanes >> 5).tolist():
-            number, warp_in_block = divmod(warp, batch.warps_per_block)
-            block = ", ".join(str(int(axis)) for axis in batch.positions.blocks[number])
+            number, warp_in_cta = divmod(warp, batch.warps_per_cta)
+            cta = ", ".join(str(int(axis)) for axis in batch.positions.ctas[number])
             place = waiter.instruction.place
             source = f" ({place.file}:{place.line})" if place else ""
             at = f"line {waiter.instruction.line}{source}: {waiter.instruction.text}"
-            lines.append((warp, f"warp {warp_in_block} of CTA ({block}) {what}: {at}"))
+            lines.append((warp, f"warp {warp_in_cta} of CTA ({cta}) {what}: {at}"))
     lines.sort()
     more = [f"and {len(lines) - _MAX_PLACES} more"] if len(lines) > _MAX_PLACES else []
     return [line for _, line in lines[:_MAX_PLACES]] + more

@@ -138,9 +138,9 @@ class LaneContext:
         """Return the active lanes' numbers in the batch: (count,)."""
         return self.machine.lane_numbers[self.lanes]
 
-    def block_indices(self) -> Ints:
+    def cta_indices(self) -> Ints:
         """Return the CTA (in the batch) of each active lane: (count,)."""
-        return self.machine.block_of_lane[self.lanes]
+        return self.machine.cta_of_lane[self.lanes]
 
     def warps(self) -> Ints:
         """Return the warps of the batch that have an active lane, ascending: (n,)."""

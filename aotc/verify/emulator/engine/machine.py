@@ -106,10 +106,10 @@ class Batch:
         self.is_shuffled = is_shuffled
         self.scopes = scopes
         self.positions = Positions(launch, clusters)
-        self.num_blocks = len(self.positions.blocks)
-        self.warps_per_block = launch.warps
+        self.num_ctas = len(self.positions.ctas)
+        self.warps_per_cta = launch.warps
         self.cluster_size = launch.cluster_size
-        self.num_warps = self.num_blocks * self.warps_per_block
+        self.num_warps = self.num_ctas * self.warps_per_cta
         self.num_lanes = self.num_warps * WARP
         self.image = image
         self.params = image.params
@@ -119,11 +119,11 @@ class Batch:
         self.registers = registers
         self.random = random
         self.order = Order(
-            self.num_blocks, self.warps_per_block, self.cluster_size, whole=global_shadow.whole
+            self.num_ctas, self.warps_per_cta, self.cluster_size, whole=global_shadow.whole
         )
         global_shadow.begin(self.order, int(clusters[0]), self.num_lanes)
         self.shared = SharedMemory(
-            self.num_blocks,
+            self.num_ctas,
             launch.shared_bytes,
             self.order,
             granule_bytes=granule_bytes,
@@ -134,9 +134,9 @@ class Batch:
         self.printed: list[str] = []
         self.lane_numbers = np.arange(self.num_lanes, dtype=np.int64)
         self.warp_of_lane = self.lane_numbers // WARP
-        self.block_of_lane = self.warp_of_lane // self.warps_per_block
-        self._rank_bits = (self.block_of_lane % self.cluster_size + 1) << RANK_SHIFT
-        thread = self.lane_numbers % (self.warps_per_block * WARP)
+        self.cta_of_lane = self.warp_of_lane // self.warps_per_cta
+        self._rank_bits = (self.cta_of_lane % self.cluster_size + 1) << RANK_SHIFT
+        thread = self.lane_numbers % (self.warps_per_cta * WARP)
         self.alive = thread < launch.threads
         self.num_threads = self.num_alive = int(self.alive.sum())
         self.polling = np.zeros(self.num_lanes, bool)
@@ -163,9 +163,9 @@ class Batch:
         """Let lanes exit; a CTA whose lanes all have gives its shared memory back."""
         self.alive[lanes] = False
         self.num_alive -= len(lanes)
-        blocks = np.unique(self.block_of_lane[lanes])
-        alive = reshape(self.alive, self.num_blocks, -1)[blocks].any(axis=1)
-        self.shared.end(blocks[~alive])
+        ctas = np.unique(self.cta_of_lane[lanes])
+        alive = reshape(self.alive, self.num_ctas, -1)[ctas].any(axis=1)
+        self.shared.end(ctas[~alive])
 
     def part(self, kind: Callable[[Batch], Part]) -> Part:
         """Return this batch's own `kind(machine)`, made when it is first asked for."""
@@ -218,18 +218,18 @@ class Batch:
         notes: Sequence[str] = (),
     ) -> Fault:
         """Return the error that an instruction did what it may not, in a lane of the batch."""
-        block: Sequence[int] = ()
+        cta: Sequence[int] = ()
         thread = None
         if lane is not None:
-            block = [int(axis) for axis in self.positions.blocks[self.block_of_lane[lane]]]
-            thread = lane % (self.warps_per_block * WARP)
+            cta = [int(axis) for axis in self.positions.ctas[self.cta_of_lane[lane]]]
+            thread = lane % (self.warps_per_cta * WARP)
         return Fault(
             kind,
             message,
             line=instruction.line,
             text=instruction.text,
             place=instruction.place,
-            block=block,
+            cta=cta,
             thread=thread,
             notes=notes,
         )

@@ -5,7 +5,7 @@ Invariant: a thread is parked here only while a thread that is alive has yet to 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import cast
 
 import numpy as np
@@ -99,24 +99,22 @@ class ClusterBarriers:
     def __init__(self, batch: Batch, release: Release) -> None:
         self._batch = batch
         self._release = release
-        self._lanes_per_cluster = batch.cluster_size * batch.warps_per_block * WARP
+        self._lanes_per_cluster = batch.cluster_size * batch.warps_per_cta * WARP
         clusters = batch.num_lanes // self._lanes_per_cluster
         self._phase = np.zeros(clusters, np.int64)
         self._due = np.full(batch.num_lanes, -1, np.int64)  # the phase a lane has arrived in
         self._tokens = Clocks(2 * clusters, batch.order.columns)  # by cluster and parity of phase
         self._waiters: list[Waiter] = []
 
-    def arrive(self, context: LaneContext) -> None:
-        """Count lanes in."""
+    def arrive(self, context: LaneContext, release: Callable[[Ints, Clocks, Ints], None]) -> None:
+        """Count lanes in, each of which releases what it has done to those that wait."""
         again = self._due[context.lanes] >= 0
         if again.any():
             lane = int(context.lane_indices()[int(np.argmax(again))])
             raise context.fault("the thread arrives twice without a wait in between", lane)
         lanes = context.lane_indices()
         clusters = lanes // self._lanes_per_cluster
-        if "relaxed" not in context.instruction.modifiers:
-            rows = 2 * clusters + self._phase[clusters] % 2
-            self._batch.order.release(lanes, self._tokens, rows)
+        release(lanes, self._tokens, 2 * clusters + self._phase[clusters] % 2)
         self._due[lanes] = self._phase[clusters]
         self._advance(np.unique(clusters))
 

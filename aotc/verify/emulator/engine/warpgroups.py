@@ -42,9 +42,9 @@ class Warpgroups:
         make no whole warpgroups.
         """
         context.require_whole_warps()
-        if self._batch.warps_per_block % WARPS:
+        if self._batch.warps_per_cta % WARPS:
             raise Misuse(
-                "wgmma", f"the CTA has {self._batch.warps_per_block} warps, not whole warpgroups"
+                "wgmma", f"the CTA has {self._batch.warps_per_cta} warps, not whole warpgroups"
             )
         if not self._waiters and self._are_whole(waiter.lanes):
             act(context.lanes)

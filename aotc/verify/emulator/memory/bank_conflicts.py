@@ -33,9 +33,9 @@ class BankCount:
 class BankConflicts:
     """Count wavefronts by line of the PTX text."""
 
-    def __init__(self, lanes_per_block: int) -> None:
+    def __init__(self, lanes_per_cta: int) -> None:
         self.lines: dict[int, BankCount] = {}
-        self._lanes_per_block = lanes_per_block
+        self._lanes_per_cta = lanes_per_cta
 
     @property
     def excess(self) -> int:
@@ -44,8 +44,8 @@ class BankConflicts:
 
     def count(self, lanes: Lanes, address: Ints, size_bytes: int, instruction: Instruction) -> None:
         """Count an access of lanes (n,), ascending, to `size_bytes` at addresses (n,) each."""
-        numbers = lanes_array(lanes, self._lanes_per_block)
-        numbers = numbers[: np.searchsorted(numbers, self._lanes_per_block)]
+        numbers = lanes_array(lanes, self._lanes_per_cta)
+        numbers = numbers[: np.searchsorted(numbers, self._lanes_per_cta)]
         if not numbers.size:
             return
         words_per_lane = max(size_bytes // _WORD_BYTES, 1)

@@ -276,8 +276,8 @@ class GlobalShadow:
             apart = own // order.cluster_warps != column // order.cluster_warps
         else:
             apart = owners != self._cluster[numbers]
-        blocks = own // order.warps_per_block != column // order.warps_per_block
-        return np.where(apart, GPU, np.where(blocks, CLUSTER, CTA))
+        ctas = own // order.warps_per_cta != column // order.warps_per_cta
+        return np.where(apart, GPU, np.where(ctas, CLUSTER, CTA))
 
     # ---- records ----------------------------------------------------------------------------
 
@@ -386,14 +386,14 @@ class GlobalShadow:
     def _who(self, stamp: int, owner: int, lane: int) -> str:
         """Return what to call the thread of a stamp in a message to a lane."""
         order = self._order
-        cluster_blocks = order.cluster_warps // order.warps_per_block
-        block, warp = divmod(column_of(stamp), order.warps_per_block)
+        cluster_size = order.cluster_warps // order.warps_per_cta
+        cta, warp = divmod(column_of(stamp), order.warps_per_cta)
         thread = f"thread {warp * 32 + lane_of(stamp)}"
         if owner == _SEVERAL:
             return "threads of other CTAs"
         first = self._first_cluster if self.whole else owner - 1
-        number = first * cluster_blocks + block
-        mine = self._first_cluster * cluster_blocks + lane // (order.warps_per_block * 32)
+        number = first * cluster_size + cta
+        mine = self._first_cluster * cluster_size + lane // (order.warps_per_cta * 32)
         return thread if number == mine else f"{thread} of CTA {number}"
 
 

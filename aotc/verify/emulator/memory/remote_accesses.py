@@ -23,40 +23,40 @@ from aotc.verify.emulator.syntax import Instruction
 class RemoteAccesses:
     """Hold when each warp, and the agent for it, last accessed each other CTA of its cluster."""
 
-    def __init__(self, num_blocks: int, order: Order, shadow: Shadow) -> None:
+    def __init__(self, num_ctas: int, order: Order, shadow: Shadow) -> None:
         self._order = order
         self._shadow = shadow
         # Stamps, 0 for none; the agent's are last.
-        self._last = np.zeros((num_blocks, order.cluster_warps + 1), np.int64)
+        self._last = np.zeros((num_ctas, order.cluster_warps + 1), np.int64)
 
     def record(
-        self, lanes: Ints, blocks: Ints, instruction: Instruction, *, asynchronous: bool = False
+        self, lanes: Ints, ctas: Ints, instruction: Instruction, *, asynchronous: bool = False
     ) -> None:
         """Record that lanes (n,) access shared memory of CTAs (n,) of their cluster.
 
         What is `asynchronous` the agent does now, whom the lanes asked.
         """
-        is_remote = blocks != (lanes >> 5) // self._order.warps_per_block
-        lanes, blocks = lanes[is_remote], blocks[is_remote]
+        is_remote = ctas != (lanes >> 5) // self._order.warps_per_cta
+        lanes, ctas = lanes[is_remote], ctas[is_remote]
         number = self._shadow.number(instruction)
         if asynchronous:
-            self._last[blocks, -1] = self._order.async_stamp(number)
+            self._last[ctas, -1] = self._order.async_stamp(number)
         else:
-            self._last[blocks, self._order.planes_of(lanes)] = self._order.stamps(lanes, number)
+            self._last[ctas, self._order.planes_of(lanes)] = self._order.stamps(lanes, number)
 
-    def check_seen(self, blocks: Ints) -> None:
+    def check_seen(self, ctas: Ints) -> None:
         """Check that CTAs (n,), whose threads have all exited, have seen all accesses.
 
         Raises: Misuse where no warp of one has.
         """
-        warps_per_block, cluster_warps = self._order.warps_per_block, self._order.cluster_warps
-        for block in listed(blocks[self._last[blocks].any(axis=1)]):
-            first = block * warps_per_block
-            own = np.arange(first, first + warps_per_block)
+        warps_per_cta, cluster_warps = self._order.warps_per_cta, self._order.cluster_warps
+        for cta in listed(ctas[self._last[ctas].any(axis=1)]):
+            first = cta * warps_per_cta
+            own = np.arange(first, first + warps_per_cta)
             others = first // cluster_warps * cluster_warps + np.arange(cluster_warps)
             columns = np.append(self._order.columns_of_warps(others), self._order.async_column)
-            last = self._last[block]
-            shape = (warps_per_block, cluster_warps + 1)
+            last = self._last[cta]
+            shape = (warps_per_cta, cluster_warps + 1)
             seen = self._order.have_seen(
                 own, np.broadcast_to(columns, shape), np.broadcast_to(last, shape)
             )
@@ -65,8 +65,8 @@ class RemoteAccesses:
                 stamp = int(last[unseen[0]])
                 raise Misuse(
                     "ended",
-                    f"ends {self._shadow.block_name(block)}, though nothing orders an access of "
+                    f"ends {self._shadow.cta_name(cta)}, though nothing orders an access of "
                     f"{self._shadow.who(stamp)} to its shared memory before its last thread has exited",
-                    lane=(first + warps_per_block) * 32 - 1,
+                    lane=(first + warps_per_cta) * 32 - 1,
                     notes=self._shadow.where(stamp),
                 )

@@ -40,7 +40,7 @@ class SharedMemory:
 
     def __init__(
         self,
-        num_blocks: int,
+        num_ctas: int,
         size_bytes: int,
         order: Order,
         *,
@@ -50,24 +50,24 @@ class SharedMemory:
         self.size_bytes = size_bytes
         self.conflicts: BankConflicts | None = None  # counts them if given
         self._stride = -(-size_bytes // 128) * 128
-        total_bytes = num_blocks * self._stride
+        total_bytes = num_ctas * self._stride
         self._data = np.zeros(total_bytes, np.uint8)
         if noise is not None:
             self._data[:] = np.frombuffer(noise.bytes(total_bytes), np.uint8)
         self.shadow = Shadow(
             total_bytes, granule_bytes, order, self.describe, reads_unwritten=noise is not None
         )
-        self._cluster_blocks = order.cluster_warps // order.warps_per_block
-        lanes_per_block = order.warps_per_block * 32
-        block = np.arange(num_blocks * lanes_per_block, dtype=np.int64) // lanes_per_block
-        self._base = block * self._stride - BASE_ADDRESS
-        self._cluster_base = block // self._cluster_blocks * self._cluster_blocks * self._stride
-        self._remote = RemoteAccesses(num_blocks, order, self.shadow)
-        self._ended = np.zeros(num_blocks, np.bool_)
+        self._cluster_size = order.cluster_warps // order.warps_per_cta
+        lanes_per_cta = order.warps_per_cta * 32
+        cta = np.arange(num_ctas * lanes_per_cta, dtype=np.int64) // lanes_per_cta
+        self._base = cta * self._stride - BASE_ADDRESS
+        self._cluster_base = cta // self._cluster_size * self._cluster_size * self._stride
+        self._remote = RemoteAccesses(num_ctas, order, self.shadow)
+        self._ended = np.zeros(num_ctas, np.bool_)
         self._any_ended = False
 
     @staticmethod
-    def bytes_per_block(size_bytes: int, cluster_warps: int, granule_bytes: int) -> int:
+    def bytes_per_cta(size_bytes: int, cluster_warps: int, granule_bytes: int) -> int:
         """Return how much a CTA's shared memory and its shadow take of the host's."""
         return size_bytes + Shadow.bytes_of(size_bytes, cluster_warps, granule_bytes)
 
@@ -224,16 +224,16 @@ class SharedMemory:
             self._record(flight.lanes, flight.offset, flight.instruction, asynchronous=True)
         self.shadow.finish(flight, pieces, asynchronous=asynchronous)
 
-    def end(self, blocks: Ints) -> None:
+    def end(self, ctas: Ints) -> None:
         """Give the memory of CTAs back, whose threads have all exited.
 
         Raises: Misuse where other CTAs' accesses are not ordered before that.
         """
-        if self._cluster_blocks > 1:
-            self._remote.check_seen(blocks)
-            self._check_in_flight(blocks)
-        self._ended[blocks] = True
-        self._any_ended |= len(blocks) > 0
+        if self._cluster_size > 1:
+            self._remote.check_seen(ctas)
+            self._check_in_flight(ctas)
+        self._ended[ctas] = True
+        self._any_ended |= len(ctas) > 0
 
     # ---- addresses --------------------------------------------------------------------------
 
@@ -248,11 +248,11 @@ class SharedMemory:
     def _record(
         self, lanes: Lanes, offset: Ints, instruction: Instruction, *, asynchronous: bool = False
     ) -> None:
-        """Remember accesses to other blocks of a cluster."""
-        if self._cluster_blocks > 1:
+        """Remember accesses to other CTAs of a cluster."""
+        if self._cluster_size > 1:
             numbers = lanes_array(lanes, len(self._base))
-            blocks = offset // self._stride
-            self._remote.record(numbers, blocks, instruction, asynchronous=asynchronous)
+            ctas = offset // self._stride
+            self._remote.record(numbers, ctas, instruction, asynchronous=asynchronous)
 
     def locate(self, lanes: Lanes, address: Ints, size_bytes: int) -> Ints:
         """Return the offsets of lanes' addresses (n,), checked.
@@ -265,7 +265,7 @@ class SharedMemory:
             return base
         if int(address.max()) >> RANK_SHIFT:
             rank = address >> RANK_SHIFT
-            bad = rank > self._cluster_blocks
+            bad = rank > self._cluster_size
             if bad.any():
                 self._refuse_address("bounds", lanes, address, bad, size_bytes)
             other = self._cluster_base[lanes] + (rank - 1) * self._stride
@@ -298,30 +298,30 @@ class SharedMemory:
                 instruction=instruction,
             )
 
-    def _check_in_flight(self, blocks: Ints) -> None:
+    def _check_in_flight(self, ctas: Ints) -> None:
         """Refuse to end CTAs (n,) into which another CTA's operation still writes."""
-        if not len(blocks):
+        if not len(ctas):
             return
-        lanes_per_block = len(self._base) // len(self._ended)
+        lanes_per_cta = len(self._base) // len(self._ended)
         for flight in self.shadow.open_writes():
             target = flight.offset // self._stride
-            is_left = np.isin(target, blocks) & (flight.lanes // lanes_per_block != target)
+            is_left = np.isin(target, ctas) & (flight.lanes // lanes_per_cta != target)
             is_left &= flight.open
             if is_left.any():
                 at = int(np.flatnonzero(is_left)[0])
                 raise Misuse(
                     "ended",
-                    f"ends {self.shadow.block_name(int(target[at]))}, though an asynchronous operation "
+                    f"ends {self.shadow.cta_name(int(target[at]))}, though an asynchronous operation "
                     "of another CTA writes its shared memory and no thread of it has waited for that "
                     "before its last one has exited",
-                    lane=(int(target[at]) + 1) * lanes_per_block - 1,
+                    lane=(int(target[at]) + 1) * lanes_per_cta - 1,
                     notes=(note_of("the operation", flight.instruction),),
                 )
 
     def describe(self, offset: int) -> str:
         """Return the name of a byte of some CTA's shared memory, for messages."""
-        rank = offset // self._stride % self._cluster_blocks
-        where = f" of cluster rank {rank}" if self._cluster_blocks > 1 else ""
+        rank = offset // self._stride % self._cluster_size
+        where = f" of cluster rank {rank}" if self._cluster_size > 1 else ""
         return f"byte {offset % self._stride} of {self.size_bytes} bytes of shared memory{where}"
 
     def _cells(self, size_bytes: int) -> npt.NDArray[Any]:

@@ -397,15 +397,15 @@ class Shadow:
         column = column_of(stamp)
         if column == self._order.async_column:
             return "an asynchronous copy"
-        rank, warp = divmod(column % self._order.cluster_warps, self._order.warps_per_block)
-        alone = self._order.cluster_warps == self._order.warps_per_block
-        block = "" if alone else f" of {self.block_name(rank)}"
-        return f"thread {warp * 32 + lane_of(stamp)}{block}"
+        rank, warp = divmod(column % self._order.cluster_warps, self._order.warps_per_cta)
+        alone = self._order.cluster_warps == self._order.warps_per_cta
+        cta = "" if alone else f" of {self.cta_name(rank)}"
+        return f"thread {warp * 32 + lane_of(stamp)}{cta}"
 
-    def block_name(self, block: int) -> str:
+    def cta_name(self, cta: int) -> str:
         """Return the name of a CTA, which is its rank in the cluster."""
-        cluster_blocks = self._order.cluster_warps // self._order.warps_per_block
-        return f"cluster rank {block % cluster_blocks}"
+        cluster_size = self._order.cluster_warps // self._order.warps_per_cta
+        return f"cluster rank {cta % cluster_size}"
 
     def where(self, stamp: int) -> tuple[str, ...]:
         """Return a note that names the access of a stamp."""

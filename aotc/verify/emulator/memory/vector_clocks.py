@@ -120,15 +120,15 @@ class Order:
 
     def __init__(
         self,
-        num_blocks: int,
-        warps_per_block: int,
+        num_ctas: int,
+        warps_per_cta: int,
         cluster_size: int = 1,
         *,
         whole: bool = False,
     ) -> None:
-        num_warps = num_blocks * warps_per_block
-        self.cluster_warps = cluster_size * warps_per_block
-        self.warps_per_block = warps_per_block
+        num_warps = num_ctas * warps_per_cta
+        self.cluster_warps = cluster_size * warps_per_cta
+        self.warps_per_cta = warps_per_cta
         self.whole = whole and num_warps > self.cluster_warps
         self.async_column = num_warps if self.whole else self.cluster_warps
         self.columns = self.async_column + 1

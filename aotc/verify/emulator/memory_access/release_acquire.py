@@ -47,9 +47,9 @@ class MemoryOrder:
     def __init__(self, machine: Machine) -> None:
         self._order = machine.order
         self._scopes = machine.scopes or (GPU,)
-        self._num_warps = machine.num_blocks * machine.warps_per_block
-        self._lanes_per_block = machine.warps_per_block * 32
-        self._lanes_per_cluster = machine.cluster_size * self._lanes_per_block
+        self._num_warps = machine.num_ctas * machine.warps_per_cta
+        self._lanes_per_cta = machine.warps_per_cta * 32
+        self._lanes_per_cluster = machine.cluster_size * self._lanes_per_cta
         columns = self._order.columns
         self._tokens = Clocks(0, columns)
         self._rows: dict[tuple[int, int, int], int] = {}  # by scope, who is in it, and place
@@ -98,6 +98,17 @@ class MemoryOrder:
                     writers, self._fenced, plane, limits[chosen], self._tokens, rows
                 )
 
+    def release_fenced(self, lanes: Ints, tokens: Clocks, rows: Ints) -> None:
+        """Put what lanes (n,) had done and seen at their last fence of the cluster into rows (n,)."""
+        plane = next((at for at, scope in enumerate(self._scopes) if scope >= CLUSTER), None)
+        if plane is None or not self._has_fenced:
+            return
+        limits = self._fenced_at[plane, lanes]
+        chosen = limits > 0
+        if chosen.any():
+            kept = self._fenced, plane, limits[chosen]
+            self._order.release_snapshot(lanes[chosen], *kept, tokens, rows[chosen])
+
     def read(self, lanes: Lanes, places: Ints, scope: int, *, acquires: bool) -> None:
         """Let lanes (n,) see what was released where their strong reads (n,) are, or a later fence."""
         if not self._rows:
@@ -144,7 +155,7 @@ class MemoryOrder:
     def _find(self, lanes: Ints, places: Ints, scope: int, *, add: bool) -> Ints:
         """Return the rows of places (n,) for the scopes that lanes (n,) are in, -1 for none."""
         if scope == CTA:
-            groups = lanes // self._lanes_per_block
+            groups = lanes // self._lanes_per_cta
         elif scope == CLUSTER:
             groups = lanes // self._lanes_per_cluster
         else:

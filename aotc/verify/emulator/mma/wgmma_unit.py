@@ -75,7 +75,7 @@ class WgmmaUnit:
     def __init__(self, machine: Machine) -> None:
         self._machine = machine
         self._registers = machine.registers
-        num_warps = machine.num_blocks * machine.warps_per_block
+        num_warps = machine.num_ctas * machine.warps_per_cta
         self._warps = [_Warp() for _ in range(num_warps)]
         self._fenced = np.zeros(num_warps, bool)
         self._to_do: dict[int, deque[_Job]] = defaultdict(deque)  # by warpgroup, in order

@@ -11,6 +11,7 @@ from aotc.verify.emulator.engine.barriers import NUM_BARRIERS, Arrival, Waiter
 from aotc.verify.emulator.engine.divergence import Group
 from aotc.verify.emulator.engine.terminators import End, LaneControl, Site, ends
 from aotc.verify.emulator.errors import Unsupported
+from aotc.verify.emulator.memory_access.release_acquire import MemoryOrder
 from aotc.verify.emulator.syntax import Operand
 from aotc.verify.emulator.text.special_registers import WARP
 
@@ -35,7 +36,7 @@ def _barrier(site: Site) -> End:
 
     def wait(scheduler: LaneControl, group: Group) -> None:
         context = scheduler.context(site.instruction, group)
-        all_threads = scheduler.batch.warps_per_block * WARP
+        all_threads = scheduler.batch.warps_per_cta * WARP
         numbers = context.read(operands[0], 32).astype(np.int64)
         counts = np.int64(all_threads) if count is None else context.read(count, 32)
         choice = numbers << 32 | counts
@@ -94,13 +95,17 @@ def _cluster_barrier(site: Site) -> End:
         raise Unsupported("its modifiers are not known")
     arrives = "arrive" in modifiers
     aligned = "aligned" in site.instruction.modifiers
+    relaxed = "relaxed" in modifiers
 
     def meet(scheduler: LaneControl, group: Group) -> None:
         context = scheduler.context(site.instruction, group)
         if aligned:
             context.require_whole_warps()
         if arrives:
-            scheduler.cluster_barriers.arrive(context)
+            machine = context.machine
+            # A relaxed arrival tells what came before a fence, as a relaxed write does.
+            fenced = machine.part(MemoryOrder).release_fenced
+            scheduler.cluster_barriers.arrive(context, fenced if relaxed else machine.order.release)
             scheduler.go_on(group, site.following)
         else:
             lanes = context.lane_indices()

@@ -32,7 +32,7 @@ class Mbarriers:
         self._machine = machine
         self._shared = machine.shared
         self._order = machine.order
-        self._num_lanes = machine.num_blocks * machine.warps_per_block * 32
+        self._num_lanes = machine.num_ctas * machine.warps_per_cta * 32
         self._row_at = np.full(machine.shared.total_bytes // _BYTES, -1, np.int64)
         self._offset = np.zeros(0, np.int64)
         self._count = np.zeros(0, np.int64)

@@ -1,6 +1,6 @@
 """What a PTX text holds: variables, and kernels with their parameters and instructions.
 
-Invariant: all of it is immutable; a batch of running blocks has its own state in `machine.py`.
+Invariant: all of it is immutable; a batch of running CTAs has its own state in `machine.py`.
 """
 
 from __future__ import annotations

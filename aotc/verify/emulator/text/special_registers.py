@@ -60,33 +60,33 @@ class Positions:
 
     def __init__(self, launch: Launch, clusters: npt.NDArray[np.int64]) -> None:
         self.launch = launch
-        lanes_per_block = launch.warps * WARP
+        lanes_per_cta = launch.warps * WARP
         size = launch.cluster_size
         rank = np.tile(np.arange(size), clusters.size)
         cluster_id = split(np.repeat(clusters, size), _grid_of_clusters(launch))
         in_cluster = split(rank, launch.cluster)
-        block_id = [
+        cta_id = [
             cluster * extent + inner
             for cluster, extent, inner in zip(cluster_id, launch.cluster, in_cluster, strict=True)
         ]
-        self.blocks = np.stack(block_id, axis=-1)  # (num_blocks, 3)
-        self._of_block = {
-            **_triple("%ctaid", block_id),
+        self.ctas = np.stack(cta_id, axis=-1)  # (num_ctas, 3)
+        self._of_cta = {
+            **_triple("%ctaid", cta_id),
             **_triple("%clusterid", cluster_id),
             **_triple("%cluster_ctaid", in_cluster),
             "%cluster_ctarank": rank,
         }
-        self._thread = np.arange(lanes_per_block)
-        self._lanes_per_block = lanes_per_block
+        self._thread = np.arange(lanes_per_cta)
+        self._lanes_per_cta = lanes_per_cta
 
     def read(self, name: str) -> Lanes:
         """Return a special register of every lane."""
-        blocks = self.blocks.shape[0]
-        if name in self._of_block:
-            return np.repeat(self._of_block[name].astype(np.uint32), self._lanes_per_block)
+        ctas = self.ctas.shape[0]
+        if name in self._of_cta:
+            return np.repeat(self._of_cta[name].astype(np.uint32), self._lanes_per_cta)
         value = _OF_THREAD[name](self.launch, self._thread)
         dtype = np.uint64 if name in WIDE else np.uint32
-        return np.tile(np.broadcast_to(np.asarray(value), self._thread.shape).astype(dtype), blocks)
+        return np.tile(np.broadcast_to(np.asarray(value), self._thread.shape).astype(dtype), ctas)
 
 
 def _triple(name: str, values: Any) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Bulk copies of consecutive bytes: into, out of and between blocks' shared memory, and reductions."""
+"""Bulk copies of consecutive bytes: into, out of and between CTAs' shared memory, and reductions."""
 
 from __future__ import annotations
 
@@ -139,7 +139,7 @@ def test_what_was_only_read_may_not_be_written_yet():
 
 @pytest.mark.parametrize("seed", [0, 1, 2])
 def test_to_the_other_block(seed):
-    """Each of two blocks sends its bytes to the other, and waits for the other's."""
+    """Each of two CTAs sends its bytes to the other, and waits for the other's."""
     data = _random(2, 256)
     out = np.zeros((2, 256), np.uint32)
     copy = "cp.async.bulk.shared::cluster.shared::cta.mbarrier::complete_tx::bytes"

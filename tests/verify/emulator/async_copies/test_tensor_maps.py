@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
+
 import numpy as np
 import pytest
 
 from aotc.verify.emulator.async_copies.tensor_argument import TensorArgument, TensorTable
-from aotc.verify.emulator.errors import EmulationError
+from aotc.verify.emulator.errors import EmulationError, Fault
 from tests.support.ptx_kernel import faults, run
 
 MAP, BARRIER = 1024, 1152
@@ -114,6 +116,99 @@ def test_every_field_can_be_set():
     np.testing.assert_array_equal(unswizzled, box)
 
 
+ZEROS = f"""
+    mov.b32 %r10, 0;
+    bar.sync 0;
+    @%p2 st.shared.v4.b32 [%r2+{MAP}], {{%r10, %r10, %r10, %r10}};
+    bar.sync 0;
+"""
+WHOLE = (
+    ("rank", "1"),
+    ("global_address", "%rd3", 64),
+    ("elemtype", "7"),
+    ("global_dim", "0, 16"),
+    ("global_dim", "1, 8"),
+    ("global_stride", "0, %rd22", 64),
+    ("box_dim", "0, 16"),
+    ("box_dim", "1, 8"),
+    ("element_stride", "0, 1"),
+    ("element_stride", "1, 1"),
+)
+
+
+def _made(edits=WHOLE):
+    return INIT + ZEROS + "mov.b64 %rd22, 64;" + "".join(replace(*edit) for edit in edits)
+
+
+@pytest.mark.parametrize("seed", [0, 1])
+def test_a_map_is_made_of_zeros(seed):
+    """As a kernel makes one that no host has encoded: what is not set is 0."""
+    arguments = _arguments()
+    run(_made() + PUBLISH + ACQUIRE + copy(), *arguments, shared=SHARED, seed=seed)
+    np.testing.assert_array_equal(arguments[2].reshape(8, 16), arguments[3])
+
+
+@pytest.mark.parametrize("missing", range(len(WHOLE)))
+def test_a_field_that_is_not_set(missing):
+    edits = [edit for index, edit in enumerate(WHOLE) if index != missing]
+    body = _made(edits) + PUBLISH + ACQUIRE + copy()
+    if WHOLE[missing][0] == "rank":
+        faults(body, *_arguments(), kind="tensor-map", match="no dimension 1", shared=SHARED)
+        return
+    arguments = _arguments()
+    with contextlib.suppress(Fault):
+        run(body, *arguments, shared=SHARED)
+    assert not np.array_equal(arguments[2].reshape(8, 16), arguments[3])
+
+
+@pytest.mark.parametrize("distance", [0, 128])
+def test_each_cta_makes_a_map_of_its_own(distance):
+    place = f"mov.u32 %r40, %ctaid.x; mad.wide.u32 %rd1, %r40, {distance}, %rd1;"
+    arguments = list(_arguments())
+    arguments[1] = np.zeros(32, np.uint64)
+    body = _made() + place + PUBLISH + ACQUIRE + copy()
+    if distance:
+        run(body, *arguments, shared=SHARED, grid=2)
+        return
+    faults(body, *arguments, kind="race", match="another thread edits", shared=SHARED, grid=2)
+
+
+EDIT = replace("global_dim", "1, 5") + PUBLISH + ACQUIRE
+
+
+@pytest.mark.parametrize("waits", [True, False])
+@pytest.mark.parametrize("seed", [0, 1])
+def test_an_edit_while_a_load_is_in_flight(waits, seed):
+    """The load may read the map when it has changed, unless the warp has waited for the load."""
+    before, waiting = copy().split("WAIT:")
+    after = "WAIT:" + waiting
+    body = _made() + PUBLISH + ACQUIRE + before + (after + EDIT if waits else EDIT + after)
+    if waits:
+        run(body, *_arguments(), shared=SHARED, seed=seed)
+        return
+    match = "copy in flight may still read"
+    faults(body, *_arguments(), kind="race", match=match, shared=SHARED, seed=seed)
+
+
+@pytest.mark.parametrize("waits", [True, False])
+def test_an_edit_while_a_store_is_in_flight(waits):
+    store = """
+    @%p1 cp.async.bulk.tensor.2d.global.shared::cta.tile.bulk_group [%rd1, {0, 0}], [%r1];
+    @%p1 cp.async.bulk.commit_group;
+    """
+    wait = "cp.async.bulk.wait_group.read 0;"
+    fill = "@%p2 st.shared.v4.b32 [%r2], {%r10, %r10, %r10, %r10};" + "".join(
+        f"@%p2 st.shared.v4.b32 [%r2+{128 * row}], {{%r10, %r10, %r10, %r10}};"
+        for row in range(1, 4)
+    )
+    body = _made() + fill + "fence.proxy.async; bar.sync 0;" + PUBLISH + ACQUIRE + store
+    body += (wait if waits else "") + EDIT + wait
+    if waits:
+        run(body, *_arguments(), shared=SHARED)
+        return
+    faults(body, *_arguments(), kind="race", match="copy in flight", shared=SHARED)
+
+
 def test_a_map_of_a_table():
     """Made by the host, so that no fence is needed."""
     rng = np.random.default_rng(2)
@@ -184,7 +279,7 @@ def test_maps_that_break_rules_are_named(edit, message):
 
 
 def test_editing_what_is_no_map():
-    body = INIT + "@%p1 st.shared.b32 [%r1+1024], 0;" + replace("rank", "1")
+    body = INIT + "@%p1 st.shared.b32 [%r1+1024], 1;" + replace("rank", "1")
     faults(body, *_arguments(), kind="tensor-map", match="no tensor map", shared=SHARED)
 
 

@@ -140,7 +140,7 @@ def picked(a: int, b: int, selector: int) -> int:
 def test_prmt() -> None:
     a, b, c = (words(32, seed=seed) for seed in range(3))
     assert np.array_equal(compute("prmt.b32", a, b, c), apply(32, picked, a, b, c))
-    for selector in (0x3210, 0x7654, 0x4321, 0xBA98, 0x5140):
+    for selector in (0x3210, 0x7654, 0x4321, 0xBA98, 0x5140, 0x8880, 0x3281, 0xD5D4, 0xF72B):
         want = apply(32, lambda x, y, s=selector: picked(x, y, s), a, b)
         assert np.array_equal(compute("prmt.b32", a, b, selector), want)
 

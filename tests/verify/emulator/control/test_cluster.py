@@ -45,7 +45,7 @@ def test_own_addresses_have_the_own_rank():
     assert (out.reshape(4, 32) == np.array([[0], [1], [0], [1]])).all()
 
 
-def test_own_addresses_differ_between_blocks():
+def test_own_addresses_differ_between_ctas():
     """What computes with an address as if it began at 0 is wrong in a cluster, as on a GPU."""
     out = collect("shr.u32 %r63, %r1, 24;", grid=4, cluster=2).reshape(4, 32)
     assert len(set(out[:2].flat)) == 2

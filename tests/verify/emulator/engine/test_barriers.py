@@ -1,4 +1,4 @@
-"""Barriers of blocks, warps and clusters: who waits for whom, and every misuse that is found."""
+"""Barriers of CTAs, warps and clusters: who waits for whom, and every misuse that is found."""
 
 from __future__ import annotations
 
@@ -479,3 +479,32 @@ def test_relaxed_arrivals_order_nothing():
     """
     faults(body, kind="race", threads=32, grid=2, cluster=2)
     run(body.replace(".relaxed", ""), threads=32, grid=2, cluster=2)
+
+
+@pytest.mark.parametrize(
+    ("fence", "before"),
+    [
+        ("fence.acq_rel.cluster;", True),
+        ("fence.acq_rel.cluster;", False),
+        ("fence.acq_rel.cta;", True),
+    ],
+)
+def test_a_relaxed_arrival_tells_what_came_before_a_fence_of_the_cluster(fence: str, before: bool):
+    store = "@%p2 st.shared::cluster.b32 [%r6], 7;"
+    body = f"""
+        mov.u32 %r4, %cluster_ctarank;
+        setp.eq.u32 %p1, %r4, 0;
+        mapa.shared::cluster.u32 %r6, %r1, 1;
+        setp.eq.and.u32 %p2, %r0, 0, %p1;
+        {f"{store} {fence}" if before else f"{fence} {store}"}
+        barrier.cluster.arrive.relaxed;
+        barrier.cluster.wait;
+        setp.eq.u32 %p3, %r0, 0;
+        setp.eq.and.u32 %p4, %r4, 1, %p3;
+        @%p4 ld.shared.b32 %r5, [%r1];
+    """
+    launch = {"threads": 32, "grid": 2, "cluster": 2}
+    if before and "cluster" in fence:
+        run(body, **launch)
+    else:
+        faults(body, kind="race", **launch)

@@ -56,7 +56,7 @@ def test_several_results_are_written_before_all_is_read():
 def test_undefined_register():
     fault = faults("add.s32 %r5, %r4, 1;", kind="undefined", match="%r4 is read and was never")
     assert fault.text == "add.s32 %r5, %r4, 1"
-    assert (fault.block, fault.thread) == ((0, 0, 0), 0)
+    assert (fault.cta, fault.thread) == ((0, 0, 0), 0)
 
 
 def test_defined_in_some_lanes_only():
@@ -137,7 +137,7 @@ def test_each_batch_starts_undefined():
         mov.b32 %r5, %r4;
         @!%p1 add.s32 %r6, %r5, 1;
     """
-    assert faults(body, kind="undefined", grid=2, max_memory_bytes=30_000).block == (1, 0, 0)
+    assert faults(body, kind="undefined", grid=2, max_memory_bytes=30_000).cta == (1, 0, 0)
 
 
 @given(st.integers(0, 3))

@@ -172,7 +172,7 @@ def test_operation_finishes_piece_by_piece():
 def test_host_memory_is_foretold():
     order = Order(2, 3)
     memory = SharedMemory(2, 1024, order, granule_bytes=4)
-    expected = SharedMemory.bytes_per_block(1024, 3, 4)
+    expected = SharedMemory.bytes_per_cta(1024, 3, 4)
     shadow = memory.shadow  # reads of threads are kept once more
     arrays = [memory._data, shadow._written, *[shadow._read] * 2, shadow._all_marks()]
     assert sum(array.nbytes for array in arrays) == 2 * expected

@@ -1,0 +1,282 @@
+"""Record launches of Triton kernels: wraps `JITFunction.run` and the autotuner once they are imported.
+
+What a launch was specialised to is read from the compiled kernel that Triton returns, so a launch
+of a kernel that was seen often enough costs one look into a dictionary. The autotuner's trials are
+not recorded, only what it chose.
+
+A record is a line of JSON in a file of this process, written by one `write` to a file opened for
+appending: a process that is killed leaves whole lines, and perhaps one that readers skip.
+
+Invariant: the program's behaviour does not change. What goes wrong here is recorded, never raised.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib.abc
+import json
+import os
+import sys
+import threading
+from collections.abc import Callable, Sequence
+from importlib.machinery import ModuleSpec
+from types import FrameType, ModuleType
+from typing import Any
+
+FOLDER_VARIABLE = "AOTC_RECORD_DIR"
+_NUM_SAMPLES = 8  # launches of a compiled kernel at one place that are recorded, for their grids
+_OPTIONS = ("num_warps", "num_stages", "num_ctas", "maxnreg", "enable_fp_fusion")
+
+
+class _State(threading.local):
+    num_trials = 0  # benchmarks of the autotuner that this thread is in
+
+
+_state = _State()
+# Objects are found by `id`, and kept alive for that: the hash of a code object takes microseconds.
+_samples: dict[tuple[int, int, int], list[Any]] = {}  # by kernel, code, line: how many, and whose
+_inside: dict[int, tuple[bool, Any]] = {}  # by code: whether it is Triton's, or of this file
+
+
+def install() -> None:
+    """Wrap Triton's classes when the program imports them."""
+    if os.environ.get(FOLDER_VARIABLE):
+        sys.meta_path.insert(0, _Finder())
+
+
+def _write(record: dict[str, Any]) -> None:
+    """Append a record to the file of this process."""
+    try:
+        folder = os.environ[FOLDER_VARIABLE]
+        path = os.path.join(folder, f"{os.getpid()}-{_START}.jsonl")  # noqa: PTH118 - start-up time
+        line = (json.dumps(record) + "\n").encode()
+        handle = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o666)
+        try:
+            os.write(handle, line)
+        finally:
+            os.close(handle)
+    except (OSError, KeyError, ValueError, TypeError):
+        return  # the program goes on; what is missing shows in the manifest
+
+
+_START = os.urandom(4).hex()  # process numbers come again
+
+
+# ---- launches ---------------------------------------------------------------------------------
+
+
+def _wrap_jit(module: ModuleType) -> None:
+    original = module.JITFunction.run
+
+    @functools.wraps(original)
+    def run(self: Any, *args: Any, grid: Any, warmup: bool, **kwargs: Any) -> Any:
+        given: Any = grid
+        seen: list[Any] = []
+        if callable(grid):
+
+            def called(meta: Any) -> Any:
+                found = given(meta)
+                seen.append(found)
+                return found
+
+            grid = called
+        kernel = original(self, *args, grid=grid, warmup=warmup, **kwargs)
+        code, line = _caller()
+        sample = _samples.get((id(kernel), id(code), line))
+        if sample is None or sample[0] < _NUM_SAMPLES:
+            _sample(self, kernel, seen[0] if seen else given, args, kwargs, (code, line))
+        return kernel
+
+    module.JITFunction.run = run
+
+
+def _sample(
+    function: Any,
+    kernel: Any,
+    grid: Any,
+    args: Sequence[Any],
+    kwargs: dict[str, Any],
+    caller: tuple[Any, int],
+) -> None:
+    if kernel is None or _state.num_trials:
+        return
+    code, line = caller
+    _samples.setdefault((id(kernel), id(code), line), [0, kernel, code])[0] += 1
+    try:
+        file = os.path.abspath(code.co_filename)  # noqa: PTH100 - start-up time
+        place = {"file": file, "line": line}
+        _write({**_launch(function, kernel, grid, args, kwargs), "caller": place})
+    except Exception as error:  # noqa: BLE001 - the program goes on
+        _write({"problem": f"{type(error).__name__}: {error}", "kernel": _kernel(function)})
+
+
+def _launch(
+    function: Any, kernel: Any, grid: Any, args: Sequence[Any], kwargs: dict[str, Any]
+) -> dict[str, Any]:
+    names = list(function.arg_names)
+    source = kernel.src
+    constants = {_name(names, key): value for key, value in source.constants.items()}
+    divisible = [
+        _name(names, key)
+        for key, attributes in dict(source.attrs).items()
+        if ["tt.divisibility", 16] in [list(one) for one in attributes]
+    ]
+    passed = {**dict(zip(names, args)), **{k: v for k, v in kwargs.items() if k in names}}  # noqa: B905 - Python 3.9
+    signature = {_name(names, key): str(text) for key, text in source.signature.items()}
+    metadata = kernel.metadata
+    extents: Sequence[Any] = (grid,) if isinstance(grid, int) else grid
+    return {
+        "kernel": _kernel(function),
+        "constexprs": [one.name for one in function.params if one.is_constexpr],
+        "signature": signature,
+        "divisible": divisible,
+        "constants": {name: _constant(value) for name, value in constants.items()},
+        "options": {name: getattr(metadata, name, None) for name in _OPTIONS},
+        "target": [metadata.target.backend, metadata.target.arch],
+        "grid": [int(one) for one in extents or ()],
+        "integers": {k: v for k, v in passed.items() if type(v) is int},
+    }
+
+
+def _name(names: Sequence[str], key: Any) -> str:
+    """Return the parameter of a key, which is a name, an index, or a path of indices."""
+    if isinstance(key, str):
+        return key
+    path: Sequence[int] = (key,) if isinstance(key, int) else key
+    return ".".join([names[path[0]], *map(str, path[1:])])
+
+
+def _kernel(function: Any) -> dict[str, Any]:
+    inner = function.fn
+    code = inner.__code__
+    return {
+        "file": os.path.abspath(code.co_filename),  # noqa: PTH100 - start-up time
+        "function": inner.__qualname__,
+        "module": inner.__module__,
+    }
+
+
+def _constant(value: Any) -> dict[str, Any]:
+    """Return a constant as JSON: a value, a dtype, a function, or what it looks like."""
+    if type(value).__name__ == "constexpr":
+        value = value.value
+    if value is None or isinstance(value, (bool, int, float, str)):
+        return {"value": value}
+    if type(value).__name__ == "dtype" and hasattr(value, "name"):
+        return {"value": str(value.name)}
+    if hasattr(value, "fn") and hasattr(value.fn, "__code__"):
+        return {"function": _kernel(value)}
+    return {"other": repr(value)[:200]}
+
+
+def _caller() -> tuple[Any, int]:
+    """Return the code outside of Triton that launches, and its line."""
+    frame = sys._getframe(2)  # noqa: SLF001 # pyright: ignore[reportPrivateUsage] - no import
+    while frame.f_back is not None and _is_inside(frame):
+        frame = frame.f_back
+    return frame.f_code, frame.f_lineno
+
+
+def _is_inside(frame: FrameType) -> bool:
+    code = frame.f_code
+    known = _inside.get(id(code))
+    if known is None:
+        package = str(frame.f_globals.get("__name__")).partition(".")[0]
+        known = (package == "triton" or code.co_filename == __file__, code)
+        _inside[id(code)] = known
+    return known[0]
+
+
+# ---- the autotuner ----------------------------------------------------------------------------
+
+
+def _wrap_autotuner(module: ModuleType) -> None:
+    bench, original = module.Autotuner._bench, module.Autotuner.run  # noqa: SLF001 - no other place
+    known: dict[int, list[Any]] = {}
+
+    @functools.wraps(bench)
+    def tried(self: Any, *args: Any, **kwargs: Any) -> Any:
+        _state.num_trials += 1
+        try:
+            return bench(self, *args, **kwargs)
+        finally:
+            _state.num_trials -= 1
+
+    @functools.wraps(original)
+    def run(self: Any, *args: Any, **kwargs: Any) -> Any:
+        result = original(self, *args, **kwargs)
+        size = len(self.cache)
+        one = known.get(id(self))
+        if one is None or one[0] != size:
+            known[id(self)] = [size, self]
+            try:
+                _write(_tuned(self))
+            except Exception as error:  # noqa: BLE001 - the program goes on
+                _write({"problem": f"{type(error).__name__}: {error}"})
+        return result
+
+    module.Autotuner._bench, module.Autotuner.run = tried, run  # noqa: SLF001 - as above
+
+
+def _tuned(tuner: Any) -> dict[str, Any]:
+    function = tuner.fn
+    while not hasattr(function, "arg_names") or not hasattr(function.fn, "__code__"):
+        function = function.fn
+    timings: dict[Any, Any] = getattr(tuner, "configs_timings", None) or {}
+    return {
+        "kernel": _kernel(function),
+        "tuned": sorted({name for config in tuner.configs for name in config.kwargs}),
+        "choice": _settings(tuner.best_config),
+        "timings": [[_settings(config), times] for config, times in timings.items()],
+    }
+
+
+def _settings(config: Any) -> dict[str, Any]:
+    return {k: v for k, v in config.all_kwargs().items() if isinstance(v, (bool, int, float, str))}
+
+
+# ---- when they are imported -------------------------------------------------------------------
+
+_WRAPPERS: dict[str, Callable[[ModuleType], None]] = {
+    "triton.runtime.jit": _wrap_jit,
+    "triton.runtime.autotuner": _wrap_autotuner,
+}
+
+
+class _Loader(importlib.abc.Loader):
+    """Load a module as its own loader does, then wrap what is in it."""
+
+    def __init__(self, loader: Any, wrap: Callable[[ModuleType], None]) -> None:
+        self._loader = loader
+        self._wrap = wrap
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._loader, name)
+
+    def create_module(self, spec: ModuleSpec) -> ModuleType | None:
+        return self._loader.create_module(spec)
+
+    def exec_module(self, module: ModuleType) -> None:
+        self._loader.exec_module(module)
+        try:
+            self._wrap(module)
+        except Exception as error:  # noqa: BLE001 - a Triton that has other names runs as it is
+            _write({"problem": f"{module.__name__}: {type(error).__name__}: {error}"})
+
+
+class _Finder(importlib.abc.MetaPathFinder):
+    """Find the modules to wrap, by the finders that come after this one."""
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        wrap = _WRAPPERS.get(fullname)
+        if wrap is None:
+            return None
+        for finder in sys.meta_path:
+            find = None if finder is self else getattr(finder, "find_spec", None)
+            spec = None if find is None else find(fullname, path, target)
+            if spec is not None:
+                spec.loader = _Loader(spec.loader, wrap)
+                return spec
+        return None

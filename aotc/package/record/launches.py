@@ -1,0 +1,70 @@
+"""Run a program under the recorder, and keep what it launched: `launches.jsonl` of a folder.
+
+Each process of the program appends to a file of its own in `FOLDER/parts`. When the program has
+ended, or the next one begins, the lines of all are merged into `launches.jsonl`, which is replaced
+whole, and the parts are removed. So records of several runs add up, and an interrupted run loses
+nothing that was launched.
+
+Invariant: `launches.jsonl` has each record once, in the order in which it was first seen.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from aotc.ir.diagnostics import CompileError
+
+_HOOK = Path(__file__).parent / "hook"
+
+
+def run_recorded(command: Sequence[str], folder: Path) -> int:
+    """Run a command under the recorder and merge what it launched; return its exit code.
+
+    Raises: CompileError if there is no such command.
+    """
+    parts = folder / "parts"
+    parts.mkdir(parents=True, exist_ok=True)
+    path = os.pathsep.join([str(_HOOK), *filter(None, [os.environ.get("PYTHONPATH")])])
+    environment = {**os.environ, "PYTHONPATH": path, "AOTC_RECORD_DIR": str(parts.resolve())}
+    try:
+        return subprocess.run(list(command), env=environment, check=False).returncode
+    except (FileNotFoundError, PermissionError) as error:
+        message = f"expected a command, cannot run {command[0]!r}: {error.strerror}"
+        raise CompileError(message, remedy="such as: aotc record -- python app.py") from None
+    finally:
+        merge(folder)
+
+
+def merge(folder: Path) -> None:
+    """Add the records of all processes to those of the folder."""
+    kept = folder / "launches.jsonl"
+    parts = sorted((folder / "parts").glob("*.jsonl"), key=lambda one: one.stat().st_mtime_ns)
+    found = dict.fromkeys(line for path in (kept, *parts) for line in _lines(path))
+    unfinished = folder / f"launches.jsonl.{os.getpid()}"
+    unfinished.write_text("".join(f"{line}\n" for line in found), encoding="utf-8")
+    unfinished.replace(kept)
+    for path in parts:
+        path.unlink(missing_ok=True)
+
+
+def read(folder: Path) -> list[dict[str, Any]]:
+    """Return the records of a folder."""
+    return [json.loads(line) for line in _lines(folder / "launches.jsonl")]
+
+
+def _lines(path: Path) -> Iterator[str]:
+    """Yield the records of a file; a line that a killed process left unfinished is none."""
+    if not path.is_file():
+        return
+    for line in path.read_text(encoding="utf-8").splitlines():
+        try:
+            record = json.loads(line)
+        except ValueError:
+            continue
+        if isinstance(record, dict):
+            yield line

@@ -1,0 +1,283 @@
+"""Write the manifest of recorded launches: a table for each way in which a kernel was specialised.
+
+Launches of a kernel share a table if their types, constants and what is fixed are the same; then
+their configs are its configs, the autotuner's choices as it made them. A promise that only some of
+them keep is optional. So the manifest builds what was launched, and little else.
+
+Invariant: what is written can be read; a table that the manifest's reader refuses is a comment.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from aotc.frontend.resolve import function_names
+from aotc.frontend.support import Survey
+from aotc.ir import expression
+from aotc.ir.diagnostics import CompileError, DiagnosticError
+from aotc.ir.expression import ExpressionError
+from aotc.package.init.constants import toml
+from aotc.package.init.grid import grid_of
+from aotc.package.init.launches import launches_of
+from aotc.package.manifest import parse
+
+_ARCHS = (80, 86, 89, 90, 100, 103, 120)
+_TARGETS = {arch: f"sm_{arch}{'a' if arch >= 90 else ''}" for arch in _ARCHS}
+_OPTION_DEFAULTS = {"num_ctas": 1, "maxnreg": None}
+_MAX_GRIDS = 8  # that a comment lists
+_COMMENT = re.compile(r"^(?=.)", re.MULTILINE)
+
+
+@dataclass
+class Written:
+    """A manifest's text, how many tables it has, and the kernels that no table can name."""
+
+    text: str
+    num_kernels: int = 0
+    refused: list[str] = field(default_factory=list[str])
+
+
+@dataclass
+class _Group:
+    """Launches that share a table."""
+
+    launches: list[dict[str, Any]] = field(default_factory=list[dict[str, Any]])
+
+    @property
+    def first(self) -> dict[str, Any]:
+        return self.launches[0]
+
+
+def package_name(folder: Path) -> str:
+    """Return a name for the package that is recorded in a folder."""
+    name = re.sub(r"\W", "_", folder.resolve().name, flags=re.ASCII)
+    return name if name[:1].isalpha() else f"kernels_{name}"
+
+
+def write_manifest(records: Sequence[dict[str, Any]], output: Path, name: str) -> Written:
+    """Return the manifest at `output` of recorded launches.
+
+    Raises: CompileError if nothing was launched that aotc has a target for.
+    """
+    launches = [one for one in records if "signature" in one and _target(one)]
+    if not launches:
+        raise CompileError(
+            "expected launches of Triton kernels on an NVIDIA GPU, got none",
+            remedy="the program must launch them with kernel[grid](…), in a Python that is started "
+            "without -S, -I and -E",
+        )
+    tuned: dict[str, set[str]] = {}
+    for one in records:
+        if "tuned" in one:
+            tuned.setdefault(_key(one["kernel"]), set()).update(one["tuned"])
+    groups: dict[str, _Group] = {}
+    for one in launches:
+        group = groups.setdefault(_group_key(one, tuned), _Group())
+        group.launches.append(one)
+    targets = sorted({_target(one) for one in launches})
+    listed = ", ".join(map(toml, targets))
+    head = f'[package]\nname = {toml(name)}\nversion = "0.1.0"\ntargets = [{listed}]\n'
+    written = Written(f"# Written from recorded launches.\n{head}")
+    survey, names = Survey(targets[0]), set[str]()
+    for group in groups.values():
+        tunes = tuned.get(_key(group.first["kernel"]), set())
+        _add(written, head, _Table(group, tunes, survey, output.parent), names, output)
+    for one in records:
+        if "problem" in one:
+            written.refused.append(f"not recorded: {one['problem']}")
+    return written
+
+
+def _add(written: Written, head: str, table: _Table, names: set[str], output: Path) -> None:
+    """Add a table, without its grid if the reader refuses that, as a comment if it refuses all."""
+    problem = table.problem()
+    name = table.name(names)
+    for grid in () if problem else (table.grid(), []):
+        text = table.text(name, grid)
+        try:
+            parse(f"{head}\n{text}", str(output))
+        except DiagnosticError as error:
+            problem = error.message
+        else:
+            names.add(name)
+            written.text += f"\n{text}"
+            written.num_kernels += 1
+            return
+    kernel = table.first["kernel"]
+    written.refused.append(f"{kernel['function']} ({kernel['file']}): {problem}")
+    written.text += "\n" + _COMMENT.sub("# ", f"{problem}\n{table.text(name, [])}")
+
+
+def _key(kernel: Mapping[str, Any]) -> str:
+    return f"{kernel['file']}:{kernel['function']}"
+
+
+def _target(launch: Mapping[str, Any]) -> str:
+    backend, arch = launch["target"]
+    return _TARGETS.get(arch, "") if backend == "cuda" else ""
+
+
+def _group_key(launch: Mapping[str, Any], tuned: Mapping[str, set[str]]) -> str:
+    """Return what launches of one table have in common."""
+    tunes = tuned.get(_key(launch["kernel"]), set())
+    constants = {k: v for k, v in launch["constants"].items() if k not in tunes}
+    return json.dumps([launch["kernel"], launch["signature"], constants], sort_keys=True)
+
+
+# ---- one table --------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _Table:
+    """The table of a group of launches."""
+
+    group: _Group
+    tunes: set[str]
+    survey: Survey
+    folder: Path
+
+    @property
+    def first(self) -> dict[str, Any]:
+        return self.group.first
+
+    def problem(self) -> str:
+        """Return why no manifest can have the kernel; empty if one may."""
+        kernel = self.first["kernel"]
+        name, file = kernel["function"], kernel["file"]
+        if not Path(file).is_file():
+            return f"{file} is no file: its source cannot be read"
+        try:
+            known = function_names(self.survey.globals.open(file))
+        except DiagnosticError as error:
+            return error.message
+        if name not in known:
+            return f"{name} is no function of its module, which a manifest can name"
+        for parameter, constant in self.first["constants"].items():
+            if "other" in constant:
+                return f"{parameter} is {constant['other']}, which a manifest cannot say"
+        if self.first["options"].get("enable_fp_fusion") is False:
+            return "it was compiled with enable_fp_fusion=False, which a manifest cannot say"
+        return ""
+
+    def name(self, names: set[str]) -> str:
+        """Return a name that no other table has."""
+        kernel = self.first["kernel"]
+        base = re.sub(r"\W", "_", kernel["function"].rpartition(".")[2], flags=re.ASCII)
+        numbered = (f"{base}_{at}" for at in range(2, len(names) + 3))
+        return next(one for one in (base, *numbered) if one not in names)
+
+    def text(self, name: str, grid: Sequence[str]) -> str:
+        signature = self.signature()
+        lines = ["[[kernel]]", f"name = {toml(name)}", f"source = {toml(self.source())}"]
+        if grid:
+            lines.append(f"grid = [{', '.join(map(toml, grid))}]")
+        else:
+            seen = dict.fromkeys(str(tuple(one["grid"])) for one in self.group.launches)
+            more = ", …" if len(seen) > _MAX_GRIDS else ""
+            lines.append(f"# grid: callers give it; seen: {', '.join([*seen][:_MAX_GRIDS])}{more}")
+        if any(value.endswith("?") for value in signature.values()):
+            lines.append('guards = "together"')
+        sections = {"signature": signature, "constants": self.constants()}
+        for title, values in sections.items():
+            if values:
+                lines.append(f"[kernel.{title}]")
+                lines += [f"{key} = {toml(value)}" for key, value in values.items()]
+        for config in self.configs():
+            lines.append("[[kernel.config]]")
+            lines += [f"{key} = {toml(value)}" for key, value in config.items()]
+        return "\n".join(lines) + "\n"
+
+    def source(self) -> str:
+        kernel = self.first["kernel"]
+        file = Path(os.path.relpath(kernel["file"], self.folder.resolve())).as_posix()
+        return f"{file}:{kernel['function']}"
+
+    def signature(self) -> dict[str, str]:
+        """Return the type of each argument: what was passed, promised and fixed."""
+        types: dict[str, str] = {}
+        for name, text in self.first["signature"].items():
+            if name in self.first["constexprs"]:
+                continue
+            if text == "constexpr":
+                value = self.first["constants"][name].get("value")
+                types[name] = "none" if value is None else f"i32={int(value)}"
+                continue
+            kept = [name in one["divisible"] for one in self.group.launches]
+            promise = ":16" * any(kept) + "?" * (any(kept) and not all(kept))
+            element = str(text).replace("*k", "*", 1)
+            types[name] = ("i1" if element == "u1" else element) + promise
+        return types
+
+    def constants(self) -> dict[str, Any]:
+        """Return the constants that no autotuner sets; those that are None have their default."""
+        found: dict[str, Any] = {}
+        for name in self.first["constexprs"]:
+            constant = self.first["constants"].get(name)
+            if constant is None or name in self.tunes:
+                continue
+            if "function" in constant:
+                other = constant["function"]
+                beside = Path(self.first["kernel"]["file"]).parent
+                file = Path(os.path.relpath(other["file"], beside)).as_posix()
+                found[name] = f"{file}:{other['function']}"
+            elif constant.get("value") is not None:
+                found[name] = constant["value"]
+        return found
+
+    def configs(self) -> list[dict[str, Any]]:
+        """Return the configs that were launched, each once, in order."""
+        configs: dict[str, dict[str, Any]] = {}
+        for one in self.group.launches:
+            config = {
+                name: one["constants"][name]["value"]
+                for name in sorted(self.tunes & one["constants"].keys())
+            }
+            for name, value in one["options"].items():
+                is_default = name in _OPTION_DEFAULTS and value == _OPTION_DEFAULTS[name]
+                if name != "enable_fp_fusion" and value is not None and not is_default:
+                    config[name] = value
+            configs.setdefault(json.dumps(config), config)
+        return list(configs.values())
+
+    def grid(self) -> list[str]:
+        """Return the grid that the launching source says, if all that was launched agrees."""
+        integers = {name for name, text in self.signature().items() if re.match(r"[iu]\d", text)}
+        names = integers | set(self.constants()) | self.tunes
+        kernel = self.first["kernel"]["function"]
+        parameters = tuple(self.first["signature"])
+        callers = {(one["caller"]["file"], one["caller"]["line"]) for one in self.group.launches}
+        found: list[str] | None = None
+        for file, line in sorted(callers):
+            try:
+                launches = launches_of(
+                    self.survey, self.survey.globals.open(file), kernel, parameters
+                )
+            except DiagnosticError:
+                return []
+            here = [one for one in launches if one.line <= line]
+            grid = grid_of(here[-1], names) if here else None
+            if grid is None or found not in (None, grid):
+                return []
+            found = grid
+        agrees = found and all(_agrees(found, one) for one in self.group.launches)
+        return found if found and agrees else []
+
+
+def _agrees(grid: Sequence[str], launch: Mapping[str, Any]) -> bool:
+    """Return whether a grid's expressions give the one that was seen."""
+    values = {k: v["value"] for k, v in launch["constants"].items() if "value" in v}
+    values |= {**launch["options"], **launch["integers"]}
+    integers = {k: v for k, v in values.items() if isinstance(v, int)}
+    try:
+        seen = [expression.evaluate(expression.parse(text), integers) for text in grid]
+    except (ExpressionError, KeyError):
+        return False
+    return seen == list(launch["grid"])[: len(seen)] and all(
+        extent == 1 for extent in launch["grid"][len(seen) :]
+    )

@@ -1,0 +1,80 @@
+"""Copy the sources of recorded kernels beside the manifest, so that it builds on another machine.
+
+Of a package all Python files are copied, since kernels import their neighbours; of a module
+outside of packages the file, and the files beside it that it imports.
+"""
+
+from __future__ import annotations
+
+import ast
+import shutil
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+
+def vendor(records: Sequence[dict[str, Any]], folder: Path) -> list[dict[str, Any]]:
+    """Copy sources to `FOLDER/sources`; return the records with the places of the copies."""
+    copies = _Copies(folder / "sources")
+    moved: list[dict[str, Any]] = []
+    for one in records:
+        record = dict(one)
+        if "kernel" in one:
+            record["kernel"] = copies.of(one["kernel"])
+        record["constants"] = {
+            name: {"function": copies.of(value["function"])} if "function" in value else value
+            for name, value in one.get("constants", {}).items()
+        }
+        moved.append(record)
+    return moved
+
+
+class _Copies:
+    """Folders of the copies, each copied once."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._roots: dict[Path, Path] = {}  # of what is copied, to where its parent's copy is
+
+    def of(self, kernel: dict[str, Any]) -> dict[str, Any]:
+        """Return a kernel as its copy has it; as it is if there is no file."""
+        file = Path(kernel["file"])
+        if not file.is_file():
+            return kernel
+        depth = str(kernel["module"]).count(".") + (file.stem == "__init__")
+        top = file.parents[depth - 1] if depth else file
+        copy = self._root(top) / file.relative_to(top.parent)
+        return {**kernel, "file": str(copy.resolve())}
+
+    def _root(self, top: Path) -> Path:
+        if top in self._roots:
+            return self._roots[top]
+        # Two of one name from different places get folders of their own.
+        number = sum(one.name == top.name and one.parent != top.parent for one in self._roots)
+        root = self._roots[top] = self._folder / str(number) if number else self._folder
+        for path in top.rglob("*.py") if top.is_dir() else _imported(top):
+            target = root / path.relative_to(top.parent)
+            target.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(path, target)
+        return root
+
+
+def _imported(file: Path) -> Iterator[Path]:
+    """Yield a file and those beside it that it imports, and that they import."""
+    pending, seen = [file], set[Path]()
+    while pending:
+        path = pending.pop()
+        if path in seen:
+            continue
+        seen.add(path)
+        yield path
+        try:
+            tree = ast.parse(path.read_bytes())
+        except SyntaxError:
+            continue
+        for node in ast.walk(tree):
+            names = [one.name for one in node.names] if isinstance(node, ast.Import) else []
+            if isinstance(node, ast.ImportFrom) and node.module:
+                names = [node.module]
+            beside = (file.parent / f"{name.partition('.')[0]}.py" for name in names)
+            pending += [one for one in beside if one.is_file()]

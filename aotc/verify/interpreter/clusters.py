@@ -1,0 +1,119 @@
+"""CTAs of a cluster that exchange values, while a kernel is interpreted: they take turns.
+
+Each runs, in order of rank, until it waits for the cluster or for what others send; when all wait for
+the cluster, they go on. Where nothing is exchanged, CTAs run one after the other, whole.
+
+Invariant: what they do depends on the program alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from aotc.ir.core import Kernel, Op
+from aotc.ir.dialects import gpu, grid
+from aotc.verify.arrays import Array, reshape
+from aotc.verify.interpreter import mbarriers
+from aotc.verify.interpreter.program import Program, Rule
+from aotc.verify.interpreter.warp_roles import ClusterWait, Steps, Wait, steps_of
+
+_EXCHANGES = (grid.ClusterReduce, grid.ClusterStore, grid.ClusterSend)
+
+
+def exchanges(kernel: Kernel) -> bool:
+    """Return whether CTAs of the kernel's clusters give each other values."""
+    return any(isinstance(op, _EXCHANGES) for op in kernel.walk())
+
+
+def run_cluster(programs: Sequence[Program], kernel: Kernel, args: Sequence[Array]) -> None:
+    """Run all CTAs of a cluster. Raises: InterpretError, also if some wait and others have ended."""
+    for program in programs:
+        program.peers = list(programs)
+    ctas = [_Cta(program, steps_of(program, kernel.body, args)) for program in programs]
+    for cta in ctas:
+        cta.run()
+    while not all(cta.is_done for cta in ctas):
+        ready = [cta for cta in ctas if cta.may_run]
+        if not ready:
+            ready = _pass_barrier(ctas)
+        for cta in ready:
+            cta.run()
+
+
+@dataclass
+class _Cta:
+    """Hold where a CTA is: what it waits for, unless it has come to its end."""
+
+    program: Program
+    steps: Steps
+    wait: Wait | ClusterWait | None = None
+
+    @property
+    def is_done(self) -> bool:
+        return self.wait is None
+
+    @property
+    def may_run(self) -> bool:
+        return isinstance(self.wait, Wait) and self.wait.is_over
+
+    def run(self) -> None:
+        self.wait = next(self.steps, None)
+
+
+def _pass_barrier(ctas: Sequence[_Cta]) -> Sequence[_Cta]:
+    """Let all CTAs pass the barrier of the cluster. Raises: InterpretError if some are elsewhere."""
+    for cta in ctas:
+        if not isinstance(cta.wait, ClusterWait):
+            waiting = next(each for each in ctas if each.wait is not None)
+            assert waiting.wait is not None
+            raise waiting.program.error(waiting.wait.op, "waits for ever: not all CTAs come to it")
+        if not isinstance(cta.wait.op, grid.ClusterWait):
+            cta.program.shared.barrier()
+    return ctas
+
+
+def _reduce(program: Program, op: grid.ClusterReduce, *inputs: Array) -> list[Array]:
+    """Combine what all CTAs have posted, halves with halves."""
+    del inputs
+    posted = zip(*(peer.posted for peer in program.peers), strict=True)
+    values = [np.stack(each) for each in posted]
+    while len(values[0]) > 1:
+        half = len(values[0]) // 2
+        values = program.run_block(
+            op.combine, [*(v[:half] for v in values), *(v[half:] for v in values)]
+        )
+    return [np.asarray(value[0]) for value in values]
+
+
+def _store(program: Program, op: grid.ClusterStore, value: Array, buffer: Array) -> None:
+    """Write a scalar to the buffer of each CTA, as a thread of its first warp would."""
+    shape = gpu.shared_type(op, op.buffer).shape
+    address = int(reshape(buffer, *shape)[program.rank])
+    for peer in program.peers:
+        peer.shared.store_remote(address, value)
+
+
+def _send(
+    program: Program, op: grid.ClusterSend, value: Array, buffer: Array, barrier: Array
+) -> None:
+    """Send a scalar to the buffer of each CTA: it lands when that one has waited for it."""
+    shape = gpu.shared_type(op, op.buffer).shape
+    address = int(reshape(buffer, *shape)[program.rank])
+    for peer in program.peers:
+        mbarriers.send(peer, op, barrier, address, value)
+
+
+def _nothing(program: Program, op: Op) -> None:
+    del program, op
+
+
+CLUSTER_RULES: dict[type[Op], Rule] = {
+    grid.ClusterReduce: _reduce,
+    grid.ClusterStore: _store,
+    grid.ClusterSend: _send,
+    grid.ClusterArrive: _nothing,
+    grid.ClusterWait: _nothing,
+}

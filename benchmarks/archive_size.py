@@ -1,0 +1,142 @@
+"""How large archives are, where the bytes are, what else they could be, and what a load decodes.
+
+    aotc build kernels/matrix.toml -o dist
+    python -m benchmarks.archive_size dist/*.aotc
+
+Raw are the distinct cubins. "now" is the file as it is written today, "index" its part that is not
+compressed; "alone" has a zstd frame for each cubin, as archives had without the feature `GROUPS`. The
+others say what the frames would take if they were made otherwise: other levels, a dictionary trained on
+the archive's cubins, or one frame for all kernels, of which no kernel could be opened alone.
+
+At the end each kernel for sm_90a is loaded alone, in both forms in turn, by the tests' fake driver, which a
+C compiler makes: the time that opening, checking and decoding take. No GPU is needed.
+"""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+import zstandard
+
+import aotc
+from aotc.package import archive as archives
+from aotc.package.index import Archive
+from aotc.package.records import HEADER, ZSTD_LEVEL
+from tests.support.fake_gpu import FakeGpu, build
+
+_DICTIONARY_BYTES = 112 << 10
+_WINDOW_LOG = 24
+_LEVELS = (12, 17, 22)
+_TARGET = "sm_90a"
+_LOADS = 15
+
+
+def _groups(archive: Archive) -> list[list[bytes]]:
+    """Return the cubins of each kernel and target, without those of earlier ones."""
+    seen: set[bytes] = set()
+    groups: list[list[bytes]] = []
+    for kernel in archive.kernels:
+        for target in kernel.targets:
+            cubins = dict.fromkeys(v.cubin for v in kernel.variants if v.target == target)
+            groups.append([cubin for cubin in cubins if cubin not in seen])
+            seen.update(cubins)
+    return [group for group in groups if group]
+
+
+def _compressor(level: int) -> zstandard.ZstdCompressor:
+    return zstandard.ZstdCompressor(level, write_checksum=False)
+
+
+def _total(parts: Sequence[bytes], compressor: zstandard.ZstdCompressor) -> int:
+    return sum(len(compressor.compress(part)) for part in parts)
+
+
+def _with_dictionary(parts: Sequence[bytes], cubins: Sequence[bytes]) -> int:
+    """Return the size with a dictionary, which is stored as well; where none helps, without."""
+    without = _total(parts, _compressor(ZSTD_LEVEL))
+    try:
+        trained = zstandard.train_dictionary(_DICTIONARY_BYTES, list(cubins))
+    except zstandard.ZstdError:  # too few cubins to learn from
+        return without
+    compressor = zstandard.ZstdCompressor(ZSTD_LEVEL, dict_data=trained, write_checksum=False)
+    stored = len(_compressor(ZSTD_LEVEL).compress(trained.as_bytes()))
+    return min(without, stored + _total(parts, compressor))
+
+
+def _in_one(cubins: Sequence[bytes]) -> int:
+    params = zstandard.ZstdCompressionParameters.from_level(ZSTD_LEVEL, window_log=_WINDOW_LOG)
+    return _total([b"".join(cubins)], zstandard.ZstdCompressor(compression_params=params))
+
+
+def _measure(archive: Archive) -> dict[str, int]:
+    """Return the sizes of an archive's parts by name."""
+    groups = _groups(archive)
+    joined = [b"".join(group) for group in groups]
+    cubins = [cubin for group in groups for cubin in group]
+    now = archives.encode(archive)
+    index = int.from_bytes(now[48:56], "little")
+    return {
+        "raw": sum(map(len, cubins)),
+        "alone": len(archives.encode(archive, is_grouped=False)),
+        "now": len(now),
+        "index": HEADER.size + index,
+        "index, zstd": len(_compressor(ZSTD_LEVEL).compress(now[HEADER.size :][:index])),
+        **{f"level {level}": _total(joined, _compressor(level)) for level in _LEVELS},
+        "dictionary": _with_dictionary(joined, cubins),
+        "one frame": _in_one(cubins),
+    }
+
+
+def _load_seconds(archive: Archive, gpu: FakeGpu) -> dict[str, list[float]]:
+    """Return the shortest time to open the archive and load a kernel, alone and in groups."""
+    forms = [archives.encode(archive, is_grouped=is_grouped) for is_grouped in (False, True)]
+    shortest: dict[str, list[float]] = {}
+    for kernel in archive.kernels:
+        if _TARGET not in kernel.targets:
+            continue
+        times: list[list[float]] = [[], []]
+        for _ in range(_LOADS):
+            for form, seconds in zip(forms, times, strict=True):
+                gpu.reset()
+                gpu.make_current(0)
+                start = time.perf_counter()
+                library = aotc.load(form, kernels=[kernel.name], driver=str(gpu.path))
+                seconds.append(time.perf_counter() - start)
+                library.close()
+        shortest[kernel.name] = list(map(min, times))
+    return shortest
+
+
+def main() -> None:
+    """Print a row for each archive, and the sums as parts of the raw bytes."""
+    sums: dict[str, int] = {}
+    loads: dict[str, list[float]] = {}
+    with tempfile.TemporaryDirectory() as folder:
+        gpu = FakeGpu(build(Path(folder)))
+        for path in map(Path, sys.argv[1:]):
+            archive = archives.read(path)
+            sizes = _measure(archive)
+            if not sums:
+                print(f"{'archive':16}", *(f"{name:>11}" for name in sizes))
+            print(f"{path.stem:16}", *(f"{size:11}" for size in sizes.values()), flush=True)
+            sums = {name: sums.get(name, 0) + size for name, size in sizes.items()}
+            found = _load_seconds(archive, gpu)
+            loads.update({f"{path.stem} {name}": seconds for name, seconds in found.items()})
+    print(f"{'all':16}", *(f"{size:11}" for size in sums.values()))
+    print(f"{'of raw':16}", *(f"{size / sums['raw']:11.1%}" for size in sums.values()))
+    alone, grouped = map(sum, zip(*loads.values(), strict=True))
+    print(
+        f"loading {len(loads)} kernels one by one: {alone * 1e3:.1f} ms alone, {grouped * 1e3:.1f} ms now"
+    )
+    name, (before, after) = max(loads.items(), key=lambda item: item[1][1] / item[1][0])
+    print(
+        f"the slowest beside before is {name}: {before * 1e3:.2f} ms alone, {after * 1e3:.2f} ms now"
+    )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,197 @@
+"""Grouped GEMM of groups that differ in M, N, K and strides, against Triton and a cuBLAS call for each.
+
+    aotc build benchmarks/grouped_gemm.toml -o dist
+    python benchmarks/grouped_gemm.py dist/grouped_gemm.aotc [--groups N] [--no-triton] [--json FILE]
+
+aotc and Triton compile the same source, `kernels/grouped_gemm.py`, which makes the tensor maps of a group
+in the kernel; both get scratch memory for them. Each picks its best configuration first; then the best
+ones and cuBLAS run in turn, and ratios are taken round by round. The same is done of one large group, the
+rate of a dense product by the same kernel. Every configuration is held against float64 before it is
+timed. Data are random, results are poisoned.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import json
+import random
+import statistics
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from peers import Launch, built, in_turn, ranked, ratio
+
+KERNELS = Path(__file__).parents[1] / "kernels"
+ROUNDS, TRIALS, LAUNCHES = 41, 5, 3
+DENSE = ((8192, 8192, 4096),)
+# BLOCK_N, warps, stages
+TRITON_CONFIGS = tuple(itertools.product((128, 256), (4, 8), (3, 4)))
+
+Size = tuple[int, int, int]
+
+
+def sizes_of_groups(count: int) -> Sequence[Size]:
+    """Return M, N and K of groups: rows of any number, the others multiples of 8."""
+    dice = random.Random(count)
+    return [
+        (dice.randint(64, 2048), 8 * dice.randint(64, 512), 8 * dice.randint(64, 512))
+        for _ in range(count)
+    ]
+
+
+class Groups:
+    """The operands of all groups, their addresses in memory, and how products are checked."""
+
+    def __init__(self, sizes: Sequence[Size]) -> None:
+        import torch
+
+        self.sizes = sizes
+        self.a = [self._rows(m, k, 8 * (index % 3)) for index, (m, _, k) in enumerate(sizes)]
+        self.b = [self._rows(n, k, 0) for _, n, k in sizes]
+        self.c = [self._rows(m, n, 8 * (index % 2)) for index, (m, n, _) in enumerate(sizes)]
+        kinds = (self.a, self.b, self.c)
+        self.pointers = [
+            torch.tensor([each.data_ptr() for each in kind], dtype=torch.int64, device="cuda")
+            for kind in kinds
+        ]
+        strides = [[kind[index].stride(0) for kind in kinds] for index in range(len(sizes))]
+        self.numbers = [
+            torch.tensor(values, dtype=torch.int32, device="cuda") for values in (sizes, strides)
+        ]
+        self.programs = torch.cuda.get_device_properties(0).multi_processor_count
+        self.flop = sum(2 * m * n * k for m, n, k in sizes)
+
+    @staticmethod
+    def _rows(rows: int, columns: int, padding: int) -> Any:
+        import torch
+
+        made = torch.randn(rows, columns + padding, device="cuda", dtype=torch.bfloat16)
+        return made[:, :columns]
+
+    @property
+    def arguments(self) -> list[Any]:
+        """The arguments of the kernel."""
+        return [*self.pointers, *self.numbers, len(self.sizes), self.programs]
+
+    def check(self, name: str, launch: Launch) -> bool:
+        """Return whether a launch is right, over results that were poisoned."""
+        for each in self.c:
+            each.fill_(float("nan"))
+        launch()
+        for a, b, c in zip(self.a, self.b, self.c, strict=True):
+            expected = a.double() @ b.double().T
+            # bf16 rounds to 2^-9 of a value; sums of products are off by less than that of their size.
+            error = (c.double() - expected).abs().max() / expected.abs().max()
+            if not error < 2**-8:
+                print(f"    {name} is wrong by {error:.3g} of the largest result", file=sys.stderr)
+                return False
+        return True
+
+
+def aotc_candidates(groups: Groups, archive: str) -> Iterator[tuple[str, Launch]]:
+    """Yield a launch of each configuration of the archive."""
+    import torch
+
+    import aotc
+
+    kernel = aotc.load(archive)["grouped_gemm"]
+    for config in built(kernel):
+        size = kernel.select(groups.arguments, config=config).scratch_bytes
+        memory = torch.empty(size, dtype=torch.uint8, device="cuda")
+
+        def launch(config=config, memory=memory) -> None:
+            scratch = memory.data_ptr(), memory.numel()
+            kernel.launch(groups.arguments, config=config, scratch=scratch)
+
+        yield str(config), launch
+
+
+def triton_candidates(groups: Groups) -> Iterator[tuple[str, Launch]]:
+    """Yield a launch of each configuration that Triton compiles."""
+    import torch
+    import triton
+
+    sys.path.insert(0, str(KERNELS))
+    from grouped_gemm import grouped_gemm_kernel  # this script's folder comes after
+
+    triton.set_allocator(lambda size, *_: torch.empty(size, dtype=torch.int8, device="cuda"))
+    for block_n, warps, stages in TRITON_CONFIGS:
+        blocks = {"BLOCK_M": 128, "BLOCK_N": block_n, "BLOCK_K": 64}
+
+        def launch(blocks=blocks, options=(warps, stages)) -> None:
+            grouped_gemm_kernel[(groups.programs,)](
+                *groups.arguments, **blocks, num_warps=options[0], num_stages=options[1]
+            )
+
+        name = f"{blocks}, {warps} warps, {stages} stages"
+        try:
+            launch()
+        except Exception as error:  # noqa: BLE001 - a configuration that Triton cannot hold
+            print(f"    Triton: {name}: {type(error).__name__}", file=sys.stderr)
+            continue
+        yield name, launch
+
+
+def cublas_candidates(groups: Groups) -> Iterator[tuple[str, Launch]]:
+    """Yield a product by cuBLAS for each group, one after the other."""
+    import torch
+
+    def launch() -> None:
+        for a, b, c in zip(groups.a, groups.b, groups.c, strict=True):
+            torch.mm(a, b.T, out=c)
+
+    yield "torch.mm", launch
+
+
+def measure(
+    sizes: Sequence[Size],
+    candidates: dict[str, Callable[[Groups], Iterator[tuple[str, Launch]]]],
+) -> dict[str, object]:
+    """Return the row of some groups: TFLOP/s of each peer, and how much faster aotc is."""
+    groups = Groups(sizes)
+    print(f"{len(sizes)} groups, {groups.flop / 1e12:.2f} TFLOP", flush=True)
+    peers: dict[str, Launch] = {}
+    for peer, of_groups in candidates.items():
+        right = {name: each for name, each in of_groups(groups) if groups.check(name, each)}
+        if not right:
+            continue
+        ranking = ranked(right, TRIALS, LAUNCHES, ahead=True)
+        for took, name in ranking[:4]:
+            print(f"    {peer:7} {groups.flop / took / 1e9:6.0f} TFLOP/s  {name}", flush=True)
+        peers[peer] = right[ranking[0][1]]
+    times = in_turn(peers, ROUNDS, LAUNCHES, ahead=True)
+    row: dict[str, object] = {"groups": len(sizes)}
+    for peer, values in times.items():
+        row[peer] = groups.flop / statistics.median(values) / 1e9
+        print(f"  {peer:7} {row[peer]:6.0f} TFLOP/s", flush=True)
+        if peer != "aotc" and "aotc" in times:
+            row[f"aotc/{peer}"] = ratio(values, times["aotc"])
+            print(f"    aotc is {row[f'aotc/{peer}']:.3f} times as fast", flush=True)
+    return row
+
+
+def main() -> None:
+    """Run the command line."""
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("archive")
+    parser.add_argument("--groups", type=int, default=64)
+    parser.add_argument("--no-triton", action="store_true")
+    parser.add_argument("--json")
+    options = parser.parse_args()
+    candidates: dict[str, Callable[[Groups], Iterator[tuple[str, Launch]]]] = {
+        "aotc": lambda groups: aotc_candidates(groups, options.archive),
+        "triton": triton_candidates,
+        "cublas": cublas_candidates,
+    }
+    if options.no_triton:
+        del candidates["triton"]
+    rows = [measure(sizes, candidates) for sizes in (sizes_of_groups(options.groups), DENSE)]
+    if options.json:
+        Path(options.json).write_text(json.dumps(rows, indent=2) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

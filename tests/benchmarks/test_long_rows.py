@@ -1,0 +1,69 @@
+"""benchmarks/long_rows.py without a GPU: the manifest has configs for every length of a row."""
+
+from __future__ import annotations
+
+import importlib
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from aotc.compiler import autotune_configs
+from aotc.package.grid import expand
+from aotc.package.manifest import load
+from aotc.package.spec import KernelSpec
+from aotc.target import TARGETS
+
+BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
+
+
+@pytest.fixture(name="long_rows")
+def _long_rows(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    monkeypatch.syspath_prepend(str(BENCHMARKS))
+    return importlib.import_module("long_rows")
+
+
+def _configs(kernel: KernelSpec) -> list[dict[str, object]]:
+    variants = expand(kernel, [TARGETS["sm_90a"]], autotune_configs).variants
+    return [dict(variant.config) for variant in variants]
+
+
+def test_every_length_is_served_by_clusters_where_a_cta_cannot_hold_it(
+    long_rows: ModuleType,
+) -> None:
+    kernels = {kernel.name: kernel for kernel in load(str(BENCHMARKS / "long_rows.toml")).kernels}
+    assert set(kernels) == set(long_rows.WORK)
+    for kernel in kernels.values():
+        for columns in long_rows.COLUMNS:
+            held = [
+                config["num_ctas"]
+                for config in _configs(kernel)
+                if long_rows.serves(config, columns) and not config.get("LOOP")
+            ]
+            assert held
+            assert max(held) == min(8, max(1, columns // 1024)), columns
+
+
+@pytest.mark.parametrize("has_loop", [True, False])
+def test_triton_has_configs_for_every_length(long_rows: ModuleType, has_loop: bool) -> None:
+    for columns in long_rows.COLUMNS:
+        assert all(
+            long_rows.serves(config, columns)
+            for config in long_rows.triton_configs(columns, has_loop=has_loop)
+        )
+        assert any(
+            not config.get("LOOP")
+            for config in long_rows.triton_configs(columns, has_loop=has_loop)
+        )
+
+
+def test_a_row_is_printed_whole(long_rows: ModuleType) -> None:
+    row = {
+        "work": "softmax 1x2",
+        "tb_s": {"aotc": 3.0, "copy": 2.5},
+        "over": {"copy": 1.2},
+        "configs": {"aotc": "c"},
+    }
+    text = long_rows.line(row)
+    assert "aotc 3.000" in text
+    assert "copy 1.200" in text

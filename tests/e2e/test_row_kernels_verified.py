@@ -1,0 +1,90 @@
+"""The manifest of row kernels: all of it assembles, clusters are verified, and gradients are right."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from aotc.compiler import autotune_configs, compile_kernel
+from aotc.frontend import translate
+from aotc.package.grid import VariantSpec, expand
+from aotc.package.manifest import load
+from aotc.package.verify import verify_variant
+from aotc.package.verify_subjects import Subject, VerifyOptions, subjects_of_manifest
+from aotc.verify.interpreter.run import run
+
+KERNELS = Path(__file__).parents[2] / "kernels"
+MANIFEST = load(str(KERNELS / "rows.toml"))
+VARIANTS = [
+    variant
+    for kernel in MANIFEST.kernels
+    for variant in expand(kernel, MANIFEST.targets, autotune_configs).variants
+]
+
+# The smallest cluster of each kernel, since all take minutes of a core: `aotc verify kernels/rows.toml`.
+SUBJECTS = [
+    subject
+    for subject in subjects_of_manifest(MANIFEST)
+    if "num_ctas=2" in subject.label and "n_cols:16" in subject.label
+]
+
+
+@pytest.mark.parametrize("variant", VARIANTS, ids=lambda variant: variant.label)
+def test_it_assembles_without_a_word(variant: VariantSpec) -> None:
+    made = compile_kernel(variant.request)
+    assert made.metadata.ptxas_warnings == ()
+    if not variant.waived:  # unaligned rows take addresses and masks for every element
+        assert made.metadata.spill_bytes == made.metadata.stack_bytes == 0
+
+
+def test_one_of_each_kernel_is_verified() -> None:
+    assert {subject.kernel for subject in SUBJECTS} == {kernel.name for kernel in MANIFEST.kernels}
+
+
+@pytest.mark.parametrize("subject", SUBJECTS, ids=lambda subject: subject.label)
+def test_it_computes_what_its_source_says(subject: Subject) -> None:
+    result = verify_variant(subject, VerifyOptions(seed=7))
+    assert result.status == "verified", [finding.detail for finding in result.findings]
+    assert len(result.findings) > 3
+
+
+@pytest.mark.parametrize("n_cols", [1, 31, 64])
+def test_the_gradient_is_that_of_the_loss(n_cols: int) -> None:
+    """Against finite differences of the loss in float64, with targets inside, outside and ignored."""
+    rng = np.random.default_rng(n_cols)
+    ignored, scale, target = 0, 0.25, np.array([n_cols - 1, 0, n_cols, n_cols // 2], np.int64)
+    logits = rng.standard_normal((4, n_cols)).astype(np.float32)
+    grad, loss, lse = np.zeros_like(logits), np.zeros(4, np.float32), np.zeros(4, np.float32)
+    signature = {
+        "logits_ptr": "*fp32",
+        "target_ptr": "*i64",
+        "grad_ptr": "*fp32",
+        "loss_ptr": "*fp32",
+        "lse_ptr": "*fp32",
+        "stride": "i32",
+        "n_rows": "i32",
+        "n_cols": "i32",
+        "ignore_index": "i32",
+        "scale": "fp32",
+    }
+    source = str(KERNELS / "softmax.py")
+    made = translate(source, "cross_entropy_grad_kernel", signature, {"BLOCK": 64})
+    numbers = (n_cols, 4, n_cols, ignored, scale)
+    run(made.kernel, (4,), [logits.reshape(-1), target, grad.reshape(-1), loss, lse, *numbers])
+
+    def losses(x: np.ndarray) -> np.ndarray:
+        inside = np.clip(target, 0, n_cols - 1)
+        return np.log(np.exp(x).sum(1)) - x[np.arange(4), inside]
+
+    wide = logits.astype(np.float64)
+    counts = (target != ignored) & (target < n_cols)
+    expected = np.where(target == ignored, 0.0, np.where(target < n_cols, losses(wide), np.nan))
+    np.testing.assert_allclose(loss, expected, rtol=1e-5, atol=1e-6)
+    for column in range(n_cols):
+        step = np.zeros_like(wide)
+        step[:, column] = 1e-5
+        slope = (losses(wide + step) - losses(wide - step)) / 2e-5 * scale
+        np.testing.assert_allclose(grad[counts, column], slope[counts], rtol=1e-4, atol=1e-6)
+    assert (grad[target == ignored] == 0).all()

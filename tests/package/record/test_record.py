@@ -1,0 +1,195 @@
+"""`aotc record`: from what a program launches to a manifest that builds; nothing lost, nothing changed."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import tomli
+
+from aotc import cli
+from aotc.package.record.launches import merge, read
+from tests.support.fake_compiler import compile_empty
+
+STAND_IN = Path(__file__).parents[2] / "support" / "triton_stand_in"
+KERNELS = """
+import sys
+import triton
+import triton.language as tl
+
+@triton.autotune(
+    [triton.Config({"BLOCK": 256}, num_warps=4), triton.Config({"BLOCK": 1024}, num_warps=8)],
+    key=["n"],
+)
+@triton.jit
+def add(x, y, bias, n, stride, BLOCK: tl.constexpr, ACT: tl.constexpr):
+    at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    v = tl.load(x + at * stride, mask=at < n)
+    if bias is not None:
+        v += tl.load(bias)
+    tl.store(y + at, v, mask=at < n)
+
+def run(n, bias=None):
+    grid = lambda meta: (triton.cdiv(n, meta["BLOCK"]),)
+    add[grid]("*fp16", "*fp16", bias, n, 1, ACT="silu")
+"""
+
+
+@pytest.fixture
+def record(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Callable[..., tuple[int, str, str]]:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PYTHONPATH", str(STAND_IN))
+    (tmp_path / "ops.py").write_text(KERNELS)
+
+    def record(program: str, *options: str) -> tuple[int, str, str]:
+        (tmp_path / "app.py").write_text(program)
+        code = cli.run(["record", *options, "--", sys.executable, "app.py"], compile_empty)
+        captured = capsys.readouterr()
+        return code, captured.out, captured.err
+
+    return record
+
+
+def kernels(folder: Path) -> list[dict[str, Any]]:
+    return tomli.loads((folder / "kernels.toml").read_text())["kernel"]
+
+
+def test_a_table_says_what_launches_had_in_common(record: Any, tmp_path: Path) -> None:
+    code, _, err = record("import ops\nops.run(1000)\nops.run(4096)\nops.run(64, '*fp16')")
+    assert code == 0, err
+    without, biased = kernels(tmp_path / "record")
+    assert without == {
+        "name": "add",
+        "source": "../ops.py:add",
+        "grid": ["cdiv(n, BLOCK)"],
+        "guards": "together",
+        "signature": {
+            "x": "*fp16:16", "y": "*fp16:16", "bias": "none", "n": "i32:16?", "stride": "i32=1",
+        },
+        "constants": {"ACT": "silu"},
+        "config": [{"BLOCK": 1024, "num_warps": 8, "num_stages": 3}],
+    }  # fmt: skip
+    assert biased["name"] == "add_2"
+    assert biased["signature"]["bias"] == "*fp16:16"
+    assert biased["signature"]["n"] == "i32:16"
+
+
+def test_what_is_recorded_builds(record: Any, tmp_path: Path) -> None:
+    record("import ops\nops.run(1000)\nops.run(4096)")
+    assert cli.run(["build", "record/kernels.toml", "--no-cache", "-j", "1"]) == 0
+    assert (tmp_path / "dist" / "record.aotc").exists()
+
+
+def test_runs_and_child_processes_add_up(record: Any, tmp_path: Path) -> None:
+    record("import ops\nops.run(64)", "-o", "both")
+    record(
+        "import subprocess, sys\n"
+        "subprocess.run([sys.executable, '-c', 'import ops; ops.run(64, \"*bf16\")'], check=True)",
+        "-o",
+        "both",
+    )
+    assert [one["signature"]["bias"] for one in kernels(tmp_path / "both")] == ["none", "*bf16:16"]
+    assert not list((tmp_path / "both" / "parts").iterdir())
+
+
+def test_the_program_behaves_as_without(record: Any, tmp_path: Path) -> None:
+    (tmp_path / "site").mkdir()
+    (tmp_path / "site" / "sitecustomize.py").write_text("import builtins; builtins.own = True")
+    program = (
+        "import os, sys, ops\n"
+        "grids = []\n"
+        "def grid(meta):\n"
+        "    grids.append(1)\n"
+        "    return (1,)\n"
+        "ops.add.fn[grid]('*fp16', '*fp16', None, 64, 1, BLOCK=64, ACT='')\n"
+        "assert len(grids) == 1, 'called as often as Triton calls it'\n"
+        "assert own, 'the own sitecustomize has run'\n"
+        "assert not [one for one in sys.path if 'hook' in one]\n"
+        "sys.exit(7)\n"
+    )
+    with pytest.MonkeyPatch.context() as patch:
+        import os
+
+        patch.setenv("PYTHONPATH", os.pathsep.join([str(tmp_path / "site"), str(STAND_IN)]))
+        code, _, err = record(program)
+    assert code == 1
+    assert "exited with 7; what it launched is recorded" in err
+    assert len(kernels(tmp_path / "record")) == 1
+
+
+def test_launches_are_sampled_not_all_kept(record: Any, tmp_path: Path) -> None:
+    record("import ops\nfor n in range(16, 1600, 16): ops.run(n)")
+    launches = [one for one in read(tmp_path / "record") if "signature" in one]
+    assert [one["integers"]["n"] for one in launches] == list(range(16, 144, 16))
+
+
+def test_a_grid_that_the_source_does_not_say_is_a_comment(record: Any, tmp_path: Path) -> None:
+    record(
+        "import ops\n"
+        "for rows in (3, 5): ops.add[lambda meta: (rows,)]('*fp16', '*fp16', None, 64, 1, ACT='')"
+    )
+    assert "grid" not in kernels(tmp_path / "record")[0]
+    assert (
+        "# grid: callers give it; seen: (3,), (5,)"
+        in (tmp_path / "record" / "kernels.toml").read_text()
+    )
+
+
+def test_what_no_manifest_can_name_is_a_comment(record: Any, tmp_path: Path) -> None:
+    code, _, err = record(
+        "import ops\nops.add[(1,)]('*fp16', '*fp16', None, 64, 1, ACT=('a', 'b'))\nops.run(64)"
+    )
+    assert code == 0
+    assert "note: as a comment: add (" in err
+    assert "ACT is ('a', 'b')" in err
+    assert len(kernels(tmp_path / "record")) == 1
+
+
+@pytest.mark.parametrize(
+    ("command", "expected"),
+    [
+        (("no-such-command",), "cannot run 'no-such-command': No such file or directory"),
+        ((sys.executable, "-c", "pass"), "expected launches of Triton kernels on an NVIDIA GPU"),
+    ],
+)
+def test_mistakes_of_the_user(
+    command: tuple[str, ...],
+    expected: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert cli.run(["record", "--", *command]) == 1
+    err = capsys.readouterr().err
+    assert expected in err
+    assert "Traceback" not in err
+
+
+def test_a_line_that_a_killed_process_left_is_skipped(tmp_path: Path) -> None:
+    (tmp_path / "parts").mkdir()
+    whole = json.dumps({"tuned": []})
+    (tmp_path / "parts" / "1-a.jsonl").write_text(f'{whole}\n{whole}\n{{"kern')
+    merge(tmp_path)
+    assert read(tmp_path) == [{"tuned": []}]
+
+
+def test_vendored_sources_build_elsewhere(record: Any, tmp_path: Path) -> None:
+    package = tmp_path / "lib" / "ops"
+    package.mkdir(parents=True)
+    (package.parent / "__init__.py").write_text("")
+    (package / "__init__.py").write_text("")
+    (package / "add.py").write_text(KERNELS)
+    code, _, err = record("import ops, lib.ops.add\nops.run(64)\nlib.ops.add.run(64)", "--vendor")
+    assert code == 0, err
+    sources = [one["source"] for one in kernels(tmp_path / "record")]
+    assert sources == ["sources/ops.py:add", "sources/lib/ops/add.py:add"]
+    (tmp_path / "record").rename(tmp_path / "moved")
+    (tmp_path / "ops.py").unlink()
+    assert cli.run(["build", "moved/kernels.toml", "--no-cache", "-j", "1"]) == 0

@@ -1,0 +1,98 @@
+"""`aotc build --lineinfo`: whose lines a cubin names, and that the archive is otherwise the same."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from aotc import cli
+from aotc.backend import disassemble
+from aotc.package.archive import read
+from aotc.package.index import Archive
+
+HELPER = """\
+import triton
+import triton.language as tl
+
+
+@triton.jit
+def scaled(x, factor):
+    return tl.exp(x) * factor
+"""
+KERNEL = """\
+import triton
+import triton.language as tl
+from helper import scaled
+
+
+@triton.jit
+def scale_kernel(x_ptr, out_ptr, n, BLOCK: tl.constexpr):
+    at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    x = tl.load(x_ptr + at, mask=at < n)
+    tl.store(out_ptr + at, scaled(x, 2.0), mask=at < n)
+"""
+MANIFEST = """\
+[package]
+name = "lines"
+version = "0.1.0"
+targets = ["sm_90a"]
+[[kernel]]
+name = "scale"
+source = "sub/k.py:scale_kernel"
+grid = ["cdiv(n, BLOCK)"]
+[kernel.signature]
+x_ptr = "*fp32"
+out_ptr = "*fp32"
+n = "i32"
+[kernel.configs]
+BLOCK = [256]
+num_warps = [4]
+"""
+
+
+def build(folder: Path, monkeypatch: pytest.MonkeyPatch, *options: str) -> Path:
+    (folder / "sub").mkdir(parents=True, exist_ok=True)
+    (folder / "sub" / "helper.py").write_text(HELPER)
+    (folder / "sub" / "k.py").write_text(KERNEL)
+    (folder / "kernels.toml").write_text(MANIFEST)
+    monkeypatch.chdir(folder)
+    assert cli.run(["build", "--no-cache", "-j", "1", *options]) == 0
+    return folder / "dist" / "lines.aotc"
+
+
+def cubin_of(archive: Archive) -> bytes:
+    return archive.kernels[0].variants[0].cubin
+
+
+def test_cubins_name_the_lines_that_were_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = build(tmp_path / "one", monkeypatch, "--lineinfo")
+    cubin = cubin_of(read(path))
+    assert b".debug_line" in cubin
+    assert str(tmp_path).encode() not in cubin
+    lines = disassemble(cubin, with_lines=True)
+    for name, text in (("sub/helper.py", "return tl.exp"), ("sub/k.py", "tl.store(")):
+        source = HELPER if "helper" in name else KERNEL
+        line = 1 + next(i for i, found in enumerate(source.splitlines()) if text in found)
+        assert f'{name}", line {line}' in lines
+    other = build(tmp_path / "elsewhere" / "deep", monkeypatch, "--lineinfo")
+    assert other.read_bytes() == path.read_bytes()
+
+
+def test_without_it_there_is_no_line_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    plain = read(build(tmp_path, monkeypatch))
+    assert b".debug_line" not in cubin_of(plain)
+    assert read(build(tmp_path, monkeypatch, "--no-lineinfo")) == plain
+    lined = read(build(tmp_path, monkeypatch, "--lineinfo", "--with-ptx"))
+    assert b".debug_line" in cubin_of(lined)
+    one, other = plain.kernels[0].variants[0], lined.kernels[0].variants[0]
+    assert (one.cubin_params, one.grid, one.remarks) == (
+        other.cubin_params,
+        other.grid,
+        other.remarks,
+    )
+    assert other.ptx is not None
+    assert str(tmp_path).encode() not in other.ptx
+    assert cli.run(["verify", "dist/lines.aotc"]) == 0

@@ -1,0 +1,44 @@
+"""`JITFunction`: a launch specialises its arguments and calls nothing."""
+
+from __future__ import annotations
+
+import inspect
+from types import SimpleNamespace
+
+
+class JITFunction:
+    def __init__(self, fn):
+        self.fn = fn
+        self.arg_names = list(inspect.signature(fn).parameters)
+        self.params = [
+            SimpleNamespace(name=name, is_constexpr="constexpr" in str(one.annotation))
+            for name, one in inspect.signature(fn).parameters.items()
+        ]
+        self.kernels = {}
+
+    def __getitem__(self, grid):
+        return lambda *args, **kwargs: self.run(*args, grid=grid, warmup=False, **kwargs)
+
+    def run(self, *args, grid, warmup, **kwargs):
+        bound = dict(zip(self.arg_names, args, strict=False))
+        bound |= {name: kwargs[name] for name in self.arg_names if name in kwargs}
+        options = {"num_warps": 4, "num_stages": 3, "num_ctas": 1, "maxnreg": None}
+        options |= {name: value for name, value in kwargs.items() if name in options}
+        if callable(grid):
+            grid = grid(bound)
+        signature, constants, attrs = {}, {}, {}
+        for at, one in enumerate(self.params):
+            value = bound[one.name]
+            if one.is_constexpr or value is None or value == 1:
+                signature[one.name], constants[at,] = "constexpr", value
+                continue
+            signature[one.name] = value if isinstance(value, str) else "i32"
+            if isinstance(value, str) or value % 16 == 0:
+                attrs[at,] = [["tt.divisibility", 16]]
+        key = str((signature, constants, attrs, options))
+        target = SimpleNamespace(backend="cuda", arch=90)
+        made = SimpleNamespace(
+            src=SimpleNamespace(signature=signature, constants=constants, attrs=attrs),
+            metadata=SimpleNamespace(target=target, **options),
+        )
+        return self.kernels.setdefault(key, made)
