@@ -32,6 +32,7 @@ from aotc.package.condition import launch_condition
 from aotc.package.grid import Expansion, VariantSpec, launch_arguments, none_left
 from aotc.package.index import Choice, CubinParam, Param, ParamKind, TensorMap, TypeVariable
 from aotc.package.label import member_label
+from aotc.package.sources import KernelSource, kernel_source
 from aotc.package.spec import KernelSpec
 from aotc.package.tables import Constant
 
@@ -48,13 +49,14 @@ _PARAM_KINDS: dict[str, ParamKind] = {
 
 @dataclass(frozen=True, slots=True)
 class Assembled:
-    """A kernel's record, a remark for each variant that is left out, and warnings.
+    """A kernel's record and source, a remark for each variant that is left out, and warnings.
 
     Spilled registers always cause a warning, whether or not the variant is kept; so does a warning
     of ptxas.
     """
 
     kernel: index.Kernel
+    source: KernelSource
     dropped: tuple[str, ...]
     warnings: tuple[str, ...] = ()
 
@@ -89,7 +91,7 @@ def assemble(
     dropped: list[str] = []
     warnings: list[str] = []
     variants: list[index.Variant] = []
-    sources: dict[str, None] = {}
+    read: dict[tuple[str, str], None] = {}
     # At least one config must be left for each combination of target, dtypes, choices and guards.
     held: dict[_Point, bool] = {}
     for spec, result, condition in _members(compiled):
@@ -107,7 +109,7 @@ def assemble(
             continue
         warnings += [f"{label}: {line}" for line in result.metadata.ptxas_warnings]
         variants.append(_variant(kernel, spec, result, condition))
-        sources.update((digest, None) for _, digest in result.metadata.source_files)
+        read.update((file, None) for file in result.metadata.source_files)
     for spec, _ in compiled:
         if not held[_point(spec)]:
             prefix = f"{kernel.name} {spec.target}"
@@ -115,9 +117,10 @@ def assemble(
             raise none_left(kernel, spec.target, [x for x in lines if x.startswith(prefix)])
     access = _joint_access([result.metadata for _, result, _ in _members(compiled)])
     fixed = [(n, a.value) for n, a in kernel.signature.items() if not a.is_passed]
+    digests = [digest for _, digest in read]
     record = index.Kernel(
         name=kernel.name,
-        source_sha256=hashlib.sha256("".join(sources).encode()).digest(),
+        source_sha256=hashlib.sha256("".join(dict.fromkeys(digests)).encode()).digest(),
         variants=tuple(variants),
         params=tuple(
             replace(_param(name, kernel.signature[name]), access=access.get(name, "unknown"))
@@ -129,7 +132,7 @@ def assemble(
         configs=expansion.configs,
         constants=(*kernel.constants.items(), *fixed),
     )
-    return Assembled(record, tuple(dropped), tuple(warnings))
+    return Assembled(record, kernel_source(kernel, [*read]), tuple(dropped), tuple(warnings))
 
 
 def _members(

@@ -1,4 +1,4 @@
-"""A build: from a manifest to `NAME.aotc`, `NAME.h` and `libNAME.a`.
+"""A build: from a manifest to `NAME.aotc`, `NAME.h`, `NAME.sources.json` and `libNAME.a`.
 
 The steps are expansion, cache look-up, compiles of what is missing in worker processes, and
 writing. Mistakes are collected, not raised: a kernel that fails does not keep the others from being
@@ -27,6 +27,7 @@ from aotc.package.grid import AutotuneReader, Expansion, expand
 from aotc.package.index import Archive, ArchiveError, Kernel
 from aotc.package.label import member_label
 from aotc.package.outputs import known_host, write_files
+from aotc.package.sources import KernelSource
 from aotc.package.spec import KernelSpec, Manifest
 from aotc.package.toolchain import toolchain_text
 from aotc.package.workers import Compiler, Failure, Outcome, Task, compile_all
@@ -224,6 +225,7 @@ class _Build:
 
     def finish(self) -> BuildResult:
         records: list[Kernel] = []
+        sources: dict[str, KernelSource] = {}
         for planned in self.planned:
             variants = zip(planned.expansion.variants, planned.tasks, strict=True)
             done = [
@@ -239,11 +241,12 @@ class _Build:
                 for warning in assembled.warnings:
                     self.listener.warned(warning)
                 records.append(assembled.kernel)
+                sources[assembled.kernel.name] = assembled.source
         manifest = self.manifest
         result = Archive(manifest.name, manifest.version, tuple(records), toolchain_text())
         files: tuple[Path, ...] = ()
         if records and (not self.failures or self.options.keep_going):
-            files = self._write(result)
+            files = self._write(result, sources)
         return BuildResult(
             archive=result if files else None,
             files=files,
@@ -254,11 +257,12 @@ class _Build:
             failures=tuple(self.failures),
         )
 
-    def _write(self, result: Archive) -> tuple[Path, ...]:
+    def _write(self, result: Archive, sources: dict[str, KernelSource]) -> tuple[Path, ...]:
         try:
             with self._collecting(result.name):
+                options = self.options
                 return write_files(
-                    result, self.options.output, self.options.host, self.listener.warned
+                    result, sources, options.output, options.host, self.listener.warned
                 )
         except ArchiveError as error:
             is_bug = error.kind not in _USERS_ARCHIVE_ERRORS

@@ -1,4 +1,4 @@
-"""Write the files of a build: the archive, its header and its static library.
+"""Write the files of a build: the archive, its header, its sources and its static library.
 
 Each is replaced atomically, the archive last, once all of them are on the disk. A file that would
 not change is not touched: it keeps its time, so a C++ build that depends on it has nothing to do.
@@ -9,12 +9,13 @@ one needs LLVM, which a build with nothing to do does not load.
 from __future__ import annotations
 
 import platform
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from aotc.ir.diagnostics import ManifestError, did_you_mean
 from aotc.package import archive, header
 from aotc.package.index import Archive, ArchiveError
+from aotc.package.sources import KernelSource, sources_text
 from aotc.regular_file import read_regular
 
 # Hosts by their names, and the machine number in their ELF files.
@@ -25,9 +26,13 @@ _ELF_MAGIC = b"\x7fELF"
 
 
 def write_files(
-    result: Archive, folder: Path, host: str, warn: Callable[[str], None]
+    result: Archive,
+    sources: Mapping[str, KernelSource],
+    folder: Path,
+    host: str,
+    warn: Callable[[str], None],
 ) -> tuple[Path, ...]:
-    """Write an archive, its header and its static library to `folder`; return their paths.
+    """Write an archive and the files that go with it to `folder`; return their paths.
 
     An archive too large to be linked in gets no library, and a warning.
 
@@ -44,14 +49,15 @@ def write_files(
         message = f"cannot make the folder {folder}: {error.strerror or error}"
         raise ArchiveError("IO", message) from None
     library = folder / f"lib{result.name}.a"
-    paths = (folder / f"{result.name}.aotc", folder / f"{result.name}.h")
+    names = (f"{result.name}.aotc", f"{result.name}.h", f"{result.name}.sources.json")
+    paths = tuple(folder / name for name in names)
     contents: dict[Path, bytes] = {}
     has_library = _is_current(_read(library, len(data) + _MAX_OBJECT_BYTES), data, host)
     if not has_library:
         content = _library_bytes(result.name, data, library, host, warn)
         has_library = content is not None
         contents |= {library: content} if content is not None else {}
-    contents |= {paths[1]: text, paths[0]: data}
+    contents |= {paths[1]: text, paths[2]: sources_text(sources, data).encode(), paths[0]: data}
     changed = {path: new for path, new in contents.items() if _read(path, len(new)) != new}
     archive.write_together(changed)
     return (*paths, library) if has_library else paths

@@ -20,7 +20,12 @@ from tests.support.command_line import MANIFEST, ROOT, start, use_mode
 def test_build_prints_files_and_nothing_else_to_stdout(folder: Path, run: Any) -> None:
     code, out, err = run("build", "--cache-dir", "cache", "-j", "1")
     assert code == 0
-    assert out.splitlines() == ["dist/demo.aotc", "dist/demo.h", "dist/libdemo.a"]
+    assert out.splitlines() == [
+        "dist/demo.aotc",
+        "dist/demo.h",
+        "dist/demo.sources.json",
+        "dist/libdemo.a",
+    ]
     assert all((folder / line).exists() for line in out.splitlines())
     lines = err.splitlines()
     assert lines[0].startswith("[1/2] add sm_90a T=fp16 num_warps=4 (")
@@ -33,7 +38,7 @@ def test_second_build_has_nothing_to_do(folder: Path, run: Any) -> None:
     run("build", "--cache-dir", "cache", "-o", str(folder / "out"))
     code, out, err = run("build", "--cache-dir", "cache", "-o", str(folder / "out"))
     assert code == 0
-    assert len(out.splitlines()) == 3
+    assert len(out.splitlines()) == 4
     assert "(0 compiled, 2 cached, " in err
 
 

@@ -129,7 +129,12 @@ def quickstart(copy: Path) -> Path:
     (build, *_) = marked_commands("README.md")
     ran = run_in(copy, folder, build)
     assert ran.code == 0, ran.err
-    assert ran.out.splitlines() == ["dist/llm.aotc", "dist/llm.h", "dist/libllm.a"]
+    assert ran.out.splitlines() == [
+        "dist/llm.aotc",
+        "dist/llm.h",
+        "dist/llm.sources.json",
+        "dist/libllm.a",
+    ]
     return folder
 
 

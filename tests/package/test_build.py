@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 from concurrent.futures import ThreadPoolExecutor
@@ -19,6 +20,8 @@ from aotc.package.cache import Cache
 from aotc.package.manifest import load
 from aotc.package.workers import Outcome
 from tests.support.fake_compiler import compile_empty
+
+FILES = ["demo.aotc", "demo.h", "demo.sources.json", "libdemo.a"]
 
 _SOURCE = """\
 def add(
@@ -116,10 +119,10 @@ def project(tmp_path: Path) -> _Project:
     return _Project(tmp_path)
 
 
-def test_writes_three_files_that_agree(project: _Project) -> None:
+def test_writes_files_that_agree(project: _Project) -> None:
     result = project.build()
     assert result.failures == ()
-    assert [path.name for path in result.files] == ["demo.aotc", "demo.h", "libdemo.a"]
+    assert [path.name for path in result.files] == FILES
     content = archive.read(project.output / "demo.aotc")
     assert [kernel.name for kernel in content.kernels] == ["add", "scale"]
     assert result.num_variants == len(content.kernels[0].variants) + 2
@@ -425,12 +428,22 @@ def test_disk_full_leaves_the_old_files(project: _Project, monkeypatch: pytest.M
     assert project.files() == before
 
 
+def test_sources_say_what_kernels_were_built_of(project: _Project) -> None:
+    project.build()
+    told = json.loads(project.files()["demo.sources.json"])
+    digest = hashlib.sha256((project.folder / "k.py").read_bytes()).hexdigest()
+    assert told["archive_sha256"] == hashlib.sha256(project.files()["demo.aotc"]).hexdigest()
+    assert told["kernels"]["scale"] == {
+        "function": "scale", "files": [["k.py", digest]], "functions": {},
+    }  # fmt: skip
+
+
 def test_result_as_data(project: _Project) -> None:
     project.write(_MANIFEST.replace("BLOCK = 64", 'BLOCK = 64\nMODE = "user_error"'))
     result = project.build(keep_going=True)
     data = json.loads(json.dumps(describe_result(result, ["a warning"])))
     assert data["status"] == "failed"
-    assert [Path(path).name for path in data["files"]] == ["demo.aotc", "demo.h", "libdemo.a"]
+    assert [Path(path).name for path in data["files"]] == FILES
     assert (data["variants"], data["compiled"], data["cached"]) == (18, 2, 0)
     assert data["warnings"] == ["a warning"]
     assert data["errors"][0]["in"] == "add sm_90a T=fp16 n:16 num_warps=4"

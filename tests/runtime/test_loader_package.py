@@ -58,7 +58,13 @@ def _has_setuptools() -> bool:
 def test_the_lean_wheel_holds_the_loader_alone(tmp_path: Path) -> None:
     """Built as a user builds it, from a copy of the sources in place."""
     copy = tmp_path / "repository"
-    for folder in ("aotc/runtime", "runtime_c/src", "runtime_c/include", "runtime_c/python"):
+    for folder in (
+        "aotc/runtime",
+        "aotc/triton",
+        "runtime_c/src",
+        "runtime_c/include",
+        "runtime_c/python",
+    ):
         skipped = shutil.ignore_patterns("*.so", "__pycache__", "build", "*.egg-info")
         shutil.copytree(ROOT / folder, copy / folder, symlinks=True, ignore=skipped)
     for file in ("aotc/__init__.py", "aotc/py.typed", "LICENSE", "NOTICE"):
@@ -90,6 +96,7 @@ def test_the_lean_wheel_holds_the_loader_alone(tmp_path: Path) -> None:
         "aotc/runtime/errors.py",
         "aotc/runtime/info.py",
         "aotc/runtime/library.py",
+        *_files("aotc/triton/**/*.py"),
     ]
     needs = [line for line in lines if line.startswith("Requires-Dist:")]
     assert needs == ["Requires-Dist: zstandard>=0.22"]

@@ -9,6 +9,7 @@ Invariant: what is written can be read; a table that the manifest's reader refus
 
 from __future__ import annotations
 
+import ast
 import json
 import os
 import re
@@ -17,7 +18,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from aotc.frontend.resolve import function_names
+from aotc.frontend.resolve import find_definition, function_names
 from aotc.frontend.support import Survey
 from aotc.ir import expression
 from aotc.ir.diagnostics import CompileError, DiagnosticError
@@ -153,7 +154,8 @@ class _Table:
         if not Path(file).is_file():
             return f"{file} is no file: its source cannot be read"
         try:
-            known = function_names(self.survey.globals.open(file))
+            opened = self.survey.globals.open(file)
+            known = function_names(opened)
         except DiagnosticError as error:
             return error.message
         if name not in known:
@@ -161,6 +163,12 @@ class _Table:
         for parameter, constant in self.first["constants"].items():
             if "other" in constant:
                 return f"{parameter} is {constant['other']}, which a manifest cannot say"
+            # A manifest leaves such a constant out, and the function's default is taken.
+            is_none = "function" not in constant and constant.get("value") is None
+            if parameter in self.first["constexprs"] and is_none:
+                node = find_definition(opened.tree.body, [name])
+                if node is None or not _is_none_by_default(node, parameter):
+                    return f"{parameter} is None, and that is not its default in {name}"
         if self.first["options"].get("enable_fp_fusion") is False:
             return "it was compiled with enable_fp_fusion=False, which a manifest cannot say"
         return ""
@@ -267,6 +275,16 @@ class _Table:
             found = grid
         agrees = found and all(_agrees(found, one) for one in self.group.launches)
         return found if found and agrees else []
+
+
+def _is_none_by_default(node: ast.FunctionDef, parameter: str) -> bool:
+    """Return whether a parameter's default is None."""
+    arguments = [*node.args.posonlyargs, *node.args.args]
+    by_position = zip(reversed(arguments), reversed(node.args.defaults), strict=False)
+    by_name = zip(node.args.kwonlyargs, node.args.kw_defaults, strict=True)
+    defaults = {one.arg: default for one, default in (*by_position, *by_name)}
+    default = defaults.get(parameter)
+    return isinstance(default, ast.Constant) and default.value is None
 
 
 def _agrees(grid: Sequence[str], launch: Mapping[str, Any]) -> bool:

@@ -91,8 +91,10 @@ def _with_extents(op: DescriptorOf) -> DescriptorOf:
             least = place(arith.Min(least, extent)).out
         is_empty = place(arith.Compare(least, one, "lt")).out
         extents = [place(arith.Select(is_empty, one, op.extents[0])).out]
-        for extent in op.extents[1:]:
-            extents.append(place(arith.Max(extent, one)).out if extent in unsure else extent)
+        extents += [
+            place(arith.Max(extent, one)).out if extent in unsure else extent
+            for extent in op.extents[1:]
+        ]
         sizes = [*extents, *op.strides]
         made = place(DescriptorOf(op.pointer, sizes, op.shape, op.fill_nan))
     made.out.hint = op.out.hint

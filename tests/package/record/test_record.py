@@ -151,6 +151,15 @@ def test_what_no_manifest_can_name_is_a_comment(record: Any, tmp_path: Path) -> 
     assert len(kernels(tmp_path / "record")) == 1
 
 
+def test_a_constant_that_is_none_needs_that_default(record: Any, tmp_path: Path) -> None:
+    code, _, err = record(
+        "import ops\nops.add[(1,)]('*fp16', '*fp16', None, 64, 1, ACT=None)\nops.run(64)"
+    )
+    assert code == 0
+    assert "ACT is None, and that is not its default in add" in err
+    assert [one["constants"] for one in kernels(tmp_path / "record")] == [{"ACT": "silu"}]
+
+
 @pytest.mark.parametrize(
     ("command", "expected"),
     [

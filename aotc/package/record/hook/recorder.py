@@ -35,13 +35,19 @@ class _State(threading.local):
 _state = _State()
 # Objects are found by `id`, and kept alive for that: the hash of a code object takes microseconds.
 _samples: dict[tuple[int, int, int], list[Any]] = {}  # by kernel, code, line: how many, and whose
-_inside: dict[int, tuple[bool, Any]] = {}  # by code: whether it is Triton's, or of this file
+_inside: dict[int, tuple[bool, Any]] = {}  # by code: whether it is Triton's or ours
 
 
 def install() -> None:
     """Wrap Triton's classes when the program imports them."""
     if os.environ.get(FOLDER_VARIABLE):
         sys.meta_path.insert(0, _Finder())
+
+
+def wrap(jit: ModuleType, autotuner: ModuleType) -> None:
+    """Wrap Triton's classes in a program that has imported them."""
+    _wrap_jit(jit)
+    _wrap_autotuner(autotuner)
 
 
 def _write(record: dict[str, Any]) -> None:
@@ -182,7 +188,7 @@ def _is_inside(frame: FrameType) -> bool:
     known = _inside.get(id(code))
     if known is None:
         package = str(frame.f_globals.get("__name__")).partition(".")[0]
-        known = (package == "triton" or code.co_filename == __file__, code)
+        known = (package in ("triton", "aotc") or code.co_filename == __file__, code)
         _inside[id(code)] = known
     return known[0]
 

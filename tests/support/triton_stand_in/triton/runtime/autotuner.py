@@ -4,6 +4,8 @@ from __future__ import annotations
 
 
 class Config:
+    pre_hook = None
+
     def __init__(self, kwargs, num_warps=4):
         self.kwargs = kwargs
         self.num_warps = num_warps
@@ -15,6 +17,7 @@ class Config:
 class Autotuner:
     def __init__(self, fn, configs, key):
         self.fn, self.configs, self.keys = fn, configs, key
+        self.arg_names = fn.arg_names
         self.cache = {}
 
     def __getitem__(self, grid):

@@ -1,0 +1,74 @@
+"""Write `NAME.sources.json`: which function of which source each kernel of an archive is.
+
+An archive names kernels as the manifest does, and has no paths. A program that runs on archives
+(`aotc.triton`) launches Python functions instead: it finds a kernel by the function's name and the
+contents of its file, and knows by the contents of the others that nothing it was built of changed.
+
+Invariant: the file has digests and names, no folder of the machine that built it but for paths
+relative to the kernel's own source; it is the same wherever the same tree is built.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from aotc.package.spec import KernelSpec
+from aotc.package.tables import Constant
+
+VERSION = 1
+
+
+@dataclass(frozen=True, slots=True)
+class KernelSource:
+    """The function that a kernel was compiled from, and all files that were read for it.
+
+    `files` are the paths, relative to the folder of the function's own file, which is the first,
+    with their SHA-256. `functions` are the constants that are functions: name and digest of the file.
+    """
+
+    function: str
+    files: tuple[tuple[str, str], ...]
+    functions: tuple[tuple[str, tuple[str, str]], ...] = ()
+
+
+def kernel_source(kernel: KernelSpec, read: Sequence[tuple[str, str]]) -> KernelSource:
+    """Return the source of a kernel for which the files `read` were, its own first."""
+    folder = Path(kernel.source).parent
+    digests = {os.path.normpath(path): digest for path, digest in read}
+    files = tuple(
+        (Path(os.path.relpath(path, folder)).as_posix(), digest) for path, digest in digests.items()
+    )
+    return KernelSource(
+        kernel.function.name, files, tuple(_functions(kernel.constants, folder, digests))
+    )
+
+
+def _functions(
+    constants: Mapping[str, Constant], folder: Path, digests: Mapping[str, str]
+) -> list[tuple[str, tuple[str, str]]]:
+    found: list[tuple[str, tuple[str, str]]] = []
+    for name, value in constants.items():
+        file, colon, function = str(value).rpartition(":")
+        digest = digests.get(os.path.normpath(folder / file)) if colon else None
+        if digest is not None:
+            found.append((name, (function, digest)))
+    return found
+
+
+def sources_text(sources: Mapping[str, KernelSource], archive: bytes) -> str:
+    """Return the text of the file that goes with an archive."""
+    kernels = {
+        name: {"function": one.function, "files": one.files, "functions": dict(one.functions)}
+        for name, one in sources.items()
+    }
+    data = {
+        "version": VERSION,
+        "archive_sha256": hashlib.sha256(archive).hexdigest(),
+        "kernels": kernels,
+    }
+    return json.dumps(data, indent=1) + "\n"

@@ -1,0 +1,127 @@
+"""Find the kernels of archives that a Python function was compiled to.
+
+`NAME.sources.json`, which `aotc build` writes beside `NAME.aotc`, has each kernel's function and the
+digests of the files that were read for it. A launch names a function: what it may launch are the
+kernels of that name whose file has the same content, and of whose other files nothing changed.
+
+Archives are opened at once, and a kernel is loaded on a GPU when it is first launched there.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import sys
+from collections.abc import Sequence
+from functools import cache
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from aotc.runtime import Kernel, Library, load
+
+if TYPE_CHECKING:
+    from aotc.runtime.info import KernelInfo
+
+_VERSION = 1
+
+
+class ArchivedKernel(NamedTuple):
+    """A kernel of an archive, its place in order, and its constants that are functions."""
+
+    library: Library
+    kernel: Kernel
+    info: KernelInfo
+    order: int
+    functions: dict[str, tuple[str, str]]
+
+    def load(self, device: int | None) -> None:
+        """Make it ready on a device; None is that of the current context."""
+        self.library.load(device, self.info.name)
+
+
+class Archives:
+    """The kernels of all archives that a program launches from."""
+
+    def __init__(self, paths: Sequence[str | os.PathLike[str]], driver: str | None = None) -> None:
+        """Open archives.
+
+        Raises: AotcError for what is wrong with one; ValueError if its sources are not known.
+        """
+        self._found: dict[tuple[str, str], list[tuple[Library, str, dict[str, Any]]]] = {}
+        for path in paths:
+            self._open(os.fspath(path), driver)
+
+    def _open(self, path: str, driver: str | None) -> None:
+        library = load(path, kernels=(), driver=driver)
+        beside = f"{path.removesuffix('.aotc')}.sources.json"
+        try:
+            with open(beside, encoding="utf-8") as file:  # noqa: PTH123 - start-up time
+                told = json.load(file)
+        except FileNotFoundError:
+            message = f"{beside} is missing: it says what functions the kernels of {path} are"
+            raise ValueError(
+                f"{message}; aotc build writes it, keep it beside the archive"
+            ) from None
+        if told.get("version") != _VERSION:
+            message = f"{beside}: expected version {_VERSION}, got {told.get('version')!r}"
+            raise ValueError(f"{message}; build the archive with this release of aotc")
+        if told["archive_sha256"] != digest_of(path):
+            message = f"{beside} was written for another archive than {path}"
+            raise ValueError(f"{message}; copy both from the same build")
+        for name, one in told["kernels"].items():
+            key = (one["function"], one["files"][0][1])
+            self._found.setdefault(key, []).append((library, name, one))
+
+    def kernels_of(self, function: Any) -> tuple[list[ArchivedKernel], str]:
+        """Return the kernels that a Python function was compiled to, or none and the reason."""
+        name, digest = identity(function)
+        found = self._found.get((name, digest), [])
+        path = function.__code__.co_filename
+        if not found:
+            others = any(one == name for one, _ in self._found)
+            reason = "its file is not the one that was compiled" if others else "no archive has it"
+            return [], reason
+        kernels: list[ArchivedKernel] = []
+        reason = ""
+        for order, (library, kernel_name, told) in enumerate(found):
+            changed = next((one for one in told["files"] if not _is_same(path, *one)), None)
+            if changed is not None:
+                reason = f"{changed[0]}, which it was compiled with, is another one here"
+                continue
+            functions = {key: (one[0], one[1]) for key, one in told["functions"].items()}
+            kernel = library[kernel_name]
+            kernels.append(ArchivedKernel(library, kernel, kernel.info, order, functions))
+        return kernels, reason
+
+
+def identity(function: Any) -> tuple[str, str]:
+    """Return what a function is known by: its name, and the digest of its file."""
+    return function.__qualname__, digest_of(function.__code__.co_filename)
+
+
+@cache
+def digest_of(path: str) -> str:
+    """Return the SHA-256 of a file, "" if there is none."""
+    try:
+        with open(path, "rb") as file:  # noqa: PTH123 - start-up time
+            return hashlib.sha256(file.read()).hexdigest()
+    except OSError:
+        return ""
+
+
+def _is_same(path: str, relative: str, digest: str) -> bool:
+    """Return whether a file that a kernel of the file `path` was compiled with is the same here.
+
+    Sources may have been copied for the build, and then lie elsewhere to each other: a file that is
+    not where it was is one of the program's modules.
+    """
+    other = os.path.normpath(os.path.join(os.path.dirname(path), relative))  # noqa: PTH118, PTH120
+    if os.path.exists(other):  # noqa: PTH110 - start-up time
+        return digest_of(other) == digest
+    name = os.path.basename(relative)  # noqa: PTH119
+    files = (getattr(one, "__file__", None) or "" for one in [*sys.modules.values()])
+    return any(
+        digest_of(one) == digest
+        for one in files
+        if os.path.basename(one) == name  # noqa: PTH119
+    )

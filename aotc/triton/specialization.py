@@ -1,0 +1,155 @@
+"""What a launch is specialised to: types, promises, constants; as text, and as manifest rows.
+
+Types are those that Triton gives arguments: an `int` is i32 if it fits, a `float` fp32, a tensor a
+pointer to its dtype. Constants are compared with their types: `True`, 1 and 1.0 are three.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from aotc.runtime import NotFoundError
+from aotc.triton.archives import identity
+
+# By the name of a torch dtype, or the typestr of __cuda_array_interface__ without its byte order.
+_DTYPES = {
+    "float16": "fp16", "bfloat16": "bf16", "float32": "fp32", "float64": "fp64",
+    "float8_e4m3fn": "fp8e4nv", "float8_e5m2": "fp8e5", "bool": "i1",
+    **{f"{kind}int{bits}": f"{kind or 'i'}{bits}" for kind in ("", "u") for bits in (8, 16, 32, 64)},
+    "f2": "fp16", "f4": "fp32", "f8": "fp64", "b1": "i1",
+    **{f"{kind}{bits // 8}": f"{kind}{bits}" for kind in "iu" for bits in (8, 16, 32, 64)},
+}  # fmt: skip
+_SPELLINGS = {
+    f"{kind}int{bits}": f"{kind or 'i'}{bits}" for kind in ("", "u") for bits in (8, 16, 32, 64)
+}
+# Annotations of parameters that say a type, as Triton reads them.
+TYPE_NAMES = frozenset((*_DTYPES, *_DTYPES.values(), "int", "float", "half", "double"))
+SCALARS = frozenset(_DTYPES.values())
+_MULTIPLE = 16
+
+
+class NotInArchiveError(NotFoundError):
+    """No archive has a kernel for a launch; the text says which manifest rows would cover it."""
+
+
+def is_pointer(value: Any) -> bool:
+    """Return whether a launch takes a value as memory."""
+    return any(
+        hasattr(value, name) for name in ("data_ptr", "__cuda_array_interface__", "__dlpack__")
+    )
+
+
+def dtype_of(value: Any) -> str:
+    """Return the dtype of memory as manifests write it, or what it calls itself."""
+    dtype = getattr(value, "dtype", None)
+    if dtype is None and hasattr(value, "__cuda_array_interface__"):
+        dtype = str(value.__cuda_array_interface__["typestr"])[1:]
+    name = str(dtype).rpartition(".")[2]
+    return _DTYPES.get(name, name)
+
+
+def address_of(value: Any) -> int | None:
+    """Return where memory begins, if it says so."""
+    if hasattr(value, "data_ptr"):
+        return int(value.data_ptr())
+    if hasattr(value, "__cuda_array_interface__"):
+        return int(value.__cuda_array_interface__["data"][0] or 0)
+    return None
+
+
+def scalar_type(value: Any) -> str:
+    """Return the type that Triton gives a number, or "" if it is none."""
+    if isinstance(value, bool):
+        return "i1"
+    if isinstance(value, float):
+        return "fp32"
+    if not hasattr(value, "__index__") or is_pointer(value):
+        return ""
+    number = value.__index__()
+    if -(1 << 31) <= number < 1 << 31:
+        return "i32"
+    return "i64" if number < 1 << 63 else "u64"
+
+
+def constant(value: Any) -> Any:
+    """Return a constant as archives have it: a value, a dtype's name, or (name, digest) of a function."""
+    if type(value).__name__ == "constexpr":
+        value = value.value
+    if value is None or isinstance(value, (bool, int, float, str)):
+        return value
+    if type(value).__name__ == "dtype" and isinstance(getattr(value, "name", None), str):
+        return _SPELLINGS.get(value.name, value.name)
+    function = getattr(value, "fn", None)
+    if hasattr(function, "__code__"):
+        return identity(function)
+    return value.__index__() if hasattr(value, "__index__") else value
+
+
+def is_same_constant(passed: Any, built: Any) -> bool:
+    """Return whether a constant that a launch passes is the one that a kernel was built with."""
+    passed, built = constant(passed), constant(built)
+    if isinstance(built, str):
+        built = _SPELLINGS.get(built, built)
+    return type(passed) is type(built) and passed == built
+
+
+# ---- as text -----------------------------------------------------------------------------------
+
+
+def _argument(value: Any) -> str:
+    """Return an argument's type with the promises that hold, as a signature writes it."""
+    if value is None:
+        return "none"
+    if is_pointer(value):
+        address = address_of(value)
+        return f"*{dtype_of(value)}" + ":16" * (address is not None and address % _MULTIPLE == 0)
+    kind = scalar_type(value)
+    if not kind:
+        return type(value).__name__
+    if kind in ("i1", "fp32"):
+        return kind
+    return f"{kind}=1" if value == 1 else kind + ":16" * (value % _MULTIPLE == 0)
+
+
+def _constant_text(value: Any) -> Any:
+    if hasattr(value, "fn"):
+        return str(value.fn.__qualname__)
+    return constant(value)
+
+
+def not_in_archive(
+    function: Any,
+    constexprs: frozenset[str],
+    passed: Mapping[str, Any],
+    options: Mapping[str, Any],
+    reason: str,
+) -> NotInArchiveError:
+    """Return the error of a launch that no archive has: kernel, specialisation, manifest rows."""
+    code = function.__code__
+    arguments = {name: _argument(v) for name, v in passed.items() if name not in constexprs}
+    constants = {name: _constant_text(v) for name, v in passed.items() if name in constexprs}
+    given = {name: value for name, value in options.items() if value is not None}
+    words = [f"{name}: {text}" for name, text in arguments.items()]
+    words += [f"{name}={value!r}" for name, value in constants.items()]
+    settings = ", ".join(f"{name}={value}" for name, value in given.items())
+    rows = ["[[kernel]]", f'source = "{code.co_filename}:{function.__qualname__}"']
+    rows += ["[kernel.signature]", *(f'{name} = "{text}"' for name, text in arguments.items())]
+    if any(value is not None for value in constants.values()):
+        rows += ["[kernel.constants]"]
+        rows += [f"{k} = {_toml(v)}" for k, v in constants.items() if v is not None]
+    if given:
+        rows += ["[[kernel.config]]", *(f"{name} = {_toml(v)}" for name, v in given.items())]
+    error = NotInArchiveError(
+        f"{function.__module__}.{function.__qualname__}({', '.join(words)})"
+        f"{f' with {settings}' if settings else ''} is in no archive: {reason}\n"
+        "these rows of a manifest would cover it:\n" + "\n".join(f"  {row}" for row in rows)
+    )
+    error.kernel = function.__qualname__
+    error.got, error.remedy = ", ".join(words), "\n".join(rows)
+    return error
+
+
+def _toml(value: Any) -> str:
+    return json.dumps(value if isinstance(value, (bool, int, float, str)) else str(value))

@@ -1,0 +1,68 @@
+"""A stand-in for Triton: what modules with kernels import, and launches from archives.
+
+It has no compiler. Names of the language are there to be written in kernels, whose code never runs;
+what a host calls is implemented: decorators, `cdiv`, `next_power_of_2`, dtypes, `tl.constexpr`.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from . import compiler, language, runtime, testing, tools
+from .compiler import CompilationError
+from .runtime import (
+    Autotuner,
+    Config,
+    Heuristics,
+    JITFunction,
+    KernelInterface,
+    OutOfResources,
+    autotune,
+    heuristics,
+)
+from .runtime.jit import constexpr_function, jit
+
+__version__ = "3.6.0"  # what modules compare: the newest whose language the compiler takes whole
+
+
+def cdiv(x: Any, y: Any) -> Any:
+    """Return the quotient, rounded up."""
+    return (x + y - 1) // y
+
+
+def next_power_of_2(n: Any) -> Any:
+    """Return the smallest power of two that is at least `n`."""
+    return 1 << (n - 1).bit_length() if n > 0 else 0
+
+
+def set_allocator(allocator: Any) -> Any:
+    """Take an allocator of scratch memory, which no kernel of an archive asks for."""
+
+
+def must_use_result(value: Any, *_: Any, **__: Any) -> Any:
+    """Return the function that it decorates, or a decorator."""
+    return value if callable(value) else must_use_result
+
+
+__all__ = [
+    "Autotuner",
+    "CompilationError",
+    "Config",
+    "Heuristics",
+    "JITFunction",
+    "KernelInterface",
+    "OutOfResources",
+    "autotune",
+    "cdiv",
+    "compiler",
+    "constexpr_function",
+    "heuristics",
+    "jit",
+    "language",
+    "must_use_result",
+    "next_power_of_2",
+    "runtime",
+    "set_allocator",
+    "testing",
+    "tools",
+]

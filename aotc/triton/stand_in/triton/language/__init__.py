@@ -1,0 +1,85 @@
+"""Names of Triton's language: dtypes and `constexpr`, which hosts use, and all others as names.
+
+Invariant: a name that the language has or may have can be written anywhere; calling it on the host
+is an error, unless it decorates a function.
+"""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from importlib.machinery import ModuleSpec
+from types import ModuleType
+from typing import Any
+
+from .types import DTYPES, block_type, constexpr, dtype, pointer_type, tensor
+
+__all__ = ["block_type", "constexpr", "dtype", "pointer_type", "tensor"]
+
+globals().update(DTYPES)
+
+
+def cdiv(x: Any, y: Any) -> Any:
+    """Return the quotient, rounded up."""
+    return (x + y - 1) // y
+
+
+class Name:
+    """A name of the language, which means something in kernels alone."""
+
+    def __init__(self, path: Any) -> None:
+        self._path = path
+
+    def __getattr__(self, name: Any) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return Name(f"{self._path}.{name}")
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        if len(args) == 1 and not kwargs and callable(args[0]):
+            return args[0]  # a decorator
+        raise RuntimeError(f"{self._path} is for kernels; on the host it needs Triton")
+
+    def __repr__(self) -> str:
+        return self._path
+
+
+def __getattr__(name: str) -> Any:
+    if name.startswith("__"):
+        raise AttributeError(name)
+    if name in _MODULES:
+        return importlib.import_module(f"{__name__}.{name}")
+    return Name(f"{__name__}.{name}")
+
+
+_MODULES = ("core", "extra", "math", "random", "semantic", "standard", "target_info")
+
+
+class _Module(ModuleType):
+    """A module below the language: the language's own names, and all others as names."""
+
+    def __getattr__(self, name: Any) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return globals().get(name) or Name(f"{self.__name__}.{name}")
+
+
+class _Finder:
+    """Find modules below the language, whichever they are: `math`, `extra.cuda.libdevice`."""
+
+    def find_spec(self, fullname: Any, _path: Any = None, _target: Any = None) -> Any:
+        """Return a spec for a module that has no file."""
+        if not fullname.startswith(f"{__name__}."):
+            return None
+        loader: Any = self
+        return ModuleSpec(fullname, loader, is_package=True)
+
+    def create_module(self, spec: Any) -> Any:
+        """Return a module of names."""
+        return _Module(spec.name)
+
+    def exec_module(self, module: Any) -> Any:
+        """Do nothing: there is no code."""
+
+
+sys.meta_path.append(_Finder())

@@ -1,0 +1,23 @@
+"""Classes that launch, errors that programs catch, and the driver's few facts."""
+
+from __future__ import annotations
+
+from .autotuner import Autotuner, Config, Heuristics, autotune, heuristics
+from .driver import driver
+from .errors import AutotunerError, InterpreterError, OutOfResources, PTXASError
+from .jit import JITFunction, KernelInterface
+
+__all__ = [
+    "Autotuner",
+    "AutotunerError",
+    "Config",
+    "Heuristics",
+    "InterpreterError",
+    "JITFunction",
+    "KernelInterface",
+    "OutOfResources",
+    "PTXASError",
+    "autotune",
+    "driver",
+    "heuristics",
+]

@@ -1,0 +1,121 @@
+"""`autotune` and `heuristics`: the config that the archive has; constants as functions compute them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from aotc.triton.installation import tuned_run
+
+from .jit import KernelInterface
+
+
+class Config:
+    """A config of a kernel: constants and options."""
+
+    def __init__(
+        self,
+        kwargs: Any,
+        num_warps: Any = 4,
+        num_stages: Any = 3,
+        num_ctas: Any = 1,
+        maxnreg: Any = None,
+        pre_hook: Any = None,
+        ir_override: Any = None,
+        **_others: Any,
+    ) -> None:
+        self.kwargs = kwargs
+        self.num_warps = num_warps
+        self.num_stages = num_stages
+        self.num_ctas = num_ctas
+        self.maxnreg = maxnreg
+        self.pre_hook = pre_hook
+        self.ir_override = ir_override
+
+    def all_kwargs(self) -> Any:
+        """Return constants and options together."""
+        names = ("num_warps", "num_ctas", "num_stages", "maxnreg", "ir_override")
+        options = {name: getattr(self, name) for name in names}
+        return {**self.kwargs, **{k: v for k, v in options.items() if v is not None}}
+
+    def __str__(self) -> str:
+        return ", ".join(f"{name}: {value}" for name, value in self.all_kwargs().items())
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Config):
+            return False
+        return (self.all_kwargs(), self.pre_hook) == (other.all_kwargs(), other.pre_hook)
+
+    def __hash__(self) -> int:
+        return hash((*self.all_kwargs().items(), self.pre_hook))
+
+
+class Autotuner(KernelInterface):
+    """A kernel that has several configs, of which the archive has those that were chosen."""
+
+    def __init__(
+        self,
+        fn: Any,
+        arg_names: Any,
+        configs: Any,
+        key: Any,
+        reset_to_zero: Any = None,
+        restore_value: Any = None,
+        pre_hook: Any = None,
+        post_hook: Any = None,
+        prune_configs_by: Any = None,
+        **options: Any,
+    ) -> None:
+        self.fn = fn
+        self.arg_names = arg_names
+        self.configs = configs or [Config({})]
+        self.keys = key
+        # Only trials, of which there are none, reset, restore and call these.
+        self.reset_to_zero, self.restore_value = reset_to_zero, restore_value
+        self.pre_hook, self.post_hook = pre_hook, post_hook
+        self.user_defined_pre_hook = pre_hook is not None
+        self.user_defined_post_hook = post_hook is not None
+        self.options = options
+        prune: dict[str, Any] = prune_configs_by or {}
+        self.early_config_prune: Any = prune.get("early_config_prune")
+        self.cache: dict[Any, Any] = {}
+        self.base_fn = fn
+        while hasattr(self.base_fn, "fn"):
+            self.base_fn = self.base_fn.fn
+
+    def run(self, *args: Any, **kwargs: Any) -> Any:
+        """Launch with the config that the archive has."""
+        return tuned_run(self, args, kwargs)
+
+
+class Heuristics(KernelInterface):
+    """A kernel some of whose constants are computed from its arguments."""
+
+    def __init__(self, fn: Any, arg_names: Any, values: Any) -> None:
+        self.fn = fn
+        self.arg_names = arg_names
+        self.values = values
+
+    def run(self, *args: Any, **kwargs: Any) -> Any:
+        """Compute the constants, and launch."""
+        for name, compute in self.values.items():
+            kwargs[name] = compute({**dict(zip(self.arg_names, args)), **kwargs})  # noqa: B905
+        return self.fn.run(*args, **kwargs)
+
+
+def autotune(configs: Any, key: Any, prune_configs_by: Any = None, **options: Any) -> Any:
+    """Return a decorator for a kernel with several configs."""
+
+    def decorate(fn: Any) -> Autotuner:
+        words = {"prune_configs_by": prune_configs_by, **options}
+        return Autotuner(fn, fn.arg_names, configs, key, **words)
+
+    return decorate
+
+
+def heuristics(values: Any) -> Any:
+    """Return a decorator for a kernel with constants that are computed."""
+
+    def decorate(fn: Any) -> Heuristics:
+        return Heuristics(fn, fn.arg_names, values)
+
+    return decorate

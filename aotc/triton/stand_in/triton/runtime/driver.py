@@ -1,0 +1,52 @@
+"""`driver.active`: what programs ask of a GPU, answered by torch."""
+
+from __future__ import annotations
+
+import importlib
+from types import SimpleNamespace
+from typing import Any
+
+
+def _torch() -> Any:
+    return importlib.import_module("torch")  # it need not be there
+
+
+class _Utils:
+    @staticmethod
+    def get_device_properties(device: Any) -> Any:
+        """Return the few properties that programs size grids and tiles by."""
+        found = _torch().cuda.get_device_properties(device)
+        return {
+            "multiprocessor_count": found.multi_processor_count,
+            "max_shared_mem": getattr(found, "shared_memory_per_block_optin", 49152),
+            "warpSize": 32,
+            "max_num_regs": 65536,
+        }
+
+
+class _Active:
+    utils = _Utils()
+
+    @staticmethod
+    def get_current_device() -> Any:
+        """Return the current device's ordinal."""
+        return _torch().cuda.current_device()
+
+    @staticmethod
+    def get_current_target() -> Any:
+        """Return the backend and the compute capability."""
+        major, minor = _torch().cuda.get_device_capability()
+        return SimpleNamespace(backend="cuda", arch=10 * major + minor, warp_size=32)
+
+    @staticmethod
+    def get_current_stream(device: Any = None) -> Any:
+        """Return the handle of torch's current stream."""
+        return _torch().cuda.current_stream(device).cuda_stream
+
+    @staticmethod
+    def get_active_torch_device() -> Any:
+        """Return torch's current device."""
+        return _torch().device("cuda", _torch().cuda.current_device())
+
+
+driver = SimpleNamespace(active=_Active())

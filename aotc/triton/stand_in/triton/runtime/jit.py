@@ -1,0 +1,88 @@
+"""`JITFunction`: a function whose launches are those of archives."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+from aotc.triton.installation import PROBE, call_with_grid, find, launch, warm
+
+
+class KernelInterface:
+    """What can be launched as `kernel[grid](…)`."""
+
+    def __getitem__(self, grid: Any) -> Any:
+        return functools.partial(self.run, grid=grid, warmup=False)
+
+    def warmup(self, *args: Any, grid: Any = None, **kwargs: Any) -> Any:
+        """Load what such a launch takes."""
+        return self.run(*args, grid=grid, warmup=True, **kwargs)
+
+    def run(self, *args: Any, grid: Any, warmup: Any, **kwargs: Any) -> Any:
+        """Launch."""
+        raise NotImplementedError
+
+
+class KernelParam:
+    """A parameter of a jitted function."""
+
+    def __init__(self, num: Any, parameter: Any) -> None:
+        self.num = num
+        self.name = parameter.name
+        self.default = parameter.default
+        self.has_default = parameter.default is not inspect.Parameter.empty
+        annotation = parameter.annotation
+        self.annotation = "" if annotation is inspect.Parameter.empty else annotation
+        text = annotation if isinstance(annotation, str) else getattr(annotation, "__name__", "")
+        self.is_constexpr = "constexpr" in text
+
+
+class JITFunction(KernelInterface):
+    """A function of Triton's language; it runs on GPUs only."""
+
+    def __init__(self, fn: Any, **options: Any) -> None:
+        self.fn = fn
+        self.signature = inspect.signature(fn)
+        self.params = [KernelParam(i, p) for i, p in enumerate(self.signature.parameters.values())]
+        self.arg_names = [one.name for one in self.params]
+        self.options = options
+        self.pre_run_hooks: list[Callable[..., Any]] = []
+        self.aotc_call: Callable[..., None] | None = None  # what launches, past `run`
+        functools.update_wrapper(self, fn)
+
+    def add_pre_run_hook(self, hook: Any) -> Any:
+        """Call a function before each launch, with what it passes."""
+        self.pre_run_hooks.append(hook)
+        self.aotc_call = None
+
+    def __getitem__(self, grid: Any) -> Any:
+        call = self.aotc_call
+        return call_with_grid(self, grid) if call is None else functools.partial(call, grid)
+
+    def run(self, *args: Any, grid: Any, warmup: Any = False, **kwargs: Any) -> Any:
+        """Launch, or find or load what a launch takes."""
+        if warmup is PROBE:
+            return find(self, args, kwargs)
+        if warmup:
+            return warm(self, args, kwargs)
+        return launch(self, grid, args, kwargs)
+
+    def __call__(self, *_args: Any, **_kwargs: Any) -> Any:
+        raise RuntimeError("Cannot call @triton.jit'd outside of the scope of a kernel")
+
+    def __repr__(self) -> str:
+        return f"JITFunction({self.fn.__module__}:{self.fn.__qualname__})"
+
+
+def jit(fn: Any = None, **options: Any) -> Any:
+    """Make a function one that archives launch."""
+    if fn is None:
+        return functools.partial(JITFunction, **options)
+    return JITFunction(fn, **options)
+
+
+def constexpr_function(fn: Any) -> Any:
+    """Return the function: a host calls it as it is."""
+    return fn

@@ -1,0 +1,145 @@
+"""Unchanged code launches from archives without Triton: the right kernel, or an error."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+START = "install(stand_in=True)\nimport ops, triton, triton.language as tl\n"
+
+
+def test_constants_and_types_pick_the_kernel(launches: Any) -> None:
+    assert launches(f"""{START}
+launched(lambda: ops.add[(3,)](x, y, None, 100, 1, 0.5, BLOCK=64, num_warps=1))
+launched(lambda: ops.add[(3, 2)](x, y, None, 100, 5, 0.5, BLOCK=64))
+launched(lambda: ops.add[(3,)](half, y, x, 100, 5, 0.5, 64, ops.silu))
+launched(lambda: ops.add[lambda meta: (triton.cdiv(meta["n"], meta["BLOCK"]),)](
+    x, y, bias=None, n=100, stride=1, scale=0.5, BLOCK=tl.constexpr(64)))
+""") == [[[3, 1, 1], 32], [[3, 2, 1], 64], [[3, 1, 1], 128], [[2, 1, 1], 32]]
+
+
+def test_launches_that_differ_in_values_alone_take_turns(launches: Any) -> None:
+    """What one launch has found is no answer for the next."""
+    turns = launches(f"""{START}
+for n, stride, at in 2 * ((100, 1, 4096), (96, 2, 4096), (96, 1, 4096), (100, 1, 4100)):
+    launched(lambda: ops.add[(1,)](CudaArray(at), y, None, n, stride, 0.5, BLOCK=64))
+""")
+    assert [block for _, block in turns] == 2 * [32, 64, 32, 64]
+
+
+@pytest.mark.parametrize(
+    ("call", "expected"),
+    [
+        ("x, y, None, 100, 1, 0.5, BLOCK=128", "BLOCK=128"),
+        ("x, y, None, 100, 1, 0.5, BLOCK=64.0", "BLOCK=64.0"),
+        ("x, y, None, 100, 1, 0.5, BLOCK=True", "BLOCK=True"),
+        ("x, y, None, 100, 1, 0.5, BLOCK=[64]", "BLOCK=[64]"),
+        ("x, y, None, 100, 1, 0.5, BLOCK=64, ACT='silu'", "ACT='silu'"),
+        ("x, y, None, 100, 1, 0.5, BLOCK=64, ACT=ops.double", "ACT='double'"),
+        ("x, y, None, 100, 1, 2, BLOCK=64", "scale: i32"),
+        ("x, y, None, True, 1, 0.5, BLOCK=64", "n: i1"),
+        ("x, y, None, 1 << 40, 5, 0.5, BLOCK=64", "n: i64:16"),
+        ("x, y, x, 100, 1, 0.5, BLOCK=64", "bias: *fp32:16"),
+        ("x, half, None, 100, 1, 0.5, BLOCK=64", "y: *fp16:16"),
+        ("4096, y, None, 100, 1, 0.5, BLOCK=64", "x: i32:16"),
+        ("x, y, None, 100, 1, 0.5, BLOCK=64, num_warps=8", "num_warps=8"),
+        ("x, y, None, 100, 1, 0.5, BLOCK=64, num_stages=2", "num_stages=2"),
+        ("x, y, None, 100, 1, 0.5, BLOCK=64, maxnreg=64", "maxnreg=64"),
+        ("x, y, None, 100, 1, 0.5, BLOCK=64, enable_fp_fusion=False", "enable_fp_fusion=False"),
+        ("x, y, None, 100, 1, 0.5, BLOCK=64, launch_cooperative_grid=True", "launch_coop"),
+    ],
+)
+def test_what_no_kernel_was_built_for_is_an_error(call: str, expected: str, launches: Any) -> None:
+    """Each differs in one thing from a launch that fits, and comes after that launch."""
+    fits, misses = launches(f"""{START}
+launched(lambda: ops.add[(1,)](x, y, None, 100, 1, 0.5, BLOCK=64))
+launched(lambda: ops.add[(1,)]({call}))
+""")
+    assert fits == [[1, 1, 1], 32]
+    name, text = misses
+    assert name == "NotInArchiveError", text
+    assert expected in text.splitlines()[0]
+
+
+def test_the_rows_of_an_error_build_what_is_missing(launches: Any, tmp_path: Path) -> None:
+    from aotc.package.manifest import parse
+
+    ((_, text),) = launches(f"""{START}
+launched(lambda: ops.add[(1,)](half, y, None, 32, 1, 0.5, BLOCK=128, ACT=None, num_warps=8))
+""")
+    rows = text.partition("would cover it:\n")[2]
+    head = '[package]\nname = "more"\nversion = "0.1.0"\ntargets = ["sm_90a"]\n'
+    manifest = parse(f"{head}{rows}", str(tmp_path / "kernels.toml"))
+    (kernel,) = manifest.kernels
+    assert kernel.constants == {"BLOCK": 128}
+    assert kernel.signature["n"].divisor == 16
+
+
+def test_an_autotuner_takes_what_its_archive_has(launches: Any) -> None:
+    """The first in the manifest's order; pruned ones are not taken; nothing is timed."""
+    assert launches(f"""{START}
+grid = lambda meta: (triton.cdiv(meta["n"], meta["BLOCK"]),)
+launched(lambda: ops.copy[grid](x, y, 1000))
+launched(lambda: ops.copy[grid](x, y, 1024))
+launched(lambda: ops.copy.run(x, y, 1000, grid=grid, warmup=False))
+launched(lambda: ops.copy.warmup(x, y, 1000, grid=grid))
+ops.copy.early_config_prune = lambda configs, args, **_: [one for one in configs if one.num_warps < 4]
+launched(lambda: ops.copy[grid](x, y, 2000))
+ops.copy.early_config_prune = lambda configs, args, **_: configs[2:]
+launched(lambda: ops.copy[grid](x, y, 3000))
+""")[:5] == [[[8, 1, 1], 128], [[8, 1, 1], 128], [[8, 1, 1], 128], None, [[32, 1, 1], 64]]
+
+
+def test_an_autotuner_without_a_built_config_is_an_error(launches: Any) -> None:
+    ((name, text),) = launches(f"""{START}
+ops.copy.early_config_prune = lambda configs, args, **_: configs[2:]
+launched(lambda: ops.copy[(1,)](x, y, 3000))
+""")
+    assert name == "NotInArchiveError"
+    assert "BLOCK=256, EVEN=False" in text
+
+
+def test_launches_go_to_the_device_of_their_tensors(launches: Any) -> None:
+    """A kernel is loaded where it is first launched."""
+    assert launches("""
+import sys
+from tests.support.gpu_arrays import TorchTensor, torch
+sys.modules["torch"] = torch
+gpu.reset((9, 0, 232448), (9, 0, 232448))
+gpu.make_current(0)
+install(stand_in=True)
+import ops
+for device in (0, 1, 0, 1):
+    tensor = TorchTensor(4096, device=device)
+    launched(lambda: ops.add[(1,)](tensor, tensor, None, 100, 1, 0.5, BLOCK=64))
+    seen.append(gpu.last().device)
+""")[1::2] == [0, 1, 0, 1]
+
+
+def test_hooks_run_before_each_launch(launches: Any) -> None:
+    assert launches(f"""{START}
+launched(lambda: ops.add[(1,)](x, y, None, 100, 1, 0.5, BLOCK=64))
+ops.add.add_pre_run_hook(lambda *args, **kwargs: seen.append([args[3], kwargs]))
+launched(lambda: ops.add[(1,)](x, y, None, 100, 1, 0.5, BLOCK=64))
+""")[1:] == [[100, {"BLOCK": 64}], [[1, 1, 1], 32]]
+
+
+@pytest.mark.parametrize(
+    ("changed", "expected"),
+    [("ops.py", "its file is not the one that was compiled"), ("helpers.py", "helpers.py, which")],
+)
+def test_other_sources_than_were_compiled_are_an_error(
+    changed: str, expected: str, launches: Any, project: Path, tmp_path: Path
+) -> None:
+    for name in ("ops.py", "helpers.py"):
+        shutil.copy(project / name, tmp_path / name)
+    same = f"{START}launched(lambda: ops.add[(1,)](x, y, None, 100, 1, 0.5, BLOCK=64))"
+    assert launches(same, path=(str(tmp_path),), cwd=tmp_path) == [[[1, 1, 1], 32]]
+    with (tmp_path / changed).open("a") as file:
+        file.write("# another\n")
+    ((name, text),) = launches(same, path=(str(tmp_path),), cwd=tmp_path)
+    assert name == "NotInArchiveError"
+    assert expected in text
