@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from numbers import Integral
 from typing import Any
 
 from aotc.runtime import NotFoundError
@@ -61,13 +62,15 @@ def address_of(value: Any) -> int | None:
 
 def scalar_type(value: Any) -> str:
     """Return the type that Triton gives a number, or "" if it is none."""
+    if type(value).__name__ == "constexpr":
+        value = value.value
     if isinstance(value, bool):
         return "i1"
     if isinstance(value, float):
         return "fp32"
-    if not hasattr(value, "__index__") or is_pointer(value):
+    if not isinstance(value, Integral):  # a tensor may say that it is an index, too
         return ""
-    number = value.__index__()
+    number = int(value)
     if -(1 << 31) <= number < 1 << 31:
         return "i32"
     return "i64" if number < 1 << 63 else "u64"
@@ -84,7 +87,7 @@ def constant(value: Any) -> Any:
     function = getattr(value, "fn", None)
     if hasattr(function, "__code__"):
         return identity(function)
-    return value.__index__() if hasattr(value, "__index__") else value
+    return int(value) if isinstance(value, Integral) else value
 
 
 def is_same_constant(passed: Any, built: Any) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 from typing import Any
+from unittest.mock import ANY
 
 import pytest
 
@@ -19,6 +20,19 @@ launched(lambda: ops.add[(3,)](half, y, x, 100, 5, 0.5, 64, ops.silu))
 launched(lambda: ops.add[lambda meta: (triton.cdiv(meta["n"], meta["BLOCK"]),)](
     x, y, bias=None, n=100, stride=1, scale=0.5, BLOCK=tl.constexpr(64)))
 """) == [[[3, 1, 1], 32], [[3, 2, 1], 64], [[3, 1, 1], 128], [[2, 1, 1], 32]]
+
+
+def test_a_tensor_is_no_constant_though_it_may_be_an_index(launches: Any) -> None:
+    """Torch's tensors have `__index__`, and raise if it is asked of many elements."""
+    assert launches(f"""{START}
+class Tensor(CudaArray):
+    def __index__(self):
+        raise TypeError("only integer tensors of a single element can be converted to an index")
+    def __eq__(self, other):
+        raise TypeError("compared")
+launched(lambda: ops.add[(3,)](half, y, Tensor(4096), 100, 5, 0.5, 64, ops.silu))
+launched(lambda: ops.add[(3,)](x, y, None, 100, 1, 0.5, 64, Tensor(4096)))
+""") == [[[3, 1, 1], 128], ["NotInArchiveError", ANY]]
 
 
 def test_launches_that_differ_in_values_alone_take_turns(launches: Any) -> None:
