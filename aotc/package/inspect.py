@@ -24,7 +24,7 @@ Data: TypeAlias = dict[str, Any]
 COLUMNS = (
     *("target", "types", "choices", "guards", "config", "cluster", "overlaps"),
     *("loops over", "threads", "registers"),
-    *("spill bytes", "shared bytes", "cubin bytes", "PTX bytes"),
+    *("spill bytes", "shared bytes", "scratch bytes", "cubin bytes", "PTX bytes"),
 )
 _GUARDS, _FIRST_NUMBER = COLUMNS.index("guards"), COLUMNS.index("threads")
 _INDENT = 2
@@ -60,6 +60,7 @@ def rows(kernel: Kernel) -> Iterator[Row]:
             str(variant.registers),
             str(variant.spill_bytes),
             str(shared_bytes),
+            _scratch(variant) or "",
             str(len(variant.cubin)),
             "" if variant.ptx is None else str(len(variant.ptx)),
         )
@@ -204,6 +205,7 @@ def _describe_variant(kernel: Kernel, variant: Variant) -> Data:
         "stack_bytes": variant.stack_bytes,
         "dynamic_shared_bytes": variant.dynamic_shared_bytes,
         "static_shared_bytes": variant.static_shared_bytes,
+        "scratch_bytes": _scratch(variant),
         "param_bytes": variant.param_bytes,
         "tensor_maps": [_describe_map(kernel, tensor_map) for tensor_map in variant.tensor_maps],
         "cubin_bytes": len(variant.cubin),
@@ -221,6 +223,11 @@ def _describe_map(kernel: Kernel, tensor_map: TensorMap) -> Data:
         "strides_bytes": [to_text(stride) for stride in tensor_map.strides],
         "box": list(tensor_map.box),
     }
+
+
+def _scratch(variant: Variant) -> str | None:
+    """Return how many bytes of scratch memory a program needs, as text; None for none."""
+    return None if variant.scratch_bytes is None else to_text(variant.scratch_bytes)
 
 
 def _types(kernel: Kernel, variant: Variant) -> dict[str, str]:

@@ -38,6 +38,7 @@ def test_a_row_for_each_variant(samples: SimpleNamespace) -> None:
         "registers": "40",
         "spill bytes": "8",
         "shared bytes": "1040",
+        "scratch bytes": "n_rows * 4 + 128",
         "cubin bytes": str(len(kernel.variants[0].cubin)),
         "PTX bytes": str(len(kernel.variants[0].ptx or b"")),
     }
@@ -81,16 +82,19 @@ def test_description_is_json_and_complete(samples: SimpleNamespace) -> None:
         "may_be_none": False,
     }
     assert copy["variants"][0]["cluster"] == [2, 1, 1]
+    scratch = [one["variants"][0]["scratch_bytes"] for one in (norm, copy)]
+    assert scratch == ["n_rows * 4 + 128", None]
     assert [one["variants"][0]["waits_pdl"] for one in (norm, copy)] == [True, False]
     assert [one["variants"][0]["loops_programs"] for one in (norm, copy)] == [False, False]
 
 
 def test_tables_align_and_leave_empty_columns_out(samples: SimpleNamespace) -> None:
-    norm, copy = text(samples.archive, 140).split("\n\n")
+    norm, copy = text(samples.archive, 160).split("\n\n")
     lines = norm.splitlines()
     assert lines[0] == "norm"
     assert lines[1].split() == ["spill", "shared", "cubin", "PTX"]
-    names = "target types choices guards config overlaps threads registers bytes bytes bytes bytes"
+    names = "target types choices guards config overlaps threads registers "
+    names += "bytes bytes scratch bytes bytes bytes"
     assert lines[2].split() == names.split()
     end = lines[2].index("registers") + len("registers")
     assert all(line[:end].endswith(" 40") for line in lines[3:-1])
