@@ -48,7 +48,7 @@ class Cuda(ModuleType):
 
     def __init__(self, wrong=0, fails=()):
         super().__init__("cuda.bindings.driver")
-        self.CUresult = SimpleNamespace(CUDA_SUCCESS="ok")
+        self.CUresult = SimpleNamespace(CUDA_SUCCESS="ok", CUDA_ERROR_OUT_OF_MEMORY="full")
         self.CUfunction_attribute = SimpleNamespace(
             CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES=8
         )
