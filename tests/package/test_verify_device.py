@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, final
 
 import numpy as np
@@ -67,6 +68,8 @@ class _Library:
     def __init__(self, driver: _Driver, offset: int, error: Exception | None = None) -> None:
         self.driver, self.offset, self.error = driver, offset, error
         self.launched: list[tuple[tuple[object, ...], object, object]] = []
+        self.scratch_bytes = 0
+        self.scratch: list[tuple[int, int] | None] = []
 
     def __enter__(self) -> _Library:
         return self
@@ -77,9 +80,16 @@ class _Library:
         assert name == "crowd"
         return self
 
-    def launch(self, args: tuple[Any, ...], grid: object, choices: object) -> None:
+    def select(self, args: tuple[Any, ...], grid: object, choices: object) -> SimpleNamespace:
+        del args, grid, choices
+        return SimpleNamespace(scratch_bytes=self.scratch_bytes)
+
+    def launch(
+        self, args: tuple[Any, ...], grid: object, choices: object, scratch: tuple[int, int] | None
+    ) -> None:
         if self.error is not None:
             raise self.error
+        self.scratch.append(scratch)
         self.launched.append((args, grid, choices))
         out, n = args
         assert out.dtype == "i32"
@@ -109,6 +119,16 @@ def test_a_right_cubin(subject: Subject, monkeypatch: pytest.MonkeyPatch) -> Non
     assert result.status == "verified"
     assert {args[1] for args, _, _ in library.launched} == {3, 16}
     assert {grid for _, grid, _ in library.launched} == {(1,)}
+    assert library.driver.held == {}
+
+
+def test_a_launch_gets_its_scratch_memory(
+    subject: Subject, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    library = _use(monkeypatch)
+    library.scratch_bytes = 256
+    assert verify_on_device(subject, VerifyOptions()).status == "verified"
+    assert {scratch and scratch[1] for scratch in library.scratch} == {256}
     assert library.driver.held == {}
 
 
@@ -191,8 +211,12 @@ class _TwiceLibrary:
         assert name == "twice"
         return self
 
-    def launch(self, args: tuple[Any, ...], grid: object, choices: object) -> None:
-        del grid, choices
+    def select(self, args: tuple[Any, ...], grid: object, choices: object) -> SimpleNamespace:
+        del args, grid, choices
+        return SimpleNamespace(scratch_bytes=0)
+
+    def launch(self, args: tuple[Any, ...], grid: object, choices: object, scratch: None) -> None:
+        del grid, choices, scratch
         x, out, rows, cols, stride = args
         condition = self.variant.condition
         if condition is not None and not evaluate(condition, {"rows": rows, "stride": stride}):
