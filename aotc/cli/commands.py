@@ -97,7 +97,7 @@ def commands() -> None:
 @click.option("--host", default="", help="Architecture to link for: x86_64 or aarch64.")
 @click.option("--keep-going", is_flag=True, help="Write what was built, although something failed.")
 @click.option("--with-ptx", is_flag=True, help="Keep the PTX, so that the archive can be verified.")
-@click.option("--lineinfo/--no-lineinfo", help="Give cubins line tables, for profilers.")
+@click.option("--lineinfo", is_flag=True, help="Give cubins line tables, for profilers.")
 @click.option("--cache-dir", help="Folder of the cache; default: the platform's cache folder.")
 @click.option("--no-cache", is_flag=True, help="Compile everything, keep nothing.")
 @click.option("-v", "--verbose", is_flag=True, help="Show the compiler's remarks.")

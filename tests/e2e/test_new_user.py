@@ -12,6 +12,7 @@ import inspect
 import json
 import os
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -300,8 +301,8 @@ def test_version_and_the_list_of_commands(copy: Path) -> None:
 def test_the_dumps_of_the_page_on_the_command_line(
     copy: Path, quickstart: Path, tmp_path: Path
 ) -> None:
-    by_settings, by_manifest = (
-        text.replace("\\\n", " ").replace("'", "").split()[1:]
+    by_settings, by_manifest, by_archive = (
+        shlex.split(text.replace("\\\n", " "))[1:]
         for text in snippets("docs/reference/cli.md", "")
         if "aotc dump" in text
     )
@@ -318,6 +319,11 @@ def test_the_dumps_of_the_page_on_the_command_line(
     assert ran.code == 0, ran.err
     assert "%x_ptr: *bf16 {divisibility = 16}" in ran.out
     assert "{num_warps = 8" in ran.out
+
+    assert aotc_in(copy, quickstart, "build", "llm.toml", "--target", "sm_90a").code == 0
+    ran = aotc_in(copy, quickstart, *by_archive)
+    assert ran.code == 0, ran.err
+    assert "EXIT" in ran.out
 
 
 # ----------------------------------------------------------------------------------- the guides

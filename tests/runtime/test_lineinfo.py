@@ -13,15 +13,15 @@ from tests.package.test_lineinfo import build
 from tests.support.fake_gpu import FakeGpu
 
 
-@pytest.mark.parametrize("option", ["--lineinfo", "--no-lineinfo"])
+@pytest.mark.parametrize("options", [["--lineinfo"], []])
 def test_it_is_launched(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     gpu: FakeGpu,
     load: Callable[..., Library],
-    option: str,
+    options: list[str],
 ) -> None:
-    library = load(build(tmp_path, monkeypatch, option))
+    library = load(build(tmp_path, monkeypatch, *options))
     library["scale"]((4096, "fp32"), 8192, 1000)
     assert gpu.last().grid == (4, 1, 1)
     assert cli.run(["inspect", "dist/lines.aotc"]) == 0
