@@ -529,7 +529,7 @@ class Kernel:
     are expressions over the arguments of the launch: the kernel is legal for a launch if none is 0.
     A kernel that `loops_programs` is persistent: it is launched with as many CTAs as are resident at
     a time, as a grid of one axis, and receives the extents of the program grid. A launch gives
-    each program `scratch_bytes` of global memory, in one piece with whatever in it.
+    each program `scratch_bytes` of global memory, uninitialized, in one piece for all.
     """
 
     name: str

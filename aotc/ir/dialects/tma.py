@@ -116,8 +116,8 @@ class MakeTensorMap(
     elements: that one is dense. The address and the strides are multiples of 16 bytes. The first warp
     of the role, which issues its copies, builds the map in `template`, 128 bytes that no other warp
     uses, publishes it at `slot`, 128 bytes of global memory at a multiple of 128 that no other warp of
-    the grid uses, and acquires it. Other warps do nothing. The copies that this warp issued with what was at `slot`
-    before have completed.
+    the grid uses, and acquires it. Other warps do nothing. The copies that this warp issued with what
+    was at `slot` before have completed.
     """
 
     pointer: Value = operand()

@@ -198,10 +198,11 @@ class _Producer:
         """Wait for the copies that read a map before it is made anew, in a loop."""
         if not any(op.has(Trait.LOOP) for op in made.ancestors()):
             return
-        readers = [
-            group for group in self.groups if any(_is_of(load, made) for load in group.loads)
-        ]
-        rings = {group.index: group for group in readers}
+        rings = {
+            group.index: group
+            for group in self.groups
+            if any(_is_of(load, made) for load in group.loads)
+        }
         for group in rings.values():
             group.ring.await_issued(group.position(state), place)
 
