@@ -116,6 +116,16 @@ CONFIGS: dict[str, list[Config]] = {
         NUM_SMS=[132],
         GROUP_M=[8],
     ),
+    "weight_only_int8": _grid(
+        BLOCK_N=[128],
+        BLOCK_M=[256, 128],
+        BLOCK_K=[64, 128],
+        num_warps=[8, 4],
+        num_stages=[3, 4, 5],
+        FLATTEN=[True, False],
+        NUM_SMS=[132],
+        GROUP_N=[8],
+    ),
     "swiglu": _grid(BLOCK_M=[128], BLOCK_N=[128, 64], num_warps=[8], num_stages=[3, 4]),
     "batched": _grid(BLOCK_M=[128], BLOCK_N=[256, 128], num_warps=[8], num_stages=[3, 4]),
     "matmul": [

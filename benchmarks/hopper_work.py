@@ -239,6 +239,24 @@ def _blockwise(size: int) -> Work:
     )
 
 
+def _weight_only(size: int) -> Work:
+    """Return a product with weights of 8 bits; the library is given them scaled, in bf16."""
+
+    def make() -> Arguments:
+        w = torch.randint(-128, 128, (size, size), device="cuda", dtype=torch.int8)
+        operands = {"x": _normal(size, size), "w": w, "c": _empty(size, size)}
+        scale = _scales(size) / 64
+        wide = (w * scale[:, None]).to(BF16)
+        return {**operands, "scale_ptr": scale, "wide": wide, "M": size, "N": size, "K": size}
+
+    return Work(
+        *(f"weight-only int8 {size}", size, size, size, ("weight_only_int8",), make),
+        exact=lambda args: args["x"].double() @ args["w"].double().T * args["scale_ptr"].double(),
+        library=lambda args: partial(torch.mm, args["x"], args["wide"].T, out=args["c"]),
+        triton=("weight_only_int8",),
+    )
+
+
 def _swiglu(m: int, n: int, k: int) -> Work:
     """Return the first half of a feed-forward layer; the library multiplies, then torch gates."""
 
@@ -288,6 +306,7 @@ ITEMS: dict[str, dict[str, Callable[[], Work]]] = {
     "fp8": {f"fp8 {n}": lambda n=n: _fp8(n) for n in (4096, 8192)},
     "shapes": {shape.name: lambda at=at: _shape(at) for at, shape in enumerate(SHAPES)},
     "blockwise": {f"blockwise {n}": lambda n=n: _blockwise(n) for n in (4096, 8192)},
+    "weight-only": {f"weight-only int8 {n}": lambda n=n: _weight_only(n) for n in (4096, 8192)},
     "swiglu": {"swiglu 4096x14336x4096": lambda: _swiglu(4096, 14336, 4096)},
     "batched": {"batched 16x2048": lambda: _batched(16, 2048)},
 }
