@@ -126,6 +126,13 @@ CONFIGS: dict[str, list[Config]] = {
         NUM_SMS=[132],
         GROUP_N=[8],
     ),
+    "small_int4": _grid(
+        BLOCK_M=[16, 64],
+        BLOCK_N=[64, 128],
+        SPLIT_K=[1, 2, 4],
+        num_warps=[4],
+        num_stages=[3, 5],
+    ),
     "swiglu": _grid(BLOCK_M=[128], BLOCK_N=[128, 64], num_warps=[8], num_stages=[3, 4]),
     "batched": _grid(BLOCK_M=[128], BLOCK_N=[256, 128], num_warps=[8], num_stages=[3, 4]),
     "matmul": [

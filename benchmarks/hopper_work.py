@@ -257,6 +257,33 @@ def _weight_only(size: int) -> Work:
     )
 
 
+def _int4(m: int, size: int = 8192, group: int = 128) -> Work:
+    """Return few rows times weights of 4 bits, of which a group has a scale; see `unpacked_int4`."""
+
+    def make() -> Arguments:
+        numbers = torch.randint(0, 16, (size, size // 8, 8), device="cuda")
+        element = torch.arange(8, device="cuda")
+        words = (numbers << element // 2 * 4 + element % 2 * 16).sum(2)
+        scales = (_scales(size // group, size) / 8).to(BF16)
+        wide = (numbers.reshape(size, -1) - 8) * scales.T.repeat_interleave(group, 1)
+        x, out = _normal(m, size), _empty(m, size)
+        operands = {"w": _wrapped(words), "x": x, "scales": scales, "out_ptr": out}
+        return {**operands, "wide": wide, "M": m, "N": size, "K": size, "stride_om": size}
+
+    return Work(
+        *(f"int4 {m}", m, size, size, ("small_int4",), make),
+        exact=lambda args: args["x"].double() @ args["wide"].double().T,
+        library=lambda args: partial(torch.mm, args["x"], args["wide"].T, out=args["out_ptr"]),
+        triton=("small_int4",),
+        out="out_ptr",
+    )
+
+
+def _wrapped(words: torch.Tensor) -> torch.Tensor:
+    """Return unsigned words of 32 bits, which are int64, as int32."""
+    return torch.where(words < 1 << 31, words, words - (1 << 32)).to(torch.int32)
+
+
 def _swiglu(m: int, n: int, k: int) -> Work:
     """Return the first half of a feed-forward layer; the library multiplies, then torch gates."""
 
@@ -307,6 +334,7 @@ ITEMS: dict[str, dict[str, Callable[[], Work]]] = {
     "shapes": {shape.name: lambda at=at: _shape(at) for at, shape in enumerate(SHAPES)},
     "blockwise": {f"blockwise {n}": lambda n=n: _blockwise(n) for n in (4096, 8192)},
     "weight-only": {f"weight-only int8 {n}": lambda n=n: _weight_only(n) for n in (4096, 8192)},
+    "int4": {f"int4 {m}": lambda m=m: _int4(m) for m in (1, 16, 64)},
     "swiglu": {"swiglu 4096x14336x4096": lambda: _swiglu(4096, 14336, 4096)},
     "batched": {"batched 16x2048": lambda: _batched(16, 2048)},
 }

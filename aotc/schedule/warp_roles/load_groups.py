@@ -74,7 +74,10 @@ def _is_first(groups: Sequence[LoadGroup], number: int) -> bool:
 
 
 def adjacent_loads(block: Block) -> Iterator[list[tma.SyncLoad]]:
-    """Yield the loads of each group in a block and all nested in it."""
+    """Yield the loads of each group in a block and all nested in it.
+
+    What threads read to their registers, they may read a little later: when the next loads are done.
+    """
     run: list[tma.SyncLoad] = []
     for op in block:
         nested = [each for inner in op.blocks for each in adjacent_loads(inner)]
@@ -91,6 +94,8 @@ def adjacent_loads(block: Block) -> Iterator[list[tma.SyncLoad]]:
 
 
 def _reads(op: Op, load: tma.SyncLoad) -> bool:
+    if isinstance(op, gpu.SharedLoad):
+        return False
     return any(reader is op or is_inside(reader, op) for reader in readers_of(load.buffer))
 
 
