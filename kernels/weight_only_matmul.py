@@ -78,6 +78,6 @@ def small_int4_kernel(
         words = w.load([column, k // 8])
         scale = scales.load([k // BLOCK_K, column]).reshape(BLOCK_N)
         rows = x.load([row, k])
-        weights = (unpacked_int4(words).to(rows.dtype) - 8.0) * scale[:, None]
+        weights = (unpacked_int4(words) - 8).to(rows.dtype) * scale[:, None]
         acc = tl.dot(weights.to(rows.dtype), rows.T, acc)
     finish(acc, out_ptr, workspace_ptr, counter_ptr, M, N, stride_om, SPLIT_K)
