@@ -129,7 +129,10 @@ CONFIGS: dict[str, list[Config]] = {
     "small_int4": _grid(
         BLOCK_M=[16, 64],
         BLOCK_N=[64, 128],
-        SPLIT_K=[1, 2, 4],
+        BLOCK_K=[128],
+        WORDS_K=[16],
+        GROUPS_K=[1],
+        SPLIT_K=[2, 4],
         num_warps=[4],
         num_stages=[3, 5],
     ),

@@ -32,7 +32,8 @@ class Work:
     `make` makes a set of arguments, `exact` is its result in fp64, `library` binds arguments
     to the library's, which puts it into the argument `out`. A set may be of several "layers", each
     with arguments for a launch of its own. `kernels` are those of the archive that can do the work, and `triton` those that Triton compiles,
-    too. A result may be off by `relative` of itself, for being rounded to bf16, and by `tolerance` of
+    too. What only the library reads, such as weights in a type that it can multiply, is `library_alone`:
+    it does not count as bytes read. A result may be off by `relative` of itself, for being rounded to bf16, and by `tolerance` of
     the typical size of results, for how it is summed.
     """
 
@@ -47,6 +48,7 @@ class Work:
     triton: tuple[str, ...] = ()
     out: str = "c"
     products: int = 1
+    library_alone: tuple[str, ...] = ()
     relative: float = 2**-8
     tolerance: float = 0.02
     sets: list[Arguments] = field(init=False)
@@ -55,7 +57,8 @@ class Work:
 
     def __post_init__(self) -> None:
         first = self.make()
-        values = [value for layer in layers_of(first) for value in layer.values()]
+        read = [layer.items() for layer in layers_of(first)]
+        values = [value for each in read for name, value in each if name not in self.library_alone]
         tensors = {v.data_ptr(): v for v in values if isinstance(v, torch.Tensor)}
         self.nbytes = sum(tensor.nbytes for tensor in tensors.values())
         count = max(2, min(MAX_SETS, math.ceil(2.5 * L2_BYTES / self.nbytes)))
@@ -254,6 +257,7 @@ def _weight_only(size: int) -> Work:
         exact=lambda args: args["x"].double() @ args["w"].double().T * args["scale_ptr"].double(),
         library=lambda args: partial(torch.mm, args["x"], args["wide"].T, out=args["c"]),
         triton=("weight_only_int8",),
+        library_alone=("wide",),
     )
 
 
@@ -275,6 +279,7 @@ def _int4(m: int, size: int = 8192, group: int = 128) -> Work:
         exact=lambda args: args["x"].double() @ args["wide"].double().T,
         library=lambda args: partial(torch.mm, args["x"], args["wide"].T, out=args["out_ptr"]),
         triton=("small_int4",),
+        library_alone=("wide",),
         out="out_ptr",
     )
 

@@ -59,16 +59,16 @@ def small_int4_kernel(
     w, x, scales, out_ptr,
     M, N, K,
     stride_om,
-    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, WORDS_K: tl.constexpr,
-    SPLIT_K: tl.constexpr,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
+    WORDS_K: tl.constexpr, GROUPS_K: tl.constexpr, SPLIT_K: tl.constexpr,
     WARP_SPECIALIZE: tl.constexpr = False,  # noqa: FBT002 - a constant
     workspace_ptr=None, counter_ptr=None,
 ):  # fmt: skip
     """Store x @ ((w - 8) * scale)^T: `small_matmul` with weights of 4 bits, for few rows.
 
-    Eight weights are a word of `w`, (N, K / 8), see `unpacked_int4`. `scales` is (K / BLOCK_K, N): a
-    block of K has one for each row. Blocks are (BLOCK_N, WORDS_K) of w, (BLOCK_M, BLOCK_K) of x and
-    (1, BLOCK_N) of scales.
+    Eight weights are a word of `w`, (N, K / 8), see `unpacked_int4`. `scales` is (groups of K, N), each
+    group a part of K of BLOCK_K / GROUPS_K. Blocks are (BLOCK_N, WORDS_K) of w, (BLOCK_M, BLOCK_K) of x
+    and (GROUPS_K, BLOCK_N) of scales.
     """
     tl.static_assert(WORDS_K * 8 == BLOCK_K, "eight weights are a word")
     row, column = tl.program_id(0) * BLOCK_M, tl.program_id(1) * BLOCK_N
@@ -76,8 +76,9 @@ def small_int4_kernel(
     acc = tl.zeros((BLOCK_N, BLOCK_M), tl.float32)
     for k in tl.range(start_k, end_k, BLOCK_K, warp_specialize=WARP_SPECIALIZE):
         words = w.load([column, k // 8])
-        scale = scales.load([k // BLOCK_K, column]).reshape(BLOCK_N)
+        scale = scales.load([k // (BLOCK_K // GROUPS_K), column]).T
         rows = x.load([row, k])
-        weights = (unpacked_int4(words) - 8).to(rows.dtype) * scale[:, None]
+        scale = scale[:, :, None].broadcast_to(BLOCK_N, GROUPS_K, BLOCK_K // GROUPS_K)
+        weights = (unpacked_int4(words) - 8).to(rows.dtype) * scale.reshape(BLOCK_N, BLOCK_K)
         acc = tl.dot(weights.to(rows.dtype), rows.T, acc)
     finish(acc, out_ptr, workspace_ptr, counter_ptr, M, N, stride_om, SPLIT_K)
