@@ -212,7 +212,7 @@ class Integers:
         """
         base, offset = self.split(value)
         may, low = self.possible(base, bits) if base else 0, (1 << log2) - 1
-        if not self.is_non_negative(value, bits) or not self._adds_bits(base, offset, bits):
+        if not self.is_non_negative(value, bits) or offset < 0 or may & offset:
             return None
         quotient = remainder = base
         if may & low:
