@@ -134,7 +134,7 @@ CONFIGS: dict[str, list[Config]] = {
         GROUPS_K=[1],
         SPLIT_K=[2, 4],
         num_warps=[4],
-        num_stages=[3, 5],
+        num_stages=[3],
     ),
     "swiglu": _grid(BLOCK_M=[128], BLOCK_N=[128, 64], num_warps=[8], num_stages=[3, 4]),
     "batched": _grid(BLOCK_M=[128], BLOCK_N=[256, 128], num_warps=[8], num_stages=[3, 4]),

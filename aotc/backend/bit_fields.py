@@ -58,9 +58,7 @@ class BitFields:
             return BitField(word, "", bits * index, bits)
         return BitField(name, "", 0, bits) if bits == _WORD_BITS and name.startswith("%") else None
 
-    def shift(
-        self, name: str, value: str, amount: Component, bits: int, *, signed: bool
-    ) -> str:
+    def shift(self, name: str, value: str, amount: Component, bits: int, *, signed: bool) -> str:
         """Note that `name` is `value` shifted right by `amount`; return it."""
         field = self.of(value, bits)
         base, offset = self.ints.split(amount)

@@ -203,9 +203,7 @@ class Integers:
             possible &= (1 << (may * factor).bit_length()) - 1
         return self.learn(self.emit.value(f"mul i{bits} {a}, {wrap(factor, bits)}"), possible)
 
-    def divide(
-        self, value: Component, log2: int, bits: int
-    ) -> tuple[Component, Component] | None:
+    def divide(self, value: Component, log2: int, bits: int) -> tuple[Component, Component] | None:
         """Return quotient and remainder by a power of two, if base and constant have bits apart.
 
         The value must be known not to be negative as a signed number.

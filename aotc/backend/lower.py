@@ -17,8 +17,8 @@ from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
 
 from aotc.backend import nvvm, nvvm_tensor
-from aotc.backend.debug import DebugInfo
 from aotc.backend.bit_fields import BitFields
+from aotc.backend.debug import DebugInfo
 from aotc.backend.emitter import Emitter
 from aotc.backend.integers import Component, Integers, Registers
 from aotc.backend.llvm_types import GLOBAL_POINTER, llvm_type

@@ -58,12 +58,16 @@ def test_halves_need_no_permutation_of_bytes(tmp_path: Path) -> None:
     source, count, shift, mask, number = WAYS["halves"]
     names = {"COUNT": str(count), "SHIFT": shift, "MASK": str(mask), "NUMBER": number}
     text = re.sub(r"\b(COUNT|SHIFT|MASK|NUMBER)\b", lambda match: names[match[0]], UNPACK)
-    kernel = compiled(tmp_path, text, {"x_ptr": f"*{source}:16", "out_ptr": "*bf16:16"}, {"BLOCK": 256})
+    kernel = compiled(
+        tmp_path, text, {"x_ptr": f"*{source}:16", "out_ptr": "*bf16:16"}, {"BLOCK": 256}
+    )
     assert "prmt" not in kernel.ptx
     assert re.search(r"(sub|fma\.rn)\.(rn\.)?bf16x2", kernel.ptx)
 
 
-@pytest.mark.parametrize(("mask", "number"), [(255, "numbers"), (15, "numbers - 300"), (10, "numbers")])
+@pytest.mark.parametrize(
+    ("mask", "number"), [(255, "numbers"), (15, "numbers - 300"), (10, "numbers")]
+)
 def test_what_does_not_fit_a_mantissa_is_converted(tmp_path: Path, mask: int, number: str) -> None:
     names = {"COUNT": "4", "SHIFT": "j * 8", "MASK": str(mask), "NUMBER": number}
     text = re.sub(r"\b(COUNT|SHIFT|MASK|NUMBER)\b", lambda match: names[match[0]], UNPACK)

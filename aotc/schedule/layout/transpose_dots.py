@@ -53,7 +53,11 @@ def _is_faster(dot: tile.Dot, schedule: Schedule) -> bool:
     operands = [element_of(value.type).bits for value in (dot.a, dot.b)]
     if Feature.WGMMA not in schedule.target.features or operands != [_OPERAND_BITS] * 2:
         return False
-    shape, bits, warps = tile_shape(dot.acc), element_of(dot.acc.type).bits, schedule.config.num_warps
+    shape, bits, warps = (
+        tile_shape(dot.acc),
+        element_of(dot.acc.type).bits,
+        schedule.config.num_warps,
+    )
     swapped = divide_warpgroups(shape[::-1], bits, warps)
     return divide_warpgroups(shape, bits, warps) is not None and swapped == (warps // 4, 1)
 
@@ -133,7 +137,9 @@ def _fastest(value: Value, infos: AxisAnalysis) -> int | None:
     if rule is not None:
         return rule(op, infos)
     if is_elementwise(op):
-        found = [each for each in (_fastest(source, infos) for source in op.operands) if each is not None]
+        found = [
+            each for each in (_fastest(source, infos) for source in op.operands) if each is not None
+        ]
         return found[0] if found else None
     if op.has(Trait.VIEW) or isinstance(op, tile.Join):
         found_last = _fastest(op.operands[0], infos)

@@ -142,9 +142,7 @@ def _divide(op: tile.Dot, num_warps: int) -> tuple[int, int] | None:
     return divide_warpgroups(tile_shape(op.acc), sums * element_of(op.acc.type).bits, num_warps)
 
 
-def divide_warpgroups(
-    shape: tuple[int, ...], bits: int, num_warps: int
-) -> tuple[int, int] | None:
+def divide_warpgroups(shape: tuple[int, ...], bits: int, num_warps: int) -> tuple[int, int] | None:
     """Return how many warpgroups are along M and N of a result, or None if there is no work for all.
 
     `bits` are those of its elements; the number of warpgroups along M is the larger one.

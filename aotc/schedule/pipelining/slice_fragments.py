@@ -20,8 +20,8 @@ computed.
 
 from __future__ import annotations
 
-from aotc.ir.core import Op, Value, build
-from aotc.ir.dialects import gpu, scf, wgmma
+from aotc.ir.core import Value, build
+from aotc.ir.dialects import scf, wgmma
 from aotc.ir.rewrite import Builder
 from aotc.ir.types import SharedType, TileType, element_of
 from aotc.ir.wgmma_tiling import K_BYTES
