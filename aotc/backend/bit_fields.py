@@ -82,9 +82,9 @@ class BitFields:
 
     def mask(self, name: str, value: str, mask: int, bits: int) -> str:
         """Note that `name` is `value` with the bits of a mask only; return it."""
-        field = self.of(value, bits)
         width = mask.bit_length()
-        if field is not None and 0 < width <= field.width and mask == (1 << width) - 1:
+        field = self.of(value, bits) if 0 < width and mask == (1 << width) - 1 else None
+        if field is not None and width <= field.width:
             self._fields[name] = replace(field, width=width, exact=True)
         return name
 
