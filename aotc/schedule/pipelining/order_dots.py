@@ -27,12 +27,16 @@ from aotc.ir.rewrite import is_pure
 from aotc.ir.types import SharedType
 from aotc.schedule.analysis.alias import is_written_by_threads, stage_of
 from aotc.schedule.analysis.global_order import free_operands
-from aotc.schedule.analysis.register_budget import registers_beside_dots, reserve_registers
+from aotc.schedule.analysis.live_registers import most_registers
+from aotc.schedule.analysis.register_budget import (
+    ORDER_RESERVE,
+    ORDER_SPARE,
+    reserve_registers,
+)
 from aotc.schedule.context import Schedule
 from aotc.schedule.pipelining.chained_dots import mbarrier_ops, stages_of
 from aotc.schedule.pipelining.expand_loop import expand_loop
 from aotc.schedule.pipelining.loop_schedule import LoopSchedule, Step
-from aotc.schedule.pipelining.overlap_wgmma import begins_sum
 from aotc.schedule.remarks import Remark
 
 
@@ -41,17 +45,24 @@ def order_dots(kernel: Kernel, schedule: Schedule) -> None:
     for role in [op for op in kernel.body if isinstance(op, roles.Specialize)]:
         for loop in [op for op in role.consumers.walk() if isinstance(op, scf.For)]:
             steps = _Order(loop).found()
-            if steps is None or not reserve_registers(_needed(loop), role, kernel, schedule):
+            if steps is None or not _has_registers(loop, steps, role, kernel, schedule):
                 continue
             schedule.remark(loop.loc, Remark.DOTS_REORDERED())
             expand_loop(LoopSchedule(loop, steps, reorders_dots=True))
 
 
-def _needed(loop: scf.For) -> int:
-    """Return the registers of a thread in order: all fresh results but the last may be live at once."""
-    dots = [op for op in loop.body if isinstance(op, wgmma.Wgmma)]
-    fresh = [dot.out for dot in dots if begins_sum(dot)]
-    return registers_beside_dots(loop.carried, fresh[:-1], [dot.a for dot in dots])
+def _has_registers(
+    loop: scf.For,
+    steps: Sequence[Step],
+    role: roles.Specialize,
+    kernel: Kernel,
+    schedule: Schedule,
+) -> bool:
+    """Reserve what a thread holds in that order, with some to spare if there are as many."""
+    needed = most_registers(loop, [step.op for step in steps]) + ORDER_RESERVE
+    return any(
+        reserve_registers(needed + spare, role, kernel, schedule) for spare in (ORDER_SPARE, 0)
+    )
 
 
 class _Order:
