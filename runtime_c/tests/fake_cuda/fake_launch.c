@@ -319,10 +319,16 @@ CUresult fake_cuLaunchKernelEx(const CUlaunchConfig *config, CUfunction function
         const struct fake_param *param = &kernel->function->params[i];
         memcpy(launch.params + param->offset, params[i], param->size_bytes);
         launch.param_bytes = param->offset + param->size_bytes;
+        launch.param_offsets[launch.param_count++] = param->offset;
     }
     launch.arch = kernel->library->cubin.arch;
     (void)snprintf(launch.symbol, sizeof launch.symbol, "%s", kernel->function->name);
     fake.last = launch;
     (void)atomic_fetch_add_explicit(&launch_count, 1, memory_order_relaxed);
-    return leave(CUDA_SUCCESS);
+    fake_kernel *const run = fake.run;
+    const CUresult result = leave(CUDA_SUCCESS);
+    if (run != NULL) {
+        run(&launch);
+    }
+    return result;
 }
