@@ -30,7 +30,7 @@ struct CUstream_st;
 enum { FAKE_CUDA_MIG_BELOW_BYTES = 32 << 10 };
 
 /* Every device has as many multiprocessors, and each holds so many CTAs without shared memory. */
-enum { FAKE_CUDA_MULTIPROCESSORS = 5, FAKE_CUDA_MAX_BLOCKS = 2 };
+enum { FAKE_CUDA_MULTIPROCESSORS = 5, FAKE_CUDA_MAX_CTAS = 2 };
 
 /* As many parameters of a kernel are read. */
 enum { FAKE_CUDA_MAX_PARAMS = 64 };

@@ -235,7 +235,7 @@ static CUresult count_ctas(const char *symbol, CUfunction function, size_t dynam
     }
     const int device = current()->device;
     const int bytes = (int)dynamic_shared_bytes + kernel->function->static_shared_bytes;
-    int held = FAKE_CUDA_MAX_BLOCKS;
+    int held = FAKE_CUDA_MAX_CTAS;
     if ((int64_t)dynamic_shared_bytes > allowed_shared(kernel, device)) {
         held = 0;
     } else if (bytes != 0 && fake.devices[device].shared_bytes / bytes < held) {
@@ -246,12 +246,12 @@ static CUresult count_ctas(const char *symbol, CUfunction function, size_t dynam
 }
 
 CUresult fake_cuOccupancyMaxActiveBlocksPerMultiprocessor(int *count, CUfunction function,
-                                                                 int block_threads,
+                                                                 int cta_threads,
                                                                  size_t dynamic_shared_bytes) {
     static const char symbol[] = "cuOccupancyMaxActiveBlocksPerMultiprocessor";
     ENTER(symbol);
-    REQUIRE(block_threads >= 1 && block_threads <= 1024, CUDA_ERROR_INVALID_VALUE, "%s: %d threads",
-            symbol, block_threads);
+    REQUIRE(cta_threads >= 1 && cta_threads <= 1024, CUDA_ERROR_INVALID_VALUE, "%s: %d threads",
+            symbol, cta_threads);
     const CUresult result = count_ctas(symbol, function, dynamic_shared_bytes, count);
     *count /= FAKE_CUDA_MULTIPROCESSORS;
     return leave(result);
