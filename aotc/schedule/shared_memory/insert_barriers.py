@@ -44,7 +44,7 @@ from itertools import count, zip_longest
 
 from aotc.ir.core import Block, Kernel, Op, Value
 from aotc.ir.diagnostics import at
-from aotc.ir.dialects import arith, assembly, gpu, grid, roles, scf, tma, wgmma
+from aotc.ir.dialects import arith, assembly, gpu, grid, mbarrier, roles, scf, tma, wgmma
 from aotc.ir.effects import AccessKind, Resource, Trait
 from aotc.ir.order import enclosing_in
 from aotc.ir.rewrite import Builder, is_inside
@@ -394,7 +394,7 @@ def _visit_store_wait(op: Op, pending: _Pending) -> None:
 
 
 def _visit_init(op: Op, pending: _Pending) -> None:
-    assert isinstance(op, tma.MbarrierInit)
+    assert isinstance(op, mbarrier.MbarrierInit)
     place = _place(op.barrier)
     _order_write(op, place, pending)
     pending.writes[place] = None
@@ -402,7 +402,9 @@ def _visit_init(op: Op, pending: _Pending) -> None:
 
 def _visit_cluster_arrive(op: Op, pending: _Pending) -> None:
     """Remember what the cluster's barrier orders: the initialization of mbarriers."""
-    barriers = {each.barrier.op for each in op.block or () if isinstance(each, tma.MbarrierInit)}
+    barriers = {
+        each.barrier.op for each in op.block or () if isinstance(each, mbarrier.MbarrierInit)
+    }
     others = [place for place in (*pending.reads, *pending.writes) if place.buffer not in barriers]
     op.expect(not others, "a buffer that is no mbarrier is accessed before it")
     pending.arrived.update(pending.writes)
@@ -425,7 +427,7 @@ def _visit_send(op: Op, pending: _Pending) -> None:
 
 
 def _visit_mbarrier_wait(op: Op, pending: _Pending) -> None:
-    assert isinstance(op, tma.MbarrierWait)
+    assert isinstance(op, mbarrier.MbarrierWait)
     place = _place(op.barrier)
     if place.meets(pending.writes):
         _barrier_before(op, pending)
@@ -605,12 +607,12 @@ _RULES: dict[type[Op], _Rule] = {
     gpu.AsyncWait: _visit_wait,
     tma.TmaStoreWait: _visit_store_wait,
     tma.ProxyFence: _visit_fence,
-    tma.MbarrierInit: _visit_init,
-    tma.MbarrierWait: _visit_mbarrier_wait,
+    mbarrier.MbarrierInit: _visit_init,
+    mbarrier.MbarrierWait: _visit_mbarrier_wait,
     grid.ClusterArrive: _visit_cluster_arrive,
     grid.ClusterWait: _visit_cluster_wait,
     grid.ClusterSend: _visit_send,
-    tma.MbarrierArrive: _visit_arrival,
+    mbarrier.MbarrierArrive: _visit_arrival,
     wgmma.WgmmaWait: _visit_product_wait,
     roles.Specialize: _visit_roles,
     scf.If: _visit_branch,
