@@ -22,7 +22,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from aotc.ir.core import Kernel, Op
-from aotc.ir.dialects import roles, scf, tma, wgmma
+from aotc.ir.dialects import mbarrier, roles, scf, wgmma
 from aotc.ir.rewrite import is_pure
 from aotc.ir.types import SharedType
 from aotc.schedule.analysis.alias import is_written_by_threads, stage_of
@@ -109,7 +109,9 @@ class _Order:
         fixed: list[Op] = [
             op for op in self.ops[:end] if isinstance(op, wgmma.Wgmma) and self._depth(op) <= depth
         ]
-        fixed += [op for op in needed if not is_pure(op) and not isinstance(op, tma.MbarrierWait)]
+        fixed += [
+            op for op in needed if not is_pure(op) and not isinstance(op, mbarrier.MbarrierWait)
+        ]
         if not fixed:
             return
         place = 1 + max(self.ops.index(op) for op in fixed)
@@ -131,7 +133,7 @@ class _Order:
             op = worklist.pop()
             sources = [value.op for value in free_operands(op)]
             if op is dot:
-                sources += self._on_stages_of(dot, tma.MbarrierWait)
+                sources += self._on_stages_of(dot, mbarrier.MbarrierWait)
             for source in sources:
                 if source is not None and source.block is self.loop.body and source not in found:
                     found[source] = None
@@ -139,7 +141,7 @@ class _Order:
         return found
 
     def _on_stages_of(
-        self, dot: wgmma.Wgmma, kind: type[tma.MbarrierWait | tma.MbarrierArrive]
+        self, dot: wgmma.Wgmma, kind: type[mbarrier.MbarrierWait | mbarrier.MbarrierArrive]
     ) -> list[Op]:
         """Return the ops on mbarriers of what a dot reads, as far as stages tell them apart."""
         on_stages = mbarrier_ops(self.ops, kind, stages_of([dot]))
@@ -152,7 +154,7 @@ class _Order:
         dot = wait.values[0].op
         assert isinstance(dot, wgmma.Wgmma)
         start, end = self.ops.index(wait), self._place_of(wait, dot)
-        arrivals = self._on_stages_of(dot, tma.MbarrierArrive)
+        arrivals = self._on_stages_of(dot, mbarrier.MbarrierArrive)
         moved = [op for op in self.ops[start + 1 : end] if op in arrivals]
         rest = [op for op in self.ops[start + 1 : end] if op not in moved]
         self.ops[start:end] = [*rest, wait, *moved]

@@ -30,7 +30,7 @@ from dataclasses import dataclass, replace
 from itertools import takewhile
 
 from aotc.ir.core import Kernel, Op, Value
-from aotc.ir.dialects import gpu, roles, scf, tma, wgmma
+from aotc.ir.dialects import gpu, mbarrier, roles, scf, wgmma
 from aotc.ir.rewrite import is_pure, is_unobserved
 from aotc.ir.types import SharedType
 from aotc.schedule.analysis.alias import is_written_by_threads
@@ -129,14 +129,14 @@ def _start_of(loop: scf.For, dots: Sequence[wgmma.Wgmma]) -> _Start | str:
     """Return what issues dots, or why that cannot run ahead."""
     body = list(loop.body)
     before = body[: body.index(dots[-1]) + 1]
-    waits = [op for op in before if isinstance(op, tma.MbarrierWait)]
+    waits = [op for op in before if isinstance(op, mbarrier.MbarrierWait)]
     if not all(_takes_turns(op.barrier, loop) for op in waits):
         return Reason.ONE_STAGE()
     found = _slice(loop, [*dots, *waits])
     if found is None:
         return Reason.STAGE_OF_LATER_STEPS()
     for op in found.ops:
-        if op not in dots and not isinstance(op, tma.MbarrierWait) and not is_pure(op):
+        if op not in dots and not isinstance(op, mbarrier.MbarrierWait) and not is_pure(op):
             return Reason.STAGE_DEPENDS(op=op.opcode)
     # The dots pass these ops. A load that runs an iteration late reads the same.
     for op in before:

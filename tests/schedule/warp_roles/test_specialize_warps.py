@@ -12,7 +12,7 @@ import pytest
 from aotc.compiler import CompileRequest
 from aotc.config import Config
 from aotc.ir.core import Block, Kernel
-from aotc.ir.dialects import gpu, roles, tma, wgmma
+from aotc.ir.dialects import gpu, mbarrier, roles, tma, wgmma
 from aotc.ir.text import parse_kernel, print_kernel
 from aotc.ir.verify import verify
 from aotc.schedule.context import Schedule
@@ -38,7 +38,7 @@ from tests.support.tensor_loads import (
 )
 
 STEPS = (
-    *(tma.MbarrierWait, tma.MbarrierArrive, tma.TmaLoad, gpu.SharedLoad),
+    *(mbarrier.MbarrierWait, mbarrier.MbarrierArrive, tma.TmaLoad, gpu.SharedLoad),
     *(wgmma.Wgmma, wgmma.WgmmaWait),
 )
 
@@ -176,7 +176,9 @@ def test_a_slot_that_a_running_product_reads_is_given_back_an_iteration_later(
         *("mbarrier_wait", "wgmma", "wgmma_wait", "mbarrier_arrive"),
         *("wgmma_wait", "mbarrier_arrive"),
     ]
-    inside, behind = (op for op in found.consumers.walk() if isinstance(op, tma.MbarrierArrive))
+    inside, behind = (
+        op for op in found.consumers.walk() if isinstance(op, mbarrier.MbarrierArrive)
+    )
     assert inside.enabled is not None  # the first iteration has none before it
     assert behind.enabled is None
     for op in (inside, behind):
