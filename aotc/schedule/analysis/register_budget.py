@@ -52,6 +52,9 @@ FRAGMENT_RESERVE = 32
 
 # ---- budgets: registers of a thread that a pass may fill -----------------------------------------
 
+FRAGMENT_SLICE_BUDGET = 16
+"""A slice of a dot's operand that threads compute: two are live at once, beside an accumulator."""
+
 STAGED_LOADS_BUDGET = 32
 """Loads an iteration ahead that go on to shared memory: they die early in the iteration."""
 

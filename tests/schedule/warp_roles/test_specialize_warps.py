@@ -30,6 +30,7 @@ from tests.support.tensor_loads import (
     branch,
     check_same_results,
     copy,
+    keep,
     kernel_of,
     load,
     loop,
@@ -78,8 +79,9 @@ def test_fetches_that_stand_together_share_their_mbarriers() -> None:
     assert [op.arrive for op in loads] == [False, True]
 
 
-def test_a_look_at_what_was_fetched_ends_a_group() -> None:
-    body = load("a", "%i") + read("a") + load("b", "%i", "%z") + read("b") + read("a", "again")
+def test_a_use_of_what_was_fetched_ends_a_group() -> None:
+    body = load("a", "%i") + read("a") + keep("a") + load("b", "%i", "%z")
+    body += read("b") + read("a", "again")
     found = _specialized(kernel_of(loop(body)))
     assert _steps(found.consumers) == [
         *("mbarrier_wait", "shared_load", "mbarrier_wait", "shared_load", "mbarrier_arrive"),
