@@ -18,7 +18,8 @@ is stored at the same index through the other. Of other indices no order is prom
 that come from no parameter may all alias. Nothing orders the program instances that a persistent
 kernel runs one after the other, so nothing needs to order their accesses.
 
-Invariant: two accesses for which `meet` is false are ordered by program order alone.
+Invariant: two accesses for which `meet` is false are ordered by program order alone. What is found
+holds as long as no access changes, whatever barriers are inserted.
 """
 
 from __future__ import annotations
@@ -67,6 +68,7 @@ class GlobalHazards:
         self.num_ctas = kernel.num_ctas
         """CTAs of a program."""
         self._affine: AffineAnalysis | None = None
+        self._met: dict[tuple[Touch, Op], bool] = {}
         accesses = [op for op in kernel.walk() if accessed(op) is not None]
         self._memory: dict[Op, frozenset[str]] = {
             op: frozenset(_memory_of(kernel, op)) for op in accesses
@@ -123,7 +125,16 @@ class GlobalHazards:
         return bool(op.effects_on(Resource.GLOBAL, "read", "write", proxy="async"))
 
     def meet(self, earlier: Touch, later: Op) -> bool:
-        """Return whether the threads of a program need a barrier between two accesses."""
+        """Return whether the threads of a program need a barrier between two accesses.
+
+        Walks of a loop until nothing changes ask again for the same two: that is answered once.
+        """
+        answer = self._met.get((earlier, later))
+        if answer is None:
+            answer = self._met[earlier, later] = self._meet(earlier, later)
+        return answer
+
+    def _meet(self, earlier: Touch, later: Op) -> bool:
         first = earlier.op
         if not first.writes(Resource.GLOBAL) and not later.writes(Resource.GLOBAL):
             return False

@@ -114,6 +114,8 @@ class _Pending:
     """Mbarriers initialized before the kernel arrived at the barrier of the cluster."""
     unproxied: dict[Touch, None] = field(default_factory=dict[Touch, None])
     """Writes of threads to global memory that are not visible to the async proxy yet."""
+    rules: dict[Op, _Rule | None] = field(default_factory=dict["Op", "_Rule | None"])
+    """How to visit each op that was visited before."""
 
     @property
     def all(self) -> tuple[_Places, ...]:
@@ -146,6 +148,7 @@ class _Pending:
             max_drains=self.max_drains,
             hazards=self.hazards,
             refilled=self.refilled,
+            rules=self.rules,
         )
         copied.merge(self)
         return copied
@@ -221,7 +224,9 @@ def _visit(block: Block, pending: _Pending) -> None:
         is_global = pending.hazards is not None and op in pending.hazards.accesses
         if is_global:
             _order_global(op, pending)
-        rule = rule_of(op)
+        if op not in pending.rules:
+            pending.rules[op] = rule_of(op)
+        rule = pending.rules[op]
         if rule is not None:
             rule(op, pending)
         if is_global:
