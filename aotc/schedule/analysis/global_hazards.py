@@ -25,7 +25,7 @@ holds as long as no access changes, whatever barriers are inserted.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from aotc.ir import gf2
@@ -73,10 +73,11 @@ class GlobalHazards:
         self._memory: dict[Op, frozenset[str]] = {
             op: frozenset(_memory_of(kernel, op)) for op in accesses
         }
-        written: dict[str, None] = {}
+        by_memory: dict[str, list[Op]] = {}
         for op in accesses:
-            if op.writes(Resource.GLOBAL):
-                written.update(dict.fromkeys(sorted(self._memory[op])))
+            for memory in sorted(self._memory[op]):
+                by_memory.setdefault(memory, []).append(op)
+        written = [memory for memory, ops in by_memory.items() if _may_meet(ops)]
         stored = {_pointee(op) for op in accesses if _is_store(op)}
         loaded = {_pointee(op) for op in accesses if _is_load(op)}
         self.accesses = {
@@ -210,6 +211,15 @@ class GlobalHazards:
         if self._affine is None:
             self._affine = AffineAnalysis(self._kernel)
         return self._affine
+
+
+def _may_meet(ops: Sequence[Op]) -> bool:
+    """Return whether any of some accesses to one memory may meet another, whatever their elements."""
+    return (
+        any(op.writes(Resource.GLOBAL) for op in ops)
+        and not all(map(_starts_store, ops))
+        and not all(op.has(Trait.ATOMIC) for op in ops)
+    )
 
 
 def _is_of_rank(condition: Value) -> bool:
