@@ -311,12 +311,13 @@ class Integers:
         for term in common:
             shared = self.add_pointer(shared, term, bits, size_bytes, signed=True)
         base, start = self.split(shared)
+        moved: dict[tuple[str, ...], str] = {}
+        for terms in sums:
+            if terms not in moved:
+                distance = self._distance(without(terms, common), bits, size_bytes)
+                moved[terms] = self.move(base, distance)
         return tuple(
-            self.join(
-                self.move(base, self._distance(without(terms, common), bits, size_bytes)),
-                start + self.split(offset)[1] * size_bytes,
-                64,
-            )
+            self.join(moved[terms], start + self.split(offset)[1] * size_bytes, 64)
             for terms, offset in zip(sums, offsets, strict=True)
         )
 

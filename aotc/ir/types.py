@@ -9,7 +9,7 @@ Invariant: types are immutable and compare by value; every shape extent is a pow
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
 from aotc.ir.layout import LinearLayout
