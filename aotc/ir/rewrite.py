@@ -91,7 +91,10 @@ def is_pure(op: Op) -> bool:
 
 def is_trivially_dead(op: Op) -> bool:
     """Return whether nothing observes `op`: no result is used and it only reads."""
-    return not any(value.users for value in op.results) and is_unobserved(op)
+    for value in op.results:
+        if value.users:
+            return False
+    return is_unobserved(op)
 
 
 def is_unobserved(op: Op) -> bool:
