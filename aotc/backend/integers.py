@@ -16,16 +16,16 @@ Invariant: an `Affine` of an integer type always equals its base plus its offset
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 from aotc.backend import nvvm_memory
 from aotc.backend.emitter import Emitter
 
 
-@dataclass(frozen=True, slots=True)
-class Affine:
+class Affine(NamedTuple):
     """`base + offset`: an integer, or a pointer in bytes. `base` is "" for a constant."""
+
+    # One is made for each register of a tile of addresses: a tuple costs a quarter of a dataclass.
 
     base: str
     offset: int
@@ -80,7 +80,9 @@ class Integers:
     def split(component: Component) -> tuple[str, int]:
         """Return base and offset of a component."""
         if isinstance(component, Affine):
-            return component.base, component.offset
+            return component
+        if component.startswith("%"):
+            return component, 0
         if component.lstrip("-").isdigit():
             return "", int(component)
         return component, 0
@@ -332,12 +334,13 @@ class Integers:
         for term in common:
             shared = self.add_pointer(shared, term, bits, size_bytes, signed=True)
         base, start = self.split(shared)
+        moved: dict[tuple[str, ...], str] = {}
+        for terms in sums:
+            if terms not in moved:
+                distance = self._distance(without(terms, common), bits, size_bytes)
+                moved[terms] = self.move(base, distance)
         return tuple(
-            self.join(
-                self.move(base, self._distance(without(terms, common), bits, size_bytes)),
-                start + self.split(offset)[1] * size_bytes,
-                64,
-            )
+            self.join(moved[terms], start + self.split(offset)[1] * size_bytes, 64)
             for terms, offset in zip(sums, offsets, strict=True)
         )
 

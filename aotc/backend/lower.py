@@ -133,8 +133,7 @@ class Lowering:
 
     def registers(self, value: Value) -> list[str]:
         """Return the registers of `value` as operands."""
-        element = element_of(value.type)
-        return [self.operand(component, element) for component in self._values[value]]
+        return self.operands(self._values[value], element_of(value.type))
 
     def scalar(self, value: Value) -> str:
         """Return a scalar as an operand."""
@@ -147,6 +146,14 @@ class Lowering:
         if isinstance(element, PointerType):
             return self.ints.materialize_pointer(component)
         return self.ints.materialize(component, element.bits)
+
+    def operands(
+        self, components: Sequence[Component], element: ScalarType | PointerType
+    ) -> list[str]:
+        """Return components of one type as operands; most are already."""
+        return [
+            each if isinstance(each, str) else self.operand(each, element) for each in components
+        ]
 
     def bind(self, value: Value, registers: Registers) -> None:
         """Set the registers of `value`."""

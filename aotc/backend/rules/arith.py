@@ -37,7 +37,7 @@ def elementwise(
     ctx: Lowering, element: ScalarType, operands: Sequence[Registers], compute: Compute
 ) -> list[str]:
     """Apply `compute` to each element of operands of one type; fp8 goes through fp32."""
-    columns = [[ctx.operand(component, element) for component in regs] for regs in operands]
+    columns = [ctx.operands(components, element) for components in operands]
     if element.is_float and element.bits == 8:
         return promoted(ctx, element, columns, compute)
     return [compute(ctx, element, row) for row in zip(*columns, strict=True)]
