@@ -71,6 +71,15 @@ class BuildOptions:
 
 
 @dataclass(frozen=True, slots=True)
+class Ran:
+    """A compile: of which variant, for how long, and on which worker, if not of this machine."""
+
+    label: str
+    seconds: float
+    worker: str
+
+
+@dataclass(frozen=True, slots=True)
 class BuildResult:
     """The result of a build; `archive` is None and `files` is empty if nothing was written."""
 
@@ -81,6 +90,7 @@ class BuildResult:
     num_compiled: int
     dropped: tuple[str, ...]
     failures: tuple[Failure, ...]
+    ran: tuple[Ran, ...] = ()
 
     @property
     def remarks(self) -> tuple[str, ...]:
@@ -114,6 +124,10 @@ def describe_result(result: BuildResult, warnings: Sequence[str]) -> dict[str, o
         "errors": [
             {"in": failure.label, "report": failure.report, "bug": failure.is_bug}
             for failure in result.failures
+        ],
+        "ran": [
+            {"variant": ran.label, "seconds": round(ran.seconds, 3), "worker": ran.worker}
+            for ran in result.ran
         ],
     }
 
@@ -178,6 +192,7 @@ class _Build:
     num_variants: int = 0
     num_cached: int = 0
     num_compiled: int = 0
+    ran: list[Ran] = field(default_factory=list[Ran])
 
     def expand(
         self, kernels: Sequence[KernelSpec], chosen: Sequence[Target], autotune: AutotuneReader
@@ -213,6 +228,7 @@ class _Build:
         with contextlib.closing(outcomes):
             for outcome in outcomes:
                 request = outcome.task.request
+                self.ran.append(Ran(outcome.task.label, outcome.seconds, outcome.worker))
                 if isinstance(outcome.result, Failure):
                     failed[request] = outcome.result
                 else:
@@ -255,6 +271,7 @@ class _Build:
             num_compiled=self.num_compiled,
             dropped=tuple(self.dropped),
             failures=tuple(self.failures),
+            ran=tuple(self.ran),
         )
 
     def _write(self, result: Archive, sources: dict[str, KernelSource]) -> tuple[Path, ...]:

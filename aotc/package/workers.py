@@ -232,7 +232,7 @@ def _run(
                     if len(batch) > 1:
                         waiting.extend((task,) for task in batch)
                         continue
-                    yield Done(batch[0], Failure(batch[0].label, str(error), is_bug=True), 0.0)
+                    yield Done(batch[0], Failure(batch[0].label, _lost_text(error)), 0.0)
                 except Exception as error:  # noqa: BLE001 - a result that cannot be unpickled may raise any type
                     report = f"{type(error).__name__}: {error}"
                     for task in batch:
@@ -285,6 +285,11 @@ def do(work: Callable[[RequestT], ResultT], task: Job[RequestT]) -> Done[Request
 def misfit_text(error: ResourceError) -> str:
     """Format a `ResourceError` as one line, for a remark."""
     return f"{error.message}; what may help: {error.remedy}" if error.remedy else error.message
+
+
+def _lost_text(error: WorkerLostError) -> str:
+    remedy = "their logs may say why: too little memory, or a fault in LLVM, which is ours"
+    return HostError(str(error), remedy=remedy).render()
 
 
 def _bug(label: str, error: Exception) -> Failure:
