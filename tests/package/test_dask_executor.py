@@ -18,7 +18,7 @@ from aotc.ir.diagnostics import HostError
 from aotc.package import dask_executor
 from aotc.package.build import BuildOptions, build, describe_result
 from aotc.package.cache import CachedKernel
-from aotc.package.dask_executor import DaskExecutor, Shipment, check_workers, connected
+from aotc.package.dask_executor import DaskExecutor, check_workers, connected
 from aotc.package.manifest import load
 from aotc.package.workers import Batch, Failure, Job, Outcome, Task, compile_all, run_all
 from tests.support.fake_compiler import compile_empty
@@ -34,7 +34,7 @@ def client() -> Generator[Any]:
     with (
         dask.config.set({"distributed.scheduler.allowed-failures": 1}),
         distributed.LocalCluster(
-            n_workers=2, threads_per_worker=1, dashboard_address=None, silence_logs=60
+            n_workers=2, threads_per_worker=1, dashboard_address=":0", silence_logs=60
         ) as cluster,
         distributed.Client(cluster, set_as_default=False) as client,
     ):
@@ -46,7 +46,7 @@ def threads() -> Generator[Any]:
     """Return a client of two workers that are threads of this process."""
     with (
         distributed.LocalCluster(
-            n_workers=2, threads_per_worker=1, processes=False, dashboard_address=None
+            n_workers=2, threads_per_worker=1, processes=False, dashboard_address=":0"
         ) as cluster,
         distributed.Client(cluster, set_as_default=False) as client,
     ):
@@ -185,19 +185,11 @@ def _files(folder: Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in folder.iterdir()}
 
 
-@pytest.mark.parametrize("is_ahead", [True, False])
-def test_workers_need_no_source_files(
-    project: Path,
-    tmp_path: Path,
-    executor: DaskExecutor,
-    monkeypatch: pytest.MonkeyPatch,
-    is_ahead: bool,
+def test_what_was_not_sent_ahead_is_asked_for(
+    project: Path, tmp_path: Path, executor: DaskExecutor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What is sent is all that workers have: files are asked for where nothing is sent ahead."""
-    if not is_ahead:
-        monkeypatch.setattr("aotc.package.snapshots._searches", lambda path, content: [])
+    monkeypatch.setattr("aotc.package.snapshots._searches", lambda path, content: [])
     manifest = load(str(project))
-    monkeypatch.setattr(Shipment, "__reduce__", _check_shipped, raising=False)
     results = [
         build(manifest, BuildOptions(tmp_path / name, 1), Silent(), cache=None, executor=each)
         for name, each in (("far", executor), ("near", None))
@@ -208,11 +200,6 @@ def test_workers_need_no_source_files(
     assert isinstance(ran, list)
     assert {each["variant"] for each in ran} == {"fill sm_80 num_warps=1", "fill sm_80 num_warps=2"}
     assert all(each["worker"].startswith("tcp://") and each["seconds"] > 0 for each in ran)
-
-
-def _check_shipped(shipment: Shipment) -> tuple[Any, ...]:
-    """Rename the sources' folder on the way: a worker that reads files then finds none."""
-    return Shipment, (shipment.batch, shipment.snapshot, shipment.digest)
 
 
 def test_another_compiler_on_a_worker_is_an_error_that_names_it(
@@ -333,7 +320,7 @@ def _first_has_no_memory(request: object) -> str:
 
 def test_a_lost_scheduler_ends_the_run_and_what_is_done_is_kept() -> None:
     cluster = distributed.LocalCluster(
-        n_workers=1, threads_per_worker=1, processes=False, dashboard_address=None
+        n_workers=1, threads_per_worker=1, processes=False, dashboard_address=":0"
     )
     client = distributed.Client(cluster, set_as_default=False)
     executor = DaskExecutor(client)
