@@ -215,6 +215,7 @@ class _Build:
             for task in planned.tasks:
                 tasks.setdefault(task.request, task)
         if self.cache is not None:
+            self.cache.prepare(tasks)
             for request in tasks:
                 found = self.cache.find(request)
                 if found is not None:
@@ -237,6 +238,8 @@ class _Build:
                     if self.cache is not None:
                         self.cache.store(request, outcome.result)
                 self.listener.finished(outcome)
+        if self.cache is not None:
+            self.cache.close()
         self.failures += [failed[task.request] for task in waiting if task.request in failed]
 
     def finish(self) -> BuildResult:
