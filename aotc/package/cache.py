@@ -38,6 +38,7 @@ from aotc.package.cache_entry import (
     encode_entry,
     write_entry,
 )
+from aotc.package.compile_times import CompileTimes
 from aotc.regular_file import MAX_SOURCE_BYTES, read_regular
 
 if TYPE_CHECKING:
@@ -97,6 +98,7 @@ class Cache:
         self._compiler = compiler
         self._warn = warn
         self._remote = remote
+        self._times = CompileTimes(self._folder)
         self._has_warned_of_io = False
         self._damaged: set[str] = set()
         self._source_digests: dict[str, str | None] = {}
@@ -112,13 +114,18 @@ class Cache:
         """
         if self._remote is None:
             return
+        held = self.prepare_sets(requests)
+        known = [(key, sources) for key, sources in held.items() if sources is not None]
+        names = [_kernel_name(key, sources) for key, sources in known]
+        self._fetch(name for name in names if not (self._folder / name).exists())
+
+    def prepare_sets(self, requests: Iterable[CompileRequest]) -> dict[str, SourceSet | None]:
+        """Fetch at once what `has` asks the remote; return what holds, by the requests' keys."""
         held = {key: self._held(self._source_sets(key)) for key in map(self._request_key, requests)}
         missing = [key for key, sources in held.items() if sources is None]
         self._fetch(_sets_name(key) for key in missing)
         held.update((key, self._held(self._remote_sets(key))) for key in missing)
-        known = [(key, sources) for key, sources in held.items() if sources is not None]
-        names = [_kernel_name(key, sources) for key, sources in known]
-        self._fetch(name for name in names if not (self._folder / name).exists())
+        return held
 
     def find(self, request: CompileRequest) -> CachedKernel | None:
         """Return the cached result of compiling `request`, or None if there is none."""
@@ -147,8 +154,14 @@ class Cache:
         self._write(_kernel_name(key, sources), kernel)
         self._write(_sets_name(key), self._with_others(key, sources))
 
+    @property
+    def times(self) -> CompileTimes:
+        """How long compiles took."""
+        return self._times
+
     def close(self) -> None:
-        """Wait until the remote has what was stored."""
+        """Keep the times, and wait until the remote has what was stored."""
+        self._times.save()
         if self._remote is not None:
             self._remote.close()
 

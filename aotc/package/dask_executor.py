@@ -16,6 +16,7 @@ of this executor.
 from __future__ import annotations
 
 import contextlib
+import importlib.util
 import logging
 import pickle
 import signal
@@ -191,6 +192,23 @@ class DaskExecutor(RemoteExecutor):
     @property
     def num_slots(self) -> int:
         return self._num_slots
+
+    @property
+    def dashboard_link(self) -> str:
+        """Where the scheduler shows what it does; empty without Bokeh there."""
+        if importlib.util.find_spec("bokeh") is None:
+            return ""
+        return self._client.dashboard_link or ""
+
+    def warnings(self) -> list[str]:
+        """Return what is right but slow of the cluster's set-up."""
+        many = [address for address, n in self._client.nthreads().items() if n > 1]
+        if not many:
+            return []
+        return [
+            f"the worker at {many[0]} has several threads, of which one at a time runs Python: "
+            "start more workers with one each (dask worker --nworkers N --nthreads 1)"
+        ]
 
     def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
         """Send a batch. Raises: TypeError for anything else."""
