@@ -27,6 +27,7 @@ from collections.abc import Callable, Generator
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from functools import lru_cache, partial
+from multiprocessing import resource_tracker
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import zstandard
@@ -426,7 +427,9 @@ def _open(address: str, num_workers: int) -> tuple[Any, Any]:
     logging.getLogger("distributed").setLevel(logging.CRITICAL)
     cluster = None
     target: Any = address
-    # Threads and processes that start now inherit it: Ctrl-C is for this thread alone.
+    # Threads and processes that start now inherit it: Ctrl-C is for this thread alone. The resource
+    # tracker starts with the first process, and would unblock the signal.
+    resource_tracker.ensure_running()
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         if address == LOCAL:
