@@ -194,6 +194,11 @@ class DaskExecutor(RemoteExecutor):
     def num_slots(self) -> int:
         return self._num_slots
 
+    def wait_for(self, num_slots: int) -> None:
+        """Wait until so many batches can run at a time. Raises: TimeoutError."""
+        self._client.wait_for_workers(num_slots, timeout=_FIRST_WORKER_SECONDS)
+        self._num_slots = max(1, sum(self._client.nthreads().values()))
+
     @property
     def dashboard_link(self) -> str:
         """Where the scheduler shows what it does; empty without Bokeh there."""
