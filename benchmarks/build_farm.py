@@ -216,7 +216,11 @@ asyncio.run(main())
 @contextmanager
 def cluster(num_workers: int, num_processes: int) -> Generator[tuple[str, int]]:
     """Start a scheduler in a process, and workers that sleep in a few; yield address and id."""
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    environment = {
+        **os.environ,
+        "PYTHONPATH": str(ROOT),
+        "DASK_LOGGING__DISTRIBUTED": "critical",
+    }
     scheduler = subprocess.Popen(
         [sys.executable, "-c", _SCHEDULER], stdout=subprocess.PIPE, text=True, env=environment
     )
@@ -258,6 +262,7 @@ def simulate(arguments: argparse.Namespace) -> None:
     import pickle
 
     from aotc.package.dask_executor import connected
+    from benchmarks.build_farm import sleep_compile  # by a name that workers can import
 
     sleeper = measure_kernels()
     with written(large_manifest(arguments.factor)) as path:
