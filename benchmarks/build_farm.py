@@ -23,7 +23,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Generator, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -272,20 +272,22 @@ def simulate(arguments: argparse.Namespace) -> None:
         tasks = tasks_of(path)
         work = sum(sleeper.seconds[task.request.kernel] for task in tasks)
         print(f"{len(tasks)} variants, {work:.0f} s of compiles, {work / len(tasks):.3f} s each")
-        with cluster(arguments.workers, arguments.processes) as (address, scheduler):
-            with connected(address, 1) as executor:
-                executor.wait_for(arguments.workers)
-                before, own = cpu_seconds(scheduler), time.process_time()
-                took, done = timed(
-                    lambda: list(
-                        run_all(
-                            *(tasks, sleep_compile, 1, executor),
-                            lambda request: sleeper.seconds[request.kernel],
-                        )
+        with (
+            cluster(arguments.workers, arguments.processes) as (address, scheduler),
+            connected(address, 1) as executor,
+        ):
+            executor.wait_for(arguments.workers)
+            before, own = cpu_seconds(scheduler), time.process_time()
+            took, done = timed(
+                lambda: list(
+                    run_all(
+                        *(tasks, sleep_compile, 1, executor),
+                        lambda request: sleeper.seconds[request.kernel],
                     )
                 )
-                load, own = cpu_seconds(scheduler) - before, time.process_time() - own
-                report(done, work, took, arguments.workers, load, own, executor)
+            )
+            load, own = cpu_seconds(scheduler) - before, time.process_time() - own
+            report(done, work, took, arguments.workers, load, own, executor)
 
 
 def report(
@@ -300,8 +302,12 @@ def report(
     failed = [each for each in done if isinstance(each.result, Failure)]
     slept = sum(each.seconds for each in done)
     print(f"{took:.1f} s on {num_workers} workers, {len(failed)} failed")
-    print(f"efficiency {work / took / num_workers:.1%} (of what workers slept {slept / took / num_workers:.1%})")
-    print(f"scheduler: {load:.1f} s of CPU, {load / took:.0%} of a core, {1e3 * load / len(done):.2f} ms a variant")
+    print(
+        f"efficiency {work / took / num_workers:.1%} (of what workers slept {slept / took / num_workers:.1%})"
+    )
+    print(
+        f"scheduler: {load:.1f} s of CPU, {load / took:.0%} of a core, {1e3 * load / len(done):.2f} ms a variant"
+    )
     print(f"client: {own:.1f} s of CPU, {own / took:.0%} of a core")
     sent, received = executor.sent_bytes / len(done), executor.received_bytes / len(done)
     print(f"bytes a variant: {sent:.0f} sent, {received:.0f} received")
@@ -328,7 +334,10 @@ def measure_kills(arguments: argparse.Namespace) -> None:
                 count = chosen.choice((1, 2, 3))
                 with (
                     distributed.LocalCluster(
-                        n_workers=count, threads_per_worker=1, dashboard_address=":0", silence_logs=60
+                        n_workers=count,
+                        threads_per_worker=1,
+                        dashboard_address=":0",
+                        silence_logs=60,
                     ) as made,
                     distributed.Client(made, set_as_default=False) as client,
                 ):
@@ -349,7 +358,10 @@ def measure_kills(arguments: argparse.Namespace) -> None:
                     executor.shutdown()
                 num_killed += len(killed)
                 same = "same bytes" if files == expected else "OTHER BYTES"
-                print(f"run {run}: {count} workers, {len(killed)} killed, {took:.1f} s, {same}", flush=True)
+                print(
+                    f"run {run}: {count} workers, {len(killed)} killed, {took:.1f} s, {same}",
+                    flush=True,
+                )
                 if files != expected:
                     sys.exit(1)
         print(f"{arguments.runs} runs, {num_killed} workers killed, the same bytes in all")
@@ -359,14 +371,12 @@ def kill_at_random(
     client: Any, chosen: random.Random, stop: threading.Event, killed: list[int], every: float
 ) -> None:
     while not stop.wait(chosen.uniform(0.2, 2 * every)):
-        try:
+        with suppress(OSError, RuntimeError):  # it is gone already
             processes = list(client.run(os.getpid, on_error="ignore").values())
             if processes:
                 victim = chosen.choice(processes)
                 os.kill(victim, signal.SIGKILL)
                 killed.append(victim)
-        except (OSError, RuntimeError):
-            continue  # it is gone already
 
 
 def build_files(folder: Path, kernels: tuple[str, ...], executor: Any) -> dict[str, bytes]:
@@ -444,7 +454,9 @@ def measure_s3(arguments: argparse.Namespace) -> None:
             local.append(run("first"))
             cold.append(run(f"cold{index}", "--cache-url", url))
         first, second = statistics.median(local), statistics.median(cold)
-        print(f"local hit {first:.2f} s, cold machine from S3 {second:.2f} s: {second / first:.2f}x")
+        print(
+            f"local hit {first:.2f} s, cold machine from S3 {second:.2f} s: {second / first:.2f}x"
+        )
         names = ("dist-first", "dist-cold0")
         files = [{p.name: p.read_bytes() for p in (folder / name).iterdir()} for name in names]
         print("the same bytes" if files[0] == files[1] else "OTHER BYTES")
@@ -457,7 +469,15 @@ def measure_wall(arguments: argparse.Namespace) -> None:
     """Time whole builds of the large manifest by the number of local workers; nothing cached."""
     with written(large_manifest(arguments.factor)) as path:
         for count in map(int, arguments.counts.split(",")):
-            command = [sys.executable, "-m", "aotc", "build", str(path), "-o", str(path.parent / "d")]
+            command = [
+                sys.executable,
+                "-m",
+                "aotc",
+                "build",
+                str(path),
+                "-o",
+                str(path.parent / "d"),
+            ]
             command += ["--no-cache", "--dask", "local", "-j", str(count)]
             environment = {**os.environ, "PYTHONPATH": str(ROOT)}
             took, result = timed(
@@ -485,7 +505,9 @@ def main() -> int:
         command.add_argument("--factor", type=int, default=48, help="of kernels.toml's variants")
         command.add_argument("--runs", type=int, default=20 if name == "kills" else 5)
         command.add_argument("--workers", type=int, default=64)
-        command.add_argument("--processes", type=int, default=2, help="that simulated workers are in")
+        command.add_argument(
+            "--processes", type=int, default=2, help="that simulated workers are in"
+        )
         command.add_argument("--kernels", default="vector_add", help="to build with kills")
         command.add_argument("--every", type=float, default=2.0, help="seconds between kills")
         command.add_argument("--counts", default="1,2,4", help="of local workers")

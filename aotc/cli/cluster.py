@@ -115,5 +115,3 @@ def cache_at(
         found = cache_folder.entries(folder)
         bound = {"max_age_days": None, "max_bytes": cache_max_mib << 20}
         cache_folder.remove(cache_folder.outdated(found, time.time(), **bound))
-
-

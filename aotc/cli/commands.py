@@ -175,9 +175,7 @@ def build(
     return EXIT_WRONG if result.failures else EXIT_DONE
 
 
-def _plan(
-    manifest: Manifest, options: BuildOptions, cache: Cache | None, *, is_json: bool
-) -> int:
+def _plan(manifest: Manifest, options: BuildOptions, cache: Cache | None, *, is_json: bool) -> int:
     """Print what a build would do."""
     from aotc.package import build_plan  # noqa: PLC0415 - start-up time, as is below
     from aotc.package.compile_times import CompileTimes  # noqa: PLC0415

@@ -130,7 +130,9 @@ def makespan(seconds: Sequence[float], num_workers: int) -> float:
 
 def text(found: Plan) -> str:
     """Return a plan as a table for people."""
-    rows = [("kernel", "variants", "cached", "compile", "seconds", "factors")]
+    rows: list[tuple[str, ...]] = [
+        ("kernel", "variants", "cached", "compile", "seconds", "factors")
+    ]
     for kernel in found.kernels:
         factors = " x ".join(f"{count} {name}" for count, name in kernel.factors)
         if kernel.num_dropped:
@@ -162,7 +164,7 @@ def _time_lines(found: Plan) -> list[str]:
         f"{count:5} {'worker ' if count == 1 else 'workers'} {_duration(seconds)}"
         for count, seconds in found.seconds.items()
     ]
-    words = {
+    words: dict[Basis, str] = {
         "measured": "as measured by earlier builds",
         "estimated": "estimated from other variants",
         "guessed": "guessed, since nothing was measured yet",

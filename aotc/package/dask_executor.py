@@ -16,6 +16,7 @@ of this executor.
 from __future__ import annotations
 
 import contextlib
+import importlib
 import importlib.util
 import logging
 import pickle
@@ -28,7 +29,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field
 from functools import lru_cache, partial
 from multiprocessing import resource_tracker
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any, TypeAlias, cast
 
 import zstandard
 
@@ -38,10 +39,6 @@ from aotc.package.snapshots import Snapshots
 from aotc.package.toolchain import compiler_digest, installed_versions
 from aotc.package.workers import Batch, Done, Failure, Job, RemoteExecutor, WorkerLostError, do
 from aotc.source_snapshot import NotInSnapshotError, Search, Snapshot, using
-
-if TYPE_CHECKING:
-    from distributed import Client
-    from distributed import Future as DaskFuture
 
 LOCAL = "local"
 """In place of a scheduler's address: start workers on this machine."""
@@ -109,10 +106,13 @@ class WrongToolchainError(Exception):
 
 def worker_name() -> str:
     """Return the name of the Dask worker that runs this, or its address if it has none."""
-    from distributed import get_worker  # noqa: PLC0415 - an extra
-
-    worker: Any = get_worker()
+    worker: Any = _distributed().get_worker()
     return worker.name if isinstance(worker.name, str) else worker.address
+
+
+def _distributed() -> Any:
+    """Return the module of an extra, which need not be there to be checked. Raises: ImportError."""
+    return importlib.import_module("distributed")
 
 
 def pack(value: object) -> bytes:
@@ -150,7 +150,7 @@ class _Flight:
     batch: Batch[Any, Any]
     left: tuple[Job[Any], ...]
     future: Future[list[Done[Any, Any]]] = field(default_factory=Future[list[Done[Any, Any]]])
-    copies: dict[object, DaskFuture] = field(default_factory=dict[object, Any])
+    copies: dict[object, Any] = field(default_factory=dict[object, Any])
     done: list[Done[Any, Any]] = field(default_factory=list[Done[Any, Any]])
     sent: float = 0.0
     num_questions: int = 0
@@ -166,7 +166,7 @@ class DaskExecutor(RemoteExecutor):
 
     def __init__(
         self,
-        client: Client,
+        client: Any,
         request_of: Requests = lambda request: request,
         *,
         no_workers_seconds: float = _NO_WORKERS_SECONDS,
@@ -211,16 +211,14 @@ class DaskExecutor(RemoteExecutor):
         many = [address for address, n in self._client.nthreads().items() if n > 1]
         if not many:
             return []
-        return [
-            f"the worker at {many[0]} has several threads, of which one at a time runs Python: "
-            "start more workers with one each (dask worker --nworkers N --nthreads 1)"
-        ]
+        remedy = "start more workers with one each (dask worker --nworkers N --nthreads 1)"
+        return [f"the worker at {many[0]} has several threads that compile in turn: {remedy}"]
 
     def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
         """Send a batch. Raises: TypeError for anything else."""
         if not isinstance(fn, Batch) or args or kwargs:
             raise TypeError(f"expected a batch, got {fn!r}")
-        batch: Batch[Any, Any] = fn
+        batch = cast("Batch[Any, Any]", fn)
         flight = _Flight(batch, batch.tasks)
         flight.future.add_done_callback(partial(self._forget, flight))
         with self._lock:
@@ -272,7 +270,7 @@ class DaskExecutor(RemoteExecutor):
             known = self._packed[key] = (snapshot, pack(snapshot))
         return known[1]
 
-    def _arrived(self, flight: _Flight, key: object, sent: DaskFuture) -> None:
+    def _arrived(self, flight: _Flight, key: object, sent: Any) -> None:
         """Take what became of a task; called in a thread of Dask's."""
         with self._lock:
             if key not in flight.copies or flight.future.done():
@@ -377,16 +375,15 @@ def _no_scheduler(reason: str) -> HostError:
 
 def _meaning(error: BaseException) -> BaseException:
     """Return what an error of a task means for whoever waits for it."""
-    from distributed import CancelledError  # noqa: PLC0415 - an extra
-    from distributed.scheduler import KilledWorker  # noqa: PLC0415
-
-    if isinstance(error, KilledWorker):
-        times, address = error.allowed_failures + 1, error.last_worker.address
+    distributed = _distributed()
+    if isinstance(error, distributed.scheduler.KilledWorker):
+        killed = cast("Any", error)
+        times, address = killed.allowed_failures + 1, killed.last_worker.address
         message = f"{times} workers ended while they had it, the last one at {address}"
         return WorkerLostError(message)
     if isinstance(error, WrongToolchainError):
         return _mismatch(error.worker, error.versions)
-    if isinstance(error, CancelledError):
+    if isinstance(error, distributed.CancelledError):
         return _no_scheduler(str(error.args[-1]) if error.args else "")
     return error
 
@@ -425,7 +422,7 @@ def connected(
 def _open(address: str, num_workers: int) -> tuple[Any, Any]:
     """Return a client, and the cluster if it is started here."""
     try:
-        import distributed  # noqa: PLC0415 - an extra
+        distributed = _distributed()
     except ImportError as error:
         message = f"--dask needs dask.distributed: {error}"
         raise HostError(message, remedy="pip install 'aotc[dask]'") from None
@@ -454,14 +451,14 @@ def _open(address: str, num_workers: int) -> tuple[Any, Any]:
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)
 
 
-def check_workers(client: Client) -> None:
+def check_workers(client: Any) -> None:
     """Check that all workers have this compiler and these tools. Raises: HostError naming one."""
-    found: dict[str, Any] = client.run(identify, on_error="return")  # type: ignore[assignment]
+    found: dict[str, Any] = client.run(identify, on_error="return")
     for address, answer in found.items():
         if not isinstance(answer, tuple):
             message = f"the worker at {address} cannot run aotc: {answer}"
             raise HostError(message, remedy=f"install aotc {installed_versions()['aotc']} there")
-        versions, digest = answer
+        versions, digest = cast("tuple[dict[str, str], str]", answer)
         if digest != _own_digest():
             raise _mismatch(address, versions)
 
@@ -476,5 +473,3 @@ def _mismatch(worker: str, versions: dict[str, str]) -> HostError:
     else:
         message = f"the worker {worker} has another build of the same versions, or another Python"
     return HostError(message, remedy="install the same aotc and Python on all workers")
-
-

@@ -232,7 +232,8 @@ def _run(
                     if len(batch) > 1:
                         waiting.extend((task,) for task in batch)
                         continue
-                    yield Done(batch[0], Failure(batch[0].label, _lost_text(error)), 0.0)
+                    for task in batch:
+                        yield Done(task, Failure(task.label, _lost_text(error)), 0.0)
                 except Exception as error:  # noqa: BLE001 - a result that cannot be unpickled may raise any type
                     report = f"{type(error).__name__}: {error}"
                     for task in batch:

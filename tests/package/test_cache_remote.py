@@ -89,12 +89,10 @@ def s3() -> Generator[str]:
 def _wait_for(port: int, server: subprocess.Popen[bytes]) -> None:
     deadline = time.monotonic() + 30
     while server.poll() is None and time.monotonic() < deadline:
-        try:
-            socket.create_connection(("127.0.0.1", port), 1).close()
-        except OSError:
-            time.sleep(0.05)
-        else:
-            return
+        with socket.socket() as found:
+            if found.connect_ex(("127.0.0.1", port)) == 0:
+                return
+        time.sleep(0.05)
     pytest.fail("the server did not start")
 
 
@@ -103,7 +101,9 @@ def team(request: pytest.FixtureRequest, tmp_path: Path) -> _Team:
     name = f"{time.monotonic_ns()}"
     if request.param == "s3":
         return _Team(tmp_path, f"{request.getfixturevalue('s3')}/{name}")
-    return _Team(tmp_path, {"file": f"file://{tmp_path}/far", "memory": f"memory://{name}"}[request.param])
+    return _Team(
+        tmp_path, {"file": f"file://{tmp_path}/far", "memory": f"memory://{name}"}[request.param]
+    )
 
 
 @pytest.fixture
@@ -164,8 +164,14 @@ def test_read_only_writes_nothing(files: _Team) -> None:
 
 def test_objects_are_written_whole_under_their_names(files: _Team) -> None:
     files.fill("a")
-    local = {str(p.relative_to(files.folder / "a")): p.read_bytes() for p in (files.folder / "a").rglob("*") if p.is_file()}
-    assert {str(p.relative_to(files.folder / "far")): p.read_bytes() for p in _objects(files)} == local
+    local = {
+        str(p.relative_to(files.folder / "a")): p.read_bytes()
+        for p in (files.folder / "a").rglob("*")
+        if p.is_file()
+    }
+    assert {
+        str(p.relative_to(files.folder / "far")): p.read_bytes() for p in _objects(files)
+    } == local
 
 
 @pytest.mark.parametrize("damage", ["flip", "cut", "swap", "empty"])

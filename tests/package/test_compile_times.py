@@ -35,7 +35,10 @@ def test_two_builds_add_up(tmp_path: Path) -> None:
     for times in both:
         times.save()
     kept = CompileTimes(tmp_path)
-    assert [kept.seconds(_request(value=i)) for i in (0, 1)] == [(1.0, "measured"), (2.0, "measured")]
+    assert [kept.seconds(_request(value=i)) for i in (0, 1)] == [
+        (1.0, "measured"),
+        (2.0, "measured"),
+    ]
 
 
 @pytest.mark.parametrize("damage", [b"", b"x" * 100])

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from aotc.compiler import CompileRequest, compile_kernel
+from aotc.compiler import CompileRequest
 from aotc.ir.diagnostics import HostError
 from aotc.package import dask_executor
 from aotc.package.build import BuildOptions, build, describe_result
@@ -225,9 +225,11 @@ def test_keys_name_kernels(threads: Any, source: Path) -> None:
     _EVENTS[:] = [started, may_end]
     future = executor.submit(Batch(_wait_for_event, (Job("norm sm_80 num_warps=4", None),)))
     assert started.wait(20)
-    (keys,) = threads.processing().values() if len(threads.processing()) == 1 else [
-        keys for keys in threads.processing().values() if keys
-    ]
+    (keys,) = (
+        threads.processing().values()
+        if len(threads.processing()) == 1
+        else [keys for keys in threads.processing().values() if keys]
+    )
     (key,) = keys
     assert key[0].startswith("norm-")
     assert key[1] == "sm_80 num_warps=4"
@@ -345,6 +347,9 @@ def test_no_scheduler_and_no_extra_are_said(monkeypatch: pytest.MonkeyPatch) -> 
     ):
         pass
     monkeypatch.setitem(__import__("sys").modules, "distributed", None)
-    with pytest.raises(HostError, match="--dask needs dask.distributed") as caught, connected("x", 1):
+    with (
+        pytest.raises(HostError, match="--dask needs dask.distributed") as caught,
+        connected("x", 1),
+    ):
         pass
     assert "pip install 'aotc[dask]'" in caught.value.render()

@@ -87,7 +87,9 @@ def test_conflicts_name_both_places(write: Callable[[str, str], str]) -> None:
     root = write("all.toml", _include("a.toml") + _PACKAGE + _kernel("add"))
     write("a.toml", "# another line\n" + _kernel("scale", "add"))
     text = _error(root)
-    assert text.startswith("all.toml:8:10: error: expected a unique name, got 'add' as at a.toml:5:8")
+    assert text.startswith(
+        "all.toml:8:10: error: expected a unique name, got 'add' as at a.toml:5:8"
+    )
     write("a.toml", _PACKAGE.replace('"sm_90a", ', "") + _kernel("scale"))
     text = _error(root)
     assert text.startswith("all.toml:5:12: error: expected only targets of the included manifest")
@@ -119,9 +121,7 @@ def test_circles_are_shown(write: Callable[[str, str], str]) -> None:
         ('include = ["a.toml", "a.toml"]\n', "all.toml:1:22", "got 'a.toml' again"),
     ],
 )
-def test_wrong_lists(
-    write: Callable[[str, str], str], text: str, place: str, message: str
-) -> None:
+def test_wrong_lists(write: Callable[[str, str], str], text: str, place: str, message: str) -> None:
     root = write("all.toml", text + _PACKAGE + _kernel("add"))
     write("a.toml", _kernel("scale"))
     found = _error(root)
@@ -135,5 +135,5 @@ def test_mistakes_are_at_home(write: Callable[[str, str], str]) -> None:
     assert _error(root).startswith("a/a.toml:7:1: error: expected an argument of add, got 'y_ptr'")
     write("a/a.toml", "x = [\n")
     assert _error(root).startswith("a/a.toml:2:1: error: expected TOML")
-    write("a/a.toml", 'kernels = 1\n')
+    write("a/a.toml", "kernels = 1\n")
     assert _error(root).startswith("a/a.toml:1:1: error: expected one of include, package, kernel")
