@@ -24,11 +24,12 @@ import signal
 import threading
 import time
 import uuid
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from functools import lru_cache, partial
 from multiprocessing import resource_tracker
+from queue import Empty, SimpleQueue
 from typing import Any, TypeAlias, cast
 
 import zstandard
@@ -50,6 +51,10 @@ _STRAGGLER_SECONDS = 20.0
 _POLL_SECONDS = 1.0
 _CLOSE_SECONDS = 5.0
 _MAX_QUESTIONS = 1000  # of a batch: each adds a file or a search to what its snapshot knows
+# Results are fetched by so many threads, so many at a time: one that a hanging worker has does not
+# keep the others, and the way to a worker and back is paid once for many.
+_COLLECTORS = 4
+_GATHERED = 32
 _LEVEL = 3  # of zstandard: cubins shrink to a third, sources to a fifth
 
 Requests: TypeAlias = Callable[[Any], CompileRequest | None]
@@ -157,6 +162,17 @@ class _Flight:
     has_copy: bool = False
 
 
+_Arrival: TypeAlias = tuple[_Flight, object, Any]
+"""A batch, the key of one of its tasks, and that task, which has ended."""
+
+
+def _outcome(sent: Any) -> bytes | BaseException:
+    try:
+        return sent.result()
+    except BaseException as error:  # noqa: BLE001 - handed to whoever waits for the batch
+        return error
+
+
 class DaskExecutor(RemoteExecutor):
     """Run batches on the workers of a Dask client, which stays open.
 
@@ -187,8 +203,9 @@ class DaskExecutor(RemoteExecutor):
         self._num_slots = max(1, sum(self._client.nthreads().values()))
         self._is_closed = threading.Event()
         self.sent_bytes = self.received_bytes = 0
-        self._watcher = threading.Thread(target=self._watch, daemon=True)
-        self._watcher.start()
+        self._ended: SimpleQueue[_Arrival | None] = SimpleQueue()
+        for work in (self._watch, *[self._collect] * _COLLECTORS):
+            threading.Thread(target=work, daemon=True).start()
 
     @property
     def num_slots(self) -> int:
@@ -239,6 +256,8 @@ class DaskExecutor(RemoteExecutor):
                 self._client.cancel(copies, force=True)
         for flight in flights:
             flight.future.cancel()
+        for _ in range(_COLLECTORS):
+            self._ended.put(None)
 
     # -- tasks -----------------------------------------------------------------
 
@@ -259,7 +278,7 @@ class DaskExecutor(RemoteExecutor):
             return
         flight.copies[key] = sent
         flight.sent = time.monotonic()
-        sent.add_done_callback(partial(self._arrived, flight, key))
+        sent.add_done_callback(lambda sent: self._ended.put((flight, key, sent)))
 
     def _pack_snapshot(self, snapshot: Snapshot) -> bytes:
         # Equal snapshots hold the same objects, since contents are read once.
@@ -270,27 +289,48 @@ class DaskExecutor(RemoteExecutor):
             known = self._packed[key] = (snapshot, pack(snapshot))
         return known[1]
 
-    def _arrived(self, flight: _Flight, key: object, sent: Any) -> None:
-        """Take what became of a task; called in a thread of Dask's."""
-        with self._lock:
-            if key not in flight.copies or flight.future.done():
-                return  # another copy was first, or nobody waits
-        error: BaseException | None = None
-        answer: Answer | None = None
-        try:
-            data: bytes = sent.result()
-            self.received_bytes += len(data)
-            answer = unpack(data)
-        except BaseException as raised:  # noqa: BLE001 - handed to whoever waits for the future
-            error = raised
-        with self._lock:
-            if flight.copies.pop(key, None) is None or flight.future.done():
+    def _collect(self) -> None:
+        """Take what became of tasks, as many at once as have ended: a way costs more than bytes."""
+        while True:
+            ended = [self._ended.get()]
+            while len(ended) < _GATHERED:
+                try:
+                    ended.append(self._ended.get_nowait())
+                except Empty:
+                    break
+            arrived = [each for each in ended if each is not None]
+            with self._lock:  # of copies the first counts, and nobody waits for what was cancelled
+                arrived = [each for each in arrived if each[1] in each[0].copies]
+            for each, result in zip(arrived, self._gather(arrived), strict=True):
+                self._take_result(*each[:2], result)
+            if None in ended:
                 return
+
+    def _gather(self, arrived: Sequence[_Arrival]) -> list[bytes | BaseException]:
+        """Return the result of each task, or its error."""
+        known: dict[object, bytes | BaseException] = {}
+        finished = {key: sent for _, key, sent in arrived if sent.status == "finished"}
+        if len(finished) > 1:
+            # If one of them is lost, they are asked for one by one.
+            with contextlib.suppress(Exception):
+                known.update(self._client.gather(finished))
+        return [known[key] if key in known else _outcome(sent) for _, key, sent in arrived]
+
+    def _take_result(self, flight: _Flight, key: object, result: bytes | BaseException) -> None:
+        answer: Answer | None = None
+        if isinstance(result, bytes):
+            self.received_bytes += len(result)
+            answer = unpack(result)
+        with self._lock:
+            copy = flight.copies.pop(key, None)
+            if copy is None or flight.future.done():
+                return
+            copy.release()  # at once: what a thread has seen last stays alive while it waits
             if answer is not None:
                 self._cancel(flight)
                 self._take(flight, answer)
-            elif error is not None and not flight.copies:
-                self._fail(flight, _meaning(error))
+            elif isinstance(result, BaseException) and not flight.copies:
+                self._fail(flight, _meaning(result))
 
     def _take(self, flight: _Flight, answer: Answer) -> None:
         tasks, flight.left = (
