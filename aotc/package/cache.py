@@ -31,6 +31,7 @@ import msgspec
 from aotc.compiler import CompileRequest
 from aotc.metadata import Metadata
 from aotc.module_search import Search, find_module
+from aotc.package.cache_bundle import MAX_REQUESTS, bundle_name, decode_bundle, encode_bundle
 from aotc.package.cache_entry import (
     MAX_ENTRY_BYTES,
     Entry,
@@ -106,6 +107,10 @@ class Cache:
         # Names that the remote was asked for, and the objects that it had.
         self._asked: set[str] = set()
         self._fetched: dict[str, bytes] = {}
+        # Keys of requests by bundle; those that a bundle had, and those that it should have now.
+        self._bundles: dict[str, list[str]] = {}
+        self._from_bundle: set[str] = set()
+        self._unbundled: set[str] = set()
 
     def prepare(self, requests: Iterable[CompileRequest]) -> None:
         """Fetch at once what the remote has of `requests` and the folder has not.
@@ -114,7 +119,9 @@ class Cache:
         """
         if self._remote is None:
             return
-        held = self.prepare_sets(requests)
+        given = list(requests)
+        self._fetch_bundles(given)
+        held = self.prepare_sets(given)
         known = [(key, sources) for key, sources in held.items() if sources is not None]
         names = [_kernel_name(key, sources) for key, sources in known]
         self._fetch(name for name in names if not (self._folder / name).exists())
@@ -125,6 +132,7 @@ class Cache:
         missing = [key for key, sources in held.items() if sources is None]
         self._fetch(_sets_name(key) for key in missing)
         held.update((key, self._held(self._remote_sets(key))) for key in missing)
+        self._unbundled.update(key for key in missing if held[key] is not None)
         return held
 
     def find(self, request: CompileRequest) -> CachedKernel | None:
@@ -150,6 +158,7 @@ class Cache:
     def store(self, request: CompileRequest, kernel: CachedKernel) -> None:
         """Store the result of compiling `request`."""
         key = self._request_key(request)
+        self._unbundled.add(key)
         sources = (kernel.metadata.source_files, kernel.metadata.searches)
         self._write(_kernel_name(key, sources), kernel)
         self._write(_sets_name(key), self._with_others(key, sources))
@@ -163,7 +172,56 @@ class Cache:
         """Keep the times, and wait until the remote has what was stored."""
         self._times.save()
         if self._remote is not None:
+            self._put_bundles(self._remote)
             self._remote.close()
+
+    # -- bundles ---------------------------------------------------------------
+
+    def _fetch_bundles(self, requests: Sequence[CompileRequest]) -> None:
+        """Fetch the bundles of requests of which the folder lacks one."""
+        groups: dict[tuple[str, str], list[str]] = {}
+        for request in requests:
+            kernel = (request.source, request.kernel)
+            groups.setdefault(kernel, []).append(self._request_key(request))
+        self._bundles = {
+            bundle_name(keys[start : start + MAX_REQUESTS]): keys[start : start + MAX_REQUESTS]
+            for keys in groups.values()
+            for start in range(0, len(keys), MAX_REQUESTS)
+        }
+        lacking = {
+            name: [key for key in keys if self._held(self._source_sets(key)) is None]
+            for name, keys in self._bundles.items()
+        }
+        for name, data in self._had(name for name, keys in lacking.items() if keys).items():
+            entries = decode_bundle(data)
+            if entries is None:
+                self._warn(f"cache bundle {self._remote}/{name} is damaged; it is done without")
+                continue
+            for key in lacking[name]:
+                sets_name = _sets_name(key)
+                listed = self._checked(name, sets_name, entries.get(sets_name), _sets_decoder)
+                sources = self._held(listed or ())
+                kernel_name = "" if sources is None else _kernel_name(key, sources)
+                if kernel_name in entries:  # else single objects are asked for
+                    self._asked |= {sets_name, kernel_name}
+                    self._fetched[sets_name] = entries[sets_name]
+                    self._fetched[kernel_name] = entries[kernel_name]
+                    self._from_bundle.add(key)
+
+    def _put_bundles(self, remote: RemoteStore) -> None:
+        """Put those bundles again that lacked something which this build has."""
+        for name, keys in self._bundles.items():
+            if not self._unbundled.difference(self._from_bundle).intersection(keys):
+                continue
+            entries: dict[str, bytes] = {}
+            for key in keys:
+                sources = self._held(self._source_sets(key))
+                if sources is not None:
+                    for each in (_sets_name(key), _kernel_name(key, sources)):
+                        data = self._read_file(each)
+                        if data is not None:
+                            entries[each] = data
+            remote.put(f"{FORMAT}/{name}", encode_bundle(entries))
 
     def _request_key(self, request: CompileRequest) -> str:
         # MessagePack tells 1, 1.0 and true apart, as the compiler does.
@@ -259,9 +317,15 @@ class Cache:
         if self._remote is not None:
             new = [name for name in names if name not in self._asked]
             self._asked.update(new)
-            prefix = f"{FORMAT}/"
-            found = self._remote.fetch(prefix + name for name in new)
-            self._fetched.update((path.removeprefix(prefix), data) for path, data in found.items())
+            self._fetched.update(self._had(new))
+
+    def _had(self, names: Iterable[str]) -> dict[str, bytes]:
+        """Return those of the objects that the remote has."""
+        if self._remote is None:
+            return {}
+        prefix = f"{FORMAT}/"
+        found = self._remote.fetch(prefix + name for name in names)
+        return {path.removeprefix(prefix): data for path, data in found.items()}
 
     def _write(self, name: str, content: object) -> None:
         data = encode_entry(name.rpartition("/")[2], content)

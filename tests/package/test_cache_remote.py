@@ -18,6 +18,7 @@ import pytest
 from aotc.compiler import CompileRequest
 from aotc.ir.diagnostics import HostError
 from aotc.package.cache import Cache, CachedKernel
+from aotc.package.cache_bundle import bundle_name, decode_bundle, encode_bundle
 from aotc.package.cache_remote import RemoteStore
 from aotc.package.workers import compile_both_ways
 from tests.support.fake_compiler import compile_empty
@@ -49,8 +50,10 @@ class _Team:
     def local(self, machine: str) -> Cache:
         return Cache(self.folder / machine, "c", self.warnings.append)
 
-    def fill(self, machine: str = "a", **options: Any) -> None:
+    def fill(self, machine: str = "a", *, in_bundles: bool = False, **options: Any) -> None:
         cache = self.cache(machine, **options)
+        if in_bundles:
+            cache.prepare(self.requests)
         for request, kernel in zip(self.requests, self.kernels, strict=True):
             cache.store(request, kernel)
         cache.close()
@@ -174,6 +177,75 @@ def test_objects_are_written_whole_under_their_names(files: _Team) -> None:
     } == local
 
 
+def _asked(cache: Cache) -> list[str]:
+    """Return what a cache will have asked its store for."""
+    store: Any = cache._remote
+    asked: list[str] = []
+    read = store._files.cat_file
+
+    def note(path: str, **options: Any) -> bytes:
+        asked.append(path)
+        return read(path, **options)
+
+    store._files.cat_file = note
+    return asked
+
+
+def test_a_bundle_brings_all_variants_of_a_kernel_at_once(team: _Team) -> None:
+    team.fill("a", in_bundles=True)
+    cache = team.cache("b")
+    asked = _asked(cache)
+    cache.prepare(team.requests)
+    assert [cache.find(request) for request in team.requests] == team.kernels
+    assert len(asked) == 1
+    cache.close()
+    assert [team.local("b").find(request) for request in team.requests] == team.kernels
+    assert team.warnings == []
+
+
+def test_a_bundle_that_is_behind_costs_single_fetches_and_is_renewed(files: _Team) -> None:
+    files.fill("a", in_bundles=True)
+    (files.folder / "k.py").write_text("def kernel(x): return\n")
+    made = compile_both_ways(compile_empty, files.requests[0])
+    cache = files.cache("b")  # which does not know all, so it writes no bundle
+    for request in files.requests:
+        cache.store(request, made)
+    cache.close()
+    cache = files.cache("c")
+    asked = _asked(cache)
+    cache.prepare(files.requests)
+    assert [cache.find(request) for request in files.requests] == [made] * 4
+    assert len(asked) == 9
+    cache.close()
+    cache = files.cache("d")
+    asked = _asked(cache)
+    cache.prepare(files.requests)
+    assert [cache.find(request) for request in files.requests] == [made] * 4
+    assert len(asked) == 1
+    assert files.warnings == []
+
+
+@pytest.mark.parametrize("damage", ["flip", "cut", "empty", "entry"])
+def test_a_damaged_bundle_is_done_without(files: _Team, damage: str) -> None:
+    files.fill("a", in_bundles=True)
+    (path,) = (path for path in _objects(files) if "bundles" in path.parts)
+    data = path.read_bytes()
+    entries = decode_bundle(data)
+    assert entries is not None
+    wrong = encode_bundle({name: entry[:-1] + b"?" for name, entry in entries.items()})
+    flipped = bytes([*data[:9], data[9] ^ 255, *data[10:]])
+    path.write_bytes({"flip": flipped, "cut": data[:-5], "empty": b"", "entry": wrong}[damage])
+    assert files.found("b") == files.kernels
+    assert files.warnings
+    assert all("is damaged" in warning for warning in files.warnings)
+
+
+def test_a_large_kernel_has_several_bundles() -> None:
+    keys = [str(index) for index in range(3)]
+    assert len({bundle_name(keys), bundle_name(keys[:2]), bundle_name(keys[::-1])}) == 3
+    assert decode_bundle(encode_bundle({"a": b"x", "b": b""})) == {"a": b"x", "b": b""}
+
+
 @pytest.mark.parametrize("damage", ["flip", "cut", "swap", "empty"])
 def test_a_damaged_object_is_compiled_again_and_replaced(files: _Team, damage: str) -> None:
     files.fill("a")
@@ -213,7 +285,7 @@ def test_a_store_that_cannot_be_read_is_left_alone(files: _Team) -> None:
     store._files.cat_file = refuse
     cache.prepare(files.requests)
     assert [cache.find(request) for request in files.requests] == [None] * 4
-    assert len(asked) <= 4
+    assert len(asked) <= 5
     (warning,) = files.warnings
     assert warning == (
         f"cache at {files.url} cannot be read: PermissionError: Forbidden; building without it"
