@@ -278,7 +278,7 @@ class DaskExecutor(RemoteExecutor):
             return
         flight.copies[key] = sent
         flight.sent = time.monotonic()
-        sent.add_done_callback(lambda sent: self._ended.put((flight, key, sent)))
+        sent.add_done_callback(partial(self._note_ended, flight, key))
 
     def _pack_snapshot(self, snapshot: Snapshot) -> bytes:
         # Equal snapshots hold the same objects, since contents are read once.
@@ -289,15 +289,16 @@ class DaskExecutor(RemoteExecutor):
             known = self._packed[key] = (snapshot, pack(snapshot))
         return known[1]
 
+    def _note_ended(self, flight: _Flight, key: object, sent: Any) -> None:
+        self._ended.put((flight, key, sent))
+
     def _collect(self) -> None:
         """Take what became of tasks, as many at once as have ended: a way costs more than bytes."""
         while True:
             ended = [self._ended.get()]
-            while len(ended) < _GATHERED:
-                try:
+            with contextlib.suppress(Empty):
+                while len(ended) < _GATHERED:
                     ended.append(self._ended.get_nowait())
-                except Empty:
-                    break
             arrived = [each for each in ended if each is not None]
             with self._lock:  # of copies the first counts, and nobody waits for what was cancelled
                 arrived = [each for each in arrived if each[1] in each[0].copies]
