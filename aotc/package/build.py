@@ -23,6 +23,7 @@ from aotc.compiler import CompileRequest, autotune_configs, compile_kernel
 from aotc.ir.diagnostics import DiagnosticError
 from aotc.package.assemble import assemble
 from aotc.package.cache import Cache, CachedKernel
+from aotc.package.compile_times import CompileTimes, seconds_of
 from aotc.package.grid import AutotuneReader, Expansion, expand
 from aotc.package.index import Archive, ArchiveError, Kernel
 from aotc.package.label import member_label
@@ -71,6 +72,15 @@ class BuildOptions:
 
 
 @dataclass(frozen=True, slots=True)
+class Ran:
+    """A compile: of which variant, for how long, and on which worker, if not of this machine."""
+
+    label: str
+    seconds: float
+    worker: str
+
+
+@dataclass(frozen=True, slots=True)
 class BuildResult:
     """The result of a build; `archive` is None and `files` is empty if nothing was written."""
 
@@ -81,6 +91,7 @@ class BuildResult:
     num_compiled: int
     dropped: tuple[str, ...]
     failures: tuple[Failure, ...]
+    ran: tuple[Ran, ...] = ()
 
     @property
     def remarks(self) -> tuple[str, ...]:
@@ -115,6 +126,10 @@ def describe_result(result: BuildResult, warnings: Sequence[str]) -> dict[str, o
             {"in": failure.label, "report": failure.report, "bug": failure.is_bug}
             for failure in result.failures
         ],
+        "ran": [
+            {"variant": ran.label, "seconds": round(ran.seconds, 3), "worker": ran.worker}
+            for ran in result.ran
+        ],
     }
 
 
@@ -135,10 +150,10 @@ def build(
     Raises:
         ManifestError: `options` names an unknown kernel or target.
     """
-    kernels, chosen = _selection(manifest, options)
+    _selection(manifest, options)
     known_host(options.host)  # reported before the compiles, not after them
     run = _Build(manifest, options, listener, cache, compiler, executor)
-    run.expand(kernels, chosen, autotune)
+    run.expand(autotune)
     run.compile()
     return run.finish()
 
@@ -152,11 +167,32 @@ def _selection(
 
 
 @dataclass(frozen=True, slots=True)
-class _Planned:
+class Expanded:
     """A kernel's variants, each with the task that compiles it."""
 
     expansion: Expansion
     tasks: tuple[Task, ...]
+
+
+def expand_all(
+    manifest: Manifest, options: BuildOptions, autotune: AutotuneReader
+) -> list[Expanded]:
+    """Return the variants of all kernels that `options` ask for. Raises: DiagnosticError."""
+    kernels, chosen = _selection(manifest, options)
+    return [_expanded(kernel, chosen, options, autotune) for kernel in kernels]
+
+
+def _expanded(
+    kernel: KernelSpec, chosen: Sequence[Target], options: BuildOptions, autotune: AutotuneReader
+) -> Expanded:
+    expansion = expand(kernel, chosen, autotune)
+    is_plain = not (options.with_ptx or options.lineinfo)
+    asked = {"with_ptx": options.with_ptx, "lineinfo": options.lineinfo}
+    tasks = tuple(
+        Task(v.label, v.request if is_plain else replace(v.request, **asked))
+        for v in expansion.variants
+    )
+    return Expanded(expansion, tasks)
 
 
 @dataclass(slots=True)
@@ -169,7 +205,7 @@ class _Build:
     cache: Cache | None
     compiler: Compiler
     executor: Executor | None
-    planned: list[_Planned] = field(default_factory=list[_Planned])
+    planned: list[Expanded] = field(default_factory=list[Expanded])
     compiled: dict[CompileRequest, CachedKernel] = field(
         default_factory=dict[CompileRequest, CachedKernel]
     )
@@ -178,20 +214,16 @@ class _Build:
     num_variants: int = 0
     num_cached: int = 0
     num_compiled: int = 0
+    ran: list[Ran] = field(default_factory=list[Ran])
 
-    def expand(
-        self, kernels: Sequence[KernelSpec], chosen: Sequence[Target], autotune: AutotuneReader
-    ) -> None:
-        asked = {"with_ptx": self.options.with_ptx, "lineinfo": self.options.lineinfo}
+    def expand(self, autotune: AutotuneReader) -> None:
+        kernels, chosen = _selection(self.manifest, self.options)
         for kernel in kernels:
             with self._collecting(kernel.name):
-                expansion = expand(kernel, chosen, autotune)
-                tasks = tuple(
-                    Task(v.label, replace(v.request, **asked)) for v in expansion.variants
-                )
-                self.planned.append(_Planned(expansion, tasks))
-                self.dropped += expansion.dropped
-                self.num_variants += len(tasks)
+                planned = _expanded(kernel, chosen, self.options, autotune)
+                self.planned.append(planned)
+                self.dropped += planned.expansion.dropped
+                self.num_variants += len(planned.tasks)
 
     def compile(self) -> None:
         # Two kernels of the manifest may need the same compile; it runs once.
@@ -200,6 +232,7 @@ class _Build:
             for task in planned.tasks:
                 tasks.setdefault(task.request, task)
         if self.cache is not None:
+            self.cache.prepare(tasks)
             for request in tasks:
                 found = self.cache.find(request)
                 if found is not None:
@@ -208,19 +241,27 @@ class _Build:
         self.num_cached = len(self.compiled)
         self.listener.started(len(tasks), self.num_cached)
         failed: dict[CompileRequest, Failure] = {}
-        outcomes = compile_all(waiting, self.compiler, self.options.jobs, self.executor)
+        times = CompileTimes(None) if self.cache is None else self.cache.times
+        times.load(planned.tasks[0].request for planned in self.planned)
+        outcomes = compile_all(
+            waiting, self.compiler, self.options.jobs, self.executor, seconds_of(times)
+        )
         # Closed explicitly, so that an interrupt stops the workers now, not at garbage collection.
         with contextlib.closing(outcomes):
             for outcome in outcomes:
                 request = outcome.task.request
+                self.ran.append(Ran(outcome.task.label, outcome.seconds, outcome.worker))
                 if isinstance(outcome.result, Failure):
                     failed[request] = outcome.result
                 else:
                     self.num_compiled += 1
+                    times.note(request, outcome.seconds)
                     self.compiled[request] = outcome.result
                     if self.cache is not None:
                         self.cache.store(request, outcome.result)
                 self.listener.finished(outcome)
+        if self.cache is not None:
+            self.cache.close()
         self.failures += [failed[task.request] for task in waiting if task.request in failed]
 
     def finish(self) -> BuildResult:
@@ -255,6 +296,7 @@ class _Build:
             num_compiled=self.num_compiled,
             dropped=tuple(self.dropped),
             failures=tuple(self.failures),
+            ran=tuple(self.ran),
         )
 
     def _write(self, result: Archive, sources: dict[str, KernelSource]) -> tuple[Path, ...]:

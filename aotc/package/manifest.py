@@ -15,6 +15,7 @@ from pathlib import Path
 
 from aotc import target as targets
 from aotc.ir.diagnostics import Loc, ManifestError, did_you_mean, nearest
+from aotc.package.include import check_agrees, read_included
 from aotc.package.kernel_table import KERNEL_KEYS, read_kernel
 from aotc.package.parameters import Function, parse_functions
 from aotc.package.spec import KernelSpec, Manifest
@@ -26,6 +27,7 @@ _VERSION = re.compile(r"(0|[1-9]\d*)\.(0|[1-9]\d*)\.(0|[1-9]\d*)([-+][0-9A-Za-z.
 _IF_UNREADABLE = {"a manifest": "run this in the folder of kernels.toml, or give a manifest's path"}
 # The pattern of PEP 263.
 _DECLARATION = r"(?m)^[ \t\f]*#.*?coding[:=][ \t]*([-\w.]+)"
+_ROOT_KEYS = ("include", "package", "kernel")
 _PACKAGE_KEYS = ("name", "version", "targets", "without")
 
 
@@ -46,19 +48,19 @@ def parse(text: str, path: str) -> Manifest:
         ManifestError: the manifest is wrong.
         CompileError: a kernel source is not Python.
     """
-    reader = _Reader(Document.parse(text, path))
-    return reader.manifest()
+    reader = _Reader()
+    return reader.manifest(Document.parse(text, path))
 
 
 @dataclass(slots=True)
 class _Reader:
-    document: Document
     functions: dict[str, dict[str, Function]] = field(
         default_factory=dict[str, dict[str, Function]]
     )
 
-    def manifest(self) -> Manifest:
-        root = self.document.root(("package", "kernel"))
+    def manifest(self, document: Document) -> Manifest:
+        root = document.root(_ROOT_KEYS)
+        included = read_included(root, document.file, self.included)
         package = root.table("package", _PACKAGE_KEYS)
         name = package.string("name")
         _check_identifier(package, "name", name, "a package name")
@@ -72,10 +74,17 @@ class _Reader:
         for index, feature in enumerate(without):
             place = package.element("without", index)
             built = tuple(target.excluding([feature], place) for target in built)
-        tables = root.tables("kernel", KERNEL_KEYS)
+        for _, other in included:
+            check_agrees(other, package)
+        tables = [
+            (file, table)
+            for file, each in (*included, (document.file, root))
+            if each.has("kernel") or not included
+            for table in each.tables("kernel", KERNEL_KEYS)
+        ]
         kernels: dict[str, KernelSpec] = {}
-        for table in tables:
-            kernel = self.kernel(table)
+        for file, table in tables:
+            kernel = self.kernel(file, table)
             if kernel.name in kernels:
                 first = kernels[kernel.name].loc
                 place = "name" if table.has("name") else "source"
@@ -83,23 +92,28 @@ class _Reader:
                 raise table.wrong(place, message, "give one of the two another `name`")
             kernels[kernel.name] = kernel
         found = tuple(kernels.values())
-        return Manifest(self.document.file, name, version, built, found, without)
+        return Manifest(document.file, name, version, built, found, without)
 
-    def kernel(self, table: Table) -> KernelSpec:
-        source, function = self.source(table)
+    def included(self, path: str, loc: Loc) -> Table:
+        """Return the top level of an included manifest."""
+        text = _read_text(Path(path), "a manifest to include", loc, "")
+        return Document.parse(text, path).root(_ROOT_KEYS)
+
+    def kernel(self, manifest: str, table: Table) -> KernelSpec:
+        source, function = self.source(manifest, table)
         name = table.string("name") if table.has("name") else function.name
         if table.has("name"):
             _check_identifier(table, "name", name, "a kernel name")
         return read_kernel(table, name, source, function)
 
-    def source(self, table: Table) -> tuple[str, Function]:
+    def source(self, manifest: str, table: Table) -> tuple[str, Function]:
         text = table.string("source")
         loc = table.value_loc("source")
         file, colon, name = text.rpartition(":")
         if not (file and colon and _NAME.fullmatch(name)):
             message = f"expected 'FILE.py:FUNCTION', got {text!r}"
             raise ManifestError(message, loc, remedy="such as 'norm.py:rmsnorm', in ASCII")
-        path = (Path(self.document.file).parent / file).as_posix()
+        path = (Path(manifest).parent / file).as_posix()
         if path not in self.functions:
             self.functions[path] = _read_functions(path, loc)
         return path, _pick(self.functions[path], path, name, loc)
