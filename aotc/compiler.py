@@ -48,8 +48,8 @@ class CompileRequest:
     `signature` gives each run-time argument its concrete type string ("*bf16:16", "i32", "i32=1",
     "fp32"), `constants` each constexpr its value: int, float, bool, str, None or a dtype's name.
     `debug` keeps `tl.device_assert` and `assert`, which are dropped otherwise, as Triton does. `with_ptx` keeps
-    the PTX, with the lines of the source, and changes nothing of the cubin. `lineinfo` adds a line table
-    to the cubin, for profilers. `without` names features of the target that are not to be used. `map_pointers` allows what needs the launcher: loads
+    the PTX, with the lines of the source, and changes nothing of the cubin. `line_root` adds a line
+    table to the cubin, for profilers, with files named relative to that folder. `without` names features of the target that are not to be used. `map_pointers` allows what needs the launcher: loads
     through pointers may become TMA loads, so that a cubin takes tensor maps that its `Metadata`
     describes and is right for the launches that its guards allow; and the kernel may be persistent.
     A build asks for it. `limits` bound what the compile may take.
@@ -63,7 +63,7 @@ class CompileRequest:
     config: Config = field(default_factory=Config)
     debug: bool = False
     with_ptx: bool = False
-    lineinfo: bool = False
+    line_root: str | None = None
     without: tuple[str, ...] = ()
     map_pointers: bool = False
     limits: CompileLimits = DEFAULT_LIMITS
@@ -157,7 +157,7 @@ def compile_kernel(
     if request.with_ptx:
         # Apart from the cubin's own, whose debug sections would name what it was made from.
         located = backend.lower_kernel(kernel, done.target, debug_lines=True, owns_sm=done.owns_sm)
-        asm["ptx"] = backend.emit_ptx(located.llvm_ir, done.target)
+        asm["ptx"] = backend.emit_ptx(located.llvm_ir, done.target, located.line_table)
     made = {
         "sass": lambda: backend.disassemble(assembly.cubin),
         "cubin": lambda: backend.disassemble(assembly.cubin, with_lines=True, is_whole=True),
@@ -352,11 +352,11 @@ def _to_ptx(
         asm["gpu"] = print_kernel(kernel)
         timings.lap("print")
     lowered = backend.lower_kernel(
-        kernel, target, debug_lines=with_lines, lineinfo=request.lineinfo, owns_sm=owns_sm
+        kernel, target, debug_lines=with_lines, line_root=request.line_root, owns_sm=owns_sm
     )
-    check_instructions(kernel, lowered.llvm_ir.count("\n"), request.limits)
+    check_instructions(kernel, lowered.num_lines, request.limits)
     timings.lap("lower")
-    ptx = backend.emit_ptx(lowered.llvm_ir, target)
+    ptx = backend.emit_ptx(lowered.llvm_ir, target, lowered.line_table)
     timings.lap("llvm")
     return _Done(
         target, translation, kernel, schedule, access, lowered, ptx, asm, waits_pdl, owns_sm

@@ -97,7 +97,7 @@ def commands() -> None:
 @click.option("--host", default="", help="Architecture to link for: x86_64 or aarch64.")
 @click.option("--keep-going", is_flag=True, help="Write what was built, although something failed.")
 @click.option("--with-ptx", is_flag=True, help="Keep the PTX, so that the archive can be verified.")
-@click.option("--lineinfo", is_flag=True, help="Give cubins line tables, for profilers.")
+@click.option("--no-lineinfo", is_flag=True, help="Leave out the line tables of profilers.")
 @click.option("--cache-dir", help="Folder of the cache; default: the platform's cache folder.")
 @click.option("--no-cache", is_flag=True, help="Compile everything, keep nothing.")
 @click.option("-v", "--verbose", is_flag=True, help="Show the compiler's remarks.")
@@ -116,7 +116,7 @@ def build(
     host: str,
     keep_going: bool,
     with_ptx: bool,
-    lineinfo: bool,
+    no_lineinfo: bool,
     cache_dir: str | None,
     no_cache: bool,
     verbose: bool,
@@ -138,7 +138,7 @@ def build(
         host=host,
         keep_going=keep_going,
         with_ptx=with_ptx,
-        lineinfo=lineinfo,
+        lineinfo=not no_lineinfo,
         without=without,
     )
     listener = listener_for(is_json=is_json, doing="compiling")
@@ -478,6 +478,8 @@ def dump(
     else:
         chosen = parse(target) if target else None
         request = find_request(kernel, chosen, _settings(settings), without)
+        if stage == "cubin":
+            request = replace(request, line_root=Path(kernel).parent.as_posix())
         text = stages.stage_text(request, stage)
     show(text.removesuffix("\n"))
     return EXIT_DONE

@@ -181,7 +181,8 @@ class Frame:
 
     def loc(self, node: ast.AST) -> Loc:
         """Return where `node` is, with the calls that led here."""
-        return self.file.loc(node, self.call_site)
+        function = "" if self.function is None else self.function.qualname
+        return self.file.loc(node, self.call_site, function)
 
     def visit(self, node: ast.expr) -> Operand:
         """Return what an expression is. Raises: CompileError at the part that is wrong."""

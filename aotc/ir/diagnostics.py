@@ -42,7 +42,8 @@ class Loc:
     """Name a span of a source file, and the call that brought the compiler there.
 
     `line` and `col` count from 1 and from 0, as `ast` has them; `end_col` is exclusive and on the
-    same line. `call_site` is where the enclosing `@jit` function was called from, or None.
+    same line. `call_site` is where the enclosing `@jit` function was called from, or None; `function` is
+    that function's name, where it is known.
     """
 
     file: str
@@ -50,6 +51,7 @@ class Loc:
     col: int = 0
     end_col: int = 0
     call_site: Loc | None = field(default=None, repr=False)
+    function: str = field(default="", repr=False, compare=False)
 
     def __str__(self) -> str:
         return f"{self.file}:{self.line}:{self.col + 1}"

@@ -55,8 +55,7 @@ class BuildOptions:
 
     Empty `targets` and `kernels` mean all. `host` is the architecture of the program that links
     the static library, empty for this machine's. `with_ptx` also stores each variant's PTX;
-    `lineinfo` gives cubins line tables;
-    `without` names features that no target may use.
+    `lineinfo` gives cubins line tables, with files named relative to the manifest's folder; `without` names features that no target may use.
     """
 
     output: Path
@@ -66,7 +65,7 @@ class BuildOptions:
     kernels: tuple[str, ...] = ()
     keep_going: bool = False
     with_ptx: bool = False
-    lineinfo: bool = False
+    lineinfo: bool = True
     without: tuple[str, ...] = ()
 
 
@@ -182,7 +181,9 @@ class _Build:
     def expand(
         self, kernels: Sequence[KernelSpec], chosen: Sequence[Target], autotune: AutotuneReader
     ) -> None:
-        asked = {"with_ptx": self.options.with_ptx, "lineinfo": self.options.lineinfo}
+        folder = Path(self.manifest.path).parent.as_posix()
+        line_root = folder if self.options.lineinfo else None
+        asked = {"with_ptx": self.options.with_ptx, "line_root": line_root}
         for kernel in kernels:
             with self._collecting(kernel.name):
                 expansion = expand(kernel, chosen, autotune)
