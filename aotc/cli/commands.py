@@ -150,7 +150,7 @@ def build(
     except DiagnosticError as error:
         if not is_json:
             raise
-        result = builds.nothing_built(Failure(manifest, error.render()))
+        result = builds.nothing_built(Failure.of(manifest, error))
     finally:
         listener.close()
     if is_json:

@@ -111,7 +111,12 @@ def describe_result(result: BuildResult, warnings: Sequence[str]) -> dict[str, o
         "remarks": list(result.remarks),
         "warnings": list(warnings),
         "errors": [
-            {"in": failure.label, "report": failure.report, "bug": failure.is_bug}
+            {
+                "in": failure.label,
+                "report": failure.report,
+                "bug": failure.is_bug,
+                "mistakes": list(failure.mistakes),
+            }
             for failure in result.failures
         ],
     }
@@ -277,4 +282,4 @@ class _Build:
         try:
             yield
         except DiagnosticError as error:
-            self.failures.append(Failure(label, error.render()))
+            self.failures.append(Failure.of(label, error))

@@ -44,6 +44,7 @@ MAX_GUARDS = 64
 _DIVISIONS = ("//", "%", "cdiv")
 
 ConfigEntries: TypeAlias = tuple[tuple[str, Constant], ...]
+_Serves: TypeAlias = dict[tuple[Constant, ...], "Expression | None"]
 AutotuneReader: TypeAlias = Callable[
     [str, str, Mapping[str, object]], Sequence[Mapping[str, object]]
 ]
@@ -147,7 +148,9 @@ def expand(kernel: KernelSpec, targets: Sequence[Target], autotune: AutotuneRead
     """
     admitted = _configs(kernel, autotune)
     configs = tuple(config for config, _ in admitted)
-    guards, guard_of = _guards(kernel, [condition for _, condition in admitted])
+    guards, guard_of = _guards(
+        kernel, [condition for _, serves in admitted for condition in serves.values()]
+    )
     _check_count(kernel, len(targets), len(configs))
     variants: list[VariantSpec] = []
     dropped: list[str] = []
@@ -168,8 +171,12 @@ def expand(kernel: KernelSpec, targets: Sequence[Target], autotune: AutotuneRead
             _forms(kernel),
         ):
             held = _held(kernel, guard_of, absent, waived)
-            for index in fitting:
-                config, condition = admitted[index]
+            admitting = [index for index in fitting if choices in admitted[index][1]]
+            if not admitting:
+                raise _none_for_choices(kernel, target, choices, dropped)
+            for index in admitting:
+                config, serves = admitted[index]
+                condition = serves[choices]
                 needed = held if condition is None else (*held, guard_of[condition])
                 spec = VariantSpec(
                     *(kernel, target, types, choices, waived, absent, needed, index, config)
@@ -187,6 +194,19 @@ def none_left(kernel: KernelSpec, target: Target, dropped: Iterable[str]) -> Man
     """Return the error for a kernel that a target can hold in no config."""
     message = f"expected a config of {kernel.name!r} that {target} can hold, got none"
     error = ManifestError(message, kernel.configs_loc)
+    for line in dropped:
+        error.add_context(line)
+    return error
+
+
+def _none_for_choices(
+    kernel: KernelSpec, target: Target, choices: Sequence[Constant], dropped: Iterable[str]
+) -> ManifestError:
+    """Return the error for choices for which `where` accepts no config that a target can hold."""
+    given = config_text(zip(kernel.choices, choices, strict=True))
+    message = f"expected `where` to accept a config for {given} on {target}, it rejects all"
+    error = ManifestError(message, kernel.where.loc if kernel.where else kernel.configs_loc)
+    error.remedy = "a launch may ask for these choices: leave one out, or accept a config for it"
     for line in dropped:
         error.add_context(line)
     return error
@@ -273,40 +293,56 @@ def _check_count(kernel: KernelSpec, num_targets: int, num_configs: int) -> None
 
 def _configs(
     kernel: KernelSpec, autotune: AutotuneReader
-) -> tuple[tuple[ConfigEntries, Expression | None], ...]:
-    """Return the configs that pass the kernel's `where`, in order.
+) -> tuple[tuple[ConfigEntries, _Serves], ...]:
+    """Return the configs that pass the kernel's `where` for some choices, in order.
 
-    Where it depends on launch arguments, the remaining condition comes with the config, and the
-    launcher checks it.
+    With a config come the choices that it serves, and what remains of `where` for them: a condition on
+    launch arguments, which the launcher checks, or None.
     """
-    kept: list[tuple[ConfigEntries, Expression | None]] = []
+    kept: list[tuple[ConfigEntries, _Serves]] = []
     always = expression.Integer(1)
     fold = expression.Folder(kernel.where.root if kernel.where is not None else always)
     for config in _listed_configs(kernel, autotune):
-        condition = _condition(kernel, config, fold)
-        if not isinstance(condition, expression.Integer):
-            kept.append((config, condition))
-        elif condition.value:
-            kept.append((config, None))
+        serves: _Serves = {}
+        for choices in itertools.product(*kernel.choices.values()):
+            condition = _condition(kernel, config, choices, fold)
+            if not isinstance(condition, expression.Integer):
+                serves[choices] = condition
+            elif condition.value:
+                serves[choices] = None
+        if serves:
+            kept.append((config, serves))
     if not kept and kernel.where is not None:
         message = "expected `where` to accept a config, it rejects all"
         raise ManifestError(message, kernel.where.loc)
     return tuple(kept)
 
 
-def _condition(kernel: KernelSpec, config: ConfigEntries, fold: expression.Folder) -> Expression:
-    """Evaluate `where`, which `fold` is of, for a config as far as it is known."""
+def _condition(
+    kernel: KernelSpec,
+    config: ConfigEntries,
+    choices: tuple[Constant, ...],
+    fold: expression.Folder,
+) -> Expression:
+    """Evaluate `where`, which `fold` is of, for a config and choices as far as it is known."""
     where = kernel.where
     if where is None:
         return expression.Integer(1)
+    chosen = zip(kernel.choices, choices, strict=True)
+    values = {**_fixed_values(kernel, config), **_fixed_arguments(kernel), **dict(chosen)}
     try:
-        root = expression.settle(fold(integer_values(_fixed_values(kernel, config))))
+        root = expression.settle(fold(integer_values(values)))
     except ExpressionError as error:
         raise _where_error(where, config, error) from None
     for name, col in expression.free_names(root).items():
         if name not in launch_arguments(kernel):
             raise _where_error(where, config, ExpressionError(f"`{name}` has no value", col))
     return root
+
+
+def _fixed_arguments(kernel: KernelSpec) -> dict[str, Constant]:
+    """Return the integer arguments whose value is compiled in."""
+    return {n: a.value for n, a in kernel.signature.items() if isinstance(a.value, int)}
 
 
 def _where_error(
@@ -422,8 +458,7 @@ def _folded_grid(
 ) -> tuple[Expression, ...]:
     """Fold constants, config and fixed arguments into the grid of a variant."""
     kernel = variant.kernel
-    fixed = {n: a.value for n, a in kernel.signature.items() if isinstance(a.value, int)}
-    constants = {**integer_values(variant.values), **fixed}
+    constants = integer_values({**variant.values, **_fixed_arguments(kernel)})
     arguments = launch_arguments(kernel)
     folded: list[Expression] = []
     for dimension, fold in zip(kernel.grid or (), folders, strict=True):

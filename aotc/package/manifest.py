@@ -14,12 +14,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from aotc import target as targets
-from aotc.ir.diagnostics import Loc, ManifestError, did_you_mean, nearest
+from aotc.ir.diagnostics import IRError, Loc, ManifestError, did_you_mean, nearest
 from aotc.package.kernel_table import KERNEL_KEYS, read_kernel
 from aotc.package.parameters import Function, parse_functions
 from aotc.package.spec import KernelSpec, Manifest
-from aotc.package.tables import Document, Table
+from aotc.package.tables import Document, Mistakes, Table
 from aotc.regular_file import MAX_SOURCE_BYTES, read_regular
+from aotc.target import Target
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _VERSION = re.compile(r"(0|[1-9]\d*)\.(0|[1-9]\d*)\.(0|[1-9]\d*)([-+][0-9A-Za-z.+-]+)?")
@@ -43,53 +44,90 @@ def parse(text: str, path: str) -> Manifest:
     """Parse a manifest; sources are relative to the folder of `path`.
 
     Raises:
-        ManifestError: the manifest is wrong.
+        ManifestError: the manifest is wrong; what else is wrong is in its `others`.
         CompileError: a kernel source is not Python.
     """
     reader = _Reader(Document.parse(text, path))
-    return reader.manifest()
+    manifest = reader.manifest()
+    reader.mistakes.check()
+    if manifest is None:
+        raise IRError(f"{path} is wrong, and nothing says why")
+    return manifest
+
+
+@dataclass(frozen=True, slots=True)
+class _Package:
+    """The `[package]` table."""
+
+    name: str
+    version: str
+    targets: tuple[Target, ...]
+    without: tuple[str, ...]
 
 
 @dataclass(slots=True)
 class _Reader:
     document: Document
+    mistakes: Mistakes = field(default_factory=Mistakes)
     functions: dict[str, dict[str, Function]] = field(
         default_factory=dict[str, dict[str, Function]]
     )
 
-    def manifest(self) -> Manifest:
-        root = self.document.root(("package", "kernel"))
-        package = root.table("package", _PACKAGE_KEYS)
-        name = package.string("name")
-        _check_identifier(package, "name", name, "a package name")
-        version = package.string("version")
-        if not _VERSION.fullmatch(version):
-            raise package.wrong("version", f"expected a version such as '0.1.0', got {version!r}")
-        chosen = package.unique("targets", package.strings("targets"))
-        places = [package.element("targets", index) for index in range(len(chosen))]
-        built = tuple(targets.parse(n, loc) for n, loc in zip(chosen, places, strict=True))
-        without = package.strings("without") if package.has("without") else ()
-        for index, feature in enumerate(without):
-            place = package.element("without", index)
-            built = tuple(target.excluding([feature], place) for target in built)
-        tables = root.tables("kernel", KERNEL_KEYS)
+    def manifest(self) -> Manifest | None:
+        """Return the manifest, or None if `mistakes` says why there is none."""
+        collected = self.mistakes.collected
+        root = self.document.root(("package", "kernel"), self.mistakes)
+        package: _Package | None = None
+        with collected():
+            package = self.package(root.table("package", _PACKAGE_KEYS))
+        tables: tuple[Table, ...] = ()
+        with collected():
+            tables = root.tables("kernel", KERNEL_KEYS)
         kernels: dict[str, KernelSpec] = {}
         for table in tables:
-            kernel = self.kernel(table)
-            if kernel.name in kernels:
-                first = kernels[kernel.name].loc
-                place = "name" if table.has("name") else "source"
-                message = f"expected a unique name, got {kernel.name!r} as at {first}"
-                raise table.wrong(place, message, "give one of the two another `name`")
-            kernels[kernel.name] = kernel
+            with collected():
+                kernel = self.kernel(table)
+                if kernel.name in kernels:
+                    first = kernels[kernel.name].loc
+                    place = "name" if table.has("name") else "source"
+                    message = f"expected a unique name, got {kernel.name!r} as at {first}"
+                    raise table.wrong(place, message, "give one of the two another `name`")
+                kernels[kernel.name] = kernel
+        if package is None:
+            return None
         found = tuple(kernels.values())
-        return Manifest(self.document.file, name, version, built, found, without)
+        built, without = package.targets, package.without
+        return Manifest(self.document.file, package.name, package.version, built, found, without)
+
+    def package(self, package: Table) -> _Package:
+        name = version = ""
+        with self.mistakes.collected():
+            name = package.string("name")
+            _check_identifier(package, "name", name, "a package name")
+        with self.mistakes.collected():
+            version = package.string("version")
+            if not _VERSION.fullmatch(version):
+                message = f"expected a version such as '0.1.0', got {version!r}"
+                raise package.wrong("version", message)
+        built: list[Target] = []
+        chosen = package.unique("targets", package.strings("targets"))
+        for index, text in enumerate(chosen):
+            with self.mistakes.collected():
+                built.append(targets.parse(text, package.element("targets", index)))
+        without = package.strings("without") if package.has("without") else ()
+        for index, feature in enumerate(without):
+            with self.mistakes.collected():
+                place = package.element("without", index)
+                built = [target.excluding([feature], place) for target in built]
+        return _Package(name, version, tuple(built), without)
 
     def kernel(self, table: Table) -> KernelSpec:
         source, function = self.source(table)
-        name = table.string("name") if table.has("name") else function.name
-        if table.has("name"):
-            _check_identifier(table, "name", name, "a kernel name")
+        name = function.name
+        with self.mistakes.collected():
+            if table.has("name"):
+                name = table.string("name")
+                _check_identifier(table, "name", name, "a kernel name")
         return read_kernel(table, name, source, function)
 
     def source(self, table: Table) -> tuple[str, Function]:

@@ -78,13 +78,20 @@ class Failure:
     """Why a job failed; `is_bug` if the fault is ours and not the user's.
 
     `label` names the variant or kernel; the report does not, so that equal reports are shown once.
-    `detail` is the traceback of a bug, for `--debug`.
+    `detail` is the traceback of a bug, for `--debug`. `mistakes` are those of the user's as data.
     """
 
     label: str
     report: str
     is_bug: bool = False
     detail: str = ""
+    mistakes: tuple[dict[str, object], ...] = ()
+
+    @staticmethod
+    def of(label: str, error: DiagnosticError) -> Failure:
+        """Return the failure that a mistake of the user's is, and those found along with it."""
+        mistakes = tuple(one.describe() for one in (error, *error.others))
+        return Failure(label, error.render(), mistakes=mistakes)
 
 
 @dataclass(frozen=True)
@@ -194,7 +201,7 @@ def _do(work: Callable[[RequestT], ResultT], task: Job[RequestT]) -> Done[Reques
     try:
         result = work(task.request)
     except DiagnosticError as error:
-        result = Failure(task.label, error.render())
+        result = Failure.of(task.label, error)
     except (OSError, MemoryError) as error:
         result = _failed_by_host(task.label, error)
     except Exception as error:  # noqa: BLE001 - a bug of any type is reported as one
@@ -215,7 +222,7 @@ def _bug(label: str, error: Exception) -> Failure:
 def _failed_by_host(label: str, error: OSError | MemoryError) -> Failure:
     """Return the failure of a job: a lack of resources of the machine, or else a bug."""
     report = host_error(error)
-    return _bug(label, error) if report is None else Failure(label, report.render())
+    return _bug(label, error) if report is None else Failure.of(label, report)
 
 
 def compile_both_ways(compiler: Compiler, request: CompileRequest) -> CachedKernel:
@@ -433,7 +440,7 @@ class _Pool:
             if number not in _FOREIGN_SIGNALS:
                 return Failure(label, report, is_bug=True)
             if number != signal.SIGKILL:
-                return Failure(label, HostError(report, remedy="build again").render())
+                return Failure.of(label, HostError(report, remedy="build again"))
             remedy = "free memory, or build with fewer jobs (-j)"
-            return Failure(label, HostError(f"{report}; out of memory?", remedy=remedy).render())
+            return Failure.of(label, HostError(f"{report}; out of memory?", remedy=remedy))
         return Failure(label, "the worker process ended without a reason", is_bug=True)

@@ -342,6 +342,35 @@ def test_where_on_an_argument_becomes_a_guard_of_its_config(tmp_path: Path) -> N
     assert all(by_config[index] < 3 for index in (0, 2, 4))
 
 
+_CHOICES = "[kernel.choices]\nCAUSAL = [true, false]\n"
+
+
+def test_where_filters_configs_by_choices(tmp_path: Path) -> None:
+    body = 'where = "not CAUSAL and n < 9 or BLOCK == 128"\n' + _SIGNATURE + _CHOICES
+    body += "[kernel.configs]\nBLOCK = [64, 128]\n"
+    found = _expand(tmp_path, body)
+    assert [dict(config) for config in found.configs] == [{"BLOCK": 64}, {"BLOCK": 128}]
+    built = {(v.choices[0], v.values["BLOCK"]): v.guards[-1] for v in found.variants}
+    assert built.keys() == {(True, 128), (False, 64), (False, 128)}
+    assert found.guards[built[False, 64]].text == "n < 9"
+    assert found.guards[built[False, 128]].text != "n < 9"
+
+
+def test_where_leaves_a_config_for_every_choice(tmp_path: Path) -> None:
+    body = 'where = "not CAUSAL"\n' + _SIGNATURE + _BLOCK + _CHOICES
+    with pytest.raises(ManifestError, match="accept a config for CAUSAL = true on sm_90a") as error:
+        _expand(tmp_path, body)
+    assert error.value.loc is not None
+    assert error.value.loc.line == 7
+
+
+def test_where_knows_fixed_arguments(tmp_path: Path) -> None:
+    body = 'where = "m == 1 and BLOCK > 64"\n' + _SIGNATURE
+    body += "[kernel.configs]\nBLOCK = [64, 128]\n"
+    found = _expand(tmp_path, body)
+    assert [dict(config) for config in found.configs] == [{"BLOCK": 128}]
+
+
 def test_where_names_what_is_no_integer(tmp_path: Path) -> None:
     body = 'where = "x_ptr < 3"\n' + _SIGNATURE + _BLOCK
     with pytest.raises(ManifestError, match="expected an integer argument"):

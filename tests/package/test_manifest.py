@@ -260,7 +260,6 @@ _MISTAKES: list[tuple[str, str, str, str]] = [
         'expected "each" or "together", got "some"',
     ),
     ("BLOCK * num_warps", "BLOCK * n_rowz", "10:18", "`n_rowz` is unknown"),
-    ("BLOCK * num_warps", "BLOCK * CAUSAL", "10:18", "`CAUSAL` is a choice"),
     ("<= 32768", "<=", "10:30", "got the end"),
 ]
 
@@ -274,6 +273,42 @@ def test_mistakes(folder: Path, old: str, new: str, place: str, message: str) ->
     assert report.startswith(f"{folder / 'kernels.toml'}:{place}: error: "), report
     for part in message.split(" | "):
         assert part in report
+
+
+def test_all_mistakes_are_reported_at_once(folder: Path) -> None:
+    text = _FULL + _SECOND.replace('x_ptr = "*fp32"', 'x_ptr = "*fp23"')
+    for old, new in [
+        ('version = "0.1.0"', 'vresion = "0.1.0"'),
+        ('"sm_80"]', '"sm_70"]'),
+        ('eps = "fp32"', 'epps = "fp32"'),
+        ("BLOCK = 4096", "BLOKC = 4096"),
+        ("num_warps = [4, 8]", "num_warps = [3]"),
+    ]:
+        assert old in text
+        text = text.replace(old, new, 1)
+    with pytest.raises(ManifestError) as caught:
+        _parse(folder, text)
+    error = caught.value
+    found = [one.describe() for one in (error, *error.others)]
+    assert [(one["line"], one["got"]) for one in found[:1] + found[2:]] == [
+        (3, "the unknown key 'vresion'"),
+        (4, "'sm_70'"),
+        (16, "'epps'"),
+        (20, "'BLOKC'"),
+        (24, "3"),
+        (29, "'fp23'"),
+    ]
+    assert found[1]["message"] == "expected a string at 'version', which is missing"
+    assert found[3] == {
+        "file": str(folder / "kernels.toml"),
+        "line": 16,
+        "column": 1,
+        "message": "expected an argument of rmsnorm_kernel, got 'epps'",
+        "expected": "an argument of rmsnorm_kernel",
+        "got": "'epps'",
+        "remedy": "did you mean 'eps'?",
+    }
+    assert error.render().count(": error: ") == len(found)
 
 
 def test_limits_reach_the_compiles(folder: Path) -> None:
