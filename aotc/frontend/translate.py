@@ -97,10 +97,7 @@ def translate(
                 num_warps=num_warps,
                 max_ops=max_ops,
             )
-            values: dict[str, Operand] = dict(arguments.constants)
-            values |= {
-                info.name: arg for info, arg in zip(arguments.params, body.args, strict=True)
-            }
+            values = arguments.values(body.args)
             frame = Frame(program, function.file, values, None, in_kernel=True, function=function)
             with program.calling(function):
                 frame.run(function.node.body)

@@ -83,15 +83,15 @@ class VariantSpec:
         """The request to the compiler."""
         types = dict(zip(self.kernel.types, self.types, strict=True))
         values = self.values
-        signature = [
-            (name, self._assumed(name, argument).concrete(types, values))
+        concrete = {
+            name: self._assumed(name, argument).concrete(types, values)
             for name, argument in self.kernel.signature.items()
-        ]
+        }
         constexprs = [parameter.name for parameter in self.kernel.function.constexprs]
         return CompileRequest(
             source=self.kernel.source,
             kernel=self.kernel.function.name,
-            signature=tuple(signature),
+            signature=self.kernel.joined(concrete),
             constants=tuple((name, values[name]) for name in constexprs if name in values),
             target=self.target.name,
             config=Config.of(values),

@@ -37,6 +37,7 @@ from aotc.package.spec import (
 )
 from aotc.package.tables import Constant, Table
 from aotc.package.verify_table import read_verify
+from aotc.tuple_type import TupleType, is_tuple_type, parse_tuple_type
 
 KERNEL_KEYS = (
     *("name", "source", "grid", "signature", "types", "constants", "choices"),
@@ -73,7 +74,10 @@ def read_kernel(table: Table, name: str, source: str, function: Function) -> Ker
         _check_given_once(table, constants, choices, configs)
     with mistakes.collected():
         guards = _read_guards(table)
+    tuples: dict[str, TupleType] = {}
     if has_signature:
+        with mistakes.collected():
+            tuples = _read_tuples(table, function)
         with mistakes.collected():
             grid = _read_grid(table, function, signature)
         with mistakes.collected():
@@ -97,6 +101,7 @@ def read_kernel(table: Table, name: str, source: str, function: Function) -> Ker
         verify=verify,
         limits=compile_limits({name: limits[name] for name in COMPILE_LIMITS if name in limits}),
         spill_bytes=limits.get(SPILL_BYTES, DEFAULT_SPILL_BYTES),
+        tuples=tuples,
     )
     if len(mistakes) == before:
         with mistakes.collected():
@@ -139,7 +144,7 @@ def _read_signature(
     for parameter in function.arguments:
         if section.has(parameter.name):
             with table.mistakes.collected():
-                signature[parameter.name] = _read_type(section, parameter.name, tuple(types))
+                signature.update(_read_type(section, parameter.name, tuple(types)))
         elif not parameter.has_default and is_known:  # or else it is what is misspelt
             message = f"expected a type for argument {parameter.name!r} of {function.name}"
             remedy = f'add `{parameter.name} = "..."` to [kernel.signature]'
@@ -167,11 +172,40 @@ def _check_argument(section: Table, name: str, function: Function, names: list[s
         raise section.wrong_key(name, message, remedy)
 
 
-def _read_type(section: Table, name: str, variables: tuple[str, ...]) -> ArgumentType:
+def _read_type(section: Table, name: str, variables: tuple[str, ...]) -> dict[str, ArgumentType]:
+    """Return the type of an argument, or of each item of a tuple."""
     loc = section.value_loc(name)
     if section.is_list(name):
-        return argument_type.parse_alternatives(section.strings(name), variables, loc)
-    return argument_type.parse(section.string(name), variables, loc)
+        return {name: argument_type.parse_alternatives(section.strings(name), variables, loc)}
+    text = section.string(name)
+    if not is_tuple_type(text):
+        return {name: argument_type.parse(text, variables, loc)}
+    leaves = dict(_tuple_type(section, name).leaves(name))
+    return {leaf: argument_type.parse(one, variables, loc) for leaf, one in leaves.items()}
+
+
+def _tuple_type(section: Table, name: str) -> TupleType:
+    try:
+        return parse_tuple_type(section.string(name))
+    except ValueError as error:
+        raise section.wrong(name, str(error)) from None
+
+
+def _read_tuples(table: Table, function: Function) -> dict[str, TupleType]:
+    """Return the arguments that are tuples; their types were read with the signature."""
+    section = table.optional_table("signature")
+    names = [parameter.name for parameter in function.parameters]
+    tuples: dict[str, TupleType] = {}
+    for name in section:
+        if section.is_string(name) and is_tuple_type(section.string(name)):
+            tuples[name] = _tuple_type(section, name)
+            for leaf, _ in tuples[name].leaves(name):
+                if leaf in names:
+                    message = (
+                        f"expected other names, {leaf!r} is an item of {name!r} and a parameter"
+                    )
+                    raise section.wrong(name, message, "rename the parameter in the source")
+    return tuples
 
 
 def _check_constexpr(section: Table, name: str, function: Function) -> None:

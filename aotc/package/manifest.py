@@ -77,9 +77,9 @@ class _Reader:
         """Return the manifest, or None if `mistakes` says why there is none."""
         collected = self.mistakes.collected
         root = self.document.root(("package", "kernel"), self.mistakes)
-        package: _Package | None = None
+        read: list[_Package] = []
         with collected():
-            package = self.package(root.table("package", _PACKAGE_KEYS))
+            read.append(self.package(root.table("package", _PACKAGE_KEYS)))
         tables: tuple[Table, ...] = ()
         with collected():
             tables = root.tables("kernel", KERNEL_KEYS)
@@ -93,8 +93,9 @@ class _Reader:
                     message = f"expected a unique name, got {kernel.name!r} as at {first}"
                     raise table.wrong(place, message, "give one of the two another `name`")
                 kernels[kernel.name] = kernel
-        if package is None:
+        if not read:
             return None
+        (package,) = read
         found = tuple(kernels.values())
         built, without = package.targets, package.without
         return Manifest(self.document.file, package.name, package.version, built, found, without)

@@ -9,7 +9,7 @@ or a `where` is known.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
 
@@ -22,6 +22,7 @@ from aotc.package.parameters import Function
 from aotc.package.tables import Constant
 from aotc.target import Target
 from aotc.target import parse as parse_target
+from aotc.tuple_type import TupleType
 
 Axes: TypeAlias = tuple[tuple[str, tuple[Constant, ...]], ...]
 
@@ -120,7 +121,8 @@ Guards: TypeAlias = Literal["each", "together"]
 class KernelSpec:
     """One `[[kernel]]` table; mappings keep the order of the function's parameters.
 
-    `limits` bound each compile, `spill_bytes` what a variant that is shipped may spill.
+    `signature` has the items of each argument of `tuples` in place of it. `limits` bound each compile,
+    `spill_bytes` what a variant that is shipped may spill.
     """
 
     name: str
@@ -139,6 +141,18 @@ class KernelSpec:
     verify: VerifySpec = field(default_factory=VerifySpec)
     limits: CompileLimits = DEFAULT_LIMITS
     spill_bytes: int = DEFAULT_SPILL_BYTES
+    tuples: dict[str, TupleType] = field(default_factory=dict[str, TupleType])
+
+    def joined(self, types: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
+        """Return the type of each argument of the function, given those of what launches pass."""
+        joined: list[tuple[str, str]] = []
+        for parameter in self.function.arguments:
+            name = parameter.name
+            if name in self.tuples:
+                joined.append((name, self.tuples[name].text(name, types)))
+            elif name in types:
+                joined.append((name, types[name]))
+        return tuple(joined)
 
 
 @dataclass(frozen=True, slots=True)
