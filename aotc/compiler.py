@@ -126,6 +126,8 @@ def compile_kernel(
     with backend.Ptxas(check_request(request), mebibytes=request.limits.ptxas_mebibytes) as ptxas:
         done = _to_ptx(request, timings, keep_asm=keep_asm, observer=observer)
         assembly = _assemble(done, request.limits, ptxas)
+    if request.line_root is not None:
+        assembly = replace(assembly, cubin=backend.without_ptx_lines(assembly.cubin))
     timings.lap("ptxas")
     kernel, translation = done.kernel, done.translation
     note = _spill_note(done) if assembly.spill_bytes else ""

@@ -7,7 +7,7 @@ sees.
 
     pointer     "*" element [":16" ["?"]]        promise: the address is a multiple of 16 bytes
     scalar      element [":16" ["?"]]            promise: the value is a multiple of 16
-    fixed       element "=" number               compiled in; the launcher checks the argument
+    fixed       element "=" number               compiled in; a launch does not pass it
     descriptor  "tensordesc<" element "[" extent {"," extent} "]" [",nan"] ">"
     extent      an expression over constants, such as BLOCK_N or BLOCK_N // 2
     none        "none"                           compiled in; a launch does not pass it
@@ -96,8 +96,8 @@ class ArgumentType:
 
     @property
     def is_passed(self) -> bool:
-        """Whether a launch passes the argument: guards can check all that is fixed but these."""
-        return self.kind != "none" and not isinstance(self.value, float)
+        """Whether a launch passes the argument: what is fixed is none of its business."""
+        return self.kind != "none" and self.value is None
 
     @property
     def block_names(self) -> tuple[str, ...]:

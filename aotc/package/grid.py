@@ -186,7 +186,7 @@ def expand(kernel: KernelSpec, targets: Sequence[Target], autotune: AutotuneRead
 
 
 def launch_arguments(kernel: KernelSpec) -> tuple[str, ...]:
-    """Return the arguments that a launch passes: all but None and fixed floating-point ones."""
+    """Return the arguments that a launch passes: all but those whose value is fixed, or None."""
     return tuple(name for name, argument in kernel.signature.items() if argument.is_passed)
 
 
@@ -519,9 +519,6 @@ def _guards(
                 if argument.kind == "pointer"
                 else f"{name} is a multiple of {argument.divisor}"
             )
-        elif isinstance(argument.value, int):
-            condition = f"{name} == {argument.value}"
-            text = f"{name} is {argument.value}"
         elif argument.kind == "tensordesc":
             last = len(argument.block) - 1
             dense = f"({name}.strides[{last}] == 1 or {name}.shape[{last}] == 1)"

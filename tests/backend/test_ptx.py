@@ -10,7 +10,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from aotc.backend import assemble, disassemble, emit_ptx, lower_kernel
+from aotc.backend import assemble, disassemble, emit_ptx, lower_kernel, without_ptx_lines
 from aotc.backend.debug import LineTable
 from aotc.ir.core import Block, Kernel, ParamInfo
 from aotc.ir.diagnostics import IRError, Loc, at
@@ -149,6 +149,12 @@ def test_line_table_for_profilers_names_inlined_lines() -> None:
     assert b"/opt" not in cubin
     listing = disassemble(cubin, with_lines=True, is_whole=True)
     assert 'File "inner.py", line 3 inlined at "kernels/k.py", line 9' in listing
+    # Lines of the PTX are left out, those of the source stay.
+    bare = without_ptx_lines(cubin)
+    assert len(bare) == len(cubin)
+    assert bare != cubin
+    assert disassemble(bare, with_lines=True) == disassemble(cubin, with_lines=True)
+    assert without_ptx_lines(bare) == bare
     # Without labels and sections for debuggers, ptxas has no reason to schedule it otherwise.
     plain = emit_ptx(lower_kernel(kernel, SM_90).llvm_ir, SM_90)
     code, _, _ = ptx.partition("\t.file")
