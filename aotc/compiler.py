@@ -52,7 +52,8 @@ class CompileRequest:
     table to the cubin, for profilers, with files named relative to that folder. `without` names features of the target that are not to be used. `map_pointers` allows what needs the launcher: loads
     through pointers may become TMA loads, so that a cubin takes tensor maps that its `Metadata`
     describes and is right for the launches that its guards allow; and the kernel may be persistent.
-    A build asks for it. `limits` bound what the compile may take.
+    A build asks for it. `facts` are what the file is told of the GPU where that is not what the target's row
+    says. `limits` bound what the compile may take.
     """
 
     source: str
@@ -66,6 +67,7 @@ class CompileRequest:
     line_root: str | None = None
     without: tuple[str, ...] = ()
     map_pointers: bool = False
+    facts: tuple[tuple[str, object], ...] = ()
     limits: CompileLimits = DEFAULT_LIMITS
 
 
@@ -402,6 +404,7 @@ def translate_request(request: CompileRequest) -> Translation:
         dict(request.constants),
         num_warps=request.config.num_warps,
         target=request.target,
+        facts=dict(request.facts),
         debug=request.debug,
         max_ops=request.limits.operations,
     )
@@ -515,9 +518,10 @@ def _locate(kernel: str | Callable[..., object]) -> tuple[str, str]:
 
 
 def autotune_configs(
-    source: str, kernel: str, constants: Mapping[str, object] | None = None
+    source: str, kernel: str, constants: Mapping[str, object], target: Target
 ) -> list[dict[str, object]]:
-    """Return the configs of the kernel's `@triton.autotune`, read without running the file."""
+    """Return the configs of the kernel's `@triton.autotune` for a target, without running the file."""
     from aotc import frontend  # noqa: PLC0415
 
-    return frontend.autotune_configs(source, kernel, constants)
+    facts = dict(target.facts)
+    return frontend.autotune_configs(source, kernel, constants, target=target.name, facts=facts)

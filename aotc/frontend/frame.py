@@ -93,8 +93,10 @@ class Steps:
 class Program:
     """Hold what all frames of one translation share."""
 
-    def __init__(self, kernel: Syntax, host: Syntax, target: str) -> None:
-        self.globals = Globals(self.host_frame, target)
+    def __init__(
+        self, kernel: Syntax, host: Syntax, target: str, facts: Mapping[str, object]
+    ) -> None:
+        self.globals = Globals(self.host_frame, target, facts)
         self.kernel_syntax = kernel
         self.host_syntax = host
         self.stack: list[Function] = []

@@ -64,6 +64,7 @@ def translate(
     *,
     num_warps: int = 4,
     target: str = "sm_90a",
+    facts: Mapping[str, object] | None = None,
     debug: bool = False,
     max_ops: int = CompileLimits.operations,
 ) -> Translation:
@@ -73,12 +74,12 @@ def translate(
     `constants` the values of the others; `kernel` may be dotted, for a method or a nested
     function. Without `debug`, here or as `@triton.jit(debug=True)`, assertions in the kernel are
     checked for types and dropped, as Triton does. `max_ops` bounds what calls and static loops
-    expand to.
+    expand to. `facts` are what the file is told of the GPU that differs from the target's own.
 
     Raises: CompileError for any mistake in the source or in the arguments.
     """
     with _readable_errors():
-        program = Program(_KERNEL, _HOST, target)
+        program = Program(_KERNEL, _HOST, target, facts or {})
         module = program.globals
         file = module.open(source)
         function = _find_kernel(module, file, kernel)
@@ -188,18 +189,23 @@ def _is_rebound(module: Globals, file: SourceFile, kernel: str) -> bool:
 
 
 def autotune_configs(
-    source: str, kernel: str, constants: Mapping[str, object] | None = None
+    source: str,
+    kernel: str,
+    constants: Mapping[str, object] | None = None,
+    *,
+    target: str = "",
+    facts: Mapping[str, object] | None = None,
 ) -> list[dict[str, object]]:
     """Return the configurations that the kernel's `@triton.autotune` lists, in order.
 
     Each holds the constants of one `triton.Config`, with its `num_warps` and `num_stages`. Of a
-    launch, `early_config_prune` is told `constants`; a `perf_model` only orders what is timed, and
+    launch, `early_config_prune` is told `constants`, of the GPU what `target` and `facts` say; a `perf_model` only orders what is timed, and
     counts for nothing.
 
     Raises: CompileError if there is no such decorator or it cannot be evaluated.
     """
     with _readable_errors():
-        program = Program(_KERNEL, _HOST, "")
+        program = Program(_KERNEL, _HOST, target, facts or {})
         module = program.globals
         file = module.open(source)
         function = _find_kernel(module, file, kernel)

@@ -46,7 +46,7 @@ _DIVISIONS = ("//", "%", "cdiv")
 ConfigEntries: TypeAlias = tuple[tuple[str, Constant], ...]
 _Serves: TypeAlias = dict[tuple[Constant, ...], "Expression | None"]
 AutotuneReader: TypeAlias = Callable[
-    [str, str, Mapping[str, object]], Sequence[Mapping[str, object]]
+    [str, str, Mapping[str, object], Target], Sequence[Mapping[str, object]]
 ]
 
 
@@ -96,6 +96,7 @@ class VariantSpec:
             target=self.target.name,
             config=Config.of(values),
             without=self.target.without,
+            facts=self.target.facts,
             map_pointers=True,
             limits=self.kernel.limits,
         )
@@ -139,30 +140,32 @@ class Expansion:
 def expand(kernel: KernelSpec, targets: Sequence[Target], autotune: AutotuneReader) -> Expansion:
     """Return the variants of `kernel` for `targets`.
 
-    `autotune(source, function)` returns the configs of the source's `@triton.autotune`; it is
-    called only if the manifest asks for them.
+    `autotune(source, function, constants, target)` returns the configs of the source's
+    `@triton.autotune`; it is called only if the manifest asks for them.
 
     Raises:
         ManifestError: there are too many variants, or none for a target; a `where` or a config
             of the source is wrong.
     """
-    admitted = _configs(kernel, autotune)
-    configs = tuple(config for config, _ in admitted)
-    guards, guard_of = _guards(
-        kernel, [condition for _, serves in admitted for condition in serves.values()]
-    )
+    admitted = _configs_of_targets(kernel, targets, autotune)
+    index_of: dict[tuple[object, ...], int] = {}
+    for config, _ in itertools.chain(*admitted.values()):
+        index_of.setdefault(_typed(config), len(index_of))
+    configs = tuple({_typed(c): c for c, _ in itertools.chain(*admitted.values())}.values())
+    remaining = (serves.values() for _, serves in itertools.chain(*admitted.values()))
+    guards, guard_of = _guards(kernel, itertools.chain(*remaining))
     _check_count(kernel, len(targets), len(configs))
     variants: list[VariantSpec] = []
     dropped: list[str] = []
     folders = [expression.Folder(dimension.root) for dimension in kernel.grid or ()]
     for target in targets:
-        fitting: list[int] = []
-        for index, config in enumerate(configs):
+        fitting: list[tuple[ConfigEntries, _Serves]] = []
+        for config, serves in admitted[target]:
             misfit = config_misfit(dict(config), target)
             if misfit:
                 dropped.append(f"{kernel.name} {target}: {config_text(config)}: {misfit}")
             else:
-                fitting.append(index)
+                fitting.append((config, serves))
         if not fitting:
             raise none_left(kernel, target, dropped)
         for types, choices, (absent, waived) in itertools.product(
@@ -171,11 +174,11 @@ def expand(kernel: KernelSpec, targets: Sequence[Target], autotune: AutotuneRead
             _forms(kernel),
         ):
             held = _held(kernel, guard_of, absent, waived)
-            admitting = [index for index in fitting if choices in admitted[index][1]]
+            admitting = [(config, serves) for config, serves in fitting if choices in serves]
             if not admitting:
                 raise _none_for_choices(kernel, target, choices, dropped)
-            for index in admitting:
-                config, serves = admitted[index]
+            for config, serves in admitting:
+                index = index_of[_typed(config)]
                 condition = serves[choices]
                 needed = held if condition is None else (*held, guard_of[condition])
                 spec = VariantSpec(
@@ -291,8 +294,22 @@ def _check_count(kernel: KernelSpec, num_targets: int, num_configs: int) -> None
 # -------------------------------------------------------------------------------------- configs
 
 
+def _configs_of_targets(
+    kernel: KernelSpec, targets: Sequence[Target], autotune: AutotuneReader
+) -> dict[Target, tuple[tuple[ConfigEntries, _Serves], ...]]:
+    """Return the configs for each target: an autotuner may ask which one it is."""
+    if isinstance(kernel.configs, AutotuneConfigs):
+        return {target: _configs(kernel, autotune, target) for target in targets}
+    return dict.fromkeys(targets, _configs(kernel, autotune, targets[0]))
+
+
+def _typed(config: ConfigEntries) -> tuple[object, ...]:
+    """Return what two configs have in common that are the same, 1 and true being two values."""
+    return tuple((name, type(value), value) for name, value in config)
+
+
 def _configs(
-    kernel: KernelSpec, autotune: AutotuneReader
+    kernel: KernelSpec, autotune: AutotuneReader, target: Target
 ) -> tuple[tuple[ConfigEntries, _Serves], ...]:
     """Return the configs that pass the kernel's `where` for some choices, in order.
 
@@ -302,7 +319,7 @@ def _configs(
     kept: list[tuple[ConfigEntries, _Serves]] = []
     always = expression.Integer(1)
     fold = expression.Folder(kernel.where.root if kernel.where is not None else always)
-    for config in _listed_configs(kernel, autotune):
+    for config in _listed_configs(kernel, autotune, target):
         serves: _Serves = {}
         for choices in itertools.product(*kernel.choices.values()):
             condition = _condition(kernel, config, choices, fold)
@@ -353,7 +370,9 @@ def _where_error(
     return found
 
 
-def _listed_configs(kernel: KernelSpec, autotune: AutotuneReader) -> Iterator[ConfigEntries]:
+def _listed_configs(
+    kernel: KernelSpec, autotune: AutotuneReader, target: Target
+) -> Iterator[ConfigEntries]:
     match kernel.configs:
         case CartesianConfigs(axes):
             count = math.prod(len(values) for _, values in axes)
@@ -368,10 +387,12 @@ def _listed_configs(kernel: KernelSpec, autotune: AutotuneReader) -> Iterator[Co
         case ListedConfigs(configs):
             yield from configs
         case AutotuneConfigs():
-            yield from _autotune_configs(kernel, autotune)
+            yield from _autotune_configs(kernel, autotune, target)
 
 
-def _autotune_configs(kernel: KernelSpec, autotune: AutotuneReader) -> Iterator[ConfigEntries]:
+def _autotune_configs(
+    kernel: KernelSpec, autotune: AutotuneReader, target: Target
+) -> Iterator[ConfigEntries]:
     """Return the source's configs, checked as the manifest's are, without repeats.
 
     Triton distinguishes configs that differ only in a hook; here they are the same.
@@ -381,11 +402,12 @@ def _autotune_configs(kernel: KernelSpec, autotune: AutotuneReader) -> Iterator[
         for name, argument in kernel.signature.items()
         if argument.value is not None or argument.kind == "none"
     }
-    found = autotune(kernel.source, kernel.function.name, {**fixed, **kernel.constants})
+    constants = {**fixed, **kernel.constants}
+    found = autotune(kernel.source, kernel.function.name, constants, target)
     if not found:
         message = f"expected @triton.autotune on {kernel.function.name!r}, got no config"
         raise ManifestError(message, kernel.configs_loc)
-    seen: dict[tuple[tuple[str, type, Constant], ...], None] = {}
+    seen: dict[tuple[object, ...], None] = {}
     for entries in found:
         # A config key of None stands for the default.
         config = tuple(
@@ -402,7 +424,7 @@ def _autotune_configs(kernel: KernelSpec, autotune: AutotuneReader) -> Iterator[
         problem = _config_problem(kernel, checked)
         if problem:
             raise _source_error(kernel, problem, config)
-        key = tuple((name, type(value), value) for name, value in checked)
+        key = _typed(tuple(checked))
         if key not in seen:
             seen[key] = None
             yield tuple(checked)

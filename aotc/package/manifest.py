@@ -10,11 +10,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from aotc import target as targets
 from aotc.ir.diagnostics import IRError, Loc, ManifestError, did_you_mean, nearest
+from aotc.package.facts_table import Facts, read_facts
 from aotc.package.kernel_table import KERNEL_KEYS, read_kernel
 from aotc.package.parameters import Function, parse_functions
 from aotc.package.spec import KernelSpec, Manifest
@@ -27,7 +28,7 @@ _VERSION = re.compile(r"(0|[1-9]\d*)\.(0|[1-9]\d*)\.(0|[1-9]\d*)([-+][0-9A-Za-z.
 _IF_UNREADABLE = {"a manifest": "run this in the folder of kernels.toml, or give a manifest's path"}
 # The pattern of PEP 263.
 _DECLARATION = r"(?m)^[ \t\f]*#.*?coding[:=][ \t]*([-\w.]+)"
-_PACKAGE_KEYS = ("name", "version", "targets", "without")
+_PACKAGE_KEYS = ("name", "version", "targets", "without", "facts")
 
 
 def load(path: str) -> Manifest:
@@ -63,6 +64,7 @@ class _Package:
     version: str
     targets: tuple[Target, ...]
     without: tuple[str, ...]
+    facts: dict[str, Facts]
 
 
 @dataclass(slots=True)
@@ -97,8 +99,15 @@ class _Reader:
             return None
         (package,) = read
         found = tuple(kernels.values())
-        built, without = package.targets, package.without
-        return Manifest(self.document.file, package.name, package.version, built, found, without)
+        return Manifest(
+            self.document.file,
+            package.name,
+            package.version,
+            package.targets,
+            found,
+            package.without,
+            package.facts,
+        )
 
     def package(self, package: Table) -> _Package:
         name = version = ""
@@ -120,7 +129,9 @@ class _Reader:
             with self.mistakes.collected():
                 place = package.element("without", index)
                 built = [target.excluding([feature], place) for target in built]
-        return _Package(name, version, tuple(built), without)
+        facts = read_facts(package)
+        built = [replace(target, facts=facts[target.name]) for target in built]
+        return _Package(name, version, tuple(built), without, facts)
 
     def kernel(self, table: Table) -> KernelSpec:
         source, function = self.source(table)

@@ -10,7 +10,7 @@ or a `where` is known.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal, TypeAlias
 
 from aotc.config import CONFIG_DEFAULTS
@@ -159,7 +159,8 @@ class KernelSpec:
 class Manifest:
     """A whole manifest; `path` is the file it was read from.
 
-    `without` names the target features that the package does not use.
+    `without` names the target features that the package does not use. `facts` are what files are told of
+    the GPU, by target.
     """
 
     path: str
@@ -168,6 +169,9 @@ class Manifest:
     targets: tuple[Target, ...]
     kernels: tuple[KernelSpec, ...]
     without: tuple[str, ...] = ()
+    facts: dict[str, tuple[tuple[str, Constant], ...]] = field(
+        default_factory=dict[str, tuple[tuple[str, Constant], ...]]
+    )
 
     def targets_for(self, names: Sequence[str], without: Sequence[str]) -> tuple[Target, ...]:
         """Return the named targets, or all of the package's if none is named.
@@ -178,7 +182,12 @@ class Manifest:
             ManifestError: there is no such target or feature; suggests the nearest name.
         """
         named = [parse_target(name) for name in dict.fromkeys(names)] or self.targets
-        return tuple(target.excluding([*self.without, *without]) for target in named)
+        return tuple(
+            replace(target, facts=self.facts.get(target.name, ())).excluding(
+                [*self.without, *without]
+            )
+            for target in named
+        )
 
     def kernel(self, name: str) -> KernelSpec:
         """Return the kernel called `name`.

@@ -150,6 +150,10 @@ class Table:
     def is_string(self, key: str) -> bool:
         return isinstance(self.data.get(key), str)
 
+    def is_table(self, key: str) -> bool:
+        """Return whether there is a table at `key`."""
+        return isinstance(self.data.get(key), dict)
+
     def is_list(self, key: str) -> bool:
         """Return whether there is a list at `key`."""
         return isinstance(self.data.get(key), list)

@@ -107,7 +107,8 @@ def test_none() -> None:
     assert NONE.concrete({}, {}) == "none"
     assert not NONE.is_passed
     assert not parse("fp32=1").is_passed
-    assert parse("i32=1").is_passed
+    assert not parse("i32=1").is_passed
+    assert parse("i32:16").is_passed
 
 
 @pytest.mark.parametrize("texts", [["*T:16", "none"], ["none", "*T:16"]])

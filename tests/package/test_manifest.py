@@ -164,6 +164,40 @@ def test_kernel_by_name(folder: Path) -> None:
     assert caught.value.remedy == "did you mean 'rmsnorm'?"
 
 
+def test_facts_of_the_gpu(folder: Path) -> None:
+    facts = """
+[package.facts]
+num_sms = 114
+"torch.cuda.get_device_name()" = "NVIDIA H100 PCIe"
+[package.facts.sm_80]
+num_sms = 98
+"""
+    manifest = _parse(folder, _FULL.replace("[[kernel]]", f"{facts}[[kernel]]", 1))
+    name = ("torch.cuda.get_device_name()", "NVIDIA H100 PCIe")
+    expected = {"sm_90a": (("num_sms", 114), name), "sm_80": (("num_sms", 98), name)}
+    assert {target.name: target.facts for target in manifest.targets} == expected
+    assert [t.facts for t in manifest.targets_for(["sm_80"], ["tma"])] == [expected["sm_80"]]
+    request = expand(manifest.kernels[0], manifest.targets, autotune_configs).variants[0].request
+    assert request.facts == expected["sm_90a"]
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("num_smss = 3", "got 'num_smss' | did you mean 'num_sms'?"),
+        ('num_sms = "132"', "expected an integer for 'num_sms', got the string '132'"),
+        ("device_name = 3", "expected a string for 'device_name', got the integer 3"),
+        ("sm_81 = { num_sms = 3 }", "expected a target, got 'sm_81' | did you mean"),
+    ],
+)
+def test_mistakes_in_facts(folder: Path, line: str, message: str) -> None:
+    text = _FULL.replace("[[kernel]]", f"[package.facts]\n{line}\n[[kernel]]", 1)
+    with pytest.raises(ManifestError) as caught:
+        _parse(folder, text)
+    for part in message.split(" | "):
+        assert part in caught.value.render()
+
+
 # Each row: a text of the manifest, what is put in its place, where the error is and what it says.
 _MISTAKES: list[tuple[str, str, str, str]] = [
     # The document.
