@@ -23,8 +23,10 @@ _NAMES = (b".nv_debug_line_sass\0", b".rela.nv_debug_line_sass\0", b".rel.nv_deb
 def without_ptx_lines(cubin: bytes) -> bytes:
     """Return a cubin whose instructions name lines of the source alone."""
     start, size, count, names_index = _HEADER.unpack_from(cubin)
-    sections = [_SECTION.unpack_from(cubin, start + size * index) for index in range(count)]
-    names_offset = sections[names_index][1]
+    sections: list[tuple[int, int, int]] = [
+        _SECTION.unpack_from(cubin, start + size * index) for index in range(count)
+    ]
+    _, names_offset, _ = sections[int(names_index)]
     edited = bytearray(cubin)
     for index, (name, offset, size_bytes) in enumerate(sections):
         if cubin.startswith(_NAMES, names_offset + name):
