@@ -53,7 +53,7 @@ class CompileRequest:
     through pointers may become TMA loads, so that a cubin takes tensor maps that its `Metadata`
     describes and is right for the launches that its guards allow; and the kernel may be persistent.
     A build asks for it. `facts` are what the file is told of the GPU where that is not what the target's row
-    says. `limits` bound what the compile may take.
+    says. Without `enable_fp_fusion`, a product and a sum are rounded each. `limits` bound what the compile may take.
     """
 
     source: str
@@ -68,6 +68,7 @@ class CompileRequest:
     without: tuple[str, ...] = ()
     map_pointers: bool = False
     facts: tuple[tuple[str, object], ...] = ()
+    enable_fp_fusion: bool = True
     limits: CompileLimits = DEFAULT_LIMITS
 
 
@@ -160,7 +161,13 @@ def compile_kernel(
     asm = {**done.asm, "llvm": done.lowered.llvm_ir, "ptx": done.ptx}
     if request.with_ptx:
         # Apart from the cubin's own, whose debug sections would name what it was made from.
-        located = backend.lower_kernel(kernel, done.target, debug_lines=True, owns_sm=done.owns_sm)
+        located = backend.lower_kernel(
+            kernel,
+            done.target,
+            debug_lines=True,
+            owns_sm=done.owns_sm,
+            fuses_multiplies=request.enable_fp_fusion,
+        )
         asm["ptx"] = backend.emit_ptx(located.llvm_ir, done.target, located.line_table)
     made = {
         "sass": lambda: backend.disassemble(assembly.cubin),
@@ -356,7 +363,12 @@ def _to_ptx(
         asm["gpu"] = print_kernel(kernel)
         timings.lap("print")
     lowered = backend.lower_kernel(
-        kernel, target, debug_lines=with_lines, line_root=request.line_root, owns_sm=owns_sm
+        kernel,
+        target,
+        debug_lines=with_lines,
+        line_root=request.line_root,
+        owns_sm=owns_sm,
+        fuses_multiplies=request.enable_fp_fusion,
     )
     check_instructions(kernel, lowered.num_lines, request.limits)
     timings.lap("lower")

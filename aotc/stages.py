@@ -88,7 +88,10 @@ def _advance(state: Kernel | str, stage: str, wanted: str, request: CompileReque
             else:
                 # What is printed has no line table, which would give it numbers for lines.
                 root = None if wanted == "llvm" else request.line_root
-                lowered = backend.lower_kernel(state, target, line_root=root)
+                fuses = request.enable_fp_fusion
+                lowered = backend.lower_kernel(
+                    state, target, line_root=root, fuses_multiplies=fuses
+                )
                 state, table = lowered.llvm_ir, lowered.line_table
         elif step == "ptx":
             state = backend.emit_ptx(state, target, table)

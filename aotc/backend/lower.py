@@ -11,6 +11,7 @@ the layout of the result has registers.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -68,6 +69,10 @@ class ParamSlot:
     type: str
     offset_bytes: int
     size_bytes: int
+
+
+# The flag of LLVM that allows fusing, as `arith.py` and `math.py` write it.
+_CONTRACT = re.compile(r"\b(fadd|fsub|fmul) contract ")
 
 
 @dataclass(frozen=True, slots=True)
@@ -266,11 +271,13 @@ def lower_kernel(
     debug_lines: bool = False,
     line_root: str | None = None,
     owns_sm: bool = False,
+    fuses_multiplies: bool = True,
 ) -> Lowered:
     """Lower a kernel of gpu IR to LLVM IR text.
 
     `debug_lines` adds a line table of the kernel's own lines, files without folders; `line_root` one
-    for profilers, files relative to that folder (debug.py). `owns_sm` asks for all registers of an SM for a single CTA.
+    for profilers, files relative to that folder (debug.py). `owns_sm` asks for all registers of an SM for
+    a single CTA. Unless `fuses_multiplies`, no product and sum become an fma that the kernel does not ask for.
     Raises: IRError if an op has no rule or violates its rule's requirements.
     """
     _check_cluster(kernel, target)
@@ -302,6 +309,8 @@ def lower_kernel(
         *emit.metadata,
     ]
     code = "\n".join(lines) + "\n"
+    if not fuses_multiplies:
+        code = _CONTRACT.sub(r"\1 ", code)
     table = "".join(f"{line}\n" for line in debug.metadata()) if debug else ""
     return Lowered(code + table, param_layout(kernel), code.count("\n"), debug)
 

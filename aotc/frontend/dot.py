@@ -9,17 +9,20 @@ smaller than an instruction of the hardware is padded, or computed without it.
 from __future__ import annotations
 
 from collections.abc import Callable
+from math import prod
 from typing import cast as type_cast
 from typing import get_args
 
 from aotc.frontend.convert import constant, static_bool, static_int, static_scalar_dtype, static_str
 from aotc.frontend.emitter import Emitter, mistake
+from aotc.frontend.shapes import reshape, trans
 from aotc.frontend.values import Operand, element, show, show_type
 from aotc.ir.core import Value
 from aotc.ir.dialects import tile
 from aotc.ir.types import FP16, FP32, ScalarType, TileType
 
 _PRECISIONS = get_args(tile.InputPrecision)
+_MAX_AXES = 3
 
 
 def dot(
@@ -31,9 +34,25 @@ def dot(
     allow_tf32: Operand = None,
     max_num_imprecise_acc: Operand = None,
     out_dtype: Operand = None,
+    trans_a: Operand = None,
+    trans_b: Operand = None,
 ) -> Value:
-    """Return the dot of two tiles, added to `acc`."""
-    (a, a_type), (b, b_type) = _tile(input, "first"), _tile(other, "second")
+    """Return the dot of two tiles, added to `acc`; `trans_a` and `trans_b` are of older releases."""
+    first = trans(emit, input) if trans_a is not None and static_bool(trans_a, "trans_a") else input
+    second = (
+        trans(emit, other) if trans_b is not None and static_bool(trans_b, "trans_b") else other
+    )
+    (a, a_type), (b, b_type) = _tile(first, "first"), _tile(second, "second")
+    batch, num_axes = a_type.shape[:-2], len(a_type.shape)
+    if num_axes > _MAX_AXES and num_axes == len(b_type.shape) and batch == b_type.shape[:-2]:
+        # One axis for all batches, as hardware has none of them.
+        flat = (prod(batch),)
+        a = reshape(emit, a, (*flat, *a_type.shape[-2:]))
+        b = reshape(emit, b, (*flat, *b_type.shape[-2:]))
+        extents = (a_type.shape[-2], b_type.shape[-1])
+        total = reshape(emit, acc, (*flat, *extents)) if isinstance(acc, Value) else acc
+        how = (input_precision, allow_tf32, max_num_imprecise_acc, out_dtype)
+        return reshape(emit, dot(emit, a, b, total, *how), (*batch, *extents))
     extents = _dot_shape(a_type.shape, b_type.shape)
     target = _result_type(a_type, b_type, acc, out_dtype)
     if acc is None:
@@ -61,7 +80,7 @@ def _dot_shape(a: tuple[int, ...], b: tuple[int, ...]) -> tuple[int, ...]:
     """Return the shape of the dot of tiles of these shapes. Raises: CompileError."""
     if len(a) != len(b) or len(a) not in (2, 3):
         raise mistake(
-            f"tl.dot takes two tiles of 2 axes, or two of 3, got shapes {a} and {b}",
+            f"tl.dot takes two tiles of 2 axes, or two of as many more, got shapes {a} and {b}",
             remedy="add an axis with x[None, :, :], or reshape",
         )
     if a[-1] != b[-2]:
@@ -90,7 +109,7 @@ def _result_type(a: TileType, b: TileType, acc: Operand, out_dtype: Operand) -> 
     wanted = static_scalar_dtype(out_dtype, "out_dtype")
     if wanted in known:
         return wanted
-    if wanted in (FP16, FP32):
+    if wanted in (FP16, FP32) or (wanted.is_int and known[0].is_int):
         return known[0]  # as in Triton, where float32 is the default, so that it asks for nothing
     raise mistake(
         f"tl.dot of {show_type(a.element)} does not sum in {show_type(wanted)}",

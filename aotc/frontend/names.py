@@ -17,6 +17,7 @@ from aotc.frontend.constants import unwrap
 from aotc.frontend.dtypes import dtype_attribute
 from aotc.frontend.emitter import mistake
 from aotc.frontend.frame import Frame
+from aotc.frontend.promotion import literal_type
 from aotc.frontend.python_names import PYTHON_METHODS, PYTHON_NAMES
 from aotc.frontend.records import replaced
 from aotc.frontend.resolve import bindings
@@ -153,6 +154,8 @@ def attribute_of(frame: Frame, owner: Operand, name: str) -> Operand:
         return unwrap(member) if frame.in_kernel and isinstance(member, Constexpr) else member
     if isinstance(owner, Config) and name in ("kwargs", *CONFIG_KEYS):
         return _config_attribute(owner, name)
+    if name == "type" and frame.in_kernel and isinstance(owner, int | float):
+        return literal_type(owner)
     # In a kernel a constexpr's; around kernels nothing but a member of an enumeration has one.
     if name == "value":
         return owner

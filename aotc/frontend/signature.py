@@ -29,7 +29,9 @@ from aotc.ir.diagnostics import CompileError, at, did_you_mean
 from aotc.ir.types import SCALARS, DescriptorType, PointerType, ScalarType
 from aotc.tuple_type import TupleType, is_tuple_type, parse_tuple_type
 
-_TYPE = re.compile(r"^(?P<star>\*?)(?P<name>\w+)(?::(?P<divisibility>\d+))?(?:=(?P<value>.+))?$")
+_TYPE = re.compile(
+    r"^(?P<star>(?:\*k?)?)(?P<name>\w+)(?::(?P<divisibility>\d+))?(?:=(?P<value>.+))?$"
+)
 _DESCRIPTOR = re.compile(r"^tensordesc<(?P<name>\w+)\[(?P<block>\d+(?:,\d+)*)\](?P<fill>,nan)?>$")
 _EXAMPLES = "'*fp16:16', 'i32', 'i32:16' or 'i32=1'"
 

@@ -26,6 +26,7 @@ from aotc.frontend.resolve import (
     find_definition,
     function_names,
 )
+from aotc.frontend.scope import is_const_annotation
 from aotc.frontend.signature import bind_parameters, constant_operand
 from aotc.frontend.source import SourceFile
 from aotc.frontend.statements import HOST_STATEMENTS, STATEMENTS
@@ -33,6 +34,7 @@ from aotc.frontend.values import Config, External, Function, Operand, is_tuple, 
 from aotc.ir.core import Block, Kernel
 from aotc.ir.diagnostics import CompileError, Loc, at, current_loc, did_you_mean
 from aotc.ir.dialects import scf
+from aotc.ir.parameter_access import parameter_access
 from aotc.limits import CompileLimits
 from aotc.module_search import Search
 
@@ -105,11 +107,29 @@ def translate(
             program.emit(scf.Return())
             name = _symbol(function)
             made = Kernel(name, arguments.params, body, num_warps=num_warps, loc=where)
+            _check_constants(function, signature, made)
     files = tuple((path, one.digest) for path, one in module.files.items())
     searches = tuple(module.searches.items())
     prints = (*program.host_emit.prints, *program.emit.prints)
     said = (tuple(program.emit.remarks), prints)
     return Translation(made, files, searches, *said)
+
+
+def _check_constants(function: Function, signature: Mapping[str, str], made: Kernel) -> None:
+    """Raise CompileError if the kernel writes through a pointer that is declared constant."""
+    declared = [
+        one
+        for one in _parameters(function)
+        if is_const_annotation(one.annotation) or signature.get(one.arg, "").startswith("*k")
+    ]
+    access = parameter_access(made) if declared else {}
+    for one in declared:
+        if access.get(one.arg) in ("write", "both"):
+            raise mistake(
+                f"{one.arg} points at constants, and {function.qualname} writes there",
+                loc=function.file.loc(one),
+                remedy="leave out tl.const, or write through another pointer",
+            )
 
 
 def _asks_for_debug(function: Function) -> bool:

@@ -99,6 +99,7 @@ class VariantSpec:
             facts=self.target.facts,
             map_pointers=True,
             limits=self.kernel.limits,
+            enable_fp_fusion=self.kernel.enable_fp_fusion,
         )
 
     @property

@@ -41,7 +41,7 @@ from aotc.tuple_type import TupleType, is_tuple_type, parse_tuple_type
 
 KERNEL_KEYS = (
     *("name", "source", "grid", "signature", "types", "constants", "choices"),
-    *("configs", "config", "where", "guards", "limits", "verify"),
+    *("configs", "config", "where", "guards", "limits", "verify", "enable_fp_fusion"),
 )
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
@@ -63,6 +63,7 @@ def read_kernel(table: Table, name: str, source: str, function: Function) -> Ker
     grid: tuple[ManifestExpression, ...] | None = None
     where: ManifestExpression | None = None
     guards: Guards = "each"
+    fuses = True
     verify = VerifySpec()
     constants = _read_constants(table, function)
     choices = _read_choices(table, function)
@@ -74,6 +75,8 @@ def read_kernel(table: Table, name: str, source: str, function: Function) -> Ker
         _check_given_once(table, constants, choices, configs)
     with mistakes.collected():
         guards = _read_guards(table)
+    with mistakes.collected():
+        fuses = table.boolean("enable_fp_fusion", default=True)
     tuples: dict[str, TupleType] = {}
     if has_signature:
         with mistakes.collected():
@@ -102,6 +105,7 @@ def read_kernel(table: Table, name: str, source: str, function: Function) -> Ker
         limits=compile_limits({name: limits[name] for name in COMPILE_LIMITS if name in limits}),
         spill_bytes=limits.get(SPILL_BYTES, DEFAULT_SPILL_BYTES),
         tuples=tuples,
+        enable_fp_fusion=fuses,
     )
     if len(mistakes) == before:
         with mistakes.collected():

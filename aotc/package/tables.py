@@ -199,6 +199,13 @@ class Table:
             for index, item in enumerate(self._list(key, "a list of strings"))
         )
 
+    def boolean(self, key: str, *, default: bool) -> bool:
+        """Return the boolean at `key`, or the default."""
+        value = self.data.get(key, default)
+        if not isinstance(value, bool):
+            raise self._wrong_type(key, "true or false", value)
+        return value
+
     def constant(self, key: str) -> Constant:
         """Return the boolean, number or string at `key`."""
         value = self.data[key]
