@@ -15,8 +15,7 @@ from typing import get_args
 
 from aotc.frontend.convert import constant, static_bool, static_int, static_scalar_dtype, static_str
 from aotc.frontend.emitter import Emitter, mistake
-from aotc.frontend.shapes import reshape, trans
-from aotc.frontend.values import Operand, element, show, show_type
+from aotc.frontend.values import Operand, element, shape, show, show_type
 from aotc.ir.core import Value
 from aotc.ir.dialects import tile
 from aotc.ir.types import FP16, FP32, ScalarType, TileType
@@ -38,21 +37,17 @@ def dot(
     trans_b: Operand = None,
 ) -> Value:
     """Return the dot of two tiles, added to `acc`; `trans_a` and `trans_b` are of older releases."""
-    first = trans(emit, input) if trans_a is not None and static_bool(trans_a, "trans_a") else input
-    second = (
-        trans(emit, other) if trans_b is not None and static_bool(trans_b, "trans_b") else other
-    )
-    (a, a_type), (b, b_type) = _tile(first, "first"), _tile(second, "second")
+    a, a_type = _tile(_transposed(emit, input, trans_a, "trans_a"), "first")
+    b, b_type = _tile(_transposed(emit, other, trans_b, "trans_b"), "second")
     batch, num_axes = a_type.shape[:-2], len(a_type.shape)
     if num_axes > _MAX_AXES and num_axes == len(b_type.shape) and batch == b_type.shape[:-2]:
         # One axis for all batches, as hardware has none of them.
-        flat = (prod(batch),)
-        a = reshape(emit, a, (*flat, *a_type.shape[-2:]))
-        b = reshape(emit, b, (*flat, *b_type.shape[-2:]))
-        extents = (a_type.shape[-2], b_type.shape[-1])
-        total = reshape(emit, acc, (*flat, *extents)) if isinstance(acc, Value) else acc
+        a, b = _with_one_batch(emit, a), _with_one_batch(emit, b)
+        extents = (*batch, a_type.shape[-2], b_type.shape[-1])
+        if isinstance(acc, Value):
+            acc = _with_one_batch(emit, _accumulator(acc, TileType(element(acc), extents)))
         how = (input_precision, allow_tf32, max_num_imprecise_acc, out_dtype)
-        return reshape(emit, dot(emit, a, b, total, *how), (*batch, *extents))
+        return emit(tile.Reshape(dot(emit, a, b, acc, *how), extents)).out
     extents = _dot_shape(a_type.shape, b_type.shape)
     target = _result_type(a_type, b_type, acc, out_dtype)
     if acc is None:
@@ -68,6 +63,22 @@ def dot(
                 f"max_num_imprecise_acc must be from 0 to K = {a_type.shape[-1]}, got {imprecise}"
             )
     return emit(tile.Dot(a, b, total, how, imprecise)).out
+
+
+def _transposed(emit: Emitter, operand: Operand, asked: Operand, name: str) -> Operand:
+    """Return an operand with its last two axes swapped, if that is asked for."""
+    if asked is None or not static_bool(asked, name):
+        return operand
+    value, kind = _tile(operand, "transposed")
+    num_axes = len(kind.shape)
+    order = (*range(num_axes - 2), num_axes - 1, num_axes - 2)
+    return emit(tile.Trans(value, order)).out if num_axes > 1 else value
+
+
+def _with_one_batch(emit: Emitter, value: Value) -> Value:
+    """Return a tile whose axes but the last two are one."""
+    extents = shape(value)
+    return emit(tile.Reshape(value, (prod(extents[:-2]), *extents[-2:]))).out
 
 
 def _tile(operand: Operand, which: str) -> tuple[Value, TileType]:
