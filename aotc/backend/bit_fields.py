@@ -83,7 +83,7 @@ class BitFields:
     def mask(self, name: str, value: str, mask: int, bits: int) -> str:
         """Note that `name` is `value` with the bits of a mask only; return it."""
         width = mask.bit_length()
-        field = self.of(value, bits) if 0 < width and mask == (1 << width) - 1 else None
+        field = self.of(value, bits) if width > 0 and mask == (1 << width) - 1 else None
         if field is not None and width <= field.width:
             self._fields[name] = replace(field, width=width, exact=True)
         return name
