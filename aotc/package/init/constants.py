@@ -22,9 +22,10 @@ from aotc.package.init.subject import Line, Subject, todo
 from aotc.package.init.uses import Use
 
 _ROW_BLOCKS = (1024, 2048, 4096, 8192)
+_UNROLLED_ROW_BLOCKS = (4, 8, 16)  # a loop over each of them is unrolled
 _DTYPES = ("bf16", "fp16", "fp32")
 _WARPS, _ROW_WARPS = 4, 8
-_BLOCK = 64
+_BLOCK, _TRIPS = 64, 4
 _MAX_DEPTH = 6
 _BLOCK_NAMES = re.compile(r"BLOCK|TILE|CHUNK|^B[A-Z]{0,2}$", re.IGNORECASE)
 _SWITCH_NAMES = re.compile(
@@ -89,11 +90,14 @@ def _place(subject: Subject, name: str, made: Constants, integers: Collection[st
             _listed(compared), "what the kernel compares it with; launches may pass others"
         )
     elif _is_row_block(subject, name, made, integers):
-        made.configs[name] = Line(_listed(_ROW_BLOCKS), "those that your rows need")
+        blocks = _UNROLLED_ROW_BLOCKS if use & Use.TRIPS else _ROW_BLOCKS
+        made.configs[name] = Line(_listed(blocks), "those that your rows need")
     elif _BLOCK_NAMES.search(name):
-        made.configs[name] = todo(f"[{_BLOCK}]", "the sizes that launches pass")
+        block = _TRIPS if use & Use.TRIPS else _BLOCK
+        made.configs[name] = todo(f"[{block}]", "the sizes that launches pass")
     else:
-        value = toml(compared[0]) if compared else str(_BLOCK) if use & Use.EXTENT else "1"
+        trips = _TRIPS if use & Use.TRIPS else _BLOCK if use & Use.EXTENT else 1
+        value = toml(compared[0]) if compared else str(trips)
         made.constants[name] = todo(value, _passed(subject, name))
 
 

@@ -112,6 +112,20 @@ def test_lines(write: Write, parameters: str, value: str, line: str) -> None:
 
 
 @pytest.mark.parametrize(
+    ("bounds", "line"),
+    [
+        ("D", "D = 4  # TODO: no launch is in this file"),
+        ("1, D", "D = 4  # TODO: no launch is in this file"),
+        ("0, 8, D", "D = 1  # TODO: no launch is in this file"),
+        ("D // 2", "D = 1  # TODO: no launch is in this file"),
+    ],
+)
+def test_loops_that_are_unrolled_are_short(write: Write, bounds: str, line: str) -> None:
+    body = f"    for i in tl.static_range({bounds}):\n        tl.store(p + i, 1.0)\n"
+    assert line in write(f"@triton.jit\ndef k(p, D: tl.constexpr):\n{body}").text
+
+
+@pytest.mark.parametrize(
     ("launches", "expected"),
     [
         (["k[(4,)](x, 3, D=128)"], {"grid": ["4"], "constants": {"D": 128}}),
