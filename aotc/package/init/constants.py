@@ -26,6 +26,7 @@ _UNROLLED_ROW_BLOCKS = (4, 8, 16)  # a loop over each of them is unrolled
 _DTYPES = ("bf16", "fp16", "fp32")
 _WARPS, _ROW_WARPS = 4, 8
 _BLOCK, _TRIPS = 64, 4
+_MAX_AXES = 3  # of tensors that are not too large to interpret
 _MAX_DEPTH = 6
 _BLOCK_NAMES = re.compile(r"BLOCK|TILE|CHUNK|^B[A-Z]{0,2}$", re.IGNORECASE)
 _SWITCH_NAMES = re.compile(
@@ -41,6 +42,8 @@ class Constants:
     choices: dict[str, Line] = field(default_factory=dict[str, Line])
     configs: dict[str, Line] = field(default_factory=dict[str, Line])
     where: list[str] = field(default_factory=list[str])
+    counts: set[str] = field(default_factory=set[str])
+    """Arguments that bound loops which are unrolled: few, and seldom a multiple of 16."""
 
 
 def constants_of(
@@ -96,9 +99,44 @@ def _place(subject: Subject, name: str, made: Constants, integers: Collection[st
         block = _TRIPS if use & Use.TRIPS else _BLOCK
         made.configs[name] = todo(f"[{block}]", "the sizes that launches pass")
     else:
-        trips = _TRIPS if use & Use.TRIPS else _BLOCK if use & Use.EXTENT else 1
-        value = toml(compared[0]) if compared else str(trips)
+        value = toml(compared[0]) if compared else str(_guess(subject, name, use))
         made.constants[name] = todo(value, _passed(subject, name))
+
+
+def _guess(subject: Subject, name: str, use: Use) -> int:
+    """Return a value that goes with those guessed of others: tiles and tensors of 64 a side."""
+    if use & Use.TRIPS:
+        return _TRIPS
+    if use & (Use.EXTENT | Use.BOUND):
+        return _BLOCK
+    axes = _strides(subject, name)
+    if axes:
+        return int(_BLOCK ** min(max(axes), _MAX_AXES))
+    return _BLOCK if "stride" in name.lower() else 1
+
+
+def _strides(subject: Subject, name: str) -> list[int]:
+    """Return which strides of tensors launches pass, counted from the last axis they name."""
+    found: list[int] = []
+    for launch in subject.launches:
+        named = {key: _stride(value) for key, value in launch.arguments.items()}
+        tensor, axis = named.get(name, ("", 0))
+        if tensor:
+            last = max(other for of, other in named.values() if of == tensor)
+            found.append(last - axis if axis >= 0 else -1 - axis)
+    return found
+
+
+def _stride(node: ast.expr) -> tuple[str, int]:
+    """Return x and i of `x.stride(i)`, or nothing."""
+    if not (isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.args):
+        return "", 0
+    try:
+        axis = ast.literal_eval(node.args[0])
+    except ValueError:
+        return "", 0
+    is_stride = node.func.attr == "stride" and type(axis) is int
+    return (ast.unparse(node.func.value), axis) if is_stride else ("", 0)
 
 
 def _is_block(subject: Subject, name: str) -> bool:
@@ -158,6 +196,8 @@ def _is_row_block(subject: Subject, name: str, made: Constants, integers: Collec
         if argument is None or not (argument in integers or argument in made.constants):
             return False
         found.add(f"{argument} <= {name}")
+        if subject.uses.of(name) & Use.TRIPS:
+            made.counts.add(argument)
     made.where += sorted(found)
     return bool(found)
 

@@ -111,6 +111,29 @@ def test_lines(write: Write, parameters: str, value: str, line: str) -> None:
     assert line in write(KERNEL.format(parameters, value)).text
 
 
+def test_constants_that_are_guessed_go_together(tables: Tables) -> None:
+    (kernel,) = tables(
+        "@triton.jit\ndef k(p, n, SX: tl.constexpr, SY: tl.constexpr, N: tl.constexpr,\n"
+        "      X_STRIDE: tl.constexpr, LAST: tl.constexpr):\n"
+        "    at = tl.arange(0, 16)\n"
+        "    tl.store(p + n * SX + at * SY + X_STRIDE + LAST, 1.0, mask=at < N)\n"
+        "def run(x, n, stride):\n"
+        "    k[(n,)](x, n, x.stride(0), x.stride(2), n, stride, x.stride(-1))\n"
+    )
+    assert kernel["constants"] == {"SX": 4096, "SY": 1, "N": 64, "X_STRIDE": 64, "LAST": 1}
+
+
+def test_what_counts_the_trips_of_an_unrolled_loop_is_no_multiple(tables: Tables) -> None:
+    (kernel,) = tables(
+        "@triton.jit\ndef k(p, n, rows, BLOCK: tl.constexpr):\n"
+        "    for i in tl.static_range(0, BLOCK):\n"
+        "        tl.store(p + i * rows, 1.0, mask=i < n)\n"
+        "def run(x, n, rows):\n    k[(n,)](x, n, rows, triton.next_power_of_2(n))\n"
+    )
+    assert kernel["configs"] == {"BLOCK": [4, 8, 16]}
+    assert kernel["signature"] == {"p": "*T:16?", "n": "i32", "rows": "i32:16?"}
+
+
 @pytest.mark.parametrize(
     ("bounds", "line"),
     [
