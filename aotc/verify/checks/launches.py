@@ -59,8 +59,11 @@ _PROGRAMS = (2, 8, 132, 148)  # of persistent kernels that do not say how many t
 _LONG = {"long": 1 << 31, "longer": 5 << 29}  # elements that an extent has almost
 # What else a float may be. Large ones leave room in fp16 and fp32: where all overflows, nothing shows.
 _FLOATS = {
-    **{"negative": -1.0, "minus zero": -0.0, "large": 2.0**12},
-    **{"infinite": math.inf, "NaN": math.nan},
+    "negative": -1.0,
+    "minus zero": -0.0,
+    "large": 2.0**12,
+    "infinite": math.inf,
+    "NaN": math.nan,
 }
 _COVERED = -1  # an extent of a tensor that is to be as large as any other
 
