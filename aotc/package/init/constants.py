@@ -112,7 +112,12 @@ def _guess(subject: Subject, name: str, use: Use) -> int:
     axes = _strides(subject, name)
     if axes:
         return int(_BLOCK ** min(max(axes), _MAX_AXES))
-    return _BLOCK if "stride" in name.lower() else 1
+    if "stride" not in name.lower():
+        return 1
+    # Those of one tensor differ in the last letter, as `stride_am` and `stride_ak` do.
+    alike = [one.name for one in subject.function.constexprs if one.name[:-1] == name[:-1]]
+    axis = len(alike) - 1 - alike.index(name) if len(alike) > 1 else 1
+    return int(_BLOCK ** min(axis, _MAX_AXES))
 
 
 def _strides(subject: Subject, name: str) -> list[int]:
