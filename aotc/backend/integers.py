@@ -205,6 +205,29 @@ class Integers:
             possible &= (1 << (may * factor).bit_length()) - 1
         return self.learn(self.emit.value(f"mul i{bits} {a}, {wrap(factor, bits)}"), possible)
 
+    def divide(self, value: Component, log2: int, bits: int) -> tuple[Component, Component] | None:
+        """Return quotient and remainder by a power of two, if base and constant have bits apart.
+
+        The value must be known not to be negative as a signed number.
+        """
+        base, offset = self.split(value)
+        may, low = self.possible(base, bits) if base else 0, (1 << log2) - 1
+        if not self.is_non_negative(value, bits) or offset < 0 or may & offset:
+            return None
+        quotient = remainder = base
+        if may & low:
+            quotient = self.emit.value(f"lshr i{bits} {base}, {log2}") if may & ~low else ""
+        elif may and log2:
+            quotient = self.emit.value(f"lshr i{bits} {base}, {log2}")
+        if may & ~low:
+            remainder = self.emit.value(f"and i{bits} {base}, {low}") if may & low else ""
+        if quotient not in ("", base):
+            self.learn(quotient, may >> log2)
+        if remainder not in ("", base):
+            self.learn(remainder, may & low)
+        quotient_sum = self.join(quotient, offset >> log2, bits)
+        return quotient_sum, self.join(remainder, offset & low, bits)
+
     def extend(self, value: Component, source: int, bits: int, *, signed: bool) -> Component:
         """Extend or truncate an integer of `source` bits to `bits`."""
         if source == bits:

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
 
 from aotc.backend import nvvm, nvvm_tensor
+from aotc.backend.bit_fields import BitFields
 from aotc.backend.debug import DebugInfo
 from aotc.backend.emitter import Emitter
 from aotc.backend.integers import Component, Integers, Registers
@@ -102,6 +103,7 @@ class Lowering:
         self.target = target
         self.emit = Emitter()
         self.ints = Integers(self.emit)
+        self.fields = BitFields(self.emit, self.ints)
         self.debug = debug
         self.uses_shared = False
         self._values: dict[Value, Registers] = {}
