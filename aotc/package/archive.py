@@ -21,19 +21,28 @@ from pathlib import Path
 import zstandard
 
 from aotc.package.check_index import check_archive
-from aotc.package.decoder import Decoder, read_header, unpack_header
+from aotc.package.decoder import Root, read_header, unpack_header
 from aotc.package.elf import check_cubin
 from aotc.package.encoder import encode_records
 from aotc.package.index import Archive, ArchiveError, Kernel, Variant, canonical
-from aotc.package.records import HEADER, LIMITS, MINOR, ZSTD_LEVEL
+from aotc.package.records import (
+    FAST_ZSTD_LEVEL,
+    HEADER,
+    LIMITS,
+    MINOR,
+    SMALL_ARCHIVE_BYTES,
+    ZSTD_LEVEL,
+)
 from aotc.regular_file import open_regular
 
 
 def _compress(contents: list[bytes]) -> list[bytes]:
     """Compress each content to a zstd frame, in order; zstd releases the GIL."""
+    is_small = sum(map(len, contents)) <= SMALL_ARCHIVE_BYTES
+    level = ZSTD_LEVEL if is_small else FAST_ZSTD_LEVEL
 
     def frame(content: bytes) -> bytes:
-        return zstandard.ZstdCompressor(ZSTD_LEVEL, write_checksum=False).compress(content)
+        return zstandard.ZstdCompressor(level, write_checksum=False).compress(content)
 
     with ThreadPoolExecutor(os.cpu_count()) as threads:
         return list(threads.map(frame, contents))
@@ -77,18 +86,17 @@ def decode(data: bytes) -> Archive:
     (FORMAT), have an unknown version (VERSION), exceed a limit (LIMIT) or were changed (CHECKSUM).
     """
     header = read_header(data)
-    decoder = Decoder(data, header)
-    archive = decoder.archive()
+    root = Root(data, header)
+    archive = root.archive()
     check_archive(archive)
     for kernel in archive.kernels:
         for variant in kernel.variants:
             _check_blobs(kernel, variant)
     if header.minor <= MINOR:
-        frames = decoder.frames
         again = encode_records(
             canonical(archive),
-            lambda contents: [frames.get(content, b"") for content in contents],
-            is_grouped=decoder.is_grouped,
+            lambda contents: [root.frames.get(content, b"") for content in contents],
+            is_grouped=root.has_shared_frames,
         )
         _check_canonical(data, again)
     return archive
