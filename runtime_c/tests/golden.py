@@ -33,7 +33,7 @@ from aotc.package.index import (
 
 _NOBITS = 8
 _SOURCE = bytes(range(32))
-_BLOBS = 14
+_FRAMES = 4
 
 
 def _param_info(sizes: list[tuple[int, int]]) -> bytes:
@@ -349,20 +349,20 @@ def _wrong(target: str) -> Kernel:
     return Kernel("wrong", _SOURCE, (variant,), (Param("p", "pointer", "fp32"),))
 
 
-def _blobs(data: bytes) -> list[tuple[int, int]]:
-    """Return offset and size of each frame, from the index (docs/reference/archive-format.md, section 3)."""
-    kind, record_bytes, offset, count = struct.unpack_from("<4I", data, 128 + 8 + 16 * (_BLOBS - 1))
-    if kind != _BLOBS:
+def _frames(data: bytes) -> list[tuple[int, int]]:
+    """Return offset and size of each frame, from the root (docs/reference/archive-format.md, section 2)."""
+    kind, record_bytes, offset, count = struct.unpack_from("<4I", data, 128 + 8 + 16 * (_FRAMES - 1))
+    if kind != _FRAMES:
         raise ValueError("the directory is not in the order of kinds")
     records = (128 + offset + record_bytes * index for index in range(count))
-    return list(dict.fromkeys(struct.unpack_from("<QI", data, record) for record in records))
+    return [struct.unpack_from("<QI", data, record) for record in records]
 
 
 def _write(directory: Path, name: str, archive: Archive, *, is_grouped: bool = False) -> None:
     data = encode(archive, is_grouped=is_grouped)
     (directory / f"{name}.aotc").write_bytes(data)
     raw: list[bytes] = []
-    for offset, size in _blobs(data):
+    for offset, size in _frames(data):
         frame = data[offset : offset + size]
         content = zstandard.ZstdDecompressor().decompress(frame)
         raw.append(struct.pack("<QQ", len(frame), len(content)) + frame + content)

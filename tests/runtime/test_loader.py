@@ -232,7 +232,7 @@ def test_missing_file_is_an_os_error(load: Load, tmp_path: Path) -> None:
         (lambda data: b"PK" + data[2:], FormatError),
         (lambda data: data[:-1], FormatError),
         (lambda data: data + b"\0", FormatError),
-        (lambda data: data[:8] + b"\2" + data[9:], VersionError),
+        (lambda data: data[:8] + b"\1" + data[9:], VersionError),
         (lambda data: data[:200] + bytes([data[200] ^ 1]) + data[201:], ChecksumError),
         (lambda data: data[:-1] + bytes([data[-1] ^ 1]), ChecksumError),
     ],
