@@ -130,7 +130,8 @@ static aotc_status check_entry(const struct aotci_tables *tables, aotc_error *er
 aotc_status aotci_validate_directory(struct aotci_tables *tables, bool is_root, aotc_error *error) {
     const enum section_kind *kinds = is_root ? root_sections : kernel_sections;
     const uint32_t known_count =
-        (uint32_t)(is_root ? sizeof root_sections : sizeof kernel_sections) / sizeof *kinds;
+        is_root ? (uint32_t)(sizeof root_sections / sizeof *root_sections)
+                : (uint32_t)(sizeof kernel_sections / sizeof *kernel_sections);
     uint32_t head[2] = {0, 0};
     if (tables->size_bytes >= sizeof head) {
         memcpy(head, tables->bytes, sizeof head);

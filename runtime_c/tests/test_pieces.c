@@ -283,19 +283,19 @@ static uint32_t last_test_count; /* of the program that was run last */
 static const char *run(const char *bytes, size_t code_bytes, const aotc_arg *args, int64_t *value) {
     unsigned char *code = malloc(code_bytes);
     memcpy(code, bytes, code_bytes);
-    struct aotc_archive archive = {0};
-    archive.sections[SECTION_CODE] = (struct aotci_table){code, (uint32_t)code_bytes, 1};
+    struct aotc_kernel kernel = {0};
+    kernel.tables.sections[SECTION_CODE] = (struct aotci_table){code, (uint32_t)code_bytes, 1};
     const struct expression_record expression = {.code_bytes = (uint32_t)code_bytes};
-    const char *failure = aotci_evaluate(&archive, &expression, args, value);
+    const char *failure = aotci_evaluate(&kernel, &expression, args, value);
     /* As a guard: evaluated, and by its tests if it consists of such. */
     struct aotci_test tests[8];
-    const uint32_t test_count = aotci_guard_compile(&archive, &expression, NULL);
-    CHECK(test_count <= 8 && aotci_guard_compile(&archive, &expression, tests) == test_count);
+    const uint32_t test_count = aotci_guard_compile(&kernel, &expression, NULL);
+    CHECK(test_count <= 8 && aotci_guard_compile(&kernel, &expression, tests) == test_count);
     const bool holds = failure == NULL && *value != 0;
     const struct aotci_guard evaluated = {.expression = &expression};
     const struct aotci_guard tested = {&expression, tests, test_count};
-    CHECK(aotci_guard_holds(&archive, &evaluated, args) == holds);
-    CHECK(aotci_guard_holds(&archive, &tested, args) == holds);
+    CHECK(aotci_guard_holds(&kernel, &evaluated, args) == holds);
+    CHECK(aotci_guard_holds(&kernel, &tested, args) == holds);
     last_test_count = test_count;
     free(code);
     return failure;
