@@ -13,6 +13,7 @@ from __future__ import annotations
 import hashlib
 import struct
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeVar
 
 import zstandard
@@ -367,6 +368,39 @@ class Root(_Tables):
         return kernel
 
 
+@dataclass(frozen=True, slots=True)
+class StoredFrame:
+    """A frame as it is stored: whose it is, for which target, and its sizes; an index has no target."""
+
+    kernel: str
+    target: str
+    stored_bytes: int
+    raw_bytes: int
+
+
+def stored_frames(data: bytes) -> list[StoredFrame]:
+    """Return the frames of an archive; one that several kernels use is the first one's.
+
+    Raises: `ArchiveError` as `decode`.
+    """
+    root = Root(data, read_header(data))
+    found: dict[int, StoredFrame] = {}
+    for number, (name, _, first, count) in enumerate(root.rows["ENTRIES"]):
+        uses = [frame for (frame,) in root.rows["USES"][first : first + count]]
+        rows = [root.rows["FRAMES"][frame] for frame in uses]
+        decoder = Decoder(root.read_frame(number), rows, root)
+        found[number] = StoredFrame(root.text(name), "", *root.rows["FRAMES"][number][1:3])
+        targets = decoder.targets_of_blobs()
+        for blob, (use, _, _, _) in enumerate(decoder.rows["BLOBS"]):
+            sizes = root.rows["FRAMES"][uses[use]][1:3]
+            target = targets.get(blob, "")
+            found.setdefault(uses[use], StoredFrame(root.text(name), target, *sizes))
+    return list(found.values())
+
+
+_CUBIN_FIELD, _PTX_FIELD, _TARGET_FIELD = 4, 5, 18  # of VARIANTS
+
+
 class Decoder(_Tables):
     """Decode the index of one kernel into records."""
 
@@ -392,6 +426,15 @@ class Decoder(_Tables):
             end += size
         if end != code_bytes:
             raise ArchiveError("FORMAT", "CODE goes on after the last expression")
+
+    def targets_of_blobs(self) -> dict[int, str]:
+        """Return the target of the first variant that has each blob."""
+        found: dict[int, str] = {}
+        for row in self.rows["VARIANTS"]:
+            target = self.text(self.item(self.rows["TARGETS"], row[_TARGET_FIELD], "target")[0])
+            for blob in (row[_CUBIN_FIELD], row[_PTX_FIELD]):
+                found.setdefault(blob, target)
+        return found
 
     def check_blobs(self) -> None:
         """Check that the blobs cover the frames that the kernel uses, one after the other."""
