@@ -311,7 +311,9 @@ class Root(_Tables):
                 raise ArchiveError("FORMAT", "the slices of USES do not follow one another")
             end += count
         if end != len(self.rows["USES"]) or len(entries) > len(self.rows["FRAMES"]):
-            raise ArchiveError("FORMAT", "USES goes on after the last kernel, or frames are missing")
+            raise ArchiveError(
+                "FORMAT", "USES goes on after the last kernel, or frames are missing"
+            )
         for (frame,) in self.rows["USES"]:
             if not len(entries) <= frame < len(self.rows["FRAMES"]):
                 raise ArchiveError("FORMAT", f"there is no frame {frame} of blobs")
@@ -346,7 +348,7 @@ class Root(_Tables):
 
     def archive(self) -> Archive:
         """Decode every kernel, one after the other."""
-        name, version, toolchain, zero = self.rows["ARCHIVE"][0]
+        name, version, toolchain, _ = self.rows["ARCHIVE"][0]
         kernels = tuple(self.kernel(number) for number in range(len(self.rows["ENTRIES"])))
         return Archive(self.text(name), self.text(version), kernels, self.text(toolchain))
 

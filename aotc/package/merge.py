@@ -69,9 +69,7 @@ def _joined(first_path: str, first: Kernel, path: str, second: Kernel) -> Kernel
         message = f"expected one kernel of each name, got two: {where} have different sources"
         raise ManifestError(message, remedy="build both of the same sources, or rename one")
     different = [field for field in _SAME if getattr(first, field) != getattr(second, field)]
-    bare = [
-        [replace(param, access="unknown") for param in each.params] for each in (first, second)
-    ]
+    bare = [[replace(param, access="unknown") for param in each.params] for each in (first, second)]
     different += ["params"] if bare[0] != bare[1] else []
     if different:
         listed = ", ".join(field.replace("_", " ") for field in different)
@@ -91,4 +89,3 @@ def _joined(first_path: str, first: Kernel, path: str, second: Kernel) -> Kernel
                 message, remedy="take it out of one: aotc split --target or --kernel"
             )
     return replace(first, params=params, variants=tuple(variants.values()))
-

@@ -86,7 +86,7 @@ def _call(kernel: Kernel) -> list[str]:
 def _protocol(kernel: Kernel, name: str) -> list[str]:
     lines = [f"class {name}Kernel(Protocol):", f"    {_docstring(kernel)}", ""]
     lines += ["    def __call__(", "        self,"]
-    lines += [f"        {part}," if not part.startswith("**") else f"        {part}," for part in _call(kernel)]
+    lines += [f"        {part}," for part in _call(kernel)]
     return [*lines, "    ) -> None: ..."]
 
 
@@ -94,7 +94,9 @@ def _docstring(kernel: Kernel) -> str:
     """Say what the types and guards ask for, as a literal."""
     parts = [f"Launch {kernel.name}."]
     parts += [f"{v.name} is {', '.join(v.dtypes)}." for v in kernel.type_variables]
-    parts += [f"{param.name} may be None." for param in kernel.params if param.name in kernel.nullable]
+    parts += [
+        f"{param.name} may be None." for param in kernel.params if param.name in kernel.nullable
+    ]
     parts += [f"Promised: {guard.text}." for guard in kernel.guards if guard.is_promise]
     if kernel.grid_rank:
         grid = ", ".join(to_text(extent) for extent in kernel.variants[0].grid)

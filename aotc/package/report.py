@@ -157,12 +157,10 @@ def summary(report: Data) -> str:
     index = sum(kernel["index_bytes"] for kernel in report["kernels"])
     size, raw = report["size_bytes"], report["cubin_bytes"]
     part = f", {size / raw:.1%} of {raw} bytes of cubins" if raw else ""
-    lines = [
-        f"{report['name']} {report['version']}: {size} bytes{part}",
-        f"root {report['root_bytes']}, indices of kernels {index},"
-        f" code {size - report['root_bytes'] - index}",
-    ]
-    return "\n".join(map(one_line, lines))
+    head = f"{report['name']} {report['version']}: {size} bytes{part}"
+    code = size - report["root_bytes"] - index
+    rest = f"root {report['root_bytes']}, indices of kernels {index}, code {code}"
+    return f"{one_line(head)}\n{rest}"
 
 
 def _span(values: list[int]) -> str:

@@ -51,24 +51,32 @@ def page(report: Data) -> str:
         f"<p>{_text(report['toolchain'])}</p>" if report["toolchain"] else "",
         f"<p>{_legend(colors)}</p>",
         "<h2>Size</h2>",
-        "<p>Bytes in the file by kernel and target. Variants of a kernel for one target are compressed"
-        " together.</p>",
+        _paragraph(
+            "Bytes in the file by kernel and target. Variants of a kernel for one target are"
+            " compressed together."
+        ),
         f'<div class="wide">{_sizes(report, colors)}</div>',
         "<h2>Registers and shared memory</h2>",
-        "<p>Each dot is a variant; a ring marks one that spills registers. Point at one for its label.</p>",
+        _paragraph(
+            "Each dot is a variant; a ring marks one that spills registers. Point at one for its label."
+        ),
         f'<div class="wide">{_resources(report, colors)}</div>',
     ]
     if report["measured"]:
         body += [
             "<h2>Roofline</h2>",
-            f"<p>Measured launches on {_text(report['measured']['gpu'])}: work per byte moved, and speed"
-            " beside what the GPU can do at most.</p>",
+            _paragraph(
+                f"Measured launches on {report['measured']['gpu']}: work per byte moved, and speed"
+                " beside what the GPU can do at most."
+            ),
             f'<div class="wide">{_roofline(report["measured"])}</div>',
         ]
     body += [
         "<h2>Coverage and resources</h2>",
-        "<p>Configs and combinations of types and choices that have a variant, of those that the kernel"
-        " lists; then the least and the greatest of its variants.</p>",
+        _paragraph(
+            "Configs and combinations of types and choices that have a variant, of those that the"
+            " kernel lists; then the least and the greatest of its variants."
+        ),
         f'<div class="wide">{_table(report)}</div>',
     ]
     return "\n".join([
@@ -81,6 +89,10 @@ def page(report: Data) -> str:
         "</body></html>",
         "",
     ])  # fmt: skip
+
+
+def _paragraph(text: str) -> str:
+    return f"<p>{_text(text)}</p>"
 
 
 def _text(value: object) -> str:
@@ -109,7 +121,9 @@ def _svg(height: float, parts: Iterable[str], label: str) -> str:
 
 
 def _label(x: float, y: float, text: str, anchor: str = "start", kind: str = "") -> str:
-    return f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}" class="{kind}">{_text(text)}</text>'
+    return (
+        f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}" class="{kind}">{_text(text)}</text>'
+    )
 
 
 def _line(x0: float, y0: float, x1: float, y1: float) -> str:
@@ -195,7 +209,10 @@ def _roofline(measured: Data) -> str:
     ]
     ridge = peak / bandwidth
     intensities = [ridge / 30, ridge * 10, *(intensity for _, intensity, _ in launches)]
-    low_x, high_x = math.floor(math.log10(min(intensities))), math.ceil(math.log10(max(intensities)))
+    low_x, high_x = (
+        math.floor(math.log10(min(intensities))),
+        math.ceil(math.log10(max(intensities))),
+    )
     speeds = [peak, *(speed for _, _, speed in launches), 10**low_x * bandwidth]
     low_y, high_y = math.floor(math.log10(min(speeds))), math.ceil(math.log10(max(speeds)))
 

@@ -23,7 +23,7 @@ from dataclasses import dataclass, replace
 from aotc import __version__
 from aotc.ir.diagnostics import ManifestError
 from aotc.package import archive as archives
-from aotc.package.index import Archive
+from aotc.package.index import Archive, canonical
 from aotc.package.python_loader import attribute_names, module_text
 from aotc.package.sources import sources_of
 
@@ -65,8 +65,11 @@ def make_wheel(
             would be called the same in Python.
         ArchiveError: as `archive.encode`.
     """
+    archive = canonical(archive)
     if not _NAME.fullmatch(archive.name):
-        message = f"expected the name of a Python package (letters, digits, . _ -), got {archive.name!r}"
+        message = (
+            f"expected the name of a Python package (letters, digits, . _ -), got {archive.name!r}"
+        )
         raise ManifestError(message, remedy="give another: --name")
     if not _VERSION.fullmatch(archive.version):
         message = f"expected a version of a Python package, such as 1.2.0, got {archive.version!r}"

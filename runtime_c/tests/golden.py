@@ -354,7 +354,9 @@ def _wrong(target: str) -> Kernel:
 
 def _frames(data: bytes) -> list[tuple[int, int]]:
     """Return offset and size of each frame, from the root (docs/reference/archive-format.md, section 2)."""
-    kind, record_bytes, offset, count = struct.unpack_from("<4I", data, 128 + 8 + 16 * (_FRAMES - 1))
+    kind, record_bytes, offset, count = struct.unpack_from(
+        "<4I", data, 128 + 8 + 16 * (_FRAMES - 1)
+    )
     if kind != _FRAMES:
         raise ValueError("the directory is not in the order of kinds")
     records = (128 + offset + record_bytes * index for index in range(count))

@@ -188,7 +188,9 @@ def disagreement(data: bytes, gpu: FakeGpu | None, *, same_status: bool = True) 
 
 def changed(data: bytes, changes: list[tuple[Field, int]]) -> bytes:
     """Return the archive with other numbers, and with the digests that they need."""
-    indices = {f.kernel: bytearray(index_of(data, f.kernel)) for f, _ in changes if f.kernel != ROOT}
+    indices = {
+        f.kernel: bytearray(index_of(data, f.kernel)) for f, _ in changes if f.kernel != ROOT
+    }
     for field, value in changes:
         if field.kernel != ROOT:
             new = value.to_bytes(field.size, "little")

@@ -84,12 +84,10 @@ def with_frames(data: bytes, frames: Mapping[int, tuple[bytes, int]]) -> bytes:
     layout = RECORDS["FRAMES"]
     at, _ = place(data, "FRAMES")
     stored: list[bytes] = []
-    for number, (offset, stored_bytes, raw_bytes, digest) in enumerate(frame_rows(data)):
-        frame = data[offset : offset + stored_bytes]
-        if number in frames:
-            frame, raw_bytes = frames[number]
-            digest = hashlib.sha256(frame).digest()
-        row = (end, len(frame), raw_bytes, digest)
+    for number, (offset, stored_bytes, raw_bytes, _) in enumerate(frame_rows(data)):
+        old = (data[offset : offset + stored_bytes], raw_bytes)
+        frame, decoded_bytes = frames.get(number, old)
+        row = (end, len(frame), decoded_bytes, hashlib.sha256(frame).digest())
         layout.pack_into(head, at + layout.size * number, *row)
         end += len(frame)
         stored.append(frame)
