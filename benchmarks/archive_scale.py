@@ -142,7 +142,8 @@ def _measure_loads(path: Path, archive: Archive, driver: str, device: int) -> No
         def load_bare(variants: Sequence[Variant] = variants) -> None:
             bare.load(variants)
 
-        load(), load_bare()
+        load()
+        load_bare()
         bare_s, archive_s = _shortest(load_bare), _shortest(load)
         ratios.append(archive_s / bare_s)
         raw = sum(len(v.cubin) for v in variants)
@@ -154,7 +155,7 @@ def _measure_loads(path: Path, archive: Archive, driver: str, device: int) -> No
 
 def main() -> None:
     """Make the archive, measure, and print a line for each figure."""
-    parser = argparse.ArgumentParser(description=__doc__.split("\n", 1)[0])
+    parser = argparse.ArgumentParser(description="Measure an archive of many variants.")
     parser.add_argument("archives", nargs="+", type=Path)
     parser.add_argument("--variants", type=int, default=10_000)
     parser.add_argument("--device", type=int, help="ordinal of a GPU; default: the fake driver")
@@ -189,7 +190,7 @@ def main() -> None:
 
         def open_one() -> None:
             library = opened()
-            library[name]
+            _ = library[name]
             library.close()
 
         opening, one = _shortest(open_only), _shortest(open_one)

@@ -333,10 +333,19 @@ class Root(_Tables):
         if end != len(self.data):
             raise ArchiveError("FORMAT", "the file goes on after its last frame")
 
+    def frame(self, number: int) -> tuple[int, int, int, bytes]:
+        """Return the offset, stored size, decoded size and digest of a frame."""
+        offset, stored_bytes, raw_bytes, digest = self.rows["FRAMES"][number]
+        return offset, stored_bytes, raw_bytes, digest
+
+    def uses(self, first: int, count: int) -> list[int]:
+        """Return the frames in a slice of USES."""
+        return [int(row[0]) for row in self.rows["USES"][first : first + count]]
+
     def read_frame(self, number: int) -> bytes:
         """Verify and decode a frame, once, and keep it."""
         if number not in self.contents:
-            offset, stored_bytes, raw_bytes, digest = self.rows["FRAMES"][number]
+            offset, stored_bytes, raw_bytes, digest = self.frame(number)
             frame = self.data[offset : offset + stored_bytes]
             if hashlib.sha256(frame).digest() != digest:
                 message = f"the SHA-256 of frame {number} does not match: the file changed"
@@ -355,9 +364,8 @@ class Root(_Tables):
     def kernel(self, number: int) -> Kernel:
         """Decode a kernel: its index, then its blobs."""
         name, _, first, count = self.rows["ENTRIES"][number]
-        uses = [frame for (frame,) in self.rows["USES"][first : first + count]]
-        rows = [self.rows["FRAMES"][frame] for frame in uses]
-        decoder = Decoder(self.read_frame(number), rows, self)
+        uses = self.uses(first, count)
+        decoder = Decoder(self.read_frame(number), [self.frame(use) for use in uses], self)
         decoder.contents = [
             content
             for blob, start, raw_bytes, _ in decoder.rows["BLOBS"]
@@ -388,15 +396,15 @@ def stored_frames(data: bytes) -> list[StoredFrame]:
     root = Root(data, read_header(data))
     found: dict[int, StoredFrame] = {}
     for number, (name, _, first, count) in enumerate(root.rows["ENTRIES"]):
-        uses = [frame for (frame,) in root.rows["USES"][first : first + count]]
-        rows = [root.rows["FRAMES"][frame] for frame in uses]
-        decoder = Decoder(root.read_frame(number), rows, root)
-        found[number] = StoredFrame(root.text(name), "", *root.rows["FRAMES"][number][1:3])
+        uses = root.uses(first, count)
+        decoder = Decoder(root.read_frame(number), [root.frame(use) for use in uses], root)
+        _, stored_bytes, raw_bytes, _ = root.frame(number)
+        found[number] = StoredFrame(root.text(name), "", stored_bytes, raw_bytes)
         targets = decoder.targets_of_blobs()
         for blob, (use, _, _, _) in enumerate(decoder.rows["BLOBS"]):
-            sizes = root.rows["FRAMES"][uses[use]][1:3]
-            target = targets.get(blob, "")
-            found.setdefault(uses[use], StoredFrame(root.text(name), target, *sizes))
+            _, stored_bytes, raw_bytes, _ = root.frame(uses[use])
+            frame = StoredFrame(root.text(name), targets.get(blob, ""), stored_bytes, raw_bytes)
+            found.setdefault(uses[use], frame)
     return list(found.values())
 
 

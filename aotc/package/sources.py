@@ -16,6 +16,7 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, cast
 
 from aotc.ir.diagnostics import ManifestError
 from aotc.package.spec import KernelSpec
@@ -77,21 +78,24 @@ def read_sources(path: Path) -> dict[str, object] | None:
         ManifestError: it is for another archive, or not what `aotc build` writes.
     """
     beside = path.with_suffix(".sources.json")
+    wrong = ManifestError(
+        f"expected a file of `aotc build`, {beside} is something else",
+        remedy="build the archive again, or remove the file",
+    )
     try:
-        told = json.loads(beside.read_text(encoding="utf-8"))
-        kernels = told["kernels"]
-        is_known = told["version"] == VERSION and isinstance(kernels, dict)
+        told: Any = json.loads(beside.read_text(encoding="utf-8"))
     except FileNotFoundError:
         return None
-    except (OSError, ValueError, LookupError, TypeError):
-        is_known = False
-    if not is_known:
-        message = f"expected a file of `aotc build`, {beside} is something else"
-        raise ManifestError(message, remedy="build the archive again, or remove the file")
-    if told["archive_sha256"] != hashlib.sha256(path.read_bytes()).hexdigest():
+    except (OSError, ValueError):
+        raise wrong from None
+    table = cast("dict[str, Any]", told if isinstance(told, dict) else {})
+    kernels: object = table.get("kernels")
+    if table.get("version") != VERSION or not isinstance(kernels, dict):
+        raise wrong
+    if table.get("archive_sha256") != hashlib.sha256(path.read_bytes()).hexdigest():
         message = f"expected the sources of {path.name}, {beside} was written for another archive"
         raise ManifestError(message, remedy="copy both from the same build, or remove the file")
-    return kernels
+    return cast("dict[str, object]", kernels)
 
 
 def sources_of(

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from aotc.ir.diagnostics import ManifestError, did_you_mean
-from aotc.package.index import Archive
+from aotc.package.index import Archive, Kernel
 
 
 def part_of(archive: Archive, targets: Sequence[str] = (), kernels: Sequence[str] = ()) -> Archive:
@@ -26,7 +26,7 @@ def part_of(archive: Archive, targets: Sequence[str] = (), kernels: Sequence[str
             if one not in known:
                 message = f"expected a {what} of {archive.name} ({', '.join(known)}), got {one!r}"
                 raise ManifestError(message, remedy=did_you_mean(one, known))
-    parts = []
+    parts: list[Kernel] = []
     for kernel in archive.kernels:
         variants = tuple(v for v in kernel.variants if not targets or v.target in targets)
         if variants and (not kernels or kernel.name in kernels):

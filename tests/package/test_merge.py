@@ -10,7 +10,7 @@ import pytest
 
 from aotc.ir.diagnostics import ManifestError
 from aotc.package.archive import encode
-from aotc.package.index import Archive, canonical
+from aotc.package.index import Archive, Kernel, canonical
 from aotc.package.merge import merge
 from aotc.package.split import part_of
 
@@ -79,7 +79,7 @@ def test_access_is_of_both(samples: SimpleNamespace) -> None:
     assert {param.access for param in merged.kernels[0].params} == {"both"}
 
 
-def contradictions(kernel: SimpleNamespace) -> dict[str, object]:
+def contradictions(kernel: Kernel) -> dict[str, Kernel]:
     variant = kernel.variants[0]
     return {
         "different sources": replace(kernel, source_sha256=bytes(32)),

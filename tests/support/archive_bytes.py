@@ -130,9 +130,9 @@ def refusal(data: bytes) -> ArchiveError:
     return error.value
 
 
-def with_blob(data: bytes, content: bytes, *, level: int = 3, **options: bool) -> bytes:
+def with_blob(data: bytes, content: bytes, *, level: int = 3) -> bytes:
     """Return an archive of one kernel with one blob with another blob, every checksum being right."""
-    frame = zstandard.ZstdCompressor(level, **options).compress(content)
+    frame = zstandard.ZstdCompressor(level).compress(content)
     return with_frame(data, frame, len(content))
 
 
