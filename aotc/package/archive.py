@@ -177,7 +177,7 @@ def read(path: Path) -> Archive:
         with open_regular(path, LIMITS.file_bytes) as file:
             # The first bytes tell whether it is an archive: no more is read of a file that is none.
             data = file.read(HEADER.size)
-            data += file.read(unpack_header(data, file.size_bytes).index_bytes)
+            data += file.read(unpack_header(data, file.size_bytes).root_bytes)
             read_header(data, file.size_bytes)
             data += file.read(file.size_bytes - len(data))
     except OSError as error:

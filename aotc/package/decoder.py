@@ -120,7 +120,7 @@ class Header(NamedTuple):
     """The fields of a checked header that decoding needs."""
 
     minor: int
-    index_bytes: int
+    root_bytes: int
 
 
 def unpack_header(data: bytes, actual_bytes: int) -> Header:
@@ -130,7 +130,7 @@ def unpack_header(data: bytes, actual_bytes: int) -> Header:
     (_, major, minor, header_bytes, required, optional, file_bytes, *rest) = HEADER.unpack_from(
         data
     )
-    index_offset, index_bytes, _, zero = rest
+    root_offset, root_bytes, _, zero = rest
     if major != MAJOR:
         remedy = "build it again with this aotc" if major < MAJOR else "use a newer aotc"
         knows = f"this reader knows {MAJOR}.{MINOR}: {remedy}"
@@ -143,23 +143,23 @@ def unpack_header(data: bytes, actual_bytes: int) -> Header:
         raise ArchiveError("VERSION", message)
     if not required & FEATURE_ZSTD:
         raise ArchiveError("FORMAT", "the header does not have the feature of its frames")
-    if (header_bytes, index_offset) != (HEADER.size, HEADER.size) or any(zero):
+    if (header_bytes, root_offset) != (HEADER.size, HEADER.size) or any(zero):
         raise ArchiveError("FORMAT", "the header's fixed fields are wrong")
     if minor <= MINOR and optional:
         raise ArchiveError(
             "FORMAT", "the header has optional features that its version does not have"
         )
-    if index_bytes > LIMITS.index_bytes or file_bytes > LIMITS.file_bytes:
-        message = f"the header says {file_bytes} bytes with an index of {index_bytes}"
+    if root_bytes > LIMITS.index_bytes or file_bytes > LIMITS.file_bytes:
+        message = f"the header says {file_bytes} bytes with a root of {root_bytes}"
         limits = f"at most {LIMITS.file_bytes} and {LIMITS.index_bytes}"
         raise ArchiveError("LIMIT", f"{message}, {limits}")
     if file_bytes != actual_bytes:
         what = "truncated" if file_bytes > actual_bytes else "followed by other bytes"
         message = f"the archive is {what}: {actual_bytes} bytes of {file_bytes}"
         raise ArchiveError("FORMAT", message)
-    if index_bytes % SECTION_ALIGN or HEADER.size + index_bytes > actual_bytes:
-        raise ArchiveError("FORMAT", "the index is not a multiple of 8 bytes inside the file")
-    return Header(minor, index_bytes)
+    if root_bytes % SECTION_ALIGN or HEADER.size + root_bytes > actual_bytes:
+        raise ArchiveError("FORMAT", "the root is not a multiple of 8 bytes inside the file")
+    return Header(minor, root_bytes)
 
 
 def read_header(data: bytes, file_bytes: int | None = None) -> Header:
@@ -171,9 +171,9 @@ def read_header(data: bytes, file_bytes: int | None = None) -> Header:
     digest = data[SHA256_OFFSET : SHA256_OFFSET + SHA256_BYTES]
     sha256 = hashlib.sha256(data[:SHA256_OFFSET])
     sha256.update(bytes(SHA256_BYTES))
-    sha256.update(memoryview(data)[SHA256_OFFSET + SHA256_BYTES : HEADER.size + header.index_bytes])
+    sha256.update(memoryview(data)[SHA256_OFFSET + SHA256_BYTES : HEADER.size + header.root_bytes])
     if sha256.digest() != digest:
-        raise ArchiveError("CHECKSUM", "the SHA-256 of the index does not match: the file changed")
+        raise ArchiveError("CHECKSUM", "the SHA-256 of the root does not match: the file changed")
     return header
 
 
@@ -287,7 +287,7 @@ class Root(_Tables):
         """Read the tables of an archive whose header was checked; no frame is read."""
         self.data = data
         self.minor = header.minor
-        end = HEADER.size + header.index_bytes
+        end = HEADER.size + header.root_bytes
         super().__init__(data[HEADER.size : end], ROOT_SECTIONS, header.minor)
         if len(self.rows["ARCHIVE"]) != 1:
             raise ArchiveError("FORMAT", "there is not one ARCHIVE record")
@@ -366,12 +366,10 @@ class Root(_Tables):
         name, _, first, count = self.rows["ENTRIES"][number]
         uses = self.uses(first, count)
         decoder = Decoder(self.read_frame(number), [self.frame(use) for use in uses], self)
-        decoder.contents = [
-            content
-            for blob, start, raw_bytes, _ in decoder.rows["BLOBS"]
-            for content in (self.read_frame(uses[blob])[start : start + raw_bytes],)
-        ]
-        self.has_shared_frames |= any(start for _, start, _, _ in decoder.rows["BLOBS"])
+        for row in decoder.rows["BLOBS"]:
+            frame, start, raw_bytes = int(row[0]), int(row[1]), int(row[2])
+            decoder.contents.append(self.read_frame(uses[frame])[start : start + raw_bytes])
+            self.has_shared_frames |= start > 0
         kernel = decoder.only_kernel()
         if kernel.name != self.text(name):
             raise ArchiveError("FORMAT", f"the index of {self.text(name)!r} is {kernel.name!r}'s")
@@ -401,10 +399,11 @@ def stored_frames(data: bytes) -> list[StoredFrame]:
         _, stored_bytes, raw_bytes, _ = root.frame(number)
         found[number] = StoredFrame(root.text(name), "", stored_bytes, raw_bytes)
         targets = decoder.targets_of_blobs()
-        for blob, (use, _, _, _) in enumerate(decoder.rows["BLOBS"]):
-            _, stored_bytes, raw_bytes, _ = root.frame(uses[use])
+        for blob, row in enumerate(decoder.rows["BLOBS"]):
+            use = uses[int(row[0])]
+            _, stored_bytes, raw_bytes, _ = root.frame(use)
             frame = StoredFrame(root.text(name), targets.get(blob, ""), stored_bytes, raw_bytes)
-            found.setdefault(uses[use], frame)
+            found.setdefault(use, frame)
     return list(found.values())
 
 

@@ -18,7 +18,7 @@ MAJOR: Final = 2
 MINOR: Final = 0
 
 HEADER: Final = struct.Struct("<8sHHIQQQQQ32s40s")
-"""magic, major, minor, header_bytes, required, optional, file, index offset, index, SHA-256, zero."""
+"""magic, major, minor, header_bytes, required, optional, file, root offset, root, SHA-256, zero."""
 
 SHA256_OFFSET: Final = 56
 SHA256_BYTES: Final = 32

@@ -63,8 +63,8 @@ static aotc_status check_header(const char *file, const unsigned char *data, uin
     if (header->header_bytes != HEADER_BYTES) {
         return bad_header(file, error, "header_bytes", "128", header->header_bytes);
     }
-    if (header->index_offset != HEADER_BYTES) {
-        return bad_header(file, error, "index_offset", "128", header->index_offset);
+    if (header->root_offset != HEADER_BYTES) {
+        return bad_header(file, error, "root_offset", "128", header->root_offset);
     }
     if (header->minor <= FORMAT_MINOR && header->optional_features != 0) {
         return bad_header(file, error, "optional_features", "0", header->optional_features);
@@ -74,11 +74,11 @@ static aotc_status check_header(const char *file, const unsigned char *data, uin
             return bad_header(file, error, "header, last bytes", "zeros", header->zero[i]);
         }
     }
-    if (header->index_bytes > LIMIT_INDEX_BYTES || header->file_bytes > LIMIT_FILE_BYTES) {
+    if (header->root_bytes > LIMIT_INDEX_BYTES || header->file_bytes > LIMIT_FILE_BYTES) {
         return AOTCI_FAIL(
-            error, AOTC_ERROR_LIMIT, .file = file, .field = "index_bytes, file_bytes",
+            error, AOTC_ERROR_LIMIT, .file = file, .field = "root_bytes, file_bytes",
             .expected = "at most 16 MiB and 4 GiB",
-            .got = aotci_text("%" PRIu64 " and %" PRIu64, header->index_bytes, header->file_bytes)
+            .got = aotci_text("%" PRIu64 " and %" PRIu64, header->root_bytes, header->file_bytes)
                        .chars,
             .remedy = damaged);
     }
@@ -86,9 +86,9 @@ static aotc_status check_header(const char *file, const unsigned char *data, uin
         return bad_header(file, error, "file size",
                           aotci_text("%" PRIu64, header->file_bytes).chars, size_bytes);
     }
-    if (header->index_bytes % 8 != 0 || header->index_bytes > size_bytes - HEADER_BYTES) {
-        return bad_header(file, error, "index_bytes", "a multiple of 8 inside the file",
-                          header->index_bytes);
+    if (header->root_bytes % 8 != 0 || header->root_bytes > size_bytes - HEADER_BYTES) {
+        return bad_header(file, error, "root_bytes", "a multiple of 8 inside the file",
+                          header->root_bytes);
     }
     return AOTC_OK;
 }
@@ -98,13 +98,13 @@ static aotc_status check_sum(const struct aotc_archive *archive, aotc_error *err
     unsigned char digest[AOTCI_SHA256_BYTES];
     struct aotci_sha256 hash;
     memcpy(&header, archive->head, sizeof header);
-    memset(header.index_sha256, 0, sizeof header.index_sha256);
+    memset(header.root_sha256, 0, sizeof header.root_sha256);
     aotci_sha256_begin(&hash);
     aotci_sha256_update(&hash, &header, sizeof header);
     aotci_sha256_update(&hash, archive->head + HEADER_BYTES, archive->head_bytes - HEADER_BYTES);
     aotci_sha256_end(&hash, digest);
     const struct header_record *stored = (const void *)archive->head;
-    if (memcmp(digest, stored->index_sha256, sizeof digest) != 0) {
+    if (memcmp(digest, stored->root_sha256, sizeof digest) != 0) {
         return AOTCI_FAIL(error, AOTC_ERROR_CHECKSUM, .file = archive->name,
                           .field = "header and root", .expected = "the bytes that were written",
                           .got = "others", .remedy = damaged);
@@ -171,7 +171,7 @@ static aotc_status make_kernels(struct aotc_archive *archive, aotc_error *error)
 /* Make room for header and root, whose sizes were checked. */
 static aotc_status make_head(struct aotc_archive *archive, const struct header_record *header,
                              aotc_error *error) {
-    const uint32_t head_bytes = (uint32_t)(HEADER_BYTES + header->index_bytes);
+    const uint32_t head_bytes = (uint32_t)(HEADER_BYTES + header->root_bytes);
     archive->head = aotci_allocate(&archive->allocator, head_bytes, 1);
     if (archive->head == NULL) {
         return no_memory(archive->name, error, "root");

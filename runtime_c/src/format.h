@@ -58,8 +58,8 @@ struct header_record {
     uint16_t major, minor;
     uint32_t header_bytes;
     uint64_t required_features, optional_features;
-    uint64_t file_bytes, index_offset, index_bytes;
-    unsigned char index_sha256[32];
+    uint64_t file_bytes, root_offset, root_bytes;
+    unsigned char root_sha256[32];
     unsigned char zero[40];
 };
 

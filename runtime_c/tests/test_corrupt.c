@@ -46,10 +46,10 @@ static void digest_of(const unsigned char *data, size_t size_bytes, unsigned cha
 static void seal(unsigned char *data, size_t size_bytes) {
     struct header_record header;
     memcpy(&header, data, sizeof header);
-    memset(data + offsetof(struct header_record, index_sha256), 0, sizeof header.index_sha256);
-    const bool fits = header.index_bytes <= size_bytes - HEADER_BYTES;
-    digest_of(data, fits ? (size_t)(HEADER_BYTES + header.index_bytes) : 0,
-              data + offsetof(struct header_record, index_sha256));
+    memset(data + offsetof(struct header_record, root_sha256), 0, sizeof header.root_sha256);
+    const bool fits = header.root_bytes <= size_bytes - HEADER_BYTES;
+    digest_of(data, fits ? (size_t)(HEADER_BYTES + header.root_bytes) : 0,
+              data + offsetof(struct header_record, root_sha256));
 }
 
 /* Sections of the root, and of the index of a kernel, in the order of their directories. */
@@ -81,7 +81,7 @@ static unsigned char *index_of(unsigned char *data, int kernel) {
 static unsigned char *copy_index(const struct bytes *archive, int kernel) {
     struct header_record header;
     memcpy(&header, archive->data, sizeof header);
-    const size_t size_bytes = kernel == ROOT ? (size_t)header.index_bytes
+    const size_t size_bytes = kernel == ROOT ? (size_t)header.root_bytes
                                              : frame_of(archive->data, (uint32_t)kernel)->raw_bytes;
     unsigned char *copy = malloc(size_bytes);
     memcpy(copy, index_of(archive->data, kernel), size_bytes);
@@ -142,7 +142,7 @@ static void extremes_of(const char *name) {
     struct bytes golden = read_golden(name);
     struct header_record header;
     memcpy(&header, golden.data, sizeof header);
-    extremes_between(&golden, 8, (size_t)(HEADER_BYTES + header.index_bytes), ROOT);
+    extremes_between(&golden, 8, (size_t)(HEADER_BYTES + header.root_bytes), ROOT);
     const uint32_t kernel_count =
         entry_of(index_of(golden.data, ROOT), ROOT, SECTION_ENTRIES)->count;
     for (uint32_t i = 0; i < kernel_count; ++i) {
@@ -235,13 +235,13 @@ static void test_fields(void) {
         IN_HEADER(required_features, 0, AOTC_ERROR_FORMAT, "required_features"),
         IN_HEADER(optional_features, 1, AOTC_ERROR_FORMAT, "optional_features"),
         IN_HEADER(header_bytes, 64, AOTC_ERROR_FORMAT, "header_bytes"),
-        IN_HEADER(index_offset, 192, AOTC_ERROR_FORMAT, "index_offset"),
-        IN_HEADER(index_bytes, UINT64_MAX, AOTC_ERROR_LIMIT, "18446744073709551615"),
-        IN_HEADER(index_bytes, UINT64_C(17) << 20, AOTC_ERROR_LIMIT, "16 MiB"),
+        IN_HEADER(root_offset, 192, AOTC_ERROR_FORMAT, "root_offset"),
+        IN_HEADER(root_bytes, UINT64_MAX, AOTC_ERROR_LIMIT, "18446744073709551615"),
+        IN_HEADER(root_bytes, UINT64_C(17) << 20, AOTC_ERROR_LIMIT, "16 MiB"),
         IN_HEADER(file_bytes, (UINT64_C(4) << 30) + 1, AOTC_ERROR_LIMIT, "4 GiB"),
-        IN_HEADER(index_bytes, 12, AOTC_ERROR_FORMAT, "index_bytes"),
-        IN_HEADER(index_bytes, 8, AOTC_ERROR_FORMAT, "section_count"),
-        IN_HEADER(index_bytes, 0, AOTC_ERROR_FORMAT, "section_count"),
+        IN_HEADER(root_bytes, 12, AOTC_ERROR_FORMAT, "root_bytes"),
+        IN_HEADER(root_bytes, 8, AOTC_ERROR_FORMAT, "section_count"),
+        IN_HEADER(root_bytes, 0, AOTC_ERROR_FORMAT, "section_count"),
         IN_ROOT(SECTION_ARCHIVE, 0, archive_record, name, 0, AOTC_ERROR_FORMAT,
                   "ARCHIVE[0].name"),
         IN_ROOT(SECTION_ARCHIVE, 0, archive_record, toolchain, UINT32_MAX, AOTC_ERROR_FORMAT,
