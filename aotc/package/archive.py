@@ -16,6 +16,7 @@ import os
 import secrets
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 
 import zstandard
@@ -24,6 +25,7 @@ from aotc.package.check_index import check_archive
 from aotc.package.decoder import Root, read_header, unpack_header
 from aotc.package.elf import check_cubin
 from aotc.package.encoder import encode_records
+from aotc.package.frame_cache import FrameCache
 from aotc.package.index import Archive, ArchiveError, Kernel, Variant, canonical
 from aotc.package.records import (
     FAST_ZSTD_LEVEL,
@@ -36,20 +38,28 @@ from aotc.package.records import (
 from aotc.regular_file import open_regular
 
 
-def _compress(contents: list[bytes]) -> list[bytes]:
-    """Compress each content to a zstd frame, in order; zstd releases the GIL."""
+def _compress(contents: list[bytes], kept: FrameCache | None = None) -> list[bytes]:
+    """Compress each content to a zstd frame, in order, unless it is kept; zstd releases the GIL."""
     is_small = sum(map(len, contents)) <= SMALL_ARCHIVE_BYTES
     level = ZSTD_LEVEL if is_small else FAST_ZSTD_LEVEL
 
     def frame(content: bytes) -> bytes:
-        return zstandard.ZstdCompressor(level, write_checksum=False).compress(content)
+        found = None if kept is None else kept.find(content, level)
+        if found is not None:
+            return found
+        made = zstandard.ZstdCompressor(level, write_checksum=False).compress(content)
+        if kept is not None:
+            kept.store(content, level, made)
+        return made
 
     with ThreadPoolExecutor(os.cpu_count()) as threads:
         return list(threads.map(frame, contents))
 
 
-def encode(archive: Archive, *, is_grouped: bool = True) -> bytes:
+def encode(archive: Archive, *, is_grouped: bool = True, kept: FrameCache | None = None) -> bytes:
     """Return the bytes of an archive; without `is_grouped`, each blob has a frame to itself.
+
+    Frames that are `kept` are not compressed again, and new ones are kept there.
 
     Raises: `ArchiveError` FORMAT or LIMIT for what the format cannot hold, such as a blob that is
     no cubin for its variant's target.
@@ -58,7 +68,8 @@ def encode(archive: Archive, *, is_grouped: bool = True) -> bytes:
     for kernel in archive.kernels:
         for variant in kernel.variants:
             _check_blobs(kernel, variant)
-    return encode_records(canonical(archive), _compress, is_grouped=is_grouped)
+    compress = partial(_compress, kept=kept)
+    return encode_records(canonical(archive), compress, is_grouped=is_grouped)
 
 
 def _check_ptx(ptx: bytes | None) -> None:

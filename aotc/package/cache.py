@@ -31,6 +31,7 @@ import msgspec
 from aotc.compiler import CompileRequest
 from aotc.metadata import Metadata
 from aotc.module_search import Search, find_module
+from aotc.package.frame_cache import FrameCache
 from aotc.regular_file import MAX_SOURCE_BYTES, read_regular
 
 # Part of every path: a change to the format of entries starts an empty cache.
@@ -93,6 +94,11 @@ class Cache:
         self._damaged: set[Path] = set()
         self._source_digests: dict[str, str | None] = {}
         self._searches: dict[Search, str | None] = {}
+
+    @property
+    def frames(self) -> FrameCache:
+        """Compressed frames of archives, which are kept in the same folder."""
+        return FrameCache(self._folder)
 
     def find(self, request: CompileRequest) -> CachedKernel | None:
         """Return the cached result of compiling `request`, or None if there is none."""

@@ -38,6 +38,7 @@ def test_cache_info(cache: Path, run: Any) -> None:
     assert [line.split() for line in out.splitlines()[1:]] == [
         ["1", "1.0", "MiB", "kernels"],
         ["1", "1.0", "MiB", "requests"],
+        ["0", "0.0", "MiB", "frames"],
         ["1", "1.0", "MiB", "old"],
         ["0", "0.0", "MiB", "temporary"],
     ]
