@@ -1,9 +1,10 @@
-"""Keep compressed frames of archives: compressing well takes longer than all else of a build that compiles nothing.
+"""Keep compressed frames of archives: compressing takes most of a build that compiles nothing.
 
 A frame is found by what it was made of: its content, the level, and the zstd that made it. So what comes
 from here is what would be made, byte for byte.
 
-Invariant: an entry that is damaged, or cannot be read or written, costs a compression and nothing else.
+Invariant: an entry that is damaged, in the wrong place, or cannot be read or written, costs a
+compression and nothing else.
 """
 
 from __future__ import annotations
@@ -24,6 +25,11 @@ KIND = "frames"
 _DIGEST_BYTES = 32
 
 
+def _digest(name: str, frame: bytes) -> bytes:
+    """Return the digest of an entry, which is bound to the name of its file."""
+    return hashlib.sha256(name.encode() + frame).digest()
+
+
 class FrameCache:
     """A folder of frames; any number of threads and processes may share it."""
 
@@ -32,12 +38,13 @@ class FrameCache:
 
     def find(self, content: bytes, level: int) -> bytes | None:
         """Return the frame of a content, or None."""
+        path = self._path(content, level)
         try:
-            data = read_regular(self._path(content, level), LIMITS.blob_bytes)
+            data = read_regular(path, LIMITS.blob_bytes)
         except OSError:
             return None
         digest, frame = data[:_DIGEST_BYTES], data[_DIGEST_BYTES:]
-        return frame if hashlib.sha256(frame).digest() == digest else None
+        return frame if _digest(path.name, frame) == digest else None
 
     def store(self, content: bytes, level: int, frame: bytes) -> None:
         """Keep the frame of a content, if there is room."""
@@ -46,7 +53,7 @@ class FrameCache:
         with contextlib.suppress(OSError):
             path.parent.mkdir(parents=True, exist_ok=True)
             try:
-                temporary.write_bytes(hashlib.sha256(frame).digest() + frame)
+                temporary.write_bytes(_digest(path.name, frame) + frame)
                 temporary.replace(path)
             except BaseException:
                 temporary.unlink(missing_ok=True)

@@ -43,6 +43,16 @@ def test_damaged_entries_are_made_again(samples: SimpleNamespace, tmp_path: Path
             assert path.read_bytes() == content
 
 
+def test_an_entry_in_the_place_of_another_is_made_again(
+    samples: SimpleNamespace, tmp_path: Path
+) -> None:
+    kept = FrameCache(tmp_path)
+    data = encode(samples.archive, kept=kept)
+    first, second, *_ = files(tmp_path)
+    second.write_bytes(first.read_bytes())
+    assert encode(samples.archive, kept=kept) == data
+
+
 def test_a_folder_that_cannot_be_written_to_costs_nothing(
     samples: SimpleNamespace, tmp_path: Path
 ) -> None:
