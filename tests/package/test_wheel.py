@@ -5,12 +5,8 @@ from __future__ import annotations
 import base64
 import csv
 import hashlib
-import importlib.util
 import io
 import json
-import shutil
-import subprocess
-import sys
 import zipfile
 from dataclasses import replace
 from pathlib import Path
@@ -24,9 +20,8 @@ from aotc.package.index import Archive, Choice, Kernel, Param, TypeVariable, can
 from aotc.package.python_loader import attribute_names, module_text
 from aotc.package.split import part_of
 from aotc.package.wheel import make_wheel
+from tests.support import fresh_environment
 from tests.support.fake_gpu import build, golden
-
-ROOT = Path(__file__).parents[2]
 
 
 def entries(content: bytes) -> dict[str, bytes]:
@@ -156,33 +151,8 @@ def test_it_installs_without_the_compiler_and_launches(tmp_path: Path) -> None:
     wheel = make_wheel(part_of(whole, ["sm_90a"]), suffix="sm90a")
     path = tmp_path / wheel.file_name
     path.write_bytes(wheel.content)
-    folder = tmp_path / "environment"
-    subprocess.run(
-        [sys.executable, "-m", "venv", "--without-pip", str(folder)], check=True, timeout=120
-    )
-    python = folder / "bin" / "python"
-    (site,) = folder.glob("lib/python3*/site-packages")
-    # What the distribution aotc-runtime holds, and what it requires.
-    runtime = site / "aotc"
-    skipped = shutil.ignore_patterns("__pycache__", "*.c", "*.h")
-    shutil.copytree(ROOT / "aotc" / "runtime", runtime / "runtime", ignore=skipped)
-    shutil.copy(ROOT / "aotc" / "__init__.py", runtime)
-    shutil.copy(ROOT / "aotc" / "py.typed", runtime)
-    found = importlib.util.find_spec("zstandard")
-    assert found is not None
-    assert found.origin is not None
-    shutil.copytree(Path(found.origin).parent, site / "zstandard")
-    install = [sys.executable, "-m", "pip", f"--python={python}", "install", "--no-deps", "-q"]
-    subprocess.run([*install, "--no-index", str(path)], check=True, timeout=120)
-    driver = build(tmp_path)
-    ran = subprocess.run(
-        [str(python), "-I", "-c", _USE, str(driver)],
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
-    assert (ran.returncode, ran.stdout) == (0, "launched\n"), ran.stderr
+    python = fresh_environment.make(tmp_path / "environment", path)
+    assert fresh_environment.run(python, _USE, str(build(tmp_path))) == "launched\n"
 
 
 def test_kernels_of_the_samples_make_a_valid_module(samples: SimpleNamespace) -> None:
