@@ -160,13 +160,12 @@ class _KernelEncoder:
         promises = guard_mask(tuple(i for i, g in enumerate(kernel.guards) if g.is_promise))
         head = (promises, kernel.source_sha256, kernel.name, kernel.grid_rank)
         self.add("KERNELS", *head, *slices)
-        if is_grouped:
-            self.group_blobs(kernel)
+        self.place_blobs(kernel, is_grouped=is_grouped)
         for variant in kernel.variants:
             self.variant(kernel, variant, params)
 
-    def group_blobs(self, kernel: Kernel) -> None:
-        """Give the blobs of a kernel that are new their places: by target, cubins before PTX."""
+    def place_blobs(self, kernel: Kernel, *, is_grouped: bool) -> None:
+        """Give the blobs of a kernel their places: by target, cubins before PTX."""
         for target in kernel.targets:
             variants = [variant for variant in kernel.variants if variant.target == target]
             for kind, contents in (
@@ -176,7 +175,7 @@ class _KernelEncoder:
                 first_group = len(self.groups)
                 for content in contents:
                     if content is not None:
-                        self.blob(content, kind, first_group)
+                        self.place_blob(content, kind, first_group, is_grouped=is_grouped)
 
     def values(self, values: Iterable[tuple[str, Value]]) -> None:
         for name, value in values:
@@ -284,16 +283,21 @@ class _KernelEncoder:
             self.code += code.code
         return index
 
-    def blob(self, content: bytes, kind: int, first_group: int | None = None) -> int:
-        """Return the index of a blob; a new one may join the last group from `first_group` on."""
-        index = self.blobs.setdefault(content, len(self.blobs))
-        if index == len(self.blob_kinds):
-            self.blob_kinds.append(kind)
-            has_group = first_group is not None and len(self.groups) > first_group
-            if has_group and sum(map(len, self.groups[-1])) + len(content) <= GROUP_BYTES:
-                self.groups[-1].append(content)
-            else:
-                self.groups.append([content])
+    def place_blob(self, content: bytes, kind: int, first_group: int, *, is_grouped: bool) -> None:
+        """Give a blob that is new its place: in the last group from `first_group` on, or a new one."""
+        if content in self.blobs:
+            return
+        self.blobs[content] = len(self.blobs)
+        self.blob_kinds.append(kind)
+        has_group = is_grouped and len(self.groups) > first_group
+        if has_group and sum(map(len, self.groups[-1])) + len(content) <= GROUP_BYTES:
+            self.groups[-1].append(content)
+        else:
+            self.groups.append([content])
+
+    def blob(self, content: bytes, kind: int) -> int:
+        """Return the index of a blob."""
+        index = self.blobs[content]
         if self.blob_kinds[index] != kind:
             raise ArchiveError("FORMAT", "a variant has the same bytes as cubin and as PTX")
         return index
