@@ -30,7 +30,7 @@ from contextvars import ContextVar, Token
 from dataclasses import dataclass, field
 
 from aotc.module_search import Search
-from aotc.regular_file import MAX_SOURCE_BYTES, read_regular
+from aotc.source_snapshot import NotInSnapshotError, read_source
 
 _MAX_CALL_SITES = 8
 _MAX_LINE_CHARS = 160
@@ -96,10 +96,10 @@ class at:  # noqa: N801 - a verb, as contextlib's are
 def source_line(loc: Loc) -> str | None:
     """Return the text of the line `loc` is on, or None if the file cannot be read."""
     try:
-        raw = read_regular(loc.file, MAX_SOURCE_BYTES)
+        raw = read_source(loc.file)
         encoding, _ = tokenize.detect_encoding(io.BytesIO(raw).readline)
         lines = io.TextIOWrapper(io.BytesIO(raw), encoding).read().split("\n")
-    except (OSError, SyntaxError, UnicodeDecodeError, LookupError):
+    except (OSError, SyntaxError, UnicodeDecodeError, LookupError, NotInSnapshotError):
         return None
     return lines[loc.line - 1] or None if 0 < loc.line <= len(lines) else None
 

@@ -267,7 +267,7 @@ def _promises(kernel: KernelSpec, num_optional: int) -> Iterable[tuple[bool, ...
     return itertools.product((True, False), repeat=num_optional)
 
 
-def _num_forms(kernel: KernelSpec) -> int:
+def num_forms(kernel: KernelSpec) -> int:
     """Return how many forms there are, before they are listed."""
     arguments = kernel.signature.values()
     num_pointers = sum(argument.may_be_none for argument in arguments)
@@ -281,13 +281,13 @@ def _num_forms(kernel: KernelSpec) -> int:
 def _check_count(kernel: KernelSpec, num_targets: int, num_configs: int) -> None:
     num_types = math.prod(len(dtypes) for dtypes in kernel.types.values())
     num_choices = math.prod(len(values) for values in kernel.choices.values())
-    num_forms = _num_forms(kernel)
-    count = num_targets * num_types * num_choices * num_forms * num_configs
+    forms = num_forms(kernel)
+    count = num_targets * num_types * num_choices * forms * num_configs
     if count > MAX_VARIANTS:
         message = (
             f"expected at most {MAX_VARIANTS} variants of {kernel.name!r}, got {count}: "
             f"{num_targets} targets x {num_types} types x {num_choices} choices x "
-            f"{num_forms} guards x {num_configs} configs"
+            f"{forms} guards x {num_configs} configs"
         )
         raise ManifestError(message, kernel.loc, remedy="filter the configs with `where`")
 

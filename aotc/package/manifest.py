@@ -16,6 +16,7 @@ from pathlib import Path
 from aotc import target as targets
 from aotc.ir.diagnostics import IRError, Loc, ManifestError, did_you_mean, nearest
 from aotc.package.facts_table import Facts, read_facts
+from aotc.package.include import check_agrees, read_included
 from aotc.package.kernel_table import KERNEL_KEYS, read_kernel
 from aotc.package.parameters import Function, parse_functions
 from aotc.package.spec import KernelSpec, Manifest
@@ -28,6 +29,7 @@ _VERSION = re.compile(r"(0|[1-9]\d*)\.(0|[1-9]\d*)\.(0|[1-9]\d*)([-+][0-9A-Za-z.
 _IF_UNREADABLE = {"a manifest": "run this in the folder of kernels.toml, or give a manifest's path"}
 # The pattern of PEP 263.
 _DECLARATION = r"(?m)^[ \t\f]*#.*?coding[:=][ \t]*([-\w.]+)"
+_ROOT_KEYS = ("include", "package", "kernel")
 _PACKAGE_KEYS = ("name", "version", "targets", "without", "facts")
 
 
@@ -78,17 +80,26 @@ class _Reader:
     def manifest(self) -> Manifest | None:
         """Return the manifest, or None if `mistakes` says why there is none."""
         collected = self.mistakes.collected
-        root = self.document.root(("package", "kernel"), self.mistakes)
+        root = self.document.root(_ROOT_KEYS, self.mistakes)
+        included: list[tuple[str, Table]] = []
+        with collected():
+            included = read_included(root, self.document.file, self.included)
         read: list[_Package] = []
         with collected():
-            read.append(self.package(root.table("package", _PACKAGE_KEYS)))
-        tables: tuple[Table, ...] = ()
-        with collected():
-            tables = root.tables("kernel", KERNEL_KEYS)
+            table = root.table("package", _PACKAGE_KEYS)
+            read.append(self.package(table))
+            for _, other in included:
+                with collected():
+                    check_agrees(other, table)
+        tables: list[tuple[str, Table]] = []
+        for file, each in (*included, (self.document.file, root)):
+            if each.has("kernel") or not included:
+                with collected():
+                    tables += ((file, one) for one in each.tables("kernel", KERNEL_KEYS))
         kernels: dict[str, KernelSpec] = {}
-        for table in tables:
+        for file, table in tables:
             with collected():
-                kernel = self.kernel(table)
+                kernel = self.kernel(file, table)
                 if kernel.name in kernels:
                     first = kernels[kernel.name].loc
                     place = "name" if table.has("name") else "source"
@@ -133,8 +144,13 @@ class _Reader:
         built = [replace(target, facts=facts[target.name]) for target in built]
         return _Package(name, version, tuple(built), without, facts)
 
-    def kernel(self, table: Table) -> KernelSpec:
-        source, function = self.source(table)
+    def included(self, path: str, loc: Loc) -> Table:
+        """Return the top level of an included manifest."""
+        text = _read_text(Path(path), "a manifest to include", loc, "")
+        return Document.parse(text, path).root(_ROOT_KEYS, self.mistakes)
+
+    def kernel(self, manifest: str, table: Table) -> KernelSpec:
+        source, function = self.source(manifest, table)
         name = function.name
         with self.mistakes.collected():
             if table.has("name"):
@@ -142,14 +158,14 @@ class _Reader:
                 _check_identifier(table, "name", name, "a kernel name")
         return read_kernel(table, name, source, function)
 
-    def source(self, table: Table) -> tuple[str, Function]:
+    def source(self, manifest: str, table: Table) -> tuple[str, Function]:
         text = table.string("source")
         loc = table.value_loc("source")
         file, colon, name = text.rpartition(":")
         if not (file and colon and _NAME.fullmatch(name)):
             message = f"expected 'FILE.py:FUNCTION', got {text!r}"
             raise ManifestError(message, loc, remedy="such as 'norm.py:rmsnorm', in ASCII")
-        path = (Path(self.document.file).parent / file).as_posix()
+        path = (Path(manifest).parent / file).as_posix()
         if path not in self.functions:
             self.functions[path] = _read_functions(path, loc)
         return path, _pick(self.functions[path], path, name, loc)
