@@ -371,13 +371,15 @@ def measure_kills(arguments: argparse.Namespace) -> None:
 def kill_at_random(
     client: Any, chosen: random.Random, stop: threading.Event, killed: list[int], every: float
 ) -> None:
-    while not stop.wait(chosen.uniform(0.2, 2 * every)):
+    """Kill workers; not one that has just started, after which its nanny gives up for good."""
+    known: set[int] = set()
+    while not stop.wait(chosen.uniform(0.5 * every, 1.5 * every)):
         with suppress(OSError, RuntimeError):  # it is gone already
-            processes = list(client.run(os.getpid, on_error="ignore").values())
-            if processes:
-                victim = chosen.choice(processes)
+            processes = set(client.run(os.getpid, on_error="ignore").values())
+            for victim in sorted(processes & known)[: chosen.randint(1, 2)]:
                 os.kill(victim, signal.SIGKILL)
                 killed.append(victim)
+            known = processes
 
 
 def build_files(folder: Path, kernels: tuple[str, ...], executor: Any) -> dict[str, bytes]:
