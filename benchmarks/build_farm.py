@@ -20,7 +20,6 @@ import statistics
 import subprocess
 import sys
 import tempfile
-import threading
 import time
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -326,7 +325,7 @@ def measure_kills(arguments: argparse.Namespace) -> None:
 
     kernels = tuple(arguments.kernels.split(","))
     with tempfile.TemporaryDirectory() as folder:
-        expected = build_files(Path(folder) / "local", kernels, None)
+        expected = build_files(Path(folder) / "local", kernels, None, Silent())
         num_killed = 0
         # One that is killed often is not to blame for it.
         with dask.config.set({"distributed.scheduler.allowed-failures": 100}):
@@ -343,47 +342,45 @@ def measure_kills(arguments: argparse.Namespace) -> None:
                     distributed.Client(made, set_as_default=False) as client,
                 ):
                     executor = DaskExecutor(client)
-                    stop = threading.Event()
-                    killed: list[int] = []
-                    killer = threading.Thread(
-                        target=kill_at_random, args=(client, chosen, stop, killed, arguments.every)
-                    )
-                    killer.start()
+                    killer = Killer(client, chosen, arguments.share)
                     took, files = timed(
-                        lambda run=run, executor=executor: build_files(
-                            Path(folder) / str(run), kernels, executor
+                        lambda run=run, executor=executor, killer=killer: build_files(
+                            Path(folder) / str(run), kernels, executor, killer
                         )
                     )
-                    stop.set()
-                    killer.join()
                     executor.shutdown()
-                num_killed += len(killed)
+                num_killed += killer.num_killed
                 same = "same bytes" if files == expected else "OTHER BYTES"
-                print(
-                    f"run {run}: {count} workers, {len(killed)} killed, {took:.1f} s, {same}",
-                    flush=True,
-                )
+                counts = f"{count} workers, {killer.num_killed} killed"
+                print(f"run {run}: {counts}, {took:.1f} s, {same}", flush=True)
                 if files != expected:
                     sys.exit(1)
         print(f"{arguments.runs} runs, {num_killed} workers killed, the same bytes in all")
 
 
-def kill_at_random(
-    client: Any, chosen: random.Random, stop: threading.Event, killed: list[int], every: float
-) -> None:
-    while not stop.wait(chosen.uniform(0.2, 2 * every)):
-        with suppress(OSError, RuntimeError):  # it is gone already
-            processes = list(client.run(os.getpid, on_error="ignore").values())
-            if processes:
-                victim = chosen.choice(processes)
-                os.kill(victim, signal.SIGKILL)
-                killed.append(victim)
+class Killer(Silent):
+    """Kill a worker after some of the compiles, drawn at random: while it has the next one."""
+
+    def __init__(self, client: Any, chosen: random.Random, share: float) -> None:
+        self.client = client
+        self.chosen = chosen
+        self.share = share
+        self.num_killed = 0
+
+    def finished(self, outcome: object) -> None:
+        if self.chosen.random() < self.share:
+            processes = list(self.client.run(os.getpid, on_error="ignore").values())
+            with suppress(OSError, IndexError):  # it is gone already
+                os.kill(self.chosen.choice(processes), signal.SIGKILL)
+                self.num_killed += 1
 
 
-def build_files(folder: Path, kernels: tuple[str, ...], executor: Any) -> dict[str, bytes]:
+def build_files(
+    folder: Path, kernels: tuple[str, ...], executor: Any, listener: Silent
+) -> dict[str, bytes]:
     options = BuildOptions(folder, 2, kernels=kernels, targets=("sm_90a",))
     manifest = load(str(ROOT / "kernels.toml"))
-    checked(build(manifest, options, Silent(), cache=None, executor=executor))
+    checked(build(manifest, options, listener, cache=None, executor=executor))
     return {path.name: path.read_bytes() for path in sorted(folder.iterdir())}
 
 
@@ -517,7 +514,7 @@ def main() -> int:
             "--processes", type=int, default=2, help="that simulated workers are in"
         )
         command.add_argument("--kernels", default="vector_add", help="to build with kills")
-        command.add_argument("--every", type=float, default=2.0, help="seconds between kills")
+        command.add_argument("--share", type=float, default=0.25, help="of compiles, with kills")
         command.add_argument("--cache-dir", help="of kernels.toml, to spare its compile")
         command.add_argument("--counts", default="1,2,4", help="of local workers")
     arguments = parser.parse_args()

@@ -195,9 +195,9 @@ def verify_all(packages: Sequence[Package], limit_seconds: float, jobs: int) -> 
 
 def table(packages: Sequence[Package], found: Sequence[Verified]) -> str:
     """Return a row for each package, and one for all."""
-    names = " | ".join(STATUSES)
+    names = "|".join(status.removesuffix(" verified") for status in STATUSES)
     rows = [
-        f"| package | version | kernels | whole | variants | {names} | mean | longest |",
+        f"|package|version|kernels|whole|variants|{names}|mean|longest|",
         "|-" * (7 + len(STATUSES)) + "|",
     ]
     for package in (*packages, None):

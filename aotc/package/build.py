@@ -313,8 +313,9 @@ class _Build:
         try:
             with self._collecting(result.name):
                 options = self.options
+                frames = None if self.cache is None else self.cache.frames
                 return write_files(
-                    result, sources, options.output, options.host, self.listener.warned
+                    result, sources, options.output, options.host, self.listener.warned, frames
                 )
         except ArchiveError as error:
             is_bug = error.kind not in _USERS_ARCHIVE_ERRORS
