@@ -14,12 +14,13 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
+from aotc.runtime._native import GridSubscript
 from aotc.triton.archives import Archives
 from aotc.triton.launch import PROBE, Candidate, Launcher
 from aotc.triton.specialization import NotInArchiveError
 
 _STAND_IN = os.path.join(os.path.dirname(__file__), "stand_in")  # noqa: PTH118, PTH120 - start-up time
-_LAUNCHER = "_aotc_launcher"
+_LAUNCHER = "aotc_launcher"
 
 
 class _Installed(NamedTuple):
@@ -55,19 +56,22 @@ def install(
     _installed.append(_Installed(archives, strict))
 
 
-def launcher_of(function: Any) -> Launcher:
+def _launcher_of(function: Any) -> Launcher:
     """Return what launches a jitted function.
 
     Raises: ValueError if no archives are installed.
     """
-    launcher = function.__dict__.get(_LAUNCHER)
-    if launcher is None:
-        if not _installed:
-            raise ValueError("no archives are installed: call aotc.triton.install in this process")
-        constexprs = frozenset(one.name for one in function.params if one.is_constexpr)
-        launcher = Launcher(function.fn, constexprs, _installed[0].archives)
-        function.__dict__[_LAUNCHER] = launcher
-    return launcher
+    if not _installed:
+        raise ValueError("no archives are installed: call aotc.triton.install in this process")
+    constexprs = frozenset(one.name for one in function.params if one.is_constexpr)
+    hooks = getattr(function, "pre_run_hooks", [])
+    return Launcher(function.fn, constexprs, _installed[0].archives, hooks)
+
+
+# Attributes of a class of jitted functions: `kernel.aotc_launcher`, made when it is first asked for, and
+# `kernel[grid]`, past `run`.
+launcher_attribute = functools.cached_property(_launcher_of)
+grid_subscript = GridSubscript(_LAUNCHER)
 
 
 def launch(function: Any, grid: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> None:
@@ -75,20 +79,7 @@ def launch(function: Any, grid: Any, args: Sequence[Any], kwargs: dict[str, Any]
 
     Raises: NotInArchiveError if no archive has it.
     """
-    for hook in getattr(function, "pre_run_hooks", ()):
-        hook(*args, **kwargs)
-    launcher_of(function).call(grid, *args, **kwargs)
-
-
-def call_with_grid(function: Any, grid: Any) -> Callable[..., Any]:
-    """Return `kernel[grid]`: past `run`, if there are no hooks for it to call."""
-    call = function.__dict__.get("aotc_call")
-    if call is not None:
-        return functools.partial(call, grid)
-    if getattr(function, "pre_run_hooks", None):
-        return functools.partial(function.run, grid=grid, warmup=False)
-    function.aotc_call = launcher_of(function).call
-    return functools.partial(function.aotc_call, grid)
+    function.aotc_launcher[grid](*args, **kwargs)
 
 
 def warm(function: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> None:
@@ -96,7 +87,7 @@ def warm(function: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> None:
 
     Raises: NotInArchiveError if no archive has it.
     """
-    launcher = launcher_of(function)
+    launcher: Launcher = function.aotc_launcher
     bound, options = launcher.bind(args, kwargs)
     if not launcher.candidates(bound, options):
         raise launcher.miss(bound, options, "nothing was built with these constants and options")
@@ -106,7 +97,7 @@ def find(
     function: Any, args: Sequence[Any], kwargs: dict[str, Any]
 ) -> tuple[Candidate | None, NotInArchiveError | None]:
     """Return the kernel that a launch would take; or none, and the error that it would be."""
-    launcher = launcher_of(function)
+    launcher: Launcher = function.aotc_launcher
     bound, options = launcher.bind(args, kwargs)
     found = launcher.probe(bound, options)
     if found is not None:
@@ -228,7 +219,9 @@ def _take_over(*, strict: bool, record: str | os.PathLike[str]) -> None:
         return functools.partial(self.run, grid=grid, warmup=False)
 
     jit.JITFunction.run, autotuner.Autotuner.run = run, run_tuned
-    jit.JITFunction.__getitem__ = call_with_grid if strict else with_grid
+    launcher_attribute.__set_name__(jit.JITFunction, _LAUNCHER)
+    jit.JITFunction.aotc_launcher = launcher_attribute
+    jit.JITFunction.__getitem__ = grid_subscript if strict else with_grid
 
 
 def _record_misses(record: str | os.PathLike[str], jit: Any, autotuner: Any) -> None:

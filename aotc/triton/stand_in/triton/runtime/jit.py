@@ -7,7 +7,14 @@ import inspect
 from collections.abc import Callable
 from typing import Any
 
-from aotc.triton.installation import PROBE, call_with_grid, find, launch, warm
+from aotc.triton.installation import (
+    PROBE,
+    find,
+    grid_subscript,
+    launch,
+    launcher_attribute,
+    warm,
+)
 
 
 class KernelInterface:
@@ -42,6 +49,9 @@ class KernelParam:
 class JITFunction(KernelInterface):
     """A function of Triton's language; it runs on GPUs only."""
 
+    aotc_launcher = launcher_attribute
+    __getitem__: Any = grid_subscript
+
     def __init__(self, fn: Any, **options: Any) -> None:
         self.fn = fn
         self.signature = inspect.signature(fn)
@@ -49,17 +59,11 @@ class JITFunction(KernelInterface):
         self.arg_names = [one.name for one in self.params]
         self.options = options
         self.pre_run_hooks: list[Callable[..., Any]] = []
-        self.aotc_call: Callable[..., None] | None = None  # what launches, past `run`
         functools.update_wrapper(self, fn)
 
     def add_pre_run_hook(self, hook: Any) -> Any:
         """Call a function before each launch, with what it passes."""
         self.pre_run_hooks.append(hook)
-        self.aotc_call = None
-
-    def __getitem__(self, grid: Any) -> Any:
-        call = self.aotc_call
-        return call_with_grid(self, grid) if call is None else functools.partial(call, grid)
 
     def run(self, *args: Any, grid: Any, warmup: Any = False, **kwargs: Any) -> Any:
         """Launch, or find or load what a launch takes."""
