@@ -27,7 +27,7 @@ from aotc.package.grid import AutotuneReader, Expansion, expand
 from aotc.package.index import Archive, ArchiveError, Kernel
 from aotc.package.label import member_label
 from aotc.package.outputs import known_host, write_files
-from aotc.package.sources import KernelSource
+from aotc.package.sources import KernelSource, tuned_entries
 from aotc.package.spec import KernelSpec, Manifest
 from aotc.package.toolchain import toolchain_text
 from aotc.package.workers import Compiler, Failure, Outcome, Task, compile_all
@@ -262,7 +262,12 @@ class _Build:
             with self._collecting(result.name):
                 options = self.options
                 return write_files(
-                    result, sources, options.output, options.host, self.listener.warned
+                    result,
+                    sources,
+                    options.output,
+                    options.host,
+                    self.listener.warned,
+                    tuned_entries(self.manifest, sources),
                 )
         except ArchiveError as error:
             is_bug = error.kind not in _USERS_ARCHIVE_ERRORS

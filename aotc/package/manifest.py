@@ -19,6 +19,7 @@ from aotc.package.kernel_table import KERNEL_KEYS, read_kernel
 from aotc.package.parameters import Function, parse_functions
 from aotc.package.spec import KernelSpec, Manifest
 from aotc.package.tables import Document, Table
+from aotc.package.tuned import TUNED_KEYS, read_tuned
 from aotc.regular_file import MAX_SOURCE_BYTES, read_regular
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
@@ -58,7 +59,7 @@ class _Reader:
     )
 
     def manifest(self) -> Manifest:
-        root = self.document.root(("package", "kernel"))
+        root = self.document.root(("package", "kernel", "tuned"))
         package = root.table("package", _PACKAGE_KEYS)
         name = package.string("name")
         _check_identifier(package, "name", name, "a package name")
@@ -83,7 +84,9 @@ class _Reader:
                 raise table.wrong(place, message, "give one of the two another `name`")
             kernels[kernel.name] = kernel
         found = tuple(kernels.values())
-        return Manifest(self.document.file, name, version, built, found, without)
+        listed = root.tables("tuned", TUNED_KEYS) if root.has("tuned") else ()
+        tuned = tuple(read_tuned(table, *self.source(table)) for table in listed)
+        return Manifest(self.document.file, name, version, built, found, without, tuned)
 
     def kernel(self, table: Table) -> KernelSpec:
         source, function = self.source(table)

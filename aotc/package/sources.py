@@ -6,6 +6,8 @@ contents of its file, and knows by the contents of the others that nothing it wa
 
 Invariant: the file has digests and names, no folder of the machine that built it but for paths
 relative to the kernel's own source; it is the same wherever the same tree is built.
+
+What autotuners chose, `[[tuned]]` of the manifest, is there too, by function and digest of its file.
 """
 
 from __future__ import annotations
@@ -17,7 +19,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from aotc.package.spec import KernelSpec
+from aotc.package.spec import KernelSpec, Manifest
 from aotc.package.tables import Constant
 
 VERSION = 1
@@ -60,8 +62,32 @@ def _functions(
     return found
 
 
-def sources_text(sources: Mapping[str, KernelSource], archive: bytes) -> str:
-    """Return the text of the file that goes with an archive."""
+def tuned_entries(
+    manifest: Manifest, sources: Mapping[str, KernelSource]
+) -> tuple[dict[str, object], ...]:
+    """Return what autotuners chose for functions of which `sources` has kernels, as it is written."""
+    digests = {
+        (kernel.source, kernel.function.name): sources[kernel.name].files[0][1]
+        for kernel in manifest.kernels
+        if kernel.name in sources
+    }
+    return tuple(
+        {
+            "function": one.function,
+            "file": digests[one.source, one.function],
+            "key": one.key,
+            "dtypes": one.dtypes,
+            "config": one.config,
+        }
+        for one in manifest.tuned
+        if (one.source, one.function) in digests
+    )
+
+
+def sources_text(
+    sources: Mapping[str, KernelSource], archive: bytes, tuned: Sequence[Mapping[str, object]] = ()
+) -> str:
+    """Return the text of the file that goes with an archive; `tuned` is of `tuned_entries`."""
     kernels = {
         name: {"function": one.function, "files": one.files, "functions": dict(one.functions)}
         for name, one in sources.items()
@@ -70,5 +96,6 @@ def sources_text(sources: Mapping[str, KernelSource], archive: bytes) -> str:
         "version": VERSION,
         "archive_sha256": hashlib.sha256(archive).hexdigest(),
         "kernels": kernels,
+        **({"tuned": tuned} if tuned else {}),
     }
     return json.dumps(data, indent=1) + "\n"

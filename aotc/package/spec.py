@@ -20,6 +20,7 @@ from aotc.limits import DEFAULT_LIMITS, DEFAULT_SPILL_BYTES, CompileLimits
 from aotc.package.argument_type import ArgumentType
 from aotc.package.parameters import Function
 from aotc.package.tables import Constant
+from aotc.package.tuned import TunedConfig
 from aotc.target import Target
 from aotc.target import parse as parse_target
 
@@ -145,7 +146,8 @@ class KernelSpec:
 class Manifest:
     """A whole manifest; `path` is the file it was read from.
 
-    `without` names the target features that the package does not use.
+    `without` names the target features that the package does not use. `tuned` are what autotuners
+    chose of the kernels' configs.
     """
 
     path: str
@@ -154,6 +156,7 @@ class Manifest:
     targets: tuple[Target, ...]
     kernels: tuple[KernelSpec, ...]
     without: tuple[str, ...] = ()
+    tuned: tuple[TunedConfig, ...] = ()
 
     def targets_for(self, names: Sequence[str], without: Sequence[str]) -> tuple[Target, ...]:
         """Return the named targets, or all of the package's if none is named.

@@ -13,6 +13,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from typing_extensions import Self
 
 from aotc.runtime import ArgumentError, Kernel, NotFoundError
 from aotc.runtime._native import GridSubscript, Launcher
@@ -32,7 +33,7 @@ class Scale(Launcher):
     found: list[Any]
     told: tuple[int, ...] = (0, 3)
 
-    def __new__(cls, *kernels: Kernel, hooks: list[Callable[..., object]] | None = None) -> Scale:
+    def __new__(cls, *kernels: Kernel, hooks: list[Callable[..., object]] | None = None) -> Self:
         self = super().__new__(
             cls,
             NAMES,

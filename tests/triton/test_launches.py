@@ -9,6 +9,8 @@ from unittest.mock import ANY
 
 import pytest
 
+from aotc import cli
+
 START = "install(stand_in=True)\nimport ops, triton, triton.language as tl\n"
 
 
@@ -105,6 +107,57 @@ launched(lambda: ops.copy[grid](x, y, 2000))
 ops.copy.early_config_prune = lambda configs, args, **_: configs[2:]
 launched(lambda: ops.copy[grid](x, y, 3000))
 """)[:5] == [[[8, 1, 1], 128], [[8, 1, 1], 128], [[8, 1, 1], 128], None, [[32, 1, 1], 64]]
+
+
+RECORDED = """
+[[tuned]]
+source = "ops.py:copy"
+key = { n = 1000 }
+dtypes = { x = "fp32", y = "fp32" }
+config = { BLOCK = 64, num_warps = 2 }
+[[tuned]]
+source = "ops.py:copy"
+key = { n = 100000 }
+dtypes = { x = "fp32", y = "fp32" }
+config = { BLOCK = 128, num_warps = 4, num_stages = 3 }
+[[tuned]]
+source = "ops.py:copy"
+key = { n = 1024 }
+dtypes = { x = "fp16", y = "fp32" }
+config = { BLOCK = 128, num_warps = 4 }
+[[tuned]]
+source = "ops.py:copy"
+key = { n = 5 }
+dtypes = { x = "fp32", y = "fp32" }
+config = { BLOCK = 256, num_warps = 8 }
+"""
+
+
+def test_an_autotuner_takes_what_it_chose_for_the_nearest_key(
+    launches: Any, project: Path, tmp_path: Path
+) -> None:
+    """What was recorded for other dtypes is farther than any number; what was not built is not taken."""
+    for name in ("ops.py", "helpers.py", "libcuda.so.1"):
+        shutil.copy(project / name, tmp_path / name)
+    manifest = (project / "kernels.toml").read_text() + RECORDED
+    (tmp_path / "kernels.toml").write_text(manifest)
+    assert cli.run(["build", str(tmp_path / "kernels.toml"), "-o", str(tmp_path / "dist")]) == 0
+    sizes = (1000, 100000, 100000 - 128, 1024, 2, 1000)
+    found = launches(
+        f"""{START}
+from tests.support.gpu_arrays import torch
+class Tensor(CudaArray):
+    dtype = torch.float32
+x, y = Tensor(4096), Tensor(8192)
+grid = lambda meta: (triton.cdiv(meta["n"], meta["BLOCK"]),)
+for n in {sizes}:
+    launched(lambda: ops.copy[grid](x, y, n))
+launched(lambda: ops.copy[grid](y=y, x=x, n=100000))
+print(ops.copy.warmup(x, y, 1000, grid=grid), ops.copy.fn.fn.warmup(x, y, 1000, 128, True, grid=grid))
+""",
+        folder=tmp_path,
+    )
+    assert [block for _, block in found] == [64, 128, 128, 64, 64, 64, 128]
 
 
 def test_an_autotuner_without_a_built_config_is_an_error(launches: Any) -> None:

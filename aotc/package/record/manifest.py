@@ -18,12 +18,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from aotc.config import CONFIG_KEYS
 from aotc.frontend.resolve import find_definition, function_names
 from aotc.frontend.support import Survey
 from aotc.ir import expression
 from aotc.ir.diagnostics import CompileError, DiagnosticError
 from aotc.ir.expression import ExpressionError
 from aotc.package.init.constants import toml
+from aotc.package.init.dtypes import dtype_word
 from aotc.package.init.grid import grid_of
 from aotc.package.init.launches import launches_of
 from aotc.package.manifest import parse
@@ -86,17 +88,24 @@ def write_manifest(records: Sequence[dict[str, Any]], output: Path, name: str) -
     head = f'[package]\nname = {toml(name)}\nversion = "0.1.0"\ntargets = [{listed}]\n'
     written = Written(f"# Written from recorded launches.\n{head}")
     survey, names = Survey(targets[0]), set[str]()
+    built: dict[str, set[str]] = {}  # parameters by kernel
     for group in groups.values():
-        tunes = tuned.get(_key(group.first["kernel"]), set())
-        _add(written, head, _Table(group, tunes, survey, output.parent), names, output)
+        kernel = _key(group.first["kernel"])
+        table = _Table(group, tuned.get(kernel, set()), survey, output.parent)
+        if _add(written, head, table, names, output):
+            built.setdefault(kernel, set()).update(group.first["signature"])
+    written.text += _tuned(records, built, output.parent)
     for one in records:
         if "problem" in one:
             written.refused.append(f"not recorded: {one['problem']}")
     return written
 
 
-def _add(written: Written, head: str, table: _Table, names: set[str], output: Path) -> None:
-    """Add a table, without its grid if the reader refuses that, as a comment if it refuses all."""
+def _add(written: Written, head: str, table: _Table, names: set[str], output: Path) -> bool:
+    """Add a table, without its grid if the reader refuses that, as a comment if it refuses all.
+
+    Returns whether it is one.
+    """
     problem = table.problem()
     name = table.name(names)
     for grid in () if problem else (table.grid(), []):
@@ -109,10 +118,44 @@ def _add(written: Written, head: str, table: _Table, names: set[str], output: Pa
             names.add(name)
             written.text += f"\n{text}"
             written.num_kernels += 1
-            return
+            return True
     kernel = table.first["kernel"]
     written.refused.append(f"{kernel['function']} ({kernel['file']}): {problem}")
     written.text += "\n" + _COMMENT.sub("# ", f"{problem}\n{table.text(name, [])}")
+    return False
+
+
+def _tuned(records: Sequence[dict[str, Any]], built: Mapping[str, set[str]], folder: Path) -> str:
+    """Return the tables of what autotuners chose by their keys; of a key twice, the last."""
+    tables: dict[str, str] = {}
+    for one in records:
+        parameters = built.get(_key(one["kernel"]), set[str]()) if "choice" in one else set()
+        if not parameters or "key" not in one:
+            continue
+        key = {name: value for name, value in one["key"].items() if value is not None}
+        config = {
+            name: value
+            for name, value in one["choice"].items()
+            if name in parameters or name in CONFIG_KEYS
+        }
+        head = [
+            "[[tuned]]",
+            f"source = {toml(_source(one['kernel'], folder))}",
+            f"key = {_inline(key)}",
+            f"dtypes = {_inline({name: dtype_word(text) for name, text in one['dtypes'].items()})}",
+        ]
+        tables["\n".join(head)] = f"config = {_inline(config)}"
+    return "".join(f"\n{head}\n{config}\n" for head, config in tables.items())
+
+
+def _inline(values: Mapping[str, Any]) -> str:
+    return f"{{ {', '.join(f'{name} = {toml(value)}' for name, value in values.items())} }}"
+
+
+def _source(kernel: Mapping[str, Any], folder: Path) -> str:
+    """Return a kernel's source as a manifest in a folder names it."""
+    file = Path(os.path.relpath(kernel["file"], folder.resolve())).as_posix()
+    return f"{file}:{kernel['function']}"
 
 
 def _key(kernel: Mapping[str, Any]) -> str:
@@ -182,7 +225,11 @@ class _Table:
 
     def text(self, name: str, grid: Sequence[str]) -> str:
         signature = self.signature()
-        lines = ["[[kernel]]", f"name = {toml(name)}", f"source = {toml(self.source())}"]
+        lines = [
+            "[[kernel]]",
+            f"name = {toml(name)}",
+            f"source = {toml(_source(self.first['kernel'], self.folder))}",
+        ]
         if grid:
             lines.append(f"grid = [{', '.join(map(toml, grid))}]")
         else:
@@ -200,11 +247,6 @@ class _Table:
             lines.append("[[kernel.config]]")
             lines += [f"{key} = {toml(value)}" for key, value in config.items()]
         return "\n".join(lines) + "\n"
-
-    def source(self) -> str:
-        kernel = self.first["kernel"]
-        file = Path(os.path.relpath(kernel["file"], self.folder.resolve())).as_posix()
-        return f"{file}:{kernel['function']}"
 
     def signature(self) -> dict[str, str]:
         """Return the type of each argument: what was passed, promised and fixed."""

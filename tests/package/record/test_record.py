@@ -80,6 +80,28 @@ def test_a_table_says_what_launches_had_in_common(record: Any, tmp_path: Path) -
     assert biased["signature"]["n"] == "i32:16"
 
 
+def test_what_an_autotuner_chose_is_recorded_by_its_key(record: Any, tmp_path: Path) -> None:
+    """Values of the key, dtypes of what has some, and of a key that comes again the last choice."""
+    program = (
+        "import ops\n"
+        "class Tensor(str):\n"
+        "    dtype = 'torch.uint16'\n"
+        "ops.run(1000)\nops.run(4096, Tensor('*u16'))\nops.run(1000)\n"
+        "ops.add.cache.clear()\nops.add.configs = ops.add.configs[:1]\nops.run(1000)\n"
+    )
+    assert record(program)[0] == 0
+    manifest = tomli.loads((tmp_path / "record" / "kernels.toml").read_text())
+    fast, slow = {"BLOCK": 1024, "num_warps": 8}, {"BLOCK": 256, "num_warps": 4}
+    assert manifest["tuned"] == [
+        {"source": "../ops.py:add", "key": {"n": 1000}, "dtypes": {}, "config": slow},
+        {"source": "../ops.py:add", "key": {"n": 4096}, "dtypes": {"bias": "u16"}, "config": fast},
+    ]
+    assert cli.run(["build", "record/kernels.toml", "--no-cache", "-j", "1"]) == 0
+    told = json.loads((tmp_path / "dist" / "record.sources.json").read_text())
+    assert [one["key"] for one in told["tuned"]] == [{"n": 1000}, {"n": 4096}]
+    assert told["tuned"][0]["file"] == told["kernels"]["add"]["files"][0][1]
+
+
 def test_what_is_recorded_builds(record: Any, tmp_path: Path) -> None:
     record("import ops\nops.run(1000)\nops.run(4096)")
     assert cli.run(["build", "record/kernels.toml", "--no-cache", "-j", "1"]) == 0

@@ -17,6 +17,25 @@ from aotc.triton.installation import (
 )
 
 
+class MockTensor:
+    """What stands for a tensor of a dtype where nothing is launched."""
+
+    def __init__(self, dtype: Any, shape: Any = None) -> None:
+        self.dtype = dtype
+        self.shape = [1] if shape is None else shape
+
+    @staticmethod
+    def wrap_dtype(value: Any) -> Any:
+        """Return a tensor for a dtype of torch, and anything else as it is."""
+        is_dtype = value.__class__.__module__ == "torch" and value.__class__.__name__ == "dtype"
+        return MockTensor(value) if is_dtype else value
+
+    @staticmethod
+    def data_ptr() -> int:
+        """Return an address that promises may be made of."""
+        return 0
+
+
 class KernelInterface:
     """What can be launched as `kernel[grid](…)`."""
 
@@ -24,8 +43,8 @@ class KernelInterface:
         return functools.partial(self.run, grid=grid, warmup=False)
 
     def warmup(self, *args: Any, grid: Any = None, **kwargs: Any) -> Any:
-        """Load what such a launch takes."""
-        return self.run(*args, grid=grid, warmup=True, **kwargs)
+        """Load what such a launch takes; for a tensor its dtype will do."""
+        return self.run(*map(MockTensor.wrap_dtype, args), grid=grid, warmup=True, **kwargs)
 
     def run(self, *args: Any, grid: Any, warmup: Any, **kwargs: Any) -> Any:
         """Launch."""
