@@ -144,8 +144,8 @@ class Watch:
         if self._num_trials:
             return
         passed = {**dict(zip(function.arg_names, args)), **kwargs}  # noqa: B905 - defaults follow
-        words = [f"{name}={_word(value)}" for name, value in sorted(passed.items())]
-        words = [one for one in words if not one.startswith(("debug=", "grid=", "warmup="))]
+        kept = {*function.arg_names, "num_warps", "num_stages", "num_ctas", "maxnreg"}
+        words = [f"{name}={_word(passed[name])}" for name in sorted(kept & passed.keys())]
         key = f"{function.fn.__module__}.{function.fn.__qualname__}({', '.join(words)})"
         self._last, self._is_new = key, key not in self.seen
         self.seen[key] = None

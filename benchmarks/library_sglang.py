@@ -165,9 +165,6 @@ PROGRAMS: Programs = {
     "softcap": _elementwise("fused_softcap", (TOKENS, 1024), extra=(30.0,)),
     "softcap.autotuned": _elementwise("fused_softcap", (TOKENS, 1024), extra=(30.0,), autotune=True),
     "gelu_and_mul": _elementwise("gelu_and_mul_triton", (TOKENS, 2048)),
-    "gelu_and_mul.fp8": _elementwise(
-        "gelu_and_mul_triton", (TOKENS, 2048), quantize=torch.float8_e4m3fn
-    ),
     "experts_combine": _elementwise("experts_combine_triton", (TOKENS, 2, 1024), (TOKENS, 1024)),
     "bitmask": _bitmask,
     "kv_indices": _kv_indices,

@@ -23,6 +23,7 @@ struct candidate {
     PyObject *held;               /* what names and strings of the values are borrowed from */
     aotc_value *choices, *config;
     uint32_t choice_count, config_count;
+    bool is_alike; /* arguments that the first candidate converted are what this one would */
 };
 
 /* Which candidate was launched where the facts were these. */
@@ -138,6 +139,23 @@ static int read_candidate(struct native_state *state, uint32_t name_count, PyObj
                : -1;
 }
 
+/* Say whether two candidates convert arguments alike: all but the dtypes of pointers, which the C
+ * library checks, are the same. */
+static bool convert_alike(const struct candidate *a, const struct candidate *b) {
+    const uint32_t count = a->kernel->param_count;
+    bool is_alike = count == b->kernel->param_count &&
+                    memcmp(a->params, b->params, count * sizeof *a->params) == 0;
+    for (uint32_t i = 0; is_alike && i < count; ++i) {
+        const struct kernel_param *first = &a->kernel->params[i];
+        const struct kernel_param *other = &b->kernel->params[i];
+        is_alike = first->kind == other->kind && first->access == other->access &&
+                   first->is_nullable == other->is_nullable && first->type_variable < 0 &&
+                   other->type_variable < 0 && first->kind != AOTC_TENSOR &&
+                   (first->kind == AOTC_POINTER || first->dtype == other->dtype);
+    }
+    return is_alike;
+}
+
 PyObject *native_specialization_new(struct native_state *state, uint32_t name_count,
                                     PyObject *answer) {
     PyObject *listed = NULL;
@@ -165,6 +183,8 @@ PyObject *native_specialization_new(struct native_state *state, uint32_t name_co
             Py_DECREF(capsule);
             return NULL;
         }
+        found->candidates[i].is_alike =
+            i == 0 || convert_alike(&found->candidates[0], &found->candidates[i]);
     }
     found->telling = read_indices(telling, found->candidates[0].kernel->param_count);
     found->fact_count = (uint32_t)PyTuple_GET_SIZE(telling);
@@ -200,6 +220,15 @@ static struct fact_slot *find_slot(const struct specialization *found, const str
     return &found->slots[(hash >> 16) % FACT_SLOTS];
 }
 
+static void use(struct launch *launch, const struct candidate *candidate) {
+    launch->kernel = candidate->kernel;
+    launch->choice_count = candidate->choice_count;
+    launch->config_count = candidate->config_count;
+    memcpy(launch->choices, candidate->choices,
+           candidate->choice_count * sizeof *launch->choices);
+    memcpy(launch->config, candidate->config, candidate->config_count * sizeof *launch->config);
+}
+
 /* Convert the arguments for a candidate; the launch must be ended. 0 or -1. */
 static int prepare(struct launch *launch, const struct candidate *candidate,
                    PyObject *const *objects, PyObject *grid) {
@@ -207,11 +236,7 @@ static int prepare(struct launch *launch, const struct candidate *candidate,
     for (uint32_t i = 0; i < candidate->kernel->param_count; ++i) {
         launch->objects[i] = objects[candidate->params[i]];
     }
-    launch->choice_count = candidate->choice_count;
-    launch->config_count = candidate->config_count;
-    memcpy(launch->choices, candidate->choices,
-           candidate->choice_count * sizeof *launch->choices);
-    memcpy(launch->config, candidate->config, candidate->config_count * sizeof *launch->config);
+    use(launch, candidate);
     return native_read_grid(launch, grid) < 0 ? -1 : native_convert(launch);
 }
 
@@ -267,11 +292,13 @@ int native_launch_specialized(PyObject *capsule, PyObject *const *objects, PyObj
                                                       found->fact_count * sizeof *facts) == 0;
         chosen = is_known ? slot->candidate : 0;
     }
-    if (result == 0 && chosen == 0) {
+    const bool is_ready = found->candidates[chosen].is_alike;
+    if (result == 0 && is_ready) {
+        use(&launch, &found->candidates[chosen]);
         result = native_run(&launch, NULL);
     }
     native_end(&launch);
-    if (result == 0 && chosen != 0) {
+    if (result == 0 && !is_ready) {
         result = launch_one(&found->candidates[chosen], objects, grid);
     }
     if (result == 0 || found->candidate_count == 1) {

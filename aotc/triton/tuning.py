@@ -119,7 +119,11 @@ def _run_with(
         passed = dict(zip(tuner.arg_names, args))  # noqa: B905 - fewer are passed than there are
         config.pre_hook({**passed, **kwargs, **settings})
     tuner.best_config = config
-    return tuner.fn.run(*args, **kwargs, **settings)
+    words = {**kwargs, **settings}
+    if words.get("warmup", True) is not False:
+        return tuner.fn.run(*args, **words)
+    del words["warmup"]
+    return tuner.fn[words.pop("grid")](*args, **words)
 
 
 def _quick_key(tuner: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:

@@ -11,6 +11,7 @@ from triton.language.extra import libdevice
 from triton.language.math import rsqrt
 from triton.runtime import driver
 from triton.runtime.autotuner import Autotuner
+from triton.runtime.cache import FileCacheManager
 from triton.runtime.errors import OutOfResources
 from triton.tools.tensor_descriptor import TensorDescriptor
 import triton.testing

@@ -100,12 +100,15 @@ class Heuristics(KernelInterface):
         self.arg_names = arg_names
         self.values = values
 
-    def run(self, *args: Any, **kwargs: Any) -> Any:
+    def run(self, *args: Any, grid: Any, warmup: Any = False, **kwargs: Any) -> Any:
         """Compute the constants, of which each may depend on those before it, and launch."""
-        passed = {**dict(zip(self.arg_names, args)), **kwargs}  # noqa: B905 - fewer may be passed
+        passed = dict(zip(self.arg_names, args))  # noqa: B905 - fewer may be passed
+        passed.update(kwargs)
         for name, compute in self.values.items():
             passed[name] = kwargs[name] = compute(passed)
-        return self.fn.run(*args, **kwargs)
+        if warmup is False:
+            return self.fn[grid](*args, **kwargs)
+        return self.fn.run(*args, grid=grid, warmup=warmup, **kwargs)
 
 
 def autotune(configs: Any, key: Any, prune_configs_by: Any = None, **options: Any) -> Any:
