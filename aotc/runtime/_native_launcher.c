@@ -5,9 +5,9 @@
  *     GridSubscript  `__getitem__` of a class whose objects have a launcher
  *
  * What a launch passes is bound to the function's parameters as Python would. Values of constants,
- * types of the other arguments and options are the key of a specialization, which `_find` of the class
- * derived from Launcher looks up once. The key of the last launch is compared first, by identity and
- * without looking into a dictionary.
+ * types of the other arguments and options are the key of a specialization, which `_find` of the
+ * class derived from Launcher looks up once. The key of the last launch is compared first, by
+ * identity and without looking into a dictionary.
  *
  * Arguments belong to the caller until the call is over, defaults to the launcher.
  */
@@ -57,15 +57,16 @@ static PyObject *find(struct native_launcher *self, PyObject *const *objects, Py
                      : PyObject_CallMethod((PyObject *)self, is_last ? "_refuse" : "_find_again",
                                            "OOO", error, bound, options);
     }
-    PyObject *capsule = answer == NULL ? NULL : native_specialization_new(self->state, self->name_count, answer);
+    PyObject *capsule =
+        answer == NULL ? NULL : native_specialization_new(self->state, self->name_count, answer);
     Py_XDECREF(bound);
     Py_XDECREF(options);
     Py_XDECREF(answer);
     return capsule;
 }
 
-/* The key of a launch: of each constant its value, of each other argument its type; options; then the
- * types of constants, since 1, 1.0 and True are equal. */
+/* The key of a launch: of each constant its value, of each other argument its type; options; then
+ * the types of constants, since 1, 1.0 and True are equal. */
 static PyObject *make_key(const struct native_launcher *self, PyObject *const *objects) {
     PyObject *key = PyTuple_New((Py_ssize_t)self->name_count + self->param_count);
     for (uint32_t i = 0; key != NULL && i < self->name_count; ++i) {
@@ -84,8 +85,9 @@ static bool is_same(PyObject *a, PyObject *b) {
     if (a == b) {
         return true;
     }
-    const bool is_plain = Py_TYPE(a) == Py_TYPE(b) && (PyLong_CheckExact(a) ||
-                                                       PyUnicode_CheckExact(a) || PyFloat_CheckExact(a));
+    const bool is_plain =
+        Py_TYPE(a) == Py_TYPE(b) &&
+        (PyLong_CheckExact(a) || PyUnicode_CheckExact(a) || PyFloat_CheckExact(a));
     return is_plain && PyObject_RichCompareBool(a, b, Py_EQ) == 1;
 }
 
@@ -442,8 +444,7 @@ static PyObject *call_subscript(PyObject *object, PyObject *const *args, size_t 
         PyErr_SetString(PyExc_TypeError, "__getitem__ takes an object and a grid");
         return NULL;
     }
-    PyObject *launcher =
-        PyObject_GetAttr(args[0], ((struct native_subscript *)object)->attribute);
+    PyObject *launcher = PyObject_GetAttr(args[0], ((struct native_subscript *)object)->attribute);
     PyObject *launch = launcher == NULL ? NULL : PyObject_GetItem(launcher, args[1]);
     Py_XDECREF(launcher);
     return launch;

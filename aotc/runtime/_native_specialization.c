@@ -1,9 +1,9 @@
-/* _native_specialization.c: the kernels that launches of a function with some constants, options and
- * types come to, best first; the first that the loader accepts is launched.
+/* _native_specialization.c: the kernels that launches of a function with some constants, options
+ * and types come to, best first; the first that the loader accepts is launched.
  *
- * Which one that was is kept by facts that tell them apart: dtypes, and whether numbers and addresses
- * are multiples of 16, or 1. They are read from the arguments as the first kernel takes them, so one
- * kernel alone costs nothing more than its launch.
+ * Which one that was is kept by facts that tell them apart: dtypes, and whether numbers and
+ * addresses are multiples of 16, or 1. They are read from the arguments as the first kernel takes
+ * them, so one kernel alone costs nothing more than its launch.
  *
  * A specialization is a capsule: nothing of it changes but which kernel is tried first. It is held
  * while it is used, since code of the caller's may launch with the same launcher meanwhile.
@@ -224,8 +224,7 @@ static void use(struct launch *launch, const struct candidate *candidate) {
     launch->kernel = candidate->kernel;
     launch->choice_count = candidate->choice_count;
     launch->config_count = candidate->config_count;
-    memcpy(launch->choices, candidate->choices,
-           candidate->choice_count * sizeof *launch->choices);
+    memcpy(launch->choices, candidate->choices, candidate->choice_count * sizeof *launch->choices);
     memcpy(launch->config, candidate->config, candidate->config_count * sizeof *launch->config);
 }
 
@@ -240,10 +239,10 @@ static int prepare(struct launch *launch, const struct candidate *candidate,
     return native_read_grid(launch, grid) < 0 ? -1 : native_convert(launch);
 }
 
-static int launch_one(const struct candidate *candidate, PyObject *const *objects,
-                      PyObject *grid) {
+static int launch_one(const struct candidate *candidate, PyObject *const *objects, PyObject *grid) {
     struct launch launch;
-    const int result = prepare(&launch, candidate, objects, grid) < 0 ? -1 : native_run(&launch, NULL);
+    const int result =
+        prepare(&launch, candidate, objects, grid) < 0 ? -1 : native_run(&launch, NULL);
     native_end(&launch);
     return result;
 }
@@ -288,8 +287,8 @@ int native_launch_specialized(PyObject *capsule, PyObject *const *objects, PyObj
     int result = prepare(&launch, &found->candidates[0], objects, grid);
     if (result == 0 && found->candidate_count > 1) {
         slot = find_slot(found, &launch, facts);
-        const bool is_known = slot->is_used && memcmp(slot->facts, facts,
-                                                      found->fact_count * sizeof *facts) == 0;
+        const bool is_known =
+            slot->is_used && memcmp(slot->facts, facts, found->fact_count * sizeof *facts) == 0;
         chosen = is_known ? slot->candidate : 0;
     }
     const bool is_ready = found->candidates[chosen].is_alike;

@@ -90,7 +90,7 @@ launched(lambda: ops.add[(1,)](half, y, None, 32, 1, 0.5, BLOCK=128, ACT=None, n
     head = '[package]\nname = "more"\nversion = "0.1.0"\ntargets = ["sm_90a"]\n'
     manifest = parse(f"{head}{rows}", str(tmp_path / "kernels.toml"))
     (kernel,) = manifest.kernels
-    assert kernel.constants == {"BLOCK": 128}
+    assert kernel.constants == {"BLOCK": 128, "ACT": "None"}
     assert kernel.signature["n"].divisor == 16
 
 

@@ -9,7 +9,6 @@ Invariant: what is written can be read; a table that the manifest's reader refus
 
 from __future__ import annotations
 
-import ast
 import json
 import os
 import re
@@ -19,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from aotc.config import CONFIG_KEYS
-from aotc.frontend.resolve import find_definition, function_names
+from aotc.frontend.resolve import function_names
 from aotc.frontend.support import Survey
 from aotc.ir import expression
 from aotc.ir.diagnostics import CompileError, DiagnosticError
@@ -206,12 +205,6 @@ class _Table:
         for parameter, constant in self.first["constants"].items():
             if "other" in constant:
                 return f"{parameter} is {constant['other']}, which a manifest cannot say"
-            # A manifest leaves such a constant out, and the function's default is taken.
-            is_none = "function" not in constant and constant.get("value") is None
-            if parameter in self.first["constexprs"] and is_none:
-                node = find_definition(opened.tree.body, [name])
-                if node is None or not _is_none_by_default(node, parameter):
-                    return f"{parameter} is None, and that is not its default in {name}"
         if self.first["options"].get("enable_fp_fusion") is False:
             return "it was compiled with enable_fp_fusion=False, which a manifest cannot say"
         return ""
@@ -265,7 +258,7 @@ class _Table:
         return types
 
     def constants(self) -> dict[str, Any]:
-        """Return the constants that no autotuner sets; those that are None have their default."""
+        """Return the constants that no autotuner sets."""
         found: dict[str, Any] = {}
         for name in self.first["constexprs"]:
             constant = self.first["constants"].get(name)
@@ -276,8 +269,8 @@ class _Table:
                 beside = Path(self.first["kernel"]["file"]).parent
                 file = Path(os.path.relpath(other["file"], beside)).as_posix()
                 found[name] = f"{file}:{other['function']}"
-            elif constant.get("value") is not None:
-                found[name] = constant["value"]
+            elif "value" in constant:
+                found[name] = "None" if constant["value"] is None else constant["value"]
         return found
 
     def configs(self) -> list[dict[str, Any]]:
@@ -317,16 +310,6 @@ class _Table:
             found = grid
         agrees = found and all(_agrees(found, one) for one in self.group.launches)
         return found if found and agrees else []
-
-
-def _is_none_by_default(node: ast.FunctionDef, parameter: str) -> bool:
-    """Return whether a parameter's default is None."""
-    arguments = [*node.args.posonlyargs, *node.args.args]
-    by_position = zip(reversed(arguments), reversed(node.args.defaults), strict=False)
-    by_name = zip(node.args.kwonlyargs, node.args.kw_defaults, strict=True)
-    defaults = {one.arg: default for one, default in (*by_position, *by_name)}
-    default = defaults.get(parameter)
-    return isinstance(default, ast.Constant) and default.value is None
 
 
 def _agrees(grid: Sequence[str], launch: Mapping[str, Any]) -> bool:

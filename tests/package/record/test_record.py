@@ -173,13 +173,15 @@ def test_what_no_manifest_can_name_is_a_comment(record: Any, tmp_path: Path) -> 
     assert len(kernels(tmp_path / "record")) == 1
 
 
-def test_a_constant_that_is_none_needs_that_default(record: Any, tmp_path: Path) -> None:
-    code, _, err = record(
-        "import ops\nops.add[(1,)]('*fp16', '*fp16', None, 64, 1, ACT=None)\nops.run(64)"
-    )
-    assert code == 0
-    assert "ACT is None, and that is not its default in add" in err
-    assert [one["constants"] for one in kernels(tmp_path / "record")] == [{"ACT": "silu"}]
+def test_a_constant_that_is_none_is_recorded_and_built(record: Any, tmp_path: Path) -> None:
+    """Whatever the function's default is."""
+    assert record("import ops\nops.add[(1,)]('*fp16', '*fp16', None, 64, 1, ACT=None)")[0] == 0
+    (kernel,) = kernels(tmp_path / "record")
+    assert kernel["constants"] == {"ACT": "None"}
+    source = (tmp_path / "ops.py").read_text()
+    body = "    if ACT is not None:\n        tl.static_assert(False)\n    if bias"
+    (tmp_path / "ops.py").write_text(source.replace("    if bias", body))
+    assert cli.run(["build", "record/kernels.toml", "--no-cache", "-j", "1"]) == 0
 
 
 @pytest.mark.parametrize(
