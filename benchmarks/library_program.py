@@ -34,7 +34,7 @@ DEVICE = "cuda"
 
 def made(*shape: int, dtype: torch.dtype = torch.float32, grad: bool = True) -> torch.Tensor:
     """Return a random tensor."""
-    return torch.randn(*shape, device=DEVICE, dtype=dtype).requires_grad_(grad)
+    return torch.randn(shape, device=DEVICE, dtype=dtype).requires_grad_(grad)
 
 
 def both(output: torch.Tensor, *inputs: torch.Tensor) -> list[torch.Tensor]:

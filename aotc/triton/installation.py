@@ -18,6 +18,7 @@ from aotc.runtime._native import GridSubscript
 from aotc.triton.archives import Archives
 from aotc.triton.launch import PROBE, Candidate, Launcher
 from aotc.triton.specialization import NotInArchiveError
+from aotc.triton.torch_hook import hide_triton
 from aotc.triton.tuning import Tuning
 
 _STAND_IN = os.path.join(os.path.dirname(__file__), "stand_in")  # noqa: PTH118, PTH120 - start-up time
@@ -60,6 +61,7 @@ def install(
         raise ValueError("triton is imported already; install archives before modules with kernels")
     else:
         sys.path.insert(0, _STAND_IN)
+        hide_triton()
     _installed.append(_Installed(archives, Tuning(archives, strict)))
 
 

@@ -128,7 +128,7 @@ def _tuned(records: Sequence[dict[str, Any]], built: Mapping[str, set[str]], fol
     """Return the tables of what autotuners chose by their keys; of a key twice, the last."""
     tables: dict[str, str] = {}
     for one in records:
-        parameters = built.get(_key(one["kernel"]), set[str]()) if "choice" in one else set()
+        parameters: set[str] = built.get(_key(one["kernel"]), set()) if "choice" in one else set()
         if not parameters or "key" not in one:
             continue
         key = {name: value for name, value in one["key"].items() if value is not None}
