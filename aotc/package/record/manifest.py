@@ -23,6 +23,7 @@ from aotc.frontend.support import Survey
 from aotc.ir import expression
 from aotc.ir.diagnostics import CompileError, DiagnosticError
 from aotc.ir.expression import ExpressionError
+from aotc.limits import SPILL_BYTES
 from aotc.package.init.constants import toml
 from aotc.package.init.dtypes import dtype_word
 from aotc.package.init.grid import grid_of
@@ -32,6 +33,7 @@ from aotc.package.manifest import parse
 _ARCHS = (80, 86, 89, 90, 100, 103, 120)
 _TARGETS = {arch: f"sm_{arch}{'a' if arch >= 90 else ''}" for arch in _ARCHS}
 _OPTION_DEFAULTS = {"num_ctas": 1, "maxnreg": None}
+_SPILL_BYTES = 1 << 16
 _MAX_GRIDS = 8  # that a comment lists
 _COMMENT = re.compile(r"^(?=.)", re.MULTILINE)
 
@@ -231,6 +233,8 @@ class _Table:
             lines.append(f"# grid: callers give it; seen: {', '.join([*seen][:_MAX_GRIDS])}{more}")
         if any(value.endswith("?") for value in signature.values()):
             lines.append('guards = "together"')
+        # The program asks for this config and no other: a slow one is better than none.
+        lines.append(f"limits = {{ {SPILL_BYTES} = {_SPILL_BYTES} }}")
         sections = {"signature": signature, "constants": self.constants()}
         for title, values in sections.items():
             if values:

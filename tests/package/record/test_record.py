@@ -69,6 +69,7 @@ def test_a_table_says_what_launches_had_in_common(record: Any, tmp_path: Path) -
         "source": "../ops.py:add",
         "grid": ["cdiv(n, BLOCK)"],
         "guards": "together",
+        "limits": {"spill_bytes": 65536},
         "signature": {
             "x": "*fp16:16", "y": "*fp16:16", "bias": "none", "n": "i32:16?", "stride": "i32=1",
         },
