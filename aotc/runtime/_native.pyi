@@ -75,7 +75,8 @@ class Kernel:
         scratch: tuple[int, int] | None = None,
     ) -> Plan | None: ...
 
-# A launch of a function. `launcher[grid](…)` binds what is passed to `names` and `options`, and launches
+# A launch of a function. What is kept of it is kept by the values of `constants`, whether others are one
+# of the values of `fixed`, types and options. `launcher[grid](…)` binds what is passed to `names` and `options`, and launches
 # the first kernel that `_find` returned for such a launch and that does not refuse it by one of
 # `refusals`. If all do, `_find_again` is asked for others; if those do too, `_refuse` raises.
 class Launcher:
@@ -84,6 +85,7 @@ class Launcher:
         names: tuple[str, ...],
         defaults: tuple[object, ...],
         constants: frozenset[str],
+        fixed: dict[str, tuple[object, ...]],
         options: tuple[str, ...],
         hooks: list[Callable[..., object]],
         refusals: tuple[type[Exception], ...],

@@ -30,6 +30,7 @@ struct native_launcher {
     PyObject *last_key, *last;
     uint32_t param_count, name_count;
     bool *is_constant; /* of parameters */
+    PyObject *fixed;   /* of parameters: values that kernels were built for, or None */
 };
 
 /* Names of parameters or options and what was passed for them, as a new dictionary. */
@@ -65,30 +66,50 @@ static PyObject *find(struct native_launcher *self, PyObject *const *objects, Py
     return capsule;
 }
 
-/* The key of a launch: of each constant its value, of each other argument its type; options; then
- * the types of constants, since 1, 1.0 and True are equal. */
-static PyObject *make_key(const struct native_launcher *self, PyObject *const *objects) {
-    PyObject *key = PyTuple_New((Py_ssize_t)self->name_count + self->param_count);
-    for (uint32_t i = 0; key != NULL && i < self->name_count; ++i) {
-        const bool is_value = i >= self->param_count || self->is_constant[i];
-        PyObject *type = (PyObject *)Py_TYPE(objects[i]);
-        PyTuple_SET_ITEM(key, i, Py_NewRef(is_value ? objects[i] : type));
-        if (i < self->param_count) {
-            PyTuple_SET_ITEM(key, (Py_ssize_t)self->name_count + i, Py_NewRef(type));
-        }
-    }
-    return key;
+/* Say whether a type's values are known by identity, or compared without code of anybody's. */
+static bool is_plain(PyObject *object) {
+    return PyLong_CheckExact(object) || PyUnicode_CheckExact(object) ||
+           PyFloat_CheckExact(object) || PyBool_Check(object) || object == Py_None;
 }
 
 /* Say whether two values of a constant are surely the same; runs no code of anybody's. */
 static bool is_same(PyObject *a, PyObject *b) {
-    if (a == b) {
-        return true;
+    return a == b ||
+           (Py_TYPE(a) == Py_TYPE(b) && is_plain(a) && PyObject_RichCompareBool(a, b, Py_EQ) == 1);
+}
+
+/* What the key of a launch has of an argument: the value of a constant, or one that some kernel was
+ * built for; else the type. Borrowed. */
+static PyObject *key_part(const struct native_launcher *self, uint32_t i, PyObject *object) {
+    if (i >= self->param_count || self->is_constant[i]) {
+        return object;
     }
-    const bool is_plain =
-        Py_TYPE(a) == Py_TYPE(b) &&
-        (PyLong_CheckExact(a) || PyUnicode_CheckExact(a) || PyFloat_CheckExact(a));
-    return is_plain && PyObject_RichCompareBool(a, b, Py_EQ) == 1;
+    PyObject *values = PyTuple_GET_ITEM(self->fixed, i);
+    if (values != Py_None) {
+        for (Py_ssize_t k = 0; k < PyTuple_GET_SIZE(values); ++k) {
+            if (is_same(object, PyTuple_GET_ITEM(values, k))) {
+                return PyTuple_GET_ITEM(values, k);
+            }
+        }
+        if (!is_plain(object)) {
+            return object;
+        }
+    }
+    return (PyObject *)Py_TYPE(object);
+}
+
+/* The key of a launch: a part of each argument, and options; then types, since 1, 1.0 and True are
+ * equal. */
+static PyObject *make_key(const struct native_launcher *self, PyObject *const *objects) {
+    PyObject *key = PyTuple_New((Py_ssize_t)self->name_count + self->param_count);
+    for (uint32_t i = 0; key != NULL && i < self->name_count; ++i) {
+        PyTuple_SET_ITEM(key, i, Py_NewRef(key_part(self, i, objects[i])));
+        if (i < self->param_count) {
+            PyObject *type = (PyObject *)Py_TYPE(objects[i]);
+            PyTuple_SET_ITEM(key, (Py_ssize_t)self->name_count + i, Py_NewRef(type));
+        }
+    }
+    return key;
 }
 
 static bool is_last_key(const struct native_launcher *self, PyObject *const *objects) {
@@ -96,11 +117,7 @@ static bool is_last_key(const struct native_launcher *self, PyObject *const *obj
         return false;
     }
     for (uint32_t i = 0; i < self->name_count; ++i) {
-        PyObject *kept = PyTuple_GET_ITEM(self->last_key, i);
-        const bool is_equal = i >= self->param_count || self->is_constant[i]
-                                  ? is_same(objects[i], kept)
-                                  : (PyObject *)Py_TYPE(objects[i]) == kept;
-        if (!is_equal) {
+        if (!is_same(key_part(self, i, objects[i]), PyTuple_GET_ITEM(self->last_key, i))) {
             return false;
         }
     }
@@ -337,29 +354,37 @@ static int read_names(struct native_launcher *self, PyObject *names, PyObject *o
     return 0;
 }
 
-static int read_constants(struct native_launcher *self, PyObject *constants) {
+static int read_constants(struct native_launcher *self, PyObject *constants, PyObject *fixed) {
     self->is_constant = PyMem_Calloc((size_t)self->param_count + 1, sizeof *self->is_constant);
     self->known = PyDict_New();
     if (self->is_constant == NULL) {
         PyErr_NoMemory();
     }
+    self->fixed = PyTuple_New(self->param_count);
     for (uint32_t i = 0; i < self->param_count && !PyErr_Occurred(); ++i) {
-        self->is_constant[i] = PySet_Contains(constants, PyTuple_GET_ITEM(self->names, i)) == 1;
+        PyObject *name = PyTuple_GET_ITEM(self->names, i);
+        PyObject *values = PyDict_GetItemWithError(fixed, name);
+        PyTuple_SET_ITEM(self->fixed, i, Py_NewRef(values == NULL ? Py_None : values));
+        self->is_constant[i] = PySet_Contains(constants, name) == 1;
+        if (values != NULL && !PyTuple_Check(values)) {
+            PyErr_SetString(PyExc_TypeError, "fixed values are tuples");
+        }
     }
     return PyErr_Occurred() ? -1 : 0;
 }
 
-/* Launcher(names, defaults, constants, options, hooks, refusals) */
+/* Launcher(names, defaults, constants, fixed, options, hooks, refusals) */
 static PyObject *launcher_new(PyTypeObject *type, PyObject *args, PyObject *Py_UNUSED(keywords)) {
     PyObject *names = NULL;
     PyObject *defaults = NULL;
     PyObject *constants = NULL;
+    PyObject *fixed = NULL;
     PyObject *options = NULL;
     PyObject *hooks = NULL;
     PyObject *refusals = NULL;
-    if (!PyArg_ParseTuple(args, "O!O!O!O!O!O!", &PyTuple_Type, &names, &PyTuple_Type, &defaults,
-                          &PyFrozenSet_Type, &constants, &PyTuple_Type, &options, &PyList_Type,
-                          &hooks, &PyTuple_Type, &refusals)) {
+    if (!PyArg_ParseTuple(args, "O!O!O!O!O!O!O!", &PyTuple_Type, &names, &PyTuple_Type, &defaults,
+                          &PyFrozenSet_Type, &constants, &PyDict_Type, &fixed, &PyTuple_Type,
+                          &options, &PyList_Type, &hooks, &PyTuple_Type, &refusals)) {
         return NULL;
     }
     struct native_state *state = native_state_of(type);
@@ -372,7 +397,7 @@ static PyObject *launcher_new(PyTypeObject *type, PyObject *args, PyObject *Py_U
     self->defaults = Py_NewRef(defaults);
     self->hooks = Py_NewRef(hooks);
     self->refusals = Py_NewRef(refusals);
-    if (read_names(self, names, options) < 0 || read_constants(self, constants) < 0) {
+    if (read_names(self, names, options) < 0 || read_constants(self, constants, fixed) < 0) {
         Py_CLEAR(self);
     }
     return (PyObject *)self;
@@ -384,6 +409,7 @@ static int launcher_traverse(PyObject *object, visitproc visit, void *arg) {
     Py_VISIT(self->defaults);
     Py_VISIT(self->hooks);
     Py_VISIT(self->refusals);
+    Py_VISIT(self->fixed);
     Py_VISIT(self->known);
     Py_VISIT(self->last_key);
     Py_VISIT(self->last);
@@ -407,6 +433,7 @@ static void launcher_dealloc(PyObject *object) {
     Py_XDECREF(self->defaults);
     Py_XDECREF(self->hooks);
     Py_XDECREF(self->refusals);
+    Py_XDECREF(self->fixed);
     Py_XDECREF(self->known);
     Py_XDECREF(self->last_key);
     Py_XDECREF(self->last);

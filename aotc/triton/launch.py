@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
 from aotc.runtime import ArchError, ArgumentError, Kernel, NotFoundError, StateError, _native
@@ -67,6 +67,15 @@ class Candidate(NamedTuple):
 class Launcher(_native.Launcher):
     """A function that is launched from archives: `launcher[grid](*args, **kwargs)`."""
 
+    function: Any
+    constexprs: frozenset[str]
+    signature: inspect.Signature
+    names: tuple[str, ...]
+    options: tuple[str, ...]
+    _kernels: list[ArchivedKernel]
+    _reason: str
+    _loaded: set[tuple[int, int | None]]  # kernels, by order, and devices
+
     def __new__(
         cls,
         function: Any,
@@ -75,32 +84,25 @@ class Launcher(_native.Launcher):
         hooks: list[Callable[..., object]],
     ) -> Self:
         """Make the launcher of a function; `hooks` are called before each launch."""
-        del archives
-        parameters = inspect.signature(function).parameters
-        defaults = (
+        signature = inspect.signature(function)
+        names = tuple(signature.parameters)
+        defaults = tuple(
             _MISSING if one.default is inspect.Parameter.empty else one.default
-            for one in parameters.values()
+            for one in signature.parameters.values()
         )
-        names, options = tuple(parameters), _options_beside(parameters)
-        return super().__new__(cls, names, tuple(defaults), constexprs, options, hooks, _FAILED)
-
-    def __init__(
-        self,
-        function: Any,
-        constexprs: frozenset[str],
-        archives: Archives,
-        hooks: list[Callable[..., object]],
-    ) -> None:
-        del hooks
-        self.function = function
-        self.constexprs = constexprs
-        self.signature = inspect.signature(function)
-        self.names = tuple(self.signature.parameters)
-        self.options = _options_beside(self.names)
-        self._archives = archives
-        self._kernels: list[ArchivedKernel] | None = None
-        self._reason = ""
-        self._loaded: set[tuple[int, int | None]] = set()  # kernels, by order, and devices
+        options = tuple(name for name in (*DEFAULTS, *_FIXED, *_IGNORED) if name not in names)
+        kernels, reason = archives.kernels_of(function)
+        fixed: dict[str, tuple[object, ...]] = {}
+        for kernel in kernels:
+            for name, value in kernel.info.constants.items():
+                if name not in constexprs:
+                    fixed[name] = (*fixed.get(name, ()), value)
+        self = super().__new__(cls, names, defaults, constexprs, fixed, options, hooks, _FAILED)
+        self.function, self.constexprs = function, constexprs
+        self.signature, self.names, self.options = signature, names, options
+        self._kernels, self._reason = kernels, reason
+        self._loaded = set()
+        return self
 
     # -- what the extension asks -----------------------------------------------------------------
 
@@ -155,8 +157,6 @@ class Launcher(_native.Launcher):
 
     def candidates(self, bound: Mapping[str, Any], options: Mapping[str, Any]) -> list[Candidate]:
         """Return the kernels that were built with these constants and options, the best first."""
-        if self._kernels is None:
-            self._kernels, self._reason = self._archives.kernels_of(self.function)
         devices = {_device_of(value) for value in bound.values()} - {-1}
         for name, value in _FIXED.items():
             if options.get(name) not in (None, value):
@@ -206,6 +206,7 @@ class Launcher(_native.Launcher):
             else:
                 rest[name] = value
         promises = sum(one.is_promise for one in info.guards)
+        promises += sum(name in info.constants for name in bound.keys() - self.constexprs)
         choices = {
             name: next(one for one in values if is_same_constant(bound[name], one))
             for name, values in info.choices.items()
@@ -269,11 +270,6 @@ class Launcher(_native.Launcher):
         """Return the error of a launch that no archive has."""
         said = {name: value for name, value in options.items() if name not in _IGNORED}
         return not_in_archive(self.function, self.constexprs, bound, said, reason)
-
-
-def _options_beside(names: Container[str]) -> tuple[str, ...]:
-    """Return the options of a launch that are no parameters of the function."""
-    return tuple(name for name in (*DEFAULTS, *_FIXED, *_IGNORED) if name not in names)
 
 
 _MISSING = object()

@@ -39,6 +39,7 @@ class Scale(Launcher):
             NAMES,
             (MISSING, MISSING, MISSING, 2.0, 64),
             frozenset({"BLOCK"}),
+            {"alpha": (1.0, 7), "n": (1,)},
             ("num_warps",),
             [] if hooks is None else hooks,
             (ArgumentError, NotFoundError),
@@ -119,6 +120,32 @@ def test_constants_types_and_options_are_what_a_launch_is_kept_by(scale: Kernel)
     assert len(launcher.asked) == len(calls) + 1
 
 
+def test_a_value_that_a_kernel_was_built_for_is_what_a_launch_is_kept_by(scale: Kernel) -> None:
+    """Other values of a type are one another's equals; of other types each is on its own."""
+    launcher, x, out = Scale(scale), CudaArray(X), CudaArray(OUT)
+
+    class Int(int):
+        pass
+
+    asked = [
+        (1.0, 1),
+        (0.5, 2),
+        (7, 3),
+        (8, 4),
+        (1, 4),
+        (9.0, 4),
+        (Int(7), 5),
+        (Int(8), 6),
+        (1.0, 6),
+    ]
+    for alpha, count in asked:
+        launcher[1](x, 16, out, alpha)
+        assert len(launcher.asked) == count
+    launcher[1](x, 1, out, 1.0)
+    launcher[1](x, 2, out, 1.0)
+    assert len(launcher.asked) == 7
+
+
 def test_a_constant_that_may_change_is_not_kept(scale: Kernel) -> None:
     launcher, block = Scale(scale), [64]
     for _ in range(3):
@@ -143,7 +170,7 @@ def test_the_first_kernel_that_takes_a_launch_is_kept_for_launches_like_it(
     launcher.found[0] = (other, (0, 2, 3, 1), {"num_warps": 99}, {})
     for _ in range(3):
         launcher[1](CudaArray(X), 16, CudaArray(OUT))
-        launcher[1](CudaArray(X + 4), 1, CudaArray(OUT))
+        launcher[1](CudaArray(X + 4), 3, CudaArray(OUT))
     assert gpu.launches == 6
     with pytest.raises(ArgumentError, match="argument .n.: expected an i32"):
         launcher[1](CudaArray(X), 1 << 40, CudaArray(OUT))

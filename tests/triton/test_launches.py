@@ -46,6 +46,16 @@ for n, stride, at in 2 * ((100, 1, 4096), (96, 2, 4096), (96, 1, 4096), (100, 1,
     assert [block for _, block in turns] == 2 * [32, 64, 32, 64]
 
 
+def test_a_value_that_a_kernel_was_built_for_is_compared_at_every_launch(launches: Any) -> None:
+    found = launches(f"""{START}
+for scale in (1.0, 0.5, 1.0, 1):
+    launched(lambda: ops.add[(1,)](half, half, None, 100, 5, scale, BLOCK=64))
+""")
+    fits, misses, again, other = found
+    assert fits == again == [[1, 1, 1], 256]
+    assert misses[0] == other[0] == "NotInArchiveError"
+
+
 @pytest.mark.parametrize(
     ("call", "expected"),
     [
