@@ -224,6 +224,8 @@ def test_vendored_sources_build_elsewhere(record: Any, tmp_path: Path) -> None:
     assert code == 0, err
     sources = [one["source"] for one in kernels(tmp_path / "record")]
     assert sources == ["sources/ops.py:add", "sources/lib/ops/add.py:add"]
+    manifest = tomli.loads((tmp_path / "record" / "kernels.toml").read_text())
+    assert [one["source"] for one in manifest["tuned"]] == sources
     (tmp_path / "record").rename(tmp_path / "moved")
     (tmp_path / "ops.py").unlink()
     assert cli.run(["build", "moved/kernels.toml", "--no-cache", "-j", "1"]) == 0
