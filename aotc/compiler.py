@@ -94,14 +94,18 @@ class _Stages(dict[str, str]):
 
 @dataclass
 class Timings:
-    """Collect the seconds that each stage of compiles took."""
+    """Collect the seconds that each stage of compiles took, by a clock."""
 
     seconds: dict[str, float] = field(default_factory=dict[str, float])
-    _last: float = field(default_factory=time.perf_counter)
+    clock: Callable[[], float] = time.perf_counter
+    _last: float = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._last = self.clock()
 
     def lap(self, stage: str) -> None:
         """Charge the time since the last lap to `stage`."""
-        now = time.perf_counter()
+        now = self.clock()
         self.seconds[stage] = self.seconds.get(stage, 0.0) + now - self._last
         self._last = now
 

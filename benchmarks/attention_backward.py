@@ -11,6 +11,7 @@ configuration is held against float64 gradients of some heads before it is timed
 from __future__ import annotations
 
 import importlib
+import itertools
 import math
 import sys
 from collections.abc import Iterator
@@ -142,7 +143,9 @@ def triton_launches(tensors: Tensors) -> Iterator[tuple[str, Launch]]:
     scale, count = shape.dim**-0.5, tensors.q.numel()
     num_rows = count // shape.dim
     scalars = (scale, scale * LOG2_E, 1, shape.length, shape.length)
-    for block_m, block_n, warps, stages in TRITON_CONFIGS:
+    for (block_m, block_n, warps, stages), narrow in itertools.product(
+        TRITON_CONFIGS, (False, True)
+    ):
 
         def described(tensor: Any, rows: int) -> Any:
             block = [1, rows, shape.dim]
@@ -161,7 +164,7 @@ def triton_launches(tensors: Tensors) -> Iterator[tuple[str, Launch]]:
             *scalars,
         )
         meta = {"HEAD_DIM": shape.dim, "BLOCK_M": block_m, "BLOCK_N": block_n}
-        meta |= {"CAUSAL": shape.causal, "num_warps": warps, "num_stages": stages}
+        meta |= {"CAUSAL": shape.causal, "NARROW": narrow, "num_warps": warps, "num_stages": stages}
         grid = (-(-shape.length // block_n) * shape.batch * shape.heads,)
 
         def launch(arguments=arguments, meta=meta, grid=grid) -> None:
@@ -179,7 +182,7 @@ def triton_launches(tensors: Tensors) -> Iterator[tuple[str, Launch]]:
         except Exception as error:  # noqa: BLE001 - a configuration that Triton cannot hold
             print(f"    Triton: {block_m}x{block_n}: {type(error).__name__}", file=sys.stderr)
             continue
-        yield f"{block_m}x{block_n}, {warps} warps, {stages} stages", launch
+        yield f"{block_m}x{block_n}, {warps} warps, {stages} stages, {narrow=}", launch
 
 
 def cudnn_launch(tensors: Tensors) -> Launch:

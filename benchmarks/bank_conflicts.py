@@ -200,7 +200,7 @@ def run(tile: tuple[str, str, int, int, int, int, int], kernel: PtxKernel) -> St
         kernel.ptx,
         (1,),
         arguments,
-        block=(32 * num_warps,),
+        cta_threads=(32 * num_warps,),
         shared_bytes=kernel.shared_bytes,
         count_conflicts=True,
     )

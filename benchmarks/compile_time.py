@@ -1,10 +1,15 @@
 """Cold compile of one variant, aotc against Triton, alternating on the same CPU.
 
     python benchmarks/compile_time.py [--runs 9]          (with Triton installed beside aotc)
+    python benchmarks/compile_time.py --stages [--passes 8] [--runs 25] [--kernel NAME]…   (alone)
 
 Both compile the same source file for sm_90a, in process, everything imported and warmed by one
-compile of another kernel, caches off. The figure is what `aotc build` pays for each variant and
+compile of each kernel, caches off. The figure is what `aotc build` pays for each variant and
 what Triton pays at the first launch. No GPU is used.
+
+With `--stages` it is the CPU time of each stage instead, the least of all runs, and of the slowest
+passes of the schedule: what a machine that others use as well can still measure. The time of
+ptxas is that of its process.
 """
 
 from __future__ import annotations
@@ -12,26 +17,29 @@ from __future__ import annotations
 import argparse
 import importlib.util
 import os
+import resource
 import statistics
 import sys
 import tempfile
 import time
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from aotc.compiler import CompileRequest, Timings, compile_kernel
 from aotc.config import Config
+from aotc.ir.passes import Observer
 
 ROOT = Path(__file__).parents[1]
 DIVISIBLE = 16
 
-# kernel -> (file, function, signature, constants, num_warps)
+# kernel -> (file, function, signature, constants, config)
 WORK = {
     "vector_add": (
         "elementwise",
         "vector_add_kernel",
         {"x_ptr": "*fp32:16", "y_ptr": "*fp32:16", "out_ptr": "*fp32:16", "n_elements": "i32:16"},
         {"BLOCK": 1024},
-        4,
+        {"num_warps": 4},
     ),
     "softmax": (
         "softmax",
@@ -44,7 +52,7 @@ WORK = {
             "n_cols": "i32:16",
         },
         {"BLOCK": 4096, "LOOP": False},
-        8,
+        {"num_warps": 8},
     ),
     "matmul": (
         "matmul",
@@ -75,7 +83,7 @@ WORK = {
             "ACTIVATION": "none",
             "EVEN_K": False,
         },
-        4,
+        {"num_warps": 4},
     ),
     "persistent": (
         "persistent_matmul",
@@ -108,17 +116,34 @@ WORK = {
             "REST_N": 0,
             "c_rest": None,
         },
-        8,
+        {"num_warps": 8},
+    ),
+    "attention": (
+        "attention_descriptor",
+        "attention_descriptor_kernel",
+        {
+            "q": "tensordesc<bf16[1, 128, 128]>",
+            "k": "tensordesc<bf16[1, 128, 128]>",
+            "v": "tensordesc<bf16[1, 128, 128]>",
+            "out": "tensordesc<bf16[1, 128, 128]>",
+            "scale_log2": "fp32",
+            "n_heads": "i32",
+            "heads_per_kv_head": "i32",
+            "n_queries": "i32",
+            "n_keys": "i32",
+        },
+        {"HEAD_DIM": 128, "BLOCK_M": 128, "BLOCK_N": 128, "CAUSAL": True, "TOGETHER": 8},
+        {"num_warps": 8, "num_stages": 2, "mma_stages": 2},
     ),
 }
 
 
 def request(name: str) -> CompileRequest:
-    module, function, signature, constants, num_warps = WORK[name]
+    module, function, signature, constants, config = WORK[name]
     source = str(ROOT / "kernels" / f"{module}.py")
     return CompileRequest(
         *(source, function, tuple(signature.items()), tuple(constants.items()), "sm_90a"),
-        config=Config(num_warps),
+        config=Config.of(config),
     )
 
 
@@ -127,7 +152,7 @@ def triton_compile(name: str) -> None:
     from triton.backends.compiler import GPUTarget
     from triton.compiler import ASTSource
 
-    module, function, signature, constants, num_warps = WORK[name]
+    module, function, signature, constants, config = WORK[name]
     spec = importlib.util.spec_from_file_location(module, ROOT / "kernels" / f"{module}.py")
     loaded = importlib.util.module_from_spec(spec)
     sys.path.insert(0, str(ROOT / "kernels"))
@@ -150,7 +175,9 @@ def triton_compile(name: str) -> None:
     )
     with tempfile.TemporaryDirectory() as folder:
         os.environ["TRITON_CACHE_DIR"] = folder
-        triton.compile(source, GPUTarget("cuda", 90, 32), options={"num_warps": num_warps})
+        # Every key that Triton has; the others are aotc's alone.
+        options = {key: value for key, value in config.items() if key != "mma_stages"}
+        triton.compile(source, GPUTarget("cuda", 90, 32), options=options)
 
 
 def seconds(function, name: str) -> float:
@@ -159,18 +186,73 @@ def seconds(function, name: str) -> float:
     return time.perf_counter() - start
 
 
+def cpu_seconds() -> float:
+    """Return the CPU time of this process and of those that it has waited for."""
+    used = map(resource.getrusage, (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
+    return sum(each.ru_utime + each.ru_stime for each in used)
+
+
+def least(runs: Sequence[Mapping[str, float]]) -> dict[str, float]:
+    """Return the least milliseconds of each part in any run."""
+    return {part: 1e3 * min(run[part] for run in runs) for part in runs[0]}
+
+
+def measure_stages(name: str, num_runs: int) -> tuple[dict[str, float], dict[str, float]]:
+    """Return the least CPU milliseconds of each stage and of each pass of the schedule."""
+    stages: list[dict[str, float]] = []
+    passes: list[dict[str, float]] = []
+    for _ in range(num_runs):
+        timings = Timings(clock=cpu_seconds)
+        compile_kernel(request(name), timings=timings)
+        others = [s for stage, s in timings.seconds.items() if stage not in ("llvm", "ptxas")]
+        stages.append({**timings.seconds, "all but llvm and ptxas": sum(others)})
+        observer = Observer(clock=time.process_time)
+        compile_kernel(request(name), observer=observer)
+        passes.append(observer.seconds)
+    return least(stages), least(passes)
+
+
+def report_stages(names: Sequence[str], num_runs: int, num_passes: int) -> None:
+    """Print a row of CPU times for each kernel, and its slowest passes."""
+    for name in names:
+        compile_kernel(request(name))
+    for index, name in enumerate(names):
+        stages, passes = measure_stages(name, num_runs)
+        if index == 0:
+            print(
+                f"{'CPU ms':12}"
+                + "".join(f"{stage:>{max(10, len(stage) + 2)}}" for stage in stages)
+            )
+        print(
+            f"{name:12}"
+            + "".join(f"{ms:{max(10, len(stage) + 2)}.1f}" for stage, ms in stages.items())
+        )
+        slowest = sorted(passes, key=lambda each: -passes[each])[:num_passes]
+        if slowest:
+            print(f"{'':12}  " + "  ".join(f"{each} {passes[each]:.1f}" for each in slowest))
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--runs", type=int, default=9)
     parser.add_argument("--no-triton", action="store_true")
+    parser.add_argument(
+        "--stages", action="store_true", help="CPU time of each stage, without Triton"
+    )
+    parser.add_argument("--passes", type=int, default=0, help="with --stages: the slowest N passes")
+    parser.add_argument("--kernel", action="append", choices=list(WORK), help="only these kernels")
     options = parser.parse_args()
+    names = options.kernel or list(WORK)
+    if options.stages:
+        report_stages(names, options.runs, options.passes)
+        return 0
     peers = {"aotc": lambda name: compile_kernel(request(name))}
     if not options.no_triton:
         peers["triton"] = triton_compile
     for function in peers.values():
-        for name in WORK:
+        for name in names:
             function(name)
-    for name in WORK:
+    for name in names:
         times = {peer: [] for peer in peers}
         for _ in range(options.runs):
             for peer, function in peers.items():

@@ -32,7 +32,8 @@ class Work:
     `make` makes a set of arguments, `exact` is its result in fp64, `library` binds arguments
     to the library's, which puts it into the argument `out`. A set may be of several "layers", each
     with arguments for a launch of its own. `kernels` are those of the archive that can do the work, and `triton` those that Triton compiles,
-    too. A result may be off by `relative` of itself, for being rounded to bf16, and by `tolerance` of
+    too. What only the library reads, such as weights in a type that it can multiply, is `library_alone`:
+    it does not count as bytes read. A result may be off by `relative` of itself, for being rounded to bf16, and by `tolerance` of
     the typical size of results, for how it is summed.
     """
 
@@ -47,6 +48,7 @@ class Work:
     triton: tuple[str, ...] = ()
     out: str = "c"
     products: int = 1
+    library_alone: tuple[str, ...] = ()
     relative: float = 2**-8
     tolerance: float = 0.02
     sets: list[Arguments] = field(init=False)
@@ -55,7 +57,8 @@ class Work:
 
     def __post_init__(self) -> None:
         first = self.make()
-        values = [value for layer in layers_of(first) for value in layer.values()]
+        read = [layer.items() for layer in layers_of(first)]
+        values = [value for each in read for name, value in each if name not in self.library_alone]
         tensors = {v.data_ptr(): v for v in values if isinstance(v, torch.Tensor)}
         self.nbytes = sum(tensor.nbytes for tensor in tensors.values())
         count = max(2, min(MAX_SETS, math.ceil(2.5 * L2_BYTES / self.nbytes)))
@@ -239,6 +242,53 @@ def _blockwise(size: int) -> Work:
     )
 
 
+def _weight_only(size: int) -> Work:
+    """Return a product with weights of 8 bits; the library is given them scaled, in bf16."""
+
+    def make() -> Arguments:
+        w = torch.randint(-128, 128, (size, size), device="cuda", dtype=torch.int8)
+        operands = {"x": _normal(size, size), "w": w, "c": _empty(size, size)}
+        scale = _scales(size) / 64
+        wide = (w * scale[:, None]).to(BF16)
+        return {**operands, "scale_ptr": scale, "wide": wide, "M": size, "N": size, "K": size}
+
+    return Work(
+        *(f"weight-only int8 {size}", size, size, size, ("weight_only_int8",), make),
+        exact=lambda args: args["x"].double() @ args["w"].double().T * args["scale_ptr"].double(),
+        library=lambda args: partial(torch.mm, args["x"], args["wide"].T, out=args["c"]),
+        triton=("weight_only_int8",),
+        library_alone=("wide",),
+    )
+
+
+def _int4(m: int, size: int = 8192, group: int = 128) -> Work:
+    """Return few rows times weights of 4 bits, of which a group has a scale; see `unpacked_int4`."""
+
+    def make() -> Arguments:
+        numbers = torch.randint(0, 16, (size, size // 8, 8), device="cuda")
+        element = torch.arange(8, device="cuda")
+        words = (numbers << element // 2 * 4 + element % 2 * 16).sum(2)
+        scales = (_scales(size // group, size) / 8).to(BF16)
+        wide = (numbers.reshape(size, -1) - 8) * scales.T.repeat_interleave(group, 1)
+        x, out = _normal(m, size), _empty(m, size)
+        operands = {"w": _wrapped(words), "x": x, "scales": scales, "out_ptr": out}
+        return {**operands, "wide": wide, "M": m, "N": size, "K": size, "stride_om": size}
+
+    return Work(
+        *(f"int4 {m}", m, size, size, ("small_int4",), make),
+        exact=lambda args: args["x"].double() @ args["wide"].double().T,
+        library=lambda args: partial(torch.mm, args["x"], args["wide"].T, out=args["out_ptr"]),
+        triton=("small_int4",),
+        library_alone=("wide",),
+        out="out_ptr",
+    )
+
+
+def _wrapped(words: torch.Tensor) -> torch.Tensor:
+    """Return unsigned words of 32 bits, which are int64, as int32."""
+    return torch.where(words < 1 << 31, words, words - (1 << 32)).to(torch.int32)
+
+
 def _swiglu(m: int, n: int, k: int) -> Work:
     """Return the first half of a feed-forward layer; the library multiplies, then torch gates."""
 
@@ -288,6 +338,8 @@ ITEMS: dict[str, dict[str, Callable[[], Work]]] = {
     "fp8": {f"fp8 {n}": lambda n=n: _fp8(n) for n in (4096, 8192)},
     "shapes": {shape.name: lambda at=at: _shape(at) for at, shape in enumerate(SHAPES)},
     "blockwise": {f"blockwise {n}": lambda n=n: _blockwise(n) for n in (4096, 8192)},
+    "weight-only": {f"weight-only int8 {n}": lambda n=n: _weight_only(n) for n in (4096, 8192)},
+    "int4": {f"int4 {m}": lambda m=m: _int4(m) for m in (1, 16, 64)},
     "swiglu": {"swiglu 4096x14336x4096": lambda: _swiglu(4096, 14336, 4096)},
     "batched": {"batched 16x2048": lambda: _batched(16, 2048)},
 }

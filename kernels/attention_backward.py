@@ -47,13 +47,15 @@ def attention_backward_kernel(
     BLOCK_M: tl.constexpr,
     BLOCK_N: tl.constexpr,
     CAUSAL: tl.constexpr,
+    NARROW: tl.constexpr,
 ):
     """Store dK and dV of BLOCK_N keys, and add their part of dQ / scale.
 
     Q, dOut and dQ (fp32) are (heads of all batches, n_queries, HEAD_DIM), K, V, dK and dV (heads /
     heads_per_kv_head, n_keys, HEAD_DIM). `lse_log2` and `delta` have a number for each query: the base-2
     logarithm of the sum of the powers of its scores, and the sum of dOut * Out. With CAUSAL the last
-    query sees the last key. The grid has a program for each KV head and BLOCK_N keys.
+    query sees the last key. If NARROW, the weights of dS are rounded to the type of Q as those of dV are,
+    and take half the registers. The grid has a program for each KV head and BLOCK_N keys.
     """
     n_blocks = tl.cdiv(n_keys, BLOCK_N)
     kv_head = tl.program_id(0) // n_blocks
@@ -79,11 +81,13 @@ def attention_backward_kernel(
             seen = rows + (n_keys - n_queries)
             scores = tl.where(columns[:, None] <= seen[None, :], scores, float("-inf"))
         power = tl.exp2(scores - row_lse[None, :])
+        if NARROW:
+            power = power.to(queries.dtype)
         douts = dout.load([head, start, 0]).reshape(BLOCK_M, HEAD_DIM)
         dvalues = tl.dot(power.to(douts.dtype), douts, dvalues)
         dpower = tl.dot(values, douts.T)
         row_delta = delta.load([head, start]).reshape(BLOCK_M)
-        dscores = (power * (dpower - row_delta[None, :])).to(queries.dtype)
+        dscores = (power.to(tl.float32) * (dpower - row_delta[None, :])).to(queries.dtype)
         dkeys = tl.dot(dscores, queries, dkeys)
         dqueries = tl.dot(dscores.T, keys)
         dq.atomic_add([head, start, 0], dqueries.reshape(1, BLOCK_M, HEAD_DIM))

@@ -65,9 +65,11 @@ class Emitter:
         self.label = "entry"
         self.held: Held | None = None
         """An effect to be written before the next one; pure values go before it."""
-        self._known: list[dict[str, str]] = [{}]
-        self._thread_known = self._known[0]
-        self._known.append({})
+        self._known: dict[str, str] = {}
+        """The values that are numbered in any open scope, by their texts."""
+        self._in_scope: list[str] = []
+        """The texts that the innermost scope has numbered."""
+        self._thread_known: dict[str, str] = {}
         self._names = 0
         self._labels = 0
 
@@ -75,13 +77,12 @@ class Emitter:
 
     def value(self, text: str) -> str:
         """Return the value of a pure instruction, writing it unless it was written before."""
-        for scope in reversed(self._known):
-            name = scope.get(text)
-            if name is not None:
-                return name
-        name = self._write(text)
-        self._known[-1][text] = name
-        self._texts[name] = text
+        name = self._known.get(text) or self._thread_known.get(text)
+        if name is None:
+            name = self._write(text)
+            self._known[text] = name
+            self._in_scope.append(text)
+            self._texts[name] = text
         return name
 
     def is_constant(self, operand: str) -> bool:
@@ -213,11 +214,13 @@ class Emitter:
     @contextmanager
     def scope(self) -> Generator[None]:
         """Forget the values numbered in the `with` block at its end."""
-        self._known.append({})
+        outer, self._in_scope = self._in_scope, []
         try:
             yield
         finally:
-            self._known.pop()
+            for text in self._in_scope:
+                del self._known[text]
+            self._in_scope = outer
 
     # ---- backtracking ------------------------------------------------------------
 

@@ -16,16 +16,16 @@ Invariant: an `Affine` of an integer type always equals its base plus its offset
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 from aotc.backend import nvvm_memory
 from aotc.backend.emitter import Emitter
 
 
-@dataclass(frozen=True, slots=True)
-class Affine:
+class Affine(NamedTuple):
     """`base + offset`: an integer, or a pointer in bytes. `base` is "" for a constant."""
+
+    # One is made for each register of a tile of addresses: a tuple costs a quarter of a dataclass.
 
     base: str
     offset: int
@@ -80,7 +80,9 @@ class Integers:
     def split(component: Component) -> tuple[str, int]:
         """Return base and offset of a component."""
         if isinstance(component, Affine):
-            return component.base, component.offset
+            return component
+        if component.startswith("%"):
+            return component, 0
         if component.lstrip("-").isdigit():
             return "", int(component)
         return component, 0
@@ -203,6 +205,29 @@ class Integers:
             possible &= (1 << (may * factor).bit_length()) - 1
         return self.learn(self.emit.value(f"mul i{bits} {a}, {wrap(factor, bits)}"), possible)
 
+    def divide(self, value: Component, log2: int, bits: int) -> tuple[Component, Component] | None:
+        """Return quotient and remainder by a power of two, if base and constant have bits apart.
+
+        The value must be known not to be negative as a signed number.
+        """
+        base, offset = self.split(value)
+        may, low = self.possible(base, bits) if base else 0, (1 << log2) - 1
+        if not self.is_non_negative(value, bits) or offset < 0 or may & offset:
+            return None
+        quotient = remainder = base
+        if may & low:
+            quotient = self.emit.value(f"lshr i{bits} {base}, {log2}") if may & ~low else ""
+        elif may and log2:
+            quotient = self.emit.value(f"lshr i{bits} {base}, {log2}")
+        if may & ~low:
+            remainder = self.emit.value(f"and i{bits} {base}, {low}") if may & low else ""
+        if quotient not in ("", base):
+            self.learn(quotient, may >> log2)
+        if remainder not in ("", base):
+            self.learn(remainder, may & low)
+        quotient_sum = self.join(quotient, offset >> log2, bits)
+        return quotient_sum, self.join(remainder, offset & low, bits)
+
     def extend(self, value: Component, source: int, bits: int, *, signed: bool) -> Component:
         """Extend or truncate an integer of `source` bits to `bits`."""
         if source == bits:
@@ -309,12 +334,13 @@ class Integers:
         for term in common:
             shared = self.add_pointer(shared, term, bits, size_bytes, signed=True)
         base, start = self.split(shared)
+        moved: dict[tuple[str, ...], str] = {}
+        for terms in sums:
+            if terms not in moved:
+                distance = self._distance(without(terms, common), bits, size_bytes)
+                moved[terms] = self.move(base, distance)
         return tuple(
-            self.join(
-                self.move(base, self._distance(without(terms, common), bits, size_bytes)),
-                start + self.split(offset)[1] * size_bytes,
-                64,
-            )
+            self.join(moved[terms], start + self.split(offset)[1] * size_bytes, 64)
             for terms, offset in zip(sums, offsets, strict=True)
         )
 

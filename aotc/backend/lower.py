@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
 
 from aotc.backend import nvvm, nvvm_tensor
+from aotc.backend.bit_fields import BitFields
 from aotc.backend.debug import DebugInfo
 from aotc.backend.emitter import Emitter
 from aotc.backend.integers import Component, Integers, Registers
@@ -102,6 +103,7 @@ class Lowering:
         self.target = target
         self.emit = Emitter()
         self.ints = Integers(self.emit)
+        self.fields = BitFields(self.emit, self.ints)
         self.debug = debug
         self.uses_shared = False
         self._values: dict[Value, Registers] = {}
@@ -131,8 +133,7 @@ class Lowering:
 
     def registers(self, value: Value) -> list[str]:
         """Return the registers of `value` as operands."""
-        element = element_of(value.type)
-        return [self.operand(component, element) for component in self._values[value]]
+        return self.operands(self._values[value], element_of(value.type))
 
     def scalar(self, value: Value) -> str:
         """Return a scalar as an operand."""
@@ -145,6 +146,14 @@ class Lowering:
         if isinstance(element, PointerType):
             return self.ints.materialize_pointer(component)
         return self.ints.materialize(component, element.bits)
+
+    def operands(
+        self, components: Sequence[Component], element: ScalarType | PointerType
+    ) -> list[str]:
+        """Return components of one type as operands; most are already."""
+        return [
+            each if isinstance(each, str) else self.operand(each, element) for each in components
+        ]
 
     def bind(self, value: Value, registers: Registers) -> None:
         """Set the registers of `value`."""

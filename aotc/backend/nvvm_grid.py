@@ -46,44 +46,38 @@ def cluster_wait(emit: Emitter) -> None:
 
 
 def store_to_cta(
-    emit: Emitter, address: Address, cta: str, value: str, bits: int, predicate: str
-) -> None:
-    """Store a word, an integer of 32 or 64 bits, to an address of another CTA of the cluster.
-
-    Source: PTX ISA 9.7.9.11 `st`, 9.7.9.23 `mapa`.
-    """
-    letter = "r" if bits == 32 else "l"
-    text = (
-        "{ .reg .b32 there; @$3 mapa.shared::cluster.u32 there, $0, $1; "
-        f"@$3 st.shared::cluster.b{bits} [there+{address.offset_bytes}], $2; }}"
-    )
-    arguments = f"i32 {address.base}, i32 {cta}, i{bits} {value}, i1 {predicate}"
-    emit.effect(f'call void asm sideeffect "{text}", "r,r,{letter},b"({arguments})')
-
-
-def send_to_cta(
     emit: Emitter,
     address: Address,
-    barrier: Address,
     cta: str,
     value: str,
     bits: int,
     predicate: str,
+    barrier: Address | None = None,
 ) -> None:
-    """Store a word as `store_to_cta` does, whose bytes complete at an mbarrier of that CTA.
+    """Store a word, an integer of 32 or 64 bits, to an address of another CTA of the cluster.
 
-    Source: PTX ISA 9.7.9.12 `st.async`, 9.7.9.23 `mapa`.
+    With a `barrier` it is asynchronous: its bytes complete at that mbarrier of the other CTA.
+
+    Source: PTX ISA 9.7.9.11 `st`, 9.7.9.12 `st.async`, 9.7.9.23 `mapa`.
     """
-    letter = "r" if bits == 32 else "l"
-    text = (
-        "{ .reg .b32 there, barrier; @$4 mapa.shared::cluster.u32 there, $0, $2; "
-        "@$4 mapa.shared::cluster.u32 barrier, $1, $2; "
-        f"@$4 st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.b{bits} "
-        f"[there+{address.offset_bytes}], $3, [barrier+{barrier.offset_bytes}]; }}"
+    places = {"there": address} if barrier is None else {"there": address, "barrier": barrier}
+    other, word, condition = (f"${len(places) + index}" for index in range(3))
+    mapped = " ".join(
+        f"@{condition} mapa.shared::cluster.u32 {name}, ${index}, {other};"
+        for index, name in enumerate(places)
     )
-    places = f"i32 {address.base}, i32 {barrier.base}, i32 {cta}"
-    arguments = f"{places}, i{bits} {value}, i1 {predicate}"
-    emit.effect(f'call void asm sideeffect "{text}", "r,r,r,{letter},b"({arguments})')
+    store, completes = f"st.shared::cluster.b{bits}", ""
+    if barrier is not None:
+        store = f"st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.b{bits}"
+        completes = f", [barrier+{barrier.offset_bytes}]"
+    text = (
+        f"{{ .reg .b32 {', '.join(places)}; {mapped} "
+        f"@{condition} {store} [there+{address.offset_bytes}], {word}{completes}; }}"
+    )
+    bases = ", ".join(f"i32 {place.base}" for place in places.values())
+    arguments = f"{bases}, i32 {cta}, i{bits} {value}, i1 {predicate}"
+    constraints = ",".join(["r"] * (len(places) + 1) + ["r" if bits == 32 else "l", "b"])
+    emit.effect(f'call void asm sideeffect "{text}", "{constraints}"({arguments})')
 
 
 def wait_for_grids(emit: Emitter) -> None:

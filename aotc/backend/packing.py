@@ -118,6 +118,9 @@ def _scatter(emit: Emitter, word: str, element: ElementType, bits: int, count: i
     if bits == 32:
         emit.packed[tuple(parts)] = word
         emit.parts.update((part, (word, index)) for index, part in enumerate(parts))
+    elif bits == _WORD_BITS // 2:
+        wide = emit.value(f"zext i16 {word} to i32")
+        emit.parts.update((part, (wide, index)) for index, part in enumerate(parts))
     return [_from_memory(emit, part, element) for part in parts]
 
 

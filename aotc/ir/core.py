@@ -46,6 +46,9 @@ else:
 
 OpT = TypeVar("OpT", bound="Op")
 
+_Question = tuple[Resource | None, tuple[AccessKind, ...], Proxy | None]
+_Declared = tuple[tuple[Effect, ...], bool]
+
 # ---- values and blocks ------------------------------------------------------------------------
 
 
@@ -102,11 +105,29 @@ class Block:
             op = op.next if op.block is self else following
 
     def walk(self) -> Iterator[Op]:
-        """Yield every op of this block and of the blocks nested in it, outer ops first."""
-        for op in self:
-            yield op
-            for nested in op.blocks:
-                yield from nested.walk()
+        """Yield every op of this block and of the blocks nested in it, outer ops first.
+
+        As safe as iterating. One frame for all depths: passes walk a kernel hundreds of times.
+        """
+        around: list[tuple[Block, Op, Op | None, Iterator[Block]]] = []
+        block, op = self, self.first
+        while True:
+            if op is not None:
+                following = op.next
+                yield op
+                if not op.blocks:
+                    op = op.next if op.block is block else following
+                    continue
+                around.append((block, op, following, iter(op.blocks)))
+            elif not around:
+                return
+            block, op, following, rest = around[-1]
+            nested = next(rest, None)
+            if nested is None:
+                around.pop()
+                op = op.next if op.block is block else following
+            else:
+                block, op = nested, nested.first
 
     def add_arg(self, type_: Type, hint: str = "") -> Value:
         """Append a block argument."""
@@ -168,6 +189,8 @@ class Op:
     fields: ClassVar[tuple[FieldSpec, ...]] = ()
     attribute_fields: ClassVar[tuple[FieldSpec, ...]] = ()
     arity: ClassVar[Arity] = Arity()
+    asked: ClassVar[dict[_Question, _Declared]] = {}
+    """Answers of `effects_on`, as far as the class alone decides."""
     registry: ClassVar[dict[str, type[Op]]] = {}
 
     slots: list[Value | None]
@@ -194,6 +217,7 @@ class Op:
         cls.fields = (*(spec for spec in cls.fields if spec.name not in cls.__dict__), *own)
         cls.attribute_fields = tuple(spec for spec in cls.fields if spec.role == "attribute")
         cls.arity = Arity.of(cls.fields)
+        cls.asked = {}
         for spec in own:
             if hasattr(Op, spec.name) or spec.name in Op.__annotations__:
                 raise IRError(f"{opcode or cls.__name__}: field {spec.name} hides a member of Op")
@@ -225,15 +249,21 @@ class Op:
 
     def effects_on(
         self, resource: Resource | None, *access: AccessKind, proxy: Proxy | None = None
-    ) -> list[Effect]:
+    ) -> Sequence[Effect]:
         """Return the effects that this op has on a resource, or on any; on operands it has only."""
+        if not self.effects:
+            return ()
+        question = (resource, access, proxy)
+        answer = self.asked.get(question)
+        if answer is None:
+            answer = self.asked[question] = _declared_on(type(self), question)
+        declared, is_certain = answer
+        if is_certain:
+            return declared
         return [
             each
-            for each in self.effects
-            if (resource is None or each.resource is resource)
-            and (not access or each.access in access)
-            and (proxy is None or each.proxy == proxy)
-            and (not each.of or getattr(self, each.of) is not None)
+            for each in declared
+            if (not each.of or getattr(self, each.of) is not None)
             and (not each.when or getattr(self, each.when))
         ]
 
@@ -397,6 +427,21 @@ def _declared_effects(
         if effect.when and effect.when not in attribute_names:
             raise IRError(f"{cls.opcode}: {effect.when}, of an effect, is no attribute of it")
     return effects or ()
+
+
+def _declared_on(cls: type[Op], question: _Question) -> _Declared:
+    """Return the effects that a class declares, and whether each of its ops has them all."""
+    resource, access, proxy = question
+    declared = tuple(
+        each
+        for each in cls.effects
+        if (resource is None or each.resource is resource)
+        and (not access or each.access in access)
+        and (proxy is None or each.proxy == proxy)
+    )
+    names = [spec.name for spec in cls.fields if spec.role == "operand"]
+    required = {"", *(names[index] for index in cls.arity.required)}
+    return declared, all(not each.when and each.of in required for each in declared)
 
 
 def _drop_use(value: Value, op: Op) -> None:

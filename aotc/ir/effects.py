@@ -32,6 +32,9 @@ class Resource(Enum):
     CONTROL = "whether, and under which promises, the program goes on"
     OUTPUT = "what the program prints"
 
+    # As for `Trait`, below.
+    __hash__ = object.__hash__
+
 
 class Trait(Enum):
     """Name a property of an op class."""

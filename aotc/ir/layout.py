@@ -270,7 +270,7 @@ class LinearLayout(LinearMap):
 
         #ll<register=[[0,1],[0,2],[1,0]] : [2,4]>.reshape((8,)) == #ll<register=[[1],[2],[4]] : [8]>
         """
-        return self.reshape_outs(tuple(shape))
+        return _reshape(self, tuple(shape))
 
     def expand_dims(self, axis: int) -> LinearLayout:
         """Insert an axis of extent 1 before `axis`."""
@@ -463,6 +463,11 @@ def _transpose(layout: LinearLayout, order: tuple[int, ...]) -> LinearLayout:
     names = layout.out_dims
     moved = layout.transpose_outs([names[axis] for axis in order])
     return moved.rename_outs([f"dim{axis}" for axis in range(len(order))])
+
+
+@lru_cache(maxsize=_CACHED_RESULTS)
+def _reshape(layout: LinearLayout, shape: tuple[int, ...]) -> LinearLayout:
+    return layout.reshape_outs(shape)
 
 
 @lru_cache(maxsize=_CACHED_RESULTS)

@@ -91,7 +91,10 @@ def is_pure(op: Op) -> bool:
 
 def is_trivially_dead(op: Op) -> bool:
     """Return whether nothing observes `op`: no result is used and it only reads."""
-    return is_unobserved(op) and not any(value.users for value in op.results)
+    for value in op.results:
+        if value.users:
+            return False
+    return is_unobserved(op)
 
 
 def is_unobserved(op: Op) -> bool:
@@ -128,24 +131,28 @@ def rewrite(kernel: Kernel, patterns: Mapping[type[Op], Sequence[Pattern[Op]]]) 
             op.erase()
             changed = True
             continue
-        for pattern in patterns.get(type(op), ()):
-            builder = Builder.before_op(op)
-            with at(op.loc):
+        known = patterns.get(type(op))
+        if known is None:
+            continue
+        builder = Builder.before_op(op)
+        with at(op.loc):
+            for pattern in known:
                 replacement = pattern(op, builder)
-            if replacement is None and not builder.added:
-                continue
-            worklist.update(dict.fromkeys(builder.added))
-            budget -= 1
-            if budget < 0:
-                raise IRError(f"rewriting does not converge at {op.opcode}", op.loc)
-            if replacement is None:
-                continue
-            users = [user for value in op.results for user in value.users]
-            producers = _producers(op)
-            op.replace_with(replacement)
-            worklist.update(dict.fromkeys([*producers, *users]))
-            changed = True
-            break
+                if replacement is None and not builder.added:
+                    continue
+                worklist.update(dict.fromkeys(builder.added))
+                builder.added.clear()
+                budget -= 1
+                if budget < 0:
+                    raise IRError(f"rewriting does not converge at {op.opcode}", op.loc)
+                if replacement is None:
+                    continue
+                users = [user for value in op.results for user in value.users]
+                producers = _producers(op)
+                op.replace_with(replacement)
+                worklist.update(dict.fromkeys([*producers, *users]))
+                changed = True
+                break
     return changed
 
 

@@ -37,6 +37,7 @@ from aotc.ir.dialects import (
     gpu,
     grid,
     indexing,
+    mbarrier,
     roles,
     scf,
     tile,
@@ -56,7 +57,9 @@ from aotc.ir.types import (
 )
 
 # Importing a dialect declares its opcodes: text can be read once all of them are.
-DIALECTS = (arith, assembly, descriptor, gpu, grid, indexing, roles, scf, tile, tma, wgmma)
+DIALECTS = (
+    *(arith, assembly, descriptor, gpu, grid, indexing, mbarrier, roles, scf, tile, tma, wgmma),
+)
 
 # ---- printer ----------------------------------------------------------------------------------
 

@@ -9,7 +9,7 @@ Invariant: types are immutable and compare by value; every shape extent is a pow
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
 from aotc.ir.layout import LinearLayout
@@ -109,7 +109,7 @@ class TileType:
         return _product(self.shape)
 
     def with_layout(self, layout: LinearLayout | None) -> TileType:
-        return replace(self, layout=layout)
+        return TileType(self.element, self.shape, layout)
 
 
 @dataclass(frozen=True, slots=True)
@@ -213,12 +213,17 @@ def _product(shape: tuple[int, ...]) -> int:
 
 def element_of(type_: Type) -> ElementType:
     """Return the element type of a tile, buffer or tensor, or the scalar or pointer itself."""
+    # A tile's is what is asked for most: unions are slow to test.
+    if isinstance(type_, TileType):
+        return type_.element
     return type_ if isinstance(type_, ScalarType | PointerType) else type_.element
 
 
 def shape_of(type_: Type) -> tuple[int, ...]:
     """Return the shape of a tile or buffer, and () for a scalar or pointer."""
-    return type_.shape if isinstance(type_, TileType | SharedType) else ()
+    if isinstance(type_, TileType):
+        return type_.shape
+    return type_.shape if isinstance(type_, SharedType) else ()
 
 
 def with_element(type_: Type, element: ElementType) -> Type:

@@ -376,4 +376,7 @@ def encode_records(
     Raises: `ArchiveError` LIMIT for an index or a file too large for the format.
     """
     encoder = _Encoder(archive, is_grouped=is_grouped)
+    if is_grouped and not encoder.features & FEATURE_GROUPS:
+        # Nothing shares a frame, and a reader that finds none takes blobs in the order of variants.
+        encoder = _Encoder(archive, is_grouped=False)
     return _assemble(encoder, frames([b"".join(group) for group in encoder.groups]))

@@ -80,7 +80,7 @@ def launcher_of_request(
         name=spec.kernel.name,
         symbol=compiled.symbol,
         target=spec.target.name,
-        num_threads=module.kernels[compiled.symbol].block_threads[0],
+        num_threads=module.kernels[compiled.symbol].cta_threads[0],
         num_ctas=spec.request.config.num_ctas,
         shared_bytes=compiled.shared_bytes,
         static_shared_bytes=0,

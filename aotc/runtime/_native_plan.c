@@ -218,9 +218,9 @@ static CUresult function_get_attribute(int *value, int attribute, CUfunction fun
     return CUDA_SUCCESS;
 }
 
-static CUresult occupancy_max_blocks(int *count, CUfunction function, int block_threads,
+static CUresult occupancy_max_blocks(int *count, CUfunction function, int cta_threads,
                                      size_t dynamic_shared_bytes) {
-    (void)function, (void)block_threads, (void)dynamic_shared_bytes;
+    (void)function, (void)cta_threads, (void)dynamic_shared_bytes;
     *count = 1; /* on each of as many multiprocessors as there are program instances at a time */
     return CUDA_SUCCESS;
 }

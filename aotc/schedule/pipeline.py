@@ -28,8 +28,10 @@ from aotc.schedule.layout.fit_copies import fit_copies
 from aotc.schedule.layout.hoist_conversions import hoist_conversions
 from aotc.schedule.layout.legalize_dots import legalize_dots
 from aotc.schedule.layout.plan_conversions import plan_conversions
+from aotc.schedule.layout.transpose_dots import transpose_dots
 from aotc.schedule.layout.trim_dot_columns import trim_dot_columns
 from aotc.schedule.pipelining.advance_loads import advance_loads
+from aotc.schedule.pipelining.exchange_rings import rotate_exchanges
 from aotc.schedule.pipelining.expand_tensor_loads import expand_tensor_loads
 from aotc.schedule.pipelining.interleave_copies import interleave_copies
 from aotc.schedule.pipelining.order_dots import order_dots
@@ -86,6 +88,9 @@ TILE_TO_GPU: Pipeline[Schedule] = Pipeline(
         # Needs to run before layouts are assigned. Otherwise, slices of an accumulator are no
         # longer the reshapes and splits by which unused columns are recognized.
         trim_dot_columns,
+        # Needs to run after `split_across_cluster` and `trim_dot_columns`, which count rows and
+        # columns of dots as the source has them.
+        transpose_dots,
         assign_layouts,
         # `assign_layouts` places conversions value by value; this pass moves them to where the
         # fewest bytes are converted.
@@ -145,6 +150,9 @@ TILE_TO_GPU: Pipeline[Schedule] = Pipeline(
         # an iteration ahead are those that come first in the iteration.
         order_dots,
         pipeline_mma,
+        # Needs to run after `pipeline_mma`, which may have given an exchange its second buffer, and
+        # before stores are expanded. Otherwise, these take the shared memory first.
+        rotate_exchanges,
         # Needs to run after `specialize_warps`. Otherwise, it is not known which warps compute,
         # and what a loop over tiles waits for.
         overlap_epilogue,

@@ -66,7 +66,7 @@ class Entry(Protocol):
     def params(self) -> Sequence[Param]: ...
 
     @property
-    def block_threads(self) -> tuple[int, int, int]: ...
+    def cta_threads(self) -> tuple[int, int, int]: ...
 
 
 class Gpu(Driver):
@@ -119,7 +119,7 @@ class Gpu(Driver):
                 self._cuda.cuLaunchKernel(
                     function,
                     *(*grid, 1, 1)[:3],
-                    *kernel.block_threads,
+                    *kernel.cta_threads,
                     shared_bytes,
                     0,
                     ctypes.addressof(pointers),

@@ -60,7 +60,7 @@ class Entry:
 
     name: str
     params: tuple[Size, ...]
-    block_threads: tuple[int, int, int]
+    cta_threads: tuple[int, int, int]
     shared_bytes: int
 
 
@@ -220,7 +220,7 @@ def _case(seed: int, name: str, command: str, settings: Settings) -> ProgramCase
         Entry(kernel.name, sizes, (kernel.num_threads, 1, 1), kernel.shared_bytes),
         cubin,
         ptx if settings.emulates else "",
-        launch.blocks(kernel, program.grid),
+        launch.ctas(kernel, program.grid),
         tuple(_passed(each, names) for each in passed),
         {name: _whole(value) for name, value in expected.items() if isinstance(value, np.ndarray)},
         remarks,

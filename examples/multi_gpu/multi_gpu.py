@@ -1,7 +1,7 @@
 """One archive on every GPU of the host, from Python.
 
     aotc build examples/multi_gpu/multi_gpu.toml -o dist
-    python examples/multi_gpu/multi_gpu.py dist/multi_gpu.aotc [--launches N]
+    python examples/multi_gpu/multi_gpu.py dist/multi_gpu.aotc [--launches N] [--batches N]
 
 Needs torch and one or more NVIDIA GPUs. What `main.cpp` does from C++: launches from a thread for each
 GPU and from one thread on all, in streams and in graphs; takes GPUs out of the set and back; tries what
@@ -27,7 +27,7 @@ from aotc.runtime import AotcError, Kernel, Library
 
 ROWS, COLS = 96, 160
 ROUNDS = 20
-BATCH, BATCHES = 256, 100
+BATCH = 256
 
 
 class Worker:
@@ -70,6 +70,10 @@ class Results:
             self.right += right
             self.wrong += not right
 
+    @property
+    def is_empty(self) -> bool:
+        return self.right + self.wrong == 0
+
     def report(self, phase: str) -> bool:
         verdict = "WRONG" if self.wrong or not self.right else "right"
         print(f"{phase:44} {verdict} ({self.right} of {self.right + self.wrong})", flush=True)
@@ -91,7 +95,7 @@ def thread_a_gpu(library: Library, path: Path, workers: list[Worker]) -> bool:
     others = [Worker(w.device.index) for w in workers]
     for thread in threads:
         thread.start()
-    while not other.right or any(thread.is_alive() for thread in threads):
+    while other.is_empty or any(thread.is_alive() for thread in threads):
         with aotc.load(path, device=range(len(workers))) as second:
             for worker in others:
                 worker.refill()
@@ -196,14 +200,14 @@ def launch_ns(kernel: Kernel, worker: Worker) -> Callable[[], float]:
     return batch
 
 
-def report_cost(library: Library, path: Path, workers: list[Worker]) -> None:
+def report_cost(library: Library, path: Path, workers: list[Worker], count: int) -> None:
     """An archive on one GPU alone and one on all, launched batch by batch in turn."""
     for worker in workers:
         ordinal = worker.device.index
         with torch.cuda.device(worker.device), aotc.load(path, device=ordinal) as alone:
             batches = [launch_ns(archive["vector_add"], worker) for archive in (alone, library)]
             times: list[list[float]] = [[], []]
-            for number in range(BATCHES):
+            for number in range(count):
                 for place in (number % 2, 1 - number % 2):
                     times[place].append(batches[place]())
             one, all_ = (statistics.median(values) for values in times)
@@ -252,7 +256,10 @@ def keep_memory(library: Library, workers: list[Worker], launches: int) -> bool:
 def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("archive", type=Path)
-    parser.add_argument("--launches", type=int, default=1_000_000)
+    parser.add_argument("--launches", type=int, default=1_000_000, help="for memory in use")
+    parser.add_argument(
+        "--batches", type=int, default=100, help=f"of {BATCH} launches, for their cost"
+    )
     given = parser.parse_args(arguments)
     count = torch.cuda.device_count()
     print(f"{given.archive} on {count} GPU{'s' * (count != 1)}", flush=True)
@@ -265,7 +272,7 @@ def main(arguments: list[str] | None = None) -> int:
             mixtures(library, workers),
             leave_and_return(library, workers),
         ]
-        report_cost(library, given.archive, workers)
+        report_cost(library, given.archive, workers, given.batches)
         right.append(keep_memory(library, workers, given.launches))
     return 0 if all(right) else 1
 

@@ -114,7 +114,7 @@ typedef struct CUtensorMap {
     X(function_get_attribute, cuFuncGetAttribute, 2020, true,                                      \
       (int *value, int attribute, CUfunction function))                                            \
     X(occupancy_max_blocks, cuOccupancyMaxActiveBlocksPerMultiprocessor, 6050, true,               \
-      (int *count, CUfunction function, int block_threads, size_t dynamic_shared_bytes))           \
+      (int *count, CUfunction function, int cta_threads, size_t dynamic_shared_bytes))           \
     X(occupancy_max_clusters, cuOccupancyMaxActiveClusters, 11070, true,                           \
       (int *count, CUfunction function, const CUlaunchConfig *config))                             \
     X(function_load, cuFuncLoad, 12040, false, (CUfunction function))                              \

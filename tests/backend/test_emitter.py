@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import pytest
+
 from aotc.backend.emitter import Emitter
+from aotc.ir.diagnostics import IRError
 
 
 def test_pure_text_is_written_once() -> None:
@@ -19,6 +22,29 @@ def test_scopes_forget_what_was_inside() -> None:
         assert emit.value("add i32 %a, 1") == outer
         inner = emit.value("add i32 %a, 2")
     assert emit.value("add i32 %a, 2") != inner
+
+
+def test_inner_scopes_know_what_outer_ones_do_and_forget_only_their_own() -> None:
+    emit = Emitter()
+    with emit.scope():
+        outer = emit.value("add i32 %a, 1")
+        with emit.scope():
+            assert emit.value("add i32 %a, 1") == outer
+            inner = emit.value("add i32 %a, 2")
+        with emit.scope():
+            again = emit.value("add i32 %a, 2")
+        assert again != inner
+        assert emit.value("add i32 %a, 1") == outer
+        assert emit.value("add i32 %a, 2") not in (inner, again)
+    assert emit.value("add i32 %a, 1") != outer
+
+
+def test_a_scope_that_is_left_by_an_error_forgets_too() -> None:
+    emit = Emitter()
+    with pytest.raises(IRError), emit.scope():
+        inner = emit.value("add i32 %a, 1")
+        raise IRError("no")
+    assert emit.value("add i32 %a, 1") != inner
 
 
 def test_thread_values_go_to_the_prologue_from_anywhere() -> None:

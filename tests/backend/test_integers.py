@@ -108,6 +108,10 @@ def test_any_chain_of_operations_is_exact(data) -> None:
             wide = ints.extend(component, 32, 64, signed=signed)
             want = np.array([wrap(int(x), 32) if signed else int(x) for x in exact], object) % 2**64
             assert (evaluate(emit, wide, env, 64) == want).all()
+        log2 = data.draw(st.integers(0, 6))
+        if (parts := ints.divide(component, log2, 32)) is not None:
+            for part, want in zip(parts, (exact >> log2, exact % (1 << log2)), strict=True):
+                assert (evaluate(emit, part, env, 32) == want).all()
         narrow = ints.extend(component, 32, 8, signed=True)
         assert (evaluate(emit, narrow, env, 8) == exact % 256).all()
 
@@ -127,6 +131,17 @@ def test_an_offset_passes_a_widening_only_if_it_cannot_wrap() -> None:
     assert ints.extend(Affine("%aligned", 12), 32, 64, signed=True) == Affine("%v1", 12)
     assert ints.extend(Affine("%aligned", 16), 32, 64, signed=True) == "%v3"
     assert ints.extend(Affine("%any", 1), 32, 64, signed=True) == "%v5"
+
+
+def test_a_quotient_keeps_its_constant() -> None:
+    """Registers whose numbers differ by a constant share the division of the rest."""
+    emit = Emitter()
+    ints = Integers(emit)
+    ints.learn("%even", 6)
+    assert ints.divide(Affine("%even", 1), 1, 32) == ("%v1", Affine("", 1))
+    assert ints.divide(Affine("%even", 9), 3, 32) == (Affine("", 1), Affine("%even", 1))
+    assert ints.divide(Affine("%any", 1), 1, 32) is None
+    assert emit.lines == ["  %v1 = lshr i32 %even, 1"]
 
 
 # ---- what registers share ---------------------------------------------------------------------

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from aotc.backend import assemble, emit_ptx, lower_kernel
-from aotc.ir.dialects import arith, gpu, tma
+from aotc.ir.dialects import arith, gpu, mbarrier, tma
 from aotc.ir.layout import LinearLayout
 from aotc.ir.types import BF16, FP32, I32, I64, U64, PointerType, ScalarType, TensorMapType
 from aotc.target import TARGETS, Feature, Target
@@ -39,12 +39,12 @@ def _ptx(target: Target, num_warps: int, element: ScalarType, *, fill_nan: bool 
     )
     template = add(gpu.SharedAlloc(U64, (16,), _flat(16), 128, offset_bytes=512)).out
     barrier = add(gpu.SharedAlloc(U64, (1,), _flat(1), 8, offset_bytes=640)).out
-    add(tma.MbarrierInit(barrier))
+    add(mbarrier.MbarrierInit(barrier))
     kind = TensorMapType(element, shape, 0, fill_nan)
     made = add(tma.MakeTensorMap(pointer, slot, template, sizes, type=kind)).out
     add(gpu.Barrier())
     add(tma.TmaLoad(made, buffer.out, barrier, coords))
-    add(tma.MbarrierWait(barrier, add(arith.Constant(0, I32)).out))
+    add(mbarrier.MbarrierWait(barrier, add(arith.Constant(0, I32)).out))
     layout = row_layout(ROWS * COLUMNS, num_warps)
     columns = {
         name: [divmod(column, COLUMNS) for column in layout.columns(name)]

@@ -19,7 +19,7 @@ HEADS = KV_HEADS * HEADS_PER_KV_HEAD
 LOG2_E = 1.4426950408889634
 
 
-def _compiled(causal: bool, num_stages: int, mma_stages: int) -> PtxKernel:
+def _compiled(causal: bool, num_stages: int, narrow: bool) -> PtxKernel:
     rows, columns = (f"bf16[1,{block},{HEAD_DIM}]" for block in (BLOCK_M, BLOCK_N))
     signature = {
         "q": f"tensordesc<{rows}>",
@@ -42,9 +42,10 @@ def _compiled(causal: bool, num_stages: int, mma_stages: int) -> PtxKernel:
         "BLOCK_M": BLOCK_M,
         "BLOCK_N": BLOCK_N,
         "CAUSAL": causal,
+        "NARROW": narrow,
     }
     parts = tuple(signature.items()), tuple(constants.items())
-    options = {"num_warps": 8, "num_stages": num_stages, "mma_stages": mma_stages}
+    options = {"num_warps": 8, "num_stages": num_stages}
     return compile_ptx(
         request_of(*(str(SOURCE), "attention_backward_kernel", *parts, "sm_90a"), **options)
     )
@@ -61,16 +62,16 @@ def _padded(rows: np.ndarray) -> np.ndarray:
     return wide[:, : rows.shape[1]]
 
 
-@pytest.mark.parametrize("mma_stages", [1, 2])
+@pytest.mark.parametrize("narrow", [False, True])
 @pytest.mark.parametrize("num_stages", [1, 2])
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize(
     ("n_queries", "n_keys"), [(1, 1), (63, 129), (64, 128), (200, 131), (331, 331)]
 )
 def test_gradients(
-    n_queries: int, n_keys: int, causal: bool, num_stages: int, mma_stages: int
+    n_queries: int, n_keys: int, causal: bool, num_stages: int, narrow: bool
 ) -> None:
-    kernel = _compiled(causal, num_stages, mma_stages)
+    kernel = _compiled(causal, num_stages, narrow)
     rng = np.random.default_rng(n_queries)
     q, dout = (_random(rng, HEADS, n_queries, HEAD_DIM) for _ in range(2))
     k, v = (_random(rng, KV_HEADS, n_keys, HEAD_DIM) for _ in range(2))

@@ -174,17 +174,27 @@ def test_builds_with_cmake(tmp_path: Path, toolkit: Toolkit, kernels_dir: Path) 
 MULTI_GPU = ROOT / "examples" / "multi_gpu"
 
 
-@pytest.mark.parametrize("gpus", [1, 2, 4])
-def test_multi_gpu(tmp_path: Path, toolkit: Toolkit, runtime: list[str | Path], gpus: int) -> None:
-    """Every phase runs on each of several GPUs; no kernel does, so every result must be refused."""
-    dist = build(MULTI_GPU / "multi_gpu.toml", tmp_path / "dist")
-    program = tmp_path / "multi_gpu"
+@pytest.fixture(scope="module")
+def multi_gpu(
+    tmp_path_factory: pytest.TempPathFactory, toolkit: Toolkit, runtime: list[str | Path]
+) -> tuple[Path, Path]:
+    """The program and its archive."""
+    folder = tmp_path_factory.mktemp("multi_gpu")
+    dist = build(MULTI_GPU / "multi_gpu.toml", folder / "dist")
     compiler = [*CPP, "-Werror", *toolkit.includes]
+    program = folder / "multi_gpu"
     run([*compiler, MULTI_GPU / "main.cpp", *runtime, toolkit.library, "-o", program])
+    return program, dist / "multi_gpu.aotc"
+
+
+@pytest.mark.parametrize("gpus", [1, 2, 4])
+def test_multi_gpu(multi_gpu: tuple[Path, Path], toolkit: Toolkit, gpus: int) -> None:
+    """Every phase runs on each of several GPUs; no kernel does, so every result must be refused."""
+    program, archive = multi_gpu
     devices = {"FAKE_CUDA_DEVICES": ",".join(["9.0:232448"] * gpus)}
     launches: list[str | Path] = ["--launches", "2000"]
     text = run(
-        [program, dist / "multi_gpu.aotc", *launches],
+        [program, archive, *launches],
         expect=1, LD_LIBRARY_PATH=toolkit.search_path, **devices,
     )  # fmt: skip
     phases = dict(re.findall(r"^(\w.*?) +WRONG \((\d+ of \d+)\)$", text, re.MULTILINE))

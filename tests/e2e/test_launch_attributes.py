@@ -25,9 +25,9 @@ from aotc.target import TARGETS
 from tests.support.built import Built
 
 TARGET = TARGETS["sm_90a"]
-# Every block adds 1 at its program's place, so a program counts the blocks it has.
-COUNT_BLOCKS = """#0 = #ll<register=[] lane=[[0],[0],[0],[0],[0]] warp=[] : [1]>
-kernel @count_blocks_{num_ctas}(%out: *i32) {{num_warps = 1, num_ctas = {num_ctas}}} {{
+# Every CTA adds 1 at the place of its program instance, which so counts the CTAs it has.
+COUNT_CTAS = """#0 = #ll<register=[] lane=[[0],[0],[0],[0],[0]] warp=[] : [1]>
+kernel @count_ctas_{num_ctas}(%out: *i32) {{num_warps = 1, num_ctas = {num_ctas}}} {{
   %x = tile.program_id {{axis = 0}} : i32
   %here = arith.addptr(%out, %x) : *i32
   %tile = tile.splat(%here) {{shape = [1], layout = #0}} : tile<1x*i32, #0>
@@ -76,7 +76,7 @@ KERNELS = {
 
 
 def _variant(num_ctas: int, config: int) -> Variant:
-    kernel = parse_kernel(COUNT_BLOCKS.format(num_ctas=num_ctas))
+    kernel = parse_kernel(COUNT_CTAS.format(num_ctas=num_ctas))
     cubin = assemble(emit_ptx(lower_kernel(kernel, TARGET).llvm_ir, TARGET), TARGET).cubin
     ((offset, size),) = param_places(cubin, kernel.name)
     return Variant(
@@ -97,8 +97,8 @@ def clusters(built: Built) -> Path:
 
     def build(folder: Path) -> None:
         kernel = Kernel(
-            "count_blocks",
-            hashlib.sha256(COUNT_BLOCKS.encode()).digest(),
+            "count_ctas",
+            hashlib.sha256(COUNT_CTAS.encode()).digest(),
             tuple(_variant(count, at) for at, count in enumerate(SIZES)),
             (Param("out", "pointer", "i32"),),
             configs=tuple((("num_ctas", count),) for count in SIZES),
@@ -153,7 +153,7 @@ def torch() -> Any:
 @pytest.mark.parametrize("num_ctas", SIZES)
 def test_clusters_run(torch: Any, clusters: Path, num_ctas: int) -> None:
     counts = torch.zeros(1000, dtype=torch.int32, device="cuda")
-    kernel = aotc.load(clusters)["count_blocks"]
+    kernel = aotc.load(clusters)["count_ctas"]
     kernel.launch((counts,), grid=(997,), config={"num_ctas": num_ctas})
     assert counts.tolist() == [num_ctas] * 997 + [0] * 3
 

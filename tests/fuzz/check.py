@@ -106,7 +106,7 @@ def _check(program: Program, seeds: Sequence[int], *, each_pass: bool, assembles
         checker.attempt(
             f"emulator, seed {seed}",
             lambda passed=passed, seed=seed: emulate(
-                *(ptx, launch.blocks(kernel, program.grid), passed),
+                *(ptx, launch.ctas(kernel, program.grid), passed),
                 shared_bytes=kernel.shared_bytes,
                 seed=seed,
                 max_steps=_MAX_STEPS,

@@ -21,7 +21,7 @@ from aotc.ir.expression import evaluate, parse
 from aotc.ir.types import DescriptorType, TensorMapType
 from aotc.verify.emulator.arguments import Argument
 from aotc.verify.emulator.async_copies.tensor_argument import PlacedTensor
-from aotc.verify.interpreter.persistent_grid import num_looping_blocks
+from aotc.verify.interpreter.persistent_grid import num_persistent_ctas
 from tests.fuzz.arguments import Array
 
 Given = Mapping[str, "Array | int"]
@@ -70,9 +70,9 @@ def parameters(kernel: Kernel, given: Given, grid: Sequence[int]) -> list[Argume
     return passed
 
 
-def blocks(kernel: Kernel, grid: Sequence[int]) -> tuple[int, ...]:
-    """Return the grid of blocks that run a grid of programs."""
-    extents = (num_looping_blocks(grid), 1, 1) if kernel.loops_programs else tuple(grid)
+def ctas(kernel: Kernel, grid: Sequence[int]) -> tuple[int, ...]:
+    """Return the grid of CTAs that run a grid of program instances."""
+    extents = (num_persistent_ctas(grid), 1, 1) if kernel.loops_programs else tuple(grid)
     return (extents[0] * kernel.num_ctas, *extents[1:])
 
 

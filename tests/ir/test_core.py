@@ -276,6 +276,51 @@ def test_walk_goes_into_nested_blocks_outer_first() -> None:
     assert [op.opcode for op in inner.ancestors()] == ["scf.if"]
 
 
+_Tree = list["_Tree"]
+
+
+def _nest(into: Block, tree: _Tree, argument: Value) -> list[Op]:
+    """Add a branch for each subtree, with the subtree in its first arm; return all in order."""
+    order: list[Op] = []
+    for subtree in tree:
+        then, orelse = Block(), Block()
+        inside = _nest(then, subtree, argument)
+        for arm in (then, orelse):
+            arm.insert(scf.Yield(()))
+        made = scf.If(argument, then, orelse)
+        into.insert(made)
+        order += [made, *inside, then.terminator, orelse.terminator]
+    return order
+
+
+@given(st.recursive(st.just([]), lambda trees: st.lists(trees, max_size=3), max_leaves=20))
+@settings(deadline=None)
+def test_walk_visits_every_op_at_any_depth_in_order(tree: _Tree) -> None:
+    made = Block([I1])
+    order = _nest(made, tree, made.args[0])
+    assert list(made.walk()) == order
+
+
+def test_walking_while_blocks_change() -> None:
+    """What is inserted behind the current op is visited, what is moved or removed leads on."""
+    made = Block([I1])
+    first, inner, *_ = _nest(made, [[[]], []], made.args[0])
+    last = made.last
+    added = scf.Yield(())
+    seen: list[Op] = []
+    for op in made.walk():
+        seen.append(op)
+        if op is first:
+            inner.remove()
+        elif op is first.blocks[1].terminator:
+            made.insert(added, before=last)
+            first.remove()  # the walk goes on behind where it stood
+    assert seen[:3] == [first, first.blocks[0].terminator, first.blocks[1].terminator]
+    assert seen[3] is last
+    made.insert(first, before=added)
+    assert [op for op in made.walk() if op.block is made] == [first, added, last]
+
+
 @given(st.lists(st.tuples(st.sampled_from("ira"), st.integers(0, 9)), max_size=40))
 @settings(deadline=None)
 def test_a_block_is_a_list(commands: list[tuple[str, int]]) -> None:

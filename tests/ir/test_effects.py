@@ -89,6 +89,46 @@ def test_proxies_are_told_apart() -> None:
     assert not fence.effects_on(Resource.SHARED, proxy="generic")
 
 
+@pytest.mark.parametrize("opcode", SAMPLES)
+def test_effects_on_a_resource_are_those_declared_that_the_op_has(opcode: str) -> None:
+    op = next(op for op in sample_kernel(opcode).walk() if op.opcode == opcode)
+    mine = [
+        each
+        for each in op.effects
+        if (not each.of or getattr(op, each.of) is not None)
+        and (not each.when or getattr(op, each.when))
+    ]
+    kinds = ("allocate", "read", "write", "start", "order")
+    for _ in range(2):  # asked again, the answer is the same
+        assert list(op.effects_on(None)) == mine
+        for resource in Resource:
+            on_it = [each for each in mine if each.resource is resource]
+            assert list(op.effects_on(resource)) == on_it
+            for kind in kinds:
+                assert list(op.effects_on(resource, kind)) == [
+                    each for each in on_it if each.access == kind
+                ]
+            changes = [each for each in on_it if each.access in ("write", "order")]
+            assert list(op.effects_on(resource, "write", "order")) == changes
+
+
+def test_an_effect_on_an_operand_that_may_be_absent_is_of_each_op() -> None:
+    """Two ops of one class: what the class alone decides is kept, what an op decides is not."""
+
+    class Copy(Op, opcode="test.copy", effects=(reads(Resource.GLOBAL, of="source"),)):
+        """An op with an operand that may be absent."""
+
+        source: Value | None = operand(default=None)
+
+    try:
+        (pointer,) = Block([PointerType(FP32)]).args
+        for _ in range(2):
+            assert Copy(pointer).reads(Resource.GLOBAL)
+            assert not Copy().reads(Resource.GLOBAL)
+    finally:
+        del Op.registry["test.copy"]
+
+
 def test_reading_is_no_side_effect() -> None:
     (pointer,) = Block([PointerType(FP32)]).args
     load, rmw = tile.Load(pointer), tile.AtomicRmw(pointer, Block([FP32]).args[0], "add")

@@ -118,6 +118,20 @@ def test_equal_cubins_are_stored_once(samples: SimpleNamespace) -> None:
     assert [kernel.variants for kernel in decode(two).kernels] == [first.variants] * 2
 
 
+def test_blobs_that_share_no_frame_are_read_again(samples: SimpleNamespace) -> None:
+    """The second kernel's first cubin is the first kernel's, so that its next blob is PTX."""
+
+    def variant(payload: bytes, guards: tuple[int, ...] = (), ptx: bytes | None = None) -> Variant:
+        cubin = samples.fake_cubin("sm_90a", "k", payload)
+        return Variant("sm_90a", "k", cubin, 32, guards=guards, cubin_params=(), ptx=ptx)
+
+    shared = Kernel("first", bytes(32), (variant(b""),), ())
+    variants = (variant(b"", (0,), b"// ptx"), variant(b"other"))
+    second = Kernel("second", bytes(32), variants, (), guards=(Guard(parse("1"), "always"),))
+    archive = Archive("n", "1", (shared, second))
+    assert decode(encode(archive)) == canonical(archive)
+
+
 def test_the_most_specialised_variant_and_the_first_config_come_first(
     samples: SimpleNamespace,
 ) -> None:

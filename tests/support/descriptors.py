@@ -17,7 +17,7 @@ from aotc.metadata import ParamSlot
 from aotc.verify.emulator.arguments import Argument
 from aotc.verify.emulator.async_copies.tensor_argument import PlacedTensor, TensorArgument
 from aotc.verify.emulator.run import Statistics, emulate
-from aotc.verify.interpreter.persistent_grid import num_looping_blocks
+from aotc.verify.interpreter.persistent_grid import num_persistent_ctas
 from tests.support.requests import request_of
 
 PRELUDE = "import triton\nimport triton.language as tl\n\n\n@triton.jit\n"
@@ -114,7 +114,7 @@ def launch(
     numbers = {name: value for name, value in values.items() if isinstance(value, int)}
     assert all(evaluate(parse(guard), numbers) for guard in kernel.guards)
     args = [_argument(slot, values[slot.argument], numbers) for slot in kernel.params]
-    ctas = num_looping_blocks(grid) if num_ctas is None else num_ctas
+    ctas = num_persistent_ctas(grid) if num_ctas is None else num_ctas
     return emulate(
         kernel.ptx,
         (ctas,) if loops_programs(kernel) else grid,

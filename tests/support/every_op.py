@@ -19,6 +19,7 @@ from aotc.ir.dialects import (
     gpu,
     grid,
     indexing,
+    mbarrier,
     roles,
     scf,
     tile,
@@ -253,10 +254,10 @@ def _masked_shared_load(s: Sampler) -> None:
 
 def _specialize(s: Sampler) -> None:
     barrier = _mbarrier(s)
-    s.add(tma.MbarrierInit(barrier, 4))
+    s.add(mbarrier.MbarrierInit(barrier, 4))
     consumers, producer = Block(), Block()
-    Builder(consumers)(tma.MbarrierArrive(barrier, 4))
-    Builder(producer)(tma.MbarrierWait(barrier, s.i))
+    Builder(consumers)(mbarrier.MbarrierArrive(barrier, 4))
+    Builder(producer)(mbarrier.MbarrierWait(barrier, s.i))
     for role in (consumers, producer):
         Builder(role)(scf.Yield([]))
     s.add(roles.Specialize(consumers, producer, 232, producer_registers=40))
@@ -539,12 +540,12 @@ SAMPLES: dict[str, Sample] = {
     ),
     "gpu.tma_store_wait": lambda s: s.add(tma.TmaStoreWait(pending=1, written=True)),
     "gpu.proxy_fence": lambda s: s.add(tma.ProxyFence(whole=True)),
-    "gpu.mbarrier_init": lambda s: s.add(tma.MbarrierInit(_mbarrier(s), count=2)),
+    "gpu.mbarrier_init": lambda s: s.add(mbarrier.MbarrierInit(_mbarrier(s), count=2)),
     "gpu.mbarrier_arrive": lambda s: [
-        s.add(tma.MbarrierArrive(_mbarrier(s), count=4)),
-        s.add(tma.MbarrierArrive(_mbarrier(s), 4, s.flag, num_ctas=2)),
+        s.add(mbarrier.MbarrierArrive(_mbarrier(s), count=4)),
+        s.add(mbarrier.MbarrierArrive(_mbarrier(s), 4, s.flag, num_ctas=2)),
     ],
-    "gpu.mbarrier_wait": lambda s: s.add(tma.MbarrierWait(_mbarrier(s), s.i)),
+    "gpu.mbarrier_wait": lambda s: s.add(mbarrier.MbarrierWait(_mbarrier(s), s.i)),
     "gpu.specialize": _specialize,
     "gpu.consumer_group": lambda s: s.add(roles.ConsumerGroup()),
     "gpu.opaque_thread_id": lambda s: s.add(gpu.OpaqueThreadId()),

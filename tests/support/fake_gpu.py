@@ -39,7 +39,12 @@ class Launch(NamedTuple):
         return struct.unpack_from("<" + layout, self.params)
 
 
-class _Launch(ctypes.Structure):
+MAX_PARAMS = 64
+
+
+class RawLaunch(ctypes.Structure):
+    """`struct fake_launch` of `fake_cuda.h`."""
+
     _fields_ = (
         ("symbol", ctypes.c_char * 256),
         ("grid", ctypes.c_uint * 3),
@@ -53,6 +58,8 @@ class _Launch(ctypes.Structure):
         ("params", ctypes.c_ubyte * 4096),
         ("param_bytes", ctypes.c_size_t),
         ("arch", ctypes.c_int),
+        ("param_count", ctypes.c_uint),
+        ("param_offsets", ctypes.c_uint * MAX_PARAMS),
     )
 
 
@@ -128,7 +135,7 @@ class FakeGpu:
 
     def last(self) -> Launch:
         """Return the last launch."""
-        raw = _Launch()
+        raw = RawLaunch()
         self._driver.fake_cuda_last_launch(ctypes.byref(raw))
         return Launch(
             raw.symbol.decode(),

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from aotc.ir.types import BF16, FP32, SCALARS, ScalarType
+from aotc.ir.types import BF16, FP32, I8, SCALARS, ScalarType
 from aotc.package import argument_type
 from aotc.verify.interpreter.numerics import dtype_of
 from tests.support import references
@@ -248,6 +248,45 @@ def _matvec(rng: np.random.Generator, scalar: ScalarType, shape: Shape, build: C
     return Launch(args, {"out_ptr": column.rounded(scalar)})
 
 
+# ---- weights of few bits ----------------------------------------------------------------------
+
+
+def _weight_only(
+    rng: np.random.Generator, scalar: ScalarType, shape: Shape, build: Constants
+) -> Launch:
+    del build
+    m, n, k = shape
+    x = normal(rng, (m, k), BF16)
+    numbers = rng.integers(-128, 128, (n, k)) if scalar == I8 else normal(rng, (n, k), scalar)
+    w, scale = numbers.astype(dtype_of(scalar)), np.abs(normal(rng, (n,), FP32))
+    product = references.dot(x, w.astype(dtype_of(BF16)).T, BF16)
+    args = {
+        "x": matrix(x), "w": matrix(w), "c": _output((m, n)), "scale_ptr": tensor(scale),
+        **_sizes(shape),
+    }  # fmt: skip
+    return Launch(args, {"c": (product * wide(scale)).rounded(BF16)})
+
+
+def _int4(rng: np.random.Generator, scalar: ScalarType, shape: Shape, build: Constants) -> Launch:
+    m, n, k = shape
+    groups, group = _cdiv(k, build["BLOCK_K"] // build["GROUPS_K"]), build["BLOCK_K"]
+    group //= build["GROUPS_K"]
+    x, numbers = normal(rng, (m, k), scalar), rng.integers(0, 16, (n, k))
+    element = np.arange(8)
+    words = (numbers.reshape(n, -1, 8) << element // 2 * 4 + element % 2 * 16).sum(2)
+    scales = normal(rng, (groups, n), scalar)
+    w = (numbers - 8) * wide(scales).T.repeat(group, 1)[:, :k]
+    out = _output((m, n), scalar)
+    shared, expected = _split(build, _cdiv(m, build["BLOCK_M"]) * _cdiv(n, build["BLOCK_N"]))
+    args = {
+        "w": matrix(words.astype(np.uint32).view(np.int32)), "x": matrix(x),
+        "scales": matrix(scales), "out_ptr": out, **_sizes(shape),
+        "stride_om": out.view.strides[0] // out.view.itemsize,
+    }  # fmt: skip
+    exact = references.dot(x, w.astype(dtype_of(scalar)).T, scalar)
+    return Launch({**args, **shared}, {"out_ptr": exact.rounded(scalar), **expected})
+
+
 # ---- the table --------------------------------------------------------------------------------
 
 
@@ -285,6 +324,8 @@ _FP8_BLOCKS = {**_BLOCKS, "BLOCK_K": 64}
 _FP8_SHAPES = ((1, 16, 16), (64, 64, 64), (65, 144, 208))
 _FEW_BLOCKS = {"BLOCK_M": 16, "BLOCK_N": 64, "BLOCK_K": 32}
 _FEW_SHAPES = ((1, 8, 8), (2, 64, 32), (15, 65, 0), (17, 64, 96), (35, 136, 200))
+_WEIGHT_BLOCKS = {"BLOCK_M": 32, "BLOCK_N": 64, "GROUP_N": 2, "NUM_SMS": 3}
+_INT4_BLOCKS = {"BLOCK_M": 16, "BLOCK_N": 64}
 _PERSISTENT = "persistent_matmul.py:persistent_matmul_kernel"
 
 CASES: dict[str, HopperCase] = {
@@ -426,6 +467,40 @@ CASES: dict[str, HopperCase] = {
                 *({**_FEW_BLOCKS, "SPLIT_K": p, "PDL": True, "EARLY": 2} for p in (1, 2)),
             ),
             extra=_SHARED,
+        ),
+        HopperCase(
+            *("weight_only", "weight_only_matmul.py:persistent_weight_only_kernel"),
+            {
+                "x": "tensordesc<bf16[BLOCK_M,BLOCK_K]>",
+                "w": "tensordesc<T[BLOCK_N,BLOCK_K]>",
+                "c": "tensordesc<bf16[BLOCK_M,BLOCK_N]>",
+                "scale_ptr": "*fp32",
+                **_INT,
+            },
+            *(_weight_only, _tiles, ((1, 16, 16), (64, 64, 64), (65, 144, 208))),
+            (
+                {**_WEIGHT_BLOCKS, "BLOCK_K": 32},
+                {**_WEIGHT_BLOCKS, "BLOCK_K": 64, "WARP_SPECIALIZE": True},
+            ),
+            ("i8", "fp8e4nv"),
+        ),
+        HopperCase(
+            *("small_int4", "weight_only_matmul.py:small_int4_kernel"),
+            {
+                "w": "tensordesc<i32[BLOCK_N,WORDS_K]>",
+                "x": "tensordesc<T[BLOCK_M,BLOCK_K]>",
+                "scales": "tensordesc<T[GROUPS_K,BLOCK_N]>",
+                "out_ptr": "*T:16",
+                **_INT,
+                "stride_om": "i32",
+            },
+            *(_int4, _parts, ((1, 8, 8), (2, 64, 64), (17, 136, 200))),
+            (
+                {**_INT4_BLOCKS, "BLOCK_K": 32, "WORDS_K": 4, "GROUPS_K": 1, "SPLIT_K": 1},
+                {**_INT4_BLOCKS, "BLOCK_K": 64, "WORDS_K": 8, "GROUPS_K": 2, "SPLIT_K": 2},
+            ),
+            ("bf16", "fp16"),
+            _SHARED,
         ),
         HopperCase(
             *("matvec", "small_matmul.py:matvec_kernel"),

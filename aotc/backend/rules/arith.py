@@ -37,7 +37,7 @@ def elementwise(
     ctx: Lowering, element: ScalarType, operands: Sequence[Registers], compute: Compute
 ) -> list[str]:
     """Apply `compute` to each element of operands of one type; fp8 goes through fp32."""
-    columns = [[ctx.operand(component, element) for component in regs] for regs in operands]
+    columns = [ctx.operands(components, element) for components in operands]
     if element.is_float and element.bits == 8:
         return promoted(ctx, element, columns, compute)
     return [compute(ctx, element, row) for row in zip(*columns, strict=True)]
@@ -177,7 +177,6 @@ _BINARY: dict[type[arith.Binary], tuple[Compute | None, Compute | None, Compute 
     arith.Rem: (_instruction("srem"), _instruction("urem"), _in_fp32(_fmod)),
     arith.MulHi: (_mul_high, _mul_high, None),
     arith.Shl: (_instruction("shl"), _instruction("shl"), None),
-    arith.Shr: (_instruction("ashr"), _instruction("lshr"), None),
 }
 _BITWISE: dict[type[arith.Binary], tuple[str, Callable[[int, int], int]]] = {
     arith.And: ("and", lambda a, b: a & b),
@@ -186,18 +185,52 @@ _BITWISE: dict[type[arith.Binary], tuple[str, Callable[[int, int], int]]] = {
 }
 
 
-@lowers(arith.Div, arith.DivRn, arith.Rem, arith.MulHi, arith.Shl, arith.Shr)
+@lowers(arith.Shr)
+def lower_shift_right(ctx: Lowering, op: arith.Shr) -> Results:
+    """Lower a shift right, and note which bits of a word are left."""
+    element = scalar_element(op, op.lhs)
+    compute = _instruction("ashr" if element.is_signed else "lshr")
+    shifted: list[str] = []
+    for value, amount in zip(ctx.registers(op.lhs), ctx.raw(op.rhs), strict=True):
+        name = compute(ctx, element, [value, ctx.operand(amount, element)])
+        bits, signed = element.bits, element.is_signed
+        shifted.append(ctx.fields.shift(name, value, amount, bits, signed=signed))
+    return [tuple(shifted)]
+
+
+@lowers(arith.Div, arith.DivRn, arith.Rem, arith.MulHi, arith.Shl)
 def lower_binary(
     ctx: Lowering,
-    op: arith.Div | arith.DivRn | arith.Rem | arith.MulHi | arith.Shl | arith.Shr,
+    op: arith.Div | arith.DivRn | arith.Rem | arith.MulHi | arith.Shl,
 ) -> Results:
     """Lower the binary ops of the table."""
     element = scalar_element(op, op.lhs)
+    if isinstance(op, arith.Div | arith.Rem) and element.is_int:
+        divided = _by_power_of_two(ctx, op, element)
+        if divided is not None:
+            return [divided]
     signed, unsigned, floating = _BINARY[type(op)]
     compute = floating if element.is_float else signed if element.is_signed else unsigned
     if compute is None:
         op.error(f"is undefined on {element}")
     return [tuple(elementwise(ctx, element, (ctx.raw(op.lhs), ctx.raw(op.rhs)), compute))]
+
+
+def _by_power_of_two(
+    ctx: Lowering, op: arith.Div | arith.Rem, element: ScalarType
+) -> Registers | None:
+    """Return quotients or remainders by a power of two as sums, or None if some are none."""
+    bits = element.bits
+    found: list[Component] = []
+    for value, divisor in zip(ctx.raw(op.lhs), ctx.raw(op.rhs), strict=True):
+        base, count = ctx.ints.split(divisor)
+        if base or count <= 0 or count & (count - 1):
+            return None
+        parts = ctx.ints.divide(value, count.bit_length() - 1, bits)
+        if parts is None:
+            return None
+        found.append(parts[isinstance(op, arith.Rem)])
+    return tuple(found)
 
 
 @lowers(arith.And, arith.Or, arith.Xor)
@@ -211,6 +244,8 @@ def lower_bitwise(ctx: Lowering, op: arith.And | arith.Or | arith.Xor) -> Result
             return both(ctx, *args) or "true"
         name = _instruction(opcode)(ctx, element, args)
         masks = [_possible(ctx, arg, element.bits) for arg in args]
+        if isinstance(op, arith.And) and not ctx.ints.split(args[1])[0]:
+            ctx.fields.mask(name, args[0], masks[1], element.bits)
         return ctx.ints.learn(name, possible(*masks))
 
     return [tuple(elementwise(ctx, element, (ctx.raw(op.lhs), ctx.raw(op.rhs)), compute))]

@@ -47,13 +47,19 @@ def lower_cast(ctx: Lowering, op: arith.Cast) -> Results:
     if source.is_float:
         return [tuple(_float_to_int(ctx, ctx.registers(op.value), source, target))]
     if target.is_float:
+        converted = ctx.fields.to_floats(values, target)
+        if converted is not None:
+            return [tuple(converted)]
         operands = ctx.registers(op.value)
         return [tuple(_int_to_float(ctx, operands, source, target, op.rounding))]
     return [tuple(_resize(ctx, value, source, target) for value in values)]
 
 
 def _resize(ctx: Lowering, value: Component, source: ScalarType, target: ScalarType) -> Component:
-    return ctx.ints.extend(value, source.bits, target.bits, signed=source.is_signed)
+    resized = ctx.ints.extend(value, source.bits, target.bits, signed=source.is_signed)
+    (before, _), (after, _) = ctx.ints.split(value), ctx.ints.split(resized)
+    ctx.fields.resize(after, before, target.bits)
+    return resized
 
 
 def _is_not_zero(ctx: Lowering, value: str, source: ScalarType) -> str:

@@ -49,7 +49,7 @@ class _Carried:
         self.offsets = [0] * len(init)
         self.distances = [""] * len(init)
         if not shared:
-            self.starts = [ctx.operand(component, self.element) for component in init]
+            self.starts = ctx.operands(init, self.element)
             self.index = list(range(len(init)))
         else:
             bases = [ctx.ints.split(component) for component in init]

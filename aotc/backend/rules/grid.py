@@ -59,7 +59,7 @@ def lower_cluster_send(ctx: Lowering, op: grid.ClusterSend) -> Results:
     """Lower a scalar's asynchronous store to all CTAs, by the same threads."""
     address, word, bits, first = _own_element(ctx, op)
     barrier = buffer_address(ctx, op.barrier)
-    nvvm_grid.send_to_cta(ctx.emit, address, barrier, ctx.thread, word, bits, first)
+    nvvm_grid.store_to_cta(ctx.emit, address, ctx.thread, word, bits, first, barrier)
     return []
 
 

@@ -20,7 +20,7 @@ from aotc.backend.rules.shared import buffer_address
 from aotc.backend.thread_map import both
 from aotc.ir import gf2
 from aotc.ir.core import Op, Value
-from aotc.ir.dialects import gpu, tma
+from aotc.ir.dialects import gpu, mbarrier, tma
 from aotc.ir.types import SharedType
 
 WARPGROUP_WARPS = WARPGROUP_SIZE // WARP_SIZE
@@ -144,20 +144,20 @@ def lower_proxy_fence(ctx: Lowering, op: tma.ProxyFence) -> Results:
     return []
 
 
-@lowers(tma.MbarrierInit)
-def lower_mbarrier_init(ctx: Lowering, op: tma.MbarrierInit) -> Results:
+@lowers(mbarrier.MbarrierInit)
+def lower_mbarrier_init(ctx: Lowering, op: mbarrier.MbarrierInit) -> Results:
     """Lower the initialization of an mbarrier, or of a ring of them."""
     assert isinstance(op.barrier.type, SharedType)
     places = [
-        buffer_address(ctx, op.barrier, stage * tma.MBARRIER_BYTES)
+        buffer_address(ctx, op.barrier, stage * mbarrier.MBARRIER_BYTES)
         for stage in range(op.barrier.type.num_stages)
     ]
     nvvm_tensor.mbarrier_init(ctx.emit, places, op.count, ctx.issuer, op.expected_bytes)
     return []
 
 
-@lowers(tma.MbarrierArrive)
-def lower_mbarrier_arrive(ctx: Lowering, op: tma.MbarrierArrive) -> Results:
+@lowers(mbarrier.MbarrierArrive)
+def lower_mbarrier_arrive(ctx: Lowering, op: mbarrier.MbarrierArrive) -> Results:
     """Lower an arrival: one lane arrives for its warp."""
     op.expect(
         op.count == ctx.kernel.num_warps, f"{op.count} of {ctx.kernel.num_warps} warps arrive"
@@ -171,8 +171,8 @@ def lower_mbarrier_arrive(ctx: Lowering, op: tma.MbarrierArrive) -> Results:
     return []
 
 
-@lowers(tma.MbarrierWait)
-def lower_mbarrier_wait(ctx: Lowering, op: tma.MbarrierWait) -> Results:
+@lowers(mbarrier.MbarrierWait)
+def lower_mbarrier_wait(ctx: Lowering, op: mbarrier.MbarrierWait) -> Results:
     """Lower a wait, executed by all threads."""
     nvvm_tensor.mbarrier_wait(ctx.emit, buffer_address(ctx, op.barrier), ctx.scalar(op.parity))
     return []

@@ -80,12 +80,13 @@ def lower_wgmma(ctx: Lowering, op: wgmma.Wgmma) -> Results:
     accumulate = "true" if op.accumulate is None else ctx.scalar(op.accumulate)
     first = op.start_k // tiling.k
     end = first + op.size_k // tiling.k if op.size_k else tiling.num_steps
+    # An operand in registers is that part of K alone.
     steps = [
         WgmmaStep(
             number,
             _start(tiling.a, tile.row, tiling.k * step)
             if tiling.a
-            else words[tile.row, tile.column, step],
+            else words[tile.row, tile.column, step - first],
             _start(tiling.b, tile.column, tiling.k * step),
             first=step == first and accumulate != "true",
         )

@@ -1,9 +1,9 @@
-"""TMA: bulk tensor copies between global and shared memory, and the mbarriers they complete on.
+"""TMA: bulk tensor copies between global and shared memory.
 
 This is gpu IR. One thread of the CTA issues a copy of a tile, in as many boxes as its tensor map
-needs. A load completes on a *mbarrier*; a store completes a bulk group of the thread that issued it.
-All other threads wait at the mbarrier, or at a barrier that the issuing thread reaches after its own
-wait.
+needs. A load completes on a mbarrier (`mbarrier.py`); a store completes a bulk group of the thread
+that issued it. All other threads wait at the mbarrier, or at a barrier that the issuing thread reaches
+after its own wait.
 
 TMA accesses shared memory through the async proxy: a copy may read or overwrite what threads wrote
 only after a `gpu.proxy_fence` of each writer.
@@ -11,9 +11,6 @@ only after a `gpu.proxy_fence` of each writer.
 A bulk copy moves contiguous bytes and needs no tensor map. `SyncLoad` names the loads of both kinds
 that wait for themselves, `StagedStore` the stores that do, and that write their buffer as well: passes
 keep these whole until they know where each part of one is to stand.
-
-A mbarrier is a shared buffer of one u64, or one stage of several: a ring of them goes with a ring of
-buffers, and the parity of a wait is that of the phase, of how often the ring has been passed.
 
 Invariant: between the issue of a copy and the wait for it, no thread touches its buffer.
 """
@@ -27,9 +24,9 @@ from typing import ClassVar, Literal
 from aotc.ir.core import Op, Value, attribute, operand, operands, result
 from aotc.ir.diagnostics import CompileError
 from aotc.ir.dialects.descriptor import BITWISE, ReduceKind, supports_reduce
+from aotc.ir.dialects.mbarrier import check_mbarrier, one_stage_type
 from aotc.ir.effects import Resource, orders, reads, starts, writes
 from aotc.ir.types import (
-    I1,
     I32,
     I64,
     U64,
@@ -41,19 +38,6 @@ from aotc.ir.types import (
     Type,
     element_of,
 )
-
-MBARRIER_BYTES = 8
-
-
-def _buffer_type(op: Op, value: Value) -> SharedType:
-    if not isinstance(value.type, SharedType) or value.type.num_stages != 1:
-        op.error(f"expected a shared buffer of one stage, got {value.type}")
-    return value.type
-
-
-def _check_mbarrier(op: Op, value: Value) -> None:
-    kind = _buffer_type(op, value)
-    op.expect((kind.element, kind.shape) == (U64, (1,)), f"expected a mbarrier, got {kind}")
 
 
 def copied_shape(memory: SharedType, num_rows: int) -> tuple[int, ...]:
@@ -69,7 +53,7 @@ def check_tensor(
     The buffer may lack first axes of the map, along which the box has one element. Of its first
     axis only `num_rows` are copied, unless that is 0.
     """
-    kind, memory = tensor.type, _buffer_type(op, buffer)
+    kind, memory = tensor.type, one_stage_type(op, buffer)
     if not isinstance(kind, TensorMapType):
         op.error(f"expected a tensor map, got {kind}")
     lacking = len(kind.box) - len(memory.shape)
@@ -132,7 +116,7 @@ class MakeTensorMap(
         fits = self.pointer.type == PointerType(self.type.element)
         self.expect(fits, f"a map of {self.type} at {self.pointer.type}")
         self.expect(isinstance(self.slot.type, PointerType), f"a slot at {self.slot.type}")
-        memory = _buffer_type(self, self.template)
+        memory = one_stage_type(self, self.template)
         self.expect((memory.element, memory.shape) == (U64, (16,)), f"a template in {memory}")
         given = [size.type for size in self.sizes]
         expected = [I32] * rank + [I64] * (rank - 1)
@@ -227,12 +211,12 @@ class TmaLoad(
 
     def infer(self) -> Sequence[Type]:
         check_tensor(self, self.tensor, self.buffer, self.coords, self.num_rows)
-        _check_mbarrier(self, self.barrier)
+        check_mbarrier(self, self.barrier)
         return ()
 
 
 def _check_bytes(op: Op, pointer: Value, buffer: Value, size_bytes: Value) -> None:
-    memory = _buffer_type(op, buffer)
+    memory = one_stage_type(op, buffer)
     fits = pointer.type == PointerType(memory.element)
     op.expect(fits, f"copies between {pointer.type} and {memory}")
     op.expect(size_bytes.type == I32, f"the size is {size_bytes.type}, not i32")
@@ -300,7 +284,7 @@ class BulkLoad(
 
     def infer(self) -> Sequence[Type]:
         _check_bytes(self, self.pointer, self.buffer, self.size_bytes)
-        _check_mbarrier(self, self.barrier)
+        check_mbarrier(self, self.barrier)
         return ()
 
 
@@ -309,7 +293,7 @@ SyncLoad = SyncTmaLoad | SyncBulkLoad
 
 
 def _check_issuers(op: Op, tensor: TensorMapType, buffer: Value, issuers: Sequence[int]) -> None:
-    num_boxes = prod(_buffer_type(op, buffer).shape) // prod(tensor.box)
+    num_boxes = prod(one_stage_type(op, buffer).shape) // prod(tensor.box)
     op.expect(len(issuers) in (0, num_boxes), f"{len(issuers)} issuers of {num_boxes} boxes")
 
 
@@ -491,7 +475,7 @@ StagedStore = StagedTmaStore | StagedBulkStore
 
 
 def _check_staged(op: Op, value: Value, buffer: Value) -> None:
-    memory = _buffer_type(op, buffer)
+    memory = one_stage_type(op, buffer)
     fits = isinstance(value.type, TileType) and value.type.shape == memory.shape
     op.expect(fits and element_of(value.type) == memory.element, f"{value.type} in {memory}")
 
@@ -532,75 +516,3 @@ class ProxyFence(
     """
 
     whole: bool = attribute(default=False)
-
-
-class MbarrierInit(
-    Op, opcode="gpu.mbarrier_init", effects=(writes(Resource.MBARRIER, of="barrier"),)
-):
-    """Let one thread initialize a mbarrier: a phase ends after `count` arrivals and their bytes.
-
-    Of a ring, every stage is initialized. With `expected_bytes` the thread also makes the one arrival
-    of the first phase, which ends when so many bytes have come from the CTAs of the cluster.
-    """
-
-    barrier: Value = operand()
-    count: int = attribute(default=1)
-    expected_bytes: int = attribute(default=0)
-
-    def infer(self) -> Sequence[Type]:
-        kind = self.barrier.type
-        fits = isinstance(kind, SharedType) and (kind.element, kind.shape) == (U64, (1,))
-        self.expect(fits, f"expected mbarriers, got {kind}")
-        self.expect(self.count > 0, f"{self.count} arrivals")
-        alone = self.count == 1 and isinstance(kind, SharedType) and kind.num_stages == 1
-        self.expect(not self.expected_bytes or alone, "bytes are expected by one arrival")
-        return ()
-
-
-class MbarrierWait(
-    Op,
-    opcode="gpu.mbarrier_wait",
-    effects=(
-        orders(Resource.MBARRIER, of="barrier"),
-        orders(Resource.GLOBAL),
-        orders(Resource.SHARED),
-    ),
-):
-    """Let all threads wait for the phase of this parity to complete: an i32, 0 for the first."""
-
-    barrier: Value = operand()
-    parity: Value = operand()
-
-    def infer(self) -> Sequence[Type]:
-        _check_mbarrier(self, self.barrier)
-        self.expect(self.parity.type == I32, f"the parity is {self.parity.type}, not i32")
-        return ()
-
-
-class MbarrierArrive(
-    Op,
-    opcode="gpu.mbarrier_arrive",
-    effects=(
-        writes(Resource.MBARRIER, of="barrier"),
-        orders(Resource.GLOBAL),
-        orders(Resource.SHARED),
-    ),
-):
-    """Let each of the kernel's `count` warps arrive at a mbarrier, if `enabled`.
-
-    With several `num_ctas` they arrive at that mbarrier of each CTA of the cluster.
-
-    What a warp's threads read before happens before what the threads do that wait for the phase.
-    """
-
-    barrier: Value = operand()
-    count: int = attribute()
-    enabled: Value | None = operand(default=None)
-    num_ctas: int = attribute(default=1)
-
-    def infer(self) -> Sequence[Type]:
-        _check_mbarrier(self, self.barrier)
-        self.expect(self.count > 0, f"{self.count} arrivals")
-        if self.enabled is not None:
-            self.expect(self.enabled.type == I1, f"enabled is {self.enabled.type}")
-        return ()

@@ -37,8 +37,9 @@ class Wgmma(
 
     `b` is a shared buffer, `a` a shared buffer or a tile in registers. If `accumulate` is false,
     `acc` counts as zero. `ir.wgmma_tiling` says which layouts are legal. `size_k`, unless 0,
-    limits the dot to that many elements of K from `start_k` on; `num_columns`, unless 0, to the
-    first columns: the others of `b` are not read, and those of the result are undefined.
+    limits the dot to that many elements of K from `start_k` on, of which an `a` in registers has no
+    others; `num_columns`, unless 0, to the first columns: the others of `b` are not read, and those
+    of the result are undefined.
     """
 
     a: Value = operand()
@@ -54,8 +55,9 @@ class Wgmma(
     def infer(self) -> Sequence[Type]:
         acc, b = tile_type(self, self.acc), shared_type(self, self.b)
         a = self.a.type if isinstance(self.a.type, TileType) else shared_type(self, self.a)
+        held_k = self.size_k if self.size_k and isinstance(a, TileType) else b.shape[0]
         self.expect(len(acc.shape) == 2, f"results of {len(acc.shape)} axes")
-        fits = a.shape == (acc.shape[0], b.shape[0]) and b.shape[1:] == acc.shape[1:]
+        fits = a.shape == (acc.shape[0], held_k) and b.shape[1:] == acc.shape[1:]
         self.expect(fits, f"{a.shape} x {b.shape} + {acc.shape} do not fit")
         known = acc.element in dot_results(a.element, b.element)
         self.expect(known, f"no dot of {a.element} and {b.element} in {acc.element}")

@@ -43,8 +43,11 @@ def _buffers_may_alias(left: Value, right: Value) -> bool:
 
 def allocation_of(buffer: Value) -> Value:
     """Return the whole of which a buffer is a view or a stage."""
-    *_, whole = views_of(buffer)
-    return whole
+    op = buffer.op
+    while op is not None and op.has(Trait.ALIAS):
+        buffer = op.operands[0]
+        op = buffer.op
+    return buffer
 
 
 def is_written_by_threads(buffer: Value, loop: scf.For) -> bool:
@@ -65,8 +68,10 @@ def is_written_by_threads(buffer: Value, loop: scf.For) -> bool:
 
 def stage_of(buffer: Value) -> gpu.SharedStage | None:
     """Return the op that selects the stage that a buffer is, or is a view of."""
-    makers = (view.op for view in views_of(buffer))
-    return next((op for op in makers if isinstance(op, gpu.SharedStage)), None)
+    op = buffer.op
+    while op is not None and not isinstance(op, gpu.SharedStage):
+        op = op.operands[0].op if op.has(Trait.ALIAS) else None
+    return op
 
 
 def views_of(buffer: Value) -> Iterator[Value]:

@@ -18,13 +18,14 @@ is stored at the same index through the other. Of other indices no order is prom
 that come from no parameter may all alias. Nothing orders the program instances that a persistent
 kernel runs one after the other, so nothing needs to order their accesses.
 
-Invariant: two accesses for which `meet` is false are ordered by program order alone.
+Invariant: two accesses for which `meet` is false are ordered by program order alone. What is found
+holds as long as no access changes, whatever barriers are inserted.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from aotc.ir import gf2
@@ -67,14 +68,16 @@ class GlobalHazards:
         self.num_ctas = kernel.num_ctas
         """CTAs of a program."""
         self._affine: AffineAnalysis | None = None
+        self._met: dict[tuple[Touch, Op], bool] = {}
         accesses = [op for op in kernel.walk() if accessed(op) is not None]
         self._memory: dict[Op, frozenset[str]] = {
             op: frozenset(_memory_of(kernel, op)) for op in accesses
         }
-        written: dict[str, None] = {}
+        by_memory: dict[str, list[Op]] = {}
         for op in accesses:
-            if op.writes(Resource.GLOBAL):
-                written.update(dict.fromkeys(sorted(self._memory[op])))
+            for memory in sorted(self._memory[op]):
+                by_memory.setdefault(memory, []).append(op)
+        written = [memory for memory, ops in by_memory.items() if _may_meet(ops)]
         stored = {_pointee(op) for op in accesses if _is_store(op)}
         loaded = {_pointee(op) for op in accesses if _is_load(op)}
         self.accesses = {
@@ -123,7 +126,16 @@ class GlobalHazards:
         return bool(op.effects_on(Resource.GLOBAL, "read", "write", proxy="async"))
 
     def meet(self, earlier: Touch, later: Op) -> bool:
-        """Return whether the threads of a program need a barrier between two accesses."""
+        """Return whether the threads of a program need a barrier between two accesses.
+
+        Walks of a loop until nothing changes ask again for the same two: that is answered once.
+        """
+        answer = self._met.get((earlier, later))
+        if answer is None:
+            answer = self._met[earlier, later] = self._meet(earlier, later)
+        return answer
+
+    def _meet(self, earlier: Touch, later: Op) -> bool:
         first = earlier.op
         if not first.writes(Resource.GLOBAL) and not later.writes(Resource.GLOBAL):
             return False
@@ -199,6 +211,15 @@ class GlobalHazards:
         if self._affine is None:
             self._affine = AffineAnalysis(self._kernel)
         return self._affine
+
+
+def _may_meet(ops: Sequence[Op]) -> bool:
+    """Return whether any of some accesses to one memory may meet another, whatever their elements."""
+    return (
+        any(op.writes(Resource.GLOBAL) for op in ops)
+        and not all(map(_starts_store, ops))
+        and not all(op.has(Trait.ATOMIC) for op in ops)
+    )
 
 
 def _is_of_rank(condition: Value) -> bool:

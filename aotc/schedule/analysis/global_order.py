@@ -80,8 +80,10 @@ def accessed(op: Op, *access: AccessKind) -> Value | None:
     """Return the pointer, descriptor or tensor map through which an op accesses global memory."""
     if not op.effects:
         return None
-    effects = op.effects_on(Resource.GLOBAL, *(access or ("read", "write")))
-    return next((getattr(op, each.of) for each in effects if each.of), None)
+    for effect in op.effects_on(Resource.GLOBAL, *(access or ("read", "write"))):
+        if effect.of:
+            return getattr(op, effect.of)
+    return None
 
 
 def accessed_pointer(op: Op, *access: AccessKind) -> Value | None:

@@ -8,21 +8,23 @@ one. Not counted is what ptxas rematerializes: addresses, masks, index arithmeti
 Between two fences (stores, barriers, ends of loops) ptxas interleaves: what is loaded there and
 reduced there is never in registers as a whole. So live registers are counted at fences alone.
 
-It is an estimate, for messages and refusals; no other decision is to be based on it.
+It is an estimate: for messages and refusals, and for whether dots may change their order.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 from pathlib import PurePath
 
 from aotc.ir.core import Block, Kernel, Op, Value
 from aotc.ir.diagnostics import Loc
+from aotc.ir.dialects import scf, wgmma
 from aotc.ir.effects import Trait
 from aotc.ir.order import enclosing_in, number_ops
+from aotc.ir.rewrite import is_pure
 from aotc.ir.types import PointerType, TileType
 from aotc.schedule.analysis.register_budget import tile_registers
 
@@ -94,6 +96,38 @@ def find_peak(kernel: Kernel) -> Peak:
     firsts = {first: op for op, (first, _) in numbers.items()}
     loc = firsts[fences[at]].loc if fences else kernel.loc
     return Peak(loc, registers, tuple(tiles))
+
+
+def most_registers(loop: scf.For, order: Sequence[Op]) -> int:
+    """Return how many registers live tiles take at most, if the ops of a loop run in some order.
+
+    Pure ops are where their results are first needed, as ptxas has them where registers are few. A dot in
+    flight reads an operand in registers until it is waited for.
+    """
+    end = len(order)
+    place: dict[Op, int] = {}
+    users_of: dict[Value, list[Op]] = {}
+    for number, op in reversed(list(enumerate(order))):
+        for value in op.results:
+            users_of[value] = [enclosing_in(user, loop.body) for user in _users(value)]
+        users = [user for value in op.results for user in users_of[value]]
+        place[op] = (
+            min((place.get(user, end) for user in users), default=end) if is_pure(op) else number
+        )
+    for value in loop.carried:
+        users_of[value] = [enclosing_in(user, loop.body) for user in _users(value)]
+    made_again: dict[Value, bool] = {}
+    lives: list[_Life] = []
+    for value, users in users_of.items():
+        if isinstance(value.type, TileType) and not _is_made_again(value, made_again):
+            dots = [user for user in users if isinstance(user, wgmma.Wgmma) and user.a is value]
+            waits = [wait for dot in dots for wait in dot.out.users]
+            start = -1 if value.op is None else place[value.op]
+            last = max((place.get(user, end) for user in (*users, *waits)), default=start)
+            registers = tile_registers(value.type)
+            lives.append(_Life(start, last, value, loop.loc, registers))
+    fences = [number for number, op in enumerate(order) if _is_fence(op)]
+    return _fullest(fences, lives)[1]
 
 
 def _size(tiles: LiveTiles) -> int:

@@ -38,6 +38,12 @@ DOT_CHAIN_RESERVE = 28
 In attention with 256x64 tiles and heads of 64, ptxas fits 16 warps into 112 registers with this.
 """
 
+ORDER_RESERVE = 16
+"""Dots of a loop in another order, whose live tiles are counted at each place: addresses, counters."""
+
+ORDER_SPARE = 32
+"""More for such a loop, where it can be had: without it some kernels spill a few addresses."""
+
 CONSUMER_RESERVE = 64
 """A consumer: addresses, counters, and the values of the epilogue besides its accumulators."""
 
@@ -45,6 +51,9 @@ FRAGMENT_RESERVE = 32
 """A consumer whose dots read operands from registers: fragments of both."""
 
 # ---- budgets: registers of a thread that a pass may fill -----------------------------------------
+
+FRAGMENT_SLICE_BUDGET = 16
+"""A slice of a dot's operand that threads compute: two are live at once, beside an accumulator."""
 
 STAGED_LOADS_BUDGET = 32
 """Loads an iteration ahead that go on to shared memory: they die early in the iteration."""
@@ -141,14 +150,6 @@ def registers_of(value: Value) -> int:
 def registers_of_tiles(values: Iterable[Value]) -> int:
     """Return how many registers of a thread the tiles among values take together."""
     return sum(registers_of(value) for value in values if is_tile(value))
-
-
-def registers_beside_dots(
-    carried: Iterable[Value], dots: Iterable[Value], operands: Iterable[Value]
-) -> int:
-    """Return what a thread holds while dots run: results, tiles that it carries, and one operand."""
-    largest = max((registers_of(value) for value in operands if is_tile(value)), default=0)
-    return registers_of_tiles([*carried, *dots]) + largest + DOT_CHAIN_RESERVE
 
 
 def tile_registers(type_: TileType) -> int:

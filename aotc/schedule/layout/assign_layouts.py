@@ -334,10 +334,20 @@ def _emit_wgmma(op: tile.Dot, layouts: DotLayouts, emitter: _Emitter, place: Bui
         begins = place(arith.Constant(value=False, type=I1)).out
     start = acc if begins is None else place(gpu.Undefined(acc.type)).out
     for first in range(0, shape_of(op.a.type)[1], size) if size else (0,):
-        product = wgmma.Wgmma(a, b, start, begins, op.input_precision, first, size, op.num_columns)
+        left = _part_of_k(a, first, size, place) if size else a
+        product = wgmma.Wgmma(
+            left, b, start, begins, op.input_precision, first, size, op.num_columns
+        )
         out = place(wgmma.WgmmaWait([place(product).out], num_columns=(op.num_columns,))).outs[0]
         acc = place(arith.Add(acc, out)).out if size else out
     emitter.bind(op.out, acc, place)
+
+
+def _part_of_k(a: Value, first: int, size: int, place: Builder) -> Value:
+    """Return operand A for a part of K: all of a buffer, of what is in registers that part."""
+    if not isinstance(a.type, TileType):
+        return a
+    return place(gpu.Extract(a, (0, first), (a.type.shape[0], size))).out
 
 
 def _emit_atomic(op: Op, emitter: _Emitter, place: Builder) -> None:

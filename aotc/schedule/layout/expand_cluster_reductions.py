@@ -19,7 +19,7 @@ from __future__ import annotations
 
 from aotc.ir.core import Kernel, Value, clone_block
 from aotc.ir.diagnostics import at
-from aotc.ir.dialects import arith, gpu, grid, tma
+from aotc.ir.dialects import arith, gpu, grid, mbarrier
 from aotc.ir.rewrite import Builder
 from aotc.ir.types import I32, U64, ScalarType, element_of
 from aotc.schedule.context import Schedule
@@ -51,7 +51,7 @@ def _begin(kernel: Kernel, found: list[grid.ClusterReduce]) -> list[Value]:
             shape = (1,)
             barrier = start(gpu.SharedAlloc(U64, shape, row_major_shared(shape))).out
             sent = sum(_exchanged(value).size_bytes for value in op.inputs)
-            start(tma.MbarrierInit(barrier, expected_bytes=kernel.num_ctas * sent))
+            start(mbarrier.MbarrierInit(barrier, expected_bytes=kernel.num_ctas * sent))
             barriers.append(barrier)
         start(grid.ClusterArrive())
     with at(found[0].loc):
@@ -78,7 +78,7 @@ def _expand(
     if barrier is None:
         place(grid.ClusterBarrier())
     else:
-        place(tma.MbarrierWait(barrier, place(arith.Constant(0, I32)).out))
+        place(mbarrier.MbarrierWait(barrier, place(arith.Constant(0, I32)).out))
     layout = replicated(shape, kernel.num_warps)
     gathered: list[Value] = []
     for value, buffer in zip(op.inputs, buffers, strict=True):

@@ -4,7 +4,9 @@ An operand that is loaded and then cast, scaled or dequantised can be converted 
 before or after that. Before is better whenever what was loaded is no wider: fewer bytes
 go through shared memory, and what is converted is what was loaded, so a loop can load it ahead of
 its use. So the *slice* of an operand, the ops that serve only to compute it, is computed in the
-operand's own layout if what it begins with, its *leaves*, has no more bytes than the operand.
+operand's own layout if what it begins with, its *leaves*, has no more bytes than the operand. What is broadcast
+on the way, such as a scale for each row, is no leaf; but where nothing else is loaded, as of weights
+of which a word holds several, it is.
 
 Invariant: a value in a slice is used by nothing outside of it but dots, all in one layout.
 """
@@ -58,7 +60,7 @@ def pull_operands(dots: Mapping[Op, DotLayouts]) -> dict[Value, LinearLayout]:
     for value, layout in wanted.items():
         if value in shared or not is_tile(value):
             continue
-        found = _slice(value, layout, wanted)
+        found = _leaves_first(value, layout, wanted)
         if _is_worth_it(value, found):
             pulled |= {each: reached.layout for each, reached in found.values.items()}
     return pulled
@@ -66,7 +68,7 @@ def pull_operands(dots: Mapping[Op, DotLayouts]) -> dict[Value, LinearLayout]:
 
 def leaves_of(operand: Value, layout: LinearLayout) -> dict[Value, Reached]:
     """Return the values that an operand is computed from in the dot's layout."""
-    found = _slice(operand, layout, {})
+    found = _leaves_first(operand, layout, {})
     return found.leaves if _is_worth_it(operand, found) else {operand: Reached(layout, 1)}
 
 
@@ -79,8 +81,24 @@ def _tile_bytes(value: Value) -> int:
     return kind.num_elems * kind.element.size_bytes if isinstance(kind, TileType) else 0
 
 
-def _slice(operand: Value, layout: LinearLayout, wanted: dict[Value, LinearLayout]) -> _Slice:
-    """Return the slice of an operand; `wanted` are the layouts in which dots require values."""
+def _leaves_first(
+    operand: Value, layout: LinearLayout, wanted: dict[Value, LinearLayout]
+) -> _Slice:
+    """Return the slice of an operand up to broadcasts, or through them if all leaves are broadcast."""
+    found = _slice(operand, layout, wanted)
+    return found if found.leaves else _slice(operand, layout, wanted, through=(Trait.BROADCAST,))
+
+
+def _slice(
+    operand: Value,
+    layout: LinearLayout,
+    wanted: dict[Value, LinearLayout],
+    through: tuple[Trait, ...] = (),
+) -> _Slice:
+    """Return the slice of an operand; `wanted` are the layouts in which dots require values.
+
+    Besides the usual ops those with a trait of `through` are part of it.
+    """
     values: dict[Value, Reached] = {}
     frontier: dict[Value, Reached] = {operand: Reached(layout, 1)}
     grown = True
@@ -88,7 +106,7 @@ def _slice(operand: Value, layout: LinearLayout, wanted: dict[Value, LinearLayou
         grown = False
         for value, reached in list(frontier.items()):
             op = value.op
-            if op is None or not _can_include(op, value, reached.layout, values, wanted):
+            if op is None or not _can_include(op, value, reached.layout, values, wanted, through):
                 continue
             del frontier[value]
             values[value] = reached
@@ -110,8 +128,9 @@ def _can_include(
     layout: LinearLayout,
     values: dict[Value, Reached],
     wanted: dict[Value, LinearLayout],
+    through: tuple[Trait, ...],
 ) -> bool:
-    if not is_elementwise(op) and not (op.has(Trait.VIEW) or isinstance(op, tile.Join)):
+    if not is_elementwise(op) and not (op.has(Trait.VIEW, *through) or isinstance(op, tile.Join)):
         return False
     if isinstance(op, tile.Join) and layout.split_register_bit() is None:
         return False

@@ -146,7 +146,11 @@ class PreferredLayouts:
                 self._visit(nested)
             for join in joins:
                 self._settle(join)
-            rule = _RULES.get(type(op)) or (_elementwise if is_elementwise(op) else _anchored)
+            rule = _RULES.get(type(op))
+            if rule is None:
+                if all(value in self._homes for value in op.results):
+                    continue  # since an earlier visit
+                rule = _elementwise if is_elementwise(op) else _anchored
             for value, home in zip(op.results, rule(op, self), strict=True):
                 if home is not None and is_tile(value):
                     self._homes.setdefault(value, home)

@@ -47,7 +47,7 @@ def wgmma_layouts(op: tile.Dot, num_warps: int, target: Target) -> DotLayouts | 
     if Feature.WGMMA not in target.features or warpgroups is None or not _has_types(op):
         return None
     a = None
-    if warpgroups[1] == 1 and _is_computed(op.a):
+    if warpgroups[1] == 1 and is_computed(op.a):
         a = wgmma_operand_a(_pair(op.a), warpgroups, element_of(op.a.type).bits)
     return DotLayouts((), a, None, wgmma_accumulator(_pair(op.acc), warpgroups), wgmma=True)
 
@@ -138,8 +138,15 @@ def _pair(value: Value) -> tuple[int, int]:
 
 
 def _divide(op: tile.Dot, num_warps: int) -> tuple[int, int] | None:
-    """Return how many warpgroups are along M and N, or None if there is no work for them all."""
-    shape = tile_shape(op.acc)
+    sums = 2 if promotion_interval(op) else 1
+    return divide_warpgroups(tile_shape(op.acc), sums * element_of(op.acc.type).bits, num_warps)
+
+
+def divide_warpgroups(shape: tuple[int, ...], bits: int, num_warps: int) -> tuple[int, int] | None:
+    """Return how many warpgroups are along M and N of a result, or None if there is no work for all.
+
+    `bits` are those of its elements; the number of warpgroups along M is the larger one.
+    """
     if len(shape) != 2 or shape[0] < ROWS or num_warps % WARPGROUP_WARPS:
         return None
     warpgroups = num_warps // WARPGROUP_WARPS
@@ -147,8 +154,7 @@ def _divide(op: tile.Dot, num_warps: int) -> tuple[int, int] | None:
     along_n = warpgroups // along_m
     if shape[1] < along_n * MIN_COLUMNS:
         return None
-    registers = shape[0] * shape[1] // (num_warps * 32) * element_of(op.acc.type).bits // 32
-    registers *= 2 if promotion_interval(op) else 1
+    registers = shape[0] * shape[1] // (num_warps * 32) * bits // 32
     return (along_m, along_n) if registers <= ACCUMULATOR_LIMIT else None
 
 
@@ -167,7 +173,7 @@ def promotion_interval(op: tile.Dot) -> int:
     return 1 << max(most, K_BYTES).bit_length() - 1
 
 
-def _is_computed(value: Value) -> bool:
+def is_computed(value: Value) -> bool:
     """Return whether a value is in registers anyway: computed, not merely loaded or moved."""
     op: Op | None = value.op
     while isinstance(op, tile.Hint):

@@ -28,7 +28,7 @@ from dataclasses import dataclass
 from itertools import takewhile
 
 from aotc.ir.core import Op, Value
-from aotc.ir.dialects import gpu, scf, tma, wgmma
+from aotc.ir.dialects import gpu, mbarrier, scf, wgmma
 from aotc.ir.effects import Resource, Trait
 from aotc.ir.rewrite import is_pure, is_unobserved
 from aotc.ir.types import SharedType
@@ -174,7 +174,7 @@ def _arrivals(loop: scf.For, firsts: Sequence[wgmma.Wgmma], second: Op) -> list[
     others = [op for op in loop.body.walk() if op.reads(Resource.SHARED) and op not in firsts]
     shared = [stage.index for stage in stages_of(others)]
     stages = [stage for stage in stages_of(firsts) if stage.index not in shared]
-    return mbarrier_ops(_before(loop, second), tma.MbarrierArrive, stages)
+    return mbarrier_ops(_before(loop, second), mbarrier.MbarrierArrive, stages)
 
 
 def _before(loop: scf.For, end: Op) -> Iterator[Op]:
@@ -191,12 +191,12 @@ def _fills(loop: scf.For, seconds: Sequence[wgmma.Wgmma]) -> list[Op]:
     stages = [stage for dot in seconds if (stage := stage_of(dot.b))]
     if any(_num_stages(stage) < _FEWEST_STAGES for stage in stages):
         return []
-    return mbarrier_ops(_before(loop, seconds[0]), tma.MbarrierWait, stages)
+    return mbarrier_ops(_before(loop, seconds[0]), mbarrier.MbarrierWait, stages)
 
 
 def mbarrier_ops(
     ops: Iterable[Op],
-    kind: type[tma.MbarrierArrive | tma.MbarrierWait],
+    kind: type[mbarrier.MbarrierArrive | mbarrier.MbarrierWait],
     stages: Sequence[gpu.SharedStage],
 ) -> list[Op]:
     """Return those of ops of a kind that are on mbarriers of the stages."""

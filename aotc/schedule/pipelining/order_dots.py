@@ -22,17 +22,21 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from aotc.ir.core import Kernel, Op
-from aotc.ir.dialects import roles, scf, tma, wgmma
+from aotc.ir.dialects import mbarrier, roles, scf, wgmma
 from aotc.ir.rewrite import is_pure
 from aotc.ir.types import SharedType
 from aotc.schedule.analysis.alias import is_written_by_threads, stage_of
 from aotc.schedule.analysis.global_order import free_operands
-from aotc.schedule.analysis.register_budget import registers_beside_dots, reserve_registers
+from aotc.schedule.analysis.live_registers import most_registers
+from aotc.schedule.analysis.register_budget import (
+    ORDER_RESERVE,
+    ORDER_SPARE,
+    reserve_registers,
+)
 from aotc.schedule.context import Schedule
 from aotc.schedule.pipelining.chained_dots import mbarrier_ops, stages_of
 from aotc.schedule.pipelining.expand_loop import expand_loop
 from aotc.schedule.pipelining.loop_schedule import LoopSchedule, Step
-from aotc.schedule.pipelining.overlap_wgmma import begins_sum
 from aotc.schedule.remarks import Remark
 
 
@@ -41,17 +45,24 @@ def order_dots(kernel: Kernel, schedule: Schedule) -> None:
     for role in [op for op in kernel.body if isinstance(op, roles.Specialize)]:
         for loop in [op for op in role.consumers.walk() if isinstance(op, scf.For)]:
             steps = _Order(loop).found()
-            if steps is None or not reserve_registers(_needed(loop), role, kernel, schedule):
+            if steps is None or not _has_registers(loop, steps, role, kernel, schedule):
                 continue
             schedule.remark(loop.loc, Remark.DOTS_REORDERED())
             expand_loop(LoopSchedule(loop, steps, reorders_dots=True))
 
 
-def _needed(loop: scf.For) -> int:
-    """Return the registers of a thread in order: all fresh results but the last may be live at once."""
-    dots = [op for op in loop.body if isinstance(op, wgmma.Wgmma)]
-    fresh = [dot.out for dot in dots if begins_sum(dot)]
-    return registers_beside_dots(loop.carried, fresh[:-1], [dot.a for dot in dots])
+def _has_registers(
+    loop: scf.For,
+    steps: Sequence[Step],
+    role: roles.Specialize,
+    kernel: Kernel,
+    schedule: Schedule,
+) -> bool:
+    """Reserve what a thread holds in that order, with some to spare if there are as many."""
+    needed = most_registers(loop, [step.op for step in steps]) + ORDER_RESERVE
+    return any(
+        reserve_registers(needed + spare, role, kernel, schedule) for spare in (ORDER_SPARE, 0)
+    )
 
 
 class _Order:
@@ -98,7 +109,9 @@ class _Order:
         fixed: list[Op] = [
             op for op in self.ops[:end] if isinstance(op, wgmma.Wgmma) and self._depth(op) <= depth
         ]
-        fixed += [op for op in needed if not is_pure(op) and not isinstance(op, tma.MbarrierWait)]
+        fixed += [
+            op for op in needed if not is_pure(op) and not isinstance(op, mbarrier.MbarrierWait)
+        ]
         if not fixed:
             return
         place = 1 + max(self.ops.index(op) for op in fixed)
@@ -120,7 +133,7 @@ class _Order:
             op = worklist.pop()
             sources = [value.op for value in free_operands(op)]
             if op is dot:
-                sources += self._on_stages_of(dot, tma.MbarrierWait)
+                sources += self._on_stages_of(dot, mbarrier.MbarrierWait)
             for source in sources:
                 if source is not None and source.block is self.loop.body and source not in found:
                     found[source] = None
@@ -128,7 +141,7 @@ class _Order:
         return found
 
     def _on_stages_of(
-        self, dot: wgmma.Wgmma, kind: type[tma.MbarrierWait | tma.MbarrierArrive]
+        self, dot: wgmma.Wgmma, kind: type[mbarrier.MbarrierWait | mbarrier.MbarrierArrive]
     ) -> list[Op]:
         """Return the ops on mbarriers of what a dot reads, as far as stages tell them apart."""
         on_stages = mbarrier_ops(self.ops, kind, stages_of([dot]))
@@ -141,7 +154,7 @@ class _Order:
         dot = wait.values[0].op
         assert isinstance(dot, wgmma.Wgmma)
         start, end = self.ops.index(wait), self._place_of(wait, dot)
-        arrivals = self._on_stages_of(dot, tma.MbarrierArrive)
+        arrivals = self._on_stages_of(dot, mbarrier.MbarrierArrive)
         moved = [op for op in self.ops[start + 1 : end] if op in arrivals]
         rest = [op for op in self.ops[start + 1 : end] if op not in moved]
         self.ops[start:end] = [*rest, wait, *moved]

@@ -40,6 +40,7 @@ from aotc.schedule.analysis.alias import allocation_of, stage_of, views_of
 from aotc.schedule.analysis.global_order import fences, free_operands
 from aotc.schedule.analysis.register_budget import REGISTER_BITS
 from aotc.schedule.context import Schedule
+from aotc.schedule.pipelining.slice_fragments import is_computed_in, slice_elems, slice_fragments
 from aotc.schedule.remarks import Remark
 
 
@@ -74,6 +75,8 @@ def overlap_wgmma(kernel: Kernel, schedule: Schedule) -> None:
             for op in list(loop.body):
                 if isinstance(op, wgmma.WgmmaWait):
                     _wait_late(op)
+            if in_flight:
+                slice_fragments(loop)
             if fresh or in_flight:
                 _guard(loop, accumulations, fresh, drain=in_flight)
 
@@ -96,12 +99,14 @@ def accumulations_of(loop: scf.For) -> list[_Accumulation]:
 def may_stay_in_flight(loop: scf.For) -> bool:
     """Return whether the loop's dots may be in flight at the end of an iteration.
 
-    All of them must be such accumulations. An operand in registers would be recomputed while the
-    last dot still reads it, and a 16-bit result, half a register, cannot be carried.
+    All of them must be such accumulations. An operand that the loop computes must be so in slices, as
+    it would be computed anew while the last dot still reads its registers. A 16-bit result, half a
+    register, cannot be carried.
     """
     dots = [op for op in loop.body.walk() if isinstance(op, wgmma.Wgmma)]
     fit = all(
-        isinstance(op.a.type, SharedType) and element_of(op.acc.type).bits == REGISTER_BITS
+        element_of(op.acc.type).bits == REGISTER_BITS
+        and (not is_computed_in(op, loop) or slice_elems(op))
         for op in dots
     )
     return fit and 0 < len(dots) == len(accumulations_of(loop))

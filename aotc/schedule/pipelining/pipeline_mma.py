@@ -16,8 +16,6 @@ The ops that issue a dot, with the waits for its operands, run an iteration ahea
 the stage indices that both need are computed twice.
 
 Where the result goes to another dot of the loop, threads compute ahead as well: see `chained_dots`.
-A loop that stores what its last dot gives, such as the backward pass of attention, issues the first
-dot of the next iteration after that: it runs while threads store.
 
 It is opt-in (`mma_stages = 2`), since the second accumulator takes registers.
 
@@ -32,15 +30,13 @@ from dataclasses import dataclass, replace
 from itertools import takewhile
 
 from aotc.ir.core import Kernel, Op, Value
-from aotc.ir.dialects import gpu, roles, scf, tma, wgmma
+from aotc.ir.dialects import gpu, mbarrier, roles, scf, wgmma
 from aotc.ir.rewrite import is_pure, is_unobserved
 from aotc.ir.types import SharedType
 from aotc.schedule.analysis.alias import is_written_by_threads
-from aotc.schedule.analysis.global_order import stands_before
 from aotc.schedule.analysis.register_budget import (
     DOT_CHAIN_RESERVE,
     DOTS_AHEAD_RESERVE,
-    registers_beside_dots,
     registers_of_tiles,
     reserve_registers,
 )
@@ -75,10 +71,10 @@ def _advance(start: _Start, role: roles.Specialize, kernel: Kernel, schedule: Sc
     """Rewrite a loop, or return why not."""
     issued = [op for op in start.ops if not is_pure(op)]
     chain = find_chain(start.loop, start.dots, issued)
-    others = _other_dots(start)
-    comes_first = bool(others) and stands_before(start.dots[0], others[-1])
-    if chain is None and comes_first and any(map(begins_sum, others)):
-        return _advance_first(start, role, kernel, schedule)
+    others = [op for op in start.loop.body if isinstance(op, wgmma.Wgmma) and op not in start.dots]
+    if chain is None and any(map(begins_sum, others)):
+        # ptxas serializes the MMAs (C7514) if one of these is in flight at the wait for the first.
+        return Reason.OTHER_DOTS()
     reserve = DOT_CHAIN_RESERVE if chain else DOTS_AHEAD_RESERVE
     needed = _needed_registers(start, num_results=1 if chain else 2) + reserve
     if not reserve_registers(needed, role, kernel, schedule):
@@ -92,39 +88,6 @@ def _advance(start: _Start, role: roles.Specialize, kernel: Kernel, schedule: Sc
     ahead.move(issued, before=rest[0], distance=1)
     expand_loop(ahead)
     return ""
-
-
-def _advance_first(
-    start: _Start, role: roles.Specialize, kernel: Kernel, schedule: Schedule
-) -> str:
-    """Issue the first dot of the next iteration after the last of this one, or return why not.
-
-    No more than one: ptxas serializes the MMAs (C7514) if another dot is in flight when one of an
-    iteration before is waited for. So that wait comes first of all, too.
-    """
-    loop, others, first = start.loop, _other_dots(start), start.dots[0]
-    fresh = [op.out for op in others if begins_sum(op)]
-    needed = registers_beside_dots(loop.carried, [*fresh, first.out], [op.a for op in others])
-    if not reserve_registers(needed, role, kernel, schedule):
-        return Reason.TWO_RESULTS(registers=needed)
-    found = _start_of(loop, [first])
-    after = others[-1].next
-    if isinstance(found, str):
-        return found
-    assert after is not None
-    ahead = LoopSchedule.in_order(loop)
-    ahead.reorders_dots = True
-    ahead.move([op for op in found.ops if not is_pure(op)], before=after, distance=1)
-    waits = list(first.out.users)
-    ahead.move(waits, before=next(step.op for step in ahead.steps if step.op not in waits))
-    expand_loop(ahead)
-    return ""
-
-
-def _other_dots(start: _Start) -> list[wgmma.Wgmma]:
-    """Return the dots of a loop that are not issued ahead."""
-    dots = [op for op in start.loop.body if isinstance(op, wgmma.Wgmma)]
-    return [op for op in dots if op not in start.dots]
 
 
 # ---- where ------------------------------------------------------------------------------------
@@ -166,14 +129,14 @@ def _start_of(loop: scf.For, dots: Sequence[wgmma.Wgmma]) -> _Start | str:
     """Return what issues dots, or why that cannot run ahead."""
     body = list(loop.body)
     before = body[: body.index(dots[-1]) + 1]
-    waits = [op for op in before if isinstance(op, tma.MbarrierWait)]
+    waits = [op for op in before if isinstance(op, mbarrier.MbarrierWait)]
     if not all(_takes_turns(op.barrier, loop) for op in waits):
         return Reason.ONE_STAGE()
     found = _slice(loop, [*dots, *waits])
     if found is None:
         return Reason.STAGE_OF_LATER_STEPS()
     for op in found.ops:
-        if op not in dots and not isinstance(op, tma.MbarrierWait) and not is_pure(op):
+        if op not in dots and not isinstance(op, mbarrier.MbarrierWait) and not is_pure(op):
             return Reason.STAGE_DEPENDS(op=op.opcode)
     # The dots pass these ops. A load that runs an iteration late reads the same.
     for op in before:

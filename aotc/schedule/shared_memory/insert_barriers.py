@@ -1,14 +1,11 @@
 """Insert the barriers that accesses to shared memory need, and no others.
 
-Walking in program order, the pass keeps the places read and written since the last barrier.
-An access that conflicts with an earlier one of another thread (a read after a write, a write after
+Walking in program order, the pass keeps the places read and written since the last barrier
+(`pending_accesses.py`). An access that conflicts with an earlier one of another thread (a read after a write, a write after
 either) gets a barrier before it. A loop's body is walked until its exit state adds nothing to
 its entry state, so that an access conflicts with those of earlier iterations.
 
-A ring of several stages is rotated by a loop: a stage index that every iteration replaces by
-`gpu.next_stage`. So stages are told apart by their distance from the index, and what an iteration
-accessed `k` ahead, the next one finds `k - 1` ahead. An asynchronous copy counts as written by
-every wait after it, up to the one that leaves none in flight.
+An asynchronous copy counts as written by every wait after it, up to the one that leaves none in flight.
 
 A tensor copy is issued by one thread. A load is visible to all threads that have waited at its
 mbarrier, so what it writes needs no barrier; but no thread may issue into the next phase of a
@@ -29,8 +26,8 @@ A wgmma accesses memory through the async proxy, and reads its operands until a 
 it, whatever barriers there are. Nothing may write them before; that is a fault of the schedule.
 
 How an op accesses shared memory is what it declares (`ir.effects`): by its threads themselves, or
-by what it starts. How an op synchronizes is for this pass to know, so `_RULES` lists those ops. An
-op with other effects on shared memory is refused: passing over it would be a race.
+by what it starts. How an op synchronizes is for this pass to know, so `_RULES` lists those ops; the
+rules of a cluster's barrier are in `cluster_barriers.py`. An op with other effects on shared memory is refused: passing over it would be a race.
 
 Invariant: between two accesses that overlap in bytes, one of them a write, there is a barrier on
 every path. Both arms of a branch that is uniform across the CTA may hold one.
@@ -38,151 +35,33 @@ every path. Both arms of a branch that is uniform across the CTA may hold one.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field, replace
-from itertools import count, zip_longest
+from collections.abc import Callable
+from dataclasses import replace
+from itertools import count
 
 from aotc.ir.core import Block, Kernel, Op, Value
 from aotc.ir.diagnostics import at
-from aotc.ir.dialects import arith, assembly, gpu, grid, roles, scf, tma, wgmma
-from aotc.ir.effects import AccessKind, Resource, Trait
-from aotc.ir.order import enclosing_in
+from aotc.ir.dialects import assembly, gpu, grid, mbarrier, roles, scf, tma, wgmma
+from aotc.ir.effects import Resource, Trait
 from aotc.ir.rewrite import Builder, is_inside
 from aotc.ir.types import SharedType
-from aotc.schedule.analysis.alias import allocation_of, stage_of
-from aotc.schedule.analysis.global_hazards import GlobalHazards, Touch
+from aotc.schedule.analysis.global_hazards import GlobalHazards
 from aotc.schedule.context import Schedule
+from aotc.schedule.shared_memory.cluster_barriers import (
+    visit_cluster_arrive,
+    visit_cluster_wait,
+    visit_send,
+    wait_before_barriers,
+)
+from aotc.schedule.shared_memory.pending_accesses import (
+    Pending,
+    Place,
+    place_of,
+    places_of,
+    rotated_by,
+)
 
-_MAX_EXACT_TURNS = 16
-
-
-@dataclass(frozen=True)
-class _Place:
-    """The bytes of a buffer, or one stage of it: None for any."""
-
-    buffer: gpu.SharedAlloc
-    start: int
-    end: int
-    stage: int | None = None
-
-    def meets(self, others: Iterable[_Place]) -> bool:
-        return any(self._overlaps(other) for other in others)
-
-    def _overlaps(self, other: _Place) -> bool:
-        if self.buffer is other.buffer:
-            return self.stage is None or other.stage is None or self.stage == other.stage
-        return self.start < other.end and other.start < self.end
-
-    def turned(self, rotated: Mapping[gpu.SharedAlloc, None]) -> _Place:
-        """Return the place as the next iteration of a loop that rotates some buffers sees it."""
-        if self.stage is None:
-            return self
-        if self.buffer not in rotated:
-            return replace(self, stage=None)
-        return replace(self, stage=(self.stage - 1) % self.buffer.num_stages)
-
-
-_Places = dict[_Place, None]
-
-
-@dataclass
-class _Pending:
-    """The places accessed since the last barrier, and those that copies are in flight to.
-
-    What threads wrote to `unfenced` places is not visible to the async proxy yet, whatever
-    barriers there were; nor is it ordered after their `unfenced_reads`. `drains` and `products` are
-    what each tensor store and each dot in flight reads, the newest first; stores older than
-    `max_drains` are merged, so that a loop of them reaches a fixpoint. `divided` are the buffers
-    that need barriers of warpgroups only.
-    """
-
-    reads: _Places = field(default_factory=_Places)
-    writes: _Places = field(default_factory=_Places)
-    copies: _Places = field(default_factory=_Places)
-    unfenced: _Places = field(default_factory=_Places)
-    unfenced_reads: _Places = field(default_factory=_Places)
-    drains: tuple[_Places, ...] = ()
-    products: tuple[_Places, ...] = ()
-    divided: Mapping[gpu.SharedAlloc, None] = field(default_factory=dict[gpu.SharedAlloc, None])
-    max_drains: int = 1
-    hazards: GlobalHazards | None = None
-    touched: dict[Touch, None] = field(default_factory=dict[Touch, None])
-    """Accesses to global memory since the last barrier."""
-    refilled: tuple[_Place, ...] = ()
-    """Where copies in flight write."""
-    arrived: _Places = field(default_factory=_Places)
-    """Mbarriers initialized before the kernel arrived at the barrier of the cluster."""
-    unproxied: dict[Touch, None] = field(default_factory=dict[Touch, None])
-    """Writes of threads to global memory that are not visible to the async proxy yet."""
-
-    @property
-    def all(self) -> tuple[_Places, ...]:
-        return self.reads, self.writes, self.copies, self.unfenced, self.unfenced_reads
-
-    def clear(self, *, warpgroup: bool = False) -> None:
-        """Forget what a barrier orders: all accesses, or those to divided buffers."""
-        for places in (self.reads, self.writes):
-            for place in list(places):
-                if not warpgroup or place.buffer in self.divided:
-                    del places[place]
-        is_alone = self.hazards is None or self.hazards.num_ctas == 1
-        if not warpgroup and is_alone:
-            self.touched.clear()
-
-    def forget_proxies(self) -> None:
-        """Forget what a proxy fence of all threads orders in shared memory."""
-        self.unfenced.clear()
-        self.unfenced_reads.clear()
-
-    def read(self, place: _Place) -> None:
-        """Remember what threads read themselves."""
-        self.reads[place] = None
-        if place.meets(self.refilled):
-            self.unfenced_reads[place] = None
-
-    def copy(self) -> _Pending:
-        copied = _Pending(
-            divided=self.divided,
-            max_drains=self.max_drains,
-            hazards=self.hazards,
-            refilled=self.refilled,
-        )
-        copied.merge(self)
-        return copied
-
-    def merge(self, other: _Pending) -> None:
-        for places, more in zip(self.all, other.all, strict=True):
-            places.update(more)
-        self.touched.update(other.touched)
-        self.arrived.update(other.arrived)
-        self.unproxied.update(other.unproxied)
-        self.drains = _merged(self.drains, other.drains)
-        self.products = _merged(self.products, other.products)
-
-    def touch(self, op: Op) -> None:
-        """Remember an access to global memory."""
-        self.touched[Touch(op)] = None
-        if self.hazards is not None and self.hazards.is_generic_write(op):
-            self.unproxied[Touch(op)] = None
-
-    def carry(self, loop: Op) -> None:
-        """See accesses to global memory as the next iteration of a loop does."""
-        self.touched = {touch.carried_by(loop): None for touch in self.touched}
-        self.unproxied = {touch.carried_by(loop): None for touch in self.unproxied}
-
-    def map(self, change: Callable[[_Place], _Place]) -> None:
-        for places in self.all:
-            changed = dict.fromkeys(map(change, places))
-            places.clear()
-            places.update(changed)
-        self.drains = tuple(dict.fromkeys(map(change, places)) for places in self.drains)
-        self.products = tuple(dict.fromkeys(map(change, places)) for places in self.products)
-
-
-def _merged(some: tuple[_Places, ...], others: tuple[_Places, ...]) -> tuple[_Places, ...]:
-    """Return what is in flight where two paths join: at least so many newer ones, on either."""
-    paired = zip_longest(some, others, fillvalue=_Places())
-    return tuple(mine | more for mine, more in paired)
+_MAX_EXACT_WALKS = 16
 
 
 def insert_barriers(kernel: Kernel, schedule: Schedule) -> None:
@@ -193,30 +72,16 @@ def insert_barriers(kernel: Kernel, schedule: Schedule) -> None:
     max_drains = 1 + max(left, default=0)
     hazards = GlobalHazards(kernel)
     loads = [op for op in kernel.walk() if op.effects_on(Resource.MBARRIER, "start")]
-    filled = (place for op in loads for place in _places(op, "write"))
+    filled = (place for op in loads for place in places_of(op, "write"))
     refilled = tuple(dict.fromkeys(replace(place, stage=None) for place in filled))
-    pending = _Pending(
+    pending = Pending(
         divided=_divided(kernel), max_drains=max_drains, hazards=hazards, refilled=refilled
     )
     _visit(kernel.body, pending)
-    _wait_before_barriers(kernel)
+    wait_before_barriers(kernel)
 
 
-def _wait_before_barriers(kernel: Kernel) -> None:
-    """Move the wait for an early arrival ahead of other barriers of the cluster, if there are any."""
-    wait = next((op for op in kernel.body if isinstance(op, grid.ClusterWait)), None)
-    if wait is None:
-        return
-    for op in kernel.walk():
-        if op is wait:
-            return
-        if isinstance(op, grid.ClusterBarrier):
-            wait.remove()
-            kernel.body.insert(wait, enclosing_in(op, kernel.body))
-            return
-
-
-def _visit(block: Block, pending: _Pending) -> None:
+def _visit(block: Block, pending: Pending) -> None:
     for op in block:
         is_global = pending.hazards is not None and op in pending.hazards.accesses
         if is_global:
@@ -258,7 +123,7 @@ def rule_of(op: Op) -> _Rule | None:
 # ---- global memory ----------------------------------------------------------------------------
 
 
-def _order_global(op: Op, pending: _Pending) -> None:
+def _order_global(op: Op, pending: Pending) -> None:
     """Insert what has to precede an access to global memory."""
     hazards = pending.hazards
     assert hazards is not None
@@ -288,12 +153,12 @@ def _order_global(op: Op, pending: _Pending) -> None:
 # ---- accesses ---------------------------------------------------------------------------------
 
 
-def _pass_over(op: Op, pending: _Pending) -> None:
+def _pass_over(op: Op, pending: Pending) -> None:
     """Do nothing: a fence orders accesses of one thread, in order here, and assembly has no buffers."""
     del op, pending
 
 
-def _visit_barrier(op: Op, pending: _Pending) -> None:
+def _visit_barrier(op: Op, pending: Pending) -> None:
     warpgroup = isinstance(op, gpu.Barrier) and op.warpgroup
     if not warpgroup:
         _fence_ahead(op, pending)
@@ -302,10 +167,10 @@ def _visit_barrier(op: Op, pending: _Pending) -> None:
         pending.touched.clear()
 
 
-def _visit_access(op: Op, pending: _Pending) -> None:
+def _visit_access(op: Op, pending: Pending) -> None:
     """Order what threads read and write themselves."""
-    written = _places(op, "write")
-    read = [place for place in _places(op, "read") if place not in written]
+    written = places_of(op, "write")
+    read = [place for place in places_of(op, "read") if place not in written]
     for place in written:
         _order_write(op, place, pending)
     if any(place.meets(pending.writes) for place in read):
@@ -316,27 +181,27 @@ def _visit_access(op: Op, pending: _Pending) -> None:
         pending.read(place)
 
 
-def _visit_copy(op: Op, pending: _Pending) -> None:
+def _visit_copy(op: Op, pending: Pending) -> None:
     """Order a copy by threads, `cp.async`, that lands later."""
-    for place in _places(op, "write"):
+    for place in places_of(op, "write"):
         _order_write(op, place, pending)
         pending.copies[place] = None
 
 
-def _order_write(op: Op, place: _Place, pending: _Pending) -> None:
+def _order_write(op: Op, place: Place, pending: Pending) -> None:
     _check_unread(op, place, pending)
     if place.meets(pending.reads) or place.meets(pending.writes):
         _barrier_before(op, pending, place)
 
 
-def _check_unread(op: Op, place: _Place, pending: _Pending) -> None:
-    if any(place.meets(read) for read in pending.products):
+def _check_unread(op: Op, place: Place, pending: Pending) -> None:
+    if any(place.meets(read) for read in pending.dots):
         op.error("writes what a dot in flight reads")
     if any(place.meets(read) for read in pending.drains):
         op.error("writes what a store in flight reads")
 
 
-def _visit_wait(op: Op, pending: _Pending) -> None:
+def _visit_wait(op: Op, pending: Pending) -> None:
     assert isinstance(op, gpu.AsyncWait)
     pending.writes.update(pending.copies)
     pending.unfenced.update(pending.copies)
@@ -354,18 +219,18 @@ def _visit_wait(op: Op, pending: _Pending) -> None:
             Builder.after_op(op)(gpu.Barrier())
 
 
-def _visit_tensor_load(op: Op, pending: _Pending) -> None:
-    for place in _places(op, "write"):
+def _visit_tensor_load(op: Op, pending: Pending) -> None:
+    for place in places_of(op, "write"):
         _check_unread(op, place, pending)
         if place.meets(pending.unfenced) or place.meets(pending.unfenced_reads):
             _fence_before(op, pending)
         elif place.meets(pending.reads) or place.meets(pending.writes):
             _barrier_before(op, pending)
     for effect in op.effects_on(Resource.MBARRIER, "start"):
-        _order_write(op, _place(getattr(op, effect.of)), pending)
+        _order_write(op, place_of(getattr(op, effect.of)), pending)
 
 
-def _visit_arrival(op: Op, pending: _Pending) -> None:
+def _visit_arrival(op: Op, pending: Pending) -> None:
     """Fence the reads before an arrival that releases a buffer to a copy."""
     if pending.unfenced_reads:
         with at(op.loc):
@@ -373,8 +238,8 @@ def _visit_arrival(op: Op, pending: _Pending) -> None:
         pending.forget_proxies()
 
 
-def _visit_tensor_store(op: Op, pending: _Pending) -> None:
-    places = _places(op, "read")
+def _visit_tensor_store(op: Op, pending: Pending) -> None:
+    places = places_of(op, "read")
     for place in places:
         if place.meets(pending.unfenced):
             _fence_before(op, pending, place)
@@ -386,96 +251,72 @@ def _visit_tensor_store(op: Op, pending: _Pending) -> None:
     pending.drains = drains
 
 
-def _visit_store_wait(op: Op, pending: _Pending) -> None:
+def _visit_store_wait(op: Op, pending: Pending) -> None:
     assert isinstance(op, tma.TmaStoreWait)
     for places in pending.drains[op.pending :]:
         pending.reads.update(places)
     pending.drains = pending.drains[: op.pending]
 
 
-def _visit_init(op: Op, pending: _Pending) -> None:
-    assert isinstance(op, tma.MbarrierInit)
-    place = _place(op.barrier)
+def _visit_init(op: Op, pending: Pending) -> None:
+    assert isinstance(op, mbarrier.MbarrierInit)
+    place = place_of(op.barrier)
     _order_write(op, place, pending)
     pending.writes[place] = None
 
 
-def _visit_cluster_arrive(op: Op, pending: _Pending) -> None:
-    """Remember what the cluster's barrier orders: the initialization of mbarriers."""
-    barriers = {each.barrier.op for each in op.block or () if isinstance(each, tma.MbarrierInit)}
-    others = [place for place in (*pending.reads, *pending.writes) if place.buffer not in barriers]
-    op.expect(not others, "a buffer that is no mbarrier is accessed before it")
-    pending.arrived.update(pending.writes)
-
-
-def _visit_cluster_wait(op: Op, pending: _Pending) -> None:
-    """Forget what was written before the arrival; what came after it is as it was."""
-    del op
-    for place in pending.arrived:
-        pending.writes.pop(place, None)
-    pending.arrived.clear()
-
-
-def _visit_send(op: Op, pending: _Pending) -> None:
-    """Order a store by other CTAs, which those that wait at the mbarrier see."""
-    assert isinstance(op, grid.ClusterSend)
-    for place in _places(op, "write"):
-        op.expect(not place.meets(pending.reads), "what others send is read before it")
-        op.expect(not place.meets(pending.writes), "what others send is written here as well")
-
-
-def _visit_mbarrier_wait(op: Op, pending: _Pending) -> None:
-    assert isinstance(op, tma.MbarrierWait)
-    place = _place(op.barrier)
+def _visit_mbarrier_wait(op: Op, pending: Pending) -> None:
+    assert isinstance(op, mbarrier.MbarrierWait)
+    place = place_of(op.barrier)
     if place.meets(pending.writes):
         _barrier_before(op, pending)
     pending.reads[place] = None
 
 
-def _visit_fence(op: Op, pending: _Pending) -> None:
+def _visit_fence(op: Op, pending: Pending) -> None:
     assert isinstance(op, tma.ProxyFence)
     pending.forget_proxies()
     if op.whole:
         pending.unproxied.clear()
 
 
-def _visit_product(op: Op, pending: _Pending) -> None:
-    places = _places(op, "read")
+def _visit_dot(op: Op, pending: Pending) -> None:
+    places = places_of(op, "read")
     if any(place.meets(pending.unfenced) for place in places):
         _fence_before(op, pending)
     elif any(place.meets(pending.writes) for place in places):
         _barrier_before(op, pending)
-    pending.products = (places, *pending.products)
+    pending.dots = (places, *pending.dots)
 
 
-def _visit_product_wait(op: Op, pending: _Pending) -> None:
+def _visit_dot_wait(op: Op, pending: Pending) -> None:
     assert isinstance(op, wgmma.WgmmaWait)
-    for places in pending.products[op.pending :]:
+    for places in pending.dots[op.pending :]:
         pending.reads.update(places)
-    pending.products = pending.products[: op.pending]
+    pending.dots = pending.dots[: op.pending]
 
 
-def _fence_ahead(op: Op, pending: _Pending) -> None:
+def _fence_ahead(op: Op, pending: Pending) -> None:
     """Fence ahead of a barrier what will need a fence, so that it needs no barrier of its own.
 
     That is what a dot will read, and what was read where a copy will write.
     """
-    feeds = any(_feeds_product(place.buffer.out) for place in pending.unfenced)
+    feeds = any(_feeds_dot(place.buffer.out) for place in pending.unfenced)
     if feeds or pending.unfenced_reads:
         with at(op.loc):
             Builder.before_op(op)(tma.ProxyFence())
         pending.forget_proxies()
 
 
-def _feeds_product(buffer: Value) -> bool:
+def _feeds_dot(buffer: Value) -> bool:
     return any(
         user.effects_on(Resource.DOTS, "start")
-        or (user.has(Trait.ALIAS) and _feeds_product(user.results[0]))
+        or (user.has(Trait.ALIAS) and _feeds_dot(user.results[0]))
         for user in buffer.users
     )
 
 
-def _fence_before(op: Op, pending: _Pending, place: _Place | None = None) -> None:
+def _fence_before(op: Op, pending: Pending, place: Place | None = None) -> None:
     """Make what all threads have written visible to a tensor copy."""
     with at(op.loc):
         Builder.before_op(op)(tma.ProxyFence())
@@ -483,7 +324,7 @@ def _fence_before(op: Op, pending: _Pending, place: _Place | None = None) -> Non
     _barrier_before(op, pending, place)
 
 
-def _barrier_before(op: Op, pending: _Pending, place: _Place | None = None) -> None:
+def _barrier_before(op: Op, pending: Pending, place: Place | None = None) -> None:
     """Insert the barrier that orders an access to `place`."""
     warpgroup = place is not None and place.buffer in pending.divided
     if not warpgroup:
@@ -502,55 +343,17 @@ def _divided(kernel: Kernel) -> dict[gpu.SharedAlloc, None]:
         others = [op for op in alloc.out.users if op not in copies]
         by_warpgroup = bool(copies) and all(copy.issuers for copy in copies)
         written = all(isinstance(op, gpu.SharedStore) for op in others)
-        mine = _place(alloc.out)
-        alone = not mine.meets(_place(each.out) for each in allocs if each is not alloc)
+        mine = place_of(alloc.out)
+        alone = not mine.meets(place_of(each.out) for each in allocs if each is not alloc)
         if by_warpgroup and written and alone:
             found[alloc] = None
     return found
 
 
-def _places(op: Op, access: AccessKind) -> _Places:
-    """Return the places in shared memory that an op reads or writes."""
-    values = [getattr(op, each.of) for each in op.effects_on(Resource.SHARED, access)]
-    return {_place(value): None for value in values if isinstance(value.type, SharedType)}
-
-
-def _place(buffer: Value) -> _Place:
-    op, stage = allocation_of(buffer).op, stage_of(buffer)
-    number = None if stage is None else _stage_number(stage)
-    assert isinstance(op, gpu.SharedAlloc)
-    assert isinstance(op.out.type, SharedType)
-    return _Place(op, op.offset_bytes, op.offset_bytes + op.out.type.size_bytes, number)
-
-
-def _stage_number(op: gpu.SharedStage) -> int | None:
-    """Return how many stages after the loop's index this one is, or None if there is no index.
-
-    Before a loop, a number counts from the initial index.
-    """
-    assert isinstance(op.buffer.type, SharedType)
-    start = _counter_start(op.index)
-    return None if start is None else (start + op.ahead) % op.buffer.type.num_stages
-
-
-def _counter_start(index: Value) -> int | None:
-    """Return the constant that a stage index is, or that the index of a loop begins with."""
-    if isinstance(index.op, arith.Constant):
-        return int(index.op.value)
-    block = index.owner
-    loop = block.parent if isinstance(block, Block) else None
-    if not isinstance(loop, scf.For) or index.index == 0:
-        return None
-    following = loop.body.terminator.operands[index.index - 1].op
-    init = loop.init[index.index - 1].op
-    counts = isinstance(following, gpu.NextStage) and following.index is index
-    return int(init.value) if counts and isinstance(init, arith.Constant) else None
-
-
 # ---- control flow -----------------------------------------------------------------------------
 
 
-def _visit_branch(op: Op, pending: _Pending) -> None:
+def _visit_branch(op: Op, pending: Pending) -> None:
     assert isinstance(op, scf.If)
     other = pending.copy()
     _visit(op.then, pending)
@@ -558,46 +361,34 @@ def _visit_branch(op: Op, pending: _Pending) -> None:
     pending.merge(other)
 
 
-def _visit_roles(op: Op, pending: _Pending) -> None:
+def _visit_roles(op: Op, pending: Pending) -> None:
     """Visit the consumers; mbarriers order them with the producer."""
     assert isinstance(op, roles.Specialize)
     _visit(op.consumers, pending)
 
 
-def _visit_loop(op: Op, pending: _Pending) -> None:
+def _visit_loop(op: Op, pending: Pending) -> None:
     """Walk the body until its exit state adds nothing to its entry state."""
-    rotated = _rotated_by(op)
+    rotated = rotated_by(op)
     entry = pending.copy()
-    for turn in count():
+    for walk in count():
         start = pending.copy()
         for block in op.blocks:
             _visit(block, pending)
-        pending.map(lambda place: place.turned(rotated))
+        pending.map(lambda place: place.rotated(rotated))
         if pending.hazards is not None and pending.hazards.is_over_programs(op):
             pending.touched.clear()
         pending.carry(op)
         pending.merge(entry)
         if pending == start:
             break
-        if turn > _MAX_EXACT_TURNS:
+        if walk > _MAX_EXACT_WALKS:
             pending.merge(start)  # a growing state reaches a fixpoint
     # After the loop its stage indices are not known.
     pending.map(lambda place: replace(place, stage=None))
 
 
-def _rotated_by(loop: Op) -> dict[gpu.SharedAlloc, None]:
-    """Return the rings whose stages a loop rotates."""
-    rotated: dict[gpu.SharedAlloc, None] = {}
-    for counter in loop.carried if isinstance(loop, scf.For) else ():
-        if _counter_start(counter) is None:
-            continue
-        for user in counter.users:
-            if isinstance(user, gpu.SharedStage) and isinstance(user.buffer.op, gpu.SharedAlloc):
-                rotated[user.buffer.op] = None
-    return rotated
-
-
-_Rule = Callable[[Op, _Pending], None]
+_Rule = Callable[[Op, Pending], None]
 
 _RULES: dict[type[Op], _Rule] = {
     gpu.Fence: _pass_over,
@@ -605,13 +396,13 @@ _RULES: dict[type[Op], _Rule] = {
     gpu.AsyncWait: _visit_wait,
     tma.TmaStoreWait: _visit_store_wait,
     tma.ProxyFence: _visit_fence,
-    tma.MbarrierInit: _visit_init,
-    tma.MbarrierWait: _visit_mbarrier_wait,
-    grid.ClusterArrive: _visit_cluster_arrive,
-    grid.ClusterWait: _visit_cluster_wait,
-    grid.ClusterSend: _visit_send,
-    tma.MbarrierArrive: _visit_arrival,
-    wgmma.WgmmaWait: _visit_product_wait,
+    mbarrier.MbarrierInit: _visit_init,
+    mbarrier.MbarrierWait: _visit_mbarrier_wait,
+    grid.ClusterArrive: visit_cluster_arrive,
+    grid.ClusterWait: visit_cluster_wait,
+    grid.ClusterSend: visit_send,
+    mbarrier.MbarrierArrive: _visit_arrival,
+    wgmma.WgmmaWait: _visit_dot_wait,
     roles.Specialize: _visit_roles,
     scf.If: _visit_branch,
     scf.For: _visit_loop,
@@ -623,6 +414,6 @@ _STARTED: dict[Resource, _Rule] = {
     Resource.COPIES: _visit_copy,
     Resource.MBARRIER: _visit_tensor_load,
     Resource.STORES: _visit_tensor_store,
-    Resource.DOTS: _visit_product,
+    Resource.DOTS: _visit_dot,
 }
 """How to order what accesses shared memory until an op that orders the resource waits for it."""

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from aotc.ir.core import Kernel, Op, Value
-from aotc.ir.dialects import gpu, grid, roles, tma
+from aotc.ir.dialects import gpu, grid, mbarrier, roles
 from aotc.ir.effects import Resource, Trait
 from aotc.ir.order import enclosing_in
 from aotc.ir.types import SharedType
@@ -54,7 +54,7 @@ def live_ranges(kernel: Kernel, numbers: dict[Op, tuple[int, int]]) -> list[Buff
         start = numbers[op][0]
         users = list(_users(op.out))
         end = max((numbers[enclosing_in(user, op.block)][1] for user in users), default=start)
-        if any(isinstance(user, tma.MbarrierInit) for user in users):
+        if any(isinstance(user, mbarrier.MbarrierInit) for user in users):
             end = numbers[kernel.body.terminator][1]  # it may be waited for to the end
         of_group = any(isinstance(outer, roles.Specialize) for outer in op.ancestors())
         num_copies = kernel.num_consumer_groups if of_group else 1

@@ -25,7 +25,7 @@ from dataclasses import dataclass
 
 from aotc.ir.carried_state import CarriedState, State
 from aotc.ir.core import Kernel, Op, Value
-from aotc.ir.dialects import arith, gpu, tma
+from aotc.ir.dialects import arith, gpu, mbarrier, tma
 from aotc.ir.effects import Trait
 from aotc.ir.layout import LinearLayout
 from aotc.ir.rewrite import Builder, is_inside
@@ -73,9 +73,9 @@ class MbarrierRing:
         self.num_owners = num_owners
         self.full = _allocate(place, num_stages * num_owners)
         self.empty = _allocate(place, num_stages * num_owners) if num_warps else None
-        place(tma.MbarrierInit(self.full, arrivals))
+        place(mbarrier.MbarrierInit(self.full, arrivals))
         if self.empty is not None:
-            place(tma.MbarrierInit(self.empty, num_warps * num_ctas))
+            place(mbarrier.MbarrierInit(self.empty, num_warps * num_ctas))
         self.start = place(arith.Constant(0, I32)).out
 
     @classmethod
@@ -139,12 +139,12 @@ class MbarrierRing:
             one = place(arith.Constant(1, I32)).out
             # Stages are empty at the start, so the first wait is for the phase before the first.
             emptied = place(arith.Xor(position.parity, one)).out
-            place(tma.MbarrierWait(self.stage(self.empty, position, place), emptied))
+            place(mbarrier.MbarrierWait(self.stage(self.empty, position, place), emptied))
         return _issue(loads, self.stage(self.full, position, place), place)
 
     def await_full(self, position: RingPosition, place: Builder) -> None:
         """Wait until the current stage is full."""
-        place(tma.MbarrierWait(self.stage(self.full, position, place), position.parity))
+        place(mbarrier.MbarrierWait(self.stage(self.full, position, place), position.parity))
 
     def await_issued(self, position: RingPosition, place: Builder) -> None:
         """Wait until all loads that were issued to the ring have completed; none need have been.
@@ -161,7 +161,7 @@ class MbarrierRing:
                 is_passed = place(arith.Compare(stage, position.index, "lt")).out
                 parity = place(arith.Select(is_passed, position.parity, before)).out
                 full = place(gpu.SharedStage(self.full, stage)).out
-            place(tma.MbarrierWait(full, parity))
+            place(mbarrier.MbarrierWait(full, parity))
 
     def release(
         self,
@@ -174,7 +174,7 @@ class MbarrierRing:
         """Let every reading warp arrive at a stage's `empty`, if `enabled`; see `stage`."""
         assert self.empty is not None
         empty = self.stage(self.empty, position, place, before=before)
-        place(tma.MbarrierArrive(empty, self.num_warps, enabled, self.num_ctas))
+        place(mbarrier.MbarrierArrive(empty, self.num_warps, enabled, self.num_ctas))
 
     # -- with phase bits ---------------------------------------------------------
 
@@ -182,14 +182,16 @@ class MbarrierRing:
         """Wait for the loads of a stage; return the phase bits after that."""
         one = place(arith.Constant(1, I32)).out
         parity = place(arith.And(place(arith.Shr(phases, index)).out, one)).out
-        place(tma.MbarrierWait(place(gpu.SharedStage(self.full, index)).out, parity))
+        place(mbarrier.MbarrierWait(place(gpu.SharedStage(self.full, index)).out, parity))
         return place(arith.Xor(phases, place(arith.Shl(one, index)).out)).out
 
 
 def _allocate(place: Builder, num_stages: int) -> Value:
     """Allocate a ring of mbarriers and return it."""
     layout = LinearLayout.from_columns([("offset", [])], (("dim0", 0),))
-    return place(gpu.SharedAlloc(U64, (1,), layout, tma.MBARRIER_BYTES, num_stages=num_stages)).out
+    return place(
+        gpu.SharedAlloc(U64, (1,), layout, mbarrier.MBARRIER_BYTES, num_stages=num_stages)
+    ).out
 
 
 def _issue(loads: Sequence[Load], full: Value, place: Builder) -> list[tma.TmaLoad | tma.BulkLoad]:

@@ -22,7 +22,7 @@ from dataclasses import dataclass
 
 from aotc.ir.core import Block, Kernel, Op, Value, build
 from aotc.ir.diagnostics import IRError, at
-from aotc.ir.dialects import arith, gpu, roles, scf, tma, wgmma
+from aotc.ir.dialects import arith, gpu, mbarrier, roles, scf, tma, wgmma
 from aotc.ir.effects import Resource, Trait
 from aotc.ir.rewrite import Builder, append_carried
 from aotc.ir.types import I32
@@ -193,7 +193,7 @@ def _keep_order(body: Block, kernel: Kernel, own: RingPosition, place: Builder) 
     order.await_full(own, Builder.before_op(outer))
     for after in _ends(loop, body):
         following = after(gpu.SharedStage(order.full, own.index, 1)).out
-        after(tma.MbarrierArrive(following, num_warps))
+        after(mbarrier.MbarrierArrive(following, num_warps))
 
 
 def ordered_loop(body: Block) -> scf.For | None:

@@ -1,7 +1,7 @@
 """Load groups: tensor loads that fill a stage together, with the ring of mbarriers they share.
 
-Adjacent loads of a block, with no use of their results and no wait for other grids in between, are
-a group: they share a stage, its `full` and its `empty`. Groups of loops that come one after the
+Adjacent loads of a block, with no use of their results but in registers of a thread, and no wait for
+other grids in between, are a group: they share a stage, its `full` and its `empty`. Groups of loops that come one after the
 other share a ring if their loads are of the same shapes: attention's unmasked loop and the masked one
 that follows are then one pipeline, which does not drain between them, and the buffers are there once.
 Whoever uses a ring keeps its position; those of all rings together are a *state*, two values for each.
@@ -20,9 +20,11 @@ from aotc.ir.core import Block, Op, Value, build
 from aotc.ir.dialects import arith, gpu, grid, tma
 from aotc.ir.effects import Trait
 from aotc.ir.rewrite import Builder, is_inside
+from aotc.ir.tiles import is_tile
 from aotc.ir.types import I32
 from aotc.schedule.shared_memory.mbarrier_ring import MbarrierRing, RingPosition
 
+_LOCAL = (Trait.ELEMENTWISE, Trait.VIEW, Trait.SHAPE_ONLY, Trait.SOURCE, Trait.BROADCAST)
 _MIN_OWN_STAGES = 2  # of a consumer group, so that one is filled while another one is read
 
 
@@ -74,15 +76,21 @@ def _is_first(groups: Sequence[LoadGroup], number: int) -> bool:
 
 
 def adjacent_loads(block: Block) -> Iterator[list[tma.SyncLoad]]:
-    """Yield the loads of each group in a block and all nested in it."""
+    """Yield the loads of each group in a block and all nested in it.
+
+    What threads only read to their registers, and convert, may wait for the next load, too.
+    """
     run: list[tma.SyncLoad] = []
+    is_read = False
     for op in block:
         nested = [each for inner in op.blocks for each in adjacent_loads(inner)]
         parts = nested or isinstance(op, grid.GridWait)
-        if parts or any(_reads(op, load) for load in run):
+        reads = any(_reads(op, load) for load in run)
+        is_read |= reads
+        if parts or (is_read and not _is_brief(op)):
             if run:
                 yield run
-            run = []
+            run, is_read = [], False
         yield from nested
         if isinstance(op, tma.SyncLoad):
             run.append(op)
@@ -92,6 +100,13 @@ def adjacent_loads(block: Block) -> Iterator[list[tma.SyncLoad]]:
 
 def _reads(op: Op, load: tma.SyncLoad) -> bool:
     return any(reader is op or is_inside(reader, op) for reader in readers_of(load.buffer))
+
+
+def _is_brief(op: Op) -> bool:
+    """Return whether an op brings a tile to registers, or is done in them one by one."""
+    is_local = op.pure and not op.blocks and not op.has(Trait.DOT)
+    is_local &= op.has(*_LOCAL) or not any(map(is_tile, op.results))
+    return is_local or isinstance(op, gpu.SharedAlloc | gpu.SharedLoad | tma.SyncLoad)
 
 
 def readers_of(buffer: Value) -> Iterator[Op]:

@@ -30,7 +30,7 @@ from aotc.verify.emulator.memory.global_memory import GlobalMemory
 from aotc.verify.emulator.report import render_fault
 from aotc.verify.emulator.run import DEFAULT_MAX_MEMORY_BYTES, DEFAULT_MAX_STEPS, Argument, emulate
 from aotc.verify.emulator.text.program import Module
-from aotc.verify.interpreter.persistent_grid import num_looping_blocks
+from aotc.verify.interpreter.persistent_grid import num_persistent_ctas
 
 _MAX_MARKED_BYTES = 1 << 26
 _ARGUMENT = re.compile(r"\bargument (\d+)\b")
@@ -177,7 +177,7 @@ class _Held:
 class Emulation:
     """Hold a kernel's PTX and how it is run; call it with a reference to execute its launch.
 
-    `num_ctas` blocks make up a program. `seed` 0 runs warps in the order that the launch asks for,
+    `num_ctas` CTAs make up a program. `seed` 0 runs warps in the order that the launch asks for,
     any other at random: in step a missing barrier between accesses to global memory does not show.
     `sources` are files that reports may quote. `params` are the function's, if they are not the
     arguments of a launch one by one; `fixed` are the arguments whose value is compiled in. With a
@@ -224,7 +224,7 @@ class Emulation:
         args: Sequence[Argument] | ParameterBlock,
         *,
         shared_bytes: int,
-        block: tuple[int, ...] | None = None,
+        cta_threads: tuple[int, ...] | None = None,
     ) -> Execution:
         try:
             done = emulate(
@@ -232,7 +232,7 @@ class Emulation:
                 grid,
                 args,
                 kernel=self.symbol,
-                block=block,
+                cta_threads=cta_threads,
                 shared_bytes=shared_bytes,
                 seed=self.seed or (0 if reference.launch.in_step else reference.launch.seed),
                 max_steps=self.max_steps,
@@ -255,7 +255,7 @@ class Emulation:
         addresses = held.addresses(memory)
         if self.scratch_bytes:
             addresses[SCRATCH_SOURCE] = memory.add("scratch memory", self._scratch(programs))
-        launched = launcher(reference, addresses, max(1, num_looping_blocks(programs)))
+        launched = launcher(reference, addresses, max(1, num_persistent_ctas(programs)))
         if launched is None:
             if all(programs):
                 raise ExecutionFault(f"the launcher launches nothing for {programs} programs")
@@ -269,7 +269,7 @@ class Emulation:
             launched.grid,
             ParameterBlock(params, memory),
             shared_bytes=launched.shared_bytes,
-            block=launched.block,
+            cta_threads=launched.cta_threads,
         )
 
     def passed(self, reference: Reference) -> list[Place | Scalar | Bytes]:
@@ -306,7 +306,7 @@ class Emulation:
     def _clusters(self, programs: tuple[int, ...]) -> tuple[int, ...]:
         """Return the grid of clusters that run so many programs."""
         loops = any(param.source in GRID_SOURCES for param in self.params)
-        return (num_looping_blocks(programs), 1, 1) if loops else programs
+        return (num_persistent_ctas(programs), 1, 1) if loops else programs
 
     def _named(self, text: str, reference: Reference) -> str:
         """Return a message of the emulator's with the names of arguments, which PTX has not."""

@@ -24,7 +24,7 @@ class Launched:
     """
 
     grid: Extents
-    block: Extents
+    cta_threads: Extents
     cluster: Extents
     shared_bytes: int
     params: bytes
@@ -44,9 +44,9 @@ class Launched:
         if found not in [_placed(sizes, bank) for bank in range(0, _MAP_ALIGNMENT, 16)]:
             places = f"{list(self.layout)}, expected {_placed(sizes, 0)}"
             raise ExecutionFault(f"the launcher has parameters of {kernel.name} at {places}")
-        cluster = kernel.cluster_blocks if any(kernel.cluster_blocks) else (1, 1, 1)
+        cluster = kernel.cluster_ctas if any(kernel.cluster_ctas) else (1, 1, 1)
         for what, given, required in (
-            ("blocks", self.block, kernel.block_threads),
+            ("CTAs", self.cta_threads, kernel.cta_threads),
             ("clusters", self.cluster, cluster),
         ):
             if given != required and any(required):

@@ -41,7 +41,7 @@ DEFAULT_MAX_STEPS = 10_000_000
 DEFAULT_MAX_MEMORY_BYTES = 4 << 30
 _BATCH_LANES = 1 << 14
 _LEAST_CAPACITY = 1 << 11  # of a register file: few sizes, so that steps recur
-_MAX_BLOCK_THREADS = 1024
+_MAX_CTA_THREADS = 1024
 _MAX_GRID = (2**31 - 1, 65535, 65535)
 # What a batch keeps of each lane besides registers: numbers, clocks, states of barriers.
 _LANE_BYTES = 128
@@ -72,7 +72,7 @@ def emulate(
     args: Sequence[Argument] | ParameterBlock,
     *,
     kernel: str | None = None,
-    block: Dimensions | None = None,
+    cta_threads: Dimensions | None = None,
     cluster: Dimensions | None = None,
     shared_bytes: int = 0,
     seed: int = 0,
@@ -89,8 +89,8 @@ def emulate(
 
     `ptx` is the text or what `parse_module` made of it. `args` are those of the kernel in order:
     an array for a pointer (changed in place), a number, or the bytes of the parameter; or all
-    of them as a `ParameterBlock`. `kernel` may be left out if the text has one alone, and `block` and
-    `cluster` where the text requires them. `shared_bytes` is the dynamic shared memory. `seed` 0
+    of them as a `ParameterBlock`. `kernel` may be left out if the text has one alone, and
+    `cta_threads` and `cluster` where the text requires them. `shared_bytes` is the dynamic shared memory. `seed` 0
     runs warps in step, another one orders them at random. `max_steps` bounds the instructions of a
     batch. `readable` and `writable` give, by the argument's index, masks of its elements. Shared
     memory that was never written may not be read, or with `reads_unwritten` it holds noise: a
@@ -106,7 +106,7 @@ def emulate(
     static_bytes = image.static_shared_bytes
     launch = Launch(
         grid=_extents("the grid", grid),
-        block=_block(entry, block),
+        cta_threads=_cta_threads(entry, cta_threads),
         cluster=_cluster(entry, cluster),
         dynamic_shared_bytes=shared_bytes,
         shared_bytes=static_bytes + shared_bytes,
@@ -321,22 +321,22 @@ def _extents(what: str, dimensions: Dimensions) -> Extents:
     return x, y, z
 
 
-def _block(kernel: Kernel, block: Dimensions | None) -> Extents:
-    required = kernel.block_threads
-    if block is None:
+def _cta_threads(kernel: Kernel, threads: Dimensions | None) -> Extents:
+    required = kernel.cta_threads
+    if threads is None:
         if not required[0]:
             raise EmulationError(
-                f"{kernel.name} does not say how many threads a CTA has: give `block`"
+                f"{kernel.name} does not say how many threads a CTA has: give `cta_threads`"
             )
         return required
-    given = _extents("the block", block)
+    given = _extents("the threads of a CTA", threads)
     if required[0] and given != required:
         raise EmulationError(f"{kernel.name} requires CTAs of {required} threads, got {given}")
     return given
 
 
 def _cluster(kernel: Kernel, cluster: Dimensions | None) -> Extents:
-    required = kernel.cluster_blocks
+    required = kernel.cluster_ctas
     if cluster is None:
         return required if required[0] else (1, 1, 1)
     given = _extents("the cluster", cluster)
@@ -346,8 +346,8 @@ def _cluster(kernel: Kernel, cluster: Dimensions | None) -> Extents:
 
 
 def _check(launch: Launch) -> None:
-    if not 0 < launch.threads <= _MAX_BLOCK_THREADS:
-        raise EmulationError(f"a CTA has 1 to {_MAX_BLOCK_THREADS} threads, got {launch.threads}")
+    if not 0 < launch.threads <= _MAX_CTA_THREADS:
+        raise EmulationError(f"a CTA has 1 to {_MAX_CTA_THREADS} threads, got {launch.threads}")
     if any(extent > limit for extent, limit in zip(launch.grid, _MAX_GRID, strict=True)):
         raise EmulationError(f"the grid may have up to {_MAX_GRID} CTAs, got {launch.grid}")
     if not launch.cluster_size or any(

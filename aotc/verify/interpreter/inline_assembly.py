@@ -53,15 +53,13 @@ def run_assembly(text: str, operands: Operands, inputs: Sequence[Array]) -> list
     """
     count = len(inputs[0]) if inputs else 1
     threads = min(_MAX_THREADS, -(-count // _WARP) * _WARP)
-    blocks = -(-count // threads)
-    padded = [np.pad(each, (0, blocks * threads - count), mode="edge") for each in inputs]
-    outputs = [
-        np.zeros(blocks * threads, f"u{register.bits // 8}") for register in operands.outputs
-    ]
+    ctas = -(-count // threads)
+    padded = [np.pad(each, (0, ctas * threads - count), mode="edge") for each in inputs]
+    outputs = [np.zeros(ctas * threads, f"u{register.bits // 8}") for register in operands.outputs]
     try:
         # Off as in the kernel that is held against this, for integers made of such results.
         arrays = [*outputs, *padded]
-        emulate(_parsed(text, operands), blocks, arrays, block=threads, approximate=True)
+        emulate(_parsed(text, operands), ctas, arrays, cta_threads=threads, approximate=True)
     except (EmulationError, Fault) as error:
         raise NotEmulatedError(error.message) from error
     return [each[:count] for each in outputs]

@@ -12,7 +12,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from aotc.ir.core import Op
-from aotc.ir.dialects import tma
+from aotc.ir.dialects import mbarrier
 from aotc.ir.types import SharedType
 from aotc.verify.arrays import Array
 from aotc.verify.interpreter.program import Program, Rule, scalar
@@ -74,7 +74,7 @@ def _arrive(program: Program, op: Op, state: Mbarrier, number: int) -> None:
         raise program.error(op, f"arrives more often than the {state.count} times of a phase")
 
 
-def _init(program: Program, op: tma.MbarrierInit, barrier: Array) -> None:
+def _init(program: Program, op: mbarrier.MbarrierInit, barrier: Array) -> None:
     kind = op.barrier.type
     assert isinstance(kind, SharedType)
     for stage in range(kind.num_stages):
@@ -84,14 +84,14 @@ def _init(program: Program, op: tma.MbarrierInit, barrier: Array) -> None:
 
 
 def _arrive_each(
-    program: Program, op: tma.MbarrierArrive, barrier: Array, enabled: Array | None
+    program: Program, op: mbarrier.MbarrierArrive, barrier: Array, enabled: Array | None
 ) -> None:
     if enabled is None or scalar(enabled):
         # Each CTA of a cluster runs by itself here, so it arrives for the others, too.
         _arrive(program, op, find(program, op, barrier), op.count * op.num_ctas)
 
 
-def _wait(program: Program, op: tma.MbarrierWait, barrier: Array, parity: Array) -> None:
+def _wait(program: Program, op: mbarrier.MbarrierWait, barrier: Array, parity: Array) -> None:
     state = find(program, op, barrier)
     if not state.has_ended(scalar(parity)):
         raise program.error(op, f"waits for ever: {state.phases} phases have ended")
@@ -104,7 +104,7 @@ def _wait(program: Program, op: tma.MbarrierWait, barrier: Array, parity: Array)
 
 
 MBARRIER_RULES: dict[type[Op], Rule] = {
-    tma.MbarrierInit: _init,
-    tma.MbarrierArrive: _arrive_each,
-    tma.MbarrierWait: _wait,
+    mbarrier.MbarrierInit: _init,
+    mbarrier.MbarrierArrive: _arrive_each,
+    mbarrier.MbarrierWait: _wait,
 }

@@ -15,10 +15,10 @@ from collections.abc import Sequence
 _MAX_CTAS = 3
 
 
-def num_looping_blocks(grid: Sequence[int]) -> int:
+def num_persistent_ctas(grid: Sequence[int]) -> int:
     """Return how many CTAs (with clusters: clusters) run the program instances of `grid`.
 
-    >>> [num_looping_blocks([programs]) for programs in (0, 1, 2, 3, 4, 5, 100)]
+    >>> [num_persistent_ctas([programs]) for programs in (0, 1, 2, 3, 4, 5, 100)]
     [0, 1, 1, 2, 2, 3, 3]
     """
     return min(_MAX_CTAS, -(-math.prod(grid) // 2))

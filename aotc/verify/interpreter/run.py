@@ -50,7 +50,7 @@ from aotc.verify.interpreter.indexing import INDEXING_RULES
 from aotc.verify.interpreter.mbarriers import MBARRIER_RULES
 from aotc.verify.interpreter.memory import Address, Memory, TensorAddress
 from aotc.verify.interpreter.numerics import Poison, dtype_of
-from aotc.verify.interpreter.persistent_grid import num_looping_blocks
+from aotc.verify.interpreter.persistent_grid import num_persistent_ctas
 from aotc.verify.interpreter.program import InterpretError, Program, Rules
 from aotc.verify.interpreter.rules_arith import ARITH_RULES
 from aotc.verify.interpreter.rules_assembly import ASSEMBLY_RULES
@@ -145,7 +145,7 @@ class Interpreter:
             raise InterpretError(f"expected a grid of 1 to 3 extents, got {tuple(grid)}")
         programs = extents = (*grid, 1, 1)[:3]
         if self.kernel.loops_programs:
-            extents = (num_looping_blocks(programs), 1, 1)
+            extents = (num_persistent_ctas(programs), 1, 1)
         counts = dict(zip(GRID_SOURCES, programs, strict=True))
         known: dict[str, Array] = {}
         known.update((source, np.array(count, np.int32)) for source, count in counts.items())

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from aotc.ir.core import Block, Kernel, Op
-from aotc.ir.dialects import grid, roles, scf, tma
+from aotc.ir.dialects import grid, mbarrier, roles, scf
 from aotc.verify.arrays import Array
 from aotc.verify.interpreter import mbarriers
 from aotc.verify.interpreter.program import Program, Rule, scalar
@@ -27,7 +27,7 @@ from aotc.verify.interpreter.program import Program, Rule, scalar
 class Wait:
     """Name a wait for the end of a phase, and the mbarrier."""
 
-    op: tma.MbarrierWait
+    op: mbarrier.MbarrierWait
     barrier: mbarriers.Mbarrier
     parity: int
 
@@ -109,7 +109,7 @@ def steps_of(program: Program, block: Block, args: Sequence[Array]) -> Steps:
         operands = [each for each in program.operands(op) if each is not None]
         if op.terminator:
             return operands
-        if isinstance(op, tma.MbarrierWait):
+        if isinstance(op, mbarrier.MbarrierWait):
             barrier = mbarriers.find(program, op, operands[0])
             wait = Wait(op, barrier, scalar(operands[1]))
             while not wait.is_over:

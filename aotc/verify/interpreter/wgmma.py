@@ -46,7 +46,8 @@ def _start(
     left, right = _operand(program, op.a, a, reads), _operand(program, op.b, b, reads, columns)
     if op.size_k:
         part = slice(op.start_k, op.start_k + op.size_k)
-        left, right = left[:, part], right[part]
+        left = left[:, part] if isinstance(op.a.type, SharedType) else left
+        right = right[part]
     source, target = element_of(op.b.type), element_of(op.acc.type)
     assert isinstance(source, ScalarType)
     assert isinstance(target, ScalarType)

@@ -26,7 +26,7 @@ static void read_params(const unsigned char *info, size_t size_bytes,
             memcpy(&ordinal, info + at + 8, sizeof ordinal);
             memcpy(&offset, info + at + 10, sizeof offset);
             memcpy(&packed, info + at + 12, sizeof packed);
-            if (ordinal < FAKE_MAX_PARAMS) {
+            if (ordinal < FAKE_CUDA_MAX_PARAMS) {
                 function->params[ordinal] = (struct fake_param){offset, packed >> 18};
                 function->param_count =
                     ordinal >= function->param_count ? ordinal + 1u : function->param_count;

@@ -6,7 +6,9 @@
 #include <stddef.h>
 #include <stdint.h>
 
-enum { FAKE_MAX_FUNCTIONS = 16, FAKE_MAX_PARAMS = 64 };
+#include "fake_cuda.h"
+
+enum { FAKE_MAX_FUNCTIONS = 16 };
 
 struct fake_param {
     uint32_t offset, size_bytes;
@@ -16,7 +18,7 @@ struct fake_function {
     char name[256];
     int static_shared_bytes;
     size_t param_count;
-    struct fake_param params[FAKE_MAX_PARAMS];
+    struct fake_param params[FAKE_CUDA_MAX_PARAMS];
 };
 
 struct fake_cubin {

@@ -228,6 +228,12 @@ CONTROL int fake_cuda_end_capture(void) {
 
 CONTROL void fake_cuda_set_recording(int on) { atomic_store(&is_recording, on != 0); }
 
+CONTROL void fake_cuda_set_kernel(fake_kernel *kernel) {
+    (void)pthread_mutex_lock(&lock);
+    fake.run = kernel;
+    (void)pthread_mutex_unlock(&lock);
+}
+
 CONTROL struct CUctx_st *fake_cuda_create_context(int device) {
     if (device >= fake.device_count || fake.context_count >= MAX_CONTEXTS - MAX_DEVICES) {
         return NULL;

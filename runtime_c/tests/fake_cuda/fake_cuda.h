@@ -30,7 +30,10 @@ struct CUstream_st;
 enum { FAKE_CUDA_MIG_BELOW_BYTES = 32 << 10 };
 
 /* Every device has as many multiprocessors, and each holds so many CTAs without shared memory. */
-enum { FAKE_CUDA_MULTIPROCESSORS = 5, FAKE_CUDA_MAX_BLOCKS = 2 };
+enum { FAKE_CUDA_MULTIPROCESSORS = 5, FAKE_CUDA_MAX_CTAS = 2 };
+
+/* As many parameters of a kernel are read. */
+enum { FAKE_CUDA_MAX_PARAMS = 64 };
 
 struct fake_device {
     int major, minor;
@@ -48,7 +51,12 @@ struct fake_launch {
     unsigned char params[4096];
     size_t param_bytes;
     int arch; /* what its cubin is for, as 90 */
+    unsigned param_count;
+    unsigned param_offsets[FAKE_CUDA_MAX_PARAMS]; /* into params */
 };
+
+/* Runs in place of a kernel, in the thread that launches, when the driver is free for other calls. */
+typedef void fake_kernel(const struct fake_launch *launch);
 
 /* Forget everything, and read the environment again. */
 void fake_cuda_reset(void);
@@ -67,6 +75,8 @@ void fake_cuda_begin_thread_capture(void);
 int fake_cuda_end_capture(void);
 /* Without recording, launches take no lock, so that a thread sanitizer sees only the caller's. */
 void fake_cuda_set_recording(int on);
+/* Let a function run at each recorded launch, to do what the kernel would; NULL for none. */
+void fake_cuda_set_kernel(fake_kernel *kernel);
 
 struct CUctx_st *fake_cuda_create_context(int device);
 struct CUctx_st *fake_cuda_primary_context(int device);

@@ -235,7 +235,7 @@ static CUresult count_ctas(const char *symbol, CUfunction function, size_t dynam
     }
     const int device = current()->device;
     const int bytes = (int)dynamic_shared_bytes + kernel->function->static_shared_bytes;
-    int held = FAKE_CUDA_MAX_BLOCKS;
+    int held = FAKE_CUDA_MAX_CTAS;
     if ((int64_t)dynamic_shared_bytes > allowed_shared(kernel, device)) {
         held = 0;
     } else if (bytes != 0 && fake.devices[device].shared_bytes / bytes < held) {
@@ -246,12 +246,12 @@ static CUresult count_ctas(const char *symbol, CUfunction function, size_t dynam
 }
 
 CUresult fake_cuOccupancyMaxActiveBlocksPerMultiprocessor(int *count, CUfunction function,
-                                                                 int block_threads,
+                                                                 int cta_threads,
                                                                  size_t dynamic_shared_bytes) {
     static const char symbol[] = "cuOccupancyMaxActiveBlocksPerMultiprocessor";
     ENTER(symbol);
-    REQUIRE(block_threads >= 1 && block_threads <= 1024, CUDA_ERROR_INVALID_VALUE, "%s: %d threads",
-            symbol, block_threads);
+    REQUIRE(cta_threads >= 1 && cta_threads <= 1024, CUDA_ERROR_INVALID_VALUE, "%s: %d threads",
+            symbol, cta_threads);
     const CUresult result = count_ctas(symbol, function, dynamic_shared_bytes, count);
     *count /= FAKE_CUDA_MULTIPROCESSORS;
     return leave(result);
@@ -319,10 +319,16 @@ CUresult fake_cuLaunchKernelEx(const CUlaunchConfig *config, CUfunction function
         const struct fake_param *param = &kernel->function->params[i];
         memcpy(launch.params + param->offset, params[i], param->size_bytes);
         launch.param_bytes = param->offset + param->size_bytes;
+        launch.param_offsets[launch.param_count++] = param->offset;
     }
     launch.arch = kernel->library->cubin.arch;
     (void)snprintf(launch.symbol, sizeof launch.symbol, "%s", kernel->function->name);
     fake.last = launch;
     (void)atomic_fetch_add_explicit(&launch_count, 1, memory_order_relaxed);
-    return leave(CUDA_SUCCESS);
+    fake_kernel *const run = fake.run;
+    const CUresult result = leave(CUDA_SUCCESS);
+    if (run != NULL) {
+        run(&launch);
+    }
+    return result;
 }

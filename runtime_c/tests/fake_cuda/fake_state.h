@@ -85,6 +85,7 @@ struct fake_state {
     pid_t process;
     char violation[512];
     struct fake_launch last;
+    fake_kernel *run; /* in place of kernels, or NULL */
 };
 
 extern struct fake_state fake;

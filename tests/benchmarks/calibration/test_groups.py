@@ -39,7 +39,7 @@ def test_cases_are_distinct_and_their_text_is_ptx(group):
         group.cases[:: max(len(names) // 8, 1)], kernels.values(), strict=False
     ):
         assert case.outputs
-        assert kernel.block_threads[0] > 0
+        assert kernel.cta_threads[0] > 0
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Tensor copies and mbarriers: what fits together, and what an error says."""
+"""Tensor copies: what fits together, and what an error says."""
 
 from __future__ import annotations
 
@@ -130,13 +130,6 @@ def test_a_staged_store_is_issued_elsewhere(values: dict[str, Value]) -> None:
             lambda v: tma.BulkLoad(v["at"], v["buffer"], v["buffer"], v["i"]),
             "expected a mbarrier",
         ),
-        (lambda v: tma.MbarrierInit(v["ring"]), "expected mbarriers"),
-        (lambda v: tma.MbarrierWait(v["bars"], v["i"]), "a shared buffer of one stage"),
-        (lambda v: tma.MbarrierArrive(v["bars"], 1), "a shared buffer of one stage"),
-        (lambda v: tma.MbarrierArrive(v["bar"], 0), "0 arrivals"),
-        (lambda v: tma.MbarrierArrive(v["bar"], 1, v["i"]), "enabled is i32"),
-        (lambda v: tma.MbarrierInit(v["bar"], count=0), "0 arrivals"),
-        (lambda v: tma.MbarrierWait(v["bar"], v["long"]), "the parity is i64"),
         (
             lambda v: tma.StagedTmaStore(v["map"], v["other_tile"], v["buffer"], [v["i"]]),
             "tile<32xfp32> in shared<64xfp32",

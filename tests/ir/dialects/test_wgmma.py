@@ -40,7 +40,7 @@ WIDE_ACC = tile(FP32, (64, 512), wgmma_accumulator((64, 512), (1, 1)))
 PLAIN = ADD(gpu.SharedAlloc(BF16, (64, 32), row_major_shared((64, 32)))).out
 
 
-@pytest.mark.parametrize("a", [A, HELD])
+@pytest.mark.parametrize("a", [A, tile(BF16, (64, 16), wgmma_operand_a((64, 16), (1, 1), 16))])
 def test_the_result_is_as_the_accumulator(a: Value) -> None:
     always = ADD(arith.Constant(value=True, type=I1)).out
     product = wgmma.Wgmma(a, B, ACC, always, start_k=16, size_k=16)
@@ -61,6 +61,7 @@ def test_the_result_is_as_the_accumulator(a: Value) -> None:
         ((A, B, tile(FP32, (64, 16), mma_v2((64, 16), (2, 2)))), {}, "do not hold a result"),
         ((ACC, B, ACC), {}, "do not fit"),
         ((A, B, ACC, NUMBER), {}, "accumulate is i32"),
+        ((HELD, B, ACC), {"size_k": 16}, "do not fit"),
         ((A, B, ACC), {"start_k": 8, "size_k": 16}, "no steps of 16"),
         ((A, B, ACC), {"start_k": 16, "size_k": 32}, "no steps of 16"),
         ((A, B, ACC), {"size_k": 8}, "no steps of 16"),

@@ -7,6 +7,8 @@ import textwrap
 import pytest
 
 import aotc
+from aotc.ir.text import parse_kernel
+from aotc.schedule.analysis.global_hazards import GlobalHazards
 from tests.support.checks import check
 
 _HEAD = "import triton\nimport triton.language as tl\n\n@triton.jit\n"
@@ -244,6 +246,38 @@ def test_threads_load_what_a_tensor_copy_stored(tmp_path) -> None:
 """,
         text,
     )
+
+
+def _accesses(tmp_path, body: str) -> set[str]:
+    """Return the opcodes of the accesses that are compared with others."""
+    kernel = parse_kernel(_with_descriptors(tmp_path, body))
+    return {op.opcode for op in GlobalHazards(kernel).accesses}
+
+
+def test_tensor_stores_alone_are_no_hazard(tmp_path) -> None:
+    """One thread starts them all, and waits for what it must; any other access counts again."""
+    stores = """
+        block = tl.make_tensor_descriptor(x_ptr, [64, 64], [64, 1], [64, 64])
+        m, k = tl.arange(0, 64)[:, None], tl.arange(0, 64)[None, :]
+        for i in range(0, 4):
+            block.store([i, 0], tl.load(y_ptr + m + k * 64))
+            block.store([0, i], tl.load(y_ptr + m + k * 64))
+    """
+    assert "gpu.tma_store" not in _accesses(tmp_path, stores)
+    loaded = stores + "    tl.store(y_ptr + m + k, tl.load(x_ptr + m + k))\n"
+    assert {"gpu.tma_store", "gpu.load"} <= _accesses(tmp_path, loaded)
+
+
+def test_atomics_alone_are_no_hazard(tmp_path) -> None:
+    """Each is one step, and threads that need an order ask for it."""
+    adds = """
+        i = tl.arange(0, 64)
+        tl.atomic_add(x_ptr + i, tl.load(y_ptr + i))
+        tl.atomic_add(x_ptr + 63 - i, tl.load(y_ptr + i))
+    """
+    assert not {code for code in _accesses(tmp_path, adds) if "atomic" in code}
+    loaded = adds + "    tl.store(y_ptr + i, tl.load(x_ptr + 63 - i))\n"
+    assert {code for code in _accesses(tmp_path, loaded) if "atomic" in code}
 
 
 def test_two_descriptors_of_one_pointer_are_of_one_tensor(tmp_path) -> None:

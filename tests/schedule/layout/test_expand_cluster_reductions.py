@@ -7,7 +7,7 @@ import pytest
 
 from aotc.config import Config
 from aotc.ir.core import Kernel, Op
-from aotc.ir.dialects import grid, tma
+from aotc.ir.dialects import grid, mbarrier
 from aotc.ir.text import parse_kernel, print_kernel
 from aotc.schedule.context import Schedule
 from aotc.schedule.layout.expand_cluster_reductions import expand_cluster_reductions
@@ -104,9 +104,9 @@ def test_stores_in_a_loop_stand_between_two_barriers_of_the_cluster() -> None:
     [
         (LOOP, grid.ClusterBarrier, 1),
         (ONCE, grid.ClusterWait, 0),
-        (ONCE, tma.MbarrierWait, 0),
-        (TWICE, tma.MbarrierWait, 1),
-        (ONCE, tma.MbarrierInit, 0),
+        (ONCE, mbarrier.MbarrierWait, 0),
+        (TWICE, mbarrier.MbarrierWait, 1),
+        (ONCE, mbarrier.MbarrierInit, 0),
     ],
 )
 def test_a_missing_wait_is_found(text: str, kind: type[Op], number: int) -> None:
@@ -119,8 +119,8 @@ def test_a_missing_wait_is_found(text: str, kind: type[Op], number: int) -> None
 @pytest.mark.parametrize("expected_bytes", [12, 20])
 def test_a_wrong_number_of_bytes_is_found(expected_bytes: int) -> None:
     kernel = _scheduled(ONCE)
-    made = _only(kernel, tma.MbarrierInit)
-    assert isinstance(made, tma.MbarrierInit)
+    made = _only(kernel, mbarrier.MbarrierInit)
+    assert isinstance(made, mbarrier.MbarrierInit)
     made.expected_bytes = expected_bytes
     with pytest.raises(InterpretError):
         _summed(kernel)

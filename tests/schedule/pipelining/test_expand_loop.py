@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from aotc.ir.core import Kernel, Op
 from aotc.ir.diagnostics import IRError
-from aotc.ir.dialects import arith, gpu, scf, tma, wgmma
+from aotc.ir.dialects import arith, gpu, mbarrier, scf, wgmma
 from aotc.ir.passes import Pipeline
 from aotc.ir.text import parse_kernel
 from aotc.ir.verify import verify
@@ -187,13 +187,13 @@ def _softmax_ahead(kernel: Kernel, schedule: Schedule) -> None:
     del schedule
     loop = next(op for op in kernel.walk() if isinstance(op, scf.For) and len(_dots(op)) == 2)
     scores, second = _dots(loop)
-    filled = [op for op in loop.body if isinstance(op, tma.MbarrierWait)]
+    filled = [op for op in loop.body if isinstance(op, mbarrier.MbarrierWait)]
     waits = [op for op in loop.body if isinstance(op, wgmma.WgmmaWait)]
     softmax = []
     op = waits[0]
     while op is not None and op is not second:
         if op not in filled and (
-            op is waits[0] or isinstance(op, tma.MbarrierArrive) or _feeds(op, second)
+            op is waits[0] or isinstance(op, mbarrier.MbarrierArrive) or _feeds(op, second)
         ):
             softmax.append(op)
         op = op.next

@@ -75,9 +75,8 @@ def test_two_sums_of_a_loop_run_on_together() -> None:
     assert all(len(op.operands) == 2 for op in ops(kernel, wgmma.WgmmaWait))
 
 
-@pytest.mark.parametrize("way", ["scaled", "chained"])
-def test_what_is_read_from_registers_does_not_run_on(way: str) -> None:
-    assert set(waits(interpreted(Matmul(way=way)))) == {0}
+def test_what_is_computed_with_a_dot_does_not_run_on() -> None:
+    assert set(waits(interpreted(Matmul(way="chained")))) == {0}
 
 
 def test_sums_in_half_registers_do_not_run_on() -> None:

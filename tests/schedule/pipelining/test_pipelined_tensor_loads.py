@@ -9,7 +9,7 @@ import pytest
 
 from aotc.config import Config
 from aotc.ir.core import Kernel
-from aotc.ir.dialects import gpu, scf, tma
+from aotc.ir.dialects import gpu, mbarrier, scf, tma
 from aotc.ir.text import print_kernel
 from aotc.ir.verify import verify
 from aotc.schedule.context import Schedule
@@ -52,7 +52,7 @@ def test_an_iteration_waits_then_issues_then_reads() -> None:
     remarks = _pipelined(kernel)
     assert remarks[-1].endswith("the loop is pipelined over 3 stages through tensor copies: x, z")
     body = [op for op in _loop(kernel).body.walk() if op.opcode.startswith("gpu.")]
-    kinds = (tma.MbarrierWait, gpu.Barrier, tma.TmaLoad, gpu.SharedLoad)
+    kinds = (mbarrier.MbarrierWait, gpu.Barrier, tma.TmaLoad, gpu.SharedLoad)
     assert [op.opcode for op in body if isinstance(op, kinds)] == [
         *("gpu.mbarrier_wait", "gpu.shared_load", "gpu.barrier", "gpu.tma_load", "gpu.tma_load"),
         "gpu.shared_load",
@@ -77,7 +77,7 @@ def test_before_the_loop_come_the_first_iterations_that_exist(num_stages: int) -
 def test_one_stage_is_not_ahead() -> None:
     kernel = kernel_of(loop(load("a", "%i") + read("a")))
     _pipelined(kernel, 1)
-    kinds = (tma.MbarrierWait, tma.TmaLoad, gpu.SharedLoad)
+    kinds = (mbarrier.MbarrierWait, tma.TmaLoad, gpu.SharedLoad)
     found = [op.opcode for op in _loop(kernel).body if isinstance(op, kinds)]
     assert found == ["gpu.tma_load", "gpu.mbarrier_wait", "gpu.shared_load"]
 

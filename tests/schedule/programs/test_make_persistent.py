@@ -133,7 +133,7 @@ def test_every_program_of_any_grid_is_run(grid: list[int], turns: int) -> None:
 @pytest.mark.parametrize("num_ctas", [1, 2, 3, 6, 7])
 def test_as_many_ctas_as_there_are(monkeypatch: pytest.MonkeyPatch, num_ctas: int) -> None:
     """Whatever their number: fewer than programs, as many, or one too many."""
-    monkeypatch.setattr(interpreter, "num_looping_blocks", lambda _: num_ctas)
+    monkeypatch.setattr(interpreter, "num_persistent_ctas", lambda _: num_ctas)
     check_programs(looped(SUM), (3, 2), 1)
 
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from aotc.ir.core import Kernel, Value
-from aotc.ir.dialects import arith, gpu, roles, tma, wgmma
+from aotc.ir.dialects import arith, gpu, mbarrier, roles, wgmma
 from aotc.ir.rewrite import Builder
 from aotc.schedule.pipelining import expand_loop
 from tests.support.mutations.plant import Mutation, Plant, after_pass, found, wrapping
@@ -25,7 +25,7 @@ def _wait_for_nothing_fetched(kernel: Kernel) -> None:
     """Start the first product of a loop before its operands are there."""
     product = found(kernel, wgmma.Wgmma)[0]
     op = product
-    while not isinstance(op, tma.MbarrierWait):
+    while not isinstance(op, mbarrier.MbarrierWait):
         op = op.prev
     op.erase()
 
@@ -33,7 +33,7 @@ def _wait_for_nothing_fetched(kernel: Kernel) -> None:
 def _give_back_the_next(kernel: Kernel) -> None:
     """Give back the stages that the product in flight still reads."""
     consumers = found(kernel, roles.Specialize)[0].consumers
-    for arrive in [op for op in consumers.walk() if isinstance(op, tma.MbarrierArrive)]:
+    for arrive in [op for op in consumers.walk() if isinstance(op, mbarrier.MbarrierArrive)]:
         stage = arrive.barrier.op
         ring = stage.buffer.op
         ahead = (stage.ahead + 1) % ring.num_stages

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from aotc.ir.core import Kernel, Op
-from aotc.ir.dialects import arith, roles, scf, tma, wgmma
+from aotc.ir.dialects import arith, mbarrier, roles, scf, wgmma
 from aotc.ir.rewrite import Builder
 from aotc.ir.types import I1, I64
 from tests.support.mutations.plant import Mutation, Plant, after_pass, found
@@ -30,7 +30,9 @@ def _give_back_in_flight(kernel: Kernel) -> None:
     body = _dots_ahead(kernel)
     waits = [op for op in body if isinstance(op, wgmma.WgmmaWait)]
     after = body[body.index(waits[-1]) :] if waits else []
-    for arrive in [op for op in after if isinstance(op, tma.MbarrierArrive) and not op.enabled][:1]:
+    for arrive in [
+        op for op in after if isinstance(op, mbarrier.MbarrierArrive) and not op.enabled
+    ][:1]:
         for op in (arrive.barrier.op, arrive):
             assert op is not None
             op.remove()
@@ -39,7 +41,7 @@ def _give_back_in_flight(kernel: Kernel) -> None:
 
 def _use_values_unawaited(kernel: Kernel) -> None:
     """Start the second dot before its values are there."""
-    for wait in [op for op in _dots_ahead(kernel) if isinstance(op, tma.MbarrierWait)][-1:]:
+    for wait in [op for op in _dots_ahead(kernel) if isinstance(op, mbarrier.MbarrierWait)][-1:]:
         wait.erase()
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from aotc.ir.core import Kernel
-from aotc.ir.dialects import arith, gpu, grid, tma
+from aotc.ir.dialects import arith, gpu, grid, mbarrier
 from aotc.ir.rewrite import Builder
 from aotc.schedule.programs import split_across_cluster
 from aotc.schedule.warp_roles import choose_warp_roles
@@ -25,11 +25,11 @@ def _for_one_block(barrier: grid.ClusterBarrier) -> None:
     barrier.erase()
 
 
-def _tell_one_block(arrival: tma.MbarrierArrive) -> None:
+def _tell_one_block(arrival: mbarrier.MbarrierArrive) -> None:
     arrival.num_ctas = 1
 
 
-def _await_one_block(made: tma.MbarrierInit) -> None:
+def _await_one_block(made: mbarrier.MbarrierInit) -> None:
     made.count = min(made.count, 4)
 
 
@@ -37,13 +37,13 @@ def _as_the_first(rank: grid.CtaRank) -> None:
     rank.replace_with([Builder.before_op(rank)(arith.Constant(0, rank.out.type)).out])
 
 
-def _expect_half(made: tma.MbarrierInit) -> None:
+def _expect_half(made: mbarrier.MbarrierInit) -> None:
     made.expected_bytes //= 2
 
 
 def _on_one_mbarrier(kernel: Kernel) -> None:
     """Let the second exchange complete where the first does, a phase later."""
-    waits, sends = found(kernel, tma.MbarrierWait), found(kernel, grid.ClusterSend)
+    waits, sends = found(kernel, mbarrier.MbarrierWait), found(kernel, grid.ClusterSend)
     first, second = sends[0].barrier, sends[1].barrier
     sends[1].replace_operand(second, first)
     waits[1].replace_operand(second, first)
@@ -80,13 +80,13 @@ _PLANTS = (
         "only its own CTA is told that a stage is read",
         "an arrival does not go to every CTA that copies there",
         "multiply_in_parts",
-        after_pass(_LAST, each(tma.MbarrierArrive, _tell_one_block)),
+        after_pass(_LAST, each(mbarrier.MbarrierArrive, _tell_one_block)),
     ),
     (
         "a stage is empty once one CTA has read it",
         "the barrier counts the warps of one CTA",
         "multiply_in_parts",
-        after_pass(_LAST, each(tma.MbarrierInit, _await_one_block)),
+        after_pass(_LAST, each(mbarrier.MbarrierInit, _await_one_block)),
     ),
     (
         "every CTA computes the first one's part",
@@ -104,19 +104,19 @@ _PLANTS = (
         "a CTA reads what others have not sent",
         "the wait at the mbarrier of an exchange is left out",
         "spread_rows",
-        after_pass(_LAST, without(tma.MbarrierWait, 0)),
+        after_pass(_LAST, without(mbarrier.MbarrierWait, 0)),
     ),
     (
         "a CTA ends while others send to it",
         "the wait of the last exchange is left out",
         "spread_rows",
-        after_pass(_LAST, without(tma.MbarrierWait, -1)),
+        after_pass(_LAST, without(mbarrier.MbarrierWait, -1)),
     ),
     (
         "an exchange is over when half of it has come",
         "the mbarrier expects the bytes of half the CTAs",
         "spread_rows",
-        after_pass(_LAST, each(tma.MbarrierInit, _expect_half)),
+        after_pass(_LAST, each(mbarrier.MbarrierInit, _expect_half)),
     ),
     (
         "what a fast CTA sends next counts for this exchange",

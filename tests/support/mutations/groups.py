@@ -7,7 +7,7 @@ from typing import Any
 
 from aotc.backend import nvvm
 from aotc.ir.core import Kernel, Op, Value
-from aotc.ir.dialects import arith, gpu, roles, scf, tma
+from aotc.ir.dialects import arith, gpu, mbarrier, roles, scf
 from aotc.ir.rewrite import Builder
 from aotc.ir.types import I1
 from tests.support.mutations.plant import (
@@ -47,14 +47,14 @@ def _own(alloc: gpu.SharedAlloc) -> None:
 def _keep_the_order(kernel: Kernel) -> None:
     """Leave out that the next group may multiply."""
     order = _order(kernel)
-    for arrive in list(_consumers(kernel, tma.MbarrierArrive)):
+    for arrive in list(_consumers(kernel, mbarrier.MbarrierArrive)):
         if _ring(arrive.barrier) is order:
             arrive.erase()
 
 
 def _take_no_order(kernel: Kernel) -> None:
     order = _order(kernel)
-    for wait in list(_consumers(kernel, tma.MbarrierWait)):
+    for wait in list(_consumers(kernel, mbarrier.MbarrierWait)):
         if _ring(wait.barrier) is order:
             wait.erase()
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from aotc.backend import nvvm, nvvm_tensor
 from aotc.ir.core import Kernel, Op, Value
-from aotc.ir.dialects import arith, gpu, roles, scf, tma
+from aotc.ir.dialects import arith, gpu, mbarrier, roles, scf, tma
 from aotc.ir.rewrite import Builder
 from aotc.ir.types import I1, I32
 from aotc.schedule.pipelining import pipeline_loads
@@ -32,22 +32,22 @@ def _in_role(kernel: Kernel, role: str, cls: type[Op]) -> Iterator[Any]:
     return (op for op in block.walk() if isinstance(op, cls))
 
 
-def _waits(role: str, change: Callable[[tma.MbarrierWait, Builder], list[Value]]) -> Edit:
+def _waits(role: str, change: Callable[[mbarrier.MbarrierWait, Builder], list[Value]]) -> Edit:
     """Give the waits of a role other operands."""
 
     def edit(kernel: Kernel) -> None:
-        for wait in list(_in_role(kernel, role, tma.MbarrierWait)):
+        for wait in list(_in_role(kernel, role, mbarrier.MbarrierWait)):
             wait.set_slots(change(wait, Builder.before_op(wait)))
 
     return edit
 
 
-def _other_parity(wait: tma.MbarrierWait, place: Builder) -> list[Value]:
+def _other_parity(wait: mbarrier.MbarrierWait, place: Builder) -> list[Value]:
     one = place(arith.Constant(1, I32)).out
     return [wait.barrier, place(arith.Xor(wait.parity, one)).out]
 
 
-def _slot_before(wait: tma.MbarrierWait, place: Builder) -> list[Value]:
+def _slot_before(wait: mbarrier.MbarrierWait, place: Builder) -> list[Value]:
     return [_shifted(wait.barrier, -1, place), wait.parity]
 
 
@@ -64,9 +64,9 @@ def _shifted(buffer: Value, by: int, place: Builder) -> Value:
 
 def _release_too_early(kernel: Kernel) -> None:
     """Give a stage back while the product that reads it may run."""
-    arrive = next(_in_role(kernel, "consumers", tma.MbarrierArrive))
+    arrive = next(_in_role(kernel, "consumers", mbarrier.MbarrierArrive))
     place = Builder.before_op(arrive)
-    place(tma.MbarrierArrive(_shifted(arrive.barrier, 1, place), arrive.count))
+    place(mbarrier.MbarrierArrive(_shifted(arrive.barrier, 1, place), arrive.count))
     arrive.erase()
 
 
@@ -87,7 +87,7 @@ def _first_barrier(kernel: Kernel) -> None:
 
 
 def _one_warp_is_enough(kernel: Kernel) -> None:
-    for op in found(kernel, tma.MbarrierInit):
+    for op in found(kernel, mbarrier.MbarrierInit):
         op.count = 1
 
 
@@ -104,7 +104,7 @@ _PLANTS: tuple[tuple[str, str, Plant], ...] = (
     (
         "nobody gives a stage back",
         "the arrival of the consumers is left out",
-        after_pass(_LAST, without(tma.MbarrierArrive, 0)),
+        after_pass(_LAST, without(mbarrier.MbarrierArrive, 0)),
     ),
     (
         "a stage is given back while a product reads it",
@@ -114,7 +114,7 @@ _PLANTS: tuple[tuple[str, str, Plant], ...] = (
     (
         "the last stage of a loop is not given back",
         "nobody arrives behind the wait for the last product",
-        after_pass(_LAST, without(tma.MbarrierArrive, -1)),
+        after_pass(_LAST, without(mbarrier.MbarrierArrive, -1)),
     ),
     (
         "the consumers wait for the wrong phase",

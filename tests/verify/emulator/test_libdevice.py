@@ -84,7 +84,7 @@ def test_documented_errors_hold(case, double) -> None:
     name = f"__nv_{stem}" if double else f"__nv_{stem}f"
     out = np.full(COUNT, np.nan, dtype)
     grid = COUNT // THREADS
-    emulate(module(), grid, [out, *arrays], kernel=f"run{name}", block=THREADS)
+    emulate(module(), grid, [out, *arrays], kernel=f"run{name}", cta_threads=THREADS)
     exact = np.asarray(function(*(array.astype(np.float64) for array in arrays)), np.float64)
     ulp = np.spacing(np.abs(exact).astype(dtype)).astype(np.float64)
     # The reference of fp64 is itself off by up to one.

@@ -48,46 +48,46 @@ def arrays(count):
 
 
 @pytest.mark.parametrize("seed", [0, 7])
-@pytest.mark.parametrize("block", [1, 31, 32, 33, 256])
+@pytest.mark.parametrize("threads", [1, 31, 32, 33, 256])
 @pytest.mark.parametrize("count", [1, 97, 1000])
-def test_copy(count, block, seed):
+def test_copy(count, threads, seed):
     x, out = arrays(count)
-    emulate(SIMPLE, -(-count // block), [x, out, count, 3], block=block, seed=seed)
+    emulate(SIMPLE, -(-count // threads), [x, out, count, 3], cta_threads=threads, seed=seed)
     np.testing.assert_array_equal(out, x + 3)
 
 
 @pytest.mark.parametrize("grid", [0, (0, 1), (2, 0, 3)])
 def test_an_empty_grid_runs_nothing(grid):
     x, out = arrays(4)
-    assert emulate(SIMPLE, grid, [x, out, 4, 3], block=4).lane_instructions == 0
+    assert emulate(SIMPLE, grid, [x, out, 4, 3], cta_threads=4).lane_instructions == 0
     assert (out == 0xA5A5).all()
 
 
 def test_statistics_count_lanes_and_warps():
     x, out = arrays(70)
-    statistics = emulate(SIMPLE, 2, [x, out, 70, 3], block=40)
+    statistics = emulate(SIMPLE, 2, [x, out, 70, 3], cta_threads=40)
     # 10 up to the branch, 6 behind it for the 70 threads in range, and the exit.
     assert statistics.lane_instructions == 80 * 10 + 70 * 6 + 80
-    # The second block's second warp has all its threads out of range.
+    # The second CTA's second warp has all its threads out of range.
     assert statistics.warp_instructions == 4 * 10 + 3 * 6 + 4
     assert statistics.batches == 1
 
 
 def test_batches_follow_from_the_memory_that_may_be_used():
     x, out = arrays(2048)
-    once = emulate(SIMPLE, 32, [x, out, 2048, 1], block=64)
+    once = emulate(SIMPLE, 32, [x, out, 2048, 1], cta_threads=64)
     assert once.batches == 1
     out[:] = 0
-    several = emulate(SIMPLE, 32, [x, out, 2048, 1], block=64, max_memory_bytes=60_000)
+    several = emulate(SIMPLE, 32, [x, out, 2048, 1], cta_threads=64, max_memory_bytes=60_000)
     assert several.batches > 3
     np.testing.assert_array_equal(out, x + 1)
     assert several.lane_instructions == once.lane_instructions
 
 
-def test_a_block_that_does_not_fit():
+def test_a_cta_that_does_not_fit():
     x, out = arrays(4)
     with pytest.raises(EmulationError, match=r"a CTA needs [\d,]+ bytes .* at most 9,000"):
-        emulate(SIMPLE, 1, [x, out, 4, 3], block=64, max_memory_bytes=9000)
+        emulate(SIMPLE, 1, [x, out, 4, 3], cta_threads=64, max_memory_bytes=9000)
 
 
 def test_three_dimensions():
@@ -262,28 +262,28 @@ def test_scalars(bits, value, expected):
 )
 def test_wrong_arguments(args, message):
     with pytest.raises(EmulationError, match=message):
-        emulate(SIMPLE, 1, args, block=32)
+        emulate(SIMPLE, 1, args, cta_threads=32)
 
 
 def test_read_only_and_masked_arrays():
     x, out = arrays(32)
     out.flags.writeable = False
     with pytest.raises(Fault, match="argument 1"):
-        emulate(SIMPLE, 1, [x, out, 32, 3], block=32)
+        emulate(SIMPLE, 1, [x, out, 32, 3], cta_threads=32)
     out = out.copy()
     mask = np.arange(32) < 20
     with pytest.raises(Fault, match="byte 80 of argument 0"):
-        emulate(SIMPLE, 1, [x, out, 32, 3], block=32, readable={0: mask})
+        emulate(SIMPLE, 1, [x, out, 32, 3], cta_threads=32, readable={0: mask})
     with pytest.raises(Fault, match="byte 80 of argument 1"):
-        emulate(SIMPLE, 1, [x, out, 32, 3], block=32, writable={1: mask})
-    emulate(SIMPLE, 1, [x, out, 20, 3], block=32, readable={0: mask}, writable={1: mask})
+        emulate(SIMPLE, 1, [x, out, 32, 3], cta_threads=32, writable={1: mask})
+    emulate(SIMPLE, 1, [x, out, 20, 3], cta_threads=32, readable={0: mask}, writable={1: mask})
     np.testing.assert_array_equal(out[:20], x[:20] + 3)
 
 
 def test_out_of_bounds_names_the_place():
     x, out = arrays(32)
     with pytest.raises(Fault, match=r"byte 128 of argument 0") as caught:
-        emulate(SIMPLE, 2, [x, out, 33, 3], block=32)
+        emulate(SIMPLE, 2, [x, out, 33, 3], cta_threads=32)
     assert (caught.value.cta, caught.value.thread) == ((1, 0, 0), 0)
 
 
@@ -294,13 +294,17 @@ def test_out_of_bounds_names_the_place():
     ("limits", "options", "message"),
     [
         ("", {}, "copy does not say how many threads a CTA has"),
-        ("", {"block": 1025}, "a CTA has 1 to 1024 threads, got 1025"),
-        ("", {"block": 0}, "a CTA has 1 to 1024 threads, got 0"),
-        (".reqntid 64", {"block": 32}, r"requires CTAs of \(64, 1, 1\) threads"),
-        (".reqnctapercluster 2", {"block": 32}, "no multiple of clusters"),
-        (".reqnctapercluster 2", {"block": 32, "cluster": 3}, "requires clusters of"),
-        ("", {"block": 32, "kernel": "other"}, "there is no kernel other; the text has copy"),
-        ("", {"block": (1, 2, 3, 4)}, "the block must be one to three whole numbers"),
+        ("", {"cta_threads": 1025}, "a CTA has 1 to 1024 threads, got 1025"),
+        ("", {"cta_threads": 0}, "a CTA has 1 to 1024 threads, got 0"),
+        (".reqntid 64", {"cta_threads": 32}, r"requires CTAs of \(64, 1, 1\) threads"),
+        (".reqnctapercluster 2", {"cta_threads": 32}, "no multiple of clusters"),
+        (".reqnctapercluster 2", {"cta_threads": 32, "cluster": 3}, "requires clusters of"),
+        ("", {"cta_threads": 32, "kernel": "other"}, "there is no kernel other; the text has copy"),
+        (
+            "",
+            {"cta_threads": (1, 2, 3, 4)},
+            "the threads of a CTA must be one to three whole numbers",
+        ),
     ],
 )
 def test_wrong_launches(limits, options, message):
@@ -313,7 +317,7 @@ def test_wrong_launches(limits, options, message):
 def test_wrong_grids(grid):
     x, out = arrays(4)
     with pytest.raises(EmulationError, match="grid"):
-        emulate(SIMPLE, grid, [x, out, 4, 0], block=32)
+        emulate(SIMPLE, grid, [x, out, 4, 0], cta_threads=32)
 
 
 def test_which_kernel():
@@ -321,7 +325,7 @@ def test_which_kernel():
         emulate(SIMPLE + SIMPLE.replace("copy", "twin"), 1, [])
     x, out = arrays(4)
     both = SIMPLE + SIMPLE[SIMPLE.index(".visible") :].replace("copy", "twin")
-    emulate(both, 1, [x, out, 4, 3], block=32, kernel="twin")
+    emulate(both, 1, [x, out, 4, 3], cta_threads=32, kernel="twin")
     np.testing.assert_array_equal(out, x + 3)
 
 
@@ -413,7 +417,7 @@ def test_local_memory_is_of_each_thread():
     np.testing.assert_array_equal(collect(body, threads=64), np.arange(64))
 
 
-def test_faults_name_thread_and_block_of_any_batch():
+def test_faults_name_thread_and_cta_of_any_batch():
     body = "mov.u32 %r4, %ctaid.x; setp.eq.u32 %p1, %r4, 5; @%p1 trap;"
     fault = faults(body, kind="trap", grid=7, threads=40, max_memory_bytes=60_000)
     assert (fault.cta, fault.thread) == ((5, 0, 0), 0)

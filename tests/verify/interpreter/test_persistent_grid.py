@@ -1,4 +1,4 @@
-"""How many blocks loop over the programs of a launch."""
+"""How many CTAs run the program instances of a launch."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from aotc.ir.text import parse_kernel
-from aotc.verify.interpreter.persistent_grid import num_looping_blocks
+from aotc.verify.interpreter.persistent_grid import num_persistent_ctas
 from aotc.verify.interpreter.run import run
 
 
 @given(st.lists(st.integers(0, 40), min_size=1, max_size=3))
-def test_some_block_has_several_programs(grid: list[int]) -> None:
-    programs, blocks = math.prod(grid), num_looping_blocks(grid)
-    assert (blocks == 0) == (programs == 0)
-    assert blocks <= 3
+def test_some_cta_has_several_programs(grid: list[int]) -> None:
+    programs, ctas = math.prod(grid), num_persistent_ctas(grid)
+    assert (ctas == 0) == (programs == 0)
+    assert ctas <= 3
     if programs > 1:
-        assert programs > blocks
+        assert programs > ctas
 
 
 COUNTED = """
@@ -50,7 +50,7 @@ kernel @k(%out: *i32, %grid.x: i32 {source = "grid[0]"}, %grid.z: i32 {source = 
 def test_an_interpreted_kernel_is_told_the_grid_of_programs(
     attributes: str, expected: list[int]
 ) -> None:
-    """Its own number and the number of its like are of blocks, if these loop."""
+    """Its own number and the number of its like are of CTAs, if these loop."""
     out = np.zeros(5, np.int32)
     run(parse_kernel(COUNTED.replace("LOOPS", attributes)), (2, 3, 5), [out])
     assert out.tolist() == expected

@@ -6,7 +6,7 @@ is then done, too, as programs rely on that let one thread say that an operand m
 Successive multiplications into the same registers form a *chain*: its sums live here, and go to a
 warp's registers when it has waited for all of them.
 
-Until then the registers are marked as in flight and hold the name of their result, chain and slot,
+Until then the registers are marked as in flight and hold the name of their result, chain and index,
 which copies carry along. The engine refuses to read or write a register in flight; bytes of shared
 memory that an operand lies in are guarded by `SharedMemory`.
 

@@ -32,7 +32,7 @@ from aotc.verify.emulator.syntax import Register
 WARPS = 4  # of a warpgroup
 ROWS = WARPS * WARP_ROWS
 GROUP_LANES = WARPS * WARP_LANES
-_SLOT_BITS = 8  # of a result's name; the chain's number is above
+_INDEX_BITS = 8  # of a name: which of the result's registers; the chain's number is above
 
 
 @dataclass(eq=False)
@@ -182,8 +182,8 @@ class Chains:
             Chain(number, form, sums[index] if keep else None, copies)
             for index, (number, keep) in enumerate(zip(numbers.tolist(), accumulate, strict=True))
         ]
-        slots = np.arange(len(rows), dtype=np.uint32)[:, None]
-        table[rows, groups] = (numbers << np.uint32(_SLOT_BITS) | slots)[:, :, None]
+        indices = np.arange(len(rows), dtype=np.uint32)[:, None]
+        table[rows, groups] = (numbers << np.uint32(_INDEX_BITS) | indices)[:, :, None]
         self._file.all_states(GROUP_LANES)[marks, groups] = WRITE_IN_FLIGHT
         for group, chain in zip(groups.tolist(), chains, strict=True):
             self._by_number[chain.number] = chain
@@ -191,15 +191,15 @@ class Chains:
         return chains
 
     def _named(self, form: Form, group: int) -> Chain:
-        """Return the chain that a warpgroup's registers in flight name, slot by slot.
+        """Return the chain that a warpgroup's registers in flight name, each with its own index.
 
         Raises: Misuse if they are several, or of another shape.
         """
         rows, _ = self._file.places(form.d_registers)
         names = self._file.all_words(GROUP_LANES)[rows[:, 0], group]
-        number, slots = int(names[0, 0]) >> _SLOT_BITS, np.arange(len(names), dtype=np.uint32)
+        number, indices = int(names[0, 0]) >> _INDEX_BITS, np.arange(len(names), dtype=np.uint32)
         chain = self._by_number.get(number)
-        expected: Array = np.bitwise_or(np.uint32(number << _SLOT_BITS), slots)
+        expected: Array = np.bitwise_or(np.uint32(number << _INDEX_BITS), indices)
         if chain is None or (names != expected[:, None]).any():
             refuse(group * WARPS, "the registers of its result are in flight in another order")
         if not chain.continues(form):
@@ -232,16 +232,16 @@ class Chains:
             self._file.all_states(WARP_LANES)[marks, warps] = FENCED
 
     def _write_named(self, warps: Ints, names: Ints, words: Array) -> None:
-        """Write words (slots, warps, lanes) to whatever registers hold their names."""
+        """Write words (indices, warps, lanes) to whatever registers hold their names."""
         each = np.arange(len(warps))[:, None]
         lane = np.arange(WARP_LANES)
         for row, states in self._file.tracked():
             held = row[warps]
             marks = states[warps]
-            hit = (marks == WRITE_IN_FLIGHT) & (held >> _SLOT_BITS == names[:, None])
+            hit = (marks == WRITE_IN_FLIGHT) & (held >> _INDEX_BITS == names[:, None])
             if hit.any():
-                slot = np.where(hit, held & (1 << _SLOT_BITS) - 1, 0)
-                row[warps] = np.where(hit, words[slot, each, lane], held)
+                index = np.where(hit, held & (1 << _INDEX_BITS) - 1, 0)
+                row[warps] = np.where(hit, words[index, each, lane], held)
                 states[warps] = np.where(hit, np.uint8(FENCED), marks)
 
 

@@ -18,9 +18,9 @@ from aotc.verify.emulator.text.variables import SPACES, TYPE_BITS, parse_variabl
 # What may stand in front of a variable or a function and does not change what it means here.
 _LINKAGE = (".visible", ".extern", ".weak", ".common")
 _TRIPLES = {
-    ".reqntid": "block_threads",
+    ".reqntid": "cta_threads",
     ".maxntid": "max_threads",
-    ".reqnctapercluster": "cluster_blocks",
+    ".reqnctapercluster": "cluster_ctas",
 }
 _IGNORED_COUNTS = (".minnctapersm", ".maxnreg", ".maxnctapersm", ".maxclusterrank")
 _IGNORED_WORDS = (".explicitcluster", ".blocksareclusters", ".noreturn")

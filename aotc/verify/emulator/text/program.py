@@ -43,7 +43,7 @@ class Kernel:
     """Hold one `.entry`.
 
     `registers` says for each width how many rows there are; `variables` are those that the body
-    declares. `block_threads`, `max_threads` and `cluster_blocks` are 0 where the text says nothing.
+    declares. `cta_threads`, `max_threads` and `cluster_ctas` are 0 where the text says nothing.
     """
 
     name: str
@@ -51,9 +51,9 @@ class Kernel:
     instructions: tuple[Instruction, ...]
     registers: Mapping[int, int] = field(default_factory=dict[int, int])
     variables: Mapping[str, Variable] = field(default_factory=dict[str, Variable])
-    block_threads: Extents = (0, 0, 0)
+    cta_threads: Extents = (0, 0, 0)
     max_threads: Extents = (0, 0, 0)
-    cluster_blocks: Extents = (0, 0, 0)
+    cluster_ctas: Extents = (0, 0, 0)
 
     @property
     def param_bytes(self) -> int:

@@ -25,7 +25,7 @@ class Launch:
     """Say what is launched: CTAs, threads of a CTA, CTAs of a cluster, bytes of shared memory."""
 
     grid: Extents
-    block: Extents
+    cta_threads: Extents
     cluster: Extents
     dynamic_shared_bytes: int
     shared_bytes: int
@@ -33,7 +33,7 @@ class Launch:
     @property
     def threads(self) -> int:
         """Threads of a CTA."""
-        return self.block[0] * self.block[1] * self.block[2]
+        return self.cta_threads[0] * self.cta_threads[1] * self.cta_threads[2]
 
     @property
     def warps(self) -> int:
@@ -103,7 +103,7 @@ def _grid_of_clusters(launch: Launch) -> Extents:
 
 
 _EXTENTS: dict[str, Callable[[Launch], Extents]] = {
-    "%ntid": lambda launch: launch.block,
+    "%ntid": lambda launch: launch.cta_threads,
     "%nctaid": lambda launch: launch.grid,
     "%nclusterid": _grid_of_clusters,
     "%cluster_nctaid": lambda launch: launch.cluster,
@@ -114,9 +114,9 @@ _OF_THREAD: dict[str, Callable[[Launch, Any], Any]] = {
         for name, of in _EXTENTS.items()
         for index, axis in enumerate("xyz")
     },
-    "%tid.x": lambda launch, thread: split(thread, launch.block)[0],
-    "%tid.y": lambda launch, thread: split(thread, launch.block)[1],
-    "%tid.z": lambda launch, thread: split(thread, launch.block)[2],
+    "%tid.x": lambda launch, thread: split(thread, launch.cta_threads)[0],
+    "%tid.y": lambda launch, thread: split(thread, launch.cta_threads)[1],
+    "%tid.z": lambda launch, thread: split(thread, launch.cta_threads)[2],
     "%laneid": lambda _, thread: thread % WARP,
     "%warpid": lambda _, thread: thread // WARP,
     "%nwarpid": lambda launch, _: launch.warps,

@@ -99,7 +99,7 @@ def test_module():
 
 
 def test_entry():
-    assert KERNEL.block_threads == (64, 2, 1)
+    assert KERNEL.cta_threads == (64, 2, 1)
     assert [(p.offset, p.size_bytes, p.is_pointer) for p in KERNEL.params] == [
         (0, 8, True),
         (8, 1, False),

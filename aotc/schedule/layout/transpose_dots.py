@@ -1,0 +1,172 @@
+"""Compute dots transposed where that lets threads convert weights in the registers they multiply from.
+
+`wgmma` takes its left operand from registers, its right one from shared memory. So of `x @ w`, with
+weights that threads convert, each converted tile is written to shared memory, fenced, and waited for by
+all threads. In the transposed dot, of the weights and `x`, the weights are the left operand:
+
+    acc = dot(x, convert(w), acc)  ->  acc = trans(dot(trans(convert(w)), trans(x), trans(acc)))
+
+What transposes costs nothing but other names for elements. It is done where the right operand is
+computed and has K contiguous, so that fragments are read from memory in pieces, where the left one
+is loaded, and where nothing but the dot uses an accumulator that a loop carries: the loop then carries
+it transposed.
+
+Invariant: the same products are added in the same order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from aotc.ir.core import Kernel, Op, Value, build
+from aotc.ir.diagnostics import at
+from aotc.ir.dialects import arith, descriptor, scf, tile
+from aotc.ir.effects import Trait
+from aotc.ir.rewrite import Builder
+from aotc.ir.tiles import is_elementwise, is_tile, tile_shape
+from aotc.ir.types import TileType, element_of
+from aotc.schedule.analysis.axis import AxisAnalysis
+from aotc.schedule.context import Schedule
+from aotc.schedule.layout.wgmma_layouts import divide_warpgroups, is_computed
+from aotc.schedule.remarks import Remark
+from aotc.target import Feature
+
+_SWAPPED = (1, 0)
+_OPERAND_BITS = 16
+
+
+def transpose_dots(kernel: Kernel, schedule: Schedule) -> None:
+    """Transpose every dot whose right operand is better in registers; see the module docstring."""
+    infos: AxisAnalysis | None = None
+    for dot in [op for op in kernel.walk() if isinstance(op, tile.Dot)]:
+        if not is_computed(dot.b) or is_computed(dot.a) or not _is_alone(dot):
+            continue
+        infos = infos or AxisAnalysis(kernel)
+        if _fastest(dot.b, infos) == 0 and _is_faster(dot, schedule):
+            with at(dot.loc):
+                _transpose(dot)
+            schedule.remark(dot.loc, Remark.DOT_TRANSPOSED())
+
+
+def _is_faster(dot: tile.Dot, schedule: Schedule) -> bool:
+    """Return whether both dots are by wgmma, and the transposed one may take registers."""
+    operands = [element_of(value.type).bits for value in (dot.a, dot.b)]
+    if Feature.WGMMA not in schedule.target.features or operands != [_OPERAND_BITS] * 2:
+        return False
+    shape, bits, warps = (
+        tile_shape(dot.acc),
+        element_of(dot.acc.type).bits,
+        schedule.config.num_warps,
+    )
+    swapped = divide_warpgroups(shape[::-1], bits, warps)
+    return divide_warpgroups(shape, bits, warps) is not None and swapped == (warps // 4, 1)
+
+
+def _is_alone(dot: tile.Dot) -> bool:
+    """Return whether an accumulator that a loop carries is the dot's alone, or none carries it."""
+    loop, acc = dot.block.parent if dot.block else None, dot.acc
+    if acc.op is not None:
+        return isinstance(acc.op, arith.Constant)
+    if not isinstance(loop, scf.For) or acc not in loop.carried:
+        return False
+    index, end = acc.index - 1, loop.body.terminator
+    is_yielded = end.operands[index] is dot.out and end.operands.count(dot.out) == 1
+    return is_yielded and list(acc.users) == [dot] and list(dot.out.users) == [end]
+
+
+def _transposed(value: Value, place: Builder, done: dict[Value, Value] | None = None) -> Value:
+    """Return the transpose of a tile, computed of the transposes of what it is computed from."""
+    done = {} if done is None else done
+    op, kind = value.op, value.type
+    if value in done or not isinstance(kind, TileType):
+        return done.get(value, value)
+    if isinstance(op, tile.Trans) and op.order == _SWAPPED:
+        made = op.value
+    elif isinstance(op, arith.Constant):
+        made = place(arith.Constant(op.value, TileType(kind.element, kind.shape[::-1]))).out
+    elif op is not None and is_elementwise(op):
+        sources = {source: _transposed(source, place, done) for source in op.operands}
+        made = place(op.clone(sources)).results[0]
+    else:
+        made = place(tile.Trans(value, _SWAPPED)).out
+    done[value] = made
+    return made
+
+
+def _swapped_dot(dot: tile.Dot, place: Builder, acc: Value | None = None) -> tile.Dot:
+    """Return the transposed dot, with an accumulator that is transposed already or is to be so."""
+    a, b = _transposed(dot.b, place), _transposed(dot.a, place)
+    acc = _transposed(dot.acc, place) if acc is None else acc
+    made = tile.Dot(a, b, acc, dot.input_precision, dot.max_num_imprecise_acc)
+    place(made)
+    return made
+
+
+def _transpose(dot: tile.Dot) -> None:
+    place = Builder.before_op(dot)
+    if dot.acc.op is not None:
+        made = _swapped_dot(dot, place)
+        dot.replace_with([place(tile.Trans(made.out, _SWAPPED)).out])
+        return
+    loop, index = dot.block.parent if dot.block else None, dot.acc.index - 1
+    assert isinstance(loop, scf.For)
+    init, kind = loop.init[index], dot.acc.type
+    assert init is not None
+    assert isinstance(kind, TileType)
+    dot.acc.type = TileType(kind.element, kind.shape[::-1])
+    dot.replace_with([_swapped_dot(dot, place, dot.acc).out])
+    outer = Builder.before_op(loop)
+    slots = list(loop.slots)
+    slots[len(slots) - len(loop.init) + index] = _transposed(init, outer)
+    blocks, loop.blocks = loop.blocks, ()
+    made = outer(build(scf.For, slots, loop.attributes, blocks, loop.loc))
+    outs = list(made.results)
+    outs[index] = outer(tile.Trans(outs[index], _SWAPPED)).out
+    loop.replace_with(outs)
+
+
+# ---- the order in memory ----------------------------------------------------------------------
+
+
+def _fastest(value: Value, infos: AxisAnalysis) -> int | None:
+    """Return the axis along which a tile is contiguous in memory, if it is so in one."""
+    op = value.op
+    if op is None or not is_tile(value):
+        return None
+    rule = _FASTEST.get(type(op))
+    if rule is not None:
+        return rule(op, infos)
+    if is_elementwise(op):
+        found = [
+            each for each in (_fastest(source, infos) for source in op.operands) if each is not None
+        ]
+        return found[0] if found else None
+    if op.has(Trait.VIEW) or isinstance(op, tile.Join):
+        found_last = _fastest(op.operands[0], infos)
+        is_last = found_last == len(tile_shape(op.operands[0])) - 1
+        return len(tile_shape(value)) - 1 if is_last else None
+    return None
+
+
+def _of_trans(op: Op, infos: AxisAnalysis) -> int | None:
+    assert isinstance(op, tile.Trans)
+    axis = _fastest(op.value, infos)
+    return None if axis is None else op.order.index(axis)
+
+
+def _of_load(op: Op, infos: AxisAnalysis) -> int | None:
+    assert isinstance(op, tile.Load)
+    runs = infos[op.pointer].contiguity
+    return runs.index(max(runs)) if max(runs) > 1 else None
+
+
+def _of_descriptor(op: Op, infos: AxisAnalysis) -> int | None:
+    del infos
+    return len(tile_shape(op.results[0])) - 1
+
+
+_FASTEST: dict[type[Op], Callable[[Op, AxisAnalysis], int | None]] = {
+    tile.Trans: _of_trans,
+    tile.Load: _of_load,
+    descriptor.DescriptorLoad: _of_descriptor,
+}

@@ -1,0 +1,52 @@
+"""What the barrier of a cluster orders, and where a kernel waits there.
+
+A kernel arrives once its mbarriers are initialized and goes on; other CTAs signal them only after its
+wait. `insert_barriers` visits these ops as all others.
+"""
+
+from __future__ import annotations
+
+from aotc.ir.core import Kernel, Op
+from aotc.ir.dialects import grid, mbarrier
+from aotc.ir.order import enclosing_in
+from aotc.schedule.shared_memory.pending_accesses import Pending, places_of
+
+
+def visit_cluster_arrive(op: Op, pending: Pending) -> None:
+    """Remember what the cluster's barrier orders: the initialization of mbarriers."""
+    barriers = {
+        each.barrier.op for each in op.block or () if isinstance(each, mbarrier.MbarrierInit)
+    }
+    others = [place for place in (*pending.reads, *pending.writes) if place.buffer not in barriers]
+    op.expect(not others, "a buffer that is no mbarrier is accessed before it")
+    pending.arrived.update(pending.writes)
+
+
+def visit_cluster_wait(op: Op, pending: Pending) -> None:
+    """Forget what was written before the arrival; what came after it is as it was."""
+    del op
+    for place in pending.arrived:
+        pending.writes.pop(place, None)
+    pending.arrived.clear()
+
+
+def visit_send(op: Op, pending: Pending) -> None:
+    """Order a store by other CTAs, which those that wait at the mbarrier see."""
+    assert isinstance(op, grid.ClusterSend)
+    for place in places_of(op, "write"):
+        op.expect(not place.meets(pending.reads), "what others send is read before it")
+        op.expect(not place.meets(pending.writes), "what others send is written here as well")
+
+
+def wait_before_barriers(kernel: Kernel) -> None:
+    """Move the wait for an early arrival ahead of other barriers of the cluster, if there are any."""
+    wait = next((op for op in kernel.body if isinstance(op, grid.ClusterWait)), None)
+    if wait is None:
+        return
+    for op in kernel.walk():
+        if op is wait:
+            return
+        if isinstance(op, grid.ClusterBarrier):
+            wait.remove()
+            kernel.body.insert(wait, enclosing_in(op, kernel.body))
+            return

@@ -1,0 +1,204 @@
+"""Which accesses to memory no barrier orders yet, as the walk of `insert_barriers` has it.
+
+A ring of several stages is rotated by a loop: a stage index that every iteration replaces by
+`gpu.next_stage`. So stages are told apart by their distance from the index, and what an iteration
+accessed `k` ahead, the next one finds `k - 1` ahead.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from itertools import zip_longest
+
+from aotc.ir.core import Block, Op, Value
+from aotc.ir.dialects import arith, gpu, scf
+from aotc.ir.effects import AccessKind, Resource
+from aotc.ir.types import SharedType
+from aotc.schedule.analysis.alias import allocation_of, stage_of
+from aotc.schedule.analysis.global_hazards import GlobalHazards, Touch
+
+
+@dataclass(frozen=True)
+class Place:
+    """The bytes of a buffer, or one stage of it: None for any."""
+
+    buffer: gpu.SharedAlloc
+    start: int
+    end: int
+    stage: int | None = None
+
+    def meets(self, others: Iterable[Place]) -> bool:
+        """Whether it shares bytes with any of the others."""
+        return any(self._overlaps(other) for other in others)
+
+    def _overlaps(self, other: Place) -> bool:
+        if self.buffer is other.buffer:
+            return self.stage is None or other.stage is None or self.stage == other.stage
+        return self.start < other.end and other.start < self.end
+
+    def rotated(self, rings: Mapping[gpu.SharedAlloc, None]) -> Place:
+        """Return the place as the next iteration of a loop that rotates some rings sees it."""
+        if self.stage is None:
+            return self
+        if self.buffer not in rings:
+            return replace(self, stage=None)
+        return replace(self, stage=(self.stage - 1) % self.buffer.num_stages)
+
+
+Places = dict[Place, None]
+
+
+@dataclass
+class Pending:
+    """The places accessed since the last barrier, and those that copies are in flight to.
+
+    What threads wrote to `unfenced` places is not visible to the async proxy yet, whatever
+    barriers there were; nor is it ordered after their `unfenced_reads`. `drains` and `dots` are
+    what each tensor store and each dot in flight reads, the newest first; stores older than
+    `max_drains` are merged, so that a loop of them reaches a fixpoint. `divided` are the buffers
+    that need barriers of warpgroups only.
+    """
+
+    reads: Places = field(default_factory=Places)
+    writes: Places = field(default_factory=Places)
+    copies: Places = field(default_factory=Places)
+    unfenced: Places = field(default_factory=Places)
+    unfenced_reads: Places = field(default_factory=Places)
+    drains: tuple[Places, ...] = ()
+    dots: tuple[Places, ...] = ()
+    divided: Mapping[gpu.SharedAlloc, None] = field(default_factory=dict[gpu.SharedAlloc, None])
+    max_drains: int = 1
+    hazards: GlobalHazards | None = None
+    touched: dict[Touch, None] = field(default_factory=dict[Touch, None])
+    """Accesses to global memory since the last barrier."""
+    refilled: tuple[Place, ...] = ()
+    """Where copies in flight write."""
+    arrived: Places = field(default_factory=Places)
+    """Mbarriers initialized before the kernel arrived at the barrier of the cluster."""
+    unproxied: dict[Touch, None] = field(default_factory=dict[Touch, None])
+    """Writes of threads to global memory that are not visible to the async proxy yet."""
+
+    @property
+    def all(self) -> tuple[Places, ...]:
+        """All accesses of threads and copies to shared memory."""
+        return self.reads, self.writes, self.copies, self.unfenced, self.unfenced_reads
+
+    def clear(self, *, warpgroup: bool = False) -> None:
+        """Forget what a barrier orders: all accesses, or those to divided buffers."""
+        for places in (self.reads, self.writes):
+            for place in list(places):
+                if not warpgroup or place.buffer in self.divided:
+                    del places[place]
+        is_alone = self.hazards is None or self.hazards.num_ctas == 1
+        if not warpgroup and is_alone:
+            self.touched.clear()
+
+    def forget_proxies(self) -> None:
+        """Forget what a proxy fence of all threads orders in shared memory."""
+        self.unfenced.clear()
+        self.unfenced_reads.clear()
+
+    def read(self, place: Place) -> None:
+        """Remember what threads read themselves."""
+        self.reads[place] = None
+        if place.meets(self.refilled):
+            self.unfenced_reads[place] = None
+
+    def copy(self) -> Pending:
+        """Return the state, to be changed apart."""
+        copied = Pending(
+            divided=self.divided,
+            max_drains=self.max_drains,
+            hazards=self.hazards,
+            refilled=self.refilled,
+        )
+        copied.merge(self)
+        return copied
+
+    def merge(self, other: Pending) -> None:
+        """Add what is pending where another path joins."""
+        for places, more in zip(self.all, other.all, strict=True):
+            places.update(more)
+        self.touched.update(other.touched)
+        self.arrived.update(other.arrived)
+        self.unproxied.update(other.unproxied)
+        self.drains = _merged(self.drains, other.drains)
+        self.dots = _merged(self.dots, other.dots)
+
+    def touch(self, op: Op) -> None:
+        """Remember an access to global memory."""
+        self.touched[Touch(op)] = None
+        if self.hazards is not None and self.hazards.is_generic_write(op):
+            self.unproxied[Touch(op)] = None
+
+    def carry(self, loop: Op) -> None:
+        """See accesses to global memory as the next iteration of a loop does."""
+        self.touched = {touch.carried_by(loop): None for touch in self.touched}
+        self.unproxied = {touch.carried_by(loop): None for touch in self.unproxied}
+
+    def map(self, change: Callable[[Place], Place]) -> None:
+        """Replace every place in shared memory."""
+        for places in self.all:
+            changed = dict.fromkeys(map(change, places))
+            places.clear()
+            places.update(changed)
+        self.drains = tuple(dict.fromkeys(map(change, places)) for places in self.drains)
+        self.dots = tuple(dict.fromkeys(map(change, places)) for places in self.dots)
+
+
+def _merged(some: tuple[Places, ...], others: tuple[Places, ...]) -> tuple[Places, ...]:
+    """Return what is in flight where two paths join: at least so many newer ones, on either."""
+    paired = zip_longest(some, others, fillvalue=Places())
+    return tuple(mine | more for mine, more in paired)
+
+
+def places_of(op: Op, access: AccessKind) -> Places:
+    """Return the places in shared memory that an op reads or writes."""
+    values = [getattr(op, each.of) for each in op.effects_on(Resource.SHARED, access)]
+    return {place_of(value): None for value in values if isinstance(value.type, SharedType)}
+
+
+def place_of(buffer: Value) -> Place:
+    """Return the place of a buffer, or of the stage that a value is."""
+    op, stage = allocation_of(buffer).op, stage_of(buffer)
+    number = None if stage is None else _stage_number(stage)
+    assert isinstance(op, gpu.SharedAlloc)
+    assert isinstance(op.out.type, SharedType)
+    return Place(op, op.offset_bytes, op.offset_bytes + op.out.type.size_bytes, number)
+
+
+def _stage_number(op: gpu.SharedStage) -> int | None:
+    """Return how many stages after the loop's index this one is, or None if there is no index.
+
+    Before a loop, a number counts from the initial index.
+    """
+    assert isinstance(op.buffer.type, SharedType)
+    start = _counter_start(op.index)
+    return None if start is None else (start + op.ahead) % op.buffer.type.num_stages
+
+
+def _counter_start(index: Value) -> int | None:
+    """Return the constant that a stage index is, or that the index of a loop begins with."""
+    if isinstance(index.op, arith.Constant):
+        return int(index.op.value)
+    block = index.owner
+    loop = block.parent if isinstance(block, Block) else None
+    if not isinstance(loop, scf.For) or index.index == 0:
+        return None
+    following = loop.body.terminator.operands[index.index - 1].op
+    init = loop.init[index.index - 1].op
+    counts = isinstance(following, gpu.NextStage) and following.index is index
+    return int(init.value) if counts and isinstance(init, arith.Constant) else None
+
+
+def rotated_by(loop: Op) -> dict[gpu.SharedAlloc, None]:
+    """Return the rings whose stages a loop rotates."""
+    rotated: dict[gpu.SharedAlloc, None] = {}
+    for counter in loop.carried if isinstance(loop, scf.For) else ():
+        if _counter_start(counter) is None:
+            continue
+        for user in counter.users:
+            if isinstance(user, gpu.SharedStage) and isinstance(user.buffer.op, gpu.SharedAlloc):
+                rotated[user.buffer.op] = None
+    return rotated

@@ -1,0 +1,84 @@
+"""Matrix products with weights of fewer bits than the rows they multiply, through tensor descriptors.
+
+A tile of the result is computed transposed, so that weights are the left operand of the dot. Hopper's
+tensor cores take that one from registers, which is where weights are converted to the type of the
+rows.
+"""
+
+import triton
+import triton.language as tl
+from matmul import tile_of_program
+from small_matmul import finish, part_of_k
+
+
+@triton.jit
+def persistent_weight_only_kernel(
+    x, w, c, scale_ptr,
+    M, N, K,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
+    GROUP_N: tl.constexpr, NUM_SMS: tl.constexpr,
+    FLATTEN: tl.constexpr = True,  # noqa: FBT002 - a constant
+    WARP_SPECIALIZE: tl.constexpr = False,  # noqa: FBT002
+):  # fmt: skip
+    """Store (X @ W^T) * scale to C (M, N): X is (M, K), W (N, K), one fp32 scale a row of W.
+
+    Weights are numbers of 8 bits, which X's type holds exactly: int8 or fp8 for bf16 and fp16. Blocks
+    of the descriptors are (BLOCK_M, BLOCK_K), (BLOCK_N, BLOCK_K) and (BLOCK_M, BLOCK_N).
+    """
+    num_m, num_n = tl.cdiv(M, BLOCK_M), tl.cdiv(N, BLOCK_N)
+    for index in tl.range(
+        tl.program_id(0), num_m * num_n, NUM_SMS, flatten=FLATTEN, warp_specialize=WARP_SPECIALIZE
+    ):
+        tile_n, tile_m = tile_of_program(index, num_n, num_m, GROUP_N)
+        row, column = tile_m * BLOCK_M, tile_n * BLOCK_N
+        acc = tl.zeros((BLOCK_N, BLOCK_M), tl.float32)
+        for k in range(0, K, BLOCK_K):
+            weights = w.load([column, k])
+            rows = x.load([row, k])
+            acc = tl.dot(weights.to(rows.dtype), rows.T, acc)
+        n = column + tl.arange(0, BLOCK_N)
+        scale = tl.load(scale_ptr + n, mask=n < N, other=0.0)
+        c.store([row, column], (acc * scale[:, None]).T.to(c.dtype))
+
+
+@triton.jit
+def unpacked_int4(words):
+    """Return the numbers of 0 to 15 that words hold, eight in a row for each word.
+
+    Of the eight, those with even indices are in the low half of the word, those with odd ones in the
+    high half: so neighbours are a shift of 16 bits apart, as two 16-bit numbers in a register are.
+    """
+    element = tl.arange(0, 8)
+    shift = element // 2 * 4 + element % 2 * 16
+    numbers = (words[:, :, None] >> shift[None, None, :]) & 15
+    return numbers.reshape(words.shape[0], words.shape[1] * 8)
+
+
+@triton.jit
+def small_int4_kernel(
+    w, x, scales, out_ptr,
+    M, N, K,
+    stride_om,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
+    WORDS_K: tl.constexpr, GROUPS_K: tl.constexpr, SPLIT_K: tl.constexpr,
+    WARP_SPECIALIZE: tl.constexpr = False,  # noqa: FBT002 - a constant
+    workspace_ptr=None, counter_ptr=None,
+):  # fmt: skip
+    """Store x @ ((w - 8) * scale)^T: `small_matmul` with weights of 4 bits, for few rows.
+
+    Eight weights are a word of `w`, (N, K / 8), see `unpacked_int4`. `scales` is (groups of K, N), each
+    group a part of K of BLOCK_K / GROUPS_K. Blocks are (BLOCK_N, WORDS_K) of w, (BLOCK_M, BLOCK_K) of x
+    and (GROUPS_K, BLOCK_N) of scales.
+    """
+    tl.static_assert(WORDS_K * 8 == BLOCK_K, "eight weights are a word")
+    row, column = tl.program_id(0) * BLOCK_M, tl.program_id(1) * BLOCK_N
+    start_k, end_k = part_of_k(K, BLOCK_K, SPLIT_K)
+    acc = tl.zeros((BLOCK_N, BLOCK_M), tl.float32)
+    for k in tl.range(start_k, end_k, BLOCK_K, warp_specialize=WARP_SPECIALIZE):
+        words = w.load([column, k // 8])
+        scale = scales.load([k // (BLOCK_K // GROUPS_K), column]).T
+        rows = x.load([row, k])
+        scale = scale[:, :, None].broadcast_to(BLOCK_N, GROUPS_K, BLOCK_K // GROUPS_K)
+        weights = (unpacked_int4(words) - 8).to(rows.dtype) * scale.reshape(BLOCK_N, BLOCK_K)
+        acc = tl.dot(weights.to(rows.dtype), rows.T, acc)
+    finish(acc, out_ptr, workspace_ptr, counter_ptr, M, N, stride_om, SPLIT_K)

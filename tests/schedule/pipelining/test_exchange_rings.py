@@ -1,0 +1,130 @@
+"""Operands that threads exchange for a dot: two buffers, one barrier an iteration, and when not."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from aotc.config import Config
+from aotc.ir.text import parse_kernel, print_kernel
+from aotc.schedule.context import Schedule
+from aotc.schedule.pipelining.exchange_rings import rotate_exchanges
+from aotc.target import TARGETS
+from tests.support.descriptors import compiled, launch, like, lowered, tensor
+from tests.support.pass_case import applied
+
+SOURCE = """def k(a, b, v, c, n):
+    query = a.load([0, 0])
+    total = tl.zeros((64, 64), tl.float32)
+    for key in range(0, n, 64):
+        score = tl.dot(query, b.load([key, 0]).T)
+        weight = (score * 0.5).to(tl.float16)
+        total = tl.dot(weight, v.load([key, 0]), total)
+        c.store([64 + key, 0], tl.dot(weight.T, query))
+    c.store([0, 0], total)
+"""
+SIGNATURE = {
+    **dict.fromkeys("abv", "tensordesc<fp16[64,64]>"),
+    "c": "tensordesc<fp32[64,64]>",
+    "n": "i32",
+}
+SM_90A = TARGETS["sm_90a"]
+RING = re.compile(r"gpu\.shared_alloc \{element = fp16, shape = \[64, 64\],[^}]*num_stages = 2\}")
+
+
+def test_iterations_take_the_buffers_in_turn(tmp_path: Path) -> None:
+    text, _ = lowered(tmp_path, SOURCE, SIGNATURE, 4, num_stages=2)
+    assert len(RING.findall(text)) == 3  # of keys, of values, of the exchange
+    loop = text[text.index("gpu.wgmma(") : text.index("scf.yield")]
+    write = loop.index("matrix = ")
+    assert loop[:write].count("gpu.barrier") == 0
+    between = loop[write : loop.index("gpu.wgmma(", write)]
+    assert between.count("gpu.barrier") == 1
+
+
+@pytest.mark.parametrize("num_warps", [4, 8])
+@pytest.mark.parametrize("num_stages", [1, 2])
+def test_results(tmp_path: Path, num_stages: int, num_warps: int) -> None:
+    options = {"num_stages": num_stages, "num_warps": num_warps}
+    kernel = compiled(tmp_path, SOURCE, SIGNATURE, **options)
+    for n in (1, 64, 65, 128, 64 * 5):
+        a, b, v = (
+            tensor(shape, "fp16", seed=n + at) / np.float16(64)
+            for at, shape in enumerate(((64, 64), (n, 64), (n, 64)))
+        )
+        c = like(tensor((64 + n, 64), "fp32"))
+        launch(kernel, (1,), {"a": a, "b": b, "c": c, "v": v, "n": n}, seed=n)
+        weight = (a.astype(np.float64) @ b.astype(np.float64).T * 0.5).astype(np.float16)
+        total = weight.astype(np.float64) @ v.astype(np.float64)
+        stored = weight.astype(np.float64).T @ a.astype(np.float64)
+        np.testing.assert_allclose(c[:64], total, rtol=0, atol=1e-2 * np.abs(total).max())
+        np.testing.assert_allclose(c[64:], stored, rtol=0, atol=1e-2 * np.abs(stored).max())
+
+
+CHECKS = """\
+// CHECK: %0 = gpu.shared_alloc {{.*}}num_stages = 2}
+// CHECK: scf.for({{.*}}, %total: tile<64x64xfp32, #1>, %stage: i32)
+// CHECK: %buffer = gpu.shared_stage(%0, %stage)
+// CHECK: gpu.shared_store(%tile, %buffer)
+// CHECK: gpu.wgmma(%buffer, %keys,
+// CHECK: %2 = gpu.next_stage(%stage) {num_stages = 2}
+// CHECK: scf.yield(%sum, %2)
+"""
+LOOP = """\
+#0 = #ll<offset=[[0,1],[0,2],[0,4],[0,8],[0,16],[0,32],[1,8],[2,16],[4,32],[8,0],[16,0],[32,0]] : [64,64]>
+#1 = #ll<register=[[0,1],[8,0],[0,8],[0,16],[0,32]] lane=[[0,2],[0,4],[1,0],[2,0],[4,0]] warp=[[16,0],[32,0]] : [64,64]>
+kernel @k(%n: i32) {num_warps = 4, producer_warps = 1} {
+  %keys = gpu.shared_alloc {element = fp16, shape = [64, 64], layout = #0, alignment_bytes = 1024} : shared<64x64xfp16, #0>
+  gpu.specialize () {
+    %zero = arith.constant {value = 0, type = i32} : i32
+    %one = arith.constant {value = 1, type = i32} : i32
+    %none = arith.constant {value = 0.0, type = tile<64x64xfp32, #1>} : tile<64x64xfp32, #1>
+    %fresh = gpu.undefined {type = tile<64x64xfp32, #1>} : tile<64x64xfp32, #1>
+    %never = arith.constant {value = false, type = i1} : i1
+    %end = scf.for(%zero, %n, %one, %none) {unroll = 1} (%k: i32, %total: tile<64x64xfp32, #1>) {
+      %scalar = arith.cast(%k) {dtype = fp16} : fp16
+      %tile = tile.splat(%scalar) {shape = [64, 64], layout = #1} : tile<64x64xfp16, #1>
+      %buffer = gpu.shared_alloc {element = fp16, shape = [64, 64], layout = #0, alignment_bytes = 1024} : shared<64x64xfp16, #0>
+      gpu.shared_store(%tile, %buffer) {vector = 2}
+      %dot = gpu.wgmma(%buffer, %keys, %fresh, %never) : tile<64x64xfp32, #1>
+      %part = gpu.wgmma_wait(%dot) {num_columns = [0]} : tile<64x64xfp32, #1>
+      %sum = arith.add(%total, %part) : tile<64x64xfp32, #1>
+      scf.yield(%sum)
+    } : tile<64x64xfp32, #1>
+    scf.yield()
+  } () {
+    scf.yield()
+  }
+  scf.return
+}
+"""
+
+
+def _rewritten(text: str, max_shared_bytes: int = SM_90A.max_shared_bytes) -> str:
+    kernel = parse_kernel(text)
+    target = replace(SM_90A, max_shared_bytes=max_shared_bytes)
+    rotate_exchanges(kernel, Schedule(target, Config(4)))
+    return print_kernel(kernel)
+
+
+def test_an_exchange_becomes_a_ring() -> None:
+    applied(CHECKS + LOOP, rotate_exchanges, config=Config(4))
+
+
+def test_a_second_buffer_has_to_fit() -> None:
+    held_bytes = 3 * 64 * 64 * 2
+    assert _rewritten(LOOP, held_bytes) != print_kernel(parse_kernel(LOOP))
+    assert _rewritten(LOOP, held_bytes - 1) == print_kernel(parse_kernel(LOOP))
+
+
+def test_what_threads_read_stays() -> None:
+    layout = "{layout = #1, vector = 1} : tile<64x64xfp16, #1>"
+    text = LOOP.replace(
+        "      %dot =", f"      %read = gpu.shared_load(%buffer) {layout}\n      %dot ="
+    )
+    assert text != LOOP
+    assert _rewritten(text) == print_kernel(parse_kernel(text))
