@@ -266,8 +266,8 @@ class _Table:
         found: dict[str, Any] = {}
         for name in self.first["constexprs"]:
             constant = self.first["constants"].get(name)
-            if constant is None or name in self.tunes:
-                continue
+            if constant is None or name in self.tunes or name in CONFIG_KEYS:
+                continue  # a parameter may be called num_warps: its value is the config's
             if "function" in constant:
                 other = constant["function"]
                 beside = Path(self.first["kernel"]["file"]).parent
@@ -287,6 +287,7 @@ class _Table:
             }
             for name, value in one["options"].items():
                 is_default = name in _OPTION_DEFAULTS and value == _OPTION_DEFAULTS[name]
+                is_default = is_default and name not in self.first["constexprs"]
                 if name != "enable_fp_fusion" and value is not None and not is_default:
                     config[name] = value
             configs.setdefault(json.dumps(config), config)

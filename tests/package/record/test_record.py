@@ -174,6 +174,20 @@ def test_what_no_manifest_can_name_is_a_comment(record: Any, tmp_path: Path) -> 
     assert len(kernels(tmp_path / "record")) == 1
 
 
+def test_a_parameter_may_be_called_as_an_option_is(record: Any, tmp_path: Path) -> None:
+    """Triton gives the option of that name to the parameter as well."""
+    (tmp_path / "warps.py").write_text(
+        "import triton\nimport triton.language as tl\n\n@triton.jit\n"
+        "def fill(x, num_warps: tl.constexpr, num_ctas: tl.constexpr):\n"
+        "    tl.store(x + tl.arange(0, 32 * num_warps), num_ctas)\n"
+    )
+    assert record("import warps\nwarps.fill[(1,)]('*fp32', num_warps=2, num_ctas=1)")[0] == 0
+    (kernel,) = kernels(tmp_path / "record")
+    assert "constants" not in kernel
+    assert kernel["config"] == [{"num_warps": 2, "num_stages": 3, "num_ctas": 1}]
+    assert cli.run(["build", "record/kernels.toml", "--no-cache", "-j", "1"]) == 0
+
+
 def test_a_constant_that_is_none_is_recorded_and_built(record: Any, tmp_path: Path) -> None:
     """Whatever the function's default is."""
     assert record("import ops\nops.add[(1,)]('*fp16', '*fp16', None, 64, 1, ACT=None)")[0] == 0
