@@ -78,20 +78,26 @@ def _launches(make: Make) -> dict[str, Callable[[], object]]:
 
 def _loader_calls(library: Any, make: Make) -> dict[str, Callable[[], object]]:
     """Return the loader's own calls of the same kernels."""
-    x, y, out, rows, column = (
-        make(64, 1000),
-        make(64, 1000),
-        make(64, 1000),
-        make(64),
-        make(64, at=3),
-    )
-    column_kernel, norm, add = library["column"], library["norm"], library["add"]
-    n, stride, grid = 64, 1000, (1,)
-    return {
-        "column, loader": lambda: column_kernel(column, rows, n, stride, 1, grid=grid),
-        "norm, loader": lambda: norm(x, out, stride, stride, 1e-6, grid=(64,)),
-        "add, loader": lambda: add(x, y, out, 64000, grid=grid),
+    x, y, out, rows, n, stride = make(64, 1000), make(64, 1000), make(64, 1000), make(64), 64, 1000
+    passed = {
+        "column": {
+            "x_ptr": make(64, at=3),
+            "out_ptr": rows,
+            "n": n,
+            "stride_x": stride,
+            "stride_out": 1,
+        },
+        "norm": {"x_ptr": x, "out_ptr": out, "stride": stride, "n_cols": stride, "eps": 1e-6},
+        "add": {"x_ptr": x, "y_ptr": y, "out_ptr": out, "n": 64000},
     }
+
+    def call(name: str, grid: tuple[int, ...]) -> Callable[[], object]:
+        kernel = library[name]
+        args = [passed[name][param.name] for param in kernel.info.params]
+        return lambda: kernel(*args, grid=grid)
+
+    grids = {"column": (1,), "norm": (64,), "add": (1,)}
+    return {f"{name}, loader": call(name, grid) for name, grid in grids.items()}
 
 
 def _tensors() -> Make:

@@ -26,6 +26,7 @@ struct native_launcher {
     PyObject *defaults; /* of parameters */
     PyObject *hooks;    /* a list: called before each launch */
     PyObject *refusals; /* exceptions for which the next candidate is tried */
+    PyObject *unbound;  /* parameters, each None */
     PyObject *known;    /* capsules by keys */
     PyObject *last_key, *last;
     uint32_t param_count, name_count;
@@ -33,10 +34,13 @@ struct native_launcher {
     PyObject *fixed;   /* of parameters: values that kernels were built for, or None */
 };
 
-/* Names of parameters or options and what was passed for them, as a new dictionary. */
-static PyObject *bound_between(const struct native_launcher *self, PyObject *const *objects,
-                               uint32_t first, uint32_t end) {
-    PyObject *bound = PyDict_New();
+/* Parameters, or options, and what was passed for them, as a new dictionary: a copy of one that has
+ * the names need not grow. */
+static PyObject *bound_to(const struct native_launcher *self, PyObject *const *objects,
+                          bool are_options) {
+    const uint32_t first = are_options ? self->param_count : 0;
+    const uint32_t end = are_options ? self->name_count : self->param_count;
+    PyObject *bound = are_options ? PyDict_New() : PyDict_Copy(self->unbound);
     for (uint32_t i = first; bound != NULL && i < end; ++i) {
         if (PyDict_SetItem(bound, PyTuple_GET_ITEM(self->names, i), objects[i]) < 0) {
             Py_CLEAR(bound);
@@ -48,9 +52,8 @@ static PyObject *bound_between(const struct native_launcher *self, PyObject *con
 /* Ask the derived class for candidates, after an error (or NULL) that a launch ended with. */
 static PyObject *find(struct native_launcher *self, PyObject *const *objects, PyObject *error,
                       bool is_last) {
-    PyObject *bound = bound_between(self, objects, 0, self->param_count);
-    PyObject *options =
-        bound == NULL ? NULL : bound_between(self, objects, self->param_count, self->name_count);
+    PyObject *bound = bound_to(self, objects, false);
+    PyObject *options = bound == NULL ? NULL : bound_to(self, objects, true);
     PyObject *answer = NULL;
     if (options != NULL) {
         answer = error == NULL
@@ -259,7 +262,7 @@ static PyObject *call_launch(PyObject *object, PyObject *const *args, size_t fla
     }
     if (result == 0 && PyCallable_Check(grid)) {
         PyObject *function = grid;
-        PyObject *meta = bound_between(self, objects, 0, self->param_count);
+        PyObject *meta = bound_to(self, objects, false);
         grid = meta == NULL ? NULL : PyObject_CallOneArg(function, meta);
         Py_DECREF(function);
         Py_XDECREF(meta);
@@ -361,11 +364,13 @@ static int read_constants(struct native_launcher *self, PyObject *constants, PyO
         PyErr_NoMemory();
     }
     self->fixed = PyTuple_New(self->param_count);
+    self->unbound = PyDict_New();
     for (uint32_t i = 0; i < self->param_count && !PyErr_Occurred(); ++i) {
         PyObject *name = PyTuple_GET_ITEM(self->names, i);
         PyObject *values = PyDict_GetItemWithError(fixed, name);
         PyTuple_SET_ITEM(self->fixed, i, Py_NewRef(values == NULL ? Py_None : values));
         self->is_constant[i] = PySet_Contains(constants, name) == 1;
+        (void)PyDict_SetItem(self->unbound, name, Py_None); /* a failure is looked for */
         if (values != NULL && !PyTuple_Check(values)) {
             PyErr_SetString(PyExc_TypeError, "fixed values are tuples");
         }
@@ -435,6 +440,7 @@ static void launcher_dealloc(PyObject *object) {
     Py_XDECREF(self->refusals);
     Py_XDECREF(self->fixed);
     Py_XDECREF(self->known);
+    Py_XDECREF(self->unbound);
     Py_XDECREF(self->last_key);
     Py_XDECREF(self->last);
     PyMem_Free(self->is_constant);
