@@ -95,7 +95,7 @@ def _loader_calls(library: Any, make: Make) -> dict[str, Callable[[], object]]:
         kernel = library[name]
         names = [param.name for param in kernel.info.params]
         scope = {**passed[name], "kernel": kernel, "grid": grid}
-        return eval(f"lambda: kernel({', '.join(names)}, grid=grid)", scope)  # noqa: S307 - a call as it is written
+        return eval(f"lambda: kernel({', '.join(names)}, grid=grid)", scope)
 
     grids = {"column": (1,), "norm": (64,), "add": (1,)}
     return {f"{name}, loader": call(name, grid) for name, grid in grids.items()}

@@ -18,6 +18,13 @@
 
 enum { MAX_NAMES = 2 * LIMIT_PARAMS, MAX_KNOWN = 4096 };
 
+/* What of an argument a launch is kept by. */
+enum key_kind {
+    BY_VALUE, /* constants and options */
+    BY_TYPE,
+    BY_FIXED, /* whether it is a value that some kernel was built for; else its type */
+};
+
 /* ---- the launcher --------------------------------------------------------------------------- */
 
 struct native_launcher {
@@ -30,8 +37,8 @@ struct native_launcher {
     PyObject *known;    /* capsules by keys */
     PyObject *last_key, *last;
     uint32_t param_count, name_count;
-    bool *is_constant; /* of parameters */
-    PyObject *fixed;   /* of parameters: values that kernels were built for, or None */
+    uint8_t *kinds;  /* key_kind of each name */
+    PyObject *fixed; /* of parameters: values that kernels were built for, or None */
 };
 
 /* Parameters, or options, and what was passed for them, as a new dictionary: a copy of one that has
@@ -84,11 +91,11 @@ static bool is_same(PyObject *a, PyObject *b) {
 /* What the key of a launch has of an argument: the value of a constant, or one that some kernel was
  * built for; else the type. Borrowed. */
 static PyObject *key_part(const struct native_launcher *self, uint32_t i, PyObject *object) {
-    if (i >= self->param_count || self->is_constant[i]) {
+    if (self->kinds[i] == BY_VALUE) {
         return object;
     }
-    PyObject *values = PyTuple_GET_ITEM(self->fixed, i);
-    if (values != Py_None) {
+    if (self->kinds[i] == BY_FIXED) {
+        PyObject *values = PyTuple_GET_ITEM(self->fixed, i);
         for (Py_ssize_t k = 0; k < PyTuple_GET_SIZE(values); ++k) {
             if (is_same(object, PyTuple_GET_ITEM(values, k))) {
                 return PyTuple_GET_ITEM(values, k);
@@ -120,7 +127,12 @@ static bool is_last_key(const struct native_launcher *self, PyObject *const *obj
         return false;
     }
     for (uint32_t i = 0; i < self->name_count; ++i) {
-        if (!is_same(key_part(self, i, objects[i]), PyTuple_GET_ITEM(self->last_key, i))) {
+        PyObject *kept = PyTuple_GET_ITEM(self->last_key, i);
+        const bool is_equal =
+            self->kinds[i] == BY_TYPE
+                ? (PyObject *)Py_TYPE(objects[i]) == kept
+                : objects[i] == kept || is_same(key_part(self, i, objects[i]), kept);
+        if (!is_equal) {
             return false;
         }
     }
@@ -358,9 +370,9 @@ static int read_names(struct native_launcher *self, PyObject *names, PyObject *o
 }
 
 static int read_constants(struct native_launcher *self, PyObject *constants, PyObject *fixed) {
-    self->is_constant = PyMem_Calloc((size_t)self->param_count + 1, sizeof *self->is_constant);
+    self->kinds = PyMem_Calloc((size_t)self->name_count + 1, sizeof *self->kinds); /* BY_VALUE */
     self->known = PyDict_New();
-    if (self->is_constant == NULL) {
+    if (self->kinds == NULL) {
         PyErr_NoMemory();
     }
     self->fixed = PyTuple_New(self->param_count);
@@ -369,7 +381,9 @@ static int read_constants(struct native_launcher *self, PyObject *constants, PyO
         PyObject *name = PyTuple_GET_ITEM(self->names, i);
         PyObject *values = PyDict_GetItemWithError(fixed, name);
         PyTuple_SET_ITEM(self->fixed, i, Py_NewRef(values == NULL ? Py_None : values));
-        self->is_constant[i] = PySet_Contains(constants, name) == 1;
+        if (PySet_Contains(constants, name) == 0) {
+            self->kinds[i] = values == NULL ? BY_TYPE : BY_FIXED;
+        }
         (void)PyDict_SetItem(self->unbound, name, Py_None); /* a failure is looked for */
         if (values != NULL && !PyTuple_Check(values)) {
             PyErr_SetString(PyExc_TypeError, "fixed values are tuples");
@@ -443,7 +457,7 @@ static void launcher_dealloc(PyObject *object) {
     Py_XDECREF(self->unbound);
     Py_XDECREF(self->last_key);
     Py_XDECREF(self->last);
-    PyMem_Free(self->is_constant);
+    PyMem_Free(self->kinds);
     type->tp_free(object);
     Py_DECREF(type);
 }
