@@ -346,25 +346,29 @@ PyType_Spec native_grid_launch_spec = {
 };
 
 static int read_names(struct native_launcher *self, PyObject *names, PyObject *options) {
-    self->param_count = (uint32_t)PyTuple_GET_SIZE(names);
-    self->names = PySequence_Concat(names, options);
-    self->name_count = self->names == NULL ? 0 : (uint32_t)PyTuple_GET_SIZE(self->names);
+    PyObject *listed = PySequence_Concat(names, options);
+    const Py_ssize_t count = listed == NULL ? 0 : PyTuple_GET_SIZE(listed);
+    self->names = listed == NULL ? NULL : PyTuple_New(count);
     if (self->names == NULL) {
+        Py_XDECREF(listed);
         return -1;
     }
-    bool is_valid = self->name_count <= MAX_NAMES &&
-                    PyTuple_GET_SIZE(self->defaults) == (Py_ssize_t)self->param_count;
-    for (uint32_t i = 0; i < self->name_count; ++i) {
-        is_valid = is_valid && PyUnicode_CheckExact(PyTuple_GET_ITEM(self->names, i));
+    self->param_count = (uint32_t)PyTuple_GET_SIZE(names);
+    self->name_count = (uint32_t)count;
+    bool is_valid =
+        count <= MAX_NAMES && PyTuple_GET_SIZE(self->defaults) == PyTuple_GET_SIZE(names);
+    for (Py_ssize_t i = 0; is_valid && i < count; ++i) {
+        PyObject *name = Py_NewRef(PyTuple_GET_ITEM(listed, i));
+        is_valid = PyUnicode_CheckExact(name);
+        if (is_valid) {
+            PyUnicode_InternInPlace(&name); /* as `bind` compares them */
+        }
+        PyTuple_SET_ITEM(self->names, i, name);
     }
+    Py_DECREF(listed);
     if (!is_valid) {
         PyErr_SetString(PyExc_ValueError, "a launcher needs names and a default for each");
         return -1;
-    }
-    for (uint32_t i = 0; i < self->name_count; ++i) {
-        PyObject *name = Py_NewRef(PyTuple_GET_ITEM(self->names, i));
-        PyUnicode_InternInPlace(&name);
-        PyTuple_SET_ITEM(self->names, i, name); /* as `bind` compares them */
     }
     return 0;
 }

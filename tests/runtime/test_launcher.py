@@ -261,6 +261,21 @@ def test_comparing_constants_launches(scale: Kernel, gpu: FakeGpu) -> None:
     assert gpu.last().unpack("QQf4xi") == (X, OUT, 2.0, 7)
 
 
+@pytest.mark.parametrize(
+    ("names", "defaults", "fixed"),
+    [(("a",), (), {}), (("a", 1), (1, 2), {}), (("a",), (1,), {"a": 1}), ((), (), {})],
+)
+def test_a_launcher_needs_names_with_defaults(
+    names: tuple[Any, ...], defaults: tuple[Any, ...], fixed: dict[str, Any]
+) -> None:
+    arguments = (names, defaults, frozenset[str](), fixed, (), [], ())
+    if not names:
+        assert isinstance(Launcher(*arguments), Launcher)
+        return
+    with pytest.raises((ValueError, TypeError)):
+        Launcher(*arguments)
+
+
 def test_launchers_are_collected(scale: Kernel) -> None:
     launcher = Scale(scale)
     launcher[1](CudaArray(X), 7, CudaArray(OUT), BLOCK="a")
