@@ -10,14 +10,19 @@ from __future__ import annotations
 import os.path
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TypeAlias
 
-Search: TypeAlias = tuple[str, str, int]
-"""The path of the importing file, the name of the module, the leading dots of a relative import."""
+from aotc.source_snapshot import NotInSnapshotError, Search, current
+
+__all__ = ["Search", "find_module"]
 
 
 def find_module(search: Search) -> str | None:
     """Return the path of the module that `search` asks for, or None if it has no file there."""
+    snapshot = current()
+    if snapshot is not None:
+        if search not in snapshot.searches:
+            raise NotInSnapshotError(search)
+        return snapshot.searches[search]
     importer, name, level = search
     folder = Path(importer).parent
     parts = [part for part in name.split(".") if part]

@@ -14,15 +14,18 @@ import shutil
 import sys
 import time
 from collections.abc import Callable, Sequence
+from contextlib import closing
 from dataclasses import replace
 from functools import partial
+from operator import attrgetter
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from aotc import __version__
-from aotc.cli.progress import Listener, listener_for
+from aotc.cli.cluster import cache_at, on_a_cluster, with_a_cache, workers_at
+from aotc.cli.progress import listener_for
 from aotc.cli.streams import (
     EXIT_BUG,
     EXIT_DONE,
@@ -34,8 +37,9 @@ from aotc.cli.streams import (
 from aotc.ir.diagnostics import DiagnosticError, one_line
 
 if TYPE_CHECKING:
-    from aotc.package.build import BuildResult
+    from aotc.package.build import BuildOptions, BuildResult
     from aotc.package.cache import Cache
+    from aotc.package.spec import Manifest
     from aotc.package.verify_report import Report
     from aotc.package.workers import Compiler
 
@@ -97,9 +101,10 @@ def commands() -> None:
 @click.option("--host", default="", help="Architecture to link for: x86_64 or aarch64.")
 @click.option("--keep-going", is_flag=True, help="Write what was built, although something failed.")
 @click.option("--with-ptx", is_flag=True, help="Keep the PTX, so that the archive can be verified.")
-@click.option("--lineinfo", is_flag=True, help="Give cubins line tables, for profilers.")
-@click.option("--cache-dir", help="Folder of the cache; default: the platform's cache folder.")
-@click.option("--no-cache", is_flag=True, help="Compile everything, keep nothing.")
+@click.option("--no-lineinfo", is_flag=True, help="Leave out the line tables of profilers.")
+@with_a_cache
+@on_a_cluster
+@click.option("--plan", "is_plan", is_flag=True, help="Say what a build would do, and how long.")
 @click.option("-v", "--verbose", is_flag=True, help="Show the compiler's remarks.")
 @click.option("--json", "is_json", is_flag=True, help="Write the result as JSON.")
 @_debug
@@ -116,12 +121,13 @@ def build(
     host: str,
     keep_going: bool,
     with_ptx: bool,
-    lineinfo: bool,
-    cache_dir: str | None,
-    no_cache: bool,
+    no_lineinfo: bool,
+    address: str | None,
+    is_plan: bool,
     verbose: bool,
     is_json: bool,
     debug: bool,
+    **cached: Any,
 ) -> int:
     """Build the kernels of MANIFEST (default: kernels.toml) into an archive."""
     from aotc.compiler import compile_kernel  # noqa: PLC0415 - start-up time, as are all below
@@ -138,19 +144,26 @@ def build(
         host=host,
         keep_going=keep_going,
         with_ptx=with_ptx,
-        lineinfo=lineinfo,
+        lineinfo=not no_lineinfo,
         without=without,
     )
     listener = listener_for(is_json=is_json, doing="compiling")
     try:
-        cache = None if no_cache else _cache(cache_dir, listener)
-        result = builds.build(
-            load(manifest), options, listener, cache=cache, compiler=compiler or compile_kernel
-        )
+        with cache_at(listener, **cached) as cache:
+            found = load(manifest)
+            if is_plan:
+                return _plan(found, options, cache, is_json=is_json)
+            with workers_at(address, options.jobs, listener) as executor:
+                result = builds.build(
+                    *(found, options, listener),
+                    cache=cache,
+                    compiler=compiler or compile_kernel,
+                    executor=executor,
+                )
     except DiagnosticError as error:
-        if not is_json:
+        if not is_json or is_plan:
             raise
-        result = builds.nothing_built(Failure(manifest, error.render()))
+        result = builds.nothing_built(Failure.of(manifest, error))
     finally:
         listener.close()
     if is_json:
@@ -162,20 +175,15 @@ def build(
     return EXIT_WRONG if result.failures else EXIT_DONE
 
 
-def _cache(folder: str | None, listener: Listener) -> Cache:
-    from aotc.package.cache import Cache  # noqa: PLC0415
-    from aotc.package.toolchain import compiler_digest  # noqa: PLC0415
+def _plan(manifest: Manifest, options: BuildOptions, cache: Cache | None, *, is_json: bool) -> int:
+    """Print what a build would do."""
+    from aotc.package import build_plan  # noqa: PLC0415 - start-up time, as is below
+    from aotc.package.compile_times import CompileTimes  # noqa: PLC0415
 
-    return Cache(cache_path(folder), compiler_digest(), listener.warned)
-
-
-def cache_path(folder: str | None) -> Path:
-    """Return the folder of the cache that the user names, or the platform's."""
-    if folder is not None:
-        return Path(folder)
-    from platformdirs import user_cache_path  # noqa: PLC0415 - start-up time
-
-    return user_cache_path("aotc", appauthor=False)
+    times = CompileTimes(None) if cache is None else cache.times
+    found = build_plan.plan(manifest, options, cache=cache, times=times)
+    show(json.dumps(build_plan.describe(found), indent=2) if is_json else build_plan.text(found))
+    return EXIT_DONE
 
 
 def _report(result: BuildResult, *, verbose: bool, debug: bool, seconds: float) -> None:
@@ -212,6 +220,7 @@ def _report(result: BuildResult, *, verbose: bool, debug: bool, seconds: float) 
 @click.option("--max-steps", type=click.IntRange(1), help="Instructions a launch may take.")
 @click.option("--max-memory", type=click.IntRange(1), help="MiB a launch may take.")
 @click.option("--device", is_flag=True, help="Run the cubins on a GPU instead.")
+@on_a_cluster
 @click.option("--allow-partial", is_flag=True, help="Accept variants of which some launches ran.")
 @click.option("-v", "--verbose", is_flag=True, help="A row for each variant.")
 @click.option("--json", "is_json", is_flag=True, help="Write the result as JSON.")
@@ -228,6 +237,7 @@ def verify(
     max_steps: int | None,
     max_memory: int | None,
     device: bool,
+    address: str | None,
     allow_partial: bool,
     verbose: bool,
     is_json: bool,
@@ -241,6 +251,8 @@ def verify(
     from aotc.package.verify_subjects import VerifyOptions, load_subjects  # noqa: PLC0415
     from aotc.package.workers import default_jobs  # noqa: PLC0415
 
+    if device and address is not None:
+        raise click.UsageError("--device is this machine's GPU: leave out --dask")
     start = time.monotonic()
     try:
         subjects = load_subjects(path, kernels, targets, labels, without)
@@ -265,13 +277,16 @@ def verify(
     report = verify_report.Report(command, allow_partial=allow_partial)
     listener = listener_for(is_json=is_json, doing="verifying")
     listener.started(len(subjects), 0)
-    outcomes = verifying.verify_all(subjects, work, jobs or (1 if device else default_jobs()))
+    jobs = jobs or (1 if device else default_jobs())
     try:
-        for outcome in outcomes:
-            report.done.append(outcome)
-            listener.advanced(outcome.task.label, report.state(outcome), outcome.seconds)
+        with (
+            workers_at(address, jobs, listener, attrgetter("request")) as executor,
+            closing(verifying.verify_all(subjects, work, jobs, executor)) as outcomes,
+        ):
+            for outcome in outcomes:
+                report.done.append(outcome)
+                listener.advanced(outcome.task.label, report.state(outcome), outcome.seconds)
     finally:
-        outcomes.close()
         listener.close()
     if is_json:
         show(json.dumps(report.describe(), indent=2))
@@ -478,6 +493,8 @@ def dump(
     else:
         chosen = parse(target) if target else None
         request = find_request(kernel, chosen, _settings(settings), without)
+        if stage == "cubin":
+            request = replace(request, line_root=Path(kernel).parent.as_posix())
         text = stages.stage_text(request, stage)
     show(text.removesuffix("\n"))
     return EXIT_DONE

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from aotc.cli.commands import cache_path, commands
+from aotc.cli.cluster import cache_path
+from aotc.cli.commands import commands
 from aotc.cli.streams import EXIT_DONE, EXIT_WRONG, show
 
 if TYPE_CHECKING:

@@ -40,6 +40,9 @@ class Listener:
         """Keep a warning."""
         self.warnings.append(message)
 
+    def noted(self, message: str) -> None:
+        """Take note of what is worth a line, but no warning."""
+
     def close(self) -> None:
         """Leave the terminal as it was."""
 
@@ -64,6 +67,9 @@ class PlainListener(Listener):
     def warned(self, message: str) -> None:
         super().warned(message)
         show(f"warning: {message}", err=True)
+
+    def noted(self, message: str) -> None:
+        show(f"note: {message}", err=True)
 
 
 class BarListener(Listener):
@@ -103,6 +109,9 @@ class BarListener(Listener):
         else:
             text = printable(f"warning: {message}")
             self._progress.console.print(text, markup=False, highlight=False)
+
+    def noted(self, message: str) -> None:
+        show(f"note: {message}", err=True)
 
     def close(self) -> None:
         if self._progress is not None:

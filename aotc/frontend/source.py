@@ -4,8 +4,8 @@ A kernel's file may import others; each is a `SourceFile` with its tree and the 
 into the cache key. Python is not asked to import anything, so a file with side effects, or one
 whose imports are missing on the build machine, is as good as any other.
 
-Parsed files are kept for the process, keyed by what the file system says of them, because a grid
-of configurations translates the same file again and again.
+Parsed files are kept for the process, keyed by their content and by what the file system says of
+them, because a grid of configurations translates the same file again and again.
 
 Invariant: the positions in a `Loc` are characters of the file on disk, whatever its encoding.
 """
@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from aotc.ir.diagnostics import CompileError, Loc
-from aotc.regular_file import MAX_SOURCE_BYTES, read_regular
+from aotc.source_snapshot import current, read_source
 
 _CACHED_FILES = 512
 
@@ -47,7 +47,7 @@ class SourceFile:
         """Whether the file is a package's `__init__.py`."""
         return Path(self.path).name == "__init__.py"
 
-    def loc(self, node: ast.AST, call_site: Loc | None = None) -> Loc:
+    def loc(self, node: ast.AST, call_site: Loc | None = None, function: str = "") -> Loc:
         """Return where `node` is; a span that goes on ends with its first line."""
         place: Any = node  # a node has a place in full, or none
         try:
@@ -56,9 +56,9 @@ class SourceFile:
             end_col: int = place.end_col_offset or col + 1
             is_one_line: bool = place.end_lineno == line
         except AttributeError:
-            return Loc(self.path, 1, 0, 1, call_site)
+            return Loc(self.path, 1, 0, 1, call_site, function)
         if is_one_line and self.is_ascii:
-            return Loc(self.path, line, col, end_col, call_site)
+            return Loc(self.path, line, col, end_col, call_site, function)
         text = self.lines[line - 1] if 0 < line <= len(self.lines) else ""
         if not is_one_line:
             end_col = len(text.encode())
@@ -67,15 +67,17 @@ class SourceFile:
             encoded = text.encode()
             col = len(encoded[:col].decode(errors="replace"))
             end_col = len(encoded[:end_col].decode(errors="replace"))
-        return Loc(self.path, line, col, max(end_col, col + 1), call_site)
+        return Loc(self.path, line, col, max(end_col, col + 1), call_site, function)
 
 
 def load(path: str) -> SourceFile:
-    """Return the parsed file at `path`.
+    """Return the parsed file at `path`, on disk or of the snapshot that is used.
 
     Raises: CompileError if it cannot be read or is not Python.
     """
     try:
+        if current() is not None:
+            return _parse_content(path, read_source(path))
         stat = Path(path).stat()
     except (OSError, ValueError) as error:  # a NUL in the path is a ValueError
         reason = getattr(error, "strerror", None) or error
@@ -89,11 +91,17 @@ def load(path: str) -> SourceFile:
 def _parse(path: str, mtime_ns: int, size_bytes: int) -> SourceFile:
     del mtime_ns, size_bytes
     try:
-        raw = read_regular(path, MAX_SOURCE_BYTES)
-        encoding, _ = tokenize.detect_encoding(io.BytesIO(raw).readline)
-        text = io.TextIOWrapper(io.BytesIO(raw), encoding).read()
+        raw = read_source(path)
     except OSError as error:
         raise CompileError(f"cannot read {path}: {error.strerror}") from error
+    return _parse_content(path, raw)
+
+
+@lru_cache(maxsize=_CACHED_FILES)
+def _parse_content(path: str, raw: bytes) -> SourceFile:
+    try:
+        encoding, _ = tokenize.detect_encoding(io.BytesIO(raw).readline)
+        text = io.TextIOWrapper(io.BytesIO(raw), encoding).read()
     except (SyntaxError, UnicodeDecodeError, LookupError) as error:
         raise CompileError(f"cannot decode {path}: {error}", Loc(path, 1)) from error
     return SourceFile(

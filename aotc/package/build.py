@@ -13,16 +13,17 @@ jobs, the state of the cache, or the order in which compiles end.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 from aotc.compiler import CompileRequest, autotune_configs, compile_kernel
 from aotc.ir.diagnostics import DiagnosticError
 from aotc.package.assemble import assemble
 from aotc.package.cache import Cache, CachedKernel
+from aotc.package.compile_times import CompileTimes, seconds_of
 from aotc.package.grid import AutotuneReader, Expansion, expand
 from aotc.package.index import Archive, ArchiveError, Kernel
 from aotc.package.label import member_label
@@ -55,8 +56,7 @@ class BuildOptions:
 
     Empty `targets` and `kernels` mean all. `host` is the architecture of the program that links
     the static library, empty for this machine's. `with_ptx` also stores each variant's PTX;
-    `lineinfo` gives cubins line tables;
-    `without` names features that no target may use.
+    `lineinfo` gives cubins line tables, with files named relative to the manifest's folder; `without` names features that no target may use.
     """
 
     output: Path
@@ -66,8 +66,17 @@ class BuildOptions:
     kernels: tuple[str, ...] = ()
     keep_going: bool = False
     with_ptx: bool = False
-    lineinfo: bool = False
+    lineinfo: bool = True
     without: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Ran:
+    """A compile: of which variant, for how long, and on which worker, if not of this machine."""
+
+    label: str
+    seconds: float
+    worker: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +90,7 @@ class BuildResult:
     num_compiled: int
     dropped: tuple[str, ...]
     failures: tuple[Failure, ...]
+    ran: tuple[Ran, ...] = ()
 
     @property
     def remarks(self) -> tuple[str, ...]:
@@ -112,8 +122,17 @@ def describe_result(result: BuildResult, warnings: Sequence[str]) -> dict[str, o
         "remarks": list(result.remarks),
         "warnings": list(warnings),
         "errors": [
-            {"in": failure.label, "report": failure.report, "bug": failure.is_bug}
+            {
+                "in": failure.label,
+                "report": failure.report,
+                "bug": failure.is_bug,
+                "mistakes": list(failure.mistakes),
+            }
             for failure in result.failures
+        ],
+        "ran": [
+            {"variant": ran.label, "seconds": round(ran.seconds, 3), "worker": ran.worker}
+            for ran in result.ran
         ],
     }
 
@@ -135,10 +154,10 @@ def build(
     Raises:
         ManifestError: `options` names an unknown kernel or target.
     """
-    kernels, chosen = _selection(manifest, options)
+    _selection(manifest, options)
     known_host(options.host)  # reported before the compiles, not after them
     run = _Build(manifest, options, listener, cache, compiler, executor)
-    run.expand(kernels, chosen, autotune)
+    run.expand(autotune)
     run.compile()
     return run.finish()
 
@@ -152,11 +171,37 @@ def _selection(
 
 
 @dataclass(frozen=True, slots=True)
-class _Planned:
+class Expanded:
     """A kernel's variants, each with the task that compiles it."""
 
     expansion: Expansion
     tasks: tuple[Task, ...]
+
+
+def expand_all(
+    manifest: Manifest, options: BuildOptions, autotune: AutotuneReader
+) -> list[Expanded]:
+    """Return the variants of all kernels that `options` ask for. Raises: DiagnosticError."""
+    kernels, chosen = _selection(manifest, options)
+    asked = _asked(manifest, options)
+    return [_expanded(kernel, chosen, asked, autotune) for kernel in kernels]
+
+
+def _asked(manifest: Manifest, options: BuildOptions) -> dict[str, Any]:
+    """Return what options change of every request."""
+    folder = Path(manifest.path).parent.as_posix()
+    return {"with_ptx": options.with_ptx, "line_root": folder if options.lineinfo else None}
+
+
+def _expanded(
+    kernel: KernelSpec,
+    chosen: Sequence[Target],
+    asked: Mapping[str, Any],
+    autotune: AutotuneReader,
+) -> Expanded:
+    expansion = expand(kernel, chosen, autotune)
+    tasks = tuple(Task(v.label, replace(v.request, **asked)) for v in expansion.variants)
+    return Expanded(expansion, tasks)
 
 
 @dataclass(slots=True)
@@ -169,7 +214,7 @@ class _Build:
     cache: Cache | None
     compiler: Compiler
     executor: Executor | None
-    planned: list[_Planned] = field(default_factory=list[_Planned])
+    planned: list[Expanded] = field(default_factory=list[Expanded])
     compiled: dict[CompileRequest, CachedKernel] = field(
         default_factory=dict[CompileRequest, CachedKernel]
     )
@@ -178,20 +223,17 @@ class _Build:
     num_variants: int = 0
     num_cached: int = 0
     num_compiled: int = 0
+    ran: list[Ran] = field(default_factory=list[Ran])
 
-    def expand(
-        self, kernels: Sequence[KernelSpec], chosen: Sequence[Target], autotune: AutotuneReader
-    ) -> None:
-        asked = {"with_ptx": self.options.with_ptx, "lineinfo": self.options.lineinfo}
+    def expand(self, autotune: AutotuneReader) -> None:
+        kernels, chosen = _selection(self.manifest, self.options)
+        asked = _asked(self.manifest, self.options)
         for kernel in kernels:
             with self._collecting(kernel.name):
-                expansion = expand(kernel, chosen, autotune)
-                tasks = tuple(
-                    Task(v.label, replace(v.request, **asked)) for v in expansion.variants
-                )
-                self.planned.append(_Planned(expansion, tasks))
-                self.dropped += expansion.dropped
-                self.num_variants += len(tasks)
+                planned = _expanded(kernel, chosen, asked, autotune)
+                self.planned.append(planned)
+                self.dropped += planned.expansion.dropped
+                self.num_variants += len(planned.tasks)
 
     def compile(self) -> None:
         # Two kernels of the manifest may need the same compile; it runs once.
@@ -200,6 +242,7 @@ class _Build:
             for task in planned.tasks:
                 tasks.setdefault(task.request, task)
         if self.cache is not None:
+            self.cache.prepare(tasks)
             for request in tasks:
                 found = self.cache.find(request)
                 if found is not None:
@@ -208,19 +251,27 @@ class _Build:
         self.num_cached = len(self.compiled)
         self.listener.started(len(tasks), self.num_cached)
         failed: dict[CompileRequest, Failure] = {}
-        outcomes = compile_all(waiting, self.compiler, self.options.jobs, self.executor)
+        times = CompileTimes(None) if self.cache is None else self.cache.times
+        times.load(planned.tasks[0].request for planned in self.planned)
+        outcomes = compile_all(
+            waiting, self.compiler, self.options.jobs, self.executor, seconds_of(times)
+        )
         # Closed explicitly, so that an interrupt stops the workers now, not at garbage collection.
         with contextlib.closing(outcomes):
             for outcome in outcomes:
                 request = outcome.task.request
+                self.ran.append(Ran(outcome.task.label, outcome.seconds, outcome.worker))
                 if isinstance(outcome.result, Failure):
                     failed[request] = outcome.result
                 else:
                     self.num_compiled += 1
+                    times.note(request, outcome.seconds)
                     self.compiled[request] = outcome.result
                     if self.cache is not None:
                         self.cache.store(request, outcome.result)
                 self.listener.finished(outcome)
+        if self.cache is not None:
+            self.cache.close()
         self.failures += [failed[task.request] for task in waiting if task.request in failed]
 
     def finish(self) -> BuildResult:
@@ -255,6 +306,7 @@ class _Build:
             num_compiled=self.num_compiled,
             dropped=tuple(self.dropped),
             failures=tuple(self.failures),
+            ran=tuple(self.ran),
         )
 
     def _write(self, result: Archive, sources: dict[str, KernelSource]) -> tuple[Path, ...]:
@@ -281,4 +333,4 @@ class _Build:
         try:
             yield
         except DiagnosticError as error:
-            self.failures.append(Failure(label, error.render()))
+            self.failures.append(Failure.of(label, error))

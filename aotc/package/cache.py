@@ -13,31 +13,41 @@ build in which nothing changed reads the sources, hashes them, and compiles noth
 Invariants: an entry is written under a temporary name and renamed, so a reader never sees half of
 one; it starts with the SHA-256 of its content and names its own key, so one that was damaged or
 moved is ignored with a warning and compiled again; and whatever goes wrong with the cache, be it a
-full disk or a read-only folder, the build goes on without it and warns once.
+full disk or a read-only folder, the build goes on without it and warns once. A remote store has the
+same entries under the same names: what comes from there is checked as what is in the folder.
 """
 
 from __future__ import annotations
 
 import contextlib
 import hashlib
-import secrets
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Generic, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, TypeAlias, TypeVar
 
 import msgspec
 
 from aotc.compiler import CompileRequest
 from aotc.metadata import Metadata
 from aotc.module_search import Search, find_module
+from aotc.package.cache_bundle import MAX_REQUESTS, bundle_name, decode_bundle, encode_bundle
+from aotc.package.cache_entry import (
+    MAX_ENTRY_BYTES,
+    Entry,
+    decode_entry,
+    encode_entry,
+    write_entry,
+)
+from aotc.package.compile_times import CompileTimes
 from aotc.regular_file import MAX_SOURCE_BYTES, read_regular
+
+if TYPE_CHECKING:
+    from aotc.package.cache_remote import RemoteStore
 
 # Part of every path: a change to the format of entries starts an empty cache.
 FORMAT = "v2"
 _MAX_SOURCE_SETS = 8
-_MAX_ENTRY_BYTES = 1 << 28  # a cubin takes at most a quarter of it
-_DIGEST_BYTES = 32
 
 SourceSet: TypeAlias = tuple[tuple[tuple[str, str], ...], tuple[tuple[Search, str | None], ...]]
 """The files that were read with their digests, and the searches with what they found."""
@@ -66,69 +76,185 @@ class CachedKernel:
         return not self.cubin
 
 
-@dataclass(frozen=True, slots=True)
-class _Entry(Generic[ContentT]):
-    """The content of a cache file; `name` is the name of the file it belongs in."""
-
-    name: str
-    content: ContentT
-
-
-_kernel_decoder = msgspec.msgpack.Decoder(_Entry[CachedKernel])
-_sets_decoder = msgspec.msgpack.Decoder(_Entry[list[SourceSet]])
+_kernel_decoder = msgspec.msgpack.Decoder(Entry[CachedKernel])
+_sets_decoder = msgspec.msgpack.Decoder(Entry[list[SourceSet]])
 
 
 class Cache:
     """A folder of compiled kernels; any number of processes may share it.
 
     `compiler` is the digest of everything but requests and sources; `warn` is called with one line
-    of text. Source files are read once in the life of the object, so it should not outlive a build.
+    of text. What the folder does not have is looked for in `remote`, and kept in both. Source files
+    are read once in the life of the object, so it should not outlive a build.
     """
 
-    def __init__(self, folder: Path, compiler: str, warn: Callable[[str], None]) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        compiler: str,
+        warn: Callable[[str], None],
+        remote: RemoteStore | None = None,
+    ) -> None:
         self._folder = folder / FORMAT
         self._compiler = compiler
         self._warn = warn
+        self._remote = remote
+        self._times = CompileTimes(self._folder)
         self._has_warned_of_io = False
-        self._damaged: set[Path] = set()
+        self._damaged: set[str] = set()
         self._source_digests: dict[str, str | None] = {}
         self._searches: dict[Search, str | None] = {}
+        # Names that the remote was asked for, and the objects that it had.
+        self._asked: set[str] = set()
+        self._fetched: dict[str, bytes] = {}
+        # Keys of requests by bundle; those that a bundle had, and those that it should have now.
+        self._bundles: dict[str, list[str]] = {}
+        self._from_bundle: set[str] = set()
+        self._unbundled: set[str] = set()
+
+    def prepare(self, requests: Iterable[CompileRequest]) -> None:
+        """Fetch at once what the remote has of `requests` and the folder has not.
+
+        It is only quicker than to have `find` fetch one after the other.
+        """
+        if self._remote is None:
+            return
+        given = list(requests)
+        self._fetch_bundles(given)
+        held = self.prepare_sets(given)
+        known = [(key, sources) for key, sources in held.items() if sources is not None]
+        names = [_kernel_name(key, sources) for key, sources in known]
+        self._fetch(name for name in names if not (self._folder / name).exists())
+
+    def prepare_sets(self, requests: Iterable[CompileRequest]) -> dict[str, SourceSet | None]:
+        """Fetch at once what `has` asks the remote; return what holds, by the requests' keys."""
+        held = {key: self._held(self._source_sets(key)) for key in map(self._request_key, requests)}
+        missing = [key for key, sources in held.items() if sources is None]
+        self._fetch(_sets_name(key) for key in missing)
+        held.update((key, self._held(self._remote_sets(key))) for key in missing)
+        self._unbundled.update(key for key in missing if held[key] is not None)
+        return held
 
     def find(self, request: CompileRequest) -> CachedKernel | None:
         """Return the cached result of compiling `request`, or None if there is none."""
         key = self._request_key(request)
-        for sources in self._source_sets(key):
-            if self._holds(sources):
-                found = self._read(self._kernel_path(key, sources), _kernel_decoder)
-                if found is not None:
-                    return found
+        for listed in (self._source_sets, self._remote_sets):
+            for sources in listed(key):
+                if self._holds(sources):
+                    found = self._read(_kernel_name(key, sources), _kernel_decoder)
+                    if found is not None:
+                        self._remember(key, sources)
+                        return found
         return None
+
+    def has(self, request: CompileRequest) -> bool:
+        """Return whether `find` would most likely find it; its kernel is not read."""
+        key = self._request_key(request)
+        local = (sources for sources in self._source_sets(key) if self._holds(sources))
+        if any((self._folder / _kernel_name(key, sources)).exists() for sources in local):
+            return True
+        return any(self._holds(sources) for sources in self._remote_sets(key))
 
     def store(self, request: CompileRequest, kernel: CachedKernel) -> None:
         """Store the result of compiling `request`."""
         key = self._request_key(request)
+        self._unbundled.add(key)
         sources = (kernel.metadata.source_files, kernel.metadata.searches)
-        self._write(self._kernel_path(key, sources), kernel)
-        others = [known for known in self._source_sets(key) if known != sources]
-        # If two builds race, the lost update costs one of them a compile later, no more.
-        self._write(self._sets_path(key), [sources, *others][:_MAX_SOURCE_SETS])
+        self._write(_kernel_name(key, sources), kernel)
+        self._write(_sets_name(key), self._with_others(key, sources))
+
+    @property
+    def times(self) -> CompileTimes:
+        """How long compiles took."""
+        return self._times
+
+    def close(self) -> None:
+        """Keep the times, and wait until the remote has what was stored."""
+        self._times.save()
+        if self._remote is not None:
+            self._put_bundles(self._remote)
+            self._remote.close()
+
+    # -- bundles ---------------------------------------------------------------
+
+    def _fetch_bundles(self, requests: Sequence[CompileRequest]) -> None:
+        """Fetch the bundles of requests of which the folder lacks one."""
+        groups: dict[tuple[str, str], list[str]] = {}
+        for request in requests:
+            kernel = (request.source, request.kernel)
+            groups.setdefault(kernel, []).append(self._request_key(request))
+        self._bundles = {
+            bundle_name(keys[start : start + MAX_REQUESTS]): keys[start : start + MAX_REQUESTS]
+            for keys in groups.values()
+            for start in range(0, len(keys), MAX_REQUESTS)
+        }
+        lacking = {
+            name: [key for key in keys if self._held(self._source_sets(key)) is None]
+            for name, keys in self._bundles.items()
+        }
+        for name, data in self._had(name for name, keys in lacking.items() if keys).items():
+            entries = decode_bundle(data)
+            if entries is None:
+                self._warn(f"cache bundle {self._remote}/{name} is damaged; it is done without")
+                continue
+            for key in lacking[name]:
+                sets_name = _sets_name(key)
+                listed = self._checked(name, sets_name, entries.get(sets_name), _sets_decoder)
+                sources = self._held(listed or ())
+                kernel_name = "" if sources is None else _kernel_name(key, sources)
+                if kernel_name in entries:  # else single objects are asked for
+                    self._asked |= {sets_name, kernel_name}
+                    self._fetched[sets_name] = entries[sets_name]
+                    self._fetched[kernel_name] = entries[kernel_name]
+                    self._from_bundle.add(key)
+
+    def _put_bundles(self, remote: RemoteStore) -> None:
+        """Put those bundles again that lacked something which this build has."""
+        for name, keys in self._bundles.items():
+            if not self._unbundled.difference(self._from_bundle).intersection(keys):
+                continue
+            entries: dict[str, bytes] = {}
+            for key in keys:
+                sources = self._held(self._source_sets(key))
+                if sources is not None:
+                    for each in (_sets_name(key), _kernel_name(key, sources)):
+                        data = self._read_file(each)
+                        if data is not None:
+                            entries[each] = data
+            remote.put(f"{FORMAT}/{name}", encode_bundle(entries))
 
     def _request_key(self, request: CompileRequest) -> str:
         # MessagePack tells 1, 1.0 and true apart, as the compiler does.
         content = msgspec.msgpack.encode((self._compiler, request))
         return hashlib.sha256(content).hexdigest()
 
-    def _sets_path(self, key: str) -> Path:
-        return self._folder / "requests" / key[:2] / key
-
-    def _kernel_path(self, key: str, sources: SourceSet) -> Path:
-        name = hashlib.sha256(msgspec.msgpack.encode((key, sources))).hexdigest()
-        return self._folder / "kernels" / name[:2] / name
-
     # -- sources ---------------------------------------------------------------
 
     def _source_sets(self, key: str) -> Sequence[SourceSet]:
-        return self._read(self._sets_path(key), _sets_decoder) or ()
+        """Return the source sets that the folder has for a request."""
+        name = _sets_name(key)
+        return self._checked(self._folder, name, self._read_file(name), _sets_decoder) or ()
+
+    def _remote_sets(self, key: str) -> Sequence[SourceSet]:
+        name = _sets_name(key)
+        self._fetch([name])
+        return self._checked(self._remote, name, self._fetched.get(name), _sets_decoder) or ()
+
+    def _held(self, listed: Sequence[SourceSet]) -> SourceSet | None:
+        """Return the first source set that holds now, or None."""
+        return next((sources for sources in listed if self._holds(sources)), None)
+
+    def _with_others(self, key: str, sources: SourceSet) -> list[SourceSet]:
+        # If two builds race, the lost update costs one of them a compile later, no more.
+        known = dict.fromkeys((sources, *self._source_sets(key), *self._remote_sets(key)))
+        return list(known)[:_MAX_SOURCE_SETS]
+
+    def _remember(self, key: str, sources: SourceSet) -> None:
+        """Note in the folder what was found elsewhere."""
+        if _sets_name(key) in self._fetched:
+            others = self._with_others(key, sources)
+            if others != list(self._source_sets(key)):
+                self._write_file(_sets_name(key), encode_entry(key, others))
 
     def _holds(self, sources: SourceSet) -> bool:
         """Return whether a compile would read the same files with the same contents now."""
@@ -153,46 +279,74 @@ class Cache:
     # -- entries ---------------------------------------------------------------
 
     def _read(
-        self, path: Path, decoder: msgspec.msgpack.Decoder[_Entry[ContentT]]
+        self, name: str, decoder: msgspec.msgpack.Decoder[Entry[ContentT]]
     ) -> ContentT | None:
-        """Return the content of the entry at `path`, or None if it is missing or damaged."""
+        """Return the content of an entry, or None if it is nowhere, or damaged."""
+        found = self._checked(self._folder, name, self._read_file(name), decoder)
+        if found is not None:
+            return found
+        self._fetch([name])
+        data = self._fetched.pop(name, None)
+        found = self._checked(self._remote, name, data, decoder)
+        if found is not None and data is not None:
+            self._write_file(name, data)
+        return found
+
+    def _checked(
+        self,
+        where: object,
+        name: str,
+        data: bytes | None,
+        decoder: msgspec.msgpack.Decoder[Entry[ContentT]],
+    ) -> ContentT | None:
+        """Return what bytes from `where` hold as the entry `name`, or None."""
+        if data is None:
+            return None
+        content = decode_entry(data, name.rpartition("/")[2], decoder)
+        place = f"{where}/{name}"
+        if content is None and place not in self._damaged:
+            self._damaged.add(place)
+            self._warn(
+                f"cache entry {place} is damaged or in the wrong place; "
+                "its kernel is compiled again"
+            )
+        return content
+
+    def _fetch(self, names: Iterable[str]) -> None:
+        """Ask the remote for objects, once for each."""
+        if self._remote is not None:
+            new = [name for name in names if name not in self._asked]
+            self._asked.update(new)
+            self._fetched.update(self._had(new))
+
+    def _had(self, names: Iterable[str]) -> dict[str, bytes]:
+        """Return those of the objects that the remote has."""
+        if self._remote is None:
+            return {}
+        prefix = f"{FORMAT}/"
+        found = self._remote.fetch(prefix + name for name in names)
+        return {path.removeprefix(prefix): data for path, data in found.items()}
+
+    def _write(self, name: str, content: object) -> None:
+        data = encode_entry(name.rpartition("/")[2], content)
+        self._write_file(name, data)
+        if self._remote is not None:
+            self._remote.put(f"{FORMAT}/{name}", data)
+
+    # -- the folder ------------------------------------------------------------
+
+    def _read_file(self, name: str) -> bytes | None:
         try:
-            data = read_regular(path, _MAX_ENTRY_BYTES)
+            return read_regular(self._folder / name, MAX_ENTRY_BYTES)
         except FileNotFoundError:
             return None
         except OSError as error:
             self._warn_of_io(error)
             return None
-        digest, payload = data[:_DIGEST_BYTES], data[_DIGEST_BYTES:]
-        if hashlib.sha256(payload).digest() == digest:
-            try:
-                entry = decoder.decode(payload)
-            except msgspec.MsgspecError:
-                pass  # whole, but written by another version of this file
-            else:
-                if entry.name == path.name:
-                    return entry.content
-        if path not in self._damaged:
-            self._damaged.add(path)
-            self._warn(
-                f"cache entry {path} is damaged or in the wrong place; its kernel is compiled again"
-            )
-        return None
 
-    def _write(self, path: Path, content: object) -> None:
-        payload = msgspec.msgpack.encode(_Entry(path.name, content))
-        temporary = path.with_name(f".{path.name[:16]}.{secrets.token_hex(8)}.tmp")
+    def _write_file(self, name: str, data: bytes) -> None:
         try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            try:
-                # With the permissions that the umask gives, so that others may read a shared cache.
-                with temporary.open("xb") as file:
-                    file.write(hashlib.sha256(payload).digest())
-                    file.write(payload)
-                temporary.replace(path)
-            except BaseException:
-                temporary.unlink(missing_ok=True)
-                raise
+            write_entry(self._folder / name, data)
         except OSError as error:
             self._warn_of_io(error)
 
@@ -201,3 +355,12 @@ class Cache:
             self._has_warned_of_io = True
             reason = error.strerror or str(error)
             self._warn(f"cache in {self._folder} cannot be used: {reason}; building without it")
+
+
+def _sets_name(key: str) -> str:
+    return f"requests/{key[:2]}/{key}"
+
+
+def _kernel_name(key: str, sources: SourceSet) -> str:
+    name = hashlib.sha256(msgspec.msgpack.encode((key, sources))).hexdigest()
+    return f"kernels/{name[:2]}/{name}"

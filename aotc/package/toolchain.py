@@ -28,7 +28,7 @@ _TOOLS = (
 _COMPILER = (
     *("backend", "compiler.py", "config.py", "frontend", "ir", "metadata.py", "module_search.py"),
     *("package/argument_type.py", "package/condition.py", "package/stored_ptx.py"),
-    *("package/workers.py", "schedule", "target.py"),
+    *("package/workers.py", "schedule", "source_snapshot.py", "target.py"),
 )
 
 

@@ -11,6 +11,7 @@ the number of processes.
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterator, Sequence
+from concurrent.futures import Executor
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal, TypeAlias
@@ -39,6 +40,8 @@ from aotc.verify.emulator.errors import EmulationError
 from aotc.verify.emulator.text.parse import parse_module
 from aotc.verify.emulator.text.program import Module
 from aotc.verify.sass import findings as sass
+
+_SECONDS = 3.0  # of a variant, for want of anything measured
 
 PtxCompiler: TypeAlias = Callable[[CompileRequest], PtxKernel]
 Status: TypeAlias = Literal["verified", "partly verified", "wrong", "unverified", "dropped"]
@@ -95,12 +98,14 @@ def verify_all(
     subjects: Sequence[Subject],
     work: Callable[[Subject], VariantResult],
     jobs: int,
+    executor: Executor | None = None,
 ) -> Generator[Done[Subject, VariantResult], None, None]:
-    """Yield the result of every subject, in the order of completion.
+    """Yield the result of every subject, in the order of completion; see `run_all`.
 
     `work` is `verify_variant` or `verify_on_device` with its options bound, so it can be pickled.
     """
-    return run_all([Job(subject.label, subject) for subject in subjects], work, jobs)
+    tasks = [Job(subject.label, subject) for subject in subjects]
+    return run_all(tasks, work, jobs, executor, lambda _: _SECONDS)
 
 
 def verify_variant(

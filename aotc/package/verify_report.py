@@ -102,6 +102,7 @@ class Report:
             "target": each.task.request.target.name,
             "status": _state(each),
             "seconds": round(each.seconds, 3),
+            "worker": each.worker,
             "command": self.reproduce(each.task.label),
         }
         if isinstance(each.result, Failure):

@@ -24,7 +24,7 @@ import tempfile
 import threading
 import time
 import traceback
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Generator, Sequence
 from concurrent.futures import (
     FIRST_COMPLETED,
@@ -45,13 +45,20 @@ from aotc.compiler import CompiledKernel, CompileRequest
 from aotc.ir.diagnostics import DiagnosticError, HostError, ResourceError, host_error
 from aotc.metadata import Metadata
 from aotc.package import stored_ptx
+from aotc.package.batches import batches
 from aotc.package.cache import CachedKernel
 from aotc.package.condition import NEVER, launch_condition
+from aotc.source_snapshot import NotInSnapshotError
 
 # Tasks submitted to an executor at once, per worker: enough that none waits, few enough that
 # little is run twice when a worker dies.
 _TASKS_PER_WORKER = 2
 _STOP_SECONDS = 2.0
+# Of a remote executor: what it is given at least, so that its scheduler sees that more workers would
+# help; what a job takes if nobody knows; how often a job that a machine failed runs again.
+_MIN_REMOTE_JOBS = 64
+_SECONDS = 0.5
+_RETRIES = 2
 # Signals sent by the system or by other people; the other ones are faults of the process itself.
 _FOREIGN_SIGNALS = (signal.SIGKILL, signal.SIGTERM, signal.SIGHUP, signal.SIGINT, signal.SIGXCPU)
 _TERMINATED = 128 + signal.SIGTERM  # as a shell has it
@@ -78,22 +85,61 @@ class Failure:
     """Why a job failed; `is_bug` if the fault is ours and not the user's.
 
     `label` names the variant or kernel; the report does not, so that equal reports are shown once.
-    `detail` is the traceback of a bug, for `--debug`.
+    `detail` is the traceback of a bug, for `--debug`. `is_host` if the machine lacked something, so
+    that another one may not. `mistakes` are those of the user's as data.
     """
 
     label: str
     report: str
     is_bug: bool = False
     detail: str = ""
+    is_host: bool = False
+    mistakes: tuple[dict[str, object], ...] = ()
+
+    @staticmethod
+    def of(label: str, error: DiagnosticError) -> Failure:
+        """Return the failure that a mistake of the user's is, and those found along with it."""
+        mistakes = tuple(one.describe() for one in (error, *error.others))
+        return Failure(label, error.render(), mistakes=mistakes)
 
 
 @dataclass(frozen=True)
 class Done(Generic[RequestT, ResultT]):
-    """The result of a job, and how long it took the worker."""
+    """The result of a job, how long it took the worker, and which one, if not of this machine."""
 
     task: Job[RequestT]
     result: ResultT | Failure
     seconds: float
+    worker: str = ""
+
+
+@dataclass(frozen=True)
+class Batch(Generic[RequestT, ResultT]):
+    """Jobs that are done one after the other: what an executor is given to call."""
+
+    work: Callable[[RequestT], ResultT]
+    tasks: tuple[Job[RequestT], ...]
+
+    def __call__(self) -> list[Done[RequestT, ResultT]]:
+        return [do(self.work, task) for task in self.tasks]
+
+
+class WorkerLostError(Exception):
+    """A worker ended while it had a batch; the message says which, and how often."""
+
+
+class RemoteExecutor(Executor):
+    """An executor with workers on other machines, to which a job takes a while to get.
+
+    So it takes batches, and more of them at once. The future of a batch that its workers did not
+    survive raises `WorkerLostError`; a `HostError` says that there are no workers any more, and
+    ends the run.
+    """
+
+    @property
+    def num_slots(self) -> int:
+        """How many batches run at a time."""
+        raise NotImplementedError
 
 
 Compiler: TypeAlias = Callable[[CompileRequest], CompiledKernel]
@@ -109,10 +155,14 @@ def default_jobs() -> int:
 
 
 def compile_all(
-    tasks: Sequence[Task], compiler: Compiler, jobs: int, executor: Executor | None = None
+    tasks: Sequence[Task],
+    compiler: Compiler,
+    jobs: int,
+    executor: Executor | None = None,
+    seconds: Callable[[CompileRequest], float] | None = None,
 ) -> Generator[Outcome, None, None]:
     """Yield the outcome of every compile, in order of completion; see `run_all`."""
-    return run_all(tasks, partial(compile_both_ways, compiler), jobs, executor)
+    return run_all(tasks, partial(compile_both_ways, compiler), jobs, executor, seconds)
 
 
 def run_all(
@@ -120,57 +170,92 @@ def run_all(
     work: Callable[[RequestT], ResultT],
     jobs: int,
     executor: Executor | None = None,
+    seconds: Callable[[RequestT], float] | None = None,
 ) -> Generator[Done[RequestT, ResultT], None, None]:
     """Yield the result of every job, in order of completion.
 
     With an `executor` the jobs run there, and it is left open; otherwise they run in `jobs` new
     processes, which end when the iterator is exhausted, closed or interrupted. `work` must be
-    picklable; a `DiagnosticError` that it raises is the user's mistake.
+    picklable; a `DiagnosticError` that it raises is the user's mistake. `seconds` says how long a
+    request is expected to take.
+
+    Raises: HostError if a `RemoteExecutor` has lost its workers for good.
     """
-    waiting = deque(tasks)
+    if isinstance(executor, RemoteExecutor):
+        expected = [_SECONDS if seconds is None else seconds(task.request) for task in tasks]
+        names = [task.label.partition(" ")[0] for task in tasks]
+        chosen = batches(names, expected, executor.num_slots)
+        made = deque(tuple(tasks[index] for index in batch) for batch in chosen)
+        jobs, retries = max(executor.num_slots, _MIN_REMOTE_JOBS), _RETRIES
+    else:
+        made, retries = deque((task,) for task in tasks), 0
     if executor is not None:
         lost: list[Job[RequestT]] = []
-        yield from _run(waiting, work, jobs, executor, lost)
-        for task in (*lost, *waiting):
+        yield from _run(made, work, jobs, executor, lost, retries)
+        for task in (*lost, *(task for batch in made for task in batch)):
             yield Done(task, Failure(task.label, "the executor broke", is_bug=True), 0.0)
         return
-    while waiting:
+    while made:
         suspects: list[Job[RequestT]] = []
-        with _Pool(min(jobs, len(waiting))) as pool:
-            yield from _run(waiting, work, jobs, pool.executor, suspects)
+        with _Pool(min(jobs, len(made))) as pool:
+            yield from _run(made, work, jobs, pool.executor, suspects)
         yield from _run_isolated(suspects, work)
 
 
 def _run(
-    waiting: deque[Job[RequestT]],
+    waiting: deque[tuple[Job[RequestT], ...]],
     work: Callable[[RequestT], ResultT],
     jobs: int,
     executor: Executor,
     lost: list[Job[RequestT]],
+    retries: int = 0,
 ) -> Generator[Done[RequestT, ResultT], None, None]:
-    """Run tasks from `waiting` until none is left or the executor breaks.
+    """Run batches from `waiting` until none is left or the executor breaks.
 
-    Those that were under way when it broke go to `lost`.
+    Jobs that were under way when it broke go to `lost`. Those of a batch that ended its workers run
+    again one by one, which tells whose fault it was; one that a machine failed runs again.
     """
-    running: dict[Future[Done[RequestT, ResultT]], Job[RequestT]] = {}
-    while (waiting and not lost) or running:
-        while waiting and not lost and len(running) < jobs * _TASKS_PER_WORKER:
-            task = waiting.popleft()
-            try:
-                running[executor.submit(_do, work, task)] = task
-            except BrokenExecutor:
-                lost.append(task)
-        done, _ = wait(running, return_when=FIRST_COMPLETED)
-        # In the order of submission: a set has none.
-        for future in [future for future in running if future in done]:
-            task = running.pop(future)
-            try:
-                yield future.result()
-            except BrokenExecutor:
-                lost.append(task)
-            except Exception as error:  # noqa: BLE001 - a result that cannot be unpickled may raise any type
-                report = f"{type(error).__name__}: {error}"
-                yield Done(task, Failure(task.label, report, is_bug=True), 0.0)
+    running: dict[Future[list[Done[RequestT, ResultT]]], tuple[Job[RequestT], ...]] = {}
+    failed_by_host: Counter[str] = Counter()
+    try:
+        while (waiting and not lost) or running:
+            while waiting and not lost and len(running) < jobs * _TASKS_PER_WORKER:
+                batch = waiting.popleft()
+                try:
+                    running[executor.submit(Batch(work, batch))] = batch
+                except BrokenExecutor:
+                    lost += batch
+            done, _ = wait(running, return_when=FIRST_COMPLETED)
+            # In the order of submission: a set has none.
+            for future in [future for future in running if future in done]:
+                batch = running.pop(future)
+                try:
+                    results = future.result()
+                except BrokenExecutor:
+                    lost += batch
+                except HostError:
+                    raise
+                except WorkerLostError as error:
+                    if len(batch) > 1:
+                        waiting.extend((task,) for task in batch)
+                        continue
+                    for task in batch:
+                        yield Done(task, Failure(task.label, _lost_text(error)), 0.0)
+                except Exception as error:  # noqa: BLE001 - a result that cannot be unpickled may raise any type
+                    report = f"{type(error).__name__}: {error}"
+                    for task in batch:
+                        yield Done(task, Failure(task.label, report, is_bug=True), 0.0)
+                else:
+                    for each in results:
+                        is_host = isinstance(each.result, Failure) and each.result.is_host
+                        if is_host and failed_by_host[each.task.label] < retries:
+                            failed_by_host[each.task.label] += 1
+                            waiting.append((each.task,))
+                        else:
+                            yield each
+    finally:
+        for future in running:
+            future.cancel()
 
 
 def _run_isolated(
@@ -180,7 +265,7 @@ def _run_isolated(
     for task in tasks:
         lost: list[Job[RequestT]] = []
         with _Pool(1) as pool:
-            yield from _run(deque([task]), work, 1, pool.executor, lost)
+            yield from _run(deque([(task,)]), work, 1, pool.executor, lost)
             if lost:
                 yield Done(task, pool.cause_of_death(task.label), 0.0)
 
@@ -188,15 +273,18 @@ def _run_isolated(
 # ------------------------------------------------------------------------------- in the worker
 
 
-def _do(work: Callable[[RequestT], ResultT], task: Job[RequestT]) -> Done[RequestT, ResultT]:
+def do(work: Callable[[RequestT], ResultT], task: Job[RequestT]) -> Done[RequestT, ResultT]:
+    """Do a job in this process; what it raises is its result."""
     start = time.monotonic()
     result: ResultT | Failure
     try:
         result = work(task.request)
     except DiagnosticError as error:
-        result = Failure(task.label, error.render())
+        result = Failure.of(task.label, error)
     except (OSError, MemoryError) as error:
         result = _failed_by_host(task.label, error)
+    except NotInSnapshotError:
+        raise
     except Exception as error:  # noqa: BLE001 - a bug of any type is reported as one
         result = _bug(task.label, error)
     return Done(task, result, time.monotonic() - start)
@@ -207,6 +295,11 @@ def misfit_text(error: ResourceError) -> str:
     return f"{error.message}; what may help: {error.remedy}" if error.remedy else error.message
 
 
+def _lost_text(error: WorkerLostError) -> str:
+    remedy = "their logs may say why: too little memory, or a fault in LLVM, which is ours"
+    return HostError(str(error), remedy=remedy).render()
+
+
 def _bug(label: str, error: Exception) -> Failure:
     report = f"{type(error).__name__}: {error}"
     return Failure(label, report, is_bug=True, detail=traceback.format_exc())
@@ -215,7 +308,9 @@ def _bug(label: str, error: Exception) -> Failure:
 def _failed_by_host(label: str, error: OSError | MemoryError) -> Failure:
     """Return the failure of a job: a lack of resources of the machine, or else a bug."""
     report = host_error(error)
-    return _bug(label, error) if report is None else Failure(label, report.render())
+    if report is None:
+        return _bug(label, error)
+    return replace(Failure.of(label, report), is_host=True)
 
 
 def compile_both_ways(compiler: Compiler, request: CompileRequest) -> CachedKernel:
@@ -433,7 +528,7 @@ class _Pool:
             if number not in _FOREIGN_SIGNALS:
                 return Failure(label, report, is_bug=True)
             if number != signal.SIGKILL:
-                return Failure(label, HostError(report, remedy="build again").render())
+                return Failure.of(label, HostError(report, remedy="build again"))
             remedy = "free memory, or build with fewer jobs (-j)"
-            return Failure(label, HostError(f"{report}; out of memory?", remedy=remedy).render())
+            return Failure.of(label, HostError(f"{report}; out of memory?", remedy=remedy))
         return Failure(label, "the worker process ended without a reason", is_bug=True)

@@ -21,7 +21,7 @@ def cache(tmp_path: Path) -> Path:
     """A cache with an entry of each kind, 1 MiB each, and a file of somebody else's."""
     folder = tmp_path / "cache"
     for name in (
-        *(f"{FORMAT}/{kind}/ab/{'ab' * 32}" for kind in ("kernels", "requests")),
+        *(f"{FORMAT}/{kind}/ab/{'ab' * 32}" for kind in ("kernels", "requests", "times")),
         f"v1/kernels/cd/{'cd' * 32}",
     ):
         path = folder / name
@@ -38,11 +38,12 @@ def test_cache_info(cache: Path, run: Any) -> None:
     assert [line.split() for line in out.splitlines()[1:]] == [
         ["1", "1.0", "MiB", "kernels"],
         ["1", "1.0", "MiB", "requests"],
+        ["1", "1.0", "MiB", "times"],
         ["1", "1.0", "MiB", "old"],
         ["0", "0.0", "MiB", "temporary"],
     ]
     _, out, _ = run("cache", "info", "--cache-dir", str(cache), "--json")
-    assert json.loads(out)["bytes"] == 3 << 20
+    assert json.loads(out)["bytes"] == 4 << 20
 
 
 def test_cache_prune(cache: Path, run: Any) -> None:
@@ -50,12 +51,12 @@ def test_cache_prune(cache: Path, run: Any) -> None:
     assert (code, out) == (0, "removed 1 files, 1.0 MiB\n")
     assert not (cache / "v1").exists()
     _, out, _ = run("cache", "prune", "--cache-dir", str(cache), "--max-mib", "1", "--json")
-    assert json.loads(out) == {"files": 1, "bytes": 1 << 20}
+    assert json.loads(out) == {"files": 2, "bytes": 2 << 20}
 
 
 def test_cache_clear_leaves_what_is_not_its_own(cache: Path, run: Any) -> None:
     code, out, _ = run("cache", "clear", "--cache-dir", str(cache))
-    assert (code, out) == (0, "removed 3 files, 3.0 MiB\n")
+    assert (code, out) == (0, "removed 4 files, 4.0 MiB\n")
     assert [path.name for path in cache.iterdir()] == ["README"]
 
 

@@ -46,7 +46,9 @@ def use_mode(folder: Path, mode: str) -> None:
 
 def start(folder: Path, *args: str, **options: Any) -> subprocess.Popen[Any]:
     """Start a command in `folder`, with the fake compiler; `options` are those of `Popen`."""
-    (folder / "runner.py").write_text(RUNNER)
+    runner = folder / "runner.py"
+    if not runner.exists():  # another one that starts now may be reading it
+        runner.write_text(RUNNER)
     env = {**os.environ, "PYTHONPATH": str(ROOT), **options.pop("env", {})}
     command = [sys.executable, "runner.py", *args]
     return subprocess.Popen(command, cwd=folder, env=env, **options)

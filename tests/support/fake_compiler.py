@@ -20,6 +20,7 @@ from pathlib import Path
 from aotc.compiler import CompiledKernel, CompileRequest
 from aotc.ir.diagnostics import CompileError, Loc, ResourceError
 from aotc.metadata import Metadata, ParamSlot
+from aotc.source_snapshot import read_source
 
 _SIZES = {"i8": 1, "i32": 4, "i64": 8, "fp32": 4, "fp64": 8}
 
@@ -44,7 +45,7 @@ def make_cubin(target: str, symbol: str, num_args: int) -> bytes:
 
 
 def _source_files(request: CompileRequest) -> tuple[tuple[str, str], ...]:
-    content = Path(request.source).read_bytes()
+    content = read_source(request.source)
     return ((request.source, hashlib.sha256(content).hexdigest()),)
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from aotc.source_snapshot import NotInSnapshotError, read_source
 from aotc.verify.emulator.errors import Fault
 from aotc.verify.emulator.syntax import Place
 from aotc.verify.emulator.text.special_registers import WARP
@@ -54,8 +55,8 @@ def _quote(place: Place, sources: Sequence[Path]) -> Iterator[str]:
     name = Path(place.file).name
     for path in (Path(place.file), *(path for path in sources if path.name == name)):
         try:
-            lines = path.read_text(encoding="utf-8").splitlines()
-        except (OSError, UnicodeDecodeError):
+            lines = read_source(str(path)).decode().splitlines()
+        except (OSError, UnicodeDecodeError, NotInSnapshotError):
             continue
         if place.line <= len(lines):
             text = lines[place.line - 1]

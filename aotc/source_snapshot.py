@@ -1,0 +1,73 @@
+"""The source files of a compile, as content: what a worker on another machine compiles from.
+
+A compile asks the file system two things: what is in a file, and which file an import names. A
+`Snapshot` holds the answers, taken where the files are; inside of `using(snapshot)` they are all
+that is known, so a compile gives the same there as here, on a machine that has none of the files.
+
+Invariant: inside of `using` no source is read from disk; a question that the snapshot has no answer
+to is a `NotInSnapshotError`, never a guess.
+"""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Generator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+from aotc.regular_file import MAX_SOURCE_BYTES, read_regular
+
+Search: TypeAlias = tuple[str, str, int]
+"""The path of the importing file, the name of the module, the leading dots of a relative import."""
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """Contents of files by path, searches with what they found, and why files cannot be read."""
+
+    files: Mapping[str, bytes] = field(default_factory=dict[str, bytes])
+    searches: Mapping[Search, str | None] = field(default_factory=dict[Search, str | None])
+    problems: Mapping[str, str] = field(default_factory=dict[str, str])
+
+
+class NotInSnapshotError(Exception):
+    """A compile asks for a file or a search that its snapshot does not have."""
+
+    def __init__(self, question: str | Search) -> None:
+        super().__init__(question)
+        self.question = question
+
+
+_current: ContextVar[Snapshot | None] = ContextVar("snapshot", default=None)
+
+
+@contextmanager
+def using(snapshot: Snapshot) -> Generator[None]:
+    """Answer from `snapshot` alone in the `with` block, in this thread."""
+    token = _current.set(snapshot)
+    try:
+        yield
+    finally:
+        _current.reset(token)
+
+
+def current() -> Snapshot | None:
+    """Return the snapshot that is used, or None where files are."""
+    return _current.get()
+
+
+def read_source(path: str) -> bytes:
+    """Return the content of a source file.
+
+    Raises: OSError if it cannot be read; NotInSnapshotError.
+    """
+    snapshot = _current.get()
+    if snapshot is None:
+        return read_regular(path, MAX_SOURCE_BYTES)
+    if path in snapshot.problems:
+        raise OSError(errno.ENOENT, snapshot.problems[path])
+    if path not in snapshot.files:
+        raise NotInSnapshotError(path)
+    return snapshot.files[path]

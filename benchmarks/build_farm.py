@@ -1,0 +1,529 @@
+"""Builds that outgrow a machine: plans, clusters, lost workers, a shared cache. No GPU.
+
+python benchmarks/build_farm.py plan                    10,000 variants: parse, plan, look up
+python benchmarks/build_farm.py simulate [--workers 64] workers that sleep what a compile takes
+python benchmarks/build_farm.py kills [--runs 20]       the same bytes, whatever is killed
+python benchmarks/build_farm.py s3                      cache hits of a cold machine, from a server of S3
+python benchmarks/build_farm.py wall [--counts 1,2,4]   10,000 variants on local workers: hours
+
+What needs dask.distributed, s3fs or moto takes them from `pip install -e '.[test]'`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import os
+import random
+import signal
+import statistics
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field, replace
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import tomli
+
+ROOT = Path(__file__).parents[1]
+sys.path.insert(0, str(ROOT))
+
+from aotc.compiler import CompileRequest, compile_kernel  # noqa: E402
+from aotc.package import build_plan  # noqa: E402
+from aotc.package.build import BuildOptions, BuildResult, build, expand_all  # noqa: E402
+from aotc.package.cache import Cache, CachedKernel  # noqa: E402
+from aotc.package.manifest import load  # noqa: E402
+from aotc.package.workers import Done, Failure, Task, compile_both_ways, run_all  # noqa: E402
+
+STAGES = (1, 2, 3, 4, 5, 6)
+REGISTERS = (None, 64, 96, 128, 160, 192, 224, 255)
+
+
+class Silent:
+    """Follow a build without a word."""
+
+    def started(self, num_variants: int, num_cached: int) -> None: ...
+
+    def finished(self, outcome: object) -> None: ...
+
+    def warned(self, message: str) -> None:
+        print("warning:", message)
+
+
+# ------------------------------------------------------------------------------------ manifests
+
+
+def value_text(value: object) -> str:
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, list):
+        return "[" + ", ".join(map(value_text, value)) + "]"
+    return f'"{value}"' if isinstance(value, str) else str(value)
+
+
+def large_manifest(factor: int) -> str:
+    """Return kernels.toml with every config in `factor` versions: stages and register limits."""
+    data = tomli.loads((ROOT / "kernels.toml").read_text())
+    more = list(itertools.product(STAGES, REGISTERS))[:factor]
+    lines = ["[package]"]
+    lines += [f"{key} = {value_text(value)}" for key, value in data["package"].items()]
+    for kernel in data["kernel"]:
+        axes = kernel.pop("configs", {})
+        configs = kernel.pop("config", None) or [
+            dict(zip(axes, values, strict=True)) for values in itertools.product(*axes.values())
+        ]
+        kernel["source"] = str(ROOT / kernel["source"])
+        tables = {key: kernel.pop(key) for key in list(kernel) if isinstance(kernel[key], dict)}
+        lines += ["", "[[kernel]]"]
+        lines += [f"{key} = {value_text(value)}" for key, value in kernel.items()]
+        for name, table in tables.items():
+            lines.append(f"[kernel.{name}]")
+            lines += [f"{key} = {value_text(value)}" for key, value in table.items()]
+        for config, (stages, registers) in itertools.product(configs, more):
+            limits = {} if registers is None else {"maxnreg": registers}
+            lines.append("[[kernel.config]]")
+            given = {**config, "num_stages": stages, **limits}
+            lines += [f"{key} = {value_text(value)}" for key, value in given.items()]
+    return "\n".join(lines) + "\n"
+
+
+@contextmanager
+def written(text: str) -> Generator[Path]:
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "kernels.toml"
+        path.write_text(text)
+        yield path
+
+
+def tasks_of(path: Path, kernels: Sequence[str] = ()) -> list[Task]:
+    options = BuildOptions(Path("dist"), 1, kernels=tuple(kernels))
+    expanded = expand_all(load(str(path)), options, lambda *_: ())
+    return [task for each in expanded for task in each.tasks]
+
+
+def timed_cpu(call: Callable[[], Any]) -> tuple[str, Any]:
+    """Return wall and processor time as text, and the result."""
+    start = time.process_time()
+    took, result = timed(call)
+    return f"{took:.2f} s ({time.process_time() - start:.2f} s of CPU)", result
+
+
+def timed(call: Callable[[], Any]) -> tuple[float, Any]:
+    start = time.perf_counter()
+    result = call()
+    return time.perf_counter() - start, result
+
+
+# ----------------------------------------------------------------------------------------- plan
+
+
+def measure_plan(arguments: argparse.Namespace) -> None:
+    """Time what happens before the first compile, with an empty cache and with a full one."""
+    with written(large_manifest(arguments.factor)) as path:
+        one = compile_both_ways(compile_kernel, tasks_of(ROOT / "kernels.toml")[0].request)
+        options = BuildOptions(Path("dist"), 2)
+        for run in range(arguments.runs):
+            parsing, manifest = timed_cpu(lambda: load(str(path)))
+            cache = Cache(path.parent / "cache", "c", print)
+            planning, found = timed_cpu(
+                lambda cache=cache, manifest=manifest: build_plan.plan(
+                    manifest, options, cache=cache, times=cache.times
+                )
+            )
+            if not run:
+                fill(cache, path, one)
+            full = Cache(path.parent / "cache", "c", print)
+            diffing, diff = timed_cpu(
+                lambda cache=full, manifest=manifest: build_plan.plan(
+                    manifest, options, cache=cache, times=cache.times
+                )
+            )
+            total = sum(kernel.num_variants for kernel in found.kernels)
+            cached = sum(kernel.num_cached for kernel in diff.kernels)
+            print(
+                f"{total} variants: parse {parsing}, plan {planning}, "
+                f"plan with {cached} cached {diffing}"
+            )
+
+
+def fill(cache: Cache, path: Path, one: CachedKernel) -> None:
+    """Store something for each variant, with the source that it has."""
+    import hashlib
+
+    for task in tasks_of(path):
+        source = task.request.source
+        digest = hashlib.sha256(Path(source).read_bytes()).hexdigest()
+        metadata = replace(one.metadata, source_files=((source, digest),), searches=())
+        cache.store(task.request, replace(one, metadata=metadata, fallback=None))
+        cache.times.note(task.request, 0.5)
+    cache.close()
+
+
+# ------------------------------------------------------------------------------------- clusters
+
+
+@dataclass(frozen=True)
+class Sleeper:
+    """Stand for a compile: sleep as long as one was measured to take, and return what it made."""
+
+    seconds: dict[str, float] = field(default_factory=dict[str, float])
+    kernels: dict[str, CachedKernel] = field(default_factory=dict[str, CachedKernel])
+
+    def __call__(self, request: CompileRequest) -> CachedKernel:
+        time.sleep(self.seconds[request.kernel])
+        return self.kernels[request.kernel]
+
+
+def sleep_compile(request: CompileRequest) -> CachedKernel:
+    """Sleep in a worker, which knows times and results from a file."""
+    return sleeper_of(os.environ["AOTC_SLEEPER"])(request)
+
+
+@lru_cache(maxsize=1)
+def sleeper_of(path: str) -> Sleeper:
+    import pickle
+
+    return Sleeper(*pickle.loads(Path(path).read_bytes()))
+
+
+_WORKERS = """
+import asyncio, sys
+from distributed import Worker
+async def main(address, count):
+    made = [Worker(address, nthreads=1, memory_limit=0, dashboard=False) for _ in range(count)]
+    workers = await asyncio.gather(*(worker for worker in made))
+    await asyncio.gather(*(worker.finished() for worker in workers))
+asyncio.run(main(sys.argv[1], int(sys.argv[2])))
+"""
+_SCHEDULER = """
+import asyncio, sys
+from distributed import Scheduler
+async def main():
+    async with Scheduler(port=0, dashboard=False, host="127.0.0.1") as scheduler:
+        print(scheduler.address, flush=True)
+        await scheduler.finished()
+asyncio.run(main())
+"""
+
+
+@contextmanager
+def cluster(num_workers: int, num_processes: int) -> Generator[tuple[str, int]]:
+    """Start a scheduler in a process, and workers that sleep in a few; yield address and id."""
+    environment = {
+        **os.environ,
+        "PYTHONPATH": str(ROOT),
+        "DASK_LOGGING__DISTRIBUTED": "critical",
+    }
+    scheduler = subprocess.Popen(
+        [sys.executable, "-c", _SCHEDULER], stdout=subprocess.PIPE, text=True, env=environment
+    )
+    processes = [scheduler]
+    try:
+        assert scheduler.stdout is not None
+        address = scheduler.stdout.readline().strip()
+        for index in range(num_processes):
+            share = len(range(index, num_workers, num_processes))
+            command = [sys.executable, "-c", _WORKERS, address, str(share)]
+            processes.append(subprocess.Popen(command, env=environment))
+        yield address, scheduler.pid
+    finally:
+        for process in reversed(processes):
+            process.terminate()
+            process.wait(20)
+
+
+def measure_kernels() -> Sleeper:
+    """Compile a variant of each kernel, and time it."""
+    found = Sleeper()
+    for task in tasks_of(ROOT / "kernels.toml"):
+        if task.request.kernel not in found.seconds:
+            if not found.seconds:
+                compile_both_ways(compile_kernel, task.request)  # imports
+            took, kernel = timed(lambda task=task: compile_both_ways(compile_kernel, task.request))
+            found.seconds[task.request.kernel] = took
+            found.kernels[task.request.kernel] = kernel
+    return found
+
+
+def cpu_seconds(process: int) -> float:
+    fields = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def simulate(arguments: argparse.Namespace) -> None:
+    """Build on workers that sleep: what a scheduler and a client cost."""
+    import pickle
+
+    from aotc.package.dask_executor import connected
+    from benchmarks.build_farm import sleep_compile  # by a name that workers can import
+
+    sleeper = measure_kernels()
+    with written(large_manifest(arguments.factor)) as path:
+        known = path.with_name("sleeper")
+        known.write_bytes(pickle.dumps((sleeper.seconds, sleeper.kernels)))
+        os.environ["AOTC_SLEEPER"] = str(known)
+        tasks = tasks_of(path)
+        work = sum(sleeper.seconds[task.request.kernel] for task in tasks)
+        print(f"{len(tasks)} variants, {work:.0f} s of compiles, {work / len(tasks):.3f} s each")
+        with (
+            cluster(arguments.workers, arguments.processes) as (address, scheduler),
+            connected(address, 1) as executor,
+        ):
+            executor.wait_for(arguments.workers)
+            before, own = cpu_seconds(scheduler), time.process_time()
+            took, done = timed(
+                lambda: list(
+                    run_all(
+                        *(tasks, sleep_compile, 1, executor),
+                        lambda request: sleeper.seconds[request.kernel],
+                    )
+                )
+            )
+            load, own = cpu_seconds(scheduler) - before, time.process_time() - own
+            report(done, work, took, arguments.workers, load, own, executor)
+
+
+def report(
+    done: Sequence[Done[Any, Any]],
+    work: float,
+    took: float,
+    num_workers: int,
+    load: float,
+    own: float,
+    executor: Any,
+) -> None:
+    failed = [each for each in done if isinstance(each.result, Failure)]
+    for each in failed[:1]:
+        print(each.task.label, each.result)
+    slept = sum(each.seconds for each in done)
+    print(f"{took:.1f} s on {num_workers} workers, {len(failed)} failed")
+    print(
+        f"efficiency {work / took / num_workers:.1%} (of what workers slept {slept / took / num_workers:.1%})"
+    )
+    print(
+        f"scheduler: {load:.1f} s of CPU, {load / took:.0%} of a core, {1e3 * load / len(done):.2f} ms a variant"
+    )
+    print(f"client: {own:.1f} s of CPU, {own / took:.0%} of a core")
+    sent, received = executor.sent_bytes / len(done), executor.received_bytes / len(done)
+    print(f"bytes a variant: {sent:.0f} sent, {received:.0f} received")
+
+
+# ---------------------------------------------------------------------------------------- kills
+
+
+def measure_kills(arguments: argparse.Namespace) -> None:
+    """Build with workers killed at random times, and compare every byte."""
+    import dask
+    import distributed
+
+    from aotc.package.dask_executor import DaskExecutor
+
+    kernels = tuple(arguments.kernels.split(","))
+    with tempfile.TemporaryDirectory() as folder:
+        expected = build_files(Path(folder) / "local", kernels, None)
+        num_killed = 0
+        # One that is killed often is not to blame for it.
+        with dask.config.set({"distributed.scheduler.allowed-failures": 100}):
+            for run in range(arguments.runs):
+                chosen = random.Random(run)
+                count = chosen.choice((1, 2, 3))
+                with (
+                    distributed.LocalCluster(
+                        n_workers=count,
+                        threads_per_worker=1,
+                        dashboard_address=":0",
+                        silence_logs=60,
+                    ) as made,
+                    distributed.Client(made, set_as_default=False) as client,
+                ):
+                    executor = DaskExecutor(client)
+                    stop = threading.Event()
+                    killed: list[int] = []
+                    killer = threading.Thread(
+                        target=kill_at_random, args=(client, chosen, stop, killed, arguments.every)
+                    )
+                    killer.start()
+                    took, files = timed(
+                        lambda run=run, executor=executor: build_files(
+                            Path(folder) / str(run), kernels, executor
+                        )
+                    )
+                    stop.set()
+                    killer.join()
+                    executor.shutdown()
+                num_killed += len(killed)
+                same = "same bytes" if files == expected else "OTHER BYTES"
+                print(
+                    f"run {run}: {count} workers, {len(killed)} killed, {took:.1f} s, {same}",
+                    flush=True,
+                )
+                if files != expected:
+                    sys.exit(1)
+        print(f"{arguments.runs} runs, {num_killed} workers killed, the same bytes in all")
+
+
+def kill_at_random(
+    client: Any, chosen: random.Random, stop: threading.Event, killed: list[int], every: float
+) -> None:
+    while not stop.wait(chosen.uniform(0.2, 2 * every)):
+        with suppress(OSError, RuntimeError):  # it is gone already
+            processes = list(client.run(os.getpid, on_error="ignore").values())
+            if processes:
+                victim = chosen.choice(processes)
+                os.kill(victim, signal.SIGKILL)
+                killed.append(victim)
+
+
+def build_files(folder: Path, kernels: tuple[str, ...], executor: Any) -> dict[str, bytes]:
+    options = BuildOptions(folder, 2, kernels=kernels, targets=("sm_90a",))
+    manifest = load(str(ROOT / "kernels.toml"))
+    checked(build(manifest, options, Silent(), cache=None, executor=executor))
+    return {path.name: path.read_bytes() for path in sorted(folder.iterdir())}
+
+
+def checked(result: BuildResult) -> BuildResult:
+    for failure in result.failures:
+        print(failure.label, failure.report)
+    if result.failures:
+        sys.exit(1)
+    return result
+
+
+# ------------------------------------------------------------------------------------------- s3
+
+
+@contextmanager
+def s3_server() -> Iterator[str]:
+    """Start moto's server of S3 in a process; yield the URL of a bucket."""
+    import socket
+
+    import fsspec
+
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        port = taken.getsockname()[1]
+    server = subprocess.Popen(
+        [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(port)],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+    os.environ.update(
+        AWS_ACCESS_KEY_ID="test",
+        AWS_SECRET_ACCESS_KEY="test",
+        AWS_DEFAULT_REGION="us-east-1",
+        AWS_ENDPOINT_URL=f"http://127.0.0.1:{port}",
+    )
+    try:
+        for _ in range(600):
+            try:
+                socket.create_connection(("127.0.0.1", port), 1).close()
+                break
+            except OSError:
+                time.sleep(0.05)
+        fsspec.filesystem("s3").mkdir("team")
+        yield "s3://team/aotc"
+    finally:
+        server.terminate()
+        server.wait(10)
+
+
+def measure_s3(arguments: argparse.Namespace) -> None:
+    """Time whole builds of kernels.toml that find everything: in the folder, and only in S3."""
+    import fsspec
+
+    with s3_server() as url, tempfile.TemporaryDirectory() as made:
+        folder = Path(made)
+        filled = Path(arguments.cache_dir or folder / "filled")
+
+        def run(cache: Path, output: str, *options: str) -> float:
+            command = [sys.executable, "-m", "aotc", "build", str(ROOT / "kernels.toml")]
+            command += ["--cache-dir", str(cache), "-o", str(folder / output), *options]
+            environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+            took, _ = timed(
+                lambda: subprocess.run(command, check=True, capture_output=True, env=environment)
+            )
+            return took
+
+        print(f"compile: {run(filled, 'local'):.2f} s", flush=True)
+        files = fsspec.filesystem("s3")
+        for path in filled.rglob("*"):  # the names and bytes are those of the folder
+            if path.is_file():
+                files.pipe_file(f"{url}/{path.relative_to(filled)}", path.read_bytes())
+        local: list[float] = []
+        cold: list[float] = []
+        for index in range(arguments.runs):
+            local.append(run(filled, "local"))
+            cold.append(run(folder / f"cold{index}", "cold", "--cache-url", url))
+            print(f"local hit {local[-1]:.2f} s, from S3 {cold[-1]:.2f} s", flush=True)
+        first, second = statistics.median(local), statistics.median(cold)
+        print(f"median: local {first:.2f} s, from S3 {second:.2f} s: {second / first:.2f}x")
+        built = [
+            {path.name: path.read_bytes() for path in (folder / name).iterdir()}
+            for name in ("local", "cold")
+        ]
+        print("the same bytes" if built[0] == built[1] else "OTHER BYTES")
+
+
+# ----------------------------------------------------------------------------------------- wall
+
+
+def measure_wall(arguments: argparse.Namespace) -> None:
+    """Time whole builds of the large manifest by the number of local workers; nothing cached."""
+    with written(large_manifest(arguments.factor)) as path:
+        for count in map(int, arguments.counts.split(",")):
+            command = [
+                sys.executable,
+                "-m",
+                "aotc",
+                "build",
+                str(path),
+                "-o",
+                str(path.parent / "d"),
+            ]
+            command += ["--no-cache", "--dask", "local", "-j", str(count)]
+            environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+            took, result = timed(
+                lambda command=command, environment=environment: subprocess.run(
+                    command, check=False, capture_output=True, text=True, env=environment
+                )
+            )
+            print(f"{count} workers: {took:.1f} s, {result.stderr.splitlines()[-1]}", flush=True)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    commands = parser.add_subparsers(required=True)
+    for name, measure in (
+        ("plan", measure_plan),
+        ("simulate", simulate),
+        ("kills", measure_kills),
+        ("s3", measure_s3),
+        ("wall", measure_wall),
+    ):
+        command = commands.add_parser(name)
+        command.set_defaults(measure=measure)
+        command.add_argument("--factor", type=int, default=48, help="of kernels.toml's variants")
+        command.add_argument("--runs", type=int, default=20 if name == "kills" else 5)
+        command.add_argument("--workers", type=int, default=64)
+        command.add_argument(
+            "--processes", type=int, default=2, help="that simulated workers are in"
+        )
+        command.add_argument("--kernels", default="vector_add", help="to build with kills")
+        command.add_argument("--every", type=float, default=2.0, help="seconds between kills")
+        command.add_argument("--cache-dir", help="of kernels.toml, to spare its compile")
+        command.add_argument("--counts", default="1,2,4", help="of local workers")
+    arguments = parser.parse_args()
+    arguments.measure(arguments)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
