@@ -1,96 +1,237 @@
-"""A program of a library's kernels, to record and to run from an archive.
+"""A program of a library's functions, to record and to run from an archive.
 
-    python library_program.py liger_kernel|fla OUTPUTS
+    python library_program.py LIBRARY OUTPUTS [--seconds S] [--only NAMES] [--repeats N]
 
-Runs forward and backward passes of the library's functions, writes the results to OUTPUTS, and
-prints, as JSON, the seconds to the first result. A function that fails is named and skipped. Needs
-torch, the library, Triton (or archives in its place) and a GPU.
+Runs functions of a library, forward and backward where it has both, and writes their results to OUTPUTS
+(by torch) and what happened to OUTPUTS.json: seconds to the first result and to the last, which
+functions ran, why others did not, the specialisations that were launched, and the seconds of one more
+round, of the best of N. No function is begun after S seconds; NAMES, separated by commas, are those to
+run. LIBRARY is a module beside this file: `liger_kernel`, `fla` or `sglang`. Needs torch, the library,
+Triton (or archives in its place) and a GPU.
 """
 
 from __future__ import annotations
 
+import argparse
 import importlib
+import importlib.abc
+import importlib.machinery
 import json
 import sys
 import time
+import types
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
 
 START = time.perf_counter()
 
 import torch  # noqa: E402 - its import is part of the time
 
-ROWS, COLS = 512, 1024
+Programs = dict[str, Callable[[], list[Any]]]
+DEVICE = "cuda"
 
 
-def _made(*shape, dtype=torch.float32):
-    return torch.randn(*shape, device="cuda", dtype=dtype).requires_grad_()
+def made(*shape: int, dtype: torch.dtype = torch.float32, grad: bool = True) -> torch.Tensor:
+    """Return a random tensor."""
+    return torch.randn(shape, device=DEVICE, dtype=dtype).requires_grad_(grad)
 
 
-def _liger_norm():
-    function = importlib.import_module("liger_kernel.ops.rms_norm").LigerRMSNormFunction
-    x, weight = _made(ROWS, COLS), _made(COLS)
-    return _both(function.apply(x, weight, 1e-6), x, weight)
-
-
-def _liger_layer_norm():
-    function = importlib.import_module("liger_kernel.ops.layer_norm").LigerLayerNormFunction
-    x, weight, bias = _made(ROWS, COLS), _made(COLS), _made(COLS)
-    return _both(function.apply(x, weight, bias, 1e-6), x, weight, bias)
-
-
-def _liger_swiglu():
-    function = importlib.import_module("liger_kernel.ops.swiglu").LigerSiLUMulFunction
-    a, b = _made(ROWS, COLS), _made(ROWS, COLS)
-    return _both(function.apply(a, b), a, b)
-
-
-def _liger_geglu():
-    function = importlib.import_module("liger_kernel.ops.geglu").LigerGELUMulFunction
-    a, b = _made(ROWS, COLS), _made(ROWS, COLS)
-    return _both(function.apply(a, b), a, b)
-
-
-def _fla(name):
-    def run():
-        function = getattr(importlib.import_module(f"fla.ops.{name}"), f"chunk_{name}")
-        q, k, v = (_made(1, 512, 4, 64, dtype=torch.bfloat16) for _ in range(3))
-        gates = [torch.nn.functional.logsigmoid(_made(1, 512, 4, 64))] if name == "gla" else []
-        output = function(q, k, v, *gates)
-        return _both(output[0], q, k, v)
-
-    return run
-
-
-def _both(output, *inputs):
+def both(output: torch.Tensor, *inputs: torch.Tensor) -> list[torch.Tensor]:
+    """Return an output, and the gradients of the inputs."""
+    result = output.detach().clone()  # some functions write gradients over their output
     output.float().square().sum().backward()
-    return [output.detach(), *(one.grad for one in inputs)]
+    return [result, *(one.grad for one in inputs if one.grad is not None)]
 
 
-PROGRAMS = {
-    "liger_kernel": {
-        "rms_norm": _liger_norm,
-        "layer_norm": _liger_layer_norm,
-        "swiglu": _liger_swiglu,
-        "geglu": _liger_geglu,
-    },
-    "fla": {"retention": _fla("retention"), "gla": _fla("gla")},
-}
+# ---- what is not installed ----------------------------------------------------------------------
+
+
+class _Anything:
+    """A value of a module that is not installed: may be called, decorated with, derived from."""
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return args[0] if len(args) == 1 and callable(args[0]) and not kwargs else self
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return self
+
+    def __getitem__(self, _key: object) -> Any:
+        return self
+
+    def __mro_entries__(self, _bases: object) -> tuple[type, ...]:
+        return (_Base,)
+
+    def __or__(self, _other: object) -> Any:
+        return self
+
+    __ror__ = __or__
+
+
+class _Base:
+    def __init_subclass__(cls, **_words: Any) -> None:
+        super().__init_subclass__()
+
+
+class _Module(types.ModuleType):
+    __path__: Sequence[str] = ()
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return type(name, (Exception,), {}) if name.endswith("Error") else _Anything()
+
+
+class StandIns(importlib.abc.MetaPathFinder, importlib.abc.Loader):
+    """Find modules that a library imports for what is not used here: servers, compiled extensions.
+
+    They come last, after all that is installed, and only for the names that are given.
+    """
+
+    def __init__(self, *names: str) -> None:
+        self._names = frozenset(names)
+
+    def find_spec(self, fullname: str, path: Any = None, target: Any = None) -> Any:
+        del path, target
+        top, dot, _ = fullname.partition(".")
+        if top not in self._names or (dot and not isinstance(sys.modules.get(top), _Module)):
+            return None
+        return importlib.machinery.ModuleSpec(fullname, self, is_package=True)
+
+    def create_module(self, spec: importlib.machinery.ModuleSpec) -> types.ModuleType:
+        return _Module(spec.name)
+
+    def exec_module(self, module: types.ModuleType) -> None:
+        pass
+
+
+# ---- what is launched ---------------------------------------------------------------------------
+
+
+class Watch:
+    """The specialisations that are launched, as Triton makes them, by hooks of its functions.
+
+    Trials of the autotuner do not count. The last one is taken back if the launch fails.
+    """
+
+    def __init__(self) -> None:
+        self.seen: dict[str, None] = {}
+        self._functions: list[Any] = []
+        self._num_trials, self._last, self._is_new = 0, "", False
+        jit = importlib.import_module("triton.runtime.jit").JITFunction
+        tuner = importlib.import_module("triton.runtime.autotuner").Autotuner
+        first, bench = jit.__init__, getattr(tuner, "_bench", None)
+
+        def init(function: Any, *args: Any, **kwargs: Any) -> None:
+            first(function, *args, **kwargs)
+            function.pre_run_hooks.append(lambda *a, **k: self._launched(function, a, k))
+            self._functions.append(function)
+
+        def tried(*args: Any, **kwargs: Any) -> Any:
+            self._num_trials += 1
+            try:
+                return bench(*args, **kwargs)
+            finally:
+                self._num_trials -= 1
+
+        jit.__init__ = init
+        if bench is not None:
+            tuner._bench = tried  # noqa: SLF001 - no other place
+
+    def _launched(self, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        if self._num_trials:
+            return
+        passed = {**dict(zip(function.arg_names, args)), **kwargs}  # noqa: B905 - defaults follow
+        kept = {*function.arg_names, "num_warps", "num_stages", "num_ctas", "maxnreg"}
+        words = [f"{name}={_word(passed[name])}" for name in sorted(kept & passed.keys())]
+        key = f"{function.fn.__module__}.{function.fn.__qualname__}({', '.join(words)})"
+        self._last, self._is_new = key, key not in self.seen
+        self.seen[key] = None
+
+    def failed(self) -> None:
+        """Forget the last launch if it was the first of its specialisation."""
+        if self._is_new:
+            self.seen.pop(self._last, None)
+        self._is_new = False
+
+    def stop(self) -> None:
+        """Call no hooks any more."""
+        for function in self._functions:
+            function.pre_run_hooks.clear()
+
+
+def _word(value: Any) -> str:
+    if hasattr(value, "data_ptr"):
+        return f"*{value.dtype}{':16' * (value.data_ptr() % 16 == 0)}"
+    if isinstance(value, bool) or value is None or isinstance(value, (str, float)):
+        return repr(value) if not isinstance(value, float) else "fp32"
+    if isinstance(value, int):
+        return (
+            "1"
+            if value == 1
+            else f"i{32 if abs(value) < 1 << 31 else 64}{':16' * (value % 16 == 0)}"
+        )
+    return getattr(value, "__name__", None) or str(value)
+
+
+# ---- all of it ----------------------------------------------------------------------------------
 
 
 def main() -> None:
-    """Run each function once."""
-    outputs, failed, first = {}, {}, None
-    for name, run in PROGRAMS[sys.argv[1]].items():
+    """Run each function once, then all of those that ran again."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("library")
+    parser.add_argument("outputs")
+    parser.add_argument("--seconds", type=float, default=float("inf"))
+    parser.add_argument("--only")
+    parser.add_argument("--repeats", type=int, default=0)
+    options = parser.parse_args()
+    watch = Watch()
+    module = importlib.import_module(f"library_{options.library}")
+    programs: Programs = module.PROGRAMS
+    if options.only is not None:
+        programs = {name: programs[name] for name in options.only.split(",") if name}
+    outputs, failed, first = dict[str, Any](), dict[str, str](), 0.0
+    for name, run in programs.items():
+        if time.perf_counter() - START > options.seconds:
+            failed[name] = "not begun: no time was left"
+            continue
         torch.manual_seed(0)
         try:
-            outputs[name] = run()
+            outputs[name] = [one.detach().cpu() for one in run()]
         except Exception as error:  # noqa: BLE001 - which of them run is a result
+            watch.failed()
             failed[name] = f"{type(error).__name__}: {error}"
             continue
-        torch.cuda.synchronize()
         first = first or time.perf_counter() - START
-    torch.save(outputs, sys.argv[2])
-    print(json.dumps({"first_s": first, "ran": [*outputs], "failed": failed}))
+    total = time.perf_counter() - START
+    torch.save(outputs, options.outputs)
+    watch.stop()
+    rounds = [_round([programs[name] for name in outputs]) for _ in range(options.repeats)]
+    told = {
+        "first_s": first,
+        "all_s": total,
+        "ran": [*outputs],
+        "failed": failed,
+        "launched": [*watch.seen],
+        "round_s": min(rounds, default=0.0),
+    }
+    Path(f"{options.outputs}.json").write_text(json.dumps(told))
+    print(json.dumps({**told, "launched": len(watch.seen)}))
+
+
+def _round(programs: Sequence[Callable[[], object]]) -> float:
+    torch.manual_seed(0)
+    torch.cuda.synchronize()
+    start = time.perf_counter()
+    for run in programs:
+        run()
+    torch.cuda.synchronize()
+    return time.perf_counter() - start
 
 
 if __name__ == "__main__":
+    sys.modules["library_program"] = sys.modules["__main__"]  # as the libraries' modules import it
     main()

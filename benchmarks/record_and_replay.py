@@ -112,11 +112,15 @@ class _Replay:
 
     def _overhead(self) -> None:
         script = [self.python, str(HERE / "launch_overhead.py")]
-        triton = self._json(script)["launch"]
+        triton = self._json(script)
         ours = self._json([*script, str(self.archive)], blocked=True)
-        launch, loader = ours["launch"], ours["loader"]
-        print(f"launch, us: Triton {triton:.2f}, archive {launch:.2f}, loader {loader:.2f}")
-        print(f"archive / loader {launch / loader:.2f}, archive / Triton {launch / triton:.2f}")
+        for name, launch in triton.items():
+            loader = ours[f"{name.partition(',')[0]}, loader"]
+            times = f"Triton {launch:.2f}, archive {ours[name]:.2f}, loader {loader:.2f}"
+            ratios = (
+                f"{ours[name] / loader:.2f} of the loader's, {ours[name] / launch:.2f} of Triton's"
+            )
+            print(f"{name}, us: {times}: {ratios}")
 
     def _program(
         self,

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
-from functools import wraps
+from functools import reduce, wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, ParamSpec
 
@@ -19,6 +19,7 @@ from aotc.ir.diagnostics import one_line
 
 if TYPE_CHECKING:
     from aotc.package.index import Archive
+    from aotc.package.sources import SourcesFile
 
 __all__ = ["commands"]
 
@@ -47,7 +48,7 @@ def _of_archives(command: Callable[_Inputs, int]) -> Callable[_Inputs, int]:
     return reporting
 
 
-def _read(path: Path) -> tuple[Archive, Mapping[str, object] | None]:
+def _read(path: Path) -> tuple[Archive, SourcesFile | None]:
     """Read an archive, and what the file beside it says of its sources."""
     from aotc.package import archive as archives  # noqa: PLC0415 - start-up time
     from aotc.package.index import ArchiveError  # noqa: PLC0415
@@ -60,16 +61,14 @@ def _read(path: Path) -> tuple[Archive, Mapping[str, object] | None]:
         raise ArchiveError(error.kind, message) from None
 
 
-def _write(archive: Archive, sources: Mapping[str, object] | None, path: Path) -> int:
+def _write(archive: Archive, sources: SourcesFile | None, path: Path) -> int:
     """Write an archive, and the file beside it if its sources are known; return the size."""
     from aotc.package import archive as archives  # noqa: PLC0415 - start-up time
-    from aotc.package.sources import sources_of  # noqa: PLC0415
 
     data = archives.encode(archive)
     contents: dict[Path, bytes] = {}
     if sources is not None:
-        told = sources_of(sources, [kernel.name for kernel in archive.kernels], data)
-        text = json.dumps(told, indent=1) + "\n"
+        text = sources.text([kernel.name for kernel in archive.kernels], data)
         contents[path.with_suffix(".sources.json")] = text.encode()
     contents[path] = data
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -138,9 +137,8 @@ def merge(
 
     read = [(path, *_read(Path(path))) for path in paths]
     merged = merge_archives([(path, archive) for path, archive, _ in read], name, version)
-    sources: dict[str, object] | None = None
-    if all(told is not None for _, _, told in read):
-        sources = {name: one for _, _, told in read for name, one in (told or {}).items()}
+    told = [sources for _, _, sources in read if sources is not None]
+    sources = reduce(lambda some, more: some.joined(more), told) if len(told) == len(read) else None
     path = Path(output)
     return _shown({path: _write(merged, sources, path)}, is_json=is_json)
 

@@ -227,10 +227,14 @@ def _fixed_value(name: str, kind: ScalarType, text: str) -> Operand:
 
 
 def constant_operand(value: object, name: str) -> Operand:
-    """Return a constant from outside as a kernel sees it; the name of a dtype is the dtype.
+    """Return a constant from outside as a kernel sees it.
+
+    The name of a dtype is the dtype, and "None" is None, for which a manifest has no other word.
 
     Raises: CompileError for a value that no kernel can use.
     """
+    if value == "None":
+        return None
     if isinstance(value, str):
         plain = value.removeprefix("tl.")
         return SCALARS.get(DTYPE_NAMES.get(plain, plain), value)

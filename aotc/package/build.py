@@ -28,7 +28,7 @@ from aotc.package.grid import AutotuneReader, Expansion, expand
 from aotc.package.index import Archive, ArchiveError, Kernel
 from aotc.package.label import member_label
 from aotc.package.outputs import known_host, write_files
-from aotc.package.sources import KernelSource
+from aotc.package.sources import KernelSource, tuned_entries
 from aotc.package.spec import KernelSpec, Manifest
 from aotc.package.toolchain import toolchain_text
 from aotc.package.workers import Compiler, Failure, Outcome, Task, compile_all
@@ -315,7 +315,13 @@ class _Build:
                 options = self.options
                 frames = None if self.cache is None else self.cache.frames
                 return write_files(
-                    result, sources, options.output, options.host, self.listener.warned, frames
+                    result,
+                    sources,
+                    options.output,
+                    options.host,
+                    self.listener.warned,
+                    frames,
+                    tuned_entries(self.manifest, sources),
                 )
         except ArchiveError as error:
             is_bug = error.kind not in _USERS_ARCHIVE_ERRORS

@@ -21,6 +21,7 @@ from aotc.package.kernel_table import KERNEL_KEYS, read_kernel
 from aotc.package.parameters import Function, parse_functions
 from aotc.package.spec import KernelSpec, Manifest
 from aotc.package.tables import Document, Mistakes, Table
+from aotc.package.tuned import TUNED_KEYS, TunedConfig, read_tuned
 from aotc.regular_file import MAX_SOURCE_BYTES, read_regular
 from aotc.target import Target
 
@@ -106,6 +107,11 @@ class _Reader:
                     message = f"expected a unique name, got {kernel.name!r} as at {first}"
                     raise table.wrong(place, message, "give one of the two another `name`")
                 kernels[kernel.name] = kernel
+        tuned: list[TunedConfig] = []
+        with collected():
+            for table in root.tables("tuned", TUNED_KEYS) if root.has("tuned") else ():
+                with collected():
+                    tuned.append(read_tuned(table, *self.source(table)))
         if not read:
             return None
         (package,) = read
@@ -118,6 +124,7 @@ class _Reader:
             found,
             package.without,
             package.facts,
+            tuple(tuned),
         )
 
     def package(self, package: Table) -> _Package:

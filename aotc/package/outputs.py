@@ -9,7 +9,7 @@ one needs LLVM, which a build with nothing to do does not load.
 from __future__ import annotations
 
 import platform
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from aotc.ir.diagnostics import ManifestError, did_you_mean
@@ -33,10 +33,11 @@ def write_files(
     host: str,
     warn: Callable[[str], None],
     frames: FrameCache | None = None,
+    tuned: Sequence[Mapping[str, object]] = (),
 ) -> tuple[Path, ...]:
     """Write an archive and the files that go with it to `folder`; return their paths.
 
-    `frames` keeps what was compressed.
+    `frames` keeps what was compressed, `tuned` is what `tuned_entries` returned.
 
     An archive too large to be linked in gets no library, and a warning.
 
@@ -61,7 +62,11 @@ def write_files(
         content = _library_bytes(result.name, data, library, host, warn)
         has_library = content is not None
         contents |= {library: content} if content is not None else {}
-    contents |= {paths[1]: text, paths[2]: sources_text(sources, data).encode(), paths[0]: data}
+    contents |= {
+        paths[1]: text,
+        paths[2]: sources_text(sources, data, tuned).encode(),
+        paths[0]: data,
+    }
     changed = {path: new for path, new in contents.items() if _read(path, len(new)) != new}
     archive.write_together(changed)
     return (*paths, library) if has_library else paths

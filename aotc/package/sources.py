@@ -6,6 +6,8 @@ contents of its file, and knows by the contents of the others that nothing it wa
 
 Invariant: the file has digests and names, no folder of the machine that built it but for paths
 relative to the kernel's own source; it is the same wherever the same tree is built.
+
+What autotuners chose, `[[tuned]]` of the manifest, is there too, by function and digest of its file.
 """
 
 from __future__ import annotations
@@ -19,7 +21,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from aotc.ir.diagnostics import ManifestError
-from aotc.package.spec import KernelSpec
+from aotc.package.spec import KernelSpec, Manifest
 from aotc.package.tables import Constant
 
 VERSION = 1
@@ -62,17 +64,67 @@ def _functions(
     return found
 
 
-def sources_text(sources: Mapping[str, KernelSource], archive: bytes) -> str:
-    """Return the text of the file that goes with an archive."""
+def tuned_entries(
+    manifest: Manifest, sources: Mapping[str, KernelSource]
+) -> tuple[dict[str, object], ...]:
+    """Return what autotuners chose for functions of which `sources` has kernels, as it is written."""
+    digests = {
+        (kernel.source, kernel.function.name): sources[kernel.name].files[0][1]
+        for kernel in manifest.kernels
+        if kernel.name in sources
+    }
+    return tuple(
+        {
+            "function": one.function,
+            "file": digests[one.source, one.function],
+            "key": one.key,
+            "dtypes": one.dtypes,
+            "config": one.config,
+        }
+        for one in manifest.tuned
+        if (one.source, one.function) in digests
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class SourcesFile:
+    """What the file beside an archive says of its kernels, and what autotuners chose for them."""
+
+    kernels: Mapping[str, Mapping[str, Any]]
+    tuned: Sequence[Mapping[str, object]] = ()
+
+    def text(self, kernels: Sequence[str], archive: bytes) -> str:
+        """Return the text of the file beside an archive that has these kernels."""
+        told = {name: self.kernels[name] for name in sorted(kernels) if name in self.kernels}
+        functions = [(one["function"], one["files"][0][1]) for one in told.values()]
+        tuned = [one for one in self.tuned if (one["function"], one["file"]) in functions]
+        data = {
+            "version": VERSION,
+            "archive_sha256": hashlib.sha256(archive).hexdigest(),
+            "kernels": told,
+            **({"tuned": tuned} if tuned else {}),
+        }
+        return json.dumps(data, indent=1) + "\n"
+
+    def joined(self, other: SourcesFile) -> SourcesFile:
+        """Return what both say."""
+        more = [one for one in other.tuned if one not in self.tuned]
+        return SourcesFile({**self.kernels, **other.kernels}, [*self.tuned, *more])
+
+
+def sources_text(
+    sources: Mapping[str, KernelSource], archive: bytes, tuned: Sequence[Mapping[str, object]] = ()
+) -> str:
+    """Return the text of the file that goes with an archive; `tuned` is of `tuned_entries`."""
     kernels = {
         name: {"function": one.function, "files": one.files, "functions": dict(one.functions)}
         for name, one in sources.items()
     }
-    return json.dumps(sources_of(kernels, [*kernels], archive), indent=1) + "\n"
+    return SourcesFile(kernels, tuned).text([*kernels], archive)
 
 
-def read_sources(path: Path) -> dict[str, object] | None:
-    """Return what the file beside an archive says of its kernels, or None if there is no such file.
+def read_sources(path: Path) -> SourcesFile | None:
+    """Read the file beside an archive; return None if there is no such file.
 
     Raises:
         ManifestError: it is for another archive, or not what `aotc build` writes.
@@ -95,15 +147,4 @@ def read_sources(path: Path) -> dict[str, object] | None:
     if table.get("archive_sha256") != hashlib.sha256(path.read_bytes()).hexdigest():
         message = f"expected the sources of {path.name}, {beside} was written for another archive"
         raise ManifestError(message, remedy="copy both from the same build, or remove the file")
-    return cast("dict[str, object]", kernels)
-
-
-def sources_of(
-    sources: Mapping[str, object], kernels: Sequence[str], archive: bytes
-) -> dict[str, object]:
-    """Return the data of the file that goes with an archive that has these kernels."""
-    return {
-        "version": VERSION,
-        "archive_sha256": hashlib.sha256(archive).hexdigest(),
-        "kernels": {name: sources[name] for name in sorted(kernels) if name in sources},
-    }
+    return SourcesFile(cast("dict[str, Any]", kernels), table.get("tuned", ()))

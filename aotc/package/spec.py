@@ -20,6 +20,7 @@ from aotc.limits import DEFAULT_LIMITS, DEFAULT_SPILL_BYTES, CompileLimits
 from aotc.package.argument_type import ArgumentType
 from aotc.package.parameters import Function
 from aotc.package.tables import Constant
+from aotc.package.tuned import TunedConfig
 from aotc.target import Target
 from aotc.target import parse as parse_target
 from aotc.tuple_type import TupleType
@@ -161,7 +162,7 @@ class Manifest:
     """A whole manifest; `path` is the file it was read from.
 
     `without` names the target features that the package does not use. `facts` are what files are told of
-    the GPU, by target.
+    the GPU, by target; `tuned` is what autotuners chose of the kernels' configs.
     """
 
     path: str
@@ -173,6 +174,7 @@ class Manifest:
     facts: dict[str, tuple[tuple[str, Constant], ...]] = field(
         default_factory=dict[str, tuple[tuple[str, Constant], ...]]
     )
+    tuned: tuple[TunedConfig, ...] = ()
 
     def targets_for(self, names: Sequence[str], without: Sequence[str]) -> tuple[Target, ...]:
         """Return the named targets, or all of the package's if none is named.

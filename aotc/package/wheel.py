@@ -14,7 +14,6 @@ from __future__ import annotations
 import base64
 import hashlib
 import io
-import json
 import re
 import zipfile
 from collections.abc import Mapping
@@ -25,7 +24,7 @@ from aotc.ir.diagnostics import ManifestError
 from aotc.package import archive as archives
 from aotc.package.index import Archive, canonical
 from aotc.package.python_loader import attribute_names, module_text
-from aotc.package.sources import sources_of
+from aotc.package.sources import SourcesFile
 
 _NAME = re.compile(r"[A-Za-z0-9]|[A-Za-z0-9][A-Za-z0-9._-]*[A-Za-z0-9]", re.ASCII)
 _VERSION = re.compile(
@@ -54,7 +53,7 @@ def make_wheel(
     *,
     suffix: str = "",
     license_expression: str = "",
-    sources: Mapping[str, object] | None = None,
+    sources: SourcesFile | None = None,
 ) -> Wheel:
     """Return the wheel of an archive; `suffix` follows its name, such as the target's.
 
@@ -87,8 +86,8 @@ def make_wheel(
         f"{module}/{stem}.aotc": data,
     }
     if sources is not None:
-        told = sources_of(sources, [kernel.name for kernel in archive.kernels], data)
-        files[f"{module}/{stem}.sources.json"] = (json.dumps(told, indent=1) + "\n").encode()
+        text = sources.text([kernel.name for kernel in archive.kernels], data)
+        files[f"{module}/{stem}.sources.json"] = text.encode()
     folder = f"{distribution.replace('-', '_')}-{archive.version}.dist-info"
     generator = f"Wheel-Version: 1.0\nGenerator: aotc {__version__}\n"
     files[f"{folder}/METADATA"] = metadata.encode()

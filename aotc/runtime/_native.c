@@ -1,4 +1,4 @@
-/* _native.c: the module: its state, its two types, and how errors become exceptions.
+/* _native.c: the module: its state, its types, and how errors become exceptions.
  *
  * All that lasts is in the module's state; there are no globals, so the module can be imported,
  * dropped and imported again.
@@ -68,6 +68,19 @@ int native_fail(struct native_state *state, aotc_status status, const struct aot
 
 /* ---- state ---------------------------------------------------------------------------------- */
 
+struct native_state *native_state_of(const PyTypeObject *type) {
+    for (; type != NULL; type = type->tp_base) {
+        PyObject *module = (type->tp_flags & Py_TPFLAGS_HEAPTYPE) != 0
+                               ? ((const PyHeapTypeObject *)type)->ht_module
+                               : NULL;
+        if (module != NULL && PyModule_GetDef(module) == &native_module) {
+            return PyModule_GetState(module);
+        }
+    }
+    PyErr_SetString(PyExc_SystemError, "aotc.runtime._native is gone");
+    return NULL;
+}
+
 static int intern_names(struct native_names *names) {
     const struct {
         PyObject **place;
@@ -99,17 +112,23 @@ static int intern_names(struct native_names *names) {
 }
 
 static int add_types(PyObject *module, struct native_state *state) {
-    state->archive_type =
-        (PyTypeObject *)PyType_FromModuleAndSpec(module, &native_archive_spec, NULL);
-    state->kernel_type =
-        (PyTypeObject *)PyType_FromModuleAndSpec(module, &native_kernel_spec, NULL);
-    if (state->archive_type == NULL || state->kernel_type == NULL) {
-        return -1;
+    const struct {
+        PyTypeObject **place;
+        PyType_Spec *spec;
+    } table[] = {
+        {&state->archive_type, &native_archive_spec},
+        {&state->kernel_type, &native_kernel_spec},
+        {&state->launcher_type, &native_launcher_spec},
+        {&state->grid_launch_type, &native_grid_launch_spec},
+        {&state->subscript_type, &native_subscript_spec},
+    };
+    for (size_t i = 0; i < sizeof table / sizeof *table; ++i) {
+        *table[i].place = (PyTypeObject *)PyType_FromModuleAndSpec(module, table[i].spec, NULL);
+        if (*table[i].place == NULL || PyModule_AddType(module, *table[i].place) < 0) {
+            return -1;
+        }
     }
-    return PyModule_AddType(module, state->archive_type) < 0 ||
-                   PyModule_AddType(module, state->kernel_type) < 0
-               ? -1
-               : 0;
+    return 0;
 }
 
 static int execute(PyObject *module) {
@@ -139,6 +158,9 @@ static int traverse(PyObject *module, visitproc visit, void *arg) {
     struct native_state *state = PyModule_GetState(module);
     Py_VISIT(state->archive_type);
     Py_VISIT(state->kernel_type);
+    Py_VISIT(state->launcher_type);
+    Py_VISIT(state->grid_launch_type);
+    Py_VISIT(state->subscript_type);
     Py_VISIT(state->make_error);
     Py_VISIT(state->describe);
     Py_VISIT(state->torch.tensor);
@@ -163,6 +185,9 @@ static int clear(PyObject *module) {
     };
     Py_CLEAR(state->archive_type);
     Py_CLEAR(state->kernel_type);
+    Py_CLEAR(state->launcher_type);
+    Py_CLEAR(state->grid_launch_type);
+    Py_CLEAR(state->subscript_type);
     Py_CLEAR(state->make_error);
     Py_CLEAR(state->describe);
     Py_CLEAR(state->dlpack_keywords);

@@ -3,6 +3,8 @@
  *     _native.c           the module, its state, and errors as Python exceptions
  *     _native_archive.c   Archive: open, load, close
  *     _native_kernel.c    Kernel: convert the arguments of a call, launch
+ *     _native_launcher.c  launches as Triton programs write them: from a call to a specialization
+ *     _native_specialization.c  the kernels that such a launch may take, and which one it does
  *     _native_bind.c      which keyword of a call is which argument, choice or option
  *     _native_describe.c  what is in a kernel, as tuples
  *     _native_map.c       maps of tensors, for kernels that take them from memory
@@ -76,6 +78,7 @@ struct native_names {
 struct native_state {
     PyTypeObject *archive_type;
     PyTypeObject *kernel_type;
+    PyTypeObject *launcher_type, *grid_launch_type, *subscript_type;
     PyObject *make_error; /* aotc.runtime.errors.make */
     PyObject *describe;   /* aotc.runtime.info, imported when it is first needed */
     PyObject *dlpack_keywords, *dlpack_versioned_keywords; /* ("stream",) and with "max_version" */
@@ -86,6 +89,10 @@ struct native_state {
 };
 
 extern struct PyModuleDef native_module;
+
+/* The state of this module, found from a type of it or a class derived from one; NULL with an exception
+ * if the module is gone. */
+struct native_state *native_state_of(const PyTypeObject *type);
 
 /* Take the exception that is set, complete with its traceback, or NULL. */
 PyObject *native_take_exception(void);
@@ -163,6 +170,23 @@ PyObject *native_describe(const struct native_kernel *self);
 PyObject *native_tensor_map(struct native_state *state, struct native_handle *handle,
                             PyObject *tensor, PyObject *block);
 
+/* ---- launches of functions ------------------------------------------------------------------ */
+
+extern PyType_Spec native_launcher_spec;
+extern PyType_Spec native_grid_launch_spec;
+extern PyType_Spec native_subscript_spec;
+
+/* Make a specialization of (candidates, telling). A candidate is (kernel, params, config, choices), where
+ * `params` says which of the `name_count` names each of the kernel's parameters is; `telling` are the
+ * parameters of the first candidate that tell the candidates apart. */
+PyObject *native_specialization_new(struct native_state *state, uint32_t name_count,
+                                    PyObject *answer);
+
+/* Launch by the first candidate that does not refuse, by one of the exceptions `refusals`, what is bound to
+ * the names. 0 or -1. */
+int native_launch_specialized(PyObject *specialization, PyObject *const *objects, PyObject *grid,
+                              PyObject *refusals);
+
 /* ---- plans ---------------------------------------------------------------------------------- */
 
 /* What the driver of plans writes down of a launch. Its address is the launch's stream: so the driver
@@ -239,6 +263,11 @@ void native_end(struct launch *launch);
 int native_bind_positional(struct launch *launch, PyObject *const *args, Py_ssize_t count);
 int native_bind_keyword(struct launch *launch, PyObject *name, PyObject *object);
 int native_bind_collection(struct launch *launch, PyObject *args);
+
+/* Convert the arguments that are bound; then launch, or only select if there is a selection to fill. 0 or
+ * -1. */
+int native_convert(struct launch *launch);
+int native_run(struct launch *launch, aotc_selection *selection);
 
 /* Read the options of a launch; None is the same as none. 0 or -1. */
 int native_read_grid(struct launch *launch, PyObject *object);

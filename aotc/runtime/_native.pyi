@@ -74,3 +74,32 @@ class Kernel:
         pdl: bool = False,
         scratch: tuple[int, int] | None = None,
     ) -> Plan | None: ...
+
+# A launch of a function. What is kept of it is kept by the values of `constants`, whether others are one
+# of the values of `fixed`, types and options. `launcher[grid](…)` binds what is passed to `names` and `options`, and launches
+# the first kernel that `_find` returned for such a launch and that does not refuse it by one of
+# `refusals`. If all do, `_find_again` is asked for others; if those do too, `_refuse` raises.
+class Launcher:
+    def __new__(
+        cls,
+        names: tuple[str, ...],
+        defaults: tuple[object, ...],
+        constants: frozenset[str],
+        fixed: dict[str, tuple[object, ...]],
+        options: tuple[str, ...],
+        hooks: list[Callable[..., object]],
+        refusals: tuple[type[Exception], ...],
+        /,
+    ) -> Self: ...
+    def __getitem__(self, grid: object, /) -> Launch: ...
+
+class Launch:
+    def __call__(self, *args: object, **keywords: object) -> None: ...
+
+# `__getitem__` of a class whose objects have a launcher as the attribute of this name.
+class GridSubscript:
+    def __new__(cls, attribute: str, /) -> Self: ...
+    def __get__(
+        self, instance: object, owner: type | None = None, /
+    ) -> Callable[[object], Launch]: ...
+    def __call__(self, instance: object, grid: object, /) -> Launch: ...

@@ -111,20 +111,6 @@ static int open_memory(struct native_archive *self, PyObject *source, aotc_open_
     return status == AOTC_OK ? 0 : native_raise(self->state, &error);
 }
 
-/* The state of this module, found from Archive or a class derived from it. */
-static struct native_state *state_of(const PyTypeObject *type) {
-    for (; type != NULL; type = type->tp_base) {
-        PyObject *module = (type->tp_flags & Py_TPFLAGS_HEAPTYPE) != 0
-                               ? ((const PyHeapTypeObject *)type)->ht_module
-                               : NULL;
-        if (module != NULL && PyModule_GetDef(module) == &native_module) {
-            return PyModule_GetState(module);
-        }
-    }
-    PyErr_SetString(PyExc_SystemError, "aotc.runtime._native is gone");
-    return NULL;
-}
-
 /* Archive(source, decompress, verify, driver): `source` is bytes-like, or the path as bytes in a
  * 1-tuple. */
 static PyObject *archive_new(PyTypeObject *type, PyObject *args, PyObject *keywords) {
@@ -144,7 +130,7 @@ static PyObject *archive_new(PyTypeObject *type, PyObject *args, PyObject *keywo
     if (is_file && !PyArg_ParseTuple(source, "O&", PyUnicode_FSConverter, &path)) {
         return NULL;
     }
-    struct native_state *state = state_of(type);
+    struct native_state *state = native_state_of(type);
     struct native_archive *self =
         state == NULL ? NULL : (struct native_archive *)type->tp_alloc(type, 0);
     if (self == NULL) {

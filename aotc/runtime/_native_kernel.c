@@ -66,7 +66,7 @@ static int convert_deferred(struct launch *launch) {
     return 0;
 }
 
-static int convert(struct launch *launch) {
+int native_convert(struct launch *launch) {
     const struct native_kernel *kernel = launch->kernel;
     for (uint32_t i = 0; i < kernel->param_count; ++i) {
         PyObject *object = launch->objects[i];
@@ -99,11 +99,7 @@ static int closed(const struct native_kernel *kernel) {
                        .remedy = "load it again");
 }
 
-/* Launch, or only select if there is a selection to fill. */
-static int run(struct launch *launch, aotc_selection *selection) {
-    if (convert(launch) < 0) {
-        return -1;
-    }
+int native_run(struct launch *launch, aotc_selection *selection) {
     /* From here on nothing of Python's runs until the launch is done. */
     if (launch->kernel->handle->archive == NULL) {
         return closed(launch->kernel);
@@ -151,7 +147,7 @@ static PyObject *kernel_call(PyObject *object, PyObject *const *args, size_t fla
         }
     }
     if (result == 0) {
-        result = run(&launch, NULL);
+        result = native_convert(&launch) < 0 ? -1 : native_run(&launch, NULL);
     }
     native_end(&launch);
     if (result < 0) {
@@ -186,7 +182,7 @@ static int launch_with_options(PyObject *object, PyObject *args, PyObject *keywo
             launch.has_stream = true;
             launch.stream = (uintptr_t)recorder;
         }
-        result = run(&launch, selection);
+        result = native_convert(&launch) < 0 ? -1 : native_run(&launch, selection);
     } else {
         result = -1;
     }

@@ -39,6 +39,14 @@ class ArchivedKernel(NamedTuple):
         self.library.load(device, self.info.name)
 
 
+class TunedConfig(NamedTuple):
+    """The config that an autotuner chose for some values of its key, and dtypes of its tensors."""
+
+    key: dict[str, Any]
+    dtypes: dict[str, str]
+    config: dict[str, Any]
+
+
 class Archives:
     """The kernels of all archives that a program launches from."""
 
@@ -48,6 +56,7 @@ class Archives:
         Raises: AotcError for what is wrong with one; ValueError if its sources are not known.
         """
         self._found: dict[tuple[str, str], list[tuple[Library, str, dict[str, Any]]]] = {}
+        self._tuned: dict[tuple[str, str], list[TunedConfig]] = {}
         for path in paths:
             self._open(os.fspath(path), driver)
 
@@ -71,6 +80,13 @@ class Archives:
         for name, one in told["kernels"].items():
             key = (one["function"], one["files"][0][1])
             self._found.setdefault(key, []).append((library, name, one))
+        for one in told.get("tuned", ()):
+            tuned = TunedConfig(one["key"], one["dtypes"], one["config"])
+            self._tuned.setdefault((one["function"], one["file"]), []).append(tuned)
+
+    def tuned(self, function: Any) -> Sequence[TunedConfig]:
+        """Return what an autotuner of a Python function chose, in the order of the archives."""
+        return self._tuned.get(identity(function), ())
 
     def kernels_of(self, function: Any) -> tuple[list[ArchivedKernel], str]:
         """Return the kernels that a Python function was compiled to, or none and the reason."""

@@ -14,20 +14,29 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
+from aotc.runtime._native import GridSubscript
 from aotc.triton.archives import Archives
 from aotc.triton.launch import PROBE, Candidate, Launcher
 from aotc.triton.specialization import NotInArchiveError
+from aotc.triton.torch_hook import hide_triton
+from aotc.triton.tuning import Tuning
 
 _STAND_IN = os.path.join(os.path.dirname(__file__), "stand_in")  # noqa: PTH118, PTH120 - start-up time
-_LAUNCHER = "_aotc_launcher"
+_LAUNCHER = "aotc_launcher"
 
 
 class _Installed(NamedTuple):
     archives: Archives
-    strict: bool
+    tuning: Tuning
 
 
 _installed: list[_Installed] = []
+
+
+def _the_installed() -> _Installed:
+    if not _installed:
+        raise ValueError("no archives are installed: call aotc.triton.install in this process")
+    return _installed[0]
 
 
 def install(
@@ -52,22 +61,24 @@ def install(
         raise ValueError("triton is imported already; install archives before modules with kernels")
     else:
         sys.path.insert(0, _STAND_IN)
-    _installed.append(_Installed(archives, strict))
+        hide_triton()
+    _installed.append(_Installed(archives, Tuning(archives, strict)))
 
 
-def launcher_of(function: Any) -> Launcher:
+def _launcher_of(function: Any) -> Launcher:
     """Return what launches a jitted function.
 
     Raises: ValueError if no archives are installed.
     """
-    launcher = function.__dict__.get(_LAUNCHER)
-    if launcher is None:
-        if not _installed:
-            raise ValueError("no archives are installed: call aotc.triton.install in this process")
-        constexprs = frozenset(one.name for one in function.params if one.is_constexpr)
-        launcher = Launcher(function.fn, constexprs, _installed[0].archives)
-        function.__dict__[_LAUNCHER] = launcher
-    return launcher
+    constexprs = frozenset(one.name for one in function.params if one.is_constexpr)
+    hooks = getattr(function, "pre_run_hooks", [])
+    return Launcher(function.fn, constexprs, _the_installed().archives, hooks)
+
+
+# Attributes of a class of jitted functions: `kernel.aotc_launcher`, made when it is first asked for, and
+# `kernel[grid]`, past `run`.
+launcher_attribute = functools.cached_property(_launcher_of)
+grid_subscript = GridSubscript(_LAUNCHER)
 
 
 def launch(function: Any, grid: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> None:
@@ -75,20 +86,7 @@ def launch(function: Any, grid: Any, args: Sequence[Any], kwargs: dict[str, Any]
 
     Raises: NotInArchiveError if no archive has it.
     """
-    for hook in getattr(function, "pre_run_hooks", ()):
-        hook(*args, **kwargs)
-    launcher_of(function).call(grid, *args, **kwargs)
-
-
-def call_with_grid(function: Any, grid: Any) -> Callable[..., Any]:
-    """Return `kernel[grid]`: past `run`, if there are no hooks for it to call."""
-    call = function.__dict__.get("aotc_call")
-    if call is not None:
-        return functools.partial(call, grid)
-    if getattr(function, "pre_run_hooks", None):
-        return functools.partial(function.run, grid=grid, warmup=False)
-    function.aotc_call = launcher_of(function).call
-    return functools.partial(function.aotc_call, grid)
+    function.aotc_launcher[grid](*args, **kwargs)
 
 
 def warm(function: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> None:
@@ -96,7 +94,7 @@ def warm(function: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> None:
 
     Raises: NotInArchiveError if no archive has it.
     """
-    launcher = launcher_of(function)
+    launcher: Launcher = function.aotc_launcher
     bound, options = launcher.bind(args, kwargs)
     if not launcher.candidates(bound, options):
         raise launcher.miss(bound, options, "nothing was built with these constants and options")
@@ -106,7 +104,7 @@ def find(
     function: Any, args: Sequence[Any], kwargs: dict[str, Any]
 ) -> tuple[Candidate | None, NotInArchiveError | None]:
     """Return the kernel that a launch would take; or none, and the error that it would be."""
-    launcher = launcher_of(function)
+    launcher: Launcher = function.aotc_launcher
     bound, options = launcher.bind(args, kwargs)
     found = launcher.probe(bound, options)
     if found is not None:
@@ -114,82 +112,13 @@ def find(
     return None, launcher.miss(bound, options, "no kernel of its archive takes these arguments")
 
 
-# ---- the autotuner -----------------------------------------------------------------------------
-
-
 def tuned_run(tuner: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
     """Launch an autotuned function with the config that its archive has; time nothing.
 
-    Of several the first in the order of the manifest, among those that `prune_configs_by` leaves.
-
-    Raises: NotInArchiveError if the archive has none of the configs.
+    Raises: NotInArchiveError if the archive has none of the configs; ValueError if no archives are
+        installed.
     """
-    if kwargs.get("warmup") is PROBE:
-        return _choose(tuner, args, kwargs)[1]
-    key = _tuning_key(tuner, args, kwargs)
-    known = tuner.__dict__.setdefault("_aotc_configs", {})
-    found = known.get(key)
-    if found is not None:
-        try:
-            return _run_with(tuner, found, args, kwargs)
-        except NotInArchiveError:
-            pass  # arguments that are in no key made the difference
-    config, _ = _choose(tuner, args, kwargs)
-    known[key] = (config, config.all_kwargs())
-    return _run_with(tuner, known[key], args, kwargs)
-
-
-def _run_with(
-    tuner: Any, found: tuple[Any, dict[str, Any]], args: Sequence[Any], kwargs: dict[str, Any]
-) -> Any:
-    config, settings = found
-    if config.pre_hook is not None:
-        passed = dict(zip(tuner.arg_names, args))  # noqa: B905 - fewer are passed than there are
-        config.pre_hook({**passed, **kwargs, **settings})
-    tuner.best_config = config
-    return tuner.fn.run(*args, **kwargs, **settings)
-
-
-def _tuning_key(tuner: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
-    """Return what a config is kept by: the values of the tuner's key, and dtypes."""
-    if len(tuner.configs) == 1:
-        return None
-    places = tuner.__dict__.get("_aotc_places")
-    if places is None:
-        names = list(tuner.arg_names)
-        places = [(one, names.index(one)) for one in tuner.keys if one in names]
-        tuner.__dict__["_aotc_places"] = places
-    given = [args[at] if at < len(args) else kwargs.get(name) for name, at in places]
-    dtypes = [getattr(one, "dtype", None) for one in args]
-    return (*given, *dtypes)
-
-
-def _choose(
-    tuner: Any, args: Sequence[Any], kwargs: dict[str, Any]
-) -> tuple[Any, tuple[Candidate | None, NotInArchiveError | None]]:
-    """Return the config to take, and what was found for it.
-
-    Raises: NotInArchiveError if there is none, and nobody probes.
-    """
-    # A subclass may keep configs of its own in the cache.
-    configs = [*tuner.configs, *(one for one in tuner.cache.values() if one not in tuner.configs)]
-    prune = getattr(tuner, "early_config_prune", None)
-    if prune is not None:
-        tuner.nargs = dict(zip(tuner.arg_names, args))  # noqa: B905 - as Triton
-        configs = prune(configs, tuner.nargs, **kwargs) or configs
-    best: tuple[tuple[int, ...], Any, Candidate] | None = None
-    problem: NotInArchiveError | None = None
-    for config in configs:
-        words = {**kwargs, **config.all_kwargs(), "warmup": PROBE}
-        candidate, error = tuner.fn.run(*args, **words)
-        problem = problem or error
-        if candidate is not None and (best is None or candidate.rank < best[0]):
-            best = (candidate.rank, config, candidate)
-    if best is not None:
-        return best[1], (best[2], None)
-    if kwargs.get("warmup") is PROBE:
-        return None, (None, problem)
-    raise problem or ValueError("no configs are left after pruning")
+    return _the_installed().tuning.run(tuner, args, kwargs)
 
 
 # ---- Triton's own ------------------------------------------------------------------------------
@@ -227,8 +156,16 @@ def _take_over(*, strict: bool, record: str | os.PathLike[str]) -> None:
     def with_grid(self: Any, grid: Any) -> Callable[..., Any]:
         return functools.partial(self.run, grid=grid, warmup=False)
 
+    def warm_tuned(self: Any, *args: Any, **kwargs: Any) -> Any:
+        """Load the config that a launch would take; of all, Triton compiles each."""
+        return [self.run(*args, warmup=True, **kwargs)]
+
     jit.JITFunction.run, autotuner.Autotuner.run = run, run_tuned
-    jit.JITFunction.__getitem__ = call_with_grid if strict else with_grid
+    if strict:
+        autotuner.Autotuner.warmup = warm_tuned
+    launcher_attribute.__set_name__(jit.JITFunction, _LAUNCHER)
+    jit.JITFunction.aotc_launcher = launcher_attribute
+    jit.JITFunction.__getitem__ = grid_subscript if strict else with_grid
 
 
 def _record_misses(record: str | os.PathLike[str], jit: Any, autotuner: Any) -> None:

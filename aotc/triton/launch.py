@@ -1,9 +1,8 @@
-"""Launch a Python function from archives: find the kernel once, then call it.
+"""Launch a Python function from archives: find the kernels once, then call them.
 
-The first launch with some constants, options and classes of arguments finds the kernels that were
-built with just these; later ones find them in a dictionary. Dtypes, promises and ranges are checked
-by the loader at every launch. So a launch costs the loader's call and that look-up, both in
-functions that are written for the kernel's parameters.
+The first launch with some constants, options and types of arguments finds the kernels that were built
+with just these; later ones find them in the extension, which binds arguments and tries kernels in
+order. Dtypes, promises and ranges are checked by the loader at every launch.
 
 Invariant: what is launched was built with the constants and options that the launch passes, and
 with types that Triton would have given its arguments. The grid is the caller's.
@@ -14,28 +13,34 @@ from __future__ import annotations
 import inspect
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
-from aotc.runtime import ArchError, ArgumentError, NotFoundError, StateError
+from aotc.runtime import ArchError, ArgumentError, Kernel, NotFoundError, StateError, _native
 from aotc.triton.archives import ArchivedKernel, Archives
 from aotc.triton.specialization import (
     SCALARS,
     TYPE_NAMES,
     NotInArchiveError,
-    address_of,
-    dtype_of,
     is_pointer,
     is_same_constant,
     not_in_archive,
     scalar_type,
 )
 
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+# Kernels with the names' indices that they take, configs and choices; which of the first one's arguments
+# tell them apart.
+Found = tuple[
+    tuple[tuple[Kernel, tuple[int, ...], dict[str, Any], dict[str, Any]], ...], tuple[int, ...]
+]
 # What a launch may say of how a kernel is compiled, and what Triton takes if it does not.
 DEFAULTS: dict[str, Any] = {"num_warps": 4, "num_stages": 3, "num_ctas": 1, "maxnreg": None}
+# What all kernels are built with, and what makes no difference to them.
+_FIXED = {"enable_fp_fusion": True, "launch_cooperative_grid": False}
 _IGNORED = ("debug", "launch_pdl", "ir_override", "instrumentation_mode", "sanitize_overflow")
-_OWN_WORDS = ("grid", "stream", "config")
 _MISSES = (NotFoundError, ArgumentError, ArchError)
-_GRID = "aotc_grid"
 
 
 class Probe(NamedTuple):
@@ -59,136 +64,103 @@ class Candidate(NamedTuple):
     choices: dict[str, Any]
 
 
-class Launcher:
-    """A function that is launched from archives: `launcher.call(grid, *args, **kwargs)`."""
+class Launcher(_native.Launcher):
+    """A function that is launched from archives: `launcher[grid](*args, **kwargs)`."""
 
-    def __init__(self, function: Any, constexprs: frozenset[str], archives: Archives) -> None:
-        self.function = function
-        self.constexprs = constexprs
-        self.signature = inspect.signature(function)
-        self.names = tuple(self.signature.parameters)
-        self.options = tuple(name for name in DEFAULTS if name not in self.names)
-        self._archives = archives
-        self._kernels: list[ArchivedKernel] | None = None
-        self._reason = ""
-        self._loaded: set[tuple[int, int | None]] = set()  # kernels, by order, and devices
-        self._plans: dict[Any, Callable[..., Any]] = {}
-        self.call: Callable[..., None] = self._write_call()
+    function: Any
+    constexprs: frozenset[str]
+    signature: inspect.Signature
+    names: tuple[str, ...]
+    options: tuple[str, ...]
+    _kernels: list[ArchivedKernel]
+    _reason: str
+    _loaded: set[tuple[int, int | None]]  # kernels, by order, and devices
 
-    # -- the hot path ----------------------------------------------------------------------------
+    def __new__(
+        cls,
+        function: Any,
+        constexprs: frozenset[str],
+        archives: Archives,
+        hooks: list[Callable[..., object]],
+    ) -> Self:
+        """Make the launcher of a function; `hooks` are called before each launch."""
+        signature = inspect.signature(function)
+        names = tuple(signature.parameters)
+        defaults = tuple(
+            _MISSING if one.default is inspect.Parameter.empty else one.default
+            for one in signature.parameters.values()
+        )
+        options = tuple(name for name in (*DEFAULTS, *_FIXED, *_IGNORED) if name not in names)
+        kernels, reason = archives.kernels_of(function)
+        fixed: dict[str, tuple[object, ...]] = {}
+        for kernel in kernels:
+            for name, value in kernel.info.constants.items():
+                if name not in constexprs:
+                    fixed[name] = (*fixed.get(name, ()), value)
+        self = super().__new__(cls, names, defaults, constexprs, fixed, options, hooks, _FAILED)
+        self.function, self.constexprs = function, constexprs
+        self.signature, self.names, self.options = signature, names, options
+        self._kernels, self._reason = kernels, reason
+        self._loaded = set()
+        return self
 
-    def _write_call(self) -> Callable[..., None]:
-        """Return the function that launches, written for this signature."""
-        parameters, key, arguments = list[str](), list[str](), list[str]()
-        scope: dict[str, Any] = {
-            "aotc_self": self,
-            "aotc_plans": self._plans,
-            "aotc_misses": _FAILED,
-        }
-        for name, parameter in self.signature.parameters.items():
-            has_default = parameter.default is not inspect.Parameter.empty
-            scope[f"aotc_default_{name}"] = parameter.default
-            parameters.append(f"{name}=aotc_default_{name}" if has_default else name)
-            if name in self.constexprs:
-                key += [name, f"{name}.__class__"]
-            else:
-                key.append(f"{name}.__class__")
-                arguments.append(name)
-        first_default = next((i for i, one in enumerate(parameters) if "=" in one), len(parameters))
-        # Constants that heuristics compute may follow parameters that have a default.
-        parameters = [
-            one if i < first_default or "=" in one else f"{one}=aotc_missing"
-            for i, one in enumerate(parameters)
-        ]
-        scope["aotc_missing"] = _MISSING
-        options = [f"{name}=None" for name in self.options]
-        head = ", ".join([_GRID, "/", *parameters, "*", *options, "**aotc_others"])
-        key += self.options
-        last = [f"aotc_last_{i}" for i in range(len(key))]
-        is_last = " and ".join(f"{one} is {before}" for one, before in zip(key, last, strict=True))
-        scope["aotc_last"] = (None, *(_MISSING for _ in key))
-        bound = ", ".join(f"{name!r}: {name}" for name in self.names)
-        given = ", ".join(f"{name!r}: {name}" for name in self.options)
-        passed = ", ".join([_GRID, *arguments])
-        # The last launch's key and plan are one object: threads see both or neither.
-        text = f"""
-def call({head}):
-    global aotc_last
-    if callable({_GRID}):
-        {_GRID} = {_GRID}({{{bound}}})
-    aotc_plan, {", ".join(last)} = aotc_last
-    if aotc_others or not ({is_last}):
-        aotc_key = ({", ".join(key)},)
-        aotc_plan, aotc_kept = aotc_self.find(aotc_key, {{{bound}}}, {{{given}}}, aotc_others)
-        if aotc_kept:
-            aotc_last = (aotc_plan, *aotc_key)
-    try:
-        aotc_plan({passed})
-    except aotc_misses as error:
-        aotc_self.failed(error, {_GRID}, {{{bound}}}, {{{given}}})
-"""
-        exec(text, scope)  # noqa: S102 - as dataclasses do
-        return scope["call"]
+    # -- what the extension asks -----------------------------------------------------------------
 
-    # -- what is done once -----------------------------------------------------------------------
+    def _find(self, bound: dict[str, Any], options: dict[str, Any]) -> Found:
+        """Return the kernels that were built with these constants, options and types of arguments.
 
-    def find(
-        self,
-        key: tuple[Any, ...],
-        bound: Mapping[str, Any],
-        options: Mapping[str, Any],
-        others: Mapping[str, Any],
-    ) -> tuple[Callable[..., Any], bool]:
-        """Return what launches with these constants, options and classes of arguments, if kept.
-
-        A constant that may change, such as a list, is in no key.
-
-        Raises: NotInArchiveError if no kernel was built for them; KeyError for an unknown keyword.
+        Raises: NotInArchiveError if there are none.
         """
-        self._check(bound, options, others)
-        try:
-            known = self._plans.get(key)
-        except TypeError:
-            return self._plan(bound, options), False
-        if known is None:
-            known = self._plan(bound, options)
-            if self._has_fixed(bound):
-                return known, False
-            self._plans[key] = known
-        return known, True
-
-    def _has_fixed(self, bound: Mapping[str, Any]) -> bool:
-        """Return whether a kernel was built for a value that is in no key: each launch compares it."""
-        runtime = bound.keys() - self.constexprs
-        return any(not runtime.isdisjoint(one.info.constants) for one in self._kernels or ())
-
-    def _plan(self, bound: Mapping[str, Any], options: Mapping[str, Any]) -> Callable[..., Any]:
-        found = self.candidates(bound, options)
-        if not found:
-            raise self.miss(bound, options, self._reason or _OTHER_CONSTANTS)
-        runtime = {name: value for name, value in bound.items() if name not in self.constexprs}
-        if len(found) == 1:
-            return _call_of(found[0], tuple(runtime))
-        return several(found, runtime)
-
-    def _check(
-        self, bound: Mapping[str, Any], options: Mapping[str, Any], others: Mapping[str, Any]
-    ) -> None:
         missing = [name for name, value in bound.items() if value is _MISSING]
         if missing:
             raise TypeError(f"{self.function.__name__} is launched without {', '.join(missing)}")
-        for name, value in others.items():
-            if name in ("enable_fp_fusion", "launch_cooperative_grid"):
-                if value != (name == "enable_fp_fusion"):
-                    raise self.miss(bound, {**options, name: value}, f"{name}={value} is not built")
-            elif name not in _IGNORED:
-                raise KeyError(f"Keyword argument {name} was specified but unrecognised")
+        found = self.candidates(bound, options)
+        if not found:
+            raise self.miss(bound, options, self._reason or _OTHER_CONSTANTS)
+        return self._as_found(found, bound)
+
+    def _find_again(
+        self, error: Exception, bound: dict[str, Any], options: dict[str, Any]
+    ) -> Found:
+        """Load what is not loaded on this device, to launch again; or say that nothing fits.
+
+        Raises: NotInArchiveError if nothing fits.
+        """
+        loaded = set(self._loaded)
+        found = self.candidates(bound, options)
+        # The first launch on a device: its tensors say so, or the current context.
+        is_first = loaded != self._loaded or getattr(error, "field", "") == "stream"
+        if not found or not is_first:
+            self._refuse(error, bound, options)
+        return self._as_found(found, bound)
+
+    def _refuse(self, error: Exception, bound: dict[str, Any], options: dict[str, Any]) -> NoReturn:
+        """Say that nothing fits.
+
+        Raises: NotInArchiveError.
+        """
+        raise self.miss(bound, options, str(error)) from error
+
+    def _as_found(self, found: Sequence[Candidate], bound: Mapping[str, Any]) -> Found:
+        candidates = tuple(
+            (
+                one.kernel.kernel,
+                tuple(map(self.names.index, one.passed)),
+                one.config or {},
+                one.choices,
+            )
+            for one in found
+        )
+        return candidates, telling(found, bound)
+
+    # -- what is done once -----------------------------------------------------------------------
 
     def candidates(self, bound: Mapping[str, Any], options: Mapping[str, Any]) -> list[Candidate]:
         """Return the kernels that were built with these constants and options, the best first."""
-        if self._kernels is None:
-            self._kernels, self._reason = self._archives.kernels_of(self.function)
         devices = {_device_of(value) for value in bound.values()} - {-1}
+        for name, value in _FIXED.items():
+            if options.get(name) not in (None, value):
+                raise self.miss(bound, options, f"{name}={options[name]} is not built")
         asked = {**{n: bound[n] for n in DEFAULTS if n in bound}, **options}
         found = [
             one
@@ -292,29 +264,12 @@ def call({head}):
         bound.apply_defaults()
         return dict(bound.arguments), {name: kwargs.get(name) for name in self.options}
 
-    # -- what goes wrong -------------------------------------------------------------------------
-
-    def failed(
-        self, error: Exception, grid: Any, bound: Mapping[str, Any], options: Mapping[str, Any]
-    ) -> None:
-        """Load what is not loaded on this device and launch again, or say that nothing fits."""
-        loaded = set(self._loaded)
-        found = self.candidates(bound, options)
-        # The first launch on a device: its tensors say so, or the current context.
-        if found and (loaded != self._loaded or getattr(error, "field", "") == "stream"):
-            runtime = {n: v for n, v in bound.items() if n not in self.constexprs}
-            try:
-                several(found, runtime)(grid, *runtime.values())
-            except _MISSES as again:
-                raise self.miss(bound, options, str(again)) from again
-            return
-        raise self.miss(bound, options, str(error)) from error
-
     def miss(
         self, bound: Mapping[str, Any], options: Mapping[str, Any], reason: str
     ) -> NotInArchiveError:
         """Return the error of a launch that no archive has."""
-        return not_in_archive(self.function, self.constexprs, bound, options, reason)
+        said = {name: value for name, value in options.items() if name not in _IGNORED}
+        return not_in_archive(self.function, self.constexprs, bound, said, reason)
 
 
 _MISSING = object()
@@ -349,29 +304,10 @@ def _strangeness(config: Mapping[str, Any], asked: Mapping[str, Any]) -> int | N
     return strange
 
 
-def _call_of(one: Candidate, runtime: Sequence[str]) -> Callable[..., Any]:
-    """Return a function of the grid and the runtime arguments that launches a kernel."""
-    scope: dict[str, Any] = {"aotc_kernel": one.kernel.kernel, "aotc_config": one.config}
-    words = [f"grid={_GRID}", *(["config=aotc_config"] if one.config else [])]
-    names = {*one.passed, *one.choices}
-    if names.isdisjoint(_OWN_WORDS):
-        for name, value in one.choices.items():
-            scope[f"aotc_choice_{name}"] = value
-            words.append(f"{name}=aotc_choice_{name}")
-        call = f"aotc_kernel({', '.join([*one.passed, *words])})"
-    else:
-        scope["aotc_choices"] = one.choices
-        passed = ", ".join(f"{name!r}: {name}" for name in one.passed)
-        call = f"aotc_kernel.launch({{{passed}}}, {', '.join(words)}, choices=aotc_choices)"
-    exec(f"def plan({', '.join([_GRID, *runtime])}):\n    {call}\n", scope)  # noqa: S102
-    return scope["plan"]
+def telling(found: Sequence[Candidate], bound: Mapping[str, Any]) -> tuple[int, ...]:
+    """Return which arguments of the first of several kernels say which one takes a launch.
 
-
-def several(found: Sequence[Candidate], runtime: Mapping[str, Any]) -> Callable[..., Any]:
-    """Return a function that launches the first of several kernels that fits.
-
-    The loader says whether one does. Which one it was is kept by what tells these kernels apart:
-    values that are promised something, and dtypes if they differ.
+    Those are what one promises something of, and those whose dtypes differ.
     """
     told = "\n".join(guard.text for one in found for guard in one.kernel.info.guards)
     promised = set(re.findall(r"\w+", told))
@@ -379,63 +315,12 @@ def several(found: Sequence[Candidate], runtime: Mapping[str, Any]) -> Callable[
     for one in found:
         for param in one.kernel.info.params:
             elements.setdefault(param.name, set()).add(param.element)
-    parts: list[str] = []
-    for name, value in runtime.items():
-        differs = len(elements.get(name, ())) > 1 or not elements.get(name, set()) <= _PLAIN
-        if hasattr(value, "data_ptr"):
-            parts += [f"{name}.dtype"] * differs
-            parts += [f"{name}.data_ptr() % 16 == 0"] * (name in promised)
-        elif value is not None and (differs or name in promised):
-            parts.append(f"aotc_seen({name})" if is_pointer(value) else _SEEN.format(name))
-    scope: dict[str, Any] = {
-        "aotc_seen": _seen,
-        "aotc_known": {},
-        "aotc_misses": _MISSES,
-        "aotc_first": _First([_call_of(one, tuple(runtime)) for one in found]),
-    }
-    passed = ", ".join([_GRID, *runtime])
-    exec(  # noqa: S102 - as dataclasses do
-        f"""
-def plan({passed}):
-    aotc_key = ({"".join(f"{part}, " for part in parts)})
-    aotc_plan = aotc_known.get(aotc_key)
-    if aotc_plan is not None:
-        try:
-            return aotc_plan({passed})
-        except aotc_misses:
-            pass  # something that the key does not have
-    aotc_known[aotc_key] = aotc_first({passed})
-""",
-        scope,
+    return tuple(
+        at
+        for at, name in enumerate(found[0].passed)
+        if bound[name] is not None
+        and (name in promised or len(elements[name]) > 1 or not elements[name] <= SCALARS)
     )
-    return scope["plan"]
-
-
-class _First:
-    """Launch by the first of several functions that does not refuse; return it."""
-
-    def __init__(self, plans: Sequence[Callable[..., Any]]) -> None:
-        self._plans = plans
-
-    def __call__(self, *arguments: Any) -> Callable[..., Any]:
-        reasons: list[Exception] = []
-        for plan in self._plans:
-            try:
-                plan(*arguments)
-            except _MISSES as error:  # noqa: PERF203 - the usual case is the first
-                reasons.append(error)
-            else:
-                return plan
-        raise reasons[0]
-
-
-_SEEN = "(aotc_value := {0}) == 1, aotc_value % 16 == 0, -2147483648 <= aotc_value <= 2147483647"
-_PLAIN = frozenset(SCALARS)
-
-
-def _seen(value: Any) -> Any:
-    address = address_of(value)
-    return dtype_of(value), address is not None and address % 16 == 0
 
 
 def _device_of(value: Any) -> int:

@@ -81,7 +81,7 @@ def constant(value: Any) -> Any:
     if type(value).__name__ == "constexpr":
         value = value.value
     if value is None or isinstance(value, (bool, int, float, str)):
-        return value
+        return None if value == "None" else value  # which is how manifests write it
     if type(value).__name__ == "dtype" and isinstance(getattr(value, "name", None), str):
         return _SPELLINGS.get(value.name, value.name)
     function = getattr(value, "fn", None)
@@ -139,9 +139,8 @@ def not_in_archive(
     settings = ", ".join(f"{name}={value}" for name, value in given.items())
     rows = ["[[kernel]]", f'source = "{code.co_filename}:{function.__qualname__}"']
     rows += ["[kernel.signature]", *(f'{name} = "{text}"' for name, text in arguments.items())]
-    if any(value is not None for value in constants.values()):
-        rows += ["[kernel.constants]"]
-        rows += [f"{k} = {_toml(v)}" for k, v in constants.items() if v is not None]
+    if constants:
+        rows += ["[kernel.constants]", *(f"{k} = {_toml(v)}" for k, v in constants.items())]
     if given:
         rows += ["[[kernel.config]]", *(f"{name} = {_toml(v)}" for name, v in given.items())]
     error = NotInArchiveError(

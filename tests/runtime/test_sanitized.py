@@ -13,6 +13,7 @@ from tests.support import sanitized
 FILES = (
     "test_loader.py",
     "test_loader_call.py",
+    "test_launcher.py",
     "test_plan.py",
     "test_reentrancy.py",
     "test_tensor.py",

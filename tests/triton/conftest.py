@@ -107,6 +107,21 @@ BLOCK = 64
 ACT = "ops.py:silu"
 
 [[kernel]]
+name = "add_4"
+source = "ops.py:add"
+[kernel.signature]
+x = "*fp16"
+y = "*fp16"
+bias = "none"
+n = "i32"
+stride = "i32"
+scale = "fp32=1.0"
+[kernel.constants]
+BLOCK = 64
+[[kernel.config]]
+num_warps = 8
+
+[[kernel]]
 name = "copy"
 source = "ops.py:copy"
 [kernel.signature]

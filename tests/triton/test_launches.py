@@ -9,6 +9,8 @@ from unittest.mock import ANY
 
 import pytest
 
+from aotc import cli
+
 START = "install(stand_in=True)\nimport ops, triton, triton.language as tl\n"
 
 
@@ -42,6 +44,16 @@ for n, stride, at in 2 * ((100, 1, 4096), (96, 2, 4096), (96, 1, 4096), (100, 1,
     launched(lambda: ops.add[(1,)](CudaArray(at), y, None, n, stride, 0.5, BLOCK=64))
 """)
     assert [block for _, block in turns] == 2 * [32, 64, 32, 64]
+
+
+def test_a_value_that_a_kernel_was_built_for_is_compared_at_every_launch(launches: Any) -> None:
+    found = launches(f"""{START}
+for scale in (1.0, 0.5, 1.0, 1):
+    launched(lambda: ops.add[(1,)](half, half, None, 100, 5, scale, BLOCK=64))
+""")
+    fits, misses, again, other = found
+    assert fits == again == [[1, 1, 1], 256]
+    assert misses[0] == other[0] == "NotInArchiveError"
 
 
 @pytest.mark.parametrize(
@@ -88,7 +100,7 @@ launched(lambda: ops.add[(1,)](half, y, None, 32, 1, 0.5, BLOCK=128, ACT=None, n
     head = '[package]\nname = "more"\nversion = "0.1.0"\ntargets = ["sm_90a"]\n'
     manifest = parse(f"{head}{rows}", str(tmp_path / "kernels.toml"))
     (kernel,) = manifest.kernels
-    assert kernel.constants == {"BLOCK": 128}
+    assert kernel.constants == {"BLOCK": 128, "ACT": "None"}
     assert kernel.signature["n"].divisor == 16
 
 
@@ -105,6 +117,57 @@ launched(lambda: ops.copy[grid](x, y, 2000))
 ops.copy.early_config_prune = lambda configs, args, **_: configs[2:]
 launched(lambda: ops.copy[grid](x, y, 3000))
 """)[:5] == [[[8, 1, 1], 128], [[8, 1, 1], 128], [[8, 1, 1], 128], None, [[32, 1, 1], 64]]
+
+
+RECORDED = """
+[[tuned]]
+source = "ops.py:copy"
+key = { n = 1000 }
+dtypes = { x = "fp32", y = "fp32" }
+config = { BLOCK = 64, num_warps = 2 }
+[[tuned]]
+source = "ops.py:copy"
+key = { n = 100000 }
+dtypes = { x = "fp32", y = "fp32" }
+config = { BLOCK = 128, num_warps = 4, num_stages = 3 }
+[[tuned]]
+source = "ops.py:copy"
+key = { n = 1024 }
+dtypes = { x = "fp16", y = "fp32" }
+config = { BLOCK = 128, num_warps = 4 }
+[[tuned]]
+source = "ops.py:copy"
+key = { n = 5 }
+dtypes = { x = "fp32", y = "fp32" }
+config = { BLOCK = 256, num_warps = 8 }
+"""
+
+
+def test_an_autotuner_takes_what_it_chose_for_the_nearest_key(
+    launches: Any, project: Path, tmp_path: Path
+) -> None:
+    """What was recorded for other dtypes is farther than any number; what was not built is not taken."""
+    for name in ("ops.py", "helpers.py", "libcuda.so.1"):
+        shutil.copy(project / name, tmp_path / name)
+    manifest = (project / "kernels.toml").read_text() + RECORDED
+    (tmp_path / "kernels.toml").write_text(manifest)
+    assert cli.run(["build", str(tmp_path / "kernels.toml"), "-o", str(tmp_path / "dist")]) == 0
+    sizes = (1000, 100000, 100000 - 128, 1024, 2, 1000)
+    found = launches(
+        f"""{START}
+from tests.support.gpu_arrays import torch
+class Tensor(CudaArray):
+    dtype = torch.float32
+x, y = Tensor(4096), Tensor(8192)
+grid = lambda meta: (triton.cdiv(meta["n"], meta["BLOCK"]),)
+for n in {sizes}:
+    launched(lambda: ops.copy[grid](x, y, n))
+launched(lambda: ops.copy[grid](y=y, x=x, n=100000))
+print(ops.copy.warmup(x, y, 1000, grid=grid), ops.copy.fn.fn.warmup(x, y, 1000, 128, True, grid=grid))
+""",
+        folder=tmp_path,
+    )
+    assert [block for _, block in found] == [64, 128, 128, 64, 64, 64, 128]
 
 
 def test_an_autotuner_without_a_built_config_is_an_error(launches: Any) -> None:

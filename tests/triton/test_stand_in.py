@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
+
+import pytest
 
 IMPORTS = """
 import triton, triton.language as tl, triton.language.extra.cuda.libdevice as device
 from triton import Config, JITFunction, cdiv, next_power_of_2
 from triton.language.extra import libdevice
 from triton.language.math import rsqrt
+from triton.backends.compiler import GPUTarget
 from triton.runtime import driver
 from triton.runtime.autotuner import Autotuner
+from triton.runtime.cache import FileCacheManager
 from triton.runtime.errors import OutOfResources
 from triton.tools.tensor_descriptor import TensorDescriptor
 import triton.testing
@@ -65,3 +70,36 @@ print([one for one in sys.modules if one.startswith(heavy)])
 """
     ran = run_program("-c", body)
     assert (ran.returncode, ran.stdout) == (0, "[]\n"), ran.stderr
+
+
+@pytest.mark.parametrize("first", ["", "import torch.utils._triton"])
+def test_torch_has_no_triton_to_compile_with(
+    first: str, run_program: Any, project: Any, tmp_path: Path
+) -> None:
+    """Its compiler asks, and imports what a compiler has; others import the stand-in."""
+    files = {
+        "torch/__init__.py": "",
+        "torch/utils/__init__.py": "",
+        "torch/utils/_triton.py": "def has_triton_package():\n    import triton\n    return True",
+        "torch/_inductor/runtime/triton_compat.py": (
+            "try:\n    import triton\nexcept ImportError:\n    triton = None\n"
+            "if triton is not None:\n    from triton import knobs"
+        ),
+    }
+    for name, text in files.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text)
+    body = f"""
+{first}
+import aotc.triton
+aotc.triton.install({str(project / "dist" / "ops.aotc")!r}, stand_in=True)
+{{0}}
+from torch.utils._triton import has_triton_package
+from torch._inductor.runtime.triton_compat import triton as seen
+import triton, sys
+assert not has_triton_package() and seen is None
+assert triton.cdiv(3, 2) == 2 and sys.modules["triton"] is triton
+"""
+    for imported in ("", "import triton"):
+        ran = run_program("-c", body.format(imported), path=(str(tmp_path),))
+        assert ran.returncode == 0, ran.stderr

@@ -14,8 +14,7 @@ _DTYPES = {
     "float64": "fp64",
     "float8_e4m3fn": "fp8e4nv",
     "float8_e5m2": "fp8e5",
-    **{f"int{bits}": f"i{bits}" for bits in (8, 16, 32, 64)},
-    "uint8": "u8",
+    **{f"{u}int{bits}": f"{u or 'i'}{bits}" for u in ("", "u") for bits in (8, 16, 32, 64)},
     "bool": "i1",
 }
 
@@ -24,3 +23,9 @@ def dtype_name(node: ast.expr) -> str:
     """Return the manifest's name of a dtype that is written out, as in `tl.float32`."""
     owner, _, name = dotted_name(node).rpartition(".")
     return _DTYPES.get(name, "") if owner in ("torch", "tl", "triton.language") else ""
+
+
+def dtype_word(text: str) -> str:
+    """Return the manifest's name of a dtype as it prints itself, such as `torch.float32`."""
+    name = text.rpartition(".")[2]
+    return _DTYPES.get(name, name)

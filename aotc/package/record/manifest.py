@@ -9,7 +9,6 @@ Invariant: what is written can be read; a table that the manifest's reader refus
 
 from __future__ import annotations
 
-import ast
 import json
 import os
 import re
@@ -18,12 +17,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from aotc.frontend.resolve import find_definition, function_names
+from aotc.config import CONFIG_KEYS
+from aotc.frontend.resolve import function_names
 from aotc.frontend.support import Survey
 from aotc.ir import expression
 from aotc.ir.diagnostics import CompileError, DiagnosticError
 from aotc.ir.expression import ExpressionError
+from aotc.limits import SPILL_BYTES
 from aotc.package.init.constants import toml
+from aotc.package.init.dtypes import dtype_word
 from aotc.package.init.grid import grid_of
 from aotc.package.init.launches import launches_of
 from aotc.package.manifest import parse
@@ -31,6 +33,7 @@ from aotc.package.manifest import parse
 _ARCHS = (80, 86, 89, 90, 100, 103, 120)
 _TARGETS = {arch: f"sm_{arch}{'a' if arch >= 90 else ''}" for arch in _ARCHS}
 _OPTION_DEFAULTS = {"num_ctas": 1, "maxnreg": None}
+_SPILL_BYTES = 1 << 16
 _MAX_GRIDS = 8  # that a comment lists
 _COMMENT = re.compile(r"^(?=.)", re.MULTILINE)
 
@@ -86,17 +89,24 @@ def write_manifest(records: Sequence[dict[str, Any]], output: Path, name: str) -
     head = f'[package]\nname = {toml(name)}\nversion = "0.1.0"\ntargets = [{listed}]\n'
     written = Written(f"# Written from recorded launches.\n{head}")
     survey, names = Survey(targets[0]), set[str]()
+    built: dict[str, set[str]] = {}  # parameters by kernel
     for group in groups.values():
-        tunes = tuned.get(_key(group.first["kernel"]), set())
-        _add(written, head, _Table(group, tunes, survey, output.parent), names, output)
+        kernel = _key(group.first["kernel"])
+        table = _Table(group, tuned.get(kernel, set()), survey, output.parent)
+        if _add(written, head, table, names, output):
+            built.setdefault(kernel, set()).update(group.first["signature"])
+    written.text += _tuned(records, built, output.parent)
     for one in records:
         if "problem" in one:
             written.refused.append(f"not recorded: {one['problem']}")
     return written
 
 
-def _add(written: Written, head: str, table: _Table, names: set[str], output: Path) -> None:
-    """Add a table, without its grid if the reader refuses that, as a comment if it refuses all."""
+def _add(written: Written, head: str, table: _Table, names: set[str], output: Path) -> bool:
+    """Add a table, without its grid if the reader refuses that, as a comment if it refuses all.
+
+    Returns whether it is one.
+    """
     problem = table.problem()
     name = table.name(names)
     for grid in () if problem else (table.grid(), []):
@@ -109,10 +119,44 @@ def _add(written: Written, head: str, table: _Table, names: set[str], output: Pa
             names.add(name)
             written.text += f"\n{text}"
             written.num_kernels += 1
-            return
+            return True
     kernel = table.first["kernel"]
     written.refused.append(f"{kernel['function']} ({kernel['file']}): {problem}")
     written.text += "\n" + _COMMENT.sub("# ", f"{problem}\n{table.text(name, [])}")
+    return False
+
+
+def _tuned(records: Sequence[dict[str, Any]], built: Mapping[str, set[str]], folder: Path) -> str:
+    """Return the tables of what autotuners chose by their keys; of a key twice, the last."""
+    tables: dict[str, str] = {}
+    for one in records:
+        parameters: set[str] = built.get(_key(one["kernel"]), set()) if "choice" in one else set()
+        if not parameters or "key" not in one:
+            continue
+        key = {name: value for name, value in one["key"].items() if value is not None}
+        config = {
+            name: value
+            for name, value in one["choice"].items()
+            if name in parameters or name in CONFIG_KEYS
+        }
+        head = [
+            "[[tuned]]",
+            f"source = {toml(_source(one['kernel'], folder))}",
+            f"key = {_inline(key)}",
+            f"dtypes = {_inline({name: dtype_word(text) for name, text in one['dtypes'].items()})}",
+        ]
+        tables["\n".join(head)] = f"config = {_inline(config)}"
+    return "".join(f"\n{head}\n{config}\n" for head, config in tables.items())
+
+
+def _inline(values: Mapping[str, Any]) -> str:
+    return f"{{ {', '.join(f'{name} = {toml(value)}' for name, value in values.items())} }}"
+
+
+def _source(kernel: Mapping[str, Any], folder: Path) -> str:
+    """Return a kernel's source as a manifest in a folder names it."""
+    file = Path(os.path.relpath(kernel["file"], folder.resolve())).as_posix()
+    return f"{file}:{kernel['function']}"
 
 
 def _key(kernel: Mapping[str, Any]) -> str:
@@ -163,12 +207,6 @@ class _Table:
         for parameter, constant in self.first["constants"].items():
             if "other" in constant:
                 return f"{parameter} is {constant['other']}, which a manifest cannot say"
-            # A manifest leaves such a constant out, and the function's default is taken.
-            is_none = "function" not in constant and constant.get("value") is None
-            if parameter in self.first["constexprs"] and is_none:
-                node = find_definition(opened.tree.body, [name])
-                if node is None or not _is_none_by_default(node, parameter):
-                    return f"{parameter} is None, and that is not its default in {name}"
         if self.first["options"].get("enable_fp_fusion") is False:
             return "it was compiled with enable_fp_fusion=False, which a manifest cannot say"
         return ""
@@ -182,7 +220,11 @@ class _Table:
 
     def text(self, name: str, grid: Sequence[str]) -> str:
         signature = self.signature()
-        lines = ["[[kernel]]", f"name = {toml(name)}", f"source = {toml(self.source())}"]
+        lines = [
+            "[[kernel]]",
+            f"name = {toml(name)}",
+            f"source = {toml(_source(self.first['kernel'], self.folder))}",
+        ]
         if grid:
             lines.append(f"grid = [{', '.join(map(toml, grid))}]")
         else:
@@ -191,6 +233,8 @@ class _Table:
             lines.append(f"# grid: callers give it; seen: {', '.join([*seen][:_MAX_GRIDS])}{more}")
         if any(value.endswith("?") for value in signature.values()):
             lines.append('guards = "together"')
+        # The program asks for this config and no other: a slow one is better than none.
+        lines.append(f"limits = {{ {SPILL_BYTES} = {_SPILL_BYTES} }}")
         sections = {"signature": signature, "constants": self.constants()}
         for title, values in sections.items():
             if values:
@@ -200,11 +244,6 @@ class _Table:
             lines.append("[[kernel.config]]")
             lines += [f"{key} = {toml(value)}" for key, value in config.items()]
         return "\n".join(lines) + "\n"
-
-    def source(self) -> str:
-        kernel = self.first["kernel"]
-        file = Path(os.path.relpath(kernel["file"], self.folder.resolve())).as_posix()
-        return f"{file}:{kernel['function']}"
 
     def signature(self) -> dict[str, str]:
         """Return the type of each argument: what was passed, promised and fixed."""
@@ -223,19 +262,19 @@ class _Table:
         return types
 
     def constants(self) -> dict[str, Any]:
-        """Return the constants that no autotuner sets; those that are None have their default."""
+        """Return the constants that no autotuner sets."""
         found: dict[str, Any] = {}
         for name in self.first["constexprs"]:
             constant = self.first["constants"].get(name)
-            if constant is None or name in self.tunes:
-                continue
+            if constant is None or name in self.tunes or name in CONFIG_KEYS:
+                continue  # a parameter may be called num_warps: its value is the config's
             if "function" in constant:
                 other = constant["function"]
                 beside = Path(self.first["kernel"]["file"]).parent
                 file = Path(os.path.relpath(other["file"], beside)).as_posix()
                 found[name] = f"{file}:{other['function']}"
-            elif constant.get("value") is not None:
-                found[name] = constant["value"]
+            elif "value" in constant:
+                found[name] = "None" if constant["value"] is None else constant["value"]
         return found
 
     def configs(self) -> list[dict[str, Any]]:
@@ -248,6 +287,7 @@ class _Table:
             }
             for name, value in one["options"].items():
                 is_default = name in _OPTION_DEFAULTS and value == _OPTION_DEFAULTS[name]
+                is_default = is_default and name not in self.first["constexprs"]
                 if name != "enable_fp_fusion" and value is not None and not is_default:
                     config[name] = value
             configs.setdefault(json.dumps(config), config)
@@ -275,16 +315,6 @@ class _Table:
             found = grid
         agrees = found and all(_agrees(found, one) for one in self.group.launches)
         return found if found and agrees else []
-
-
-def _is_none_by_default(node: ast.FunctionDef, parameter: str) -> bool:
-    """Return whether a parameter's default is None."""
-    arguments = [*node.args.posonlyargs, *node.args.args]
-    by_position = zip(reversed(arguments), reversed(node.args.defaults), strict=False)
-    by_name = zip(node.args.kwonlyargs, node.args.kw_defaults, strict=True)
-    defaults = {one.arg: default for one, default in (*by_position, *by_name)}
-    default = defaults.get(parameter)
-    return isinstance(default, ast.Constant) and default.value is None
 
 
 def _agrees(grid: Sequence[str], launch: Mapping[str, Any]) -> bool:

@@ -69,6 +69,7 @@ def test_a_table_says_what_launches_had_in_common(record: Any, tmp_path: Path) -
         "source": "../ops.py:add",
         "grid": ["cdiv(n, BLOCK)"],
         "guards": "together",
+        "limits": {"spill_bytes": 65536},
         "signature": {
             "x": "*fp16:16", "y": "*fp16:16", "bias": "none", "n": "i32:16?", "stride": "i32=1",
         },
@@ -78,6 +79,28 @@ def test_a_table_says_what_launches_had_in_common(record: Any, tmp_path: Path) -
     assert biased["name"] == "add_2"
     assert biased["signature"]["bias"] == "*fp16:16"
     assert biased["signature"]["n"] == "i32:16"
+
+
+def test_what_an_autotuner_chose_is_recorded_by_its_key(record: Any, tmp_path: Path) -> None:
+    """Values of the key, dtypes of what has some, and of a key that comes again the last choice."""
+    program = (
+        "import ops\n"
+        "class Tensor(str):\n"
+        "    dtype = 'torch.uint16'\n"
+        "ops.run(1000)\nops.run(4096, Tensor('*u16'))\nops.run(1000)\n"
+        "ops.add.cache.clear()\nops.add.configs = ops.add.configs[:1]\nops.run(1000)\n"
+    )
+    assert record(program)[0] == 0
+    manifest = tomli.loads((tmp_path / "record" / "kernels.toml").read_text())
+    fast, slow = {"BLOCK": 1024, "num_warps": 8}, {"BLOCK": 256, "num_warps": 4}
+    assert manifest["tuned"] == [
+        {"source": "../ops.py:add", "key": {"n": 1000}, "dtypes": {}, "config": slow},
+        {"source": "../ops.py:add", "key": {"n": 4096}, "dtypes": {"bias": "u16"}, "config": fast},
+    ]
+    assert cli.run(["build", "record/kernels.toml", "--no-cache", "-j", "1"]) == 0
+    told = json.loads((tmp_path / "dist" / "record.sources.json").read_text())
+    assert [one["key"] for one in told["tuned"]] == [{"n": 1000}, {"n": 4096}]
+    assert told["tuned"][0]["file"] == told["kernels"]["add"]["files"][0][1]
 
 
 def test_what_is_recorded_builds(record: Any, tmp_path: Path) -> None:
@@ -151,13 +174,29 @@ def test_what_no_manifest_can_name_is_a_comment(record: Any, tmp_path: Path) -> 
     assert len(kernels(tmp_path / "record")) == 1
 
 
-def test_a_constant_that_is_none_needs_that_default(record: Any, tmp_path: Path) -> None:
-    code, _, err = record(
-        "import ops\nops.add[(1,)]('*fp16', '*fp16', None, 64, 1, ACT=None)\nops.run(64)"
+def test_a_parameter_may_be_called_as_an_option_is(record: Any, tmp_path: Path) -> None:
+    """Triton gives the option of that name to the parameter as well."""
+    (tmp_path / "warps.py").write_text(
+        "import triton\nimport triton.language as tl\n\n@triton.jit\n"
+        "def fill(x, num_warps: tl.constexpr, num_ctas: tl.constexpr):\n"
+        "    tl.store(x + tl.arange(0, 32 * num_warps), num_ctas)\n"
     )
-    assert code == 0
-    assert "ACT is None, and that is not its default in add" in err
-    assert [one["constants"] for one in kernels(tmp_path / "record")] == [{"ACT": "silu"}]
+    assert record("import warps\nwarps.fill[(1,)]('*fp32', num_warps=2, num_ctas=1)")[0] == 0
+    (kernel,) = kernels(tmp_path / "record")
+    assert "constants" not in kernel
+    assert kernel["config"] == [{"num_warps": 2, "num_stages": 3, "num_ctas": 1}]
+    assert cli.run(["build", "record/kernels.toml", "--no-cache", "-j", "1"]) == 0
+
+
+def test_a_constant_that_is_none_is_recorded_and_built(record: Any, tmp_path: Path) -> None:
+    """Whatever the function's default is."""
+    assert record("import ops\nops.add[(1,)]('*fp16', '*fp16', None, 64, 1, ACT=None)")[0] == 0
+    (kernel,) = kernels(tmp_path / "record")
+    assert kernel["constants"] == {"ACT": "None"}
+    source = (tmp_path / "ops.py").read_text()
+    body = "    if ACT is not None:\n        tl.static_assert(False)\n    if bias"
+    (tmp_path / "ops.py").write_text(source.replace("    if bias", body))
+    assert cli.run(["build", "record/kernels.toml", "--no-cache", "-j", "1"]) == 0
 
 
 @pytest.mark.parametrize(
@@ -199,6 +238,8 @@ def test_vendored_sources_build_elsewhere(record: Any, tmp_path: Path) -> None:
     assert code == 0, err
     sources = [one["source"] for one in kernels(tmp_path / "record")]
     assert sources == ["sources/ops.py:add", "sources/lib/ops/add.py:add"]
+    manifest = tomli.loads((tmp_path / "record" / "kernels.toml").read_text())
+    assert [one["source"] for one in manifest["tuned"]] == sources
     (tmp_path / "record").rename(tmp_path / "moved")
     (tmp_path / "ops.py").unlink()
     assert cli.run(["build", "moved/kernels.toml", "--no-cache", "-j", "1"]) == 0

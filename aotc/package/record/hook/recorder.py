@@ -213,10 +213,10 @@ def _wrap_autotuner(module: ModuleType) -> None:
         result = original(self, *args, **kwargs)
         size = len(self.cache)
         one = known.get(id(self))
-        if one is None or one[0] != size:
+        if one is None or one[0] != size:  # it has chosen a config for these arguments
             known[id(self)] = [size, self]
             try:
-                _write(_tuned(self))
+                _write(_tuned(self, args, kwargs))
             except Exception as error:  # noqa: BLE001 - the program goes on
                 _write({"problem": f"{type(error).__name__}: {error}"})
         return result
@@ -224,17 +224,28 @@ def _wrap_autotuner(module: ModuleType) -> None:
     module.Autotuner._bench, module.Autotuner.run = tried, run  # noqa: SLF001 - as above
 
 
-def _tuned(tuner: Any) -> dict[str, Any]:
+def _tuned(tuner: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> dict[str, Any]:
+    names = tuner.arg_names
+    passed = {**dict(zip(names, args)), **{k: v for k, v in kwargs.items() if k in names}}  # noqa: B905 - Python 3.9
     function = tuner.fn
     while not hasattr(function, "arg_names") or not hasattr(function.fn, "__code__"):
         function = function.fn
     timings: dict[Any, Any] = getattr(tuner, "configs_timings", None) or {}
+    key = {name: _key_value(passed[name]) for name in tuner.keys if name in passed}
+    dtypes = {k: str(v.dtype) for k, v in passed.items() if hasattr(v, "dtype")}
     return {
         "kernel": _kernel(function),
         "tuned": sorted({name for config in tuner.configs for name in config.kwargs}),
+        **({"key": key, "dtypes": dtypes} if tuner.cache else {}),  # else there is but one config
         "choice": _settings(tuner.best_config),
         "timings": [[_settings(config), times] for config, times in timings.items()],
     }
+
+
+def _key_value(value: Any) -> Any:
+    """Return a value of an autotuner's key as JSON has it."""
+    constant = _constant(value)
+    return constant["value"] if "value" in constant else str(value)[:200]
 
 
 def _settings(config: Any) -> dict[str, Any]:

@@ -77,6 +77,7 @@ class Autotuner(KernelInterface):
         self.options = options
         prune: dict[str, Any] = prune_configs_by or {}
         self.early_config_prune: Any = prune.get("early_config_prune")
+        self.perf_model, self.configs_top_k = prune.get("perf_model"), prune.get("top_k", 1.0)
         self.cache: dict[Any, Any] = {}
         self.base_fn = fn
         while hasattr(self.base_fn, "fn"):
@@ -85,6 +86,10 @@ class Autotuner(KernelInterface):
     def run(self, *args: Any, **kwargs: Any) -> Any:
         """Launch with the config that the archive has."""
         return tuned_run(self, args, kwargs)
+
+    def warmup(self, *args: Any, **kwargs: Any) -> Any:
+        """Load what such a launch takes."""
+        return [super().warmup(*args, **kwargs)]
 
 
 class Heuristics(KernelInterface):
@@ -95,11 +100,15 @@ class Heuristics(KernelInterface):
         self.arg_names = arg_names
         self.values = values
 
-    def run(self, *args: Any, **kwargs: Any) -> Any:
-        """Compute the constants, and launch."""
+    def run(self, *args: Any, grid: Any, warmup: Any = False, **kwargs: Any) -> Any:
+        """Compute the constants, of which each may depend on those before it, and launch."""
+        passed = dict(zip(self.arg_names, args))  # noqa: B905 - fewer may be passed
+        passed.update(kwargs)
         for name, compute in self.values.items():
-            kwargs[name] = compute({**dict(zip(self.arg_names, args)), **kwargs})  # noqa: B905
-        return self.fn.run(*args, **kwargs)
+            passed[name] = kwargs[name] = compute(passed)
+        if warmup is False:
+            return self.fn[grid](*args, **kwargs)
+        return self.fn.run(*args, grid=grid, warmup=warmup, **kwargs)
 
 
 def autotune(configs: Any, key: Any, prune_configs_by: Any = None, **options: Any) -> Any:

@@ -6,6 +6,8 @@ import importlib
 from types import SimpleNamespace
 from typing import Any
 
+from triton.backends.compiler import GPUTarget
+
 
 def _torch() -> Any:
     return importlib.import_module("torch")  # it need not be there
@@ -36,7 +38,7 @@ class _Active:
     def get_current_target() -> Any:
         """Return the backend and the compute capability."""
         major, minor = _torch().cuda.get_device_capability()
-        return SimpleNamespace(backend="cuda", arch=10 * major + minor, warp_size=32)
+        return GPUTarget("cuda", 10 * major + minor, 32)
 
     @staticmethod
     def get_current_stream(device: Any = None) -> Any:

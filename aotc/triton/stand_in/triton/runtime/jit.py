@@ -7,7 +7,33 @@ import inspect
 from collections.abc import Callable
 from typing import Any
 
-from aotc.triton.installation import PROBE, call_with_grid, find, launch, warm
+from aotc.triton.installation import (
+    PROBE,
+    find,
+    grid_subscript,
+    launch,
+    launcher_attribute,
+    warm,
+)
+
+
+class MockTensor:
+    """What stands for a tensor of a dtype where nothing is launched."""
+
+    def __init__(self, dtype: Any, shape: Any = None) -> None:
+        self.dtype = dtype
+        self.shape = [1] if shape is None else shape
+
+    @staticmethod
+    def wrap_dtype(value: Any) -> Any:
+        """Return a tensor for a dtype of torch, and anything else as it is."""
+        is_dtype = value.__class__.__module__ == "torch" and value.__class__.__name__ == "dtype"
+        return MockTensor(value) if is_dtype else value
+
+    @staticmethod
+    def data_ptr() -> int:
+        """Return an address that promises may be made of."""
+        return 0
 
 
 class KernelInterface:
@@ -17,8 +43,8 @@ class KernelInterface:
         return functools.partial(self.run, grid=grid, warmup=False)
 
     def warmup(self, *args: Any, grid: Any = None, **kwargs: Any) -> Any:
-        """Load what such a launch takes."""
-        return self.run(*args, grid=grid, warmup=True, **kwargs)
+        """Load what such a launch takes; for a tensor its dtype will do."""
+        return self.run(*map(MockTensor.wrap_dtype, args), grid=grid, warmup=True, **kwargs)
 
     def run(self, *args: Any, grid: Any, warmup: Any, **kwargs: Any) -> Any:
         """Launch."""
@@ -42,6 +68,9 @@ class KernelParam:
 class JITFunction(KernelInterface):
     """A function of Triton's language; it runs on GPUs only."""
 
+    aotc_launcher = launcher_attribute
+    __getitem__: Any = grid_subscript
+
     def __init__(self, fn: Any, **options: Any) -> None:
         self.fn = fn
         self.signature = inspect.signature(fn)
@@ -49,17 +78,11 @@ class JITFunction(KernelInterface):
         self.arg_names = [one.name for one in self.params]
         self.options = options
         self.pre_run_hooks: list[Callable[..., Any]] = []
-        self.aotc_call: Callable[..., None] | None = None  # what launches, past `run`
         functools.update_wrapper(self, fn)
 
     def add_pre_run_hook(self, hook: Any) -> Any:
         """Call a function before each launch, with what it passes."""
         self.pre_run_hooks.append(hook)
-        self.aotc_call = None
-
-    def __getitem__(self, grid: Any) -> Any:
-        call = self.aotc_call
-        return call_with_grid(self, grid) if call is None else functools.partial(call, grid)
 
     def run(self, *args: Any, grid: Any, warmup: Any = False, **kwargs: Any) -> Any:
         """Launch, or find or load what a launch takes."""

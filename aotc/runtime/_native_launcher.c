@@ -1,0 +1,551 @@
+/* _native_launcher.c: launches as Triton programs write them, function[grid](*args, **constants).
+ *
+ *     Launcher       the parameters of a function, and what its launches came to
+ *     Launch         launcher[grid], which is called
+ *     GridSubscript  `__getitem__` of a class whose objects have a launcher
+ *
+ * What a launch passes is bound to the function's parameters as Python would. Values of constants,
+ * types of the other arguments and options are the key of a specialization, which `_find` of the
+ * class derived from Launcher looks up once. The key of the last launch is compared first, by
+ * identity and without looking into a dictionary.
+ *
+ * Arguments belong to the caller until the call is over, defaults to the launcher.
+ */
+#include "_native.h"
+
+#include <string.h>
+#include <structmember.h>
+
+enum { MAX_NAMES = 2 * LIMIT_PARAMS, MAX_KNOWN = 4096 };
+
+/* What of an argument a launch is kept by. */
+enum key_kind {
+    BY_VALUE, /* constants and options */
+    BY_TYPE,
+    BY_FIXED, /* whether it is a value that some kernel was built for; else its type */
+};
+
+/* ---- the launcher --------------------------------------------------------------------------- */
+
+struct native_launcher {
+    PyObject_HEAD struct native_state *state;
+    PyObject *names;    /* of parameters, then of options; interned */
+    PyObject *defaults; /* of parameters */
+    PyObject *hooks;    /* a list: called before each launch */
+    PyObject *refusals; /* exceptions for which the next candidate is tried */
+    PyObject *unbound;  /* parameters, each None */
+    PyObject *known;    /* capsules by keys */
+    PyObject *last_key, *last;
+    uint32_t param_count, name_count;
+    uint8_t *kinds;  /* key_kind of each name */
+    PyObject *fixed; /* of parameters: values that kernels were built for, or None */
+};
+
+/* Parameters, or options, and what was passed for them, as a new dictionary: a copy of one that has
+ * the names need not grow. */
+static PyObject *bound_to(const struct native_launcher *self, PyObject *const *objects,
+                          bool are_options) {
+    const uint32_t first = are_options ? self->param_count : 0;
+    const uint32_t end = are_options ? self->name_count : self->param_count;
+    PyObject *bound = are_options ? PyDict_New() : PyDict_Copy(self->unbound);
+    for (uint32_t i = first; bound != NULL && i < end; ++i) {
+        if (PyDict_SetItem(bound, PyTuple_GET_ITEM(self->names, i), objects[i]) < 0) {
+            Py_CLEAR(bound);
+        }
+    }
+    return bound;
+}
+
+/* Ask the derived class for candidates, after an error (or NULL) that a launch ended with. */
+static PyObject *find(struct native_launcher *self, PyObject *const *objects, PyObject *error,
+                      bool is_last) {
+    PyObject *bound = bound_to(self, objects, false);
+    PyObject *options = bound == NULL ? NULL : bound_to(self, objects, true);
+    PyObject *answer = NULL;
+    if (options != NULL) {
+        answer = error == NULL
+                     ? PyObject_CallMethod((PyObject *)self, "_find", "OO", bound, options)
+                     : PyObject_CallMethod((PyObject *)self, is_last ? "_refuse" : "_find_again",
+                                           "OOO", error, bound, options);
+    }
+    PyObject *capsule =
+        answer == NULL ? NULL : native_specialization_new(self->state, self->name_count, answer);
+    Py_XDECREF(bound);
+    Py_XDECREF(options);
+    Py_XDECREF(answer);
+    return capsule;
+}
+
+/* Say whether a type's values are known by identity, or compared without code of anybody's. */
+static bool is_plain(PyObject *object) {
+    return PyLong_CheckExact(object) || PyUnicode_CheckExact(object) ||
+           PyFloat_CheckExact(object) || PyBool_Check(object) || object == Py_None;
+}
+
+/* Say whether two values of a constant are surely the same; runs no code of anybody's. */
+static bool is_same(PyObject *a, PyObject *b) {
+    return a == b ||
+           (Py_TYPE(a) == Py_TYPE(b) && is_plain(a) && PyObject_RichCompareBool(a, b, Py_EQ) == 1);
+}
+
+/* What the key of a launch has of an argument: the value of a constant, or one that some kernel was
+ * built for; else the type. Borrowed. */
+static PyObject *key_part(const struct native_launcher *self, uint32_t i, PyObject *object) {
+    if (self->kinds[i] == BY_VALUE) {
+        return object;
+    }
+    if (self->kinds[i] == BY_FIXED) {
+        PyObject *values = PyTuple_GET_ITEM(self->fixed, i);
+        for (Py_ssize_t k = 0; k < PyTuple_GET_SIZE(values); ++k) {
+            if (is_same(object, PyTuple_GET_ITEM(values, k))) {
+                return PyTuple_GET_ITEM(values, k);
+            }
+        }
+        if (!is_plain(object)) {
+            return object;
+        }
+    }
+    return (PyObject *)Py_TYPE(object);
+}
+
+/* The key of a launch: a part of each argument, and options; then types, since 1, 1.0 and True are
+ * equal. */
+static PyObject *make_key(const struct native_launcher *self, PyObject *const *objects) {
+    PyObject *key = PyTuple_New((Py_ssize_t)self->name_count + self->param_count);
+    for (uint32_t i = 0; key != NULL && i < self->name_count; ++i) {
+        PyTuple_SET_ITEM(key, i, Py_NewRef(key_part(self, i, objects[i])));
+        if (i < self->param_count) {
+            PyObject *type = (PyObject *)Py_TYPE(objects[i]);
+            PyTuple_SET_ITEM(key, (Py_ssize_t)self->name_count + i, Py_NewRef(type));
+        }
+    }
+    return key;
+}
+
+static bool is_last_key(const struct native_launcher *self, PyObject *const *objects) {
+    if (self->last_key == NULL) {
+        return false;
+    }
+    for (uint32_t i = 0; i < self->name_count; ++i) {
+        PyObject *kept = PyTuple_GET_ITEM(self->last_key, i);
+        const bool is_equal =
+            self->kinds[i] == BY_TYPE
+                ? (PyObject *)Py_TYPE(objects[i]) == kept
+                : objects[i] == kept || is_same(key_part(self, i, objects[i]), kept);
+        if (!is_equal) {
+            return false;
+        }
+    }
+    return true;
+}
+
+/* Return the capsule of a launch's specialization, as a new reference. */
+static PyObject *specialize(struct native_launcher *self, PyObject *const *objects) {
+    if (is_last_key(self, objects)) {
+        return Py_NewRef(self->last);
+    }
+    PyObject *key = make_key(self, objects);
+    PyObject *found = key == NULL ? NULL : Py_XNewRef(PyDict_GetItemWithError(self->known, key));
+    /* A constant that may change, such as a list, makes no key. */
+    const bool is_kept = !PyErr_Occurred();
+    if (key == NULL || (!is_kept && !PyErr_ExceptionMatches(PyExc_TypeError))) {
+        Py_XDECREF(key);
+        return NULL;
+    }
+    PyErr_Clear();
+    if (found == NULL) {
+        found = find(self, objects, NULL, false);
+        if (found != NULL && is_kept) {
+            if (PyDict_GET_SIZE(self->known) >= MAX_KNOWN) {
+                PyDict_Clear(self->known);
+            }
+            if (PyDict_SetItem(self->known, key, found) < 0) {
+                Py_CLEAR(found);
+            }
+        }
+    }
+    if (found != NULL && is_kept) {
+        PyObject *last_key = self->last_key;
+        PyObject *last = self->last;
+        self->last_key = Py_NewRef(key);
+        self->last = Py_NewRef(found);
+        Py_XDECREF(last_key); /* may run code, which finds both changed */
+        Py_XDECREF(last);
+    }
+    Py_DECREF(key);
+    return found;
+}
+
+/* Launch; if nothing takes the arguments, ask for what has not been loaded yet, and launch that. */
+static int launch_bound(struct native_launcher *self, PyObject *const *objects, PyObject *grid) {
+    PyObject *capsule = specialize(self, objects);
+    for (int attempt = 0; capsule != NULL; ++attempt) {
+        const int result = native_launch_specialized(capsule, objects, grid, self->refusals);
+        Py_DECREF(capsule);
+        if (result == 0 || !PyErr_ExceptionMatches(self->refusals)) {
+            return result;
+        }
+        PyObject *error = native_take_exception();
+        capsule = find(self, objects, error, attempt > 0);
+        Py_DECREF(error);
+    }
+    return -1;
+}
+
+/* ---- a call --------------------------------------------------------------------------------- */
+
+static int64_t find_name(const struct native_launcher *self, PyObject *name) {
+    for (uint32_t i = 0; i < self->name_count; ++i) {
+        if (PyTuple_GET_ITEM(self->names, i) == name) {
+            return i;
+        }
+    }
+    for (uint32_t i = 0; i < self->name_count; ++i) {
+        if (PyUnicode_Compare(PyTuple_GET_ITEM(self->names, i), name) == 0) {
+            return i;
+        }
+    }
+    return -1;
+}
+
+/* Bind what a call passes; what is not passed has its default, options have None. 0 or -1. */
+static int bind(const struct native_launcher *self, PyObject *const *args, Py_ssize_t count,
+                PyObject *keywords, PyObject **objects) {
+    const Py_ssize_t keyword_count = keywords == NULL ? 0 : PyTuple_GET_SIZE(keywords);
+    if (count > (Py_ssize_t)self->param_count) {
+        PyErr_Format(PyExc_TypeError, "expected at most %u arguments, got %zd",
+                     (unsigned)self->param_count, count);
+        return -1;
+    }
+    memcpy(objects, args, (size_t)count * sizeof *objects);
+    memset(objects + count, 0, (self->name_count - (size_t)count) * sizeof *objects);
+    for (Py_ssize_t i = 0; i < keyword_count; ++i) {
+        PyObject *name = PyTuple_GET_ITEM(keywords, i);
+        const int64_t at = find_name(self, name);
+        if (at < 0) { /* as Triton */
+            PyErr_Format(PyExc_KeyError, "Keyword argument %U was specified but unrecognised",
+                         name);
+            return -1;
+        }
+        if (objects[at] != NULL) {
+            PyErr_Format(PyExc_TypeError, "got two values for argument '%U'", name);
+            return -1;
+        }
+        objects[at] = args[count + i];
+    }
+    for (uint32_t i = 0; i < self->name_count; ++i) {
+        if (objects[i] == NULL) {
+            objects[i] = i < self->param_count ? PyTuple_GET_ITEM(self->defaults, i) : Py_None;
+        }
+    }
+    return 0;
+}
+
+static int call_hooks(const struct native_launcher *self, PyObject *const *args, size_t count,
+                      PyObject *keywords) {
+    for (Py_ssize_t i = 0; i < PyList_GET_SIZE(self->hooks); ++i) {
+        PyObject *hook = Py_NewRef(PyList_GET_ITEM(self->hooks, i));
+        PyObject *result = PyObject_Vectorcall(hook, args, count, keywords);
+        Py_DECREF(hook);
+        Py_XDECREF(result);
+        if (result == NULL) {
+            return -1;
+        }
+    }
+    return 0;
+}
+
+/* launcher[grid] */
+struct native_grid_launch {
+    PyObject_HEAD vectorcallfunc vectorcall;
+    struct native_launcher *launcher; /* owned */
+    PyObject *grid;
+};
+
+static PyObject *call_launch(PyObject *object, PyObject *const *args, size_t flagged_count,
+                             PyObject *keywords) {
+    struct native_launcher *self = ((struct native_grid_launch *)object)->launcher;
+    PyObject *grid = Py_NewRef(((struct native_grid_launch *)object)->grid);
+    const Py_ssize_t count = PyVectorcall_NARGS(flagged_count);
+    PyObject *objects[MAX_NAMES];
+    int result = call_hooks(self, args, (size_t)count, keywords);
+    if (result == 0) {
+        result = bind(self, args, count, keywords, objects);
+    }
+    if (result == 0 && PyCallable_Check(grid)) {
+        PyObject *function = grid;
+        PyObject *meta = bound_to(self, objects, false);
+        grid = meta == NULL ? NULL : PyObject_CallOneArg(function, meta);
+        Py_DECREF(function);
+        Py_XDECREF(meta);
+    }
+    if (grid != NULL && result == 0) {
+        result = launch_bound(self, objects, grid);
+    }
+    if (grid == NULL || result < 0) {
+        Py_XDECREF(grid);
+        return NULL;
+    }
+    Py_DECREF(grid);
+    Py_RETURN_NONE;
+}
+
+static PyObject *launcher_subscript(PyObject *object, PyObject *grid) {
+    struct native_launcher *self = (struct native_launcher *)object;
+    PyTypeObject *type = self->state->grid_launch_type;
+    struct native_grid_launch *launch = (struct native_grid_launch *)type->tp_alloc(type, 0);
+    if (launch != NULL) {
+        launch->vectorcall = call_launch;
+        launch->launcher = (struct native_launcher *)Py_NewRef(object);
+        launch->grid = Py_NewRef(grid);
+    }
+    return (PyObject *)launch;
+}
+
+/* ---- the objects ---------------------------------------------------------------------------- */
+
+static int grid_launch_traverse(PyObject *object, visitproc visit, void *arg) {
+    struct native_grid_launch *self = (struct native_grid_launch *)object;
+    Py_VISIT(Py_TYPE(object));
+    Py_VISIT((PyObject *)self->launcher);
+    Py_VISIT(self->grid);
+    return 0;
+}
+
+static void grid_launch_dealloc(PyObject *object) {
+    struct native_grid_launch *self = (struct native_grid_launch *)object;
+    PyTypeObject *type = Py_TYPE(object);
+    PyObject_GC_UnTrack(object);
+    Py_XDECREF((PyObject *)self->launcher);
+    Py_XDECREF(self->grid);
+    type->tp_free(object);
+    Py_DECREF(type);
+}
+
+static PyMemberDef grid_launch_members[] = {
+    {"__vectorcalloffset__", T_PYSSIZET, offsetof(struct native_grid_launch, vectorcall), READONLY,
+     NULL},
+    {NULL, 0, 0, 0, NULL},
+};
+
+static PyType_Slot grid_launch_slots[] = {
+    {Py_tp_doc, "What launches a function with a grid."},
+    {Py_tp_dealloc, grid_launch_dealloc},
+    {Py_tp_traverse, grid_launch_traverse},
+    {Py_tp_call, PyVectorcall_Call},
+    {Py_tp_members, grid_launch_members},
+    {0, NULL},
+};
+
+PyType_Spec native_grid_launch_spec = {
+    .name = "aotc.runtime._native.Launch",
+    .basicsize = sizeof(struct native_grid_launch),
+    .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_VECTORCALL | Py_TPFLAGS_HAVE_GC |
+             Py_TPFLAGS_DISALLOW_INSTANTIATION,
+    .slots = grid_launch_slots,
+};
+
+static int read_names(struct native_launcher *self, PyObject *names, PyObject *options) {
+    PyObject *listed = PySequence_Concat(names, options);
+    const Py_ssize_t count = listed == NULL ? 0 : PyTuple_GET_SIZE(listed);
+    self->names = listed == NULL ? NULL : PyTuple_New(count);
+    if (self->names == NULL) {
+        Py_XDECREF(listed);
+        return -1;
+    }
+    self->param_count = (uint32_t)PyTuple_GET_SIZE(names);
+    self->name_count = (uint32_t)count;
+    bool is_valid =
+        count <= MAX_NAMES && PyTuple_GET_SIZE(self->defaults) == PyTuple_GET_SIZE(names);
+    for (Py_ssize_t i = 0; is_valid && i < count; ++i) {
+        PyObject *name = Py_NewRef(PyTuple_GET_ITEM(listed, i));
+        is_valid = PyUnicode_CheckExact(name);
+        if (is_valid) {
+            PyUnicode_InternInPlace(&name); /* as `bind` compares them */
+        }
+        PyTuple_SET_ITEM(self->names, i, name);
+    }
+    Py_DECREF(listed);
+    if (!is_valid) {
+        PyErr_SetString(PyExc_ValueError, "a launcher needs names and a default for each");
+        return -1;
+    }
+    return 0;
+}
+
+static int read_constants(struct native_launcher *self, PyObject *constants, PyObject *fixed) {
+    self->kinds = PyMem_Calloc((size_t)self->name_count + 1, sizeof *self->kinds); /* BY_VALUE */
+    self->known = PyDict_New();
+    if (self->kinds == NULL) {
+        PyErr_NoMemory();
+    }
+    self->fixed = PyTuple_New(self->param_count);
+    self->unbound = PyDict_New();
+    for (uint32_t i = 0; i < self->param_count && !PyErr_Occurred(); ++i) {
+        PyObject *name = PyTuple_GET_ITEM(self->names, i);
+        PyObject *values = PyDict_GetItemWithError(fixed, name);
+        PyTuple_SET_ITEM(self->fixed, i, Py_NewRef(values == NULL ? Py_None : values));
+        if (PySet_Contains(constants, name) == 0) {
+            self->kinds[i] = values == NULL ? BY_TYPE : BY_FIXED;
+        }
+        (void)PyDict_SetItem(self->unbound, name, Py_None); /* a failure is looked for */
+        if (values != NULL && !PyTuple_Check(values)) {
+            PyErr_SetString(PyExc_TypeError, "fixed values are tuples");
+        }
+    }
+    return PyErr_Occurred() ? -1 : 0;
+}
+
+/* Launcher(names, defaults, constants, fixed, options, hooks, refusals) */
+static PyObject *launcher_new(PyTypeObject *type, PyObject *args, PyObject *Py_UNUSED(keywords)) {
+    PyObject *names = NULL;
+    PyObject *defaults = NULL;
+    PyObject *constants = NULL;
+    PyObject *fixed = NULL;
+    PyObject *options = NULL;
+    PyObject *hooks = NULL;
+    PyObject *refusals = NULL;
+    if (!PyArg_ParseTuple(args, "O!O!O!O!O!O!O!", &PyTuple_Type, &names, &PyTuple_Type, &defaults,
+                          &PyFrozenSet_Type, &constants, &PyDict_Type, &fixed, &PyTuple_Type,
+                          &options, &PyList_Type, &hooks, &PyTuple_Type, &refusals)) {
+        return NULL;
+    }
+    struct native_state *state = native_state_of(type);
+    struct native_launcher *self =
+        state == NULL ? NULL : (struct native_launcher *)type->tp_alloc(type, 0);
+    if (self == NULL) {
+        return NULL;
+    }
+    self->state = state;
+    self->defaults = Py_NewRef(defaults);
+    self->hooks = Py_NewRef(hooks);
+    self->refusals = Py_NewRef(refusals);
+    if (read_names(self, names, options) < 0 || read_constants(self, constants, fixed) < 0) {
+        Py_CLEAR(self);
+    }
+    return (PyObject *)self;
+}
+
+static int launcher_traverse(PyObject *object, visitproc visit, void *arg) {
+    struct native_launcher *self = (struct native_launcher *)object;
+    Py_VISIT(Py_TYPE(object));
+    Py_VISIT(self->defaults);
+    Py_VISIT(self->hooks);
+    Py_VISIT(self->refusals);
+    Py_VISIT(self->fixed);
+    Py_VISIT(self->known);
+    Py_VISIT(self->last_key);
+    Py_VISIT(self->last);
+    return 0;
+}
+
+/* What a launch may still use, names and defaults, goes with the object alone. */
+static int launcher_clear(PyObject *object) {
+    struct native_launcher *self = (struct native_launcher *)object;
+    PyDict_Clear(self->known);
+    Py_CLEAR(self->last_key);
+    Py_CLEAR(self->last);
+    return 0;
+}
+
+static void launcher_dealloc(PyObject *object) {
+    struct native_launcher *self = (struct native_launcher *)object;
+    PyTypeObject *type = Py_TYPE(object);
+    PyObject_GC_UnTrack(object);
+    Py_XDECREF(self->names);
+    Py_XDECREF(self->defaults);
+    Py_XDECREF(self->hooks);
+    Py_XDECREF(self->refusals);
+    Py_XDECREF(self->fixed);
+    Py_XDECREF(self->known);
+    Py_XDECREF(self->unbound);
+    Py_XDECREF(self->last_key);
+    Py_XDECREF(self->last);
+    PyMem_Free(self->kinds);
+    type->tp_free(object);
+    Py_DECREF(type);
+}
+
+static PyType_Slot launcher_slots[] = {
+    {Py_tp_doc, "Launches of a function; aotc.triton derives from it what finds kernels."},
+    {Py_tp_new, launcher_new},
+    {Py_tp_dealloc, launcher_dealloc},
+    {Py_tp_traverse, launcher_traverse},
+    {Py_tp_clear, launcher_clear},
+    {Py_mp_subscript, launcher_subscript},
+    {0, NULL},
+};
+
+PyType_Spec native_launcher_spec = {
+    .name = "aotc.runtime._native.Launcher",
+    .basicsize = sizeof(struct native_launcher),
+    .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE | Py_TPFLAGS_HAVE_GC,
+    .slots = launcher_slots,
+};
+
+/* `__getitem__` of classes: the object's launcher, an attribute of it, is asked for the grid. */
+struct native_subscript {
+    PyObject_HEAD vectorcallfunc vectorcall;
+    PyObject *attribute; /* interned */
+};
+
+static PyObject *call_subscript(PyObject *object, PyObject *const *args, size_t flagged_count,
+                                PyObject *keywords) {
+    if (PyVectorcall_NARGS(flagged_count) != 2 || keywords != NULL) {
+        PyErr_SetString(PyExc_TypeError, "__getitem__ takes an object and a grid");
+        return NULL;
+    }
+    PyObject *launcher = PyObject_GetAttr(args[0], ((struct native_subscript *)object)->attribute);
+    PyObject *launch = launcher == NULL ? NULL : PyObject_GetItem(launcher, args[1]);
+    Py_XDECREF(launcher);
+    return launch;
+}
+
+static PyObject *subscript_new(PyTypeObject *type, PyObject *args, PyObject *Py_UNUSED(keywords)) {
+    PyObject *attribute = NULL;
+    if (!PyArg_ParseTuple(args, "U", &attribute)) {
+        return NULL;
+    }
+    struct native_subscript *self = (struct native_subscript *)type->tp_alloc(type, 0);
+    if (self != NULL) {
+        self->vectorcall = call_subscript;
+        self->attribute = Py_NewRef(attribute);
+        PyUnicode_InternInPlace(&self->attribute);
+    }
+    return (PyObject *)self;
+}
+
+static PyObject *subscript_bind(PyObject *object, PyObject *instance, PyObject *Py_UNUSED(owner)) {
+    return instance == NULL || instance == Py_None ? Py_NewRef(object)
+                                                   : PyMethod_New(object, instance);
+}
+
+static void subscript_dealloc(PyObject *object) {
+    PyTypeObject *type = Py_TYPE(object);
+    Py_XDECREF(((struct native_subscript *)object)->attribute);
+    type->tp_free(object);
+    Py_DECREF(type);
+}
+
+static PyMemberDef subscript_members[] = {
+    {"__vectorcalloffset__", T_PYSSIZET, offsetof(struct native_subscript, vectorcall), READONLY,
+     NULL},
+    {NULL, 0, 0, 0, NULL},
+};
+
+static PyType_Slot subscript_slots[] = {
+    {Py_tp_doc, "`__getitem__` of a class whose objects have a launcher as this attribute."},
+    {Py_tp_new, subscript_new},
+    {Py_tp_dealloc, subscript_dealloc},
+    {Py_tp_call, PyVectorcall_Call},
+    {Py_tp_descr_get, subscript_bind},
+    {Py_tp_members, subscript_members},
+    {0, NULL},
+};
+
+PyType_Spec native_subscript_spec = {
+    .name = "aotc.runtime._native.GridSubscript",
+    .basicsize = sizeof(struct native_subscript),
+    .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_VECTORCALL | Py_TPFLAGS_METHOD_DESCRIPTOR,
+    .slots = subscript_slots,
+};

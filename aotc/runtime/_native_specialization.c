@@ -1,0 +1,316 @@
+/* _native_specialization.c: the kernels that launches of a function with some constants, options
+ * and types come to, best first; the first that the loader accepts is launched.
+ *
+ * Which one that was is kept by facts that tell them apart: dtypes, and whether numbers and
+ * addresses are multiples of 16, or 1. They are read from the arguments as the first kernel takes
+ * them, so one kernel alone costs nothing more than its launch.
+ *
+ * A specialization is a capsule: nothing of it changes but which kernel is tried first. It is held
+ * while it is used, since code of the caller's may launch with the same launcher meanwhile.
+ */
+#include "_native.h"
+
+#include <string.h>
+
+enum { FACT_SLOTS = 16, MULTIPLE = 16 };
+
+/* ---- candidates ----------------------------------------------------------------------------- */
+
+/* A kernel, with the choices and the config that it is launched with. */
+struct candidate {
+    struct native_kernel *kernel; /* owned */
+    uint16_t *params;             /* which parameter of the function each of the kernel is */
+    PyObject *held;               /* what names and strings of the values are borrowed from */
+    aotc_value *choices, *config;
+    uint32_t choice_count, config_count;
+    bool is_alike; /* arguments that the first candidate converted are what this one would */
+};
+
+/* Which candidate was launched where the facts were these. */
+struct fact_slot {
+    bool is_used;
+    uint32_t candidate;
+    uint16_t facts[LIMIT_PARAMS];
+};
+
+struct specialization {
+    uint32_t candidate_count, fact_count;
+    uint16_t *telling; /* parameters of the first candidate whose facts tell */
+    struct fact_slot *slots;
+    struct candidate candidates[];
+};
+
+static const char capsule_name[] = "aotc specialization";
+
+static void free_specialization(struct specialization *found) {
+    for (uint32_t i = 0; i < found->candidate_count; ++i) {
+        struct candidate *candidate = &found->candidates[i];
+        PyMem_Free(candidate->params);
+        PyMem_Free(candidate->choices);
+        PyMem_Free(candidate->config);
+        Py_XDECREF(candidate->held);
+        Py_XDECREF((PyObject *)candidate->kernel);
+    }
+    PyMem_Free(found->telling);
+    PyMem_Free(found->slots);
+    PyMem_Free(found);
+}
+
+static void destroy(PyObject *capsule) {
+    free_specialization(PyCapsule_GetPointer(capsule, capsule_name));
+}
+
+/* Read a tuple of indices below a limit. NULL with an exception on failure. */
+static uint16_t *read_indices(PyObject *tuple, uint32_t limit) {
+    const Py_ssize_t count = PyTuple_GET_SIZE(tuple);
+    uint16_t *indices = PyMem_Calloc((size_t)count + 1, sizeof *indices);
+    if (indices == NULL) {
+        PyErr_NoMemory();
+        return NULL;
+    }
+    for (Py_ssize_t i = 0; i < count; ++i) {
+        const unsigned long index = PyLong_AsUnsignedLong(PyTuple_GET_ITEM(tuple, i));
+        if (index >= limit) {
+            PyMem_Free(indices);
+            if (!PyErr_Occurred()) {
+                PyErr_SetString(PyExc_ValueError, "an index of a parameter is out of range");
+            }
+            return NULL;
+        }
+        indices[i] = (uint16_t)index;
+    }
+    return indices;
+}
+
+/* Read choices or a config, of a dictionary that is held. 0 or -1. */
+static int read_values(struct native_kernel *kernel, PyObject *dictionary, const char *what,
+                       uint32_t limit, aotc_value **values, uint32_t *count) {
+    struct launch launch; /* for messages */
+    Py_ssize_t position = 0;
+    PyObject *name = NULL;
+    PyObject *value = NULL;
+    const Py_ssize_t size = PyDict_GET_SIZE(dictionary);
+    *values = PyMem_Calloc((size_t)size + 1, sizeof **values);
+    if (*values == NULL || size > (Py_ssize_t)limit) {
+        PyErr_SetString(*values == NULL ? PyExc_MemoryError : PyExc_ValueError, what);
+        return -1;
+    }
+    native_begin(&launch, kernel);
+    while (PyDict_Next(dictionary, &position, &name, &value)) {
+        if (native_read_value(&launch, what, name, value, &(*values)[*count]) < 0) {
+            return -1;
+        }
+        *count += 1;
+    }
+    return 0;
+}
+
+/* Read (kernel, params, config, choices). 0 or -1. */
+static int read_candidate(struct native_state *state, uint32_t name_count, PyObject *object,
+                          struct candidate *candidate) {
+    PyObject *kernel = NULL;
+    PyObject *params = NULL;
+    PyObject *config = NULL;
+    PyObject *choices = NULL;
+    if (!PyTuple_Check(object) ||
+        !PyArg_ParseTuple(object, "O!O!O!O!", state->kernel_type, &kernel, &PyTuple_Type, &params,
+                          &PyDict_Type, &config, &PyDict_Type, &choices)) {
+        if (!PyErr_Occurred()) {
+            PyErr_SetString(PyExc_TypeError, "a candidate is a tuple");
+        }
+        return -1;
+    }
+    candidate->kernel = (struct native_kernel *)Py_NewRef(kernel);
+    if (PyTuple_GET_SIZE(params) != (Py_ssize_t)candidate->kernel->param_count) {
+        PyErr_SetString(PyExc_ValueError, "a candidate has other parameters than its kernel");
+        return -1;
+    }
+    candidate->params = read_indices(params, name_count);
+    PyObject *copies[] = {PyDict_Copy(config), PyDict_Copy(choices)};
+    candidate->held = Py_BuildValue("(NN)", copies[0], copies[1]);
+    if (candidate->params == NULL || candidate->held == NULL) {
+        return -1;
+    }
+    return read_values(candidate->kernel, copies[0], "config", LIMIT_CONFIG_ENTRIES,
+                       &candidate->config, &candidate->config_count) == 0 &&
+                   read_values(candidate->kernel, copies[1], "choice", LIMIT_CHOICES,
+                               &candidate->choices, &candidate->choice_count) == 0
+               ? 0
+               : -1;
+}
+
+/* Say whether two candidates convert arguments alike: all but the dtypes of pointers, which the C
+ * library checks, are the same. */
+static bool convert_alike(const struct candidate *a, const struct candidate *b) {
+    const uint32_t count = a->kernel->param_count;
+    bool is_alike = count == b->kernel->param_count &&
+                    memcmp(a->params, b->params, count * sizeof *a->params) == 0;
+    for (uint32_t i = 0; is_alike && i < count; ++i) {
+        const struct kernel_param *first = &a->kernel->params[i];
+        const struct kernel_param *other = &b->kernel->params[i];
+        is_alike = first->kind == other->kind && first->access == other->access &&
+                   first->is_nullable == other->is_nullable && first->type_variable < 0 &&
+                   other->type_variable < 0 && first->kind != AOTC_TENSOR &&
+                   (first->kind == AOTC_POINTER || first->dtype == other->dtype);
+    }
+    return is_alike;
+}
+
+PyObject *native_specialization_new(struct native_state *state, uint32_t name_count,
+                                    PyObject *answer) {
+    PyObject *listed = NULL;
+    PyObject *telling = NULL;
+    if (!PyArg_ParseTuple(answer, "O!O!", &PyTuple_Type, &listed, &PyTuple_Type, &telling)) {
+        return NULL;
+    }
+    const size_t count = (size_t)PyTuple_GET_SIZE(listed);
+    struct specialization *found =
+        PyMem_Calloc(1, sizeof *found + count * sizeof *found->candidates);
+    if (found == NULL || count == 0) {
+        PyMem_Free(found);
+        PyErr_SetString(PyExc_ValueError, "there are no candidates");
+        return NULL;
+    }
+    PyObject *capsule = PyCapsule_New(found, capsule_name, destroy);
+    if (capsule == NULL) {
+        PyMem_Free(found);
+        return NULL;
+    }
+    for (size_t i = 0; i < count; ++i) {
+        found->candidate_count += 1;
+        if (read_candidate(state, name_count, PyTuple_GET_ITEM(listed, (Py_ssize_t)i),
+                           &found->candidates[i]) < 0) {
+            Py_DECREF(capsule);
+            return NULL;
+        }
+        found->candidates[i].is_alike =
+            i == 0 || convert_alike(&found->candidates[0], &found->candidates[i]);
+    }
+    found->telling = read_indices(telling, found->candidates[0].kernel->param_count);
+    found->fact_count = (uint32_t)PyTuple_GET_SIZE(telling);
+    if (count > 1) {
+        found->slots = PyMem_Calloc(FACT_SLOTS, sizeof *found->slots);
+    }
+    if (found->telling == NULL || (count > 1 && found->slots == NULL)) {
+        if (!PyErr_Occurred()) {
+            PyErr_NoMemory();
+        }
+        Py_CLEAR(capsule);
+    }
+    return capsule;
+}
+
+/* ---- launching ------------------------------------------------------------------------------ */
+
+static uint16_t fact_of(const aotc_arg *arg) {
+    const int64_t number = arg->as.i64;
+    const bool is_pointer = arg->kind != AOTC_SCALAR;
+    return (uint16_t)((uint32_t)arg->dtype << 3 | (number % MULTIPLE == 0 ? 4u : 0u) |
+                      (!is_pointer && number == 1 ? 2u : 0u) |
+                      (!is_pointer && number == (int32_t)number ? 1u : 0u));
+}
+
+static struct fact_slot *find_slot(const struct specialization *found, const struct launch *launch,
+                                   uint16_t facts[LIMIT_PARAMS]) {
+    uint32_t hash = 0;
+    for (uint32_t i = 0; i < found->fact_count; ++i) {
+        facts[i] = fact_of(&launch->args[found->telling[i]]);
+        hash = (hash ^ facts[i]) * UINT32_C(0x9E3779B1);
+    }
+    return &found->slots[(hash >> 16) % FACT_SLOTS];
+}
+
+static void use(struct launch *launch, const struct candidate *candidate) {
+    launch->kernel = candidate->kernel;
+    launch->choice_count = candidate->choice_count;
+    launch->config_count = candidate->config_count;
+    memcpy(launch->choices, candidate->choices, candidate->choice_count * sizeof *launch->choices);
+    memcpy(launch->config, candidate->config, candidate->config_count * sizeof *launch->config);
+}
+
+/* Convert the arguments for a candidate; the launch must be ended. 0 or -1. */
+static int prepare(struct launch *launch, const struct candidate *candidate,
+                   PyObject *const *objects, PyObject *grid) {
+    native_begin(launch, candidate->kernel);
+    for (uint32_t i = 0; i < candidate->kernel->param_count; ++i) {
+        launch->objects[i] = objects[candidate->params[i]];
+    }
+    use(launch, candidate);
+    return native_read_grid(launch, grid) < 0 ? -1 : native_convert(launch);
+}
+
+static int launch_one(const struct candidate *candidate, PyObject *const *objects, PyObject *grid) {
+    struct launch launch;
+    const int result =
+        prepare(&launch, candidate, objects, grid) < 0 ? -1 : native_run(&launch, NULL);
+    native_end(&launch);
+    return result;
+}
+
+/* Launch the first candidate that is not `tried` and takes the arguments. Its index, or -1 with the
+ * exception of the first, or another one's that is no refusal. */
+static int64_t launch_any(const struct specialization *found, uint32_t tried,
+                          PyObject *const *objects, PyObject *grid, PyObject *refusals) {
+    PyObject *first = native_take_exception();
+    for (uint32_t i = 0; i < found->candidate_count; ++i) {
+        if (i == tried) {
+            continue;
+        }
+        if (launch_one(&found->candidates[i], objects, grid) == 0) {
+            Py_XDECREF(first);
+            return i;
+        }
+        if (!PyErr_ExceptionMatches(refusals)) {
+            Py_XDECREF(first);
+            return -1;
+        }
+        PyObject *refusal = native_take_exception();
+        if (first == NULL) {
+            first = refusal;
+        } else {
+            Py_DECREF(refusal);
+        }
+    }
+    PyErr_SetObject((PyObject *)Py_TYPE(first), first);
+    Py_DECREF(first);
+    return -1;
+}
+
+int native_launch_specialized(PyObject *capsule, PyObject *const *objects, PyObject *grid,
+                              PyObject *refusals) {
+    const struct specialization *found = PyCapsule_GetPointer(capsule, capsule_name);
+    struct launch launch;
+    uint16_t facts[LIMIT_PARAMS];
+    struct fact_slot *slot = NULL;
+    uint32_t chosen = 0;
+    int64_t launched = 0;
+    int result = prepare(&launch, &found->candidates[0], objects, grid);
+    if (result == 0 && found->candidate_count > 1) {
+        slot = find_slot(found, &launch, facts);
+        const bool is_known =
+            slot->is_used && memcmp(slot->facts, facts, found->fact_count * sizeof *facts) == 0;
+        chosen = is_known ? slot->candidate : 0;
+    }
+    const bool is_ready = found->candidates[chosen].is_alike;
+    if (result == 0 && is_ready) {
+        use(&launch, &found->candidates[chosen]);
+        result = native_run(&launch, NULL);
+    }
+    native_end(&launch);
+    if (result == 0 && !is_ready) {
+        result = launch_one(&found->candidates[chosen], objects, grid);
+    }
+    if (result == 0 || found->candidate_count == 1) {
+        return result;
+    }
+    if (!PyErr_ExceptionMatches(refusals)) {
+        return -1;
+    }
+    launched = launch_any(found, chosen, objects, grid, refusals);
+    if (launched >= 0 && slot != NULL) {
+        slot->is_used = true;
+        slot->candidate = (uint32_t)launched;
+        memcpy(slot->facts, facts, found->fact_count * sizeof *facts);
+    }
+    return launched < 0 ? -1 : 0;
+}

@@ -1,0 +1,177 @@
+"""Launch autotuned functions from archives: take the config that was recorded, time nothing.
+
+An archive has, for each function, what its autotuner chose by the values of its key and the dtypes of
+its tensors. Of the configs that `early_config_prune` leaves and that were built for the arguments, the
+one recorded for these values is taken; or else that of the nearest values, or else, if nothing was
+recorded, the first in the manifest's order.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from aotc.triton.archives import Archives, TunedConfig
+from aotc.triton.launch import PROBE, Candidate
+from aotc.triton.specialization import NotInArchiveError, constant, dtype_of
+
+_KNOWN, _PLACES = "_aotc_configs", "_aotc_places"
+Found = tuple[Candidate | None, NotInArchiveError | None]
+
+
+class Tuning:
+    """What autotuners take from archives; `strict` as `aotc.triton.install` says."""
+
+    def __init__(self, archives: Archives, strict: bool) -> None:  # noqa: FBT001 - as `install`
+        self._archives = archives
+        self._strict = strict
+
+    def run(self, tuner: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+        """Launch an autotuned function.
+
+        Raises: NotInArchiveError if none of its configs was built for the arguments; or, unless
+            `strict`, if something was recorded, but not for these values of the key.
+        """
+        if kwargs.get("warmup") is PROBE:
+            return self._choose(tuner, args, kwargs)[1]
+        key = _quick_key(tuner, args, kwargs)
+        known = tuner.__dict__.setdefault(_KNOWN, {})
+        found = known.get(key)
+        if found is not None:
+            try:
+                return _run_with(tuner, found, args, kwargs)
+            except NotInArchiveError:
+                pass  # arguments that are in no key made the difference
+        config, _ = self._choose(tuner, args, kwargs)
+        known[key] = (config, config.all_kwargs())
+        return _run_with(tuner, known[key], args, kwargs)
+
+    def _choose(self, tuner: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> tuple[Any, Found]:
+        """Return the config to take, and what was found for it.
+
+        Raises: as `run`, unless it is probed.
+        """
+        configs = _configs(tuner, args, kwargs)
+        for wanted in self._recorded(tuner, args, kwargs):
+            config = next((one for one in configs if _has(one, wanted.config)), None)
+            candidate = None if config is None else _probe(tuner, config, args, kwargs)[0]
+            if candidate is not None:
+                return config, (candidate, None)
+        problem: NotInArchiveError | None = None
+        best: tuple[tuple[int, ...], Any, Candidate] | None = None
+        for config in configs:
+            candidate, error = _probe(tuner, config, args, kwargs)
+            problem = problem or error
+            if candidate is not None and (best is None or candidate.rank < best[0]):
+                best = (candidate.rank, config, candidate)
+        if best is not None:
+            return best[1], (best[2], None)
+        if kwargs.get("warmup") is PROBE or problem is None:
+            return None, (None, problem)
+        raise problem
+
+    def _recorded(
+        self, tuner: Any, args: Sequence[Any], kwargs: dict[str, Any]
+    ) -> Sequence[TunedConfig]:
+        """Return what was recorded of an autotuner, that of the nearest key first.
+
+        Raises: NotInArchiveError unless `strict`, if the nearest is another key.
+        """
+        function = _function_of(tuner)
+        recorded = self._archives.tuned(function) if len(tuner.configs) > 1 or tuner.cache else ()
+        if not recorded:
+            return ()
+        passed = {**dict(zip(tuner.arg_names, args)), **kwargs}  # noqa: B905 - fewer may be passed
+        known = {name: passed[name] for name in tuner.arg_names if name in passed}
+        key = {name: constant(known[name]) for name in tuner.keys if name in known}
+        dtypes = {name: dtype_of(one) for name, one in known.items() if hasattr(one, "dtype")}
+        ordered = sorted(recorded, key=lambda one: _distance(one, key, dtypes))
+        if not self._strict and _distance(ordered[0], key, dtypes) != (0, 0.0):
+            values = ", ".join(f"{name}={value!r}" for name, value in key.items())
+            raise NotInArchiveError(f"{function.__qualname__} was not tuned for {values}")
+        return ordered
+
+
+def _configs(tuner: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> list[Any]:
+    """Return the configs that pruning leaves. What a `perf_model` expects is not asked for."""
+    # A subclass may keep configs of its own in the cache.
+    configs = [*tuner.configs, *(one for one in tuner.cache.values() if one not in tuner.configs)]
+    prune = getattr(tuner, "early_config_prune", None)
+    if prune is None:
+        return configs
+    tuner.nargs = dict(zip(tuner.arg_names, args))  # noqa: B905 - as Triton
+    left = [*prune(configs, tuner.nargs, **kwargs)]
+    if not left:
+        raise ValueError("expected early_config_prune to leave at least one config, got none")
+    return left
+
+
+def _probe(tuner: Any, config: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Found:
+    return tuner.fn.run(*args, **{**kwargs, **config.all_kwargs(), "warmup": PROBE})
+
+
+def _run_with(
+    tuner: Any, found: tuple[Any, dict[str, Any]], args: Sequence[Any], kwargs: dict[str, Any]
+) -> Any:
+    config, settings = found
+    if config.pre_hook is not None:
+        passed = dict(zip(tuner.arg_names, args))  # noqa: B905 - fewer are passed than there are
+        config.pre_hook({**passed, **kwargs, **settings})
+    tuner.best_config = config
+    words = {**kwargs, **settings}
+    if words.get("warmup", True) is not False:
+        return tuner.fn.run(*args, **words)
+    del words["warmup"]
+    return tuner.fn[words.pop("grid")](*args, **words)
+
+
+def _quick_key(tuner: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+    """Return what a config is kept by: the values of the tuner's key, and all dtypes."""
+    if len(tuner.configs) == 1:
+        return None
+    places = tuner.__dict__.get(_PLACES)
+    if places is None:
+        names = list(tuner.arg_names)
+        places = [(one, names.index(one)) for one in tuner.keys if one in names]
+        tuner.__dict__[_PLACES] = places
+    given = [args[at] if at < len(args) else kwargs.get(name) for name, at in places]
+    dtypes = [getattr(one, "dtype", None) for one in (*args, *kwargs.values())]
+    return (*given, *dtypes)
+
+
+def _function_of(tuner: Any) -> Any:
+    function = tuner.fn
+    while not hasattr(function, "__code__"):
+        function = function.fn
+    return function
+
+
+def _has(config: Any, wanted: Mapping[str, Any]) -> bool:
+    """Return whether a config has all that was recorded of one."""
+    settings = config.all_kwargs()
+    return all(name in settings and settings[name] == value for name, value in wanted.items())
+
+
+def _distance(
+    tuned: TunedConfig, key: Mapping[str, Any], dtypes: Mapping[str, str]
+) -> tuple[int, float]:
+    """Return how many values other than numbers differ, and by what factor, as a logarithm, numbers do."""
+    num_other = sum(tuned.dtypes.get(name) != dtypes.get(name) for name in {*tuned.dtypes, *dtypes})
+    factor = 0.0
+    for name in {*tuned.key, *key}:
+        there, here = tuned.key.get(name), key.get(name)
+        numbers = [_magnitude(one) for one in (there, here) if _is_number(one)]
+        if len(numbers) == 2:
+            factor += abs(numbers[0] - numbers[1])
+        else:
+            num_other += there != here
+    return num_other, factor
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
+
+
+def _magnitude(number: Any) -> float:
+    return math.copysign(math.log2(1 + abs(number)), number)
