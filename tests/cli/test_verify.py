@@ -35,7 +35,7 @@ def run(capsys: pytest.CaptureFixture[str]) -> Run:
 def threads(monkeypatch: pytest.MonkeyPatch) -> None:
     """Verify in a thread: for tests to which processes of their own do not matter."""
 
-    def in_thread(tasks: Any, work: Any, jobs: int) -> Any:
+    def in_thread(tasks: Any, work: Any, jobs: int, *_: Any) -> Any:
         with ThreadPoolExecutor(1) as executor:
             yield from workers.run_all(tasks, work, jobs, executor)
 
