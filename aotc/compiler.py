@@ -48,11 +48,12 @@ class CompileRequest:
     `signature` gives each run-time argument its concrete type string ("*bf16:16", "i32", "i32=1",
     "fp32"), `constants` each constexpr its value: int, float, bool, str, None or a dtype's name.
     `debug` keeps `tl.device_assert` and `assert`, which are dropped otherwise, as Triton does. `with_ptx` keeps
-    the PTX, with the lines of the source, and changes nothing of the cubin. `lineinfo` adds a line table
-    to the cubin, for profilers. `without` names features of the target that are not to be used. `map_pointers` allows what needs the launcher: loads
+    the PTX, with the lines of the source, and changes nothing of the cubin. `line_root` adds a line
+    table to the cubin, for profilers, with files named relative to that folder. `without` names features of the target that are not to be used. `map_pointers` allows what needs the launcher: loads
     through pointers may become TMA loads, so that a cubin takes tensor maps that its `Metadata`
     describes and is right for the launches that its guards allow; and the kernel may be persistent.
-    A build asks for it. `limits` bound what the compile may take.
+    A build asks for it. `facts` are what the file is told of the GPU where that is not what the target's row
+    says. Without `enable_fp_fusion`, a product and a sum are rounded each. `limits` bound what the compile may take.
     """
 
     source: str
@@ -63,9 +64,11 @@ class CompileRequest:
     config: Config = field(default_factory=Config)
     debug: bool = False
     with_ptx: bool = False
-    lineinfo: bool = False
+    line_root: str | None = None
     without: tuple[str, ...] = ()
     map_pointers: bool = False
+    facts: tuple[tuple[str, object], ...] = ()
+    enable_fp_fusion: bool = True
     limits: CompileLimits = DEFAULT_LIMITS
 
 
@@ -130,6 +133,8 @@ def compile_kernel(
     with backend.Ptxas(check_request(request), mebibytes=request.limits.ptxas_mebibytes) as ptxas:
         done = _to_ptx(request, timings, keep_asm=keep_asm, observer=observer)
         assembly = _assemble(done, request.limits, ptxas)
+    if request.line_root is not None:
+        assembly = replace(assembly, cubin=backend.without_ptx_lines(assembly.cubin))
     timings.lap("ptxas")
     kernel, translation = done.kernel, done.translation
     note = _spill_note(done) if assembly.spill_bytes else ""
@@ -160,8 +165,14 @@ def compile_kernel(
     asm = {**done.asm, "llvm": done.lowered.llvm_ir, "ptx": done.ptx}
     if request.with_ptx:
         # Apart from the cubin's own, whose debug sections would name what it was made from.
-        located = backend.lower_kernel(kernel, done.target, debug_lines=True, owns_sm=done.owns_sm)
-        asm["ptx"] = backend.emit_ptx(located.llvm_ir, done.target)
+        located = backend.lower_kernel(
+            kernel,
+            done.target,
+            debug_lines=True,
+            owns_sm=done.owns_sm,
+            fuses_multiplies=request.enable_fp_fusion,
+        )
+        asm["ptx"] = backend.emit_ptx(located.llvm_ir, done.target, located.line_table)
     made = {
         "sass": lambda: backend.disassemble(assembly.cubin),
         "cubin": lambda: backend.disassemble(assembly.cubin, with_lines=True, is_whole=True),
@@ -356,11 +367,16 @@ def _to_ptx(
         asm["gpu"] = print_kernel(kernel)
         timings.lap("print")
     lowered = backend.lower_kernel(
-        kernel, target, debug_lines=with_lines, lineinfo=request.lineinfo, owns_sm=owns_sm
+        kernel,
+        target,
+        debug_lines=with_lines,
+        line_root=request.line_root,
+        owns_sm=owns_sm,
+        fuses_multiplies=request.enable_fp_fusion,
     )
-    check_instructions(kernel, lowered.llvm_ir.count("\n"), request.limits)
+    check_instructions(kernel, lowered.num_lines, request.limits)
     timings.lap("lower")
-    ptx = backend.emit_ptx(lowered.llvm_ir, target)
+    ptx = backend.emit_ptx(lowered.llvm_ir, target, lowered.line_table)
     timings.lap("llvm")
     return _Done(
         target, translation, kernel, schedule, access, lowered, ptx, asm, waits_pdl, owns_sm
@@ -404,6 +420,7 @@ def translate_request(request: CompileRequest) -> Translation:
         dict(request.constants),
         num_warps=request.config.num_warps,
         target=request.target,
+        facts=dict(request.facts),
         debug=request.debug,
         max_ops=request.limits.operations,
     )
@@ -517,9 +534,10 @@ def _locate(kernel: str | Callable[..., object]) -> tuple[str, str]:
 
 
 def autotune_configs(
-    source: str, kernel: str, constants: Mapping[str, object] | None = None
+    source: str, kernel: str, constants: Mapping[str, object], target: Target
 ) -> list[dict[str, object]]:
-    """Return the configs of the kernel's `@triton.autotune`, read without running the file."""
+    """Return the configs of the kernel's `@triton.autotune` for a target, without running the file."""
     from aotc import frontend  # noqa: PLC0415
 
-    return frontend.autotune_configs(source, kernel, constants)
+    facts = dict(target.facts)
+    return frontend.autotune_configs(source, kernel, constants, target=target.name, facts=facts)

@@ -619,6 +619,8 @@ def dot(
     allow_tf32: bool | None = None,
     max_num_imprecise_acc: int | None = None,
     out_dtype: dtype | None = None,
+    trans_a: bool = False,
+    trans_b: bool = False,
 ) -> tensor:
     """Multiply (M, K) by (K, N), or batches of them, and add `acc`.
 

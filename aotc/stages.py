@@ -12,6 +12,7 @@ from aotc.compiler import STAGES, CompileRequest, PtxKernel, check_request, tran
 from aotc.target import parse as parse_target
 
 if TYPE_CHECKING:
+    from aotc.backend.debug import LineTable
     from aotc.ir.core import Kernel
     from aotc.ir.diagnostics import CompileError
 
@@ -77,6 +78,7 @@ def _advance(state: Kernel | str, stage: str, wanted: str, request: CompileReque
     from aotc.schedule.pipeline import schedule_kernel  # noqa: PLC0415
 
     target = check_request(request)
+    table: LineTable | None = None
     steps = STAGES[STAGES.index(stage) + 1 : STAGES.index(wanted) + 1]
     for step in (step for step in steps if step == wanted or step not in LISTINGS):
         if isinstance(state, Kernel):
@@ -84,9 +86,15 @@ def _advance(state: Kernel | str, stage: str, wanted: str, request: CompileReque
                 schedule = Schedule(target, request.config, map_pointers=request.map_pointers)
                 state = schedule_kernel(state, schedule)
             else:
-                state = backend.lower_kernel(state, target, lineinfo=request.lineinfo).llvm_ir
+                # What is printed has no line table, which would give it numbers for lines.
+                root = None if wanted == "llvm" else request.line_root
+                fuses = request.enable_fp_fusion
+                lowered = backend.lower_kernel(
+                    state, target, line_root=root, fuses_multiplies=fuses
+                )
+                state, table = lowered.llvm_ir, lowered.line_table
         elif step == "ptx":
-            state = backend.emit_ptx(state, target)
+            state = backend.emit_ptx(state, target, table)
         else:
             state = disassemble(backend.assemble(state, target).cubin, step)
     return state if isinstance(state, str) else print_kernel(state)

@@ -63,6 +63,18 @@ OPTIONAL_FEATURES: dict[str, Feature] = {
 """What a build may do without, by the name that the user calls it: there is another way for each."""
 
 
+FACTS: dict[str, type] = {
+    "num_sms": int,
+    "device_name": str,
+    "device_count": int,
+    "max_shared_bytes": int,
+    "shared_bytes_per_sm": int,
+    "registers_per_sm": int,
+    "max_threads_per_sm": int,
+}
+"""What a kernel's file may ask about a GPU, by name, and the type of the answer."""
+
+
 @dataclass(frozen=True, slots=True)
 class Target:
     """Describe one GPU architecture as a compiler sees it.
@@ -71,7 +83,9 @@ class Target:
     opts in; `shared_bytes_per_sm` is what the CTAs of one SM share, of which each CTA also
     costs 1024 bytes of the system's own. `max_ctas_per_cluster` is what every GPU with clusters
     can run, however few of its SMs are in working order. `without` names the features that the user
-    switched off.
+    switched off. `num_sms` and `device_name` are those of the GPU that stands for the architecture; no
+    code depends on them but what asks for them, and `facts` are the user's own answers (`FACTS`, or
+    whole expressions).
     """
 
     name: str
@@ -89,6 +103,9 @@ class Target:
     max_registers_per_thread: int = 255
     ptx_version: tuple[int, int] = (8, 8)
     without: tuple[str, ...] = ()
+    num_sms: int = 0
+    device_name: str = ""
+    facts: tuple[tuple[str, bool | int | float | str], ...] = ()
 
     def __str__(self) -> str:
         return self.name
@@ -102,6 +119,12 @@ class Target:
     def llvm_features(self) -> str:
         """Feature string for LLVM's NVPTX target machine, such as "+ptx88"."""
         return f"+ptx{self.ptx_version[0]}{self.ptx_version[1]}"
+
+    @property
+    def known_facts(self) -> dict[str, int | str]:
+        """What the architecture, or the GPU that stands for it, answers to each of `FACTS`."""
+        own = {name: getattr(self, name) for name in FACTS if name != "device_count"}
+        return {**own, "device_count": 1}
 
     @property
     def max_warps_per_block(self) -> int:
@@ -178,18 +201,38 @@ _SM_100 = _BLACKWELL | Feature.TCGEN05 | Feature.REDUX_FP32
 
 _KIB = 1024
 
+# One GPU stands for each architecture: A100 SXM, A10, L40S, H100 and H200 SXM, B200, B300, GeForce RTX 5090.
 TARGETS: dict[str, Target] = {
     target.name: target
     for target in (
-        Target("sm_80", 8, 0, "", 163 * _KIB, 164 * _KIB, 2048, _SM_80),
-        Target("sm_86", 8, 6, "", 99 * _KIB, 100 * _KIB, 1536, _SM_80, max_ctas_per_sm=16),
-        Target("sm_89", 8, 9, "", 99 * _KIB, 100 * _KIB, 1536, _SM_89, max_ctas_per_sm=24),
-        Target("sm_90a", 9, 0, "a", 227 * _KIB, 228 * _KIB, 2048, _SM_90 | Feature.WGMMA),
-        Target("sm_100a", 10, 0, "a", 227 * _KIB, 228 * _KIB, 2048, _SM_100),
-        Target("sm_103a", 10, 3, "a", 227 * _KIB, 228 * _KIB, 2048, _SM_100),
+        Target(
+            "sm_80", 8, 0, "", 163 * _KIB, 164 * _KIB, 2048, _SM_80,
+            num_sms=108, device_name="NVIDIA A100-SXM4-80GB",
+        ),
+        Target(
+            "sm_86", 8, 6, "", 99 * _KIB, 100 * _KIB, 1536, _SM_80, max_ctas_per_sm=16,
+            num_sms=72, device_name="NVIDIA A10",
+        ),
+        Target(
+            "sm_89", 8, 9, "", 99 * _KIB, 100 * _KIB, 1536, _SM_89, max_ctas_per_sm=24,
+            num_sms=142, device_name="NVIDIA L40S",
+        ),
+        Target(
+            "sm_90a", 9, 0, "a", 227 * _KIB, 228 * _KIB, 2048, _SM_90 | Feature.WGMMA,
+            num_sms=132, device_name="NVIDIA H100 80GB HBM3",
+        ),
+        Target(
+            "sm_100a", 10, 0, "a", 227 * _KIB, 228 * _KIB, 2048, _SM_100,
+            num_sms=148, device_name="NVIDIA B200",
+        ),
+        Target(
+            "sm_103a", 10, 3, "a", 227 * _KIB, 228 * _KIB, 2048, _SM_100,
+            num_sms=148, device_name="NVIDIA B300 SXM6 AC",
+        ),
         Target(
             "sm_120a", 12, 0, "a", 99 * _KIB, 100 * _KIB, 1536,
             _BLACKWELL | Feature.BLOCK_SCALED_MMA, max_ctas_per_sm=24,
+            num_sms=170, device_name="NVIDIA GeForce RTX 5090",
         ),
     )
 }  # fmt: skip

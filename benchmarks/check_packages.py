@@ -97,7 +97,7 @@ def _autotuner(file: str, line: int) -> Iterator[bool]:
 
 def _is_read(file: str, name: str) -> bool:
     try:
-        return bool(autotune_configs(file, name))
+        return bool(autotune_configs(file, name, target=TARGET))
     except CompileError:
         return False
 

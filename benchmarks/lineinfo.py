@@ -2,8 +2,7 @@
 
     python -m benchmarks.lineinfo kernels.toml kernels/matrix.toml …
 
-The first variant of each kernel for sm_90a is assembled with and without. No GPU is needed; what other
-code costs in time, a GPU has to tell.
+The first variant of each kernel for sm_90a is assembled with and without. No GPU is needed.
 """
 
 from __future__ import annotations
@@ -42,7 +41,7 @@ def main() -> None:
             try:
                 request = find_request(f"{path}:{kernel.name}", _TARGET, {}, ())
                 plain = compile_kernel(request)
-                lined = compile_kernel(replace(request, lineinfo=True))
+                lined = compile_kernel(replace(request, line_root=path.parent.as_posix()))
             except DiagnosticError as error:
                 print(f"{kernel.name:32} {error.message}")
                 continue

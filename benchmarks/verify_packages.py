@@ -5,9 +5,10 @@
     python -m benchmarks.verify_packages packages [--guesses] [--variants 1] [--limit 120] [--json FILE]
 
 Each folder in `packages` is one package. `aotc init` writes a manifest of each of its files; kernels
-of which it leaves nothing to do are whole, and with `--guesses` also those for which it chose the
-sizes of blocks that no launch names. Of each, variants spread over all are compiled as far as PTX
-and verified, each with a limit of time. What is wrong may well be the kernel's own fault: an index
+of which it leaves nothing to do are whole, and with `--guesses` also those for which it chose
+constants and sizes of blocks that no launch names. Of each, variants spread over all are compiled as far as PTX
+and verified, each with a limit of time. Not every type and size that a manifest lists is one that a
+kernel can have: where a variant is refused or dropped, the next takes its place. What is wrong may well be the kernel's own fault: an index
 out of bounds that its callers never reach, or undefined values.
 """
 
@@ -15,6 +16,7 @@ from __future__ import annotations
 
 import argparse
 import collections
+import itertools
 import json
 import re
 import sys
@@ -36,7 +38,9 @@ from benchmarks.soak.limits import time_limit
 TARGET = "sm_90a"
 _KERNEL = "[[kernel]]\n"
 _TODO = "# TODO: "
-_GUESS = _TODO + "the sizes that launches pass"
+_TRIES = 8  # variants of a kernel, until there is one that the target can have
+# What `aotc init` is not sure of, but has chosen.
+_GUESS = re.compile(_TODO + r"(the sizes that launches pass|launches pass (?!None)|no launch is)")
 
 Status: TypeAlias = Literal[
     "verified", "partly verified", "wrong", "unverified", "dropped", "failed", "out of time"
@@ -55,6 +59,10 @@ class Verified:
     seconds: float = 0.0
 
 
+Candidates: TypeAlias = tuple[Subject, ...]
+"""Variants of a kernel, of which the first that the target can have is verified."""
+
+
 @dataclass(frozen=True, slots=True)
 class Package:
     """What is to be verified of a package; `failures` are manifests that are wrong."""
@@ -63,7 +71,7 @@ class Package:
     version: str
     num_kernels: int
     num_whole: int
-    subjects: tuple[Subject, ...]
+    candidates: tuple[Candidates, ...]
     failures: tuple[Verified, ...]
 
 
@@ -73,7 +81,7 @@ class Package:
 def look_at(folder: Path, manifests: Path, *, variants: int, guesses: bool) -> Package:
     """Write manifests of a package's files; return the variants to verify."""
     num_kernels, num_whole = 0, 0
-    subjects: list[Subject] = []
+    candidates: list[Candidates] = []
     failures: list[Verified] = []
     for source in sorted(folder.rglob("*.py")):
         path = manifests / folder.name / f"{'.'.join(source.relative_to(folder).parts)[:-3]}.toml"
@@ -82,6 +90,7 @@ def look_at(folder: Path, manifests: Path, *, variants: int, guesses: bool) -> P
             written = write_manifest([str(source)], str(path), [TARGET])
         except DiagnosticError:
             continue  # no kernels
+        path.write_text(written.text, encoding="utf-8")  # to see what is left to do
         whole = whole_kernels(written.text, guesses=guesses)
         num_kernels += written.num_kernels
         for at, text in enumerate(whole):
@@ -94,9 +103,9 @@ def look_at(folder: Path, manifests: Path, *, variants: int, guesses: bool) -> P
             except DiagnosticError as error:
                 failures.append(Verified(folder.name, alone.stem, "failed", error.render()))
                 continue
-            subjects += spread(found, variants)
+            candidates += parts(found, variants)
     return Package(
-        folder.name, version_of(folder), num_kernels, num_whole, tuple(subjects), tuple(failures)
+        folder.name, version_of(folder), num_kernels, num_whole, tuple(candidates), tuple(failures)
     )
 
 
@@ -109,42 +118,59 @@ def whole_kernels(manifest: str, *, guesses: bool) -> list[str]:
         if not table.startswith(_KERNEL):
             continue  # what no manifest can name is written as a comment
         todos = [line for line in table.splitlines() if _TODO in line]
-        if not todos or (guesses and all(_GUESS in line for line in todos)):
+        if not todos or (guesses and all(map(_GUESS.search, todos))):
             found.append(f"{head}\n{package}\n{table}")
     return found
 
 
+def parts(subjects: Sequence[Subject], count: int) -> list[Candidates]:
+    """Return up to `count` parts of the subjects, and of each those to try."""
+    count = min(count, len(subjects))
+    bounds = [at * len(subjects) // count for at in range(count + 1)]
+    each = itertools.pairwise(bounds)
+    return [tuple(spread(subjects[start:stop], _TRIES)) for start, stop in each]
+
+
 def spread(subjects: Sequence[Subject], count: int) -> list[Subject]:
     """Return up to `count` of the subjects, evenly spread."""
-    return [subjects[at * len(subjects) // count] for at in range(min(count, len(subjects)))]
+    count = min(count, len(subjects))
+    return [subjects[at * len(subjects) // count] for at in range(count)]
 
 
 # ---- verifying --------------------------------------------------------------------------------
 
 
-def verify(task: tuple[str, Subject], limit_seconds: float) -> Verified:
-    """Verify a variant of a package in this process."""
-    package, subject = task
+def verify(task: tuple[str, Candidates], limit_seconds: float) -> Verified:
+    """Verify the first variant that can be compiled in this process."""
+    package, candidates = task
     start = time.process_time()
 
     def done(status: Status, detail: str = "") -> Verified:
         seconds = round(time.process_time() - start, 2)
         return Verified(package, subject.label, status, detail, seconds)
 
-    try:
-        with time_limit(limit_seconds, of_processor=True):
-            result = verify_variant(subject)
-    except TimeoutError as error:
-        return done("out of time", str(error))
-    except DiagnosticError as error:
-        return done("failed", error.render())
-    gaps = (f"{each.label}: {each.gap}" for each in result.launches if each.gap)
-    wrong = (
-        f"{each.label} {dict(each.scalars)}: {each.detail}"
-        for each in result.launches
-        if each.status in ("wrong", "fault")
-    )
-    return done(result.status, next(wrong, "") or next(gaps, "") or result.dropped)
+    refused: Verified | None = None
+    for subject in candidates:
+        try:
+            with time_limit(limit_seconds, of_processor=True):
+                result = verify_variant(subject)
+        except TimeoutError as error:
+            return done("out of time", str(error))
+        except DiagnosticError as error:
+            refused = refused or done("failed", error.render())
+            continue
+        if result.status == "dropped":
+            refused = refused or done("dropped", result.dropped)
+            continue
+        gaps = (f"{each.label}: {each.gap}" for each in result.launches if each.gap)
+        wrong = (
+            f"{each.label} {dict(each.scalars)}: {each.detail}"
+            for each in result.launches
+            if each.status in ("wrong", "fault")
+        )
+        return done(result.status, next(wrong, "") or next(gaps, ""))
+    assert refused is not None
+    return refused
 
 
 def verify_all(packages: Sequence[Package], limit_seconds: float, jobs: int) -> Iterator[Verified]:
@@ -152,14 +178,14 @@ def verify_all(packages: Sequence[Package], limit_seconds: float, jobs: int) -> 
     for package in packages:
         yield from package.failures
     tasks = [
-        Job(f"{package.name}: {subject.label}", (package.name, subject))
+        Job(f"{package.name}: {candidates[0].label}", (package.name, candidates))
         for package in packages
-        for subject in package.subjects
+        for candidates in package.candidates
     ]
     for done in run_all(tasks, partial(verify, limit_seconds=limit_seconds), jobs):
         if isinstance(done.result, Failure):
-            package, subject = done.task.request
-            yield Verified(package, subject.label, "failed", done.result.report, done.seconds)
+            package, candidates = done.task.request
+            yield Verified(package, candidates[0].label, "failed", done.result.report, done.seconds)
         else:
             yield done.result
 
@@ -169,9 +195,9 @@ def verify_all(packages: Sequence[Package], limit_seconds: float, jobs: int) -> 
 
 def table(packages: Sequence[Package], found: Sequence[Verified]) -> str:
     """Return a row for each package, and one for all."""
-    names = " | ".join(STATUSES)
+    names = "|".join(status.removesuffix(" verified") for status in STATUSES)
     rows = [
-        f"| package | version | kernels | whole | variants | {names} | mean | longest |",
+        f"|package|version|kernels|whole|variants|{names}|mean|longest|",
         "|-" * (7 + len(STATUSES)) + "|",
     ]
     for package in (*packages, None):
@@ -202,7 +228,7 @@ def main() -> int:
     parser.add_argument(
         "--manifests", type=Path, default=Path("manifests"), help="are written here"
     )
-    parser.add_argument("--guesses", action="store_true", help="take sizes that init chose")
+    parser.add_argument("--guesses", action="store_true", help="take constants that init chose")
     parser.add_argument("--variants", type=int, default=1, help="of each kernel")
     parser.add_argument("--every", type=int, default=1, help="take each so many of the variants")
     parser.add_argument(
@@ -220,7 +246,7 @@ def main() -> int:
         look_at(each, options.manifests, variants=options.variants, guesses=options.guesses)
         for each in folders
     ]
-    packages = [replace(each, subjects=each.subjects[:: options.every]) for each in packages]
+    packages = [replace(each, candidates=each.candidates[:: options.every]) for each in packages]
     found: list[Verified] = []
     for each in verify_all(packages, options.limit, options.jobs):
         found.append(each)

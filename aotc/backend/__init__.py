@@ -5,6 +5,7 @@ from __future__ import annotations
 from aotc.backend import rules as _rules  # registers the lowering rules
 from aotc.backend.assembly_errors import find_assembly_error
 from aotc.backend.cubin_params import param_places
+from aotc.backend.line_sections import without_ptx_lines
 from aotc.backend.lower import Lowered, ParamSlot, lower_kernel
 from aotc.backend.ptx import emit_ptx
 from aotc.backend.ptxas import (
@@ -33,6 +34,7 @@ __all__ = [
     "find_assembly_error",
     "lower_kernel",
     "param_places",
+    "without_ptx_lines",
 ]
 
 del _rules

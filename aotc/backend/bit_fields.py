@@ -56,7 +56,10 @@ class BitFields:
         if name in self.emit.parts:
             word, index = self.emit.parts[name]
             return BitField(word, "", bits * index, bits)
-        return BitField(name, "", 0, bits) if bits == _WORD_BITS and name.startswith("%") else None
+        if bits > _WORD_BITS or not name.startswith("%"):
+            return None
+        word = name if bits == _WORD_BITS else self._widened(name, bits)
+        return BitField(word, "", 0, bits)
 
     def shift(self, name: str, value: str, amount: Component, bits: int, *, signed: bool) -> str:
         """Note that `name` is `value` shifted right by `amount`; return it."""
@@ -65,17 +68,23 @@ class BitFields:
         most = (self.ints.possible(base, bits) if base else 0) + offset
         if field is None or most >= field.width or (base and field.base) or offset < 0:
             return name
+        if base and bits < _WORD_BITS:
+            base = self._widened(base, bits)
+            self.ints.learn(base, most - offset)
         moved = replace(field, base=base or field.base, offset=field.offset + offset)
         # What is shifted in are signs.
         exact = field.exact or (not signed and field.width == bits)
         self._fields[name] = replace(moved, width=field.width - most, exact=exact and not base)
         return name
 
+    def _widened(self, name: str, bits: int) -> str:
+        return self.emit.value(f"zext i{bits} {name} to i{_WORD_BITS}")
+
     def mask(self, name: str, value: str, mask: int, bits: int) -> str:
         """Note that `name` is `value` with the bits of a mask only; return it."""
-        field = self.of(value, bits)
         width = mask.bit_length()
-        if field is not None and 0 < width <= field.width and mask == (1 << width) - 1:
+        field = self.of(value, bits) if width > 0 and mask == (1 << width) - 1 else None
+        if field is not None and width <= field.width:
             self._fields[name] = replace(field, width=width, exact=True)
         return name
 

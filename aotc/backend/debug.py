@@ -1,16 +1,22 @@
 """The line table of a kernel: the source line of each instruction.
 
-It is optional, because it costs size, and ptxas schedules a kernel with a line table a little
-differently. Which line is meant depends on who reads it. The audit of SASS asks for the kernel's own
-lines: an inlined function counts for the line that calls it. A profiler wants the line that was
-written, in whatever function and file; LLVM's NVPTX backend writes no call sites beside it.
+Which line is meant depends on who reads it. The audit of SASS asks for the kernel's own lines: an
+inlined function counts for the line that calls it. A profiler wants the line that was written, in
+whatever function and file, and the calls that led there.
 
-Invariant: no absolute path is written, so that the same source gives the same cubin wherever it is.
+LLVM's NVPTX backend writes no calls beside lines, and what else it writes for a debugger, labels and an empty
+section, makes ptxas schedule some kernels differently. So LLVM sees numbers in place of lines, one for each
+place that instructions come from; `placed` puts the places there instead, and leaves out the rest.
+
+Invariant: ptxas makes the same code of a kernel with a line table and without. No absolute path is
+written, so that the same source gives the same cubin wherever it is.
 """
 
 from __future__ import annotations
 
 import json
+import os
+import re
 from pathlib import PurePath
 
 from aotc.ir.core import Kernel
@@ -19,40 +25,51 @@ from aotc.ir.diagnostics import UNKNOWN_LOC, Loc
 # Lower numbers belong to the fixed nodes; loop metadata has a range of its own.
 _FIRST_NODE = 100000
 _UNIT, _FILE, _SUBPROGRAM, _TYPE, _FLAG = range(_FIRST_NODE, _FIRST_NODE + 5)
+_HEAD = (
+    f"!llvm.dbg.cu = !{{!{_UNIT}}}",
+    f"!llvm.module.flags = !{{!{_FLAG}}}",
+    f'!{_FLAG} = !{{i32 2, !"Debug Info Version", i32 3}}',
+    (
+        f"!{_UNIT} = distinct !DICompileUnit(language: DW_LANG_C, file: !{_FILE}, "
+        'producer: "aotc", isOptimized: true, runtimeVersion: 0, emissionKind: DebugDirectivesOnly)'
+    ),
+    f'!{_FILE} = !DIFile(filename: "kernel", directory: "")',
+    (
+        f'!{_SUBPROGRAM} = distinct !DISubprogram(name: "kernel", scope: !{_FILE}, file: !{_FILE}, line: 0, '
+        f"type: !{_TYPE}, scopeLine: 0, spFlags: DISPFlagDefinition | DISPFlagOptimized, unit: !{_UNIT})"
+    ),
+    f"!{_TYPE} = !DISubroutineType(types: !{{}})",
+)
+_LOC = re.compile(r"\s*\.loc\s+1 (\d+) ")
+_OF_DEBUGGER = re.compile(
+    r"\s*(?:\.section\s+\.debug_|\.file\s)|\$L__(?:tmp|func_begin|func_end)\d+:"
+)
+_STRINGS = "$L__names"
 
 
-class DebugInfo:
-    """Number the source locations of one kernel and write their metadata.
+class LineTable:
+    """Number the source locations of one kernel, and write them into its PTX.
 
-    `is_for_profilers` names the lines inside of inlined functions, and files as the manifest does;
-    otherwise lines are the kernel's own, and files have no folders.
+    With a `root`, lines are those that were written, with the calls that led there, and files are named
+    relative to that folder; otherwise lines are the kernel's own, and files have no folders.
     """
 
-    def __init__(self, kernel: Kernel, *, is_for_profilers: bool = False) -> None:
+    def __init__(self, kernel: Kernel, root: str | None = None) -> None:
         self._kernel = kernel
-        self._is_for_profilers = is_for_profilers
-        self._file = self._name(kernel.loc.file)
-        self._files: dict[str, int] = {self._file: _FILE}
-        self._nodes: dict[str, int] = {}
-        self._next = _FLAG + 1
+        self._root = root
+        self._climb = _steps_up(kernel.loc.file, root) if root is not None else 0
+        self._numbers: dict[Loc, int] = {}
+        self._files: dict[str, int] = {self._name(kernel.loc.file): 1}
+        self._functions: dict[str, int] = {}
+        self._written: set[str] = set()
 
     def suffix(self, loc: Loc) -> str:
         """Return what to append to an instruction that comes from `loc`."""
-        if loc == UNKNOWN_LOC:
-            site = self._kernel.loc
-        else:
-            site = loc if self._is_for_profilers else list(loc.chain())[-1]
-        name = self._name(site.file)
-        scope = _SUBPROGRAM
-        if name != self._file:
-            scope = self._node(
-                f"distinct !DILexicalBlockFile(scope: !{_SUBPROGRAM}, file: !{self._file_node(name)}, "
-                "discriminator: 0)"
-            )
-        node = self._node(
-            f"!DILocation(line: {max(site.line, 0)}, column: {site.col + 1}, scope: !{scope})"
-        )
-        return f", !dbg !{node}"
+        site = self._kernel.loc if loc == UNKNOWN_LOC else loc
+        if self._root is None:
+            *_, site = site.chain()
+        number = self._numbers.setdefault(site, len(self._numbers) + 1)
+        return f", !dbg !{_FLAG + number}"
 
     def function_suffix(self) -> str:
         """Return what to append to the head of the function."""
@@ -60,41 +77,61 @@ class DebugInfo:
 
     def metadata(self) -> list[str]:
         """Return the metadata that the suffixes refer to."""
-        line = self._kernel.loc.line
-        unit = (
-            f"distinct !DICompileUnit(language: DW_LANG_C, file: !{_FILE}, producer: "
-            '"aotc", isOptimized: true, runtimeVersion: 0, emissionKind: DebugDirectivesOnly)'
+        places = (
+            f"!{_FLAG + number} = !DILocation(line: {number}, column: 1, scope: !{_SUBPROGRAM})"
+            for number in self._numbers.values()
         )
-        subprogram = (
-            f"distinct !DISubprogram(name: {json.dumps(self._kernel.name)}, scope: !{_FILE}, "
-            f"file: !{_FILE}, line: {line}, type: !{_TYPE}, scopeLine: {line}, "
-            f"spFlags: DISPFlagDefinition | DISPFlagOptimized, unit: !{_UNIT})"
-        )
-        return [
-            f"!llvm.dbg.cu = !{{!{_UNIT}}}",
-            f"!llvm.module.flags = !{{!{_FLAG}}}",
-            f'!{_FLAG} = !{{i32 2, !"Debug Info Version", i32 3}}',
-            f"!{_UNIT} = {unit}",
-            f"!{_FILE} = {self._file_text(self._file)}",
-            f"!{_SUBPROGRAM} = {subprogram}",
-            f"!{_TYPE} = !DISubroutineType(types: !{{}})",
-            *(f"!{node} = {text}" for text, node in self._nodes.items()),
-        ]
+        return [*_HEAD, *places]
+
+    def placed(self, ptx: str) -> str:
+        """Return PTX with places for their numbers, and nothing else for a debugger."""
+        places = list(self._numbers)
+        lines: list[str] = []
+        for line in ptx.split("\n"):
+            found = _LOC.match(line)
+            if found is not None and int(found[1]) <= len(places):
+                # Number 0 is code of no place, such as the start of the function.
+                lines += self._directives(places[int(found[1]) - 1]) if found[1] != "0" else []
+            elif not _OF_DEBUGGER.match(line):
+                lines.append(line)
+        lines += (f"\t.file\t{number} {json.dumps(name)}" for name, number in self._files.items())
+        return "\n".join([*lines, *self._strings()]) + "\n"
+
+    def _directives(self, loc: Loc) -> list[str]:
+        """Return what says that instructions come from `loc`."""
+        place, site = self._place(loc), loc.call_site
+        self._written.add(place)
+        if self._root is None or site is None:
+            return [f"\t.loc\t{place}"]
+        name = loc.function or "?"
+        end = sum(len(known.encode()) + 1 for known in self._functions)
+        offset = self._functions.setdefault(name, end)
+        label = f"{_STRINGS}+{offset}" if offset else _STRINGS
+        # ptxas wants a directive of the call's place before those that refer to it.
+        outer = [] if self._place(site) in self._written else self._directives(site)
+        text = f"\t.loc\t{place}, function_name {label}, inlined_at {self._place(site)}"
+        return [*outer, text]
+
+    def _place(self, loc: Loc) -> str:
+        file = self._files.setdefault(self._name(loc.file), len(self._files) + 1)
+        return f"{file} {max(loc.line, 0)} {loc.col + 1}"
+
+    def _strings(self) -> list[str]:
+        if not self._functions:
+            return []
+        data = b"".join(name.encode() + b"\0" for name in self._functions)
+        numbers = ",".join(map(str, data))
+        return ["\t.section\t.debug_str", "\t{", f"{_STRINGS}:", f"\t.b8 {numbers}", "\t}"]
 
     def _name(self, file: str) -> str:
-        path = PurePath(file)
-        has_folder = self._is_for_profilers and not path.is_absolute()
-        return path.as_posix() if has_folder else path.name
+        """Return a file's name: relative to the root, if it belongs to the same tree as the kernel."""
+        if self._root is None:
+            return PurePath(file).name
+        path = PurePath(os.path.relpath(file, self._root or os.curdir))
+        return path.as_posix() if path.parts.count(os.pardir) <= self._climb else path.name
 
-    def _node(self, text: str) -> int:
-        if text not in self._nodes:
-            self._nodes[text] = self._next
-            self._next += 1
-        return self._nodes[text]
 
-    def _file_node(self, name: str) -> int:
-        return _FILE if name == self._file else self._node(self._file_text(name))
-
-    @staticmethod
-    def _file_text(name: str) -> str:
-        return f'!DIFile(filename: {json.dumps(name)}, directory: "")'
+def _steps_up(file: str, root: str) -> int:
+    """Return how many folders the path of a kernel's source goes up from the manifest's, as it is written."""
+    path = PurePath(file)
+    return path.relative_to(root).parts.count(os.pardir) if path.is_relative_to(root) else 0

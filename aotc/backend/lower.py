@@ -11,6 +11,7 @@ the layout of the result has registers.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -18,7 +19,7 @@ from typing import Any, Literal, TypeAlias
 
 from aotc.backend import nvvm, nvvm_tensor
 from aotc.backend.bit_fields import BitFields
-from aotc.backend.debug import DebugInfo
+from aotc.backend.debug import LineTable
 from aotc.backend.emitter import Emitter
 from aotc.backend.integers import Component, Integers, Registers
 from aotc.backend.llvm_types import GLOBAL_POINTER, llvm_type
@@ -71,12 +72,22 @@ class ParamSlot:
     size_bytes: int
 
 
+# The flag of LLVM that allows fusing, as `arith.py` and `math.py` write it.
+_CONTRACT = re.compile(r"\b(fadd|fsub|fmul) contract ")
+
+
 @dataclass(frozen=True, slots=True)
 class Lowered:
-    """A kernel as LLVM IR text, and the places of its launch arguments."""
+    """A kernel as LLVM IR text, and the places of its launch arguments.
+
+    `num_lines` is the length of the text without a line table. `line_table` completes the PTX that is made
+    of a text which has one.
+    """
 
     llvm_ir: str
     params: tuple[ParamSlot, ...]
+    num_lines: int
+    line_table: LineTable | None = None
 
 
 def param_layout(kernel: Kernel) -> tuple[ParamSlot, ...]:
@@ -98,7 +109,7 @@ def param_layout(kernel: Kernel) -> tuple[ParamSlot, ...]:
 class Lowering:
     """The state that rules share while one kernel is lowered."""
 
-    def __init__(self, kernel: Kernel, target: Target, debug: DebugInfo | None = None) -> None:
+    def __init__(self, kernel: Kernel, target: Target, debug: LineTable | None = None) -> None:
         self.kernel = kernel
         self.target = target
         self.emit = Emitter()
@@ -267,18 +278,20 @@ def lower_kernel(
     target: Target,
     *,
     debug_lines: bool = False,
-    lineinfo: bool = False,
+    line_root: str | None = None,
     owns_sm: bool = False,
+    fuses_multiplies: bool = True,
 ) -> Lowered:
     """Lower a kernel of gpu IR to LLVM IR text.
 
-    `debug_lines` adds a line table of the kernel's own lines, files without folders; `lineinfo` one
-    for profilers (debug.py). `owns_sm` asks for all registers of an SM for a single CTA.
+    `debug_lines` adds a line table of the kernel's own lines, files without folders; `line_root` one
+    for profilers, files relative to that folder (debug.py). `owns_sm` asks for all registers of an SM for
+    a single CTA. Unless `fuses_multiplies`, no product and sum become an fma that the kernel does not ask for.
     Raises: IRError if an op has no rule or violates its rule's requirements.
     """
     _check_cluster(kernel, target)
-    has_lines = debug_lines or lineinfo
-    debug = DebugInfo(kernel, is_for_profilers=lineinfo) if has_lines else None
+    has_lines = debug_lines or line_root is not None
+    debug = LineTable(kernel, line_root) if has_lines else None
     ctx = Lowering(kernel, target, debug)
     header = [_bind_param(ctx, *param) for param in enumerate(kernel.params)]
     _prefetch_maps(ctx)
@@ -294,7 +307,7 @@ def lower_kernel(
         *(f"{name} = type {content}" for content, name in emit.structs.items()),
         *(f"{name} = {content}" for content, name in emit.globals.items()),
         *emit.declarations,
-        define + (ctx.debug.function_suffix() if ctx.debug else "") + " {",
+        define + (debug.function_suffix() if debug else "") + " {",
         "entry:",
         *emit.own_buffer(),
         *emit.sections,
@@ -303,9 +316,12 @@ def lower_kernel(
         "}",
         "attributes #0 = { convergent nounwind }",
         *emit.metadata,
-        *(ctx.debug.metadata() if ctx.debug else []),
     ]
-    return Lowered("\n".join(lines) + "\n", param_layout(kernel))
+    code = "\n".join(lines) + "\n"
+    if not fuses_multiplies:
+        code = _CONTRACT.sub(r"\1 ", code)
+    table = "".join(f"{line}\n" for line in debug.metadata()) if debug else ""
+    return Lowered(code + table, param_layout(kernel), code.count("\n"), debug)
 
 
 def _check_cluster(kernel: Kernel, target: Target) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 
+from aotc.backend.debug import LineTable
 from aotc.backend.libdevice import resolve
 from aotc.backend.llvm import parse, run_passes, target_machine
 from aotc.target import Target
@@ -15,8 +16,8 @@ from aotc.target import Target
 _BANNER = re.compile(r"\A(?://[^\n]*\n)+\n*")
 
 
-def emit_ptx(llvm_ir: str, target: Target) -> str:
-    """Return the PTX of a module of LLVM IR.
+def emit_ptx(llvm_ir: str, target: Target, line_table: LineTable | None = None) -> str:
+    """Return the PTX of a module of LLVM IR, with the line table that goes with it.
 
     Raises: IRError if the text is invalid LLVM IR, or calls an unknown libdevice function.
     """
@@ -24,4 +25,5 @@ def emit_ptx(llvm_ir: str, target: Target) -> str:
     module = parse(resolved)
     if resolved != llvm_ir:
         run_passes(module, ("always_inliner", "global_dead_code_eliminate"))
-    return _BANNER.sub("", target_machine(target).emit_assembly(module))
+    ptx = _BANNER.sub("", target_machine(target).emit_assembly(module))
+    return ptx if line_table is None else line_table.placed(ptx)

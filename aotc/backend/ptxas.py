@@ -283,12 +283,15 @@ def disassemble(
 ) -> str:
     """Return the SASS of a cubin, one instruction per line; `with_lines` adds source lines.
 
-    With `is_whole` all sections are printed, not only code.
+    With `is_whole` all sections are printed, not only code, and lines with the calls that led there.
 
     Raises: IRError if it is not a cubin.
     """
     nvdisasm = find_file("nvidia-cuda-nvdisasm", "bin/nvdisasm")
-    options = [*([] if is_whole else ["-c"]), *(["-g"] if with_lines else [])]
+    options = [
+        *([] if is_whole else ["-c"]),
+        *([f"-g{'i' if is_whole else ''}"] if with_lines else []),
+    ]
     with _make_folder() as folder:
         source = Path(folder, "kernel.cubin")
         try:

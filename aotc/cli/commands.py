@@ -101,7 +101,7 @@ def commands() -> None:
 @click.option("--host", default="", help="Architecture to link for: x86_64 or aarch64.")
 @click.option("--keep-going", is_flag=True, help="Write what was built, although something failed.")
 @click.option("--with-ptx", is_flag=True, help="Keep the PTX, so that the archive can be verified.")
-@click.option("--lineinfo", is_flag=True, help="Give cubins line tables, for profilers.")
+@click.option("--no-lineinfo", is_flag=True, help="Leave out the line tables of profilers.")
 @with_a_cache
 @on_a_cluster
 @click.option("--plan", "is_plan", is_flag=True, help="Say what a build would do, and how long.")
@@ -121,7 +121,7 @@ def build(
     host: str,
     keep_going: bool,
     with_ptx: bool,
-    lineinfo: bool,
+    no_lineinfo: bool,
     address: str | None,
     is_plan: bool,
     verbose: bool,
@@ -144,7 +144,7 @@ def build(
         host=host,
         keep_going=keep_going,
         with_ptx=with_ptx,
-        lineinfo=lineinfo,
+        lineinfo=not no_lineinfo,
         without=without,
     )
     listener = listener_for(is_json=is_json, doing="compiling")
@@ -163,7 +163,7 @@ def build(
     except DiagnosticError as error:
         if not is_json or is_plan:
             raise
-        result = builds.nothing_built(Failure(manifest, error.render()))
+        result = builds.nothing_built(Failure.of(manifest, error))
     finally:
         listener.close()
     if is_json:
@@ -493,6 +493,8 @@ def dump(
     else:
         chosen = parse(target) if target else None
         request = find_request(kernel, chosen, _settings(settings), without)
+        if stage == "cubin":
+            request = replace(request, line_root=Path(kernel).parent.as_posix())
         text = stages.stage_text(request, stage)
     show(text.removesuffix("\n"))
     return EXIT_DONE

@@ -140,6 +140,15 @@ def _tuple_of(items: Operand = ()) -> Operand:
     return tuple(items)
 
 
+def _condition(arg: Operand, disable_licm: Operand = False) -> Operand:  # noqa: FBT002
+    """Return the condition of a `while`; what else is said of the loop is a hint."""
+    if not isinstance(disable_licm, bool):
+        raise mistake(
+            f"the disable_licm of tl.condition must be True or False, got {show(disable_licm)}"
+        )
+    return arg
+
+
 def _pointer_type(element_ty: Operand, address_space: Operand = "global") -> Operand:
     del address_space
     pointee = static_dtype(element_ty)
@@ -255,9 +264,7 @@ _FUNCTIONS: dict[str, Builtin] = {
 }
 
 _MISSING_NAMES = (
-    "condition expect_zero "
-    "map_elementwise float8e4b15 float8e4b8 "
-    "float8e5b16 async_task extern_elementwise"
+    "expect_zero map_elementwise float8e4b15 float8e4b8 float8e5b16 async_task extern_elementwise"
 )
 _MISSING = {name: Missing(name) for name in _MISSING_NAMES.split()}
 
@@ -283,6 +290,9 @@ _LANGUAGE: dict[str, Operand] = {
     "TRITON_MAX_TENSOR_NUMEL": 1 << 20,
     "_log2": StaticCall("tl.standard._log2", _log2),
     "pi32_t": PointerType(SCALARS["i32"]),
+    "tuple": StaticCall("tuple", _tuple_of, takes_values=True),
+    "condition": StaticCall("tl.condition", _condition, takes_values=True),
+    "random": Module("triton.language.random"),
     "tensor": External("triton.language.tensor"),
     "tensor_descriptor": External("triton.language.tensor_descriptor"),
     "tensor_descriptor_base": External("triton.language.tensor_descriptor"),
@@ -350,6 +360,7 @@ MODULES: dict[str, Mapping[str, Operand]] = {
     },
     "triton.language": _LANGUAGE,
     "triton.language.math": _MATH,
+    "triton.language.random": {name: _FUNCTIONS[name] for name in random_numbers.FUNCTIONS},
     "triton.language.PropagateNan": {"ALL": PropagateNan.ALL, "NONE": PropagateNan.NONE},
     TARGET_INFO: {name: External(f"{TARGET_INFO}.{name}") for name in target_info.NAMES},
     "triton.language.extra": {

@@ -94,12 +94,25 @@ def _reflection(frame: Frame, node: ast.Call) -> tuple[Operand] | None:
             names = (*subject.kind.fields, *(class_names(owner.node) if owner else ()))
             return (other in names,)
         if not isinstance(subject, Value):
-            raise mistake(f"hasattr() asks about a value, got {show(subject)}")
+            return (_has_attribute(frame, node, subject, other),)
         if isinstance(subject.type, DescriptorType):
             return (other in DESCRIPTOR_METHODS or other in DESCRIPTOR_ATTRIBUTES,)
         return (other in METHODS or other in ("dtype", "shape", "type", "numel", "T"),)
     kinds = other if is_tuple(other) else (other,)
     return (any(_is_instance(subject, one) for one in kinds),)
+
+
+def _has_attribute(frame: Frame, node: ast.Call, subject: Operand, name: Operand) -> bool:
+    """Return whether what is no run-time value has an attribute. Raises: CompileError if nobody knows."""
+    if not isinstance(name, str):
+        raise mistake(f"hasattr() takes the name as a constant string, got {show(name)}")
+    if isinstance(subject, External):
+        raise not_known(subject)
+    try:
+        frame.visit(ast.copy_location(ast.Attribute(node.args[0], name, ast.Load()), node))
+    except CompileError:
+        return False
+    return True
 
 
 def _attribute_named(frame: Frame, node: ast.Call) -> Operand:

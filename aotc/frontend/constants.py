@@ -12,7 +12,7 @@ from typing import cast
 
 from aotc.frontend.emitter import mistake
 from aotc.frontend.values import Argument, Constexpr, External, Operand, is_tuple, show, with_items
-from aotc.ir.diagnostics import CompileError
+from aotc.ir.diagnostics import CompileError, current_loc
 
 
 def unwrap(value: Operand) -> Operand:
@@ -56,6 +56,15 @@ def items_of(value: Operand, expected: str) -> Sequence[Operand]:
     if isinstance(plain, tuple | list | dict | str | range):
         return list(cast("Sequence[Operand]", plain))
     raise mistake(f"{expected}, got {show(value)}")
+
+
+class MissingKeyError(CompileError):
+    """Report a key that a dictionary, or an enumeration, does not have; code around kernels may catch it."""
+
+
+def missing_key(key: Operand) -> MissingKeyError:
+    """Return the mistake of asking for an item that is not there."""
+    return MissingKeyError(f"there is no item {show(key)}", current_loc())
 
 
 def not_known(value: External) -> CompileError:

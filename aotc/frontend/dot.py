@@ -9,17 +9,19 @@ smaller than an instruction of the hardware is padded, or computed without it.
 from __future__ import annotations
 
 from collections.abc import Callable
+from math import prod
 from typing import cast as type_cast
 from typing import get_args
 
 from aotc.frontend.convert import constant, static_bool, static_int, static_scalar_dtype, static_str
 from aotc.frontend.emitter import Emitter, mistake
-from aotc.frontend.values import Operand, element, show, show_type
+from aotc.frontend.values import Operand, element, shape, show, show_type
 from aotc.ir.core import Value
 from aotc.ir.dialects import tile
 from aotc.ir.types import FP16, FP32, ScalarType, TileType
 
 _PRECISIONS = get_args(tile.InputPrecision)
+_MAX_AXES = 3
 
 
 def dot(
@@ -31,9 +33,21 @@ def dot(
     allow_tf32: Operand = None,
     max_num_imprecise_acc: Operand = None,
     out_dtype: Operand = None,
+    trans_a: Operand = None,
+    trans_b: Operand = None,
 ) -> Value:
-    """Return the dot of two tiles, added to `acc`."""
-    (a, a_type), (b, b_type) = _tile(input, "first"), _tile(other, "second")
+    """Return the dot of two tiles, added to `acc`; `trans_a` and `trans_b` are of older releases."""
+    a, a_type = _tile(_transposed(emit, input, trans_a, "trans_a"), "first")
+    b, b_type = _tile(_transposed(emit, other, trans_b, "trans_b"), "second")
+    batch, num_axes = a_type.shape[:-2], len(a_type.shape)
+    if num_axes > _MAX_AXES and num_axes == len(b_type.shape) and batch == b_type.shape[:-2]:
+        # One axis for all batches, as hardware has none of them.
+        a, b = _with_one_batch(emit, a), _with_one_batch(emit, b)
+        extents = (*batch, a_type.shape[-2], b_type.shape[-1])
+        if isinstance(acc, Value):
+            acc = _with_one_batch(emit, _accumulator(acc, TileType(element(acc), extents)))
+        how = (input_precision, allow_tf32, max_num_imprecise_acc, out_dtype)
+        return emit(tile.Reshape(dot(emit, a, b, acc, *how), extents)).out
     extents = _dot_shape(a_type.shape, b_type.shape)
     target = _result_type(a_type, b_type, acc, out_dtype)
     if acc is None:
@@ -51,6 +65,22 @@ def dot(
     return emit(tile.Dot(a, b, total, how, imprecise)).out
 
 
+def _transposed(emit: Emitter, operand: Operand, asked: Operand, name: str) -> Operand:
+    """Return an operand with its last two axes swapped, if that is asked for."""
+    if asked is None or not static_bool(asked, name):
+        return operand
+    value, kind = _tile(operand, "transposed")
+    num_axes = len(kind.shape)
+    order = (*range(num_axes - 2), num_axes - 1, num_axes - 2)
+    return emit(tile.Trans(value, order)).out if num_axes > 1 else value
+
+
+def _with_one_batch(emit: Emitter, value: Value) -> Value:
+    """Return a tile whose axes but the last two are one."""
+    extents = shape(value)
+    return emit(tile.Reshape(value, (prod(extents[:-2]), *extents[-2:]))).out
+
+
 def _tile(operand: Operand, which: str) -> tuple[Value, TileType]:
     if isinstance(operand, Value) and isinstance(operand.type, TileType):
         return operand, operand.type
@@ -61,7 +91,7 @@ def _dot_shape(a: tuple[int, ...], b: tuple[int, ...]) -> tuple[int, ...]:
     """Return the shape of the dot of tiles of these shapes. Raises: CompileError."""
     if len(a) != len(b) or len(a) not in (2, 3):
         raise mistake(
-            f"tl.dot takes two tiles of 2 axes, or two of 3, got shapes {a} and {b}",
+            f"tl.dot takes two tiles of 2 axes, or two of as many more, got shapes {a} and {b}",
             remedy="add an axis with x[None, :, :], or reshape",
         )
     if a[-1] != b[-2]:
@@ -90,7 +120,7 @@ def _result_type(a: TileType, b: TileType, acc: Operand, out_dtype: Operand) -> 
     wanted = static_scalar_dtype(out_dtype, "out_dtype")
     if wanted in known:
         return wanted
-    if wanted in (FP16, FP32):
+    if wanted in (FP16, FP32) or (wanted.is_int and known[0].is_int):
         return known[0]  # as in Triton, where float32 is the default, so that it asks for nothing
     raise mistake(
         f"tl.dot of {show_type(a.element)} does not sum in {show_type(wanted)}",

@@ -16,6 +16,7 @@ from aotc.frontend.calls import call
 from aotc.frontend.constants import (
     constexpr_like,
     items_of,
+    missing_key,
     not_known,
     truth_of,
     unwrap,
@@ -26,10 +27,12 @@ from aotc.frontend.emitter import mistake
 from aotc.frontend.frame import ExpressionHandler, Frame
 from aotc.frontend.names import visit_attribute, visit_name
 from aotc.frontend.operators import BINARY, COMPARE, UNARY, BinaryOperator
+from aotc.frontend.resolve import class_names
 from aotc.frontend.shapes import subscript
 from aotc.frontend.unsupported import unsupported
 from aotc.frontend.values import (
     Argument,
+    Class,
     Closure,
     Draft,
     External,
@@ -216,6 +219,12 @@ def _subscript(frame: Frame, node: ast.Subscript) -> Operand:
     index = frame.visit(node.slice)
     if isinstance(owner, Value):
         return subscript(frame.emit, owner, index)
+    if isinstance(owner, External) and isinstance(index, str) and not frame.in_kernel:
+        return frame.program.globals.external(f"{owner.path}[{index!r}]")
+    if isinstance(owner, Class) and isinstance(index, str) and not frame.in_kernel:
+        if index not in class_names(owner.node):
+            raise missing_key(index)
+        return frame.program.globals.member(owner, index)
     return _item(owner, index)
 
 
@@ -248,7 +257,7 @@ def _item(owner: Operand, index: Operand) -> Operand:
             )
         return constexpr_like([owner], container[position])
     except KeyError as error:
-        raise mistake(f"there is no item {show(index)}") from error
+        raise missing_key(index) from error
     except ValueError as error:
         raise mistake(f"cannot slice {show(owner)}: {error}") from error
 

@@ -93,8 +93,10 @@ class Steps:
 class Program:
     """Hold what all frames of one translation share."""
 
-    def __init__(self, kernel: Syntax, host: Syntax, target: str) -> None:
-        self.globals = Globals(self.host_frame, target)
+    def __init__(
+        self, kernel: Syntax, host: Syntax, target: str, facts: Mapping[str, object]
+    ) -> None:
+        self.globals = Globals(self.host_frame, target, facts)
         self.kernel_syntax = kernel
         self.host_syntax = host
         self.stack: list[Function] = []
@@ -181,7 +183,8 @@ class Frame:
 
     def loc(self, node: ast.AST) -> Loc:
         """Return where `node` is, with the calls that led here."""
-        return self.file.loc(node, self.call_site)
+        function = "" if self.function is None else self.function.qualname
+        return self.file.loc(node, self.call_site, function)
 
     def visit(self, node: ast.expr) -> Operand:
         """Return what an expression is. Raises: CompileError at the part that is wrong."""

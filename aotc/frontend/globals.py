@@ -19,6 +19,7 @@ from aotc.frontend import source
 from aotc.frontend.builtins import ALIASES, MODULES, module_member
 from aotc.frontend.constants import truth_of, unwrap
 from aotc.frontend.emitter import mistake
+from aotc.frontend.facts import answers
 from aotc.frontend.resolve import (
     Binding,
     bindings,
@@ -29,7 +30,7 @@ from aotc.frontend.resolve import (
 )
 from aotc.frontend.scope import is_constexpr_annotation
 from aotc.frontend.source import SourceFile
-from aotc.frontend.target_info import TARGET_INFO, arch_of, target_info_member
+from aotc.frontend.target_info import TARGET_INFO, target_info_member
 from aotc.frontend.values import (
     Class,
     Constexpr,
@@ -88,9 +89,15 @@ class HostFrame(Protocol):
 class Globals:
     """Answer what module-level names are, for every file that one translation reads."""
 
-    def __init__(self, host_frame: Callable[[SourceFile], HostFrame], target: str) -> None:
+    def __init__(
+        self,
+        host_frame: Callable[[SourceFile], HostFrame],
+        target: str,
+        facts: Mapping[str, object],
+    ) -> None:
         self._host_frame = host_frame
         self._target = target
+        self._answers = answers(target, facts)
         self.files: dict[str, SourceFile] = {}
         self.searches: dict[Search, str | None] = {}
         self._known: dict[tuple[str, str], Operand] = {}
@@ -332,21 +339,8 @@ class Globals:
 
     def external(self, path: str) -> Operand:
         """Return a member or result of what is not known; what asks about the GPU is answered."""
-        answers: dict[str, Operand] = {
-            "torch.cuda.is_available()": True,
-            "triton.runtime.driver.active.get_current_target().backend": "cuda",
-            "triton.runtime.driver.active.get_current_target().warp_size": 32,
-            "torch.version.hip": None,
-            "torch.version.xpu": None,
-        }
-        # Configs are read once for all targets: what they ask about one is not known.
-        if self._target:
-            arch = arch_of(self._target)
-            answers |= {
-                "torch.cuda.get_device_capability()": divmod(arch, 10),
-                "triton.runtime.driver.active.get_current_target().arch": arch,
-            }
-        return answers.get(path, TORCH_LIMITS.get(path, External(path)))
+        path = path.replace("torch.get_device_module()", "torch.cuda")
+        return self._answers.get(path, TORCH_LIMITS.get(path, External(path)))
 
 
 def _is_plain(function: Function) -> bool:
@@ -362,4 +356,5 @@ def describe_function(file: SourceFile, node: ast.FunctionDef, qualname: str) ->
         qualname,
         is_jit=any(name.endswith("jit") for name in names),
         is_constexpr="constexpr_function" in names or "constexpr" in names,
+        is_class_method="classmethod" in names,
     )

@@ -13,7 +13,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator, Sequence
 
-from aotc.frontend.convert import to_value
+from aotc.frontend.convert import constant, to_value
 from aotc.frontend.emitter import mistake
 from aotc.frontend.frame import Frame
 from aotc.frontend.scope import names_assigned_by
@@ -22,12 +22,14 @@ from aotc.frontend.values import (
     Operand,
     Record,
     Unbound,
+    element,
     is_tuple,
     show,
     with_items,
 )
 from aotc.ir.core import Block, Value
 from aotc.ir.dialects import scf
+from aotc.ir.types import ScalarType, TileType
 
 _Side = tuple[Block, dict[str, Operand]]
 
@@ -187,12 +189,31 @@ def _unify(
     if not isinstance(left, Value) and not isinstance(right, Value) and same(left, right):
         return left, right
     one, two = _materialized(frame, then, left), _materialized(frame, orelse, right)
+    if two is None:
+        return one, _undefined(frame, orelse, one)
+    if one is None:
+        return _undefined(frame, then, two), two
     if isinstance(one, Value) and isinstance(two, Value) and one.type == two.type:
         return one, two
     raise mistake(
         f"{frame.name} returns {_returned(one)} on one path and {_returned(two)} on another",
         remedy="every path of a function must return one type: cast with .to(...)",
     )
+
+
+def _undefined(frame: Frame, block: Block, like: Operand) -> Operand:
+    """Return what a path returns that returns nothing where another one does: anything, as in Triton."""
+    if is_tuple(like):
+        return with_items(like, (_undefined(frame, block, one) for one in like))
+    scalar = element(like) if isinstance(like, Value) else None
+    if not isinstance(like, Value) or not isinstance(scalar, ScalarType):
+        raise mistake(
+            f"{frame.name} returns {_returned(like)} on one path and nothing on another",
+            remedy="return something on every path",
+        )
+    with frame.emit.into(block):
+        extents = like.type.shape if isinstance(like.type, TileType) else ()
+        return constant(frame.emit, 0, scalar, extents)
 
 
 def _materialized(frame: Frame, block: Block, operand: Operand) -> Operand:

@@ -17,6 +17,7 @@ from aotc.frontend.constants import unwrap
 from aotc.frontend.dtypes import dtype_attribute
 from aotc.frontend.emitter import mistake
 from aotc.frontend.frame import Frame
+from aotc.frontend.promotion import literal_type
 from aotc.frontend.python_names import PYTHON_METHODS, PYTHON_NAMES
 from aotc.frontend.records import replaced
 from aotc.frontend.resolve import bindings
@@ -148,10 +149,15 @@ def attribute_of(frame: Frame, owner: Operand, name: str) -> Operand:
         return owner.items[name]
     if isinstance(owner, Module | UserModule | External | Class):
         member = frame.program.globals.member(owner, name)
+        if isinstance(owner, Class) and isinstance(member, Function) and member.is_class_method:
+            return BoundMethod(owner, member)
         return unwrap(member) if frame.in_kernel and isinstance(member, Constexpr) else member
     if isinstance(owner, Config) and name in ("kwargs", *CONFIG_KEYS):
         return _config_attribute(owner, name)
-    if name == "value" and frame.in_kernel:
+    if name == "type" and frame.in_kernel and isinstance(owner, int | float):
+        return literal_type(owner)
+    # In a kernel a constexpr's; around kernels nothing but a member of an enumeration has one.
+    if name == "value":
         return owner
     if name in PYTHON_METHODS.get(type(owner), ()):
         return StaticCall(name, getattr(owner, name))

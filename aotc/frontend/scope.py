@@ -58,10 +58,19 @@ def is_docstring(node: ast.stmt) -> bool:
 
 def is_constexpr_annotation(node: ast.expr | None) -> bool:
     """Return whether an annotation says `tl.constexpr`, also as a string."""
+    return _is_annotation(node, "constexpr")
+
+
+def is_const_annotation(node: ast.expr | None) -> bool:
+    """Return whether an annotation says `tl.const`: a pointer at what is not written."""
+    return _is_annotation(node, "const")
+
+
+def _is_annotation(node: ast.expr | None, name: str) -> bool:
     if isinstance(node, ast.Constant) and isinstance(node.value, str):
-        return node.value.rpartition(".")[2] == "constexpr"
+        return node.value.rpartition(".")[2] == name
     if isinstance(node, ast.Subscript):
-        return is_constexpr_annotation(node.value)
+        return _is_annotation(node.value, name)
     if isinstance(node, ast.Attribute):
-        return node.attr == "constexpr"
-    return isinstance(node, ast.Name) and node.id == "constexpr"
+        return node.attr == name
+    return isinstance(node, ast.Name) and node.id == name

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias
 from typing import cast as type_cast
@@ -23,12 +23,15 @@ from aotc.frontend.emitter import mistake
 from aotc.frontend.frame import Program
 from aotc.frontend.resolve import decorator_calls
 from aotc.frontend.scope import is_constexpr_annotation
-from aotc.frontend.values import DTYPE_NAMES, Argument, Function, Operand, show
+from aotc.frontend.values import DTYPE_NAMES, Argument, Function, Operand, Record, RecordType, show
 from aotc.ir.core import ParamInfo
 from aotc.ir.diagnostics import CompileError, at, did_you_mean
 from aotc.ir.types import SCALARS, DescriptorType, PointerType, ScalarType
+from aotc.tuple_type import TupleType, is_tuple_type, parse_tuple_type
 
-_TYPE = re.compile(r"^(?P<star>\*?)(?P<name>\w+)(?::(?P<divisibility>\d+))?(?:=(?P<value>.+))?$")
+_TYPE = re.compile(
+    r"^(?P<star>(?:\*k?)?)(?P<name>\w+)(?::(?P<divisibility>\d+))?(?:=(?P<value>.+))?$"
+)
 _DESCRIPTOR = re.compile(r"^tensordesc<(?P<name>\w+)\[(?P<block>\d+(?:,\d+)*)\](?P<fill>,nan)?>$")
 _EXAMPLES = "'*fp16:16', 'i32', 'i32:16' or 'i32=1'"
 
@@ -38,11 +41,32 @@ ArgumentType: TypeAlias = ScalarType | PointerType | DescriptorType
 
 @dataclass(frozen=True)
 class Arguments:
-    """Hold a kernel's arguments: run-time parameters in order, and every constant by name."""
+    """Hold a kernel's arguments: run-time parameters in order, and every constant by name.
+
+    A tuple is passed as its items, each a parameter or a constant by the name that it has in launches.
+    """
 
     params: tuple[ParamInfo, ...]
     types: tuple[ArgumentType, ...]
     constants: Mapping[str, Operand] = field(default_factory=dict[str, Operand])
+    tuples: Mapping[str, TupleType] = field(default_factory=dict[str, TupleType])
+
+    def values(self, passed: Sequence[Operand]) -> dict[str, Operand]:
+        """Return what each parameter of the function is, given the value of each run-time one."""
+        names = [info.name for info in self.params]
+        values = {**self.constants, **dict(zip(names, passed, strict=True))}
+        made = {name: _tuple_of(name, kind, values) for name, kind in self.tuples.items()}
+        items = {leaf for name, kind in self.tuples.items() for leaf, _ in kind.leaves(name)}
+        return {**{name: value for name, value in values.items() if name not in items}, **made}
+
+
+def _tuple_of(name: str, kind: TupleType, values: Mapping[str, Operand]) -> Operand:
+    pairs = zip(kind.keys(name), kind.items, strict=True)
+    items = [
+        values[key] if isinstance(item, str) else _tuple_of(key, item, values)
+        for key, item in pairs
+    ]
+    return Record.of(RecordType(name, kind.fields), items) if kind.fields else tuple(items)
 
 
 def bind_parameters(
@@ -76,14 +100,21 @@ def bind_parameters(
     known: dict[str, Operand] = {
         name: constant_operand(value, name) for name, value in constants.items()
     }
-    runtime: dict[str, tuple[ParamInfo, ArgumentType]] = {}
+    runtime: dict[str, tuple[tuple[ParamInfo, ArgumentType], ...]] = {}
+    fixed: dict[str, Operand] = {}
+    tuples: dict[str, TupleType] = {}
     for one in listed:
         if one.arg in known or one.arg not in signature:
             continue
         with at(function.file.loc(one)):
-            parsed = parse_argument(one.arg, signature[one.arg])
-        if isinstance(parsed, _Fixed):
-            known[one.arg] = parsed.value
+            if is_tuple_type(str(signature[one.arg])):
+                parsed, tuples[one.arg] = _parse_tuple(one.arg, signature[one.arg], names)
+            else:
+                parsed = {one.arg: parse_argument(one.arg, signature[one.arg])}
+        passed = tuple(item for item in parsed.values() if not isinstance(item, _Fixed))
+        values = {name: item.value for name, item in parsed.items() if isinstance(item, _Fixed)}
+        if not passed and one.arg not in tuples:
+            known |= values
         elif is_constexpr_annotation(one.annotation):
             raise mistake(
                 f"{one.arg} is a tl.constexpr parameter: it needs a value, not the type "
@@ -92,14 +123,33 @@ def bind_parameters(
                 remedy="give it among the constants, configs or choices",
             )
         else:
-            runtime[one.arg] = parsed
+            runtime[one.arg] = passed
+            fixed |= values
     _fill_in(program, function, known, runtime, num_warps)
-    ordered = [runtime[name] for name in names if name in runtime]
+    ordered = [item for name in names for item in runtime.get(name, ())]
     return Arguments(
         tuple(info for info, _ in ordered),
         tuple(kind for _, kind in ordered),
-        {name: known[name] for name in names if name in known},
+        {**{name: known[name] for name in names if name in known}, **fixed},
+        tuples,
     )
+
+
+def _parse_tuple(
+    name: str, text: str, names: Sequence[str]
+) -> tuple[dict[str, tuple[ParamInfo, ArgumentType] | _Fixed], TupleType]:
+    """Read the type of a tuple: that of each launch argument, and how they make the tuple."""
+    try:
+        kind = parse_tuple_type(text)
+    except ValueError as error:
+        raise mistake(f"the type of {name}: {error}") from None
+    taken = next((leaf for leaf, _ in kind.leaves(name) if leaf in names), None)
+    if taken is not None:
+        raise mistake(
+            f"an item of {name} is passed as {taken}, which is a parameter as well",
+            remedy="rename one of them",
+        )
+    return {leaf: parse_argument(leaf, one) for leaf, one in kind.leaves(name)}, kind
 
 
 def _parameters(function: Function) -> list[ast.arg]:

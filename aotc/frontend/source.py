@@ -47,7 +47,7 @@ class SourceFile:
         """Whether the file is a package's `__init__.py`."""
         return Path(self.path).name == "__init__.py"
 
-    def loc(self, node: ast.AST, call_site: Loc | None = None) -> Loc:
+    def loc(self, node: ast.AST, call_site: Loc | None = None, function: str = "") -> Loc:
         """Return where `node` is; a span that goes on ends with its first line."""
         place: Any = node  # a node has a place in full, or none
         try:
@@ -56,9 +56,9 @@ class SourceFile:
             end_col: int = place.end_col_offset or col + 1
             is_one_line: bool = place.end_lineno == line
         except AttributeError:
-            return Loc(self.path, 1, 0, 1, call_site)
+            return Loc(self.path, 1, 0, 1, call_site, function)
         if is_one_line and self.is_ascii:
-            return Loc(self.path, line, col, end_col, call_site)
+            return Loc(self.path, line, col, end_col, call_site, function)
         text = self.lines[line - 1] if 0 < line <= len(self.lines) else ""
         if not is_one_line:
             end_col = len(text.encode())
@@ -67,7 +67,7 @@ class SourceFile:
             encoded = text.encode()
             col = len(encoded[:col].decode(errors="replace"))
             end_col = len(encoded[:end_col].decode(errors="replace"))
-        return Loc(self.path, line, col, max(end_col, col + 1), call_site)
+        return Loc(self.path, line, col, max(end_col, col + 1), call_site, function)
 
 
 def load(path: str) -> SourceFile:

@@ -13,7 +13,7 @@ import ast
 from collections.abc import Sequence
 from typing import cast as type_cast
 
-from aotc.frontend.constants import truth_of
+from aotc.frontend.constants import MissingKeyError, truth_of
 from aotc.frontend.convert import not_a_value
 from aotc.frontend.emitter import mistake
 from aotc.frontend.expressions import bind, decay, scalar_truth
@@ -250,8 +250,24 @@ def _branch_to_return(frame: Frame, node: ast.If, truth: Value, rest: Sequence[I
 
 
 def _try(frame: Frame, node: ast.Try, _rest: Sequence[Item]) -> Flow:
-    """Run what is tried. What can be evaluated raises nothing, and what cannot is a mistake."""
-    return frame.run([*node.body, *node.orelse, *node.finalbody])
+    """Run what is tried. What can be evaluated raises a `KeyError` or nothing, and what cannot is a mistake."""
+    handler = next((one for one in node.handlers if _catches_missing_keys(one)), None)
+    try:
+        flow = frame.run([*node.body, *node.orelse])
+    except MissingKeyError:
+        if handler is None:
+            raise
+        flow = frame.run(handler.body)
+    return flow or frame.run(node.finalbody)
+
+
+def _catches_missing_keys(handler: ast.ExceptHandler) -> bool:
+    kinds = handler.type.elts if isinstance(handler.type, ast.Tuple) else [handler.type]
+    return any(
+        kind is None
+        or (isinstance(kind, ast.Name) and kind.id in ("KeyError", "LookupError", "Exception"))
+        for kind in kinds
+    )
 
 
 def _define(frame: Frame, node: ast.FunctionDef, _rest: Sequence[Item]) -> Flow:

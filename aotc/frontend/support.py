@@ -73,6 +73,7 @@ class Survey(Untyped):
             Syntax(UNTYPED_EXPRESSIONS, UNTYPED_STATEMENTS),
             Syntax(HOST_EXPRESSIONS, HOST_STATEMENTS),
             target,
+            {},
         )
         self.findings = Findings()
         self._known: dict[Key, tuple[FunctionSupport, list[Function]]] = {}

@@ -26,6 +26,7 @@ from aotc.frontend.resolve import (
     find_definition,
     function_names,
 )
+from aotc.frontend.scope import is_const_annotation
 from aotc.frontend.signature import bind_parameters, constant_operand
 from aotc.frontend.source import SourceFile
 from aotc.frontend.statements import HOST_STATEMENTS, STATEMENTS
@@ -33,6 +34,7 @@ from aotc.frontend.values import Config, External, Function, Operand, is_tuple, 
 from aotc.ir.core import Block, Kernel
 from aotc.ir.diagnostics import CompileError, Loc, at, current_loc, did_you_mean
 from aotc.ir.dialects import scf
+from aotc.ir.parameter_access import parameter_access
 from aotc.limits import CompileLimits
 from aotc.module_search import Search
 
@@ -64,6 +66,7 @@ def translate(
     *,
     num_warps: int = 4,
     target: str = "sm_90a",
+    facts: Mapping[str, object] | None = None,
     debug: bool = False,
     max_ops: int = CompileLimits.operations,
 ) -> Translation:
@@ -73,12 +76,12 @@ def translate(
     `constants` the values of the others; `kernel` may be dotted, for a method or a nested
     function. Without `debug`, here or as `@triton.jit(debug=True)`, assertions in the kernel are
     checked for types and dropped, as Triton does. `max_ops` bounds what calls and static loops
-    expand to.
+    expand to. `facts` are what the file is told of the GPU that differs from the target's own.
 
     Raises: CompileError for any mistake in the source or in the arguments.
     """
     with _readable_errors():
-        program = Program(_KERNEL, _HOST, target)
+        program = Program(_KERNEL, _HOST, target, facts or {})
         module = program.globals
         file = module.open(source)
         function = _find_kernel(module, file, kernel)
@@ -97,21 +100,36 @@ def translate(
                 num_warps=num_warps,
                 max_ops=max_ops,
             )
-            values: dict[str, Operand] = dict(arguments.constants)
-            values |= {
-                info.name: arg for info, arg in zip(arguments.params, body.args, strict=True)
-            }
+            values = arguments.values(body.args)
             frame = Frame(program, function.file, values, None, in_kernel=True, function=function)
             with program.calling(function):
                 frame.run(function.node.body)
             program.emit(scf.Return())
             name = _symbol(function)
             made = Kernel(name, arguments.params, body, num_warps=num_warps, loc=where)
+            _check_constants(function, signature, made)
     files = tuple((path, one.digest) for path, one in module.files.items())
     searches = tuple(module.searches.items())
     prints = (*program.host_emit.prints, *program.emit.prints)
     said = (tuple(program.emit.remarks), prints)
     return Translation(made, files, searches, *said)
+
+
+def _check_constants(function: Function, signature: Mapping[str, str], made: Kernel) -> None:
+    """Raise CompileError if the kernel writes through a pointer that is declared constant."""
+    declared = [
+        one
+        for one in _parameters(function)
+        if is_const_annotation(one.annotation) or signature.get(one.arg, "").startswith("*k")
+    ]
+    access = parameter_access(made) if declared else {}
+    for one in declared:
+        if access.get(one.arg) in ("write", "both"):
+            raise mistake(
+                f"{one.arg} points at constants, and {function.qualname} writes there",
+                loc=function.file.loc(one),
+                remedy="leave out tl.const, or write through another pointer",
+            )
 
 
 def _asks_for_debug(function: Function) -> bool:
@@ -191,18 +209,23 @@ def _is_rebound(module: Globals, file: SourceFile, kernel: str) -> bool:
 
 
 def autotune_configs(
-    source: str, kernel: str, constants: Mapping[str, object] | None = None
+    source: str,
+    kernel: str,
+    constants: Mapping[str, object] | None = None,
+    *,
+    target: str = "",
+    facts: Mapping[str, object] | None = None,
 ) -> list[dict[str, object]]:
     """Return the configurations that the kernel's `@triton.autotune` lists, in order.
 
     Each holds the constants of one `triton.Config`, with its `num_warps` and `num_stages`. Of a
-    launch, `early_config_prune` is told `constants`; a `perf_model` only orders what is timed, and
+    launch, `early_config_prune` is told `constants`, of the GPU what `target` and `facts` say; a `perf_model` only orders what is timed, and
     counts for nothing.
 
     Raises: CompileError if there is no such decorator or it cannot be evaluated.
     """
     with _readable_errors():
-        program = Program(_KERNEL, _HOST, "")
+        program = Program(_KERNEL, _HOST, target, facts or {})
         module = program.globals
         file = module.open(source)
         function = _find_kernel(module, file, kernel)

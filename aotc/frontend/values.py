@@ -52,6 +52,7 @@ class Function:
     qualname: str
     is_jit: bool = True
     is_constexpr: bool = False
+    is_class_method: bool = False
 
     def __repr__(self) -> str:
         return self.qualname

@@ -12,7 +12,7 @@ for what it does not.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from aotc.ir.types import ElementType, PointerType
@@ -177,6 +177,16 @@ def _check_references(text: str, num_operands: int) -> None:
             raise AssemblyError(
                 f"the assembly names the operand ${number}, but there are {num_operands}"
             )
+
+
+def renumbered(text: str, names: Mapping[int, str]) -> str:
+    """Return assembly in which operands are called otherwise; escapes stay."""
+
+    def replaced(found: re.Match[str]) -> str:
+        number = found["plain"] or found["braced"]
+        return found[0] if number is None else names.get(int(number), found[0])
+
+    return _OPERAND.sub(replaced, text)
 
 
 def substituted(text: str, name: Callable[[int], str]) -> str:

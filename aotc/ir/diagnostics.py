@@ -22,6 +22,7 @@ from __future__ import annotations
 import difflib
 import errno
 import io
+import re
 import tokenize
 import unicodedata
 from collections.abc import Iterable, Iterator
@@ -34,6 +35,7 @@ from aotc.source_snapshot import NotInSnapshotError, read_source
 _MAX_CALL_SITES = 8
 _MAX_LINE_CHARS = 160
 _CHARS_BEFORE_CARET = 40
+_EXPECTED_GOT = re.compile(r"expected (?P<expected>.*), got (?P<got>.*)", re.DOTALL)
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +43,8 @@ class Loc:
     """Name a span of a source file, and the call that brought the compiler there.
 
     `line` and `col` count from 1 and from 0, as `ast` has them; `end_col` is exclusive and on the
-    same line. `call_site` is where the enclosing `@jit` function was called from, or None.
+    same line. `call_site` is where the enclosing `@jit` function was called from, or None; `function` is
+    that function's name, where it is known.
     """
 
     file: str
@@ -49,6 +52,7 @@ class Loc:
     col: int = 0
     end_col: int = 0
     call_site: Loc | None = field(default=None, repr=False)
+    function: str = field(default="", repr=False, compare=False)
 
     def __str__(self) -> str:
         return f"{self.file}:{self.line}:{self.col + 1}"
@@ -149,6 +153,7 @@ class DiagnosticError(Exception):
     """Report a mistake of the user's, with its place and its remedy.
 
     `message` says what was expected and what was got; `remedy` what to do, or an empty string.
+    `others` are mistakes that were found along with this one.
     """
 
     def __init__(self, message: str, loc: Loc | None = None, *, remedy: str = "") -> None:
@@ -157,6 +162,7 @@ class DiagnosticError(Exception):
         self.loc = loc
         self.remedy = remedy
         self.context: list[str] = []
+        self.others: tuple[DiagnosticError, ...] = ()
 
     def add_context(self, line: str) -> None:
         """Append a line that says what was being built, such as the kernel and its config."""
@@ -179,7 +185,22 @@ class DiagnosticError(Exception):
         if self.remedy:
             lines.append(f"  help: {one_line(self.remedy)}")
         lines += [f"  note: {one_line(line)}" for line in self.context]
+        lines += [other.render() for other in self.others]
         return "\n".join(line for line in lines if line)
+
+    def describe(self) -> dict[str, object]:
+        """Return the mistake, without the others, as JSON-ready data."""
+        found = _EXPECTED_GOT.fullmatch(self.message)
+        loc = self.loc if self.loc is not None and self.loc != UNKNOWN_LOC else None
+        return {
+            "file": loc.file if loc else None,
+            "line": loc.line if loc else None,
+            "column": loc.col + 1 if loc else None,
+            "message": self.message,
+            "expected": found["expected"] if found else None,
+            "got": found["got"] if found else None,
+            "remedy": self.remedy or None,
+        }
 
     def __str__(self) -> str:
         return self.render()

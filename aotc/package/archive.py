@@ -16,31 +16,50 @@ import os
 import secrets
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 
 import zstandard
 
 from aotc.package.check_index import check_archive
-from aotc.package.decoder import Decoder, read_header, unpack_header
+from aotc.package.decoder import Root, read_header, unpack_header
 from aotc.package.elf import check_cubin
 from aotc.package.encoder import encode_records
+from aotc.package.frame_cache import FrameCache
 from aotc.package.index import Archive, ArchiveError, Kernel, Variant, canonical
-from aotc.package.records import HEADER, LIMITS, MINOR, ZSTD_LEVEL
+from aotc.package.records import (
+    FAST_ZSTD_LEVEL,
+    HEADER,
+    LIMITS,
+    MINOR,
+    SMALL_ARCHIVE_BYTES,
+    ZSTD_LEVEL,
+)
 from aotc.regular_file import open_regular
 
 
-def _compress(contents: list[bytes]) -> list[bytes]:
-    """Compress each content to a zstd frame, in order; zstd releases the GIL."""
+def _compress(contents: list[bytes], kept: FrameCache | None = None) -> list[bytes]:
+    """Compress each content to a zstd frame, in order, unless it is kept; zstd releases the GIL."""
+    is_small = sum(map(len, contents)) <= SMALL_ARCHIVE_BYTES
+    level = ZSTD_LEVEL if is_small else FAST_ZSTD_LEVEL
 
     def frame(content: bytes) -> bytes:
-        return zstandard.ZstdCompressor(ZSTD_LEVEL, write_checksum=False).compress(content)
+        found = None if kept is None else kept.find(content, level)
+        if found is not None:
+            return found
+        made = zstandard.ZstdCompressor(level, write_checksum=False).compress(content)
+        if kept is not None:
+            kept.store(content, level, made)
+        return made
 
     with ThreadPoolExecutor(os.cpu_count()) as threads:
         return list(threads.map(frame, contents))
 
 
-def encode(archive: Archive, *, is_grouped: bool = True) -> bytes:
+def encode(archive: Archive, *, is_grouped: bool = True, kept: FrameCache | None = None) -> bytes:
     """Return the bytes of an archive; without `is_grouped`, each blob has a frame to itself.
+
+    Frames that are `kept` are not compressed again, and new ones are kept there.
 
     Raises: `ArchiveError` FORMAT or LIMIT for what the format cannot hold, such as a blob that is
     no cubin for its variant's target.
@@ -49,7 +68,8 @@ def encode(archive: Archive, *, is_grouped: bool = True) -> bytes:
     for kernel in archive.kernels:
         for variant in kernel.variants:
             _check_blobs(kernel, variant)
-    return encode_records(canonical(archive), _compress, is_grouped=is_grouped)
+    compress = partial(_compress, kept=kept)
+    return encode_records(canonical(archive), compress, is_grouped=is_grouped)
 
 
 def _check_ptx(ptx: bytes | None) -> None:
@@ -77,18 +97,17 @@ def decode(data: bytes) -> Archive:
     (FORMAT), have an unknown version (VERSION), exceed a limit (LIMIT) or were changed (CHECKSUM).
     """
     header = read_header(data)
-    decoder = Decoder(data, header)
-    archive = decoder.archive()
+    root = Root(data, header)
+    archive = root.archive()
     check_archive(archive)
     for kernel in archive.kernels:
         for variant in kernel.variants:
             _check_blobs(kernel, variant)
     if header.minor <= MINOR:
-        frames = decoder.frames
         again = encode_records(
             canonical(archive),
-            lambda contents: [frames.get(content, b"") for content in contents],
-            is_grouped=decoder.is_grouped,
+            lambda contents: [root.frames.get(content, b"") for content in contents],
+            is_grouped=root.has_shared_frames,
         )
         _check_canonical(data, again)
     return archive
@@ -169,7 +188,7 @@ def read(path: Path) -> Archive:
         with open_regular(path, LIMITS.file_bytes) as file:
             # The first bytes tell whether it is an archive: no more is read of a file that is none.
             data = file.read(HEADER.size)
-            data += file.read(unpack_header(data, file.size_bytes).index_bytes)
+            data += file.read(unpack_header(data, file.size_bytes).root_bytes)
             read_header(data, file.size_bytes)
             data += file.read(file.size_bytes - len(data))
     except OSError as error:

@@ -7,8 +7,9 @@ sees.
 
     pointer     "*" element [":16" ["?"]]        promise: the address is a multiple of 16 bytes
     scalar      element [":16" ["?"]]            promise: the value is a multiple of 16
-    fixed       element "=" number               compiled in; the launcher checks the argument
+    fixed       element "=" number               compiled in; a launch does not pass it
     descriptor  "tensordesc<" element "[" extent {"," extent} "]" [",nan"] ">"
+    extent      an expression over constants, such as BLOCK_N or BLOCK_N // 2
     none        "none"                           compiled in; a launch does not pass it
 
 A list of a pointer and "none" is a pointer that a launch may leave out: there are variants with and
@@ -22,7 +23,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal, TypeAlias
 
+from aotc.ir import expression
 from aotc.ir.diagnostics import Loc, ManifestError, did_you_mean
+from aotc.ir.expression import ExpressionError
 from aotc.ir.types import SCALARS
 
 Kind: TypeAlias = Literal["scalar", "pointer", "tensordesc", "none"]
@@ -39,7 +42,7 @@ _DESCRIPTOR = re.compile(
     rf"tensordesc<\s*(?P<element>{_NAME})\s*\[(?P<block>[^\]]*)\]\s*(?P<fill>,\s*nan\s*)?>"
 )
 _NONE = "none"
-_EXTENT = re.compile(rf"[1-9][0-9]*|{_NAME}")
+_COMMA = re.compile(r",(?![^(]*\))")  # none inside of parentheses
 _GRAMMAR = (
     'such as "*fp16:16", "i32", "i32:16?", "fp32", "i32=1", "none", "tensordesc<bf16[BM,BK]>"'
 )
@@ -78,7 +81,7 @@ class ArgumentType:
 
     `divisor` is 16 where divisibility is promised and 1 elsewhere; `is_optional` asks for variants
     with and without the promise. `value` is the fixed value of a scalar. `block` is a descriptor's
-    block shape, each extent a number or the name of a constant; with `fill_nan`, elements out of
+    block shape, each extent a number or the text of an expression over constants; with `fill_nan`, elements out of
     bounds are read as NaN, not zero. A pointer that `may_be_none` has variants in which it is None.
     """
 
@@ -93,8 +96,15 @@ class ArgumentType:
 
     @property
     def is_passed(self) -> bool:
-        """Whether a launch passes the argument: guards can check all that is fixed but these."""
-        return self.kind != "none" and not isinstance(self.value, float)
+        """Whether a launch passes the argument: what is fixed is none of its business."""
+        return self.kind != "none" and self.value is None
+
+    @property
+    def block_names(self) -> tuple[str, ...]:
+        """The constants that a descriptor's block shape is made of."""
+        texts = [extent for extent in self.block if isinstance(extent, str)]
+        names = (expression.free_names(expression.parse(text)) for text in texts)
+        return tuple(dict.fromkeys(name for each in names for name in each))
 
     def without_promise(self) -> ArgumentType:
         """Return the type without its divisibility promise."""
@@ -110,15 +120,32 @@ class ArgumentType:
             return _NONE
         element = types.get(self.element, self.element)
         if self.kind == "tensordesc":
-            extents = ",".join(
-                str(constants[extent] if isinstance(extent, str) else extent)
-                for extent in self.block
-            )
+            extents = ",".join(_extent_text(extent, constants) for extent in self.block)
             return f"tensordesc<{element}[{extents}]{',nan' if self.fill_nan else ''}>"
         star = "*" if self.kind == "pointer" else ""
         promise = f":{self.divisor}" if self.divisor > 1 else ""
         fixed = "" if self.value is None else f"={self.value!r}"
         return f"{star}{element}{promise}{fixed}"
+
+
+def _extent_text(extent: int | str, constants: Mapping[str, object]) -> str:
+    """Return an extent of a block. Raises: ManifestError if it is no positive number."""
+    if isinstance(extent, int):
+        return str(extent)
+    if extent in constants:
+        return str(constants[extent])
+    numbers = {name: int(value) for name, value in constants.items() if isinstance(value, int)}
+    try:
+        value = expression.evaluate(expression.parse(extent), numbers)
+    except ExpressionError as error:
+        raise ManifestError(f"expected an integer for the block extent {extent}: {error}") from None
+    if value < 1:
+        given = ", ".join(
+            f"{name} = {constants[name]}"
+            for name in expression.free_names(expression.parse(extent))
+        )
+        raise ManifestError(f"expected a positive block extent, {extent} is {value} for {given}")
+    return str(value)
 
 
 NONE = ArgumentType("none", "")
@@ -193,14 +220,27 @@ def _element(name: str, variables: tuple[str, ...], loc: Loc | None) -> str:
 
 
 def _block(text: str, loc: Loc | None) -> tuple[int | str, ...]:
-    extents = [extent.strip() for extent in text.split(",")]
-    if not all(_EXTENT.fullmatch(extent) for extent in extents):
-        message = f"expected block extents such as [BLOCK_M,64], got [{text}]"
-        raise ManifestError(message, loc)
+    extents = [extent.strip() for extent in _COMMA.split(text)]
     if len(extents) > MAX_DESCRIPTOR_RANK:
         message = f"expected 1 to {MAX_DESCRIPTOR_RANK} block extents, got {len(extents)}"
         raise ManifestError(message, loc)
-    return tuple(int(extent) if extent.isdecimal() else extent for extent in extents)
+    return tuple(_extent(extent, text, loc) for extent in extents)
+
+
+def _extent(text: str, block: str, loc: Loc | None) -> int | str:
+    message = f"expected block extents such as [BLOCK_M,64], got [{block}]"
+    try:
+        root = expression.fold(expression.parse(text), {})
+    except ExpressionError as error:
+        raise ManifestError(message, loc, remedy=f"{text!r}: {error}") from None
+    if isinstance(root, expression.Integer):
+        if root.value < 1:
+            raise ManifestError(message, loc, remedy="extents are positive")
+        return root.value
+    if any(isinstance(node, expression.Extent) for node in expression.walk(root)):
+        remedy = "extents are made of tl.constexpr parameters: a block is known when it is built"
+        raise ManifestError(message, loc, remedy=remedy)
+    return expression.to_text(root)
 
 
 def _value(text: str, element: str, loc: Loc | None) -> int | float:

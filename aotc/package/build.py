@@ -13,11 +13,11 @@ jobs, the state of the cache, or the order in which compiles end.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 from aotc.compiler import CompileRequest, autotune_configs, compile_kernel
 from aotc.ir.diagnostics import DiagnosticError
@@ -56,8 +56,7 @@ class BuildOptions:
 
     Empty `targets` and `kernels` mean all. `host` is the architecture of the program that links
     the static library, empty for this machine's. `with_ptx` also stores each variant's PTX;
-    `lineinfo` gives cubins line tables;
-    `without` names features that no target may use.
+    `lineinfo` gives cubins line tables, with files named relative to the manifest's folder; `without` names features that no target may use.
     """
 
     output: Path
@@ -67,7 +66,7 @@ class BuildOptions:
     kernels: tuple[str, ...] = ()
     keep_going: bool = False
     with_ptx: bool = False
-    lineinfo: bool = False
+    lineinfo: bool = True
     without: tuple[str, ...] = ()
 
 
@@ -123,7 +122,12 @@ def describe_result(result: BuildResult, warnings: Sequence[str]) -> dict[str, o
         "remarks": list(result.remarks),
         "warnings": list(warnings),
         "errors": [
-            {"in": failure.label, "report": failure.report, "bug": failure.is_bug}
+            {
+                "in": failure.label,
+                "report": failure.report,
+                "bug": failure.is_bug,
+                "mistakes": list(failure.mistakes),
+            }
             for failure in result.failures
         ],
         "ran": [
@@ -179,19 +183,24 @@ def expand_all(
 ) -> list[Expanded]:
     """Return the variants of all kernels that `options` ask for. Raises: DiagnosticError."""
     kernels, chosen = _selection(manifest, options)
-    return [_expanded(kernel, chosen, options, autotune) for kernel in kernels]
+    asked = _asked(manifest, options)
+    return [_expanded(kernel, chosen, asked, autotune) for kernel in kernels]
+
+
+def _asked(manifest: Manifest, options: BuildOptions) -> dict[str, Any]:
+    """Return what options change of every request."""
+    folder = Path(manifest.path).parent.as_posix()
+    return {"with_ptx": options.with_ptx, "line_root": folder if options.lineinfo else None}
 
 
 def _expanded(
-    kernel: KernelSpec, chosen: Sequence[Target], options: BuildOptions, autotune: AutotuneReader
+    kernel: KernelSpec,
+    chosen: Sequence[Target],
+    asked: Mapping[str, Any],
+    autotune: AutotuneReader,
 ) -> Expanded:
     expansion = expand(kernel, chosen, autotune)
-    is_plain = not (options.with_ptx or options.lineinfo)
-    asked = {"with_ptx": options.with_ptx, "lineinfo": options.lineinfo}
-    tasks = tuple(
-        Task(v.label, v.request if is_plain else replace(v.request, **asked))
-        for v in expansion.variants
-    )
+    tasks = tuple(Task(v.label, replace(v.request, **asked)) for v in expansion.variants)
     return Expanded(expansion, tasks)
 
 
@@ -218,9 +227,10 @@ class _Build:
 
     def expand(self, autotune: AutotuneReader) -> None:
         kernels, chosen = _selection(self.manifest, self.options)
+        asked = _asked(self.manifest, self.options)
         for kernel in kernels:
             with self._collecting(kernel.name):
-                planned = _expanded(kernel, chosen, self.options, autotune)
+                planned = _expanded(kernel, chosen, asked, autotune)
                 self.planned.append(planned)
                 self.dropped += planned.expansion.dropped
                 self.num_variants += len(planned.tasks)
@@ -303,8 +313,9 @@ class _Build:
         try:
             with self._collecting(result.name):
                 options = self.options
+                frames = None if self.cache is None else self.cache.frames
                 return write_files(
-                    result, sources, options.output, options.host, self.listener.warned
+                    result, sources, options.output, options.host, self.listener.warned, frames
                 )
         except ArchiveError as error:
             is_bug = error.kind not in _USERS_ARCHIVE_ERRORS
@@ -318,4 +329,4 @@ class _Build:
         try:
             yield
         except DiagnosticError as error:
-            self.failures.append(Failure(label, error.render()))
+            self.failures.append(Failure.of(label, error))

@@ -40,6 +40,7 @@ from aotc.package.cache_entry import (
     write_entry,
 )
 from aotc.package.compile_times import CompileTimes
+from aotc.package.frame_cache import FrameCache
 from aotc.regular_file import MAX_SOURCE_BYTES, read_regular
 
 if TYPE_CHECKING:
@@ -134,6 +135,11 @@ class Cache:
         held.update((key, self._held(self._remote_sets(key))) for key in missing)
         self._unbundled.update(key for key in missing if held[key] is not None)
         return held
+
+    @property
+    def frames(self) -> FrameCache:
+        """Compressed frames of archives, which are kept in the same folder."""
+        return FrameCache(self._folder)
 
     def find(self, request: CompileRequest) -> CachedKernel | None:
         """Return the cached result of compiling `request`, or None if there is none."""

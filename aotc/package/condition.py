@@ -33,6 +33,7 @@ from aotc.ir.types import SCALARS
 from aotc.metadata import ParamSlot, TensorMapSpec
 from aotc.package import argument_type
 from aotc.package.argument_type import ArgumentType
+from aotc.tuple_type import flattened
 
 _ALIGNMENT_BYTES = 16
 _MAX_EXTENT = 1 << 32
@@ -48,7 +49,8 @@ def launch_condition(
 
     `guards` and `params` are those of the compiled kernel.
     """
-    signature = {name: argument_type.parse(text) for name, text in request.signature}
+    types = flattened(dict(request.signature))
+    signature = {name: argument_type.parse(text) for name, text in types.items()}
     fixed = {name: a.value for name, a in signature.items() if isinstance(a.value, int)}
     known = {Name(name): _argument_facts(argument) for name, argument in signature.items()}
     needed = [expression.parse(guard) for guard in guards]

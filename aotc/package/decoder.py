@@ -1,4 +1,4 @@
-"""Decode an archive: header, tables and blobs, every offset and count checked before its use.
+"""Decode an archive: header, root, kernels and blobs, each offset and count checked before its use.
 
 Sizes are compared with a limit and with the bytes present before anything is allocated, and slices
 of tables must follow one another, so the work is proportional to the file. `check_index.py` checks
@@ -12,7 +12,8 @@ from __future__ import annotations
 
 import hashlib
 import struct
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeVar
 
 import zstandard
@@ -37,13 +38,15 @@ from aotc.package.index import (
 )
 from aotc.package.records import (
     ACCESSES,
-    BLOB_ALIGN,
     BLOB_CUBIN,
     BLOB_PTX,
     BYTE_SECTIONS,
     DIRECTORY_ENTRY,
     DIRECTORY_HEAD,
+    FEATURE_ZSTD,
     HEADER,
+    KERNEL_SECTIONS,
+    KINDS,
     KNOWN_FEATURES,
     LIMITS,
     MAGIC,
@@ -54,6 +57,7 @@ from aotc.package.records import (
     PARAM_OPTIONAL,
     RECORD_ALIGN,
     RECORDS,
+    ROOT_SECTIONS,
     SECTION_ALIGN,
     SHA256_BYTES,
     SHA256_OFFSET,
@@ -95,24 +99,18 @@ def _decompress(frame: bytes, raw_bytes: int) -> bytes:
     """Decode a frame whose header states its size, into exactly that size."""
     try:
         if not frame.startswith(ZSTD_MAGIC):
-            raise ArchiveError("FORMAT", "a blob is not a zstd frame")
+            raise ArchiveError("FORMAT", "a frame is no zstd frame")
         stated = zstandard.get_frame_parameters(frame)
         if stated.content_size != raw_bytes or stated.dict_id or stated.has_checksum:
-            raise ArchiveError("FORMAT", "a blob's zstd frame does not state the size in the index")
+            raise ArchiveError("FORMAT", "a zstd frame does not state the size in the root")
         decompressor = zstandard.ZstdDecompressor()
         return decompressor.decompress(frame, raw_bytes, allow_extra_data=False)
     except zstandard.ZstdError as error:
-        raise ArchiveError("FORMAT", f"a blob does not decode: {error}") from None
-
-
-def _follows(row: tuple[Any, ...], before: tuple[Any, ...]) -> bool:
-    """Return whether a blob is in the frame of the one before, right after it."""
-    *frame, raw_bytes, digest, kind, at = before
-    return row == (*frame, row[2], digest, kind, at + raw_bytes)
+        raise ArchiveError("FORMAT", f"a frame does not decode: {error}") from None
 
 
 _MOST_RECORDS = {
-    "KERNELS": LIMITS.kernels,
+    "ENTRIES": LIMITS.kernels,
     "VARIANTS": LIMITS.variants,
     "TARGETS": LIMITS.targets,
 }
@@ -122,7 +120,7 @@ class Header(NamedTuple):
     """The fields of a checked header that decoding needs."""
 
     minor: int
-    index_bytes: int
+    root_bytes: int
 
 
 def unpack_header(data: bytes, actual_bytes: int) -> Header:
@@ -132,32 +130,36 @@ def unpack_header(data: bytes, actual_bytes: int) -> Header:
     (_, major, minor, header_bytes, required, optional, file_bytes, *rest) = HEADER.unpack_from(
         data
     )
-    index_offset, index_bytes, _, zero = rest
+    root_offset, root_bytes, _, zero = rest
     if major != MAJOR:
-        message = f"the archive has format {major}.{minor}, this reader knows {MAJOR}.{MINOR}"
+        remedy = "build it again with this aotc" if major < MAJOR else "use a newer aotc"
+        knows = f"this reader knows {MAJOR}.{MINOR}: {remedy}"
+        message = f"the archive has format {major}.{minor}, {knows}"
         raise ArchiveError("VERSION", message)
     unknown = required & ~KNOWN_FEATURES
     if unknown:
         bits = ", ".join(str(bit) for bit in range(64) if unknown >> bit & 1)
         message = f"format {major}.{minor} needs features unknown to {MAJOR}.{MINOR}: bits {bits}"
         raise ArchiveError("VERSION", message)
-    if (header_bytes, index_offset) != (HEADER.size, HEADER.size) or any(zero):
+    if not required & FEATURE_ZSTD:
+        raise ArchiveError("FORMAT", "the header does not have the feature of its frames")
+    if (header_bytes, root_offset) != (HEADER.size, HEADER.size) or any(zero):
         raise ArchiveError("FORMAT", "the header's fixed fields are wrong")
     if minor <= MINOR and optional:
         raise ArchiveError(
             "FORMAT", "the header has optional features that its version does not have"
         )
-    if index_bytes > LIMITS.index_bytes or file_bytes > LIMITS.file_bytes:
-        message = f"the header says {file_bytes} bytes with an index of {index_bytes}"
+    if root_bytes > LIMITS.index_bytes or file_bytes > LIMITS.file_bytes:
+        message = f"the header says {file_bytes} bytes with a root of {root_bytes}"
         limits = f"at most {LIMITS.file_bytes} and {LIMITS.index_bytes}"
         raise ArchiveError("LIMIT", f"{message}, {limits}")
     if file_bytes != actual_bytes:
         what = "truncated" if file_bytes > actual_bytes else "followed by other bytes"
         message = f"the archive is {what}: {actual_bytes} bytes of {file_bytes}"
         raise ArchiveError("FORMAT", message)
-    if index_bytes % SECTION_ALIGN or HEADER.size + index_bytes > actual_bytes:
-        raise ArchiveError("FORMAT", "the index is not a multiple of 8 bytes inside the file")
-    return Header(minor, index_bytes)
+    if root_bytes % SECTION_ALIGN or HEADER.size + root_bytes > actual_bytes:
+        raise ArchiveError("FORMAT", "the root is not a multiple of 8 bytes inside the file")
+    return Header(minor, root_bytes)
 
 
 def read_header(data: bytes, file_bytes: int | None = None) -> Header:
@@ -169,15 +171,16 @@ def read_header(data: bytes, file_bytes: int | None = None) -> Header:
     digest = data[SHA256_OFFSET : SHA256_OFFSET + SHA256_BYTES]
     sha256 = hashlib.sha256(data[:SHA256_OFFSET])
     sha256.update(bytes(SHA256_BYTES))
-    sha256.update(memoryview(data)[SHA256_OFFSET + SHA256_BYTES : HEADER.size + header.index_bytes])
+    sha256.update(memoryview(data)[SHA256_OFFSET + SHA256_BYTES : HEADER.size + header.root_bytes])
     if sha256.digest() != digest:
-        raise ArchiveError("CHECKSUM", "the SHA-256 of the index does not match: the file changed")
+        raise ArchiveError("CHECKSUM", "the SHA-256 of the root does not match: the file changed")
     return header
 
 
-def _read_sections(index: bytes, minor: int) -> dict[str, tuple[int, int, int]]:
+def _read_sections(
+    index: bytes, names: tuple[str, ...], minor: int
+) -> dict[str, tuple[int, int, int]]:
     """Return the record size, offset and count of every section."""
-    names = list(RECORDS)
     if len(index) < DIRECTORY_HEAD.size:
         raise ArchiveError("FORMAT", "the index has no directory")
     count, zero = DIRECTORY_HEAD.unpack_from(index)
@@ -188,10 +191,12 @@ def _read_sections(index: bytes, minor: int) -> dict[str, tuple[int, int, int]]:
     sections: dict[str, tuple[int, int, int]] = {}
     for position in range(count):
         # Sections that a newer minor version adds after the known ones are skipped.
-        name = names[position] if position < len(names) else f"section {position + 1}"
+        is_known = position < len(names)
+        name = names[position] if is_known else f"section {position + 1}"
+        expected = KINDS[name] if is_known else len(KINDS) + 1 + position - len(names)
         at = DIRECTORY_HEAD.size + DIRECTORY_ENTRY.size * position
         kind, record_bytes, offset, records = DIRECTORY_ENTRY.unpack_from(index, at)
-        if kind != position + 1 or not _is_record_size(name, record_bytes, minor):
+        if kind != expected or not _is_record_size(name, record_bytes, minor):
             raise ArchiveError("FORMAT", f"section {position + 1} is not {name}")
         size_bytes = record_bytes * records
         if size_bytes > LIMITS.index_bytes or records > _MOST_RECORDS.get(name, records):
@@ -236,27 +241,19 @@ def _limit(what: str, count: int, most: int) -> None:
         raise ArchiveError("LIMIT", f"{count} {what}, at most {most}")
 
 
-class Decoder:
-    """Decode the tables of one archive into records."""
+class _Tables:
+    """The rows of the tables that a directory lists."""
 
-    def __init__(self, data: bytes, header: Header) -> None:
-        self.data = data
-        index = data[HEADER.size : HEADER.size + header.index_bytes]
-        sections = _read_sections(index, header.minor)
+    def __init__(self, index: bytes, names: tuple[str, ...], minor: int) -> None:
+        self.sections = _read_sections(index, names, minor)
         self.rows: dict[str, list[tuple[Any, ...]]] = {}
-        for name, (record_bytes, offset, count) in sections.items():
+        for name, (record_bytes, offset, count) in self.sections.items():
             if name in RECORDS and name not in BYTE_SECTIONS:
                 unpack = RECORDS[name].unpack_from
                 at = range(offset, offset + record_bytes * count, record_bytes)
                 self.rows[name] = [unpack(index, position) for position in at]
-        _, offset, count = sections["STRINGS"]
+        _, offset, count = self.sections["STRINGS"]
         self.texts = self.read_strings(index[offset : offset + count])
-        self.check_expressions(sections["CODE"][2])
-        self.expressions = [self.read_expression(row) for row in self.rows["EXPRESSIONS"]]
-        self.taken = dict.fromkeys(RECORDS, 0)
-        self.frames: dict[bytes, bytes] = {}
-        self.check_blobs(HEADER.size + header.index_bytes)
-        self.contents = [content for rows in self.groups() for content in self.read_frame(rows)]
 
     @staticmethod
     def read_strings(section: bytes) -> dict[int, str]:
@@ -282,6 +279,151 @@ class Decoder:
             raise ArchiveError("FORMAT", f"there is no string at {offset}")
         return self.texts[offset]
 
+
+class Root(_Tables):
+    """The root of an archive: its kernels by name, and every frame."""
+
+    def __init__(self, data: bytes, header: Header) -> None:
+        """Read the tables of an archive whose header was checked; no frame is read."""
+        self.data = data
+        self.minor = header.minor
+        end = HEADER.size + header.root_bytes
+        super().__init__(data[HEADER.size : end], ROOT_SECTIONS, header.minor)
+        if len(self.rows["ARCHIVE"]) != 1:
+            raise ArchiveError("FORMAT", "there is not one ARCHIVE record")
+        self.check_entries()
+        self.check_frames(end)
+        self.frames: dict[bytes, bytes] = {}
+        self.contents: dict[int, bytes] = {}
+        self.has_shared_frames = False
+
+    def check_entries(self) -> None:
+        """Check that each kernel has frames of its own choice, right after those of the one before."""
+        end = 0
+        entries = self.rows["ENTRIES"]
+        before = -1
+        for name, zero, first, count in entries:
+            self.text(name)
+            if name <= before or zero:
+                raise ArchiveError("FORMAT", "two kernel names are equal or out of order")
+            before = name
+            if first != end or first + count > len(self.rows["USES"]):
+                raise ArchiveError("FORMAT", "the slices of USES do not follow one another")
+            end += count
+        if end != len(self.rows["USES"]) or len(entries) > len(self.rows["FRAMES"]):
+            raise ArchiveError(
+                "FORMAT", "USES goes on after the last kernel, or frames are missing"
+            )
+        for (frame,) in self.rows["USES"]:
+            if not len(entries) <= frame < len(self.rows["FRAMES"]):
+                raise ArchiveError("FORMAT", f"there is no frame {frame} of blobs")
+
+    def check_frames(self, end: int) -> None:
+        """Check the sizes and places of all frames before any is decoded."""
+        num_kernels = len(self.rows["ENTRIES"])
+        decoded_bytes = 0
+        for number, (offset, stored_bytes, raw_bytes, _) in enumerate(self.rows["FRAMES"]):
+            most = LIMITS.index_bytes if number < num_kernels else LIMITS.blob_bytes
+            _limit("bytes that a frame decodes to", raw_bytes, most)
+            if offset != end or not raw_bytes or end + stored_bytes > len(self.data):
+                raise ArchiveError("FORMAT", "the frames do not follow one another in the file")
+            end += stored_bytes
+            decoded_bytes += raw_bytes
+        _limit("bytes that all frames decode to", decoded_bytes, LIMITS.decoded_bytes)
+        if end != len(self.data):
+            raise ArchiveError("FORMAT", "the file goes on after its last frame")
+
+    def frame(self, number: int) -> tuple[int, int, int, bytes]:
+        """Return the offset, stored size, decoded size and digest of a frame."""
+        offset, stored_bytes, raw_bytes, digest = self.rows["FRAMES"][number]
+        return offset, stored_bytes, raw_bytes, digest
+
+    def uses(self, first: int, count: int) -> list[int]:
+        """Return the frames in a slice of USES."""
+        return [int(row[0]) for row in self.rows["USES"][first : first + count]]
+
+    def read_frame(self, number: int) -> bytes:
+        """Verify and decode a frame, once, and keep it."""
+        if number not in self.contents:
+            offset, stored_bytes, raw_bytes, digest = self.frame(number)
+            frame = self.data[offset : offset + stored_bytes]
+            if hashlib.sha256(frame).digest() != digest:
+                message = f"the SHA-256 of frame {number} does not match: the file changed"
+                raise ArchiveError("CHECKSUM", message)
+            content = _decompress(frame, raw_bytes)
+            self.frames[content] = frame
+            self.contents[number] = content
+        return self.contents[number]
+
+    def archive(self) -> Archive:
+        """Decode every kernel, one after the other."""
+        name, version, toolchain, _ = self.rows["ARCHIVE"][0]
+        kernels = tuple(self.kernel(number) for number in range(len(self.rows["ENTRIES"])))
+        return Archive(self.text(name), self.text(version), kernels, self.text(toolchain))
+
+    def kernel(self, number: int) -> Kernel:
+        """Decode a kernel: its index, then its blobs."""
+        name, _, first, count = self.rows["ENTRIES"][number]
+        uses = self.uses(first, count)
+        decoder = Decoder(self.read_frame(number), [self.frame(use) for use in uses], self)
+        for row in decoder.rows["BLOBS"]:
+            frame, start, raw_bytes = int(row[0]), int(row[1]), int(row[2])
+            decoder.contents.append(self.read_frame(uses[frame])[start : start + raw_bytes])
+            self.has_shared_frames |= start > 0
+        kernel = decoder.only_kernel()
+        if kernel.name != self.text(name):
+            raise ArchiveError("FORMAT", f"the index of {self.text(name)!r} is {kernel.name!r}'s")
+        return kernel
+
+
+@dataclass(frozen=True, slots=True)
+class StoredFrame:
+    """A frame as it is stored: whose it is, for which target, and its sizes; an index has no target."""
+
+    kernel: str
+    target: str
+    stored_bytes: int
+    raw_bytes: int
+
+
+def stored_frames(data: bytes) -> list[StoredFrame]:
+    """Return the frames of an archive; one that several kernels use is the first one's.
+
+    Raises: `ArchiveError` as `decode`.
+    """
+    root = Root(data, read_header(data))
+    found: dict[int, StoredFrame] = {}
+    for number, (name, _, first, count) in enumerate(root.rows["ENTRIES"]):
+        uses = root.uses(first, count)
+        decoder = Decoder(root.read_frame(number), [root.frame(use) for use in uses], root)
+        _, stored_bytes, raw_bytes, _ = root.frame(number)
+        found[number] = StoredFrame(root.text(name), "", stored_bytes, raw_bytes)
+        targets = decoder.targets_of_blobs()
+        for blob, row in enumerate(decoder.rows["BLOBS"]):
+            use = uses[int(row[0])]
+            _, stored_bytes, raw_bytes, _ = root.frame(use)
+            frame = StoredFrame(root.text(name), targets.get(blob, ""), stored_bytes, raw_bytes)
+            found.setdefault(use, frame)
+    return list(found.values())
+
+
+_CUBIN_FIELD, _PTX_FIELD, _TARGET_FIELD = 4, 5, 18  # of VARIANTS
+
+
+class Decoder(_Tables):
+    """Decode the index of one kernel into records."""
+
+    def __init__(self, index: bytes, frames: Sequence[tuple[Any, ...]], root: Root) -> None:
+        """Read the tables; `frames` are the records of those that the kernel uses."""
+        super().__init__(index, KERNEL_SECTIONS, root.minor)
+        self.root = root
+        self.used = frames
+        self.check_expressions(self.sections["CODE"][2])
+        self.expressions = [self.read_expression(row) for row in self.rows["EXPRESSIONS"]]
+        self.taken = dict.fromkeys(RECORDS, 0)
+        self.check_blobs()
+        self.contents: list[bytes] = []
+
     def check_expressions(self, code_bytes: int) -> None:
         """Check the sizes and places of all bytecode before any of it is read."""
         end = 0
@@ -294,49 +436,38 @@ class Decoder:
         if end != code_bytes:
             raise ArchiveError("FORMAT", "CODE goes on after the last expression")
 
-    def check_blobs(self, index_end: int) -> None:
-        """Check the sizes and places of all blobs before any is decoded."""
-        end = index_end
-        before: tuple[Any, ...] | None = None
+    def targets_of_blobs(self) -> dict[int, str]:
+        """Return the target of the first variant that has each blob."""
+        found: dict[int, str] = {}
+        for row in self.rows["VARIANTS"]:
+            target = self.text(self.item(self.rows["TARGETS"], row[_TARGET_FIELD], "target")[0])
+            for blob in (row[_CUBIN_FIELD], row[_PTX_FIELD]):
+                found.setdefault(blob, target)
+        return found
+
+    def check_blobs(self) -> None:
+        """Check that the blobs cover the frames that the kernel uses, one after the other."""
+        frame, end, kind = -1, 0, 0
         for row in self.rows["BLOBS"]:
-            offset, stored_bytes, raw_bytes, _, kind, at = row
-            _limit("bytes that a frame decodes to", at + raw_bytes, LIMITS.blob_bytes)
-            if kind not in (BLOB_CUBIN, BLOB_PTX) or not raw_bytes:
+            number, start, raw_bytes, blob_kind = row
+            _limit("bytes that a frame decodes to", start + raw_bytes, LIMITS.blob_bytes)
+            if blob_kind not in (BLOB_CUBIN, BLOB_PTX) or not raw_bytes:
                 raise ArchiveError("FORMAT", "a blob is neither a cubin nor PTX, or empty")
-            if at:
-                if before is None or not _follows(row, before):
-                    raise ArchiveError("FORMAT", "a blob does not follow one in the same frame")
-                before = row
-                continue
-            before = row
-            start = -(-end // BLOB_ALIGN) * BLOB_ALIGN
-            if offset != start or start + stored_bytes > len(self.data):
-                raise ArchiveError("FORMAT", "the blobs do not follow one another in the file")
-            if any(self.data[end:start]):
-                raise ArchiveError("FORMAT", f"the padding before byte {start} is not zero")
-            end = start + stored_bytes
-        decoded_bytes = sum(row[2] for row in self.rows["BLOBS"])
-        _limit("bytes that all blobs decode to", decoded_bytes, LIMITS.decoded_bytes)
-        if end != len(self.data):
-            raise ArchiveError("FORMAT", "the file goes on after its last blob")
-        digests = [rows[0][3] for rows in self.groups()]
-        if len(set(digests)) != len(digests):
-            raise ArchiveError("FORMAT", "two frames have the same SHA-256")
+            if start and (number, start, blob_kind) != (frame, end, kind):
+                raise ArchiveError("FORMAT", "a blob does not follow one in the same frame")
+            if not start:
+                if number != frame + 1 or end != self.frame_bytes(frame):
+                    raise ArchiveError("FORMAT", "blobs and frames do not follow one another")
+                frame, kind = number, blob_kind
+            end = start + raw_bytes
+        if frame != len(self.used) - 1 or end != self.frame_bytes(frame):
+            raise ArchiveError("FORMAT", "the blobs do not cover the frames")
 
-    @property
-    def is_grouped(self) -> bool:
-        """Whether some frame has several blobs."""
-        return any(row[5] for row in self.rows["BLOBS"])
-
-    def groups(self) -> list[list[tuple[Any, ...]]]:
-        """Return the records of blobs, those of one frame together."""
-        groups: list[list[tuple[Any, ...]]] = []
-        for row in self.rows["BLOBS"]:
-            if row[5]:
-                groups[-1].append(row)
-            else:
-                groups.append([row])
-        return groups
+    def frame_bytes(self, frame: int) -> int:
+        """Return what a frame of the kernel decodes to; there is none before the first."""
+        if frame >= len(self.used):
+            raise ArchiveError("FORMAT", f"the kernel uses no frame {frame}")
+        return self.used[frame][2] if frame >= 0 else 0
 
     def read_expression(self, row: tuple[Any, ...]) -> Expression:
         text = self.text(row[2])
@@ -345,17 +476,6 @@ class Decoder:
         except ExpressionError as error:
             message = f"the expression {text!r} is invalid: {error.message}"
             raise ArchiveError("FORMAT", message) from None
-
-    def read_frame(self, rows: list[tuple[Any, ...]]) -> list[bytes]:
-        """Verify and decode a frame, keep it, and return the blobs that are in it."""
-        offset, stored_bytes, _, digest, _, _ = rows[0]
-        frame = self.data[offset : offset + stored_bytes]
-        if hashlib.sha256(frame).digest() != digest:
-            message = f"the SHA-256 of the blob at {offset} does not match: the file changed"
-            raise ArchiveError("CHECKSUM", message)
-        content = _decompress(frame, sum(row[2] for row in rows))
-        self.frames[content] = frame
-        return [content[at : at + raw_bytes] for _, _, raw_bytes, _, _, at in rows]
 
     def item(self, items: list[_T], index: int, what: str) -> _T:
         if index >= len(items):
@@ -370,12 +490,10 @@ class Decoder:
         self.taken[section] = first + count
         return iter(rows[first : first + count])
 
-    def archive(self) -> Archive:
-        if len(self.rows["ARCHIVE"]) != 1:
-            raise ArchiveError("FORMAT", "there is not one ARCHIVE record")
-        name, version, toolchain, _ = self.rows["ARCHIVE"][0]
-        kernels = tuple(self.kernel(row) for row in self.rows["KERNELS"])
-        return Archive(self.text(name), self.text(version), kernels, self.text(toolchain))
+    def only_kernel(self) -> Kernel:
+        if len(self.rows["KERNELS"]) != 1:
+            raise ArchiveError("FORMAT", "there is not one KERNELS record")
+        return self.kernel(self.rows["KERNELS"][0])
 
     def kernel(self, row: tuple[Any, ...]) -> Kernel:
         promises, digest, name, _, *slices = row

@@ -159,12 +159,10 @@ def _concrete_types(
     types: Mapping[str, argument_type.ArgumentType], constants: Mapping[str, object]
 ) -> dict[str, str]:
     for name, argument in types.items():
-        for extent in argument.block:
-            if isinstance(extent, str) and extent not in constants:
-                message = f"expected a value for the block extent {extent!r} of {name!r}"
-                raise ManifestError(
-                    message, remedy=did_you_mean(extent, [str(c) for c in constants])
-                )
+        for used in argument.block_names:
+            if used not in constants:
+                message = f"expected a value for the block extent {used!r} of {name!r}"
+                raise ManifestError(message, remedy=did_you_mean(used, [str(c) for c in constants]))
     return {name: argument.concrete({}, constants) for name, argument in types.items()}
 
 

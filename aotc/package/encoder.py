@@ -1,8 +1,9 @@
-"""Encode a checked archive: the records of every table, then sections, blobs and header.
+"""Encode a checked archive: an index for each kernel, frames, then the root that lists them.
 
 The layout is canonical: the walk below fixes the order of shared expressions and blobs, strings are
 sorted, and everything else follows its owner. So the reader can tell whether a file is canonical by
-encoding what it read.
+encoding what it read. A kernel's index says nothing of where it lies or of other kernels, so it is
+the same bytes in every archive.
 
 Invariant: equal archives and equal frames give equal bytes.
 """
@@ -32,19 +33,16 @@ from aotc.package.index import (
 )
 from aotc.package.records import (
     ACCESSES,
-    BLOB_ALIGN,
     BLOB_CUBIN,
     BLOB_PTX,
     DIRECTORY_ENTRY,
     DIRECTORY_HEAD,
-    FEATURE_CONDITIONS,
-    FEATURE_GROUPS,
     FEATURE_LETTERS,
-    FEATURE_SCRATCH,
-    FEATURE_TENSOR_MAPS,
     FEATURE_ZSTD,
     GROUP_BYTES,
     HEADER,
+    KERNEL_SECTIONS,
+    KINDS,
     LIMITS,
     MAGIC,
     MAJOR,
@@ -53,6 +51,7 @@ from aotc.package.records import (
     PARAM_KINDS,
     PARAM_OPTIONAL,
     RECORDS,
+    ROOT_SECTIONS,
     SECTION_ALIGN,
     SOURCES,
     VALUE_BOOL,
@@ -92,28 +91,37 @@ def _payload(value: Value) -> tuple[int, _Field]:
     return VALUE_STRING, value
 
 
-class _Encoder:
-    """Collect the records of an archive, table by table, in the order of the format's walk.
+class _KernelEncoder:
+    """Collect the records of a kernel's index, table by table, in the order of the format's walk.
 
     With `is_grouped`, blobs of one kind that a kernel has for one target share frames.
     """
 
-    def __init__(self, archive: Archive, *, is_grouped: bool) -> None:
-        self.tables: dict[str, list[tuple[_Field, ...]]] = {name: [] for name in RECORDS}
+    def __init__(self, kernel: Kernel, *, is_grouped: bool) -> None:
+        self.tables: dict[str, list[tuple[_Field, ...]]] = {n: [] for n in KERNEL_SECTIONS}
         self.code = bytearray()
         self.expressions: dict[tuple[bytes, str], int] = {}
-        self.is_grouped = is_grouped
         self.blobs: dict[bytes, int] = {}
         self.blob_kinds: list[int] = []
         self.groups: list[list[bytes]] = []
-        self.targets = {name: index for index, name in enumerate(archive.targets)}
-        self.features = FEATURE_ZSTD
-        self.add("ARCHIVE", archive.name, archive.version, archive.toolchain, 0)
-        for name in archive.targets:
-            major, minor, letter = parse_target(name)
-            self.add("TARGETS", name, major, minor, FEATURE_LETTERS.index(letter), 0)
-        for kernel in archive.kernels:
-            self.kernel(kernel)
+        self.targets = {name: index for index, name in enumerate(sorted(set(kernel.targets)))}
+        for name in self.targets:
+            self.add("TARGETS", *_target(name))
+        self.kernel(kernel, is_grouped=is_grouped)
+        kinds = iter(self.blob_kinds)
+        for frame, group in enumerate(self.groups):
+            start = 0
+            for content in group:
+                self.add("BLOBS", frame, start, len(content), next(kinds))
+                start += len(content)
+
+    def index(self) -> bytes:
+        """Return the kernel's index."""
+        return _lay_out(KERNEL_SECTIONS, self.tables, bytes(self.code))
+
+    def frames(self) -> list[bytes]:
+        """Return what the frames of the kernel's blobs decode to."""
+        return [b"".join(group) for group in self.groups]
 
     def add(self, section: str, *fields: _Field) -> None:
         self.tables[section].append(fields)
@@ -121,7 +129,7 @@ class _Encoder:
     def count(self, section: str) -> int:
         return len(self.tables[section])
 
-    def kernel(self, kernel: Kernel) -> None:
+    def kernel(self, kernel: Kernel, *, is_grouped: bool) -> None:
         params = {param.name: index for index, param in enumerate(kernel.params)}
         slices: list[int] = []
         for section, items in (
@@ -152,13 +160,12 @@ class _Encoder:
         promises = guard_mask(tuple(i for i, g in enumerate(kernel.guards) if g.is_promise))
         head = (promises, kernel.source_sha256, kernel.name, kernel.grid_rank)
         self.add("KERNELS", *head, *slices)
-        if self.is_grouped:
-            self.group_blobs(kernel)
+        self.place_blobs(kernel, is_grouped=is_grouped)
         for variant in kernel.variants:
             self.variant(kernel, variant, params)
 
-    def group_blobs(self, kernel: Kernel) -> None:
-        """Give the blobs of a kernel that are new their places: by target, cubins before PTX."""
+    def place_blobs(self, kernel: Kernel, *, is_grouped: bool) -> None:
+        """Give the blobs of a kernel their places: by target, cubins before PTX."""
         for target in kernel.targets:
             variants = [variant for variant in kernel.variants if variant.target == target]
             for kind, contents in (
@@ -168,7 +175,7 @@ class _Encoder:
                 first_group = len(self.groups)
                 for content in contents:
                     if content is not None:
-                        self.blob(content, kind, first_group)
+                        self.place_blob(content, kind, first_group, is_grouped=is_grouped)
 
     def values(self, values: Iterable[tuple[str, Value]]) -> None:
         for name, value in values:
@@ -194,7 +201,6 @@ class _Encoder:
         first_tensor_map = self.count("TENSOR_MAPS")
         condition = 0
         if variant.condition is not None:
-            self.features |= FEATURE_CONDITIONS
             condition = 1 + self.expression(variant.condition, params)
         grid = [self.expression(expression, params) for expression in variant.grid]
         scratch = self.optional_expression(variant.scratch_bytes, params)
@@ -202,8 +208,6 @@ class _Encoder:
             self.cubin_param(cubin_param, params)
         for tensor_map in variant.tensor_maps:
             self.tensor_map(tensor_map, params)
-        if variant.scratch_bytes is not None:
-            self.features |= FEATURE_SCRATCH
         self.add(
             "VARIANTS",
             guard_mask(variant.guards),
@@ -241,7 +245,6 @@ class _Encoder:
         self.add("CUBIN_PARAMS", param.offset, param.size, SOURCES[param.source], 0, index)
 
     def tensor_map(self, tensor_map: TensorMap, params: Mapping[str, int]) -> None:
-        self.features |= FEATURE_TENSOR_MAPS
         rank = len(tensor_map.dims)
         address = self.expression(tensor_map.address, params)
         dims = [self.expression(expression, params) for expression in tensor_map.dims]
@@ -280,36 +283,46 @@ class _Encoder:
             self.code += code.code
         return index
 
-    def blob(self, content: bytes, kind: int, first_group: int | None = None) -> int:
-        """Return the index of a blob; a new one may join the last group from `first_group` on."""
-        index = self.blobs.setdefault(content, len(self.blobs))
-        if index == len(self.blob_kinds):
-            self.blob_kinds.append(kind)
-            has_group = first_group is not None and len(self.groups) > first_group
-            if has_group and sum(map(len, self.groups[-1])) + len(content) <= GROUP_BYTES:
-                self.groups[-1].append(content)
-                self.features |= FEATURE_GROUPS
-            else:
-                self.groups.append([content])
+    def place_blob(self, content: bytes, kind: int, first_group: int, *, is_grouped: bool) -> None:
+        """Give a blob that is new its place: in the last group from `first_group` on, or a new one."""
+        if content in self.blobs:
+            return
+        self.blobs[content] = len(self.blobs)
+        self.blob_kinds.append(kind)
+        has_group = is_grouped and len(self.groups) > first_group
+        if has_group and sum(map(len, self.groups[-1])) + len(content) <= GROUP_BYTES:
+            self.groups[-1].append(content)
+        else:
+            self.groups.append([content])
+
+    def blob(self, content: bytes, kind: int) -> int:
+        """Return the index of a blob."""
+        index = self.blobs[content]
         if self.blob_kinds[index] != kind:
             raise ArchiveError("FORMAT", "a variant has the same bytes as cubin and as PTX")
         return index
 
-    def strings(self) -> dict[str, int]:
-        """Return the offset of every string in STRINGS, which is their sorted concatenation."""
-        used = {
-            field
-            for table in self.tables.values()
-            for record in table
-            for field in record
-            if isinstance(field, str)
-        }
-        offsets: dict[str, int] = {}
-        offset = 0
-        for text in sorted(used | {""}, key=str.encode):
-            offsets[text] = offset
-            offset += len(text.encode()) + 1
-        return offsets
+
+def _target(name: str) -> tuple[_Field, ...]:
+    major, minor, letter = parse_target(name)
+    return name, major, minor, FEATURE_LETTERS.index(letter), 0
+
+
+def _string_offsets(tables: Mapping[str, list[tuple[_Field, ...]]]) -> dict[str, int]:
+    """Return the offset of every string in STRINGS, which is their sorted concatenation."""
+    used = {
+        field
+        for table in tables.values()
+        for record in table
+        for field in record
+        if isinstance(field, str)
+    }
+    offsets: dict[str, int] = {}
+    offset = 0
+    for text in sorted(used | {""}, key=str.encode):
+        offsets[text] = offset
+        offset += len(text.encode()) + 1
+    return offsets
 
 
 def _pack(section: str, records: list[tuple[_Field, ...]], strings: Mapping[str, int]) -> bytes:
@@ -320,50 +333,28 @@ def _pack(section: str, records: list[tuple[_Field, ...]], strings: Mapping[str,
     )
 
 
-def _assemble(encoder: _Encoder, frames: list[bytes]) -> bytes:
-    """Lay out the header, the sections and the frames."""
-    strings = encoder.strings()
-    sections = {name: _pack(name, encoder.tables[name], strings) for name in RECORDS}
-    sections["CODE"] = bytes(encoder.code)
+def _lay_out(
+    names: tuple[str, ...], tables: Mapping[str, list[tuple[_Field, ...]]], code: bytes = b""
+) -> bytes:
+    """Return a directory and its sections.
+
+    Raises: `ArchiveError` LIMIT if they take more than the format allows.
+    """
+    strings = _string_offsets(tables)
+    sections = {name: _pack(name, tables[name], strings) for name in names}
+    if "CODE" in sections:
+        sections["CODE"] = code
     sections["STRINGS"] = b"".join(text.encode() + b"\0" for text in strings)
-    sections["BLOBS"] = bytes(RECORDS["BLOBS"].size * len(encoder.blobs))
-    directory = [DIRECTORY_HEAD.pack(len(RECORDS), 0)]
-    offset = DIRECTORY_HEAD.size + DIRECTORY_ENTRY.size * len(RECORDS)
-    for kind, (name, body) in enumerate(sections.items(), 1):
+    parts = [DIRECTORY_HEAD.pack(len(names), 0)]
+    offset = DIRECTORY_HEAD.size + DIRECTORY_ENTRY.size * len(names)
+    for name, body in sections.items():
         size = RECORDS[name].size
-        directory.append(DIRECTORY_ENTRY.pack(kind, size, offset, len(body) // size))
+        parts.append(DIRECTORY_ENTRY.pack(KINDS[name], size, offset, len(body) // size))
         offset = _aligned(offset + len(body), SECTION_ALIGN)
-    index_bytes = offset
-    if index_bytes > LIMITS.index_bytes:
-        message = f"the index takes {index_bytes} bytes, at most {LIMITS.index_bytes}"
+    if offset > LIMITS.index_bytes:
+        message = f"an index takes {offset} bytes, at most {LIMITS.index_bytes}"
         raise ArchiveError("LIMIT", message)
-
-    position = HEADER.size + index_bytes
-    blobs: list[bytes] = []
-    records: list[bytes] = []
-    kinds = iter(encoder.blob_kinds)
-    for group, frame in zip(encoder.groups, frames, strict=True):
-        padding = _padding(position, BLOB_ALIGN)
-        position += len(padding)
-        digest = hashlib.sha256(frame).digest()
-        start = 0
-        for content in group:
-            row = (position, len(frame), len(content), digest, next(kinds), start)
-            records.append(RECORDS["BLOBS"].pack(*row))
-            start += len(content)
-        blobs += (padding, frame)
-        position += len(frame)
-    if position > LIMITS.file_bytes:
-        message = f"the archive takes {position} bytes, at most {LIMITS.file_bytes}"
-        raise ArchiveError("LIMIT", message)
-
-    sections["BLOBS"] = b"".join(records)
-    bodies = [body + _padding(len(body), SECTION_ALIGN) for body in sections.values()]
-    index = b"".join(directory + bodies)
-    head = (MAGIC, MAJOR, MINOR, HEADER.size, encoder.features, 0, position, HEADER.size)
-    unsealed = HEADER.pack(*head, index_bytes, b"", b"")
-    digest = hashlib.sha256(unsealed + index).digest()
-    return b"".join([HEADER.pack(*head, index_bytes, digest, b""), index, *blobs])
+    return b"".join(parts + [b + _padding(len(b), SECTION_ALIGN) for b in sections.values()])
 
 
 def encode_records(
@@ -371,12 +362,38 @@ def encode_records(
 ) -> bytes:
     """Return the bytes of an archive that was checked and is in canonical order.
 
-    `frames` compresses the contents of frames: of a blob each, or `is_grouped` of several.
+    `frames` compresses the contents of frames: the indices of kernels, then blobs, of which
+    several share one if `is_grouped`.
 
     Raises: `ArchiveError` LIMIT for an index or a file too large for the format.
     """
-    encoder = _Encoder(archive, is_grouped=is_grouped)
-    if is_grouped and not encoder.features & FEATURE_GROUPS:
-        # Nothing shares a frame, and a reader that finds none takes blobs in the order of variants.
-        encoder = _Encoder(archive, is_grouped=False)
-    return _assemble(encoder, frames([b"".join(group) for group in encoder.groups]))
+    root: dict[str, list[tuple[_Field, ...]]] = {name: [] for name in ROOT_SECTIONS}
+    root["ARCHIVE"].append((archive.name, archive.version, archive.toolchain, 0))
+    root["TARGETS"] += map(_target, archive.targets)
+    contents: list[bytes] = []
+    places: dict[bytes, int] = {}
+    num_kernels = len(archive.kernels)
+    for kernel in archive.kernels:
+        encoder = _KernelEncoder(kernel, is_grouped=is_grouped)
+        contents.append(encoder.index())
+        uses = [places.setdefault(c, num_kernels + len(places)) for c in encoder.frames()]
+        root["ENTRIES"].append((kernel.name, 0, len(root["USES"]), len(uses)))
+        root["USES"] += ((use,) for use in uses)
+    contents += places
+    stored = frames(contents)
+    # Sizes do not change the root's own size, so its end is known before they are.
+    root["FRAMES"] = [(0, 0, 0, b"")] * len(contents)
+    root_bytes = len(_lay_out(ROOT_SECTIONS, root))
+    position = HEADER.size + root_bytes
+    for at, (content, frame) in enumerate(zip(contents, stored, strict=True)):
+        row = (position, len(frame), len(content), hashlib.sha256(frame).digest())
+        root["FRAMES"][at] = row
+        position += len(frame)
+    if position > LIMITS.file_bytes:
+        message = f"the archive takes {position} bytes, at most {LIMITS.file_bytes}"
+        raise ArchiveError("LIMIT", message)
+    head = (MAGIC, MAJOR, MINOR, HEADER.size, FEATURE_ZSTD, 0, position, HEADER.size)
+    packed = _lay_out(ROOT_SECTIONS, root)
+    unsealed = HEADER.pack(*head, root_bytes, b"", b"")
+    digest = hashlib.sha256(unsealed + packed).digest()
+    return b"".join([HEADER.pack(*head, root_bytes, digest, b""), packed, *stored])

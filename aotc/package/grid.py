@@ -44,8 +44,9 @@ MAX_GUARDS = 64
 _DIVISIONS = ("//", "%", "cdiv")
 
 ConfigEntries: TypeAlias = tuple[tuple[str, Constant], ...]
+_Serves: TypeAlias = dict[tuple[Constant, ...], "Expression | None"]
 AutotuneReader: TypeAlias = Callable[
-    [str, str, Mapping[str, object]], Sequence[Mapping[str, object]]
+    [str, str, Mapping[str, object], Target], Sequence[Mapping[str, object]]
 ]
 
 
@@ -82,21 +83,23 @@ class VariantSpec:
         """The request to the compiler."""
         types = dict(zip(self.kernel.types, self.types, strict=True))
         values = self.values
-        signature = [
-            (name, self._assumed(name, argument).concrete(types, values))
+        concrete = {
+            name: self._assumed(name, argument).concrete(types, values)
             for name, argument in self.kernel.signature.items()
-        ]
+        }
         constexprs = [parameter.name for parameter in self.kernel.function.constexprs]
         return CompileRequest(
             source=self.kernel.source,
             kernel=self.kernel.function.name,
-            signature=tuple(signature),
+            signature=self.kernel.joined(concrete),
             constants=tuple((name, values[name]) for name in constexprs if name in values),
             target=self.target.name,
             config=Config.of(values),
             without=self.target.without,
+            facts=self.target.facts,
             map_pointers=True,
             limits=self.kernel.limits,
+            enable_fp_fusion=self.kernel.enable_fp_fusion,
         )
 
     @property
@@ -138,28 +141,32 @@ class Expansion:
 def expand(kernel: KernelSpec, targets: Sequence[Target], autotune: AutotuneReader) -> Expansion:
     """Return the variants of `kernel` for `targets`.
 
-    `autotune(source, function)` returns the configs of the source's `@triton.autotune`; it is
-    called only if the manifest asks for them.
+    `autotune(source, function, constants, target)` returns the configs of the source's
+    `@triton.autotune`; it is called only if the manifest asks for them.
 
     Raises:
         ManifestError: there are too many variants, or none for a target; a `where` or a config
             of the source is wrong.
     """
-    admitted = _configs(kernel, autotune)
-    configs = tuple(config for config, _ in admitted)
-    guards, guard_of = _guards(kernel, [condition for _, condition in admitted])
+    admitted = _configs_of_targets(kernel, targets, autotune)
+    index_of: dict[tuple[object, ...], int] = {}
+    for config, _ in itertools.chain(*admitted.values()):
+        index_of.setdefault(_typed(config), len(index_of))
+    configs = tuple({_typed(c): c for c, _ in itertools.chain(*admitted.values())}.values())
+    remaining = (serves.values() for _, serves in itertools.chain(*admitted.values()))
+    guards, guard_of = _guards(kernel, itertools.chain(*remaining))
     _check_count(kernel, len(targets), len(configs))
     variants: list[VariantSpec] = []
     dropped: list[str] = []
     folders = [expression.Folder(dimension.root) for dimension in kernel.grid or ()]
     for target in targets:
-        fitting: list[int] = []
-        for index, config in enumerate(configs):
+        fitting: list[tuple[ConfigEntries, _Serves]] = []
+        for config, serves in admitted[target]:
             misfit = config_misfit(dict(config), target)
             if misfit:
                 dropped.append(f"{kernel.name} {target}: {config_text(config)}: {misfit}")
             else:
-                fitting.append(index)
+                fitting.append((config, serves))
         if not fitting:
             raise none_left(kernel, target, dropped)
         for types, choices, (absent, waived) in itertools.product(
@@ -168,8 +175,12 @@ def expand(kernel: KernelSpec, targets: Sequence[Target], autotune: AutotuneRead
             _forms(kernel),
         ):
             held = _held(kernel, guard_of, absent, waived)
-            for index in fitting:
-                config, condition = admitted[index]
+            admitting = [(config, serves) for config, serves in fitting if choices in serves]
+            if not admitting:
+                raise _none_for_choices(kernel, target, choices, dropped)
+            for config, serves in admitting:
+                index = index_of[_typed(config)]
+                condition = serves[choices]
                 needed = held if condition is None else (*held, guard_of[condition])
                 spec = VariantSpec(
                     *(kernel, target, types, choices, waived, absent, needed, index, config)
@@ -179,7 +190,7 @@ def expand(kernel: KernelSpec, targets: Sequence[Target], autotune: AutotuneRead
 
 
 def launch_arguments(kernel: KernelSpec) -> tuple[str, ...]:
-    """Return the arguments that a launch passes: all but None and fixed floating-point ones."""
+    """Return the arguments that a launch passes: all but those whose value is fixed, or None."""
     return tuple(name for name, argument in kernel.signature.items() if argument.is_passed)
 
 
@@ -187,6 +198,19 @@ def none_left(kernel: KernelSpec, target: Target, dropped: Iterable[str]) -> Man
     """Return the error for a kernel that a target can hold in no config."""
     message = f"expected a config of {kernel.name!r} that {target} can hold, got none"
     error = ManifestError(message, kernel.configs_loc)
+    for line in dropped:
+        error.add_context(line)
+    return error
+
+
+def _none_for_choices(
+    kernel: KernelSpec, target: Target, choices: Sequence[Constant], dropped: Iterable[str]
+) -> ManifestError:
+    """Return the error for choices for which `where` accepts no config that a target can hold."""
+    given = config_text(zip(kernel.choices, choices, strict=True))
+    message = f"expected `where` to accept a config for {given} on {target}, it rejects all"
+    error = ManifestError(message, kernel.where.loc if kernel.where else kernel.configs_loc)
+    error.remedy = "a launch may ask for these choices: leave one out, or accept a config for it"
     for line in dropped:
         error.add_context(line)
     return error
@@ -271,42 +295,72 @@ def _check_count(kernel: KernelSpec, num_targets: int, num_configs: int) -> None
 # -------------------------------------------------------------------------------------- configs
 
 
-def _configs(
-    kernel: KernelSpec, autotune: AutotuneReader
-) -> tuple[tuple[ConfigEntries, Expression | None], ...]:
-    """Return the configs that pass the kernel's `where`, in order.
+def _configs_of_targets(
+    kernel: KernelSpec, targets: Sequence[Target], autotune: AutotuneReader
+) -> dict[Target, tuple[tuple[ConfigEntries, _Serves], ...]]:
+    """Return the configs for each target: an autotuner may ask which one it is."""
+    if isinstance(kernel.configs, AutotuneConfigs):
+        return {target: _configs(kernel, autotune, target) for target in targets}
+    return dict.fromkeys(targets, _configs(kernel, autotune, targets[0]))
 
-    Where it depends on launch arguments, the remaining condition comes with the config, and the
-    launcher checks it.
+
+def _typed(config: ConfigEntries) -> tuple[object, ...]:
+    """Return what two configs have in common that are the same, 1 and true being two values."""
+    return tuple((name, type(value), value) for name, value in config)
+
+
+def _configs(
+    kernel: KernelSpec, autotune: AutotuneReader, target: Target
+) -> tuple[tuple[ConfigEntries, _Serves], ...]:
+    """Return the configs that pass the kernel's `where` for some choices, in order.
+
+    With a config come the choices that it serves, and what remains of `where` for them: a condition on
+    launch arguments, which the launcher checks, or None.
     """
-    kept: list[tuple[ConfigEntries, Expression | None]] = []
+    kept: list[tuple[ConfigEntries, _Serves]] = []
     always = expression.Integer(1)
     fold = expression.Folder(kernel.where.root if kernel.where is not None else always)
-    for config in _listed_configs(kernel, autotune):
-        condition = _condition(kernel, config, fold)
-        if not isinstance(condition, expression.Integer):
-            kept.append((config, condition))
-        elif condition.value:
-            kept.append((config, None))
+    for config in _listed_configs(kernel, autotune, target):
+        serves: _Serves = {}
+        for choices in itertools.product(*kernel.choices.values()):
+            condition = _condition(kernel, config, choices, fold)
+            if not isinstance(condition, expression.Integer):
+                serves[choices] = condition
+            elif condition.value:
+                serves[choices] = None
+        if serves:
+            kept.append((config, serves))
     if not kept and kernel.where is not None:
         message = "expected `where` to accept a config, it rejects all"
         raise ManifestError(message, kernel.where.loc)
     return tuple(kept)
 
 
-def _condition(kernel: KernelSpec, config: ConfigEntries, fold: expression.Folder) -> Expression:
-    """Evaluate `where`, which `fold` is of, for a config as far as it is known."""
+def _condition(
+    kernel: KernelSpec,
+    config: ConfigEntries,
+    choices: tuple[Constant, ...],
+    fold: expression.Folder,
+) -> Expression:
+    """Evaluate `where`, which `fold` is of, for a config and choices as far as it is known."""
     where = kernel.where
     if where is None:
         return expression.Integer(1)
+    chosen = zip(kernel.choices, choices, strict=True)
+    values = {**_fixed_values(kernel, config), **_fixed_arguments(kernel), **dict(chosen)}
     try:
-        root = expression.settle(fold(integer_values(_fixed_values(kernel, config))))
+        root = expression.settle(fold(integer_values(values)))
     except ExpressionError as error:
         raise _where_error(where, config, error) from None
     for name, col in expression.free_names(root).items():
         if name not in launch_arguments(kernel):
             raise _where_error(where, config, ExpressionError(f"`{name}` has no value", col))
     return root
+
+
+def _fixed_arguments(kernel: KernelSpec) -> dict[str, Constant]:
+    """Return the integer arguments whose value is compiled in."""
+    return {n: a.value for n, a in kernel.signature.items() if isinstance(a.value, int)}
 
 
 def _where_error(
@@ -317,7 +371,9 @@ def _where_error(
     return found
 
 
-def _listed_configs(kernel: KernelSpec, autotune: AutotuneReader) -> Iterator[ConfigEntries]:
+def _listed_configs(
+    kernel: KernelSpec, autotune: AutotuneReader, target: Target
+) -> Iterator[ConfigEntries]:
     match kernel.configs:
         case CartesianConfigs(axes):
             count = math.prod(len(values) for _, values in axes)
@@ -332,10 +388,12 @@ def _listed_configs(kernel: KernelSpec, autotune: AutotuneReader) -> Iterator[Co
         case ListedConfigs(configs):
             yield from configs
         case AutotuneConfigs():
-            yield from _autotune_configs(kernel, autotune)
+            yield from _autotune_configs(kernel, autotune, target)
 
 
-def _autotune_configs(kernel: KernelSpec, autotune: AutotuneReader) -> Iterator[ConfigEntries]:
+def _autotune_configs(
+    kernel: KernelSpec, autotune: AutotuneReader, target: Target
+) -> Iterator[ConfigEntries]:
     """Return the source's configs, checked as the manifest's are, without repeats.
 
     Triton distinguishes configs that differ only in a hook; here they are the same.
@@ -345,11 +403,12 @@ def _autotune_configs(kernel: KernelSpec, autotune: AutotuneReader) -> Iterator[
         for name, argument in kernel.signature.items()
         if argument.value is not None or argument.kind == "none"
     }
-    found = autotune(kernel.source, kernel.function.name, {**fixed, **kernel.constants})
+    constants = {**fixed, **kernel.constants}
+    found = autotune(kernel.source, kernel.function.name, constants, target)
     if not found:
         message = f"expected @triton.autotune on {kernel.function.name!r}, got no config"
         raise ManifestError(message, kernel.configs_loc)
-    seen: dict[tuple[tuple[str, type, Constant], ...], None] = {}
+    seen: dict[tuple[object, ...], None] = {}
     for entries in found:
         # A config key of None stands for the default.
         config = tuple(
@@ -366,7 +425,7 @@ def _autotune_configs(kernel: KernelSpec, autotune: AutotuneReader) -> Iterator[
         problem = _config_problem(kernel, checked)
         if problem:
             raise _source_error(kernel, problem, config)
-        key = tuple((name, type(value), value) for name, value in checked)
+        key = _typed(tuple(checked))
         if key not in seen:
             seen[key] = None
             yield tuple(checked)
@@ -422,8 +481,7 @@ def _folded_grid(
 ) -> tuple[Expression, ...]:
     """Fold constants, config and fixed arguments into the grid of a variant."""
     kernel = variant.kernel
-    fixed = {n: a.value for n, a in kernel.signature.items() if isinstance(a.value, int)}
-    constants = {**integer_values(variant.values), **fixed}
+    constants = integer_values({**variant.values, **_fixed_arguments(kernel)})
     arguments = launch_arguments(kernel)
     folded: list[Expression] = []
     for dimension, fold in zip(kernel.grid or (), folders, strict=True):
@@ -484,9 +542,6 @@ def _guards(
                 if argument.kind == "pointer"
                 else f"{name} is a multiple of {argument.divisor}"
             )
-        elif isinstance(argument.value, int):
-            condition = f"{name} == {argument.value}"
-            text = f"{name} is {argument.value}"
         elif argument.kind == "tensordesc":
             last = len(argument.block) - 1
             dense = f"({name}.strides[{last}] == 1 or {name}.shape[{last}] == 1)"

@@ -10,9 +10,7 @@ import re
 from collections.abc import Mapping
 
 from aotc.config import CONFIG_KEYS, config_value_problem, renamed_key
-from aotc.ir import expression
 from aotc.ir.diagnostics import Loc, ManifestError, did_you_mean
-from aotc.ir.expression import ExpressionError
 from aotc.ir.types import SCALARS
 from aotc.limits import (
     COMPILE_LIMITS,
@@ -34,14 +32,16 @@ from aotc.package.spec import (
     KernelSpec,
     ListedConfigs,
     ManifestExpression,
+    VerifySpec,
     missing_constexpr,
 )
 from aotc.package.tables import Constant, Table
 from aotc.package.verify_table import read_verify
+from aotc.tuple_type import TupleType, is_tuple_type, parse_tuple_type
 
 KERNEL_KEYS = (
     *("name", "source", "grid", "signature", "types", "constants", "choices"),
-    *("configs", "config", "where", "guards", "limits", "verify"),
+    *("configs", "config", "where", "guards", "limits", "verify", "enable_fp_fusion"),
 )
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
@@ -50,16 +50,43 @@ _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 def read_kernel(table: Table, name: str, source: str, function: Function) -> KernelSpec:
     """Read the table of the kernel `name`, whose code is `function` of `source`.
 
-    Raises:
-        ManifestError: a section is wrong, or two contradict each other.
+    What is wrong, in a section or between two, is noted in the table's mistakes.
     """
+    mistakes = table.mistakes
+    before = len(mistakes)
     types = _read_types(table)
-    signature = _read_signature(table, function, types)
+    # What is wrong with types would be said again of all that uses them.
+    signature = _read_signature(table, function, types) if len(mistakes) == before else {}
+    has_signature = len(mistakes) == before
+    configs: Configs = CartesianConfigs()
+    limits: dict[str, int] = {}
+    grid: tuple[ManifestExpression, ...] | None = None
+    where: ManifestExpression | None = None
+    guards: Guards = "each"
+    fuses = True
+    verify = VerifySpec()
     constants = _read_constants(table, function)
     choices = _read_choices(table, function)
-    configs = _read_configs(table, function)
-    limits = _read_limits(table)
-    _check_given_once(table, constants, choices, configs)
+    with mistakes.collected():
+        configs = _read_configs(table, function)
+    with mistakes.collected():
+        limits = _read_limits(table)
+    with mistakes.collected():
+        _check_given_once(table, constants, choices, configs)
+    with mistakes.collected():
+        guards = _read_guards(table)
+    with mistakes.collected():
+        fuses = table.boolean("enable_fp_fusion", default=True)
+    tuples: dict[str, TupleType] = {}
+    if has_signature:
+        with mistakes.collected():
+            tuples = _read_tuples(table, function)
+        with mistakes.collected():
+            grid = _read_grid(table, function, signature)
+        with mistakes.collected():
+            where = _read_where(table, function, signature)
+        with mistakes.collected():
+            verify = read_verify(table, function, signature)
     spec = KernelSpec(
         name=name,
         source=source,
@@ -69,17 +96,22 @@ def read_kernel(table: Table, name: str, source: str, function: Function) -> Ker
         constants=constants,
         choices=choices,
         configs=configs,
-        grid=_read_grid(table, function, signature),
-        where=_read_where(table, function, signature, choices),
-        guards=_read_guards(table),
+        grid=grid,
+        where=where,
+        guards=guards,
         loc=table.value_loc("name" if table.has("name") else "source"),
         configs_loc=table.value_loc("configs" if table.has("configs") else "config"),
-        verify=read_verify(table, function, signature),
+        verify=verify,
         limits=compile_limits({name: limits[name] for name in COMPILE_LIMITS if name in limits}),
         spill_bytes=limits.get(SPILL_BYTES, DEFAULT_SPILL_BYTES),
+        tuples=tuples,
+        enable_fp_fusion=fuses,
     )
-    _check_constexprs(table, spec)
-    _check_blocks(table, spec)
+    if len(mistakes) == before:
+        with mistakes.collected():
+            _check_constexprs(table, spec)
+        with mistakes.collected():
+            _check_blocks(table, spec)
     return spec
 
 
@@ -87,17 +119,18 @@ def _read_types(table: Table) -> dict[str, tuple[str, ...]]:
     types: dict[str, tuple[str, ...]] = {}
     section = table.optional_table("types")
     for name in section:
-        if not _NAME.fullmatch(name):
-            raise section.wrong_key(name, f"expected a type variable such as T, got {name!r}")
-        if name in SCALARS:
-            message = f"expected a type variable such as T, got the dtype {name!r}"
-            raise section.wrong_key(name, message)
-        types[name] = section.unique(name, section.strings(name))
-        for index, dtype in enumerate(types[name]):
-            if dtype not in SCALARS:
-                message = f"expected a dtype, got {dtype!r}"
-                remedy = argument_type.dtype_remedy(dtype) or argument_type.ALL_DTYPES
-                raise ManifestError(message, section.element(name, index), remedy=remedy)
+        with section.mistakes.collected():
+            if not _NAME.fullmatch(name):
+                raise section.wrong_key(name, f"expected a type variable such as T, got {name!r}")
+            if name in SCALARS:
+                message = f"expected a type variable such as T, got the dtype {name!r}"
+                raise section.wrong_key(name, message)
+            types[name] = section.unique(name, section.strings(name))
+            for index, dtype in enumerate(types[name]):
+                if dtype not in SCALARS:
+                    message = f"expected a dtype, got {dtype!r}"
+                    remedy = argument_type.dtype_remedy(dtype) or argument_type.ALL_DTYPES
+                    raise ManifestError(message, section.element(name, index), remedy=remedy)
     return types
 
 
@@ -106,39 +139,77 @@ def _read_signature(
 ) -> dict[str, ArgumentType]:
     section = table.optional_table("signature")
     names = [parameter.name for parameter in function.arguments]
-    constexprs = [parameter.name for parameter in function.constexprs]
+    before = len(table.mistakes)
     for name in section:
-        if name in constexprs:
-            message = f"expected an argument, got the tl.constexpr parameter {name!r}"
-            remedy = "give its value in [kernel.constants], [kernel.choices] or [kernel.configs]"
-            raise section.wrong_key(name, message, remedy)
-        if name not in names:
-            message = f"expected an argument of {function.name}, got {name!r}"
-            raise section.wrong_key(
-                name, message, did_you_mean(name, names) or _listed("its arguments are", names)
-            )
+        with table.mistakes.collected():
+            _check_argument(section, name, function, names)
+    is_known = len(table.mistakes) == before
     signature: dict[str, ArgumentType] = {}
     for parameter in function.arguments:
         if section.has(parameter.name):
-            signature[parameter.name] = _read_type(section, parameter.name, tuple(types))
-        elif not parameter.has_default:
+            with table.mistakes.collected():
+                signature.update(_read_type(section, parameter.name, tuple(types)))
+        elif not parameter.has_default and is_known:  # or else it is what is misspelt
             message = f"expected a type for argument {parameter.name!r} of {function.name}"
             remedy = f'add `{parameter.name} = "..."` to [kernel.signature]'
-            raise ManifestError(message, section.loc, remedy=remedy)
+            table.mistakes.add(ManifestError(message, section.loc, remedy=remedy))
+    if len(table.mistakes) > before:
+        return signature
     used = {argument.element for argument in signature.values()}
     for name in types:
         if name not in used:
             message = f"expected an argument of type {name!r}, got none"
             remedy = f'write "*{name}" in [kernel.signature], or leave the variable out'
-            raise table.optional_table("types").wrong_key(name, message, remedy)
+            table.mistakes.add(table.optional_table("types").wrong_key(name, message, remedy))
     return signature
 
 
-def _read_type(section: Table, name: str, variables: tuple[str, ...]) -> ArgumentType:
+def _check_argument(section: Table, name: str, function: Function, names: list[str]) -> None:
+    """Check that `name`, a key of the signature, is an argument."""
+    if name in [parameter.name for parameter in function.constexprs]:
+        message = f"expected an argument, got the tl.constexpr parameter {name!r}"
+        remedy = "give its value in [kernel.constants], [kernel.choices] or [kernel.configs]"
+        raise section.wrong_key(name, message, remedy)
+    if name not in names:
+        message = f"expected an argument of {function.name}, got {name!r}"
+        remedy = did_you_mean(name, names) or _listed("its arguments are", names)
+        raise section.wrong_key(name, message, remedy)
+
+
+def _read_type(section: Table, name: str, variables: tuple[str, ...]) -> dict[str, ArgumentType]:
+    """Return the type of an argument, or of each item of a tuple."""
     loc = section.value_loc(name)
     if section.is_list(name):
-        return argument_type.parse_alternatives(section.strings(name), variables, loc)
-    return argument_type.parse(section.string(name), variables, loc)
+        return {name: argument_type.parse_alternatives(section.strings(name), variables, loc)}
+    text = section.string(name)
+    if not is_tuple_type(text):
+        return {name: argument_type.parse(text, variables, loc)}
+    leaves = dict(_tuple_type(section, name).leaves(name))
+    return {leaf: argument_type.parse(one, variables, loc) for leaf, one in leaves.items()}
+
+
+def _tuple_type(section: Table, name: str) -> TupleType:
+    try:
+        return parse_tuple_type(section.string(name))
+    except ValueError as error:
+        raise section.wrong(name, str(error)) from None
+
+
+def _read_tuples(table: Table, function: Function) -> dict[str, TupleType]:
+    """Return the arguments that are tuples; their types were read with the signature."""
+    section = table.optional_table("signature")
+    names = [parameter.name for parameter in function.parameters]
+    tuples: dict[str, TupleType] = {}
+    for name in section:
+        if section.is_string(name) and is_tuple_type(section.string(name)):
+            tuples[name] = _tuple_type(section, name)
+            for leaf, _ in tuples[name].leaves(name):
+                if leaf in names:
+                    message = (
+                        f"expected other names, {leaf!r} is an item of {name!r} and a parameter"
+                    )
+                    raise section.wrong(name, message, "rename the parameter in the source")
+    return tuples
 
 
 def _check_constexpr(section: Table, name: str, function: Function) -> None:
@@ -161,16 +232,22 @@ def _listed(intro: str, names: list[str]) -> str:
 
 def _read_constants(table: Table, function: Function) -> dict[str, Constant]:
     section = table.optional_table("constants")
+    constants: dict[str, Constant] = {}
     for name in section:
-        _check_constexpr(section, name, function)
-    return {name: section.constant(name) for name in section}
+        with table.mistakes.collected():
+            _check_constexpr(section, name, function)
+            constants[name] = section.constant(name)
+    return constants
 
 
 def _read_choices(table: Table, function: Function) -> dict[str, tuple[Constant, ...]]:
     section = table.optional_table("choices")
+    choices: dict[str, tuple[Constant, ...]] = {}
     for name in section:
-        _check_constexpr(section, name, function)
-    return {name: section.unique(name, section.constants(name)) for name in section}
+        with table.mistakes.collected():
+            _check_constexpr(section, name, function)
+            choices[name] = section.unique(name, section.constants(name))
+    return choices
 
 
 def _read_configs(table: Table, function: Function) -> Configs:
@@ -197,10 +274,11 @@ def _read_configs(table: Table, function: Function) -> Configs:
     section = table.optional_table("configs")
     axes: list[tuple[str, tuple[Constant, ...]]] = []
     for name in section:
-        values = section.unique(name, section.constants(name))
-        for index, value in enumerate(values):
-            _check_config_entry(section, name, value, section.element(name, index), function)
-        axes.append((name, values))
+        with table.mistakes.collected():
+            values = section.unique(name, section.constants(name))
+            for index, value in enumerate(values):
+                _check_config_entry(section, name, value, section.element(name, index), function)
+            axes.append((name, values))
     return CartesianConfigs(tuple(axes))
 
 
@@ -285,10 +363,10 @@ def _check_blocks(table: Table, spec: KernelSpec) -> None:
     section = table.optional_table("signature")
     names = [parameter.name for parameter in spec.function.constexprs]
     for name, argument in spec.signature.items():
-        for extent in argument.block:
-            if isinstance(extent, str) and extent not in names:
-                message = f"expected a tl.constexpr parameter as block extent, got {extent!r}"
-                remedy = did_you_mean(extent, names) or _listed("they are", names)
+        for used in argument.block_names:
+            if used not in names:
+                message = f"expected a tl.constexpr parameter as block extent, got {used!r}"
+                remedy = did_you_mean(used, names) or _listed("they are", names)
                 raise section.wrong(name, message, remedy)
 
 
@@ -308,16 +386,8 @@ def _read_guards(table: Table) -> Guards:
 
 
 def _read_where(
-    table: Table,
-    function: Function,
-    signature: Mapping[str, ArgumentType],
-    choices: Mapping[str, tuple[Constant, ...]],
+    table: Table, function: Function, signature: Mapping[str, ArgumentType]
 ) -> ManifestExpression | None:
     if not table.has("where"):
         return None
-    found = read_expression(table.string("where"), table.value_loc("where"), function, signature)
-    for name, col in expression.free_names(found.root).items():
-        if name in choices:
-            message = f"`{name}` is a choice of the caller's; `where` filters configs"
-            raise found.error(ExpressionError(message, col))
-    return found
+    return read_expression(table.string("where"), table.value_loc("where"), function, signature)

@@ -10,17 +10,19 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from aotc import target as targets
-from aotc.ir.diagnostics import Loc, ManifestError, did_you_mean, nearest
+from aotc.ir.diagnostics import IRError, Loc, ManifestError, did_you_mean, nearest
+from aotc.package.facts_table import Facts, read_facts
 from aotc.package.include import check_agrees, read_included
 from aotc.package.kernel_table import KERNEL_KEYS, read_kernel
 from aotc.package.parameters import Function, parse_functions
 from aotc.package.spec import KernelSpec, Manifest
-from aotc.package.tables import Document, Table
+from aotc.package.tables import Document, Mistakes, Table
 from aotc.regular_file import MAX_SOURCE_BYTES, read_regular
+from aotc.target import Target
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _VERSION = re.compile(r"(0|[1-9]\d*)\.(0|[1-9]\d*)\.(0|[1-9]\d*)([-+][0-9A-Za-z.+-]+)?")
@@ -28,7 +30,7 @@ _IF_UNREADABLE = {"a manifest": "run this in the folder of kernels.toml, or give
 # The pattern of PEP 263.
 _DECLARATION = r"(?m)^[ \t\f]*#.*?coding[:=][ \t]*([-\w.]+)"
 _ROOT_KEYS = ("include", "package", "kernel")
-_PACKAGE_KEYS = ("name", "version", "targets", "without")
+_PACKAGE_KEYS = ("name", "version", "targets", "without", "facts")
 
 
 def load(path: str) -> Manifest:
@@ -45,65 +47,115 @@ def parse(text: str, path: str) -> Manifest:
     """Parse a manifest; sources are relative to the folder of `path`.
 
     Raises:
-        ManifestError: the manifest is wrong.
+        ManifestError: the manifest is wrong; what else is wrong is in its `others`.
         CompileError: a kernel source is not Python.
     """
-    reader = _Reader()
-    return reader.manifest(Document.parse(text, path))
+    reader = _Reader(Document.parse(text, path))
+    manifest = reader.manifest()
+    reader.mistakes.check()
+    if manifest is None:
+        raise IRError(f"{path} is wrong, and nothing says why")
+    return manifest
+
+
+@dataclass(frozen=True, slots=True)
+class _Package:
+    """The `[package]` table."""
+
+    name: str
+    version: str
+    targets: tuple[Target, ...]
+    without: tuple[str, ...]
+    facts: dict[str, Facts]
 
 
 @dataclass(slots=True)
 class _Reader:
+    document: Document
+    mistakes: Mistakes = field(default_factory=Mistakes)
     functions: dict[str, dict[str, Function]] = field(
         default_factory=dict[str, dict[str, Function]]
     )
 
-    def manifest(self, document: Document) -> Manifest:
-        root = document.root(_ROOT_KEYS)
-        included = read_included(root, document.file, self.included)
-        package = root.table("package", _PACKAGE_KEYS)
-        name = package.string("name")
-        _check_identifier(package, "name", name, "a package name")
-        version = package.string("version")
-        if not _VERSION.fullmatch(version):
-            raise package.wrong("version", f"expected a version such as '0.1.0', got {version!r}")
-        chosen = package.unique("targets", package.strings("targets"))
-        places = [package.element("targets", index) for index in range(len(chosen))]
-        built = tuple(targets.parse(n, loc) for n, loc in zip(chosen, places, strict=True))
-        without = package.strings("without") if package.has("without") else ()
-        for index, feature in enumerate(without):
-            place = package.element("without", index)
-            built = tuple(target.excluding([feature], place) for target in built)
-        for _, other in included:
-            check_agrees(other, package)
-        tables = [
-            (file, table)
-            for file, each in (*included, (document.file, root))
-            if each.has("kernel") or not included
-            for table in each.tables("kernel", KERNEL_KEYS)
-        ]
+    def manifest(self) -> Manifest | None:
+        """Return the manifest, or None if `mistakes` says why there is none."""
+        collected = self.mistakes.collected
+        root = self.document.root(_ROOT_KEYS, self.mistakes)
+        included: list[tuple[str, Table]] = []
+        with collected():
+            included = read_included(root, self.document.file, self.included)
+        read: list[_Package] = []
+        with collected():
+            table = root.table("package", _PACKAGE_KEYS)
+            read.append(self.package(table))
+            for _, other in included:
+                with collected():
+                    check_agrees(other, table)
+        tables: list[tuple[str, Table]] = []
+        for file, each in (*included, (self.document.file, root)):
+            if each.has("kernel") or not included:
+                with collected():
+                    tables += ((file, one) for one in each.tables("kernel", KERNEL_KEYS))
         kernels: dict[str, KernelSpec] = {}
         for file, table in tables:
-            kernel = self.kernel(file, table)
-            if kernel.name in kernels:
-                first = kernels[kernel.name].loc
-                place = "name" if table.has("name") else "source"
-                message = f"expected a unique name, got {kernel.name!r} as at {first}"
-                raise table.wrong(place, message, "give one of the two another `name`")
-            kernels[kernel.name] = kernel
+            with collected():
+                kernel = self.kernel(file, table)
+                if kernel.name in kernels:
+                    first = kernels[kernel.name].loc
+                    place = "name" if table.has("name") else "source"
+                    message = f"expected a unique name, got {kernel.name!r} as at {first}"
+                    raise table.wrong(place, message, "give one of the two another `name`")
+                kernels[kernel.name] = kernel
+        if not read:
+            return None
+        (package,) = read
         found = tuple(kernels.values())
-        return Manifest(document.file, name, version, built, found, without)
+        return Manifest(
+            self.document.file,
+            package.name,
+            package.version,
+            package.targets,
+            found,
+            package.without,
+            package.facts,
+        )
+
+    def package(self, package: Table) -> _Package:
+        name = version = ""
+        with self.mistakes.collected():
+            name = package.string("name")
+            _check_identifier(package, "name", name, "a package name")
+        with self.mistakes.collected():
+            version = package.string("version")
+            if not _VERSION.fullmatch(version):
+                message = f"expected a version such as '0.1.0', got {version!r}"
+                raise package.wrong("version", message)
+        built: list[Target] = []
+        chosen = package.unique("targets", package.strings("targets"))
+        for index, text in enumerate(chosen):
+            with self.mistakes.collected():
+                built.append(targets.parse(text, package.element("targets", index)))
+        without = package.strings("without") if package.has("without") else ()
+        for index, feature in enumerate(without):
+            with self.mistakes.collected():
+                place = package.element("without", index)
+                built = [target.excluding([feature], place) for target in built]
+        facts = read_facts(package)
+        built = [replace(target, facts=facts[target.name]) for target in built]
+        return _Package(name, version, tuple(built), without, facts)
 
     def included(self, path: str, loc: Loc) -> Table:
         """Return the top level of an included manifest."""
         text = _read_text(Path(path), "a manifest to include", loc, "")
-        return Document.parse(text, path).root(_ROOT_KEYS)
+        return Document.parse(text, path).root(_ROOT_KEYS, self.mistakes)
 
     def kernel(self, manifest: str, table: Table) -> KernelSpec:
         source, function = self.source(manifest, table)
-        name = table.string("name") if table.has("name") else function.name
-        if table.has("name"):
-            _check_identifier(table, "name", name, "a kernel name")
+        name = function.name
+        with self.mistakes.collected():
+            if table.has("name"):
+                name = table.string("name")
+                _check_identifier(table, "name", name, "a kernel name")
         return read_kernel(table, name, source, function)
 
     def source(self, manifest: str, table: Table) -> tuple[str, Function]:

@@ -14,6 +14,7 @@ from pathlib import Path
 
 from aotc.ir.diagnostics import ManifestError, did_you_mean
 from aotc.package import archive, header
+from aotc.package.frame_cache import FrameCache
 from aotc.package.index import Archive, ArchiveError
 from aotc.package.sources import KernelSource, sources_text
 from aotc.regular_file import read_regular
@@ -31,8 +32,11 @@ def write_files(
     folder: Path,
     host: str,
     warn: Callable[[str], None],
+    frames: FrameCache | None = None,
 ) -> tuple[Path, ...]:
     """Write an archive and the files that go with it to `folder`; return their paths.
+
+    `frames` keeps what was compressed.
 
     An archive too large to be linked in gets no library, and a warning.
 
@@ -41,7 +45,7 @@ def write_files(
         ManifestError: two names are the same in C, or `host` is unknown.
     """
     host = known_host(host)
-    data = archive.encode(result)
+    data = archive.encode(result, kept=frames)
     text = header.header_text(result).encode()
     try:
         folder.mkdir(parents=True, exist_ok=True)

@@ -14,30 +14,26 @@ from typing import Final, NamedTuple
 from aotc.package.index import Access, CubinParamSource, ParamKind
 
 MAGIC: Final = b"AOTC\r\n\x1a\n"
-MAJOR: Final = 1
+MAJOR: Final = 2
 MINOR: Final = 0
 
 HEADER: Final = struct.Struct("<8sHHIQQQQQ32s40s")
-"""magic, major, minor, header_bytes, required, optional, file, index offset, index, SHA-256, zero."""
+"""magic, major, minor, header_bytes, required, optional, file, root offset, root, SHA-256, zero."""
 
 SHA256_OFFSET: Final = 56
 SHA256_BYTES: Final = 32
 
 FEATURE_ZSTD: Final = 1 << 0
-FEATURE_TENSOR_MAPS: Final = 1 << 1
-FEATURE_SCRATCH: Final = 1 << 2
-FEATURE_CONDITIONS: Final = 1 << 3
-FEATURE_GROUPS: Final = 1 << 4
-KNOWN_FEATURES: Final = (
-    FEATURE_ZSTD | FEATURE_TENSOR_MAPS | FEATURE_SCRATCH | FEATURE_CONDITIONS | FEATURE_GROUPS
-)
+KNOWN_FEATURES: Final = FEATURE_ZSTD
 
 NONE: Final = 0xFFFFFFFF
-BLOB_ALIGN: Final = 64
 SECTION_ALIGN: Final = 8
 GROUP_BYTES: Final = 1 << 23
 """Blobs join a frame while it decodes to no more: what a load decodes at once, and zstd's window."""
 ZSTD_LEVEL: Final = 19
+FAST_ZSTD_LEVEL: Final = 9
+SMALL_ARCHIVE_BYTES: Final = 1 << 26
+"""Archives that decode to more have frames of the fast level, so that they are written in seconds."""
 ZSTD_MAGIC: Final = b"\x28\xb5\x2f\xfd"
 
 DIRECTORY_HEAD: Final = struct.Struct("<II")
@@ -46,6 +42,9 @@ DIRECTORY_ENTRY: Final = struct.Struct("<IIII")
 RECORDS: Final[Mapping[str, struct.Struct]] = {
     "ARCHIVE": struct.Struct("<IIII"),
     "TARGETS": struct.Struct("<IBBBB"),
+    "ENTRIES": struct.Struct("<IIII"),
+    "FRAMES": struct.Struct("<QII32s"),
+    "USES": struct.Struct("<I"),
     "KERNELS": struct.Struct("<Q32sII14I"),
     "PARAMS": struct.Struct("<IBBBBIBBH"),
     "TYPE_VARIABLES": struct.Struct("<IB3s16s"),
@@ -57,16 +56,25 @@ RECORDS: Final[Mapping[str, struct.Struct]] = {
     "CUBIN_PARAMS": struct.Struct("<HHHHI"),
     "TENSOR_MAPS": struct.Struct("<I6BHI5I4I5HH5s3s"),
     "EXPRESSIONS": struct.Struct("<IIIHH"),
-    "BLOBS": struct.Struct("<QII32sII"),
+    "BLOBS": struct.Struct("<IIII"),
     "CODE": struct.Struct("<s"),
     "STRINGS": struct.Struct("<s"),
 }
 """Sections in the order of their kinds, which start at 1. The last two hold bytes."""
 
+KINDS: Final[Mapping[str, int]] = {name: kind for kind, name in enumerate(RECORDS, 1)}
+
+ROOT_SECTIONS: Final = ("ARCHIVE", "TARGETS", "ENTRIES", "FRAMES", "USES", "STRINGS")
+KERNEL_SECTIONS: Final = (
+    "TARGETS",
+    *(name for name in RECORDS if KINDS[name] >= KINDS["KERNELS"]),
+)
+"""What the root of an archive and the index of a kernel consist of, in order."""
+
 BYTE_SECTIONS: Final = ("CODE", "STRINGS")
 
 RECORD_ALIGN: Final[Mapping[str, int]] = {
-    name: 8 if name in ("KERNELS", "VALUES", "VARIANTS", "BLOBS") else 4
+    name: 8 if name in ("FRAMES", "KERNELS", "VALUES", "VARIANTS") else 4
     for name in RECORDS
     if name not in BYTE_SECTIONS
 }

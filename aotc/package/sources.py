@@ -16,7 +16,9 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, cast
 
+from aotc.ir.diagnostics import ManifestError
 from aotc.package.spec import KernelSpec
 from aotc.package.tables import Constant
 
@@ -66,9 +68,42 @@ def sources_text(sources: Mapping[str, KernelSource], archive: bytes) -> str:
         name: {"function": one.function, "files": one.files, "functions": dict(one.functions)}
         for name, one in sources.items()
     }
-    data = {
+    return json.dumps(sources_of(kernels, [*kernels], archive), indent=1) + "\n"
+
+
+def read_sources(path: Path) -> dict[str, object] | None:
+    """Return what the file beside an archive says of its kernels, or None if there is no such file.
+
+    Raises:
+        ManifestError: it is for another archive, or not what `aotc build` writes.
+    """
+    beside = path.with_suffix(".sources.json")
+    wrong = ManifestError(
+        f"expected a file of `aotc build`, {beside} is something else",
+        remedy="build the archive again, or remove the file",
+    )
+    try:
+        told: Any = json.loads(beside.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError):
+        raise wrong from None
+    table = cast("dict[str, Any]", told if isinstance(told, dict) else {})
+    kernels: object = table.get("kernels")
+    if table.get("version") != VERSION or not isinstance(kernels, dict):
+        raise wrong
+    if table.get("archive_sha256") != hashlib.sha256(path.read_bytes()).hexdigest():
+        message = f"expected the sources of {path.name}, {beside} was written for another archive"
+        raise ManifestError(message, remedy="copy both from the same build, or remove the file")
+    return cast("dict[str, object]", kernels)
+
+
+def sources_of(
+    sources: Mapping[str, object], kernels: Sequence[str], archive: bytes
+) -> dict[str, object]:
+    """Return the data of the file that goes with an archive that has these kernels."""
+    return {
         "version": VERSION,
         "archive_sha256": hashlib.sha256(archive).hexdigest(),
-        "kernels": kernels,
+        "kernels": {name: sources[name] for name in sorted(kernels) if name in sources},
     }
-    return json.dumps(data, indent=1) + "\n"

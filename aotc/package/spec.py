@@ -9,8 +9,8 @@ or a `where` is known.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Literal, TypeAlias
 
 from aotc.config import CONFIG_DEFAULTS
@@ -22,6 +22,7 @@ from aotc.package.parameters import Function
 from aotc.package.tables import Constant
 from aotc.target import Target
 from aotc.target import parse as parse_target
+from aotc.tuple_type import TupleType
 
 Axes: TypeAlias = tuple[tuple[str, tuple[Constant, ...]], ...]
 
@@ -120,7 +121,8 @@ Guards: TypeAlias = Literal["each", "together"]
 class KernelSpec:
     """One `[[kernel]]` table; mappings keep the order of the function's parameters.
 
-    `limits` bound each compile, `spill_bytes` what a variant that is shipped may spill.
+    `signature` has the items of each argument of `tuples` in place of it. `limits` bound each compile,
+    `spill_bytes` what a variant that is shipped may spill.
     """
 
     name: str
@@ -139,13 +141,27 @@ class KernelSpec:
     verify: VerifySpec = field(default_factory=VerifySpec)
     limits: CompileLimits = DEFAULT_LIMITS
     spill_bytes: int = DEFAULT_SPILL_BYTES
+    tuples: dict[str, TupleType] = field(default_factory=dict[str, TupleType])
+    enable_fp_fusion: bool = True
+
+    def joined(self, types: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
+        """Return the type of each argument of the function, given those of what launches pass."""
+        joined: list[tuple[str, str]] = []
+        for parameter in self.function.arguments:
+            name = parameter.name
+            if name in self.tuples:
+                joined.append((name, self.tuples[name].text(name, types)))
+            elif name in types:
+                joined.append((name, types[name]))
+        return tuple(joined)
 
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
     """A whole manifest; `path` is the file it was read from.
 
-    `without` names the target features that the package does not use.
+    `without` names the target features that the package does not use. `facts` are what files are told of
+    the GPU, by target.
     """
 
     path: str
@@ -154,6 +170,9 @@ class Manifest:
     targets: tuple[Target, ...]
     kernels: tuple[KernelSpec, ...]
     without: tuple[str, ...] = ()
+    facts: dict[str, tuple[tuple[str, Constant], ...]] = field(
+        default_factory=dict[str, tuple[tuple[str, Constant], ...]]
+    )
 
     def targets_for(self, names: Sequence[str], without: Sequence[str]) -> tuple[Target, ...]:
         """Return the named targets, or all of the package's if none is named.
@@ -164,7 +183,12 @@ class Manifest:
             ManifestError: there is no such target or feature; suggests the nearest name.
         """
         named = [parse_target(name) for name in dict.fromkeys(names)] or self.targets
-        return tuple(target.excluding([*self.without, *without]) for target in named)
+        return tuple(
+            replace(target, facts=self.facts.get(target.name, ())).excluding(
+                [*self.without, *without]
+            )
+            for target in named
+        )
 
     def kernel(self, name: str) -> KernelSpec:
         """Return the kernel called `name`.

@@ -8,13 +8,14 @@ own column. It knows nothing about kernels.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, TypeAlias, TypeVar, cast
 
 import tomli
 
-from aotc.ir.diagnostics import Loc, ManifestError, did_you_mean
+from aotc.ir.diagnostics import DiagnosticError, Loc, ManifestError, did_you_mean
 from aotc.package.positions import KeyPath, Positions, scan
 
 Constant: TypeAlias = bool | int | float | str
@@ -23,6 +24,36 @@ T = TypeVar("T")
 
 _REPEATED_KEY = "Cannot overwrite a value"  # tomli's message
 _INT64_MIN, _INT64_MAX = -(1 << 63), (1 << 63) - 1
+
+
+class Mistakes:
+    """Collect the mistakes of a document, so that all are reported at once."""
+
+    def __init__(self) -> None:
+        self._found: list[DiagnosticError] = []
+
+    def add(self, error: DiagnosticError) -> None:
+        """Note a mistake; one that is noted already counts once."""
+        if error.render() not in [known.render() for known in self._found]:
+            self._found.append(error)
+
+    @contextmanager
+    def collected(self) -> Generator[None]:
+        """Note what the `with` block raises, and go on after it."""
+        try:
+            yield
+        except DiagnosticError as error:
+            self.add(error)
+
+    def __len__(self) -> int:
+        return len(self._found)
+
+    def check(self) -> None:
+        """Raise the first mistake, with the others, if there is one."""
+        if self._found:
+            first, *others = self._found
+            first.others = tuple(others)
+            raise first
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,30 +90,34 @@ class Document:
             raise ManifestError(message) from None
         return Document(file, data, scan(text, file))
 
-    def root(self, allowed: tuple[str, ...]) -> Table:
-        """Return the document's top level."""
-        return Table.checked(self.positions, (), self.data, allowed)
+    def root(self, allowed: tuple[str, ...], mistakes: Mistakes) -> Table:
+        """Return the document's top level; its tables note unknown keys in `mistakes`."""
+        return Table.checked(Table(self.positions, (), self.data, mistakes), allowed)
 
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """One table of a document; its methods raise `ManifestError` with a location."""
+    """One table of a document; its methods raise `ManifestError` with a location.
+
+    Only unknown keys are noted in `mistakes`: the others mean what they mean all the same.
+    """
 
     positions: Positions
     path: KeyPath
     data: Data
+    mistakes: Mistakes
 
-    @staticmethod
-    def checked(
-        positions: Positions, path: KeyPath, data: Data, allowed: tuple[str, ...] | None
-    ) -> Table:
+    def checked(self, allowed: tuple[str, ...] | None) -> Table:
         """Return the table after checking its keys; None allows any key."""
-        table = Table(positions, path, data)
-        for key in data:
+        for key in self.data:
             if allowed is not None and key not in allowed:
                 message = f"expected one of {', '.join(allowed)}, got the unknown key {key!r}"
-                raise table.wrong_key(key, message, did_you_mean(key, allowed))
-        return table
+                self.mistakes.add(self.wrong_key(key, message, did_you_mean(key, allowed)))
+        return self
+
+    def inner(self, key: str | int, data: Data, *path: str) -> Table:
+        """Return the table `data` at `key`, or at `path` and `key`."""
+        return Table(self.positions, (*self.path, *path, key), data, self.mistakes)
 
     @property
     def loc(self) -> Loc:
@@ -115,6 +150,10 @@ class Table:
     def is_string(self, key: str) -> bool:
         return isinstance(self.data.get(key), str)
 
+    def is_table(self, key: str) -> bool:
+        """Return whether there is a table at `key`."""
+        return isinstance(self.data.get(key), dict)
+
     def is_list(self, key: str) -> bool:
         """Return whether there is a list at `key`."""
         return isinstance(self.data.get(key), list)
@@ -124,13 +163,13 @@ class Table:
         value = self._value(key, "a table")
         if not isinstance(value, dict):
             raise self._wrong_type(key, "a table", value)
-        return Table.checked(self.positions, (*self.path, key), cast("Data", value), allowed)
+        return self.inner(key, cast("Data", value)).checked(allowed)
 
     def optional_table(self, key: str) -> Table:
         """Return the table at `key` with any keys, or an empty one."""
         if self.has(key):
             return self.table(key, None)
-        return Table(self.positions, (*self.path, key), {})
+        return self.inner(key, {})
 
     def tables(self, key: str, allowed: tuple[str, ...] | None) -> tuple[Table, ...]:
         """Return the array of tables at `key`, which must have at least one."""
@@ -142,8 +181,7 @@ class Table:
             hint = f"write [[{dotted}]], with two brackets" if isinstance(value, dict) else ""
             raise self._wrong_type(key, expected, cast("object", value), hint)
         return tuple(
-            Table.checked(self.positions, (*self.path, key, index), item, allowed)
-            for index, item in enumerate(items)
+            self.inner(index, item, key).checked(allowed) for index, item in enumerate(items)
         )
 
     def string(self, key: str) -> str:
@@ -160,6 +198,13 @@ class Table:
             item if isinstance(item, str) else self._raise_element(key, index, "a string", item)
             for index, item in enumerate(self._list(key, "a list of strings"))
         )
+
+    def boolean(self, key: str, *, default: bool) -> bool:
+        """Return the boolean at `key`, or the default."""
+        value = self.data.get(key, default)
+        if not isinstance(value, bool):
+            raise self._wrong_type(key, "true or false", value)
+        return value
 
     def constant(self, key: str) -> Constant:
         """Return the boolean, number or string at `key`."""

@@ -86,7 +86,7 @@ class Failure:
 
     `label` names the variant or kernel; the report does not, so that equal reports are shown once.
     `detail` is the traceback of a bug, for `--debug`. `is_host` if the machine lacked something, so
-    that another one may not.
+    that another one may not. `mistakes` are those of the user's as data.
     """
 
     label: str
@@ -94,6 +94,13 @@ class Failure:
     is_bug: bool = False
     detail: str = ""
     is_host: bool = False
+    mistakes: tuple[dict[str, object], ...] = ()
+
+    @staticmethod
+    def of(label: str, error: DiagnosticError) -> Failure:
+        """Return the failure that a mistake of the user's is, and those found along with it."""
+        mistakes = tuple(one.describe() for one in (error, *error.others))
+        return Failure(label, error.render(), mistakes=mistakes)
 
 
 @dataclass(frozen=True)
@@ -273,7 +280,7 @@ def do(work: Callable[[RequestT], ResultT], task: Job[RequestT]) -> Done[Request
     try:
         result = work(task.request)
     except DiagnosticError as error:
-        result = Failure(task.label, error.render())
+        result = Failure.of(task.label, error)
     except (OSError, MemoryError) as error:
         result = _failed_by_host(task.label, error)
     except NotInSnapshotError:
@@ -303,7 +310,7 @@ def _failed_by_host(label: str, error: OSError | MemoryError) -> Failure:
     report = host_error(error)
     if report is None:
         return _bug(label, error)
-    return Failure(label, report.render(), is_host=True)
+    return replace(Failure.of(label, report), is_host=True)
 
 
 def compile_both_ways(compiler: Compiler, request: CompileRequest) -> CachedKernel:
@@ -521,7 +528,7 @@ class _Pool:
             if number not in _FOREIGN_SIGNALS:
                 return Failure(label, report, is_bug=True)
             if number != signal.SIGKILL:
-                return Failure(label, HostError(report, remedy="build again").render())
+                return Failure.of(label, HostError(report, remedy="build again"))
             remedy = "free memory, or build with fewer jobs (-j)"
-            return Failure(label, HostError(f"{report}; out of memory?", remedy=remedy).render())
+            return Failure.of(label, HostError(f"{report}; out of memory?", remedy=remedy))
         return Failure(label, "the worker process ended without a reason", is_bug=True)

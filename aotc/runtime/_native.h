@@ -169,10 +169,10 @@ PyObject *native_tensor_map(struct native_state *state, struct native_handle *ha
  * finds it, and nothing of it is global. */
 struct recorder {
     struct recorder *outer; /* of a plan that is made while the arguments of this one are read */
-    const aotc_archive *archive;
+    const aotc_kernel *kernel;
     CUcontext context;
     bool is_launched;
-    uint32_t variant; /* among all of the archive */
+    uint32_t variant; /* among all of the kernel */
     uint32_t grid[3], block[3], cluster[3];
     uint32_t shared_bytes;
     bool is_pdl;

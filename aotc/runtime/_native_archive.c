@@ -229,14 +229,21 @@ static PyObject *archive_subscript(PyObject *object, PyObject *name) {
     const aotc_kernel *kernel = NULL;
     aotc_error error;
     error.struct_size = (uint32_t)sizeof error;
-    if (aotc_kernel_get(self->handle->archive, text, &kernel, &error) != AOTC_OK) {
+    /* Without Python's lock, which another thread that opens a kernel waits for when it decompresses. */
+    aotc_archive *archive = native_hold(self->handle);
+    aotc_status status;
+    Py_BEGIN_ALLOW_THREADS status = aotc_kernel_get(archive, text, &kernel, &error);
+    Py_END_ALLOW_THREADS if (status != AOTC_OK) {
+        native_let_go(archive);
         (void)native_raise(self->state, &error);
         return NULL;
     }
-    found = native_kernel_new(self->state, self->handle, kernel);
-    if (found != NULL && PyDict_SetItem(self->kernels, name, found) < 0) {
-        Py_CLEAR(found);
-    }
+    PyObject *made = native_kernel_new(self->state, self->handle, kernel);
+    /* Another thread may have made one meanwhile. */
+    found = made == NULL ? NULL : PyDict_SetDefault(self->kernels, name, made);
+    Py_XINCREF(found);
+    Py_XDECREF(made);
+    native_let_go(archive);
     return found;
 }
 
@@ -338,11 +345,9 @@ static PyObject *archive_names(PyObject *object, PyObject *Py_UNUSED(unused)) {
     (void)aotc_archive_get_info(archive, &info);
     PyObject *names = PyTuple_New(info.kernel_count);
     for (uint32_t i = 0; names != NULL && i < info.kernel_count; ++i) {
-        const aotc_kernel *kernel = NULL;
-        aotc_kernel_info kernel_info = {.struct_size = (uint32_t)sizeof kernel_info};
-        (void)aotc_kernel_get_at(archive, i, &kernel);
-        (void)aotc_kernel_get_info(kernel, &kernel_info);
-        PyObject *name = PyUnicode_FromString(kernel_info.name);
+        const char *text = NULL;
+        (void)aotc_archive_get_kernel_name(archive, i, &text);
+        PyObject *name = PyUnicode_FromString(text);
         if (name == NULL) {
             Py_CLEAR(names);
         } else {

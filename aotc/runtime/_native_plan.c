@@ -234,9 +234,9 @@ static CUresult occupancy_max_clusters(int *count, CUfunction function,
 
 /* ---- launches ------------------------------------------------------------------------------- */
 
-static bool find_variant(const aotc_archive *archive, CUfunction function, uint32_t *index) {
-    for (*index = 0; *index < aotci_count(archive, SECTION_VARIANTS); ++*index) {
-        if ((CUfunction)(void *)archive->cuda_kernels[*index] == function) {
+static bool find_variant(const aotc_kernel *kernel, CUfunction function, uint32_t *index) {
+    for (*index = 0; *index < aotci_count(&kernel->tables, SECTION_VARIANTS); ++*index) {
+        if ((CUfunction)(void *)kernel->cuda_kernels[*index] == function) {
             return true;
         }
     }
@@ -248,13 +248,13 @@ static CUresult launch(const CUlaunchConfig *config, CUfunction function, void *
     struct recorder *recorder = current_recorder;
     (void)extra;
     if (recorder == NULL || (void *)config->stream != (void *)recorder ||
-        !find_variant(recorder->archive, function, &recorder->variant)) {
+        !find_variant(recorder->kernel, function, &recorder->variant)) {
         return CUDA_ERROR_INVALID_HANDLE;
     }
-    const struct variant_record *variant = aotci_variant(recorder->archive, recorder->variant);
+    const struct variant_record *variant = aotci_variant(&recorder->kernel->tables, recorder->variant);
     for (uint32_t i = 0; i < variant->cubin_param_count; ++i) {
         const struct cubin_param_record *param =
-            aotci_cubin_param(recorder->archive, variant->first_cubin_param + i);
+            aotci_cubin_param(&recorder->kernel->tables, variant->first_cubin_param + i);
         memcpy(recorder->params + param->offset, params[i], param->size);
     }
     for (unsigned i = 0; i < config->attribute_count; ++i) {
@@ -337,7 +337,7 @@ int native_plan_begin(const struct native_kernel *kernel, int major, int minor, 
     options.kernel = name;
     memset(recorder, 0, sizeof *recorder);
     recorder->outer = current_recorder;
-    recorder->archive = handle->archive;
+    recorder->kernel = kernel->kernel;
     recorder->context = context_of(options.device);
     for (unsigned i = 0; i < 3; ++i) {
         recorder->cluster[i] = 1;
@@ -390,11 +390,11 @@ static PyObject *map_object(const struct native_kernel *kernel, const struct rec
 }
 
 static PyObject *map_objects(const struct native_kernel *kernel, const struct recorder *recorder) {
-    const struct variant_record *variant = aotci_variant(recorder->archive, recorder->variant);
+    const struct variant_record *variant = aotci_variant(&recorder->kernel->tables, recorder->variant);
     PyObject *list = PyList_New(0);
     for (uint32_t i = 0; list != NULL && i < variant->cubin_param_count; ++i) {
         const struct cubin_param_record *param =
-            aotci_cubin_param(recorder->archive, variant->first_cubin_param + i);
+            aotci_cubin_param(&recorder->kernel->tables, variant->first_cubin_param + i);
         if (param->source == SOURCE_TENSOR_MAP) {
             PyObject *map = map_object(kernel, recorder, param->offset);
             if (map == NULL || PyList_Append(list, map) < 0) {
@@ -420,13 +420,13 @@ PyObject *native_plan_object(const struct native_kernel *kernel, const struct re
                    ? NULL
                    : Py_None;
     }
-    const struct variant_record *variant = aotci_variant(archive, recorder->variant);
+    const struct variant_record *variant = aotci_variant(&kernel->kernel->tables, recorder->variant);
     aotc_kernel_info info = {.struct_size = (uint32_t)sizeof info};
     (void)aotc_kernel_get_info(kernel->kernel, &info);
     PyObject *plan = PyObject_CallMethod(
         kernel->state->describe, "Plan", "Is(III)(III)(III)IOy#N",
         recorder->variant - kernel->kernel->record->first_variant,
-        aotci_string(archive, variant->symbol), recorder->grid[0], recorder->grid[1],
+        aotci_string(&kernel->kernel->tables, variant->symbol), recorder->grid[0], recorder->grid[1],
         recorder->grid[2], recorder->block[0], recorder->block[1], recorder->block[2],
         recorder->cluster[0], recorder->cluster[1], recorder->cluster[2], recorder->shared_bytes,
         recorder->is_pdl ? Py_True : Py_False, recorder->params, (Py_ssize_t)variant->param_bytes,

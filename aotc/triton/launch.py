@@ -151,8 +151,16 @@ def call({head}):
         except TypeError:
             return self._plan(bound, options), False
         if known is None:
-            known = self._plans[key] = self._plan(bound, options)
+            known = self._plan(bound, options)
+            if self._has_fixed(bound):
+                return known, False
+            self._plans[key] = known
         return known, True
+
+    def _has_fixed(self, bound: Mapping[str, Any]) -> bool:
+        """Return whether a kernel was built for a value that is in no key: each launch compares it."""
+        runtime = bound.keys() - self.constexprs
+        return any(not runtime.isdisjoint(one.info.constants) for one in self._kernels or ())
 
     def _plan(self, bound: Mapping[str, Any], options: Mapping[str, Any]) -> Callable[..., Any]:
         found = self.candidates(bound, options)
@@ -226,6 +234,7 @@ def call({head}):
             else:
                 rest[name] = value
         promises = sum(one.is_promise for one in info.guards)
+        promises += sum(name in info.constants for name in bound.keys() - self.constexprs)
         choices = {
             name: next(one for one in values if is_same_constant(bound[name], one))
             for name, values in info.choices.items()

@@ -71,9 +71,9 @@ class ReusingGpu(Gpu):
 class GpuDevice:
     """The first GPU of this machine."""
 
-    def __init__(self) -> None:
+    def __init__(self, gpu: Gpu | None = None) -> None:
         """Raises: NoDeviceError."""
-        self._gpu = ReusingGpu()
+        self._gpu = ReusingGpu() if gpu is None else gpu
         self.name = f"{self._gpu.name}, {_driver()}"
 
     @contextmanager

@@ -1,8 +1,9 @@
 /* archive.c: open an archive from a file or from memory, and let it go again.
  *
- * The file is read whole into memory of our own, and what was verified is that copy: replacing or
- * cutting the file afterwards has no effect. The order of the checks is docs/reference/archive-format.md,
- * section 1; sizes are checked before memory is asked for.
+ * Of a file the header and the root are read, and the file stays open: the rest is read, and compared with
+ * the digests in the root, when it is asked for. What is used is memory of our own that was verified, so a
+ * file that is changed or cut afterwards is an error, and one that is replaced has no effect. The order of
+ * the checks is docs/reference/archive-format.md, section 1; sizes are checked before memory is asked for.
  */
 #define _GNU_SOURCE /* O_CLOEXEC under -std=c11 */
 #include "archive.h"
@@ -14,10 +15,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "guard.h"
 #include "load.h"
 #include "sha256.h"
-#include "tensor_map.h"
 #include "validate.h"
 
 static const unsigned char magic[8] = {'A', 'O', 'T', 'C', '\r', '\n', 0x1A, '\n'};
@@ -47,7 +46,9 @@ static aotc_status check_header(const char *file, const unsigned char *data, uin
         return AOTCI_FAIL(error, AOTC_ERROR_VERSION, .file = file, .field = "format version",
                           .expected = aotci_text("%d.x", FORMAT_MAJOR).chars,
                           .got = aotci_text("%u.%u", header->major, header->minor).chars,
-                          .remedy = "use matching versions of aotc to build and to load");
+                          .remedy = header->major < FORMAT_MAJOR
+                                        ? "build it again with the aotc that loads it"
+                                        : "use matching versions of aotc to build and to load");
     }
     const uint64_t unknown = header->required_features & ~(uint64_t)KNOWN_FEATURES;
     if (unknown != 0) {
@@ -56,11 +57,14 @@ static aotc_status check_header(const char *file, const unsigned char *data, uin
                           .got = aotci_text("also %#" PRIx64, unknown).chars,
                           .remedy = "load it with a newer aotc");
     }
+    if ((header->required_features & FEATURE_ZSTD) == 0) {
+        return bad_header(file, error, "required_features", "1", header->required_features);
+    }
     if (header->header_bytes != HEADER_BYTES) {
         return bad_header(file, error, "header_bytes", "128", header->header_bytes);
     }
-    if (header->index_offset != HEADER_BYTES) {
-        return bad_header(file, error, "index_offset", "128", header->index_offset);
+    if (header->root_offset != HEADER_BYTES) {
+        return bad_header(file, error, "root_offset", "128", header->root_offset);
     }
     if (header->minor <= FORMAT_MINOR && header->optional_features != 0) {
         return bad_header(file, error, "optional_features", "0", header->optional_features);
@@ -70,11 +74,11 @@ static aotc_status check_header(const char *file, const unsigned char *data, uin
             return bad_header(file, error, "header, last bytes", "zeros", header->zero[i]);
         }
     }
-    if (header->index_bytes > LIMIT_INDEX_BYTES || header->file_bytes > LIMIT_FILE_BYTES) {
+    if (header->root_bytes > LIMIT_INDEX_BYTES || header->file_bytes > LIMIT_FILE_BYTES) {
         return AOTCI_FAIL(
-            error, AOTC_ERROR_LIMIT, .file = file, .field = "index_bytes, file_bytes",
+            error, AOTC_ERROR_LIMIT, .file = file, .field = "root_bytes, file_bytes",
             .expected = "at most 16 MiB and 4 GiB",
-            .got = aotci_text("%" PRIu64 " and %" PRIu64, header->index_bytes, header->file_bytes)
+            .got = aotci_text("%" PRIu64 " and %" PRIu64, header->root_bytes, header->file_bytes)
                        .chars,
             .remedy = damaged);
     }
@@ -82,27 +86,27 @@ static aotc_status check_header(const char *file, const unsigned char *data, uin
         return bad_header(file, error, "file size",
                           aotci_text("%" PRIu64, header->file_bytes).chars, size_bytes);
     }
-    if (header->index_bytes % 8 != 0 || header->index_bytes > size_bytes - HEADER_BYTES) {
-        return bad_header(file, error, "index_bytes", "a multiple of 8 inside the file",
-                          header->index_bytes);
+    if (header->root_bytes % 8 != 0 || header->root_bytes > size_bytes - HEADER_BYTES) {
+        return bad_header(file, error, "root_bytes", "a multiple of 8 inside the file",
+                          header->root_bytes);
     }
     return AOTC_OK;
 }
 
-static aotc_status check_index_sum(const struct aotc_archive *archive, aotc_error *error) {
+static aotc_status check_sum(const struct aotc_archive *archive, aotc_error *error) {
     struct header_record header;
     unsigned char digest[AOTCI_SHA256_BYTES];
     struct aotci_sha256 hash;
-    memcpy(&header, archive->index, sizeof header);
-    memset(header.index_sha256, 0, sizeof header.index_sha256);
+    memcpy(&header, archive->head, sizeof header);
+    memset(header.root_sha256, 0, sizeof header.root_sha256);
     aotci_sha256_begin(&hash);
     aotci_sha256_update(&hash, &header, sizeof header);
-    aotci_sha256_update(&hash, archive->index + HEADER_BYTES, archive->index_bytes - HEADER_BYTES);
+    aotci_sha256_update(&hash, archive->head + HEADER_BYTES, archive->head_bytes - HEADER_BYTES);
     aotci_sha256_end(&hash, digest);
-    const struct header_record *stored = (const void *)archive->index;
-    if (memcmp(digest, stored->index_sha256, sizeof digest) != 0) {
+    const struct header_record *stored = (const void *)archive->head;
+    if (memcmp(digest, stored->root_sha256, sizeof digest) != 0) {
         return AOTCI_FAIL(error, AOTC_ERROR_CHECKSUM, .file = archive->name,
-                          .field = "header and index", .expected = "the bytes that were written",
+                          .field = "header and root", .expected = "the bytes that were written",
                           .got = "others", .remedy = damaged);
     }
     return AOTC_OK;
@@ -131,129 +135,89 @@ static void free_string(const aotc_allocator *allocator, char *string) {
 
 static void destroy(struct aotc_archive *archive) {
     const aotc_allocator allocator = archive->allocator;
+    const uint32_t kernel_count = aotci_count(&archive->root, SECTION_ENTRIES);
     aotci_unload(archive);
     (void)pthread_mutex_destroy(&archive->lock);
+    (void)pthread_mutex_destroy(&archive->index_lock);
     aotci_memo_free(&archive->maps, &allocator);
-    aotci_deallocate(&allocator, archive->guards, aotci_count(archive, SECTION_GUARDS),
-                     sizeof *archive->guards);
-    if (archive->first_tests != NULL) {
-        const size_t expression_count = aotci_count(archive, SECTION_EXPRESSIONS);
-        aotci_deallocate(&allocator, archive->tests, archive->first_tests[expression_count],
-                         sizeof *archive->tests);
-        aotci_deallocate(&allocator, archive->first_tests, expression_count + 1,
-                         sizeof *archive->first_tests);
+    for (uint32_t i = 0; archive->kernels != NULL && i < kernel_count; ++i) {
+        aotci_kernel_close(&archive->kernels[i]);
     }
-    aotci_deallocate(&allocator, archive->kernels, aotci_count(archive, SECTION_KERNELS),
-                     sizeof *archive->kernels);
-    aotci_deallocate(&allocator, archive->index, archive->index_bytes, 1);
+    aotci_deallocate(&allocator, archive->kernels, kernel_count, sizeof *archive->kernels);
+    aotci_deallocate(&allocator, archive->head, archive->head_bytes, 1);
     aotci_deallocate(&allocator, archive->owned_file, (size_t)archive->file_bytes, 1);
+    if (archive->descriptor >= 0) {
+        (void)close(archive->descriptor);
+    }
     free_string(&allocator, archive->driver_path);
     free_string(&allocator, archive->name);
     aotci_deallocate(&allocator, archive, 1, sizeof *archive);
 }
 
-/* The expressions that are comparisons, in the form in which launches read them. A test takes at
- * least six bytes of code, so the memory is bounded by the size of the index. */
-static aotc_status make_tests(struct aotc_archive *archive, aotc_error *error) {
-    const uint32_t count = aotci_count(archive, SECTION_EXPRESSIONS);
-    archive->first_tests =
-        aotci_allocate(&archive->allocator, (size_t)count + 1, sizeof *archive->first_tests);
-    if (archive->first_tests == NULL) {
-        return no_memory(archive->name, error, "expressions");
-    }
-    uint32_t *first = archive->first_tests;
-    for (uint32_t i = 0; i < count; ++i) {
-        first[i + 1] = first[i] + aotci_guard_compile(archive, aotci_expression(archive, i), NULL);
-    }
-    archive->tests = aotci_allocate(&archive->allocator, first[count], sizeof *archive->tests);
-    if (archive->tests == NULL) {
-        return no_memory(archive->name, error, "expressions");
-    }
-    for (uint32_t i = 0; i < count; ++i) {
-        if (first[i + 1] != first[i]) {
-            (void)aotci_guard_compile(archive, aotci_expression(archive, i),
-                                      archive->tests + first[i]);
-        }
-    }
-    return AOTC_OK;
-}
-
-/* Kernels and guards in the form in which launches read them. */
+/* Kernels that nobody asked for yet. */
 static aotc_status make_kernels(struct aotc_archive *archive, aotc_error *error) {
-    const uint32_t kernel_count = aotci_count(archive, SECTION_KERNELS);
-    const uint32_t guard_count = aotci_count(archive, SECTION_GUARDS);
+    const uint32_t kernel_count = aotci_count(&archive->root, SECTION_ENTRIES);
     archive->kernels = aotci_allocate(&archive->allocator, kernel_count, sizeof *archive->kernels);
-    archive->guards = aotci_allocate(&archive->allocator, guard_count, sizeof *archive->guards);
-    if (archive->kernels == NULL || archive->guards == NULL) {
+    if (archive->kernels == NULL) {
         return no_memory(archive->name, error, "kernels");
     }
-    if (aotci_count(archive, SECTION_TENSOR_MAPS) != 0 &&
-        !aotci_memo_make(&archive->maps, MAP_CACHE_BITS, MAP_ENTRY_WORDS, &archive->allocator)) {
-        return no_memory(archive->name, error, "tensor maps");
-    }
-    for (uint32_t i = 0; i < guard_count; ++i) {
-        archive->guards[i] = aotci_guard_of(archive, aotci_guard(archive, i)->expression);
-    }
     for (uint32_t i = 0; i < kernel_count; ++i) {
-        const struct kernel_record *record = aotci_kernel_record(archive, i);
-        archive->kernels[i] = (struct aotc_kernel){
-            .archive = archive,
-            .record = record,
-            .index = i,
-            .name = aotci_string(archive, record->name),
-            .guards = archive->guards + record->first_guard,
-        };
+        archive->kernels[i].archive = archive;
+        archive->kernels[i].number = i;
     }
     return AOTC_OK;
 }
 
-/* Make room for header and index, whose sizes were checked. */
-static aotc_status make_index(struct aotc_archive *archive, const struct header_record *header,
-                              aotc_error *error) {
-    const uint32_t index_bytes = (uint32_t)(HEADER_BYTES + header->index_bytes);
-    archive->index = aotci_allocate(&archive->allocator, index_bytes, 1);
-    if (archive->index == NULL) {
-        return no_memory(archive->name, error, "index");
+/* Make room for header and root, whose sizes were checked. */
+static aotc_status make_head(struct aotc_archive *archive, const struct header_record *header,
+                             aotc_error *error) {
+    const uint32_t head_bytes = (uint32_t)(HEADER_BYTES + header->root_bytes);
+    archive->head = aotci_allocate(&archive->allocator, head_bytes, 1);
+    if (archive->head == NULL) {
+        return no_memory(archive->name, error, "root");
     }
-    archive->index_bytes = index_bytes;
+    archive->head_bytes = head_bytes;
+    archive->root = (struct aotci_tables){
+        .file = archive->name,
+        .bytes = archive->head + HEADER_BYTES,
+        .size_bytes = head_bytes - HEADER_BYTES,
+        .is_newer = header->minor > FORMAT_MINOR,
+    };
     return AOTC_OK;
 }
 
-/* Take header and index out of an archive whose bytes are at `archive->file`. */
-static aotc_status copy_index(struct aotc_archive *archive, aotc_error *error) {
+/* Take header and root out of an archive whose bytes are at `archive->file`. */
+static aotc_status copy_head(struct aotc_archive *archive, aotc_error *error) {
     struct header_record header;
     aotc_status status =
         check_header(archive->name, archive->file, archive->file_bytes, &header, error);
     if (status == AOTC_OK) {
-        status = make_index(archive, &header, error);
+        status = make_head(archive, &header, error);
     }
     if (status != AOTC_OK) {
         return status;
     }
-    memcpy(archive->index, archive->file, archive->index_bytes);
-    return check_index_sum(archive, error);
+    memcpy(archive->head, archive->file, archive->head_bytes);
+    return check_sum(archive, error);
 }
 
-/* Check an archive whose bytes are at `archive->file`, and whose index is what was written. */
+/* Check an archive whose root is what was written. */
 static aotc_status check_contents(struct aotc_archive *archive, uint32_t flags, aotc_error *error) {
-    aotc_status status = aotci_validate_directory(archive, error);
+    aotc_status status = aotci_validate_directory(&archive->root, true, error);
     if (status == AOTC_OK) {
-        status = aotci_validate_records(archive, error);
+        status = aotci_validate_root(archive, error);
     }
     if (status == AOTC_OK && (flags & AOTC_OPEN_REQUIRE_SIGNATURE) != 0) {
         return AOTCI_FAIL(
             error, AOTC_ERROR_SIGNATURE, .file = archive->name, .field = "signature",
-            .expected = "a signed archive", .got = "none: format 1.0 has no signatures",
+            .expected = "a signed archive", .got = "none: format 2.0 has no signatures",
             .remedy = "verify the file before opening it, and drop AOTC_OPEN_REQUIRE_SIGNATURE");
     }
     for (uint32_t i = 0; status == AOTC_OK && (flags & AOTC_OPEN_VERIFY_BLOBS) != 0 &&
-                         i < aotci_count(archive, SECTION_BLOBS);
+                         i < aotci_count(&archive->root, SECTION_FRAMES);
          ++i) {
-        if (aotci_blob(archive, i)->start == 0) { /* else it is in a frame that was verified */
-            status = aotci_blob_verify(archive, i, error);
-        }
+        status = aotci_frame_verify(archive, i, error);
     }
-    status = status == AOTC_OK ? make_tests(archive, error) : status;
     return status == AOTC_OK ? make_kernels(archive, error) : status;
 }
 
@@ -277,9 +241,11 @@ static aotc_status create(const char *name, const aotc_open_options *given,
         return no_memory(name, error, "archive");
     }
     archive->allocator = options->allocator;
+    archive->descriptor = -1;
     atomic_init(&archive->references, 1);
     atomic_init(&archive->contexts, NULL);
     (void)pthread_mutex_init(&archive->lock, NULL);
+    (void)pthread_mutex_init(&archive->index_lock, NULL);
     archive->decompress =
         options->decompress == NULL ? aotci_default_decompress() : options->decompress;
     archive->decompress_user = options->decompress_user;
@@ -314,43 +280,11 @@ static aotc_status io_error(const char *path, aotc_error *error, const char *fie
                       .remedy = "check the path and its permissions");
 }
 
-/* Read up to `size_bytes` from the start; fewer only at the end of the file. -1 with errno. */
-static int64_t read_bytes(int descriptor, unsigned char *target, uint64_t size_bytes) {
-    uint64_t done = 0;
-    while (done < size_bytes) {
-        const ssize_t count =
-            pread(descriptor, target + done, (size_t)(size_bytes - done), (off_t)done);
-        if (count < 0 && errno == EINTR) {
-            continue;
-        }
-        if (count < 0) {
-            return -1;
-        }
-        if (count == 0) {
-            break;
-        }
-        done += (uint64_t)count;
-    }
-    return (int64_t)done;
-}
-
-/* Read the first `size_bytes`, which were there when the file's size was asked for. */
-static aotc_status read_all(const struct aotc_archive *archive, int descriptor,
-                            unsigned char *target, uint64_t size_bytes, aotc_error *error) {
-    const int64_t got_bytes = read_bytes(descriptor, target, size_bytes);
-    if (got_bytes < 0) {
-        return io_error(archive->name, error, "read", errno, NULL);
-    }
-    if ((uint64_t)got_bytes != size_bytes) {
-        return io_error(archive->name, error, "read", EIO,
-                        "a file that became shorter while it was read");
-    }
-    return AOTC_OK;
-}
-
-static aotc_status read_file(struct aotc_archive *archive, int descriptor, aotc_error *error) {
+/* Check the file at `archive->descriptor` and read its header and root; the rest is read when it is
+ * asked for, or now if it is to be copied. */
+static aotc_status read_file(struct aotc_archive *archive, uint32_t flags, aotc_error *error) {
     struct stat information;
-    if (fstat(descriptor, &information) != 0) {
+    if (fstat(archive->descriptor, &information) != 0) {
         return io_error(archive->name, error, "fstat", errno, NULL);
     }
     if (!S_ISREG(information.st_mode)) {
@@ -358,36 +292,39 @@ static aotc_status read_file(struct aotc_archive *archive, int descriptor, aotc_
                         S_ISDIR(information.st_mode) ? EISDIR : EINVAL,
                         S_ISDIR(information.st_mode) ? "a directory" : "not a regular file");
     }
-    /* Header and index first: what they say is checked before memory for the rest is asked for. */
-    unsigned char head[HEADER_BYTES] = {0};
+    /* What header and root say is checked before memory for the rest is asked for. */
+    unsigned char bytes[HEADER_BYTES] = {0};
     struct header_record header;
     const uint64_t size_bytes = (uint64_t)information.st_size;
-    const int64_t head_bytes = read_bytes(descriptor, head, sizeof head);
-    if (head_bytes < 0) {
-        return io_error(archive->name, error, "read", errno, NULL);
-    }
-    const uint64_t seen_bytes = head_bytes < HEADER_BYTES ? (uint64_t)head_bytes : size_bytes;
-    aotc_status status = check_header(archive->name, head, seen_bytes, &header, error);
-    if (status == AOTC_OK) {
-        status = make_index(archive, &header, error);
+    aotc_status status = AOTC_OK;
+    archive->file_bytes = size_bytes;
+    if (size_bytes >= HEADER_BYTES) {
+        status = aotci_read_file(archive, 0, bytes, sizeof bytes, error);
     }
     if (status == AOTC_OK) {
-        status = read_all(archive, descriptor, archive->index, archive->index_bytes, error);
+        status = check_header(archive->name, bytes, size_bytes, &header, error);
     }
     if (status == AOTC_OK) {
-        memcpy(archive->index, head, sizeof head); /* the one that was checked */
-        status = check_index_sum(archive, error);
+        status = make_head(archive, &header, error);
     }
-    if (status != AOTC_OK) {
+    if (status == AOTC_OK) {
+        memcpy(archive->head, bytes, sizeof bytes);
+        status = aotci_read_file(archive, HEADER_BYTES, archive->head + HEADER_BYTES,
+                                 archive->head_bytes - HEADER_BYTES, error);
+    }
+    status = status == AOTC_OK ? check_sum(archive, error) : status;
+    if (status != AOTC_OK || (flags & AOTC_OPEN_COPY) == 0) {
         return status;
     }
     archive->owned_file = aotci_allocate(&archive->allocator, (size_t)size_bytes, 1);
     if (archive->owned_file == NULL) {
         return no_memory(archive->name, error, "file");
     }
+    status = aotci_read_file(archive, 0, archive->owned_file, size_bytes, error);
     archive->file = archive->owned_file;
-    archive->file_bytes = size_bytes;
-    return read_all(archive, descriptor, archive->owned_file, size_bytes, error);
+    (void)close(archive->descriptor);
+    archive->descriptor = -1;
+    return status;
 }
 
 aotc_status aotc_open_file(const char *path, const aotc_open_options *options,
@@ -406,16 +343,14 @@ aotc_status aotc_open_file(const char *path, const aotc_open_options *options,
         return status;
     }
     /* O_NONBLOCK: opening a FIFO must not wait for a writer. */
-    int descriptor = -1;
     do {
-        descriptor = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
-    } while (descriptor < 0 && errno == EINTR);
-    if (descriptor < 0) {
+        created->descriptor = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+    } while (created->descriptor < 0 && errno == EINTR);
+    if (created->descriptor < 0) {
         status = io_error(path, error, "open", errno, NULL);
         return finish(created, status, archive);
     }
-    status = read_file(created, descriptor, error);
-    (void)close(descriptor);
+    status = read_file(created, flags, error);
     if (status == AOTC_OK) {
         status = check_contents(created, flags, error);
     }
@@ -451,7 +386,7 @@ aotc_status aotc_open_memory(const void *data, size_t size_bytes, const aotc_ope
         }
     }
     created->file_bytes = size_bytes;
-    status = status == AOTC_OK ? copy_index(created, error) : status;
+    status = status == AOTC_OK ? copy_head(created, error) : status;
     if (status == AOTC_OK) {
         status = check_contents(created, flags, error);
     }

@@ -1,8 +1,8 @@
 /* archive.h: an opened archive in memory.
  *
- * Opening checks everything that the index says (validate.c), so afterwards its records are used in
- * place and without checks. What is loaded for GPUs is added by load.c and only ever grows, each
- * piece published whole, so launches read it without a lock.
+ * Opening checks everything that the root says (validate.c), and asking for a kernel what its index
+ * says, so afterwards their records are used in place and without checks. What is loaded for GPUs is
+ * added by load.c and only ever grows, each piece published whole, so launches read it without a lock.
  */
 #ifndef AOTCI_ARCHIVE_H
 #define AOTCI_ARCHIVE_H
@@ -16,12 +16,22 @@
 #include "format.h"
 #include "memo.h"
 
-/* A section of the index. `stride` exceeds the record's size in archives of a newer minor version.
+/* A section of an index. `stride` exceeds the record's size in archives of a newer minor version.
  */
 struct aotci_table {
     const unsigned char *records;
     uint32_t count;
     uint32_t stride;
+};
+
+/* The tables of the root of an archive, or of the index of a kernel: those of the other have no
+ * records. */
+struct aotci_tables {
+    const char *file;           /* for messages */
+    const unsigned char *bytes; /* aligned to 8 */
+    uint32_t size_bytes;
+    bool is_newer; /* of a newer minor version than this library's */
+    struct aotci_table sections[SECTION_COUNT + 1];
 };
 
 struct aotci_test; /* a comparison: guard.h */
@@ -33,12 +43,23 @@ struct aotci_guard {
     uint32_t test_count;
 };
 
+/* A kernel. All but `archive` and `number` is there once it was opened (kernel_index.c), which happens
+ * before anybody gets a handle of it. */
 struct aotc_kernel {
-    const struct aotc_archive *archive;
+    struct aotc_archive *archive;
     const struct kernel_record *record;
-    uint32_t index;
+    struct aotci_tables tables;
+    uint32_t number; /* in the archive */
+    atomic_bool is_open;
     const char *name;
-    const struct aotci_guard *guards;
+    unsigned char *index_bytes;
+    struct aotci_guard *guards;
+    struct aotci_test *tests; /* of all expressions that consist of such, in order */
+    uint32_t *first_tests;    /* where those of each expression begin, and the last ones end */
+
+    /* Changed by loads alone, under the archive's lock; NULL until the first. */
+    CUlibrary *libraries;   /* one for each blob, NULL until loaded */
+    CUkernel *cuda_kernels; /* one for each variant, NULL until loaded */
 };
 
 struct aotci_context; /* what is loaded in one context: load.h */
@@ -47,7 +68,7 @@ struct aotci_context; /* what is loaded in one context: load.h */
 struct aotci_frame {
     unsigned char *bytes; /* NULL: none */
     size_t size_bytes;
-    uint32_t first_blob;
+    uint32_t number; /* in the archive */
 };
 
 struct aotc_archive {
@@ -58,24 +79,23 @@ struct aotc_archive {
     char *name; /* for messages: the path, or "memory" */
     char *driver_path;
 
-    const unsigned char *file;
+    const unsigned char *file; /* NULL: frames are read from `descriptor` */
+    int descriptor;            /* -1: none */
     uint64_t file_bytes;
     unsigned char *owned_file; /* NULL if borrowed */
-    unsigned char *index;      /* own copy of header and index, aligned */
-    uint32_t index_bytes;      /* header included */
-    struct aotci_table sections[SECTION_COUNT + 1];
+    unsigned char *head;       /* own copy of header and root, aligned */
+    uint32_t head_bytes;
+    struct aotci_tables root;
     struct aotc_kernel *kernels;
-    struct aotci_guard *guards;
-    struct aotci_test *tests; /* of all expressions that consist of such, in order */
-    uint32_t *first_tests;    /* where those of each expression begin, and the last ones end */
-    struct aotci_memo maps;   /* encoded ones: tensor_map.h; launches read and write it */
+
+    /* Held while a kernel is opened. Of the two locks `lock` is taken first. */
+    pthread_mutex_t index_lock;
+    struct aotci_memo maps; /* encoded ones: tensor_map.h; launches read and write it */
 
     /* Changed by loads alone, under the lock. */
     pthread_mutex_t lock;
     bool has_driver;
     struct aotci_driver driver;
-    CUlibrary *libraries;   /* one for each blob, NULL until loaded */
-    CUkernel *cuda_kernels; /* one for each variant, NULL until loaded */
     struct aotci_frame frame;
     const volatile uint32_t *fork_page;
     long process;
@@ -89,25 +109,27 @@ void *aotci_allocate(const aotc_allocator *allocator, size_t count, size_t eleme
 void aotci_deallocate(const aotc_allocator *allocator, void *memory, size_t count,
                       size_t element_bytes);
 
-static inline const void *aotci_record(const struct aotc_archive *archive, enum section_kind kind,
+static inline const void *aotci_record(const struct aotci_tables *tables, enum section_kind kind,
                                        uint32_t index) {
-    const struct aotci_table *table = &archive->sections[kind];
+    const struct aotci_table *table = &tables->sections[kind];
     return table->records + (size_t)index * table->stride;
 }
 
-static inline uint32_t aotci_count(const struct aotc_archive *archive, enum section_kind kind) {
-    return archive->sections[kind].count;
+static inline uint32_t aotci_count(const struct aotci_tables *tables, enum section_kind kind) {
+    return tables->sections[kind].count;
 }
 
-static inline const char *aotci_string(const struct aotc_archive *archive, uint32_t offset) {
-    return (const char *)archive->sections[SECTION_STRINGS].records + offset;
+static inline const char *aotci_string(const struct aotci_tables *tables, uint32_t offset) {
+    return (const char *)tables->sections[SECTION_STRINGS].records + offset;
 }
 
 #define AOTCI_RECORD_ACCESSOR(name, type, kind)                                                    \
-    static inline const struct type *aotci_##name(const struct aotc_archive *archive,              \
+    static inline const struct type *aotci_##name(const struct aotci_tables *tables,               \
                                                   uint32_t index) {                                \
-        return (const struct type *)aotci_record(archive, kind, index);                            \
+        return (const struct type *)aotci_record(tables, kind, index);                             \
     }
+AOTCI_RECORD_ACCESSOR(entry, entry_record, SECTION_ENTRIES)
+AOTCI_RECORD_ACCESSOR(frame, frame_record, SECTION_FRAMES)
 AOTCI_RECORD_ACCESSOR(target, target_record, SECTION_TARGETS)
 AOTCI_RECORD_ACCESSOR(kernel_record, kernel_record, SECTION_KERNELS)
 AOTCI_RECORD_ACCESSOR(param, param_record, SECTION_PARAMS)
@@ -123,7 +145,25 @@ AOTCI_RECORD_ACCESSOR(expression, expression_record, SECTION_EXPRESSIONS)
 AOTCI_RECORD_ACCESSOR(blob, blob_record, SECTION_BLOBS)
 #undef AOTCI_RECORD_ACCESSOR
 
+static inline const char *aotci_kernel_name(const struct aotc_archive *archive, uint32_t number) {
+    return aotci_string(&archive->root, aotci_entry(&archive->root, number)->name);
+}
+
+/* The frame of the archive that a kernel calls its frame `use`. */
+static inline uint32_t aotci_used_frame(const struct aotc_kernel *kernel, uint32_t use) {
+    const struct aotci_tables *root = &kernel->archive->root;
+    const uint32_t first = aotci_entry(root, kernel->number)->first_use;
+    return *(const uint32_t *)aotci_record(root, SECTION_USES, first + use);
+}
+
+/* Read, decode and check the index of a kernel, if that was not done before; any number of threads may
+ * ask at once. CHECKSUM, FORMAT, LIMIT, IO, NOMEM, UNSUPPORTED (kernel_index.c). */
+aotc_status aotci_kernel_open(struct aotc_kernel *kernel, aotc_error *error);
+
+/* Let go of what opening a kernel made (kernel_index.c). */
+void aotci_kernel_close(struct aotc_kernel *kernel);
+
 /* Read a value record as the caller sees it. */
-aotc_value aotci_value_of(const struct aotc_archive *archive, const struct value_record *record);
+aotc_value aotci_value_of(const struct aotci_tables *tables, const struct value_record *record);
 
 #endif

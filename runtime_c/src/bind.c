@@ -38,9 +38,9 @@ uint32_t aotc_dtype_bytes(aotc_dtype dtype) {
 aotc_status aotci_bad_argument(const struct aotc_kernel *kernel, aotc_error *error, uint32_t param,
                                const char *expected, const char *got) {
     const struct aotc_archive *archive = kernel->archive;
-    const uint32_t name = aotci_param(archive, kernel->record->first_param + param)->name;
+    const uint32_t name = aotci_param(&kernel->tables, kernel->record->first_param + param)->name;
     return AOTCI_FAIL(error, AOTC_ERROR_ARG, .file = archive->name, .kernel = kernel->name,
-                      .field = aotci_text("argument '%s'", aotci_string(archive, name)).chars,
+                      .field = aotci_text("argument '%s'", aotci_string(&kernel->tables, name)).chars,
                       .expected = expected, .got = got);
 }
 
@@ -49,8 +49,8 @@ static aotc_status wrong_count(const struct aotc_kernel *kernel, const aotc_laun
     const struct aotc_archive *archive = kernel->archive;
     struct aotci_text names = {""};
     for (uint32_t i = 0; i < kernel->record->param_count; ++i) {
-        const struct param_record *param = aotci_param(archive, kernel->record->first_param + i);
-        aotci_text_add(&names, "%s%s", i == 0 ? "" : ", ", aotci_string(archive, param->name));
+        const struct param_record *param = aotci_param(&kernel->tables, kernel->record->first_param + i);
+        aotci_text_add(&names, "%s%s", i == 0 ? "" : ", ", aotci_string(&kernel->tables, param->name));
     }
     return AOTCI_FAIL(
         error, AOTC_ERROR_ARG, .file = archive->name, .kernel = kernel->name, .field = "arguments",
@@ -61,7 +61,7 @@ static aotc_status wrong_count(const struct aotc_kernel *kernel, const aotc_laun
 static aotc_status wrong_kind(const struct aotc_kernel *kernel, uint32_t index, const aotc_arg *arg,
                               aotc_error *error) {
     const struct param_record *param =
-        aotci_param(kernel->archive, kernel->record->first_param + index);
+        aotci_param(&kernel->tables, kernel->record->first_param + index);
     return aotci_bad_argument(kernel, error, index, kind_names[param->kind],
                               arg->kind <= AOTC_TENSOR ? kind_names[arg->kind] : "an unknown kind");
 }
@@ -78,16 +78,14 @@ static struct aotci_text dtype_list(const struct type_variable_record *variable)
 
 static aotc_status wrong_dtype(const struct aotc_kernel *kernel, uint32_t index,
                                const aotc_arg *arg, unsigned bound, aotc_error *error) {
-    const struct aotc_archive *archive = kernel->archive;
-    const struct param_record *param = aotci_param(archive, kernel->record->first_param + index);
+    const struct param_record *param = aotci_param(&kernel->tables, kernel->record->first_param + index);
     const char *got = aotc_dtype_name((aotc_dtype)arg->dtype);
     if (param->type_variable == 0) {
         return aotci_bad_argument(kernel, error, index, aotc_dtype_name((aotc_dtype)param->dtype),
                                   got);
     }
-    const struct type_variable_record *variable = aotci_type_variable(
-        archive, kernel->record->first_type_variable + param->type_variable - 1u);
-    const char *name = aotci_string(archive, variable->name);
+    const struct type_variable_record *variable = aotci_type_variable(&kernel->tables, kernel->record->first_type_variable + param->type_variable - 1u);
+    const char *name = aotci_string(&kernel->tables, variable->name);
     if (bound != AOTC_DTYPE_NONE) {
         return aotci_bad_argument(kernel, error, index,
                                   aotci_text("%s, as the arguments of type %s before it",
@@ -152,7 +150,7 @@ static bool are_null(const struct aotc_kernel *kernel, const aotc_launch_desc *d
                      uint32_t variable) {
     for (uint32_t i = 0; i < kernel->record->param_count; ++i) {
         const struct param_record *param =
-            aotci_param(kernel->archive, kernel->record->first_param + i);
+            aotci_param(&kernel->tables, kernel->record->first_param + i);
         if (param->type_variable == variable + 1u && desc->args[i].as.pointer != NULL) {
             return false;
         }
@@ -168,12 +166,12 @@ static aotc_status number_types(const struct aotc_kernel *kernel, const aotc_lau
     *combination = 0;
     for (uint32_t i = 0; i < kernel->record->type_variable_count; ++i) {
         const struct type_variable_record *variable =
-            aotci_type_variable(archive, kernel->record->first_type_variable + i);
+            aotci_type_variable(&kernel->tables, kernel->record->first_type_variable + i);
         if (bindings[i].dtype == AOTC_DTYPE_NONE && variable->dtype_count > 1 &&
             !are_null(kernel, desc, i)) {
             return AOTCI_FAIL(
                 error, AOTC_ERROR_ARG, .file = archive->name, .kernel = kernel->name,
-                .field = aotci_text("type %s", aotci_string(archive, variable->name)).chars,
+                .field = aotci_text("type %s", aotci_string(&kernel->tables, variable->name)).chars,
                 .expected =
                     aotci_text("an argument that says which: %s", dtype_list(variable).chars).chars,
                 .got = "pointers without a dtype");
@@ -185,7 +183,6 @@ static aotc_status number_types(const struct aotc_kernel *kernel, const aotc_lau
 
 static aotc_status bind_types(const struct aotc_kernel *kernel, const aotc_launch_desc *desc,
                               uint32_t *combination, aotc_error *error) {
-    const struct aotc_archive *archive = kernel->archive;
     const struct kernel_record *record = kernel->record;
     struct binding bindings[LIMIT_TYPE_VARIABLES] = {{0}};
     if (desc->arg_count != record->param_count ||
@@ -193,7 +190,7 @@ static aotc_status bind_types(const struct aotc_kernel *kernel, const aotc_launc
         return wrong_count(kernel, desc, error);
     }
     for (uint32_t i = 0; i < record->param_count; ++i) {
-        const struct param_record *param = aotci_param(archive, record->first_param + i);
+        const struct param_record *param = aotci_param(&kernel->tables, record->first_param + i);
         const aotc_arg *arg = &desc->args[i];
         const aotc_status status = check_form(kernel, i, arg, param, error);
         if (status != AOTC_OK) {
@@ -209,7 +206,7 @@ static aotc_status bind_types(const struct aotc_kernel *kernel, const aotc_launc
             continue;
         }
         const unsigned variable = param->type_variable - 1u;
-        if (!bind_type(aotci_type_variable(archive, record->first_type_variable + variable),
+        if (!bind_type(aotci_type_variable(&kernel->tables, record->first_type_variable + variable),
                        &bindings[variable], arg->dtype)) {
             return wrong_dtype(kernel, i, arg, bindings[variable].dtype, error);
         }
@@ -254,9 +251,9 @@ bool aotci_same_value(const aotc_value *a, const aotc_value *b) {
     }
 }
 
-static aotc_value choice_value(const struct aotc_archive *archive,
-                               const struct choice_record *choice, uint32_t index) {
-    return aotci_value_of(archive, aotci_value(archive, choice->first_value + index));
+static aotc_value choice_value(const struct aotc_kernel *kernel, const struct choice_record *choice,
+                               uint32_t index) {
+    return aotci_value_of(&kernel->tables, aotci_value(&kernel->tables, choice->first_value + index));
 }
 
 static aotc_status wrong_choice(const struct aotc_kernel *kernel,
@@ -265,11 +262,11 @@ static aotc_status wrong_choice(const struct aotc_kernel *kernel,
     const struct aotc_archive *archive = kernel->archive;
     struct aotci_text list = {""};
     for (uint32_t i = 0; i < choice->value_count; ++i) {
-        const aotc_value value = choice_value(archive, choice, i);
+        const aotc_value value = choice_value(kernel, choice, i);
         aotci_text_add(&list, "%s%s", i == 0 ? "" : ", ", aotci_value_text(&value).chars);
     }
     return AOTCI_FAIL(error, AOTC_ERROR_ARG, .file = archive->name, .kernel = kernel->name,
-                      .field = aotci_text("choice '%s'", aotci_string(archive, choice->name)).chars,
+                      .field = aotci_text("choice '%s'", aotci_string(&kernel->tables, choice->name)).chars,
                       .expected = aotci_text("one of %s", list.chars).chars,
                       .got = given == NULL ? "nothing" : aotci_value_text(given).chars);
 }
@@ -280,8 +277,8 @@ static aotc_status unknown_choice(const struct aotc_kernel *kernel, const aotc_l
     struct aotci_text list = {""};
     for (uint32_t i = 0; i < kernel->record->choice_count; ++i) {
         const struct choice_record *choice =
-            aotci_choice(archive, kernel->record->first_choice + i);
-        aotci_text_add(&list, "%s%s", i == 0 ? "" : ", ", aotci_string(archive, choice->name));
+            aotci_choice(&kernel->tables, kernel->record->first_choice + i);
+        aotci_text_add(&list, "%s%s", i == 0 ? "" : ", ", aotci_string(&kernel->tables, choice->name));
     }
     struct aotci_text given = {""};
     for (uint32_t i = 0; i < desc->choice_count; ++i) {
@@ -312,17 +309,16 @@ static const aotc_value *find_given(const aotc_launch_desc *desc, const char *na
 
 static aotc_status bind_choices(const struct aotc_kernel *kernel, const aotc_launch_desc *desc,
                                 uint32_t *combination, aotc_error *error) {
-    const struct aotc_archive *archive = kernel->archive;
     uint32_t used_count = 0;
     for (uint32_t i = 0; i < kernel->record->choice_count; ++i) {
         const struct choice_record *choice =
-            aotci_choice(archive, kernel->record->first_choice + i);
-        const aotc_value *given = find_given(desc, aotci_string(archive, choice->name), i);
+            aotci_choice(&kernel->tables, kernel->record->first_choice + i);
+        const aotc_value *given = find_given(desc, aotci_string(&kernel->tables, choice->name), i);
         uint32_t digit = 0;
         if (given != NULL) {
             used_count += 1;
             for (; digit < choice->value_count; ++digit) {
-                const aotc_value value = choice_value(archive, choice, digit);
+                const aotc_value value = choice_value(kernel, choice, digit);
                 if (aotci_same_value(&value, given)) {
                     break;
                 }

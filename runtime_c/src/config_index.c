@@ -10,7 +10,7 @@ enum { WORD_BITS = 64 };
 
 static const struct config_record *config_of(const struct aotc_kernel *kernel,
                                              const struct aotci_candidate *candidate) {
-    return aotci_config(kernel->archive, kernel->record->first_config + candidate->variant->config);
+    return aotci_config(&kernel->tables, kernel->record->first_config + candidate->variant->config);
 }
 
 static uint32_t find_key(const struct aotci_config_index *index, const char *name) {
@@ -57,7 +57,7 @@ bool aotci_config_index_build(struct aotci_config_index *index, const struct aot
         const struct config_record *config = config_of(kernel, &candidates[i]);
         for (uint32_t k = 0; k < config->entry_count; ++k) {
             const aotc_value value =
-                aotci_value_of(archive, aotci_value(archive, config->first_entry + k));
+                aotci_value_of(&kernel->tables, aotci_value(&kernel->tables, config->first_entry + k));
             if (find_value(index, &value) == FORMAT_NONE) {
                 add_value(index, &value);
             }
@@ -73,7 +73,7 @@ bool aotci_config_index_build(struct aotci_config_index *index, const struct aot
         const struct config_record *config = config_of(kernel, &candidates[i]);
         for (uint32_t k = 0; k < config->entry_count; ++k) {
             const aotc_value value =
-                aotci_value_of(archive, aotci_value(archive, config->first_entry + k));
+                aotci_value_of(&kernel->tables, aotci_value(&kernel->tables, config->first_entry + k));
             uint64_t *row = index->rows + (size_t)find_value(index, &value) * index->word_count;
             row[i / WORD_BITS] |= UINT64_C(1) << i % WORD_BITS;
         }

@@ -33,17 +33,18 @@ aotc_status aotci_load_failure(const struct loading *loading, CUresult result, c
 static aotc_status check_functions(const struct loading *loading, uint32_t cubin,
                                    const unsigned char *image) {
     const struct aotc_archive *archive = loading->archive;
+    const struct aotc_kernel *kernel = loading->kernel;
     struct aotci_detail detail = {
         .file = archive->name,
         .kernel = loading->kernel->name,
         .remedy = "the archive is damaged or its writer is wrong: build it again",
     };
-    for (uint32_t i = 0; i < aotci_count(archive, SECTION_VARIANTS); ++i) {
-        const struct variant_record *variant = aotci_variant(archive, i);
+    for (uint32_t i = 0; i < aotci_count(&kernel->tables, SECTION_VARIANTS); ++i) {
+        const struct variant_record *variant = aotci_variant(&kernel->tables, i);
         if (variant->cubin != cubin) {
             continue;
         }
-        const char *symbol = aotci_string(archive, variant->symbol);
+        const char *symbol = aotci_string(&kernel->tables, variant->symbol);
         const struct aotci_text field = aotci_text("blob %" PRIu32, cubin);
         detail.field = field.chars;
         if (!aotci_cubin_has_function(image, symbol)) {
@@ -70,15 +71,15 @@ static aotc_status check_functions(const struct loading *loading, uint32_t cubin
 static aotc_status load_image(const struct loading *loading, const struct variant_record *variant,
                               const unsigned char *image, CUlibrary *library) {
     struct aotc_archive *archive = loading->archive;
-    const struct target_record *target = aotci_target(archive, variant->target);
-    const char *wrong = aotci_cubin_check(image, aotci_blob(archive, variant->cubin)->raw_bytes,
+    const struct target_record *target = aotci_target(&loading->kernel->tables, variant->target);
+    const char *wrong = aotci_cubin_check(image, aotci_blob(&loading->kernel->tables, variant->cubin)->raw_bytes,
                                           10u * target->major + target->minor);
     if (wrong != NULL) {
         return AOTCI_FAIL(
             loading->error, AOTC_ERROR_FORMAT, .file = archive->name,
             .kernel = loading->kernel->name,
             .field = aotci_text("blob %" PRIu32, variant->cubin).chars,
-            .expected = aotci_text("a cubin for %s", aotci_string(archive, target->name)).chars,
+            .expected = aotci_text("a cubin for %s", aotci_string(&loading->kernel->tables, target->name)).chars,
             .got = wrong,
             .remedy = "the archive is damaged or its writer is wrong: build it again");
     }
@@ -95,12 +96,12 @@ static aotc_status load_image(const struct loading *loading, const struct varian
 static aotc_status load_library(const struct loading *loading,
                                 const struct variant_record *variant) {
     struct aotc_archive *archive = loading->archive;
-    CUlibrary *library = &archive->libraries[variant->cubin];
+    CUlibrary *library = &loading->kernel->libraries[variant->cubin];
     unsigned char *image = NULL;
     if (*library != NULL) {
         return AOTC_OK;
     }
-    aotc_status status = aotci_blob_decode(archive, variant->cubin, &image, loading->error);
+    aotc_status status = aotci_blob_decode(loading->kernel, variant->cubin, &image, loading->error);
     if (status != AOTC_OK) {
         return status;
     }
@@ -108,7 +109,7 @@ static aotc_status load_library(const struct loading *loading,
     if (status != AOTC_OK) {
         *library = NULL;
     }
-    aotci_deallocate(&archive->allocator, image, aotci_blob(archive, variant->cubin)->raw_bytes, 1);
+    aotci_deallocate(&archive->allocator, image, aotci_blob(&loading->kernel->tables, variant->cubin)->raw_bytes, 1);
     return status;
 }
 
@@ -125,7 +126,7 @@ static aotc_status check_params(const struct loading *loading, const struct vari
     bool equal = true;
     for (; equal && i < variant->cubin_param_count; ++i) {
         const struct cubin_param_record *param =
-            aotci_cubin_param(archive, variant->first_cubin_param + i);
+            aotci_cubin_param(&loading->kernel->tables, variant->first_cubin_param + i);
         equal = archive->driver.kernel_get_param_info(kernel, i, &offset, &size_bytes) ==
                     CUDA_SUCCESS &&
                 offset == param->offset && size_bytes == param->size;
@@ -136,7 +137,7 @@ static aotc_status check_params(const struct loading *loading, const struct vari
     }
     return AOTCI_FAIL(
         loading->error, AOTC_ERROR_FORMAT, .file = archive->name, .kernel = loading->kernel->name,
-        .field = aotci_text("function %s", aotci_string(archive, variant->symbol)).chars,
+        .field = aotci_text("function %s", aotci_string(&loading->kernel->tables, variant->symbol)).chars,
         .expected = "the parameters that the index lists",
         .got = aotci_text("a difference at number %" PRIu32, equal ? i : i - 1).chars,
         .remedy = "the archive is damaged or its writer is wrong: build it again");
@@ -144,9 +145,9 @@ static aotc_status check_params(const struct loading *loading, const struct vari
 
 static aotc_status find_kernel(const struct loading *loading, uint32_t index) {
     struct aotc_archive *archive = loading->archive;
-    const struct variant_record *variant = aotci_variant(archive, index);
+    const struct variant_record *variant = aotci_variant(&loading->kernel->tables, index);
     CUkernel kernel = NULL;
-    if (archive->cuda_kernels[index] != NULL) {
+    if (loading->kernel->cuda_kernels[index] != NULL) {
         return AOTC_OK;
     }
     aotc_status status = load_library(loading, variant);
@@ -154,13 +155,13 @@ static aotc_status find_kernel(const struct loading *loading, uint32_t index) {
         return status;
     }
     const CUresult result = archive->driver.library_get_kernel(
-        &kernel, archive->libraries[variant->cubin], aotci_string(archive, variant->symbol));
+        &kernel, loading->kernel->libraries[variant->cubin], aotci_string(&loading->kernel->tables, variant->symbol));
     if (result != CUDA_SUCCESS) {
         return aotci_load_failure(loading, result, "cuLibraryGetKernel");
     }
     status = check_params(loading, variant, kernel);
     if (status == AOTC_OK) {
-        archive->cuda_kernels[index] = kernel;
+        loading->kernel->cuda_kernels[index] = kernel;
     }
     return status;
 }
@@ -246,7 +247,7 @@ static aotc_status count_clusters(const struct loading *loading,
 static aotc_status count_programs(const struct loading *loading, uint32_t index,
                                   uint32_t *programs) {
     const struct aotc_archive *archive = loading->archive;
-    const struct variant_record *variant = aotci_variant(archive, index);
+    const struct variant_record *variant = aotci_variant(&loading->kernel->tables, index);
     CUfunction function = NULL;
     int count = 0;
     *programs = 0;
@@ -254,7 +255,7 @@ static aotc_status count_programs(const struct loading *loading, uint32_t index,
         return AOTC_OK;
     }
     const CUresult result =
-        archive->driver.kernel_get_function(&function, archive->cuda_kernels[index]);
+        archive->driver.kernel_get_function(&function, loading->kernel->cuda_kernels[index]);
     if (result != CUDA_SUCCESS) {
         return aotci_load_failure(loading, result, "cuKernelGetFunction");
     }
@@ -266,13 +267,13 @@ static aotc_status count_programs(const struct loading *loading, uint32_t index,
 }
 
 static aotc_status load_variant(const struct loading *loading, uint32_t index) {
-    const struct variant_record *variant = aotci_variant(loading->archive, index);
+    const struct variant_record *variant = aotci_variant(&loading->kernel->tables, index);
     aotc_status status = find_kernel(loading, index);
     if (status == AOTC_OK) {
-        status = set_attributes(loading, variant, loading->archive->cuda_kernels[index]);
+        status = set_attributes(loading, variant, loading->kernel->cuda_kernels[index]);
     }
     if (status == AOTC_OK) {
-        status = force_load(loading, loading->archive->cuda_kernels[index]);
+        status = force_load(loading, loading->kernel->cuda_kernels[index]);
     }
     return status;
 }
@@ -316,13 +317,13 @@ static unsigned find_spans(const struct loading *loading, struct span spans[LIMI
     uint32_t start = record->first_variant;
     const uint32_t last = record->first_variant + record->variant_count;
     while (start < last) {
-        const uint32_t target = aotci_variant(loading->archive, start)->target;
+        const uint32_t target = aotci_variant(&loading->kernel->tables, start)->target;
         uint32_t end = start;
-        while (end < last && aotci_variant(loading->archive, end)->target == target) {
+        while (end < last && aotci_variant(&loading->kernel->tables, end)->target == target) {
             ++end;
         }
         const unsigned rank =
-            target_rank(aotci_target(loading->archive, target), context->major, context->minor);
+            target_rank(aotci_target(&loading->kernel->tables, target), context->major, context->minor);
         if (rank != 0) {
             unsigned place = count++;
             for (; place > 0 && spans[place - 1].rank < rank; --place) {
@@ -336,12 +337,12 @@ static unsigned find_spans(const struct loading *loading, struct span spans[LIMI
 }
 
 /* The smallest combination that the spans have left; false if none has any. */
-static bool next_combination(const struct aotc_archive *archive, const struct span *spans,
+static bool next_combination(const struct aotc_kernel *kernel, const struct span *spans,
                              unsigned count, uint32_t *combination) {
     bool found = false;
     for (unsigned i = 0; i < count; ++i) {
         if (spans[i].next < spans[i].end) {
-            const uint32_t candidate = aotci_variant(archive, spans[i].next)->combination;
+            const uint32_t candidate = aotci_variant(&kernel->tables, spans[i].next)->combination;
             *combination = found && *combination < candidate ? *combination : candidate;
             found = true;
         }
@@ -368,15 +369,15 @@ void aotci_free_dispatch(const struct aotc_archive *archive, const struct aotc_k
  */
 static aotc_status fill_dispatch(const struct loading *loading, struct span *spans,
                                  unsigned span_count, struct aotci_dispatch *dispatch) {
-    const struct aotc_archive *archive = loading->archive;
+    const struct aotc_kernel *kernel = loading->kernel;
     uint32_t combination = 0;
-    while (next_combination(archive, spans, span_count, &combination)) {
+    while (next_combination(kernel, spans, span_count, &combination)) {
         const uint32_t first = dispatch->candidate_count;
         for (unsigned i = 0; i < span_count; ++i) {
             for (; spans[i].next < spans[i].end &&
-                   aotci_variant(archive, spans[i].next)->combination == combination;
+                   aotci_variant(&kernel->tables, spans[i].next)->combination == combination;
                  ++spans[i].next) {
-                const struct variant_record *variant = aotci_variant(archive, spans[i].next);
+                const struct variant_record *variant = aotci_variant(&kernel->tables, spans[i].next);
                 if (!can_run(loading, variant)) {
                     continue;
                 }
@@ -391,11 +392,11 @@ static aotc_status fill_dispatch(const struct loading *loading, struct span *spa
                 }
                 dispatch->candidates[dispatch->candidate_count++] = (struct aotci_candidate){
                     .guards = variant->guards,
-                    .function = (CUfunction)archive->cuda_kernels[index],
+                    .function = (CUfunction)loading->kernel->cuda_kernels[index],
                     .variant = variant,
                     .condition = variant->condition == 0
                                      ? (struct aotci_guard){.expression = NULL}
-                                     : aotci_guard_of(archive, variant->condition - 1),
+                                     : aotci_guard_of(kernel, variant->condition - 1),
                     .programs_at_once = programs,
                 };
             }
@@ -417,7 +418,7 @@ static aotc_status no_memory(const struct loading *loading) {
 aotc_status aotci_load_kernel(const struct loading *loading) {
     struct aotc_archive *archive = loading->archive;
     const struct aotc_kernel *kernel = loading->kernel;
-    _Atomic(struct aotci_dispatch *) *place = &loading->context->dispatches[kernel->index];
+    _Atomic(struct aotci_dispatch *) *place = &loading->context->dispatches[kernel->number];
     if (atomic_load_explicit(place, memory_order_relaxed) != NULL) {
         return AOTC_OK;
     }
@@ -457,11 +458,11 @@ aotc_status aotci_refuse(const struct aotc_kernel *kernel, const struct aotci_co
     uint32_t before = UINT32_MAX;
     for (uint32_t i = record->first_variant; i < record->first_variant + record->variant_count;
          ++i) {
-        const struct variant_record *variant = aotci_variant(archive, i);
-        const struct target_record *target = aotci_target(archive, variant->target);
+        const struct variant_record *variant = aotci_variant(&kernel->tables, i);
+        const struct target_record *target = aotci_target(&kernel->tables, variant->target);
         if (variant->target != before) {
             aotci_text_add(&targets, "%s%s", before == UINT32_MAX ? "" : ", ",
-                           aotci_string(archive, target->name));
+                           aotci_string(&kernel->tables, target->name));
             before = variant->target;
         }
         const uint64_t bytes =

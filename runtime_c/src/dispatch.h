@@ -7,7 +7,7 @@
 /* What a load is at. */
 struct loading {
     struct aotc_archive *archive;
-    const struct aotc_kernel *kernel;
+    struct aotc_kernel *kernel;
     struct aotci_context *context;
     aotc_error *error;
 };

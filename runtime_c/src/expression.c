@@ -79,13 +79,13 @@ const char *aotci_expression_check(const unsigned char *code, uint32_t code_byte
 
 static bool is_floating(unsigned dtype) { return dtype >= AOTC_FP16; }
 
-static bool may_be_floating(const struct aotc_archive *archive, const struct kernel_record *kernel,
+static bool may_be_floating(const struct aotci_tables *tables, const struct kernel_record *kernel,
                             const struct param_record *param) {
     if (param->type_variable == 0) {
         return is_floating(param->dtype);
     }
     const struct type_variable_record *variable =
-        aotci_type_variable(archive, kernel->first_type_variable + param->type_variable - 1u);
+        aotci_type_variable(tables, kernel->first_type_variable + param->type_variable - 1u);
     for (unsigned i = 0; i < variable->dtype_count; ++i) {
         if (is_floating(variable->dtypes[i])) {
             return true;
@@ -94,10 +94,10 @@ static bool may_be_floating(const struct aotc_archive *archive, const struct ker
     return false;
 }
 
-const char *aotci_expression_check_params(const struct aotc_archive *archive,
+const char *aotci_expression_check_params(const struct aotci_tables *tables,
                                           const struct kernel_record *kernel,
                                           const struct expression_record *expression) {
-    const unsigned char *code = aotci_record(archive, SECTION_CODE, expression->code_offset);
+    const unsigned char *code = aotci_record(tables, SECTION_CODE, expression->code_offset);
     for (uint32_t at = 0; at < expression->code_bytes;) {
         const unsigned opcode = code[at++];
         const unsigned char *operand = code + at;
@@ -109,9 +109,9 @@ const char *aotci_expression_check_params(const struct aotc_archive *archive,
         if (index >= kernel->param_count) {
             return "an expression over a param that the kernel does not have";
         }
-        const struct param_record *param = aotci_param(archive, kernel->first_param + index);
+        const struct param_record *param = aotci_param(tables, kernel->first_param + index);
         if (opcode == OP_ARG) {
-            if (param->kind == AOTC_SCALAR && may_be_floating(archive, kernel, param)) {
+            if (param->kind == AOTC_SCALAR && may_be_floating(tables, kernel, param)) {
                 return "an expression over a floating scalar";
             }
         } else if (param->kind != AOTC_TENSOR || operand[2] >= param->rank) {
@@ -247,10 +247,10 @@ static const char *run(const unsigned char *code, const unsigned char *end, int6
     return NULL;
 }
 
-const char *aotci_evaluate(const struct aotc_archive *archive,
+const char *aotci_evaluate(const struct aotc_kernel *kernel,
                            const struct expression_record *expression, const aotc_arg *args,
                            int64_t *value) {
-    const unsigned char *code = aotci_record(archive, SECTION_CODE, expression->code_offset);
+    const unsigned char *code = aotci_record(&kernel->tables, SECTION_CODE, expression->code_offset);
     const unsigned char *end = code + expression->code_bytes;
     if (code[0] < OP_ARG || code[0] > OP_STRIDE) {
         return run(code, end, 0, args, value);

@@ -83,12 +83,12 @@ const char *aotci_expression_check(const unsigned char *code, uint32_t code_byte
                                    uint32_t stack_depth);
 
 /* Check that a checked program names only what a launch of `kernel` has. */
-const char *aotci_expression_check_params(const struct aotc_archive *archive,
+const char *aotci_expression_check_params(const struct aotci_tables *tables,
                                           const struct kernel_record *kernel,
                                           const struct expression_record *expression);
 
 /* Evaluate with checked arguments. NULL on success, otherwise why there is no value. */
-const char *aotci_evaluate(const struct aotc_archive *archive,
+const char *aotci_evaluate(const struct aotc_kernel *kernel,
                            const struct expression_record *expression, const aotc_arg *args,
                            int64_t *value);
 

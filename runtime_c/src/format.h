@@ -14,19 +14,12 @@
 #endif
 
 enum {
-    FORMAT_MAJOR = 1,
+    FORMAT_MAJOR = 2,
     FORMAT_MINOR = 0,
     HEADER_BYTES = 128,
-    SECTION_COUNT = 16,
-    DIRECTORY_BYTES = 8 + 16 * SECTION_COUNT,
-    BLOB_ALIGN = 64,
+    SECTION_COUNT = 19,
     FEATURE_ZSTD = 1 << 0,
-    FEATURE_TENSOR_MAPS = 1 << 1,
-    FEATURE_SCRATCH = 1 << 2,
-    FEATURE_CONDITIONS = 1 << 3,
-    FEATURE_GROUPS = 1 << 4,
-    KNOWN_FEATURES = FEATURE_ZSTD | FEATURE_TENSOR_MAPS | FEATURE_SCRATCH | FEATURE_CONDITIONS |
-                     FEATURE_GROUPS,
+    KNOWN_FEATURES = FEATURE_ZSTD,
 };
 
 #define FORMAT_NONE UINT32_C(0xFFFFFFFF)
@@ -65,8 +58,8 @@ struct header_record {
     uint16_t major, minor;
     uint32_t header_bytes;
     uint64_t required_features, optional_features;
-    uint64_t file_bytes, index_offset, index_bytes;
-    unsigned char index_sha256[32];
+    uint64_t file_bytes, root_offset, root_bytes;
+    unsigned char root_sha256[32];
     unsigned char zero[40];
 };
 
@@ -77,6 +70,9 @@ struct directory_entry {
 enum section_kind {
     SECTION_ARCHIVE = 1,
     SECTION_TARGETS,
+    SECTION_ENTRIES,
+    SECTION_FRAMES,
+    SECTION_USES,
     SECTION_KERNELS,
     SECTION_PARAMS,
     SECTION_TYPE_VARIABLES,
@@ -102,6 +98,16 @@ enum target_feature { FEATURE_PLAIN, FEATURE_ARCH, FEATURE_FAMILY };
 struct target_record {
     uint32_t name;
     uint8_t major, minor, feature, zero;
+};
+
+struct entry_record {
+    uint32_t name, zero, first_use, use_count;
+};
+
+struct frame_record {
+    uint64_t offset;
+    uint32_t stored_bytes, raw_bytes;
+    unsigned char sha256[32];
 };
 
 struct kernel_record {
@@ -200,10 +206,7 @@ struct expression_record {
 enum { BLOB_CUBIN = 1, BLOB_PTX = 2 };
 
 struct blob_record {
-    uint64_t offset;
-    uint32_t stored_bytes, raw_bytes;
-    unsigned char sha256[32];
-    uint32_t kind, start; /* start: in what the frame decodes to */
+    uint32_t frame, start, raw_bytes, kind; /* start: in what the frame decodes to */
 };
 
 _Static_assert(sizeof(struct header_record) == HEADER_BYTES, "docs/reference/archive-format.md, section 1");
@@ -216,6 +219,8 @@ _Static_assert(sizeof(struct variant_record) == 96, "docs/reference/archive-form
 _Static_assert(sizeof(struct cubin_param_record) == 12, "docs/reference/archive-format.md, section 3");
 _Static_assert(sizeof(struct tensor_map_record) == 72, "docs/reference/archive-format.md, section 3");
 _Static_assert(sizeof(struct expression_record) == 16, "docs/reference/archive-format.md, section 3");
-_Static_assert(sizeof(struct blob_record) == 56, "docs/reference/archive-format.md, section 3");
+_Static_assert(sizeof(struct entry_record) == 16, "docs/reference/archive-format.md, section 2");
+_Static_assert(sizeof(struct frame_record) == 48, "docs/reference/archive-format.md, section 2");
+_Static_assert(sizeof(struct blob_record) == 16, "docs/reference/archive-format.md, section 3");
 
 #endif

@@ -65,9 +65,9 @@ static bool take_test(struct cursor *cursor, struct aotci_test *test) {
     return take_constant(cursor, &zero) && zero == 0 && take_opcode(cursor, OP_EQ);
 }
 
-uint32_t aotci_guard_compile(const struct aotc_archive *archive,
+uint32_t aotci_guard_compile(const struct aotc_kernel *kernel,
                              const struct expression_record *expression, struct aotci_test *tests) {
-    const unsigned char *code = aotci_record(archive, SECTION_CODE, expression->code_offset);
+    const unsigned char *code = aotci_record(&kernel->tables, SECTION_CODE, expression->code_offset);
     struct cursor cursor = {code, code + expression->code_bytes};
     struct aotci_test test;
     uint32_t count = 0;
@@ -98,12 +98,12 @@ uint32_t aotci_guard_compile(const struct aotc_archive *archive,
     return count;
 }
 
-struct aotci_guard aotci_guard_of(const struct aotc_archive *archive, uint32_t index) {
-    const uint32_t first = archive->first_tests[index];
+struct aotci_guard aotci_guard_of(const struct aotc_kernel *kernel, uint32_t index) {
+    const uint32_t first = kernel->first_tests[index];
     return (struct aotci_guard){
-        .expression = aotci_expression(archive, index),
-        .tests = archive->tests + first,
-        .test_count = archive->first_tests[index + 1] - first,
+        .expression = aotci_expression(&kernel->tables, index),
+        .tests = kernel->tests + first,
+        .test_count = kernel->first_tests[index + 1] - first,
     };
 }
 
@@ -141,12 +141,12 @@ static inline bool holds(const struct aotci_test *test, const aotc_arg *args, bo
     }
 }
 
-bool aotci_guard_holds(const struct aotc_archive *archive, const struct aotci_guard *guard,
+bool aotci_guard_holds(const struct aotc_kernel *kernel, const struct aotci_guard *guard,
                        const aotc_arg *args) {
     int64_t value = 0;
     bool valid = true;
     if (guard->test_count == 0) {
-        return aotci_evaluate(archive, guard->expression, args, &value) == NULL && value != 0;
+        return aotci_evaluate(kernel, guard->expression, args, &value) == NULL && value != 0;
     }
     for (uint32_t i = 0; i < guard->test_count; ++i) {
         bool found = holds(&guard->tests[i], args, &valid);

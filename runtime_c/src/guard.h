@@ -16,17 +16,17 @@ struct aotci_test {
 
 /* Write the tests that a checked program consists of; `tests` NULL only counts. 0 if it is anything
  * else than comparisons, and pairs of them joined by `or`, joined by `and`. */
-uint32_t aotci_guard_compile(const struct aotc_archive *archive,
+uint32_t aotci_guard_compile(const struct aotc_kernel *kernel,
                              const struct expression_record *expression, struct aotci_test *tests);
 
 /* The guard whose expression is at `index`. */
-struct aotci_guard aotci_guard_of(const struct aotc_archive *archive, uint32_t index);
+struct aotci_guard aotci_guard_of(const struct aotc_kernel *kernel, uint32_t index);
 
 /* Say whether a guard is that an argument is 0, and nothing else. */
 bool aotci_guard_is_null_test(const struct aotci_guard *guard, uint32_t param);
 
 /* Say whether a guard holds; one that cannot be evaluated does not. */
-bool aotci_guard_holds(const struct aotc_archive *archive, const struct aotci_guard *guard,
+bool aotci_guard_holds(const struct aotc_kernel *kernel, const struct aotci_guard *guard,
                        const aotc_arg *args);
 
 #endif

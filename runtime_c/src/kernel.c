@@ -38,7 +38,7 @@ static unsigned distance(const char *a, size_t a_bytes, const char *b, size_t b_
 static struct aotci_text nearest_names(const aotc_archive *archive, const char *name) {
     struct aotci_text list = {""};
     const size_t name_bytes = strlen(name);
-    const uint32_t count = aotci_count(archive, SECTION_KERNELS);
+    const uint32_t count = aotci_count(&archive->root, SECTION_ENTRIES);
     unsigned best[NEAREST_COUNT];
     uint32_t found[NEAREST_COUNT];
     unsigned found_count = 0;
@@ -46,7 +46,7 @@ static struct aotci_text nearest_names(const aotc_archive *archive, const char *
         return list;
     }
     for (uint32_t i = 0; i < count && i < MAX_COMPARED; ++i) {
-        const char *other = archive->kernels[i].name;
+        const char *other = aotci_kernel_name(archive, i);
         const size_t other_bytes = strlen(other);
         const unsigned steps = distance(name, name_bytes, other, other_bytes);
         if (steps > 2 + (name_bytes > other_bytes ? name_bytes : other_bytes) / 3) {
@@ -66,7 +66,7 @@ static struct aotci_text nearest_names(const aotc_archive *archive, const char *
     }
     for (unsigned i = 0; i < found_count; ++i) {
         aotci_text_add(&list, "%s'%s'", i == 0 ? "did you mean " : " or ",
-                       archive->kernels[found[i]].name);
+                       aotci_kernel_name(archive, found[i]));
     }
     return list;
 }
@@ -74,11 +74,12 @@ static struct aotci_text nearest_names(const aotc_archive *archive, const char *
 static aotc_status unknown_kernel(const aotc_archive *archive, const char *name,
                                   aotc_error *error) {
     struct aotci_text remedy = nearest_names(archive, name);
-    const uint32_t count = aotci_count(archive, SECTION_KERNELS);
+    const uint32_t count = aotci_count(&archive->root, SECTION_ENTRIES);
     if (remedy.chars[0] == '\0') {
         aotci_text_add(&remedy, count == 0 ? "the archive has no kernels" : "it has ");
         for (uint32_t i = 0; i < count && i < 16; ++i) {
-            aotci_text_add(&remedy, "%s'%s'", i == 0 ? "" : ", ", archive->kernels[i].name);
+            aotci_text_add(&remedy, "%s'%s'", i == 0 ? "" : ", ",
+                           aotci_kernel_name(archive, i));
         }
     }
     return AOTCI_FAIL(error, AOTC_ERROR_NOT_FOUND, .file = archive->name, .kernel = name,
@@ -96,13 +97,14 @@ aotc_status aotc_kernel_get(const aotc_archive *archive, const char *name,
                           .expected = "an archive, a name and a result", .got = "NULL");
     }
     uint32_t low = 0;
-    uint32_t high = aotci_count(archive, SECTION_KERNELS);
+    uint32_t high = aotci_count(&archive->root, SECTION_ENTRIES);
     while (low < high) {
         const uint32_t middle = low + (high - low) / 2;
-        const int order = strcmp(archive->kernels[middle].name, name);
+        const int order = strcmp(aotci_kernel_name(archive, middle), name);
         if (order == 0) {
-            *kernel = &archive->kernels[middle];
-            return AOTC_OK;
+            const aotc_status status = aotci_kernel_open(&archive->kernels[middle], error);
+            *kernel = status == AOTC_OK ? &archive->kernels[middle] : NULL;
+            return status;
         }
         if (order < 0) {
             low = middle + 1;
@@ -119,20 +121,34 @@ aotc_status aotc_kernel_get_at(const aotc_archive *archive, uint32_t index,
         return AOTC_ERROR_ARG;
     }
     *kernel = NULL;
-    if (archive == NULL || index >= aotci_count(archive, SECTION_KERNELS)) {
+    if (archive == NULL || index >= aotci_count(&archive->root, SECTION_ENTRIES)) {
         return AOTC_ERROR_ARG;
     }
-    *kernel = &archive->kernels[index];
+    const aotc_status status = aotci_kernel_open(&archive->kernels[index], NULL);
+    *kernel = status == AOTC_OK ? &archive->kernels[index] : NULL;
+    return status;
+}
+
+aotc_status aotc_archive_get_kernel_name(const aotc_archive *archive, uint32_t index,
+                                         const char **name) {
+    if (name == NULL) {
+        return AOTC_ERROR_ARG;
+    }
+    *name = NULL;
+    if (archive == NULL || index >= aotci_count(&archive->root, SECTION_ENTRIES)) {
+        return AOTC_ERROR_ARG;
+    }
+    *name = aotci_kernel_name(archive, index);
     return AOTC_OK;
 }
 
 /* ---- what there is -----------------------------------------------------------------------------
  */
 
-aotc_value aotci_value_of(const struct aotc_archive *archive, const struct value_record *record) {
-    aotc_value value = {.name = aotci_string(archive, record->name), .kind = record->kind};
+aotc_value aotci_value_of(const struct aotci_tables *tables, const struct value_record *record) {
+    aotc_value value = {.name = aotci_string(tables, record->name), .kind = record->kind};
     if (record->kind == AOTC_VALUE_STRING) {
-        value.as.string = aotci_string(archive, (uint32_t)record->payload);
+        value.as.string = aotci_string(tables, (uint32_t)record->payload);
     } else {
         memcpy(&value.as, &record->payload, sizeof record->payload);
     }
@@ -158,13 +174,13 @@ aotc_status aotc_archive_get_info(const aotc_archive *archive, aotc_archive_info
     if (archive == NULL || info == NULL) {
         return AOTC_ERROR_ARG;
     }
-    const struct archive_record *record = aotci_record(archive, SECTION_ARCHIVE, 0);
+    const struct archive_record *record = aotci_record(&archive->root, SECTION_ARCHIVE, 0);
     const aotc_archive_info known = {
-        .kernel_count = aotci_count(archive, SECTION_KERNELS),
-        .target_count = aotci_count(archive, SECTION_TARGETS),
-        .name = aotci_string(archive, record->name),
-        .version = aotci_string(archive, record->version),
-        .toolchain = aotci_string(archive, record->toolchain),
+        .kernel_count = aotci_count(&archive->root, SECTION_ENTRIES),
+        .target_count = aotci_count(&archive->root, SECTION_TARGETS),
+        .name = aotci_string(&archive->root, record->name),
+        .version = aotci_string(&archive->root, record->version),
+        .toolchain = aotci_string(&archive->root, record->toolchain),
     };
     return GIVE(info, known);
 }
@@ -204,7 +220,7 @@ aotc_status aotc_kernel_get_param(const aotc_kernel *kernel, uint32_t index,
         return AOTC_ERROR_ARG;
     }
     const struct param_record *param =
-        aotci_param(kernel->archive, kernel->record->first_param + index);
+        aotci_param(&kernel->tables, kernel->record->first_param + index);
     const aotc_param_info known = {
         .kind = param->kind,
         .dtype = param->dtype,
@@ -213,7 +229,7 @@ aotc_status aotc_kernel_get_param(const aotc_kernel *kernel, uint32_t index,
         .divisibility = param->divisibility,
         .optional = param->flags & PARAM_OPTIONAL,
         .access = param->access,
-        .name = aotci_string(kernel->archive, param->name),
+        .name = aotci_string(&kernel->tables, param->name),
         .nullable = is_nullable(kernel, index, param->kind),
     };
     return GIVE(info, known);
@@ -225,10 +241,10 @@ aotc_status aotc_kernel_get_type_variable(const aotc_kernel *kernel, uint32_t in
         return AOTC_ERROR_ARG;
     }
     const struct type_variable_record *variable =
-        aotci_type_variable(kernel->archive, kernel->record->first_type_variable + index);
+        aotci_type_variable(&kernel->tables, kernel->record->first_type_variable + index);
     aotc_type_variable_info known = {
         .dtype_count = variable->dtype_count,
-        .name = aotci_string(kernel->archive, variable->name),
+        .name = aotci_string(&kernel->tables, variable->name),
     };
     memcpy(known.dtypes, variable->dtypes, sizeof known.dtypes);
     return GIVE(info, known);
@@ -240,10 +256,10 @@ aotc_status aotc_kernel_get_choice(const aotc_kernel *kernel, uint32_t index,
         return AOTC_ERROR_ARG;
     }
     const struct choice_record *choice =
-        aotci_choice(kernel->archive, kernel->record->first_choice + index);
+        aotci_choice(&kernel->tables, kernel->record->first_choice + index);
     const aotc_choice_info known = {
         .value_count = choice->value_count,
-        .name = aotci_string(kernel->archive, choice->name),
+        .name = aotci_string(&kernel->tables, choice->name),
     };
     return GIVE(info, known);
 }
@@ -254,13 +270,13 @@ aotc_status aotc_kernel_get_choice_value(const aotc_kernel *kernel, uint32_t cho
         return AOTC_ERROR_ARG;
     }
     const struct choice_record *record =
-        aotci_choice(kernel->archive, kernel->record->first_choice + choice);
+        aotci_choice(&kernel->tables, kernel->record->first_choice + choice);
     if (index >= record->value_count) {
         return AOTC_ERROR_ARG;
     }
     *value =
-        aotci_value_of(kernel->archive, aotci_value(kernel->archive, record->first_value + index));
-    value->name = aotci_string(kernel->archive, record->name);
+        aotci_value_of(&kernel->tables, aotci_value(&kernel->tables, record->first_value + index));
+    value->name = aotci_string(&kernel->tables, record->name);
     return AOTC_OK;
 }
 
@@ -268,8 +284,8 @@ aotc_status aotc_kernel_get_constant(const aotc_kernel *kernel, uint32_t index, 
     if (kernel == NULL || value == NULL || index >= kernel->record->constant_count) {
         return AOTC_ERROR_ARG;
     }
-    *value = aotci_value_of(kernel->archive,
-                            aotci_value(kernel->archive, kernel->record->first_constant + index));
+    *value = aotci_value_of(&kernel->tables,
+                            aotci_value(&kernel->tables, kernel->record->first_constant + index));
     return AOTC_OK;
 }
 
@@ -279,12 +295,12 @@ aotc_status aotc_kernel_get_guard(const aotc_kernel *kernel, uint32_t index,
         return AOTC_ERROR_ARG;
     }
     const struct guard_record *guard =
-        aotci_guard(kernel->archive, kernel->record->first_guard + index);
+        aotci_guard(&kernel->tables, kernel->record->first_guard + index);
     const aotc_guard_info known = {
         .promised = (uint32_t)(kernel->record->promises >> index & 1),
-        .text = aotci_string(kernel->archive, guard->text),
-        .expression = aotci_string(kernel->archive,
-                                   aotci_expression(kernel->archive, guard->expression)->text),
+        .text = aotci_string(&kernel->tables, guard->text),
+        .expression = aotci_string(&kernel->tables,
+                                   aotci_expression(&kernel->tables, guard->expression)->text),
     };
     return GIVE(info, known);
 }
@@ -295,7 +311,7 @@ aotc_status aotc_kernel_get_config_size(const aotc_kernel *kernel, uint32_t conf
         return AOTC_ERROR_ARG;
     }
     *entry_count =
-        aotci_config(kernel->archive, kernel->record->first_config + config)->entry_count;
+        aotci_config(&kernel->tables, kernel->record->first_config + config)->entry_count;
     return AOTC_OK;
 }
 
@@ -305,18 +321,18 @@ aotc_status aotc_kernel_get_config_entry(const aotc_kernel *kernel, uint32_t con
         return AOTC_ERROR_ARG;
     }
     const struct config_record *record =
-        aotci_config(kernel->archive, kernel->record->first_config + config);
+        aotci_config(&kernel->tables, kernel->record->first_config + config);
     if (index >= record->entry_count) {
         return AOTC_ERROR_ARG;
     }
     *value =
-        aotci_value_of(kernel->archive, aotci_value(kernel->archive, record->first_entry + index));
+        aotci_value_of(&kernel->tables, aotci_value(&kernel->tables, record->first_entry + index));
     return AOTC_OK;
 }
 
-static const char *condition_text(const struct aotc_archive *archive,
+static const char *condition_text(const struct aotc_kernel *kernel,
                                   const struct variant_record *variant) {
-    return aotci_string(archive, aotci_expression(archive, variant->condition - 1)->text);
+    return aotci_string(&kernel->tables, aotci_expression(&kernel->tables, variant->condition - 1)->text);
 }
 
 aotc_status aotc_kernel_get_variant(const aotc_kernel *kernel, uint32_t index,
@@ -324,9 +340,8 @@ aotc_status aotc_kernel_get_variant(const aotc_kernel *kernel, uint32_t index,
     if (kernel == NULL || info == NULL || index >= kernel->record->variant_count) {
         return AOTC_ERROR_ARG;
     }
-    const struct aotc_archive *archive = kernel->archive;
     const struct variant_record *variant =
-        aotci_variant(archive, kernel->record->first_variant + index);
+        aotci_variant(&kernel->tables, kernel->record->first_variant + index);
     const aotc_variant_info known = {
         .config = variant->config,
         .combination = variant->combination,
@@ -338,13 +353,13 @@ aotc_status aotc_kernel_get_variant(const aotc_kernel *kernel, uint32_t index,
         .registers = variant->registers,
         .stack_bytes = variant->stack_bytes,
         .spill_bytes = variant->spill_bytes,
-        .cubin_bytes = aotci_blob(archive, variant->cubin)->raw_bytes,
+        .cubin_bytes = aotci_blob(&kernel->tables, variant->cubin)->raw_bytes,
         .waits_pdl = (variant->flags & VARIANT_WAITS_PDL) != 0,
         .loops_programs = (variant->flags & VARIANT_LOOPS_PROGRAMS) != 0,
-        .target = aotci_string(archive, aotci_target(archive, variant->target)->name),
-        .symbol = aotci_string(archive, variant->symbol),
-        .remarks = aotci_string(archive, variant->remarks),
-        .condition = variant->condition == 0 ? NULL : condition_text(archive, variant),
+        .target = aotci_string(&kernel->tables, aotci_target(&kernel->tables, variant->target)->name),
+        .symbol = aotci_string(&kernel->tables, variant->symbol),
+        .remarks = aotci_string(&kernel->tables, variant->remarks),
+        .condition = variant->condition == 0 ? NULL : condition_text(kernel, variant),
     };
     return GIVE(info, known);
 }

@@ -37,7 +37,7 @@ static void gather(const struct aotc_kernel *kernel, const aotc_launch_desc *des
     uint32_t value_count = 0;
     for (uint32_t i = 0; i < variant->cubin_param_count; ++i) {
         const struct cubin_param_record *param =
-            aotci_cubin_param(kernel->archive, variant->first_cubin_param + i);
+            aotci_cubin_param(&kernel->tables, variant->first_cubin_param + i);
         switch (param->source) {
         case SOURCE_ARGUMENT:
             params[i] = (void *)(uintptr_t)&desc->args[param->index].as;
@@ -133,7 +133,7 @@ aotc_status aotc_select(const aotc_kernel *kernel, const aotc_launch_desc *desc,
     }
     const struct variant_record *variant = chosen.candidate->variant;
     const uint32_t first_variant = kernel->record->first_variant;
-    const struct aotci_table *variants = &kernel->archive->sections[SECTION_VARIANTS];
+    const struct aotci_table *variants = &kernel->tables.sections[SECTION_VARIANTS];
     const size_t place =
         (size_t)((const unsigned char *)variant - variants->records) / variants->stride;
     *selection = (aotc_selection){

@@ -62,7 +62,7 @@ static aotc_status find_context(struct loading *loading, CUcontext current) {
     if (unloaded != NULL) {
         return reuse_entry(loading, unloaded, current, id);
     }
-    const size_t bytes = sizeof *head + aotci_count(archive, SECTION_KERNELS) *
+    const size_t bytes = sizeof *head + aotci_count(&archive->root, SECTION_ENTRIES) *
                                             sizeof(_Atomic(struct aotci_dispatch *));
     struct aotci_context *context = aotci_allocate(&archive->allocator, bytes, 1);
     if (context == NULL || !aotci_memo_make(&context->plans, PLAN_CACHE_BITS, PLAN_ENTRY_WORDS,
@@ -100,17 +100,40 @@ static aotc_status find_context(struct loading *loading, CUcontext current) {
     return AOTC_OK;
 }
 
+/* Make what all loads of a kernel share. */
+static aotc_status make_shared(const struct loading *loading) {
+    struct aotc_kernel *kernel = loading->kernel;
+    const aotc_allocator *allocator = &loading->archive->allocator;
+    if (kernel->libraries == NULL) {
+        kernel->libraries = aotci_allocate(allocator, aotci_count(&kernel->tables, SECTION_BLOBS),
+                                           sizeof *kernel->libraries);
+    }
+    if (kernel->cuda_kernels == NULL) {
+        kernel->cuda_kernels =
+            aotci_allocate(allocator, aotci_count(&kernel->tables, SECTION_VARIANTS),
+                           sizeof *kernel->cuda_kernels);
+    }
+    if (kernel->libraries == NULL || kernel->cuda_kernels == NULL) {
+        return AOTCI_FAIL(loading->error, AOTC_ERROR_NOMEM, .file = loading->archive->name,
+                          .kernel = kernel->name, .field = "loading", .expected = "memory",
+                          .got = "none");
+    }
+    return AOTC_OK;
+}
+
 /* Load one kernel (an error if it cannot run here), or all (an error if none can). */
 static aotc_status load_kernels(struct loading *loading, const struct aotc_kernel *wanted) {
     struct aotc_archive *archive = loading->archive;
-    const uint32_t kernel_count = aotci_count(archive, SECTION_KERNELS);
+    const uint32_t kernel_count = aotci_count(&archive->root, SECTION_ENTRIES);
     uint32_t running_count = 0;
     for (uint32_t i = 0; i < kernel_count; ++i) {
         loading->kernel = &archive->kernels[i];
         if (wanted != NULL && wanted != loading->kernel) {
             continue;
         }
-        const aotc_status status = aotci_load_kernel(loading);
+        aotc_status status = aotci_kernel_open(loading->kernel, loading->error);
+        status = status == AOTC_OK ? make_shared(loading) : status;
+        status = status == AOTC_OK ? aotci_load_kernel(loading) : status;
         aotci_frame_drop(archive);
         if (status != AOTC_OK) {
             return status;
@@ -160,25 +183,6 @@ static aotc_status load_in_context(struct loading *loading, CUcontext context, b
 /* ---- loading -----------------------------------------------------------------------------------
  */
 
-/* Make what all loads of an archive share. */
-static aotc_status make_shared(struct aotc_archive *archive, aotc_error *error) {
-    const uint32_t blob_count = aotci_count(archive, SECTION_BLOBS);
-    const uint32_t variant_count = aotci_count(archive, SECTION_VARIANTS);
-    if (archive->libraries == NULL) {
-        archive->libraries =
-            aotci_allocate(&archive->allocator, blob_count, sizeof *archive->libraries);
-    }
-    if (archive->cuda_kernels == NULL) {
-        archive->cuda_kernels =
-            aotci_allocate(&archive->allocator, variant_count, sizeof *archive->cuda_kernels);
-    }
-    if (archive->libraries == NULL || archive->cuda_kernels == NULL) {
-        return AOTCI_FAIL(error, AOTC_ERROR_NOMEM, .file = archive->name, .field = "loading",
-                          .expected = "memory", .got = "none");
-    }
-    return AOTC_OK;
-}
-
 /* Find the driver and get what all loads share; once for an archive. */
 static aotc_status prepare(struct aotc_archive *archive, aotc_error *error) {
     if (archive->has_driver) {
@@ -189,10 +193,7 @@ static aotc_status prepare(struct aotc_archive *archive, aotc_error *error) {
                           .expected = "the one that loaded the archive", .got = "a fork of it",
                           .remedy = "start children with exec (spawn) and open the archive there");
     }
-    aotc_status status = make_shared(archive, error);
-    if (status == AOTC_OK) {
-        status = aotci_driver_open(&archive->driver, archive->driver_path, error);
-    }
+    const aotc_status status = aotci_driver_open(&archive->driver, archive->driver_path, error);
     if (status == AOTC_OK) {
         aotci_mark_process(archive);
         archive->has_driver = true;
@@ -205,12 +206,9 @@ aotc_status aotci_use_driver(struct aotc_archive *archive, const struct aotci_dr
     aotc_status status = AOTC_OK;
     (void)pthread_mutex_lock(&archive->lock);
     if (!archive->has_driver) {
-        status = make_shared(archive, error);
-        if (status == AOTC_OK) {
-            archive->driver = *driver;
-            aotci_mark_process(archive);
-            archive->has_driver = true;
-        }
+        archive->driver = *driver;
+        aotci_mark_process(archive);
+        archive->has_driver = true;
     } else if (archive->driver.launch != driver->launch) {
         status = AOTCI_FAIL(error, AOTC_ERROR_STATE, .file = archive->name, .field = "driver",
                             .expected = "an archive that is not loaded",

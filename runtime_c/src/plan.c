@@ -70,7 +70,7 @@ static bool add_arguments(struct key *key, const struct aotc_kernel *kernel,
             continue;
         }
         const aotc_tensor *tensor = arg->as.tensor;
-        const uint32_t rank = aotci_param(kernel->archive, record->first_param + i)->rank;
+        const uint32_t rank = aotci_param(&kernel->tables, record->first_param + i)->rank;
         if (tensor == NULL || tensor->shape == NULL || tensor->strides == NULL ||
             tensor->rank != rank) {
             return false;
@@ -92,7 +92,7 @@ static bool make_key(const struct aotc_kernel *kernel, const aotc_launch_desc *d
         desc->grid_rank > 3 || desc->choice_count > MAX_COUNT || desc->config_count > MAX_COUNT) {
         return false;
     }
-    key->words[0] = (uint64_t)kernel->index << 32 | desc->flags << 2 | desc->grid_rank;
+    key->words[0] = (uint64_t)kernel->number << 32 | desc->flags << 2 | desc->grid_rank;
     key->words[1] = (uint64_t)desc->choice_count << 32 | desc->config_count;
     key->count = 2;
     for (uint32_t i = 0; i < desc->grid_rank; ++i) {
@@ -110,9 +110,9 @@ static aotc_status compute_value(const struct aotc_kernel *kernel, const aotc_la
                                  const struct cubin_param_record *param, uint64_t *word,
                                  aotc_error *error) {
     const struct aotc_archive *archive = kernel->archive;
-    const struct expression_record *expression = aotci_expression(archive, param->index);
+    const struct expression_record *expression = aotci_expression(&kernel->tables, param->index);
     int64_t value = 0;
-    const char *failure = aotci_evaluate(archive, expression, desc->args, &value);
+    const char *failure = aotci_evaluate(kernel, expression, desc->args, &value);
     if (failure == NULL && param->size == 4 && (value < INT32_MIN || value > INT32_MAX)) {
         failure = "a value above 32 bits";
     }
@@ -120,7 +120,7 @@ static aotc_status compute_value(const struct aotc_kernel *kernel, const aotc_la
         return AOTCI_FAIL(
             error, AOTC_ERROR_ARG, .file = archive->name, .kernel = kernel->name,
             .field = "computed parameter",
-            .expected = aotci_text("a value of %s", aotci_string(archive, expression->text)).chars,
+            .expected = aotci_text("a value of %s", aotci_string(&kernel->tables, expression->text)).chars,
             .got = failure);
     }
     *word = (uint64_t)value;
@@ -130,13 +130,12 @@ static aotc_status compute_value(const struct aotc_kernel *kernel, const aotc_la
 /* Encode the maps and compute the parameters of what was chosen; say how long the plan is. */
 static aotc_status compute(const struct aotc_kernel *kernel, const aotc_launch_desc *desc,
                            struct aotci_plan *plan, uint32_t *plan_words, aotc_error *error) {
-    const struct aotc_archive *archive = kernel->archive;
     const struct variant_record *variant = plan->as.chosen.candidate->variant;
     uint32_t value_count = 0;
     aotc_status status = AOTC_OK;
     for (uint32_t i = 0; status == AOTC_OK && i < variant->cubin_param_count; ++i) {
         const struct cubin_param_record *param =
-            aotci_cubin_param(archive, variant->first_cubin_param + i);
+            aotci_cubin_param(&kernel->tables, variant->first_cubin_param + i);
         if (param->source == SOURCE_TENSOR_MAP) {
             status =
                 aotci_tensor_map_encode(kernel, desc, variant->first_tensor_map + param->index,

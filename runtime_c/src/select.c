@@ -35,7 +35,7 @@ static aotc_status not_loaded(const struct aotc_kernel *kernel, aotc_error *erro
     for (const struct aotci_context *context =
              atomic_load_explicit(&kernel->archive->contexts, memory_order_acquire);
          context != NULL; context = context->next) {
-        if (atomic_load_explicit(&context->dispatches[kernel->index], memory_order_acquire) !=
+        if (atomic_load_explicit(&context->dispatches[kernel->number], memory_order_acquire) !=
             NULL) {
             return fail(kernel, error, AOTC_ERROR_ARG, "stream",
                         "a stream of a context with the kernel loaded", "one of another context",
@@ -101,7 +101,7 @@ static bool all_hold(const struct aotc_kernel *kernel, const aotc_arg *args, uin
         const unsigned index = (unsigned)__builtin_ctzll(open);
         const uint64_t bit = UINT64_C(1) << index;
         state->known |= bit;
-        if (!aotci_guard_holds(kernel->archive, &kernel->guards[index], args)) {
+        if (!aotci_guard_holds(kernel, &kernel->guards[index], args)) {
             return false;
         }
         state->holding |= bit;
@@ -118,7 +118,7 @@ static bool condition_holds(const struct aotc_kernel *kernel, const aotc_arg *ar
     if (condition->expression == state->refused) {
         return false;
     }
-    if (aotci_guard_holds(kernel->archive, condition, args)) {
+    if (aotci_guard_holds(kernel, condition, args)) {
         return true;
     }
     state->refused = condition->expression;
@@ -150,18 +150,17 @@ static void add_condition(struct aotci_text *list, const char *text) {
 static uint64_t failed_guards(const struct aotc_kernel *kernel, const aotc_arg *args) {
     uint64_t mask = 0;
     for (uint32_t i = 0; i < kernel->record->guard_count; ++i) {
-        mask |= (uint64_t)!aotci_guard_holds(kernel->archive, &kernel->guards[i], args) << i;
+        mask |= (uint64_t)!aotci_guard_holds(kernel, &kernel->guards[i], args) << i;
     }
     return mask;
 }
 
 static struct aotci_text guard_texts(const struct aotc_kernel *kernel, uint64_t mask) {
-    const struct aotc_archive *archive = kernel->archive;
     struct aotci_text list = {""};
     for (uint32_t i = 0; i < kernel->record->guard_count; ++i) {
         if ((mask >> i & 1) != 0) {
-            const uint32_t text = aotci_guard(archive, kernel->record->first_guard + i)->text;
-            add_condition(&list, aotci_string(archive, text));
+            const uint32_t text = aotci_guard(&kernel->tables, kernel->record->first_guard + i)->text;
+            add_condition(&list, aotci_string(&kernel->tables, text));
         }
     }
     return list;
@@ -224,7 +223,7 @@ static aotc_status nothing_fits(const struct aotc_kernel *kernel, const aotc_lau
     struct aotci_text failed = guard_texts(kernel, lacking);
     const char *remedy = "build a config that `where` lets pass for them";
     if (lacking == 0 && condition != NULL) {
-        add_condition(&failed, aotci_string(kernel->archive, condition->text));
+        add_condition(&failed, aotci_string(&kernel->tables, condition->text));
         remedy = "build the kernel without tensor maps as well";
     } else if (are_multiples(kernel, lacking)) {
         remedy = "build a variant without the promise (':16?')";
@@ -261,14 +260,13 @@ static aotc_status find_candidate(const struct aotc_kernel *kernel, const aotc_l
 
 static aotc_status evaluate(const struct aotc_kernel *kernel, const aotc_arg *args, uint32_t index,
                             const char *what, int64_t *value, aotc_error *error) {
-    const struct aotc_archive *archive = kernel->archive;
-    const struct expression_record *expression = aotci_expression(archive, index);
-    const char *failure = aotci_evaluate(archive, expression, args, value);
+    const struct expression_record *expression = aotci_expression(&kernel->tables, index);
+    const char *failure = aotci_evaluate(kernel, expression, args, value);
     if (failure == NULL) {
         return AOTC_OK;
     }
     return fail(kernel, error, AOTC_ERROR_ARG, what,
-                aotci_text("a value of %s", aotci_string(archive, expression->text)).chars, failure,
+                aotci_text("a value of %s", aotci_string(&kernel->tables, expression->text)).chars, failure,
                 NULL);
 }
 
@@ -379,7 +377,7 @@ static aotc_status check_overlap(const struct aotc_kernel *kernel, const aotc_la
         return AOTC_OK;
     }
     const char *target =
-        aotci_string(kernel->archive, aotci_target(kernel->archive, variant->target)->name);
+        aotci_string(&kernel->tables, aotci_target(&kernel->tables, variant->target)->name);
     return fail(kernel, error, AOTC_ERROR_ARG, "AOTC_LAUNCH_PDL",
                 "a variant that waits for the launch before it",
                 aotci_text("one for %s that does not", target).chars,
@@ -407,7 +405,7 @@ aotc_status aotci_choose(const struct aotc_kernel *kernel, const struct aotci_co
                          aotc_error *error) {
     uint32_t combination = 0;
     const struct aotci_dispatch *dispatch =
-        atomic_load_explicit(&context->dispatches[kernel->index], memory_order_acquire);
+        atomic_load_explicit(&context->dispatches[kernel->number], memory_order_acquire);
     if (dispatch == NULL) {
         return not_loaded(kernel, error);
     }

@@ -17,4 +17,8 @@ void aotci_sha256_begin(struct aotci_sha256 *hash);
 void aotci_sha256_update(struct aotci_sha256 *hash, const void *data, size_t size_bytes);
 void aotci_sha256_end(struct aotci_sha256 *hash, unsigned char digest[AOTCI_SHA256_BYTES]);
 
+/* Take whole blocks of 64 bytes into a state; the other one is the same without special instructions. */
+void aotci_sha256_blocks(uint32_t state[8], const unsigned char *blocks, size_t count);
+void aotci_sha256_portable(uint32_t state[8], const unsigned char *blocks, size_t count);
+
 #endif

@@ -72,23 +72,22 @@ static bool has_fault(const struct map_key *key, unsigned rank, bool is_wide,
 static aotc_status evaluate(const struct aotc_kernel *kernel, const aotc_launch_desc *desc,
                             const struct tensor_map_record *map, uint32_t index, int64_t *value,
                             aotc_error *error) {
-    const struct aotc_archive *archive = kernel->archive;
-    const struct expression_record *expression = aotci_expression(archive, index);
-    const char *failure = aotci_evaluate(archive, expression, desc->args, value);
+    const struct expression_record *expression = aotci_expression(&kernel->tables, index);
+    const char *failure = aotci_evaluate(kernel, expression, desc->args, value);
     if (failure == NULL) {
         return AOTC_OK;
     }
     return aotci_bad_argument(
         kernel, error, map->param,
-        aotci_text("a value of %s", aotci_string(archive, expression->text)).chars, failure);
+        aotci_text("a value of %s", aotci_string(&kernel->tables, expression->text)).chars, failure);
 }
 
 /* Evaluate what the map at `index` is to describe. */
 static aotc_status describe(const struct aotc_kernel *kernel, const aotc_launch_desc *desc,
                             uint32_t index, struct map_key *key, aotc_error *error) {
-    const struct tensor_map_record *map = aotci_tensor_map(kernel->archive, index);
+    const struct tensor_map_record *map = aotci_tensor_map(&kernel->tables, index);
     int64_t value = 0;
-    *key = (struct map_key){.words = {index}};
+    *key = (struct map_key){.words = {(uint64_t)kernel->number << 32 | index}};
     aotc_status status = evaluate(kernel, desc, map, map->address, &value, error);
     key->words[KEY_ADDRESS] = (uint64_t)value;
     for (unsigned i = 0; status == AOTC_OK && i < map->rank; ++i) {
@@ -154,7 +153,7 @@ aotc_status aotci_tensor_map_encode(const struct aotc_kernel *kernel, const aotc
                                              encoded->opaque, MAP_WORDS)) {
         return status;
     }
-    return encode_new(kernel, aotci_tensor_map(archive, index), &key, encoded, error);
+    return encode_new(kernel, aotci_tensor_map(&kernel->tables, index), &key, encoded, error);
 }
 
 /* ---- maps that kernels take from memory

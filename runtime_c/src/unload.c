@@ -9,7 +9,7 @@
 /* Take an entry's tables, and its hold on a primary context. No launch may be in it. */
 static void empty_entry(struct aotc_archive *archive, struct aotci_context *entry, bool may_call) {
     atomic_store_explicit(&entry->context, NULL, memory_order_release);
-    for (uint32_t i = 0; i < aotci_count(archive, SECTION_KERNELS); ++i) {
+    for (uint32_t i = 0; i < aotci_count(&archive->root, SECTION_ENTRIES); ++i) {
         aotci_free_dispatch(
             archive, &archive->kernels[i],
             atomic_exchange_explicit(&entry->dispatches[i], NULL, memory_order_acq_rel));
@@ -24,40 +24,42 @@ static void empty_entry(struct aotc_archive *archive, struct aotci_context *entr
 
 /* ---- one context ------------------------------------------------------------------------------- */
 
-/* Whether a context other than `leaving` launches from a blob. */
-static bool is_used(const struct aotc_archive *archive, uint32_t blob, CUcontext leaving) {
+/* Whether a context other than `leaving` launches from a blob of a kernel. */
+static bool is_used(const struct aotc_kernel *kernel, uint32_t blob, CUcontext leaving) {
     for (const struct aotci_context *entry =
-             atomic_load_explicit(&archive->contexts, memory_order_relaxed);
+             atomic_load_explicit(&kernel->archive->contexts, memory_order_relaxed);
          entry != NULL; entry = entry->next) {
         const CUcontext handle = aotci_context_handle(entry);
         if (handle == NULL || handle == leaving) {
             continue;
         }
-        for (uint32_t i = 0; i < aotci_count(archive, SECTION_KERNELS); ++i) {
-            const struct aotci_dispatch *dispatch =
-                atomic_load_explicit(&entry->dispatches[i], memory_order_relaxed);
-            const uint32_t count = dispatch == NULL ? 0 : dispatch->candidate_count;
-            for (uint32_t k = 0; k < count; ++k) {
-                if (dispatch->candidates[k].variant->cubin == blob) {
-                    return true;
-                }
+        const struct aotci_dispatch *dispatch =
+            atomic_load_explicit(&entry->dispatches[kernel->number], memory_order_relaxed);
+        const uint32_t count = dispatch == NULL ? 0 : dispatch->candidate_count;
+        for (uint32_t k = 0; k < count; ++k) {
+            if (dispatch->candidates[k].variant->cubin == blob) {
+                return true;
             }
         }
     }
     return false;
 }
 
-/* Unload the code that only `leaving` launches. */
-static void unload_libraries(struct aotc_archive *archive, CUcontext leaving) {
-    for (uint32_t blob = 0; blob < aotci_count(archive, SECTION_BLOBS); ++blob) {
-        if (archive->libraries[blob] == NULL || is_used(archive, blob, leaving)) {
+/* Unload the code of a kernel that only `leaving` launches. */
+static void unload_libraries(struct aotc_kernel *kernel, CUcontext leaving) {
+    const uint32_t blob_count =
+        kernel->libraries == NULL ? 0 : aotci_count(&kernel->tables, SECTION_BLOBS);
+    for (uint32_t blob = 0; blob < blob_count; ++blob) {
+        if (kernel->libraries[blob] == NULL || is_used(kernel, blob, leaving)) {
             continue;
         }
-        (void)archive->driver.library_unload(archive->libraries[blob]);
-        archive->libraries[blob] = NULL;
-        for (uint32_t i = 0; i < aotci_count(archive, SECTION_VARIANTS); ++i) {
-            if (aotci_variant(archive, i)->cubin == blob) {
-                archive->cuda_kernels[i] = NULL;
+        (void)kernel->archive->driver.library_unload(kernel->libraries[blob]);
+        kernel->libraries[blob] = NULL;
+        const uint32_t variant_count =
+            kernel->cuda_kernels == NULL ? 0 : aotci_count(&kernel->tables, SECTION_VARIANTS);
+        for (uint32_t i = 0; i < variant_count; ++i) {
+            if (aotci_variant(&kernel->tables, i)->cubin == blob) {
+                kernel->cuda_kernels[i] = NULL;
             }
         }
     }
@@ -84,7 +86,9 @@ static aotc_status unload_context(const struct loading *loading, CUcontext conte
     if (result != CUDA_SUCCESS) {
         return aotci_load_failure(loading, result, "cuThreadExchangeStreamCaptureMode");
     }
-    unload_libraries(archive, context);
+    for (uint32_t i = 0; i < aotci_count(&archive->root, SECTION_ENTRIES); ++i) {
+        unload_libraries(&archive->kernels[i], context);
+    }
     /* One that was destroyed may have had the same address. */
     for (struct aotci_context *entry =
              atomic_load_explicit(&archive->contexts, memory_order_relaxed);
@@ -133,20 +137,27 @@ aotc_status aotc_unload(aotc_archive *archive, int32_t device, aotc_error *error
 
 /* ---- all of them ------------------------------------------------------------------------------- */
 
+static void unload_all(const struct aotc_kernel *kernel) {
+    const uint32_t blob_count =
+        kernel->libraries == NULL ? 0 : aotci_count(&kernel->tables, SECTION_BLOBS);
+    for (uint32_t blob = 0; blob < blob_count; ++blob) {
+        if (kernel->libraries[blob] != NULL) {
+            (void)kernel->archive->driver.library_unload(kernel->libraries[blob]);
+        }
+    }
+}
+
 void aotci_unload(struct aotc_archive *archive) {
     const bool may_call = archive->has_driver && !aotci_is_forked(archive);
-    const uint32_t blob_count = aotci_count(archive, SECTION_BLOBS);
-    const uint32_t kernel_count = aotci_count(archive, SECTION_KERNELS);
+    const uint32_t kernel_count = aotci_count(&archive->root, SECTION_ENTRIES);
     int mode = CU_STREAM_CAPTURE_MODE_RELAXED; /* a stream that somebody captures stays valid */
     if (may_call) {
         (void)archive->driver.exchange_capture_mode(&mode);
     }
     /* Errors mean that the driver has let go of it already: at exit, or with a destroyed context.
      */
-    for (uint32_t i = 0; may_call && i < blob_count; ++i) {
-        if (archive->libraries[i] != NULL) {
-            (void)archive->driver.library_unload(archive->libraries[i]);
-        }
+    for (uint32_t i = 0; may_call && i < kernel_count; ++i) {
+        unload_all(&archive->kernels[i]);
     }
     struct aotci_context *context = atomic_load_explicit(&archive->contexts, memory_order_relaxed);
     while (context != NULL) {
@@ -160,11 +171,5 @@ void aotci_unload(struct aotc_archive *archive) {
     if (may_call) {
         (void)archive->driver.exchange_capture_mode(&mode);
     }
-    if (archive->libraries != NULL) {
-        aotci_deallocate(&archive->allocator, archive->libraries, blob_count,
-                         sizeof *archive->libraries);
-    }
-    aotci_deallocate(&archive->allocator, archive->cuda_kernels,
-                     aotci_count(archive, SECTION_VARIANTS), sizeof *archive->cuda_kernels);
     aotci_unmark_process(archive);
 }

@@ -1,4 +1,4 @@
-/* validate_kernel.c: check the kernels of an index and everything they own.
+/* validate_kernel.c: check the kernel of an index and everything it owns.
  *
  * Owners are walked in order, and each must claim the slice right after the previous one (`struct
  * walk` holds how far each table is claimed), so tables are covered without overlap and without
@@ -11,7 +11,7 @@
 
 bool aotci_walk_claim(struct walk *walk, enum section_kind kind, uint32_t first, uint32_t count) {
     const uint32_t claimed = walk->claimed[kind];
-    if (first != claimed || count > aotci_count(walk->archive, kind) - claimed) {
+    if (first != claimed || count > aotci_count(walk->tables, kind) - claimed) {
         return false;
     }
     walk->claimed[kind] = claimed + count;
@@ -20,19 +20,19 @@ bool aotci_walk_claim(struct walk *walk, enum section_kind kind, uint32_t first,
 
 aotc_status aotci_walk_bad(const struct walk *walk, enum section_kind kind, uint32_t index,
                            const char *field, const char *expected) {
-    return aotci_bad_record(walk->archive, walk->error, kind, index, field, expected);
+    return aotci_bad_record(walk->tables, walk->error, kind, index, field, expected);
 }
 
 bool aotci_walk_is_expression(struct walk *walk, uint32_t index) {
-    if (index >= aotci_count(walk->archive, SECTION_EXPRESSIONS)) {
+    if (index >= aotci_count(walk->tables, SECTION_EXPRESSIONS)) {
         return false;
     }
-    if (walk->checked_for[index] != walk->kernel_index + 1) {
-        const struct expression_record *expression = aotci_expression(walk->archive, index);
-        if (aotci_expression_check_params(walk->archive, walk->kernel, expression) != NULL) {
+    if (walk->is_checked[index] == 0) {
+        const struct expression_record *expression = aotci_expression(walk->tables, index);
+        if (aotci_expression_check_params(walk->tables, walk->kernel, expression) != NULL) {
             return false;
         }
-        walk->checked_for[index] = walk->kernel_index + 1;
+        walk->is_checked[index] = 1;
     }
     return true;
 }
@@ -45,9 +45,9 @@ static bool is_power_of_two(uint32_t value) { return value != 0 && (value & (val
 /* Names are strings without repeats, so equal names have equal offsets. At most 256 of them. */
 static bool is_repeated(const struct walk *walk, enum section_kind kind, uint32_t first,
                         uint32_t index) {
-    const uint32_t *name = aotci_record(walk->archive, kind, index);
+    const uint32_t *name = aotci_record(walk->tables, kind, index);
     for (uint32_t i = first; i < index; ++i) {
-        const uint32_t *other = aotci_record(walk->archive, kind, i);
+        const uint32_t *other = aotci_record(walk->tables, kind, i);
         if (*other == *name) {
             return true;
         }
@@ -55,7 +55,7 @@ static bool is_repeated(const struct walk *walk, enum section_kind kind, uint32_
     return false;
 }
 
-static bool is_valid_value(const struct aotc_archive *archive, const struct value_record *value) {
+static bool is_valid_value(const struct aotci_tables *tables, const struct value_record *value) {
     switch (value->kind) {
     case AOTC_VALUE_NULL:
         return value->payload == 0;
@@ -66,7 +66,7 @@ static bool is_valid_value(const struct aotc_archive *archive, const struct valu
         return true;
     case AOTC_VALUE_STRING:
         return value->payload <= UINT32_MAX &&
-               aotci_is_text(archive, (uint32_t)value->payload, LIMIT_TEXT_BYTES);
+               aotci_is_text(tables, (uint32_t)value->payload, LIMIT_TEXT_BYTES);
     default:
         return false;
     }
@@ -74,12 +74,12 @@ static bool is_valid_value(const struct aotc_archive *archive, const struct valu
 
 static aotc_status check_named_values(const struct walk *walk, uint32_t first, uint32_t count) {
     for (uint32_t i = first; i < first + count; ++i) {
-        const struct value_record *value = aotci_value(walk->archive, i);
-        if (!aotci_is_name(walk->archive, value->name) ||
+        const struct value_record *value = aotci_value(walk->tables, i);
+        if (!aotci_is_name(walk->tables, value->name) ||
             is_repeated(walk, SECTION_VALUES, first, i)) {
             return aotci_walk_bad(walk, SECTION_VALUES, i, "name", "a name that is not repeated");
         }
-        if (!is_valid_value(walk->archive, value)) {
+        if (!is_valid_value(walk->tables, value)) {
             return aotci_walk_bad(walk, SECTION_VALUES, i, "payload", "a value of its kind");
         }
     }
@@ -90,8 +90,8 @@ static aotc_status check_type_variables(const struct walk *walk) {
     const struct kernel_record *kernel = walk->kernel;
     for (uint32_t i = 0; i < kernel->type_variable_count; ++i) {
         const uint32_t index = kernel->first_type_variable + i;
-        const struct type_variable_record *variable = aotci_type_variable(walk->archive, index);
-        if (!aotci_is_name(walk->archive, variable->name) ||
+        const struct type_variable_record *variable = aotci_type_variable(walk->tables, index);
+        if (!aotci_is_name(walk->tables, variable->name) ||
             is_repeated(walk, SECTION_TYPE_VARIABLES, kernel->first_type_variable, index)) {
             return aotci_walk_bad(walk, SECTION_TYPE_VARIABLES, index, "name",
                                   "a name that is not repeated");
@@ -117,8 +117,8 @@ static aotc_status check_params(const struct walk *walk) {
     const struct kernel_record *kernel = walk->kernel;
     for (uint32_t i = 0; i < kernel->param_count; ++i) {
         const uint32_t index = kernel->first_param + i;
-        const struct param_record *param = aotci_param(walk->archive, index);
-        if (!aotci_is_name(walk->archive, param->name) ||
+        const struct param_record *param = aotci_param(walk->tables, index);
+        if (!aotci_is_name(walk->tables, param->name) ||
             is_repeated(walk, SECTION_PARAMS, kernel->first_param, index)) {
             return aotci_walk_bad(walk, SECTION_PARAMS, index, "name",
                                   "a name that is not repeated");
@@ -149,13 +149,13 @@ static aotc_status check_params(const struct walk *walk) {
 static aotc_status check_choice_values(const struct walk *walk,
                                        const struct choice_record *choice) {
     for (uint32_t i = 0; i < choice->value_count; ++i) {
-        const struct value_record *value = aotci_value(walk->archive, choice->first_value + i);
-        if (value->name != 0 || !is_valid_value(walk->archive, value)) {
+        const struct value_record *value = aotci_value(walk->tables, choice->first_value + i);
+        if (value->name != 0 || !is_valid_value(walk->tables, value)) {
             return aotci_walk_bad(walk, SECTION_VALUES, choice->first_value + i, "payload",
                                   "a value without a name");
         }
         for (uint32_t k = 0; k < i; ++k) {
-            const struct value_record *other = aotci_value(walk->archive, choice->first_value + k);
+            const struct value_record *other = aotci_value(walk->tables, choice->first_value + k);
             if (other->kind == value->kind && other->payload == value->payload) {
                 return aotci_walk_bad(walk, SECTION_VALUES, choice->first_value + i, "payload",
                                       "distinct values");
@@ -167,21 +167,21 @@ static aotc_status check_choice_values(const struct walk *walk,
 
 /* VALUES has three owners, claimed in this order: constants, choices, configs. */
 static aotc_status check_values(struct walk *walk) {
-    const struct aotc_archive *archive = walk->archive;
+    const struct aotci_tables *tables = walk->tables;
     const struct kernel_record *kernel = walk->kernel;
     if (!aotci_walk_claim(walk, SECTION_VALUES, kernel->first_constant, kernel->constant_count)) {
-        return aotci_walk_bad(walk, SECTION_KERNELS, walk->kernel_index, "first_constant",
+        return aotci_walk_bad(walk, SECTION_KERNELS, 0, "first_constant",
                               "the next values");
     }
     aotc_status status = check_named_values(walk, kernel->first_constant, kernel->constant_count);
     for (uint32_t i = 0; status == AOTC_OK && i < kernel->choice_count; ++i) {
         const uint32_t index = kernel->first_choice + i;
-        const struct choice_record *choice = aotci_choice(archive, index);
+        const struct choice_record *choice = aotci_choice(tables, index);
         if (choice->value_count > LIMIT_CHOICE_VALUES) {
-            return aotci_above_limit(archive, walk->error, "values of a choice",
+            return aotci_above_limit(tables, walk->error, "values of a choice",
                                      choice->value_count, LIMIT_CHOICE_VALUES);
         }
-        if (!aotci_is_name(archive, choice->name) ||
+        if (!aotci_is_name(tables, choice->name) ||
             is_repeated(walk, SECTION_CHOICES, kernel->first_choice, index) || choice->zero != 0) {
             return aotci_walk_bad(walk, SECTION_CHOICES, index, "name",
                                   "a name that is not repeated");
@@ -193,9 +193,9 @@ static aotc_status check_values(struct walk *walk) {
         status = check_choice_values(walk, choice);
     }
     for (uint32_t i = 0; status == AOTC_OK && i < kernel->config_count; ++i) {
-        const struct config_record *config = aotci_config(archive, kernel->first_config + i);
+        const struct config_record *config = aotci_config(tables, kernel->first_config + i);
         if (config->entry_count > LIMIT_CONFIG_ENTRIES) {
-            return aotci_above_limit(archive, walk->error, "entries of a config",
+            return aotci_above_limit(tables, walk->error, "entries of a config",
                                      config->entry_count, LIMIT_CONFIG_ENTRIES);
         }
         if (!aotci_walk_claim(walk, SECTION_VALUES, config->first_entry, config->entry_count)) {
@@ -210,8 +210,8 @@ static aotc_status check_values(struct walk *walk) {
 static aotc_status check_guards(struct walk *walk) {
     const struct kernel_record *kernel = walk->kernel;
     for (uint32_t i = 0; i < kernel->guard_count; ++i) {
-        const struct guard_record *guard = aotci_guard(walk->archive, kernel->first_guard + i);
-        if (guard->text == 0 || !aotci_is_text(walk->archive, guard->text, LIMIT_TEXT_BYTES)) {
+        const struct guard_record *guard = aotci_guard(walk->tables, kernel->first_guard + i);
+        if (guard->text == 0 || !aotci_is_text(walk->tables, guard->text, LIMIT_TEXT_BYTES)) {
             return aotci_walk_bad(walk, SECTION_GUARDS, kernel->first_guard + i, "text",
                                   "a text that is not empty");
         }
@@ -228,10 +228,10 @@ static uint64_t count_combinations(const struct walk *walk) {
     const struct kernel_record *kernel = walk->kernel;
     uint64_t count = 1;
     for (uint32_t i = 0; i < kernel->type_variable_count && count <= LIMIT_COMBINATIONS; ++i) {
-        count *= aotci_type_variable(walk->archive, kernel->first_type_variable + i)->dtype_count;
+        count *= aotci_type_variable(walk->tables, kernel->first_type_variable + i)->dtype_count;
     }
     for (uint32_t i = 0; i < kernel->choice_count && count <= LIMIT_COMBINATIONS; ++i) {
-        count *= aotci_choice(walk->archive, kernel->first_choice + i)->value_count;
+        count *= aotci_choice(walk->tables, kernel->first_choice + i)->value_count;
     }
     return count;
 }
@@ -253,12 +253,12 @@ static aotc_status check_kernel_counts(const struct walk *walk) {
     };
     for (size_t i = 0; i < sizeof counts / sizeof *counts; ++i) {
         if (counts[i].count > counts[i].most) {
-            return aotci_above_limit(walk->archive, walk->error, counts[i].what, counts[i].count,
+            return aotci_above_limit(walk->tables, walk->error, counts[i].what, counts[i].count,
                                      counts[i].most);
         }
     }
     if (kernel->config_count == 0 || kernel->variant_count == 0 || kernel->grid_rank > 3) {
-        return aotci_walk_bad(walk, SECTION_KERNELS, walk->kernel_index,
+        return aotci_walk_bad(walk, SECTION_KERNELS, 0,
                               "config_count, variant_count, grid_rank",
                               "a config, a variant, a rank up to 3");
     }
@@ -275,23 +275,17 @@ static bool claim_kernel(struct walk *walk) {
            aotci_walk_claim(walk, SECTION_CONFIGS, kernel->first_config, kernel->config_count) &&
            kernel->first_variant == walk->claimed[SECTION_VARIANTS] &&
            kernel->variant_count <=
-               aotci_count(walk->archive, SECTION_VARIANTS) - walk->claimed[SECTION_VARIANTS];
+               aotci_count(walk->tables, SECTION_VARIANTS) - walk->claimed[SECTION_VARIANTS];
 }
 
 static aotc_status check_kernel(struct walk *walk) {
     const struct kernel_record *kernel = walk->kernel;
-    if (!aotci_is_name(walk->archive, kernel->name)) {
-        return aotci_walk_bad(walk, SECTION_KERNELS, walk->kernel_index, "name", "a name");
-    }
-    /* Offsets of strings are in the order of the strings. */
-    if (walk->kernel_index != 0 &&
-        aotci_kernel_record(walk->archive, walk->kernel_index - 1)->name >= kernel->name) {
-        return aotci_walk_bad(walk, SECTION_KERNELS, walk->kernel_index, "name",
-                              "increasing names, each once");
+    if (!aotci_is_name(walk->tables, kernel->name)) {
+        return aotci_walk_bad(walk, SECTION_KERNELS, 0, "name", "a name");
     }
     aotc_status status = check_kernel_counts(walk);
     if (status == AOTC_OK && !claim_kernel(walk)) {
-        return aotci_walk_bad(walk, SECTION_KERNELS, walk->kernel_index, "slices",
+        return aotci_walk_bad(walk, SECTION_KERNELS, 0, "slices",
                               "the next records");
     }
     status = status == AOTC_OK ? check_type_variables(walk) : status;
@@ -303,7 +297,7 @@ static aotc_status check_kernel(struct walk *walk) {
     }
     const uint64_t combinations = count_combinations(walk);
     if (combinations > LIMIT_COMBINATIONS) {
-        return aotci_above_limit(walk->archive, walk->error, "combinations of types and choices",
+        return aotci_above_limit(walk->tables, walk->error, "combinations of types and choices",
                                  combinations, LIMIT_COMBINATIONS);
     }
     for (uint32_t i = 0; i < kernel->variant_count && status == AOTC_OK; ++i) {
@@ -313,107 +307,39 @@ static aotc_status check_kernel(struct walk *walk) {
     return status;
 }
 
-/* ---- blobs ----------------------------------------------------------------------------------- */
-
-static int compare_digests(const struct walk *walk, uint32_t a, uint32_t b) {
-    return memcmp(aotci_blob(walk->archive, a)->sha256, aotci_blob(walk->archive, b)->sha256,
-                  sizeof aotci_blob(walk->archive, a)->sha256);
-}
-
-/* Let the item at `root` sink among `count` ones to where none below it is greater. */
-static void sink(const struct walk *walk, uint32_t *items, uint32_t root, uint32_t count) {
-    while (count > 1 && root <= (count - 2) / 2) {
-        uint32_t child = 2 * root + 1;
-        if (child + 1 < count && compare_digests(walk, items[child], items[child + 1]) < 0) {
-            child += 1;
-        }
-        if (compare_digests(walk, items[root], items[child]) >= 0) {
-            return;
-        }
-        const uint32_t item = items[root];
-        items[root] = items[child];
-        items[child] = item;
-        root = child;
-    }
-}
-
-/* Check that no two frames have the same digest: by a heap sort, which no digests make slow. Borrows
- * the place of the architectures, and leaves it clear. */
-static aotc_status check_digests(const struct walk *walk) {
-    const uint32_t blob_count = aotci_count(walk->archive, SECTION_BLOBS);
-    uint32_t *items = walk->cubin_arch;
-    uint32_t count = 0;
-    aotc_status status = AOTC_OK;
-    for (uint32_t i = 0; i < blob_count; ++i) {
-        if (aotci_blob(walk->archive, i)->start == 0) {
-            items[count++] = i;
-        }
-    }
-    for (uint32_t i = count / 2; i-- > 0;) {
-        sink(walk, items, i, count);
-    }
-    for (uint32_t left = count; left > 1; --left) {
-        const uint32_t greatest = items[0];
-        items[0] = items[left - 1];
-        items[left - 1] = greatest;
-        sink(walk, items, 0, left - 1);
-    }
-    for (uint32_t i = 1; i < count && status == AOTC_OK; ++i) {
-        if (compare_digests(walk, items[i - 1], items[i]) == 0) {
-            status = aotci_walk_bad(walk, SECTION_BLOBS, items[i], "sha256",
-                                    "one that no other frame has");
-        }
-    }
-    memset(items, 0, count * sizeof *items);
-    return status;
-}
-
-static aotc_status check_all_kernels(struct walk *walk) {
+aotc_status aotci_validate_kernel(const struct aotc_kernel *kernel, aotc_error *error) {
     static const enum section_kind owned[] = {
         SECTION_PARAMS,   SECTION_TYPE_VARIABLES, SECTION_CHOICES,
         SECTION_VALUES,   SECTION_GUARDS,         SECTION_CONFIGS,
         SECTION_VARIANTS, SECTION_CUBIN_PARAMS,   SECTION_TENSOR_MAPS,
     };
-    const struct aotc_archive *archive = walk->archive;
-    for (uint32_t i = 0; i < aotci_count(archive, SECTION_KERNELS); ++i) {
-        walk->kernel_index = i;
-        walk->kernel = aotci_kernel_record(archive, i);
-        const aotc_status status = check_kernel(walk);
-        if (status != AOTC_OK) {
-            return status;
-        }
+    const struct aotci_tables *tables = &kernel->tables;
+    const aotc_allocator *allocator = &kernel->archive->allocator;
+    const uint32_t expression_count = aotci_count(tables, SECTION_EXPRESSIONS);
+    struct walk walk = {.tables = tables, .error = error};
+    if (aotci_count(tables, SECTION_KERNELS) != 1) {
+        return aotci_walk_bad(&walk, SECTION_KERNELS, 0, "count", "one record");
     }
-    for (size_t i = 0; i < sizeof owned / sizeof *owned; ++i) {
-        if (walk->claimed[owned[i]] != aotci_count(archive, owned[i])) {
-            return aotci_walk_bad(walk, owned[i], walk->claimed[owned[i]], "owner",
-                                  "a record that belongs to a kernel");
-        }
-    }
-    const struct header_record *header = (const void *)archive->index;
-    if (header->required_features != (walk->features | FEATURE_ZSTD)) {
-        return aotci_walk_bad(walk, SECTION_ARCHIVE, 0, "required_features",
-                              "exactly the features in use");
-    }
-    return AOTC_OK;
-}
-
-aotc_status aotci_validate_kernels(struct aotc_archive *archive, aotc_error *error) {
-    const uint32_t expression_count = aotci_count(archive, SECTION_EXPRESSIONS);
-    struct walk walk = {.archive = archive, .error = error};
-    walk.features = aotci_count(archive, SECTION_TENSOR_MAPS) != 0 ? FEATURE_TENSOR_MAPS : 0;
-    for (uint32_t i = 0; i < aotci_count(archive, SECTION_BLOBS); ++i) {
-        walk.features |= aotci_blob(archive, i)->start != 0 ? FEATURE_GROUPS : 0;
-    }
-    const size_t mark_count = (size_t)expression_count + aotci_count(archive, SECTION_BLOBS);
-    uint32_t *marks = aotci_allocate(&archive->allocator, mark_count, sizeof *marks);
+    walk.kernel = aotci_kernel_record(tables, 0);
+    const size_t mark_count = (size_t)expression_count + aotci_count(tables, SECTION_BLOBS);
+    uint32_t *marks = aotci_allocate(allocator, mark_count, sizeof *marks);
     if (marks == NULL) {
-        return AOTCI_FAIL(error, AOTC_ERROR_NOMEM, .file = archive->name,
+        return AOTCI_FAIL(error, AOTC_ERROR_NOMEM, .file = tables->file,
                           .field = "memory to check the index");
     }
-    walk.checked_for = marks;
-    walk.cubin_arch = marks + expression_count;
-    aotc_status status = check_digests(&walk);
-    status = status == AOTC_OK ? check_all_kernels(&walk) : status;
-    aotci_deallocate(&archive->allocator, marks, mark_count, sizeof *marks);
+    walk.cubin_arch = marks;
+    walk.is_checked = marks + aotci_count(tables, SECTION_BLOBS);
+    aotc_status status = check_kernel(&walk);
+    aotci_deallocate(allocator, marks, mark_count, sizeof *marks);
+    for (size_t i = 0; status == AOTC_OK && i < sizeof owned / sizeof *owned; ++i) {
+        if (walk.claimed[owned[i]] != aotci_count(tables, owned[i])) {
+            status = aotci_walk_bad(&walk, owned[i], walk.claimed[owned[i]], "owner",
+                                    "a record that belongs to the kernel");
+        }
+    }
+    if (status == AOTC_OK && strcmp(aotci_string(tables, walk.kernel->name),
+                                    aotci_kernel_name(kernel->archive, kernel->number)) != 0) {
+        status = aotci_walk_bad(&walk, SECTION_KERNELS, 0, "name", "the name in the root");
+    }
     return status;
 }

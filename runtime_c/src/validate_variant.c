@@ -13,11 +13,11 @@ static unsigned dtype_in(const struct walk *walk, const struct param_record *par
         return param->dtype;
     }
     for (uint32_t i = kernel->choice_count; i-- > 0;) {
-        combination /= aotci_choice(walk->archive, kernel->first_choice + i)->value_count;
+        combination /= aotci_choice(walk->tables, kernel->first_choice + i)->value_count;
     }
     for (uint32_t i = kernel->type_variable_count; i-- > 0;) {
         const struct type_variable_record *variable =
-            aotci_type_variable(walk->archive, kernel->first_type_variable + i);
+            aotci_type_variable(walk->tables, kernel->first_type_variable + i);
         if (i + 1 == param->type_variable) {
             return variable->dtypes[combination % variable->dtype_count];
         }
@@ -35,7 +35,7 @@ static bool is_valid_source(struct walk *walk, const struct variant_record *vari
         if (cubin_param->index >= kernel->param_count) {
             return false;
         }
-        param = aotci_param(walk->archive, kernel->first_param + cubin_param->index);
+        param = aotci_param(walk->tables, kernel->first_param + cubin_param->index);
         if (param->kind == AOTC_POINTER) {
             return cubin_param->size == 8;
         }
@@ -62,7 +62,7 @@ static aotc_status check_cubin_params(struct walk *walk, const struct variant_re
     uint32_t end = 0;
     for (uint32_t i = 0; i < variant->cubin_param_count; ++i) {
         const uint32_t index = variant->first_cubin_param + i;
-        const struct cubin_param_record *cubin_param = aotci_cubin_param(walk->archive, index);
+        const struct cubin_param_record *cubin_param = aotci_cubin_param(walk->tables, index);
         if (!is_valid_source(walk, variant, cubin_param) || cubin_param->zero != 0) {
             return aotci_walk_bad(walk, SECTION_CUBIN_PARAMS, index, "source, index, size",
                                   "a source of that size");
@@ -76,7 +76,7 @@ static aotc_status check_cubin_params(struct walk *walk, const struct variant_re
         end = (uint32_t)cubin_param->offset + cubin_param->size;
     }
     if (end > LIMIT_PARAM_BYTES) {
-        return aotci_above_limit(walk->archive, walk->error, "parameter block", end,
+        return aotci_above_limit(walk->tables, walk->error, "parameter block", end,
                                  LIMIT_PARAM_BYTES);
     }
     if (end != variant->param_bytes) {
@@ -115,7 +115,7 @@ static bool has_valid_rows(const struct tensor_map_record *map) {
 static bool is_valid_tensor_map(struct walk *walk, const struct tensor_map_record *map) {
     const struct kernel_record *kernel = walk->kernel;
     if (map->param >= kernel->param_count ||
-        aotci_param(walk->archive, kernel->first_param + map->param)->kind == AOTC_SCALAR) {
+        aotci_param(walk->tables, kernel->first_param + map->param)->kind == AOTC_SCALAR) {
         return false;
     }
     const unsigned least_rank = map->interleave != 0 ? 3 : 1;
@@ -169,11 +169,9 @@ static aotc_status check_variant_expressions(struct walk *walk, uint32_t index,
     if (variant->condition != 0 && !aotci_walk_is_expression(walk, variant->condition - 1)) {
         return aotci_walk_bad(walk, SECTION_VARIANTS, index, "condition", "an expression or 0");
     }
-    walk->features |= variant->condition == 0 ? 0 : FEATURE_CONDITIONS;
-    walk->features |= variant->scratch_bytes == FORMAT_NONE ? 0 : FEATURE_SCRATCH;
     for (uint32_t i = 0; i < variant->tensor_map_count; ++i) {
         const uint32_t map = variant->first_tensor_map + i;
-        if (!is_valid_tensor_map(walk, aotci_tensor_map(walk->archive, map))) {
+        if (!is_valid_tensor_map(walk, aotci_tensor_map(walk->tables, map))) {
             return aotci_walk_bad(walk, SECTION_TENSOR_MAPS, map, "fields",
                                   "what cuTensorMapEncodeTiled allows");
         }
@@ -184,7 +182,7 @@ static aotc_status check_variant_expressions(struct walk *walk, uint32_t index,
 static aotc_status check_variant_numbers(const struct walk *walk, uint32_t index,
                                          const struct variant_record *variant,
                                          uint64_t combinations) {
-    const struct aotc_archive *archive = walk->archive;
+    const struct aotci_tables *tables = walk->tables;
     const struct kernel_record *kernel = walk->kernel;
     const uint64_t known_guards =
         kernel->guard_count == 64 ? UINT64_MAX : (UINT64_C(1) << kernel->guard_count) - 1;
@@ -193,21 +191,21 @@ static aotc_status check_variant_numbers(const struct walk *walk, uint32_t index
                               "the kernel's guards, with all promises");
     }
     if (variant->combination >= combinations || variant->config >= kernel->config_count ||
-        variant->target >= aotci_count(archive, SECTION_TARGETS)) {
+        variant->target >= aotci_count(tables, SECTION_TARGETS)) {
         return aotci_walk_bad(walk, SECTION_VARIANTS, index, "combination, config, target",
                               "ones that exist");
     }
-    if (!aotci_is_name(archive, variant->symbol) ||
-        !aotci_is_text(archive, variant->remarks, LIMIT_TEXT_BYTES)) {
+    if (!aotci_is_name(tables, variant->symbol) ||
+        !aotci_is_text(tables, variant->remarks, LIMIT_TEXT_BYTES)) {
         return aotci_walk_bad(walk, SECTION_VARIANTS, index, "symbol, remarks", "a name, a text");
     }
-    const uint32_t blob_count = aotci_count(archive, SECTION_BLOBS);
-    if (variant->cubin >= blob_count || aotci_blob(archive, variant->cubin)->kind != BLOB_CUBIN ||
+    const uint32_t blob_count = aotci_count(tables, SECTION_BLOBS);
+    if (variant->cubin >= blob_count || aotci_blob(tables, variant->cubin)->kind != BLOB_CUBIN ||
         (variant->ptx != FORMAT_NONE &&
-         (variant->ptx >= blob_count || aotci_blob(archive, variant->ptx)->kind != BLOB_PTX))) {
+         (variant->ptx >= blob_count || aotci_blob(tables, variant->ptx)->kind != BLOB_PTX))) {
         return aotci_walk_bad(walk, SECTION_VARIANTS, index, "cubin, ptx", "blobs of that kind");
     }
-    const struct target_record *target = aotci_target(archive, variant->target);
+    const struct target_record *target = aotci_target(tables, variant->target);
     const uint32_t arch = 10u * target->major + target->minor;
     uint32_t *cubin_arch = &walk->cubin_arch[variant->cubin];
     if (*cubin_arch != 0 && *cubin_arch != arch) {
@@ -245,14 +243,14 @@ static bool is_before(const struct variant_record *a, const struct variant_recor
 }
 
 aotc_status aotci_check_variant(struct walk *walk, uint32_t index, uint64_t combinations) {
-    const struct aotc_archive *archive = walk->archive;
-    const struct variant_record *variant = aotci_variant(archive, index);
+    const struct aotci_tables *tables = walk->tables;
+    const struct variant_record *variant = aotci_variant(tables, index);
     if (variant->cubin_param_count > LIMIT_CUBIN_PARAMS) {
-        return aotci_above_limit(archive, walk->error, "cubin params of a variant",
+        return aotci_above_limit(tables, walk->error, "cubin params of a variant",
                                  variant->cubin_param_count, LIMIT_CUBIN_PARAMS);
     }
     if (variant->tensor_map_count > LIMIT_TENSOR_MAPS) {
-        return aotci_above_limit(archive, walk->error, "tensor maps of a variant",
+        return aotci_above_limit(tables, walk->error, "tensor maps of a variant",
                                  variant->tensor_map_count, LIMIT_TENSOR_MAPS);
     }
     if (!aotci_walk_claim(walk, SECTION_CUBIN_PARAMS, variant->first_cubin_param,
@@ -270,7 +268,7 @@ aotc_status aotci_check_variant(struct walk *walk, uint32_t index, uint64_t comb
         status = check_cubin_params(walk, variant);
     }
     if (status == AOTC_OK && index != walk->kernel->first_variant &&
-        !is_before(aotci_variant(archive, index - 1), variant)) {
+        !is_before(aotci_variant(tables, index - 1), variant)) {
         return aotci_walk_bad(walk, SECTION_VARIANTS, index, "order",
                               "target, combination, guards, config, condition");
     }

@@ -10,17 +10,14 @@
 #include "validate.h"
 
 struct walk {
-    const struct aotc_archive *archive;
+    const struct aotci_tables *tables;
     aotc_error *error;
     uint32_t claimed[SECTION_COUNT + 1];
-    /* The kernel whose check of an expression's params passed last, plus one: variants of a kernel
-     * share most expressions. */
-    uint32_t *checked_for;
+    /* Nonzero for expressions whose params were checked: variants share most of them. */
+    uint32_t *is_checked;
     /* Architecture of each cubin, by the first variant that names it; 0 before. Loading compares it
      * with the ELF header once for a cubin. */
     uint32_t *cubin_arch;
-    uint64_t features;
-    uint32_t kernel_index;
     const struct kernel_record *kernel;
 };
 

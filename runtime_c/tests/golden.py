@@ -3,8 +3,9 @@
 The cubins are ELF files with what the runtime and the fake driver look at, and no code: functions,
 their parameters as `.nv.info` lists them, static shared memory. Beside each archive lies
 `NAME.aotc.raw`, the decoded frames, which stand in for a decompressor, so the C tests need no zstd:
-for each frame two little-endian u64 sizes (stored, decoded) and the two contents. All archives but
-`grouped` have a frame for each blob, as every archive had once.
+for each frame two little-endian u64 sizes (stored, decoded) and the two contents. The indices of
+kernels are in frames that are not compressed, so the C tests can read and change them where they are.
+All archives but `grouped` have a frame for each blob.
 """
 
 from __future__ import annotations
@@ -17,7 +18,8 @@ from pathlib import Path
 import zstandard
 
 from aotc.ir.expression import parse
-from aotc.package.archive import encode
+from aotc.package.check_index import check_archive
+from aotc.package.encoder import encode_records
 from aotc.package.index import (
     Archive,
     Choice,
@@ -28,12 +30,13 @@ from aotc.package.index import (
     TensorMap,
     TypeVariable,
     Variant,
+    canonical,
     parse_target,
 )
 
 _NOBITS = 8
 _SOURCE = bytes(range(32))
-_BLOBS = 14
+_FRAMES = 4
 
 
 def _param_info(sizes: list[tuple[int, int]]) -> bytes:
@@ -349,20 +352,38 @@ def _wrong(target: str) -> Kernel:
     return Kernel("wrong", _SOURCE, (variant,), (Param("p", "pointer", "fp32"),))
 
 
-def _blobs(data: bytes) -> list[tuple[int, int]]:
-    """Return offset and size of each frame, from the index (docs/reference/archive-format.md, section 3)."""
-    kind, record_bytes, offset, count = struct.unpack_from("<4I", data, 128 + 8 + 16 * (_BLOBS - 1))
-    if kind != _BLOBS:
+def _frames(data: bytes) -> list[tuple[int, int]]:
+    """Return offset and size of each frame, from the root (docs/reference/archive-format.md, section 2)."""
+    kind, record_bytes, offset, count = struct.unpack_from(
+        "<4I", data, 128 + 8 + 16 * (_FRAMES - 1)
+    )
+    if kind != _FRAMES:
         raise ValueError("the directory is not in the order of kinds")
     records = (128 + offset + record_bytes * index for index in range(count))
-    return list(dict.fromkeys(struct.unpack_from("<QI", data, record) for record in records))
+    return [struct.unpack_from("<QI", data, record) for record in records]
+
+
+def _stored(content: bytes) -> bytes:
+    """Return a zstd frame of one raw block: 12 bytes, then the content (RFC 8878, section 3.1.1)."""
+    size = len(content)
+    if size > 1 << 17:
+        raise ValueError("a block holds at most 128 KiB")
+    head = b"\x28\xb5\x2f\xfd\xa0" + size.to_bytes(4, "little")
+    return head + (size << 3 | 1).to_bytes(3, "little") + content
 
 
 def _write(directory: Path, name: str, archive: Archive, *, is_grouped: bool = False) -> None:
-    data = encode(archive, is_grouped=is_grouped)
+    check_archive(archive)
+
+    def frames(contents: list[bytes]) -> list[bytes]:
+        count = len(archive.kernels)
+        compressor = zstandard.ZstdCompressor(19, write_checksum=False)
+        return [*map(_stored, contents[:count]), *map(compressor.compress, contents[count:])]
+
+    data = encode_records(canonical(archive), frames, is_grouped=is_grouped)
     (directory / f"{name}.aotc").write_bytes(data)
     raw: list[bytes] = []
-    for offset, size in _blobs(data):
+    for offset, size in _frames(data):
         frame = data[offset : offset + size]
         content = zstandard.ZstdDecompressor().decompress(frame)
         raw.append(struct.pack("<QQ", len(frame), len(content)) + frame + content)

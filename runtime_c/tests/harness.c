@@ -70,11 +70,27 @@ void free_blobs(struct blob_table *table) {
     free(table);
 }
 
+int decompress_stored(void *user, const void *source, size_t source_bytes, void *target,
+                      size_t target_bytes) {
+    static const unsigned char head[] = {0x28, 0xB5, 0x2F, 0xFD, 0xA0};
+    const unsigned char *frame = source;
+    (void)user;
+    if (source_bytes != target_bytes + 12 || memcmp(frame, head, sizeof head) != 0 ||
+        (frame[9] & 7) != 1) {
+        return 1;
+    }
+    memcpy(target, frame + 12, target_bytes);
+    return 0;
+}
+
 int decompress_from_table(void *user, const void *source, size_t source_bytes, void *target,
                           size_t target_bytes) {
     struct blob_table *table = user;
     const unsigned char *at = table->file.data;
     const unsigned char *end = at + table->file.size_bytes;
+    if (decompress_stored(NULL, source, source_bytes, target, target_bytes) == 0) {
+        return 0;
+    }
     table->calls += 1;
     while (at < end) {
         uint64_t sizes[2];
@@ -123,6 +139,12 @@ void no_violation(const char *file, int line) {
     check(violation == NULL, file, line, violation == NULL ? "" : violation);
 }
 
+aotc_open_options stored_options(void) {
+    aotc_open_options options = AOTC_OPEN_OPTIONS_INIT;
+    options.decompress = decompress_stored;
+    return options;
+}
+
 aotc_open_options fake_options(struct blob_table *table) {
     aotc_open_options options = AOTC_OPEN_OPTIONS_INIT;
     options.decompress = decompress_from_table;
@@ -134,10 +156,18 @@ aotc_open_options fake_options(struct blob_table *table) {
 aotc_status open_bytes(const unsigned char *data, size_t size_bytes, uint32_t flags,
                        aotc_error *error) {
     aotc_archive *archive = NULL;
-    aotc_open_options options = AOTC_OPEN_OPTIONS_INIT;
+    aotc_open_options options = stored_options();
     options.flags = flags;
-    const aotc_status status = aotc_open_memory(data, size_bytes, &options, &archive, error);
+    aotc_status status = aotc_open_memory(data, size_bytes, &options, &archive, error);
     CHECK((archive != NULL) == (status == AOTC_OK));
+    const char *name = NULL;
+    for (uint32_t i = 0; status == AOTC_OK && archive != NULL &&
+                         aotc_archive_get_kernel_name(archive, i, &name) == AOTC_OK;
+         ++i) {
+        const aotc_kernel *kernel = NULL;
+        status = aotc_kernel_get(archive, name, &kernel, error);
+        CHECK((kernel != NULL) == (status == AOTC_OK));
+    }
     aotc_release(archive);
     return status;
 }
@@ -145,51 +175,55 @@ aotc_status open_bytes(const unsigned char *data, size_t size_bytes, uint32_t fl
 void read_kernels(const aotc_archive *archive, uint32_t count) {
     for (uint32_t i = 0; i <= count; ++i) {
         const aotc_kernel *kernel = NULL;
-        aotc_kernel_info info = {.struct_size = sizeof info};
-        aotc_value value;
-        uint32_t size = 0;
         CHECK((aotc_kernel_get_at(archive, i, &kernel) == AOTC_OK) == (i < count));
-        if (kernel == NULL) {
-            continue;
+        read_kernel(kernel);
+    }
+}
+
+void read_kernel(const aotc_kernel *kernel) {
+    aotc_kernel_info info = {.struct_size = sizeof info};
+    aotc_value value;
+    uint32_t size = 0;
+    if (kernel == NULL) {
+        return;
+    }
+    CHECK(aotc_kernel_get_info(kernel, &info) == AOTC_OK);
+    for (uint32_t k = 0; k <= info.param_count; ++k) {
+        aotc_param_info param = {.struct_size = sizeof param};
+        CHECK((aotc_kernel_get_param(kernel, k, &param) == AOTC_OK) == (k < info.param_count));
+    }
+    for (uint32_t k = 0; k <= info.type_variable_count; ++k) {
+        aotc_type_variable_info variable = {.struct_size = sizeof variable};
+        CHECK((aotc_kernel_get_type_variable(kernel, k, &variable) == AOTC_OK) ==
+              (k < info.type_variable_count));
+    }
+    for (uint32_t k = 0; k < info.choice_count; ++k) {
+        aotc_choice_info choice = {.struct_size = sizeof choice};
+        CHECK(aotc_kernel_get_choice(kernel, k, &choice) == AOTC_OK);
+        for (uint32_t v = 0; v <= choice.value_count; ++v) {
+            CHECK((aotc_kernel_get_choice_value(kernel, k, v, &value) == AOTC_OK) ==
+                  (v < choice.value_count));
         }
-        CHECK(aotc_kernel_get_info(kernel, &info) == AOTC_OK);
-        for (uint32_t k = 0; k <= info.param_count; ++k) {
-            aotc_param_info param = {.struct_size = sizeof param};
-            CHECK((aotc_kernel_get_param(kernel, k, &param) == AOTC_OK) == (k < info.param_count));
+    }
+    for (uint32_t k = 0; k <= info.constant_count; ++k) {
+        CHECK((aotc_kernel_get_constant(kernel, k, &value) == AOTC_OK) ==
+              (k < info.constant_count));
+    }
+    for (uint32_t k = 0; k <= info.guard_count; ++k) {
+        aotc_guard_info guard = {.struct_size = sizeof guard};
+        CHECK((aotc_kernel_get_guard(kernel, k, &guard) == AOTC_OK) == (k < info.guard_count));
+    }
+    for (uint32_t k = 0; k < info.config_count; ++k) {
+        CHECK(aotc_kernel_get_config_size(kernel, k, &size) == AOTC_OK);
+        for (uint32_t v = 0; v <= size; ++v) {
+            CHECK((aotc_kernel_get_config_entry(kernel, k, v, &value) == AOTC_OK) ==
+                  (v < size));
         }
-        for (uint32_t k = 0; k <= info.type_variable_count; ++k) {
-            aotc_type_variable_info variable = {.struct_size = sizeof variable};
-            CHECK((aotc_kernel_get_type_variable(kernel, k, &variable) == AOTC_OK) ==
-                  (k < info.type_variable_count));
-        }
-        for (uint32_t k = 0; k < info.choice_count; ++k) {
-            aotc_choice_info choice = {.struct_size = sizeof choice};
-            CHECK(aotc_kernel_get_choice(kernel, k, &choice) == AOTC_OK);
-            for (uint32_t v = 0; v <= choice.value_count; ++v) {
-                CHECK((aotc_kernel_get_choice_value(kernel, k, v, &value) == AOTC_OK) ==
-                      (v < choice.value_count));
-            }
-        }
-        for (uint32_t k = 0; k <= info.constant_count; ++k) {
-            CHECK((aotc_kernel_get_constant(kernel, k, &value) == AOTC_OK) ==
-                  (k < info.constant_count));
-        }
-        for (uint32_t k = 0; k <= info.guard_count; ++k) {
-            aotc_guard_info guard = {.struct_size = sizeof guard};
-            CHECK((aotc_kernel_get_guard(kernel, k, &guard) == AOTC_OK) == (k < info.guard_count));
-        }
-        for (uint32_t k = 0; k < info.config_count; ++k) {
-            CHECK(aotc_kernel_get_config_size(kernel, k, &size) == AOTC_OK);
-            for (uint32_t v = 0; v <= size; ++v) {
-                CHECK((aotc_kernel_get_config_entry(kernel, k, v, &value) == AOTC_OK) ==
-                      (v < size));
-            }
-        }
-        for (uint32_t k = 0; k <= info.variant_count; ++k) {
-            aotc_variant_info variant = {.struct_size = sizeof variant};
-            CHECK((aotc_kernel_get_variant(kernel, k, &variant) == AOTC_OK) ==
-                  (k < info.variant_count));
-        }
+    }
+    for (uint32_t k = 0; k <= info.variant_count; ++k) {
+        aotc_variant_info variant = {.struct_size = sizeof variant};
+        CHECK((aotc_kernel_get_variant(kernel, k, &variant) == AOTC_OK) ==
+              (k < info.variant_count));
     }
 }
 

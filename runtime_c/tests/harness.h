@@ -45,7 +45,10 @@ struct blob_table {
 
 struct blob_table *read_blobs(const char *archive_name);
 void free_blobs(struct blob_table *table);
-/* An aotc_decompress_fn over a blob_table. */
+/* An aotc_decompress_fn of frames that golden.py did not compress: the indices of kernels. */
+int decompress_stored(void *user, const void *source, size_t source_bytes, void *target,
+                      size_t target_bytes);
+/* An aotc_decompress_fn over a blob_table, which counts what that has alone. */
 int decompress_from_table(void *user, const void *source, size_t source_bytes, void *target,
                           size_t target_bytes);
 
@@ -57,16 +60,23 @@ struct counting {
 
 aotc_allocator counting_allocator(struct counting *counting);
 
-/* Open an archive in memory, with no decompressor, and release it; return the status. */
+/* Open an archive in memory, and each of its kernels, and release it; return the first status that is not
+ * AOTC_OK. No blob is decompressed. */
 aotc_status open_bytes(const unsigned char *data, size_t size_bytes, uint32_t flags,
                        aotc_error *error);
 
 /* Read all that an archive says of its `count` kernels, and check that there is no more. */
 void read_kernels(const aotc_archive *archive, uint32_t count);
 
+/* The same of one kernel; nothing of NULL. */
+void read_kernel(const aotc_kernel *kernel);
+
 /* Check that the fake driver saw no call that a correct program never makes. */
 #define NO_VIOLATION() no_violation(__FILE__, __LINE__)
 void no_violation(const char *file, int line);
+
+/* Options with which kernels can be opened, and not loaded. */
+aotc_open_options stored_options(void);
 
 /* Options with the table's decompressor and the fake driver. */
 aotc_open_options fake_options(struct blob_table *table);

@@ -35,34 +35,75 @@ static void test_bit_flips(void) {
     free(small.data);
 }
 
-/* Write the digest that belongs to a changed header and index. */
+static void digest_of(const unsigned char *data, size_t size_bytes, unsigned char *digest) {
+    struct aotci_sha256 hash;
+    aotci_sha256_begin(&hash);
+    aotci_sha256_update(&hash, data, size_bytes);
+    aotci_sha256_end(&hash, digest);
+}
+
+/* Write the digest that belongs to a changed header and root. */
 static void seal(unsigned char *data, size_t size_bytes) {
     struct header_record header;
-    struct aotci_sha256 hash;
     memcpy(&header, data, sizeof header);
-    memset(data + offsetof(struct header_record, index_sha256), 0, sizeof header.index_sha256);
-    aotci_sha256_begin(&hash);
-    if (header.index_bytes <= size_bytes - HEADER_BYTES) {
-        aotci_sha256_update(&hash, data, (size_t)(HEADER_BYTES + header.index_bytes));
-    }
-    aotci_sha256_end(&hash, data + offsetof(struct header_record, index_sha256));
+    memset(data + offsetof(struct header_record, root_sha256), 0, sizeof header.root_sha256);
+    const bool fits = header.root_bytes <= size_bytes - HEADER_BYTES;
+    digest_of(data, fits ? (size_t)(HEADER_BYTES + header.root_bytes) : 0,
+              data + offsetof(struct header_record, root_sha256));
 }
 
-static uint64_t index_end(const struct bytes *archive) {
+/* Sections of the root, and of the index of a kernel, in the order of their directories. */
+static const enum section_kind root_kinds[] = {SECTION_ARCHIVE, SECTION_TARGETS, SECTION_ENTRIES,
+                                               SECTION_FRAMES,  SECTION_USES,    SECTION_STRINGS};
+enum { ROOT = -1, FRAME_HEAD_BYTES = 12 };
+
+static struct directory_entry *entry_of(unsigned char *index, int kernel, enum section_kind kind) {
+    unsigned place = kind == SECTION_TARGETS ? 0 : (unsigned)kind - SECTION_KERNELS + 1;
+    for (unsigned i = 0; kernel == ROOT && i < sizeof root_kinds / sizeof *root_kinds; ++i) {
+        place = root_kinds[i] == kind ? i : place;
+    }
+    struct directory_entry *entry = (void *)(index + 8);
+    return entry + place;
+}
+
+static struct frame_record *frame_of(unsigned char *data, uint32_t number) {
+    const struct directory_entry *entry = entry_of(data + HEADER_BYTES, ROOT, SECTION_FRAMES);
+    return (void *)(data + HEADER_BYTES + entry->offset + sizeof(struct frame_record) * number);
+}
+
+/* The root, or the index of a kernel, where it is in the file. */
+static unsigned char *index_of(unsigned char *data, int kernel) {
+    return kernel == ROOT ? data + HEADER_BYTES
+                          : data + frame_of(data, (uint32_t)kernel)->offset + FRAME_HEAD_BYTES;
+}
+
+/* A copy of an index that is aligned, as the one in the file need not be. */
+static unsigned char *copy_index(const struct bytes *archive, int kernel) {
     struct header_record header;
     memcpy(&header, archive->data, sizeof header);
-    return HEADER_BYTES + header.index_bytes;
+    const size_t size_bytes = kernel == ROOT ? (size_t)header.root_bytes
+                                             : frame_of(archive->data, (uint32_t)kernel)->raw_bytes;
+    unsigned char *copy = malloc(size_bytes);
+    memcpy(copy, index_of(archive->data, kernel), size_bytes);
+    return copy;
 }
 
-/* Every 32-bit word of header and index at extremes, with a digest that fits: nothing is read that
- * is not there (the sanitizers say so), and what is accepted can be read. */
-static void extremes_of(const char *name) {
-    struct bytes golden = read_golden(name);
-    const uint64_t end = index_end(&golden);
+/* Write the digests that belong to a changed index of a kernel. */
+static void seal_kernel(unsigned char *data, size_t size_bytes, int kernel) {
+    if (kernel != ROOT) {
+        struct frame_record *frame = frame_of(data, (uint32_t)kernel);
+        digest_of(data + frame->offset, frame->stored_bytes, frame->sha256);
+    }
+    seal(data, size_bytes);
+}
+
+/* Every 32-bit word between two places at extremes, with digests that fit: nothing is read that is not
+ * there (the sanitizers say so), and what is accepted can be read. */
+static void extremes_between(struct bytes *golden, size_t begin, size_t end, int kernel) {
     unsigned long accepted = 0;
-    for (size_t at = 8; at + 4 <= end; at += 4) {
+    for (size_t at = begin; at + 4 <= end; at += 4) {
         uint32_t original = 0;
-        memcpy(&original, golden.data + at, sizeof original);
+        memcpy(&original, golden->data + at, sizeof original);
         const uint32_t extremes[] = {
             0,          1,          original + 1,      original - 1, 0x7FFFFFFF,
             0x80000000, 0xFFFFFFFF, original ^ 0xFF00, original << 8};
@@ -70,22 +111,45 @@ static void extremes_of(const char *name) {
             if (extremes[i] == original) {
                 continue;
             }
-            memcpy(golden.data + at, &extremes[i], sizeof original);
-            seal(golden.data, golden.size_bytes);
+            memcpy(golden->data + at, &extremes[i], sizeof original);
+            seal_kernel(golden->data, golden->size_bytes, kernel);
             aotc_archive *archive = NULL;
-            if (aotc_open_memory(golden.data, golden.size_bytes, NULL, &archive, NULL) == AOTC_OK) {
+            const aotc_kernel *opened = NULL;
+            aotc_open_options options = stored_options();
+            options.flags = kernel == ROOT ? AOTC_OPEN_VERIFY_BLOBS : 0;
+            if (aotc_open_memory(golden->data, golden->size_bytes, &options, &archive, NULL) ==
+                AOTC_OK) {
                 aotc_archive_info info = {.struct_size = sizeof info};
                 CHECK(aotc_archive_get_info(archive, &info) == AOTC_OK);
-                read_kernels(archive, info.kernel_count);
-                accepted += 1;
+                const uint32_t number = kernel == ROOT ? 0 : (uint32_t)kernel;
+                if (info.kernel_count == 0 ||
+                    aotc_kernel_get_at(archive, number, &opened) == AOTC_OK) {
+                    read_kernel(opened);
+                    accepted += 1;
+                }
             }
             aotc_release(archive);
         }
-        memcpy(golden.data + at, &original, sizeof original);
+        memcpy(golden->data + at, &original, sizeof original);
+        seal_kernel(golden->data, golden->size_bytes, kernel);
     }
     /* Most changes cannot be accepted; some (sizes, digests of sources, values) mean something else
      * only. */
-    CHECK(accepted < end / 4 * 9 / 2);
+    CHECK(accepted < (end - begin) / 4 * 9 / 2);
+}
+
+static void extremes_of(const char *name) {
+    struct bytes golden = read_golden(name);
+    struct header_record header;
+    memcpy(&header, golden.data, sizeof header);
+    extremes_between(&golden, 8, (size_t)(HEADER_BYTES + header.root_bytes), ROOT);
+    const uint32_t kernel_count =
+        entry_of(index_of(golden.data, ROOT), ROOT, SECTION_ENTRIES)->count;
+    for (uint32_t i = 0; i < kernel_count; ++i) {
+        const struct frame_record frame = *frame_of(golden.data, i);
+        extremes_between(&golden, (size_t)frame.offset + FRAME_HEAD_BYTES,
+                         (size_t)frame.offset + frame.stored_bytes, (int)i);
+    }
     free(golden.data);
 }
 
@@ -98,7 +162,9 @@ static void test_extremes(void) {
 
 /* A change of one field, sealed, and what it must be called. */
 struct change {
-    enum section_kind section; /* 0: the header */
+    int kernel;
+    enum section_kind section; /* 0: the header; of a directory's entry `at` is in it */
+    bool in_directory;
     uint32_t record;
     size_t at;
     uint64_t value;
@@ -108,43 +174,52 @@ struct change {
 };
 
 #define IN_HEADER(field, value, status, text)                                                      \
-    {0,                                                                                            \
+    {ROOT,                                                                                         \
+     0,                                                                                            \
+     false,                                                                                        \
      0,                                                                                            \
      offsetof(struct header_record, field),                                                        \
      (value),                                                                                      \
      sizeof((struct header_record *)0)->field,                                                     \
      status,                                                                                       \
      text}
-#define IN_RECORD(section, record, type, field, value, status, text)                               \
-    {section, record, offsetof(struct type, field), (value), sizeof((struct type *)0)->field,      \
-     status,  text}
-
-#define IN_DIRECTORY(section, value, status, text)                                                 \
-    {0,                                                                                            \
-     0,                                                                                            \
-     HEADER_BYTES + 8 + sizeof(struct directory_entry) * ((section)-1) +                           \
-         offsetof(struct directory_entry, count),                                                  \
+#define IN_KERNEL(kernel, section, record, type, field, value, status, text)                       \
+    {kernel,                                                                                       \
+     section,                                                                                      \
+     false,                                                                                        \
+     record,                                                                                       \
+     offsetof(struct type, field),                                                                 \
      (value),                                                                                      \
-     4,                                                                                            \
+     sizeof((struct type *)0)->field,                                                              \
      status,                                                                                       \
      text}
+#define IN_ROOT(section, record, type, field, value, status, text)                                 \
+    IN_KERNEL(ROOT, section, record, type, field, value, status, text)
+#define IN_RECORD(section, record, type, field, value, status, text)                               \
+    IN_KERNEL(0, section, record, type, field, value, status, text)
+#define IN_DIRECTORY(kernel, section, value, status, text)                                         \
+    {kernel, section, true, 0, offsetof(struct directory_entry, count), (value), 4, status, text}
 
-/* Change one field at a time, with a digest that fits, and open. */
+/* Change one field at a time, with digests that fit, and open. */
 static void expect_changes(const char *name, const struct change *changes, size_t count) {
     struct bytes golden = read_golden(name);
     unsigned char *copy = malloc(golden.size_bytes);
-    const struct directory_entry *directory = (const void *)(golden.data + HEADER_BYTES + 8);
     for (size_t i = 0; i < count; ++i) {
         aotc_error error = AOTC_ERROR_INIT;
         const struct change *change = &changes[i];
-        size_t at = change->at;
-        if (change->section != 0) {
-            const struct directory_entry *entry = &directory[change->section - 1];
-            at += HEADER_BYTES + entry->offset + (size_t)entry->record_bytes * change->record;
-        }
         memcpy(copy, golden.data, golden.size_bytes);
-        memcpy(copy + at, &change->value, change->bytes);
-        seal(copy, golden.size_bytes);
+        unsigned char *target = copy + change->at;
+        if (change->section != 0) {
+            unsigned char *index = copy_index(&golden, change->kernel);
+            const struct directory_entry *entry = entry_of(index, change->kernel, change->section);
+            const size_t at = change->in_directory
+                                  ? (size_t)((const unsigned char *)entry - index)
+                                  : entry->offset + (size_t)entry->record_bytes * change->record;
+            target = index_of(copy, change->kernel) + at + change->at;
+            free(index);
+        }
+        memcpy(target, &change->value, change->bytes);
+        seal_kernel(copy, golden.size_bytes, change->kernel);
         EXPECT(open_bytes(copy, golden.size_bytes, 0, &error), change->status, &error,
                change->text);
     }
@@ -154,26 +229,26 @@ static void expect_changes(const char *name, const struct change *changes, size_
 
 static void test_fields(void) {
     static const struct change changes[] = {
-        IN_HEADER(major, 2, AOTC_ERROR_VERSION, "2.0"),
-        IN_HEADER(required_features, 1 << 10 | 7, AOTC_ERROR_VERSION, "0x400"),
-        IN_HEADER(required_features, 1, AOTC_ERROR_FORMAT, "required_features"),
+        IN_HEADER(major, 1, AOTC_ERROR_VERSION, "1.0"),
+        IN_HEADER(major, 3, AOTC_ERROR_VERSION, "3.0"),
+        IN_HEADER(required_features, 1 << 10 | 1, AOTC_ERROR_VERSION, "0x400"),
         IN_HEADER(required_features, 0, AOTC_ERROR_FORMAT, "required_features"),
         IN_HEADER(optional_features, 1, AOTC_ERROR_FORMAT, "optional_features"),
         IN_HEADER(header_bytes, 64, AOTC_ERROR_FORMAT, "header_bytes"),
-        IN_HEADER(index_offset, 192, AOTC_ERROR_FORMAT, "index_offset"),
-        IN_HEADER(index_bytes, UINT64_MAX, AOTC_ERROR_LIMIT, "18446744073709551615"),
-        IN_HEADER(index_bytes, UINT64_C(17) << 20, AOTC_ERROR_LIMIT, "16 MiB"),
+        IN_HEADER(root_offset, 192, AOTC_ERROR_FORMAT, "root_offset"),
+        IN_HEADER(root_bytes, UINT64_MAX, AOTC_ERROR_LIMIT, "18446744073709551615"),
+        IN_HEADER(root_bytes, UINT64_C(17) << 20, AOTC_ERROR_LIMIT, "16 MiB"),
         IN_HEADER(file_bytes, (UINT64_C(4) << 30) + 1, AOTC_ERROR_LIMIT, "4 GiB"),
-        IN_HEADER(index_bytes, 12, AOTC_ERROR_FORMAT, "index_bytes"),
-        IN_HEADER(index_bytes, 8, AOTC_ERROR_FORMAT, "section_count"),
-        IN_HEADER(index_bytes, 0, AOTC_ERROR_FORMAT, "section_count"),
-        IN_RECORD(SECTION_ARCHIVE, 0, archive_record, name, 0, AOTC_ERROR_FORMAT,
+        IN_HEADER(root_bytes, 12, AOTC_ERROR_FORMAT, "root_bytes"),
+        IN_HEADER(root_bytes, 8, AOTC_ERROR_FORMAT, "section_count"),
+        IN_HEADER(root_bytes, 0, AOTC_ERROR_FORMAT, "section_count"),
+        IN_ROOT(SECTION_ARCHIVE, 0, archive_record, name, 0, AOTC_ERROR_FORMAT,
                   "ARCHIVE[0].name"),
-        IN_RECORD(SECTION_ARCHIVE, 0, archive_record, toolchain, UINT32_MAX, AOTC_ERROR_FORMAT,
+        IN_ROOT(SECTION_ARCHIVE, 0, archive_record, toolchain, UINT32_MAX, AOTC_ERROR_FORMAT,
                   "toolchain"),
-        IN_RECORD(SECTION_TARGETS, 1, target_record, major, 8, AOTC_ERROR_FORMAT, "TARGETS[1]"),
-        IN_RECORD(SECTION_TARGETS, 1, target_record, feature, 3, AOTC_ERROR_FORMAT, "TARGETS[1]"),
-        IN_RECORD(SECTION_KERNELS, 1, kernel_record, first_param, 3, AOTC_ERROR_FORMAT, "slices"),
+        IN_ROOT(SECTION_TARGETS, 1, target_record, major, 8, AOTC_ERROR_FORMAT, "TARGETS[1]"),
+        IN_ROOT(SECTION_TARGETS, 1, target_record, feature, 3, AOTC_ERROR_FORMAT, "TARGETS[1]"),
+        IN_KERNEL(1, SECTION_KERNELS, 0, kernel_record, first_param, 3, AOTC_ERROR_FORMAT, "slices"),
         IN_RECORD(SECTION_KERNELS, 0, kernel_record, param_count, 257, AOTC_ERROR_LIMIT, "params"),
         IN_RECORD(SECTION_KERNELS, 0, kernel_record, guard_count, 65, AOTC_ERROR_LIMIT, "guards"),
         IN_RECORD(SECTION_KERNELS, 0, kernel_record, config_count, 0, AOTC_ERROR_FORMAT,
@@ -193,8 +268,8 @@ static void test_fields(void) {
                   "divisibility"),
         IN_RECORD(SECTION_TYPE_VARIABLES, 0, type_variable_record, dtype_count, 16,
                   AOTC_ERROR_FORMAT, "dtypes"),
-        IN_RECORD(SECTION_CHOICES, 0, choice_record, value_count, 1025, AOTC_ERROR_LIMIT, "values"),
-        IN_RECORD(SECTION_CHOICES, 0, choice_record, first_value, 0, AOTC_ERROR_FORMAT,
+        IN_KERNEL(1, SECTION_CHOICES, 0, choice_record, value_count, 1025, AOTC_ERROR_LIMIT, "values"),
+        IN_KERNEL(1, SECTION_CHOICES, 0, choice_record, first_value, 0, AOTC_ERROR_FORMAT,
                   "first_value"),
         IN_RECORD(SECTION_VALUES, 0, value_record, kind, 5, AOTC_ERROR_FORMAT, "VALUES[0].payload"),
         IN_RECORD(SECTION_GUARDS, 0, guard_record, expression, 10000, AOTC_ERROR_FORMAT,
@@ -222,8 +297,7 @@ static void test_fields(void) {
                   "scratch"),
         IN_RECORD(SECTION_VARIANTS, 0, variant_record, condition, 10000, AOTC_ERROR_FORMAT,
                   "condition"),
-        IN_RECORD(SECTION_VARIANTS, 0, variant_record, condition, 1, AOTC_ERROR_FORMAT,
-                  "required_features"),
+        IN_RECORD(SECTION_VARIANTS, 0, variant_record, condition, 1, AOTC_OK, NULL),
         IN_RECORD(SECTION_CUBIN_PARAMS, 0, cubin_param_record, size, 4, AOTC_ERROR_FORMAT,
                   "CUBIN_PARAMS[0]"),
         IN_RECORD(SECTION_CUBIN_PARAMS, 1, cubin_param_record, offset, 0, AOTC_ERROR_FORMAT,
@@ -234,24 +308,46 @@ static void test_fields(void) {
                   "source"),
         IN_RECORD(SECTION_CUBIN_PARAMS, 3, cubin_param_record, source, 5, AOTC_ERROR_FORMAT,
                   "CUBIN_PARAMS[3].source"),
-        IN_RECORD(SECTION_TENSOR_MAPS, 0, tensor_map_record, rank, 6, AOTC_ERROR_FORMAT,
+        IN_KERNEL(4, SECTION_TENSOR_MAPS, 0, tensor_map_record, rank, 6, AOTC_ERROR_FORMAT,
                   "TENSOR_MAPS[0]"),
-        IN_RECORD(SECTION_TENSOR_MAPS, 0, tensor_map_record, interleave, 1, AOTC_ERROR_FORMAT,
+        IN_KERNEL(4, SECTION_TENSOR_MAPS, 0, tensor_map_record, interleave, 1, AOTC_ERROR_FORMAT,
                   "TENSOR_MAPS[0]"),
-        IN_RECORD(SECTION_TENSOR_MAPS, 0, tensor_map_record, swizzle, 1, AOTC_ERROR_FORMAT,
+        IN_KERNEL(4, SECTION_TENSOR_MAPS, 0, tensor_map_record, swizzle, 1, AOTC_ERROR_FORMAT,
                   "TENSOR_MAPS[0]"), /* rows of 128 bytes */
-        IN_RECORD(SECTION_TENSOR_MAPS, 0, tensor_map_record, data_type, 3, AOTC_ERROR_FORMAT,
+        IN_KERNEL(4, SECTION_TENSOR_MAPS, 0, tensor_map_record, data_type, 3, AOTC_ERROR_FORMAT,
                   "TENSOR_MAPS[0]"),
-        IN_RECORD(SECTION_TENSOR_MAPS, 0, tensor_map_record, box[0], 257, AOTC_ERROR_FORMAT,
+        IN_KERNEL(4, SECTION_TENSOR_MAPS, 0, tensor_map_record, box[0], 257, AOTC_ERROR_FORMAT,
                   "TENSOR_MAPS[0]"),
-        IN_RECORD(SECTION_TENSOR_MAPS, 0, tensor_map_record, box[0], 4, AOTC_ERROR_FORMAT,
+        IN_KERNEL(4, SECTION_TENSOR_MAPS, 0, tensor_map_record, box[0], 4, AOTC_ERROR_FORMAT,
                   "TENSOR_MAPS[0]"),
-        IN_RECORD(SECTION_TENSOR_MAPS, 0, tensor_map_record, oob_fill, 1, AOTC_OK, NULL),
-        IN_DIRECTORY(SECTION_PARAMS, UINT32_MAX, AOTC_ERROR_LIMIT, "size of a section"),
-        IN_DIRECTORY(SECTION_STRINGS, (16 << 20) + 1, AOTC_ERROR_LIMIT, "size of a section"),
-        IN_DIRECTORY(SECTION_TARGETS, 65, AOTC_ERROR_LIMIT, "TARGETS"),
-        IN_DIRECTORY(SECTION_KERNELS, 65537, AOTC_ERROR_LIMIT, "KERNELS"),
-        IN_DIRECTORY(SECTION_KERNELS, 65536, AOTC_ERROR_FORMAT, "count"),
+        IN_KERNEL(4, SECTION_TENSOR_MAPS, 0, tensor_map_record, oob_fill, 1, AOTC_OK, NULL),
+        IN_DIRECTORY(0, SECTION_PARAMS, UINT32_MAX, AOTC_ERROR_LIMIT, "size of a section"),
+        IN_DIRECTORY(ROOT, SECTION_STRINGS, (16 << 20) + 1, AOTC_ERROR_LIMIT, "size of a section"),
+        IN_DIRECTORY(ROOT, SECTION_TARGETS, 65, AOTC_ERROR_LIMIT, "TARGETS"),
+        IN_DIRECTORY(ROOT, SECTION_ENTRIES, 65537, AOTC_ERROR_LIMIT, "ENTRIES"),
+        IN_DIRECTORY(ROOT, SECTION_ENTRIES, 65536, AOTC_ERROR_FORMAT, "count"),
+        IN_DIRECTORY(0, SECTION_KERNELS, 0, AOTC_ERROR_FORMAT, "offset"),
+        IN_DIRECTORY(0, SECTION_TARGETS, 65, AOTC_ERROR_LIMIT, "TARGETS"),
+        IN_ROOT(SECTION_ENTRIES, 0, entry_record, name, 0, AOTC_ERROR_FORMAT, "ENTRIES[0].name"),
+        IN_ROOT(SECTION_ENTRIES, 1, entry_record, name, 1, AOTC_ERROR_FORMAT, "ENTRIES[1].name"),
+        IN_ROOT(SECTION_ENTRIES, 0, entry_record, zero, 1, AOTC_ERROR_FORMAT, "ENTRIES[0]"),
+        IN_ROOT(SECTION_ENTRIES, 1, entry_record, first_use, 0, AOTC_ERROR_FORMAT,
+                "ENTRIES[1].first_use"),
+        IN_ROOT(SECTION_ENTRIES, 0, entry_record, use_count, UINT32_MAX, AOTC_ERROR_FORMAT,
+                "ENTRIES[0].first_use"),
+        IN_ROOT(SECTION_ENTRIES, 4, entry_record, use_count, 0, AOTC_ERROR_FORMAT, "USES["),
+        IN_ROOT(SECTION_FRAMES, 0, frame_record, raw_bytes, (16 << 20) + 1, AOTC_ERROR_LIMIT,
+                "decoded size"),
+        IN_ROOT(SECTION_FRAMES, 5, frame_record, raw_bytes, (64 << 20) + 1, AOTC_ERROR_LIMIT,
+                "decoded size"),
+        IN_ROOT(SECTION_FRAMES, 1, frame_record, raw_bytes, 0, AOTC_ERROR_FORMAT, "FRAMES[1]"),
+        IN_ROOT(SECTION_FRAMES, 1, frame_record, raw_bytes, 8, AOTC_ERROR_FORMAT, "content size"),
+        IN_ROOT(SECTION_FRAMES, 1, frame_record, offset, 0, AOTC_ERROR_FORMAT, "FRAMES[1]"),
+        IN_ROOT(SECTION_FRAMES, 0, frame_record, stored_bytes, UINT32_MAX, AOTC_ERROR_FORMAT,
+                "FRAMES[0]"),
+        IN_ROOT(SECTION_FRAMES, 1, frame_record, sha256[3], 1, AOTC_ERROR_CHECKSUM, "frame 1"),
+        {ROOT, SECTION_USES, false, 0, 0, 4, 4, AOTC_ERROR_FORMAT, "USES[0]"},
+        {ROOT, SECTION_USES, false, 0, 0, UINT32_MAX, 4, AOTC_ERROR_FORMAT, "USES[0]"},
         IN_RECORD(SECTION_EXPRESSIONS, 1, expression_record, code_offset, 1, AOTC_ERROR_FORMAT,
                   "EXPRESSIONS[1]"),
         IN_RECORD(SECTION_EXPRESSIONS, 0, expression_record, code_bytes, 4097, AOTC_ERROR_LIMIT,
@@ -262,9 +358,10 @@ static void test_fields(void) {
                   "stack depth"),
         IN_RECORD(SECTION_BLOBS, 0, blob_record, raw_bytes, (64 << 20) + 1, AOTC_ERROR_LIMIT,
                   "decoded size"),
-        IN_RECORD(SECTION_BLOBS, 1, blob_record, offset, 0, AOTC_ERROR_FORMAT, "BLOBS[1]"),
-        IN_RECORD(SECTION_BLOBS, 0, blob_record, stored_bytes, UINT32_MAX, AOTC_ERROR_FORMAT,
-                  "BLOBS[0]"),
+        IN_RECORD(SECTION_BLOBS, 1, blob_record, frame, 0, AOTC_ERROR_FORMAT, "BLOBS[1]"),
+        IN_RECORD(SECTION_BLOBS, 0, blob_record, raw_bytes, 8, AOTC_ERROR_FORMAT, "BLOBS[1]"),
+        IN_RECORD(SECTION_BLOBS, 15, blob_record, raw_bytes, 8, AOTC_ERROR_FORMAT, "end"),
+        IN_RECORD(SECTION_BLOBS, 15, blob_record, frame, 16, AOTC_ERROR_FORMAT, "BLOBS[15]"),
         IN_RECORD(SECTION_BLOBS, 0, blob_record, kind, 2, AOTC_ERROR_FORMAT, "cubin"),
     };
     expect_changes("golden.aotc", changes, sizeof changes / sizeof *changes);
@@ -273,29 +370,36 @@ static void test_fields(void) {
 /* Blobs of one frame stand in it one after the other, and only they begin elsewhere than at 0. */
 static void test_fields_of_groups(void) {
     static const struct change changes[] = {
-        IN_RECORD(SECTION_BLOBS, 0, blob_record, start, 8, AOTC_ERROR_FORMAT, "BLOBS[0].start"),
-        IN_RECORD(SECTION_BLOBS, 1, blob_record, start, 0, AOTC_ERROR_FORMAT, "BLOBS[1].offset"),
+        IN_RECORD(SECTION_BLOBS, 0, blob_record, start, 8, AOTC_ERROR_FORMAT, "BLOBS[0].frame"),
+        IN_RECORD(SECTION_BLOBS, 1, blob_record, start, 0, AOTC_ERROR_FORMAT, "BLOBS[1].frame"),
         IN_RECORD(SECTION_BLOBS, 1, blob_record, start, 64 << 20, AOTC_ERROR_LIMIT,
                   "decoded size of a frame"),
-        IN_RECORD(SECTION_BLOBS, 1, blob_record, offset, 0, AOTC_ERROR_FORMAT, "BLOBS[1].start"),
-        IN_RECORD(SECTION_BLOBS, 1, blob_record, stored_bytes, 1, AOTC_ERROR_FORMAT,
-                  "BLOBS[1].start"),
-        IN_RECORD(SECTION_BLOBS, 1, blob_record, sha256[3], 1, AOTC_ERROR_FORMAT,
-                  "BLOBS[1].start"),
-        IN_RECORD(SECTION_BLOBS, 1, blob_record, kind, 2, AOTC_ERROR_FORMAT, "BLOBS[1].start"),
+        IN_RECORD(SECTION_BLOBS, 1, blob_record, frame, 1, AOTC_ERROR_FORMAT, "BLOBS[1].frame"),
+        IN_RECORD(SECTION_BLOBS, 1, blob_record, kind, 2, AOTC_ERROR_FORMAT, "BLOBS[1].frame"),
         IN_RECORD(SECTION_BLOBS, 1, blob_record, raw_bytes, 1, AOTC_ERROR_FORMAT,
-                  "BLOBS[2].start"),
-        IN_HEADER(required_features, FEATURE_ZSTD | FEATURE_TENSOR_MAPS | FEATURE_SCRATCH,
-                  AOTC_ERROR_FORMAT, "required_features"),
+                  "BLOBS[2].frame"),
     };
     static const struct change without[] = {
-        IN_RECORD(SECTION_BLOBS, 1, blob_record, start, 8, AOTC_ERROR_FORMAT, "BLOBS[1].start"),
-        IN_HEADER(required_features,
-                  FEATURE_ZSTD | FEATURE_TENSOR_MAPS | FEATURE_SCRATCH | FEATURE_GROUPS,
-                  AOTC_ERROR_FORMAT, "required_features"),
+        IN_RECORD(SECTION_BLOBS, 1, blob_record, start, 8, AOTC_ERROR_FORMAT, "BLOBS[1].frame"),
     };
     expect_changes("grouped.aotc", changes, sizeof changes / sizeof *changes);
     expect_changes("golden.aotc", without, sizeof without / sizeof *without);
+}
+
+/* The index of a kernel says whose it is. */
+static void test_another_name(void) {
+    struct bytes twins = read_golden("twins.aotc");
+    aotc_error error = AOTC_ERROR_INIT;
+    struct frame_record *frames = frame_of(twins.data, 0);
+    const struct bytes names = {index_of(twins.data, 0), frames[0].raw_bytes};
+    for (size_t at = 0; at + 4 <= names.size_bytes; ++at) {
+        if (memcmp(names.data + at, "add", 4) == 0) {
+            memcpy(names.data + at, "adb", 4);
+        }
+    }
+    seal_kernel(twins.data, twins.size_bytes, 0);
+    EXPECT(open_bytes(twins.data, twins.size_bytes, 0, &error), AOTC_ERROR_FORMAT, &error, "name");
+    free(twins.data);
 }
 
 /* What is told of the grid: to persistent kernels, along an axis that there is. */
@@ -314,24 +418,32 @@ static void test_fields_of_loops(void) {
 }
 
 /* Bytes that UTF-8 does not have, or not there. (A NUL in a string may make two good ones.) */
-static void test_strings(void) {
+static void test_strings_of(int kernel) {
     struct bytes golden = read_golden("golden.aotc");
-    const struct directory_entry *directory = (const void *)(golden.data + HEADER_BYTES + 8);
-    unsigned char *strings = golden.data + HEADER_BYTES + directory[SECTION_STRINGS - 1].offset;
+    unsigned char *index = copy_index(&golden, kernel);
+    const struct directory_entry entry = *entry_of(index, kernel, SECTION_STRINGS);
+    unsigned char *strings = index_of(golden.data, kernel) + entry.offset;
     const unsigned char bad[] = {0x80, 0xC0, 0xC1, 0xE0, 0xED, 0xF5, 0xFF};
     for (size_t i = 0; i < sizeof bad; ++i) {
-        for (uint32_t at = 1; at < directory[SECTION_STRINGS - 1].count - 1; at += 3) {
+        for (uint32_t at = 1; at < entry.count - 1; at += 3) {
             aotc_error error = AOTC_ERROR_INIT;
             const unsigned char before = strings[at];
             strings[at] = bad[i];
-            seal(golden.data, golden.size_bytes);
+            seal_kernel(golden.data, golden.size_bytes, kernel);
             if (before != bad[i]) {
                 CHECK(open_bytes(golden.data, golden.size_bytes, 0, &error) == AOTC_ERROR_FORMAT);
             }
             strings[at] = before;
         }
     }
+    free(index);
     free(golden.data);
+}
+
+static void test_strings(void) {
+    test_strings_of(ROOT);
+    test_strings_of(0);
+    test_strings_of(3);
 }
 
 /* A newer minor version may lengthen records; the same minor may not. */
@@ -339,14 +451,14 @@ static void test_newer_minor(void) {
     struct bytes empty = read_golden("empty.aotc");
     struct header_record *header = (void *)empty.data;
     struct directory_entry *directory = (void *)(empty.data + HEADER_BYTES + 8);
-    directory[SECTION_KERNELS - 1].record_bytes += 8;
+    directory[3].record_bytes += 8;
     seal(empty.data, empty.size_bytes);
     CHECK(open_bytes(empty.data, empty.size_bytes, 0, NULL) == AOTC_ERROR_FORMAT);
     header->minor = 1;
     header->optional_features = 4;
     seal(empty.data, empty.size_bytes);
     CHECK(open_bytes(empty.data, empty.size_bytes, 0, NULL) == AOTC_OK);
-    directory[SECTION_KERNELS - 1].record_bytes += 4;
+    directory[3].record_bytes += 4;
     seal(empty.data, empty.size_bytes);
     CHECK(open_bytes(empty.data, empty.size_bytes, 0, NULL) == AOTC_ERROR_FORMAT);
     free(empty.data);
@@ -355,7 +467,7 @@ static void test_newer_minor(void) {
 int main(int argc, char **argv) {
     static void (*const tests[])(void) = {
         test_truncation, test_bit_flips, test_extremes, test_fields, test_fields_of_loops,
-        test_fields_of_groups, test_strings, test_newer_minor,
+        test_fields_of_groups, test_another_name, test_strings, test_newer_minor,
     };
     return run_tests(argc, argv, tests, sizeof tests / sizeof *tests);
 }

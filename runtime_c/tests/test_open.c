@@ -17,7 +17,8 @@ static void test_info(void) {
     aotc_archive *archive = NULL;
     const aotc_kernel *kernel = NULL;
     aotc_error error = AOTC_ERROR_INIT;
-    EXPECT(aotc_open_file(golden_path("golden.aotc"), NULL, &archive, &error), AOTC_OK, &error,
+    const aotc_open_options options = stored_options();
+    EXPECT(aotc_open_file(golden_path("golden.aotc"), &options, &archive, &error), AOTC_OK, &error,
            NULL);
     aotc_archive_info info = {.struct_size = sizeof info};
     CHECK(aotc_archive_get_info(archive, &info) == AOTC_OK);
@@ -129,15 +130,42 @@ static void test_files(void) {
     CHECK(truncate(path, (off_t)header.file_bytes + 1) == 0);
     EXPECT(aotc_open_file(path, &options, &archive, &error), AOTC_ERROR_FORMAT, &error, "file size");
 
-    /* What happens to the file afterwards has no effect. */
-    FILE *file = fopen(path, "wb");
-    CHECK(file != NULL && fwrite(golden.data, 1, golden.size_bytes, file) == golden.size_bytes);
-    (void)fclose(file);
-    EXPECT(aotc_open_file(path, NULL, &archive, &error), AOTC_OK, &error, NULL);
-    CHECK(truncate(path, 0) == 0);
-    read_kernels(archive, 5);
-    aotc_release(archive);
-    (void)unlink(path);
+    /* A file that is replaced stays as it was; so does one that was copied, whatever becomes of it. What is
+     * cut or changed in place is found when it is read, and what was read before stays. */
+    const aotc_kernel *kernel = NULL;
+    for (unsigned way = 0; way < 4; ++way) {
+        options = stored_options();
+        options.flags = way == 1 ? AOTC_OPEN_COPY : 0;
+        FILE *file = fopen(path, "wb");
+        CHECK(file != NULL && fwrite(golden.data, 1, golden.size_bytes, file) == golden.size_bytes);
+        (void)fclose(file);
+        EXPECT(aotc_open_file(path, &options, &archive, &error), AOTC_OK, &error, NULL);
+        EXPECT(aotc_kernel_get(archive, "add", &kernel, &error), AOTC_OK, &error, NULL);
+        if (way == 0) {
+            CHECK(unlink(path) == 0);
+        } else if (way == 3) {
+            file = fopen(path, "r+b");
+            CHECK(file != NULL);
+            for (size_t at = 0; at < golden.size_bytes; ++at) {
+                CHECK(fputc(golden.data[at] ^ 1, file) != EOF);
+            }
+            (void)fclose(file);
+        } else {
+            CHECK(truncate(path, 200) == 0);
+        }
+        if (way <= 1) {
+            read_kernels(archive, 5);
+        } else {
+            const aotc_kernel *other = NULL;
+            EXPECT(aotc_kernel_get(archive, "tma", &other, &error),
+                   way == 2 ? AOTC_ERROR_IO : AOTC_ERROR_CHECKSUM, &error,
+                   way == 2 ? "became shorter" : "frame 4");
+            CHECK(other == NULL && (int32_t)aotc_kernel_get_at(archive, 4, &other) == error.status);
+            read_kernel(kernel);
+        }
+        aotc_release(archive);
+        (void)unlink(path);
+    }
     free(golden.data);
 }
 
@@ -151,7 +179,7 @@ static void test_options(void) {
     struct {
         aotc_open_options known;
         uint64_t later;
-    } options = {.known = AOTC_OPEN_OPTIONS_INIT};
+    } options = {.known = stored_options()};
     options.known.struct_size = sizeof options;
     EXPECT(aotc_open_memory(golden.data, golden.size_bytes, &options.known, &archive, &error),
            AOTC_OK, &error, NULL);
@@ -159,7 +187,7 @@ static void test_options(void) {
     options.later = 1;
     EXPECT(aotc_open_memory(golden.data, golden.size_bytes, &options.known, &archive, &error),
            AOTC_ERROR_ARG, &error, "aotc_open_options");
-    options.known = (aotc_open_options)AOTC_OPEN_OPTIONS_INIT;
+    options.known = stored_options();
     options.known.flags = 1u << 31;
     EXPECT(aotc_open_memory(golden.data, golden.size_bytes, &options.known, &archive, &error),
            AOTC_ERROR_ARG, &error, "flags");
@@ -188,19 +216,24 @@ static void test_options(void) {
 static void test_out_of_memory(void) {
     struct bytes golden = read_golden("golden.aotc");
     aotc_archive *archive = NULL;
-    for (int way = 0; way < 3; ++way) {
+    for (int way = 0; way < 4; ++way) {
         bool done = false;
         for (long nth = 0; !done; ++nth) {
             struct counting counting = {.fail_at = nth};
             aotc_error error = AOTC_ERROR_INIT;
-            aotc_open_options options = AOTC_OPEN_OPTIONS_INIT;
+            aotc_open_options options = stored_options();
             options.allocator = counting_allocator(&counting);
             options.driver_path = "x";
-            options.flags = way == 1 ? AOTC_OPEN_COPY : 0;
-            const aotc_status status =
-                way == 2
+            options.flags = way % 2 == 1 ? AOTC_OPEN_COPY : 0;
+            const aotc_kernel *kernel = NULL;
+            aotc_status status =
+                way >= 2
                     ? aotc_open_file(golden_path("golden.aotc"), &options, &archive, &error)
                     : aotc_open_memory(golden.data, golden.size_bytes, &options, &archive, &error);
+            if (status == AOTC_OK) { /* a kernel with tensor maps */
+                status = aotc_kernel_get(archive, "tma", &kernel, &error);
+                CHECK((kernel != NULL) == (status == AOTC_OK));
+            }
             done = status == AOTC_OK;
             CHECK(done || status == AOTC_ERROR_NOMEM);
             CHECK(done == (counting.calls <= nth));

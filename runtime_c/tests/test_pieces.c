@@ -40,6 +40,25 @@ static void test_sha256(void) {
               "cdc76e5c9914fb9281a1c7e284d73e67f1809a48a497200e046d39ccc7112cd0");
 }
 
+/* The same with the CPU's instructions and without. */
+static void test_sha256_blocks(void) {
+    unsigned char blocks[5 * 64];
+    uint32_t random = 1;
+    for (size_t count = 0; count <= 5; ++count) {
+        uint32_t states[2][8];
+        for (size_t i = 0; i < sizeof blocks; ++i) {
+            random = random * 1664525 + 1013904223;
+            blocks[i] = (unsigned char)(random >> 24);
+        }
+        for (size_t i = 0; i < 8; ++i) {
+            states[0][i] = states[1][i] = random ^ (uint32_t)i * 0x9e3779b9;
+        }
+        aotci_sha256_blocks(states[0], blocks, count);
+        aotci_sha256_portable(states[1], blocks, count);
+        CHECK(memcmp(states[0], states[1], sizeof states[0]) == 0);
+    }
+}
+
 static bool frame_is(const char *bytes, size_t size_bytes, uint64_t raw_bytes, const char *wrong) {
     /* A copy of the exact size, so that the address sanitizer sees every byte too far. */
     unsigned char *copy = malloc(size_bytes + 1);
@@ -283,19 +302,19 @@ static uint32_t last_test_count; /* of the program that was run last */
 static const char *run(const char *bytes, size_t code_bytes, const aotc_arg *args, int64_t *value) {
     unsigned char *code = malloc(code_bytes);
     memcpy(code, bytes, code_bytes);
-    struct aotc_archive archive = {0};
-    archive.sections[SECTION_CODE] = (struct aotci_table){code, (uint32_t)code_bytes, 1};
+    struct aotc_kernel kernel = {0};
+    kernel.tables.sections[SECTION_CODE] = (struct aotci_table){code, (uint32_t)code_bytes, 1};
     const struct expression_record expression = {.code_bytes = (uint32_t)code_bytes};
-    const char *failure = aotci_evaluate(&archive, &expression, args, value);
+    const char *failure = aotci_evaluate(&kernel, &expression, args, value);
     /* As a guard: evaluated, and by its tests if it consists of such. */
     struct aotci_test tests[8];
-    const uint32_t test_count = aotci_guard_compile(&archive, &expression, NULL);
-    CHECK(test_count <= 8 && aotci_guard_compile(&archive, &expression, tests) == test_count);
+    const uint32_t test_count = aotci_guard_compile(&kernel, &expression, NULL);
+    CHECK(test_count <= 8 && aotci_guard_compile(&kernel, &expression, tests) == test_count);
     const bool holds = failure == NULL && *value != 0;
     const struct aotci_guard evaluated = {.expression = &expression};
     const struct aotci_guard tested = {&expression, tests, test_count};
-    CHECK(aotci_guard_holds(&archive, &evaluated, args) == holds);
-    CHECK(aotci_guard_holds(&archive, &tested, args) == holds);
+    CHECK(aotci_guard_holds(&kernel, &evaluated, args) == holds);
+    CHECK(aotci_guard_holds(&kernel, &tested, args) == holds);
     last_test_count = test_count;
     free(code);
     return failure;
@@ -514,7 +533,7 @@ static void test_names(void) {
 
 int main(int argc, char **argv) {
     static void (*const tests[])(void) = {
-        test_sha256,    test_zstd_frames, test_cubins, test_extreme_cubins, test_arithmetic,
+        test_sha256, test_sha256_blocks, test_zstd_frames, test_cubins, test_extreme_cubins, test_arithmetic,
         test_arguments, test_guards, test_programs,    test_texts,  test_names,
     };
     return run_tests(argc, argv, tests, sizeof tests / sizeof *tests);

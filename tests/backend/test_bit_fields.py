@@ -16,7 +16,7 @@ def k(x_ptr, out_ptr, BLOCK: tl.constexpr):
     x = tl.load(x_ptr + i)
     numbers = (x[:, None] >> (SHIFT)[None, :]) & MASK
     out = (NUMBER).to(out_ptr.dtype.element_ty)
-    tl.store(out_ptr + i[:, None] * COUNT + j[None, :], out)
+    tl.store(out_ptr + i[:, None] * STRIDE_I + j[None, :] * STRIDE_J, out)
 """
 IN_ORDER = "j * 4"
 HALVES = "j // 2 * 4 + j % 2 * 16"
@@ -27,37 +27,48 @@ WAYS = {
     "halves": ("i32", 8, HALVES, 15, "numbers"),
     "halves, minus 8": ("u32", 8, HALVES, 15, "numbers.to(tl.int32) - 8"),
     "bytes": ("u8", 2, IN_ORDER, 15, "numbers"),
+    "bytes, shifted by bytes": ("i8", 2, "(j * 4).to(tl.int8)", 15, "numbers"),
     "bytes, minus 8": ("i8", 2, IN_ORDER, 15, "numbers.to(tl.int8) - 8"),
     "two bits": ("i32", 16, "j * 2", 3, "numbers"),
     "seven bits": ("i32", 4, "j * 8", 127, "numbers - 64"),
 }
 
 
+def _source(way: tuple[str, int, str, int, str], *, by_columns: bool = False) -> str:
+    _, count, shift, mask, number = way
+    strides = ("1", "BLOCK") if by_columns else (str(count), "1")
+    names = {"COUNT": str(count), "SHIFT": shift, "MASK": str(mask), "NUMBER": number}
+    names |= dict(zip(("STRIDE_I", "STRIDE_J"), strides, strict=True))
+    return re.sub(f"\\b({'|'.join(names)})\\b", lambda match: names[match[0]], UNPACK)
+
+
+@pytest.mark.parametrize("by_columns", [False, True], ids=["of a word", "of several words"])
 @pytest.mark.parametrize("result", ["bf16", "fp16"])
 @pytest.mark.parametrize("way", WAYS)
-def test_every_field_is_its_number(tmp_path: Path, way: str, result: str) -> None:
+def test_every_field_is_its_number(
+    tmp_path: Path, way: str, result: str, *, by_columns: bool
+) -> None:
     source, count, shift, mask, number = WAYS[way]
-    names = {"COUNT": str(count), "SHIFT": shift, "MASK": str(mask), "NUMBER": number}
-    text = re.sub(r"\b(COUNT|SHIFT|MASK|NUMBER)\b", lambda match: names[match[0]], UNPACK)
     signature = {"x_ptr": f"*{source}:16", "out_ptr": f"*{result}:16"}
+    text = _source(WAYS[way], by_columns=by_columns)
     kernel = compiled(tmp_path, text, signature, {"BLOCK": 256}, num_warps=2)
     kind = np.dtype(DTYPES[source])
     x = np.random.default_rng(3).integers(0, 256, 256 * kind.itemsize).astype(np.uint8).view(kind)
     out = np.full(256 * count, np.nan, DTYPES[result])
     launch(kernel, (1,), {"x_ptr": x, "out_ptr": out})
     j = np.arange(count)
-    places = {IN_ORDER: j * 4, HALVES: j // 2 * 4 + j % 2 * 16, "j * 2": j * 2, "j * 8": j * 8}
-    expected = (x.astype(np.int64)[:, None] >> places[shift]) & mask
+    place = j // 2 * 4 + j % 2 * 16 if shift == HALVES else j * int(shift.removeprefix("(j * ")[0])
+    expected = (x.astype(np.int64)[:, None] >> place) & mask
     expected -= int(number.rpartition("- ")[2]) if "-" in number else 0
+    expected = expected.T if by_columns else expected
     np.testing.assert_array_equal(out.astype(np.int64), expected.ravel())
-    assert not re.search(r"cvt\.rn\.\w+\.[su]", kernel.ptx)
+    # Of words of different rows not all are converted so: a thread's numbers are to be pairs.
+    assert by_columns or not re.search(r"cvt\.rn\.\w+\.[su]", kernel.ptx)
 
 
 def test_halves_need_no_permutation_of_bytes(tmp_path: Path) -> None:
     """A shift, a mask with the exponents, and a subtraction: of two numbers."""
-    source, count, shift, mask, number = WAYS["halves"]
-    names = {"COUNT": str(count), "SHIFT": shift, "MASK": str(mask), "NUMBER": number}
-    text = re.sub(r"\b(COUNT|SHIFT|MASK|NUMBER)\b", lambda match: names[match[0]], UNPACK)
+    source, text = WAYS["halves"][0], _source(WAYS["halves"])
     kernel = compiled(
         tmp_path, text, {"x_ptr": f"*{source}:16", "out_ptr": "*bf16:16"}, {"BLOCK": 256}
     )
@@ -69,8 +80,7 @@ def test_halves_need_no_permutation_of_bytes(tmp_path: Path) -> None:
     ("mask", "number"), [(255, "numbers"), (15, "numbers - 300"), (10, "numbers")]
 )
 def test_what_does_not_fit_a_mantissa_is_converted(tmp_path: Path, mask: int, number: str) -> None:
-    names = {"COUNT": "4", "SHIFT": "j * 8", "MASK": str(mask), "NUMBER": number}
-    text = re.sub(r"\b(COUNT|SHIFT|MASK|NUMBER)\b", lambda match: names[match[0]], UNPACK)
+    text = _source(("i32", 4, "j * 8", mask, number))
     kernel = compiled(tmp_path, text, {"x_ptr": "*i32:16", "out_ptr": "*bf16:16"}, {"BLOCK": 128})
     x = np.random.default_rng(4).integers(0, 256, 512).astype(np.uint8).view(np.int32)
     out = np.full(512, np.nan, DTYPES["bf16"])

@@ -10,7 +10,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from aotc.backend import assemble, disassemble, emit_ptx, lower_kernel
+from aotc.backend import assemble, disassemble, emit_ptx, lower_kernel, without_ptx_lines
+from aotc.backend.debug import LineTable
 from aotc.ir.core import Block, Kernel, ParamInfo
 from aotc.ir.diagnostics import IRError, Loc, at
 from aotc.ir.dialects import arith, gpu, scf
@@ -123,7 +124,8 @@ def located_kernel() -> Kernel:
 
 
 def test_line_table_names_the_lines_by_base_name() -> None:
-    ptx = emit_ptx(lower_kernel(located_kernel(), SM_90, debug_lines=True).llvm_ir, SM_90)
+    lowered = lower_kernel(located_kernel(), SM_90, debug_lines=True)
+    ptx = emit_ptx(lowered.llvm_ir, SM_90, lowered.line_table)
     assert '"k.py"' in ptx
     assert "/home" not in ptx
     for line in (7, 9, 11):
@@ -134,20 +136,49 @@ def test_line_table_names_the_lines_by_base_name() -> None:
 def test_line_table_for_profilers_names_inlined_lines() -> None:
     """The line that was written, in the file as the manifest names it; of absolute paths the name."""
     kernel = located_kernel()
-    relative = replace(kernel, loc=Loc("kernels/k.py", 5))
-    lowered = lower_kernel(relative, SM_90, lineinfo=True)
-    ptx = emit_ptx(lowered.llvm_ir, SM_90)
+    lowered = lower_kernel(kernel, SM_90, line_root="/home/someone")
+    ptx = emit_ptx(lowered.llvm_ir, SM_90, lowered.line_table)
     files = dict(re.findall(r'\.file\t(\d+) "(.*?)"', ptx))
-    assert set(files.values()) == {"kernels/k.py", "k.py", "inner.py"}
+    assert set(files.values()) == {"kernels/k.py", "inner.py"}
     lines = {(files[file], int(line)) for file, line in re.findall(r"\.loc\t(\d+) (\d+) ", ptx)}
-    assert {("k.py", 7), ("inner.py", 3), ("k.py", 11)} <= lines
-    assert ("k.py", 9) not in lines
+    assert lines == {("kernels/k.py", line) for line in (7, 9, 11)} | {("inner.py", 3)}
     cubin = assemble(ptx, SM_90).cubin
     assert b".debug_line" in cubin
     assert b"inner.py" in cubin
     assert b"/home" not in cubin
     assert b"/opt" not in cubin
-    assert "inner.py" in disassemble(cubin, with_lines=True)
+    listing = disassemble(cubin, with_lines=True, is_whole=True)
+    assert 'File "inner.py", line 3 inlined at "kernels/k.py", line 9' in listing
+    # Lines of the PTX are left out, those of the source stay.
+    bare = without_ptx_lines(cubin)
+    assert len(bare) == len(cubin)
+    assert bare != cubin
+    assert disassemble(bare, with_lines=True) == disassemble(cubin, with_lines=True)
+    assert without_ptx_lines(bare) == bare
+    # Without labels and sections for debuggers, ptxas has no reason to schedule it otherwise.
+    plain = emit_ptx(lower_kernel(kernel, SM_90).llvm_ir, SM_90)
+    code, _, _ = ptx.partition("\t.file")
+    kept = [line for line in code.splitlines() if not line.startswith("\t.loc\t")]
+    assert [line for line in kept if line] == [line for line in plain.splitlines() if line]
+
+
+@pytest.mark.parametrize(
+    ("root", "source", "name"),
+    [
+        ("", "kernels/k.py", "kernels/k.py"),
+        (".", "kernels/k.py", "kernels/k.py"),
+        ("kernels", "kernels/k.py", "k.py"),
+        ("sub", "sub/../kernels/k.py", "../kernels/k.py"),
+        ("/a/sub", "/a/sub/../kernels/k.py", "../kernels/k.py"),
+        ("/a/sub", "/usr/lib/kernels/k.py", "k.py"),
+    ],
+)
+def test_files_of_a_line_table_are_relative_to_its_root(root: str, source: str, name: str) -> None:
+    """What a manifest names above its own folder is, too; what lies elsewhere has no folder."""
+    table = LineTable(replace(located_kernel(), loc=Loc(source, 5)), root)
+    table.suffix(Loc("/opt/lib/inner.py", 3))
+    files = re.findall(r'\.file\t\d+ "(.*?)"', table.placed("\t.loc\t1 1 1\n"))
+    assert files == [name, "inner.py"]
 
 
 def test_without_it_there_is_none() -> None:

@@ -7,10 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from aotc.package.verify import VariantResult
+from aotc.ir.diagnostics import CompileError
+from aotc.package.verify import VariantResult, verify_variant
 from aotc.package.verify_subjects import Subject
 from benchmarks import verify_packages
-from benchmarks.verify_packages import look_at, main, spread, verify, whole_kernels
+from benchmarks.verify_packages import look_at, main, parts, spread, verify, whole_kernels
 
 KERNELS = """\
 import triton
@@ -44,9 +45,9 @@ def packages(tmp_path: Path) -> Path:
 def test_kernels_with_nothing_left_to_do_are_whole(packages: Path, tmp_path: Path) -> None:
     found = look_at(packages / "one", tmp_path / "manifests", variants=1, guesses=False)
     assert (found.num_kernels, found.num_whole) == (2, 1)
-    assert [subject.kernel for subject in found.subjects] == ["doubled"]
+    assert [one[0].kernel for one in found.candidates] == ["doubled"]
     found = look_at(packages / "one", tmp_path / "manifests", variants=2, guesses=True)
-    assert [subject.kernel for subject in found.subjects] == ["doubled"] * 2 + ["halved"] * 2
+    assert [one[0].kernel for one in found.candidates] == ["doubled"] * 2 + ["halved"] * 2
     assert found.failures == ()
 
 
@@ -54,7 +55,7 @@ def test_what_no_manifest_can_name_is_left_out() -> None:
     head = '# Written.\n\n[package]\nname = "a"\n'
     refused = '# TODO: a returns a value\n# [[kernel]]\n# source = "a.py:a"\n'
     whole = '[[kernel]]\nsource = "a.py:b"\n'
-    open_one = '[[kernel]]\nsource = "a.py:c"\nN = 1  # TODO: launches pass N\n'
+    open_one = '[[kernel]]\nsource = "a.py:c"\nN = 1  # TODO: launches pass None too\n'
     assert whole_kernels(f"{head}\n{refused}\n{whole}\n{open_one}", guesses=True) == [
         f"{head}\n{whole}"
     ]
@@ -63,6 +64,28 @@ def test_what_no_manifest_can_name_is_left_out() -> None:
 def test_variants_are_spread() -> None:
     assert spread([*range(10)], 3) == [0, 3, 6]  # type: ignore[list-item]
     assert spread([1], 3) == [1]  # type: ignore[list-item]
+    assert parts([*range(5)], 2) == [(0, 1), (2, 3, 4)]  # type: ignore[list-item]
+
+
+def test_a_variant_that_is_refused_gives_way_to_the_next(
+    packages: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tried: list[str] = []
+
+    def refusing(subject: Subject) -> VariantResult:
+        tried.append(subject.label)
+        if len(tried) == 1:
+            raise CompileError("tl.exp takes float32")
+        return verify_variant(subject)
+
+    found = look_at(packages / "one", tmp_path / "manifests", variants=1, guesses=False)
+    monkeypatch.setattr(verify_packages, "verify_variant", refusing)
+    result = verify(("one", found.candidates[0]), 60.0)
+    assert (result.status, result.label) == ("verified", tried[1])
+    tried.clear()
+    result = verify(("one", found.candidates[0][:1]), 60.0)
+    assert (result.status, result.label) == ("failed", tried[0])
+    assert "tl.exp takes float32" in result.detail
 
 
 def test_a_table(
@@ -90,5 +113,5 @@ def test_a_variant_has_a_limit_of_time(
 
     monkeypatch.setattr(verify_packages, "verify_variant", endless)
     found = look_at(packages / "one", tmp_path / "manifests", variants=1, guesses=False)
-    result = verify(("one", found.subjects[0]), 0.05)
+    result = verify(("one", found.candidates[0]), 0.05)
     assert (result.status, result.detail) == ("out of time", "took more than 0.05 s")

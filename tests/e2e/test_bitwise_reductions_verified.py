@@ -17,6 +17,8 @@ SOURCE = """
 import triton
 import triton.language as tl
 
+pytestmark = pytest.mark.usefixtures("one_worker")
+
 @triton.jit
 def _and(a, b):
     return a & b

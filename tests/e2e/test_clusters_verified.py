@@ -148,6 +148,7 @@ CASES = {
 }
 
 
+@pytest.mark.usefixtures("one_worker")
 @pytest.mark.parametrize("case", CASES)
 def test_a_program_of_several_ctas_is_right(
     case: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]

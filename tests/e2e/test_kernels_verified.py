@@ -13,6 +13,8 @@ import pytest
 from aotc.cli import EXIT_DONE, run
 from aotc.package import manifest
 
+pytestmark = pytest.mark.usefixtures("one_worker")
+
 MANIFEST = Path(__file__).parents[2] / "kernels.toml"
 SPEC = manifest.load(str(MANIFEST))
 KERNELS = [kernel.name for kernel in SPEC.kernels]

@@ -15,6 +15,8 @@ SOURCE = """
 import triton
 import triton.language as tl
 
+pytestmark = pytest.mark.usefixtures("one_worker")
+
 
 @triton.jit
 def maybe(x, shape, strides, block: tl.constexpr):

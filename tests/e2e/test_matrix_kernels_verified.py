@@ -17,6 +17,8 @@ from aotc.cli import EXIT_DONE, run
 from aotc.package import manifest
 from aotc.package.verify_subjects import subjects_of_manifest
 
+pytestmark = pytest.mark.usefixtures("one_worker")
+
 MANIFEST = Path(__file__).parents[2] / "kernels" / "matrix.toml"
 SPEC = manifest.load(str(MANIFEST))
 VARIANTS_OF_A_TEST = 4

@@ -36,6 +36,9 @@ def _operand(shape: tuple[int, int], kind: str) -> np.ndarray:
         ("fp64", "tl.dot(a, b, out_dtype=tl.float32)", "fp64"),
         ("i8", "tl.dot(a, b)", "i32"),
         ("i8", "tl.dot(a, b, tl.zeros((M, N), tl.int32))", "i32"),
+        ("i8", "tl.dot(a, b, out_dtype=tl.int8)", "i32"),
+        ("fp16", "tl.dot(tl.trans(a), b, trans_a=True)", "fp32"),
+        ("fp16", "tl.dot(a, tl.trans(b), trans_b=True)", "fp32"),
     ],
 )
 @pytest.mark.parametrize("shape", [(1, 1, 1), (4, 8, 16)])
@@ -101,7 +104,11 @@ def test_input_precision(sources: Sources, argument: str, expected: str) -> None
         ("tl.dot(x, 2)", "the second operand of tl.dot must be a tile, got 2", ""),
         ("tl.dot(x, x)", "takes (M, K) and (K, N), got (16, 32) and (16, 32): K is 32", "trans"),
         ("tl.dot(tl.trans(x), tl.trans(x))", "K is 16 and 32", ""),
-        ("tl.dot(x, tl.arange(0, 32))", "two tiles of 2 axes, or two of 3", "[None, :, :]"),
+        (
+            "tl.dot(x, tl.arange(0, 32))",
+            "two tiles of 2 axes, or two of as many more",
+            "[None, :, :]",
+        ),
         (
             "tl.dot(tl.zeros((2, 4, 4), tl.float16), tl.zeros((4, 4, 4), tl.float16))",
             "batches of one size",
@@ -123,3 +130,22 @@ def test_mistakes(sources: Sources, call: str, message: str, remedy: str) -> Non
     error = sources.body_error(body, {"n": "i32"}, params="n")
     assert message in str(error)
     assert remedy in error.remedy
+
+
+def test_batches_of_several_axes(sources: Sources) -> None:
+    made = sources.translate(
+        """
+        @triton.jit
+        def k(a_ptr, b_ptr, out_ptr):
+            a = tl.load(a_ptr + tl.arange(0, 128)).reshape(2, 2, 2, 4, 4)
+            b = tl.load(b_ptr + tl.arange(0, 256)).reshape(2, 2, 2, 4, 8)
+            acc = tl.full((2, 2, 2, 4, 8), 1.0, tl.float32)
+            tl.store(out_ptr + tl.arange(0, 256), tl.dot(a, b, acc).reshape(256))
+        """,
+        {"a_ptr": "*fp16", "b_ptr": "*fp16", "out_ptr": "*fp32"},
+    )
+    a, b = _operand((8, 16), "fp16"), _operand((8, 32), "fp16")
+    out = np.zeros(256, np.float32)
+    run(made.kernel, (1,), [a.reshape(-1), b.reshape(-1), out])
+    expected = a.reshape(8, 4, 4).astype(float) @ b.reshape(8, 4, 8).astype(float) + 1
+    assert (out.reshape(8, 4, 8) == expected).all()

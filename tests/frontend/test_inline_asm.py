@@ -231,7 +231,7 @@ def test_what_has_no_meaning_by_itself(
         (call(pack=2), ["expected 2 output constraints", "got 1"]),
         (call(constraints="r,=r"), ["outputs come first"]),
         (call(constraints="=q,r"), ["'q' is no output constraint", "h, r, l, f, d"]),
-        (call(constraints="=r,n"), ["'n' is no input constraint"]),
+        (call(constraints="=r,m"), ["'m' is no input constraint"]),
         (call(constraints="=r,3"), ["'3' is no input constraint"]),
         (call(constraints="=h,r"), ["'h' of 16 bits cannot hold i32", "use 'r'"]),
         (call(constraints="=d,r"), ["'d' of 64 bits cannot hold i32", "use 'r'"]),
@@ -262,3 +262,24 @@ def test_mistakes(sources: Sources, expression: str, parts: list[str]) -> None:
     shown = message(sources, expression)
     for part in parts:
         assert part in shown, shown
+
+
+# ---- immediates -------------------------------------------------------------------------------
+
+
+def test_an_immediate_is_written_into_the_text(sources: Sources) -> None:
+    made = text(sources, call("shf.l.clamp.b32 $0, $2, ${3}, $1; // $$", "=r, n, r,r", "[3, x, n]"))
+    assert 'text = "shf.l.clamp.b32 $0, ${1}, ${2}, 3; // $$", constraints = "=r,r,r"' in made
+
+
+@pytest.mark.parametrize(
+    ("constraints", "args", "expected"),
+    [
+        ("=r,n", "[x]", "an argument of tl.inline_asm_elementwise with the constraint 'n'"),
+        ("=r,r,n", "[x]", "expected a constraint for each of 1 arguments beside 'n', got 2"),
+    ],
+)
+def test_an_immediate_is_known_while_compiling(
+    sources: Sources, constraints: str, args: str, expected: str
+) -> None:
+    assert expected in message(sources, call("mov.b32 $0, $1;", constraints, args))

@@ -1,7 +1,10 @@
 from __future__ import annotations
 
+import re
+
 import pytest
 
+from aotc.ir.diagnostics import CompileError
 from tests.frontend.conftest import Sources
 
 TEXT = """
@@ -143,3 +146,59 @@ def test_none_for_a_pointer(sources: Sources) -> None:
     text = "@triton.jit\ndef k(p, b):\n    if b is not None:\n        tl.store(p, tl.load(b))\n"
     assert "load" not in sources.text(text, {"p": "*i32"}, {"b": None})
     assert "load" in sources.text(text, {"p": "*i32", "b": "*i32"})
+
+
+_TUPLES = """
+@triton.jit
+def scaled(x, by):
+    return x * by.scale + by.bias
+
+@triton.jit
+def k(ptrs, shape, by, nothing):
+    rows, cols = shape
+    tl.static_assert(len(ptrs) == 2 and len(nothing) == 1)
+    if nothing[0] is None:
+        offs = tl.arange(0, 16)
+        for i in tl.static_range(len(ptrs)):
+            x = tl.load(ptrs[i] + offs, mask=offs < rows * cols)
+            tl.store(ptrs[i] + offs, scaled(x, by))
+"""
+_TUPLE_TYPES = {
+    "ptrs": "(*fp32:16, *fp32)",
+    "shape": "(i32:16, i32=2)",
+    "by": "(scale: fp32, bias: fp32)",
+    "nothing": "(none,)",
+}
+
+
+def test_tuples_are_passed_as_their_items(sources: Sources) -> None:
+    made = sources.translate(_TUPLES, _TUPLE_TYPES, {})
+    assert [(one.name, one.divisibility) for one in made.kernel.params] == [
+        ("ptrs_0", 16),
+        ("ptrs_1", 1),
+        ("shape_0", 16),
+        ("by_scale", 1),
+        ("by_bias", 1),
+    ]
+    text = sources.text(_TUPLES, _TUPLE_TYPES, {})
+    assert text.count("store") == 2
+    assert "%by_scale" in text
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"ptrs": "(*fp32, float)"}, "the type of ptrs_1 must be like"),
+        ({"ptrs": "()"}, "the type of ptrs: expected a tuple of at least one item"),
+        ({"ptrs": "(*fp32, i32"}, "the type of ptrs: expected a tuple such as"),
+    ],
+)
+def test_mistakes_in_tuples(sources: Sources, given: dict[str, str], message: str) -> None:
+    with pytest.raises(CompileError, match=re.escape(message)):
+        sources.translate(_TUPLES, _TUPLE_TYPES | given, {})
+
+
+def test_items_and_parameters_have_different_names(sources: Sources) -> None:
+    text = "@triton.jit\ndef k(x, x_0):\n    pass\n"
+    with pytest.raises(CompileError, match="an item of x is passed as x_0, which is a parameter"):
+        sources.translate(text, {"x": "(i32, i32)", "x_0": "i32"}, {})

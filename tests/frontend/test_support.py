@@ -63,7 +63,12 @@ REFUSED = [
         "elsewhere.compute, which only running the file would tell",
         0,
     ),
-    ("nested in an expression", "y = (n + [tl.condition(n)][0]) * 2", "tl.condition", 0),
+    (
+        "nested in an expression",
+        "y = (n + [tl.map_elementwise(n)][0]) * 2",
+        "tl.map_elementwise",
+        0,
+    ),
 ]
 GLOBALS = "import elsewhere\ndef plain(x): return x\nTEXT = 'a'\n"
 
@@ -85,9 +90,11 @@ def test_what_is_refused_a_build_refuses_alike(
 
 
 def test_all_of_a_kernel_is_looked_at(sources: Sources) -> None:
-    found = refusals(sources, "a = tl.condition(n)\nfor i in range(n):\n    b = tl.expect_zero(i)")
+    found = refusals(
+        sources, "a = tl.map_elementwise(n)\nfor i in range(n):\n    b = tl.expect_zero(i)"
+    )
     assert [(one.feature, one.line) for one in found] == [
-        ("tl.condition", 5),
+        ("tl.map_elementwise", 5),
         ("tl.expect_zero", 7),
     ]
 
@@ -99,9 +106,9 @@ SUPPORTED = {
     "loops": "for i in tl.range(0, n, num_stages=2):\n    pass\nfor j, k in ((1, 2), (3, 4)):\n    pass",
     "a comprehension": "y = sum([i for i in (1, 2) if i > 1]) if False else n",
     "f-strings": 'tl.static_print(f"{n:>4}")',
-    "a dead arm": "if False:\n    tl.condition(n)\ny = tl.condition(n) if 0 else n",
-    "a dead operand": "if False and tl.condition(n):\n    pass",
-    "after a return": "return\ntl.condition(n)",
+    "a dead arm": "if False:\n    tl.map_elementwise(n)\ny = tl.map_elementwise(n) if 0 else n",
+    "a dead operand": "if False and tl.map_elementwise(n):\n    pass",
+    "after a return": "return\ntl.map_elementwise(n)",
     "reflection": "if hasattr(tl, 'dot') and isinstance(n, tl.tensor):\n    y = getattr(tl, 'exp')(n)",
     "a fallback": "y = getattr(tl, 'nothing', tl.exp)(n)",
     "another dtype": "if x_ptr.dtype == tl.float8e4b8:\n    pass",
@@ -116,7 +123,7 @@ def test_supported(sources: Sources, body: str) -> None:
 
 
 def test_functions_that_a_kernel_uses(sources: Sources) -> None:
-    sources.write("@triton.jit\ndef far(x):\n    return tl.condition(x)\n", "other.py")
+    sources.write("@triton.jit\ndef far(x):\n    return tl.map_elementwise(x)\n", "other.py")
     found = surveyed(
         sources,
         """
@@ -138,7 +145,7 @@ def test_functions_that_a_kernel_uses(sources: Sources) -> None:
     assert set(found["k"].uses) == {near, add}
     assert found["near"].uses == (far,)
     assert [(one.feature, Path(one.file).name) for one in found["far"].refusals] == [
-        ("tl.condition", "other.py")
+        ("tl.map_elementwise", "other.py")
     ]
 
 
@@ -148,14 +155,14 @@ def test_what_constants_avoid_says_so(sources: Sources) -> None:
         """
         if n > 0:
             if FLAG:
-                y = tl.condition(n)
+                y = tl.map_elementwise(n)
         z = n.to(tl.float8e4b8) if not FLAG else n
         if FLAG:
-            tl.condition(n)
+            tl.map_elementwise(n)
         else:
-            tl.condition(n)
+            tl.map_elementwise(n)
         if n:
-            tl.condition(n)
+            tl.map_elementwise(n)
         """,
         "n, FLAG: tl.constexpr",
     )
@@ -206,7 +213,7 @@ def test_nested_rebound_and_ruled_out_kernels(sources: Sources) -> None:
         f = triton.jit(f)
         if tl.target_info.is_hip():
             @triton.jit
-            def g(): tl.condition(1)
+            def g(): tl.map_elementwise(1)
         else:
             @triton.jit
             def g(): pass
@@ -225,7 +232,7 @@ def test_records(sources: Sources) -> None:
             low: tl.tensor
             high: tl.tensor
             @triton.jit
-            def total(self): return self.low + tl.condition(self.high)
+            def total(self): return self.low + tl.map_elementwise(self.high)
         class Plain: pass
         @triton.jit
         def k(x):

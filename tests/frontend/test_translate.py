@@ -441,3 +441,51 @@ def test_random_bytes_give_a_diagnostic(tmp_path_factory, data: bytes) -> None:
     path.write_bytes(data)
     with pytest.raises(CompileError):
         translate(str(path), "k", {}, {})
+
+
+_ENUMERATED = """
+import enum
+import torch
+import triton
+
+class Backend(enum.Enum):
+    ADA = 101376
+    HOPPER = 232448
+
+    @classmethod
+    def shared(cls, arch):
+        try:
+            return cls[arch.upper()].value
+        except KeyError:
+            return cls.ADA.value
+
+def found(names, name):
+    try:
+        return names[name]
+    except (AttributeError, KeyError):
+        return 1
+
+@triton.autotune(
+    [
+        triton.Config({"BLOCK": Backend.shared("hopper")}),
+        triton.Config({"BLOCK": Backend.shared("none")}),
+        triton.Config({"BLOCK": found({"a": 3}, "a")}),
+        triton.Config({"BLOCK": found({"a": 3}, "b")}),
+    ],
+    key=[],
+)
+@triton.jit
+def k(x, BLOCK: tl.constexpr):
+    pass
+"""
+
+
+def test_configs_of_enumerations_and_caught_keys(sources: Sources) -> None:
+    found = autotune_configs(sources.write(_ENUMERATED), "k")
+    assert [one["BLOCK"] for one in found] == [232448, 101376, 3, 1]
+
+
+def test_a_missing_key_that_nothing_catches(sources: Sources) -> None:
+    text = _ENUMERATED.replace("(AttributeError, KeyError)", "AttributeError")
+    with pytest.raises(CompileError, match="there is no item 'b'"):
+        autotune_configs(sources.write(text), "k")

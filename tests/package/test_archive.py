@@ -33,7 +33,10 @@ from aotc.package.index import (
 )
 from aotc.package.records import BLOB_CUBIN, BLOB_PTX, RECORDS
 from tests.support.archive_bytes import (
-    section,
+    frame_rows,
+    index_of,
+    num_kernels,
+    place,
 )
 
 _GOLDEN = Path(__file__).with_name("golden.aotc")
@@ -48,14 +51,20 @@ def test_round_trip(samples: SimpleNamespace, name: str) -> None:
     assert encode(decode(data)) == data
 
 
-def frames(data: bytes) -> list[list[tuple[int, int]]]:
-    """Return the kind and the decoded size of each blob, those of a frame together."""
+def blobs(data: bytes, kernel: int) -> list[tuple[int, int, int, int]]:
+    """Return the records of a kernel's blobs: frame, start, size, kind."""
     layout = RECORDS["BLOBS"]
-    at, count = section(data, "BLOBS")
-    groups: dict[int, list[tuple[int, int]]] = {}
-    for index in range(count):
-        offset, _, size, _, kind, _ = layout.unpack_from(data, at + layout.size * index)
-        groups.setdefault(offset, []).append((kind, size))
+    at, count = place(data, "BLOBS", kernel)
+    index = index_of(data, kernel)
+    return [layout.unpack_from(index, at + layout.size * number) for number in range(count)]
+
+
+def frames(data: bytes) -> list[list[tuple[int, int]]]:
+    """Return the kind and the decoded size of each blob of each kernel, those of a frame together."""
+    groups: dict[tuple[int, int], list[tuple[int, int]]] = {}
+    for kernel in range(num_kernels(data)):
+        for frame, _, size, kind in blobs(data, kernel):
+            groups.setdefault((kernel, frame), []).append((kind, size))
     return list(groups.values())
 
 
@@ -75,7 +84,7 @@ def test_variants_for_a_target_share_a_frame(samples: SimpleNamespace) -> None:
     assert found == [kinds for kinds in expected if kinds]
     assert max(map(len, found)) > 1
     alone = encode(samples.archive, is_grouped=False)
-    assert decode(alone) == decode(data)  # as archives were before there were groups
+    assert decode(alone) == decode(data)
     assert {len(group) for group in frames(alone)} == {1}
     assert len(data) < len(alone)
 
@@ -92,7 +101,7 @@ def test_a_frame_has_a_limit(samples: SimpleNamespace, monkeypatch: pytest.Monke
         decode(data)
 
 
-def test_empty_archive_is_header_and_index() -> None:
+def test_empty_archive_is_header_and_root() -> None:
     archive = Archive("none", "0", ())
     data = encode(archive)
     assert decode(data) == archive
@@ -114,7 +123,8 @@ def test_equal_cubins_are_stored_once(samples: SimpleNamespace) -> None:
     first = samples.copy
     second = replace(first, name="copy2")
     one, two = (encode(Archive("n", "1", kernels)) for kernels in ((first,), (first, second)))
-    assert section(one, "BLOBS")[1] == section(two, "BLOBS")[1] == 1
+    assert len(frame_rows(one)) == 2
+    assert len(frame_rows(two)) == 3  # two indices, one frame of blobs
     assert [kernel.variants for kernel in decode(two).kernels] == [first.variants] * 2
 
 
@@ -156,8 +166,33 @@ def test_a_config_goes_first_where_its_condition_holds(samples: SimpleNamespace)
     assert run == [(0, False), (0, True), (1, False), (1, True)]
 
 
+def test_a_kernel_has_the_same_index_in_every_archive(samples: SimpleNamespace) -> None:
+    together = encode(samples.archive)
+    for number, kernel in enumerate(canonical(samples.archive).kernels):
+        alone = encode(Archive("other", "2", (kernel,), "another toolchain"))
+        assert index_of(alone, 0) == index_of(together, number)
+
+
+def test_an_older_version_says_how_to_go_on(samples: SimpleNamespace) -> None:
+    data = encode(samples.small)
+    with pytest.raises(ArchiveError, match=r"format 1\.0.*build it again with this aotc") as error:
+        decode(data[:8] + b"\1" + data[9:])
+    assert error.value.kind == "VERSION"
+
+
+def test_large_archives_are_compressed_faster(
+    samples: SimpleNamespace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    small = encode(samples.archive)
+    monkeypatch.setattr("aotc.package.archive.SMALL_ARCHIVE_BYTES", 1000)
+    monkeypatch.setattr("aotc.package.archive.FAST_ZSTD_LEVEL", 1)
+    large = encode(samples.archive)
+    assert len(large) > len(small)
+    assert decode(large) == decode(small)
+
+
 def test_golden_archive(samples: SimpleNamespace) -> None:
-    """The bytes of version 1.0 mean what they meant when it was released.
+    """The bytes of version 2.0 mean what they meant when it was released.
 
     Decoding compares the index and the layout with what would be written today; the frames may be
     another zstd's.

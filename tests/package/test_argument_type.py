@@ -35,6 +35,11 @@ def test_every_scalar_is_an_argument_and_a_pointee(dtype: str) -> None:
             "tensordesc<bf16[128,64],nan>",
         ),
         ("tensordesc<T[BM, 64]>", "tensordesc<bf16[128,64]>", "tensordesc<bf16[128,64]>"),
+        (
+            "tensordesc<T[BM // 2, cdiv(BM, 48), max(BM, 3), 2*8]>",
+            "tensordesc<bf16[64,3,128,16]>",
+            "tensordesc<bf16[64,3,128,16]>",
+        ),
     ],
 )
 def test_concrete(text: str, concrete: str, generic: str) -> None:
@@ -70,6 +75,9 @@ def test_optional_is_marked() -> None:
         ("tensordesc<bf16>", "expected an argument type"),
         ("tensordesc<bf16[]>", "expected block extents"),
         ("tensordesc<bf16[0]>", "expected block extents"),
+        ("tensordesc<bf16[8-8]>", "expected block extents"),
+        ("tensordesc<bf16[8,]>", "expected block extents"),
+        ("tensordesc<bf16[x.shape[0]]>", "expected an argument type"),
         ("tensordesc<bf16[1,1,1,1,1,1]>", "expected 1 to 5 block extents, got 6"),
     ],
 )
@@ -77,6 +85,15 @@ def test_mistakes(text: str, message: str) -> None:
     with pytest.raises(ManifestError) as caught:
         parse(text, ("T",))
     assert message in caught.value.message
+
+
+def test_a_block_extent_is_positive() -> None:
+    found = parse("tensordesc<bf16[BM // 2, BM]>")
+    assert found.block_names == ("BM",)
+    with pytest.raises(ManifestError, match="positive block extent, BM // 2 is 0 for BM = 1"):
+        found.concrete({}, {"BM": 1})
+    with pytest.raises(ManifestError, match="`BM` has no value"):
+        found.concrete({}, {"BM": 0.5, "BN": 4})
 
 
 def test_nearest_dtype_is_offered() -> None:
@@ -90,7 +107,8 @@ def test_none() -> None:
     assert NONE.concrete({}, {}) == "none"
     assert not NONE.is_passed
     assert not parse("fp32=1").is_passed
-    assert parse("i32=1").is_passed
+    assert not parse("i32=1").is_passed
+    assert parse("i32:16").is_passed
 
 
 @pytest.mark.parametrize("texts", [["*T:16", "none"], ["none", "*T:16"]])

@@ -20,7 +20,7 @@ def good(x): tl.store(x, 1)
 @triton.jit
 def bad(x):
     helper(x)
-    tl.condition(x)
+    tl.async_task(x)
 
 @triton.jit
 def choosing(x, WIDE: tl.constexpr):
@@ -69,12 +69,12 @@ def test_helpers_count_for_the_kernels_that_reach_them(package: Path) -> None:
         "good": [],
         "bad": [
             ("tl.map_elementwise", "pkg/helpers.py", 8),
-            ("tl.condition", "pkg/kernels.py", 11),
+            ("tl.async_task", "pkg/kernels.py", 11),
         ],
         "choosing": [("tl.expect_zero", "pkg/kernels.py", 16)],
     }
     assert [one.name for one in checked.kernels if not one.is_supported] == ["bad"]
-    assert checked.features == {"tl.condition": 1, "tl.expect_zero": 1, "tl.map_elementwise": 1}
+    assert checked.features == {"tl.async_task": 1, "tl.expect_zero": 1, "tl.map_elementwise": 1}
     assert checked.num_files == 3
     assert not checked.is_right
 
@@ -123,11 +123,11 @@ def test_text_and_summary(package: Path) -> None:
     checked = check(["pkg"], "sm_90a", 1)
     assert text(checked).splitlines() == [
         "pkg/helpers.py:8: aotc does not have tl.map_elementwise yet (in bad)",
-        "pkg/kernels.py:11: aotc does not have tl.condition yet (in bad)",
+        "pkg/kernels.py:11: aotc does not have tl.async_task yet (in bad)",
         "pkg/kernels.py:16: aotc does not have tl.expect_zero yet (in choosing; only if WIDE)",
         "",
         "kernels  feature",
-        "      1  tl.condition",
+        "      1  tl.async_task",
         "      1  tl.expect_zero",
         "      1  tl.map_elementwise",
     ]
@@ -142,7 +142,7 @@ def test_the_target_decides_what_modules_ask_of_it(package: Path) -> None:
     (package / "kernels.py").write_text(
         "import torch, triton\nimport triton.language as tl\n"
         "HOPPER = tl.constexpr(torch.cuda.get_device_capability() >= (9, 0))\n"
-        "@triton.jit\ndef k(x):\n    if HOPPER:\n        tl.condition(x)\n"
+        "@triton.jit\ndef k(x):\n    if HOPPER:\n        tl.async_task(x)\n"
     )
     supported = {
         target: check(["pkg/kernels.py"], target, 1).is_right for target in ("sm_80", "sm_90a")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import struct
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -18,16 +17,24 @@ from aotc.package.index import (
     Archive,
     ArchiveError,
 )
+from aotc.package.records import KERNEL_SECTIONS, RECORDS, ROOT_SECTIONS
 from tests.support.archive_bytes import (
-    SECTIONS,
+    ROOT,
     field,
+    frame_rows,
+    index_of,
+    num_kernels,
     patched,
+    place,
     refusal,
     resealed,
-    section,
+    root_end,
     u32,
     with_blob,
+    with_contents,
+    with_field,
     with_frame,
+    with_index,
 )
 
 _GOLDEN = Path(__file__).with_name("golden.aotc")
@@ -63,8 +70,8 @@ def test_what_is_no_archive_is_refused(data: bytes) -> None:
 
 def test_future_versions_are_named(samples: SimpleNamespace) -> None:
     data = encode(samples.small)
-    error = refusal(patched(data, 8, b"\2\0"))
-    assert (error.kind, "2.0" in error.message, "1.0" in error.message) == ("VERSION", True, True)
+    error = refusal(patched(data, 8, b"\3\0"))
+    assert (error.kind, "3.0" in error.message, "2.0" in error.message) == ("VERSION", True, True)
     error = refusal(resealed(patched(data, 16, b"\1\2")))
     assert error.kind == "VERSION"
     assert "bits 9" in error.message
@@ -83,65 +90,91 @@ def test_huge_sizes_are_refused_before_allocation(samples: SimpleNamespace, at: 
     assert refusal(patched(encode(samples.small), at, b"\xff" * 8)).kind == "LIMIT"
 
 
-@pytest.mark.parametrize("name", SECTIONS)
+@pytest.mark.parametrize("name", ROOT_SECTIONS)
 def test_huge_counts_are_refused_before_allocation(samples: SimpleNamespace, name: str) -> None:
     data = encode(samples.small)
-    count_at = 128 + 8 + 16 * SECTIONS.index(name) + 12
+    count_at = 128 + 8 + 16 * ROOT_SECTIONS.index(name) + 12
     assert refusal(resealed(patched(data, count_at, b"\xff" * 4))).kind == "LIMIT"
+
+
+@pytest.mark.parametrize("name", KERNEL_SECTIONS)
+def test_huge_counts_of_a_kernel_are_refused(samples: SimpleNamespace, name: str) -> None:
+    data = encode(samples.small)
+    count_at = 8 + 16 * KERNEL_SECTIONS.index(name) + 12
+    assert refusal(with_index(data, 0, count_at, b"\xff" * 4)).kind == "LIMIT"
 
 
 def test_a_section_behind_the_index_is_refused(samples: SimpleNamespace) -> None:
     data = encode(samples.small)
-    offset_at = 128 + 8 + 16 * SECTIONS.index("VARIANTS") + 8
-    error = refusal(resealed(patched(data, offset_at, b"\0\0\0\x7f")))
+    offset_at = 8 + 16 * KERNEL_SECTIONS.index("VARIANTS") + 8
+    error = refusal(with_index(data, 0, offset_at, b"\0\0\0\x7f"))
     assert (error.kind, "VARIANTS" in error.message) == ("FORMAT", True)
 
 
-def test_overlapping_blobs_are_refused(samples: SimpleNamespace) -> None:
+@pytest.mark.parametrize("at", [0, 8, 12])
+def test_overlapping_frames_are_refused(samples: SimpleNamespace, at: int) -> None:
     data = encode(samples.archive)
-    at = field(data, "BLOBS", 1, 0)
-    first = field(data, "BLOBS", 0, 0)
-    overlapping = patched(data, at, data[first : first + 8])
-    sizes = data[first + 8 : first + 48]
-    error = refusal(resealed(patched(overlapping, at + 8, sizes)))
-    assert error.kind == "FORMAT"
+    first, second = (field(data, "FRAMES", number, at) for number in (0, 1))
+    size = 8 if at == 0 else 4
+    assert data[first : first + size] != data[second : second + size]
+    overlapping = resealed(patched(data, second, data[first : first + size]))
+    assert refusal(overlapping).kind == "FORMAT"
+
+
+def test_frames_may_not_be_exchanged(samples: SimpleNamespace) -> None:
+    """Each kernel's index says whose it is, and each use of a frame what is in it."""
+    data = encode(samples.archive)
+    size = RECORDS["FRAMES"].size
+    first, _ = place(data, "FRAMES")
+    kernels = num_kernels(data)
+    assert kernels > 1
+    contents = {0: index_of(data, 1), 1: index_of(data, 0)}
+    assert refusal(with_contents(data, contents)).kind == "FORMAT"
+    for number in range(kernels, len(frame_rows(data))):
+        at = first + size * number + 16
+        assert refusal(resealed(patched(data, at, bytes(32)))).kind == "CHECKSUM"
+    uses, count = place(data, "USES")
+    for number in range(count):
+        for value in (0, kernels, len(frame_rows(data)) - 1, len(frame_rows(data))):
+            changed = patched(data, uses + 4 * number, u32(value))
+            if changed != data:
+                assert refusal(resealed(changed)).kind == "FORMAT"
 
 
 @pytest.mark.parametrize(
     ("at", "value", "kind"),
     [
-        (0, 1, "FORMAT"),  # another place, size, digest, blob or kind than that of its frame
+        (0, 1, "FORMAT"),  # another frame, size or kind than the place before it leaves
         (8, 1, "FORMAT"),
-        (12, 1, "FORMAT"),
-        (16, 1, "FORMAT"),
-        (48, 2, "FORMAT"),
-        (52, 0, "FORMAT"),
-        (52, 1, "FORMAT"),
-        (52, 64 << 20, "LIMIT"),
+        (12, 2, "FORMAT"),
+        (4, 0, "FORMAT"),
+        (4, 1, "FORMAT"),
+        (4, 64 << 20, "LIMIT"),
     ],
 )
 def test_a_blob_elsewhere_than_in_its_frame_is_refused(
     samples: SimpleNamespace, at: int, value: int, kind: str
 ) -> None:
     data = encode(samples.archive)
-    start = field(data, "BLOBS", 2, 52)
-    assert any(data[start : start + 4])
-    assert refusal(resealed(patched(data, field(data, "BLOBS", 2, at), u32(value)))).kind == kind
+    kernel = 1
+    start = field(data, "BLOBS", 2, 4, kernel)
+    assert any(index_of(data, kernel)[start : start + 4])
+    assert refusal(with_field(data, "BLOBS", 2, at, u32(value), kernel)).kind == kind
 
 
 def test_padding_is_zero_everywhere(samples: SimpleNamespace) -> None:
     data = encode(samples.archive)
-    first, size = struct.unpack_from("<QI", data, field(data, "BLOBS", 0, 0))
-    assert (first + size) % 64, "the sample has padding behind its first blob"
-    assert refusal(patched(data, first + size, b"\1")).kind == "FORMAT"
-    strings, count = section(data, "CODE")
+    strings, count = place(data, "STRINGS")
     assert count % 8, "the sample has padding behind a section"
     assert refusal(resealed(patched(data, strings + count, b"\1"))).kind == "FORMAT"
+    code, count = place(data, "CODE", 1)
+    assert count % 8, "the sample has padding behind a section"
+    assert refusal(with_index(data, 1, code + count, b"\1")).kind == "FORMAT"
 
 
-def test_a_hole_before_a_blob_is_refused(samples: SimpleNamespace) -> None:
+def test_a_hole_before_a_frame_is_refused(samples: SimpleNamespace) -> None:
     data = encode(samples.small)
-    at = field(data, "BLOBS", 0, 0)
+    at = field(data, "FRAMES", 1, 0)
     offset = int.from_bytes(data[at : at + 8], "little")
     holed = data[:offset] + bytes(64) + data[offset:]
     holed = patched(patched(holed, at, (offset + 64).to_bytes(8, "little")), 32, u32(len(holed)))
@@ -154,17 +187,19 @@ def test_duplicate_kernel_names_are_refused(samples: SimpleNamespace) -> None:
         encode(Archive("n", "1", (samples.copy, samples.copy)))
     assert error.value.kind == "FORMAT"
     data = encode(samples.archive)
-    name_at = field(data, "KERNELS", 0, 40)
-    renamed = patched(data, field(data, "KERNELS", 1, 40), data[name_at : name_at + 4])
+    name_at = field(data, "ENTRIES", 0, 0)
+    renamed = patched(data, field(data, "ENTRIES", 1, 0), data[name_at : name_at + 4])
     assert refusal(resealed(renamed)).kind == "FORMAT"
 
 
 @pytest.mark.parametrize("bad", [b"\0", b"\xff", b"\xc3"])
 def test_names_are_utf8_without_nul(samples: SimpleNamespace, bad: bytes) -> None:
     data = encode(samples.small)
-    strings, _ = section(data, "STRINGS")
+    strings, _ = place(data, "STRINGS")
     at = data.index(b"copy\0", strings)
     assert refusal(resealed(patched(data, at + 2, bad))).kind == "FORMAT"
+    at = index_of(data, 0).index(b"copy\0")
+    assert refusal(with_index(data, 0, at + 2, bad)).kind == "FORMAT"
 
 
 @pytest.mark.parametrize("name", ["", "a\0b", "\ud800", "n" * 256])
@@ -194,15 +229,19 @@ def test_bytes_are_a_cubin_or_ptx_but_not_both(samples: SimpleNamespace) -> None
     with pytest.raises(ArchiveError, match="its PTX is not UTF-8 at byte 18"):  # e_machine
         encode(Archive("n", "1", (kernel,)))
     data = encode(samples.small)
-    assert refusal(resealed(patched(data, field(data, "VARIANTS", 0, 24), u32(0)))).kind == "FORMAT"
+    assert refusal(with_field(data, "VARIANTS", 0, 24, u32(0), 0)).kind == "FORMAT"
 
 
 def test_strings_are_sorted_and_distinct(samples: SimpleNamespace) -> None:
     data = encode(samples.small)
-    strings, count = section(data, "STRINGS")
-    for forged in (bytes(count), b"\0" * 2 + b"z" * (count - 3) + b"\0"):
-        error = refusal(resealed(patched(data, strings, forged)))
-        assert (error.kind, "not in order" in error.message) == ("FORMAT", True)
+    for kernel in (ROOT, 0):
+        strings, count = place(data, "STRINGS", kernel)
+        for forged in (bytes(count), b"\0" * 2 + b"z" * (count - 3) + b"\0"):
+            if kernel == ROOT:
+                error = refusal(resealed(patched(data, strings, forged)))
+            else:
+                error = refusal(with_index(data, kernel, strings, forged))
+            assert (error.kind, "not in order" in error.message) == ("FORMAT", True)
 
 
 def test_an_elf_section_outside_of_the_blob_is_refused(samples: SimpleNamespace) -> None:
@@ -246,23 +285,29 @@ def test_bombs_are_refused_before_decoding(samples: SimpleNamespace) -> None:
     assert refusal(with_frame(encode(samples.small), bomb, (64 << 20) + 1)).kind == "LIMIT"
 
 
-def test_every_field_of_the_index_at_its_extremes(samples: SimpleNamespace) -> None:
+@pytest.mark.parametrize("kernel", [ROOT, 0])
+def test_every_field_of_an_index_at_its_extremes(samples: SimpleNamespace, kernel: int) -> None:
     """A forged index is refused, or it is the canonical encoding of something sensible."""
     data = encode(samples.small)
-    end = 128 + int.from_bytes(data[48:56], "little")
+    index = data[: root_end(data)] if kernel == ROOT else index_of(data, kernel)
     outcomes = {"refused": 0, "accepted": 0}
-    for at in range(128, end, 4):
-        old = int.from_bytes(data[at : at + 4], "little")
+    for at in range(128 if kernel == ROOT else 0, len(index), 4):
+        old = int.from_bytes(index[at : at + 4], "little")
         for value in (0, 1, 0x7FFFFFFF, 0x80000000, 0xFFFFFFFF, old ^ 1, old + 1, old ^ 0x10000):
-            forged = resealed(patched(data, at, u32(value & 0xFFFFFFFF)))
-            if forged == data:
+            if value & 0xFFFFFFFF == old:
                 continue
+            new = u32(value & 0xFFFFFFFF)
+            if kernel == ROOT:
+                forged = resealed(patched(data, at, new))
+            else:
+                forged = with_index(data, kernel, at, new)
             try:
                 archive = decode(forged)
             except ArchiveError:
                 outcomes["refused"] += 1
             else:
-                assert encode(archive) == forged
+                again = encode(archive)
+                assert index_of(again, 0) == index_of(forged, 0)
                 outcomes["accepted"] += 1
     assert outcomes["refused"] > 5 * outcomes["accepted"] > 0
 
@@ -271,9 +316,13 @@ def test_every_field_of_the_index_at_its_extremes(samples: SimpleNamespace) -> N
 @given(data=st.data())
 def test_forged_indices_never_escape(samples: SimpleNamespace, data: st.DataObject) -> None:
     """Several random changes at once end in an `ArchiveError` or in an archive."""
-    forged = bytearray(_GOLDEN.read_bytes())
-    end = 128 + int.from_bytes(forged[48:56], "little")
+    golden = _GOLDEN.read_bytes()
+    kernel = data.draw(st.integers(ROOT, num_kernels(golden) - 1))
+    start = 128 if kernel == ROOT else 0
+    forged = bytearray(golden if kernel == ROOT else index_of(golden, kernel))
+    end = root_end(golden) if kernel == ROOT else len(forged)
     for _ in range(data.draw(st.integers(1, 4))):
-        forged[data.draw(st.integers(128, end - 1))] = data.draw(st.integers(0, 255))
+        forged[data.draw(st.integers(start, end - 1))] = data.draw(st.integers(0, 255))
+    changed = bytes(forged)
     with suppress(ArchiveError):
-        decode(resealed(bytes(forged)))
+        decode(resealed(changed) if kernel == ROOT else with_contents(golden, {kernel: changed}))

@@ -15,7 +15,7 @@ from aotc.ir.diagnostics import ManifestError
 from aotc.package.grid import MAX_VARIANTS, Expansion, expand
 from aotc.package.manifest import load
 from aotc.package.tables import Constant
-from aotc.target import TARGETS
+from aotc.target import TARGETS, Target
 
 _SOURCE = """\
 @triton.jit
@@ -46,7 +46,7 @@ _BLOCK = "[kernel.constants]\nBLOCK = 128\n"
 
 
 def _no_autotune(
-    source: str, function: str, constants: Mapping[str, object]
+    source: str, function: str, constants: Mapping[str, object], target: Target
 ) -> Sequence[Mapping[str, Constant]]:
     raise AssertionError(f"asked for the configs of {source}:{function}")
 
@@ -60,7 +60,7 @@ def _expand(
     (folder / "k.py").write_text(_SOURCE)
     (folder / "kernels.toml").write_text(_HEAD + body)
     spec = load(str(folder / "kernels.toml")).kernels[0]
-    reader = _no_autotune if autotune is None else lambda source, function, constants: autotune
+    reader = _no_autotune if autotune is None else lambda *_: autotune
     return expand(spec, [TARGETS[name] for name in targets], reader)
 
 
@@ -131,9 +131,8 @@ def test_guards_hold_promises_and_alternatives(tmp_path: Path) -> None:
     assert [(guard.text, guard.is_promise) for guard in found.guards] == [
         ("x_ptr is 16-byte aligned", True),
         ("n is a multiple of 16", False),
-        ("m is 1", True),
     ]
-    assert [variant.guards for variant in found.variants] == [(0, 1, 2), (0, 2)] * 2
+    assert [variant.guards for variant in found.variants] == [(0, 1), (0,)] * 2
 
 
 def test_two_optional_promises_make_four_variants(tmp_path: Path) -> None:
@@ -198,12 +197,28 @@ def test_an_autotuner_is_told_what_is_fixed(tmp_path: Path) -> None:
     (tmp_path / "kernels.toml").write_text(_HEAD + body + "[kernel.constants]\nCAUSAL = true\n")
     told: list[Mapping[str, object]] = []
 
-    def reader(_source: str, _function: str, constants: Mapping[str, object]) -> Any:
+    def reader(
+        _source: str, _function: str, constants: Mapping[str, object], _target: Target
+    ) -> Any:
         told.append(constants)
         return [{"BLOCK": 64}]
 
     expand(load(str(tmp_path / "kernels.toml")).kernels[0], [TARGETS["sm_90a"]], reader)
     assert told == [{"m": 1, "eps": None, "CAUSAL": True}]
+
+
+def test_an_autotuner_answers_for_each_target(tmp_path: Path) -> None:
+    (tmp_path / "k.py").write_text(_SOURCE)
+    (tmp_path / "kernels.toml").write_text(_HEAD + 'configs = "autotune"\n' + _SIGNATURE)
+
+    def reader(_source: str, _function: str, _constants: object, target: Target) -> Any:
+        return [{"BLOCK": 64}, {"BLOCK": target.num_sms}]
+
+    spec = load(str(tmp_path / "kernels.toml")).kernels[0]
+    found = expand(spec, [TARGETS["sm_90a"], TARGETS["sm_80"]], reader)
+    assert [dict(config) for config in found.configs] == [{"BLOCK": n} for n in (64, 132, 108)]
+    built = {(v.target.name, v.config_index, v.values["BLOCK"]) for v in found.variants}
+    assert built == {("sm_90a", 0, 64), ("sm_90a", 1, 132), ("sm_80", 0, 64), ("sm_80", 2, 108)}
 
 
 def test_autotune_configs_come_from_the_source(tmp_path: Path) -> None:
@@ -334,12 +349,41 @@ def test_where_on_an_argument_becomes_a_guard_of_its_config(tmp_path: Path) -> N
         {"BLOCK": 256, "num_warps": 4},
         {"BLOCK": 256, "num_warps": 8},
     ]
-    conditions = [guard.text for guard in found.guards[3:]]
+    conditions = [guard.text for guard in found.guards[2:]]
     assert conditions == ["n <= 128", "n <= 256"]
-    assert not any(guard.is_promise for guard in found.guards[3:])
+    assert not any(guard.is_promise for guard in found.guards[2:])
     by_config = {variant.config_index: variant.guards[-1] for variant in found.variants}
-    assert [by_config[index] for index in (1, 3)] == [3, 4]
-    assert all(by_config[index] < 3 for index in (0, 2, 4))
+    assert [by_config[index] for index in (1, 3)] == [2, 3]
+    assert all(by_config[index] < 2 for index in (0, 2, 4))
+
+
+_CHOICES = "[kernel.choices]\nCAUSAL = [true, false]\n"
+
+
+def test_where_filters_configs_by_choices(tmp_path: Path) -> None:
+    body = 'where = "not CAUSAL and n < 9 or BLOCK == 128"\n' + _SIGNATURE + _CHOICES
+    body += "[kernel.configs]\nBLOCK = [64, 128]\n"
+    found = _expand(tmp_path, body)
+    assert [dict(config) for config in found.configs] == [{"BLOCK": 64}, {"BLOCK": 128}]
+    built = {(v.choices[0], v.values["BLOCK"]): v.guards[-1] for v in found.variants}
+    assert built.keys() == {(True, 128), (False, 64), (False, 128)}
+    assert found.guards[built[False, 64]].text == "n < 9"
+    assert found.guards[built[False, 128]].text != "n < 9"
+
+
+def test_where_leaves_a_config_for_every_choice(tmp_path: Path) -> None:
+    body = 'where = "not CAUSAL"\n' + _SIGNATURE + _BLOCK + _CHOICES
+    with pytest.raises(ManifestError, match="accept a config for CAUSAL = true on sm_90a") as error:
+        _expand(tmp_path, body)
+    assert error.value.loc is not None
+    assert error.value.loc.line == 7
+
+
+def test_where_knows_fixed_arguments(tmp_path: Path) -> None:
+    body = 'where = "m == 1 and BLOCK > 64"\n' + _SIGNATURE
+    body += "[kernel.configs]\nBLOCK = [64, 128]\n"
+    found = _expand(tmp_path, body)
+    assert [dict(config) for config in found.configs] == [{"BLOCK": 128}]
 
 
 def test_where_names_what_is_no_integer(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""`aotc build --lineinfo`: whose lines a cubin names, and that the archive is otherwise the same."""
+"""Line tables of cubins, `aotc build --no-lineinfo`: whose lines a cubin names, and that the archive is otherwise the same."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def cubin_of(archive: Archive) -> bytes:
 def test_cubins_name_the_lines_that_were_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    path = build(tmp_path / "one", monkeypatch, "--lineinfo")
+    path = build(tmp_path / "one", monkeypatch)
     cubin = cubin_of(read(path))
     assert b".debug_line" in cubin
     assert str(tmp_path).encode() not in cubin
@@ -77,15 +77,23 @@ def test_cubins_name_the_lines_that_were_written(
         source = HELPER if "helper" in name else KERNEL
         line = 1 + next(i for i, found in enumerate(source.splitlines()) if text in found)
         assert f'{name}", line {line}' in lines
-    other = build(tmp_path / "elsewhere" / "deep", monkeypatch, "--lineinfo")
+    assert 'File "sub/helper.py", line 7 inlined at "sub/k.py"' in disassemble(
+        cubin, with_lines=True, is_whole=True
+    )
+    other = build(tmp_path / "elsewhere" / "deep", monkeypatch)
     assert other.read_bytes() == path.read_bytes()
+    monkeypatch.chdir("/")
+    manifest = str(tmp_path / "one" / "kernels.toml")
+    assert cli.run(["build", manifest, "--no-cache", "-j", "1", "-o", str(tmp_path / "out")]) == 0
+    assert (tmp_path / "out" / "lines.aotc").read_bytes() == path.read_bytes()
 
 
 def test_without_it_there_is_no_line_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    plain = read(build(tmp_path, monkeypatch))
+    plain = read(build(tmp_path, monkeypatch, "--no-lineinfo"))
     assert b".debug_line" not in cubin_of(plain)
-    lined = read(build(tmp_path, monkeypatch, "--lineinfo", "--with-ptx"))
+    lined = read(build(tmp_path, monkeypatch, "--with-ptx"))
     assert b".debug_line" in cubin_of(lined)
+    assert disassemble(cubin_of(plain)) == disassemble(cubin_of(lined))
     one, other = plain.kernels[0].variants[0], lined.kernels[0].variants[0]
     assert (one.cubin_params, one.grid, one.remarks) == (
         other.cubin_params,

@@ -164,6 +164,40 @@ def test_kernel_by_name(folder: Path) -> None:
     assert caught.value.remedy == "did you mean 'rmsnorm'?"
 
 
+def test_facts_of_the_gpu(folder: Path) -> None:
+    facts = """
+[package.facts]
+num_sms = 114
+"torch.cuda.get_device_name()" = "NVIDIA H100 PCIe"
+[package.facts.sm_80]
+num_sms = 98
+"""
+    manifest = _parse(folder, _FULL.replace("[[kernel]]", f"{facts}[[kernel]]", 1))
+    name = ("torch.cuda.get_device_name()", "NVIDIA H100 PCIe")
+    expected = {"sm_90a": (("num_sms", 114), name), "sm_80": (("num_sms", 98), name)}
+    assert {target.name: target.facts for target in manifest.targets} == expected
+    assert [t.facts for t in manifest.targets_for(["sm_80"], ["tma"])] == [expected["sm_80"]]
+    request = expand(manifest.kernels[0], manifest.targets, autotune_configs).variants[0].request
+    assert request.facts == expected["sm_90a"]
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("num_smss = 3", "got 'num_smss' | did you mean 'num_sms'?"),
+        ('num_sms = "132"', "expected an integer for 'num_sms', got the string '132'"),
+        ("device_name = 3", "expected a string for 'device_name', got the integer 3"),
+        ("sm_81 = { num_sms = 3 }", "expected a target, got 'sm_81' | did you mean"),
+    ],
+)
+def test_mistakes_in_facts(folder: Path, line: str, message: str) -> None:
+    text = _FULL.replace("[[kernel]]", f"[package.facts]\n{line}\n[[kernel]]", 1)
+    with pytest.raises(ManifestError) as caught:
+        _parse(folder, text)
+    for part in message.split(" | "):
+        assert part in caught.value.render()
+
+
 # Each row: a text of the manifest, what is put in its place, where the error is and what it says.
 _MISTAKES: list[tuple[str, str, str, str]] = [
     # The document.
@@ -260,7 +294,6 @@ _MISTAKES: list[tuple[str, str, str, str]] = [
         'expected "each" or "together", got "some"',
     ),
     ("BLOCK * num_warps", "BLOCK * n_rowz", "10:18", "`n_rowz` is unknown"),
-    ("BLOCK * num_warps", "BLOCK * CAUSAL", "10:18", "`CAUSAL` is a choice"),
     ("<= 32768", "<=", "10:30", "got the end"),
 ]
 
@@ -274,6 +307,42 @@ def test_mistakes(folder: Path, old: str, new: str, place: str, message: str) ->
     assert report.startswith(f"{folder / 'kernels.toml'}:{place}: error: "), report
     for part in message.split(" | "):
         assert part in report
+
+
+def test_all_mistakes_are_reported_at_once(folder: Path) -> None:
+    text = _FULL + _SECOND.replace('x_ptr = "*fp32"', 'x_ptr = "*fp23"')
+    for old, new in [
+        ('version = "0.1.0"', 'vresion = "0.1.0"'),
+        ('"sm_80"]', '"sm_70"]'),
+        ('eps = "fp32"', 'epps = "fp32"'),
+        ("BLOCK = 4096", "BLOKC = 4096"),
+        ("num_warps = [4, 8]", "num_warps = [3]"),
+    ]:
+        assert old in text
+        text = text.replace(old, new, 1)
+    with pytest.raises(ManifestError) as caught:
+        _parse(folder, text)
+    error = caught.value
+    found = [one.describe() for one in (error, *error.others)]
+    assert [(one["line"], one["got"]) for one in found[:1] + found[2:]] == [
+        (3, "the unknown key 'vresion'"),
+        (4, "'sm_70'"),
+        (16, "'epps'"),
+        (20, "'BLOKC'"),
+        (24, "3"),
+        (29, "'fp23'"),
+    ]
+    assert found[1]["message"] == "expected a string at 'version', which is missing"
+    assert found[3] == {
+        "file": str(folder / "kernels.toml"),
+        "line": 16,
+        "column": 1,
+        "message": "expected an argument of rmsnorm_kernel, got 'epps'",
+        "expected": "an argument of rmsnorm_kernel",
+        "got": "'epps'",
+        "remedy": "did you mean 'eps'?",
+    }
+    assert error.render().count(": error: ") == len(found)
 
 
 def test_limits_reach_the_compiles(folder: Path) -> None:

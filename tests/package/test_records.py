@@ -98,7 +98,7 @@ def test_the_opcodes_are_documented() -> None:
 @pytest.mark.parametrize(
     ("row", "values"),
     [
-        ("file · index · frame decoded · all", ("file_bytes", "index_bytes", "blob_bytes", "decoded_bytes")),
+        ("file · root or index · frame decoded · all", ("file_bytes", "index_bytes", "blob_bytes", "decoded_bytes")),
         ("kernels · variants", ("kernels", "variants", "targets")),
         ("params · type variables", ("params", "type_variables", "choices", "guards")),
         ("configs · constants", ("configs", "constants", "config_entries")),

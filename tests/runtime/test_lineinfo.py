@@ -13,7 +13,7 @@ from tests.package.test_lineinfo import build
 from tests.support.fake_gpu import FakeGpu
 
 
-@pytest.mark.parametrize("options", [["--lineinfo"], []])
+@pytest.mark.parametrize("options", [["--no-lineinfo"], []])
 def test_it_is_launched(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,

@@ -67,6 +67,53 @@ def test_load_from_memory(load: Load, archives: Path, kind: type) -> None:
     library["add"]((0x1000, "fp16"), 0x2000, 0x3000, 1)
 
 
+def test_kernels_are_read_when_they_are_asked_for(
+    load: Load, archives: Path, tmp_path: Path
+) -> None:
+    path = tmp_path / "golden.aotc"
+    data = (archives / "golden.aotc").read_bytes()
+    path.write_bytes(data)
+    library = load(path, kernels=["add"])
+    names = library.kernels
+    path.write_bytes(bytes(len(data)))  # in place, as no writer of archives does it
+    library["add"]((0x1000, "fp16"), 0x2000, 0x3000, 1)
+    for name in names:
+        if name != "add":
+            with pytest.raises(ChecksumError, match="not the bytes|damaged"):
+                library[name]
+    assert library.kernels == names
+
+
+def test_a_file_that_is_replaced_stays_as_it_was(
+    load: Load, archives: Path, tmp_path: Path
+) -> None:
+    path = tmp_path / "golden.aotc"
+    path.write_bytes((archives / "golden.aotc").read_bytes())
+    library = load(path, kernels=())
+    (tmp_path / "new").write_bytes((archives / "small.aotc").read_bytes())
+    (tmp_path / "new").replace(path)
+    library.load()
+    library["shared"](0x1000)
+
+
+def _ask_for_all(library: Library, found: list[list[int]]) -> None:
+    found.append([id(library[name]) for name in library])
+
+
+def test_threads_may_ask_for_kernels_at_once(load: Load, archives: Path) -> None:
+    """One of them decompresses what others wait for, and needs Python's lock for it."""
+    for _ in range(20):
+        library = load(archives / "golden.aotc", kernels=())
+        found: list[list[int]] = []
+        threads = [threading.Thread(target=_ask_for_all, args=(library, found)) for _ in range(8)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(60)
+        assert len(found) == 8
+        assert all(one == found[0] for one in found)
+
+
 def test_load_without_a_current_context_retains_device_0(gpu: FakeGpu, archives: Path) -> None:
     gpu.make_current(None)
     library = aotc.load(archives / "small.aotc", driver=gpu.path)
@@ -232,7 +279,7 @@ def test_missing_file_is_an_os_error(load: Load, tmp_path: Path) -> None:
         (lambda data: b"PK" + data[2:], FormatError),
         (lambda data: data[:-1], FormatError),
         (lambda data: data + b"\0", FormatError),
-        (lambda data: data[:8] + b"\2" + data[9:], VersionError),
+        (lambda data: data[:8] + b"\1" + data[9:], VersionError),
         (lambda data: data[:200] + bytes([data[200] ^ 1]) + data[201:], ChecksumError),
         (lambda data: data[:-1] + bytes([data[-1] ^ 1]), ChecksumError),
     ],

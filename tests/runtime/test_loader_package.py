@@ -67,7 +67,7 @@ def test_the_lean_wheel_holds_the_loader_alone(tmp_path: Path) -> None:
     ):
         skipped = shutil.ignore_patterns("*.so", "__pycache__", "build", "*.egg-info")
         shutil.copytree(ROOT / folder, copy / folder, symlinks=True, ignore=skipped)
-    for file in ("aotc/__init__.py", "aotc/py.typed", "LICENSE", "NOTICE"):
+    for file in ("aotc/__init__.py", "aotc/py.typed", "aotc/torch.py", "LICENSE", "NOTICE"):
         shutil.copy(ROOT / file, copy / file)
     command = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--wheel-dir"]
     if _has_setuptools():
@@ -96,6 +96,7 @@ def test_the_lean_wheel_holds_the_loader_alone(tmp_path: Path) -> None:
         "aotc/runtime/errors.py",
         "aotc/runtime/info.py",
         "aotc/runtime/library.py",
+        "aotc/torch.py",
         *_files("aotc/triton/**/*.py"),
     ]
     needs = [line for line in lines if line.startswith("Requires-Dist:")]

@@ -9,7 +9,6 @@ By hand: `python -m tests.runtime.test_readers COUNT FOLDER` for a longer run.
 
 from __future__ import annotations
 
-import hashlib
 import random
 import re
 import struct
@@ -29,7 +28,9 @@ from aotc.package.records import (
     DIRECTORY_ENTRY,
     DIRECTORY_HEAD,
     HEADER,
+    KERNEL_SECTIONS,
     RECORDS,
+    ROOT_SECTIONS,
     SHA256_BYTES,
     SHA256_OFFSET,
 )
@@ -42,6 +43,16 @@ from aotc.runtime.errors import (
     LimitError,
     NotFoundError,
     VersionError,
+)
+from tests.support.archive_bytes import (
+    ROOT,
+    index_of,
+    num_kernels,
+    patched,
+    place,
+    resealed,
+    with_contents,
+    with_index,
 )
 from tests.support.fake_gpu import FakeGpu
 
@@ -59,43 +70,51 @@ _PASSED_OVER = re.compile(
 
 
 class Field(NamedTuple):
-    """A number in the header or the index; `size` is in bytes."""
+    """A number in the header, the root or the index of a kernel; `size` is in bytes."""
 
     at: int
     size: int
     name: str
+    kernel: int = ROOT
 
 
 _MINOR = Field(10, 2, "header+10")
 
 
 def fields(data: bytes) -> Iterator[Field]:
-    """Yield every field of the header, the directory and the records; bytes of sections are one."""
+    """Yield every field of the header, the directories and the records; bytes of sections are one."""
+    yield from _fields_of(HEADER, 0, "header", ROOT)
+    yield from _fields_of_index(data, HEADER.size, ROOT_SECTIONS, "root ", ROOT)
+    for kernel in range(num_kernels(data)):
+        yield from _fields_of_index(index_of(data, kernel), 0, KERNEL_SECTIONS, "", kernel)
 
-    def of(layout: struct.Struct, at: int, name: str) -> Iterator[Field]:
-        start = at
-        for count, code in re.findall(r"(\d*)([a-zA-Z])", layout.format):
-            size = struct.calcsize(code)
-            for _ in range(int(count or 1)):
-                yield Field(at, size, f"{name}+{at - start}")
-                at += size
 
-    yield from of(HEADER, 0, "header")
-    yield from of(DIRECTORY_HEAD, HEADER.size, "directory")
-    for position, (name, layout) in enumerate(RECORDS.items()):
-        entry = HEADER.size + DIRECTORY_HEAD.size + DIRECTORY_ENTRY.size * position
-        yield from of(DIRECTORY_ENTRY, entry, f"directory {name}")
+def _fields_of(layout: struct.Struct, at: int, name: str, kernel: int) -> Iterator[Field]:
+    start = at
+    for count, code in re.findall(r"(\d*)([a-zA-Z])", layout.format):
+        size = struct.calcsize(code)
+        for _ in range(int(count or 1)):
+            yield Field(at, size, f"{name}+{at - start}", kernel)
+            at += size
+
+
+def _fields_of_index(
+    data: bytes, start: int, names: tuple[str, ...], prefix: str, kernel: int
+) -> Iterator[Field]:
+    yield from _fields_of(DIRECTORY_HEAD, start, f"{prefix}directory", kernel)
+    for position, name in enumerate(names):
+        entry = start + DIRECTORY_HEAD.size + DIRECTORY_ENTRY.size * position
+        yield from _fields_of(DIRECTORY_ENTRY, entry, f"{prefix}directory {name}", kernel)
         _, record_bytes, offset, count = DIRECTORY_ENTRY.unpack_from(data, entry)
         for record in range(count):
-            yield from of(layout, HEADER.size + offset + record_bytes * record, name)
+            at = start + offset + record_bytes * record
+            yield from _fields_of(RECORDS[name], at, f"{prefix}{name}", kernel)
 
 
-def seal(data: bytearray) -> None:
-    """Write the digest that belongs to a changed header and index."""
-    (index_bytes,) = struct.unpack_from("<Q", data, 48)
-    data[SHA256_OFFSET : SHA256_OFFSET + SHA256_BYTES] = bytes(SHA256_BYTES)
-    digest = hashlib.sha256(data[: HEADER.size + index_bytes]).digest()
-    data[SHA256_OFFSET : SHA256_OFFSET + SHA256_BYTES] = digest
+def value_of(data: bytes, field: Field) -> int:
+    """Return the number that a field holds."""
+    source = data if field.kernel == ROOT else index_of(data, field.kernel)
+    return int.from_bytes(source[field.at : field.at + field.size], "little")
 
 
 def extremes(value: int, size: int) -> list[int]:
@@ -107,8 +126,17 @@ def extremes(value: int, size: int) -> list[int]:
 
 
 def verdict_in_c(data: bytes) -> str:
-    """Return the status with which the C library opens an archive and verifies its blobs."""
-    return _status(lambda: Archive(data, zstandard.decompress, True, None).close())
+    """Return the status with which the C library opens an archive and all kernels, and verifies it."""
+
+    def open_all() -> None:
+        archive = Archive(data, zstandard.decompress, True, None)
+        try:
+            for name in archive._names():
+                archive[name]
+        finally:
+            archive.close()
+
+    return _status(open_all)
 
 
 def verdict_of_load(data: bytes, gpu: FakeGpu) -> str:
@@ -159,13 +187,23 @@ def disagreement(data: bytes, gpu: FakeGpu | None, *, same_status: bool = True) 
 
 
 def changed(data: bytes, changes: list[tuple[Field, int]]) -> bytes:
-    """Return the archive with other numbers, and with the digest that they need."""
+    """Return the archive with other numbers, and with the digests that they need."""
+    indices = {
+        f.kernel: bytearray(index_of(data, f.kernel)) for f, _ in changes if f.kernel != ROOT
+    }
+    for field, value in changes:
+        if field.kernel != ROOT:
+            new = value.to_bytes(field.size, "little")
+            indices[field.kernel][field.at : field.at + field.size] = new
+    if indices:
+        data = with_contents(data, {kernel: bytes(index) for kernel, index in indices.items()})
     copy = bytearray(data)
     for field, value in changes:
-        copy[field.at : field.at + field.size] = value.to_bytes(field.size, "little")
-    if not any(SHA256_OFFSET <= f.at < SHA256_OFFSET + SHA256_BYTES for f, _ in changes):
-        seal(copy)
-    return bytes(copy)
+        if field.kernel == ROOT:
+            copy[field.at : field.at + field.size] = value.to_bytes(field.size, "little")
+    if any(SHA256_OFFSET <= f.at < SHA256_OFFSET + SHA256_BYTES for f, _ in changes):
+        return bytes(copy)
+    return resealed(bytes(copy))
 
 
 def mutations(
@@ -185,8 +223,8 @@ def mutations(
             field = rng.choice(by_name[rng.choice(names)])
             if changes and _MINOR in (field, changes[0][0]):
                 continue  # of a newer version, what is not read is not compared
-            value = int.from_bytes(data[field.at : field.at + field.size], "little")
-            other = int.from_bytes(data[(f := rng.choice(every)).at : f.at + f.size], "little")
+            value = value_of(data, field)
+            other = value_of(data, rng.choice(every))
             top = (1 << 8 * field.size) - 1
             options = [*extremes(value, field.size), other & top, rng.randrange(top + 1)]
             changes.append((field, rng.choice(options)))
@@ -208,10 +246,10 @@ def test_every_field_at_extremes(gpu: FakeGpu, archives: Path, name: str) -> Non
     seen: set[str] = set()
     wrong: list[str] = []
     for field in fields(data):
-        if field.name in seen or field.name.split("+")[0] in BYTE_SECTIONS:
+        if field.name in seen or field.name.split("+")[0].split()[-1] in BYTE_SECTIONS:
             continue
         seen.add(field.name)
-        value = int.from_bytes(data[field.at : field.at + field.size], "little")
+        value = value_of(data, field)
         for other in extremes(value, field.size):
             found = disagreement(changed(data, [(field, other)]), gpu)
             wrong += [f"{field.name} {value} -> {other}: {found}"] if found else []
@@ -241,38 +279,26 @@ def test_unsealed_changes(archives: Path, name: str) -> None:
     assert verdict_in_c(data + b"\0") == verdict_in_python(data + b"\0")[0] == "FORMAT"
 
 
-def _records(data: bytes, section: str) -> list[int]:
-    position = list(RECORDS).index(section)
-    entry = HEADER.size + DIRECTORY_HEAD.size + DIRECTORY_ENTRY.size * position
-    _, record_bytes, offset, count = DIRECTORY_ENTRY.unpack_from(data, entry)
-    return [HEADER.size + offset + record_bytes * record for record in range(count)]
+def _records(data: bytes, section: str, kernel: int = ROOT) -> list[int]:
+    start, count = place(data, section, kernel)
+    return [start + RECORDS[section].size * record for record in range(count)]
 
 
-def _both(data: bytearray, expected: str) -> None:
-    seal(data)
-    assert verdict_in_c(bytes(data)) == expected
-    assert verdict_in_python(bytes(data))[0] == expected
-
-
-def test_equal_digests_are_refused(archives: Path) -> None:
-    """Wherever the two blobs stand: C sorts the digests."""
-    data = (archives / "small.aotc").read_bytes()
-    blobs = _records(data, "BLOBS")
-    assert len(blobs) > 3
-    for first in blobs:
-        for second in blobs:
-            if first != second:
-                copy = bytearray(data)
-                copy[second + 16 : second + 48] = copy[first + 16 : first + 48]
-                _both(copy, "FORMAT")
+def _both(data: bytes, expected: str) -> None:
+    assert verdict_in_c(data) == expected
+    assert verdict_in_python(data)[0] == expected
 
 
 def test_equal_names_of_kernels_are_refused(archives: Path) -> None:
     data = (archives / "twins.aotc").read_bytes()
-    first, second = _records(data, "KERNELS")
-    copy = bytearray(data)
-    copy[second + 40 : second + 44] = copy[first + 40 : first + 44]
-    _both(copy, "FORMAT")
+    first, second = _records(data, "ENTRIES")
+    _both(resealed(patched(data, second, data[first : first + 4])), "FORMAT")
+
+
+def test_a_kernel_has_the_name_in_the_root(archives: Path) -> None:
+    data = (archives / "twins.aotc").read_bytes()
+    indices = {0: index_of(data, 1), 1: index_of(data, 0)}
+    _both(with_contents(data, indices), "FORMAT")
 
 
 @pytest.mark.parametrize(
@@ -292,23 +318,23 @@ def test_equal_names_of_kernels_are_refused(archives: Path) -> None:
 def test_what_the_encoder_would_refuse(
     archives: Path, at: int, value: bytes, why: str | None
 ) -> None:
-    copy = bytearray((archives / "hopper.aotc").read_bytes())
-    for record in _records(bytes(copy), "TENSOR_MAPS"):
-        copy[record + at : record + at + len(value)] = value
-    _both(copy, "FORMAT" if why else "OK")
+    data = (archives / "hopper.aotc").read_bytes()
+    index = index_of(data, 0)
+    for record in _records(data, "TENSOR_MAPS", 0):
+        index = patched(index, record + at, value)
+    _both(with_contents(data, {0: index}), "FORMAT" if why else "OK")
 
 
 def test_static_shared_memory_is_the_cubins(gpu: FakeGpu, archives: Path) -> None:
     data = (archives / "golden.aotc").read_bytes()
-    for record in _records(data, "VARIANTS"):
-        (shared_bytes,) = struct.unpack_from("<I", data, record + 64)
-        for other in (shared_bytes + 1, 2048, 1024, 0):
-            copy = bytearray(data)
-            struct.pack_into("<I", copy, record + 64, other)
-            seal(copy)
-            expected = "OK" if other == shared_bytes else "FORMAT"
-            assert verdict_in_python(bytes(copy))[0] == expected
-            assert verdict_of_load(bytes(copy), gpu) == expected
+    for kernel in range(num_kernels(data)):
+        for record in _records(data, "VARIANTS", kernel):
+            (shared_bytes,) = struct.unpack_from("<I", index_of(data, kernel), record + 64)
+            for other in {shared_bytes + 1, 2048, 1024, 0}:
+                copy = with_index(data, kernel, record + 64, struct.pack("<I", other))
+                expected = "OK" if other == shared_bytes else "FORMAT"
+                assert verdict_in_python(copy)[0] == expected
+                assert verdict_of_load(copy, gpu) == expected
 
 
 def main(count: int, folder: Path) -> None:

@@ -49,6 +49,7 @@ _SIGNATURES: dict[str, dict[str, str]] = {
         "n_queries": "i32", "n_keys": "i32",
     },
     "head_rows": {"x_ptr": "*i32", "out_ptr": "*i32", "n_heads": "i32", "n_rows": "i32"},
+    "looked_up": {"x_ptr": "*fp32", "table_ptr": "*i32", "out_ptr": "*i32", "n": "i32"},
     "grouped_pointers": {"rows_ptr": "*i32", "out_ptrs": "*i64", "n": "i32"},
 }  # fmt: skip
 

@@ -98,10 +98,14 @@ def check_descriptor(op: Op, descriptor: Value, coords: Sequence[Value]) -> Desc
     kind = descriptor.type
     if not isinstance(kind, DescriptorType):
         op.error(f"expected a descriptor, got {kind}")
-    op.expect(1 <= len(kind.block) <= MAX_RANK, f"{kind} has {len(kind.block)} axes")
-    op.expect(kind.row_bytes >= MIN_ROW_BYTES, f"rows of {kind} have {kind.row_bytes} bytes")
+    # Messages that name types are written when they are needed.
+    if not 1 <= len(kind.block) <= MAX_RANK:
+        op.error(f"{kind} has {len(kind.block)} axes")
+    if kind.row_bytes < MIN_ROW_BYTES:
+        op.error(f"rows of {kind} have {kind.row_bytes} bytes")
     given = [coord.type for coord in coords]
-    op.expect(given == [I32] * len(kind.block), f"{kind} at ({', '.join(map(str, given))})")
+    if given != [I32] * len(kind.block):
+        op.error(f"{kind} at ({', '.join(map(str, given))})")
     return kind
 
 

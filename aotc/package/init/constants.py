@@ -22,9 +22,11 @@ from aotc.package.init.subject import Line, Subject, todo
 from aotc.package.init.uses import Use
 
 _ROW_BLOCKS = (1024, 2048, 4096, 8192)
+_UNROLLED_ROW_BLOCKS = (4, 8, 16)  # a loop over each of them is unrolled
 _DTYPES = ("bf16", "fp16", "fp32")
 _WARPS, _ROW_WARPS = 4, 8
-_BLOCK = 64
+_BLOCK, _TRIPS = 64, 4
+_MAX_AXES = 3  # of tensors that are not too large to interpret
 _MAX_DEPTH = 6
 _BLOCK_NAMES = re.compile(r"BLOCK|TILE|CHUNK|^B[A-Z]{0,2}$", re.IGNORECASE)
 _SWITCH_NAMES = re.compile(
@@ -40,6 +42,8 @@ class Constants:
     choices: dict[str, Line] = field(default_factory=dict[str, Line])
     configs: dict[str, Line] = field(default_factory=dict[str, Line])
     where: list[str] = field(default_factory=list[str])
+    counts: set[str] = field(default_factory=set[str])
+    """Arguments that bound loops which are unrolled: few, and seldom a multiple of 16."""
 
 
 def constants_of(
@@ -89,12 +93,55 @@ def _place(subject: Subject, name: str, made: Constants, integers: Collection[st
             _listed(compared), "what the kernel compares it with; launches may pass others"
         )
     elif _is_row_block(subject, name, made, integers):
-        made.configs[name] = Line(_listed(_ROW_BLOCKS), "those that your rows need")
+        blocks = _UNROLLED_ROW_BLOCKS if use & Use.TRIPS else _ROW_BLOCKS
+        made.configs[name] = Line(_listed(blocks), "those that your rows need")
     elif _BLOCK_NAMES.search(name):
-        made.configs[name] = todo(f"[{_BLOCK}]", "the sizes that launches pass")
+        block = _TRIPS if use & Use.TRIPS else _BLOCK
+        made.configs[name] = todo(f"[{block}]", "the sizes that launches pass")
     else:
-        value = toml(compared[0]) if compared else str(_BLOCK) if use & Use.EXTENT else "1"
+        value = toml(compared[0]) if compared else str(_guess(subject, name, use))
         made.constants[name] = todo(value, _passed(subject, name))
+
+
+def _guess(subject: Subject, name: str, use: Use) -> int:
+    """Return a value that goes with those guessed of others: tiles and tensors of 64 a side."""
+    if use & Use.TRIPS:
+        return _TRIPS
+    if use & (Use.EXTENT | Use.BOUND):
+        return _BLOCK
+    axes = _strides(subject, name)
+    if axes:
+        return int(_BLOCK ** min(max(axes), _MAX_AXES))
+    if "stride" not in name.lower():
+        return 1
+    # Those of one tensor differ in the last letter, as `stride_am` and `stride_ak` do.
+    alike = [one.name for one in subject.function.constexprs if one.name[:-1] == name[:-1]]
+    axis = len(alike) - 1 - alike.index(name) if len(alike) > 1 else 1
+    return int(_BLOCK ** min(axis, _MAX_AXES))
+
+
+def _strides(subject: Subject, name: str) -> list[int]:
+    """Return which strides of tensors launches pass, counted from the last axis they name."""
+    found: list[int] = []
+    for launch in subject.launches:
+        named = {key: _stride(value) for key, value in launch.arguments.items()}
+        tensor, axis = named.get(name, ("", 0))
+        if tensor:
+            last = max(other for of, other in named.values() if of == tensor)
+            found.append(last - axis if axis >= 0 else -1 - axis)
+    return found
+
+
+def _stride(node: ast.expr) -> tuple[str, int]:
+    """Return x and i of `x.stride(i)`, or nothing."""
+    if not (isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.args):
+        return "", 0
+    try:
+        axis = ast.literal_eval(node.args[0])
+    except ValueError:
+        return "", 0
+    is_stride = node.func.attr == "stride" and type(axis) is int
+    return (ast.unparse(node.func.value), axis) if is_stride else ("", 0)
 
 
 def _is_block(subject: Subject, name: str) -> bool:
@@ -154,6 +201,8 @@ def _is_row_block(subject: Subject, name: str, made: Constants, integers: Collec
         if argument is None or not (argument in integers or argument in made.constants):
             return False
         found.add(f"{argument} <= {name}")
+        if subject.uses.of(name) & Use.TRIPS:
+            made.counts.add(argument)
     made.where += sorted(found)
     return bool(found)
 

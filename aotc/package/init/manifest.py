@@ -171,6 +171,8 @@ def _fill(table: _Table, subject: Subject, kernel: CheckedKernel) -> None:
     tuned, problem = _tuned(subject, kernel)
     integers = signature.integers()
     constants = constants_of(subject, tuned or (), is_tuned=tuned is not None, integers=integers)
+    for name in sorted(constants.counts & integers):
+        signature.lines[name] = Line('"i32"')
     _add_grid(table, subject, signature, constants, tuned or ())
     rest = table.rest
     if problem:

@@ -61,12 +61,18 @@ class Use(Flag):
     """It is compared with None."""
     EXTENT = auto()
     """It is an extent of a tile."""
+    TRIPS = auto()
+    """A loop that is unrolled begins or ends at it."""
     DTYPE = auto()
     """Values are cast to it."""
     INDICES = auto()
     """What is loaded or stored through it are integers, such as parts of an address."""
     ADDRESSES = auto()
     """What is loaded through it is a pointer."""
+
+
+# What a function does with an argument tells of what is passed as it stands.
+_DIRECT = Use.FLOAT | Use.CONDITION | Use.NONE_TEST | Use.EXTENT | Use.TRIPS | Use.DTYPE
 
 
 @dataclass
@@ -329,6 +335,9 @@ class _Walk:
         if name in _RANGES:
             self.found.add(everything.parts, Use.INTEGER)
             self.found.add(everything.loaded, Use.INDICES)
+            if name == "static_range":
+                for part, value in [*zip(node.args, args, strict=False)][:2]:
+                    self.found.add(_direct(part, value), Use.TRIPS)
             return replace(everything.plain, is_index=False, is_integer=True)
         if name in _SHAPED:
             self.shaped(node, args, named)
@@ -455,7 +464,7 @@ class _Walk:
                     use & (Use.OFFSET | Use.BOUND | Use.INTEGER),
                 )
                 self.found.add(value.loaded, Use.INDICES)
-            direct = use & (Use.FLOAT | Use.CONDITION | Use.NONE_TEST | Use.EXTENT | Use.DTYPE)
+            direct = use & _DIRECT
             self.found.add(_direct(part, value), direct)
             for each in _direct(part, value):
                 self.found.compared.setdefault(each, []).extend(inner.compared.get(name, ()))

@@ -23,6 +23,7 @@ from __future__ import annotations
 from aotc.ir.core import Value, build
 from aotc.ir.dialects import scf, wgmma
 from aotc.ir.rewrite import Builder
+from aotc.ir.tiles import tile_shape
 from aotc.ir.types import SharedType, TileType, element_of
 from aotc.ir.wgmma_tiling import K_BYTES
 from aotc.schedule.analysis.register_budget import FRAGMENT_SLICE_BUDGET, registers_of
@@ -69,7 +70,7 @@ def _slice(dot: wgmma.Wgmma) -> None:
     place = Builder.before_op(dot)
     acc: Value = dot.acc
     begins: Value | None = dot.accumulate
-    for start in range(0, parts.value.type.shape[1], size):
+    for start in range(0, tile_shape(dot.a)[1], size):
         if start:
             acc = place(wgmma.WgmmaWait([acc], 1, (dot.num_columns,))).outs[0]
         slots = [parts.part(start, size, place), dot.b, acc, begins]

@@ -35,7 +35,6 @@ every path. Both arms of a branch that is uniform across the CTA may hold one.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 from itertools import count
 
@@ -56,6 +55,7 @@ from aotc.schedule.shared_memory.cluster_barriers import (
 from aotc.schedule.shared_memory.pending_accesses import (
     Pending,
     Place,
+    Rule,
     place_of,
     places_of,
     rotated_by,
@@ -86,14 +86,16 @@ def _visit(block: Block, pending: Pending) -> None:
         is_global = pending.hazards is not None and op in pending.hazards.accesses
         if is_global:
             _order_global(op, pending)
-        rule = rule_of(op)
+        if op not in pending.rules:
+            pending.rules[op] = rule_of(op)
+        rule = pending.rules[op]
         if rule is not None:
             rule(op, pending)
         if is_global:
             pending.touch(op)
 
 
-def rule_of(op: Op) -> _Rule | None:
+def rule_of(op: Op) -> Rule | None:
     """Return how to visit an op, or None if it leaves shared memory alone.
 
     Raises: IRError if the op has effects on shared memory that nothing here orders.
@@ -388,9 +390,7 @@ def _visit_loop(op: Op, pending: Pending) -> None:
     pending.map(lambda place: replace(place, stage=None))
 
 
-_Rule = Callable[[Op, Pending], None]
-
-_RULES: dict[type[Op], _Rule] = {
+_RULES: dict[type[Op], Rule] = {
     gpu.Fence: _pass_over,
     assembly.VolatileAsm: _pass_over,
     gpu.AsyncWait: _visit_wait,
@@ -410,7 +410,7 @@ _RULES: dict[type[Op], _Rule] = {
 }
 """How ops synchronize, and control flow."""
 
-_STARTED: dict[Resource, _Rule] = {
+_STARTED: dict[Resource, Rule] = {
     Resource.COPIES: _visit_copy,
     Resource.MBARRIER: _visit_tensor_load,
     Resource.STORES: _visit_tensor_store,

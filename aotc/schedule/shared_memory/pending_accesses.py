@@ -47,6 +47,7 @@ class Place:
 
 
 Places = dict[Place, None]
+Rule = Callable[[Op, "Pending"], None]
 
 
 @dataclass
@@ -78,6 +79,8 @@ class Pending:
     """Mbarriers initialized before the kernel arrived at the barrier of the cluster."""
     unproxied: dict[Touch, None] = field(default_factory=dict[Touch, None])
     """Writes of threads to global memory that are not visible to the async proxy yet."""
+    rules: dict[Op, Rule | None] = field(default_factory=dict["Op", "Rule | None"], compare=False)
+    """How to visit each op that a walk of a loop has visited before; all paths share it."""
 
     @property
     def all(self) -> tuple[Places, ...]:
@@ -112,6 +115,7 @@ class Pending:
             max_drains=self.max_drains,
             hazards=self.hazards,
             refilled=self.refilled,
+            rules=self.rules,
         )
         copied.merge(self)
         return copied

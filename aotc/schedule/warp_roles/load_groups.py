@@ -1,7 +1,7 @@
 """Load groups: tensor loads that fill a stage together, with the ring of mbarriers they share.
 
-Adjacent loads of a block, with no use of their results but in registers of a thread, and no wait for
-other grids in between, are a group: they share a stage, its `full` and its `empty`. Groups of loops that come one after the
+Adjacent loads of a block, with no use of their results and no wait for other grids in between, are
+a group: they share a stage, its `full` and its `empty`. Groups of loops that come one after the
 other share a ring if their loads are of the same shapes: attention's unmasked loop and the masked one
 that follows are then one pipeline, which does not drain between them, and the buffers are there once.
 Whoever uses a ring keeps its position; those of all rings together are a *state*, two values for each.
@@ -17,7 +17,7 @@ from dataclasses import dataclass
 
 from aotc.ir.carried_state import State
 from aotc.ir.core import Block, Op, Value, build
-from aotc.ir.dialects import arith, gpu, grid, tma
+from aotc.ir.dialects import arith, gpu, grid, tma, wgmma
 from aotc.ir.effects import Trait
 from aotc.ir.rewrite import Builder, is_inside
 from aotc.ir.tiles import is_tile
@@ -78,16 +78,18 @@ def _is_first(groups: Sequence[LoadGroup], number: int) -> bool:
 def adjacent_loads(block: Block) -> Iterator[list[tma.SyncLoad]]:
     """Yield the loads of each group in a block and all nested in it.
 
-    What threads only read to their registers, and convert, may wait for the next load, too.
+    Where dots stay in flight, all that an iteration loads is for its dots: what threads only read to
+    their registers, and convert, may wait for the next load, too.
     """
     run: list[tma.SyncLoad] = []
     is_read = False
+    in_flight = any(isinstance(op, wgmma.WgmmaWait) and op.pending for op in block)
     for op in block:
         nested = [each for inner in op.blocks for each in adjacent_loads(inner)]
         parts = nested or isinstance(op, grid.GridWait)
         reads = any(_reads(op, load) for load in run)
         is_read |= reads
-        if parts or (is_read and not _is_brief(op)):
+        if parts or (reads and not in_flight) or (is_read and not _is_brief(op)):
             if run:
                 yield run
             run, is_read = [], False

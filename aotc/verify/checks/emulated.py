@@ -33,6 +33,7 @@ from aotc.verify.emulator.text.program import Module
 from aotc.verify.interpreter.persistent_grid import num_persistent_ctas
 
 _MAX_MARKED_BYTES = 1 << 26
+_LOAD = re.compile(r"(@!?%\w+\s+)?ld\.")
 _ARGUMENT = re.compile(r"\bargument (\d+)\b")
 
 
@@ -244,7 +245,10 @@ class Emulation:
             )
         except Fault as fault:
             report = render_fault(fault, sources=self.sources)
-            raise ExecutionFault(self._named(report, reference)) from fault
+            reads_beyond = fault.kind == "bounds" and _LOAD.match(fault.text) is not None
+            raise ExecutionFault(
+                self._named(report, reference), reads_beyond=reads_beyond
+            ) from fault
         return Execution(held.left(), done.lane_instructions)
 
     def _launched(

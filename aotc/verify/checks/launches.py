@@ -7,7 +7,7 @@ few launches bring each class of each extent. Then come launches of one purpose 
     apart       counts of blocks, rows and programs differ from each other
     persistent  programs that take one tile after the other take three of them, or groups two each
     special     buffers hold NaN, infinities, zeros, subnormals, ties, the largest numbers
-    float       an argument that is a float is negative, minus zero, or large
+    float       an argument that is a float is negative, minus zero, large, infinite, or NaN
     far         rows lie more than 2**31 elements apart
     long        an extent is almost 2**31, of whose programs a few run; longer, if it has 64 bits
     in place    an argument that is written is the same memory as one that is read
@@ -57,8 +57,14 @@ _OTHERS = (1, 2, 3, 5, 1, 2)
 _MAX_INDEX = 512
 _PROGRAMS = (2, 8, 132, 148)  # of persistent kernels that do not say how many there are
 _LONG = {"long": 1 << 31, "longer": 5 << 29}  # elements that an extent has almost
-# What else a float may be, of a size that leaves room in fp16 and fp32: where all overflows, nothing shows.
-_FLOATS = {"negative": -1.0, "minus zero": -0.0, "large": 2.0**12}
+# What else a float may be. Large ones leave room in fp16 and fp32: where all overflows, nothing shows.
+_FLOATS = {
+    "negative": -1.0,
+    "minus zero": -0.0,
+    "large": 2.0**12,
+    "infinite": math.inf,
+    "NaN": math.nan,
+}
 _COVERED = -1  # an extent of a tensor that is to be as large as any other
 
 
@@ -249,7 +255,7 @@ class Chooser:
         if best is None:
             return None
         values, grid = best
-        out, is_pair, source = label.removeprefix("in place: ").partition(" is ")
+        out, _, source = label.removeprefix("in place: ").partition(" is ")
         return Launch(
             label,
             scalars={name: values[name] for name in self.scalars},
@@ -260,7 +266,7 @@ class Chooser:
             in_step=index % 3 != 1 or _is_float(label),
             is_special=label == "special",
             is_sparse=label in ("far", "persistent") or _is_long(label) or spacing == NEAR[-1],
-            aliases={out: source} if is_pair else {},
+            aliases={out: source} if label.startswith("in place") else {},
             programs=self._programs_to_run(label, grid),
         )
 
@@ -453,7 +459,9 @@ class Chooser:
         for name, kind in self.scalars.items():
             if kind.is_float:
                 factor = _FLOATS[size] if name == odd and _is_float(self.labels[index]) else 1.0
-                values[name] = float(rng.uniform(0.5, 1.5)) * factor
+                sign = -1.0 if math.isinf(factor) and self.seed % 2 else 1.0
+                drawn = float(rng.uniform(0.5, 1.5))
+                values[name] = math.nan if math.isnan(factor) else drawn * sign * factor
             elif kind.is_bool:
                 values[name] = index % 2
             else:

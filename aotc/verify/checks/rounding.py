@@ -47,6 +47,12 @@ def inner_casts(kernel: Kernel, is_inexact: Callable[[Op], bool]) -> list[arith.
     ]
 
 
+def reads_by_rounding(kernel: Kernel, is_inexact: Callable[[Op], bool]) -> bool:
+    """Return whether the addresses of loads depend on inexact values, as in a table that is searched."""
+    addresses = [op.pointer for op in kernel.walk() if isinstance(op, tile.Load)]
+    return any(value.op is not None and is_inexact(value.op) for value in backward(addresses))
+
+
 def _narrows(op: arith.Cast) -> bool:
     source = element_of(op.value.type)
     if not isinstance(source, ScalarType) or not (source.is_float and op.dtype.is_float):

@@ -16,8 +16,8 @@ import numpy as np
 
 from aotc.verify.emulator import instructions as _rules  # declares what instructions do
 from aotc.verify.emulator.arguments import Argument, Masks, ParameterBlock, make_image
-from aotc.verify.emulator.engine.decode import Current, Decoder
-from aotc.verify.emulator.engine.machine import Batch, Image
+from aotc.verify.emulator.engine.decode import Decoder
+from aotc.verify.emulator.engine.machine import Batch, Current, Image
 from aotc.verify.emulator.engine.registers import Allocation, RegisterFile
 from aotc.verify.emulator.engine.scheduler import Scheduler
 from aotc.verify.emulator.engine.segments import Code

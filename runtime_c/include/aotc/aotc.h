@@ -127,9 +127,9 @@ typedef int (*aotc_decompress_fn)(void *user, const void *source, size_t source_
                                   size_t target_bytes);
 
 enum {
-    AOTC_OPEN_COPY = 1u << 0,              /* open_memory: keep a copy, do not borrow */
-    AOTC_OPEN_REQUIRE_SIGNATURE = 1u << 1, /* refuse unsigned archives (all of format 1.0 are) */
-    AOTC_OPEN_VERIFY_BLOBS = 1u << 2 /* check every blob's SHA-256 now, not when it is loaded */
+    AOTC_OPEN_COPY = 1u << 0, /* keep all of it in memory of its own: borrow nothing, keep no file open */
+    AOTC_OPEN_REQUIRE_SIGNATURE = 1u << 1, /* refuse unsigned archives (all of format 2.0 are) */
+    AOTC_OPEN_VERIFY_BLOBS = 1u << 2 /* check every SHA-256 now, not when what it is of is used */
 };
 
 typedef struct aotc_open_options {
@@ -144,7 +144,9 @@ typedef struct aotc_open_options {
 #define AOTC_OPEN_OPTIONS_INIT                                                                     \
     {(uint32_t)sizeof(aotc_open_options), 0, {NULL, NULL, NULL}, NULL, NULL, NULL}
 
-/* Read and check an archive. The file is read whole: what happens to it afterwards has no effect.
+/* Open an archive: its header and its list of kernels are read and checked now, a kernel when somebody
+ * asks for it, code when it is loaded. The file stays open until the archive is released, unless
+ * AOTC_OPEN_COPY is set: replacing it has no effect, what is changed in place is CHECKSUM.
  * IO, FORMAT, VERSION, LIMIT, CHECKSUM, SIGNATURE, ARG, NOMEM. */
 AOTC_API aotc_status aotc_open_file(const char *path, const aotc_open_options *options,
                                     aotc_archive **archive, aotc_error *error);
@@ -227,10 +229,15 @@ typedef struct aotc_archive_info {
 
 AOTC_API aotc_status aotc_archive_get_info(const aotc_archive *archive, aotc_archive_info *info);
 
-/* Find a kernel. NOT_FOUND names the nearest ones. */
+/* The name of a kernel, in order; `index` below kernel_count. */
+AOTC_API aotc_status aotc_archive_get_kernel_name(const aotc_archive *archive, uint32_t index,
+                                                  const char **name);
+
+/* Find a kernel, and read and check what the archive says of it, the first time that somebody asks for
+ * it. NOT_FOUND names the nearest ones; IO, CHECKSUM, FORMAT, LIMIT, NOMEM, UNSUPPORTED. */
 AOTC_API aotc_status aotc_kernel_get(const aotc_archive *archive, const char *name,
                                      const aotc_kernel **kernel, aotc_error *error);
-/* Kernels in the order of their names; `index` below kernel_count. */
+/* Kernels in the order of their names; `index` below kernel_count. Otherwise the same. */
 AOTC_API aotc_status aotc_kernel_get_at(const aotc_archive *archive, uint32_t index,
                                         const aotc_kernel **kernel);
 

@@ -102,6 +102,9 @@ KERNEL = "@triton.jit\ndef k({}):\n    tl.store(p, {})\n"
         ("p, B: tl.constexpr", "tl.arange(0, B)", "B = [64]  # TODO: the sizes that launches pass"),
         ("p, D: tl.constexpr", "tl.arange(0, D)", "D = 64  # TODO: no launch is in this file"),
         ("p, D: tl.constexpr", "D", "D = 1  # TODO: no launch is in this file"),
+        ("p, am: tl.constexpr, stride_ak: tl.constexpr", "stride_ak", "stride_ak = 64  # TODO: "),
+        ("p, s_stride_m: tl.constexpr, s_stride_k: tl.constexpr", "1.0", "s_stride_m = 64  # TODO"),
+        ("p, s_stride_m: tl.constexpr, s_stride_k: tl.constexpr", "1.0", "s_stride_k = 1  # TODO"),
         ("p, USE_X: tl.constexpr", "1.0", "USE_X = [true, false]\n"),
         ("p, x_dtype: tl.constexpr", "1.0", 'x_dtype = ["bf16", "fp16", "fp32"]\n'),
         ("p, dtype_max: tl.constexpr", "1.0", "dtype_max = 1  # TODO: no launch is in this file"),
@@ -109,6 +112,43 @@ KERNEL = "@triton.jit\ndef k({}):\n    tl.store(p, {})\n"
 )
 def test_lines(write: Write, parameters: str, value: str, line: str) -> None:
     assert line in write(KERNEL.format(parameters, value)).text
+
+
+def test_constants_that_are_guessed_go_together(tables: Tables) -> None:
+    (kernel,) = tables(
+        "@triton.jit\ndef k(p, n, SX: tl.constexpr, SY: tl.constexpr, N: tl.constexpr,\n"
+        "      X_STRIDE: tl.constexpr, LAST: tl.constexpr):\n"
+        "    at = tl.arange(0, 16)\n"
+        "    tl.store(p + n * SX + at * SY + X_STRIDE + LAST, 1.0, mask=at < N)\n"
+        "def run(x, n, stride):\n"
+        "    k[(n,)](x, n, x.stride(0), x.stride(2), n, stride, x.stride(-1))\n"
+    )
+    assert kernel["constants"] == {"SX": 4096, "SY": 1, "N": 64, "X_STRIDE": 64, "LAST": 1}
+
+
+def test_what_counts_the_trips_of_an_unrolled_loop_is_no_multiple(tables: Tables) -> None:
+    (kernel,) = tables(
+        "@triton.jit\ndef k(p, n, rows, BLOCK: tl.constexpr):\n"
+        "    for i in tl.static_range(0, BLOCK):\n"
+        "        tl.store(p + i * rows, 1.0, mask=i < n)\n"
+        "def run(x, n, rows):\n    k[(n,)](x, n, rows, triton.next_power_of_2(n))\n"
+    )
+    assert kernel["configs"] == {"BLOCK": [4, 8, 16]}
+    assert kernel["signature"] == {"p": "*T:16?", "n": "i32", "rows": "i32:16?"}
+
+
+@pytest.mark.parametrize(
+    ("bounds", "line"),
+    [
+        ("D", "D = 4  # TODO: no launch is in this file"),
+        ("1, D", "D = 4  # TODO: no launch is in this file"),
+        ("0, 8, D", "D = 1  # TODO: no launch is in this file"),
+        ("D // 2", "D = 1  # TODO: no launch is in this file"),
+    ],
+)
+def test_loops_that_are_unrolled_are_short(write: Write, bounds: str, line: str) -> None:
+    body = f"    for i in tl.static_range({bounds}):\n        tl.store(p + i, 1.0)\n"
+    assert line in write(f"@triton.jit\ndef k(p, D: tl.constexpr):\n{body}").text
 
 
 @pytest.mark.parametrize(
@@ -176,8 +216,8 @@ def test_what_only_kernels_call_is_a_comment(write: Write) -> None:
 
 
 def test_what_the_language_does_not_have_is_said(write: Write) -> None:
-    text = write("@triton.jit\ndef k(p): tl.condition(p)\n").text
-    assert "# TODO: aotc does not have tl.condition yet (ops.py:5)" in text
+    text = write("@triton.jit\ndef k(p): tl.map_elementwise(p)\n").text
+    assert "# TODO: aotc does not have tl.map_elementwise yet (ops.py:5)" in text
 
 
 def test_files_of_a_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 
 from aotc.backend.ptxas import assemble
@@ -12,6 +15,7 @@ from aotc.ir.dialects import scf, wgmma
 from aotc.ir.tiles import tile_shape
 from aotc.ir.types import SharedType
 from aotc.target import TARGETS
+from tests.support.descriptors import compiled, launch, tensor
 from tests.support.products import Matmul, emulated, interpreted, ptx_of, scheduled
 
 
@@ -45,7 +49,7 @@ def test_slices_are_as_long_as_registers_allow(
 
 
 @pytest.mark.parametrize("change", [{"block": (64, 64, 16)}, {"num_stages": 2}])
-def test_what_cannot_be_sliced_or_stay_is_waited_for(change: dict) -> None:
+def test_what_cannot_be_sliced_or_stay_is_waited_for(change: dict[str, Any]) -> None:
     kernel = interpreted(Matmul(way="scaled", **{"num_stages": 4, **change}))
     (dot,) = _dots(kernel)
     assert not isinstance(dot.a.type, SharedType)
@@ -64,3 +68,32 @@ def test_hardware_waits_for_no_more_than_the_slice_before() -> None:
     assert not re.search(r"serialized", " ".join(made.warnings))
     loops = [op for op in scheduled(matmul).walk() if isinstance(op, scf.For)]
     assert [op.pending for op in loops[-1].body if isinstance(op, wgmma.WgmmaWait)] == [1, 1]
+
+
+SCALED_WEIGHTS = """
+def k(x, w, s, c, K, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr):
+    acc = tl.zeros((BLOCK_N, BLOCK_M), tl.float32)
+    for k in tl.range(0, K, BLOCK_K, warp_specialize=True):
+        weights = w.load([0, k])
+        scale = s.load([k // BLOCK_K, 0]).reshape(BLOCK_N)
+        rows = x.load([0, k])
+        acc = tl.dot(weights.to(rows.dtype) * scale[:, None], rows.T, acc)
+    c.store([0, 0], acc)
+"""
+
+
+def test_what_an_iteration_loads_for_its_dot_is_one_stage(tmp_path: Path) -> None:
+    """Consumers wait for weights, scales and rows together, and release them together."""
+    signature = {
+        "x": "tensordesc<bf16[16,64]>", "w": "tensordesc<i8[64,64]>",
+        "s": "tensordesc<bf16[1,64]>", "c": "tensordesc<fp32[64,16]>", "K": "i32",
+    }  # fmt: skip
+    constants = {"BLOCK_M": 16, "BLOCK_N": 64, "BLOCK_K": 64}
+    kernel = compiled(tmp_path, SCALED_WEIGHTS, signature, constants, num_stages=4)
+    assert kernel.ptx.count("mbarrier.try_wait") == 2
+    x, w, s = tensor((16, 192), "bf16"), tensor((64, 192), "i8", 1), tensor((3, 64), "bf16", 2)
+    c = tensor((64, 16), "fp32")
+    launch(kernel, (1,), {"x": x, "w": w, "s": s, "c": c, "K": 192})
+    scaled = (w.astype(np.float32) * s.astype(np.float32).T.repeat(64, 1)).astype(x.dtype)
+    expected = scaled.astype(np.float64) @ x.astype(np.float64).T
+    np.testing.assert_allclose(c, expected, rtol=1e-3, atol=np.abs(expected).max() * 1e-5)

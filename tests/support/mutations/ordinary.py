@@ -114,7 +114,12 @@ _ATTENTION = (
         "HEAD_DIM=128 CAUSAL=false mma_stages=2",
     ),
 )
-_CLUSTERS = (("kernels/descriptors.toml", "matmul_descriptor", "sm_90a", "num_ctas=2"),)
+_CLUSTERS = (
+    ("kernels/descriptors.toml", "matmul_descriptor", "sm_90a", "num_ctas=2"),
+    ("kernels/rows.toml", "softmax", "sm_90a", "num_ctas=8"),
+    ("kernels/rows.toml", "layernorm", "sm_90a", "num_ctas=2"),
+    ("kernels/rows.toml", "cross_entropy_grad", "sm_90a", "num_ctas=2"),
+)
 _LONG_ROWS = (
     ("kernels/descriptors.toml", "scale_long_rows", "sm_90a", "T=bf16"),
     ("kernels/descriptors.toml", "scale_long_rows", "sm_90a", "T=fp32"),

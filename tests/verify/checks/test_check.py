@@ -99,6 +99,27 @@ def test_a_wrong_factor_is_told_with_its_place() -> None:
     assert int(found[2]) == finding.scalars["M"] * finding.scalars["N"]
 
 
+@pytest.mark.parametrize(
+    ("name", "reads_beyond", "status"),
+    [
+        ("looked_up", True, "passed over"),
+        ("looked_up", False, "fault"),
+        ("gather", True, "fault"),
+        ("scale_rows", True, "fault"),
+    ],
+)
+def test_what_is_read_may_depend_on_rounding(name: str, reads_beyond: bool, status: str) -> None:
+    kernel = kernel_of(name)
+
+    def execute(_: Reference) -> Execution:
+        raise ExecutionFault("bounds: accesses 4 bytes", reads_beyond=reads_beyond)
+
+    checks = Checks(Conditions(_rows if name == "scale_rows" else None, _any))
+    findings = list(check_kernel(kernel, roles_of(kernel, {}, is_inexact), checks, execute))
+    assert {finding.status for finding in findings} == {status}
+    assert (findings[0].detail.startswith("which elements it reads")) == (status != "fault")
+
+
 def test_what_nobody_knows_proves_nothing() -> None:
     kernel = kernel_of("leaky")
     roles = roles_of(kernel, {}, is_inexact)

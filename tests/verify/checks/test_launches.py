@@ -208,11 +208,15 @@ def test_a_float_is_of_every_sign_and_size_in_turn() -> None:
     chooser = _chooser("scale_rows", ROWS)
     labels = [label for label in chooser.labels if label.startswith("float")]
     launches = [_some(chooser, label) for label in labels]
-    factors = [float(launch.scalars["factor"]) for launch in launches]
+    *factors, infinite, nan = [float(launch.scalars["factor"]) for launch in launches]
     assert {(math.copysign(1.0, each), each == 0.0) for each in factors} == {
         (1.0, False), (-1.0, False), (-1.0, True),
     }  # fmt: skip
-    assert max(factors) > 2.0**10
+    assert 2.0**10 < max(factors) < math.inf
+    assert infinite == math.inf
+    assert math.isnan(nan)
+    odd = replace(chooser, seed=1)
+    assert _some(odd, "float: factor is infinite").scalars["factor"] == -math.inf
     assert len({launch.key for launch in launches}) == len(launches)
     assert all(launch.in_step and not launch.is_special for launch in launches)
     assert all(launch.scalars["n_cols"] > 16 for launch in launches)  # a whole tile and a part

@@ -20,9 +20,11 @@ from aotc.verify.emulator.compute.approximations import with_error
 from aotc.verify.emulator.compute.registry import COMPUTES, Compute
 from aotc.verify.emulator.engine.compute_steps import Source, Step, several_results, single_result
 from aotc.verify.emulator.engine.divergence import Lanes
+from aotc.verify.emulator.engine.fused_loads import fused_loads
 from aotc.verify.emulator.engine.fused_steps import fused, issues_of
+from aotc.verify.emulator.engine.fused_warps import fused_warps
 from aotc.verify.emulator.engine.lane_context import LaneContext
-from aotc.verify.emulator.engine.machine import Batch, Image
+from aotc.verify.emulator.engine.machine import Current
 from aotc.verify.emulator.engine.registers import (
     COPIED,
     DEFINED,
@@ -32,7 +34,7 @@ from aotc.verify.emulator.engine.registers import (
     Row,
     is_copy,
 )
-from aotc.verify.emulator.engine.registry import Execute, executing
+from aotc.verify.emulator.engine.registry import LOADS, WARP_COMPUTES, Execute, executing
 from aotc.verify.emulator.errors import EmulationError, Misuse, Unsupported
 from aotc.verify.emulator.syntax import (
     Instruction,
@@ -47,15 +49,6 @@ from aotc.verify.emulator.syntax import (
 from aotc.verify.emulator.text.effects import destination_count
 
 _FEWEST_FUSED = 4  # instructions: fewer cost less in steps of their own
-
-
-class Current:
-    """Hold the batch that runs now, and what all batches share: steps outlive batches."""
-
-    batch: Batch
-
-    def __init__(self, image: Image) -> None:
-        self.image = image
 
 
 class _Constant:
@@ -148,6 +141,12 @@ class Decoder:
 
     def _fused(self, instructions: Sequence[Instruction], steps: Sequence[Step]) -> Step:
         first = instructions[0]
+        if first.opcode in WARP_COMPUTES:
+            rule = WARP_COMPUTES[first.opcode](first)
+            return fused_warps(instructions, rule, self._registers, steps)
+        read = LOADS[first.opcode](first) if first.opcode in LOADS else None
+        if read is not None:
+            return fused_loads(instructions, read, self._registers, self._current, steps)
         constants = [
             None if isinstance(operand, Register) else self._source(operand)
             for operand in first.operands[1:]

@@ -4,7 +4,9 @@ A tile is many registers of each thread, so code is runs of one instruction: 64 
 exponentials. A step of its own for each costs ten times what it computes, where few lanes go on. So
 between instructions that do anything else, those that only compute are gathered: each joins the
 earliest step of its kind after what it depends on, as a superscalar machine would issue it, and a
-step computes on a matrix, a row for each instruction.
+step computes on a matrix, a row for each instruction. What warps compute together, such as
+`mma.sync`, joins in, and so do loads of shared memory, between which nothing is stored: their steps
+are made by `fused_warps` and `fused_loads`.
 
 Invariant: what lanes hold after the instructions is what they would hold in program order, and what
 they may not read or write is reported at the instruction that does.
@@ -22,13 +24,20 @@ from aotc.verify.emulator.compute.registry import COMPUTES, Compute
 from aotc.verify.emulator.engine.compute_steps import Source, Step
 from aotc.verify.emulator.engine.divergence import Lanes
 from aotc.verify.emulator.engine.registers import DEFINED, RegisterFile, is_copy
-from aotc.verify.emulator.engine.registry import executing
-from aotc.verify.emulator.syntax import Immediate, Instruction, Operand, Register
-from aotc.verify.emulator.text.effects import destination_count
+from aotc.verify.emulator.engine.registry import LOADS, WARP_COMPUTES, executing
+from aotc.verify.emulator.syntax import (
+    Address,
+    Immediate,
+    Instruction,
+    Operand,
+    Register,
+    elements_of,
+)
+from aotc.verify.emulator.text.effects import destination_count, effect_of
 
 _MAX_ROWS = 64
 # Where so many lanes run in step, matrices would leave the cache and save nothing.
-_MAX_LANES = 2048
+MAX_LANES = 2048
 
 
 @dataclass(slots=True)
@@ -56,12 +65,19 @@ def issues_of(
 
 
 def _is_fusible(instruction: Instruction, registers: RegisterFile) -> bool:
-    """Return whether an instruction gives one register a function of others and of constants."""
-    if instruction.guard is not None or instruction.opcode not in COMPUTES:
-        return False
-    if executing(instruction) is not None or destination_count(instruction) != 1:
+    """Return whether an instruction gives registers a function of others and of constants."""
+    if instruction.guard is not None or destination_count(instruction) != 1:
         return False
     target, *operands = instruction.operands
+    if instruction.opcode in WARP_COMPUTES:
+        return all(map(_are_registers, instruction.operands))
+    if instruction.opcode in LOADS:
+        address = operands[0]
+        from_register = isinstance(address, Address) and isinstance(address.base, Register)
+        is_alone = not from_register or LOADS[instruction.opcode](instruction) is None
+        return not is_alone and _are_registers(target)
+    if instruction.opcode not in COMPUTES or executing(instruction) is not None:
+        return False
     if not isinstance(target, Register):
         return False
     if is_copy(instruction) and any(registers.states(each) is not None for each in _of(operands)):
@@ -70,6 +86,10 @@ def _is_fusible(instruction: Instruction, registers: RegisterFile) -> bool:
         isinstance(each, Immediate) or (isinstance(each, Register) and not each.negated)
         for each in operands
     )
+
+
+def _are_registers(operand: Operand) -> bool:
+    return all(isinstance(each, Register) and not each.negated for each in elements_of(operand))
 
 
 def _of(operands: Sequence[Operand]) -> list[Register]:
@@ -85,9 +105,12 @@ def _scheduled(
     written: dict[tuple[int, int], int] = {}  # the last step that writes, and reads, each row
     read: dict[tuple[int, int], int] = {}
     for instruction in instructions:
-        target, *sources = (registers.place(each) for each in _of(instruction.operands))
-        first = max([0, *(written.get(row, -1) + 1 for row in (target, *sources))])
-        first = max(first, read.get(target, 0))  # a step reads before it writes
+        effect = effect_of(instruction)
+        targets = [registers.place(each) for each in effect.writes]
+        sources = [registers.place(each) for each in effect.reads]
+        # A step reads before it writes.
+        after_reads = (read.get(row, 0) for row in targets)
+        first = max([0, *after_reads, *(written.get(row, -1) + 1 for row in (*targets, *sources))])
         kind = _kind_of(instruction)
         at = next((each for each in open_ones.get(kind, ()) if each >= first), len(issues))
         if at == len(issues):
@@ -96,7 +119,7 @@ def _scheduled(
         issues[at].instructions.append(instruction)
         if len(issues[at].instructions) == _MAX_ROWS:
             open_ones[kind].remove(at)
-        written[target] = at
+        written.update(dict.fromkeys(targets, at))
         for row in sources:
             read[row] = max(at, read.get(row, 0))
     return [issue.instructions for issue in issues]
@@ -105,8 +128,9 @@ def _scheduled(
 def _kind_of(instruction: Instruction) -> Hashable:
     """Return what instructions have in common of which one step can be made."""
     operands = (
-        operand.bits if isinstance(operand, Register) else operand
+        each.bits if isinstance(each, Register) else each
         for operand in instruction.operands
+        for each in elements_of(operand.base if isinstance(operand, Address) else operand)
     )
     return (instruction.opcode, instruction.modifiers, *operands)
 
@@ -132,34 +156,49 @@ def fused(
     target_rows = np.array([registers.place(each)[1] for each in _of(targets)])
     target = registers.table(targets[0].bits)
     column = target_rows[:, None]
-    states = registers.state_table
-    asked = _state_rows([each for part in operands for each in _of(part)], registers)
-    changed = _state_rows(_of(targets), registers)
+    states = States([each for part in operands for each in _of(part)], _of(targets), registers)
 
     def step(lanes: Lanes) -> None:
         is_slice = type(lanes) is slice
         count = lanes.stop - lanes.start if isinstance(lanes, slice) else len(lanes)
-        if count > _MAX_LANES or not is_free(lanes, is_slice=is_slice):
+        if count > MAX_LANES or not states.are_free(lanes):
             for each in steps:
                 each(lanes)
             return
         result = function(*[source(lanes) for source in sources])
         target[target_rows if is_slice else column, lanes] = result
-        if changed is not None:
-            states[changed if is_slice else changed[:, None], lanes] = DEFINED
+        states.define(lanes)
 
-    def is_free(lanes: Lanes, *, is_slice: bool) -> bool:
+    return step
+
+
+class States:
+    """Tell whether a step may read and write its registers, and mark what it has written."""
+
+    def __init__(
+        self, read: Sequence[Register], written: Sequence[Register], registers: RegisterFile
+    ) -> None:
+        self._table = registers.state_table
+        self._read = _state_rows(read, registers)
+        self._written = _state_rows(written, registers)
+
+    def are_free(self, lanes: Lanes) -> bool:
         """Return whether all may be read and written; states that may be read are odd."""
-        if asked is not None:
-            held = states[asked if is_slice else asked[:, None], lanes]
+        is_slice = type(lanes) is slice
+        if self._read is not None:
+            held = self._table[self._read if is_slice else self._read[:, None], lanes]
             if not reduce_and(held, axis=None) & 1:
                 return False
-        if changed is not None:
-            held = states[changed if is_slice else changed[:, None], lanes]
+        if self._written is not None:
+            held = self._table[self._written if is_slice else self._written[:, None], lanes]
             return bool(reduce_max(held, axis=None) <= DEFINED)
         return True
 
-    return step
+    def define(self, lanes: Lanes) -> None:
+        """Mark what was written as defined."""
+        if self._written is not None:
+            rows = self._written if type(lanes) is slice else self._written[:, None]
+            self._table[rows, lanes] = DEFINED
 
 
 def _reader(places: Sequence[tuple[int, int]], registers: RegisterFile) -> Callable[[Lanes], Array]:

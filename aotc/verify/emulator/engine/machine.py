@@ -244,3 +244,12 @@ class Batch:
         """Return the operations that have yet to happen, oldest first."""
         self.pending = [pending for pending in self.pending if not pending.done]
         return self.pending
+
+
+class Current:
+    """Hold the batch that runs now, and what all batches share: steps outlive batches."""
+
+    batch: Batch
+
+    def __init__(self, image: Image) -> None:
+        self.image = image

@@ -9,7 +9,7 @@ Invariant: an access is checked before it changes anything.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
 import numpy as np
@@ -99,6 +99,25 @@ class SharedMemory:
             self.conflicts.count(lanes, address, size_bytes, instruction)
         cells = self._cells(size_bytes)[offset // size_bytes]
         return reshape(view(cells, np.uint8), len(offset), size_bytes)
+
+    def load_each(
+        self, lanes: Ints, address: Ints, size_bytes: int, instructions: Sequence[Instruction]
+    ) -> Bytes:
+        """Return what lanes (n,) read at the addresses (k, n) of each instruction: (k, n, size_bytes).
+
+        Raises: Misuse as `load`, for one of them.
+        """
+        if self._cluster_size > 1 or self.conflicts is not None:
+            each = zip(address, instructions, strict=True)
+            return np.stack([self.load(lanes, at, size_bytes, by) for at, by in each])
+        count = len(instructions)
+        everyone = np.tile(lanes, count)
+        offset = self.locate(everyone, reshape(address, -1), size_bytes)
+        self.shadow.check_load(everyone, offset, size_bytes)
+        numbers = np.array([self.shadow.number(each) for each in instructions])
+        self.shadow.loaded(everyone, offset, size_bytes, np.repeat(numbers, len(lanes)))
+        cells = self._cells(size_bytes)[offset // size_bytes]
+        return reshape(view(cells, np.uint8), count, len(lanes), size_bytes)
 
     def store(
         self,

@@ -181,14 +181,18 @@ class Shadow:
         lanes: Lanes,
         offset: Ints,
         size: int,
-        instruction: Instruction,
+        by: Instruction | Ints,
         *,
         asynchronous: bool = False,
     ) -> None:
-        """Record that lanes (n,), or the asynchronous agent for them, have read at each offset (n,)."""
+        """Record that lanes (n,), or the asynchronous agent for them, have read at each offset (n,).
+
+        `by` is the instruction that reads, or the number of each lane's.
+        """
         unit = offset // size + self._order.planes_of(lanes) * (self._total_bytes // size)
         self._last_read = self._order.limit()
-        stamps = self._order.stamps(lanes, self.number(instruction))
+        numbers = self.number(by) if isinstance(by, Instruction) else by
+        stamps = self._order.stamps(lanes, numbers)
         self._scatter(self._read, unit, size, stamps)
         if not asynchronous:
             if not self._read_itself.size:

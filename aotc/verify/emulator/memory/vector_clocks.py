@@ -160,8 +160,8 @@ class Order:
 
     # ---- stamps -----------------------------------------------------------------------------
 
-    def stamps(self, lanes: Lanes, number: int, scope: int = WEAK) -> Ints:
-        """Return the stamps of accesses that lanes do now, by an instruction's number: (n,)."""
+    def stamps(self, lanes: Lanes, number: int | Ints, scope: int = WEAK) -> Ints:
+        """Return the stamps of accesses that lanes do now, by instructions' numbers: (n,)."""
         return self._signature[lanes] | (
             self.now << _TIME_SHIFT | number & (1 << NUMBER_BITS) - 1 | scope << _SCOPE_SHIFT
         )

@@ -6,20 +6,21 @@ isspacep, cvta, createpolicy.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from aotc.verify.arrays import view
+from aotc.verify.arrays import Array, view
 from aotc.verify.emulator.compute.registry import bits_dtype
 from aotc.verify.emulator.control.cluster import own_rank
 from aotc.verify.emulator.engine.context import Context
-from aotc.verify.emulator.engine.registry import Execute, executes
+from aotc.verify.emulator.engine.registry import Execute, Loads, executes, loads
 from aotc.verify.emulator.errors import Unsupported
 from aotc.verify.emulator.memory.global_memory import SHARED_WINDOW
 from aotc.verify.emulator.memory.shared_memory import RANK_SHIFT
-from aotc.verify.emulator.memory.vector_clocks import WEAK
+from aotc.verify.emulator.memory.vector_clocks import WEAK, Ints
 from aotc.verify.emulator.memory_access.release_acquire import MemoryOrder
 from aotc.verify.emulator.memory_access.spaces import (
     SPACES,
@@ -60,6 +61,26 @@ def load(instruction: Instruction) -> Execute:
             ctx.machine.part(MemoryOrder).read(ctx.lanes, places, scope, acquires=acquires)
 
     return run
+
+
+@loads("ld")
+def loads_of_shared_memory(instruction: Instruction) -> Loads | None:
+    """Read for several weak loads of shared memory into registers as wide as its elements."""
+    form = form_of(instruction)
+    wide = all(
+        isinstance(each, Register) and each.bits == form.bits
+        for each in elements_of(instruction.operands[0])
+    )
+    if form.space != "shared" or form.scope != WEAK or not wide:
+        return None
+    dtype = bits_dtype(form.bits)
+
+    def read(ctx: Context, address: Ints, instructions: Sequence[Instruction]) -> Array:
+        lanes = ctx.lane_indices()
+        data = ctx.machine.shared.load_each(lanes, address, form.size_bytes, instructions)
+        return np.swapaxes(view(data, dtype), 1, 2)
+
+    return read
 
 
 @executes("st")

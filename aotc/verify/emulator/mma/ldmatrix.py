@@ -7,11 +7,13 @@ with `.trans`.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from aotc.verify.arrays import Array, reshape, view
 from aotc.verify.emulator.engine.context import Context
-from aotc.verify.emulator.engine.registry import Execute, executes
+from aotc.verify.emulator.engine.registry import Execute, Loads, executes, loads
 from aotc.verify.emulator.errors import Misuse, Unsupported
 from aotc.verify.emulator.memory.global_memory import SHARED_WINDOW
 from aotc.verify.emulator.memory.vector_clocks import Ints
@@ -43,16 +45,21 @@ def _form(instruction: Instruction) -> tuple[int, bool]:
 
 def _rows(ctx: Context, operand: Operand, count: int) -> tuple[Ints, Ints]:
     """Return the lanes that give addresses of rows, and these: (warps * 8 * count,) each."""
+    lanes, rows = _rows_at(ctx, ctx.address(operand)[None], count)
+    return lanes, rows[0]
+
+
+def _rows_at(ctx: Context, address: Ints, count: int) -> tuple[Ints, Ints]:
+    """Return the lanes (n,) that give addresses of rows, and those (k, n) among `address`."""
     ctx.require_whole_warps()
     num_warps = len(ctx.warps())
     if ctx.count != num_warps * WARP_LANES:
         raise Misuse("convergence", f"{ctx.instruction.mnemonic} needs all 32 lanes of a warp")
-    address = ctx.address(operand)
     if int(address.min()) >= SHARED_WINDOW:
         address = address - SHARED_WINDOW
     lanes = reshape(np.asarray(ctx.lane_indices()), num_warps, WARP_LANES)[:, : _ROWS * count]
-    rows = reshape(address, num_warps, WARP_LANES)[:, : _ROWS * count]
-    return reshape(lanes, -1), reshape(rows, -1)
+    rows = reshape(address, len(address), num_warps, WARP_LANES)[:, :, : _ROWS * count]
+    return reshape(lanes, -1), reshape(rows, len(address), -1)
 
 
 def _oriented(elements: Array, *, transposed: bool) -> Array:
@@ -79,6 +86,22 @@ def ldmatrix(instruction: Instruction) -> Execute:
         ctx.write_each(registers, reshape(_FRAGMENT.scatter(each), -1, count, WARP_LANES))
 
     return execute
+
+
+@loads("ldmatrix")
+def ldmatrices(instruction: Instruction) -> Loads:
+    """Load what several instructions do, all at once."""
+    count, transposed = _form(instruction)
+
+    def read(ctx: Context, address: Ints, instructions: Sequence[Instruction]) -> Array:
+        lanes, rows = _rows_at(ctx, address, count)
+        data = ctx.machine.shared.load_each(lanes, rows, _ROW_BYTES, instructions)
+        matrices = reshape(view(data, np.uint16), -1, _ROWS, _ROWS)
+        words = _FRAGMENT.scatter(_oriented(matrices, transposed=transposed))
+        each = reshape(words, len(address), -1, count, WARP_LANES)
+        return reshape(np.swapaxes(each, 1, 2), len(address), count, -1)
+
+    return read
 
 
 @executes("stmatrix")

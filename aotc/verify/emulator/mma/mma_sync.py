@@ -19,11 +19,17 @@ import numpy as np
 
 from aotc.verify.arrays import Array
 from aotc.verify.emulator.engine.context import Context
-from aotc.verify.emulator.engine.registry import Execute, executes
+from aotc.verify.emulator.engine.registry import (
+    WARP_COMPUTES,
+    Execute,
+    WarpCompute,
+    executes,
+    warp_computes,
+)
 from aotc.verify.emulator.errors import Unsupported
-from aotc.verify.emulator.mma.formats import FORMATS, Float64, encode
+from aotc.verify.emulator.mma.formats import FORMATS, Float64, Format, encode
 from aotc.verify.emulator.mma.fragments import Fragment, accumulator, operand_a, operand_b
-from aotc.verify.emulator.syntax import Instruction, Operand, elements_of
+from aotc.verify.emulator.syntax import Instruction, elements_of
 
 _SHAPE = re.compile(r"m(\d+)n(\d+)k(\d+)")
 
@@ -56,15 +62,6 @@ def _differing_bits(a: Array, b: Array) -> Float64:
     return a.sum(-1, keepdims=True) + b.sum(-2, keepdims=True) - 2.0 * multiply(a, b)
 
 
-def _read(ctx: Context, operand: Operand, fragment: Fragment) -> Array:
-    """Return the elements' bits of an operand: (warps, rows, cols)."""
-    return fragment.gather(ctx.read_each(elements_of(operand), fragment.register_bits))
-
-
-def _write(ctx: Context, operand: Operand, fragment: Fragment, elements: Array) -> None:
-    ctx.write_each(elements_of(operand), fragment.scatter(elements))
-
-
 def _types(modifiers: tuple[str, ...]) -> tuple[str, str, str, str]:
     """Return the types of D, A, B and C, which follow the layouts and `.satfinite`."""
     names = tuple(name for name in modifiers if name in FORMATS)
@@ -76,8 +73,8 @@ def _types(modifiers: tuple[str, ...]) -> tuple[str, str, str, str]:
 _KNOWN_WORDS = frozenset({"sync", "aligned", "row", "col", "satfinite", "xor", "and", "popc", "rn"})
 
 
-@executes("mma")
-def mma(instruction: Instruction) -> Execute:
+@warp_computes("mma")
+def mma(instruction: Instruction) -> WarpCompute:
     """Multiply and add matrices of a warp's registers.
 
     Source: PTX ISA, "Multiply-and-Accumulate Instruction: mma".
@@ -115,21 +112,25 @@ def mma(instruction: Instruction) -> Execute:
     product: Callable[[Array, Array], Float64] = _differing_bits if "xor" in modifiers else multiply
     saturate = "satfinite" in modifiers
 
-    def execute(ctx: Context) -> None:
-        ctx.require_whole_warps()
-        d, a, b, c = ctx.instruction.operands
-        sums = product(
-            a_format.decode(_read(ctx, a, a_fragment)), b_format.decode(_read(ctx, b, b_fragment))
-        )
+    def elements(fragment: Fragment, format_: Format) -> Callable[[Array], Float64]:
+        return lambda words: format_.decode(fragment.gather(words))
+
+    def compute(a: Float64, b: Float64, c: Float64) -> Array:
         with np.errstate(invalid="ignore", over="ignore"):
-            total = sums + c_format.decode(_read(ctx, c, c_fragment))
-        _write(ctx, d, d_fragment, encode(d_type, total, saturate=saturate))
+            total = product(a, b) + c
+        return d_fragment.scatter(encode(d_type, total, saturate=saturate))
 
-    return execute
+    decode = (
+        elements(a_fragment, a_format),
+        elements(b_fragment, b_format),
+        elements(c_fragment, c_format),
+    )
+    bits = tuple(each.register_bits for each in (a_fragment, b_fragment, c_fragment))
+    return WarpCompute(bits, decode, compute)
 
 
-@executes("movmatrix")
-def movmatrix(instruction: Instruction) -> Execute:
+@warp_computes("movmatrix")
+def movmatrix(instruction: Instruction) -> WarpCompute:
     """Transpose an 8x8 matrix of 16-bit elements that a warp holds, a row for each four lanes.
 
     Source: PTX ISA, "Matrix Transpose Instruction: movmatrix".
@@ -138,10 +139,22 @@ def movmatrix(instruction: Instruction) -> Execute:
         raise Unsupported("modifiers other than .sync.aligned.m8n8.trans.b16")
     fragment = operand_a(8, 8, 16)
 
+    def compute(elements: Array) -> Array:
+        return fragment.scatter(np.swapaxes(elements, 1, 2))
+
+    return WarpCompute((fragment.register_bits,), (fragment.gather,), compute)
+
+
+@executes("mma", "movmatrix")
+def matrix_instruction(instruction: Instruction) -> Execute:
+    """Return what one instruction does by itself."""
+    rule = WARP_COMPUTES[instruction.opcode](instruction)
+    target, *sources = (elements_of(operand) for operand in instruction.operands)
+
     def execute(ctx: Context) -> None:
         ctx.require_whole_warps()
-        destination, source = ctx.instruction.operands
-        elements = _read(ctx, source, fragment)
-        _write(ctx, destination, fragment, np.swapaxes(elements, 1, 2))
+        words = map(ctx.read_each, sources, rule.bits)
+        values = [decode(each) for decode, each in zip(rule.decode, words, strict=True)]
+        ctx.write_each(target, rule.compute(*values))
 
     return execute

@@ -20,7 +20,7 @@ _COUNT = 10
 
 
 def _issues(body: str) -> list[list[str]]:
-    text = f".entry k() {{ .reg .b32 %r<99>; .reg .pred %p<9>; {body} ret; }}"
+    text = f".entry k() {{ .reg .b32 %r<99>; .reg .b16 %h<9>; .reg .pred %p<9>; {body} ret; }}"
     instructions = parse_module(text).kernels["k"].instructions
     cfg = build_cfg(instructions)
     file = RegisterFile(Allocation(instructions, cfg, analyse(instructions, cfg)), 32)
@@ -95,3 +95,74 @@ def test_an_undefined_register_is_reported_at_the_instruction_that_reads_it() ->
     body = "".join(f"add.s32 %r{i + 20}, %r{9 if i == 3 else 0}, 1;" for i in range(6))
     fault = faults(body, kind="undefined", match="%r9 is read and was never")
     assert fault.text == "add.s32 %r23, %r9, 1"
+
+
+_LDMATRIX = "ldmatrix.sync.aligned.m8n8.x2.shared.b16"
+_MMA = "mma.sync.aligned.m16n8k8.row.col.f32.f16.f16.f32"
+# Each thread stores 24 bytes of small floats; a row of a matrix is at %r7.
+_FRAGMENTS = """
+.reg .b32 %m<128>;
+mad.lo.s32 %r3, %r0, 24, %r1; cvt.rn.f16.s32 %h0, %r0; mov.b32 %r4, {%h0, %h0};
+st.shared.v2.b32 [%r3], {%r4, %r4}; st.shared.v2.b32 [%r3+8], {%r4, %r0};
+st.shared.v2.b32 [%r3+16], {%r0, %r4}; bar.sync 0;
+and.b32 %r5, %r0, 15; shl.b32 %r6, %r5, 4; add.s32 %r7, %r1, %r6;
+"""
+
+
+def _vector(first: int, count: int) -> str:
+    return f"{{{', '.join(f'%m{first + i}' for i in range(count))}}}"
+
+
+def _matrices(first_parts: str) -> str:
+    """Return a body that loads six fragments and multiplies them, in a grid and in chains."""
+    clear = "".join(f"mov.b32 %m{i}, {i};" for i in range(100))
+    loads = "".join(
+        f"{_LDMATRIX} {_vector(2 * i, 2)}, [%r7+{16 * i}];"
+        f"ld.shared.v2.b32 {_vector(20 + 2 * i, 2)}, [%r7+{64 + 8 * i}];"
+        for i in range(6)
+    )
+    dots = "".join(
+        f"{_MMA} {_vector(40 + 4 * at, 4)}, {_vector(2 * (at % 3), 2)}, {{%m{6 + at % 4}}}, "
+        f"{_vector(40 + 4 * at, 4)};"
+        for at in (*range(12), 2, 2, 5)
+    )
+    total = "mov.b32 %r63, 0;" + "".join(
+        f"mad.lo.s32 %r63, %r63, 31, %m{i};" for i in (*range(20, 32), *range(40, 88))
+    )
+    return f"{_FRAGMENTS} {clear} {first_parts} {loads} {dots} skip: {total}"
+
+
+@pytest.mark.parametrize("in_part", [False, True])
+def test_matrices_are_those_of_program_order(in_part: bool) -> None:
+    part = "shr.u32 %r8, %r0, 5; setp.eq.s32 %p1, %r8, 1; @%p1 bra skip;" if in_part else ""
+    together = collect(_matrices(part), threads=96, shared=4096)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(decode, "_FEWEST_FUSED", 1 << 30)
+        apart = collect(_matrices(part), threads=96, shared=4096)
+    np.testing.assert_array_equal(together, apart)
+    assert len(np.unique(together)) > 8
+
+
+def test_matrices_and_loads_share_steps() -> None:
+    sizes = [len(issue) for issue in _issues(_matrices("").replace("skip:", ""))]
+    assert sizes.count(6) == 2  # the matrices, the vectors
+    assert 12 in sizes, sizes
+
+
+@pytest.mark.parametrize(
+    ("change", "kind", "line"),
+    [
+        (("[%r7+32]", "[%r7+3200]"), "bounds", f"{_LDMATRIX} {_vector(4, 2)}, [%r7+3200]"),
+        (("[%r7+72]", "[%r7+2400]"), "uninitialised", "ld.shared.v2.b32 {%m22, %m23}, [%r7+2400]"),
+        (("{%m8}", "{%m99}"), "undefined", ""),
+    ],
+)
+def test_faults_are_those_of_one_instruction(change: tuple[str, str], kind: str, line: str) -> None:
+    body = _matrices("").replace("mov.b32 %m99, 99;", "").replace(*change)
+    fault = faults(body, kind=kind, threads=96, shared=3200)
+    assert line in fault.text
+
+
+def test_part_of_a_warp_does_not_multiply() -> None:
+    part = "setp.eq.s32 %p1, %r0, 40; @%p1 bra skip;"
+    faults(_matrices(part), kind="convergence", threads=96, shared=4096)

@@ -1,0 +1,230 @@
+"""The commands that ship archives: parts of them, several as one, Python wheels, a report.
+
+They are part of the same group as those of `machine`, which know nothing of them.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from functools import wraps
+from pathlib import Path
+from typing import TYPE_CHECKING, ParamSpec
+
+import click
+
+from aotc.cli.machine import commands
+from aotc.cli.streams import EXIT_DONE, EXIT_WRONG, complain, show
+from aotc.ir.diagnostics import one_line
+
+if TYPE_CHECKING:
+    from aotc.package.index import Archive
+
+__all__ = ["commands"]
+
+_Inputs = ParamSpec("_Inputs")
+_targets = click.option("--target", "targets", multiple=True, help="Take this target; repeatable.")
+_json = click.option("--json", "is_json", is_flag=True, help="Write the result as JSON.")
+_debug = click.option("--debug", is_flag=True, help="Show the traceback of a bug in aotc.")
+_folder = click.option(
+    "-o", "--output", default="dist", show_default=True, help="Folder to write to."
+)
+
+
+def _of_archives(command: Callable[_Inputs, int]) -> Callable[_Inputs, int]:
+    """Report what is wrong with an archive."""
+
+    @wraps(command)
+    def reporting(*args: _Inputs.args, **options: _Inputs.kwargs) -> int:
+        from aotc.package.index import ArchiveError  # noqa: PLC0415 - start-up time
+
+        try:
+            return command(*args, **options)
+        except ArchiveError as error:
+            complain(one_line(str(error)))
+            return EXIT_WRONG
+
+    return reporting
+
+
+def _read(path: Path) -> tuple[Archive, Mapping[str, object] | None]:
+    """Read an archive, and what the file beside it says of its sources."""
+    from aotc.package import archive as archives  # noqa: PLC0415 - start-up time
+    from aotc.package.index import ArchiveError  # noqa: PLC0415
+    from aotc.package.sources import read_sources  # noqa: PLC0415
+
+    try:
+        return archives.read(path), read_sources(path)
+    except ArchiveError as error:
+        message = error.message if str(path) in error.message else f"{path}: {error.message}"
+        raise ArchiveError(error.kind, message) from None
+
+
+def _write(archive: Archive, sources: Mapping[str, object] | None, path: Path) -> int:
+    """Write an archive, and the file beside it if its sources are known; return the size."""
+    from aotc.package import archive as archives  # noqa: PLC0415 - start-up time
+    from aotc.package.sources import sources_of  # noqa: PLC0415
+
+    data = archives.encode(archive)
+    contents: dict[Path, bytes] = {}
+    if sources is not None:
+        told = sources_of(sources, [kernel.name for kernel in archive.kernels], data)
+        text = json.dumps(told, indent=1) + "\n"
+        contents[path.with_suffix(".sources.json")] = text.encode()
+    contents[path] = data
+    path.parent.mkdir(parents=True, exist_ok=True)
+    archives.write_together(contents)
+    return len(data)
+
+
+def _shown(paths: Mapping[Path, int], *, is_json: bool) -> int:
+    if is_json:
+        show(json.dumps([{"path": str(path), "bytes": size} for path, size in paths.items()]))
+    else:
+        for path, size in paths.items():
+            show(f"{path}: {size} bytes")
+    return EXIT_DONE
+
+
+@commands.command()
+@click.argument("archive")
+@_targets
+@click.option("--kernel", "kernels", multiple=True, help="Take this kernel; repeatable.")
+@_folder
+@_json
+@_debug
+@_of_archives
+def split(
+    *,
+    archive: str,
+    targets: tuple[str, ...],
+    kernels: tuple[str, ...],
+    output: str,
+    is_json: bool,
+    debug: bool,  # noqa: ARG001 - read by `run`
+) -> int:
+    """Write an archive for each target of ARCHIVE, with the kernels that it has for that."""
+    from aotc.package.split import part_of  # noqa: PLC0415 - start-up time
+
+    whole, sources = _read(Path(archive))
+    part_of(whole, targets, kernels)  # a mistake is found before anything is written
+    written: dict[Path, int] = {}
+    for target in dict.fromkeys(targets or whole.targets):
+        part = part_of(whole, [target], kernels)
+        path = Path(output) / f"{whole.name}-{target}.aotc"
+        written[path] = _write(part, sources, path)
+    return _shown(written, is_json=is_json)
+
+
+@commands.command()
+@click.argument("paths", metavar="ARCHIVE…", nargs=-1, required=True)
+@click.option("-o", "--output", required=True, help="Archive to write.")
+@click.option("--name", default="", help="Its name, if those of the archives differ.")
+@click.option("--version", default="", help="Its version, if those of the archives differ.")
+@_json
+@_debug
+@_of_archives
+def merge(
+    *,
+    paths: tuple[str, ...],
+    output: str,
+    name: str,
+    version: str,
+    is_json: bool,
+    debug: bool,  # noqa: ARG001 - read by `run`
+) -> int:
+    """Write one archive with the kernels and variants of all ARCHIVEs; a contradiction is an error."""
+    from aotc.package.merge import merge as merge_archives  # noqa: PLC0415 - start-up time
+
+    read = [(path, *_read(Path(path))) for path in paths]
+    merged = merge_archives([(path, archive) for path, archive, _ in read], name, version)
+    sources: dict[str, object] | None = None
+    if all(told is not None for _, _, told in read):
+        sources = {name: one for _, _, told in read for name, one in (told or {}).items()}
+    path = Path(output)
+    return _shown({path: _write(merged, sources, path)}, is_json=is_json)
+
+
+@commands.command()
+@click.argument("archive")
+@_targets
+@click.option("--together", is_flag=True, help="One wheel for all targets.")
+@click.option("--name", default="", help="Name of the package; default: the archive's.")
+@click.option("--version", default="", help="Version of the package; default: the archive's.")
+@click.option("--license", "license_expression", default="", help="SPDX expression of its licence.")
+@_folder
+@_json
+@_debug
+@_of_archives
+def wheel(
+    *,
+    archive: str,
+    targets: tuple[str, ...],
+    together: bool,
+    name: str,
+    version: str,
+    license_expression: str,
+    output: str,
+    is_json: bool,
+    debug: bool,  # noqa: ARG001 - read by `run`
+) -> int:
+    """Write a Python wheel for each target of ARCHIVE: the code and a typed module that loads it."""
+    from aotc.package.archive import write_together  # noqa: PLC0415 - start-up time
+    from aotc.package.split import part_of  # noqa: PLC0415
+    from aotc.package.wheel import make_wheel, renamed  # noqa: PLC0415
+
+    whole, sources = _read(Path(archive))
+    whole = renamed(part_of(whole, targets), name, version)
+    parts = {"": whole} if together else {t: part_of(whole, [t]) for t in whole.targets}
+    made = [
+        make_wheel(
+            part,
+            suffix=target.replace("_", ""),
+            license_expression=license_expression,
+            sources=sources,
+        )
+        for target, part in parts.items()
+    ]
+    folder = Path(output)
+    folder.mkdir(parents=True, exist_ok=True)
+    write_together({folder / one.file_name: one.content for one in made})
+    sizes = {folder / one.file_name: len(one.content) for one in made}
+    return _shown(sizes, is_json=is_json)
+
+
+@commands.command()
+@click.argument("archive")
+@click.option("--html", "page", metavar="FILE", help="Write a page with plots there, too.")
+@click.option("--measured", metavar="FILE", help="JSON of measured launches, for a roofline.")
+@_json
+@_debug
+@_of_archives
+def report(
+    *,
+    archive: str,
+    page: str | None,
+    measured: str | None,
+    is_json: bool,
+    debug: bool,  # noqa: ARG001 - read by `run`
+) -> int:
+    """Show what ARCHIVE takes by kernel and target: size, coverage, registers, spills, shared memory."""
+    from aotc.package import report as reports  # noqa: PLC0415 - start-up time
+    from aotc.package.archive import decode, write_file  # noqa: PLC0415
+    from aotc.package.decoder import stored_frames  # noqa: PLC0415
+    from aotc.package.index import ArchiveError  # noqa: PLC0415
+    from aotc.package.records import LIMITS  # noqa: PLC0415
+    from aotc.package.report_page import page as page_of  # noqa: PLC0415
+    from aotc.regular_file import read_regular  # noqa: PLC0415
+
+    found = reports.read_measured(Path(measured)) if measured else None
+    try:
+        data = read_regular(Path(archive), LIMITS.file_bytes)
+        made = reports.describe(decode(data), stored_frames(data), len(data), found)
+    except OSError as error:
+        raise ArchiveError("IO", f"cannot read {archive}: {error.strerror or error}") from None
+    except ArchiveError as error:
+        raise ArchiveError(error.kind, f"{archive}: {error.message}") from None
+    if page:
+        write_file(Path(page), page_of(made).encode())
+    show(json.dumps(made, indent=2) if is_json else reports.text(made))
+    return EXIT_DONE

@@ -1,0 +1,59 @@
+"""What a file may ask about the GPU, and the answers for a target.
+
+Configs, heuristics and globals of a kernel's file ask PyTorch or Triton's driver: how many SMs there are, what
+shared memory, which capability. A target's row answers, and a package that is for other GPUs of the architecture
+gives its own numbers: by the name of a fact, or by the expression that asks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from aotc.frontend.values import Operand
+from aotc.target import FACTS, TARGETS
+
+_TORCH = "torch.cuda.get_device_properties()"
+_DRIVER = "triton.runtime.driver.active.utils.get_device_properties()"
+_ASKED: Mapping[str, tuple[str, ...]] = {
+    "num_sms": (f"{_TORCH}.multi_processor_count", f"{_DRIVER}['multiprocessor_count']"),
+    "device_name": ("torch.cuda.get_device_name()", f"{_TORCH}.name"),
+    "device_count": ("torch.cuda.device_count()",),
+    "max_shared_bytes": (
+        f"{_TORCH}.shared_memory_per_block_optin",
+        f"{_DRIVER}['max_shared_mem']",
+    ),
+    "shared_bytes_per_sm": (f"{_TORCH}.shared_memory_per_multiprocessor",),
+    "registers_per_sm": (f"{_TORCH}.regs_per_multiprocessor", f"{_DRIVER}['max_num_regs']"),
+    "max_threads_per_sm": (f"{_TORCH}.max_threads_per_multi_processor",),
+}
+"""The expressions that ask for each fact; what is passed to calls, such as a device, is left out."""
+
+_ALWAYS: Mapping[str, Operand] = {
+    "torch.cuda.is_available()": True,
+    "triton.runtime.driver.active.get_current_target().backend": "cuda",
+    "triton.runtime.driver.active.get_current_target().warp_size": 32,
+    "torch.version.hip": None,
+    "torch.version.xpu": None,
+}
+_OF_ANY_TARGET: Mapping[str, Operand] = {
+    "torch.cuda.current_device()": 0,
+    "triton.runtime.driver.active.get_current_device()": 0,
+    f"{_TORCH}.warp_size": 32,
+    f"{_DRIVER}['warpSize']": 32,
+}
+
+assert _ASKED.keys() == FACTS.keys()
+
+
+def answers(target: str, facts: Mapping[str, object]) -> dict[str, Operand]:
+    """Return the answer to each expression that asks about a GPU; "" is no target yet."""
+    known = TARGETS.get(target)
+    if known is None:
+        return dict(_ALWAYS)
+    found = {**_ALWAYS, **_OF_ANY_TARGET}
+    found["torch.cuda.get_device_capability()"] = (known.major, known.minor)
+    found[f"{_TORCH}.major"], found[f"{_TORCH}.minor"] = known.major, known.minor
+    found["triton.runtime.driver.active.get_current_target().arch"] = known.arch
+    for name, value in {**known.known_facts, **facts}.items():
+        found.update(dict.fromkeys(_ASKED.get(name, (name,)), value))
+    return found

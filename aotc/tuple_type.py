@@ -1,0 +1,106 @@
+"""The type of an argument that is a tuple, and the launch arguments that it is passed as.
+
+    "(i32, i32:16)"                 a tuple; of the argument `shape`, launches pass `shape_0`, `shape_1`
+    "(rows: i32, cols: i32:16)"     a named tuple; launches pass `shape_rows`, `shape_cols`
+    "(*fp16, (i32, i32))"           tuples nest: `x_0`, `x_1_0`, `x_1_1`
+
+Only the brackets are known here: what stands between them is the type of one argument.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+_FIELD = re.compile(r"\s*(?P<name>[A-Za-z_][A-Za-z0-9_]*)\s*:\s*(?=[A-Za-z_*(])")
+_OPENING, _CLOSING = "([<", ")]>"
+_MAX_DEPTH = 8
+
+
+@dataclass(frozen=True, slots=True)
+class TupleType:
+    """The types of a tuple's items; `fields` are their names, empty for a tuple without."""
+
+    items: tuple[str | TupleType, ...]
+    fields: tuple[str, ...] = ()
+
+    def leaves(self, name: str) -> Iterator[tuple[str, str]]:
+        """Yield the launch arguments that the argument `name` is passed as, and their types."""
+        for key, item in zip(self.keys(name), self.items, strict=True):
+            if isinstance(item, str):
+                yield key, item
+            else:
+                yield from item.leaves(key)
+
+    def keys(self, name: str) -> list[str]:
+        """Return what the items of the argument `name` are called."""
+        labels = self.fields or tuple(map(str, range(len(self.items))))
+        return [f"{name}_{label}" for label in labels]
+
+    def text(self, name: str, types: Mapping[str, str]) -> str:
+        """Return the text of the type with the `types` of the launch arguments in place of its own."""
+        parts: list[str] = []
+        for index, (key, item) in enumerate(zip(self.keys(name), self.items, strict=True)):
+            label = f"{self.fields[index]}: " if self.fields else ""
+            parts.append(label + (types[key] if isinstance(item, str) else item.text(key, types)))
+        return f"({', '.join(parts)}{',' if len(parts) == 1 else ''})"
+
+
+def is_tuple_type(text: str) -> bool:
+    """Return whether a type is meant to be that of a tuple."""
+    return text.lstrip().startswith("(")
+
+
+def parse_tuple_type(text: str) -> TupleType:
+    """Parse the type of a tuple. Raises: ValueError, which says what is wrong."""
+    return _parse(text.strip(), _MAX_DEPTH)
+
+
+def flattened(signature: Mapping[str, str]) -> dict[str, str]:
+    """Return the type of each launch argument of a signature."""
+    flat: dict[str, str] = {}
+    for name, text in signature.items():
+        flat.update(parse_tuple_type(text).leaves(name) if is_tuple_type(text) else [(name, text)])
+    return flat
+
+
+def _parse(text: str, depth: int) -> TupleType:
+    if not (text.startswith("(") and text.endswith(")")):
+        raise ValueError(f"expected a tuple such as (i32, i32:16), got {text!r}")
+    if not depth:
+        raise ValueError(f"expected tuples that nest at most {_MAX_DEPTH} deep")
+    parts = _split(text[1:-1])
+    if not parts:
+        raise ValueError("expected a tuple of at least one item, got ()")
+    items: list[str | TupleType] = []
+    fields: list[str] = []
+    for part in parts:
+        named = _FIELD.match(part)
+        rest = part[named.end() :].strip() if named else part.strip()
+        fields += [named["name"]] if named else []
+        if not rest:
+            raise ValueError(f"expected a type between the commas of {text}")
+        items.append(_parse(rest, depth - 1) if is_tuple_type(rest) else rest)
+    if len(fields) not in (0, len(items)):
+        raise ValueError(f"expected names for all items of {text} or for none")
+    if len(set(fields)) < len(fields):
+        raise ValueError(f"expected each name once in {text}")
+    return TupleType(tuple(items), tuple(fields))
+
+
+def _split(text: str) -> list[str]:
+    """Split at the commas that are not in brackets; one at the end is not counted."""
+    parts = [""]
+    depth = 0
+    for char in text:
+        depth += (char in _OPENING) - (char in _CLOSING)
+        if depth < 0:
+            raise ValueError(f"expected brackets that match, got ({text})")
+        if char == "," and not depth:
+            parts.append("")
+        else:
+            parts[-1] += char
+    if depth:
+        raise ValueError(f"expected brackets that match, got ({text})")
+    return parts if parts[-1].strip() else parts[:-1]

@@ -1,0 +1,234 @@
+"""Ordinary kernels under compute-sanitizer: its view of memory, races, barriers, and unset memory.
+
+    python -m benchmarks.soak.sanitize -o OUT [--kernels 24] [--seed 0] [--tools memcheck racecheck]
+
+A variant of each of some kernels of `kernels.toml` and `kernels/*.toml`, which `--seed` draws, is
+compiled and interpreted on all cores, as for a soak. Then each tool runs a process of its own that
+launches all of them, two launches each, and compares what they leave. OUT has what the tools said.
+Exits 1 if a tool reports anything, or a result is wrong; 2 if there is no sanitizer or no GPU.
+
+Errors of the API are no findings: the loader asks for one parameter too many of each kernel, to know
+that there are no more.
+"""
+
+from __future__ import annotations
+
+import argparse
+import pickle
+import re
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+
+from aotc.package.workers import Failure, Job, default_jobs, run_all
+from aotc.verify.checks.check import ExecutionFault, Unsuited
+from aotc.verify.checks.device import NoDeviceError
+from aotc.verify.checks.reference import Reference
+from benchmarks.calibration.gpu import Gpu
+from benchmarks.soak.devices import GpuDevice
+from benchmarks.soak.variants import (
+    ROOT,
+    Group,
+    Prepared,
+    Settings,
+    Source,
+    VariantCase,
+    VariantDevice,
+    prepare,
+    select,
+)
+
+TOOLS = ("memcheck", "racecheck", "synccheck", "initcheck")
+# Loops go round, rings are used again, and program instances differ along each axis.
+_LAUNCHES = ("deep", "apart", "several", "over", "full")
+_PER_VARIANT = 2
+_MAX_BYTES = 64 << 20
+_FOUND, _NO_GPU = 9, 2
+_SUMMARY = re.compile(r"^=+ (?:ERROR|RACECHECK) SUMMARY: (.*)$", re.MULTILINE)
+_SHOWN_LINES = 30
+
+
+@dataclass(frozen=True, slots=True)
+class Said:
+    """What a tool said: its summary, all of its output, and how its process ended (None: killed)."""
+
+    tool: str
+    summary: str
+    output: str
+    status: int | None
+
+    @property
+    def is_clean(self) -> bool:
+        """Whether nothing was found, and everything ran."""
+        return self.status == 0 and bool(self.summary)
+
+
+# ---- making ready -----------------------------------------------------------------------------
+
+
+def ready(groups: Sequence[Group], settings: Settings, jobs: int) -> tuple[list[VariantCase], int]:
+    """Return the cases of groups, with few launches each, and how many could not be made ready."""
+    work = partial(prepare, settings=settings, phase="sanitize")
+    cases: list[VariantCase] = []
+    num_failed = 0
+    for done in run_all([Job(group.label, group) for group in groups], work, jobs):
+        if isinstance(done.result, Failure):
+            print(f"{done.task.label}: {done.result.report}")
+            num_failed += 1
+            continue
+        made: Prepared = done.result
+        cases += [_shortened(case) for case in made.cases]
+        for outcome in made.outcomes:
+            print(f"{outcome.case}: {outcome.status}: {outcome.detail.splitlines()[0]}")
+            num_failed += outcome.is_failure
+    return sorted(cases, key=lambda case: case.name), num_failed
+
+
+def _shortened(case: VariantCase) -> VariantCase:
+    members = tuple(replace(each, references=_few(each.references)) for each in case.members)
+    return replace(case, members=members)
+
+
+def _few(references: Sequence[Reference]) -> tuple[Reference, ...]:
+    """Return the launches to make: those that show most, of buffers that are not huge."""
+    small = [each for each in references if _size(each) <= _MAX_BYTES]
+    wanted = [each for name in _LAUNCHES for each in small if each.launch.label == name]
+    return tuple(wanted[:_PER_VARIANT] or small[:1])
+
+
+def _size(reference: Reference) -> int:
+    return sum(buffer.size_bytes for buffer in reference.buffers.values())
+
+
+# ---- the process under the sanitizer ----------------------------------------------------------
+
+
+def launch_all(cases: Sequence[VariantCase], device: VariantDevice) -> int:
+    """Make every launch once; print what is wrong, and return how many were."""
+    num_wrong = 0
+    for case in cases:
+        print(f"launches {case.name}", flush=True)  # what a tool says next is about it
+        with case.opened(device) as launches:
+            for label, attempt in launches:
+                try:
+                    detail = attempt()
+                except Unsuited as error:
+                    print(f"  passed over: {label}: {error}")
+                    continue
+                except ExecutionFault as error:
+                    print(f"  fault: {label}: {error}", flush=True)
+                    return num_wrong + 1  # the context is of no use any more
+                if detail:
+                    print(f"  wrong: {label}: {detail}")
+                    num_wrong += 1
+    print(f"launched {len(cases)} variants, {num_wrong} launches are wrong", flush=True)
+    return num_wrong
+
+
+def _child(path: Path) -> int:
+    cases: list[VariantCase] = pickle.loads(path.read_bytes())
+    try:
+        # Memory is not used again: what was written before would count as initialised.
+        device = GpuDevice(Gpu())
+    except NoDeviceError as error:
+        print(error)
+        return _NO_GPU
+    return int(launch_all(cases, device) > 0)
+
+
+# ---- the tools --------------------------------------------------------------------------------
+
+
+def run_tools(
+    tools: Sequence[str], command: Callable[[str], list[str]], out: Path, seconds: float
+) -> list[Said]:
+    """Run the command of each tool, all at once, with what it says in a file of `out`.
+
+    What takes longer than `seconds` is killed.
+    """
+    end = time.monotonic() + seconds
+    running: dict[str, subprocess.Popen[bytes]] = {}
+    for tool in tools:
+        with (out / f"{tool}.txt").open("wb") as file:
+            running[tool] = subprocess.Popen(
+                command(tool), stdout=file, stderr=subprocess.STDOUT, cwd=ROOT
+            )
+    said: list[Said] = []
+    for tool, process in running.items():
+        status: int | None = None
+        try:
+            status = process.wait(max(0.1, end - time.monotonic()))
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+        output = (out / f"{tool}.txt").read_text(errors="replace")
+        found = _SUMMARY.findall(output)
+        said.append(Said(tool, found[-1] if found else "", output, status))
+    return said
+
+
+def sanitized(sanitizer: str, path: Path, tool: str) -> list[str]:
+    """Return the command that launches the cases of a file under a tool."""
+    options = ["--tool", tool, "--report-api-errors", "no", "--error-exitcode", str(_FOUND)]
+    child = [sys.executable, "-m", "benchmarks.soak.sanitize", "--launch", str(path)]
+    return [sanitizer, *options, *child]
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Make variants ready, run each tool, print a line for each."""
+    options = _parser().parse_args(arguments)
+    if options.launch is not None:
+        return _child(options.launch)
+    sanitizer = shutil.which("compute-sanitizer")
+    if sanitizer is None:
+        print("compute-sanitizer is not installed", file=sys.stderr)
+        return _NO_GPU
+    start = time.monotonic()
+    sources = [ROOT / "kernels.toml", *sorted((ROOT / "kernels").glob("*.toml"))]
+    groups = select([Source(path, 1) for path in sources], options.seed)
+    # Of each manifest some, whatever the number.
+    count = min(options.kernels, len(groups))
+    groups = [groups[at * len(groups) // count] for at in range(count)]
+    settings = Settings(seed=options.seed, repeats=1)
+    cases, num_failed = ready(groups, settings, options.jobs)
+    options.out.mkdir(parents=True, exist_ok=True)
+    path = options.out.resolve() / "cases.pickle"
+    path.write_bytes(pickle.dumps(cases, protocol=pickle.HIGHEST_PROTOCOL))
+    print(f"{time.monotonic() - start:5.0f} s: {len(cases)} variants are ready", flush=True)
+    tools = run_tools(
+        options.tools, partial(sanitized, sanitizer, path), options.out, options.seconds
+    )
+    for said in tools:
+        ended = "did not end in time" if said.status is None else f"status {said.status}"
+        print(f"{said.tool}: {said.summary or 'no summary'} ({ended})")
+        if not said.is_clean:
+            print("\n".join(said.output.splitlines()[-_SHOWN_LINES:]))
+    print(f"{time.monotonic() - start:5.0f} s")
+    if any(said.status == _NO_GPU for said in tools):
+        return _NO_GPU
+    return int(num_failed > 0 or not cases or not all(said.is_clean for said in tools))
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.soak.sanitize",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("-o", "--out", type=Path, default=Path("sanitize"))
+    parser.add_argument("-j", "--jobs", type=int, default=default_jobs(), help="worker processes")
+    parser.add_argument("--seed", type=int, default=0, help="draws variants and inputs")
+    parser.add_argument("--kernels", type=int, default=24, help="how many are launched")
+    parser.add_argument("--tools", nargs="+", choices=TOOLS, default=list(TOOLS))
+    parser.add_argument("--seconds", type=float, default=60.0, help="for all tools together")
+    parser.add_argument("--launch", type=Path, help=argparse.SUPPRESS)
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,135 @@
+/* kernel_index.c: open a kernel: its index, from a frame to tables that everything after may trust.
+ *
+ * An archive of thousands of kernels is opened in the time that its root takes; what the index of a
+ * kernel says is read when somebody asks for that kernel. What was opened stays until the archive goes.
+ */
+#include "guard.h"
+#include "load.h"
+#include "tensor_map.h"
+#include "validate.h"
+
+static aotc_status no_memory(const struct aotc_kernel *kernel, const char *what,
+                             aotc_error *error) {
+    return AOTCI_FAIL(error, AOTC_ERROR_NOMEM, .file = kernel->archive->name,
+                      .kernel = aotci_kernel_name(kernel->archive, kernel->number), .field = what,
+                      .expected = "memory", .got = "none");
+}
+
+/* The expressions that are comparisons, in the form in which launches read them. A test takes at
+ * least six bytes of code, so the memory is bounded by the size of the index. */
+static aotc_status make_tests(struct aotc_kernel *kernel, aotc_error *error) {
+    const aotc_allocator *allocator = &kernel->archive->allocator;
+    const uint32_t count = aotci_count(&kernel->tables, SECTION_EXPRESSIONS);
+    kernel->first_tests = aotci_allocate(allocator, (size_t)count + 1, sizeof *kernel->first_tests);
+    if (kernel->first_tests == NULL) {
+        return no_memory(kernel, "expressions", error);
+    }
+    uint32_t *first = kernel->first_tests;
+    for (uint32_t i = 0; i < count; ++i) {
+        const struct expression_record *expression = aotci_expression(&kernel->tables, i);
+        first[i + 1] = first[i] + aotci_guard_compile(kernel, expression, NULL);
+    }
+    kernel->tests = aotci_allocate(allocator, first[count], sizeof *kernel->tests);
+    if (kernel->tests == NULL) {
+        return no_memory(kernel, "expressions", error);
+    }
+    for (uint32_t i = 0; i < count; ++i) {
+        if (first[i + 1] != first[i]) {
+            (void)aotci_guard_compile(kernel, aotci_expression(&kernel->tables, i),
+                                      kernel->tests + first[i]);
+        }
+    }
+    return AOTC_OK;
+}
+
+static aotc_status make_guards(struct aotc_kernel *kernel, aotc_error *error) {
+    const uint32_t guard_count = aotci_count(&kernel->tables, SECTION_GUARDS);
+    kernel->guards =
+        aotci_allocate(&kernel->archive->allocator, guard_count, sizeof *kernel->guards);
+    if (kernel->guards == NULL) {
+        return no_memory(kernel, "guards", error);
+    }
+    for (uint32_t i = 0; i < guard_count; ++i) {
+        kernel->guards[i] = aotci_guard_of(kernel, aotci_guard(&kernel->tables, i)->expression);
+    }
+    return AOTC_OK;
+}
+
+/* The cache of encoded maps, which all kernels share, for the first that has any. */
+static aotc_status make_maps(struct aotc_kernel *kernel, aotc_error *error) {
+    struct aotc_archive *archive = kernel->archive;
+    if (aotci_count(&kernel->tables, SECTION_TENSOR_MAPS) != 0 && archive->maps.slots == NULL &&
+        !aotci_memo_make(&archive->maps, MAP_CACHE_BITS, MAP_ENTRY_WORDS, &archive->allocator)) {
+        return no_memory(kernel, "tensor maps", error);
+    }
+    return AOTC_OK;
+}
+
+static aotc_status open_locked(struct aotc_kernel *kernel, aotc_error *error) {
+    struct aotc_archive *archive = kernel->archive;
+    aotc_status status = aotci_frame_decode(archive, kernel->number, &kernel->index_bytes, error);
+    if (status != AOTC_OK) {
+        return status;
+    }
+    kernel->tables = (struct aotci_tables){
+        .file = archive->name,
+        .bytes = kernel->index_bytes,
+        .size_bytes = aotci_frame(&archive->root, kernel->number)->raw_bytes,
+        .is_newer = archive->root.is_newer,
+    };
+    status = aotci_validate_directory(&kernel->tables, false, error);
+    status = status == AOTC_OK ? aotci_validate_index(kernel, error) : status;
+    status = status == AOTC_OK ? make_tests(kernel, error) : status;
+    status = status == AOTC_OK ? make_guards(kernel, error) : status;
+    status = status == AOTC_OK ? make_maps(kernel, error) : status;
+    if (status == AOTC_OK) {
+        kernel->record = aotci_kernel_record(&kernel->tables, 0);
+        kernel->name = aotci_string(&kernel->tables, kernel->record->name);
+    }
+    return status;
+}
+
+aotc_status aotci_kernel_open(struct aotc_kernel *kernel, aotc_error *error) {
+    aotc_status status = AOTC_OK;
+    if (atomic_load_explicit(&kernel->is_open, memory_order_acquire)) {
+        return AOTC_OK;
+    }
+    (void)pthread_mutex_lock(&kernel->archive->index_lock);
+    if (!atomic_load_explicit(&kernel->is_open, memory_order_relaxed)) {
+        status = open_locked(kernel, error);
+        if (status == AOTC_OK) {
+            atomic_store_explicit(&kernel->is_open, true, memory_order_release);
+        } else {
+            aotci_kernel_close(kernel);
+        }
+    }
+    (void)pthread_mutex_unlock(&kernel->archive->index_lock);
+    return status;
+}
+
+void aotci_kernel_close(struct aotc_kernel *kernel) {
+    const aotc_allocator *allocator = &kernel->archive->allocator;
+    const struct aotci_tables *tables = &kernel->tables;
+    if (kernel->index_bytes == NULL) {
+        return;
+    }
+    const size_t expression_count = aotci_count(tables, SECTION_EXPRESSIONS);
+    if (kernel->tests != NULL) {
+        aotci_deallocate(allocator, kernel->tests, kernel->first_tests[expression_count],
+                         sizeof *kernel->tests);
+    }
+    aotci_deallocate(allocator, kernel->first_tests, expression_count + 1,
+                     sizeof *kernel->first_tests);
+    aotci_deallocate(allocator, kernel->guards, aotci_count(tables, SECTION_GUARDS),
+                     sizeof *kernel->guards);
+    aotci_deallocate(allocator, kernel->libraries, aotci_count(tables, SECTION_BLOBS),
+                     sizeof *kernel->libraries);
+    aotci_deallocate(allocator, kernel->cuda_kernels, aotci_count(tables, SECTION_VARIANTS),
+                     sizeof *kernel->cuda_kernels);
+    aotci_deallocate(allocator, kernel->index_bytes, tables->size_bytes, 1);
+    kernel->index_bytes = NULL;
+    kernel->guards = NULL;
+    kernel->tests = NULL;
+    kernel->first_tests = NULL;
+    kernel->tables = (struct aotci_tables){.size_bytes = 0};
+}

@@ -1,0 +1,73 @@
+"""Kernels under compute-sanitizer: the launches that are made, and what is read of a tool's output."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from benchmarks.soak import sanitize
+from benchmarks.soak.devices import Emulator
+from benchmarks.soak.sanitize import TOOLS, launch_all, main, ready, run_tools, sanitized
+from benchmarks.soak.variants import ROOT, Settings, Source, select
+
+_CLEAN = "========= COMPUTE-SANITIZER\nlaunched 3\n========= ERROR SUMMARY: 0 errors\n"
+_RACES = "========= RACECHECK SUMMARY: 2 hazards displayed (1 error, 1 warning)\n"
+
+
+def _saying(text: str, status: int, seconds: float = 0.0) -> list[str]:
+    program = f"import sys, time; time.sleep({seconds}); print({text!r}); sys.exit({status})"
+    return [sys.executable, "-c", program]
+
+
+def test_launches_are_made_and_compared(capsys: pytest.CaptureFixture[str]) -> None:
+    groups = select([Source(ROOT / "kernels.toml", 1)], 0, kernels=["vector_add"])
+    cases, num_failed = ready(groups, Settings(emulates=True, repeats=1), jobs=1)
+    assert (len(cases), num_failed) == (1, 0)
+    assert all(0 < len(member.references) <= 2 for member in cases[0].members)
+    assert launch_all(cases, Emulator()) == 0
+    assert "launched 1 variants, 0 launches are wrong" in capsys.readouterr().out
+    for member in cases[0].members:
+        for reference in member.references:
+            for buffer in reference.buffers.values():
+                buffer.expected[:] ^= 1
+    assert launch_all(cases, Emulator()) > 0
+    assert "wrong: " in capsys.readouterr().out
+
+
+def test_what_a_tool_says_is_kept(tmp_path: Path) -> None:
+    commands = {
+        "memcheck": _saying(_CLEAN, 0),
+        "racecheck": _saying(_RACES, 9),
+        "synccheck": _saying("Error: no device", 0),
+        "initcheck": _saying(_CLEAN, 0, seconds=60.0),
+    }
+    said = run_tools(TOOLS, commands.__getitem__, tmp_path, 10.0)
+    assert [each.is_clean for each in said] == [True, False, False, False]
+    assert [each.status for each in said] == [0, 9, 0, None]
+    assert said[0].summary == "0 errors"
+    assert said[1].summary.startswith("2 hazards displayed")
+    assert "launched 3" in (tmp_path / "memcheck.txt").read_text()
+
+
+def test_errors_of_the_api_are_left_out() -> None:
+    command = sanitized("compute-sanitizer", Path("cases"), "racecheck")
+    assert " ".join(command).startswith(
+        "compute-sanitizer --tool racecheck --report-api-errors no --error-exitcode 9 "
+    )
+
+
+def test_without_a_sanitizer_nothing_is_run(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sanitize.shutil, "which", lambda _: None)
+    assert main([]) == 2
+    assert "not installed" in capsys.readouterr().err
+
+
+@pytest.mark.gpu
+def test_tools_find_nothing(tmp_path: Path) -> None:
+    if sanitize.shutil.which("compute-sanitizer") is None:
+        pytest.skip("compute-sanitizer is not installed")
+    assert main(["-o", str(tmp_path), "--kernels", "12"]) == 0

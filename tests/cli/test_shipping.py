@@ -1,0 +1,101 @@
+"""`aotc split`, `merge`, `wheel` and `report`: files, messages and exit codes."""
+
+from __future__ import annotations
+
+import json
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.command_line import MANIFEST
+
+
+@pytest.fixture
+def built(folder: Path, run: Any) -> Path:
+    """An archive for two targets."""
+    both = MANIFEST.replace('["sm_90a"]', '["sm_80", "sm_90a"]')
+    (folder / "kernels.toml").write_text(both)
+    assert run("build")[0] == 0
+    return folder / "dist" / "demo.aotc"
+
+
+def test_split_and_merge(built: Path, run: Any) -> None:
+    code, out, _ = run("split", str(built), "-o", "parts", "--json")
+    assert code == 0
+    paths = [entry["path"] for entry in json.loads(out)]
+    assert paths == ["parts/demo-sm_80.aotc", "parts/demo-sm_90a.aotc"]
+    assert run("merge", *reversed(paths), "-o", "joined/demo.aotc")[0] == 0
+    for suffix in (".aotc", ".sources.json"):
+        joined = Path("joined/demo").with_suffix(suffix).read_bytes()
+        assert joined == built.with_suffix(suffix).read_bytes()
+
+
+def test_parts_are_those_of_builds_for_one_target(built: Path, run: Any) -> None:
+    """What a build for one target writes merges with another's to what a joint build writes."""
+    for target in ("sm_80", "sm_90a"):
+        assert run("build", "--target", target, "-o", target)[0] == 0
+    assert run("merge", "sm_80/demo.aotc", "sm_90a/demo.aotc", "-o", "demo.aotc")[0] == 0
+    assert Path("demo.aotc").read_bytes() == built.read_bytes()
+
+
+def test_split_writes_nothing_for_a_wrong_target(built: Path, run: Any) -> None:
+    code, _, err = run("split", str(built), "--target", "sm_80", "--target", "sm_99", "-o", "parts")
+    assert code == 1
+    assert "expected a target of demo (sm_80, sm_90a), got 'sm_99'" in err
+    assert not Path("parts").exists()
+
+
+def test_merge_says_what_differs(built: Path, run: Any) -> None:
+    Path("k.py").write_text(Path("k.py").read_text() + "# changed\n")
+    assert run("build", "-o", "other")[0] == 0
+    code, _, err = run("merge", str(built), "other/demo.aotc", "-o", "demo.aotc")
+    assert code == 1
+    assert "different sources" in err
+    assert not Path("demo.aotc").exists()
+
+
+def test_sources_of_another_build_are_refused(built: Path, run: Any) -> None:
+    path = built.with_suffix(".sources.json")
+    told = json.loads(path.read_text())
+    path.write_text(json.dumps({**told, "archive_sha256": "0" * 64}))
+    code, _, err = run("wheel", str(built))
+    assert code == 1
+    assert "was written for another archive" in err
+    path.write_text("[]")
+    assert run("wheel", str(built))[0] == 1
+    path.unlink()
+    assert run("wheel", str(built))[0] == 0
+
+
+def test_wheels(built: Path, run: Any) -> None:
+    code, out, _ = run("wheel", str(built), "-o", "wheels", "--json")
+    assert code == 0
+    names = [Path(entry["path"]).name for entry in json.loads(out)]
+    assert names == ["demo_sm80-0.1.0-py3-none-any.whl", "demo_sm90a-0.1.0-py3-none-any.whl"]
+    with zipfile.ZipFile(Path("wheels") / names[1]) as wheel:
+        assert wheel.testzip() is None
+        assert "demo_sm90a/demo.sources.json" in wheel.namelist()
+    together = run("wheel", str(built), "--together", "--name", "other", "--version", "2.0")
+    assert (together[0], together[1].split(":")[0]) == (0, "dist/other-2.0-py3-none-any.whl")
+    assert run("wheel", str(built), "--version", "x")[0] == 1
+
+
+def test_report(built: Path, run: Any) -> None:
+    code, out, _ = run("report", str(built), "--json", "--html", "report.html")
+    assert code == 0
+    report = json.loads(out)
+    assert report["size_bytes"] == built.stat().st_size
+    assert Path("report.html").read_text().startswith("<!DOCTYPE html>")
+    code, out, _ = run("report", str(built))
+    assert (code, out.splitlines()[0].split(":")[0]) == (0, "demo 0.1.0")
+
+
+@pytest.mark.parametrize("command", ["split", "wheel", "report"])
+def test_what_is_no_archive(folder: Path, run: Any, command: str) -> None:
+    code, _, err = run(command, "kernels.toml")
+    assert code == 1
+    assert "kernels.toml" in err
+    assert "not an archive" in err
+    assert run(command, "missing.aotc")[0] == 1

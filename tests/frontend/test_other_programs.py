@@ -1,0 +1,81 @@
+"""What programs written for other releases of Triton use besides."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from aotc.ir.diagnostics import CompileError
+from aotc.verify.interpreter.run import run
+from tests.frontend.conftest import Sources
+
+_SIGNATURE = {"x": "*i32", "n": "i32"}
+
+
+def result(sources: Sources, text: str, n: int) -> int:
+    """Return what a kernel stores at `x` when it is given `n`."""
+    made = sources.translate(text, _SIGNATURE)
+    x = np.zeros(8, np.int32)
+    run(made.kernel, (1,), [x, n])
+    return int(x[0])
+
+
+@pytest.mark.parametrize(
+    ("body", "expected"),
+    [
+        ("tl.store(x, tl.tuple((n, 2))[1] + len(tl.tuple([n])))", 3),
+        ("t = (n, 2)\n    tl.store(x, 1 if isinstance(t, tl.tuple) else 2)", 1),
+        (
+            "i = 0\n    while tl.condition(i < n, disable_licm=True):\n        i += 2\n    tl.store(x, i)",
+            6,
+        ),
+        ("m = 3\n    tl.store(x, 1 if m.type == tl.int32 else 2)", 1),
+        ("tl.store(x, 1 if hasattr(tl.float32, 'is_fp16') and not hasattr(3, 'shape') else 2)", 1),
+        ("tl.store(x, 1 if hasattr(tl, 'sqrt') and hasattr(n, 'dtype') else 2)", 1),
+        (
+            "s = 0\n    for i in tl.static_range(3):\n        s = s + f(n, i)\n    tl.store(x, s)",
+            15,
+        ),
+    ],
+)
+def test_values(sources: Sources, body: str, expected: int) -> None:
+    text = f"""
+@triton.jit
+def f(n, i):
+    if n > 3:
+        return n * i
+@triton.jit
+def k(x, n):
+    {body}
+"""
+    assert result(sources, text, 5) == expected
+
+
+def test_tl_random_is_a_module(sources: Sources) -> None:
+    text = "@triton.jit\ndef k(x, n):\n    tl.store(x, tl.{}randint(n, n))\n"
+    assert result(sources, text.format("random."), 7) == result(sources, text.format(""), 7)
+
+
+def test_a_path_that_returns_nothing_of_a_kind_that_is_not_a_number(sources: Sources) -> None:
+    text = "@triton.jit\ndef f(n, t):\n    if n > 3:\n        return 'a'\n"
+    text += "@triton.jit\ndef k(x, n):\n    f(n, n)\n"
+    with pytest.raises(CompileError, match="on one path and nothing on another"):
+        sources.translate(text, _SIGNATURE)
+
+
+@pytest.mark.parametrize("annotation", ["tl.const", '"tl.const"', ""])
+def test_constants_are_read_and_not_written(sources: Sources, annotation: str) -> None:
+    said = f": {annotation}" if annotation else ""
+    signature = {"x": "*i32" if said else "*ki32", "y": "*i32"}
+    text = f"@triton.jit\ndef k(x{said}, y):\n    tl.store({{}}, tl.load(x) + 1)\n"
+    assert sources.translate(text.format("y"), signature)
+    with pytest.raises(CompileError, match="x points at constants, and k writes there") as error:
+        sources.translate(text.format("x"), signature)
+    assert error.value.loc is not None
+    assert error.value.loc.col == len("def k(")
+
+
+def test_condition_takes_a_hint(sources: Sources) -> None:
+    text = "@triton.jit\ndef k(x, n):\n    while tl.condition(n > 0, disable_licm=n):\n        n -= 1\n"
+    with pytest.raises(CompileError, match="disable_licm of tl.condition must be True or False"):
+        sources.translate(text, _SIGNATURE)
