@@ -322,6 +322,7 @@ def measure_kills(arguments: argparse.Namespace) -> None:
     import distributed
 
     from aotc.package.dask_executor import DaskExecutor
+    from benchmarks.build_farm import Killer  # by a name that workers can import
 
     kernels = tuple(arguments.kernels.split(","))
     with tempfile.TemporaryDirectory() as folder:
@@ -358,6 +359,9 @@ def measure_kills(arguments: argparse.Namespace) -> None:
         print(f"{arguments.runs} runs, {num_killed} workers killed, the same bytes in all")
 
 
+STARTED_SECONDS = 6.0  # a nanny gives up for good if its worker dies while it starts
+
+
 class Killer(Silent):
     """Kill a worker after some of the compiles, drawn at random: while it has the next one."""
 
@@ -369,10 +373,17 @@ class Killer(Silent):
 
     def finished(self, outcome: object) -> None:
         if self.chosen.random() < self.share:
-            processes = list(self.client.run(os.getpid, on_error="ignore").values())
+            found = self.client.run(process_and_age, on_error="ignore").values()
+            old = [process for process, seconds in found if seconds > STARTED_SECONDS]
             with suppress(OSError, IndexError):  # it is gone already
-                os.kill(self.chosen.choice(processes), signal.SIGKILL)
+                os.kill(self.chosen.choice(old), signal.SIGKILL)
                 self.num_killed += 1
+
+
+def process_and_age() -> tuple[int, float]:
+    import psutil
+
+    return os.getpid(), time.time() - psutil.Process().create_time()
 
 
 def build_files(

@@ -305,6 +305,8 @@ class DaskExecutor(RemoteExecutor):
             for each, result in zip(arrived, self._gather(arrived), strict=True):
                 self._take_result(*each[:2], result)
             if None in ended:
+                for _ in range(ended.count(None) - 1):
+                    self._ended.put(None)  # each thread ends at its own
                 return
 
     def _gather(self, arrived: Sequence[_Arrival]) -> list[bytes | BaseException]:
