@@ -30,7 +30,7 @@ _VERSION = re.compile(r"(0|[1-9]\d*)\.(0|[1-9]\d*)\.(0|[1-9]\d*)([-+][0-9A-Za-z.
 _IF_UNREADABLE = {"a manifest": "run this in the folder of kernels.toml, or give a manifest's path"}
 # The pattern of PEP 263.
 _DECLARATION = r"(?m)^[ \t\f]*#.*?coding[:=][ \t]*([-\w.]+)"
-_ROOT_KEYS = ("include", "package", "kernel")
+_ROOT_KEYS = ("include", "package", "kernel", "tuned")
 _PACKAGE_KEYS = ("name", "version", "targets", "without", "facts")
 
 
@@ -108,10 +108,11 @@ class _Reader:
                     raise table.wrong(place, message, "give one of the two another `name`")
                 kernels[kernel.name] = kernel
         tuned: list[TunedConfig] = []
-        with collected():
-            for table in root.tables("tuned", TUNED_KEYS) if root.has("tuned") else ():
-                with collected():
-                    tuned.append(read_tuned(table, *self.source(table)))
+        for file, each in (*included, (self.document.file, root)):
+            with collected():
+                for table in each.tables("tuned", TUNED_KEYS) if each.has("tuned") else ():
+                    with collected():
+                        tuned.append(read_tuned(table, *self.source(file, table)))
         if not read:
             return None
         (package,) = read
