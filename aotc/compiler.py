@@ -33,7 +33,8 @@ from aotc.target import parse as parse_target
 if TYPE_CHECKING:
     from aotc.backend import Assembly, Lowered, Ptxas
     from aotc.frontend import Translation
-    from aotc.ir.core import Kernel, TensorSource
+    from aotc.ir.core import Kernel
+    from aotc.ir.params import TensorSource
     from aotc.ir.passes import Observer
     from aotc.metadata import Access
     from aotc.schedule.context import Schedule
@@ -254,7 +255,7 @@ def _param_slots(done: _Done) -> tuple[ParamSlot, ...]:
 
 def _tensor_argument(name: str, rank: int) -> TensorSource:
     """Return the tensor that the launch passes as argument `name`."""
-    from aotc.ir.core import TensorSource  # noqa: PLC0415 - start-up time
+    from aotc.ir.params import TensorSource  # noqa: PLC0415 - start-up time
 
     shape = tuple(f"{name}.shape[{axis}]" for axis in range(rank))
     return TensorSource(name, shape, tuple(f"{name}.strides[{axis}]" for axis in range(rank - 1)))

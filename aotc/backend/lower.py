@@ -24,10 +24,11 @@ from aotc.backend.emitter import Emitter
 from aotc.backend.integers import Component, Integers, Registers
 from aotc.backend.llvm_types import GLOBAL_POINTER, llvm_type
 from aotc.backend.nvvm_issue import Issuer
-from aotc.ir.core import Block, Kernel, Op, OpT, ParamInfo, Value
+from aotc.ir.core import Block, Kernel, Op, OpT, Value
 from aotc.ir.diagnostics import IRError
 from aotc.ir.dialects import roles
 from aotc.ir.layout import LinearLayout
+from aotc.ir.params import ParamInfo
 from aotc.ir.types import PointerType, ScalarType, TensorMapType, TileType, Type, element_of
 from aotc.target import Feature, Target
 

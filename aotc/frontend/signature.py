@@ -24,8 +24,8 @@ from aotc.frontend.frame import Program
 from aotc.frontend.resolve import decorator_calls
 from aotc.frontend.scope import is_constexpr_annotation
 from aotc.frontend.values import DTYPE_NAMES, Argument, Function, Operand, Record, RecordType, show
-from aotc.ir.core import ParamInfo
 from aotc.ir.diagnostics import CompileError, at, did_you_mean
+from aotc.ir.params import ParamInfo
 from aotc.ir.types import SCALARS, DescriptorType, PointerType, ScalarType
 from aotc.tuple_type import TupleType, is_tuple_type, parse_tuple_type
 

@@ -37,6 +37,7 @@ from aotc.ir.op_fields import (
     result,
     results,
 )
+from aotc.ir.params import ParamInfo
 from aotc.ir.types import Type
 
 if sys.version_info >= (3, 11):
@@ -512,56 +513,6 @@ def clone_block(source: Block, mapping: dict[Value, Value]) -> Block:
 
 
 # ---- kernels ----------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class TensorSource:
-    """Say what tensor a descriptor describes, in expressions over the arguments of the launch.
-
-    `address` is a pointer argument. `shape` and `strides` are in elements, outermost axis first;
-    the innermost axis is dense, so `strides` has one entry fewer. Every extent is at least 1.
-    """
-
-    address: str
-    shape: tuple[str, ...]
-    strides: tuple[str, ...]
-
-
-GRID_SOURCES = ("grid[0]", "grid[1]", "grid[2]")
-"""The `source` of a parameter that receives the extent of the launch grid along an axis."""
-
-SCRATCH_SOURCE = "scratch[0]"
-"""The `source` of a parameter that receives the address of the launch's scratch memory."""
-
-LAUNCH_SOURCES = (*GRID_SOURCES, SCRATCH_SOURCE)
-"""The sources of parameters that come of no argument."""
-
-SCRATCH_ALIGNMENT_BYTES = 128
-"""What the address of scratch memory is a multiple of."""
-
-
-@dataclass(frozen=True, slots=True)
-class ParamInfo:
-    """Describe a kernel parameter: its name and what the launcher promises of its value.
-
-    `divisibility` is a number the argument (for a pointer: its address, in bytes) is a multiple of.
-    `source` says what the launcher passes if that is not the argument called `name`: an expression
-    such as "x.shape[0]", a tensor's extent, or "x", its address; or one of `LAUNCH_SOURCES`, which come
-    of no argument. A descriptor that the user did not ask for has a `tensor`, which the launcher
-    describes.
-    """
-
-    name: str
-    divisibility: int = 1
-    source: str = ""
-    tensor: TensorSource | None = None
-
-    @property
-    def argument(self) -> str:
-        """The argument of the launch that this parameter comes from."""
-        if self.tensor is not None:
-            return self.tensor.address
-        return self.source.partition(".")[0] or self.name
 
 
 @dataclass(eq=False)

@@ -28,7 +28,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import astuple, replace
 from typing import Any, NamedTuple, cast
 
-from aotc.ir.core import Block, Kernel, Op, ParamInfo, TensorSource, Value, build
+from aotc.ir.core import Block, Kernel, Op, Value, build
 from aotc.ir.diagnostics import UNKNOWN_LOC, IRError, Loc
 from aotc.ir.dialects import (
     arith,
@@ -45,6 +45,7 @@ from aotc.ir.dialects import (
     wgmma,
 )
 from aotc.ir.layout import LinearLayout
+from aotc.ir.params import ParamInfo, TensorSource
 from aotc.ir.types import (
     SCALARS,
     DescriptorType,

@@ -21,8 +21,9 @@ from pathlib import Path
 
 import zstandard
 
+from aotc.package.archive_root import Root, read_header, unpack_header
 from aotc.package.check_index import check_archive
-from aotc.package.decoder import Root, read_header, unpack_header
+from aotc.package.decoder import read_archive
 from aotc.package.elf import check_cubin
 from aotc.package.encoder import encode_records
 from aotc.package.frame_cache import FrameCache
@@ -98,7 +99,7 @@ def decode(data: bytes) -> Archive:
     """
     header = read_header(data)
     root = Root(data, header)
-    archive = root.archive()
+    archive = read_archive(root)
     check_archive(archive)
     for kernel in archive.kernels:
         for variant in kernel.variants:

@@ -18,10 +18,10 @@ from pathlib import PurePath
 from typing import TypeAlias
 
 from aotc.ir import expression
-from aotc.ir.core import GRID_SOURCES, SCRATCH_ALIGNMENT_BYTES, SCRATCH_SOURCE
 from aotc.ir.diagnostics import IRError
 from aotc.ir.expression import Binary, Expression
 from aotc.ir.parameter_access import union
+from aotc.ir.params import GRID_SOURCES, SCRATCH_ALIGNMENT_BYTES, SCRATCH_SOURCE
 from aotc.ir.types import SCALARS
 from aotc.limits import SPILL_BYTES
 from aotc.metadata import Access, Metadata, ParamSlot, TensorMapSpec

@@ -1,4 +1,4 @@
-"""Decode an archive: header, root, kernels and blobs, each offset and count checked before its use.
+"""Decode an archive: kernels and blobs, by what its root says, each offset and count checked before its use.
 
 Sizes are compared with a limit and with the bytes present before anything is allocated, and slices
 of tables must follow one another, so the work is proportional to the file. `check_index.py` checks
@@ -10,15 +10,13 @@ Invariant: whatever the bytes, the outcome is an `Archive` or an `ArchiveError`.
 
 from __future__ import annotations
 
-import hashlib
 import struct
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple, TypeVar
-
-import zstandard
+from typing import Any, TypeVar
 
 from aotc.ir.expression import Expression, ExpressionError, parse
+from aotc.package.archive_root import Root, Tables, limit, read_header
 from aotc.package.index import (
     DTYPE_CODES,
     Archive,
@@ -40,27 +38,12 @@ from aotc.package.records import (
     ACCESSES,
     BLOB_CUBIN,
     BLOB_PTX,
-    BYTE_SECTIONS,
-    DIRECTORY_ENTRY,
-    DIRECTORY_HEAD,
-    FEATURE_ZSTD,
-    HEADER,
     KERNEL_SECTIONS,
-    KINDS,
-    KNOWN_FEATURES,
     LIMITS,
-    MAGIC,
-    MAJOR,
-    MINOR,
     NONE,
     PARAM_KINDS,
     PARAM_OPTIONAL,
-    RECORD_ALIGN,
     RECORDS,
-    ROOT_SECTIONS,
-    SECTION_ALIGN,
-    SHA256_BYTES,
-    SHA256_OFFSET,
     SOURCES,
     VALUE_BOOL,
     VALUE_FLOAT,
@@ -69,7 +52,6 @@ from aotc.package.records import (
     VALUE_STRING,
     VARIANT_LOOPS_PROGRAMS,
     VARIANT_WAITS_PDL,
-    ZSTD_MAGIC,
 )
 
 _K = TypeVar("_K")
@@ -95,285 +77,26 @@ def _named(names: Mapping[int, _T], code: int, what: str) -> _T:
     return names[code]
 
 
-def _decompress(frame: bytes, raw_bytes: int) -> bytes:
-    """Decode a frame whose header states its size, into exactly that size."""
-    try:
-        if not frame.startswith(ZSTD_MAGIC):
-            raise ArchiveError("FORMAT", "a frame is no zstd frame")
-        stated = zstandard.get_frame_parameters(frame)
-        if stated.content_size != raw_bytes or stated.dict_id or stated.has_checksum:
-            raise ArchiveError("FORMAT", "a zstd frame does not state the size in the root")
-        decompressor = zstandard.ZstdDecompressor()
-        return decompressor.decompress(frame, raw_bytes, allow_extra_data=False)
-    except zstandard.ZstdError as error:
-        raise ArchiveError("FORMAT", f"a frame does not decode: {error}") from None
+def read_archive(root: Root) -> Archive:
+    """Decode every kernel of an archive, one after the other."""
+    name, version, toolchain, _ = root.rows["ARCHIVE"][0]
+    kernels = tuple(_read_kernel(root, number) for number in range(len(root.rows["ENTRIES"])))
+    return Archive(root.text(name), root.text(version), kernels, root.text(toolchain))
 
 
-_MOST_RECORDS = {
-    "ENTRIES": LIMITS.kernels,
-    "VARIANTS": LIMITS.variants,
-    "TARGETS": LIMITS.targets,
-}
-
-
-class Header(NamedTuple):
-    """The fields of a checked header that decoding needs."""
-
-    minor: int
-    root_bytes: int
-
-
-def unpack_header(data: bytes, actual_bytes: int) -> Header:
-    """Check the header at the start of `data`; the file has `actual_bytes` bytes."""
-    if len(data) < HEADER.size or data[: len(MAGIC)] != MAGIC:
-        raise ArchiveError("FORMAT", "not an archive: it does not start with the archive header")
-    (_, major, minor, header_bytes, required, optional, file_bytes, *rest) = HEADER.unpack_from(
-        data
-    )
-    root_offset, root_bytes, _, zero = rest
-    if major != MAJOR:
-        remedy = "build it again with this aotc" if major < MAJOR else "use a newer aotc"
-        knows = f"this reader knows {MAJOR}.{MINOR}: {remedy}"
-        message = f"the archive has format {major}.{minor}, {knows}"
-        raise ArchiveError("VERSION", message)
-    unknown = required & ~KNOWN_FEATURES
-    if unknown:
-        bits = ", ".join(str(bit) for bit in range(64) if unknown >> bit & 1)
-        message = f"format {major}.{minor} needs features unknown to {MAJOR}.{MINOR}: bits {bits}"
-        raise ArchiveError("VERSION", message)
-    if not required & FEATURE_ZSTD:
-        raise ArchiveError("FORMAT", "the header does not have the feature of its frames")
-    if (header_bytes, root_offset) != (HEADER.size, HEADER.size) or any(zero):
-        raise ArchiveError("FORMAT", "the header's fixed fields are wrong")
-    if minor <= MINOR and optional:
-        raise ArchiveError(
-            "FORMAT", "the header has optional features that its version does not have"
-        )
-    if root_bytes > LIMITS.index_bytes or file_bytes > LIMITS.file_bytes:
-        message = f"the header says {file_bytes} bytes with a root of {root_bytes}"
-        limits = f"at most {LIMITS.file_bytes} and {LIMITS.index_bytes}"
-        raise ArchiveError("LIMIT", f"{message}, {limits}")
-    if file_bytes != actual_bytes:
-        what = "truncated" if file_bytes > actual_bytes else "followed by other bytes"
-        message = f"the archive is {what}: {actual_bytes} bytes of {file_bytes}"
-        raise ArchiveError("FORMAT", message)
-    if root_bytes % SECTION_ALIGN or HEADER.size + root_bytes > actual_bytes:
-        raise ArchiveError("FORMAT", "the root is not a multiple of 8 bytes inside the file")
-    return Header(minor, root_bytes)
-
-
-def read_header(data: bytes, file_bytes: int | None = None) -> Header:
-    """Check the header and the index's checksum, in the order that the format gives.
-
-    `data` may end with the index; `file_bytes` is then the size of the whole file.
-    """
-    header = unpack_header(data, len(data) if file_bytes is None else file_bytes)
-    digest = data[SHA256_OFFSET : SHA256_OFFSET + SHA256_BYTES]
-    sha256 = hashlib.sha256(data[:SHA256_OFFSET])
-    sha256.update(bytes(SHA256_BYTES))
-    sha256.update(memoryview(data)[SHA256_OFFSET + SHA256_BYTES : HEADER.size + header.root_bytes])
-    if sha256.digest() != digest:
-        raise ArchiveError("CHECKSUM", "the SHA-256 of the root does not match: the file changed")
-    return header
-
-
-def _read_sections(
-    index: bytes, names: tuple[str, ...], minor: int
-) -> dict[str, tuple[int, int, int]]:
-    """Return the record size, offset and count of every section."""
-    if len(index) < DIRECTORY_HEAD.size:
-        raise ArchiveError("FORMAT", "the index has no directory")
-    count, zero = DIRECTORY_HEAD.unpack_from(index)
-    known = count == len(names) if minor <= MINOR else count >= len(names)
-    end = DIRECTORY_HEAD.size + DIRECTORY_ENTRY.size * count
-    if not known or zero or end > len(index):
-        raise ArchiveError("FORMAT", f"the index has {count} sections, expected {len(names)}")
-    sections: dict[str, tuple[int, int, int]] = {}
-    for position in range(count):
-        # Sections that a newer minor version adds after the known ones are skipped.
-        is_known = position < len(names)
-        name = names[position] if is_known else f"section {position + 1}"
-        expected = KINDS[name] if is_known else len(KINDS) + 1 + position - len(names)
-        at = DIRECTORY_HEAD.size + DIRECTORY_ENTRY.size * position
-        kind, record_bytes, offset, records = DIRECTORY_ENTRY.unpack_from(index, at)
-        if kind != expected or not _is_record_size(name, record_bytes, minor):
-            raise ArchiveError("FORMAT", f"section {position + 1} is not {name}")
-        size_bytes = record_bytes * records
-        if size_bytes > LIMITS.index_bytes or records > _MOST_RECORDS.get(name, records):
-            raise ArchiveError("LIMIT", f"{name} has {records} records")
-        if offset != end:
-            raise ArchiveError("FORMAT", f"{name} does not begin where the section before ends")
-        end = -(-(offset + size_bytes) // SECTION_ALIGN) * SECTION_ALIGN
-        if end > len(index):
-            raise ArchiveError("FORMAT", f"{name} reaches beyond the index")
-        if any(index[offset + size_bytes : end]):
-            raise ArchiveError("FORMAT", f"the padding after {name} is not zero")
-        sections[name] = record_bytes, offset, records
-    if end != len(index):
-        raise ArchiveError("FORMAT", "the index goes on after its last section")
-    return sections
-
-
-def _is_record_size(name: str, record_bytes: int, minor: int) -> bool:
-    """Whether records of a section may have this size; newer minor versions have longer ones."""
-    if name not in RECORDS:
-        return True
-    size = RECORDS[name].size
-    grows = minor > MINOR and name not in BYTE_SECTIONS and record_bytes > size
-    return record_bytes == size or (grows and record_bytes % RECORD_ALIGN[name] == 0)
-
-
-_OWNED = ("params", "type variables", "choices", "guards", "configs", "constants")
-"""What a kernel owns, in the order of its record's slices; then variants, which have no limit."""
-
-_MOST_OWNED = (
-    LIMITS.params,
-    LIMITS.type_variables,
-    LIMITS.choices,
-    LIMITS.guards,
-    LIMITS.configs,
-    LIMITS.constants,
-)
-
-
-def _limit(what: str, count: int, most: int) -> None:
-    if count > most:
-        raise ArchiveError("LIMIT", f"{count} {what}, at most {most}")
-
-
-class _Tables:
-    """The rows of the tables that a directory lists."""
-
-    def __init__(self, index: bytes, names: tuple[str, ...], minor: int) -> None:
-        self.sections = _read_sections(index, names, minor)
-        self.rows: dict[str, list[tuple[Any, ...]]] = {}
-        for name, (record_bytes, offset, count) in self.sections.items():
-            if name in RECORDS and name not in BYTE_SECTIONS:
-                unpack = RECORDS[name].unpack_from
-                at = range(offset, offset + record_bytes * count, record_bytes)
-                self.rows[name] = [unpack(index, position) for position in at]
-        _, offset, count = self.sections["STRINGS"]
-        self.texts = self.read_strings(index[offset : offset + count])
-
-    @staticmethod
-    def read_strings(section: bytes) -> dict[int, str]:
-        """Return the strings by their offsets."""
-        if not section.endswith(b"\0"):
-            raise ArchiveError("FORMAT", "STRINGS does not end with NUL")
-        texts: dict[int, str] = {}
-        offset = 0
-        previous: bytes | None = None
-        try:
-            for text in section[:-1].split(b"\0"):
-                if previous is not None and text <= previous:
-                    raise ArchiveError("FORMAT", f"the string at {offset} is not in order")
-                previous = text
-                texts[offset] = text.decode()
-                offset += len(text) + 1
-        except UnicodeDecodeError:
-            raise ArchiveError("FORMAT", f"the string at {offset} is not UTF-8") from None
-        return texts
-
-    def text(self, offset: int) -> str:
-        if offset not in self.texts:
-            raise ArchiveError("FORMAT", f"there is no string at {offset}")
-        return self.texts[offset]
-
-
-class Root(_Tables):
-    """The root of an archive: its kernels by name, and every frame."""
-
-    def __init__(self, data: bytes, header: Header) -> None:
-        """Read the tables of an archive whose header was checked; no frame is read."""
-        self.data = data
-        self.minor = header.minor
-        end = HEADER.size + header.root_bytes
-        super().__init__(data[HEADER.size : end], ROOT_SECTIONS, header.minor)
-        if len(self.rows["ARCHIVE"]) != 1:
-            raise ArchiveError("FORMAT", "there is not one ARCHIVE record")
-        self.check_entries()
-        self.check_frames(end)
-        self.frames: dict[bytes, bytes] = {}
-        self.contents: dict[int, bytes] = {}
-        self.has_shared_frames = False
-
-    def check_entries(self) -> None:
-        """Check that each kernel has frames of its own choice, right after those of the one before."""
-        end = 0
-        entries = self.rows["ENTRIES"]
-        before = -1
-        for name, zero, first, count in entries:
-            self.text(name)
-            if name <= before or zero:
-                raise ArchiveError("FORMAT", "two kernel names are equal or out of order")
-            before = name
-            if first != end or first + count > len(self.rows["USES"]):
-                raise ArchiveError("FORMAT", "the slices of USES do not follow one another")
-            end += count
-        if end != len(self.rows["USES"]) or len(entries) > len(self.rows["FRAMES"]):
-            raise ArchiveError(
-                "FORMAT", "USES goes on after the last kernel, or frames are missing"
-            )
-        for (frame,) in self.rows["USES"]:
-            if not len(entries) <= frame < len(self.rows["FRAMES"]):
-                raise ArchiveError("FORMAT", f"there is no frame {frame} of blobs")
-
-    def check_frames(self, end: int) -> None:
-        """Check the sizes and places of all frames before any is decoded."""
-        num_kernels = len(self.rows["ENTRIES"])
-        decoded_bytes = 0
-        for number, (offset, stored_bytes, raw_bytes, _) in enumerate(self.rows["FRAMES"]):
-            most = LIMITS.index_bytes if number < num_kernels else LIMITS.blob_bytes
-            _limit("bytes that a frame decodes to", raw_bytes, most)
-            if offset != end or not raw_bytes or end + stored_bytes > len(self.data):
-                raise ArchiveError("FORMAT", "the frames do not follow one another in the file")
-            end += stored_bytes
-            decoded_bytes += raw_bytes
-        _limit("bytes that all frames decode to", decoded_bytes, LIMITS.decoded_bytes)
-        if end != len(self.data):
-            raise ArchiveError("FORMAT", "the file goes on after its last frame")
-
-    def frame(self, number: int) -> tuple[int, int, int, bytes]:
-        """Return the offset, stored size, decoded size and digest of a frame."""
-        offset, stored_bytes, raw_bytes, digest = self.rows["FRAMES"][number]
-        return offset, stored_bytes, raw_bytes, digest
-
-    def uses(self, first: int, count: int) -> list[int]:
-        """Return the frames in a slice of USES."""
-        return [int(row[0]) for row in self.rows["USES"][first : first + count]]
-
-    def read_frame(self, number: int) -> bytes:
-        """Verify and decode a frame, once, and keep it."""
-        if number not in self.contents:
-            offset, stored_bytes, raw_bytes, digest = self.frame(number)
-            frame = self.data[offset : offset + stored_bytes]
-            if hashlib.sha256(frame).digest() != digest:
-                message = f"the SHA-256 of frame {number} does not match: the file changed"
-                raise ArchiveError("CHECKSUM", message)
-            content = _decompress(frame, raw_bytes)
-            self.frames[content] = frame
-            self.contents[number] = content
-        return self.contents[number]
-
-    def archive(self) -> Archive:
-        """Decode every kernel, one after the other."""
-        name, version, toolchain, _ = self.rows["ARCHIVE"][0]
-        kernels = tuple(self.kernel(number) for number in range(len(self.rows["ENTRIES"])))
-        return Archive(self.text(name), self.text(version), kernels, self.text(toolchain))
-
-    def kernel(self, number: int) -> Kernel:
-        """Decode a kernel: its index, then its blobs."""
-        name, _, first, count = self.rows["ENTRIES"][number]
-        uses = self.uses(first, count)
-        decoder = Decoder(self.read_frame(number), [self.frame(use) for use in uses], self)
-        for row in decoder.rows["BLOBS"]:
-            frame, start, raw_bytes = int(row[0]), int(row[1]), int(row[2])
-            decoder.contents.append(self.read_frame(uses[frame])[start : start + raw_bytes])
-            self.has_shared_frames |= start > 0
-        kernel = decoder.only_kernel()
-        if kernel.name != self.text(name):
-            raise ArchiveError("FORMAT", f"the index of {self.text(name)!r} is {kernel.name!r}'s")
-        return kernel
+def _read_kernel(root: Root, number: int) -> Kernel:
+    """Decode a kernel: its index, then its blobs."""
+    name, _, first, count = root.rows["ENTRIES"][number]
+    uses = root.uses(first, count)
+    decoder = Decoder(root.read_frame(number), [root.frame(use) for use in uses], root)
+    for row in decoder.rows["BLOBS"]:
+        frame, start, raw_bytes = int(row[0]), int(row[1]), int(row[2])
+        decoder.contents.append(root.read_frame(uses[frame])[start : start + raw_bytes])
+        root.has_shared_frames |= start > 0
+    kernel = decoder.only_kernel()
+    if kernel.name != root.text(name):
+        raise ArchiveError("FORMAT", f"the index of {root.text(name)!r} is {kernel.name!r}'s")
+    return kernel
 
 
 @dataclass(frozen=True, slots=True)
@@ -410,7 +133,20 @@ def stored_frames(data: bytes) -> list[StoredFrame]:
 _CUBIN_FIELD, _PTX_FIELD, _TARGET_FIELD = 4, 5, 18  # of VARIANTS
 
 
-class Decoder(_Tables):
+_OWNED = ("params", "type variables", "choices", "guards", "configs", "constants")
+"""What a kernel owns, in the order of its record's slices; then variants, which have no limit."""
+
+_MOST_OWNED = (
+    LIMITS.params,
+    LIMITS.type_variables,
+    LIMITS.choices,
+    LIMITS.guards,
+    LIMITS.configs,
+    LIMITS.constants,
+)
+
+
+class Decoder(Tables):
     """Decode the index of one kernel into records."""
 
     def __init__(self, index: bytes, frames: Sequence[tuple[Any, ...]], root: Root) -> None:
@@ -428,8 +164,8 @@ class Decoder(_Tables):
         """Check the sizes and places of all bytecode before any of it is read."""
         end = 0
         for offset, size, _, stack_depth, _ in self.rows["EXPRESSIONS"]:
-            _limit("bytes of an expression's code", size, LIMITS.code_bytes)
-            _limit("values on an expression's stack", stack_depth, LIMITS.stack)
+            limit("bytes of an expression's code", size, LIMITS.code_bytes)
+            limit("values on an expression's stack", stack_depth, LIMITS.stack)
             if offset != end or size == 0 or end + size > code_bytes:
                 raise ArchiveError("FORMAT", "the slices of CODE do not follow one another")
             end += size
@@ -450,7 +186,7 @@ class Decoder(_Tables):
         frame, end, kind = -1, 0, 0
         for row in self.rows["BLOBS"]:
             number, start, raw_bytes, blob_kind = row
-            _limit("bytes that a frame decodes to", start + raw_bytes, LIMITS.blob_bytes)
+            limit("bytes that a frame decodes to", start + raw_bytes, LIMITS.blob_bytes)
             if blob_kind not in (BLOB_CUBIN, BLOB_PTX) or not raw_bytes:
                 raise ArchiveError("FORMAT", "a blob is neither a cubin nor PTX, or empty")
             if start and (number, start, blob_kind) != (frame, end, kind):
@@ -498,7 +234,7 @@ class Decoder(_Tables):
     def kernel(self, row: tuple[Any, ...]) -> Kernel:
         promises, digest, name, _, *slices = row
         for what, count, most in zip(_OWNED, slices[1:-2:2], _MOST_OWNED, strict=True):
-            _limit(f"{what} of a kernel", count, most)
+            limit(f"{what} of a kernel", count, most)
         param_at, type_at, choice_at, guard_at, config_at, constant_at, variant_at = zip(
             slices[::2], slices[1::2], strict=True
         )
@@ -535,7 +271,7 @@ class Decoder(_Tables):
         )  # fmt: skip
 
     def named_values(self, first: int, count: int, most: int) -> NamedValues:
-        _limit("values of a choice or a config", count, most)
+        limit("values of a choice or a config", count, most)
         return tuple(
             (self.text(name), self.value(kind, payload))
             for name, kind, payload in self.take("VALUES", first, count)
@@ -582,8 +318,8 @@ class Decoder(_Tables):
         grid, rest = rest[:3], rest[3:]
         (scratch, align, first_map, dynamic, static, stack, spills, target, *rest) = rest
         (num_params, num_maps, _, threads, registers, *cluster, flags, condition) = rest
-        _limit("cubin params of a variant", num_params, LIMITS.cubin_params)
-        _limit("tensor maps of a variant", num_maps, LIMITS.tensor_maps)
+        limit("cubin params of a variant", num_params, LIMITS.cubin_params)
+        limit("tensor maps of a variant", num_maps, LIMITS.tensor_maps)
         if number >= num_combinations(type_variables, choices):
             raise ArchiveError("FORMAT", f"there is no combination {number} of types and choices")
         types, chosen = split_combination(type_variables, choices, number)

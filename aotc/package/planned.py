@@ -23,8 +23,8 @@ import zstandard
 
 from aotc.compiler import PtxKernel
 from aotc.ir import expression
-from aotc.ir.core import GRID_SOURCES, SCRATCH_SOURCE
 from aotc.ir.expression import Expression, ExpressionError
+from aotc.ir.params import GRID_SOURCES, SCRATCH_SOURCE
 from aotc.metadata import Metadata
 from aotc.package import archive as archives
 from aotc.package.assemble import assemble

@@ -17,9 +17,9 @@ from pathlib import Path
 from typing import Literal, TypeAlias
 
 from aotc.compiler import CompileRequest, PtxKernel, compile_ptx
-from aotc.ir.core import GRID_SOURCES
 from aotc.ir.diagnostics import CompileError, ResourceError
 from aotc.ir.expression import Expression
+from aotc.ir.params import GRID_SOURCES
 from aotc.ir.text import parse_kernel
 from aotc.metadata import ParamSlot
 from aotc.package.condition import NEVER, launch_condition

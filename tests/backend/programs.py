@@ -10,9 +10,10 @@ import ml_dtypes
 import numpy as np
 
 from aotc.backend import lower_kernel
-from aotc.ir.core import Block, Kernel, Op, ParamInfo, Value
+from aotc.ir.core import Block, Kernel, Op, Value
 from aotc.ir.dialects import arith, gpu, scf, tile
 from aotc.ir.layout import LinearLayout
+from aotc.ir.params import ParamInfo
 from aotc.ir.rewrite import Builder
 from aotc.ir.types import PointerType, ScalarType, TileType, Type
 from aotc.ir.verify import verify

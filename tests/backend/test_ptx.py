@@ -12,9 +12,10 @@ import pytest
 
 from aotc.backend import assemble, disassemble, emit_ptx, lower_kernel, without_ptx_lines
 from aotc.backend.debug import LineTable
-from aotc.ir.core import Block, Kernel, ParamInfo
+from aotc.ir.core import Block, Kernel
 from aotc.ir.diagnostics import IRError, Loc, at
 from aotc.ir.dialects import arith, gpu, scf
+from aotc.ir.params import ParamInfo
 from aotc.ir.rewrite import Builder
 from aotc.ir.types import FP32, FP64, PointerType
 from aotc.target import TARGETS

@@ -16,8 +16,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from math import prod
 
-from aotc.ir.core import Block, ParamInfo, Value
+from aotc.ir.core import Block, Value
 from aotc.ir.dialects import arith, tile
+from aotc.ir.params import ParamInfo
 from aotc.ir.rewrite import Builder
 from aotc.ir.types import (
     FP32,

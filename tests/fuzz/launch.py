@@ -14,10 +14,11 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from aotc.ir.core import GRID_SOURCES, Kernel, TensorSource, Value
+from aotc.ir.core import Kernel, Value
 from aotc.ir.dialects.descriptor import TENSOR_ALIGNMENT_BYTES
 from aotc.ir.dialects.tma import encoded_element
 from aotc.ir.expression import evaluate, parse
+from aotc.ir.params import GRID_SOURCES, TensorSource
 from aotc.ir.types import DescriptorType, TensorMapType
 from aotc.verify.emulator.arguments import Argument
 from aotc.verify.emulator.async_copies.tensor_argument import PlacedTensor

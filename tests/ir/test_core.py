@@ -13,7 +13,6 @@ from aotc.ir.core import (
     Block,
     Kernel,
     Op,
-    ParamInfo,
     Value,
     attribute,
     block,
@@ -25,6 +24,7 @@ from aotc.ir.core import (
 )
 from aotc.ir.diagnostics import IRError, Loc, at
 from aotc.ir.dialects import arith, scf, tile
+from aotc.ir.params import ParamInfo
 from aotc.ir.rewrite import Builder
 from aotc.ir.text import print_kernel
 from aotc.ir.types import FP16, FP32, I1, I32, TileType

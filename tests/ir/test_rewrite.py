@@ -6,9 +6,10 @@ from collections.abc import Sequence
 
 import pytest
 
-from aotc.ir.core import Block, Kernel, Op, ParamInfo, Value
+from aotc.ir.core import Block, Kernel, Op, Value
 from aotc.ir.diagnostics import IRError, Loc, at
 from aotc.ir.dialects import arith, scf, tile
+from aotc.ir.params import ParamInfo
 from aotc.ir.rewrite import Builder, is_pure, is_trivially_dead, rewrite
 from aotc.ir.text import parse_kernel, print_kernel
 from aotc.ir.types import I32

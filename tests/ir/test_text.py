@@ -6,10 +6,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from aotc.ir.core import Block, Kernel, Op, ParamInfo, TensorSource
+from aotc.ir.core import Block, Kernel, Op
 from aotc.ir.diagnostics import IRError, Loc, at
 from aotc.ir.dialects import arith, scf, tile
 from aotc.ir.layout import LinearLayout
+from aotc.ir.params import ParamInfo, TensorSource
 from aotc.ir.rewrite import Builder
 from aotc.ir.text import parse_kernel, print_kernel
 from aotc.ir.types import FP32, FP64, I32, DescriptorType, PointerType, TileType

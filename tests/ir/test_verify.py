@@ -6,9 +6,10 @@ from collections.abc import Callable
 
 import pytest
 
-from aotc.ir.core import Block, Kernel, Op, ParamInfo, Value
+from aotc.ir.core import Block, Kernel, Op, Value
 from aotc.ir.diagnostics import IRError, Loc
 from aotc.ir.dialects import arith, scf
+from aotc.ir.params import ParamInfo
 from aotc.ir.rewrite import Builder
 from aotc.ir.types import FP16, FP32, I32
 from aotc.ir.verify import verify

@@ -11,8 +11,8 @@ import ml_dtypes
 import numpy as np
 
 from aotc.compiler import PtxKernel, compile_kernel, compile_ptx
-from aotc.ir.core import GRID_SOURCES, SCRATCH_SOURCE
 from aotc.ir.expression import evaluate, parse
+from aotc.ir.params import GRID_SOURCES, SCRATCH_SOURCE
 from aotc.metadata import ParamSlot
 from aotc.verify.emulator.arguments import Argument
 from aotc.verify.emulator.async_copies.tensor_argument import PlacedTensor, TensorArgument

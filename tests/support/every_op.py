@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from aotc.ir.core import Block, Kernel, Op, ParamInfo, Value
+from aotc.ir.core import Block, Kernel, Op, Value
 from aotc.ir.dialects import (
     arith,
     assembly,
@@ -27,6 +27,7 @@ from aotc.ir.dialects import (
     wgmma,
 )
 from aotc.ir.layout import LinearLayout
+from aotc.ir.params import ParamInfo
 from aotc.ir.rewrite import Builder
 from aotc.ir.types import (
     BF16,

@@ -9,8 +9,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from aotc.ir.core import Block, Kernel, ParamInfo, Value
+from aotc.ir.core import Block, Kernel, Value
 from aotc.ir.dialects import arith, scf, tile
+from aotc.ir.params import ParamInfo
 from aotc.ir.rewrite import Builder
 from aotc.ir.types import (
     SCALARS,

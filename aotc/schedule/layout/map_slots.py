@@ -11,17 +11,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from aotc.ir.core import (
-    SCRATCH_ALIGNMENT_BYTES,
-    SCRATCH_SOURCE,
-    Block,
-    Kernel,
-    Op,
-    ParamInfo,
-    Value,
-)
+from aotc.ir.core import Block, Kernel, Op, Value
 from aotc.ir.dialects import arith, gpu, tile
 from aotc.ir.dialects.descriptor import DescriptorOf
+from aotc.ir.params import SCRATCH_ALIGNMENT_BYTES, SCRATCH_SOURCE, ParamInfo
 from aotc.ir.rewrite import Builder
 from aotc.ir.types import I64, U64, PointerType
 from aotc.schedule.layout.layouts import row_major_shared

@@ -15,10 +15,11 @@ Invariant: every program of the grid is run once, by itself; programs have no or
 
 from __future__ import annotations
 
-from aotc.ir.core import GRID_SOURCES, Block, Kernel, Op, ParamInfo, Value, build
+from aotc.ir.core import Block, Kernel, Op, Value, build
 from aotc.ir.diagnostics import at
 from aotc.ir.dialects import arith, descriptor, scf, tile
 from aotc.ir.effects import Trait
+from aotc.ir.params import GRID_SOURCES, ParamInfo
 from aotc.ir.rewrite import Builder
 from aotc.ir.types import I32
 from aotc.schedule.analysis.global_order import synchronizes

@@ -18,10 +18,11 @@ from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import nan
 
-from aotc.ir.core import Kernel, Op, ParamInfo, Value
+from aotc.ir.core import Kernel, Op, Value
 from aotc.ir.diagnostics import CompileError, at
 from aotc.ir.dialects import arith, descriptor, tile
 from aotc.ir.dialects.descriptor import TENSOR_ALIGNMENT_BYTES
+from aotc.ir.params import ParamInfo
 from aotc.ir.rewrite import Builder, is_trivially_dead
 from aotc.ir.tile_address import tile_address
 from aotc.ir.types import I32, I64, DescriptorType, PointerType, TileType, Type, shape_of

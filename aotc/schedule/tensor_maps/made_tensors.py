@@ -15,10 +15,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from aotc.ir.core import Kernel, Op, ParamInfo, TensorSource, Value
+from aotc.ir.core import Kernel, Op, Value
 from aotc.ir.diagnostics import at
 from aotc.ir.dialects import descriptor, tile
 from aotc.ir.dialects.descriptor import MAX_RANK, TENSOR_ALIGNMENT_BYTES, DescriptorOf
+from aotc.ir.params import ParamInfo, TensorSource
 from aotc.ir.rewrite import Builder
 from aotc.ir.types import DescriptorType
 from aotc.schedule.analysis.affine import AffineAnalysis

@@ -17,9 +17,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from aotc.ir.core import Kernel, ParamInfo, TensorSource, Value
+from aotc.ir.core import Kernel, Value
 from aotc.ir.diagnostics import at
 from aotc.ir.dialects import descriptor, scf, tile
+from aotc.ir.params import ParamInfo, TensorSource
 from aotc.ir.rewrite import Builder, rewrite
 from aotc.ir.types import DescriptorType, ScalarType, TileType, element_of, shape_of
 from aotc.schedule.analysis.affine import AffineAnalysis

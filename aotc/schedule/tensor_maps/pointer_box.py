@@ -21,9 +21,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from math import gcd, prod
 
-from aotc.ir.core import Kernel, TensorSource, Value
+from aotc.ir.core import Kernel, Value
 from aotc.ir.dialects import tile
 from aotc.ir.dialects.descriptor import MAX_RANK, MIN_ROW_BYTES, TENSOR_ALIGNMENT_BYTES
+from aotc.ir.params import TensorSource
 from aotc.ir.types import I32, I64, PointerType, TileType, element_of
 from aotc.schedule.analysis.affine import AffineAnalysis, Wrapped, axis_symbol
 from aotc.schedule.analysis.axis import AxisAnalysis

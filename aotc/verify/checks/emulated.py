@@ -16,8 +16,8 @@ from pathlib import Path
 
 import numpy as np
 
-from aotc.ir.core import GRID_SOURCES, SCRATCH_SOURCE
 from aotc.ir.expression import evaluate, parse
+from aotc.ir.params import GRID_SOURCES, SCRATCH_SOURCE
 from aotc.verify.arrays import view
 from aotc.verify.checks.check import Execution, ExecutionFault, Unsuited
 from aotc.verify.checks.launched import Launcher

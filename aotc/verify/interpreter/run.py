@@ -25,16 +25,10 @@ from typing import TypeAlias
 
 import numpy as np
 
-from aotc.ir.core import (
-    GRID_SOURCES,
-    LAUNCH_SOURCES,
-    SCRATCH_SOURCE,
-    Kernel,
-    ParamInfo,
-    TensorSource,
-)
+from aotc.ir.core import Kernel
 from aotc.ir.dialects.descriptor import TENSOR_ALIGNMENT_BYTES
 from aotc.ir.expression import evaluate, parse
+from aotc.ir.params import GRID_SOURCES, LAUNCH_SOURCES, SCRATCH_SOURCE, ParamInfo, TensorSource
 from aotc.ir.types import (
     DescriptorType,
     PointerType,

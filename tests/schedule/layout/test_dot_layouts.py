@@ -14,8 +14,9 @@ import pytest
 
 from aotc.backend import lower_kernel
 from aotc.config import Config
-from aotc.ir.core import Block, Kernel, ParamInfo, Value
+from aotc.ir.core import Block, Kernel, Value
 from aotc.ir.dialects import arith, gpu, scf, tile
+from aotc.ir.params import ParamInfo
 from aotc.ir.rewrite import Builder
 from aotc.ir.types import BF16, FP16, FP32, I32, PointerType, ScalarType, TileType
 from aotc.schedule.context import Schedule

@@ -8,7 +8,8 @@ import re
 import numpy as np
 import pytest
 
-from aotc.ir.core import Kernel, TensorSource
+from aotc.ir.core import Kernel
+from aotc.ir.params import TensorSource
 from aotc.ir.text import parse_kernel, print_kernel
 from aotc.ir.verify import verify
 from aotc.schedule.context import Schedule

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
-from aotc.ir.core import Kernel, TensorSource
+from aotc.ir.core import Kernel
 from aotc.ir.dialects import descriptor
+from aotc.ir.params import TensorSource
 from tests.support.mutations.plant import Edit, Mutation, after_pass, each
 
 

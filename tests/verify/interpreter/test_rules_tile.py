@@ -10,8 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from aotc.ir.core import Block, Kernel, Op, ParamInfo, Value
+from aotc.ir.core import Block, Kernel, Op, Value
 from aotc.ir.dialects import arith, scf, tile
+from aotc.ir.params import ParamInfo
 from aotc.ir.rewrite import Builder
 from aotc.ir.text import parse_kernel
 from aotc.ir.types import FP32, I32, PointerType, Type, element_of

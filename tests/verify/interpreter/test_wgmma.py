@@ -5,8 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from aotc.ir.core import Block, Kernel, ParamInfo, Value
+from aotc.ir.core import Block, Kernel, Value
 from aotc.ir.dialects import arith, gpu, scf, tile, wgmma
+from aotc.ir.params import ParamInfo
 from aotc.ir.rewrite import Builder
 from aotc.ir.types import BF16, FP32, I1, I32, PointerType, TileType
 from aotc.schedule.layout.layouts import blocked, nvmma_shared, wgmma_accumulator, wgmma_operand_a

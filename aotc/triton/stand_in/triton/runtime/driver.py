@@ -6,7 +6,7 @@ import importlib
 from types import SimpleNamespace
 from typing import Any
 
-from triton.backends.compiler import GPUTarget
+from ..backends.compiler import GPUTarget  # noqa: TID252 - by its name it may be Triton's own
 
 
 def _torch() -> Any:

@@ -1,0 +1,55 @@
+"""Parameters of a kernel: where a launch takes the value of each from, and what it promises of it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class TensorSource:
+    """Say what tensor a descriptor describes, in expressions over the arguments of the launch.
+
+    `address` is a pointer argument. `shape` and `strides` are in elements, outermost axis first;
+    the innermost axis is dense, so `strides` has one entry fewer. Every extent is at least 1.
+    """
+
+    address: str
+    shape: tuple[str, ...]
+    strides: tuple[str, ...]
+
+
+GRID_SOURCES = ("grid[0]", "grid[1]", "grid[2]")
+"""The `source` of a parameter that receives the extent of the launch grid along an axis."""
+
+SCRATCH_SOURCE = "scratch[0]"
+"""The `source` of a parameter that receives the address of the launch's scratch memory."""
+
+LAUNCH_SOURCES = (*GRID_SOURCES, SCRATCH_SOURCE)
+"""The sources of parameters that come of no argument."""
+
+SCRATCH_ALIGNMENT_BYTES = 128
+"""What the address of scratch memory is a multiple of."""
+
+
+@dataclass(frozen=True, slots=True)
+class ParamInfo:
+    """Describe a kernel parameter: its name and what the launcher promises of its value.
+
+    `divisibility` is a number the argument (for a pointer: its address, in bytes) is a multiple of.
+    `source` says what the launcher passes if that is not the argument called `name`: an expression
+    such as "x.shape[0]", a tensor's extent, or "x", its address; or one of `LAUNCH_SOURCES`, which come
+    of no argument. A descriptor that the user did not ask for has a `tensor`, which the launcher
+    describes.
+    """
+
+    name: str
+    divisibility: int = 1
+    source: str = ""
+    tensor: TensorSource | None = None
+
+    @property
+    def argument(self) -> str:
+        """The argument of the launch that this parameter comes from."""
+        if self.tensor is not None:
+            return self.tensor.address
+        return self.source.partition(".")[0] or self.name
