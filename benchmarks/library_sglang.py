@@ -22,6 +22,9 @@ _ABSENT = """
     transformers triton_kernels uvicorn uvloop vllm xgrammar yaml zmq
 """
 sys.meta_path.append(StandIns(*_ABSENT.split()))
+# Asked at import, of a CPU; some versions of torch do not have it.
+if not hasattr(torch._C._cpu, "_is_amx_tile_supported"):  # noqa: SLF001 - torch has no other name
+    setattr(torch._C._cpu, "_is_amx_tile_supported", bool)  # noqa: B010, SLF001
 HALF = torch.bfloat16
 TOKENS, HEADS, KV_HEADS, WIDTH = 256, 8, 2, 64
 

@@ -40,11 +40,13 @@ def rotate_exchanges(kernel: Kernel, schedule: Schedule) -> None:
 
 
 def _is_exchange(op: Op) -> TypeGuard[gpu.SharedAlloc]:
-    """Return whether an op allocates a buffer that threads write and one dot alone reads."""
-    if not isinstance(op, gpu.SharedAlloc):
+    """Return whether an op allocates one buffer that threads write and one dot alone reads, once."""
+    if not isinstance(op, gpu.SharedAlloc) or op.num_stages > 1:
         return False
-    readers = [user for user in _users(op.out) if not isinstance(user, gpu.SharedStore)]
-    return len(readers) == 1 and isinstance(readers[0], wgmma.Wgmma)
+    users = list(_users(op.out))
+    readers = [user for user in users if not isinstance(user, gpu.SharedStore)]
+    is_alone = len(readers) == 1 and isinstance(readers[0], wgmma.Wgmma)
+    return is_alone and all(user.block is op.block for user in users)
 
 
 def _has_room(exchange: gpu.SharedAlloc, loop: scf.For, kernel: Kernel, target: Target) -> bool:

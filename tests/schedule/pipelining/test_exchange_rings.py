@@ -128,3 +128,31 @@ def test_what_threads_read_stays() -> None:
     )
     assert text != LOOP
     assert _rewritten(text) == print_kernel(parse_kernel(text))
+
+
+def test_buffers_of_a_loop_inside_are_not_those_of_the_loop_around(tmp_path: Path) -> None:
+    """Such as the stages of loads that threads mask, in a loop over tiles."""
+    source = """def k(a, b, c, m, n, k):
+    for tile in tl.range(tl.program_id(0), m // 64, tl.num_programs(0)):
+        rows = tile * 64 + tl.arange(0, 64)
+        total = tl.zeros((64, 64), tl.float32)
+        for start in range(0, k, 64):
+            at = start + tl.arange(0, 64)
+            left = tl.load(a + rows[:, None] * k + at[None, :], mask=(at < k)[None, :], other=1.0)
+            total = tl.dot(left, b.load([start, 0]), total)
+        c.store([tile * 64, 0], total)
+"""
+    signature = {
+        "a": "*fp16:16",
+        "b": "tensordesc<fp16[64,64]>",
+        "c": "tensordesc<fp32[64,64]>",
+        **dict.fromkeys("mn", "i32"),
+        "k": "i32:16",
+    }
+    kernel = compiled(tmp_path, source, signature, num_stages=4)
+    for k in (16, 64, 208):
+        a, b = (tensor(shape, "fp16", seed=k) / np.float16(64) for shape in ((128, k), (k, 64)))
+        c = like(tensor((128, 64), "fp32"))
+        launch(kernel, (1,), {"a": a, "b": b, "c": c, "m": 128, "n": 64, "k": k}, seed=k)
+        expected = a.astype(np.float64) @ b.astype(np.float64)
+        np.testing.assert_allclose(c, expected, rtol=0, atol=1e-2 * np.abs(expected).max())
