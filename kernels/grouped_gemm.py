@@ -19,6 +19,7 @@ def grouped_gemm_kernel(
 
     `a_ptrs`, `b_ptrs` and `c_ptrs` hold the addresses, multiples of 16; `sizes` M, N and K of each
     group; `strides` how many elements a row is from the next in A, B and C, multiples of 16 bytes.
+    A row of C is whole pieces of 16 bytes, too: that is what the hardware stores.
     `n_programs` is the extent of the grid.
     """
     tile = tl.program_id(0)

@@ -160,7 +160,7 @@ def test_a_loop_stores_through_a_map_that_it_makes_anew(
     options = {"num_warps": num_warps, "map_pointers": True}
     made = compiled(tmp_path, STORES, signature, constants, **options)
     assert "cp.async.bulk.tensor.2d.global" in made.ptx
-    sizes = [(17, 68), (5, 90), (0, 68), (40, 3), (1, 8), (9, 40)]
+    sizes = [(17, 68), (5, 92), (0, 68), (40, 4), (1, 8), (9, 40)]
     x = tensor((16, 64), "fp32")
     outs = [tensor((24, 96 + 4 * at), "fp32", seed=at) for at in range(len(sizes))]
     expected = [out.copy() for out in outs]
@@ -173,3 +173,14 @@ def test_a_loop_stores_through_a_map_that_it_makes_anew(
     launch(made, (1,), values, seed=seed)
     for found, each in zip(outs, expected, strict=True):
         np.testing.assert_array_equal(found, each)
+
+
+def test_hardware_stores_rows_in_pieces_of_16_bytes(tmp_path: Path) -> None:
+    signature = {"x_ptr": "*fp32", "out_ptrs": "*i64", "sizes": "*i32", "count": "i32"}
+    constants = {"ROWS": 16, "COLUMNS": 64}
+    made = compiled(tmp_path, STORES, signature, constants, map_pointers=True)
+    out = tensor((24, 96), "fp32")
+    values = {"x_ptr": tensor((16, 64), "fp32"), "out_ptrs": _table(out), "count": 1}
+    values["sizes"] = np.array([17, 90, out.strides[0] // 4], np.int32)
+    with pytest.raises(Fault, match="stores rows of 360 bytes; hardware stores pieces of 16"):
+        launch(made, (1,), values)

@@ -84,7 +84,10 @@ def _box(
     """
     lane = int(ctx.lane_indices()[index])
     where = int(ctx.address(operand)[index])
-    tensor = ctx.machine.part(TensorMaps).read(lane, where)
+    maps = ctx.machine.part(TensorMaps)
+    tensor = maps.read(lane, where)
+    if not load:
+        maps.check_store(lane, where, tensor)
     try:
         check_supported(tensor, load=load)
     except TensorMapError as error:

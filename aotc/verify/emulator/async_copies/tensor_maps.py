@@ -32,6 +32,9 @@ from aotc.verify.emulator.syntax import Immediate, Instruction
 _SHARED_OR_GLOBAL = ("shared::cta", "global")
 
 
+_PIECE_BYTES = 16
+
+
 class TensorMaps:
     """Hold which maps in global memory were edited, and how much of that warps have acquired."""
 
@@ -92,6 +95,19 @@ class TensorMaps:
         if lane // lanes != other // lanes and not order.whole:
             return True
         return bool(order.unordered(np.array([lane]), np.array([[stamp]]))[0, 0])
+
+    def check_store(self, lane: int, address: int, tensor: TensorMap) -> None:
+        """Refuse a store by a map of the kernel's own whose rows are no whole pieces of 16 bytes.
+
+        Hardware stores no less, so what comes after a row in memory would be written. Launchers refuse
+        to make such a map.
+
+        Raises: Misuse.
+        """
+        row_bytes = tensor.dims[0] * tensor.element_bytes
+        if address in self._edits and row_bytes % _PIECE_BYTES:
+            message = f"stores rows of {row_bytes} bytes; hardware stores pieces of {_PIECE_BYTES}"
+            raise Misuse("tensor-map", message, lane=lane)
 
     def use(self, address: int, copy: Pending) -> None:
         """Record a copy that reads the map; of those that the kernel never edits none is kept."""
