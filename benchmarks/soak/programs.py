@@ -206,7 +206,9 @@ def _case(seed: int, name: str, command: str, settings: Settings) -> ProgramCase
         run(tile_ir, program.grid, launch.arguments(tile_ir, expected))
     kernel, remarks = _scheduled(program)
     if kernel.scratch_bytes:
-        raise CompileError("the program makes tensor maps itself, in memory that no launch here has")
+        raise CompileError(
+            "the program makes tensor maps itself, in memory that no launch here has"
+        )
     owns_sm = not check_resources(kernel, target, CompileLimits())
     lowered = lower_kernel(kernel, target, owns_sm=owns_sm)
     ptx = emit_ptx(lowered.llvm_ir, target)
