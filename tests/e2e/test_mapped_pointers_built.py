@@ -63,8 +63,7 @@ def test_the_launcher_takes_the_form_that_fits(kernel: Kernel, gpu: FakeGpu) -> 
     with aotc.load(content, driver=gpu.path) as library:
 
         def launch(m: int, n: int, k: int, stride: int) -> None:
-            strides = (stride, 1, stride, 1, stride, 1)
-            library["matmul"](A, B, OUT, OUT, OUT, m, n, k, *strides)
+            library["matmul"](A, B, OUT, OUT, OUT, m, n, k, stride, stride, stride)
 
         launch(100, 96, 80, 112)
         assert gpu.calls("cuTensorMapEncodeTiled") == 3

@@ -320,8 +320,9 @@ def test_the_dumps_of_the_page_on_the_command_line(
     assert "%x_ptr: *bf16 {divisibility = 16}" in ran.out
     assert "{num_warps = 8" in ran.out
 
-    assert aotc_in(copy, quickstart, "build", "llm.toml", "--target", "sm_90a").code == 0
-    ran = aotc_in(copy, quickstart, *by_archive)
+    other = ["build", str(quickstart / "llm.toml"), "--target", "sm_90a"]
+    assert aotc_in(copy, tmp_path, *other).code == 0
+    ran = aotc_in(copy, tmp_path, *by_archive)
     assert ran.code == 0, ran.err
     assert "EXIT" in ran.out
 

@@ -18,6 +18,7 @@ from aotc.ir.diagnostics import ManifestError
 from aotc.package.archive import decode, encode
 from aotc.package.index import Archive, Choice, Kernel, Param, TypeVariable, canonical
 from aotc.package.python_loader import attribute_names, module_text
+from aotc.package.sources import SourcesFile
 from aotc.package.split import part_of
 from aotc.package.wheel import make_wheel
 from tests.support import fresh_environment
@@ -31,8 +32,8 @@ def entries(content: bytes) -> dict[str, bytes]:
 
 def test_what_is_in_a_wheel(samples: SimpleNamespace) -> None:
     part = replace(part_of(samples.archive, ["sm_90a"]), name="My.LLM_kernels", version="1.2.0rc1")
-    sources = {kernel.name: {"function": "f"} for kernel in part.kernels}
-    wheel = make_wheel(part, suffix="sm90a", license_expression="MIT", sources=sources)
+    sources = {kernel.name: {"function": "f", "files": [["f.py", "0"]]} for kernel in part.kernels}
+    wheel = make_wheel(part, suffix="sm90a", license_expression="MIT", sources=SourcesFile(sources))
     assert wheel.file_name == "my_llm_kernels_sm90a-1.2.0rc1-py3-none-any.whl"
     assert wheel.distribution == "my-llm-kernels-sm90a"
     files = entries(wheel.content)

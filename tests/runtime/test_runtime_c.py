@@ -184,9 +184,14 @@ def test_installed_package(
     )
     (consumer / "consumer.cpp").write_text(
         "#include <aotc/aotc.hpp>\n"
+        "#include <cstring>\n"
         "int main(int, char **argv) {\n"
         "    const auto archive = aotc::archive::open(argv[1]);\n"
-        '    return archive.kernel("add").info().param_count == 4 ? 0 : 1;\n'
+        "    try {  // the library was built without zstd, and is given no decompressor\n"
+        '        return archive.kernel("add").info().param_count;\n'
+        "    } catch (const aotc::error &error) {\n"
+        '        return std::strstr(error.what(), "expected a zstd decompressor") ? 0 : 1;\n'
+        "    }\n"
         "}\n"
     )
     out = tmp_path / "consumer-build"

@@ -55,7 +55,7 @@ MUTATIONS = (
         "logical shift for an arithmetic one",
         "a shift to the right fills with zeros",
         "integers",
-        _unsigned_for_signed(arith.Shr),
+        in_llvm(r"= ashr ", "= lshr "),
     ),
     Mutation(
         "unsigned comparison",
