@@ -174,7 +174,7 @@ def in_llvm(pattern: str, new: str, count: int = 0) -> Plant:
     """Replace a regular expression in LLVM IR, everywhere or `count` times."""
     emit_ptx = backend.emit_ptx
     return replacing(
-        backend, "emit_ptx", lambda text, target: emit_ptx(_sub(pattern, new, text, count), target)
+        backend, "emit_ptx", lambda text, *more: emit_ptx(_sub(pattern, new, text, count), *more)
     )
 
 
@@ -182,7 +182,7 @@ def in_ptx(pattern: str, new: str, count: int = 0) -> Plant:
     """Replace a regular expression in PTX, everywhere or `count` times."""
     emit_ptx = backend.emit_ptx
     return replacing(
-        backend, "emit_ptx", lambda text, target: _sub(pattern, new, emit_ptx(text, target), count)
+        backend, "emit_ptx", lambda text, *more: _sub(pattern, new, emit_ptx(text, *more), count)
     )
 
 
