@@ -64,8 +64,9 @@ def register(
 ) -> Operators:
     """Make operators of the kernels of a loaded archive: `torch.ops.NAMESPACE.KERNEL`.
 
-    `kernels` are names; None is all. `namespace` is the archive's name unless given. `device_type` is that of the tensors. Operators stay registered
-    as long as what is returned is kept; the library must stay open as long.
+    `kernels` are names; None is all. `namespace` is the archive's name unless given. `device_type` is that
+    of the tensors. Operators stay registered as long as what is returned is kept; the library must stay
+    open as long.
 
     Raises: ImportError without PyTorch; ValueError for a kernel that no schema describes, or a name that is taken.
     """

@@ -20,24 +20,9 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+from benchmarks.triton_blocker import BLOCKER
+
 HERE = Path(__file__).parent
-# Put before everything else that is imported: of triton, only the stand-in is found.
-BLOCKER = """
-import sys
-from importlib.machinery import PathFinder
-
-class Blocker:
-    @staticmethod
-    def find_spec(name, path=None, target=None):
-        if name != "triton":
-            return None
-        spec = PathFinder.find_spec(name, [one for one in sys.path if one.endswith("stand_in")])
-        if spec is None:
-            raise ModuleNotFoundError("triton is blocked")
-        return spec
-
-sys.meta_path.insert(0, Blocker)
-"""
 COMPARE = """
 import json, sys, torch
 left, right = (torch.load(path) for path in sys.argv[1:3])

@@ -28,26 +28,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from benchmarks.triton_blocker import BLOCKER
+
 HERE = Path(__file__).resolve().parent
 LIBRARIES = ("liger_kernel", "fla", "sglang")
 REPEATS = 10
-# Put before everything else that is imported: of triton, only the stand-in is found.
-BLOCKER = """
-import sys
-from importlib.machinery import PathFinder
-
-class Blocker:
-    @staticmethod
-    def find_spec(name, path=None, target=None):
-        if name != "triton":
-            return None
-        spec = PathFinder.find_spec(name, [one for one in sys.path if one.endswith("stand_in")])
-        if spec is None:
-            raise ModuleNotFoundError("triton is blocked")
-        return spec
-
-sys.meta_path.insert(0, Blocker)
-"""
 # Errors are relative to the norm of what Triton computed.
 COMPARE = """
 import json, sys, torch

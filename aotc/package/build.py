@@ -56,7 +56,8 @@ class BuildOptions:
 
     Empty `targets` and `kernels` mean all. `host` is the architecture of the program that links
     the static library, empty for this machine's. `with_ptx` also stores each variant's PTX;
-    `lineinfo` gives cubins line tables, with files named relative to the manifest's folder; `without` names features that no target may use.
+    `lineinfo` gives cubins line tables, with files named relative to the manifest's folder; `without`
+    names features that no target may use.
     """
 
     output: Path

@@ -31,7 +31,6 @@ from aotc.schedule.layout.plan_conversions import plan_conversions
 from aotc.schedule.layout.transpose_dots import transpose_dots
 from aotc.schedule.layout.trim_dot_columns import trim_dot_columns
 from aotc.schedule.pipelining.advance_loads import advance_loads
-from aotc.schedule.pipelining.exchange_rings import rotate_exchanges
 from aotc.schedule.pipelining.expand_tensor_loads import expand_tensor_loads
 from aotc.schedule.pipelining.interleave_copies import interleave_copies
 from aotc.schedule.pipelining.order_dots import order_dots
@@ -39,6 +38,7 @@ from aotc.schedule.pipelining.overlap_wgmma import overlap_wgmma
 from aotc.schedule.pipelining.pipeline_loads import pipeline_loads
 from aotc.schedule.pipelining.pipeline_mma import pipeline_mma
 from aotc.schedule.pipelining.prefetch_fragments import prefetch_fragments
+from aotc.schedule.pipelining.rotate_exchanges import rotate_exchanges
 from aotc.schedule.pipelining.slice_dots import slice_dots
 from aotc.schedule.pipelining.trim_operand_loads import trim_operand_loads
 from aotc.schedule.programs.make_persistent import make_persistent
@@ -150,8 +150,7 @@ TILE_TO_GPU: Pipeline[Schedule] = Pipeline(
         # an iteration ahead are those that come first in the iteration.
         order_dots,
         pipeline_mma,
-        # Needs to run after `pipeline_mma`, which may have given an exchange its second buffer, and
-        # before stores are expanded. Otherwise, these take the shared memory first.
+        # Needs to run before stores are expanded. Otherwise, these take the shared memory first.
         rotate_exchanges,
         # Needs to run after `specialize_warps`. Otherwise, it is not known which warps compute,
         # and what a loop over tiles waits for.

@@ -12,7 +12,7 @@ import pytest
 from aotc.config import Config
 from aotc.ir.text import parse_kernel, print_kernel
 from aotc.schedule.context import Schedule
-from aotc.schedule.pipelining.exchange_rings import rotate_exchanges
+from aotc.schedule.pipelining.rotate_exchanges import rotate_exchanges
 from aotc.target import TARGETS
 from tests.support.descriptors import compiled, launch, like, lowered, tensor
 from tests.support.pass_case import applied
