@@ -1,9 +1,10 @@
 """Insert the barriers that accesses to shared memory need, and no others.
 
 Walking in program order, the pass keeps the places read and written since the last barrier
-(`pending_accesses.py`). An access that conflicts with an earlier one of another thread (a read after a write, a write after
-either) gets a barrier before it. A loop's body is walked until its exit state adds nothing to
-its entry state, so that an access conflicts with those of earlier iterations.
+(`pending_accesses.py`). An access that conflicts with an earlier one of another thread (a read
+after a write, a write after either) gets a barrier before it. A loop's body is walked until its
+exit state adds nothing to its entry state, so that an access conflicts with those of earlier
+iterations.
 
 An asynchronous copy counts as written by every wait after it, up to the one that leaves none in flight.
 
@@ -27,7 +28,8 @@ it, whatever barriers there are. Nothing may write them before; that is a fault 
 
 How an op accesses shared memory is what it declares (`ir.effects`): by its threads themselves, or
 by what it starts. How an op synchronizes is for this pass to know, so `_RULES` lists those ops; the
-rules of a cluster's barrier are in `cluster_barriers.py`. An op with other effects on shared memory is refused: passing over it would be a race.
+rules of a cluster's barrier are in `cluster_barriers.py`. An op with other effects on shared memory
+is refused: passing over it would be a race.
 
 Invariant: between two accesses that overlap in bytes, one of them a write, there is a barrier on
 every path. Both arms of a branch that is uniform across the CTA may hold one.
