@@ -131,7 +131,7 @@ def read_measured(path: Path) -> Data:
 def text(report: Data) -> str:
     """Format a report as a table, a row for each kernel and target."""
     ready: dict[str, float] = report["ready"]["seconds"] if report["ready"] else {}
-    rows = [(*_COLUMNS, "ready ms") if ready else _COLUMNS]
+    rows: list[tuple[str, ...]] = [(*_COLUMNS, "ready ms") if ready else _COLUMNS]
     for kernel in report["kernels"]:
         for target, found in kernel["targets"].items():
             variants = found["variants"]
