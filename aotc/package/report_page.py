@@ -27,7 +27,7 @@ th, td { padding: .25rem .8rem .25rem 0; border-bottom: 1px solid var(--line); t
          white-space: nowrap; }
 th { color: var(--dim); font-weight: 500; } .name { text-align: left; }
 .bad { color: #c0392b; font-weight: 600; }
-svg { width: 100%; height: auto; display: block; }
+svg { width: 100%; min-width: 44rem; height: auto; display: block; }
 svg text { fill: var(--ink); font: 12px system-ui, sans-serif; } svg .dim { fill: var(--dim); }
 svg .axis { stroke: var(--line); stroke-width: 1; } svg .roof { stroke: var(--ink); fill: none; }
 .key { display: inline-block; width: .8em; height: .8em; border-radius: 2px; margin: 0 .35em 0 1em; }
@@ -177,7 +177,8 @@ def _resources(report: Data, colors: dict[str, str]) -> str:
         for variant in found["variants"]
     ]
     most_kib = max((v["shared_bytes"] / 1024 for v, _ in points), default=0)
-    ticks = [32 * step for step in range(int(max(most_kib, 32) // 32) + 2)]
+    step = next((step for step in (1, 4, 8, 16) if most_kib <= 8 * step), 32)
+    ticks = [step * at for at in range(max(1, math.ceil(most_kib / step)) + 1)]
 
     def x_of(registers: float) -> float:
         return left + registers / 256 * (_WIDTH - left - 20)
