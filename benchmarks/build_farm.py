@@ -4,7 +4,7 @@ python benchmarks/build_farm.py plan                    10,000 variants: parse, 
 python benchmarks/build_farm.py simulate [--workers 64] workers that sleep what a compile takes
 python benchmarks/build_farm.py kills [--runs 20]       the same bytes, whatever is killed
 python benchmarks/build_farm.py s3                      cache hits of a cold machine, from a server of S3
-python benchmarks/build_farm.py wall [--counts 1,2,4]   10,000 variants on local workers: hours
+python benchmarks/build_farm.py wall [--counts 1,2,4] [--dask]   10,000 variants on local workers: long
 
 What needs dask.distributed, s3fs or moto takes them from `pip install -e '.[test]'`.
 """
@@ -508,6 +508,330 @@ def measure_s3(arguments: argparse.Namespace) -> None:
 
 def measure_wall(arguments: argparse.Namespace) -> None:
     """Time whole builds of the large manifest by the number of local workers; nothing cached."""
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), *sys.path[1:]])}
+    kind = ["--dask", "local"] if arguments.dask else []
+    with written(large_manifest(arguments.factor)) as path:
+        command = [sys.executable, "-m", "aotc", "build", str(path), "-o", str(path.parent / "d")]
+        first = 0.0
+        for count in map(int, arguments.counts.split(",")):
+            run = [*command, "--no-cache", *kind, "-j", str(count)]
+            took, result = timed(
+                lambda run=run: subprocess.run(
+                    run, check=False, capture_output=True, text=True, env=environment
+                )
+            )
+            first = first or took
+            print(
+                f"{count} workers: {took:.1f} s, {first / took:.2f}x, {result.stderr.splitlines()[-1]}",
+                flush=True,
+            )
+
+
+def main():
+    async with Scheduler(port=0, dashboard=False, host="127.0.0.1") as scheduler:
+        print(scheduler.address, flush=True)
+        await scheduler.finished()
+asyncio.run(main())
+"""
+
+
+@contextmanager
+def cluster(num_workers: int, num_processes: int) -> Generator[tuple[str, int]]:
+    """Start a scheduler in a process, and workers that sleep in a few; yield address and id."""
+    environment = {
+        **os.environ,
+        "PYTHONPATH": str(ROOT),
+        "DASK_LOGGING__DISTRIBUTED": "critical",
+    }
+    scheduler = subprocess.Popen(
+        [sys.executable, "-c", _SCHEDULER], stdout=subprocess.PIPE, text=True, env=environment
+    )
+    processes = [scheduler]
+    try:
+        assert scheduler.stdout is not None
+        address = scheduler.stdout.readline().strip()
+        for index in range(num_processes):
+            share = len(range(index, num_workers, num_processes))
+            command = [sys.executable, "-c", _WORKERS, address, str(share)]
+            processes.append(subprocess.Popen(command, env=environment))
+        yield address, scheduler.pid
+    finally:
+        for process in reversed(processes):
+            process.terminate()
+            process.wait(20)
+
+
+def measure_kernels() -> Sleeper:
+    """Compile kernels.toml, and keep of each kernel one result and the mean time of its variants."""
+    found = Sleeper()
+    times: dict[str, list[float]] = {}
+    tasks = tasks_of(ROOT / "kernels.toml")
+    compile_both_ways(compile_kernel, tasks[0].request)  # imports
+    for task in tasks:
+        took, kernel = timed(lambda task=task: compile_both_ways(compile_kernel, task.request))
+        times.setdefault(task.request.kernel, []).append(took)
+        found.kernels[task.request.kernel] = kernel
+    found.seconds.update((name, statistics.fmean(each)) for name, each in times.items())
+    return found
+
+
+def cpu_seconds(process: int) -> float:
+    fields = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def simulate(arguments: argparse.Namespace) -> None:
+    """Build on workers that sleep: what a scheduler and a client cost."""
+    import pickle
+
+    from aotc.package.dask_executor import connected
+    from benchmarks.build_farm import sleep_compile  # by a name that workers can import
+
+    sleeper = measure_kernels()
+    with written(large_manifest(arguments.factor)) as path:
+        known = path.with_name("sleeper")
+        known.write_bytes(pickle.dumps((sleeper.seconds, sleeper.kernels)))
+        os.environ["AOTC_SLEEPER"] = str(known)
+        tasks = tasks_of(path)
+        work = sum(sleeper.seconds[task.request.kernel] for task in tasks)
+        print(f"{len(tasks)} variants, {work:.0f} s of compiles, {work / len(tasks):.3f} s each")
+        with (
+            cluster(arguments.workers, arguments.processes) as (address, scheduler),
+            connected(address, 1) as executor,
+        ):
+            executor.wait_for(arguments.workers)
+            # Workers that have imported what they need, as those of a cluster soon have.
+            for _ in run_all(
+                tasks[:: len(tasks) // (4 * arguments.workers)], sleep_compile, 1, executor
+            ):
+                pass
+            executor.sent_bytes = executor.received_bytes = 0
+            before, own = cpu_seconds(scheduler), time.process_time()
+            took, done = timed(
+                lambda: list(
+                    run_all(
+                        *(tasks, sleep_compile, 1, executor),
+                        lambda request: sleeper.seconds[request.kernel],
+                    )
+                )
+            )
+            load, own = cpu_seconds(scheduler) - before, time.process_time() - own
+            report(done, work, took, arguments.workers, load, own, executor)
+
+
+def report(
+    done: Sequence[Done[Any, Any]],
+    work: float,
+    took: float,
+    num_workers: int,
+    load: float,
+    own: float,
+    executor: Any,
+) -> None:
+    failed = [each for each in done if isinstance(each.result, Failure)]
+    for each in failed[:1]:
+        print(each.task.label, each.result)
+    slept = sum(each.seconds for each in done)
+    print(f"{took:.1f} s on {num_workers} workers, {len(failed)} failed")
+    print(
+        f"efficiency {work / took / num_workers:.1%} (of what workers slept {slept / took / num_workers:.1%})"
+    )
+    print(
+        f"scheduler: {load:.1f} s of CPU, {load / took:.0%} of a core, {1e3 * load / len(done):.2f} ms a variant"
+    )
+    print(f"client: {own:.1f} s of CPU, {own / took:.0%} of a core")
+    sent, received = executor.sent_bytes / len(done), executor.received_bytes / len(done)
+    print(f"bytes a variant: {sent:.0f} sent, {received:.0f} received")
+
+
+# ---------------------------------------------------------------------------------------- kills
+
+
+def measure_kills(arguments: argparse.Namespace) -> None:
+    """Build with workers killed at random times, and compare every byte."""
+    import dask
+    import distributed
+
+    from aotc.package.dask_executor import DaskExecutor
+    from benchmarks.build_farm import Killer  # by a name that workers can import
+
+    kernels = tuple(arguments.kernels.split(","))
+    with tempfile.TemporaryDirectory() as folder:
+        expected = build_files(Path(folder) / "local", kernels, None, Silent())
+        num_killed = 0
+        # One that is killed often is not to blame for it.
+        with dask.config.set({"distributed.scheduler.allowed-failures": 100}):
+            for run in range(arguments.runs):
+                chosen = random.Random(run)
+                count = chosen.choice((1, 2, 3))
+                with (
+                    distributed.LocalCluster(
+                        n_workers=count,
+                        threads_per_worker=1,
+                        dashboard_address=":0",
+                        silence_logs=60,
+                    ) as made,
+                    distributed.Client(made, set_as_default=False) as client,
+                ):
+                    executor = DaskExecutor(client)
+                    killer = Killer(client, chosen, arguments.share)
+                    took, files = timed(
+                        lambda run=run, executor=executor, killer=killer: build_files(
+                            Path(folder) / str(run), kernels, executor, killer
+                        )
+                    )
+                    executor.shutdown()
+                num_killed += killer.num_killed
+                same = "same bytes" if files == expected else "OTHER BYTES"
+                counts = f"{count} workers, {killer.num_killed} killed"
+                print(f"run {run}: {counts}, {took:.1f} s, {same}", flush=True)
+                if files != expected:
+                    sys.exit(1)
+        print(f"{arguments.runs} runs, {num_killed} workers killed, the same bytes in all")
+
+
+STARTED_SECONDS = 6.0  # a nanny gives up for good if its worker dies while it starts
+
+
+class Killer(Silent):
+    """Kill a worker after some of the compiles, drawn at random: while it has the next one."""
+
+    def __init__(self, client: Any, chosen: random.Random, share: float) -> None:
+        self.client = client
+        self.chosen = chosen
+        self.share = share
+        self.num_killed = 0
+
+    def finished(self, outcome: object) -> None:
+        if self.chosen.random() < self.share:
+            found = self.client.run(process_and_age, on_error="ignore").values()
+            old = [process for process, seconds in found if seconds > STARTED_SECONDS]
+            with suppress(OSError, IndexError):  # it is gone already
+                os.kill(self.chosen.choice(old), signal.SIGKILL)
+                self.num_killed += 1
+
+
+def process_and_age() -> tuple[int, float]:
+    import psutil
+
+    return os.getpid(), time.time() - psutil.Process().create_time()
+
+
+def build_files(
+    folder: Path, kernels: tuple[str, ...], executor: Any, listener: Silent
+) -> dict[str, bytes]:
+    options = BuildOptions(folder, 2, kernels=kernels, targets=("sm_90a",))
+    manifest = load(str(ROOT / "kernels.toml"))
+    checked(build(manifest, options, listener, cache=None, executor=executor))
+    return {path.name: path.read_bytes() for path in sorted(folder.iterdir())}
+
+
+def checked(result: BuildResult) -> BuildResult:
+    for failure in result.failures:
+        print(failure.label, failure.report)
+    if result.failures:
+        sys.exit(1)
+    return result
+
+
+# ------------------------------------------------------------------------------------------- s3
+
+
+@contextmanager
+def s3_server() -> Iterator[str]:
+    """Start moto's server of S3 in a process; yield the URL of a bucket."""
+    import socket
+
+    import fsspec
+
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        port = taken.getsockname()[1]
+    server = subprocess.Popen(
+        [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(port)],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+    os.environ.update(
+        AWS_ACCESS_KEY_ID="test",
+        AWS_SECRET_ACCESS_KEY="test",
+        AWS_DEFAULT_REGION="us-east-1",
+        AWS_ENDPOINT_URL=f"http://127.0.0.1:{port}",
+    )
+    try:
+        for _ in range(600):
+            try:
+                socket.create_connection(("127.0.0.1", port), 1).close()
+                break
+            except OSError:
+                time.sleep(0.05)
+        fsspec.filesystem("s3").mkdir("team")
+        yield "s3://team/aotc"
+    finally:
+        server.terminate()
+        server.wait(10)
+
+
+def measure_s3(arguments: argparse.Namespace) -> None:
+    """Time whole builds of kernels.toml that find everything: in the folder, and only in S3.
+
+    The store is filled by a build, as a team's would be. Then both kinds of builds alternate.
+    """
+    with s3_server() as url, tempfile.TemporaryDirectory() as made:
+        folder = Path(made)
+        filled = folder / "filled"
+        # Bytecode is kept, as it is where aotc is installed.
+        environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+        environment.pop("PYTHONDONTWRITEBYTECODE", None)
+
+        def run(cache: Path, output: str, *options: str) -> tuple[float, float]:
+            command = [sys.executable, "-m", "aotc", "build", str(ROOT / "kernels.toml")]
+            command += ["--cache-dir", str(cache), "-o", str(folder / output), *options]
+            before = os.times()
+            took, _ = timed(
+                lambda: subprocess.run(command, check=True, capture_output=True, env=environment)
+            )
+            after = os.times()
+            used = after.children_user + after.children_system
+            return took, used - before.children_user - before.children_system
+
+        took, used = run(filled, "local", "--cache-url", url)
+        print(f"compile, and fill S3: {took:.2f} s ({used:.2f} s of CPU)", flush=True)
+        for name in ("local", "same"):
+            run(filled, name)
+        kinds = {
+            "local hit": lambda _: run(filled, "local"),
+            "local hit, new files": lambda index: run(filled, f"local{index}"),
+            "from S3": lambda index: run(folder / f"a{index}", "same", "--cache-url", url),
+            "from S3, new files": lambda index: run(
+                folder / f"b{index}", f"cold{index}", "--cache-url", url
+            ),
+        }
+        times: dict[str, list[tuple[float, float]]] = {kind: [] for kind in kinds}
+        for index in range(arguments.runs):
+            for kind, measure in kinds.items():
+                times[kind].append(measure(index))
+            print(f"{index}:", *(f"{run[-1][0]:.2f} ({run[-1][1]:.2f})" for run in times.values()))
+        for kind, runs in times.items():
+            shown: list[str] = []
+            for at, what in enumerate(("wall", "CPU")):
+                pairs = zip(times["local hit"], runs, strict=True)
+                ratio = statistics.median(run[at] / hit[at] for hit, run in pairs)
+                median = statistics.median(run[at] for run in runs)
+                shown.append(f"{what} {median:.2f} s, {ratio:.2f}x")
+            print(f"{kind:22} {'; '.join(shown)}")
+        built = [
+            {path.name: path.read_bytes() for path in (folder / name).iterdir()}
+            for name in ("local", "local0", "same", "cold0")
+        ]
+        print("the same bytes" if all(each == built[0] for each in built) else "OTHER BYTES")
+
+
+# ----------------------------------------------------------------------------------------- wall
+
+
+def measure_wall(arguments: argparse.Namespace) -> None:
+    """Time whole builds of the large manifest by the number of local workers; nothing cached."""
     with written(large_manifest(arguments.factor)) as path:
         for count in map(int, arguments.counts.split(",")):
             command = [
@@ -552,6 +876,7 @@ def main() -> int:
         command.add_argument("--kernels", default="vector_add", help="to build with kills")
         command.add_argument("--share", type=float, default=0.25, help="of compiles, with kills")
         command.add_argument("--counts", default="1,2,4", help="of local workers")
+        command.add_argument("--dask", action="store_true", help="local workers of a cluster")
     arguments = parser.parse_args()
     arguments.measure(arguments)
     return 0
