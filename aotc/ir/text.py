@@ -189,7 +189,7 @@ _KERNEL_ATTRIBUTES: dict[str, Any] = {
     "producer_warps": 0,
     "num_consumer_groups": 1,
     "guards": (),
-    "loops_programs": False,
+    "is_persistent": False,
     "scratch_bytes": 0,
 }
 _TYPES = ScalarType | PointerType | TileType | SharedType | DescriptorType | TensorMapType

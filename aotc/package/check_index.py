@@ -341,7 +341,7 @@ def _cubin_param_sizes(
         case "expression":
             return (4, 8)
         case "grid":
-            check.require(variant.loops_programs, "the variant is not persistent")
+            check.require(variant.is_persistent, "the variant is not persistent")
             check.within("the axis", cubin_param.index, 0, 3)
             return (4,)
 

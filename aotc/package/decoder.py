@@ -50,7 +50,7 @@ from aotc.package.records import (
     VALUE_INT,
     VALUE_NULL,
     VALUE_STRING,
-    VARIANT_LOOPS_PROGRAMS,
+    VARIANT_IS_PERSISTENT,
     VARIANT_WAITS_PDL,
 )
 
@@ -352,7 +352,7 @@ class Decoder(Tables):
                 for tensor_map in self.take("TENSOR_MAPS", first_map, num_maps)
             ),
             waits_pdl=bool(flags & VARIANT_WAITS_PDL),
-            loops_programs=bool(flags & VARIANT_LOOPS_PROGRAMS),
+            is_persistent=bool(flags & VARIANT_IS_PERSISTENT),
             remarks=tuple(remark_text.split("\n")) if remark_text else (),
             ptx=None if ptx == NONE else self.item(self.contents, ptx, "blob"),
         )

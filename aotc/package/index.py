@@ -152,7 +152,7 @@ class Variant:
     of those that must hold; `config` is an index into the kernel's configs. A `condition` is an
     extra requirement of this compile of the config: where it is 0, the launcher uses the variant
     that is the same but for it. `grid` counts program instances (with a cluster each) and is empty
-    if the caller gives it; `scratch_bytes` is for one of them. `loops_programs` marks a persistent
+    if the caller gives it; `scratch_bytes` is for one of them. `is_persistent` marks a persistent
     kernel, which is launched with only as many CTAs as run at once.
     """
 
@@ -177,7 +177,7 @@ class Variant:
     scratch_align: int = 0
     tensor_maps: tuple[TensorMap, ...] = ()
     waits_pdl: bool = False
-    loops_programs: bool = False
+    is_persistent: bool = False
     remarks: tuple[str, ...] = ()
     ptx: bytes | None = None
 
