@@ -26,6 +26,15 @@ def test_rooms_of_the_schedule_have_few_arrows_and_no_circle() -> None:
     assert [(a, b) for a, b in arrows if rows.index(a) >= rows.index(b)] == []
 
 
+def test_every_pass_has_a_test_of_what_it_makes_of_ir() -> None:
+    text = (ROOT / "aotc" / "schedule" / "pipeline.py").read_text()
+    passes = re.findall(r"from aotc\.schedule\.\w+\.(\w+) import (\w+)", text)
+    files = {path.stem: path for path in (ROOT / "tests" / "schedule").rglob("test_*.py")}
+    names = [file for file, name in passes if file == name]
+    assert len(names) > 30
+    assert [name for name in names if "CHECK" not in files[f"test_{name}"].read_text()] == []
+
+
 def test_no_file_is_too_long_to_read() -> None:
     suffixes = (".py", ".c", ".h", ".hpp", ".cpp", ".pyi")
     folders = ("aotc", "benchmarks", "docs", "examples", "kernels", "runtime_c", "tests")
