@@ -181,6 +181,7 @@ TILE_TO_GPU: Pipeline[Schedule] = Pipeline(
 STRATEGIES = (
     RoleStrategy(),
     RoleStrategy(has_groups=False),
+    RoleStrategy(has_groups=False, has_full_rings=False),
     RoleStrategy(has_producer=False, has_groups=False),
 )
 """The roles that warps may have, from the fastest to the one that needs least shared memory."""
@@ -193,9 +194,9 @@ def schedule_kernel(kernel: Kernel, schedule: Schedule, observer: Observer | Non
     shared memory that takes is known only when all passes have run, so each of `STRATEGIES` is
     tried whole, and the first whose kernel fits is taken.
     """
-    lowered, reason = kernel, ""
+    lowered, attempt, reason = kernel, schedule, ""
     for strategy in STRATEGIES:
-        if reason and strategy.allows(lowered):
+        if reason and strategy.allows(lowered, attempt.can_shorten_rings):
             continue  # it would choose the same roles again
         remarks: list[str] = []
         attempt = replace(schedule, strategy=replace(strategy, reason=reason), remarks=remarks)
