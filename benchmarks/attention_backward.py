@@ -27,9 +27,15 @@ TRITON_CONFIGS = ((64, 128, 8, 2), (64, 128, 8, 1), (64, 64, 4, 2), (128, 64, 8,
 DELTA_ROWS, SCALE_ELEMS = 16, 2048
 ONE_PASS_DIMS = (64, 128)
 NUM_PASSES = 3  # of a kernel for each gradient
+TRIALS_BY_GRADIENT = 3
+NUM_DOTS = {"backward_queries": 3, "backward_dk": 3, "backward_dv": 2}
 
 
-WORK = {"d128": both(4, 16, 16, 8192, 128), "d64": both(4, 32, 32, 8192, 64), "d256": both(4, 8, 8, 8192, 256)}
+WORK = {
+    "d128": both(4, 16, 16, 8192, 128),
+    "d64": both(4, 32, 32, 8192, 64),
+    "d256": both(4, 8, 8, 8192, 256),
+}
 
 
 def flops(shape: Shape) -> float:
@@ -163,7 +169,9 @@ def _launches_by_gradient(tensors: Tensors, library: Any) -> Iterator[tuple[str,
                 kernel.launch(arguments, config=config, choices=choices)
 
             launches[f"{name} {config}"] = launch
-        order = ranked(launches, 3, 1)
+        order = ranked(launches, TRIALS_BY_GRADIENT, 1)
+        rate = NUM_DOTS[name] / 2 * shape.flops / order[0][0] / 1e9  # a forward pass is two dots
+        print(f"    aotc    {rate:6.1f} TFLOP/s  {order[0][1]}", flush=True)
         found.append([(label, launches[label]) for _, label in order])
     for chosen in itertools.islice(zip(*found, strict=False), NUM_PASSES):
 
