@@ -24,7 +24,7 @@ class RoleStrategy:
     has_full_rings: bool = True
     reason: str = ""
 
-    def allows(self, kernel: Kernel, can_shorten_rings: bool) -> bool:
+    def allows(self, kernel: Kernel, *, can_shorten_rings: bool) -> bool:
         """Return whether an attempt may choose the roles and rings that `kernel` has."""
         return (
             (self.has_producer or not kernel.producer_warps)

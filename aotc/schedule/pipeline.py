@@ -196,7 +196,7 @@ def schedule_kernel(kernel: Kernel, schedule: Schedule, observer: Observer | Non
     """
     lowered, attempt, reason = kernel, schedule, ""
     for strategy in STRATEGIES:
-        if reason and strategy.allows(lowered, attempt.can_shorten_rings):
+        if reason and strategy.allows(lowered, can_shorten_rings=attempt.can_shorten_rings):
             continue  # it would choose the same roles again
         remarks: list[str] = []
         attempt = replace(schedule, strategy=replace(strategy, reason=reason), remarks=remarks)
