@@ -124,7 +124,7 @@ class ConsumerStages(CarriedState):
         late: Op | None = None
         for load in group.loads:
             for reader in readers_of(load.buffer):
-                done, is_later = _done_at(reader, block)
+                done, is_later = done_at(reader, block)
                 if is_later:
                     late = done if late is None else max(late, done, key=order.__getitem__)
                 else:
@@ -141,8 +141,8 @@ class ConsumerStages(CarriedState):
         group.ring.release(position, Builder.after_op(_drain_after(loop)), before=1)
 
 
-def _done_at(reader: Op, block: Block) -> tuple[Op, bool]:
-    """Return the op of `block` that completes a reader, and whether that is an iteration later.
+def done_at(reader: Op, block: Block) -> tuple[Op, bool]:
+    """Return the op of `block` that completes a reader in it, and whether that is an iteration later.
 
     A dot is done after the wait that covers it.
     """
