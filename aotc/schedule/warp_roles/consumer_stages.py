@@ -124,7 +124,7 @@ class ConsumerStages(CarriedState):
         late: Op | None = None
         for load in group.loads:
             for reader in readers_of(load.buffer):
-                done, is_later = done_at(reader, block)
+                done, is_later = _done_at(reader, block)
                 if is_later:
                     late = done if late is None else max(late, done, key=order.__getitem__)
                 else:
@@ -141,10 +141,17 @@ class ConsumerStages(CarriedState):
         group.ring.release(position, Builder.after_op(_drain_after(loop)), before=1)
 
 
-def done_at(reader: Op, block: Block) -> tuple[Op, bool]:
+def _done_at(reader: Op, block: Block) -> tuple[Op, bool]:
+    done = done_at(reader, block)
+    if done is None:
+        reader.error("is not waited for")
+    return done
+
+
+def done_at(reader: Op, block: Block) -> tuple[Op, bool] | None:
     """Return the op of `block` that completes a reader in it, and whether that is an iteration later.
 
-    A dot is done after the wait that covers it.
+    A dot is done after the wait that covers it; it is None if none is found in or around its block.
     """
     if not isinstance(reader, wgmma.Wgmma):
         return _enclosing(reader, block), False
@@ -156,12 +163,10 @@ def done_at(reader: Op, block: Block) -> tuple[Op, bool]:
             return _enclosing(found, block), False
         if op.block is block:
             found, _ = _wait_after(block.first, newer)
-            if found is None:
-                reader.error("is not waited for")
-            return found, True
+            return None if found is None else (found, True)
         parent = op.parent_op
         if parent is None:
-            reader.error("is not waited for")
+            return None
         if not isinstance(parent, scf.If):
             newer = 0
         op = parent

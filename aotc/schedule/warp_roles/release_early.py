@@ -61,11 +61,14 @@ def _move_up(arrival: mbarrier.MbarrierArrive, buffers: dict[Value, None]) -> No
     readers = [reader for buffer in buffers for reader in _readers(buffer)]
     if not readers or not all(_is_in(reader, block) for reader in readers):
         return
-    done = {reader: done_at(reader, block) for reader in readers}
-    if any(is_later for _, is_later in done.values()):
-        return
+    done: dict[Op, Op] = {}
+    for reader in readers:
+        found = done_at(reader, block)
+        if found is None or found[1]:
+            return  # it is done an iteration later
+        done[reader] = found[0]
     order = {op: number for number, op in enumerate(block)}
-    last = max((op for op, _ in done.values()), key=order.__getitem__)
+    last = max(done.values(), key=order.__getitem__)
     inputs = _inputs(arrival, order[last], order)
     if order[last] >= order[arrival] or not all(map(is_pure, inputs)):
         return
@@ -76,7 +79,7 @@ def _move_up(arrival: mbarrier.MbarrierArrive, buffers: dict[Value, None]) -> No
     for op in inputs:
         place(op)
     if into_arms:
-        _arrive_in_arms(arrival, last, [reader for reader, (op, _) in done.items() if op is last])
+        _arrive_in_arms(arrival, last, [reader for reader, op in done.items() if op is last])
         arrival.erase()
     else:
         arrival.remove()
@@ -86,9 +89,15 @@ def _move_up(arrival: mbarrier.MbarrierArrive, buffers: dict[Value, None]) -> No
 def _arrive_in_arms(arrival: mbarrier.MbarrierArrive, branch: Op, readers: list[Op]) -> None:
     """Arrive in every arm of a branch, after the readers in it, which are waited for there."""
     for arm in branch.blocks:
-        inside = [done_at(reader, arm)[0] for reader in readers if _is_in(reader, arm)]
         order = {op: number for number, op in enumerate(arm)}
-        last = max(inside, key=order.__getitem__, default=None)
+        last: Op | None = None
+        for reader in readers:
+            if not _is_in(reader, arm):
+                continue
+            found = done_at(reader, arm)
+            if found is None or found[1]:
+                reader.error("is waited for outside of its branch")
+            last = found[0] if last is None else max(last, found[0], key=order.__getitem__)
         if isinstance(last, scf.If):
             _arrive_in_arms(arrival, last, [each for each in readers if is_inside(each, last)])
             continue
