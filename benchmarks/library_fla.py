@@ -108,6 +108,8 @@ PROGRAMS: Programs = {
     "fused_recurrent_delta_rule": _attention("delta_rule", "fused_recurrent_delta_rule", "beta"),
     "chunk_retention": _attention("retention", "chunk_retention"),
     "chunk_simple_gla": _attention("simple_gla", "chunk_simple_gla", "g", is_both=False),
-    "chunk_gated_delta_rule": _attention("gated_delta_rule", "chunk_gated_delta_rule", "g", "beta"),
+    "chunk_gated_delta_rule": _attention(
+        "gated_delta_rule", "chunk_gated_delta_rule", "g", "beta", is_both=False
+    ),
     "chunk_gla": _attention("gla", "chunk_gla", "g_wide"),
 }
