@@ -125,9 +125,7 @@ class Replay:
         self.line["build s"] = f"{time.perf_counter() - start:.1f}"
         self.notes += told.splitlines()[-1:]
 
-    def _replay(
-        self, recorded: dict[str, Any], warm: dict[str, Any], words: Sequence[str]
-    ) -> None:
+    def _replay(self, recorded: dict[str, Any], warm: dict[str, Any], words: Sequence[str]) -> None:
         """Run the functions from the archive, and compare."""
         archive = self.folder / "dist" / f"{self.name}.aotc"
         installed = ["-m", "aotc.triton", "--stand-in", "--archive", str(archive), "--"]

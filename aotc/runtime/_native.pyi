@@ -109,11 +109,11 @@ class Chain:
     def __new__(
         cls,
         launcher: Launcher,
-        steps: tuple[tuple[tuple[str, Callable[..., Any]], ...] | None, ...] | None,
+        steps: tuple[tuple[tuple[str, Callable[..., object]], ...] | None, ...] | None,
         tuner: object,
         keys: frozenset[str],
-        run: Callable[..., Any],
-        chosen: Callable[..., Any],
+        run: Callable[..., object],
+        chosen: Callable[..., object],
         /,
     ) -> Self: ...
     def __getitem__(self, grid: object, /) -> Callable[..., None]: ...

@@ -20,6 +20,7 @@ from aotc.triton.launch import PROBE, Candidate, Launcher
 from aotc.triton.specialization import NotInArchiveError
 from aotc.triton.torch_hook import hide_triton
 from aotc.triton.tuning import Tuning
+from aotc.triton.tuples import TupleLauncher
 
 _STAND_IN = os.path.join(os.path.dirname(__file__), "stand_in")  # noqa: PTH118, PTH120 - start-up time
 _LAUNCHER, _CHAIN = "aotc_launcher", "aotc_chain"
@@ -68,14 +69,16 @@ def install(
     _installed.append(_Installed(archives, Tuning(archives, strict)))
 
 
-def _launcher_of(function: Any) -> Launcher:
+def _launcher_of(function: Any) -> Launcher | TupleLauncher:
     """Return what launches a jitted function.
 
     Raises: ValueError if no archives are installed.
     """
     constexprs = frozenset(one.name for one in function.params if one.is_constexpr)
     hooks = getattr(function, "pre_run_hooks", [])
-    return Launcher(function.fn, constexprs, _the_installed().archives, hooks)
+    archives = _the_installed().archives
+    has_tuples = archives.has_tuples(function.fn)
+    return (TupleLauncher if has_tuples else Launcher)(function.fn, constexprs, archives, hooks)
 
 
 # Attributes of a class of jitted functions: `kernel.aotc_launcher`, made when it is first asked for, and
@@ -94,7 +97,17 @@ def step(kind: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     return mark
 
 
-def _chain_of(outermost: Any) -> Chain:
+class _ByRun:
+    """`decorated[grid]` of a function with tuples: what its `run` does."""
+
+    def __init__(self, outermost: Any) -> None:
+        self._run = outermost.run
+
+    def __getitem__(self, grid: Any) -> Callable[..., Any]:
+        return functools.partial(self._run, grid=grid, warmup=False)
+
+
+def _chain_of(outermost: Any) -> Chain | _ByRun:
     """Return what launches a function through its decorators.
 
     Those of an unknown class, such as one that a library derives with a `run` of its own, do it
@@ -103,9 +116,11 @@ def _chain_of(outermost: Any) -> Chain:
     Raises: ValueError if no archives are installed.
     """
     steps: list[Any] | None = []
-    tuner, keys, current = None, frozenset[str](), outermost
-    while not hasattr(type(current), _LAUNCHER):  # a jitted function is the innermost
-        kind = getattr(type(current).run, _STEP, None)
+    tuner: Any = None
+    current: Any = outermost
+    keys: frozenset[str] = frozenset()
+    while not hasattr(current.__class__, _LAUNCHER):  # a jitted function is the innermost
+        kind = getattr(current.__class__.run, _STEP, None)
         if steps is not None and kind == COMPUTES:
             steps.append(tuple(current.values.items()))
         elif steps is not None and kind == TUNES and tuner is None and not steps:
@@ -116,6 +131,8 @@ def _chain_of(outermost: Any) -> Chain:
         current = current.fn
     launcher = current.aotc_launcher
     names = {name for one in steps or () for name, _ in one or ()}
+    if not isinstance(launcher, Launcher):
+        return _ByRun(outermost)
     if steps is not None and not names <= {*launcher.names}:
         steps = None  # `run` says which constant there is not
     chosen = functools.partial(_the_installed().tuning.chosen, tuner)
@@ -141,8 +158,7 @@ def warm(function: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> None:
 
     Raises: NotInArchiveError if no archive has it.
     """
-    launcher: Launcher = function.aotc_launcher
-    bound, options = launcher.bind(args, kwargs)
+    launcher, bound, options = function.aotc_launcher.bind(args, kwargs)
     if not launcher.candidates(bound, options):
         raise launcher.miss(bound, options, "nothing was built with these constants and options")
 
@@ -151,8 +167,7 @@ def find(
     function: Any, args: Sequence[Any], kwargs: dict[str, Any]
 ) -> tuple[Candidate | None, NotInArchiveError | None]:
     """Return the kernel that a launch would take; or none, and the error that it would be."""
-    launcher: Launcher = function.aotc_launcher
-    bound, options = launcher.bind(args, kwargs)
+    launcher, bound, options = function.aotc_launcher.bind(args, kwargs)
     found = launcher.probe(bound, options)
     if found is not None:
         return found, None

@@ -157,9 +157,19 @@ def _type(text: Any, value: Any) -> Any:
     """Return a type as JSON: its text, or of a tuple its items, and the names of its fields."""
     if not isinstance(text, tuple):
         return str(text)
-    values = value if isinstance(value, tuple) and len(value) == len(text) else (None,) * len(text)
-    items = [_type(*pair) for pair in zip(text, values)]  # noqa: B905 - Python 3.9
-    return {"items": items, "fields": list(getattr(value, "_fields", ()))}
+    texts, values = _items(text), _items(value)
+    if len(values) != len(texts):
+        values = [None] * len(texts)
+    items = [_type(*pair) for pair in zip(texts, values)]  # noqa: B905 - Python 3.9
+    return {"items": items, "fields": _fields(value)}
+
+
+def _items(value: Any) -> list[Any]:
+    return list(value) if isinstance(value, tuple) else []  # pyright: ignore[reportUnknownArgumentType]
+
+
+def _fields(value: Any) -> list[str]:
+    return list(getattr(value, "_fields", ()))
 
 
 def _kernel(function: Any) -> dict[str, Any]:

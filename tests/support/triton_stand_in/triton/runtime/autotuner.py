@@ -43,5 +43,5 @@ class Heuristics:
 
     def run(self, *args, **kwargs):
         for name, compute in self.values.items():
-            kwargs[name] = compute({**dict(zip(self.arg_names, args)), **kwargs})
+            kwargs[name] = compute({**dict(zip(self.arg_names, args, strict=False)), **kwargs})
         return self.fn.run(*args, **kwargs)
