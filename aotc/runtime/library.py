@@ -1,6 +1,7 @@
 """A loaded archive: `load`, and the `Library` that it returns.
 
-What is done at every launch is in the extension; here is what is done once.
+What is done at every launch is in the extension; here is what is done once. `zstandard` is imported
+when the first archive is opened, and nothing else is.
 
 Invariant: what `load` returns is ready to launch on the device it was loaded on: no launch loads,
 compiles or allocates anything.

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+import zstandard
 
 from aotc.package.archive import read
 from aotc.package.build import BuildOptions, build
@@ -70,7 +71,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def kernel(folder: Path) -> Kernel:
     path = str(folder / "none.aotc")
-    return Archive((path,), False, "/nonexistent/libcuda.so.1")["scale"]
+    return Archive((path,), zstandard.decompress, False, "/nonexistent/libcuda.so.1")["scale"]
 
 
 def test_variants_and_what_is_said_of_them(folder: Path) -> None:

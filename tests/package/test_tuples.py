@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+import zstandard
 
 from aotc.ir.diagnostics import ManifestError
 from aotc.package.archive import read
@@ -72,7 +73,7 @@ def test_launches_pass_the_items(folder: Path) -> None:
 
 def test_a_launch_is_planned(folder: Path) -> None:
     path = str(folder / "tuples.aotc")
-    archive = Archive((path,), False, "/nonexistent/libcuda.so.1")
+    archive = Archive((path,), zstandard.decompress, False, "/nonexistent/libcuda.so.1")
     kernel = archive["scale"]
     plan = kernel._plan((9, 0), 132, ((0x1000, "fp16"), 0x2000, 10, 48, 2.0))
     assert plan is not None

@@ -146,7 +146,7 @@ print("launched")
 
 
 def test_it_installs_without_the_compiler_and_launches(tmp_path: Path) -> None:
-    """Into an environment that has the loader alone; on the fake driver."""
+    """Into an environment that has the loader and zstandard alone; on the fake driver."""
     golden().main(tmp_path)
     whole = decode((tmp_path / "golden.aotc").read_bytes())
     wheel = make_wheel(part_of(whole, ["sm_90a"]), suffix="sm90a")

@@ -1,7 +1,8 @@
-"""A Python environment with the loader and a wheel: no compiler, no LLVM."""
+"""A Python environment with the loader and what that requires, and a wheel: no compiler, no LLVM."""
 
 from __future__ import annotations
 
+import importlib.util
 import shutil
 import subprocess
 import sys
@@ -17,12 +18,16 @@ def make(folder: Path, wheel: Path) -> Path:
     )
     python = folder / "bin" / "python"
     (site,) = folder.glob("lib/python3*/site-packages")
-    # What the distribution aotc-runtime holds.
+    # What the distribution aotc-runtime holds, and what it requires.
     runtime = site / "aotc"
     skipped = shutil.ignore_patterns("__pycache__", "*.c", "*.h")
     shutil.copytree(ROOT / "aotc" / "runtime", runtime / "runtime", ignore=skipped)
     shutil.copy(ROOT / "aotc" / "__init__.py", runtime)
     shutil.copy(ROOT / "aotc" / "py.typed", runtime)
+    found = importlib.util.find_spec("zstandard")
+    if found is None or found.origin is None:
+        raise ModuleNotFoundError("zstandard")
+    shutil.copytree(Path(found.origin).parent, site / "zstandard")
     install = [sys.executable, "-m", "pip", f"--python={python}", "install", "--no-deps", "-q"]
     subprocess.run([*install, "--no-index", str(wheel)], check=True, timeout=120)
     return python
