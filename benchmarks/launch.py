@@ -31,6 +31,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import zstandard
+
 import aotc
 from aotc.runtime import Pointer, Tensor
 
@@ -39,8 +41,13 @@ ROUNDS = 41
 BATCH = 400
 SIZE = 64
 DTYPE_NUMBERS = {"i32": 4, "fp16": 10, "bf16": 11, "fp32": 12}  # enum aotc_dtype
+OK, NO_MEMORY = 0, -1
 
 Batch = Callable[[int], float]  # number of launches -> nanoseconds for each
+Decompress = ctypes.CFUNCTYPE(
+    *(ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t),
+    *(ctypes.c_void_p, ctypes.c_size_t),
+)
 
 
 @dataclass(frozen=True)
@@ -85,6 +92,16 @@ def compile_loops() -> ctypes.CDLL:
     return loops
 
 
+@Decompress
+def decompress(_: int, source: int, source_bytes: int, target: int, target_bytes: int) -> int:
+    """Decode one frame for the library."""
+    content = zstandard.ZstdDecompressor().decompress(ctypes.string_at(source, source_bytes))
+    if len(content) != target_bytes:
+        return NO_MEMORY
+    ctypes.memmove(target, content, target_bytes)
+    return OK
+
+
 class CLoops:
     """Launches in loops in C."""
 
@@ -92,7 +109,9 @@ class CLoops:
         self.loops, self.content, self.stream = compile_loops(), path.read_bytes(), stream
         where = None if driver is None else str(driver).encode()
         self.archive = self._checked(
-            self.loops.bench_open(self.content, ctypes.c_size_t(len(self.content)), where)
+            self.loops.bench_open(
+                self.content, ctypes.c_size_t(len(self.content)), decompress, where
+            )
         )
 
     def _checked(self, found: int | None) -> ctypes.c_void_p:

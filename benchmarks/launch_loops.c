@@ -48,10 +48,12 @@ static int failed(aotc_status status, const aotc_error *error) {
 }
 
 /* Open an archive and load it into the current context; NULL on failure. */
-EXPORT aotc_archive *bench_open(const void *data, size_t size_bytes, const char *driver_path) {
+EXPORT aotc_archive *bench_open(const void *data, size_t size_bytes, aotc_decompress_fn decompress,
+                                const char *driver_path) {
     aotc_error error = AOTC_ERROR_INIT;
     aotc_open_options options = AOTC_OPEN_OPTIONS_INIT;
     aotc_archive *archive = NULL;
+    options.decompress = decompress;
     options.driver_path = driver_path;
     if (failed(aotc_open_memory(data, size_bytes, &options, &archive, &error), &error) ||
         failed(aotc_load(archive, NULL, &error), &error)) {

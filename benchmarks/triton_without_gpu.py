@@ -108,5 +108,6 @@ def install() -> None:
     driver.set_active(_Driver())
 
 
+
 def _returns(value: Any) -> Callable[..., Any]:
     return lambda *_args, **_words: value

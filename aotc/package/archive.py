@@ -5,7 +5,7 @@ digests, decodes with every offset and count checked, validates the records with
 encodes them again: a file that pads, orders or shares anything differently from the writer then
 differs in its bytes and is refused.
 
-Invariants: `decode(encode(a)) == canonical(a)`; `encode(decode(data)) == data`, if the same liblzma
+Invariants: `decode(encode(a)) == canonical(a)`; `encode(decode(data)) == data`, if the same zstd
 made the frames; a file is replaced whole or not at all. Format: `docs/reference/archive-format.md`.
 """
 
@@ -19,35 +19,38 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 
+import zstandard
+
 from aotc.package.archive_root import Root, read_header, unpack_header
 from aotc.package.check_index import check_archive
 from aotc.package.decoder import read_archive
 from aotc.package.elf import check_cubin
 from aotc.package.encoder import encode_records
 from aotc.package.frame_cache import FrameCache
-from aotc.package.frame_codec import FAST_PRESET, PRESET, compress
 from aotc.package.index import Archive, ArchiveError, Kernel, Variant, canonical
 from aotc.package.records import (
+    FAST_ZSTD_LEVEL,
     HEADER,
     LIMITS,
     MINOR,
     SMALL_ARCHIVE_BYTES,
+    ZSTD_LEVEL,
 )
 from aotc.regular_file import open_regular
 
 
-def _frames(contents: list[bytes], kept: FrameCache | None = None) -> list[bytes]:
-    """Compress each content, in order, unless its frame is kept; liblzma runs without the GIL."""
+def _compress(contents: list[bytes], kept: FrameCache | None = None) -> list[bytes]:
+    """Compress each content to a zstd frame, in order, unless it is kept; zstd releases the GIL."""
     is_small = sum(map(len, contents)) <= SMALL_ARCHIVE_BYTES
-    preset = PRESET if is_small else FAST_PRESET
+    level = ZSTD_LEVEL if is_small else FAST_ZSTD_LEVEL
 
     def frame(content: bytes) -> bytes:
-        found = None if kept is None else kept.find(content, preset)
+        found = None if kept is None else kept.find(content, level)
         if found is not None:
             return found
-        made = compress(content, preset)
+        made = zstandard.ZstdCompressor(level, write_checksum=False).compress(content)
         if kept is not None:
-            kept.store(content, preset, made)
+            kept.store(content, level, made)
         return made
 
     with ThreadPoolExecutor(os.cpu_count()) as threads:
@@ -66,8 +69,8 @@ def encode(archive: Archive, *, is_grouped: bool = True, kept: FrameCache | None
     for kernel in archive.kernels:
         for variant in kernel.variants:
             _check_blobs(kernel, variant)
-    frames = partial(_frames, kept=kept)
-    return encode_records(canonical(archive), frames, is_grouped=is_grouped)
+    compress = partial(_compress, kept=kept)
+    return encode_records(canonical(archive), compress, is_grouped=is_grouped)
 
 
 def _check_ptx(ptx: bytes | None) -> None:

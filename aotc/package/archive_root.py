@@ -8,13 +8,16 @@ from __future__ import annotations
 import hashlib
 from typing import Any, NamedTuple
 
-from aotc.package.frame_codec import decompress
-from aotc.package.index import ArchiveError
+import zstandard
+
+from aotc.package.index import (
+    ArchiveError,
+)
 from aotc.package.records import (
     BYTE_SECTIONS,
     DIRECTORY_ENTRY,
     DIRECTORY_HEAD,
-    FEATURE_LZMA,
+    FEATURE_ZSTD,
     HEADER,
     KINDS,
     KNOWN_FEATURES,
@@ -28,14 +31,22 @@ from aotc.package.records import (
     SECTION_ALIGN,
     SHA256_BYTES,
     SHA256_OFFSET,
+    ZSTD_MAGIC,
 )
 
 
-def _content(frame: bytes, raw_bytes: int) -> bytes:
+def _decompress(frame: bytes, raw_bytes: int) -> bytes:
+    """Decode a frame whose header states its size, into exactly that size."""
     try:
-        return decompress(frame, raw_bytes)
-    except ValueError as error:
-        raise ArchiveError("FORMAT", str(error)) from None
+        if not frame.startswith(ZSTD_MAGIC):
+            raise ArchiveError("FORMAT", "a frame is no zstd frame")
+        stated = zstandard.get_frame_parameters(frame)
+        if stated.content_size != raw_bytes or stated.dict_id or stated.has_checksum:
+            raise ArchiveError("FORMAT", "a zstd frame does not state the size in the root")
+        decompressor = zstandard.ZstdDecompressor()
+        return decompressor.decompress(frame, raw_bytes, allow_extra_data=False)
+    except zstandard.ZstdError as error:
+        raise ArchiveError("FORMAT", f"a frame does not decode: {error}") from None
 
 
 _MOST_RECORDS = {
@@ -70,7 +81,7 @@ def unpack_header(data: bytes, actual_bytes: int) -> Header:
         bits = ", ".join(str(bit) for bit in range(64) if unknown >> bit & 1)
         message = f"format {major}.{minor} needs features unknown to {MAJOR}.{MINOR}: bits {bits}"
         raise ArchiveError("VERSION", message)
-    if not required & FEATURE_LZMA:
+    if not required & FEATURE_ZSTD:
         raise ArchiveError("FORMAT", "the header does not have the feature of its frames")
     if (header_bytes, root_offset) != (HEADER.size, HEADER.size) or any(zero):
         raise ArchiveError("FORMAT", "the header's fixed fields are wrong")
@@ -267,7 +278,7 @@ class Root(Tables):
             if hashlib.sha256(frame).digest() != digest:
                 message = f"the SHA-256 of frame {number} does not match: the file changed"
                 raise ArchiveError("CHECKSUM", message)
-            content = _content(frame, raw_bytes)
+            content = _decompress(frame, raw_bytes)
             self.frames[content] = frame
             self.contents[number] = content
         return self.contents[number]

@@ -38,7 +38,7 @@ from aotc.package.records import (
     DIRECTORY_ENTRY,
     DIRECTORY_HEAD,
     FEATURE_LETTERS,
-    FEATURE_LZMA,
+    FEATURE_ZSTD,
     GROUP_BYTES,
     HEADER,
     KERNEL_SECTIONS,
@@ -392,7 +392,7 @@ def encode_records(
     if position > LIMITS.file_bytes:
         message = f"the archive takes {position} bytes, at most {LIMITS.file_bytes}"
         raise ArchiveError("LIMIT", message)
-    head = (MAGIC, MAJOR, MINOR, HEADER.size, FEATURE_LZMA, 0, position, HEADER.size)
+    head = (MAGIC, MAJOR, MINOR, HEADER.size, FEATURE_ZSTD, 0, position, HEADER.size)
     packed = _lay_out(ROOT_SECTIONS, root)
     unsealed = HEADER.pack(*head, root_bytes, b"", b"")
     digest = hashlib.sha256(unsealed + packed).digest()

@@ -1,7 +1,7 @@
 """Keep compressed frames of archives: compressing takes most of a build that compiles nothing.
 
-A frame is found by what it was made of: its content and the preset, and by a number that changes with the
-format. So what comes from here is what would be made, byte for byte, by the liblzma that made it.
+A frame is found by what it was made of: its content, the level, and the zstd that made it. So what comes
+from here is what would be made, byte for byte.
 
 Invariant: an entry that is damaged, in the wrong place, or cannot be read or written, costs a
 compression and nothing else.
@@ -13,6 +13,8 @@ import contextlib
 import hashlib
 import secrets
 from pathlib import Path
+
+import zstandard
 
 from aotc.package.records import LIMITS
 from aotc.regular_file import read_regular
@@ -34,9 +36,9 @@ class FrameCache:
     def __init__(self, folder: Path) -> None:
         self._folder = folder / KIND
 
-    def find(self, content: bytes, preset: int) -> bytes | None:
+    def find(self, content: bytes, level: int) -> bytes | None:
         """Return the frame of a content, or None."""
-        path = self._path(content, preset)
+        path = self._path(content, level)
         try:
             data = read_regular(path, LIMITS.blob_bytes)
         except OSError:
@@ -44,9 +46,9 @@ class FrameCache:
         digest, frame = data[:_DIGEST_BYTES], data[_DIGEST_BYTES:]
         return frame if _digest(path.name, frame) == digest else None
 
-    def store(self, content: bytes, preset: int, frame: bytes) -> None:
+    def store(self, content: bytes, level: int, frame: bytes) -> None:
         """Keep the frame of a content, if there is room."""
-        path = self._path(content, preset)
+        path = self._path(content, level)
         temporary = path.with_name(f".{path.name[:16]}.{secrets.token_hex(8)}.tmp")
         with contextlib.suppress(OSError):
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -57,8 +59,9 @@ class FrameCache:
                 temporary.unlink(missing_ok=True)
                 raise
 
-    def _path(self, content: bytes, preset: int) -> Path:
-        key = hashlib.sha256(f"lzma {preset} ".encode())
+    def _path(self, content: bytes, level: int) -> Path:
+        made_by = ".".join(map(str, zstandard.ZSTD_VERSION))
+        key = hashlib.sha256(f"{made_by} {level} ".encode())
         key.update(content)
         name = key.hexdigest()
         return self._folder / name[:2] / name

@@ -19,6 +19,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
+import zstandard
+
 from aotc.compiler import PtxKernel
 from aotc.ir import expression
 from aotc.ir.expression import Expression, ExpressionError
@@ -61,7 +63,7 @@ def launcher_of_record(
     (variant,) = kernel.variants
     record = replace(kernel, variants=(replace(variant, ptx=None),))
     data = archives.encode(Archive("verified", "0.0.0", (record,)))
-    opened = _native.Archive(data, False, None)  # noqa: FBT003 - positional-only
+    opened = _native.Archive(data, zstandard.decompress, False, None)  # noqa: FBT003 - positional-only
     return PlannedLauncher(record, opened[kernel.name], tuple(guards), fixed)
 
 

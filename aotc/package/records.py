@@ -23,15 +23,18 @@ HEADER: Final = struct.Struct("<8sHHIQQQQQ32s40s")
 SHA256_OFFSET: Final = 56
 SHA256_BYTES: Final = 32
 
-FEATURE_LZMA: Final = 1 << 1
-KNOWN_FEATURES: Final = FEATURE_LZMA
+FEATURE_ZSTD: Final = 1 << 0
+KNOWN_FEATURES: Final = FEATURE_ZSTD
 
 NONE: Final = 0xFFFFFFFF
 SECTION_ALIGN: Final = 8
 GROUP_BYTES: Final = 1 << 23
-"""Blobs join a frame while it decodes to no more: what a load decodes at once."""
+"""Blobs join a frame while it decodes to no more: what a load decodes at once, and zstd's window."""
+ZSTD_LEVEL: Final = 19
+FAST_ZSTD_LEVEL: Final = 9
 SMALL_ARCHIVE_BYTES: Final = 1 << 26
-"""Archives that decode to more have frames of the fast preset, so that they are written in seconds."""
+"""Archives that decode to more have frames of the fast level, so that they are written in seconds."""
+ZSTD_MAGIC: Final = b"\x28\xb5\x2f\xfd"
 
 DIRECTORY_HEAD: Final = struct.Struct("<II")
 DIRECTORY_ENTRY: Final = struct.Struct("<IIII")

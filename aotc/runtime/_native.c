@@ -220,7 +220,7 @@ static void release(void *module) { (void)clear(module); }
 static PyModuleDef_Slot slots[] = {
     {Py_mod_exec, execute},
 #if PY_VERSION_HEX >= 0x030C0000
-    /* Not tried yet. */
+    /* The decompression hook finds its way back into Python by the thread alone. */
     {Py_mod_multiple_interpreters, Py_MOD_MULTIPLE_INTERPRETERS_NOT_SUPPORTED},
 #endif
     {0, NULL},

@@ -113,6 +113,7 @@ int native_fail(struct native_state *state, aotc_status status, const struct aot
 struct native_handle {
     Py_ssize_t references;
     aotc_archive *archive; /* NULL once it is closed */
+    PyObject *decompress;  /* callable: (frame, size_bytes) -> bytes */
     char *path;            /* for messages */
 };
 

@@ -12,6 +12,7 @@ class Archive:
     def __new__(
         cls,
         source: tuple[str] | bytes | bytearray | memoryview,
+        decompress: Callable[[bytes | memoryview, int], bytes],
         verify: bool,
         driver: str | None,
         /,

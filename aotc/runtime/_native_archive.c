@@ -2,7 +2,7 @@
  *
  * The object owns a handle, which its kernels share; closing takes the archive out of the handle,
  * so a kernel that somebody still holds says that it is closed. Loading runs without Python's lock,
- * on a reference of its own.
+ * on a reference of its own, and takes the lock back for each blob that is decompressed.
  */
 #include "_native.h"
 
@@ -15,6 +15,29 @@ struct native_archive {
 };
 
 /* ---- handles -------------------------------------------------------------------------------- */
+
+/* Decode a blob with the Python function. An exception stays set: it becomes the cause of the
+ * error. */
+static int decompress(void *user, const void *source, size_t source_bytes, void *target,
+                      size_t target_bytes) {
+    const struct native_handle *handle = user;
+    const PyGILState_STATE lock = PyGILState_Ensure();
+    PyObject *raw = NULL;
+    /* A copy: the function may keep what it is given longer than there is an archive. */
+    PyObject *frame = PyBytes_FromStringAndSize(source, (Py_ssize_t)source_bytes);
+    if (frame != NULL) {
+        raw = PyObject_CallFunction(handle->decompress, "On", frame, (Py_ssize_t)target_bytes);
+        Py_DECREF(frame);
+    }
+    const bool decoded =
+        raw != NULL && PyBytes_Check(raw) && (size_t)PyBytes_GET_SIZE(raw) == target_bytes;
+    if (decoded) {
+        memcpy(target, PyBytes_AS_STRING(raw), target_bytes);
+    }
+    Py_XDECREF(raw);
+    PyGILState_Release(lock);
+    return decoded ? 0 : 1;
+}
 
 aotc_archive *native_hold(const struct native_handle *handle) {
     aotc_retain(handle->archive);
@@ -38,12 +61,13 @@ static void close_handle(struct native_handle *handle) {
 void native_handle_release(struct native_handle *handle) {
     if (handle != NULL && --handle->references == 0) {
         close_handle(handle);
+        Py_XDECREF(handle->decompress);
         PyMem_Free(handle->path);
         PyMem_Free(handle);
     }
 }
 
-static struct native_handle *handle_new(const char *path) {
+static struct native_handle *handle_new(PyObject *decompress_function, const char *path) {
     struct native_handle *handle = PyMem_Calloc(1, sizeof *handle);
     char *copy = PyMem_Malloc(strlen(path) + 1);
     if (handle == NULL || copy == NULL) {
@@ -55,6 +79,7 @@ static struct native_handle *handle_new(const char *path) {
     memcpy(copy, path, strlen(path) + 1);
     handle->references = 1;
     handle->path = copy;
+    handle->decompress = Py_NewRef(decompress_function);
     return handle;
 }
 
@@ -86,9 +111,11 @@ static int open_memory(struct native_archive *self, PyObject *source, aotc_open_
     return status == AOTC_OK ? 0 : native_raise(self->state, &error);
 }
 
-/* Archive(source, verify, driver): `source` is bytes-like, or the path as bytes in a 1-tuple. */
+/* Archive(source, decompress, verify, driver): `source` is bytes-like, or the path as bytes in a
+ * 1-tuple. */
 static PyObject *archive_new(PyTypeObject *type, PyObject *args, PyObject *keywords) {
     PyObject *source = NULL;
+    PyObject *decompress_function = NULL;
     int verify = 0;
     const char *driver = NULL;
     PyObject *path = NULL;
@@ -96,7 +123,7 @@ static PyObject *archive_new(PyTypeObject *type, PyObject *args, PyObject *keywo
         PyErr_SetString(PyExc_TypeError, "Archive() takes no keyword arguments");
         return NULL;
     }
-    if (!PyArg_ParseTuple(args, "Opz", &source, &verify, &driver)) {
+    if (!PyArg_ParseTuple(args, "OOpz", &source, &decompress_function, &verify, &driver)) {
         return NULL;
     }
     const bool is_file = PyTuple_Check(source);
@@ -112,11 +139,13 @@ static PyObject *archive_new(PyTypeObject *type, PyObject *args, PyObject *keywo
     }
     self->state = state;
     self->kernels = PyDict_New();
-    self->handle = handle_new(is_file ? PyBytes_AS_STRING(path) : "memory");
+    self->handle = handle_new(decompress_function, is_file ? PyBytes_AS_STRING(path) : "memory");
     int result = -1;
     if (self->kernels != NULL && self->handle != NULL) {
         aotc_open_options options = AOTC_OPEN_OPTIONS_INIT;
         options.flags = verify ? AOTC_OPEN_VERIFY_BLOBS : 0;
+        options.decompress = decompress;
+        options.decompress_user = self->handle;
         options.driver_path = driver;
         result = is_file ? open_file(self, PyBytes_AS_STRING(path), &options)
                          : open_memory(self, source, &options);
@@ -186,7 +215,7 @@ static PyObject *archive_subscript(PyObject *object, PyObject *name) {
     const aotc_kernel *kernel = NULL;
     aotc_error error;
     error.struct_size = (uint32_t)sizeof error;
-    /* Without Python's lock: it may wait for another thread that opens a kernel. */
+    /* Without Python's lock, which another thread that opens a kernel waits for when it decompresses. */
     aotc_archive *archive = native_hold(self->handle);
     aotc_status status;
     Py_BEGIN_ALLOW_THREADS status = aotc_kernel_get(archive, text, &kernel, &error);
@@ -207,6 +236,7 @@ static PyObject *archive_subscript(PyObject *object, PyObject *name) {
 int native_load(struct native_state *state, struct native_handle *handle,
                 aotc_load_options *options) {
     aotc_archive *archive = native_hold(handle);
+    handle->references += 1; /* the decompression hook uses it */
     aotc_status status;
     aotc_error error;
     error.struct_size = (uint32_t)sizeof error;
@@ -216,7 +246,8 @@ int native_load(struct native_state *state, struct native_handle *handle,
         status = aotc_load(archive, options, &error);
     }
     aotc_release(archive);
-    Py_END_ALLOW_THREADS return status == AOTC_OK ? 0 : native_raise(state, &error);
+    Py_END_ALLOW_THREADS native_handle_release(handle);
+    return status == AOTC_OK ? 0 : native_raise(state, &error);
 }
 
 /* Read the ordinal of a device. 0 or -1. */

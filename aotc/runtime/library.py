@@ -14,10 +14,10 @@ from os import PathLike, fspath
 from typing import TYPE_CHECKING, NamedTuple
 
 from aotc.runtime import _native
-from aotc.runtime.errors import AotcError
+from aotc.runtime.errors import AotcError, UnsupportedError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
     from types import TracebackType
     from typing import TypeAlias
 
@@ -129,6 +129,15 @@ class Library(_native.Archive):
         return f"<aotc library {self.name} {self.version} from {self.path!r}: {names}>"
 
 
+def _decompressor() -> Callable[[bytes | memoryview, int], bytes]:
+    try:
+        from zstandard import decompress  # noqa: PLC0415 - 15 ms that only those who load pay
+    except ImportError as error:
+        message = "archives are zstd-compressed, and zstandard is missing; pip install zstandard"
+        raise UnsupportedError(message) from error
+    return decompress
+
+
 def load(
     source: Source,
     *,
@@ -148,7 +157,7 @@ def load(
     opened: tuple[str] | bytes | bytearray | memoryview
     opened = source if isinstance(source, bytes | bytearray | memoryview) else (fspath(source),)
     path = None if driver is None else fspath(driver)
-    library = Library(opened, verify, path)
+    library = Library(opened, _decompressor(), verify, path)
     try:
         library.load(device, kernels)
     except AotcError:

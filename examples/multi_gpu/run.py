@@ -19,6 +19,7 @@ from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
+ZSTD = "#include <stddef.h>\nsize_t ZSTD_decompress(void *, size_t, const void *, size_t);\n"
 
 
 def run(*command: str | Path, **environment: str) -> bool:
@@ -57,16 +58,24 @@ def compile_alone(folder: Path) -> Path | None:
         return None
     include, library = cuda
     folder.mkdir(parents=True, exist_ok=True)
+    found = subprocess.run(
+        [cc, "-print-file-name=libzstd.so.1"], capture_output=True, text=True, check=True
+    )
+    zstd = found.stdout.strip()
+    if not Path(zstd).is_absolute():
+        print("there is no libzstd.so.1 to link", flush=True)
+        return None
+    (folder / "zstd.h").write_text(ZSTD)
     sources = sorted((ROOT / "runtime_c" / "src").glob("*.c"))
-    flags = ["-O2", f"-I{ROOT / 'runtime_c' / 'include'}", "-isystem", include]
+    flags = ["-O2", f"-I{ROOT / 'runtime_c' / 'include'}", f"-I{folder}", "-isystem", include]
     objects: list[Path] = []
     for source in sources:
         target = folder / f"{source.stem}.o"
-        if not run(cc, "-std=c11", *flags, "-c", source, "-o", target):
+        if not run(cc, "-std=c11", "-DAOTC_WITH_ZSTD", *flags, "-c", source, "-o", target):
             return None
         objects.append(target)
     program = folder / "multi_gpu"
-    link = [library, f"-Wl,-rpath,{library.parent}", "-ldl", "-pthread"]
+    link = [zstd, library, f"-Wl,-rpath,{library.parent}", "-ldl", "-pthread"]
     built = run(cxx, "-std=c++17", *flags, HERE / "main.cpp", *objects, *link, "-o", program)
     return program if built else None
 

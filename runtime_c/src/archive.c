@@ -57,8 +57,8 @@ static aotc_status check_header(const char *file, const unsigned char *data, uin
                           .got = aotci_text("also %#" PRIx64, unknown).chars,
                           .remedy = "load it with a newer aotc");
     }
-    if ((header->required_features & FEATURE_LZMA) == 0) {
-        return bad_header(file, error, "required_features", "2", header->required_features);
+    if ((header->required_features & FEATURE_ZSTD) == 0) {
+        return bad_header(file, error, "required_features", "1", header->required_features);
     }
     if (header->header_bytes != HEADER_BYTES) {
         return bad_header(file, error, "header_bytes", "128", header->header_bytes);
@@ -246,7 +246,8 @@ static aotc_status create(const char *name, const aotc_open_options *given,
     atomic_init(&archive->contexts, NULL);
     (void)pthread_mutex_init(&archive->lock, NULL);
     (void)pthread_mutex_init(&archive->index_lock, NULL);
-    archive->decompress = options->decompress;
+    archive->decompress =
+        options->decompress == NULL ? aotci_default_decompress() : options->decompress;
     archive->decompress_user = options->decompress_user;
     archive->name = copy_string(&archive->allocator, name);
     if (options->driver_path != NULL) {

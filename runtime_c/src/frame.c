@@ -6,8 +6,8 @@
 #include <unistd.h>
 
 #include "load.h"
-#include "lzma.h"
 #include "sha256.h"
+#include "zstd_frame.h"
 
 static struct aotci_text frame_field(uint32_t number) {
     return aotci_text("frame %" PRIu32, number);
@@ -92,38 +92,41 @@ aotc_status aotci_frame_verify(const struct aotc_archive *archive, uint32_t numb
     return status;
 }
 
-static bool decode(const struct aotc_archive *archive, const unsigned char *stored,
-                   const struct frame_record *frame, unsigned char *target) {
-    if (archive->decompress == NULL) {
-        return aotci_lzma_decode(stored, frame->stored_bytes, target, frame->raw_bytes);
-    }
-    return archive->decompress(archive->decompress_user, stored, frame->stored_bytes, target,
-                               frame->raw_bytes) == 0;
-}
-
 aotc_status aotci_frame_decode(const struct aotc_archive *archive, uint32_t number,
                                unsigned char **raw, aotc_error *error) {
     const struct frame_record *frame = aotci_frame(&archive->root, number);
     const aotc_allocator *allocator = &archive->allocator;
     const unsigned char *stored = NULL;
     unsigned char *read = NULL;
+    if (archive->decompress == NULL) {
+        return AOTCI_FAIL(
+            error, AOTC_ERROR_UNSUPPORTED, .file = archive->name, .field = "decompression",
+            .expected = "a zstd decompressor", .got = "none",
+            .remedy = "set aotc_open_options.decompress, or build the library with libzstd");
+    }
     aotc_status status = verified_frame(archive, number, &stored, &read, error);
     if (status != AOTC_OK) {
         return status;
     }
-    unsigned char *decoded = aotci_allocate(allocator, frame->raw_bytes, 1);
-    if (decoded == NULL) {
-        status = no_memory(archive, number, frame->raw_bytes, error);
-    } else if (!decode(archive, stored, frame, decoded)) {
-        aotci_deallocate(allocator, decoded, frame->raw_bytes, 1);
-        decoded = NULL;
-        status = AOTCI_FAIL(
-            error, AOTC_ERROR_FORMAT, .file = archive->name, .field = frame_field(number).chars,
-            .expected = "an LZMA stream of the size in the root",
-            .got = "one that cannot be decoded",
-            .remedy = "the archive is damaged or its writer is wrong: build it again");
+    const char *wrong = aotci_zstd_frame_check(stored, frame->stored_bytes, frame->raw_bytes);
+    unsigned char *decoded = NULL;
+    if (wrong == NULL) {
+        decoded = aotci_allocate(allocator, frame->raw_bytes, 1);
+        if (decoded == NULL) {
+            status = no_memory(archive, number, frame->raw_bytes, error);
+        } else if (archive->decompress(archive->decompress_user, stored, frame->stored_bytes,
+                                       decoded, frame->raw_bytes) != 0) {
+            wrong = "a zstd frame that cannot be decoded";
+            aotci_deallocate(allocator, decoded, frame->raw_bytes, 1);
+        }
     }
     aotci_deallocate(allocator, read, frame->stored_bytes, 1);
+    if (wrong != NULL) {
+        return AOTCI_FAIL(
+            error, AOTC_ERROR_FORMAT, .file = archive->name, .field = frame_field(number).chars,
+            .expected = "one zstd frame of the size in the root", .got = wrong,
+            .remedy = "the archive is damaged or its writer is wrong: build it again");
+    }
     *raw = decoded;
     return status;
 }

@@ -96,4 +96,7 @@ aotc_status aotci_blob_decode(const struct aotc_kernel *kernel, uint32_t index, 
 /* Let go of the frame that is decoded, if one is (frame.c). */
 void aotci_frame_drop(struct aotc_archive *archive);
 
+/* The decompressor to use where the caller names none, or NULL (zstd.c). */
+aotc_decompress_fn aotci_default_decompress(void);
+
 #endif

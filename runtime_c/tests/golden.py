@@ -1,11 +1,11 @@
-"""Write the archives that tests of the runtime open: `python golden.py DIRECTORY`.
+"""Write the archives that the C tests open: `python golden.py DIRECTORY`.
 
 The cubins are ELF files with what the runtime and the fake driver look at, and no code: functions,
-their parameters as `.nv.info` lists them, static shared memory. For the C tests, which bring a decoder
-of their own, the indices of kernels are in frames that are not compressed, so that they can be read and
-changed where they are, and beside each archive lies `NAME.aotc.raw`, the decoded frames: for each two
-little-endian u64 sizes (stored, decoded) and the two contents. All archives but `grouped` have a frame
-for each blob.
+their parameters as `.nv.info` lists them, static shared memory. Beside each archive lies
+`NAME.aotc.raw`, the decoded frames, which stand in for a decompressor, so the C tests need no zstd:
+for each frame two little-endian u64 sizes (stored, decoded) and the two contents. The indices of
+kernels are in frames that are not compressed, so the C tests can read and change them where they are.
+All archives but `grouped` have a frame for each blob.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ from __future__ import annotations
 import struct
 import sys
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
+
+import zstandard
 
 from aotc.ir.expression import parse
 from aotc.package.check_index import check_archive
 from aotc.package.encoder import encode_records
-from aotc.package.frame_codec import compress
 from aotc.package.index import (
     Archive,
     Choice,
@@ -36,7 +36,7 @@ from aotc.package.index import (
 
 _NOBITS = 8
 _SOURCE = bytes(range(32))
-_STORED_HEAD = b"stored frame"
+_FRAMES = 4
 
 
 def _param_info(sizes: list[tuple[int, int]]) -> bytes:
@@ -352,53 +352,63 @@ def _wrong(target: str) -> Kernel:
     return Kernel("wrong", _SOURCE, (variant,), (Param("p", "pointer", "fp32"),))
 
 
+def _frames(data: bytes) -> list[tuple[int, int]]:
+    """Return offset and size of each frame, from the root (docs/reference/archive-format.md, section 2)."""
+    kind, record_bytes, offset, count = struct.unpack_from(
+        "<4I", data, 128 + 8 + 16 * (_FRAMES - 1)
+    )
+    if kind != _FRAMES:
+        raise ValueError("the directory is not in the order of kinds")
+    records = (128 + offset + record_bytes * index for index in range(count))
+    return [struct.unpack_from("<QI", data, record) for record in records]
+
+
 def _stored(content: bytes) -> bytes:
-    """Return what the tests' decoder takes for a frame: a head, then the content."""
-    return _STORED_HEAD + content
+    """Return a zstd frame of one raw block: 12 bytes, then the content (RFC 8878, section 3.1.1)."""
+    size = len(content)
+    if size > 1 << 17:
+        raise ValueError("a block holds at most 128 KiB")
+    head = b"\x28\xb5\x2f\xfd\xa0" + size.to_bytes(4, "little")
+    return head + (size << 3 | 1).to_bytes(3, "little") + content
 
 
-def _write(
-    directory: Path, name: str, archive: Archive, *, is_stored: bool, is_grouped: bool = False
-) -> None:
+def _write(directory: Path, name: str, archive: Archive, *, is_grouped: bool = False) -> None:
     check_archive(archive)
-    made: dict[bytes, bytes] = {}
 
     def frames(contents: list[bytes]) -> list[bytes]:
-        count = len(archive.kernels) if is_stored else 0
-        found = [*map(_stored, contents[:count]), *map(compress, contents[count:])]
-        made.update(zip(found, contents, strict=True))
-        return found
+        count = len(archive.kernels)
+        compressor = zstandard.ZstdCompressor(19, write_checksum=False)
+        return [*map(_stored, contents[:count]), *map(compressor.compress, contents[count:])]
 
     data = encode_records(canonical(archive), frames, is_grouped=is_grouped)
     (directory / f"{name}.aotc").write_bytes(data)
-    if is_stored:
-        raw = [
-            struct.pack("<QQ", len(one), len(content)) + one + content
-            for one, content in made.items()
-        ]
-        (directory / f"{name}.aotc.raw").write_bytes(b"".join(raw))
+    raw: list[bytes] = []
+    for offset, size in _frames(data):
+        frame = data[offset : offset + size]
+        content = zstandard.ZstdDecompressor().decompress(frame)
+        raw.append(struct.pack("<QQ", len(frame), len(content)) + frame + content)
+    (directory / f"{name}.aotc.raw").write_bytes(b"".join(raw))
 
 
-def main(directory: Path, *, is_stored: bool = False) -> None:
-    """Write all archives into a directory; `is_stored`: for the C tests."""
-    write = partial(_write, directory, is_stored=is_stored)
+def main(directory: Path) -> None:
+    """Write all archives into a directory."""
     both = ("sm_80", "sm_90a")
     every = ("sm_80", "sm_86", "sm_90a", "sm_100f", "sm_100a", "sm_103a")
     hopper = "sm_90a"
     kernels = (_add(both), _choose(hopper), _shared(both), _scratch(hopper), _tma(hopper))
-    write("golden", Archive("golden", "1.2.3", kernels, "aotc; ptxas"))
-    write("grouped", Archive("grouped", "1", kernels, "aotc"), is_grouped=True)
-    write("hopper", Archive("hopper", "1", (_tma(hopper),)))
-    write("mapped", Archive("mapped", "1", (_mapped(hopper),)))
-    write("looped", Archive("looped", "1", (_looped(hopper),)))
-    write("wrong", Archive("wrong", "1", (_wrong(hopper),)))
-    write("pick", Archive("pick", "1", (_pick(every),)))
-    write("guarded", Archive("guarded", "1", (_pick(("sm_86",)),)))
+    _write(directory, "golden", Archive("golden", "1.2.3", kernels, "aotc; ptxas"))
+    _write(directory, "grouped", Archive("grouped", "1", kernels, "aotc"), is_grouped=True)
+    _write(directory, "hopper", Archive("hopper", "1", (_tma(hopper),)))
+    _write(directory, "mapped", Archive("mapped", "1", (_mapped(hopper),)))
+    _write(directory, "looped", Archive("looped", "1", (_looped(hopper),)))
+    _write(directory, "wrong", Archive("wrong", "1", (_wrong(hopper),)))
+    _write(directory, "pick", Archive("pick", "1", (_pick(every),)))
+    _write(directory, "guarded", Archive("guarded", "1", (_pick(("sm_86",)),)))
     twins = (_add((hopper,)), replace(_add((hopper,)), name="twin"))
-    write("twins", Archive("twins", "1", twins))
-    write("small", Archive("small", "1", (_add((hopper,)),)))
-    write("empty", Archive("empty", "1", ()))
+    _write(directory, "twins", Archive("twins", "1", twins))
+    _write(directory, "small", Archive("small", "1", (_add((hopper,)),)))
+    _write(directory, "empty", Archive("empty", "1", ()))
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), is_stored=True)
+    main(Path(sys.argv[1]))

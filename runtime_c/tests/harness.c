@@ -72,14 +72,14 @@ void free_blobs(struct blob_table *table) {
 
 int decompress_stored(void *user, const void *source, size_t source_bytes, void *target,
                       size_t target_bytes) {
-    static const char head[] = "stored frame";
-    static const size_t head_bytes = sizeof head - 1;
+    static const unsigned char head[] = {0x28, 0xB5, 0x2F, 0xFD, 0xA0};
     const unsigned char *frame = source;
     (void)user;
-    if (source_bytes != target_bytes + head_bytes || memcmp(frame, head, head_bytes) != 0) {
+    if (source_bytes != target_bytes + 12 || memcmp(frame, head, sizeof head) != 0 ||
+        (frame[9] & 7) != 1) {
         return 1;
     }
-    memcpy(target, frame + head_bytes, target_bytes);
+    memcpy(target, frame + 12, target_bytes);
     return 0;
 }
 

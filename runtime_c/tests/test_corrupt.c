@@ -231,7 +231,7 @@ static void test_fields(void) {
     static const struct change changes[] = {
         IN_HEADER(major, 1, AOTC_ERROR_VERSION, "1.0"),
         IN_HEADER(major, 3, AOTC_ERROR_VERSION, "3.0"),
-        IN_HEADER(required_features, 1 << 10 | 2, AOTC_ERROR_VERSION, "0x400"),
+        IN_HEADER(required_features, 1 << 10 | 1, AOTC_ERROR_VERSION, "0x400"),
         IN_HEADER(required_features, 0, AOTC_ERROR_FORMAT, "required_features"),
         IN_HEADER(optional_features, 1, AOTC_ERROR_FORMAT, "optional_features"),
         IN_HEADER(header_bytes, 64, AOTC_ERROR_FORMAT, "header_bytes"),
@@ -341,7 +341,7 @@ static void test_fields(void) {
         IN_ROOT(SECTION_FRAMES, 5, frame_record, raw_bytes, (64 << 20) + 1, AOTC_ERROR_LIMIT,
                 "decoded size"),
         IN_ROOT(SECTION_FRAMES, 1, frame_record, raw_bytes, 0, AOTC_ERROR_FORMAT, "FRAMES[1]"),
-        IN_ROOT(SECTION_FRAMES, 1, frame_record, raw_bytes, 8, AOTC_ERROR_FORMAT, "cannot be decoded"),
+        IN_ROOT(SECTION_FRAMES, 1, frame_record, raw_bytes, 8, AOTC_ERROR_FORMAT, "content size"),
         IN_ROOT(SECTION_FRAMES, 1, frame_record, offset, 0, AOTC_ERROR_FORMAT, "FRAMES[1]"),
         IN_ROOT(SECTION_FRAMES, 0, frame_record, stored_bytes, UINT32_MAX, AOTC_ERROR_FORMAT,
                 "FRAMES[0]"),

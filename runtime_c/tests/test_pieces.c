@@ -1,4 +1,4 @@
-/* test_pieces.c: the parts that need no archive: digest, LZMA, cubins, expressions, names.
+/* test_pieces.c: the parts that need no archive: digest, zstd frames, cubins, expressions, names.
  */
 #include <inttypes.h>
 #include <stdio.h>
@@ -9,8 +9,8 @@
 #include "expression.h"
 #include "guard.h"
 #include "harness.h"
-#include "lzma.h"
 #include "sha256.h"
+#include "zstd_frame.h"
 
 static void digest_is(const char *text, size_t repeat, size_t piece_bytes, const char *expected) {
     struct aotci_sha256 hash;
@@ -59,57 +59,54 @@ static void test_sha256_blocks(void) {
     }
 }
 
-/* ---- LZMA ------------------------------------------------------------------------------------ */
-
-/* Whether a stream decodes, from a copy of its exact size into memory of the exact size, so that the
- * address sanitizer sees every byte too far. */
-static bool decodes(const unsigned char *stream, size_t stream_bytes, const char *expected,
-                    size_t size_bytes) {
-    unsigned char *source = malloc(stream_bytes == 0 ? 1 : stream_bytes);
-    unsigned char *target = malloc(size_bytes == 0 ? 1 : size_bytes);
-    memcpy(source, stream, stream_bytes);
-    const bool decoded = aotci_lzma_decode(source, stream_bytes, target, size_bytes) &&
-                         memcmp(target, expected, size_bytes) == 0;
-    free(source);
-    free(target);
-    return decoded;
+static bool frame_is(const char *bytes, size_t size_bytes, uint64_t raw_bytes, const char *wrong) {
+    /* A copy of the exact size, so that the address sanitizer sees every byte too far. */
+    unsigned char *copy = malloc(size_bytes + 1);
+    memcpy(copy, bytes, size_bytes);
+    copy = realloc(copy, size_bytes == 0 ? 1 : size_bytes);
+    const char *got = aotci_zstd_frame_check(copy, size_bytes, raw_bytes);
+    free(copy);
+    return wrong == NULL ? got == NULL : got != NULL && strstr(got, wrong) != NULL;
 }
 
-static void test_lzma(void) {
-    /* Literals, after matches too, a match with a new distance, repeated ones, long and short. */
-    static const char text[] = "abcabcabcabcabd"
-                               "\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0"
-                               "abcabcabcabcabd";
-    static const unsigned char stream[] = {
-        0x00, 0x30, 0x98, 0x88, 0xA8, 0xCE, 0xAB, 0xE3, 0xF6, 0x9F, 0xF6, 0x1B, 0xFC, 0xBA,
-        0xDB, 0xFF, 0xFF, 0xD9, 0xDA, 0x00, 0x00,
-    };
-    enum { TEXT_BYTES = sizeof text - 1, STREAM_BYTES = sizeof stream };
-    unsigned char changed[STREAM_BYTES + 1];
-    CHECK(decodes(stream, STREAM_BYTES, text, TEXT_BYTES));
-    CHECK(!decodes(stream, STREAM_BYTES, text, TEXT_BYTES - 1));
-    CHECK(!decodes(stream, STREAM_BYTES, text, TEXT_BYTES + 1));
-    for (size_t i = 0; i < STREAM_BYTES; ++i) {
-        CHECK(!decodes(stream, i, text, TEXT_BYTES));
-        for (unsigned bit = 0; bit < 8; ++bit) {
-            memcpy(changed, stream, STREAM_BYTES);
-            changed[i] ^= (unsigned char)(1u << bit);
-            CHECK(!decodes(changed, STREAM_BYTES, text, TEXT_BYTES));
-        }
+static void test_zstd_frames(void) {
+    /* Single segment, one-byte size 3, one raw block of 3 bytes, last. */
+    static const char good[] = "\x28\xB5\x2F\xFD\x20\x03\x19\x00\x00"
+                               "abc";
+    static const size_t good_bytes = sizeof good - 1;
+    CHECK(frame_is(good, good_bytes, 3, NULL));
+    CHECK(frame_is(good, good_bytes, 4, "another content size"));
+    for (size_t i = 0; i < good_bytes; ++i) {
+        CHECK(!frame_is(good, i, 3, NULL));
     }
-    memcpy(changed, stream, STREAM_BYTES);
-    changed[STREAM_BYTES] = 0;
-    CHECK(!decodes(changed, STREAM_BYTES + 1, text, TEXT_BYTES));
-    /* Noise ends, wherever it leads. */
-    uint32_t noise = 1;
-    for (unsigned round = 0; round < 20000; ++round) {
-        for (size_t i = 1; i < STREAM_BYTES; ++i) {
-            noise = noise * 1664525u + 1013904223u;
-            changed[i] = (unsigned char)(noise >> 24);
-        }
-        changed[0] = 0;
-        CHECK(!decodes(changed, STREAM_BYTES, text, TEXT_BYTES));
-    }
+    CHECK(frame_is("\x28\xB5\x2F\xFD\x20\x03\x19\x00\x00"
+                   "abcd",
+                   13, 3, "after the zstd frame"));
+    CHECK(frame_is("\x28\xB5\x2F\xFD\x24\x03\x19\x00\x00"
+                   "abc",
+                   12, 3, "checksum"));
+    CHECK(frame_is("\x28\xB5\x2F\xFD\x21\x03\x19\x00\x00"
+                   "abc",
+                   12, 3, "dictionary"));
+    CHECK(frame_is("\x28\xB5\x2F\xFD\x28\x03\x19\x00\x00"
+                   "abc",
+                   12, 3, "reserved bits"));
+    CHECK(frame_is("\x28\xB5\x2F\xFD\x00\x50\x19\x00\x00"
+                   "abc",
+                   12, 3, "does not state"));
+    CHECK(frame_is("\x28\xB5\x2F\xFD\x20\x03\x1F\x00\x00"
+                   "abc",
+                   12, 3, "reserved block"));
+    /* An RLE block stores one byte: 5 of them; a two-byte size counts from 256. */
+    CHECK(frame_is("\x28\xB5\x2F\xFD\x20\x05\x2B\x00\x00"
+                   "a",
+                   10, 5, NULL));
+    CHECK(frame_is("\x28\xB5\x2F\xFD\x60\x01\x00\x0B\x08\x00"
+                   "a",
+                   11, 257, NULL));
+    CHECK(frame_is("\x29\xB5\x2F\xFD\x20\x03\x19\x00\x00"
+                   "abc",
+                   12, 3, "no zstd frame"));
 }
 
 /* ---- cubins ---------------------------------------------------------------------------------- */
@@ -536,7 +533,7 @@ static void test_names(void) {
 
 int main(int argc, char **argv) {
     static void (*const tests[])(void) = {
-        test_sha256, test_sha256_blocks, test_lzma, test_cubins, test_extreme_cubins, test_arithmetic,
+        test_sha256, test_sha256_blocks, test_zstd_frames, test_cubins, test_extreme_cubins, test_arithmetic,
         test_arguments, test_guards, test_programs,    test_texts,  test_names,
     };
     return run_tests(argc, argv, tests, sizeof tests / sizeof *tests);

@@ -60,11 +60,13 @@ class Toolkit:
     """A folder with the shape of a CUDA toolkit, whose runtime library is the fake."""
 
     root: Path
+    zstd: Path
+    libzstd: Path
 
     @property
     def includes(self) -> list[str]:
-        """The flags with which a compiler finds CUDA and aotc."""
-        folders = (self.root / "include", RUNTIME / "include")
+        """The flags with which a compiler finds CUDA, aotc and zstd."""
+        folders = (self.root / "include", RUNTIME / "include", self.zstd)
         return ["-isystem", str(folders[0]), *(f"-I{folder}" for folder in folders[1:])]
 
     @property
@@ -88,8 +90,16 @@ def toolkit(tmp_path_factory: pytest.TempPathFactory) -> Toolkit:
     (root / "include").symlink_to(include)
     (root / "bin").symlink_to(include.parent / "bin")  # CMake asks nvcc for the version
     (root / "lib64").mkdir()
+    # Decompression needs the library alone, which comes with most compilers; its header does not.
+    libzstd = Path(run([CC, "-print-file-name=libzstd.so.1"]).strip())
+    if not libzstd.is_absolute():
+        pytest.skip("archives are zstd-compressed, and there is no libzstd.so.1 to link")
+    zstd = tmp_path_factory.mktemp("zstd")
+    (zstd / "zstd.h").write_text(
+        "#include <stddef.h>\nsize_t ZSTD_decompress(void *, size_t, const void *, size_t);\n"
+    )
     driver = fake_gpu.build(root / "lib64")
-    made = Toolkit(root)
+    made = Toolkit(root, zstd, libzstd)
     shared = [CC, "-std=gnu11", "-O1", "-Wall", "-Wextra", "-Werror", "-shared", "-fPIC"]
     headers = [*made.includes, f"-I{fake_gpu.TESTS / 'fake_cuda'}"]
     source = Path(__file__).parent / "fake_cudart.c"
@@ -102,9 +112,9 @@ def runtime(toolkit: Toolkit, tmp_path_factory: pytest.TempPathFactory) -> list[
     """The runtime as objects, and what they want linked."""
     folder = tmp_path_factory.mktemp("runtime")
     sources = sorted((RUNTIME / "src").glob("*.c"))
-    flags = ["-std=c11", "-O0", *toolkit.includes]
+    flags = ["-std=c11", "-O0", "-DAOTC_WITH_ZSTD", *toolkit.includes]
     subprocess.run([CC, *flags, "-c", *map(str, sources)], cwd=folder, check=True, timeout=300)
-    return [*sorted(folder.glob("*.o")), "-ldl", "-pthread"]
+    return [*sorted(folder.glob("*.o")), toolkit.libzstd, "-ldl", "-pthread"]
 
 
 def build(manifest_path: Path, folder: Path) -> Path:
@@ -153,6 +163,7 @@ def test_builds_with_cmake(tmp_path: Path, toolkit: Toolkit, kernels_dir: Path) 
     assert CMAKE is not None
     configure: list[str | Path] = [CMAKE, "-S", EXAMPLE, "-B", tmp_path / "build"]
     configure += [f"-DCUDAToolkit_ROOT={toolkit.root}", "-DWARNINGS_ARE_ERRORS=ON"]
+    configure += [f"-DZSTD_INCLUDE_DIR={toolkit.zstd}", f"-DZSTD_LIBRARY={toolkit.libzstd}"]
     message = run([*configure, f"-DKERNELS_DIR={tmp_path / 'elsewhere'}"], expect=1)
     assert "aotc build kernels.toml -o" in " ".join(message.split())
     run([*configure, f"-DKERNELS_DIR={kernels_dir}"])
@@ -211,6 +222,7 @@ def test_multi_gpu_builds_with_cmake(tmp_path: Path, toolkit: Toolkit) -> None:
     assert CMAKE is not None
     configure: list[str | Path] = [CMAKE, "-S", MULTI_GPU, "-B", tmp_path, DEBUG]
     configure += [f"-DCUDAToolkit_ROOT={toolkit.root}", "-DWARNINGS_ARE_ERRORS=ON"]
+    configure += [f"-DZSTD_INCLUDE_DIR={toolkit.zstd}", f"-DZSTD_LIBRARY={toolkit.libzstd}"]
     run(configure)
     run([CMAKE, "--build", tmp_path, "-j", str(os.cpu_count() or 1)])
     usage = run([tmp_path / "multi_gpu"], expect=2, LD_LIBRARY_PATH=toolkit.search_path)
@@ -257,7 +269,8 @@ def test_the_guide_to_serving(tmp_path: Path, toolkit: Toolkit) -> None:
     build(tmp_path / "llm.toml", tmp_path / "dist")
 
     built, installed = tmp_path / "build" / "runtime", tmp_path / "installed"
-    run([CMAKE, "-S", RUNTIME, "-B", built, DEBUG])
+    zstd: list[str | Path] = ["-DAOTC_WITH_ZSTD=ON", f"-DZSTD_INCLUDE_DIR={toolkit.zstd}"]
+    run([CMAKE, "-S", RUNTIME, "-B", built, DEBUG, *zstd, f"-DZSTD_LIBRARY={toolkit.libzstd}"])
     run([CMAKE, "--build", built, "-j", str(os.cpu_count() or 1)])
     run([CMAKE, "--install", built, "--prefix", installed])
 

@@ -6,6 +6,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+import zstandard
 
 from aotc.package import archive as archives
 from aotc.package.archive import encode
@@ -27,7 +28,7 @@ def test_a_second_archive_is_the_same_and_compresses_nothing(
     def fail(*_: object, **__: object) -> None:
         raise AssertionError
 
-    monkeypatch.setattr(archives, "compress", fail)
+    monkeypatch.setattr(archives.zstandard, "ZstdCompressor", fail)
     assert encode(samples.archive, kept=kept) == data
 
 
@@ -60,10 +61,14 @@ def test_a_folder_that_cannot_be_written_to_costs_nothing(
     assert encode(samples.archive, kept=FrameCache(tmp_path / "file")) == data
 
 
-def test_a_frame_is_of_a_content_and_a_preset(tmp_path: Path) -> None:
+def test_a_frame_is_of_a_level_and_of_a_zstd(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     kept = FrameCache(tmp_path)
-    kept.store(b"content", 6, b"frame")
-    assert kept.find(b"content", 6) == b"frame"
-    assert kept.find(b"content", 1) is None
-    assert kept.find(b"other", 6) is None
+    kept.store(b"content", 19, b"frame")
+    assert kept.find(b"content", 19) == b"frame"
+    assert kept.find(b"content", 9) is None
+    assert kept.find(b"other", 19) is None
+    monkeypatch.setattr(zstandard, "ZSTD_VERSION", (9, 9, 9))
+    assert kept.find(b"content", 19) is None
     assert len(files(tmp_path)) == 1

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import zstandard
 
 from aotc.runtime import AotcError, ArchError, ArgumentError, NotFoundError, StateError
 from aotc.runtime._native import Archive, Kernel
@@ -20,7 +21,7 @@ Open = Callable[[str, str], Kernel]
 def kernel_of(archives: Path) -> Open:
     def opened(archive: str, name: str) -> Kernel:
         path = str(archives / f"{archive}.aotc")
-        return Archive((path,), False, "/nonexistent/libcuda.so.1")[name]
+        return Archive((path,), zstandard.decompress, False, "/nonexistent/libcuda.so.1")[name]
 
     return opened
 
@@ -96,13 +97,13 @@ def test_refusals_are_those_of_a_launch(kernel_of: Open) -> None:
 
 def test_a_planned_archive_is_for_plans_alone(archives: Path, gpu: FakeGpu) -> None:
     path = str(archives / "golden.aotc")
-    planned = Archive((path,), False, str(gpu.path))
+    planned = Archive((path,), zstandard.decompress, False, str(gpu.path))
     arguments = ((0x1000, "fp16"), 0x2000, 0x3000, 4096)
     assert planned["add"]._plan(HOPPER, 1, arguments) is not None
     for stream in (None, 1, 2, 3, 0x1000):
         with pytest.raises(AotcError):
             planned["add"].launch(arguments, stream=stream)
-    loaded = Archive((path,), False, str(gpu.path))
+    loaded = Archive((path,), zstandard.decompress, False, str(gpu.path))
     loaded._load(0, "add")
     with pytest.raises(StateError, match="not loaded"):
         loaded["add"]._plan(HOPPER, 1, arguments)
@@ -126,7 +127,7 @@ def test_a_plan_within_a_plan(kernel_of: Open) -> None:
     outer = add._plan(HOPPER, 1, ((0x1000, "fp16"), 0x2000, 0x3000, Planning()))
     assert outer is not None
     assert struct.unpack("<QQQi", outer.params) == (0x1000, 0x2000, 0x3000, 64)
-    archive = Archive((_path_of(kernel_of),), False, None)
+    archive = Archive((_path_of(kernel_of),), zstandard.decompress, False, None)
     with pytest.raises(StateError, match="closed"):
         archive["add"]._plan(HOPPER, 1, ((0x1000, "fp16"), 0x2000, 0x3000, Closing()))
 

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pytest
+import zstandard
 
 from aotc.package.archive import decode
 from aotc.package.index import ArchiveError
@@ -128,7 +129,7 @@ def verdict_in_c(data: bytes) -> str:
     """Return the status with which the C library opens an archive and all kernels, and verifies it."""
 
     def open_all() -> None:
-        archive = Archive(data, True, None)
+        archive = Archive(data, zstandard.decompress, True, None)
         try:
             for name in archive._names():
                 archive[name]
@@ -144,7 +145,7 @@ def verdict_of_load(data: bytes, gpu: FakeGpu) -> str:
     gpu.reset((9, 0, (1 << 31) - 1), (8, 0, (1 << 31) - 1))
 
     def load() -> None:
-        archive = Archive(data, True, str(gpu.path))
+        archive = Archive(data, zstandard.decompress, True, str(gpu.path))
         try:
             for device in (0, 1):
                 with suppress(ArchError):

@@ -19,8 +19,10 @@ from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
+import zstandard
 
 from aotc.runtime import AotcError, ArgumentError, Kernel, Library, StateError
+from aotc.runtime._native import Archive
 from tests.runtime.conftest import Load
 from tests.support.fake_gpu import FakeGpu
 from tests.support.gpu_arrays import CudaArray, TorchTensor, torch
@@ -418,3 +420,20 @@ def test_closed_while_info_is_imported(load: Load, archives: Any, gpu: FakeGpu) 
         archives,
         gpu,
     )
+
+
+def test_a_frame_outlives_its_decompression(gpu: FakeGpu, archives: Any) -> None:
+    """What the decompressor was given may be kept, and read after the library is gone."""
+    kept: list[bytes | memoryview] = []
+
+    def decompress(frame: bytes | memoryview, size_bytes: int) -> bytes:
+        kept.append(frame)
+        return zstandard.decompress(frame, size_bytes)
+
+    archive = Archive((archives / "loader.aotc").read_bytes(), decompress, False, str(gpu.path))
+    archive._load(0, "scale")
+    archive.close()
+    del archive
+    _reuse()
+    assert len(kept) == 2, "the index of a kernel is one, its variants are in another"
+    assert all(bytes(frame[:4]) == b"\x28\xb5\x2f\xfd" for frame in kept)

@@ -12,9 +12,9 @@ from collections.abc import Mapping
 from functools import lru_cache
 
 import pytest
+import zstandard
 
 from aotc.package.archive import decode
-from aotc.package.frame_codec import compress, decompress
 from aotc.package.index import (
     ArchiveError,
 )
@@ -64,7 +64,7 @@ def frame_rows(data: bytes) -> list[tuple[int, int, int, bytes]]:
 def index_of(data: bytes, kernel: int) -> bytes:
     """Return the index of a kernel, decoded."""
     offset, stored_bytes, raw_bytes, _ = frame_rows(data)[kernel]
-    return decompress(data[offset : offset + stored_bytes], raw_bytes)
+    return zstandard.decompress(data[offset : offset + stored_bytes], raw_bytes)
 
 
 def num_kernels(data: bytes) -> int:
@@ -73,7 +73,8 @@ def num_kernels(data: bytes) -> int:
 
 def with_contents(data: bytes, contents: Mapping[int, bytes]) -> bytes:
     """Return the archive with other contents of frames, every offset and checksum being right."""
-    return with_frames(data, {n: (compress(c, 0), len(c)) for n, c in contents.items()})
+    compressor = zstandard.ZstdCompressor(1, write_checksum=False)
+    return with_frames(data, {n: (compressor.compress(c), len(c)) for n, c in contents.items()})
 
 
 def with_frames(data: bytes, frames: Mapping[int, tuple[bytes, int]]) -> bytes:
@@ -129,9 +130,10 @@ def refusal(data: bytes) -> ArchiveError:
     return error.value
 
 
-def with_blob(data: bytes, content: bytes, *, preset: int = 0) -> bytes:
+def with_blob(data: bytes, content: bytes, *, level: int = 3) -> bytes:
     """Return an archive of one kernel with one blob with another blob, every checksum being right."""
-    return with_frame(data, compress(content, preset), len(content))
+    frame = zstandard.ZstdCompressor(level).compress(content)
+    return with_frame(data, frame, len(content))
 
 
 def with_frame(data: bytes, frame: bytes, raw_bytes: int) -> bytes:

@@ -122,7 +122,7 @@ typedef struct aotc_allocator {
     void *user;
 } aotc_allocator;
 
-/* Decode a frame, a raw LZMA stream of `source_bytes`, into exactly `target_bytes`; nonzero on failure. */
+/* Decode one zstd frame of `source_bytes` into exactly `target_bytes`; nonzero on failure. */
 typedef int (*aotc_decompress_fn)(void *user, const void *source, size_t source_bytes, void *target,
                                   size_t target_bytes);
 
@@ -136,7 +136,7 @@ typedef struct aotc_open_options {
     uint32_t struct_size;
     uint32_t flags; /* AOTC_OPEN_* */
     aotc_allocator allocator;
-    aotc_decompress_fn decompress; /* NULL: the library's own */
+    aotc_decompress_fn decompress; /* NULL: libzstd if the library was built with it */
     void *decompress_user;
     const char *driver_path; /* NULL: "libcuda.so.1" */
 } aotc_open_options;
