@@ -59,7 +59,7 @@ from aotc.frontend.values import (
 )
 from aotc.ir.core import Value
 from aotc.ir.diagnostics import CompileError, did_you_mean
-from aotc.ir.types import SCALARS, PointerType, ScalarType
+from aotc.ir.types import SCALARS, VALUE_SCALARS, PointerType, ScalarType
 
 _HAS_VARARGS = 0x04
 _TAKE_DESCRIPTORS = (*descriptors.TAKE_DESCRIPTORS, *descriptor_maps.TAKE_DESCRIPTORS)
@@ -264,11 +264,11 @@ _FUNCTIONS: dict[str, Builtin] = {
 }
 
 _MISSING_NAMES = (
-    "expect_zero map_elementwise float8e4b15 float8e4b8 float8e5b16 async_task extern_elementwise"
+    "expect_zero map_elementwise float8e4b8 float8e5b16 async_task extern_elementwise"
 )
 _MISSING = {name: Missing(name) for name in _MISSING_NAMES.split()}
 
-_DTYPES: dict[str, Operand] = {theirs: SCALARS[ours] for theirs, ours in DTYPE_NAMES.items()}
+_DTYPES: dict[str, Operand] = {theirs: VALUE_SCALARS[ours] for theirs, ours in DTYPE_NAMES.items()}
 
 _LANGUAGE: dict[str, Operand] = {
     **_FUNCTIONS,

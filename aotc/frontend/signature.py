@@ -26,7 +26,7 @@ from aotc.frontend.scope import is_constexpr_annotation
 from aotc.frontend.values import DTYPE_NAMES, Argument, Function, Operand, Record, RecordType, show
 from aotc.ir.diagnostics import CompileError, at, did_you_mean
 from aotc.ir.params import ParamInfo
-from aotc.ir.types import SCALARS, DescriptorType, PointerType, ScalarType
+from aotc.ir.types import FP8E4B15, SCALARS, VALUE_SCALARS, DescriptorType, PointerType, ScalarType
 from aotc.tuple_type import TupleType, is_tuple_type, parse_tuple_type
 
 _TYPE = re.compile(
@@ -171,6 +171,11 @@ def parse_argument(name: str, text: str) -> tuple[ParamInfo, ArgumentType] | _Fi
     if text.lstrip().startswith("tensordesc"):
         return ParamInfo(name), _descriptor(name, text)
     match = _TYPE.match(text.replace(" ", ""))
+    if match is not None and DTYPE_NAMES.get(match["name"], match["name"]) == FP8E4B15.name:
+        raise mistake(
+            f"no tensor of a host has the type of {name}, {text!r}",
+            remedy="pass bytes, '*u8', and read them with .to(tl.float8e4b15, bitcast=True)",
+        )
     kind = None if match is None else SCALARS.get(DTYPE_NAMES.get(match["name"], match["name"]))
     if match is None or kind is None:
         known = [*SCALARS, *(f"*{one}" for one in SCALARS)]
@@ -237,7 +242,7 @@ def constant_operand(value: object, name: str) -> Operand:
         return None
     if isinstance(value, str):
         plain = value.removeprefix("tl.")
-        return SCALARS.get(DTYPE_NAMES.get(plain, plain), value)
+        return VALUE_SCALARS.get(DTYPE_NAMES.get(plain, plain), value)
     if isinstance(value, tuple | list):
         items = type_cast("tuple[object, ...]", value)
         return tuple(constant_operand(item, name) for item in items)

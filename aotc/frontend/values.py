@@ -292,6 +292,7 @@ DTYPE_NAMES = {
     "uint32": "u32",
     "uint64": "u64",
     "float8e4nv": "fp8e4nv",
+    "float8e4b15": "fp8e4b15",
     "float8e5": "fp8e5",
     "float16": "fp16",
     "bfloat16": "bf16",
@@ -353,7 +354,7 @@ def show(operand: Operand) -> str:
 
 def text_of(operand: Operand) -> str:
     """Return a constant as an f-string shows it; a dtype is `fp16` or `int32`, as Triton has it."""
-    if isinstance(operand, ScalarType) and operand.is_float:
+    if isinstance(operand, ScalarType) and not operand.is_int:
         return operand.name
     if isinstance(operand, ScalarType | PointerType | TileType):
         return show_type(operand)

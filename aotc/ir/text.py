@@ -47,7 +47,7 @@ from aotc.ir.dialects import (
 from aotc.ir.layout import LinearLayout
 from aotc.ir.params import ParamInfo, TensorSource
 from aotc.ir.types import (
-    SCALARS,
+    VALUE_SCALARS,
     DescriptorType,
     PointerType,
     ScalarType,
@@ -353,7 +353,7 @@ class _Parser:
         return DescriptorType(element, tuple(shape), fill_nan, num_parts)
 
     def scalar(self) -> ScalarType:
-        scalar = SCALARS.get(self.token.text)
+        scalar = VALUE_SCALARS.get(self.token.text)
         if scalar is None:
             raise self.fail("a type")
         self.advance()

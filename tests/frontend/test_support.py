@@ -31,7 +31,7 @@ REFUSED = [
     ("lambda", "f = lambda a: a", "a lambda", 0),
     ("operator", "y = n @ n", "the operator `@`", 0),
     ("missing", "tl.map_elementwise(n)", "tl.map_elementwise", 0),
-    ("missing dtype", "y = n.to(tl.float8e4b15)", "tl.float8e4b15", 0),
+    ("missing dtype", "y = n.to(tl.float8e4b8)", "tl.float8e4b8", 0),
     ("no such name", "y = tl.cidv(n, 2)", "tl.cidv", 0),
     ("no such parameter", "y = tl.dot(n, n, trans_x=True)", "tl.dot(trans_x=)", 0),
     ("of a method", "y = n.sum(axes=0)", "tl.sum(axes=)", 0),
