@@ -26,6 +26,7 @@ from aotc.frontend import (
     inline_asm,
     libdevice,
     made_descriptors,
+    map_elementwise,
     math_functions,
     memory,
     program,
@@ -244,6 +245,7 @@ PYTHON_RANGE = Loop("range")
 _TABLES = (
     math_functions.FUNCTIONS,
     inline_asm.FUNCTIONS,
+    map_elementwise.FUNCTIONS,
     shapes.FUNCTIONS,
     memory.FUNCTIONS,
     atomics.FUNCTIONS,
@@ -263,9 +265,7 @@ _FUNCTIONS: dict[str, Builtin] = {
     name: builtin(name, run) for table in _TABLES for name, run in table.items()
 }
 
-_MISSING_NAMES = (
-    "expect_zero map_elementwise float8e4b8 float8e5b16 async_task extern_elementwise"
-)
+_MISSING_NAMES = "expect_zero float8e4b8 float8e5b16 async_task extern_elementwise"
 _MISSING = {name: Missing(name) for name in _MISSING_NAMES.split()}
 
 _DTYPES: dict[str, Operand] = {theirs: VALUE_SCALARS[ours] for theirs, ours in DTYPE_NAMES.items()}

@@ -43,7 +43,7 @@ from aotc.frontend.values import (
     show,
 )
 from aotc.ir.core import Value
-from aotc.ir.diagnostics import CompileError, current_loc
+from aotc.ir.diagnostics import CompileError, IRError, current_loc
 from aotc.ir.types import DescriptorType, ScalarType
 
 REFLECTION = ("isinstance", "hasattr", "getattr")
@@ -205,9 +205,18 @@ def _call_named(
 def _call_closure(
     frame: Frame, closure: Closure, args: Sequence[Operand], kwargs: Mapping[str, Operand]
 ) -> Operand:
-    owner = "the lambda" if isinstance(closure.node, ast.Lambda) else closure.node.name
-    given = bind_arguments(parameters_of(owner, closure.node.args, on_host=True), args, kwargs)
+    given = bind_arguments(
+        parameters_of(str(closure), closure.node.args, on_host=True), args, kwargs
+    )
     frame.count()
+    if closure.within is not None and isinstance(closure.node, ast.Lambda):
+        return _call_lambda(frame, closure, closure.node, given)
+    if frame.in_kernel:
+        raise mistake(
+            f"{closure} is a plain Python function, which a kernel cannot call",
+            remedy=f"write it with `def` and @triton.jit in {closure.file.path}",
+            feature="a call of a plain Python function",
+        )
     inner = frame.program.host_frame(closure.file, {**closure.values, **given})
     if isinstance(closure.node, ast.Lambda):
         return inner.visit(closure.node.body)
@@ -216,6 +225,28 @@ def _call_closure(
             inner.values[name] = inner.visit(default)
     flow = inner.run(closure.node.body)
     return flow.value if isinstance(flow, Returned) else None
+
+
+def _call_lambda(
+    frame: Frame, closure: Closure, node: ast.Lambda, given: Mapping[str, Operand]
+) -> Operand:
+    """Inline a lambda that is written in a kernel."""
+    program, function = frame.program, closure.within
+    if function is None:
+        raise IRError("only a lambda of a kernel is inlined")
+    inner = Frame(
+        program,
+        closure.file,
+        {**closure.values, **given},
+        current_loc(),
+        in_kernel=True,
+        function=function,
+    )
+    for name, default in default_expressions(node.args).items():
+        if name not in given:
+            inner.values[name] = inner.visit(default)
+    with program.calling(function):
+        return inner.visit(node.body)
 
 
 def _call_external(

@@ -204,6 +204,8 @@ def _key(key: Operand) -> Operand:
 
 
 def _lambda(frame: Frame, node: ast.Lambda) -> Operand:
+    if frame.in_kernel:
+        return Closure(frame.file, node, dict(frame.values), frame.function)
     return Closure(frame.file, node, frame.values)
 
 
@@ -431,6 +433,7 @@ EXPRESSIONS = type_cast(
         ast.GeneratorExp: _comprehension,
         ast.NamedExpr: _walrus,
         ast.JoinedStr: _format,
+        ast.Lambda: _lambda,
     },
 )
 """The expressions of kernels."""
@@ -444,7 +447,6 @@ HOST_EXPRESSIONS = {
             ast.Dict: _dict,
             ast.SetComp: _comprehension,
             ast.DictComp: _dict_comprehension,
-            ast.Lambda: _lambda,
         },
     ),
 }

@@ -35,7 +35,9 @@ def from_float(emit: Emitter, value: Value) -> Value:
     """Return a float of any other type as fp8e4b15."""
     kind = element_of(value.type)
     if kind != FP16:
-        if kind.bits == FP16.bits:  # bf16 has exponents that fp16 lacks, so it narrows by way of fp32
+        if (
+            kind.bits == FP16.bits
+        ):  # bf16 has exponents that fp16 lacks, so it narrows by way of fp32
             value = emit(arith.Cast(value, FP32)).out
         narrows = element_of(value.type).bits > FP16.bits
         value = emit(arith.Cast(value, FP16, "rtz" if narrows else "rtne")).out

@@ -30,7 +30,7 @@ from aotc.frontend.scope import is_const_annotation
 from aotc.frontend.signature import bind_parameters, constant_operand
 from aotc.frontend.source import SourceFile
 from aotc.frontend.statements import HOST_STATEMENTS, STATEMENTS
-from aotc.frontend.values import Config, External, Function, Operand, is_tuple, show
+from aotc.frontend.values import Closure, Config, External, Function, Operand, is_tuple, show
 from aotc.ir.core import Block, Kernel
 from aotc.ir.diagnostics import CompileError, Loc, at, current_loc, did_you_mean
 from aotc.ir.dialects import scf
@@ -91,7 +91,8 @@ def translate(
             body = Block(arguments.types, [info.name for info in arguments.params])
 
             def call(callee: Operand, args: Sequence[Operand]) -> Operand:
-                return call_operand(frame, callee, args, {})
+                isolated = callee.without_values() if isinstance(callee, Closure) else callee
+                return call_operand(frame, isolated, args, {})
 
             program.emit = Emitter(
                 body,

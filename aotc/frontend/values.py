@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from functools import cached_property
 from typing import TypeAlias, TypeGuard
@@ -60,11 +60,27 @@ class Function:
 
 @dataclass(frozen=True, eq=False)
 class Closure:
-    """Hold a lambda or inner function of the code around kernels, and the variables it sees."""
+    """Hold a lambda, or an inner function of the code around kernels, and the variables it sees.
+
+    One that is written in a kernel names the function that it stands in.
+    """
 
     file: SourceFile
     node: ast.Lambda | ast.FunctionDef
     values: Mapping[str, Operand]
+    within: Function | None = None
+
+    def __repr__(self) -> str:
+        return "the lambda" if isinstance(self.node, ast.Lambda) else self.node.name
+
+    def without_values(self) -> Closure:
+        """Return the same function that sees constants only, as where elements are its arguments."""
+        reason = "has its value at run time, outside the lambda, which takes elements one by one"
+        seen = {
+            name: Unbound(reason) if isinstance(value, Value) else value
+            for name, value in self.values.items()
+        }
+        return replace(self, values=seen)
 
 
 @dataclass(frozen=True, eq=False)
@@ -331,6 +347,8 @@ def show(operand: Operand) -> str:
         return f"a variable that {operand.reason}"
     if isinstance(operand, Function):
         return f"the function {operand.qualname}"
+    if isinstance(operand, Closure):
+        return str(operand) if isinstance(operand.node, ast.Lambda) else f"the function {operand}"
     if isinstance(operand, Class | RecordType):
         return f"the class {operand}"
     if isinstance(operand, Draft):

@@ -37,6 +37,7 @@ from aotc.ir.dialects import (
     gpu,
     grid,
     indexing,
+    mapped,
     mbarrier,
     roles,
     scf,
@@ -59,7 +60,8 @@ from aotc.ir.types import (
 
 # Importing a dialect declares its opcodes: text can be read once all of them are.
 DIALECTS = (
-    *(arith, assembly, descriptor, gpu, grid, indexing, mbarrier, roles, scf, tile, tma, wgmma),
+    *(arith, assembly, descriptor, gpu, grid, indexing, mapped),
+    *(mbarrier, roles, scf, tile, tma, wgmma),
 )
 
 # ---- printer ----------------------------------------------------------------------------------

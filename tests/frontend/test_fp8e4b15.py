@@ -36,7 +36,7 @@ def nearest(numbers: np.ndarray) -> np.ndarray:
 
 
 def cast_all(sources: Sources, numbers: np.ndarray, kind: str) -> np.ndarray:
-    text = f"""
+    text = """
 @triton.jit
 def k(x, out):
     at = tl.program_id(0) * 256 + tl.arange(0, 256)
