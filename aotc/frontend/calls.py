@@ -9,6 +9,7 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Callable, ItemsView, KeysView, Mapping, Sequence, ValuesView
+from dataclasses import replace
 from pathlib import Path
 from typing import cast as type_cast
 
@@ -57,6 +58,8 @@ def call(frame: Frame, node: ast.Call) -> Operand:
     """Translate a call expression."""
     name = node.func.id if isinstance(node.func, ast.Name) else ""
     is_reflection = name in REFLECTION and (frame.in_kernel or name == "getattr")
+    if name == "hasattr" and not frame.in_kernel and _is_known_of_gpu(frame, node):
+        return True
     function = _reflection(frame, node) if is_reflection else None
     if function is not None:
         return function[0]
@@ -74,6 +77,15 @@ def call(frame: Frame, node: ast.Call) -> Operand:
                 f"`**` unpacks a dictionary, got {show(value)}", remedy="name each argument"
             )
     return call_operand(frame, target, args, kwargs)
+
+
+def _is_known_of_gpu(frame: Frame, node: ast.Call) -> bool:
+    """Return whether `hasattr` asks of an unknown object for what the target answers."""
+    if len(node.args) != 2 or not isinstance(node.args[1], ast.Constant):
+        return False
+    owner = frame.visit(node.args[0])
+    path = f"{owner.path}.{node.args[1].value}" if isinstance(owner, External) else ""
+    return bool(path) and frame.program.globals.asks_about_gpu(path)
 
 
 def _reflection(frame: Frame, node: ast.Call) -> tuple[Operand] | None:
@@ -279,7 +291,11 @@ def _call_external(
     if len(args) == 1 and not kwargs and isinstance(args[0], Function):
         # `f = triton.jit(f)`, or a decorator called as a function.
         inner = args[0]
+        if name == "constexpr_function":
+            return replace(inner, is_jit=False, is_constexpr=True)
         return Function(inner.file, inner.node, inner.qualname) if name.endswith("jit") else inner
+    if name == "constexpr_function" and len(args) == 1 and isinstance(args[0], StaticCall):
+        return args[0]  # a function of the language that takes constants as it is
     return frame.program.globals.external(f"{function.path}()")
 
 

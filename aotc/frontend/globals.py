@@ -19,7 +19,7 @@ from aotc.frontend import source
 from aotc.frontend.builtins import ALIASES, MODULES, module_member
 from aotc.frontend.constants import truth_of, unwrap
 from aotc.frontend.emitter import mistake
-from aotc.frontend.facts import answers
+from aotc.frontend.facts import answers, platform_answer
 from aotc.frontend.resolve import (
     Binding,
     bindings,
@@ -340,7 +340,14 @@ class Globals:
     def external(self, path: str) -> Operand:
         """Return a member or result of what is not known; what asks about the GPU is answered."""
         path = path.replace("torch.get_device_module()", "torch.cuda")
-        return self._answers.get(path, TORCH_LIMITS.get(path, External(path)))
+        if path in self._answers:
+            return self._answers[path]
+        asked = platform_answer(path)
+        return TORCH_LIMITS.get(path, External(path)) if asked is None else asked
+
+    def asks_about_gpu(self, path: str) -> bool:
+        """Return whether an expression, or what may follow it, is answered for the target."""
+        return any(one.startswith(path) for one in self._answers)
 
 
 def _is_plain(function: Function) -> bool:
