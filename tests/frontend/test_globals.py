@@ -335,16 +335,18 @@ def test_facts_that_modules_ask_for(sources: Sources, expression: str, value: ob
         ("from platforms import current\nX = tl.constexpr(1 if current.is_rocm() else 2)", 2),
         ("import platforms\nX = tl.constexpr(int(platforms.current().is_cuda_alike()))", 1),
         (
-            "from triton.runtime import driver\n"
-            "X = tl.constexpr(1 if hasattr(driver, 'active') else 2)",
+            """
+from triton.runtime import driver
+X = tl.constexpr(1 if hasattr(driver, 'active') else 2)""",
             1,
         ),
         (
-            "wrap = getattr(triton.runtime.jit, 'constexpr_function', None)\n"
-            "bits = wrap(tl.get_int_dtype)\n"
-            "twice = wrap(double)\n"
-            "def double(x): return 2 * x\n"
-            "X = tl.constexpr(3)",
+            """
+wrap = getattr(triton.runtime.jit, 'constexpr_function', None)
+bits = wrap(tl.get_int_dtype)
+twice = wrap(double)
+def double(x): return 2 * x
+X = tl.constexpr(3)""",
             3,
         ),
     ],
