@@ -214,6 +214,14 @@ def _chain(*parts: Iterable[Operand]) -> list[Operand]:
     return list(itertools.chain(*parts))
 
 
+def _chain_of(parts: Iterable[Iterable[Operand]]) -> list[Operand]:
+    return list(itertools.chain.from_iterable(parts))
+
+
+def _starmap(function: Callable[..., Operand], items: Iterable[Iterable[Operand]]) -> list[Operand]:
+    return [function(*one) for one in items]
+
+
 def _combinations(items: Iterable[Operand], r: int) -> list[Operand]:
     return _bounded(itertools.combinations(items, r))
 
@@ -382,7 +390,12 @@ MODULES: dict[str, Mapping[str, Operand]] = {
     },
     "math": _PYTHON_MATH,
     "itertools": {
-        "chain": StaticCall("itertools.chain", _chain),
+        "chain": StaticCall(
+            "itertools.chain",
+            _chain,
+            members={"from_iterable": StaticCall("itertools.chain.from_iterable", _chain_of)},
+        ),
+        "starmap": StaticCall("itertools.starmap", _starmap),
         "combinations": StaticCall("itertools.combinations", _combinations),
         "permutations": StaticCall("itertools.permutations", _permutations),
         "product": StaticCall("itertools.product", _product),

@@ -10,13 +10,14 @@ import ast
 import re
 from collections.abc import Callable, ItemsView, KeysView, Mapping, Sequence, ValuesView
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import cast as type_cast
 
 from aotc.frontend.arguments import bind_arguments, default_expressions, parameters_of
 from aotc.frontend.builtins import DESCRIPTOR_METHODS, METHODS, MODULES, call_builtin
 from aotc.frontend.classes import initializer, record_type
-from aotc.frontend.constants import constexpr_like, not_known, unwrap, without_constexpr
+from aotc.frontend.constants import constexpr_like, items_of, not_known, unwrap, without_constexpr
 from aotc.frontend.convert import missing
 from aotc.frontend.descriptors import ATTRIBUTES as DESCRIPTOR_ATTRIBUTES
 from aotc.frontend.emitter import mistake
@@ -30,6 +31,7 @@ from aotc.frontend.values import (
     Closure,
     Config,
     Constexpr,
+    Decorator,
     Draft,
     External,
     Function,
@@ -37,6 +39,7 @@ from aotc.frontend.values import (
     Missing,
     Module,
     Operand,
+    Partial,
     Record,
     RecordType,
     StaticCall,
@@ -236,6 +239,8 @@ def _call_closure(
         if name not in given:
             inner.values[name] = inner.visit(default)
     flow = inner.run(closure.node.body)
+    if inner.yielded is not None:
+        return inner.yielded
     return flow.value if isinstance(flow, Returned) else None
 
 
@@ -283,6 +288,12 @@ def _call_external(
         rest = {key: one for key, one in kwargs.items() if key not in ("kwargs", "pre_hook")}
         positional = dict(zip(("num_warps", "num_stages", "num_ctas"), args[1:], strict=False))
         return Config({**values, **positional, **rest})
+    made = _call_of_library(frame, function.path, args, kwargs)
+    if made is not None:
+        return made[0]
+    if name.endswith("autotune") or "configs" in kwargs or function.path == "triton.heuristics":
+        kind = "heuristics" if name == "heuristics" else "autotune"
+        return Decorator(kind, tuple(args), kwargs, current_loc())
     if function.path == "collections.namedtuple":
         plain = {name: unwrap(one) for name, one in kwargs.items()}
         return named_tuple([unwrap(one) for one in args], plain)
@@ -293,10 +304,58 @@ def _call_external(
         inner = args[0]
         if name == "constexpr_function":
             return replace(inner, is_jit=False, is_constexpr=True)
-        return Function(inner.file, inner.node, inner.qualname) if name.endswith("jit") else inner
+        return replace(inner, is_jit=True, is_constexpr=False) if name.endswith("jit") else inner
     if name == "constexpr_function" and len(args) == 1 and isinstance(args[0], StaticCall):
         return args[0]  # a function of the language that takes constants as it is
     return frame.program.globals.external(f"{function.path}()")
+
+
+def _call_of_library(
+    frame: Frame, path: str, args: Sequence[Operand], kwargs: Mapping[str, Operand]
+) -> tuple[Operand] | None:
+    """Return what a function of Python's library makes whose arguments may be any operands."""
+    if path == "functools.partial" and args:
+        return (Partial(args[0], tuple(args[1:]), kwargs),)
+    if path == "functools.reduce" and len(args) in (2, 3):
+        items = [*args[2:], *items_of(args[1], "functools.reduce goes over a list")]
+        if not items:
+            raise mistake("functools.reduce of nothing has no value")
+        total = items[0]
+        for one in items[1:]:
+            frame.count()
+            total = call_operand(frame, args[0], (total, one), {})
+        return (total,)
+    if path in ("copy.copy", "copy.deepcopy") and len(args) == 1:
+        return (_copied(args[0]),)
+    return None
+
+
+def _copied(value: Operand) -> Operand:
+    """Return a container whose containers are others; all else never changes."""
+    if isinstance(value, list):
+        return [_copied(one) for one in type_cast("list[Operand]", value)]
+    if isinstance(value, dict):
+        named = type_cast("dict[Operand, Operand]", value)
+        return {key: _copied(one) for key, one in named.items()}
+    if isinstance(value, Config):
+        return Config(dict(value.values))
+    return value
+
+
+def _call_partial(
+    frame: Frame, held: Partial, args: Sequence[Operand], kwargs: Mapping[str, Operand]
+) -> Operand:
+    return call_operand(frame, held.function, (*held.args, *args), {**held.kwargs, **kwargs})
+
+
+def _decorate(
+    frame: Frame, decorator: Decorator, args: Sequence[Operand], kwargs: Mapping[str, Operand]
+) -> Operand:
+    """Note of a function that it was decorated."""
+    del frame
+    if len(args) != 1 or kwargs or not isinstance(args[0], Function):
+        raise mistake(f"@{decorator.name} decorates a function, got {', '.join(map(show, args))}")
+    return replace(args[0], decorators=(*args[0].decorators, decorator))
 
 
 _NAME = re.compile(r"(?:(?P<file>[^:]+\.py):)?(?P<name>[^\W\d]\w*(?:\.[^\W\d]\w*)*)")
@@ -328,8 +387,9 @@ def _call_static(
             raise mistake(f"{function.name} takes constants, got a run-time {show(one)}")
         if isinstance(one, External):
             raise not_known(one)
-    plain = [_for_python(frame, one) for one in args]
-    named = {name: _for_python(frame, one) for name, one in kwargs.items()}
+    convert = partial(_for_python, frame) if function.name in _CALLING else without_constexpr
+    plain = [convert(one) for one in args]
+    named = {name: convert(one) for name, one in kwargs.items()}
     try:
         result = function.call(*plain, **named)
     except TypeError as error:
@@ -343,9 +403,13 @@ def _call_static(
     return constexpr_like(args, result)
 
 
+_CALLING = ("filter", "map", "max", "min", "sort", "sorted", "itertools.starmap")
+"""Functions of Python's that call some of their arguments; the others take functions as values."""
+
+
 def _for_python(frame: Frame, value: Operand) -> Operand:
     """Return an argument of one of Python's functions; a function of the source can be called."""
-    if not frame.in_kernel and isinstance(value, Closure | Function | StaticCall):
+    if not frame.in_kernel and isinstance(value, Closure | Function | Partial | StaticCall):
 
         def call_it(*args: Operand) -> Operand:
             return call_operand(frame, value, args, {})
@@ -416,6 +480,8 @@ def _run(
     )
     with program.calling(function):
         flow = frame.run(function.node.body)
+    if frame.yielded is not None:
+        return frame.yielded
     if isinstance(flow, LoopExit):
         raise mistake(f"a `{flow.value}` outside a loop in {function.qualname}")
     return None if flow is None else flow.value
@@ -444,6 +510,8 @@ CALLERS = type_cast(
         Builtin: _call_builtin,
         Class: _make,
         Closure: _call_closure,
+        Decorator: _decorate,
+        Partial: _call_partial,
         External: _call_external,
         Function: _call_function,
         Loop: _call_loop,

@@ -146,6 +146,8 @@ def _compare_two(frame: Frame, op: ast.cmpop, left: Operand, right: Operand) -> 
                 raise not_known(part)
         same = one is two or (not isinstance(one, Value) and type(one) is type(two) and one == two)
         return same is isinstance(op, ast.Is)
+    if isinstance(two, External) and two.path == "os.environ":
+        return isinstance(op, ast.NotIn)  # it is empty, so that a build means the same everywhere
     for part in (one, two):
         if isinstance(part, External):
             raise not_known(part)
@@ -379,6 +381,17 @@ def bind(frame: Frame, target: ast.expr, value: Operand) -> None:
         owner.items[target.attr] = value
 
 
+def _yield(frame: Frame, node: ast.Yield | ast.YieldFrom) -> Operand:
+    frame.count()
+    frame.yielded = frame.yielded or []
+    value = None if node.value is None else frame.visit(node.value)
+    if isinstance(node, ast.YieldFrom):
+        frame.yielded += items_of(value, "`yield from` goes over a list")
+    else:
+        frame.yielded.append(value)
+    return None
+
+
 def _walrus(frame: Frame, node: ast.NamedExpr) -> Operand:
     value = decay(frame, frame.visit(node.value))
     bind(frame, node.target, value)
@@ -447,6 +460,8 @@ HOST_EXPRESSIONS = {
             ast.Dict: _dict,
             ast.SetComp: _comprehension,
             ast.DictComp: _dict_comprehension,
+            ast.Yield: _yield,
+            ast.YieldFrom: _yield,
         },
     ),
 }

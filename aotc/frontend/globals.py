@@ -14,6 +14,7 @@ import ast
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Protocol
+from typing import cast as type_cast
 
 from aotc.frontend import source
 from aotc.frontend.builtins import ALIASES, MODULES, module_member
@@ -23,6 +24,7 @@ from aotc.frontend.facts import answers, platform_answer
 from aotc.frontend.resolve import (
     Binding,
     bindings,
+    changes,
     class_names,
     class_statement,
     decorator_names,
@@ -81,8 +83,14 @@ class HostFrame(Protocol):
         """Return what an expression is."""
         ...
 
+    values: dict[str, Operand]
+
     def assigned(self, statement: ast.stmt, name: str) -> Operand:
         """Return what an assignment gives to `name`."""
+        ...
+
+    def run(self, items: Sequence[ast.stmt]) -> object:
+        """Run statements."""
         ...
 
 
@@ -216,9 +224,27 @@ class Globals:
             return External(f"{name} of {file.path}")
         with at(file.loc(statement, current_loc())), self._evaluating(file, name, binding):
             value = self._host_frame(file).assigned(statement, name)
+        if isinstance(value, list | dict) and name in changes(file):
+            value = self._changed(file, name, binding, type_cast("Operand", value))
         if isinstance(statement, ast.AnnAssign) and is_constexpr_annotation(statement.annotation):
             return Constexpr(unwrap(value))
         return value
+
+    def _changed(self, file: SourceFile, name: str, binding: Binding, value: Operand) -> Operand:
+        """Return a container after the statements that change it, up to where it is bound anew."""
+        listed = bindings(file)[name]
+        after = listed[listed.index(binding) + 1 :]
+        first = binding.statement.end_lineno or binding.statement.lineno
+        end = min((one.statement.lineno for one in after), default=len(file.lines) + 1)
+        frame = self._host_frame(file)
+        frame.values[name] = value
+        for statement in changes(file)[name]:
+            if first < statement.lineno < end and (statement.end_lineno or 0) < end:
+                try:
+                    frame.run([statement])
+                except CompileError:
+                    return External(f"{name} of {file.path}")
+        return frame.values[name]
 
     def _imported(self, file: SourceFile, binding: Binding, name: str) -> Operand:
         alias, statement = binding.alias, binding.statement

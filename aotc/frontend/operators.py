@@ -463,7 +463,7 @@ def unary(emit: Emitter, op: UnaryOperator, operand: Operand) -> Operand:
 
 
 _ORDINARY = (int, float, str, tuple, type(None))
-_AROUND_KERNELS = (Constexpr, External, list)
+_AROUND_KERNELS = (Constexpr, External, list, dict)
 
 
 def compute(symbol: str, function: Callable[..., Operand], *operands: Operand) -> Operand:
@@ -488,6 +488,9 @@ def _compute_around_kernels(
     for one in plain:
         if isinstance(one, External):
             raise not_known(one)
+    if symbol == "|" and all(isinstance(one, dict) for one in plain):
+        left, right = (type_cast("dict[Operand, Operand]", one) for one in plain)
+        return {**left, **right}
     has_lists = any(isinstance(one, list) for one in plain)
     plain = [
         tuple(type_cast("list[Operand]", one)) if isinstance(one, list) else one for one in plain

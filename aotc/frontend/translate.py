@@ -14,6 +14,7 @@ from typing import cast as type_cast
 
 from aotc.frontend.calls import call_operand
 from aotc.frontend.constants import unwrap
+from aotc.frontend.decorated import decorators_of
 from aotc.frontend.emitter import Emitter, mistake
 from aotc.frontend.expressions import EXPRESSIONS, HOST_EXPRESSIONS
 from aotc.frontend.frame import Frame, Program, Syntax
@@ -30,7 +31,16 @@ from aotc.frontend.scope import is_const_annotation
 from aotc.frontend.signature import bind_parameters, constant_operand
 from aotc.frontend.source import SourceFile
 from aotc.frontend.statements import HOST_STATEMENTS, STATEMENTS
-from aotc.frontend.values import Closure, Config, External, Function, Operand, is_tuple, show
+from aotc.frontend.values import (
+    Closure,
+    Config,
+    Decorator,
+    External,
+    Function,
+    Operand,
+    is_tuple,
+    show,
+)
 from aotc.ir.core import Block, Kernel
 from aotc.ir.diagnostics import CompileError, Loc, at, current_loc, did_you_mean
 from aotc.ir.dialects import scf
@@ -232,16 +242,15 @@ def autotune_configs(
         function = _find_kernel(module, file, kernel)
         with at(file.loc(function.node)):
             call = _autotuner(function)
-            if call is None:
-                raise mistake(
-                    f"{kernel} has no @triton.autotune decorator",
-                    remedy="list its configurations in the manifest",
-                )
-            listed = _listed_configs(call) or call.args[:1]
-            if not listed:
-                raise mistake("@triton.autotune lists no configs")
-            items = unwrap(program.host_frame(function.file).visit(listed[0]))
-            prune = _prune_expression(call)
+            listed = [] if call is None else _listed_configs(call) or call.args[:1]
+            if call is not None and listed:
+                items = unwrap(program.host_frame(function.file).visit(listed[0]))
+                prune, loc = _prune_expression(call), file.loc(listed[0])
+            else:
+                made = _evaluated_autotuner(program, function, kernel)
+                items = unwrap(made.kwargs.get("configs", made.args[0] if made.args else None))
+                prune, loc = made.kwargs.get("prune_configs_by"), made.loc
+            items = tuple(type_cast("list[Operand]", items)) if isinstance(items, list) else items
             if prune is not None and is_tuple(items) and items:
                 items = _pruned(program, function, prune, items, constants or {})
             configs = [one for one in items if isinstance(one, Config)] if is_tuple(items) else []
@@ -249,7 +258,7 @@ def autotune_configs(
                 raise mistake(
                     "the configs of @triton.autotune must be a list of triton.Config, "
                     f"got {show(items)}",
-                    loc=file.loc(listed[0]),
+                    loc=loc,
                 )
     return [_config_values(one) for one in configs]
 
@@ -265,6 +274,21 @@ def _autotuner(function: Function) -> ast.Call | None:
         )
     calls = [one for one in function.node.decorator_list if isinstance(one, ast.Call)]
     return next((one for one in (*found, *calls) if one in found or _listed_configs(one)), None)
+
+
+def _evaluated_autotuner(program: Program, function: Function, kernel: str) -> Decorator:
+    """Return the autotuner that the file's code applies to a kernel, however it is written.
+
+    Raises: CompileError if there is none, or several.
+    """
+    found = [one for one in decorators_of(program, function, kernel) if one.name == "autotune"]
+    if len(found) == 1:
+        return found[0]
+    raise mistake(
+        f"{kernel} has {len(found) or 'no'} @triton.autotune decorator{'s' if found else ''}",
+        remedy="list its configurations in the manifest",
+        loc=found[1].loc if found else None,
+    )
 
 
 def _listed_configs(call: ast.Call) -> list[ast.expr]:
@@ -291,11 +315,14 @@ def _prune_expression(call: ast.Call) -> ast.expr | None:
 def _pruned(
     program: Program,
     function: Function,
-    node: ast.expr,
+    asked: ast.expr | Operand,
     configs: Sequence[Operand],
     constants: Mapping[str, object],
 ) -> Operand:
-    """Return the configs that the autotuner's function keeps, told the constants of a launch."""
+    """Return the configs that the autotuner's function keeps, told the constants of a launch.
+
+    That is an expression, or what it was evaluated to.
+    """
     args: dict[str, Operand] = {
         name: constant_operand(constants[name], name)
         if name in constants
@@ -304,7 +331,7 @@ def _pruned(
     }
     try:
         frame = program.host_frame(function.file)
-        prune = frame.visit(node)
+        prune = frame.visit(asked) if isinstance(asked, ast.expr) else asked
         if isinstance(prune, dict):
             prune = type_cast("dict[str, Operand]", prune).get("early_config_prune")
         kept = configs if prune is None else call_operand(frame, prune, [list(configs), args], {})
@@ -312,7 +339,7 @@ def _pruned(
         raise CompileError(
             f"the early_config_prune of {function.qualname} cannot be evaluated at build time: "
             f"{error.message}",
-            function.file.loc(node),
+            function.file.loc(asked) if isinstance(asked, ast.expr) else error.loc,
             remedy='fix what it asks for, in [kernel.constants] or as in n = "i32=64"; or list the '
             "configs in the manifest, and say in `where` which it drops",
         ) from error

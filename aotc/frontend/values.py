@@ -45,7 +45,10 @@ class PropagateNan(Enum):
 
 @dataclass(frozen=True, eq=False)
 class Function:
-    """Name a function of a source file. `is_jit` says that kernels may call it."""
+    """Name a function of a source file. `is_jit` says that kernels may call it.
+
+    `decorators` are those that were applied to it when the code around it was evaluated, in order.
+    """
 
     file: SourceFile
     node: ast.FunctionDef
@@ -53,9 +56,29 @@ class Function:
     is_jit: bool = True
     is_constexpr: bool = False
     is_class_method: bool = False
+    decorators: tuple[Decorator, ...] = ()
 
     def __repr__(self) -> str:
         return self.qualname
+
+
+@dataclass(frozen=True, eq=False)
+class Decorator:
+    """Hold what a call of an autotuner, or of `triton.heuristics`, made: it is noted of a kernel."""
+
+    name: str
+    args: tuple[Operand, ...]
+    kwargs: Mapping[str, Operand]
+    loc: Loc | None
+
+
+@dataclass(frozen=True, eq=False)
+class Partial:
+    """Hold a function of the code around kernels with its first arguments, as `functools.partial`."""
+
+    function: Operand
+    args: tuple[Operand, ...]
+    kwargs: Mapping[str, Operand]
 
 
 @dataclass(frozen=True, eq=False)
@@ -234,6 +257,7 @@ class StaticCall:
     name: str
     call: Callable[..., Operand]
     takes_values: bool = False
+    members: Mapping[str, Operand] = field(default_factory=dict[str, Operand])
 
 
 @dataclass(frozen=True, eq=False)
