@@ -248,6 +248,8 @@ def autotune_configs(
                 prune, loc = _prune_expression(call), file.loc(listed[0])
             else:
                 made = _evaluated_autotuner(program, function, kernel)
+                if "configs" not in made.kwargs and not made.args:
+                    raise mistake("@triton.autotune lists no configs", loc=made.loc)
                 items = unwrap(made.kwargs.get("configs", made.args[0] if made.args else None))
                 prune, loc = made.kwargs.get("prune_configs_by"), made.loc
             items = tuple(type_cast("list[Operand]", items)) if isinstance(items, list) else items
