@@ -224,8 +224,8 @@ class Globals:
             return External(f"{name} of {file.path}")
         with at(file.loc(statement, current_loc())), self._evaluating(file, name, binding):
             value = self._host_frame(file).assigned(statement, name)
-        if isinstance(value, list | dict) and name in changes(file):
-            value = self._changed(file, name, binding, type_cast("Operand", value))
+        if name in changes(file) and isinstance(value, list | dict):
+            return self._changed(file, name, binding, type_cast("Operand", value))
         if isinstance(statement, ast.AnnAssign) and is_constexpr_annotation(statement.annotation):
             return Constexpr(unwrap(value))
         return value

@@ -139,8 +139,7 @@ def source(tmp_path_factory: pytest.TempPathFactory) -> Any:
 
 @pytest.mark.gpu
 def test_functions_on_elements(library: Any, source: Any) -> None:
-    import torch
-
+    torch = pytest.importorskip("torch")
     x = torch.randint(1, 10_000, (64 * 1024,), dtype=torch.int32, device="cuda")
     ours, theirs = ([torch.full_like(x, -1) for _ in range(3)] for _ in range(2))
     library["elements"].launch((x, *ours), grid=(64,))
@@ -151,8 +150,7 @@ def test_functions_on_elements(library: Any, source: Any) -> None:
 
 @pytest.mark.gpu
 def test_fp8e4b15_of_every_half_and_of_singles(library: Any, source: Any) -> None:
-    import torch
-
+    torch = pytest.importorskip("torch")
     bits = torch.arange(-(1 << 15), 1 << 15, dtype=torch.int32, device="cuda").to(torch.int16)
     halves = bits.view(torch.float16)
     singles = torch.randint(-(1 << 31), 1 << 31, (1 << 16,), device="cuda").to(torch.int32)

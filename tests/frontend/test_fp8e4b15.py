@@ -97,7 +97,7 @@ def k(x, out):
     made = sources.translate(text, {"x": "*u8", "out": "*u8"})
     out = np.zeros(256, np.uint8)
     run(made.kernel, (1,), [_BYTES.copy(), out])
-    expected = np.where(_BYTES < 100, _BYTES, nearest(np.float64(-0.5)))
+    expected = np.where(_BYTES < 100, _BYTES, nearest(np.array(-0.5)))
     np.testing.assert_array_equal(out, expected)
 
 

@@ -390,7 +390,9 @@ SAMPLES: dict[str, Sample] = {
         mapped.Map(
             [s.tile("fp32"), s.tile("i32")],
             2,
-            _yielding([FP32, FP32, I32, I32], lambda add, args: [*args[2:], *_sum(add, args[:2]), args[0]]),
+            _yielding(
+                [FP32, FP32, I32, I32], lambda add, args: [*args[2:], *_sum(add, args[:2]), args[0]]
+            ),
         )
     ),
     "tile.program_id": lambda s: s.add(tile.ProgramId(2)),
