@@ -25,6 +25,7 @@ from aotc.frontend.constants import (
 from aotc.frontend.convert import cast, not_a_value, static_int, to_scalar, to_value
 from aotc.frontend.emitter import mistake
 from aotc.frontend.frame import ExpressionHandler, Frame
+from aotc.frontend.merge import merge_chosen
 from aotc.frontend.names import visit_attribute, visit_name
 from aotc.frontend.operators import BINARY, COMPARE, UNARY, BinaryOperator
 from aotc.frontend.resolve import class_names
@@ -49,7 +50,6 @@ from aotc.frontend.values import (
 )
 from aotc.ir.core import Block, Value
 from aotc.ir.diagnostics import at
-from aotc.ir.dialects import scf
 from aotc.ir.types import I1, PointerType, ScalarType, TileType
 
 
@@ -270,21 +270,12 @@ def _conditional(frame: Frame, node: ast.IfExp) -> Operand:
     condition = frame.visit(node.test)
     if not isinstance(condition, Value):
         return frame.visit(node.body if truth_of(condition) else node.orelse)
-    emit = frame.emit
     truth = scalar_truth(frame, condition)
-    with emit.into(Block()) as then:
-        if_true = to_value(emit, frame.visit(node.body))
-        emit(scf.Yield([if_true]))
-    with emit.into(Block()) as orelse:
-        if_false = to_value(emit, frame.visit(node.orelse))
-        emit(scf.Yield([if_false]))
-    if if_true.type != if_false.type:
-        raise mistake(
-            "both sides of a run-time `if … else` must have one type, "
-            f"got {show(if_true)} and {show(if_false)}",
-            remedy="cast one of them with .to(...), or use tl.where",
-        )
-    return emit(scf.If(truth, then, orelse)).outs[0]
+    sides: list[tuple[Block, Operand]] = []
+    for part in (node.body, node.orelse):
+        with frame.emit.into(Block()) as arm:
+            sides.append((arm, frame.visit(part)))
+    return merge_chosen(frame, truth, sides)
 
 
 def scalar_truth(frame: Frame, condition: Value) -> Value:
