@@ -17,7 +17,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from aotc.config import CONFIG_KEYS, Config, config_value_problem, renamed_key
 from aotc.ir.diagnostics import (
@@ -58,6 +58,7 @@ class CompileRequest:
     describes and is right for the launches that its guards allow; and the kernel may be persistent.
     A build asks for it. `facts` are what the file is told of the GPU where that is not what the target's row
     says. Without `enable_fp_fusion`, a product and a sum are rounded each. `limits` bound what the compile may take.
+    `captured` are constants that the kernel sees besides, those of the function that it was made in.
     """
 
     source: str
@@ -74,6 +75,7 @@ class CompileRequest:
     facts: tuple[tuple[str, object], ...] = ()
     enable_fp_fusion: bool = True
     limits: CompileLimits = DEFAULT_LIMITS
+    captured: tuple[tuple[str, object], ...] = ()
 
 
 @dataclass(frozen=True)
@@ -425,6 +427,7 @@ def translate_request(request: CompileRequest) -> Translation:
         num_warps=request.config.num_warps,
         target=request.target,
         facts=dict(request.facts),
+        captured=dict(request.captured),
         debug=request.debug,
         max_ops=request.limits.operations,
     )
@@ -510,8 +513,27 @@ def compile(  # noqa: A001 - the name users expect, as re.compile
         without=tuple(without),
         map_pointers=map_pointers,
         limits=compile_limits(limits or {}),
+        captured=_captured(kernel),
     )
     return compile_kernel(request, keep_asm=True)
+
+
+def _captured(kernel: object) -> tuple[tuple[str, object], ...]:
+    """Return what a kernel uses of the functions that it was made in: constants and functions."""
+    function = inspect.unwrap(getattr(kernel, "fn", kernel))  # type: ignore[arg-type]
+    if not inspect.isfunction(function):
+        return ()
+    found = inspect.getclosurevars(function).nonlocals
+    # `tl.constexpr(…)` has its value in `value`.
+    plain: dict[str, Any] = {name: getattr(value, "value", value) for name, value in found.items()}
+    return tuple(
+        (name, _named(value))
+        for name, value in plain.items()
+        if type(value) in _CONSTANTS or inspect.isfunction(getattr(value, "fn", value))
+    )
+
+
+_CONSTANTS = (bool, int, float, str, tuple, type(None))
 
 
 def _named(constant: object) -> object:

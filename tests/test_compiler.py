@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import builtins
+import importlib.util
 import linecache
 from pathlib import Path
 from typing import Any
@@ -421,3 +422,37 @@ def test_a_function_of_a_notebook_is_compiled_from_its_cell() -> None:
     finally:
         del linecache.cache[path]
     assert made.metadata.symbol == "k"
+
+
+def test_a_function_sees_what_it_captured(tmp_path: Path) -> None:
+    (tmp_path / "made.py").write_text("""
+import aotc.language as tl
+
+class constexpr:
+    def __init__(self, value): self.value = value
+
+def make(factor, act):
+    unknown = object()
+    BLOCK = constexpr(64)
+    @tl.jit
+    def k(p):
+        at = tl.arange(0, BLOCK)
+        tl.store(p + at, act(tl.load(p + at) * factor))
+        if factor > 5:
+            tl.store(p, unknown)
+    return k
+
+@tl.jit
+def negated(x):
+    return -x
+""")
+    spec = importlib.util.spec_from_file_location("made_for_test", tmp_path / "made.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    made = aotc.compile(module.make(3.0, module.negated), signature={"p": "*fp32"})
+    assert "arith.neg" in made.asm["tile"]
+    assert "value = 3.0" in made.asm["tile"]
+    with pytest.raises(CompileError, match="unknown is not defined"):
+        aotc.compile(module.make(7.0, module.negated), signature={"p": "*fp32"})

@@ -77,6 +77,7 @@ def translate(
     num_warps: int = 4,
     target: str = "sm_90a",
     facts: Mapping[str, object] | None = None,
+    captured: Mapping[str, object] | None = None,
     debug: bool = False,
     max_ops: int = CompileLimits.operations,
 ) -> Translation:
@@ -86,7 +87,8 @@ def translate(
     `constants` the values of the others; `kernel` may be dotted, for a method or a nested
     function. Without `debug`, here or as `@triton.jit(debug=True)`, assertions in the kernel are
     checked for types and dropped, as Triton does. `max_ops` bounds what calls and static loops
-    expand to. `facts` are what the file is told of the GPU that differs from the target's own.
+    expand to. `facts` are what the file is told of the GPU that differs from the target's own, `captured`
+    are constants that the kernel's body sees besides.
 
     Raises: CompileError for any mistake in the source or in the arguments.
     """
@@ -111,7 +113,8 @@ def translate(
                 num_warps=num_warps,
                 max_ops=max_ops,
             )
-            values = arguments.values(body.args)
+            seen = {name: constant_operand(one, name) for name, one in (captured or {}).items()}
+            values = {**seen, **arguments.values(body.args)}
             frame = Frame(program, function.file, values, None, in_kernel=True, function=function)
             with program.calling(function):
                 frame.run(function.node.body)
