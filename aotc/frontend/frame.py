@@ -175,6 +175,8 @@ class Frame:
         self.declared: dict[str, None] = {}
         """Variables announced by a bare `x: tl.constexpr` and not assigned yet."""
         self.loop_depth = 0
+        self.yielded: list[Operand] | None = None
+        """What a generator around kernels has yielded so far; its caller gets it as a list."""
 
     @property
     def name(self) -> str:

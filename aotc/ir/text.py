@@ -37,6 +37,7 @@ from aotc.ir.dialects import (
     gpu,
     grid,
     indexing,
+    mapped,
     mbarrier,
     roles,
     scf,
@@ -47,7 +48,7 @@ from aotc.ir.dialects import (
 from aotc.ir.layout import LinearLayout
 from aotc.ir.params import ParamInfo, TensorSource
 from aotc.ir.types import (
-    SCALARS,
+    VALUE_SCALARS,
     DescriptorType,
     PointerType,
     ScalarType,
@@ -59,7 +60,8 @@ from aotc.ir.types import (
 
 # Importing a dialect declares its opcodes: text can be read once all of them are.
 DIALECTS = (
-    *(arith, assembly, descriptor, gpu, grid, indexing, mbarrier, roles, scf, tile, tma, wgmma),
+    *(arith, assembly, descriptor, gpu, grid, indexing, mapped),
+    *(mbarrier, roles, scf, tile, tma, wgmma),
 )
 
 # ---- printer ----------------------------------------------------------------------------------
@@ -353,7 +355,7 @@ class _Parser:
         return DescriptorType(element, tuple(shape), fill_nan, num_parts)
 
     def scalar(self) -> ScalarType:
-        scalar = SCALARS.get(self.token.text)
+        scalar = VALUE_SCALARS.get(self.token.text)
         if scalar is None:
             raise self.fail("a type")
         self.advance()

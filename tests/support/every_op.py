@@ -19,6 +19,7 @@ from aotc.ir.dialects import (
     gpu,
     grid,
     indexing,
+    mapped,
     mbarrier,
     roles,
     scf,
@@ -385,6 +386,15 @@ SAMPLES: dict[str, Sample] = {
         s.add(assembly.VolatileAsm("mov.u64 $0, %globaltimer;", "=l", (I64,), 1, [])),
         s.add(assembly.VolatileAsm("mov.b32 $0, $1;", "=r,0", (I32,), 1, [s.tile("i32")])),
     ],
+    "map.elements": lambda s: s.add(
+        mapped.Map(
+            [s.tile("fp32"), s.tile("i32")],
+            2,
+            _yielding(
+                [FP32, FP32, I32, I32], lambda add, args: [*args[2:], *_sum(add, args[:2]), args[0]]
+            ),
+        )
+    ),
     "tile.program_id": lambda s: s.add(tile.ProgramId(2)),
     "tile.num_programs": lambda s: s.add(tile.NumPrograms(1)),
     "tile.arange": lambda s: s.add(tile.Arange(0, EXTENT, s.layout)),
