@@ -29,6 +29,8 @@ ROUNDS, TRIALS, LAUNCHES = 41, 5, 3
 DENSE = ((8192, 8192, 4096),)
 # BLOCK_N, warps, stages
 TRITON_CONFIGS = tuple(itertools.product((128, 256), (4, 8), (3, 4)))
+# How many programs go through the tiles, for each SM.
+PROGRAMS = (1, 2)
 
 Size = tuple[int, int, int]
 
@@ -61,7 +63,7 @@ class Groups:
         self.numbers = [
             torch.tensor(values, dtype=torch.int32, device="cuda") for values in (sizes, strides)
         ]
-        self.programs = torch.cuda.get_device_properties(0).multi_processor_count
+        self.num_sms = torch.cuda.get_device_properties(0).multi_processor_count
         self.flop = sum(2 * m * n * k for m, n, k in sizes)
 
     @staticmethod
@@ -71,10 +73,9 @@ class Groups:
         made = torch.randn(rows, columns + padding, device="cuda", dtype=torch.bfloat16)
         return made[:, :columns]
 
-    @property
-    def arguments(self) -> list[Any]:
-        """The arguments of the kernel."""
-        return [*self.pointers, *self.numbers, len(self.sizes), self.programs]
+    def arguments(self, programs: int) -> list[Any]:
+        """Return the arguments of the kernel, for so many programs on each SM."""
+        return [*self.pointers, *self.numbers, len(self.sizes), programs * self.num_sms]
 
     def check(self, name: str, launch: Launch) -> bool:
         """Return whether a launch is right, over results that were poisoned."""
@@ -98,15 +99,16 @@ def aotc_candidates(groups: Groups, archive: str) -> Iterator[tuple[str, Launch]
     import aotc
 
     kernel = aotc.load(archive)["grouped_gemm"]
-    for config in built(kernel):
-        size = kernel.select(groups.arguments, config=config).scratch_bytes
+    for config, programs in itertools.product(built(kernel), PROGRAMS):
+        arguments = groups.arguments(programs)
+        size = kernel.select(arguments, config=config).scratch_bytes
         memory = torch.empty(size, dtype=torch.uint8, device="cuda")
 
-        def launch(config=config, memory=memory) -> None:
+        def launch(config=config, arguments=arguments, memory=memory) -> None:
             scratch = memory.data_ptr(), memory.numel()
-            kernel.launch(groups.arguments, config=config, scratch=scratch)
+            kernel.launch(arguments, config=config, scratch=scratch)
 
-        yield str(config), launch
+        yield f"{config}, {programs} programs an SM", launch
 
 
 def triton_candidates(groups: Groups) -> Iterator[tuple[str, Launch]]:
@@ -118,15 +120,15 @@ def triton_candidates(groups: Groups) -> Iterator[tuple[str, Launch]]:
     from grouped_gemm import grouped_gemm_kernel  # this script's folder comes after
 
     triton.set_allocator(lambda size, *_: torch.empty(size, dtype=torch.int8, device="cuda"))
-    for block_n, warps, stages in TRITON_CONFIGS:
-        blocks = {"BLOCK_M": 128, "BLOCK_N": block_n, "BLOCK_K": 64}
+    for (block_n, warps, stages), programs in itertools.product(TRITON_CONFIGS, PROGRAMS):
+        blocks = {"BLOCK_M": 128, "BLOCK_N": block_n, "BLOCK_K": 64, "EPILOGUE_N": block_n}
 
-        def launch(blocks=blocks, options=(warps, stages)) -> None:
-            grouped_gemm_kernel[(groups.programs,)](
-                *groups.arguments, **blocks, num_warps=options[0], num_stages=options[1]
+        def launch(blocks=blocks, options=(warps, stages), programs=programs) -> None:
+            grouped_gemm_kernel[(programs * groups.num_sms,)](
+                *groups.arguments(programs), **blocks, num_warps=options[0], num_stages=options[1]
             )
 
-        name = f"{blocks}, {warps} warps, {stages} stages"
+        name = f"{blocks}, {warps} warps, {stages} stages, {programs} programs an SM"
         try:
             launch()
         except Exception as error:  # noqa: BLE001 - a configuration that Triton cannot hold
@@ -188,7 +190,10 @@ def main() -> None:
     }
     if options.no_triton:
         del candidates["triton"]
-    rows = [measure(sizes, candidates) for sizes in (sizes_of_groups(options.groups), DENSE)]
+    given = sizes_of_groups(options.groups)
+    # Programs take turns, so they end together if what takes longest comes first.
+    longest_first = sorted(given, key=lambda size: -size[2])
+    rows = [measure(sizes, candidates) for sizes in (given, longest_first, DENSE)]
     if options.json:
         Path(options.json).write_text(json.dumps(rows, indent=2) + "\n", encoding="utf-8")
 
