@@ -104,7 +104,7 @@ def registers_of_thread(kernel: Kernel, target: Target) -> int:
 def register_split(kernel: Kernel, target: Target, needed: int = 0) -> tuple[int, ...]:
     """Return the registers of a consumer thread and of any other, if the others release theirs.
 
-    Nothing if consumers would gain none, or do not get `needed`.
+    Nothing if consumers would gain none, do not get `needed`, or the kernel has a limit of the user's.
     """
     each = registers_of_thread(kernel, target)
     groups, rest = divmod(kernel.num_warps * kernel.num_consumer_groups, kernel.producer_warps)
@@ -112,7 +112,7 @@ def register_split(kernel: Kernel, target: Target, needed: int = 0) -> tuple[int
     for least in (usual, _LEAST_PRODUCER_REGISTERS):
         share = (each * (groups + 1) - least) // max(1, groups)
         own = min(share // _REGISTER_UNIT * _REGISTER_UNIT, _MAX_CONSUMER_REGISTERS)
-        if not rest and own > each and own >= needed:
+        if not rest and own > each and own >= needed and not kernel.maxnreg:
             return own, least
     return ()
 

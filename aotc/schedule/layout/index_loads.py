@@ -1,4 +1,4 @@
-"""Loads of indices: which of them are made again in each layout required.
+"""Loads of few values: which of them are made again in each layout required.
 
 A page table or a list of rows is loaded to compute addresses with it: `rows[:, None] + columns`. In the
 layout of its own access each thread would have indices of other rows than it needs. An exchange
@@ -7,8 +7,11 @@ barrier besides, and no loop can issue ahead what waits for it. So such a load h
 like index arithmetic it is made again in the layouts required, if the few indices that are in each
 thread then are no more than a loop has registers for ahead of their use.
 
+The same holds for scales that a loop with dots loads for rows of their result: each thread has few rows,
+and broadcasts them along its columns.
+
 Invariant: the kernel does not write what these loads read, and their results serve for addresses and
-masks alone.
+masks alone, or are broadcast.
 """
 
 from __future__ import annotations
@@ -23,7 +26,11 @@ from aotc.ir.layout import LinearLayout
 from aotc.ir.tiles import is_elementwise, is_tile
 from aotc.ir.types import element_of, shape_of
 from aotc.schedule.analysis.global_order import accessed, accessed_pointer, shared_roots
-from aotc.schedule.analysis.register_budget import LOADS_BUDGET, REGISTER_BITS
+from aotc.schedule.analysis.register_budget import (
+    LOADS_BUDGET,
+    REGISTER_BITS,
+    SMALL_LOADS_BUDGET,
+)
 
 
 def index_loads(kernel: Kernel) -> dict[tile.Load, None]:
@@ -32,7 +39,9 @@ def index_loads(kernel: Kernel) -> dict[tile.Load, None]:
     writes = [op for op in ops if op.writes(Resource.GLOBAL)]
     found: dict[tile.Load, None] = {}
     for op in reversed(ops):  # one whose result addresses another comes after it
-        if not isinstance(op, tile.Load) or op.volatile or not _is_index(op.out, found):
+        if not isinstance(op, tile.Load) or op.volatile:
+            continue
+        if not (_is_index(op.out, found) or _is_scale_of_dots(op)):
             continue
         if not any(_may_write(write, op.pointer) for write in writes):
             found[op] = None
@@ -40,9 +49,15 @@ def index_loads(kernel: Kernel) -> dict[tile.Load, None]:
 
 
 def fits_ahead(load: tile.Load, layouts: Sequence[LinearLayout]) -> bool:
-    """Return whether a loop has registers to load an index ahead in some layouts."""
+    """Return whether a loop has registers to load an index or a scale ahead in some layouts."""
     words = -(-element_of(load.out.type).bits // REGISTER_BITS)
-    return words * sum(layout.in_size("register") for layout in layouts) <= LOADS_BUDGET
+    budget = SMALL_LOADS_BUDGET if _is_scale_of_dots(load) else LOADS_BUDGET
+    return words * sum(map(_distinct, layouts)) <= budget
+
+
+def _distinct(layout: LinearLayout) -> int:
+    """Return how many elements a thread has; replicated ones share a register."""
+    return layout.in_size("register") >> layout.zero_mask("register").bit_count()
 
 
 def _may_write(write: Op, pointer: Value) -> bool:
@@ -72,6 +87,25 @@ def _is_index(index: Value, found: Container[Op]) -> bool:
             else:
                 return False
     return len(seen) > 1
+
+
+def _is_scale_of_dots(load: tile.Load) -> bool:
+    """Return whether a load in a loop with dots is only broadcast, if need be computed with before."""
+    block = load.block
+    if block is None or not is_tile(load.out) or not any(op.has(Trait.DOT) for op in block):
+        return False
+    worklist, seen = [load.out], {load.out: None}
+    is_broadcast = False
+    while worklist:
+        for user in worklist.pop().users:
+            if user.has(Trait.BROADCAST):
+                is_broadcast = True
+            elif user.pure and (is_elementwise(user) or user.has(Trait.VIEW)):
+                worklist += [out for out in user.results if out not in seen]
+                seen.update(dict.fromkeys(user.results))
+            else:
+                return False
+    return is_broadcast
 
 
 def _mask_of(access: Op) -> Value | None:

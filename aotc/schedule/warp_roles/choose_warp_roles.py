@@ -69,10 +69,11 @@ def _load_alone(kernel: Kernel) -> None:
 def _producer_warps(kernel: Kernel, schedule: Schedule) -> int:
     """Return the warps of the producer: a warpgroup, so that consumers may take its registers.
 
-    With consumers that are no warpgroups, or have no accumulators, one warp is enough.
+    One warp is enough for consumers that are no warpgroups, have no accumulators, or have a limit of
+    the user's: he wants several CTAs on an SM, and three warps more would take their registers.
     """
     multiplies = any(op.has(Trait.DOT) for op in kernel.walk())
-    whole = multiplies and schedule.config.num_warps % WARPGROUP_WARPS == 0
+    whole = multiplies and not schedule.config.maxnreg and schedule.config.num_warps % WARPGROUP_WARPS == 0
     return WARPGROUP_WARPS if whole else 1
 
 
