@@ -38,7 +38,7 @@ class Slice:
 
 def find_slice(kernel: Kernel) -> Slice:
     """Return what the kernel's tensor loads depend on, waits for other grids included."""
-    search = _Search(kernel)
+    search = _Search(kernel.body)
     for op in kernel.walk():
         if isinstance(op, grid.GridWait):
             search.need_op(op)
@@ -49,11 +49,25 @@ def find_slice(kernel: Kernel) -> Slice:
     return search.found
 
 
+def find_map_slice(block: Block) -> Slice:
+    """Return what the tensor maps depend on that a block makes in loops."""
+    search = _Search(block)
+    for op in block.walk():
+        if isinstance(op, tma.MakeTensorMap) and any(is_loop(each) for each in op.ancestors()):
+            search.run([op.out])
+    return search.found
+
+
+def is_loop(op: Op) -> bool:
+    """Return whether an op runs its blocks several times."""
+    return op.has(Trait.LOOP)
+
+
 class _Search:
     """Walk from values to all that they are computed from, through loops and branches."""
 
-    def __init__(self, kernel: Kernel) -> None:
-        self.kernel = kernel
+    def __init__(self, body: Block) -> None:
+        self.body = body
         self.found = Slice()
         self.worklist: list[Value] = []
 
@@ -118,7 +132,7 @@ class _Search:
         self.worklist += op.operands
 
     def _disorder(self, pointer: Value) -> str:
-        for fence in fences(self.kernel.body):
+        for fence in fences(self.body):
             target = written_pointer(fence)
             if target is not None and shared_roots(pointer, target):
                 return Reason.LOADS_NEED_WRITTEN(names=root_names(pointer))
@@ -141,8 +155,8 @@ class SliceCopy:
     `replace` emits the replacement of a tensor load: it is given the place, the cloned
     coordinates and the state there, and returns the state after it. A state is a list of
     values that every loop carries. `advance` is given a loop, the end of an iteration of its clone and
-    the state there, and returns the state that the next iteration begins with. `prepare` is given an
-    op that makes a tensor map, the place before its clone and the state there.
+    the state there, and returns the state that the next iteration begins with. `make` is given an op
+    that makes a tensor map, and emits what stands for it, as `replace` does.
     """
 
     State = list[Value]
@@ -152,12 +166,13 @@ class SliceCopy:
         found: Slice,
         replace: Callable[[tma.SyncLoad, Builder, dict[Value, Value], list[Value]], list[Value]],
         advance: Callable[[scf.For, Builder, list[Value]], list[Value]] | None = None,
-        prepare: Callable[[tma.MakeTensorMap, Builder, list[Value]], None] | None = None,
+        make: Callable[[tma.MakeTensorMap, Builder, dict[Value, Value], list[Value]], list[Value]]
+        | None = None,
     ) -> None:
         self._slice = found
         self._replace = replace
         self._advance = advance
-        self._prepare = prepare
+        self._make = make
         self._mapping: dict[Value, Value] = {}
 
     def copy_block(self, source: Block, place: Builder, state: list[Value]) -> list[Value]:
@@ -167,6 +182,8 @@ class SliceCopy:
                 continue
             if isinstance(op, tma.SyncLoad):
                 state = self._replace(op, place, self._mapping, state)
+            elif isinstance(op, tma.MakeTensorMap) and self._make is not None:
+                state = self._make(op, place, self._mapping, state)
             elif isinstance(op, scf.For):
                 state = self._copy_for(op, place, state)
             elif isinstance(op, scf.If):
@@ -174,8 +191,6 @@ class SliceCopy:
             elif isinstance(op, scf.While):
                 state = self._copy_while(op, place, state)
             else:
-                if isinstance(op, tma.MakeTensorMap) and self._prepare is not None:
-                    self._prepare(op, place, state)
                 place(op.clone(self._mapping))
         return state
 

@@ -114,7 +114,7 @@ class _Emitter:
         for old, new in zip(kernel.body.args, body.args, strict=True):
             self.values[old, None] = new
         place = Builder(body)
-        self.slots = dict(zip(slots, slot_addresses(body, len(slots), place), strict=True))
+        self.slots = dict(zip(slots, slot_addresses(body, slots, place), strict=True))
         self.emit_ops(kernel.body, place)
         return body
 
