@@ -50,17 +50,22 @@ def find_slice(kernel: Kernel) -> Slice:
 
 
 def find_map_slice(block: Block) -> Slice:
-    """Return what the tensor maps depend on that a block makes in loops."""
-    search = _Search(block)
+    """Return what those tensor maps depend on that a block makes in loops and a warp can make alone."""
+    found = Slice()
     for op in block.walk():
-        if isinstance(op, tma.MakeTensorMap) and any(is_loop(each) for each in op.ancestors()):
-            search.run([op.out])
-    return search.found
+        if makes_map_in_loop(op):
+            search = _Search(block)
+            search.run(op.results)
+            if not search.found.obstacle:
+                found.ops |= search.found.ops
+                found.values |= search.found.values
+    return found
 
 
-def is_loop(op: Op) -> bool:
-    """Return whether an op runs its blocks several times."""
-    return op.has(Trait.LOOP)
+def makes_map_in_loop(op: Op) -> bool:
+    """Return whether an op makes a tensor map that a loop makes anew."""
+    is_maker = isinstance(op, tma.MakeTensorMap)
+    return is_maker and any(each.has(Trait.LOOP) for each in op.ancestors())
 
 
 class _Search:

@@ -38,10 +38,8 @@ class MapRings:
 
     def __init__(self, consumers: Block, kernel: Kernel, place: Builder) -> None:
         self._found = find_map_slice(consumers)
-        self.makers: list[tma.MakeTensorMap] = []
-        if kernel.producer_warps > 1 and not self._found.obstacle:
-            made = [op for op in consumers.walk() if isinstance(op, tma.MakeTensorMap)]
-            self.makers = [op for op in made if op in self._found.ops]
+        made = [op for op in consumers.walk() if isinstance(op, tma.MakeTensorMap)]
+        self.makers = [op for op in made if op in self._found.ops]
         self._rings = [
             MbarrierRing(place, SLOTS_IN_LOOPS, num_warps=kernel.num_warps) for _ in self.makers
         ]
@@ -72,12 +70,17 @@ class MapRings:
         assert number is not None
         ring, position = self._rings[number], _position(state, number)
         with at(op.loc):
-            ring.await_empty(position, place)
+            self.await_empty(ring, position, place)
             slot = slot_at(mapping.get(op.slot, op.slot), position.index, place)
             mapping = {**mapping, op.slot: slot}
             place(op.clone(mapping))
             place(mbarrier.MbarrierArrive(ring.stage(ring.full, position, place), 1))
         return _advanced(ring, state, number, place)
+
+    @staticmethod
+    def await_empty(ring: MbarrierRing, position: RingPosition, place: Builder) -> None:
+        """Wait until all copies with the map that was at a slot before have completed."""
+        ring.await_empty(position, place)
 
     def acquire(
         self, op: tma.MakeTensorMap, slot: Value, place: Builder, state: State
