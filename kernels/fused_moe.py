@@ -55,3 +55,47 @@ def fused_moe_kernel(
         acc *= tl.load(weight_ptr + rows, mask=in_m, other=0.0)[:, None]
     out_ptrs = out_ptr + rows.to(tl.int64)[:, None] * stride_om + n[None, :]
     tl.store(out_ptrs, acc.to(out_ptr.dtype.element_ty), mask=in_m[:, None] & (n < N)[None, :])
+
+
+@triton.jit
+def fused_moe_fp8_kernel(
+    a_ptr, b_ptr, out_ptr, scale_a_ptr, scale_b_ptr, weight_ptr, sorted_ptr, expert_ptr, padded_ptr,
+    N, K, n_rows, rows_per_token,
+    stride_am, stride_be, stride_bn, stride_om, stride_sa, stride_sbe, stride_sbn, n_blocks,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, GROUP_M: tl.constexpr,
+    WEIGHTED: tl.constexpr,
+):  # fmt: skip
+    """Store the same of fp8, with an fp32 scale for 1 x 128 of A and 128 x 128 of B.
+
+    `scale_a` is (tokens, cdiv(K, 128)), its rows `stride_sa` apart; `scale_b` (experts, cdiv(N, 128),
+    cdiv(K, 128)), experts `stride_sbe` and rows `stride_sbn` apart. Each 128 of K are summed apart.
+    """
+    tl.static_assert(BLOCK_K == 128, "a block of K has one scale")
+    tl.static_assert(128 % BLOCK_N == 0, "a tile lies under one scale of B")
+    num_n = tl.cdiv(N, BLOCK_N)
+    num_rows = tl.load(padded_ptr)
+    block, tile_n = tile_of_program(tl.program_id(0), tl.cdiv(num_rows, BLOCK_M), num_n, GROUP_M)
+    if block * BLOCK_M >= num_rows:
+        return
+    rows = tl.load(sorted_ptr + block * BLOCK_M + tl.arange(0, BLOCK_M))
+    expert = tl.load(expert_ptr + block).to(tl.int64)
+    in_m, token = rows < n_rows, (rows // rows_per_token).to(tl.int64)
+    n, k = tile_n * BLOCK_N + tl.arange(0, BLOCK_N), tl.arange(0, BLOCK_K)
+    a_ptrs = a_ptr + token[:, None] * stride_am + k[None, :]
+    b_ptrs = b_ptr + expert * stride_be + k[:, None] + n[None, :] * stride_bn
+    scale_a_ptrs = scale_a_ptr + token * stride_sa
+    scale_b_ptrs = scale_b_ptr + expert * stride_sbe + tile_n * BLOCK_N // 128 * stride_sbn
+    acc = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)
+    for start_k in range(0, K, BLOCK_K):
+        in_k = k < K - start_k
+        a = tl.load(a_ptrs, mask=in_m[:, None] & in_k[None, :], other=0.0)
+        b = tl.load(b_ptrs, mask=in_k[:, None] & (n < N)[None, :], other=0.0)
+        scale_a = tl.load(scale_a_ptrs + start_k // BLOCK_K, mask=in_m, other=0.0)
+        scale_b = tl.load(scale_b_ptrs + start_k // BLOCK_K)
+        acc += tl.dot(a, b) * (scale_a * scale_b)[:, None]
+        a_ptrs += BLOCK_K
+        b_ptrs += BLOCK_K
+    if WEIGHTED:
+        acc *= tl.load(weight_ptr + rows, mask=in_m, other=0.0)[:, None]
+    out_ptrs = out_ptr + rows.to(tl.int64)[:, None] * stride_om + n[None, :]
+    tl.store(out_ptrs, acc.to(out_ptr.dtype.element_ty), mask=in_m[:, None] & (n < N)[None, :])

@@ -7,8 +7,8 @@ barrier besides, and no loop can issue ahead what waits for it. So such a load h
 like index arithmetic it is made again in the layouts required, if the few indices that are in each
 thread then are no more than a loop has registers for ahead of their use.
 
-The same holds for scales that a loop with dots loads for rows of their result: each thread has few rows,
-and broadcasts them along its columns.
+The same holds for scales of rows that a kernel with dots loads, in their loop or after it: each thread
+has few rows, and broadcasts them along its columns.
 
 Invariant: the kernel does not write what these loads read, and their results serve for addresses and
 masks alone, or are broadcast.
@@ -17,10 +17,10 @@ masks alone, or are broadcast.
 from __future__ import annotations
 
 import math
-from collections.abc import Container, Sequence
+from collections.abc import Container, Iterator, Sequence
 
 from aotc.ir.core import Kernel, Op, Value
-from aotc.ir.dialects import tile
+from aotc.ir.dialects import scf, tile
 from aotc.ir.effects import Resource, Trait
 from aotc.ir.layout import LinearLayout
 from aotc.ir.tiles import is_elementwise, is_tile
@@ -37,11 +37,12 @@ def index_loads(kernel: Kernel) -> dict[tile.Load, None]:
     """Return the loads that are made in each layout in which their results are required."""
     ops = list(kernel.walk())
     writes = [op for op in ops if op.writes(Resource.GLOBAL)]
+    has_dots = any(op.has(Trait.DOT) for op in ops)
     found: dict[tile.Load, None] = {}
     for op in reversed(ops):  # one whose result addresses another comes after it
         if not isinstance(op, tile.Load) or op.volatile:
             continue
-        if not (_is_index(op.out, found) or _is_scale_of_dots(op)):
+        if not (_is_index(op.out, found) or (has_dots and _is_scale(op))):
             continue
         if not any(_may_write(write, op.pointer) for write in writes):
             found[op] = None
@@ -51,7 +52,7 @@ def index_loads(kernel: Kernel) -> dict[tile.Load, None]:
 def fits_ahead(load: tile.Load, layouts: Sequence[LinearLayout]) -> bool:
     """Return whether a loop has registers to load an index or a scale ahead in some layouts."""
     words = -(-element_of(load.out.type).bits // REGISTER_BITS)
-    budget = SMALL_LOADS_BUDGET if _is_scale_of_dots(load) else LOADS_BUDGET
+    budget = SMALL_LOADS_BUDGET if _is_scale(load) else LOADS_BUDGET
     return words * sum(map(_distinct, layouts)) <= budget
 
 
@@ -84,15 +85,29 @@ def _is_index(index: Value, found: Container[Op]) -> bool:
                 fresh = [out for out in user.results if out not in seen]
                 seen.update(dict.fromkeys(fresh))
                 worklist += fresh
+            elif isinstance(user, scf.For | scf.Yield):
+                fresh = [each for each in _passed_on(value, user) if each not in seen]
+                seen.update(dict.fromkeys(fresh))
+                worklist += fresh
             else:
                 return False
     return len(seen) > 1
 
 
-def _is_scale_of_dots(load: tile.Load) -> bool:
-    """Return whether a load in a loop with dots is only broadcast, if need be computed with before."""
-    block = load.block
-    if block is None or not is_tile(load.out) or not any(op.has(Trait.DOT) for op in block):
+def _passed_on(value: Value, user: scf.For | scf.Yield) -> Iterator[Value]:
+    """Yield what a value becomes where a loop begins with it, or an iteration or branch ends with it."""
+    around = user if isinstance(user, scf.For) else user.parent_op
+    given = user.init if isinstance(user, scf.For) else user.operands
+    for index, each in enumerate(given):
+        if each is value and around is not None:
+            yield around.results[index]
+            if isinstance(around, scf.For):
+                yield around.carried[index]
+
+
+def _is_scale(load: tile.Load) -> bool:
+    """Return whether what is loaded is only broadcast, if need be computed with before."""
+    if not is_tile(load.out):
         return False
     worklist, seen = [load.out], {load.out: None}
     is_broadcast = False
