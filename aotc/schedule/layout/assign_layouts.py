@@ -71,7 +71,9 @@ def assign_layouts(kernel: Kernel, schedule: Schedule) -> None:
         kept = {op: layout for op, layout in anchors.items() if op not in indices}
         preferred = PreferredLayouts(kernel, kept, dots, pulled)
         demand = Demand(kernel, preferred, infos, target)
-        too_large = [op for op in indices if not fits_ahead(op, demand.made_in(op.out))]
+        too_large = [
+            op for op, most in indices.items() if not fits_ahead(op, demand.made_in(op.out), most)
+        ]
         if not too_large:
             break
         for op in too_large:

@@ -33,26 +33,29 @@ from aotc.schedule.analysis.register_budget import (
 )
 
 
-def index_loads(kernel: Kernel) -> dict[tile.Load, None]:
-    """Return the loads that are made in each layout in which their results are required."""
+def index_loads(kernel: Kernel) -> dict[tile.Load, int]:
+    """Return the loads that are made in each layout in which their results are required.
+
+    With each is how many registers of a thread it may fill.
+    """
     ops = list(kernel.walk())
     writes = [op for op in ops if op.writes(Resource.GLOBAL)]
     has_dots = any(op.has(Trait.DOT) for op in ops)
-    found: dict[tile.Load, None] = {}
+    found: dict[tile.Load, int] = {}
     for op in reversed(ops):  # one whose result addresses another comes after it
         if not isinstance(op, tile.Load) or op.volatile:
             continue
-        if not (_is_index(op.out, found) or (has_dots and _is_scale(op))):
+        is_index = _is_index(op.out, found)
+        if not is_index and not (has_dots and _is_scale(op)):
             continue
         if not any(_may_write(write, op.pointer) for write in writes):
-            found[op] = None
+            found[op] = LOADS_BUDGET if is_index else SMALL_LOADS_BUDGET
     return found
 
 
-def fits_ahead(load: tile.Load, layouts: Sequence[LinearLayout]) -> bool:
-    """Return whether a loop has registers to load an index or a scale ahead in some layouts."""
+def fits_ahead(load: tile.Load, layouts: Sequence[LinearLayout], budget: int) -> bool:
+    """Return whether a load in some layouts fills no more registers of a thread than a budget."""
     words = -(-element_of(load.out.type).bits // REGISTER_BITS)
-    budget = SMALL_LOADS_BUDGET if _is_scale(load) else LOADS_BUDGET
     return words * sum(map(_distinct, layouts)) <= budget
 
 
