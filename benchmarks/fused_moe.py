@@ -13,7 +13,6 @@ there are, not those that fill blocks up. Every configuration is held against fl
 from __future__ import annotations
 
 import argparse
-import itertools
 import json
 import statistics
 import sys

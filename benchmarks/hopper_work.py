@@ -222,7 +222,11 @@ def _blockwise(size: int) -> Work:
 
     def make() -> Arguments:
         scale_a = _scales(blocks, size)
-        scales = {"scale_a": scale_a, "scale_a_ptr": scale_a, "scale_b_ptr": _scales(blocks, blocks)}
+        scales = {
+            "scale_a": scale_a,
+            "scale_a_ptr": scale_a,
+            "scale_b_ptr": _scales(blocks, blocks),
+        }
         return _fp8_operands(size) | scales | {"stride_sa": size, "stride_sb": blocks}
 
     def exact(args: Arguments) -> torch.Tensor:

@@ -27,7 +27,7 @@ def fused_moe_kernel(
     """
     num_n = tl.cdiv(N, BLOCK_N)
     num_rows = tl.load(padded_ptr)
-    num_m = tl.cdiv(num_rows, BLOCK_M)
+    num_m = tl.minimum(tl.cdiv(num_rows, BLOCK_M), n_blocks)
     block, tile_n = tile_of_program(tl.program_id(0), num_m, num_n, GROUP_M)
     if block * BLOCK_M >= num_rows:
         return
@@ -74,7 +74,8 @@ def fused_moe_fp8_kernel(
     tl.static_assert(128 % BLOCK_N == 0, "a tile lies under one scale of B")
     num_n = tl.cdiv(N, BLOCK_N)
     num_rows = tl.load(padded_ptr)
-    block, tile_n = tile_of_program(tl.program_id(0), tl.cdiv(num_rows, BLOCK_M), num_n, GROUP_M)
+    num_m = tl.minimum(tl.cdiv(num_rows, BLOCK_M), n_blocks)
+    block, tile_n = tile_of_program(tl.program_id(0), num_m, num_n, GROUP_M)
     if block * BLOCK_M >= num_rows:
         return
     rows = tl.load(sorted_ptr + block * BLOCK_M + tl.arange(0, BLOCK_M))

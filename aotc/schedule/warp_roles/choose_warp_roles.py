@@ -74,7 +74,11 @@ def _producer_warps(kernel: Kernel, schedule: Schedule) -> int:
     that makes tensor maps has them made by one warp beside.
     """
     multiplies = any(op.has(Trait.DOT) for op in kernel.walk())
-    whole = multiplies and not schedule.config.maxnreg and schedule.config.num_warps % WARPGROUP_WARPS == 0
+    whole = (
+        multiplies
+        and not schedule.config.maxnreg
+        and schedule.config.num_warps % WARPGROUP_WARPS == 0
+    )
     makes_maps = any(map(makes_map_in_loop, kernel.walk()))
     return WARPGROUP_WARPS if whole else 2 if makes_maps else 1
 

@@ -20,8 +20,7 @@ from collections.abc import Sequence
 from aotc.ir.carried_state import CarriedState, State
 from aotc.ir.core import Block, Kernel, Op, Value
 from aotc.ir.diagnostics import at
-from aotc.ir.dialects import gpu, mbarrier, roles, scf, tma
-from aotc.ir.effects import Trait
+from aotc.ir.dialects import mbarrier, roles, scf, tma
 from aotc.ir.rewrite import Builder
 from aotc.schedule.analysis.producer_slice import SliceCopy, find_map_slice
 from aotc.schedule.layout.map_slots import SLOTS_IN_LOOPS, slot_at
@@ -63,9 +62,7 @@ class MapRings:
         Builder(body)(scf.Yield([]))
         return roles.Beside(body)
 
-    def _make(
-        self, op: tma.MakeTensorMap, place: Builder, mapping: Mapping, state: State
-    ) -> State:
+    def _make(self, op: tma.MakeTensorMap, place: Builder, mapping: Mapping, state: State) -> State:
         number = self.index_of(op)
         assert number is not None
         ring, position = self._rings[number], _position(state, number)
@@ -150,9 +147,7 @@ class ConsumerMaps(CarriedState):
         return "map_parity" if index % 2 else "map"
 
 
-def _no_load(
-    load: tma.SyncLoad, place: Builder, mapping: Mapping, state: State
-) -> State:
+def _no_load(load: tma.SyncLoad, place: Builder, mapping: Mapping, state: State) -> State:
     """Issue nothing: the maker has no loads."""
     del load, place, mapping
     return state

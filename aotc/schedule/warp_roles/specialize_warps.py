@@ -110,17 +110,13 @@ def _divide(kernel: Kernel, consumers: Block, found: Slice, place: Builder) -> B
     return producer
 
 
-def _move_templates(
-    found: Slice, rings: MapRings, place: Builder
-) -> list[tma.MakeTensorMap]:
+def _move_templates(found: Slice, rings: MapRings, place: Builder) -> list[tma.MakeTensorMap]:
     """Move what maps are built in to where the producer sees it; return the ops that it clones.
 
     Those are the maps of loads; maps of stores are made by consumers, unless they are made ahead.
     """
     maps = [
-        op
-        for op in found.ops
-        if isinstance(op, tma.MakeTensorMap) and rings.index_of(op) is None
+        op for op in found.ops if isinstance(op, tma.MakeTensorMap) and rings.index_of(op) is None
     ]
     for each in [*maps, *rings.makers]:
         template = each.template.op
