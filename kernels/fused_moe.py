@@ -9,6 +9,7 @@ whose programs gather their rows of A.
 import triton
 import triton.language as tl
 from matmul import activate, tile_of_program
+from weight_only_matmul import unpacked_int4
 
 
 @triton.jit
@@ -96,6 +97,52 @@ def fused_moe_fp8_kernel(
         acc += tl.dot(a, b) * (scale_a * scale_b)[:, None]
         a_ptrs += BLOCK_K
         b_ptrs += BLOCK_K
+    if WEIGHTED:
+        acc *= tl.load(weight_ptr + rows, mask=in_m, other=0.0)[:, None]
+    out_ptrs = out_ptr + rows.to(tl.int64)[:, None] * stride_om + n[None, :]
+    tl.store(out_ptrs, acc.to(out_ptr.dtype.element_ty), mask=in_m[:, None] & (n < N)[None, :])
+
+
+@triton.jit
+def fused_moe_int4_kernel(
+    a_ptr, b_ptr, out_ptr, scale_ptr, weight_ptr, sorted_ptr, expert_ptr, padded_ptr,
+    N, K, n_rows, rows_per_token,
+    stride_am, stride_be, stride_bn, stride_om, stride_se, stride_sk, n_blocks,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, GROUP_M: tl.constexpr,
+    GROUP_K: tl.constexpr, WEIGHTED: tl.constexpr,
+):  # fmt: skip
+    """Store the same of weights of 4 bits, (B - 8) * scale: A is (tokens, K) of 16-bit floats.
+
+    Eight weights are a word of B, (experts, N, K / 8), see `unpacked_int4`; its strides count words.
+    GROUP_K of K share a scale: `scale` is (experts, cdiv(K, GROUP_K), N).
+    """
+    tl.static_assert(GROUP_K % BLOCK_K == 0, "a block of K must lie in one group")
+    num_n = tl.cdiv(N, BLOCK_N)
+    num_rows = tl.load(padded_ptr)
+    num_m = tl.minimum(tl.cdiv(num_rows, BLOCK_M), n_blocks)
+    block, tile_n = tile_of_program(tl.program_id(0), num_m, num_n, GROUP_M)
+    if block * BLOCK_M >= num_rows:
+        return
+    rows = tl.load(sorted_ptr + block * BLOCK_M + tl.arange(0, BLOCK_M))
+    expert = tl.load(expert_ptr + block).to(tl.int64)
+    in_m = rows < n_rows
+    n, k = tile_n * BLOCK_N + tl.arange(0, BLOCK_N), tl.arange(0, BLOCK_K)
+    word = tl.arange(0, BLOCK_K // 8)
+    a_ptrs = a_ptr + (rows // rows_per_token).to(tl.int64)[:, None] * stride_am + k[None, :]
+    b_ptrs = b_ptr + expert * stride_be + n[:, None] * stride_bn + word[None, :]
+    acc = tl.zeros((BLOCK_N, BLOCK_M), tl.float32)
+    for start_k in range(0, K, BLOCK_K):
+        in_a = in_m[:, None] & (k < K - start_k)[None, :]
+        in_b = (n < N)[:, None] & (word < K // 8 - start_k // 8)[None, :]
+        a = tl.load(a_ptrs, mask=in_a, other=0.0)
+        words = tl.load(b_ptrs, mask=in_b, other=0)
+        scale_ptrs = scale_ptr + expert * stride_se + start_k // GROUP_K * stride_sk + n
+        scale = tl.load(scale_ptrs, mask=n < N, other=0.0)
+        weights = (unpacked_int4(words) - 8).to(a.dtype) * scale.to(a.dtype)[:, None]
+        acc = tl.dot(weights.to(a.dtype), a.T, acc)
+        a_ptrs += BLOCK_K
+        b_ptrs += BLOCK_K // 8
+    acc = acc.T
     if WEIGHTED:
         acc *= tl.load(weight_ptr + rows, mask=in_m, other=0.0)[:, None]
     out_ptrs = out_ptr + rows.to(tl.int64)[:, None] * stride_om + n[None, :]
