@@ -26,7 +26,8 @@ from peers import Launch, built, in_turn, ranked, ratio
 
 KERNELS = Path(__file__).parents[1] / "kernels"
 ROUNDS, TRIALS, LAUNCHES = 41, 5, 3
-DENSE = ((8192, 8192, 4096),)
+# Rows of the second one do not begin at multiples of 128 bytes, as most of the groups' do not.
+DENSE = (((8192, 8192, 4096),), ((8192, 8192, 4104),))
 # BLOCK_N, warps, stages
 TRITON_CONFIGS = ((128, 4, 4), (128, 8, 4), (256, 8, 3))
 # How many programs go through the tiles, for each SM.
@@ -35,13 +36,14 @@ PROGRAMS = (1, 2)
 Size = tuple[int, int, int]
 
 
-def sizes_of_groups(count: int) -> Sequence[Size]:
-    """Return M, N and K of groups: rows of any number, the others multiples of 8."""
+def sizes_of_groups(count: int, multiple: int = 8) -> Sequence[Size]:
+    """Return M, N and K of groups: rows of any number, the others multiples of 8 or of another one."""
     dice = random.Random(count)
-    return [
-        (dice.randint(64, 2048), 8 * dice.randint(64, 512), 8 * dice.randint(64, 512))
-        for _ in range(count)
-    ]
+    sizes: list[Size] = []
+    for _ in range(count):
+        m, n, k = dice.randint(64, 2048), 8 * dice.randint(64, 512), 8 * dice.randint(64, 512)
+        sizes.append((m, -(-n // multiple) * multiple, -(-k // multiple) * multiple))
+    return sizes
 
 
 class Groups:
@@ -51,9 +53,10 @@ class Groups:
         import torch
 
         self.sizes = sizes
-        self.a = [self._rows(m, k, 8 * (index % 3)) for index, (m, _, k) in enumerate(sizes)]
+        padding = 0 if all(k % 64 == 0 for _, _, k in sizes) else 8
+        self.a = [self._rows(m, k, padding * (index % 3)) for index, (m, _, k) in enumerate(sizes)]
         self.b = [self._rows(n, k, 0) for _, n, k in sizes]
-        self.c = [self._rows(m, n, 8 * (index % 2)) for index, (m, n, _) in enumerate(sizes)]
+        self.c = [self._rows(m, n, padding * (index % 2)) for index, (m, n, _) in enumerate(sizes)]
         kinds = (self.a, self.b, self.c)
         self.pointers = [
             torch.tensor([each.data_ptr() for each in kind], dtype=torch.int64, device="cuda")
@@ -154,7 +157,8 @@ def measure(
 ) -> dict[str, object]:
     """Return the row of some groups: TFLOP/s of each peer, and how much faster aotc is."""
     groups = Groups(sizes)
-    print(f"{len(sizes)} groups, {groups.flop / 1e12:.2f} TFLOP", flush=True)
+    name = f"{len(sizes)} groups, {groups.flop / 1e12:.2f} TFLOP, first {sizes[0]}"
+    print(name, flush=True)
     peers: dict[str, Launch] = {}
     for peer, of_groups in candidates.items():
         right = {name: each for name, each in of_groups(groups) if groups.check(name, each)}
@@ -165,7 +169,7 @@ def measure(
             print(f"    {peer:7} {groups.flop / took / 1e9:6.0f} TFLOP/s  {name}", flush=True)
         peers[peer] = right[ranking[0][1]]
     times = in_turn(peers, ROUNDS, LAUNCHES, ahead=True)
-    row: dict[str, object] = {"groups": len(sizes)}
+    row: dict[str, object] = {"groups": len(sizes), "first": sizes[0]}
     for peer, values in times.items():
         row[peer] = groups.flop / statistics.median(values) / 1e9
         print(f"  {peer:7} {row[peer]:6.0f} TFLOP/s", flush=True)
@@ -192,8 +196,9 @@ def main() -> None:
         del candidates["triton"]
     given = sizes_of_groups(options.groups)
     # Programs take turns, so they end together if what takes longest comes first.
-    longest_first = sorted(given, key=lambda size: -size[2])
-    rows = [measure(sizes, candidates) for sizes in (given, longest_first, DENSE)]
+    of_lines = sizes_of_groups(options.groups, 64)
+    longest_first = [sorted(sizes, key=lambda size: -size[2]) for sizes in (given, of_lines)]
+    rows = [measure(sizes, candidates) for sizes in (given, *longest_first, *DENSE)]
     if options.json:
         Path(options.json).write_text(json.dumps(rows, indent=2) + "\n", encoding="utf-8")
 
