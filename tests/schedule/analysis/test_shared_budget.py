@@ -14,7 +14,13 @@ HALF = 228 * 1024 // 2 - 1024
 
 @pytest.mark.parametrize(
     ("maxnreg", "needed", "expected"),
-    [(0, 0, LARGEST), (128, 0, HALF), (128, HALF, HALF), (128, HALF + 1, LARGEST), (255, 0, LARGEST)],
+    [
+        (0, 0, LARGEST),
+        (128, 0, HALF),
+        (128, HALF, HALF),
+        (128, HALF + 1, LARGEST),
+        (255, 0, LARGEST),
+    ],
 )
 def test_several_ctas_share_what_an_sm_has(maxnreg: int, needed: int, expected: int) -> None:
     kernel = parse_kernel("kernel @k() {num_warps = 8} {\n  scf.return\n}")

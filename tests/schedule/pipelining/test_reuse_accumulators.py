@@ -14,7 +14,11 @@ SOURCE = Path(__file__).parents[3] / "kernels" / "blockwise_matmul.py"
 
 def _compiled(parts: int, block_n: int) -> aotc.CompiledKernel:
     constants = {"BLOCK_M": 128, "BLOCK_N": block_n, "BLOCK_K": 128, "PARTS": parts, "GROUP_M": 8}
-    operands = {"a": "fp8e4nv[128,128]", "b": f"fp8e4nv[{block_n},128]", "c": f"bf16[128,{block_n}]"}
+    operands = {
+        "a": "fp8e4nv[128,128]",
+        "b": f"fp8e4nv[{block_n},128]",
+        "c": f"bf16[128,{block_n}]",
+    }
     scalars = dict.fromkeys(("M", "N", "K", "stride_sa", "stride_sb"), "i32")
     signature = {name: f"tensordesc<{kind}>" for name, kind in operands.items()}
     signature |= {"scale_a_ptr": "*fp32:16", "scale_b_ptr": "*fp32"}
