@@ -220,6 +220,11 @@ class Lowering:
         return self.emit.thread_value(f"icmp eq i32 {lane}, 0")
 
     @property
+    def role_warps(self) -> int:
+        """The number of warps that run what is lowered, each of them all of it."""
+        return 1 if self._role == "producer" else self.kernel.num_warps
+
+    @property
     def barrier_threads(self) -> int:
         """The number of threads at a barrier of this role; 0 stands for all of the CTA."""
         return WARP_SIZE * self.kernel.num_warps if self._role == "consumer" else 0

@@ -38,6 +38,7 @@ from aotc.schedule.pipelining.overlap_wgmma import overlap_wgmma
 from aotc.schedule.pipelining.pipeline_loads import pipeline_loads
 from aotc.schedule.pipelining.pipeline_mma import pipeline_mma
 from aotc.schedule.pipelining.prefetch_fragments import prefetch_fragments
+from aotc.schedule.pipelining.reuse_accumulators import reuse_accumulators
 from aotc.schedule.pipelining.rotate_exchanges import rotate_exchanges
 from aotc.schedule.pipelining.slice_dots import slice_dots
 from aotc.schedule.pipelining.trim_operand_loads import trim_operand_loads
@@ -158,6 +159,9 @@ TILE_TO_GPU: Pipeline[Schedule] = Pipeline(
         # Needs to run after `specialize_warps`. Otherwise, it is not known which warps compute,
         # and what a loop over tiles waits for.
         overlap_epilogue,
+        # Needs to run after dots have their final order. Otherwise, one that could be ahead of what
+        # is computed with the last result needs that result's registers.
+        reuse_accumulators,
         # Needs to run after dots are scheduled. Otherwise, what is computed with them stands in
         # branches, which no pass looks into.
         branch_on_masks,

@@ -259,6 +259,9 @@ def _specialize(s: Sampler) -> None:
     s.add(mbarrier.MbarrierInit(barrier, 4))
     consumers, producer = Block(), Block()
     Builder(consumers)(mbarrier.MbarrierArrive(barrier, 4))
+    beside = Block()
+    Builder(beside)(scf.Yield([]))
+    Builder(producer)(roles.Beside(beside))
     Builder(producer)(mbarrier.MbarrierWait(barrier, s.i))
     for role in (consumers, producer):
         Builder(role)(scf.Yield([]))
@@ -515,6 +518,9 @@ SAMPLES: dict[str, Sample] = {
     "gpu.tensor_map_at": lambda s: s.add(
         tma.TensorMapAt(s.pointer, TensorMapType(FP16, (16, 64), 128, fill_nan=True))
     ),
+    "gpu.made_tensor_map": lambda s: s.add(
+        tma.MadeTensorMap(s.pointer, TensorMapType(FP16, (16, 64), 128))
+    ),
     "gpu.make_tensor_map": lambda s: s.add(
         tma.MakeTensorMap(
             s.pointer,
@@ -558,6 +564,7 @@ SAMPLES: dict[str, Sample] = {
     ],
     "gpu.mbarrier_wait": lambda s: s.add(mbarrier.MbarrierWait(_mbarrier(s), s.i)),
     "gpu.specialize": _specialize,
+    "gpu.beside": _specialize,
     "gpu.consumer_group": lambda s: s.add(roles.ConsumerGroup()),
     "gpu.opaque_thread_id": lambda s: s.add(gpu.OpaqueThreadId()),
     "gpu.barrier": lambda s: s.add(gpu.Barrier()),

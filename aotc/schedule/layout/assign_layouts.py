@@ -71,7 +71,9 @@ def assign_layouts(kernel: Kernel, schedule: Schedule) -> None:
         kept = {op: layout for op, layout in anchors.items() if op not in indices}
         preferred = PreferredLayouts(kernel, kept, dots, pulled)
         demand = Demand(kernel, preferred, infos, target)
-        too_large = [op for op in indices if not fits_ahead(op, demand.made_in(op.out))]
+        too_large = [
+            op for op, most in indices.items() if not fits_ahead(op, demand.made_in(op.out), most)
+        ]
         if not too_large:
             break
         for op in too_large:
@@ -114,7 +116,7 @@ class _Emitter:
         for old, new in zip(kernel.body.args, body.args, strict=True):
             self.values[old, None] = new
         place = Builder(body)
-        self.slots = dict(zip(slots, slot_addresses(body, len(slots), place), strict=True))
+        self.slots = dict(zip(slots, slot_addresses(body, slots, place), strict=True))
         self.emit_ops(kernel.body, place)
         return body
 
