@@ -14,6 +14,7 @@ import argparse
 import importlib
 import itertools
 import json
+import math
 import os
 import statistics
 import subprocess
@@ -86,7 +87,7 @@ def _numbers(*values: int) -> Any:
 
 def _error(found: Any, expected: Any) -> float:
     error = ((found.double() - expected).abs().max() / expected.abs().max()).item()
-    return float("inf") if error != error else error / TOLERANCE
+    return math.inf if math.isnan(error) else error / TOLERANCE
 
 
 def _attended(q: Any, k: Any, v: Any, rows: Any | None = None) -> Any:
@@ -96,7 +97,7 @@ def _attended(q: Any, k: Any, v: Any, rows: Any | None = None) -> Any:
     scores = q.double() @ k.double().T * q.shape[-1] ** -0.5
     if rows is not None:
         columns = torch.arange(k.shape[0], device="cuda")
-        scores.masked_fill_(columns > rows[:, None], float("-inf"))
+        scores.masked_fill_(columns > rows[:, None], -math.inf)
     return scores.softmax(-1) @ v.double()
 
 
