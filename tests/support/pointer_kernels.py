@@ -115,6 +115,12 @@ MAPPED = {
         a_of=lambda a, part, m, k: a[part, :m, :k],
         extra=lambda _, __, a: a[0].size,
     ),
+    "beside the axes": Case(
+        MASKED.format("a_ptrs + part * 24"),
+        a_of=lambda a, part, m, k: np.lib.stride_tricks.as_strided(
+            a.reshape(-1)[24 * part :], (m, k), a.strides[1:]
+        ),
+    ),
     "rows further down": Case(
         MASKED.format("a_ptrs + extra * stride_am"),
         a_of=lambda a, _, m, k: a[0, 3 : m + 3, :k],

@@ -194,7 +194,7 @@ NOT_MAPPED = {
         Case(LOAD.replace("a_ptrs", "a_ptrs + 5")),
         "its rows are not known to begin at multiples of 16 bytes",
     ),
-    "beside the axes": (Case(LOAD.replace("a_ptrs", "a_ptrs + part * 24")), "it moves by 24"),
+    "beside the axes": (Case(LOAD.replace("a_ptrs", "a_ptrs + part * 4")), "it moves by 4 elements along no axis"),
     "backwards": (
         Case(
             LOAD.replace("a_ptrs", "down + start"),
