@@ -179,7 +179,11 @@ class _Reading:
         for term in rest:
             for index, axis in enumerate(placed):
                 steps = term.divided_by(axis.stride)
-                if steps is not None and self._may_move(axis, steps):
+                if (
+                    steps is not None
+                    and self._may_move(axis, steps)
+                    and not self._is_beside_rows(axis, steps)
+                ):
                     moved = tuple(extent + steps for extent in axis.extents)
                     placed[index] = replace(axis, start=axis.start + steps, extents=moved)
                     break
@@ -230,6 +234,17 @@ class _Reading:
             own = replace(axis, start=far + axis.beyond, extents=(far,), beyond=None, is_cut=True)
             found.append(own)
         return (*outer, *found)
+
+    def _is_beside_rows(self, axis: TensorAxis, steps: Polynomial) -> bool:
+        """Return whether steps along rows whose end nobody knows are better an axis of their own.
+
+        So it is with heads that lie in a row, `head * 128 + feature`: a head is a row then.
+        """
+        if axis.stride != ONE or axis.extents:
+            return False
+        is_endless = self.text.end_of_boxes(axis.start + steps, axis.box) is None
+        ((_, factor),) = steps.terms
+        return is_endless and self._is_aligned(Polynomial.constant(abs(factor)))
 
     # -- the mask --------------------------------------------------------------
 

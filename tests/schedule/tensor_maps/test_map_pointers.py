@@ -226,7 +226,10 @@ NOT_MAPPED = {
         "it moves by 1 elements along no axis",
     ),
     "endless rows": (
-        Case("tl.load(a_ptrs + part * BK)"),
+        Case(
+            "tl.load(a_ptrs + far)",
+            setup="far = tl.multiple_of(tl.load(rows_ptr) ^ 8, 8)",
+        ),
         "nothing says where its rows end",
     ),
 }
