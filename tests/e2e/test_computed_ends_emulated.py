@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -38,7 +39,7 @@ LENGTHS = (0, 1, 31, 32, 33, 64, 97)
 
 
 @pytest.mark.parametrize("options", [{}, {"mma_stages": 2}, {"warp_specialize": False}])
-def test_nothing_beyond_a_sequence_is_seen(tmp_path: Path, options: dict[str, object]) -> None:
+def test_nothing_beyond_a_sequence_is_seen(tmp_path: Path, options: dict[str, Any]) -> None:
     kernel = compiled(
         *(tmp_path, SOURCE, SIGNATURE, {"HEADS": HEADS}),
         num_stages=2,
