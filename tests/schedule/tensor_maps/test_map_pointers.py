@@ -229,7 +229,11 @@ NOT_MAPPED = {
         "it moves by 1 elements along no axis",
     ),
     "endless rows": (
-        Case("tl.load(" + ROWS.format("m") + ")", loop="start in range(BK, K, BK)"),
+        Case(
+            f"tl.load({ROWS.format('m')})",
+            setup="b_ptrs += BK * stride_bk",
+            loop="start in range(BK, K, BK)",
+        ),
         "nothing says where its rows end",
     ),
 }
