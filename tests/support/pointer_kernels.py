@@ -116,9 +116,8 @@ MAPPED = {
         extra=lambda _, __, a: a[0].size,
     ),
     "heads in a row": Case(
-        "tl.load(a_ptr + m[:, None] * stride_am + part * 16 + k[None, :], mask=in_m[:, None], other=0.0)",
-        loop="start in range(0, K, BK)",
-        a_of=lambda a, part, m, k: np.tile(a[0, :m, 16 * part :][:, :16], -(-k // 16))[:, :k],
+        "tl.load(a_ptrs + part * 16, mask=in_m[:, None], other=0.0)",
+        a_of=lambda a, part, m, k: a[0, :m, 16 * part :][:, :k],
         holds=lambda _, __: True,
     ),
     "beside the axes": Case(
