@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import importlib
-import tomllib
 from pathlib import Path
 from types import ModuleType
 
 import pytest
+import tomli
 
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 
@@ -19,7 +19,7 @@ def _public(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
 
 
 def test_works_and_kernels_are_the_same(public: ModuleType) -> None:
-    manifest = tomllib.loads(public.MANIFEST.read_text(encoding="utf-8"))
+    manifest = tomli.loads(public.MANIFEST.read_text(encoding="utf-8"))
     assert {*public.KERNELS} == {*public.WORK}
     named = {name for names in public.KERNELS.values() for name in names}
     assert {kernel["name"] for kernel in manifest["kernel"]} == named
