@@ -154,6 +154,56 @@ def prefill() -> Iterator[Work]:
         yield _causal_work("sglang prefill", step, q, k, v, out, heads // kv_heads)
 
 
+def extend() -> Iterator[Work]:
+    """SGLang's extend: new tokens see a prefix, gathered token by token, and those before them."""
+    import torch
+
+    batch, new, prefix, heads, kv_heads = 4, 2048, 2048, 32, 8
+    k_cache, v_cache = (_random(batch * prefix, kv_heads, 128) for _ in range(2))
+    q, k, v, out = (_random(batch * new, h, 128) for h in (heads, kv_heads, kv_heads, heads))
+    order = torch.randperm(batch * prefix, device="cuda")
+    strided = {"q": q, "k": k, "v": v, "o": out, "buf_k": k_cache, "buf_v": v_cache}
+    values = {
+        "Q_Extend": q, "K_Extend": k, "V_Extend": v, "O_Extend": out, "K_Buffer": k_cache,
+        "V_Buffer": v_cache, "qo_indptr": _numbers(*range(0, (batch + 1) * new, new)),
+        "kv_indptr": _numbers(*range(0, (batch + 1) * prefix, prefix)), "kv_indices": order,
+        "mask_ptr": None, "mask_indptr": None, "sm_scale": 128**-0.5,
+        "kv_group_num": heads // kv_heads,
+        **{
+            f"stride_{name}{axis}": each.stride(at)
+            for name, each in strided.items()
+            for at, axis in enumerate(("bs", "h"))
+        },
+    }  # fmt: skip
+    constants = {
+        "SLIDING_WINDOW_SIZE": -1, "logit_cap": 0.0, "Lq": 128, "Lv": 128, "BLOCK_DMODEL": 128,
+        "BLOCK_DPE": 0, "BLOCK_DV": 128, "USE_CUSTOM_MASK": False, "IS_CAUSAL": True,
+        "SKIP_PREFIX_CUSTOM_MASK": True, "STORE_TRANSPOSE": False,
+    }  # fmt: skip
+    step = Step(
+        "sglang_extend", "sglang.srt.layers.attention.triton_ops.extend_attention", "_fwd_kernel",
+        values, constants, lambda config: (batch, heads, -(-new // config["BLOCK_M"])),
+    )  # fmt: skip
+    rows = torch.randint(0, new, (128,), device="cuda")
+    picked = [(0, 0), (batch - 1, heads - 1)]
+    expected: list[Any] = []
+    for b, h in picked:
+        before, own = order[b * prefix : (b + 1) * prefix], slice(b * new, (b + 1) * new)
+        kv_head = h // (heads // kv_heads)
+        seen = [
+            torch.cat([cache[before, kv_head], fresh[own, kv_head]])
+            for cache, fresh in ((k_cache, k), (v_cache, v))
+        ]
+        expected.append(_attended(q[own][rows, h], *seen, rows + prefix))
+
+    def wrong() -> float:
+        pairs = zip(picked, expected, strict=True)
+        return max(_error(out[b * new + rows, h], each) for (b, h), each in pairs)
+
+    flops = 4.0 * batch * heads * new * (prefix + new / 2) * 128
+    yield Work(f"sglang extend {batch}x{new} behind {prefix}", flops, [step], wrong, [out])
+
+
 def decode() -> Iterator[Work]:
     """SGLang's decode: tokens gathered one by one, split, then combined."""
     import torch
@@ -282,10 +332,10 @@ def chunk() -> Iterator[Work]:
 
 
 WORK: dict[str, Callable[[], Iterator[Work]]] = {
-    "prefill": prefill, "decode": decode, "attention": attention, "chunk": chunk,
+    "prefill": prefill, "extend": extend, "decode": decode, "attention": attention, "chunk": chunk,
 }  # fmt: skip
 KERNELS = {
-    "prefill": ("sglang_prefill",), "decode": ("sglang_decode", "sglang_combine"),
+    "prefill": ("sglang_prefill",), "extend": ("sglang_extend",), "decode": ("sglang_decode", "sglang_combine"),
     "attention": ("fla_attention",), "chunk": ("fla_chunk_h", "fla_chunk_o"),
 }  # fmt: skip
 
@@ -410,7 +460,7 @@ def main() -> int:
     kernels = [kernel for name in options.work for kernel in KERNELS[name]]
     archive = archive_of(options.folder, kernels, options.jobs)
     sys.path.insert(0, str(options.folder))
-    if {"prefill", "decode"} & set(options.work):
+    if {"prefill", "extend", "decode"} & set(options.work):
         importlib.import_module("library_sglang")  # stands in for what SGLang imports besides
     import torch
 
