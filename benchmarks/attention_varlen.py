@@ -21,6 +21,7 @@ import statistics
 import sys
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -224,25 +225,31 @@ def triton_launches(tensors: Tensors) -> Iterator[tuple[str, Launch]]:
         sys.path.insert(0, str(ROOT / "kernels"))
     kernel = importlib.import_module("attention_varlen").attention_varlen_kernel
     shape = tensors.shape
-    causal = shape.kernel != "tree"
+    made: dict[str, tuple[dict[str, Any], tuple[int, ...]]] = {}
     for block_m, block_n, warps, stages in TRITON_CONFIGS:
         values = tensors.arguments()
         for name, rows in (("q", block_m), ("k", block_n), ("v", block_n)):
             values[name] = TensorDescriptor.from_tensor(values[name], [1, rows, DIM])
-        constants = {"CAUSAL": causal, **shape.constants, "HEAD_DIM": DIM}
-        constants |= {"BLOCK_M": block_m, "BLOCK_N": block_n}
+        constants = {"CAUSAL": shape.kernel != "tree", **shape.constants, "HEAD_DIM": DIM}
+        tile = {"BLOCK_M": block_m, "BLOCK_N": block_n, "num_warps": warps, "num_stages": stages}
         grid = (-(-max(shape.queries) // block_m), shape.heads, len(shape.lengths))
-        options = {"num_warps": warps, "num_stages": stages}
+        name = f"{block_m}x{block_n}, {warps} warps, {stages} stages"
+        made[name] = {**values, **constants, **tile}, grid
+    # All at once; what fails says so when it is launched.
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        for given, grid in made.values():
+            pool.submit(kernel.warmup, **given, grid=grid)
+    for name, (given, grid) in made.items():
 
-        def launch(values=values, constants=constants, grid=grid, options=options) -> None:
-            kernel[grid](**values, **constants, **options)
+        def launch(given=given, grid=grid) -> None:
+            kernel[grid](**given)
 
         try:
             launch()
         except Exception as error:  # noqa: BLE001 - a configuration that Triton cannot hold
-            print(f"    Triton: {block_m}x{block_n}: {type(error).__name__} {str(error)[:80]}")
+            print(f"    Triton: {name}: {type(error).__name__} {str(error)[:80]}")
             continue
-        yield f"{block_m}x{block_n}, {warps} warps, {stages} stages", launch
+        yield name, launch
 
 
 def torch_launch(tensors: Tensors) -> Launch | None:

@@ -21,6 +21,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -33,7 +34,7 @@ LIBRARIES = ("sglang", "fla")
 ROUNDS, TRIALS, LAUNCHES = 31, 5, 3
 TOLERANCE = 1e-2
 # Of aotc alone: what Triton has no word for.
-OWN_KEYS = ("mma_stages", "persistent")
+OWN_KEYS = ("mma_stages", "persistent", "warp_specialize", "maxnreg")
 Values = Mapping[str, Any]
 
 
@@ -366,12 +367,29 @@ def aotc_launch(step: Step, library: Any, config: Values) -> Launch:
 
 def triton_launch(step: Step, config: Values) -> Launch:
     """Return a launch by Triton of the function below its decorators."""
+    function, given = _triton_function(step), {**step.values, **step.constants, **config}
+    grid = step.grid(given)
+    return lambda: function[grid](**given)
+
+
+def _triton_function(step: Step) -> Any:
     function = getattr(importlib.import_module(step.module), step.function)
     while type(function).__name__ != "JITFunction":
         function = function.fn
-    given = {**step.values, **step.constants, **config}
-    grid = step.grid(given)
-    return lambda: function[grid](**given)
+    return function
+
+
+def compile_ahead(work: Work, configs: Sequence[Sequence[Values]]) -> None:
+    """Have Triton compile all configurations at once; what fails will say so when it is launched."""
+
+    def compiled(step: Step, config: Values) -> None:
+        given = {**step.values, **step.constants, **config}
+        _triton_function(step).warmup(**given, grid=step.grid(given))
+
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        for step, each in zip(work.steps, configs, strict=True):
+            for config in each:
+                pool.submit(compiled, step, config)
 
 
 def chosen(
@@ -424,9 +442,11 @@ def in_a_row(parts: Sequence[Launch]) -> Launch:
 def measure(work: Work, library: Any) -> dict[str, object]:
     """Return the row of a work."""
     configs: list[list[Values]] = [list(built(library[step.kernel])) for step in work.steps]
+    plain = list(map(without_own_keys, configs))
+    compile_ahead(work, plain)
     found = {
         "aotc": chosen("aotc", work, lambda step, each: aotc_launch(step, library, each), configs),
-        "triton": chosen("triton", work, triton_launch, list(map(without_own_keys, configs))),
+        "triton": chosen("triton", work, triton_launch, plain),
     }
     row: dict[str, object] = {"work": work.name}
     peers: dict[str, Launch] = {}
