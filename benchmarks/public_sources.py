@@ -34,7 +34,7 @@ LIBRARIES = ("sglang", "fla")
 ROUNDS, TRIALS, LAUNCHES = 31, 5, 3
 TOLERANCE = 1e-2
 # Of aotc alone: what Triton has no word for.
-OWN_KEYS = ("mma_stages", "persistent", "warp_specialize", "maxnreg")
+OWN_KEYS = ("mma_stages", "persistent", "warp_specialize", "maxnreg", "num_consumer_groups")
 Values = Mapping[str, Any]
 
 
