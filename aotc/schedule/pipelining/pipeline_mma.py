@@ -41,7 +41,7 @@ from aotc.schedule.analysis.register_budget import (
     reserve_registers,
 )
 from aotc.schedule.context import Schedule
-from aotc.schedule.pipelining.chained_dots import find_chain
+from aotc.schedule.pipelining.chained_dots import find_chain, keeps_all_stages
 from aotc.schedule.pipelining.expand_loop import expand_loop
 from aotc.schedule.pipelining.loop_schedule import LoopSchedule
 from aotc.schedule.pipelining.overlap_wgmma import begins_sum
@@ -75,6 +75,8 @@ def _advance(start: _Start, role: roles.Specialize, kernel: Kernel, schedule: Sc
     if chain is None and any(map(begins_sum, others)):
         # ptxas serializes the MMAs (C7514) if one of these is in flight at the wait for the first.
         return Reason.OTHER_DOTS()
+    if chain and keeps_all_stages(start.dots, chain.seconds):
+        return Reason.NO_STAGE_LEFT()
     reserve = DOT_CHAIN_RESERVE if chain else DOTS_AHEAD_RESERVE
     needed = _needed_registers(start, num_results=1 if chain else 2) + reserve
     if not reserve_registers(needed, role, kernel, schedule):
