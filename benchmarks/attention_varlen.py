@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import inspect
 import json
 import math
 import os
@@ -265,7 +266,10 @@ def torch_launch(tensors: Tensors) -> Launch | None:
     k, v = (each.repeat_interleave(group, dim=1) for each in (tensors.k, tensors.v))
     longest = [max(each) for each in zip(*shape.lengths, strict=True)]
 
-    words = {"is_causal": shape.constants["CAUSAL"]}
+    causal = shape.constants["CAUSAL"]
+    words: dict[str, Any] = {"is_causal": causal}
+    if "window_size" in inspect.signature(attend).parameters:  # of later versions
+        words = {"window_size": (-1, 0 if causal else -1)}
 
     def launch() -> None:
         tensors.out = attend(tensors.q, k, v, tensors.cu_q, tensors.cu_k, *longest, **words)
