@@ -111,10 +111,10 @@ def _causal_work(
     batch, length, heads, features = q.shape
     rows = torch.cat([torch.randint(0, length, (126,)), torch.tensor([0, length - 1])]).cuda()
     picked = [(0, 0), (batch - 1, heads - 1)]
-    expected = [
-        _attended(q[b, rows, h], *(each[b, :, h // heads_per_kv_head] for each in (k, v)), rows)
-        for b, h in picked
-    ]
+    expected: list[Any] = []
+    for b, h in picked:
+        keys, seen = (each[b, :, h // heads_per_kv_head] for each in (k, v))
+        expected.append(_attended(q[b, rows, h], keys, seen, rows))
 
     def wrong() -> float:
         found = [out[b, rows, h] for b, h in picked]
@@ -191,11 +191,11 @@ def extend() -> Iterator[Work]:
     for b, h in picked:
         before, own = order[b * prefix : (b + 1) * prefix], slice(b * new, (b + 1) * new)
         kv_head = h // (heads // kv_heads)
-        seen = [
+        keys, seen = (
             torch.cat([cache[before, kv_head], fresh[own, kv_head]])
             for cache, fresh in ((k_cache, k), (v_cache, v))
-        ]
-        expected.append(_attended(q[own][rows, h], *seen, rows + prefix))
+        )
+        expected.append(_attended(q[own][rows, h], keys, seen, rows + prefix))
 
     def wrong() -> float:
         pairs = zip(picked, expected, strict=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -57,7 +58,7 @@ def test_a_stage_is_left_to_load_ahead(tmp_path: Path, num_stages: int, is_ahead
 
 @pytest.mark.parametrize("num_stages", [2, 3])
 def test_the_result_is_right_at_every_length(tmp_path: Path, num_stages: int) -> None:
-    options = {"mma_stages": 2, "num_stages": num_stages, "num_warps": 8}
+    options: dict[str, Any] = {"mma_stages": 2, "num_stages": num_stages, "num_warps": 8}
     kernel = compiled(tmp_path, SOURCE, SIGNATURE, **options)
     for seed, n in enumerate((1, 63, 64, 65, 400)):
         q, c = (tensor((n, 128), "fp16", seed=2 * seed + at) / np.float16(64) for at in range(2))
