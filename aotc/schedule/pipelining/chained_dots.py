@@ -100,12 +100,12 @@ def find_chain(
 
 
 def keeps_all_stages(firsts: Sequence[wgmma.Wgmma], seconds: Sequence[wgmma.Wgmma]) -> bool:
-    """Return whether both dots, an iteration apart, would read all stages of a ring.
+    """Return whether both dots, an iteration apart, would read all stages of one buffer.
 
     So it is where keys are values, too, and have two stages: nothing could be loaded meanwhile.
     """
-    read = [stage.index for stage in stages_of(firsts)]
-    shared = [stage for stage in stages_of(seconds) if stage.index in read]
+    read = [stage.buffer for stage in stages_of(firsts)]
+    shared = [stage for stage in stages_of(seconds) if stage.buffer in read]
     return any(_num_stages(stage) <= _FEWEST_STAGES for stage in shared)
 
 
