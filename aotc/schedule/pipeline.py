@@ -33,6 +33,7 @@ from aotc.schedule.layout.trim_dot_columns import trim_dot_columns
 from aotc.schedule.pipelining.advance_loads import advance_loads
 from aotc.schedule.pipelining.expand_tensor_loads import expand_tensor_loads
 from aotc.schedule.pipelining.interleave_copies import interleave_copies
+from aotc.schedule.pipelining.join_sums import join_sums
 from aotc.schedule.pipelining.order_dots import order_dots
 from aotc.schedule.pipelining.overlap_wgmma import overlap_wgmma
 from aotc.schedule.pipelining.pipeline_loads import pipeline_loads
@@ -131,6 +132,9 @@ TILE_TO_GPU: Pipeline[Schedule] = Pipeline(
         # Needs to run after staging is planned. Otherwise, it is not known which loads go through
         # shared memory, and how wide they are.
         pipeline_loads,
+        # Needs to run before waits are deferred, and before stages are released after them.
+        # Otherwise, what the dots of a sum read is given back while they are in flight.
+        join_sums,
         # Needs to run after stages are assigned. Otherwise, it is not known whether the operands
         # of a dot outlive the iteration, so that the dot may stay in flight.
         overlap_wgmma,

@@ -118,6 +118,10 @@ class Reason(_Template):
     OPERAND_IN_REGISTERS = "an operand is in registers"
     OPERAND_WRITTEN = "an operand is written in the loop"
     ONE_STAGE = "its operands have one stage"
+    NO_STAGE_LEFT = (
+        "it and the second dot of the iteration before would read both stages of what they share, "
+        "so that nothing is loaded meanwhile"
+    )
     STAGE_OF_LATER_STEPS = (
         "the stage of its operands depends on the iteration before in more than one step"
     )

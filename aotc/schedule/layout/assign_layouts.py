@@ -64,7 +64,8 @@ def assign_layouts(kernel: Kernel, schedule: Schedule) -> None:
     infos, target = AxisAnalysis(kernel), schedule.target
     anchors = choose_layouts(kernel, infos, target)
     anchors |= choose_block_layouts(kernel)
-    dots = choose_dots(kernel, anchors, target)
+    in_flight = schedule.config.mma_stages > 1
+    dots = choose_dots(kernel, anchors, target, in_flight=in_flight)
     anchors |= transposing_loads(dots, anchors, kernel.num_warps)
     pulled, indices = pull_operands(dots), index_loads(kernel)
     while True:
