@@ -1,8 +1,8 @@
 """Rows of 1k to 256k columns, each by a cluster of 1 to 8 CTAs, against a copy, Triton and torch.
 
     aotc build benchmarks/long_rows.toml -o dist
-    python benchmarks/long_rows.py dist/long_rows.aotc [--work softmax …] [--columns 4096 …] [--liger FOLDER]
-        [--json FILE]
+    python benchmarks/long_rows.py dist/long_rows.aotc [--work softmax …] [--columns 4096 …] [--no-triton]
+        [--liger FOLDER] [--json FILE]
 
 aotc and Triton compile the same sources of kernels/, one program instance for each row. Triton has
 one CTA for a row, and 4 to 32 warps. Every configuration is held against float64 on some rows
@@ -280,15 +280,16 @@ def liger(name: str, arguments: list[Any]) -> Launch:
     return launch
 
 
-def measure(library: Any, name: str, columns: int, *, has_liger: bool) -> dict[str, Any]:
+def measure(
+    library: Any, name: str, columns: int, *, has_triton: bool, has_liger: bool
+) -> dict[str, Any]:
     """Choose each peer's best, run them in turn, and return the row."""
     work, rows = WORK[name], ELEMENTS // columns
     sets = [work.arguments(rows, columns) for _ in range(SETS)]
     print(f"{name} {rows}x{columns}", flush=True)
-    chosen = {
-        "aotc": best(name, aotc_candidates(name, library[name], columns), sets),
-        "triton": best(name, triton_candidates(name, rows, columns), sets),
-    }
+    chosen = {"aotc": best(name, aotc_candidates(name, library[name], columns), sets)}
+    if has_triton:
+        chosen["triton"] = best(name, triton_candidates(name, rows, columns), sets)
     found = {peer: choice for peer, choice in chosen.items() if choice}
     turns = itertools.count()
     copied = [work.out(each) if work.accesses == 2 else each[0].clone() for each in sets]
@@ -332,6 +333,7 @@ def main() -> int:
     parser.add_argument("archive", type=Path)
     parser.add_argument("--work", nargs="*", choices=WORK, default=list(WORK))
     parser.add_argument("--columns", nargs="*", type=int, default=list(COLUMNS))
+    parser.add_argument("--no-triton", action="store_true")
     parser.add_argument("--liger", type=Path)
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
@@ -342,7 +344,8 @@ def main() -> int:
     print(f"{torch.cuda.get_device_name()}, torch {torch.__version__}")
     rows: list[dict[str, Any]] = []
     for name, columns in itertools.product(options.work, options.columns):
-        rows.append(measure(library, name, columns, has_liger=bool(options.liger)))
+        peers = {"has_triton": not options.no_triton, "has_liger": bool(options.liger)}
+        rows.append(measure(library, name, columns, **peers))
         print(line(rows[-1]), flush=True)
         torch.cuda.empty_cache()
         if options.json:  # each time: a run that is cut short leaves what it has measured

@@ -1,7 +1,8 @@
 """Gradients of RMSNorm and LayerNorm, bf16 rows of 4k to 16k columns, against torch.compile, Triton and a copy.
 
     aotc build benchmarks/norm_backward.toml -o dist
-    python benchmarks/norm_backward.py dist/norm_backward.aotc [--work rmsnorm …] [--columns 4096 …] [--json FILE]
+    python benchmarks/norm_backward.py dist/norm_backward.aotc [--work rmsnorm …] [--columns 4096 …] [--no-triton]
+        [--json FILE]
 
 A pass is two launches: one for the rows, whose persistent programs add up what the weights get, and one for the sums
 of what these have stored; of LayerNorm three. Triton runs the same source. torch.compile has a forward pass
@@ -236,7 +237,7 @@ def check_compiled(launch: Launch, operands: Operands) -> None:
     print(f"    torch.compile: {trouble or 'right'}", flush=True)
 
 
-def measure(library: Any, name: str, columns: int) -> dict[str, Any]:
+def measure(library: Any, name: str, columns: int, *, has_triton: bool) -> dict[str, Any]:
     """Choose each peer's best, run them in turn, and return the row."""
     import torch
 
@@ -245,10 +246,9 @@ def measure(library: Any, name: str, columns: int) -> dict[str, Any]:
     counts = [sms * each for each in PER_SM]
     sets = [Operands(name, rows, columns, counts[-1]) for _ in range(SETS)]
     print(f"{name} {rows}x{columns}", flush=True)
-    chosen = {
-        "aotc": best(aotc_candidates(library, name, columns, counts), sets),
-        "triton": best(triton_candidates(name, columns, counts[:2]), sets),
-    }
+    chosen = {"aotc": best(aotc_candidates(library, name, columns, counts), sets)}
+    if has_triton:
+        chosen["triton"] = best(triton_candidates(name, columns, counts[:2]), sets)
     found = {peer: choice for peer, choice in chosen.items() if choice}
     turns = itertools.count()
     peers = {peer: launch for peer, (_, launch) in found.items()}
@@ -287,6 +287,7 @@ def main() -> int:
     parser.add_argument("archive", type=Path)
     parser.add_argument("--work", nargs="*", choices=WORK, default=list(WORK))
     parser.add_argument("--columns", nargs="*", type=int, default=list(COLUMNS))
+    parser.add_argument("--no-triton", action="store_true")
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
     torch.manual_seed(0)
@@ -294,7 +295,7 @@ def main() -> int:
     print(f"{torch.cuda.get_device_name()}, torch {torch.__version__}")
     rows: list[dict[str, Any]] = []
     for name, columns in itertools.product(options.work, options.columns):
-        rows.append(measure(library, name, columns))
+        rows.append(measure(library, name, columns, has_triton=not options.no_triton))
         print(line(rows[-1]), flush=True)
         torch.cuda.empty_cache()
         if options.json:  # each time: a run that is cut short leaves what it has measured

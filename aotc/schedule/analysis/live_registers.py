@@ -84,7 +84,7 @@ def find_peak(kernel: Kernel) -> Peak:
         _Life(*_life(value, op, numbers), value, op.loc, tile_registers(value.type))
         for op in numbers
         for value in _made_by(op)
-        if isinstance(value.type, TileType) and not _is_made_again(value, made_again)
+        if isinstance(value.type, TileType) and not is_made_again(value, made_again)
     ]
     at, registers = _fullest(fences, lives)
     by_place: dict[tuple[str, Loc], int] = {}
@@ -119,7 +119,7 @@ def most_registers(loop: scf.For, order: Sequence[Op]) -> int:
     made_again: dict[Value, bool] = {}
     lives: list[_Life] = []
     for value, users in users_of.items():
-        if isinstance(value.type, TileType) and not _is_made_again(value, made_again):
+        if isinstance(value.type, TileType) and not is_made_again(value, made_again):
             dots = [user for user in users if isinstance(user, wgmma.Wgmma) and user.a is value]
             waits = [wait for dot in dots for wait in dot.out.users]
             start = -1 if value.op is None else place[value.op]
@@ -187,10 +187,10 @@ def _users(value: Value) -> Iterator[Op]:
                 waiting += user.results
 
 
-def _is_made_again(value: Value, known: dict[Value, bool]) -> bool:
+def is_made_again(value: Value, known: dict[Value, bool], *, renames: bool = True) -> bool:
     """Return whether ptxas rematerializes a value: an address, a condition, index arithmetic.
 
-    So is what renames a tile: its registers are those of the tile. Chains may be as long as the
+    So is what `renames` a tile: its registers are those of the tile. Chains may be as long as the
     kernel, so they are followed without recursion.
     """
     waiting = [value]
@@ -198,7 +198,7 @@ def _is_made_again(value: Value, known: dict[Value, bool]) -> bool:
         each = waiting[-1]
         if each not in known:
             op = each.op
-            if _is_free(each):
+            if _is_free(each, renames=renames):
                 known[each] = True
             elif op is None or op.blocks or not op.pure:
                 known[each] = False
@@ -212,10 +212,10 @@ def _is_made_again(value: Value, known: dict[Value, bool]) -> bool:
     return known[value]
 
 
-def _is_free(value: Value) -> bool:
+def _is_free(value: Value, *, renames: bool) -> bool:
     """Return whether a value takes no registers of a tile by its type or its op."""
-    if not isinstance(value.type, TileType) or (
-        value.op is not None and value.op.has(Trait.SHAPE_ONLY)
-    ):
+    if not isinstance(value.type, TileType):
+        return True
+    if renames and value.op is not None and value.op.has(Trait.SHAPE_ONLY):
         return True
     return isinstance(value.type.element, PointerType) or value.type.element.is_bool
