@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Hashable
+from itertools import pairwise
 from typing import Generic, TypeVar
 
 Node = TypeVar("Node", bound=Hashable)
@@ -45,7 +46,7 @@ class Graph(Generic[Node]):
         A node that costs nothing is in the cut if a path goes through it that no other node of it is on.
         """
         while path := self._augmenting_path():
-            steps = list(zip(path, path[1:], strict=False))
+            steps = list(pairwise(path))
             amount = min(self.capacity[one][two] for one, two in steps)
             for one, two in steps:
                 self.capacity[one][two] -= amount
