@@ -25,6 +25,7 @@ from aotc.ir.dialects import gpu, scf, tile
 from aotc.ir.types import ScalarType, element_of
 
 _WORD_BITS = 32
+_LEAST_BITS = 16  # of a register
 _MULTIPROCESSOR_BITS = 16  # no GPU has as many multiprocessors as these count
 
 
@@ -377,6 +378,7 @@ def lower_opaque(ctx: Lowering, op: gpu.Opaque) -> Results:
         zero = emit.value(f"and i32 {zero}, {after[0]}")
     values = ctx.registers(op.value)
     bits, count = word_shape(element, len(values))
+    bits = max(bits, _LEAST_BITS)
     if bits != _WORD_BITS:
         resize = "trunc" if bits < _WORD_BITS else "zext"
         zero = emit.value(f"{resize} i32 {zero} to i{bits}")
