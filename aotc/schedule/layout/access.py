@@ -27,6 +27,7 @@ from aotc.target import Feature, Target
 MAX_ACCESS_BYTES = 16
 _SECTOR_BYTES = 32
 _LINE_BYTES = 128
+_WORD_BYTES, _WORDS_BYTES = 4, 8
 _VECTOR_ATOMIC_BYTES = 4  # the widest float that atomics take in vectors
 
 
@@ -109,7 +110,7 @@ def choose_layouts(kernel: Kernel, infos: AxisAnalysis, target: Target) -> dict[
     the other: the exchange through shared memory then moves several elements at once on both sides.
     """
     num_warps = kernel.num_warps
-    turned: dict[_Kind, None] = {}
+    transposed: dict[_Kind, int] = {}
     widths: dict[_Kind, int] = {}
     keys: dict[Op, _Kind] = {}
     for op in kernel.walk():
@@ -122,9 +123,11 @@ def choose_layouts(kernel: Kernel, infos: AxisAnalysis, target: Target) -> dict[
         width = _useful_width(pointer, info, num_warps, max_access_elems(op, target))
         widths[key] = max(widths.get(key, 1), width)
         if _is_transposed(op):
-            turned[key] = None
+            transposed[key] = pointee_bytes(pointer)
     layouts = {
-        key: _coalesced(key[0], key[1], width, num_warps, is_transposed=key in turned)
+        key: _in_boxes(key, width, num_warps, transposed[key])
+        if key in transposed
+        else _coalesced(key[0], key[1], width, num_warps)
         for key, width in widths.items()
     }
     return {op: layouts[key] for op, key in keys.items()}
@@ -166,17 +169,24 @@ def _is_transposed(op: Op) -> bool:
 
 
 def _coalesced(
-    shape: tuple[int, ...],
-    order: tuple[int, ...],
-    width: int,
-    num_warps: int,
-    *,
-    is_transposed: bool,
+    shape: tuple[int, ...], order: tuple[int, ...], width: int, num_warps: int
 ) -> LinearLayout:
-    elems = [width if axis == order[0] else 1 for axis in range(len(shape))]
-    if is_transposed:
-        share = prod(shape) // (WARP_LANES * num_warps)
-        elems[order[1]] = max(1, min(width, share // width, shape[order[1]]))
+    elems = tuple(width if axis == order[0] else 1 for axis in range(len(shape)))
+    return blocked_for(shape, elems, num_warps, order)
+
+
+def _in_boxes(kind: _Kind, width: int, num_warps: int, element_bytes: int) -> LinearLayout:
+    """Return a coalesced layout in which each thread holds neighbours along the second axis as well.
+
+    If these are no whole word, accesses are of 8 bytes instead of 16: an exchange of words is worth it.
+    """
+    shape, order, _ = kind
+    share = max(1, prod(shape) // (WARP_LANES * num_warps))
+    while width * element_bytes > _WORDS_BYTES and share // width * element_bytes < _WORD_BYTES:
+        width //= 2
+    elems = [1] * len(shape)
+    elems[order[0]] = width
+    elems[order[1]] = max(1, min(width, share // width, shape[order[1]]))
     return blocked_for(shape, tuple(elems), num_warps, order)
 
 
