@@ -42,6 +42,7 @@ from aotc.schedule.pipelining.prefetch_fragments import prefetch_fragments
 from aotc.schedule.pipelining.rotate_exchanges import rotate_exchanges
 from aotc.schedule.pipelining.slice_dots import slice_dots
 from aotc.schedule.pipelining.trim_operand_loads import trim_operand_loads
+from aotc.schedule.programs.choose_occupancy import choose_occupancy
 from aotc.schedule.programs.make_persistent import make_persistent
 from aotc.schedule.programs.split_across_cluster import split_across_cluster
 from aotc.schedule.shared_memory.allocate_shared import allocate_shared
@@ -178,6 +179,8 @@ TILE_TO_GPU: Pipeline[Schedule] = Pipeline(
         # These two duplicate ops on purpose, so no CSE may run after them.
         sink_into_branches,
         recompute_addresses,
+        # Needs to run last. Otherwise, tiles are live across exchanges that other passes still shorten.
+        choose_occupancy,
     )
 )
 

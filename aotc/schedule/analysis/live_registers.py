@@ -14,7 +14,7 @@ It is an estimate: for messages and refusals, and for whether dots may change th
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 from pathlib import PurePath
@@ -75,10 +75,17 @@ class _Life:
     registers: int
 
 
-def find_peak(kernel: Kernel) -> Peak:
-    """Return where the tiles of a kernel of gpu IR take most registers of a thread."""
+def is_fence(op: Op) -> bool:
+    """Return whether ptxas reorders nothing across an op."""
+    return op.terminator or (
+        op.has_side_effects and not op.has(Trait.NO_INSTRUCTION) and not op.blocks
+    )
+
+
+def find_peak(kernel: Kernel, is_place: Callable[[Op], bool] = is_fence) -> Peak:
+    """Return at which of some places the tiles of a kernel of gpu IR take most registers of a thread."""
     numbers = number_ops(kernel)
-    fences = [first for op, (first, _) in numbers.items() if _is_fence(op)]
+    fences = [first for op, (first, _) in numbers.items() if is_place(op)]
     made_again: dict[Value, bool] = {}
     lives = [
         _Life(*_life(value, op, numbers), value, op.loc, tile_registers(value.type))
@@ -126,7 +133,7 @@ def most_registers(loop: scf.For, order: Sequence[Op]) -> int:
             last = max((place.get(user, end) for user in (*users, *waits)), default=start)
             registers = tile_registers(value.type)
             lives.append(_Life(start, last, value, loop.loc, registers))
-    fences = [number for number, op in enumerate(order) if _is_fence(op)]
+    fences = [number for number, op in enumerate(order) if is_fence(op)]
     return _fullest(fences, lives)[1]
 
 
@@ -138,13 +145,6 @@ def _text(value: Value) -> str:
     type_ = value.type
     assert isinstance(type_, TileType)
     return "x".join([*map(str, type_.shape), str(type_.element)])
-
-
-def _is_fence(op: Op) -> bool:
-    """Return whether ptxas reorders nothing across an op."""
-    return op.terminator or (
-        op.has_side_effects and not op.has(Trait.NO_INSTRUCTION) and not op.blocks
-    )
 
 
 def _fullest(fences: list[int], lives: list[_Life]) -> tuple[int, int]:
