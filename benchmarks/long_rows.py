@@ -344,6 +344,8 @@ def main() -> int:
     print(f"{torch.cuda.get_device_name()}, torch {torch.__version__}")
     rows: list[dict[str, Any]] = []
     for name, columns in itertools.product(options.work, options.columns):
+        if not any(aotc_candidates(name, library[name], columns)):
+            continue
         peers = {"has_triton": not options.no_triton, "has_liger": bool(options.liger)}
         rows.append(measure(library, name, columns, **peers))
         print(line(rows[-1]), flush=True)
