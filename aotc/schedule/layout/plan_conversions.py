@@ -32,7 +32,6 @@ from aotc.schedule.layout.tensor_copies import is_tensor_load, read_buffer
 from aotc.schedule.remarks import Remark
 from aotc.target import Feature
 
-
 _SMALL_BYTES = 1024
 """Of a tile that takes a buffer of its own, for one barrier less."""
 

@@ -185,9 +185,7 @@ def test_a_reduction_in_a_loop_takes_one_barrier(
 ) -> None:
     path = tmp_path / "rows.py"
     source = ROWS.replace("REDUCED", reduced)
-    path.write_text(
-        f"import triton\nimport triton.language as tl\n\n{BOTH}\n@triton.jit\n{source}"
-    )
+    path.write_text(f"import triton\nimport triton.language as tl\n\n{BOTH}\n@triton.jit\n{source}")
     signature = {"x_ptr": "*fp32:16", "out_ptr": "*fp32:16", "n": "i32"}
     kernel = translate(str(path), "k", signature, {}).kernel
     x = np.random.default_rng(rings).integers(-9, 9, (5, 512)).astype(np.float32)
