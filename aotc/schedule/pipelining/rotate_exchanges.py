@@ -35,8 +35,9 @@ _NUM_STAGES = 2
 
 
 def rotate_exchanges(kernel: Kernel, schedule: Schedule) -> None:
-    """Give exchanges in loops a second buffer, if there is room for it: for dots in loops of consumers, for
-    reductions in kernels without dots.
+    """Give exchanges in loops a second buffer, if there is room for it.
+
+    These are exchanges for dots in loops of consumers, and for reductions in kernels without dots.
     """
     if not any(op.has(Trait.DOT) for op in kernel.walk()):
         for loop in [op for op in kernel.walk() if isinstance(op, scf.For)]:
