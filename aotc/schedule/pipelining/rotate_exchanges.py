@@ -32,6 +32,7 @@ from aotc.schedule.shared_memory.live_ranges import live_ranges
 from aotc.target import Target
 
 _NUM_STAGES = 2
+_SMALL_BYTES = 1024  # of what warps have reduced, at most; a larger tile is worth its barrier
 
 
 def rotate_exchanges(kernel: Kernel, schedule: Schedule) -> None:
@@ -74,8 +75,11 @@ def _rotate_reductions(loop: scf.For, kernel: Kernel, target: Target) -> None:
 
 
 def _is_of_reduction(op: Op) -> TypeGuard[gpu.SharedAlloc]:
-    """Return whether an op allocates one buffer that threads write once and then read."""
+    """Return whether an op allocates one small buffer that threads write once and then read."""
     if not isinstance(op, gpu.SharedAlloc) or op.num_stages > 1:
+        return False
+    kind = op.out.type
+    if not isinstance(kind, SharedType) or kind.size_bytes > _SMALL_BYTES:
         return False
     users = list(op.out.users)
     stores = [user for user in users if isinstance(user, gpu.SharedStore)]
