@@ -179,11 +179,12 @@ class _Boundary:
         return _Kept(dict.fromkeys(kept), wanted, before, after)
 
     def _renamed(self, value: Value) -> Value:
-        """Return the tile whose registers a value names."""
+        """Return the tile whose registers a value names; a join of several is one of its own."""
         while value.op is not None and value.op.has(Trait.SHAPE_ONLY) and value.op in self.before:
-            (value,) = [each for each in value.op.operands if is_tile(each)] or [value]
-            if value.op is None:
+            sources = [each for each in value.op.operands if is_tile(each)]
+            if len(sources) != 1:
                 break
+            value = sources[0]
         return value
 
     def _registers(self, value: Value) -> int:
@@ -269,7 +270,9 @@ class _Copies:
             else:
                 op = value.op
                 assert op is not None
-                self.made[value] = place(op.clone(self._copy_operands(op, place))).results[0]
+                copy = place(op.clone(self._copy_operands(op, place)))
+                for old, new in zip(op.results, copy.results, strict=True):
+                    self.made.setdefault(old, new)
         return self.made[value]
 
     def _copy_operands(self, op: Op, place: Builder) -> dict[Value, Value]:

@@ -155,3 +155,45 @@ def test_a_remark_says_what_was_saved() -> None:
     schedule = Schedule(TARGETS["sm_90a"])
     rematerialized(ACROSS, schedule=schedule)
     assert "32 registers of a thread instead of 64" in schedule.remarks[0]
+
+
+def test_joined_tiles_are_kept_as_they_are() -> None:
+    """A join has two operands, and their registers."""
+    joined = ACROSS.replace(
+        "  %result = arith.mul(%double, %sums) : tile<4096xfp32, #0>\n",
+        "  %both = tile.join(%double, %wide) : tile<4096x2xfp32, #3>\n"
+        + EXCHANGE.replace("%buffer", "%again")
+        .replace("%all", "%every")
+        .replace("%some", "%few")
+        .replace("%sums", "%totals")
+        .replace("%sum", "%total")
+        .replace("%u", "%c")
+        .replace("%v", "%d")
+        .replace("%w =", "%e =")
+        .replace("(%w)", "(%e)")
+        + "  %one, %two = tile.split(%both) : tile<4096xfp32, #0>, tile<4096xfp32, #0>\n"
+        "  %result = arith.mul(%one, %totals) : tile<4096xfp32, #0>\n",
+    ).replace(
+        "kernel @k",
+        "#3 = #ll<register=[[0,1],[1,0],[2,0],[4,0],[512,0],[1024,0],[2048,0]] "
+        "lane=[[8,0],[16,0],[32,0],[64,0],[128,0]] warp=[[256,0]] : [4096,2]>\nkernel @k",
+    )
+    kernel = rematerialized(joined)
+    assert opaque(kernel)
+    assert_same_meaning(joined, kernel, arguments(), lower=[insert_barriers])
+
+
+def test_the_second_half_of_a_split_is_computed_again_as_such() -> None:
+    halves = ACROSS.replace(
+        EXCHANGE,
+        "  %pair = tile.join(%double, %wide) : tile<4096x2xfp32, #3>\n"
+        "  %one, %two = tile.split(%pair) : tile<4096xfp32, #0>, tile<4096xfp32, #0>\n" + EXCHANGE,
+    ).replace("arith.mul(%double, %sums)", "arith.mul(%two, %sums)")
+    halves = halves.replace(
+        "kernel @k",
+        "#3 = #ll<register=[[0,1],[1,0],[2,0],[4,0],[512,0],[1024,0],[2048,0]] "
+        "lane=[[8,0],[16,0],[32,0],[64,0],[128,0]] warp=[[256,0]] : [4096,2]>\nkernel @k",
+    )
+    kernel = rematerialized(halves)
+    assert opaque(kernel)
+    assert_same_meaning(halves, kernel, arguments(), lower=[insert_barriers])
