@@ -348,6 +348,8 @@ def _attributes(kernel: Kernel, *, owns_sm: bool) -> str:
     moves = any(isinstance(op, roles.Specialize) and op.consumer_registers for op in kernel.body)
     if moves or (owns_sm and not kernel.maxnreg):
         attributes["nvvm.minctasm"] = "1"
+    elif kernel.min_ctas_per_sm:
+        attributes["nvvm.minctasm"] = str(kernel.min_ctas_per_sm)
     if kernel.num_ctas > 1:
         attributes["nvvm.cluster_dim"] = f"{kernel.num_ctas},1,1"
     return " ".join(["nounwind", *(f'"{name}"="{text}"' for name, text in attributes.items())])

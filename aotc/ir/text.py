@@ -187,6 +187,7 @@ _KERNEL_ATTRIBUTES: dict[str, Any] = {
     "num_warps": 4,
     "num_ctas": 1,
     "maxnreg": 0,
+    "min_ctas_per_sm": 0,
     "shared_bytes": 0,
     "producer_warps": 0,
     "num_consumer_groups": 1,

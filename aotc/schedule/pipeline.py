@@ -13,6 +13,7 @@ from aotc.schedule.cleanup.eliminate_common import eliminate_common
 from aotc.schedule.cleanup.hoist_invariants import hoist_invariants
 from aotc.schedule.cleanup.predicate_branches import predicate_branches
 from aotc.schedule.cleanup.recompute_addresses import recompute_addresses
+from aotc.schedule.cleanup.rematerialize_tiles import rematerialize_tiles
 from aotc.schedule.cleanup.simplify import simplify
 from aotc.schedule.cleanup.sink_into_branches import sink_into_branches
 from aotc.schedule.cleanup.unroll_loops import unroll_loops
@@ -43,6 +44,7 @@ from aotc.schedule.pipelining.reuse_accumulators import reuse_accumulators
 from aotc.schedule.pipelining.rotate_exchanges import rotate_exchanges
 from aotc.schedule.pipelining.slice_dots import slice_dots
 from aotc.schedule.pipelining.trim_operand_loads import trim_operand_loads
+from aotc.schedule.programs.choose_occupancy import choose_occupancy
 from aotc.schedule.programs.make_persistent import make_persistent
 from aotc.schedule.programs.split_across_cluster import split_across_cluster
 from aotc.schedule.shared_memory.allocate_shared import allocate_shared
@@ -126,6 +128,9 @@ TILE_TO_GPU: Pipeline[Schedule] = Pipeline(
         # Needs to run after `bulk_loads`. Otherwise, stores may take the shared memory that loads
         # need.
         bulk_stores,
+        # Needs to run after `bulk_loads`, whose buffers are read again, and before `specialize_warps`.
+        # Otherwise, a stage is released before its last reader.
+        rematerialize_tiles,
         # Needs to run before `pipeline_loads`. Otherwise, tensor loads that a producer warp is to
         # issue are pipelined by the loop as well.
         choose_warp_roles,
@@ -185,6 +190,8 @@ TILE_TO_GPU: Pipeline[Schedule] = Pipeline(
         # These two duplicate ops on purpose, so no CSE may run after them.
         sink_into_branches,
         recompute_addresses,
+        # Needs to run last. Otherwise, tiles are live across exchanges that other passes still shorten.
+        choose_occupancy,
     )
 )
 

@@ -44,6 +44,10 @@ class Remark(_Template):
     )
     DOT_TRANSPOSED = "the dot is computed transposed, with its right operand in registers"
     COLUMNS_TRIMMED = "{used} of {columns} columns are multiplied"
+    REMATERIALIZED = (
+        "tiles are computed again instead of kept while threads wait for each other: {after} registers "
+        "of a thread instead of {before}"
+    )
     # Pipelined loops.
     PIPELINED = "the loop is pipelined over {stages} stages through {way}: {names}"
     LOAD_NOT_PIPELINED = "the load of {names} is not pipelined: {reason}"

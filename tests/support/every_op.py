@@ -567,6 +567,10 @@ SAMPLES: dict[str, Sample] = {
     "gpu.beside": _specialize,
     "gpu.consumer_group": lambda s: s.add(roles.ConsumerGroup()),
     "gpu.opaque_thread_id": lambda s: s.add(gpu.OpaqueThreadId()),
+    "gpu.opaque": lambda s: [
+        s.add(gpu.Opaque(s.tile("fp16"))),
+        s.add(gpu.Opaque(s.tile("fp32"), s.i)),
+    ],
     "gpu.barrier": lambda s: s.add(gpu.Barrier()),
     "gpu.reduce": _reduce(gpu.Reduce),
     "gpu.scan": _scan(gpu.Scan),
