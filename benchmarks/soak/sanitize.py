@@ -14,9 +14,11 @@ that there are no more.
 from __future__ import annotations
 
 import argparse
+import os
 import pickle
 import re
 import shutil
+import signal
 import subprocess
 import sys
 import time
@@ -155,8 +157,13 @@ def run_tools(
     running: dict[str, subprocess.Popen[bytes]] = {}
     for tool in tools:
         with (out / f"{tool}.txt").open("wb") as file:
+            # A session of its own: the program that a tool runs must end with it.
             running[tool] = subprocess.Popen(
-                command(tool), stdout=file, stderr=subprocess.STDOUT, cwd=ROOT
+                command(tool),
+                stdout=file,
+                stderr=subprocess.STDOUT,
+                cwd=ROOT,
+                start_new_session=True,
             )
     said: list[Said] = []
     for tool, process in running.items():
@@ -164,7 +171,7 @@ def run_tools(
         try:
             status = process.wait(max(0.1, end - time.monotonic()))
         except subprocess.TimeoutExpired:
-            process.kill()
+            os.killpg(process.pid, signal.SIGKILL)
             process.wait()
         output = (out / f"{tool}.txt").read_text(errors="replace")
         found = _SUMMARY.findall(output)
