@@ -107,7 +107,8 @@ class TensorMaps:
         row_bytes = tensor.dims[0] * tensor.element_bytes
         if row_bytes % _PIECE_BYTES:
             message = f"stores rows of {row_bytes} bytes; hardware stores pieces of {_PIECE_BYTES}"
-            raise Misuse("tensor-map", message, lane=lane)
+            remedy = "if no caller passes such sizes, the manifest can say so: where = 'M % 32 == 0'"
+            raise Misuse("tensor-map", f"{message} ({remedy})", lane=lane)
 
     def use(self, address: int, copy: Pending) -> None:
         """Record a copy that reads the map; of those that the kernel never edits none is kept."""
