@@ -107,7 +107,9 @@ class TensorMaps:
         row_bytes = tensor.dims[0] * tensor.element_bytes
         if row_bytes % _PIECE_BYTES:
             message = f"stores rows of {row_bytes} bytes; hardware stores pieces of {_PIECE_BYTES}"
-            remedy = "if no caller passes such sizes, the manifest can say so: where = 'M % 32 == 0'"
+            remedy = (
+                "if no caller passes such sizes, the manifest can say so: where = 'M % 32 == 0'"
+            )
             raise Misuse("tensor-map", f"{message} ({remedy})", lane=lane)
 
     def use(self, address: int, copy: Pending) -> None:
