@@ -214,11 +214,13 @@ class Frame:
             self.count()
             node = item.loop if isinstance(item, Bind) else item
             handler = self._statements.get(type(item))
+            # Only these ask for what follows, and there may be 100,000 statements.
+            rest = items[position + 1 :] if isinstance(item, ast.If | ast.For) else ()
             with at(self.loc(node)):
                 if handler is None:
                     raise unsupported(node, self.loc(node))
                 try:
-                    flow = handler(self, item, items[position + 1 :])  # pyright: ignore[reportArgumentType]
+                    flow = handler(self, item, rest)  # pyright: ignore[reportArgumentType]
                 except RecursionError:
                     raise mistake(_TOO_DEEP, remedy=_TOO_DEEP_REMEDY) from None
             if flow is not None:
