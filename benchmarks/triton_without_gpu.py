@@ -108,6 +108,5 @@ def install() -> None:
     driver.set_active(_Driver())
 
 
-
 def _returns(value: Any) -> Callable[..., Any]:
     return lambda *_args, **_words: value
