@@ -420,6 +420,7 @@ def translate_request(request: CompileRequest) -> Translation:
         dict(request.signature),
         dict(request.constants),
         num_warps=request.config.num_warps,
+        num_ctas=request.config.num_ctas,
         target=request.target,
         facts=dict(request.facts),
         debug=request.debug,

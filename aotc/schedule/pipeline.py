@@ -23,6 +23,7 @@ from aotc.schedule.epilogue.slice_epilogues import slice_epilogues
 from aotc.schedule.layout.assign_layouts import assign_layouts
 from aotc.schedule.layout.decompose_reductions import decompose_reductions
 from aotc.schedule.layout.decompose_scans import decompose_scans
+from aotc.schedule.layout.expand_cluster_exchanges import expand_cluster_exchanges
 from aotc.schedule.layout.expand_cluster_reductions import expand_cluster_reductions
 from aotc.schedule.layout.fit_copies import fit_copies
 from aotc.schedule.layout.hoist_conversions import hoist_conversions
@@ -161,6 +162,9 @@ TILE_TO_GPU: Pipeline[Schedule] = Pipeline(
         # Needs to run after all passes that move or pipeline tensor loads: they know them as one
         # op, not as an issue and a wait.
         expand_tensor_loads,
+        # Needs to run after all passes that move or pipeline ops of loops: an exchange is one op to
+        # them, which all CTAs come to.
+        expand_cluster_exchanges,
         # Peeled iterations have constant addresses, masks and stage indices.
         simplify,
         eliminate_common,

@@ -14,18 +14,21 @@ from dataclasses import dataclass
 import numpy as np
 
 from aotc.ir.core import Kernel, Op
-from aotc.ir.dialects import gpu, grid
+from aotc.ir.dialects import cluster, gpu, grid
+from aotc.ir.types import TileType
 from aotc.verify.arrays import Array, reshape
 from aotc.verify.interpreter import mbarriers
-from aotc.verify.interpreter.program import Program, Rule
-from aotc.verify.interpreter.warp_roles import ClusterWait, Steps, Wait, steps_of
+from aotc.verify.interpreter.numerics import dtype_of
+from aotc.verify.interpreter.program import Program, Rule, scalar
+from aotc.verify.interpreter.shared_memory import check_shared_vectors
+from aotc.verify.interpreter.warp_roles import COLLECTIVES, ClusterWait, Steps, Wait, steps_of
 
 _EXCHANGES = (grid.ClusterReduce, grid.ClusterStore, grid.ClusterSend)
 
 
 def exchanges(kernel: Kernel) -> bool:
     """Return whether CTAs of the kernel's clusters give each other values."""
-    return any(isinstance(op, _EXCHANGES) for op in kernel.walk())
+    return kernel.runs_by_cta or any(isinstance(op, _EXCHANGES) for op in kernel.walk())
 
 
 def run_cluster(programs: Sequence[Program], kernel: Kernel, args: Sequence[Array]) -> None:
@@ -66,13 +69,37 @@ class _Cta:
 def _pass_barrier(ctas: Sequence[_Cta]) -> Sequence[_Cta]:
     """Let all CTAs pass the barrier of the cluster. Raises: InterpretError if some are elsewhere."""
     for cta in ctas:
-        if not isinstance(cta.wait, ClusterWait):
+        if not isinstance(cta.wait, ClusterWait) or _differ(cta.wait, ctas[0].wait):
             waiting = next(each for each in ctas if each.wait is not None)
             assert waiting.wait is not None
             raise waiting.program.error(waiting.wait.op, "waits for ever: not all CTAs come to it")
         if not isinstance(cta.wait.op, grid.ClusterWait):
             cta.program.shared.barrier()
     return ctas
+
+
+def _differ(wait: ClusterWait, other: Wait | ClusterWait | None) -> bool:
+    """Return whether two CTAs wait at different exchanges, or one at none."""
+    both = wait.op, None if other is None else other.op
+    return both[0] is not both[1] and any(isinstance(op, COLLECTIVES) for op in both)
+
+
+def _permute(program: Program, op: cluster.ClusterPermute, value: Array) -> Array:
+    """Take what the CTA has posted that gives to this one."""
+    del value
+    return program.peers[op.to.index(program.rank)].posted[0]
+
+
+def _read(program: Program, op: cluster.ClusterRead, value: Array, rank: Array) -> Array:
+    """Take what a CTA has posted."""
+    del value
+    return _peer(program, op, rank).posted[0]
+
+
+def _peer(program: Program, op: Op, rank: Array) -> Program:
+    if not 0 <= scalar(rank) < len(program.peers):
+        raise program.error(op, f"is of CTA {scalar(rank)} of {len(program.peers)}")
+    return program.peers[scalar(rank)]
 
 
 def _reduce(program: Program, op: grid.ClusterReduce, *inputs: Array) -> list[Array]:
@@ -106,6 +133,29 @@ def _send(
         mbarriers.send(peer, op, barrier, address, value)
 
 
+def _send_tile(
+    program: Program,
+    op: cluster.SendTile,
+    value: Array,
+    buffer: Array,
+    barrier: Array,
+    cta: Array,
+) -> None:
+    kind = op.value.type
+    assert isinstance(kind, TileType)
+    assert kind.layout is not None
+    check_shared_vectors(buffer, kind.layout, op.vector, value.dtype.itemsize)
+    mbarriers.send_tile(program, op, barrier, buffer, value, _peer(program, op, cta))
+
+
+def _load_remote(program: Program, op: cluster.RemoteLoad, buffer: Array, cta: Array) -> Array:
+    kind = op.out.type
+    assert isinstance(kind, TileType)
+    dtype = dtype_of(kind.element)
+    check_shared_vectors(buffer, op.layout, op.vector, dtype.itemsize)
+    return reshape(_peer(program, op, cta).shared.load_remote(buffer, dtype), kind.shape)
+
+
 def _nothing(program: Program, op: Op) -> None:
     del program, op
 
@@ -114,6 +164,10 @@ CLUSTER_RULES: dict[type[Op], Rule] = {
     grid.ClusterReduce: _reduce,
     grid.ClusterStore: _store,
     grid.ClusterSend: _send,
+    cluster.ClusterPermute: _permute,
+    cluster.ClusterRead: _read,
+    cluster.SendTile: _send_tile,
+    cluster.RemoteLoad: _load_remote,
     grid.ClusterArrive: _nothing,
     grid.ClusterWait: _nothing,
 }

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from aotc.ir.core import Block, Kernel, Op
-from aotc.ir.dialects import grid, mbarrier, roles, scf
+from aotc.ir.dialects import cluster, grid, mbarrier, roles, scf
 from aotc.verify.arrays import Array
 from aotc.verify.interpreter import mbarriers
 from aotc.verify.interpreter.program import Program, Rule, scalar
@@ -42,6 +42,9 @@ class ClusterWait:
 
     op: Op
 
+
+COLLECTIVES = (grid.ClusterReduce, cluster.ClusterPermute, cluster.ClusterRead)
+"""What all CTAs of a cluster do together, each with what the others post."""
 
 Steps = Generator[Wait | ClusterWait, None, list[Array]]
 
@@ -116,7 +119,7 @@ def steps_of(program: Program, block: Block, args: Sequence[Array]) -> Steps:
                 yield wait
         if program.peers and isinstance(op, grid.ClusterBarrier | grid.ClusterWait):
             yield ClusterWait(op)
-        if program.peers and isinstance(op, grid.ClusterReduce):
+        if program.peers and isinstance(op, COLLECTIVES):
             program.posted = operands
             yield ClusterWait(op)
             program.run_op(op)
