@@ -302,7 +302,7 @@ def mbarrier_arrive(
     emit: Emitter,
     barrier: Address,
     issuer: Issuer,
-    condition: str,
+    condition: str = "",
     num_ctas: int = 1,
     cta: str = "",
 ) -> None:

@@ -5,9 +5,10 @@ Places there are those of this CTA, mapped to the other one: `mapa` of the threa
 
 from __future__ import annotations
 
-from aotc.backend import nvvm_grid, nvvm_memory, nvvm_tensor
+from aotc.backend import nvvm, nvvm_grid, nvvm_memory, nvvm_tensor
 from aotc.backend.integers import Component
 from aotc.backend.lower import Lowering, Results, layout_of, lowers
+from aotc.backend.nvvm_issue import Issuer
 from aotc.backend.packing import pack, unpack, word_shape
 from aotc.backend.rules.shared import buffer_address, shared_vectors
 from aotc.backend.thread_map import first_holders, is_first_holder
@@ -28,6 +29,15 @@ def lower_send_tile(ctx: Lowering, op: cluster.SendTile) -> Results:
     for address, registers in shared_vectors(ctx, op, op.buffer, layout, op.vector):
         words = pack(ctx.emit, [values[register] for register in registers], kind.element)
         nvvm_grid.send(ctx.emit, nvvm_grid.in_cta(ctx.emit, address, cta), access, words, there)
+    return []
+
+
+@lowers(cluster.RemoteArrive)
+def lower_remote_arrive(ctx: Lowering, op: cluster.RemoteArrive) -> Results:
+    """Lower an arrival at the mbarrier of another CTA: one lane arrives for its warp."""
+    nvvm.warp_barrier(ctx.emit)
+    barrier, cta = buffer_address(ctx, op.barrier), ctx.scalar(op.cta)
+    nvvm_tensor.mbarrier_arrive(ctx.emit, barrier, Issuer(lane=ctx.first_lane), cta=cta)
     return []
 
 

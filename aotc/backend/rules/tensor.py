@@ -166,12 +166,7 @@ def lower_mbarrier_arrive(ctx: Lowering, op: mbarrier.MbarrierArrive) -> Results
     enabled = "" if op.enabled is None else ctx.scalar(op.enabled)
     barrier = buffer_address(ctx, op.barrier)
     nvvm_tensor.mbarrier_arrive(
-        ctx.emit,
-        barrier,
-        Issuer(lane=ctx.first_lane),
-        enabled,
-        op.num_ctas,
-        "" if op.cta is None else ctx.scalar(op.cta),
+        ctx.emit, barrier, Issuer(lane=ctx.first_lane), enabled, op.num_ctas
     )
     return []
 

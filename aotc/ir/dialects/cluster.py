@@ -21,7 +21,7 @@ from aotc.ir.core import Op, Value, attribute, operand, result
 from aotc.ir.dialects.gpu import memory_element, shared_type
 from aotc.ir.dialects.mbarrier import check_mbarrier
 from aotc.ir.dialects.tile import tile_type
-from aotc.ir.effects import Resource, Trait, orders, reads, writes
+from aotc.ir.effects import Resource, Trait, orders, reads, starts, writes
 from aotc.ir.layout import LinearLayout
 from aotc.ir.types import I32, PointerType, ScalarType, TileType, Type
 
@@ -67,8 +67,9 @@ class SendTile(
     Op,
     opcode="gpu.cluster_send_tile",
     effects=(
-        writes(Resource.SHARED, of="buffer"),
+        writes(Resource.SHARED, of="buffer", proxy="async"),
         writes(Resource.MBARRIER, of="barrier"),
+        starts(Resource.MBARRIER, of="barrier"),
     ),
 ):
     """Store a tile to this buffer of the CTA `cta`, asynchronously, `vector` elements an access.
@@ -93,6 +94,30 @@ class SendTile(
         self.expect(size_bytes in (4, 8, 16), f"sends {size_bytes} bytes at a time")
         check_mbarrier(self, self.barrier)
         self.expect(self.cta.type == I32, f"the rank is {self.cta.type}, not i32")
+        return ()
+
+
+class RemoteArrive(
+    Op,
+    opcode="gpu.cluster_arrive_at",
+    effects=(
+        writes(Resource.MBARRIER, of="barrier"),
+        orders(Resource.SHARED),
+    ),
+):
+    """Let each of the kernel's `count` warps arrive at this mbarrier of the CTA `cta`.
+
+    What a warp's threads read before happens before what that CTA sends once it has waited.
+    """
+
+    barrier: Value = operand()
+    cta: Value = operand()
+    count: int = attribute()
+
+    def infer(self) -> Sequence[Type]:
+        check_mbarrier(self, self.barrier)
+        self.expect(self.cta.type == I32, f"the rank is {self.cta.type}, not i32")
+        self.expect(self.count > 0, f"{self.count} arrivals")
         return ()
 
 

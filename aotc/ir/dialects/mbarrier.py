@@ -86,8 +86,7 @@ class MbarrierArrive(
 ):
     """Let each of the kernel's `count` warps arrive at a mbarrier, if `enabled`.
 
-    With several `num_ctas` they arrive at that mbarrier of each CTA of the cluster, with a `cta` at
-    that of the CTA of this rank.
+    With several `num_ctas` they arrive at that mbarrier of each CTA of the cluster.
 
     What a warp's threads read before happens before what the threads do that wait for the phase.
     """
@@ -95,7 +94,6 @@ class MbarrierArrive(
     barrier: Value = operand()
     count: int = attribute()
     enabled: Value | None = operand(default=None)
-    cta: Value | None = operand(default=None)
     num_ctas: int = attribute(default=1)
 
     def infer(self) -> Sequence[Type]:
@@ -103,7 +101,4 @@ class MbarrierArrive(
         self.expect(self.count > 0, f"{self.count} arrivals")
         if self.enabled is not None:
             self.expect(self.enabled.type == I1, f"enabled is {self.enabled.type}")
-        if self.cta is not None:
-            self.expect(self.cta.type == I32, f"the rank is {self.cta.type}, not i32")
-            self.expect(self.num_ctas == 1, "arrives at one CTA, or at all")
         return ()

@@ -11,7 +11,8 @@ it, and tell the CTA that filled it. Waits for what comes move down to the first
 is sent to other CTAs, so exchanges that need not wait for each other are under way together.
 
 A tile that others read (`cluster.read`) is stored in one of two buffers in turn; a barrier of
-the cluster, and they read it. The barrier of the next read says that they have.
+the cluster, and they read it. The barrier of the next read says that they have. Reads that need not
+wait for each other share a barrier.
 
 The first exchange waits until all CTAs have begun. A barrier of the cluster at the end keeps each
 until no other accesses its shared memory.
@@ -65,6 +66,8 @@ def expand_cluster_exchanges(kernel: Kernel, schedule: Schedule) -> None:
     expansion.visit(kernel.body, [value for ring in rings.values() for value in ring.initial])
     for received in expansion.receipts:
         _sink(received, expansion.sends)
+    for received in expansion.receipts:
+        _share_barrier(received[0])
     with at(kernel.loc):
         Builder.before_op(kernel.body.terminator)(grid.ClusterBarrier())
 
@@ -145,9 +148,9 @@ class _Expansion(CarriedState):
     def __init__(self, rings: dict[_Exchange, _Ring]) -> None:
         self.rings = rings
         self.receipts: list[list[Op]] = []
-        """Of each tile that comes the wait, the read, and the arrival after it."""
+        """Of each tile that comes the wait, the read, and the arrival after it, if there is one."""
         self.sends: dict[Op, None] = {}
-        """Ops that send tiles, and what they wait for."""
+        """Ops that send tiles or store them for others, and what they wait for."""
         self._first: dict[Op, int] = {}
         count = 0
         for op, ring in rings.items():
@@ -164,7 +167,7 @@ class _Expansion(CarriedState):
             if isinstance(op, cluster.ClusterPermute):
                 out, updated = self._permute(op, ring, state[first : first + 2], place)
             else:
-                out, updated = _read(op, ring, state[first], place)
+                out, updated = self._read(op, ring, state[first], place)
         op.replace_with([out])
         return [*state[:first], *updated, *state[first + len(updated) :]]
 
@@ -203,27 +206,30 @@ class _Expansion(CarriedState):
         wait = place(mbarrier.MbarrierWait(full, position.parity))
         load = place(gpu.SharedLoad(buffer, form.held, form.vector, element=_pointer(op.value)))
         arrival = place(
-            mbarrier.MbarrierArrive(empty, mbarriers.num_warps, cta=ring.source)
+            cluster.RemoteArrive(empty, ring.source, mbarriers.num_warps)
         )
         self.receipts.append([wait, load, arrival])
         out = _cast_back(load.out, op.value, place)
         after = mbarriers.next(position, place)
         return out, [after.index, after.parity]
 
+    def _read(
+        self, op: cluster.ClusterRead, ring: _Ring, index: Value, place: Builder
+    ) -> tuple[Value, State]:
+        form = ring.form
+        buffer = place(gpu.SharedStage(ring.buffers, index)).out
+        value = _cast(op.value, form.element, place)
+        self._send(place(gpu.SharedStore(value, buffer, form.vector)))
+        barrier = place(grid.ClusterBarrier())
+        load = place(
+            cluster.RemoteLoad(buffer, op.rank, form.held, form.vector, _pointer(op.value))
+        )
+        self.receipts.append([barrier, load])
+        following = place(gpu.NextStage(index, _NUM_STAGES)).out
+        return _cast_back(load.out, op.value, place), [following]
+
     def _send(self, op: Op) -> None:
         self.sends[op] = None
-
-
-def _read(op: cluster.ClusterRead, ring: _Ring, index: Value, place: Builder) -> tuple[Value, State]:
-    form = ring.form
-    buffer = place(gpu.SharedStage(ring.buffers, index)).out
-    place(gpu.SharedStore(_cast(op.value, form.element, place), buffer, form.vector))
-    place(grid.ClusterBarrier())
-    loaded = place(
-        cluster.RemoteLoad(buffer, op.rank, form.held, form.vector, _pointer(op.value))
-    ).out
-    following = place(gpu.NextStage(index, _NUM_STAGES)).out
-    return _cast_back(loaded, op.value, place), [following]
 
 
 def _pointer(value: Value) -> PointerType | None:
@@ -251,14 +257,27 @@ def _cast_back(loaded: Value, like: Value, place: Builder) -> Value:
 
 def _sink(received: list[Op], sends: dict[Op, None]) -> None:
     """Move the wait for a tile, and what follows from it, down to the first use of the tile."""
-    wait, load, arrival = received
-    last: Op = arrival
-    while last.next is not None and _may_pass(last.next, load, sends):
+    last = received[-1]
+    while last.next is not None and _may_pass(last.next, received[1], sends):
         last = last.next
-    for op in received if last is not arrival else ():
+    for op in received if last is not received[-1] else ():
         op.remove()
         Builder.after_op(last)(op)
         last = op
+
+
+def _share_barrier(barrier: Op) -> None:
+    """Drop a barrier of the cluster ahead of a read if nothing since the one before it needs it."""
+    if not isinstance(barrier, grid.ClusterBarrier):
+        return
+    before = barrier.prev
+    while before is not None and not before.blocks:
+        if isinstance(before, grid.ClusterBarrier):
+            barrier.erase()
+            return
+        if not is_pure(before) and not isinstance(before, cluster.RemoteLoad):
+            return
+        before = before.prev
 
 
 def _may_pass(op: Op, load: Op, sends: dict[Op, None]) -> bool:

@@ -406,6 +406,7 @@ _RULES: dict[type[Op], Rule] = {
     grid.ClusterSend: visit_send,
     cluster.SendTile: visit_remote,
     cluster.RemoteLoad: visit_remote,
+    cluster.RemoteArrive: _visit_arrival,
     mbarrier.MbarrierArrive: _visit_arrival,
     wgmma.WgmmaWait: _visit_dot_wait,
     roles.Specialize: _visit_roles,

@@ -148,6 +148,10 @@ def _send_tile(
     mbarriers.send_tile(program, op, barrier, buffer, value, _peer(program, op, cta))
 
 
+def _arrive_at(program: Program, op: cluster.RemoteArrive, barrier: Array, cta: Array) -> None:
+    mbarriers.tell(program, op, barrier, op.count, _peer(program, op, cta))
+
+
 def _load_remote(program: Program, op: cluster.RemoteLoad, buffer: Array, cta: Array) -> Array:
     kind = op.out.type
     assert isinstance(kind, TileType)
@@ -168,6 +172,7 @@ CLUSTER_RULES: dict[type[Op], Rule] = {
     cluster.ClusterRead: _read,
     cluster.SendTile: _send_tile,
     cluster.RemoteLoad: _load_remote,
+    cluster.RemoteArrive: _arrive_at,
     grid.ClusterArrive: _nothing,
     grid.ClusterWait: _nothing,
 }

@@ -81,6 +81,13 @@ def send_tile(
     state.arrive(0, peer.shared.mark(), -value.nbytes)
 
 
+def tell(program: Program, op: Op, barrier: Array, number: int, peer: Program) -> None:
+    """Arrive at the mbarrier of another CTA, which then knows what this one has done."""
+    state = find(peer, op, barrier)
+    state.teller = program
+    _arrive(program, op, state, number)
+
+
 def find(program: Program, op: Op, barrier: Array) -> Mbarrier:
     """Return the state of a mbarrier. Raises: InterpretError if nobody made it."""
     state = program.mbarriers.get(scalar(barrier))
@@ -104,17 +111,9 @@ def _init(program: Program, op: mbarrier.MbarrierInit, barrier: Array) -> None:
 
 
 def _arrive_each(
-    program: Program,
-    op: mbarrier.MbarrierArrive,
-    barrier: Array,
-    enabled: Array | None,
-    cta: Array | None,
+    program: Program, op: mbarrier.MbarrierArrive, barrier: Array, enabled: Array | None
 ) -> None:
-    if cta is not None:
-        state = find(program.peers[scalar(cta)], op, barrier)
-        state.teller = program
-        _arrive(program, op, state, op.count)
-    elif enabled is None or scalar(enabled):
+    if enabled is None or scalar(enabled):
         # Each CTA of a cluster runs by itself here, so it arrives for the others, too.
         _arrive(program, op, find(program, op, barrier), op.count * op.num_ctas)
 
