@@ -267,6 +267,7 @@ class SharedMemory:
         Raises: AccessError if there are others.
         """
         touched = _bytes_of(addresses, value.dtype.itemsize)
+        self._grow(int(touched.max()) + 1)  # the CTA may not have come here
         self._check_landed(touched)
         self._check_unread(touched)
         late = self._touched[touched] > told
@@ -282,6 +283,7 @@ class SharedMemory:
     def load_remote(self, addresses: Indices, dtype: np.dtype[Any]) -> Array:
         """Read a tile for another CTA, flat. Raises: AccessError if it was written since the last barrier."""
         touched = _bytes_of(addresses, dtype.itemsize)
+        self._grow(int(touched.max()) + 1)  # the CTA may not have come here
         self._check_landed(touched)
         nobody = np.full(len(touched), _NOBODY)
         self._check(touched, self._writer[touched] != _NOBODY, self._writer[touched], nobody)
