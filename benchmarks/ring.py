@@ -31,7 +31,8 @@ def expected(x: np.ndarray, steps: int) -> tuple[np.ndarray, np.ndarray]:
     """Return the sums of the rows that pass by each CTA, to the right and to the left."""
     turned = x.reshape(-1, SIZE, x.shape[-1])
     right, left = (
-        sum(np.roll(turned, way * step, 1) for step in range(1, steps + 1)) for way in (1, -1)
+        np.sum([np.roll(turned, way * step, 1) for step in range(1, steps + 1)], axis=0)
+        for way in (1, -1)
     )
     return right.reshape(x.shape), left.reshape(x.shape)
 
@@ -104,7 +105,9 @@ def main() -> int:
     clusters = torch.cuda.get_device_properties(0).multi_processor_count // SIZE
     print(f"{torch.cuda.get_device_name()}, torch {torch.__version__}, {clusters} clusters")
     rows = []
-    configs = [{key: value for key, value in each.items() if key != "PULL"} for each in built(kernel)]
+    configs = [
+        {key: value for key, value in each.items() if key != "PULL"} for each in built(kernel)
+    ]
     for count in (1, clusters):
         chosen: dict[str, Ring] = {}
         for name, pull in WAYS.items():

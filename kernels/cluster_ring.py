@@ -33,7 +33,9 @@ def all_gather_kernel(x_ptr, out_ptr, stride, n_clusters, BLOCK: tl.constexpr):
 
 
 @triton.jit
-def ring_kernel(x_ptr, right_ptr, left_ptr, steps, n_clusters, BLOCK: tl.constexpr, PULL: tl.constexpr):
+def ring_kernel(
+    x_ptr, right_ptr, left_ptr, steps, n_clusters, BLOCK: tl.constexpr, PULL: tl.constexpr
+):
     """Add up the rows that pass by each CTA in `steps` steps, to the right and to the left.
 
     They are sent to the neighbours, or with PULL each CTA reads those of its neighbours.

@@ -23,7 +23,6 @@ from aotc.schedule.epilogue.slice_epilogues import slice_epilogues
 from aotc.schedule.layout.assign_layouts import assign_layouts
 from aotc.schedule.layout.decompose_reductions import decompose_reductions
 from aotc.schedule.layout.decompose_scans import decompose_scans
-from aotc.schedule.layout.expand_cluster_exchanges import expand_cluster_exchanges
 from aotc.schedule.layout.expand_cluster_reductions import expand_cluster_reductions
 from aotc.schedule.layout.fit_copies import fit_copies
 from aotc.schedule.layout.hoist_conversions import hoist_conversions
@@ -32,6 +31,7 @@ from aotc.schedule.layout.plan_conversions import plan_conversions
 from aotc.schedule.layout.transpose_dots import transpose_dots
 from aotc.schedule.layout.trim_dot_columns import trim_dot_columns
 from aotc.schedule.pipelining.advance_loads import advance_loads
+from aotc.schedule.pipelining.expand_cluster_exchanges import expand_cluster_exchanges
 from aotc.schedule.pipelining.expand_tensor_loads import expand_tensor_loads
 from aotc.schedule.pipelining.interleave_copies import interleave_copies
 from aotc.schedule.pipelining.order_dots import order_dots

@@ -5,7 +5,7 @@ from __future__ import annotations
 from aotc.ir.core import Kernel
 from aotc.ir.dialects import arith, cluster, gpu, grid, mbarrier, tma
 from aotc.ir.rewrite import Builder
-from aotc.schedule.layout import expand_cluster_exchanges
+from aotc.schedule.pipelining import expand_cluster_exchanges
 from aotc.schedule.programs import split_across_cluster
 from aotc.schedule.warp_roles import choose_warp_roles
 from tests.support.mutations.plant import (

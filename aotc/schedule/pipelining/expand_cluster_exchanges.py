@@ -205,9 +205,7 @@ class _Expansion(CarriedState):
         self._send(place(cluster.SendTile(value, buffer, full, ring.target, form.vector)))
         wait = place(mbarrier.MbarrierWait(full, position.parity))
         load = place(gpu.SharedLoad(buffer, form.held, form.vector, element=_pointer(op.value)))
-        arrival = place(
-            cluster.RemoteArrive(empty, ring.source, mbarriers.num_warps)
-        )
+        arrival = place(cluster.RemoteArrive(empty, ring.source, mbarriers.num_warps))
         self.receipts.append([wait, load, arrival])
         out = _cast_back(load.out, op.value, place)
         after = mbarriers.next(position, place)

@@ -14,7 +14,7 @@ from aotc.ir.layout import LinearLayout
 from aotc.ir.text import parse_kernel, print_kernel
 from aotc.ir.types import TileType
 from aotc.schedule.context import Schedule
-from aotc.schedule.layout.expand_cluster_exchanges import expand_cluster_exchanges
+from aotc.schedule.pipelining.expand_cluster_exchanges import expand_cluster_exchanges
 from aotc.schedule.shared_memory.allocate_shared import allocate_shared
 from aotc.schedule.shared_memory.insert_barriers import insert_barriers
 from aotc.target import TARGETS
