@@ -160,6 +160,7 @@ def compile_kernel(
         waits_pdl=done.waits_pdl,
         guards=kernel.guards,
         loops_programs=kernel.loops_programs,
+        cooperative=_meets_grid(kernel),
         scratch_bytes=kernel.scratch_bytes,
         spill_note=note,
     )
@@ -277,7 +278,7 @@ class PtxKernel:
     """Hold a kernel that is compiled as far as PTX, and the tile IR it is to mean the same as.
 
     `shared_bytes` is what a launch passes as dynamic shared memory, `params` what as parameters;
-    `guards` and `scratch_bytes` as in `Metadata`.
+    `guards`, `scratch_bytes` and `cooperative` as in `Metadata`.
     """
 
     tile_ir: str
@@ -287,6 +288,7 @@ class PtxKernel:
     params: tuple[ParamSlot, ...] = ()
     guards: tuple[str, ...] = ()
     scratch_bytes: int = 0
+    cooperative: bool = False
 
 
 def compile_ptx(request: CompileRequest) -> PtxKernel:
@@ -304,6 +306,7 @@ def compile_ptx(request: CompileRequest) -> PtxKernel:
         _param_slots(done),
         kernel.guards,
         kernel.scratch_bytes,
+        _meets_grid(kernel),
     )
 
 
@@ -408,6 +411,13 @@ def _lines(*groups: Iterable[str]) -> tuple[str, ...]:
     """Return the lines of all texts that say something; what a kernel prints may be any text."""
     lines = (line for group in groups for text in group for line in text.splitlines())
     return tuple(line for line in lines if line.strip())
+
+
+def _meets_grid(kernel: Kernel) -> bool:
+    """Return whether the CTAs of a launch wait for each other."""
+    from aotc.ir.dialects.grid import GridBarrier  # noqa: PLC0415 - start-up time
+
+    return any(isinstance(op, GridBarrier) for op in kernel.walk())
 
 
 def translate_request(request: CompileRequest) -> Translation:

@@ -328,6 +328,16 @@ def cluster_read(value: Operand, rank: Operand) -> tensor:
     raise _outside("cluster_read")
 
 
+def grid_barrier(counter: tensor) -> None:
+    """Wait for all programs of the launch; what they wrote to global memory is then seen by all.
+
+    They count themselves in the int32 that `counter` points at, 0 before the first launch that uses
+    it and no concern of the caller's after that; launches that may overlap have one each. A launch of more programs
+    than the GPU runs at a time is refused.
+    """
+    raise _outside("grid_barrier")
+
+
 def program_id(axis: int) -> tensor:
     """Return the index of this program along a grid axis, 0 to 2, as an int32 scalar."""
     raise _outside("program_id")

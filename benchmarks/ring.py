@@ -57,8 +57,7 @@ class Ring:
     def launch(self, steps: int = STEPS) -> None:
         """Run the ring."""
         arguments = self.x, self.right, self.left, steps, self.clusters
-        config = {**self.config, "PULL": self.pull}
-        self.kernel.launch(arguments, config=config)
+        self.kernel.launch(arguments, config=self.config, choices={"PULL": self.pull})
 
     def problem(self) -> str:
         """Return what is wrong with the sums, if anything."""

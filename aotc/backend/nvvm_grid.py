@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from aotc.backend.emitter import Emitter
+from aotc.backend.nvvm_issue import NEW_LINE
 from aotc.backend.nvvm_memory import Access, Address
 
 
@@ -116,6 +117,33 @@ def send(
         arguments.append(f"i1 {access.predicate}")
     asm = f'"{text}", "{",".join(constraints)}"({", ".join(arguments)})'
     emit.effect(f"call void asm sideeffect {asm}")
+
+
+def count_in(emit: Emitter, counter: Address, predicate: str) -> None:
+    """Count the CTA in at a barrier of the grid and wait for all others, where the predicate holds.
+
+    The thread's own accesses, and those that it has seen, are ordered before those of threads that it waits for.
+
+    Source: PTX ISA 9.7.13.5 `atom`, 9.7.13.4 `fence`, 10.6 `%ctaid`.
+    """
+    lines = (
+        "{ .reg .pred more; .reg .b32 x, y, count, old, now;",
+        "@!$1 bra done;",
+        "mov.u32 count, %nctaid.x; mov.u32 y, %nctaid.y; mul.lo.u32 count, count, y;",
+        "mov.u32 y, %nctaid.z; mul.lo.u32 count, count, y;",
+        "mov.u32 x, %ctaid.x; mov.u32 y, %ctaid.y; or.b32 x, x, y;",
+        "mov.u32 y, %ctaid.z; or.b32 x, x, y; setp.eq.u32 more, x, 0;",
+        "sub.u32 count, 0x80000001, count; selp.b32 count, count, 1, more;",
+        "fence.acq_rel.gpu;",
+        f"atom.relaxed.gpu.global.add.u32 old, [$0+{counter.offset_bytes}], count;",
+        f"again: ld.relaxed.gpu.global.u32 now, [$0+{counter.offset_bytes}];",
+        "xor.b32 now, now, old; setp.ge.s32 more, now, 0; @more bra again;",
+        "fence.acq_rel.gpu;",
+        "done: }",
+    )
+    arguments = f"ptr addrspace(1) {counter.base}, i1 {predicate}"
+    text = NEW_LINE.join(lines)
+    emit.effect(f'call void asm sideeffect "{text}", "l,b"({arguments}) #0')
 
 
 def wait_for_grids(emit: Emitter) -> None:

@@ -1,4 +1,4 @@
-"""The CTAs of a cluster in the source: their ranks, their barrier, and the tiles that they exchange.
+"""The CTAs of a cluster in the source: their ranks, barriers, and the tiles that they exchange.
 
 Triton has no words for these, so they are in `aotc.language` alone. A kernel that uses one is
 written for one CTA: with `num_ctas` above 1 all CTAs of a cluster run it, with tiles of their own,
@@ -12,10 +12,11 @@ from collections.abc import Callable, Sequence
 
 from aotc.frontend.convert import cast, splat, static_int, to_scalar, to_value
 from aotc.frontend.emitter import Emitter, mistake
+from aotc.frontend.memory import pointer_argument
 from aotc.frontend.values import Operand, is_tuple, shape, show
 from aotc.ir.core import Value
 from aotc.ir.dialects import cluster, grid, tile
-from aotc.ir.types import I32, ScalarType
+from aotc.ir.types import I32, U32, ScalarType
 
 
 def cluster_size(emit: Emitter) -> int:
@@ -70,6 +71,17 @@ def cluster_read(emit: Emitter, value: Operand, rank: Operand) -> Value:
     return _as_tile(emit, given, lambda one: emit(cluster.ClusterRead(one, owner)).out)
 
 
+def grid_barrier(emit: Emitter, counter: Operand) -> None:
+    """Wait for all programs of the grid, which count themselves at a pointer."""
+    pointer, kind = pointer_argument(emit, counter, "grid_barrier")
+    if shape(pointer) or kind not in (I32, U32):
+        raise mistake(
+            f"grid_barrier counts in one int32, got {show(pointer)}",
+            remedy="pass a pointer to an int32 that is 0 before the first launch",
+        )
+    emit(grid.GridBarrier(pointer))
+
+
 def _permuted(emit: Emitter, operand: Operand, to: Sequence[int], name: str) -> Value:
     value = to_value(emit, operand, f"a value for {name}")
     if list(to) == list(range(len(to))):
@@ -91,5 +103,6 @@ FUNCTIONS: dict[str, Callable[..., Operand]] = {
     "cluster_permute": cluster_permute,
     "cluster_shift": cluster_shift,
     "cluster_read": cluster_read,
+    "grid_barrier": grid_barrier,
 }
-"""What `aotc.language` has for clusters, and `triton.language` has not."""
+"""What `aotc.language` has for clusters and grids, and `triton.language` has not."""

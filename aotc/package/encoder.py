@@ -59,6 +59,7 @@ from aotc.package.records import (
     VALUE_INT,
     VALUE_NULL,
     VALUE_STRING,
+    VARIANT_COOPERATIVE,
     VARIANT_LOOPS_PROGRAMS,
     VARIANT_WAITS_PDL,
 )
@@ -234,7 +235,9 @@ class _KernelEncoder:
             variant.num_threads,
             variant.registers,
             *variant.cluster,
-            variant.waits_pdl * VARIANT_WAITS_PDL | variant.loops_programs * VARIANT_LOOPS_PROGRAMS,
+            variant.waits_pdl * VARIANT_WAITS_PDL
+            | variant.loops_programs * VARIANT_LOOPS_PROGRAMS
+            | variant.cooperative * VARIANT_COOPERATIVE,
             condition,
         )
 

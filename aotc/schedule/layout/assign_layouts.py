@@ -457,6 +457,7 @@ _RULES: dict[type[Op], Callable[[Op, _Emitter, Builder], None]] = {
     tile.AtomicCas: _emit_atomic,
     tile.Barrier: _emit_barrier,
     grid.ClusterBarrier: _emit_barrier,
+    grid.GridBarrier: _emit_barrier,
     indexing.Gather: _emit_gather,
     indexing.Histogram: _emit_histogram,
     descriptor.DescriptorAt: _emit_descriptor_at,

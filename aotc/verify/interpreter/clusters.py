@@ -8,6 +8,7 @@ Invariant: what they do depends on the program alone.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -15,13 +16,22 @@ import numpy as np
 
 from aotc.ir.core import Kernel, Op
 from aotc.ir.dialects import cluster, gpu, grid
-from aotc.ir.types import TileType
+from aotc.ir.types import U32, TileType
 from aotc.verify.arrays import Array, reshape
 from aotc.verify.interpreter import mbarriers
+from aotc.verify.interpreter.atomics import update
+from aotc.verify.interpreter.memory import Memory
 from aotc.verify.interpreter.numerics import dtype_of
 from aotc.verify.interpreter.program import Program, Rule, scalar
 from aotc.verify.interpreter.shared_memory import check_shared_vectors
-from aotc.verify.interpreter.warp_roles import COLLECTIVES, ClusterWait, Steps, Wait, steps_of
+from aotc.verify.interpreter.warp_roles import (
+    COLLECTIVES,
+    ClusterWait,
+    GridWait,
+    Steps,
+    Wait,
+    steps_of,
+)
 
 _EXCHANGES = (grid.ClusterReduce, grid.ClusterStore, grid.ClusterSend)
 
@@ -31,14 +41,51 @@ def exchanges(kernel: Kernel) -> bool:
     return kernel.runs_by_cta or any(isinstance(op, _EXCHANGES) for op in kernel.walk())
 
 
+def meets_grid(kernel: Kernel) -> bool:
+    """Return whether programs of the kernel wait for each other."""
+    return any(isinstance(op, grid.GridBarrier) for op in kernel.walk())
+
+
 def run_cluster(programs: Sequence[Program], kernel: Kernel, args: Sequence[Array]) -> None:
     """Run all CTAs of a cluster. Raises: InterpretError, also if some wait and others have ended."""
+    _advance(_start(programs, kernel, args))
+
+
+def run_grid(
+    clusters: Sequence[Sequence[Program]], kernel: Kernel, args: Sequence[Array], memory: Memory
+) -> None:
+    """Run all clusters of a grid, each up to its next barrier of the grid, and on from there.
+
+    Raises: InterpretError, also if some programs wait for the grid and others have ended.
+    """
+    groups = [_start(programs, kernel, args) for programs in clusters]
+    while True:
+        for group in groups:
+            memory.begin_program()
+            _advance(group)
+        ctas = [cta for group in groups for cta in group]
+        waiting = [cta for cta in ctas if cta.wait is not None]
+        if len(waiting) < len(ctas):
+            for cta in waiting:
+                assert cta.wait is not None
+                raise cta.program.error(cta.wait.op, "waits for ever: not all programs come to it")
+            return
+        memory.meet_programs()
+        for cta in ctas:
+            cta.program.shared.barrier()
+
+
+def _start(programs: Sequence[Program], kernel: Kernel, args: Sequence[Array]) -> list[_Cta]:
     for program in programs:
-        program.peers = list(programs)
-    ctas = [_Cta(program, steps_of(program, kernel.body, args)) for program in programs]
+        program.peers = list(programs) if len(programs) > 1 else []
+    return [_Cta(program, steps_of(program, kernel.body, args)) for program in programs]
+
+
+def _advance(ctas: Sequence[_Cta]) -> None:
+    """Let the CTAs of a cluster run until each has ended or waits for the grid."""
     for cta in ctas:
         cta.run()
-    while not all(cta.is_done for cta in ctas):
+    while any(cta.wait is not None and not isinstance(cta.wait, GridWait) for cta in ctas):
         ready = [cta for cta in ctas if cta.may_run]
         if not ready:
             ready = _pass_barrier(ctas)
@@ -52,11 +99,7 @@ class _Cta:
 
     program: Program
     steps: Steps
-    wait: Wait | ClusterWait | None = None
-
-    @property
-    def is_done(self) -> bool:
-        return self.wait is None
+    wait: Wait | ClusterWait | GridWait | None = None
 
     @property
     def may_run(self) -> bool:
@@ -78,7 +121,7 @@ def _pass_barrier(ctas: Sequence[_Cta]) -> Sequence[_Cta]:
     return ctas
 
 
-def _differ(wait: ClusterWait, other: Wait | ClusterWait | None) -> bool:
+def _differ(wait: ClusterWait, other: Wait | ClusterWait | GridWait | None) -> bool:
     """Return whether two CTAs wait at different exchanges, or one at none."""
     both = wait.op, None if other is None else other.op
     return both[0] is not both[1] and any(isinstance(op, COLLECTIVES) for op in both)
@@ -160,12 +203,20 @@ def _load_remote(program: Program, op: cluster.RemoteLoad, buffer: Array, cta: A
     return reshape(_peer(program, op, cta).shared.load_remote(buffer, dtype), kind.shape)
 
 
+def _count_in(program: Program, op: grid.GridBarrier, pointer: Array) -> None:
+    num_ctas = math.prod(program.grid) * max(1, len(program.peers))
+    is_first = not any(program.place) and program.rank == 0
+    number = np.array([grid.arrivals(num_ctas, is_first=is_first)], np.uint32)
+    update(program.memory, reshape(pointer, 1), U32, number, np.add)
+
+
 def _nothing(program: Program, op: Op) -> None:
     del program, op
 
 
 CLUSTER_RULES: dict[type[Op], Rule] = {
     grid.ClusterReduce: _reduce,
+    grid.GridBarrier: _count_in,
     grid.ClusterStore: _store,
     grid.ClusterSend: _send,
     cluster.ClusterPermute: _permute,
