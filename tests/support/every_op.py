@@ -561,6 +561,9 @@ SAMPLES: dict[str, Sample] = {
     "grid.cluster_wait": lambda s: s.add(grid.ClusterWait()),
     "gpu.cluster_send": lambda s: s.add(grid.ClusterSend(s.x, _shared(s).out, _mbarrier(s))),
     "gpu.cluster_store": lambda s: s.add(grid.ClusterStore(s.x, _shared(s).out)),
+    "grid.grid_barrier": lambda s: s.add(
+        grid.GridBarrier(s.add(arith.Bitcast(s.pointer, PointerType(I32))).out)
+    ),
     "cluster.permute": lambda s: s.add(cluster.ClusterPermute(s.tile("fp32"), (1, 2, 3, 0))),
     "cluster.read": lambda s: s.add(cluster.ClusterRead(s.tile("fp32"), s.i)),
     "gpu.cluster_send_tile": lambda s: s.add(

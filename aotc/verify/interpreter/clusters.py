@@ -65,7 +65,7 @@ def run_grid(
             _advance(group)
         ctas = [cta for group in groups for cta in group]
         waiting = [cta for cta in ctas if cta.wait is not None]
-        if len(waiting) < len(ctas):
+        if len(waiting) < len(ctas) or not ctas:
             for cta in waiting:
                 assert cta.wait is not None
                 raise cta.program.error(cta.wait.op, "waits for ever: not all programs come to it")

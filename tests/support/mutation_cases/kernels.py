@@ -6,7 +6,7 @@ Integers where they will do: a result that is to be right to the bit hides nothi
 import triton
 import triton.language as tl
 
-from aotc.language import cluster_rank, cluster_read, cluster_shift, cluster_size
+from aotc.language import cluster_rank, cluster_read, cluster_shift, cluster_size, grid_barrier
 
 
 @triton.jit
@@ -557,6 +557,22 @@ def read_rows(x_ptr, out_ptr, n_times, BLOCK: tl.constexpr):
     for step in range(n_times):
         x = x * 3 + cluster_read(x, (rank + step) % cluster_size())
     tl.store(out_ptr + at, x)
+
+
+@triton.jit
+def turn_pieces(x_ptr, y_ptr, out_ptr, counter_ptr, BLOCK: tl.constexpr):
+    """Store a piece of x, wait for the grid, and add that of the next program, twice."""
+    pid = tl.program_id(0)
+    i = tl.arange(0, BLOCK)
+    following = (pid + 1) % tl.num_programs(0)
+    x = tl.load(x_ptr + pid * BLOCK + i)
+    tl.store(y_ptr + pid * BLOCK + i, x * 3)
+    grid_barrier(counter_ptr)
+    x += tl.load(y_ptr + following * BLOCK + i)
+    grid_barrier(counter_ptr)
+    tl.store(y_ptr + pid * BLOCK + i, x * 5)
+    grid_barrier(counter_ptr)
+    tl.store(out_ptr + pid * BLOCK + i, x + tl.load(y_ptr + following * BLOCK + i))
 
 
 @triton.jit

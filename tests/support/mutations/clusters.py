@@ -237,7 +237,49 @@ _PLANTS = (
 )
 
 
+_GRID_PLANTS = (
+    (
+        "a program reads what others have not stored",
+        "the barrier of the grid is left out",
+        after_pass(_LAST, without(grid.GridBarrier, 0)),
+    ),
+    (
+        "a program overwrites what others have not read",
+        "the second barrier of the grid is left out",
+        after_pass(_LAST, without(grid.GridBarrier, 1)),
+    ),
+    (
+        "a CTA counts itself in before its threads have come",
+        "the barrier of the CTA before that of the grid is left out",
+        in_ptx(r"bar\.sync \t?0;(?=(?:(?!bar\.sync)[\s\S])*?atom\.relaxed)", ""),
+    ),
+    (
+        "threads go on before the one that waits for the grid",
+        "the barrier of the CTA after that of the grid is left out",
+        in_ptx(r"(done: \}\s*(?://[^\n]*\s*)*)bar\.sync \t?0;", r"\1"),
+    ),
+    (
+        "others do not see what a program has written",
+        "the fence before a program counts itself in is left out",
+        in_ptx(r"fence\.acq_rel\.gpu;(?=\s*atom\.relaxed)", ""),
+    ),
+    (
+        "a program does not see what others have written",
+        "the fence after the wait for the grid is left out",
+        in_ptx(r"(@more bra again;\s*)fence\.acq_rel\.gpu;", r"\1"),
+    ),
+    (
+        "the first program goes on alone",
+        "every program adds 1 to a counter that is to flip",
+        in_ptx(r"selp\.b32 count, count, 1, more;", "selp.b32 count, 0x80000000, 1, more;"),
+    ),
+)
+
+
 MUTATIONS = tuple(
     Mutation(name, stands_for, kernel, plant, "sm_90a")
-    for name, stands_for, kernel, plant in _PLANTS
+    for name, stands_for, kernel, plant in (
+        *_PLANTS,
+        *((name, stands_for, "turn_pieces", plant) for name, stands_for, plant in _GRID_PLANTS),
+    )
 )
