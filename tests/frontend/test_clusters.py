@@ -1,4 +1,4 @@
-"""Words for the CTAs of a cluster: what they become, what they mean, and what is wrong with them."""
+"""Words for the CTAs of a cluster and of a grid: what they become, what they mean, what is wrong with them."""
 
 from __future__ import annotations
 
@@ -121,3 +121,68 @@ def test_what_triton_lacks_is_said_to_be_ours(sources: Sources) -> None:
     body = _kernel(ROWS.replace("VALUE", "x = tl.cluster_shift(x, 1)"))
     error = sources.error(body, SIGNATURE, num_ctas=NUM_CTAS)
     assert error.remedy == "Triton has no such word: from aotc.language import cluster_shift"
+
+
+# ---- the barrier of the grid ------------------------------------------------------------------
+
+TURN = """
+pid = tl.program_id(0)
+following = (pid + 1) % tl.num_programs(0)
+for _ in range(n):
+    tl.store(x_ptr + pid, tl.load(out_ptr + pid) * 3)
+    al.grid_barrier(counter_ptr)
+    tl.store(out_ptr + pid, tl.load(x_ptr + following))
+    al.grid_barrier(counter_ptr)
+"""
+TURN_PARAMS = "x_ptr, out_ptr, counter_ptr, n"
+TURN_TYPES = {"x_ptr": "*i32", "out_ptr": "*i32", "counter_ptr": "*i32", "n": "i32"}
+
+
+@pytest.mark.parametrize("programs", [0, 1, 5])
+@pytest.mark.parametrize("times", [0, 1, 3])
+def test_programs_see_what_others_wrote_before_the_barrier(
+    sources: Sources, programs: int, times: int
+) -> None:
+    made = sources.translate(_kernel(TURN, TURN_PARAMS), TURN_TYPES)
+    out = np.arange(8, dtype=np.int32)
+    expected = out.copy()
+    expected[:programs] = np.roll(out[:programs], -times) * 3**times
+    counter = np.zeros(1, np.int32)
+    run(made.kernel, (programs,), [np.zeros(8, np.int32), out, counter, times])
+    np.testing.assert_array_equal(out, expected)
+    assert counter == [0]  # an even number of barriers
+
+
+def test_clusters_meet_with_all_their_ctas(sources: Sources) -> None:
+    body = """
+at = tl.program_id(0) * al.cluster_size() + al.cluster_rank()
+tl.store(x_ptr + at, at)
+al.grid_barrier(counter_ptr)
+tl.store(out_ptr + at, tl.sum(tl.load(x_ptr + tl.arange(0, 8)), 0))
+"""
+    types = dict.fromkeys(("x_ptr", "out_ptr", "counter_ptr"), "*i32")
+    made = sources.translate(_kernel(body, ", ".join(types)), types, num_ctas=4)
+    x, out, counter = np.zeros(8, np.int32), np.zeros(8, np.int32), np.zeros(1, np.int32)
+    run(made.kernel, (2,), [x, out, counter])
+    assert out.tolist() == [28] * 8
+    assert counter == [-(1 << 31)]
+
+
+def test_a_program_that_does_not_come_is_reported(sources: Sources) -> None:
+    body = "if tl.program_id(0) > 0:\n    al.grid_barrier(x_ptr)"
+    made = sources.translate(_kernel(body, "x_ptr"), {"x_ptr": "*i32"})
+    with pytest.raises(InterpretError, match="waits for ever: not all programs come to it"):
+        run(made.kernel, (3,), [np.zeros(1, np.int32)])
+
+
+@pytest.mark.parametrize(
+    ("counter", "message"),
+    [
+        ("p", "counts in one int32"),
+        ("p + tl.arange(0, 4)", "counts in one int32"),
+        ("1", "takes a pointer"),
+    ],
+)
+def test_mistakes_about_the_grid(sources: Sources, counter: str, message: str) -> None:
+    text = _kernel(f"al.grid_barrier({counter})", "p")
+    assert message in sources.error(text, {"p": "*i64"}).message

@@ -140,9 +140,10 @@ def _read(program: Program, op: cluster.ClusterRead, value: Array, rank: Array) 
 
 
 def _peer(program: Program, op: Op, rank: Array) -> Program:
-    if not 0 <= scalar(rank) < len(program.peers):
-        raise program.error(op, f"is of CTA {scalar(rank)} of {len(program.peers)}")
-    return program.peers[scalar(rank)]
+    number = int(scalar(rank))
+    if not 0 <= number < len(program.peers):
+        raise program.error(op, f"is of CTA {number} of {len(program.peers)}")
+    return program.peers[number]
 
 
 def _reduce(program: Program, op: grid.ClusterReduce, *inputs: Array) -> list[Array]:
@@ -204,6 +205,7 @@ def _load_remote(program: Program, op: cluster.RemoteLoad, buffer: Array, cta: A
 
 
 def _count_in(program: Program, op: grid.GridBarrier, pointer: Array) -> None:
+    del op
     num_ctas = math.prod(program.grid) * max(1, len(program.peers))
     is_first = not any(program.place) and program.rank == 0
     number = np.array([grid.arrivals(num_ctas, is_first=is_first)], np.uint32)
