@@ -7,8 +7,9 @@ whatever the tile's layout is.
 
 A tile that is given on (`cluster.permute`) has a ring of two stages. Threads wait until the other CTA
 has emptied the stage, and store there asynchronously; they wait for their own stage to be full, read
-it, and tell the CTA that filled it. Waits for what comes move down to the first use of it, past what
-is sent to other CTAs, so exchanges that need not wait for each other are under way together.
+it, and tell the CTA that filled it. Tiles of one form that go the same way share a ring. Waits for what
+comes move down to the first use of it, past what is sent to other CTAs, so exchanges that need not wait
+for each other are under way together.
 
 A tile that others read (`cluster.read`) is stored in one of two buffers in turn; a barrier of
 the cluster, and they read it. The barrier of the next read says that they have. Reads that need not
@@ -35,6 +36,7 @@ from aotc.ir.layout import LinearLayout, log2_exact
 from aotc.ir.order import enclosing_in
 from aotc.ir.rewrite import Builder, is_pure
 from aotc.ir.types import I32, U64, PointerType, ScalarType, TileType
+from aotc.schedule.analysis.alias import allocation_of
 from aotc.schedule.context import Schedule
 from aotc.schedule.layout.tensor_copies import buffer_access
 from aotc.schedule.shared_memory.mbarrier_ring import MbarrierRing, RingPosition
@@ -56,14 +58,14 @@ def expand_cluster_exchanges(kernel: Kernel, schedule: Schedule) -> None:
     sends = any(isinstance(op, cluster.ClusterPermute) for op in found)
     with at(kernel.loc):
         rank = start(grid.CtaRank()).out
-        rings = {op: _Ring(op, kernel, rank, start) for op in found}
+        rings = _rings(found, kernel, rank, start)
         if sends:
             start(grid.ClusterArrive())
     if sends:
         with at(found[0].loc):
             Builder.before_op(enclosing_in(found[0], kernel.body))(grid.ClusterWait())
     expansion = _Expansion(rings)
-    expansion.visit(kernel.body, [value for ring in rings.values() for value in ring.initial])
+    expansion.visit(kernel.body, expansion.start)
     for received in expansion.receipts:
         _sink(received, expansion.sends)
     for received in expansion.receipts:
@@ -110,13 +112,34 @@ def _buffer_of(element: ScalarType, held: LinearLayout) -> _Buffer:
     return _Buffer(element, held, memory, vector)
 
 
-class _Ring:
-    """What an exchange keeps throughout the kernel: buffers, mbarriers, the ranks of its partners."""
+def _rings(
+    found: Sequence[_Exchange], kernel: Kernel, rank: Value, start: Builder
+) -> dict[_Exchange, _Ring]:
+    """Return the ring of each exchange; tiles that go the same way in the same form share one.
 
-    def __init__(self, op: _Exchange, kernel: Kernel, rank: Value, start: Builder) -> None:
-        kind = tile_type(op, op.value)
-        self.form = _buffer_for(kind)
-        form = self.form
+    Tiles that others read share none: there the barrier of one exchange frees the buffer of another.
+    """
+    rings: dict[_Exchange, _Ring] = {}
+    shared: dict[tuple[object, ...], _Ring] = {}
+    for op in found:
+        form = _buffer_for(tile_type(op, op.value))
+        if isinstance(op, cluster.ClusterPermute):
+            key = form, op.to
+            if key not in shared:
+                shared[key] = _Ring(op, form, kernel, rank, start)
+            rings[op] = shared[key]
+        else:
+            rings[op] = _Ring(op, form, kernel, rank, start)
+    return rings
+
+
+class _Ring:
+    """What exchanges keep throughout the kernel: buffers, mbarriers, the ranks of their partners."""
+
+    def __init__(
+        self, op: _Exchange, form: _Buffer, kernel: Kernel, rank: Value, start: Builder
+    ) -> None:
+        self.form = form
         self.buffers = start(
             gpu.SharedAlloc(
                 form.element, form.shape, form.memory, _VECTOR_BYTES, num_stages=_NUM_STAGES
@@ -143,25 +166,27 @@ def _chosen(ranks: Sequence[int], rank: Value, place: Builder) -> Value:
 
 
 class _Expansion(CarriedState):
-    """Walk the kernel with the stage index, and for what is sent the parity, of each exchange."""
+    """Walk the kernel with the stage index, and for what is sent the parity, of each ring."""
 
     def __init__(self, rings: dict[_Exchange, _Ring]) -> None:
         self.rings = rings
         self.receipts: list[list[Op]] = []
         """Of each tile that comes the wait, the read, and the arrival after it, if there is one."""
-        self.sends: dict[Op, None] = {}
-        """Ops that send tiles or store them for others, and what they wait for."""
-        self._first: dict[Op, int] = {}
-        count = 0
-        for op, ring in rings.items():
-            self._first[op] = count
-            count += len(ring.initial)
+        self.sends: dict[Op, Value] = {}
+        """Ops that send tiles or store them for others, and what they wait for, with their rings."""
+        self.start: State = []
+        self._first: dict[Value, int] = {}
+        for ring in rings.values():
+            if ring.buffers not in self._first:
+                self._first[ring.buffers] = len(self.start)
+                self.start += ring.initial
 
     def updated_by(self, op: Op, state: State) -> State | None:
         """Expand an exchange at its stage."""
         if not isinstance(op, _Exchange):
             return None
-        first, ring = self._first[op], self.rings[op]
+        ring = self.rings[op]
+        first = self._first[ring.buffers]
         place = Builder.before_op(op)
         with at(op.loc):
             if isinstance(op, cluster.ClusterPermute):
@@ -173,12 +198,13 @@ class _Expansion(CarriedState):
 
     def indices_in(self, op: Op) -> Sequence[int]:
         nested = (each for block in op.blocks for each in block.walk())
-        return [
-            self._first[each] + number
-            for each in nested
-            if isinstance(each, _Exchange)
-            for number in range(len(self.rings[each].initial))
-        ]
+        rings = (self.rings[each] for each in nested if isinstance(each, _Exchange))
+        indices = {
+            self._first[ring.buffers] + number: None
+            for ring in rings
+            for number in range(len(ring.initial))
+        }
+        return list(indices)
 
     def hint(self, index: int) -> str:
         del index
@@ -198,11 +224,13 @@ class _Expansion(CarriedState):
         )
         one = place(arith.Constant(1, I32)).out
         emptied = place(arith.Xor(position.parity, one)).out
-        self._send(place(mbarrier.MbarrierWait(empty, emptied)))
+        wait = place(mbarrier.MbarrierWait(empty, emptied))
+        self.sends[wait] = ring.buffers
         if any(form.held.free_variable_masks().get(name) for name in ("lane", "warp")):
             # A thread that stores nothing may still be here when the stage is emptied again.
-            self._send(place(gpu.Barrier()))
-        self._send(place(cluster.SendTile(value, buffer, full, ring.target, form.vector)))
+            self.sends[place(gpu.Barrier())] = ring.buffers
+        send = place(cluster.SendTile(value, buffer, full, ring.target, form.vector))
+        self.sends[send] = ring.buffers
         wait = place(mbarrier.MbarrierWait(full, position.parity))
         load = place(gpu.SharedLoad(buffer, form.held, form.vector, element=_pointer(op.value)))
         arrival = place(cluster.RemoteArrive(empty, ring.source, mbarriers.num_warps))
@@ -217,7 +245,8 @@ class _Expansion(CarriedState):
         form = ring.form
         buffer = place(gpu.SharedStage(ring.buffers, index)).out
         value = _cast(op.value, form.element, place)
-        self._send(place(gpu.SharedStore(value, buffer, form.vector)))
+        store = place(gpu.SharedStore(value, buffer, form.vector))
+        self.sends[store] = ring.buffers
         barrier = place(grid.ClusterBarrier())
         load = place(
             cluster.RemoteLoad(buffer, op.rank, form.held, form.vector, _pointer(op.value))
@@ -225,9 +254,6 @@ class _Expansion(CarriedState):
         self.receipts.append([barrier, load])
         following = place(gpu.NextStage(index, _NUM_STAGES)).out
         return _cast_back(load.out, op.value, place), [following]
-
-    def _send(self, op: Op) -> None:
-        self.sends[op] = None
 
 
 def _pointer(value: Value) -> PointerType | None:
@@ -253,10 +279,19 @@ def _cast_back(loaded: Value, like: Value, place: Builder) -> Value:
     return place(arith.Cast(loaded, kind.element)).out
 
 
-def _sink(received: list[Op], sends: dict[Op, None]) -> None:
-    """Move the wait for a tile, and what follows from it, down to the first use of the tile."""
-    last = received[-1]
+def _sink(received: list[Op], sends: dict[Op, Value]) -> None:
+    """Move the wait for a tile, and what follows from it, down to the first use of the tile.
+
+    Not past more tiles that go through the same ring than it has other stages: they would wait for
+    this one to be read.
+    """
+    last, ring = received[-1], allocation_of(received[1].operands[0])
+    left = _NUM_STAGES - 1
     while last.next is not None and _may_pass(last.next, received[1], sends):
+        starts = isinstance(last.next, mbarrier.MbarrierWait) and sends[last.next] is ring
+        if starts and left == 0:
+            break
+        left -= starts
         last = last.next
     for op in received if last is not received[-1] else ():
         op.remove()
@@ -278,7 +313,7 @@ def _share_barrier(barrier: Op) -> None:
         before = before.prev
 
 
-def _may_pass(op: Op, load: Op, sends: dict[Op, None]) -> bool:
+def _may_pass(op: Op, load: Op, sends: dict[Op, Value]) -> bool:
     if op.terminator or any(value.op is load for value in op.operands):
         return False
     return op in sends or (is_pure(op) and not op.blocks)

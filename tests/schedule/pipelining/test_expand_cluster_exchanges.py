@@ -156,6 +156,36 @@ def test_reads_that_need_not_wait_for_each_other_share_a_barrier() -> None:
     assert order == [store, store, barrier, load, load, store, barrier, load, barrier]
 
 
+INDEPENDENT = """
+  %c0 = arith.constant {value = 0, type = i32} : i32
+  %c1 = arith.constant {value = 1, type = i32} : i32
+  %out = scf.for(%c0, %n, %c1, %x) (%i: i32, %sum: TILE) {
+    %y = arith.add(%sum, %x) : TILE
+    %z = arith.sub(%sum, %x) : TILE
+    %a = cluster.permute(%sum) {to = [1, 2, 3, 0]} : TILE
+    %b = cluster.permute(%y) {to = [1, 2, 3, 0]} : TILE
+    %c = cluster.permute(%z) {to = [1, 2, 3, 0]} : TILE
+    %d = arith.mul(%a, %b) : TILE
+    %e = arith.add(%d, %c) : TILE
+    scf.yield(%e)
+  } : TILE
+"""
+
+
+@pytest.mark.parametrize("times", [0, 1, 2, 5])
+def test_tiles_that_go_the_same_way_share_a_ring(times: int) -> None:
+    """Three in a row: the third has to wait for the first to be read, here as in the other CTA."""
+    text = _text(INDEPENDENT)
+    kernel = _scheduled(text)
+    np.testing.assert_array_equal(_ran(parse_kernel(text), times), _ran(kernel, times))
+    printed = print_kernel(kernel)
+    assert printed.count("gpu.shared_alloc {element = i32") == 1
+    names = ("cluster_send_tile", "shared_load")
+    order = [name for line in printed.splitlines() for name in names if f"gpu.{name}" in line]
+    send, load = names
+    assert order == [send, send, load, send, load, load]
+
+
 @pytest.mark.parametrize("element", ["i8", "fp16", "bf16", "i1", "fp8e4nv"])
 def test_narrow_elements_of_small_tiles_are_widened(element: str) -> None:
     layout = LinearLayout(
