@@ -4,7 +4,8 @@
     python benchmarks/attention_backward.py dist/attention_backward.aotc [--work d128 d64] [--no-triton]
 
 A pass is three kernels: the sums of dOut * Out, the gradients, and the conversion of dQ from the fp32 in
-which it is summed. aotc and Triton run the same source file; cuDNN comes with torch, through autograd. Every
+which it is summed. With heads of 256 it is four, the sums and one for each gradient, of which each kernel's
+fastest configuration takes part. aotc and Triton run the same source file; cuDNN comes with torch, through autograd. Every
 configuration is held against float64 gradients of some heads before it is timed. Data are random.
 """
 
@@ -18,15 +19,23 @@ from collections.abc import Iterator
 from typing import Any
 
 from attention import LOG2_E, ROOT, Pass, Shape, both, run
-from peers import Launch, built
+from peers import Launch, built, ranked
 
 # Of the magnitude of the largest gradient: weights and gradients of scores are rounded to bf16.
 TOLERANCE = 2e-2
 TRITON_CONFIGS = ((64, 128, 8, 2), (64, 128, 8, 1), (64, 64, 4, 2), (128, 64, 8, 1))
 DELTA_ROWS, SCALE_ELEMS = 16, 2048
+ONE_PASS_DIMS = (64, 128)
+NUM_PASSES = 3  # of a kernel for each gradient
+TRIALS_BY_GRADIENT = 3
+NUM_DOTS = {"backward_queries": 3, "backward_dk": 3, "backward_dv": 2}
 
 
-WORK = {"d128": both(4, 16, 16, 8192, 128), "d64": both(4, 32, 32, 8192, 64)}
+WORK = {
+    "d128": both(4, 16, 16, 8192, 128),
+    "d64": both(4, 32, 32, 8192, 64),
+    "d256": both(4, 8, 8, 8192, 256),
+}
 
 
 def flops(shape: Shape) -> float:
@@ -105,6 +114,9 @@ class Tensors:
 def aotc_launches(tensors: Tensors, library: Any) -> Iterator[tuple[str, Launch]]:
     """Yield each configuration of the archive."""
     shape = tensors.shape
+    if shape.dim not in ONE_PASS_DIMS:
+        yield from _launches_by_gradient(tensors, library)
+        return
     kernel, delta = library[f"backward_d{shape.dim}"], library["delta"]
     scale_rows = library["scale_rows"]
     dq, dk, dv = tensors.grads
@@ -130,6 +142,45 @@ def aotc_launches(tensors: Tensors, library: Any) -> Iterator[tuple[str, Launch]
             scale_rows.launch(last)
 
         yield str(config), launch
+
+
+def _launches_by_gradient(tensors: Tensors, library: Any) -> Iterator[tuple[str, Launch]]:
+    """Yield a pass of a kernel for each gradient, in its fastest configuration, and the next ones."""
+    shape, (dq, dk, dv) = tensors.shape, tensors.grads
+    scale, num_rows = shape.dim**-0.5, tensors.q.numel() // shape.dim
+    sums, first = library["delta"], (tensors.out, tensors.dout, tensors.delta, None, num_rows)
+    inputs = (*map(tensors.rows_of, (tensors.q, tensors.k, tensors.v, tensors.dout)),)
+    rows = (tensors.lse_log2, tensors.delta)
+    scalars = (scale, scale * LOG2_E, 1, shape.length, shape.length)
+    choices = {"HEAD_DIM": shape.dim, "CAUSAL": shape.causal}
+    gradients = {
+        "backward_queries": (tensors.rows_of(dq),),
+        "backward_dk": (tensors.rows_of(dk), tensors.rows_of(dv)),
+        "backward_dv": (tensors.rows_of(dk), tensors.rows_of(dv)),
+    }
+    sums.launch(first, choices={"HEAD_DIM": shape.dim})
+    found: list[list[tuple[str, Launch]]] = []
+    for name, outputs in gradients.items():
+        kernel, arguments = library[name], (*inputs, *rows, *outputs, *scalars)
+        launches: dict[str, Launch] = {}
+        for config in built(kernel):
+
+            def launch(kernel=kernel, arguments=arguments, config=config) -> None:
+                kernel.launch(arguments, config=config, choices=choices)
+
+            launches[f"{name} {config}"] = launch
+        order = ranked(launches, TRIALS_BY_GRADIENT, 1)
+        rate = NUM_DOTS[name] / 2 * shape.flops / order[0][0] / 1e9  # a forward pass is two dots
+        print(f"    aotc    {rate:6.1f} TFLOP/s  {order[0][1]}", flush=True)
+        found.append([(label, launches[label]) for _, label in order])
+    for chosen in itertools.islice(zip(*found, strict=False), NUM_PASSES):
+
+        def whole(chosen=chosen) -> None:
+            sums.launch(first, choices={"HEAD_DIM": shape.dim})
+            for _, launch in chosen:
+                launch()
+
+        yield ", ".join(label for label, _ in chosen), whole
 
 
 def triton_launches(tensors: Tensors) -> Iterator[tuple[str, Launch]]:

@@ -1,4 +1,4 @@
-"""The gradients of attention through descriptors, in one pass over the queries of each block of keys."""
+"""The gradients of attention through descriptors: all in one pass, or a pass for each."""
 
 import triton
 import triton.language as tl
@@ -14,7 +14,7 @@ def attention_delta_kernel(
     HEAD_DIM: tl.constexpr,
     BLOCK_M: tl.constexpr,
 ):
-    """Store the sum of dOut * Out of each row, and zeros to the fp32 sums of dQ.
+    """Store the sum of dOut * Out of each row, and zeros to the fp32 sums of dQ, if there are any.
 
     Out, dOut and dQ are (n_rows, HEAD_DIM), rows of all heads.
     """
@@ -24,7 +24,8 @@ def attention_delta_kernel(
     out = tl.load(out_ptr + at, mask=seen[:, None], other=0.0).to(tl.float32)
     dout = tl.load(dout_ptr + at, mask=seen[:, None], other=0.0).to(tl.float32)
     tl.store(delta_ptr + rows, tl.sum(out * dout, axis=1), mask=seen)
-    tl.store(dq_ptr + at, tl.zeros((BLOCK_M, HEAD_DIM), tl.float32), mask=seen[:, None])
+    if dq_ptr is not None:
+        tl.store(dq_ptr + at, tl.zeros((BLOCK_M, HEAD_DIM), tl.float32), mask=seen[:, None])
 
 
 @triton.jit
@@ -93,6 +94,126 @@ def attention_backward_kernel(
         dq.atomic_add([head, start, 0], dqueries.reshape(1, BLOCK_M, HEAD_DIM))
     dk.store([kv_head, start_n, 0], (dkeys * scale).to(dk.dtype).reshape(1, BLOCK_N, HEAD_DIM))
     dv.store([kv_head, start_n, 0], dvalues.to(dv.dtype).reshape(1, BLOCK_N, HEAD_DIM))
+
+
+@triton.jit
+def attention_backward_queries_kernel(
+    q,
+    k,
+    v,
+    dout,
+    lse_log2,
+    delta,
+    dq,
+    scale,
+    scale_log2,
+    heads_per_kv_head,
+    n_queries,
+    n_keys,
+    HEAD_DIM: tl.constexpr,
+    BLOCK_M: tl.constexpr,
+    BLOCK_N: tl.constexpr,
+    CAUSAL: tl.constexpr,
+):
+    """Store dQ (bf16) of BLOCK_M queries of a head; the same bits in every run.
+
+    Arguments are those of `attention_backward_kernel`. The grid has a program for each head of Q and
+    BLOCK_M queries.
+    """
+    n_blocks = tl.cdiv(n_queries, BLOCK_M)
+    head = tl.program_id(0) // n_blocks
+    kv_head = head // heads_per_kv_head
+    start_m = tl.program_id(0) % n_blocks * BLOCK_M
+    if CAUSAL:
+        # Blocks further down see more keys, and come first.
+        start_m = (n_blocks - 1) * BLOCK_M - start_m
+    queries = q.load([head, start_m, 0]).reshape(BLOCK_M, HEAD_DIM)
+    douts = dout.load([head, start_m, 0]).reshape(BLOCK_M, HEAD_DIM)
+    row_lse = lse_log2.load([head, start_m]).reshape(BLOCK_M)
+    row_delta = delta.load([head, start_m]).reshape(BLOCK_M)
+    seen = start_m + tl.arange(0, BLOCK_M) + (n_keys - n_queries)
+    dqueries = tl.zeros((BLOCK_M, HEAD_DIM), dtype=tl.float32)
+    last = n_keys
+    if CAUSAL:
+        last = tl.minimum(n_keys, start_m + BLOCK_M + (n_keys - n_queries))
+    for start in range(0, last, BLOCK_N):
+        keys = k.load([kv_head, start, 0]).reshape(BLOCK_N, HEAD_DIM)
+        scores = tl.dot(queries, keys.T) * scale_log2
+        if CAUSAL:
+            columns = start + tl.arange(0, BLOCK_N)
+            scores = tl.where(columns[None, :] <= seen[:, None], scores, float("-inf"))
+        power = tl.exp2(scores - row_lse[:, None])
+        values = v.load([kv_head, start, 0]).reshape(BLOCK_N, HEAD_DIM)
+        dpower = tl.dot(douts, values.T)
+        dscores = (power * (dpower - row_delta[:, None])).to(keys.dtype)
+        dqueries = tl.dot(dscores, keys, dqueries)
+    dq.store([head, start_m, 0], (dqueries * scale).to(dq.dtype).reshape(1, BLOCK_M, HEAD_DIM))
+
+
+@triton.jit
+def attention_backward_keys_kernel(
+    q,
+    k,
+    v,
+    dout,
+    lse_log2,
+    delta,
+    dk,
+    dv,
+    scale,
+    scale_log2,
+    heads_per_kv_head,
+    n_queries,
+    n_keys,
+    HEAD_DIM: tl.constexpr,
+    BLOCK_M: tl.constexpr,
+    BLOCK_N: tl.constexpr,
+    CAUSAL: tl.constexpr,
+    OF_KEYS: tl.constexpr,
+    OF_VALUES: tl.constexpr,
+):
+    """Store dK if OF_KEYS and dV if OF_VALUES of BLOCK_N keys; the same bits in every run.
+
+    Arguments are those of `attention_backward_kernel`. Where both accumulators take too many registers, as
+    with heads of 256, a launch for each is faster, although scores are computed again. The grid has a
+    program for each KV head and BLOCK_N keys.
+    """
+    n_blocks = tl.cdiv(n_keys, BLOCK_N)
+    kv_head = tl.program_id(0) // n_blocks
+    # Causal blocks further up are seen by more queries, and come first.
+    start_n = tl.program_id(0) % n_blocks * BLOCK_N
+    keys = k.load([kv_head, start_n, 0]).reshape(BLOCK_N, HEAD_DIM)
+    if OF_KEYS:
+        values = v.load([kv_head, start_n, 0]).reshape(BLOCK_N, HEAD_DIM)
+    columns = start_n + tl.arange(0, BLOCK_N)
+    dkeys = tl.zeros((BLOCK_N, HEAD_DIM), dtype=tl.float32)
+    dvalues = tl.zeros((BLOCK_N, HEAD_DIM), dtype=tl.float32)
+    first = 0
+    if CAUSAL:
+        first = tl.maximum(0, start_n - (n_keys - n_queries)) // BLOCK_M * BLOCK_M
+    n_steps = tl.cdiv(n_queries - first, BLOCK_M)
+    for step in range(heads_per_kv_head * n_steps):
+        head = kv_head * heads_per_kv_head + step // n_steps
+        start = first + step % n_steps * BLOCK_M
+        queries = q.load([head, start, 0]).reshape(BLOCK_M, HEAD_DIM)
+        scores = tl.dot(keys, queries.T) * scale_log2
+        row_lse = lse_log2.load([head, start]).reshape(BLOCK_M)
+        if CAUSAL:
+            seen = start + tl.arange(0, BLOCK_M) + (n_keys - n_queries)
+            scores = tl.where(columns[:, None] <= seen[None, :], scores, float("-inf"))
+        power = tl.exp2(scores - row_lse[None, :])
+        douts = dout.load([head, start, 0]).reshape(BLOCK_M, HEAD_DIM)
+        if OF_VALUES:
+            dvalues = tl.dot(power.to(douts.dtype), douts, dvalues)
+        if OF_KEYS:
+            dpower = tl.dot(values, douts.T)
+            row_delta = delta.load([head, start]).reshape(BLOCK_M)
+            dscores = (power * (dpower - row_delta[None, :])).to(queries.dtype)
+            dkeys = tl.dot(dscores, queries, dkeys)
+    if OF_KEYS:
+        dk.store([kv_head, start_n, 0], (dkeys * scale).to(dk.dtype).reshape(1, BLOCK_N, HEAD_DIM))
+    if OF_VALUES:
+        dv.store([kv_head, start_n, 0], dvalues.to(dv.dtype).reshape(1, BLOCK_N, HEAD_DIM))
 
 
 @triton.jit

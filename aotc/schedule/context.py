@@ -15,17 +15,21 @@ from aotc.target import Target
 class RoleStrategy:
     """Bound the warp roles that an attempt may choose; `reason` is why these are not all.
 
-    A kernel may have a producer warp, and then consumer groups as the config asks for.
+    A kernel may have a producer warp, and then consumer groups as the config asks for. If not
+    `has_full_rings`, tiles that one op reads have one buffer where others are read by several.
     """
 
     has_producer: bool = True
     has_groups: bool = True
+    has_full_rings: bool = True
     reason: str = ""
 
-    def allows(self, kernel: Kernel) -> bool:
-        """Return whether an attempt may choose the roles that `kernel` has."""
-        return (self.has_producer or not kernel.producer_warps) and (
-            self.has_groups or kernel.num_consumer_groups == 1
+    def allows(self, kernel: Kernel, *, can_shorten_rings: bool) -> bool:
+        """Return whether an attempt may choose the roles and rings that `kernel` has."""
+        return (
+            (self.has_producer or not kernel.producer_warps)
+            and (self.has_groups or kernel.num_consumer_groups == 1)
+            and (self.has_full_rings or not can_shorten_rings)
         )
 
 
@@ -34,7 +38,8 @@ class Schedule:
     """Carry target, configuration and collected remarks through the passes of one kernel.
 
     `map_pointers` allows guards, and tensor maps that the launcher encodes. `max_ops` bounds the
-    ops of the kernel after unrolling. `strategy` bounds the roles of warps.
+    ops of the kernel after unrolling. `strategy` bounds the roles of warps; `can_shorten_rings` says
+    that without `has_full_rings` the kernel would take less shared memory.
     """
 
     target: Target
@@ -43,6 +48,7 @@ class Schedule:
     map_pointers: bool = False
     max_ops: int = CompileLimits.operations
     strategy: RoleStrategy = RoleStrategy()
+    can_shorten_rings: bool = False
 
     @property
     def may_specialize(self) -> bool:

@@ -52,6 +52,7 @@ from aotc.schedule.tensor_maps.hoist_maps import hoist_maps
 from aotc.schedule.tensor_maps.lower_descriptors import lower_descriptors
 from aotc.schedule.tensor_maps.map_pointers import map_pointers
 from aotc.schedule.warp_roles.choose_warp_roles import choose_warp_roles
+from aotc.schedule.warp_roles.release_early import release_early
 from aotc.schedule.warp_roles.specialize_warps import specialize_warps
 
 TILE_TO_GPU: Pipeline[Schedule] = Pipeline(
@@ -151,6 +152,8 @@ TILE_TO_GPU: Pipeline[Schedule] = Pipeline(
         # an iteration ahead are those that come first in the iteration.
         order_dots,
         pipeline_mma,
+        # Needs to run after all passes that move dots, and with them the last readers of buffers.
+        release_early,
         # Needs to run before stores are expanded. Otherwise, these take the shared memory first.
         rotate_exchanges,
         # Needs to run after `specialize_warps`. Otherwise, it is not known which warps compute,
@@ -185,6 +188,7 @@ TILE_TO_GPU: Pipeline[Schedule] = Pipeline(
 STRATEGIES = (
     RoleStrategy(),
     RoleStrategy(has_groups=False),
+    RoleStrategy(has_groups=False, has_full_rings=False),
     RoleStrategy(has_producer=False, has_groups=False),
 )
 """The roles that warps may have, from the fastest to the one that needs least shared memory."""
@@ -197,9 +201,9 @@ def schedule_kernel(kernel: Kernel, schedule: Schedule, observer: Observer | Non
     shared memory that takes is known only when all passes have run, so each of `STRATEGIES` is
     tried whole, and the first whose kernel fits is taken.
     """
-    lowered, reason = kernel, ""
+    lowered, attempt, reason = kernel, schedule, ""
     for strategy in STRATEGIES:
-        if reason and strategy.allows(lowered):
+        if reason and strategy.allows(lowered, can_shorten_rings=attempt.can_shorten_rings):
             continue  # it would choose the same roles again
         remarks: list[str] = []
         attempt = replace(schedule, strategy=replace(strategy, reason=reason), remarks=remarks)

@@ -59,6 +59,7 @@ class Remark(_Template):
     NO_PRODUCER_WARP = "no producer warp: {reason}"
     CONSUMER_GROUPS = "{groups} consumer groups of {warps} warps ping-pong over tiles"
     ONE_CONSUMER_GROUP = "one consumer group, not {wanted}: {reason}"
+    ONE_BUFFER = "a tile that one dot of the loop reads has one buffer, not several: {reason}"
     REGISTER_SPLIT = "{consumer} registers for a consumer thread, {other} for any other"
     # Epilogues.
     EPILOGUE_OVERLAPPED = "the epilogue of a tile overlaps the mainloop of the next one"

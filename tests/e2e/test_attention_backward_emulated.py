@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from functools import lru_cache
 from pathlib import Path
+from typing import Any
 
 import ml_dtypes
 import numpy as np
@@ -18,21 +19,53 @@ HEAD_DIM, BLOCK_M, BLOCK_N = 64, 64, 128
 KV_HEADS, HEADS_PER_KV_HEAD = 1, 2
 HEADS = KV_HEADS * HEADS_PER_KV_HEAD
 LOG2_E = 1.4426950408889634
+GRADIENTS = ("dq", "dk", "dv")
 
 
 @lru_cache
 def _compiled(causal: bool, num_stages: int, narrow: bool) -> PtxKernel:
-    rows, columns = (f"bf16[1,{block},{HEAD_DIM}]" for block in (BLOCK_M, BLOCK_N))
+    own = {"NARROW": narrow}
+    return _compiled_as("attention_backward_kernel", GRADIENTS, own, causal, num_stages, BLOCK_M)
+
+
+@lru_cache
+def _compiled_by_gradient(causal: bool, num_stages: int) -> dict[str, PtxKernel]:
+    """Return a kernel for dQ and one for both other gradients, and one for each of these."""
+    name, outputs = "attention_backward_keys_kernel", ("dk", "dv")
+    made = {
+        "dq": _compiled_as(
+            *("attention_backward_queries_kernel", ("dq",), {}, causal, num_stages, 128)
+        )
+    }
+    for kind, of_keys, of_values in (("dk", 1, 0), ("dv", 0, 1), ("both", 1, 1)):
+        own = {"OF_KEYS": bool(of_keys), "OF_VALUES": bool(of_values)}
+        made[kind] = _compiled_as(name, outputs, own, causal, num_stages, BLOCK_M)
+    return made
+
+
+def _compiled_as(
+    name: str,
+    outputs: tuple[str, ...],
+    own: dict[str, bool],
+    causal: bool,
+    num_stages: int,
+    block_m: int,
+) -> PtxKernel:
+    rows, columns = (f"bf16[1,{block},{HEAD_DIM}]" for block in (block_m, BLOCK_N))
+    sums = f"tensordesc<fp32[1,{block_m},{HEAD_DIM}]>"
+    gradients = {
+        "dq": sums if len(outputs) > 1 else f"tensordesc<{rows}>",
+        "dk": f"tensordesc<{columns}>",
+        "dv": f"tensordesc<{columns}>",
+    }
     signature = {
         "q": f"tensordesc<{rows}>",
         "k": f"tensordesc<{columns}>",
         "v": f"tensordesc<{columns}>",
         "dout": f"tensordesc<{rows}>",
-        "lse_log2": f"tensordesc<fp32[1,{BLOCK_M}]>",
-        "delta": f"tensordesc<fp32[1,{BLOCK_M}]>",
-        "dq": f"tensordesc<fp32[1,{BLOCK_M},{HEAD_DIM}]>",
-        "dk": f"tensordesc<{columns}>",
-        "dv": f"tensordesc<{columns}>",
+        "lse_log2": f"tensordesc<fp32[1,{block_m}]>",
+        "delta": f"tensordesc<fp32[1,{block_m}]>",
+        **{output: gradients[output] for output in outputs},
         "scale": "fp32",
         "scale_log2": "fp32",
         "heads_per_kv_head": "i32",
@@ -41,16 +74,14 @@ def _compiled(causal: bool, num_stages: int, narrow: bool) -> PtxKernel:
     }
     constants = {
         "HEAD_DIM": HEAD_DIM,
-        "BLOCK_M": BLOCK_M,
+        "BLOCK_M": block_m,
         "BLOCK_N": BLOCK_N,
         "CAUSAL": causal,
-        "NARROW": narrow,
+        **own,
     }
     parts = tuple(signature.items()), tuple(constants.items())
     options = {"num_warps": 8, "num_stages": num_stages}
-    return compile_ptx(
-        request_of(*(str(SOURCE), "attention_backward_kernel", *parts, "sm_90a"), **options)
-    )
+    return compile_ptx(request_of(*(str(SOURCE), name, *parts, "sm_90a"), **options))
 
 
 def _random(rng: np.random.Generator, *shape: int) -> np.ndarray:
@@ -75,7 +106,37 @@ def test_gradients(
 ) -> None:
     if causal and n_queries > n_keys:
         pytest.skip("a query that sees no key has no softmax")
+    values, expected = _operands(n_queries, n_keys, causal=causal)
     kernel = _compiled(causal, num_stages, narrow)
+    launch(kernel, (KV_HEADS * -(-n_keys // BLOCK_N),), values, seed=n_keys)
+    values["dq"] = values["dq"] * values["scale"]
+    _check(values, expected)
+
+
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize(("n_queries", "n_keys"), [(1, 1), (63, 129), (131, 200)])
+def test_gradients_in_a_pass_each(n_queries: int, n_keys: int, causal: bool) -> None:
+    kernels = _compiled_by_gradient(causal, 2)
+    of_queries = (HEADS * -(-n_queries // 128),)
+    of_keys = (KV_HEADS * -(-n_keys // BLOCK_N),)
+    for kinds in (("dq", "dk", "dv"), ("dq", "both")):
+        values, expected = _operands(n_queries, n_keys, causal=causal)
+        values["dq"] = np.full((HEADS, n_queries, HEAD_DIM), np.nan, ml_dtypes.bfloat16)
+        for kind in kinds:
+            kernel = kernels[kind]
+            given = {name: each for name, each in values.items() if name in _names(kernel)}
+            launch(kernel, of_queries if kind == "dq" else of_keys, given, seed=n_keys)
+        _check(values, expected)
+
+
+def _names(kernel: PtxKernel) -> set[str]:
+    return {slot.name for slot in kernel.params}
+
+
+def _operands(
+    n_queries: int, n_keys: int, *, causal: bool
+) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+    """Return the arguments of a launch, and the gradients in float64."""
     rng = np.random.default_rng(n_queries)
     q, dout = (_random(rng, HEADS, n_queries, HEAD_DIM) for _ in range(2))
     k, v = (_random(rng, KV_HEADS, n_keys, HEAD_DIM) for _ in range(2))
@@ -112,12 +173,12 @@ def test_gradients(
         "n_queries": n_queries,
         "n_keys": n_keys,
     }
-    launch(kernel, (KV_HEADS * -(-n_keys // BLOCK_N),), values, seed=n_keys)
-    for found, expected in (
-        (dq * scale, expected_q),
-        (dk.astype(np.float64), expected_k.sum(1)),
-        (dv.astype(np.float64), expected_v.sum(1)),
-    ):
+    return values, {"dq": expected_q, "dk": expected_k.sum(1), "dv": expected_v.sum(1)}
+
+
+def _check(values: dict[str, Any], exact: dict[str, np.ndarray]) -> None:
+    for name, expected in exact.items():
+        found = values[name].astype(np.float64)
         # Weights and gradients of scores are rounded to bf16, of which a sum averages most away.
         bound = 2.0**-7 * np.abs(expected).max() + 1e-5  # of a single key, differences alone
         np.testing.assert_allclose(found, expected, rtol=0, atol=bound)

@@ -6,6 +6,10 @@ into it are in flight: up to the next wait for all of them. A mbarrier is live f
 initialization to the end of the kernel. The small buffers of reductions are live throughout the
 kernel while they fit a few kilobytes: sharing bytes would cost a barrier each time. A buffer that
 other CTAs access is live throughout in any case: they may do so before or after this one does.
+
+What a producer warp fills is live until the consumers have read it for the last time: they have
+waited for every copy by then. So what a program stores at its end can be staged where its operands
+were, unless the next program's are loaded meanwhile.
 """
 
 from __future__ import annotations
@@ -13,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from aotc.ir.core import Kernel, Op, Value
+from aotc.ir.core import Block, Kernel, Op, Value
 from aotc.ir.dialects import cluster, gpu, grid, mbarrier, roles
 from aotc.ir.effects import Resource, Trait
 from aotc.ir.order import enclosing_in
@@ -56,7 +60,7 @@ def live_ranges(kernel: Kernel, numbers: dict[Op, tuple[int, int]]) -> list[Buff
         assert isinstance(op.out.type, SharedType)
         start = numbers[op][0]
         users = list(_users(op.out))
-        end = max((numbers[enclosing_in(user, op.block)][1] for user in users), default=start)
+        end = max((_last_of(user, op.block, numbers) for user in _readers(users)), default=start)
         if any(isinstance(user, mbarrier.MbarrierInit) for user in users):
             end = numbers[kernel.body.terminator][1]  # it may be waited for to the end
         of_group = any(isinstance(outer, roles.Specialize) for outer in op.ancestors())
@@ -70,6 +74,39 @@ def live_ranges(kernel: Kernel, numbers: dict[Op, tuple[int, int]]) -> list[Buff
     for buffer in kept:
         buffer.start, buffer.end = 0, numbers[kernel.body.terminator][1]
     return buffers
+
+
+def _readers(users: list[Op]) -> list[Op]:
+    """Return the users without the copies that a producer issues, if consumers read all of these."""
+    of_consumers = {user: role for user in users if (role := _role_of(user)) is not None}
+    if True not in of_consumers.values():
+        return users
+    return [user for user in users if of_consumers.get(user, True) or not _only_fills(user)]
+
+
+def _only_fills(op: Op) -> bool:
+    return op.has(Trait.ALIAS) or bool(op.effects_on(Resource.MBARRIER, "start"))
+
+
+def _role_of(op: Op) -> bool | None:
+    """Return whether an op is the consumers', or None if it is of no role."""
+    inner = op.block
+    for outer in op.ancestors():
+        if isinstance(outer, roles.Specialize):
+            return inner is outer.consumers
+        inner = outer.block
+    return None
+
+
+def _last_of(user: Op, block: Block | None, numbers: dict[Op, tuple[int, int]]) -> int:
+    """Return the number of the last op of the one around `user` that is in `block`.
+
+    Of roles, which run once and side by side, it is what the consumers do that counts.
+    """
+    outer = enclosing_in(user, block)
+    if isinstance(outer, roles.Specialize) and _role_of(user):
+        outer = enclosing_in(user, outer.consumers)
+    return numbers[outer][1]
 
 
 def _users(buffer: Value) -> Iterator[Op]:

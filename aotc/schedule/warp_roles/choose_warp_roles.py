@@ -2,8 +2,8 @@
 
 A kernel with tensor loads in loops is faster if a producer warp issues them: it runs ahead across
 the ends of loops and of tiles of work, and costs the consumer warps nothing. The loads of an
-innermost loop get a ring with a buffer for every stage; any other load has one buffer, and is
-issued as soon as that is free. This pass gives the loop its ring and its stage index; the passes
+innermost loop get a ring with a buffer for every stage, as far as there is shared memory; any
+other load has one buffer, and is issued as soon as that is free. This pass gives the loop its ring and its stage index; the passes
 in between see loads where they were. `specialize_warps` splits the roles.
 
 Invariant: a kernel has producer warps afterwards exactly if `specialize_warps` can split it, and
@@ -12,7 +12,7 @@ only then do CTAs multicast to each other.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from aotc.ir.core import Kernel, Op, build
 from aotc.ir.diagnostics import at
@@ -26,6 +26,7 @@ from aotc.schedule.layout.layouts import WARPGROUP_WARPS
 from aotc.schedule.remarks import Reason, Remark
 from aotc.schedule.tensor_maps.reorder_hazard import reorder_hazard
 from aotc.schedule.warp_roles.consumer_groups import groups_obstacle
+from aotc.schedule.warp_roles.load_groups import readers_of
 
 
 def choose_warp_roles(kernel: Kernel, schedule: Schedule) -> None:
@@ -55,7 +56,7 @@ def _choose_roles(kernel: Kernel, schedule: Schedule) -> None:
     for loop in loading:
         if isinstance(loop, scf.For) and not any(op.has(Trait.LOOP) for op in loop.body.walk()):
             with at(loop.loc):
-                _make_rings(loop, loop.num_stages or schedule.config.num_stages)
+                _make_rings(loop, loop.num_stages or schedule.config.num_stages, schedule)
     schedule.remark(loc, Remark.PRODUCER_WARP())
 
 
@@ -126,11 +127,16 @@ def _obstacle(kernel: Kernel, schedule: Schedule) -> str:
     return find_slice(kernel).obstacle
 
 
-def _make_rings(loop: scf.For, num_stages: int) -> None:
-    """Make every buffer of the loop's tensor loads a stage of a ring; an iteration advances it."""
+def _make_rings(loop: scf.For, num_stages: int, schedule: Schedule) -> None:
+    """Make buffers of the loop's tensor loads stages of rings; an iteration advances them."""
     loads = [op for op in loop.body if isinstance(op, tma.SyncLoad)]
     if num_stages == 1 or not loads:
         return
+    brief = _brief_loads(loads)
+    schedule.can_shorten_rings |= bool(brief)
+    if brief and not schedule.strategy.has_full_rings:
+        loads = [load for load in loads if load not in brief]
+        schedule.remark(brief[0].loc, Remark.ONE_BUFFER(reason=schedule.strategy.reason))
     outer = Builder.before_op(loop)
     start = outer(arith.Constant(0, I32)).out
     stage = loop.body.add_arg(I32, "stage")
@@ -144,3 +150,14 @@ def _make_rings(loop: scf.For, num_stages: int) -> None:
     following = Builder.before_op(end)(gpu.NextStage(stage, num_stages)).out
     end.set_slots([*end.slots, following])
     append_carried(loop, [start])
+
+
+def _brief_loads(loads: Sequence[tma.SyncLoad]) -> list[tma.SyncLoad]:
+    """Return the loads whose tile a single dot reads, if several read another's.
+
+    Such a tile's buffer is free for most of an iteration, in which it can be filled again.
+    """
+    dots = {load: sum(op.has(Trait.DOT) for op in readers_of(load.buffer)) for load in loads}
+    if max(dots.values()) < 2:
+        return []
+    return [load for load, count in dots.items() if count == 1]

@@ -142,9 +142,16 @@ class ConsumerStages(CarriedState):
 
 
 def _done_at(reader: Op, block: Block) -> tuple[Op, bool]:
-    """Return the op of `block` that completes a reader, and whether that is an iteration later.
+    done = done_at(reader, block)
+    if done is None:
+        reader.error("is not waited for")
+    return done
 
-    A dot is done after the wait that covers it.
+
+def done_at(reader: Op, block: Block) -> tuple[Op, bool] | None:
+    """Return the op of `block` that completes a reader in it, and whether that is an iteration later.
+
+    A dot is done after the wait that covers it; it is None if none is found in or around its block.
     """
     if not isinstance(reader, wgmma.Wgmma):
         return _enclosing(reader, block), False
@@ -156,12 +163,10 @@ def _done_at(reader: Op, block: Block) -> tuple[Op, bool]:
             return _enclosing(found, block), False
         if op.block is block:
             found, _ = _wait_after(block.first, newer)
-            if found is None:
-                reader.error("is not waited for")
-            return found, True
+            return None if found is None else (found, True)
         parent = op.parent_op
         if parent is None:
-            reader.error("is not waited for")
+            return None
         if not isinstance(parent, scf.If):
             newer = 0
         op = parent

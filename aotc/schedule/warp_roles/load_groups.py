@@ -1,7 +1,7 @@
 """Load groups: tensor loads that fill a stage together, with the ring of mbarriers they share.
 
-Adjacent loads of a block, with no use of their results and no wait for other grids in between, are
-a group: they share a stage, its `full` and its `empty`. Groups of loops that come one after the
+Adjacent loads of a block into as many buffers each, with no use of their results and no wait for other
+grids in between, are a group: they share a stage, its `full` and its `empty`. Groups of loops that come one after the
 other share a ring if their loads are of the same shapes: attention's unmasked loop and the masked one
 that follows are then one pipeline, which does not drain between them, and the buffers are there once.
 Whoever uses a ring keeps its position; those of all rings together are a *state*, two values for each.
@@ -86,7 +86,7 @@ def adjacent_loads(block: Block) -> Iterator[list[tma.SyncLoad]]:
     in_flight = any(isinstance(op, wgmma.WgmmaWait) and op.pending for op in block)
     for op in block:
         nested = [each for inner in op.blocks for each in adjacent_loads(inner)]
-        parts = nested or isinstance(op, grid.GridWait)
+        parts = nested or isinstance(op, grid.GridWait) or (run and _is_of_other_ring(op, run[0]))
         reads = any(_reads(op, load) for load in run)
         is_read |= reads
         if parts or (reads and not in_flight) or (is_read and not _is_brief(op)):
@@ -98,6 +98,12 @@ def adjacent_loads(block: Block) -> Iterator[list[tma.SyncLoad]]:
             run.append(op)
     if run:
         yield run
+
+
+def _is_of_other_ring(op: Op, load: tma.SyncLoad) -> bool:
+    if not isinstance(op, tma.SyncLoad):
+        return False
+    return buffers_of(op).num_stages != buffers_of(load).num_stages
 
 
 def _reads(op: Op, load: tma.SyncLoad) -> bool:

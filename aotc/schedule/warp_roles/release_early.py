@@ -1,0 +1,134 @@
+"""Release what a producer fills as soon as its last reader is done.
+
+`specialize_warps` places an arrival after the loop whose dots read a buffer, as it does for the
+queries of attention, which all iterations read. Then dots are moved: the last iteration of a loop
+whose scores run ahead is peeled, and stands between the loop and the arrival, though it reads no
+queries. Meanwhile the producer waits, and with it all that it would load for the next tile.
+
+Where the last reader is in a branch, as a loop is that runs its first iteration ahead if it has any, the
+arrival goes into both arms.
+
+Invariant: an arrival comes after every op that reads what it releases, and after the wait for every
+dot that does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from aotc.ir.core import Block, Kernel, Op, Value
+from aotc.ir.dialects import mbarrier, roles, scf
+from aotc.ir.effects import Resource, Trait
+from aotc.ir.rewrite import Builder, is_inside, is_pure
+from aotc.schedule.analysis.alias import allocation_of
+from aotc.schedule.context import Schedule
+from aotc.schedule.warp_roles.consumer_stages import done_at
+
+
+def release_early(kernel: Kernel, schedule: Schedule) -> None:
+    """Move arrivals of consumers up to where what they release has been read."""
+    del schedule
+    for role in [op for op in kernel.body if isinstance(op, roles.Specialize)]:
+        filled = _filled_after(role)
+        arrivals: dict[Value, list[mbarrier.MbarrierArrive]] = {}
+        for op in role.consumers.walk():
+            if isinstance(op, mbarrier.MbarrierArrive):
+                arrivals.setdefault(allocation_of(op.barrier), []).append(op)
+        for barrier, ops in arrivals.items():
+            if len(ops) == 1 and barrier in filled:
+                _move_up(ops[0], filled[barrier])
+
+
+def _filled_after(role: roles.Specialize) -> dict[Value, dict[Value, None]]:
+    """Return the buffers that the producer fills after it has waited at each mbarrier."""
+    filled: dict[Value, dict[Value, None]] = {}
+    for op in role.producer.walk():
+        buffers = [getattr(op, each.of) for each in op.effects_on(Resource.SHARED, "write")]
+        if not buffers or not op.effects_on(Resource.MBARRIER, "start"):
+            continue
+        wait = op.prev
+        while wait is not None and not isinstance(wait, mbarrier.MbarrierWait):
+            wait = wait.prev
+        if wait is not None:
+            known = filled.setdefault(allocation_of(wait.barrier), {})
+            known.update(dict.fromkeys(map(allocation_of, buffers)))
+    return filled
+
+
+def _move_up(arrival: mbarrier.MbarrierArrive, buffers: dict[Value, None]) -> None:
+    block = arrival.block
+    assert block is not None
+    readers = [reader for buffer in buffers for reader in _readers(buffer)]
+    if not readers or not all(_is_in(reader, block) for reader in readers):
+        return
+    done: dict[Op, Op] = {}
+    for reader in readers:
+        found = done_at(reader, block)
+        if found is None or found[1]:
+            return  # it is done an iteration later
+        done[reader] = found[0]
+    order = {op: number for number, op in enumerate(block)}
+    last = max(done.values(), key=order.__getitem__)
+    inputs = _inputs(arrival, order[last], order)
+    if order[last] >= order[arrival] or not all(map(is_pure, inputs)):
+        return
+    into_arms = isinstance(last, scf.If) and not any(_uses(op, last) for op in [*inputs, arrival])
+    for op in inputs:
+        op.remove()
+    place = Builder.before_op(last) if into_arms else Builder.after_op(last)
+    for op in inputs:
+        place(op)
+    if into_arms:
+        _arrive_in_arms(arrival, last, [reader for reader, op in done.items() if op is last])
+        arrival.erase()
+    else:
+        arrival.remove()
+        Builder.after_op(inputs[-1] if inputs else last)(arrival)
+
+
+def _arrive_in_arms(arrival: mbarrier.MbarrierArrive, branch: Op, readers: list[Op]) -> None:
+    """Arrive in every arm of a branch, after the readers in it, which are waited for there."""
+    for arm in branch.blocks:
+        order = {op: number for number, op in enumerate(arm)}
+        last: Op | None = None
+        for reader in readers:
+            if not _is_in(reader, arm):
+                continue
+            found = done_at(reader, arm)
+            if found is None or found[1]:
+                reader.error("is waited for outside of its branch")
+            last = found[0] if last is None else max(last, found[0], key=order.__getitem__)
+        if isinstance(last, scf.If):
+            _arrive_in_arms(arrival, last, [each for each in readers if is_inside(each, last)])
+            continue
+        place = Builder(arm, arm.first) if last is None else Builder.after_op(last)
+        place(arrival.clone({}))
+
+
+def _is_in(op: Op, block: Block) -> bool:
+    return any(each.block is block for each in (op, *op.ancestors()))
+
+
+def _uses(op: Op, of: Op) -> bool:
+    return any(value.op is of for value in op.operands)
+
+
+def _readers(buffer: Value) -> Iterator[Op]:
+    """Yield the ops that read a buffer, a stage or a view of it."""
+    for user in buffer.users:
+        if user.has(Trait.ALIAS):
+            yield from _readers(user.results[0])
+        elif not user.effects_on(Resource.MBARRIER, "start"):
+            yield user
+
+
+def _inputs(op: Op, after: int, order: dict[Op, int]) -> list[Op]:
+    """Return the ops of its block after number `after` that an op needs, in order."""
+    found: dict[Op, None] = {}
+    worklist = [op]
+    while worklist:
+        for value in worklist.pop().operands:
+            if value.op is not None and order.get(value.op, -1) > after and value.op not in found:
+                found[value.op] = None
+                worklist.append(value.op)
+    return sorted(found, key=order.__getitem__)
