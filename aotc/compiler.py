@@ -159,7 +159,7 @@ def compile_kernel(
         without=done.target.without,
         waits_pdl=done.waits_pdl,
         guards=kernel.guards,
-        loops_programs=kernel.loops_programs,
+        is_persistent=kernel.is_persistent,
         cooperative=_meets_grid(kernel),
         scratch_bytes=kernel.scratch_bytes,
         spill_note=note,
@@ -486,7 +486,7 @@ def compile(  # noqa: A001 - the name users expect, as re.compile
     used, such as "wgmma". With
     `map_pointers` the kernel may take tensor maps for what it loads through pointers, as the
     first choice of a build does: `metadata.params` says which, `metadata.guards` when; and it may
-    be persistent: `metadata.loops_programs` says whether. `limits` bound
+    be persistent: `metadata.is_persistent` says whether. `limits` bound
     what the compile may take, by the names of `CompileLimits`.
 
     Raises: CompileError for mistakes in the kernel or the arguments; ResourceError, which is one,

@@ -70,8 +70,8 @@ class Metadata:
     imported modules, with the file that each found or None. `waits_pdl` says that every
     path waits for the grids before it, so that a launch may overlap with them. `guards` are
     expressions over the arguments: the cubin is right for launches for which none is 0 and for
-    which the driver encodes the tensor maps among its `params`. One that `loops_programs` is
-    persistent: its grid has one axis and as many CTAs as are resident at a time, at most one (with
+    which the driver encodes the tensor maps among its `params`. The grid of one that
+    `is_persistent` has one axis and as many CTAs as are resident at a time, at most one (with
     `num_ctas`: one cluster) for each program instance. The CTAs of one that is `cooperative` wait
     for each other, so all of a launch must run at once. A launch gives each program instance
     `scratch_bytes` of global memory, in one piece at a multiple of 128. `spill_note` says which tiles take the
@@ -96,7 +96,7 @@ class Metadata:
     without: tuple[str, ...] = ()
     waits_pdl: bool = False
     guards: tuple[str, ...] = ()
-    loops_programs: bool = False
+    is_persistent: bool = False
     cooperative: bool = False
     scratch_bytes: int = 0
     spill_note: str = ""

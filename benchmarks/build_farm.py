@@ -4,7 +4,7 @@ python benchmarks/build_farm.py plan                    10,000 variants: parse, 
 python benchmarks/build_farm.py simulate [--workers 64] workers that sleep what a compile takes
 python benchmarks/build_farm.py kills [--runs 20]       the same bytes, whatever is killed
 python benchmarks/build_farm.py s3                      cache hits of a cold machine, from a server of S3
-python benchmarks/build_farm.py wall [--counts 1,2,4]   10,000 variants on local workers: hours
+python benchmarks/build_farm.py wall [--counts 1,2,4]   10,000 variants on local workers: long
 
 What needs dask.distributed, s3fs or moto takes them from `pip install -e '.[test]'`.
 """
@@ -449,40 +449,58 @@ def s3_server() -> Iterator[str]:
 
 
 def measure_s3(arguments: argparse.Namespace) -> None:
-    """Time whole builds of kernels.toml that find everything: in the folder, and only in S3."""
-    import fsspec
+    """Time whole builds of kernels.toml that find everything: in the folder, and only in S3.
 
+    The store is filled by a build, as a team's would be. Then both kinds of builds alternate.
+    """
     with s3_server() as url, tempfile.TemporaryDirectory() as made:
         folder = Path(made)
-        filled = Path(arguments.cache_dir or folder / "filled")
+        filled = folder / "filled"
+        # Bytecode is kept, as it is where aotc is installed.
+        environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+        environment.pop("PYTHONDONTWRITEBYTECODE", None)
 
-        def run(cache: Path, output: str, *options: str) -> float:
+        def run(cache: Path, output: str, *options: str) -> tuple[float, float]:
             command = [sys.executable, "-m", "aotc", "build", str(ROOT / "kernels.toml")]
             command += ["--cache-dir", str(cache), "-o", str(folder / output), *options]
-            environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+            before = os.times()
             took, _ = timed(
                 lambda: subprocess.run(command, check=True, capture_output=True, env=environment)
             )
-            return took
+            after = os.times()
+            used = after.children_user + after.children_system
+            return took, used - before.children_user - before.children_system
 
-        print(f"compile: {run(filled, 'local'):.2f} s", flush=True)
-        files = fsspec.filesystem("s3")
-        for path in filled.rglob("*"):  # the names and bytes are those of the folder
-            if path.is_file():
-                files.pipe_file(f"{url}/{path.relative_to(filled)}", path.read_bytes())
-        local: list[float] = []
-        cold: list[float] = []
+        took, used = run(filled, "local", "--cache-url", url)
+        print(f"compile, and fill S3: {took:.2f} s ({used:.2f} s of CPU)", flush=True)
+        for name in ("local", "same"):
+            run(filled, name)
+        kinds = {
+            "local hit": lambda _: run(filled, "local"),
+            "local hit, new files": lambda index: run(filled, f"local{index}"),
+            "from S3": lambda index: run(folder / f"a{index}", "same", "--cache-url", url),
+            "from S3, new files": lambda index: run(
+                folder / f"b{index}", f"cold{index}", "--cache-url", url
+            ),
+        }
+        times: dict[str, list[tuple[float, float]]] = {kind: [] for kind in kinds}
         for index in range(arguments.runs):
-            local.append(run(filled, "local"))
-            cold.append(run(folder / f"cold{index}", "cold", "--cache-url", url))
-            print(f"local hit {local[-1]:.2f} s, from S3 {cold[-1]:.2f} s", flush=True)
-        first, second = statistics.median(local), statistics.median(cold)
-        print(f"median: local {first:.2f} s, from S3 {second:.2f} s: {second / first:.2f}x")
+            for kind, measure in kinds.items():
+                times[kind].append(measure(index))
+            print(f"{index}:", *(f"{run[-1][0]:.2f} ({run[-1][1]:.2f})" for run in times.values()))
+        for kind, runs in times.items():
+            shown: list[str] = []
+            for at, what in enumerate(("wall", "CPU")):
+                pairs = zip(times["local hit"], runs, strict=True)
+                ratio = statistics.median(run[at] / hit[at] for hit, run in pairs)
+                median = statistics.median(run[at] for run in runs)
+                shown.append(f"{what} {median:.2f} s, {ratio:.2f}x")
+            print(f"{kind:22} {'; '.join(shown)}")
         built = [
             {path.name: path.read_bytes() for path in (folder / name).iterdir()}
-            for name in ("local", "cold")
+            for name in ("local", "local0", "same", "cold0")
         ]
-        print("the same bytes" if built[0] == built[1] else "OTHER BYTES")
+        print("the same bytes" if all(each == built[0] for each in built) else "OTHER BYTES")
 
 
 # ----------------------------------------------------------------------------------------- wall
@@ -490,25 +508,21 @@ def measure_s3(arguments: argparse.Namespace) -> None:
 
 def measure_wall(arguments: argparse.Namespace) -> None:
     """Time whole builds of the large manifest by the number of local workers; nothing cached."""
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), *sys.path[1:]])}
+    kind = ["--dask", "local"] if arguments.dask else []
     with written(large_manifest(arguments.factor)) as path:
+        command = [sys.executable, "-m", "aotc", "build", str(path), "-o", str(path.parent / "d")]
+        first = 0.0
         for count in map(int, arguments.counts.split(",")):
-            command = [
-                sys.executable,
-                "-m",
-                "aotc",
-                "build",
-                str(path),
-                "-o",
-                str(path.parent / "d"),
-            ]
-            command += ["--no-cache", "--dask", "local", "-j", str(count)]
-            environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+            run = [*command, "--no-cache", *kind, "-j", str(count)]
             took, result = timed(
-                lambda command=command, environment=environment: subprocess.run(
-                    command, check=False, capture_output=True, text=True, env=environment
+                lambda run=run: subprocess.run(
+                    run, check=False, capture_output=True, text=True, env=environment
                 )
             )
-            print(f"{count} workers: {took:.1f} s, {result.stderr.splitlines()[-1]}", flush=True)
+            first = first or took
+            last = result.stderr.splitlines()[-1]
+            print(f"{count} workers: {took:.1f} s, {first / took:.2f}x, {last}", flush=True)
 
 
 def main() -> int:
@@ -533,8 +547,8 @@ def main() -> int:
         )
         command.add_argument("--kernels", default="vector_add", help="to build with kills")
         command.add_argument("--share", type=float, default=0.25, help="of compiles, with kills")
-        command.add_argument("--cache-dir", help="of kernels.toml, to spare its compile")
         command.add_argument("--counts", default="1,2,4", help="of local workers")
+        command.add_argument("--dask", action="store_true", help="local workers of a cluster")
     arguments = parser.parse_args()
     arguments.measure(arguments)
     return 0

@@ -1,4 +1,4 @@
-"""Functions of flash-linear-attention for `library_program.py`: cheap ones first, since those tuned last.
+"""Functions of flash-linear-attention for `library_program.py`: those that take long first.
 
 Sequences are short: what is compiled is the same, and autotuning quicker.
 """
@@ -92,6 +92,12 @@ def _activation(name: str, num_inputs: int) -> Callable[[], list[Any]]:
 
 # Of gated operations the library refuses the way back on Hopper with Triton before 3.7.1.
 PROGRAMS: Programs = {
+    "chunk_gla": _attention("gla", "chunk_gla", "g_wide"),
+    "chunk_gated_delta_rule": _attention(
+        "gated_delta_rule", "chunk_gated_delta_rule", "g", "beta", is_both=False
+    ),
+    "chunk_simple_gla": _attention("simple_gla", "chunk_simple_gla", "g", is_both=False),
+    "chunk_retention": _attention("retention", "chunk_retention"),
     "swiglu": _activation("swiglu", 2),
     "logsigmoid": _activation("logsigmoid", 1),
     "RMSNorm": _layer("RMSNorm", HIDDEN),
@@ -106,8 +112,4 @@ PROGRAMS: Programs = {
     "fused_recurrent_retention": _attention("retention", "fused_recurrent_retention"),
     "fused_recurrent_gla": _attention("gla", "fused_recurrent_gla", "gk"),
     "fused_recurrent_delta_rule": _attention("delta_rule", "fused_recurrent_delta_rule", "beta"),
-    "chunk_retention": _attention("retention", "chunk_retention"),
-    "chunk_simple_gla": _attention("simple_gla", "chunk_simple_gla", "g", is_both=False),
-    "chunk_gated_delta_rule": _attention("gated_delta_rule", "chunk_gated_delta_rule", "g", "beta"),
-    "chunk_gla": _attention("gla", "chunk_gla", "g_wide"),
 }

@@ -1,13 +1,16 @@
 """A program of a library's functions, to record and to run from an archive.
 
-    python library_program.py LIBRARY OUTPUTS [--seconds S] [--only NAMES] [--repeats N]
+    python library_program.py LIBRARY OUTPUTS [--only NAMES] [--claims DIR] [--configs K]
+        [--repeats N [--record DIR]] [--expected FILES] [--without-gpu]
 
 Runs functions of a library, forward and backward where it has both, and writes their results to OUTPUTS
 (by torch) and what happened to OUTPUTS.json: seconds to the first result and to the last, which
 functions ran, why others did not, the specialisations that were launched, and the seconds of one more
-round, of the best of N. No function is begun after S seconds; NAMES, separated by commas, are those to
-run. LIBRARY is a module beside this file: `liger_kernel`, `fla` or `sglang`. Needs torch, the library,
-Triton (or archives in its place) and a GPU.
+round, of the best of N; under the recorder as well, which then writes to a folder. NAMES, separated by
+commas, are those to run. Processes with the same folder of claims share the functions: each is run by
+the first that claims it. Of an autotuner's configs the first K are tried. FILES, separated by commas, are
+outputs to compare with. LIBRARY is a module beside this file: `liger_kernel`, `fla` or `sglang`. Needs
+torch, the library, Triton (or archives in its place) and a GPU; without one, launches do nothing.
 """
 
 from __future__ import annotations
@@ -17,6 +20,7 @@ import importlib
 import importlib.abc
 import importlib.machinery
 import json
+import os
 import sys
 import time
 import types
@@ -181,45 +185,105 @@ def _word(value: Any) -> str:
 
 def main() -> None:
     """Run each function once, then all of those that ran again."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("library")
-    parser.add_argument("outputs")
-    parser.add_argument("--seconds", type=float, default=float("inf"))
-    parser.add_argument("--only")
-    parser.add_argument("--repeats", type=int, default=0)
-    options = parser.parse_args()
+    options = _options()
+    if options.without_gpu:
+        global DEVICE  # noqa: PLW0603 - libraries' modules import it
+        DEVICE = "cpu"
+        importlib.import_module("triton_without_gpu").install()
+    if options.configs:
+        _limit_configs(options.configs)
     watch = Watch()
-    module = importlib.import_module(f"library_{options.library}")
-    programs: Programs = module.PROGRAMS
-    if options.only is not None:
-        programs = {name: programs[name] for name in options.only.split(",") if name}
-    outputs, failed, first = dict[str, Any](), dict[str, str](), 0.0
-    for name, run in programs.items():
-        if time.perf_counter() - START > options.seconds:
-            failed[name] = "not begun: no time was left"
+    programs: Programs = importlib.import_module(f"library_{options.library}").PROGRAMS
+    names = [*programs] if options.only is None else options.only.split(",")
+    outputs, failed = dict[str, Any](), dict[str, str]()
+    told: dict[str, Any] = {"names": names, "first_s": 0.0, "all_s": 0.0, "failed": failed}
+    for name in names:
+        if options.claims is not None and not _is_claimed(options.claims / name):
             continue
         torch.manual_seed(0)
         try:
-            outputs[name] = [one.detach().cpu() for one in run()]
+            outputs[name] = [one.detach().cpu() for one in programs[name]()]
         except Exception as error:  # noqa: BLE001 - which of them run is a result
             watch.failed()
             failed[name] = f"{type(error).__name__}: {error}"
-            continue
-        first = first or time.perf_counter() - START
-    total = time.perf_counter() - START
-    torch.save(outputs, options.outputs)
+        told["all_s"] = time.perf_counter() - START
+        told["first_s"] = told["first_s"] or (told["all_s"] if outputs else 0.0)
+        if options.claims is not None:  # this process may be ended before the next one
+            _write(options.outputs, outputs, {**told, "ran": [*outputs], "launched": [*watch.seen]})
     watch.stop()
-    rounds = [_round([programs[name] for name in outputs]) for _ in range(options.repeats)]
-    told = {
-        "first_s": first,
-        "all_s": total,
-        "ran": [*outputs],
-        "failed": failed,
-        "launched": [*watch.seen],
-        "round_s": min(rounds, default=0.0),
-    }
-    Path(f"{options.outputs}.json").write_text(json.dumps(told))
+    ran = [programs[name] for name in outputs]
+    told |= {"ran": [*outputs], "launched": [*watch.seen]}
+    if options.repeats:
+        told |= _rounds(ran, options.repeats, options.record)
+    told["errors"] = _errors(outputs, options.expected)
+    _write(options.outputs, outputs, told)
     print(json.dumps({**told, "launched": len(watch.seen)}))
+
+
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("library")
+    parser.add_argument("outputs", type=Path)
+    parser.add_argument("--only")
+    parser.add_argument("--claims", type=Path)
+    parser.add_argument("--configs", type=int, default=0)
+    parser.add_argument("--repeats", type=int, default=0)
+    parser.add_argument("--record", type=Path)
+    parser.add_argument("--without-gpu", action="store_true")
+    parser.add_argument("--expected", type=lambda text: text.split(","), default=[])
+    return parser.parse_args()
+
+
+def _limit_configs(num_configs: int) -> None:
+    """Let autotuners try no more than their first configs."""
+    tuner = importlib.import_module("triton.runtime.autotuner").Autotuner
+    init = tuner.__init__
+
+    def limited(self: Any, fn: Any, names: Any, configs: Any, *args: Any, **words: Any) -> None:
+        init(self, fn, names, configs[:num_configs], *args, **words)
+
+    tuner.__init__ = limited
+
+
+def _is_claimed(path: Path) -> bool:
+    """Return whether this process is the first to ask for a function."""
+    try:
+        os.close(os.open(path, os.O_CREAT | os.O_EXCL))
+    except FileExistsError:
+        return False
+    return True
+
+
+def _write(path: Path, outputs: dict[str, Any], told: dict[str, Any]) -> None:
+    unfinished = path.with_name(f"{path.name}.unfinished")
+    torch.save(outputs, unfinished)
+    unfinished.replace(path)
+    unfinished.write_text(json.dumps(told))
+    unfinished.replace(path.with_name(f"{path.name}.json"))
+
+
+def _rounds(
+    programs: Sequence[Callable[[], object]], repeats: int, record: Path | None
+) -> dict[str, float]:
+    """Return the seconds of a round of all functions; if told so, under the recorder as well."""
+    kinds = ["round_s"]
+    if record is not None:
+        from aotc.package.record.hook import recorder  # noqa: PLC0415 - where there is Triton alone
+
+        jit, tuner = map(importlib.import_module, (f"triton.runtime.{m}" for m in ("jit", "autotuner")))
+        plain = jit.JITFunction.run, tuner.Autotuner.run
+        record.mkdir(parents=True, exist_ok=True)
+        os.environ[recorder.FOLDER_VARIABLE] = str(record)
+        recorder.wrap(jit, tuner)
+        wrapped = jit.JITFunction.run, tuner.Autotuner.run
+        kinds.append("recorded_s")
+    times: dict[str, list[float]] = {kind: [] for kind in kinds}
+    for _ in range(repeats):
+        for kind in kinds:
+            if record is not None:
+                jit.JITFunction.run, tuner.Autotuner.run = wrapped if kind != "round_s" else plain
+            times[kind].append(_round(programs))
+    return {kind: min(found) for kind, found in times.items()}
 
 
 def _round(programs: Sequence[Callable[[], object]]) -> float:
@@ -230,6 +294,22 @@ def _round(programs: Sequence[Callable[[], object]]) -> float:
         run()
     torch.cuda.synchronize()
     return time.perf_counter() - start
+
+
+def _errors(outputs: dict[str, Any], files: Sequence[str]) -> dict[str, float]:
+    """Return by how much outputs differ from those expected, relative to the norm: 1 is rounding."""
+    limits = {torch.float32: 2e-3, torch.float16: 1e-2, torch.bfloat16: 3e-2}
+    told: dict[str, float] = {}
+    for name, expected in (pair for file in files for pair in torch.load(file).items()):
+        worst = 0.0
+        for a, b in zip(expected, outputs.get(name, ())):  # noqa: B905 - none ran
+            if not torch.equal(a, b):
+                x, y = torch.nan_to_num(a.double()), torch.nan_to_num(b.double())
+                error = float((x - y).norm() / (x.norm() + 1e-30))
+                worst = max(worst, error / limits.get(a.dtype, 5e-2), 1e-9)
+        if name in outputs:
+            told[name] = worst
+    return told
 
 
 if __name__ == "__main__":

@@ -1,15 +1,19 @@
 """Libraries of Triton kernels, unchanged, with a JIT and from archives: what launches, what it costs.
 
-    python -m benchmarks.replay_libraries FOLDER… [--library NAME] [--python PYTHON] [--limit-s S] [-j N]
+    python -m benchmarks.replay_libraries FOLDER… [--library NAME] [--only NAMES] [--python PYTHON]
+        [--limit-s S] [-j N] [--configs K] [--without-gpu]
 
 FOLDER are unpacked sources of Liger-Kernel (`liger_kernel`), flash-linear-attention (`fla`) and SGLang
-(`sglang`). For each, the functions of `library_NAME.py` run with Triton and an empty cache; under
-`aotc record` with the cache that this left, and without; an archive is built of the manifest; and they
-run from the archive with Triton made unimportable. A table tells how many functions ran, whether their
-outputs are those of Triton, how many of the recorded specialisations launched, the times to the first
-and the last result, and what recording costs a launch. Whatever fails or takes longer than S seconds
-for a library leaves its place empty, with the reason below. PYTHON has torch, Triton and aotc (by
-default it is this one). Needs a GPU; with `-j` several libraries run at a time, and times mean little.
+(`sglang`). For each, the functions of `library_NAME.py` run under `aotc record` with Triton and an empty
+cache, in N processes; an archive is built of the manifest; meanwhile they run with the cache that
+this left, in one process, with the recorder and without it in turn; and they run from the archive with
+Triton made unimportable. A table tells how many functions ran, whether their outputs are those of
+Triton, how many of the recorded specialisations launched, the times to the first and the last
+result, and what recording costs a launch. Whatever fails or takes longer than S seconds for a library
+leaves its place empty, with the reason below. Autotuners try K configs, the first ones, of each
+function: several tune at a time, so that a choice means little. PYTHON has torch, Triton and aotc (by
+default it is this one). Needs a GPU, or `--without-gpu` records and builds: Triton compiles for sm_90a,
+and what is launched does nothing.
 """
 
 from __future__ import annotations
@@ -33,33 +37,15 @@ from benchmarks.triton_blocker import BLOCKER
 HERE = Path(__file__).resolve().parent
 LIBRARIES = ("liger_kernel", "fla", "sglang")
 REPEATS = 10
-# Errors are relative to the norm of what Triton computed.
-COMPARE = """
-import json, sys, torch
-left, right = (torch.load(path) for path in sys.argv[1:3])
-limits = {torch.float32: 2e-3, torch.float16: 1e-2, torch.bfloat16: 3e-2}
-told = {}
-for name, expected in left.items():
-    got = right.get(name)
-    if got is None:
-        continue
-    worst = 0.0
-    for a, b in zip(expected, got):
-        if not torch.equal(a, b):
-            x, y = torch.nan_to_num(a.double()), torch.nan_to_num(b.double())
-            error = float((x - y).norm() / (x.norm() + 1e-30))
-            worst = max(worst, error / limits.get(a.dtype, 5e-2), 1e-9)
-    told[name] = worst
-print(json.dumps(told))
-"""
+RECORD_SHARE = 0.5  # of the time, before what is not done is ended
 COLUMNS = {
     "ran": "functions that ran with the JIT, of all",
     "replayed": "of these, from the archive",
     "equal": "of these, bit for bit as with the JIT",
     "close": "or within rounding",
     "launched": "recorded specialisations that launched from the archive, of all",
-    "cold s": "seconds to the first and the last result: JIT, empty cache",
-    "warm s": "JIT, with its cache",
+    "cold s": "seconds to the first and the last result: JIT, empty cache, in several processes",
+    "warm s": "JIT, with its cache, while the archive is built",
     "archive s": "from the archive",
     "build s": "seconds to build it",
     "record": "time of a round under the recorder, over one without",
@@ -76,10 +62,8 @@ class Replay:
     """One library: what its runs leave, and its line of the table."""
 
     name: str
-    python: str
-    sources: Sequence[str]
+    options: argparse.Namespace
     folder: Path
-    limit_s: float
     line: dict[str, str] = field(default_factory=dict[str, str])
     notes: list[str] = field(default_factory=list[str])
     start: float = 0.0
@@ -95,36 +79,65 @@ class Replay:
             self.notes.append(str(error))
 
     def _steps(self) -> None:
-        cold = self._program("cold", [], "--seconds", str(self.limit_s / 4))
-        self.line["ran"] = f"{len(cold['ran'])}/{len(cold['ran']) + len(cold['failed'])}"
-        self.line["cold s"] = _seconds(cold)
-        self._note("with the JIT", cold["failed"])
-        again = ("--only", ",".join(cold["ran"]), "--repeats", str(REPEATS))
-        aotc = [self.python, "-m", "aotc"]
-        recorded = self._program(
-            "recorded", [*aotc, "record", "-o", str(self.folder / self.name), "--"], *again
-        )
-        warm = self._program("warm", [], *again)
-        self.line["warm s"] = _seconds(warm)
-        self.line["record"] = f"{recorded['round_s'] / warm['round_s']:.2f}"
+        recorded = self._record()
+        if self.options.without_gpu:
+            self._build()
+            return
+        again = ("--only", ",".join(recorded["ran"]), "--repeats", str(REPEATS))
+        with ThreadPoolExecutor(1) as threads:
+            building = threads.submit(self._build)
+            try:
+                words = ("--record", str(self.folder / "again"), *self._configs())
+                warm = self._program("warm", *again, *words)
+                self.line["warm s"] = _seconds(warm)
+                self.line["record"] = f"{warm['recorded_s'] / warm['round_s']:.2f}"
+                files = [str(self.folder / "warm.pt")]
+            except StepError as error:
+                self.notes.append(str(error))
+                warm, files = {}, recorded["files"]
+            building.result()
+        self._replay(recorded, warm, (*again, "--expected", ",".join(files)))
+
+    def _record(self) -> dict[str, Any]:
+        """Run the functions with the JIT, and record them."""
+        outputs, seconds = self.folder / "cold.pt", self.options.limit_s * RECORD_SHARE
+        record = ["-m", "aotc", "record", "-o", str(self.folder / self.name), "--"]
+        parts = [str(HERE / "library_parts.py"), self.name, str(outputs), "--seconds", str(seconds)]
+        parts += ["--only", self.options.only] if self.options.only else []
+        parts += ["--without-gpu"] if self.options.without_gpu else []
+        parts += ["-j", str(self.options.j), *self._configs()]
+        python = self.options.python
+        self._command([python, *record, python, *parts])
+        told = json.loads(Path(f"{outputs}.json").read_text())
+        self.line["ran"] = f"{len(told['ran'])}/{len(told['ran']) + len(told['failed'])}"
+        self.line["cold s"] = _seconds(told)
+        self._note("with the JIT", told["failed"])
+        return told
+
+    def _configs(self) -> tuple[str, ...]:
+        return ("--configs", str(self.options.configs))
+
+    def _build(self) -> None:
         manifest, start = self.folder / self.name / "kernels.toml", time.perf_counter()
-        self._command(
-            [*aotc, "build", str(manifest), "-o", str(self.folder / "dist"), "--keep-going"],
-            may_fail=True,
-        )
+        command = [self.options.python, "-m", "aotc", "build", str(manifest), "--keep-going"]
+        command += ["-o", str(self.folder / "dist"), "-j", str(self.options.j)]
+        told = self._command(command, may_fail=True)
         self.line["build s"] = f"{time.perf_counter() - start:.1f}"
+        self.notes += told.splitlines()[-1:]
+
+    def _replay(self, recorded: dict[str, Any], warm: dict[str, Any], words: Sequence[str]) -> None:
+        """Run the functions from the archive, and compare."""
         archive = self.folder / "dist" / f"{self.name}.aotc"
-        options = ["-m", "aotc.triton", "--stand-in", "--archive", str(archive), "--"]
-        replayed = self._program("replayed", [], *again, options=options)
+        installed = ["-m", "aotc.triton", "--stand-in", "--archive", str(archive), "--"]
+        replayed = self._program("replayed", *words, options=installed)
         self._note("from the archive", replayed["failed"])
-        self.line["replayed"] = f"{len(replayed['ran'])}/{len(cold['ran'])}"
+        self.line["replayed"] = f"{len(replayed['ran'])}/{len(recorded['ran'])}"
         launched = {*recorded["launched"]} & {*replayed["launched"]}
         self.line["launched"] = f"{len(launched)}/{len(recorded['launched'])}"
         self.line["archive s"] = _seconds(replayed)
-        if len(replayed["ran"]) == len(cold["ran"]):
+        if warm and len(replayed["ran"]) == len(recorded["ran"]):
             self.line["round"] = f"{replayed['round_s'] / warm['round_s']:.2f}"
-        outputs = [str(self.folder / f"{one}.pt") for one in ("warm", "replayed")]
-        errors = json.loads(self._command([self.python, "-c", COMPARE, *outputs]).splitlines()[-1])
+        errors: dict[str, float] = replayed["errors"]
         self.line["equal"] = str(sum(error == 0 for error in errors.values()))
         self.line["close"] = str(sum(0 < error <= 1 for error in errors.values()))
         self.notes += [
@@ -132,6 +145,8 @@ class Replay:
             for name, error in errors.items()
             if not error <= 1
         ]
+        missing = [one for one in recorded["launched"] if one not in launched]
+        self.notes += [f"not launched from the archive: {one}" for one in missing]
 
     def _note(self, title: str, failed: dict[str, str]) -> None:
         """Note why functions failed, each reason once."""
@@ -139,18 +154,16 @@ class Replay:
             names = ", ".join(name for name, one in failed.items() if one == why)
             self.notes.append(f"{title}: {names}: {why}")
 
-    def _program(
-        self, title: str, before: list[str], *words: str, options: Sequence[str] = ()
-    ) -> dict[str, Any]:
+    def _program(self, title: str, *words: str, options: Sequence[str] = ()) -> dict[str, Any]:
         outputs = self.folder / f"{title}.pt"
         program = [str(HERE / "library_program.py"), self.name, str(outputs), *words]
-        self._command([*before, self.python, *options, *program], blocked=bool(options))
+        self._command([self.options.python, *options, *program], blocked=bool(options))
         return json.loads(Path(f"{outputs}.json").read_text())
 
     def _command(self, command: list[str], *, blocked: bool = False, may_fail: bool = False) -> str:
         """Run a command and what it starts, no longer than there is time; return what it printed."""
         blocker = [str(self.folder / "blocker")] if blocked else []
-        path = [*blocker, str(HERE), str(HERE.parent), *self.sources]
+        path = [*blocker, str(HERE), str(HERE.parent), *self.options.sources]
         path += filter(None, [os.environ.get("PYTHONPATH")])
         environment = {
             **os.environ,
@@ -159,17 +172,17 @@ class Replay:
             "TRITON_CACHE_AUTOTUNING": "1",
         }
         with subprocess.Popen(
-            command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+            command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
             start_new_session=True,
         ) as process:  # fmt: skip
             try:
-                left = self.limit_s - (time.perf_counter() - self.start)
-                out, err = process.communicate(timeout=max(left, 1.0))
+                left = self.options.limit_s - (time.perf_counter() - self.start)
+                out, _ = process.communicate(timeout=max(left, 1.0))
             except subprocess.TimeoutExpired:
                 os.killpg(process.pid, signal.SIGKILL)
                 raise StepError(f"no time was left for: {' '.join(command[:8])} …") from None
         if process.returncode != 0:
-            told = "\n  ".join((err or out).splitlines()[-12:])
+            told = "\n  ".join(out.splitlines()[-12:])
             message = f"exit {process.returncode}: {' '.join(command[:8])} …\n  {told}"
             if not may_fail:
                 raise StepError(message)
@@ -186,20 +199,22 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("sources", nargs="+", help="folders of unpacked sources")
     parser.add_argument("--library", action="append", choices=LIBRARIES)
+    parser.add_argument("--only", help="functions, separated by commas")
     parser.add_argument("--python", default=sys.executable, help="that has torch, Triton and aotc")
-    parser.add_argument("--limit-s", type=float, default=75.0, help="for each library")
-    parser.add_argument("-j", type=int, default=1, help="libraries at a time")
+    parser.add_argument("--limit-s", type=float, default=120.0, help="for each library")
+    parser.add_argument("-j", type=int, default=os.cpu_count() or 1, help="processes at a time")
+    parser.add_argument("--configs", type=int, default=2, help="that an autotuner tries; 0: all")
+    parser.add_argument("--without-gpu", action="store_true", help="record and build")
     options = parser.parse_args()
-    sources = [str(Path(one).resolve()) for one in options.sources]
-    with tempfile.TemporaryDirectory() as temporary:
-        replays = [
-            Replay(name, options.python, sources, Path(temporary) / name, options.limit_s)
-            for name in options.library or LIBRARIES
-        ]
-        with ThreadPoolExecutor(options.j) as threads:
-            for one in threads.map(_run, replays):
-                print(f"== {one.name}, {time.perf_counter() - one.start:.0f} s", flush=True)
-                print("\n".join(one.notes), flush=True)
+    options.sources = [str(Path(one).resolve()) for one in options.sources]
+    replays: list[Replay] = []
+    for name in options.library or LIBRARIES:
+        with tempfile.TemporaryDirectory() as temporary:
+            replay = Replay(name, options, Path(temporary) / name)
+            replay.run()
+            print(f"== {name}, {time.perf_counter() - replay.start:.0f} s", flush=True)
+            print(*replay.notes, sep="\n", flush=True)
+        replays.append(replay)
     widths = {
         name: max(len(name), *(len(one.line.get(name, "")) for one in replays)) for name in COLUMNS
     }
@@ -207,12 +222,7 @@ def main() -> int:
     for one in replays:
         print(f"{one.name:14}", *(f"{one.line.get(name, ''):>{w}}" for name, w in widths.items()))
     print(*(f"{name}: {text}" for name, text in COLUMNS.items()), sep="\n")
-    return int(any(len(one.line) < len(COLUMNS) for one in replays))
-
-
-def _run(replay: Replay) -> Replay:
-    replay.run()
-    return replay
+    return int(not options.without_gpu and any(len(one.line) < len(COLUMNS) for one in replays))
 
 
 if __name__ == "__main__":

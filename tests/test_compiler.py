@@ -231,13 +231,13 @@ def test_blocks_that_loop_over_programs_are_asked_for() -> None:
     """They are told the grid behind all else that a launch passes."""
     source = f"{Path(SOURCE).parent}/matmul.py:matmul_kernel"
     plain = aotc.compile(source, signature=MATMUL, constants=TILES)
-    assert not plain.metadata.loops_programs
+    assert not plain.metadata.is_persistent
     made = aotc.compile(source, signature=MATMUL, constants=TILES, map_pointers=True)
-    assert made.metadata.loops_programs
+    assert made.metadata.is_persistent
     counts = [(slot.argument, slot.source, slot.type) for slot in made.metadata.params[-3:]]
     assert counts == [(name, name, "i32") for name in ("grid[0]", "grid[1]", "grid[2]")]
     assert any("the kernel is persistent" in remark for remark in made.metadata.remarks)
-    assert "loops_programs = true" in made.asm["gpu"]
+    assert "is_persistent = true" in made.asm["gpu"]
 
 
 # ---- limits -----------------------------------------------------------------------------------

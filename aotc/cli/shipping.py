@@ -194,6 +194,12 @@ def wheel(
 @click.argument("archive")
 @click.option("--html", "page", metavar="FILE", help="Write a page with plots there, too.")
 @click.option("--measured", metavar="FILE", help="JSON of measured launches, for a roofline.")
+@click.option(
+    "--device",
+    type=click.IntRange(0),
+    metavar="N",
+    help="Time on this GPU until each kernel can be launched.",
+)
 @_json
 @_debug
 @_of_archives
@@ -202,6 +208,7 @@ def report(
     archive: str,
     page: str | None,
     measured: str | None,
+    device: int | None,
     is_json: bool,
     debug: bool,  # noqa: ARG001 - read by `run`
 ) -> int:
@@ -217,7 +224,9 @@ def report(
     found = reports.read_measured(Path(measured)) if measured else None
     try:
         data = read_regular(Path(archive), LIMITS.file_bytes)
-        made = reports.describe(decode(data), stored_frames(data), len(data), found)
+        decoded = decode(data)
+        ready = None if device is None else _ready(decoded, archive, device)
+        made = reports.describe(decoded, stored_frames(data), len(data), found, ready)
     except OSError as error:
         raise ArchiveError("IO", f"cannot read {archive}: {error.strerror or error}") from None
     except ArchiveError as error:
@@ -226,3 +235,10 @@ def report(
         write_file(Path(page), page_of(made).encode())
     show(json.dumps(made, indent=2) if is_json else reports.text(made))
     return EXIT_DONE
+
+
+def _ready(archive: Archive, path: str, device: int) -> dict[str, object]:
+    from aotc.package import first_launch  # noqa: PLC0415 - the loader
+
+    seconds = first_launch.ready_seconds(archive, path, device)
+    return {"gpu": first_launch.device_name(device), "seconds": seconds}

@@ -523,8 +523,8 @@ class Kernel:
     `allocate_shared` found the kernel to need. `num_consumer_groups` groups of `num_warps` warps run
     concurrently, and layouts are those of one group; `producer_warps` issue loads for them. `guards`
     are expressions over the arguments of the launch: the kernel is legal for a launch if none is 0.
-    A kernel that `loops_programs` is persistent: it is launched with as many CTAs as are resident at
-    a time, as a grid of one axis, and receives the extents of the program grid. A launch gives
+    A kernel that `is_persistent` is launched with as many CTAs as are resident at a time, as a grid
+    of one axis, and receives the extents of the program grid. A launch gives
     each program `scratch_bytes` of global memory, uninitialized, in one piece for all.
     One that `runs_by_cta` tells the CTAs of its cluster apart: each runs the whole kernel on tiles
     of its own, and none is split among them.
@@ -540,7 +540,7 @@ class Kernel:
     producer_warps: int = 0
     num_consumer_groups: int = 1
     guards: tuple[str, ...] = ()
-    loops_programs: bool = False
+    is_persistent: bool = False
     runs_by_cta: bool = False
     scratch_bytes: int = 0
     loc: Loc = field(default_factory=current_loc)

@@ -129,7 +129,7 @@ def define_accessors(cls: type[Op]) -> None:
     counts = {"slot": 0, "result": 0, "block": 0}
     parameters: list[str] = []
     slot_parts: list[str] = []
-    block_parts: list[str] = []
+    block_names: list[str] = []
     body: list[str] = []
     defaults: dict[str, Any] = {}
     for spec in cls.fields:
@@ -152,10 +152,10 @@ def define_accessors(cls: type[Op]) -> None:
         elif spec.role == "operands":
             slot_parts.append(f"*{name}")
         elif spec.role == "block":
-            block_parts.append(name)
+            block_names.append(name)
         else:
             body.append(f"    self.{name} = {name}")
-    block_tuple = "".join(f"{name}, " for name in block_parts)
+    block_tuple = "".join(f"{name}, " for name in block_names)
     body.append(f"    self._setup([{', '.join(slot_parts)}], ({block_tuple}), _loc())")
     source = f"def __init__(self, {', '.join(parameters)}):\n" + "\n".join(body)
     namespace: dict[str, Any] = {"_loc": current_loc, **defaults}

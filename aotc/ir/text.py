@@ -191,7 +191,7 @@ _KERNEL_ATTRIBUTES: dict[str, Any] = {
     "producer_warps": 0,
     "num_consumer_groups": 1,
     "guards": (),
-    "loops_programs": False,
+    "is_persistent": False,
     "runs_by_cta": False,
     "scratch_bytes": 0,
 }

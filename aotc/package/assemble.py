@@ -188,7 +188,7 @@ def _variant(
         condition=condition,
         cluster=(metadata.num_ctas, 1, 1),
         waits_pdl=metadata.waits_pdl,
-        loops_programs=metadata.loops_programs,
+        is_persistent=metadata.is_persistent,
         cooperative=metadata.cooperative,
         dynamic_shared_bytes=metadata.shared_bytes,
         static_shared_bytes=metadata.static_shared_bytes,

@@ -160,7 +160,11 @@ def build(
     run = _Build(manifest, options, listener, cache, compiler, executor)
     run.expand(autotune)
     run.compile()
-    return run.finish()
+    try:
+        return run.finish()
+    finally:
+        if cache is not None:
+            cache.close()  # with the frames of the archive, and even if there is none
 
 
 def _selection(
@@ -271,8 +275,6 @@ class _Build:
                     if self.cache is not None:
                         self.cache.store(request, outcome.result)
                 self.listener.finished(outcome)
-        if self.cache is not None:
-            self.cache.close()
         self.failures += [failed[task.request] for task in waiting if task.request in failed]
 
     def finish(self) -> BuildResult:

@@ -77,7 +77,7 @@ def plan(
     """
     expanded = expand_all(manifest, options, autotune)
     if cache is not None:
-        cache.prepare_sets(task.request for each in expanded for task in each.tasks)
+        cache.prepare_sets([task.request for each in expanded for task in each.tasks])
     times.load(task.request for each in expanded for task in each.tasks[:1])
     seen: set[object] = set()
     kernels: list[KernelPlan] = []

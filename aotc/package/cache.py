@@ -14,14 +14,15 @@ Invariants: an entry is written under a temporary name and renamed, so a reader 
 one; it starts with the SHA-256 of its content and names its own key, so one that was damaged or
 moved is ignored with a warning and compiled again; and whatever goes wrong with the cache, be it a
 full disk or a read-only folder, the build goes on without it and warns once. A remote store has the
-same entries under the same names: what comes from there is checked as what is in the folder.
+same entries under the same names: what comes from there is checked as what is in the folder. It has
+bundles of them besides (cache_bundle.py), which the folder keeps as they come.
 """
 
 from __future__ import annotations
 
 import contextlib
 import hashlib
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias, TypeVar
@@ -31,7 +32,13 @@ import msgspec
 from aotc.compiler import CompileRequest
 from aotc.metadata import Metadata
 from aotc.module_search import Search, find_module
-from aotc.package.cache_bundle import MAX_REQUESTS, bundle_name, decode_bundle, encode_bundle
+from aotc.package.cache_bundle import (
+    MAX_REQUESTS,
+    decode_bundle,
+    encode_bundle,
+    frame_bundles,
+    kernel_bundles,
+)
 from aotc.package.cache_entry import (
     MAX_ENTRY_BYTES,
     Entry,
@@ -101,6 +108,7 @@ class Cache:
         self._warn = warn
         self._remote = remote
         self._times = CompileTimes(self._folder)
+        self._frames = FrameCache(self._folder)
         self._has_warned_of_io = False
         self._damaged: set[str] = set()
         self._source_digests: dict[str, str | None] = {}
@@ -108,27 +116,33 @@ class Cache:
         # Names that the remote was asked for, and the objects that it had.
         self._asked: set[str] = set()
         self._fetched: dict[str, bytes] = {}
-        # Keys of requests by bundle; those that a bundle had, and those that it should have now.
+        # Keys of requests by bundle, what each bundle has, and all of that by the entries' names.
         self._bundles: dict[str, list[str]] = {}
-        self._from_bundle: set[str] = set()
+        self._bundle_entries: dict[str, dict[str, bytes]] = {}
+        self._bundled: dict[str, bytes] = {}
+        # Keys of what the remote's bundles should have now; its bundles of frames, and what each had.
         self._unbundled: set[str] = set()
+        self._frames_had: dict[str, set[str]] = {}
 
     def prepare(self, requests: Iterable[CompileRequest]) -> None:
-        """Fetch at once what the remote has of `requests` and the folder has not.
+        """Open the folder's bundles, and fetch at once what the remote has and the folder has not.
 
-        It is only quicker than to have `find` fetch one after the other.
+        The latter is only quicker than to have `find` fetch one after the other.
         """
+        given = list(requests)
+        self._open_bundles(given)
+        self._open_frames()
         if self._remote is None:
             return
-        given = list(requests)
-        self._fetch_bundles(given)
+        self._fetch_bundles()
         held = self.prepare_sets(given)
         known = [(key, sources) for key, sources in held.items() if sources is not None]
         names = [_kernel_name(key, sources) for key, sources in known]
-        self._fetch(name for name in names if not (self._folder / name).exists())
+        self._fetch(name for name in names if not self._is_here(name))
 
-    def prepare_sets(self, requests: Iterable[CompileRequest]) -> dict[str, SourceSet | None]:
+    def prepare_sets(self, requests: Sequence[CompileRequest]) -> dict[str, SourceSet | None]:
         """Fetch at once what `has` asks the remote; return what holds, by the requests' keys."""
+        self._open_bundles(requests)
         held = {key: self._held(self._source_sets(key)) for key in map(self._request_key, requests)}
         missing = [key for key, sources in held.items() if sources is None]
         self._fetch(_sets_name(key) for key in missing)
@@ -139,7 +153,7 @@ class Cache:
     @property
     def frames(self) -> FrameCache:
         """Compressed frames of archives, which are kept in the same folder."""
-        return FrameCache(self._folder)
+        return self._frames
 
     def find(self, request: CompileRequest) -> CachedKernel | None:
         """Return the cached result of compiling `request`, or None if there is none."""
@@ -157,7 +171,7 @@ class Cache:
         """Return whether `find` would most likely find it; its kernel is not read."""
         key = self._request_key(request)
         local = (sources for sources in self._source_sets(key) if self._holds(sources))
-        if any((self._folder / _kernel_name(key, sources)).exists() for sources in local):
+        if any(self._is_here(_kernel_name(key, sources)) for sources in local):
             return True
         return any(self._holds(sources) for sources in self._remote_sets(key))
 
@@ -179,55 +193,100 @@ class Cache:
         self._times.save()
         if self._remote is not None:
             self._put_bundles(self._remote)
+            self._put_frames(self._remote)
             self._remote.close()
 
     # -- bundles ---------------------------------------------------------------
 
-    def _fetch_bundles(self, requests: Sequence[CompileRequest]) -> None:
-        """Fetch the bundles of requests of which the folder lacks one."""
+    def _open_bundles(self, requests: Sequence[CompileRequest]) -> None:
+        """Take what the folder's bundles have of requests, once."""
         groups: dict[tuple[str, str], list[str]] = {}
         for request in requests:
             kernel = (request.source, request.kernel)
             groups.setdefault(kernel, []).append(self._request_key(request))
-        self._bundles = {
-            bundle_name(keys[start : start + MAX_REQUESTS]): keys[start : start + MAX_REQUESTS]
-            for keys in groups.values()
-            for start in range(0, len(keys), MAX_REQUESTS)
-        }
+        for kernel, keys in groups.items():
+            for name, each in kernel_bundles((self._compiler, *kernel), keys).items():
+                if name not in self._bundles:
+                    self._bundles[name] = each
+                    self._take(name, self._opened(self._folder, name, self._read_file(name)))
+
+    def _take(self, name: str, entries: Mapping[str, bytes]) -> None:
+        self._bundle_entries.setdefault(name, {}).update(entries)
+        self._bundled.update(entries)
+
+    def _opened(self, where: object, name: str, data: bytes | None) -> dict[str, bytes]:
+        """Return the entries of a bundle, none if there is no such or it is damaged."""
+        entries = None if data is None else decode_bundle(data)
+        if data is not None and entries is None:
+            self._warn(f"cache bundle {where}/{name} is damaged; it is done without")
+        return entries or {}
+
+    def _fetch_bundles(self) -> None:
+        """Fetch the bundles of which the folder lacks something, and those of frames with them."""
         lacking = {
             name: [key for key in keys if self._held(self._source_sets(key)) is None]
             for name, keys in self._bundles.items()
         }
-        for name, data in self._had(name for name, keys in lacking.items() if keys).items():
-            entries = decode_bundle(data)
-            if entries is None:
-                self._warn(f"cache bundle {self._remote}/{name} is damaged; it is done without")
-                continue
-            for key in lacking[name]:
-                sets_name = _sets_name(key)
-                listed = self._checked(name, sets_name, entries.get(sets_name), _sets_decoder)
-                sources = self._held(listed or ())
-                kernel_name = "" if sources is None else _kernel_name(key, sources)
-                if kernel_name in entries:  # else single objects are asked for
-                    self._asked |= {sets_name, kernel_name}
-                    self._fetched[sets_name] = entries[sets_name]
-                    self._fetched[kernel_name] = entries[kernel_name]
-                    self._from_bundle.add(key)
+        wanted = [name for name, keys in lacking.items() if keys]
+        if wanted:  # else the folder is likely to have the frames, too
+            self._frames_had = {name: set() for name in frame_bundles(self._all_keys())}
+        for name, data in self._had([*wanted, *self._frames_had]).items():
+            entries = self._opened(self._remote, name, data)
+            if name in self._frames_had:
+                self._frames_had[name].update(entries)
+                self._frames.add(entries)
+            else:
+                self._take(name, entries)
+                if not any(self._is_bundled(key) for key in lacking[name]):
+                    continue  # it is of other requests, or of other sources
+                entries = self._bundle_entries[name]
+            self._write_file(name, encode_bundle(entries))
+        self._asked.update(_sets_name(key) for key in self._all_keys() if self._is_bundled(key))
+
+    def _is_bundled(self, key: str) -> bool:
+        """Return whether a bundle has what holds now of a request."""
+        sources = self._held(self._source_sets(key))
+        return sources is not None and _kernel_name(key, sources) in self._bundled
+
+    def _all_keys(self) -> list[str]:
+        return [key for keys in self._bundles.values() for key in keys]
 
     def _put_bundles(self, remote: RemoteStore) -> None:
-        """Put those bundles again that lacked something which this build has."""
+        """Put those bundles again that lack something which this build has.
+
+        What they had besides stays in them, if it holds still.
+        """
         for name, keys in self._bundles.items():
-            if not self._unbundled.difference(self._from_bundle).intersection(keys):
+            if not self._unbundled.intersection(keys):
                 continue
             entries: dict[str, bytes] = {}
-            for key in keys:
+            had = (each.rpartition("/") for each in self._bundle_entries[name])
+            others = [key for kind, _, key in had if kind.startswith("requests/")]
+            for key in [*keys, *others][: 2 * MAX_REQUESTS]:
                 sources = self._held(self._source_sets(key))
                 if sources is not None:
                     for each in (_sets_name(key), _kernel_name(key, sources)):
-                        data = self._read_file(each)
+                        data = self._read_file(each) or self._bundled.get(each)
                         if data is not None:
                             entries[each] = data
             remote.put(f"{FORMAT}/{name}", encode_bundle(entries))
+
+    def _open_frames(self) -> None:
+        """Take the frames that bundles in the folder have."""
+        for name in frame_bundles(self._all_keys()):
+            self._frames.add(self._opened(self._folder, name, self._read_file(name)))
+
+    def _put_frames(self, remote: RemoteStore) -> None:
+        """Put those bundles of frames again that lacked one which this build used."""
+        bundles = list(self._frames_had.items())
+        for index, (name, had) in enumerate(bundles):
+            entries = {
+                frame: data
+                for frame, data in self._frames.used.items()
+                if int(frame[:8], 16) % len(bundles) == index
+            }
+            if not had.issuperset(entries):
+                remote.put(f"{FORMAT}/{name}", encode_bundle(entries))
 
     def _request_key(self, request: CompileRequest) -> str:
         # MessagePack tells 1, 1.0 and true apart, as the compiler does.
@@ -237,9 +296,8 @@ class Cache:
     # -- sources ---------------------------------------------------------------
 
     def _source_sets(self, key: str) -> Sequence[SourceSet]:
-        """Return the source sets that the folder has for a request."""
-        name = _sets_name(key)
-        return self._checked(self._folder, name, self._read_file(name), _sets_decoder) or ()
+        """Return the source sets that the folder and bundles have for a request."""
+        return self._read_here(_sets_name(key), _sets_decoder) or ()
 
     def _remote_sets(self, key: str) -> Sequence[SourceSet]:
         name = _sets_name(key)
@@ -288,7 +346,7 @@ class Cache:
         self, name: str, decoder: msgspec.msgpack.Decoder[Entry[ContentT]]
     ) -> ContentT | None:
         """Return the content of an entry, or None if it is nowhere, or damaged."""
-        found = self._checked(self._folder, name, self._read_file(name), decoder)
+        found = self._read_here(name, decoder)
         if found is not None:
             return found
         self._fetch([name])
@@ -297,6 +355,18 @@ class Cache:
         if found is not None and data is not None:
             self._write_file(name, data)
         return found
+
+    def _read_here(
+        self, name: str, decoder: msgspec.msgpack.Decoder[Entry[ContentT]]
+    ) -> ContentT | None:
+        """Return the content of an entry that has a file, or else is in a bundle."""
+        found = self._checked(self._folder, name, self._read_file(name), decoder)
+        if found is None:
+            found = self._checked("a bundle", name, self._bundled.get(name), decoder)
+        return found
+
+    def _is_here(self, name: str) -> bool:
+        return name in self._bundled or (self._folder / name).exists()
 
     def _checked(
         self,
@@ -323,7 +393,8 @@ class Cache:
         if self._remote is not None:
             new = [name for name in names if name not in self._asked]
             self._asked.update(new)
-            self._fetched.update(self._had(new))
+            if new:
+                self._fetched.update(self._had(new))
 
     def _had(self, names: Iterable[str]) -> dict[str, bytes]:
         """Return those of the objects that the remote has."""

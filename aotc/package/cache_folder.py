@@ -17,7 +17,7 @@ from typing import Any
 
 from aotc.package.cache import FORMAT
 
-_KINDS = ("kernels", "requests", "times", "frames")
+_KINDS = ("kernels", "requests", "times", "frames", "bundles")
 _ENTRY = re.compile(r"[0-9a-f]{64}\Z")
 _TEMPORARY = re.compile(r"\.[0-9a-f]{16}\.[0-9a-f]{16}\.tmp\Z")
 _TEMPORARY_SECONDS = 3600.0  # nothing takes so long to write

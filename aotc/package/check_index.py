@@ -260,7 +260,7 @@ def _check_variant(
     for dim in variant.cluster:
         check.within("a cluster dimension", dim, 1, 17)
     check.within("the cluster size", math.prod(variant.cluster), 1, 17)
-    both = variant.cooperative and variant.loops_programs
+    both = variant.cooperative and variant.is_persistent
     check.require(not both, "it is cooperative and persistent")
     check.within("the rank of the grid", len(variant.grid), 0, 4)
     same_rank = len(variant.grid) == kernel.grid_rank
@@ -343,7 +343,7 @@ def _cubin_param_sizes(
         case "expression":
             return (4, 8)
         case "grid":
-            check.require(variant.loops_programs, "the variant is not persistent")
+            check.require(variant.is_persistent, "the variant is not persistent")
             check.within("the axis", cubin_param.index, 0, 3)
             return (4,)
 

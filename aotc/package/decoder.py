@@ -51,7 +51,7 @@ from aotc.package.records import (
     VALUE_NULL,
     VALUE_STRING,
     VARIANT_COOPERATIVE,
-    VARIANT_LOOPS_PROGRAMS,
+    VARIANT_IS_PERSISTENT,
     VARIANT_WAITS_PDL,
 )
 
@@ -353,7 +353,7 @@ class Decoder(Tables):
                 for tensor_map in self.take("TENSOR_MAPS", first_map, num_maps)
             ),
             waits_pdl=bool(flags & VARIANT_WAITS_PDL),
-            loops_programs=bool(flags & VARIANT_LOOPS_PROGRAMS),
+            is_persistent=bool(flags & VARIANT_IS_PERSISTENT),
             cooperative=bool(flags & VARIANT_COOPERATIVE),
             remarks=tuple(remark_text.split("\n")) if remark_text else (),
             ptx=None if ptx == NONE else self.item(self.contents, ptx, "blob"),

@@ -60,7 +60,7 @@ from aotc.package.records import (
     VALUE_NULL,
     VALUE_STRING,
     VARIANT_COOPERATIVE,
-    VARIANT_LOOPS_PROGRAMS,
+    VARIANT_IS_PERSISTENT,
     VARIANT_WAITS_PDL,
 )
 
@@ -236,7 +236,7 @@ class _KernelEncoder:
             variant.registers,
             *variant.cluster,
             variant.waits_pdl * VARIANT_WAITS_PDL
-            | variant.loops_programs * VARIANT_LOOPS_PROGRAMS
+            | variant.is_persistent * VARIANT_IS_PERSISTENT
             | variant.cooperative * VARIANT_COOPERATIVE,
             condition,
         )

@@ -147,7 +147,7 @@ def explain_variant(kernel: ArchivedKernel, variant: Variant) -> Explanation:
         ptxas_warnings=(),  # among the remarks
         source_files=(),
         waits_pdl=variant.waits_pdl,
-        loops_programs=variant.loops_programs,
+        is_persistent=variant.is_persistent,
         cooperative=variant.cooperative,
     )
     held = occupancy(metadata, targets.parse(variant.target))

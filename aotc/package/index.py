@@ -152,8 +152,8 @@ class Variant:
     of those that must hold; `config` is an index into the kernel's configs. A `condition` is an
     extra requirement of this compile of the config: where it is 0, the launcher uses the variant
     that is the same but for it. `grid` counts program instances (with a cluster each) and is empty
-    if the caller gives it; `scratch_bytes` is for one of them. `loops_programs` marks a persistent
-    kernel, which is launched with only as many CTAs as run at once. The CTAs of one that is
+    if the caller gives it; `scratch_bytes` is for one of them. `is_persistent` marks a
+    kernel that is launched with only as many CTAs as run at once. The CTAs of one that is
     `cooperative` wait for each other, so all of a launch run at once, or it is refused.
     """
 
@@ -178,7 +178,7 @@ class Variant:
     scratch_align: int = 0
     tensor_maps: tuple[TensorMap, ...] = ()
     waits_pdl: bool = False
-    loops_programs: bool = False
+    is_persistent: bool = False
     cooperative: bool = False
     remarks: tuple[str, ...] = ()
     ptx: bytes | None = None

@@ -23,7 +23,7 @@ Data: TypeAlias = dict[str, Any]
 
 COLUMNS = (
     *("target", "types", "choices", "guards", "config", "cluster", "overlaps"),
-    *("loops over", "threads", "registers"),
+    *("persistent", "threads", "registers"),
     *("spill bytes", "shared bytes", "scratch bytes", "cubin bytes", "PTX bytes"),
 )
 _GUARDS, _FIRST_NUMBER = COLUMNS.index("guards"), COLUMNS.index("threads")
@@ -55,7 +55,7 @@ def rows(kernel: Kernel) -> Iterator[Row]:
             _pairs(kernel.configs[variant.config]),
             _cluster(variant),
             "pdl" if variant.waits_pdl else "",
-            "programs" if variant.loops_programs else "",
+            "yes" if variant.is_persistent else "",
             str(variant.num_threads),
             str(variant.registers),
             str(variant.spill_bytes),
@@ -198,7 +198,7 @@ def _describe_variant(kernel: Kernel, variant: Variant) -> Data:
         "grid": [to_text(dimension) for dimension in variant.grid],
         "cluster": list(variant.cluster),
         "waits_pdl": variant.waits_pdl,
-        "loops_programs": variant.loops_programs,
+        "is_persistent": variant.is_persistent,
         "cooperative": variant.cooperative,
         "threads": variant.num_threads,
         "registers": variant.registers,

@@ -92,14 +92,14 @@ def launcher_of_request(
         ptxas_warnings=(),
         source_files=(),
         guards=compiled.guards,
-        loops_programs=any(slot.source in GRID_SOURCES for slot in compiled.params),
+        is_persistent=any(slot.source in GRID_SOURCES for slot in compiled.params),
         scratch_bytes=compiled.scratch_bytes,
     )
     cubin = stand_in_cubin(spec.target.name, compiled.symbol)
     built = CachedKernel(cubin, metadata)
     if launch_condition(spec.request, compiled.guards, compiled.params) is not None:
         # Other launches use the fallback, which is not needed here.
-        rest = replace(metadata, params=(), guards=(), loops_programs=False, scratch_bytes=0)
+        rest = replace(metadata, params=(), guards=(), is_persistent=False, scratch_bytes=0)
         built = replace(built, fallback=CachedKernel(cubin, rest))
     kernel = assemble(expansion, [(spec, built)]).kernel
     return launcher_of_record(replace(kernel, variants=kernel.variants[:1]), guards, fixed)

@@ -33,8 +33,13 @@ def describe(
     frames: list[StoredFrame],
     size_bytes: int,
     measured: Data | None = None,
+    ready: Data | None = None,
 ) -> Data:
-    """Return the report of an archive whose file has `size_bytes` bytes, as JSON-ready data."""
+    """Return the report of an archive whose file has `size_bytes` bytes, as JSON-ready data.
+
+    `ready` has the name of a `gpu`, and as `seconds` how long each kernel takes there until it can be
+    launched.
+    """
     stored = sum(frame.stored_bytes for frame in frames)
     raw = {v.cubin for kernel in archive.kernels for v in kernel.variants}
     return {
@@ -50,6 +55,7 @@ def describe(
             for kernel in archive.kernels
         ],
         "measured": measured,
+        "ready": ready,
     }
 
 
@@ -124,7 +130,8 @@ def read_measured(path: Path) -> Data:
 
 def text(report: Data) -> str:
     """Format a report as a table, a row for each kernel and target."""
-    rows = [_COLUMNS]
+    ready: dict[str, float] = report["ready"]["seconds"] if report["ready"] else {}
+    rows: list[tuple[str, ...]] = [(*_COLUMNS, "ready ms") if ready else _COLUMNS]
     for kernel in report["kernels"]:
         for target, found in kernel["targets"].items():
             variants = found["variants"]
@@ -140,8 +147,9 @@ def text(report: Data) -> str:
                 _span([variant["spill_bytes"] for variant in variants]),
                 _span([variant["shared_bytes"] for variant in variants]),
                 _span([v["warps_per_sm"] for v in variants if v["warps_per_sm"] is not None]),
+                *([ready_text(ready.get(kernel["name"]))] if ready else []),
             ))  # fmt: skip
-    widths = [max(len(row[at]) for row in rows) for at in range(len(_COLUMNS))]
+    widths = [max(len(row[at]) for row in rows) for at in range(len(rows[0]))]
     lines = [
         "  ".join(
             cell.ljust(width) if at < 2 else cell.rjust(width)
@@ -161,6 +169,11 @@ def summary(report: Data) -> str:
     code = size - report["root_bytes"] - index
     rest = f"root {report['root_bytes']}, indices of kernels {index}, code {code}"
     return f"{one_line(head)}\n{rest}"
+
+
+def ready_text(seconds: float | None) -> str:
+    """Return how many milliseconds a kernel takes until it can be launched, if that was measured."""
+    return "" if seconds is None else f"{1e3 * seconds:.2f}"
 
 
 def _span(values: list[int]) -> str:

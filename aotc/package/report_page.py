@@ -9,7 +9,7 @@ import html
 import math
 from collections.abc import Iterable, Sequence
 
-from aotc.package.report import Data, summary
+from aotc.package.report import Data, ready_text, summary
 
 _COLORS = ("#3b6fb6", "#c8662b", "#3d8f5f", "#8a5fb0", "#b0475a", "#5f7d8a", "#a08a2f", "#4aa0a8")
 _STYLE = """
@@ -27,7 +27,7 @@ th, td { padding: .25rem .8rem .25rem 0; border-bottom: 1px solid var(--line); t
          white-space: nowrap; }
 th { color: var(--dim); font-weight: 500; } .name { text-align: left; }
 .bad { color: #c0392b; font-weight: 600; }
-svg { width: 100%; height: auto; display: block; }
+svg { width: 100%; min-width: 44rem; height: auto; display: block; }
 svg text { fill: var(--ink); font: 12px system-ui, sans-serif; } svg .dim { fill: var(--dim); }
 svg .axis { stroke: var(--line); stroke-width: 1; } svg .roof { stroke: var(--ink); fill: none; }
 .key { display: inline-block; width: .8em; height: .8em; border-radius: 2px; margin: 0 .35em 0 1em; }
@@ -75,7 +75,7 @@ def page(report: Data) -> str:
         "<h2>Coverage and resources</h2>",
         _paragraph(
             "Configs and combinations of types and choices that have a variant, of those that the"
-            " kernel lists; then the least and the greatest of its variants."
+            " kernel lists; then the least and the greatest of its variants." + _ready_note(report)
         ),
         f'<div class="wide">{_table(report)}</div>',
     ]
@@ -89,6 +89,13 @@ def page(report: Data) -> str:
         "</body></html>",
         "",
     ])  # fmt: skip
+
+
+def _ready_note(report: Data) -> str:
+    if not report["ready"]:
+        return ""
+    gpu = report["ready"]["gpu"]
+    return f" Ready is how long it takes on {gpu} from a closed archive to all of a kernel's variants loaded."
 
 
 def _paragraph(text: str) -> str:
@@ -170,7 +177,8 @@ def _resources(report: Data, colors: dict[str, str]) -> str:
         for variant in found["variants"]
     ]
     most_kib = max((v["shared_bytes"] / 1024 for v, _ in points), default=0)
-    ticks = [32 * step for step in range(int(max(most_kib, 32) // 32) + 2)]
+    step = next((step for step in (1, 4, 8, 16) if most_kib <= 8 * step), 32)
+    ticks = [step * at for at in range(max(1, math.ceil(most_kib / step)) + 1)]
 
     def x_of(registers: float) -> float:
         return left + registers / 256 * (_WIDTH - left - 20)
@@ -257,6 +265,8 @@ def _table(report: Data) -> str:
         *("kernel", "target", "variants", "configs", "combinations", "cubins", "stored"),
         *("registers", "spilled bytes", "shared bytes", "warps of an SM"),
     )
+    ready: dict[str, float] = report["ready"]["seconds"] if report["ready"] else {}
+    heads += ("ready, ms",) if ready else ()
     cells = "".join(
         f'<th class="name">{h}</th>' if at < 2 else f"<th>{h}</th>" for at, h in enumerate(heads)
     )
@@ -276,6 +286,7 @@ def _table(report: Data) -> str:
                 _cell(_span(spills), is_bad=any(spills)),
                 _cell(_span([variant["shared_bytes"] for variant in variants])),
                 _cell(_span(warps)),
+                *([_cell(ready_text(ready.get(kernel["name"])))] if ready else []),
             ]
             names = "".join(f'<td class="name">{_text(n)}</td>' for n in (kernel["name"], target))
             rows.append(f"<tr>{names}{''.join(columns)}</tr>")

@@ -121,6 +121,8 @@ static int add_types(PyObject *module, struct native_state *state) {
         {&state->launcher_type, &native_launcher_spec},
         {&state->grid_launch_type, &native_grid_launch_spec},
         {&state->subscript_type, &native_subscript_spec},
+        {&state->chain_type, &native_chain_spec},
+        {&state->chain_launch_type, &native_chain_launch_spec},
     };
     for (size_t i = 0; i < sizeof table / sizeof *table; ++i) {
         *table[i].place = (PyTypeObject *)PyType_FromModuleAndSpec(module, table[i].spec, NULL);
@@ -161,6 +163,8 @@ static int traverse(PyObject *module, visitproc visit, void *arg) {
     Py_VISIT(state->launcher_type);
     Py_VISIT(state->grid_launch_type);
     Py_VISIT(state->subscript_type);
+    Py_VISIT(state->chain_type);
+    Py_VISIT(state->chain_launch_type);
     Py_VISIT(state->make_error);
     Py_VISIT(state->describe);
     Py_VISIT(state->torch.tensor);
@@ -188,6 +192,8 @@ static int clear(PyObject *module) {
     Py_CLEAR(state->launcher_type);
     Py_CLEAR(state->grid_launch_type);
     Py_CLEAR(state->subscript_type);
+    Py_CLEAR(state->chain_type);
+    Py_CLEAR(state->chain_launch_type);
     Py_CLEAR(state->make_error);
     Py_CLEAR(state->describe);
     Py_CLEAR(state->dlpack_keywords);

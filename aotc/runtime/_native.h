@@ -4,6 +4,7 @@
  *     _native_archive.c   Archive: open, load, close
  *     _native_kernel.c    Kernel: convert the arguments of a call, launch
  *     _native_launcher.c  launches as Triton programs write them: from a call to a specialization
+ *     _native_chain.c     the same of functions with an autotuner or heuristics
  *     _native_specialization.c  the kernels that such a launch may take, and which one it does
  *     _native_bind.c      which keyword of a call is which argument, choice or option
  *     _native_describe.c  what is in a kernel, as tuples
@@ -78,7 +79,7 @@ struct native_names {
 struct native_state {
     PyTypeObject *archive_type;
     PyTypeObject *kernel_type;
-    PyTypeObject *launcher_type, *grid_launch_type, *subscript_type;
+    PyTypeObject *launcher_type, *grid_launch_type, *subscript_type, *chain_type, *chain_launch_type;
     PyObject *make_error; /* aotc.runtime.errors.make */
     PyObject *describe;   /* aotc.runtime.info, imported when it is first needed */
     PyObject *dlpack_keywords, *dlpack_versioned_keywords; /* ("stream",) and with "max_version" */
@@ -175,6 +176,8 @@ PyObject *native_tensor_map(struct native_state *state, struct native_handle *ha
 extern PyType_Spec native_launcher_spec;
 extern PyType_Spec native_grid_launch_spec;
 extern PyType_Spec native_subscript_spec;
+extern PyType_Spec native_chain_spec;
+extern PyType_Spec native_chain_launch_spec;
 
 /* Make a specialization of (candidates, telling). A candidate is (kernel, params, config, choices), where
  * `params` says which of the `name_count` names each of the kernel's parameters is; `telling` are the

@@ -103,3 +103,18 @@ class GridSubscript:
         self, instance: object, owner: type | None = None, /
     ) -> Callable[[object], Launch]: ...
     def __call__(self, instance: object, grid: object, /) -> Launch: ...
+
+# The decorators of a function, from the outermost to its launcher: of each None, the autotuner's, or the constants that
+# heuristics compute. `chain[grid](…)` goes past them, or calls `run` where `chosen` does not know the config yet.
+class Chain:
+    def __new__(
+        cls,
+        launcher: Launcher,
+        steps: tuple[tuple[tuple[str, Callable[..., object]], ...] | None, ...] | None,
+        tuner: object,
+        keys: frozenset[str],
+        run: Callable[..., object],
+        chosen: Callable[..., object],
+        /,
+    ) -> Self: ...
+    def __getitem__(self, grid: object, /) -> Callable[..., None]: ...

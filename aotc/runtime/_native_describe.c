@@ -115,7 +115,7 @@ static PyObject *make_variant(const aotc_kernel *kernel, uint32_t owner, uint32_
                          info.cluster[0], info.cluster[1], info.cluster[2],
                          info.waits_pdl != 0 ? Py_True : Py_False, info.remarks,
                          info.condition == NULL ? "" : info.condition,
-                         info.loops_programs != 0 ? Py_True : Py_False,
+                         info.is_persistent != 0 ? Py_True : Py_False,
                          info.cooperative != 0 ? Py_True : Py_False);
 }
 

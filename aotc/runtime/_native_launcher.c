@@ -11,12 +11,12 @@
  *
  * Arguments belong to the caller until the call is over, defaults to the launcher.
  */
-#include "_native.h"
+#include "_native_launcher.h"
 
 #include <string.h>
 #include <structmember.h>
 
-enum { MAX_NAMES = 2 * LIMIT_PARAMS, MAX_KNOWN = 4096 };
+enum { MAX_KNOWN = 4096 };
 
 /* What of an argument a launch is kept by. */
 enum key_kind {
@@ -26,20 +26,6 @@ enum key_kind {
 };
 
 /* ---- the launcher --------------------------------------------------------------------------- */
-
-struct native_launcher {
-    PyObject_HEAD struct native_state *state;
-    PyObject *names;    /* of parameters, then of options; interned */
-    PyObject *defaults; /* of parameters */
-    PyObject *hooks;    /* a list: called before each launch */
-    PyObject *refusals; /* exceptions for which the next candidate is tried */
-    PyObject *unbound;  /* parameters, each None */
-    PyObject *known;    /* capsules by keys */
-    PyObject *last_key, *last;
-    uint32_t param_count, name_count;
-    uint8_t *kinds;  /* key_kind of each name */
-    PyObject *fixed; /* of parameters: values that kernels were built for, or None */
-};
 
 /* Parameters, or options, and what was passed for them, as a new dictionary: a copy of one that has
  * the names need not grow. */
@@ -82,8 +68,7 @@ static bool is_plain(PyObject *object) {
            PyFloat_CheckExact(object) || PyBool_Check(object) || object == Py_None;
 }
 
-/* Say whether two values of a constant are surely the same; runs no code of anybody's. */
-static bool is_same(PyObject *a, PyObject *b) {
+bool native_is_same(PyObject *a, PyObject *b) {
     return a == b ||
            (Py_TYPE(a) == Py_TYPE(b) && is_plain(a) && PyObject_RichCompareBool(a, b, Py_EQ) == 1);
 }
@@ -97,7 +82,7 @@ static PyObject *key_part(const struct native_launcher *self, uint32_t i, PyObje
     if (self->kinds[i] == BY_FIXED) {
         PyObject *values = PyTuple_GET_ITEM(self->fixed, i);
         for (Py_ssize_t k = 0; k < PyTuple_GET_SIZE(values); ++k) {
-            if (is_same(object, PyTuple_GET_ITEM(values, k))) {
+            if (native_is_same(object, PyTuple_GET_ITEM(values, k))) {
                 return PyTuple_GET_ITEM(values, k);
             }
         }
@@ -131,7 +116,7 @@ static bool is_last_key(const struct native_launcher *self, PyObject *const *obj
         const bool is_equal =
             self->kinds[i] == BY_TYPE
                 ? (PyObject *)Py_TYPE(objects[i]) == kept
-                : objects[i] == kept || is_same(key_part(self, i, objects[i]), kept);
+                : objects[i] == kept || native_is_same(key_part(self, i, objects[i]), kept);
         if (!is_equal) {
             return false;
         }
@@ -194,7 +179,7 @@ static int launch_bound(struct native_launcher *self, PyObject *const *objects, 
 
 /* ---- a call --------------------------------------------------------------------------------- */
 
-static int64_t find_name(const struct native_launcher *self, PyObject *name) {
+int64_t native_launcher_find(const struct native_launcher *self, PyObject *name) {
     for (uint32_t i = 0; i < self->name_count; ++i) {
         if (PyTuple_GET_ITEM(self->names, i) == name) {
             return i;
@@ -208,9 +193,8 @@ static int64_t find_name(const struct native_launcher *self, PyObject *name) {
     return -1;
 }
 
-/* Bind what a call passes; what is not passed has its default, options have None. 0 or -1. */
-static int bind(const struct native_launcher *self, PyObject *const *args, Py_ssize_t count,
-                PyObject *keywords, PyObject **objects) {
+int native_launcher_bind(const struct native_launcher *self, PyObject *const *args,
+                         Py_ssize_t count, PyObject *keywords, PyObject **objects) {
     const Py_ssize_t keyword_count = keywords == NULL ? 0 : PyTuple_GET_SIZE(keywords);
     if (count > (Py_ssize_t)self->param_count) {
         PyErr_Format(PyExc_TypeError, "expected at most %u arguments, got %zd",
@@ -221,7 +205,7 @@ static int bind(const struct native_launcher *self, PyObject *const *args, Py_ss
     memset(objects + count, 0, (self->name_count - (size_t)count) * sizeof *objects);
     for (Py_ssize_t i = 0; i < keyword_count; ++i) {
         PyObject *name = PyTuple_GET_ITEM(keywords, i);
-        const int64_t at = find_name(self, name);
+        const int64_t at = native_launcher_find(self, name);
         if (at < 0) { /* as Triton */
             PyErr_Format(PyExc_KeyError, "Keyword argument %U was specified but unrecognised",
                          name);
@@ -255,6 +239,19 @@ static int call_hooks(const struct native_launcher *self, PyObject *const *args,
     return 0;
 }
 
+int native_launcher_launch(struct native_launcher *self, PyObject *const *objects,
+                           PyObject *grid) {
+    if (!PyCallable_Check(grid)) {
+        return launch_bound(self, objects, grid);
+    }
+    PyObject *meta = bound_to(self, objects, false);
+    PyObject *found = meta == NULL ? NULL : PyObject_CallOneArg(grid, meta);
+    const int result = found == NULL ? -1 : launch_bound(self, objects, found);
+    Py_XDECREF(meta);
+    Py_XDECREF(found);
+    return result;
+}
+
 /* launcher[grid] */
 struct native_grid_launch {
     PyObject_HEAD vectorcallfunc vectorcall;
@@ -270,24 +267,13 @@ static PyObject *call_launch(PyObject *object, PyObject *const *args, size_t fla
     PyObject *objects[MAX_NAMES];
     int result = call_hooks(self, args, (size_t)count, keywords);
     if (result == 0) {
-        result = bind(self, args, count, keywords, objects);
+        result = native_launcher_bind(self, args, count, keywords, objects);
     }
-    if (result == 0 && PyCallable_Check(grid)) {
-        PyObject *function = grid;
-        PyObject *meta = bound_to(self, objects, false);
-        grid = meta == NULL ? NULL : PyObject_CallOneArg(function, meta);
-        Py_DECREF(function);
-        Py_XDECREF(meta);
-    }
-    if (grid != NULL && result == 0) {
-        result = launch_bound(self, objects, grid);
-    }
-    if (grid == NULL || result < 0) {
-        Py_XDECREF(grid);
-        return NULL;
+    if (result == 0) {
+        result = native_launcher_launch(self, objects, grid);
     }
     Py_DECREF(grid);
-    Py_RETURN_NONE;
+    return result < 0 ? NULL : Py_NewRef(Py_None);
 }
 
 static PyObject *launcher_subscript(PyObject *object, PyObject *grid) {

@@ -52,8 +52,8 @@ class VariantInfo(NamedTuple):
     """One compiled function; `registers`, `spill_bytes` and `stack_bytes` are of a thread.
 
     A `condition` is what must hold besides the guards: of two variants that differ in it alone, the
-    one that has it is launched where it holds, the other where it does not. One that
-    `loops_programs` is persistent: a launch has as many CTAs as are resident at a time, and each runs
+    one that has it is launched where it holds, the other where it does not. A launch of
+    one that `is_persistent` has as many CTAs as are resident at a time, and each runs
     several program instances. The CTAs of one that is `cooperative` wait for each other, so a launch
     of more than are resident at a time is refused.
     """
@@ -75,7 +75,7 @@ class VariantInfo(NamedTuple):
     waits_pdl: bool
     remarks: tuple[str, ...]
     condition: str = ""
-    loops_programs: bool = False
+    is_persistent: bool = False
     cooperative: bool = False
 
 

@@ -88,6 +88,14 @@ class Archives:
         """Return what an autotuner of a Python function chose, in the order of the archives."""
         return self._tuned.get(identity(function), ())
 
+    def has_tuples(self, function: Any) -> bool:
+        """Return whether a Python function has kernels some of whose arguments are items of tuples."""
+        names = {*function.__code__.co_varnames[: function.__code__.co_argcount]}
+        return any(
+            not {*(one.name for one in kernel.info.params), *kernel.info.constants} <= names
+            for kernel in self.kernels_of(function)[0]
+        )
+
     def kernels_of(self, function: Any) -> tuple[list[ArchivedKernel], str]:
         """Return the kernels that a Python function was compiled to, or none and the reason."""
         name, digest = identity(function)

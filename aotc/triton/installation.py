@@ -14,15 +14,19 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
-from aotc.runtime._native import GridSubscript
+from aotc.runtime._native import Chain, GridSubscript
 from aotc.triton.archives import Archives
 from aotc.triton.launch import PROBE, Candidate, Launcher
 from aotc.triton.specialization import NotInArchiveError
 from aotc.triton.torch_hook import hide_triton
 from aotc.triton.tuning import Tuning
+from aotc.triton.tuples import TupleLauncher
 
 _STAND_IN = os.path.join(os.path.dirname(__file__), "stand_in")  # noqa: PTH118, PTH120 - start-up time
-_LAUNCHER = "aotc_launcher"
+_LAUNCHER, _CHAIN = "aotc_launcher", "aotc_chain"
+# What `run` of a decorator's class does, so that launches go past it.
+_STEP = "aotc_step"
+TUNES, COMPUTES = "tunes", "computes"
 
 
 class _Installed(NamedTuple):
@@ -65,20 +69,80 @@ def install(
     _installed.append(_Installed(archives, Tuning(archives, strict)))
 
 
-def _launcher_of(function: Any) -> Launcher:
+def _launcher_of(function: Any) -> Launcher | TupleLauncher:
     """Return what launches a jitted function.
 
     Raises: ValueError if no archives are installed.
     """
     constexprs = frozenset(one.name for one in function.params if one.is_constexpr)
     hooks = getattr(function, "pre_run_hooks", [])
-    return Launcher(function.fn, constexprs, _the_installed().archives, hooks)
+    archives = _the_installed().archives
+    has_tuples = archives.has_tuples(function.fn)
+    return (TupleLauncher if has_tuples else Launcher)(function.fn, constexprs, archives, hooks)
 
 
 # Attributes of a class of jitted functions: `kernel.aotc_launcher`, made when it is first asked for, and
 # `kernel[grid]`, past `run`.
 launcher_attribute = functools.cached_property(_launcher_of)
 grid_subscript = GridSubscript(_LAUNCHER)
+
+
+def step(kind: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Say of `run` of a class what it does: that it `TUNES`, or `COMPUTES` the constants in `values`."""
+
+    def mark(run: Callable[..., Any]) -> Callable[..., Any]:
+        setattr(run, _STEP, kind)
+        return run
+
+    return mark
+
+
+class _ByRun:
+    """`decorated[grid]` of a function with tuples: what its `run` does."""
+
+    def __init__(self, outermost: Any) -> None:
+        self._run = outermost.run
+
+    def __getitem__(self, grid: Any) -> Callable[..., Any]:
+        return functools.partial(self._run, grid=grid, warmup=False)
+
+
+def _chain_of(outermost: Any) -> Chain | _ByRun:
+    """Return what launches a function through its decorators.
+
+    Those of an unknown class, such as one that a library derives with a `run` of its own, do it
+    themselves.
+
+    Raises: ValueError if no archives are installed.
+    """
+    steps: list[Any] | None = []
+    tuner: Any = None
+    current: Any = outermost
+    keys: frozenset[str] = frozenset()
+    while not hasattr(current.__class__, _LAUNCHER):  # a jitted function is the innermost
+        kind = getattr(current.__class__.run, _STEP, None)
+        if steps is not None and kind == COMPUTES:
+            steps.append(tuple(current.values.items()))
+        elif steps is not None and kind == TUNES and tuner is None and not steps:
+            steps.append(None)
+            tuner, keys = current, frozenset(current.keys)
+        else:
+            steps = None
+        current = current.fn
+    launcher = current.aotc_launcher
+    names = {name for one in steps or () for name, _ in one or ()}
+    if not isinstance(launcher, Launcher):
+        return _ByRun(outermost)
+    if steps is not None and not names <= {*launcher.names}:
+        steps = None  # `run` says which constant there is not
+    chosen = functools.partial(_the_installed().tuning.chosen, tuner)
+    found = None if steps is None else tuple(steps)
+    return Chain(launcher, found, tuner, keys, outermost.run, chosen)
+
+
+# The same of a class of decorators: `tuner.aotc_chain` and `tuner[grid]`.
+chain_attribute = functools.cached_property(_chain_of)
+chain_subscript = GridSubscript(_CHAIN)
 
 
 def launch(function: Any, grid: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> None:
@@ -94,8 +158,7 @@ def warm(function: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> None:
 
     Raises: NotInArchiveError if no archive has it.
     """
-    launcher: Launcher = function.aotc_launcher
-    bound, options = launcher.bind(args, kwargs)
+    launcher, bound, options = function.aotc_launcher.bind(args, kwargs)
     if not launcher.candidates(bound, options):
         raise launcher.miss(bound, options, "nothing was built with these constants and options")
 
@@ -104,8 +167,7 @@ def find(
     function: Any, args: Sequence[Any], kwargs: dict[str, Any]
 ) -> tuple[Candidate | None, NotInArchiveError | None]:
     """Return the kernel that a launch would take; or none, and the error that it would be."""
-    launcher: Launcher = function.aotc_launcher
-    bound, options = launcher.bind(args, kwargs)
+    launcher, bound, options = function.aotc_launcher.bind(args, kwargs)
     found = launcher.probe(bound, options)
     if found is not None:
         return found, None
@@ -163,6 +225,11 @@ def _take_over(*, strict: bool, record: str | os.PathLike[str]) -> None:
     jit.JITFunction.run, autotuner.Autotuner.run = run, run_tuned
     if strict:
         autotuner.Autotuner.warmup = warm_tuned
+        step(TUNES)(run_tuned)
+        step(COMPUTES)(autotuner.Heuristics.run)
+        chain_attribute.__set_name__(autotuner.Autotuner, _CHAIN)
+        for decorator in (autotuner.Autotuner, autotuner.Heuristics):
+            decorator.aotc_chain, decorator.__getitem__ = chain_attribute, chain_subscript
     launcher_attribute.__set_name__(jit.JITFunction, _LAUNCHER)
     jit.JITFunction.aotc_launcher = launcher_attribute
     jit.JITFunction.__getitem__ = grid_subscript if strict else with_grid

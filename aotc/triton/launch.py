@@ -72,6 +72,7 @@ class Launcher(_native.Launcher):
     signature: inspect.Signature
     names: tuple[str, ...]
     options: tuple[str, ...]
+    _nested: Mapping[str, Any] | None
     _kernels: list[ArchivedKernel]
     _reason: str
     _loaded: set[tuple[int, int | None]]  # kernels, by order, and devices
@@ -82,9 +83,14 @@ class Launcher(_native.Launcher):
         constexprs: frozenset[str],
         archives: Archives,
         hooks: list[Callable[..., object]],
+        signature: inspect.Signature | None = None,
+        nested: Mapping[str, Any] | None = None,
     ) -> Self:
-        """Make the launcher of a function; `hooks` are called before each launch."""
-        signature = inspect.signature(function)
+        """Make the launcher of a function; `hooks` are called before each launch.
+
+        A `signature` with items in place of tuples has, as `nested`, tuples of their names.
+        """
+        signature = signature or inspect.signature(function)
         names = tuple(signature.parameters)
         defaults = tuple(
             _MISSING if one.default is inspect.Parameter.empty else one.default
@@ -98,7 +104,7 @@ class Launcher(_native.Launcher):
                 if name not in constexprs:
                     fixed[name] = (*fixed.get(name, ()), value)
         self = super().__new__(cls, names, defaults, constexprs, fixed, options, hooks, _FAILED)
-        self.function, self.constexprs = function, constexprs
+        self.function, self.constexprs, self._nested = function, constexprs, nested
         self.signature, self.names, self.options = signature, names, options
         self._kernels, self._reason = kernels, reason
         self._loaded = set()
@@ -254,27 +260,38 @@ class Launcher(_native.Launcher):
 
     def bind(
         self, args: Sequence[Any], kwargs: Mapping[str, Any]
-    ) -> tuple[dict[str, Any], dict[str, Any]]:
-        """Return the arguments of a launch by parameter, and its options.
+    ) -> tuple[Launcher, dict[str, Any], dict[str, Any]]:
+        """Return what launches this, its arguments by parameter, and its options.
 
         Raises: TypeError as a call does.
         """
         given = {name: value for name, value in kwargs.items() if name in self.names}
         bound = self.signature.bind(*args, **given)
         bound.apply_defaults()
-        return dict(bound.arguments), {name: kwargs.get(name) for name in self.options}
+        return self, dict(bound.arguments), {name: kwargs.get(name) for name in self.options}
 
     def miss(
         self, bound: Mapping[str, Any], options: Mapping[str, Any], reason: str
     ) -> NotInArchiveError:
         """Return the error of a launch that no archive has."""
         said = {name: value for name, value in options.items() if name not in _IGNORED}
+        if self._nested is not None:
+            bound = {name: _nest(keys, bound) for name, keys in self._nested.items()}
         return not_in_archive(self.function, self.constexprs, bound, said, reason)
 
 
 _MISSING = object()
 _FAILED = (*_MISSES, StateError)
 _OTHER_CONSTANTS = "its kernels were built with other constants, options, or kinds of arguments"
+
+
+def _nest(keys: Any, values: Mapping[str, Any]) -> Any:
+    """Return tuples with values in place of their names."""
+    if isinstance(keys, str):
+        return values[keys]
+    items = [_nest(one, values) for one in keys]
+    make: Callable[[list[Any]], Any] = getattr(keys, "_make", tuple)
+    return make(items)
 
 
 def _takes(param: Any, is_annotated: bool, value: Any) -> bool:  # noqa: FBT001

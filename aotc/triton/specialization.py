@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from numbers import Integral
-from typing import Any
+from typing import Any, cast
 
 from aotc.runtime import NotFoundError
 from aotc.triton.archives import identity
@@ -33,6 +33,11 @@ _MULTIPLE = 16
 
 class NotInArchiveError(NotFoundError):
     """No archive has a kernel for a launch; the text says which manifest rows would cover it."""
+
+
+def items_of(value: Any) -> tuple[Any, ...] | None:
+    """Return the items of a tuple, None of anything else."""
+    return cast("tuple[Any, ...]", value) if isinstance(value, tuple) else None
 
 
 def is_pointer(value: Any) -> bool:
@@ -105,6 +110,11 @@ def _argument(value: Any) -> str:
     """Return an argument's type with the promises that hold, as a signature writes it."""
     if value is None:
         return "none"
+    items = items_of(value)
+    if items is not None:
+        fields = [f"{one}: " for one in getattr(value, "_fields", ())] or [""] * len(items)
+        parts = [field + _argument(one) for field, one in zip(fields, items)]  # noqa: B905 - as many
+        return f"({', '.join(parts)}{',' * (len(parts) == 1)})"
     if is_pointer(value):
         address = address_of(value)
         return f"*{dtype_of(value)}" + ":16" * (address is not None and address % _MULTIPLE == 0)

@@ -47,6 +47,12 @@ class Tuning:
         known[key] = (config, config.all_kwargs())
         return _run_with(tuner, known[key], args, kwargs)
 
+    @staticmethod
+    def chosen(tuner: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+        """Return config and settings that `run` took for arguments, if the config alone decides."""
+        found = tuner.__dict__.get(_KNOWN, {}).get(_quick_key(tuner, args, kwargs))
+        return None if found is None or found[0].pre_hook is not None else found
+
     def _choose(self, tuner: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> tuple[Any, Found]:
         """Return the config to take, and what was found for it.
 

@@ -84,7 +84,7 @@ class Pages:
         return self.places(starts, hold), ends - starts
 
     def hold(self, pages: Array) -> None:
-        """Hold pages that are not held yet, each once, in order, behind the others."""
+        """Hold pages that are not held yet, each once, in order, after the others."""
         at = np.searchsorted(self._ascending, pages)
         slots = np.arange(len(pages)) + len(self.numbers)
         self._ascending = np.insert(self._ascending, at, pages)

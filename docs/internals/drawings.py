@@ -6,9 +6,11 @@ A drawing is made of what the code says where code says it (the fragment's layou
 
 from __future__ import annotations
 
+import ast
 from html import escape
 from pathlib import Path
 
+from aotc import schedule
 from aotc.schedule.layout.layouts import mma_v2
 
 FONT = 'font-family="sans-serif" font-size="12"'
@@ -175,7 +177,53 @@ def mma_layout() -> str:
     return svg(left + 16 * size + 10, top + 16 * 26 + 10, "Accumulator layout of mma.sync", parts)
 
 
-DRAWINGS = {"warps.svg": warps, "ring.svg": ring, "mma_layout.svg": mma_layout}
+SCHEDULE = Path(schedule.__file__).parent
+# The rooms of the schedule, each above all that it imports.
+ROOMS = (
+    ("pipelining", "warp_roles", "epilogue", "programs"),
+    ("tensor_maps",),
+    ("shared_memory", "layout", "cleanup"),
+    ("analysis",),
+)
+
+
+def room_arrows() -> set[tuple[str, str]]:
+    """Return which folder of the schedule imports from which other one."""
+    found: set[tuple[str, str]] = set()
+    for path in SCHEDULE.glob("*/*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            names = [node.module or ""] if isinstance(node, ast.ImportFrom) else []
+            names += [each.name for each in node.names] if isinstance(node, ast.Import) else []
+            for name in names:
+                parts = name.split(".")
+                if parts[:2] == ["aotc", "schedule"] and (SCHEDULE / parts[2]).is_dir():
+                    found.add((path.parent.name, parts[2]))
+    return {(user, used) for user, used in found if user != used}
+
+
+def rooms() -> str:
+    """Draw who imports from whom in the schedule; `pipeline.py` stands above, and imports from all."""
+    width, height, step = 130, 34, 96
+    places: dict[str, tuple[float, float]] = {}
+    for row, names in enumerate(ROOMS):
+        gap = 670 / len(names)
+        for at, name in enumerate(names):
+            places[name] = ((at + 0.5) * gap, 20 + row * step)
+    parts: list[str] = []
+    for user, used in sorted(room_arrows()):
+        (x0, y0), (x1, y1) = places[user], places[used]
+        lean = max(-50.0, min(50.0, (x1 - x0) / 6))
+        parts.append(arrow(x0 + lean, y0 + height, x1 - lean, y1))
+    parts += [
+        box(x - width / 2, y, width, height, name, COLOURS["wait"])
+        for name, (x, y) in places.items()
+    ]
+    return svg(
+        670, 40 + len(ROOMS) * step - 40, "Rooms of the schedule, and what they import", parts
+    )
+
+
+DRAWINGS = {"warps.svg": warps, "ring.svg": ring, "mma_layout.svg": mma_layout, "rooms.svg": rooms}
 
 
 def main() -> None:

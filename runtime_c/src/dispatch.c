@@ -251,7 +251,7 @@ static aotc_status count_programs(const struct loading *loading, uint32_t index,
     CUfunction function = NULL;
     int count = 0;
     *programs = 0;
-    if ((variant->flags & (VARIANT_LOOPS_PROGRAMS | VARIANT_COOPERATIVE)) == 0) {
+    if ((variant->flags & (VARIANT_IS_PERSISTENT | VARIANT_COOPERATIVE)) == 0) {
         return AOTC_OK;
     }
     const CUresult result =

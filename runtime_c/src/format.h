@@ -158,7 +158,7 @@ struct config_record {
 
 enum {
     VARIANT_WAITS_PDL = 1 << 0,
-    VARIANT_LOOPS_PROGRAMS = 1 << 1,
+    VARIANT_IS_PERSISTENT = 1 << 1,
     VARIANT_COOPERATIVE = 1 << 2,
 };
 

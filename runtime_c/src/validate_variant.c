@@ -52,7 +52,7 @@ static bool is_valid_source(struct walk *walk, const struct variant_record *vari
                aotci_walk_is_expression(walk, cubin_param->index);
     case SOURCE_GRID:
         return cubin_param->index < 3 && cubin_param->size == 4 &&
-               (variant->flags & VARIANT_LOOPS_PROGRAMS) != 0;
+               (variant->flags & VARIANT_IS_PERSISTENT) != 0;
     default:
         return false;
     }
@@ -216,8 +216,8 @@ static aotc_status check_variant_numbers(const struct walk *walk, uint32_t index
     const unsigned cluster =
         (unsigned)variant->cluster[0] * variant->cluster[1] * variant->cluster[2];
     if (variant->num_threads < 1 || variant->num_threads > 1024 || cluster < 1 || cluster > 16 ||
-        variant->flags > (VARIANT_WAITS_PDL | VARIANT_LOOPS_PROGRAMS | VARIANT_COOPERATIVE) ||
-        (variant->flags & VARIANT_COOPERATIVE && variant->flags & VARIANT_LOOPS_PROGRAMS)) {
+        variant->flags > (VARIANT_WAITS_PDL | VARIANT_IS_PERSISTENT | VARIANT_COOPERATIVE) ||
+        (variant->flags & VARIANT_COOPERATIVE && variant->flags & VARIANT_IS_PERSISTENT)) {
         return aotci_walk_bad(walk, SECTION_VARIANTS, index, "num_threads, cluster, flags",
                               "what the format allows");
     }

@@ -332,7 +332,7 @@ def _looped(target: str) -> Kernel:
             ),
             scratch_bytes=parse("16"),
             scratch_align=16,
-            loops_programs=True,
+            is_persistent=True,
         )
         for config, cluster in enumerate(clusters)
     )

@@ -75,7 +75,7 @@ static void test_looped_programs(void) {
     CHECK(fake_cuda_calls("cuOccupancyMaxActiveBlocksPerMultiprocessor") == blocks_asked);
     CHECK(fake_cuda_launches() == sizeof cases / sizeof *cases);
     aotc_variant_info info = {.struct_size = sizeof info};
-    CHECK(aotc_kernel_get_variant(kernel, 0, &info) == AOTC_OK && info.loops_programs == 1 &&
+    CHECK(aotc_kernel_get_variant(kernel, 0, &info) == AOTC_OK && info.is_persistent == 1 &&
           info.waits_pdl == 0);
     tear_down(&fixture);
 }
@@ -173,7 +173,7 @@ static void test_cooperative(void) {
     CHECK(fake_cuda_launches() == launches);
     aotc_variant_info info = {.struct_size = sizeof info};
     CHECK(aotc_kernel_get_variant(kernel, 0, &info) == AOTC_OK && info.cooperative == 1 &&
-          info.loops_programs == 0);
+          info.is_persistent == 0);
     tear_down(&fixture);
 }
 

@@ -40,6 +40,7 @@ def test_cache_info(cache: Path, run: Any) -> None:
         ["1", "1.0", "MiB", "requests"],
         ["1", "1.0", "MiB", "times"],
         ["0", "0.0", "MiB", "frames"],
+        ["0", "0.0", "MiB", "bundles"],
         ["1", "1.0", "MiB", "old"],
         ["0", "0.0", "MiB", "temporary"],
     ]

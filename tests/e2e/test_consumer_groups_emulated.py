@@ -18,7 +18,7 @@ import pytest
 from aotc.compiler import PtxKernel, compile_kernel, compile_ptx
 from aotc.metadata import Metadata
 from tests.support.attention_loop import ATTENTION, SIGNATURE, check_attention
-from tests.support.descriptors import PRELUDE, compiled, launch, like, loops_programs, tensor
+from tests.support.descriptors import PRELUDE, compiled, is_persistent, launch, like, tensor
 from tests.support.requests import request_of
 
 KERNELS = Path(__file__).resolve().parents[2] / "kernels"
@@ -292,7 +292,7 @@ def test_programs_of_a_plain_product(groups: int) -> None:
             num_consumer_groups=groups,
         )
     )
-    assert loops_programs(kernel)
+    assert is_persistent(kernel)
     assert _num_warps(kernel) == 4 * groups + 4
     rng = np.random.default_rng(0)
     for seed, (m, n, k) in enumerate([(60, 32, 32), (70, 64, 72), (200, 80, 8)]):

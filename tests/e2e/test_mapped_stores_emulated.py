@@ -16,8 +16,8 @@ import pytest
 
 from aotc.compiler import PtxKernel, compile_ptx
 from aotc.ir.expression import evaluate, parse
+from tests.support.descriptors import is_persistent
 from tests.support.descriptors import launch as emulated
-from tests.support.descriptors import loops_programs
 from tests.support.store_kernels import MAPPED, MASKED, Case, launch, request
 
 SHAPES = ((64, 32, 32), (1, 8, 8), (65, 40, 8), (63, 48, 72), (67, 24, 40), (1, 1, 8), (64, 31, 8))
@@ -43,7 +43,7 @@ def run(
 @pytest.mark.parametrize(("name", "case"), MAPPED.items(), ids=MAPPED)
 def test_against_reference(tmp_path: Path, name: str, case: Case) -> None:
     kernel = compile_ptx(request(tmp_path, case, map_pointers=True))
-    assert loops_programs(kernel)
+    assert is_persistent(kernel)
     assert "cp.async.bulk.tensor" in kernel.ptx.partition("shared::cta.bulk_group")[0]
     seed = int(hashlib.sha256(name.encode()).hexdigest()[:4], 16)
     ran = [shape for shape in SHAPES if run(kernel, case, shape, seed)]

@@ -73,7 +73,7 @@ def parameters(kernel: Kernel, given: Given, grid: Sequence[int]) -> list[Argume
 
 def ctas(kernel: Kernel, grid: Sequence[int]) -> tuple[int, ...]:
     """Return the grid of CTAs that run a grid of program instances."""
-    extents = (num_persistent_ctas(grid), 1, 1) if kernel.loops_programs else tuple(grid)
+    extents = (num_persistent_ctas(grid), 1, 1) if kernel.is_persistent else tuple(grid)
     return (extents[0] * kernel.num_ctas, *extents[1:])
 
 

@@ -117,7 +117,7 @@ def _hopper_features(program: Program) -> set[str]:
         {"ahead"} if any("a dot is in flight while" in each for each in schedule.remarks) else set()
     )
     found |= {"groups"} if kernel.num_consumer_groups > 1 else set()
-    found |= {"programs in a loop"} if kernel.loops_programs else set()
+    found |= {"programs in a loop"} if kernel.is_persistent else set()
     is_mapped = any(info.tensor for info in kernel.params)
     return found | ({"mapped"} if is_mapped and is_allowed(kernel, program.make()) else set())
 

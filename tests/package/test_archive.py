@@ -281,10 +281,10 @@ def kernels(draw: st.DrawFn, fake_cubin: Callable[..., bytes], name: str) -> Ker
     for target, number, required, config in keys:
         types, chosen = split_combination(variables, choices, number)
         payload = draw(st.binary(max_size=3))
-        loops_programs = draw(st.booleans())
+        is_persistent = draw(st.booleans())
         counts = tuple(
             CubinParam(8 * len(pointers) + 4 * at, 4, "grid", axis)
-            for at, axis in enumerate(draw(st.permutations(range(3))) if loops_programs else ())
+            for at, axis in enumerate(draw(st.permutations(range(3))) if is_persistent else ())
         )
         variants.append(
             Variant(
@@ -306,7 +306,7 @@ def kernels(draw: st.DrawFn, fake_cubin: Callable[..., bytes], name: str) -> Ker
                 + counts,
                 grid=tuple(parse(draw(st.sampled_from(texts))) for _ in range(rank)),
                 waits_pdl=draw(st.booleans()),
-                loops_programs=loops_programs,
+                is_persistent=is_persistent,
                 remarks=tuple(draw(st.lists(st.sampled_from(["slow", "überfüllt"]), max_size=2))),
                 ptx=draw(st.sampled_from([None, b"// ptx"])),
             )

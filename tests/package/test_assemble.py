@@ -61,7 +61,7 @@ def test_a_kernel_over_tensors_loops_over_programs_in_one_variant(kernel: Kernel
     """It has no other form: of what its user passes, maps can always be made."""
     places = [(v.target, v.types) for v in kernel.variants]
     assert len(places) == len(set(places))
-    looped = {v.target: v.loops_programs for v in kernel.variants}
+    looped = {v.target: v.is_persistent for v in kernel.variants}
     assert looped == {"sm_80": False, "sm_90a": True}
     assert all(v.condition is None for v in kernel.variants)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import shutil
 import socket
@@ -14,11 +15,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import zstandard
 
 from aotc.compiler import CompileRequest
 from aotc.ir.diagnostics import HostError
 from aotc.package.cache import Cache, CachedKernel
-from aotc.package.cache_bundle import bundle_name, decode_bundle, encode_bundle
+from aotc.package.cache_bundle import (
+    decode_bundle,
+    encode_bundle,
+    frame_bundles,
+    kernel_bundles,
+)
 from aotc.package.cache_remote import RemoteStore
 from aotc.package.workers import compile_both_ways
 from tests.support.fake_compiler import compile_empty
@@ -197,10 +204,70 @@ def test_a_bundle_brings_all_variants_of_a_kernel_at_once(team: _Team) -> None:
     asked = _asked(cache)
     cache.prepare(team.requests)
     assert [cache.find(request) for request in team.requests] == team.kernels
-    assert len(asked) == 1
+    assert len(asked) == 2  # one of kernels, and one of frames, of which there are none
     cache.close()
-    assert [team.local("b").find(request) for request in team.requests] == team.kernels
+    local = team.local("b")
+    local.prepare(team.requests)
+    assert [local.find(request) for request in team.requests] == team.kernels
+    assert all(local.has(request) for request in team.requests)
     assert team.warnings == []
+
+
+def test_a_bundle_has_what_builds_of_fewer_variants_want_too(files: _Team) -> None:
+    files.fill("a", in_bundles=True)
+    cache = files.cache("b")
+    asked = _asked(cache)
+    cache.prepare(files.requests[1:2])
+    assert cache.find(files.requests[1]) == files.kernels[1]
+    assert len(asked) == 2
+    cache.close()
+    assert [path for path in (files.folder / "b").rglob("*") if path.is_file()]
+    local = files.local("b")
+    local.prepare(files.requests)
+    assert [local.find(request) for request in files.requests] == files.kernels
+
+
+def test_what_a_bundle_had_stays_when_it_is_put_again(files: _Team) -> None:
+    left, right = files.requests[:2], files.requests[2:]
+    for machine, requests in (("a", left), ("b", right)):
+        cache = files.cache(machine)
+        cache.prepare(requests)
+        for request in requests:
+            cache.store(request, files.kernels[0])
+        cache.close()
+    cache = files.cache("c")
+    asked = _asked(cache)
+    cache.prepare(files.requests)
+    assert None not in [cache.find(request) for request in files.requests]
+    assert len(asked) == 2
+
+
+def test_frames_come_in_a_bundle(team: _Team) -> None:
+    team.fill("a", in_bundles=True)
+    content = b"cubins" * 100
+    frame = zstandard.ZstdCompressor(19, write_checksum=False).compress(content)
+    for machine, is_there in (("b", False), ("c", True), ("c", True)):
+        cache = team.cache(machine)
+        cache.prepare(team.requests)
+        assert (cache.frames.find(content, 19) == frame) is is_there
+        if not is_there:
+            cache.frames.store(content, 19, frame)
+        cache.close()
+    local = team.local("c")
+    local.prepare(team.requests)
+    assert local.frames.find(content, 19) == frame
+    assert team.warnings == []
+
+
+def test_a_frame_of_another_content_is_made_again(files: _Team) -> None:
+    files.fill("a", in_bundles=True)
+    cache = files.cache("b")
+    cache.prepare(files.requests)
+    cache.frames.store(b"right", 19, zstandard.compress(b"wrong"))
+    cache.close()
+    other = files.cache("c")
+    other.prepare(files.requests)
+    assert other.frames.find(b"right", 19) is None
 
 
 def test_a_bundle_that_is_behind_costs_single_fetches_and_is_renewed(files: _Team) -> None:
@@ -215,13 +282,13 @@ def test_a_bundle_that_is_behind_costs_single_fetches_and_is_renewed(files: _Tea
     asked = _asked(cache)
     cache.prepare(files.requests)
     assert [cache.find(request) for request in files.requests] == [made] * 4
-    assert len(asked) == 9
+    assert len(asked) == 10
     cache.close()
     cache = files.cache("d")
     asked = _asked(cache)
     cache.prepare(files.requests)
     assert [cache.find(request) for request in files.requests] == [made] * 4
-    assert len(asked) == 1
+    assert len(asked) == 2
     assert files.warnings == []
 
 
@@ -241,8 +308,25 @@ def test_a_damaged_bundle_is_done_without(files: _Team, damage: str) -> None:
 
 
 def test_a_large_kernel_has_several_bundles() -> None:
-    keys = [str(index) for index in range(3)]
-    assert len({bundle_name(keys), bundle_name(keys[:2]), bundle_name(keys[::-1])}) == 3
+    keys = [hashlib.sha256(bytes([index])).hexdigest() for index in range(200)]
+    (small,) = kernel_bundles("ab", keys[:64])
+    assert list(kernel_bundles("ab", keys[:3])) == [small] != list(kernel_bundles("ac", keys[:3]))
+    large = kernel_bundles("ab", keys)
+    assert len(large) == 4
+    assert sorted(key for each in large.values() for key in each) == sorted(keys)
+    fewer = kernel_bundles("ab", keys[:150])
+    assert all(set(each) <= set(large[name]) for name, each in fewer.items())
+    assert kernel_bundles("ab", []) == {}
+
+
+def test_bundles_of_frames_are_of_all_requests() -> None:
+    keys = [str(index) for index in range(2049)]
+    assert len(frame_bundles(keys)) == 2
+    assert set(frame_bundles(keys)).isdisjoint(frame_bundles(keys[1:]))
+    assert frame_bundles([]) == []
+
+
+def test_a_bundle_is_read_as_it_was_written() -> None:
     assert decode_bundle(encode_bundle({"a": b"x", "b": b""})) == {"a": b"x", "b": b""}
 
 
@@ -285,7 +369,7 @@ def test_a_store_that_cannot_be_read_is_left_alone(files: _Team) -> None:
     store._files.cat_file = refuse
     cache.prepare(files.requests)
     assert [cache.find(request) for request in files.requests] == [None] * 4
-    assert len(asked) <= 5
+    assert len(asked) <= 2 + 4  # all that was under way
     (warning,) = files.warnings
     assert warning == (
         f"cache at {files.url} cannot be read: PermissionError: Forbidden; building without it"

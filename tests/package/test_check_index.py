@@ -135,12 +135,12 @@ _NORM = [
     (variant_with(cubin_params=(CubinParam(4096, 8),)), "LIMIT", "4104 bytes of parameters"),
     (variant_with(cubin_params=(CubinParam(0, 4, "grid"),)), "FORMAT", "is not persistent"),
     (
-        variant_with(cubin_params=(CubinParam(0, 4, "grid", 3),), loops_programs=True),
+        variant_with(cubin_params=(CubinParam(0, 4, "grid", 3),), is_persistent=True),
         "FORMAT",
         "the axis is 3",
     ),
     (
-        variant_with(cubin_params=(CubinParam(0, 8, "grid", 2),), loops_programs=True),
+        variant_with(cubin_params=(CubinParam(0, 8, "grid", 2),), is_persistent=True),
         "FORMAT",
         "size is 8, expected 4",
     ),

@@ -33,7 +33,7 @@ def test_a_row_for_each_variant(samples: SimpleNamespace) -> None:
         "config": "num_warps=4 stages=none",
         "cluster": "",
         "overlaps": "pdl",
-        "loops over": "",
+        "persistent": "",
         "threads": "128",
         "registers": "40",
         "spill bytes": "8",
@@ -85,7 +85,7 @@ def test_description_is_json_and_complete(samples: SimpleNamespace) -> None:
     scratch = [one["variants"][0]["scratch_bytes"] for one in (norm, copy)]
     assert scratch == ["n_rows * 4 + 128", None]
     assert [one["variants"][0]["waits_pdl"] for one in (norm, copy)] == [True, False]
-    assert [one["variants"][0]["loops_programs"] for one in (norm, copy)] == [False, False]
+    assert [one["variants"][0]["is_persistent"] for one in (norm, copy)] == [False, False]
 
 
 def test_tables_align_and_leave_empty_columns_out(samples: SimpleNamespace) -> None:
@@ -127,14 +127,14 @@ def test_names_cannot_steer_the_terminal(samples: SimpleNamespace) -> None:
     assert shown.count("a\\x1b[2Jb\\nc\\x9bd\\u202ee [red]f[/red]") > 8
 
 
-def test_blocks_that_loop_over_programs_are_shown(samples: SimpleNamespace) -> None:
+def test_persistent_variants_are_shown(samples: SimpleNamespace) -> None:
     (variant,) = samples.copy.variants
-    kernel = replace(samples.copy, variants=(replace(variant, loops_programs=True),))
+    kernel = replace(samples.copy, variants=(replace(variant, is_persistent=True),))
     archive = replace(samples.archive, kernels=(kernel,))
     ((cells,),) = [[row.cells for row in rows(kernel)]]
-    assert dict(zip(COLUMNS, cells, strict=True))["loops over"] == "programs"
-    assert "  loops over  " in text(archive, 100)
-    assert describe(archive, 1)["kernels"][0]["variants"][0]["loops_programs"] is True
+    assert dict(zip(COLUMNS, cells, strict=True))["persistent"] == "yes"
+    assert "  persistent  " in text(archive, 100)
+    assert describe(archive, 1)["kernels"][0]["variants"][0]["is_persistent"] is True
 
 
 def test_two_forms_of_a_config(tmp_path: Path) -> None:

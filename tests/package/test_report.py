@@ -11,12 +11,14 @@ from xml.etree import ElementTree as ET
 
 import pytest
 
-from aotc.ir.diagnostics import ManifestError
-from aotc.package.archive import encode
+from aotc.ir.diagnostics import HostError, ManifestError
+from aotc.package.archive import decode, encode
 from aotc.package.decoder import stored_frames
+from aotc.package.first_launch import ready_seconds
 from aotc.package.index import Archive
 from aotc.package.report import Data, describe, read_measured, text
 from aotc.package.report_page import page
+from tests.support.fake_gpu import FakeGpu, build, golden
 
 MEASURED = {
     "gpu": "A <GPU>",
@@ -139,3 +141,25 @@ def test_measured_launches_are_checked(tmp_path: Path, content: str) -> None:
         read_measured(path)
     path.write_text(json.dumps(MEASURED))
     assert read_measured(path) == MEASURED
+
+
+def test_how_long_each_kernel_takes_until_it_can_be_launched(tmp_path: Path) -> None:
+    fake_gpu = FakeGpu(build(tmp_path))
+    fake_gpu.reset()
+    golden().main(tmp_path)
+    path = tmp_path / "golden.aotc"
+    data = path.read_bytes()
+    archive = decode(data)
+    seconds = ready_seconds(archive, str(path), 0, fake_gpu.path)
+    assert set(seconds) == {k.name for k in archive.kernels if "sm_90a" in k.targets} != set()
+    assert all(0 < each < 10 for each in seconds.values())
+    assert fake_gpu.violation is None
+    with pytest.raises(HostError, match="device"):
+        ready_seconds(archive, str(path), 7, fake_gpu.path)
+    ready = {"gpu": "A <GPU>", "seconds": {archive.kernels[0].name: 0.00125}}
+    report = describe(archive, stored_frames(data), len(data), ready=ready)
+    assert "ready ms" in text(report)
+    assert " 1.25" in text(report)
+    shown = page(report)
+    assert "A &lt;GPU&gt;" in shown
+    assert "<td>1.25</td>" in shown

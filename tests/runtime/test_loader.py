@@ -242,7 +242,7 @@ def test_a_launch_of_blocks_that_loop_has_as_many_as_run_at_a_time(
 ) -> None:
     """The fake GPU has 5 multiprocessors for 2 blocks each."""
     kernel = load(archives / "looped.aotc")["looped"]
-    assert kernel.info.variants[0].loops_programs
+    assert kernel.info.variants[0].is_persistent
     for grid, num_ctas in (((1,), 1), ((3, 2), 6), ((2, 3, 5), 10)):
         programs = (*grid, 1, 1)[:3]
         asked = {"grid": grid, "config": {"CONFIG": 0}}

@@ -128,6 +128,7 @@ def test_sanitized(program: str, build: Build, archives: Path) -> None:
     build.run(program, archives, ASAN_OPTIONS="detect_leaks=1:abort_on_error=0")
 
 
+@pytest.mark.slow
 def test_threads_are_ordered(tmp_path: Path, archives: Path) -> None:
     build = _build(tmp_path, "thread")
     build.run("test_threads", archives, TSAN_OPTIONS="halt_on_error=1:second_deadlock_stack=1")

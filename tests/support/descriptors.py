@@ -90,7 +90,7 @@ def lowered(
     return made.asm["gpu"], "\n".join(made.metadata.remarks)
 
 
-def loops_programs(kernel: PtxKernel) -> bool:
+def is_persistent(kernel: PtxKernel) -> bool:
     """Return whether a CTA of a kernel runs one program after the other."""
     return any(slot.source in GRID_SOURCES for slot in kernel.params)
 
@@ -117,7 +117,7 @@ def launch(
     ctas = num_persistent_ctas(grid) if num_ctas is None else num_ctas
     return emulate(
         kernel.ptx,
-        (ctas,) if loops_programs(kernel) else grid,
+        (ctas,) if is_persistent(kernel) else grid,
         args,
         kernel=kernel.symbol,
         shared_bytes=kernel.shared_bytes,

@@ -170,6 +170,66 @@ print(ops.copy.warmup(x, y, 1000, grid=grid), ops.copy.fn.fn.warmup(x, y, 1000, 
     assert [block for _, block in found] == [64, 128, 128, 64, 64, 64, 128]
 
 
+def test_launches_that_are_known_go_past_the_decorators(launches: Any) -> None:
+    """`run` is called once for each key; heuristics see what is passed, and compute at each launch."""
+    *found, runs, seen_by_heuristic, best, kept = launches(f"""{START}
+tuner, heuristics = ops.copy, ops.copy.fn
+runs, passed, compute = [], [], heuristics.values["EVEN"]
+def counted(args):
+    passed.append([sorted(args), args["n"]])
+    return compute(args)
+heuristics.values["EVEN"] = counted
+original = type(tuner).run
+def run(self, *args, **words):
+    runs.append(args[2])
+    return original(self, *args, **words)
+run.aotc_step = "tunes"
+type(tuner).run = run
+grid = lambda meta: (triton.cdiv(meta["n"], meta["BLOCK"]),)
+for n in (1000, 1024, 1000, 1024, 1000):
+    launched(lambda: tuner[grid](x, y, n))
+launched(lambda: tuner[grid](y=y, x=x, n=1000))
+seen.append(list(runs))
+del passed[:]
+tuner[(1,)](x, y, 1000)
+seen.append(passed[:])
+best = tuner.best_config
+seen.append([best.kwargs, best.num_warps])
+import weakref
+class Tensor(CudaArray):
+    pass
+extra = Tensor(4096)
+tuner[(1,)](extra, y, 1000)
+gone = weakref.ref(extra)
+del extra
+seen.append(gone() is None)
+""")
+    assert found == [[[8, 1, 1], 128]] * 6
+    assert runs == [1000, 1024]
+    names = sorted(["x", "y", "n", "BLOCK", "num_warps", "num_ctas", "num_stages"])
+    assert seen_by_heuristic == [[names, 1000]]
+    assert best == [{"BLOCK": 128}, 4]
+    assert kept is True
+
+
+def test_what_a_heuristic_raises_is_raised(launches: Any) -> None:
+    first, second, third = launches(f"""{START}
+grid = (8,)
+launched(lambda: ops.copy[grid](x, y, 1000))
+kept = ops.copy.fn.values.copy()
+class Refused(Exception):
+    pass
+def refuse(args):
+    raise Refused(str(args["n"]))
+plain = triton.heuristics({{"EVEN": refuse}})(ops.copy.fn.fn)
+launched(lambda: plain[grid](x, y, 1000, BLOCK=128))
+launched(lambda: ops.copy[grid](x, y))
+""")
+    assert first == [[8, 1, 1], 128]
+    assert second == ["Refused", "1000"]
+    assert third[0] in ("TypeError", "KeyError")
+
+
 def test_an_autotuner_without_a_built_config_is_an_error(launches: Any) -> None:
     ((name, text),) = launches(f"""{START}
 ops.copy.early_config_prune = lambda configs, args, **_: configs[2:]

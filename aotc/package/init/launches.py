@@ -63,6 +63,16 @@ class Host:
         return found
 
     @cached_property
+    def module_lambdas(self) -> dict[str, ast.expr]:
+        """The lambdas that names of the module are, each assigned once there."""
+        found: dict[str, list[ast.expr]] = {}
+        for node in _module_level(self.file.tree):
+            for target in node.targets if isinstance(node, ast.Assign) else ():
+                if isinstance(target, ast.Name) and isinstance(node, ast.Assign):
+                    found.setdefault(target.id, []).append(node.value)
+        return {k: v[0] for k, v in found.items() if len(v) == 1 and isinstance(v[0], ast.Lambda)}
+
+    @cached_property
     def parameters(self) -> dict[str, ast.arg]:
         """The parameters of the function."""
         if self.node is None:
@@ -71,11 +81,11 @@ class Host:
         return {one.arg: one for one in (*args.posonlyargs, *args.args, *args.kwonlyargs)}
 
     def expand(self, node: ast.expr) -> ast.expr | ast.FunctionDef:
-        """Return what a local variable was assigned, or the expression itself."""
+        """Return what a local variable, or a lambda of the module, was assigned, or the expression itself."""
         for _ in range(_MAX_DEPTH):
             if not isinstance(node, ast.Name):
                 break
-            value = self.assigned.get(node.id)
+            value = self.assigned.get(node.id, self.module_lambdas.get(node.id))
             if node.id in self.parameters or not isinstance(value, ast.expr):
                 return value if isinstance(value, ast.FunctionDef) else node
             node = value
@@ -239,6 +249,14 @@ def _calls(
             yield around, child
         inner = child if isinstance(child, ast.FunctionDef) and around is None else around
         yield from _calls(child, inner)
+
+
+def _module_level(node: ast.AST) -> Iterator[ast.AST]:
+    """Yield what a module has outside of its functions and classes."""
+    for child in ast.iter_child_nodes(node):
+        if not isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            yield child
+            yield from _module_level(child)
 
 
 def _last(node: ast.expr) -> str:

@@ -15,7 +15,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from aotc.config import CONFIG_KEYS
 from aotc.frontend.resolve import function_names
@@ -231,7 +231,7 @@ class _Table:
             seen = dict.fromkeys(str(tuple(one["grid"])) for one in self.group.launches)
             more = ", …" if len(seen) > _MAX_GRIDS else ""
             lines.append(f"# grid: callers give it; seen: {', '.join([*seen][:_MAX_GRIDS])}{more}")
-        if any(value.endswith("?") for value in signature.values()):
+        if any("?" in value for value in signature.values()):
             lines.append('guards = "together"')
         # The program asks for this config and no other: a slow one is better than none.
         lines.append(f"limits = {{ {SPILL_BYTES} = {_SPILL_BYTES} }}")
@@ -251,15 +251,26 @@ class _Table:
         for name, text in self.first["signature"].items():
             if name in self.first["constexprs"]:
                 continue
-            if text == "constexpr":
-                value = self.first["constants"][name].get("value")
-                types[name] = "none" if value is None else f"i32={int(value)}"
-                continue
-            kept = [name in one["divisible"] for one in self.group.launches]
-            promise = ":16" * any(kept) + "?" * (any(kept) and not all(kept))
-            element = str(text).replace("*k", "*", 1)
-            types[name] = ("i1" if element == "u1" else element) + promise
+            types[name] = self._type(name, text)
         return types
+
+    def _type(self, name: str, told: Any) -> str:
+        """Return the type of an argument, or of a tuple's item, which is named by its path."""
+        if isinstance(told, dict):
+            found = cast("dict[str, list[Any]]", told)
+            labels = [f"{field}: " for field in found["fields"]] or [""] * len(found["items"])
+            items = [
+                label + self._type(f"{name}.{at}", item)
+                for at, (label, item) in enumerate(zip(labels, found["items"], strict=True))
+            ]
+            return f"({', '.join(items)}{',' * (len(items) == 1)})"
+        if told == "constexpr":
+            value = self.first["constants"][name].get("value")
+            return "none" if value is None else f"i32={int(value)}"
+        kept = [name in one["divisible"] for one in self.group.launches]
+        promise = ":16" * any(kept) + "?" * (any(kept) and not all(kept))
+        element = str(told).replace("*k", "*", 1)
+        return ("i1" if element == "u1" else element) + promise
 
     def constants(self) -> dict[str, Any]:
         """Return the constants that no autotuner sets."""

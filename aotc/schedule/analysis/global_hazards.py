@@ -92,7 +92,7 @@ class GlobalHazards:
     def is_over_programs(self, loop: Op) -> bool:
         """Return whether each iteration of a loop is a program instance of its own."""
         return (
-            self._kernel.loops_programs
+            self._kernel.is_persistent
             and isinstance(loop, scf.For)
             and isinstance(loop.lower.op, tile.ProgramId)
             and isinstance(loop.step.op, tile.NumPrograms)

@@ -335,10 +335,8 @@ def _emit_wgmma(op: tile.Dot, layouts: DotLayouts, emitter: _Emitter, place: Bui
     start = acc if begins is None else place(gpu.Undefined(acc.type)).out
     for first in range(0, shape_of(op.a.type)[1], size) if size else (0,):
         left = _part_of_k(a, first, size, place) if size else a
-        product = wgmma.Wgmma(
-            left, b, start, begins, op.input_precision, first, size, op.num_columns
-        )
-        out = place(wgmma.WgmmaWait([place(product).out], num_columns=(op.num_columns,))).outs[0]
+        dot = wgmma.Wgmma(left, b, start, begins, op.input_precision, first, size, op.num_columns)
+        out = place(wgmma.WgmmaWait([place(dot).out], num_columns=(op.num_columns,))).outs[0]
         acc = place(arith.Add(acc, out)).out if size else out
     emitter.bind(op.out, acc, place)
 

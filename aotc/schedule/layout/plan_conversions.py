@@ -38,12 +38,12 @@ def plan_conversions(kernel: Kernel, schedule: Schedule) -> None:
         source = op.value.type
         assert isinstance(source, TileType)
         assert source.layout is not None
-        fetched = op.value.op
-        if isinstance(fetched, gpu.SharedLoad) and is_tensor_load(fetched.buffer):
+        load = op.value.op
+        if isinstance(load, gpu.SharedLoad) and is_tensor_load(load.buffer):
             # It is in shared memory already: read it from there in the new layout.
-            with at(fetched.loc):
-                place = Builder.after_op(fetched)
-                again = read_buffer(fetched.buffer, op.layout, schedule.target, place)
+            with at(load.loc):
+                place = Builder.after_op(load)
+                again = read_buffer(load.buffer, op.layout, schedule.target, place)
             op.replace_with([again])
             continue
         memory = gpu.memory_element(source)

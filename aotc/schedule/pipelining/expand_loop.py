@@ -23,7 +23,7 @@ other op has no condition to take, so the last iterations are peeled:
 
 Values are keyed by the iteration that they are of. A value is carried from the iteration of the new
 loop that computes it to the one that uses it; pure ops are computed again for each distance that needs
-them, from variables carried at that distance, so that nothing waits for what runs behind. A stage
+them, from variables carried at that distance, so that nothing waits for what runs later. A stage
 index ahead is the stage index of the loop's own iteration and a number of stages.
 
 Invariant: each op with effects runs once for every iteration, and in each as often as it did.

@@ -37,7 +37,7 @@ def make_persistent(kernel: Kernel, schedule: Schedule) -> None:
         return
     with at(kernel.loc):
         _wrap(kernel)
-    kernel.loops_programs = True
+    kernel.is_persistent = True
     schedule.remark(kernel.loc, Remark.PERSISTENT())
 
 

@@ -63,7 +63,7 @@ def check_dot(load: tile.Load, dot: tile.Dot, box: TensorBox, schedule: Schedule
     for operand, k_axis in ((dot.a, 1), (dot.b, 0)):
         axis = _axis_in(operand, load, box)
         if axis is not None and axis != k_axis:
-            raise UnmappableError("its product needs elements along K to be contiguous")
+            raise UnmappableError("its dot needs elements along K to be contiguous")
 
 
 def _axis_in(operand: Value, load: tile.Load, box: TensorBox) -> int | None:

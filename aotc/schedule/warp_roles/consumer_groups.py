@@ -60,7 +60,7 @@ def groups_obstacle(kernel: Kernel, schedule: Schedule, num_warps: int) -> str:
         return Reason.NO_TILE_LOOP()
     if loop.carried:
         return Reason.TILE_LOOP_CARRIES()
-    return "" if kernel.loops_programs else _dependence(kernel, loop)
+    return "" if kernel.is_persistent else _dependence(kernel, loop)
 
 
 def loop_of_tiles(block: Block) -> scf.For | None:

@@ -1,6 +1,6 @@
 """Memory on a GPU, through the driver: what a launch reads and writes, copied there and back.
 
-Buffers lie in allocations of their own with a guard zone behind them, so that a kernel that writes
+Buffers lie in allocations of their own with a guard zone after them, so that a kernel that writes
 a little too far is found out; one that goes further ends in the driver's report of the access. A launch
 whose buffers do not fit in what the GPU has free is not run, which says nothing about the kernel.
 

@@ -8,7 +8,7 @@ more is an error.
 An element is a function of its position, the seed and the dtype: which are touched, and in what
 order, changes none of them. Programs of a grid run in any order, so two of which one writes what
 the other touches have no defined result; such a conflict is noted, atomics aside. There is none
-where an atomic that acquires has seen one that released behind the write, as the last program at a
+where an atomic that acquires has seen one that released after the write, as the last program at a
 counter may read what all have left. A program that changes what it has written before is noted as
 well: its threads may do that in any order too.
 

@@ -1,7 +1,7 @@
 """What programs did to a buffer, and which of it they see.
 
 Programs of a grid run in any order, so what one writes and another touches has no defined result,
-unless an atomic that acquires has seen one that released behind the write.
+unless an atomic that acquires has seen one that released after the write.
 
 Invariant: all bytes of an element that was accessed have the same marks.
 """
@@ -72,7 +72,7 @@ class Marks:
 
 
 class Order:
-    """Say which writes of other programs the running one comes behind.
+    """Say which writes of other programs the running one comes after.
 
     Programs run one after the other. Each goes through eras, numbered on and on: one ends with
     every atomic that releases. What a program knows is the last era of each other one whose writes

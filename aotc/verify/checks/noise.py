@@ -3,7 +3,7 @@
 A compiler may sum in another order, contract a product and a sum into one `fma`, and use
 instructions that are only approximately right. So the kernel is interpreted again with such ops
 moved by as much as the hardware may be off: an element that depends on none of them stays as it is
-and is compared to the bit, one behind a long chain moves by what the chain can lose, near a zero of
+and is compared to the bit, one after a long chain moves by what the chain can lose, near a zero of
 a difference by more. What moves is the bound; see `compare.py`.
 
 Errors must not cancel by luck, or a bound would be too small. So there is a run for each of the
@@ -43,7 +43,7 @@ from aotc.verify.interpreter.program import Program, Rule, Rules
 
 # The smallest normal fp32: what approximations flush to zero.
 _FLUSHED = 2.0**-126
-# `wgmma` sums 32 fp8 products with 13 bits behind the leading one of each: measured, up to 2^-9.8 of
+# `wgmma` sums 32 fp8 products with 13 bits after the leading one of each: measured, up to 2^-9.8 of
 # the sum of magnitudes. Bounds are several of these.
 _FP8_SUM_STEP = 2.0**-10
 

@@ -450,7 +450,7 @@ def _atomic_rules(rules: Rules) -> Rules:
 
 
 def _order_of(op: Op) -> tile.AtomicSem:
-    """Return how an atomic orders what programs do before and behind it."""
+    """Return how an atomic orders what programs do before and after it."""
     if isinstance(op, tile.AtomicRmw | tile.AtomicCas) and op.scope != "cta":
         return op.sem
     return "relaxed"

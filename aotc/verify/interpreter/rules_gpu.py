@@ -58,7 +58,7 @@ def _fence(program: Program, op: Op) -> None:
     del program, op
 
 
-def _renew_thread(program: Program, op: Op) -> None:
+def _opaque_thread_id(program: Program, op: Op) -> None:
     """Do nothing: whole tiles know nothing of threads."""
     del program, op
 
@@ -219,7 +219,7 @@ GPU_RULES: dict[type[Op], Rule] = {
     gpu.AsyncCommit: _async_commit,
     gpu.AsyncWait: _async_wait,
     gpu.Barrier: _barrier,
-    gpu.OpaqueThreadId: _renew_thread,
+    gpu.OpaqueThreadId: _opaque_thread_id,
     gpu.Dot: rules_tile.matrix_product,
     gpu.Extract: _extract,
     gpu.Concat: _concat,

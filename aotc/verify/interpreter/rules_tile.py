@@ -150,7 +150,7 @@ def atomic_cas(
 def matrix_product(
     program: Program, op: tile.Dot | gpu.Dot, a: Array, b: Array, acc: Array
 ) -> Array:
-    """Multiply matrices and add; see `verify.matrix`. What nobody looks at is poison."""
+    """Multiply matrices and add; see `verify.matrix`. What is unused is poison."""
     source, target = element_of(op.a.type), element_of(op.acc.type)
     assert isinstance(source, ScalarType)
     assert isinstance(target, ScalarType)

@@ -145,7 +145,7 @@ class Interpreter:
         if not 1 <= len(grid) <= 3 or any(extent < 0 for extent in grid):
             raise InterpretError(f"expected a grid of 1 to 3 extents, got {tuple(grid)}")
         programs = extents = (*grid, 1, 1)[:3]
-        if self.kernel.loops_programs:
+        if self.kernel.is_persistent:
             extents = (num_persistent_ctas(programs), 1, 1)
         counts = dict(zip(GRID_SOURCES, programs, strict=True))
         known: dict[str, Array] = {}

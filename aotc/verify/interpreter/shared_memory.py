@@ -15,7 +15,7 @@ Several groups of warps run in turn, each with barriers, and copies to wait for,
 barrier orders what two of them touch.
 
 A producer is no part of the others' barriers. What it knows to be over is told by mbarriers: an
-arrival passes on a mark, and all accesses of its group up to the mark come before what is behind
+arrival passes on a mark, and all accesses of its group up to the mark come before what is after
 the wait.
 
 Invariant: `_writer` and `_readers` describe exactly the accesses since the last barrier, and

@@ -331,7 +331,8 @@ typedef struct aotc_variant_info {
     const char *symbol;
     const char *remarks;
     const char *condition;   /* what must hold besides the guards; NULL if nothing */
-    uint32_t loops_programs; /* it is persistent: a launch has the CTAs that are resident */
+    uint32_t is_persistent;  /* a launch has the CTAs that are resident, and each runs several
+                                program instances */
     uint32_t cooperative;    /* its programs wait for each other: all of a launch run at once */
 } aotc_variant_info;
 

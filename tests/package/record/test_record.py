@@ -13,6 +13,7 @@ import tomli
 
 from aotc import cli
 from aotc.package.record.launches import merge, read
+from aotc.package.record.manifest import write_manifest
 from tests.support.fake_compiler import compile_empty
 
 STAND_IN = Path(__file__).parents[2] / "support" / "triton_stand_in"
@@ -243,3 +244,49 @@ def test_vendored_sources_build_elsewhere(record: Any, tmp_path: Path) -> None:
     (tmp_path / "record").rename(tmp_path / "moved")
     (tmp_path / "ops.py").unlink()
     assert cli.run(["build", "moved/kernels.toml", "--no-cache", "-j", "1"]) == 0
+
+
+def test_tuples_are_types_of_the_manifest(tmp_path: Path) -> None:
+    """Items have promises and fixed values of their own, and a named tuple its fields."""
+    source = tmp_path / "pairs.py"
+    source.write_text(
+        "import triton\nimport triton.language as tl\n"
+        "@triton.jit\ndef pair(x, shape, strides, BLOCK: tl.constexpr):\n"
+        "    tl.store(x + tl.arange(0, BLOCK) * strides[0], 1.0, mask=tl.arange(0, BLOCK) < shape[0])\n"
+    )
+    launch = {
+        "kernel": {"file": str(source), "function": "pair", "module": "pairs"},
+        "constexprs": ["BLOCK"],
+        "signature": {
+            "x": "*fp32",
+            "shape": {"items": ["i32", "i32"], "fields": ["rows", "cols"]},
+            "strides": {"items": ["constexpr", {"items": ["i64"], "fields": []}], "fields": []},
+            "BLOCK": "constexpr",
+        },
+        "divisible": ["x", "shape.0"],
+        "constants": {"strides.0": {"value": 1}, "BLOCK": {"value": 64}},
+        "options": {"num_warps": 4, "num_stages": 3, "num_ctas": 1, "maxnreg": None},
+        "target": ["cuda", 90],
+        "grid": [1],
+        "integers": {},
+        "caller": {"file": str(source), "line": 1},
+    }
+    other = {**launch, "divisible": ["x"]}
+    text = write_manifest([launch, other], tmp_path / "kernels.toml", "pairs").text
+    (kernel,) = tomli.loads(text)["kernel"]
+    assert kernel["signature"] == {
+        "x": "*fp32:16",
+        "shape": "(rows: i32:16?, cols: i32)",
+        "strides": "(i32=1, (i64,))",
+    }
+    assert kernel["guards"] == "together"
+
+
+def test_a_grid_that_a_module_names_is_an_expression(record: Any, tmp_path: Path) -> None:
+    code, _, err = record(
+        "import ops\nimport triton\n"
+        "grid = lambda meta: (triton.cdiv(4096, meta['BLOCK']),)\n"
+        "ops.add[grid]('*fp16', '*fp16', None, 4096, 1, ACT='silu')\n"
+    )
+    assert code == 0, err
+    assert kernels(tmp_path / "record")[0]["grid"] == ["cdiv(4096, BLOCK)"]

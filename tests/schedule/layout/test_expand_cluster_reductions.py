@@ -16,6 +16,7 @@ from aotc.schedule.shared_memory.insert_barriers import insert_barriers
 from aotc.target import TARGETS
 from aotc.verify.interpreter.program import InterpretError
 from aotc.verify.interpreter.run import run
+from tests.support.checks import check, without_checks
 
 SUM = """
   %1 = grid.cluster_reduce(%0) (%a: i32, %b: i32) {
@@ -47,7 +48,27 @@ LOOP = KERNEL.replace(
 """.replace("SUM", SUM.replace("%1 =", "%s =").replace("(%0)", "(%x)")),
 )
 NUM_CTAS = 4
+CHECKED = ONCE.replace(
+    "  %1 = grid",
+    """  // CHECK: [[MBARRIER:%[0-9a-z_]+]] = gpu.shared_alloc {element = u64, shape = [1]
+  // CHECK: gpu.mbarrier_init([[MBARRIER]]) {expected_bytes = 16}
+  // CHECK: [[RANK:%[0-9a-z_]+]] = grid.cta_rank
+  // CHECK: [[PARTS:%[0-9a-z_]+]] = gpu.shared_alloc {element = i32, shape = [4]
+  // CHECK: gpu.cluster_send([[RANK]], [[PARTS]], [[MBARRIER]])
+  // CHECK: gpu.mbarrier_wait([[MBARRIER]],
+  // CHECK: [[ALL:%[0-9a-z_]+]] = gpu.shared_load([[PARTS]])
+  // CHECK: gpu.reduce([[ALL]]) {axis = 0}
+  // CHECK-NOT: grid.cluster_reduce
+  %1 = grid""",
+)
 SUMS = {"once": (ONCE, 6), "twice": (TWICE, 24), "in a loop": (LOOP, 6 * 4 * 4)}
+
+
+def test_each_cta_sends_its_part_to_all_and_reduces_what_it_got() -> None:
+    kernel = parse_kernel(without_checks(CHECKED))
+    kernel.num_ctas = NUM_CTAS
+    expand_cluster_reductions(kernel, Schedule(TARGETS["sm_90a"], Config(2, 1, NUM_CTAS)))
+    check(CHECKED, print_kernel(kernel))
 
 
 def _scheduled(text: str) -> Kernel:

@@ -8,7 +8,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from aotc.schedule.layout.transpose_dots import transpose_dots
 from tests.support.descriptors import compiled, launch, tensor
+from tests.support.pass_case import applied
 
 SOURCE = """
 def k(x, w, c, K, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr):
@@ -60,3 +62,34 @@ def test_computed_weights_are_the_left_operand(tmp_path: Path, way: str) -> None
         for k in range(0, 96, 32):
             expected = expected / 2 + left[:, k : k + 32] @ right[k : k + 32].astype(np.float64)
     np.testing.assert_allclose(c.astype(np.float64), expected, rtol=1e-5, atol=1e-2)
+
+
+WEIGHTS = """
+kernel @k(%x: desc<64x32xbf16>, %w: desc<64x32xi8>, %c: desc<64x64xfp32>) {num_warps = 4} {
+  %0 = arith.constant {value = 0, type = i32} : i32
+  %rows = tile.descriptor_load(%x, %0, %0) : tile<64x32xbf16>
+  // CHECK: %loaded = tile.descriptor_load(%w,
+  %loaded = tile.descriptor_load(%w, %0, %0) : tile<64x32xi8>
+  // CHECK: [[LEFT:%[0-9a-z_]+]] = arith.cast(%loaded) {dtype = bf16} : tile<64x32xbf16>
+  // CHECK: [[RIGHT:%[0-9a-z_]+]] = tile.trans(%rows) {order = [1, 0]} : tile<32x64xbf16>
+  %turned = tile.trans(%loaded) {order = [1, 0]} : tile<32x64xi8>
+  %weights = arith.cast(%turned) {dtype = bf16} : tile<32x64xbf16>
+  %zero = arith.constant {value = 0.0, type = tile<64x64xfp32>} : tile<64x64xfp32>
+  // CHECK: [[DOT:%[0-9a-z_]+]] = tile.dot([[LEFT]], [[RIGHT]],
+  // CHECK: [[BACK:%[0-9a-z_]+]] = tile.trans([[DOT]]) {order = [1, 0]}
+  // CHECK: tile.descriptor_store(%c, [[BACK]],
+  %acc = tile.dot(%rows, %weights, %zero) : tile<64x64xfp32>
+  tile.descriptor_store(%c, %acc, %0, %0)
+  scf.return
+}
+"""
+
+
+def test_a_dot_of_converted_weights_is_transposed() -> None:
+    applied(WEIGHTS, transpose_dots)
+
+
+def test_it_stays_as_it_is_where_there_is_no_wgmma() -> None:
+    text = re.sub(r"(?m)^ *// CHECK.*\n", "", WEIGHTS)
+    marked = text.replace("  %acc =", "  // CHECK: tile.dot(%rows, %weights, %zero)\n  %acc =")
+    applied(marked, transpose_dots, target="sm_80")

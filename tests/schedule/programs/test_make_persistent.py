@@ -35,7 +35,7 @@ SUM = """\
 // CHECK-SAME: %grid.x: i32 {source = "grid[0]"}
 // CHECK-SAME: %grid.y: i32 {source = "grid[1]"}
 // CHECK-SAME: %grid.z: i32 {source = "grid[2]"}
-// CHECK-SAME: loops_programs = true
+// CHECK-SAME: is_persistent = true
 // CHECK-NEXT: [[ROW:%.*]] = arith.mul(%grid.x, %grid.y)
 // CHECK-NEXT: [[COUNT:%.*]] = arith.mul([[ROW]], %grid.z)
 // CHECK-NEXT: [[FIRST:%.*]] = tile.program_id {axis = 0}
@@ -93,7 +93,7 @@ def test_the_whole_kernel_becomes_the_body_of_a_loop() -> None:
     schedule = Schedule(TARGETS["sm_90a"], map_pointers=True)
     kernel = looped(SUM, schedule)
     check(SUM, print_kernel(kernel))
-    assert kernel.loops_programs
+    assert kernel.is_persistent
     assert [remark.rpartition(": ")[2] for remark in schedule.remarks] == [
         "the kernel is persistent, a CTA runs several program instances"
     ]
@@ -103,7 +103,7 @@ def test_without_leave_of_the_launcher_there_is_no_loop() -> None:
     before = print_kernel(parse_kernel(without_checks(SUM)))
     kernel = looped(SUM, Schedule(TARGETS["sm_90a"]))
     assert print_kernel(kernel) == before
-    assert not kernel.loops_programs
+    assert not kernel.is_persistent
 
 
 # ---- every program once -----------------------------------------------------------------------
@@ -176,6 +176,6 @@ STEP = TURN.format("", LOAD)
 def test_which_kernels_gain(lines: tuple[str, ...], *, loops: bool) -> None:
     text = BODY.format("\n".join(lines))
     kernel = looped(text)
-    assert kernel.loops_programs is loops
+    assert kernel.is_persistent is loops
     if not loops:
         assert print_kernel(kernel) == print_kernel(parse_kernel(text))

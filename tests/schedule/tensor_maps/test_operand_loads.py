@@ -73,4 +73,4 @@ def test_an_operand_with_n_contiguous_is_for_products_that_take_it(
     assert remark.startswith("b_ptr is loaded") == is_mapped
     assert remarks_on("a_ptr", schedule)[0].startswith("a_ptr is loaded")
     if not is_mapped:
-        assert "its product needs elements along K to be contiguous" in remark
+        assert "its dot needs elements along K to be contiguous" in remark

@@ -18,7 +18,7 @@ def _bounds(change: Callable[[Builder, Value, Value, Value], _Bounds]) -> Edit:
     """Give the loop over programs another start, end or step."""
 
     def edit(kernel: Kernel) -> None:
-        if not kernel.loops_programs:  # the form without tensor maps
+        if not kernel.is_persistent:  # the form without tensor maps
             return
         loop = next(op for op in kernel.body if isinstance(op, scf.For))
         place = Builder.before_op(loop)
@@ -43,7 +43,7 @@ def _until_its_like(place: Builder, first: Value, count: Value, step: Value) -> 
 
 def _by_columns(kernel: Kernel) -> None:
     """Divide by the other extent where a program's place in its row is found."""
-    if not kernel.loops_programs:
+    if not kernel.is_persistent:
         return
     place_in_row = found(kernel, arith.Rem)[0]
     columns = kernel.body.args[-2]

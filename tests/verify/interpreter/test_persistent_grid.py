@@ -43,7 +43,7 @@ kernel @k(%out: *i32, %grid.x: i32 {source = "grid[0]"}, %grid.z: i32 {source = 
 @pytest.mark.parametrize(
     ("attributes", "expected"),
     [
-        ("num_warps = 4, loops_programs = true", [325, 325, 325, 0, 0]),
+        ("num_warps = 4, is_persistent = true", [325, 325, 325, 0, 0]),
         ("num_warps = 4", [225, 225, 0, 0, 0]),
     ],
 )

@@ -128,7 +128,8 @@ def _launch(
         if ["tt.divisibility", 16] in [list(one) for one in attributes]
     ]
     passed = {**dict(zip(names, args)), **{k: v for k, v in kwargs.items() if k in names}}  # noqa: B905 - Python 3.9
-    signature = {_name(names, key): str(text) for key, text in source.signature.items()}
+    types = {_name(names, key): text for key, text in source.signature.items()}
+    signature = {name: _type(text, passed.get(name)) for name, text in types.items()}
     metadata = kernel.metadata
     extents: Sequence[Any] = (grid,) if isinstance(grid, int) else grid
     return {
@@ -150,6 +151,25 @@ def _name(names: Sequence[str], key: Any) -> str:
         return key
     path: Sequence[int] = (key,) if isinstance(key, int) else key
     return ".".join([names[path[0]], *map(str, path[1:])])
+
+
+def _type(text: Any, value: Any) -> Any:
+    """Return a type as JSON: its text, or of a tuple its items, and the names of its fields."""
+    if not isinstance(text, tuple):
+        return str(text)
+    texts, values = _items(text), _items(value)
+    if len(values) != len(texts):
+        values = [None] * len(texts)
+    items = [_type(*pair) for pair in zip(texts, values)]  # noqa: B905 - Python 3.9
+    return {"items": items, "fields": _fields(value)}
+
+
+def _items(value: Any) -> list[Any]:
+    return list(value) if isinstance(value, tuple) else []  # pyright: ignore[reportUnknownArgumentType]
+
+
+def _fields(value: Any) -> list[str]:
+    return list(getattr(value, "_fields", ()))
 
 
 def _kernel(function: Any) -> dict[str, Any]:

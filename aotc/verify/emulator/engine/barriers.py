@@ -5,7 +5,7 @@ warp that has left can never come, and those that wait for it are a deadlock. Al
 batch are handled at once.
 
 A barrier for a part of a CTA goes by number alone, so it counts whoever comes. Nothing may leave open
-who that is: a warp that comes after others were let go has to be ordered behind their coming.
+who that is: a warp that comes after others were let go has to be ordered after their coming.
 
 Invariant: a barrier that is not in use has no arrivals, no expectation and no waiter.
 """

@@ -84,7 +84,7 @@ class _PerBatch:
 
 
 class _Negated:
-    """A predicate behind `!`."""
+    """A predicate after `!`."""
 
     __slots__ = ("_row",)
 

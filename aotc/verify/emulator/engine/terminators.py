@@ -60,7 +60,7 @@ class Site:
 
     @property
     def following(self) -> int:
-        """The instruction behind this one."""
+        """The instruction after this one."""
         return self.index + 1
 
 
@@ -94,7 +94,7 @@ def end_of(site: Site) -> End | None:
 
 
 def falls_through(following: int) -> End:
-    """Return the end of a segment behind which another one begins."""
+    """Return the end of a segment after which another one begins."""
     return lambda scheduler, group: scheduler.go_on(group, following)
 
 

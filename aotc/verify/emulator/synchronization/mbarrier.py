@@ -82,7 +82,7 @@ class Mbarriers:
             where = self._shared.describe(int(self._offset[rows[at]]))
             raise Misuse(
                 "proxy",
-                f"lets a copy tell the mbarrier at {where}, with no fence behind its making",
+                f"lets a copy tell the mbarrier at {where}, with no fence after its making",
                 lane=int(lanes[at]),
                 instruction=instruction,
             )

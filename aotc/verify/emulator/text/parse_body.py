@@ -247,7 +247,7 @@ class Body:
             return Label(token.text, -1)
         if negated:
             if not isinstance(known, Register):
-                raise cursor.error(f"expected a predicate behind '!', got {token.text!r}", token)
+                raise cursor.error(f"expected a predicate after '!', got {token.text!r}", token)
             return replace(known, negated=True)
         return replace(known, offset=self._offset()) if isinstance(known, Symbol) else known
 

@@ -27,7 +27,7 @@ def parse_type_bits(cursor: Cursor) -> int:
 
 
 def parse_variable(cursor: Cursor, space: str) -> Variable:
-    """Step over a declaration, behind the word that names its space, and return it."""
+    """Step over a declaration, after the word that names its space, and return it."""
     align = cursor.integer("an alignment") if cursor.take(".align") else 1
     bits = parse_type_bits(cursor)
     name = cursor.word("a variable's name")

@@ -70,7 +70,7 @@ def test_a_copy_does_not_see_a_mbarrier_whose_maker_has_not_fenced(fence):
     @%p1 {LOAD} [%r1], [%rd0], 1024, [%r1+{BARRIER}];
     {WAIT} {TO_GLOBAL}"""
     launch = {"threads": 64, "shared": SHARED}
-    faults(body, data, out, kind="proxy", match="no fence behind its making", **launch)
+    faults(body, data, out, kind="proxy", match="no fence after its making", **launch)
     run(body.replace("bar.sync 0;", "fence.proxy.async; bar.sync 0;", 1), data, out, **launch)
     np.testing.assert_array_equal(out, data)
 

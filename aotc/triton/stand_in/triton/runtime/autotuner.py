@@ -4,7 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
-from aotc.triton.installation import tuned_run
+from aotc.triton.installation import (
+    COMPUTES,
+    TUNES,
+    chain_attribute,
+    chain_subscript,
+    step,
+    tuned_run,
+)
 
 from .jit import KernelInterface
 
@@ -83,6 +90,10 @@ class Autotuner(KernelInterface):
         while hasattr(self.base_fn, "fn"):
             self.base_fn = self.base_fn.fn
 
+    aotc_chain = chain_attribute
+    __getitem__: Any = chain_subscript
+
+    @step(TUNES)
     def run(self, *args: Any, **kwargs: Any) -> Any:
         """Launch with the config that the archive has."""
         return tuned_run(self, args, kwargs)
@@ -100,6 +111,10 @@ class Heuristics(KernelInterface):
         self.arg_names = arg_names
         self.values = values
 
+    aotc_chain = chain_attribute
+    __getitem__: Any = chain_subscript
+
+    @step(COMPUTES)
     def run(self, *args: Any, grid: Any, warmup: Any = False, **kwargs: Any) -> Any:
         """Compute the constants, of which each may depend on those before it, and launch."""
         passed = dict(zip(self.arg_names, args))  # noqa: B905 - fewer may be passed

@@ -35,3 +35,13 @@ class Autotuner:
             self.cache[key] = min(timings, key=timings.get)
         self.best_config = self.cache[key]
         return self.fn.run(*args, **kwargs, **self.best_config.all_kwargs())
+
+
+class Heuristics:
+    def __init__(self, fn, arg_names, values):
+        self.fn, self.arg_names, self.values = fn, arg_names, values
+
+    def run(self, *args, **kwargs):
+        for name, compute in self.values.items():
+            kwargs[name] = compute({**dict(zip(self.arg_names, args, strict=False)), **kwargs})
+        return self.fn.run(*args, **kwargs)

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from aotc.compiler import PtxKernel
-from tests.support.descriptors import DTYPES, compiled, launch, loops_programs, tensor
+from tests.support.descriptors import DTYPES, compiled, is_persistent, launch, tensor
 
 ROWS, COLUMNS, DEPTH = 64, 32, 32
 
@@ -115,7 +115,7 @@ def test_every_grid_and_any_number_of_ctas(tmp_path: Path, way: str) -> None:
     """
     build, check = KERNELS[way]
     kernel = build(tmp_path)
-    assert loops_programs(kernel)
+    assert is_persistent(kernel)
     for seed, grid in enumerate(GRIDS):
         check(kernel, grid, (8, 32, 200)[seed % 3], None, seed)
     for num_ctas in (1, 2, 4, 5, 6):
@@ -139,7 +139,7 @@ def test_every_grid_and_any_number_of_ctas(tmp_path: Path, way: str) -> None:
 def test_every_configuration(tmp_path: Path, way: str, options: dict[str, Any]) -> None:
     build, check = KERNELS[way]
     kernel = build(tmp_path, **options)
-    assert loops_programs(kernel)
+    assert is_persistent(kernel)
     clusters = options.get("num_ctas", 1)
     check(kernel, (2, 3), 104, 2 * clusters, 1)
     check(kernel, (1,), 8, clusters, 2)
@@ -148,5 +148,5 @@ def test_every_configuration(tmp_path: Path, way: str, options: dict[str, Any]) 
 def test_a_target_without_tensor_copies_has_a_cta_for_each_program(tmp_path: Path) -> None:
     for build, check in KERNELS.values():
         kernel = build(tmp_path, target="sm_80")
-        assert not loops_programs(kernel)
+        assert not is_persistent(kernel)
         check(kernel, (1, 2, 3), 40, None, 0)

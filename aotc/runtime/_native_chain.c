@@ -1,0 +1,505 @@
+/* _native_chain.c: launches of decorated functions: an autotuner's config, constants of heuristics.
+ *
+ *     Chain        the decorators of a function, from the outermost to its launcher
+ *     ChainLaunch  chain[grid], which is called
+ *
+ * What is passed is bound once. The autotuner's step sets what the config has that was chosen for
+ * arguments like these before; the others call a function for each constant. Whatever is not known yet,
+ * or goes wrong before the launch, is left to the decorators' own `run`.
+ *
+ * Entries and values are held while code of somebody's may run.
+ */
+#include "_native_launcher.h"
+
+#include <string.h>
+#include <structmember.h>
+
+enum { MAX_ENTRIES = 16, MAX_COMPUTED = 64 };
+
+/* Of an entry, a tuple: what arguments are compared by, places and values of what is set, the config. */
+enum { ENTRY_PARTS, ENTRY_PLACES, ENTRY_VALUES, ENTRY_SETTINGS, ENTRY_CONFIG, ENTRY_FIELDS };
+
+struct native_chain {
+    PyObject_HEAD struct native_state *state;
+    struct native_launcher *launcher;
+    PyObject *steps;   /* of each: None, the autotuner's, or a tuple of (name, function) */
+    PyObject *tuner;   /* or None */
+    PyObject *keys;    /* of parameters: whether the autotuner's key has it */
+    PyObject *run;     /* what the outermost decorator does */
+    PyObject *chosen;  /* (args, kwargs) -> (config, settings) of a launch that `run` did, or None */
+    PyObject *entries; /* a list, the last one that was added first */
+    PyObject *last;    /* the entry whose config the autotuner says is the best, or NULL */
+    PyObject *dtype, *best_config;
+};
+
+struct chain_call {
+    PyObject *const *args;
+    Py_ssize_t count;
+    PyObject *keywords, *grid;
+};
+
+/* ---- what was chosen before ------------------------------------------------------------------ */
+
+/* The dtype of an argument, a new reference; NULL without an error if it has none. */
+static PyObject *dtype_of(const struct native_chain *self, PyObject *object) {
+    if (PyLong_Check(object) || PyFloat_CheckExact(object) || object == Py_None ||
+        PyUnicode_Check(object)) {
+        return NULL;
+    }
+    PyObject *dtype = PyObject_GetAttr(object, self->dtype);
+    if (dtype == NULL) {
+        PyErr_Clear();
+    }
+    return dtype;
+}
+
+/* Values of the key, types of all else, and dtypes: two for each parameter. */
+static PyObject *parts_of(const struct native_chain *self, PyObject *const *objects) {
+    const Py_ssize_t count = self->launcher->param_count;
+    PyObject *parts = PyTuple_New(2 * count);
+    for (Py_ssize_t i = 0; parts != NULL && i < count; ++i) {
+        const bool is_key = PyTuple_GET_ITEM(self->keys, i) == Py_True;
+        PyObject *part = is_key ? objects[i] : (PyObject *)Py_TYPE(objects[i]);
+        PyObject *dtype = dtype_of(self, objects[i]);
+        /* A tensor in the key is compared by its dtype alone: it shall not be kept. */
+        PyTuple_SET_ITEM(parts, 2 * i, Py_NewRef(dtype != NULL ? Py_None : part));
+        PyTuple_SET_ITEM(parts, 2 * i + 1, dtype != NULL ? dtype : Py_NewRef(Py_None));
+    }
+    return parts;
+}
+
+static bool is_like(const struct native_chain *self, PyObject *parts, PyObject *const *objects) {
+    for (Py_ssize_t i = 0; i < (Py_ssize_t)self->launcher->param_count; ++i) {
+        PyObject *part = PyTuple_GET_ITEM(parts, 2 * i);
+        PyObject *kept = PyTuple_GET_ITEM(parts, 2 * i + 1);
+        bool is_equal;
+        if (kept != Py_None) {
+            PyObject *dtype = dtype_of(self, objects[i]);
+            is_equal = dtype == kept;
+            Py_XDECREF(dtype);
+        } else if (PyTuple_GET_ITEM(self->keys, i) == Py_True) {
+            is_equal = native_is_same(objects[i], part);
+        } else {
+            is_equal = (PyObject *)Py_TYPE(objects[i]) == part;
+        }
+        if (!is_equal) {
+            return false;
+        }
+    }
+    return true;
+}
+
+/* The entry for arguments like these, a new reference; NULL without an error if there is none. */
+static PyObject *find_entry(const struct native_chain *self, PyObject *const *objects) {
+    for (Py_ssize_t i = 0; i < PyList_GET_SIZE(self->entries); ++i) {
+        PyObject *entry = Py_NewRef(PyList_GET_ITEM(self->entries, i));
+        if (is_like(self, PyTuple_GET_ITEM(entry, ENTRY_PARTS), objects)) {
+            return entry;
+        }
+        Py_DECREF(entry);
+    }
+    return NULL;
+}
+
+/* Keep what was chosen for arguments; without an error if it cannot be kept. */
+static void add_entry(struct native_chain *self, PyObject *const *objects, PyObject *config,
+                      PyObject *settings) {
+    PyObject *places = PyTuple_New(PyDict_GET_SIZE(settings));
+    PyObject *values = PyTuple_New(PyDict_GET_SIZE(settings));
+    PyObject *parts = places == NULL || values == NULL ? NULL : parts_of(self, objects);
+    PyObject *name = NULL;
+    PyObject *value = NULL;
+    Py_ssize_t position = 0;
+    bool is_known = parts != NULL;
+    for (Py_ssize_t i = 0; is_known && PyDict_Next(settings, &position, &name, &value); ++i) {
+        const int64_t at = PyUnicode_Check(name) ? native_launcher_find(self->launcher, name) : -1;
+        PyObject *place = PyLong_FromLongLong(at);
+        is_known = at >= 0 && place != NULL;
+        PyTuple_SET_ITEM(places, i, place);
+        PyTuple_SET_ITEM(values, i, Py_NewRef(value));
+    }
+    PyObject *kept = is_known ? PyDict_Copy(settings) : NULL;
+    PyObject *entry =
+        kept == NULL ? NULL : PyTuple_Pack(ENTRY_FIELDS, parts, places, values, kept, config);
+    if (entry != NULL && PyList_Insert(self->entries, 0, entry) == 0 &&
+        PyList_GET_SIZE(self->entries) > MAX_ENTRIES) {
+        (void)PyList_SetSlice(self->entries, MAX_ENTRIES, PyList_GET_SIZE(self->entries), NULL);
+    }
+    PyErr_Clear();
+    Py_XDECREF(places);
+    Py_XDECREF(values);
+    Py_XDECREF(parts);
+    Py_XDECREF(kept);
+    Py_XDECREF(entry);
+}
+
+/* ---- steps ----------------------------------------------------------------------------------- */
+
+/* Set what the config of an entry has. 0 or -1. */
+static int apply_config(struct native_chain *self, PyObject *entry, PyObject **objects,
+                        PyObject *passed) {
+    PyObject *places = PyTuple_GET_ITEM(entry, ENTRY_PLACES);
+    for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(places); ++i) {
+        objects[PyLong_AsLong(PyTuple_GET_ITEM(places, i))] =
+            PyTuple_GET_ITEM(PyTuple_GET_ITEM(entry, ENTRY_VALUES), i);
+    }
+    if (passed != NULL && PyDict_Update(passed, PyTuple_GET_ITEM(entry, ENTRY_SETTINGS)) < 0) {
+        return -1;
+    }
+    if (self->last == entry) {
+        return 0;
+    }
+    Py_XSETREF(self->last, Py_NewRef(entry));
+    return PyObject_SetAttr(self->tuner, self->best_config,
+                            PyTuple_GET_ITEM(entry, ENTRY_CONFIG));
+}
+
+/* What a call passes by name: as Triton, without defaults. */
+static PyObject *passed_by_name(const struct native_chain *self, const struct chain_call *call) {
+    PyObject *passed = PyDict_New();
+    for (Py_ssize_t i = 0; passed != NULL && i < call->count; ++i) {
+        if (PyDict_SetItem(passed, PyTuple_GET_ITEM(self->launcher->names, i), call->args[i]) < 0) {
+            Py_CLEAR(passed);
+        }
+    }
+    const Py_ssize_t keyword_count = call->keywords == NULL ? 0 : PyTuple_GET_SIZE(call->keywords);
+    for (Py_ssize_t i = 0; passed != NULL && i < keyword_count; ++i) {
+        if (PyDict_SetItem(passed, PyTuple_GET_ITEM(call->keywords, i),
+                           call->args[call->count + i]) < 0) {
+            Py_CLEAR(passed);
+        }
+    }
+    return passed;
+}
+
+/* Compute the constants of a step, each with those before it; the values are held in `computed`. */
+static int compute(const struct native_chain *self, PyObject *step, PyObject *passed,
+                   PyObject **objects, PyObject **computed, size_t *computed_count) {
+    for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(step); ++i) {
+        PyObject *name = PyTuple_GET_ITEM(PyTuple_GET_ITEM(step, i), 0);
+        const int64_t at = native_launcher_find(self->launcher, name);
+        PyObject *value =
+            PyObject_CallOneArg(PyTuple_GET_ITEM(PyTuple_GET_ITEM(step, i), 1), passed);
+        if (value == NULL) {
+            return -1;
+        }
+        computed[(*computed_count)++] = value;
+        objects[at] = value;
+        if (PyDict_SetItem(passed, name, value) < 0) {
+            return -1;
+        }
+    }
+    return 0;
+}
+
+/* ---- a call ---------------------------------------------------------------------------------- */
+
+enum outcome { LAUNCHED, FAILED, NOT_KNOWN };
+
+static enum outcome launch_known(struct native_chain *self, const struct chain_call *call) {
+    PyObject *objects[MAX_NAMES];
+    PyObject *computed[MAX_COMPUTED];
+    size_t computed_count = 0;
+    PyObject *passed = NULL;
+    PyObject *entry = NULL;
+    enum outcome outcome = LAUNCHED;
+    if (native_launcher_bind(self->launcher, call->args, call->count, call->keywords, objects) < 0) {
+        PyErr_Clear(); /* `run` will say it as Triton does */
+        return NOT_KNOWN;
+    }
+    for (Py_ssize_t i = 0; outcome == LAUNCHED && i < PyTuple_GET_SIZE(self->steps); ++i) {
+        PyObject *step = PyTuple_GET_ITEM(self->steps, i);
+        if (step == Py_None) {
+            entry = find_entry(self, objects);
+            if (entry == NULL) {
+                outcome = NOT_KNOWN;
+            } else if (apply_config(self, entry, objects, passed) < 0) {
+                outcome = FAILED;
+            }
+            continue;
+        }
+        if (passed == NULL) {
+            passed = passed_by_name(self, call);
+            if (passed == NULL || (entry != NULL && PyDict_Update(passed, PyTuple_GET_ITEM(
+                                                        entry, ENTRY_SETTINGS)) < 0)) {
+                outcome = FAILED;
+                break;
+            }
+        }
+        if (compute(self, step, passed, objects, computed, &computed_count) < 0) {
+            outcome = FAILED;
+        }
+    }
+    if (outcome == LAUNCHED && native_launcher_launch(self->launcher, objects, call->grid) < 0) {
+        /* Of an autotuner another config may do. */
+        const bool is_refused =
+            entry != NULL && PyErr_ExceptionMatches(self->launcher->refusals) != 0;
+        outcome = is_refused ? NOT_KNOWN : FAILED;
+        if (is_refused) {
+            PyErr_Clear();
+            (void)PyList_SetSlice(self->entries, 0, PyList_GET_SIZE(self->entries), NULL);
+        }
+    }
+    for (size_t i = 0; i < computed_count; ++i) {
+        Py_DECREF(computed[i]);
+    }
+    Py_XDECREF(passed);
+    Py_XDECREF(entry);
+    return outcome;
+}
+
+/* Let the autotuner say what it chose for a launch, and keep it. 0 or -1. */
+static int keep_choice(struct native_chain *self, const struct chain_call *call, PyObject *args,
+                       PyObject *words) {
+    PyObject *objects[MAX_NAMES];
+    if (native_launcher_bind(self->launcher, call->args, call->count, call->keywords, objects) < 0) {
+        PyErr_Clear();
+        return 0;
+    }
+    PyObject *found = PyObject_CallFunctionObjArgs(self->chosen, args, words, NULL);
+    if (found == NULL) {
+        return -1;
+    }
+    if (PyTuple_Check(found) && PyTuple_GET_SIZE(found) == 2 &&
+        PyDict_Check(PyTuple_GET_ITEM(found, 1))) {
+        add_entry(self, objects, PyTuple_GET_ITEM(found, 0), PyTuple_GET_ITEM(found, 1));
+    }
+    Py_DECREF(found);
+    return 0;
+}
+
+/* run(*args, **keywords, grid=grid, warmup=False) */
+static PyObject *launch_by_run(struct native_chain *self, const struct chain_call *call) {
+    PyObject *args = PyTuple_New(call->count);
+    PyObject *words = PyDict_New();
+    bool is_made = args != NULL && words != NULL;
+    for (Py_ssize_t i = 0; is_made && i < call->count; ++i) {
+        PyTuple_SET_ITEM(args, i, Py_NewRef(call->args[i]));
+    }
+    const Py_ssize_t keyword_count = call->keywords == NULL ? 0 : PyTuple_GET_SIZE(call->keywords);
+    for (Py_ssize_t i = 0; is_made && i < keyword_count; ++i) {
+        is_made = PyDict_SetItem(words, PyTuple_GET_ITEM(call->keywords, i),
+                                 call->args[call->count + i]) == 0;
+    }
+    is_made = is_made && PyDict_SetItemString(words, "grid", call->grid) == 0 &&
+              PyDict_SetItemString(words, "warmup", Py_False) == 0;
+    Py_CLEAR(self->last); /* `run` says which config is the best */
+    PyObject *result = is_made ? PyObject_Call(self->run, args, words) : NULL;
+    if (result != NULL && self->tuner != Py_None && self->steps != Py_None &&
+        keep_choice(self, call, args, words) < 0) {
+        Py_CLEAR(result);
+    }
+    Py_XDECREF(args);
+    Py_XDECREF(words);
+    return result;
+}
+
+/* chain[grid] */
+struct native_chain_launch {
+    PyObject_HEAD vectorcallfunc vectorcall;
+    struct native_chain *chain;
+    PyObject *grid;
+};
+
+static PyObject *call_chain(PyObject *object, PyObject *const *args, size_t flagged_count,
+                            PyObject *keywords) {
+    struct native_chain *self = ((struct native_chain_launch *)object)->chain;
+    PyObject *grid = Py_NewRef(((struct native_chain_launch *)object)->grid);
+    const struct chain_call call = {args, PyVectorcall_NARGS(flagged_count), keywords, grid};
+    Py_INCREF(self);
+    /* Hooks see what `run` passes on. */
+    const bool is_plain =
+        self->steps != Py_None && PyList_GET_SIZE(self->launcher->hooks) == 0;
+    const enum outcome outcome = is_plain ? launch_known(self, &call) : NOT_KNOWN;
+    PyObject *result = NULL;
+    if (outcome == NOT_KNOWN) {
+        result = launch_by_run(self, &call);
+    } else if (outcome == LAUNCHED) {
+        result = Py_NewRef(Py_None);
+    }
+    Py_DECREF(grid);
+    Py_DECREF(self);
+    return result;
+}
+
+static PyObject *chain_subscript(PyObject *object, PyObject *grid) {
+    struct native_chain *self = (struct native_chain *)object;
+    PyTypeObject *type = self->state->chain_launch_type;
+    struct native_chain_launch *launch = (struct native_chain_launch *)type->tp_alloc(type, 0);
+    if (launch != NULL) {
+        launch->vectorcall = call_chain;
+        launch->chain = (struct native_chain *)Py_NewRef(object);
+        launch->grid = Py_NewRef(grid);
+    }
+    return (PyObject *)launch;
+}
+
+/* ---- the objects ----------------------------------------------------------------------------- */
+
+static int chain_launch_traverse(PyObject *object, visitproc visit, void *arg) {
+    struct native_chain_launch *self = (struct native_chain_launch *)object;
+    Py_VISIT(Py_TYPE(object));
+    Py_VISIT((PyObject *)self->chain);
+    Py_VISIT(self->grid);
+    return 0;
+}
+
+static void chain_launch_dealloc(PyObject *object) {
+    struct native_chain_launch *self = (struct native_chain_launch *)object;
+    PyTypeObject *type = Py_TYPE(object);
+    PyObject_GC_UnTrack(object);
+    Py_XDECREF((PyObject *)self->chain);
+    Py_XDECREF(self->grid);
+    type->tp_free(object);
+    Py_DECREF(type);
+}
+
+static PyMemberDef chain_launch_members[] = {
+    {"__vectorcalloffset__", T_PYSSIZET, offsetof(struct native_chain_launch, vectorcall), READONLY,
+     NULL},
+    {NULL, 0, 0, 0, NULL},
+};
+
+static PyType_Slot chain_launch_slots[] = {
+    {Py_tp_doc, "What launches a decorated function with a grid."},
+    {Py_tp_dealloc, chain_launch_dealloc},
+    {Py_tp_traverse, chain_launch_traverse},
+    {Py_tp_call, PyVectorcall_Call},
+    {Py_tp_members, chain_launch_members},
+    {0, NULL},
+};
+
+PyType_Spec native_chain_launch_spec = {
+    .name = "aotc.runtime._native.ChainLaunch",
+    .basicsize = sizeof(struct native_chain_launch),
+    .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_VECTORCALL | Py_TPFLAGS_HAVE_GC |
+             Py_TPFLAGS_DISALLOW_INSTANTIATION,
+    .slots = chain_launch_slots,
+};
+
+/* Whether steps are None, or what a call can go through without looking. */
+static bool are_steps(const struct native_launcher *launcher, PyObject *steps) {
+    Py_ssize_t computed_count = 0;
+    int tuner_count = 0;
+    if (steps == Py_None) {
+        return true;
+    }
+    for (Py_ssize_t i = 0; PyTuple_Check(steps) && i < PyTuple_GET_SIZE(steps); ++i) {
+        PyObject *step = PyTuple_GET_ITEM(steps, i);
+        if (step == Py_None) {
+            tuner_count += 1;
+            continue;
+        }
+        for (Py_ssize_t k = 0; PyTuple_Check(step) && k < PyTuple_GET_SIZE(step); ++k) {
+            PyObject *pair = PyTuple_GET_ITEM(step, k);
+            if (!PyTuple_Check(pair) || PyTuple_GET_SIZE(pair) != 2 ||
+                !PyUnicode_Check(PyTuple_GET_ITEM(pair, 0)) ||
+                native_launcher_find(launcher, PyTuple_GET_ITEM(pair, 0)) < 0) {
+                return false;
+            }
+            computed_count += 1;
+        }
+        if (!PyTuple_Check(step)) {
+            return false;
+        }
+    }
+    return PyTuple_Check(steps) && computed_count <= MAX_COMPUTED && tuner_count <= 1;
+}
+
+/* Chain(launcher, steps, tuner, keys, run, chosen) */
+static PyObject *chain_new(PyTypeObject *type, PyObject *args, PyObject *Py_UNUSED(keywords)) {
+    struct native_state *state = native_state_of(type);
+    PyObject *launcher = NULL;
+    PyObject *steps = NULL;
+    PyObject *tuner = NULL;
+    PyObject *keys = NULL;
+    PyObject *run = NULL;
+    PyObject *chosen = NULL;
+    if (state == NULL || !PyArg_ParseTuple(args, "O!OOO!OO", state->launcher_type, &launcher, &steps,
+                                           &tuner, &PyFrozenSet_Type, &keys, &run, &chosen)) {
+        return NULL;
+    }
+    if (!are_steps((struct native_launcher *)launcher, steps)) {
+        PyErr_SetString(PyExc_ValueError, "steps are None, or a tuple of None and (name, function)");
+        return NULL;
+    }
+    struct native_chain *self = (struct native_chain *)type->tp_alloc(type, 0);
+    if (self == NULL) {
+        return NULL;
+    }
+    self->state = state;
+    self->launcher = (struct native_launcher *)Py_NewRef(launcher);
+    self->steps = Py_NewRef(steps);
+    self->tuner = Py_NewRef(tuner);
+    self->run = Py_NewRef(run);
+    self->chosen = Py_NewRef(chosen);
+    self->entries = PyList_New(0);
+    self->dtype = PyUnicode_InternFromString("dtype");
+    self->best_config = PyUnicode_InternFromString("best_config");
+    self->keys = PyTuple_New(self->launcher->param_count);
+    bool is_made = self->entries != NULL && self->dtype != NULL && self->best_config != NULL &&
+                   self->keys != NULL;
+    for (uint32_t i = 0; is_made && i < self->launcher->param_count; ++i) {
+        const int is_key = PySet_Contains(keys, PyTuple_GET_ITEM(self->launcher->names, i));
+        is_made = is_key >= 0;
+        PyTuple_SET_ITEM(self->keys, i, PyBool_FromLong(is_key == 1));
+    }
+    if (!is_made) {
+        Py_CLEAR(self);
+    }
+    return (PyObject *)self;
+}
+
+static int chain_traverse(PyObject *object, visitproc visit, void *arg) {
+    struct native_chain *self = (struct native_chain *)object;
+    Py_VISIT(Py_TYPE(object));
+    Py_VISIT((PyObject *)self->launcher);
+    Py_VISIT(self->steps);
+    Py_VISIT(self->tuner);
+    Py_VISIT(self->run);
+    Py_VISIT(self->chosen);
+    Py_VISIT(self->entries);
+    Py_VISIT(self->last);
+    return 0;
+}
+
+/* What holds the decorators, and with them the chain, goes with the object alone: a call may go on. */
+static int chain_clear(PyObject *object) {
+    struct native_chain *self = (struct native_chain *)object;
+    return PyList_SetSlice(self->entries, 0, PyList_GET_SIZE(self->entries), NULL);
+}
+
+static void chain_dealloc(PyObject *object) {
+    struct native_chain *self = (struct native_chain *)object;
+    PyTypeObject *type = Py_TYPE(object);
+    PyObject_GC_UnTrack(object);
+    Py_XDECREF((PyObject *)self->launcher);
+    Py_XDECREF(self->steps);
+    Py_XDECREF(self->tuner);
+    Py_XDECREF(self->keys);
+    Py_XDECREF(self->run);
+    Py_XDECREF(self->chosen);
+    Py_XDECREF(self->entries);
+    Py_XDECREF(self->last);
+    Py_XDECREF(self->dtype);
+    Py_XDECREF(self->best_config);
+    type->tp_free(object);
+    Py_DECREF(type);
+}
+
+static PyType_Slot chain_slots[] = {
+    {Py_tp_doc, "Launches of a function through its autotuner and heuristics."},
+    {Py_tp_new, chain_new},
+    {Py_tp_dealloc, chain_dealloc},
+    {Py_tp_traverse, chain_traverse},
+    {Py_tp_clear, chain_clear},
+    {Py_mp_subscript, chain_subscript},
+    {0, NULL},
+};
+
+PyType_Spec native_chain_spec = {
+    .name = "aotc.runtime._native.Chain",
+    .basicsize = sizeof(struct native_chain),
+    .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC,
+    .slots = chain_slots,
+};

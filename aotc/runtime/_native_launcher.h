@@ -1,0 +1,37 @@
+/* _native_launcher.h: a Launcher, as launches of decorated functions use it. */
+#ifndef AOTC_NATIVE_LAUNCHER_H
+#define AOTC_NATIVE_LAUNCHER_H
+
+#include "_native.h"
+
+enum { MAX_NAMES = 2 * LIMIT_PARAMS };
+
+struct native_launcher {
+    PyObject_HEAD struct native_state *state;
+    PyObject *names;    /* of parameters, then of options; interned */
+    PyObject *defaults; /* of parameters */
+    PyObject *hooks;    /* a list: called before each launch */
+    PyObject *refusals; /* exceptions for which the next candidate is tried */
+    PyObject *unbound;  /* parameters, each None */
+    PyObject *known;    /* capsules by keys */
+    PyObject *last_key, *last;
+    uint32_t param_count, name_count;
+    uint8_t *kinds;  /* key_kind of each name */
+    PyObject *fixed; /* of parameters: values that kernels were built for, or None */
+};
+
+/* Say whether two values of a constant are surely the same; runs no code of anybody's. */
+bool native_is_same(PyObject *a, PyObject *b);
+
+/* The place of a parameter or an option, -1 if there is none of that name. */
+int64_t native_launcher_find(const struct native_launcher *self, PyObject *name);
+
+/* Bind what a call passes to MAX_NAMES objects, borrowed; what is not passed has its default, options
+ * have None. 0 or -1. */
+int native_launcher_bind(const struct native_launcher *self, PyObject *const *args,
+                         Py_ssize_t count, PyObject *keywords, PyObject **objects);
+
+/* Launch what was bound; a grid that can be called is called. 0 or -1. */
+int native_launcher_launch(struct native_launcher *self, PyObject *const *objects, PyObject *grid);
+
+#endif

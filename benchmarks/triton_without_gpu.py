@@ -1,0 +1,113 @@
+"""Real Triton where there is no GPU: kernels are compiled for sm_90, and launches do nothing.
+
+So what a library launches can be recorded on any machine. Its tensors are on the CPU and have what was
+in their memory; what branches on them may go another way than on a GPU.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Sequence
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+from triton.backends.compiler import GPUTarget
+from triton.runtime.driver import driver
+
+_PROPERTIES = SimpleNamespace(
+    name="NVIDIA H100 80GB HBM3",
+    major=9,
+    minor=0,
+    multi_processor_count=132,
+    shared_memory_per_block_optin=232448,
+    total_memory=80 << 30,
+    L2_cache_size=50 << 20,
+    warp_size=32,
+)
+
+
+class _Binaries:
+    """Load nothing: a module, a function, registers, spills and threads are made up."""
+
+    def load_binary(self, *_args: Any) -> tuple[int, int, int, int, int]:
+        return 1, 1, 32, 0, 1024
+
+    def unload_module(self, _module: int) -> None:
+        pass
+
+    def get_device_properties(self, _device: int) -> dict[str, int]:
+        return {"max_shared_mem": 232448, "multiprocessor_count": 132, "warpSize": 32}
+
+
+class _Launch:
+    def __init__(self, *_args: Any) -> None:
+        pass
+
+    def __call__(self, *_args: Any) -> None:
+        pass
+
+
+class _Driver:
+    utils = _Binaries()
+    launcher_cls = _Launch
+
+    def get_current_target(self) -> GPUTarget:
+        return GPUTarget("cuda", 90, 32)
+
+    def get_current_device(self) -> int:
+        return 0
+
+    def set_current_device(self, _device: int) -> None:
+        pass
+
+    def get_current_stream(self, _device: int) -> int:
+        return 0
+
+    def get_device_interface(self) -> Any:
+        return torch.cuda
+
+    def get_active_torch_device(self) -> torch.device:
+        return torch.device("cpu")
+
+    def get_empty_cache_for_benchmark(self) -> torch.Tensor:
+        return torch.empty(1)
+
+    def clear_cache(self, _cache: Any) -> None:
+        pass
+
+    def get_benchmarker(self) -> Callable[..., list[float]]:
+        return _bench
+
+
+def _bench(
+    call: Callable[[], object], *, quantiles: Sequence[float] = (), **_words: Any
+) -> list[float]:
+    call()
+    return [1.0] * max(len(quantiles), 1)
+
+
+def install() -> None:
+    """Let torch say that there is an H100, and Triton launch nothing on it."""
+    values: dict[str, Any] = {
+        "current_device": 0,
+        "current_stream": SimpleNamespace(cuda_stream=0),
+        "device": contextlib.nullcontext(),
+        "device_count": 1,
+        "get_device_capability": (9, 0),
+        "get_device_name": _PROPERTIES.name,
+        "get_device_properties": _PROPERTIES,
+        "is_available": True,
+        "is_current_stream_capturing": False,
+        "set_device": None,
+        "synchronize": None,
+        "_lazy_init": None,
+    }
+    for name, value in values.items():
+        setattr(torch.cuda, name, _returns(value))
+    driver.set_active(_Driver())
+
+
+
+def _returns(value: Any) -> Callable[..., Any]:
+    return lambda *_args, **_words: value

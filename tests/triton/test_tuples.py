@@ -1,0 +1,107 @@
+"""Launches that pass tuples, from an archive whose kernels have their items as arguments."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from aotc import cli
+
+KERNELS = """
+import triton
+import triton.language as tl
+
+
+@triton.heuristics({"ALL": lambda args: args["shape"][0] % args["BLOCK"] == 0})
+@triton.jit
+def pair(x, shape, strides, BLOCK: tl.constexpr, ALL: tl.constexpr):
+    at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    tl.store(x + at * strides[0], at.to(tl.float32), mask=ALL or at < shape[0])
+"""
+TABLE = """
+[[kernel]]
+name = "{name}"
+source = "pairs.py:pair"
+[kernel.signature]
+x = "*fp32"
+shape = "{shape}"
+strides = "{strides}"
+[kernel.constants]
+BLOCK = 64
+[kernel.choices]
+ALL = [false, true]
+"""
+HEAD = '[package]\nname = "ops"\nversion = "0.1.0"\ntargets = ["sm_90a"]\n'
+
+
+@pytest.fixture(scope="module")
+def pairs(project: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("pairs")
+    shutil.copy(project / "libcuda.so.1", folder)
+    (folder / "pairs.py").write_text(KERNELS)
+    tables = (
+        ("plain", "(i32, i64)", "(i32=1, i32)"),
+        ("named", "(rows: i32:16, cols: i32)", "(i32, (i32, i32))"),
+    )
+    text = "".join(TABLE.format(name=n, shape=a, strides=b) for n, a, b in tables)
+    (folder / "kernels.toml").write_text(HEAD + text)
+    arguments = ["build", str(folder / "kernels.toml"), "-o", str(folder / "dist"), "-j", "1"]
+    assert cli.run([*arguments, "--no-cache"]) == 0
+    return folder
+
+
+def test_items_are_arguments(launches: Any, pairs: Path) -> None:
+    """Of plain, nested and named tuples; META and heuristics have the tuples themselves."""
+    assert launches(
+        """
+install(stand_in=True)
+import collections
+import pairs
+Shape = collections.namedtuple("Shape", "rows cols")
+Other = collections.namedtuple("Other", "height width")
+grid = lambda meta: (meta["shape"][0] // meta["BLOCK"],)
+def read(layout):
+    seen.append(list(gpu.last().unpack(layout)))
+launched(lambda: pairs.pair[grid](x, (128, 1 << 40), (1, 7), BLOCK=64))
+read("Qi4xqi")
+launched(lambda: pairs.pair[(3,)](x, (100, 5), strides=(1, 7), BLOCK=64))
+read("Qi4xqi")
+launched(lambda: pairs.pair[grid](x, Shape(1600, 5), (3, (2, 7)), BLOCK=64))
+read("Qiiiii")
+launched(lambda: pairs.pair[(2,)](x, Shape(1616, 5), (3, (2, 7)), BLOCK=64))
+read("Qiiiii")
+launched(lambda: pairs.pair.fn.run(x, (100, 5), (1, 7), 64, False, grid=(9,), warmup=False))
+print(pairs.pair.warmup(x, (100, 5), (1, 7), BLOCK=64, grid=(1,)))
+""",
+        folder=pairs,
+        path=(str(pairs),),
+    ) == [
+        [[2, 1, 1], 128], [4096, 128, 1 << 40, 7],
+        [[3, 1, 1], 128], [4096, 100, 5, 7],
+        [[25, 1, 1], 128], [4096, 1600, 5, 3, 2, 7],
+        [[2, 1, 1], 128], [4096, 1616, 5, 3, 2, 7],
+        [[9, 1, 1], 128],
+    ]  # fmt: skip
+
+
+def test_tuples_that_no_kernel_has_are_named(launches: Any, pairs: Path) -> None:
+    found = launches(
+        """
+install(stand_in=True)
+import collections
+import pairs
+Other = collections.namedtuple("Other", "height width")
+launched(lambda: pairs.pair[(1,)](x, (128, 5), (2, 7), BLOCK=64))
+launched(lambda: pairs.pair[(1,)](x, Other(128, 5), (1, 7), BLOCK=64))
+launched(lambda: pairs.pair[(1,)](x, (128, 5, 6), (1, 7), BLOCK=64))
+""",
+        folder=pairs,
+        path=(str(pairs),),
+    )
+    assert [name for name, _ in found] == ["NotInArchiveError"] * 3
+    assert 'shape = "(i32:16, i32)"\n' in found[0][1]
+    assert 'strides = "(i32, i32)"\n' in found[0][1]
+    assert 'shape = "(height: i32:16, width: i32)"\n' in found[1][1]
