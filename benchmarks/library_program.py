@@ -268,7 +268,7 @@ def _rounds(
     """Return the seconds of a round of all functions; if told so, under the recorder as well."""
     kinds = ["round_s"]
     if record is not None:
-        from aotc.package.record.hook import recorder  # noqa: PLC0415 - where there is Triton alone
+        from aotc.package.record.hook import recorder
 
         jit, tuner = map(importlib.import_module, (f"triton.runtime.{m}" for m in ("jit", "autotuner")))
         plain = jit.JITFunction.run, tuner.Autotuner.run
