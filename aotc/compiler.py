@@ -12,10 +12,12 @@ nothing to do only needs the names of requests.
 from __future__ import annotations
 
 import inspect
+import linecache
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from aotc.config import CONFIG_KEYS, Config, config_value_problem, renamed_key
 from aotc.ir.diagnostics import (
@@ -27,6 +29,7 @@ from aotc.ir.diagnostics import (
 )
 from aotc.limits import DEFAULT_LIMITS, CompileLimits, compile_limits
 from aotc.metadata import Metadata, ParamSlot, TensorMapSpec
+from aotc.source_snapshot import add_text
 from aotc.target import Feature, Target
 from aotc.target import parse as parse_target
 
@@ -55,6 +58,7 @@ class CompileRequest:
     describes and is right for the launches that its guards allow; and the kernel may be persistent.
     A build asks for it. `facts` are what the file is told of the GPU where that is not what the target's row
     says. Without `enable_fp_fusion`, a product and a sum are rounded each. `limits` bound what the compile may take.
+    `captured` are constants that the kernel sees besides, those of the function that it was made in.
     """
 
     source: str
@@ -71,6 +75,7 @@ class CompileRequest:
     facts: tuple[tuple[str, object], ...] = ()
     enable_fp_fusion: bool = True
     limits: CompileLimits = DEFAULT_LIMITS
+    captured: tuple[tuple[str, object], ...] = ()
 
 
 @dataclass(frozen=True)
@@ -433,6 +438,7 @@ def translate_request(request: CompileRequest) -> Translation:
         num_ctas=request.config.num_ctas,
         target=request.target,
         facts=dict(request.facts),
+        captured=dict(request.captured),
         debug=request.debug,
         max_ops=request.limits.operations,
     )
@@ -471,6 +477,7 @@ def compile(  # noqa: A001 - the name users expect, as re.compile
     kernel: str | Callable[..., object],
     *,
     signature: Mapping[str, str],
+    source: str | None = None,
     constants: Mapping[str, object] | None = None,
     target: str = "sm_90a",
     debug: bool = False,
@@ -480,6 +487,9 @@ def compile(  # noqa: A001 - the name users expect, as re.compile
     **config: int | None,
 ) -> CompiledKernel:
     """Compile a kernel, given as "path/to/source.py:name" or as the Python function itself.
+
+    With `source`, Python as text, `kernel` is a name in it; what it imports is found from the current
+    folder. A function whose source Python has but no file, as in a notebook, is compiled from that.
 
     `config` are config keys by name, as the fields of `aotc.config.Config` describe them:
     `num_warps=8, num_stages=4`, say. `without` names features of the target that are not to be
@@ -492,7 +502,7 @@ def compile(  # noqa: A001 - the name users expect, as re.compile
     Raises: CompileError for mistakes in the kernel or the arguments; ResourceError, which is one,
         for a kernel that no CTA of the target has room for.
     """
-    source, name = _locate(kernel)
+    path, name = _locate(kernel) if source is None else _in_text(kernel, source)
     mappings = {"signature": signature, "constants": constants or {}, "limits": limits or {}}
     for what, given in mappings.items():
         if not isinstance(given, Mapping):  # type: ignore[reportUnnecessaryIsInstance]
@@ -504,7 +514,7 @@ def compile(  # noqa: A001 - the name users expect, as re.compile
             listed = ", ".join(CONFIG_KEYS)
             raise CompileError(f"expected a config key ({listed}), got {key!r}", remedy=remedy)
     request = CompileRequest(
-        source,
+        path,
         name,
         tuple(signature.items()),
         tuple((each, _named(value)) for each, value in (constants or {}).items()),
@@ -514,8 +524,27 @@ def compile(  # noqa: A001 - the name users expect, as re.compile
         without=tuple(without),
         map_pointers=map_pointers,
         limits=compile_limits(limits or {}),
+        captured=_captured(kernel),
     )
     return compile_kernel(request, keep_asm=True)
+
+
+def _captured(kernel: object) -> tuple[tuple[str, object], ...]:
+    """Return what a kernel uses of the functions that it was made in: constants and functions."""
+    function = inspect.unwrap(getattr(kernel, "fn", kernel))  # type: ignore[arg-type]
+    if not inspect.isfunction(function):
+        return ()
+    found = inspect.getclosurevars(function).nonlocals
+    # `tl.constexpr(…)` has its value in `value`.
+    plain: dict[str, Any] = {name: getattr(value, "value", value) for name, value in found.items()}
+    return tuple(
+        (name, _named(value))
+        for name, value in plain.items()
+        if type(value) in _CONSTANTS or inspect.isfunction(getattr(value, "fn", value))
+    )
+
+
+_CONSTANTS = (bool, int, float, str, tuple, type(None))
 
 
 def _named(constant: object) -> object:
@@ -523,6 +552,14 @@ def _named(constant: object) -> object:
     if not inspect.isfunction(getattr(constant, "fn", constant)):
         return constant
     return ":".join(_locate(constant))  # type: ignore[arg-type]
+
+
+def _in_text(kernel: object, source: object) -> tuple[str, str]:
+    if not isinstance(source, str) or not isinstance(kernel, str):
+        raise CompileError(
+            f"expected the source as text and the name of a kernel in it, got {source!r} and {kernel!r}"
+        )
+    return add_text(source), kernel
 
 
 def _locate(kernel: str | Callable[..., object]) -> tuple[str, str]:
@@ -537,10 +574,13 @@ def _locate(kernel: str | Callable[..., object]) -> tuple[str, str]:
         path = inspect.getsourcefile(function) or ""
     except TypeError:
         path = ""
+    lines = [] if not path or Path(path).is_file() else linecache.getlines(path)
+    if lines:
+        return add_text("".join(lines)), function.__qualname__
     if not path or path.startswith("<"):
         raise CompileError(
             f"expected 'path/to/source.py:kernel' or a function, got {kernel!r}",
-            remedy="the source of a function must be in a file",
+            remedy="the source of a function must be in a file, or be given as text: source=…",
         )
     return path, function.__qualname__
 

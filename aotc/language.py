@@ -241,6 +241,7 @@ uint16 = dtype("uint16")
 uint32 = dtype("uint32")
 uint64 = dtype("uint64")
 float8e4nv = dtype("float8e4nv")
+float8e4b15 = dtype("float8e4b15")
 float8e5 = dtype("float8e5")
 float16 = dtype("float16")
 bfloat16 = dtype("bfloat16")
@@ -933,6 +934,16 @@ def inline_asm_elementwise(
     it stays where it is.
     """
     raise _outside("inline_asm_elementwise")
+
+
+def map_elementwise(scalar_fn: Callable[..., Any], *args: Operand, pack: int = 1) -> Any:
+    """Return what a @jit function of scalars makes of each element of `args`, broadcast to one shape.
+
+    The function may have branches and loops, which each element takes by itself. With `pack` it is
+    given so many elements of the first argument, then of the next, and returns as many of each
+    result.
+    """
+    raise _outside("map_elementwise")
 
 
 def cdiv(x: Operand, div: Operand) -> tensor:

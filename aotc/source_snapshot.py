@@ -11,6 +11,7 @@ to is a `NotInSnapshotError`, never a guess.
 from __future__ import annotations
 
 import errno
+import hashlib
 from collections.abc import Generator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -53,6 +54,26 @@ def using(snapshot: Snapshot) -> Generator[None]:
         _current.reset(token)
 
 
+_MAX_TEXTS = 256
+_texts: dict[str, bytes] = {}
+
+
+def add_text(text: str) -> str:
+    """Keep a source that is in no file, for as long as errors may show it; return a path for it."""
+    content = text.encode()
+    path = f"<source {hashlib.sha256(content).hexdigest()[:12]}>"
+    _texts.pop(path, None)
+    _texts[path] = content
+    for oldest in list(_texts)[:-_MAX_TEXTS]:
+        del _texts[oldest]
+    return path
+
+
+def is_text(path: str) -> bool:
+    """Return whether a path is one of `add_text`."""
+    return path in _texts
+
+
 def current() -> Snapshot | None:
     """Return the snapshot that is used, or None where files are."""
     return _current.get()
@@ -63,6 +84,8 @@ def read_source(path: str) -> bytes:
 
     Raises: OSError if it cannot be read; NotInSnapshotError.
     """
+    if path in _texts:
+        return _texts[path]
     snapshot = _current.get()
     if snapshot is None:
         return read_regular(path, MAX_SOURCE_BYTES)

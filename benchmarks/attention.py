@@ -1,9 +1,10 @@
 """Attention against cuDNN and Triton, interleaved in one process.
 
     aotc build benchmarks/attention.toml -o dist
-    python benchmarks/attention.py dist/attention.aotc [--work d128 d64 …] [--no-triton] [--json FILE]
+    python benchmarks/attention.py dist/attention.aotc [--work d128 d192 …] [--no-triton] [--json FILE]
 
-aotc and Triton compile the same source file; cuDNN comes with torch. aotc first picks its best
+aotc and Triton compile the same source file; cuDNN comes with torch, which may not take a shape to it: then
+the peer is what torch takes. aotc first picks its best
 configuration of the archive and Triton its best of `TRITON_CONFIGS`, then the best ones and cuDNN run
 in turn, and medians of rounds are compared. Every configuration is held against float64 before it is
 timed, on rows of some heads. Data are random.
@@ -53,29 +54,42 @@ class Shape:
     length: int
     dim: int
     causal: bool
+    value_dim: int = 0  # features of values, unless as many as of keys
+
+    @property
+    def features(self) -> tuple[int, int]:
+        """Features of keys and of values."""
+        return self.dim, self.value_dim or self.dim
+
+    @property
+    def box(self) -> int:
+        """Features of a box of queries or keys: tiles have powers of two."""
+        return self.dim if self.dim & (self.dim - 1) == 0 else 64
 
     @property
     def name(self) -> str:
         """What rows call it."""
         kind = "causal" if self.causal else "full"
         heads = f"{self.heads}" if self.heads == self.kv_heads else f"{self.heads}/{self.kv_heads}"
-        return f"{self.batch}x{heads}x{self.length} d{self.dim} {kind}"
+        features = f"{self.dim}/{self.value_dim}" if self.value_dim else f"{self.dim}"
+        return f"{self.batch}x{heads}x{self.length} d{features} {kind}"
 
     @property
     def flops(self) -> float:
         """Floating-point operations; those of masked scores do not count."""
-        whole = 4.0 * self.batch * self.heads * self.length**2 * self.dim
+        whole = 2.0 * self.batch * self.heads * self.length**2 * sum(self.features)
         return whole / 2 if self.causal else whole
 
 
-def both(*sizes: int) -> list[Shape]:
-    return [Shape(*sizes, causal=causal) for causal in (False, True)]
+def both(*sizes: int, value_dim: int = 0) -> list[Shape]:
+    return [Shape(*sizes, causal=causal, value_dim=value_dim) for causal in (False, True)]
 
 
 WORK = {
     "d128": both(4, 16, 16, 8192, 128),
     "d64": both(4, 32, 32, 8192, 64),
     "d256": both(4, 8, 8, 8192, 256),
+    "d192": both(4, 16, 16, 8192, 192, value_dim=128),
     "short": [
         shape
         for batch, length in ((1, 1024), (8, 1024), (1, 2048), (8, 2048))
@@ -90,13 +104,15 @@ class Tensors:
     def __init__(self, shape: Shape) -> None:
         import torch
 
-        def random(heads: int) -> Any:
-            made = torch.randn(shape.batch, heads, shape.length, shape.dim, device="cuda")
+        def random(heads: int, features: int) -> Any:
+            made = torch.randn(shape.batch, heads, shape.length, features, device="cuda")
             return made.to(torch.bfloat16)
 
         self.shape = shape
-        self.q, self.k, self.v = map(random, (shape.heads, shape.kv_heads, shape.kv_heads))
-        self.out = torch.empty_like(self.q)
+        keys, values = shape.features
+        self.q, self.k = random(shape.heads, keys), random(shape.kv_heads, keys)
+        self.v = random(shape.kv_heads, values)
+        self.out = torch.empty_like(self.q[..., :values])
         rows = torch.randint(0, shape.length, (NUM_CHECKED_ROWS,), device="cuda")
         self.rows = torch.cat([rows, torch.tensor([0, shape.length - 1], device="cuda")])
         self.heads = [(0, 0), (shape.batch - 1, shape.heads - 1), (0, shape.heads // 2)]
@@ -129,7 +145,7 @@ class Tensors:
 
     def rows_of(self, tensor: Any) -> Any:
         """Return a tensor (heads of all batches, length, dim)."""
-        return tensor.view(-1, self.shape.length, self.shape.dim)
+        return tensor.view(-1, *tensor.shape[2:])
 
 
 def aotc_launches(tensors: Tensors, library: Any) -> Iterator[tuple[str, Launch]]:
@@ -159,7 +175,13 @@ def triton_launches(tensors: Tensors) -> Iterator[tuple[str, Launch]]:
     scale = shape.dim**-0.5 * LOG2_E
     scalars = (scale, shape.heads, shape.heads // shape.kv_heads, shape.length, shape.length)
     for block_m, block_n, warps, stages in TRITON_CONFIGS:
-        blocks = [[1, rows, shape.dim] for rows in (block_m, block_n, block_n, block_m)]
+        keys, values = shape.box, shape.features[1]
+        blocks = [
+            [1, block_m, keys],
+            [1, block_n, keys],
+            [1, block_n, values],
+            [1, block_m, values],
+        ]
         named = (tensors.q, tensors.k, tensors.v, tensors.out)
         described = [
             TensorDescriptor.from_tensor(tensors.rows_of(each), block)
@@ -191,22 +213,30 @@ def triton_launches(tensors: Tensors) -> Iterator[tuple[str, Launch]]:
 
 
 def cudnn_launch(tensors: Tensors) -> Launch:
-    """Return a launch of cuDNN."""
+    """Return a launch of cuDNN, or of what torch takes where it has none for the shape."""
     import torch
     from torch.nn.attention import SDPBackend, sdpa_kernel
 
     shape = tensors.shape
 
+    def attend() -> None:
+        tensors.out = torch.nn.functional.scaled_dot_product_attention(
+            tensors.q,
+            tensors.k,
+            tensors.v,
+            is_causal=shape.causal,
+            enable_gqa=shape.heads != shape.kv_heads,
+        )
+
     def launch() -> None:
         with sdpa_kernel(SDPBackend.CUDNN_ATTENTION):
-            tensors.out = torch.nn.functional.scaled_dot_product_attention(
-                tensors.q,
-                tensors.k,
-                tensors.v,
-                is_causal=shape.causal,
-                enable_gqa=shape.heads != shape.kv_heads,
-            )
+            attend()
 
+    try:
+        launch()
+    except RuntimeError as error:
+        print(f"    cuDNN takes no {shape.name}: {str(error).splitlines()[0]}", flush=True)
+        return attend
     return launch
 
 

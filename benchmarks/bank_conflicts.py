@@ -5,8 +5,9 @@
 Each kernel is compiled to PTX and one CTA of it runs in the emulator, which knows the address
 of every lane: a phase of an access (32 lanes of 4 bytes, 8 of 16, one 8×8 matrix of `ldmatrix`)
 that needs more than one wavefront has a conflict. The table gives phases and excess wavefronts by
-kind of instruction: for products through pointers, and for blocks that are transposed between two
-tensor copies, whose swizzles of 32, 64 and 128 bytes are those of the tensor maps.
+kind of instruction: for products through pointers, for tiles that are transposed between a load and a store
+through pointers, and for blocks that are transposed between two tensor copies, whose swizzles of 32, 64 and 128
+bytes are those of the tensor maps.
 
 The profiler counts the same on a GPU: see run_matmul.py.
 """
@@ -149,6 +150,58 @@ class Transpose:
         )
 
 
+@dataclass(frozen=True)
+class TileTranspose:
+    """One tile of `rows` by `columns` elements that is loaded, transposed and stored through pointers."""
+
+    dtype: str
+    rows: int
+    columns: int
+    warps: int = TRANSPOSE_WARPS
+
+    def compile(self) -> PtxKernel:
+        """Return the PTX of its kernel."""
+        signature = {"x_ptr": f"*{self.dtype}:16", "out_ptr": f"*{self.dtype}:16"}
+        numbers = ("x_stride", "out_stride", "n_rows", "n_cols")
+        signature |= dict.fromkeys(numbers, "i32:16")
+        constants = {"BLOCK_M": self.rows, "BLOCK_N": self.columns}
+        parts = tuple(signature.items()), tuple(constants.items())
+        source, config = str(ROOT / "kernels" / "transpose.py"), Config(self.warps)
+        return compile_ptx(
+            CompileRequest(source, "transpose2d_kernel", *parts, TRANSPOSE_TARGET, config)
+        )
+
+    def run(self, kernel: PtxKernel) -> Statistics:
+        """Transpose a tile and check it."""
+        rng = np.random.default_rng(SEED)
+        x = rng.integers(-99, 99, (self.rows, self.columns)).astype(_TYPES[self.dtype])
+        out = np.zeros((self.columns, self.rows), x.dtype)
+        statistics = emulate(
+            kernel.ptx,
+            (1,),
+            [x, out, self.columns, self.rows, self.rows, self.columns],
+            cta_threads=(32 * self.warps,),
+            shared_bytes=kernel.shared_bytes,
+            count_conflicts=True,
+        )
+        np.testing.assert_array_equal(out, x.T)
+        return statistics
+
+    def __str__(self) -> str:
+        return f"{self.dtype} {self.rows}x{self.columns} transposed by {self.warps} warps"
+
+
+TILE_TRANSPOSES = [
+    TileTranspose(dtype, rows, columns, warps)
+    for dtype in ("i8", "bf16", "fp32")
+    for rows, columns, warps in (
+        (64, 64, 4),
+        (64, 64, 8),
+        (128, 64, 4),
+        (32, 128, 4),
+        (128, 128, 8),
+    )
+]
 TRANSPOSES = [
     Transpose(dtype, one, two, by_chunks)
     for dtype, by_chunks in (*((dtype, False) for dtype in _TYPES), ("bf16", True))
@@ -236,7 +289,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         for kind, (phases, excess) in sorted(counts.items()):
             print(f"    {kind:50} {phases:7} phases  {excess:6} more wavefronts")
             rows.append({"tile": tile, "kind": kind, "phases": phases, "excess": excess})
-    for transpose in TRANSPOSES:
+    for transpose in (*TILE_TRANSPOSES, *TRANSPOSES):
         kernel = transpose.compile()
         counts = by_kind(kernel, transpose.run(kernel))
         print(transpose)

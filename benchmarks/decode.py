@@ -1,9 +1,10 @@
 """Decode over a paged cache against copies of as many bytes, Triton and torch, interleaved.
 
     aotc build benchmarks/decode.toml -o dist
-    python benchmarks/decode.py dist/decode.aotc [--work gqa mla …] [--no-triton] [--json FILE]
+    python benchmarks/decode.py dist/decode.aotc [--work gqa mla …] [--only 64x8192 …] [--no-triton]
 
-aotc and Triton compile the same source file, and a launch is a split kernel with the one that combines.
+aotc and Triton compile the same source file, and a launch is a split kernel with the one that combines,
+which starts while splits still run (PDL). Triton also tries the form that gathers tokens through pointers.
 Each first picks its best configuration, sizes of splits among them; then the best ones, a copy that
 reads and writes as many bytes as the cache has, and torch's attention on a dense copy of the cache run
 in turn, and medians of rounds are compared. Every configuration is held against float64 before it is
@@ -38,6 +39,7 @@ TRITON_CONFIGS = {
     False: ((16, 64, 4, 2), (16, 64, 4, 3), (16, 128, 4, 2), (64, 64, 4, 2), (64, 64, 4, 3)),
     True: ((16, 32, 4, 2), (32, 32, 8, 2), (64, 32, 8, 2), (64, 64, 8, 2)),
 }
+TRITON_POINTER_CONFIGS = ((16, 64, 4, 2), (16, 64, 4, 3), (16, 128, 4, 2), (16, 32, 4, 4))
 # Of a set of pages; the launches of a candidate go through the sets in turn.
 OfSet = Callable[[int], Launch]
 
@@ -99,55 +101,30 @@ def aotc_candidates(tensors: Tensors, library: Any) -> Iterator[tuple[str, OfSet
 
 def triton_candidates(tensors: Tensors) -> Iterator[tuple[str, OfSet]]:
     """Yield each of Triton's configurations that it compiles with each size of splits."""
-    from triton.tools.tensor_descriptor import TensorDescriptor
-
-    shape = tensors.shape
     if str(ROOT / "kernels") not in sys.path:
         sys.path.insert(0, str(ROOT / "kernels"))
     paged = importlib.import_module("paged_decode")
-    kernel = paged.paged_decode_descriptor_kernel
-    if shape.mla:
-        kernel = importlib.import_module("mla_decode").mla_decode_kernel
-    num_described = 4 if shape.mla else 3
+    shape = tensors.shape
+    forms = [("descriptors", config) for config in TRITON_CONFIGS[shape.mla]]
+    if not shape.mla:
+        forms += [("pointers", config) for config in TRITON_POINTER_CONFIGS]
     sizes = sorted({tensors.splits(programs) for programs in PROGRAMS})
-    for config, pages_per_split in itertools.product(TRITON_CONFIGS[shape.mla], sizes):
-        block_h, block_n, warps, stages = config
-        if block_n > shape.page and shape.mla:
+    for (form, config), pages_per_split in itertools.product(forms, sizes):
+        if config[1] > shape.page and shape.mla:
             continue
         parts = Parts(tensors, pages_per_split)
-        rows = min(block_n, shape.page)
-        boxes = [[1, block_h, shape.dim], *2 * [[1, 1, rows, shape.dim]]]
-        constants: dict[str, Any] = {"HEAD_DIM": shape.dim}
-        heads = shape.kv_heads * -(-(shape.heads // shape.kv_heads) // block_h)
-        if shape.mla:
-            boxes = [[1, block, of] for block in (block_h, block_n) for of in (LATENT, 64)]
-            constants = {"LATENT": LATENT, "ROPE": 64}
-            heads = -(-shape.heads // block_h)
-        if shape.fp8:
-            constants |= {"k_scale_ptr": tensors.k_scale, "v_scale_ptr": tensors.v_scale}
-        constants |= {"PAGE": shape.page, "BLOCK_H": block_h, "BLOCK_N": block_n}
-        grid = (heads, shape.batch, -(-shape.max_pages // pages_per_split))
 
         def of_set(
-            index: int,
-            parts=parts, pages_per_split=pages_per_split, boxes=boxes, grid=grid,
-            constants=constants, options=(warps, stages),
-        ) -> Launch:  # fmt: skip
-            arguments = split_arguments(tensors, parts, pages_per_split, index)
-            described = [
-                TensorDescriptor.from_tensor(tensor, box)
-                for tensor, box in zip(arguments[:num_described], boxes, strict=True)
-            ]
-            # Scales of fp8 are named: they come after the constants.
-            rest = arguments[num_described : len(arguments) - 2 * shape.fp8]
+            index: int, form=form, config=config, parts=parts, pages_per_split=pages_per_split
+        ) -> Launch:
+            split = _triton_split(form, tensors, parts, pages_per_split, index, config)
 
             def launch() -> None:
-                kernel[grid](
-                    *described, *rest, **constants, num_warps=options[0], num_stages=options[1]
-                )
+                split()
                 paged.combine_splits_kernel[(shape.heads, shape.batch)](
                     *parts.combine,
                     HEAD_DIM=shape.out_dim, PAGE=shape.page, BLOCK_S=4096 // shape.out_dim,
+                    PDL=True, launch_pdl=True,
                 )  # fmt: skip
 
             return launch
@@ -155,9 +132,52 @@ def triton_candidates(tensors: Tensors) -> Iterator[tuple[str, OfSet]]:
         try:
             of_set(0)()
         except Exception as error:  # noqa: BLE001 - a configuration that Triton cannot hold
-            print(f"    Triton: {config}: {type(error).__name__}", file=sys.stderr)
+            reason = str(error).strip().splitlines()[:1]
+            print(f"    Triton: {form} {config}: {type(error).__name__} {reason}", file=sys.stderr)
             continue
-        yield f"{config}, {pages_per_split} pages a split", of_set
+        yield f"{form} {config}, {pages_per_split} pages a split", of_set
+
+
+def _triton_split(
+    form: str,
+    tensors: Tensors,
+    parts: Parts,
+    pages_per_split: int,
+    index: int,
+    config: tuple[int, int, int, int],
+) -> Launch:
+    """Return a launch of the split kernel by Triton, through descriptors or pointers."""
+    from triton.tools.tensor_descriptor import TensorDescriptor
+
+    shape = tensors.shape
+    block_h, block_n, warps, stages = config
+    module = importlib.import_module("mla_decode" if shape.mla else "paged_decode")
+    constants: dict[str, Any] = {"HEAD_DIM": shape.dim}
+    heads = shape.kv_heads * -(-(shape.heads // shape.kv_heads) // block_h)
+    rows = min(block_n, shape.page)
+    boxes = [[1, block_h, shape.dim], *2 * [[1, 1, rows, shape.dim]]]
+    if shape.mla:
+        boxes = [[1, block, of] for block in (block_h, block_n) for of in (LATENT, 64)]
+        constants = {"LATENT": LATENT, "ROPE": 64}
+        heads = -(-shape.heads // block_h)
+    arguments = split_arguments(tensors, parts, pages_per_split, index)
+    if shape.fp8:
+        # Scales are named: they come after the constants.
+        constants |= {"k_scale_ptr": tensors.k_scale, "v_scale_ptr": tensors.v_scale}
+        arguments = arguments[:-2]
+    if form == "descriptors":
+        name = "mla_decode_kernel" if shape.mla else "paged_decode_descriptor_kernel"
+        arguments[: len(boxes)] = [
+            TensorDescriptor.from_tensor(tensor, box)
+            for tensor, box in zip(arguments[: len(boxes)], boxes, strict=True)
+        ]
+    else:
+        name = "paged_decode_kernel"
+        arguments += [each for cache in (tensors.k, tensors.v) for each in cache.stride()[:3]]
+    kernel = getattr(module, name)
+    grid = (heads, shape.batch, -(-shape.max_pages // pages_per_split))
+    constants |= {"PAGE": shape.page, "BLOCK_H": block_h, "BLOCK_N": block_n, "PDL": True}
+    return lambda: kernel[grid](*arguments, **constants, num_warps=warps, num_stages=stages)
 
 
 def copy_of_set(tensors: Tensors) -> OfSet:
@@ -285,6 +305,9 @@ def options_of(arguments: list[str] | None = None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("archive", type=Path)
     parser.add_argument("--work", nargs="+", choices=WORK, default=list(WORK))
+    parser.add_argument(
+        "--only", nargs="+", default=[""], help="names of rows begin with one of these"
+    )
     parser.add_argument("--no-triton", action="store_true")
     parser.add_argument("--json", type=Path)
     return parser.parse_args(arguments)
@@ -303,6 +326,8 @@ def main() -> int:
     print(f"{torch.cuda.get_device_name()}, torch {torch.__version__}, Triton: {with_triton}")
     rows: list[dict[str, object]] = []
     for shape in itertools.chain.from_iterable(WORK[name] for name in options.work):
+        if not shape.name.startswith(tuple(options.only)):
+            continue
         try:
             row = measure(shape, library, with_triton=with_triton)
         except torch.cuda.OutOfMemoryError:

@@ -26,20 +26,24 @@ from peers import Launch, built, in_turn, ranked, ratio
 
 KERNELS = Path(__file__).parents[1] / "kernels"
 ROUNDS, TRIALS, LAUNCHES = 41, 5, 3
-DENSE = ((8192, 8192, 4096),)
+# Rows of the second one do not begin at multiples of 128 bytes, as most of the groups' do not.
+DENSE = (((8192, 8192, 4096),), ((8192, 8192, 4104),))
 # BLOCK_N, warps, stages
-TRITON_CONFIGS = tuple(itertools.product((128, 256), (4, 8), (3, 4)))
+TRITON_CONFIGS = ((128, 4, 4), (128, 8, 4), (256, 8, 3))
+# How many programs go through the tiles, for each SM.
+PROGRAMS = (1, 2)
 
 Size = tuple[int, int, int]
 
 
-def sizes_of_groups(count: int) -> Sequence[Size]:
-    """Return M, N and K of groups: rows of any number, the others multiples of 8."""
+def sizes_of_groups(count: int, multiple: int = 8) -> Sequence[Size]:
+    """Return M, N and K of groups: rows of any number, the others multiples of 8 or of another one."""
     dice = random.Random(count)
-    return [
-        (dice.randint(64, 2048), 8 * dice.randint(64, 512), 8 * dice.randint(64, 512))
-        for _ in range(count)
-    ]
+    sizes: list[Size] = []
+    for _ in range(count):
+        m, n, k = dice.randint(64, 2048), 8 * dice.randint(64, 512), 8 * dice.randint(64, 512)
+        sizes.append((m, -(-n // multiple) * multiple, -(-k // multiple) * multiple))
+    return sizes
 
 
 class Groups:
@@ -49,9 +53,10 @@ class Groups:
         import torch
 
         self.sizes = sizes
-        self.a = [self._rows(m, k, 8 * (index % 3)) for index, (m, _, k) in enumerate(sizes)]
+        padding = 0 if all(k % 64 == 0 for _, _, k in sizes) else 8
+        self.a = [self._rows(m, k, padding * (index % 3)) for index, (m, _, k) in enumerate(sizes)]
         self.b = [self._rows(n, k, 0) for _, n, k in sizes]
-        self.c = [self._rows(m, n, 8 * (index % 2)) for index, (m, n, _) in enumerate(sizes)]
+        self.c = [self._rows(m, n, padding * (index % 2)) for index, (m, n, _) in enumerate(sizes)]
         kinds = (self.a, self.b, self.c)
         self.pointers = [
             torch.tensor([each.data_ptr() for each in kind], dtype=torch.int64, device="cuda")
@@ -61,7 +66,7 @@ class Groups:
         self.numbers = [
             torch.tensor(values, dtype=torch.int32, device="cuda") for values in (sizes, strides)
         ]
-        self.programs = torch.cuda.get_device_properties(0).multi_processor_count
+        self.num_sms = torch.cuda.get_device_properties(0).multi_processor_count
         self.flop = sum(2 * m * n * k for m, n, k in sizes)
 
     @staticmethod
@@ -71,10 +76,9 @@ class Groups:
         made = torch.randn(rows, columns + padding, device="cuda", dtype=torch.bfloat16)
         return made[:, :columns]
 
-    @property
-    def arguments(self) -> list[Any]:
-        """The arguments of the kernel."""
-        return [*self.pointers, *self.numbers, len(self.sizes), self.programs]
+    def arguments(self, programs: int) -> list[Any]:
+        """Return the arguments of the kernel, for so many programs on each SM."""
+        return [*self.pointers, *self.numbers, len(self.sizes), programs * self.num_sms]
 
     def check(self, name: str, launch: Launch) -> bool:
         """Return whether a launch is right, over results that were poisoned."""
@@ -98,15 +102,16 @@ def aotc_candidates(groups: Groups, archive: str) -> Iterator[tuple[str, Launch]
     import aotc
 
     kernel = aotc.load(archive)["grouped_gemm"]
-    for config in built(kernel):
-        size = kernel.select(groups.arguments, config=config).scratch_bytes
+    for config, programs in itertools.product(built(kernel), PROGRAMS):
+        arguments = groups.arguments(programs)
+        size = kernel.select(arguments, config=config).scratch_bytes
         memory = torch.empty(size, dtype=torch.uint8, device="cuda")
 
-        def launch(config=config, memory=memory) -> None:
+        def launch(config=config, arguments=arguments, memory=memory) -> None:
             scratch = memory.data_ptr(), memory.numel()
-            kernel.launch(groups.arguments, config=config, scratch=scratch)
+            kernel.launch(arguments, config=config, scratch=scratch)
 
-        yield str(config), launch
+        yield f"{config}, {programs} programs an SM", launch
 
 
 def triton_candidates(groups: Groups) -> Iterator[tuple[str, Launch]]:
@@ -118,15 +123,15 @@ def triton_candidates(groups: Groups) -> Iterator[tuple[str, Launch]]:
     from grouped_gemm import grouped_gemm_kernel  # this script's folder comes after
 
     triton.set_allocator(lambda size, *_: torch.empty(size, dtype=torch.int8, device="cuda"))
-    for block_n, warps, stages in TRITON_CONFIGS:
-        blocks = {"BLOCK_M": 128, "BLOCK_N": block_n, "BLOCK_K": 64}
+    for (block_n, warps, stages), programs in itertools.product(TRITON_CONFIGS, PROGRAMS):
+        blocks = {"BLOCK_M": 128, "BLOCK_N": block_n, "BLOCK_K": 64, "EPILOGUE_N": block_n}
 
-        def launch(blocks=blocks, options=(warps, stages)) -> None:
-            grouped_gemm_kernel[(groups.programs,)](
-                *groups.arguments, **blocks, num_warps=options[0], num_stages=options[1]
+        def launch(blocks=blocks, options=(warps, stages), programs=programs) -> None:
+            grouped_gemm_kernel[(programs * groups.num_sms,)](
+                *groups.arguments(programs), **blocks, num_warps=options[0], num_stages=options[1]
             )
 
-        name = f"{blocks}, {warps} warps, {stages} stages"
+        name = f"{blocks}, {warps} warps, {stages} stages, {programs} programs an SM"
         try:
             launch()
         except Exception as error:  # noqa: BLE001 - a configuration that Triton cannot hold
@@ -152,7 +157,8 @@ def measure(
 ) -> dict[str, object]:
     """Return the row of some groups: TFLOP/s of each peer, and how much faster aotc is."""
     groups = Groups(sizes)
-    print(f"{len(sizes)} groups, {groups.flop / 1e12:.2f} TFLOP", flush=True)
+    name = f"{len(sizes)} groups, {groups.flop / 1e12:.2f} TFLOP, first {sizes[0]}"
+    print(name, flush=True)
     peers: dict[str, Launch] = {}
     for peer, of_groups in candidates.items():
         right = {name: each for name, each in of_groups(groups) if groups.check(name, each)}
@@ -163,7 +169,7 @@ def measure(
             print(f"    {peer:7} {groups.flop / took / 1e9:6.0f} TFLOP/s  {name}", flush=True)
         peers[peer] = right[ranking[0][1]]
     times = in_turn(peers, ROUNDS, LAUNCHES, ahead=True)
-    row: dict[str, object] = {"groups": len(sizes)}
+    row: dict[str, object] = {"groups": len(sizes), "first": sizes[0]}
     for peer, values in times.items():
         row[peer] = groups.flop / statistics.median(values) / 1e9
         print(f"  {peer:7} {row[peer]:6.0f} TFLOP/s", flush=True)
@@ -188,7 +194,11 @@ def main() -> None:
     }
     if options.no_triton:
         del candidates["triton"]
-    rows = [measure(sizes, candidates) for sizes in (sizes_of_groups(options.groups), DENSE)]
+    given = sizes_of_groups(options.groups)
+    # Programs take turns, so they end together if what takes longest comes first.
+    of_lines = sizes_of_groups(options.groups, 64)
+    longest_first = [sorted(sizes, key=lambda size: -size[2]) for sizes in (given, of_lines)]
+    rows = [measure(sizes, candidates) for sizes in (given, *longest_first, *DENSE)]
     if options.json:
         Path(options.json).write_text(json.dumps(rows, indent=2) + "\n", encoding="utf-8")
 

@@ -221,8 +221,13 @@ def _blockwise(size: int) -> Work:
     blocks = size // 128
 
     def make() -> Arguments:
-        scales = {"scale_a": _scales(blocks, size), "scale_b_ptr": _scales(blocks, blocks)}
-        return _fp8_operands(size) | scales | {"stride_sb": blocks}
+        scale_a = _scales(blocks, size)
+        scales = {
+            "scale_a": scale_a,
+            "scale_a_ptr": scale_a,
+            "scale_b_ptr": _scales(blocks, blocks),
+        }
+        return _fp8_operands(size) | scales | {"stride_sa": size, "stride_sb": blocks}
 
     def exact(args: Arguments) -> torch.Tensor:
         scale_a = args["scale_a"].double().T.repeat_interleave(128, 1)
@@ -236,8 +241,9 @@ def _blockwise(size: int) -> Work:
             out_dtype=BF16, out=args["c"],
         )  # fmt: skip
 
+    kernels = ("blockwise_fp8", "blockwise_fp8_parts")
     return Work(
-        *(f"blockwise {size}", size, size, size, ("blockwise_fp8",), make, exact, library),
+        *(f"blockwise {size}", size, size, size, kernels, make, exact, library),
         triton=("blockwise_fp8",),
     )
 

@@ -1,12 +1,16 @@
 """Rows of 1k to 256k columns, each by a cluster of 1 to 8 CTAs, against a copy, Triton and torch.
 
     aotc build benchmarks/long_rows.toml -o dist
-    python benchmarks/long_rows.py dist/long_rows.aotc [--work softmax …] [--columns 4096 …] [--json FILE]
+    python benchmarks/long_rows.py dist/long_rows.aotc [--work softmax …] [--columns 4096 …] [--no-triton]
+        [--liger FOLDER] [--json FILE]
 
 aotc and Triton compile the same sources of kernels/, one program instance for each row. Triton has
 one CTA for a row, and 4 to 32 warps. Every configuration is held against float64 on some rows
 before it is timed, over a poisoned result. The best of each, a copy of as many bytes and torch's own function run
-in turn, on bf16 operands that the L2 does not hold; ratios are medians of rounds.
+in turn, on bf16 operands that the L2 does not hold; ratios are medians of rounds. FOLDER has the package
+liger_kernel, whose cross-entropy is a peer then, as its own function launches it under Triton: with gradients it
+stores these over the logits. The loss alone reads what the copy reads and writes nothing: of the copy is a
+ratio of rates.
 """
 
 from __future__ import annotations
@@ -33,6 +37,8 @@ EPS = 1e-6
 # Elements that a thread of fewer than 32 warps holds under Triton; more of them spill and compile for minutes.
 MAX_HELD = 128
 LOOP_BLOCKS = (4096, 8192, 16384)
+ALWAYS_LOOPS = ("cross_entropy",)
+LIGER_BLOCK, LIGER_WARPS = 32768, 32
 
 Config = Mapping[str, Any]
 
@@ -48,6 +54,8 @@ class Work:
     weights: int = 0
     statistics: int = 0
     has_loop: bool = True
+    accesses: int = 2
+    """How often a row's elements are read or written."""
 
     def arguments(self, rows: int, columns: int) -> list[Any]:
         """Return random operands, and room for results."""
@@ -85,10 +93,25 @@ class Gradient(Work):
         return [x, target, torch.empty_like(x), *found, columns, rows, columns, -100, 1 / rows]
 
 
+@dataclass(frozen=True)
+class Loss(Gradient):
+    """Cross-entropy alone: the loss of every row and its log-sum-exp."""
+
+    def arguments(self, rows: int, columns: int) -> list[Any]:
+        """Return random logits and targets, and room for what is found."""
+        x, target, _, *rest = super().arguments(rows, columns)
+        return [x, target, *rest[:-1]]
+
+    def out(self, arguments: list[Any]) -> Any:
+        """Return the losses among the arguments."""
+        return arguments[2]
+
+
 WORK = {
     "softmax": Work("softmax.py"),
     "rmsnorm": Work("norm.py", weights=1),
     "layernorm": Work("norm.py", weights=2, statistics=2),
+    "cross_entropy": Loss("softmax.py", weights=1, statistics=2, accesses=1),
     "cross_entropy_grad": Gradient("softmax.py", weights=1, statistics=2, has_loop=False),
 }
 
@@ -99,6 +122,8 @@ def by_torch(name: str, x: Any, weights: list[Any]) -> Any:
 
     if name == "softmax":
         return functional.softmax(x, -1)
+    if name == "cross_entropy":
+        return functional.cross_entropy(x, *weights, reduction="none")
     if name == "cross_entropy_grad":
         import torch
 
@@ -108,13 +133,22 @@ def by_torch(name: str, x: Any, weights: list[Any]) -> Any:
     return normalize(x, x.shape[-1:], *weights, eps=EPS)
 
 
-def serves(config: Config, columns: int) -> bool:
+def serves(config: Config, columns: int, *, always_loops: bool = False) -> bool:
     """Return whether a config is one for rows of a length: a block that is held is all of it."""
+    if always_loops:
+        return config["BLOCK"] <= columns
     return config["BLOCK"] < columns if config.get("LOOP") else config["BLOCK"] == columns
 
 
-def triton_configs(columns: int, *, has_loop: bool = True) -> Iterator[Config]:
+def triton_configs(
+    columns: int, *, has_loop: bool = True, always_loops: bool = False
+) -> Iterator[Config]:
     """Yield configs with one block for a row that threads can hold, and with loops over it."""
+    if always_loops:
+        for block, warps in itertools.product(LOOP_BLOCKS, (4, 8, 16, 32)):
+            if block <= columns and block <= 64 * 32 * warps:
+                yield {"BLOCK": block, "num_warps": warps}
+        return
     choice = {"LOOP": False} if has_loop else {}
     for warps in (4, 8, 16, 32):
         if warps == 32 or columns <= MAX_HELD * 32 * warps:
@@ -137,6 +171,10 @@ def problem(name: str, launch: Callable[[], object], arguments: list[Any]) -> st
     if out.isnan().any():
         return "parts of the result are not written"
     rows = torch.linspace(0, x.shape[0] - 1, 8).long().cuda()
+    if isinstance(work, Loss):
+        found, expected = out[rows].double(), by_torch(name, x[rows].double(), [weights[0][rows]])
+        wrong = (found - expected).abs() > 1e-5 * expected.abs() + 1e-5
+        return f"{int(wrong.sum())} losses are wrong" if wrong.any() else ""
     if isinstance(work, Gradient):
         expected = by_torch(name, x[rows].double(), [weights[0][rows]]) * (len(rows) / len(x))
     else:
@@ -168,10 +206,10 @@ def best(
     return (ranking[0][1], kept[ranking[0][1]]) if ranking else None
 
 
-def aotc_candidates(kernel: Any, columns: int) -> Iterator[tuple[Config, Any]]:
+def aotc_candidates(name: str, kernel: Any, columns: int) -> Iterator[tuple[Config, Any]]:
     """Yield what the archive has for rows of a length."""
     for config in built(kernel):
-        if serves(config, columns):
+        if serves(config, columns, always_loops=name in ALWAYS_LOOPS):
             yield (
                 config,
                 lambda each, config=config: lambda: kernel.launch(tuple(each), config=config),
@@ -189,37 +227,88 @@ def triton_candidates(name: str, rows: int, columns: int) -> Iterator[tuple[Conf
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     function = getattr(module, f"{name}_kernel")
-    for config in triton_configs(columns, has_loop=WORK[name].has_loop):
+    looped = {"has_loop": WORK[name].has_loop, "always_loops": name in ALWAYS_LOOPS}
+    for config in triton_configs(columns, **looped):
         yield (
             config,
             lambda each, config=config: lambda: function[(rows,)](*each, **config),
         )
 
 
-def measure(library: Any, name: str, columns: int) -> dict[str, Any]:
+def liger(name: str, arguments: list[Any]) -> Launch:
+    """Return a launch of Liger's kernel as its own function has it, on logits of its own."""
+    import torch
+    from liger_kernel.ops.cross_entropy import (  # pyright: ignore[reportMissingImports]
+        liger_cross_entropy_kernel,
+    )
+
+    x, target = arguments[0].clone(), arguments[1]
+    (rows, columns), loss = x.shape, torch.zeros(len(x), device="cuda", dtype=x.dtype)
+    gives_gradients = name == "cross_entropy_grad"
+    constants = {"RETURN_Z_LOSS": False, "RETURN_TOKEN_ACCURACY": False}
+    constants |= {"RETURN_PREDICTED_TOKENS": False, "HAS_WEIGHT": False, "HAS_SOFTCAPPING": False}
+
+    def launch() -> None:
+        liger_cross_entropy_kernel[(rows,)](
+            X_ptr=x,
+            X_stride=columns,
+            Y_ptr=target,
+            Y_stride=1,
+            weight_ptr=None,
+            loss_ptr=loss,
+            z_loss_ptr=None,
+            loss_stride=1,
+            token_accuracy_ptr=None,
+            token_accuracy_stride=0,
+            predicted_tokens_ptr=None,
+            predicted_tokens_stride=0,
+            n_cols=columns,
+            n_non_ignore=rows,
+            sum_non_ignore_weight=rows,
+            weight_sum=0.0,
+            ignore_index=-100,
+            lse_square_scale=0.0,
+            label_smoothing=0.0,
+            reduction="mean" if gives_gradients else "none",
+            softcap=None,
+            BLOCK_SIZE=min(LIGER_BLOCK, columns),
+            HAS_GRADIENTS=gives_gradients,
+            num_warps=LIGER_WARPS,
+            **constants,
+        )
+
+    return launch
+
+
+def measure(
+    library: Any, name: str, columns: int, *, has_triton: bool, has_liger: bool
+) -> dict[str, Any]:
     """Choose each peer's best, run them in turn, and return the row."""
     work, rows = WORK[name], ELEMENTS // columns
     sets = [work.arguments(rows, columns) for _ in range(SETS)]
     print(f"{name} {rows}x{columns}", flush=True)
-    chosen = {
-        "aotc": best(name, aotc_candidates(library[name], columns), sets),
-        "triton": best(name, triton_candidates(name, rows, columns), sets),
-    }
+    chosen = {"aotc": best(name, aotc_candidates(name, library[name], columns), sets)}
+    if has_triton:
+        chosen["triton"] = best(name, triton_candidates(name, rows, columns), sets)
     found = {peer: choice for peer, choice in chosen.items() if choice}
     turns = itertools.count()
-    copies = [lambda each=each: work.out(each).copy_(each[0]) for each in sets]
+    copied = [work.out(each) if work.accesses == 2 else each[0].clone() for each in sets]
+    pairs = zip(copied, sets, strict=True)
+    copies = [lambda each=each, out=out: out.copy_(each[0]) for out, each in pairs]
     own = [lambda each=each: by_torch(name, each[0], work.weights_of(each)) for each in sets]
     peers = {peer: launch for peer, (_, launch) in found.items()}
     peers |= {"torch": of_turn(own, turns), "copy": of_turn(copies, turns)}
+    if has_liger and isinstance(work, Gradient):
+        peers["liger"] = of_turn([liger(name, each) for each in sets], turns)
     for launch in peers.values():
         launch()
     times = in_turn(peers, ROUNDS, LAUNCHES, ahead=True)
-    moved = 2 * ELEMENTS * 2
+    moved = {peer: 2 * ELEMENTS * (2 if peer == "copy" else work.accesses) for peer in times}
     return {
         "work": f"{name} {rows}x{columns}",
-        "tb_s": {peer: moved / statistics.median(each) / 1e9 for peer, each in times.items()},
+        "tb_s": {peer: moved[peer] / statistics.median(each) / 1e9 for peer, each in times.items()},
         "over": {
-            peer: ratio(each, times["aotc"])
+            peer: ratio(each, times["aotc"]) * moved["aotc"] / moved[peer]
             for peer, each in times.items()
             if "aotc" in times and peer != "aotc"
         },
@@ -244,14 +333,21 @@ def main() -> int:
     parser.add_argument("archive", type=Path)
     parser.add_argument("--work", nargs="*", choices=WORK, default=list(WORK))
     parser.add_argument("--columns", nargs="*", type=int, default=list(COLUMNS))
+    parser.add_argument("--no-triton", action="store_true")
+    parser.add_argument("--liger", type=Path)
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
+    if options.liger:
+        sys.path.insert(0, str(options.liger))
     torch.manual_seed(0)
     library = aotc.load(options.archive)
     print(f"{torch.cuda.get_device_name()}, torch {torch.__version__}")
     rows: list[dict[str, Any]] = []
     for name, columns in itertools.product(options.work, options.columns):
-        rows.append(measure(library, name, columns))
+        if not any(aotc_candidates(name, library[name], columns)):
+            continue
+        peers = {"has_triton": not options.no_triton, "has_liger": bool(options.liger)}
+        rows.append(measure(library, name, columns, **peers))
         print(line(rows[-1]), flush=True)
         torch.cuda.empty_cache()
         if options.json:  # each time: a run that is cut short leaves what it has measured

@@ -1,4 +1,8 @@
-"""Attention over a whole sequence through descriptors: a plain loop over the keys."""
+"""Attention over a whole sequence through descriptors: a plain loop over the keys.
+
+Where queries and keys have more features than values, as in MLA's 192 and 128, they come in parts: tiles
+have powers of two.
+"""
 
 import triton
 import triton.language as tl
@@ -40,25 +44,35 @@ def attention_descriptor_kernel(
 ):
     """Store softmax(Q @ K.T * scale) @ V, `scale_log2` being the scale times log2(e).
 
-    Q and `out` are (batch * n_heads, n_queries, HEAD_DIM), K and V (batch * n_heads /
-    heads_per_kv_head, n_keys, HEAD_DIM). With CAUSAL the last query sees the last key. The grid has
-    a program for each head and BLOCK_M queries.
+    Q is (batch * n_heads, n_queries, HEAD_DIM), K (batch * n_heads / heads_per_kv_head, n_keys,
+    HEAD_DIM); V and `out` may have fewer features, as many as their boxes. Boxes of Q and K have all
+    or a part of them. With CAUSAL the last query sees the last key. The grid has a program for each
+    head and BLOCK_M queries.
     """
+    PART: tl.constexpr = q.block_shape[2]
+    VALUE_DIM: tl.constexpr = v.block_shape[2]
     head, block = _tile(q.shape[0], tl.cdiv(n_queries, BLOCK_M), TOGETHER, CAUSAL)
     start = block * BLOCK_M
     kv_head = head // n_heads * (n_heads // heads_per_kv_head) + head % n_heads // heads_per_kv_head
-    queries = q.load([head, start, 0]).reshape(BLOCK_M, HEAD_DIM)
+    queries = ()
+    for i in tl.static_range(HEAD_DIM // PART):
+        queries += (q.load([head, start, i * PART]).reshape(BLOCK_M, PART),)
     rows = start + tl.arange(0, BLOCK_M)
     columns = tl.arange(0, BLOCK_N)
     row_max = tl.full((BLOCK_M,), -3.0e38, dtype=tl.float32)
     row_sum = tl.zeros((BLOCK_M,), dtype=tl.float32)
-    acc = tl.zeros((BLOCK_M, HEAD_DIM), dtype=tl.float32)
+    acc = tl.zeros((BLOCK_M, VALUE_DIM), dtype=tl.float32)
     last = n_keys
     if CAUSAL:
         last = tl.minimum(n_keys, start + BLOCK_M + n_keys - n_queries)
     for first in range(0, last, BLOCK_N):
-        keys = k.load([kv_head, first, 0]).reshape(BLOCK_N, HEAD_DIM)
-        scores = tl.dot(queries, keys.T) * scale_log2
+        keys = ()
+        for i in tl.static_range(HEAD_DIM // PART):
+            keys += (k.load([kv_head, first, i * PART]).reshape(BLOCK_N, PART),)
+        scores = tl.zeros((BLOCK_M, BLOCK_N), dtype=tl.float32)
+        for i in tl.static_range(HEAD_DIM // PART):
+            scores = tl.dot(queries[i], keys[i].T, scores)
+        scores *= scale_log2
         if CAUSAL:
             seen = tl.minimum(n_keys, rows + 1 + n_keys - n_queries)
             scores = tl.where((first + columns)[None, :] < seen[:, None], scores, float("-inf"))
@@ -69,8 +83,8 @@ def attention_descriptor_kernel(
         rescale = tl.exp2(row_max - new_max)
         row_sum = row_sum * rescale + tl.sum(power, axis=1)
         acc = acc * rescale[:, None]
-        values = v.load([kv_head, first, 0]).reshape(BLOCK_N, HEAD_DIM)
+        values = v.load([kv_head, first, 0]).reshape(BLOCK_N, VALUE_DIM)
         acc = tl.dot(power.to(values.dtype), values, acc)
         row_max = new_max
     acc = acc / row_sum[:, None]
-    out.store([head, start, 0], acc.to(out.dtype).reshape(1, BLOCK_M, HEAD_DIM))
+    out.store([head, start, 0], acc.to(out.dtype).reshape(1, BLOCK_M, VALUE_DIM))

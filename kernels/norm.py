@@ -31,8 +31,8 @@ def rmsnorm_kernel(
     if not LOOP:
         mask = cols < n_cols
         x = tl.load(x_ptr + cols, mask=mask, other=0.0).to(tl.float32)
-        w = tl.load(w_ptr + cols, mask=mask, other=0.0).to(tl.float32)
         rstd = tl.rsqrt(tl.sum(x * x, axis=0) / n_cols + eps)
+        w = tl.load(w_ptr + cols, mask=mask, other=0.0).to(tl.float32)
         tl.store(out_ptr + cols, (x * rstd * w).to(dtype), mask=mask)
     else:
         squares = tl.zeros([BLOCK], tl.float32)
@@ -79,11 +79,11 @@ def layernorm_kernel(
     if not LOOP:
         mask = cols < n_cols
         x = tl.load(x_ptr + cols, mask=mask, other=0.0).to(tl.float32)
-        w = tl.load(w_ptr + cols, mask=mask, other=0.0).to(tl.float32)
-        b = tl.load(b_ptr + cols, mask=mask, other=0.0).to(tl.float32)
         mean = tl.sum(x, axis=0) / n_cols
         centred = tl.where(mask, x - mean, 0.0)
         rstd = tl.rsqrt(tl.sum(centred * centred, axis=0) / n_cols + eps)
+        w = tl.load(w_ptr + cols, mask=mask, other=0.0).to(tl.float32)
+        b = tl.load(b_ptr + cols, mask=mask, other=0.0).to(tl.float32)
         tl.store(out_ptr + cols, (centred * rstd * w + b).to(dtype), mask=mask)
         tl.store(mean_ptr + row, mean)
         tl.store(rstd_ptr + row, rstd)

@@ -185,7 +185,9 @@ def persistent_blockwise_kernel(
         acc = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)
         for block in range(tl.cdiv(K, BLOCK_K)):
             k = block * BLOCK_K
-            part = tl.dot(a.load([row, k]), b.load([column, k]).T)
-            scale = scale_a.load([block, row]).reshape(BLOCK_M) * tl.load(scale_b_ptrs + block)
-            acc += part * scale[:, None]
+            # Loads that stand together come and go together.
+            left, right = a.load([row, k]), b.load([column, k]).T
+            scales = scale_a.load([block, row]).reshape(BLOCK_M)
+            scale = scales * tl.load(scale_b_ptrs + block)
+            acc += tl.dot(left, right) * scale[:, None]
         c.store([row, column], acc.to(c.dtype))

@@ -103,12 +103,6 @@ def cross_entropy_kernel(
 
 
 @triton.jit
-def _add_pairs(a, b, c, d):
-    """Add two values at once: CTAs of a cluster that split a row exchange both together."""
-    return a + c, b + d
-
-
-@triton.jit
 def cross_entropy_grad_kernel(
     logits_ptr,
     target_ptr,
@@ -131,21 +125,24 @@ def cross_entropy_grad_kernel(
     """
     row = tl.program_id(0).to(tl.int64)
     tl.assume(row < n_rows)
+    logits_ptr += row * stride
     target = tl.load(target_ptr + row)
+    inside = (target >= 0) & (target < n_cols)
     cols = tl.arange(0, BLOCK)
     mask = cols < n_cols
-    x = tl.load(logits_ptr + row * stride + cols, mask=mask, other=float("-inf")).to(tl.float32)
-    maximum = tl.max(x, axis=0)
+    x = tl.load(logits_ptr + cols, mask=mask, other=float("-inf")).to(tl.float32)
+    at_target = tl.load(logits_ptr + target, mask=inside, other=float("-inf")).to(tl.float32)
+    # It is an element of the row. So no CTA of a cluster goes on to store before all have loaded it.
+    maximum = tl.maximum(tl.max(x, axis=0), at_target)
     power = tl.exp2((x - maximum) * LOG2_E)
-    is_target = cols == target
-    total, at_target = tl.reduce((power, tl.where(is_target, x, 0.0)), 0, _add_pairs)
+    total = tl.sum(power, axis=0)
 
     lse = maximum + tl.log2(total) * LN_2
-    inside = (target >= 0) & (target < n_cols)
     loss = lse - tl.where(inside, at_target, float("nan"))
     is_ignored = target == ignore_index
     tl.store(loss_ptr + row, tl.where(is_ignored, 0.0, loss))
     tl.store(lse_ptr + row, lse)
     scale = tl.where(is_ignored, 0.0, scale)
+    is_target = cols == tl.where(inside, target, -1).to(tl.int32)
     grad = power * (scale / total) - tl.where(is_target, scale, 0.0)
     tl.store(grad_ptr + row * stride + cols, grad.to(grad_ptr.dtype.element_ty), mask=mask)

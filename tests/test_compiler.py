@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import builtins
+import importlib.util
+import linecache
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -372,3 +376,83 @@ def test_a_block_that_is_sure_to_spill_is_given_an_sm_at_once(
     with pytest.raises(CompileError, match="enough"):
         aotc.compile(f"{LARGE}:shares", signature=ROW, constants={"BLOCK": 128 * elems})
     assert (".minnctapersm 1" in assembled[0]) is is_said
+
+
+TEXT = """
+import triton
+import triton.language as tl
+
+@triton.jit
+def double(x):
+    return x + x
+
+@triton.jit
+def k(p):
+    tl.store(p, double(tl.load(p)))
+"""
+
+
+def test_a_source_may_be_text() -> None:
+    made = aotc.compile("k", source=TEXT, signature={"p": "*fp32"})
+    again = aotc.compile("k", source=TEXT, signature={"p": "*fp32"})
+    assert made.cubin == again.cubin
+    assert "tile.load" in made.asm["tile"]
+
+
+def test_a_mistake_in_a_text_shows_its_line() -> None:
+    with pytest.raises(CompileError) as caught:
+        aotc.compile("k", source=TEXT.replace("x + x", "x + y"), signature={"p": "*fp32"})
+    text = str(caught.value)
+    assert "<source " in text
+    assert "return x + y" in text
+    with pytest.raises(CompileError, match="expected the source as text and the name"):
+        aotc.compile(print, source=TEXT, signature={})
+
+
+def test_a_function_of_a_notebook_is_compiled_from_its_cell() -> None:
+    path = "<cell 12>"
+    lines: list[str] = [*TEXT.splitlines(keepends=True)]
+    linecache.cache[path] = (len(TEXT), None, lines, path)
+    scope: dict[str, Any] = {}
+    stub = TEXT.replace("import triton\nimport triton.language as tl", "import aotc.language as tl")
+    stub = stub.replace("@triton.jit", "# jit")
+    exec(builtins.compile(stub, path, "exec"), scope)
+    try:
+        made = aotc.compile(scope["k"], signature={"p": "*fp32"})
+    finally:
+        del linecache.cache[path]
+    assert made.metadata.symbol == "k"
+
+
+def test_a_function_sees_what_it_captured(tmp_path: Path) -> None:
+    (tmp_path / "made.py").write_text("""
+import aotc.language as tl
+
+class constexpr:
+    def __init__(self, value): self.value = value
+
+def make(factor, act):
+    unknown = object()
+    BLOCK = constexpr(64)
+    @tl.jit
+    def k(p):
+        at = tl.arange(0, BLOCK)
+        tl.store(p + at, act(tl.load(p + at) * factor))
+        if factor > 5:
+            tl.store(p, unknown)
+    return k
+
+@tl.jit
+def negated(x):
+    return -x
+""")
+    spec = importlib.util.spec_from_file_location("made_for_test", tmp_path / "made.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    made = aotc.compile(module.make(3.0, module.negated), signature={"p": "*fp32"})
+    assert "arith.neg" in made.asm["tile"]
+    assert "value = 3.0" in made.asm["tile"]
+    with pytest.raises(CompileError, match="unknown is not defined"):
+        aotc.compile(module.make(7.0, module.negated), signature={"p": "*fp32"})

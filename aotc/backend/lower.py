@@ -220,6 +220,11 @@ class Lowering:
         return self.emit.thread_value(f"icmp eq i32 {lane}, 0")
 
     @property
+    def role_warps(self) -> int:
+        """The number of warps that run what is lowered, each of them all of it."""
+        return 1 if self._role == "producer" else self.kernel.num_warps
+
+    @property
     def barrier_threads(self) -> int:
         """The number of threads at a barrier of this role; 0 stands for all of the CTA."""
         return WARP_SIZE * self.kernel.num_warps if self._role == "consumer" else 0
@@ -343,6 +348,8 @@ def _attributes(kernel: Kernel, *, owns_sm: bool) -> str:
     moves = any(isinstance(op, roles.Specialize) and op.consumer_registers for op in kernel.body)
     if moves or (owns_sm and not kernel.maxnreg):
         attributes["nvvm.minctasm"] = "1"
+    elif kernel.min_ctas_per_sm:
+        attributes["nvvm.minctasm"] = str(kernel.min_ctas_per_sm)
     if kernel.num_ctas > 1:
         attributes["nvvm.cluster_dim"] = f"{kernel.num_ctas},1,1"
     return " ".join(["nounwind", *(f'"{name}"="{text}"' for name, text in attributes.items())])

@@ -78,6 +78,14 @@ def read_thread() -> str:
     return 'call i32 asm sideeffect "mov.u32 $0, %tid.x;", "=r"()'
 
 
+def read_multiprocessor() -> str:
+    """Return the text of a read of the multiprocessor's number, of which ptxas knows no bound.
+
+    Source: PTX ISA 10.10 `%smid`.
+    """
+    return 'call i32 asm sideeffect "mov.u32 $0, %smid;", "=r"()'
+
+
 # ---- exchange within a warp -------------------------------------------------------------------
 
 

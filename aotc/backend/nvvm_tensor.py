@@ -178,6 +178,21 @@ def acquire_map(emit: Emitter, tensor: str) -> None:
     emit.effect(f'call void asm sideeffect "{text}", "l"(ptr {tensor})')
 
 
+def acquire_made_map(emit: Emitter, tensor: str, is_issuer: str) -> None:
+    """Make a tensor map that another warp of the GPU has published visible to copies.
+
+    The warps for which `is_issuer`, a warp-uniform i1 or "", holds acquire it.
+
+    Source: PTX ISA 9.7.13.4 `fence.proxy.tensormap`.
+    """
+    text = "fence.proxy.tensormap::generic.acquire.gpu [$0], 128;"
+    if not is_issuer:
+        emit.effect(f'call void asm sideeffect "{text}", "l"(ptr {tensor})')
+        return
+    text = f"@$1 {text}"
+    emit.effect(f'call void asm sideeffect "{text}", "l,b"(ptr {tensor}, i1 {is_issuer})')
+
+
 @dataclass(frozen=True, slots=True)
 class MapFields:
     """What a tensor map is made of: operands for the tensor, innermost axis first, and its box.

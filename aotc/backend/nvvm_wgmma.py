@@ -87,6 +87,15 @@ def wgmma(
     return [out[start : start + len(each)] for start, each in zip(starts, acc, strict=True)]
 
 
+def opaque_false(emit: Emitter) -> str:
+    """Return an i1 that never holds, which neither LLVM nor ptxas can tell: that a grid has no CTAs.
+
+    Source: PTX ISA 10.8 `%nctaid`.
+    """
+    text = "{ .reg .b32 n; mov.u32 n, %nctaid.x; setp.eq.u32 $0, n, 0; }"
+    return emit.fresh(f'call i1 asm "{text}", "=b"()')
+
+
 def wgmma_wait(emit: Emitter, num_pending: int, words: Sequence[Argument]) -> list[str]:
     """Wait until at most the newest `num_pending` commit groups are in flight.
 

@@ -49,6 +49,7 @@ _OTHER_OPTIONS = (("-O2",), ("--register-usage-level=0",))
 _ONE_CTA_PER_SM = ("-minnctapersm=1",)
 _MAX_REGISTERS, _REGISTERS_PER_SM, _REGISTER_UNIT = 255, 65536, 8
 _BOUNDED = re.compile(r"^\.(?:maxnreg|minnctapersm)\b", re.MULTILINE)
+_SHARED_SM = re.compile(r"^\.minnctapersm (?!1$)(\d+)\n", re.MULTILINE)
 _THREADS = re.compile(r"^\.reqntid (\d+)", re.MULTILINE)
 # Other options change spills by a fraction. Beyond this many bytes, too much would remain.
 _MAX_BYTES_TO_IMPROVE = 4096
@@ -248,9 +249,16 @@ def assemble(
     if not first.spill_bytes:
         return first  # a stack, as calls need one, is no reason for other options
     best = first
+    while (bound := _SHARED_SM.search(ptx)) and best.spill_bytes:
+        # One more CTA an SM is worth less than registers that do not spill.
+        count = int(bound[1]) - 1
+        ptx = _SHARED_SM.sub(f".minnctapersm {count}\n" if count > 1 else "", ptx)
+        best = min(best, run(), key=_local_bytes)
+    if not best.spill_bytes:
+        return best
     if not maxnreg and first.registers < _registers_for_one_cta(ptx):
         options = _ONE_CTA_PER_SM
-        best = min(first, run(), key=_local_bytes)
+        best = min(best, run(), key=_local_bytes)
     for more in _OTHER_OPTIONS:
         if not 0 < best.local_bytes <= _MAX_BYTES_TO_IMPROVE:
             break

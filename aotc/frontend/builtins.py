@@ -27,6 +27,7 @@ from aotc.frontend import (
     inline_asm,
     libdevice,
     made_descriptors,
+    map_elementwise,
     math_functions,
     memory,
     program,
@@ -60,7 +61,7 @@ from aotc.frontend.values import (
 )
 from aotc.ir.core import Value
 from aotc.ir.diagnostics import CompileError, did_you_mean
-from aotc.ir.types import SCALARS, PointerType, ScalarType
+from aotc.ir.types import SCALARS, VALUE_SCALARS, PointerType, ScalarType
 
 _HAS_VARARGS = 0x04
 _TAKE_DESCRIPTORS = (*descriptors.TAKE_DESCRIPTORS, *descriptor_maps.TAKE_DESCRIPTORS)
@@ -214,6 +215,14 @@ def _chain(*parts: Iterable[Operand]) -> list[Operand]:
     return list(itertools.chain(*parts))
 
 
+def _chain_of(parts: Iterable[Iterable[Operand]]) -> list[Operand]:
+    return list(itertools.chain.from_iterable(parts))
+
+
+def _starmap(function: Callable[..., Operand], items: Iterable[Iterable[Operand]]) -> list[Operand]:
+    return [function(*one) for one in items]
+
+
 def _combinations(items: Iterable[Operand], r: int) -> list[Operand]:
     return _bounded(itertools.combinations(items, r))
 
@@ -245,6 +254,7 @@ PYTHON_RANGE = Loop("range")
 _TABLES = (
     math_functions.FUNCTIONS,
     inline_asm.FUNCTIONS,
+    map_elementwise.FUNCTIONS,
     shapes.FUNCTIONS,
     memory.FUNCTIONS,
     atomics.FUNCTIONS,
@@ -264,12 +274,10 @@ _FUNCTIONS: dict[str, Builtin] = {
     name: builtin(name, run) for table in _TABLES for name, run in table.items()
 }
 
-_MISSING_NAMES = (
-    "expect_zero map_elementwise float8e4b15 float8e4b8 float8e5b16 async_task extern_elementwise"
-)
+_MISSING_NAMES = "expect_zero float8e4b8 float8e5b16 async_task extern_elementwise"
 _MISSING = {name: Missing(name) for name in _MISSING_NAMES.split()}
 
-_DTYPES: dict[str, Operand] = {theirs: SCALARS[ours] for theirs, ours in DTYPE_NAMES.items()}
+_DTYPES: dict[str, Operand] = {theirs: VALUE_SCALARS[ours] for theirs, ours in DTYPE_NAMES.items()}
 
 _LANGUAGE: dict[str, Operand] = {
     **_FUNCTIONS,
@@ -389,7 +397,12 @@ MODULES: dict[str, Mapping[str, Operand]] = {
     },
     "math": _PYTHON_MATH,
     "itertools": {
-        "chain": StaticCall("itertools.chain", _chain),
+        "chain": StaticCall(
+            "itertools.chain",
+            _chain,
+            members={"from_iterable": StaticCall("itertools.chain.from_iterable", _chain_of)},
+        ),
+        "starmap": StaticCall("itertools.starmap", _starmap),
         "combinations": StaticCall("itertools.combinations", _combinations),
         "permutations": StaticCall("itertools.permutations", _permutations),
         "product": StaticCall("itertools.product", _product),

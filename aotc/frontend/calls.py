@@ -9,13 +9,15 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Callable, ItemsView, KeysView, Mapping, Sequence, ValuesView
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import cast as type_cast
 
 from aotc.frontend.arguments import bind_arguments, default_expressions, parameters_of
 from aotc.frontend.builtins import DESCRIPTOR_METHODS, METHODS, MODULES, call_builtin
 from aotc.frontend.classes import initializer, record_type
-from aotc.frontend.constants import constexpr_like, not_known, unwrap, without_constexpr
+from aotc.frontend.constants import constexpr_like, items_of, not_known, unwrap, without_constexpr
 from aotc.frontend.convert import missing
 from aotc.frontend.descriptors import ATTRIBUTES as DESCRIPTOR_ATTRIBUTES
 from aotc.frontend.emitter import mistake
@@ -29,6 +31,7 @@ from aotc.frontend.values import (
     Closure,
     Config,
     Constexpr,
+    Decorator,
     Draft,
     External,
     Function,
@@ -36,6 +39,7 @@ from aotc.frontend.values import (
     Missing,
     Module,
     Operand,
+    Partial,
     Record,
     RecordType,
     StaticCall,
@@ -43,7 +47,7 @@ from aotc.frontend.values import (
     show,
 )
 from aotc.ir.core import Value
-from aotc.ir.diagnostics import CompileError, current_loc
+from aotc.ir.diagnostics import CompileError, IRError, current_loc
 from aotc.ir.types import DescriptorType, ScalarType
 
 REFLECTION = ("isinstance", "hasattr", "getattr")
@@ -57,6 +61,8 @@ def call(frame: Frame, node: ast.Call) -> Operand:
     """Translate a call expression."""
     name = node.func.id if isinstance(node.func, ast.Name) else ""
     is_reflection = name in REFLECTION and (frame.in_kernel or name == "getattr")
+    if name == "hasattr" and not frame.in_kernel and _is_known_of_gpu(frame, node):
+        return True
     function = _reflection(frame, node) if is_reflection else None
     if function is not None:
         return function[0]
@@ -74,6 +80,15 @@ def call(frame: Frame, node: ast.Call) -> Operand:
                 f"`**` unpacks a dictionary, got {show(value)}", remedy="name each argument"
             )
     return call_operand(frame, target, args, kwargs)
+
+
+def _is_known_of_gpu(frame: Frame, node: ast.Call) -> bool:
+    """Return whether `hasattr` asks of an unknown object for what the target answers."""
+    if len(node.args) != 2 or not isinstance(node.args[1], ast.Constant):
+        return False
+    owner = frame.visit(node.args[0])
+    path = f"{owner.path}.{node.args[1].value}" if isinstance(owner, External) else ""
+    return bool(path) and frame.program.globals.asks_about_gpu(path)
 
 
 def _reflection(frame: Frame, node: ast.Call) -> tuple[Operand] | None:
@@ -205,9 +220,18 @@ def _call_named(
 def _call_closure(
     frame: Frame, closure: Closure, args: Sequence[Operand], kwargs: Mapping[str, Operand]
 ) -> Operand:
-    owner = "the lambda" if isinstance(closure.node, ast.Lambda) else closure.node.name
-    given = bind_arguments(parameters_of(owner, closure.node.args, on_host=True), args, kwargs)
+    given = bind_arguments(
+        parameters_of(str(closure), closure.node.args, on_host=True), args, kwargs
+    )
     frame.count()
+    if closure.within is not None and isinstance(closure.node, ast.Lambda):
+        return _call_lambda(frame, closure, closure.node, given)
+    if frame.in_kernel:
+        raise mistake(
+            f"{closure} is a plain Python function, which a kernel cannot call",
+            remedy=f"write it with `def` and @triton.jit in {closure.file.path}",
+            feature="a call of a plain Python function",
+        )
     inner = frame.program.host_frame(closure.file, {**closure.values, **given})
     if isinstance(closure.node, ast.Lambda):
         return inner.visit(closure.node.body)
@@ -215,7 +239,31 @@ def _call_closure(
         if name not in given:
             inner.values[name] = inner.visit(default)
     flow = inner.run(closure.node.body)
+    if inner.yielded is not None:
+        return inner.yielded
     return flow.value if isinstance(flow, Returned) else None
+
+
+def _call_lambda(
+    frame: Frame, closure: Closure, node: ast.Lambda, given: Mapping[str, Operand]
+) -> Operand:
+    """Inline a lambda that is written in a kernel."""
+    program, function = frame.program, closure.within
+    if function is None:
+        raise IRError("only a lambda of a kernel is inlined")
+    inner = Frame(
+        program,
+        closure.file,
+        {**closure.values, **given},
+        current_loc(),
+        in_kernel=True,
+        function=function,
+    )
+    for name, default in default_expressions(node.args).items():
+        if name not in given:
+            inner.values[name] = inner.visit(default)
+    with program.calling(function):
+        return inner.visit(node.body)
 
 
 def _call_external(
@@ -240,6 +288,12 @@ def _call_external(
         rest = {key: one for key, one in kwargs.items() if key not in ("kwargs", "pre_hook")}
         positional = dict(zip(("num_warps", "num_stages", "num_ctas"), args[1:], strict=False))
         return Config({**values, **positional, **rest})
+    made = _call_of_library(frame, function.path, args, kwargs)
+    if made is not None:
+        return made[0]
+    if name.endswith("autotune") or "configs" in kwargs or function.path == "triton.heuristics":
+        kind = "heuristics" if name == "heuristics" else "autotune"
+        return Decorator(kind, tuple(args), kwargs, current_loc())
     if function.path == "collections.namedtuple":
         plain = {name: unwrap(one) for name, one in kwargs.items()}
         return named_tuple([unwrap(one) for one in args], plain)
@@ -248,8 +302,60 @@ def _call_external(
     if len(args) == 1 and not kwargs and isinstance(args[0], Function):
         # `f = triton.jit(f)`, or a decorator called as a function.
         inner = args[0]
-        return Function(inner.file, inner.node, inner.qualname) if name.endswith("jit") else inner
+        if name == "constexpr_function":
+            return replace(inner, is_jit=False, is_constexpr=True)
+        return replace(inner, is_jit=True, is_constexpr=False) if name.endswith("jit") else inner
+    if name == "constexpr_function" and len(args) == 1 and isinstance(args[0], StaticCall):
+        return args[0]  # a function of the language that takes constants as it is
     return frame.program.globals.external(f"{function.path}()")
+
+
+def _call_of_library(
+    frame: Frame, path: str, args: Sequence[Operand], kwargs: Mapping[str, Operand]
+) -> tuple[Operand] | None:
+    """Return what a function of Python's library makes whose arguments may be any operands."""
+    if path == "functools.partial" and args:
+        return (Partial(args[0], tuple(args[1:]), kwargs),)
+    if path == "functools.reduce" and len(args) in (2, 3):
+        items = [*args[2:], *items_of(args[1], "functools.reduce goes over a list")]
+        if not items:
+            raise mistake("functools.reduce of nothing has no value")
+        total = items[0]
+        for one in items[1:]:
+            frame.count()
+            total = call_operand(frame, args[0], (total, one), {})
+        return (total,)
+    if path in ("copy.copy", "copy.deepcopy") and len(args) == 1:
+        return (_copied(args[0]),)
+    return None
+
+
+def _copied(value: Operand) -> Operand:
+    """Return a container whose containers are others; all else never changes."""
+    if isinstance(value, list):
+        return [_copied(one) for one in type_cast("list[Operand]", value)]
+    if isinstance(value, dict):
+        named = type_cast("dict[Operand, Operand]", value)
+        return {key: _copied(one) for key, one in named.items()}
+    if isinstance(value, Config):
+        return Config(dict(value.values))
+    return value
+
+
+def _call_partial(
+    frame: Frame, held: Partial, args: Sequence[Operand], kwargs: Mapping[str, Operand]
+) -> Operand:
+    return call_operand(frame, held.function, (*held.args, *args), {**held.kwargs, **kwargs})
+
+
+def _decorate(
+    frame: Frame, decorator: Decorator, args: Sequence[Operand], kwargs: Mapping[str, Operand]
+) -> Operand:
+    """Note of a function that it was decorated."""
+    del frame
+    if len(args) != 1 or kwargs or not isinstance(args[0], Function):
+        raise mistake(f"@{decorator.name} decorates a function, got {', '.join(map(show, args))}")
+    return replace(args[0], decorators=(*args[0].decorators, decorator))
 
 
 _NAME = re.compile(r"(?:(?P<file>[^:]+\.py):)?(?P<name>[^\W\d]\w*(?:\.[^\W\d]\w*)*)")
@@ -281,8 +387,9 @@ def _call_static(
             raise mistake(f"{function.name} takes constants, got a run-time {show(one)}")
         if isinstance(one, External):
             raise not_known(one)
-    plain = [_for_python(frame, one) for one in args]
-    named = {name: _for_python(frame, one) for name, one in kwargs.items()}
+    convert = partial(_for_python, frame) if function.name in _CALLING else without_constexpr
+    plain = [convert(one) for one in args]
+    named = {name: convert(one) for name, one in kwargs.items()}
     try:
         result = function.call(*plain, **named)
     except TypeError as error:
@@ -296,9 +403,13 @@ def _call_static(
     return constexpr_like(args, result)
 
 
+_CALLING = ("filter", "map", "max", "min", "sort", "sorted", "itertools.starmap")
+"""Functions of Python's that call some of their arguments; the others take functions as values."""
+
+
 def _for_python(frame: Frame, value: Operand) -> Operand:
     """Return an argument of one of Python's functions; a function of the source can be called."""
-    if not frame.in_kernel and isinstance(value, Closure | Function | StaticCall):
+    if not frame.in_kernel and isinstance(value, Closure | Function | Partial | StaticCall):
 
         def call_it(*args: Operand) -> Operand:
             return call_operand(frame, value, args, {})
@@ -369,6 +480,8 @@ def _run(
     )
     with program.calling(function):
         flow = frame.run(function.node.body)
+    if frame.yielded is not None:
+        return frame.yielded
     if isinstance(flow, LoopExit):
         raise mistake(f"a `{flow.value}` outside a loop in {function.qualname}")
     return None if flow is None else flow.value
@@ -397,6 +510,8 @@ CALLERS = type_cast(
         Builtin: _call_builtin,
         Class: _make,
         Closure: _call_closure,
+        Decorator: _decorate,
+        Partial: _call_partial,
         External: _call_external,
         Function: _call_function,
         Loop: _call_loop,

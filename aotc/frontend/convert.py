@@ -14,8 +14,9 @@ from collections.abc import Sequence
 from math import prod
 from typing import cast as type_cast
 
+from aotc.frontend import fp8e4b15
 from aotc.frontend.emitter import Emitter, mistake
-from aotc.frontend.promotion import PromotionError, is_fp8, literal_type
+from aotc.frontend.promotion import PromotionError, is_fp8, literal_type, rank
 from aotc.frontend.values import (
     DTYPE_NAMES,
     DType,
@@ -34,12 +35,16 @@ from aotc.ir.core import Block, Value
 from aotc.ir.diagnostics import CompileError
 from aotc.ir.dialects import arith, scf, tile
 from aotc.ir.types import (
+    FP8E4B15,
+    FP16,
+    FP32,
     FP64,
     I1,
     I64,
-    SCALARS,
     U32,
     U64,
+    VALUE_SCALARS,
+    ElementType,
     PointerType,
     ScalarType,
     TileType,
@@ -47,6 +52,7 @@ from aotc.ir.types import (
 )
 
 MAX_TILE_ELEMS = 1 << 20
+_FLOAT_RANK = rank(FP32)
 Number = int | float | bool
 Shape = tuple[int, ...]
 
@@ -67,6 +73,8 @@ def constant(emit: Emitter, value: Number, dtype: ScalarType, extents: Shape = (
 
     Raises: CompileError if `dtype` cannot hold it.
     """
+    if dtype == FP8E4B15:
+        return fp8e4b15.constant_of(emit, float(_fitting(value, FP32)), extents)
     kind: Type = TileType(dtype, extents) if extents else dtype
     return emit(arith.Constant(_fitting(value, dtype), kind)).out
 
@@ -158,6 +166,15 @@ def not_a_value(operand: Operand, what: str) -> CompileError:
     return mistake(f"expected {what}, got {show(operand)}", remedy=remedy)
 
 
+def expect_computable(kind: ElementType, what: str) -> None:
+    """Refuse a type that is for storage alone. Raises: CompileError."""
+    if kind == FP8E4B15:
+        raise mistake(
+            f"{what} does not take float8e4b15, which is for storage",
+            remedy="cast it with .to(tl.float16) first",
+        )
+
+
 # ---- compile-time arguments -------------------------------------------------------------------
 
 
@@ -221,7 +238,7 @@ def static_dtype(operand: Operand, what: str = "the type") -> DType:
     if isinstance(operand, TileType):
         return operand.element
     if isinstance(operand, str):
-        known = SCALARS.get(DTYPE_NAMES.get(operand, operand))
+        known = VALUE_SCALARS.get(DTYPE_NAMES.get(operand, operand))
         if known is not None:
             return known
     if isinstance(operand, Missing):
@@ -247,19 +264,25 @@ def cast(emit: Emitter, value: Value, dtype: DType, rounding: str | None = None)
         return value
     if isinstance(source, PointerType) or isinstance(target, PointerType):
         return _cast_pointer(emit, value, target)
-    narrows = source.is_float and target.is_float and target.bits < source.bits
-    if rounding is not None:
-        rounding = static_str(rounding, "fp_downcast_rounding", ("rtne", "rtz"))
-        if not narrows:
-            raise mistake(
-                "fp_downcast_rounding is for a float that becomes a narrower one, "
-                f"got {show_type(source)} to {show_type(target)}"
-            )
-    if is_fp8(source) != is_fp8(target) and (source.is_int or target.is_int):
+    if is_fp8(source) != is_fp8(target) and not (rank(source) == rank(target) == _FLOAT_RANK):
         raise mistake(
             f"cannot cast {show_type(source)} to {show_type(target)}",
             remedy="cast to tl.float32 first, or pass bitcast=True to keep the bits",
         )
+    narrows = rank(source) == rank(target) == _FLOAT_RANK and target.bits < source.bits
+    if rounding is not None:
+        rounding = static_str(rounding, "fp_downcast_rounding", ("rtne", "rtz"))
+        if not narrows or target == FP8E4B15:
+            raise mistake(
+                "fp_downcast_rounding is for a float that becomes a narrower one"
+                f"{', and float8e4b15 has a rounding of its own' if narrows else ''}, "
+                f"got {show_type(source)} to {show_type(target)}"
+            )
+    if source == FP8E4B15:
+        half = fp8e4b15.to_fp16(emit, value)
+        return half if target == FP16 else emit(arith.Cast(half, target)).out
+    if target == FP8E4B15:
+        return fp8e4b15.from_float(emit, value)
     rounding_mode: arith.Rounding = "rtz" if rounding == "rtz" else "rtne"
     return emit(arith.Cast(value, target, rounding_mode)).out
 

@@ -13,12 +13,19 @@ from math import prod
 from typing import cast as type_cast
 from typing import get_args
 
-from aotc.frontend.convert import constant, static_bool, static_int, static_scalar_dtype, static_str
+from aotc.frontend.convert import (
+    cast,
+    constant,
+    static_bool,
+    static_int,
+    static_scalar_dtype,
+    static_str,
+)
 from aotc.frontend.emitter import Emitter, mistake
 from aotc.frontend.values import Operand, element, shape, show, show_type
 from aotc.ir.core import Value
 from aotc.ir.dialects import tile
-from aotc.ir.types import FP16, FP32, ScalarType, TileType
+from aotc.ir.types import FP8E4B15, FP16, FP32, ScalarType, TileType
 
 _PRECISIONS = get_args(tile.InputPrecision)
 _MAX_AXES = 3
@@ -39,6 +46,8 @@ def dot(
     """Return the dot of two tiles, added to `acc`; `trans_a` and `trans_b` are of older releases."""
     a, a_type = _tile(_transposed(emit, input, trans_a, "trans_a"), "first")
     b, b_type = _tile(_transposed(emit, other, trans_b, "trans_b"), "second")
+    if FP8E4B15 in (a_type.element, b_type.element):  # no MMA takes it, and fp16 holds it
+        (a, a_type), (b, b_type) = (_tile(cast(emit, one, FP16), "") for one in (a, b))
     batch, num_axes = a_type.shape[:-2], len(a_type.shape)
     if num_axes > _MAX_AXES and num_axes == len(b_type.shape) and batch == b_type.shape[:-2]:
         # One axis for all batches, as hardware has none of them.

@@ -9,9 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from aotc.frontend.emitter import mistake
+from aotc.frontend.promotion import is_fp8
 from aotc.frontend.values import DType, Operand, StaticCall, show_type, text_of
 from aotc.ir.diagnostics import did_you_mean
-from aotc.ir.types import PointerType, ScalarType, TileType
+from aotc.ir.types import FP8E4B15, PointerType, ScalarType, TileType
 
 
 def dtype_attribute(dtype: DType, name: str) -> Operand:
@@ -55,16 +56,16 @@ _QUESTIONS: dict[str, Callable[[ScalarType], bool]] = {
     "ptr": _never,
     "const": _never,
     "block": _never,
-    "floating": lambda dtype: dtype.is_float,
+    "floating": lambda dtype: dtype.is_float or dtype == FP8E4B15,
     "standard_floating": lambda dtype: dtype.is_float and dtype.bits > 8,
     "int": lambda dtype: dtype.is_int,
     "int_signed": lambda dtype: dtype.is_signed,
     "int_unsigned": lambda dtype: dtype.is_int and not dtype.is_signed,
     "bool": lambda dtype: dtype.is_bool,
-    "fp8": lambda dtype: dtype.is_float and dtype.bits == 8,
+    "fp8": is_fp8,
     **{
         name: (lambda dtype, name=name: dtype.name == name)
-        for name in ("fp8e4nv", "fp8e5", "fp16", "bf16", "fp32", "fp64")
+        for name in ("fp8e4nv", "fp8e4b15", "fp8e5", "fp16", "bf16", "fp32", "fp64")
     },
     **{
         f"{word}{bits}": (lambda dtype, name=f"{letter}{bits}": dtype.name == name)
@@ -72,7 +73,6 @@ _QUESTIONS: dict[str, Callable[[ScalarType], bool]] = {
         for bits in (8, 16, 32, 64)
     },
     "int1": lambda dtype: dtype.is_bool,
-    "fp8e4b15": _never,
     "fp8e4b8": _never,
     "fp8e5b16": _never,
 }
@@ -87,13 +87,19 @@ def _pointee(dtype: DType) -> Operand:
     return scalar.pointee if isinstance(scalar, PointerType) else scalar
 
 
+def _mantissa_bits(dtype: ScalarType | PointerType) -> int:
+    if dtype == FP8E4B15:
+        return 3
+    return 0 if isinstance(dtype, PointerType) else dtype.mantissa_bits
+
+
 _DTYPE_ATTRIBUTES: dict[str, Callable[[DType], Operand]] = {
     "scalar": _scalar,
     "dtype": _scalar,
     "primitive_bitwidth": lambda dtype: _scalar(dtype).bits,
     "int_bitwidth": lambda dtype: _scalar(dtype).bits,
     "itemsize": lambda dtype: _scalar(dtype).bits // 8,
-    "fp_mantissa_width": lambda dtype: getattr(_scalar(dtype), "mantissa_bits", 0),
+    "fp_mantissa_width": lambda dtype: _mantissa_bits(_scalar(dtype)),
     "name": text_of,
     "value": lambda dtype: dtype,
     "type": lambda dtype: dtype,

@@ -25,6 +25,7 @@ from aotc.frontend.constants import (
 from aotc.frontend.convert import cast, not_a_value, static_int, to_scalar, to_value
 from aotc.frontend.emitter import mistake
 from aotc.frontend.frame import ExpressionHandler, Frame
+from aotc.frontend.merge import merge_chosen
 from aotc.frontend.names import visit_attribute, visit_name
 from aotc.frontend.operators import BINARY, COMPARE, UNARY, BinaryOperator
 from aotc.frontend.resolve import class_names
@@ -49,7 +50,6 @@ from aotc.frontend.values import (
 )
 from aotc.ir.core import Block, Value
 from aotc.ir.diagnostics import at
-from aotc.ir.dialects import scf
 from aotc.ir.types import I1, PointerType, ScalarType, TileType
 
 
@@ -146,6 +146,8 @@ def _compare_two(frame: Frame, op: ast.cmpop, left: Operand, right: Operand) -> 
                 raise not_known(part)
         same = one is two or (not isinstance(one, Value) and type(one) is type(two) and one == two)
         return same is isinstance(op, ast.Is)
+    if isinstance(two, External) and two.path == "os.environ":
+        return isinstance(op, ast.NotIn)  # it is empty, so that a build means the same everywhere
     for part in (one, two):
         if isinstance(part, External):
             raise not_known(part)
@@ -204,6 +206,8 @@ def _key(key: Operand) -> Operand:
 
 
 def _lambda(frame: Frame, node: ast.Lambda) -> Operand:
+    if frame.in_kernel:
+        return Closure(frame.file, node, dict(frame.values), frame.function)
     return Closure(frame.file, node, frame.values)
 
 
@@ -266,21 +270,12 @@ def _conditional(frame: Frame, node: ast.IfExp) -> Operand:
     condition = frame.visit(node.test)
     if not isinstance(condition, Value):
         return frame.visit(node.body if truth_of(condition) else node.orelse)
-    emit = frame.emit
     truth = scalar_truth(frame, condition)
-    with emit.into(Block()) as then:
-        if_true = to_value(emit, frame.visit(node.body))
-        emit(scf.Yield([if_true]))
-    with emit.into(Block()) as orelse:
-        if_false = to_value(emit, frame.visit(node.orelse))
-        emit(scf.Yield([if_false]))
-    if if_true.type != if_false.type:
-        raise mistake(
-            "both sides of a run-time `if … else` must have one type, "
-            f"got {show(if_true)} and {show(if_false)}",
-            remedy="cast one of them with .to(...), or use tl.where",
-        )
-    return emit(scf.If(truth, then, orelse)).outs[0]
+    sides: list[tuple[Block, Operand]] = []
+    for part in (node.body, node.orelse):
+        with frame.emit.into(Block()) as arm:
+            sides.append((arm, frame.visit(part)))
+    return merge_chosen(frame, truth, sides)
 
 
 def scalar_truth(frame: Frame, condition: Value) -> Value:
@@ -377,6 +372,17 @@ def bind(frame: Frame, target: ast.expr, value: Operand) -> None:
         owner.items[target.attr] = value
 
 
+def _yield(frame: Frame, node: ast.Yield | ast.YieldFrom) -> Operand:
+    frame.count()
+    frame.yielded = frame.yielded or []
+    value = None if node.value is None else frame.visit(node.value)
+    if isinstance(node, ast.YieldFrom):
+        frame.yielded += items_of(value, "`yield from` goes over a list")
+    else:
+        frame.yielded.append(value)
+    return None
+
+
 def _walrus(frame: Frame, node: ast.NamedExpr) -> Operand:
     value = decay(frame, frame.visit(node.value))
     bind(frame, node.target, value)
@@ -431,6 +437,7 @@ EXPRESSIONS = type_cast(
         ast.GeneratorExp: _comprehension,
         ast.NamedExpr: _walrus,
         ast.JoinedStr: _format,
+        ast.Lambda: _lambda,
     },
 )
 """The expressions of kernels."""
@@ -444,7 +451,8 @@ HOST_EXPRESSIONS = {
             ast.Dict: _dict,
             ast.SetComp: _comprehension,
             ast.DictComp: _dict_comprehension,
-            ast.Lambda: _lambda,
+            ast.Yield: _yield,
+            ast.YieldFrom: _yield,
         },
     ),
 }

@@ -42,7 +42,23 @@ _OF_ANY_TARGET: Mapping[str, Operand] = {
     f"{_DRIVER}['warpSize']": 32,
 }
 
+_PLATFORMS: Mapping[str, bool] = {
+    **dict.fromkeys(("is_cuda", "is_cuda_alike", "is_nvidia"), True),
+    **dict.fromkeys(("is_rocm", "is_hip", "is_amd", "is_xpu", "is_npu", "is_tpu", "is_cpu"), False),
+}
+"""What libraries ask of objects of their own, such as vLLM's `current_platform`: is this NVIDIA's GPU?"""
+
 assert _ASKED.keys() == FACTS.keys()
+
+
+def platform_answer(path: str) -> bool | None:
+    """Return whether the platform is what a call of an unknown object's method asks, if it asks that.
+
+    >>> platform_answer("current_platform.is_rocm()")
+    False
+    """
+    owner, _, name = path.rpartition(".")
+    return _PLATFORMS.get(name.removesuffix("()")) if owner and name.endswith("()") else None
 
 
 def answers(target: str, facts: Mapping[str, object]) -> dict[str, Operand]:

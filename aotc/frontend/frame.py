@@ -175,6 +175,8 @@ class Frame:
         self.declared: dict[str, None] = {}
         """Variables announced by a bare `x: tl.constexpr` and not assigned yet."""
         self.loop_depth = 0
+        self.yielded: list[Operand] | None = None
+        """What a generator around kernels has yielded so far; its caller gets it as a list."""
 
     @property
     def name(self) -> str:
@@ -212,11 +214,13 @@ class Frame:
             self.count()
             node = item.loop if isinstance(item, Bind) else item
             handler = self._statements.get(type(item))
+            # Only these ask for what follows, and there may be 100,000 statements.
+            rest = items[position + 1 :] if isinstance(item, ast.If | ast.For) else ()
             with at(self.loc(node)):
                 if handler is None:
                     raise unsupported(node, self.loc(node))
                 try:
-                    flow = handler(self, item, items[position + 1 :])  # pyright: ignore[reportArgumentType]
+                    flow = handler(self, item, rest)  # pyright: ignore[reportArgumentType]
                 except RecursionError:
                     raise mistake(_TOO_DEEP, remedy=_TOO_DEEP_REMEDY) from None
             if flow is not None:

@@ -14,15 +14,17 @@ import ast
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Protocol
+from typing import cast as type_cast
 
 from aotc.frontend import source
 from aotc.frontend.builtins import ALIASES, MODULES, module_member
 from aotc.frontend.constants import truth_of, unwrap
 from aotc.frontend.emitter import mistake
-from aotc.frontend.facts import answers
+from aotc.frontend.facts import answers, platform_answer
 from aotc.frontend.resolve import (
     Binding,
     bindings,
+    changes,
     class_names,
     class_statement,
     decorator_names,
@@ -81,8 +83,14 @@ class HostFrame(Protocol):
         """Return what an expression is."""
         ...
 
+    values: dict[str, Operand]
+
     def assigned(self, statement: ast.stmt, name: str) -> Operand:
         """Return what an assignment gives to `name`."""
+        ...
+
+    def run(self, items: Sequence[ast.stmt]) -> object:
+        """Run statements."""
         ...
 
 
@@ -216,9 +224,27 @@ class Globals:
             return External(f"{name} of {file.path}")
         with at(file.loc(statement, current_loc())), self._evaluating(file, name, binding):
             value = self._host_frame(file).assigned(statement, name)
+        if name in changes(file) and isinstance(value, list | dict):
+            return self._changed(file, name, binding, type_cast("Operand", value))
         if isinstance(statement, ast.AnnAssign) and is_constexpr_annotation(statement.annotation):
             return Constexpr(unwrap(value))
         return value
+
+    def _changed(self, file: SourceFile, name: str, binding: Binding, value: Operand) -> Operand:
+        """Return a container after the statements that change it, up to where it is bound anew."""
+        listed = bindings(file)[name]
+        after = listed[listed.index(binding) + 1 :]
+        first = binding.statement.end_lineno or binding.statement.lineno
+        end = min((one.statement.lineno for one in after), default=len(file.lines) + 1)
+        frame = self._host_frame(file)
+        frame.values[name] = value
+        for statement in changes(file)[name]:
+            if first < statement.lineno < end and (statement.end_lineno or 0) < end:
+                try:
+                    frame.run([statement])
+                except CompileError:
+                    return External(f"{name} of {file.path}")
+        return frame.values[name]
 
     def _imported(self, file: SourceFile, binding: Binding, name: str) -> Operand:
         alias, statement = binding.alias, binding.statement
@@ -340,7 +366,14 @@ class Globals:
     def external(self, path: str) -> Operand:
         """Return a member or result of what is not known; what asks about the GPU is answered."""
         path = path.replace("torch.get_device_module()", "torch.cuda")
-        return self._answers.get(path, TORCH_LIMITS.get(path, External(path)))
+        if path in self._answers:
+            return self._answers[path]
+        asked = platform_answer(path)
+        return TORCH_LIMITS.get(path, External(path)) if asked is None else asked
+
+    def asks_about_gpu(self, path: str) -> bool:
+        """Return whether an expression, or what may follow it, is answered for the target."""
+        return any(one.startswith(path) for one in self._answers)
 
 
 def _is_plain(function: Function) -> bool:

@@ -10,7 +10,7 @@ import ast
 from collections.abc import Callable
 
 from aotc.frontend import operators
-from aotc.frontend.convert import Number, cast, static_bool, to_value
+from aotc.frontend.convert import Number, cast, expect_computable, static_bool, to_value
 from aotc.frontend.emitter import Emitter, mistake
 from aotc.frontend.operators import meet, meet_all
 from aotc.frontend.values import (
@@ -52,6 +52,7 @@ def absolute(emit: Emitter, x: Operand) -> Value:
     kind = element(value)
     if not isinstance(kind, ScalarType):
         raise mistake(f"tl.abs takes a number, got {show(value)}")
+    expect_computable(kind, "tl.abs")
     if kind.is_int and not kind.is_signed:
         return value
     return emit(arith.Abs(value)).out

@@ -11,7 +11,7 @@ if it is used after all.
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 from aotc.frontend.convert import constant, to_value
 from aotc.frontend.emitter import mistake
@@ -28,6 +28,7 @@ from aotc.frontend.values import (
     with_items,
 )
 from aotc.ir.core import Block, Value
+from aotc.ir.diagnostics import CompileError
 from aotc.ir.dialects import scf
 from aotc.ir.types import ScalarType, TileType
 
@@ -167,8 +168,40 @@ def _mismatch(left: Operand, right: Operand) -> tuple[Operand, Operand] | None:
 
 def merge_returned(frame: Frame, truth: Value, sides: Sequence[tuple[Block, Operand]]) -> Operand:
     """Emit the `scf.if` of two branches that each end the function; return what it returns."""
+
+    def mismatch(one: Operand, two: Operand) -> CompileError:
+        return mistake(
+            f"{frame.name} returns {_returned(one)} on one path and {_returned(two)} on another",
+            remedy="every path of a function must return one type: cast with .to(...)",
+        )
+
+    return _merge_results(frame, truth, sides, mismatch)
+
+
+def merge_chosen(frame: Frame, truth: Value, sides: Sequence[tuple[Block, Operand]]) -> Operand:
+    """Emit the `scf.if` of a run-time `a if c else b`; return what is chosen, None of two calls."""
+    (_, one), (_, two) = sides
+
+    def mismatch(one: Operand, two: Operand) -> CompileError:
+        return mistake(
+            "both sides of a run-time `if … else` must have one type, "
+            f"got {_returned(one)} and {_returned(two)}",
+            remedy="cast one of them with .to(...), or use tl.where",
+        )
+
+    if (one is None) != (two is None):
+        raise mismatch(one, two)
+    return _merge_results(frame, truth, sides, mismatch)
+
+
+def _merge_results(
+    frame: Frame,
+    truth: Value,
+    sides: Sequence[tuple[Block, Operand]],
+    mismatch: Callable[[Operand, Operand], CompileError],
+) -> Operand:
     (then, then_value), (orelse, else_value) = sides
-    then_value, else_value = _unify(frame, then, then_value, orelse, else_value)
+    then_value, else_value = _unify(frame, then, then_value, orelse, else_value, mismatch)
     then.insert(scf.Yield(list(leaves(then_value))))
     orelse.insert(scf.Yield(list(leaves(else_value))))
     outs = frame.emit(scf.If(truth, then, orelse)).outs
@@ -176,7 +209,12 @@ def merge_returned(frame: Frame, truth: Value, sides: Sequence[tuple[Block, Oper
 
 
 def _unify(
-    frame: Frame, then: Block, left: Operand, orelse: Block, right: Operand
+    frame: Frame,
+    then: Block,
+    left: Operand,
+    orelse: Block,
+    right: Operand,
+    mismatch: Callable[[Operand, Operand], CompileError],
 ) -> tuple[Operand, Operand]:
     """Bring two returned operands to one type: different numbers become run-time scalars."""
     if isinstance(left, BlockPointer) and _mismatch(left, right) is None:
@@ -184,7 +222,9 @@ def _unify(
     if is_tuple(left) and is_tuple(right):
         one, two = left, right
         if len(one) == len(two) and _kind_of(one) is _kind_of(two):
-            pairs = [_unify(frame, then, a, orelse, b) for a, b in zip(one, two, strict=True)]
+            pairs = [
+                _unify(frame, then, a, orelse, b, mismatch) for a, b in zip(one, two, strict=True)
+            ]
             return with_items(one, (a for a, _ in pairs)), with_items(two, (b for _, b in pairs))
     if not isinstance(left, Value) and not isinstance(right, Value) and same(left, right):
         return left, right
@@ -195,10 +235,7 @@ def _unify(
         return _undefined(frame, then, two), two
     if isinstance(one, Value) and isinstance(two, Value) and one.type == two.type:
         return one, two
-    raise mistake(
-        f"{frame.name} returns {_returned(one)} on one path and {_returned(two)} on another",
-        remedy="every path of a function must return one type: cast with .to(...)",
-    )
+    raise mismatch(one, two)
 
 
 def _undefined(frame: Frame, block: Block, like: Operand) -> Operand:

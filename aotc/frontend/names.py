@@ -9,6 +9,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Callable
 from functools import partial
+from pathlib import Path
 
 from aotc.config import CONFIG_DEFAULTS, CONFIG_KEYS
 from aotc.frontend import descriptors, dtypes
@@ -87,6 +88,8 @@ def visit_name(frame: Frame, node: ast.Name) -> Operand:
     known = PYTHON_BUILTINS if frame.in_kernel else PYTHON_NAMES
     if name in known:
         return known[name]
+    if name == "__name__" and not frame.in_kernel:
+        return Path(frame.file.path).stem
     raise mistake(
         f"{name} is not defined",
         loc=frame.loc(node),
@@ -152,6 +155,8 @@ def attribute_of(frame: Frame, owner: Operand, name: str) -> Operand:
         if isinstance(owner, Class) and isinstance(member, Function) and member.is_class_method:
             return BoundMethod(owner, member)
         return unwrap(member) if frame.in_kernel and isinstance(member, Constexpr) else member
+    if isinstance(owner, StaticCall) and name in owner.members:
+        return owner.members[name]
     if isinstance(owner, Config) and name in ("kwargs", *CONFIG_KEYS):
         return _config_attribute(owner, name)
     if name == "type" and frame.in_kernel and isinstance(owner, int | float):

@@ -22,6 +22,7 @@ from aotc.frontend.convert import (
     broadcast,
     cast,
     constant,
+    expect_computable,
     not_a_value,
     to_value,
     type_of_number,
@@ -44,7 +45,7 @@ from aotc.frontend.values import (
 )
 from aotc.ir.core import Value
 from aotc.ir.dialects import arith
-from aotc.ir.types import FP32, I1, I64, SCALARS, PointerType, ScalarType, TileType
+from aotc.ir.types import FP8E4B15, FP32, I1, I64, SCALARS, PointerType, ScalarType, TileType
 
 _MAX_STATIC_BITS = 4096
 _MAX_STATIC_ITEMS = 1 << 16
@@ -326,6 +327,7 @@ def negate(emit: Emitter, operand: Operand) -> Value:
     value = to_value(emit, operand, "a number")
     if _is_pointer(value):
         raise mistake(f"cannot negate a pointer, got {show(value)}")
+    expect_computable(element(value), "`-`")
     return emit(arith.Neg(value)).out
 
 
@@ -333,7 +335,7 @@ def invert(emit: Emitter, operand: Operand) -> Value:
     """Flip every bit."""
     value = to_value(emit, operand, "an integer")
     kind = element(value)
-    if not isinstance(kind, ScalarType) or kind.is_float:
+    if not isinstance(kind, ScalarType) or not kind.is_int:
         raise mistake(f"`~` is for integers and truth values, got {show(value)}")
     extents = value.type.shape if isinstance(value.type, TileType) else ()
     ones = -1 if kind.is_signed else (1 << kind.bits) - 1
@@ -461,7 +463,7 @@ def unary(emit: Emitter, op: UnaryOperator, operand: Operand) -> Operand:
 
 
 _ORDINARY = (int, float, str, tuple, type(None))
-_AROUND_KERNELS = (Constexpr, External, list)
+_AROUND_KERNELS = (Constexpr, External, list, dict)
 
 
 def compute(symbol: str, function: Callable[..., Operand], *operands: Operand) -> Operand:
@@ -486,6 +488,9 @@ def _compute_around_kernels(
     for one in plain:
         if isinstance(one, External):
             raise not_known(one)
+    if symbol == "|" and all(isinstance(one, dict) for one in plain):
+        left, right = (type_cast("dict[Operand, Operand]", one) for one in plain)
+        return {**left, **right}
     has_lists = any(isinstance(one, list) for one in plain)
     plain = [
         tuple(type_cast("list[Operand]", one)) if isinstance(one, list) else one for one in plain
@@ -503,6 +508,10 @@ def select(emit: Emitter, condition: Operand, x: Operand, y: Operand) -> Value:
         one, two = to_value(emit, x), to_value(emit, y)
         if element(one) != element(two):
             raise mistake(f"`where` chooses between one type, got {show(one)} and {show(two)}")
+    elif {element(one) for one in (x, y) if isinstance(one, Value)} == {FP8E4B15}:
+        # Nothing is computed in it, but elements may be chosen.
+        one = _as_type(emit, x, FP8E4B15, y)
+        two = _as_type(emit, y, FP8E4B15, one)
     else:
         one, two, _ = meet(emit, x, y, "where")
     chosen, one, two = broadcast(emit, chosen, one, two)

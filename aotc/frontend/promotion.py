@@ -17,6 +17,7 @@ from typing import Literal
 
 from aotc.ir.types import (
     BF16,
+    FP8E4B15,
     FP16,
     FP32,
     FP64,
@@ -34,18 +35,21 @@ _SMALLEST_NORMAL_FP32 = 2.0**-126
 _LARGEST_FP32 = (2 - 2**-23) * 2.0**127
 
 
+_FLOAT_RANK = 2
+
+
 class PromotionError(ValueError):
     """Report two types that do not meet; the message completes a sentence about them."""
 
 
 def is_fp8(kind: ScalarType) -> bool:
     """Return whether `kind` is one of the 8-bit floats."""
-    return kind.is_float and kind.bits == 8
+    return kind == FP8E4B15 or (kind.is_float and kind.bits == 8)
 
 
 def rank(kind: ScalarType) -> int:
     """Return 0 for truth values, 1 for integers, 2 for floats: what a literal is weaker by."""
-    return 2 if kind.is_float else 0 if kind.is_bool else 1
+    return _FLOAT_RANK if kind.is_float or kind == FP8E4B15 else 0 if kind.is_bool else 1
 
 
 def literal_type(value: float) -> ScalarType:
@@ -96,7 +100,7 @@ def computation_type(
         literal, other = (left, right) if left_is_literal else (right, left)
         if rank(literal) <= rank(other):
             left = right = other
-    if left.is_float or right.is_float:
+    if rank(left) == _FLOAT_RANK or rank(right) == _FLOAT_RANK:
         return _float_type(left, right, arithmetic)
     if arithmetic == "division" and left.is_signed != right.is_signed:
         raise PromotionError("one is signed and the other is not")
@@ -112,6 +116,8 @@ def _float_type(left: ScalarType, right: ScalarType, arithmetic: Arithmetic) -> 
         return FP16
     if BF16 in (left, right):
         return BF16 if left == right else FP32
+    if left == right == FP8E4B15:
+        raise PromotionError("nothing is computed in float8e4b15, which is for storage")
     if is_fp8(left) and is_fp8(right):
         return left if left == right else FP16
     raise PromotionError("8-bit floats meet only floats")

@@ -110,8 +110,11 @@ PYTHON_NAMES = {name: StaticCall(name, call) for name, call in _FUNCTIONS.items(
 """Functions by the name they have in Python; sets are lists without repetitions."""
 
 PYTHON_METHODS: dict[type, tuple[str, ...]] = {
-    dict: ("get", "items", "keys", "values", "update", "copy"),
-    list: ("append", "extend", "copy"),
+    dict: ("get", "items", "keys", "values", "update", "copy", "pop", "setdefault"),
+    list: (
+        *("append", "extend", "copy", "insert", "pop", "remove", "sort", "reverse", "index"),
+        "count",
+    ),
     str: (
         *("startswith", "endswith", "lower", "upper", "strip", "lstrip", "rstrip", "split"),
         *("splitlines", "join", "format", "replace", "removeprefix", "removesuffix", "count"),

@@ -27,6 +27,7 @@ from aotc.frontend.emitter import Emitter, mistake
 from aotc.frontend.shapes import expand_dims, ravel, reshape
 from aotc.frontend.values import (
     Builtin,
+    Closure,
     Function,
     Operand,
     element,
@@ -91,7 +92,7 @@ def _pairwise(op: operators.Emit) -> Combine:
 
 
 def _user_combine(emit: Emitter, function: Operand, inputs: Sequence[Value], name: str) -> Combine:
-    if not isinstance(function, Function | Builtin | str):  # a text names one
+    if not isinstance(function, Function | Builtin | Closure | str):  # a text names one
         raise mistake(
             f"the combine function of tl.{name} must be a @triton.jit function, got "
             f"{show(function)}"

@@ -65,6 +65,39 @@ def _module_bindings(
                 yield name, Binding(statement, guards, is_fallback)
 
 
+_CHANGING_METHODS = frozenset(
+    ("append", "extend", "insert", "remove", "pop", "clear", "sort", "reverse", "update")
+)
+
+
+@lru_cache(maxsize=_CACHED_MODULES)
+def changes(file: SourceFile) -> dict[str, tuple[ast.stmt, ...]]:
+    """Return the module's statements that change a container in place, by its name, in source order.
+
+    Those are calls such as `x.append(…)`, assignments of items, and loops that assign to the name.
+    """
+    found: dict[str, list[ast.stmt]] = {}
+    for statement in file.tree.body:
+        if not isinstance(statement, ast.FunctionDef | ast.ClassDef | ast.Import | ast.ImportFrom):
+            for name in dict.fromkeys(_changed_names(statement)):
+                found.setdefault(name, []).append(statement)
+    return {name: tuple(listed) for name, listed in found.items()}
+
+
+def _changed_names(statement: ast.stmt) -> Iterator[str]:
+    in_loop = isinstance(statement, ast.For | ast.While)
+    for node in ast.walk(statement):
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+            owner = node.func.value
+            if isinstance(owner, ast.Name) and node.func.attr in _CHANGING_METHODS:
+                yield owner.id
+        elif isinstance(node, ast.Subscript) and isinstance(node.ctx, ast.Store):
+            if isinstance(node.value, ast.Name):
+                yield node.value.id
+        elif in_loop and isinstance(node, ast.Assign | ast.AugAssign):
+            yield from bound_names(node)
+
+
 @lru_cache(maxsize=_CACHED_MODULES)
 def rebound_names(file: SourceFile) -> tuple[str, ...]:
     """Return the names that functions declare `global`: running the file may change them."""

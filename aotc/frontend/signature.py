@@ -18,15 +18,16 @@ from aotc.frontend.arguments import default_expressions
 from aotc.frontend.calls import call_operand
 from aotc.frontend.constants import unwrap
 from aotc.frontend.convert import integer_range
+from aotc.frontend.decorated import decorators_of
 from aotc.frontend.descriptors import check_block_shape
 from aotc.frontend.emitter import mistake
 from aotc.frontend.frame import Program
-from aotc.frontend.resolve import decorator_calls
+from aotc.frontend.resolve import bindings, decorator_calls, decorator_names
 from aotc.frontend.scope import is_constexpr_annotation
 from aotc.frontend.values import DTYPE_NAMES, Argument, Function, Operand, Record, RecordType, show
 from aotc.ir.diagnostics import CompileError, at, did_you_mean
 from aotc.ir.params import ParamInfo
-from aotc.ir.types import SCALARS, DescriptorType, PointerType, ScalarType
+from aotc.ir.types import FP8E4B15, SCALARS, VALUE_SCALARS, DescriptorType, PointerType, ScalarType
 from aotc.tuple_type import TupleType, is_tuple_type, parse_tuple_type
 
 _TYPE = re.compile(
@@ -171,6 +172,11 @@ def parse_argument(name: str, text: str) -> tuple[ParamInfo, ArgumentType] | _Fi
     if text.lstrip().startswith("tensordesc"):
         return ParamInfo(name), _descriptor(name, text)
     match = _TYPE.match(text.replace(" ", ""))
+    if match is not None and DTYPE_NAMES.get(match["name"], match["name"]) == FP8E4B15.name:
+        raise mistake(
+            f"no tensor of a host has the type of {name}, {text!r}",
+            remedy="pass bytes, '*u8', and read them with .to(tl.float8e4b15, bitcast=True)",
+        )
     kind = None if match is None else SCALARS.get(DTYPE_NAMES.get(match["name"], match["name"]))
     if match is None or kind is None:
         known = [*SCALARS, *(f"*{one}" for one in SCALARS)]
@@ -237,7 +243,7 @@ def constant_operand(value: object, name: str) -> Operand:
         return None
     if isinstance(value, str):
         plain = value.removeprefix("tl.")
-        return SCALARS.get(DTYPE_NAMES.get(plain, plain), value)
+        return VALUE_SCALARS.get(DTYPE_NAMES.get(plain, plain), value)
     if isinstance(value, tuple | list):
         items = type_cast("tuple[object, ...]", value)
         return tuple(constant_operand(item, name) for item in items)
@@ -301,7 +307,20 @@ def _heuristics(program: Program, function: Function) -> dict[str, Operand]:
         for node in (*call.args[:1], *given):
             values = program.host_frame(function.file).visit(node)
             found |= type_cast("dict[str, Operand]", values) if isinstance(values, dict) else {}
+    if found or not _may_have_others(function):
+        return found
+    for one in decorators_of(program, function, function.node.name):
+        values = one.kwargs.get("values", one.args[0] if one.args else None)
+        if one.name == "heuristics" and isinstance(values, dict):
+            found = {**type_cast("dict[str, Operand]", values), **found}
     return found
+
+
+def _may_have_others(function: Function) -> bool:
+    """Return whether a kernel has decorators besides Triton's own, or some that are not written there."""
+    plain = all(name in ("jit", "autotune") for name in decorator_names(function.node))
+    is_rebound = len(bindings(function.file).get(function.node.name, ())) > 1
+    return not plain or is_rebound or bool(function.decorators)
 
 
 def _evaluate_heuristic(

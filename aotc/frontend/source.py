@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from aotc.ir.diagnostics import CompileError, Loc
-from aotc.source_snapshot import current, read_source
+from aotc.source_snapshot import current, is_text, read_source
 
 _CACHED_FILES = 512
 
@@ -76,7 +76,7 @@ def load(path: str) -> SourceFile:
     Raises: CompileError if it cannot be read or is not Python.
     """
     try:
-        if current() is not None:
+        if current() is not None or is_text(path):
             return _parse_content(path, read_source(path))
         stat = Path(path).stat()
     except (OSError, ValueError) as error:  # a NUL in the path is a ValueError

@@ -14,6 +14,7 @@ from typing import cast as type_cast
 
 from aotc.frontend.calls import call_operand
 from aotc.frontend.constants import unwrap
+from aotc.frontend.decorated import decorators_of
 from aotc.frontend.emitter import Emitter, mistake
 from aotc.frontend.expressions import EXPRESSIONS, HOST_EXPRESSIONS
 from aotc.frontend.frame import Frame, Program, Syntax
@@ -30,7 +31,16 @@ from aotc.frontend.scope import is_const_annotation
 from aotc.frontend.signature import bind_parameters, constant_operand
 from aotc.frontend.source import SourceFile
 from aotc.frontend.statements import HOST_STATEMENTS, STATEMENTS
-from aotc.frontend.values import Config, External, Function, Operand, is_tuple, show
+from aotc.frontend.values import (
+    Closure,
+    Config,
+    Decorator,
+    External,
+    Function,
+    Operand,
+    is_tuple,
+    show,
+)
 from aotc.ir.core import Block, Kernel
 from aotc.ir.diagnostics import CompileError, Loc, at, current_loc, did_you_mean
 from aotc.ir.dialects import scf
@@ -68,6 +78,7 @@ def translate(
     num_ctas: int = 1,
     target: str = "sm_90a",
     facts: Mapping[str, object] | None = None,
+    captured: Mapping[str, object] | None = None,
     debug: bool = False,
     max_ops: int = CompileLimits.operations,
 ) -> Translation:
@@ -77,7 +88,8 @@ def translate(
     `constants` the values of the others; `kernel` may be dotted, for a method or a nested
     function. Without `debug`, here or as `@triton.jit(debug=True)`, assertions in the kernel are
     checked for types and dropped, as Triton does. `max_ops` bounds what calls and static loops
-    expand to. `facts` are what the file is told of the GPU that differs from the target's own.
+    expand to. `facts` are what the file is told of the GPU that differs from the target's own, `captured`
+    are constants that the kernel's body sees besides.
 
     Raises: CompileError for any mistake in the source or in the arguments.
     """
@@ -92,7 +104,8 @@ def translate(
             body = Block(arguments.types, [info.name for info in arguments.params])
 
             def call(callee: Operand, args: Sequence[Operand]) -> Operand:
-                return call_operand(frame, callee, args, {})
+                isolated = callee.without_values() if isinstance(callee, Closure) else callee
+                return call_operand(frame, isolated, args, {})
 
             program.emit = Emitter(
                 body,
@@ -102,7 +115,8 @@ def translate(
                 max_ops=max_ops,
                 num_ctas=num_ctas,
             )
-            values = arguments.values(body.args)
+            seen = {name: constant_operand(one, name) for name, one in (captured or {}).items()}
+            values = {**seen, **arguments.values(body.args)}
             frame = Frame(program, function.file, values, None, in_kernel=True, function=function)
             with program.calling(function):
                 frame.run(function.node.body)
@@ -235,16 +249,17 @@ def autotune_configs(
         function = _find_kernel(module, file, kernel)
         with at(file.loc(function.node)):
             call = _autotuner(function)
-            if call is None:
-                raise mistake(
-                    f"{kernel} has no @triton.autotune decorator",
-                    remedy="list its configurations in the manifest",
-                )
-            listed = _listed_configs(call) or call.args[:1]
-            if not listed:
-                raise mistake("@triton.autotune lists no configs")
-            items = unwrap(program.host_frame(function.file).visit(listed[0]))
-            prune = _prune_expression(call)
+            listed = [] if call is None else _listed_configs(call) or call.args[:1]
+            if call is not None and listed:
+                items = unwrap(program.host_frame(function.file).visit(listed[0]))
+                prune, loc = _prune_expression(call), file.loc(listed[0])
+            else:
+                made = _evaluated_autotuner(program, function, kernel)
+                if "configs" not in made.kwargs and not made.args:
+                    raise mistake("@triton.autotune lists no configs", loc=made.loc)
+                items = unwrap(made.kwargs.get("configs", made.args[0] if made.args else None))
+                prune, loc = made.kwargs.get("prune_configs_by"), made.loc
+            items = tuple(type_cast("list[Operand]", items)) if isinstance(items, list) else items
             if prune is not None and is_tuple(items) and items:
                 items = _pruned(program, function, prune, items, constants or {})
             configs = [one for one in items if isinstance(one, Config)] if is_tuple(items) else []
@@ -252,7 +267,7 @@ def autotune_configs(
                 raise mistake(
                     "the configs of @triton.autotune must be a list of triton.Config, "
                     f"got {show(items)}",
-                    loc=file.loc(listed[0]),
+                    loc=loc,
                 )
     return [_config_values(one) for one in configs]
 
@@ -268,6 +283,21 @@ def _autotuner(function: Function) -> ast.Call | None:
         )
     calls = [one for one in function.node.decorator_list if isinstance(one, ast.Call)]
     return next((one for one in (*found, *calls) if one in found or _listed_configs(one)), None)
+
+
+def _evaluated_autotuner(program: Program, function: Function, kernel: str) -> Decorator:
+    """Return the autotuner that the file's code applies to a kernel, however it is written.
+
+    Raises: CompileError if there is none, or several.
+    """
+    found = [one for one in decorators_of(program, function, kernel) if one.name == "autotune"]
+    if len(found) == 1:
+        return found[0]
+    raise mistake(
+        f"{kernel} has {len(found) or 'no'} @triton.autotune decorator{'s' if found else ''}",
+        remedy="list its configurations in the manifest",
+        loc=found[1].loc if found else None,
+    )
 
 
 def _listed_configs(call: ast.Call) -> list[ast.expr]:
@@ -294,11 +324,14 @@ def _prune_expression(call: ast.Call) -> ast.expr | None:
 def _pruned(
     program: Program,
     function: Function,
-    node: ast.expr,
+    asked: ast.expr | Operand,
     configs: Sequence[Operand],
     constants: Mapping[str, object],
 ) -> Operand:
-    """Return the configs that the autotuner's function keeps, told the constants of a launch."""
+    """Return the configs that the autotuner's function keeps, told the constants of a launch.
+
+    That is an expression, or what it was evaluated to.
+    """
     args: dict[str, Operand] = {
         name: constant_operand(constants[name], name)
         if name in constants
@@ -307,7 +340,7 @@ def _pruned(
     }
     try:
         frame = program.host_frame(function.file)
-        prune = frame.visit(node)
+        prune = frame.visit(asked) if isinstance(asked, ast.expr) else asked
         if isinstance(prune, dict):
             prune = type_cast("dict[str, Operand]", prune).get("early_config_prune")
         kept = configs if prune is None else call_operand(frame, prune, [list(configs), args], {})
@@ -315,7 +348,7 @@ def _pruned(
         raise CompileError(
             f"the early_config_prune of {function.qualname} cannot be evaluated at build time: "
             f"{error.message}",
-            function.file.loc(node),
+            function.file.loc(asked) if isinstance(asked, ast.expr) else error.loc,
             remedy='fix what it asks for, in [kernel.constants] or as in n = "i32=64"; or list the '
             "configs in the manifest, and say in `where` which it drops",
         ) from error

@@ -34,7 +34,6 @@ _SYNTAX: Mapping[str, tuple[str, str]] = {
     "Global": ("`global`", _ARGUMENTS),
     "Import": ("an import inside a kernel", "import at module level"),
     "ImportFrom": ("an import inside a kernel", "import at module level"),
-    "Lambda": ("a lambda", "write a function at module level and decorate it with @triton.jit"),
     "Match": ("`match`", "use `if` and `elif`"),
     "MatMult": ("the operator `@`", "write tl.dot"),
     "Nonlocal": ("`nonlocal`", _ARGUMENTS),

@@ -352,6 +352,15 @@ def _bind_any(
     bind_arguments(last.parameters, [UNKNOWN, *args], kwargs)
 
 
+def _lambda(frame: Frame, node: ast.Lambda) -> Operand:
+    outer = dict(frame.values)
+    args = node.args
+    frame.values |= {one.arg: UNKNOWN for one in (*args.posonlyargs, *args.args, *args.kwonlyargs)}
+    _value(frame, node.body)
+    frame.values = outer
+    return UNKNOWN
+
+
 def _reflection(frame: Frame, node: ast.Call) -> Operand:
     """Look at `isinstance(x, …)` and its like; `getattr` of a module is an attribute."""
     subject, *rest = [_part(frame, one) for one in node.args] or [UNKNOWN]
@@ -380,6 +389,7 @@ _SPECIAL_EXPRESSIONS = type_cast(
         ast.IfExp: _conditional,
         ast.Call: _call,
         ast.JoinedStr: _format,
+        ast.Lambda: _lambda,
     },
 )
 UNTYPED_EXPRESSIONS = {kind: _SPECIAL_EXPRESSIONS.get(kind, _parts) for kind in EXPRESSIONS}

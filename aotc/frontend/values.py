@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from functools import cached_property
 from typing import TypeAlias, TypeGuard
@@ -45,7 +45,10 @@ class PropagateNan(Enum):
 
 @dataclass(frozen=True, eq=False)
 class Function:
-    """Name a function of a source file. `is_jit` says that kernels may call it."""
+    """Name a function of a source file. `is_jit` says that kernels may call it.
+
+    `decorators` are those that were applied to it when the code around it was evaluated, in order.
+    """
 
     file: SourceFile
     node: ast.FunctionDef
@@ -53,18 +56,54 @@ class Function:
     is_jit: bool = True
     is_constexpr: bool = False
     is_class_method: bool = False
+    decorators: tuple[Decorator, ...] = ()
 
     def __repr__(self) -> str:
         return self.qualname
 
 
 @dataclass(frozen=True, eq=False)
+class Decorator:
+    """Hold what a call of an autotuner, or of `triton.heuristics`, made: it is noted of a kernel."""
+
+    name: str
+    args: tuple[Operand, ...]
+    kwargs: Mapping[str, Operand]
+    loc: Loc | None
+
+
+@dataclass(frozen=True, eq=False)
+class Partial:
+    """Hold a function of the code around kernels with its first arguments, as `functools.partial`."""
+
+    function: Operand
+    args: tuple[Operand, ...]
+    kwargs: Mapping[str, Operand]
+
+
+@dataclass(frozen=True, eq=False)
 class Closure:
-    """Hold a lambda or inner function of the code around kernels, and the variables it sees."""
+    """Hold a lambda, or an inner function of the code around kernels, and the variables it sees.
+
+    One that is written in a kernel names the function that it stands in.
+    """
 
     file: SourceFile
     node: ast.Lambda | ast.FunctionDef
     values: Mapping[str, Operand]
+    within: Function | None = None
+
+    def __repr__(self) -> str:
+        return "the lambda" if isinstance(self.node, ast.Lambda) else self.node.name
+
+    def without_values(self) -> Closure:
+        """Return the same function that sees constants only, as where elements are its arguments."""
+        reason = "has its value at run time, outside the lambda, which takes elements one by one"
+        seen = {
+            name: Unbound(reason) if isinstance(value, Value) else value
+            for name, value in self.values.items()
+        }
+        return replace(self, values=seen)
 
 
 @dataclass(frozen=True, eq=False)
@@ -218,6 +257,7 @@ class StaticCall:
     name: str
     call: Callable[..., Operand]
     takes_values: bool = False
+    members: Mapping[str, Operand] = field(default_factory=dict[str, Operand])
 
 
 @dataclass(frozen=True, eq=False)
@@ -292,6 +332,7 @@ DTYPE_NAMES = {
     "uint32": "u32",
     "uint64": "u64",
     "float8e4nv": "fp8e4nv",
+    "float8e4b15": "fp8e4b15",
     "float8e5": "fp8e5",
     "float16": "fp16",
     "bfloat16": "bf16",
@@ -330,6 +371,8 @@ def show(operand: Operand) -> str:
         return f"a variable that {operand.reason}"
     if isinstance(operand, Function):
         return f"the function {operand.qualname}"
+    if isinstance(operand, Closure):
+        return str(operand) if isinstance(operand.node, ast.Lambda) else f"the function {operand}"
     if isinstance(operand, Class | RecordType):
         return f"the class {operand}"
     if isinstance(operand, Draft):
@@ -353,7 +396,7 @@ def show(operand: Operand) -> str:
 
 def text_of(operand: Operand) -> str:
     """Return a constant as an f-string shows it; a dtype is `fp16` or `int32`, as Triton has it."""
-    if isinstance(operand, ScalarType) and operand.is_float:
+    if isinstance(operand, ScalarType) and not operand.is_int:
         return operand.name
     if isinstance(operand, ScalarType | PointerType | TileType):
         return show_type(operand)

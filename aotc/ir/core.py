@@ -519,7 +519,8 @@ def clone_block(source: Block, mapping: dict[Value, Value]) -> Block:
 class Kernel:
     """Hold one kernel: its parameters are the arguments of `body`, in launch order.
 
-    `maxnreg` of 0 leaves the registers per thread to ptxas; `shared_bytes` is what
+    `maxnreg` of 0 leaves the registers per thread to ptxas, within what lets an SM hold
+    `min_ctas_per_sm` CTAs, if that is not 0 and spills nothing; `shared_bytes` is what
     `allocate_shared` found the kernel to need. `num_consumer_groups` groups of `num_warps` warps run
     concurrently, and layouts are those of one group; `producer_warps` issue loads for them. `guards`
     are expressions over the arguments of the launch: the kernel is legal for a launch if none is 0.
@@ -536,6 +537,7 @@ class Kernel:
     num_warps: int = 4
     num_ctas: int = 1
     maxnreg: int = 0
+    min_ctas_per_sm: int = 0
     shared_bytes: int = 0
     producer_warps: int = 0
     num_consumer_groups: int = 1

@@ -38,6 +38,7 @@ from aotc.ir.dialects import (
     gpu,
     grid,
     indexing,
+    mapped,
     mbarrier,
     roles,
     scf,
@@ -48,7 +49,7 @@ from aotc.ir.dialects import (
 from aotc.ir.layout import LinearLayout
 from aotc.ir.params import ParamInfo, TensorSource
 from aotc.ir.types import (
-    SCALARS,
+    VALUE_SCALARS,
     DescriptorType,
     PointerType,
     ScalarType,
@@ -60,8 +61,8 @@ from aotc.ir.types import (
 
 # Importing a dialect declares its opcodes: text can be read once all of them are.
 DIALECTS = (
-    *(arith, assembly, cluster, descriptor, gpu, grid, indexing, mbarrier, roles, scf, tile),
-    *(tma, wgmma),
+    *(arith, assembly, cluster, descriptor, gpu, grid, indexing, mapped),
+    *(mbarrier, roles, scf, tile, tma, wgmma),
 )
 
 # ---- printer ----------------------------------------------------------------------------------
@@ -187,6 +188,7 @@ _KERNEL_ATTRIBUTES: dict[str, Any] = {
     "num_warps": 4,
     "num_ctas": 1,
     "maxnreg": 0,
+    "min_ctas_per_sm": 0,
     "shared_bytes": 0,
     "producer_warps": 0,
     "num_consumer_groups": 1,
@@ -356,7 +358,7 @@ class _Parser:
         return DescriptorType(element, tuple(shape), fill_nan, num_parts)
 
     def scalar(self) -> ScalarType:
-        scalar = SCALARS.get(self.token.text)
+        scalar = VALUE_SCALARS.get(self.token.text)
         if scalar is None:
             raise self.fail("a type")
         self.advance()

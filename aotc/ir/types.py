@@ -14,7 +14,7 @@ from typing import Literal, TypeAlias
 
 from aotc.ir.layout import LinearLayout
 
-ScalarKind: TypeAlias = Literal["int", "uint", "float"]
+ScalarKind: TypeAlias = Literal["int", "uint", "float", "bits"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +35,7 @@ class ScalarType:
 
     @property
     def is_int(self) -> bool:
-        return self.kind != "float"
+        return self.kind in ("int", "uint")
 
     @property
     def is_signed(self) -> bool:
@@ -67,6 +67,10 @@ BF16 = ScalarType("bf16", 16, "float", 7)
 FP32 = ScalarType("fp32", 32, "float", 23)
 FP64 = ScalarType("fp64", 64, "float", 52)
 
+# Triton's own format: the sign, 4 bits of exponent with a bias of 15, 3 of mantissa. No instruction
+# knows it, so to the IR it is bits; the frontend converts it by integer arithmetic.
+FP8E4B15 = ScalarType("fp8e4b15", 8, "bits")
+
 SCALARS: dict[str, ScalarType] = {
     scalar.name: scalar
     for scalar in (
@@ -74,6 +78,10 @@ SCALARS: dict[str, ScalarType] = {
         *(FP8E4NV, FP8E5, FP16, BF16, FP32, FP64),
     )
 }
+"""The types of arguments, by name."""
+
+VALUE_SCALARS: dict[str, ScalarType] = {**SCALARS, FP8E4B15.name: FP8E4B15}
+"""The types of values: those of arguments, and one that no tensor of a host has."""
 
 
 @dataclass(frozen=True, slots=True)

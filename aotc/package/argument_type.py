@@ -70,6 +70,8 @@ _SPELLINGS = {
 
 def dtype_remedy(name: str, variables: tuple[str, ...] = ()) -> str:
     """Return a remedy for an unknown dtype; empty if no dtype resembles it."""
+    if name in ("fp8e4b15", "float8e4b15"):
+        return "no tensor has it: say *u8, and read it with .to(tl.float8e4b15, bitcast=True)"
     if name in _SPELLINGS:
         return f"did you mean {_SPELLINGS[name]!r}?"
     return did_you_mean(name, [*SCALARS, *variables])

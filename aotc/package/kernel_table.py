@@ -87,6 +87,11 @@ def read_kernel(table: Table, name: str, source: str, function: Function) -> Ker
             where = _read_where(table, function, signature)
         with mistakes.collected():
             verify = read_verify(table, function, signature)
+    elif (assumed := _assumed_signature(table, function, signature)) is not None:
+        with mistakes.collected():
+            _read_grid(table, function, assumed)
+        with mistakes.collected():
+            _read_where(table, function, assumed)
     spec = KernelSpec(
         name=name,
         source=source,
@@ -110,8 +115,6 @@ def read_kernel(table: Table, name: str, source: str, function: Function) -> Ker
     if len(mistakes) == before:
         with mistakes.collected():
             _check_constexprs(table, spec)
-        with mistakes.collected():
-            _check_blocks(table, spec)
     return spec
 
 
@@ -148,7 +151,9 @@ def _read_signature(
     for parameter in function.arguments:
         if section.has(parameter.name):
             with table.mistakes.collected():
-                signature.update(_read_type(section, parameter.name, tuple(types)))
+                made = _read_type(section, parameter.name, tuple(types))
+                _check_extents(section, parameter.name, function, made)
+                signature.update(made)
         elif not parameter.has_default and is_known:  # or else it is what is misspelt
             message = f"expected a type for argument {parameter.name!r} of {function.name}"
             remedy = f'add `{parameter.name} = "..."` to [kernel.signature]'
@@ -162,6 +167,22 @@ def _read_signature(
             remedy = f'write "*{name}" in [kernel.signature], or leave the variable out'
             table.mistakes.add(table.optional_table("types").wrong_key(name, message, remedy))
     return signature
+
+
+def _assumed_signature(
+    table: Table, function: Function, signature: Mapping[str, ArgumentType]
+) -> dict[str, ArgumentType] | None:
+    """Return a signature with integers for what could not be read, to check names against.
+
+    None if something that could not be read has parts with names of their own.
+    """
+    section = table.optional_table("signature")
+    names = [*(parameter.name for parameter in function.arguments), *section]
+    unread = [name for name in dict.fromkeys(names) if name not in signature]
+    texts = [section.string(name) for name in unread if section.is_string(name)]
+    if any(text.lstrip().startswith(("(", "tensordesc")) for text in texts):
+        return None
+    return {**dict.fromkeys(unread, argument_type.parse("i32", (), None)), **signature}
 
 
 def _check_argument(section: Table, name: str, function: Function, names: list[str]) -> None:
@@ -359,10 +380,11 @@ def _check_constexprs(table: Table, spec: KernelSpec) -> None:
         raise ManifestError(message, spec.loc, remedy=remedy)
 
 
-def _check_blocks(table: Table, spec: KernelSpec) -> None:
-    section = table.optional_table("signature")
-    names = [parameter.name for parameter in spec.function.constexprs]
-    for name, argument in spec.signature.items():
+def _check_extents(
+    section: Table, name: str, function: Function, types: Mapping[str, ArgumentType]
+) -> None:
+    names = [parameter.name for parameter in function.constexprs]
+    for argument in types.values():
         for used in argument.block_names:
             if used not in names:
                 message = f"expected a tl.constexpr parameter as block extent, got {used!r}"

@@ -198,7 +198,7 @@ def run_all(
     while made:
         suspects: list[Job[RequestT]] = []
         with _Pool(min(jobs, len(made))) as pool:
-            yield from _run(made, work, jobs, pool.executor, suspects)
+            yield from _run(made, work, jobs, pool.executor, suspects, is_own=True)
         yield from _run_isolated(suspects, work)
 
 
@@ -209,9 +209,12 @@ def _run(
     executor: Executor,
     lost: list[Job[RequestT]],
     retries: int = 0,
+    *,
+    is_own: bool = False,
 ) -> Generator[Done[RequestT, ResultT], None, None]:
     """Run batches from `waiting` until none is left or the executor breaks.
 
+    What is under way when the run ends early is cancelled, unless the executor `is_own` and ends too.
     Jobs that were under way when it broke go to `lost`. Those of a batch that ended its workers run
     again one by one, which tells whose fault it was; one that a machine failed runs again.
     """
@@ -254,7 +257,8 @@ def _run(
                         else:
                             yield each
     finally:
-        for future in running:
+        # A pool that loses its processes fails what it has, and trips over what was cancelled.
+        for future in () if is_own else running:
             future.cancel()
 
 
@@ -265,7 +269,7 @@ def _run_isolated(
     for task in tasks:
         lost: list[Job[RequestT]] = []
         with _Pool(1) as pool:
-            yield from _run(deque([(task,)]), work, 1, pool.executor, lost)
+            yield from _run(deque([(task,)]), work, 1, pool.executor, lost, is_own=True)
             if lost:
                 yield Done(task, pool.cause_of_death(task.label), 0.0)
 

@@ -13,6 +13,7 @@ from aotc.schedule.cleanup.eliminate_common import eliminate_common
 from aotc.schedule.cleanup.hoist_invariants import hoist_invariants
 from aotc.schedule.cleanup.predicate_branches import predicate_branches
 from aotc.schedule.cleanup.recompute_addresses import recompute_addresses
+from aotc.schedule.cleanup.rematerialize_tiles import rematerialize_tiles
 from aotc.schedule.cleanup.simplify import simplify
 from aotc.schedule.cleanup.sink_into_branches import sink_into_branches
 from aotc.schedule.cleanup.unroll_loops import unroll_loops
@@ -34,14 +35,17 @@ from aotc.schedule.pipelining.advance_loads import advance_loads
 from aotc.schedule.pipelining.expand_cluster_exchanges import expand_cluster_exchanges
 from aotc.schedule.pipelining.expand_tensor_loads import expand_tensor_loads
 from aotc.schedule.pipelining.interleave_copies import interleave_copies
+from aotc.schedule.pipelining.join_sums import join_sums
 from aotc.schedule.pipelining.order_dots import order_dots
 from aotc.schedule.pipelining.overlap_wgmma import overlap_wgmma
 from aotc.schedule.pipelining.pipeline_loads import pipeline_loads
 from aotc.schedule.pipelining.pipeline_mma import pipeline_mma
 from aotc.schedule.pipelining.prefetch_fragments import prefetch_fragments
+from aotc.schedule.pipelining.reuse_accumulators import reuse_accumulators
 from aotc.schedule.pipelining.rotate_exchanges import rotate_exchanges
 from aotc.schedule.pipelining.slice_dots import slice_dots
 from aotc.schedule.pipelining.trim_operand_loads import trim_operand_loads
+from aotc.schedule.programs.choose_occupancy import choose_occupancy
 from aotc.schedule.programs.make_persistent import make_persistent
 from aotc.schedule.programs.split_across_cluster import split_across_cluster
 from aotc.schedule.shared_memory.allocate_shared import allocate_shared
@@ -125,12 +129,18 @@ TILE_TO_GPU: Pipeline[Schedule] = Pipeline(
         # Needs to run after `bulk_loads`. Otherwise, stores may take the shared memory that loads
         # need.
         bulk_stores,
+        # Needs to run after `bulk_loads`, whose buffers are read again, and before `specialize_warps`.
+        # Otherwise, a stage is released before its last reader.
+        rematerialize_tiles,
         # Needs to run before `pipeline_loads`. Otherwise, tensor loads that a producer warp is to
         # issue are pipelined by the loop as well.
         choose_warp_roles,
         # Needs to run after staging is planned. Otherwise, it is not known which loads go through
         # shared memory, and how wide they are.
         pipeline_loads,
+        # Needs to run before waits are deferred, and before stages are released after them.
+        # Otherwise, what the dots of a sum read is given back while they are in flight.
+        join_sums,
         # Needs to run after stages are assigned. Otherwise, it is not known whether the operands
         # of a dot outlive the iteration, so that the dot may stay in flight.
         overlap_wgmma,
@@ -159,6 +169,9 @@ TILE_TO_GPU: Pipeline[Schedule] = Pipeline(
         # Needs to run after `specialize_warps`. Otherwise, it is not known which warps compute,
         # and what a loop over tiles waits for.
         overlap_epilogue,
+        # Needs to run after dots have their final order. Otherwise, one that could be ahead of what
+        # is computed with the last result needs that result's registers.
+        reuse_accumulators,
         # Needs to run after dots are scheduled. Otherwise, what is computed with them stands in
         # branches, which no pass looks into.
         branch_on_masks,
@@ -181,6 +194,8 @@ TILE_TO_GPU: Pipeline[Schedule] = Pipeline(
         # These two duplicate ops on purpose, so no CSE may run after them.
         sink_into_branches,
         recompute_addresses,
+        # Needs to run last. Otherwise, tiles are live across exchanges that other passes still shorten.
+        choose_occupancy,
     )
 )
 

@@ -44,6 +44,10 @@ class Remark(_Template):
     )
     DOT_TRANSPOSED = "the dot is computed transposed, with its right operand in registers"
     COLUMNS_TRIMMED = "{used} of {columns} columns are multiplied"
+    REMATERIALIZED = (
+        "tiles are computed again instead of kept while threads wait for each other: {after} registers "
+        "of a thread instead of {before}"
+    )
     # Pipelined loops.
     PIPELINED = "the loop is pipelined over {stages} stages through {way}: {names}"
     LOAD_NOT_PIPELINED = "the load of {names} is not pipelined: {reason}"
@@ -118,6 +122,10 @@ class Reason(_Template):
     OPERAND_IN_REGISTERS = "an operand is in registers"
     OPERAND_WRITTEN = "an operand is written in the loop"
     ONE_STAGE = "its operands have one stage"
+    NO_STAGE_LEFT = (
+        "it and the second dot of the iteration before would read both stages of what they share, "
+        "so that nothing is loaded meanwhile"
+    )
     STAGE_OF_LATER_STEPS = (
         "the stage of its operands depends on the iteration before in more than one step"
     )

@@ -26,7 +26,10 @@ from benchmarks.soak.variants import Member, VariantCase
 Launch: TypeAlias = Callable[[Sequence[Argument]], None]
 
 
-_SPARE_BYTES = 8 << 30
+_SPARE_BYTES = 32 << 30
+# Larger allocations are of whole such pieces, so that they are of use again: sizes of rows that lie
+# far apart differ from variant to variant.
+_PIECE_BYTES = 256 << 20
 
 
 class ReusingGpu(Gpu):
@@ -43,6 +46,8 @@ class ReusingGpu(Gpu):
 
         Raises: NoRoomError.
         """
+        if size_bytes > _PIECE_BYTES:
+            size_bytes = -(-size_bytes // _PIECE_BYTES) * _PIECE_BYTES
         for address in self._spare:
             if self._sizes[address] == size_bytes:
                 self._spare.remove(address)

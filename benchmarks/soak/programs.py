@@ -198,25 +198,26 @@ def prepare(seeds: Sequence[int], settings: Settings, phase: str) -> Prepared:
 
 
 def _case(seed: int, name: str, command: str, settings: Settings) -> ProgramCase:
+    """Compile a program, and interpret it. Raises: CompileError if no launcher would take it."""
     program = replace(from_seed(seed), target=TARGET)
     target = TARGETS[TARGET]
-    expected = program.make()
     tile_ir = program.kernel()
-    if settings.interprets:
-        run(tile_ir, program.grid, launch.arguments(tile_ir, expected))
-    kernel, remarks = _scheduled(program)
+    expected = program.make()
+    kernel, remarks = _scheduled(program, tile_ir, expected)
     if kernel.scratch_bytes:
         raise CompileError(
             "the program makes tensor maps itself, in memory that no launch here has"
         )
     owns_sm = not check_resources(kernel, target, CompileLimits())
+    passed = launch.parameters(kernel, expected, program.grid)
+    _check_rows(kernel, passed)
     lowered = lower_kernel(kernel, target, owns_sm=owns_sm)
     ptx = emit_ptx(lowered.llvm_ir, target)
     cubin = b"" if settings.emulates else assemble_ptx(ptx, target).cubin
+    if settings.interprets:
+        run(tile_ir, program.grid, launch.arguments(tile_ir, expected))
     sizes = tuple(Size(slot.size_bytes) for slot in lowered.params)
     names = {id(value): key for key, value in expected.items() if isinstance(value, np.ndarray)}
-    passed = launch.parameters(kernel, expected, program.grid)
-    _check_rows(passed)
     return ProgramCase(
         name,
         command,
@@ -233,25 +234,26 @@ def _case(seed: int, name: str, command: str, settings: Settings) -> ProgramCase
     )
 
 
-def _check_rows(passed: Sequence[Any]) -> None:
-    """Refuse what no launcher takes: hardware stores rows of tensors in whole pieces of 16 bytes.
+def _check_rows(kernel: Kernel, passed: Sequence[Any]) -> None:
+    """Refuse tensors that no launcher takes: rows are whole pieces of 16 bytes.
 
     Raises: CompileError.
     """
-    for value in passed:
-        if isinstance(value, PlacedTensor):
+    for info, value in zip(kernel.params, passed, strict=True):
+        if info.tensor is None and isinstance(value, PlacedTensor):
             row_bytes = value.shape[-1] * SCALARS[value.element].size_bytes
             if row_bytes % TENSOR_ALIGNMENT_BYTES:
                 raise CompileError(f"rows of {row_bytes} bytes, which launchers refuse")
 
 
-def _scheduled(program: Program) -> tuple[Kernel, tuple[str, ...]]:
+def _scheduled(
+    program: Program, tile_ir: Kernel, given: launch.Given
+) -> tuple[Kernel, tuple[str, ...]]:
     """Return the gpu IR that a launcher would choose for the program's launch."""
     for map_pointers in dict.fromkeys((program.map_pointers, False)):
-        kernel = program.kernel()
         schedule = Schedule(TARGETS[TARGET], program.config, map_pointers=map_pointers)
-        kernel = schedule_kernel(kernel, schedule)
-        if not map_pointers or launch.is_allowed(kernel, program.make()):
+        kernel = schedule_kernel(tile_ir, schedule)
+        if not map_pointers or launch.is_allowed(kernel, given):
             return kernel, tuple(schedule.remarks)
     raise AssertionError
 

@@ -14,9 +14,11 @@ that there are no more.
 from __future__ import annotations
 
 import argparse
+import os
 import pickle
 import re
 import shutil
+import signal
 import subprocess
 import sys
 import time
@@ -51,6 +53,7 @@ _MAX_BYTES = 64 << 20
 _FOUND, _NO_GPU = 9, 2
 _SUMMARY = re.compile(r"^=+ (?:ERROR|RACECHECK) SUMMARY: (.*)$", re.MULTILINE)
 _SHOWN_LINES = 30
+_ALL_RIGHT = ", 0 launches are wrong"
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,8 +67,14 @@ class Said:
 
     @property
     def is_clean(self) -> bool:
-        """Whether nothing was found, and everything ran."""
-        return self.status == 0 and bool(self.summary)
+        """Whether nothing was found, all launches were made, and their results are right.
+
+        What racecheck only warns of is told and no failure: where a warp initialises an mbarrier, the
+        uniform datapath does it once for all lanes, and racecheck takes the elected lane's arrival
+        for a race with the other 31.
+        """
+        only_warns = self.status == _FOUND and "(0 errors, " in self.summary
+        return (self.status == 0 or only_warns) and bool(self.summary) and _ALL_RIGHT in self.output
 
 
 # ---- making ready -----------------------------------------------------------------------------
@@ -155,8 +164,13 @@ def run_tools(
     running: dict[str, subprocess.Popen[bytes]] = {}
     for tool in tools:
         with (out / f"{tool}.txt").open("wb") as file:
+            # A session of its own: the program that a tool runs must end with it.
             running[tool] = subprocess.Popen(
-                command(tool), stdout=file, stderr=subprocess.STDOUT, cwd=ROOT
+                command(tool),
+                stdout=file,
+                stderr=subprocess.STDOUT,
+                cwd=ROOT,
+                start_new_session=True,
             )
     said: list[Said] = []
     for tool, process in running.items():
@@ -164,7 +178,7 @@ def run_tools(
         try:
             status = process.wait(max(0.1, end - time.monotonic()))
         except subprocess.TimeoutExpired:
-            process.kill()
+            os.killpg(process.pid, signal.SIGKILL)
             process.wait()
         output = (out / f"{tool}.txt").read_text(errors="replace")
         found = _SUMMARY.findall(output)

@@ -371,6 +371,8 @@ class _Cta:
         operand = lambda number: args[int(number) - outputs]  # noqa: E731
         if "%nctaid.x; shr.u32" in code:
             return np.zeros(self.threads, np.uint32)
+        if code == "mov.u32 $0, %smid;":
+            return np.zeros(self.threads, np.uint32)
         if code == "mov.u32 $0, %tid.x;":
             return np.arange(self.threads, dtype=np.uint32)
         if ".cas.b32 seen" in code:

@@ -11,7 +11,8 @@ import pytest
 
 from aotc.ir.core import Op
 from aotc.ir.diagnostics import IRError
-from aotc.ir.dialects import arith
+from aotc.ir.dialects import arith, tile
+from aotc.ir.layout import LinearLayout
 from aotc.ir.types import (
     BF16,
     FP8E4NV,
@@ -494,3 +495,33 @@ def test_a_constant_that_does_not_fit_an_integer_is_a_number(
     assert ("fpto" in program.llvm_ir()) == fits
     (out,) = program.run()
     assert set(out.tolist()) == {want}
+
+
+@pytest.mark.parametrize("mirrored", [False, True])
+@pytest.mark.parametrize("predicate", ["lt", "le", "gt", "ge"])
+@pytest.mark.parametrize("divisibility", [1, 16])
+def test_columns_of_a_row_under_an_end_that_is_a_multiple_are_compared_once(
+    divisibility: int, predicate: Any, mirrored: bool
+) -> None:
+    """A thread has 8 neighbours at a time, of 64."""
+    layout = LinearLayout(
+        {
+            "register": [(1,), (2,), (4,), (256,), (512,), (1024,)],
+            "lane": [(8,), (16,), (32,), (64,), (128,)],
+            "warp": [],
+        },
+        (2048,),
+    )
+    program = Program()
+    end = program.splat(program.param(I32, divisibility), layout)
+    columns = program.add(tile.Arange(0, 2048, layout)).out
+    operands = (end, columns) if mirrored else (columns, end)
+    program.store(program.add(arith.Compare(*operands, predicate)).out)
+    index = np.arange(2048)
+    for value in (0, 16, 64, 1040, 2032, 2048, 4096, -16, 2**31 - 16, -(2**31)):
+        compare = {"lt": np.less, "le": np.less_equal, "gt": np.greater, "ge": np.greater_equal}
+        pair = (value, index) if mirrored else (index, value)
+        np.testing.assert_array_equal(program.run(value)[0], compare[predicate](*pair))
+    is_floored = predicate in (("gt", "le") if mirrored else ("lt", "ge"))
+    wanted = (8 if is_floored else 16) if divisibility == 16 else 64
+    assert program.llvm_ir().count("icmp s") == wanted

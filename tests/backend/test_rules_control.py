@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import numpy as np
@@ -11,9 +12,9 @@ from aotc.backend import assemble, disassemble, emit_ptx
 from aotc.ir.core import Block
 from aotc.ir.dialects import arith, gpu, scf, tile
 from aotc.ir.rewrite import Builder
-from aotc.ir.types import FP32, I1, I32, I64, SCALARS, PointerType, TileType
+from aotc.ir.types import BF16, FP16, FP32, I1, I8, I32, I64, SCALARS, PointerType, TileType
 from aotc.target import TARGETS
-from tests.backend.programs import SM_90, Program, row_layout
+from tests.backend.programs import NUMPY, SM_90, Program, row_layout
 
 LAYOUT = row_layout(64)
 TILE = TileType(I32, (64,), LAYOUT)
@@ -217,3 +218,19 @@ def test_assumptions_and_barriers_are_written() -> None:
     assert "call void @llvm.assume(i1 %" in text
     ptx = emit_ptx(text, SM_90)
     assert ptx.count("bar.sync") + ptx.count("barrier.sync") == 2
+
+
+@pytest.mark.parametrize("kind", [I8, FP16, BF16, FP32, I64], ids=str)
+@pytest.mark.parametrize("size", [32, 64, 256])
+def test_an_opaque_tile_is_the_same_but_not_known_to_be(kind: Any, size: int) -> None:
+    program = Program()
+    value = program.load(kind, row_layout(size))
+    after = program.param(FP32)
+    program.store(program.add(gpu.Opaque(value, after)).out)
+    random = np.random.default_rng(size).integers(-99, 99, size)
+    data = random.astype(NUMPY[kind.name])
+    np.testing.assert_array_equal(program.run(data, -1.5)[0], data)
+    sass = disassemble(assemble(emit_ptx(program.llvm_ir(), SM_90), SM_90).cubin)
+    assert len(re.findall(r"SR_VIRTUALSMID", sass)) == 1
+    words = max(1, size // 32 * min(kind.bits, 32) // 32)
+    assert len(re.findall(r"\b(?:IADD3|VIADD|IMAD.IADD)\b", sass)) >= words

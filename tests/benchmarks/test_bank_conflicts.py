@@ -1,8 +1,9 @@
-"""Blocks that are transposed between tensor copies meet no bank twice, whatever their swizzles."""
+"""Tiles that are transposed between pointers or tensor copies meet no bank twice, and are read in wide pieces."""
 
 from __future__ import annotations
 
 import importlib
+import re
 import sys
 from pathlib import Path
 from typing import Any
@@ -12,15 +13,15 @@ import pytest
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 
 
-def _transposes() -> list[Any]:
+def _transposes(name: str = "TRANSPOSES") -> list[Any]:
     sys.path.insert(0, str(BENCHMARKS))
     try:
-        return importlib.import_module("bank_conflicts").TRANSPOSES
+        return getattr(importlib.import_module("bank_conflicts"), name)
     finally:
         sys.path.remove(str(BENCHMARKS))
 
 
-@pytest.mark.parametrize("transpose", _transposes(), ids=str)
+@pytest.mark.parametrize("transpose", [*_transposes(), *_transposes("TILE_TRANSPOSES")], ids=str)
 def test_a_transpose_has_no_bank_conflicts(transpose: Any) -> None:
     kernel = transpose.compile()
     conflicts = transpose.run(kernel).conflicts
@@ -33,3 +34,14 @@ def test_a_transpose_has_no_bank_conflicts(transpose: Any) -> None:
 def test_every_swizzle_occurs_on_both_sides() -> None:
     spans = {(each.row_bytes, each.column_bytes) for each in _transposes()}
     assert spans == {(one, two) for one in (32, 64, 128) for two in (32, 64, 128)}
+
+
+@pytest.mark.parametrize("transpose", _transposes("TILE_TRANSPOSES"), ids=str)
+def test_a_tile_by_pointers_is_read_by_words(transpose: Any) -> None:
+    """Of bytes by many warps each thread has too few to be words on both sides."""
+    kernel = transpose.compile()
+    accesses = re.findall(r"ld\.shared(?:\.v(\d))?\.b(\d+)", kernel.ptx)
+    assert accesses
+    share = transpose.rows * transpose.columns // (32 * transpose.warps)
+    narrow = transpose.dtype == "i8" and share < 32
+    assert all(int(count or 1) * int(bits) >= (16 if narrow else 32) for count, bits in accesses)

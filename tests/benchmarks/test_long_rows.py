@@ -33,7 +33,13 @@ def test_every_length_is_served_by_clusters_where_a_cta_cannot_hold_it(
 ) -> None:
     kernels = {kernel.name: kernel for kernel in load(str(BENCHMARKS / "long_rows.toml")).kernels}
     assert set(kernels) == set(long_rows.WORK)
-    for kernel in kernels.values():
+    for name, kernel in kernels.items():
+        if name in long_rows.ALWAYS_LOOPS:
+            assert all(
+                any(long_rows.serves(each, columns, always_loops=True) for each in _configs(kernel))
+                for columns in long_rows.COLUMNS[1:]
+            )
+            continue
         for columns in long_rows.COLUMNS:
             held = [
                 config["num_ctas"]
@@ -42,6 +48,13 @@ def test_every_length_is_served_by_clusters_where_a_cta_cannot_hold_it(
             ]
             assert held
             assert max(held) == min(8, max(1, columns // 1024)), columns
+
+
+def test_a_kernel_that_always_loops_has_no_choice_of_it(long_rows: ModuleType) -> None:
+    for columns in long_rows.COLUMNS[1:]:
+        configs = list(long_rows.triton_configs(columns, always_loops=True))
+        assert configs
+        assert all("LOOP" not in config and config["BLOCK"] <= columns for config in configs)
 
 
 @pytest.mark.parametrize("has_loop", [True, False])

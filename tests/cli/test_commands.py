@@ -201,11 +201,11 @@ def test_check_of_what_is_supported(folder: Path, run: Any) -> None:
 
 def test_check_shows_what_is_missing_and_where(folder: Path, run: Any) -> None:
     (folder / "k.py").write_text(
-        "import triton\nimport triton.language as tl\n@triton.jit\ndef k(x):\n    tl.map_elementwise(x)\n"
+        "import triton\nimport triton.language as tl\n@triton.jit\ndef k(x):\n    tl.extern_elementwise(x)\n"
     )
     code, out, err = run("check", "k.py")
     assert code == 1
-    assert out.splitlines()[0] == "k.py:5: aotc does not have tl.map_elementwise yet (in k)"
+    assert out.splitlines()[0] == "k.py:5: aotc does not have tl.extern_elementwise yet (in k)"
     assert err.startswith("0 of 1 kernel supported (0.0 %), in 1 file (")
     code, out, err = run("check", "k.py", "--json")
     assert (code, err) == (1, "")
@@ -213,8 +213,8 @@ def test_check_shows_what_is_missing_and_where(folder: Path, run: Any) -> None:
     (kernel,) = document["kernels"]
     (missing,) = kernel.pop("missing")
     assert kernel == {"file": "k.py", "kernel": "k", "line": 4, "supported": False}
-    assert (missing["feature"], missing["line"]) == ("tl.map_elementwise", 5)
-    assert document["features"] == {"tl.map_elementwise": 1}
+    assert (missing["feature"], missing["line"]) == ("tl.extern_elementwise", 5)
+    assert document["features"] == {"tl.extern_elementwise": 1}
 
 
 @pytest.mark.parametrize(

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from aotc.compiler import PtxKernel
+from aotc.schedule.analysis.producer_slice import Slice
+from aotc.schedule.layout.map_slots import SLOTS_IN_LOOPS
 from aotc.schedule.shared_memory.mbarrier_ring import MbarrierRing
+from aotc.schedule.warp_roles import map_rings
+from aotc.schedule.warp_roles.map_rings import MapRings
 from aotc.verify.emulator.arguments import PointerTable
 from aotc.verify.emulator.errors import Fault
 from tests.support.descriptors import compiled, launch, tensor
@@ -88,9 +93,15 @@ def test_what_breaks_the_promise_is_refused(tmp_path: Path, address: int, stride
         launch(made, (1,), values)
 
 
-def _products(folder: Path, num_stages: int, *, warp_specialize: bool | None = None) -> PtxKernel:
+def _products(
+    folder: Path,
+    num_stages: int,
+    *,
+    warp_specialize: bool | None = None,
+    maxnreg: int | None = None,
+) -> PtxKernel:
     constants = {"BM": 64, "BN": 64, "BK": 64}
-    options = {"num_stages": num_stages, "warp_specialize": warp_specialize}
+    options = {"num_stages": num_stages, "warp_specialize": warp_specialize, "maxnreg": maxnreg}
     return compiled(folder, PRODUCTS, PRODUCTS_SIGNATURE, constants, map_pointers=True, **options)
 
 
@@ -120,9 +131,10 @@ def _launch_products(made: PtxKernel, seed: int) -> None:
 def test_products_of_groups_make_the_maps_of_each(
     tmp_path: Path, num_stages: int, seed: int, warp_specialize: bool | None
 ) -> None:
-    """Every copy through a map has been waited for when the next group's is made in its place."""
+    """Every copy through a map has been waited for when another group's is made in its place."""
     made = _products(tmp_path, num_stages, warp_specialize=warp_specialize)
-    assert made.scratch_bytes == 2 * 128
+    assert len(GROUPS) > SLOTS_IN_LOOPS
+    assert made.scratch_bytes == 2 * SLOTS_IN_LOOPS * 128
     assert "wgmma.mma_async" in made.ptx
     num_warps = 4 if warp_specialize is False else 8
     assert f".reqntid {32 * num_warps}" in made.ptx
@@ -133,9 +145,43 @@ def test_a_producer_waits_for_copies_before_it_makes_their_map_anew(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(MbarrierRing, "await_issued", lambda *_: None)
+    monkeypatch.setattr(map_rings, "find_map_slice", lambda _: Slice())  # no other warp makes it
     made = _products(tmp_path, 3)
     with pytest.raises(Fault, match="edits a tensor map that a copy in flight may still read"):
         _launch_products(made, 0)  # in step, copies happen late
+
+
+@pytest.mark.parametrize("seed", [0, 2])
+def test_a_producer_makes_maps_that_no_other_warp_can(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int
+) -> None:
+    monkeypatch.setattr(map_rings, "find_map_slice", lambda _: Slice())
+    _launch_products(_products(tmp_path, 3), seed)
+
+
+@pytest.mark.parametrize("seed", [0, 2])
+def test_a_producer_of_two_warps_makes_maps_ahead(tmp_path: Path, seed: int) -> None:
+    """A limit on registers leaves no warpgroup for the producer."""
+    made = _products(tmp_path, 3, maxnreg=200)
+    assert ".reqntid 192" in made.ptx
+    _launch_products(made, seed)
+
+
+def test_maps_are_made_ahead_of_their_use(tmp_path: Path) -> None:
+    """A warp beside the one that issues loads makes them, as far ahead as there are slots."""
+    ptx = _products(tmp_path, 3).ptx
+    assert ptx.count("tensormap.cp_fenceproxy") == 2
+    acquired = re.findall(r"fence\.proxy\.tensormap::generic\.acquire\.gpu", ptx)
+    assert len(acquired) == 4  # by who makes them, and by who issues copies
+
+
+def test_a_map_is_not_made_in_place_of_one_in_use(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(MapRings, "await_empty", lambda *_: None)
+    made = _products(tmp_path, 3)
+    with pytest.raises(Fault, match="tensor map|deadlock"):
+        _launch_products(made, 0)
 
 
 STORES = """

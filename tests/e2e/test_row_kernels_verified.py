@@ -23,12 +23,15 @@ VARIANTS = [
     for variant in expand(kernel, MANIFEST.targets, autotune_configs).variants
 ]
 
-# The first cluster of each kernel, since all take minutes of a core: `aotc verify kernels/rows.toml`.
+MAX_SPILL_BYTES = 256
+ONE_CTA = ("rmsnorm_backward", "layernorm_backward", "partial_sums")
+# The first cluster of each kernel that has any, since all take minutes of a core: `aotc verify kernels/rows.toml`.
 SUBJECTS = list(
     {
         subject.kernel: subject
         for subject in reversed(subjects_of_manifest(MANIFEST))
-        if "num_ctas=" in subject.label and "n_cols:16" in subject.label
+        if ("num_ctas=" in subject.label or subject.kernel in ONE_CTA)
+        and "n_cols:16" in subject.label
     }.values()
 )
 
@@ -38,7 +41,9 @@ def test_it_assembles_without_a_word(variant: VariantSpec) -> None:
     made = compile_kernel(variant.request)
     assert made.metadata.ptxas_warnings == ()
     if not variant.waived:  # unaligned rows take addresses and masks for every element
-        assert made.metadata.spill_bytes == made.metadata.stack_bytes == 0
+        # Where a config says how many registers, a few spill, so that an SM has one CTA more.
+        limit = MAX_SPILL_BYTES if "maxnreg" in dict(variant.config) else 0
+        assert made.metadata.spill_bytes <= limit
 
 
 def test_one_of_each_kernel_is_verified() -> None:
@@ -90,3 +95,55 @@ def test_the_gradient_is_that_of_the_loss(n_cols: int) -> None:
         slope = (losses(wide + step) - losses(wide - step)) / 2e-5 * scale
         np.testing.assert_allclose(grad[counts, column], slope[counts], rtol=1e-4, atol=1e-6)
     assert (grad[target == ignored] == 0).all()
+
+
+def _norm(name: str, x: np.ndarray, w: np.ndarray, b: np.ndarray) -> np.ndarray:
+    """Return what the forward pass makes of rows in float64."""
+    if name == "rmsnorm":
+        return x / np.sqrt((x**2).mean(1, keepdims=True) + 1e-6) * w
+    centred = x - x.mean(1, keepdims=True)
+    return centred / np.sqrt((centred**2).mean(1, keepdims=True) + 1e-6) * w + b
+
+
+@pytest.mark.parametrize("stages", [1, 3])
+@pytest.mark.parametrize(("n_rows", "n_cols", "programs"), [(1, 1, 1), (5, 31, 2), (7, 64, 9)])
+@pytest.mark.parametrize("name", ["rmsnorm", "layernorm"])
+def test_gradients_of_norms_are_slopes(
+    name: str, n_rows: int, n_cols: int, programs: int, stages: int
+) -> None:
+    """Against finite differences, in float64, of sum(y * dy): for rows, weights and biases."""
+    rng = np.random.default_rng(n_cols)
+    x, dy = rng.standard_normal((2, n_rows, n_cols))
+    w, b = rng.standard_normal((2, n_cols))
+    mean = x.mean(1) if name == "layernorm" else np.zeros(n_rows)
+    rstd = 1 / np.sqrt(((x - mean[:, None]) ** 2).mean(1) + 1e-6)
+    statistics = {"mean_ptr": mean, "rstd_ptr": rstd} if name == "layernorm" else {"rstd_ptr": rstd}
+    sums = ["dw_ptr", "db_ptr"] if name == "layernorm" else ["dw_ptr"]
+    inputs = {"dy_ptr": dy, "x_ptr": x, "w_ptr": w, **statistics}
+    arrays = {key: value.astype(np.float32).reshape(-1) for key, value in inputs.items()}
+    arrays["dx_ptr"] = np.full(n_rows * n_cols, np.nan, np.float32)
+    arrays |= {key: np.full(programs * n_cols, np.nan, np.float32) for key in sums}
+    numbers = {"stride": n_cols, "n_rows": n_rows, "n_cols": n_cols, "n_programs": programs}
+    signature = dict.fromkeys(arrays, "*fp32") | dict.fromkeys(numbers, "i32")
+    source, constants = str(KERNELS / "norm_backward.py"), {"BLOCK": 64, "STAGES": stages}
+    made = translate(source, f"{name}_backward_kernel", signature, constants)
+    run(made.kernel, (programs,), [*arrays.values(), *numbers.values()])
+    found = [arrays["dx_ptr"].reshape(n_rows, n_cols)]
+    for key in sums:
+        out = np.full(n_cols, np.nan, np.float32)
+        kinds = {"partial_ptr": "*fp32", "out_ptr": "*fp32", "n_partials": "i32", "n_cols": "i32"}
+        blocks = {"BLOCK_M": 4, "BLOCK_N": 16}
+        summed = translate(source, "partial_sums_kernel", kinds, blocks)
+        run(summed.kernel, (-(-n_cols // 16),), [arrays[key], out, programs, n_cols])
+        found.append(out)
+
+    step = 1e-5
+    for each, grad in zip((x, w, b), found, strict=False):
+        for index in np.ndindex(each.shape):
+            each[index] += step
+            above = (_norm(name, x, w, b) * dy).sum()
+            each[index] -= 2 * step
+            below = (_norm(name, x, w, b) * dy).sum()
+            each[index] += step
+            slope = (above - below) / (2 * step)
+            np.testing.assert_allclose(grad[index], slope, rtol=2e-4, atol=2e-4)

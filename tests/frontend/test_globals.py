@@ -3,9 +3,11 @@ from __future__ import annotations
 import hashlib
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from aotc.ir.text import print_kernel
+from aotc.verify.interpreter.run import run
 from tests.frontend.conftest import Sources
 
 
@@ -324,3 +326,34 @@ def test_facts_that_modules_ask_for(sources: Sources, expression: str, value: ob
         """
     )
     assert made.prints == (str(value),)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("from platforms import current\nX = tl.constexpr(1 if current.is_cuda() else 2)", 1),
+        ("from platforms import current\nX = tl.constexpr(1 if current.is_rocm() else 2)", 2),
+        ("import platforms\nX = tl.constexpr(int(platforms.current().is_cuda_alike()))", 1),
+        (
+            """
+from triton.runtime import driver
+X = tl.constexpr(1 if hasattr(driver, 'active') else 2)""",
+            1,
+        ),
+        (
+            """
+wrap = getattr(triton.runtime.jit, 'constexpr_function', None)
+bits = wrap(tl.get_int_dtype)
+twice = wrap(double)
+def double(x): return 2 * x
+X = tl.constexpr(3)""",
+            3,
+        ),
+    ],
+)
+def test_what_libraries_ask_of_their_platform(sources: Sources, text: str, expected: int) -> None:
+    uses = " + twice(1) - 2 + bits(32, True)(0)" if "twice" in text else ""
+    source = f"{text}\n@triton.jit\ndef k(p):\n    tl.store(p, X{uses})\n"
+    out = np.zeros(1, np.int32)
+    run(sources.translate(source, {"p": "*i32"}).kernel, (1,), [out])
+    assert out[0] == expected

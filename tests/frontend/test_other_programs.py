@@ -79,3 +79,27 @@ def test_condition_takes_a_hint(sources: Sources) -> None:
     text = "@triton.jit\ndef k(x, n):\n    while tl.condition(n > 0, disable_licm=n):\n        n -= 1\n"
     with pytest.raises(CompileError, match="disable_licm of tl.condition must be True or False"):
         sources.translate(text, _SIGNATURE)
+
+
+@pytest.mark.parametrize(
+    ("body", "expected"),
+    [
+        ("tl.store(x, 1) if n > 3 else tl.store(x, 2)", 1),
+        ("tl.store(x, 1) if n > 9 else tl.store(x, 2)", 2),
+        ("tl.store(x, 1) if n > 3 else None", 1),
+        ("a, (b, c) = (n, (1, 7)) if n > 3 else (1, (n, 7))\n    tl.store(x, a * 10 + b + c)", 58),
+        ("p = x if n > 3 else x + 1\n    tl.store(p, 4)", 4),
+        ("a = 1 if n > 3 else 1\n    tl.store(x, a)", 1),
+    ],
+)
+def test_both_sides_of_a_conditional_may_do_something(
+    sources: Sources, body: str, expected: int
+) -> None:
+    assert result(sources, f"@triton.jit\ndef k(x, n):\n    {body}\n", 5) == expected
+
+
+@pytest.mark.parametrize("arms", ["n if n > 3 else tl.store(x, n)", "(n, n) if n > 3 else n"])
+def test_one_side_of_a_conditional_without_a_value(sources: Sources, arms: str) -> None:
+    text = f"@triton.jit\ndef k(x, n):\n    a = {arms}\n"
+    with pytest.raises(CompileError, match="both sides of a run-time `if … else` must have one"):
+        sources.translate(text, _SIGNATURE)

@@ -89,7 +89,8 @@ def _multiply(g: Generator, counters: Sequence[Counter]) -> None:
     bk = 2 * g.choices.pick([64, 32, 16, 128]) // element.size_bytes
     bm = min(bm, _MAX_BLOCK_ELEMS // bn)
     k = g.choices.pick([2 * bk, 3 * bk, bk, 2 * bk + 16, bk + 8, 5, 0])
-    facts = of_count(multiplied(_DATA, _DATA), max(k, 1))
+    # Tensors may have a little more than that, since their rows are whole pieces of 16 bytes.
+    facts = of_count(multiplied(_DATA, _DATA), k + 16)
     weighs = g.choices.chance(1, 4)
     if weighs:
         facts = multiplied(facts, _WEIGHT)

@@ -302,17 +302,21 @@ def make_atomic(g: Generator) -> None:
         # What is compared with is found at some places and not at others. Floats compare by bits,
         # and the sign of a zero is not known.
         compare = g.operand(element, shape, lambda facts: facts.is_exact).value
-        cas = tile.AtomicCas(place.pointer, compare, value.value, *_order(g))
+        cas = tile.AtomicCas(place.pointer, compare, value.value, *_order(g, is_alone=True))
         g.keep(g.add(cas).out, joined(value.facts, Facts()))
         return
-    op = g.add(tile.AtomicRmw(place.pointer, value.value, kind, place.mask, *_order(g)))
+    order = _order(g, is_alone=is_alone)
+    op = g.add(tile.AtomicRmw(place.pointer, value.value, kind, place.mask, *order))
     if is_alone and place.mask is None:
         g.keep(op.out, joined(value.facts, Facts()))
 
 
-def _order(g: Generator) -> tuple[tile.AtomicSem, tile.AtomicScope]:
+def _order(g: Generator, *, is_alone: bool) -> tuple[tile.AtomicSem, tile.AtomicScope]:
+    """Choose how an atomic is ordered; programs that may meet there are not of one CTA."""
     sems: list[tile.AtomicSem] = ["relaxed", "acq_rel", "acquire", "release"]
-    scopes: list[tile.AtomicScope] = ["gpu", "sys", "cta"]
+    scopes: list[tile.AtomicScope] = ["gpu", "sys"]
+    if is_alone or prod(g.grid) == 1:
+        scopes.append("cta")
     return g.choices.pick(sems), g.choices.pick(scopes)
 
 

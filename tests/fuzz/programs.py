@@ -10,6 +10,7 @@ import ast
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from math import prod
 from typing import Any
 
 from hypothesis import strategies as st
@@ -17,7 +18,9 @@ from hypothesis import strategies as st
 from aotc.config import Config
 from aotc.ir.core import Kernel, Value
 from aotc.ir.dialects import scf, tile
+from aotc.ir.effects import Resource, Trait
 from aotc.ir.text import parse_kernel, print_kernel
+from aotc.ir.types import shape_of
 from aotc.ir.verify import verify
 from tests.fuzz import memory, tensors
 from tests.fuzz.arguments import Argument, Array, Buffer, Scalar, Tensor
@@ -115,6 +118,9 @@ _KINDS: list[tuple[int, _Kind]] = [
         ),
     ),
 ]
+
+# More of a tile do not fit in the registers of a thread, with all else.
+_ELEMS_PER_WARP = 32 * 128
 
 _HEAD = re.compile(
     r"(?P<target>\w+), (?P<warps>\d+) warps, (?P<stages>\d+) stages"
@@ -226,13 +232,35 @@ def generate(choices: Choices) -> Program:
         arguments=tuple(g.arguments),
         grid=grid,
         target=target,
-        num_warps=choices.pick(kind.num_warps),
+        num_warps=_some_warps(choices, kernel, kind.num_warps),
         num_stages=choices.pick([3, 1, 2, 4]),
-        num_ctas=choices.pick([1, 1, 2, 4]) if has_maps else 1,
+        num_ctas=choices.pick([1, 1, 2, 4]) if has_maps and _may_be_split(kernel) else 1,
         num_consumer_groups=choices.pick([1, 1, 2]) if has_maps else 1,
         warp_specialize=choices.pick([None, None, True, False]) if has_maps else None,
         map_pointers=has_maps and choices.chance(2, 3),
         mma_stages=1 + (has_maps and choices.chance(1, 2)),
+    )
+
+
+def _some_warps(choices: Choices, kernel: Kernel, counts: Sequence[int]) -> int:
+    """Choose a number of warps: mostly so many that a thread has registers for the largest tile.
+
+    Others are compiled for most of a fuzzer's time, since what spills is assembled again and again.
+    """
+    largest = max(prod(shape_of(value.type)) for op in kernel.walk() for value in op.results)
+    roomy = [each for each in counts if largest <= _ELEMS_PER_WARP * each]
+    if choices.chance(1, 8):
+        return choices.pick(counts)
+    return choices.pick(roomy or [max(counts)])
+
+
+def _may_be_split(kernel: Kernel) -> bool:
+    """Return whether the CTAs of a cluster can share a program: see `split_across_cluster`."""
+    return not any(
+        op.has(Trait.BARRIER)
+        or op.writes(Resource.OUTPUT)
+        or (op.writes(Resource.GLOBAL) and any(value.users for value in op.results))
+        for op in kernel.walk()
     )
 
 

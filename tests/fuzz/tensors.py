@@ -8,7 +8,7 @@ one, which hardware asks for.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 
 from aotc.ir.core import Value
@@ -71,7 +71,8 @@ def _keep_size(g: Generator, at: Value, shape: Shape) -> None:
         g.keep(g.add(descriptor.DescriptorStride(at, axis)).out, full(I64))
     else:
         extent = g.add(descriptor.DescriptorExtent(at, axis)).out
-        g.keep(extent, Facts(hi=shape[axis].bit_length()))
+        most = shape[axis] + descriptor.MIN_ROW_BYTES  # rows may have been made whole pieces
+        g.keep(extent, Facts(hi=most.bit_length()))
 
 
 def store(g: Generator, item: Item) -> None:
@@ -118,7 +119,7 @@ def describe(
 ) -> Value:
     """Return a descriptor of a tensor: a parameter, or one made of a pointer and sizes."""
     if not g.choices.chance(1, 3):
-        return g.tensor(tensor, block, fill_nan=fill_nan)
+        return g.tensor(lambda name: _with_whole_rows(tensor(name)), block, fill_nan=fill_nan)
     wanted = tensor("")
     # Rows that begin anywhere can have no map, so what is launched then is another kernel.
     row = wanted.row_elems if g.choices.chance(5, 6) else wanted.shape[-1]
@@ -145,6 +146,12 @@ def describe(
     extents = [g.known_or_given(extent) for extent in wanted.shape]
     steps = [_long(g, stride) for stride in strides[:-1]]
     return g.add(descriptor.DescriptorOf(pointer, [*extents, *steps], block, fill_nan)).out
+
+
+def _with_whole_rows(tensor: Tensor) -> Tensor:
+    """Return the tensor with rows of whole pieces of 16 bytes, as launchers want them."""
+    unit = _unit(tensor.element)
+    return replace(tensor, shape=(*tensor.shape[:-1], -(-tensor.shape[-1] // unit) * unit))
 
 
 def _long(g: Generator, value: int) -> Value:

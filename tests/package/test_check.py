@@ -35,7 +35,7 @@ import triton.language as tl
 def helper(x): return inner(x)
 
 @triton.jit
-def inner(x): return tl.map_elementwise(x)
+def inner(x): return tl.extern_elementwise(x)
 
 @triton.jit
 def recursive(x): return recursive(x)
@@ -68,13 +68,13 @@ def test_helpers_count_for_the_kernels_that_reach_them(package: Path) -> None:
         "recursive": [],
         "good": [],
         "bad": [
-            ("tl.map_elementwise", "pkg/helpers.py", 8),
+            ("tl.extern_elementwise", "pkg/helpers.py", 8),
             ("tl.async_task", "pkg/kernels.py", 11),
         ],
         "choosing": [("tl.expect_zero", "pkg/kernels.py", 16)],
     }
     assert [one.name for one in checked.kernels if not one.is_supported] == ["bad"]
-    assert checked.features == {"tl.async_task": 1, "tl.expect_zero": 1, "tl.map_elementwise": 1}
+    assert checked.features == {"tl.async_task": 1, "tl.expect_zero": 1, "tl.extern_elementwise": 1}
     assert checked.num_files == 3
     assert not checked.is_right
 
@@ -97,7 +97,7 @@ def test_the_number_of_processes_does_not_matter(package: Path) -> None:
     one, two = (describe(check(["pkg"], "sm_90a", jobs)) for jobs in (1, 2))
     assert one == two
     assert len(one["kernels"]) == 1 + 3 * 40
-    assert one["features"]["tl.map_elementwise"] == 40
+    assert one["features"]["tl.extern_elementwise"] == 40
 
 
 def test_what_is_not_python_is_said(package: Path) -> None:
@@ -122,14 +122,14 @@ def test_nothing_is_executed(package: Path) -> None:
 def test_text_and_summary(package: Path) -> None:
     checked = check(["pkg"], "sm_90a", 1)
     assert text(checked).splitlines() == [
-        "pkg/helpers.py:8: aotc does not have tl.map_elementwise yet (in bad)",
+        "pkg/helpers.py:8: aotc does not have tl.extern_elementwise yet (in bad)",
         "pkg/kernels.py:11: aotc does not have tl.async_task yet (in bad)",
         "pkg/kernels.py:16: aotc does not have tl.expect_zero yet (in choosing; only if WIDE)",
         "",
         "kernels  feature",
         "      1  tl.async_task",
         "      1  tl.expect_zero",
-        "      1  tl.map_elementwise",
+        "      1  tl.extern_elementwise",
     ]
     assert summary(checked, 0.25) == (
         "3 of 4 kernels supported (75.0 %), 1 of them for some constants only, in 3 files (0.2 s)"

@@ -458,3 +458,39 @@ def test_any_edit_is_a_typed_error_or_fine(
         assert loc.line <= text.count("\n") + 2
     else:
         assert manifest.kernels
+
+
+def test_names_of_grid_and_where_are_checked_although_a_type_is_wrong(tmp_path: Path) -> None:
+    (tmp_path / "k.py").write_text(
+        "import triton\nimport triton.language as tl\n@triton.jit\n"
+        "def k(x, d, n, BLOCK: tl.constexpr): tl.store(x, n)\n"
+    )
+    text = """
+[package]
+name = "p"
+version = "0.1.0"
+targets = ["sm_90a"]
+[[kernel]]
+source = "k.py:k"
+grid = ["cdiv(n, BLOCK) + z"]
+where = "BLOKC > n"
+[kernel.signature]
+x = "*fp3"
+d = "{descriptor}"
+n = "*fp8e4b15"
+[kernel.configs]
+BLOCK = [64]
+"""
+    (tmp_path / "k.toml").write_text(text.replace("{descriptor}", "i32"))
+    with pytest.raises(ManifestError) as caught:
+        load(str(tmp_path / "k.toml"))
+    said = str(caught.value)
+    for wanted in ("'fp3'", "'fp8e4b15'", "say *u8", "`z`", "`BLOKC`"):
+        assert wanted in said, said
+    (tmp_path / "k.toml").write_text(
+        text.replace("{descriptor}", "tensordesc<bf16[BLOCK, BLOCKS]>").replace(" + z", "")
+    )
+    with pytest.raises(ManifestError) as caught:
+        load(str(tmp_path / "k.toml"))
+    assert "'BLOCKS'" in str(caught.value)
+    assert "'fp3'" in str(caught.value)

@@ -6,9 +6,11 @@ import errno
 import hashlib
 import multiprocessing
 import os
+import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Sequence
 from concurrent.futures import Executor, Future, ProcessPoolExecutor, ThreadPoolExecutor
@@ -227,6 +229,28 @@ def test_leaving_early_stops_the_workers(source: Path) -> None:
     outcomes.close()
     assert time.monotonic() - start < 10
     assert not any(child.is_alive() for child in children)
+
+
+def test_an_interrupt_while_jobs_wait_leaves_no_traceback(
+    source: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # The threads of an executor print what they trip over.
+    monkeypatch.setattr(workers, "_TASKS_PER_WORKER", 8)  # so that some wait for a worker
+    tripped: list[Any] = []
+    monkeypatch.setattr(threading, "excepthook", tripped.append)
+
+    def interrupt(_number: int, _frame: object) -> None:
+        raise KeyboardInterrupt
+
+    former = signal.signal(signal.SIGALRM, interrupt)
+    signal.setitimer(signal.ITIMER_REAL, 1.0)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            list(compile_all(_tasks(source, ["slow"] * 16), compile_empty, 2))
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, former)
+    assert not tripped
 
 
 def test_takes_any_executor_and_leaves_it_open(source: Path) -> None:

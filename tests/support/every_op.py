@@ -20,6 +20,7 @@ from aotc.ir.dialects import (
     gpu,
     grid,
     indexing,
+    mapped,
     mbarrier,
     roles,
     scf,
@@ -259,6 +260,9 @@ def _specialize(s: Sampler) -> None:
     s.add(mbarrier.MbarrierInit(barrier, 4))
     consumers, producer = Block(), Block()
     Builder(consumers)(mbarrier.MbarrierArrive(barrier, 4))
+    beside = Block()
+    Builder(beside)(scf.Yield([]))
+    Builder(producer)(roles.Beside(beside))
     Builder(producer)(mbarrier.MbarrierWait(barrier, s.i))
     for role in (consumers, producer):
         Builder(role)(scf.Yield([]))
@@ -386,6 +390,15 @@ SAMPLES: dict[str, Sample] = {
         s.add(assembly.VolatileAsm("mov.u64 $0, %globaltimer;", "=l", (I64,), 1, [])),
         s.add(assembly.VolatileAsm("mov.b32 $0, $1;", "=r,0", (I32,), 1, [s.tile("i32")])),
     ],
+    "map.elements": lambda s: s.add(
+        mapped.Map(
+            [s.tile("fp32"), s.tile("i32")],
+            2,
+            _yielding(
+                [FP32, FP32, I32, I32], lambda add, args: [*args[2:], *_sum(add, args[:2]), args[0]]
+            ),
+        )
+    ),
     "tile.program_id": lambda s: s.add(tile.ProgramId(2)),
     "tile.num_programs": lambda s: s.add(tile.NumPrograms(1)),
     "tile.arange": lambda s: s.add(tile.Arange(0, EXTENT, s.layout)),
@@ -506,6 +519,9 @@ SAMPLES: dict[str, Sample] = {
     "gpu.tensor_map_at": lambda s: s.add(
         tma.TensorMapAt(s.pointer, TensorMapType(FP16, (16, 64), 128, fill_nan=True))
     ),
+    "gpu.made_tensor_map": lambda s: s.add(
+        tma.MadeTensorMap(s.pointer, TensorMapType(FP16, (16, 64), 128))
+    ),
     "gpu.make_tensor_map": lambda s: s.add(
         tma.MakeTensorMap(
             s.pointer,
@@ -549,8 +565,13 @@ SAMPLES: dict[str, Sample] = {
     ],
     "gpu.mbarrier_wait": lambda s: s.add(mbarrier.MbarrierWait(_mbarrier(s), s.i)),
     "gpu.specialize": _specialize,
+    "gpu.beside": _specialize,
     "gpu.consumer_group": lambda s: s.add(roles.ConsumerGroup()),
     "gpu.opaque_thread_id": lambda s: s.add(gpu.OpaqueThreadId()),
+    "gpu.opaque": lambda s: [
+        s.add(gpu.Opaque(s.tile("fp16"))),
+        s.add(gpu.Opaque(s.tile("fp32"), s.i)),
+    ],
     "gpu.barrier": lambda s: s.add(gpu.Barrier()),
     "gpu.reduce": _reduce(gpu.Reduce),
     "gpu.scan": _scan(gpu.Scan),

@@ -115,6 +115,17 @@ MAPPED = {
         a_of=lambda a, part, m, k: a[part, :m, :k],
         extra=lambda _, __, a: a[0].size,
     ),
+    "heads in a row": Case(
+        "tl.load(a_ptrs + part * 16, mask=in_m[:, None], other=0.0)",
+        a_of=lambda a, part, m, k: a[0, :m, 16 * part :][:, :k],
+        holds=lambda _, __: True,
+    ),
+    "beside the axes": Case(
+        MASKED.format("a_ptrs + part * 24"),
+        a_of=lambda a, part, m, k: np.lib.stride_tricks.as_strided(
+            a.reshape(-1)[24 * part :], (m, k), a.strides[1:]
+        ),
+    ),
     "rows further down": Case(
         MASKED.format("a_ptrs + extra * stride_am"),
         a_of=lambda a, _, m, k: a[0, 3 : m + 3, :k],

@@ -322,7 +322,11 @@ def lower_compare(ctx: Lowering, op: arith.Compare) -> Results:
 
 
 def _compare_sums(ctx: Lowering, op: arith.Compare, bits: int) -> Registers | None:
-    """Compare sums of one base with one number: compare their difference with the constants."""
+    """Compare sums of one base with one number: compare their difference with the constants.
+
+    If both are multiples of 2**k, so is the difference, and constants that it separates alike are compared
+    once: columns that a thread has in a row under one end that is a multiple of 16.
+    """
     left, right, predicate = ctx.raw(op.lhs), ctx.raw(op.rhs), op.predicate
     if len({*left}) == 1:
         left, right, predicate = right, left, _MIRRORED.get(predicate, "")
@@ -335,7 +339,16 @@ def _compare_sums(ctx: Lowering, op: arith.Compare, bits: int) -> Registers | No
     if distance is None:
         return None
     code = f"icmp s{predicate} i{bits} {distance}"
-    return tuple(ctx.emit.value(f"{code}, {-constant}") for constant in constants)
+    step = 1 << min(ctx.ints.trailing_zeros(each, bits) for each in (bases[0], right[0]))
+    rounded = [_to_multiple(constant, step, predicate) for constant in constants]
+    return tuple(ctx.emit.value(f"{code}, {-constant}") for constant in rounded)
+
+
+def _to_multiple(constant: int, step: int, predicate: str) -> int:
+    """Return a multiple of `step` such that multiples compare with minus it as with minus the constant."""
+    if predicate in ("lt", "ge"):
+        return constant // step * step
+    return -(-constant // step) * step
 
 
 @lowers(arith.Select)

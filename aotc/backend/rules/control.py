@@ -19,10 +19,14 @@ from aotc.backend import nvvm
 from aotc.backend.integers import Registers
 from aotc.backend.llvm_types import llvm_type
 from aotc.backend.lower import Lowering, Results, lowers
-from aotc.backend.packing import packed_words, unpack
+from aotc.backend.packing import pack, packed_words, to_i32_words, unpack, word_shape
 from aotc.ir.core import Value
 from aotc.ir.dialects import gpu, scf, tile
 from aotc.ir.types import ScalarType, element_of
+
+_WORD_BITS = 32
+_LEAST_BITS = 16  # of a register
+_MULTIPROCESSOR_BITS = 16  # no GPU has as many multiprocessors as these count
 
 
 @lowers(scf.Return)
@@ -362,6 +366,30 @@ def lower_opaque_thread_id(ctx: Lowering, op: gpu.OpaqueThreadId) -> Results:
         op.error("is in a nested block")
     ctx.opaque_thread_id()
     return []
+
+
+@lowers(gpu.Opaque)
+def lower_opaque(ctx: Lowering, op: gpu.Opaque) -> Results:
+    """Add to each word of a tile a zero that is known to nobody, and not before `after`."""
+    emit, element = ctx.emit, element_of(op.value.type)
+    zero = emit.value(f"lshr i32 {emit.fresh(nvvm.read_multiprocessor())}, {_MULTIPROCESSOR_BITS}")
+    if op.after is not None:
+        after = to_i32_words(emit, ctx.scalar(op.after), element_of(op.after.type))
+        zero = emit.value(f"and i32 {zero}, {after[0]}")
+    values = ctx.registers(op.value)
+    bits, count = word_shape(element, len(values))
+    bits = max(bits, _LEAST_BITS)
+    if bits != _WORD_BITS:
+        resize = "trunc" if bits < _WORD_BITS else "zext"
+        zero = emit.value(f"{resize} i32 {zero} to i{bits}")
+    per_word = len(values) // count
+    made: list[str] = []
+    for at in range(0, len(values), per_word):
+        words = packed_words(emit, values[at : at + per_word], element)
+        words = words or pack(emit, values[at : at + per_word], element)
+        moved = [emit.value(f"add i{bits} {word}, {zero}") for word in words]
+        made += unpack(emit, moved, element, per_word)
+    return [tuple(made)]
 
 
 # ---- assumptions and assertions -----------------------------------------------------------------

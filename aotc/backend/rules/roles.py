@@ -29,6 +29,15 @@ def lower_specialize(ctx: Lowering, op: roles.Specialize) -> Results:
     emit.start_block(other)
     if op.producer_registers:
         nvvm.decrease_registers(emit, op.producer_registers)
+    beside = op.producer.first
+    if isinstance(beside, roles.Beside):
+        inside, rest = emit.new_label("beside"), emit.new_label("other")
+        emit.branch_if(emit.thread_value(f"icmp eq i32 {ctx.warp}, {first + 1}"), inside, rest)
+        emit.start_block(inside)
+        with emit.scope(), ctx.role("producer"):
+            ctx.lower_ops(beside.body)
+        emit.branch(join)
+        emit.start_block(rest)
     if ctx.kernel.producer_warps > 1:
         produce = emit.new_label("produce")
         emit.branch_if(emit.thread_value(f"icmp eq i32 {ctx.warp}, {first}"), produce, join)
@@ -37,6 +46,13 @@ def lower_specialize(ctx: Lowering, op: roles.Specialize) -> Results:
         ctx.lower_ops(op.producer)
     emit.branch(join)
     emit.start_block(join)
+    return []
+
+
+@lowers(roles.Beside)
+def lower_beside(ctx: Lowering, op: roles.Beside) -> Results:
+    """Lower nothing: the roles are divided where the producer begins."""
+    del ctx, op
     return []
 
 

@@ -71,6 +71,14 @@ def lower_make_tensor_map(ctx: Lowering, op: tma.MakeTensorMap) -> Results:
     return [(slot,)]
 
 
+@lowers(tma.MadeTensorMap)
+def lower_made_tensor_map(ctx: Lowering, op: tma.MadeTensorMap) -> Results:
+    """Lower a map that another warp has made: the warp that issues copies acquires it."""
+    slot = nvvm_tensor.generic_address(ctx.emit, ctx.scalar(op.slot))
+    nvvm_tensor.acquire_made_map(ctx.emit, slot, ctx.issuer.warps)
+    return [(slot,)]
+
+
 @lowers(tma.TmaLoad)
 def lower_tma_load(ctx: Lowering, op: tma.TmaLoad) -> Results:
     """Lower a load: expect all bytes at the mbarrier, then copy every box."""
@@ -159,9 +167,7 @@ def lower_mbarrier_init(ctx: Lowering, op: mbarrier.MbarrierInit) -> Results:
 @lowers(mbarrier.MbarrierArrive)
 def lower_mbarrier_arrive(ctx: Lowering, op: mbarrier.MbarrierArrive) -> Results:
     """Lower an arrival: one lane arrives for its warp."""
-    op.expect(
-        op.count == ctx.kernel.num_warps, f"{op.count} of {ctx.kernel.num_warps} warps arrive"
-    )
+    op.expect(op.count == ctx.role_warps, f"{op.count} of {ctx.role_warps} warps arrive")
     nvvm.warp_barrier(ctx.emit)
     enabled = "" if op.enabled is None else ctx.scalar(op.enabled)
     barrier = buffer_address(ctx, op.barrier)

@@ -78,6 +78,9 @@ def lower_wgmma(ctx: Lowering, op: wgmma.Wgmma) -> Results:
     a, words = _operand_a(ctx, op, tiling)
     b = _descriptor(ctx, op.b, tiling.b, tiling.warp_columns)
     accumulate = "true" if op.accumulate is None else ctx.scalar(op.accumulate)
+    if accumulate == "false" and not isinstance(op.acc.op, gpu.Undefined):
+        # It is to begin in the registers of another result, which ptxas would not keep it in.
+        accumulate = nvvm_wgmma.opaque_false(ctx.emit)
     first = op.start_k // tiling.k
     end = first + op.size_k // tiling.k if op.size_k else tiling.num_steps
     # An operand in registers is that part of K alone.

@@ -84,7 +84,7 @@ class MbarrierArrive(
         orders(Resource.SHARED),
     ),
 ):
-    """Let each of the kernel's `count` warps arrive at a mbarrier, if `enabled`.
+    """Let each of the role's `count` warps arrive at a mbarrier, if `enabled`.
 
     With several `num_ctas` they arrive at that mbarrier of each CTA of the cluster.
 

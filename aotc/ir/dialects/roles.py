@@ -49,6 +49,27 @@ class Specialize(
         return ()
 
 
+class Beside(
+    Op,
+    opcode="gpu.beside",
+    effects=(
+        orders(Resource.GLOBAL),
+        orders(Resource.SHARED),
+    ),
+):
+    """Run `body` in the second of the producer's warps, beside all that the first one does.
+
+    It is the first op of a producer that has several warps.
+    """
+
+    body: Block = block()
+
+    def infer(self) -> Sequence[Type]:
+        self.expect(not self.body.args, "a role takes no arguments")
+        self.expect(not self.body.terminator.operands, "a role returns nothing")
+        return ()
+
+
 class ConsumerGroup(Op, opcode="gpu.consumer_group", pure=True, traits=(Trait.SOURCE,)):
     """Return the index of the consumer group that runs this, an i32."""
 

@@ -138,6 +138,23 @@ class MakeTensorMap(
         return list(self.sizes[len(self.type.box) :])
 
 
+class MadeTensorMap(
+    Op, opcode="gpu.made_tensor_map", effects=(reads(Resource.TENSOR_MAP, of="slot"),)
+):
+    """Acquire the tensor map that another warp of the CTA has made at `slot`.
+
+    It is for the copies that the first warp of the role issues; that warp has waited for the other one.
+    """
+
+    slot: Value = operand()
+    type: TensorMapType = attribute()
+    out: Value = result()
+
+    def infer(self) -> Sequence[Type]:
+        self.expect(isinstance(self.slot.type, PointerType), f"a slot at {self.slot.type}")
+        return (self.type,)
+
+
 class SyncTmaLoad(
     Op,
     opcode="gpu.sync_tma_load",

@@ -14,7 +14,7 @@ It is an estimate: for messages and refusals, and for whether dots may change th
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 from pathlib import PurePath
@@ -75,16 +75,23 @@ class _Life:
     registers: int
 
 
-def find_peak(kernel: Kernel) -> Peak:
-    """Return where the tiles of a kernel of gpu IR take most registers of a thread."""
+def is_fence(op: Op) -> bool:
+    """Return whether ptxas reorders nothing across an op."""
+    return op.terminator or (
+        op.has_side_effects and not op.has(Trait.NO_INSTRUCTION) and not op.blocks
+    )
+
+
+def find_peak(kernel: Kernel, is_place: Callable[[Op], bool] = is_fence) -> Peak:
+    """Return at which of some places the tiles of a kernel of gpu IR take most registers of a thread."""
     numbers = number_ops(kernel)
-    fences = [first for op, (first, _) in numbers.items() if _is_fence(op)]
+    fences = [first for op, (first, _) in numbers.items() if is_place(op)]
     made_again: dict[Value, bool] = {}
     lives = [
         _Life(*_life(value, op, numbers), value, op.loc, tile_registers(value.type))
         for op in numbers
         for value in _made_by(op)
-        if isinstance(value.type, TileType) and not _is_made_again(value, made_again)
+        if isinstance(value.type, TileType) and not is_made_again(value, made_again)
     ]
     at, registers = _fullest(fences, lives)
     by_place: dict[tuple[str, Loc], int] = {}
@@ -119,14 +126,14 @@ def most_registers(loop: scf.For, order: Sequence[Op]) -> int:
     made_again: dict[Value, bool] = {}
     lives: list[_Life] = []
     for value, users in users_of.items():
-        if isinstance(value.type, TileType) and not _is_made_again(value, made_again):
+        if isinstance(value.type, TileType) and not is_made_again(value, made_again):
             dots = [user for user in users if isinstance(user, wgmma.Wgmma) and user.a is value]
             waits = [wait for dot in dots for wait in dot.out.users]
             start = -1 if value.op is None else place[value.op]
             last = max((place.get(user, end) for user in (*users, *waits)), default=start)
             registers = tile_registers(value.type)
             lives.append(_Life(start, last, value, loop.loc, registers))
-    fences = [number for number, op in enumerate(order) if _is_fence(op)]
+    fences = [number for number, op in enumerate(order) if is_fence(op)]
     return _fullest(fences, lives)[1]
 
 
@@ -138,13 +145,6 @@ def _text(value: Value) -> str:
     type_ = value.type
     assert isinstance(type_, TileType)
     return "x".join([*map(str, type_.shape), str(type_.element)])
-
-
-def _is_fence(op: Op) -> bool:
-    """Return whether ptxas reorders nothing across an op."""
-    return op.terminator or (
-        op.has_side_effects and not op.has(Trait.NO_INSTRUCTION) and not op.blocks
-    )
 
 
 def _fullest(fences: list[int], lives: list[_Life]) -> tuple[int, int]:
@@ -187,10 +187,10 @@ def _users(value: Value) -> Iterator[Op]:
                 waiting += user.results
 
 
-def _is_made_again(value: Value, known: dict[Value, bool]) -> bool:
+def is_made_again(value: Value, known: dict[Value, bool], *, renames: bool = True) -> bool:
     """Return whether ptxas rematerializes a value: an address, a condition, index arithmetic.
 
-    So is what renames a tile: its registers are those of the tile. Chains may be as long as the
+    So is what `renames` a tile: its registers are those of the tile. Chains may be as long as the
     kernel, so they are followed without recursion.
     """
     waiting = [value]
@@ -198,7 +198,7 @@ def _is_made_again(value: Value, known: dict[Value, bool]) -> bool:
         each = waiting[-1]
         if each not in known:
             op = each.op
-            if _is_free(each):
+            if _is_free(each, renames=renames):
                 known[each] = True
             elif op is None or op.blocks or not op.pure:
                 known[each] = False
@@ -212,10 +212,10 @@ def _is_made_again(value: Value, known: dict[Value, bool]) -> bool:
     return known[value]
 
 
-def _is_free(value: Value) -> bool:
+def _is_free(value: Value, *, renames: bool) -> bool:
     """Return whether a value takes no registers of a tile by its type or its op."""
-    if not isinstance(value.type, TileType) or (
-        value.op is not None and value.op.has(Trait.SHAPE_ONLY)
-    ):
+    if not isinstance(value.type, TileType):
+        return True
+    if renames and value.op is not None and value.op.has(Trait.SHAPE_ONLY):
         return True
     return isinstance(value.type.element, PointerType) or value.type.element.is_bool

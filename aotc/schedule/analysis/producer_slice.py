@@ -38,7 +38,7 @@ class Slice:
 
 def find_slice(kernel: Kernel) -> Slice:
     """Return what the kernel's tensor loads depend on, waits for other grids included."""
-    search = _Search(kernel)
+    search = _Search(kernel.body)
     for op in kernel.walk():
         if isinstance(op, grid.GridWait):
             search.need_op(op)
@@ -49,11 +49,30 @@ def find_slice(kernel: Kernel) -> Slice:
     return search.found
 
 
+def find_map_slice(block: Block) -> Slice:
+    """Return what those tensor maps depend on that a block makes in loops and a warp can make alone."""
+    found = Slice()
+    for op in block.walk():
+        if makes_map_in_loop(op):
+            search = _Search(block)
+            search.run(op.results)
+            if not search.found.obstacle:
+                found.ops |= search.found.ops
+                found.values |= search.found.values
+    return found
+
+
+def makes_map_in_loop(op: Op) -> bool:
+    """Return whether an op makes a tensor map that a loop makes anew."""
+    is_maker = isinstance(op, tma.MakeTensorMap)
+    return is_maker and any(each.has(Trait.LOOP) for each in op.ancestors())
+
+
 class _Search:
     """Walk from values to all that they are computed from, through loops and branches."""
 
-    def __init__(self, kernel: Kernel) -> None:
-        self.kernel = kernel
+    def __init__(self, body: Block) -> None:
+        self.body = body
         self.found = Slice()
         self.worklist: list[Value] = []
 
@@ -118,7 +137,7 @@ class _Search:
         self.worklist += op.operands
 
     def _disorder(self, pointer: Value) -> str:
-        for fence in fences(self.kernel.body):
+        for fence in fences(self.body):
             target = written_pointer(fence)
             if target is not None and shared_roots(pointer, target):
                 return Reason.LOADS_NEED_WRITTEN(names=root_names(pointer))
@@ -141,8 +160,8 @@ class SliceCopy:
     `replace` emits the replacement of a tensor load: it is given the place, the cloned
     coordinates and the state there, and returns the state after it. A state is a list of
     values that every loop carries. `advance` is given a loop, the end of an iteration of its clone and
-    the state there, and returns the state that the next iteration begins with. `prepare` is given an
-    op that makes a tensor map, the place before its clone and the state there.
+    the state there, and returns the state that the next iteration begins with. `make` is given an op
+    that makes a tensor map, and emits what stands for it, as `replace` does.
     """
 
     State = list[Value]
@@ -152,12 +171,13 @@ class SliceCopy:
         found: Slice,
         replace: Callable[[tma.SyncLoad, Builder, dict[Value, Value], list[Value]], list[Value]],
         advance: Callable[[scf.For, Builder, list[Value]], list[Value]] | None = None,
-        prepare: Callable[[tma.MakeTensorMap, Builder, list[Value]], None] | None = None,
+        make: Callable[[tma.MakeTensorMap, Builder, dict[Value, Value], list[Value]], list[Value]]
+        | None = None,
     ) -> None:
         self._slice = found
         self._replace = replace
         self._advance = advance
-        self._prepare = prepare
+        self._make = make
         self._mapping: dict[Value, Value] = {}
 
     def copy_block(self, source: Block, place: Builder, state: list[Value]) -> list[Value]:
@@ -167,6 +187,8 @@ class SliceCopy:
                 continue
             if isinstance(op, tma.SyncLoad):
                 state = self._replace(op, place, self._mapping, state)
+            elif isinstance(op, tma.MakeTensorMap) and self._make is not None:
+                state = self._make(op, place, self._mapping, state)
             elif isinstance(op, scf.For):
                 state = self._copy_for(op, place, state)
             elif isinstance(op, scf.If):
@@ -174,8 +196,6 @@ class SliceCopy:
             elif isinstance(op, scf.While):
                 state = self._copy_while(op, place, state)
             else:
-                if isinstance(op, tma.MakeTensorMap) and self._prepare is not None:
-                    self._prepare(op, place, state)
                 place(op.clone(self._mapping))
         return state
 

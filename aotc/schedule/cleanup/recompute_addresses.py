@@ -27,13 +27,13 @@ _LARGE_ELEMS = 16
 
 
 def recompute_addresses(kernel: Kernel, schedule: Schedule) -> None:
-    """Rematerialize indices after loops over dots, and ahead of stores of large tiles.
+    """Rematerialize indices after loops over dots, where tiles are, and ahead of stores of large tiles.
 
     Only ops of the kernel's own block are candidates: what is nested may run many times.
     """
     del schedule
     for op in list(kernel.body):
-        if _stores_much(op):
+        if _stores_much(op) or isinstance(op, gpu.Opaque):
             _recompute_from(op)
         loops = (each for each in (op, *_inside(op)) if isinstance(each, scf.For))
         if any(map(_multiplies, loops)) and op.next is not None and not op.next.terminator:

@@ -40,6 +40,7 @@ from aotc.schedule.analysis.register_budget import (
     registers_of,
     reserve_registers,
 )
+from aotc.schedule.analysis.shared_budget import shared_budget_bytes
 from aotc.schedule.context import Schedule
 from aotc.schedule.epilogue.staged_stores import (
     allocate_slice,
@@ -186,9 +187,10 @@ def _num_buffers(
             size_bytes = buffer.size_bytes // count
             parts = [Buffer(buffer.op, size_bytes, *numbers[loop], buffer.num_copies)]
             of_kind.setdefault(sharing_key(store), []).extend(parts * count)
+    limit = shared_budget_bytes(kernel, schedule.target, place_buffers(others))
     for count in range(max(map(len, of_kind.values())), 0, -1):
         taken = [replace(each) for parts in of_kind.values() for each in parts[:count]]
-        if place_buffers([*others, *taken]) <= schedule.target.max_shared_bytes:
+        if place_buffers([*others, *taken]) <= limit:
             return count
     return 0
 

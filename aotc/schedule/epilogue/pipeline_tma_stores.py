@@ -33,6 +33,7 @@ from aotc.ir.effects import Resource
 from aotc.ir.order import number_ops
 from aotc.ir.rewrite import Builder
 from aotc.ir.types import SharedType, TensorMapType, TileType
+from aotc.schedule.analysis.shared_budget import shared_budget_bytes
 from aotc.schedule.context import Schedule
 from aotc.schedule.epilogue.staged_stores import (
     allocate_slice,
@@ -118,6 +119,7 @@ def _choose(series: Sequence[tma.StagedStore], kernel: Kernel, schedule: Schedul
     allocs = {buffer_of(store): store for store in series}
     mine = [buffer for buffer in buffers if buffer.op in allocs]
     others = [buffer for buffer in buffers if buffer.op not in allocs]
+    limit = shared_budget_bytes(kernel, schedule.target, place_buffers(others))
     for plan in _plans(series):
         taken = mine
         if plan.num_buffers:
@@ -126,7 +128,7 @@ def _choose(series: Sequence[tma.StagedStore], kernel: Kernel, schedule: Schedul
         if plan.in_flight and loop:
             start, end = numbers[loop]
             taken = [replace(each, start=start, end=end) for each in taken]
-        if place_buffers([*others, *taken]) <= schedule.target.max_shared_bytes:
+        if place_buffers([*others, *taken]) <= limit:
             return plan
     return None
 

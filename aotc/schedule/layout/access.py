@@ -11,8 +11,10 @@ to the whole access, in consecutive registers of one thread, under one mask valu
 from __future__ import annotations
 
 from functools import lru_cache
+from math import prod
 
 from aotc.ir.core import Kernel, Op, Value
+from aotc.ir.dialects import tile
 from aotc.ir.effects import Trait
 from aotc.ir.layout import LinearLayout
 from aotc.ir.types import PointerType, TileType, element_of
@@ -25,6 +27,7 @@ from aotc.target import Feature, Target
 MAX_ACCESS_BYTES = 16
 _SECTOR_BYTES = 32
 _LINE_BYTES = 128
+_WORD_BYTES, _WORDS_BYTES = 4, 8
 _VECTOR_ATOMIC_BYTES = 4  # the widest float that atomics take in vectors
 
 
@@ -102,8 +105,12 @@ def choose_layouts(kernel: Kernel, infos: AxisAnalysis, target: Target) -> dict[
     Accesses of one shape and memory order share a layout, made for the one that moves the most
     elements at once, so that what is loaded, computed and stored together stays where it is.
     Atomics share theirs among each other, since most of them move one element at a time.
+
+    Where a tile is transposed between two accesses, threads hold boxes, runs of the one access by runs of
+    the other: the exchange through shared memory then moves several elements at once on both sides.
     """
     num_warps = kernel.num_warps
+    transposed: dict[_Kind, int] = {}
     widths: dict[_Kind, int] = {}
     keys: dict[Op, _Kind] = {}
     for op in kernel.walk():
@@ -115,7 +122,14 @@ def choose_layouts(kernel: Kernel, infos: AxisAnalysis, target: Target) -> dict[
         keys[op] = key
         width = _useful_width(pointer, info, num_warps, max_access_elems(op, target))
         widths[key] = max(widths.get(key, 1), width)
-    layouts = {key: _coalesced(key[0], key[1], width, num_warps) for key, width in widths.items()}
+        if _is_transposed(op):
+            transposed[key] = pointee_bytes(pointer)
+    layouts = {
+        key: _in_boxes(key, width, num_warps, transposed[key])
+        if key in transposed
+        else _coalesced(key[0], key[1], width, num_warps)
+        for key, width in widths.items()
+    }
     return {op: layouts[key] for op, key in keys.items()}
 
 
@@ -132,11 +146,48 @@ def _useful_width(pointer: Value, info: AxisInfo, num_warps: int, max_elems: int
     )
 
 
+def _is_transposed(op: Op) -> bool:
+    """Return whether rows of what an op loads or stores are columns beyond a transpose.
+
+    Between the two there may be ops on each element alone.
+    """
+    loads = bool(op.results)
+    stored = None if loads else getattr(op, "value", None)
+    worklist: list[Value] = list(op.results) if stored is None else [stored]
+    seen: dict[Value, None] = {}
+    while worklist:
+        value = worklist.pop()
+        if value in seen or not isinstance(value.type, TileType):
+            continue
+        seen[value] = None
+        for other in list(value.users) if loads else [value.op]:
+            if isinstance(other, tile.Trans):
+                return other.order[-1] != len(other.order) - 1
+            if other is not None and other.has(Trait.ELEMENTWISE):
+                worklist += other.results if loads else other.operands
+    return False
+
+
 def _coalesced(
     shape: tuple[int, ...], order: tuple[int, ...], width: int, num_warps: int
 ) -> LinearLayout:
     elems = tuple(width if axis == order[0] else 1 for axis in range(len(shape)))
     return blocked_for(shape, elems, num_warps, order)
+
+
+def _in_boxes(kind: _Kind, width: int, num_warps: int, element_bytes: int) -> LinearLayout:
+    """Return a coalesced layout in which each thread holds neighbours along the second axis as well.
+
+    If these are no whole word, accesses are of 8 bytes instead of 16: an exchange of words is worth it.
+    """
+    shape, order, _ = kind
+    share = max(1, prod(shape) // (WARP_LANES * num_warps))
+    while width * element_bytes > _WORDS_BYTES and share // width * element_bytes < _WORD_BYTES:
+        width //= 2
+    elems = [1] * len(shape)
+    elems[order[0]] = width
+    elems[order[1]] = max(1, min(width, share // width, shape[order[1]]))
+    return blocked_for(shape, tuple(elems), num_warps, order)
 
 
 def access_cost(

@@ -64,14 +64,17 @@ def assign_layouts(kernel: Kernel, schedule: Schedule) -> None:
     infos, target = AxisAnalysis(kernel), schedule.target
     anchors = choose_layouts(kernel, infos, target)
     anchors |= choose_block_layouts(kernel)
-    dots = choose_dots(kernel, anchors, target)
+    in_flight = schedule.config.mma_stages > 1
+    dots = choose_dots(kernel, anchors, target, in_flight=in_flight)
     anchors |= transposing_loads(dots, anchors, kernel.num_warps)
     pulled, indices = pull_operands(dots), index_loads(kernel)
     while True:
         kept = {op: layout for op, layout in anchors.items() if op not in indices}
         preferred = PreferredLayouts(kernel, kept, dots, pulled)
         demand = Demand(kernel, preferred, infos, target)
-        too_large = [op for op in indices if not fits_ahead(op, demand.made_in(op.out))]
+        too_large = [
+            op for op, most in indices.items() if not fits_ahead(op, demand.made_in(op.out), most)
+        ]
         if not too_large:
             break
         for op in too_large:
@@ -114,7 +117,7 @@ class _Emitter:
         for old, new in zip(kernel.body.args, body.args, strict=True):
             self.values[old, None] = new
         place = Builder(body)
-        self.slots = dict(zip(slots, slot_addresses(body, len(slots), place), strict=True))
+        self.slots = dict(zip(slots, slot_addresses(body, slots, place), strict=True))
         self.emit_ops(kernel.body, place)
         return body
 

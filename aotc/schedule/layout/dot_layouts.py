@@ -11,6 +11,11 @@ the count:
   of the first is the operand of the second in the same registers of the same threads.
 - Dots that add to one accumulator share its layout.
 
+By wgmma, warpgroups that divide columns of a result all need operand A. Where that is computed with the
+result of another dot, as weights are with scores, it goes through shared memory; or, where dots are to be
+in flight meanwhile (`mma_stages = 2`), each warpgroup computes all of the first dot and holds its own: more
+to multiply, and nothing to exchange or to wait for.
+
 Warps along the batch read nothing twice, so batches are split first.
 
 Invariant: layouts agree as `ir.fragments` requires; the accumulator of a loop keeps one layout.
@@ -30,7 +35,7 @@ from aotc.ir.types import FP8E4NV, FP8E5, FP32, FP64, element_of
 from aotc.schedule.layout.layouts import WARP_LANES, blocked, dot_operand, mma_v2
 from aotc.schedule.layout.operand_slices import leaves_of
 from aotc.schedule.layout.preferred_layouts import DotLayouts
-from aotc.schedule.layout.wgmma_layouts import wgmma_layouts
+from aotc.schedule.layout.wgmma_layouts import warpgroups_along_columns, wgmma_layouts
 from aotc.target import Feature, Target
 
 _MMA_ROWS = 16
@@ -42,9 +47,16 @@ _THREAD_LANES = 8
 
 
 def choose_dots(
-    kernel: Kernel, anchors: Mapping[Op, LinearLayout], target: Target
+    kernel: Kernel,
+    anchors: Mapping[Op, LinearLayout],
+    target: Target,
+    *,
+    in_flight: bool = False,
 ) -> dict[Op, DotLayouts]:
-    """Return the layouts of every dot; `anchors` are those of memory accesses."""
+    """Return the layouts of every dot; `anchors` are those of memory accesses.
+
+    If dots are to be `in_flight` while threads compute, those need not exchange what they compute.
+    """
     dots = [op for op in kernel.walk() if isinstance(op, tile.Dot)]
     links = _links(kernel, dots)
     layouts: dict[Op, DotLayouts] = {}
@@ -55,9 +67,18 @@ def choose_dots(
         largest = max(group, key=lambda op: prod(tile_shape(op.a)) * tile_shape(op.b)[-1])
         for op in group:
             warps[op] = divide_warps(largest, kernel.num_warps, along_m=is_chain)
+    fed = [(op, user) for op, user, as_a in links if as_a and in_flight]
     for group in _connected(dots, [(op, user) for op, user, as_a in links if not as_a]):
         # Operand A of a chained dot has the order that the next dot needs.
-        together = {op: wgmma_layouts(op, kernel.num_warps, target) for op in group}
+        users = [user for op, user in fed if op in group and user not in group]
+        replicas = max(
+            (warpgroups_along_columns(each, kernel.num_warps) for each in users), default=1
+        )
+        holds_a = any(user in group for _, user in fed)
+        together = {
+            op: wgmma_layouts(op, kernel.num_warps, target, replicas=replicas, holds_a=holds_a)
+            for op in group
+        }
         if all(together.values()):
             layouts.update((op, each) for op, each in together.items() if each is not None)
             continue

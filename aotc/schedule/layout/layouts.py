@@ -231,12 +231,15 @@ def dot_operand(
 
 
 def wgmma_accumulator(
-    shape: tuple[int, int], warpgroups: tuple[int, int], instr_n: int | None = None
+    shape: tuple[int, int],
+    warpgroups: tuple[int, int],
+    instr_n: int | None = None,
+    replicas: int = 1,
 ) -> LinearLayout:
     """Return the accumulator layout of `wgmma.mma_async.m64n{instr_n}k*`.
 
-    `warpgroups` is (along M, along N), M counting faster. The four warps of a group hold 16 rows
-    each. `instr_n` defaults to all columns of a group, at most 256.
+    `warpgroups` is (along M, along N), M counting faster; so many `replicas` of them hold the same. The
+    four warps of a group hold 16 rows each. `instr_n` defaults to all columns of a group, at most 256.
 
     Source: PTX ISA, "Register Fragments for wgmma.mma_async.m64nNk16": D.
     """
@@ -249,6 +252,7 @@ def wgmma_accumulator(
                 (0, 4, WARPGROUP_WARPS),
                 (0, 6, warpgroups[0]),
                 (1, log2_exact(instr_n), warpgroups[1]),
+                (-1, 0, replicas),
             ]
         ),
     }

@@ -2,7 +2,7 @@
 
 A map is built in shared memory, the template, and published to a slot in global memory, which copies
 read it from. Every CTA has a slot for each op that makes a map, in the scratch memory of the launch,
-which the launcher passes. A map that a loop makes anew has one slot.
+which the launcher passes. A map that a loop makes anew has as many as may be made ahead of their use.
 
 Invariant: no two CTAs of a launch, and no two ops, use one slot.
 """
@@ -14,10 +14,14 @@ from collections.abc import Sequence
 from aotc.ir.core import Block, Kernel, Op, Value
 from aotc.ir.dialects import arith, gpu, tile
 from aotc.ir.dialects.descriptor import DescriptorOf
+from aotc.ir.effects import Trait
 from aotc.ir.params import SCRATCH_ALIGNMENT_BYTES, SCRATCH_SOURCE, ParamInfo
 from aotc.ir.rewrite import Builder
-from aotc.ir.types import I64, U64, PointerType
+from aotc.ir.types import I32, I64, U64, PointerType
 from aotc.schedule.layout.layouts import row_major_shared
+
+SLOTS_IN_LOOPS = 4
+"""How many maps of an op are there at a time: the one in use, and those made ahead."""
 
 _MAP_BYTES = 128
 _MAP_WORDS = _MAP_BYTES // U64.size_bytes
@@ -27,24 +31,36 @@ def allocate_slots(kernel: Kernel) -> Sequence[Op]:
     """Return the ops that make maps; if there are any, give the kernel scratch memory for them."""
     makers = [op for op in kernel.walk() if isinstance(op, DescriptorOf)]
     if makers:
-        kernel.scratch_bytes = _MAP_BYTES * len(makers)
+        kernel.scratch_bytes = _MAP_BYTES * sum(map(num_slots, makers))
         name = "scratch.maps"
         kernel.body.add_arg(PointerType(U64), name)
         kernel.params += (ParamInfo(name, SCRATCH_ALIGNMENT_BYTES, SCRATCH_SOURCE),)
     return makers
 
 
-def slot_addresses(body: Block, count: int, place: Builder) -> list[Value]:
-    """Return the addresses of a CTA's slots; the last parameter is the scratch memory."""
-    if count == 0:
+def num_slots(maker: Op) -> int:
+    """Return how many slots an op that makes a map has."""
+    return SLOTS_IN_LOOPS if any(op.has(Trait.LOOP) for op in maker.ancestors()) else 1
+
+
+def slot_at(first: Value, index: Value, place: Builder) -> Value:
+    """Return the address of a slot, some slots after the first one of an op."""
+    words = place(arith.Constant(_MAP_WORDS, I32)).out
+    return place(arith.AddPtr(first, place(arith.Mul(index, words)).out)).out
+
+
+def slot_addresses(body: Block, makers: Sequence[Op], place: Builder) -> list[Value]:
+    """Return the addresses of the first slot of each op; the last parameter is the scratch memory."""
+    if not makers:
         return []
+    starts = [sum(map(num_slots, makers[:index])) for index in range(len(makers) + 1)]
     number = _wide(place, tile.ProgramId(2))
     for axis in (1, 0):
         row = place(arith.Mul(number, _wide(place, tile.NumPrograms(axis)))).out
         number = place(arith.Add(row, _wide(place, tile.ProgramId(axis)))).out
-    words = place(arith.Constant(count * _MAP_WORDS, I64)).out
+    words = place(arith.Constant(starts.pop() * _MAP_WORDS, I64)).out
     first = place(arith.AddPtr(body.args[-1], place(arith.Mul(number, words)).out)).out
-    offsets = [place(arith.Constant(index * _MAP_WORDS, I64)).out for index in range(count)]
+    offsets = [place(arith.Constant(index * _MAP_WORDS, I64)).out for index in starts]
     return [place(arith.AddPtr(first, offset)).out for offset in offsets]
 
 

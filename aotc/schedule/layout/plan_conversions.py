@@ -3,6 +3,9 @@
 The planner (`conversions`) decides; this pass writes its plan into the IR, so that a dump
 shows what every conversion costs and later passes see shared buffers like any other.
 
+Small tiles whose conversions stand together, as the values of one reduction do, are all written before any is
+read: one barrier is for all.
+
 Invariant: afterwards a `gpu.convert` moves nothing between threads.
 """
 
@@ -10,7 +13,7 @@ from __future__ import annotations
 
 from dataclasses import astuple
 
-from aotc.ir.core import Kernel, Value
+from aotc.ir.core import Kernel, Op, Value
 from aotc.ir.diagnostics import at
 from aotc.ir.dialects import gpu
 from aotc.ir.effects import Trait
@@ -28,6 +31,9 @@ from aotc.schedule.layout.conversions import (
 from aotc.schedule.layout.tensor_copies import is_tensor_load, read_buffer
 from aotc.schedule.remarks import Remark
 from aotc.target import Feature
+
+_SMALL_BYTES = 1024
+"""Of a tile that takes a buffer of its own, for one barrier less."""
 
 
 def plan_conversions(kernel: Kernel, schedule: Schedule) -> None:
@@ -95,4 +101,15 @@ def _through_shared(
     shape = "x".join(map(str, source.shape))
     text = Remark.EXCHANGED(shape=shape, element=source.element, size=plan.scratch_bytes)
     schedule.remark(op.loc, text)
-    return place(load).out
+    if plan.scratch_bytes > _SMALL_BYTES:
+        return place(load).out
+    return Builder.before_op(_after_conversions(op))(load).out
+
+
+def _after_conversions(op: gpu.Convert) -> Op:
+    """Return the first op after a conversion that is no conversion of another tile."""
+    after = op.next
+    while isinstance(after, gpu.Convert) and after.value is not op.out:
+        after = after.next
+    assert after is not None, "a terminator follows"
+    return after

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 
 from aotc.ir.core import Block, Kernel, Op, Value
-from aotc.ir.dialects import assembly, cluster, indexing, tile
+from aotc.ir.dialects import assembly, cluster, indexing, mapped, tile
 from aotc.ir.layout import LinearLayout
 from aotc.ir.tiles import (
     Join,
@@ -315,6 +315,7 @@ def _histogram(op: Op, preferred: PreferredLayouts) -> Sequence[LinearLayout | N
 _RULES: dict[type[Op], Rule] = {
     assembly.InlineAsm: _assembly,
     assembly.VolatileAsm: _assembly,
+    mapped.Map: _assembly,
     tile.ExpandDims: _expand_dims,
     tile.Reshape: _reshape,
     tile.Trans: _trans,

@@ -41,15 +41,27 @@ from aotc.target import Feature, Target
 _SPANS_BYTES = (128, 64, 32)
 
 
-def wgmma_layouts(op: tile.Dot, num_warps: int, target: Target) -> DotLayouts | None:
-    """Return the layouts of a dot by wgmma, or None if it has to be computed otherwise."""
-    warpgroups = _divide(op, num_warps)
+def wgmma_layouts(
+    op: tile.Dot, num_warps: int, target: Target, *, replicas: int = 1, holds_a: bool = False
+) -> DotLayouts | None:
+    """Return the layouts of a dot by wgmma, or None if it has to be computed otherwise.
+
+    All of it is computed by each of `replicas` parts of the warps. With `holds_a` a computed operand A is
+    held by all warpgroups that need it, not only where each holds its own rows.
+    """
+    warpgroups = _divide(op, num_warps // replicas)
     if Feature.WGMMA not in target.features or warpgroups is None or not _has_types(op):
         return None
     a = None
-    if warpgroups[1] == 1 and is_computed(op.a):
+    if (warpgroups[1] == 1 or holds_a) and is_computed(op.a):
         a = wgmma_operand_a(_pair(op.a), warpgroups, element_of(op.a.type).bits)
-    return DotLayouts((), a, None, wgmma_accumulator(_pair(op.acc), warpgroups), wgmma=True)
+    acc = wgmma_accumulator(_pair(op.acc), warpgroups, replicas=replicas)
+    return DotLayouts((), a, None, acc, wgmma=True)
+
+
+def warpgroups_along_columns(op: tile.Dot, num_warps: int) -> int:
+    """Return how many warpgroups divide the columns of a dot's result; 1 if it is not by wgmma."""
+    return (_divide(op, num_warps) or (1, 1))[1]
 
 
 def operand_buffer(op: tile.Dot, operand: Value, held: LinearLayout) -> LinearLayout:

@@ -99,6 +99,16 @@ def find_chain(
     return DotChain(issue, compute, fills, sorted(fragments, key=order.__getitem__), seconds)
 
 
+def keeps_all_stages(firsts: Sequence[wgmma.Wgmma], seconds: Sequence[wgmma.Wgmma]) -> bool:
+    """Return whether both dots, an iteration apart, would read all stages of one buffer.
+
+    So it is where keys are values, too, and have two stages: nothing could be loaded meanwhile.
+    """
+    read = [stage.buffer for stage in stages_of(firsts)]
+    shared = [stage for stage in stages_of(seconds) if stage.buffer in read]
+    return any(_num_stages(stage) <= _FEWEST_STAGES for stage in shared)
+
+
 def _is_fed(dot: wgmma.Wgmma, fed: dict[Op, None], late: dict[Op, None]) -> bool:
     """Return whether a dot takes from registers what was computed with others alone."""
     op = dot.a.op

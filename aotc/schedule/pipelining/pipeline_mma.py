@@ -41,7 +41,7 @@ from aotc.schedule.analysis.register_budget import (
     reserve_registers,
 )
 from aotc.schedule.context import Schedule
-from aotc.schedule.pipelining.chained_dots import find_chain
+from aotc.schedule.pipelining.chained_dots import find_chain, keeps_all_stages
 from aotc.schedule.pipelining.expand_loop import expand_loop
 from aotc.schedule.pipelining.loop_schedule import LoopSchedule
 from aotc.schedule.pipelining.overlap_wgmma import begins_sum
@@ -75,6 +75,8 @@ def _advance(start: _Start, role: roles.Specialize, kernel: Kernel, schedule: Sc
     if chain is None and any(map(begins_sum, others)):
         # ptxas serializes the MMAs (C7514) if one of these is in flight at the wait for the first.
         return Reason.OTHER_DOTS()
+    if chain and keeps_all_stages(start.dots, chain.seconds):
+        return Reason.NO_STAGE_LEFT()
     reserve = DOT_CHAIN_RESERVE if chain else DOTS_AHEAD_RESERVE
     needed = _needed_registers(start, num_results=1 if chain else 2) + reserve
     if not reserve_registers(needed, role, kernel, schedule):
@@ -109,12 +111,17 @@ class _Start:
 
 def _find(loop: scf.For, dots: Sequence[wgmma.Wgmma]) -> _Start | str:
     """Return how to issue ahead the dots of a loop whose results are used in it, or why not."""
-    awaited = [op for op in dots if _is_awaited(op, loop)]
+    awaited = [terms for op in dots if (terms := _awaited_sum(op, loop))]
     if not awaited:
         return Reason.NO_FRESH_ACCUMULATOR()
     # What runs ahead comes first in the iteration, too.
-    free = list(takewhile(lambda op: not _operand_reason(op, loop), awaited))
-    return _start_of(loop, free) if free else _operand_reason(awaited[0], loop)
+    free = list(takewhile(lambda terms: not _operands_reason(terms, loop), awaited))
+    ahead = [op for terms in free for op in terms]
+    return _start_of(loop, ahead) if free else _operands_reason(awaited[0], loop)
+
+
+def _operands_reason(dots: Sequence[wgmma.Wgmma], loop: scf.For) -> str:
+    return next(filter(None, (_operand_reason(op, loop) for op in dots)), "")
 
 
 def _operand_reason(op: wgmma.Wgmma, loop: scf.For) -> str:
@@ -145,12 +152,23 @@ def _start_of(loop: scf.For, dots: Sequence[wgmma.Wgmma]) -> _Start | str:
     return replace(found, dots=dots)
 
 
-def _is_awaited(op: wgmma.Wgmma, loop: scf.For) -> bool:
-    """Return whether a dot with a fresh accumulator is waited for in its iteration."""
-    waits = [user for user in op.out.users if isinstance(user, wgmma.WgmmaWait)]
-    begins = isinstance(op.acc.op, gpu.Undefined) and op.acc.op.block is not loop.body
-    alone = len(op.out.users) == len(waits) == 1 and len(waits[0].values) == 1
-    return begins and alone and waits[0].block is loop.body
+def _awaited_sum(first: wgmma.Wgmma, loop: scf.For) -> list[wgmma.Wgmma]:
+    """Return the dots of a sum with a fresh accumulator that is waited for in its iteration.
+
+    Those are `first` and what adds to it while it is in flight; none if there is no such sum.
+    """
+    if not isinstance(first.acc.op, gpu.Undefined) or first.acc.op.block is loop.body:
+        return []
+    terms = [first]
+    while True:
+        users = list(terms[-1].out.users)
+        if len(users) != 1 or users[0].block is not loop.body:
+            return []
+        if isinstance(users[0], wgmma.WgmmaWait):
+            return terms if len(users[0].values) == 1 else []
+        if not isinstance(users[0], wgmma.Wgmma):
+            return []
+        terms.append(users[0])
 
 
 def _takes_turns(stage: Value, loop: scf.For) -> bool:
@@ -193,7 +211,8 @@ def _slice(loop: scf.For, roots: Sequence[Op]) -> _Start | None:
 
 def _needed_registers(start: _Start, num_results: int) -> int:
     """Return the registers that a thread holds in carried values, fragments, and results of dots."""
-    dots = [op.out for op in start.dots]
+    added_to = [op.acc for op in start.dots]
+    dots = [op.out for op in start.dots if op.out not in added_to]
     held = [*start.loop.carried, *(dots * num_results)]
     held += [op.a for op in start.loop.body if isinstance(op, wgmma.Wgmma)]
     return registers_of_tiles(held)

@@ -1,4 +1,4 @@
-"""What threads exchange for a dot of their loop goes through a ring of two buffers.
+"""What threads exchange in an iteration, for a dot or a reduction, goes through a ring of two buffers.
 
 An operand that threads compute in an iteration reaches the dot through shared memory:
 
@@ -8,7 +8,11 @@ With one buffer, a barrier has to stand between the dot and the next write as we
 still wait for their part of the dot. With two, which iterations take in turn, the one barrier orders both:
 who has come to it has waited for the dot of the iteration before, whose buffer is written next.
 
-Invariant: the buffer belongs to its iteration: nothing but the dot reads it, and it is written before.
+So with what warps have reduced, in a loop over rows: who has come to the barrier has read what the iteration
+before wrote. Where an iteration has several such exchanges, one after the other, their barriers order each other.
+
+Invariant: the buffer belongs to its iteration: nothing but the dot, or the reduction, reads it, and it is written
+before.
 """
 
 from __future__ import annotations
@@ -28,10 +32,18 @@ from aotc.schedule.shared_memory.live_ranges import live_ranges
 from aotc.target import Target
 
 _NUM_STAGES = 2
+_SMALL_BYTES = 1024  # of what warps have reduced, at most; a larger tile is worth its barrier
 
 
 def rotate_exchanges(kernel: Kernel, schedule: Schedule) -> None:
-    """Give every exchange for a dot in a loop of consumers a second buffer, if there is room for it."""
+    """Give exchanges in loops a second buffer, if there is room for it.
+
+    These are exchanges for dots in loops of consumers, and for reductions in kernels without dots.
+    """
+    if not any(op.has(Trait.DOT) for op in kernel.walk()):
+        for loop in [op for op in kernel.walk() if isinstance(op, scf.For)]:
+            _rotate_reductions(loop, kernel, schedule.target)
+        return
     for role in [op for op in kernel.body if isinstance(op, roles.Specialize)]:
         for loop in [op for op in role.consumers.walk() if isinstance(op, scf.For)]:
             for exchange in [op for op in loop.body if _is_exchange(op)]:
@@ -47,6 +59,33 @@ def _is_exchange(op: Op) -> TypeGuard[gpu.SharedAlloc]:
     readers = [user for user in users if not isinstance(user, gpu.SharedStore)]
     is_alone = len(readers) == 1 and isinstance(readers[0], wgmma.Wgmma)
     return is_alone and all(user.block is op.block for user in users)
+
+
+def _rotate_reductions(loop: scf.For, kernel: Kernel, target: Target) -> None:
+    """Give the exchanges of a loop second buffers if they share one barrier."""
+    exchanges = [op for op in loop.body if _is_of_reduction(op)]
+    order = {op: number for number, op in enumerate(loop.body)}
+    stores = [order[user] for op in exchanges for user in op.out.users if user.writes()]
+    loads = [order[user] for op in exchanges for user in op.out.users if not user.writes()]
+    if not exchanges or max(stores) > min(loads):
+        return
+    for exchange in exchanges:
+        if _has_room(exchange, loop, kernel, target):
+            loop = _rotate(exchange, loop)
+
+
+def _is_of_reduction(op: Op) -> TypeGuard[gpu.SharedAlloc]:
+    """Return whether an op allocates one small buffer that threads write once and then read."""
+    if not isinstance(op, gpu.SharedAlloc) or op.num_stages > 1:
+        return False
+    kind = op.out.type
+    if not isinstance(kind, SharedType) or kind.size_bytes > _SMALL_BYTES:
+        return False
+    users = list(op.out.users)
+    stores = [user for user in users if isinstance(user, gpu.SharedStore)]
+    loads = [user for user in users if isinstance(user, gpu.SharedLoad)]
+    is_whole = len(stores) == 1 and bool(loads) and len(loads) + 1 == len(users)
+    return is_whole and all(user.block is op.block for user in users)
 
 
 def _has_room(exchange: gpu.SharedAlloc, loop: scf.For, kernel: Kernel, target: Target) -> bool:

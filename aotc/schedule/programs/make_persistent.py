@@ -10,6 +10,9 @@ are, and so are kernels that loop over their work themselves. Where programs tak
 hardware, which gives the next one to the CTA that is done first, may do better: `persistent = false`
 in the config leaves it to that.
 
+Nor does it help where threads copy operands, too, as rows that are gathered: their copies begin anew with
+each program, at the pace of one CTA, while the hardware has the next CTA begin when one ends.
+
 Invariant: every program of the grid is run once, by itself; programs have no order.
 """
 
@@ -35,6 +38,8 @@ def make_persistent(kernel: Kernel, schedule: Schedule) -> None:
         return
     if not schedule.map_pointers or not schedule.may_specialize or not _gains(kernel):
         return
+    if not schedule.config.persistent and any(map(_copies_by_threads, kernel.walk())):
+        return
     with at(kernel.loc):
         _wrap(kernel)
     kernel.is_persistent = True
@@ -57,6 +62,22 @@ def _gains(kernel: Kernel) -> bool:
                 return False  # the outer loop is over its work, or as long as that
             loads |= depth == 1
     return loads
+
+
+def _copies_by_threads(op: Op) -> bool:
+    """Return whether an op is a dot in a loop with an operand that threads load there."""
+    if not isinstance(op, tile.Dot) or not isinstance(op.parent_op, scf.For):
+        return False
+    worklist = [op.a, op.b]
+    while worklist:
+        made = worklist.pop().op
+        if made is None or made.block is not op.block:
+            continue
+        if isinstance(made, tile.Load):
+            return True
+        if made.pure and not made.blocks:
+            worklist += made.operands
+    return False
 
 
 def _communicates(op: Op) -> bool:

@@ -51,6 +51,8 @@ def split_across_cluster(kernel: Kernel, schedule: Schedule) -> None:
                 op.loc,
                 remedy="leave num_ctas at 1 for this kernel",
             )
+        if isinstance(op, tile.AtomicRmw | tile.AtomicCas) and op.scope == "cta":
+            op.scope = "gpu"  # the threads of a program are those of several CTAs
     parts = find_parts(kernel, num_ctas)
     if parts.obstacle:
         schedule.remark(kernel.loc, Remark.REPLICATED(reason=parts.obstacle))

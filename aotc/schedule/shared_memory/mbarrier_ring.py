@@ -136,11 +136,16 @@ class MbarrierRing:
     ) -> list[tma.TmaLoad | tma.BulkLoad]:
         """Issue the loads that fill the current stage, once it is empty if readers release it."""
         if self.empty is not None:
-            one = place(arith.Constant(1, I32)).out
-            # Stages are empty at the start, so the first wait is for the phase before the first.
-            emptied = place(arith.Xor(position.parity, one)).out
-            place(mbarrier.MbarrierWait(self.stage(self.empty, position, place), emptied))
+            self.await_empty(position, place)
         return _issue(loads, self.stage(self.full, position, place), place)
+
+    def await_empty(self, position: RingPosition, place: Builder) -> None:
+        """Wait until the current stage is empty."""
+        assert self.empty is not None
+        one = place(arith.Constant(1, I32)).out
+        # Stages are empty at the start, so the first wait is for the phase before the first.
+        emptied = place(arith.Xor(position.parity, one)).out
+        place(mbarrier.MbarrierWait(self.stage(self.empty, position, place), emptied))
 
     def await_full(self, position: RingPosition, place: Builder) -> None:
         """Wait until the current stage is full."""

@@ -97,13 +97,17 @@ def _tensor_of(op: DescriptorOf, kernel: Kernel, analysis: AffineAnalysis) -> _T
     if rank + num_moves > MAX_RANK:
         raise _UnknownError(f"with what its address steps along it has {rank + num_moves} axes")
     texts = [text.of(size) for size in sizes]
+    kind = op.out.type
+    assert isinstance(kind, DescriptorType)
+    if any(isinstance(user, descriptor.DescriptorWrite) for user in op.out.users):
+        # Hardware stores whole pieces of 16 bytes, also over the end of a row.
+        unit = max(1, TENSOR_ALIGNMENT_BYTES // kind.element.size_bytes)
+        guards += (f"{text.factor(sizes[rank - 1])} % {unit} == 0",)
     source = TensorSource(
         kernel.params[address.base.index].name,
         (*[str(OUT_OF_REACH)] * num_moves, *texts[:rank]),
         (*map(text.of, moves), *texts[rank:]),
     )
-    kind = op.out.type
-    assert isinstance(kind, DescriptorType)
     block = (*[1] * num_moves, *op.shape)
     moved = DescriptorType(kind.element, block, kind.fill_nan)
     return _Tensor(source, moved, tuple(moves.values()), guards)

@@ -14,7 +14,7 @@ Invariant: the kernel computes what it computed, in every launch for which all `
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from aotc.ir.core import Kernel, Value
@@ -65,12 +65,18 @@ def map_pointers(kernel: Kernel, schedule: Schedule) -> None:
         return box_of(store, kernel, analysis, facts)
 
     loops: dict[scf.For, None] = {}
-    for load, dot in uses:
-        box = _asked(load, lambda load=load, dot=dot: loaded(load, dot), schedule)
-        if box is not None:
-            loops.update((op, None) for op in load.ancestors() if isinstance(op, scf.For))
-            mapper.replace_load(load, box)
+    before = list(operands_in_loops(kernel, loaded_before=True))
+
+    def replace_loads(uses: Sequence[tuple[tile.Load, tile.Dot]]) -> None:
+        for load, dot in uses:
+            box = _asked(load, lambda load=load, dot=dot: loaded(load, dot), schedule)
+            if box is not None:
+                loops.update((op, None) for op in load.ancestors() if isinstance(op, scf.For))
+                mapper.replace_load(load, box)
+
+    replace_loads(uses)
     if mapper.made:
+        replace_loads(before)
         # All are analyzed first: replacing one changes what the others are derived from.
         stores = list(dot_stores(kernel))
         boxes = [_asked(each, lambda each=each: stored(each), schedule) for each in stores]

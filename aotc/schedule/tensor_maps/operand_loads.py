@@ -1,6 +1,7 @@
 """Which loads through pointers tensor copies may replace: those of operands of dots.
 
-Only loads in loops are candidates, since others gain nothing. Tensor copies do not see what the
+Loads in loops are candidates; where some of these are tensor copies, what their dots read besides and a
+producer can load ahead of its program is, too. Tensor copies do not see what the
 kernel itself wrote before, so a load that such a write may precede is left alone.
 
 Invariant: what passes `check_load_order` may be loaded at any time before it is used.
@@ -28,19 +29,25 @@ from aotc.schedule.layout.wgmma_layouts import wgmma_layouts
 from aotc.schedule.tensor_maps.pointer_box import TensorBox, UnmappableError
 
 
-def operands_in_loops(kernel: Kernel) -> Iterator[tuple[tile.Load, tile.Dot]]:
-    """Yield the loads of tiles that are operands of dots in loops, each with its dot."""
+def operands_in_loops(
+    kernel: Kernel, *, loaded_before: bool = False
+) -> Iterator[tuple[tile.Load, tile.Dot]]:
+    """Yield the loads of tiles that are operands of dots in loops, each with its dot.
+
+    Those are in loops themselves, or `loaded_before` them, as the queries of attention.
+    """
     found: dict[tile.Load, tile.Dot] = {}
     for op in kernel.walk():
-        if isinstance(op, tile.Dot):
+        if isinstance(op, tile.Dot) and _is_in_loop(op):
             for operand in (op.a, op.b):
                 load = _renamed(operand).op
-                is_in_loop = load is not None and any(
-                    isinstance(outer, scf.For) for outer in load.ancestors()
-                )
-                if isinstance(load, tile.Load) and is_in_loop:
+                if isinstance(load, tile.Load) and _is_in_loop(load) != loaded_before:
                     found.setdefault(load, op)
     yield from found.items()
+
+
+def _is_in_loop(op: Op) -> bool:
+    return any(isinstance(outer, scf.For) for outer in op.ancestors())
 
 
 def _renamed(value: Value) -> Value:

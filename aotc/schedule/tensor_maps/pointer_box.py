@@ -7,6 +7,12 @@ address is the index along an axis: so a bound moves with its index, and what no
 an axis of its own whose end is out of reach. An index that belongs to no axis of the tile, as the
 number of a batch, is an axis along which the box has one element.
 
+An end that the kernel computes or loads, as the length of a sequence that starts anywhere in a tensor,
+is none that a map has. Then the box counts from the end of an axis without memory behind it, of `FAR`
+rows: row i of n is row FAR - n + i there, and hardware cuts off what is beyond n. Two more axes take the
+address back to where it belongs: one counts rows, one step along the other is 2^34 elements less a row,
+and addresses are modulo 2^64.
+
 What the launch has to check is collected as guards: that the tensor is not empty and its rows are
 multiples of 16 bytes, and that indices which are taken modulo its extent meet that end only
 between two boxes.
@@ -37,6 +43,12 @@ from aotc.schedule.analysis.signs import Signs
 OUT_OF_REACH = (1 << 31) - 1
 """The extent of an axis whose end no mask names: every index of a box is below it."""
 
+FAR = 1 << 30
+"""The rows of an axis whose end the kernel computes. A sequence has at most as many."""
+
+_TURN = 1 << 34
+"""FAR steps of so many elements are whole turns of 64 address bits, whatever bytes an element has."""
+
 _NOT_ALIGNED = f"{{}} is not known to be a multiple of {TENSOR_ALIGNMENT_BYTES} bytes"
 
 
@@ -53,7 +65,9 @@ class UnmappableError(Exception):
 class TensorAxis:
     """One axis: its stride, its extent (the least of several), and where the box begins.
 
-    The box has `box` elements along it, of axis `tile_axis` of the tile, if of any.
+    The box has `box` elements along it, of axis `tile_axis` of the tile, if of any. Where the kernel
+    computes the end, the axis has elements whose position plus `beyond` is negative. `is_cut`: a box may
+    begin before or beyond the axis, where there are zeros.
     """
 
     stride: Polynomial
@@ -61,6 +75,8 @@ class TensorAxis:
     extents: tuple[Polynomial, ...] = ()
     tile_axis: int | None = None
     box: int = 1
+    beyond: Polynomial | None = None
+    is_cut: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,6 +127,11 @@ class _Reading:
             rest -= (position + axis.start) * axis.stride
         found = self._placed(axes, rest)
         self._check_shape(found)
+        found = self._counted_from_ends(found)
+        if len(found) > MAX_RANK:
+            raise UnmappableError(
+                f"its address has {len(found)} axes, tensor copies at most {MAX_RANK}"
+            )
         guards, extents = self._starts(found), [self._extent(axis) for axis in found]
         for extent in extents:
             guards.update(dict.fromkeys(extent.guards))
@@ -158,14 +179,18 @@ class _Reading:
         for term in rest:
             for index, axis in enumerate(placed):
                 steps = term.divided_by(axis.stride)
-                if steps is not None and self._may_move(axis, steps):
+                if (
+                    steps is not None
+                    and self._may_move(axis, steps)
+                    and not self._is_beside_rows(axis, steps)
+                ):
                     moved = tuple(extent + steps for extent in axis.extents)
                     placed[index] = replace(axis, start=axis.start + steps, extents=moved)
                     break
             else:
                 stride, index_term = term.factor(self.analysis.is_launch)
-                if stride == ONE:
-                    stride = Polynomial.constant(abs(term.terms[0][1]))
+                if not self._is_aligned(stride):
+                    stride *= Polynomial.constant(abs(term.terms[0][1]))
                     index_term = term.divided_by(stride) or ZERO
                 extra[stride] = extra.get(stride, ZERO) + index_term
         return (*(TensorAxis(stride, start) for stride, start in extra.items()), *placed)
@@ -175,6 +200,8 @@ class _Reading:
 
         A bound must stay computable by the launch, and a coordinate must fit 32 bits.
         """
+        if axis.beyond is not None:
+            return True
         given = [symbol for symbol in steps.symbols if self.analysis.is_launch(symbol)]
         is_argument = given == [symbol for monomial, _ in steps.terms for symbol in monomial]
         if axis.extents:
@@ -182,6 +209,42 @@ class _Reading:
         if axis.stride == ONE and any(map(self._is_i64, steps.symbols)):
             return False
         return not given or (is_argument and self._is_i32(Polynomial.symbol(given[0])))
+
+    def _counted_from_ends(self, axes: Sequence[TensorAxis]) -> tuple[TensorAxis, ...]:
+        """Replace each axis whose end the kernel computes by one of FAR rows and two more.
+
+        An element that the mask lets through has a row of its own, not negative, and is before the end:
+        so the row that the second axis counts to is not negative either. Elsewhere it may be, and there
+        are zeros.
+        """
+        signs = Signs(self.analysis)
+        far, turn = Polynomial.constant(FAR), Polynomial.constant(_TURN)
+        outer: list[TensorAxis] = []
+        found: list[TensorAxis] = []
+        for axis in axes:
+            if axis.beyond is None:
+                found.append(axis)
+                continue
+            if not signs.never_negative(axis.start) or signs.required:
+                raise UnmappableError("an index may be negative", "compare it with 0 in the mask")
+            outer += [
+                TensorAxis(turn - axis.stride, far),
+                TensorAxis(axis.stride, axis.start - axis.beyond, is_cut=True),
+            ]
+            own = replace(axis, start=far + axis.beyond, extents=(far,), beyond=None, is_cut=True)
+            found.append(own)
+        return (*outer, *found)
+
+    def _is_beside_rows(self, axis: TensorAxis, steps: Polynomial) -> bool:
+        """Return whether steps along rows whose end nobody knows are better an axis of their own.
+
+        So it is with heads that lie in a row, `head * 128 + feature`: a head is a row then.
+        """
+        if axis.stride != ONE or axis.extents:
+            return False
+        is_endless = self.text.end_of_boxes(axis.start + steps, axis.box) is None
+        ((_, factor),) = steps.terms
+        return is_endless and self._is_aligned(Polynomial.constant(abs(factor)))
 
     # -- the mask --------------------------------------------------------------
 
@@ -210,10 +273,18 @@ class _Reading:
             axis = found[number]
             end, index = limit.split(self.analysis.is_launch)
             start = index - Polynomial.symbol(axis_symbol(number))
-            if axis.extents and axis.start != start:
+            if (axis.extents and axis.start != start) or axis.beyond is not None:
                 raise UnmappableError(f"its mask compares two indices along axis {number}")
+            if self._is_computed(start) and not axis.extents and axis.stride != ONE:
+                found[number] = replace(axis, beyond=start + end)
+                continue
             found[number] = replace(axis, start=start, extents=(*axis.extents, -end))
         return list(found.values())
+
+    def _is_computed(self, start: Polynomial) -> bool:
+        """Return whether a load is bounded by what the kernel computes: that is what is subtracted."""
+        is_load = isinstance(self.access, tile.Load)
+        return is_load and any(factor < 0 for _, factor in start.terms)
 
     def _axis_of(self, limit: Polynomial) -> tuple[int, int]:
         """Return the one axis whose position a limit is about, and the sign it has there."""
@@ -240,15 +311,9 @@ class _Reading:
 
     def _check_shape(self, axes: Sequence[TensorAxis]) -> None:
         size_bytes = self._size_bytes
-        if len(axes) > MAX_RANK:
-            raise UnmappableError(
-                f"its address has {len(axes)} axes, tensor copies at most {MAX_RANK}"
-            )
         if axes[-1].box * size_bytes < MIN_ROW_BYTES:
             raise UnmappableError(f"its rows have less than {MIN_ROW_BYTES} bytes")
         for axis in axes[:-1]:
-            if axis.stride.value is not None and axis.tile_axis is None:
-                raise UnmappableError(f"it moves by {axis.stride.value} elements along no axis")
             if any(factor < 0 for _, factor in axis.stride.terms):
                 raise UnmappableError("its address goes down along an axis")
             if not self._is_aligned(axis.stride):
@@ -264,6 +329,8 @@ class _Reading:
 
     def _unaligned(self, stride: Polynomial) -> UnmappableError:
         """Return the refusal of a stride, with what would make it a multiple of 16 bytes."""
+        if stride.value is not None:
+            return UnmappableError(f"it moves by {stride.value} elements along no axis")
         sources = [self.analysis.sources[symbol] for symbol in stride.symbols]
         values = [source for source in sources if isinstance(source, Value)]
         remedy = find_promises(self.kernel, values, lambda facts: self._is_aligned(stride, facts))
@@ -313,6 +380,7 @@ class _Reading:
             # A copy to a tensor must not begin before it, whatever the mask says.
             is_load = isinstance(self.access, tile.Load)
             may_begin_before = is_load and axis.tile_axis in self.at_least_zero
+            may_begin_before |= axis.is_cut
             if not may_begin_before and not signs.never_negative(axis.start):
                 remedy = "compare it with 0 in the mask" if is_load else ""
                 raise UnmappableError("an index may be negative", remedy)

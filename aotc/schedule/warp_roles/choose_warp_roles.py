@@ -20,7 +20,7 @@ from aotc.ir.dialects import arith, gpu, grid, scf, tma
 from aotc.ir.effects import Trait
 from aotc.ir.rewrite import Builder, append_carried
 from aotc.ir.types import I32
-from aotc.schedule.analysis.producer_slice import find_slice
+from aotc.schedule.analysis.producer_slice import find_slice, makes_map_in_loop
 from aotc.schedule.context import Schedule
 from aotc.schedule.layout.layouts import WARPGROUP_WARPS
 from aotc.schedule.remarks import Reason, Remark
@@ -70,11 +70,18 @@ def _load_alone(kernel: Kernel) -> None:
 def _producer_warps(kernel: Kernel, schedule: Schedule) -> int:
     """Return the warps of the producer: a warpgroup, so that consumers may take its registers.
 
-    With consumers that are no warpgroups, or have no accumulators, one warp is enough.
+    One warp is enough for consumers that are no warpgroups, have no accumulators, or have a limit of
+    the user's: he wants several CTAs on an SM, and three warps more would take their registers. A loop
+    that makes tensor maps has them made by one warp beside.
     """
     multiplies = any(op.has(Trait.DOT) for op in kernel.walk())
-    whole = multiplies and schedule.config.num_warps % WARPGROUP_WARPS == 0
-    return WARPGROUP_WARPS if whole else 1
+    whole = (
+        multiplies
+        and not schedule.config.maxnreg
+        and schedule.config.num_warps % WARPGROUP_WARPS == 0
+    )
+    makes_maps = any(map(makes_map_in_loop, kernel.walk()))
+    return WARPGROUP_WARPS if whole else 2 if makes_maps else 1
 
 
 def _num_consumer_groups(kernel: Kernel, schedule: Schedule) -> int:

@@ -48,6 +48,7 @@ from aotc.schedule.warp_roles.load_groups import (
     make_group,
     ring_users,
 )
+from aotc.schedule.warp_roles.map_rings import ConsumerMaps, MapRings
 from aotc.target import Target
 
 
@@ -90,27 +91,34 @@ def _divide(kernel: Kernel, consumers: Block, found: Slice, place: Builder) -> B
         is_shared = count == 1 or (ordered is not None and is_inside(loads[0], ordered))
         num_owners = 1 if is_shared else count
         groups.append(make_group(groups, loads, place, kernel.num_warps, num_owners))
-    issuer = _Producer(groups, loop, count)
+    rings = MapRings(consumers, kernel, place)
+    issuer = _Producer(groups, loop, count, rings)
     producer = Block()
-    maps = _move_templates(found, place)
-    copy = SliceCopy(found, issuer.issue, issuer.hand_over, issuer.await_copies)
+    maps = _move_templates(found, rings, place)
+    maker = rings.make_ahead(consumers)
+    if maker is not None:
+        Builder(producer)(maker)
+    copy = SliceCopy(found, issuer.issue, issuer.hand_over, issuer.make_map)
     copy.copy_block(consumers, Builder(producer), issuer.start())
     tiles = distribute_tiles(consumers, kernel, place) if count > 1 else None
     place(grid.ClusterBarrier() if kernel.num_ctas > 1 else gpu.Barrier())
     ConsumerStages(groups, found, tiles).run(consumers)
+    ConsumerMaps(rings).run(consumers)
     for each in maps:
         each.erase()
     _drop_unused(consumers)
     return producer
 
 
-def _move_templates(found: Slice, place: Builder) -> list[tma.MakeTensorMap]:
-    """Move what maps are built in to where the producer sees it; return the ops that make them.
+def _move_templates(found: Slice, rings: MapRings, place: Builder) -> list[tma.MakeTensorMap]:
+    """Move what maps are built in to where the producer sees it; return the ops that it clones.
 
-    Those are the maps of loads; maps of stores are made by consumers.
+    Those are the maps of loads; maps of stores are made by consumers, unless they are made ahead.
     """
-    maps = [op for op in found.ops if isinstance(op, tma.MakeTensorMap)]
-    for each in maps:
+    maps = [
+        op for op in found.ops if isinstance(op, tma.MakeTensorMap) and rings.index_of(op) is None
+    ]
+    for each in [*maps, *rings.makers]:
         template = each.template.op
         assert isinstance(template, gpu.SharedAlloc)
         template.remove()
@@ -159,11 +167,15 @@ class _Producer:
 
     Its state is the position of each ring. With several consumer groups, iterations of the
     `loop` over tiles are for one after the other; after the state for the current one come those
-    for the next ones, of rings with owners, and at the end the index of the current one.
+    for the next ones, of rings with owners, and at the end the index of the current one. A kernel with
+    maps made ahead has one group; their positions are at the end.
     """
 
-    def __init__(self, groups: Sequence[LoadGroup], loop: scf.For | None, count: int) -> None:
+    def __init__(
+        self, groups: Sequence[LoadGroup], loop: scf.For | None, count: int, maps: MapRings
+    ) -> None:
         self.groups = groups
+        self.maps = maps
         self.group_of = {load: group for group in groups for load in group.loads}
         self.loop = loop
         self.count = count
@@ -176,7 +188,7 @@ class _Producer:
         """Return the state at the start of the kernel."""
         own = initial_state(self.groups)
         others = (self.count - 1) * [own[index] for index in self._owned]
-        return [*own, *others, *(own[:1] if self.loop is not None else ())]
+        return [*own, *others, *(own[:1] if self.loop is not None else ()), *self.maps.start]
 
     def issue(
         self, load: tma.SyncLoad, place: Builder, mapping: dict[Value, Value], state: State
@@ -194,7 +206,20 @@ class _Producer:
         group.ring.fill(loads, position, place)
         return group.advanced(state, place)
 
-    def await_copies(self, made: tma.MakeTensorMap, place: Builder, state: State) -> None:
+    def make_map(
+        self, made: tma.MakeTensorMap, place: Builder, mapping: dict[Value, Value], state: State
+    ) -> State:
+        """Acquire a map that was made ahead, or make it."""
+        if self.maps.index_of(made) is None:
+            self._await_copies(made, place, state)
+            place(made.clone(mapping))
+            return state
+        first = len(state) - len(self.maps.start)
+        slot = mapping.get(made.slot, made.slot)
+        mapping[made.out], positions = self.maps.acquire(made, slot, place, state[first:])
+        return [*state[:first], *positions]
+
+    def _await_copies(self, made: tma.MakeTensorMap, place: Builder, state: State) -> None:
         """Wait for the copies that read a map before it is made anew, in a loop."""
         if not any(op.has(Trait.LOOP) for op in made.ancestors()):
             return

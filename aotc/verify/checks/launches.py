@@ -358,6 +358,8 @@ class Chooser:
     def _options(self, name: str, at: int, rank: int, index: int) -> list[Scalar]:
         chosen = self.conditions.choices.get(name)
         if chosen is not None and chosen.values:
+            if _is_float(self.labels[index]):  # what a float does shows at small sizes, too
+                return sorted(chosen.values)
             start = index % len(chosen.values)
             return [*chosen.values[start:], *chosen.values[:start]]
         block, divisor = self.roles.extents[name], self.divisors[name]

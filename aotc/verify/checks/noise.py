@@ -35,6 +35,7 @@ import numpy as np
 
 from aotc.ir.core import Kernel, Op, Value
 from aotc.ir.dialects import arith, assembly, descriptor, tile
+from aotc.ir.dialects.mapped import Map
 from aotc.ir.types import FP32, FP64, ScalarType, element_of
 from aotc.verify.arrays import Array, clipped, reshape
 from aotc.verify.checks.atomic_sums import AtomicSums
@@ -97,6 +98,8 @@ def is_inexact(op: Op) -> bool:
     """Return whether hardware may round the result of `op` differently than the interpreter."""
     if isinstance(op, tile.Reduce | tile.Scan):
         return any(_is_order_dependent(each) for each in op.combine.walk())
+    if isinstance(op, Map):
+        return any(is_inexact(each) for each in op.body.walk())
     if isinstance(op, tile.AtomicRmw | descriptor.DescriptorReduce):
         return op.kind == "add" and _float_of(op.value) is not None
     if isinstance(op, tile.Dot):
@@ -237,14 +240,14 @@ def _is_exact_dot(a: Array, b: Array, acc: Array, size: Array, step: float) -> A
 
 
 def inexact_ops(kernel: Kernel) -> list[Op]:
-    """Return the inexact ops of a kernel; what is inside a reduction counts as that reduction."""
+    """Return the inexact ops of a kernel; what is inside a reduction or a map counts as that."""
     found: list[Op] = []
     worklist = [kernel.body]
     while worklist:
         for op in worklist.pop():
             if is_inexact(op):
                 found.append(op)
-            if not isinstance(op, tile.Reduce | tile.Scan):
+            if not isinstance(op, tile.Reduce | tile.Scan | Map):
                 worklist += op.blocks
     return found
 
@@ -277,7 +280,7 @@ class _Noise:
             wrapped[cls] = self._combined(self._rules[cls])
         for cls in (assembly.InlineAsm, assembly.VolatileAsm):
             wrapped[cls] = self._assembly(self._rules[cls])
-        for cls in (tile.Reduce, tile.Scan):
+        for cls in (tile.Reduce, tile.Scan, Map):
             wrapped[cls] = self._combining_rule(self._rules[cls])
         wrapped[tile.Dot] = self._dot(self._rules[tile.Dot])
         for cls in (tile.AtomicRmw, descriptor.DescriptorReduce):

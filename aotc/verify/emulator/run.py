@@ -218,13 +218,13 @@ class _Runner:
         clusters = len(numbers)
         at_once = self._clusters_at_once(max_memory_bytes)
         size = clusters if together else min(at_once, clusters)
-        lanes = size * launch.cluster_size * launch.warps * WARP
+        lanes = size * launch.cluster_size * launch.warp_slots * WARP
         decoded = self._decode(lanes)
         current, registers = decoded.current, decoded.registers
         code = self._code(decoded)
         counts = np.zeros(3, np.int64)
         printed: list[str] = []
-        conflicts = BankConflicts(launch.warps * WARP)
+        conflicts = BankConflicts(launch.warp_slots * WARP)
         starts = range(0, clusters, max(size, 1))
         random = np.random.default_rng(self._seed)
         shadow = GlobalShadow(
@@ -290,11 +290,11 @@ class _Runner:
 
     def _clusters_at_once(self, max_memory_bytes: int) -> int:
         launch = self._launch
-        lanes = launch.warps * WARP
-        cluster_warps = launch.cluster_size * launch.warps
+        lanes = launch.warp_slots * WARP
+        cluster_warps = launch.cluster_size * launch.warp_slots
         cta_bytes = (
             lanes * (self._program.allocation.lane_bytes + self._image.local_bytes + _LANE_BYTES)
-            + launch.warps * (cluster_warps + 1) * 80
+            + launch.warp_slots * (cluster_warps + 1) * 80
             + SharedMemory.bytes_per_cta(
                 launch.shared_bytes, cluster_warps, self._program.granule_bytes
             )

@@ -173,11 +173,21 @@ def _made_map(
     template: Array,
     *sizes: Array,
 ) -> Array:
-    """Return the value of the map of what a pointer points at."""
-    del program, slot, template
+    """Return the value of the map of what a pointer points at, and keep it at the slot."""
+    del template
     rank = len(op.type.box)
     numbers = [int(scalar(size)) for size in sizes]
-    return describe(int(scalar(pointer)), numbers[:rank], [*numbers[rank:], 1])
+    made = describe(int(scalar(pointer)), numbers[:rank], [*numbers[rank:], 1])
+    program.maps[int(scalar(slot))] = made
+    return made
+
+
+def _made_elsewhere(program: Program, op: tma.MadeTensorMap, slot: Array) -> Array:
+    """Return the value of the map that another warp has left at a slot."""
+    made = program.maps.get(int(scalar(slot)))
+    if made is None:
+        raise program.error(op, "finds a slot without a map")
+    return made
 
 
 def _extent(program: Program, op: descriptor.DescriptorExtent, tensor: Array) -> Array:
@@ -353,6 +363,7 @@ TENSOR_RULES: dict[type[Op], Rule] = {
     descriptor.DescriptorStride: _stride,
     tma.TensorMapAt: _described,
     tma.MakeTensorMap: _made_map,
+    tma.MadeTensorMap: _made_elsewhere,
     tma.SyncTmaLoad: _fetch,
     tma.TmaLoad: _start_load,
     tma.SyncBulkLoad: _sync_bulk_load,

@@ -30,6 +30,7 @@ _NUMPY_NAMES = {
     **{f"i{bits}": f"int{bits}" for bits in (8, 16, 32, 64)},
     **{f"u{bits}": f"uint{bits}" for bits in (8, 16, 32, 64)},
     **{f"fp{bits}": f"float{bits}" for bits in (16, 32, 64)},
+    "fp8e4b15": "uint8",
 }
 _ML_DTYPES_NAMES = {"bf16": "bfloat16", "fp8e4nv": "float8_e4m3fn", "fp8e5": "float8_e5m2"}
 

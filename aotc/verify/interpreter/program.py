@@ -55,6 +55,8 @@ class Program:
         self.poison = poison
         self.mbarriers: dict[int, object] = {}
         """The state of each mbarrier by its address, which the rules of tensor copies keep."""
+        self.maps: dict[int, Array] = {}
+        """The tensor maps that warps have made, by the address of the slot."""
         self.stores: list[Transfer] = []
         """Tensor copies from shared memory that nobody has waited for, oldest first."""
         self.products: list[Any] = []

@@ -63,6 +63,12 @@ def _opaque_thread_id(program: Program, op: Op) -> None:
     del program, op
 
 
+def _opaque(program: Program, op: Op, value: Array, after: Array | None) -> Array:
+    """Return the tile itself."""
+    del program, op, after
+    return value
+
+
 def _convert(program: Program, op: Op, value: Array) -> Array:
     del program, op
     return value
@@ -220,6 +226,7 @@ GPU_RULES: dict[type[Op], Rule] = {
     gpu.AsyncWait: _async_wait,
     gpu.Barrier: _barrier,
     gpu.OpaqueThreadId: _opaque_thread_id,
+    gpu.Opaque: _opaque,
     gpu.Dot: rules_tile.matrix_product,
     gpu.Extract: _extract,
     gpu.Concat: _concat,

@@ -55,6 +55,7 @@ from aotc.verify.interpreter.program import InterpretError, Program, Rules
 from aotc.verify.interpreter.rules_arith import ARITH_RULES
 from aotc.verify.interpreter.rules_assembly import ASSEMBLY_RULES
 from aotc.verify.interpreter.rules_gpu import GPU_RULES
+from aotc.verify.interpreter.rules_mapped import MAP_RULES
 from aotc.verify.interpreter.rules_tile import TILE_RULES
 from aotc.verify.interpreter.warp_roles import ROLE_RULES
 from aotc.verify.interpreter.wgmma import PRODUCT_RULES
@@ -64,6 +65,7 @@ Argument: TypeAlias = "Array | int | float | TensorAddress"
 RULES: Rules = {
     **ARITH_RULES,
     **ASSEMBLY_RULES,
+    **MAP_RULES,
     **TILE_RULES,
     **GPU_RULES,
     **INDEXING_RULES,

@@ -65,17 +65,20 @@ def _specialize(program: Program, op: roles.Specialize) -> None:
         for number in range(kernel.num_consumer_groups)
     ]
     producer = _Role(program.beside(is_producer=True), op.producer)
-    everybody = [*groups, producer]
+    first = op.producer.first
+    makers = [first.body] if isinstance(first, roles.Beside) else []
+    issuing = [producer, *(_Role(program.beside(is_producer=True), each) for each in makers)]
+    everybody = [*groups, *issuing]
     while any(role.may_run for role in everybody):
         for role in everybody:
-            if role is not producer:
+            if role not in issuing:
                 program.shared.run_group(role.program.group, kernel.num_warps)
             role.run()
     program.shared.run_group(0)
     for role in everybody:
         if role.wait is not None:
             others = "the consumers have come to their end"
-            if role is not producer:
+            if role not in issuing:
                 phases = f"{role.wait.barrier.phases} phases have ended"
                 others = f"{phases}, and the producer {producer.place}"
             raise program.error(role.wait.op, f"waits for ever: {others}")
@@ -175,6 +178,11 @@ _STEPS: dict[type[Op], Callable[..., Generator[Any, None, list[Array]]]] = {
 }
 
 
+def _beside(program: Program, op: roles.Beside) -> None:
+    """Pass over what another warp runs."""
+    del program, op
+
+
 def _consumer_group(program: Program, op: roles.ConsumerGroup) -> Array:
     del op
     return np.array(program.group, np.int32)
@@ -182,5 +190,6 @@ def _consumer_group(program: Program, op: roles.ConsumerGroup) -> Array:
 
 ROLE_RULES: dict[type[Op], Rule] = {
     roles.Specialize: _specialize,
+    roles.Beside: _beside,
     roles.ConsumerGroup: _consumer_group,
 }

@@ -8,15 +8,27 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import pytest
 
 from benchmarks.soak import programs
 from benchmarks.soak.devices import Emulator
 from benchmarks.soak.programs import ProgramCase
 from benchmarks.soak.variants import Settings
 from tests.fuzz.arguments import Scalar
+from tests.fuzz.programs import parse_program
 
 _SEEDS = (2, 7, 16)
-_REFUSED = 0  # its rows have 108 bytes
+_RAGGED = """\
+// sm_90a, 1 warps, 1 stages, grid (1,)
+// Tensor(name='p0', dtype='fp32', shape=(4, 27), fill='exact', padding=0)
+// Tensor(name='p1', dtype='fp32', shape=(4, 32), fill='poison', padding=0)
+kernel @fuzzed(%p0: desc<4x8xfp32>, %p1: desc<4x8xfp32>) {num_warps = 1} {
+  %0 = arith.constant {value = 0, type = i32} : i32
+  %1 = tile.descriptor_load(%p0, %0, %0) : tile<4x8xfp32>
+  tile.descriptor_store(%p1, %1, %0, %0)
+  scf.return
+}
+"""
 
 
 def _cases() -> list[ProgramCase]:
@@ -56,8 +68,9 @@ def test_programs_are_right_in_the_emulator_each_time() -> None:
         assert _problems(case, Emulator()) == ["", ""]
 
 
-def test_what_no_launcher_takes_is_refused() -> None:
-    made = programs.prepare([_REFUSED], Settings(emulates=True), "programs")
+def test_what_no_launcher_takes_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(programs, "from_seed", lambda _seed: parse_program(_RAGGED))
+    made = programs.prepare([0], Settings(emulates=True), "programs")
     assert made.cases == []
     (outcome,) = made.outcomes
     assert outcome.status == "refused"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,9 @@ from benchmarks.soak.devices import Emulator
 from benchmarks.soak.sanitize import TOOLS, launch_all, main, ready, run_tools, sanitized
 from benchmarks.soak.variants import ROOT, Settings, Source, select
 
-_CLEAN = "========= COMPUTE-SANITIZER\nlaunched 3\n========= ERROR SUMMARY: 0 errors\n"
+_ENDED = "launched 3 variants, 0 launches are wrong\n"
+_CLEAN = f"========= COMPUTE-SANITIZER\n{_ENDED}========= ERROR SUMMARY: 0 errors\n"
+_WARNINGS = f"{_ENDED}========= RACECHECK SUMMARY: 4 hazards displayed (0 errors, 4 warnings)\n"
 _RACES = "========= RACECHECK SUMMARY: 2 hazards displayed (1 error, 1 warning)\n"
 
 
@@ -49,6 +52,30 @@ def test_what_a_tool_says_is_kept(tmp_path: Path) -> None:
     assert said[0].summary == "0 errors"
     assert said[1].summary.startswith("2 hazards displayed")
     assert "launched 3" in (tmp_path / "memcheck.txt").read_text()
+
+
+@pytest.mark.parametrize(
+    ("text", "status", "is_clean"),
+    [
+        (_WARNINGS, 9, True),
+        (_WARNINGS.replace(", 0 launches", ", 1 launches"), 9, False),
+        (_WARNINGS.replace("(0 errors", "(1 error"), 9, False),
+        (_CLEAN.replace(_ENDED, ""), 0, False),
+    ],
+)
+def test_warnings_are_no_failure_and_wrong_results_are(
+    tmp_path: Path, text: str, status: int, is_clean: bool
+) -> None:
+    (said,) = run_tools(("racecheck",), lambda _tool: _saying(text, status), tmp_path, 10.0)
+    assert said.is_clean == is_clean
+
+
+def test_what_does_not_end_is_ended_with_all_that_it_started(tmp_path: Path) -> None:
+    child = f"import time; open({str(tmp_path / 'started')!r}, 'w'); time.sleep(3); open({str(tmp_path / 'left')!r}, 'w')"
+    program = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {child!r}])"
+    run_tools(("memcheck",), lambda _tool: [sys.executable, "-c", program], tmp_path, 1.5)
+    time.sleep(3)
+    assert not (tmp_path / "left").exists()
 
 
 def test_errors_of_the_api_are_left_out() -> None:

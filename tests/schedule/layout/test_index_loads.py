@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+import aotc
 from aotc.ir.text import parse_kernel
 from aotc.schedule.layout.assign_layouts import assign_layouts
 from aotc.schedule.layout.index_loads import index_loads
@@ -204,3 +205,37 @@ def test_a_loop_issues_a_gather_ahead(tmp_path: Path) -> None:
         launch(kernel, (1,), {"table": table, "keys": keys, "weights": weights, "out": out, "n": n})
         picked = keys[table[:n]].reshape(-1, 32, 64).astype(np.float32).sum(0)
         np.testing.assert_array_equal(out, weights.astype(np.float32) @ picked)
+
+
+SCALED = """
+def k(a_ptr, b_ptr, scale_ptr, rows_ptr, out_ptr, n, STEP: tl.constexpr):
+    i, j = tl.arange(0, 128), tl.arange(0, 64)
+    rows = tl.load(rows_ptr + i)
+    a_ptrs = a_ptr + rows[:, None] * 64 + j[None, :]
+    b = tl.load(b_ptr + j[:, None] * 64 + j[None, :])
+    acc = tl.zeros((128, 64), tl.float32)
+    for step in range(n):
+        scale = tl.load(scale_ptr + step * 128 + i)
+        acc += tl.dot(tl.load(a_ptrs), b) * (scale * 2)[:, None]
+        a_ptrs += STEP
+    tl.store(out_ptr + rows[:, None] * 64 + j[None, :], acc)
+"""
+
+
+@pytest.mark.parametrize("target", ["sm_80", "sm_90a"])
+def test_scales_and_rows_of_a_loop_with_dots_are_loaded_where_they_are_needed(
+    tmp_path: Path, target: str
+) -> None:
+    """A thread has the scales of its few rows, and pointers that a loop advances come from its rows."""
+    pointers = {"a_ptr": "*bf16:16", "b_ptr": "*bf16:16", "scale_ptr": "*fp32:16"}
+    signature = {**pointers, "rows_ptr": "*i32:16", "out_ptr": "*fp32:16", "n": "i32"}
+    folder = tmp_path / "k.py"
+    folder.write_text(f"import triton\nimport triton.language as tl\n\n\n@triton.jit{SCALED}")
+    made = aotc.compile(f"{folder}:k", signature=signature, constants={"STEP": 8192}, target=target)
+    of_rows = [
+        text for text in made.metadata.remarks if "a tile of 128 " in text or "128x1 " in text
+    ]
+    assert not [text for text in of_rows if "exchanged" in text]
+    ahead = [text for text in made.metadata.remarks if "through registers" in text]
+    assert ahead
+    assert "scale_ptr" in ahead[0]

@@ -111,8 +111,8 @@ def test_a_loop_that_may_not_run_is_an_arm_of_a_branch(k: int) -> None:
     assert [op.opcode for op in branch.orelse] == ["scf.yield"]
 
 
-def test_scales_are_read_while_their_product_multiplies() -> None:
-    """No barrier stands between the product and its use, so warpgroups do not wait for each other."""
+def test_scales_come_with_what_they_scale() -> None:
+    """One wait is for all, and warpgroups do not wait for each other before they use the product."""
     case = CASES["blockwise"]
     constants = constants_of(case.builds[-1])
     rng = np.random.default_rng(0)
@@ -124,8 +124,10 @@ def test_scales_are_read_while_their_product_multiplies() -> None:
     lines = compile_kernel(request, keep_asm=True).asm["gpu"].splitlines()
     (start,) = (at for at, line in enumerate(lines) if "gpu.wgmma(" in line)
     end = next(at for at in range(start, len(lines)) if "gpu.wgmma_wait" in lines[at])
-    assert any("gpu.shared_load" in line for line in lines[start:end])
     indent = " " * (len(lines[start]) - len(lines[start].lstrip()))
+    body = next(at for at in range(start, 0, -1) if not lines[at].startswith(indent))
+    assert any("gpu.shared_load" in line for line in lines[body:end])
+    assert sum("gpu.mbarrier_wait" in line for line in lines[body:end]) == 1
     always = [line for line in lines[start : end + 8] if line.startswith(f"{indent}gpu.")]
     assert always
     assert not any("gpu.barrier" in line for line in always)

@@ -10,10 +10,13 @@ import numpy as np
 import pytest
 
 from aotc.config import Config
+from aotc.frontend import translate
 from aotc.ir.text import parse_kernel, print_kernel
 from aotc.schedule.context import Schedule
+from aotc.schedule.pipeline import schedule_kernel
 from aotc.schedule.pipelining.rotate_exchanges import rotate_exchanges
 from aotc.target import TARGETS
+from aotc.verify.interpreter.run import run
 from tests.support.descriptors import compiled, launch, like, lowered, tensor
 from tests.support.pass_case import applied
 
@@ -156,3 +159,43 @@ def test_buffers_of_a_loop_inside_are_not_those_of_the_loop_around(tmp_path: Pat
         launch(kernel, (1,), {"a": a, "b": b, "c": c, "m": 128, "n": 64, "k": k}, seed=k)
         expected = a.astype(np.float64) @ b.astype(np.float64)
         np.testing.assert_allclose(c, expected, rtol=0, atol=1e-2 * np.abs(expected).max())
+
+
+ROWS = """def k(x_ptr, out_ptr, n):
+    cols = tl.arange(0, 512)
+    for row in range(0, n):
+        x = tl.load(x_ptr + row * 512 + cols)
+        REDUCED
+        tl.store(out_ptr + row * 512 + cols, x * total)
+"""
+ONCE = "total = tl.sum(x, 0)"
+TWO_VALUES = "total, most = tl.reduce((x, -x), 0, both); total -= most"
+TWICE = "total = tl.sum(x, 0); total = tl.sum(x * total, 0)"
+BOTH = """@triton.jit
+def both(a, b, c, d):
+    return a + c, tl.maximum(b, d)
+"""
+
+
+@pytest.mark.parametrize(
+    ("reduced", "rings", "barriers"), [(ONCE, 1, 1), (TWO_VALUES, 2, 1), (TWICE, 0, 2)]
+)
+def test_a_reduction_in_a_loop_takes_one_barrier(
+    tmp_path: Path, reduced: str, rings: int, barriers: int
+) -> None:
+    path = tmp_path / "rows.py"
+    source = ROWS.replace("REDUCED", reduced)
+    path.write_text(f"import triton\nimport triton.language as tl\n\n{BOTH}\n@triton.jit\n{source}")
+    signature = {"x_ptr": "*fp32:16", "out_ptr": "*fp32:16", "n": "i32"}
+    kernel = translate(str(path), "k", signature, {}).kernel
+    x = np.random.default_rng(rings).integers(-9, 9, (5, 512)).astype(np.float32)
+    wanted = np.zeros_like(x)
+    run(kernel, (1,), [x.reshape(-1), wanted.reshape(-1), 5])
+    made = schedule_kernel(kernel, Schedule(SM_90A, Config(num_warps=4)))
+    text = print_kernel(made)
+    assert len(re.findall(r"shared_alloc .*num_stages = 2", text)) == rings
+    body = text[text.index("scf.for") : text.rindex("scf.yield")]
+    assert body.count("gpu.barrier") == barriers
+    found = np.zeros_like(x)
+    run(made, (1,), [x.reshape(-1), found.reshape(-1), 5])
+    np.testing.assert_array_equal(found, wanted)

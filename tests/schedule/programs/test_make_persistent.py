@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -17,6 +18,7 @@ from aotc.schedule.programs.make_persistent import make_persistent
 from aotc.target import TARGETS
 from aotc.verify.interpreter import run as interpreter
 from tests.support.checks import check, without_checks
+from tests.support.descriptors import compiled
 
 
 def looped(text: str, schedule: Schedule | None = None) -> Kernel:
@@ -179,3 +181,27 @@ def test_which_kernels_gain(lines: tuple[str, ...], *, loops: bool) -> None:
     assert kernel.is_persistent is loops
     if not loops:
         assert print_kernel(kernel) == print_kernel(parse_kernel(text))
+
+
+GATHERED = """
+def k(a_ptr, b, rows_ptr, out_ptr, n):
+    i, j = tl.arange(0, 64), tl.arange(0, 64)
+    rows = tl.load(rows_ptr + i)
+    acc = tl.zeros((64, 64), tl.float32)
+    for step in range(0, n, 64):
+        a = tl.load(a_ptr + rows[:, None] * 4096 + step + j[None, :])
+        acc = tl.dot(a, b.load([0, step]).T, acc)
+    tl.store(out_ptr + i[:, None] * 64 + j[None, :], acc)
+"""
+
+
+@pytest.mark.parametrize(("persistent", "loops"), [(None, False), (True, True)])
+def test_rows_that_threads_gather_gain_only_if_asked(
+    tmp_path: Path, persistent: bool | None, loops: bool
+) -> None:
+    signature = {"a_ptr": "*bf16:16", "b": "tensordesc<bf16[64,64]>", "rows_ptr": "*i32:16"}
+    signature |= {"out_ptr": "*fp32:16", "n": "i32"}
+    made = compiled(tmp_path, GATHERED, signature, {}, map_pointers=True, persistent=persistent)
+    assert ("%nctaid" in made.ptx) == loops
+    assert "cp.async.cg" in made.ptx
+    assert "cp.async.bulk.tensor" in made.ptx

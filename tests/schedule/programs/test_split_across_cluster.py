@@ -242,3 +242,22 @@ def test_a_row_that_has_no_slices_is_replicated() -> None:
     out = np.full(1, np.nan, np.float32)
     run(kernel, (1,), [np.ones(1, np.float32), out])
     assert out[0] == 0
+
+
+CROWDED = """
+kernel @k(%out: *i32) {num_warps = 1} {
+  %0 = tile.arange {start = 0, end = 64} : tile<64xi32>
+  %1 = tile.splat(%out) {shape = [64]} : tile<64x*i32>
+  %2 = tile.atomic_rmw(%1, %0, _) {kind = "max", sem = "relaxed", scope = "SCOPE"} : tile<64xi32>
+  scf.return
+}
+"""
+
+
+@pytest.mark.parametrize("scope", ["cta", "sys"])
+@pytest.mark.parametrize("num_ctas", [1, 2])
+def test_threads_of_a_program_are_in_several_ctas(scope: str, num_ctas: int) -> None:
+    kernel, _ = distributed(CROWDED.replace("SCOPE", scope), num_ctas)
+    is_kept = scope != "cta" or num_ctas == 1  # else it is "gpu", which is not printed
+    assert (f'scope = "{scope}"' in print_kernel(kernel)) == is_kept
+    assert ("scope = " in print_kernel(kernel)) == is_kept

@@ -140,11 +140,6 @@ NOT_MAPPED = {
         Case(signature={"stride_om": "i32:4"}),
         "stride_om is not known to be a multiple of 16 bytes; promise ':16'",
     ),
-    "endless rows": (
-        Case(MASKED.replace("inside", "in_m[:, None]")),
-        "nothing says where its rows end; mask what is beyond",
-    ),
-    "nothing masked": (Case("tl.store(out_ptrs, c)"), "nothing says where its rows end"),
     "one of two": (Case(MASKED.replace("inside", "in_m[:, None] | in_n[None, :]")), "its mask is"),
     "some elements": (Case(MASKED.replace("inside", "inside & (c > 0.0)")), "its mask is"),
     "a triangle": (

@@ -96,7 +96,7 @@ def test_what_the_address_steps_along_is_an_axis() -> None:
     assert "%x.tensor: desc<1x4x8xfp32>" in text
     assert text.count("{num_dropped = 1}") == 2
     assert not remarks
-    assert not kernel.guards
+    assert kernel.guards == ("n % 4 == 0",)  # of %y, which is stored to
 
 
 def test_blocks_are_stored_along_such_axes() -> None:
@@ -143,3 +143,17 @@ def test_without_maps_all_goes_through_pointers(target: str, maps: bool) -> None
     assert "desc" not in print_kernel(kernel)
     assert len(kernel.params) == 4
     assert not remarks
+
+
+@pytest.mark.parametrize(
+    ("columns", "guards"), [("%n", ("n % 4 == 0",)), ("%wide", ("4 * n % 4 == 0",))]
+)
+def test_rows_that_are_stored_to_end_at_whole_pieces(columns: str, guards: tuple[str, ...]) -> None:
+    # Hardware stores 16 bytes at a time: by a map with other rows it would write what comes after.
+    text = _text().replace(
+        "tile.descriptor_of(%y, %m, %n,", f"tile.descriptor_of(%y, %m, {columns},"
+    )
+    kernel, _ = _lowered(text, "sm_90a")
+    assert kernel.guards == guards
+    loads_only = re.sub(r"  tile.descriptor_store.*\n", "", text)
+    assert not _lowered(loads_only, "sm_90a")[0].guards

@@ -15,7 +15,7 @@ from aotc.schedule.tensor_maps.map_pointers import map_pointers
 from aotc.target import TARGETS
 from tests.support.checks import check, without_checks
 from tests.support.mapping import allows, interpret, mapped, remarks_on
-from tests.support.pointer_kernels import MAPPED, Case, launch, request
+from tests.support.pointer_kernels import MAPPED, ROWS, Case, launch, request
 
 SHAPES = (
     *((1, 8, 8), (16, 16, 16), (15, 24, 40), (17, 8, 16), (32, 40, 24), (40, 16, 7)),
@@ -194,7 +194,10 @@ NOT_MAPPED = {
         Case(LOAD.replace("a_ptrs", "a_ptrs + 5")),
         "its rows are not known to begin at multiples of 16 bytes",
     ),
-    "beside the axes": (Case(LOAD.replace("a_ptrs", "a_ptrs + part * 24")), "it moves by 24"),
+    "beside the axes": (
+        Case(LOAD.replace("a_ptrs", "a_ptrs + part * 4")),
+        "it moves by 4 elements along no axis",
+    ),
     "backwards": (
         Case(
             LOAD.replace("a_ptrs", "down + start"),
@@ -226,7 +229,11 @@ NOT_MAPPED = {
         "it moves by 1 elements along no axis",
     ),
     "endless rows": (
-        Case("tl.load(a_ptrs + part * BK)"),
+        Case(
+            f"tl.load({ROWS.format('m')})",
+            setup="b_ptrs += BK * stride_bk",
+            loop="start in range(BK, K, BK)",
+        ),
         "nothing says where its rows end",
     ),
 }

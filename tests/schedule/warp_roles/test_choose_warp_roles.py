@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 
 import pytest
 
@@ -14,6 +15,7 @@ from aotc.ir.verify import verify
 from aotc.schedule.context import Schedule
 from aotc.schedule.warp_roles.choose_warp_roles import choose_warp_roles
 from aotc.target import TARGETS
+from tests.support.descriptors import compiled
 from tests.support.pass_case import applied
 from tests.support.tensor_loads import branch, copy, kernel_of, load, loop, read, text_of
 
@@ -26,6 +28,27 @@ def _ringed(kernel: Kernel, **config: bool | int) -> tuple[str, list[str]]:
     choose_warp_roles(kernel, schedule)
     verify(kernel)
     return print_kernel(kernel), schedule.remarks
+
+
+PRODUCT = """
+def k(a, b, out_ptr, n):
+    acc = tl.zeros((64, 64), tl.float32)
+    for step in range(0, n, 64):
+        acc = tl.dot(a.load([0, step]), b.load([0, step]).T, acc)
+    tl.store(out_ptr + tl.arange(0, 64)[:, None] * 64 + tl.arange(0, 64)[None, :], acc)
+"""
+
+
+@pytest.mark.parametrize(("maxnreg", "warps"), [(None, 8), (160, 5)])
+def test_a_limit_on_registers_leaves_one_warp_to_fetch(
+    tmp_path: Path, maxnreg: int | None, warps: int
+) -> None:
+    """More threads would take registers of another CTA on the SM."""
+    operand = "tensordesc<bf16[64,64]>"
+    signature = {"a": operand, "b": operand, "out_ptr": "*fp32", "n": "i32"}
+    made = compiled(tmp_path, PRODUCT, signature, {}, map_pointers=True, maxnreg=maxnreg)
+    assert f".reqntid {32 * warps}" in made.ptx
+    assert "wgmma.mma_async" in made.ptx
 
 
 @pytest.mark.parametrize("num_warps", [1, 2, 4, 16])

@@ -41,7 +41,7 @@ _BARRIERS = (
     ("shared_rows", 0, "the warps' sums are written and read"),
     ("shared_rows", 1, "the warps' maxima are written and read"),
     ("shared_rows", 2, "the warps' minima are written and read"),
-    ("where_largest", 1, "a reduction of two values writes and reads the second"),
+    ("where_largest", 0, "a reduction of two values writes and reads both"),
     ("running_sum", 0, "the warps' totals of a scan are written and read"),
     ("swap_in", 1, "an atomic's result is written for all threads and read"),
 )

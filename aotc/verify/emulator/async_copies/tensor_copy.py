@@ -87,7 +87,7 @@ def _box(
     maps = ctx.machine.part(TensorMaps)
     tensor = maps.read(lane, where)
     if not load:
-        maps.check_store(lane, where, tensor)
+        maps.check_store(lane, tensor)
     try:
         check_supported(tensor, load=load)
     except TensorMapError as error:

@@ -96,18 +96,21 @@ class TensorMaps:
             return True
         return bool(order.unordered(np.array([lane]), np.array([[stamp]]))[0, 0])
 
-    def check_store(self, lane: int, address: int, tensor: TensorMap) -> None:
-        """Refuse a store by a map of the kernel's own whose rows are no whole pieces of 16 bytes.
+    def check_store(self, lane: int, tensor: TensorMap) -> None:
+        """Refuse a store to a tensor whose rows are no whole pieces of 16 bytes.
 
-        Hardware stores no less, so what comes after a row in memory would be written. Launchers refuse
-        to make such a map.
+        Hardware stores no less, so what comes after a row in memory would be written. Launchers make
+        no such map to store by; kernels might.
 
         Raises: Misuse.
         """
         row_bytes = tensor.dims[0] * tensor.element_bytes
-        if address in self._edits and row_bytes % _PIECE_BYTES:
+        if row_bytes % _PIECE_BYTES:
             message = f"stores rows of {row_bytes} bytes; hardware stores pieces of {_PIECE_BYTES}"
-            raise Misuse("tensor-map", message, lane=lane)
+            remedy = (
+                "if no caller passes such sizes, the manifest can say so: where = 'M % 32 == 0'"
+            )
+            raise Misuse("tensor-map", f"{message} ({remedy})", lane=lane)
 
     def use(self, address: int, copy: Pending) -> None:
         """Record a copy that reads the map; of those that the kernel never edits none is kept."""

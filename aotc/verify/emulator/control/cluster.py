@@ -101,8 +101,8 @@ class RegisterPools:
     """
 
     def __init__(self, machine: Machine) -> None:
-        self._warps_per_cta = machine.warps_per_cta
-        threads = machine.warps_per_cta * WARP_LANES
+        self._warps_per_cta, self._launched_warps = machine.warps_per_cta, machine.launched_warps
+        threads = machine.launched_warps * WARP_LANES
         grain = threads * _SET_GRAIN
         self.launched = min(_MAX_REGISTERS, _REGISTER_FILE // grain * _SET_GRAIN)
         self._chosen = np.zeros(machine.num_ctas * machine.warps_per_cta, np.int64)
@@ -130,9 +130,9 @@ class RegisterPools:
                 lane=int(warps[at]) * WARP_LANES,
             )
         self._chosen[warps] = registers
-        pool = self.launched * self._warps_per_cta
+        pool = self.launched * self._launched_warps
         for cta in np.unique(warps // self._warps_per_cta).tolist():
-            chosen = self._chosen[cta * self._warps_per_cta :][: self._warps_per_cta]
+            chosen = self._chosen[cta * self._warps_per_cta :][: self._launched_warps]
             least = int(np.where(chosen == 0, _MIN_SET, chosen).sum())
             if least > pool:
                 raise Misuse(

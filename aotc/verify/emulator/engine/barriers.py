@@ -70,7 +70,7 @@ class NamedBarriers:
         self._batch = batch
         self._release = release
         shape = (NUM_BARRIERS, batch.num_ctas)
-        self._threads = batch.warps_per_cta * WARP
+        self._threads = batch.launched_warps * WARP
         self._arrived = np.zeros(shape, np.int64)  # threads
         self._expected = np.zeros(shape, np.int64)  # threads; 0 while not in use
         self._warps = np.zeros((NUM_BARRIERS, batch.num_warps), bool)  # that have arrived

@@ -31,7 +31,10 @@ class Machine(Protocol):
     """The state shared by all warps of the CTAs that are resident together."""
 
     num_ctas: int  # resident in this batch
-    warps_per_cta: int
+    warps_per_cta: (
+        int  # those that a CTA lacks to whole warpgroups among them: none of their lanes runs
+    )
+    launched_warps: int  # of a CTA
     cluster_size: int  # CTAs of a cluster are neighbours in the batch
     global_memory: GlobalMemory
     global_shadow: GlobalShadow

@@ -107,7 +107,8 @@ class Batch:
         self.scopes = scopes
         self.positions = Positions(launch, clusters)
         self.num_ctas = len(self.positions.ctas)
-        self.warps_per_cta = launch.warps
+        self.warps_per_cta = launch.warp_slots
+        self.launched_warps = launch.warps
         self.cluster_size = launch.cluster_size
         self.num_warps = self.num_ctas * self.warps_per_cta
         self.num_lanes = self.num_warps * WARP

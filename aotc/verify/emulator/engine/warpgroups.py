@@ -38,14 +38,12 @@ class Warpgroups:
 
         Returns whether all may go on, none having been parked before.
 
-        Raises: Misuse for warps that come to different instructions, and for a CTA whose warps
-        make no whole warpgroups.
+        Raises: Misuse for warps that come to different instructions, and for a CTA of fewer warps
+        than a warpgroup has. A warp whose warpgroup lacks warps waits for ever.
         """
         context.require_whole_warps()
         if self._batch.warps_per_cta % WARPS:
-            raise Misuse(
-                "wgmma", f"the CTA has {self._batch.warps_per_cta} warps, not whole warpgroups"
-            )
+            raise Misuse("wgmma", f"the CTA has {self._batch.warps_per_cta} warps, no warpgroup")
         if not self._waiters and self._are_whole(waiter.lanes):
             act(context.lanes)
             return True

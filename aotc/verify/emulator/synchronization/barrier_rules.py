@@ -36,7 +36,7 @@ def _barrier(site: Site) -> End:
 
     def wait(scheduler: LaneControl, group: Group) -> None:
         context = scheduler.context(site.instruction, group)
-        all_threads = scheduler.batch.warps_per_cta * WARP
+        all_threads = scheduler.batch.launched_warps * WARP
         numbers = context.read(operands[0], 32).astype(np.int64)
         counts = np.int64(all_threads) if count is None else context.read(count, 32)
         choice = numbers << 32 | counts

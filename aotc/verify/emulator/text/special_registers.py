@@ -17,6 +17,7 @@ from aotc.verify.emulator.text.program import Extents
 
 Lanes = npt.NDArray[Any]
 WARP = 32
+WARPGROUP = 4  # warps
 CLOCKS = {"%clock": 32, "%clock_hi": 32, "%clock64": 64, "%globaltimer": 64, "%globaltimer_lo": 32}
 
 
@@ -41,6 +42,11 @@ class Launch:
         return -(-self.threads // WARP)
 
     @property
+    def warp_slots(self) -> int:
+        """Warps that a CTA has room for here: whole warpgroups, of which the last may lack warps."""
+        return self.warps if self.warps < WARPGROUP else -(-self.warps // WARPGROUP) * WARPGROUP
+
+    @property
     def cluster_size(self) -> int:
         """CTAs of a cluster."""
         return self.cluster[0] * self.cluster[1] * self.cluster[2]
@@ -60,7 +66,7 @@ class Positions:
 
     def __init__(self, launch: Launch, clusters: npt.NDArray[np.int64]) -> None:
         self.launch = launch
-        lanes_per_cta = launch.warps * WARP
+        lanes_per_cta = launch.warp_slots * WARP
         size = launch.cluster_size
         rank = np.tile(np.arange(size), clusters.size)
         cluster_id = split(np.repeat(clusters, size), _grid_of_clusters(launch))

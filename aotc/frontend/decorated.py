@@ -1,0 +1,40 @@
+"""Which decorators the code around a kernel applies to it, found by evaluating that code.
+
+A kernel may be decorated by a function of the file, by what a call returns, or after its
+definition, as in `k = triton.autotune(…)(k)`. Calls of Triton's decorators are known; what others
+return that nobody knows leaves a function as it is.
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+
+from aotc.frontend.calls import call_operand
+from aotc.frontend.frame import Program
+from aotc.frontend.resolve import bindings
+from aotc.frontend.values import Decorator, Function
+from aotc.ir.diagnostics import CompileError
+
+
+def decorators_of(program: Program, function: Function, name: str) -> tuple[Decorator, ...]:
+    """Return the autotuners and heuristics of a kernel, the innermost first."""
+    if function.decorators:
+        return function.decorators
+    if len(bindings(function.file).get(name, ())) > 1:
+        with suppress(CompileError):
+            found = program.globals.lookup(function.file, name)
+            if isinstance(found, Function) and found.node is function.node and found.decorators:
+                own = _of_definition(program, function)
+                return (*own, *found.decorators)
+    return _of_definition(program, function)
+
+
+def _of_definition(program: Program, function: Function) -> tuple[Decorator, ...]:
+    made = function
+    frame = program.host_frame(function.file)
+    for node in reversed(function.node.decorator_list):
+        with suppress(CompileError):
+            after = call_operand(frame, frame.visit(node), (made,), {})
+            if isinstance(after, Function) and after.node is function.node:
+                made = after
+    return made.decorators

@@ -1,0 +1,282 @@
+"""Rematerialize wide tiles after threads have waited for each other, from narrower ones that they keep.
+
+A row in bf16 takes half the registers of the same row in fp32, and one in a buffer takes none. Where a
+reduction makes all warps of a CTA, or of a cluster, meet, what is used on both sides stays in
+registers meanwhile; how many rows an SM has in flight follows from those. So of all tiles from which the
+later ops can be computed again those are kept that take the fewest registers: a minimum vertex cut
+between what must be computed once, such as loads, and what is used later. The rest is
+computed again, an instruction or a few for each element.
+
+The same is done for tiles computed before a loop and used in it.
+
+Neither LLVM nor ptxas would do so, and both would merge equal computations. So what is kept goes
+through `gpu.opaque`, which costs an instruction for each register.
+
+Invariant: only pure elementwise ops are repeated, and reads of buffers that copies fill once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+
+from aotc.ir.core import Block, Kernel, Op, Value
+from aotc.ir.diagnostics import at
+from aotc.ir.dialects import arith, gpu, scf, tma
+from aotc.ir.effects import Resource, Trait
+from aotc.ir.order import enclosing_in
+from aotc.ir.rewrite import Builder
+from aotc.ir.tiles import is_elementwise, is_tile
+from aotc.ir.types import PointerType, ScalarType, TileType
+from aotc.schedule.analysis.global_order import free_operands
+from aotc.schedule.analysis.live_registers import is_made_again
+from aotc.schedule.analysis.minimum_cut import Graph
+from aotc.schedule.analysis.register_budget import tile_registers
+from aotc.schedule.context import Schedule
+from aotc.schedule.remarks import Remark
+
+_LEAST_HELD = 48
+"""Registers of a thread that tiles must take for their number to decide how many CTAs an SM has."""
+
+_LEAST_SAVED = 16
+"""Registers of a thread that must be saved: what is computed again takes instructions."""
+
+_REPEATED = (arith.Exp, arith.Exp2)
+"""Costly ops that are repeated all the same: one instruction of the special-function unit."""
+
+
+def rematerialize_tiles(kernel: Kernel, schedule: Schedule) -> None:
+    """Keep few registers across reductions and into loops; see the module docstring."""
+    if any(op.has(Trait.DOT) for op in kernel.walk()):
+        return  # accumulators decide about registers there
+    _visit(kernel.body, schedule)
+
+
+def _visit(block: Block, schedule: Schedule) -> None:
+    for op in list(block):
+        if isinstance(op, scf.For):
+            _Boundary(block, op, inside=True).rematerialize(schedule)
+        for nested in op.blocks:
+            _visit(nested, schedule)
+        if _is_exchange(op):
+            _Boundary(block, op).rematerialize(schedule)
+
+
+def _is_exchange(op: Op) -> bool:
+    """Return whether threads give others what they have reduced, and so wait for each other next."""
+    return op.writes(Resource.SHARED) and any(
+        isinstance(value.type, TileType | ScalarType) for value in op.operands
+    )
+
+
+@dataclass
+class _Kept:
+    """What is computed again from what, and the registers that are saved."""
+
+    kept: dict[Value, None]
+    wanted: dict[Value, None]
+    before: int
+    after: int
+
+
+@dataclass
+class _Boundary:
+    """A place in a block: what is defined before `op` and used after it, or `inside` of it, a loop."""
+
+    block: Block
+    op: Op
+    inside: bool = False
+    made_again: dict[Value, bool] = field(default_factory=dict[Value, bool])
+    before: dict[Op, None] = field(default_factory=dict[Op, None])
+
+    def rematerialize(self, schedule: Schedule) -> None:
+        """Compute again after the boundary what takes more registers than what it is computed from."""
+        op = self.op.prev
+        while op is not None:
+            self.before[op] = None
+            op = op.prev
+        choice = self._choose()
+        if choice is None:
+            return
+        saved = choice.before - choice.after
+        if choice.before + self._carried() < _LEAST_HELD:
+            return
+        if saved < max(_LEAST_SAVED, choice.before // 4):
+            return
+        _Copies(self, choice.kept).run()
+        schedule.remark(
+            self.op.loc, Remark.REMATERIALIZED(before=choice.before, after=choice.after)
+        )
+
+    # -- what is used after it -------------------------------------------------
+
+    def users(self) -> Iterator[Op]:
+        """Yield the ops after the boundary, of the block that copies go to."""
+        op = self.op.blocks[0].first if self.inside else self.op.next
+        while op is not None:
+            yield op
+            op = op.next
+
+    def _wanted(self) -> dict[Value, None]:
+        """Return the tiles that cross the boundary."""
+        wanted: dict[Value, None] = {}
+        for user in self.users():
+            for value in free_operands(user):
+                if value.op in self.before and self.takes_registers(value):
+                    wanted[value] = None
+        return wanted
+
+    def takes_registers(self, value: Value) -> bool:
+        """Return whether a value is a tile that ptxas keeps in registers."""
+        return is_tile(value) and not is_made_again(value, self.made_again, renames=False)
+
+    def _carried(self) -> int:
+        """Return the registers of tiles that loops around the boundary, or it itself, carry."""
+        loops = [*([self.op] if self.inside else []), *self.op.ancestors()]
+        carried = [arg for loop in loops for block in loop.blocks for arg in block.args]
+        return sum(tile_registers(arg.type) for arg in carried if isinstance(arg.type, TileType))
+
+    def _escapes(self, value: Value) -> bool:
+        """Return whether a tile that a loop uses is used after the loop as well."""
+        position = self.op.next
+        later: dict[Op, None] = {}
+        while position is not None:
+            later[position] = None
+            position = position.next
+        return any(enclosing_in(user, self.block) in later for user in value.users)
+
+    # -- what is kept ----------------------------------------------------------
+
+    def _choose(self) -> _Kept | None:
+        wanted = self._wanted()
+        if self.inside:
+            wanted = {value: None for value in wanted if not self._escapes(value)}
+        if not wanted:
+            return None
+        graph, held = Graph[Value](), dict[Value, None]()
+        seen: dict[Value, None] = {}
+        worklist = list(wanted)
+        for value in wanted:
+            graph.add_end(value)
+        while worklist:
+            value = worklist.pop()
+            if value in seen:
+                continue
+            seen[value] = None
+            graph.add_node(value, self._cost(value))
+            sources = self.sources(value)
+            if sources is None:
+                graph.add_start(value)
+                continue
+            for source in sources:
+                graph.add_edge(source, value)
+            worklist += sources
+        for value in wanted:
+            held[self._renamed(value)] = None
+        before = sum(map(self._registers, held))
+        kept = graph.minimum_cut()
+        after = sum(map(self._registers, kept))
+        return _Kept(dict.fromkeys(kept), wanted, before, after)
+
+    def _renamed(self, value: Value) -> Value:
+        """Return the tile whose registers a value names; a join of several is one of its own."""
+        while value.op is not None and value.op.has(Trait.SHAPE_ONLY) and value.op in self.before:
+            sources = [each for each in value.op.operands if is_tile(each)]
+            if len(sources) != 1:
+                break
+            value = sources[0]
+        return value
+
+    def _registers(self, value: Value) -> int:
+        if self.is_live_throughout(value):
+            return 0
+        assert isinstance(value.type, TileType)
+        return tile_registers(value.type)
+
+    def is_live_throughout(self, value: Value) -> bool:
+        """Return whether a tile is defined around the block, and so keeps its registers anyway."""
+        return value.op not in self.before and value.owner is not self.block
+
+    def _cost(self, value: Value) -> int | None:
+        """Return what it costs to keep a tile; None if it is never what is kept."""
+        assert isinstance(value.type, TileType)
+        is_renaming = value.op in self.before and value.op.has(Trait.SHAPE_ONLY)
+        if is_renaming or isinstance(value.type.element, PointerType):
+            return None
+        return self._registers(value)
+
+    def sources(self, value: Value) -> list[Value] | None:
+        """Return the tiles that a tile is computed from again, None if it is computed once."""
+        op = value.op
+        if op is None or op not in self.before:
+            return None
+        if _rereads(op):
+            return [each for each in op.operands if self.takes_registers(each)]
+        cheap = is_elementwise(op) or op.has(Trait.SHAPE_ONLY)
+        if not cheap or not op.pure or op.blocks:
+            return None
+        if op.has(Trait.COSTLY) and not isinstance(op, _REPEATED):
+            return None
+        return [each for each in op.operands if self.takes_registers(each)]
+
+
+def _rereads(op: Op) -> bool:
+    """Return whether an op reads a buffer that one bulk copy fills."""
+    if not isinstance(op, gpu.SharedLoad) or not isinstance(op.buffer.op, gpu.SharedAlloc):
+        return False
+    writers = [user for user in op.buffer.users if not isinstance(user, gpu.SharedLoad)]
+    return len(writers) == 1 and isinstance(writers[0], tma.SyncBulkLoad)
+
+
+class _Copies:
+    """Clone after a boundary what is computed from what is kept, at its first use."""
+
+    def __init__(self, boundary: _Boundary, kept: Iterable[Value]) -> None:
+        self.boundary = boundary
+        self.kept = dict.fromkeys(kept)
+        self.made: dict[Value, Value] = {}
+        self.scalar: Value | None = None
+
+    def run(self) -> None:
+        """Make all ops after the boundary use the clones."""
+        if self.boundary.inside:
+            self.scalar = next(iter(self.boundary.op.blocks[0].args), None)
+        for op in list(self.boundary.users()):
+            place = Builder.before_op(op)
+            with at(op.loc):
+                for value in dict.fromkeys(free_operands(op)):
+                    if self._is_repeated(value):
+                        new = self._copy(value, place)
+                        for user in (op, *(each for block in op.blocks for each in block.walk())):
+                            user.replace_operand(value, new)
+            self._learn(op)
+
+    def _learn(self, op: Op) -> None:
+        """Remember a scalar that is known only after threads have waited for each other."""
+        if isinstance(op, gpu.Reduce) and isinstance(op.results[0].type, ScalarType):
+            self.scalar = op.results[0]
+
+    def _is_repeated(self, value: Value) -> bool:
+        if value.op not in self.boundary.before or value in self.made:
+            return value in self.made
+        if value in self.kept or not is_tile(value):
+            return False
+        return self.boundary.takes_registers(value) and self.boundary.sources(value) is not None
+
+    def _copy(self, value: Value, place: Builder) -> Value:
+        if value not in self.made:
+            if value in self.kept or not self._is_repeated(value):
+                self.made[value] = place(gpu.Opaque(value, self.scalar)).out
+            else:
+                op = value.op
+                assert op is not None
+                copy = place(op.clone(self._copy_operands(op, place)))
+                for old, new in zip(op.results, copy.results, strict=True):
+                    self.made.setdefault(old, new)
+        return self.made[value]
+
+    def _copy_operands(self, op: Op, place: Builder) -> dict[Value, Value]:
+        """Copy the operands of an op, as few of those that live on as make it another op than before."""
+        needed = [each for each in op.operands if self.boundary.takes_registers(each)]
+        anew = [each for each in needed if not self.boundary.is_live_throughout(each)]
+        return {each: self._copy(each, place) for each in anew or needed[:1]}

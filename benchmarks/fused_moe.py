@@ -1,0 +1,316 @@
+"""The two layers of a mixture of experts against Triton, and against the rate of a dense product.
+
+    aotc build benchmarks/fused_moe.toml -o dist
+    python benchmarks/fused_moe.py dist/fused_moe.aotc [--weights bf16 fp8 int4] [--tokens N] [--no-triton] \
+        [--json FILE]
+
+Tokens go to 8 of 128 experts each, at random. aotc and Triton compile the same source,
+`kernels/fused_moe.py`: the first layer with SwiGLU if it is in bf16, the second one with the experts'
+weights. Each picks its best configuration first; then the best ones run in turn with a dense product of as many rows by
+`kernels/persistent_matmul.py`, one matrix instead of those of 128 experts, in bf16 if weights have 4 bits.
+Rates count the rows that there are, not those that fill blocks up. Every configuration is held against float64 before it is timed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import json
+import statistics
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+from peers import Launch, built, in_turn, ranked, ratio
+
+KERNELS = Path(__file__).parents[1] / "kernels"
+ROUNDS, TRIALS, LAUNCHES = 31, 5, 3
+EXPERTS, EACH = 128, 8
+HIDDEN, INNER = 4096, 1536
+# BLOCK_M, BLOCK_N, warps, stages
+TRITON_CONFIGS = ((64, 128, 4, 4), (64, 256, 4, 4), (128, 128, 8, 4), (128, 256, 8, 3))
+
+
+class Layer:
+    """The operands of one layer, the row numbers for each size of blocks, and the check."""
+
+    def __init__(self, tokens: int, weights: str, *, first: bool) -> None:
+        import torch
+
+        self.first, self.weights, self.rows = first, weights, tokens * EACH
+        self.n, self.k = (INNER, HIDDEN) if first else (HIDDEN, INNER)
+        self.swiglu = first and weights == "bf16"
+        width = 2 * self.n if first else self.n
+        if not self.swiglu:
+            self.n = width
+        self.flop = 2 * self.rows * width * self.k
+        chosen = torch.rand(tokens, EXPERTS, device="cuda").topk(EACH, 1).indices.flatten()
+        self.chosen = chosen.cpu()
+        made = {"device": "cuda", "dtype": torch.bfloat16}
+        self.a = torch.randn(tokens if first else self.rows, self.k, **made)
+        self.b = torch.randn(EXPERTS, width, self.k, **made) / self.k**0.5
+        self.out = torch.empty(self.rows, self.n, **made)
+        self.weight = torch.rand(self.rows, device="cuda")
+        self.dense = torch.randn(self.rows, self.k, **made)
+        self.dense_b = self.b[0].clone()
+        self.dense_out = torch.empty(self.rows, width, **made)
+        self.scales: dict[str, Any] = {}
+        if weights == "fp8":
+            eight = torch.float8_e4m3fn
+            self.a, self.b, self.dense, self.dense_b = (
+                each.to(eight) for each in (self.a, self.b, self.dense, self.dense_b)
+            )
+            blocks = self.k // 128
+            self.scales["scale_a_ptr"] = torch.rand(len(self.a), blocks, device="cuda")
+            self.scales["scale_b_ptr"] = torch.rand(EXPERTS, width // 128, blocks, device="cuda")
+        elif weights == "int4":
+            words = EXPERTS, width, self.k // 8
+            self.b = torch.randint(-(2**31), 2**31, words, dtype=torch.int32, device="cuda")
+            scale = torch.rand(EXPERTS, self.k // 128, width, device="cuda")
+            self.scales["scale_ptr"] = (scale / self.k**0.5).bfloat16()
+
+    @property
+    def kernel(self) -> str:
+        """The kernel's name."""
+        return "fused_moe" if self.weights == "bf16" else f"fused_moe_{self.weights}"
+
+    def rows_of(self, token: Any) -> Any:
+        """Return rows of A in float64."""
+        rows = self.a[token].double()
+        if self.weights == "fp8":
+            rows *= self.scales["scale_a_ptr"][token].double().repeat_interleave(128, 1)
+        return rows
+
+    def weights_of(self, expert: int) -> Any:
+        """Return the weights of an expert in float64."""
+        import torch
+
+        b = self.b[expert]
+        if self.weights == "fp8":
+            scale = self.scales["scale_b_ptr"][expert].double()
+            return b.double() * scale.repeat_interleave(128, 0).repeat_interleave(128, 1)
+        if self.weights == "int4":
+            shifts = [index // 2 * 4 + index % 2 * 16 for index in range(8)]
+            numbers = torch.stack([b >> shift & 15 for shift in shifts], 2).flatten(1) - 8
+            scale = self.scales["scale_ptr"][expert].repeat_interleave(128, 0).T
+            return (numbers.bfloat16() * scale).double()
+        return b.double()
+
+    def sorted_rows(self, block: int) -> dict[str, Any]:
+        """Return row numbers by expert, filled up to whole blocks, and the expert of each block."""
+        import torch
+
+        numbers, experts = [], []
+        for expert in range(EXPERTS):
+            rows = (self.chosen == expert).nonzero().flatten()
+            count = -(-len(rows) // block)
+            fill = torch.full((count * block - len(rows),), self.rows)
+            numbers += [rows, fill]
+            experts += [expert] * count
+        total = sum(map(len, numbers))
+        # A launch has room for the most blocks that there can be.
+        numbers.append(torch.full((self.rows + EXPERTS * block - total,), self.rows))
+        experts += [0] * (self.rows // block + EXPERTS - len(experts))
+        return {
+            "sorted_ptr": torch.cat(numbers).int().cuda(),
+            "expert_ptr": torch.tensor(experts, dtype=torch.int32, device="cuda"),
+            "padded_ptr": torch.tensor([total], dtype=torch.int32, device="cuda"),
+        }
+
+    def arguments(self, block: int) -> dict[str, Any]:
+        """Return the arguments of the kernel by name."""
+        return {
+            "a_ptr": self.a,
+            "b_ptr": self.b,
+            "out_ptr": self.out,
+            **self.scales,
+            "weight_ptr": self.weight,
+            **self.sorted_rows(block),
+            "N": self.n,
+            "K": self.k,
+            "n_rows": self.rows,
+            "rows_per_token": EACH if self.first else 1,
+            "stride_am": self.k,
+            "stride_be": self.b.stride(0),
+            "stride_bn": self.b.stride(1),
+            "stride_om": self.n,
+            **self._strides(),
+            "n_blocks": self.rows // block + EXPERTS,
+        }
+
+    def _strides(self) -> dict[str, int]:
+        """Return the strides of the scales."""
+        if self.weights == "fp8":
+            a, b = self.scales["scale_a_ptr"], self.scales["scale_b_ptr"]
+            return {"stride_sa": a.stride(0), "stride_sbe": b.stride(0), "stride_sbn": b.stride(1)}
+        if self.weights == "int4":
+            scale = self.scales["scale_ptr"]
+            return {"stride_se": scale.stride(0), "stride_sk": scale.stride(1)}
+        return {}
+
+    @property
+    def choices(self) -> dict[str, bool]:
+        """What the kernel does besides multiplying."""
+        more = {"SWIGLU": self.first} if self.weights == "bf16" else {}
+        return {"WEIGHTED": not self.first, **more}
+
+    @property
+    def block_k(self) -> int:
+        """How much of K a step takes."""
+        return 128 if self.weights == "fp8" else 64
+
+    def check(self, name: str, launch: Launch) -> bool:
+        """Return whether a launch is right for some experts, over results that were poisoned."""
+        import torch
+
+        self.out.fill_(float("nan"))
+        launch()
+        if self.out.isnan().any():
+            print(f"    {name} leaves rows out", file=sys.stderr)
+            return False
+        for expert in (0, EXPERTS // 2, EXPERTS - 1):
+            rows = (self.chosen == expert).nonzero().flatten().cuda()
+            token = rows // EACH if self.first else rows
+            expected = self.rows_of(token) @ self.weights_of(expert).T
+            if self.swiglu:
+                gate, up = expected.chunk(2, 1)
+                expected = torch.nn.functional.silu(gate) * up
+            if not self.first:
+                expected *= self.weight[rows].double()[:, None]
+            error = (self.out[rows].double() - expected).abs().max() / expected.abs().max()
+            if not error < 2**-7:
+                print(f"    {name} is wrong by {error:.3g} of the largest", file=sys.stderr)
+                return False
+        return True
+
+
+def aotc_candidates(layer: Layer, archive: str) -> Iterator[tuple[str, Launch]]:
+    """Yield a launch of each configuration of the archive."""
+    import aotc
+
+    kernel = aotc.load(archive)[layer.kernel]
+    seen: dict[int, dict[str, Any]] = {}
+    ours = [v for v in kernel.info.variants if dict(v.choices) == layer.choices]
+    have = [dict(variant.config) for variant in ours]
+    for config in [each for each in built(kernel) if each in have]:
+        block = int(config["BLOCK_M"])
+        if block not in seen:
+            seen[block] = layer.arguments(block)
+        arguments = list(seen[block].values())
+
+        def launch(config=config, arguments=arguments) -> None:
+            kernel.launch(arguments, config=config, choices=layer.choices)
+
+        yield str(config), launch
+
+
+def triton_candidates(layer: Layer) -> Iterator[tuple[str, Launch]]:
+    """Yield a launch of each configuration that Triton compiles."""
+    sys.path.insert(0, str(KERNELS))
+
+    module = importlib.import_module("fused_moe")  # this script's folder comes after
+    kernel = getattr(module, f"{layer.kernel}_kernel")
+    for block_m, block_n, warps, stages in TRITON_CONFIGS:
+        arguments = layer.arguments(block_m)
+        if layer.weights == "fp8" and block_n > 128:
+            continue
+        constants = {"BLOCK_M": block_m, "BLOCK_N": block_n, "BLOCK_K": layer.block_k, "GROUP_M": 8}
+        constants |= layer.choices | ({"GROUP_K": 128} if layer.weights == "int4" else {})
+        grid = (arguments["n_blocks"] * -(-layer.n // block_n),)
+
+        def launch(grid=grid, passed=arguments | constants, options=(warps, stages)) -> None:
+            kernel[grid](**passed, num_warps=options[0], num_stages=options[1])
+
+        name = f"{block_m}x{block_n}, {warps} warps, {stages} stages"
+        try:
+            launch()
+        except Exception as error:  # noqa: BLE001 - a configuration that Triton cannot hold
+            print(f"    Triton: {name}: {type(error).__name__}", file=sys.stderr)
+            continue
+        yield name, launch
+
+
+def dense_candidates(layer: Layer, archive: str) -> Iterator[tuple[str, Launch]]:
+    """Yield a launch of each configuration of a dense product with as many rows."""
+    import torch
+
+    import aotc
+
+    blocks, (rows, width) = layer.k // 128, layer.dense_out.shape
+    kernel = aotc.load(archive)["linear_fp8" if layer.weights == "fp8" else "linear"]
+    scales: list[Any] = []
+    if layer.weights == "fp8":
+        scales = [
+            torch.rand(blocks, rows, device="cuda"),
+            torch.rand(width // 128, blocks, device="cuda"),
+        ]
+    strides = [rows, blocks] if scales else []
+    for config in built(kernel):
+        arguments = [layer.dense, layer.dense_b, layer.dense_out, *scales]
+        arguments += [rows, width, layer.k, *strides]
+
+        def launch(config=config, arguments=arguments) -> None:
+            kernel.launch(arguments, config=config)
+
+        yield str(config), launch
+
+
+def measure(
+    layer: Layer, candidates: dict[str, Callable[[Layer], Iterator[tuple[str, Launch]]]]
+) -> dict[str, object]:
+    """Return the row of a layer: TFLOP/s of each, and how much faster aotc is."""
+    name = "gate and up" if layer.first else "down"
+    name = f"{name}, {layer.weights}"
+    print(f"{name}: {layer.rows} rows, N {layer.b.shape[1]}, K {layer.k}", flush=True)
+    peers: dict[str, Launch] = {}
+    for peer, of_layer in candidates.items():
+        right = {
+            label: each
+            for label, each in of_layer(layer)
+            if peer == "dense" or layer.check(label, each)
+        }
+        if not right:
+            continue
+        ranking = ranked(right, TRIALS, LAUNCHES, ahead=True)
+        for took, label in ranking[:4]:
+            print(f"    {peer:7} {layer.flop / took / 1e9:6.0f} TFLOP/s  {label}", flush=True)
+        peers[peer] = right[ranking[0][1]]
+    times = in_turn(peers, ROUNDS, LAUNCHES, ahead=True)
+    row: dict[str, object] = {"layer": name, "rows": layer.rows}
+    for peer, values in times.items():
+        row[peer] = layer.flop / statistics.median(values) / 1e9
+        print(f"  {peer:7} {row[peer]:6.0f} TFLOP/s", flush=True)
+        if peer != "aotc" and "aotc" in times:
+            row[f"aotc/{peer}"] = ratio(values, times["aotc"])
+            print(f"    aotc is {row[f'aotc/{peer}']:.3f} times as fast", flush=True)
+    return row
+
+
+def main() -> None:
+    """Run the command line."""
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("archive")
+    parser.add_argument("--weights", nargs="+", default=["bf16"], choices=["bf16", "fp8", "int4"])
+    parser.add_argument("--tokens", type=int, default=4096)
+    parser.add_argument("--no-triton", action="store_true")
+    parser.add_argument("--json")
+    options = parser.parse_args()
+    candidates: dict[str, Callable[[Layer], Iterator[tuple[str, Launch]]]] = {
+        "aotc": lambda layer: aotc_candidates(layer, options.archive),
+        "triton": triton_candidates,
+        "dense": lambda layer: dense_candidates(layer, options.archive),
+    }
+    if options.no_triton:
+        del candidates["triton"]
+    rows = [
+        measure(Layer(options.tokens, weights, first=first), candidates)
+        for weights in options.weights
+        for first in (True, False)
+    ]
+    if options.json:
+        Path(options.json).write_text(json.dumps(rows, indent=2) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

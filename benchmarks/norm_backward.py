@@ -1,0 +1,308 @@
+"""Gradients of RMSNorm and LayerNorm, bf16 rows of 4k to 16k columns, against torch.compile, Triton and a copy.
+
+    aotc build benchmarks/norm_backward.toml -o dist
+    python benchmarks/norm_backward.py dist/norm_backward.aotc [--work rmsnorm …] [--columns 4096 …] [--no-triton]
+        [--json FILE]
+
+A pass is two launches: one for the rows, whose persistent programs add up what the weights get, and one for the sums
+of what these have stored; of LayerNorm three. Triton runs the same source. torch.compile has a forward pass
+compiled and its backward pass timed. Each is held against float64 before it is timed. The best of each and a copy
+run in turn on operands that the L2 does not hold. Rates are of three times the rows; ratios are medians of rounds, that
+of the copy one of rates.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import itertools
+import json
+import statistics
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from peers import Launch, built, in_turn, of_turn, ranked, ratio
+
+ROOT = Path(__file__).parents[1]
+ELEMENTS = 1 << 27
+SETS = 2
+ROUNDS, TRIALS, LAUNCHES = 41, 5, 3
+COLUMNS = (4096, 8192, 16384)
+WORK = ("rmsnorm", "layernorm")
+PER_SM = (1, 2, 4)
+EPS = 1e-6
+SUMS = {"BLOCK_M": 32, "BLOCK_N": 32, "num_warps": 4}
+
+Config = Mapping[str, Any]
+
+
+class Operands:
+    """Random rows, their gradients, weights and statistics, and room for results."""
+
+    def __init__(self, name: str, rows: int, columns: int, programs: int) -> None:
+        import torch
+
+        def random(*shape: int) -> Any:
+            return torch.randn(*shape, device="cuda", dtype=torch.bfloat16)
+
+        self.name, self.rows, self.columns = name, rows, columns
+        self.x, self.dy, self.w, self.b = (
+            random(*shape) for shape in ((rows, columns), (rows, columns), (columns,), (columns,))
+        )
+        self.found: tuple[Any, ...] = ()
+        self.dx = torch.empty_like(self.x)
+        self.partial = torch.empty(2, programs, columns, device="cuda")
+        self.sums = torch.empty(2, columns, device="cuda", dtype=torch.bfloat16)
+        parts = [self._statistics(part) for part in self.x.split(1024)]
+        self.statistics = [torch.cat(each) for each in zip(*parts, strict=True)]
+
+    def _statistics(self, x: Any) -> list[Any]:
+        wide = x.double()
+        mean = wide.mean(1) if self.name == "layernorm" else wide.new_zeros(len(x))
+        rstd = ((wide - mean[:, None]).square().mean(1) + EPS).rsqrt()
+        return [mean.float(), rstd.float()] if self.name == "layernorm" else [rstd.float()]
+
+    @property
+    def grads(self) -> int:
+        """How many vectors have gradients: weights, and biases of a LayerNorm."""
+        return 2 if self.name == "layernorm" else 1
+
+    def rows_arguments(self, programs: int) -> list[Any]:
+        """Return the arguments of the launch for the rows."""
+        partial = list(self.partial[: self.grads])
+        numbers = [self.columns, self.rows, self.columns, programs]
+        return [self.dy, self.x, self.w, *self.statistics, self.dx, *partial, *numbers]
+
+    def sums_arguments(self, programs: int) -> list[list[Any]]:
+        """Return the arguments of the launches that add up what programs have stored."""
+        ends = zip(self.partial[: self.grads], self.sums, strict=False)
+        return [[partial, out, programs, self.columns] for partial, out in ends]
+
+    @cached_property
+    def expected(self) -> tuple[Any, Any, list[Any]]:
+        """Return some rows, their gradients in float64, and the sums over all rows."""
+        import torch
+
+        mean = self.statistics[0] if self.grads == 2 else torch.zeros_like(self.statistics[0])
+        rstd = self.statistics[-1]
+        sums = [torch.zeros(self.columns, device="cuda", dtype=torch.float64) for _ in range(2)]
+        for start in range(0, self.rows, 1024):
+            part = slice(start, start + 1024)
+            dy = self.dy[part].double()
+            x_hat = (self.x[part].double() - mean[part, None].double()) * rstd[part, None].double()
+            sums[0] += (dy * x_hat).sum(0)
+            sums[1] += dy.sum(0)
+        some = torch.linspace(0, self.rows - 1, 16).long().cuda()
+        x_hat = (self.x[some].double() - mean[some, None].double()) * rstd[some, None].double()
+        wdy = self.dy[some].double() * self.w.double()
+        dx = wdy - x_hat * (wdy * x_hat).mean(1, keepdim=True)
+        if self.grads == 2:
+            dx -= wdy.mean(1, keepdim=True)
+        return some, dx * rstd[some, None].double(), sums[: self.grads]
+
+
+def problem(launch: Callable[[], object], operands: Operands) -> str:
+    """Return what is wrong with the results of a pass, if anything."""
+    operands.dx.fill_(float("nan"))
+    operands.partial.fill_(float("nan"))
+    operands.sums.fill_(float("nan"))
+    launch()
+    some, dx, sums = operands.expected
+    found = [operands.dx[some].double(), *operands.sums[: operands.grads].double()]
+    for each, wanted in zip(found, [dx, *sums], strict=True):
+        slack = 2**-7 * wanted.abs() + 2e-3 * float(wanted.abs().median())
+        wrong = ~((each - wanted).abs() <= slack)
+        if wrong.any():
+            return f"{int(wrong.sum())} elements are wrong"
+    return "parts of the result are not written" if operands.dx.isnan().any() else ""
+
+
+def best(
+    candidates: Iterator[tuple[Config, Callable[[Operands], Launch]]], sets: list[Operands]
+) -> tuple[str, Launch] | None:
+    """Return the fastest of the candidates that compute what they should."""
+    turns, kept = itertools.count(), dict[str, Launch]()
+    for config, bind in candidates:
+        key = json.dumps(dict(config))
+        calls = [bind(each) for each in sets]
+        try:
+            trouble = problem(calls[0], sets[0])
+        except Exception as error:  # noqa: BLE001 - Triton's errors have no common class
+            trouble = f"{type(error).__name__}: {str(error)[:200]}"
+        if trouble:
+            print(f"    {key}: {trouble}", flush=True)
+        else:
+            kept[key] = of_turn(calls, turns)
+    ranking = ranked(kept, TRIALS, LAUNCHES, ahead=True) if kept else []
+    for took, key in ranking[:6]:
+        print(f"        {1e3 * took:8.1f} us  {key}", flush=True)
+    return (ranking[0][1], kept[ranking[0][1]]) if ranking else None
+
+
+def aotc_candidates(
+    library: Any, name: str, columns: int, counts: list[int]
+) -> Iterator[tuple[Config, Any]]:
+    """Yield what the archive has for rows of a length, with each number of programs."""
+    kernel, sums = library[f"{name}_backward"], library["partial_sums"]
+
+    def bind(config: Config, programs: int, operands: Operands) -> Launch:
+        rows = tuple(operands.rows_arguments(programs))
+        ends = [tuple(each) for each in operands.sums_arguments(programs)]
+
+        def launch() -> None:
+            kernel.launch(rows, config=config)
+            for each in ends:
+                sums(*each)
+
+        return launch
+
+    for config, programs in itertools.product(built(kernel), counts):
+        if config["BLOCK"] == columns:
+            yield (
+                {**config, "programs": programs},
+                lambda each, config=config, programs=programs: bind(config, programs, each),
+            )
+
+
+def triton_candidates(name: str, columns: int, counts: list[int]) -> Iterator[tuple[Config, Any]]:
+    """Yield what Triton makes of the same source; nothing where it is not installed."""
+    if importlib.util.find_spec("triton") is None:
+        return
+    path = ROOT / "kernels" / "norm_backward.py"
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    assert spec
+    assert spec.loader
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    kernel, sums = getattr(module, f"{name}_backward_kernel"), module.partial_sums_kernel
+
+    def bind(config: Config, programs: int, operands: Operands) -> Launch:
+        rows, ends = operands.rows_arguments(programs), operands.sums_arguments(programs)
+
+        def launch() -> None:
+            kernel[(programs,)](*rows, **config)
+            for each in ends:
+                sums[(-(-columns // SUMS["BLOCK_N"]),)](*each, **SUMS)
+
+        return launch
+
+    for warps, stages, programs in itertools.product((4, 8, 16, 32), (1, 2), counts):
+        if columns <= 2048 * warps:
+            config = {"BLOCK": columns, "STAGES": stages, "num_warps": warps}
+            yield (
+                {**config, "programs": programs},
+                lambda each, config=config, programs=programs: bind(config, programs, each),
+            )
+
+
+def compiled(name: str, sets: list[Operands]) -> list[Launch]:
+    """Return the backward passes that torch.compile makes of torch's norm, one for each set of operands."""
+    import torch
+    from torch.nn import functional
+
+    def forward(x: Any, w: Any, b: Any) -> Any:
+        if name == "layernorm":
+            return functional.layer_norm(x, x.shape[-1:], w, b, EPS)
+        return functional.rms_norm(x, x.shape[-1:], w, EPS)
+
+    torch._dynamo.reset()  # noqa: SLF001 - else shapes that were seen become symbols
+    function = torch.compile(forward)
+
+    def bind(operands: Operands) -> Launch:
+        inputs = [each.detach().requires_grad_() for each in (operands.x, operands.w, operands.b)]
+        out, wanted = function(*inputs), inputs[: 1 + operands.grads]
+
+        def launch() -> None:
+            operands.found = torch.autograd.grad(out, wanted, operands.dy, retain_graph=True)
+
+        return launch
+
+    return [bind(each) for each in sets]
+
+
+def check_compiled(launch: Launch, operands: Operands) -> None:
+    """Hold the gradients that torch computes against float64 as well."""
+
+    def run() -> None:
+        launch()
+        dx, *sums = operands.found
+        operands.dx.copy_(dx)
+        for out, each in zip(operands.sums, sums, strict=False):
+            out.copy_(each)
+
+    trouble = problem(run, operands)
+    print(f"    torch.compile: {trouble or 'right'}", flush=True)
+
+
+def measure(library: Any, name: str, columns: int, *, has_triton: bool) -> dict[str, Any]:
+    """Choose each peer's best, run them in turn, and return the row."""
+    import torch
+
+    rows = ELEMENTS // columns
+    sms = torch.cuda.get_device_properties(0).multi_processor_count
+    counts = [sms * each for each in PER_SM]
+    sets = [Operands(name, rows, columns, counts[-1]) for _ in range(SETS)]
+    print(f"{name} {rows}x{columns}", flush=True)
+    chosen = {"aotc": best(aotc_candidates(library, name, columns, counts), sets)}
+    if has_triton:
+        chosen["triton"] = best(triton_candidates(name, columns, counts[:2]), sets)
+    found = {peer: choice for peer, choice in chosen.items() if choice}
+    turns = itertools.count()
+    peers = {peer: launch for peer, (_, launch) in found.items()}
+    own = compiled(name, sets)
+    check_compiled(own[0], sets[0])
+    peers["torch.compile"] = of_turn(own, turns)
+    peers["copy"] = of_turn([lambda each=each: each.dx.copy_(each.x) for each in sets], turns)
+    for launch in peers.values():
+        launch()
+    times = in_turn(peers, ROUNDS, LAUNCHES, ahead=True)
+    moved = {peer: (2 if peer == "copy" else 3) * ELEMENTS * 2 for peer in times}
+    rates = {peer: moved[peer] / statistics.median(each) / 1e9 for peer, each in times.items()}
+    over = {peer: ratio(each, times["aotc"]) for peer, each in times.items() if peer != "aotc"}
+    return {
+        "work": f"{name} {rows}x{columns}",
+        "tb_s": rates,
+        "over": over | {"copy": rates["aotc"] / rates["copy"]},
+        "configs": {peer: key for peer, (key, _) in found.items()},
+    }
+
+
+def line(row: Mapping[str, Any]) -> str:
+    """Return a row as text: rates, and how many times as fast ours is as each peer."""
+    rates = "  ".join(f"{peer} {rate:.3f}" for peer, rate in row["tb_s"].items())
+    over = "  ".join(f"{peer} {times:.3f}" for peer, times in row["over"].items())
+    return f"{row['work']:24} TB/s: {rates}   aotc over: {over}   {row['configs']}"
+
+
+def main() -> int:
+    """Measure what is asked for."""
+    import torch
+
+    import aotc
+
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("archive", type=Path)
+    parser.add_argument("--work", nargs="*", choices=WORK, default=list(WORK))
+    parser.add_argument("--columns", nargs="*", type=int, default=list(COLUMNS))
+    parser.add_argument("--no-triton", action="store_true")
+    parser.add_argument("--json", type=Path)
+    options = parser.parse_args()
+    torch.manual_seed(0)
+    library = aotc.load(options.archive)
+    print(f"{torch.cuda.get_device_name()}, torch {torch.__version__}")
+    rows: list[dict[str, Any]] = []
+    for name, columns in itertools.product(options.work, options.columns):
+        rows.append(measure(library, name, columns, has_triton=not options.no_triton))
+        print(line(rows[-1]), flush=True)
+        torch.cuda.empty_cache()
+        if options.json:  # each time: a run that is cut short leaves what it has measured
+            options.json.write_text(json.dumps(rows, indent=2) + "\n")
+    print(*map(line, rows), sep="\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

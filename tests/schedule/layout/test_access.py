@@ -1,0 +1,78 @@
+"""Layouts of accesses: threads hold boxes of what is transposed between two of them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from aotc.frontend import translate
+from aotc.ir.core import Op
+from aotc.ir.dialects import tile
+from aotc.ir.layout import LinearLayout
+from aotc.schedule.analysis.axis import AxisAnalysis
+from aotc.schedule.layout.access import choose_layouts
+from aotc.target import TARGETS
+
+SOURCE = """\
+import triton
+import triton.language as tl
+
+@triton.jit
+def k(x_ptr, out_ptr, M: tl.constexpr, N: tl.constexpr):
+    i, j = tl.arange(0, M), tl.arange(0, N)
+    x = tl.load(x_ptr + i[:, None] * N + j[None, :])
+    OUT
+"""
+TURNED = "tl.store(out_ptr + j[:, None] * M + i[None, :], tl.trans({}))"
+STRAIGHT = "tl.store(out_ptr + i[:, None] * N + j[None, :], x)"
+
+
+def layouts(
+    tmp_path: Path, out: str, kind: str, shape: tuple[int, int], warps: int
+) -> dict[type[Op], LinearLayout]:
+    path = tmp_path / "k.py"
+    path.write_text(SOURCE.replace("OUT", out))
+    signature = {"x_ptr": f"*{kind}:16", "out_ptr": f"*{kind}:16"}
+    kernel = translate(str(path), "k", signature, {"M": shape[0], "N": shape[1]}).kernel
+    kernel.num_warps = warps
+    found = choose_layouts(kernel, AxisAnalysis(kernel), TARGETS["sm_90a"])
+    return {type(op): layout for op, layout in found.items()}
+
+
+def box(layout: LinearLayout) -> tuple[int, int]:
+    """Return the rows and columns of the box that a thread holds first."""
+    rows, columns = layout.shape
+    held = set(layout.coords_table("register", lane=0))
+    height = next(row for row in range(rows + 1) if (row, 0) not in held)
+    return height, next(column for column in range(columns + 1) if (0, column) not in held)
+
+
+@pytest.mark.parametrize(
+    ("kind", "shape", "warps", "wanted"),
+    [
+        ("bf16", (64, 64), 4, (4, 8)),
+        ("bf16", (64, 64), 8, (2, 8)),
+        ("fp32", (64, 64), 4, (4, 4)),
+        ("i8", (128, 64), 4, (4, 16)),
+        ("i8", (64, 64), 4, (4, 8)),
+        ("bf16", (16, 16), 4, (1, 2)),  # two elements a thread
+        ("bf16", (8, 16), 4, (1, 1)),
+        ("fp32", (256, 2), 1, (2, 2)),
+    ],
+)
+def test_what_is_transposed_is_held_in_boxes(
+    tmp_path: Path, kind: str, shape: tuple[int, int], warps: int, wanted: tuple[int, int]
+) -> None:
+    found = layouts(tmp_path, TURNED.format("x"), kind, shape, warps)
+    assert box(found[tile.Load]) == wanted
+
+
+def test_both_accesses_have_boxes(tmp_path: Path) -> None:
+    found = layouts(tmp_path, TURNED.format("(x * 2 + x)"), "bf16", (64, 64), 4)
+    assert box(found[tile.Load]) == box(found[tile.Store]) == (4, 8)
+
+
+def test_what_is_not_transposed_is_not(tmp_path: Path) -> None:
+    found = layouts(tmp_path, STRAIGHT, "bf16", (64, 64), 4)
+    assert box(found[tile.Load]) == (1, 8)

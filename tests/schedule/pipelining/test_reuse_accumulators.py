@@ -1,0 +1,51 @@
+"""Dots whose results take each other's registers: which, and that ptxas then has enough of them."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+import aotc
+
+SOURCE = Path(__file__).parents[3] / "kernels" / "blockwise_matmul.py"
+
+
+def _compiled(parts: int, block_n: int) -> aotc.CompiledKernel:
+    constants = {"BLOCK_M": 128, "BLOCK_N": block_n, "BLOCK_K": 128, "PARTS": parts, "GROUP_M": 8}
+    operands = {
+        "a": "fp8e4nv[128,128]",
+        "b": f"fp8e4nv[{block_n},128]",
+        "c": f"bf16[128,{block_n}]",
+    }
+    scalars = dict.fromkeys(("M", "N", "K", "stride_sa", "stride_sb"), "i32")
+    signature = {name: f"tensordesc<{kind}>" for name, kind in operands.items()}
+    signature |= {"scale_a_ptr": "*fp32:16", "scale_b_ptr": "*fp32"}
+    return aotc.compile(
+        f"{SOURCE}:blockwise_matmul_kernel",
+        signature={**signature, **scalars},
+        constants={**constants, "NUM_SMS": 132, "WARP_SPECIALIZE": True},
+        target="sm_90a",
+        num_warps=8,
+        num_stages=3,
+    )
+
+
+def test_a_dot_begins_in_the_registers_of_the_result_before() -> None:
+    """The sums of two parts and the products of both would be 256 registers of a thread."""
+    made = _compiled(2, 128)
+    first, second = re.findall(r"gpu\.wgmma\((.*)\) :", made.asm["gpu"])
+    (done, *_) = re.findall(r"(\S+) = gpu\.wgmma_wait", made.asm["gpu"])
+    assert first.split(", ")[2] != done
+    assert second.split(", ")[2] == done
+    assert second.split(", ")[3] == first.split(", ")[3]  # neither adds to anything
+    assert made.metadata.spill_bytes == 0
+    assert made.metadata.ptxas_warnings == ()
+
+
+@pytest.mark.parametrize(("parts", "block_n"), [(1, 128), (2, 64)])
+def test_results_that_fit_beside_each_other_stay_there(parts: int, block_n: int) -> None:
+    text = _compiled(parts, block_n).asm["gpu"]
+    acc = {each.split(", ")[2] for each in re.findall(r"gpu\.wgmma\((.*)\) :", text)}
+    assert len(acc) == 1
