@@ -270,7 +270,9 @@ def _rounds(
     if record is not None:
         from aotc.package.record.hook import recorder
 
-        jit, tuner = map(importlib.import_module, (f"triton.runtime.{m}" for m in ("jit", "autotuner")))
+        jit, tuner = map(
+            importlib.import_module, (f"triton.runtime.{m}" for m in ("jit", "autotuner"))
+        )
         plain = jit.JITFunction.run, tuner.Autotuner.run
         record.mkdir(parents=True, exist_ok=True)
         os.environ[recorder.FOLDER_VARIABLE] = str(record)
