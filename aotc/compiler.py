@@ -165,6 +165,7 @@ def compile_kernel(
         waits_pdl=done.waits_pdl,
         guards=kernel.guards,
         is_persistent=kernel.is_persistent,
+        cooperative=_meets_grid(kernel),
         scratch_bytes=kernel.scratch_bytes,
         spill_note=note,
     )
@@ -282,7 +283,7 @@ class PtxKernel:
     """Hold a kernel that is compiled as far as PTX, and the tile IR it is to mean the same as.
 
     `shared_bytes` is what a launch passes as dynamic shared memory, `params` what as parameters;
-    `guards` and `scratch_bytes` as in `Metadata`.
+    `guards`, `scratch_bytes` and `cooperative` as in `Metadata`.
     """
 
     tile_ir: str
@@ -292,6 +293,7 @@ class PtxKernel:
     params: tuple[ParamSlot, ...] = ()
     guards: tuple[str, ...] = ()
     scratch_bytes: int = 0
+    cooperative: bool = False
 
 
 def compile_ptx(request: CompileRequest) -> PtxKernel:
@@ -309,6 +311,7 @@ def compile_ptx(request: CompileRequest) -> PtxKernel:
         _param_slots(done),
         kernel.guards,
         kernel.scratch_bytes,
+        _meets_grid(kernel),
     )
 
 
@@ -415,6 +418,13 @@ def _lines(*groups: Iterable[str]) -> tuple[str, ...]:
     return tuple(line for line in lines if line.strip())
 
 
+def _meets_grid(kernel: Kernel) -> bool:
+    """Return whether the CTAs of a launch wait for each other."""
+    from aotc.ir.dialects.grid import GridBarrier  # noqa: PLC0415 - start-up time
+
+    return any(isinstance(op, GridBarrier) for op in kernel.walk())
+
+
 def translate_request(request: CompileRequest) -> Translation:
     """Run the frontend on what a request names. Raises: CompileError."""
     from aotc import frontend  # noqa: PLC0415 - start-up time
@@ -425,6 +435,7 @@ def translate_request(request: CompileRequest) -> Translation:
         dict(request.signature),
         dict(request.constants),
         num_warps=request.config.num_warps,
+        num_ctas=request.config.num_ctas,
         target=request.target,
         facts=dict(request.facts),
         captured=dict(request.captured),

@@ -281,6 +281,64 @@ extra: Any = _Submodule("extra")
 # ---- the program ---------------------------------------------------------------------------
 
 
+def cluster_rank() -> tensor:
+    """Return the rank of this CTA in its cluster, from 0, as an int32 scalar.
+
+    A kernel that uses one of the `cluster_` words is that of one CTA: with `num_ctas` above 1 all CTAs
+    of a cluster run it, each with tiles of its own, and a grid counts clusters. Triton does not have
+    them: `from aotc.language import cluster_rank`.
+    """
+    raise _outside("cluster_rank")
+
+
+def cluster_size() -> int:
+    """Return how many CTAs a cluster has, a constant: `num_ctas` of the configuration."""
+    raise _outside("cluster_size")
+
+
+def cluster_barrier() -> None:
+    """Wait for all CTAs of the cluster; what they wrote to global memory is then seen by all."""
+    raise _outside("cluster_barrier")
+
+
+def cluster_shift(value: Operand, distance: int = 1) -> tensor:
+    """Pass a tile or scalar on to the CTA `distance` ranks further, around the cluster.
+
+    Returns what the CTA `distance` ranks before passed on. All CTAs of the cluster come here together.
+    Tiles are stored asynchronously in the shared memory of the other CTA (`st.async`), and the
+    compiler keeps buffers, mbarriers and phases; what stands between this and the first use of the result
+    overlaps with the way there, other shifts included.
+    """
+    raise _outside("cluster_shift")
+
+
+def cluster_permute(value: Operand, to: Sequence[int]) -> tensor:
+    """Give a tile or scalar to the CTA of rank `to[rank]`, as `cluster_shift` does by a distance.
+
+    `to` has each rank once. Returns what this CTA is given.
+    """
+    raise _outside("cluster_permute")
+
+
+def cluster_read(value: Operand, rank: Operand) -> tensor:
+    """Return what the CTA of a rank has as this tile or scalar; each CTA chooses the rank by itself.
+
+    All CTAs of the cluster come here together: each keeps its tile in shared memory, from which the
+    others read (`ld.shared::cluster`), between barriers of the cluster.
+    """
+    raise _outside("cluster_read")
+
+
+def grid_barrier(counter: tensor) -> None:
+    """Wait for all programs of the launch; what they wrote to global memory is then seen by all.
+
+    They count themselves in the int32 that `counter` points at, 0 before the first launch that uses
+    it and no concern of the caller's after that; launches that may overlap have one each. A launch of more programs
+    than the GPU runs at a time is refused.
+    """
+    raise _outside("grid_barrier")
+
+
 def program_id(axis: int) -> tensor:
     """Return the index of this program along a grid axis, 0 to 2, as an int32 scalar."""
     raise _outside("program_id")

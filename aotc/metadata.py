@@ -72,7 +72,8 @@ class Metadata:
     expressions over the arguments: the cubin is right for launches for which none is 0 and for
     which the driver encodes the tensor maps among its `params`. The grid of one that
     `is_persistent` has one axis and as many CTAs as are resident at a time, at most one (with
-    `num_ctas`: one cluster) for each program instance. A launch gives each program instance
+    `num_ctas`: one cluster) for each program instance. The CTAs of one that is `cooperative` wait
+    for each other, so all of a launch must run at once. A launch gives each program instance
     `scratch_bytes` of global memory, in one piece at a multiple of 128. `spill_note` says which tiles take the
     registers where those do not suffice, and what may help.
     """
@@ -96,5 +97,6 @@ class Metadata:
     waits_pdl: bool = False
     guards: tuple[str, ...] = ()
     is_persistent: bool = False
+    cooperative: bool = False
     scratch_bytes: int = 0
     spill_note: str = ""

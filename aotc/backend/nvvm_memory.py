@@ -15,10 +15,14 @@ from typing import Literal
 
 from aotc.backend.emitter import Emitter
 
-Space = Literal["global", "shared"]
+Space = Literal["global", "shared", "shared::cluster"]
 
 _CONSTRAINTS = {8: "h", 16: "h", 32: "r", 64: "l"}
-_ADDRESS = {"global": ("ptr addrspace(1)", "l"), "shared": ("i32", "r")}
+_ADDRESS = {
+    "global": ("ptr addrspace(1)", "l"),
+    "shared": ("i32", "r"),
+    "shared::cluster": ("i32", "r"),
+}
 
 # ---- loads and stores -----------------------------------------------------------------------------------
 

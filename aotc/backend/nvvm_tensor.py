@@ -314,23 +314,31 @@ def mbarrier_expect(
 
 
 def mbarrier_arrive(
-    emit: Emitter, barrier: Address, issuer: Issuer, condition: str, num_ctas: int = 1
+    emit: Emitter,
+    barrier: Address,
+    issuer: Issuer,
+    condition: str = "",
+    num_ctas: int = 1,
+    cta: str = "",
 ) -> None:
     """Arrive at an mbarrier, or at that of each of the first `num_ctas` CTAs of the cluster.
+
+    With a `cta`, an i32 operand, it is that of the CTA of this rank.
 
     With a `condition`, a warp-uniform i1, only where it holds.
 
     Source: PTX ISA 9.7.13.15.13 `mbarrier.arrive`, 9.7.9.23 `mapa`.
     """
     asm = issue(emit, issuer)
-    if num_ctas == 1:
+    if num_ctas == 1 and not cta:
         asm.add(f"mbarrier.arrive.shared::cta.b64 _, {asm.address(barrier)};", condition)
         return
     base = asm.operand("r", "i32", barrier.base)
-    for cta in range(num_ctas):
+    ranks = [asm.operand("r", "i32", cta)] if cta else map(str, range(num_ctas))
+    for rank in ranks:
         # With cluster scope it would wait for all writes of the thread, none of which matter.
         text = (
-            f"{{ .reg .b32 there; mapa.shared::cluster.u32 there, {base}, {cta}; "
+            f"{{ .reg .b32 there; mapa.shared::cluster.u32 there, {base}, {rank}; "
             f"mbarrier.arrive.shared::cluster.b64 _, [there+{barrier.offset_bytes}]; }}"
         )
         asm.add(text, condition)

@@ -18,6 +18,7 @@ from types import FunctionType
 from aotc.frontend import (
     atomics,
     block_pointers,
+    clusters,
     descriptor_maps,
     descriptors,
     dot,
@@ -307,6 +308,11 @@ _LANGUAGE: dict[str, Operand] = {
     "get_int_dtype": StaticCall("tl.get_int_dtype", _get_int_dtype),
 }
 
+_OWN_WORDS: dict[str, Operand] = {
+    name: builtin(name, run) for name, run in clusters.FUNCTIONS.items()
+}
+"""What `aotc.language` has besides."""
+
 _LIBDEVICE: dict[str, Operand] = {
     name: builtin(f"extra.libdevice.{name}", run) for name, run in libdevice.FUNCTIONS.items()
 }
@@ -367,6 +373,7 @@ MODULES: dict[str, Mapping[str, Operand]] = {
         "__version__": "3.9.0",
     },
     "triton.language": _LANGUAGE,
+    "aotc.language": {**_LANGUAGE, **_OWN_WORDS},
     "triton.language.math": _MATH,
     "triton.language.random": {name: _FUNCTIONS[name] for name in random_numbers.FUNCTIONS},
     "triton.language.PropagateNan": {"ALL": PropagateNan.ALL, "NONE": PropagateNan.NONE},
@@ -402,10 +409,9 @@ MODULES: dict[str, Mapping[str, Operand]] = {
     },
 }
 """What each module that is known without a file contains."""
+MODULES["aotc"] = {**MODULES["triton"], "language": Module("aotc.language")}
 
 ALIASES = {
-    "aotc": "triton",
-    "aotc.language": "triton.language",
     "triton.language.core": "triton.language",
     "triton.language.standard": "triton.language",
     "triton.language.extra.cuda.gdc": "triton.language.extra.cuda",
@@ -503,6 +509,9 @@ def module_member(module: Module, name: str) -> Operand:
 
 def unknown_member(module: str, name: str, contents: Mapping[str, Operand]) -> CompileError:
     """Return the error to raise: the module has nothing of this name."""
-    short = "tl" if module == "triton.language" else module.replace("triton.language.", "tl.")
+    is_language = module in ("triton.language", "aotc.language")
+    short = "tl" if is_language else module.replace("triton.language.", "tl.")
     remedy = did_you_mean(name, contents)
+    if name in _OWN_WORDS:
+        remedy = f"Triton has no such word: from aotc.language import {name}"
     return mistake(f"unknown name {short}.{name}", remedy=remedy, feature=f"{short}.{name}")

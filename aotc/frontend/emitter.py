@@ -38,12 +38,16 @@ class Emitter:
         debug: bool,
         num_warps: int,
         max_ops: int,
+        num_ctas: int = 1,
     ) -> None:
         self.block = block
         self.call = call
         """Call a function of the kernel's source, or of the language, with operands."""
         self.debug = debug
         self.num_warps = num_warps
+        self.num_ctas = num_ctas
+        self.runs_by_cta = False
+        """Whether the source tells the CTAs of a cluster apart."""
         self.remarks: list[str] = []
         self.prints: list[str] = []
         self.num_ops = 0

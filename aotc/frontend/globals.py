@@ -301,8 +301,8 @@ class Globals:
     def member(self, owner: Operand, name: str) -> Operand:
         """Return an attribute of a module or of an unknown object. Raises: CompileError."""
         if isinstance(owner, Module):
-            if owner.name == "triton" and name not in MODULES["triton"]:
-                return External(f"triton.{name}")
+            if owner.name in ("triton", "aotc") and name not in MODULES[owner.name]:
+                return External(f"{owner.name}.{name}")
             if owner.name == TARGET_INFO:
                 return target_info_member(name, self._target)
             return module_member(owner, name)

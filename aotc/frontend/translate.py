@@ -75,6 +75,7 @@ def translate(
     constants: Mapping[str, object],
     *,
     num_warps: int = 4,
+    num_ctas: int = 1,
     target: str = "sm_90a",
     facts: Mapping[str, object] | None = None,
     captured: Mapping[str, object] | None = None,
@@ -112,6 +113,7 @@ def translate(
                 debug=debug or _asks_for_debug(function),
                 num_warps=num_warps,
                 max_ops=max_ops,
+                num_ctas=num_ctas,
             )
             seen = {name: constant_operand(one, name) for name, one in (captured or {}).items()}
             values = {**seen, **arguments.values(body.args)}
@@ -121,6 +123,8 @@ def translate(
             program.emit(scf.Return())
             name = _symbol(function)
             made = Kernel(name, arguments.params, body, num_warps=num_warps, loc=where)
+            if program.emit.runs_by_cta and num_ctas > 1:
+                made.num_ctas, made.runs_by_cta = num_ctas, True
             _check_constants(function, signature, made)
     files = tuple((path, one.digest) for path, one in module.files.items())
     searches = tuple(module.searches.items())

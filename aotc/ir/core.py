@@ -527,6 +527,8 @@ class Kernel:
     A kernel that `is_persistent` is launched with as many CTAs as are resident at a time, as a grid
     of one axis, and receives the extents of the program grid. A launch gives
     each program `scratch_bytes` of global memory, uninitialized, in one piece for all.
+    One that `runs_by_cta` tells the CTAs of its cluster apart: each runs the whole kernel on tiles
+    of its own, and none is split among them.
     """
 
     name: str
@@ -541,6 +543,7 @@ class Kernel:
     num_consumer_groups: int = 1
     guards: tuple[str, ...] = ()
     is_persistent: bool = False
+    runs_by_cta: bool = False
     scratch_bytes: int = 0
     loc: Loc = field(default_factory=current_loc)
 

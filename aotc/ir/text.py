@@ -33,6 +33,7 @@ from aotc.ir.diagnostics import UNKNOWN_LOC, IRError, Loc
 from aotc.ir.dialects import (
     arith,
     assembly,
+    cluster,
     descriptor,
     gpu,
     grid,
@@ -60,7 +61,7 @@ from aotc.ir.types import (
 
 # Importing a dialect declares its opcodes: text can be read once all of them are.
 DIALECTS = (
-    *(arith, assembly, descriptor, gpu, grid, indexing, mapped),
+    *(arith, assembly, cluster, descriptor, gpu, grid, indexing, mapped),
     *(mbarrier, roles, scf, tile, tma, wgmma),
 )
 
@@ -193,6 +194,7 @@ _KERNEL_ATTRIBUTES: dict[str, Any] = {
     "num_consumer_groups": 1,
     "guards": (),
     "is_persistent": False,
+    "runs_by_cta": False,
     "scratch_bytes": 0,
 }
 _TYPES = ScalarType | PointerType | TileType | SharedType | DescriptorType | TensorMapType

@@ -189,6 +189,7 @@ def _variant(
         cluster=(metadata.num_ctas, 1, 1),
         waits_pdl=metadata.waits_pdl,
         is_persistent=metadata.is_persistent,
+        cooperative=metadata.cooperative,
         dynamic_shared_bytes=metadata.shared_bytes,
         static_shared_bytes=metadata.static_shared_bytes,
         registers=metadata.registers,

@@ -260,6 +260,8 @@ def _check_variant(
     for dim in variant.cluster:
         check.within("a cluster dimension", dim, 1, 17)
     check.within("the cluster size", math.prod(variant.cluster), 1, 17)
+    both = variant.cooperative and variant.is_persistent
+    check.require(not both, "it is cooperative and persistent")
     check.within("the rank of the grid", len(variant.grid), 0, 4)
     same_rank = len(variant.grid) == kernel.grid_rank
     check.require(same_rank, "its grid and that of the first variant differ in rank")

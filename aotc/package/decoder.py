@@ -50,6 +50,7 @@ from aotc.package.records import (
     VALUE_INT,
     VALUE_NULL,
     VALUE_STRING,
+    VARIANT_COOPERATIVE,
     VARIANT_IS_PERSISTENT,
     VARIANT_WAITS_PDL,
 )
@@ -353,6 +354,7 @@ class Decoder(Tables):
             ),
             waits_pdl=bool(flags & VARIANT_WAITS_PDL),
             is_persistent=bool(flags & VARIANT_IS_PERSISTENT),
+            cooperative=bool(flags & VARIANT_COOPERATIVE),
             remarks=tuple(remark_text.split("\n")) if remark_text else (),
             ptx=None if ptx == NONE else self.item(self.contents, ptx, "blob"),
         )

@@ -59,6 +59,7 @@ from aotc.package.records import (
     VALUE_INT,
     VALUE_NULL,
     VALUE_STRING,
+    VARIANT_COOPERATIVE,
     VARIANT_IS_PERSISTENT,
     VARIANT_WAITS_PDL,
 )
@@ -234,7 +235,9 @@ class _KernelEncoder:
             variant.num_threads,
             variant.registers,
             *variant.cluster,
-            variant.waits_pdl * VARIANT_WAITS_PDL | variant.is_persistent * VARIANT_IS_PERSISTENT,
+            variant.waits_pdl * VARIANT_WAITS_PDL
+            | variant.is_persistent * VARIANT_IS_PERSISTENT
+            | variant.cooperative * VARIANT_COOPERATIVE,
             condition,
         )
 

@@ -148,6 +148,7 @@ def explain_variant(kernel: ArchivedKernel, variant: Variant) -> Explanation:
         source_files=(),
         waits_pdl=variant.waits_pdl,
         is_persistent=variant.is_persistent,
+        cooperative=variant.cooperative,
     )
     held = occupancy(metadata, targets.parse(variant.target))
     where = "" if variant.condition is None else to_text(variant.condition)

@@ -152,8 +152,9 @@ class Variant:
     of those that must hold; `config` is an index into the kernel's configs. A `condition` is an
     extra requirement of this compile of the config: where it is 0, the launcher uses the variant
     that is the same but for it. `grid` counts program instances (with a cluster each) and is empty
-    if the caller gives it; `scratch_bytes` is for one of them. `is_persistent` marks a persistent
-    kernel, which is launched with only as many CTAs as run at once.
+    if the caller gives it; `scratch_bytes` is for one of them. `is_persistent` marks a
+    kernel that is launched with only as many CTAs as run at once. The CTAs of one that is
+    `cooperative` wait for each other, so all of a launch run at once, or it is refused.
     """
 
     target: str
@@ -178,6 +179,7 @@ class Variant:
     tensor_maps: tuple[TensorMap, ...] = ()
     waits_pdl: bool = False
     is_persistent: bool = False
+    cooperative: bool = False
     remarks: tuple[str, ...] = ()
     ptx: bytes | None = None
 

@@ -199,6 +199,7 @@ def _describe_variant(kernel: Kernel, variant: Variant) -> Data:
         "cluster": list(variant.cluster),
         "waits_pdl": variant.waits_pdl,
         "is_persistent": variant.is_persistent,
+        "cooperative": variant.cooperative,
         "threads": variant.num_threads,
         "registers": variant.registers,
         "spill_bytes": variant.spill_bytes,

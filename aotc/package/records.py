@@ -94,6 +94,7 @@ FEATURE_LETTERS: Final = ("", "a", "f")
 PARAM_OPTIONAL: Final = 1 << 0
 VARIANT_WAITS_PDL: Final = 1 << 0
 VARIANT_IS_PERSISTENT: Final = 1 << 1
+VARIANT_COOPERATIVE: Final = 1 << 2
 
 VALUE_NULL: Final = 0
 VALUE_BOOL: Final = 1

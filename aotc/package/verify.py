@@ -140,10 +140,12 @@ def verify_variant(
             member = replace(subject, guards=(*subject.guards, condition))
         reason = ""
         run = _emulation(member, compiled, options) if execute is None else execute(condition)
-        # A GPU runs all program instances, and so does a persistent kernel in the emulator.
+        # A GPU runs all program instances, and so does a persistent kernel in the emulator, or one
+        # whose program instances wait for each other.
         is_device = execute is not None
         loops = any(slot.source in GRID_SOURCES for slot in compiled.params)
-        checks = checks_of(member, options, may_be_left_out=not is_device and not loops)
+        all_run = is_device or loops or compiled.cooperative
+        checks = checks_of(member, options, may_be_left_out=not all_run)
         if condition is not None:  # another form of the same tile IR follows
             references[compiled.tile_ir] = References()
         checks = replace(checks, references=references.get(compiled.tile_ir))
@@ -220,6 +222,7 @@ def _emulation(subject: Subject, compiled: PtxKernel, options: VerifyOptions) ->
         fixed=subject.values,
         launcher=_launcher(subject, compiled, module),
         scratch_bytes=compiled.scratch_bytes,
+        cooperative=compiled.cooperative,
     )
 
 

@@ -164,6 +164,7 @@ def _stored_subject(kernel: Kernel, variant: Variant, path: str) -> Subject:
             variant.dynamic_shared_bytes,
             stored_params(kernel, variant),
             scratch_bytes=_scratch_bytes(variant),
+            cooperative=variant.cooperative,
         ),
         grid=variant.grid,
         guards=(

@@ -108,14 +108,15 @@ static PyObject *make_variant(const aotc_kernel *kernel, uint32_t owner, uint32_
     aotc_variant_info info = {.struct_size = (uint32_t)sizeof info};
     (void)owner;
     (void)aotc_kernel_get_variant(kernel, index, &info);
-    return Py_BuildValue("(ssIKIIIIIIII(III)OssO)", info.target, info.symbol, info.combination,
+    return Py_BuildValue("(ssIKIIIIIIII(III)OssOO)", info.target, info.symbol, info.combination,
                          (unsigned long long)info.guards, info.config, info.num_threads,
                          info.registers, info.spill_bytes, info.stack_bytes,
                          info.static_shared_bytes, info.dynamic_shared_bytes, info.cubin_bytes,
                          info.cluster[0], info.cluster[1], info.cluster[2],
                          info.waits_pdl != 0 ? Py_True : Py_False, info.remarks,
                          info.condition == NULL ? "" : info.condition,
-                         info.is_persistent != 0 ? Py_True : Py_False);
+                         info.is_persistent != 0 ? Py_True : Py_False,
+                         info.cooperative != 0 ? Py_True : Py_False);
 }
 
 PyObject *native_describe(const struct native_kernel *self) {

@@ -52,9 +52,10 @@ class VariantInfo(NamedTuple):
     """One compiled function; `registers`, `spill_bytes` and `stack_bytes` are of a thread.
 
     A `condition` is what must hold besides the guards: of two variants that differ in it alone, the
-    one that has it is launched where it holds, the other where it does not. A launch
-    of one that `is_persistent` has as many CTAs as are resident at a time, and each runs several
-    program instances.
+    one that has it is launched where it holds, the other where it does not. A launch of
+    one that `is_persistent` has as many CTAs as are resident at a time, and each runs
+    several program instances. The CTAs of one that is `cooperative` wait for each other, so a launch
+    of more than are resident at a time is refused.
     """
 
     target: str
@@ -75,6 +76,7 @@ class VariantInfo(NamedTuple):
     remarks: tuple[str, ...]
     condition: str = ""
     is_persistent: bool = False
+    cooperative: bool = False
 
 
 class KernelInfo(NamedTuple):
@@ -159,7 +161,7 @@ _Pairs: TypeAlias = tuple[tuple[str, Value], ...]
 _RawParam: TypeAlias = tuple[str, int, str, int, int, int, bool, int, bool]
 _RawVariant: TypeAlias = tuple[
     str, str, int, int, int, int, int, int, int, int, int, int, tuple[int, int, int], bool,
-    str, str, bool,
+    str, str, bool, bool,
 ]  # fmt: skip
 Description: TypeAlias = tuple[
     str,

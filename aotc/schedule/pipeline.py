@@ -32,6 +32,7 @@ from aotc.schedule.layout.plan_conversions import plan_conversions
 from aotc.schedule.layout.transpose_dots import transpose_dots
 from aotc.schedule.layout.trim_dot_columns import trim_dot_columns
 from aotc.schedule.pipelining.advance_loads import advance_loads
+from aotc.schedule.pipelining.expand_cluster_exchanges import expand_cluster_exchanges
 from aotc.schedule.pipelining.expand_tensor_loads import expand_tensor_loads
 from aotc.schedule.pipelining.interleave_copies import interleave_copies
 from aotc.schedule.pipelining.join_sums import join_sums
@@ -177,6 +178,9 @@ TILE_TO_GPU: Pipeline[Schedule] = Pipeline(
         # Needs to run after all passes that move or pipeline tensor loads: they know them as one
         # op, not as an issue and a wait.
         expand_tensor_loads,
+        # Needs to run after all passes that move or pipeline ops of loops: an exchange is one op to
+        # them, which all CTAs come to.
+        expand_cluster_exchanges,
         # Peeled iterations have constant addresses, masks and stage indices.
         simplify,
         eliminate_common,

@@ -241,9 +241,9 @@ static aotc_status count_clusters(const struct loading *loading,
                : aotci_load_failure(loading, result, "cuOccupancyMaxActiveClusters");
 }
 
-/* How many program instances of a loaded variant are resident at a time, if it is persistent: its
- * launches have CTAs for these. One that does not fit at all counts as one, and its launch says
- * why. */
+/* How many program instances of a loaded variant are resident at a time, if its launches have CTAs
+ * for these: as many if it is persistent, no more if it is cooperative. One that does not fit at all
+ * counts as one, and its launch says why. */
 static aotc_status count_programs(const struct loading *loading, uint32_t index,
                                   uint32_t *programs) {
     const struct aotc_archive *archive = loading->archive;
@@ -251,7 +251,7 @@ static aotc_status count_programs(const struct loading *loading, uint32_t index,
     CUfunction function = NULL;
     int count = 0;
     *programs = 0;
-    if ((variant->flags & VARIANT_IS_PERSISTENT) == 0) {
+    if ((variant->flags & (VARIANT_IS_PERSISTENT | VARIANT_COOPERATIVE)) == 0) {
         return AOTC_OK;
     }
     const CUresult result =

@@ -52,6 +52,7 @@ enum {
 
     CU_STREAM_CAPTURE_MODE_RELAXED = 2,
 
+    CU_LAUNCH_ATTRIBUTE_COOPERATIVE = 2,
     CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION = 4,
     CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION = 6,
 };
@@ -65,6 +66,7 @@ typedef struct CUlaunchAttribute {
         struct {
             unsigned x, y, z;
         } cluster;
+        int cooperative;
         int programmatic_stream_serialization;
     } value;
 } CUlaunchAttribute;

@@ -156,7 +156,11 @@ struct config_record {
     uint32_t first_entry, entry_count;
 };
 
-enum { VARIANT_WAITS_PDL = 1 << 0, VARIANT_IS_PERSISTENT = 1 << 1 };
+enum {
+    VARIANT_WAITS_PDL = 1 << 0,
+    VARIANT_IS_PERSISTENT = 1 << 1,
+    VARIANT_COOPERATIVE = 1 << 2,
+};
 
 struct variant_record {
     uint64_t guards;

@@ -62,7 +62,7 @@ static aotc_status start(const struct aotc_kernel *kernel, const aotc_launch_des
                          const struct aotci_chosen *chosen, void **params, aotc_error *error) {
     const struct aotci_driver *driver = &kernel->archive->driver;
     const struct variant_record *variant = chosen->candidate->variant;
-    CUlaunchAttribute attributes[2];
+    CUlaunchAttribute attributes[3];
     CUlaunchConfig config = {
         .grid_x = chosen->grid[0],
         .grid_y = chosen->grid[1],
@@ -79,6 +79,12 @@ static aotc_status start(const struct aotc_kernel *kernel, const aotc_launch_des
         attributes[config.attribute_count++] = (CUlaunchAttribute){
             .id = CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION,
             .value.cluster = {variant->cluster[0], variant->cluster[1], variant->cluster[2]},
+        };
+    }
+    if ((variant->flags & VARIANT_COOPERATIVE) != 0) {
+        attributes[config.attribute_count++] = (CUlaunchAttribute){
+            .id = CU_LAUNCH_ATTRIBUTE_COOPERATIVE,
+            .value.cooperative = 1,
         };
     }
     if ((desc->flags & AOTC_LAUNCH_PDL) != 0) {

@@ -19,7 +19,7 @@ struct aotci_candidate {
         function; /* a CUkernel, which the driver takes in its place: valid in every context */
     const struct variant_record *variant;
     struct aotci_guard condition; /* without an expression if there is none */
-    uint32_t programs_at_once; /* how many are resident, if it is persistent; else 0 */
+    uint32_t programs_at_once; /* how many are resident, if it matters to a launch; else 0 */
 };
 
 /* The candidates of one combination of dtypes and choices, best first. */

@@ -290,13 +290,20 @@ static aotc_status size_launch(const struct aotc_kernel *kernel, struct aotci_ch
     const uint8_t *cluster = chosen->candidate->variant->cluster;
     const uint32_t at_once = chosen->candidate->programs_at_once;
     const uint32_t *programs = chosen->programs;
-    if (at_once == 0 || chosen->is_empty) {
+    const uint64_t total = (uint64_t)programs[0] * programs[1] * programs[2]; /* below 2^63 */
+    const bool is_cooperative = (chosen->candidate->variant->flags & VARIANT_COOPERATIVE) != 0;
+    if (is_cooperative && total > at_once) {
+        return fail(kernel, error, AOTC_ERROR_ARG, "grid",
+                    aotci_text("at most %" PRIu32 " programs, which wait for each other", at_once).chars,
+                    aotci_text("%" PRIu64, total).chars,
+                    "let each program do more: this GPU runs no more of them at a time");
+    }
+    if (at_once == 0 || is_cooperative || chosen->is_empty) {
         for (unsigned i = 0; i < 3; ++i) {
             chosen->grid[i] = programs[i] * cluster[i];
         }
         return AOTC_OK;
     }
-    const uint64_t total = (uint64_t)programs[0] * programs[1] * programs[2]; /* below 2^63 */
     const uint64_t most = max_grid[0] / cluster[0];
     if (total > most) {
         return fail(kernel, error, AOTC_ERROR_ARG, "grid",

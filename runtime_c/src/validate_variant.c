@@ -216,7 +216,8 @@ static aotc_status check_variant_numbers(const struct walk *walk, uint32_t index
     const unsigned cluster =
         (unsigned)variant->cluster[0] * variant->cluster[1] * variant->cluster[2];
     if (variant->num_threads < 1 || variant->num_threads > 1024 || cluster < 1 || cluster > 16 ||
-        variant->flags > (VARIANT_WAITS_PDL | VARIANT_IS_PERSISTENT)) {
+        variant->flags > (VARIANT_WAITS_PDL | VARIANT_IS_PERSISTENT | VARIANT_COOPERATIVE) ||
+        (variant->flags & VARIANT_COOPERATIVE && variant->flags & VARIANT_IS_PERSISTENT)) {
         return aotci_walk_bad(walk, SECTION_VARIANTS, index, "num_threads, cluster, flags",
                               "what the format allows");
     }

@@ -340,6 +340,27 @@ def _looped(target: str) -> Kernel:
     return Kernel("looped", _SOURCE, variants, (Param("p", "pointer", "fp32"),), configs=configs)
 
 
+def _together(target: str) -> Kernel:
+    """Return a kernel whose CTAs wait for each other, in configs of several sizes and clusters."""
+    shared_bytes, clusters = (0, 200 * 1024, 0), ((1, 1, 1), (1, 1, 1), (2, 1, 1))
+    variants = tuple(
+        Variant(
+            target=target,
+            symbol=f"together_{config}",
+            cubin=cubin(target, {f"together_{config}": [(0, 8)]}, b"together"),
+            num_threads=384,
+            config=config,
+            cluster=cluster,
+            dynamic_shared_bytes=shared_bytes[config],
+            cubin_params=(CubinParam(0, 8),),
+            cooperative=True,
+        )
+        for config, cluster in enumerate(clusters)
+    )
+    configs = tuple((("CONFIG", config),) for config in range(len(clusters)))
+    return Kernel("together", _SOURCE, variants, (Param("p", "pointer", "fp32"),), configs=configs)
+
+
 def _wrong(target: str) -> Kernel:
     """Return a kernel whose index and cubin disagree about a parameter."""
     variant = Variant(
@@ -401,6 +422,7 @@ def main(directory: Path) -> None:
     _write(directory, "hopper", Archive("hopper", "1", (_tma(hopper),)))
     _write(directory, "mapped", Archive("mapped", "1", (_mapped(hopper),)))
     _write(directory, "looped", Archive("looped", "1", (_looped(hopper),)))
+    _write(directory, "together", Archive("together", "1", (_together(hopper),)))
     _write(directory, "wrong", Archive("wrong", "1", (_wrong(hopper),)))
     _write(directory, "pick", Archive("pick", "1", (_pick(every),)))
     _write(directory, "guarded", Archive("guarded", "1", (_pick(("sm_86",)),)))

@@ -128,9 +128,61 @@ static void test_looped_on_devices(void) {
     tear_down(&fixture);
 }
 
+/* A launch of a kernel whose CTAs wait for each other has no more than are resident at a time. */
+static void test_cooperative(void) {
+    static const struct {
+        int64_t config, x, y;
+        uint32_t grid[2];
+        const char *text;
+    } cases[] = {
+        {0, 1, 1, {1, 1}, NULL},
+        {0, 10, 1, {10, 1}, NULL},
+        {0, 2, 5, {2, 5}, NULL},
+        {0, 11, 1, {0, 0}, "grid: expected at most 10 programs, which wait for each other, got 11"},
+        {0, 65535, 65535, {0, 0}, "which wait for each other, got 4294836225"},
+        {1, 5, 1, {5, 1}, NULL},
+        {1, 6, 1, {0, 0}, "at most 5 programs"},
+        {2, 5, 1, {10, 1}, NULL},
+        {2, 3, 2, {0, 0}, "at most 5 programs"},
+    };
+    struct fixture fixture = load("together.aotc");
+    const aotc_kernel *kernel = kernel_of(&fixture, "together");
+    unsigned long launches = 0;
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; ++i) {
+        aotc_selection selection = {.struct_size = sizeof selection};
+        const aotc_status status = cases[i].text == NULL ? AOTC_OK : AOTC_ERROR_ARG;
+        struct looped looped;
+        looped_call(&looped, &fixture, cases[i].config, cases[i].x, cases[i].y, 1);
+        EXPECT(aotc_select(kernel, &looped.desc, &selection, &fixture.error), status,
+               &fixture.error, cases[i].text);
+        EXPECT(aotc_launch(kernel, &looped.desc, &fixture.error), status, &fixture.error,
+               cases[i].text);
+        launches += status == AOTC_OK;
+        CHECK(fake_cuda_launches() == launches);
+        if (status == AOTC_OK) {
+            struct fake_launch launch;
+            fake_cuda_last_launch(&launch);
+            CHECK(launch.is_cooperative == 1 && launch.grid[0] == cases[i].grid[0] &&
+                  launch.grid[1] == cases[i].grid[1]);
+            CHECK(launch.cluster[0] == (cases[i].config == 2 ? 2 : 1));
+        }
+    }
+    struct looped looped;
+    looped_call(&looped, &fixture, 0, 0, 7, 1);
+    EXPECT(aotc_launch(kernel, &looped.desc, &fixture.error), AOTC_OK, &fixture.error, NULL);
+    CHECK(fake_cuda_launches() == launches);
+    aotc_variant_info info = {.struct_size = sizeof info};
+    CHECK(aotc_kernel_get_variant(kernel, 0, &info) == AOTC_OK && info.cooperative == 1 &&
+          info.is_persistent == 0);
+    tear_down(&fixture);
+}
+
 int main(int argc, char **argv) {
     static void (*const tests[])(void) = {
-        test_looped_programs, test_wrong_looped_programs, test_looped_on_devices,
+        test_looped_programs,
+        test_wrong_looped_programs,
+        test_looped_on_devices,
+        test_cooperative,
     };
     return run_tests(argc, argv, tests, sizeof tests / sizeof *tests);
 }

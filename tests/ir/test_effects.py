@@ -153,8 +153,14 @@ def test_traits_are_inherited_from_bases() -> None:
 
 # Which op classes have a trait that few have.
 _HAVING = {
-    Trait.ATOMIC: ("gpu.atomic_cas", "gpu.atomic_rmw", "tile.atomic_cas", "tile.atomic_rmw"),
-    Trait.BARRIER: ("gpu.barrier", "grid.cluster_barrier", "grid.cluster_reduce", "tile.barrier"),
+    Trait.ATOMIC: (
+        *("gpu.atomic_cas", "gpu.atomic_rmw", "grid.grid_barrier"),
+        *("tile.atomic_cas", "tile.atomic_rmw"),
+    ),
+    Trait.BARRIER: (
+        *("cluster.permute", "cluster.read", "gpu.barrier"),
+        *("grid.cluster_barrier", "grid.cluster_reduce", "grid.grid_barrier", "tile.barrier"),
+    ),
     Trait.MAY_TRAP: ("tile.assert",),
     Trait.DEPENDENT_LAUNCH: ("grid.launch_dependents", "grid.wait"),
     Trait.BROADCAST: ("tile.broadcast", "tile.splat"),

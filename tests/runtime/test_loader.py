@@ -254,6 +254,18 @@ def test_a_launch_of_blocks_that_loop_has_as_many_as_run_at_a_time(
         assert gpu.last().unpack("8x3I") == (programs[2], programs[0], programs[1])
 
 
+def test_a_launch_of_programs_that_wait_for_each_other_is_cooperative(
+    load: Load, archives: Path, gpu: FakeGpu
+) -> None:
+    kernel = load(archives / "together.aotc")["together"]
+    assert kernel.info.variants[0].cooperative
+    pointer, config = Pointer(0x100, "fp32"), {"CONFIG": 0}
+    kernel.launch((pointer,), grid=(2, 5), config=config)
+    assert gpu.last().is_cooperative
+    with pytest.raises(ArgumentError, match="at most 10 programs, which wait for each other"):
+        kernel.launch((pointer,), grid=(11,), config=config)
+
+
 def test_repr_is_the_signature(library: Library) -> None:
     assert repr(library["add"]) == (
         "<aotc kernel add(x_ptr: *T:16, y_ptr: *T:16, out_ptr: *T:16, n: i32:16?) "

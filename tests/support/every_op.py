@@ -15,6 +15,7 @@ from aotc.ir.core import Block, Kernel, Op, Value
 from aotc.ir.dialects import (
     arith,
     assembly,
+    cluster,
     descriptor,
     gpu,
     grid,
@@ -581,6 +582,18 @@ SAMPLES: dict[str, Sample] = {
     "grid.cluster_wait": lambda s: s.add(grid.ClusterWait()),
     "gpu.cluster_send": lambda s: s.add(grid.ClusterSend(s.x, _shared(s).out, _mbarrier(s))),
     "gpu.cluster_store": lambda s: s.add(grid.ClusterStore(s.x, _shared(s).out)),
+    "grid.grid_barrier": lambda s: s.add(
+        grid.GridBarrier(s.add(arith.Bitcast(s.pointer, PointerType(I32))).out)
+    ),
+    "cluster.permute": lambda s: s.add(cluster.ClusterPermute(s.tile("fp32"), (1, 2, 3, 0))),
+    "cluster.read": lambda s: s.add(cluster.ClusterRead(s.tile("fp32"), s.i)),
+    "gpu.cluster_send_tile": lambda s: s.add(
+        cluster.SendTile(s.tile("fp32"), _shared(s).out, _mbarrier(s), s.i, 4)
+    ),
+    "gpu.cluster_arrive_at": lambda s: s.add(cluster.RemoteArrive(_mbarrier(s), s.i, 4)),
+    "gpu.cluster_load": lambda s: s.add(
+        cluster.RemoteLoad(_shared(s).out, s.i, ROW if s.layout is None else s.layout, 4)
+    ),
     "grid.wait": lambda s: s.add(grid.GridWait()),
     "grid.launch_dependents": lambda s: s.add(grid.LaunchDependents()),
     "scf.yield": _if,

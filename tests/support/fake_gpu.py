@@ -30,6 +30,7 @@ class Launch(NamedTuple):
     shared_bytes: int
     device: int
     is_pdl: bool
+    is_cooperative: bool
     context: int
     stream: int
     params: bytes
@@ -53,6 +54,7 @@ class RawLaunch(ctypes.Structure):
         ("shared_bytes", ctypes.c_uint),
         ("device", ctypes.c_int),
         ("is_pdl", ctypes.c_int),
+        ("is_cooperative", ctypes.c_int),
         ("context", ctypes.c_void_p),
         ("stream", ctypes.c_void_p),
         ("params", ctypes.c_ubyte * 4096),
@@ -145,6 +147,7 @@ class FakeGpu:
             raw.shared_bytes,
             raw.device,
             bool(raw.is_pdl),
+            bool(raw.is_cooperative),
             raw.context or 0,
             raw.stream or 0,
             bytes(raw.params),

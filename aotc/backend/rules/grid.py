@@ -1,4 +1,4 @@
-"""Rules for clusters and programmatic dependent launch.
+"""Rules for clusters, barriers of the grid and programmatic dependent launch.
 
 A target without the latter never starts a grid before the previous one has ended: there is nothing
 to wait for, and nothing to signal.
@@ -6,10 +6,11 @@ to wait for, and nothing to signal.
 
 from __future__ import annotations
 
-from aotc.backend import nvvm_grid
+from aotc.backend import nvvm, nvvm_grid
 from aotc.backend.lower import Lowering, Results, lowers
 from aotc.backend.nvvm_memory import Address
 from aotc.backend.packing import pack
+from aotc.backend.rules.memory import global_address
 from aotc.backend.rules.shared import buffer_address, moved
 from aotc.ir.dialects import gpu, grid
 from aotc.target import Feature
@@ -73,6 +74,17 @@ def _own_element(
     address = moved(ctx, buffer_address(ctx, op.buffer), offset)
     first = ctx.emit.thread_value(f"icmp ult i32 {ctx.thread}, {ctx.kernel.num_ctas}")
     return address, words[0], 8 * element.size_bytes, first
+
+
+@lowers(grid.GridBarrier)
+def lower_grid_barrier(ctx: Lowering, op: grid.GridBarrier) -> Results:
+    """Lower a barrier of the grid: one thread of each CTA counts it in, between barriers of the CTA."""
+    op.expect(not ctx.group, "one of several consumer groups waits for the grid")
+    first = ctx.emit.thread_value(f"icmp eq i32 {ctx.thread}, 0")
+    nvvm.barrier(ctx.emit, ctx.barrier_threads)
+    nvvm_grid.count_in(ctx.emit, global_address(ctx, ctx.raw(op.pointer)[0]), first)
+    nvvm.barrier(ctx.emit, ctx.barrier_threads)
+    return []
 
 
 @lowers(grid.GridWait)

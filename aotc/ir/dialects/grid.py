@@ -14,8 +14,8 @@ from collections.abc import Sequence
 
 from aotc.ir.core import Block, Kernel, Op, Value, block, operand, operands, result, results
 from aotc.ir.dialects import scf
-from aotc.ir.effects import Resource, Trait, orders, writes
-from aotc.ir.types import FP32, I32, U64, ScalarType, SharedType, Type
+from aotc.ir.effects import Resource, Trait, orders, reads, writes
+from aotc.ir.types import FP32, I32, U32, U64, PointerType, ScalarType, SharedType, Type
 
 
 class CtaRank(Op, opcode="grid.cta_rank", pure=True, traits=(Trait.SOURCE,)):
@@ -148,6 +148,43 @@ class ClusterSend(
         )
         self.expect(is_barrier, f"expected a mbarrier, got {barrier}")
         return ()
+
+
+class GridBarrier(
+    Op,
+    opcode="grid.grid_barrier",
+    effects=(
+        reads(Resource.GLOBAL, of="pointer"),
+        writes(Resource.GLOBAL, of="pointer"),
+        orders(Resource.GLOBAL),
+        orders(Resource.SHARED),
+    ),
+    traits=(Trait.BARRIER, Trait.ATOMIC),
+):
+    """Wait for all threads of all CTAs of the grid; what they wrote is then visible to all.
+
+    They count themselves in 32 bits of memory, 0 before the first barrier that they are for. The first
+    CTA adds what completes the others to half of the range, each of these 1: a barrier flips the
+    highest bit, once all have come, and leaves the others 0.
+    """
+
+    pointer: Value = operand()
+
+    @property
+    def sem(self) -> str:
+        """How the update orders other accesses, as of the atomics."""
+        return "acq_rel"
+
+    def infer(self) -> Sequence[Type]:
+        kind = self.pointer.type
+        fits = isinstance(kind, PointerType) and kind.pointee in (I32, U32)
+        self.expect(fits, f"counts at {kind}, which points at no i32")
+        return ()
+
+
+def arrivals(num_ctas: int, *, is_first: bool) -> int:
+    """Return what a CTA adds to the counter of a barrier of so many CTAs, modulo 2**32."""
+    return (1 << 31) - (num_ctas - 1) if is_first else 1
 
 
 class GridWait(

@@ -65,8 +65,8 @@ class GlobalHazards:
 
     def __init__(self, kernel: Kernel) -> None:
         self._kernel = kernel
-        self.num_ctas = kernel.num_ctas
-        """CTAs of a program."""
+        self.num_ctas = 1 if kernel.runs_by_cta else kernel.num_ctas
+        """CTAs whose accesses are those of one program: what it does has an order."""
         self._affine: AffineAnalysis | None = None
         self._met: dict[tuple[Touch, Op], bool] = {}
         accesses = [op for op in kernel.walk() if accessed(op) is not None]

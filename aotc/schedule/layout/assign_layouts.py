@@ -16,7 +16,7 @@ from collections.abc import Callable
 
 from aotc.ir.core import Block, Kernel, Op, Value, build
 from aotc.ir.diagnostics import IRError, at
-from aotc.ir.dialects import arith, descriptor, gpu, indexing, scf, tile, tma, wgmma
+from aotc.ir.dialects import arith, descriptor, gpu, grid, indexing, scf, tile, tma, wgmma
 from aotc.ir.effects import Trait
 from aotc.ir.layout import LinearLayout
 from aotc.ir.rewrite import Builder
@@ -457,6 +457,8 @@ _RULES: dict[type[Op], Callable[[Op, _Emitter, Builder], None]] = {
     tile.AtomicRmw: _emit_atomic,
     tile.AtomicCas: _emit_atomic,
     tile.Barrier: _emit_barrier,
+    grid.ClusterBarrier: _emit_barrier,
+    grid.GridBarrier: _emit_barrier,
     indexing.Gather: _emit_gather,
     indexing.Histogram: _emit_histogram,
     descriptor.DescriptorAt: _emit_descriptor_at,

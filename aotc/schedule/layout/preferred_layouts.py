@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 
 from aotc.ir.core import Block, Kernel, Op, Value
-from aotc.ir.dialects import assembly, indexing, mapped, tile
+from aotc.ir.dialects import assembly, cluster, indexing, mapped, tile
 from aotc.ir.layout import LinearLayout
 from aotc.ir.tiles import (
     Join,
@@ -298,7 +298,7 @@ def _assembly(op: Op, preferred: PreferredLayouts) -> Sequence[LinearLayout | No
     return [home] * len(op.results)
 
 
-def _scan(op: Op, preferred: PreferredLayouts) -> Sequence[LinearLayout | None]:
+def _at_work(op: Op, preferred: PreferredLayouts) -> Sequence[LinearLayout | None]:
     return [preferred.works_in(op)] * len(op.results)
 
 
@@ -322,7 +322,9 @@ _RULES: dict[type[Op], Rule] = {
     tile.Join: _join,
     tile.Split: _split,
     tile.Reduce: _reduce,
-    tile.Scan: _scan,
+    tile.Scan: _at_work,
+    cluster.ClusterPermute: _at_work,
+    cluster.ClusterRead: _at_work,
     indexing.Gather: _gather,
     indexing.Histogram: _histogram,
 }

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from aotc.ir.core import Block, Kernel, Op, Value
-from aotc.ir.dialects import assembly, descriptor, indexing, mapped, tile
+from aotc.ir.dialects import assembly, cluster, descriptor, indexing, mapped, tile
 from aotc.ir.effects import Trait
 from aotc.ir.layout import LinearLayout
 from aotc.ir.tiles import is_elementwise, is_tile, tile_shape
@@ -189,6 +189,8 @@ _DEMANDS: dict[type[Op], Callable[[Op, Demand], None]] = {
     assembly.VolatileAsm: _demand_assembly,
     mapped.Map: _demand_assembly,
     tile.Dot: _demand_dot,
+    cluster.ClusterPermute: _demand_together,
+    cluster.ClusterRead: _demand_together,
     tile.Split: _demand_together,
     tile.Reduce: _demand_together,
     tile.Scan: _demand_together,

@@ -7,7 +7,8 @@ replicated value is stored by the first CTA. Where a program cannot be split, al
 CTAs compute all of it, which is right and no faster; a remark says so.
 
 What a row is reduced to is combined by a `grid.cluster_reduce` of what each CTA's slice was reduced to.
-A replicated tile of a descriptor is multicast: each CTA loads a slice of it, for all.
+A replicated tile of a descriptor is multicast: each CTA loads a slice of it, for all. A kernel that
+`runs_by_cta` is one CTA's already.
 
 Invariant: together the CTAs store what the program stored, each element once.
 """
@@ -40,7 +41,7 @@ from aotc.schedule.remarks import Remark
 def split_across_cluster(kernel: Kernel, schedule: Schedule) -> None:
     """Rewrite the kernel of a program as that of one CTA of its cluster."""
     num_ctas = schedule.config.num_ctas
-    if num_ctas == 1:
+    if num_ctas == 1 or kernel.runs_by_cta:
         return
     for op in kernel.walk():
         used = op.writes(Resource.GLOBAL) and any(value.users for value in op.results)

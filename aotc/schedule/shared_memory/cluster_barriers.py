@@ -38,6 +38,15 @@ def visit_send(op: Op, pending: Pending) -> None:
         op.expect(not place.meets(pending.writes), "what others send is written here as well")
 
 
+def visit_remote(op: Op, pending: Pending) -> None:
+    """Pass over an access to the buffer of another CTA, which mbarriers or the cluster's barrier order.
+
+    What the threads of this CTA do in their own buffer, they do before these.
+    """
+    for place in (*places_of(op, "read"), *places_of(op, "write")):
+        op.expect(not place.meets(pending.writes), "its buffer is written without a barrier")
+
+
 def wait_before_barriers(kernel: Kernel) -> None:
     """Move the wait for an early arrival ahead of other barriers of the cluster, if there are any."""
     wait = next((op for op in kernel.body if isinstance(op, grid.ClusterWait)), None)

@@ -42,7 +42,7 @@ from itertools import count
 
 from aotc.ir.core import Block, Kernel, Op, Value
 from aotc.ir.diagnostics import at
-from aotc.ir.dialects import assembly, gpu, grid, mbarrier, roles, scf, tma, wgmma
+from aotc.ir.dialects import assembly, cluster, gpu, grid, mbarrier, roles, scf, tma, wgmma
 from aotc.ir.effects import Resource, Trait
 from aotc.ir.rewrite import Builder, is_inside
 from aotc.ir.types import SharedType
@@ -51,6 +51,7 @@ from aotc.schedule.context import Schedule
 from aotc.schedule.shared_memory.cluster_barriers import (
     visit_cluster_arrive,
     visit_cluster_wait,
+    visit_remote,
     visit_send,
     wait_before_barriers,
 )
@@ -403,6 +404,9 @@ _RULES: dict[type[Op], Rule] = {
     grid.ClusterArrive: visit_cluster_arrive,
     grid.ClusterWait: visit_cluster_wait,
     grid.ClusterSend: visit_send,
+    cluster.SendTile: visit_remote,
+    cluster.RemoteLoad: visit_remote,
+    cluster.RemoteArrive: _visit_arrival,
     mbarrier.MbarrierArrive: _visit_arrival,
     wgmma.WgmmaWait: _visit_dot_wait,
     roles.Specialize: _visit_roles,

@@ -5,7 +5,7 @@ loop that the allocation is outside of keeps it live for the whole loop. It is l
 into it are in flight: up to the next wait for all of them. A mbarrier is live from its
 initialization to the end of the kernel. The small buffers of reductions are live throughout the
 kernel while they fit a few kilobytes: sharing bytes would cost a barrier each time. A buffer that
-other CTAs send to is live throughout in any case: they may do so before this one comes there.
+other CTAs access is live throughout in any case: they may do so before or after this one does.
 
 What a producer warp fills is live until the consumers have read it for the last time: they have
 waited for every copy by then. So what a program stores at its end can be staged where its operands
@@ -18,15 +18,18 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from aotc.ir.core import Block, Kernel, Op, Value
-from aotc.ir.dialects import gpu, grid, mbarrier, roles
+from aotc.ir.dialects import cluster, gpu, grid, mbarrier, roles
 from aotc.ir.effects import Resource, Trait
 from aotc.ir.order import enclosing_in
 from aotc.ir.types import SharedType
+from aotc.schedule.analysis.alias import allocation_of
 
 _SMALL_BUFFER_BYTES = 512
 
 
 _SMALL_BUFFERS_BYTES = 4096
+
+_REMOTE = (grid.ClusterSend, cluster.SendTile, cluster.RemoteLoad)
 
 
 @dataclass(eq=False)
@@ -63,12 +66,11 @@ def live_ranges(kernel: Kernel, numbers: dict[Op, tuple[int, int]]) -> list[Buff
         of_group = any(isinstance(outer, roles.Specialize) for outer in op.ancestors())
         num_copies = kernel.num_consumer_groups if of_group else 1
         buffers.append(Buffer(op, op.out.type.size_bytes, start, end, num_copies))
-    sent = {op.buffer for op in numbers if isinstance(op, grid.ClusterSend)}
+    sent = {allocation_of(op.buffer) for op in numbers if isinstance(op, _REMOTE)}
     small = [buffer for buffer in buffers if buffer.size_bytes <= _SMALL_BUFFER_BYTES]
+    kept = [buffer for buffer in buffers if buffer.op.out in sent]
     if sum(buffer.size_bytes for buffer in small) <= _SMALL_BUFFERS_BYTES:
-        kept = small
-    else:
-        kept = [buffer for buffer in buffers if buffer.op.out in sent]
+        kept += small
     for buffer in kept:
         buffer.start, buffer.end = 0, numbers[kernel.body.terminator][1]
     return buffers

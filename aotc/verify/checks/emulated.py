@@ -183,6 +183,7 @@ class Emulation:
     `sources` are files that reports may quote. `params` are the function's, if they are not the
     arguments of a launch one by one; `fixed` are the arguments whose value is compiled in. With a
     `launcher`, it says what the parameters and the dimensions are. A program has `scratch_bytes`.
+    CTAs of one that is `cooperative` wait for each other.
     """
 
     module: Module
@@ -197,6 +198,7 @@ class Emulation:
     fixed: Mapping[str, int] = field(default_factory=dict[str, int])
     launcher: Launcher | None = None
     scratch_bytes: int = 0
+    cooperative: bool = False
 
     def __call__(self, reference: Reference) -> Execution:
         """Return what the kernel leaves in the buffers.
@@ -241,7 +243,8 @@ class Emulation:
                 readable=held.readable,
                 writable=held.writable,
                 approximate=True,
-                clusters=reference.launch.programs,
+                clusters=() if self.cooperative else reference.launch.programs,
+                together=self.cooperative,
             )
         except Fault as fault:
             report = render_fault(fault, sources=self.sources)
@@ -259,7 +262,8 @@ class Emulation:
         addresses = held.addresses(memory)
         if self.scratch_bytes:
             addresses[SCRATCH_SOURCE] = memory.add("scratch memory", self._scratch(programs))
-        launched = launcher(reference, addresses, max(1, num_persistent_ctas(programs)))
+        at_once = prod(programs) if self.cooperative else num_persistent_ctas(programs)
+        launched = launcher(reference, addresses, max(1, at_once))
         if launched is None:
             if all(programs):
                 raise ExecutionFault(f"the launcher launches nothing for {programs} programs")

@@ -248,6 +248,12 @@ class ElasticMemory(Memory):
         self._program += 1
         self._order.begin_program()
 
+    def meet_programs(self) -> None:
+        for buffer in self._buffers:
+            if "reader" in buffer.marks:
+                buffer.marks.of("reader", buffer.marks.granule_bytes).fill(NOBODY)
+        self._order.meet()
+
     @contextmanager
     def atomic(self, sem: AtomicSem = "relaxed", kind: str = "") -> Generator[None]:
         """Take the accesses inside the block as one that others may share.

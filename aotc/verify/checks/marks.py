@@ -86,13 +86,19 @@ class Order:
         self._program = 0
         self._known: dict[int, int] = {}
         self._kept: dict[tuple[int, int], dict[int, int]] = {}
+        self._met: dict[int, int] = {}  # what all programs know
 
     def begin_program(self) -> None:
         """Take note that another program runs from here on."""
         self._program += 1
-        self._known = {}
+        self._known = dict(self._met)
         self.end_era()
         self._first = self.era
+
+    def meet(self) -> None:
+        """Take note that all programs see what any has written so far."""
+        for era, program in enumerate(self._programs):
+            self._met[program] = era
 
     def end_era(self) -> None:
         """Take note that an atomic has released."""

@@ -19,6 +19,7 @@ import numpy.typing as npt
 from aotc.ir.core import Kernel, Op
 from aotc.ir.dialects import arith, tile
 from aotc.ir.dialects.descriptor import TENSOR_ALIGNMENT_BYTES, DescriptorReduce
+from aotc.ir.dialects.grid import GridBarrier
 from aotc.ir.types import DescriptorType, PointerType, ScalarType
 from aotc.verify.arrays import Array, copied, reshape, view
 from aotc.verify.checks import input_data
@@ -455,7 +456,7 @@ def _order_of(op: Op) -> tile.AtomicSem:
     return "relaxed"
 
 
-_ATOMICS = (tile.AtomicRmw, tile.AtomicCas, DescriptorReduce)
+_ATOMICS = (tile.AtomicRmw, tile.AtomicCas, DescriptorReduce, GridBarrier)
 
 
 def _buffer(

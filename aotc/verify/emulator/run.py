@@ -84,8 +84,11 @@ def emulate(
     approximate: bool = False,
     count_conflicts: bool = False,
     clusters: Sequence[int] = (),
+    together: bool = False,
 ) -> Statistics:
     """Run a kernel on a grid of CTAs, or only the `clusters` of these numbers.
+
+    All are resident at a time if they wait for each other, `together`, else as many as are fast.
 
     `ptx` is the text or what `parse_module` made of it. `args` are those of the kernel in order:
     an array for a pointer (changed in place), a number, or the bytes of the parameter; or all
@@ -123,7 +126,9 @@ def emulate(
         approximate=approximate,
     )
     with np.errstate(all="ignore"):
-        return runner.run(max_steps, max_memory_bytes, count_conflicts=count_conflicts)
+        return runner.run(
+            max_steps, max_memory_bytes, count_conflicts=count_conflicts, together=together
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,12 +209,15 @@ class _Runner:
         self._memory = memory
         self._seed = seed
 
-    def run(self, max_steps: int, max_memory_bytes: int, *, count_conflicts: bool) -> Statistics:
+    def run(
+        self, max_steps: int, max_memory_bytes: int, *, count_conflicts: bool, together: bool
+    ) -> Statistics:
         launch = self._launch
         total = launch.grid[0] * launch.grid[1] * launch.grid[2] // launch.cluster_size
         numbers = np.array(self._chosen) if self._chosen else np.arange(total)
         clusters = len(numbers)
-        size = min(self._clusters_at_once(max_memory_bytes), clusters)
+        at_once = self._clusters_at_once(max_memory_bytes)
+        size = clusters if together else min(at_once, clusters)
         lanes = size * launch.cluster_size * launch.warp_slots * WARP
         decoded = self._decode(lanes)
         current, registers = decoded.current, decoded.registers

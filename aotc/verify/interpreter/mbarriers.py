@@ -24,19 +24,26 @@ class Mbarrier:
     """Count the arrivals of a phase, and the `phases` that have ended.
 
     `transfers` are copies that have not landed, each with its phase; `mark` is that of the last
-    arrival of the newest phase that has ended.
+    arrival of the newest phase that has ended, and `teller` the CTA that made it, if not its own.
+    `missing_bytes` are expected, below 0 before anyone has said so.
     """
 
     count: int
     arrived: int = 0
     phases: int = 0
     mark: int = 0
+    missing_bytes: int = 0
+    teller: Program | None = None
     transfers: list[tuple[int, Transfer]] = field(default_factory=list[tuple[int, Transfer]])
 
-    def arrive(self, number: int, mark: int) -> bool:
-        """Count arrivals; return whether the phase expects no fewer."""
+    def arrive(self, number: int, mark: int, num_bytes: int = 0) -> bool:
+        """Count arrivals, and bytes that are expected or, below 0, have come.
+
+        Returns whether the phase expects no fewer arrivals.
+        """
         self.arrived += number
-        if self.arrived >= self.count:
+        self.missing_bytes += num_bytes
+        if self.arrived >= self.count and self.missing_bytes == 0:
             fits, self.arrived = self.arrived == self.count, 0
             self.phases, self.mark = self.phases + 1, mark
             return fits
@@ -59,6 +66,26 @@ def send(program: Program, op: Op, barrier: Array, address: int, value: Array) -
     state = find(program, op, barrier)
     state.transfers.append((state.phases, program.shared.start_remote(address, value)))
     _arrive(program, op, state, value.dtype.itemsize)
+
+
+def send_tile(
+    program: Program, op: Op, barrier: Array, addresses: Array, value: Array, peer: Program
+) -> None:
+    """Send a tile to the buffer of another CTA; this one's mbarrier expects as many bytes.
+
+    Raises: AccessError if that CTA has not told that it has done with the buffer.
+    """
+    find(program, op, barrier).arrive(1, program.shared.mark(), value.nbytes)
+    state, told = find(peer, op, barrier), program.told.get(peer.rank, 0)
+    state.transfers.append((state.phases, peer.shared.start_sent(addresses, value, told)))
+    state.arrive(0, peer.shared.mark(), -value.nbytes)
+
+
+def tell(program: Program, op: Op, barrier: Array, number: int, peer: Program) -> None:
+    """Arrive at the mbarrier of another CTA, which then knows what this one has done."""
+    state = find(peer, op, barrier)
+    state.teller = program
+    _arrive(program, op, state, number)
 
 
 def find(program: Program, op: Op, barrier: Array) -> Mbarrier:
@@ -95,6 +122,9 @@ def _wait(program: Program, op: mbarrier.MbarrierWait, barrier: Array, parity: A
     state = find(program, op, barrier)
     if not state.has_ended(scalar(parity)):
         raise program.error(op, f"waits for ever: {state.phases} phases have ended")
+    if state.teller is not None:
+        rank = state.teller.rank
+        program.told[rank] = max(program.told.get(rank, 0), state.mark)
     if program.is_producer:
         program.shared.learn(state.mark)
     for phase, transfer in state.transfers:

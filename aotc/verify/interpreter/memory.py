@@ -231,6 +231,9 @@ class Memory:
     def begin_program(self) -> None:
         """Take note that the accesses to come are those of the next program of the grid."""
 
+    def meet_programs(self) -> None:
+        """Take note that all programs have come to a barrier of the grid."""
+
     def describe(self, address: int) -> str:
         """Return the name of the buffer of `address` and the byte in it, for messages."""
         index = (address >> _BUFFER_BITS) - 1

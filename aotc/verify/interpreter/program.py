@@ -73,6 +73,8 @@ class Program:
         """All CTAs of the cluster in order of rank, if they exchange values."""
         self.posted: list[Array] = []
         """What this CTA contributes to the exchange that the cluster is at."""
+        self.told: dict[int, int] = {}
+        """Up to which mark other CTAs, by rank, have told that they have accessed their shared memory."""
         self.place = place
         self.grid = grid
         self.rank = rank

@@ -38,7 +38,13 @@ from aotc.ir.types import (
     element_of,
 )
 from aotc.verify.arrays import Array
-from aotc.verify.interpreter.clusters import CLUSTER_RULES, exchanges, run_cluster
+from aotc.verify.interpreter.clusters import (
+    CLUSTER_RULES,
+    exchanges,
+    meets_grid,
+    run_cluster,
+    run_grid,
+)
 from aotc.verify.interpreter.descriptors import TENSOR_RULES, describe, part_of
 from aotc.verify.interpreter.indexing import INDEXING_RULES
 from aotc.verify.interpreter.mbarriers import MBARRIER_RULES
@@ -133,7 +139,8 @@ class Interpreter:
     def run(self, grid: Sequence[int], chosen: Collection[int] = ()) -> None:
         """Run every program of `grid`, 1 to 3 extents, in order, or persistent CTAs that do.
 
-        With `chosen` only the programs of these numbers run, axis 0 counted fastest.
+        With `chosen` only the programs of these numbers run, axis 0 counted fastest, unless they wait
+        for the others.
 
         Raises: InterpretError.
         """
@@ -153,21 +160,12 @@ class Interpreter:
         ]
         together = exchanges(self.kernel)
         with np.errstate(all="ignore"):
+            if meets_grid(self.kernel):
+                clusters = [self._ctas(number, extents) for number in range(math.prod(extents))]
+                run_grid(clusters, self.kernel, args, self.memory)
+                return
             for number in sorted(chosen) if chosen else range(math.prod(extents)):
-                rest, x = divmod(number, extents[0])
-                z, y = divmod(rest, extents[1])
-                ctas = [
-                    Program(
-                        self.rules,
-                        self.memory,
-                        self.poison,
-                        (x, y, z),
-                        extents,
-                        rank,
-                        check_races=self.check_races,
-                    )
-                    for rank in range(self.kernel.num_ctas)
-                ]
+                ctas = self._ctas(number, extents)
                 if together:
                     self.memory.begin_program()
                     run_cluster(ctas, self.kernel, args)
@@ -175,6 +173,23 @@ class Interpreter:
                 for program in ctas:
                     self.memory.begin_program()
                     program.run_block(self.kernel.body, args)
+
+    def _ctas(self, number: int, extents: tuple[int, ...]) -> list[Program]:
+        """Return the CTAs of a program of the grid."""
+        rest, x = divmod(number, extents[0])
+        z, y = divmod(rest, extents[1])
+        return [
+            Program(
+                self.rules,
+                self.memory,
+                self.poison,
+                (x, y, z),
+                extents,
+                rank,
+                check_races=self.check_races,
+            )
+            for rank in range(self.kernel.num_ctas)
+        ]
 
     def _bind(self, info: ParamInfo, type_: Type, arg: Argument) -> Array:
         if isinstance(type_, DescriptorType | TensorMapType):

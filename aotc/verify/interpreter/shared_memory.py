@@ -261,6 +261,36 @@ class SharedMemory:
         content = reshape(view(reshape(np.ascontiguousarray(value), 1), np.uint8), touched.shape)
         return Transfer(touched, content)
 
+    def start_sent(self, addresses: Indices, value: Array, told: int) -> Transfer:
+        """Start what another CTA sends here, which was told of all accesses up to a mark.
+
+        Raises: AccessError if there are others.
+        """
+        touched = _bytes_of(addresses, value.dtype.itemsize)
+        self._grow(int(touched.max()) + 1)  # the CTA may not have come here
+        self._check_landed(touched)
+        self._check_unread(touched)
+        late = self._touched[touched] > told
+        if self._check_races and late.any():
+            raise AccessError(
+                f"sends to shared byte {touched[late][0]}, which a CTA touched and did not say that it has"
+            )
+        self._writer[touched], self._readers[touched] = _NOBODY, 0
+        np.add.at(self._in_flight, touched, 1)
+        content = reshape(view(reshape(np.ascontiguousarray(value), -1), np.uint8), touched.shape)
+        return Transfer(touched, content)
+
+    def load_remote(self, addresses: Indices, dtype: np.dtype[Any]) -> Array:
+        """Read a tile for another CTA, flat. Raises: AccessError if it was written since the last barrier."""
+        touched = _bytes_of(addresses, dtype.itemsize)
+        self._grow(int(touched.max()) + 1)  # the CTA may not have come here
+        self._check_landed(touched)
+        nobody = np.full(len(touched), _NOBODY)
+        self._check(touched, self._writer[touched] != _NOBODY, self._writer[touched], nobody)
+        self._readers[touched] |= np.uint64(1 << _MAX_WARPS - 1)
+        self._touch(touched)
+        return reshape(view(self._bytes[touched], dtype), -1)
+
     def load(self, addresses: Indices, dtype: np.dtype[Any], layout: LinearLayout) -> Array:
         """Read a tile, flat, that threads hold as `layout` says. Raises: AccessError for a race."""
         places = places_of(layout)

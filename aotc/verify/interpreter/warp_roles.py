@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from aotc.ir.core import Block, Kernel, Op
-from aotc.ir.dialects import grid, mbarrier, roles, scf
+from aotc.ir.dialects import cluster, grid, mbarrier, roles, scf
 from aotc.verify.arrays import Array
 from aotc.verify.interpreter import mbarriers
 from aotc.verify.interpreter.program import Program, Rule, scalar
@@ -43,7 +43,17 @@ class ClusterWait:
     op: Op
 
 
-Steps = Generator[Wait | ClusterWait, None, list[Array]]
+@dataclass(frozen=True)
+class GridWait:
+    """Name a wait for all programs of the grid."""
+
+    op: grid.GridBarrier
+
+
+COLLECTIVES = (grid.ClusterReduce, cluster.ClusterPermute, cluster.ClusterRead)
+"""What all CTAs of a cluster do together, each with what the others post."""
+
+Steps = Generator[Wait | ClusterWait | GridWait, None, list[Array]]
 
 
 def _specialize(program: Program, op: roles.Specialize) -> None:
@@ -92,7 +102,8 @@ class _Role:
         """Run until there is something to wait for, if there is not already."""
         if self.may_run:
             wait = next(self._steps, None)
-            assert not isinstance(wait, ClusterWait)  # CTAs with roles exchange nothing
+            # CTAs with roles exchange nothing, and wait for no others.
+            assert not isinstance(wait, ClusterWait | GridWait)
             self.wait = wait
             self._is_done = self.wait is None
 
@@ -119,14 +130,17 @@ def steps_of(program: Program, block: Block, args: Sequence[Array]) -> Steps:
                 yield wait
         if program.peers and isinstance(op, grid.ClusterBarrier | grid.ClusterWait):
             yield ClusterWait(op)
-        if program.peers and isinstance(op, grid.ClusterReduce):
+        if program.peers and isinstance(op, COLLECTIVES):
             program.posted = operands
             yield ClusterWait(op)
             program.run_op(op)
             yield ClusterWait(op)  # until the others have read what was posted
             continue
         steps = _STEPS.get(type(op))
-        if steps is None:
+        if isinstance(op, grid.GridBarrier):
+            program.run_op(op)
+            yield GridWait(op)
+        elif steps is None:
             program.run_op(op)
         else:
             results = yield from steps(program, op, *operands)

@@ -333,7 +333,7 @@ typedef struct aotc_variant_info {
     const char *condition;   /* what must hold besides the guards; NULL if nothing */
     uint32_t is_persistent;  /* a launch has the CTAs that are resident, and each runs several
                                 program instances */
-    uint32_t reserved;
+    uint32_t cooperative;    /* its programs wait for each other: all of a launch run at once */
 } aotc_variant_info;
 
 AOTC_API aotc_status aotc_kernel_get_info(const aotc_kernel *kernel, aotc_kernel_info *info);

@@ -46,6 +46,7 @@ struct fake_launch {
     unsigned shared_bytes;
     int device;
     int is_pdl;
+    int is_cooperative;
     struct CUctx_st *context;
     struct CUstream_st *stream;
     unsigned char params[4096];

@@ -208,6 +208,9 @@ static CUresult read_attributes(const CUlaunchConfig *config, struct fake_launch
             launch->cluster[1] = attribute->value.cluster.y;
             launch->cluster[2] = attribute->value.cluster.z;
             break;
+        case CU_LAUNCH_ATTRIBUTE_COOPERATIVE:
+            launch->is_cooperative = attribute->value.cooperative;
+            break;
         case CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION:
             launch->is_pdl = attribute->value.programmatic_stream_serialization;
             break;

@@ -6,6 +6,8 @@ Integers where they will do: a result that is to be right to the bit hides nothi
 import triton
 import triton.language as tl
 
+from aotc.language import cluster_rank, cluster_read, cluster_shift, cluster_size, grid_barrier
+
 
 @triton.jit
 def add(x_ptr, y_ptr, out_ptr, n, BLOCK: tl.constexpr):
@@ -529,6 +531,48 @@ def spread_rows(x_ptr, out_ptr, stride, n_cols, BLOCK: tl.constexpr):
     x = tl.load(x_ptr + at, mask=mask, other=0.0)
     below = tl.max(x, axis=0) - x
     tl.store(out_ptr + at, below * tl.sum(below, axis=0), mask=mask)
+
+
+@triton.jit
+def pass_rows(x_ptr, out_ptr, n_times, BLOCK: tl.constexpr):
+    """Pass rows around the CTAs of a cluster, to the right and to the left, and fold what comes."""
+    rank = cluster_rank()
+    at = (tl.program_id(0) * cluster_size() + rank) * BLOCK + tl.arange(0, BLOCK)
+    right = tl.load(x_ptr + at)
+    left = right
+    out = right
+    for _ in range(n_times):
+        right = cluster_shift(right, 1)
+        left = cluster_shift(left, -1)
+        out = out * 3 + right - left
+    tl.store(out_ptr + at, out)
+
+
+@triton.jit
+def read_rows(x_ptr, out_ptr, n_times, BLOCK: tl.constexpr):
+    """Read the rows of the CTAs of a cluster, the next one's each time, and fold them."""
+    rank = cluster_rank()
+    at = (tl.program_id(0) * cluster_size() + rank) * BLOCK + tl.arange(0, BLOCK)
+    x = tl.load(x_ptr + at)
+    for step in range(n_times):
+        x = x * 3 + cluster_read(x, (rank + step) % cluster_size())
+    tl.store(out_ptr + at, x)
+
+
+@triton.jit
+def turn_pieces(x_ptr, y_ptr, out_ptr, counter_ptr, BLOCK: tl.constexpr):
+    """Store a piece of x, wait for the grid, and add that of the next program, twice."""
+    pid = tl.program_id(0)
+    i = tl.arange(0, BLOCK)
+    following = (pid + 1) % tl.num_programs(0)
+    x = tl.load(x_ptr + pid * BLOCK + i)
+    tl.store(y_ptr + pid * BLOCK + i, x * 3)
+    grid_barrier(counter_ptr)
+    x += tl.load(y_ptr + following * BLOCK + i)
+    grid_barrier(counter_ptr)
+    tl.store(y_ptr + pid * BLOCK + i, x * 5)
+    grid_barrier(counter_ptr)
+    tl.store(out_ptr + pid * BLOCK + i, x + tl.load(y_ptr + following * BLOCK + i))
 
 
 @triton.jit

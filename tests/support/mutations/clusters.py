@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from aotc.ir.core import Kernel
-from aotc.ir.dialects import arith, gpu, grid, mbarrier
+from aotc.ir.dialects import arith, cluster, gpu, grid, mbarrier, tma
 from aotc.ir.rewrite import Builder
+from aotc.schedule.pipelining import expand_cluster_exchanges
 from aotc.schedule.programs import split_across_cluster
 from aotc.schedule.warp_roles import choose_warp_roles
 from tests.support.mutations.plant import (
@@ -49,6 +50,19 @@ def _on_one_mbarrier(kernel: Kernel) -> None:
     waits[1].replace_operand(second, first)
     one = Builder.before_op(waits[1])(arith.Constant(1, waits[1].parity.type)).out
     waits[1].replace_operand(waits[1].parity, one)
+
+
+def _told_early(kernel: Kernel) -> None:
+    (read, *_), (arrival, *_) = found(kernel, gpu.SharedLoad), found(kernel, cluster.RemoteArrive)
+    arrival.remove()
+    Builder.before_op(read)(arrival)
+
+
+def _tell_the_next(kernel: Kernel) -> None:
+    first, second = found(kernel, cluster.RemoteArrive)
+    ranks = first.cta, second.cta
+    first.replace_operand(first.cta, ranks[1])
+    second.replace_operand(second.cta, ranks[0])
 
 
 _PLANTS = (
@@ -148,10 +162,124 @@ _PLANTS = (
         "level_rows",
         after_pass(_LAST, without(grid.ClusterBarrier, 1)),
     ),
+    (
+        "a tile is sent over one that is not read yet",
+        "the wait for an empty stage of the other CTA is left out",
+        "pass_rows",
+        after_pass(_LAST, without(mbarrier.MbarrierWait, 0)),
+    ),
+    (
+        "a tile is read before it has come",
+        "the wait for a full stage is left out",
+        "pass_rows",
+        after_pass(_LAST, without(mbarrier.MbarrierWait, -1)),
+    ),
+    (
+        "the CTA that a tile came from is not told that it was read",
+        "the arrival at another CTA is left out",
+        "pass_rows",
+        after_pass(_LAST, without(cluster.RemoteArrive, 0)),
+    ),
+    (
+        "the wrong CTA is told that a tile was read",
+        "an arrival goes to the CTA that the next tile goes to",
+        "pass_rows",
+        after_pass(_LAST, _tell_the_next),
+    ),
+    (
+        "a tile is told to be read while it is being read",
+        "the arrival stands ahead of the read",
+        "pass_rows",
+        after_pass(_LAST, _told_early),
+    ),
+    (
+        "reads are not fenced from what is sent next",
+        "the fence of the async proxy before an arrival is left out",
+        "pass_rows",
+        after_pass(_LAST, without(tma.ProxyFence, 0)),
+    ),
+    (
+        "a tile is sent before the other CTA has begun",
+        "the wait for the cluster's first barrier is left out before an exchange",
+        "pass_rows",
+        after_pass(_LAST, without(grid.ClusterWait, 0)),
+    ),
+    (
+        "a CTA ends while others tell it of their reads",
+        "the barrier of the cluster after the last exchange is left out",
+        "pass_rows",
+        after_pass(_LAST, without(grid.ClusterBarrier, -1)),
+    ),
+    (
+        "a CTA reads a tile that is not stored yet",
+        "the barrier of the cluster before a read is left out",
+        "read_rows",
+        after_pass(_LAST, without(grid.ClusterBarrier, 0)),
+    ),
+    (
+        "a CTA ends while others read its tile",
+        "the barrier of the cluster after the last read is left out",
+        "read_rows",
+        after_pass(_LAST, without(grid.ClusterBarrier, -1)),
+    ),
+    (
+        "a tile is stored over one that others read",
+        "tiles that others read have one buffer instead of two",
+        "read_rows",
+        replacing(expand_cluster_exchanges, "_NUM_STAGES", 1),
+    ),
+    (
+        "every CTA reads its own tile",
+        "the address of another CTA's shared memory is not mapped",
+        "read_rows",
+        in_ptx(r"mapa\.shared::cluster\.u32 (%r\d+), (%r\d+), %r\d+;", r"mov.u32 \1, \2;"),
+    ),
+)
+
+
+_GRID_PLANTS = (
+    (
+        "a program reads what others have not stored",
+        "the barrier of the grid is left out",
+        after_pass(_LAST, without(grid.GridBarrier, 0)),
+    ),
+    (
+        "a program overwrites what others have not read",
+        "the second barrier of the grid is left out",
+        after_pass(_LAST, without(grid.GridBarrier, 1)),
+    ),
+    (
+        "a CTA counts itself in before its threads have come",
+        "the barrier of the CTA before that of the grid is left out",
+        in_ptx(r"bar\.sync \t?0;(?=(?:(?!bar\.sync)[\s\S])*?atom\.relaxed)", ""),
+    ),
+    (
+        "threads go on before the one that waits for the grid",
+        "the barrier of the CTA after that of the grid is left out",
+        in_ptx(r"(done: \}\s*(?://[^\n]*\s*)*)bar\.sync \t?0;", r"\1"),
+    ),
+    (
+        "others do not see what a program has written",
+        "the fence before a program counts itself in is left out",
+        in_ptx(r"fence\.acq_rel\.gpu;(?=\s*atom\.relaxed)", ""),
+    ),
+    (
+        "a program does not see what others have written",
+        "the fence after the wait for the grid is left out",
+        in_ptx(r"(@more bra again;\s*)fence\.acq_rel\.gpu;", r"\1"),
+    ),
+    (
+        "the first program goes on alone",
+        "every program adds 1 to a counter that is to flip",
+        in_ptx(r"selp\.b32 count, count, 1, more;", "selp.b32 count, 0x80000000, 1, more;"),
+    ),
 )
 
 
 MUTATIONS = tuple(
     Mutation(name, stands_for, kernel, plant, "sm_90a")
-    for name, stands_for, kernel, plant in _PLANTS
+    for name, stands_for, kernel, plant in (
+        *_PLANTS,
+        *((name, stands_for, "turn_pieces", plant) for name, stands_for, plant in _GRID_PLANTS),
+    )
 )

@@ -1,0 +1,143 @@
+"""Tiles that the CTAs of a cluster give each other, in kernels that tell their CTAs apart.
+
+Such a kernel is that of one CTA (`Kernel.runs_by_cta`): all CTAs of a cluster run it, each with
+tiles of its own, and come to every op of this dialect together, as to a barrier. A tile of such a
+kernel is a slice of one that has a further axis, the block bits of a layout, which name the CTA that
+holds it. What moves is given in two parts: a permutation, or a function, of the CTAs, and a layout
+for what each of them does, since all do the same in their own shared memory.
+
+`cluster.permute` and `cluster.read` are the same in tile IR and in gpu IR, until
+`expand_cluster_exchanges` makes copies, mbarriers and phases of them: `gpu.cluster_send_tile`, which
+writes to another CTA, and `gpu.cluster_load`, which reads from one.
+
+Invariant: every CTA gets one tile for each that it gives.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from aotc.ir.core import Op, Value, attribute, operand, result
+from aotc.ir.dialects.gpu import memory_element, shared_type
+from aotc.ir.dialects.mbarrier import check_mbarrier
+from aotc.ir.dialects.tile import tile_type
+from aotc.ir.effects import Resource, Trait, orders, reads, starts, writes
+from aotc.ir.layout import LinearLayout
+from aotc.ir.types import I32, PointerType, ScalarType, TileType, Type
+
+MIN_SENT_BYTES = 4
+
+
+class ClusterPermute(
+    Op, opcode="cluster.permute", effects=(orders(Resource.SHARED),), traits=(Trait.BARRIER,)
+):
+    """Give this tile to the CTA of rank `to[rank]`, and return the one that this CTA is given.
+
+    `to` is a permutation of the ranks. No other memory is ordered by it.
+    """
+
+    value: Value = operand()
+    to: tuple[int, ...] = attribute()
+    out: Value = result()
+
+    def infer(self) -> Sequence[Type]:
+        ranks = list(range(len(self.to)))
+        self.expect(sorted(self.to) == ranks, f"{self.to} does not permute {len(ranks)} CTAs")
+        return (tile_type(self, self.value),)
+
+
+class ClusterRead(
+    Op, opcode="cluster.read", effects=(orders(Resource.SHARED),), traits=(Trait.BARRIER,)
+):
+    """Return what the CTA of rank `rank` has as this tile.
+
+    Ranks are each CTA's own choice, of those that there are. No other memory is ordered by it.
+    """
+
+    value: Value = operand()
+    rank: Value = operand()
+    out: Value = result()
+
+    def infer(self) -> Sequence[Type]:
+        self.expect(self.rank.type == I32, f"the rank is {self.rank.type}, not i32")
+        return (tile_type(self, self.value),)
+
+
+class SendTile(
+    Op,
+    opcode="gpu.cluster_send_tile",
+    effects=(
+        writes(Resource.SHARED, of="buffer", proxy="async"),
+        writes(Resource.MBARRIER, of="barrier"),
+        starts(Resource.MBARRIER, of="barrier"),
+    ),
+):
+    """Store a tile to this buffer of the CTA `cta`, asynchronously, `vector` elements an access.
+
+    Its bytes complete at this mbarrier of that CTA. One thread arrives at the CTA's own mbarrier,
+    whose phase then expects a tile of as many bytes, from whichever CTA sends here. The buffer of
+    the other CTA is empty, which its threads have told by arrivals that are waited for before.
+    Vectors are those of `gpu.shared_store`, of 4 bytes at least.
+    """
+
+    value: Value = operand()
+    buffer: Value = operand()
+    barrier: Value = operand()
+    cta: Value = operand()
+    vector: int = attribute()
+
+    def infer(self) -> Sequence[Type]:
+        source, buffer = tile_type(self, self.value), shared_type(self, self.buffer)
+        if source.shape != buffer.shape or memory_element(source) != buffer.element:
+            self.error(f"{source} does not fit {buffer}")
+        size_bytes = self.vector * buffer.element.size_bytes
+        self.expect(size_bytes in (4, 8, 16), f"sends {size_bytes} bytes at a time")
+        check_mbarrier(self, self.barrier)
+        self.expect(self.cta.type == I32, f"the rank is {self.cta.type}, not i32")
+        return ()
+
+
+class RemoteArrive(
+    Op,
+    opcode="gpu.cluster_arrive_at",
+    effects=(
+        writes(Resource.MBARRIER, of="barrier"),
+        orders(Resource.SHARED),
+    ),
+):
+    """Let each of the kernel's `count` warps arrive at this mbarrier of the CTA `cta`.
+
+    What a warp's threads read before happens before what that CTA sends once it has waited.
+    """
+
+    barrier: Value = operand()
+    cta: Value = operand()
+    count: int = attribute()
+
+    def infer(self) -> Sequence[Type]:
+        check_mbarrier(self, self.barrier)
+        self.expect(self.cta.type == I32, f"the rank is {self.cta.type}, not i32")
+        self.expect(self.count > 0, f"{self.count} arrivals")
+        return ()
+
+
+class RemoteLoad(Op, opcode="gpu.cluster_load", effects=(reads(Resource.SHARED, of="buffer"),)):
+    """Read a tile from this buffer of the CTA `cta`, under the terms of `gpu.shared_load`.
+
+    Barriers of the cluster stand between what that CTA writes and this, and between this and what it
+    writes next, or its end.
+    """
+
+    buffer: Value = operand()
+    cta: Value = operand()
+    layout: LinearLayout = attribute()
+    vector: int = attribute(default=1)
+    element: ScalarType | PointerType | None = attribute(default=None)
+    out: Value = result()
+
+    def infer(self) -> Sequence[Type]:
+        buffer = shared_type(self, self.buffer)
+        fits = self.layout.shape == buffer.shape
+        self.expect(fits, f"{self.layout} is not of {buffer.shape}")
+        self.expect(self.cta.type == I32, f"the rank is {self.cta.type}, not i32")
+        return (TileType(self.element or buffer.element, buffer.shape, self.layout),)

@@ -1,0 +1,319 @@
+"""Expand the exchanges of tiles between the CTAs of a cluster: buffers, mbarriers, phases, ranks.
+
+All CTAs do the same, each in its own shared memory, so one layout says where a thread's elements
+are in the buffer of another CTA: where the same thread of that CTA has them. The buffer is in the order
+of registers, lanes, warps, so vectors are as wide as they can be and no two lanes meet in a bank,
+whatever the tile's layout is.
+
+A tile that is given on (`cluster.permute`) has a ring of two stages. Threads wait until the other CTA
+has emptied the stage, and store there asynchronously; they wait for their own stage to be full, read
+it, and tell the CTA that filled it. Tiles of one form that go the same way share a ring. Waits for what
+comes move down to the first use of it, past what is sent to other CTAs, so exchanges that need not wait
+for each other are under way together.
+
+A tile that others read (`cluster.read`) is stored in one of two buffers in turn; a barrier of
+the cluster, and they read it. The barrier of the next read says that they have. Reads that need not
+wait for each other share a barrier.
+
+The first exchange waits until all CTAs have begun. A barrier of the cluster at the end keeps each
+until no other accesses its shared memory.
+
+Invariant: afterwards there is no `cluster.permute` and no `cluster.read` left.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from aotc.ir import gf2
+from aotc.ir.carried_state import CarriedState, State
+from aotc.ir.core import Kernel, Op, Value
+from aotc.ir.diagnostics import at
+from aotc.ir.dialects import arith, cluster, gpu, grid, mbarrier
+from aotc.ir.dialects.tile import tile_type
+from aotc.ir.layout import LinearLayout, log2_exact
+from aotc.ir.order import enclosing_in
+from aotc.ir.rewrite import Builder, is_pure
+from aotc.ir.types import I32, U64, PointerType, ScalarType, TileType
+from aotc.schedule.analysis.alias import allocation_of
+from aotc.schedule.context import Schedule
+from aotc.schedule.layout.tensor_copies import buffer_access
+from aotc.schedule.shared_memory.mbarrier_ring import MbarrierRing, RingPosition
+
+_NUM_STAGES = 2
+_VECTOR_BYTES = 16
+_RANK_BITS = 4
+
+_Exchange = cluster.ClusterPermute | cluster.ClusterRead
+
+
+def expand_cluster_exchanges(kernel: Kernel, schedule: Schedule) -> None:
+    """Replace every exchange by what each CTA does for it."""
+    del schedule
+    found = [op for op in kernel.walk() if isinstance(op, _Exchange)]
+    if not found:
+        return
+    start = Builder(kernel.body, kernel.body.first)
+    sends = any(isinstance(op, cluster.ClusterPermute) for op in found)
+    with at(kernel.loc):
+        rank = start(grid.CtaRank()).out
+        rings = _rings(found, kernel, rank, start)
+        if sends:
+            start(grid.ClusterArrive())
+    if sends:
+        with at(found[0].loc):
+            Builder.before_op(enclosing_in(found[0], kernel.body))(grid.ClusterWait())
+    expansion = _Expansion(rings)
+    expansion.visit(kernel.body, expansion.start)
+    for received in expansion.receipts:
+        _sink(received, expansion.sends)
+    for received in expansion.receipts:
+        _share_barrier(received[0])
+    with at(kernel.loc):
+        Builder.before_op(kernel.body.terminator)(grid.ClusterBarrier())
+
+
+@dataclass(frozen=True)
+class _Buffer:
+    """The form of a tile on its way: its element, layouts in threads and in memory, and vectors."""
+
+    element: ScalarType
+    held: LinearLayout
+    memory: LinearLayout
+    vector: int
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return self.held.shape
+
+
+def _buffer_for(kind: TileType) -> _Buffer:
+    assert kind.layout is not None
+    made = _buffer_of(gpu.memory_element(kind), kind.layout)
+    if made.vector * made.element.size_bytes < cluster.MIN_SENT_BYTES:
+        made = _buffer_of(grid.exchanged_type(made.element), kind.layout)
+    return made
+
+
+def _buffer_of(element: ScalarType, held: LinearLayout) -> _Buffer:
+    registers = held.columns("register")
+    first = log2_exact(_VECTOR_BYTES // element.size_bytes)
+    order = (
+        *registers[:first],
+        *held.columns("lane"),
+        *held.columns("warp"),
+        *registers[first:],
+    )
+    span = gf2.Span(())
+    columns = [column for column in order if span.add(column)]
+    memory = LinearLayout.from_columns([("offset", columns)], held.outs)
+    vector, _ = buffer_access(held, memory, element.bits, ("",))
+    return _Buffer(element, held, memory, vector)
+
+
+def _rings(
+    found: Sequence[_Exchange], kernel: Kernel, rank: Value, start: Builder
+) -> dict[_Exchange, _Ring]:
+    """Return the ring of each exchange; tiles that go the same way in the same form share one.
+
+    Tiles that others read share none: there the barrier of one exchange frees the buffer of another.
+    """
+    rings: dict[_Exchange, _Ring] = {}
+    shared: dict[tuple[object, ...], _Ring] = {}
+    for op in found:
+        form = _buffer_for(tile_type(op, op.value))
+        if isinstance(op, cluster.ClusterPermute):
+            key = form, op.to
+            if key not in shared:
+                shared[key] = _Ring(op, form, kernel, rank, start)
+            rings[op] = shared[key]
+        else:
+            rings[op] = _Ring(op, form, kernel, rank, start)
+    return rings
+
+
+class _Ring:
+    """What exchanges keep throughout the kernel: buffers, mbarriers, the ranks of their partners."""
+
+    def __init__(
+        self, op: _Exchange, form: _Buffer, kernel: Kernel, rank: Value, start: Builder
+    ) -> None:
+        self.form = form
+        self.buffers = start(
+            gpu.SharedAlloc(
+                form.element, form.shape, form.memory, _VECTOR_BYTES, num_stages=_NUM_STAGES
+            )
+        ).out
+        self.ring: MbarrierRing | None = None
+        zero = start(arith.Constant(0, I32)).out
+        self.initial = [zero]
+        if isinstance(op, cluster.ClusterPermute):
+            self.ring = MbarrierRing(start, _NUM_STAGES, num_warps=kernel.num_warps)
+            self.initial = [zero, self.ring.start]
+            self.target = _chosen(op.to, rank, start)
+            self.source = _chosen([op.to.index(each) for each in range(len(op.to))], rank, start)
+
+
+def _chosen(ranks: Sequence[int], rank: Value, place: Builder) -> Value:
+    """Return the element of a table of ranks that belongs to this CTA."""
+    table = sum(each << _RANK_BITS * number for number, each in enumerate(ranks))
+    bits = place(arith.Mul(rank, place(arith.Constant(_RANK_BITS, I32)).out)).out
+    wide = place(arith.Cast(bits, U64)).out
+    shifted = place(arith.Shr(place(arith.Constant(table, U64)).out, wide)).out
+    mask = place(arith.Constant((1 << _RANK_BITS) - 1, I32)).out
+    return place(arith.And(place(arith.Cast(shifted, I32)).out, mask)).out
+
+
+class _Expansion(CarriedState):
+    """Walk the kernel with the stage index, and for what is sent the parity, of each ring."""
+
+    def __init__(self, rings: dict[_Exchange, _Ring]) -> None:
+        self.rings = rings
+        self.receipts: list[list[Op]] = []
+        """Of each tile that comes the wait, the read, and the arrival after it, if there is one."""
+        self.sends: dict[Op, Value] = {}
+        """Ops that send tiles or store them for others, and what they wait for, with their rings."""
+        self.start: State = []
+        self._first: dict[Value, int] = {}
+        for ring in rings.values():
+            if ring.buffers not in self._first:
+                self._first[ring.buffers] = len(self.start)
+                self.start += ring.initial
+
+    def updated_by(self, op: Op, state: State) -> State | None:
+        """Expand an exchange at its stage."""
+        if not isinstance(op, _Exchange):
+            return None
+        ring = self.rings[op]
+        first = self._first[ring.buffers]
+        place = Builder.before_op(op)
+        with at(op.loc):
+            if isinstance(op, cluster.ClusterPermute):
+                out, updated = self._permute(op, ring, state[first : first + 2], place)
+            else:
+                out, updated = self._read(op, ring, state[first], place)
+        op.replace_with([out])
+        return [*state[:first], *updated, *state[first + len(updated) :]]
+
+    def indices_in(self, op: Op) -> Sequence[int]:
+        nested = (each for block in op.blocks for each in block.walk())
+        rings = (self.rings[each] for each in nested if isinstance(each, _Exchange))
+        indices = {
+            self._first[ring.buffers] + number: None
+            for ring in rings
+            for number in range(len(ring.initial))
+        }
+        return list(indices)
+
+    def hint(self, index: int) -> str:
+        del index
+        return "stage"
+
+    def _permute(
+        self, op: cluster.ClusterPermute, ring: _Ring, state: State, place: Builder
+    ) -> tuple[Value, State]:
+        mbarriers, form = ring.ring, ring.form
+        assert mbarriers is not None
+        assert mbarriers.empty is not None
+        position = RingPosition(*state)
+        value = _cast(op.value, form.element, place)
+        buffer, full, empty = (
+            mbarriers.stage(each, position, place)
+            for each in (ring.buffers, mbarriers.full, mbarriers.empty)
+        )
+        one = place(arith.Constant(1, I32)).out
+        emptied = place(arith.Xor(position.parity, one)).out
+        wait = place(mbarrier.MbarrierWait(empty, emptied))
+        self.sends[wait] = ring.buffers
+        if any(form.held.free_variable_masks().get(name) for name in ("lane", "warp")):
+            # A thread that stores nothing may still be here when the stage is emptied again.
+            self.sends[place(gpu.Barrier())] = ring.buffers
+        send = place(cluster.SendTile(value, buffer, full, ring.target, form.vector))
+        self.sends[send] = ring.buffers
+        wait = place(mbarrier.MbarrierWait(full, position.parity))
+        load = place(gpu.SharedLoad(buffer, form.held, form.vector, element=_pointer(op.value)))
+        arrival = place(cluster.RemoteArrive(empty, ring.source, mbarriers.num_warps))
+        self.receipts.append([wait, load, arrival])
+        out = _cast_back(load.out, op.value, place)
+        after = mbarriers.next(position, place)
+        return out, [after.index, after.parity]
+
+    def _read(
+        self, op: cluster.ClusterRead, ring: _Ring, index: Value, place: Builder
+    ) -> tuple[Value, State]:
+        form = ring.form
+        buffer = place(gpu.SharedStage(ring.buffers, index)).out
+        value = _cast(op.value, form.element, place)
+        store = place(gpu.SharedStore(value, buffer, form.vector))
+        self.sends[store] = ring.buffers
+        barrier = place(grid.ClusterBarrier())
+        load = place(
+            cluster.RemoteLoad(buffer, op.rank, form.held, form.vector, _pointer(op.value))
+        )
+        self.receipts.append([barrier, load])
+        following = place(gpu.NextStage(index, _NUM_STAGES)).out
+        return _cast_back(load.out, op.value, place), [following]
+
+
+def _pointer(value: Value) -> PointerType | None:
+    kind = value.type
+    assert isinstance(kind, TileType)
+    return kind.element if isinstance(kind.element, PointerType) else None
+
+
+def _cast(value: Value, element: ScalarType, place: Builder) -> Value:
+    """Return a tile as it is sent: narrow elements, of which a thread has too few, are widened."""
+    kind = value.type
+    assert isinstance(kind, TileType)
+    same = gpu.memory_element(kind) == element
+    return value if same else place(arith.Cast(value, element)).out
+
+
+def _cast_back(loaded: Value, like: Value, place: Builder) -> Value:
+    kind = like.type
+    assert isinstance(kind, TileType)
+    if loaded.type == kind:
+        return loaded
+    assert isinstance(kind.element, ScalarType)
+    return place(arith.Cast(loaded, kind.element)).out
+
+
+def _sink(received: list[Op], sends: dict[Op, Value]) -> None:
+    """Move the wait for a tile, and what follows from it, down to the first use of the tile.
+
+    Not past more tiles that go through the same ring than it has other stages: they would wait for
+    this one to be read.
+    """
+    last, ring = received[-1], allocation_of(received[1].operands[0])
+    left = _NUM_STAGES - 1
+    while last.next is not None and _may_pass(last.next, received[1], sends):
+        starts = isinstance(last.next, mbarrier.MbarrierWait) and sends[last.next] is ring
+        if starts and left == 0:
+            break
+        left -= starts
+        last = last.next
+    for op in received if last is not received[-1] else ():
+        op.remove()
+        Builder.after_op(last)(op)
+        last = op
+
+
+def _share_barrier(barrier: Op) -> None:
+    """Drop a barrier of the cluster ahead of a read if nothing since the one before it needs it."""
+    if not isinstance(barrier, grid.ClusterBarrier):
+        return
+    before = barrier.prev
+    while before is not None and not before.blocks:
+        if isinstance(before, grid.ClusterBarrier):
+            barrier.erase()
+            return
+        if not is_pure(before) and not isinstance(before, cluster.RemoteLoad):
+            return
+        before = before.prev
+
+
+def _may_pass(op: Op, load: Op, sends: dict[Op, Value]) -> bool:
+    if op.terminator or any(value.op is load for value in op.operands):
+        return False
+    return op in sends or (is_pure(op) and not op.blocks)

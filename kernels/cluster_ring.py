@@ -1,0 +1,60 @@
+"""Rings of the CTAs of a cluster: each passes its tile on to both neighbours, and gets one from both.
+
+The program instance is a cluster; a kernel that names its CTAs is that of one of them.
+"""
+
+import triton
+import triton.language as tl
+
+from aotc.language import cluster_rank, cluster_read, cluster_shift, cluster_size
+
+
+@triton.jit
+def all_gather_kernel(x_ptr, out_ptr, stride, n_clusters, BLOCK: tl.constexpr):
+    """Give each CTA the rows of all CTAs of its cluster: out[cluster, rank, other, :] = x[cluster, other, :]."""
+    size: tl.constexpr = cluster_size()
+    rank = cluster_rank()
+    first = tl.program_id(0) * size
+    cols = tl.arange(0, BLOCK)
+    out_ptr += (first + rank).to(tl.int64) * size * stride
+    mine = tl.load(x_ptr + (first + rank) * stride + cols, mask=cols < stride, other=0)
+    tl.store(out_ptr + rank * stride + cols, mine, mask=cols < stride)
+    right = mine
+    left = mine
+    for step in tl.static_range(1, size // 2 + 1):
+        # What comes from the left has gone `step` CTAs to the right.
+        right = cluster_shift(right, 1)
+        left = cluster_shift(left, -1)
+        from_left = (rank + size - step) % size
+        from_right = (rank + step) % size
+        tl.store(out_ptr + from_left * stride + cols, right, mask=cols < stride)
+        if 2 * step < size:
+            tl.store(out_ptr + from_right * stride + cols, left, mask=cols < stride)
+
+
+@triton.jit
+def ring_kernel(
+    x_ptr, right_ptr, left_ptr, steps, n_clusters, BLOCK: tl.constexpr, PULL: tl.constexpr
+):
+    """Add up the rows that pass by each CTA in `steps` steps, to the right and to the left.
+
+    They are sent to the neighbours, or with PULL each CTA reads those of its neighbours.
+    """
+    size: tl.constexpr = cluster_size()
+    rank = cluster_rank()
+    place = (tl.program_id(0) * size + rank).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
+    right = tl.load(x_ptr + place)
+    left = right
+    right_sum = tl.zeros_like(right)
+    left_sum = tl.zeros_like(left)
+    for _ in range(steps):
+        if PULL:
+            right = cluster_read(right, (rank + size - 1) % size)
+            left = cluster_read(left, (rank + 1) % size)
+        else:
+            right = cluster_shift(right, 1)
+            left = cluster_shift(left, -1)
+        right_sum += right
+        left_sum += left
+    tl.store(right_ptr + place, right_sum)
+    tl.store(left_ptr + place, left_sum)

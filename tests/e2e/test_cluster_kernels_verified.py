@@ -1,0 +1,55 @@
+"""Rings of the CTAs of a cluster: right in the interpreter against NumPy, verified in the emulator."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from aotc.frontend import translate
+from aotc.package.manifest import load
+from aotc.package.verify import verify_variant
+from aotc.package.verify_subjects import Subject, VerifyOptions, subjects_of_manifest
+from aotc.verify.interpreter.run import run
+
+KERNELS = Path(__file__).parents[2] / "kernels"
+SOURCE = str(KERNELS / "cluster_ring.py")
+# One of each kernel and choice, since all take minutes of a core: `aotc verify kernels/clusters.toml`.
+SUBJECTS = [
+    subject
+    for subject in subjects_of_manifest(load(str(KERNELS / "clusters.toml")))
+    if subject.kernel == "ring" or "T=bf16 stride:16 BLOCK=1024" in subject.label
+]
+
+
+@pytest.mark.parametrize("size", [1, 2, 8])
+@pytest.mark.parametrize("stride", [1, 31, 64])
+def test_everybody_has_seen_all_tiles(size: int, stride: int) -> None:
+    signature = {"x_ptr": "*fp32", "out_ptr": "*fp32", "stride": "i32", "n_clusters": "i32"}
+    made = translate(SOURCE, "all_gather_kernel", signature, {"BLOCK": 64}, num_ctas=size)
+    x = np.random.default_rng(size).standard_normal((3, size, stride)).astype(np.float32)
+    out = np.full((3, size, size, stride), np.nan, np.float32)
+    run(made.kernel, (3,), [x, out, stride, 3])
+    np.testing.assert_array_equal(out, np.broadcast_to(x[:, None], out.shape))
+
+
+@pytest.mark.parametrize("pull", [False, True])
+@pytest.mark.parametrize("steps", [0, 1, 8, 9])
+def test_the_ring_adds_up_what_passes_by(steps: int, *, pull: bool) -> None:
+    signature = {"x_ptr": "*fp32", "right_ptr": "*fp32", "left_ptr": "*fp32"}
+    signature |= {"steps": "i32", "n_clusters": "i32"}
+    constants = {"BLOCK": 64, "PULL": pull}
+    made = translate(SOURCE, "ring_kernel", signature, constants, num_ctas=8)
+    x = np.random.default_rng(steps).integers(-9, 9, (2, 8, 64)).astype(np.float32)
+    right, left = np.full_like(x, np.nan), np.full_like(x, np.nan)
+    run(made.kernel, (2,), [x, right, left, steps, 2])
+    for out, way in ((right, 1), (left, -1)):
+        passed = [np.roll(x, way * step, 1) for step in range(1, steps + 1)]
+        np.testing.assert_array_equal(out, sum(passed, np.zeros_like(x)))
+
+
+@pytest.mark.parametrize("subject", SUBJECTS, ids=lambda subject: subject.label)
+def test_it_computes_what_its_source_says(subject: Subject) -> None:
+    result = verify_variant(subject, VerifyOptions(seed=5))
+    assert result.status == "verified", [finding.detail for finding in result.findings]
