@@ -52,8 +52,8 @@ def _range_of_keys(
 def attention_varlen_kernel(
     q, k, v, out_ptr, cu_q_ptr, cu_k_ptr,
     scale,
-    max_queries,  # noqa: ARG001 - the grid has blocks for as many
-    n_sequences,  # noqa: ARG001 - the grid has as many
+    max_queries,
+    n_sequences,
     n_heads, n_kv_heads,
     HEAD_DIM: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, CAUSAL: tl.constexpr,
     WINDOW: tl.constexpr = 0, SOFT_CAP: tl.constexpr = 0.0,

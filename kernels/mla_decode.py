@@ -16,7 +16,7 @@ from paged_decode import LOWEST
 def mla_decode_kernel(
     q_latent, q_rope, latent, rope, table_ptr, lengths_ptr, part_ptr, lse_ptr,
     scale_log2,
-    n_sequences,  # noqa: ARG001 - the grid has as many
+    n_sequences,
     n_heads, max_pages, pages_per_split,
     LATENT: tl.constexpr, ROPE: tl.constexpr, PAGE: tl.constexpr,
     BLOCK_H: tl.constexpr, BLOCK_N: tl.constexpr,

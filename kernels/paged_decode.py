@@ -81,7 +81,7 @@ def _store_part(
 def paged_decode_descriptor_kernel(
     q, k, v, table_ptr, lengths_ptr, part_ptr, lse_ptr,
     scale_log2,
-    n_sequences,  # noqa: ARG001 - the grid has as many
+    n_sequences,
     n_heads, n_kv_heads, max_pages, pages_per_split,
     HEAD_DIM: tl.constexpr, PAGE: tl.constexpr, BLOCK_H: tl.constexpr, BLOCK_N: tl.constexpr,
     PDL: tl.constexpr = False,  # noqa: FBT002 - a constant
@@ -134,7 +134,7 @@ def paged_decode_descriptor_kernel(
 def paged_decode_kernel(
     q_ptr, k_ptr, v_ptr, table_ptr, lengths_ptr, part_ptr, lse_ptr,
     scale_log2,
-    n_sequences,  # noqa: ARG001 - the grid has as many
+    n_sequences,
     n_heads, n_kv_heads, max_pages, pages_per_split,
     stride_kp, stride_kh, stride_kn, stride_vp, stride_vh, stride_vn,
     HEAD_DIM: tl.constexpr, PAGE: tl.constexpr, BLOCK_H: tl.constexpr, BLOCK_N: tl.constexpr,
@@ -187,7 +187,7 @@ def paged_decode_kernel(
 @triton.jit
 def combine_splits_kernel(
     part_ptr, lse_ptr, lengths_ptr, out_ptr,
-    n_sequences,  # noqa: ARG001 - the grid has as many
+    n_sequences,
     n_heads, max_pages, pages_per_split,
     HEAD_DIM: tl.constexpr, PAGE: tl.constexpr, BLOCK_S: tl.constexpr,
     PDL: tl.constexpr = False,  # noqa: FBT002 - a constant
