@@ -40,6 +40,7 @@ from aotc.ir.dialects import (
     indexing,
     mapped,
     mbarrier,
+    opaque,
     roles,
     scf,
     tile,
@@ -62,7 +63,7 @@ from aotc.ir.types import (
 # Importing a dialect declares its opcodes: text can be read once all of them are.
 DIALECTS = (
     *(arith, assembly, cluster, descriptor, gpu, grid, indexing, mapped),
-    *(mbarrier, roles, scf, tile, tma, wgmma),
+    *(mbarrier, opaque, roles, scf, tile, tma, wgmma),
 )
 
 # ---- printer ----------------------------------------------------------------------------------

@@ -10,7 +10,7 @@ import pytest
 
 from aotc.backend import assemble, disassemble, emit_ptx
 from aotc.ir.core import Block
-from aotc.ir.dialects import arith, gpu, scf, tile
+from aotc.ir.dialects import arith, gpu, opaque, scf, tile
 from aotc.ir.rewrite import Builder
 from aotc.ir.types import BF16, FP16, FP32, I1, I8, I32, I64, SCALARS, PointerType, TileType
 from aotc.target import TARGETS
@@ -226,7 +226,7 @@ def test_an_opaque_tile_is_the_same_but_not_known_to_be(kind: Any, size: int) ->
     program = Program()
     value = program.load(kind, row_layout(size))
     after = program.param(FP32)
-    program.store(program.add(gpu.Opaque(value, after)).out)
+    program.store(program.add(opaque.Opaque(value, after)).out)
     random = np.random.default_rng(size).integers(-99, 99, size)
     data = random.astype(NUMPY[kind.name])
     np.testing.assert_array_equal(program.run(data, -1.5)[0], data)

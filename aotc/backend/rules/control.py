@@ -21,7 +21,7 @@ from aotc.backend.llvm_types import llvm_type
 from aotc.backend.lower import Lowering, Results, lowers
 from aotc.backend.packing import pack, packed_words, to_i32_words, unpack, word_shape
 from aotc.ir.core import Value
-from aotc.ir.dialects import gpu, scf, tile
+from aotc.ir.dialects import opaque, scf, tile
 from aotc.ir.types import ScalarType, element_of
 
 _WORD_BITS = 32
@@ -359,8 +359,8 @@ def lower_if(ctx: Lowering, op: scf.If) -> Results:
     ]
 
 
-@lowers(gpu.OpaqueThreadId)
-def lower_opaque_thread_id(ctx: Lowering, op: gpu.OpaqueThreadId) -> Results:
+@lowers(opaque.OpaqueThreadId)
+def lower_opaque_thread_id(ctx: Lowering, op: opaque.OpaqueThreadId) -> Results:
     """Read the thread id anew, opaque to LLVM."""
     if op.block is not ctx.kernel.body:
         op.error("is in a nested block")
@@ -368,8 +368,8 @@ def lower_opaque_thread_id(ctx: Lowering, op: gpu.OpaqueThreadId) -> Results:
     return []
 
 
-@lowers(gpu.Opaque)
-def lower_opaque(ctx: Lowering, op: gpu.Opaque) -> Results:
+@lowers(opaque.Opaque)
+def lower_opaque(ctx: Lowering, op: opaque.Opaque) -> Results:
     """Add to each word of a tile a zero that is known to nobody, and not before `after`."""
     emit, element = ctx.emit, element_of(op.value.type)
     zero = emit.value(f"lshr i32 {emit.fresh(nvvm.read_multiprocessor())}, {_MULTIPROCESSOR_BITS}")

@@ -383,38 +383,6 @@ class Barrier(
     warpgroup: bool = attribute(default=False)
 
 
-class OpaqueThreadId(
-    Op,
-    opcode="gpu.opaque_thread_id",
-    effects=(writes(Resource.CONTROL),),
-    traits=(Trait.NO_INSTRUCTION,),
-):
-    """Make the thread id opaque to LLVM, so that what depends on it is recomputed from here on.
-
-    It stands in the kernel's own block; its only effect is to shorten live ranges.
-    """
-
-    def infer(self) -> Sequence[Type]:
-        return ()
-
-
-class Opaque(Op, opcode="gpu.opaque", effects=(reads(Resource.CONTROL),)):
-    """The same tile, which neither LLVM nor ptxas takes for the same, nor knows ahead of a scalar.
-
-    What is computed from it is not merged with what was computed before, so a tile that is cheap
-    to compute again need not be kept. It takes an instruction for each register of the tile.
-    """
-
-    value: Value = operand()
-    after: Value | None = operand(default=None)
-    out: Value = result()
-
-    def infer(self) -> Sequence[Type]:
-        kind = tile_type(self, self.value)
-        self.expect(not isinstance(kind.element, PointerType), "pointers are never opaque")
-        return (kind,)
-
-
 # ---- dots -------------------------------------------------------------------------------------
 
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from aotc.ir.core import Kernel, Op, Value
-from aotc.ir.dialects import gpu, scf
+from aotc.ir.dialects import gpu, opaque, scf
 from aotc.ir.effects import Trait
 from aotc.ir.rewrite import Builder
 from aotc.ir.tiles import is_elementwise, is_tile
@@ -33,7 +33,7 @@ def recompute_addresses(kernel: Kernel, schedule: Schedule) -> None:
     """
     del schedule
     for op in list(kernel.body):
-        if _stores_much(op) or isinstance(op, gpu.Opaque):
+        if _stores_much(op) or isinstance(op, opaque.Opaque):
             _recompute_from(op)
         loops = (each for each in (op, *_inside(op)) if isinstance(each, scf.For))
         if any(map(_multiplies, loops)) and op.next is not None and not op.next.terminator:
@@ -58,7 +58,7 @@ def _inside(op: Op) -> Iterator[Op]:
 
 def _recompute_from(first: Op) -> None:
     """Make an op and all that follow it use cheap tiles that are recomputed there."""
-    Builder.before_op(first)(gpu.OpaqueThreadId())
+    Builder.before_op(first)(opaque.OpaqueThreadId())
     before: dict[Op, None] = {}
     op = first.prev
     while op is not None:

@@ -22,7 +22,7 @@ from dataclasses import dataclass, field
 
 from aotc.ir.core import Block, Kernel, Op, Value
 from aotc.ir.diagnostics import at
-from aotc.ir.dialects import arith, gpu, scf, tma
+from aotc.ir.dialects import arith, gpu, opaque, scf, tma
 from aotc.ir.effects import Resource, Trait
 from aotc.ir.order import enclosing_in
 from aotc.ir.rewrite import Builder
@@ -266,7 +266,7 @@ class _Copies:
     def _copy(self, value: Value, place: Builder) -> Value:
         if value not in self.made:
             if value in self.kept or not self._is_repeated(value):
-                self.made[value] = place(gpu.Opaque(value, self.scalar)).out
+                self.made[value] = place(opaque.Opaque(value, self.scalar)).out
             else:
                 op = value.op
                 assert op is not None

@@ -11,7 +11,7 @@ Invariant: only a kernel whose tiles are rematerialized for that, and whose conf
 from __future__ import annotations
 
 from aotc.ir.core import Kernel, Op
-from aotc.ir.dialects import gpu
+from aotc.ir.dialects import gpu, opaque
 from aotc.ir.effects import Resource
 from aotc.schedule.analysis.live_registers import find_peak
 from aotc.schedule.analysis.register_budget import ROW_RESERVE
@@ -23,7 +23,7 @@ _UNIT = 8  # registers of a thread are allocated in units of so many
 
 def choose_occupancy(kernel: Kernel, schedule: Schedule) -> None:
     """Say how many CTAs an SM is to hold, if that is more than one and rows are kept in registers."""
-    if kernel.maxnreg or not any(isinstance(op, gpu.Opaque) for op in kernel.walk()):
+    if kernel.maxnreg or not any(isinstance(op, opaque.Opaque) for op in kernel.walk()):
         return
     needed = find_peak(kernel, _is_exchange).registers + ROW_RESERVE
     warps = -(-kernel.num_threads // (32 * _PARTITIONS)) * _PARTITIONS

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from aotc.ir.core import Op, Value
-from aotc.ir.dialects import gpu
+from aotc.ir.dialects import gpu, opaque
 from aotc.ir.layout import LinearLayout
 from aotc.ir.matrix_access import matrix_view
 from aotc.ir.types import SharedType, TileType
@@ -225,8 +225,8 @@ GPU_RULES: dict[type[Op], Rule] = {
     gpu.AsyncCommit: _async_commit,
     gpu.AsyncWait: _async_wait,
     gpu.Barrier: _barrier,
-    gpu.OpaqueThreadId: _opaque_thread_id,
-    gpu.Opaque: _opaque,
+    opaque.OpaqueThreadId: _opaque_thread_id,
+    opaque.Opaque: _opaque,
     gpu.Dot: rules_tile.matrix_product,
     gpu.Extract: _extract,
     gpu.Concat: _concat,

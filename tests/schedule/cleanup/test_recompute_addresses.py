@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from aotc.ir.core import Kernel, Op, Value
-from aotc.ir.dialects import arith, gpu, scf, tile
+from aotc.ir.dialects import arith, gpu, opaque, scf, tile
 from aotc.ir.rewrite import Builder
 from aotc.ir.types import FP16, FP32, I32, PointerType, TileType
 from aotc.ir.verify import verify
@@ -71,7 +71,7 @@ def after(kernel: Kernel, first: type[Op]) -> list[Op]:
 def test_pointers_and_mask_of_a_store_are_made_behind_the_loop(nested: bool) -> None:
     kernel = recomputed(product(3, nested=nested))
     behind = after(kernel, scf.If if nested else scf.For)
-    assert isinstance(behind[0], gpu.OpaqueThreadId)
+    assert isinstance(behind[0], opaque.OpaqueThreadId)
     made = {value for op in behind for value in op.results}
     used = (value for op in behind for value in op.operands)
     tiles = {value for value in used if isinstance(value.type, TileType)}
@@ -81,7 +81,7 @@ def test_pointers_and_mask_of_a_store_are_made_behind_the_loop(nested: bool) -> 
 
 def test_a_store_of_much_has_its_own() -> None:
     kernel = recomputed(product(3))
-    renewals = [op for op in kernel.body if isinstance(op, gpu.OpaqueThreadId)]
+    renewals = [op for op in kernel.body if isinstance(op, opaque.OpaqueThreadId)]
     assert len(renewals) == 2
     last = after(kernel, gpu.Store)
     assert not any(isinstance(op, tile.Arange) for op in last)
@@ -98,7 +98,7 @@ def test_loaded_tiles_are_not_loaded_again() -> None:
 def test_small_stores_without_products_stay_as_they_are() -> None:
     program = Program(1)
     program.store(program.load(FP32, blocked_for((128,), (1,), 1)))
-    assert not any(isinstance(op, gpu.OpaqueThreadId) for op in recomputed(program).walk())
+    assert not any(isinstance(op, opaque.OpaqueThreadId) for op in recomputed(program).walk())
 
 
 @pytest.mark.parametrize("times", [0, 1, 3])

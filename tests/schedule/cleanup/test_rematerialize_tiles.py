@@ -7,7 +7,7 @@ import pytest
 from ml_dtypes import bfloat16
 
 from aotc.ir.core import Kernel
-from aotc.ir.dialects import arith, gpu
+from aotc.ir.dialects import arith, opaque
 from aotc.ir.text import parse_kernel
 from aotc.ir.verify import verify
 from aotc.schedule.cleanup.eliminate_common import eliminate_common
@@ -106,8 +106,8 @@ def rematerialized(text: str, *others: Pass, schedule: Schedule | None = None) -
     return kernel
 
 
-def opaque(kernel: Kernel) -> list[gpu.Opaque]:
-    return [op for op in kernel.walk() if isinstance(op, gpu.Opaque)]
+def opaque_ops(kernel: Kernel) -> list[opaque.Opaque]:
+    return [op for op in kernel.walk() if isinstance(op, opaque.Opaque)]
 
 
 def test_what_is_narrower_is_kept_across_an_exchange() -> None:
@@ -122,7 +122,7 @@ def test_what_is_narrower_is_kept_in_a_loop() -> None:
 
 def test_later_passes_do_not_merge_what_is_computed_again() -> None:
     kernel = rematerialized(ACROSS, simplify, eliminate_common)
-    assert len(opaque(kernel)) == 1
+    assert len(opaque_ops(kernel)) == 1
     assert sum(isinstance(op, arith.Cast) for op in kernel.walk()) == 2
 
 
@@ -135,12 +135,12 @@ def test_later_passes_do_not_merge_what_is_computed_again() -> None:
 )
 def test_what_it_does_not_pay_for_stays(old: str, new: str) -> None:
     assert old in ACROSS
-    assert not opaque(rematerialized(ACROSS.replace(old, new)))
+    assert not opaque_ops(rematerialized(ACROSS.replace(old, new)))
 
 
 def test_few_registers_are_left_alone() -> None:
     small = ACROSS.replace(",[512],[1024],[2048]", "").replace("4096", "512")
-    assert not opaque(rematerialized(small))
+    assert not opaque_ops(rematerialized(small))
 
 
 def test_a_tile_that_is_used_after_the_loop_as_well_is_kept() -> None:
@@ -148,7 +148,7 @@ def test_a_tile_that_is_used_after_the_loop_as_well_is_kept() -> None:
         "  gpu.store(%q, %total, _)",
         "  %end = arith.add(%total, %double) : tile<4096xfp32, #0>\n  gpu.store(%q, %end, _)",
     )
-    assert not opaque(rematerialized(later))
+    assert not opaque_ops(rematerialized(later))
 
 
 def test_a_remark_says_what_was_saved() -> None:
@@ -179,7 +179,7 @@ def test_joined_tiles_are_kept_as_they_are() -> None:
         "lane=[[8,0],[16,0],[32,0],[64,0],[128,0]] warp=[[256,0]] : [4096,2]>\nkernel @k",
     )
     kernel = rematerialized(joined)
-    assert opaque(kernel)
+    assert opaque_ops(kernel)
     assert_same_meaning(joined, kernel, arguments(), lower=[insert_barriers])
 
 
@@ -195,5 +195,5 @@ def test_the_second_half_of_a_split_is_computed_again_as_such() -> None:
         "lane=[[8,0],[16,0],[32,0],[64,0],[128,0]] warp=[[256,0]] : [4096,2]>\nkernel @k",
     )
     kernel = rematerialized(halves)
-    assert opaque(kernel)
+    assert opaque_ops(kernel)
     assert_same_meaning(halves, kernel, arguments(), lower=[insert_barriers])
