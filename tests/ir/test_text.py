@@ -15,7 +15,8 @@ from aotc.ir.rewrite import Builder
 from aotc.ir.text import parse_kernel, print_kernel
 from aotc.ir.types import FP32, FP64, I32, DescriptorType, PointerType, TileType
 from aotc.ir.verify import verify
-from tests.support.every_op import ROW, SAMPLES, kernel_of, ops_of, sample_kernel
+from tests.support.every_op import SAMPLES, kernel_of, ops_of, sample_kernel
+from tests.support.op_sampler import ROW
 
 
 def _round_trip(kernel: Kernel, *, locs: bool = False) -> Kernel:

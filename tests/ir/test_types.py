@@ -22,7 +22,7 @@ from aotc.ir.types import (
     shape_of,
     with_element,
 )
-from tests.support.every_op import BUFFER, ROW, SWAPPED
+from tests.support.op_sampler import BUFFER, ROW, SWAPPED
 
 
 def test_names_and_widths_agree() -> None:

@@ -9,7 +9,6 @@ verifying.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
 from aotc.ir.core import Block, Kernel, Op, Value
 from aotc.ir.dialects import (
@@ -41,7 +40,6 @@ from aotc.ir.types import (
     I32,
     I64,
     U64,
-    DescriptorType,
     PointerType,
     ScalarType,
     TensorMapType,
@@ -56,72 +54,19 @@ from aotc.schedule.layout.layouts import (
     wgmma_accumulator,
     wgmma_operand_a,
 )
-
-EXTENT = 128
-REPEATS = 4
-
-ROW = LinearLayout(
-    {
-        "register": [(1,), (2,)],
-        "lane": [(4,), (8,), (16,), (32,), (64,)],
-        "warp": [(0,), (0,)],
-    },
-    (EXTENT,),
+from tests.support.op_sampler import (
+    BUFFER,
+    EXTENT,
+    REPEATS,
+    ROW,
+    SWAPPED,
+    TEMPLATE,
+    Sampler,
+    argument_types,
+    repeated,
 )
-SWAPPED = LinearLayout(
-    {
-        "register": [(32,), (64,)],
-        "lane": [(1,), (2,), (4,), (8,), (16,)],
-        "warp": [(0,), (0,)],
-    },
-    (EXTENT,),
-)
-PAIRS = ROW.join()
+
 _DOT_SHAPES = ((2, 16, 32), (2, 32, 8), (2, 16, 8))
-TEMPLATE = LinearLayout({"offset": [(1 << bit,) for bit in range(4)]}, (16,))
-BUFFER = LinearLayout({"offset": [(1 << bit,) for bit in range(7)]}, (EXTENT,))
-
-
-@dataclass(frozen=True)
-class Sampler:
-    """Hand out the arguments that samples are built from, and insert what they build."""
-
-    add: Builder
-    args: dict[str, Value]
-    layout: LinearLayout | None
-
-    def __getattr__(self, name: str) -> Value:
-        return self.args[name]
-
-    def tile(self, element: str) -> Value:
-        """Return the argument tile of `element`."""
-        return self.args[f"tile_{element}"]
-
-
-def _repeated(layout: LinearLayout) -> LinearLayout:
-    return layout.expand_dims(1).broadcast_to((EXTENT, REPEATS))
-
-
-def argument_types(layout: LinearLayout | None) -> dict[str, Type]:
-    """Return the types of the sampler's arguments, by name."""
-    pairs = None if layout is None else layout.join()
-    column = None if layout is None else _repeated(layout).broadcast_source((EXTENT, 1))
-    return {
-        "flag": I1,
-        "i": I32,
-        "j": I32,
-        "x": FP32,
-        "pointer": PointerType(FP32),
-        "tile_i1": TileType(I1, (EXTENT,), layout),
-        "tile_i32": TileType(I32, (EXTENT,), layout),
-        "tile_fp32": TileType(FP32, (EXTENT,), layout),
-        "tile_fp16": TileType(FP16, (EXTENT,), layout),
-        "tile_ptr": TileType(PointerType(FP32), (EXTENT,), layout),
-        "pairs": TileType(FP32, (EXTENT, 2), pairs),
-        "column": TileType(FP32, (EXTENT, 1), column),
-        "tensor": DescriptorType(FP32, (EXTENT,), fill_nan=True),
-        "tensor_map": TensorMapType(FP32, (EXTENT,)),
-    }
 
 
 Sample = Callable[[Sampler], object]
@@ -271,7 +216,7 @@ def _specialize(s: Sampler) -> None:
 
 
 def _broadcast(s: Sampler) -> None:
-    layout = None if s.layout is None else _repeated(s.layout)
+    layout = None if s.layout is None else repeated(s.layout)
     s.add(tile.Broadcast(s.column, (EXTENT, REPEATS), layout))
 
 

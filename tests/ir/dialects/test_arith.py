@@ -10,7 +10,7 @@ from aotc.ir.core import Block, Op, Value
 from aotc.ir.diagnostics import IRError
 from aotc.ir.dialects import arith
 from aotc.ir.types import FP16, FP32, I1, I8, I32, I64, U32, U64, PointerType, TileType, Type
-from tests.support.every_op import ROW, SWAPPED
+from tests.support.op_sampler import ROW, SWAPPED
 
 
 def _values(*types: Type) -> list[Value]:

@@ -9,7 +9,7 @@ from aotc.ir.diagnostics import IRError
 from aotc.ir.dialects.assembly import InlineAsm, VolatileAsm
 from aotc.ir.rewrite import is_pure
 from aotc.ir.types import FP32, I32, I64, TileType
-from tests.support.every_op import ROW, SWAPPED
+from tests.support.op_sampler import ROW, SWAPPED
 
 MOVE = "mov.b32 $0, $1;"
 

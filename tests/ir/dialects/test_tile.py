@@ -27,7 +27,7 @@ from aotc.ir.types import (
     TileType,
     Type,
 )
-from tests.support.every_op import EXTENT, PAIRS, ROW, SWAPPED
+from tests.support.op_sampler import EXTENT, PAIRS, ROW, SWAPPED
 
 
 def _values(*types: Type) -> list[Value]:
