@@ -3,7 +3,7 @@
     python benchmarks/public_sources.py FOLDER [--work prefill chunk …] [--json FILE] [-j N]
 
 FOLDER holds unpacked sources: `sglang` (0.4.9) and `fla` (flash-linear-attention). Archives are built of
-`public_sources.toml`, whose sources lie there. A work is one kernel or several in a row, as the library
+`public/public_sources.toml` beside them. A work is one kernel or several in a row, as the library
 launches them; aotc and Triton take turns with the best of the same configurations, which are those of
 the manifest, each held against float64 before it is timed. Data are random, results are poisoned.
 """
@@ -29,7 +29,8 @@ from typing import Any
 from peers import Launch, built, in_turn, ranked, ratio
 
 ROOT = Path(__file__).parents[1]
-MANIFEST = Path(__file__).with_suffix(".toml")
+# Apart from manifests whose sources are here.
+MANIFEST = Path(__file__).parent / "public" / "public_sources.toml"
 LIBRARIES = ("sglang", "fla")
 ROUNDS, TRIALS, LAUNCHES = 31, 5, 3
 TOLERANCE = 1e-2

@@ -295,7 +295,7 @@ class Memory:
         span = np.searchsorted(self._starts, flat, side="right") - 1
         inside = span >= 0
         if self._ends.size:
-            inside &= flat + size <= self._ends[np.maximum(span, 0)]
+            inside &= flat <= self._ends[np.maximum(span, 0)] - size  # no sum that overflows
         if not inside.all():
             outside = flat[~inside]
             raise AccessError(

@@ -34,6 +34,14 @@ def test_loads_gather_in_lane_order() -> None:
     assert memory.load(_at(base, 1000, 2, 1, 4), mask, FP16).tolist() == [1, 2]
 
 
+def test_an_address_at_the_end_of_its_type_is_out_of_bounds() -> None:
+    memory = Memory()
+    base = memory.add("x", np.zeros(4, np.float32))
+    last = np.array([base, np.iinfo(np.int64).max - 3], np.int64)
+    with pytest.raises(AccessError, match="out of bounds"):
+        memory.load(last, None, FP32)
+
+
 def test_an_access_may_use_another_type_than_the_array() -> None:
     memory = Memory()
     array = np.array([0x3F800000, 0], np.uint32)
