@@ -42,9 +42,15 @@ def made(*shape: int, dtype: torch.dtype = torch.float32, grad: bool = True) -> 
 
 
 def both(output: torch.Tensor, *inputs: torch.Tensor) -> list[torch.Tensor]:
-    """Return an output, and the gradients of the inputs."""
+    """Return an output, and the gradients of the inputs, of a sum of the output with random weights.
+
+    A sum of squares would not do: of a norm's output it hardly depends on the input, so that the
+    gradient is what rounding leaves of it.
+    """
     result = output.detach().clone()  # some functions write gradients over their output
-    output.float().square().sum().backward()
+    draw = torch.Generator("cpu").manual_seed(1)
+    weights = torch.randn(output.shape, generator=draw).to(output.device)
+    (output.float() * weights).sum().backward()
     return [result, *(one.grad for one in inputs if one.grad is not None)]
 
 
