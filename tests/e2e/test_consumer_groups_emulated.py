@@ -107,8 +107,10 @@ def test_other_groups_and_other_products(
     tmp_path: Path, block: tuple[int, int, int], config: dict[str, Any]
 ) -> None:
     kernel = _matmul(tmp_path, block, num_stages=4, num_consumer_groups=2, **config)
-    assert _num_warps(kernel) == 2 * config.get("num_warps", 4) + 4
-    for seed, shape in enumerate([(block[0] * 3, 30, 70), (block[0], 90, 130)]):
+    # Registers that no thread gives to another are not freed by a whole warpgroup.
+    producers = 1 if "maxnreg" in config else 4
+    assert _num_warps(kernel) == 2 * config.get("num_warps", 4) + producers
+    for seed, shape in enumerate([(block[0] * 3, 28, 70), (block[0], 92, 130)]):
         _check(kernel, shape, seed)
 
 
@@ -117,7 +119,7 @@ def test_programs_of_two_ctas(tmp_path: Path) -> None:
     kernel = _matmul(tmp_path, (128, 32, 32), num_stages=4, num_consumer_groups=2, num_ctas=2)
     assert _num_warps(kernel) == 12
     assert "multicast::cluster" in kernel.ptx
-    for seed, shape in enumerate([(128 * 3, 30, 70), (100, 30, 130)]):
+    for seed, shape in enumerate([(128 * 3, 28, 70), (100, 28, 130)]):
         _check(kernel, shape, seed, grid=2)
 
 

@@ -24,6 +24,11 @@ def _bits(array: np.ndarray) -> np.ndarray:
     return np.ascontiguousarray(array).view(f"u{array.itemsize}")
 
 
+def _narrow(dtype: str) -> int:
+    """Return a width less than 32 whose rows are whole pieces of 16 bytes, as hardware stores them."""
+    return 32 - 16 // tensor((1, 1), dtype).itemsize
+
+
 # ---- blocks of every dtype and rank -----------------------------------------------------------
 
 
@@ -32,7 +37,7 @@ def _bits(array: np.ndarray) -> np.ndarray:
 def test_every_dtype_is_copied_to_the_bit(tmp_path: Path, dtype: str, target: str) -> None:
     kind = f"tensordesc<{dtype}[8,32]>"
     kernel = compiled(tmp_path, COPY, {"x": kind, "y": kind}, {"STEP": 8}, target)
-    x = tensor((13, 29), dtype)
+    x = tensor((13, _narrow(dtype)), dtype)
     y = like(x)
     launch(kernel, (2,), {"x": x, "y": y})
     assert (_bits(x) == _bits(y)).all()
@@ -62,14 +67,15 @@ def test_every_rank(tmp_path: Path, block: tuple[int, ...], num_warps: int) -> N
     # The last coordinate is a multiple of 16 bytes.
     constants = {"START": block[0] - 8 if rank == 1 else block[0] - 1 or 1}
     kernel = compiled(tmp_path, source, {"x": kind, "y": kind}, constants, num_warps=num_warps)
-    x = tensor([max(1, extent - 1) for extent in block], "fp16", padding=1)
+    shape = [*(max(1, extent - 1) for extent in block[:-1]), max(8, block[-1] - 8)]
+    x = tensor(shape, "fp16", padding=1)
     y = like(x)
     launch(kernel, (2,), {"x": x, "y": y})
     assert (_bits(x) == _bits(y)).all()
 
 
 @pytest.mark.parametrize("target", TARGET_NAMES)
-@pytest.mark.parametrize("shape", [(1, 1), (31, 63), (32, 64), (33, 65), (67, 131)])
+@pytest.mark.parametrize("shape", [(8, 1), (24, 63), (32, 64), (40, 65), (72, 131)])
 def test_a_transpose_keeps_to_the_tensor(
     tmp_path: Path, target: str, shape: tuple[int, int]
 ) -> None:
@@ -202,7 +208,8 @@ def test_reductions(tmp_path: Path, kind: str, dtype: str, target: str) -> None:
 """
     signature = dict.fromkeys("xy", f"tensordesc<{dtype}[4,32]>")
     kernel = compiled(tmp_path, source, signature, target=target)
-    x, y = tensor((12, 30), dtype), tensor((4, 30), dtype, seed=1)
+    width = _narrow(dtype)
+    x, y = tensor((12, width), dtype), tensor((4, width), dtype, seed=1)
     expected = y.copy()
     for part in range(3):
         expected = REDUCTIONS[kind][1](expected, x[4 * part : 4 * part + 4])
@@ -252,8 +259,8 @@ def test_a_product(tmp_path: Path, target: str, transposed: bool, num_warps: int
     }
     constants = {"BLOCK": 64, "TRANSPOSED": transposed}
     kernel = compiled(tmp_path, PRODUCT, signature, constants, target, num_warps)
-    a, b = tensor((67, 100), "bf16"), tensor((70, 100) if transposed else (100, 70), "bf16", seed=1)
-    c = like(tensor((67, 70), "fp32"))
+    a, b = tensor((67, 100), "bf16"), tensor((68, 100) if transposed else (100, 68), "bf16", seed=1)
+    c = like(tensor((67, 68), "fp32"))
     launch(kernel, (2, 2), {"a": a, "b": b, "c": c, "K": 100}, seed=num_warps)
     right = b.T if transposed else b
     np.testing.assert_array_equal(c, a.astype(np.float64) @ right.astype(np.float64))
