@@ -1,0 +1,86 @@
+"""Mixtures of experts: every variant of kernels/moe.toml in the emulator, the product against NumPy."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+from aotc.compiler import compile_ptx
+from aotc.package.manifest import load
+from aotc.package.verify import VerifyOptions, verify_variant
+from aotc.package.verify_subjects import Subject, subjects_of_manifest
+from tests.support.descriptors import launch
+from tests.support.requests import request_of
+
+KERNELS = Path(__file__).parents[2] / "kernels"
+MANIFEST = load(str(KERNELS / "moe.toml"))
+SUBJECTS = list(subjects_of_manifest(MANIFEST))
+NUM_TOKENS, ROWS_PER_TOKEN, NUM_EXPERTS, BLOCK_M = 23, 2, 3, 64
+
+
+@pytest.mark.parametrize("subject", SUBJECTS, ids=lambda subject: subject.label)
+def test_it_computes_what_its_source_says(subject: Subject) -> None:
+    result = verify_variant(subject, VerifyOptions(seed=5))
+    assert result.status == "verified", [finding.detail for finding in result.findings]
+
+
+def _sorted_rows(experts: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return row numbers in blocks of one expert each, filled up, and the expert of each block."""
+    rows, blocks = list[np.ndarray](), list[int]()
+    for expert in range(NUM_EXPERTS):
+        mine = np.flatnonzero(experts == expert)
+        count = -(-mine.size // BLOCK_M)
+        rows.append(np.pad(mine, (0, count * BLOCK_M - mine.size), constant_values=experts.size))
+        blocks += [expert] * count
+    return np.concatenate(rows).astype(np.int32), np.array(blocks, np.int32)
+
+
+@pytest.mark.parametrize("swiglu", [False, True])
+@pytest.mark.parametrize(("columns", "depth"), [(16, 16), (128, 64), (144, 208)])
+def test_rows_go_through_the_weights_of_their_experts(
+    columns: int, depth: int, swiglu: bool
+) -> None:
+    pointers = dict.fromkeys(("a_ptr", "b_ptr", "out_ptr"), "*bf16:16")
+    pointers |= {"weight_ptr": "*fp32:16"}
+    pointers |= dict.fromkeys(("sorted_ptr", "expert_ptr", "padded_ptr"), "*i32:16")
+    sizes = dict.fromkeys(("N", "K", "stride_am", "stride_be", "stride_bn", "stride_om"), "i32:16")
+    counts = dict.fromkeys(("n_rows", "rows_per_token", "n_blocks"), "i32")
+    order = ("N", "K", "n_rows", "rows_per_token", "stride_am", "stride_be", "stride_bn")
+    scalars = {name: {**sizes, **counts}[name] for name in (*order, "stride_om", "n_blocks")}
+    constants = {"BLOCK_M": BLOCK_M, "BLOCK_N": 128, "BLOCK_K": 64, "GROUP_M": 8}
+    constants |= {"WEIGHTED": True, "SWIGLU": swiglu}
+    source = str(KERNELS / "fused_moe.py")
+    signature = tuple({**pointers, **scalars}.items())
+    request = request_of(
+        *(source, "fused_moe_kernel", signature, tuple(constants.items()), "sm_90a"),
+        num_warps=4,
+        num_stages=3,
+    )
+    rng = np.random.default_rng(columns)
+    n_rows, parts = NUM_TOKENS * ROWS_PER_TOKEN, 2 if swiglu else 1
+    a = rng.normal(size=(NUM_TOKENS, depth)).astype(ml_dtypes.bfloat16)
+    b = (rng.normal(size=(NUM_EXPERTS, parts * columns, depth)) / 8).astype(ml_dtypes.bfloat16)
+    weight = rng.normal(size=n_rows).astype(np.float32)
+    experts = rng.integers(0, NUM_EXPERTS, n_rows)
+    rows, blocks = _sorted_rows(experts)
+    out = np.full((n_rows, columns), np.nan, ml_dtypes.bfloat16)
+    values = {
+        "a_ptr": a, "b_ptr": b, "out_ptr": out, "weight_ptr": weight, "sorted_ptr": rows,
+        "expert_ptr": blocks, "padded_ptr": np.array([rows.size], np.int32), "N": columns,
+        "K": depth, "n_rows": n_rows, "rows_per_token": ROWS_PER_TOKEN, "stride_am": depth,
+        "stride_be": parts * columns * depth, "stride_bn": depth, "stride_om": columns,
+        "n_blocks": blocks.size,
+    }  # fmt: skip
+    launch(compile_ptx(request), (blocks.size * -(-columns // 128),), values, seed=depth)
+    wide_a, wide_b = a.astype(np.float64), b.astype(np.float64)
+    for row, expert in enumerate(experts):
+        found = wide_b[expert] @ wide_a[row // ROWS_PER_TOKEN]
+        if swiglu:
+            gate, up = found[:columns], found[columns:]
+            found = gate / (1 + np.exp(-gate)) * up
+        expected = found * weight[row]
+        bound = 2.0**-7 * np.abs(expected) + 2.0**-9 * np.abs(expected).max()
+        assert (np.abs(out[row].astype(np.float64) - expected) <= bound).all()
