@@ -116,6 +116,7 @@ CONFIGS: dict[str, list[Config]] = {
         NUM_SMS=[132],
         GROUP_M=[8],
     ),
+    "blockwise_fp8_parts": [],  # Triton has the kernel above
     "weight_only_int8": _grid(
         BLOCK_N=[128],
         BLOCK_M=[256, 128],

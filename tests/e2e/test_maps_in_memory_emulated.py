@@ -27,7 +27,7 @@ SIGNATURE = (("maps", "*i8:16"), ("results", "*u8:16"), ("depths", "*i32"))
 CONSTANTS = (("BM", 64), ("BN", 32), ("BK", 64))
 BLOCKS = ((64, 64), (32, 64))
 RESULT_BLOCK = (64, 32)
-SHAPES = ((64, 32, 64), (67, 31, 130), (1, 40, 8))
+SHAPES = ((64, 32, 64), (67, 28, 130), (1, 40, 8))
 
 
 def _request(tmp_path: Path, source: str = GROUPED, target: str = "sm_90a") -> CompileRequest:

@@ -33,7 +33,7 @@ def test_everything_is_said() -> None:
     said = text(explanation)
     assert "turned for sm_80: num_warps=4 num_stages=3 OTHER=0 BLOCK=32" in said
     assert ": load of a_ptr: 2 bytes a thread, 16 instructions, masked" in said
-    assert ": asynchronous copy of b_ptr: 16 bytes a thread, 3 instructions, masked" in said
+    assert ": asynchronous copy of b_ptr: 8 bytes a thread, 6 instructions, masked" in said
     assert ": store of c_ptr: 16 bytes a thread, 2 instructions" in said
     assert "is exchanged between threads through 2048 bytes of shared memory" in said
     assert "the loop is pipelined over 3 stages through shared memory: b_ptr" in said
@@ -41,7 +41,7 @@ def test_everything_is_said() -> None:
     data = json.loads(json.dumps(describe(explanation)))
     assert data["shared_bytes"] == 3 * 2048
     widths = {access["pointer"]: access["bytes_per_thread"] for access in data["accesses"]}
-    assert widths == {"a_ptr": 2, "b_ptr": 16, "c_ptr": 16}
+    assert widths == {"a_ptr": 2, "b_ptr": 8, "c_ptr": 16}
     assert data["remarks"] == list(explanation.metadata.remarks)
 
 

@@ -30,7 +30,8 @@ _OTHERS = (
 # Ops by which threads of a program, or programs, may learn what others have done.
 _SYNCHRONIZING = (
     *("asm.volatile", "gpu.barrier", "gpu.fence", "gpu.mbarrier_arrive", "gpu.mbarrier_wait"),
-    *("gpu.specialize", "grid.cluster_barrier", "gpu.tma_store_wait", "tile.barrier"),
+    *("gpu.beside", "gpu.specialize", "gpu.tma_store_wait", "tile.barrier"),
+    *("grid.cluster_barrier", "grid.grid_barrier"),
 )
 # These do if they order other accesses, or their result is used.
 _ATOMIC = ("gpu.atomic_cas", "gpu.atomic_rmw", "tile.atomic_cas", "tile.atomic_rmw")

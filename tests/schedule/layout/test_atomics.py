@@ -120,10 +120,10 @@ kernel @k(%x: *i32, %n: i32) {num_warps = 4} {
   scf.return
 }
 """)
-    # The store of an iteration must not overtake a load of the one before.
-    assert memory_ops(kernel) == [
-        "atomic_rmw", "barrier", "shared_store", "barrier", "shared_load", "store",
-    ]  # fmt: skip
+    # The store of an iteration must not overtake a load of the one before: two buffers take turns.
+    assert memory_ops(kernel) == ["atomic_rmw", "shared_store", "barrier", "shared_load", "store"]
+    (buffer,) = (op for op in kernel.walk() if isinstance(op, gpu.SharedAlloc))
+    assert buffer.num_stages == 2
     cell = np.array([3], np.int32)
     run(kernel, (1,), [cell, 4])
     assert cell.item() == 9
