@@ -16,13 +16,12 @@ from __future__ import annotations
 import argparse
 import importlib
 import json
-import statistics
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from peers import Launch, built, in_turn, ranked, ratio
+from peers import Launch, built, rates_in_turn
 
 KERNELS = Path(__file__).parents[1] / "kernels"
 ROUNDS, TRIALS, LAUNCHES = 31, 5, 3
@@ -263,28 +262,16 @@ def measure(
     name = "gate and up" if layer.first else "down"
     name = f"{name}, {layer.weights}"
     print(f"{name}: {layer.rows} rows, N {layer.b.shape[1]}, K {layer.k}", flush=True)
-    peers: dict[str, Launch] = {}
-    for peer, of_layer in candidates.items():
-        right = {
+    right = {
+        peer: {
             label: each
             for label, each in of_layer(layer)
             if peer == "dense" or layer.check(label, each)
         }
-        if not right:
-            continue
-        ranking = ranked(right, TRIALS, LAUNCHES, ahead=True)
-        for took, label in ranking[:4]:
-            print(f"    {peer:7} {layer.flop / took / 1e9:6.0f} TFLOP/s  {label}", flush=True)
-        peers[peer] = right[ranking[0][1]]
-    times = in_turn(peers, ROUNDS, LAUNCHES, ahead=True)
-    row: dict[str, object] = {"layer": name, "rows": layer.rows}
-    for peer, values in times.items():
-        row[peer] = layer.flop / statistics.median(values) / 1e9
-        print(f"  {peer:7} {row[peer]:6.0f} TFLOP/s", flush=True)
-        if peer != "aotc" and "aotc" in times:
-            row[f"aotc/{peer}"] = ratio(values, times["aotc"])
-            print(f"    aotc is {row[f'aotc/{peer}']:.3f} times as fast", flush=True)
-    return row
+        for peer, of_layer in candidates.items()
+    }
+    rates = rates_in_turn(right, layer.flop, trials=TRIALS, rounds=ROUNDS, launches=LAUNCHES)
+    return {"layer": name, "rows": layer.rows, **rates}
 
 
 def main() -> None:

@@ -16,13 +16,12 @@ import argparse
 import itertools
 import json
 import random
-import statistics
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from peers import Launch, built, in_turn, ranked, ratio
+from peers import Launch, built, rates_in_turn
 
 KERNELS = Path(__file__).parents[1] / "kernels"
 ROUNDS, TRIALS, LAUNCHES = 41, 5, 3
@@ -159,24 +158,12 @@ def measure(
     groups = Groups(sizes)
     name = f"{len(sizes)} groups, {groups.flop / 1e12:.2f} TFLOP, first {sizes[0]}"
     print(name, flush=True)
-    peers: dict[str, Launch] = {}
-    for peer, of_groups in candidates.items():
-        right = {name: each for name, each in of_groups(groups) if groups.check(name, each)}
-        if not right:
-            continue
-        ranking = ranked(right, TRIALS, LAUNCHES, ahead=True)
-        for took, name in ranking[:4]:
-            print(f"    {peer:7} {groups.flop / took / 1e9:6.0f} TFLOP/s  {name}", flush=True)
-        peers[peer] = right[ranking[0][1]]
-    times = in_turn(peers, ROUNDS, LAUNCHES, ahead=True)
-    row: dict[str, object] = {"groups": len(sizes), "first": sizes[0]}
-    for peer, values in times.items():
-        row[peer] = groups.flop / statistics.median(values) / 1e9
-        print(f"  {peer:7} {row[peer]:6.0f} TFLOP/s", flush=True)
-        if peer != "aotc" and "aotc" in times:
-            row[f"aotc/{peer}"] = ratio(values, times["aotc"])
-            print(f"    aotc is {row[f'aotc/{peer}']:.3f} times as fast", flush=True)
-    return row
+    right = {
+        peer: {label: each for label, each in of_groups(groups) if groups.check(label, each)}
+        for peer, of_groups in candidates.items()
+    }
+    rates = rates_in_turn(right, groups.flop, trials=TRIALS, rounds=ROUNDS, launches=LAUNCHES)
+    return {"groups": len(sizes), "first": sizes[0], **rates}
 
 
 def main() -> None:

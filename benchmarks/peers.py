@@ -91,6 +91,38 @@ def ratio(of: Iterable[float], to: Iterable[float]) -> float:
     return statistics.median(a / b for a, b in zip(of, to, strict=True))
 
 
+def rates_in_turn(
+    candidates: Mapping[str, Mapping[str, Launch]],
+    flop: float,
+    *,
+    trials: int,
+    rounds: int,
+    launches: int,
+) -> dict[str, float]:
+    """Return the TFLOP/s of each peer's best candidate, and `aotc/PEER`: how many times as fast aotc is.
+
+    Candidates are ranked peer by peer, then the best ones run in turn; what is found is printed. A peer
+    without candidates has no part in it.
+    """
+    peers: dict[str, Launch] = {}
+    for peer, own in candidates.items():
+        if not own:
+            continue
+        ranking = ranked(own, trials, launches, ahead=True)
+        for took, label in ranking[:4]:
+            print(f"    {peer:7} {flop / took / 1e9:6.0f} TFLOP/s  {label}", flush=True)
+        peers[peer] = own[ranking[0][1]]
+    times = in_turn(peers, rounds, launches, ahead=True)
+    found: dict[str, float] = {}
+    for peer, values in times.items():
+        found[peer] = flop / statistics.median(values) / 1e9
+        print(f"  {peer:7} {found[peer]:6.0f} TFLOP/s", flush=True)
+        if peer != "aotc" and "aotc" in times:
+            found[f"aotc/{peer}"] = ratio(values, times["aotc"])
+            print(f"    aotc is {found[f'aotc/{peer}']:.3f} times as fast", flush=True)
+    return found
+
+
 def built(kernel) -> list[dict[str, object]]:
     """Return the configurations that the archive has a variant of: not all fit the target."""
     have = [dict(variant.config) for variant in kernel.info.variants]
