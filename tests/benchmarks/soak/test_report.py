@@ -13,7 +13,7 @@ def _record(*outcomes: Outcome, planned: int | None = None) -> Record:
     for outcome in outcomes:
         record.take(outcome)
     count = len(outcomes) if planned is None else planned
-    record.runs.append(Run("variants", "a GPU", "2026-01-31", count, 12.0, 3.0, 16))
+    record.runs.append(Run({"variants": count}, "a GPU", "2026-01-31", 12.0, 3.0, 16))
     return record
 
 
