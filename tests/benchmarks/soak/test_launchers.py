@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.soak.journal import Journal, Outcome
+from benchmarks.soak.journal import Journal, Outcome, Record
 from benchmarks.soak.launcher import Batch, NoLauncherError, write_batch
 from benchmarks.soak.launchers import Launchers
 from tests.benchmarks.soak.fake_cases import FakeCase, FakeDevice, no_device
@@ -79,6 +79,7 @@ def test_each_gpu_is_seen_by_its_launchers_alone(tmp_path: Path) -> None:
 def test_a_hang_ends_what_is_on_its_gpu_and_the_other_goes_on(tmp_path: Path) -> None:
     with _opened(tmp_path, "0", "1") as launchers:
         launchers.open()
+        for each in launchers.each:
             each.limit_seconds = 2.0
         path = tmp_path / "first"
         first = write_batch("fake", path, [FakeCase("a"), FakeCase("b", ("hang",)), FakeCase("c")])
@@ -92,7 +93,7 @@ def test_a_hang_ends_what_is_on_its_gpu_and_the_other_goes_on(tmp_path: Path) ->
                 launching.put(write_batch("fake", tmp_path / f"{at}", [FakeCase(f"{at}")]))
     statuses = {each.case: each.status for each in found}
     # What was left of the first one went to the other GPU.
-    expected = {name: "right" for name in ("a", "c", *map(str, range(5)))}
+    expected = dict.fromkeys(("a", "c", *map(str, range(5))), "right")
     assert statuses == expected | {"b": "hang"}
     assert [each.case for each in launchers.hung] == ["b"]
     assert not path.exists()
@@ -101,15 +102,16 @@ def test_a_hang_ends_what_is_on_its_gpu_and_the_other_goes_on(tmp_path: Path) ->
 def test_what_is_under_way_beside_a_hang_has_its_time(tmp_path: Path) -> None:
     with _opened(tmp_path, per_gpu=2) as launchers:
         launchers.open()
+        for each in launchers.each:
             each.limit_seconds = 1.0
         # Each of its launches is within the limit, all of them take longer than the hang.
         long = FakeCase("long", ("slow",) * 12)
         found = _launch(launchers, tmp_path, long, FakeCase("b", ("hang",)), FakeCase("c"))
     assert {each.case: each.status for each in found} == {"long": "right", "b": "hang"}
-    assert journal_of(launchers).open == {}
+    assert _read(launchers).open == {}
 
 
-def journal_of(launchers: Launchers):  # noqa: ANN201
+def _read(launchers: Launchers) -> Record:
     return launchers.each[0].journal.read()
 
 
