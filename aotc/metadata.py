@@ -100,3 +100,14 @@ class Metadata:
     cooperative: bool = False
     scratch_bytes: int = 0
     spill_note: str = ""
+
+    @property
+    def local_bytes(self) -> int:
+        """What a limit of spilled registers is held against, per thread."""
+        return max(self.spill_bytes, self.stack_bytes)
+
+    @property
+    def spill_text(self) -> str:
+        """How many bytes a thread spills to local memory, and why."""
+        text = f"{self.spill_bytes} bytes of registers spilled, {self.stack_bytes} of stack"
+        return f"{text}: {self.spill_note}" if self.spill_note else text

@@ -67,16 +67,10 @@ def misfit(metadata: Metadata, variant: VariantSpec) -> str:
     limit = variant.target.max_shared_bytes
     if used > limit:
         return f"{used} bytes of shared memory, the limit is {limit}"
-    if max(metadata.spill_bytes, metadata.stack_bytes) > variant.kernel.spill_bytes:
+    if metadata.local_bytes > variant.kernel.spill_bytes:
         limit = variant.kernel.spill_bytes
-        return f"{spill_text(metadata)}; the limit {SPILL_BYTES} is {limit}"
+        return f"{metadata.spill_text}; the limit {SPILL_BYTES} is {limit}"
     return ""
-
-
-def spill_text(metadata: Metadata) -> str:
-    """Return how many bytes a thread spills to local memory, and why."""
-    text = f"{metadata.spill_bytes} bytes of registers spilled, {metadata.stack_bytes} of stack"
-    return f"{text}: {metadata.spill_note}" if metadata.spill_note else text
 
 
 def assemble(
@@ -99,9 +93,9 @@ def assemble(
         serves_all = condition is None and not reason
         held[_point(spec)] = held.get(_point(spec), False) or serves_all
         label = member_label(spec.label, condition)
-        if result.metadata.spill_bytes:
+        if result.metadata.spill_bytes or result.metadata.local_bytes > spec.kernel.spill_bytes:
             fate = "left out, " if reason else ""
-            warnings.append(f"{label}: {fate}{spill_text(result.metadata)}")
+            warnings.append(f"{label}: {fate}{result.metadata.spill_text}")
         if result.misfit and not result.is_misfit:
             dropped.append(f"{spec.label} without tensor maps: {result.misfit}")
         if reason:
