@@ -510,8 +510,7 @@ def compile(  # noqa: A001 - the name users expect, as re.compile
         for a kernel that no CTA of the target has room for, or whose threads spill more.
     """
     path, name = _locate(kernel) if source is None else _in_text(kernel, source)
-    limits = {} if limits is None else limits
-    mappings = {"signature": signature, "constants": constants or {}, "limits": limits}
+    mappings = {"signature": signature, "constants": constants or {}, "limits": limits or {}}
     for what, given in mappings.items():
         if not isinstance(given, Mapping):  # type: ignore[reportUnnecessaryIsInstance]
             raise CompileError(f"expected a mapping for {what}, got {given!r}")
@@ -521,7 +520,7 @@ def compile(  # noqa: A001 - the name users expect, as re.compile
             remedy = renamed_key(key) or did_you_mean(key, known)
             listed = ", ".join(CONFIG_KEYS)
             raise CompileError(f"expected a config key ({listed}), got {key!r}", remedy=remedy)
-    max_spill_bytes, limits = split_limits(limits)
+    max_spill_bytes, of_compile = split_limits(limits or {})
     request = CompileRequest(
         path,
         name,
@@ -532,7 +531,7 @@ def compile(  # noqa: A001 - the name users expect, as re.compile
         debug,
         without=tuple(without),
         map_pointers=map_pointers,
-        limits=compile_limits(limits),
+        limits=compile_limits(of_compile),
         captured=_captured(kernel),
     )
     made = compile_kernel(request, keep_asm=True)

@@ -340,7 +340,7 @@ def test_parameters_are_what_every_driver_passes(
     signature = {"p": "*i64", **dict.fromkeys(names, "i64")}
     if not is_refused:
         params = aotc.compile("k", source=text, signature=signature).metadata.params
-        assert params[-1].offset_bytes + params[-1].size_bytes == 4096 == LIMITS.param_bytes
+        assert params[-1].offset + params[-1].size_bytes == 4096 == LIMITS.param_bytes
         return
 
     from aotc import backend
