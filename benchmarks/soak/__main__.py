@@ -30,7 +30,7 @@ from benchmarks.soak.launcher import NoLauncherError
 from benchmarks.soak.launchers import Launchers
 from benchmarks.soak.plan import Plan
 from benchmarks.soak.soak import Limits, Prepare, Work, run_held, run_jobs
-from benchmarks.soak.variants import Draw, Group, Settings
+from benchmarks.soak.variants import Draw, Settings, Source
 
 _RISKY, _PROGRAMS = "risky", "programs"
 _SMOKE_SHARE = 0.0
@@ -113,7 +113,7 @@ def _soak(phases: Sequence[str], options: argparse.Namespace, journal: Journal) 
     try:
         with ThreadPoolExecutor(1) as beside:
             opening = beside.submit(launchers.open)
-            plans = [_plan(phase, options, journal) for phase in phases]
+            plans = _plans(phases, options, journal)
             opening.result()
         for each in plans:
             print(f"{each.phase}: {each.num_cases:,} cases", flush=True)
@@ -170,18 +170,39 @@ def _prepare(phase: str, options: argparse.Namespace) -> Prepare:
     return partial(of_phase, settings=settings, phase=phase)
 
 
-def _plan(phase: str, options: argparse.Namespace, journal: Journal) -> Plan:
+def _plans(phases: Sequence[str], options: argparse.Namespace, journal: Journal) -> list[Plan]:
     record = journal.read()
-    # What was tried before and never done is a failure, and not to be tried again.
-    known = record.known(phase)
-    if phase == _PROGRAMS:
-        return plan.plan_programs(phase, _seeds(options), known)
-    groups = _groups(phase, options)
-    if phase == _RISKY:  # its order is the manifest's
-        return plan.plan_variants(phase, groups, known)
     earlier = [Journal(out / "journal.jsonl").read() for out in options.earlier]
     soaked = plan.count_soaked([record, *earlier])
-    return plan.plan_variants(phase, groups, known, soaked, options.seed)
+    sources = {phase: _SOURCES.get(phase, ()) for phase in phases}
+    named = [each for phase in phases for each in _named(sources[phase], options)]
+    # In one go: workers take a while to start.
+    how = Draw(options.seed, _SMOKE_SHARE if options.smoke else options.share)
+    drawn = plan.draw_all(named, how, options.jobs) if named else []
+    plans: list[Plan] = []
+    for phase in phases:
+        # What was tried before and never done is a failure, and not to be tried again.
+        known = record.known(phase)
+        names = {source.name for source in sources[phase]}
+        groups = [group for group in drawn if group.source in names]
+        if phase == _PROGRAMS:
+            plans.append(plan.plan_programs(phase, _seeds(options), known))
+        elif phase == _RISKY:  # its order is the manifest's
+            plans.append(plan.plan_variants(phase, groups, known))
+        else:
+            plans.append(plan.plan_variants(phase, groups, known, soaked, options.seed))
+    return plans
+
+
+_SOURCES = {
+    "variants": variants.SOURCES,
+    _RISKY: variants.RISKY,
+    report.BUILD: (*variants.SOURCES, *variants.RISKY),
+}
+
+
+def _named(sources: Sequence[Source], options: argparse.Namespace) -> list[tuple[Source, str]]:
+    return variants.named_kernels(sources, variants.SMOKE if options.smoke else options.kernel)
 
 
 def _fast_folder() -> str | None:
@@ -194,15 +215,6 @@ def _seeds(options: argparse.Namespace) -> list[int]:
         return options.seeds
     first = options.seed * _SEEDS_APART
     return list(range(first, first + (_SMOKE_PROGRAMS if options.smoke else options.programs)))
-
-
-def _groups(phase: str, options: argparse.Namespace) -> list[Group]:
-    sources = variants.RISKY if phase == _RISKY else variants.SOURCES
-    if phase == report.BUILD:
-        sources = (*variants.SOURCES, *variants.RISKY)
-    kernels = variants.SMOKE if options.smoke else options.kernel
-    how = Draw(options.seed, _SMOKE_SHARE if options.smoke else options.share)
-    return plan.draw_all(variants.named_kernels(sources, kernels), how, options.jobs)
 
 
 class _Progress:

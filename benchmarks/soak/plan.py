@@ -1,8 +1,8 @@
 """What a soak runs, and in which order: so that what time cuts off is more of what was run.
 
-Variants come a group at a time. First are the groups that have a value of an argument, of a type or of a
-config key that no earlier group of their kernel has, the kernels in turn, those with the fewest variants
-soaked so far first; then the others, in the same way. Programs are mixed in with the former.
+Variants come a group at a time. First is a group of each kernel; then those that have a value of a type, of a
+choice or of a config key that no earlier group of their kernel has, the kernels in turn, those with the fewest
+variants soaked so far first; then the others, in the same way. Programs are mixed in with the second ones.
 """
 
 from __future__ import annotations
@@ -28,15 +28,14 @@ EntryT = TypeVar("EntryT")
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What is planned of a phase: jobs, those that must come `first` and those after; all in order.
+    """What is planned of a phase: jobs, in order, in the three stages of the module's docstring.
 
     Of the `num_cases` some may have been run before; `kernels` are those that variants are of.
     """
 
     phase: str
     num_cases: int
-    first: Sequence[Job[Task]]
-    after: Sequence[Job[Task]] = ()
+    stages: tuple[Sequence[Job[Task]], ...]
     kernels: tuple[str, ...] = ()
 
 
@@ -45,7 +44,7 @@ def plan_programs(phase: str, seeds: Sequence[int], known: set[str]) -> Plan:
     left = [seed for seed in seeds if programs.name_of(seed) not in known]
     parts = [left[at : at + _PROGRAMS_PER_JOB] for at in range(0, len(left), _PROGRAMS_PER_JOB)]
     jobs = [Job(f"programs {part[0]}…", Task(phase, part)) for part in parts]
-    return Plan(phase, len(seeds), jobs)
+    return Plan(phase, len(seeds), ((), jobs, ()))
 
 
 def plan_variants(
@@ -65,31 +64,33 @@ def plan_variants(
         for group in groups
         if (subjects := tuple(s for s in group.subjects if variants.name_of(group, s) not in known))
     ]
-    parts = ordered(left, soaked, seed) if soaked is not None else (left, [])
-    first, after = ([Job(each.label, Task(phase, each)) for each in part] for part in parts)
+    parts = ordered(left, soaked, seed) if soaked is not None else ([], left, [])
+    stages = tuple([Job(each.label, Task(phase, each)) for each in part] for part in parts)
     kernels = tuple(dict.fromkeys(group.kernel for group in groups))
-    return Plan(phase, sum(len(group.subjects) for group in groups), first, after, kernels)
+    return Plan(phase, sum(len(group.subjects) for group in groups), stages, kernels)
 
 
 def ordered(
     groups: Sequence[Group], soaked: Mapping[str, int], seed: int
-) -> tuple[list[Group], list[Group]]:
-    """Return the groups with a value that is new to their kernel, and then the others, both in order."""
+) -> tuple[list[Group], ...]:
+    """Return a group of each kernel, those with a value that is new to theirs, and the others; all in order."""
     chooser = random.Random(seed)
     by_kernel: dict[str, list[Group]] = {}
     for group in chooser.sample(groups, len(groups)):
         by_kernel.setdefault(group.kernel, []).append(group)
-    ranked: tuple[list[tuple[int, Group]], list[tuple[int, Group]]] = ([], [])
+    stages: tuple[list[tuple[int, Group]], ...] = ([], [], [])
     for kernel, of_kernel in by_kernel.items():
         count = soaked.get(kernel, 0)
-        for part, chosen in zip(ranked, _by_news(of_kernel), strict=True):
+        news, others = _by_news(of_kernel)
+        for stage, chosen in zip(stages, (news[:1], news[1:], others), strict=True):
             for group in chosen:
-                part.append((count, group))
+                stage.append((count, group))
                 count += len(group.subjects)
-    first, after = (
-        [group for _, group in sorted(part, key=lambda each: each[0])] for part in ranked
-    )
-    return first, after
+    return tuple([group for _, group in sorted(stage, key=_soaked)] for stage in stages)
+
+
+def _soaked(placed: tuple[int, Group]) -> int:
+    return placed[0]
 
 
 def _by_news(groups: Sequence[Group]) -> tuple[list[Group], list[Group]]:
@@ -120,8 +121,9 @@ def mixed(sequences: Iterable[Sequence[EntryT]]) -> list[EntryT]:
 
 
 def jobs_of(plans: Sequence[Plan]) -> list[Job[Task]]:
-    """Return the jobs of all phases: mixed, and those that must come first before the others."""
-    return [*mixed([plan.first for plan in plans]), *mixed([plan.after for plan in plans])]
+    """Return the jobs of all phases, a stage after the other, and mixed in each."""
+    stages = zip(*(plan.stages for plan in plans), strict=True)
+    return [job for stage in stages for job in mixed(stage)]
 
 
 def draw_all(named: Sequence[tuple[Source, str]], how: Draw, num_workers: int) -> list[Group]:
