@@ -116,7 +116,8 @@ def _soak(phases: Sequence[str], options: argparse.Namespace, journal: Journal) 
             plans = _plans(phases, options, journal)
             opening.result()
         for each in plans:
-            print(f"{each.phase}: {each.num_cases:,} cases", flush=True)
+            seconds = time.monotonic() - start
+            print(f"{seconds:5.0f} s: {each.num_cases:,} {each.phase} are planned", flush=True)
         _run(plans, options, launchers, journal, start, say)
     finally:
         launchers.close()
