@@ -27,7 +27,7 @@ from aotc.ir.diagnostics import (
     ResourceError,
     did_you_mean,
 )
-from aotc.limits import DEFAULT_LIMITS, CompileLimits, compile_limits
+from aotc.limits import DEFAULT_LIMITS, CompileLimits, compile_limits, split_limits
 from aotc.metadata import Metadata, ParamSlot, TensorMapSpec
 from aotc.source_snapshot import add_text
 from aotc.target import Feature, Target
@@ -492,15 +492,14 @@ def compile(  # noqa: A001 - the name users expect, as re.compile
     folder. A function whose source Python has but no file, as in a notebook, is compiled from that.
 
     `config` are config keys by name, as the fields of `aotc.config.Config` describe them:
-    `num_warps=8, num_stages=4`, say. `without` names features of the target that are not to be
-    used, such as "wgmma". With
-    `map_pointers` the kernel may take tensor maps for what it loads through pointers, as the
-    first choice of a build does: `metadata.params` says which, `metadata.guards` when; and it may
-    be persistent: `metadata.is_persistent` says whether. `limits` bound
-    what the compile may take, by the names of `CompileLimits`.
+    `num_warps=8, num_stages=4`, say. `without` names features of the target that are not to be used, such as
+    "wgmma". With `map_pointers` the kernel may take tensor maps for what it loads through pointers, as the first
+    choice of a build does: `metadata.params` says which, `metadata.guards` when; and it may be persistent:
+    `metadata.is_persistent` says whether. `limits` bound what the compile may take, by the names of
+    `CompileLimits`, and with `spill_bytes` what a thread may spill, by default 256 bytes.
 
     Raises: CompileError for mistakes in the kernel or the arguments; ResourceError, which is one,
-        for a kernel that no CTA of the target has room for.
+        for a kernel that no CTA of the target has room for, or whose threads spill more.
     """
     path, name = _locate(kernel) if source is None else _in_text(kernel, source)
     mappings = {"signature": signature, "constants": constants or {}, "limits": limits or {}}
@@ -513,6 +512,7 @@ def compile(  # noqa: A001 - the name users expect, as re.compile
             remedy = renamed_key(key) or did_you_mean(key, known)
             listed = ", ".join(CONFIG_KEYS)
             raise CompileError(f"expected a config key ({listed}), got {key!r}", remedy=remedy)
+    max_spill_bytes, of_compile = split_limits(limits or {})
     request = CompileRequest(
         path,
         name,
@@ -523,10 +523,14 @@ def compile(  # noqa: A001 - the name users expect, as re.compile
         debug,
         without=tuple(without),
         map_pointers=map_pointers,
-        limits=compile_limits(limits or {}),
+        limits=compile_limits(of_compile),
         captured=_captured(kernel),
     )
-    return compile_kernel(request, keep_asm=True)
+    made = compile_kernel(request, keep_asm=True)
+    if problem := made.metadata.spill_problem(max_spill_bytes):
+        remedy = f"limits={{'spill_bytes': {made.metadata.local_bytes}}} allows it"
+        raise ResourceError(problem, remedy=remedy)
+    return made
 
 
 def _captured(kernel: object) -> tuple[tuple[str, object], ...]:

@@ -50,12 +50,25 @@ def limit_problem(name: str, value: object) -> str:
     return f"expected an integer from {least} on for {name}, got {value!r}"
 
 
+def split_limits(given: Mapping[str, object]) -> tuple[int, dict[str, object]]:
+    """Return how many bytes may be spilled, and the limits of the compile that are given.
+
+    Raises: CompileError.
+    """
+    of_compile = dict(given)
+    spill_bytes = of_compile.pop(SPILL_BYTES, DEFAULT_SPILL_BYTES)
+    problem = limit_problem(SPILL_BYTES, spill_bytes)
+    if problem:
+        raise CompileError(problem)
+    return int(str(spill_bytes)), of_compile
+
+
 def compile_limits(given: Mapping[str, object]) -> CompileLimits:
     """Return the limits with those that are given. Raises: CompileError."""
     for name, value in given.items():
         if name not in COMPILE_LIMITS:
-            known = ", ".join(COMPILE_LIMITS)
-            remedy = did_you_mean(name, COMPILE_LIMITS)
+            known = ", ".join(LIMITS)
+            remedy = did_you_mean(name, LIMITS)
             raise CompileError(f"expected a limit ({known}), got {name!r}", remedy=remedy)
         problem = limit_problem(name, value)
         if problem:

@@ -100,3 +100,19 @@ class Metadata:
     cooperative: bool = False
     scratch_bytes: int = 0
     spill_note: str = ""
+
+    @property
+    def local_bytes(self) -> int:
+        """What a limit of spilled registers is held against, per thread."""
+        return max(self.spill_bytes, self.stack_bytes)
+
+    @property
+    def spill_text(self) -> str:
+        """How many bytes a thread spills to local memory, and why."""
+        text = f"{self.spill_bytes} bytes of registers spilled, {self.stack_bytes} of stack"
+        return f"{text}: {self.spill_note}" if self.spill_note else text
+
+    def spill_problem(self, limit_bytes: int) -> str:
+        """Return why the kernel spills more than `limit_bytes` of a thread, "" if it does not."""
+        is_within = self.local_bytes <= limit_bytes
+        return "" if is_within else f"{self.spill_text}; the limit spill_bytes is {limit_bytes}"

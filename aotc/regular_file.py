@@ -18,6 +18,8 @@ from contextlib import contextmanager
 
 MAX_SOURCE_BYTES = 8 << 20
 """Of a kernel's source, and of a manifest."""
+MAX_RECORDS_BYTES = 256 << 20
+"""Of JSON: what a build writes beside an archive, what a program's launches were recorded or measured as."""
 
 _PIECE_BYTES = 1 << 24
 _KINDS = {

@@ -23,6 +23,9 @@ from aotc.ir.diagnostics import Loc, ManifestError, did_you_mean
 
 Variant = Literal["", "a", "f"]
 
+# What the parameters of a kernel may take: more is for some GPUs and drivers alone.
+MAX_PARAM_BYTES = 4096
+
 
 class Feature(Flag):
     """Name a capability by the instruction that it stands for."""

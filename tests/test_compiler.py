@@ -11,9 +11,10 @@ from typing import Any
 import pytest
 
 import aotc
-from aotc.compiler import STAGES, compile_kernel
+from aotc.compiler import STAGES, CompiledKernel, compile_kernel
 from aotc.ir.diagnostics import CompileError, ResourceError
 from aotc.limits import COMPILE_LIMITS
+from aotc.package.records import LIMITS
 from aotc.stages import LISTINGS, continue_from, stage_text
 from tests.support.requests import request_of
 
@@ -280,7 +281,7 @@ def test_a_cap_on_registers_leaves_a_block_that_can_be_launched() -> None:
         constants={"BLOCK": 1024 * 128},
         num_warps=32,
         maxnreg=255,
-        limits={"live_registers": 1 << 20},
+        limits={"live_registers": 1 << 20, "spill_bytes": 1 << 20},
     )
     assert made.metadata.registers == 64
     assert made.metadata.spill_bytes > 0
@@ -300,7 +301,7 @@ def test_an_instruction_that_takes_more_registers_than_threads_have() -> None:
 
 
 def test_what_spills_says_why_and_what_helps() -> None:
-    made = aotc.compile(f"{LARGE}:shares", signature=ROW, constants={"BLOCK": 128 * 256})
+    made = _spilling({"spill_bytes": 1 << 16})
     metadata = made.metadata
     assert metadata.registers == 255
     assert metadata.spill_bytes > 0
@@ -313,6 +314,46 @@ def test_what_spills_says_why_and_what_helps() -> None:
     )
 
 
+def _spilling(limits: dict[str, int] | None) -> CompiledKernel:
+    kernel = f"{LARGE}:shares"
+    return aotc.compile(kernel, signature=ROW, constants={"BLOCK": 128 * 256}, limits=limits)
+
+
+def test_what_spills_more_than_allowed_is_refused() -> None:
+    spilled = _spilling(None).metadata.local_bytes
+    assert 0 < spilled <= 256
+    text = r"\d+ bytes of registers spilled, \d+ of stack: tiles take \d+ registers of a thread"
+    with pytest.raises(ResourceError, match=text) as caught:
+        _spilling({"spill_bytes": spilled - 1})
+    assert "num_warps = 8" in caught.value.message
+    assert caught.value.message.endswith(f"the limit spill_bytes is {spilled - 1}")
+    assert caught.value.remedy == f"limits={{'spill_bytes': {spilled}}} allows it"
+    assert _spilling({"spill_bytes": spilled}).metadata.local_bytes == spilled
+
+
+@pytest.mark.parametrize(("count", "is_refused"), [(511, False), (512, True)])
+def test_parameters_are_what_every_driver_passes(
+    monkeypatch: pytest.MonkeyPatch, count: int, *, is_refused: bool
+) -> None:
+    names = [f"a{number}" for number in range(count)]
+    text = f"import triton\n\n@triton.jit\ndef k(p, {', '.join(names)}):\n    return\n"
+    signature = {"p": "*i64", **dict.fromkeys(names, "i64")}
+    if not is_refused:
+        params = aotc.compile("k", source=text, signature=signature).metadata.params
+        assert params[-1].offset + params[-1].size_bytes == 4096 == LIMITS.param_bytes
+        return
+
+    from aotc import backend
+
+    def unwanted(*_args: object, **_options: object) -> None:
+        raise AssertionError("code is generated")
+
+    monkeypatch.setattr(backend, "emit_ptx", unwanted)
+    with pytest.raises(CompileError, match="take 4104 bytes, the limit is 4096") as caught:
+        aotc.compile("k", source=text, signature=signature)
+    assert caught.value.remedy
+
+
 @pytest.mark.parametrize(
     ("limits", "message"),
     [
@@ -320,6 +361,7 @@ def test_what_spills_says_why_and_what_helps() -> None:
         ({"instructions": 50}, r"instructions for each thread, most of them from here"),
         ({"ptxas_minutes": 1}, "expected a limit"),
         ({"ptxas_seconds": "1"}, "expected an integer from 1 on for ptxas_seconds, got '1'"),
+        ({"spill_bytes": -1}, "expected an integer from 0 on for spill_bytes, got -1"),
     ],
 )
 def test_a_limit_is_named(limits: dict[str, int], message: str) -> None:

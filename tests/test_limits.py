@@ -12,6 +12,7 @@ from aotc.limits import (
     CompileLimits,
     compile_limits,
     limit_problem,
+    split_limits,
 )
 
 
@@ -48,3 +49,10 @@ def test_mistakes(given: dict[str, object], message: str) -> None:
     with pytest.raises(CompileError) as caught:
         compile_limits(given)
     assert message in str(caught.value)
+
+
+def test_what_may_be_spilled_is_apart() -> None:
+    assert split_limits({}) == (256, {})
+    assert split_limits({"spill_bytes": 0, "operations": 5}) == (0, {"operations": 5})
+    with pytest.raises(CompileError, match="for spill_bytes, got True"):
+        split_limits({"spill_bytes": True})

@@ -25,12 +25,12 @@ from aotc.backend.integers import Component, Integers, Registers
 from aotc.backend.llvm_types import GLOBAL_POINTER, llvm_type
 from aotc.backend.nvvm_issue import Issuer
 from aotc.ir.core import Block, Kernel, Op, OpT, Value
-from aotc.ir.diagnostics import IRError
+from aotc.ir.diagnostics import CompileError, IRError
 from aotc.ir.dialects import roles
 from aotc.ir.layout import LinearLayout
 from aotc.ir.params import ParamInfo
 from aotc.ir.types import PointerType, ScalarType, TensorMapType, TileType, Type, element_of
-from aotc.target import Feature, Target
+from aotc.target import MAX_PARAM_BYTES, Feature, Target
 
 WARP_SIZE = 32
 WARPGROUP_SIZE = 4 * WARP_SIZE
@@ -102,6 +102,15 @@ def param_layout(kernel: Kernel) -> tuple[ParamSlot, ...]:
         slots.append(ParamSlot(info.name, str(arg.type), offset, size))
         end = offset + size
     return tuple(slots)
+
+
+def _check_params(kernel: Kernel, params: Sequence[ParamSlot]) -> None:
+    """Raise CompileError for parameters that take more than every GPU and driver passes."""
+    end = max((slot.offset_bytes + slot.size_bytes for slot in params), default=0)
+    if end > MAX_PARAM_BYTES:
+        message = f"the parameters take {end} bytes, the limit is {MAX_PARAM_BYTES}"
+        remedy = "fewer arguments, or their values in an array that the kernel loads"
+        raise CompileError(message, kernel.loc, remedy=remedy)
 
 
 # ---- driver -----------------------------------------------------------------------------------
@@ -293,9 +302,12 @@ def lower_kernel(
     `debug_lines` adds a line table of the kernel's own lines, files without folders; `line_root` one
     for profilers, files relative to that folder (debug.py). `owns_sm` asks for all registers of an SM for
     a single CTA. Unless `fuses_multiplies`, no product and sum become an fma that the kernel does not ask for.
-    Raises: IRError if an op has no rule or violates its rule's requirements.
+    Raises: CompileError if it has more parameters than a launch can pass; IRError if an op has no rule or
+        violates its rule's requirements.
     """
     _check_cluster(kernel, target)
+    params = param_layout(kernel)
+    _check_params(kernel, params)
     has_lines = debug_lines or line_root is not None
     debug = LineTable(kernel, line_root) if has_lines else None
     ctx = Lowering(kernel, target, debug)
@@ -327,7 +339,7 @@ def lower_kernel(
     if not fuses_multiplies:
         code = _CONTRACT.sub(r"\1 ", code)
     table = "".join(f"{line}\n" for line in debug.metadata()) if debug else ""
-    return Lowered(code + table, param_layout(kernel), code.count("\n"), debug)
+    return Lowered(code + table, params, code.count("\n"), debug)
 
 
 def _check_cluster(kernel: Kernel, target: Target) -> None:

@@ -114,6 +114,15 @@ class Assembly:
         return self.spill_bytes + self.stack_bytes
 
 
+# Signals of the system's and of other people; others are faults of ptxas.
+_ENDED_BY = {
+    signal.SIGKILL: ("; out of memory?", "free memory, or build with fewer jobs (-j)"),
+    signal.SIGXFSZ: (": its files are too large", "raise the limit of a file's size (ulimit -f)"),
+    signal.SIGXCPU: (": it took too long", "raise the limit of processor time (ulimit -t)"),
+    **dict.fromkeys((signal.SIGTERM, signal.SIGHUP, signal.SIGINT), ("", "build again")),
+}
+
+
 class Ptxas:
     """A ptxas process that has started and waits for its PTX; a context manager that ends it.
 
@@ -149,9 +158,10 @@ class Ptxas:
             assert self._problem is not None
             raise self._problem
         status, report = _finish(self._process, timeout_seconds, ptx)
-        if status == -signal.SIGKILL:
-            remedy = "free memory, or build with fewer jobs (-j)"
-            raise HostError("ptxas was ended by SIGKILL; out of memory?", remedy=remedy)
+        if -status in _ENDED_BY:
+            question, remedy = _ENDED_BY[signal.Signals(-status)]
+            message = f"ptxas was ended by {signal.Signals(-status).name}{question}"
+            raise HostError(message, remedy=remedy)
         if _NO_OUTPUT.search(report):
             raise _no_room(self._folder.name)
         if status != 0:

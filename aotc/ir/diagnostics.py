@@ -252,6 +252,7 @@ _HOST_REMEDIES = {
     errno.ENFILE: "close programs: the system has no open file left to give",
     errno.EBUSY: "try again",
     errno.EIO: "check the disk",
+    errno.EFBIG: "raise the limit of a file's size (ulimit -f)",
 }
 # What may also come of a mistake of ours, unless the caller knows better.
 _AMBIGUOUS = (errno.EACCES, errno.ENOENT)

@@ -23,7 +23,6 @@ from aotc.ir.expression import Binary, Expression
 from aotc.ir.parameter_access import union
 from aotc.ir.params import GRID_SOURCES, SCRATCH_ALIGNMENT_BYTES, SCRATCH_SOURCE
 from aotc.ir.types import SCALARS
-from aotc.limits import SPILL_BYTES
 from aotc.metadata import Access, Metadata, ParamSlot, TensorMapSpec
 from aotc.package import index
 from aotc.package.argument_type import ArgumentType
@@ -67,16 +66,7 @@ def misfit(metadata: Metadata, variant: VariantSpec) -> str:
     limit = variant.target.max_shared_bytes
     if used > limit:
         return f"{used} bytes of shared memory, the limit is {limit}"
-    if max(metadata.spill_bytes, metadata.stack_bytes) > variant.kernel.spill_bytes:
-        limit = variant.kernel.spill_bytes
-        return f"{spill_text(metadata)}; the limit {SPILL_BYTES} is {limit}"
-    return ""
-
-
-def spill_text(metadata: Metadata) -> str:
-    """Return how many bytes a thread spills to local memory, and why."""
-    text = f"{metadata.spill_bytes} bytes of registers spilled, {metadata.stack_bytes} of stack"
-    return f"{text}: {metadata.spill_note}" if metadata.spill_note else text
+    return metadata.spill_problem(variant.kernel.spill_bytes)
 
 
 def assemble(
@@ -99,9 +89,9 @@ def assemble(
         serves_all = condition is None and not reason
         held[_point(spec)] = held.get(_point(spec), False) or serves_all
         label = member_label(spec.label, condition)
-        if result.metadata.spill_bytes:
+        if result.metadata.spill_bytes or result.metadata.spill_problem(spec.kernel.spill_bytes):
             fate = "left out, " if reason else ""
-            warnings.append(f"{label}: {fate}{spill_text(result.metadata)}")
+            warnings.append(f"{label}: {fate}{result.metadata.spill_text}")
         if result.misfit and not result.is_misfit:
             dropped.append(f"{spec.label} without tensor maps: {result.misfit}")
         if reason:

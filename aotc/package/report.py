@@ -16,6 +16,7 @@ from aotc.package.decoder import StoredFrame
 from aotc.package.explain import explain_variant
 from aotc.package.index import Archive, Kernel, Variant, combination, num_combinations
 from aotc.package.label import variant_label
+from aotc.regular_file import MAX_RECORDS_BYTES, read_regular
 
 Data: TypeAlias = dict[str, Any]
 
@@ -109,7 +110,7 @@ def read_measured(path: Path) -> Data:
         ManifestError: it is not such a file.
     """
     try:
-        data = json.loads(path.read_text(encoding="utf-8"))
+        data = json.loads(read_regular(path, MAX_RECORDS_BYTES))
         launches = data["launches"]
         numbers = [data["peak_flops"], data["peak_bytes_per_second"]]
         numbers += [launch[key] for launch in launches for key in _LAUNCH[1:]]

@@ -21,8 +21,10 @@ from pathlib import Path
 from typing import Any, cast
 
 from aotc.ir.diagnostics import ManifestError
+from aotc.package.records import LIMITS
 from aotc.package.spec import KernelSpec, Manifest
 from aotc.package.tables import Constant
+from aotc.regular_file import MAX_RECORDS_BYTES, read_regular
 
 VERSION = 1
 
@@ -135,7 +137,7 @@ def read_sources(path: Path) -> SourcesFile | None:
         remedy="build the archive again, or remove the file",
     )
     try:
-        told: Any = json.loads(beside.read_text(encoding="utf-8"))
+        told: Any = json.loads(read_regular(beside, MAX_RECORDS_BYTES))
     except FileNotFoundError:
         return None
     except (OSError, ValueError):
@@ -144,7 +146,10 @@ def read_sources(path: Path) -> SourcesFile | None:
     kernels: object = table.get("kernels")
     if table.get("version") != VERSION or not isinstance(kernels, dict):
         raise wrong
-    if table.get("archive_sha256") != hashlib.sha256(path.read_bytes()).hexdigest():
+    if (
+        table.get("archive_sha256")
+        != hashlib.sha256(read_regular(path, LIMITS.file_bytes)).hexdigest()
+    ):
         message = f"expected the sources of {path.name}, {beside} was written for another archive"
         raise ManifestError(message, remedy="copy both from the same build, or remove the file")
     return SourcesFile(cast("dict[str, Any]", kernels), table.get("tuned", ()))

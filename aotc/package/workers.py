@@ -64,7 +64,7 @@ _FOREIGN_SIGNALS = (signal.SIGKILL, signal.SIGTERM, signal.SIGHUP, signal.SIGINT
 _TERMINATED = 128 + signal.SIGTERM  # as a shell has it
 _SEMAPHORE_ERRNOS = (errno.ENOSPC, errno.EACCES, errno.EROFS, errno.ENOENT, errno.ENOSYS)
 _INTERRUPTS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-# Environment variables that BLAS libraries read when they are loaded, after a worker has started.
+# Environment variables that BLAS libraries read when they are loaded.
 _BLAS_THREADS = ("OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "VECLIB_MAXIMUM_THREADS")
 _POLL_SECONDS = 0.01
 
@@ -381,9 +381,27 @@ class _ShieldedProcess(SpawnProcess):
             resource_tracker.ensure_running()
             mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
             try:
-                super().start()
+                with _one_blas_thread():
+                    super().start()
             finally:
                 signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+
+
+@contextlib.contextmanager
+def _one_blas_thread() -> Generator[None]:
+    """Let the processes that are started in the `with` block have one thread for BLAS, unless users wish otherwise.
+
+    Each core has its worker, so a second thread in a worker would only spin: verifying attention takes
+    half the time with one. They inherit it, since a program that loads NumPy itself does so in its workers,
+    too, before they can be told anything.
+    """
+    added = [name for name in _BLAS_THREADS if name not in os.environ]
+    os.environ.update(dict.fromkeys(added, "1"))
+    try:
+        yield
+    finally:
+        for name in added:
+            os.environ.pop(name, None)
 
 
 @contextlib.contextmanager
@@ -407,10 +425,6 @@ def _deferred_interrupts() -> Generator[None]:
 
 
 def _start_worker(folder: str) -> None:
-    # Each core has its worker, so a second thread in a worker would only spin. Verifying attention
-    # takes half the time with one.
-    for name in _BLAS_THREADS:
-        os.environ.setdefault(name, "1")
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, lambda _number, _frame: _end_worker())
     tempfile.tempdir = folder

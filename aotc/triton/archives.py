@@ -17,6 +17,7 @@ from collections.abc import Sequence
 from functools import cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from aotc.regular_file import MAX_RECORDS_BYTES, read_regular
 from aotc.runtime import Kernel, Library, load
 
 if TYPE_CHECKING:
@@ -64,13 +65,14 @@ class Archives:
         library = load(path, kernels=(), driver=driver)
         beside = f"{path.removesuffix('.aotc')}.sources.json"
         try:
-            with open(beside, encoding="utf-8") as file:  # noqa: PTH123 - start-up time
-                told = json.load(file)
+            told = json.loads(read_regular(beside, MAX_RECORDS_BYTES))
         except FileNotFoundError:
             message = f"{beside} is missing: it says what functions the kernels of {path} are"
             raise ValueError(
                 f"{message}; aotc build writes it, keep it beside the archive"
             ) from None
+        except OSError as error:
+            raise ValueError(f"cannot read {beside}: {error.strerror}") from None
         if told.get("version") != _VERSION:
             message = f"{beside}: expected version {_VERSION}, got {told.get('version')!r}"
             raise ValueError(f"{message}; build the archive with this release of aotc")

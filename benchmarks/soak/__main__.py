@@ -1,11 +1,11 @@
-"""The command line: phases that can be run one by one, in one journal, and what they show.
+"""The command line: phases in one journal, and what they show.
 
-    python -m benchmarks.soak all -o OUT                    # everything, what may hang last
-    python -m benchmarks.soak variants -o OUT --minutes 5   # one phase, goes on where it ended
-    python -m benchmarks.soak build -o OUT                  # compile alone: which remarks are seen
-    python -m benchmarks.soak report -o OUT                 # the table once more
+    python -m benchmarks.soak all -o OUT --minutes 6 --devices 0,1  # everything, what may hang last
+    python -m benchmarks.soak variants -o OUT                       # one phase
+    python -m benchmarks.soak build -o OUT                          # compile alone: which remarks are seen
+    python -m benchmarks.soak report -o OUT                         # the table once more
 
-OUT holds `journal.jsonl`, a line for everything that was tried, and `soak.json`, the figures. A phase
+OUT holds `journal.jsonl`, a line for everything that was tried, and `soak.json`, the figures. A command
 that is run again goes on with what has no outcome yet. Exits 1 if anything failed or was not reached.
 """
 
@@ -13,31 +13,34 @@ from __future__ import annotations
 
 import argparse
 import json
-import random
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
 
-from aotc.package.workers import Job, default_jobs
-from benchmarks.soak import programs, report, variants
+from aotc.package.workers import default_jobs
+from benchmarks.soak import plan, programs, report, variants
 from benchmarks.soak.devices import Emulator, GpuDevice
 from benchmarks.soak.journal import Journal, Outcome, Run
-from benchmarks.soak.launcher import Batch, Launcher, NoLauncherError
-from benchmarks.soak.soak import Limits, Prepared, Work, run_held, run_phase
-from benchmarks.soak.variants import Group, Settings
+from benchmarks.soak.launcher import NoLauncherError
+from benchmarks.soak.launchers import Launchers
+from benchmarks.soak.plan import Plan
+from benchmarks.soak.soak import Limits, Prepare, Work, run_held, run_jobs
+from benchmarks.soak.variants import Draw, Settings, Source
 
-_PROGRAMS_PER_JOB = 8
+_RISKY, _PROGRAMS = "risky", "programs"
 _SMOKE_SHARE = 0.0
 _SMOKE_PROGRAMS = 12
 _EMULATED_SECONDS = 600.0
 _SECONDS_A_LINE = 15.0
 # Seeds of other soaks do not overlap while each has fewer programs than this.
 _SEEDS_APART = 1_000_000
+# What is held back gets the time that as many others took, and half as much again.
+_RESERVE_FACTOR = 1.5
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -69,6 +72,8 @@ def _parser() -> argparse.ArgumentParser:
         "-o", "--out", type=Path, required=True, help="folder of journal and figures"
     )
     parser.add_argument("-j", "--jobs", type=int, default=default_jobs(), help="worker processes")
+    parser.add_argument("--devices", default="", help="GPUs, as CUDA_VISIBLE_DEVICES has them")
+    parser.add_argument("--launchers", type=int, default=4, help="processes that share a GPU")
     parser.add_argument("--minutes", type=float, default=60.0, help="launch nothing new after")
     parser.add_argument("--seed", type=int, default=0, help="draws variants, inputs and programs")
     parser.add_argument("--share", type=float, default=1.0, help="of the variants that are run")
@@ -78,6 +83,14 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--limit", type=float, default=20.0, help="seconds for a launch")
     parser.add_argument("--kernel", action="append", default=[], help="variants of this one alone")
     parser.add_argument(
+        "--earlier",
+        type=Path,
+        action="append",
+        default=[],
+        metavar="OUT",
+        help="of another soak, which variants of few kernels were launched in: those come first",
+    )
+    parser.add_argument(
         "--skip-held", action="store_true", help="leave what is held back to another command"
     )
     parser.add_argument("--smoke", action="store_true", help="a handful, in the emulator")
@@ -85,94 +98,112 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _soak(phases: Sequence[str], options: argparse.Namespace, journal: Journal) -> None:
-    """Run phases, and then what they hold back. Raises: NoLauncherError."""
-    limits = Limits(options.jobs, time.monotonic() + 60 * options.minutes)
+    """Run phases together, and then what they hold back. Raises: NoLauncherError."""
+    start = time.monotonic()
     is_emulated = options.smoke or report.BUILD in phases
-    limit = _EMULATED_SECONDS if is_emulated else options.limit
-    launcher = Launcher(Emulator if is_emulated else GpuDevice, journal, limit)
+    launchers = Launchers(
+        Emulator if is_emulated else partial(GpuDevice, num_processes=options.launchers),
+        journal,
+        _EMULATED_SECONDS if is_emulated else options.limit,
+        options.devices.split(","),
+        1 if is_emulated else options.launchers,
+    )
+    plans: list[Plan] = []
     say = _Progress()
-    held: list[Batch] = []
-    with TemporaryDirectory(prefix="aotc-soak-", dir=_fast_folder()) as folder:
-        try:
-            launcher.open()
-            for phase in phases:
-                held += _run(phase, options, launcher, limits, Path(folder), say)
-            if not options.skip_held:
-                _run_held(held, options, launcher, limits, say)
-        finally:
-            launcher.close()
-            say.print_line()
+    try:
+        with ThreadPoolExecutor(1) as beside:
+            opening = beside.submit(launchers.open)
+            plans = _plans(phases, options, journal)
+            opening.result()
+        for each in plans:
+            seconds = time.monotonic() - start
+            print(f"{seconds:5.0f} s: {each.num_cases:,} {each.phase} are planned", flush=True)
+        _run(plans, options, launchers, journal, start, say)
+    finally:
+        launchers.close()
+        say.print_line()
+        run = Run(
+            planned={each.phase: each.num_cases for each in plans},
+            device=launchers.device,
+            date=time.strftime("%Y-%m-%d"),
+            seconds=round(time.monotonic() - start, 1),
+            launcher_seconds=round(launchers.busy_seconds, 1),
+            num_jobs=options.jobs,
+            num_launchers=len(launchers.each),
+            kernels=tuple(dict.fromkeys(kernel for each in plans for kernel in each.kernels)),
+        )
+        journal.end(run)
 
 
 def _run(
-    phase: str,
+    plans: Sequence[Plan],
     options: argparse.Namespace,
-    launcher: Launcher,
-    limits: Limits,
-    folder: Path,
-    say: Callable[[Outcome], None],
-) -> list[Batch]:
-    """Run a phase; return what it holds back."""
-    start, busy = time.monotonic(), launcher.busy_seconds
+    launchers: Launchers,
+    journal: Journal,
+    start: float,
+    say: _Progress,
+) -> None:
+    def reserve(count: int) -> float:
+        done = max(1, say.num_launched)
+        each = launchers.busy_seconds / done / len(launchers.each)
+        return 0.0 if options.skip_held else count * each * _RESERVE_FACTOR
+
+    deadline = start + 60 * options.minutes
+    limits = Limits(options.jobs, deadline, reserve)
+    prepare = {each.phase: _prepare(each.phase, options) for each in plans}
+    with TemporaryDirectory(prefix="aotc-soak-", dir=_fast_folder()) as folder:
+        work = Work(prepare, Path(folder), held=(_RISKY,))
+        held = run_jobs(plan.jobs_of(plans), work, launchers, journal, limits, say)
+        if not options.skip_held:
+            count = sum(batch.count for batch in held)
+            print(f"{count:,} cases were held back, now they are launched", flush=True)
+            run_held(held, launchers, deadline, say)
+
+
+def _prepare(phase: str, options: argparse.Namespace) -> Prepare:
     settings = Settings(
         seed=options.seed,
         repeats=1 if options.smoke else options.repeats,
         emulates=options.smoke,
         interprets=phase != report.BUILD,
     )
-    # What was tried before and never done is a failure, and not to be tried again.
-    known = launcher.journal.read().known(phase)
-    prepare: Callable[[Any], Prepared]
-    if phase == "programs":
-        seeds = [seed for seed in _seeds(options) if programs.name_of(seed) not in known]
-        planned = len(_seeds(options))
-        starts = range(0, len(seeds), _PROGRAMS_PER_JOB)
-        jobs = [Job(f"seed {seeds[at]}…", seeds[at : at + _PROGRAMS_PER_JOB]) for at in starts]
-        prepare = partial(programs.prepare, settings=settings, phase=phase)
-    else:
-        groups = _groups(phase, options)
-        planned = sum(len(group.subjects) for group in groups)
-        jobs = [Job(group.label, group) for group in _left(groups, known)]
-        if phase != "risky":  # what a deadline cuts off is then of all kinds
-            random.Random(options.seed).shuffle(jobs)
-        prepare = partial(variants.prepare, settings=settings, phase=phase)
-    print(f"{phase}: {planned:,} cases, {len(jobs):,} jobs of {options.jobs} workers", flush=True)
-    work = Work(phase, prepare, folder, holds_all=phase == "risky")
-    try:
-        return run_phase(jobs, work, launcher, limits, say)
-    finally:
-        _end(phase, planned, options, launcher, start, busy)
+    of_phase = programs.prepare if phase == _PROGRAMS else variants.prepare
+    return partial(of_phase, settings=settings, phase=phase)
 
 
-def _run_held(
-    held: Sequence[Batch],
-    options: argparse.Namespace,
-    launcher: Launcher,
-    limits: Limits,
-    say: Callable[[Outcome], None],
-) -> None:
-    """Launch what phases held back."""
-    start, busy = time.monotonic(), launcher.busy_seconds
-    count = sum(batch.count for batch in held)
-    print(f"{count:,} cases were held back, now they are launched", flush=True)
-    try:
-        run_held(held, launcher, limits, say)
-    finally:
-        _end(report.HELD, count, options, launcher, start, busy)
+def _plans(phases: Sequence[str], options: argparse.Namespace, journal: Journal) -> list[Plan]:
+    record = journal.read()
+    earlier = [Journal(out / "journal.jsonl").read() for out in options.earlier]
+    soaked = plan.count_soaked([record, *earlier])
+    sources = {phase: _SOURCES.get(phase, ()) for phase in phases}
+    named = [each for phase in phases for each in _named(sources[phase], options)]
+    # In one go: workers take a while to start.
+    how = Draw(options.seed, _SMOKE_SHARE if options.smoke else options.share)
+    drawn = plan.draw_all(named, how, options.jobs) if named else []
+    plans: list[Plan] = []
+    for phase in phases:
+        # What was tried before and never done is a failure, and not to be tried again.
+        known = record.known(phase)
+        names = {source.name for source in sources[phase]}
+        groups = [group for group in drawn if group.source in names]
+        if phase == _PROGRAMS:
+            plans.append(plan.plan_programs(phase, _seeds(options), known))
+        elif phase == _RISKY:  # its order is the manifest's
+            plans.append(plan.plan_variants(phase, groups, known))
+        else:
+            plans.append(plan.plan_variants(phase, groups, known, soaked, options.seed))
+    return plans
 
 
-def _end(
-    phase: str,
-    planned: int,
-    options: argparse.Namespace,
-    launcher: Launcher,
-    start: float,
-    busy: float,
-) -> None:
-    seconds, launching = time.monotonic() - start, launcher.busy_seconds - busy
-    date = time.strftime("%Y-%m-%d")
-    numbers = (planned, round(seconds, 1), round(launching, 1), options.jobs)
-    launcher.journal.end(Run(phase, launcher.device, date, *numbers))
+_SOURCES = {
+    "variants": variants.SOURCES,
+    _RISKY: variants.RISKY,
+    report.BUILD: (*variants.SOURCES, *variants.RISKY),
+}
+
+
+def _named(sources: Sequence[Source], options: argparse.Namespace) -> list[tuple[Source, str]]:
+    return variants.named_kernels(sources, variants.SMOKE if options.smoke else options.kernel)
 
 
 def _fast_folder() -> str | None:
@@ -187,30 +218,16 @@ def _seeds(options: argparse.Namespace) -> list[int]:
     return list(range(first, first + (_SMOKE_PROGRAMS if options.smoke else options.programs)))
 
 
-def _groups(phase: str, options: argparse.Namespace) -> list[Group]:
-    sources = variants.RISKY if phase == "risky" else variants.SOURCES
-    if phase == report.BUILD:
-        sources = (*variants.SOURCES, *variants.RISKY)
-    if options.smoke:
-        return variants.select(sources, options.seed, _SMOKE_SHARE, variants.SMOKE)
-    return variants.select(sources, options.seed, options.share, options.kernel)
-
-
-def _left(groups: list[Group], known: set[str]) -> Iterator[Group]:
-    for group in groups:
-        subjects = tuple(s for s in group.subjects if f"{group.source}: {s.label}" not in known)
-        if subjects:
-            yield Group(group.source, subjects)
-
-
 class _Progress:
     """Print what fails at once, and from time to time how far the soak is."""
 
     def __init__(self) -> None:
         self._start, self._last = time.monotonic(), 0.0
         self._counts: Counter[str] = Counter()
+        self.num_launched = 0
 
     def __call__(self, outcome: Outcome) -> None:
+        self.num_launched += outcome.num_launches > 0
         self._counts[outcome.phase] += 1
         if outcome.is_failure:
             print(f"{outcome.status}: {outcome.case}\n  {outcome.detail[:1000]}", flush=True)

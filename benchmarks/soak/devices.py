@@ -5,6 +5,7 @@ Invariant: both leave in buffers and arrays what the kernel left in memory.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -26,59 +27,97 @@ from benchmarks.soak.variants import Member, VariantCase
 Launch: TypeAlias = Callable[[Sequence[Argument]], None]
 
 
-_SPARE_BYTES = 32 << 30
-# Larger allocations are of whole such pieces, so that they are of use again: sizes of rows that lie
-# far apart differ from variant to variant.
-_PIECE_BYTES = 256 << 20
+# What all processes of one GPU keep together for their next launches.
+_SPARE_BYTES = 16 << 30
+# Sizes are rounded up to these pieces or an eighth of the power of two below, so that those of other
+# launches fit: most are a few bytes apart, and those of sparse buffers differ from variant to variant.
+_PIECE_BYTES = 4096
+# How long an allocation waits for what other processes have, which they are about to free.
+_ROOM_SECONDS = 2.0
+_POLL_SECONDS = 0.05
 
 
 class ReusingGpu(Gpu):
-    """A GPU whose memory is kept for the next launch, which mostly has buffers of the same sizes."""
+    """A GPU whose memory is kept for the next launch, up to a limit, which most allocations fit in.
 
-    def __init__(self) -> None:
+    It is one of `num_processes` that share the GPU.
+    """
+
+    def __init__(self, num_processes: int = 1) -> None:
         """Raises: NoDeviceError."""
         super().__init__()
+        self._spare_limit = _SPARE_BYTES // num_processes
+        self._is_shared = num_processes > 1
         self._sizes: dict[int, int] = {}  # in bytes, of the allocation at an address
-        self._spare: list[int] = []
+        # Addresses by size; the size that was freed last is the last one.
+        self._spare: dict[int, list[int]] = {}
+        self._spare_bytes = 0
 
     def allocate(self, size_bytes: int) -> int:
-        """Return the address of an allocation of that size, with anything in it.
+        """Return the address of an allocation of at least that size, with anything in it.
 
         Raises: NoRoomError.
         """
-        if size_bytes > _PIECE_BYTES:
-            size_bytes = -(-size_bytes // _PIECE_BYTES) * _PIECE_BYTES
-        for address in self._spare:
-            if self._sizes[address] == size_bytes:
-                self._spare.remove(address)
-                return address
-        try:
-            address = super().allocate(size_bytes)
-        except NoRoomError:
-            self._give_back(0)
-            address = super().allocate(size_bytes)
-        self._sizes[address] = size_bytes
+        # What is too large to be kept is as large as it must be.
+        size = size_bytes if size_bytes > self._spare_limit else rounded_size(size_bytes)
+        if spare := self._spare.get(size):
+            self._spare_bytes -= size
+            return spare.pop()
+        address = self._fresh(size)
+        self._sizes[address] = size
         return address
 
     def free(self, address: int) -> None:
-        """Keep an allocation for reuse, and give the oldest back if too much is kept."""
-        self._spare.append(address)
-        self._give_back(_SPARE_BYTES)
+        """Keep an allocation for reuse; give others back if too much is kept."""
+        size = self._sizes[address]
+        spare = self._spare.pop(size, [])
+        self._spare[size] = [*spare, address]
+        self._spare_bytes += size
+        self._give_back(self._spare_limit)
+
+    def _fresh(self, size: int) -> int:
+        deadline = time.monotonic() + (_ROOM_SECONDS if self._is_shared else 0.0)
+        while (address := self._if_room(size)) is None:
+            if self._spare_bytes:
+                self._give_back(0)
+            elif time.monotonic() > deadline:
+                raise NoRoomError
+            else:
+                time.sleep(_POLL_SECONDS)
+        return address
+
+    def _if_room(self, size: int) -> int | None:
+        try:
+            return super().allocate(size)
+        except NoRoomError:
+            return None
 
     def _give_back(self, limit: int) -> None:
-        """Give back the oldest of what is kept until that is no more than `limit` bytes."""
-        while sum(self._sizes[each] for each in self._spare) > limit:
-            oldest = self._spare.pop(0)
-            del self._sizes[oldest]
-            super().free(oldest)
+        """Give back what is kept, first of the sizes unused for longest, until it is in the limit."""
+        while self._spare_bytes > limit:
+            size = next(iter(self._spare))
+            spare = self._spare[size]
+            if not spare:
+                del self._spare[size]
+                continue
+            address = spare.pop()
+            self._spare_bytes -= size
+            del self._sizes[address]
+            super().free(address)
+
+
+def rounded_size(size_bytes: int) -> int:
+    """Return the size that is allocated: at most an eighth, or 4 KiB, more."""
+    step = max(_PIECE_BYTES, 1 << max(0, size_bytes.bit_length() - 4))
+    return -(-max(size_bytes, 1) // step) * step
 
 
 class GpuDevice:
-    """The first GPU of this machine."""
+    """The first GPU that this process sees, which `num_processes` of them share."""
 
-    def __init__(self, gpu: Gpu | None = None) -> None:
+    def __init__(self, gpu: Gpu | None = None, num_processes: int = 1) -> None:
         """Raises: NoDeviceError."""
-        self._gpu = ReusingGpu() if gpu is None else gpu
+        self._gpu = ReusingGpu(num_processes) if gpu is None else gpu
         self.name = f"{self._gpu.name}, {_driver()}"
 
     @contextmanager

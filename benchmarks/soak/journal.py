@@ -33,8 +33,8 @@ Key: TypeAlias = tuple[str, str]
 class Outcome:
     """What came of a case: `detail` says what is wrong, `command` runs it again.
 
-    "built" is what was to be compiled alone, "hang" is a launch that did not end within its limit, "lost" one whose process ended or was
-    killed, "error" a case that could not be made ready. `passed_over` are launches that the device has no
+    "built" is what was to be compiled alone, "hang" is a launch that did not end within its limit, "lost"
+    one whose process ended or was killed, "error" a case that could not be made ready. `passed_over` are launches that the device has no
     room for, each with its reason; they are none of the `num_launches`.
     """
 
@@ -65,15 +65,19 @@ class Attempt:
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """One run of a phase: `num_planned` cases were to be tried, for `launcher_seconds` any was."""
+    """One run of phases: how many cases of each were planned, and the kernels of variants among them.
 
-    phase: str
+    For `launcher_seconds` launchers had a case, which are `num_launchers` at a time.
+    """
+
+    planned: Mapping[str, int]
     device: str
     date: str
-    num_planned: int
     seconds: float
     launcher_seconds: float
     num_jobs: int
+    num_launchers: int = 1
+    kernels: tuple[str, ...] = ()
 
 
 @dataclass
@@ -113,7 +117,7 @@ class Journal:
         self._append({"done": asdict(outcome)})
 
     def end(self, run: Run) -> None:
-        """Write down that a run of a phase is over."""
+        """Write down that a run is over."""
         self._append({"run": asdict(run)})
 
     def read(self) -> Record:
@@ -126,7 +130,8 @@ class Journal:
                 if key not in record.outcomes:
                     record.open[key] = attempt
             elif "run" in entry:
-                record.runs.append(Run(**entry["run"]))
+                run = entry["run"]
+                record.runs.append(Run(**{**run, "kernels": tuple(run["kernels"])}))
             else:
                 done = entry["done"]
                 lists = {name: tuple(done.get(name, ())) for name in ("remarks", "passed_over")}

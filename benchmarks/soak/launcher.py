@@ -1,16 +1,17 @@
-"""The one process that launches, and the watch over it.
+"""A process that launches, and the watch over it.
 
 Before each launch the process writes it to the journal and tells the watch, which then expects the
 next word within a limit. A process that says nothing for longer hangs: it is killed, the launch is
-named, and nothing is launched any more, since a kernel may well outlive its process. A process that
-ends, or reports an error after which a context is of no use, is replaced by another one.
+named, and nothing is launched on its GPU any more, since a kernel may well outlive its process. A
+process that ends, or reports an error after which a context is of no use, is replaced by another one.
 
-Invariant: every case handed over gets one outcome, unless the watch saw a hang before.
+Invariant: every case handed over gets one outcome, unless the GPU hangs.
 """
 
 from __future__ import annotations
 
 import multiprocessing
+import os
 import pickle
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -34,11 +35,12 @@ LOADING = "loading"
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """Name a file of cases of a phase, and how many there are."""
+    """Name a file of `count` cases of a phase, those before `start` being done."""
 
     phase: str
     path: Path
     count: int
+    start: int = 0
 
 
 def write_batch(phase: str, path: Path, cases: Sequence[Case]) -> Batch:
@@ -50,8 +52,10 @@ def write_batch(phase: str, path: Path, cases: Sequence[Case]) -> Batch:
 # ---- the process ------------------------------------------------------------------------------
 
 
-def _serve(pipe: Connection, journal: Journal, open_device: OpenDevice) -> None:
-    """Run the cases of one file after the other, from the given one on."""
+def _serve(pipe: Connection, journal: Journal, open_device: OpenDevice, gpu: str) -> None:
+    """Run the cases that the watch asks for, one at a time."""
+    if gpu:  # the driver reads it when it is initialised, which is yet to come
+        os.environ["CUDA_VISIBLE_DEVICES"] = gpu
     # A watch that is gone leaves nobody to tell.
     with suppress(EOFError, BrokenPipeError, KeyboardInterrupt):
         try:
@@ -60,18 +64,21 @@ def _serve(pipe: Connection, journal: Journal, open_device: OpenDevice) -> None:
             pipe.send(error)
             return
         pipe.send(device.name)
+        cases: list[Case] = []
+        loaded: Path | None = None
         while True:
             task: tuple[Batch, int] | None = pipe.recv()
             if task is None:
                 return
-            batch, start = task
-            cases: list[Case] = pickle.loads(batch.path.read_bytes())
-            for case in cases[start:]:
-                outcome = _outcome(case, device, pipe, journal, batch.phase)
-                journal.finish(outcome)
-                pipe.send(outcome)
-                if outcome.status == "fault":
-                    return  # after some errors the driver reports nothing else any more
+            batch, at = task
+            if batch.path != loaded:
+                cases, loaded = [], batch.path  # the former ones make room first
+                cases = pickle.loads(batch.path.read_bytes())
+            outcome = _outcome(cases[at], device, pipe, journal, batch.phase)
+            journal.finish(outcome)
+            pipe.send(outcome)
+            if outcome.status == "fault":
+                return  # after some errors the driver reports nothing else any more
 
 
 def _outcome(case: Case, device: Device, pipe: Connection, journal: Journal, phase: str) -> Outcome:
@@ -119,33 +126,42 @@ def _outcome(case: Case, device: Device, pipe: Connection, journal: Journal, pha
 
 
 @dataclass
-class Launcher:
-    """Run batches of cases, each launch of which has `limit_seconds`.
+class Place:
+    """A GPU that launchers share: `name` as CUDA_VISIBLE_DEVICES has it, "" for the first one.
 
-    `hung` is the outcome of the case that did not end, after which nothing is launched. `open_device`
-    is called in the process, so it is a function that can be pickled.
+    `hung` is the outcome of the first case that did not end, after which nothing new is launched there.
+    """
+
+    name: str = ""
+    hung: Outcome | None = None
+
+
+@dataclass
+class Launcher:
+    """Run batches of cases, each launch of which has `limit_seconds`, in a process at a `place`.
+
+    `open_device` is called in the process, so it is a function that can be pickled.
     """
 
     open_device: OpenDevice
     journal: Journal
     limit_seconds: float
+    place: Place = field(default_factory=Place)
     device: str = ""
-    hung: Outcome | None = None
     busy_seconds: float = 0.0
     _process: Any = field(default=None, init=False)
     _pipe: Any = field(default=None, init=False)
 
     def run(self, batch: Batch) -> Iterator[Outcome]:
-        """Yield what came of each case of a batch, none after a hang."""
-        started = time.monotonic()
-        done = 0
-        while done < batch.count and self.hung is None:
+        """Yield what came of each case of a batch, none after a hang. Raises: NoLauncherError."""
+        for at in range(batch.start, batch.count):
+            if self.place.hung is not None:
+                return
             self.open()
-            self._pipe.send((batch, done))
-            for outcome in self._outcomes(batch.phase, batch.count - done):
-                done += 1
-                yield outcome
-        self.busy_seconds += time.monotonic() - started
+            started = time.monotonic()
+            outcome = self._run(batch, at)
+            self.busy_seconds += time.monotonic() - started
+            yield outcome
 
     def open(self) -> None:
         """Start the process, if there is none. Raises: NoLauncherError without a device."""
@@ -160,33 +176,31 @@ class Launcher:
             self._process.join(_STOP_SECONDS)
             self._kill()
 
-    def _outcomes(self, phase: str, count: int) -> Iterator[Outcome]:
-        """Yield outcomes until there are `count`, or the process is of no more use."""
-        told: tuple[Attempt, str] = (Attempt("", "", phase), "")
-        while count:
-            try:
-                # The process says what it tries next, or what came of a case.
+    def _run(self, batch: Batch, at: int) -> Outcome:
+        """Return what came of a case."""
+        told = Attempt(f"{batch.path.name}[{at}]", LOADING, batch.phase), ""
+        try:
+            self._pipe.send((batch, at))
+            while True:
+                # The process says what it tries next, or what came of the case.
                 if not self._pipe.poll(self.limit_seconds):
-                    self.hung = self._lost(told, "hang", f"no end after {self.limit_seconds:g} s")
+                    hung = self._lost(told, "hang", f"no end after {self.limit_seconds:g} s")
+                    self.place.hung = self.place.hung or hung
                     self._kill()
-                    yield self.hung
-                    return
+                    return hung
                 word = self._pipe.recv()
-            except (EOFError, ConnectionResetError):
-                self._process.join(_STOP_SECONDS)
-                code = self._process.exitcode
-                self._process = None
-                yield self._lost(told, "lost", f"its process ended with code {code}")
-                return
-            if not isinstance(word, Outcome):
+                if isinstance(word, Outcome):
+                    break
                 told = word
-                continue
-            yield word
-            count -= 1
-            if word.status == "fault":
-                self._process.join(_STOP_SECONDS)
-                self._kill()
-                return
+        except (EOFError, ConnectionResetError, BrokenPipeError):
+            self._process.join(_STOP_SECONDS)
+            code = self._process.exitcode
+            self._process = None
+            return self._lost(told, "lost", f"its process ended with code {code}")
+        if word.status == "fault":
+            self._process.join(_STOP_SECONDS)
+            self._kill()
+        return word
 
     def _lost(self, told: tuple[Attempt, str], status: Any, detail: str) -> Outcome:
         attempt, command = told
@@ -199,7 +213,7 @@ class Launcher:
     def _start(self) -> None:
         context = multiprocessing.get_context("spawn")
         self._pipe, theirs = context.Pipe()
-        arguments = (theirs, self.journal, self.open_device)
+        arguments = (theirs, self.journal, self.open_device, self.place.name)
         self._process = context.Process(target=_serve, args=arguments, daemon=True)
         self._process.start()
         theirs.close()
@@ -211,6 +225,7 @@ class Launcher:
         except EOFError:
             self._process.join(_STOP_SECONDS)
             code = self._process.exitcode
+            self._process = None
             raise NoLauncherError(f"the process that opens the device ended with {code}") from None
         if isinstance(opened, NoDeviceError):
             raise NoLauncherError(str(opened))

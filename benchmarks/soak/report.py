@@ -8,10 +8,10 @@ from typing import Any
 
 from benchmarks.soak import remarks
 from benchmarks.soak.journal import FAILURES, Outcome, Record
+from benchmarks.soak.plan import count_soaked
 
 PHASES = ("variants", "programs", "risky")  # what is most likely to hang comes last
 BUILD = "build"
-HELD = "held"  # what phases hold back, when it is launched
 _MAX_SHOWN = 20
 
 
@@ -33,6 +33,8 @@ def figures(record: Record) -> dict[str, Any]:
         "devices": sorted({run.device for run in record.runs}),
         "seconds": round(sum(run.seconds for run in record.runs), 1),
         "launcher_seconds": round(sum(run.launcher_seconds for run in record.runs), 1),
+        "launchers": max((run.num_launchers for run in record.runs), default=0),
+        "jobs": max((run.num_jobs for run in record.runs), default=0),
         "phases": {
             phase: _phase(record, phase) for phase in (BUILD, *PHASES) if _has(record, phase)
         },
@@ -42,6 +44,7 @@ def figures(record: Record) -> dict[str, Any]:
             for outcome in record.outcomes.values()
             for launch in outcome.passed_over
         ],
+        "kernels": _kernels(record),
         "remarks": {
             "seen": sorted(seen),
             "never": [
@@ -52,16 +55,17 @@ def figures(record: Record) -> dict[str, Any]:
 
 
 def _has(record: Record, phase: str) -> bool:
-    return any(run.phase == phase for run in record.runs) or any(
+    return any(phase in run.planned for run in record.runs) or any(
         outcome.phase == phase for outcome in record.outcomes.values()
     )
 
 
 def _phase(record: Record, phase: str) -> dict[str, Any]:
-    runs = [run for run in record.runs if run.phase == phase]
     outcomes = [outcome for outcome in record.outcomes.values() if outcome.phase == phase]
     counts = Counter(outcome.status for outcome in outcomes)
-    planned = max((run.num_planned for run in runs), default=len(outcomes))
+    planned = max(
+        (run.planned[phase] for run in record.runs if phase in run.planned), default=len(outcomes)
+    )
     return {
         "planned": planned,
         "run": sum(outcome.num_launches > 0 for outcome in outcomes),
@@ -71,8 +75,18 @@ def _phase(record: Record, phase: str) -> dict[str, Any]:
         **{
             status: counts[status] for status in ("right", "built", "dropped", "refused", *FAILURES)
         },
-        "seconds": round(sum(run.seconds for run in runs), 1),
-        "jobs": max((run.num_jobs for run in runs), default=0),
+        "launcher_seconds": round(sum(outcome.seconds for outcome in outcomes), 1),
+    }
+
+
+def _kernels(record: Record) -> dict[str, Any]:
+    """Return how many kernels variants were planned of, and of which none was launched."""
+    planned = dict.fromkeys(kernel for run in record.runs for kernel in run.kernels)
+    launched = count_soaked([record])
+    return {
+        "planned": len(planned),
+        "launched": sum(kernel in launched for kernel in planned),
+        "never": [kernel for kernel in planned if kernel not in launched],
     }
 
 
@@ -102,11 +116,11 @@ _COLUMNS = (
 
 def table(found: Mapping[str, Any]) -> str:
     """Return the figures in lines of text: a row a phase, then what failed."""
-    rows = [("phase", *(name.replace("_", " ") for name in _COLUMNS), "seconds")]
+    rows = [("phase", *(name.replace("_", " ") for name in _COLUMNS), "launcher s")]
     for phase, counts in found["phases"].items():
         cells = {**counts, "failed": sum(counts[status] for status in FAILURES)}
         numbers = [f"{cells[name]:,}" for name in _COLUMNS]
-        rows.append((phase, *numbers, f"{counts['seconds']:.0f}"))
+        rows.append((phase, *numbers, f"{counts['launcher_seconds']:.0f}"))
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     lines = [
         "  ".join(
@@ -115,18 +129,29 @@ def table(found: Mapping[str, Any]) -> str:
         )
         for row in rows
     ]
+    kernels = found["kernels"]
+    lines.append(
+        f"\nvariants of {kernels['launched']:,} of {kernels['planned']:,} kernels launched"
+    )
+    lines += _few([f"no variant of {kernel}" for kernel in kernels["never"]])
     never = found["remarks"]["never"]
     seen = len(found["remarks"]["seen"])
     lines.append(f"\n{seen} kinds of remarks seen; {len(never)} texts of the schedule never")
-    lines += [f"  {text}" for text in never[:_MAX_SHOWN]]
-    if len(never) > _MAX_SHOWN:
-        lines.append(f"  … and {len(never) - _MAX_SHOWN} more, in the JSON")
+    lines += _few(never)
     lines += _failed(found["failures"])
     lines.append(
-        f"\n{', '.join(found['devices'])}; {', '.join(found['dates'])}; {found['seconds']:.0f} s, "
-        f"{found['launcher_seconds']:.0f} s of them with a launch under way"
+        f"\n{', '.join(found['devices'])}; {', '.join(found['dates'])}; {found['seconds']:.0f} s; "
+        f"{found['launchers']} launchers, busy for {found['launcher_seconds']:.0f} s in all; "
+        f"{found['jobs']} workers"
     )
     return "\n".join(lines)
+
+
+def _few(texts: Sequence[str]) -> list[str]:
+    lines = [f"  {text}" for text in texts[:_MAX_SHOWN]]
+    if len(texts) > _MAX_SHOWN:
+        lines.append(f"  … and {len(texts) - _MAX_SHOWN} more, in the JSON")
+    return lines
 
 
 def _failed(failures: Sequence[Mapping[str, str]]) -> list[str]:

@@ -25,6 +25,7 @@ from aotc.ir.expression import Expression
 from aotc.package import archive as archives
 from aotc.package.assemble import assemble, member_label, misfit
 from aotc.package.index import Archive, Kernel
+from aotc.package.manifest import load
 from aotc.package.verify import verify_variant
 from aotc.package.verify_subjects import Subject, VerifyOptions, load_subjects
 from aotc.package.workers import compile_both_ways
@@ -78,35 +79,79 @@ class Group:
     subjects: tuple[Subject, ...]
 
     @property
+    def kernel(self) -> str:
+        """The kernel, with its manifest."""
+        return f"{self.source}: {self.subjects[0].kernel}"
+
+    @property
     def label(self) -> str:
         """What messages call it."""
         return f"{self.source}: {self.subjects[0].label} and {len(self.subjects) - 1} more"
 
 
+def name_of(group: Group, subject: Subject) -> str:
+    """Return what the case of a variant is called."""
+    return f"{group.source}: {subject.label}"
+
+
+def kernel_of(name: str) -> str:
+    """Return the kernel of a variant's case, with its manifest, as `Group.kernel` has it."""
+    return " ".join(name.split(" ")[:2])
+
+
 # ---- what is taken ----------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Draw:
+    """How variants are drawn: by `seed`; `share` scales how many of each kernel."""
+
+    seed: int
+    share: float = 1.0
+
+
+def kernels_of(source: Source) -> list[str]:
+    """Return the kernels of a manifest. Raises: DiagnosticError if it is wrong."""
+    return [kernel.name for kernel in load(str(source.path)).kernels]
+
+
+def draw(named: tuple[Source, str], how: Draw) -> list[Group]:
+    """Return the variants of a kernel of a manifest to run, in groups.
+
+    Raises: DiagnosticError if the manifest is wrong.
+    """
+    source, name = named
+    subjects = load_subjects(str(source.path), [name], [TARGET])
+    limit = max(1, round(min(len(subjects), source.per_kernel) * how.share))
+    chooser = random.Random(f"{how.seed} {source.name} {name}")
+    return [
+        Group(source.name, tuple(map(_alone, each))) for each in sample(subjects, limit, chooser)
+    ]
 
 
 def select(
     sources: Sequence[Source], seed: int, share: float = 1.0, kernels: Sequence[str] = ()
 ) -> list[Group]:
-    """Return the variants to run, in groups; `share` scales how many of each kernel.
-
-    With `kernels` only these.
+    """Return the variants of manifests to run, in groups; with `kernels` only of these.
 
     Raises: DiagnosticError if a manifest is wrong.
     """
     found: list[Group] = []
-    for source in sources:
-        by_kernel: dict[str, list[Subject]] = {}
-        for subject in load_subjects(str(source.path), target_names=[TARGET]):
-            by_kernel.setdefault(subject.kernel, []).append(subject)
-        for name, subjects in by_kernel.items():
-            if kernels and name not in kernels:
-                continue
-            limit = max(1, round(min(len(subjects), source.per_kernel) * share))
-            chooser = random.Random(f"{seed} {source.name} {name}")
-            found += [Group(source.name, tuple(each)) for each in sample(subjects, limit, chooser)]
+    for named in named_kernels(sources, kernels):
+        found += draw(named, Draw(seed, share))
     return found
+
+
+def named_kernels(
+    sources: Sequence[Source], kernels: Sequence[str] = ()
+) -> list[tuple[Source, str]]:
+    """Return the kernels of manifests, or those of them that are named."""
+    return [
+        (source, name)
+        for source in sources
+        for name in kernels_of(source)
+        if not kernels or name in kernels
+    ]
 
 
 def sample(
@@ -237,9 +282,9 @@ def prepare(group: Group, settings: Settings, phase: str) -> Prepared:
     outcomes: list[Outcome] = []
     # The one with most stages chooses the launches, whose loops are then long enough for all.
     for subject in sorted(group.subjects, key=_num_stages, reverse=True):
-        name = f"{group.source}: {subject.label}"
+        name = name_of(group, subject)
         command = f"aotc verify {group.source} --device --variant '{subject.label}'"
-        builder = _Builder(_alone(subject), settings)
+        builder = _Builder(subject, settings)
         try:
             with time_limit(settings.limit_seconds):
                 found = builder.case(name, command, shared)

@@ -217,6 +217,15 @@ def test_a_tool_that_the_system_kills_is_no_bug(tmp_path, monkeypatch, start: st
         assemble(EMPTY, SM_90)
 
 
+@pytest.mark.parametrize(
+    ("number", "remedy"), [("XFSZ", "ulimit -f"), ("XCPU", "ulimit -t"), ("TERM", "build again")]
+)
+def test_limits_of_the_system_are_named(tmp_path, monkeypatch, number: str, remedy: str) -> None:
+    fake_ptxas(tmp_path, monkeypatch, f"cat > /dev/null; kill -{number} $$\n")
+    with pytest.raises(HostError, match=f"ended by SIG{number}.*\\n  help: .*{remedy}"):
+        assemble(EMPTY, SM_90)
+
+
 def test_no_room_for_a_folder_names_the_place(monkeypatch) -> None:
     def refuse(*_: object, **__: object) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))

@@ -322,6 +322,15 @@ def dumped(monkeypatch: pytest.MonkeyPatch) -> list[CompileRequest]:
 
 
 @pytest.mark.usefixtures("folder")
+def test_nothing_after_the_equals_sign_is_an_empty_string(
+    run: Any, dumped: list[CompileRequest]
+) -> None:
+    args = ["--set", "x_ptr=*fp32:16", "--set", "n=i32", "--set", "MODE="]
+    assert run("dump", "k.py:add", "--stage", "tile", *args)[0] == 0
+    assert dict(dumped[0].constants)["MODE"] == ""
+
+
+@pytest.mark.usefixtures("folder")
 def test_dump_prints_the_stage(run: Any, dumped: list[CompileRequest]) -> None:
     args = ["--set", "x_ptr=*fp32:16", "--set", "n=i32=1", "--set", "MODE=ok"]
     code, out, err = run("dump", "k.py:add", "--stage", "ptx", "--target", "sm_80", *args)

@@ -107,7 +107,7 @@ def test_what_cannot_be_printed_is_told(folder: Path, run: Any) -> None:
     assert ran.stderr == f"error: {message}\n"
 
 
-@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EMFILE, errno.ENOMEM])
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EMFILE, errno.ENOMEM, errno.EFBIG])
 def test_what_the_machine_lacks_exits_with_1(
     run: Any, monkeypatch: pytest.MonkeyPatch, number: int
 ) -> None:

@@ -322,17 +322,8 @@ _READERS = [
 def test_what_is_no_file_to_read(
     run: Run, folder: Path, name: str, args: tuple[str, ...], printed: str, kind: str
 ) -> None:
-    """Neither waited for nor read: a FIFO would block for ever, the others fill the memory."""
-    path = folder / name
-    if kind == "FIFO":
-        os.mkfifo(path)
-    elif kind == "device":
-        path.symlink_to("/dev/zero")
-    elif kind == "huge":
-        path.touch()
-        os.truncate(path, 1 << 32)
-    else:
-        path.mkdir()
+    """Neither waited for nor read."""
+    _make_unreadable(folder / name, kind)
     ran = run(*(arg.format(name) for arg in args))
     assert (ran.code, ran.out) == (1, "")
     assert printed.format(name) in ran.err
@@ -343,6 +334,43 @@ def test_what_is_no_file_to_read(
         "folder": "Is a directory",
     }
     assert reasons[kind] in ran.err
+
+
+@pytest.mark.parametrize("kind", ["FIFO", "device", "huge", "folder"])
+@pytest.mark.parametrize(
+    ("name", "args", "printed"),
+    [
+        ("dist/demo.sources.json", ("split", "dist/demo.aotc"), "expected a file of `aotc build`"),
+        (
+            "measured.json",
+            ("report", "dist/demo.aotc", "--measured", "measured.json"),
+            "expected JSON",
+        ),
+    ],
+)
+def test_what_lies_beside_an_archive_is_no_file(
+    run: Run, folder: Path, name: str, args: tuple[str, ...], printed: str, kind: str
+) -> None:
+    assert run("build", "-j", "1").code == 0
+    path = folder / name
+    path.unlink(missing_ok=True)
+    _make_unreadable(path, kind)
+    ran = run(*args)
+    assert (ran.code, ran.out) == (1, "")
+    assert printed in ran.err
+
+
+def _make_unreadable(path: Path, kind: str) -> None:
+    """Make what nobody can read whole: a FIFO would block for ever, others fill the memory."""
+    if kind == "FIFO":
+        os.mkfifo(path)
+    elif kind == "device":
+        path.symlink_to("/dev/zero")
+    elif kind == "huge":
+        path.touch()
+        os.truncate(path, 1 << 32)
+    else:
+        path.mkdir()
 
 
 def test_what_an_earlier_build_left_is_not_read_whole(run: Run, folder: Path) -> None:

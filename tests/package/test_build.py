@@ -334,6 +334,11 @@ def test_what_spills_more_than_allowed_is_dropped(project: _Project, key: str) -
     project.write(_MANIFEST.replace("[kernel.configs]\n", sizes))
     result = project.build(targets=("sm_80",))
     assert len(result.dropped) == 8
+    # Without being asked: of registers those that are kept as well, a stack that fits is no fault.
+    said = [line for line in project.recorder.warnings if f"{key}=260" in line]
+    assert len(said) == 8
+    assert all(" left out, " in line for line in said)
+    assert len(project.recorder.warnings) == (16 if key == "SPILL" else 8)
     spilled, stack = (260, 0) if key == "SPILL" else (0, 260)
     text = f"{spilled} bytes of registers spilled, {stack} of stack; the limit spill_bytes is 256"
     assert result.dropped[0] == f"add sm_80 T=fp16 n:16 {key}=260 num_warps=4: {text}"

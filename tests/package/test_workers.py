@@ -197,13 +197,29 @@ def test_a_worker_leaves_the_other_cores_to_the_others(monkeypatch: pytest.Monke
     assert "OPENBLAS_NUM_THREADS" not in os.environ
 
 
-def test_what_a_worker_loads_to_start_has_no_threads_yet() -> None:
+_LOADS_NUMPY = """
+import os
+SEEN = os.environ.get("OPENBLAS_NUM_THREADS")  # as NumPy would, if it were loaded here
+from aotc.package.workers import Job, run_all
+
+def work(_):
+    return SEEN
+
+if __name__ == "__main__":
+    print(*(done.result for done in run_all([Job("a", 0), Job("b", 0)], work, 2)), SEEN)
+"""
+
+
+def test_what_a_program_loads_itself_has_one_thread_in_workers(tmp_path: Path) -> None:
     """A BLAS library reads how many threads it may have when it is loaded, with NumPy."""
-    script = "import sys, aotc.__main__, aotc.package.workers; print('numpy' in sys.modules)"
+    script = tmp_path / "loads.py"
+    script.write_text(_LOADS_NUMPY)
+    environment = {n: v for n, v in os.environ.items() if n != "OPENBLAS_NUM_THREADS"}
+    environment["PYTHONPATH"] = str(Path(__file__).parents[2])
     made = subprocess.run(
-        [sys.executable, "-c", script], capture_output=True, text=True, check=True
+        [sys.executable, script], capture_output=True, text=True, check=True, env=environment
     )
-    assert made.stdout == "False\n"
+    assert made.stdout == "1 1 None\n"
 
 
 def _temporary_folder(_: str) -> str:

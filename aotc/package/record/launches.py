@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from aotc.ir.diagnostics import CompileError
+from aotc.regular_file import MAX_RECORDS_BYTES, read_regular
 
 _HOOK = Path(__file__).parent / "hook"
 
@@ -59,9 +60,13 @@ def read(folder: Path) -> list[dict[str, Any]]:
 
 def _lines(path: Path) -> Iterator[str]:
     """Yield the records of a file; a line that a killed process left unfinished is none."""
-    if not path.is_file():
+    try:
+        content = read_regular(path, MAX_RECORDS_BYTES)
+    except FileNotFoundError:
         return
-    for line in path.read_text(encoding="utf-8").splitlines():
+    except OSError as error:
+        raise CompileError(f"cannot read {path}: {error.strerror}") from None
+    for line in content.decode("utf-8", errors="replace").splitlines():
         try:
             record = json.loads(line)
         except ValueError:

@@ -56,6 +56,8 @@ def _attempt(launch: str) -> Try:
     def attempt() -> str:
         if launch == "hang":
             time.sleep(600)
+        if launch == "slow":
+            time.sleep(0.2)
         if launch == "fault":
             raise ExecutionFault("an address")
         if launch == "large":

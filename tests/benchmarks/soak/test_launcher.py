@@ -67,7 +67,7 @@ def test_a_hang_is_named_and_nothing_is_launched_after_it(
     assert [(each.case, each.status) for each in found] == [("a", "right"), ("b", "hang")]
     assert found[1].detail == "hang: no end after 1 s"
     assert found[1].command == "run b"
-    assert launcher.hung == found[1]
+    assert launcher.place.hung == found[1]
     assert list(launcher.run(_batch(tmp_path, [FakeCase("d")], "more"))) == []
     record = launcher.journal.read()
     assert record.known("fake") == {"first", "a", "b"}
@@ -101,7 +101,7 @@ def test_a_process_of_no_more_use_is_replaced(
         ("c", "right"),
     ]
     assert found[1].detail == detail
-    assert launcher.hung is None
+    assert launcher.place.hung is None
 
 
 @pytest.mark.parametrize(

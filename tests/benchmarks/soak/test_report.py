@@ -13,7 +13,7 @@ def _record(*outcomes: Outcome, planned: int | None = None) -> Record:
     for outcome in outcomes:
         record.take(outcome)
     count = len(outcomes) if planned is None else planned
-    record.runs.append(Run("variants", "a GPU", "2026-01-31", count, 12.0, 3.0, 16))
+    record.runs.append(Run({"variants": count}, "a GPU", "2026-01-31", 12.0, 3.0, 16))
     return record
 
 
@@ -55,3 +55,19 @@ def test_what_was_tried_and_never_done_is_lost() -> None:
     assert (found.status, found.is_failure) == ("lost", True)
     assert found.detail.startswith("over: ")
     assert not report.is_green(report.figures(record))
+
+
+def test_kernels_without_a_launch_are_named() -> None:
+    record = Record()
+    kernels = ("few.toml: a", "few.toml: b", "few.toml: c")
+    planned = {"variants": 4, "programs": 1}
+    record.runs.append(Run(planned, "a GPU", "2026-01-31", 12.0, 30.0, 16, 4, kernels))
+    record.take(Outcome("few.toml: a sm_90a X=1", "variants", "right", num_launches=3))
+    for name in ("few.toml: a sm_90a X=2", "few.toml: c sm_90a"):
+        record.take(Outcome(name, "variants", "dropped"))
+    record.take(Outcome("program 1", "programs", "right", num_launches=2))
+    found = report.figures(record)
+    assert found["kernels"] == {"planned": 3, "launched": 1, "never": [*kernels[1:]]}
+    text = report.table(found)
+    assert "variants of 1 of 3 kernels launched\n  no variant of few.toml: b\n" in text
+    assert "4 launchers, busy for 30 s in all; 16 workers" in text

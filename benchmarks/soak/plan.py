@@ -1,0 +1,153 @@
+"""What a soak runs, and in which order: so that what time cuts off is more of what was run.
+
+Variants come a group at a time. First is a group of each kernel; then those that have a value of a type, of a
+choice or of a config key that no earlier group of their kernel has, the kernels in turn, those with the fewest
+variants soaked so far first; then the others, in the same way. Programs are mixed in with the second ones.
+"""
+
+from __future__ import annotations
+
+import heapq
+import random
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import TypeVar
+
+from aotc.package.workers import Failure, Job, run_all
+from benchmarks.soak import programs, variants
+from benchmarks.soak.journal import Record
+from benchmarks.soak.soak import Task
+from benchmarks.soak.variants import Draw, Group, Source
+
+_PROGRAMS_PER_JOB = 8
+
+EntryT = TypeVar("EntryT")
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What is planned of a phase: jobs, in order, in the three stages of the module's docstring.
+
+    Of the `num_cases` some may have been run before; `kernels` are those that variants are of.
+    """
+
+    phase: str
+    num_cases: int
+    stages: tuple[Sequence[Job[Task]], ...]
+    kernels: tuple[str, ...] = ()
+
+
+def plan_programs(phase: str, seeds: Sequence[int], known: set[str]) -> Plan:
+    """Return the plan of the programs of some seeds, less those that are `known`."""
+    left = [seed for seed in seeds if programs.name_of(seed) not in known]
+    parts = [left[at : at + _PROGRAMS_PER_JOB] for at in range(0, len(left), _PROGRAMS_PER_JOB)]
+    jobs = [Job(f"programs {part[0]}…", Task(phase, part)) for part in parts]
+    return Plan(phase, len(seeds), ((), jobs, ()))
+
+
+def plan_variants(
+    phase: str,
+    groups: Sequence[Group],
+    known: set[str],
+    soaked: Mapping[str, int] | None = None,
+    seed: int = 0,
+) -> Plan:
+    """Return the plan of groups of variants, less those that are `known`.
+
+    They are in the order of the module's docstring by `soaked`, how many variants of each kernel ran
+    before, and in the given one without.
+    """
+    left = [
+        Group(group.source, subjects)
+        for group in groups
+        if (subjects := tuple(s for s in group.subjects if variants.name_of(group, s) not in known))
+    ]
+    parts = ordered(left, soaked, seed) if soaked is not None else ([], left, [])
+    stages = tuple([Job(each.label, Task(phase, each)) for each in part] for part in parts)
+    kernels = tuple(dict.fromkeys(group.kernel for group in groups))
+    return Plan(phase, sum(len(group.subjects) for group in groups), stages, kernels)
+
+
+def ordered(
+    groups: Sequence[Group], soaked: Mapping[str, int], seed: int
+) -> tuple[list[Group], ...]:
+    """Return a group of each kernel, those with a value that is new to theirs, and the others; all in order."""
+    chooser = random.Random(seed)
+    by_kernel: dict[str, list[Group]] = {}
+    for group in chooser.sample(groups, len(groups)):
+        by_kernel.setdefault(group.kernel, []).append(group)
+    stages: tuple[list[tuple[int, Group]], ...] = ([], [], [])
+    for kernel, of_kernel in by_kernel.items():
+        count = soaked.get(kernel, 0)
+        news, others = _by_news(of_kernel)
+        for stage, chosen in zip(stages, (news[:1], news[1:], others), strict=True):
+            for group in chosen:
+                stage.append((count, group))
+                count += len(group.subjects)
+    return tuple([group for _, group in sorted(stage, key=_soaked)] for stage in stages)
+
+
+def _soaked(placed: tuple[int, Group]) -> int:
+    return placed[0]
+
+
+def _by_news(groups: Sequence[Group]) -> tuple[list[Group], list[Group]]:
+    """Return groups with values that no earlier one has, those with most first, and the others."""
+    left = {at: _values(group) for at, group in enumerate(groups)}
+    seen: set[str] = set()
+    first: list[Group] = []
+    while left:
+        best = max(left, key=lambda at: len(left[at] - seen))
+        if not left[best] - seen:
+            break
+        seen |= left.pop(best)
+        first.append(groups[best])
+    return first, [groups[at] for at in left]
+
+
+def _values(group: Group) -> set[str]:
+    return {value for subject in group.subjects for value in subject.label.split(" ")}
+
+
+def mixed(sequences: Iterable[Sequence[EntryT]]) -> list[EntryT]:
+    """Return the entries of all sequences, each spread evenly and in its order."""
+    placed = [
+        [((at + 0.5) / len(sequence), number, entry) for at, entry in enumerate(sequence)]
+        for number, sequence in enumerate(sequences)
+    ]
+    return [entry for *_, entry in heapq.merge(*placed, key=lambda each: each[:2])]
+
+
+def jobs_of(plans: Sequence[Plan]) -> list[Job[Task]]:
+    """Return the jobs of all phases, a stage after the other, and mixed in each."""
+    stages = zip(*(plan.stages for plan in plans), strict=True)
+    return [job for stage in stages for job in mixed(stage)]
+
+
+def draw_all(named: Sequence[tuple[Source, str]], how: Draw, num_workers: int) -> list[Group]:
+    """Return the groups of all kernels, drawn in worker processes.
+
+    Raises: ValueError if a manifest is wrong.
+    """
+    work: Callable[[tuple[Source, str]], list[Group]] = partial(variants.draw, how=how)
+    # What has most variants comes first: it takes longest.
+    jobs = [Job(f"{source.name}: {name}", (source, name)) for source, name in reversed(named)]
+    found: dict[str, list[Group]] = {}
+    for done in run_all(jobs, work, num_workers):
+        if isinstance(done.result, Failure):
+            message = f"{done.task.label}: {done.result.report}"
+            raise ValueError(message)  # noqa: TRY004 - the manifest is wrong, and not a type
+        found[done.task.label] = done.result
+    return [group for job in reversed(jobs) for group in found[job.label]]
+
+
+def count_soaked(records: Iterable[Record]) -> Counter[str]:
+    """Return how many variants of each kernel were launched, by the journals of soaks."""
+    return Counter(
+        variants.kernel_of(outcome.case)
+        for record in records
+        for outcome in record.outcomes.values()
+        if outcome.num_launches and ": " in outcome.case
+    )

@@ -1,0 +1,146 @@
+"""Several launchers: all take part, each GPU is seen by its own, a hang ends what is on its GPU alone."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from benchmarks.soak.journal import Journal, Outcome, Record
+from benchmarks.soak.launcher import Batch, NoLauncherError, write_batch
+from benchmarks.soak.launchers import Launchers
+from tests.benchmarks.soak.fake_cases import FakeCase, FakeDevice, no_device
+
+
+class NamedDevice(FakeDevice):
+    """A device called after the GPU that its process sees."""
+
+    def __init__(self) -> None:
+        super().__init__("GPU " + os.environ.get("CUDA_VISIBLE_DEVICES", "of this machine"))
+
+
+class OneKind(FakeDevice):
+    """A device of which there are several."""
+
+
+@contextmanager
+def _opened(folder: Path, *gpus: str, per_gpu: int = 1) -> Iterator[Launchers]:
+    journal = Journal(folder / "journal.jsonl")
+    launchers = Launchers(FakeDevice, journal, 30.0, gpus or ("",), per_gpu)
+    try:
+        yield launchers
+    finally:
+        launchers.close()
+
+
+def _launch(launchers: Launchers, folder: Path, *cases: FakeCase) -> list[Outcome]:
+    found: list[Outcome] = []
+    with launchers.launching(4, lambda: False, found.append) as launching:
+        for case in cases:
+            launching.put(write_batch("fake", folder / case.name, [case]))
+    return found
+
+
+def test_all_launch_at_a_time_and_each_case_once(tmp_path: Path) -> None:
+    with _opened(tmp_path, "0", "1", per_gpu=2) as launchers:
+        launchers.open()
+        start = time.monotonic()
+        cases = [FakeCase(f"{at}", ("slow", "slow")) for at in range(8)]
+        found = _launch(launchers, tmp_path, *cases)
+        assert time.monotonic() - start < 8 * 0.4  # as long as it takes one after the other
+    assert sorted(each.case for each in found) == [f"{at}" for at in range(8)]
+    assert {each.status for each in found} == {"right"}
+    assert all(each.busy_seconds > 0 for each in launchers.each)
+    assert not list(tmp_path.glob("[0-9]"))
+
+
+def test_each_gpu_is_seen_by_its_launchers_alone(tmp_path: Path) -> None:
+    journal = Journal(tmp_path / "journal.jsonl")
+    launchers = Launchers(NamedDevice, journal, 30.0, ("3", "GPU-1"), 2)
+    try:
+        launchers.open()
+        assert launchers.device == "GPU 3; GPU GPU-1"
+        assert [each.device for each in launchers.each] == ["GPU 3", "GPU GPU-1"] * 2
+    finally:
+        launchers.close()
+    launchers = Launchers(OneKind, journal, 30.0, ("0", "1"))
+    try:
+        launchers.open()
+        assert launchers.device == "2 x a fake device"
+    finally:
+        launchers.close()
+
+
+def test_a_hang_ends_what_is_on_its_gpu_and_the_other_goes_on(tmp_path: Path) -> None:
+    with _opened(tmp_path, "0", "1") as launchers:
+        launchers.open()
+        for each in launchers.each:
+            each.limit_seconds = 2.0
+        path = tmp_path / "first"
+        first = write_batch("fake", path, [FakeCase("a"), FakeCase("b", ("hang",)), FakeCase("c")])
+        found: list[Outcome] = []
+        with launchers.launching(4, lambda: False, found.append) as launching:
+            launching.put(first)
+            deadline = time.monotonic() + 20
+            while not launchers.hung and time.monotonic() < deadline:
+                time.sleep(0.05)
+            for at in range(5):
+                launching.put(write_batch("fake", tmp_path / f"{at}", [FakeCase(f"{at}")]))
+    statuses = {each.case: each.status for each in found}
+    # What was left of the first one went to the other GPU.
+    expected = dict.fromkeys(("a", "c", *map(str, range(5))), "right")
+    assert statuses == expected | {"b": "hang"}
+    assert [each.case for each in launchers.hung] == ["b"]
+    assert not path.exists()
+
+
+def test_what_is_under_way_beside_a_hang_has_its_time(tmp_path: Path) -> None:
+    with _opened(tmp_path, per_gpu=2) as launchers:
+        launchers.open()
+        for each in launchers.each:
+            each.limit_seconds = 1.0
+        # Each of its launches is within the limit, all of them take longer than the hang.
+        long = FakeCase("long", ("slow",) * 12)
+        found = _launch(launchers, tmp_path, long, FakeCase("b", ("hang",)), FakeCase("c"))
+    assert {each.case: each.status for each in found} == {"long": "right", "b": "hang"}
+    assert _read(launchers).open == {}
+
+
+def _read(launchers: Launchers) -> Record:
+    return launchers.each[0].journal.read()
+
+
+def test_nothing_is_begun_when_it_is_late(tmp_path: Path) -> None:
+    late = threading.Event()
+    with _opened(tmp_path) as launchers:
+        found: list[Outcome] = []
+
+        def say(outcome: Outcome) -> None:
+            found.append(outcome)
+            late.set()
+
+        with launchers.launching(1, late.is_set, say) as launching:
+            cases = [FakeCase("a"), FakeCase("b")]
+            launching.put(write_batch("fake", tmp_path / "ab", cases))
+            for at in range(9):
+                launching.put(Batch("fake", tmp_path / f"{at}", 1))
+            assert launching.is_over
+    assert [each.case for each in found] == ["a"]
+
+
+def test_without_a_gpu_it_says_so(tmp_path: Path) -> None:
+    launchers = Launchers(no_device, Journal(tmp_path / "journal.jsonl"), 30.0, ("0", "7"))
+    with pytest.raises(NoLauncherError, match="^no GPU here$"):
+        launchers.open()
+    # One that is missed later ends all.
+    with (
+        pytest.raises(NoLauncherError, match="^no GPU here$"),
+        launchers.launching(1, lambda: False, lambda _: None) as launching,
+    ):
+        for at in range(9):
+            launching.put(Batch("fake", tmp_path / f"{at}", 1))
