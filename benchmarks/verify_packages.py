@@ -2,14 +2,18 @@
 
     pip download --no-deps --dest wheels liger-kernel fla-core
     for wheel in wheels/*.whl; do unzip -q -d packages/$(basename "${wheel%%-*}") "$wheel"; done
-    python -m benchmarks.verify_packages packages [--guesses] [--variants 1] [--limit 120] [--json FILE]
+    python -m benchmarks.verify_packages packages [--guesses] [--variants 1] [--limit 120] [--results FILE]
 
 Each folder in `packages` is one package. `aotc init` writes a manifest of each of its files; kernels
 of which it leaves nothing to do are whole, and with `--guesses` also those for which it chose
 constants and sizes of blocks that no launch names. Of each, variants spread over all are compiled as far as PTX
 and verified, each with a limit of time. Not every type and size that a manifest lists is one that a
-kernel can have: where a variant is refused or dropped, the next takes its place. What is wrong may well be the kernel's own fault: an index
-out of bounds that its callers never reach, or undefined values.
+kernel can have: where a variant is refused or dropped, the next takes its place. What is wrong may
+well be the kernel's own fault: an index out of bounds that its callers never reach, or undefined
+values.
+
+A long list goes in portions: what stands in `--results` is not verified again, and after
+`--seconds` of processor time a run begins no more kernels. Its table is of all that stands there.
 """
 
 from __future__ import annotations
@@ -18,10 +22,11 @@ import argparse
 import collections
 import itertools
 import json
+import math
 import re
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Container, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -50,17 +55,25 @@ STATUSES: tuple[Status, ...] = get_args(Status)
 
 @dataclass(frozen=True, slots=True)
 class Verified:
-    """What came of a variant, and the processor seconds that it took."""
+    """What came of a variant, and the processor seconds that it took.
+
+    `part` names the variants that it was picked from, the same in every run.
+    """
 
     package: str
+    part: str
     label: str
     status: Status
     detail: str = ""
     seconds: float = 0.0
 
 
-Candidates: TypeAlias = tuple[Subject, ...]
-"""Variants of a kernel, of which the first that the target can have is verified."""
+@dataclass(frozen=True, slots=True)
+class Candidates:
+    """Variants of a kernel, of which the first that the target can have is verified."""
+
+    part: str
+    subjects: tuple[Subject, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,9 +114,11 @@ def look_at(folder: Path, manifests: Path, *, variants: int, guesses: bool) -> P
             try:
                 found = load_subjects(str(alone))
             except DiagnosticError as error:
-                failures.append(Verified(folder.name, alone.stem, "failed", error.render()))
+                failures.append(
+                    Verified(folder.name, alone.stem, alone.stem, "failed", error.render())
+                )
                 continue
-            candidates += parts(found, variants)
+            candidates += parts(alone.stem, found, variants)
     return Package(
         folder.name, version_of(folder), num_kernels, num_whole, tuple(candidates), tuple(failures)
     )
@@ -123,12 +138,14 @@ def whole_kernels(manifest: str, *, guesses: bool) -> list[str]:
     return found
 
 
-def parts(subjects: Sequence[Subject], count: int) -> list[Candidates]:
-    """Return up to `count` parts of the subjects, and of each those to try."""
+def parts(manifest: str, subjects: Sequence[Subject], count: int) -> list[Candidates]:
+    """Return up to `count` parts of a manifest's subjects, and of each those to try."""
     count = min(count, len(subjects))
     bounds = [at * len(subjects) // count for at in range(count + 1)]
-    each = itertools.pairwise(bounds)
-    return [tuple(spread(subjects[start:stop], _TRIES)) for start, stop in each]
+    return [
+        Candidates(f"{manifest} {start}", tuple(spread(subjects[start:stop], _TRIES)))
+        for start, stop in itertools.pairwise(bounds)
+    ]
 
 
 def spread(subjects: Sequence[Subject], count: int) -> list[Subject]:
@@ -147,10 +164,10 @@ def verify(task: tuple[str, Candidates], limit_seconds: float) -> Verified:
 
     def done(status: Status, detail: str = "") -> Verified:
         seconds = round(time.process_time() - start, 2)
-        return Verified(package, subject.label, status, detail, seconds)
+        return Verified(package, candidates.part, subject.label, status, detail, seconds)
 
     refused: Verified | None = None
-    for subject in candidates:
+    for subject in candidates.subjects:
         try:
             with time_limit(limit_seconds, of_processor=True):
                 result = verify_variant(subject)
@@ -173,21 +190,33 @@ def verify(task: tuple[str, Candidates], limit_seconds: float) -> Verified:
     return refused
 
 
-def verify_all(packages: Sequence[Package], limit_seconds: float, jobs: int) -> Iterator[Verified]:
-    """Yield what came of each variant of all packages."""
+def verify_all(
+    packages: Sequence[Package], known: Container[tuple[str, str]], limit_seconds: float, jobs: int
+) -> Iterator[Verified]:
+    """Yield what came of each variant of all packages, but for the `known` parts of them."""
     for package in packages:
-        yield from package.failures
+        yield from (each for each in package.failures if (package.name, each.part) not in known)
     tasks = [
-        Job(f"{package.name}: {candidates[0].label}", (package.name, candidates))
+        Job(f"{package.name}: {candidates.part}", (package.name, candidates))
         for package in packages
         for candidates in package.candidates
+        if (package.name, candidates.part) not in known
     ]
     for done in run_all(tasks, partial(verify, limit_seconds=limit_seconds), jobs):
         if isinstance(done.result, Failure):
             package, candidates = done.task.request
-            yield Verified(package, candidates[0].label, "failed", done.result.report, done.seconds)
+            label = candidates.subjects[0].label
+            report = done.result.report
+            yield Verified(package, candidates.part, label, "failed", report, done.seconds)
         else:
             yield done.result
+
+
+def read_results(path: Path | None) -> list[Verified]:
+    """Return what runs before have written to a file, one line each."""
+    if path is None or not path.exists():
+        return []
+    return [Verified(**json.loads(line)) for line in path.read_text("utf-8").splitlines()]
 
 
 # ---- report -----------------------------------------------------------------------------------
@@ -235,7 +264,8 @@ def main() -> int:
         "--limit", type=float, default=120.0, help="processor seconds for a variant"
     )
     parser.add_argument("-j", "--jobs", type=int, default=default_jobs())
-    parser.add_argument("--json", type=Path, help="write everything to this file")
+    parser.add_argument("--results", type=Path, help="add to this file, and verify what is not there")
+    parser.add_argument("--seconds", type=float, default=math.inf, help="of the processor, in all")
     options = parser.parse_args()
     folders = [one for one in sorted(options.folder.iterdir()) if one.is_dir()]
     folders = [one for one in folders if not options.packages or one.name in options.packages]
@@ -247,14 +277,21 @@ def main() -> int:
         for each in folders
     ]
     packages = [replace(each, candidates=each.candidates[:: options.every]) for each in packages]
-    found: list[Verified] = []
-    for each in verify_all(packages, options.limit, options.jobs):
+    found = read_results(options.results)
+    known = {(each.package, each.part) for each in found}
+    left = options.seconds
+    for each in verify_all(packages, known, options.limit, options.jobs):
         found.append(each)
         print(f"{each.seconds:7.1f} {each.status:16} {each.package}: {each.label}", flush=True)
         if each.detail:
             print(f"        {each.detail.splitlines()[0]}")
-        if options.json:  # also of a run that is interrupted
-            options.json.write_text(json.dumps([asdict(one) for one in found], indent=2))
+        if options.results:
+            with options.results.open("a", encoding="utf-8") as file:
+                file.write(json.dumps(asdict(each)) + "\n")
+        left -= each.seconds
+        if left <= 0:
+            print("the rest is for another run")
+            break
     print(table(packages, found))
     return int(any(each.status == "out of time" for each in found))
 
