@@ -27,6 +27,7 @@ import re
 import sys
 import time
 from collections.abc import Container, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -91,37 +92,60 @@ class Package:
 # ---- manifests --------------------------------------------------------------------------------
 
 
-def look_at(folder: Path, manifests: Path, *, variants: int, guesses: bool) -> Package:
+def look_at(
+    folder: Path, manifests: Path, *, variants: int, guesses: bool, jobs: int = 1
+) -> Package:
     """Write manifests of a package's files; return the variants to verify."""
-    num_kernels, num_whole = 0, 0
+    look = partial(
+        look_at_file, folder=folder, manifests=manifests, variants=variants, guesses=guesses
+    )
+    sources = [source for source in sorted(folder.rglob("*.py")) if _has_kernels(source)]
+    if jobs == 1:
+        found = [look(source) for source in sources]
+    else:
+        with ProcessPoolExecutor(jobs) as pool:
+            found = [*pool.map(look, sources)]
+    return Package(
+        folder.name,
+        version_of(folder),
+        sum(each.num_kernels for each in found),
+        sum(each.num_whole for each in found),
+        tuple(one for each in found for one in each.candidates),
+        tuple(one for each in found for one in each.failures),
+    )
+
+
+def look_at_file(
+    source: Path, *, folder: Path, manifests: Path, variants: int, guesses: bool
+) -> Package:
+    """Write the manifests of one file of a package; return its variants to verify."""
+    path = manifests / folder.name / f"{'.'.join(source.relative_to(folder).parts)[:-3]}.toml"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        written = write_manifest([str(source)], str(path), [TARGET])
+    except DiagnosticError:
+        return Package(folder.name, "", 0, 0, (), ())  # no kernels
+    path.write_text(written.text, encoding="utf-8")  # to see what is left to do
     candidates: list[Candidates] = []
     failures: list[Verified] = []
-    for source in sorted(folder.rglob("*.py")):
-        path = manifests / folder.name / f"{'.'.join(source.relative_to(folder).parts)[:-3]}.toml"
-        path.parent.mkdir(parents=True, exist_ok=True)
+    whole = whole_kernels(written.text, guesses=guesses)
+    for at, text in enumerate(whole):
+        # A manifest each, so that one that is wrong is the only one that is left out.
+        alone = path.with_suffix(f".{at}.toml")
+        alone.write_text(text, encoding="utf-8")
         try:
-            written = write_manifest([str(source)], str(path), [TARGET])
-        except DiagnosticError:
-            continue  # no kernels
-        path.write_text(written.text, encoding="utf-8")  # to see what is left to do
-        whole = whole_kernels(written.text, guesses=guesses)
-        num_kernels += written.num_kernels
-        for at, text in enumerate(whole):
-            # A manifest each, so that one that is wrong is the only one that is left out.
-            alone = path.with_suffix(f".{at}.toml")
-            alone.write_text(text, encoding="utf-8")
-            num_whole += 1
-            try:
-                found = load_subjects(str(alone))
-            except DiagnosticError as error:
-                failures.append(
-                    Verified(folder.name, alone.stem, alone.stem, "failed", error.render())
-                )
-                continue
-            candidates += parts(alone.stem, found, variants)
+            candidates += parts(alone.stem, load_subjects(str(alone)), variants)
+        except DiagnosticError as error:
+            one = Verified(folder.name, alone.stem, alone.stem, "failed", error.render())
+            failures.append(one)
     return Package(
-        folder.name, version_of(folder), num_kernels, num_whole, tuple(candidates), tuple(failures)
+        folder.name, "", written.num_kernels, len(whole), tuple(candidates), tuple(failures)
     )
+
+
+def _has_kernels(source: Path) -> bool:
+    """Return whether a file may have kernels: most files of a package have none."""
+    return b"jit" in source.read_bytes()
 
 
 def whole_kernels(manifest: str, *, guesses: bool) -> list[str]:
@@ -264,7 +288,9 @@ def main() -> int:
         "--limit", type=float, default=120.0, help="processor seconds for a variant"
     )
     parser.add_argument("-j", "--jobs", type=int, default=default_jobs())
-    parser.add_argument("--results", type=Path, help="add to this file, and verify what is not there")
+    parser.add_argument(
+        "--results", type=Path, help="add to this file, and verify what is not there"
+    )
     parser.add_argument("--seconds", type=float, default=math.inf, help="of the processor, in all")
     options = parser.parse_args()
     folders = [one for one in sorted(options.folder.iterdir()) if one.is_dir()]
@@ -272,10 +298,8 @@ def main() -> int:
     if not folders:
         print(f"no packages in {options.folder}", file=sys.stderr)
         return 1
-    packages = [
-        look_at(each, options.manifests, variants=options.variants, guesses=options.guesses)
-        for each in folders
-    ]
+    look = partial(look_at, variants=options.variants, guesses=options.guesses, jobs=options.jobs)
+    packages = [look(each, options.manifests) for each in folders]
     packages = [replace(each, candidates=each.candidates[:: options.every]) for each in packages]
     found = read_results(options.results)
     known = {(each.package, each.part) for each in found}
