@@ -219,6 +219,8 @@ class Order:
         Of kind PROXY: which writes have not been handed to the asynchronous proxy either; what
         the asynchronous agent wrote needs no handing over.
         """
+        if kind == PROXY and stamps.size and int(stamps.min()) >= _ASYNC:
+            return np.zeros(stamps.shape, np.bool_)
         views = self.views_of(lanes)[:, None]
         columns = stamps >> _COLUMN_SHIFT & _COLUMN_MASK
         late = stamps > self.views.seen[kind, views, columns]
