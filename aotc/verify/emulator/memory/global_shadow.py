@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from aotc.verify.arrays import reshape
+from aotc.verify.arrays import any_in_rows, reshape
 from aotc.verify.emulator.errors import Misuse
 from aotc.verify.emulator.memory.global_memory import (
     Buffer,
@@ -260,7 +260,7 @@ class GlobalShadow:
             rows, which = np.nonzero(foreign)  # enough to name one
             return rows, which
         numbers = lanes_array(lanes, len(self._cluster))
-        suspect = np.flatnonzero(stamps.any(axis=1))
+        suspect = np.flatnonzero(any_in_rows(stamps != 0))
         rows, which = np.nonzero(order.unordered(numbers[suspect], stamps[suspect]))
         return suspect[rows], which
 
@@ -297,7 +297,7 @@ class GlobalShadow:
             several = ((before != 0) & (before != mine)) | (after != mine)
             if several.any():
                 after[several] = _SEVERAL
-                shared = several.any(axis=1)
+                shared = any_in_rows(several)
                 self._scatter(cells.reader, unit[shared], size, after[shared])
         cells.has_reads = True
 
