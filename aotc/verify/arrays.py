@@ -75,10 +75,12 @@ def clipped(array: Array | np.generic, low: Any, high: Any) -> Array:
 def any_in_rows(flags: npt.NDArray[np.bool_]) -> npt.NDArray[np.bool_]:
     """Say which rows (n, k) hold one that is set: `any(axis=1)`, but quick for short rows."""
     width = flags.shape[1]
-    if width not in (1, 2, 4, 8, 16) or not flags.flags.c_contiguous:
+    if not flags.flags.c_contiguous or not width or (width not in (1, 2, 4) and width % 8):
         return cast("npt.NDArray[np.bool_]", flags.any(axis=1))
-    words = flags.view(f"u{min(width, 8)}")
-    found = words[:, 0] if words.shape[1] == 1 else words[:, 0] | words[:, 1]
+    words: Array = flags.view(f"u{min(width, 8)}")
+    found = words[:, 0]
+    for column in range(1, words.shape[1]):
+        found = found | words[:, column]
     return cast("npt.NDArray[np.bool_]", found != 0)
 
 

@@ -8,7 +8,7 @@ import pytest
 from aotc.verify.arrays import any_in_rows
 
 
-@pytest.mark.parametrize("width", [1, 2, 3, 4, 8, 12, 16, 17])
+@pytest.mark.parametrize("width", [0, 1, 2, 3, 4, 8, 12, 16, 17, 96])
 @pytest.mark.parametrize("count", [0, 1, 13])
 def test_rows_that_hold_a_flag(count: int, width: int) -> None:
     flags = np.random.default_rng(count * 32 + width).random((count, width)) < 0.1

@@ -43,12 +43,12 @@ Status: TypeAlias = Literal["right", "wrong", "fault", "passed over"]
 class ExecutionFault(Exception):  # noqa: N818 - hardware's word
     """Report that a compiled kernel did what it may not; the message is the whole report.
 
-    `reads_beyond` says that all it did was to read what the reference has not read.
+    `beyond` says that all it did was to read or write where the reference has not.
     """
 
-    def __init__(self, report: str, *, reads_beyond: bool = False) -> None:
+    def __init__(self, report: str, *, beyond: Literal["", "reads", "writes"] = "") -> None:
         super().__init__(report)
-        self.reads_beyond = reads_beyond
+        self.beyond = beyond
 
 
 class _OpenError(Exception):
@@ -226,8 +226,14 @@ def _checked(chooser: Chooser, reference: Reference, checks: Checks, execute: Ex
     except Unsuited as error:
         return _finding(launch, "passed over", str(error))
     except ExecutionFault as error:
-        if error.reads_beyond and reads_by_rounding(chooser.kernel, is_inexact):
+        if error.beyond == "reads" and reads_by_rounding(chooser.kernel, is_inexact):
             raise _OpenError(_BY_ROUNDING) from None
+        # A mask or an index may be undefined, and so may be where a kernel goes.
+        undefined = error.beyond and depends_on_undefined(
+            chooser.kernel, chooser.roles, reference, checks.inputs
+        )
+        if undefined:
+            raise _OpenError(_UNDEFINED.format(undefined)) from None
         return _finding(launch, "fault", str(error))
     for name, buffer in reference.buffers.items():
         mismatch = compare(buffer, done.buffers[name], checks.tolerance)

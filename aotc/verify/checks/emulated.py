@@ -248,9 +248,9 @@ class Emulation:
             )
         except Fault as fault:
             report = render_fault(fault, sources=self.sources)
-            reads_beyond = fault.kind == "bounds" and _LOAD.match(fault.text) is not None
+            verb = "reads" if _LOAD.match(fault.text) is not None else "writes"
             raise ExecutionFault(
-                self._named(report, reference), reads_beyond=reads_beyond
+                self._named(report, reference), beyond=verb if fault.kind == "bounds" else ""
             ) from fault
         return Execution(held.left(), done.lane_instructions)
 

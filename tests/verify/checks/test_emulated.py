@@ -69,7 +69,7 @@ def test_a_byte_too_many_is_reported_with_the_arguments_name(
     with pytest.raises(ExecutionFault) as caught:
         _run(reference, ptx.replace("setp.lt.s32", "setp.le.s32"))
     report = str(caught.value)
-    assert caught.value.reads_beyond
+    assert caught.value.beyond == "reads"
     assert "a_ptr" in report
     assert "argument 0" not in report
     assert "at verify_kernels.py:" in report
@@ -79,7 +79,7 @@ def test_a_byte_too_many_is_reported_with_the_arguments_name(
 def test_a_kernel_that_does_not_end_is_a_fault(reference: Reference, ptx: str) -> None:
     with pytest.raises(ExecutionFault, match="steps: still running after 3") as caught:
         _run(reference, ptx, max_steps=3)
-    assert not caught.value.reads_beyond
+    assert not caught.value.beyond
 
 
 @pytest.mark.parametrize("in_step", [True, False])

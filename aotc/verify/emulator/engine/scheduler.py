@@ -30,9 +30,9 @@ from aotc.verify.emulator.text.special_registers import WARP
 
 _MAX_RANDOM_GROUPS = 12
 _START_SPLITS = 3
-_SPLIT_CHANCE = 0.5
+_SPLIT_CHANCE = 0.25
 _STAY_CHANCE = 0.75  # that whoever ran goes on: long runs of one warp show more than short ones
-_APART_CHANCE = 0.75  # that groups which meet stay apart
+_APART_CHANCE = 0.5  # that groups which meet stay apart
 _PENDING_CHANCE = 0.125
 _MAX_ASKED = 64  # polls in vain, with nothing happening in between, that are no deadlock yet
 

@@ -171,7 +171,9 @@ class GlobalShadow:
         values = as_cells(data)
         for buffer, chosen in self.memory.parts(address):
             cells, unit = self._located(buffer, address[chosen], size)
-            changes = differ(buffer.cells(buffer.bytes, size)[unit], values[chosen])
+            # Stamps of a large buffer are elsewhere: its bytes are found by their own number.
+            held = buffer.cells(buffer.bytes, size)[(address[chosen] - buffer.base) // size]
+            changes = differ(held, values[chosen])
             who = self._chosen(lanes, chosen)
             self._check_write(cells, who, address[chosen], unit, size, scope, changes)
             if scope == WEAK and not changes.all():
