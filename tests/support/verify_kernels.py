@@ -128,6 +128,22 @@ def doubled(x_ptr, out_ptr, BLOCK: tl.constexpr):
 
 
 @triton.jit
+def halved(x_ptr, BLOCK: tl.constexpr):
+    """Halve x in place; where a tile is smaller than a CTA, threads hold second copies."""
+    i = tl.arange(0, BLOCK)
+    tl.store(x_ptr + i, 0.5 * tl.load(x_ptr + i))
+
+
+@triton.jit
+def halved_and_spread(x_ptr, out_ptr, BLOCK: tl.constexpr):
+    """Halve x in place, and repeat what it was along rows: the second copies are used."""
+    i, k = tl.arange(0, BLOCK), tl.arange(0, 32)
+    x = tl.load(x_ptr + i)
+    tl.store(x_ptr + i, 0.5 * x)
+    tl.store(out_ptr + i[:, None] * 32 + k[None, :], x[:, None] + 0.0 * k[None, :])
+
+
+@triton.jit
 def turned(x_ptr, out_ptr, BLOCK: tl.constexpr):
     """Store x backwards in out, by way of out: threads read what others wrote."""
     i = tl.arange(0, BLOCK)

@@ -43,12 +43,20 @@ Status: TypeAlias = Literal["right", "wrong", "fault", "passed over"]
 class ExecutionFault(Exception):  # noqa: N818 - hardware's word
     """Report that a compiled kernel did what it may not; the message is the whole report.
 
-    `beyond` says that all it did was to read or write where the reference has not.
+    `beyond` says that all it did was to read or write where the reference has not, `is_race` that
+    nothing orders two accesses.
     """
 
-    def __init__(self, report: str, *, beyond: Literal["", "reads", "writes"] = "") -> None:
+    def __init__(
+        self,
+        report: str,
+        *,
+        beyond: Literal["", "reads", "writes"] = "",
+        is_race: bool = False,
+    ) -> None:
         super().__init__(report)
         self.beyond = beyond
+        self.is_race = is_race
 
 
 class _OpenError(Exception):
@@ -61,10 +69,14 @@ class Unsuited(Exception):  # noqa: N818 - what the launch is
 
 @dataclass(frozen=True, slots=True)
 class Execution:
-    """Hold what a compiled kernel left in the buffers, by name, and how many steps it took."""
+    """Hold what a compiled kernel left in the buffers, by name, and how many steps it took.
+
+    `forgiven` is a fault that is none if the results are right: threads race for what nobody uses.
+    """
 
     buffers: Mapping[str, Bytes]
     lane_instructions: int = 0
+    forgiven: str = ""
 
 
 Execute: TypeAlias = Callable[[Reference], Execution]
@@ -242,6 +254,8 @@ def _checked(chooser: Chooser, reference: Reference, checks: Checks, execute: Ex
         undefined = depends_on_undefined(chooser.kernel, chooser.roles, reference, checks.inputs)
         if undefined:
             raise _OpenError(_UNDEFINED.format(undefined))
+        if done.forgiven:
+            return _finding(launch, "fault", done.forgiven)
         strides = [term.stride for term in chooser.roles.strides.get(name, ())]
         return _finding(launch, "wrong", _text(mismatch, launch, strides), mismatch)
     return replace(

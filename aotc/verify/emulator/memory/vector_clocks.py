@@ -508,6 +508,16 @@ def columns_in(stamps: Ints) -> Ints:
     return stamps >> _COLUMN_SHIFT & _COLUMN_MASK
 
 
+def lanes_in(stamps: Ints) -> Ints:
+    """Return the lanes (in their warps) of stamps."""
+    return stamps >> _LANE_SHIFT & 31
+
+
+def numbers_in(stamps: Ints) -> Ints:
+    """Return the numbers of the instructions of stamps."""
+    return stamps & (1 << NUMBER_BITS) - 1
+
+
 def lane_of(stamp: int) -> int:
     """Return the lane (in its warp) of a stamp."""
     return stamp >> _LANE_SHIFT & 31
