@@ -20,7 +20,6 @@ from __future__ import annotations
 
 import argparse
 import collections
-import itertools
 import json
 import math
 import re
@@ -71,22 +70,31 @@ class Verified:
 
 @dataclass(frozen=True, slots=True)
 class Candidates:
-    """Variants of a kernel, of which the first that the target can have is verified."""
+    """The part number `at`, of `count`, of a manifest's variants: the first that the target can have
+    is verified.
+    """
 
     part: str
-    subjects: tuple[Subject, ...]
+    manifest: Path
+    at: int
+    count: int
+
+    def subjects(self) -> list[Subject]:
+        """Return the variants to try, none where there are fewer than parts."""
+        found = load_subjects(str(self.manifest))
+        start, stop = (at * len(found) // self.count for at in (self.at, self.at + 1))
+        return spread(found[start:stop], _TRIES)
 
 
 @dataclass(frozen=True, slots=True)
 class Package:
-    """What is to be verified of a package; `failures` are manifests that are wrong."""
+    """What is to be verified of a package."""
 
     name: str
     version: str
     num_kernels: int
     num_whole: int
     candidates: tuple[Candidates, ...]
-    failures: tuple[Verified, ...]
 
 
 # ---- manifests --------------------------------------------------------------------------------
@@ -96,51 +104,43 @@ def look_at(
     folder: Path, manifests: Path, *, variants: int, guesses: bool, jobs: int = 1
 ) -> Package:
     """Write manifests of a package's files; return the variants to verify."""
-    look = partial(
-        look_at_file, folder=folder, manifests=manifests, variants=variants, guesses=guesses
-    )
+    write = partial(write_manifests, folder=folder, manifests=manifests, guesses=guesses)
     sources = [source for source in sorted(folder.rglob("*.py")) if _has_kernels(source)]
     if jobs == 1:
-        found = [look(source) for source in sources]
+        written = [write(source) for source in sources]
     else:
         with ProcessPoolExecutor(jobs) as pool:
-            found = [*pool.map(look, sources)]
-    return Package(
-        folder.name,
-        version_of(folder),
-        sum(each.num_kernels for each in found),
-        sum(each.num_whole for each in found),
-        tuple(one for each in found for one in each.candidates),
-        tuple(one for each in found for one in each.failures),
-    )
+            written = [*pool.map(write, sources)]
+    whole = [path for _, paths in written for path in paths]
+    candidates = [
+        Candidates(f"{path.stem} {at}", path, at, variants)
+        for path in whole
+        for at in range(variants)
+    ]
+    num_kernels = sum(count for count, _ in written)
+    return Package(folder.name, version_of(folder), num_kernels, len(whole), tuple(candidates))
 
 
-def look_at_file(
-    source: Path, *, folder: Path, manifests: Path, variants: int, guesses: bool
-) -> Package:
-    """Write the manifests of one file of a package; return its variants to verify."""
+def write_manifests(
+    source: Path, *, folder: Path, manifests: Path, guesses: bool
+) -> tuple[int, list[Path]]:
+    """Write a manifest of a file, and one for each of its whole kernels.
+
+    Returns how many kernels the file has, and the latter manifests.
+    """
     path = manifests / folder.name / f"{'.'.join(source.relative_to(folder).parts)[:-3]}.toml"
     path.parent.mkdir(parents=True, exist_ok=True)
     try:
         written = write_manifest([str(source)], str(path), [TARGET])
     except DiagnosticError:
-        return Package(folder.name, "", 0, 0, (), ())  # no kernels
+        return 0, []  # no kernels
     path.write_text(written.text, encoding="utf-8")  # to see what is left to do
-    candidates: list[Candidates] = []
-    failures: list[Verified] = []
-    whole = whole_kernels(written.text, guesses=guesses)
-    for at, text in enumerate(whole):
+    alone: list[Path] = []
+    for at, text in enumerate(whole_kernels(written.text, guesses=guesses)):
         # A manifest each, so that one that is wrong is the only one that is left out.
-        alone = path.with_suffix(f".{at}.toml")
-        alone.write_text(text, encoding="utf-8")
-        try:
-            candidates += parts(alone.stem, load_subjects(str(alone)), variants)
-        except DiagnosticError as error:
-            one = Verified(folder.name, alone.stem, alone.stem, "failed", error.render())
-            failures.append(one)
-    return Package(
-        folder.name, "", written.num_kernels, len(whole), tuple(candidates), tuple(failures)
-    )
+        alone.append(path.with_suffix(f".{at}.toml"))
+        alone[-1].write_text(text, encoding="utf-8")
+    return written.num_kernels, alone
 
 
 def _has_kernels(source: Path) -> bool:
@@ -162,16 +162,6 @@ def whole_kernels(manifest: str, *, guesses: bool) -> list[str]:
     return found
 
 
-def parts(manifest: str, subjects: Sequence[Subject], count: int) -> list[Candidates]:
-    """Return up to `count` parts of a manifest's subjects, and of each those to try."""
-    count = min(count, len(subjects))
-    bounds = [at * len(subjects) // count for at in range(count + 1)]
-    return [
-        Candidates(f"{manifest} {start}", tuple(spread(subjects[start:stop], _TRIES)))
-        for start, stop in itertools.pairwise(bounds)
-    ]
-
-
 def spread(subjects: Sequence[Subject], count: int) -> list[Subject]:
     """Return up to `count` of the subjects, evenly spread."""
     count = min(count, len(subjects))
@@ -181,17 +171,23 @@ def spread(subjects: Sequence[Subject], count: int) -> list[Subject]:
 # ---- verifying --------------------------------------------------------------------------------
 
 
-def verify(task: tuple[str, Candidates], limit_seconds: float) -> Verified:
-    """Verify the first variant that can be compiled in this process."""
+def verify(task: tuple[str, Candidates], limit_seconds: float) -> Verified | None:
+    """Verify the first variant that can be compiled in this process; None if there is none at all."""
     package, candidates = task
-    start = time.process_time()
+    start, label = time.process_time(), candidates.part
 
     def done(status: Status, detail: str = "") -> Verified:
         seconds = round(time.process_time() - start, 2)
-        return Verified(package, candidates.part, subject.label, status, detail, seconds)
+        return Verified(package, candidates.part, label, status, detail, seconds)
 
     refused: Verified | None = None
-    for subject in candidates.subjects:
+    try:
+        subjects = candidates.subjects()
+    except DiagnosticError as error:
+        return done("failed", error.render())
+    start = time.process_time()
+    for subject in subjects:
+        label = subject.label
         try:
             with time_limit(limit_seconds, of_processor=True):
                 result = verify_variant(subject)
@@ -210,7 +206,6 @@ def verify(task: tuple[str, Candidates], limit_seconds: float) -> Verified:
             if each.status in ("wrong", "fault")
         )
         return done(result.status, next(wrong, "") or next(gaps, ""))
-    assert refused is not None
     return refused
 
 
@@ -218,8 +213,6 @@ def verify_all(
     packages: Sequence[Package], known: Container[tuple[str, str]], limit_seconds: float, jobs: int
 ) -> Iterator[Verified]:
     """Yield what came of each variant of all packages, but for the `known` parts of them."""
-    for package in packages:
-        yield from (each for each in package.failures if (package.name, each.part) not in known)
     tasks = [
         Job(f"{package.name}: {candidates.part}", (package.name, candidates))
         for package in packages
@@ -229,10 +222,11 @@ def verify_all(
     for done in run_all(tasks, partial(verify, limit_seconds=limit_seconds), jobs):
         if isinstance(done.result, Failure):
             package, candidates = done.task.request
-            label = candidates.subjects[0].label
             report = done.result.report
-            yield Verified(package, candidates.part, label, "failed", report, done.seconds)
-        else:
+            yield Verified(
+                package, candidates.part, candidates.part, "failed", report, done.seconds
+            )
+        elif done.result is not None:
             yield done.result
 
 

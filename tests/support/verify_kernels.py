@@ -77,6 +77,14 @@ def count(x_ptr, out_ptr, n, BLOCK: tl.constexpr):
 
 
 @triton.jit
+def placed(x_ptr, counter_ptr, out_ptr, BLOCK: tl.constexpr):
+    """Copy a row to the next place that is free: which one that is, who comes first decides."""
+    i = tl.arange(0, BLOCK)
+    x = tl.load(x_ptr + tl.program_id(0) * BLOCK + i)
+    tl.store(out_ptr + tl.atomic_add(counter_ptr, 1) * BLOCK + i, x)
+
+
+@triton.jit
 def last_adds(x_ptr, parts_ptr, counter_ptr, out_ptr, BLOCK: tl.constexpr):
     """Leave a sum, and let whoever comes last add up those of all programs."""
     i = tl.arange(0, BLOCK)

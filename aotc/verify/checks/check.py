@@ -31,6 +31,7 @@ from aotc.verify.checks.reference import (
     Inputs,
     Reference,
     RewriteError,
+    depends_on_order,
     depends_on_undefined,
     interpret,
 )
@@ -223,6 +224,7 @@ _UNDEFINED = (
 )
 
 
+_BY_ORDER = "the result in {} depends on the order in which programs update memory atomically"
 _BY_ROUNDING = "which elements it reads depends on how floats are rounded"
 
 
@@ -254,6 +256,9 @@ def _checked(chooser: Chooser, reference: Reference, checks: Checks, execute: Ex
         undefined = depends_on_undefined(chooser.kernel, chooser.roles, reference, checks.inputs)
         if undefined:
             raise _OpenError(_UNDEFINED.format(undefined))
+        moved = depends_on_order(chooser.kernel, chooser.roles, reference, checks.inputs)
+        if moved:
+            raise _OpenError(_BY_ORDER.format(moved))
         if done.forgiven:
             return _finding(launch, "fault", done.forgiven)
         strides = [term.stride for term in chooser.roles.strides.get(name, ())]

@@ -268,28 +268,49 @@ def interpret(
     return Reference(launch, buffers, order, exact.met_undefined)
 
 
+def depends_on_order(kernel: Kernel, roles: Roles, reference: Reference, inputs: Inputs) -> str:
+    """Return the exact buffer whose results change with the order of programs, or "".
+
+    They may where a kernel uses what its atomics return.
+    """
+    used = (tile.AtomicRmw, tile.AtomicCas)
+    if not any(isinstance(op, used) and any(out.users for out in op.results) for op in kernel.walk()):
+        return ""
+    exact = [name for name, buffer in reference.buffers.items() if buffer.is_exact]
+    return _changed(kernel, roles, reference, inputs, exact, backwards=True)
+
+
 def depends_on_undefined(kernel: Kernel, roles: Roles, reference: Reference, inputs: Inputs) -> str:
     """Return the buffer whose results change with what undefined values happen to be, or ""."""
     if not reference.met_undefined:
         return ""
     for seed in POISON_SEEDS:
-        found = _differs_by_poison(kernel, roles, reference, inputs, seed)
+        found = _changed(kernel, roles, reference, inputs, [*reference.buffers], poison_seed=seed)
         if found:
             return found
     return ""
 
 
-def _differs_by_poison(
-    kernel: Kernel, roles: Roles, reference: Reference, inputs: Inputs, poison_seed: int
+def _changed(
+    kernel: Kernel,
+    roles: Roles,
+    reference: Reference,
+    inputs: Inputs,
+    names: Sequence[str],
+    *,
+    poison_seed: int = 0,
+    backwards: bool = False,
 ) -> str:
-    """Return the buffer whose results are others with other undefined values, or ""."""
+    """Return the first of the buffers whose results are others when interpreted so, or ""."""
     launch = reference.launch
     memory, args = _prepared(kernel, roles, launch, inputs, is_traced=True)
     try:
-        _run(kernel, launch, memory, args, RULES, poison_seed)
+        _run(kernel, launch, memory, args, RULES, poison_seed, backwards=backwards)
     except InterpretError:
         return ""
     for index, name in enumerate(_owners_of(kernel, launch, inputs)):
+        if name not in names:
+            continue
         known = reference.buffers[name]
         pages = sorted({*known.pages, *memory.pages(index)})
         size = max(known.initial.size, memory.size_bytes(index))
@@ -393,12 +414,14 @@ def _run(
     args: Sequence[Argument],
     rules: Rules,
     poison_seed: int,
+    *,
+    backwards: bool = False,
 ) -> ElasticMemory:
     """Interpret the kernel; return the memory, with what it left."""
     interpreter = Interpreter(
         kernel, args, poison_seed=poison_seed, memory=memory, rules=_atomic_rules(rules)
     )
-    interpreter.run(launch.grid, launch.programs)
+    interpreter.run(launch.grid, launch.programs, backwards=backwards)
     memory.met_undefined = interpreter.poison.was_asked
     return memory
 
