@@ -274,7 +274,9 @@ def depends_on_order(kernel: Kernel, roles: Roles, reference: Reference, inputs:
     They may where a kernel uses what its atomics return.
     """
     used = (tile.AtomicRmw, tile.AtomicCas)
-    if not any(isinstance(op, used) and any(out.users for out in op.results) for op in kernel.walk()):
+    if not any(
+        isinstance(op, used) and any(out.users for out in op.results) for op in kernel.walk()
+    ):
         return ""
     exact = [name for name, buffer in reference.buffers.items() if buffer.is_exact]
     return _changed(kernel, roles, reference, inputs, exact, backwards=True)
