@@ -24,7 +24,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from aotc.verify.arrays import any_in_rows, reshape
+from aotc.verify.arrays import any_in_rows, listed, reshape
 from aotc.verify.emulator.errors import Misuse
 from aotc.verify.emulator.memory.global_memory import (
     Buffer,
@@ -291,7 +291,7 @@ class GlobalShadow:
         first = numbers // lanes_per_cluster * lanes_per_cluster
         readers = first + columns_in(stamps) * 32 + lanes_in(stamps)
         found = np.zeros(rows.size, np.bool_)
-        for number in np.unique(numbers_in(stamps[own])).tolist():
+        for number in listed(np.unique(numbers_in(stamps[own]))):
             alike = own & (numbers_in(stamps) == number)
             found |= alike & stale.note(self._instructions[number], self._in_launch(readers[alike]))
         return found
