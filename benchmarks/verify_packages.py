@@ -2,26 +2,31 @@
 
     pip download --no-deps --dest wheels liger-kernel fla-core
     for wheel in wheels/*.whl; do unzip -q -d packages/$(basename "${wheel%%-*}") "$wheel"; done
-    python -m benchmarks.verify_packages packages [--guesses] [--variants 1] [--limit 120] [--json FILE]
+    python -m benchmarks.verify_packages packages [--guesses] [--variants 1] [--limit 120] [--results FILE]
 
 Each folder in `packages` is one package. `aotc init` writes a manifest of each of its files; kernels
 of which it leaves nothing to do are whole, and with `--guesses` also those for which it chose
 constants and sizes of blocks that no launch names. Of each, variants spread over all are compiled as far as PTX
 and verified, each with a limit of time. Not every type and size that a manifest lists is one that a
-kernel can have: where a variant is refused or dropped, the next takes its place. What is wrong may well be the kernel's own fault: an index
-out of bounds that its callers never reach, or undefined values.
+kernel can have: where a variant is refused or dropped, the next takes its place. What is wrong may
+well be the kernel's own fault: an index out of bounds that its callers never reach, or undefined
+values.
+
+A long list goes in portions: what stands in `--results` is not verified again, and after
+`--seconds` of processor time a run begins no more kernels. Its table is of all that stands there.
 """
 
 from __future__ import annotations
 
 import argparse
 import collections
-import itertools
 import json
+import math
 import re
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Container, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -50,63 +55,97 @@ STATUSES: tuple[Status, ...] = get_args(Status)
 
 @dataclass(frozen=True, slots=True)
 class Verified:
-    """What came of a variant, and the processor seconds that it took."""
+    """What came of a variant, and the processor seconds that it took.
+
+    `part` names the variants that it was picked from, the same in every run.
+    """
 
     package: str
+    part: str
     label: str
     status: Status
     detail: str = ""
     seconds: float = 0.0
 
 
-Candidates: TypeAlias = tuple[Subject, ...]
-"""Variants of a kernel, of which the first that the target can have is verified."""
+@dataclass(frozen=True, slots=True)
+class Candidates:
+    """The part number `at`, of `count`, of a manifest's variants: the first that the target can have
+    is verified.
+    """
+
+    part: str
+    manifest: Path
+    at: int
+    count: int
+
+    def subjects(self) -> list[Subject]:
+        """Return the variants to try, none where there are fewer than parts."""
+        found = load_subjects(str(self.manifest))
+        start, stop = (at * len(found) // self.count for at in (self.at, self.at + 1))
+        return spread(found[start:stop], _TRIES)
 
 
 @dataclass(frozen=True, slots=True)
 class Package:
-    """What is to be verified of a package; `failures` are manifests that are wrong."""
+    """What is to be verified of a package."""
 
     name: str
     version: str
     num_kernels: int
     num_whole: int
     candidates: tuple[Candidates, ...]
-    failures: tuple[Verified, ...]
 
 
 # ---- manifests --------------------------------------------------------------------------------
 
 
-def look_at(folder: Path, manifests: Path, *, variants: int, guesses: bool) -> Package:
+def look_at(
+    folder: Path, manifests: Path, *, variants: int, guesses: bool, jobs: int = 1
+) -> Package:
     """Write manifests of a package's files; return the variants to verify."""
-    num_kernels, num_whole = 0, 0
-    candidates: list[Candidates] = []
-    failures: list[Verified] = []
-    for source in sorted(folder.rglob("*.py")):
-        path = manifests / folder.name / f"{'.'.join(source.relative_to(folder).parts)[:-3]}.toml"
-        path.parent.mkdir(parents=True, exist_ok=True)
-        try:
-            written = write_manifest([str(source)], str(path), [TARGET])
-        except DiagnosticError:
-            continue  # no kernels
-        path.write_text(written.text, encoding="utf-8")  # to see what is left to do
-        whole = whole_kernels(written.text, guesses=guesses)
-        num_kernels += written.num_kernels
-        for at, text in enumerate(whole):
-            # A manifest each, so that one that is wrong is the only one that is left out.
-            alone = path.with_suffix(f".{at}.toml")
-            alone.write_text(text, encoding="utf-8")
-            num_whole += 1
-            try:
-                found = load_subjects(str(alone))
-            except DiagnosticError as error:
-                failures.append(Verified(folder.name, alone.stem, "failed", error.render()))
-                continue
-            candidates += parts(found, variants)
-    return Package(
-        folder.name, version_of(folder), num_kernels, num_whole, tuple(candidates), tuple(failures)
-    )
+    write = partial(write_manifests, folder=folder, manifests=manifests, guesses=guesses)
+    sources = [source for source in sorted(folder.rglob("*.py")) if _has_kernels(source)]
+    if jobs == 1:
+        written = [write(source) for source in sources]
+    else:
+        with ProcessPoolExecutor(jobs) as pool:
+            written = [*pool.map(write, sources)]
+    whole = [path for _, paths in written for path in paths]
+    candidates = [
+        Candidates(f"{path.stem} {at}", path, at, variants)
+        for path in whole
+        for at in range(variants)
+    ]
+    num_kernels = sum(count for count, _ in written)
+    return Package(folder.name, version_of(folder), num_kernels, len(whole), tuple(candidates))
+
+
+def write_manifests(
+    source: Path, *, folder: Path, manifests: Path, guesses: bool
+) -> tuple[int, list[Path]]:
+    """Write a manifest of a file, and one for each of its whole kernels.
+
+    Returns how many kernels the file has, and the latter manifests.
+    """
+    path = manifests / folder.name / f"{'.'.join(source.relative_to(folder).parts)[:-3]}.toml"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        written = write_manifest([str(source)], str(path), [TARGET])
+    except DiagnosticError:
+        return 0, []  # no kernels
+    path.write_text(written.text, encoding="utf-8")  # to see what is left to do
+    alone: list[Path] = []
+    for at, text in enumerate(whole_kernels(written.text, guesses=guesses)):
+        # A manifest each, so that one that is wrong is the only one that is left out.
+        alone.append(path.with_suffix(f".{at}.toml"))
+        alone[-1].write_text(text, encoding="utf-8")
+    return written.num_kernels, alone
+
+
+def _has_kernels(source: Path) -> bool:
+    """Return whether a file may have kernels: most files of a package have none."""
+    return b"jit" in source.read_bytes()
 
 
 def whole_kernels(manifest: str, *, guesses: bool) -> list[str]:
@@ -123,14 +162,6 @@ def whole_kernels(manifest: str, *, guesses: bool) -> list[str]:
     return found
 
 
-def parts(subjects: Sequence[Subject], count: int) -> list[Candidates]:
-    """Return up to `count` parts of the subjects, and of each those to try."""
-    count = min(count, len(subjects))
-    bounds = [at * len(subjects) // count for at in range(count + 1)]
-    each = itertools.pairwise(bounds)
-    return [tuple(spread(subjects[start:stop], _TRIES)) for start, stop in each]
-
-
 def spread(subjects: Sequence[Subject], count: int) -> list[Subject]:
     """Return up to `count` of the subjects, evenly spread."""
     count = min(count, len(subjects))
@@ -140,17 +171,23 @@ def spread(subjects: Sequence[Subject], count: int) -> list[Subject]:
 # ---- verifying --------------------------------------------------------------------------------
 
 
-def verify(task: tuple[str, Candidates], limit_seconds: float) -> Verified:
-    """Verify the first variant that can be compiled in this process."""
+def verify(task: tuple[str, Candidates], limit_seconds: float) -> Verified | None:
+    """Verify the first variant that can be compiled in this process; None if there is none at all."""
     package, candidates = task
-    start = time.process_time()
+    start, label = time.process_time(), candidates.part
 
     def done(status: Status, detail: str = "") -> Verified:
         seconds = round(time.process_time() - start, 2)
-        return Verified(package, subject.label, status, detail, seconds)
+        return Verified(package, candidates.part, label, status, detail, seconds)
 
     refused: Verified | None = None
-    for subject in candidates:
+    try:
+        subjects = candidates.subjects()
+    except DiagnosticError as error:
+        return done("failed", error.render())
+    start = time.process_time()
+    for subject in subjects:
+        label = subject.label
         try:
             with time_limit(limit_seconds, of_processor=True):
                 result = verify_variant(subject)
@@ -169,25 +206,35 @@ def verify(task: tuple[str, Candidates], limit_seconds: float) -> Verified:
             if each.status in ("wrong", "fault")
         )
         return done(result.status, next(wrong, "") or next(gaps, ""))
-    assert refused is not None
     return refused
 
 
-def verify_all(packages: Sequence[Package], limit_seconds: float, jobs: int) -> Iterator[Verified]:
-    """Yield what came of each variant of all packages."""
-    for package in packages:
-        yield from package.failures
+def verify_all(
+    packages: Sequence[Package], known: Container[tuple[str, str]], limit_seconds: float, jobs: int
+) -> Iterator[Verified]:
+    """Yield what came of each variant of all packages, but for the `known` parts of them."""
     tasks = [
-        Job(f"{package.name}: {candidates[0].label}", (package.name, candidates))
+        Job(f"{package.name}: {candidates.part}", (package.name, candidates))
         for package in packages
         for candidates in package.candidates
+        if (package.name, candidates.part) not in known
     ]
     for done in run_all(tasks, partial(verify, limit_seconds=limit_seconds), jobs):
         if isinstance(done.result, Failure):
             package, candidates = done.task.request
-            yield Verified(package, candidates[0].label, "failed", done.result.report, done.seconds)
-        else:
+            report = done.result.report
+            yield Verified(
+                package, candidates.part, candidates.part, "failed", report, done.seconds
+            )
+        elif done.result is not None:
             yield done.result
+
+
+def read_results(path: Path | None) -> list[Verified]:
+    """Return what runs before have written to a file, one line each."""
+    if path is None or not path.exists():
+        return []
+    return [Verified(**json.loads(line)) for line in path.read_text("utf-8").splitlines()]
 
 
 # ---- report -----------------------------------------------------------------------------------
@@ -235,26 +282,34 @@ def main() -> int:
         "--limit", type=float, default=120.0, help="processor seconds for a variant"
     )
     parser.add_argument("-j", "--jobs", type=int, default=default_jobs())
-    parser.add_argument("--json", type=Path, help="write everything to this file")
+    parser.add_argument(
+        "--results", type=Path, help="add to this file, and verify what is not there"
+    )
+    parser.add_argument("--seconds", type=float, default=math.inf, help="of the processor, in all")
     options = parser.parse_args()
     folders = [one for one in sorted(options.folder.iterdir()) if one.is_dir()]
     folders = [one for one in folders if not options.packages or one.name in options.packages]
     if not folders:
         print(f"no packages in {options.folder}", file=sys.stderr)
         return 1
-    packages = [
-        look_at(each, options.manifests, variants=options.variants, guesses=options.guesses)
-        for each in folders
-    ]
+    look = partial(look_at, variants=options.variants, guesses=options.guesses, jobs=options.jobs)
+    packages = [look(each, options.manifests) for each in folders]
     packages = [replace(each, candidates=each.candidates[:: options.every]) for each in packages]
-    found: list[Verified] = []
-    for each in verify_all(packages, options.limit, options.jobs):
+    found = read_results(options.results)
+    known = {(each.package, each.part) for each in found}
+    left = options.seconds
+    for each in verify_all(packages, known, options.limit, options.jobs):
         found.append(each)
         print(f"{each.seconds:7.1f} {each.status:16} {each.package}: {each.label}", flush=True)
         if each.detail:
             print(f"        {each.detail.splitlines()[0]}")
-        if options.json:  # also of a run that is interrupted
-            options.json.write_text(json.dumps([asdict(one) for one in found], indent=2))
+        if options.results:
+            with options.results.open("a", encoding="utf-8") as file:
+                file.write(json.dumps(asdict(each)) + "\n")
+        left -= each.seconds
+        if left <= 0:
+            print("the rest is for another run")
+            break
     print(table(packages, found))
     return int(any(each.status == "out of time" for each in found))
 

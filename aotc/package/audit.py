@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
 from aotc.compiler import compile_kernel
+from aotc.ir.diagnostics import ResourceError
 from aotc.package import stored_ptx
 from aotc.package.verify import VariantResult
 from aotc.package.verify_subjects import Subject, VerifyOptions
@@ -37,16 +38,24 @@ def verify_and_audit(
 ) -> VariantResult:
     """Verify a variant and, if its target can hold it, audit its cubins.
 
+    What ptxas spills too much of is dropped, as by a build, though its PTX may be right.
+
     Raises: as `verify`, and CompileError if a cubin cannot be made.
     """
     result = verify(subject, options)
     if result.dropped:
         return result
-    return replace(result, cubins=audit_variant(subject))
+    try:
+        return replace(result, cubins=audit_variant(subject))
+    except ResourceError as error:
+        return replace(result, findings=(), fallback=None, dropped=error.message)
 
 
 def audit_variant(subject: Subject) -> tuple[tuple[Finding, ...], ...]:
-    """Return the findings in each cubin of a variant; the one with tensor maps comes first."""
+    """Return the findings in each cubin of a variant; the one with tensor maps comes first.
+
+    Raises: ResourceError if the target can hold none, and CompileError if a cubin cannot be made.
+    """
     return tuple(_audit(cubin) for cubin in _cubins(subject))
 
 
@@ -59,6 +68,8 @@ def _cubins(subject: Subject) -> Iterator[_Cubin]:
     assert subject.request is not None
     request = replace(subject.request, with_ptx=True)
     kernel = compile_both_ways(compile_kernel, request)
+    if kernel.is_misfit:
+        raise ResourceError(kernel.misfit)
     limit = subject.target.max_shared_bytes
     while kernel is not None:
         if kernel.metadata.shared_bytes <= limit:

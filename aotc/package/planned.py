@@ -197,9 +197,18 @@ class PlannedLauncher:
         self, args: list[object], grid: tuple[int, ...] | None, at_once: int, scratch: int
     ) -> None:
         """Check that launches select the variant iff its guards hold. Raises: ExecutionFault."""
-        for index, value in _neighbours(args) if self.guards else ():
+        if not self.guards:
+            return
+        known = self._values(args)
+        names = [frozenset(expression.free_names(guard)) for guard in self.guards]
+        held = [_holds(guard, known) for guard in self.guards]
+        for index, value in _neighbours(args):
             given = [*args[:index], value, *args[index + 1 :]]
-            holds = all(_holds(guard, self._values(given)) for guard in self.guards)
+            name, values = self.record.params[index].name, {**known, **self._named(index, value)}
+            holds = all(
+                _holds(guard, values) if name in named else was
+                for guard, named, was in zip(self.guards, names, held, strict=True)
+            )
             try:
                 self._plan(given, grid, at_once, scratch)
                 takes = True
@@ -217,15 +226,22 @@ class PlannedLauncher:
     def _values(self, args: Sequence[object]) -> dict[str, int]:
         """Return the values of all names in expressions."""
         values = dict(self.fixed)
-        for param, arg in zip(self.record.params, args, strict=True):
-            if isinstance(arg, Pointer | Tensor):
-                values[param.name] = arg.address
-            elif isinstance(arg, int):
-                values[param.name] = int(arg)
-            if isinstance(arg, Tensor):
-                strides = arg.strides or ()
-                values.update((f"{param.name}.shape[{i}]", n) for i, n in enumerate(arg.shape))
-                values.update((f"{param.name}.strides[{i}]", n) for i, n in enumerate(strides))
+        for index, arg in enumerate(args):
+            values.update(self._named(index, arg))
+        return values
+
+    def _named(self, index: int, arg: object) -> dict[str, int]:
+        """Return the values of the names that expressions have for an argument."""
+        name = self.record.params[index].name
+        if isinstance(arg, int):
+            return {name: int(arg)}
+        if not isinstance(arg, Pointer | Tensor):
+            return {}
+        values = {name: arg.address}
+        if isinstance(arg, Tensor):
+            strides = arg.strides or ()
+            values.update((f"{name}.shape[{i}]", n) for i, n in enumerate(arg.shape))
+            values.update((f"{name}.strides[{i}]", n) for i, n in enumerate(strides))
         return values
 
 

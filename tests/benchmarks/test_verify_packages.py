@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import pytest
@@ -11,7 +10,14 @@ from aotc.ir.diagnostics import CompileError
 from aotc.package.verify import VariantResult, verify_variant
 from aotc.package.verify_subjects import Subject
 from benchmarks import verify_packages
-from benchmarks.verify_packages import look_at, main, parts, spread, verify, whole_kernels
+from benchmarks.verify_packages import (
+    look_at,
+    main,
+    read_results,
+    spread,
+    verify,
+    whole_kernels,
+)
 
 KERNELS = """\
 import triton
@@ -45,10 +51,11 @@ def packages(tmp_path: Path) -> Path:
 def test_kernels_with_nothing_left_to_do_are_whole(packages: Path, tmp_path: Path) -> None:
     found = look_at(packages / "one", tmp_path / "manifests", variants=1, guesses=False)
     assert (found.num_kernels, found.num_whole) == (2, 1)
-    assert [one[0].kernel for one in found.candidates] == ["doubled"]
+    assert [one.subjects()[0].kernel for one in found.candidates] == ["doubled"]
     found = look_at(packages / "one", tmp_path / "manifests", variants=2, guesses=True)
-    assert [one[0].kernel for one in found.candidates] == ["doubled"] * 2 + ["halved"] * 2
-    assert found.failures == ()
+    subjects = [one.subjects() for one in found.candidates]
+    assert [one[0].kernel for one in subjects] == ["doubled"] * 2 + ["halved"] * 2
+    assert len({each.label for one in subjects[:2] for each in one}) == sum(map(len, subjects[:2]))
 
 
 def test_what_no_manifest_can_name_is_left_out() -> None:
@@ -64,7 +71,6 @@ def test_what_no_manifest_can_name_is_left_out() -> None:
 def test_variants_are_spread() -> None:
     assert spread([*range(10)], 3) == [0, 3, 6]  # type: ignore[list-item]
     assert spread([1], 3) == [1]  # type: ignore[list-item]
-    assert parts([*range(5)], 2) == [(0, 1), (2, 3, 4)]  # type: ignore[list-item]
 
 
 def test_a_variant_that_is_refused_gives_way_to_the_next(
@@ -81,9 +87,12 @@ def test_a_variant_that_is_refused_gives_way_to_the_next(
     found = look_at(packages / "one", tmp_path / "manifests", variants=1, guesses=False)
     monkeypatch.setattr(verify_packages, "verify_variant", refusing)
     result = verify(("one", found.candidates[0]), 60.0)
+    assert result is not None
     assert (result.status, result.label) == ("verified", tried[1])
     tried.clear()
-    result = verify(("one", found.candidates[0][:1]), 60.0)
+    monkeypatch.setattr(verify_packages, "_TRIES", 1)
+    result = verify(("one", found.candidates[0]), 60.0)
+    assert result is not None
     assert (result.status, result.label) == ("failed", tried[0])
     assert "tl.exp takes float32" in result.detail
 
@@ -94,14 +103,34 @@ def test_a_table(
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    found = tmp_path / "found.json"
-    options = ("--json", str(found), "--manifests", str(tmp_path / "manifests"), "-j", "1")
+    found = tmp_path / "found.jsonl"
+    options = ("--results", str(found), "--manifests", str(tmp_path / "manifests"), "-j", "1")
     monkeypatch.setattr("sys.argv", ["verify_packages.py", str(packages), *options])
     assert main() == 0
     row = capsys.readouterr().out.splitlines()[-2]
     assert row.startswith("| one | – | 2 | 1 | 1 | 1 | 0 |")
-    (one,) = json.loads(found.read_text())
-    assert (one["package"], one["status"]) == ("one", "verified")
+    (one,) = read_results(found)
+    assert (one.package, one.status) == ("one", "verified")
+    assert main() == 0  # of all that stands there, with nothing left to do
+    assert capsys.readouterr().out.splitlines()[-2] == row
+    assert read_results(found) == [one]
+
+
+def test_a_run_ends_after_so_many_seconds_and_another_goes_on(
+    packages: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    found = tmp_path / "found.jsonl"
+    options = ("--results", str(found), "--manifests", str(tmp_path / "manifests"), "-j", "1")
+    more = ("--guesses", "--seconds", "0.001")
+    monkeypatch.setattr("sys.argv", ["verify_packages.py", str(packages), *options, *more])
+    assert main() == 0
+    assert len(read_results(found)) == 1
+    assert "the rest is for another run" in capsys.readouterr().out
+    assert main() == 0
+    assert len({each.part for each in read_results(found)}) == 2
 
 
 def test_a_variant_has_a_limit_of_time(
@@ -114,4 +143,19 @@ def test_a_variant_has_a_limit_of_time(
     monkeypatch.setattr(verify_packages, "verify_variant", endless)
     found = look_at(packages / "one", tmp_path / "manifests", variants=1, guesses=False)
     result = verify(("one", found.candidates[0]), 0.05)
+    assert result is not None
     assert (result.status, result.detail) == ("out of time", "took more than 0.05 s")
+
+
+def test_a_manifest_that_is_wrong_fails_alone(
+    packages: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refusing(_path: str) -> list[Subject]:
+        raise CompileError("there is no type fp7")
+
+    found = look_at(packages / "one", tmp_path / "manifests", variants=1, guesses=False)
+    monkeypatch.setattr(verify_packages, "load_subjects", refusing)
+    result = verify(("one", found.candidates[0]), 60.0)
+    assert result is not None
+    assert result.status == "failed"
+    assert "there is no type fp7" in result.detail

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
 
+from aotc.compiler import CompileRequest
+from aotc.ir.diagnostics import ResourceError
 from aotc.package import audit
 from aotc.package.audit import audit_variant, verify_and_audit
 from aotc.package.manifest import load
@@ -45,6 +48,19 @@ def test_kernels_for_hopper_have_no_finding(kernel: str) -> None:
 def test_what_is_dropped_is_not_audited(subject: Subject) -> None:
     dropped = VariantResult(subject.label, subject.kernel, "sm_80", (), "too large")
     assert verify_and_audit(subject, VerifyOptions(), lambda *_: dropped) == dropped
+
+
+def test_what_a_build_drops_is_dropped(subject: Subject, monkeypatch: pytest.MonkeyPatch) -> None:
+    """PTX is right, but ptxas spills more than the manifest allows."""
+
+    def spilling(request: CompileRequest) -> NoReturn:
+        raise ResourceError(f"{request.kernel} spills 4096 bytes, the limit is 256")
+
+    monkeypatch.setattr(audit, "compile_kernel", spilling)
+    found = verify_and_audit(subject, VerifyOptions(), _verified)
+    assert found.status == "dropped"
+    assert "spills 4096 bytes" in found.dropped
+    assert found.launches == found.cubins == ()
 
 
 def test_a_finding_names_the_source(subject: Subject, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -77,6 +77,14 @@ def count(x_ptr, out_ptr, n, BLOCK: tl.constexpr):
 
 
 @triton.jit
+def placed(x_ptr, counter_ptr, out_ptr, BLOCK: tl.constexpr):
+    """Copy a row to the next place that is free: which one that is, who comes first decides."""
+    i = tl.arange(0, BLOCK)
+    x = tl.load(x_ptr + tl.program_id(0) * BLOCK + i)
+    tl.store(out_ptr + tl.atomic_add(counter_ptr, 1) * BLOCK + i, x)
+
+
+@triton.jit
 def last_adds(x_ptr, parts_ptr, counter_ptr, out_ptr, BLOCK: tl.constexpr):
     """Leave a sum, and let whoever comes last add up those of all programs."""
     i = tl.arange(0, BLOCK)
@@ -125,6 +133,22 @@ def doubled(x_ptr, out_ptr, BLOCK: tl.constexpr):
     i = tl.arange(0, BLOCK)
     x = tl.load(x_ptr + i)
     tl.store(out_ptr + i, x + x)
+
+
+@triton.jit
+def halved(x_ptr, BLOCK: tl.constexpr):
+    """Halve x in place; where a tile is smaller than a CTA, threads hold second copies."""
+    i = tl.arange(0, BLOCK)
+    tl.store(x_ptr + i, 0.5 * tl.load(x_ptr + i))
+
+
+@triton.jit
+def halved_and_spread(x_ptr, out_ptr, BLOCK: tl.constexpr):
+    """Halve x in place, and repeat what it was along rows: the second copies are used."""
+    i, k = tl.arange(0, BLOCK), tl.arange(0, 32)
+    x = tl.load(x_ptr + i)
+    tl.store(x_ptr + i, 0.5 * x)
+    tl.store(out_ptr + i[:, None] * 32 + k[None, :], x[:, None] + 0.0 * k[None, :])
 
 
 @triton.jit

@@ -28,6 +28,7 @@ _SIGNATURES: dict[str, dict[str, str]] = {
     "last_adds": {
         "x_ptr": "*i32", "parts_ptr": "*i32", "counter_ptr": "*i32", "out_ptr": "*i32",
     },
+    "placed": {"x_ptr": "*i32", "counter_ptr": "*i32", "out_ptr": "*i32"},
     "halves": {"x_ptr": "*fp32", "n_rows": "i32", "stride": "i32", "n": "i32"},
     "twice": {"x_ptr": "*fp32", "n": "i32"},
     "grouped": {
@@ -35,6 +36,8 @@ _SIGNATURES: dict[str, dict[str, str]] = {
         "stride_an": "i32", "stride_om": "i32", "stride_on": "i32",
     },
     "doubled": {"x_ptr": "*fp32", "out_ptr": "*fp32"},
+    "halved": {"x_ptr": "*fp32"},
+    "halved_and_spread": {"x_ptr": "*fp32", "out_ptr": "*fp32"},
     "turned": {"x_ptr": "*i32", "out_ptr": "*i32"},
     "attend": {"x_ptr": "*fp32", "v_ptr": "*fp16", "out_ptr": "*fp32"},
     "next_rows": {

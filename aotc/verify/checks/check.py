@@ -31,6 +31,7 @@ from aotc.verify.checks.reference import (
     Inputs,
     Reference,
     RewriteError,
+    depends_on_order,
     depends_on_undefined,
     interpret,
 )
@@ -43,12 +44,20 @@ Status: TypeAlias = Literal["right", "wrong", "fault", "passed over"]
 class ExecutionFault(Exception):  # noqa: N818 - hardware's word
     """Report that a compiled kernel did what it may not; the message is the whole report.
 
-    `reads_beyond` says that all it did was to read what the reference has not read.
+    `beyond` says that all it did was to read or write where the reference has not, `is_race` that
+    nothing orders two accesses.
     """
 
-    def __init__(self, report: str, *, reads_beyond: bool = False) -> None:
+    def __init__(
+        self,
+        report: str,
+        *,
+        beyond: Literal["", "reads", "writes"] = "",
+        is_race: bool = False,
+    ) -> None:
         super().__init__(report)
-        self.reads_beyond = reads_beyond
+        self.beyond = beyond
+        self.is_race = is_race
 
 
 class _OpenError(Exception):
@@ -61,10 +70,14 @@ class Unsuited(Exception):  # noqa: N818 - what the launch is
 
 @dataclass(frozen=True, slots=True)
 class Execution:
-    """Hold what a compiled kernel left in the buffers, by name, and how many steps it took."""
+    """Hold what a compiled kernel left in the buffers, by name, and how many steps it took.
+
+    `forgiven` is a fault that is none if the results are right: threads race for what nobody uses.
+    """
 
     buffers: Mapping[str, Bytes]
     lane_instructions: int = 0
+    forgiven: str = ""
 
 
 Execute: TypeAlias = Callable[[Reference], Execution]
@@ -211,6 +224,7 @@ _UNDEFINED = (
 )
 
 
+_BY_ORDER = "the result in {} depends on the order in which programs update memory atomically"
 _BY_ROUNDING = "which elements it reads depends on how floats are rounded"
 
 
@@ -226,8 +240,14 @@ def _checked(chooser: Chooser, reference: Reference, checks: Checks, execute: Ex
     except Unsuited as error:
         return _finding(launch, "passed over", str(error))
     except ExecutionFault as error:
-        if error.reads_beyond and reads_by_rounding(chooser.kernel, is_inexact):
+        if error.beyond == "reads" and reads_by_rounding(chooser.kernel, is_inexact):
             raise _OpenError(_BY_ROUNDING) from None
+        # A mask or an index may be undefined, and so may be where a kernel goes.
+        undefined = error.beyond and depends_on_undefined(
+            chooser.kernel, chooser.roles, reference, checks.inputs
+        )
+        if undefined:
+            raise _OpenError(_UNDEFINED.format(undefined)) from None
         return _finding(launch, "fault", str(error))
     for name, buffer in reference.buffers.items():
         mismatch = compare(buffer, done.buffers[name], checks.tolerance)
@@ -236,6 +256,11 @@ def _checked(chooser: Chooser, reference: Reference, checks: Checks, execute: Ex
         undefined = depends_on_undefined(chooser.kernel, chooser.roles, reference, checks.inputs)
         if undefined:
             raise _OpenError(_UNDEFINED.format(undefined))
+        moved = depends_on_order(chooser.kernel, chooser.roles, reference, checks.inputs)
+        if moved:
+            raise _OpenError(_BY_ORDER.format(moved))
+        if done.forgiven:
+            return _finding(launch, "fault", done.forgiven)
         strides = [term.stride for term in chooser.roles.strides.get(name, ())]
         return _finding(launch, "wrong", _text(mismatch, launch, strides), mismatch)
     return replace(

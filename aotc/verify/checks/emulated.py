@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import prod
 from pathlib import Path
 
@@ -27,12 +27,14 @@ from aotc.verify.emulator.arguments import ParameterBlock, PointerTable
 from aotc.verify.emulator.async_copies.tensor_argument import PlacedTensor
 from aotc.verify.emulator.errors import Fault
 from aotc.verify.emulator.memory.global_memory import GlobalMemory
+from aotc.verify.emulator.memory.stale_loads import StaleLoads
 from aotc.verify.emulator.report import render_fault
 from aotc.verify.emulator.run import DEFAULT_MAX_MEMORY_BYTES, DEFAULT_MAX_STEPS, Argument, emulate
 from aotc.verify.emulator.text.program import Module
 from aotc.verify.interpreter.persistent_grid import num_persistent_ctas
 
 _MAX_MARKED_BYTES = 1 << 26
+_MAX_STALE_RUNS = 8  # each knows the loads that raced in the one before
 _LOAD = re.compile(r"(@!?%\w+\s+)?ld\.")
 _ARGUMENT = re.compile(r"\bargument (\d+)\b")
 
@@ -207,17 +209,43 @@ class Emulation:
             ExecutionFault: it did what it may not.
             EmulationError: the PTX cannot be emulated.
         """
+        try:
+            return self._emulated(reference, None)
+        except ExecutionFault as fault:
+            if not fault.is_race:
+                raise
+            done = self._without_stale_loads(reference)
+            if done is None:
+                raise
+            return replace(done, forgiven=str(fault))
+
+    def _without_stale_loads(self, reference: Reference) -> Execution | None:
+        """Run with random bits in place of what loads read that race with stores of their CTA.
+
+        None if there is another fault, or there is no end of such loads.
+        """
+        stale = StaleLoads(reference.launch.seed)
+        for _ in range(_MAX_STALE_RUNS):
+            try:
+                done = self._emulated(reference, stale)
+            except ExecutionFault:
+                return None
+            if not stale.take():
+                return done
+        return None
+
+    def _emulated(self, reference: Reference, stale: StaleLoads | None) -> Execution:
         held = _Held(reference)
         programs = (*reference.launch.grid, 1, 1)[:3]
         if self.launcher is not None:
-            return self._launched(self.launcher, reference, held, programs)
+            return self._launched(self.launcher, reference, held, programs, stale)
         x, y, z = self._clusters(programs)
         args = [
             held.place(index, value.argument, value) if isinstance(value, Place) else value
             for index, value in enumerate(self.passed(reference))
         ]
         grid = (x * self.num_ctas, y, z)
-        return self._run(reference, held, grid, args, shared_bytes=self.shared_bytes)
+        return self._run(reference, held, grid, args, stale, shared_bytes=self.shared_bytes)
 
     def _run(
         self,
@@ -225,6 +253,7 @@ class Emulation:
         held: _Held,
         grid: tuple[int, ...],
         args: Sequence[Argument] | ParameterBlock,
+        stale: StaleLoads | None,
         *,
         shared_bytes: int,
         cta_threads: tuple[int, ...] | None = None,
@@ -245,17 +274,25 @@ class Emulation:
                 approximate=True,
                 clusters=() if self.cooperative else reference.launch.programs,
                 together=self.cooperative,
+                stale=stale,
             )
         except Fault as fault:
             report = render_fault(fault, sources=self.sources)
-            reads_beyond = fault.kind == "bounds" and _LOAD.match(fault.text) is not None
+            verb = "reads" if _LOAD.match(fault.text) is not None else "writes"
             raise ExecutionFault(
-                self._named(report, reference), reads_beyond=reads_beyond
+                self._named(report, reference),
+                beyond=verb if fault.kind == "bounds" else "",
+                is_race=fault.kind == "race",
             ) from fault
         return Execution(held.left(), done.lane_instructions)
 
     def _launched(
-        self, launcher: Launcher, reference: Reference, held: _Held, programs: tuple[int, ...]
+        self,
+        launcher: Launcher,
+        reference: Reference,
+        held: _Held,
+        programs: tuple[int, ...],
+        stale: StaleLoads | None,
     ) -> Execution:
         """Run the launch that the runtime makes of the reference's arguments."""
         memory = GlobalMemory()
@@ -276,6 +313,7 @@ class Emulation:
             held,
             launched.grid,
             ParameterBlock(params, memory),
+            stale,
             shared_bytes=launched.shared_bytes,
             cta_threads=launched.cta_threads,
         )

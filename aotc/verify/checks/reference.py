@@ -29,6 +29,7 @@ from aotc.verify.checks.lazy_memory import Contents, ElasticMemory, Listed, load
 from aotc.verify.checks.noise import inexact_ops, is_inexact, noisy_rules
 from aotc.verify.checks.rounding import NUM_PARTS, CastWatch, inner_casts
 from aotc.verify.interpreter.memory import TensorAddress
+from aotc.verify.interpreter.numerics import ALL_ZERO
 from aotc.verify.interpreter.program import InterpretError, Program, Rule, Rules
 from aotc.verify.interpreter.replay import Recording
 from aotc.verify.interpreter.run import RULES, Argument, Interpreter
@@ -36,6 +37,7 @@ from aotc.verify.pages import PAGE_BYTES
 
 MAX_UPWARD_RUNS = 4
 NUM_RANDOM_RUNS = 2
+POISON_SEEDS = (ALL_ZERO, 1, 2, 3)  # a bit that is undefined is what it was in half of all runs
 DEFAULT_MAX_BUFFER_BYTES = 1 << 28
 # Numbers that a buffer lists, each once: a longer list would not fit in memory.
 _MAX_LISTED = 1 << 24
@@ -266,17 +268,51 @@ def interpret(
     return Reference(launch, buffers, order, exact.met_undefined)
 
 
+def depends_on_order(kernel: Kernel, roles: Roles, reference: Reference, inputs: Inputs) -> str:
+    """Return the exact buffer whose results change with the order of programs, or "".
+
+    They may where a kernel uses what its atomics return.
+    """
+    used = (tile.AtomicRmw, tile.AtomicCas)
+    if not any(
+        isinstance(op, used) and any(out.users for out in op.results) for op in kernel.walk()
+    ):
+        return ""
+    exact = [name for name, buffer in reference.buffers.items() if buffer.is_exact]
+    return _changed(kernel, roles, reference, inputs, exact, backwards=True)
+
+
 def depends_on_undefined(kernel: Kernel, roles: Roles, reference: Reference, inputs: Inputs) -> str:
     """Return the buffer whose results change with what undefined values happen to be, or ""."""
     if not reference.met_undefined:
         return ""
+    for seed in POISON_SEEDS:
+        found = _changed(kernel, roles, reference, inputs, [*reference.buffers], poison_seed=seed)
+        if found:
+            return found
+    return ""
+
+
+def _changed(
+    kernel: Kernel,
+    roles: Roles,
+    reference: Reference,
+    inputs: Inputs,
+    names: Sequence[str],
+    *,
+    poison_seed: int = 0,
+    backwards: bool = False,
+) -> str:
+    """Return the first of the buffers whose results are others when interpreted so, or ""."""
     launch = reference.launch
     memory, args = _prepared(kernel, roles, launch, inputs, is_traced=True)
     try:
-        _run(kernel, launch, memory, args, RULES, 1)
+        _run(kernel, launch, memory, args, RULES, poison_seed, backwards=backwards)
     except InterpretError:
         return ""
     for index, name in enumerate(_owners_of(kernel, launch, inputs)):
+        if name not in names:
+            continue
         known = reference.buffers[name]
         pages = sorted({*known.pages, *memory.pages(index)})
         size = max(known.initial.size, memory.size_bytes(index))
@@ -380,12 +416,14 @@ def _run(
     args: Sequence[Argument],
     rules: Rules,
     poison_seed: int,
+    *,
+    backwards: bool = False,
 ) -> ElasticMemory:
     """Interpret the kernel; return the memory, with what it left."""
     interpreter = Interpreter(
         kernel, args, poison_seed=poison_seed, memory=memory, rules=_atomic_rules(rules)
     )
-    interpreter.run(launch.grid, launch.programs)
+    interpreter.run(launch.grid, launch.programs, backwards=backwards)
     memory.met_undefined = interpreter.poison.was_asked
     return memory
 

@@ -26,6 +26,7 @@ from aotc.verify.emulator.memory.bank_conflicts import BankConflicts, BankCount
 from aotc.verify.emulator.memory.global_memory import GlobalMemory
 from aotc.verify.emulator.memory.global_shadow import GlobalShadow
 from aotc.verify.emulator.memory.shared_memory import SharedMemory
+from aotc.verify.emulator.memory.stale_loads import StaleLoads
 from aotc.verify.emulator.memory_access.granules import (
     global_granule_bytes,
     granule_bytes,
@@ -85,6 +86,7 @@ def emulate(
     count_conflicts: bool = False,
     clusters: Sequence[int] = (),
     together: bool = False,
+    stale: StaleLoads | None = None,
 ) -> Statistics:
     """Run a kernel on a grid of CTAs, or only the `clusters` of these numbers.
 
@@ -99,7 +101,8 @@ def emulate(
     memory that was never written may not be read, or with `reads_unwritten` it holds noise: a
     compiler may fetch ahead what is then not used. With `approximate`, approximate instructions are
     off as those of hardware are; without, they are correctly rounded. With
-    `count_conflicts` the statistics have the bank conflicts.
+    `count_conflicts` the statistics have the bank conflicts. With `stale` loads that race with stores
+    of their own cluster are noted there, and read random bits once they are known there.
 
     Raises: EmulationError for what cannot be run, Fault for what the program may not do.
     """
@@ -124,6 +127,7 @@ def emulate(
         clusters,
         reads_unwritten=reads_unwritten,
         approximate=approximate,
+        stale=stale,
     )
     with np.errstate(all="ignore"):
         return runner.run(
@@ -199,8 +203,10 @@ class _Runner:
         *,
         reads_unwritten: bool,
         approximate: bool,
+        stale: StaleLoads | None,
     ) -> None:
         self._chosen = chosen
+        self._stale = stale
         self._program = program
         self._reads_unwritten = reads_unwritten
         self._approximate = approximate
@@ -231,6 +237,7 @@ class _Runner:
             self._memory,
             self._program.global_granule_bytes,
             whole=self._program.orders_ctas,
+            stale=self._stale,
         )
         for number, start in enumerate(starts):
             registers.reset()

@@ -136,10 +136,12 @@ class Interpreter:
             if info.source not in LAUNCH_SOURCES
         }
 
-    def run(self, grid: Sequence[int], chosen: Collection[int] = ()) -> None:
-        """Run every program of `grid`, 1 to 3 extents, in order, or persistent CTAs that do.
+    def run(
+        self, grid: Sequence[int], chosen: Collection[int] = (), *, backwards: bool = False
+    ) -> None:
+        """Run every program of `grid`, 1 to 3 extents, or persistent CTAs that do.
 
-        With `chosen` only the programs of these numbers run, axis 0 counted fastest, unless they wait
+        Programs run in order, or `backwards`. With `chosen` only the programs of these numbers run, axis 0 counted fastest, unless they wait
         for the others.
 
         Raises: InterpretError.
@@ -164,7 +166,8 @@ class Interpreter:
                 clusters = [self._ctas(number, extents) for number in range(math.prod(extents))]
                 run_grid(clusters, self.kernel, args, self.memory)
                 return
-            for number in sorted(chosen) if chosen else range(math.prod(extents)):
+            numbers = sorted(chosen) if chosen else range(math.prod(extents))
+            for number in reversed(numbers) if backwards else numbers:
                 ctas = self._ctas(number, extents)
                 if together:
                     self.memory.begin_program()

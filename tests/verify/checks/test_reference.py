@@ -21,6 +21,7 @@ from aotc.verify.checks.reference import (
     Inputs,
     Range,
     Reference,
+    depends_on_order,
     depends_on_undefined,
     interpret,
 )
@@ -137,6 +138,20 @@ def test_a_result_that_nobody_knows_is_found(is_sparse: bool) -> None:
         launch = replace(_launch((2,), n=20, stride_x=7), is_sparse=is_sparse)
         reference = interpret(kernel, roles, launch, Inputs())
         assert depends_on_undefined(kernel, roles, reference, Inputs()) == expected
+
+
+@pytest.mark.parametrize(
+    ("name", "num_programs", "expected"),
+    [("placed", 3, "out_ptr"), ("placed", 1, ""), ("last_adds", 3, ""), ("count", 3, "")],
+)
+def test_a_result_that_the_order_of_programs_decides_is_found(
+    name: str, num_programs: int, expected: str
+) -> None:
+    kernel = kernel_of(name)
+    roles = roles_of(kernel, {}, is_inexact)
+    launch = _launch((num_programs,), n=20) if name == "count" else _launch((num_programs,))
+    reference = interpret(kernel, roles, launch, _ZEROS)
+    assert depends_on_order(kernel, roles, reference, _ZEROS) == expected
 
 
 @pytest.mark.parametrize(("count", "overflows"), [(1 << 29, False), ((1 << 31) - 16, True)])

@@ -30,7 +30,7 @@ from aotc.ir.types import (
     ScalarType,
 )
 from aotc.verify.interpreter import numerics
-from aotc.verify.interpreter.numerics import Poison, cast, dtype_of, fma, round_to
+from aotc.verify.interpreter.numerics import ALL_ZERO, Poison, cast, dtype_of, fma, round_to
 
 NARROW = [FP16, BF16, FP8E4NV, FP8E5, FP32]
 FINITE = st.floats(allow_nan=False, allow_infinity=False)
@@ -273,6 +273,14 @@ def test_division_by_zero_is_poison_in_its_lane_only() -> None:
     seen = [numerics.divide(a, b, Poison(seed)).tolist() for seed in (1, 2)]
     assert seen[0][1:] == seen[1][1:] == [3, -3]
     assert seen[0][0] != seen[1][0]
+
+
+@pytest.mark.parametrize("dtype", [np.bool_, np.int8, np.uint32, np.float32])
+def test_undefined_values_may_be_all_zero(dtype: type[np.generic]) -> None:
+    poison = Poison(ALL_ZERO)
+    assert not poison.fill(np.dtype(dtype), (3, 2)).any()
+    assert poison.was_asked
+    assert Poison(0).fill(np.dtype(dtype), (3, 2)).all()
 
 
 def test_shifts_beyond_the_width_are_poison() -> None:

@@ -23,15 +23,16 @@ from aotc.verify.emulator.engine.lane_context import LaneContext
 from aotc.verify.emulator.engine.machine import Batch, Deferred
 from aotc.verify.emulator.engine.segments import SPIN_ROUNDS, Code
 from aotc.verify.emulator.engine.warp_barriers import ClusterBarriers, WarpBarriers
-from aotc.verify.emulator.engine.warpgroups import Warpgroups
+from aotc.verify.emulator.engine.warpgroups import WARPS, Warpgroups
 from aotc.verify.emulator.errors import Fault, Misuse
 from aotc.verify.emulator.syntax import Instruction
+from aotc.verify.emulator.text.special_registers import WARP
 
 _MAX_RANDOM_GROUPS = 12
 _START_SPLITS = 3
-_SPLIT_CHANCE = 0.5
+_SPLIT_CHANCE = 0.25
 _STAY_CHANCE = 0.75  # that whoever ran goes on: long runs of one warp show more than short ones
-_APART_CHANCE = 0.75  # that groups which meet stay apart
+_APART_CHANCE = 0.5  # that groups which meet stay apart
 _PENDING_CHANCE = 0.125
 _MAX_ASKED = 64  # polls in vain, with nothing happening in between, that are no deadlock yet
 
@@ -262,9 +263,12 @@ class Scheduler:
             self._split(groups.pop(chance.randrange(len(groups))))
 
     def _split(self, group: Group) -> None:
-        """Replace a group by two of random warps each."""
+        """Replace a group by two of random warps each, or by one if the coin has it."""
         lanes = lane_array(group.lanes)
-        goes = (self.batch.random.random(self.batch.num_warps) < 0.5)[lanes >> 5]
+        # Where the next that happens is that warps of a warpgroup meet, these need not part before.
+        together = WARPS if self._code.segments[group.pc].meets else 1
+        units = lanes // (WARP * together)
+        goes = (self.batch.random.random(-(-self.batch.num_warps // together)) < 0.5)[units]
         for part in (lanes[goes], lanes[~goes]):
             if len(part):
                 self._groups.append(Group(group.pc, as_lanes(part), group.join, group.rounds))

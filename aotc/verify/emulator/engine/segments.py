@@ -42,12 +42,16 @@ _WORK = frozenset(("st", "red", "cp", "stmatrix", "mma", "wgmma"))
 
 @dataclass(frozen=True, slots=True)
 class Segment:
-    """Hold instructions up to `stop`, that one excluded; the last may be in `end`."""
+    """Hold instructions up to `stop`, that one excluded; the last may be in `end`.
+
+    `meets` says that all it does is to let the warps of warpgroups meet.
+    """
 
     stop: int
     length: int
     steps: tuple[Step, ...]
     end: End
+    meets: bool = False
 
 
 class Code:
@@ -77,7 +81,8 @@ class Code:
                 if end is not None:
                     stop = index + 1
                     steps = decoder.steps(straight)
-                    self.segments[start] = Segment(stop, stop - start, steps, end)
+                    meets = not straight and site.instruction.opcode == "wgmma"
+                    self.segments[start] = Segment(stop, stop - start, steps, end, meets)
                     start, straight = stop, []
 
     def rounds(self, start: int, stop: int) -> int:

@@ -55,8 +55,7 @@ class Warpgroups:
             leaving = self._take(complete)
             self._check_same(leaving)
             act(as_lanes(ready))
-            for each in leaving:
-                self._release(each.lanes, each.pc, each.join)
+            self._let_go(leaving)
         return False
 
     def waiting(self) -> Iterator[tuple[Waiter, str]]:
@@ -86,6 +85,15 @@ class Warpgroups:
                 leaving.append(going)
                 self._waiters.append(staying)
         return leaving
+
+    def _let_go(self, leaving: list[Waiter]) -> None:
+        """Let all go on, those that are at one place together: they have just met."""
+        alike: dict[tuple[int, int], list[Waiter]] = {}
+        for each in leaving:
+            alike.setdefault((each.pc, id(each.join)), []).append(each)
+        for (pc, _), members in alike.items():
+            lanes = np.concatenate([each.lanes for each in members])
+            self._release(lanes, pc, members[0].join)
 
     def _check_same(self, waiters: list[Waiter]) -> None:
         """Check that the warps of each warpgroup are at one instruction."""

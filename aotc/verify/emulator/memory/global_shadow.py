@@ -11,7 +11,8 @@ the threads of that cluster apart, for all CTAs of a launch. Where it does, stam
 batch apart, and another batch begins anew.
 
 Writing the value that is there already is forgiven, as hardware has nothing to show for it, and of
-several readers in one cluster the last is kept: that may hide a race but never invents one.
+several readers in one cluster the last is kept: that may hide a race but never invents one. With
+`StaleLoads` a load that races with a store of its own cluster is noted there, and is no fault.
 
 Invariant: what is recorded has been checked, and has happened.
 """
@@ -23,7 +24,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from aotc.verify.arrays import reshape
+from aotc.verify.arrays import any_in_rows, listed, reshape
 from aotc.verify.emulator.errors import Misuse
 from aotc.verify.emulator.memory.global_memory import (
     Buffer,
@@ -33,6 +34,7 @@ from aotc.verify.emulator.memory.global_memory import (
     lane_at,
 )
 from aotc.verify.emulator.memory.shared_shadow import note_of
+from aotc.verify.emulator.memory.stale_loads import StaleLoads
 from aotc.verify.emulator.memory.vector_clocks import (
     CLUSTER,
     CTA,
@@ -45,7 +47,9 @@ from aotc.verify.emulator.memory.vector_clocks import (
     columns_in,
     lane_of,
     lanes_array,
+    lanes_in,
     number_of,
+    numbers_in,
     scope_of,
 )
 from aotc.verify.emulator.syntax import Instruction
@@ -102,8 +106,16 @@ class GlobalShadow:
     memory, so that stamps of all clusters of a batch can be compared. All checks raise Misuse.
     """
 
-    def __init__(self, memory: GlobalMemory, granule_bytes: int, *, whole: bool) -> None:
+    def __init__(
+        self,
+        memory: GlobalMemory,
+        granule_bytes: int,
+        *,
+        whole: bool,
+        stale: StaleLoads | None = None,
+    ) -> None:
         self.memory = memory
+        self._stale = stale
         self._granule_bytes = granule_bytes
         self.whole = whole
         self._cells: dict[int, _Cells] = {}
@@ -151,7 +163,8 @@ class GlobalShadow:
                     if noncoherent:
                         self._refuse_noncoherent(who, at, stamps)
                     owners = self._gather(cells.writer, unit, size)
-                    self._check(who, at, stamps, owners, ("reads", "wrote"), scope, None)
+                    by = instruction if scope == WEAK else None
+                    self._check(who, at, stamps, owners, ("reads", "wrote"), scope, None, by)
             if scope == WEAK:
                 self._note_read(cells, who, unit, size, instruction)
 
@@ -171,7 +184,9 @@ class GlobalShadow:
         values = as_cells(data)
         for buffer, chosen in self.memory.parts(address):
             cells, unit = self._located(buffer, address[chosen], size)
-            changes = differ(buffer.cells(buffer.bytes, size)[unit], values[chosen])
+            # Stamps of a large buffer are elsewhere: its bytes are found by their own number.
+            held = buffer.cells(buffer.bytes, size)[(address[chosen] - buffer.base) // size]
+            changes = differ(held, values[chosen])
             who = self._chosen(lanes, chosen)
             self._check_write(cells, who, address[chosen], unit, size, scope, changes)
             if scope == WEAK and not changes.all():
@@ -228,10 +243,12 @@ class GlobalShadow:
         verbs: tuple[str, str],
         scope: int,
         changes: Flags | None,
+        load: Instruction | None = None,
     ) -> tuple[Ints, Ints]:
         """Check that lanes (n,) have seen the accesses stamped (n, granules).
 
-        Returns where they have not, but their own writes change nothing.
+        Returns where they have not, but their own writes change nothing. `load` is the instruction
+        that reads, if it is a plain one.
         """
         rows, which = self._late(lanes, stamps, owners)
         same = rows[:0], which[:0]
@@ -244,10 +261,50 @@ class GlobalShadow:
             needed = self._distance(lanes, rows, stamps[rows, which], owners[rows, which])
             kept = np.minimum(there, scope) < needed
             rows, which = rows[kept], which[kept]
+        if rows.size and self._stale is not None and not self.whole:
+            kept = ~self._are_stale(
+                self._stale, lanes, rows, stamps[rows, which], owners[rows, which], load
+            )
+            rows, which = rows[kept], which[kept]
         if rows.size:
             at, piece = int(rows[0]), int(which[0])
             self._refuse(lanes, address, at, piece, stamps, owners, verbs)
         return same
+
+    def _are_stale(
+        self,
+        stale: StaleLoads,
+        lanes: Lanes,
+        rows: Ints,
+        stamps: Ints,
+        owners: npt.NDArray[np.int32],
+        load: Instruction | None,
+    ) -> Flags:
+        """Say which races (k,) are of a load with a store of its cluster; note those."""
+        order = self._order
+        numbers = lanes_array(lanes, len(self._cluster))[rows]
+        own = owners == self._cluster[numbers]
+        if load is not None:
+            plain = own & (scope_of(stamps) == WEAK)
+            return plain & stale.note(load, self._in_launch(numbers[plain]))
+        lanes_per_cluster = order.cluster_warps * 32
+        first = numbers // lanes_per_cluster * lanes_per_cluster
+        readers = first + columns_in(stamps) * 32 + lanes_in(stamps)
+        found = np.zeros(rows.size, np.bool_)
+        for number in listed(np.unique(numbers_in(stamps[own]))):
+            alike = own & (numbers_in(stamps) == number)
+            found |= alike & stale.note(self._instructions[number], self._in_launch(readers[alike]))
+        return found
+
+    def blur(self, lanes: Lanes, instruction: Instruction, data: npt.NDArray[Any]) -> None:
+        """Put random bits in place of bytes (n, size) that lanes (n,) read, where they are stale."""
+        if self._stale is not None:
+            numbers = self._in_launch(lanes_array(lanes, len(self._cluster)))
+            self._stale.blur(instruction, numbers, data)
+
+    def _in_launch(self, lanes: Ints) -> Ints:
+        """Return lanes of the batch as they are numbered through the launch."""
+        return lanes + self._first_cluster * self._order.cluster_warps * 32
 
     def _late(self, lanes: Lanes, stamps: Ints, owners: npt.NDArray[np.int32]) -> tuple[Ints, Ints]:
         """Return where among stamps (n, granules) are those that lanes (n,) have not seen."""
@@ -260,7 +317,7 @@ class GlobalShadow:
             rows, which = np.nonzero(foreign)  # enough to name one
             return rows, which
         numbers = lanes_array(lanes, len(self._cluster))
-        suspect = np.flatnonzero(stamps.any(axis=1))
+        suspect = np.flatnonzero(any_in_rows(stamps != 0))
         rows, which = np.nonzero(order.unordered(numbers[suspect], stamps[suspect]))
         return suspect[rows], which
 
@@ -297,7 +354,7 @@ class GlobalShadow:
             several = ((before != 0) & (before != mine)) | (after != mine)
             if several.any():
                 after[several] = _SEVERAL
-                shared = several.any(axis=1)
+                shared = any_in_rows(several)
                 self._scatter(cells.reader, unit[shared], size, after[shared])
         cells.has_reads = True
 

@@ -134,10 +134,9 @@ class Shadow:
         self._check_seen(lanes, offset, written, "writes", "wrote", changes, strong=strong)
         if self._last_read <= self._order.lowest_floor:
             return
-        plane = self._total_bytes // size
-        for column in range(self._order.cluster_warps):
-            read = self._gather(self._read, unit + column * plane, size)
-            self._check_seen(lanes, offset, read, "writes", "read", changes, strong=False)
+        read = self._gather_reads(unit, size)
+        count = read.shape[1] // self._order.cluster_warps
+        self._check_seen(lanes, offset, read, "writes", "read", changes, strong=False, count=count)
 
     def check_proxy(self, lanes: Ints, offset: Ints, size: int) -> None:
         """Check that what lanes (n,) let the asynchronous proxy read has been handed to it."""
@@ -290,10 +289,16 @@ class Shadow:
     # ---- inside -----------------------------------------------------------------------------
 
     def _gather(self, shadow: npt.NDArray[Any], unit: Ints, size: int) -> npt.NDArray[Any]:
-        """Return what a shadow array holds for accesses to units of `size` bytes: (n, granules)."""
+        """Return what a shadow array holds for accesses to units of `size` bytes: (…, granules)."""
         if size < self._granule_bytes:
             raise ValueError(f"an access of {size} bytes, but granules of {self._granule_bytes}")
         return reshape(shadow, -1, size // self._granule_bytes).take(unit, axis=0)
+
+    def _gather_reads(self, unit: Ints, size: int) -> Ints:
+        """Return when each warp of the cluster read units: (n, warps * granules), warp by warp."""
+        plane = self._total_bytes // size
+        places = unit[:, None] + np.arange(self._order.cluster_warps) * plane
+        return reshape(self._gather(self._read, places, size), len(unit), -1)
 
     def _scatter(
         self, shadow: npt.NDArray[Any], unit: Ints, size: int, values: npt.NDArray[Any]
@@ -344,8 +349,12 @@ class Shadow:
         changes: Changes | None = None,
         *,
         strong: bool,
+        count: int = 0,
     ) -> None:
-        """Check that lanes (n,) have seen the accesses stamped (n, granules)."""
+        """Check that lanes (n,) have seen the accesses stamped (n, granules).
+
+        With a `count` there are several stamps for each of so many granules.
+        """
         late = self._order.unseen(lanes, stamps)
         if late is None:
             return
@@ -361,8 +370,8 @@ class Shadow:
             stamp = int(stamps[at, piece])
             raise Misuse(
                 "race",
-                f"{verb} {self._place(offset, at, piece)}, which {self.who(stamp)} {other} with "
-                "nothing between that orders the two",
+                f"{verb} {self._place(offset, at, piece % count if count else piece)}, which "
+                f"{self.who(stamp)} {other} with nothing between that orders the two",
                 lane=lane_at(lanes, at),
                 notes=self.where(stamp),
             )

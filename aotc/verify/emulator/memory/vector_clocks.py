@@ -28,7 +28,7 @@ from typing import TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from aotc.verify.arrays import reduce_or, reshape
+from aotc.verify.arrays import any_in_rows, reduce_or, reshape
 from aotc.verify.emulator.errors import Misuse
 
 Ints: TypeAlias = npt.NDArray[np.int64]
@@ -206,7 +206,7 @@ class Order:
         own = self._signature[lanes][:, None]
         late = stamps > self.floor[self.views_of(lanes)][:, None]
         late &= (stamps ^ own) & _WHO != 0
-        suspect = np.flatnonzero(late.any(axis=1))
+        suspect = np.flatnonzero(any_in_rows(late))
         if not suspect.size:
             return None
         numbers = lanes_array(lanes, len(self._view_of_lane))[suspect]
@@ -219,17 +219,20 @@ class Order:
         Of kind PROXY: which writes have not been handed to the asynchronous proxy either; what
         the asynchronous agent wrote needs no handing over.
         """
-        views = self.views_of(lanes)[:, None]
+        if kind == PROXY and stamps.size and int(stamps.min()) >= _ASYNC:
+            return np.zeros(stamps.shape, np.bool_)
         columns = stamps >> _COLUMN_SHIFT & _COLUMN_MASK
-        late = stamps > self.views.seen[kind, views, columns]
+        cells = self.views_of(lanes)[:, None] * self.columns + columns
+        views = self.views
+        late = stamps > reshape(views.seen[kind], -1).take(cells)
         if kind == GENERIC:
             late &= (stamps ^ self._signature[lanes][:, None]) & _WHO != 0
         else:
             late &= columns != self.async_column
         if self._some_lanes and late.any():
             bit = (stamps >> _LANE_SHIFT & 31).astype(np.uint32)
-            shown = self.views.lane_mask[kind, views, columns] >> bit & 1 != 0
-            late &= ~(shown & (stamps <= self.views.lane_seen[kind, views, columns]))
+            shown = reshape(views.lane_mask[kind], -1).take(cells) >> bit & 1 != 0
+            late &= ~(shown & (stamps <= reshape(views.lane_seen[kind], -1).take(cells)))
         if kind == PROXY and self._some_handed and late.any():
             late &= ~self._are_handed(lanes, stamps, columns)
         return late
@@ -503,6 +506,16 @@ def _starts(warps: Ints, rows: Ints) -> Ints:
 def columns_in(stamps: Ints) -> Ints:
     """Return the columns of stamps."""
     return stamps >> _COLUMN_SHIFT & _COLUMN_MASK
+
+
+def lanes_in(stamps: Ints) -> Ints:
+    """Return the lanes (in their warps) of stamps."""
+    return stamps >> _LANE_SHIFT & 31
+
+
+def numbers_in(stamps: Ints) -> Ints:
+    """Return the numbers of the instructions of stamps."""
+    return stamps & (1 << NUMBER_BITS) - 1
 
 
 def lane_of(stamp: int) -> int:

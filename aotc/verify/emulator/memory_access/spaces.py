@@ -180,6 +180,7 @@ def _read_global(ctx: Context, lanes: Lanes, address: Ints, size: int, scope: in
     ctx.machine.global_shadow.load(
         lanes, address, size, ctx.instruction, scope, noncoherent=noncoherent
     )
+    ctx.machine.global_shadow.blur(lanes, ctx.instruction, data)
     return data
 
 

@@ -89,6 +89,24 @@ def test_the_same_value_may_be_written_by_all(seed):
     assert x.tolist() == [7]
 
 
+@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("value", ["7", "%r2"])
+def test_in_a_large_buffer_the_same_value_may_be_written_by_all(value, seed):
+    """Its stamps lie page by page, in the order in which pages were touched; its bytes do not."""
+    body = f"""
+    mov.u32 %r2, %ctaid.x;
+    st.global.b32 [%rd0+8388608], 0;
+    st.global.b32 [%rd0+4194304], {value};
+"""
+    x = np.zeros(3 << 20, np.int32)
+    x[1 << 20] = 7
+    if value == "7":
+        run(body, x, threads=1, grid=3, seed=seed)
+        assert x[1 << 20] == 7
+    else:
+        faults(body, x, kind="race", threads=1, grid=3, seed=seed)
+
+
 # ---- CTAs ---------------------------------------------------------------------------------------
 
 NEIGHBOURS = (

@@ -1,0 +1,124 @@
+"""What the audit of SASS says of all cubins of manifests or archives.
+
+    python -m benchmarks.audit_cubins kernels.toml kernels/*.toml [--every 1] [--results FILE]
+
+A long list goes in portions: what stands in `--results` is not audited again, and after `--seconds`
+of processor time, that of ptxas and nvdisasm too, no more is begun. The summary is of all that stands
+there.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import resource
+import sys
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from aotc.ir.diagnostics import DiagnosticError
+from aotc.package.audit import audit_variant
+from aotc.package.verify_subjects import Subject, load_subjects
+from aotc.package.workers import Failure, Job, default_jobs, run_all
+
+
+@dataclass(frozen=True, slots=True)
+class Audited:
+    """What the audit found in each cubin of a variant: kind, instruction, whether it is a failure.
+
+    With a `refusal` the variant has none.
+    """
+
+    path: str
+    label: str
+    cubins: list[list[tuple[str, str, bool]]]
+    refusal: str = ""
+    seconds: float = 0.0
+
+
+def spent() -> float:
+    """Return the processor seconds of this process and of the children that it waited for."""
+    used = (resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
+    return sum(each.ru_utime + each.ru_stime for each in used)
+
+
+def audited(task: tuple[str, Subject]) -> Audited:
+    """Audit the cubins of one variant."""
+    path, subject = task
+    start = spent()
+    try:
+        found = audit_variant(subject)
+    except DiagnosticError as error:
+        return Audited(path, subject.label, [], error.render(), round(spent() - start, 3))
+    cubins = [[(each.kind, each.text, each.is_failure) for each in cubin] for cubin in found]
+    return Audited(path, subject.label, cubins, "", round(spent() - start, 3))
+
+
+def read_results(path: Path | None) -> list[Audited]:
+    """Return what runs before have written to a file, one line each."""
+    if path is None or not path.exists():
+        return []
+    return [Audited(**json.loads(line)) for line in path.read_text("utf-8").splitlines()]
+
+
+def summary(found: Sequence[Audited]) -> Iterator[str]:
+    """Yield lines on what was audited, each kind of finding, and each cubin that fails."""
+    cubins = [cubin for each in found for cubin in each.cubins]
+    refused = sum(bool(each.refusal) for each in found)
+    seconds = sum(each.seconds for each in found)
+    yield f"{len(found)} variants, {len(cubins)} cubins, {refused} refused, {seconds:.0f} CPU-s"
+    kinds = Counter(kind for cubin in cubins for kind in {kind for kind, *_ in cubin})
+    for kind, count in sorted(kinds.items()):
+        yield f"{kind}: in {count} cubins"
+    for each in found:
+        failures = [text for cubin in each.cubins for _, text, is_failure in cubin if is_failure]
+        if failures:
+            yield f"fails: {each.path}: {each.label}: {failures[0]} and {len(failures) - 1} more"
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("paths", nargs="+", help="manifests or archives")
+    parser.add_argument("--kernel", action="append", default=[], help="of these alone")
+    parser.add_argument("--every", type=int, default=1, help="take each so many of the variants")
+    parser.add_argument("-j", "--jobs", type=int, default=default_jobs())
+    parser.add_argument(
+        "--results", type=Path, help="add to this file, and audit what is not there"
+    )
+    parser.add_argument("--seconds", type=float, default=math.inf, help="of the processor, in all")
+    options = parser.parse_args()
+    found = read_results(options.results)
+    known = {(each.path, each.label) for each in found}
+    tasks = [
+        Job(subject.label, (path, subject))
+        for path in options.paths
+        for subject in load_subjects(path, options.kernel, [])[:: options.every]
+        if (path, subject.label) not in known
+    ]
+    left = options.seconds
+    for done in run_all(tasks, audited, options.jobs):
+        one = done.result
+        if isinstance(one, Failure):
+            path, subject = done.task.request
+            one = Audited(path, subject.label, [], one.report, done.seconds)
+        found.append(one)
+        if options.results:
+            with options.results.open("a", encoding="utf-8") as file:
+                file.write(json.dumps(asdict(one)) + "\n")
+        left -= one.seconds
+        if left <= 0:
+            print("the rest is for another run")
+            break
+    print("\n".join(summary(found)))
+    return int(
+        any(is_failure for each in found for cubin in each.cubins for *_, is_failure in cubin)
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(main())
