@@ -121,12 +121,18 @@ def test_what_cannot_be_read_is_told_with_its_line() -> None:
 @pytest.mark.parametrize(
     "text",
     [
-        "Triton autotuning for function f,\nwith key as (100, 'torch.float32'),\nfinished after 0.01s,\n"
-        "best config selected: BLOCK: 64, num_warps: 2, MODE: fast, maxnreg: None;\n",
-        "(pid=3) Triton autotuning for function f,\n(pid=3) with key as (1,),\n(pid=3) finished after 1s,\n"
-        "(pid=3) best config selected: BLOCK: 64, num_warps: 2, MODE: fast, maxnreg: None;\n",
-        "Triton autotuning for function f finished after 1.20s; best config selected: BLOCK: 64, "
-        "num_warps: 2, MODE: fast, maxnreg: None;\n",
+        (
+            "Triton autotuning for function f,\nwith key as (100, 'torch.float32'),\nfinished after 0.01s,\n"
+            "best config selected: BLOCK: 64, num_warps: 2, MODE: fast, maxnreg: None;\n"
+        ),
+        (
+            "(pid=3) Triton autotuning for function f,\n(pid=3) with key as (1,),\n(pid=3) finished after 1s,\n"
+            "(pid=3) best config selected: BLOCK: 64, num_warps: 2, MODE: fast, maxnreg: None;\n"
+        ),
+        (
+            "Triton autotuning for function f finished after 1.20s; best config selected: BLOCK: 64, "
+            "num_warps: 2, MODE: fast, maxnreg: None;\n"
+        ),
     ],
 )
 def test_what_an_autotuner_chose_is_read(text: str) -> None:
