@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any, cast
 
 from aotc.compiler import (
@@ -219,8 +220,7 @@ class LaunchableKernel(CompiledKernel):
         Raises: `AotcError`, of the class that says why.
         """
         passed = self._bind(args, keywords or {})
-        meta = {**dict(self._config()), **dict(self.request.constants), **passed}
-        extents: Any = grid(meta) if callable(grid) else grid
+        extents: Any = grid({**self._built, **passed}) if callable(grid) else grid
         arguments = dict(self._arguments(passed))
         self.load(_device_of(arguments.values())).launch(
             arguments, grid=extents, stream=stream, scratch=scratch
@@ -266,29 +266,48 @@ class LaunchableKernel(CompiledKernel):
 
     # -- what it was compiled for ----------------------------------------------------------------
 
-    def _config(self) -> Iterator[tuple[str, Any]]:
-        """Yield the config keys that are not left to the compiler."""
-        for name in CONFIG_KEYS:
-            value = getattr(self.request.config, name)
-            if value is not None:
-                yield name, value
+    @cached_property
+    def _config(self) -> dict[str, Any]:
+        """The config keys that are not left to the compiler."""
+        values = {name: getattr(self.request.config, name) for name in CONFIG_KEYS}
+        return {name: value for name, value in values.items() if value is not None}
+
+    @cached_property
+    def _built(self) -> dict[str, Any]:
+        """Config keys and constants."""
+        return {**self._config, **dict(self.request.constants)}
+
+    @cached_property
+    def _names(self) -> tuple[str, ...]:
+        """The function's parameters."""
+        return tuple(one.name for one in self.parameters)
+
+    @cached_property
+    def _fixed(self) -> dict[str, ArgumentType]:
+        """What launches do not pass to the runtime, by the name that the runtime has for it."""
+        parsed = {name: parse_type(text) for name, text in self._flat.items()}
+        return {name: one for name, one in parsed.items() if not one.is_passed}
+
+    @cached_property
+    def _flat(self) -> dict[str, str]:
+        """The type of each argument and item."""
+        return {
+            leaf: text
+            for name, kind in self._types.items()
+            for leaf, text in (kind.leaves(name) if isinstance(kind, TupleType) else [(name, kind)])
+        }
 
     def _spec(self) -> KernelSpec:
         """Return the kernel as a manifest says it."""
         loc = Loc(self.request.source, 1)
         listed = [Parameter(*(one.name, one.is_constexpr, True)) for one in self.parameters]
-        types = self._types()
-        leaves = {
-            leaf: parse_type(text)
-            for name, kind in types.items()
-            for leaf, text in (kind.leaves(name) if isinstance(kind, TupleType) else [(name, kind)])
-        }
-        config = {n: v for n, v in self._config() if v != CONFIG_KEYS[n].default}
+        types = self._types
+        config = {n: v for n, v in self._config.items() if v != CONFIG_KEYS[n].default}
         return KernelSpec(
             name=self.metadata.symbol,
             source=self.request.source,
             function=Function(self.metadata.symbol, tuple(listed), loc),
-            signature=leaves,
+            signature={name: parse_type(text) for name, text in self._flat.items()},
             types={},
             constants={},
             choices={},
@@ -303,8 +322,9 @@ class LaunchableKernel(CompiledKernel):
             enable_fp_fusion=self.request.enable_fp_fusion,
         )
 
+    @cached_property
     def _types(self) -> dict[str, str | TupleType]:
-        """Return the types of the arguments, in the order of the function's parameters."""
+        """The types of the arguments, in the order of the function's parameters."""
         given = dict(self.request.signature)
         return {
             one.name: parse_tuple_type(text) if is_tuple_type(text) else text
@@ -314,7 +334,7 @@ class LaunchableKernel(CompiledKernel):
 
     def _bind(self, args: Sequence[object], keywords: Mapping[str, object]) -> dict[str, object]:
         """Return what a launch passes by parameter; constants are checked. Raises: ArgumentError."""
-        names = [one.name for one in self.parameters]
+        names = self._names
         if len(args) > len(names):
             raise self._wrong("", f"at most {len(names)} arguments", str(len(args)))
         passed = dict(zip(names, args, strict=False))
@@ -325,8 +345,7 @@ class LaunchableKernel(CompiledKernel):
                 remedy = did_you_mean(name, [*names, *CONFIG_KEYS])
                 raise self._wrong(name, "a parameter or a config key", repr(name), remedy)
             passed[name] = value
-        built = {**dict(self._config()), **dict(self.request.constants)}
-        types = self._types()
+        built, types = self._built, self._types
         for name in [name for name in passed if name not in types]:
             value = passed.pop(name)
             if name not in built:
@@ -334,16 +353,19 @@ class LaunchableKernel(CompiledKernel):
                 raise self._wrong(
                     name, "no value: it was compiled without one", repr(value), remedy
                 )
-            if named_constant(value) != built[name] and not is_same_constant(value, built[name]):
+            is_same = type(value) is type(built[name]) and value == built[name]
+            if is_same or named_constant(value) == built[name]:
+                continue
+            if not is_same_constant(value, built[name]):
                 raise self._wrong(name, repr(built[name]), repr(value), _COMPILE_AGAIN)
         return passed
 
     def _arguments(self, passed: Mapping[str, object]) -> Iterator[tuple[str, object]]:
         """Yield the arguments that the runtime is passed. Raises: ArgumentError."""
-        for name, kind in self._types().items():
+        for name, kind in self._types.items():
             if name in passed:
                 yield from self._leaves(name, kind, passed[name])
-            elif isinstance(kind, TupleType) or parse_type(kind).is_passed:
+            elif name not in self._fixed:
                 raise self._wrong(name, str(dict(self.request.signature)[name]), "nothing")
 
     def _leaves(
@@ -356,10 +378,10 @@ class LaunchableKernel(CompiledKernel):
             for key, item, one in zip(kind.keys(name), kind.items, items, strict=True):
                 yield from self._leaves(key, item, one)
             return
-        argument: ArgumentType = parse_type(kind)
-        if argument.is_passed:
+        fixed = self._fixed.get(name)
+        if fixed is None:
             yield name, value
-        elif value != argument.value:
+        elif value != fixed.value:
             raise self._wrong(name, kind, repr(value), _COMPILE_AGAIN)
 
     def _wrong(self, name: str, expected: str, got: str, remedy: str = "") -> ArgumentError:
