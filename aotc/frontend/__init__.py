@@ -4,6 +4,7 @@ from aotc.frontend.translate import (
     KernelParameter,
     Translation,
     autotune_configs,
+    heuristic_problems,
     kernel_parameters,
     translate,
 )
@@ -12,6 +13,7 @@ __all__ = [
     "KernelParameter",
     "Translation",
     "autotune_configs",
+    "heuristic_problems",
     "kernel_parameters",
     "translate",
 ]

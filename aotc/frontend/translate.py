@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import cast as type_cast
 
+from aotc.frontend import signature as signatures
 from aotc.frontend.arguments import default_expressions
 from aotc.frontend.calls import call_operand
 from aotc.frontend.constants import unwrap
@@ -252,6 +253,18 @@ def kernel_parameters(source: str, kernel: str) -> tuple[KernelParameter, ...]:
         )
         for one in _parameters(function)
     )
+
+
+def heuristic_problems(source: str, kernel: str, *, target: str = "") -> dict[str, str]:
+    """Return why each heuristic of a kernel needs a launch to be evaluated, "" for those that do not.
+
+    The kernel's other constants are taken to be 16. Raises: CompileError if they cannot be found.
+    """
+    with _readable_errors():
+        program = Program(_KERNEL, _HOST, target, {})
+        function = _find_kernel(program.globals, program.globals.open(source), kernel)
+        with at(function.file.loc(function.node)):
+            return signatures.heuristic_problems(program, function, 16)
 
 
 # ---- autotuning -------------------------------------------------------------------------------
