@@ -172,7 +172,14 @@ def _group_key(launch: Mapping[str, Any], tuned: Mapping[str, set[str]]) -> str:
     """Return what launches of one table have in common."""
     tunes = tuned.get(_key(launch["kernel"]), set())
     constants = {k: v for k, v in launch["constants"].items() if k not in tunes}
-    return json.dumps([launch["kernel"], launch["signature"], constants], sort_keys=True)
+    unfused = [True] if _is_unfused(launch) else []
+    key = [launch["kernel"], launch["signature"], constants, *unfused]
+    return json.dumps(key, sort_keys=True)
+
+
+def _is_unfused(launch: Mapping[str, Any]) -> bool:
+    """Return whether products and sums were rounded each."""
+    return launch["options"].get("enable_fp_fusion") is False
 
 
 # ---- one table --------------------------------------------------------------------------------
@@ -207,8 +214,6 @@ class _Table:
         for parameter, constant in self.first["constants"].items():
             if "other" in constant:
                 return f"{parameter} is {constant['other']}, which a manifest cannot say"
-        if self.first["options"].get("enable_fp_fusion") is False:
-            return "it was compiled with enable_fp_fusion=False, which a manifest cannot say"
         return ""
 
     def name(self, names: set[str]) -> str:
@@ -235,6 +240,8 @@ class _Table:
             lines.append(f"# grid: callers give it{told}")
         if any("?" in value for value in signature.values()):
             lines.append('guards = "together"')
+        if _is_unfused(self.first):
+            lines.append("enable_fp_fusion = false")
         # The program asks for this config and no other: a slow one is better than none.
         lines.append(f"limits = {{ {SPILL_BYTES} = {_SPILL_BYTES} }}")
         sections = {"signature": signature, "constants": self.constants()}

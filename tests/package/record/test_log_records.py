@@ -140,6 +140,17 @@ def test_functions_of_one_name_are_told_apart_by_module_and_parameters(
     assert "gone is in no source: name its file or folder (--source)" in err
 
 
+def test_products_that_are_not_fused_are_another_table(record: Record, tmp_path: Path) -> None:
+    log = [event(), event(options="{'enable_fp_fusion': False}"), event("")]
+    assert record("\n".join(log))[0] == 0
+    fused, unfused = kernels(tmp_path / "record")
+    assert "enable_fp_fusion" not in fused
+    assert unfused["enable_fp_fusion"] is False
+    assert cli.run(["build", "record/kernels.toml", "--no-cache", "-j", "1"]) == 0
+    told = json.loads((tmp_path / "dist" / "record.sources.json").read_text())["kernels"]
+    assert [one.get("enable_fp_fusion") for one in told.values()] == [None, False]
+
+
 def test_open_promises_are_built_both_ways(record: Record, tmp_path: Path) -> None:
     line = (
         "JIT compilation during inference: act (constexprs={}; signature={x='*fp32'}; "
