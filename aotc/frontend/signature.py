@@ -331,7 +331,9 @@ def heuristic_problems(program: Program, function: Function, constant: Operand) 
     problems: dict[str, str] = {}
     for name, heuristic in heuristics.items():
         with _noting(problems, name):
-            args[name] = _evaluate_heuristic(program, function, name, heuristic, args)
+            # One may convert what the launch passes under its own name.
+            passed = {**args, name: constant}
+            args[name] = _evaluate_heuristic(program, function, name, heuristic, passed)
     return problems
 
 
