@@ -10,13 +10,19 @@ from __future__ import annotations
 TYPE_CHECKING = False  # as type checkers know it
 
 if TYPE_CHECKING:
-    from aotc.compiler import CompiledKernel, compile  # noqa: A004
+    from aotc.compiler import CompiledKernel
+    from aotc.package.launchable import LaunchableKernel, compile  # noqa: A004
     from aotc.runtime import load
 
 __version__ = "0.1.0"
-__all__ = ["CompiledKernel", "__version__", "compile", "load"]
+__all__ = ["CompiledKernel", "LaunchableKernel", "__version__", "compile", "load"]
 
-_HOMES = {"CompiledKernel": "aotc.compiler", "compile": "aotc.compiler", "load": "aotc.runtime"}
+_HOMES = {
+    "CompiledKernel": "aotc.compiler",
+    "LaunchableKernel": "aotc.package.launchable",
+    "compile": "aotc.package.launchable",
+    "load": "aotc.runtime",
+}
 
 
 def __getattr__(name: str) -> object:

@@ -473,7 +473,7 @@ def check_request(request: CompileRequest) -> Target:
     return target
 
 
-def compile(  # noqa: A001 - the name users expect, as re.compile
+def compile_request(
     kernel: str | Callable[..., object],
     *,
     signature: Mapping[str, str],
@@ -484,53 +484,42 @@ def compile(  # noqa: A001 - the name users expect, as re.compile
     without: Sequence[str] = (),
     map_pointers: bool = False,
     limits: Mapping[str, int] | None = None,
-    **config: int | None,
-) -> CompiledKernel:
-    """Compile a kernel, given as "path/to/source.py:name" or as the Python function itself.
+    config: Mapping[str, int | None] | None = None,
+) -> CompileRequest:
+    """Return the request for a kernel, given as "path/to/source.py:name" or as the Python function.
 
-    With `source`, Python as text, `kernel` is a name in it; what it imports is found from the current
-    folder. A function whose source Python has but no file, as in a notebook, is compiled from that.
-
-    `config` are config keys by name, as the fields of `aotc.config.Config` describe them:
-    `num_warps=8, num_stages=4`, say. `without` names features of the target that are not to be used, such as
-    "wgmma". With `map_pointers` the kernel may take tensor maps for what it loads through pointers, as the first
-    choice of a build does: `metadata.params` says which, `metadata.guards` when; and it may be persistent:
-    `metadata.is_persistent` says whether. `limits` bound what the compile may take, by the names of
-    `CompileLimits`, and with `spill_bytes` what a thread may spill, by default 256 bytes.
-
-    Raises: CompileError for mistakes in the kernel or the arguments; ResourceError, which is one,
-        for a kernel that no CTA of the target has room for, or whose threads spill more.
+    What the others mean is told of `aotc.compile`. Raises: CompileError for what cannot be one.
     """
-    path, name = _locate(kernel) if source is None else _in_text(kernel, source)
+    path, name = locate(kernel, source)
     mappings = {"signature": signature, "constants": constants or {}, "limits": limits or {}}
     for what, given in mappings.items():
         if not isinstance(given, Mapping):  # type: ignore[reportUnnecessaryIsInstance]
             raise CompileError(f"expected a mapping for {what}, got {given!r}")
-    for key in config:
+    for key in config or {}:
         if key not in CONFIG_KEYS:
-            known = [*inspect.signature(compile).parameters, *CONFIG_KEYS]
+            known = [*inspect.signature(compile_request).parameters, "args", *CONFIG_KEYS]
             remedy = renamed_key(key) or did_you_mean(key, known)
             listed = ", ".join(CONFIG_KEYS)
             raise CompileError(f"expected a config key ({listed}), got {key!r}", remedy=remedy)
-    max_spill_bytes, of_compile = split_limits(limits or {})
-    request = CompileRequest(
+    _, of_compile = split_limits(limits or {})
+    return CompileRequest(
         path,
         name,
         tuple(signature.items()),
-        tuple((each, _named(value)) for each, value in (constants or {}).items()),
+        tuple((each, named_constant(value)) for each, value in (constants or {}).items()),
         target,
-        Config.of(config),
+        Config.of(config or {}),
         debug,
         without=tuple(without),
         map_pointers=map_pointers,
         limits=compile_limits(of_compile),
         captured=_captured(kernel),
     )
-    made = compile_kernel(request, keep_asm=True)
-    if problem := made.metadata.spill_problem(max_spill_bytes):
-        remedy = f"limits={{'spill_bytes': {made.metadata.local_bytes}}} allows it"
-        raise ResourceError(problem, remedy=remedy)
-    return made
+
+
+def locate(kernel: str | Callable[..., object], source: str | None = None) -> tuple[str, str]:
+    """Return the file of a kernel, or the name of its text, and its name there. Raises: CompileError."""
+    return _locate(kernel) if source is None else _in_text(kernel, source)
 
 
 def _captured(kernel: object) -> tuple[tuple[str, object], ...]:
@@ -542,7 +531,7 @@ def _captured(kernel: object) -> tuple[tuple[str, object], ...]:
     # `tl.constexpr(…)` has its value in `value`.
     plain: dict[str, Any] = {name: getattr(value, "value", value) for name, value in found.items()}
     return tuple(
-        (name, _named(value))
+        (name, named_constant(value))
         for name, value in plain.items()
         if type(value) in _CONSTANTS or inspect.isfunction(getattr(value, "fn", value))
     )
@@ -551,7 +540,7 @@ def _captured(kernel: object) -> tuple[tuple[str, object], ...]:
 _CONSTANTS = (bool, int, float, str, tuple, type(None))
 
 
-def _named(constant: object) -> object:
+def named_constant(constant: object) -> object:
     """Return a constant as it is, or the name of a function."""
     if not inspect.isfunction(getattr(constant, "fn", constant)):
         return constant

@@ -582,6 +582,14 @@ class tensor_descriptor:  # noqa: N801 - Triton's name
         """Write the block that begins at `offsets`, converted to the tensor's dtype."""
         raise _outside("tensor_descriptor.store")
 
+    def gather(self, x_offsets: tensor, y_offset: Operand) -> tensor:
+        """Read the rows `x_offsets`, from the column `y_offset` on; the block is one row."""
+        raise _outside("tensor_descriptor.gather")
+
+    def scatter(self, value: Operand, x_offsets: tensor, y_offset: Operand) -> None:
+        """Write the rows `x_offsets`, from the column `y_offset` on; the block is one row."""
+        raise _outside("tensor_descriptor.scatter")
+
     def atomic_add(self, offsets: Sequence[Operand], value: Operand) -> None:
         """Add to the block that begins at `offsets`, element by element."""
         raise _outside("tensor_descriptor.atomic_add")

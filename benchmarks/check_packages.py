@@ -7,7 +7,7 @@
 Each folder in `packages` is one package. Two figures count: kernels that are supported, if only for
 some values of their constants, as `aotc check` says; and, strictly, those that use nothing that is
 missing. Of the kernels with an autotuner, those are counted whose configs are read with nothing
-fixed. A package's time is that of its check alone, with all cores.
+fixed; of their heuristics, those that are evaluated with no value of an argument. A package's time is that of its check alone, with all cores.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from aotc.frontend import autotune_configs
+from aotc.frontend import autotune_configs, heuristic_problems
 from aotc.ir.diagnostics import CompileError
 from aotc.package.check import Checked, check
 
@@ -47,7 +47,13 @@ class Package:
     strict: int
     autotuned: int
     autotuners_read: int
+    heuristics: int
+    heuristics_read: int
     seconds: float
+
+
+PROBLEMS: collections.Counter[str] = collections.Counter()
+_WORDS = re.compile(r"(?<=argument )\w+|(?<=item )'\w+'")
 
 
 def look_at(folder: Path) -> tuple[Package, Checked]:
@@ -58,6 +64,12 @@ def look_at(folder: Path) -> tuple[Package, Checked]:
     tuned = [
         is_read for kernel in checked.kernels for is_read in _autotuner(kernel.file, kernel.line)
     ]
+    told = [
+        problem
+        for kernel in checked.kernels
+        for problem in _heuristics(kernel.file, kernel.name, kernel.line)
+    ]
+    PROBLEMS.update(_WORDS.sub("…", problem) for problem in told if problem)
     return Package(
         folder.name,
         version_of(folder),
@@ -67,6 +79,8 @@ def look_at(folder: Path) -> tuple[Package, Checked]:
         sum(not one.missing for one in checked.kernels),
         len(tuned),
         sum(tuned),
+        len(told),
+        sum(not problem for problem in told),
         seconds,
     ), checked
 
@@ -95,6 +109,21 @@ def _autotuner(file: str, line: int) -> Iterator[bool]:
             yield _is_read(file, node.name)
 
 
+def _heuristics(file: str, name: str, line: int) -> list[str]:
+    """Return why each heuristic of the kernel at a line is not evaluated, "" for those that are."""
+    text = Path(file).read_text(encoding="utf-8")
+    if "heuristics" not in text:
+        return []
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.FunctionDef) and node.lineno == line:
+            try:
+                return list(heuristic_problems(file, name, target=TARGET).values())
+            except CompileError as error:
+                is_one = any("heuristics" in ast.unparse(one) for one in node.decorator_list)
+                return [error.message] if is_one else []
+    return []
+
+
 def _is_read(file: str, name: str) -> bool:
     try:
         return bool(autotune_configs(file, name, target=TARGET))
@@ -105,8 +134,11 @@ def _is_read(file: str, name: str) -> bool:
 def table(packages: list[Package]) -> str:
     """Return the packages as a table, with all of them in the last row."""
     rows = [
-        "| Package | version | files | kernels | supported | strictly | autotuners read | time |",
-        "|---|---|---|---|---|---|---|---|",
+        (
+            "| Package | version | files | kernels | supported | strictly | autotuners read | "
+            "heuristics read | time |"
+        ),
+        "|---|---|---|---|---|---|---|---|---|",
     ]
     total = Package(
         "all", "", *(sum(values) for values in zip(*map(_numbers, packages), strict=True))
@@ -114,7 +146,8 @@ def table(packages: list[Package]) -> str:
     rows += [
         f"| {one.name} | {one.version} | {one.files} | {one.kernels} "
         f"| {_share(one.supported, one.kernels)} | {_share(one.strict, one.kernels)} "
-        f"| {one.autotuners_read} of {one.autotuned} | {one.seconds:.1f} s |"
+        f"| {one.autotuners_read} of {one.autotuned} | {one.heuristics_read} of {one.heuristics} "
+        f"| {one.seconds:.1f} s |"
         for one in (*packages, total)
     ]
     return "\n".join(rows)
@@ -152,6 +185,9 @@ def main() -> int:
     print("\n| kernels | feature |\n|---|---|")
     for feature, count in features.most_common(options.features):
         print(f"| {count} | {feature} |")
+    print("\n| heuristics | why they are not read |\n|---|---|")
+    for problem, count in PROBLEMS.most_common(options.features):
+        print(f"| {count} | {problem} |")
     if options.json:
         document = {"packages": [asdict(one) for one in packages], "features": dict(features)}
         options.json.write_text(json.dumps(document, indent=2))

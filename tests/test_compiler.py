@@ -147,7 +147,7 @@ def test_modifiers_reach_the_instructions(tmp_path: Path) -> None:
         ({"advance_products": True}, "got 'advance_products'\n.*write mma_stages = 2"),
         ({"target": "sm_91"}, "expected a target"),
         ({"target": None}, "expected a target"),
-        ({"signature": None}, "expected a mapping for signature, got None"),
+        ({"signature": None}, "expected the types of the kernel's arguments"),
         ({"constants": 4}, "expected a mapping for constants, got 4"),
     ],
 )

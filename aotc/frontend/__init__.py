@@ -1,5 +1,19 @@
 """The frontend: Triton source to tile IR, without executing it."""
 
-from aotc.frontend.translate import Translation, autotune_configs, translate
+from aotc.frontend.translate import (
+    KernelParameter,
+    Translation,
+    autotune_configs,
+    heuristic_problems,
+    kernel_parameters,
+    translate,
+)
 
-__all__ = ["Translation", "autotune_configs", "translate"]
+__all__ = [
+    "KernelParameter",
+    "Translation",
+    "autotune_configs",
+    "heuristic_problems",
+    "kernel_parameters",
+    "translate",
+]

@@ -491,10 +491,7 @@ METHODS: dict[str, Builtin] = {
 
 
 DESCRIPTOR_METHODS: dict[str, Builtin | Missing] = {
-    **{
-        name: builtin(f"tensor_descriptor.{name}", run) for name, run in descriptors.METHODS.items()
-    },
-    **{name: Missing(f"tensor_descriptor.{name}") for name in descriptors.MISSING_METHODS},
+    name: builtin(f"tensor_descriptor.{name}", run) for name, run in descriptors.METHODS.items()
 }
 """What can be written as a method of a tensor descriptor, `desc.load(…)`."""
 

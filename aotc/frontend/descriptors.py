@@ -86,6 +86,59 @@ def store(emit: Emitter, desc: Operand, offsets: Operand, value: Operand) -> Non
     emit(descriptor.DescriptorStore(target, content, _coords(emit, offsets, kind, "store")))
 
 
+def _rows(
+    emit: Emitter, desc: Operand, rows: Operand, column: Operand, name: str
+) -> tuple[Value, DescriptorType, Value, Value]:
+    """Return a descriptor of one row, its type, and the indices of rows and of the first column.
+
+    Raises: CompileError.
+    """
+    target, kind = _descriptor(desc, name)
+    if len(kind.block) != 2 or kind.block[0] != 1:
+        raise mistake(
+            f"{name} takes a descriptor of two axes whose block_shape is one row, "
+            f"got {show_type(kind)}",
+            remedy=f"make its block_shape [1, {kind.block[-1]}]",
+        )
+    if isinstance(target.op, descriptor.DescriptorAt):
+        raise mistake(
+            f"{name} does not take a descriptor whose map is in memory",
+            remedy="pass the tensor as an argument, or make its descriptor in the kernel",
+        )
+    index = to_value(emit, rows, "the rows")
+    kind_of_one = element(index)
+    is_index = isinstance(kind_of_one, ScalarType) and kind_of_one.is_int
+    if not is_index or len(shape(index)) != 1:
+        raise mistake(
+            f"the rows of {name} must be a tile of one axis of integers, got {show(index)}"
+        )
+    first = to_scalar(emit, to_value(emit, column, "a column"))
+    kind_of_first = element(first)
+    if not isinstance(kind_of_first, ScalarType) or not kind_of_first.is_int:
+        raise mistake(f"the column of {name} must be an integer, got {show(first)}")
+    return target, kind, cast(emit, index, I32), cast(emit, first, I32)
+
+
+def gather(emit: Emitter, desc: Operand, x_offsets: Operand, y_offset: Operand) -> Value:
+    """Load the rows `x_offsets`, from the column `y_offset` on."""
+    target, _, rows, column = _rows(emit, desc, x_offsets, y_offset, "gather")
+    return emit(descriptor.DescriptorGather(target, rows, column)).out
+
+
+def scatter(
+    emit: Emitter, desc: Operand, value: Operand, x_offsets: Operand, y_offset: Operand
+) -> None:
+    """Store to the rows `x_offsets`, from the column `y_offset` on."""
+    target, kind, rows, column = _rows(emit, desc, x_offsets, y_offset, "scatter")
+    expected = (*shape(rows), kind.block[1])
+    content = converted(emit, value, kind.element, expected, "a value for scatter")
+    if shape(content) != expected:
+        raise mistake(
+            f"scatter of these rows takes a tile of {list(expected)}, got {show(content)}"
+        )
+    emit(descriptor.DescriptorScatter(target, content, rows, column))
+
+
 def _reduction(kind: descriptor.ReduceKind) -> Callable[..., Operand]:
     name = f"atomic_{kind}"
 
@@ -141,13 +194,13 @@ FUNCTIONS: dict[str, Callable[..., Operand]] = {
 METHODS: dict[str, Callable[..., Operand]] = {
     "load": load,
     "store": store,
+    "gather": gather,
+    "scatter": scatter,
     **{f"atomic_{kind}": _reduction(kind) for kind in ("add", "min", "max", "and", "or", "xor")},
 }
 """Functions that are written as methods of a descriptor."""
 
 TAKE_DESCRIPTORS = tuple(METHODS.values())
-
-MISSING_METHODS = ("gather", "scatter")
 
 ATTRIBUTES: dict[str, Callable[[Emitter, Value, DescriptorType], Operand]] = {
     "shape": _shape,

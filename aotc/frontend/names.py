@@ -168,7 +168,12 @@ def attribute_of(frame: Frame, owner: Operand, name: str) -> Operand:
         return StaticCall(name, getattr(owner, name))
     if isinstance(owner, int | float) and name in METHODS:
         return BoundMethod(owner, METHODS[name])
-    raise mistake(f"{show(owner)} has no attribute {name!r}")
+    is_number = isinstance(owner, int | float)
+    remedy = did_you_mean(name, ["type", "value", *METHODS]) if is_number else ""
+    if owner is None:
+        remedy = "an argument may be None, or a function return nothing: test it with `is not None`"
+    what = "the constant " if is_number else ""
+    raise mistake(f"{what}{show(owner)} has no attribute {name!r}", remedy=remedy)
 
 
 def _config_attribute(config: Config, name: str) -> Operand:

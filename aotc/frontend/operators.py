@@ -478,7 +478,14 @@ def compute(symbol: str, function: Callable[..., Operand], *operands: Operand) -
         return function(*operands)
     except (TypeError, ValueError, ArithmeticError) as error:
         shown = " and ".join(show(operand) for operand in operands)
-        raise mistake(f"cannot compute `{symbol}` of the constants {shown}: {error}") from error
+        remedy = ""
+        if any(operand is None for operand in operands):
+            remedy = (
+                "an argument may be None, or a function return nothing: test with `is not None`"
+            )
+        raise mistake(
+            f"cannot compute `{symbol}` of the constants {shown}: {error}", remedy=remedy
+        ) from error
 
 
 def _compute_around_kernels(

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TypeAlias
 from typing import cast as type_cast
@@ -314,6 +315,36 @@ def _heuristics(program: Program, function: Function) -> dict[str, Operand]:
         if one.name == "heuristics" and isinstance(values, dict):
             found = {**type_cast("dict[str, Operand]", values), **found}
     return found
+
+
+def heuristic_problems(program: Program, function: Function, constant: Operand) -> dict[str, str]:
+    """Return why each heuristic needs a launch to be evaluated, or "" if it needs none.
+
+    Of the arguments it is told that they are there, of the other constants that they are `constant`.
+    """
+    heuristics = _heuristics(program, function)
+    args: dict[str, Operand] = {
+        one.arg: constant if is_constexpr_annotation(one.annotation) else Argument(one.arg)
+        for one in _parameters(function)
+        if one.arg not in heuristics
+    }
+    problems: dict[str, str] = {}
+    for name, heuristic in heuristics.items():
+        with _noting(problems, name):
+            # One may convert what the launch passes under its own name.
+            passed = {**args, name: constant}
+            args[name] = _evaluate_heuristic(program, function, name, heuristic, passed)
+    return problems
+
+
+@contextmanager
+def _noting(problems: dict[str, str], name: str) -> Generator[None]:
+    """Note why what is done for a name is refused, or that it is not."""
+    problems[name] = ""
+    try:
+        yield
+    except CompileError as error:
+        problems[name] = error.message.rpartition("at build time: ")[2]
 
 
 def _may_have_others(function: Function) -> bool:

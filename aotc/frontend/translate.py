@@ -12,6 +12,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import cast as type_cast
 
+from aotc.frontend import signature as signatures
+from aotc.frontend.arguments import default_expressions
 from aotc.frontend.calls import call_operand
 from aotc.frontend.constants import unwrap
 from aotc.frontend.decorated import decorators_of
@@ -27,7 +29,7 @@ from aotc.frontend.resolve import (
     find_definition,
     function_names,
 )
-from aotc.frontend.scope import is_const_annotation
+from aotc.frontend.scope import is_const_annotation, is_constexpr_annotation
 from aotc.frontend.signature import bind_parameters, constant_operand
 from aotc.frontend.source import SourceFile
 from aotc.frontend.statements import HOST_STATEMENTS, STATEMENTS
@@ -221,6 +223,48 @@ def _is_rebound(module: Globals, file: SourceFile, kernel: str) -> bool:
         return False
     value = module.lookup(file, kernel)
     return isinstance(value, Function) and value.is_jit
+
+
+@dataclass(frozen=True)
+class KernelParameter:
+    """A parameter of a kernel's function; `annotation` is what its source says, such as "tl.int64"."""
+
+    name: str
+    is_constexpr: bool
+    has_default: bool
+    annotation: str
+
+
+def kernel_parameters(source: str, kernel: str) -> tuple[KernelParameter, ...]:
+    """Return the parameters of the function `kernel` of the file `source`, in order.
+
+    Raises: CompileError if there is no such kernel.
+    """
+    with _readable_errors():
+        program = Program(_KERNEL, _HOST, "", {})
+        function = _find_kernel(program.globals, program.globals.open(source), kernel)
+    defaults = default_expressions(function.node.args)
+    return tuple(
+        KernelParameter(
+            one.arg,
+            is_constexpr_annotation(one.annotation),
+            one.arg in defaults,
+            "" if one.annotation is None else ast.unparse(one.annotation),
+        )
+        for one in _parameters(function)
+    )
+
+
+def heuristic_problems(source: str, kernel: str, *, target: str = "") -> dict[str, str]:
+    """Return why each heuristic of a kernel needs a launch to be evaluated, "" for those that do not.
+
+    The kernel's other constants are taken to be 16. Raises: CompileError if they cannot be found.
+    """
+    with _readable_errors():
+        program = Program(_KERNEL, _HOST, target, {})
+        function = _find_kernel(program.globals, program.globals.open(source), kernel)
+        with at(function.file.loc(function.node)):
+            return signatures.heuristic_problems(program, function, 16)
 
 
 # ---- autotuning -------------------------------------------------------------------------------

@@ -30,15 +30,18 @@ def tile_address(
 ) -> tuple[Value, Value | None]:
     """Return the pointers to a tile's elements, and the mask of those in bounds.
 
-    The tile begins at the indices `starts`, i32. `strides` are i64, in elements, None for 1.
+    The tile begins at the indices `starts`, i32; along an axis they may be all of its indices, a
+    tile of one axis. `strides` are i64, in elements, None for 1.
     `ends` are the tensor's extents, i32 or i64, None along axes that are not checked; where all are,
     so is the mask.
     """
     offset: Value | None = None
     inside: Value | None = None
     for axis, (start, extent) in enumerate(zip(starts, block, strict=True)):
-        first = place(tile.Splat(start, (extent,))).out
-        index = place(arith.Add(first, place(tile.Arange(0, extent)).out)).out
+        index = start
+        if not isinstance(start.type, TileType):
+            first = place(tile.Splat(start, (extent,))).out
+            index = place(arith.Add(first, place(tile.Arange(0, extent)).out)).out
         end, stride = ends[axis], strides[axis]
         if end is not None:
             fits = _spread(place, _fits(place, index, end), axis, block)

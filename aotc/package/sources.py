@@ -40,6 +40,7 @@ class KernelSource:
     function: str
     files: tuple[tuple[str, str], ...]
     functions: tuple[tuple[str, tuple[str, str]], ...] = ()
+    enable_fp_fusion: bool = True
 
 
 def kernel_source(kernel: KernelSpec, read: Sequence[tuple[str, str]]) -> KernelSource:
@@ -49,9 +50,8 @@ def kernel_source(kernel: KernelSpec, read: Sequence[tuple[str, str]]) -> Kernel
     files = tuple(
         (Path(os.path.relpath(path, folder)).as_posix(), digest) for path, digest in digests.items()
     )
-    return KernelSource(
-        kernel.function.name, files, tuple(_functions(kernel.constants, folder, digests))
-    )
+    functions = tuple(_functions(kernel.constants, folder, digests))
+    return KernelSource(kernel.function.name, files, functions, kernel.enable_fp_fusion)
 
 
 def _functions(
@@ -119,7 +119,12 @@ def sources_text(
 ) -> str:
     """Return the text of the file that goes with an archive; `tuned` is of `tuned_entries`."""
     kernels = {
-        name: {"function": one.function, "files": one.files, "functions": dict(one.functions)}
+        name: {
+            "function": one.function,
+            "files": one.files,
+            "functions": dict(one.functions),
+            **({} if one.enable_fp_fusion else {"enable_fp_fusion": False}),
+        }
         for name, one in sources.items()
     }
     return SourcesFile(kernels, tuned).text([*kernels], archive)

@@ -27,13 +27,17 @@ _VERSION = 1
 
 
 class ArchivedKernel(NamedTuple):
-    """A kernel of an archive, its place in order, and its constants that are functions."""
+    """A kernel of an archive, its place in order, and its constants that are functions.
+
+    Unless it `fuses_multiplies`, a product and a sum are rounded each.
+    """
 
     library: Library
     kernel: Kernel
     info: KernelInfo
     order: int
     functions: dict[str, tuple[str, str]]
+    fuses_multiplies: bool = True
 
     def load(self, device: int | None) -> None:
         """Make it ready on a device; None is that of the current context."""
@@ -116,7 +120,8 @@ class Archives:
                 continue
             functions = {key: (one[0], one[1]) for key, one in told["functions"].items()}
             kernel = library[kernel_name]
-            kernels.append(ArchivedKernel(library, kernel, kernel.info, order, functions))
+            fuses = told.get("enable_fp_fusion", True)
+            kernels.append(ArchivedKernel(library, kernel, kernel.info, order, functions, fuses))
         return kernels, reason
 
 

@@ -52,7 +52,11 @@ def dtype_of(value: Any) -> str:
     dtype = getattr(value, "dtype", None)
     if dtype is None and hasattr(value, "__cuda_array_interface__"):
         dtype = str(value.__cuda_array_interface__["typestr"])[1:]
-    name = str(dtype).rpartition(".")[2]
+    return dtype_word(str(dtype).rpartition(".")[2])
+
+
+def dtype_word(name: str) -> str:
+    """Return a dtype as manifests write it, or the name itself."""
     return _DTYPES.get(name, name)
 
 
@@ -106,14 +110,14 @@ def is_same_constant(passed: Any, built: Any) -> bool:
 # ---- as text -----------------------------------------------------------------------------------
 
 
-def _argument(value: Any) -> str:
+def argument_type(value: Any) -> str:
     """Return an argument's type with the promises that hold, as a signature writes it."""
     if value is None:
         return "none"
     items = items_of(value)
     if items is not None:
         fields = [f"{one}: " for one in getattr(value, "_fields", ())] or [""] * len(items)
-        parts = [field + _argument(one) for field, one in zip(fields, items)]  # noqa: B905 - as many
+        parts = [field + argument_type(one) for field, one in zip(fields, items)]  # noqa: B905 - as many
         return f"({', '.join(parts)}{',' * (len(parts) == 1)})"
     if is_pointer(value):
         address = address_of(value)
@@ -141,13 +145,16 @@ def not_in_archive(
 ) -> NotInArchiveError:
     """Return the error of a launch that no archive has: kernel, specialisation, manifest rows."""
     code = function.__code__
-    arguments = {name: _argument(v) for name, v in passed.items() if name not in constexprs}
+    arguments = {name: argument_type(v) for name, v in passed.items() if name not in constexprs}
     constants = {name: _constant_text(v) for name, v in passed.items() if name in constexprs}
     given = {name: value for name, value in options.items() if value is not None}
+    fuses = given.pop("enable_fp_fusion", True)
     words = [f"{name}: {text}" for name, text in arguments.items()]
     words += [f"{name}={value!r}" for name, value in constants.items()]
-    settings = ", ".join(f"{name}={value}" for name, value in given.items())
+    said = {**given, **({} if fuses else {"enable_fp_fusion": False})}
+    settings = ", ".join(f"{name}={value}" for name, value in said.items())
     rows = ["[[kernel]]", f'source = "{code.co_filename}:{function.__qualname__}"']
+    rows += [] if fuses else ["enable_fp_fusion = false"]
     rows += ["[kernel.signature]", *(f'{name} = "{text}"' for name, text in arguments.items())]
     if constants:
         rows += ["[kernel.constants]", *(f"{k} = {_toml(v)}" for k, v in constants.items())]

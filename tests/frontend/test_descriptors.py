@@ -11,8 +11,10 @@ SIGNATURE = {"x": "tensordesc<bf16[16, 64]>", "y": "tensordesc<fp32[32],nan>", "
 
 
 def _translated(sources: Sources, body: str, **types: str) -> str:
+    if "r." in body:
+        types["r"] = "tensordesc<bf16[1,64]>"
     lines = "".join(f"    {line}\n" for line in body.split("\n"))
-    return sources.text(f"\n@triton.jit\ndef k(x, y, n):\n{lines}", {**SIGNATURE, **types})
+    return sources.text(f"\n@triton.jit\ndef k(x, y, n, r=None):\n{lines}", {**SIGNATURE, **types})
 
 
 def test_methods_and_functions_are_the_same(sources: Sources) -> None:
@@ -45,6 +47,16 @@ def test_attributes(sources: Sources) -> None:
     assert "tile.descriptor_stride(%x) {axis = 0} : i64" in text
 
 
+def test_rows_are_gathered_and_scattered(sources: Sources) -> None:
+    """As many rows as there are indices, of the descriptor's one; indices and column become i32."""
+    body = "at = tl.arange(0, 8).to(tl.int64)\nr.scatter(r.gather(at, n) * 2.0, at + 1, n.to(tl.int64))"
+    text = _translated(sources, body)
+    assert "tile.descriptor_gather(%r, " in text
+    assert ": tile<8x64xbf16>" in text
+    assert "tile.descriptor_scatter(%r, " in text
+    assert text.count("{dtype = i32}") == 3
+
+
 @pytest.mark.parametrize("kind", ["add", "min", "max", "and", "or", "xor"])
 def test_reductions(sources: Sources, kind: str) -> None:
     body = f"y.atomic_{kind}([n], tl.arange(0, 32))"
@@ -62,7 +74,17 @@ def test_reductions(sources: Sources, kind: str) -> None:
         ("x.load([n, 0.5])", "the offsets of load must be integers"),
         ("y.store([n], tl.arange(0, 16))", "takes a tile of its block_shape, got"),
         ("y.atomic_and([n], tl.arange(0, 32))", "atomic_and does not take a descriptor of float32"),
-        ("x.gather([n], 0)", "aotc does not have tl.tensor_descriptor.gather yet"),
+        (
+            "x.gather(tl.arange(0, 8), 0)",
+            "gather takes a descriptor of two axes whose block_shape is one",
+        ),
+        ("r.gather(n, 0)", "the rows of gather must be a tile of one axis of integers, got int32"),
+        ("r.gather(tl.zeros([8], tl.float32), 0)", "the rows of gather must be a tile of one axis"),
+        ("r.gather(tl.arange(0, 8), 0.5)", "the column of gather must be an integer, got"),
+        (
+            "r.scatter(tl.zeros([4, 64], tl.bfloat16), tl.arange(0, 8), 0)",
+            "takes a tile of [8, 64], got",
+        ),
         ("x.lode([n, 0])", "a tensor descriptor has no attribute 'lode'"),
         ("tl.load_tensor_descriptor(n, [0])", "load takes a tensor descriptor, got int32"),
         ("n + x", "expected a value, got tensordesc<bf16"),

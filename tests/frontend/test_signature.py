@@ -1,9 +1,11 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 
 import pytest
 
+from aotc.frontend import heuristic_problems, kernel_parameters
 from aotc.ir.diagnostics import CompileError
 from tests.frontend.conftest import Sources
 
@@ -202,3 +204,47 @@ def test_items_and_parameters_have_different_names(sources: Sources) -> None:
     text = "@triton.jit\ndef k(x, x_0):\n    pass\n"
     with pytest.raises(CompileError, match="an item of x is passed as x_0, which is a parameter"):
         sources.translate(text, {"x": "(i32, i32)", "x_0": "i32"}, {})
+
+
+def test_heuristics_that_need_a_launch_are_told(tmp_path: Path) -> None:
+    """Presence of arguments, other constants, and the value under its own name are known without one."""
+    (tmp_path / "k.py").write_text("""
+import triton
+import triton.language as tl
+
+@triton.heuristics({
+    "HAS_BIAS": lambda args: args["bias"] is not None,
+    "HALF": lambda args: args["BLOCK"] // 2,
+    "EVEN": lambda args: args["n"] % args["BLOCK"] == 0,
+    "FLAG": lambda args: bool(args["FLAG"]),
+    "BOTH": lambda args: args["HALF"] > 4 and args["HAS_BIAS"],
+})
+@triton.jit
+def k(p, bias, n, BLOCK: tl.constexpr, HAS_BIAS: tl.constexpr, HALF: tl.constexpr,
+      EVEN: tl.constexpr, FLAG: tl.constexpr, BOTH: tl.constexpr):
+    tl.store(p, n)
+
+@triton.jit
+def plain(p):
+    tl.store(p, 1)
+""")
+    path = str(tmp_path / "k.py")
+    problems = heuristic_problems(path, "k", target="sm_90a")
+    assert {name for name, problem in problems.items() if not problem} == {
+        "HAS_BIAS", "HALF", "FLAG", "BOTH",
+    }  # fmt: skip
+    assert problems["EVEN"] == "the argument n is known at launch only"
+    assert heuristic_problems(path, "plain") == {}
+
+
+def test_the_parameters_of_a_kernel(tmp_path: Path) -> None:
+    (tmp_path / "k.py").write_text(
+        "import triton\nimport triton.language as tl\n\n@triton.jit\n"
+        "def k(p, n: tl.int64, /, m: 'i32' = 2, *, B: 'tl.constexpr', C: tl.constexpr = 4):\n    pass\n"
+    )
+    found = kernel_parameters(str(tmp_path / "k.py"), "k")
+    assert [(one.name, one.is_constexpr, one.has_default) for one in found] == [
+        ("p", False, False), ("n", False, False), ("m", False, True), ("B", True, False),
+        ("C", True, True),
+    ]  # fmt: skip
+    assert [one.annotation for one in found[:3]] == ["", "tl.int64", "'i32'"]

@@ -41,6 +41,7 @@ MEMORY: list[tuple[int, Maker]] = [
     (1, memory.make_round_trip),
     (1, memory.make_atomic),
     (2, tensors.make_load),
+    (1, tensors.make_rows),
     (1, tensors.make_reduction),
 ]
 

@@ -64,6 +64,23 @@ def make_load(g: Generator) -> None:
         _keep_size(g, at, shape)
 
 
+def make_rows(g: Generator) -> None:
+    """Add rows of a tensor by loaded indices, some of which may be beyond its last one."""
+    element = g.choices.weighted(ELEMENTS)
+    rows = g.some_shape(ranks=(1,))
+    room = max(g.limits.elems // prod(rows), 1)
+    width = max(_unit(element), min(1 << g.choices.between(0, 7), room))
+    bits = g.choices.between(0, 5)
+    index = g.operand(I32, rows).value
+    index = g.add(arith.And(index, g.constant((1 << bits) - 1, index.type))).out
+    start = _unit(element) * g.choices.pick([0, 0, 0, 1, -1])
+    extents = (g.choices.between(1, 1 << bits), g.choices.between(1, max(start + width, 1) + 8))
+    facts = some_facts(g, element)
+    at = describe(g, _tensor(g, element, extents, "exact", facts), (1, width))
+    column = g.known_or_given(start)
+    g.keep(g.add(descriptor.DescriptorGather(at, index, column)).out, facts)
+
+
 def _keep_size(g: Generator, at: Value, shape: Shape) -> None:
     """Let an extent, or a stride, be used by what follows."""
     axis = g.choices.below(len(shape))

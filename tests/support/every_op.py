@@ -174,6 +174,16 @@ def _whole(s: Sampler) -> Value:
     return s.add(arith.Constant(0.5, TileType(FP32, (EXTENT,)))).out
 
 
+def _row_tensor(s: Sampler) -> Value:
+    """Return a descriptor whose tiles are rows of a tensor."""
+    stride = s.add(arith.Cast(s.i, I64)).out
+    return s.add(descriptor.DescriptorOf(s.pointer, [s.i, s.i, stride], (1, 64))).out
+
+
+def _row_indices(s: Sampler) -> Value:
+    return s.add(arith.Constant(1, TileType(I32, (8,)))).out
+
+
 def _mbarrier(s: Sampler) -> Value:
     layout = LinearLayout.from_columns([("offset", [])], (("dim0", 0),))
     return s.add(gpu.SharedAlloc(U64, (1,), layout, 8, offset_bytes=1024)).out
@@ -459,6 +469,17 @@ SAMPLES: dict[str, Sample] = {
     ),
     "tile.descriptor_reduce": lambda s: s.add(
         descriptor.DescriptorReduce(s.tensor, _whole(s), [s.i], kind="add")
+    ),
+    "tile.descriptor_gather": lambda s: s.add(
+        descriptor.DescriptorGather(_row_tensor(s), _row_indices(s), s.i)
+    ),
+    "tile.descriptor_scatter": lambda s: s.add(
+        descriptor.DescriptorScatter(
+            _row_tensor(s),
+            s.add(arith.Constant(1.0, TileType(FP16, (8, 64)))).out,
+            _row_indices(s),
+            s.i,
+        )
     ),
     "tile.descriptor_extent": lambda s: s.add(descriptor.DescriptorExtent(s.tensor, 0)),
     "tile.descriptor_stride": lambda s: s.add(descriptor.DescriptorStride(s.tensor, 0)),

@@ -122,6 +122,20 @@ BLOCK = 64
 num_warps = 8
 
 [[kernel]]
+name = "add_5"
+source = "ops.py:add"
+enable_fp_fusion = false
+[kernel.signature]
+x = "*fp32"
+y = "*fp32"
+bias = "none"
+n = "i32"
+stride = "i32"
+scale = "fp32"
+[kernel.constants]
+BLOCK = 32
+
+[[kernel]]
 name = "copy"
 source = "ops.py:copy"
 [kernel.signature]

@@ -90,6 +90,19 @@ launched(lambda: ops.add[(1,)]({call}))
     assert expected in text.splitlines()[0]
 
 
+def test_products_are_fused_as_the_launch_asks(launches: Any) -> None:
+    """A kernel that was built without fusion is for launches that ask for that, and no others."""
+    unfused, fused, other = launches(f"""{START}
+for words in ({{"enable_fp_fusion": False}}, {{}}, {{"enable_fp_fusion": False, "ACT": 1}}):
+    launched(lambda: ops.add[(1,)](x, y, None, 100, 5, 0.5, BLOCK=32, **words))
+""")
+    assert unfused == [[1, 1, 1], 128]
+    assert fused[0] == other[0] == "NotInArchiveError"
+    assert "enable_fp_fusion" not in fused[1]
+    assert "enable_fp_fusion=False" in other[1].splitlines()[0]
+    assert "\n  enable_fp_fusion = false\n  [kernel.signature]" in other[1]
+
+
 def test_the_rows_of_an_error_build_what_is_missing(launches: Any, tmp_path: Path) -> None:
     from aotc.package.manifest import parse
 

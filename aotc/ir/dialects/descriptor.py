@@ -185,6 +185,59 @@ DescriptorWrite = DescriptorStore | DescriptorReduce
 DescriptorAccess = DescriptorLoad | DescriptorWrite
 
 
+def _check_rows(op: Op, descriptor: Value, rows: Value, column: Value) -> TileType:
+    """Check an access to rows; return the type of the tile that they are."""
+    kind, index = descriptor.type, tile_type(op, rows)
+    if not isinstance(kind, DescriptorType) or len(kind.block) != 2 or kind.block[0] != 1:
+        op.error(f"expected a descriptor of one row, got {kind}")
+    is_index = index.element == I32 and len(index.shape) == 1
+    op.expect(is_index and column.type == I32, f"rows {index} at {column.type}")
+    return TileType(kind.element, (*index.shape, kind.block[1]))
+
+
+class DescriptorGather(
+    Op, opcode="tile.descriptor_gather", effects=(reads(Resource.GLOBAL, of="descriptor"),)
+):
+    """Load rows of a tensor with two axes: of each in `rows` the elements from `column` on.
+
+    The descriptor's tile is one row; it says how many elements. `rows` are i32, in any order, and may
+    be out of bounds or come again.
+    """
+
+    descriptor: Value = operand()
+    rows: Value = operand()
+    column: Value = operand()
+    out: Value = result()
+
+    def infer(self) -> Sequence[Type]:
+        return (_check_rows(self, self.descriptor, self.rows, self.column),)
+
+
+class DescriptorScatter(
+    Op, opcode="tile.descriptor_scatter", effects=(writes(Resource.GLOBAL, of="descriptor"),)
+):
+    """Store `value` to rows of a tensor with two axes, as `tile.descriptor_gather` loads them.
+
+    Of a row that comes twice it is not said which value stays.
+    """
+
+    descriptor: Value = operand()
+    value: Value = operand()
+    rows: Value = operand()
+    column: Value = operand()
+
+    def infer(self) -> Sequence[Type]:
+        expected = _check_rows(self, self.descriptor, self.rows, self.column)
+        given = tile_type(self, self.value)
+        fits = (given.shape, given.element) == (expected.shape, expected.element)
+        self.expect(fits, f"{given} is not {expected}")
+        return ()
+
+
+DescriptorRows = DescriptorGather | DescriptorScatter
+"""Accesses to rows whose indices are data."""
+
+
 def _check_axis(op: Op, descriptor: Value, axis: int) -> None:
     kind = descriptor.type
     if not isinstance(kind, DescriptorType):

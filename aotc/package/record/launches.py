@@ -41,6 +41,15 @@ def run_recorded(command: Sequence[str], folder: Path) -> int:
         merge(folder)
 
 
+def add(records: Sequence[dict[str, Any]], folder: Path) -> None:
+    """Add records to those of a folder."""
+    parts = folder / "parts"
+    parts.mkdir(parents=True, exist_ok=True)
+    text = "".join(f"{json.dumps(one)}\n" for one in records)
+    (parts / f"{os.getpid()}-log.jsonl").write_text(text, encoding="utf-8")
+    merge(folder)
+
+
 def merge(folder: Path) -> None:
     """Add the records of all processes to those of the folder."""
     kept = folder / "launches.jsonl"

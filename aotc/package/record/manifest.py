@@ -74,7 +74,7 @@ def write_manifest(records: Sequence[dict[str, Any]], output: Path, name: str) -
         raise CompileError(
             "expected launches of Triton kernels on an NVIDIA GPU, got none",
             remedy="the program must launch them with kernel[grid](…), in a Python that is started "
-            "without -S, -I and -E",
+            "without -S, -I and -E; of a log, lines with kernels' keys, and their --source",
         )
     tuned: dict[str, set[str]] = {}
     for one in records:
@@ -172,7 +172,14 @@ def _group_key(launch: Mapping[str, Any], tuned: Mapping[str, set[str]]) -> str:
     """Return what launches of one table have in common."""
     tunes = tuned.get(_key(launch["kernel"]), set())
     constants = {k: v for k, v in launch["constants"].items() if k not in tunes}
-    return json.dumps([launch["kernel"], launch["signature"], constants], sort_keys=True)
+    unfused = [True] if _is_unfused(launch) else []
+    key = [launch["kernel"], launch["signature"], constants, *unfused]
+    return json.dumps(key, sort_keys=True)
+
+
+def _is_unfused(launch: Mapping[str, Any]) -> bool:
+    """Return whether products and sums were rounded each."""
+    return launch["options"].get("enable_fp_fusion") is False
 
 
 # ---- one table --------------------------------------------------------------------------------
@@ -207,8 +214,6 @@ class _Table:
         for parameter, constant in self.first["constants"].items():
             if "other" in constant:
                 return f"{parameter} is {constant['other']}, which a manifest cannot say"
-        if self.first["options"].get("enable_fp_fusion") is False:
-            return "it was compiled with enable_fp_fusion=False, which a manifest cannot say"
         return ""
 
     def name(self, names: set[str]) -> str:
@@ -228,11 +233,15 @@ class _Table:
         if grid:
             lines.append(f"grid = [{', '.join(map(toml, grid))}]")
         else:
-            seen = dict.fromkeys(str(tuple(one["grid"])) for one in self.group.launches)
+            grids = [one["grid"] for one in self.group.launches if "grid" in one]
+            seen = dict.fromkeys(str(tuple(one)) for one in grids)
             more = ", …" if len(seen) > _MAX_GRIDS else ""
-            lines.append(f"# grid: callers give it; seen: {', '.join([*seen][:_MAX_GRIDS])}{more}")
+            told = f"; seen: {', '.join([*seen][:_MAX_GRIDS])}{more}" if seen else ""
+            lines.append(f"# grid: callers give it{told}")
         if any("?" in value for value in signature.values()):
             lines.append('guards = "together"')
+        if _is_unfused(self.first):
+            lines.append("enable_fp_fusion = false")
         # The program asks for this config and no other: a slow one is better than none.
         lines.append(f"limits = {{ {SPILL_BYTES} = {_SPILL_BYTES} }}")
         sections = {"signature": signature, "constants": self.constants()}
@@ -310,26 +319,36 @@ class _Table:
         names = integers | set(self.constants()) | self.tunes
         kernel = self.first["kernel"]["function"]
         parameters = tuple(self.first["signature"])
-        callers = {(one["caller"]["file"], one["caller"]["line"]) for one in self.group.launches}
         found: list[str] | None = None
-        for file, line in sorted(callers):
+        for file, line in sorted(self._callers()):
             try:
                 launches = launches_of(
                     self.survey, self.survey.globals.open(file), kernel, parameters
                 )
             except DiagnosticError:
                 return []
-            here = [one for one in launches if one.line <= line]
-            grid = grid_of(here[-1], names) if here else None
-            if grid is None or found not in (None, grid):
+            here = [one for one in launches if line is None or one.line <= line]
+            for launch in here if line is None else here[-1:]:
+                grid = grid_of(launch, names)
+                if grid is None or found not in (None, grid):
+                    return []
+                found = grid
+            if not here:
                 return []
-            found = grid
         agrees = found and all(_agrees(found, one) for one in self.group.launches)
         return found if found and agrees else []
 
+    def _callers(self) -> set[tuple[str, int | None]]:
+        """Return where launches are: files and lines, or the kernel's own file if no record says so."""
+        own = {"file": self.first["kernel"]["file"], "line": None}
+        callers = [one.get("caller", own) for one in self.group.launches]
+        return {(one["file"], one["line"]) for one in callers}
+
 
 def _agrees(grid: Sequence[str], launch: Mapping[str, Any]) -> bool:
-    """Return whether a grid's expressions give the one that was seen."""
+    """Return whether a grid's expressions give the one that was seen, if one was."""
+    if "grid" not in launch:
+        return True
     values = {k: v["value"] for k, v in launch["constants"].items() if "value" in v}
     values |= {**launch["options"], **launch["integers"]}
     integers = {k: v for k, v in values.items() if isinstance(v, int)}

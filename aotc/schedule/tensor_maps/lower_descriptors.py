@@ -6,7 +6,8 @@ the tensor: the same source builds everywhere.
 
 A descriptor that the kernel makes itself becomes a parameter too, if the launch arguments
 determine its tensor (`made_tensors`). If not, the kernel makes the map (`device_maps`), or its tiles go
-through pointers.
+through pointers. So do rows that are gathered and scattered, on every target: copies of rows by index
+(`cp.async.bulk.tensor` with `tile::gather4`) are of sm_100 and newer, and not used yet.
 
 Invariant: afterwards no op reads extents or strides of a descriptor, and one that is made from a
 pointer is loaded or stored through, and has a map; without tensor copies there are no descriptors.
@@ -31,6 +32,10 @@ from aotc.schedule.tensor_maps.device_maps import map_on_device
 from aotc.schedule.tensor_maps.made_tensors import map_made
 from aotc.target import Feature, Target
 
+_DescriptorUse = (
+    descriptor.DescriptorQuery | descriptor.DescriptorAccess | descriptor.DescriptorRows
+)
+
 
 def lower_descriptors(kernel: Kernel, schedule: Schedule) -> None:
     """Replace descriptor ops that the target has no tensor copies for; see the module docstring."""
@@ -39,11 +44,11 @@ def lower_descriptors(kernel: Kernel, schedule: Schedule) -> None:
     has_copies = Feature.TMA in schedule.target.features
     made = _answer_made(kernel)
     tensors = _Tensors(kernel)
-    _lower(kernel, tensors, schedule.target, _QUERIES)
-    kept: dict[Value, None] = {}
     if not has_copies:
         tensors.make_pointers()
-    elif schedule.map_pointers:
+    _lower(kernel, tensors, schedule.target, _QUERIES)
+    kept: dict[Value, None] = {}
+    if has_copies and schedule.map_pointers:
         # What was read of other descriptors is known to the launch as well.
         kept = map_on_device(kernel, map_made(kernel, made, schedule), schedule)
         tensors = _Tensors(kernel)
@@ -73,7 +78,7 @@ def _lower(
     """
     has_copies = Feature.TMA in target.features
     for op in list(kernel.walk()):
-        if not isinstance(op, descriptor.DescriptorQuery | descriptor.DescriptorAccess):
+        if not isinstance(op, _DescriptorUse):
             continue
         if is_trivially_dead(op):  # asking for one extent asks for all
             op.erase()
@@ -118,6 +123,8 @@ def _check_in_memory(op: Op, target: Target) -> None:
         )
     if isinstance(op, descriptor.DescriptorQuery):
         op.error("asks a map in memory")
+    if isinstance(op, descriptor.DescriptorRows):
+        op.error("gathers through a map in memory")
 
 
 @dataclass
@@ -129,7 +136,9 @@ class _Tensors:
 
     kernel: Kernel
     kinds: dict[Value, DescriptorType] = field(default_factory=dict[Value, DescriptorType])
-    added: dict[tuple[Value, str], Value] = field(default_factory=dict[tuple[Value, str], Value])
+    added: dict[tuple[Value, str, int], Value] = field(
+        default_factory=dict[tuple[Value, str, int], Value]
+    )
 
     def __post_init__(self) -> None:
         made = [op.out for op in self.kernel.walk() if isinstance(op, descriptor.DescriptorOf)]
@@ -139,27 +148,39 @@ class _Tensors:
 
     def pointer(self, tensor: Value) -> Value:
         """Return where the tensor begins."""
-        return tensor.op.pointer if isinstance(tensor.op, descriptor.DescriptorOf) else tensor
+        if isinstance(tensor.op, descriptor.DescriptorOf):
+            return tensor.op.pointer
+        if isinstance(tensor.type, PointerType):
+            return tensor
+        kind = PointerType(self.kinds[tensor].element)
+        return self._part(tensor, "", kind, TENSOR_ALIGNMENT_BYTES)
 
-    def extent(self, tensor: Value, axis: int) -> Value:
+    def extent(self, tensor: Value, axis: int, promise: int = 1) -> Value:
         """Return an extent."""
         if isinstance(tensor.op, descriptor.DescriptorOf):
             return tensor.op.extents[axis]
-        return self._part(tensor, f"shape[{axis}]", I32)
+        return self._part(tensor, f"shape[{axis}]", I32, promise)
 
-    def stride(self, tensor: Value, axis: int) -> Value:
+    def stride(self, tensor: Value, axis: int, promise: int = 1) -> Value:
         """Return a stride, in elements."""
         if isinstance(tensor.op, descriptor.DescriptorOf):
             return tensor.op.strides[axis]
-        return self._part(tensor, f"strides[{axis}]", I64)
+        return self._part(tensor, f"strides[{axis}]", I64, promise)
 
-    def _part(self, tensor: Value, part: str, kind: Type) -> Value:
-        key = (tensor, part)
+    def piece_elems(self, tensor: Value) -> int:
+        """Return what strides and rows are multiples of: with a map of the tensor, 16 bytes."""
+        kind = self.kinds[tensor]
+        has_map = isinstance(tensor.type, DescriptorType)
+        return TENSOR_ALIGNMENT_BYTES // kind.element.size_bytes if has_map else 1
+
+    def _part(self, tensor: Value, part: str, kind: Type, promise: int) -> Value:
+        key = (tensor, part, promise)
         if key not in self.added:
-            source = f"{self.kernel.params[tensor.index].argument}.{part}"
-            name = source.replace("[", ".").rstrip("]")
+            argument = self.kernel.params[tensor.index].argument
+            source = f"{argument}.{part}" if part else argument
+            name = source.replace("[", ".").rstrip("]") if part else f"{argument}.address"
             self.added[key] = self.kernel.body.add_arg(kind, name)
-            self.kernel.params += (ParamInfo(name, source=source),)
+            self.kernel.params += (ParamInfo(name, promise, source),)
         return self.added[key]
 
     def make_pointers(self) -> None:
@@ -191,10 +212,6 @@ def _stride(op: Op, tensors: _Tensors, place: Builder) -> list[Value]:
 
 
 _Rule = Callable[[Op, _Tensors, Builder], "Sequence[Value]"]
-_QUERIES: dict[type[Op], _Rule] = {
-    descriptor.DescriptorExtent: _extent,
-    descriptor.DescriptorStride: _stride,
-}
 
 
 # ---- accesses through pointers ----------------------------------------------------------------
@@ -211,13 +228,17 @@ def _access(
     return tile_address(place, tensors.pointer(tensor), block, coords, strides, ends)
 
 
+def _fill(kind: DescriptorType, shape: tuple[int, ...], place: Builder) -> Value:
+    """Return what is read beyond the ends of a tensor."""
+    fill = (nan if kind.fill_nan else 0.0) if kind.element.is_float else 0
+    return place(arith.Constant(fill, TileType(kind.element, shape))).out
+
+
 def _load(op: Op, tensors: _Tensors, place: Builder) -> list[Value]:
     assert isinstance(op, descriptor.DescriptorLoad)
     pointer, inside = _access(op.descriptor, op.coords, tensors, place)
     kind = tensors.kinds[op.descriptor]
-    content = TileType(kind.element, kind.block)
-    fill = (nan if kind.fill_nan else 0.0) if kind.element.is_float else 0
-    other = place(arith.Constant(fill, content)).out
+    other = _fill(kind, kind.block, place)
     loaded = place(tile.Load(pointer, inside, other, op.cache, op.eviction)).out
     return [place(tile.Reshape(loaded, shape_of(op.out.type))).out if op.num_dropped else loaded]
 
@@ -242,6 +263,41 @@ def _reduce(op: Op, tensors: _Tensors, place: Builder) -> list[Value]:
     place(tile.AtomicRmw(pointer, op.value, op.kind, inside, "relaxed"))
     return []
 
+
+def _rows(
+    op: descriptor.DescriptorRows, tensors: _Tensors, place: Builder
+) -> tuple[Value, Value | None]:
+    """Return the pointers to the elements of rows, and which of them are in bounds."""
+    tensor = op.descriptor
+    block = (*shape_of(op.rows.type), tensors.kinds[tensor].block[1])
+    piece = tensors.piece_elems(tensor)
+    ends = [tensors.extent(tensor, 0), tensors.extent(tensor, 1, piece)]
+    strides = [tensors.stride(tensor, 0, piece), None]
+    where = (op.rows, op.column)
+    return tile_address(place, tensors.pointer(tensor), block, where, strides, ends)
+
+
+def _gather(op: Op, tensors: _Tensors, place: Builder) -> list[Value]:
+    assert isinstance(op, descriptor.DescriptorGather)
+    pointer, inside = _rows(op, tensors, place)
+    other = _fill(tensors.kinds[op.descriptor], shape_of(op.out.type), place)
+    return [place(tile.Load(pointer, inside, other)).out]
+
+
+def _scatter(op: Op, tensors: _Tensors, place: Builder) -> list[Value]:
+    assert isinstance(op, descriptor.DescriptorScatter)
+    pointer, inside = _rows(op, tensors, place)
+    place(tile.Store(pointer, op.value, inside))
+    return []
+
+
+_QUERIES: dict[type[Op], _Rule] = {
+    descriptor.DescriptorExtent: _extent,
+    descriptor.DescriptorStride: _stride,
+    descriptor.DescriptorGather: _gather,
+    descriptor.DescriptorScatter: _scatter,
+}
+"""What no target has tensor copies for."""
 
 _ACCESSES: dict[type[Op], _Rule] = {
     descriptor.DescriptorLoad: _load,

@@ -157,6 +157,43 @@ def _reduce(
     _combine(program, op, op.descriptor.type, value, tensor, coords)
 
 
+def _rows(
+    kind: Type, tensor: Array, rows: Array, column: Array, shape: Sequence[int]
+) -> tuple[Array, Array]:
+    """Return the addresses of the elements of rows, and which of them lie in the tensor."""
+    element, _ = _element(kind)
+    address, *sizes = tensor.tolist()
+    row = reshape(rows, -1).astype(np.int64)[:, None]
+    places = int(scalar(column)) + np.arange(shape[1])[None, :]
+    inside = (row >= 0) & (row < sizes[0]) & (places >= 0) & (places < sizes[1])
+    return address + (row * sizes[2] + places) * element.size_bytes, inside
+
+
+def _gather(
+    program: Program, op: descriptor.DescriptorGather, tensor: Array, rows: Array, column: Array
+) -> Array:
+    kind, shape = op.descriptor.type, shape_of(op.out.type)
+    element, fill_nan = _element(kind)
+    address, inside = _rows(kind, tensor, rows, column, shape)
+    out = np.full(shape, np.nan if fill_nan else 0, dtype_of(element))
+    out[inside] = program.memory.load(address, inside, element)
+    return out
+
+
+def _scatter(
+    program: Program,
+    op: descriptor.DescriptorScatter,
+    tensor: Array,
+    value: Array,
+    rows: Array,
+    column: Array,
+) -> None:
+    kind = op.descriptor.type
+    element, _ = _element(kind)
+    address, inside = _rows(kind, tensor, rows, column, value.shape)
+    program.memory.store(address, value, inside, element)
+
+
 def _made(program: Program, op: descriptor.DescriptorOf, pointer: Array, *sizes: Array) -> Array:
     """Return the value of the descriptor of what a pointer points at."""
     del program
@@ -359,6 +396,8 @@ TENSOR_RULES: dict[type[Op], Rule] = {
     descriptor.DescriptorLoad: _load,
     descriptor.DescriptorStore: _store,
     descriptor.DescriptorReduce: _reduce,
+    descriptor.DescriptorGather: _gather,
+    descriptor.DescriptorScatter: _scatter,
     descriptor.DescriptorExtent: _extent,
     descriptor.DescriptorStride: _stride,
     tma.TensorMapAt: _described,

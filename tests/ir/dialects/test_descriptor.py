@@ -75,6 +75,7 @@ def test_first_axes_of_one_element_may_be_dropped(
             lambda v: descriptor.DescriptorReduce(v["x"], v["v"], [v["i"]] * 2, kind="min"),
             "no min of fp32",
         ),
+        (lambda v: descriptor.DescriptorGather(v["x"], v["t"], v["i"]), "a descriptor of one row"),
         (lambda v: descriptor.DescriptorExtent(v["x"], 2), "has no axis 2"),
         (lambda v: descriptor.DescriptorStride(v["i"], 0), "expected a descriptor"),
     ],

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from aotc.ir.core import Kernel
+from aotc.ir.diagnostics import IRError
 from aotc.ir.text import parse_kernel, print_kernel
 from aotc.ir.verify import verify
 from aotc.schedule.context import Schedule
@@ -141,3 +142,55 @@ MASKED = """\
 @pytest.mark.parametrize(("checks", "target"), [(ASKED, "sm_90a"), (MASKED, "sm_80")])
 def test_what_it_is_made_of(checks: str, target: str) -> None:
     applied(checks + TEXT, lower_descriptors, target=target)
+
+
+ROWS = """\
+kernel @k(%x: desc<1x8xfp32, nan>, %y: desc<1x8xfp32>, %index: *i32, %c: i32) {num_warps = 1} {
+  %at = tile.arange {start = 0, end = 4} : tile<4xi32>
+  %base = tile.splat(%index) {shape = [4]} : tile<4x*i32>
+  %p = arith.addptr(%base, %at) : tile<4x*i32>
+  %rows = tile.load(%p, _, _) : tile<4xi32>
+  %v = tile.descriptor_gather(%x, %rows, %c) : tile<4x8xfp32>
+  tile.descriptor_scatter(%y, %v, %at, %c)
+  scf.return
+}
+"""
+
+
+@pytest.mark.parametrize("column", [0, 4, -4])
+@pytest.mark.parametrize("target", ["sm_80", "sm_90a"])
+def test_rows_go_through_pointers_on_every_target(target: str, column: int) -> None:
+    """Rows and columns out of bounds are filled, and not written; a row may come twice."""
+    kernel = parse_kernel(ROWS)
+    lower_descriptors(kernel, Schedule(TARGETS[target]))
+    verify(kernel)
+    text = print_kernel(kernel)
+    assert "gather" not in text
+    assert text.count("tile.load(") == 2
+    promises = {info.name: info.divisibility for info in kernel.params}
+    address = "x.address"
+    assert promises[address] == 16
+    whole = [1, 4, 4] if target == "sm_90a" else [1, 1, 1]  # what a tensor map has to have
+    assert [promises[name] for name in ("x.shape.0", "x.shape.1", "x.strides.0")] == whole
+    results: list[np.ndarray] = []
+    for one in (parse_kernel(ROWS), kernel):
+        x = np.arange(48, dtype=np.float32).reshape(6, 8)
+        y = np.full((3, 8), 7, np.float32)
+        run(one, (1,), [x, y, np.array([5, -1, 5, 6], np.int32), column])
+        results.append(y)
+    np.testing.assert_array_equal(*results)
+    places = np.arange(8)
+    for row, source in enumerate((5, None, 5)):
+        read = np.arange(48).reshape(6, 8)[5] if source else np.full(8, np.nan)
+        inside = (places >= column) & (places < column + 8)
+        np.testing.assert_array_equal(results[0][row], np.where(inside, read, 7))
+
+
+def test_rows_of_a_map_in_memory_have_no_pointers() -> None:
+    text = ROWS.replace("%x: desc<1x8xfp32, nan>", "%m: *i8").replace(
+        "  %at =",
+        "  %x = tile.descriptor_at(%m) {element = fp32, shape = [1, 8]} : desc<1x8xfp32>\n  %at =",
+        1,
+    )
+    with pytest.raises(IRError, match="gathers through a map in memory"):
+        lower_descriptors(parse_kernel(text), Schedule(TARGETS["sm_90a"]))

@@ -1,0 +1,414 @@
+"""`aotc.compile`: a kernel that is compiled for one specialisation, and launches itself.
+
+    kernel = aotc.compile(add, args=(x, y, out, n), constants={"BLOCK": 1024})
+    kernel[lambda meta: (cdiv(n, meta["BLOCK"]),)](x, y, out, n)
+
+What launches is the runtime, from an archive of this one kernel, which is made and opened in memory at
+the first launch: its guards, tensor maps and checks of arguments are those of any archive.
+
+Invariant: what is launched was compiled for the constants and fixed values that the launch passes; the
+runtime checks dtypes and promises.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Any, cast
+
+from aotc.compiler import (
+    CompiledKernel,
+    CompileRequest,
+    autotune_configs,
+    compile_kernel,
+    compile_request,
+    locate,
+    named_constant,
+)
+from aotc.config import CONFIG_KEYS
+from aotc.frontend import KernelParameter, kernel_parameters
+from aotc.ir.diagnostics import CompileError, Loc, ResourceError, did_you_mean
+from aotc.limits import split_limits
+from aotc.package.archive import encode
+from aotc.package.argument_type import ArgumentType
+from aotc.package.argument_type import parse as parse_type
+from aotc.package.assemble import assemble
+from aotc.package.cache import CachedKernel
+from aotc.package.condition import launch_condition
+from aotc.package.cuda_driver import ask
+from aotc.package.grid import expand
+from aotc.package.index import Archive
+from aotc.package.parameters import Function, Parameter
+from aotc.package.spec import CartesianConfigs, KernelSpec
+from aotc.package.toolchain import toolchain_text
+from aotc.runtime import ArgumentError, Kernel, Library, load
+from aotc.target import TARGETS
+from aotc.triton.specialization import (
+    SCALARS,
+    TYPE_NAMES,
+    argument_type,
+    dtype_word,
+    is_pointer,
+    is_same_constant,
+    items_of,
+)
+from aotc.tuple_type import TupleType, is_tuple_type, parse_tuple_type
+
+NATIVE = "native"
+_ANY_SPILLS = 1 << 30  # the caller has asked for this kernel, whatever it spills
+
+
+def compile(  # noqa: A001 - the name users expect, as re.compile
+    kernel: str | Callable[..., object],
+    *,
+    signature: Mapping[str, str] | None = None,
+    args: Sequence[object] | Mapping[str, object] | None = None,
+    source: str | None = None,
+    constants: Mapping[str, object] | None = None,
+    target: str = "sm_90a",
+    debug: bool = False,
+    without: Sequence[str] = (),
+    map_pointers: bool = False,
+    limits: Mapping[str, int] | None = None,
+    **config: int | None,
+) -> LaunchableKernel:
+    """Compile a kernel, given as "path/to/source.py:name" or as the Python function itself.
+
+    `signature` gives each argument its type. With `args`, those of a launch, in order or by name, it need
+    only have what they do not tell: types are those that Triton gives them, with the promises that they
+    keep, and `tl.constexpr` parameters among them are constants.
+
+    With `source`, Python as text, `kernel` is a name in it; what it imports is found from the current
+    folder. A function whose source Python has but no file, as in a notebook, is compiled from that.
+
+    `target` may be "native", that of this machine's first GPU. `config` are config keys by name, as the
+    fields of `aotc.config.Config` describe them:
+    `num_warps=8, num_stages=4`, say. `without` names features of the target that are not to be
+    used, such as "wgmma". With
+    `map_pointers` the kernel may take tensor maps for what it loads through pointers, as the
+    first choice of a build does: `metadata.params` says which, `metadata.guards` when; and it may
+    be persistent: `metadata.is_persistent` says whether. `limits` bound what the compile may take, by the names of
+    `CompileLimits`, and with `spill_bytes` what a thread may spill, by default 256 bytes.
+
+    Raises: CompileError for mistakes in the kernel or the arguments; ResourceError, which is one,
+        for a kernel that no CTA of the target has room for, or whose threads spill more.
+    """
+    given: Mapping[str, str] = {} if signature is None else signature
+    if args is not None:
+        parameters = kernel_parameters(*locate(kernel, source))
+        told, passed = _told_by(parameters, args, {*given, *(constants or {})})
+        given, constants = {**told, **given}, {**passed, **(constants or {})}
+    elif signature is None:
+        raise CompileError(
+            "expected the types of the kernel's arguments",
+            remedy='signature={"x_ptr": "*fp16:16", …}, or args=(x, …) as a launch passes them',
+        )
+    request = compile_request(
+        kernel,
+        signature=given,
+        source=source,
+        constants=constants,
+        target=_native_target() if target == NATIVE else target,
+        debug=debug,
+        without=without,
+        map_pointers=map_pointers,
+        limits=limits,
+        config=config,
+    )
+    made = compile_kernel(request, keep_asm=True)
+    max_spill_bytes, _ = split_limits(limits or {})
+    if problem := made.metadata.spill_problem(max_spill_bytes):
+        remedy = f"limits={{'spill_bytes': {made.metadata.local_bytes}}} allows it"
+        raise ResourceError(problem, remedy=remedy)
+    parameters = kernel_parameters(request.source, request.kernel)
+    return LaunchableKernel(made.cubin, made.metadata, made.asm, request, parameters)
+
+
+def _native_target() -> str:
+    machine = ask()
+    for gpu in machine.gpus[:1]:
+        runs = [name for name, one in TARGETS.items() if one.runs_on(gpu.major, gpu.minor)]
+        if runs:
+            return runs[-1]
+    message = f"expected a GPU that aotc has a target for, got {machine.problem or 'another one'}"
+    raise CompileError(message, remedy=f"name a target: {', '.join(TARGETS)}")
+
+
+# ---- what arguments tell -----------------------------------------------------------------------
+
+
+def _told_by(
+    parameters: Sequence[KernelParameter],
+    args: Sequence[object] | Mapping[str, object],
+    known: Iterable[str],
+) -> tuple[dict[str, str], dict[str, object]]:
+    """Return types and constants that arguments tell, but for what is known. Raises: CompileError."""
+    names = [one.name for one in parameters]
+    if isinstance(args, Mapping):
+        passed = dict(args)
+        for name in passed:
+            if name not in names:
+                raise CompileError(
+                    f"args names {name!r}, which is no parameter of the kernel",
+                    remedy=did_you_mean(name, names) or f"its parameters are {', '.join(names)}",
+                )
+    else:
+        if len(args) > len(names):
+            raise CompileError(
+                f"expected at most {len(names)} arguments ({', '.join(names)}), got {len(args)}"
+            )
+        passed = dict(zip(names, args, strict=False))
+    signature: dict[str, str] = {}
+    constants: dict[str, object] = {}
+    for one in parameters:
+        if one.name not in passed or one.name in known:
+            continue
+        value = passed[one.name]
+        if one.is_constexpr:
+            constants[one.name] = value
+        else:
+            signature[one.name] = _annotated_type(one.annotation, value) or argument_type(value)
+    return signature, constants
+
+
+def _annotated_type(annotation: str, value: object) -> str:
+    """Return the type of a number that an annotation says, or "" if it does not."""
+    word = annotation.strip("'\"").rpartition(".")[2]
+    if word not in TYPE_NAMES or is_pointer(value) or not isinstance(value, int | float):
+        return ""
+    element = dtype_word(word)
+    if element not in SCALARS:
+        return ""
+    is_multiple = element[0] in "iu" and element != "i1" and int(value) % 16 == 0
+    return element + ":16" * is_multiple
+
+
+# ---- launches ----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class LaunchableKernel(CompiledKernel):
+    """A compiled kernel that launches itself: `kernel[grid](*args)`, as a Triton function does.
+
+    `request` says what it was compiled for, `parameters` what its function takes.
+    """
+
+    request: CompileRequest
+    parameters: tuple[KernelParameter, ...]
+    _opened: dict[int | None, tuple[Library, Kernel]] = field(
+        default_factory=dict[int | None, tuple[Library, Kernel]], repr=False, compare=False
+    )
+
+    def __getitem__(self, grid: object) -> Callable[..., None]:
+        """Return what launches on a grid: a number, up to three, or a function of all constants."""
+
+        def launch(*args: object, **keywords: object) -> None:
+            self.launch(args, keywords, grid=grid)
+
+        return launch
+
+    def launch(
+        self,
+        args: Sequence[object],
+        keywords: Mapping[str, object] | None = None,
+        *,
+        grid: object,
+        stream: object = None,
+        scratch: tuple[int, int] | None = None,
+    ) -> None:
+        """Launch with the arguments of the function, in order and by name.
+
+        Constants and what the signature fixes may be left out; what is passed must be what the kernel
+        was compiled for. `stream` and `scratch` are as in `aotc.runtime`.
+
+        Raises: `AotcError`, of the class that says why.
+        """
+        passed = self._bind(args, keywords or {})
+        extents: Any = grid({**self._built, **passed}) if callable(grid) else grid
+        arguments = dict(self._arguments(passed))
+        self.load(_device_of(arguments.values())).launch(
+            arguments, grid=extents, stream=stream, scratch=scratch
+        )
+
+    def load(self, device: int | None = None, *, driver: str | None = None) -> Kernel:
+        """Make the kernel ready on a device, the current one for None, unless it is; return it.
+
+        `driver` is the CUDA driver's library, "libcuda.so.1" unless given. Raises: `AotcError`.
+        """
+        found = self._opened.get(device)
+        if found is None:
+            earlier = next(iter(self._opened.values()), None)
+            if earlier is None:
+                library = load(self.to_archive(), device=device, driver=driver)
+            else:
+                library = earlier[0]
+                library.load(device)
+            found = self._opened[device] = library, library[self.metadata.symbol]
+        return found[1]
+
+    def close(self) -> None:
+        """Unload the kernel from all devices; its launches must have finished."""
+        for library, _ in self._opened.values():
+            library.close()
+        self._opened.clear()
+
+    def to_archive(self) -> bytes:
+        """Return an archive of this kernel alone, as `aotc build` writes it: callers give the grid.
+
+        Raises: CompileError, ManifestError if no archive can say what it was compiled for.
+        """
+        spec = self._spec()
+        target = TARGETS[self.request.target].excluding(self.request.without)
+        expansion = expand(spec, (target,), autotune_configs)
+        built = CachedKernel(self.cubin, self.metadata)
+        needs = self.metadata.guards, self.metadata.params
+        if launch_condition(expansion.variants[0].request, *needs) is not None:
+            plain = compile_kernel(replace(self.request, map_pointers=False))
+            built = replace(built, fallback=CachedKernel(plain.cubin, plain.metadata))
+        record = assemble(expansion, [(expansion.variants[0], built)]).kernel
+        return encode(Archive(record.name, "0.0.0", (record,), toolchain_text()))
+
+    # -- what it was compiled for ----------------------------------------------------------------
+
+    @cached_property
+    def _config(self) -> dict[str, Any]:
+        """The config keys that are not left to the compiler."""
+        values = {name: getattr(self.request.config, name) for name in CONFIG_KEYS}
+        return {name: value for name, value in values.items() if value is not None}
+
+    @cached_property
+    def _built(self) -> dict[str, Any]:
+        """Config keys and constants."""
+        return {**self._config, **dict(self.request.constants)}
+
+    @cached_property
+    def _names(self) -> tuple[str, ...]:
+        """The function's parameters."""
+        return tuple(one.name for one in self.parameters)
+
+    @cached_property
+    def _fixed(self) -> dict[str, ArgumentType]:
+        """What launches do not pass to the runtime, by the name that the runtime has for it."""
+        parsed = {name: parse_type(text) for name, text in self._flat.items()}
+        return {name: one for name, one in parsed.items() if not one.is_passed}
+
+    @cached_property
+    def _flat(self) -> dict[str, str]:
+        """The type of each argument and item."""
+        return {
+            leaf: text
+            for name, kind in self._types.items()
+            for leaf, text in (kind.leaves(name) if isinstance(kind, TupleType) else [(name, kind)])
+        }
+
+    def _spec(self) -> KernelSpec:
+        """Return the kernel as a manifest says it."""
+        loc = Loc(self.request.source, 1)
+        listed = [Parameter(*(one.name, one.is_constexpr, True)) for one in self.parameters]
+        types = self._types
+        config = {n: v for n, v in self._config.items() if v != CONFIG_KEYS[n].default}
+        return KernelSpec(
+            name=self.metadata.symbol,
+            source=self.request.source,
+            function=Function(self.metadata.symbol, tuple(listed), loc),
+            signature={name: parse_type(text) for name, text in self._flat.items()},
+            types={},
+            constants={},
+            choices={},
+            configs=CartesianConfigs(tuple((name, (value,)) for name, value in config.items())),
+            grid=None,
+            where=None,
+            guards="together",
+            loc=loc,
+            configs_loc=loc,
+            spill_bytes=_ANY_SPILLS,
+            tuples={name: kind for name, kind in types.items() if isinstance(kind, TupleType)},
+            enable_fp_fusion=self.request.enable_fp_fusion,
+        )
+
+    @cached_property
+    def _types(self) -> dict[str, str | TupleType]:
+        """The types of the arguments, in the order of the function's parameters."""
+        given = dict(self.request.signature)
+        return {
+            one.name: parse_tuple_type(text) if is_tuple_type(text) else text
+            for one in self.parameters
+            if (text := given.get(one.name)) is not None
+        }
+
+    def _bind(self, args: Sequence[object], keywords: Mapping[str, object]) -> dict[str, object]:
+        """Return what a launch passes by parameter; constants are checked. Raises: ArgumentError."""
+        names = self._names
+        if len(args) > len(names):
+            raise self._wrong("", f"at most {len(names)} arguments", str(len(args)))
+        passed = dict(zip(names, args, strict=False))
+        for name, value in keywords.items():
+            if name in passed:
+                raise self._wrong(name, "each argument once", "it twice")
+            if name not in names and name not in CONFIG_KEYS:
+                remedy = did_you_mean(name, [*names, *CONFIG_KEYS])
+                raise self._wrong(name, "a parameter or a config key", repr(name), remedy)
+            passed[name] = value
+        built, types = self._built, self._types
+        for name in [name for name in passed if name not in types]:
+            value = passed.pop(name)
+            if name not in built:
+                remedy = f"give {name} among the constants when it is compiled"
+                raise self._wrong(
+                    name, "no value: it was compiled without one", repr(value), remedy
+                )
+            is_same = type(value) is type(built[name]) and value == built[name]
+            if is_same or named_constant(value) == built[name]:
+                continue
+            if not is_same_constant(value, built[name]):
+                raise self._wrong(name, repr(built[name]), repr(value), _COMPILE_AGAIN)
+        return passed
+
+    def _arguments(self, passed: Mapping[str, object]) -> Iterator[tuple[str, object]]:
+        """Yield the arguments that the runtime is passed. Raises: ArgumentError."""
+        for name, kind in self._types.items():
+            if name in passed:
+                yield from self._leaves(name, kind, passed[name])
+            elif name not in self._fixed:
+                raise self._wrong(name, str(dict(self.request.signature)[name]), "nothing")
+
+    def _leaves(
+        self, name: str, kind: str | TupleType, value: object
+    ) -> Iterator[tuple[str, object]]:
+        if isinstance(kind, TupleType):
+            items = items_of(value)
+            if items is None or len(items) != len(kind.items):
+                raise self._wrong(name, f"a tuple of {len(kind.items)}", repr(value))
+            for key, item, one in zip(kind.keys(name), kind.items, items, strict=True):
+                yield from self._leaves(key, item, one)
+            return
+        fixed = self._fixed.get(name)
+        if fixed is None:
+            yield name, value
+        elif value != fixed.value:
+            raise self._wrong(name, kind, repr(value), _COMPILE_AGAIN)
+
+    def _wrong(self, name: str, expected: str, got: str, remedy: str = "") -> ArgumentError:
+        """Return the error of an argument."""
+        where = f"{self.metadata.symbol}{f', {name}' if name else ''}"
+        told = f"; {remedy}" if remedy else ""
+        error = ArgumentError(f"{where}: expected {expected}, got {got}{told}")
+        error.kernel, error.field = self.metadata.symbol, name
+        error.expected, error.got, error.remedy = expected, got, remedy
+        return error
+
+
+_COMPILE_AGAIN = "compile it again for this value"
+
+
+def _device_of(values: Iterable[object]) -> int | None:
+    """Return the device that the first tensor lies on, None if none says so."""
+    for value in values:
+        if hasattr(value, "get_device"):
+            device = cast("Any", value).get_device()
+            return device if device >= 0 else None
+        index = getattr(getattr(value, "device", None), "index", None)
+        if isinstance(index, int):
+            return index
+    return None

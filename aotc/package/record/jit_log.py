@@ -1,0 +1,367 @@
+"""Read the log of a JIT monitor: which kernels Triton compiled while a program ran, and for what.
+
+Monitors are hooks of Triton's JIT (`knobs.runtime.jit_cache_hook`, `jit_post_compile_hook`, or around
+`triton.compile`); what they print has one of three forms, with any prefix of a logger before it:
+
+    …: NAME (key=[('*fp16', 'D'), ('i32', ''), ('constexpr', 64)]{'num_warps': 4}). …
+    …: NAME (constexprs={BLOCK=64}; signature={x='*fp16', …}; extra_compile_info={…}; key=…). …
+    {"name": …, "module": …, "specialization_data": "…"}, or the fields of that, one by one
+
+The first two are vLLM's monitor's, by position and, with `--jit-monitor-verbose`, by name; the last is
+what a hook is passed, as JSON. Of `TRITON_PRINT_AUTOTUNING=1` the configs that were chosen are read.
+
+Invariant: the log's text is never evaluated as code; what cannot be read is told, with its line.
+"""
+
+from __future__ import annotations
+
+import ast
+import json
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias, cast
+
+Path: TypeAlias = tuple[int | str, ...]
+"""A parameter, by position or name, and the index in its tuple, in the tuple of that, and so on."""
+
+_EVENT = re.compile(r"JIT compilation during inference: ([\w.<>]+)")
+_AUTOTUNED = re.compile(
+    r"Triton autotuning for function ([\w.<>]+)(?:,?\s[^\n]*\n?){1,4}?.*?best config selected: (.*?);"
+)
+_PAIR = re.compile(r"(\w+): ([^,]+)(?:, |$)")
+_DIVISIBLE = re.compile(r"\(([\d, ]+)\): \[\[['\"]tt\.divisibility['\"], 16\]\]")
+_OPTION = re.compile(r"\b(num_warps|num_stages|num_ctas|maxnreg|enable_fp_fusion)=(\w+)")
+_ARCH = re.compile(r"(?:sm_?|arch=['\"]?(?:sm_?)?)(\d{2,3})")
+_OBJECT = re.compile(r"<[^<>]*>")
+_NAMES = ("name", "fn", "kernel", "kernel_name", "function")
+_OPTION_NAMES = ("num_warps", "num_stages", "num_ctas", "maxnreg", "enable_fp_fusion")
+
+
+@dataclass(frozen=True)
+class Compiled:
+    """A specialisation that was compiled; `types` are by position or by name, a tuple's a list.
+
+    `constants` are as the recorder has them; promises of `open_promises` the log does not say.
+    """
+
+    name: str
+    module: str
+    types: Sequence[Any] | Mapping[str, Any]
+    constants: Mapping[Path, dict[str, Any]]
+    divisible: frozenset[Path]
+    options: Mapping[str, Any]
+    arch: int = 0
+    open_promises: bool = False
+
+
+@dataclass
+class JitLog:
+    """What a log says: specialisations, autotuners' choices by function, what could not be read."""
+
+    compiled: list[Compiled] = field(default_factory=list[Compiled])
+    choices: dict[str, list[dict[str, Any]]] = field(
+        default_factory=dict[str, list[dict[str, Any]]]
+    )
+    problems: list[str] = field(default_factory=list[str])
+
+    def read_entry(self, number: int, text: str) -> None:
+        """Add what an entry says that begins in a line."""
+        event = _EVENT.search(text)
+        try:
+            found = _of_text(text) if event else _of_json(text)
+        except (ValueError, SyntaxError, LookupError, TypeError, RecursionError) as error:
+            name = event[1].rstrip(".") if event else "a kernel"
+            self.problems.append(f"line {number}: {name}: {error or type(error).__name__}")
+        else:
+            self.compiled += [] if found is None else [found]
+
+
+def read_log(text: str) -> JitLog:
+    """Return what a log says."""
+    log = JitLog()
+    for match in _AUTOTUNED.finditer(text):
+        config = {name: _word(value) for name, value in _PAIR.findall(match[2])}
+        log.choices.setdefault(match[1], []).append(config)
+    for number, line in _entries(text):
+        log.read_entry(number, line)
+    return log
+
+
+def _entries(text: str) -> Iterator[tuple[int, str]]:
+    """Yield lines of events, and values of JSON, which may go over several lines, with their numbers."""
+    decoder = json.JSONDecoder()
+    at, number = 0, 1
+    while at < len(text):
+        end = text.find("\n", at)
+        end = len(text) if end < 0 else end
+        line = text[at:end]
+        if _EVENT.search(line):
+            yield number, line
+        elif (brace := line.find("{")) >= 0:
+            try:
+                _, stop = decoder.raw_decode(text, at + brace)
+            except ValueError:
+                stop = 0
+            if stop:
+                yield number, text[at + brace : stop]
+                end = max(end, stop if text.find("\n", stop) < 0 else text.find("\n", stop))
+        number += text.count("\n", at, end) + 1
+        at = end + 1
+
+
+def _word(text: str) -> Any:
+    """Return a number, a truth value or None; what is none of these is text."""
+    try:
+        return ast.literal_eval(text.strip())
+    except (ValueError, SyntaxError):
+        return text.strip()
+
+
+# ---- lines of text -----------------------------------------------------------------------------
+
+
+def _of_text(line: str) -> Compiled:
+    match = _EVENT.search(line)
+    name = match[1].rstrip(".") if match else ""
+    rest = line[match.end() :] if match else ""
+    if rest.startswith(" (key=["):
+        return _of_key(name, rest[len(" (key=") :])
+    if "signature={" in rest:
+        return _of_sections(name, rest)
+    raise ValueError(
+        "it is named without what it was compiled for; start vLLM with --jit-monitor-verbose"
+    )
+
+
+def _of_key(name: str, text: str) -> Compiled:
+    """Read the key of Triton's cache: types and what is known of them, and what the launch asked for."""
+    end = _end_of(text, 0)
+    listed = _value(text[:end])
+    options: Any = _value(text[end : _end_of(text, end)]) if text[end : end + 1] == "{" else {}
+    constants: dict[Path, dict[str, Any]] = {}
+    divisible: set[Path] = set()
+
+    def walk(kind: Any, known: Any, path: Path) -> Any:
+        if isinstance(kind, tuple):
+            items = cast("tuple[Any, ...]", kind)
+            return [walk(one, known[at], (*path, at)) for at, one in enumerate(items)]
+        if kind == "constexpr":
+            constants[path] = _constant(known)
+        elif isinstance(known, str) and "D" in known:
+            divisible.add(path)
+        return kind
+
+    types = [walk(kind, known, (at,)) for at, (kind, known) in enumerate(listed)]
+    return Compiled(name, "", types, constants, frozenset(divisible), _options(options))
+
+
+def _of_sections(name: str, text: str) -> Compiled:
+    """Read what vLLM's monitor tells by name; it cuts long values short, and promises with them."""
+    types = {key: _value(value) for key, value in _section(text, "signature")}
+    constants: dict[Path, dict[str, Any]] = {}
+    for key, value in _section(text, "constexprs"):
+        owner, *indices = re.findall(r"\w+", key)
+        constants[(owner, *map(int, indices))] = _constant(_value(value))
+    extra = text[text.find("extra_compile_info=") :]
+    divisible = {
+        tuple(map(int, re.findall(r"\d+", one)))
+        for one in _DIVISIBLE.findall(extra[extra.find("configs=") :].partition("...")[0])
+    }
+    is_cut = "..." in extra.partition("configs=")[2].partition(", device=")[0]
+    arch = _ARCH.search(extra)
+    return Compiled(
+        name,
+        "",
+        {key: _listed(kind) for key, kind in types.items()},
+        constants,
+        frozenset(divisible),
+        {key: _word(value) for key, value in _OPTION.findall(extra)},
+        int(arch[1]) if arch else 0,
+        open_promises=is_cut,
+    )
+
+
+def _section(text: str, title: str) -> Iterator[tuple[str, str]]:
+    """Yield names and values of `title={name=value, …}`."""
+    start = text.find(f"{title}={{")
+    if start < 0:
+        return
+    start += len(title) + 1
+    for part in _split(text[start + 1 : _end_of(text, start) - 1]):
+        name, _, value = part.partition("=")
+        yield name.strip(), value
+
+
+def _split(text: str) -> list[str]:
+    """Split at commas outside of brackets and quotes."""
+    parts, at = [""], 0
+    while at < len(text):
+        if text[at] == ",":
+            parts.append("")
+            at += 1
+            continue
+        end = _end_of(text, at) if text[at] in "([{'\"" else at + 1
+        parts[-1] += text[at:end]
+        at = end
+    return [part.strip() for part in parts if part.strip()]
+
+
+_CLOSING = {"(": ")", "[": "]", "{": "}"}
+
+
+def _end_of(text: str, start: int) -> int:
+    """Return where the bracket or the quotes end that open at `start`. Raises: ValueError."""
+    open_, at = list[str](), start
+    while at < len(text):
+        char = text[at]
+        if char in "'\"":
+            at += 1
+            while at < len(text) and text[at] != char:
+                at += 2 if text[at] == "\\" else 1
+        elif char in _CLOSING:
+            open_.append(_CLOSING[char])
+        elif open_ and char == open_[-1]:
+            open_.pop()
+        at += 1
+        if not open_:
+            return at
+    raise ValueError("the line is cut short")
+
+
+# ---- values as Python shows them ---------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _Function:
+    module: str
+    name: str
+
+
+@dataclass(frozen=True)
+class _Other:
+    text: str
+
+
+def _value(text: str) -> Any:
+    """Return a value of which `text` is the representation; nothing is run. Raises: SyntaxError."""
+    shown = _OBJECT.sub(
+        lambda found: repr(found[0]), re.sub(r"(JITFunction\([\w.]+):", r"\1|", text)
+    )
+    return _of_node(ast.parse(shown.strip(), mode="eval").body)
+
+
+def _of_node(node: ast.expr) -> Any:
+    if isinstance(node, ast.Constant):
+        is_object = isinstance(node.value, str) and _OBJECT.fullmatch(node.value)
+        return _Other(str(node.value)) if is_object else node.value
+    if isinstance(node, ast.Tuple):
+        return tuple(map(_of_node, node.elts))
+    if isinstance(node, ast.List):
+        return list(map(_of_node, node.elts))
+    if isinstance(node, ast.Dict):
+        keys = [None if key is None else _of_node(key) for key in node.keys]
+        return dict(zip(keys, map(_of_node, node.values), strict=True))
+    if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
+        return -_of_node(node.operand)
+    if isinstance(node, ast.Subscript) and ast.unparse(node.value) == "constexpr":
+        return _of_node(node.slice)
+    if isinstance(node, ast.Attribute) and "language" in ast.unparse(node.value):
+        return _dtype(node.attr)
+    if isinstance(node, ast.Name):
+        return float(node.id) if node.id in ("inf", "nan") else _dtype(node.id)
+    if isinstance(node, ast.Call) and ast.unparse(node.func) == "JITFunction":
+        module, _, name = ast.unparse(node.args[0]).partition("|")
+        return _Function(module.strip(), name.strip())
+    return _Other(ast.unparse(node))
+
+
+def _dtype(word: str) -> str:
+    """Return a dtype as manifests write it."""
+    kind, bits = re.fullmatch(r"(u?int|float|bfloat)?(.*)", word).groups()  # type: ignore[union-attr]
+    short = {"int": "i", "uint": "u", "float": "fp", "bfloat": "bf"}.get(kind or "", "")
+    return f"{short}{bits}"
+
+
+def _constant(value: Any) -> dict[str, Any]:
+    """Return a constant as the recorder writes it; of a function, module and name."""
+    if isinstance(value, _Function):
+        return {"function": {"module": value.module, "function": value.name}}
+    if value is None or isinstance(value, bool | int | float | str):
+        return {"value": value}
+    return {"other": value.text if isinstance(value, _Other) else repr(value)[:200]}
+
+
+def _listed(kind: Any) -> Any:
+    """Return a type with lists for tuples."""
+    return list(map(_listed, cast("tuple[Any]", kind))) if isinstance(kind, tuple | list) else kind
+
+
+def _options(given: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: given[name] for name in _OPTION_NAMES if name in given}
+
+
+# ---- JSON ----------------------------------------------------------------------------------------
+
+
+def _of_json(text: str) -> Compiled | None:
+    """Read the fields of Triton's hook; None if that is what they are not."""
+    told: Any = json.loads(text)
+    if not isinstance(told, dict):
+        return None
+    fields = cast("dict[str, Any]", told)
+    inner = fields.get("compile")
+    fields = {**fields, **(cast("dict[str, Any]", inner) if isinstance(inner, dict) else {})}
+    if isinstance(fields.get("specialization_data"), str):
+        fields = {**json.loads(fields["specialization_data"]), **fields}
+    if "signature" not in fields or not any(isinstance(fields.get(one), str) for one in _NAMES):
+        return None
+    name = next(fields[one] for one in _NAMES if isinstance(fields.get(one), str))
+    module = fields.get("module") or ""
+    if not module and "." in name:  # the full name: no kernel of a manifest is within a function
+        module, _, name = name.rpartition(".")
+    options: Any = {**fields, **_mapping(fields.get("options", {}))}
+    arch = _ARCH.search(f"{options.get('arch', '')} {fields.get('target', '')}")
+    return Compiled(
+        name.removeprefix(f"{module}."),
+        module,
+        {key: _listed(kind) for key, kind in _mapping(fields["signature"]).items()},
+        {path: _json_constant(value) for path, value in _paths(fields, "constant", "constants")},
+        frozenset(
+            path
+            for path, found in _paths(fields, "attrs", "attrs")
+            if ["tt.divisibility", 16] in [list(one) for one in found]
+        ),
+        _options(options),
+        int(arch[1]) if arch else 0,
+    )
+
+
+def _json_constant(value: Any) -> dict[str, Any]:
+    if isinstance(value, dict):
+        found = cast("dict[str, Any]", value)
+        if "constexpr" in found:
+            return _constant(found["constexpr"])
+        if "jit_function" in found:
+            module, _, name = str(found["jit_function"]).partition(":")
+            return {"function": {"module": module, "function": name}}
+    return _constant(value)
+
+
+def _mapping(value: Any) -> dict[Any, Any]:
+    """Return a mapping that is one, or is shown as text."""
+    found: Any = _value(value) if isinstance(value, str) and value.startswith("{") else value
+    return cast("dict[Any, Any]", found) if isinstance(found, dict) else {}
+
+
+def _paths(fields: Mapping[str, Any], prefix: str, name: str) -> Iterator[tuple[Path, Any]]:
+    """Yield values by path: from two lists, as Triton serialises them, or from a mapping."""
+    if f"{prefix}_keys" in fields:
+        for key, value in zip(fields[f"{prefix}_keys"], fields[f"{prefix}_vals"], strict=True):
+            yield tuple(cast("list[int]", key)) if isinstance(key, list) else (key,), value
+        return
+    configs: Any = fields.get("configs")
+    given: Any = fields.get(name, configs[0] if name == "attrs" and configs else {})
+    for key, value in _mapping(given).items():
+        known: Any = _word(key) if isinstance(key, str) else key
+        yield cast("Path", known) if isinstance(known, tuple) else (known,), value

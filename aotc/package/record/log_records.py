@@ -1,0 +1,285 @@
+"""From the log of a JIT monitor and the sources' paths to records, as the recorder writes them.
+
+A log names functions, sometimes their modules, never files. A kernel is the function of that name in
+the sources whose parameters are those of the key; if several are, the log does not say which, and it is
+told, not guessed.
+
+Invariant: nothing of the sources is run, and a file is read once.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any, cast
+
+from aotc.frontend.resolve import find_definition
+from aotc.frontend.scope import is_constexpr_annotation
+from aotc.ir.diagnostics import CompileError
+from aotc.package.record.jit_log import Compiled, JitLog, read_log
+from aotc.package.record.jit_log import Path as Place
+from aotc.target import parse as parse_target
+
+_DEFINITION = re.compile(rb"^\s*def\s+(\w+)", re.MULTILINE)
+_DEFAULTS: Mapping[str, Any] = {
+    "num_warps": 4, "num_stages": 3, "num_ctas": 1, "maxnreg": None, "enable_fp_fusion": True,
+}  # fmt: skip
+
+
+def records_of_logs(
+    logs: Sequence[str], sources: Sequence[str], target: str
+) -> list[dict[str, Any]]:
+    """Return the records of log files; `target` is that of the GPU where they do not say it.
+
+    Raises: CompileError if a log cannot be read, or there is no such source; ManifestError for
+        a target that there is not.
+    """
+    gpu = parse_target(target)
+    log = read_log("\n".join(map(_text_of, logs)))
+    return records_of(log, [Path(one) for one in sources], 10 * gpu.major + gpu.minor)
+
+
+def _text_of(log: str) -> str:
+    try:
+        return Path(log).read_text(encoding="utf-8", errors="replace")
+    except OSError as error:
+        raise CompileError(f"expected a log, cannot read {log}: {error.strerror}") from None
+
+
+def records_of(log: JitLog, sources: Sequence[Path], arch: int) -> list[dict[str, Any]]:
+    """Return records of what a log says was compiled, of kernels in files and folders.
+
+    `arch` is that of the GPU where the log does not say it, such as 90.
+
+    Raises: CompileError if there is no such file or folder.
+    """
+    search = _Search(sources)
+    records: dict[str, dict[str, Any]] = {}
+    problems = list(log.problems)
+    for one in _chosen(log):
+        found = search.find(one)
+        if isinstance(found, str):
+            problems.append(found)
+            continue
+        for record in _records(one, found, search, arch):
+            records.setdefault(repr(record), record)
+    for name, choices in log.choices.items():
+        places = {
+            record["kernel"]["file"]: record["kernel"]
+            for record in records.values()
+            if record["kernel"]["function"] == name
+        }
+        tuned = sorted({key for choice in choices for key in choice} - _DEFAULTS.keys())
+        for kernel in [*places.values()]:
+            found = {"kernel": kernel, "tuned": tuned, "choice": choices[-1], "timings": []}
+            records.setdefault(repr(found), found)
+    return [*records.values(), *({"problem": one} for one in dict.fromkeys(problems))]
+
+
+def _chosen(log: JitLog) -> Iterator[Compiled]:
+    """Yield what was compiled, but of an autotuner's trials only what it chose, if that is there."""
+    by_name: dict[str, list[Compiled]] = {}
+    for one in log.compiled:
+        by_name.setdefault(one.name, []).append(one)
+    for name, compiled in by_name.items():
+        choices = log.choices.get(name, [])
+        kept = [one for one in compiled if any(_is_choice(one, choice) for choice in choices)]
+        yield from kept or compiled
+
+
+def _is_choice(one: Compiled, choice: Mapping[str, Any]) -> bool:
+    """Return whether a specialisation is of a config; parameters by position may be any of it."""
+    values = [constant.get("value") for constant in one.constants.values()]
+    options = {**_DEFAULTS, **one.options}
+    return all(
+        options[name] == value if name in options else value in values
+        for name, value in choice.items()
+    )
+
+
+def _records(one: Compiled, found: _Found, search: _Search, arch: int) -> Iterator[dict[str, Any]]:
+    """Yield the record of a specialisation; two where the log does not say which promises it keeps."""
+    names = [parameter.arg for parameter in found.parameters]
+    by_name = isinstance(one.types, Mapping)
+    given: dict[str, Any] = dict(one.types if by_name else zip(names, one.types, strict=True))
+    types = {name: _type(given[name]) for name in names}
+    constants = {
+        _label(names, path): search.constant(value, found.file)
+        for path, value in one.constants.items()
+    }
+    divisible = {_label(names, path) for path in one.divisible}
+    constexprs = [p.arg for p in found.parameters if is_constexpr_annotation(p.annotation)]
+    record = {
+        "kernel": found.kernel,
+        "constexprs": constexprs,
+        "signature": types,
+        "divisible": sorted(divisible),
+        "constants": constants,
+        "options": {**_DEFAULTS, **one.options},
+        "target": ["cuda", one.arch or arch],
+        "integers": {},
+    }
+    yield record
+    if one.open_promises:
+        promised = {
+            label
+            for name, kind in types.items()
+            if name not in constexprs
+            for label, text in _leaves(name, kind)
+            if text[0] in "*iu"
+        }
+        yield {**record, "divisible": sorted(divisible | promised)}
+
+
+def _type(kind: Any) -> Any:
+    if isinstance(kind, list):
+        return {"items": [_type(one) for one in cast("list[Any]", kind)], "fields": []}
+    return str(kind)
+
+
+def _leaves(name: str, kind: Any) -> Iterator[tuple[str, str]]:
+    if isinstance(kind, dict):
+        for at, one in enumerate(cast("dict[str, Any]", kind)["items"]):
+            yield from _leaves(f"{name}.{at}", one)
+    else:
+        yield name, str(kind)
+
+
+def _label(names: Sequence[str], path: Place) -> str:
+    """Return a parameter or an item of its tuple as the recorder names it."""
+    first = path[0]
+    owner = names[first] if isinstance(first, int) else first
+    return ".".join([owner, *map(str, path[1:])])
+
+
+# ---- sources ------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _Found:
+    """A function of the sources."""
+
+    file: Path
+    name: str
+    node: ast.FunctionDef
+
+    @property
+    def parameters(self) -> list[ast.arg]:
+        args = self.node.args
+        return [*args.posonlyargs, *args.args, *args.kwonlyargs]
+
+    @property
+    def kernel(self) -> dict[str, Any]:
+        return {"file": str(self.file), "function": self.name, "module": _module_of(self.file)}
+
+    def takes(self, one: Compiled) -> bool:
+        """Return whether a specialisation is of these parameters."""
+        names = [parameter.arg for parameter in self.parameters]
+        if isinstance(one.types, Mapping):
+            types = {name: one.types.get(name) for name in names}
+            has_names = one.types.keys() == types.keys()
+        else:
+            types = dict(zip(names, one.types, strict=False))
+            has_names = len(one.types) == len(names)
+        return has_names and all(
+            types[parameter.arg] == "constexpr"
+            for parameter in self.parameters
+            if is_constexpr_annotation(parameter.annotation)
+        )
+
+
+@dataclass
+class _Search:
+    """Functions of files and folders, by name."""
+
+    sources: Sequence[Path]
+    trees: dict[Path, ast.Module | None] = field(default_factory=dict[Path, ast.Module | None])
+
+    def find(self, one: Compiled) -> _Found | str:
+        """Return the function that was specialised, or why it is not known."""
+        found = [each for each in self.named(one.name) if each.takes(one)]
+        told = f"{one.module}.{one.name}" if one.module else one.name
+        if not found:
+            others = [str(each.file) for each in self.named(one.name)]
+            where = f"; other parameters in {', '.join(others)}" if others else ""
+            return f"{told} is in no source{where}: name its file or folder (--source)"
+        if len(found) > 1:
+            found = [each for each in found if _is_module(each.file, one.module)] or found
+        if len(found) > 1:
+            files = ", ".join(str(each.file) for each in found)
+            return f"{told} is in {files}: name the one that was launched (--source)"
+        return found[0]
+
+    def constant(self, value: dict[str, Any], beside: Path) -> dict[str, Any]:
+        """Return a constant; a function that has no file yet gets it."""
+        function = value.get("function")
+        if function is None or "file" in function:
+            return value
+        found = [*self.named(function["function"])]
+        found = [one for one in found if _is_module(one.file, function["module"])] or found
+        found = [one for one in found if one.file == beside] or found
+        if len(found) != 1:
+            return {"other": f"{function['module']}.{function['function']}"}
+        return {"function": found[0].kernel}
+
+    def named(self, name: str) -> Iterator[_Found]:
+        """Yield the functions of a name, which may be dotted."""
+        path = [part for part in name.split(".") if part != "<locals>"]
+        for file in self.files.get(path[-1], ()):
+            tree = self._tree(file)
+            node = None if tree is None else find_definition(tree.body, path)
+            if node is not None:
+                yield _Found(file, name, node)
+
+    @cached_property
+    def files(self) -> dict[str, list[Path]]:
+        """The files that define each name. Raises: CompileError."""
+        found: dict[str, list[Path]] = {}
+        for file in dict.fromkeys(_python_files(self.sources)):
+            for name in dict.fromkeys(_DEFINITION.findall(file.read_bytes())):
+                found.setdefault(name.decode(), []).append(file)
+        return found
+
+    def _tree(self, file: Path) -> ast.Module | None:
+        if file not in self.trees:
+            try:
+                self.trees[file] = ast.parse(file.read_bytes())
+            except (SyntaxError, ValueError, RecursionError):
+                self.trees[file] = None
+        return self.trees[file]
+
+
+def _python_files(sources: Iterable[Path]) -> Iterator[Path]:
+    for source in sources:
+        path = source.resolve()
+        if path.is_file():
+            yield path
+        elif path.is_dir():
+            yield from sorted(
+                one
+                for one in path.rglob("*.py")
+                if one.is_file() and not any(p[0] == "." for p in one.relative_to(path).parts)
+            )
+        else:
+            raise CompileError(f"expected a file or a folder of sources, got {source}")
+
+
+def _module_of(file: Path) -> str:
+    """Return the name under which a file is imported, from the packages that it is in."""
+    parts = [] if file.stem == "__init__" else [file.stem]
+    folder = file.parent
+    while (folder / "__init__.py").is_file():
+        parts.insert(0, folder.name)
+        folder = folder.parent
+    return ".".join(parts)
+
+
+def _is_module(file: Path, module: str) -> bool:
+    """Return whether a file may be what is imported as a module."""
+    parts = module.split(".") if module else []
+    own = [*file.parts[:-1], *([] if file.stem == "__init__" else [file.stem])]
+    return not parts or own[-len(parts) :] == parts
