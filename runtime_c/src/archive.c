@@ -137,6 +137,7 @@ static void destroy(struct aotc_archive *archive) {
     const aotc_allocator allocator = archive->allocator;
     const uint32_t kernel_count = aotci_count(&archive->root, SECTION_ENTRIES);
     aotci_unload(archive);
+    aotci_frame_drop(archive);
     (void)pthread_mutex_destroy(&archive->lock);
     (void)pthread_mutex_destroy(&archive->index_lock);
     aotci_memo_free(&archive->maps, &allocator);

@@ -64,7 +64,8 @@ struct aotc_kernel {
 
 struct aotci_context; /* what is loaded in one context: load.h */
 
-/* A frame of several blobs, decoded while a kernel is loaded: its variants are in it. */
+/* A frame of several blobs, decoded while a kernel is loaded: its variants are in it. After a variant that
+ * was loaded by its launch it stays, because the next one is likely in it. */
 struct aotci_frame {
     unsigned char *bytes; /* NULL: none */
     size_t size_bytes;
@@ -154,6 +155,14 @@ static inline uint32_t aotci_used_frame(const struct aotc_kernel *kernel, uint32
     const struct aotci_tables *root = &kernel->archive->root;
     const uint32_t first = aotci_entry(root, kernel->number)->first_use;
     return *(const uint32_t *)aotci_record(root, SECTION_USES, first + use);
+}
+
+/* The number of a variant of a kernel, from its record. */
+static inline uint32_t aotci_variant_number(const struct aotc_kernel *kernel,
+                                            const struct variant_record *variant) {
+    const struct aotci_table *variants = &kernel->tables.sections[SECTION_VARIANTS];
+    return (uint32_t)((size_t)((const unsigned char *)variant - variants->records) /
+                      variants->stride);
 }
 
 /* Read, decode and check the index of a kernel, if that was not done before; any number of threads may

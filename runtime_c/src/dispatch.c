@@ -3,7 +3,8 @@
  * A variant is loaded in four steps: its blob becomes a library (once for an archive, whatever the
  * number of GPUs), the function is found and compared with the index, attributes are set for the
  * device, and the code is forced into the context, because the driver would otherwise load it at
- * the first launch, which a stream capture forbids. The table is built whole and then published.
+ * the first launch, which a stream capture forbids. The table is built whole and then published; of a
+ * lazy load before the variants are, each of which is published when its first launch loads it.
  */
 #include "dispatch.h"
 
@@ -367,8 +368,8 @@ void aotci_free_dispatch(const struct aotc_archive *archive, const struct aotc_k
 
 /* Merge the spans into runs: for each combination first the best target's variants, in their order.
  */
-static aotc_status fill_dispatch(const struct loading *loading, struct span *spans,
-                                 unsigned span_count, struct aotci_dispatch *dispatch) {
+static void fill_dispatch(const struct loading *loading, struct span *spans, unsigned span_count,
+                          struct aotci_dispatch *dispatch) {
     const struct aotc_kernel *kernel = loading->kernel;
     uint32_t combination = 0;
     while (next_combination(kernel, spans, span_count, &combination)) {
@@ -381,24 +382,15 @@ static aotc_status fill_dispatch(const struct loading *loading, struct span *spa
                 if (!can_run(loading, variant)) {
                     continue;
                 }
-                const uint32_t index = spans[i].next;
-                uint32_t programs = 0;
-                aotc_status status = load_variant(loading, index);
-                if (status == AOTC_OK) {
-                    status = count_programs(loading, index, &programs);
-                }
-                if (status != AOTC_OK) {
-                    return status;
-                }
-                dispatch->candidates[dispatch->candidate_count++] = (struct aotci_candidate){
-                    .guards = variant->guards,
-                    .function = (CUfunction)loading->kernel->cuda_kernels[index],
-                    .variant = variant,
-                    .condition = variant->condition == 0
-                                     ? (struct aotci_guard){.expression = NULL}
-                                     : aotci_guard_of(kernel, variant->condition - 1),
-                    .programs_at_once = programs,
-                };
+                struct aotci_candidate *candidate =
+                    &dispatch->candidates[dispatch->candidate_count++];
+                atomic_init(&candidate->function, NULL);
+                candidate->guards = variant->guards;
+                candidate->variant = variant;
+                candidate->condition = variant->condition == 0
+                                           ? (struct aotci_guard){.expression = NULL}
+                                           : aotci_guard_of(kernel, variant->condition - 1);
+                candidate->programs_at_once = 0;
             }
         }
         if (dispatch->candidate_count != first) {
@@ -406,7 +398,6 @@ static aotc_status fill_dispatch(const struct loading *loading, struct span *spa
                 (struct aotci_run){combination, first, dispatch->candidate_count - first};
         }
     }
-    return AOTC_OK;
 }
 
 static aotc_status no_memory(const struct loading *loading) {
@@ -415,12 +406,41 @@ static aotc_status no_memory(const struct loading *loading) {
                       .expected = "memory", .got = "none");
 }
 
+aotc_status aotci_load_candidate(const struct loading *loading, struct aotci_candidate *candidate) {
+    const uint32_t index = aotci_variant_number(loading->kernel, candidate->variant);
+    if (aotci_function(candidate) != NULL) {
+        return AOTC_OK;
+    }
+    aotc_status status = load_variant(loading, index);
+    if (status == AOTC_OK) {
+        status = count_programs(loading, index, &candidate->programs_at_once);
+    }
+    if (status == AOTC_OK) {
+        atomic_store_explicit(&candidate->function,
+                              (CUfunction)loading->kernel->cuda_kernels[index],
+                              memory_order_release);
+    }
+    return status;
+}
+
+/* Load the code of all variants in a table, unless that is for later. */
+static aotc_status load_candidates(const struct loading *loading,
+                                   struct aotci_dispatch *dispatch) {
+    aotc_status status = AOTC_OK;
+    for (uint32_t i = 0; status == AOTC_OK && !loading->is_lazy && i < dispatch->candidate_count;
+         ++i) {
+        status = aotci_load_candidate(loading, &dispatch->candidates[i]);
+    }
+    return status;
+}
+
 aotc_status aotci_load_kernel(const struct loading *loading) {
     struct aotc_archive *archive = loading->archive;
     const struct aotc_kernel *kernel = loading->kernel;
     _Atomic(struct aotci_dispatch *) *place = &loading->context->dispatches[kernel->number];
-    if (atomic_load_explicit(place, memory_order_relaxed) != NULL) {
-        return AOTC_OK;
+    struct aotci_dispatch *there = atomic_load_explicit(place, memory_order_relaxed);
+    if (there != NULL) {
+        return load_candidates(loading, there);
     }
     const uint32_t capacity = kernel->record->variant_count;
     struct aotci_dispatch *dispatch = aotci_allocate(&archive->allocator, 1, sizeof *dispatch);
@@ -435,7 +455,8 @@ aotc_status aotci_load_kernel(const struct loading *loading) {
     }
     struct span spans[LIMIT_TARGETS];
     const unsigned span_count = find_spans(loading, spans);
-    aotc_status status = fill_dispatch(loading, spans, span_count, dispatch);
+    fill_dispatch(loading, spans, span_count, dispatch);
+    aotc_status status = load_candidates(loading, dispatch);
     if (status == AOTC_OK &&
         !aotci_config_index_build(&dispatch->configs, kernel, dispatch->candidates,
                                   dispatch->candidate_count)) {
