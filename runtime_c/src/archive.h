@@ -77,6 +77,7 @@ struct aotc_archive {
     aotc_allocator allocator;
     aotc_decompress_fn decompress;
     void *decompress_user;
+    _Atomic(void *) decoder; /* of the default decompressor, between two frames (zstd.c) */
     char *name; /* for messages: the path, or "memory" */
     char *driver_path;
 

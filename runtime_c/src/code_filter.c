@@ -11,7 +11,6 @@
 
 enum {
     INSTRUCTION_BYTES = 16,
-    OPERAND_BYTES = 7, /* what is stored first, and as differences */
     SLOTS = 4096,
     HEADER_BYTES = 64,
     SECTION_BYTES = 64,
@@ -19,10 +18,6 @@ enum {
     SHT_PROGBITS = 1,
     SHF_EXECINSTR = 4,
 };
-
-/* The place in an instruction of each byte that is stored. */
-static const unsigned char order[INSTRUCTION_BYTES] = {2,  3,  4,  8, 5, 6,  7, 14,
-                                                       15, 10, 11, 9, 0, 12, 1, 13};
 
 static uint64_t load(const unsigned char *bytes, unsigned count) {
     uint64_t value = 0;
@@ -38,21 +33,26 @@ static uint64_t add_bytes(uint64_t a, uint64_t b) {
     return ((a & low) + (b & low)) ^ ((a ^ b) & ~low);
 }
 
+/* An instruction is two little-endian words; bytes 2, 3, 4, 8, 5, 6, 7 come first, as differences, then
+ * 14, 15, 10, 11, 9, 0, 12, 1, 13. */
 static void restore(unsigned char *code, size_t size_bytes) {
     uint64_t before[SLOTS] = {0};
     for (size_t at = 0; at < size_bytes; at += INSTRUCTION_BYTES) {
         unsigned char *stored = code + at;
-        unsigned char instruction[INSTRUCTION_BYTES];
-        for (unsigned i = OPERAND_BYTES; i < INSTRUCTION_BYTES; ++i) {
-            instruction[order[i]] = stored[i];
-        }
-        const unsigned opcode = instruction[0] | (instruction[1] & 15u) << 8;
-        uint64_t *slot = &before[opcode ^ (unsigned)instruction[9] << 4];
-        *slot = add_bytes(*slot, load(stored, OPERAND_BYTES));
-        for (unsigned i = 0; i < OPERAND_BYTES; ++i) {
-            instruction[order[i]] = (unsigned char)(*slot >> (8 * i));
-        }
-        memcpy(stored, instruction, sizeof instruction);
+        const uint64_t first = stored[12];
+        const uint64_t second = stored[14];
+        const uint64_t modifier = stored[11];
+        uint64_t words[2];
+        memcpy(words, stored, sizeof words);
+        uint64_t *slot = &before[(first | (second & 15) << 8) ^ modifier << 4];
+        const uint64_t sum = add_bytes(*slot, words[0] & UINT64_C(0x00ffffffffffffff));
+        *slot = sum;
+        words[0] = first | second << 8 | (sum & 0xffffff) << 16 | (sum >> 32 & 0xffffff) << 40;
+        words[1] = (sum >> 24 & 0xff) | modifier << 8 | (uint64_t)stored[9] << 16 |
+                   (uint64_t)stored[10] << 24 | (uint64_t)stored[13] << 32 |
+                   (uint64_t)stored[15] << 40 | (uint64_t)stored[7] << 48 |
+                   (uint64_t)stored[8] << 56;
+        memcpy(stored, words, sizeof words);
     }
 }
 

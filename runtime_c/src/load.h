@@ -106,7 +106,8 @@ aotc_status aotci_blob_decode(const struct aotc_kernel *kernel, uint32_t index, 
 /* Let go of the frame that is decoded, if one is (frame.c). */
 void aotci_frame_drop(struct aotc_archive *archive);
 
-/* The decompressor to use where the caller names none, or NULL (zstd.c). */
-aotc_decompress_fn aotci_default_decompress(void);
+/* Use the decompressor of this build, where the caller names none; it may have none (zstd.c). */
+void aotci_use_default_decompress(struct aotc_archive *archive);
+void aotci_free_decoder(struct aotc_archive *archive);
 
 #endif
