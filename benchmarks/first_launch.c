@@ -1,12 +1,13 @@
 /* first_launch.c: the time from a context to a first launch that has finished, in a process of its own.
  *
- *     first_launch WAY LAUNCH [LIBCUDA]
+ *     first_launch WAY LAUNCH [LIBCUDA [TIMES]]
  *
  * WAY is `bare` (read a cubin's file, cuLibraryLoadData, cuLibraryGetKernel, cuLaunchKernel), `lazy` or
  * `eager` (open an archive, aotc_load with or without AOTC_LOAD_LAZY, aotc_launch). LAUNCH is written by
  * first_launch_in_c.py, line by line: what to open, the launch as the driver sees it and as a caller says it.
  * The driver's library is loaded, a context current and memory allocated before the clock starts; libzstd is
- * linked as a program links it. Printed: nanoseconds of each step, and in all.
+ * linked as a program links it. Printed, once or TIMES times with unloading in between: nanoseconds of each
+ * step.
  */
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -153,6 +154,8 @@ static void run_bare(void) {
          launch.shared_bytes, NULL, NULL, extra);
     CALL(cuCtxSynchronize, (void));
     steps[2] = now_ns() - start;
+    CALL(cuLibraryUnload, (void *), library);
+    free(image);
 }
 
 static void demand(aotc_status status, const char *what, const aotc_error *error) {
@@ -161,14 +164,16 @@ static void demand(aotc_status status, const char *what, const aotc_error *error
     }
 }
 
-static int (*zstd)(void *, size_t, const void *, size_t);
+static void *(*create_decoder)(void);
+static size_t (*decode)(void *, void *, size_t, const void *, size_t);
 
+/* As the library's own, which a build without zstd.h lacks. */
 static int decompress(void *user, const void *source, size_t source_bytes, void *target,
                       size_t target_bytes) {
+    static void *decoder;
     (void)user;
-    size_t (*run)(void *, size_t, const void *, size_t) =
-        (size_t(*)(void *, size_t, const void *, size_t))(uintptr_t)zstd;
-    return run(target, target_bytes, source, source_bytes) == target_bytes ? 0 : 1;
+    decoder = decoder == NULL ? create_decoder() : decoder;
+    return decode(decoder, target, target_bytes, source, source_bytes) == target_bytes ? 0 : 1;
 }
 
 static void run_archive(const char *libcuda, bool is_lazy) {
@@ -201,6 +206,7 @@ static void run_archive(const char *libcuda, bool is_lazy) {
     demand(aotc_launch(kernel, &desc, &error), "launch", &error);
     CALL(cuCtxSynchronize, (void));
     steps[3] = now_ns() - start;
+    aotc_release(archive);
 }
 
 int main(int argc, char **argv) {
@@ -215,7 +221,10 @@ int main(int argc, char **argv) {
     if (driver == NULL || library == NULL) {
         stop("dlopen", dlerror());
     }
-    zstd = (int (*)(void *, size_t, const void *, size_t))(uintptr_t)dlsym(library, "ZSTD_decompress");
+    void *function = dlsym(library, "ZSTD_createDCtx");
+    memcpy(&create_decoder, &function, sizeof function);
+    function = dlsym(library, "ZSTD_decompressDCtx");
+    memcpy(&decode, &function, sizeof function);
     CALL(cuInit, (unsigned), 0);
     CALL(cuDevicePrimaryCtxRetain, (void **, int), &context, 0);
     CALL(cuCtxSetCurrent, (void *), context);
@@ -223,11 +232,15 @@ int main(int argc, char **argv) {
     CALL(cuMemsetD8, (uint64_t, unsigned char, size_t), buffer, 0, BUFFER_BYTES);
     CALL(cuCtxSynchronize, (void));
     read_launch(argv[2], buffer);
-    if (strcmp(argv[1], "bare") == 0) {
-        run_bare();
-    } else {
-        run_archive(libcuda, strcmp(argv[1], "lazy") == 0);
+    const int count = argc > 4 ? atoi(argv[4]) : 1;
+    for (int i = 0; i < count; ++i) {
+        memset(steps, 0, sizeof steps);
+        if (strcmp(argv[1], "bare") == 0) {
+            run_bare();
+        } else {
+            run_archive(libcuda, strcmp(argv[1], "lazy") == 0);
+        }
+        (void)printf("%.0f %.0f %.0f %.0f\n", steps[0], steps[1], steps[2], steps[3]);
     }
-    (void)printf("%.0f %.0f %.0f %.0f\n", steps[0], steps[1], steps[2], steps[3]);
     return 0;
 }

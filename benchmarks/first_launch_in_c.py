@@ -4,7 +4,8 @@
     python -m benchmarks.first_launch_in_c dist/matrix.aotc dist/kernels.aotc [--runs 15] [--fake]
 
 For each kernel of `_CASES` and each way of `first_launch.c`, fresh processes, way by way in turn: from a
-context and its memory until the launch has finished, every file in the page cache. `bare` reads the cubin
+context and its memory until the launch has finished, every file in the page cache; and in the same process
+again, with unloading in between. `bare` reads the cubin
 from a file, loads it and launches; `lazy` and `eager` open an archive. Archives are as they are (`shared`
 frames), or written with a frame for each cubin (`alone`). What is launched, and with what parameters,
 the tests' fake driver writes down first. A ratio is the median of pairs.
@@ -37,6 +38,7 @@ _CASES: Mapping[str, Mapping[str, Any]] = {
 _WAYS = ("bare", "lazy", "eager")
 _NUMBERS = (64, 65, 1)  # what integers are: the first for which there is a variant without tensor maps
 _ADDRESS = 0x7A5A_0000_0000
+_TIMES = 21
 
 
 def _kind(value: object) -> tuple[int, int, str]:
@@ -145,29 +147,36 @@ def main() -> None:
         command = ["cc", "-std=gnu11", "-O2", f"-I{ROOT / 'runtime_c/include'}", *map(str, sources)]
         subprocess.run([*command, "-o", str(program), "-ldl", "-lpthread"], check=True)
         gpu = FakeGpu(build(folder))
-        library = [str(gpu.path)] if options.fake else []
+        library = str(gpu.path) if options.fake else "libcuda.so.1"
         for name, form, written in [*_launches(options.archives, folder, gpu)]:
             ways = _WAYS[1:] if options.fake else _WAYS
-            steps: dict[str, list[list[float]]] = {way: [] for way in ways}
+            steps: dict[str, list[list[list[float]]]] = {way: [] for way in ways}
             for _ in range(options.runs):
-                for way, times in steps.items():
+                for way, runs in steps.items():
+                    command = [str(program), way, str(written), library, str(_TIMES)]
                     done = subprocess.run(
-                        [str(program), way, str(written), *library],
-                        check=True, capture_output=True, text=True, timeout=30,
-                    )  # fmt: skip
-                    times.append([float(one) / 1e3 for one in done.stdout.split()])
-            bare = [sum(times) for times in steps[ways[0]]]
-            for way, times in steps.items():
-                total = [sum(one) for one in times]
-                ratio = statistics.median(a / b for a, b in zip(total, bare, strict=True))
-                parts = " + ".join(
-                    f"{statistics.median(one):.1f}" for one in zip(*times, strict=True)
-                )
-                print(
-                    f"{name:12} {form:7} {way:6} {statistics.median(total):8.1f} us = {parts}; "
-                    f"{ratio:.3f} of {ways[0]}",
-                    flush=True,
-                )
+                        command, check=True, capture_output=True, text=True, timeout=30
+                    )
+                    lines = done.stdout.splitlines()
+                    runs.append([[float(one) / 1e3 for one in line.split()] for line in lines])
+            for way, runs in steps.items():
+                _report(f"{name:20} {form:7} {way:6}", runs, steps[ways[0]])
+
+
+def _report(label: str, runs: list[list[list[float]]], bare: list[list[list[float]]]) -> None:
+    """Print what a fresh process takes, step by step, and what it takes again; and of the bare way."""
+    fresh = [sum(run[0]) for run in runs]
+    ratio = statistics.median(a / sum(b[0]) for a, b in zip(fresh, bare, strict=True))
+    parts = " + ".join(
+        f"{statistics.median(one):.1f}" for one in zip(*(run[0] for run in runs), strict=True)
+    )
+    again = statistics.median(sum(times) for run in runs for times in run[1:])
+    again_bare = statistics.median(sum(times) for run in bare for times in run[1:])
+    print(
+        f"{label} {statistics.median(fresh):8.1f} us = {parts}; {ratio:.3f} of bare; "
+        f"again {again:.1f} us, {again / again_bare:.3f} of bare",
+        flush=True,
+    )
 
 
 if __name__ == "__main__":
