@@ -359,8 +359,9 @@ static PyObject *call_chain(PyObject *object, PyObject *const *args, size_t flag
 
 static PyObject *chain_subscript(PyObject *object, PyObject *grid) {
     struct native_chain *self = (struct native_chain *)object;
-    PyTypeObject *type = self->state->chain_launch_type;
-    struct native_chain_launch *launch = (struct native_chain_launch *)type->tp_alloc(type, 0);
+    struct native_state *state = self->state;
+    struct native_chain_launch *launch = (struct native_chain_launch *)native_make_spare(
+        &state->spare_chain_launch, state->chain_launch_type);
     if (launch != NULL) {
         launch->vectorcall = call_chain;
         launch->chain = (struct native_chain *)Py_NewRef(object);
@@ -382,10 +383,12 @@ static int chain_launch_traverse(PyObject *object, visitproc visit, void *arg) {
 static void chain_launch_dealloc(PyObject *object) {
     struct native_chain_launch *self = (struct native_chain_launch *)object;
     PyTypeObject *type = Py_TYPE(object);
+    struct native_state *state = self->chain == NULL ? NULL : self->chain->state;
     PyObject_GC_UnTrack(object);
-    Py_XDECREF((PyObject *)self->chain);
-    Py_XDECREF(self->grid);
-    type->tp_free(object);
+    Py_CLEAR(self->chain);
+    Py_CLEAR(self->grid);
+    native_let_spare(state == NULL ? NULL : &state->spare_chain_launch, object,
+                     state != NULL && state->chain_launch_type != NULL);
     Py_DECREF(type);
 }
 

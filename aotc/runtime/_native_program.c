@@ -102,8 +102,10 @@ struct program *native_program_new(PyObject *instructions, uint32_t argument_cou
     }
     for (Py_ssize_t i = 0; program != NULL && i < count; ++i) {
         struct instruction *one = &program->instructions[i];
-        if (!PyArg_ParseTuple(PyTuple_GET_ITEM(instructions, i), "ii", &one->opcode,
-                              &one->operand)) {
+        PyObject *pair = PyTuple_GET_ITEM(instructions, i);
+        if (!PyTuple_Check(pair)) {
+            one->opcode = -1; /* as any that there is not */
+        } else if (!PyArg_ParseTuple(pair, "ii", &one->opcode, &one->operand)) {
             native_program_free(program);
             return NULL;
         }
