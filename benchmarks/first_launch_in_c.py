@@ -36,7 +36,11 @@ _CASES: Mapping[str, Mapping[str, Any]] = {
     "paged_decode_gather": {"HEAD_DIM": 128, "PAGE": 16},
 }
 _WAYS = ("bare", "lazy", "eager")
-_NUMBERS = (64, 65, 1)  # what integers are: the first for which there is a variant without tensor maps
+_NUMBERS = (
+    64,
+    65,
+    1,
+)  # what integers are: the first for which there is a variant without tensor maps
 _ADDRESS = 0x7A5A_0000_0000
 _TIMES = 21
 
@@ -138,12 +142,17 @@ def main() -> None:
     )
     parser.add_argument("archives", type=Path, nargs="+")
     parser.add_argument("--runs", type=int, default=15)
-    parser.add_argument("--fake", action="store_true", help="use the tests' driver: the host's share alone")
+    parser.add_argument(
+        "--fake", action="store_true", help="use the tests' driver: the host's share alone"
+    )
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as made:
         folder = Path(made)
         program = folder / "first_launch"
-        sources = [ROOT / "benchmarks/first_launch.c", *sorted((ROOT / "runtime_c/src").glob("*.c"))]
+        sources = [
+            ROOT / "benchmarks/first_launch.c",
+            *sorted((ROOT / "runtime_c/src").glob("*.c")),
+        ]
         command = ["cc", "-std=gnu11", "-O2", f"-I{ROOT / 'runtime_c/include'}", *map(str, sources)]
         subprocess.run([*command, "-o", str(program), "-ldl", "-lpthread"], check=True)
         gpu = FakeGpu(build(folder))

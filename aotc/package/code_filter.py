@@ -62,7 +62,9 @@ def _code(image: bytes) -> list[tuple[int, int]]:
     found: list[tuple[int, int]] = []
     last = 0
     for number in range(count):
-        _, kind, flags, _, start, size, *_ = _SECTION.unpack_from(image, at + number * _SECTION.size)
+        _, kind, flags, _, start, size, *_ = _SECTION.unpack_from(
+            image, at + number * _SECTION.size
+        )
         is_code = kind == _PROGBITS and flags & _EXECUTABLE and size % INSTRUCTION_BYTES == 0
         if is_code and size and start >= last and start + size <= len(image):
             last = start + size

@@ -106,13 +106,11 @@ class GridSubscript:
 
 # The decorators of a function, from the outermost to its launcher: of each None, the autotuner's, or the constants that
 # heuristics compute. `chain[grid](…)` goes past them, or calls `run` where `chosen` does not know the config yet.
-_Program = tuple[tuple[int, int], ...]
-
 class Chain:
     def __new__(
         cls,
         launcher: Launcher,
-        steps: tuple[tuple[tuple[str, Callable[..., object], _Program | None], ...] | None, ...] | None,
+        steps: tuple[tuple[tuple[str, Callable[..., object], tuple[tuple[int, int], ...] | None], ...] | None, ...] | None,
         tuner: object,
         keys: frozenset[str],
         run: Callable[..., object],

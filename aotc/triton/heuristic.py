@@ -88,7 +88,12 @@ def _texts(code: types.CodeType) -> Iterator[tuple[str, ast.expr]]:
         if code.co_firstlineno not in lines or body is None:
             continue
         given = node.args
-        if given.vararg or given.kwarg or given.kwonlyargs or len(given.posonlyargs + given.args) != 1:
+        if (
+            given.vararg
+            or given.kwarg
+            or given.kwonlyargs
+            or len(given.posonlyargs + given.args) != 1
+        ):
             continue
         if any(_is_same(code, one) for one in _compiled(node)):
             yield (given.posonlyargs + given.args)[0].arg, body
@@ -112,7 +117,9 @@ def _compiled(node: ast.Lambda | ast.FunctionDef) -> Iterator[types.CodeType]:
             **{**dict(ast.iter_fields(node)), "decorator_list": [], "returns": None}
         )
         module = ast.Module([ast.copy_location(plain, node)], [])
-    for one in compile(module, "<heuristic>", "eval" if isinstance(node, ast.Lambda) else "exec").co_consts:
+    for one in compile(
+        module, "<heuristic>", "eval" if isinstance(node, ast.Lambda) else "exec"
+    ).co_consts:
         if isinstance(one, types.CodeType):
             yield one
 

@@ -93,7 +93,9 @@ def _norm(targets: tuple[str, ...]) -> Kernel:
         Variant(
             target=target,
             symbol=f"norm_{dtype}",
-            cubin=fake_cubin(target, f"norm_{dtype}", bytes([causal, len(guards), config]) * 16, 16),
+            cubin=fake_cubin(
+                target, f"norm_{dtype}", bytes([causal, len(guards), config]) * 16, 16
+            ),
             num_threads=32 * (4, 8)[config],
             types=(dtype,),
             choices=(causal,),

@@ -83,7 +83,9 @@ def test_what_is_stored_comes_back(
         ),
         max_size=4,
     ),
-    table=st.one_of(st.just(_TABLE), st.integers(0, 800), st.integers((1 << 64) - 64, (1 << 64) - 1)),
+    table=st.one_of(
+        st.just(_TABLE), st.integers(0, 800), st.integers((1 << 64) - 64, (1 << 64) - 1)
+    ),
     body=st.binary(max_size=600),
 )
 def test_forged_sections_are_the_same_to_both(

@@ -20,9 +20,7 @@ def _add(library: Library, dtype: str = "fp16") -> None:
     library["add"]((_X, dtype), _OUT, _OTHER, 1)
 
 
-def test_a_variant_is_loaded_by_its_first_launch(
-    load: Load, gpu: FakeGpu, archives: Path
-) -> None:
+def test_a_variant_is_loaded_by_its_first_launch(load: Load, gpu: FakeGpu, archives: Path) -> None:
     library = load(archives / "grouped.aotc", kernels=["add"], lazy=True)
     assert gpu.live_libraries == 0
     _add(library)

@@ -157,7 +157,15 @@ class FakeGpu:
 
 def compile_library(sources: Sequence[Path], target: Path, *options: str) -> Path:
     """Compile C to a shared library and return its path."""
-    command = [os.environ.get("CC", "cc"), "-std=gnu11", "-O1", "-g", "-shared", "-fPIC", "-pthread"]
+    command = [
+        os.environ.get("CC", "cc"),
+        "-std=gnu11",
+        "-O1",
+        "-g",
+        "-shared",
+        "-fPIC",
+        "-pthread",
+    ]
     subprocess.run(
         [*command, *options, *map(str, sources), "-o", str(target)], check=True, timeout=300
     )
