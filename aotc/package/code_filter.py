@@ -2,8 +2,9 @@
 
 Instructions of 16 bytes that have the same opcode and modifiers differ in few operands, and those often by
 the same step: unrolled code counts registers and offsets up. So each operand is stored as its difference
-from that of the instruction before with the same opcode; and the bytes of an instruction in an order in
-which those that vary are apart from those that do not. `runtime_c/src/code_filter.c` is its inverse in C.
+from that of the instruction before with the same opcode; and its bytes in the
+order 2, 3, 4, 8, 5, 6, 7 (operands), 14, 15, 10, 11, 9, 0, 12, 1, 13 (modifiers, opcode, scheduling), in which
+those that vary are apart from those that do not. `runtime_c/src/code_filter.c` is its inverse in C.
 
 Invariant: `restored(filtered(cubin)) == cubin`, both have the same length, and whatever the bytes are,
 nothing is read outside them. Format: `docs/reference/archive-format.md`, section 7.
@@ -19,13 +20,9 @@ import numpy as np
 import numpy.typing as npt
 
 Bytes = npt.NDArray[np.uint8]
+Words = npt.NDArray[np.uint64]
 
 INSTRUCTION_BYTES: Final = 16
-OPERANDS: Final = (2, 3, 4, 5, 6, 7, 8)
-"""Registers, and constants and offsets in place of them."""
-ORDER: Final = (2, 3, 4, 8, 5, 6, 7, 14, 15, 10, 11, 9, 0, 12, 1, 13)
-"""Where the bytes of an instruction come from in what is stored: operands, modifiers, opcode, scheduling."""
-NUM_SLOTS: Final = 4096
 _HEADER: Final = struct.Struct("<40xQ10xHHH")
 _SECTION: Final = struct.Struct("<IIQQQQIIQQ")
 _PROGBITS, _EXECUTABLE = 1, 4
@@ -72,35 +69,78 @@ def _code(image: bytes) -> list[tuple[int, int]]:
     return found
 
 
-def _slots(first: Bytes, second: Bytes, modifier: Bytes) -> npt.NDArray[np.uint16]:
-    """Return by what an instruction is compared: its opcode, of 12 bits, and a byte of modifiers."""
-    opcode = first.astype(np.uint16) | (second.astype(np.uint16) & 15) << 8
-    return opcode ^ modifier.astype(np.uint16) << 4
+def _words(code: Bytes) -> tuple[Words, Words]:
+    """Return the first and the last eight bytes of each instruction as numbers."""
+    words = np.ascontiguousarray(code).view("<u8")
+    return words[:, 0], words[:, 1]
+
+
+def _byte(words: Words, at: int) -> Words:
+    return words >> np.uint64(8 * at) & np.uint64(0xFF)
+
+
+def _pack(*parts: tuple[Words, int]) -> Words:
+    """Return numbers, each shifted up by so many bytes, together."""
+    result = parts[0][0] << np.uint64(8 * parts[0][1])
+    for value, at in parts[1:]:
+        result |= value << np.uint64(8 * at)
+    return result
+
+
+def _order(low: Words, high: Words) -> tuple[npt.NDArray[np.intp], npt.NDArray[np.bool_]]:
+    """Return instructions by slot, each slot's in their order, and which are not a slot's first.
+
+    A slot is by what an instruction is compared: its opcode, of 12 bits, and a byte of modifiers.
+    """
+    slots = (low & np.uint64(0xFFF) ^ _byte(high, 1) << np.uint64(4)).astype(np.uint16)
+    order = np.argsort(slots, kind="stable")
+    ordered = slots[order]
+    is_again = np.zeros(len(order), bool)
+    is_again[1:] = ordered[1:] == ordered[:-1]
+    return order, is_again
 
 
 def _to_differences(code: Bytes) -> Bytes:
-    slots = _slots(code[:, 0], code[:, 1], code[:, 9])
-    order = np.argsort(slots, kind="stable")
-    operands = code[order][:, OPERANDS]
-    differences = operands.copy()
-    is_again = slots[order][1:] == slots[order][:-1]
-    differences[1:][is_again] -= operands[:-1][is_again]
-    result = code.copy()
-    result[np.ix_(order, OPERANDS)] = differences
-    return result[:, ORDER]
+    low, high = _words(code)
+    order, is_again = _order(low, high)
+    operands = (low >> np.uint64(16) | _byte(high, 0) << np.uint64(48))[order]
+    before = np.zeros_like(operands)
+    before[1:] = operands[:-1] * is_again[1:]
+    parts = (operands.view(np.uint8) - before.view(np.uint8)).view("<u8")
+    found = np.empty_like(parts)
+    found[order] = parts
+    stored = np.empty((len(order), 2), "<u8")
+    stored[:, 0] = _pack(
+        (found & np.uint64(0xFFFFFF), 0),
+        (_byte(found, 6), 3),
+        (found >> np.uint64(24) & np.uint64(0xFFFFFF), 4),
+        (_byte(high, 6), 7),
+    )
+    stored[:, 1] = _pack(
+        (_byte(high, 7), 0), (_byte(high, 2), 1), (_byte(high, 3), 2), (_byte(high, 1), 3),
+        (_byte(low, 0), 4), (_byte(high, 4), 5), (_byte(low, 1), 6), (_byte(high, 5), 7),
+    )  # fmt: skip
+    return stored.view(np.uint8)
 
 
 def _to_instructions(stored: Bytes) -> Bytes:
-    code = np.empty_like(stored)
-    code[:, ORDER] = stored
-    slots = _slots(code[:, 0], code[:, 1], code[:, 9])
-    order = np.argsort(slots, kind="stable")
-    sums = np.cumsum(code[order][:, OPERANDS], axis=0, dtype=np.uint8)
-    ordered = slots[order]
-    is_first = np.ones(len(ordered), bool)
-    is_first[1:] = ordered[1:] != ordered[:-1]
-    starts = np.flatnonzero(is_first)
-    before = np.zeros((len(starts), len(OPERANDS)), np.uint8)
+    first, last = _words(stored)
+    low = _pack((_byte(last, 4), 0), (_byte(last, 6), 1))
+    high = _pack(
+        (_byte(last, 3), 1), (_byte(last, 1), 2), (_byte(last, 2), 3), (_byte(last, 5), 4),
+        (_byte(last, 7), 5), (_byte(first, 7), 6), (_byte(last, 0), 7),
+    )  # fmt: skip
+    order, is_again = _order(low, high)
+    sums = np.cumsum(first[order].view(np.uint8).reshape(-1, 8), axis=0, dtype=np.uint8)
+    starts = np.flatnonzero(~is_again)
+    before = np.zeros((len(starts), 8), np.uint8)
     before[1:] = sums[starts[1:] - 1]
-    code[np.ix_(order, OPERANDS)] = sums - before[np.cumsum(is_first) - 1]
-    return code
+    sums -= before[np.cumsum(~is_again) - 1]
+    operands = np.empty_like(first)
+    operands[order] = sums.view("<u8")[:, 0]
+    code = np.empty((len(order), 2), "<u8")
+    code[:, 0] = low | _pack(
+        (operands & np.uint64(0xFFFFFF), 2), (operands >> np.uint64(32) & np.uint64(0xFFFFFF), 5)
+    )
+    code[:, 1] = high | _byte(operands, 3)
+    return code.view(np.uint8)
