@@ -25,7 +25,7 @@ from typing import Any
 import aotc
 from aotc.package import archive as archives
 from aotc.package.index import DTYPE_CODES, Archive
-from aotc.runtime import Kernel, Pointer
+from aotc.runtime import AotcError, Kernel, Pointer
 from tests.support.fake_gpu import ROOT, FakeGpu, build
 
 _TARGET = "sm_90a"
@@ -85,7 +85,7 @@ def _write(archive: Archive, path: Path, name: str, gpu: FakeGpu, folder: Path) 
             values, lines = _arguments(kernel, number, dtype)
             try:
                 chosen = kernel.select(values, grid=grid, choices=choices)
-            except aotc.runtime.AotcError as error:
+            except AotcError as error:
                 print(f"{name}, {number}: {error}")
                 continue
             variant = record.variants[chosen.variant]

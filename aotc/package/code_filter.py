@@ -2,9 +2,8 @@
 
 Instructions of 16 bytes that have the same opcode and modifiers differ in few operands, and those often by
 the same step: unrolled code counts registers and offsets up. So each operand is stored as its difference
-from that of the instruction before with the same opcode; and its bytes in the
-order 2, 3, 4, 8, 5, 6, 7 (operands), 14, 15, 10, 11, 9, 0, 12, 1, 13 (modifiers, opcode, scheduling), in which
-those that vary are apart from those that do not. `runtime_c/src/code_filter.c` is its inverse in C.
+from that of the instruction before with the same opcode; and its bytes in the order 2, 3, 4, 8, 5, 6, 7 (operands),
+14, 15, 10, 11, 9, 0, 12, 1, 13 (modifiers, opcode, scheduling), in which those that vary are apart from others. `runtime_c/src/code_filter.c` is its inverse in C.
 
 Invariant: `restored(filtered(cubin)) == cubin`, both have the same length, and whatever the bytes are,
 nothing is read outside them. Format: `docs/reference/archive-format.md`, section 7.
@@ -14,7 +13,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -42,7 +41,8 @@ def restored(stored: bytes) -> bytes:
 def _mapped(image: bytes, change: Callable[[Bytes], Bytes]) -> bytes:
     result = bytearray(image)
     for start, end in _code(image):
-        code = np.frombuffer(image, np.uint8)[start:end].reshape(-1, INSTRUCTION_BYTES)
+        whole: Any = np.frombuffer(image, np.uint8)
+        code = whole[start:end].reshape(-1, INSTRUCTION_BYTES)
         result[start:end] = change(code).tobytes()
     return bytes(result)
 
@@ -69,17 +69,22 @@ def _code(image: bytes) -> list[tuple[int, int]]:
     return found
 
 
+def _seen_as(array: Any, kind: Any) -> Any:
+    """Return the bytes of an array as items of another type."""
+    return array.view(kind)
+
+
 def _words(code: Bytes) -> tuple[Words, Words]:
     """Return the first and the last eight bytes of each instruction as numbers."""
-    words = np.ascontiguousarray(code).view("<u8")
+    words = _seen_as(np.ascontiguousarray(code), "<u8")
     return words[:, 0], words[:, 1]
 
 
-def _byte(words: Words, at: int) -> Words:
+def _byte(words: Words, at: int) -> Any:
     return words >> np.uint64(8 * at) & np.uint64(0xFF)
 
 
-def _pack(*parts: tuple[Words, int]) -> Words:
+def _pack(*parts: tuple[Any, int]) -> Words:
     """Return numbers, each shifted up by so many bytes, together."""
     result = parts[0][0] << np.uint64(8 * parts[0][1])
     for value, at in parts[1:]:
@@ -106,7 +111,7 @@ def _to_differences(code: Bytes) -> Bytes:
     operands = (low >> np.uint64(16) | _byte(high, 0) << np.uint64(48))[order]
     before = np.zeros_like(operands)
     before[1:] = operands[:-1] * is_again[1:]
-    parts = (operands.view(np.uint8) - before.view(np.uint8)).view("<u8")
+    parts = _seen_as(_seen_as(operands, np.uint8) - _seen_as(before, np.uint8), "<u8")
     found = np.empty_like(parts)
     found[order] = parts
     stored = np.empty((len(order), 2), "<u8")
@@ -120,7 +125,7 @@ def _to_differences(code: Bytes) -> Bytes:
         (_byte(high, 7), 0), (_byte(high, 2), 1), (_byte(high, 3), 2), (_byte(high, 1), 3),
         (_byte(low, 0), 4), (_byte(high, 4), 5), (_byte(low, 1), 6), (_byte(high, 5), 7),
     )  # fmt: skip
-    return stored.view(np.uint8)
+    return _seen_as(stored, np.uint8)
 
 
 def _to_instructions(stored: Bytes) -> Bytes:
@@ -131,16 +136,16 @@ def _to_instructions(stored: Bytes) -> Bytes:
         (_byte(last, 7), 5), (_byte(first, 7), 6), (_byte(last, 0), 7),
     )  # fmt: skip
     order, is_again = _order(low, high)
-    sums = np.cumsum(first[order].view(np.uint8).reshape(-1, 8), axis=0, dtype=np.uint8)
+    sums = np.cumsum(_seen_as(first[order], np.uint8).reshape(-1, 8), axis=0, dtype=np.uint8)
     starts = np.flatnonzero(~is_again)
     before = np.zeros((len(starts), 8), np.uint8)
     before[1:] = sums[starts[1:] - 1]
     sums -= before[np.cumsum(~is_again) - 1]
     operands = np.empty_like(first)
-    operands[order] = sums.view("<u8")[:, 0]
+    operands[order] = _seen_as(sums, "<u8")[:, 0]
     code = np.empty((len(order), 2), "<u8")
     code[:, 0] = low | _pack(
         (operands & np.uint64(0xFFFFFF), 2), (operands >> np.uint64(32) & np.uint64(0xFFFFFF), 5)
     )
     code[:, 1] = high | _byte(operands, 3)
-    return code.view(np.uint8)
+    return _seen_as(code, np.uint8)

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import ast
 import builtins
+import copy
 import linecache
 import types
 from collections.abc import Callable, Iterator, Sequence
@@ -109,19 +110,13 @@ def _body(node: ast.Lambda | ast.FunctionDef) -> ast.expr | None:
 
 def _compiled(node: ast.Lambda | ast.FunctionDef) -> Iterator[types.CodeType]:
     """Yield the codes of a function, compiled alone."""
-    module: ast.Module | ast.Expression
     if isinstance(node, ast.Lambda):
-        module = ast.Expression(node)
+        whole = compile(ast.Expression(node), "<heuristic>", "eval")
     else:
-        plain = ast.FunctionDef(
-            **{**dict(ast.iter_fields(node)), "decorator_list": [], "returns": None}
-        )
-        module = ast.Module([ast.copy_location(plain, node)], [])
-    for one in compile(
-        module, "<heuristic>", "eval" if isinstance(node, ast.Lambda) else "exec"
-    ).co_consts:
-        if isinstance(one, types.CodeType):
-            yield one
+        plain = copy.copy(node)
+        plain.decorator_list, plain.returns = [], None
+        whole = compile(ast.Module([plain], []), "<heuristic>", "exec")
+    yield from (one for one in whole.co_consts if isinstance(one, types.CodeType))
 
 
 def _is_same(a: types.CodeType, b: types.CodeType) -> bool:
@@ -256,6 +251,8 @@ class _Translator:
                 module = self._resolve(owner)
                 if isinstance(module, types.ModuleType) and hasattr(module, name):
                     return getattr(module, name)
+            case _:
+                pass
         raise _NoProgramError
 
 
