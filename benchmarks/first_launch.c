@@ -3,7 +3,9 @@
  *     first_launch WAY LAUNCH [LIBCUDA [TIMES]]
  *
  * WAY is `bare` (read a cubin's file, cuLibraryLoadData, cuLibraryGetKernel, cuLaunchKernel), `lazy` or
- * `eager` (open an archive, aotc_load with or without AOTC_LOAD_LAZY, aotc_launch). LAUNCH is written by
+ * `eager` (open an archive, aotc_load with or without AOTC_LOAD_LAZY, aotc_launch); or, of what a load asks of the
+ * driver besides, `asked` (bare, and cuKernelGetParamInfo of all parameters and one more) and `forced` (bare,
+ * with cuKernelGetFunction and cuFuncLoad before the launch), as their fourth step. LAUNCH is written by
  * first_launch_in_c.py, line by line: what to open, the launch as the driver sees it and as a caller says it.
  * The driver's library is loaded, a context current and memory allocated before the clock starts; libzstd is
  * linked as a program links it. Printed, once or TIMES times with unloading in between: nanoseconds of each
@@ -52,7 +54,7 @@ static void *entry(const char *name) {
             driver, "cuGetProcAddress_v2");
     void *found = NULL;
     int why = 0;
-    return find == NULL || find(name, &found, 12000, 0, &why) != 0 ? NULL : found;
+    return find == NULL || find(name, &found, 12040, 0, &why) != 0 ? NULL : found;
 }
 
 #define CALL(name, types, ...)                                                                     \
@@ -122,7 +124,7 @@ static void read_launch(const char *path, uint64_t buffer) {
 
 static double steps[4];
 
-static void run_bare(void) {
+static void run_bare(const char *way) {
     void *library = NULL, *kernel = NULL;
     double start = now_ns();
     FILE *file = fopen(launch.cubin, "rb");
@@ -145,6 +147,19 @@ static void run_bare(void) {
         CALL(cuKernelSetAttribute, (int, int, void *, int), MAX_SHARED, (int)launch.shared_bytes, kernel, 0);
     }
     steps[1] = now_ns() - start;
+    start = now_ns();
+    if (strcmp(way, "asked") == 0) {
+        size_t place = 0, size = 0;
+        int (*ask)(void *, size_t, size_t *, size_t *) =
+            (int (*)(void *, size_t, size_t *, size_t *))(uintptr_t)entry("cuKernelGetParamInfo");
+        for (size_t i = 0; ask(kernel, i, &place, &size) == 0; ++i) {
+        }
+    } else if (strcmp(way, "forced") == 0) {
+        void *function = NULL;
+        CALL(cuKernelGetFunction, (void **, void *), &function, kernel);
+        CALL(cuFuncLoad, (void *), function);
+    }
+    steps[3] = now_ns() - start;
     start = now_ns();
     void *extra[] = {(void *)1, launch.params, (void *)2, &launch.param_bytes, NULL};
     CALL(cuLaunchKernel,
@@ -235,10 +250,11 @@ int main(int argc, char **argv) {
     const int count = argc > 4 ? atoi(argv[4]) : 1;
     for (int i = 0; i < count; ++i) {
         memset(steps, 0, sizeof steps);
-        if (strcmp(argv[1], "bare") == 0) {
-            run_bare();
+        const bool is_lazy = strcmp(argv[1], "lazy") == 0;
+        if (is_lazy || strcmp(argv[1], "eager") == 0) {
+            run_archive(libcuda, is_lazy);
         } else {
-            run_archive(libcuda, strcmp(argv[1], "lazy") == 0);
+            run_bare(argv[1]);
         }
         (void)printf("%.0f %.0f %.0f %.0f\n", steps[0], steps[1], steps[2], steps[3]);
     }

@@ -59,6 +59,7 @@ struct aotc_kernel {
 
     /* Changed by loads alone, under the archive's lock; NULL until the first. */
     CUlibrary *libraries;   /* one for each blob, NULL until loaded */
+    bool *has_params;       /* one for each variant: its cubin says the parameters that the index lists */
     CUkernel *cuda_kernels; /* one for each variant, NULL until loaded */
 };
 

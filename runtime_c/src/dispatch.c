@@ -29,6 +29,41 @@ aotc_status aotci_load_failure(const struct loading *loading, CUresult result, c
 /* ---- one variant ------------------------------------------------------------------------------
  */
 
+static aotc_status other_params(const struct loading *loading, const struct variant_record *variant,
+                                uint32_t number) {
+    const char *symbol = aotci_string(&loading->kernel->tables, variant->symbol);
+    return AOTCI_FAIL(loading->error, AOTC_ERROR_FORMAT, .file = loading->archive->name,
+                      .kernel = loading->kernel->name,
+                      .field = aotci_text("function %s", symbol).chars,
+                      .expected = "the parameters that the index lists",
+                      .got = aotci_text("a difference at number %" PRIu32, number).chars,
+                      .remedy = "the archive is damaged or its writer is wrong: build it again");
+}
+
+/* Compare the index's parameters with those that the cubin lists, if it does. */
+static aotc_status check_listed_params(const struct loading *loading, uint32_t index,
+                                       const unsigned char *image) {
+    const struct aotc_kernel *kernel = loading->kernel;
+    const struct variant_record *variant = aotci_variant(&kernel->tables, index);
+    struct aotci_cubin_param listed[LIMIT_CUBIN_PARAMS];
+    const int count = aotci_cubin_params(image, aotci_string(&kernel->tables, variant->symbol),
+                                         listed, LIMIT_CUBIN_PARAMS);
+    if (count < 0) {
+        return AOTC_OK;
+    }
+    for (uint32_t i = 0; i < variant->cubin_param_count; ++i) {
+        const struct cubin_param_record *param =
+            aotci_cubin_param(&kernel->tables, variant->first_cubin_param + i);
+        if ((int)i >= count || listed[i].offset != param->offset || listed[i].size != param->size) {
+            return other_params(loading, variant, i);
+        }
+    }
+    kernel->has_params[index] = true;
+    return (uint32_t)count == variant->cubin_param_count
+               ? AOTC_OK
+               : other_params(loading, variant, variant->cubin_param_count);
+}
+
 /* Compare a checked cubin with what the index says of all variants that are in it: it is decoded
  * once. */
 static aotc_status check_functions(const struct loading *loading, uint32_t cubin,
@@ -63,6 +98,10 @@ static aotc_status check_functions(const struct loading *loading, uint32_t cubin
             detail.expected = expected.chars;
             detail.got = got.chars;
             return aotci_fail(loading->error, AOTC_ERROR_FORMAT, &detail);
+        }
+        const aotc_status status = check_listed_params(loading, i, image);
+        if (status != AOTC_OK) {
+            return status;
         }
     }
     return AOTC_OK;
@@ -114,17 +153,17 @@ static aotc_status load_library(const struct loading *loading,
     return status;
 }
 
-/* Compare the index's parameters with what the driver says of the compiled function. */
-static aotc_status check_params(const struct loading *loading, const struct variant_record *variant,
-                                CUkernel kernel) {
-    struct aotc_archive *archive = loading->archive;
-    if (archive->driver.kernel_get_param_info == NULL) {
-        return AOTC_OK;
-    }
+/* Compare the index's parameters with what the driver says of a function whose cubin does not list them. */
+static aotc_status check_params(const struct loading *loading, uint32_t index, CUkernel kernel) {
+    const struct aotc_archive *archive = loading->archive;
+    const struct variant_record *variant = aotci_variant(&loading->kernel->tables, index);
     uint32_t i = 0;
     size_t offset = 0;
     size_t size_bytes = 0;
     bool equal = true;
+    if (loading->kernel->has_params[index] || archive->driver.kernel_get_param_info == NULL) {
+        return AOTC_OK;
+    }
     for (; equal && i < variant->cubin_param_count; ++i) {
         const struct cubin_param_record *param =
             aotci_cubin_param(&loading->kernel->tables, variant->first_cubin_param + i);
@@ -136,12 +175,7 @@ static aotc_status check_params(const struct loading *loading, const struct vari
         archive->driver.kernel_get_param_info(kernel, i, &offset, &size_bytes) != CUDA_SUCCESS) {
         return AOTC_OK;
     }
-    return AOTCI_FAIL(
-        loading->error, AOTC_ERROR_FORMAT, .file = archive->name, .kernel = loading->kernel->name,
-        .field = aotci_text("function %s", aotci_string(&loading->kernel->tables, variant->symbol)).chars,
-        .expected = "the parameters that the index lists",
-        .got = aotci_text("a difference at number %" PRIu32, equal ? i : i - 1).chars,
-        .remedy = "the archive is damaged or its writer is wrong: build it again");
+    return other_params(loading, variant, equal ? i : i - 1);
 }
 
 static aotc_status find_kernel(const struct loading *loading, uint32_t index) {
@@ -160,7 +194,7 @@ static aotc_status find_kernel(const struct loading *loading, uint32_t index) {
     if (result != CUDA_SUCCESS) {
         return aotci_load_failure(loading, result, "cuLibraryGetKernel");
     }
-    status = check_params(loading, variant, kernel);
+    status = check_params(loading, index, kernel);
     if (status == AOTC_OK) {
         loading->kernel->cuda_kernels[index] = kernel;
     }

@@ -113,7 +113,12 @@ static aotc_status make_shared(const struct loading *loading) {
             aotci_allocate(allocator, aotci_count(&kernel->tables, SECTION_VARIANTS),
                            sizeof *kernel->cuda_kernels);
     }
-    if (kernel->libraries == NULL || kernel->cuda_kernels == NULL) {
+    if (kernel->has_params == NULL) {
+        kernel->has_params =
+            aotci_allocate(allocator, aotci_count(&kernel->tables, SECTION_VARIANTS),
+                           sizeof *kernel->has_params);
+    }
+    if (kernel->libraries == NULL || kernel->cuda_kernels == NULL || kernel->has_params == NULL) {
         return AOTCI_FAIL(loading->error, AOTC_ERROR_NOMEM, .file = loading->archive->name,
                           .kernel = kernel->name, .field = "loading", .expected = "memory",
                           .got = "none");

@@ -16,6 +16,7 @@ static struct fixture begin(int device_count) {
     fake_cuda_reset();
     fake_cuda_set_devices(devices, device_count);
     struct fixture fixture = set_up("grouped.aotc");
+    fixture.stream = fake_cuda_create_stream(fake_cuda_primary_context(0));
     for (int i = 0; i < device_count; ++i) {
         EXPECT(load_lazily(&fixture, i, "add"), AOTC_OK, &fixture.error, NULL);
     }
