@@ -155,9 +155,9 @@ static void run_bare(const char *way) {
         for (size_t i = 0; ask(kernel, i, &place, &size) == 0; ++i) {
         }
     } else if (strcmp(way, "forced") == 0) {
-        void *function = NULL;
-        CALL(cuKernelGetFunction, (void **, void *), &function, kernel);
-        CALL(cuFuncLoad, (void *), function);
+        void *of_context = NULL;
+        CALL(cuKernelGetFunction, (void **, void *), &of_context, kernel);
+        CALL(cuFuncLoad, (void *), of_context);
     }
     steps[3] = now_ns() - start;
     start = now_ns();

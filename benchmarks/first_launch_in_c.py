@@ -143,6 +143,9 @@ def main() -> None:
     parser.add_argument("archives", type=Path, nargs="+")
     parser.add_argument("--runs", type=int, default=15)
     parser.add_argument(
+        "--ways", default=",".join(_WAYS), help="of first_launch.c; the first is the measure"
+    )
+    parser.add_argument(
         "--fake", action="store_true", help="use the tests' driver: the host's share alone"
     )
     options = parser.parse_args()
@@ -158,7 +161,7 @@ def main() -> None:
         gpu = FakeGpu(build(folder))
         library = str(gpu.path) if options.fake else "libcuda.so.1"
         for name, form, written in [*_launches(options.archives, folder, gpu)]:
-            ways = _WAYS[1:] if options.fake else _WAYS
+            ways = [one for one in options.ways.split(",") if one != "bare" or not options.fake]
             steps: dict[str, list[list[list[float]]]] = {way: [] for way in ways}
             for _ in range(options.runs):
                 for way, runs in steps.items():
