@@ -110,7 +110,12 @@ class Chain:
     def __new__(
         cls,
         launcher: Launcher,
-        steps: tuple[tuple[tuple[str, Callable[..., object], tuple[tuple[int, int], ...] | None], ...] | None, ...] | None,
+        steps: tuple[
+            tuple[tuple[str, Callable[..., object], tuple[tuple[int, int], ...] | None], ...]
+            | None,
+            ...,
+        ]
+        | None,
         tuner: object,
         keys: frozenset[str],
         run: Callable[..., object],
