@@ -4,7 +4,8 @@
     python -m benchmarks.archive_size dist/*.aotc
 
 Raw are the distinct cubins. "now" is the file as it is written today; of that, "root" is what is not
-compressed, and "indices" what it says of kernels; "alone" has a zstd frame for each cubin. The others say what the frames would take if they were made otherwise: other levels, a dictionary trained on
+compressed, and "indices" what it says of kernels; "alone" has a zstd frame for each cubin. The others say
+what the frames would take if they were made otherwise: cubins as they are, other levels, a dictionary trained on
 the archive's cubins, or one frame for all kernels, of which no kernel could be opened alone.
 
 At the end each kernel for sm_90a is loaded alone, in both forms in turn, by the tests' fake driver, which a
@@ -23,6 +24,7 @@ import zstandard
 
 import aotc
 from aotc.package import archive as archives
+from aotc.package.code_filter import filtered
 from aotc.package.decoder import stored_frames
 from aotc.package.index import Archive
 from aotc.package.records import ZSTD_LEVEL
@@ -75,8 +77,9 @@ def _in_one(cubins: Sequence[bytes]) -> int:
 def _measure(archive: Archive) -> dict[str, int]:
     """Return the sizes of an archive's parts by name."""
     groups = _groups(archive)
-    joined = [b"".join(group) for group in groups]
-    cubins = [cubin for group in groups for cubin in group]
+    stored_groups = [[filtered(cubin) for cubin in group] for group in groups]
+    joined = [b"".join(group) for group in stored_groups]
+    cubins = [cubin for group in stored_groups for cubin in group]
     now = archives.encode(archive)
     stored = stored_frames(now)
     return {
@@ -85,6 +88,7 @@ def _measure(archive: Archive) -> dict[str, int]:
         "now": len(now),
         "root": len(now) - sum(frame.stored_bytes for frame in stored),
         "indices": sum(frame.stored_bytes for frame in stored if not frame.target),
+        "as they are": _total([b"".join(group) for group in groups], _compressor(ZSTD_LEVEL)),
         **{f"level {level}": _total(joined, _compressor(level)) for level in _LEVELS},
         "dictionary": _with_dictionary(joined, cubins),
         "one frame": _in_one(cubins),

@@ -102,6 +102,13 @@ def commands() -> None:
 @click.option("--keep-going", is_flag=True, help="Write what was built, although something failed.")
 @click.option("--with-ptx", is_flag=True, help="Keep the PTX, so that the archive can be verified.")
 @click.option("--no-lineinfo", is_flag=True, help="Leave out the line tables of profilers.")
+@click.option(
+    "--frames",
+    type=click.Choice(["shared", "alone"]),
+    default="shared",
+    show_default=True,
+    help="Compress cubins together, or each for itself: larger, and sooner launched.",
+)
 @with_a_cache
 @on_a_cluster
 @click.option("--plan", "is_plan", is_flag=True, help="Say what a build would do, and how long.")
@@ -122,6 +129,7 @@ def build(
     keep_going: bool,
     with_ptx: bool,
     no_lineinfo: bool,
+    frames: str,
     address: str | None,
     is_plan: bool,
     verbose: bool,
@@ -145,6 +153,7 @@ def build(
         keep_going=keep_going,
         with_ptx=with_ptx,
         lineinfo=not no_lineinfo,
+        has_shared_frames=frames == "shared",
         without=without,
     )
     listener = listener_for(is_json=is_json, doing="compiling")

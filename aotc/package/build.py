@@ -57,7 +57,8 @@ class BuildOptions:
     Empty `targets` and `kernels` mean all. `host` is the architecture of the program that links
     the static library, empty for this machine's. `with_ptx` also stores each variant's PTX;
     `lineinfo` gives cubins line tables, with files named relative to the manifest's folder; `without`
-    names features that no target may use.
+    names features that no target may use. With `has_shared_frames` cubins of a kernel are compressed together,
+    else each alone.
     """
 
     output: Path
@@ -68,6 +69,7 @@ class BuildOptions:
     keep_going: bool = False
     with_ptx: bool = False
     lineinfo: bool = True
+    has_shared_frames: bool = True
     without: tuple[str, ...] = ()
 
 
@@ -325,6 +327,7 @@ class _Build:
                     self.listener.warned,
                     frames,
                     tuned_entries(self.manifest, sources),
+                    is_grouped=options.has_shared_frames,
                 )
         except ArchiveError as error:
             is_bug = error.kind not in _USERS_ARCHIVE_ERRORS

@@ -17,6 +17,7 @@ from typing import Any, TypeVar
 
 from aotc.ir.expression import Expression, ExpressionError, parse
 from aotc.package.archive_root import Root, Tables, limit, read_header
+from aotc.package.code_filter import restored
 from aotc.package.index import (
     DTYPE_CODES,
     Archive,
@@ -92,7 +93,8 @@ def _read_kernel(root: Root, number: int) -> Kernel:
     decoder = Decoder(root.read_frame(number), [root.frame(use) for use in uses], root)
     for row in decoder.rows["BLOBS"]:
         frame, start, raw_bytes = int(row[0]), int(row[1]), int(row[2])
-        decoder.contents.append(root.read_frame(uses[frame])[start : start + raw_bytes])
+        blob = root.read_frame(uses[frame])[start : start + raw_bytes]
+        decoder.contents.append(restored(blob) if row[3] == BLOB_CUBIN else blob)
         root.has_shared_frames |= start > 0
     kernel = decoder.only_kernel()
     if kernel.name != root.text(name):

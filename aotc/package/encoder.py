@@ -17,6 +17,7 @@ from typing import TypeAlias
 
 from aotc.ir.expression import Expression, to_text
 from aotc.package import bytecode
+from aotc.package.code_filter import filtered
 from aotc.package.index import (
     DTYPE_CODES,
     Archive,
@@ -122,7 +123,11 @@ class _KernelEncoder:
 
     def frames(self) -> list[bytes]:
         """Return what the frames of the kernel's blobs decode to."""
-        return [b"".join(group) for group in self.groups]
+        kinds = iter(self.blob_kinds)
+        return [
+            b"".join(filtered(blob) if next(kinds) == BLOB_CUBIN else blob for blob in group)
+            for group in self.groups
+        ]
 
     def add(self, section: str, *fields: _Field) -> None:
         self.tables[section].append(fields)

@@ -3,7 +3,7 @@
  * All that lasts is in the module's state; there are no globals, so the module can be imported,
  * dropped and imported again.
  */
-#include "_native.h"
+#include "_native_launcher.h"
 
 #include <string.h>
 
@@ -187,6 +187,8 @@ static int clear(PyObject *module) {
         &state->torch.stride,
         &state->torch.current_raw_stream,
     };
+    native_free_spare(&state->spare_grid_launch);
+    native_free_spare(&state->spare_chain_launch);
     Py_CLEAR(state->archive_type);
     Py_CLEAR(state->kernel_type);
     Py_CLEAR(state->launcher_type);

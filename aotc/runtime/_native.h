@@ -80,6 +80,7 @@ struct native_state {
     PyTypeObject *archive_type;
     PyTypeObject *kernel_type;
     PyTypeObject *launcher_type, *grid_launch_type, *subscript_type, *chain_type, *chain_launch_type;
+    PyObject *spare_grid_launch, *spare_chain_launch; /* to be made next: native_make_spare */
     PyObject *make_error; /* aotc.runtime.errors.make */
     PyObject *describe;   /* aotc.runtime.info, imported when it is first needed */
     PyObject *dlpack_keywords, *dlpack_versioned_keywords; /* ("stream",) and with "max_version" */

@@ -264,17 +264,19 @@ static int read_device(const struct native_archive *self, PyObject *device, int3
                        .expected = "an ordinal, from 0 on", .got = got.chars);
 }
 
-/* _load(device, kernel): `device` None is the current one, or 0 if no context is current. */
+/* _load(device, kernel, lazy): `device` None is the current one, or 0 if no context is current. */
 static PyObject *archive_load(PyObject *object, PyObject *args) {
     struct native_archive *self = (struct native_archive *)object;
     PyObject *device = NULL;
     const char *kernel = NULL;
+    int lazy = 0;
     aotc_load_options options = AOTC_LOAD_OPTIONS_INIT;
-    if (!PyArg_ParseTuple(args, "Oz", &device, &kernel) ||
+    if (!PyArg_ParseTuple(args, "Oz|p", &device, &kernel, &lazy) ||
         (device != Py_None && read_device(self, device, &options.device) < 0)) {
         return NULL;
     }
     options.kernel = kernel;
+    options.flags = lazy ? AOTC_LOAD_LAZY : 0;
     if (check_open(self) < 0) {
         return NULL;
     }

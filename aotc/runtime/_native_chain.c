@@ -4,12 +4,14 @@
  *     ChainLaunch  chain[grid], which is called
  *
  * What is passed is bound once. The autotuner's step sets what the config has that was chosen for
- * arguments like these before; the others call a function for each constant. Whatever is not known yet,
- * or goes wrong before the launch, is left to the decorators' own `run`.
+ * arguments like these before; the others run a program for each constant, or call the function where
+ * there is none, or it has no answer. Whatever is not known yet, or goes wrong before the launch, is left
+ * to the decorators' own `run`.
  *
  * Entries and values are held while code of somebody's may run.
  */
 #include "_native_launcher.h"
+#include "_native_program.h"
 
 #include <string.h>
 #include <structmember.h>
@@ -22,7 +24,13 @@ enum { ENTRY_PARTS, ENTRY_PLACES, ENTRY_VALUES, ENTRY_SETTINGS, ENTRY_CONFIG, EN
 struct native_chain {
     PyObject_HEAD struct native_state *state;
     struct native_launcher *launcher;
-    PyObject *steps;   /* of each: None, the autotuner's, or a tuple of (name, function) */
+    PyObject *steps;   /* of each: None, the autotuner's, or a tuple of (name, function, program) */
+    /* Of the constants of all steps, one after the other. */
+    struct constant {
+        uint32_t place; /* of the parameter */
+        struct program *program; /* or NULL */
+    } *constants;
+    size_t constant_count;
     PyObject *tuner;   /* or None */
     PyObject *keys;    /* of parameters: whether the autotuner's key has it */
     PyObject *run;     /* what the outermost decorator does */
@@ -36,6 +44,15 @@ struct chain_call {
     PyObject *const *args;
     Py_ssize_t count;
     PyObject *keywords, *grid;
+};
+
+/* What steps have computed so far, and what functions are given. */
+struct computing {
+    PyObject *objects[MAX_NAMES];
+    PyObject *values[MAX_COMPUTED]; /* of the first constants, owned */
+    size_t count;
+    PyObject *passed; /* what functions are given, or NULL: none was called */
+    PyObject *entry;  /* of the autotuner, or NULL */
 };
 
 /* ---- what was chosen before ------------------------------------------------------------------ */
@@ -172,24 +189,52 @@ static PyObject *passed_by_name(const struct native_chain *self, const struct ch
     return passed;
 }
 
-/* Compute the constants of a step, each with those before it; the values are held in `computed`. */
-static int compute(const struct native_chain *self, PyObject *step, PyObject *passed,
-                   PyObject **objects, PyObject **computed, size_t *computed_count) {
-    for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(step); ++i) {
-        PyObject *name = PyTuple_GET_ITEM(PyTuple_GET_ITEM(step, i), 0);
-        const int64_t at = native_launcher_find(self->launcher, name);
-        PyObject *value =
-            PyObject_CallOneArg(PyTuple_GET_ITEM(PyTuple_GET_ITEM(step, i), 1), passed);
-        if (value == NULL) {
-            return -1;
-        }
-        computed[(*computed_count)++] = value;
-        objects[at] = value;
-        if (PyDict_SetItem(passed, name, value) < 0) {
-            return -1;
-        }
+/* What functions are given: what was passed, the config, and the constants before. 0 or -1. */
+static int make_passed(const struct native_chain *self, const struct chain_call *call,
+                       struct computing *now) {
+    now->passed = passed_by_name(self, call);
+    int result = now->passed == NULL ? -1 : 0;
+    if (result == 0 && now->entry != NULL) {
+        result = PyDict_Update(now->passed, PyTuple_GET_ITEM(now->entry, ENTRY_SETTINGS));
     }
-    return 0;
+    for (size_t i = 0; result == 0 && i < now->count; ++i) {
+        PyObject *name = PyTuple_GET_ITEM(self->launcher->names, self->constants[i].place);
+        result = PyDict_SetItem(now->passed, name, now->values[i]);
+    }
+    return result;
+}
+
+/* Compute the next constant. 0 or -1. */
+static int compute_one(const struct native_chain *self, const struct chain_call *call,
+                       PyObject *function, struct computing *now) {
+    const struct constant *constant = &self->constants[now->count];
+    PyObject *value = constant->program == NULL
+                          ? NULL
+                          : native_program_run(constant->program, now->objects,
+                                               self->launcher->defaults);
+    if (value == NULL && now->passed == NULL && make_passed(self, call, now) < 0) {
+        return -1;
+    }
+    value = value == NULL ? PyObject_CallOneArg(function, now->passed) : value;
+    if (value == NULL) {
+        return -1;
+    }
+    now->objects[constant->place] = value;
+    now->values[now->count++] = value;
+    return now->passed == NULL
+               ? 0
+               : PyDict_SetItem(now->passed,
+                                PyTuple_GET_ITEM(self->launcher->names, constant->place), value);
+}
+
+/* Compute the constants of a step, each with those before it. */
+static int compute(const struct native_chain *self, const struct chain_call *call, PyObject *step,
+                   struct computing *now) {
+    int result = 0;
+    for (Py_ssize_t i = 0; result == 0 && i < PyTuple_GET_SIZE(step); ++i) {
+        result = compute_one(self, call, PyTuple_GET_ITEM(PyTuple_GET_ITEM(step, i), 1), now);
+    }
+    return result;
 }
 
 /* ---- a call ---------------------------------------------------------------------------------- */
@@ -197,54 +242,44 @@ static int compute(const struct native_chain *self, PyObject *step, PyObject *pa
 enum outcome { LAUNCHED, FAILED, NOT_KNOWN };
 
 static enum outcome launch_known(struct native_chain *self, const struct chain_call *call) {
-    PyObject *objects[MAX_NAMES];
-    PyObject *computed[MAX_COMPUTED];
-    size_t computed_count = 0;
-    PyObject *passed = NULL;
-    PyObject *entry = NULL;
+    struct computing now;
     enum outcome outcome = LAUNCHED;
-    if (native_launcher_bind(self->launcher, call->args, call->count, call->keywords, objects) < 0) {
+    now.count = 0;
+    now.passed = NULL;
+    now.entry = NULL;
+    if (native_launcher_bind(self->launcher, call->args, call->count, call->keywords,
+                             now.objects) < 0) {
         PyErr_Clear(); /* `run` will say it as Triton does */
         return NOT_KNOWN;
     }
     for (Py_ssize_t i = 0; outcome == LAUNCHED && i < PyTuple_GET_SIZE(self->steps); ++i) {
         PyObject *step = PyTuple_GET_ITEM(self->steps, i);
-        if (step == Py_None) {
-            entry = find_entry(self, objects);
-            if (entry == NULL) {
-                outcome = NOT_KNOWN;
-            } else if (apply_config(self, entry, objects, passed) < 0) {
-                outcome = FAILED;
-            }
+        if (step != Py_None) {
+            outcome = compute(self, call, step, &now) < 0 ? FAILED : LAUNCHED;
             continue;
         }
-        if (passed == NULL) {
-            passed = passed_by_name(self, call);
-            if (passed == NULL || (entry != NULL && PyDict_Update(passed, PyTuple_GET_ITEM(
-                                                        entry, ENTRY_SETTINGS)) < 0)) {
-                outcome = FAILED;
-                break;
-            }
-        }
-        if (compute(self, step, passed, objects, computed, &computed_count) < 0) {
+        now.entry = find_entry(self, now.objects);
+        if (now.entry == NULL) {
+            outcome = NOT_KNOWN;
+        } else if (apply_config(self, now.entry, now.objects, now.passed) < 0) {
             outcome = FAILED;
         }
     }
-    if (outcome == LAUNCHED && native_launcher_launch(self->launcher, objects, call->grid) < 0) {
+    if (outcome == LAUNCHED && native_launcher_launch(self->launcher, now.objects, call->grid) < 0) {
         /* Of an autotuner another config may do. */
         const bool is_refused =
-            entry != NULL && PyErr_ExceptionMatches(self->launcher->refusals) != 0;
+            now.entry != NULL && PyErr_ExceptionMatches(self->launcher->refusals) != 0;
         outcome = is_refused ? NOT_KNOWN : FAILED;
         if (is_refused) {
             PyErr_Clear();
             (void)PyList_SetSlice(self->entries, 0, PyList_GET_SIZE(self->entries), NULL);
         }
     }
-    for (size_t i = 0; i < computed_count; ++i) {
-        Py_DECREF(computed[i]);
+    for (size_t i = 0; i < now.count; ++i) {
+        Py_DECREF(now.values[i]);
     }
-    Py_XDECREF(passed);
-    Py_XDECREF(entry);
+    Py_XDECREF(now.passed);
+    Py_XDECREF(now.entry);
     return outcome;
 }
 
@@ -324,8 +359,9 @@ static PyObject *call_chain(PyObject *object, PyObject *const *args, size_t flag
 
 static PyObject *chain_subscript(PyObject *object, PyObject *grid) {
     struct native_chain *self = (struct native_chain *)object;
-    PyTypeObject *type = self->state->chain_launch_type;
-    struct native_chain_launch *launch = (struct native_chain_launch *)type->tp_alloc(type, 0);
+    struct native_state *state = self->state;
+    struct native_chain_launch *launch = (struct native_chain_launch *)native_make_spare(
+        &state->spare_chain_launch, state->chain_launch_type);
     if (launch != NULL) {
         launch->vectorcall = call_chain;
         launch->chain = (struct native_chain *)Py_NewRef(object);
@@ -347,10 +383,12 @@ static int chain_launch_traverse(PyObject *object, visitproc visit, void *arg) {
 static void chain_launch_dealloc(PyObject *object) {
     struct native_chain_launch *self = (struct native_chain_launch *)object;
     PyTypeObject *type = Py_TYPE(object);
+    struct native_state *state = self->chain == NULL ? NULL : self->chain->state;
     PyObject_GC_UnTrack(object);
-    Py_XDECREF((PyObject *)self->chain);
-    Py_XDECREF(self->grid);
-    type->tp_free(object);
+    Py_CLEAR(self->chain);
+    Py_CLEAR(self->grid);
+    native_let_spare(state == NULL ? NULL : &state->spare_chain_launch, object,
+                     state != NULL && state->chain_launch_type != NULL);
     Py_DECREF(type);
 }
 
@@ -377,33 +415,62 @@ PyType_Spec native_chain_launch_spec = {
     .slots = chain_launch_slots,
 };
 
-/* Whether steps are None, or what a call can go through without looking. */
-static bool are_steps(const struct native_launcher *launcher, PyObject *steps) {
-    Py_ssize_t computed_count = 0;
+static int not_steps(void) {
+    PyErr_SetString(PyExc_ValueError,
+                    "steps are None, or a tuple of None and (name, function, program or None)");
+    return -1;
+}
+
+/* Read a constant of a step. 0 or -1. */
+static int read_constant(struct native_chain *self, PyObject *item) {
+    PyObject *name = NULL;
+    PyObject *function = NULL;
+    PyObject *program = NULL;
+    if (!PyTuple_Check(item) || self->constant_count == MAX_COMPUTED ||
+        !PyArg_ParseTuple(item, "UOO", &name, &function, &program)) {
+        PyErr_Clear();
+        return not_steps();
+    }
+    const int64_t place = native_launcher_find(self->launcher, name);
+    if (place < 0) {
+        return not_steps();
+    }
+    struct constant *constant = &self->constants[self->constant_count++];
+    constant->place = (uint32_t)place;
+    if (program != Py_None) {
+        constant->program = native_program_new(program, self->launcher->param_count);
+        return constant->program == NULL ? -1 : 0;
+    }
+    return 0;
+}
+
+/* Check that steps are None, or what a call can go through without looking. 0 or -1. */
+static int read_steps(struct native_chain *self) {
     int tuner_count = 0;
-    if (steps == Py_None) {
-        return true;
+    self->constants = PyMem_Calloc(MAX_COMPUTED, sizeof *self->constants);
+    if (self->constants == NULL) {
+        PyErr_NoMemory();
+        return -1;
     }
-    for (Py_ssize_t i = 0; PyTuple_Check(steps) && i < PyTuple_GET_SIZE(steps); ++i) {
-        PyObject *step = PyTuple_GET_ITEM(steps, i);
-        if (step == Py_None) {
-            tuner_count += 1;
-            continue;
+    if (self->steps == Py_None) {
+        return 0;
+    }
+    if (!PyTuple_Check(self->steps)) {
+        return not_steps();
+    }
+    for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(self->steps); ++i) {
+        PyObject *step = PyTuple_GET_ITEM(self->steps, i);
+        tuner_count += step == Py_None;
+        if (step != Py_None && !PyTuple_Check(step)) {
+            return not_steps();
         }
-        for (Py_ssize_t k = 0; PyTuple_Check(step) && k < PyTuple_GET_SIZE(step); ++k) {
-            PyObject *pair = PyTuple_GET_ITEM(step, k);
-            if (!PyTuple_Check(pair) || PyTuple_GET_SIZE(pair) != 2 ||
-                !PyUnicode_Check(PyTuple_GET_ITEM(pair, 0)) ||
-                native_launcher_find(launcher, PyTuple_GET_ITEM(pair, 0)) < 0) {
-                return false;
+        for (Py_ssize_t k = 0; step != Py_None && k < PyTuple_GET_SIZE(step); ++k) {
+            if (read_constant(self, PyTuple_GET_ITEM(step, k)) < 0) {
+                return -1;
             }
-            computed_count += 1;
-        }
-        if (!PyTuple_Check(step)) {
-            return false;
         }
     }
-    return PyTuple_Check(steps) && computed_count <= MAX_COMPUTED && tuner_count <= 1;
+    return tuner_count <= 1 ? 0 : not_steps();
 }
 
 /* Chain(launcher, steps, tuner, keys, run, chosen) */
@@ -417,10 +484,6 @@ static PyObject *chain_new(PyTypeObject *type, PyObject *args, PyObject *Py_UNUS
     PyObject *chosen = NULL;
     if (state == NULL || !PyArg_ParseTuple(args, "O!OOO!OO", state->launcher_type, &launcher, &steps,
                                            &tuner, &PyFrozenSet_Type, &keys, &run, &chosen)) {
-        return NULL;
-    }
-    if (!are_steps((struct native_launcher *)launcher, steps)) {
-        PyErr_SetString(PyExc_ValueError, "steps are None, or a tuple of None and (name, function)");
         return NULL;
     }
     struct native_chain *self = (struct native_chain *)type->tp_alloc(type, 0);
@@ -438,7 +501,7 @@ static PyObject *chain_new(PyTypeObject *type, PyObject *args, PyObject *Py_UNUS
     self->best_config = PyUnicode_InternFromString("best_config");
     self->keys = PyTuple_New(self->launcher->param_count);
     bool is_made = self->entries != NULL && self->dtype != NULL && self->best_config != NULL &&
-                   self->keys != NULL;
+                   self->keys != NULL && read_steps(self) == 0;
     for (uint32_t i = 0; is_made && i < self->launcher->param_count; ++i) {
         const int is_key = PySet_Contains(keys, PyTuple_GET_ITEM(self->launcher->names, i));
         is_made = is_key >= 0;
@@ -473,6 +536,10 @@ static void chain_dealloc(PyObject *object) {
     struct native_chain *self = (struct native_chain *)object;
     PyTypeObject *type = Py_TYPE(object);
     PyObject_GC_UnTrack(object);
+    for (size_t i = 0; i < self->constant_count; ++i) {
+        native_program_free(self->constants[i].program);
+    }
+    PyMem_Free(self->constants);
     Py_XDECREF((PyObject *)self->launcher);
     Py_XDECREF(self->steps);
     Py_XDECREF(self->tuner);

@@ -13,6 +13,8 @@
 #include <string.h>
 #include <structmember.h>
 
+#include "plan.h"
+
 /* ---- converting ----------------------------------------------------------------------------- */
 
 static int missing_argument(const struct launch *launch, uint32_t index) {
@@ -99,6 +101,32 @@ static int closed(const struct native_kernel *kernel) {
                        .remedy = "load it again");
 }
 
+/* Launch, or select, what may have been left for its first launch to load: without Python's lock, which
+ * other loads need to decompress. */
+static aotc_status run_late(struct launch *launch, const aotc_launch_desc *desc,
+                            aotc_selection *selection, aotc_error *error) {
+    aotc_selection chosen = {.struct_size = (uint32_t)sizeof chosen};
+    struct native_kernel *self = (struct native_kernel *)Py_NewRef((PyObject *)launch->kernel);
+    aotc_archive *archive = native_hold(self->handle);
+    aotc_status status;
+    self->handle->references += 1; /* the decompression hook uses it */
+    for (uint32_t i = 0; i < self->param_count; ++i) {
+        Py_INCREF(launch->objects[i]); /* another thread may let go of them */
+    }
+    Py_BEGIN_ALLOW_THREADS status =
+        aotc_select(self->kernel, desc, selection == NULL ? &chosen : selection, error);
+    Py_END_ALLOW_THREADS if (status == AOTC_OK && selection == NULL) {
+        status = aotc_launch(self->kernel, desc, error);
+    }
+    for (uint32_t i = 0; i < self->param_count; ++i) {
+        Py_DECREF(launch->objects[i]);
+    }
+    native_let_go(archive);
+    native_handle_release(self->handle);
+    Py_DECREF(self);
+    return status;
+}
+
 int native_run(struct launch *launch, aotc_selection *selection) {
     /* From here on nothing of Python's runs until the launch is done. */
     if (launch->kernel->handle->archive == NULL) {
@@ -125,9 +153,12 @@ int native_run(struct launch *launch, aotc_selection *selection) {
     }
     aotc_error error;
     error.struct_size = (uint32_t)sizeof error;
-    const aotc_status status = selection == NULL
-                                   ? aotc_launch(launch->kernel->kernel, &desc, &error)
-                                   : aotc_select(launch->kernel->kernel, &desc, selection, &error);
+    const aotc_kernel *kernel = launch->kernel->kernel;
+    aotc_status status = selection == NULL ? aotci_launch(kernel, &desc, false, &error)
+                                           : (aotc_status)AOTCI_NOT_READY;
+    if (status == (aotc_status)AOTCI_NOT_READY) {
+        status = run_late(launch, &desc, selection, &error);
+    }
     if (entered) {
         native_leave(launch);
     }

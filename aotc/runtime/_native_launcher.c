@@ -278,14 +278,41 @@ static PyObject *call_launch(PyObject *object, PyObject *const *args, size_t fla
 
 static PyObject *launcher_subscript(PyObject *object, PyObject *grid) {
     struct native_launcher *self = (struct native_launcher *)object;
-    PyTypeObject *type = self->state->grid_launch_type;
-    struct native_grid_launch *launch = (struct native_grid_launch *)type->tp_alloc(type, 0);
+    struct native_state *state = self->state;
+    struct native_grid_launch *launch = (struct native_grid_launch *)native_make_spare(
+        &state->spare_grid_launch, state->grid_launch_type);
     if (launch != NULL) {
         launch->vectorcall = call_launch;
         launch->launcher = (struct native_launcher *)Py_NewRef(object);
         launch->grid = Py_NewRef(grid);
     }
     return (PyObject *)launch;
+}
+
+PyObject *native_make_spare(PyObject **spare, PyTypeObject *type) {
+    PyObject *object = *spare;
+    if (object == NULL) {
+        return type->tp_alloc(type, 0);
+    }
+    *spare = NULL;
+    (void)PyObject_Init(object, type);
+    PyObject_GC_Track(object);
+    return object;
+}
+
+void native_let_spare(PyObject **spare, PyObject *object, bool is_kept) {
+    if (is_kept && *spare == NULL) {
+        *spare = object;
+    } else {
+        PyObject_GC_Del(object);
+    }
+}
+
+void native_free_spare(PyObject **spare) {
+    if (*spare != NULL) {
+        PyObject_GC_Del(*spare);
+        *spare = NULL;
+    }
 }
 
 /* ---- the objects ---------------------------------------------------------------------------- */
@@ -301,10 +328,12 @@ static int grid_launch_traverse(PyObject *object, visitproc visit, void *arg) {
 static void grid_launch_dealloc(PyObject *object) {
     struct native_grid_launch *self = (struct native_grid_launch *)object;
     PyTypeObject *type = Py_TYPE(object);
+    struct native_state *state = self->launcher == NULL ? NULL : self->launcher->state;
     PyObject_GC_UnTrack(object);
-    Py_XDECREF((PyObject *)self->launcher);
-    Py_XDECREF(self->grid);
-    type->tp_free(object);
+    Py_CLEAR(self->launcher);
+    Py_CLEAR(self->grid);
+    native_let_spare(state == NULL ? NULL : &state->spare_grid_launch, object,
+                     state != NULL && state->grid_launch_type != NULL);
     Py_DECREF(type);
 }
 

@@ -34,4 +34,13 @@ int native_launcher_bind(const struct native_launcher *self, PyObject *const *ar
 /* Launch what was bound; a grid that can be called is called. 0 or -1. */
 int native_launcher_launch(struct native_launcher *self, PyObject *const *objects, PyObject *grid);
 
+/* Make an object of a type whose objects live for a launch, in the memory of the one before: the allocator
+ * takes longer than all that a launch looks up. Its fields are zero. NULL with an exception. */
+PyObject *native_make_spare(PyObject **spare, PyTypeObject *type);
+
+/* Let go of the memory of one, which the collector does not know any more and whose fields are zero; keep it
+ * for the next one while there is a module. */
+void native_let_spare(PyObject **spare, PyObject *object, bool is_kept);
+void native_free_spare(PyObject **spare);
+
 #endif

@@ -53,13 +53,19 @@ class Library(_native.Archive):
     """
 
     def load(
-        self, device: int | Iterable[int] | None = None, kernels: Iterable[str] | None = None
+        self,
+        device: int | Iterable[int] | None = None,
+        kernels: Iterable[str] | None = None,
+        *,
+        lazy: bool = False,
     ) -> None:
         """Make kernels ready on one more device; what is ready already is skipped.
 
         `device` is an ordinal or several; None is the device of the current context, or 0 if there
         is none. `kernels` are names, or one; None is all that run on the device. Devices are used through
         their primary contexts, which stay retained until `unload`, or until the library is closed.
+        With `lazy` the code of a variant is loaded by the launch that first takes it, or by `select`;
+        loading the same kernels without it loads what is left.
 
         Raises: `ArchError` if nothing runs there, `DriverError` without a driver or a GPU,
         `NotFoundError` for an unknown name, and what is wrong with the archive's blobs.
@@ -68,7 +74,7 @@ class Library(_native.Archive):
         names = (kernels,) if kernels is None or isinstance(kernels, str) else tuple(kernels)
         for ordinal in devices:
             for name in names:
-                self._load(ordinal, name)
+                self._load(ordinal, name, lazy)
 
     def unload(self, device: int | Iterable[int]) -> None:
         """Unload everything from a device, or several; other devices go on launching meanwhile.
@@ -144,12 +150,13 @@ def load(
     device: int | Iterable[int] | None = None,
     kernels: Iterable[str] | None = None,
     verify: bool = False,
+    lazy: bool = False,
     driver: str | PathLike[str] | None = None,
 ) -> Library:
     """Open an archive and make its kernels ready to launch.
 
-    `source` is a path, or the archive's bytes, which are copied. `device` and `kernels` are those of
-    `Library.load`. `verify` checks the SHA-256 of every blob now; otherwise a blob is checked when it
+    `source` is a path, or the archive's bytes, which are copied. `device`, `kernels` and `lazy` are those
+    of `Library.load`. `verify` checks the SHA-256 of every blob now; otherwise a blob is checked when it
     is loaded. `driver` is the CUDA driver's library, "libcuda.so.1" unless given.
 
     Raises: `AotcError`, of the class that says why.
@@ -159,7 +166,7 @@ def load(
     path = None if driver is None else fspath(driver)
     library = Library(opened, _decompressor(), verify, path)
     try:
-        library.load(device, kernels)
+        library.load(device, kernels, lazy=lazy)
     except AotcError:
         library.close()
         raise

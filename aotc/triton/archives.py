@@ -41,7 +41,7 @@ class ArchivedKernel(NamedTuple):
 
     def load(self, device: int | None) -> None:
         """Make it ready on a device; None is that of the current context."""
-        self.library.load(device, self.info.name)
+        self.library.load(device, self.info.name, lazy=True)
 
 
 class TunedConfig(NamedTuple):

@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 
 from aotc.runtime._native import Chain, GridSubscript
 from aotc.triton.archives import Archives
+from aotc.triton.heuristic import Program, program_of
 from aotc.triton.launch import PROBE, Candidate, Launcher
 from aotc.triton.specialization import NotInArchiveError
 from aotc.triton.torch_hook import hide_triton
@@ -107,6 +108,12 @@ class _ByRun:
         return functools.partial(self._run, grid=grid, warmup=False)
 
 
+def _with_programs(
+    constants: Sequence[tuple[str, Any]], names: Sequence[str]
+) -> tuple[tuple[str, Any, Program | None], ...]:
+    return tuple((name, function, program_of(function, names)) for name, function in constants)
+
+
 def _chain_of(outermost: Any) -> Chain | _ByRun:
     """Return what launches a function through its decorators.
 
@@ -122,7 +129,7 @@ def _chain_of(outermost: Any) -> Chain | _ByRun:
     while not hasattr(current.__class__, _LAUNCHER):  # a jitted function is the innermost
         kind = getattr(current.__class__.run, _STEP, None)
         if steps is not None and kind == COMPUTES:
-            steps.append(tuple(current.values.items()))
+            steps.append([*current.values.items()])
         elif steps is not None and kind == TUNES and tuner is None and not steps:
             steps.append(None)
             tuner, keys = current, frozenset(current.keys)
@@ -136,7 +143,9 @@ def _chain_of(outermost: Any) -> Chain | _ByRun:
     if steps is not None and not names <= {*launcher.names}:
         steps = None  # `run` says which constant there is not
     chosen = functools.partial(_the_installed().tuning.chosen, tuner)
-    found = None if steps is None else tuple(steps)
+    found = None
+    if steps is not None:
+        found = tuple(one and _with_programs(one, launcher.names) for one in steps)
     return Chain(launcher, found, tuner, keys, outermost.run, chosen)
 
 

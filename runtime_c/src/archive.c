@@ -137,6 +137,8 @@ static void destroy(struct aotc_archive *archive) {
     const aotc_allocator allocator = archive->allocator;
     const uint32_t kernel_count = aotci_count(&archive->root, SECTION_ENTRIES);
     aotci_unload(archive);
+    aotci_frame_drop(archive);
+    aotci_free_decoder(archive);
     (void)pthread_mutex_destroy(&archive->lock);
     (void)pthread_mutex_destroy(&archive->index_lock);
     aotci_memo_free(&archive->maps, &allocator);
@@ -246,9 +248,13 @@ static aotc_status create(const char *name, const aotc_open_options *given,
     atomic_init(&archive->contexts, NULL);
     (void)pthread_mutex_init(&archive->lock, NULL);
     (void)pthread_mutex_init(&archive->index_lock, NULL);
-    archive->decompress =
-        options->decompress == NULL ? aotci_default_decompress() : options->decompress;
-    archive->decompress_user = options->decompress_user;
+    atomic_init(&archive->decoder, NULL);
+    if (options->decompress == NULL) {
+        aotci_use_default_decompress(archive);
+    } else {
+        archive->decompress = options->decompress;
+        archive->decompress_user = options->decompress_user;
+    }
     archive->name = copy_string(&archive->allocator, name);
     if (options->driver_path != NULL) {
         archive->driver_path = copy_string(&archive->allocator, options->driver_path);

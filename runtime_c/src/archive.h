@@ -59,12 +59,14 @@ struct aotc_kernel {
 
     /* Changed by loads alone, under the archive's lock; NULL until the first. */
     CUlibrary *libraries;   /* one for each blob, NULL until loaded */
+    bool *has_params;       /* one for each variant: its cubin says the parameters that the index lists */
     CUkernel *cuda_kernels; /* one for each variant, NULL until loaded */
 };
 
 struct aotci_context; /* what is loaded in one context: load.h */
 
-/* A frame of several blobs, decoded while a kernel is loaded: its variants are in it. */
+/* A frame of several blobs, decoded while a kernel is loaded: its variants are in it. After a variant that
+ * was loaded by its launch it stays, because the next one is likely in it. */
 struct aotci_frame {
     unsigned char *bytes; /* NULL: none */
     size_t size_bytes;
@@ -76,6 +78,7 @@ struct aotc_archive {
     aotc_allocator allocator;
     aotc_decompress_fn decompress;
     void *decompress_user;
+    _Atomic(void *) decoder; /* of the default decompressor, between two frames (zstd.c) */
     char *name; /* for messages: the path, or "memory" */
     char *driver_path;
 
@@ -154,6 +157,14 @@ static inline uint32_t aotci_used_frame(const struct aotc_kernel *kernel, uint32
     const struct aotci_tables *root = &kernel->archive->root;
     const uint32_t first = aotci_entry(root, kernel->number)->first_use;
     return *(const uint32_t *)aotci_record(root, SECTION_USES, first + use);
+}
+
+/* The number of a variant of a kernel, from its record. */
+static inline uint32_t aotci_variant_number(const struct aotc_kernel *kernel,
+                                            const struct variant_record *variant) {
+    const struct aotci_table *variants = &kernel->tables.sections[SECTION_VARIANTS];
+    return (uint32_t)((size_t)((const unsigned char *)variant - variants->records) /
+                      variants->stride);
 }
 
 /* Read, decode and check the index of a kernel, if that was not done before; any number of threads may

@@ -26,6 +26,7 @@ enum {
 
 static const char text_prefix[] = ".text.";
 static const char shared_prefix[] = ".nv.shared.";
+static const char info_prefix[] = ".nv.info.";
 static const char reserved_suffix[] = "reserved.0";
 
 struct elf_header {
@@ -282,4 +283,41 @@ uint64_t aotci_cubin_static_shared_bytes(const unsigned char *image, const char 
     const uint64_t own_bytes =
         find_section(image, shared_prefix, reserved_suffix, &reserved) ? RESERVED_SHARED_BYTES : 0;
     return section.size < own_bytes ? 0 : section.size - own_bytes;
+}
+
+/* Attributes of `.nv.info.SYMBOL`: a format, a number, and two bytes that are a value, or the size of one that
+ * follows. */
+enum { SIZED_FORMAT = 4, PARAM_ATTRIBUTE = 0x17, PARAM_BYTES = 12 };
+
+int aotci_cubin_params(const unsigned char *image, const char *symbol,
+                       struct aotci_cubin_param *params, unsigned capacity) {
+    struct elf_section section;
+    unsigned count = 0;
+    if (!find_section(image, info_prefix, symbol, &section) || section.type == SHT_NOBITS) {
+        return -1;
+    }
+    const unsigned char *at = image + section.offset;
+    const unsigned char *end = at + section.size;
+    memset(params, 0, capacity * sizeof *params);
+    while (end - at >= 4) {
+        const unsigned format = at[0];
+        const unsigned attribute = at[1];
+        const size_t size_bytes = format == SIZED_FORMAT ? at[2] | (size_t)at[3] << 8 : 0;
+        at += 4;
+        if (format == 0 || format > SIZED_FORMAT || size_bytes > (size_t)(end - at)) {
+            return -1;
+        }
+        if (format == SIZED_FORMAT && attribute == PARAM_ATTRIBUTE) {
+            /* The ordinal, the offset, and the size in the upper bits of a word. */
+            const unsigned ordinal = at[4] | (unsigned)at[5] << 8;
+            if (size_bytes != PARAM_BYTES || ordinal >= capacity) {
+                return -1;
+            }
+            params[ordinal].offset = (uint16_t)(at[6] | at[7] << 8);
+            params[ordinal].size = (uint16_t)(at[10] >> 2 | at[11] << 6);
+            count = ordinal + 1 > count ? ordinal + 1 : count;
+        }
+        at += size_bytes;
+    }
+    return count == 0 ? -1 : (int)count;
 }

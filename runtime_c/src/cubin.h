@@ -18,4 +18,15 @@ bool aotci_cubin_has_function(const unsigned char *image, const char *symbol);
  * `.nv.shared.SYMBOL`, without what the system keeps of it. */
 uint64_t aotci_cubin_static_shared_bytes(const unsigned char *image, const char *symbol);
 
+/* A parameter of a function: where it lies in the parameter block. */
+struct aotci_cubin_param {
+    uint16_t offset, size;
+};
+
+/* Read the parameters of a function of a checked image, as its section `.nv.info.SYMBOL` lists them; return how
+ * many there are, those that are missing before the last one with it and of size 0, or -1 if it does not say: it
+ * lists none, or in a way that is not known. */
+int aotci_cubin_params(const unsigned char *image, const char *symbol,
+                       struct aotci_cubin_param *params, unsigned capacity);
+
 #endif

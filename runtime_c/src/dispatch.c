@@ -3,7 +3,8 @@
  * A variant is loaded in four steps: its blob becomes a library (once for an archive, whatever the
  * number of GPUs), the function is found and compared with the index, attributes are set for the
  * device, and the code is forced into the context, because the driver would otherwise load it at
- * the first launch, which a stream capture forbids. The table is built whole and then published.
+ * the first launch, which a stream capture forbids. The table is built whole and then published; of a
+ * lazy load before the variants are, each of which is published when its first launch loads it.
  */
 #include "dispatch.h"
 
@@ -27,6 +28,41 @@ aotc_status aotci_load_failure(const struct loading *loading, CUresult result, c
 
 /* ---- one variant ------------------------------------------------------------------------------
  */
+
+static aotc_status other_params(const struct loading *loading, const struct variant_record *variant,
+                                uint32_t number) {
+    const char *symbol = aotci_string(&loading->kernel->tables, variant->symbol);
+    return AOTCI_FAIL(loading->error, AOTC_ERROR_FORMAT, .file = loading->archive->name,
+                      .kernel = loading->kernel->name,
+                      .field = aotci_text("function %s", symbol).chars,
+                      .expected = "the parameters that the index lists",
+                      .got = aotci_text("a difference at number %" PRIu32, number).chars,
+                      .remedy = "the archive is damaged or its writer is wrong: build it again");
+}
+
+/* Compare the index's parameters with those that the cubin lists, if it does. */
+static aotc_status check_listed_params(const struct loading *loading, uint32_t index,
+                                       const unsigned char *image) {
+    const struct aotc_kernel *kernel = loading->kernel;
+    const struct variant_record *variant = aotci_variant(&kernel->tables, index);
+    struct aotci_cubin_param listed[LIMIT_CUBIN_PARAMS];
+    const int count = aotci_cubin_params(image, aotci_string(&kernel->tables, variant->symbol),
+                                         listed, LIMIT_CUBIN_PARAMS);
+    if (count < 0) {
+        return AOTC_OK;
+    }
+    for (uint32_t i = 0; i < variant->cubin_param_count; ++i) {
+        const struct cubin_param_record *param =
+            aotci_cubin_param(&kernel->tables, variant->first_cubin_param + i);
+        if ((int)i >= count || listed[i].offset != param->offset || listed[i].size != param->size) {
+            return other_params(loading, variant, i);
+        }
+    }
+    kernel->has_params[index] = true;
+    return (uint32_t)count == variant->cubin_param_count
+               ? AOTC_OK
+               : other_params(loading, variant, variant->cubin_param_count);
+}
 
 /* Compare a checked cubin with what the index says of all variants that are in it: it is decoded
  * once. */
@@ -62,6 +98,10 @@ static aotc_status check_functions(const struct loading *loading, uint32_t cubin
             detail.expected = expected.chars;
             detail.got = got.chars;
             return aotci_fail(loading->error, AOTC_ERROR_FORMAT, &detail);
+        }
+        const aotc_status status = check_listed_params(loading, i, image);
+        if (status != AOTC_OK) {
+            return status;
         }
     }
     return AOTC_OK;
@@ -113,17 +153,17 @@ static aotc_status load_library(const struct loading *loading,
     return status;
 }
 
-/* Compare the index's parameters with what the driver says of the compiled function. */
-static aotc_status check_params(const struct loading *loading, const struct variant_record *variant,
-                                CUkernel kernel) {
-    struct aotc_archive *archive = loading->archive;
-    if (archive->driver.kernel_get_param_info == NULL) {
-        return AOTC_OK;
-    }
+/* Compare the index's parameters with what the driver says of a function whose cubin does not list them. */
+static aotc_status check_params(const struct loading *loading, uint32_t index, CUkernel kernel) {
+    const struct aotc_archive *archive = loading->archive;
+    const struct variant_record *variant = aotci_variant(&loading->kernel->tables, index);
     uint32_t i = 0;
     size_t offset = 0;
     size_t size_bytes = 0;
     bool equal = true;
+    if (loading->kernel->has_params[index] || archive->driver.kernel_get_param_info == NULL) {
+        return AOTC_OK;
+    }
     for (; equal && i < variant->cubin_param_count; ++i) {
         const struct cubin_param_record *param =
             aotci_cubin_param(&loading->kernel->tables, variant->first_cubin_param + i);
@@ -135,12 +175,7 @@ static aotc_status check_params(const struct loading *loading, const struct vari
         archive->driver.kernel_get_param_info(kernel, i, &offset, &size_bytes) != CUDA_SUCCESS) {
         return AOTC_OK;
     }
-    return AOTCI_FAIL(
-        loading->error, AOTC_ERROR_FORMAT, .file = archive->name, .kernel = loading->kernel->name,
-        .field = aotci_text("function %s", aotci_string(&loading->kernel->tables, variant->symbol)).chars,
-        .expected = "the parameters that the index lists",
-        .got = aotci_text("a difference at number %" PRIu32, equal ? i : i - 1).chars,
-        .remedy = "the archive is damaged or its writer is wrong: build it again");
+    return other_params(loading, variant, equal ? i : i - 1);
 }
 
 static aotc_status find_kernel(const struct loading *loading, uint32_t index) {
@@ -159,7 +194,7 @@ static aotc_status find_kernel(const struct loading *loading, uint32_t index) {
     if (result != CUDA_SUCCESS) {
         return aotci_load_failure(loading, result, "cuLibraryGetKernel");
     }
-    status = check_params(loading, variant, kernel);
+    status = check_params(loading, index, kernel);
     if (status == AOTC_OK) {
         loading->kernel->cuda_kernels[index] = kernel;
     }
@@ -367,8 +402,8 @@ void aotci_free_dispatch(const struct aotc_archive *archive, const struct aotc_k
 
 /* Merge the spans into runs: for each combination first the best target's variants, in their order.
  */
-static aotc_status fill_dispatch(const struct loading *loading, struct span *spans,
-                                 unsigned span_count, struct aotci_dispatch *dispatch) {
+static void fill_dispatch(const struct loading *loading, struct span *spans, unsigned span_count,
+                          struct aotci_dispatch *dispatch) {
     const struct aotc_kernel *kernel = loading->kernel;
     uint32_t combination = 0;
     while (next_combination(kernel, spans, span_count, &combination)) {
@@ -381,24 +416,15 @@ static aotc_status fill_dispatch(const struct loading *loading, struct span *spa
                 if (!can_run(loading, variant)) {
                     continue;
                 }
-                const uint32_t index = spans[i].next;
-                uint32_t programs = 0;
-                aotc_status status = load_variant(loading, index);
-                if (status == AOTC_OK) {
-                    status = count_programs(loading, index, &programs);
-                }
-                if (status != AOTC_OK) {
-                    return status;
-                }
-                dispatch->candidates[dispatch->candidate_count++] = (struct aotci_candidate){
-                    .guards = variant->guards,
-                    .function = (CUfunction)loading->kernel->cuda_kernels[index],
-                    .variant = variant,
-                    .condition = variant->condition == 0
-                                     ? (struct aotci_guard){.expression = NULL}
-                                     : aotci_guard_of(kernel, variant->condition - 1),
-                    .programs_at_once = programs,
-                };
+                struct aotci_candidate *candidate =
+                    &dispatch->candidates[dispatch->candidate_count++];
+                atomic_init(&candidate->function, NULL);
+                candidate->guards = variant->guards;
+                candidate->variant = variant;
+                candidate->condition = variant->condition == 0
+                                           ? (struct aotci_guard){.expression = NULL}
+                                           : aotci_guard_of(kernel, variant->condition - 1);
+                candidate->programs_at_once = 0;
             }
         }
         if (dispatch->candidate_count != first) {
@@ -406,7 +432,6 @@ static aotc_status fill_dispatch(const struct loading *loading, struct span *spa
                 (struct aotci_run){combination, first, dispatch->candidate_count - first};
         }
     }
-    return AOTC_OK;
 }
 
 static aotc_status no_memory(const struct loading *loading) {
@@ -415,12 +440,41 @@ static aotc_status no_memory(const struct loading *loading) {
                       .expected = "memory", .got = "none");
 }
 
+aotc_status aotci_load_candidate(const struct loading *loading, struct aotci_candidate *candidate) {
+    const uint32_t index = aotci_variant_number(loading->kernel, candidate->variant);
+    if (aotci_function(candidate) != NULL) {
+        return AOTC_OK;
+    }
+    aotc_status status = load_variant(loading, index);
+    if (status == AOTC_OK) {
+        status = count_programs(loading, index, &candidate->programs_at_once);
+    }
+    if (status == AOTC_OK) {
+        atomic_store_explicit(&candidate->function,
+                              (CUfunction)loading->kernel->cuda_kernels[index],
+                              memory_order_release);
+    }
+    return status;
+}
+
+/* Load the code of all variants in a table, unless that is for later. */
+static aotc_status load_candidates(const struct loading *loading,
+                                   struct aotci_dispatch *dispatch) {
+    aotc_status status = AOTC_OK;
+    for (uint32_t i = 0; status == AOTC_OK && !loading->is_lazy && i < dispatch->candidate_count;
+         ++i) {
+        status = aotci_load_candidate(loading, &dispatch->candidates[i]);
+    }
+    return status;
+}
+
 aotc_status aotci_load_kernel(const struct loading *loading) {
     struct aotc_archive *archive = loading->archive;
     const struct aotc_kernel *kernel = loading->kernel;
     _Atomic(struct aotci_dispatch *) *place = &loading->context->dispatches[kernel->number];
-    if (atomic_load_explicit(place, memory_order_relaxed) != NULL) {
-        return AOTC_OK;
+    struct aotci_dispatch *there = atomic_load_explicit(place, memory_order_relaxed);
+    if (there != NULL) {
+        return load_candidates(loading, there);
     }
     const uint32_t capacity = kernel->record->variant_count;
     struct aotci_dispatch *dispatch = aotci_allocate(&archive->allocator, 1, sizeof *dispatch);
@@ -435,7 +489,8 @@ aotc_status aotci_load_kernel(const struct loading *loading) {
     }
     struct span spans[LIMIT_TARGETS];
     const unsigned span_count = find_spans(loading, spans);
-    aotc_status status = fill_dispatch(loading, spans, span_count, dispatch);
+    fill_dispatch(loading, spans, span_count, dispatch);
+    aotc_status status = load_candidates(loading, dispatch);
     if (status == AOTC_OK &&
         !aotci_config_index_build(&dispatch->configs, kernel, dispatch->candidates,
                                   dispatch->candidate_count)) {

@@ -10,6 +10,7 @@ struct loading {
     struct aotc_kernel *kernel;
     struct aotci_context *context;
     aotc_error *error;
+    bool is_lazy; /* leave the code of variants for their first launch */
 };
 
 /* Find the context that a load or unload is for: the current one, or a device's primary one, which is
@@ -17,9 +18,12 @@ struct loading {
 aotc_status aotci_choose_context(const struct loading *loading, int32_t ordinal, CUcontext *context,
                                  CUdevice *device);
 
-/* Load a kernel into the current context, which `loading` names, unless it is there. A kernel that
- * cannot run there gets an empty table. */
+/* Load a kernel into the current context, which `loading` names, or what of it is not there yet. A
+ * kernel that cannot run there gets an empty table. */
 aotc_status aotci_load_kernel(const struct loading *loading);
+
+/* Load the code of a variant of the kernel into the current context, unless it is there. */
+aotc_status aotci_load_candidate(const struct loading *loading, struct aotci_candidate *candidate);
 
 void aotci_free_dispatch(const struct aotc_archive *archive, const struct aotc_kernel *kernel,
                          struct aotci_dispatch *dispatch);

@@ -14,7 +14,7 @@
 #endif
 
 enum {
-    FORMAT_MAJOR = 2,
+    FORMAT_MAJOR = 3,
     FORMAT_MINOR = 0,
     HEADER_BYTES = 128,
     SECTION_COUNT = 19,

@@ -5,6 +5,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "code_filter.h"
 #include "load.h"
 #include "sha256.h"
 #include "zstd_frame.h"
@@ -140,7 +141,11 @@ aotc_status aotci_blob_decode(const struct aotc_kernel *kernel, uint32_t index, 
     struct aotci_frame *frame = &archive->frame;
     *raw = NULL;
     if (size_bytes == blob->raw_bytes) {
-        return aotci_frame_decode(archive, number, raw, error);
+        const aotc_status status = aotci_frame_decode(archive, number, raw, error);
+        if (status == AOTC_OK && blob->kind == BLOB_CUBIN) {
+            aotci_code_restore(*raw, blob->raw_bytes);
+        }
+        return status;
     }
     if (frame->bytes == NULL || frame->number != number) {
         aotci_frame_drop(archive);
@@ -157,6 +162,9 @@ aotc_status aotci_blob_decode(const struct aotc_kernel *kernel, uint32_t index, 
         return no_memory(archive, number, blob->raw_bytes, error);
     }
     memcpy(copy, frame->bytes + blob->start, blob->raw_bytes);
+    if (blob->kind == BLOB_CUBIN) {
+        aotci_code_restore(copy, blob->raw_bytes);
+    }
     *raw = copy;
     return AOTC_OK;
 }

@@ -126,6 +126,8 @@ void aotci_kernel_close(struct aotc_kernel *kernel) {
                      sizeof *kernel->libraries);
     aotci_deallocate(allocator, kernel->cuda_kernels, aotci_count(tables, SECTION_VARIANTS),
                      sizeof *kernel->cuda_kernels);
+    aotci_deallocate(allocator, kernel->has_params, aotci_count(tables, SECTION_VARIANTS),
+                     sizeof *kernel->has_params);
     aotci_deallocate(allocator, kernel->index_bytes, tables->size_bytes, 1);
     kernel->index_bytes = NULL;
     kernel->guards = NULL;

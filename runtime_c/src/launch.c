@@ -93,7 +93,7 @@ static aotc_status start(const struct aotc_kernel *kernel, const aotc_launch_des
             .value.programmatic_stream_serialization = 1,
         };
     }
-    const CUresult result = driver->launch(&config, chosen->candidate->function, params, NULL);
+    const CUresult result = driver->launch(&config, aotci_function(chosen->candidate), params, NULL);
     if (result != CUDA_SUCCESS) {
         const struct aotci_detail detail = {
             .file = kernel->archive->name, .kernel = kernel->name, .field = "cuLaunchKernelEx"};
@@ -102,14 +102,14 @@ static aotc_status start(const struct aotc_kernel *kernel, const aotc_launch_des
     return AOTC_OK;
 }
 
-aotc_status aotc_launch(const aotc_kernel *kernel, const aotc_launch_desc *desc,
-                        aotc_error *error) {
+aotc_status aotci_launch(const aotc_kernel *kernel, const aotc_launch_desc *desc, bool may_load,
+                         aotc_error *error) {
     const struct aotci_context *context = NULL;
     struct aotci_plan plan;
     void *params[LIMIT_CUBIN_PARAMS];
     aotc_status status = aotci_find_context(kernel, desc, &context, error);
     if (status == AOTC_OK) {
-        status = aotci_plan_launch(kernel, context, desc, &plan, error);
+        status = aotci_plan_launch(kernel, context, desc, may_load, &plan, error);
     }
     if (status != AOTC_OK || plan.as.chosen.is_empty) {
         return status;
@@ -122,6 +122,11 @@ aotc_status aotc_launch(const aotc_kernel *kernel, const aotc_launch_desc *desc,
     return start(kernel, desc, &plan.as.chosen, params, error);
 }
 
+aotc_status aotc_launch(const aotc_kernel *kernel, const aotc_launch_desc *desc,
+                        aotc_error *error) {
+    return aotci_launch(kernel, desc, true, error);
+}
+
 aotc_status aotc_select(const aotc_kernel *kernel, const aotc_launch_desc *desc,
                         aotc_selection *selection, aotc_error *error) {
     const struct aotci_context *context = NULL;
@@ -132,26 +137,22 @@ aotc_status aotc_select(const aotc_kernel *kernel, const aotc_launch_desc *desc,
     }
     aotc_status status = aotci_find_context(kernel, desc, &context, error);
     if (status == AOTC_OK) {
-        status = aotci_choose(kernel, context, desc, &chosen, error);
+        status = aotci_choose(kernel, context, desc, true, &chosen, error);
     }
     if (status != AOTC_OK) {
         return status;
     }
     const struct variant_record *variant = chosen.candidate->variant;
-    const uint32_t first_variant = kernel->record->first_variant;
-    const struct aotci_table *variants = &kernel->tables.sections[SECTION_VARIANTS];
-    const size_t place =
-        (size_t)((const unsigned char *)variant - variants->records) / variants->stride;
     *selection = (aotc_selection){
         .struct_size = selection->struct_size,
-        .variant = (uint32_t)place - first_variant,
+        .variant = aotci_variant_number(kernel, variant) - kernel->record->first_variant,
         .grid = {chosen.grid[0], chosen.grid[1], chosen.grid[2]},
         .block = {variant->num_threads, 1, 1},
         .cluster = {variant->cluster[0], variant->cluster[1], variant->cluster[2]},
         .dynamic_shared_bytes = variant->dynamic_shared_bytes,
         .scratch_bytes = chosen.scratch_bytes,
         .scratch_align = variant->scratch_align,
-        .function = chosen.candidate->function,
+        .function = aotci_function(chosen.candidate),
     };
     return AOTC_OK;
 }

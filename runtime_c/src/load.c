@@ -113,7 +113,12 @@ static aotc_status make_shared(const struct loading *loading) {
             aotci_allocate(allocator, aotci_count(&kernel->tables, SECTION_VARIANTS),
                            sizeof *kernel->cuda_kernels);
     }
-    if (kernel->libraries == NULL || kernel->cuda_kernels == NULL) {
+    if (kernel->has_params == NULL) {
+        kernel->has_params =
+            aotci_allocate(allocator, aotci_count(&kernel->tables, SECTION_VARIANTS),
+                           sizeof *kernel->has_params);
+    }
+    if (kernel->libraries == NULL || kernel->cuda_kernels == NULL || kernel->has_params == NULL) {
         return AOTCI_FAIL(loading->error, AOTC_ERROR_NOMEM, .file = loading->archive->name,
                           .kernel = kernel->name, .field = "loading", .expected = "memory",
                           .got = "none");
@@ -149,22 +154,39 @@ static aotc_status load_kernels(struct loading *loading, const struct aotc_kerne
     return AOTC_OK;
 }
 
-/* Load into a context, which is made current for the time, in a capture mode in which a stream that
- * somebody captures stays valid. */
-static aotc_status load_in_context(struct loading *loading, CUcontext context, bool is_retained,
-                                   const struct aotc_kernel *wanted) {
+/* Make a context current, in a capture mode in which a stream that somebody captures stays valid. */
+static aotc_status enter(const struct loading *loading, CUcontext context, int *mode) {
     const struct aotci_driver *driver = &loading->archive->driver;
     CUcontext popped = NULL;
-    int mode = CU_STREAM_CAPTURE_MODE_RELAXED;
+    *mode = CU_STREAM_CAPTURE_MODE_RELAXED;
     CUresult result = driver->context_push(context);
     if (result != CUDA_SUCCESS) {
         return aotci_load_failure(loading, result, "cuCtxPushCurrent");
     }
-    result = driver->exchange_capture_mode(&mode);
-    aotc_status status =
-        result == CUDA_SUCCESS
-            ? find_context(loading, context)
-            : aotci_load_failure(loading, result, "cuThreadExchangeStreamCaptureMode");
+    result = driver->exchange_capture_mode(mode);
+    if (result == CUDA_SUCCESS) {
+        return AOTC_OK;
+    }
+    (void)driver->context_pop(&popped);
+    return aotci_load_failure(loading, result, "cuThreadExchangeStreamCaptureMode");
+}
+
+static void leave(const struct loading *loading, int mode) {
+    const struct aotci_driver *driver = &loading->archive->driver;
+    CUcontext popped = NULL;
+    (void)driver->exchange_capture_mode(&mode);
+    (void)driver->context_pop(&popped);
+}
+
+static aotc_status load_in_context(struct loading *loading, CUcontext context, bool is_retained,
+                                   const struct aotc_kernel *wanted) {
+    const struct aotci_driver *driver = &loading->archive->driver;
+    int mode = 0;
+    aotc_status status = enter(loading, context, &mode);
+    if (status != AOTC_OK) {
+        return status;
+    }
+    status = find_context(loading, context);
     if (status == AOTC_OK) {
         if (is_retained && !loading->context->is_retained) {
             loading->context->is_retained = true;
@@ -173,10 +195,27 @@ static aotc_status load_in_context(struct loading *loading, CUcontext context, b
         }
         status = load_kernels(loading, wanted);
     }
-    if (result == CUDA_SUCCESS) {
-        (void)driver->exchange_capture_mode(&mode);
+    leave(loading, mode);
+    return status;
+}
+
+aotc_status aotci_load_late(const struct aotc_kernel *kernel, const struct aotci_context *context,
+                            struct aotci_candidate *candidate, aotc_error *error) {
+    struct aotc_archive *archive = kernel->archive;
+    struct loading loading = {
+        .archive = archive,
+        .kernel = &archive->kernels[kernel->number],
+        .context = (struct aotci_context *)(uintptr_t)context,
+        .error = error,
+    };
+    int mode = 0;
+    (void)pthread_mutex_lock(&archive->lock);
+    aotc_status status = enter(&loading, aotci_context_handle(context), &mode);
+    if (status == AOTC_OK) {
+        status = aotci_load_candidate(&loading, candidate);
+        leave(&loading, mode);
     }
-    (void)driver->context_pop(&popped);
+    (void)pthread_mutex_unlock(&archive->lock);
     return status;
 }
 
@@ -250,7 +289,8 @@ aotc_status aotci_choose_context(const struct loading *loading, int32_t ordinal,
 
 static aotc_status load_locked(struct aotc_archive *archive, const aotc_load_options *options,
                                const struct aotc_kernel *wanted, aotc_error *error) {
-    struct loading loading = {.archive = archive, .error = error};
+    struct loading loading = {
+        .archive = archive, .error = error, .is_lazy = (options->flags & AOTC_LOAD_LAZY) != 0};
     CUcontext context = NULL;
     CUdevice device = 0;
     const bool is_primary = options->device != AOTC_CURRENT_CONTEXT;
@@ -272,9 +312,10 @@ aotc_status aotc_load(aotc_archive *archive, const aotc_load_options *given, aot
     const aotc_load_options defaults = AOTC_LOAD_OPTIONS_INIT;
     const aotc_load_options *options = given == NULL ? &defaults : given;
     const struct aotc_kernel *wanted = NULL;
-    if (archive == NULL || !aotci_is_struct(options, options->struct_size, sizeof *options)) {
+    if (archive == NULL || !aotci_is_struct(options, options->struct_size, sizeof *options) ||
+        (options->flags & ~(uint32_t)AOTC_LOAD_LAZY) != 0 || options->reserved != 0) {
         return AOTCI_FAIL(error, AOTC_ERROR_ARG, .field = "aotc_load",
-                          .expected = "an archive and AOTC_LOAD_OPTIONS_INIT",
+                          .expected = "an archive, AOTC_LOAD_OPTIONS_INIT and known flags",
                           .got = "something else");
     }
     if (options->kernel != NULL) {

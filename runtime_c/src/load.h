@@ -12,15 +12,20 @@
 #include "archive.h"
 #include "config_index.h"
 
-/* A loaded variant. */
+/* A variant that can be launched here. */
 struct aotci_candidate {
     uint64_t guards;
-    CUfunction
-        function; /* a CUkernel, which the driver takes in its place: valid in every context */
+    /* A CUkernel, which the driver takes in its place: valid in every context. NULL until the variant
+     * is loaded, and set last. */
+    _Atomic(CUfunction) function;
     const struct variant_record *variant;
     struct aotci_guard condition; /* without an expression if there is none */
     uint32_t programs_at_once; /* how many are resident, if it matters to a launch; else 0 */
 };
+
+static inline CUfunction aotci_function(const struct aotci_candidate *candidate) {
+    return atomic_load_explicit(&candidate->function, memory_order_acquire);
+}
 
 /* The candidates of one combination of dtypes and choices, best first. */
 struct aotci_run {
@@ -54,6 +59,11 @@ struct aotci_context {
 static inline CUcontext aotci_context_handle(const struct aotci_context *entry) {
     return atomic_load_explicit(&entry->context, memory_order_acquire);
 }
+
+/* Load a variant that a launch takes before it was loaded; launches of it may wait for one another.
+ * As aotc_load (load.c). */
+aotc_status aotci_load_late(const struct aotc_kernel *kernel, const struct aotci_context *context,
+                            struct aotci_candidate *candidate, aotc_error *error);
 
 /* Remember the process that loads; forget it (fork.c). */
 void aotci_mark_process(struct aotc_archive *archive);
@@ -96,7 +106,8 @@ aotc_status aotci_blob_decode(const struct aotc_kernel *kernel, uint32_t index, 
 /* Let go of the frame that is decoded, if one is (frame.c). */
 void aotci_frame_drop(struct aotc_archive *archive);
 
-/* The decompressor to use where the caller names none, or NULL (zstd.c). */
-aotc_decompress_fn aotci_default_decompress(void);
+/* Use the decompressor of this build, where the caller names none; it may have none (zstd.c). */
+void aotci_use_default_decompress(struct aotc_archive *archive);
+void aotci_free_decoder(struct aotc_archive *archive);
 
 #endif

@@ -150,8 +150,8 @@ static aotc_status compute(const struct aotc_kernel *kernel, const aotc_launch_d
 }
 
 aotc_status aotci_plan_launch(const struct aotc_kernel *kernel, const struct aotci_context *context,
-                              const aotc_launch_desc *desc, struct aotci_plan *plan,
-                              aotc_error *error) {
+                              const aotc_launch_desc *desc, bool may_load,
+                              struct aotci_plan *plan, aotc_error *error) {
     struct key key;
     uint32_t plan_words = 0;
     const bool has_key = make_key(kernel, desc, &key);
@@ -160,7 +160,7 @@ aotc_status aotci_plan_launch(const struct aotc_kernel *kernel, const struct aot
         return AOTC_OK;
     }
     memset(plan->as.words, 0, CHOSEN_WORDS * sizeof *plan->as.words);
-    aotc_status status = aotci_choose(kernel, context, desc, &plan->as.chosen, error);
+    aotc_status status = aotci_choose(kernel, context, desc, may_load, &plan->as.chosen, error);
     if (status != AOTC_OK || plan->as.chosen.is_empty) {
         return status;
     }

@@ -234,7 +234,7 @@ static aotc_status nothing_fits(const struct aotc_kernel *kernel, const aotc_lau
 
 static aotc_status find_candidate(const struct aotc_kernel *kernel, const aotc_launch_desc *desc,
                                   const struct aotci_dispatch *dispatch, uint32_t combination,
-                                  const struct aotci_candidate **found, aotc_error *error) {
+                                  struct aotci_candidate **found, aotc_error *error) {
     const struct aotci_run *run = find_run(dispatch, combination);
     struct guard_state state = {0, 0, NULL};
     struct aotci_config_filter filter;
@@ -245,7 +245,7 @@ static aotc_status find_candidate(const struct aotc_kernel *kernel, const aotc_l
     const uint32_t end = run == NULL ? 0 : run->first + run->count;
     for (uint32_t i = run == NULL ? 0 : run->first;
          (i = aotci_config_next(&filter, i, end)) < end; ++i) {
-        const struct aotci_candidate *candidate = &dispatch->candidates[i];
+        struct aotci_candidate *candidate = &dispatch->candidates[i];
         if (all_hold(kernel, desc->args, candidate->guards, &state) &&
             condition_holds(kernel, desc->args, &candidate->condition, &state)) {
             *found = candidate;
@@ -408,9 +408,10 @@ aotc_status aotci_find_context(const struct aotc_kernel *kernel, const aotc_laun
 }
 
 aotc_status aotci_choose(const struct aotc_kernel *kernel, const struct aotci_context *context,
-                         const aotc_launch_desc *desc, struct aotci_chosen *chosen,
+                         const aotc_launch_desc *desc, bool may_load, struct aotci_chosen *chosen,
                          aotc_error *error) {
     uint32_t combination = 0;
+    struct aotci_candidate *candidate = NULL;
     const struct aotci_dispatch *dispatch =
         atomic_load_explicit(&context->dispatches[kernel->number], memory_order_acquire);
     if (dispatch == NULL) {
@@ -421,8 +422,12 @@ aotc_status aotci_choose(const struct aotc_kernel *kernel, const struct aotci_co
     }
     aotc_status status = aotci_bind(kernel, desc, &combination, error);
     if (status == AOTC_OK) {
-        status = find_candidate(kernel, desc, dispatch, combination, &chosen->candidate, error);
+        status = find_candidate(kernel, desc, dispatch, combination, &candidate, error);
     }
+    if (status == AOTC_OK && aotci_function(candidate) == NULL) {
+        status = may_load ? aotci_load_late(kernel, context, candidate, error) : AOTCI_NOT_READY;
+    }
+    chosen->candidate = candidate;
     if (status == AOTC_OK) {
         status = check_overlap(kernel, desc, chosen->candidate->variant, error);
     }

@@ -18,9 +18,13 @@ struct aotci_chosen {
 aotc_status aotci_find_context(const struct aotc_kernel *kernel, const aotc_launch_desc *desc,
                                const struct aotci_context **context, aotc_error *error);
 
-/* Check the arguments and choose among what is loaded there. Errors as aotc_launch. */
+/* A status of these functions alone: what was chosen is not loaded yet, and may not be loaded now. */
+enum { AOTCI_NOT_READY = 1 << 30 };
+
+/* Check the arguments and choose among what is there; load what was chosen, if it is not loaded yet
+ * (without `may_load`: AOTCI_NOT_READY, and no error is written). Errors as aotc_launch. */
 aotc_status aotci_choose(const struct aotc_kernel *kernel, const struct aotci_context *context,
-                         const aotc_launch_desc *desc, struct aotci_chosen *chosen,
+                         const aotc_launch_desc *desc, bool may_load, struct aotci_chosen *chosen,
                          aotc_error *error);
 
 /* Report a wrong argument of a launch: the param's name, what was expected and what was got. */

@@ -6,7 +6,6 @@
  */
 #include "sha256.h"
 
-#include <stdatomic.h>
 #include <stdbool.h>
 #include <string.h>
 
@@ -125,28 +124,23 @@ compress_sha(uint32_t state[8], const unsigned char *blocks, size_t count) {
     _mm_storeu_si128((__m128i *)(state + 4), _mm_alignr_epi8(dchg, feba, 8));
 }
 
-/* Whether the CPU has the instructions. It is asked once: a virtual machine may take long to answer. Any
- * thread that asks writes the same. */
-static bool has_instructions(void) {
-    enum { UNKNOWN, ABSENT, PRESENT };
-    static atomic_int known = UNKNOWN;
-    int answer = atomic_load_explicit(&known, memory_order_relaxed);
-    if (answer == UNKNOWN) {
-        unsigned a = 0, b = 0, c = 0, d = 0;
-        const bool has_sse = __get_cpuid(1, &a, &b, &c, &d) != 0 && (c & bit_SSE4_1) != 0 &&
-                             (c & bit_SSSE3) != 0;
-        const bool has_sha = __get_cpuid_count(7, 0, &a, &b, &c, &d) != 0 && (b >> 29 & 1) != 0;
-        answer = has_sse && has_sha ? PRESENT : ABSENT;
-        atomic_store_explicit(&known, answer, memory_order_relaxed);
-    }
-    return answer == PRESENT;
+/* Whether the CPU has the instructions. It is asked when the library is loaded: a virtual machine takes as
+ * long to answer as a small archive to open. */
+static bool has_instructions;
+
+__attribute__((constructor)) static void ask_cpu(void) {
+    unsigned a = 0, b = 0, c = 0, d = 0;
+    const bool has_sse =
+        __get_cpuid(1, &a, &b, &c, &d) != 0 && (c & bit_SSE4_1) != 0 && (c & bit_SSSE3) != 0;
+    const bool has_sha = __get_cpuid_count(7, 0, &a, &b, &c, &d) != 0 && (b >> 29 & 1) != 0;
+    has_instructions = has_sse && has_sha;
 }
 
 #endif
 
 void aotci_sha256_blocks(uint32_t state[8], const unsigned char *blocks, size_t count) {
 #ifdef HAS_SHA_INTRINSICS
-    if (has_instructions()) {
+    if (has_instructions) {
         compress_sha(state, blocks, count);
         return;
     }

@@ -37,7 +37,8 @@ static bool is_used(const struct aotc_kernel *kernel, uint32_t blob, CUcontext l
             atomic_load_explicit(&entry->dispatches[kernel->number], memory_order_relaxed);
         const uint32_t count = dispatch == NULL ? 0 : dispatch->candidate_count;
         for (uint32_t k = 0; k < count; ++k) {
-            if (dispatch->candidates[k].variant->cubin == blob) {
+            if (dispatch->candidates[k].variant->cubin == blob &&
+                aotci_function(&dispatch->candidates[k]) != NULL) {
                 return true;
             }
         }
@@ -130,6 +131,7 @@ aotc_status aotc_unload(aotc_archive *archive, int32_t device, aotc_error *error
                           .got = "NULL");
     }
     (void)pthread_mutex_lock(&archive->lock);
+    aotci_frame_drop(archive);
     const aotc_status status = unload_locked(archive, device, error);
     (void)pthread_mutex_unlock(&archive->lock);
     return status;

@@ -63,7 +63,8 @@ def cubin(
     body = names
     for name, kind, content, size in named:
         at = names.index(b"\0" + name.encode() + b"\0") + 1
-        table.append(section.pack(at, kind, 0, 0, 64 + len(body), size, 0, 0, 1, 0))
+        flags = 6 if name.startswith(".text.") else 0  # allocated, executable
+        table.append(section.pack(at, kind, flags, 0, 64 + len(body), size, 0, 0, 1, 0))
         body += content
     body += bytes(-len(body) % 8)
     major, minor, _ = parse_target(target)

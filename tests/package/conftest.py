@@ -43,8 +43,10 @@ def fake_cubin(
     offset = 64
     for name, body in zip((b".shstrtab", b".note.nv.tkinfo", b".text."), bodies, strict=True):
         kind = 3 if name == b".shstrtab" else 1
+        flags = 6 if name == b".text." else 0  # allocated, executable
         at = names.index(name)
-        sections.append(struct.pack("<IIQQQQIIQQ", at, kind, 0, 0, offset, len(body), 0, 0, 1, 0))
+        place = (flags, 0, offset, len(body))
+        sections.append(struct.pack("<IIQQQQIIQQ", at, kind, *place, 0, 0, 1, 0))
         offset += len(body)
     if shared_bytes:  # as ptxas writes it: without bytes in the file, and from sm_90 on 1 KiB more
         has_reserved = major >= 9
@@ -91,7 +93,9 @@ def _norm(targets: tuple[str, ...]) -> Kernel:
         Variant(
             target=target,
             symbol=f"norm_{dtype}",
-            cubin=fake_cubin(target, f"norm_{dtype}", bytes([causal, len(guards), config]), 16),
+            cubin=fake_cubin(
+                target, f"norm_{dtype}", bytes([causal, len(guards), config]) * 16, 16
+            ),
             num_threads=32 * (4, 8)[config],
             types=(dtype,),
             choices=(causal,),

@@ -192,7 +192,7 @@ def test_large_archives_are_compressed_faster(
 
 
 def test_golden_archive(samples: SimpleNamespace) -> None:
-    """The bytes of version 2.0 mean what they meant when it was released.
+    """The bytes of version 3.0 mean what they meant when it was released.
 
     Decoding compares the index and the layout with what would be written today; the frames may be
     another zstd's.

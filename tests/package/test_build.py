@@ -17,6 +17,7 @@ from aotc.ir.expression import to_text
 from aotc.package import archive
 from aotc.package.build import BuildOptions, BuildResult, build, describe_result
 from aotc.package.cache import Cache
+from aotc.package.index import Archive
 from aotc.package.manifest import load
 from aotc.package.workers import Outcome
 from tests.support.fake_compiler import compile_empty
@@ -392,6 +393,22 @@ def test_the_same_compile_is_done_once(project: _Project) -> None:
     assert result.num_compiled == 18
     assert project.recorder.counts == (18, 0)
     assert result.num_variants == 20
+
+
+def test_cubins_can_have_frames_of_their_own(
+    project: _Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[bool] = []
+    encode = archive.encode
+
+    def asking(content: Archive, *, is_grouped: bool, **options: Any) -> bytes:
+        asked.append(is_grouped)
+        return encode(content, is_grouped=is_grouped, **options)
+
+    monkeypatch.setattr(archive, "encode", asking)
+    project.build()
+    project.build(has_shared_frames=False)
+    assert asked == [True, False]
 
 
 def test_library_is_for_the_host_asked_for(project: _Project) -> None:

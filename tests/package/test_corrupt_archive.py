@@ -70,8 +70,8 @@ def test_what_is_no_archive_is_refused(data: bytes) -> None:
 
 def test_future_versions_are_named(samples: SimpleNamespace) -> None:
     data = encode(samples.small)
-    error = refusal(patched(data, 8, b"\3\0"))
-    assert (error.kind, "3.0" in error.message, "2.0" in error.message) == ("VERSION", True, True)
+    error = refusal(patched(data, 8, b"\4\0"))
+    assert (error.kind, "4.0" in error.message, "3.0" in error.message) == ("VERSION", True, True)
     error = refusal(resealed(patched(data, 16, b"\1\2")))
     assert error.kind == "VERSION"
     assert "bits 9" in error.message

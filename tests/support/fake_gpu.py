@@ -12,6 +12,7 @@ import os
 import struct
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import NamedTuple
@@ -154,11 +155,8 @@ class FakeGpu:
         )
 
 
-def build(directory: Path) -> Path:
-    """Compile the fake driver and return the path of its library."""
-    target = directory / "libcuda.so.1"
-    sources = sorted((TESTS / "fake_cuda").glob("*.c"))
-    paths = [ROOT / "runtime_c" / "include", ROOT / "runtime_c" / "src", TESTS, TESTS / "fake_cuda"]
+def compile_library(sources: Sequence[Path], target: Path, *options: str) -> Path:
+    """Compile C to a shared library and return its path."""
     command = [
         os.environ.get("CC", "cc"),
         "-std=gnu11",
@@ -168,9 +166,18 @@ def build(directory: Path) -> Path:
         "-fPIC",
         "-pthread",
     ]
-    command += ["-fvisibility=hidden", *(f"-I{path}" for path in paths)]
-    subprocess.run([*command, *map(str, sources), "-o", str(target)], check=True, timeout=300)
+    subprocess.run(
+        [*command, *options, *map(str, sources), "-o", str(target)], check=True, timeout=300
+    )
     return target
+
+
+def build(directory: Path) -> Path:
+    """Compile the fake driver and return the path of its library."""
+    sources = sorted((TESTS / "fake_cuda").glob("*.c"))
+    paths = [ROOT / "runtime_c" / "include", ROOT / "runtime_c" / "src", TESTS, TESTS / "fake_cuda"]
+    options = ("-fvisibility=hidden", *(f"-I{path}" for path in paths))
+    return compile_library(sources, directory / "libcuda.so.1", *options)
 
 
 def golden() -> ModuleType:

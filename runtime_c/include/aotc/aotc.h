@@ -169,13 +169,21 @@ typedef struct aotc_load_options {
     int32_t
         device; /* ordinal: its primary context, retained until release; or AOTC_CURRENT_CONTEXT */
     const char *kernel; /* NULL: all that run on the device */
+    uint32_t flags;     /* AOTC_LOAD_* */
+    uint32_t reserved;  /* 0 */
 } aotc_load_options;
 
-#define AOTC_LOAD_OPTIONS_INIT {(uint32_t)sizeof(aotc_load_options), AOTC_CURRENT_CONTEXT, NULL}
+/* Load the code of a variant when a launch or aotc_select first takes it, in that call, which then waits
+ * for other loads, allocates, and may fail as a load does. A load of the same kernel without this flag
+ * loads what is left. */
+enum { AOTC_LOAD_LAZY = 1 };
+
+#define AOTC_LOAD_OPTIONS_INIT                                                                     \
+    {(uint32_t)sizeof(aotc_load_options), AOTC_CURRENT_CONTEXT, NULL, 0, 0}
 
 /* Make kernels ready in one context, for every device that is to launch them: modules are loaded,
- * attributes set, dispatch tables built. Afterwards launches load nothing, so they can be captured
- * into graphs. What is loaded already is skipped. NULL options: all kernels, current context.
+ * attributes set, dispatch tables built. Afterwards launches load nothing, unless AOTC_LOAD_LAZY is
+ * set, and take the same time from the first one on. What is loaded already is skipped. NULL options: all kernels, current context.
  * With all kernels, those that have no variant for the device are left out; ARCH if all are. */
 AOTC_API aotc_status aotc_load(aotc_archive *archive, const aotc_load_options *options,
                                aotc_error *error);

@@ -312,8 +312,10 @@ public:
     }
 
     /// Make all kernels, or one, ready in the current context, or in a device's primary one.
-    void load(const char *kernel = nullptr, std::int32_t device = AOTC_CURRENT_CONTEXT) {
+    void load(const char *kernel = nullptr, std::int32_t device = AOTC_CURRENT_CONTEXT,
+              std::uint32_t flags = 0) {
         aotc_load_options options = AOTC_LOAD_OPTIONS_INIT;
+        options.flags = flags;
         options.kernel = kernel;
         options.device = device;
         detail::check([&](aotc_error *error) { return aotc_load(handle_, &options, error); });

@@ -1,0 +1,262 @@
+/* first_launch.c: the time from a context to a first launch that has finished, in a process of its own.
+ *
+ *     first_launch WAY LAUNCH [LIBCUDA [TIMES]]
+ *
+ * WAY is `bare` (read a cubin's file, cuLibraryLoadData, cuLibraryGetKernel, cuLaunchKernel), `lazy` or
+ * `eager` (open an archive, aotc_load with or without AOTC_LOAD_LAZY, aotc_launch); or, of what a load asks of the
+ * driver besides, `asked` (bare, and cuKernelGetParamInfo of all parameters and one more) and `forced` (bare,
+ * with cuKernelGetFunction and cuFuncLoad before the launch), as their fourth step. LAUNCH is written by
+ * first_launch_in_c.py, line by line: what to open, the launch as the driver sees it and as a caller says it.
+ * The driver's library is loaded, a context current and memory allocated before the clock starts; libzstd is
+ * linked as a program links it. Printed, once or TIMES times with unloading in between: nanoseconds of each
+ * step.
+ */
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <inttypes.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "aotc/aotc.h"
+
+enum { MAX_ARGS = 64, MAX_PARAM_BYTES = 4096, BUFFER_BYTES = 256 << 20, MAX_SHARED = 8 };
+
+struct launch {
+    char archive[512], cubin[512], kernel[256], symbol[256];
+    unsigned grid[3], threads, shared_bytes;
+    unsigned char params[MAX_PARAM_BYTES];
+    size_t param_bytes;
+    unsigned pointers[MAX_ARGS], pointer_count; /* where in the parameters addresses stand */
+    aotc_arg args[MAX_ARGS];
+    uint32_t arg_count;
+    aotc_value choices[MAX_ARGS];
+    char names[MAX_ARGS][64], strings[MAX_ARGS][64];
+    uint32_t choice_count;
+    uint32_t grid_rank;
+    int64_t programs[3];
+};
+
+static struct launch launch;
+static void *driver;
+
+__attribute__((noreturn)) static void stop(const char *what, const char *why) {
+    (void)fprintf(stderr, "first_launch: %s: %s\n", what, why);
+    exit(1);
+}
+
+/* A function of the driver, NULL if it has none: the tests' driver lacks some. */
+static void *entry(const char *name) {
+    int (*find)(const char *, void **, int, uint64_t, int *) =
+        (int (*)(const char *, void **, int, uint64_t, int *))(uintptr_t)dlsym(
+            driver, "cuGetProcAddress_v2");
+    void *found = NULL;
+    int why = 0;
+    return find == NULL || find(name, &found, 12040, 0, &why) != 0 ? NULL : found;
+}
+
+#define CALL(name, types, ...)                                                                     \
+    do {                                                                                           \
+        int(*function) types = (int(*) types)(uintptr_t)entry(#name);                              \
+        if (function != NULL && function(__VA_ARGS__) != 0) {                                                          \
+            stop(#name, "the driver reports an error");                                            \
+        }                                                                                          \
+    } while (0)
+
+static double now_ns(void) {
+    struct timespec time;
+    (void)clock_gettime(CLOCK_MONOTONIC, &time);
+    return (double)time.tv_sec * 1e9 + (double)time.tv_nsec;
+}
+
+static void read_launch(const char *path, uint64_t buffer) {
+    char word[32];
+    FILE *file = fopen(path, "r");
+    if (file == NULL) {
+        stop(path, "cannot be read");
+    }
+    while (fscanf(file, "%31s", word) == 1) {
+        unsigned count = 0;
+        if (strcmp(word, "archive") == 0) {
+            count = (unsigned)fscanf(file, "%511s %255s", launch.archive, launch.kernel);
+        } else if (strcmp(word, "cubin") == 0) {
+            count = (unsigned)fscanf(file, "%511s %255s", launch.cubin, launch.symbol);
+        } else if (strcmp(word, "grid") == 0) {
+            count = (unsigned)fscanf(file, "%u %u %u %u %u", &launch.grid[0], &launch.grid[1],
+                                     &launch.grid[2], &launch.threads, &launch.shared_bytes);
+        } else if (strcmp(word, "param") == 0) {
+            unsigned byte = 0;
+            count = (unsigned)fscanf(file, "%2x", &byte);
+            launch.params[launch.param_bytes++] = (unsigned char)byte;
+        } else if (strcmp(word, "address") == 0) {
+            count = (unsigned)fscanf(file, "%u", &launch.pointers[launch.pointer_count++]);
+        } else if (strcmp(word, "arg") == 0) {
+            unsigned kind = 0, dtype = 0;
+            uint64_t bits = 0;
+            count = (unsigned)fscanf(file, "%u %u %" SCNu64, &kind, &dtype, &bits);
+            bits = kind == AOTC_POINTER ? buffer : bits;
+            launch.args[launch.arg_count++] = aotc_arg_bits((aotc_param_kind)kind, (aotc_dtype)dtype, bits);
+        } else if (strcmp(word, "choice") == 0) {
+            aotc_value *choice = &launch.choices[launch.choice_count];
+            char *name = launch.names[launch.choice_count];
+            char *string = launch.strings[launch.choice_count++];
+            count = (unsigned)fscanf(file, "%63s %u %" SCNd64 " %63s", name, &choice->kind,
+                                     &choice->as.integer, string);
+            choice->name = name;
+            if (choice->kind == AOTC_VALUE_STRING) {
+                choice->as.string = string;
+            }
+        } else if (strcmp(word, "programs") == 0) {
+            count = (unsigned)fscanf(file, "%u %" SCNd64 " %" SCNd64 " %" SCNd64, &launch.grid_rank,
+                                     &launch.programs[0], &launch.programs[1], &launch.programs[2]);
+        }
+        if (count == 0) {
+            stop(path, word);
+        }
+    }
+    (void)fclose(file);
+    for (unsigned i = 0; i < launch.pointer_count; ++i) {
+        memcpy(launch.params + launch.pointers[i], &buffer, sizeof buffer);
+    }
+}
+
+static double steps[4];
+
+static void run_bare(const char *way) {
+    void *library = NULL, *kernel = NULL;
+    double start = now_ns();
+    FILE *file = fopen(launch.cubin, "rb");
+    if (file == NULL || fseek(file, 0, SEEK_END) != 0) {
+        stop(launch.cubin, "cannot be read");
+    }
+    const size_t bytes = (size_t)ftell(file);
+    void *image = malloc(bytes);
+    rewind(file);
+    if (fread(image, 1, bytes, file) != bytes) {
+        stop(launch.cubin, "cannot be read");
+    }
+    (void)fclose(file);
+    steps[0] = now_ns() - start;
+    start = now_ns();
+    CALL(cuLibraryLoadData, (void **, const void *, void *, void *, unsigned, void *, void *, unsigned),
+         &library, image, NULL, NULL, 0, NULL, NULL, 0);
+    CALL(cuLibraryGetKernel, (void **, void *, const char *), &kernel, library, launch.symbol);
+    if (launch.shared_bytes > 47 << 10) {
+        CALL(cuKernelSetAttribute, (int, int, void *, int), MAX_SHARED, (int)launch.shared_bytes, kernel, 0);
+    }
+    steps[1] = now_ns() - start;
+    start = now_ns();
+    if (strcmp(way, "asked") == 0) {
+        size_t place = 0, size = 0;
+        int (*ask)(void *, size_t, size_t *, size_t *) =
+            (int (*)(void *, size_t, size_t *, size_t *))(uintptr_t)entry("cuKernelGetParamInfo");
+        for (size_t i = 0; ask(kernel, i, &place, &size) == 0; ++i) {
+        }
+    } else if (strcmp(way, "forced") == 0) {
+        void *of_context = NULL;
+        CALL(cuKernelGetFunction, (void **, void *), &of_context, kernel);
+        CALL(cuFuncLoad, (void *), of_context);
+    }
+    steps[3] = now_ns() - start;
+    start = now_ns();
+    void *extra[] = {(void *)1, launch.params, (void *)2, &launch.param_bytes, NULL};
+    CALL(cuLaunchKernel,
+         (void *, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, void *, void **,
+          void **),
+         kernel, launch.grid[0], launch.grid[1], launch.grid[2], launch.threads, 1, 1,
+         launch.shared_bytes, NULL, NULL, extra);
+    CALL(cuCtxSynchronize, (void));
+    steps[2] = now_ns() - start;
+    CALL(cuLibraryUnload, (void *), library);
+    free(image);
+}
+
+static void demand(aotc_status status, const char *what, const aotc_error *error) {
+    if (status != AOTC_OK) {
+        stop(what, error->message);
+    }
+}
+
+static void *(*create_decoder)(void);
+static size_t (*decode)(void *, void *, size_t, const void *, size_t);
+
+/* As the library's own, which a build without zstd.h lacks. */
+static int decompress(void *user, const void *source, size_t source_bytes, void *target,
+                      size_t target_bytes) {
+    static void *decoder;
+    (void)user;
+    decoder = decoder == NULL ? create_decoder() : decoder;
+    return decode(decoder, target, target_bytes, source, source_bytes) == target_bytes ? 0 : 1;
+}
+
+static void run_archive(const char *libcuda, bool is_lazy) {
+    aotc_error error = AOTC_ERROR_INIT;
+    aotc_open_options options = AOTC_OPEN_OPTIONS_INIT;
+    aotc_load_options load = AOTC_LOAD_OPTIONS_INIT;
+    aotc_archive *archive = NULL;
+    const aotc_kernel *kernel = NULL;
+    options.driver_path = libcuda;
+    options.decompress = decompress;
+    load.kernel = launch.kernel;
+    load.flags = is_lazy ? AOTC_LOAD_LAZY : 0;
+    double start = now_ns();
+    demand(aotc_open_file(launch.archive, &options, &archive, &error), "open", &error);
+    steps[0] = now_ns() - start;
+    start = now_ns();
+    demand(aotc_kernel_get(archive, launch.kernel, &kernel, &error), "kernel", &error);
+    steps[1] = now_ns() - start;
+    start = now_ns();
+    demand(aotc_load(archive, &load, &error), "load", &error);
+    steps[2] = now_ns() - start;
+    start = now_ns();
+    aotc_launch_desc desc = AOTC_LAUNCH_DESC_INIT;
+    desc.args = launch.args;
+    desc.arg_count = launch.arg_count;
+    desc.choices = launch.choices;
+    desc.choice_count = launch.choice_count;
+    desc.grid_rank = launch.grid_rank;
+    memcpy(desc.grid, launch.programs, sizeof launch.programs);
+    demand(aotc_launch(kernel, &desc, &error), "launch", &error);
+    CALL(cuCtxSynchronize, (void));
+    steps[3] = now_ns() - start;
+    aotc_release(archive);
+}
+
+int main(int argc, char **argv) {
+    const char *libcuda = argc > 3 ? argv[3] : "libcuda.so.1";
+    uint64_t buffer = 0;
+    void *context = NULL;
+    if (argc < 3) {
+        stop("usage", "first_launch WAY LAUNCH [LIBCUDA]");
+    }
+    driver = dlopen(libcuda, RTLD_NOW | RTLD_GLOBAL);
+    void *library = dlopen("libzstd.so.1", RTLD_NOW);
+    if (driver == NULL || library == NULL) {
+        stop("dlopen", dlerror());
+    }
+    void *function = dlsym(library, "ZSTD_createDCtx");
+    memcpy(&create_decoder, &function, sizeof function);
+    function = dlsym(library, "ZSTD_decompressDCtx");
+    memcpy(&decode, &function, sizeof function);
+    CALL(cuInit, (unsigned), 0);
+    CALL(cuDevicePrimaryCtxRetain, (void **, int), &context, 0);
+    CALL(cuCtxSetCurrent, (void *), context);
+    CALL(cuMemAlloc, (uint64_t *, size_t), &buffer, BUFFER_BYTES);
+    CALL(cuMemsetD8, (uint64_t, unsigned char, size_t), buffer, 0, BUFFER_BYTES);
+    CALL(cuCtxSynchronize, (void));
+    read_launch(argv[2], buffer);
+    const int count = argc > 4 ? atoi(argv[4]) : 1;
+    for (int i = 0; i < count; ++i) {
+        memset(steps, 0, sizeof steps);
+        const bool is_lazy = strcmp(argv[1], "lazy") == 0;
+        if (is_lazy || strcmp(argv[1], "eager") == 0) {
+            run_archive(libcuda, is_lazy);
+        } else {
+            run_bare(argv[1]);
+        }
+        (void)printf("%.0f %.0f %.0f %.0f\n", steps[0], steps[1], steps[2], steps[3]);
+    }
+    return 0;
+}

@@ -1,0 +1,115 @@
+/* test_lazy.c: code that the launch loads which first takes it. */
+#include "fixture.h"
+
+static const struct fake_device hopper = {9, 0, 232448};
+
+static aotc_status load_lazily(struct fixture *fixture, int32_t device, const char *kernel) {
+    aotc_load_options options = AOTC_LOAD_OPTIONS_INIT;
+    options.device = device;
+    options.kernel = kernel;
+    options.flags = AOTC_LOAD_LAZY;
+    return aotc_load(fixture->archive, &options, &fixture->error);
+}
+
+static struct fixture begin(int device_count) {
+    const struct fake_device devices[2] = {hopper, hopper};
+    fake_cuda_reset();
+    fake_cuda_set_devices(devices, device_count);
+    struct fixture fixture = set_up("grouped.aotc");
+    fixture.stream = fake_cuda_create_stream(fake_cuda_primary_context(0));
+    for (int i = 0; i < device_count; ++i) {
+        EXPECT(load_lazily(&fixture, i, "add"), AOTC_OK, &fixture.error, NULL);
+    }
+    return fixture;
+}
+
+static aotc_status add_on(struct fixture *fixture, struct CUstream_st *stream, aotc_dtype dtype) {
+    struct add add;
+    add_call(&add, fixture, dtype, 1000);
+    add.desc.stream = stream;
+    return aotc_launch(kernel_of(fixture, "add"), &add.desc, &fixture->error);
+}
+
+static void test_a_launch_loads_its_variant_alone(void) {
+    struct fixture fixture = begin(1);
+    CHECK(fake_cuda_calls("cuLibraryLoadData") == 0 && fixture.blobs->calls == 0);
+    EXPECT(add_on(&fixture, fixture.stream, AOTC_FP32), AOTC_OK, &fixture.error, NULL);
+    EXPECT(add_on(&fixture, fixture.stream, AOTC_FP32), AOTC_OK, &fixture.error, NULL);
+    CHECK(fake_cuda_calls("cuLibraryLoadData") == 1 && fixture.blobs->calls == 1);
+    /* The other variant is in the frame that is still decoded. */
+    EXPECT(add_on(&fixture, fixture.stream, AOTC_FP16), AOTC_OK, &fixture.error, NULL);
+    CHECK(fake_cuda_calls("cuLibraryLoadData") == 2 && fixture.blobs->calls == 1);
+    tear_down(&fixture);
+}
+
+static void test_a_load_without_the_flag_loads_what_is_left(void) {
+    struct fixture fixture = begin(1);
+    aotc_load_options options = AOTC_LOAD_OPTIONS_INIT;
+    options.device = 0;
+    options.kernel = "add";
+    EXPECT(add_on(&fixture, fixture.stream, AOTC_FP32), AOTC_OK, &fixture.error, NULL);
+    EXPECT(aotc_load(fixture.archive, &options, &fixture.error), AOTC_OK, &fixture.error, NULL);
+    const unsigned long loaded = fake_cuda_calls("cuLibraryLoadData");
+    CHECK(loaded > 1);
+    EXPECT(add_on(&fixture, fixture.stream, AOTC_FP16), AOTC_OK, &fixture.error, NULL);
+    EXPECT(load_lazily(&fixture, 0, "add"), AOTC_OK, &fixture.error, NULL);
+    CHECK(fake_cuda_calls("cuLibraryLoadData") == loaded);
+    tear_down(&fixture);
+}
+
+/* Code belongs to the archive, and what of it is used to each context. */
+static void test_contexts_load_and_unload_by_themselves(void) {
+    struct fixture fixture = begin(2);
+    struct CUstream_st *other = fake_cuda_create_stream(fake_cuda_primary_context(1));
+    EXPECT(add_on(&fixture, fixture.stream, AOTC_FP32), AOTC_OK, &fixture.error, NULL);
+    EXPECT(aotc_unload(fixture.archive, 0, &fixture.error), AOTC_OK, &fixture.error, NULL);
+    CHECK(fake_cuda_live_libraries() == 0);
+    EXPECT(add_on(&fixture, other, AOTC_FP32), AOTC_OK, &fixture.error, NULL);
+    CHECK(fake_cuda_live_libraries() == 1);
+    EXPECT(load_lazily(&fixture, 0, "add"), AOTC_OK, &fixture.error, NULL);
+    EXPECT(add_on(&fixture, fixture.stream, AOTC_FP32), AOTC_OK, &fixture.error, NULL);
+    CHECK(fake_cuda_live_libraries() == 1);
+    EXPECT(aotc_unload(fixture.archive, 1, &fixture.error), AOTC_OK, &fixture.error, NULL);
+    EXPECT(add_on(&fixture, fixture.stream, AOTC_FP32), AOTC_OK, &fixture.error, NULL);
+    tear_down(&fixture);
+}
+
+/* Each call of the driver on the way fails once; the launch after it succeeds. */
+static void test_a_launch_that_cannot_load_is_tried_again(void) {
+    static const char *const calls[] = {
+        "cuCtxPushCurrent", "cuThreadExchangeStreamCaptureMode", "cuLibraryLoadData",
+        "cuLibraryGetKernel"};
+    for (size_t i = 0; i < sizeof calls / sizeof *calls; ++i) {
+        struct fixture fixture = begin(1);
+        fake_cuda_fail(calls[i], 0, 2);
+        EXPECT(add_on(&fixture, fixture.stream, AOTC_FP32), AOTC_ERROR_CUDA, &fixture.error,
+               calls[i]);
+        fake_cuda_fail(calls[i], 0, 0);
+        EXPECT(add_on(&fixture, fixture.stream, AOTC_FP32), AOTC_OK, &fixture.error, NULL);
+        tear_down(&fixture);
+    }
+}
+
+static void test_flags_are_checked(void) {
+    struct fixture fixture = begin(1);
+    aotc_load_options options = AOTC_LOAD_OPTIONS_INIT;
+    options.flags = 2;
+    EXPECT(aotc_load(fixture.archive, &options, &fixture.error), AOTC_ERROR_ARG, &fixture.error,
+           "known flags");
+    options.flags = 0;
+    options.reserved = 1;
+    EXPECT(aotc_load(fixture.archive, &options, &fixture.error), AOTC_ERROR_ARG, &fixture.error,
+           "known flags");
+    tear_down(&fixture);
+}
+
+int main(int argc, char **argv) {
+    static void (*const tests[])(void) = {
+        test_a_launch_loads_its_variant_alone,
+        test_a_load_without_the_flag_loads_what_is_left,
+        test_contexts_load_and_unload_by_themselves,
+        test_a_launch_that_cannot_load_is_tried_again,
+        test_flags_are_checked,
+    };
+    return run_tests(argc, argv, tests, sizeof tests / sizeof *tests);
+}
