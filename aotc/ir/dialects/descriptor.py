@@ -64,13 +64,14 @@ class DescriptorOf(Op, opcode="tile.descriptor_of", pure=True, traits=(Trait.ALI
 
     `sizes` are its extents, i32, and the strides of all axes but the last, i64 in elements: that one
     is dense. What is outside of the tensor reads as zero, or as NaN with `fill_nan`. The source
-    promises that the address and the strides are multiples of 16 bytes.
+    promises that the address and the strides are multiples of 16 bytes. `num_parts` as in the type.
     """
 
     pointer: Value = operand()
     sizes: Sequence[Value] = operands()
     shape: tuple[int, ...] = attribute()
     fill_nan: bool = attribute(default=False)
+    num_parts: int = attribute(default=1)
     out: Value = result()
 
     def infer(self) -> Sequence[Type]:
@@ -80,7 +81,7 @@ class DescriptorOf(Op, opcode="tile.descriptor_of", pure=True, traits=(Trait.ALI
         given = [size.type for size in self.sizes]
         expected = [I32] * rank + [I64] * (rank - 1)
         self.expect(given == expected, f"{rank} axes of sizes ({', '.join(map(str, given))})")
-        return (DescriptorType(pointer.pointee, self.shape, self.fill_nan),)
+        return (DescriptorType(pointer.pointee, self.shape, self.fill_nan, self.num_parts),)
 
     @property
     def extents(self) -> list[Value]:

@@ -117,7 +117,8 @@ class _Emitter:
         for old, new in zip(kernel.body.args, body.args, strict=True):
             self.values[old, None] = new
         place = Builder(body)
-        self.slots = dict(zip(slots, slot_addresses(body, slots, place), strict=True))
+        addresses = slot_addresses(body, slots, kernel.num_ctas, place)
+        self.slots = dict(zip(slots, addresses, strict=True))
         self.emit_ops(kernel.body, place)
         return body
 

@@ -52,8 +52,6 @@ def map_on_device(
 
 def _obstacle(op: DescriptorOf, kernel: Kernel, schedule: Schedule) -> str:
     """Return why a descriptor has no map of the kernel's own, or an empty string."""
-    if schedule.config.num_ctas > 1:
-        return Reason.DEVICE_MAP_IN_CLUSTER()
     ops = list(kernel.walk())
     if any(each.has(Trait.DEPENDENT_LAUNCH) for each in ops):
         return Reason.DEVICE_MAP_OVERLAPS()
