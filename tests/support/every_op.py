@@ -468,6 +468,9 @@ SAMPLES: dict[str, Sample] = {
     "gpu.made_tensor_map": lambda s: s.add(
         tma.MadeTensorMap(s.pointer, TensorMapType(FP16, (16, 64), 128))
     ),
+    "gpu.acquired_tensor_map": lambda s: s.add(
+        tma.AcquiredTensorMap(s.pointer, TensorMapType(FP16, (16, 64), 128))
+    ),
     "gpu.make_tensor_map": lambda s: s.add(
         tma.MakeTensorMap(
             s.pointer,

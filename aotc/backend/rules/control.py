@@ -336,27 +336,55 @@ def lower_if(ctx: Lowering, op: scf.If) -> Results:
     emit = ctx.emit
     then, orelse, join = (emit.new_label(stem) for stem in ("then", "else", "join"))
     emit.branch_if(ctx.scalar(op.condition), then, orelse)
-    arms: list[tuple[str, list[list[str]]]] = []
+    arms: list[tuple[str, list[_Passed]]] = []
     for label, block in ((then, op.then), (orelse, op.orelse)):
         emit.start_block(label)
         with emit.scope():
             ctx.lower_ops(block)
-            values = [ctx.registers(value) for value in block.terminator.operands]
-        arms.append((emit.label, values))
+            passed = [_pass_on(ctx, value) for value in block.terminator.operands]
+        arms.append((emit.label, passed))
         emit.branch(join)
     emit.start_block(join)
     (then_end, yes), (else_end, no) = arms
-    return [
-        tuple(
-            a
-            if a == b
-            else emit.fresh(
-                f"phi {llvm_type(element_of(value.type))} [ {a}, %{then_end} ], [ {b}, %{else_end} ]"
-            )
-            for a, b in zip(left, right, strict=True)
+    joined: list[list[str]] = []
+    for value, left, right in zip(op.outs, yes, no, strict=True):
+        is_packed = left.words is not None and right.words is not None
+        kind = "i32" if is_packed else llvm_type(element_of(value.type))
+        pairs = zip(
+            (left.words or ()) if is_packed else left.registers,
+            (right.words or ()) if is_packed else right.registers,
+            strict=True,
         )
-        for value, left, right in zip(op.outs, yes, no, strict=True)
+        joined.append(
+            [
+                a
+                if a == b
+                else emit.fresh(f"phi {kind} [ {a}, %{then_end} ], [ {b}, %{else_end} ]")
+                for a, b in pairs
+            ]
+        )
+    # Not earlier: no phi may follow another instruction.
+    return [
+        tuple(unpack(emit, names, element_of(value.type), len(left.registers)))
+        if left.words is not None and right.words is not None
+        else tuple(names)
+        for value, names, left, right in zip(op.outs, joined, yes, no, strict=True)
     ]
+
+
+@dataclass(frozen=True, slots=True)
+class _Passed:
+    """The registers of a value at the end of an arm, and the words that they are packed in, if any."""
+
+    registers: Registers
+    words: list[str] | None
+
+
+def _pass_on(ctx: Lowering, value: Value) -> _Passed:
+    return _Passed(
+        ctx.registers(value),
+        packed_words(ctx.emit, ctx.raw(value), element_of(value.type)),
+    )
 
 
 @lowers(opaque.OpaqueThreadId)

@@ -79,6 +79,12 @@ def lower_made_tensor_map(ctx: Lowering, op: tma.MadeTensorMap) -> Results:
     return [(slot,)]
 
 
+@lowers(tma.AcquiredTensorMap)
+def lower_acquired_tensor_map(ctx: Lowering, op: tma.AcquiredTensorMap) -> Results:
+    """Lower a map that was acquired before: its generic address."""
+    return [(nvvm_tensor.generic_address(ctx.emit, ctx.scalar(op.slot)),)]
+
+
 @lowers(tma.TmaLoad)
 def lower_tma_load(ctx: Lowering, op: tma.TmaLoad) -> Results:
     """Lower a load: expect all bytes at the mbarrier, then copy every box."""

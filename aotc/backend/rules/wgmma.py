@@ -31,6 +31,7 @@ from aotc.ir.types import (
     FP32,
     I8,
     I32,
+    PointerType,
     U8,
     ElementType,
     SharedType,
@@ -60,6 +61,8 @@ def lower_undefined(ctx: Lowering, op: gpu.Undefined) -> Results:
     16-bit elements are unpacked from zero registers, since the dot that ignores them, and a loop
     that carries them, use packed registers.
     """
+    if isinstance(op.type, PointerType):
+        return [("poison",)]
     element, count = scalar_element(op, op.out), num_registers(op.out.type)
     if element.bits >= 32:
         return [("poison",) * count]

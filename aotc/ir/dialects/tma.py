@@ -155,6 +155,18 @@ class MadeTensorMap(
         return (self.type,)
 
 
+class AcquiredTensorMap(Op, opcode="gpu.acquired_tensor_map", pure=True):
+    """Return the tensor map at `slot` again, which `gpu.made_tensor_map` has acquired before."""
+
+    slot: Value = operand()
+    type: TensorMapType = attribute()
+    out: Value = result()
+
+    def infer(self) -> Sequence[Type]:
+        self.expect(isinstance(self.slot.type, PointerType), f"a slot at {self.slot.type}")
+        return (self.type,)
+
+
 class SyncTmaLoad(
     Op,
     opcode="gpu.sync_tma_load",

@@ -182,7 +182,9 @@ def _made_map(
     return made
 
 
-def _made_elsewhere(program: Program, op: tma.MadeTensorMap, slot: Array) -> Array:
+def _made_elsewhere(
+    program: Program, op: tma.MadeTensorMap | tma.AcquiredTensorMap, slot: Array
+) -> Array:
     """Return the value of the map that another warp has left at a slot."""
     made = program.maps.get(int(scalar(slot)))
     if made is None:
@@ -364,6 +366,7 @@ TENSOR_RULES: dict[type[Op], Rule] = {
     tma.TensorMapAt: _described,
     tma.MakeTensorMap: _made_map,
     tma.MadeTensorMap: _made_elsewhere,
+    tma.AcquiredTensorMap: _made_elsewhere,
     tma.SyncTmaLoad: _fetch,
     tma.TmaLoad: _start_load,
     tma.SyncBulkLoad: _sync_bulk_load,
