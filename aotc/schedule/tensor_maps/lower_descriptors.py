@@ -4,6 +4,9 @@ A target with tensor copies keeps the descriptors for `assign_layouts`, which ma
 them. On any other target a tile is loaded and stored through pointers, with masks for the bounds of
 the tensor: the same source builds everywhere.
 
+A descriptor that branches or loops pass on is passed on as its parts (`chosen_descriptors`), and made of
+them by the kernel itself.
+
 A descriptor that the kernel makes itself becomes a parameter too, if the launch arguments
 determine its tensor (`made_tensors`). If not, the kernel makes the map (`device_maps`), or its tiles go
 through pointers.
@@ -27,6 +30,7 @@ from aotc.ir.rewrite import Builder, is_trivially_dead
 from aotc.ir.tile_address import tile_address
 from aotc.ir.types import I32, I64, DescriptorType, PointerType, TileType, Type, shape_of
 from aotc.schedule.context import Schedule
+from aotc.schedule.tensor_maps.chosen_descriptors import pass_on_parts
 from aotc.schedule.tensor_maps.device_maps import map_on_device
 from aotc.schedule.tensor_maps.made_tensors import map_made
 from aotc.target import Feature, Target
@@ -37,8 +41,10 @@ def lower_descriptors(kernel: Kernel, schedule: Schedule) -> None:
     if not any(isinstance(value.type, DescriptorType) for value in _values(kernel)):
         return
     has_copies = Feature.TMA in schedule.target.features
-    made = _answer_made(kernel)
     tensors = _Tensors(kernel)
+    pass_on_parts(kernel, tensors.parts)
+    made = _answer_made(kernel)
+    tensors = _Tensors(kernel, tensors.added)
     _lower(kernel, tensors, schedule.target, _QUERIES)
     kept: dict[Value, None] = {}
     if not has_copies:
@@ -46,7 +52,7 @@ def lower_descriptors(kernel: Kernel, schedule: Schedule) -> None:
     elif schedule.map_pointers:
         # What was read of other descriptors is known to the launch as well.
         kept = map_on_device(kernel, map_made(kernel, made, schedule), schedule)
-        tensors = _Tensors(kernel)
+        tensors = _Tensors(kernel, tensors.added)
     _lower(kernel, tensors, schedule.target, _ACCESSES, kept)
     for op in made:
         if op.block is not None and is_trivially_dead(op):
@@ -82,12 +88,6 @@ def _lower(
             if isinstance(op.descriptor.op, descriptor.DescriptorAt):
                 _check_in_memory(op, target)
                 continue
-            if op.descriptor not in tensors.kinds:
-                raise CompileError(
-                    "which descriptor this is, is decided at run time",
-                    op.loc,
-                    remedy="branch around the accesses instead, each with its descriptor",
-                )
             has_map = op.descriptor.op is None or op.descriptor in mapped
             is_copy = has_copies and has_map and type(op) in _ACCESSES
             if type(op) in rules and not is_copy:
@@ -128,8 +128,8 @@ class _Tensors:
     """
 
     kernel: Kernel
-    kinds: dict[Value, DescriptorType] = field(default_factory=dict[Value, DescriptorType])
     added: dict[tuple[Value, str], Value] = field(default_factory=dict[tuple[Value, str], Value])
+    kinds: dict[Value, DescriptorType] = field(default_factory=dict[Value, DescriptorType])
 
     def __post_init__(self) -> None:
         made = [op.out for op in self.kernel.walk() if isinstance(op, descriptor.DescriptorOf)]
@@ -152,6 +152,20 @@ class _Tensors:
         if isinstance(tensor.op, descriptor.DescriptorOf):
             return tensor.op.strides[axis]
         return self._part(tensor, f"strides[{axis}]", I64)
+
+    def parts(self, tensor: Value) -> list[Value]:
+        """Return what the descriptor of a parameter could be made of: address, extents, strides."""
+        kind = self.kinds[tensor]
+        axes = range(len(kind.block))
+        key = (tensor, "base")
+        if key not in self.added:
+            argument = self.kernel.params[tensor.index].argument
+            name = f"{argument}.base"
+            self.added[key] = self.kernel.body.add_arg(PointerType(kind.element), name)
+            self.kernel.params += (ParamInfo(name, TENSOR_ALIGNMENT_BYTES, argument),)
+        extents = [self.extent(tensor, axis) for axis in axes]
+        strides = [self.stride(tensor, axis) for axis in axes[:-1]]
+        return [self.added[key], *extents, *strides]
 
     def _part(self, tensor: Value, part: str, kind: Type) -> Value:
         key = (tensor, part)
