@@ -31,9 +31,9 @@ from aotc.ir.types import (
     FP32,
     I8,
     I32,
-    PointerType,
     U8,
     ElementType,
+    PointerType,
     SharedType,
     element_of,
 )

@@ -322,9 +322,9 @@ def runs_surely(loop: scf.For) -> bool:
     for op in loop.ancestors():
         if isinstance(op, scf.If) and inner.block is op.then:
             condition = op.condition.op
-            if isinstance(condition, arith.Compare) and condition.predicate == "lt":
-                if condition.operands == [loop.lower, loop.upper]:
-                    return True
+            is_less = isinstance(condition, arith.Compare) and condition.predicate == "lt"
+            if is_less and list(condition.operands) == [loop.lower, loop.upper]:
+                return True
         inner = op
     return False
 

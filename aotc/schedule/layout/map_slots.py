@@ -49,9 +49,7 @@ def slot_at(first: Value, index: Value, place: Builder) -> Value:
     return place(arith.AddPtr(first, place(arith.Mul(index, words)).out)).out
 
 
-def slot_addresses(
-    body: Block, makers: Sequence[Op], num_ctas: int, place: Builder
-) -> list[Value]:
+def slot_addresses(body: Block, makers: Sequence[Op], num_ctas: int, place: Builder) -> list[Value]:
     """Return the addresses of the first slot of each op; the last parameter is the scratch memory.
 
     A program instance is one of `num_ctas` CTAs of a cluster.
