@@ -346,29 +346,23 @@ def lower_if(ctx: Lowering, op: scf.If) -> Results:
         emit.branch(join)
     emit.start_block(join)
     (then_end, yes), (else_end, no) = arms
-    joined: list[list[str]] = []
+    joined: list[tuple[list[str], bool]] = []
     for value, left, right in zip(op.outs, yes, no, strict=True):
+        kind, ends = llvm_type(element_of(value.type)), (left.registers, right.registers)
         is_packed = left.words is not None and right.words is not None
-        kind = "i32" if is_packed else llvm_type(element_of(value.type))
-        pairs = zip(
-            (left.words or ()) if is_packed else left.registers,
-            (right.words or ()) if is_packed else right.registers,
-            strict=True,
-        )
-        joined.append(
-            [
-                a
-                if a == b
-                else emit.fresh(f"phi {kind} [ {a}, %{then_end} ], [ {b}, %{else_end} ]")
-                for a, b in pairs
-            ]
-        )
+        if left.words is not None and right.words is not None:
+            kind, ends = "i32", (left.words, right.words)
+        names = [
+            a if a == b else emit.fresh(f"phi {kind} [ {a}, %{then_end} ], [ {b}, %{else_end} ]")
+            for a, b in zip(*ends, strict=True)
+        ]
+        joined.append((names, is_packed))
     # Not earlier: no phi may follow another instruction.
     return [
-        tuple(unpack(emit, names, element_of(value.type), len(left.registers)))
-        if left.words is not None and right.words is not None
+        tuple(unpack(emit, names, element_of(value.type), len(passed.registers)))
+        if is_packed
         else tuple(names)
-        for value, names, left, right in zip(op.outs, joined, yes, no, strict=True)
+        for value, passed, (names, is_packed) in zip(op.outs, yes, joined, strict=True)
     ]
 
 
@@ -376,7 +370,7 @@ def lower_if(ctx: Lowering, op: scf.If) -> Results:
 class _Passed:
     """The registers of a value at the end of an arm, and the words that they are packed in, if any."""
 
-    registers: Registers
+    registers: list[str]
     words: list[str] | None
 
 

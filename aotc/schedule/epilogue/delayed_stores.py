@@ -49,8 +49,9 @@ class Tiles:
 def slot_of(store: tma.StagedTmaStore, outer: Op) -> Value | None:
     """Return where the map of a store was made, if that is anew in `outer`."""
     made = store.tensor.op
-    is_anew = isinstance(made, tma.MadeTensorMap) and is_inside(made, outer)
-    return made.slot if is_anew else None
+    if isinstance(made, tma.MadeTensorMap) and is_inside(made, outer):
+        return made.slot
+    return None
 
 
 class Delay:
@@ -222,9 +223,16 @@ class Delay:
             # Whoever issues stores acquires the map with the first one, while the tensor cores are busy.
             find = tma.AcquiredTensorMap if part else tma.MadeTensorMap
             tensor = place(find(coords.pop(), store.tensor.type)).out
-        buffer = self.buffers[number]
-        inputs = {"value": tile, "coords": coords, "tensor": tensor}
-        store_slice(store, part, buffer, self.target, place, **inputs)
+        store_slice(
+            store,
+            part,
+            self.buffers[number],
+            self.target,
+            place,
+            value=tile,
+            coords=coords,
+            tensor=tensor,
+        )
 
 
 class DelayAcross(Delay, CarriedState):
@@ -322,8 +330,11 @@ def runs_surely(loop: scf.For) -> bool:
     for op in loop.ancestors():
         if isinstance(op, scf.If) and inner.block is op.then:
             condition = op.condition.op
-            is_less = isinstance(condition, arith.Compare) and condition.predicate == "lt"
-            if is_less and list(condition.operands) == [loop.lower, loop.upper]:
+            if (
+                isinstance(condition, arith.Compare)
+                and condition.predicate == "lt"
+                and list(condition.operands) == [loop.lower, loop.upper]
+            ):
                 return True
         inner = op
     return False
