@@ -266,6 +266,28 @@ def test_a_descriptor_is_chosen_at_run_time(tmp_path: Path, target: str, n: int)
     np.testing.assert_array_equal(out, expected)
 
 
+@pytest.mark.parametrize("target", TARGET_NAMES)
+@pytest.mark.parametrize("n", [0, 1])
+def test_what_is_stored_is_loaded_through_a_chosen_descriptor(
+    tmp_path: Path, target: str, n: int
+) -> None:
+    source = """def k(x, y, out, n):
+    which = x if n > 0 else y
+    x.store([0, 0], y.load([8, 0]))
+    out.store([0, 0], which.load([0, 0]))
+    which.store([0, 0], y.load([16, 0]))
+    out.store([8, 0], x.load([0, 0]))
+"""
+    signature = {**dict.fromkeys(("x", "y", "out"), "tensordesc<fp32[8,16]>"), "n": "i32"}
+    kernel = compiled(tmp_path, source, signature, target=target)
+    x, y = tensor((24, 16), "fp32"), tensor((24, 16), "fp32", seed=1)
+    out, given = like(tensor((16, 16), "fp32")), y.copy()
+    launch(kernel, (1,), {"x": x, "y": y, "out": out, "n": n})
+    np.testing.assert_array_equal(out[:8], given[8:16] if n else given[:8])
+    np.testing.assert_array_equal(out[8:], given[16:] if n else given[8:16])
+    np.testing.assert_array_equal((x if n else y)[:8], given[16:])
+
+
 def test_maps_in_memory_are_chosen_by_their_addresses(tmp_path: Path) -> None:
     source = """def k(x, maps, n):
     which = x

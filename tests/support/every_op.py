@@ -462,6 +462,11 @@ SAMPLES: dict[str, Sample] = {
     ),
     "tile.descriptor_extent": lambda s: s.add(descriptor.DescriptorExtent(s.tensor, 0)),
     "tile.descriptor_stride": lambda s: s.add(descriptor.DescriptorStride(s.tensor, 0)),
+    "tile.map_address": lambda s: s.add(descriptor.MapAddress(s.tensor)),
+    "tile.descriptor_in": lambda s: s.add(
+        descriptor.DescriptorIn(s.pointer, s.add(arith.Cast(s.i, I64)).out, [s.i], shape=(16,))
+    ),
+    "gpu.tensor_map_address": lambda s: s.add(tma.TensorMapAddress(s.tensor_map)),
     "gpu.tensor_map_at": lambda s: s.add(
         tma.TensorMapAt(s.pointer, TensorMapType(FP16, (16, 64), 128, fill_nan=True))
     ),

@@ -21,7 +21,7 @@ from aotc.backend.thread_map import both
 from aotc.ir import gf2
 from aotc.ir.core import Op, Value
 from aotc.ir.dialects import gpu, mbarrier, tma
-from aotc.ir.types import SharedType
+from aotc.ir.types import PointerType, SharedType
 
 WARPGROUP_WARPS = WARPGROUP_SIZE // WARP_SIZE
 
@@ -81,8 +81,16 @@ def lower_made_tensor_map(ctx: Lowering, op: tma.MadeTensorMap) -> Results:
 
 @lowers(tma.AcquiredTensorMap)
 def lower_acquired_tensor_map(ctx: Lowering, op: tma.AcquiredTensorMap) -> Results:
-    """Lower a map that was acquired before: its generic address."""
-    return [(nvvm_tensor.generic_address(ctx.emit, ctx.scalar(op.slot)),)]
+    """Lower a map that needs no acquiring: its generic address."""
+    if isinstance(op.slot.type, PointerType):
+        return [(nvvm_tensor.generic_address(ctx.emit, ctx.scalar(op.slot)),)]
+    return [(ctx.emit.value(f"inttoptr i64 {ctx.scalar(op.slot)} to ptr"),)]
+
+
+@lowers(tma.TensorMapAddress)
+def lower_tensor_map_address(ctx: Lowering, op: tma.TensorMapAddress) -> Results:
+    """Lower the address of a parameter's map, which the hardware keeps where copies find it."""
+    return [(ctx.emit.value(f"ptrtoint ptr {ctx.scalar(op.tensor)} to i64"),)]
 
 
 @lowers(tma.TmaLoad)

@@ -156,15 +156,30 @@ class MadeTensorMap(
 
 
 class AcquiredTensorMap(Op, opcode="gpu.acquired_tensor_map", pure=True):
-    """Return the tensor map at `slot` again, which `gpu.made_tensor_map` has acquired before."""
+    """Return the tensor map at `slot`, which needs no acquiring.
+
+    `gpu.made_tensor_map` has acquired it before, or it is a parameter's, at the i64 `slot`.
+    """
 
     slot: Value = operand()
     type: TensorMapType = attribute()
     out: Value = result()
 
     def infer(self) -> Sequence[Type]:
-        self.expect(isinstance(self.slot.type, PointerType), f"a slot at {self.slot.type}")
+        is_address = isinstance(self.slot.type, PointerType) or self.slot.type == I64
+        self.expect(is_address, f"a slot at {self.slot.type}")
         return (self.type,)
+
+
+class TensorMapAddress(Op, opcode="gpu.tensor_map_address", pure=True):
+    """Return the address of a tensor map, a parameter."""
+
+    tensor: Value = operand()
+    out: Value = result()
+
+    def infer(self) -> Sequence[Type]:
+        self.expect(isinstance(self.tensor.type, TensorMapType), f"a map, not {self.tensor.type}")
+        return (I64,)
 
 
 class SyncTmaLoad(

@@ -397,6 +397,20 @@ def _emit_descriptor_of(op: Op, emitter: _Emitter, place: Builder) -> None:
     emitter.bind(op.out, place(tma.MakeTensorMap(*inputs, sizes, type=kind)).out, place)
 
 
+def _emit_map_address(op: Op, emitter: _Emitter, place: Builder) -> None:
+    assert isinstance(op, descriptor.MapAddress)
+    made = place(tma.TensorMapAddress(emitter.get(op.descriptor, None)))
+    emitter.bind(op.out, made.out, place)
+
+
+def _emit_descriptor_in(op: Op, emitter: _Emitter, place: Builder) -> None:
+    """Use the tensor map of a parameter that was chosen."""
+    assert isinstance(op, descriptor.DescriptorIn)
+    assert isinstance(op.out.type, DescriptorType)
+    made = tma.AcquiredTensorMap(emitter.get(op.map, None), tensor_map_of(op.out.type))
+    emitter.bind(op.out, place(made).out, place)
+
+
 def _emit_descriptor_load(op: Op, emitter: _Emitter, place: Builder) -> None:
     """Copy a tile to shared memory and read it in every required layout."""
     assert isinstance(op, descriptor.DescriptorLoad)
@@ -464,6 +478,8 @@ _RULES: dict[type[Op], Callable[[Op, _Emitter, Builder], None]] = {
     indexing.Histogram: _emit_histogram,
     descriptor.DescriptorAt: _emit_descriptor_at,
     descriptor.DescriptorOf: _emit_descriptor_of,
+    descriptor.DescriptorIn: _emit_descriptor_in,
+    descriptor.MapAddress: _emit_map_address,
     descriptor.DescriptorLoad: _emit_descriptor_load,
     descriptor.DescriptorStore: _emit_descriptor_store,
     descriptor.DescriptorReduce: _emit_descriptor_store,

@@ -2,7 +2,8 @@
 
 Such a descriptor is carried as what it is made of, the address, the extents and the strides of its
 tensor, and made anew where it comes out: in the arms' successor, or at the start of an iteration. From
-there on it is like any descriptor that the kernel makes.
+there on it is like any descriptor that the kernel makes. Between parameters of the kernel the addresses of
+their tensor maps are passed on, too, if the kernel only loads through them: then no map is made.
 
 Invariant: afterwards no branch and no loop passes on a descriptor.
 """
@@ -14,21 +15,25 @@ from collections.abc import Callable, Sequence
 from aotc.ir.core import Block, Kernel, Op, Value, build
 from aotc.ir.diagnostics import CompileError, at
 from aotc.ir.dialects import descriptor, scf
-from aotc.ir.effects import Trait
+from aotc.ir.effects import Resource, Trait
+from aotc.ir.parameter_access import pointer_roots
 from aotc.ir.rewrite import Builder
 from aotc.ir.types import I32, I64, DescriptorType, PointerType, Type
 
 PartsOf = Callable[[Value], Sequence[Value]]
 
 
-def pass_on_parts(kernel: Kernel, parts_of_parameter: PartsOf) -> None:
+def pass_on_parts(kernel: Kernel, parts_of_parameter: PartsOf, *, has_maps: bool) -> None:
     """Replace descriptors that control flow passes on by their parts.
 
     `parts_of_parameter` returns the address, the extents and the strides of a parameter's tensor.
+    With `has_maps` parameters have tensor maps whose boxes are whole tiles.
     Raises: CompileError for a descriptor whose map is in memory: nobody knows what it describes.
     """
-    if any(_is_passed_on(value) for value in _passed_on(kernel)):
-        _Copy(kernel, parts_of_parameter).run()
+    chosen = [value for value in _passed_on(kernel) if _is_descriptor(value)]
+    if chosen:
+        by_map = has_maps and _are_loaded_parameters(chosen)
+        _Copy(kernel, parts_of_parameter, by_map=by_map).run()
 
 
 def _passed_on(kernel: Kernel) -> list[Value]:
@@ -37,21 +42,25 @@ def _passed_on(kernel: Kernel) -> list[Value]:
     return [*args, *(value for op in flow for value in op.results)]
 
 
-def _is_passed_on(value: Value) -> bool:
+def _is_descriptor(value: Value) -> bool:
     return isinstance(value.type, DescriptorType)
 
 
-def _part_types(kind: DescriptorType) -> list[Type]:
-    rank = len(kind.block)
-    return [PointerType(kind.element), *[I32] * rank, *[I64] * (rank - 1)]
+def _are_loaded_parameters(chosen: Sequence[Value]) -> bool:
+    """Return whether descriptors are parameters, of tensors that the kernel does not write."""
+    roots = dict.fromkeys(root for value in chosen for root in pointer_roots(value))
+    users = [user for value in (*chosen, *roots) for user in value.users]
+    are_parameters = all(root.op is None and _is_descriptor(root) for root in roots)
+    return are_parameters and not any(user.writes(Resource.GLOBAL) for user in users)
 
 
 class _Copy:
     """Copy a kernel's body; `parts` has those of each old descriptor, in the new body."""
 
-    def __init__(self, kernel: Kernel, parts_of_parameter: PartsOf) -> None:
+    def __init__(self, kernel: Kernel, parts_of_parameter: PartsOf, *, by_map: bool) -> None:
         self.kernel = kernel
         self.parts_of_parameter = parts_of_parameter
+        self.by_map = by_map
         self.values: dict[Value, Value] = {}
         self.parts: dict[Value, Sequence[Value]] = {}
 
@@ -73,7 +82,7 @@ class _Copy:
         """Return values of the new body, and the parts of descriptors among them."""
         flat: list[Value] = []
         for value in values:
-            flat += self._parts_of(value) if _is_passed_on(value) else [self._value(value)]
+            flat += self._parts_of(value) if _is_descriptor(value) else [self._value(value)]
         return flat
 
     def _parts_of(self, value: Value) -> Sequence[Value]:
@@ -88,8 +97,17 @@ class _Copy:
             if isinstance(op, descriptor.DescriptorOf):
                 self.parts[value] = [self._value(each) for each in op.operands]
             else:
-                self.parts[value] = self.parts_of_parameter(value)
+                parts = self.parts_of_parameter(value)
+                if self.by_map:
+                    entry = Builder(self.kernel.body, self.kernel.body.first)
+                    parts = [parts[0], entry(descriptor.MapAddress(value)).out, *parts[1:]]
+                self.parts[value] = parts
         return self.parts[value]
+
+    def _part_types(self, kind: DescriptorType) -> list[Type]:
+        rank = len(kind.block)
+        maps = [I64] if self.by_map else []
+        return [PointerType(kind.element), *maps, *[I32] * rank, *[I64] * (rank - 1)]
 
     # -- ops ---------------------------------------------------------------------------------
 
@@ -110,14 +128,14 @@ class _Copy:
     def _args(self, old: Sequence[Value], block: Block, place: Builder) -> None:
         """Add arguments to a block for those of an old one, and make the descriptors that it uses."""
         for arg in old:
-            kinds = _part_types(arg.type) if isinstance(arg.type, DescriptorType) else [arg.type]
+            kinds = self._part_types(arg.type) if isinstance(arg.type, DescriptorType) else [arg.type]
             self._bind(arg, [block.add_arg(kind, arg.hint) for kind in kinds], place)
 
     def _results(self, old: Sequence[Value], new: Sequence[Value], place: Builder) -> None:
         left = iter(new)
         for value in old:
             kind = value.type
-            count = len(_part_types(kind)) if isinstance(kind, DescriptorType) else 1
+            count = len(self._part_types(kind)) if isinstance(kind, DescriptorType) else 1
             self._bind(value, [next(left) for _ in range(count)], place)
 
     def _bind(self, old: Value, new: Sequence[Value], place: Builder) -> None:
@@ -128,8 +146,12 @@ class _Copy:
             return
         self.parts[old] = new
         if any(not user.has(Trait.CONTROL_FLOW) and not user.terminator for user in old.users):
-            pointer, *sizes = new
-            made = place(descriptor.DescriptorOf(pointer, sizes, kind.block, kind.fill_nan)).out
+            pointer, *rest = new
+            form = kind.block, kind.fill_nan
+            if self.by_map:
+                made = place(descriptor.DescriptorIn(pointer, rest[0], rest[1:], *form)).out
+            else:
+                made = place(descriptor.DescriptorOf(pointer, rest, *form)).out
             made.hint = old.hint
             self.values[old] = made
 

@@ -42,7 +42,8 @@ def lower_descriptors(kernel: Kernel, schedule: Schedule) -> None:
         return
     has_copies = Feature.TMA in schedule.target.features
     tensors = _Tensors(kernel)
-    pass_on_parts(kernel, tensors.parts)
+    has_whole_maps = has_copies and schedule.config.num_ctas == 1
+    pass_on_parts(kernel, tensors.parts, has_maps=has_whole_maps)
     made = _answer_made(kernel)
     tensors = _Tensors(kernel, tensors.added)
     _lower(kernel, tensors, schedule.target, _QUERIES)
@@ -88,7 +89,9 @@ def _lower(
             if isinstance(op.descriptor.op, descriptor.DescriptorAt):
                 _check_in_memory(op, target)
                 continue
-            has_map = op.descriptor.op is None or op.descriptor in mapped
+            made = op.descriptor.op
+            has_map = made is None or op.descriptor in mapped
+            has_map |= isinstance(made, descriptor.DescriptorIn)
             is_copy = has_copies and has_map and type(op) in _ACCESSES
             if type(op) in rules and not is_copy:
                 op.replace_with(rules[type(op)](op, tensors, Builder.before_op(op)))
@@ -99,7 +102,7 @@ def _answer_made(kernel: Kernel) -> list[descriptor.DescriptorOf]:
     for op in list(kernel.walk()):
         if isinstance(op, descriptor.DescriptorQuery):
             made = op.descriptor.op
-            if isinstance(made, descriptor.DescriptorOf):
+            if isinstance(made, descriptor.DescriptorOf | descriptor.DescriptorIn):
                 place = Builder.before_op(op)
                 sizes = made.extents
                 if isinstance(op, descriptor.DescriptorStride):
@@ -132,7 +135,8 @@ class _Tensors:
     kinds: dict[Value, DescriptorType] = field(default_factory=dict[Value, DescriptorType])
 
     def __post_init__(self) -> None:
-        made = [op.out for op in self.kernel.walk() if isinstance(op, descriptor.DescriptorOf)]
+        kinds = descriptor.DescriptorOf, descriptor.DescriptorIn
+        made = [op.out for op in self.kernel.walk() if isinstance(op, kinds)]
         for value in (*self.kernel.body.args, *made):
             if isinstance(value.type, DescriptorType):
                 self.kinds[value] = value.type

@@ -165,6 +165,26 @@ def _made(program: Program, op: descriptor.DescriptorOf, pointer: Array, *sizes:
     return describe(int(scalar(pointer)), numbers[:rank], [*numbers[rank:], 1])
 
 
+def _made_in(
+    program: Program, op: descriptor.DescriptorIn, pointer: Array, address: Array, *sizes: Array
+) -> Array:
+    """Return the value of a descriptor that was chosen among parameters'."""
+    del program, address
+    rank = len(op.shape)
+    numbers = [int(scalar(size)) for size in sizes]
+    return describe(int(scalar(pointer)), numbers[:rank], [*numbers[rank:], 1])
+
+
+def _address(
+    program: Program, op: descriptor.MapAddress | tma.TensorMapAddress, tensor: Array
+) -> Array:
+    """Return an address for a parameter's map, and keep the map there."""
+    operand = op.operands[0]
+    address = -128 * (1 + operand.index)  # no memory is there
+    program.maps[address] = tensor
+    return np.array(address, np.int64)
+
+
 def _made_map(
     program: Program,
     op: tma.MakeTensorMap,
@@ -358,6 +378,9 @@ def _nothing(program: Program, op: Op) -> None:
 TENSOR_RULES: dict[type[Op], Rule] = {
     descriptor.DescriptorAt: _described,
     descriptor.DescriptorOf: _made,
+    descriptor.DescriptorIn: _made_in,
+    descriptor.MapAddress: _address,
+    tma.TensorMapAddress: _address,
     descriptor.DescriptorLoad: _load,
     descriptor.DescriptorStore: _store,
     descriptor.DescriptorReduce: _reduce,
