@@ -79,7 +79,7 @@ def library(built: Built, torch: Any) -> aotc.Library:
         (folder / "pooled.toml").write_text(MANIFEST, encoding="utf-8")
         assert cli.run(["build", str(folder / "pooled.toml"), "-o", str(folder)]) == 0
 
-    return aotc.load(str(built("pooled", build) / "pooled.aotc"))
+    return aotc.load(built("pooled", build))
 
 
 class _Products:
