@@ -73,9 +73,11 @@ def lower_make_tensor_map(ctx: Lowering, op: tma.MakeTensorMap) -> Results:
 
 @lowers(tma.MadeTensorMap)
 def lower_made_tensor_map(ctx: Lowering, op: tma.MadeTensorMap) -> Results:
-    """Lower a map that another warp has made: the warp that issues copies acquires it."""
+    """Lower a map that another warp has made: the warps that issue copies acquire it."""
     slot = nvvm_tensor.generic_address(ctx.emit, ctx.scalar(op.slot))
-    nvvm_tensor.acquire_made_map(ctx.emit, slot, ctx.issuer.warps)
+    is_stored = any(isinstance(user, tma.TmaStore | tma.TmaReduce) for user in op.out.users)
+    issuer = _leaders(ctx) if is_stored else ctx.issuer
+    nvvm_tensor.acquire_made_map(ctx.emit, slot, issuer.warps)
     return [(slot,)]
 
 

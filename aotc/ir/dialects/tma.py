@@ -143,7 +143,8 @@ class MadeTensorMap(
 ):
     """Acquire the tensor map that another warp of the CTA has made at `slot`.
 
-    It is for the copies that the first warp of the role issues; that warp has waited for the other one.
+    It is for the loads that the first warp of the role issues, or for the stores that the first warp of
+    each warpgroup does. All have waited for the other one.
     """
 
     slot: Value = operand()

@@ -389,10 +389,11 @@ def _emit_descriptor_of(op: Op, emitter: _Emitter, place: Builder) -> None:
     """Make the tensor map of a tensor that no launch describes."""
     assert isinstance(op, descriptor.DescriptorOf)
     assert isinstance(op.out.type, DescriptorType)
-    is_stored = any(isinstance(user, descriptor.DescriptorStore) for user in op.out.users)
-    if is_stored and any(outer.has(Trait.LOOP) for outer in op.ancestors()):
-        place(tma.TmaStoreWait())  # a store through what was at the slot may be in flight
+    stores = [user for user in op.out.users if isinstance(user, descriptor.DescriptorStore)]
     kind, sizes = tensor_map_of(op.out.type), [emitter.get(size, None) for size in op.sizes]
+    if any(outer.has(Trait.LOOP) for outer in op.ancestors()) and stores:
+        place(tma.TmaStoreWait())  # a store through what was at the slot may be in flight
+        kind = in_warpgroup_boxes(kind, [emitter.demand.works_in[each] for each in stores])
     inputs = emitter.get(op.pointer, None), emitter.slots[op], map_template(place)
     emitter.bind(op.out, place(tma.MakeTensorMap(*inputs, sizes, type=kind)).out, place)
 
