@@ -510,6 +510,7 @@ SAMPLES: dict[str, Sample] = {
     "gpu.staged_bulk_store": lambda s: s.add(
         tma.StagedBulkStore(s.pointer, s.tile("fp32"), _shared(s).out, s.i)
     ),
+    "gpu.tma_buffer_wait": lambda s: s.add(tma.TmaBufferWait(_shared(s).out, pending=1)),
     "gpu.tma_store_wait": lambda s: s.add(tma.TmaStoreWait(pending=1, written=True)),
     "gpu.proxy_fence": lambda s: s.add(tma.ProxyFence(whole=True)),
     "gpu.mbarrier_init": lambda s: s.add(mbarrier.MbarrierInit(_mbarrier(s), count=2)),

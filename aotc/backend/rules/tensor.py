@@ -161,6 +161,13 @@ def lower_tma_store_wait(ctx: Lowering, op: tma.TmaStoreWait) -> Results:
     return []
 
 
+@lowers(tma.TmaBufferWait)
+def lower_tma_buffer_wait(ctx: Lowering, op: tma.TmaBufferWait) -> Results:
+    """Lower the wait for the stores from a buffer, which all threads execute."""
+    nvvm_tensor.wait_stores(ctx.emit, op.pending, written=False)
+    return []
+
+
 @lowers(tma.ProxyFence)
 def lower_proxy_fence(ctx: Lowering, op: tma.ProxyFence) -> Results:
     """Lower a fence, executed by every thread."""

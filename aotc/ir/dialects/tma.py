@@ -551,6 +551,26 @@ class TmaStoreWait(
         return ()
 
 
+class TmaBufferWait(
+    Op,
+    opcode="gpu.tma_buffer_wait",
+    effects=(orders(Resource.STORES), orders(Resource.SHARED)),
+):
+    """Let issuing threads wait until at most their newest `pending` stores remain, none from `buffer`.
+
+    Whoever places it has counted the stores since the last one from `buffer`: branches around them are
+    taken together.
+    """
+
+    buffer: Value = operand()
+    pending: int = attribute(default=0)
+
+    def infer(self) -> Sequence[Type]:
+        one_stage_type(self, self.buffer)
+        self.expect(self.pending >= 0, f"{self.pending} pending stores")
+        return ()
+
+
 class ProxyFence(
     Op,
     opcode="gpu.proxy_fence",

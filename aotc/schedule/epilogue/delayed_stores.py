@@ -197,8 +197,6 @@ class Delay:
     def _one_part(self, number: int, values: dict[Value, Value]) -> Block:
         block = Block()
         place = Builder(block)
-        # Which of the stores in flight is the newest is not known here.
-        place(tma.TmaStoreWait())
         self._store_part(number, values, place)
         place(scf.Yield([]))
         return block
@@ -206,15 +204,26 @@ class Delay:
     def _all_parts(self, values: dict[Value, Value]) -> Block:
         block = Block()
         place = Builder(block)
-        place(tma.TmaStoreWait())
         for number in range(len(self.parts)):
-            if number >= self.tiles.num_buffers:
-                place(tma.TmaStoreWait(pending=self.tiles.num_buffers - 1))
             self._store_part(number, values, place)
         place(scf.Yield([]))
         return block
 
+    def _await_buffer(self, number: int, place: Builder) -> None:
+        """Wait until a slice's buffer is free.
+
+        The first slice waits for all stores before its tile; any other one for the slice of the same
+        tile that was in its buffer, if there was one. A slice is one store, and all come in order.
+        """
+        if number == 0:
+            place(tma.TmaStoreWait())
+            return
+        buffer = self.buffers[number]
+        since = next((n for n in range(1, number + 1) if self.buffers[number - n] is buffer), None)
+        place(tma.TmaBufferWait(buffer, number if since is None else since - 1))
+
     def _store_part(self, number: int, values: dict[Value, Value], place: Builder) -> None:
+        self._await_buffer(number, place)
         store, part = self.parts[number]
         tile, *coords = (values.get(value, value) for value in self.stored[store])
         tensor = None

@@ -370,6 +370,12 @@ def _wait_stores(program: Program, op: tma.TmaStoreWait) -> None:
         program.shared.finish_drain(program.stores.pop(0))
 
 
+def _wait_buffer(program: Program, op: tma.TmaBufferWait, buffer: Array) -> None:
+    del buffer
+    while len(program.stores) > op.pending:
+        program.shared.finish_drain(program.stores.pop(0))
+
+
 def _nothing(program: Program, op: Op) -> None:
     """Do nothing: there is one proxy here."""
     del program, op
@@ -400,5 +406,6 @@ TENSOR_RULES: dict[type[Op], Rule] = {
     tma.StagedTmaStore: _store_staged,
     tma.StagedBulkStore: _store_staged_run,
     tma.TmaStoreWait: _wait_stores,
+    tma.TmaBufferWait: _wait_buffer,
     tma.ProxyFence: _nothing,
 }

@@ -53,12 +53,14 @@ def test_parts_stand_between_a_product_and_its_wait(tmp_path: Path) -> None:
     text, remarks = lowered(tmp_path, PRODUCT, SIGNATURE, num_warps=8)
     assert DELAYED in remarks
     ops = re.findall(
-        r"(?:gpu\.(?:wgmma_wait|wgmma|tma_store_wait|tma_store|tma_load)|scf\.\w+)\b", text
+        r"(?:gpu\.(?:wgmma_wait|wgmma|tma_store_wait|tma_buffer_wait|tma_store|tma_load)|scf\.\w+)\b", text
     )
     ops = [op.removeprefix("gpu.") for op in ops]
     product, waited = ops.index("wgmma"), ops.index("wgmma_wait")
-    part = ["scf.if", "tma_store_wait", "tma_store", "scf.yield", "scf.yield"]
-    assert ops[product + 1 : waited] == ["scf.if", *part * 2, "scf.yield", "scf.yield"]
+    # The first one waits for the tile before, the second one has a buffer of its own.
+    waits = "tma_store_wait", "tma_buffer_wait"
+    parts = [["scf.if", wait, "tma_store", "scf.yield", "scf.yield"] for wait in waits]
+    assert ops[product + 1 : waited] == ["scf.if", *parts[0], *parts[1], "scf.yield", "scf.yield"]
     # All of them once more behind the loop over k, for the last tile.
     assert ops.count("tma_store") == 4
     assert len(ops) - ops[::-1].index("tma_store") < len(ops) - ops[::-1].index("scf.yield")
