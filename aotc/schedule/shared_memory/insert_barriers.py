@@ -269,7 +269,7 @@ def _visit_buffer_wait(op: Op, pending: Pending) -> None:
     place = place_of(op.buffer)
     for places in pending.drains[op.pending :]:
         pending.reads.update(places)
-    kept: list[Places] = []
+    kept: list[dict[Place, None]] = []
     for places in pending.drains[: op.pending]:
         freed = [each for each in places if place.meets([each])]
         pending.reads.update(dict.fromkeys(freed))
