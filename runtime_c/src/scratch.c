@@ -55,6 +55,7 @@ void aotci_scratch_close(const struct aotci_driver *driver, struct aotci_context
 /* Check the caller's scratch memory against what the launch needs. */
 static aotc_status check(const struct aotc_kernel *kernel, const struct aotci_chosen *chosen,
                          const aotc_launch_desc *desc, aotc_error *error) {
+    const bool has_any = desc->scratch != NULL || desc->scratch_bytes != 0;
     const uint32_t align = chosen->candidate->variant->scratch_align;
     if (desc->scratch != NULL && desc->scratch_bytes >= chosen->scratch_bytes &&
         (uintptr_t)desc->scratch % align == 0) {
@@ -67,7 +68,8 @@ static aotc_status check(const struct aotc_kernel *kernel, const struct aotci_ch
                                chosen->scratch_bytes, align)
                         .chars,
         .got = aotci_text("%" PRIu64 " bytes at %p", desc->scratch_bytes, desc->scratch).chars,
-        .remedy = "ask aotc_select for the size");
+        .remedy = has_any ? "ask aotc_select for the size"
+                          : "pass some: neither driver nor device has a pool to take it from");
 }
 
 aotc_status aotci_scratch_take(const struct aotc_kernel *kernel, const struct aotci_context *context,

@@ -401,6 +401,7 @@ static void test_no_scratch_pool(void) {
         desc.stream = fixture.stream;
         EXPECT(aotc_launch(kernel_of(&fixture, "scratch"), &desc, &fixture.error), AOTC_ERROR_ARG,
                &fixture.error, "800 bytes of device memory");
+        CHECK(strstr(fixture.error.remedy, "pool") != NULL);
         CHECK(fake_cuda_live_pools() == 0);
         tear_down(&fixture);
     }
