@@ -128,7 +128,9 @@ class _Copy:
     def _args(self, old: Sequence[Value], block: Block, place: Builder) -> None:
         """Add arguments to a block for those of an old one, and make the descriptors that it uses."""
         for arg in old:
-            kinds = self._part_types(arg.type) if isinstance(arg.type, DescriptorType) else [arg.type]
+            kinds = (
+                self._part_types(arg.type) if isinstance(arg.type, DescriptorType) else [arg.type]
+            )
             self._bind(arg, [block.add_arg(kind, arg.hint) for kind in kinds], place)
 
     def _results(self, old: Sequence[Value], new: Sequence[Value], place: Builder) -> None:

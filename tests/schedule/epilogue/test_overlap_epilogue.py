@@ -53,7 +53,8 @@ def test_parts_stand_between_a_product_and_its_wait(tmp_path: Path) -> None:
     text, remarks = lowered(tmp_path, PRODUCT, SIGNATURE, num_warps=8)
     assert DELAYED in remarks
     ops = re.findall(
-        r"(?:gpu\.(?:wgmma_wait|wgmma|tma_store_wait|tma_buffer_wait|tma_store|tma_load)|scf\.\w+)\b", text
+        r"(?:gpu\.(?:wgmma_wait|wgmma|tma_store_wait|tma_buffer_wait|tma_store|tma_load)|scf\.\w+)\b",
+        text,
     )
     ops = [op.removeprefix("gpu.") for op in ops]
     product, waited = ops.index("wgmma"), ops.index("wgmma_wait")
