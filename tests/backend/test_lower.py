@@ -23,7 +23,7 @@ NOT_LOWERED = [
     *(tile.Reduce, tile.Scan, scf.Yield, scf.Condition),
     *(descriptor.DescriptorLoad, descriptor.DescriptorStore, descriptor.DescriptorReduce),
     *(descriptor.DescriptorExtent, descriptor.DescriptorStride, descriptor.DescriptorAt),
-    descriptor.DescriptorOf,
+    *(descriptor.DescriptorOf, descriptor.DescriptorIn, descriptor.MapAddress),
     *(tma.SyncTmaLoad, tma.SyncBulkLoad, tma.StagedTmaStore, tma.StagedBulkStore),
     *(indexing.Gather, indexing.Histogram, grid.ClusterReduce),
     *(cluster.ClusterPermute, cluster.ClusterRead),
