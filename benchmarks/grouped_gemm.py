@@ -75,9 +75,10 @@ class Groups:
         made = torch.randn(rows, columns + padding, device="cuda", dtype=torch.bfloat16)
         return made[:, :columns]
 
-    def arguments(self, programs: int) -> list[Any]:
-        """Return the arguments of the kernel, for so many programs on each SM."""
-        return [*self.pointers, *self.numbers, len(self.sizes), programs * self.num_sms]
+    def arguments(self, programs: int, num_ctas: int = 1) -> list[Any]:
+        """Return the arguments of the kernel, for so many programs of some CTAs on as many SMs."""
+        num_programs = programs * (self.num_sms // num_ctas)
+        return [*self.pointers, *self.numbers, len(self.sizes), num_programs]
 
     def check(self, name: str, launch: Launch) -> bool:
         """Return whether a launch is right, over results that were poisoned."""
@@ -102,7 +103,7 @@ def aotc_candidates(groups: Groups, archive: str) -> Iterator[tuple[str, Launch]
 
     kernel = aotc.load(archive)["grouped_gemm"]
     for config, programs in itertools.product(built(kernel), PROGRAMS):
-        arguments = groups.arguments(programs)
+        arguments = groups.arguments(programs, int(config.get("num_ctas", 1)))
         size = kernel.select(arguments, config=config).scratch_bytes
         memory = torch.empty(size, dtype=torch.uint8, device="cuda")
 

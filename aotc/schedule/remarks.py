@@ -153,7 +153,6 @@ class Reason(_Template):
     SAME_PLACE = "{op} writes the same place in every tile"
     TILES_COMMUNICATE = "a tile may read what another one writes"
     # Of a tensor map that a kernel would make.
-    DEVICE_MAP_IN_CLUSTER = "its CTAs are in clusters"
     DEVICE_MAP_OVERLAPS = "its launches may overlap, which would share scratch memory"
     DEVICE_MAP_IN_OTHER_WAYS = "the kernel accesses this tensor in other ways, too"
     # Of tiles that the CTAs of a cluster would split.

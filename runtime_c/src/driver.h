@@ -21,6 +21,8 @@ typedef struct CUstream_st *CUstream;
 typedef struct CUfunc_st *CUfunction;
 typedef struct CUkern_st *CUkernel;
 typedef struct CUlib_st *CUlibrary;
+typedef struct CUmemPoolHandle_st *CUmemoryPool;
+typedef unsigned long long CUdeviceptr;
 
 enum {
     CUDA_SUCCESS = 0,
@@ -52,6 +54,11 @@ enum {
 
     CU_STREAM_CAPTURE_MODE_RELAXED = 2,
 
+    CU_MEM_ALLOCATION_TYPE_PINNED = 1,
+    CU_MEM_LOCATION_TYPE_DEVICE = 1,
+    CU_MEMPOOL_ATTR_REUSE_ALLOW_INTERNAL_DEPENDENCIES = 3, /* an int */
+    CU_MEMPOOL_ATTR_RELEASE_THRESHOLD = 4,                 /* a uint64_t */
+
     CU_LAUNCH_ATTRIBUTE_COOPERATIVE = 2,
     CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION = 4,
     CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION = 6,
@@ -79,6 +86,16 @@ typedef struct CUlaunchConfig {
     CUlaunchAttribute *attributes;
     unsigned attribute_count;
 } CUlaunchConfig;
+
+typedef struct CUmemPoolProps {
+    int allocation_type;
+    int handle_types;
+    int location_type;
+    int location_id;
+    void *security_attributes;
+    size_t max_bytes;
+    unsigned char reserved[56];
+} CUmemPoolProps;
 
 typedef struct CUtensorMap {
     _Alignas(64) uint64_t opaque[16];
@@ -127,7 +144,15 @@ typedef struct CUtensorMap {
     X(tensor_map_encode, cuTensorMapEncodeTiled, 12000, false,                                     \
       (CUtensorMap * map, int data_type, unsigned rank, void *address, const uint64_t *dims,       \
        const uint64_t *strides, const uint32_t *box, const uint32_t *element_strides,              \
-       int interleave, int swizzle, int l2_promotion, int oob_fill))
+       int interleave, int swizzle, int l2_promotion, int oob_fill))                              \
+    X(pool_create, cuMemPoolCreate, 11020, false,                                                  \
+      (CUmemoryPool * pool, const CUmemPoolProps *properties))                                     \
+    X(pool_destroy, cuMemPoolDestroy, 11020, false, (CUmemoryPool pool))                           \
+    X(pool_set_attribute, cuMemPoolSetAttribute, 11020, false,                                     \
+      (CUmemoryPool pool, int attribute, void *value))                                             \
+    X(pool_allocate, cuMemAllocFromPoolAsync, 11020, false,                                        \
+      (CUdeviceptr * address, size_t size_bytes, CUmemoryPool pool, CUstream stream))              \
+    X(pool_free, cuMemFreeAsync, 11020, false, (CUdeviceptr address, CUstream stream))
 
 struct aotci_driver {
     int version; /* as cuDriverGetVersion gives it: 13000 for 13.0 */

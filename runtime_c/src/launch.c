@@ -2,33 +2,13 @@
  *
  * The parameters are passed as an array of pointers, most of them straight to the caller's
  * arguments: the driver copies each by the size that the cubin states, and the low bytes come first
- * on a little-endian host. What is computed lies on this function's stack. Nothing is allocated,
- * locked, loaded or set.
+ * on a little-endian host. What is computed lies on this function's stack. Nothing is locked, loaded
+ * or set, and nothing allocated but scratch memory that the caller does not pass (scratch.h).
  */
 #include <inttypes.h>
 
 #include "plan.h"
-
-/* Check the caller's scratch memory against what the launch needs. */
-static aotc_status check_scratch(const struct aotc_kernel *kernel, const aotc_launch_desc *desc,
-                                 const struct aotci_chosen *chosen, aotc_error *error) {
-    const uint32_t align = chosen->candidate->variant->scratch_align;
-    if (chosen->scratch_bytes == 0) {
-        return AOTC_OK;
-    }
-    if (desc->scratch == NULL || desc->scratch_bytes < chosen->scratch_bytes ||
-        (uintptr_t)desc->scratch % align != 0) {
-        return AOTCI_FAIL(
-            error, AOTC_ERROR_ARG, .file = kernel->archive->name, .kernel = kernel->name,
-            .field = "scratch",
-            .expected = aotci_text("%" PRIu64 " bytes of device memory, aligned to %" PRIu32,
-                                   chosen->scratch_bytes, align)
-                            .chars,
-            .got = aotci_text("%" PRIu64 " bytes at %p", desc->scratch_bytes, desc->scratch).chars,
-            .remedy = "ask aotc_select for the size");
-    }
-    return AOTC_OK;
-}
+#include "scratch.h"
 
 /* Point `params` at the value of each parameter of the compiled function. */
 static void gather(const struct aotc_kernel *kernel, const aotc_launch_desc *desc,
@@ -107,6 +87,7 @@ aotc_status aotci_launch(const aotc_kernel *kernel, const aotc_launch_desc *desc
     const struct aotci_context *context = NULL;
     struct aotci_plan plan;
     void *params[LIMIT_CUBIN_PARAMS];
+    CUdeviceptr taken = 0;
     aotc_status status = aotci_find_context(kernel, desc, &context, error);
     if (status == AOTC_OK) {
         status = aotci_plan_launch(kernel, context, desc, may_load, &plan, error);
@@ -114,12 +95,23 @@ aotc_status aotci_launch(const aotc_kernel *kernel, const aotc_launch_desc *desc
     if (status != AOTC_OK || plan.as.chosen.is_empty) {
         return status;
     }
-    status = check_scratch(kernel, desc, &plan.as.chosen, error);
+    if (plan.as.chosen.scratch_bytes == 0) {
+        gather(kernel, desc, &plan, params);
+        return start(kernel, desc, &plan.as.chosen, params, error);
+    }
+    aotc_launch_desc with_scratch = *desc;
+    status = aotci_scratch_take(kernel, context, &plan.as.chosen, &with_scratch, &taken, error);
     if (status != AOTC_OK) {
         return status;
     }
-    gather(kernel, desc, &plan, params);
-    return start(kernel, desc, &plan.as.chosen, params, error);
+    gather(kernel, &with_scratch, &plan, params);
+    status = start(kernel, &with_scratch, &plan.as.chosen, params, error);
+    if (taken != 0) {
+        const aotc_status returned =
+            aotci_scratch_return(kernel, desc->stream, taken, status == AOTC_OK ? error : NULL);
+        status = status == AOTC_OK ? returned : status;
+    }
+    return status;
 }
 
 aotc_status aotc_launch(const aotc_kernel *kernel, const aotc_launch_desc *desc,

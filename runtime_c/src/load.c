@@ -10,6 +10,7 @@
 
 #include "dispatch.h"
 #include "plan.h"
+#include "scratch.h"
 
 /* ---- contexts ----------------------------------------------------------------------------------
  */
@@ -138,6 +139,9 @@ static aotc_status load_kernels(struct loading *loading, const struct aotc_kerne
         }
         aotc_status status = aotci_kernel_open(loading->kernel, loading->error);
         status = status == AOTC_OK ? make_shared(loading) : status;
+        if (status == AOTC_OK) {
+            aotci_scratch_open(loading->kernel, loading->context);
+        }
         status = status == AOTC_OK ? aotci_load_kernel(loading) : status;
         aotci_frame_drop(archive);
         if (status != AOTC_OK) {

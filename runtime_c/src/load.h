@@ -52,6 +52,7 @@ struct aotci_context {
     int major, minor;                              /* compute capability */
     uint32_t shared_bytes;                         /* what one CTA may use at most */
     bool is_retained;                              /* a primary context that this archive holds */
+    CUmemoryPool scratch_pool;                     /* NULL: none, before a kernel needs it (scratch.h) */
     struct aotci_memo plans;                       /* of launches: plan.h */
     _Atomic(struct aotci_dispatch *) dispatches[]; /* one for each kernel, NULL until loaded */
 };

@@ -5,6 +5,7 @@
  * a context, because launches on other devices walk along it without a lock (load.h).
  */
 #include "dispatch.h"
+#include "scratch.h"
 
 /* Take an entry's tables, and its hold on a primary context. No launch may be in it. */
 static void empty_entry(struct aotc_archive *archive, struct aotci_context *entry, bool may_call) {
@@ -14,6 +15,10 @@ static void empty_entry(struct aotc_archive *archive, struct aotci_context *entr
             archive, &archive->kernels[i],
             atomic_exchange_explicit(&entry->dispatches[i], NULL, memory_order_acq_rel));
     }
+    if (may_call) {
+        aotci_scratch_close(&archive->driver, entry);
+    }
+    entry->scratch_pool = NULL;
     if (may_call && entry->is_retained) {
         (void)archive->driver.primary_release(entry->device);
     }

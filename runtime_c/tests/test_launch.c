@@ -298,8 +298,6 @@ static void test_scratch(void) {
     desc.stream = fixture.stream;
     EXPECT(aotc_select(kernel, &desc, &selection, &fixture.error), AOTC_OK, &fixture.error, NULL);
     CHECK(selection.scratch_bytes == 4 * 10 * 10 * 2 && selection.scratch_align == 128);
-    EXPECT(aotc_launch(kernel, &desc, &fixture.error), AOTC_ERROR_ARG, &fixture.error,
-           "800 bytes of device memory");
     desc.scratch = ADDRESS(0x8000);
     desc.scratch_bytes = 799;
     EXPECT(aotc_launch(kernel, &desc, &fixture.error), AOTC_ERROR_ARG, &fixture.error, "scratch");
@@ -337,6 +335,79 @@ static void test_scratch(void) {
     tear_down(&fixture);
 }
 
+static void test_scratch_pool(void) {
+    struct fixture fixture = load("golden.aotc");
+    const aotc_kernel *kernel = kernel_of(&fixture, "scratch");
+    aotc_arg args[2] = {aotc_pointer(ADDRESS(0x1000), AOTC_FP32), aotc_i64(10)};
+    aotc_launch_desc desc = AOTC_LAUNCH_DESC_INIT;
+    struct fake_launch launch;
+    desc.args = args;
+    desc.arg_count = 2;
+    desc.stream = fixture.stream;
+    EXPECT(aotc_launch(kernel, &desc, &fixture.error), AOTC_OK, &fixture.error, NULL);
+    fake_cuda_last_launch(&launch);
+    const uint64_t first = read_u64(launch.params + 8);
+    CHECK(first != 0 && first % 128 == 0 && launch.stream == fixture.stream);
+    CHECK(desc.scratch == NULL && desc.scratch_bytes == 0);
+    CHECK(fake_cuda_live_pools() == 1 && fake_cuda_live_pieces() == 0);
+
+    /* The plan of a launch is remembered, its piece is another one. */
+    EXPECT(aotc_launch(kernel, &desc, &fixture.error), AOTC_OK, &fixture.error, NULL);
+    fake_cuda_last_launch(&launch);
+    CHECK(read_u64(launch.params + 8) != first);
+
+    fake_cuda_begin_capture();
+    EXPECT(aotc_launch(kernel, &desc, &fixture.error), AOTC_OK, &fixture.error, NULL);
+    CHECK(fake_cuda_end_capture() == 1);
+
+    fake_cuda_fail("cuMemAllocFromPoolAsync", 0, 2);
+    EXPECT(aotc_launch(kernel, &desc, &fixture.error), AOTC_ERROR_CUDA, &fixture.error,
+           "cuMemAllocFromPoolAsync");
+    fake_cuda_fail("cuLaunchKernelEx", 0, 719);
+    EXPECT(aotc_launch(kernel, &desc, &fixture.error), AOTC_ERROR_CUDA, &fixture.error,
+           "cuLaunchKernelEx");
+    CHECK(fake_cuda_live_pieces() == 0);
+    fake_cuda_fail("cuMemFreeAsync", 0, 1);
+    EXPECT(aotc_launch(kernel, &desc, &fixture.error), AOTC_ERROR_CUDA, &fixture.error,
+           "cuMemFreeAsync");
+
+    /* What the caller passes is his: too little of it is wrong. */
+    desc.scratch_bytes = 799;
+    EXPECT(aotc_launch(kernel, &desc, &fixture.error), AOTC_ERROR_ARG, &fixture.error,
+           "800 bytes of device memory");
+    tear_down(&fixture);
+    CHECK(fake_cuda_live_pools() == 0);
+}
+
+static void test_no_scratch_pool(void) {
+    static const char *const symbols[] = {"cuMemPoolCreate", "cuMemPoolSetAttribute",
+                                          "cuMemAllocFromPoolAsync"};
+    for (size_t i = 0; i < 2 * sizeof symbols / sizeof *symbols; ++i) {
+        const char *symbol = symbols[i / 2];
+        fake_cuda_reset();
+        if (i % 2 == 0) {
+            fake_cuda_hide(symbol);
+        } else if (i / 2 < 2) {
+            fake_cuda_fail(symbol, 0, 801); /* CUDA_ERROR_NOT_SUPPORTED */
+        } else {
+            continue;
+        }
+        struct fixture fixture = set_up("golden.aotc");
+        EXPECT(aotc_load(fixture.archive, NULL, &fixture.error), AOTC_OK, &fixture.error, NULL);
+        aotc_arg args[2] = {aotc_pointer(ADDRESS(0x1000), AOTC_FP32), aotc_i64(10)};
+        aotc_launch_desc desc = AOTC_LAUNCH_DESC_INIT;
+        desc.args = args;
+        desc.arg_count = 2;
+        desc.stream = fixture.stream;
+        EXPECT(aotc_launch(kernel_of(&fixture, "scratch"), &desc, &fixture.error), AOTC_ERROR_ARG,
+               &fixture.error, "800 bytes of device memory");
+        CHECK(strstr(fixture.error.remedy, "pool") != NULL);
+        CHECK(fake_cuda_live_pools() == 0);
+        tear_down(&fixture);
+    }
+    fake_cuda_reset();
+}
+
 static void test_one_kernel(void) {
     fake_cuda_reset();
     struct fixture fixture = set_up("golden.aotc");
@@ -366,7 +437,8 @@ static void test_empty_archive(void) {
 
 int main(int argc, char **argv) {
     static void (*const tests[])(void) = {
-        test_add, test_empty_grid, test_wrong_arguments, test_choose, test_scratch,
+        test_add, test_empty_grid, test_wrong_arguments, test_choose, test_scratch, test_scratch_pool,
+        test_no_scratch_pool,
         test_one_kernel, test_empty_archive,
     };
     return run_tests(argc, argv, tests, sizeof tests / sizeof *tests);

@@ -24,6 +24,7 @@ NOT_LOWERED = [
     *(descriptor.DescriptorLoad, descriptor.DescriptorStore, descriptor.DescriptorReduce),
     *(descriptor.DescriptorExtent, descriptor.DescriptorStride, descriptor.DescriptorAt),
     *(descriptor.DescriptorOf, descriptor.DescriptorGather, descriptor.DescriptorScatter),
+    *(descriptor.DescriptorIn, descriptor.MapAddress),
     *(tma.SyncTmaLoad, tma.SyncBulkLoad, tma.StagedTmaStore, tma.StagedBulkStore),
     *(indexing.Gather, indexing.Histogram, grid.ClusterReduce),
     *(cluster.ClusterPermute, cluster.ClusterRead),

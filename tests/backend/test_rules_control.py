@@ -192,6 +192,23 @@ def test_values_of_one_arm_are_not_reused_in_the_other() -> None:
     emit_ptx(program.llvm_ir(), SM_90)
 
 
+@pytest.mark.parametrize("is_first", [True, False])
+def test_a_branch_passes_on_packed_elements_as_words(is_first: bool) -> None:
+    program = Program()
+    flag = program.param(I1)
+    loaded = [program.load(FP32, LAYOUT) for _ in range(2)]
+    tiles = [program.add(arith.Cast(each, FP16)).out for each in loaded]
+    arms = [program.block([], lambda _, __, x=tile: [x, flag]) for tile in tiles]
+    for out in program.add(scf.If(flag, *arms)).outs:
+        program.store(out)
+    text = program.llvm_ir()
+    assert "phi i32" in text
+    assert "phi half" not in text
+    arrays = [np.arange(64, dtype=np.float32) + start for start in (0, 1000)]
+    chosen, _ = program.run(int(is_first), *arrays)
+    np.testing.assert_array_equal(chosen, arrays[not is_first])
+
+
 def test_assert_passes_or_stops() -> None:
     program = Program()
     limit = program.param(I32)

@@ -224,16 +224,81 @@ def test_a_reduction_that_a_target_lacks_is_named(tmp_path: Path) -> None:
     assert "sm_90a" in caught.value.remedy
 
 
-def test_a_descriptor_is_not_chosen_at_run_time(tmp_path: Path) -> None:
-    source = """def k(x, y, n):
+CHOSEN = """def k(x, y, out, n):
+    which = x if n > 1 else y
+    total = which.load([0, 0]) * which.shape[0]
+    other = y
+    for i in range(n):
+        total += which.load([i, 0]) + other.load([0, i * 8])
+        if i != 1:
+            which, other = other, which
+    while n > 2:
+        n -= 1
+        which = y
+    out.store([0, 0], total + which.load([n, 0]))
+"""
+
+
+@pytest.mark.parametrize("target", TARGET_NAMES)
+@pytest.mark.parametrize("n", [0, 1, 2, 5])
+def test_a_descriptor_is_chosen_at_run_time(tmp_path: Path, target: str, n: int) -> None:
+    """By branches and loops, among tensors of other shapes and strides."""
+    signature = {**dict.fromkeys(("x", "y", "out"), "tensordesc<fp32[8,8]>"), "n": "i32"}
+    kernel = compiled(tmp_path, CHOSEN, signature, target=target)
+    x, y = tensor((9, 20), "fp32"), tensor((5, 44), "fp32", seed=1, padding=1)
+    out = like(tensor((8, 8), "fp32"))
+
+    def load(of: np.ndarray, row: int, column: int) -> np.ndarray:
+        tile = np.zeros((8, 8), np.float32)
+        part = of[row : row + 8, column : column + 8]
+        tile[: part.shape[0], : part.shape[1]] = part
+        return tile
+
+    which = x if n > 1 else y
+    expected, other = load(which, 0, 0) * which.shape[0], y
+    for i in range(n):
+        expected = expected + load(which, i, 0) + load(other, 0, i * 8)
+        if i != 1:
+            which, other = other, which
+    which, last = (y, 2) if n > 2 else (which, n)
+    expected = expected + load(which, last, 0)
+    launch(kernel, (1,), {"x": x, "y": y, "out": out, "n": n})
+    np.testing.assert_array_equal(out, expected)
+
+
+@pytest.mark.parametrize("target", TARGET_NAMES)
+@pytest.mark.parametrize("n", [0, 1])
+def test_what_is_stored_is_loaded_through_a_chosen_descriptor(
+    tmp_path: Path, target: str, n: int
+) -> None:
+    source = """def k(x, y, out, n):
+    which = x if n > 0 else y
+    x.store([0, 0], y.load([8, 0]))
+    out.store([0, 0], which.load([0, 0]))
+    which.store([0, 0], y.load([16, 0]))
+    out.store([8, 0], x.load([0, 0]))
+"""
+    signature = {**dict.fromkeys(("x", "y", "out"), "tensordesc<fp32[8,16]>"), "n": "i32"}
+    kernel = compiled(tmp_path, source, signature, target=target)
+    x, y = tensor((24, 16), "fp32"), tensor((24, 16), "fp32", seed=1)
+    out, given = like(tensor((16, 16), "fp32")), y.copy()
+    launch(kernel, (1,), {"x": x, "y": y, "out": out, "n": n})
+    np.testing.assert_array_equal(out[:8], given[8:16] if n else given[:8])
+    np.testing.assert_array_equal(out[8:], given[16:] if n else given[8:16])
+    np.testing.assert_array_equal((x if n else y)[:8], given[16:])
+
+
+def test_maps_in_memory_are_chosen_by_their_addresses(tmp_path: Path) -> None:
+    source = """def k(x, maps, n):
     which = x
     if n > 0:
-        which = y
+        which = tl.reinterpret_tensor_descriptor(maps, [64], tl.float16)
     x.store([0], which.load([0]))
 """
-    signature = {**dict.fromkeys("xy", "tensordesc<fp16[64]>"), "n": "i32"}
-    with pytest.raises(CompileError, match="which descriptor this is, is decided at run time"):
+    signature = {"x": "tensordesc<fp16[64]>", "maps": "*i8:16", "n": "i32"}
+    with pytest.raises(CompileError, match="which tensor map in memory this is") as caught:
         compiled(tmp_path, source, signature)
+    assert "addresses of the maps" in caught.value.remedy
 
 
 # ---- products ---------------------------------------------------------------------------------

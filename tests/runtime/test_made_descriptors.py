@@ -100,15 +100,21 @@ def test_what_no_map_describes_is_stored_through_pointers(
 
 
 def test_maps_that_the_kernel_makes_take_scratch_memory(library: Library, gpu: FakeGpu) -> None:
-    """128 bytes for each program, at a multiple of 128; a launch without them is refused."""
+    """128 bytes for each program, at a multiple of 128, from a pool if the caller passes none."""
     args = X, OUT, 7, 3
     chosen = library["gather"].select(args)
     assert chosen.scratch_bytes == 3 * 2 * 128
     with pytest.raises(ArgumentError, match="768 bytes of device memory, aligned to 128"):
-        library["gather"](*args)
+        library["gather"].launch(args, scratch=(SCRATCH, 767))
     with pytest.raises(ArgumentError, match="scratch"):
         library["gather"].launch(args, scratch=(SCRATCH + 64, 768))
+    assert gpu.calls("cuMemAllocFromPoolAsync") == 0
+    for count in (1, 2):
+        library["gather"](*args)
+        assert struct.unpack_from("<4Q", gpu.last().params)[-1] % 128 == 0
+        assert gpu.calls("cuMemAllocFromPoolAsync") == gpu.calls("cuMemFreeAsync") == count
     library["gather"].launch(args, scratch=(SCRATCH, 768))
+    assert gpu.calls("cuMemAllocFromPoolAsync") == 2
     assert gpu.last().grid == (3, 2, 1)
     assert struct.unpack_from("<4Q", gpu.last().params)[-1] == SCRATCH
     assert gpu.calls("cuTensorMapEncodeTiled") == 0

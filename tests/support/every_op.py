@@ -483,11 +483,19 @@ SAMPLES: dict[str, Sample] = {
     ),
     "tile.descriptor_extent": lambda s: s.add(descriptor.DescriptorExtent(s.tensor, 0)),
     "tile.descriptor_stride": lambda s: s.add(descriptor.DescriptorStride(s.tensor, 0)),
+    "tile.map_address": lambda s: s.add(descriptor.MapAddress(s.tensor)),
+    "tile.descriptor_in": lambda s: s.add(
+        descriptor.DescriptorIn(s.pointer, s.add(arith.Cast(s.i, I64)).out, [s.i], shape=(16,))
+    ),
+    "gpu.tensor_map_address": lambda s: s.add(tma.TensorMapAddress(s.tensor_map)),
     "gpu.tensor_map_at": lambda s: s.add(
         tma.TensorMapAt(s.pointer, TensorMapType(FP16, (16, 64), 128, fill_nan=True))
     ),
     "gpu.made_tensor_map": lambda s: s.add(
         tma.MadeTensorMap(s.pointer, TensorMapType(FP16, (16, 64), 128))
+    ),
+    "gpu.acquired_tensor_map": lambda s: s.add(
+        tma.AcquiredTensorMap(s.pointer, TensorMapType(FP16, (16, 64), 128))
     ),
     "gpu.make_tensor_map": lambda s: s.add(
         tma.MakeTensorMap(
@@ -523,6 +531,7 @@ SAMPLES: dict[str, Sample] = {
     "gpu.staged_bulk_store": lambda s: s.add(
         tma.StagedBulkStore(s.pointer, s.tile("fp32"), _shared(s).out, s.i)
     ),
+    "gpu.tma_buffer_wait": lambda s: s.add(tma.TmaBufferWait(_shared(s).out, pending=1)),
     "gpu.tma_store_wait": lambda s: s.add(tma.TmaStoreWait(pending=1, written=True)),
     "gpu.proxy_fence": lambda s: s.add(tma.ProxyFence(whole=True)),
     "gpu.mbarrier_init": lambda s: s.add(mbarrier.MbarrierInit(_mbarrier(s), count=2)),

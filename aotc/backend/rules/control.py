@@ -336,27 +336,49 @@ def lower_if(ctx: Lowering, op: scf.If) -> Results:
     emit = ctx.emit
     then, orelse, join = (emit.new_label(stem) for stem in ("then", "else", "join"))
     emit.branch_if(ctx.scalar(op.condition), then, orelse)
-    arms: list[tuple[str, list[list[str]]]] = []
+    arms: list[tuple[str, list[_Passed]]] = []
     for label, block in ((then, op.then), (orelse, op.orelse)):
         emit.start_block(label)
         with emit.scope():
             ctx.lower_ops(block)
-            values = [ctx.registers(value) for value in block.terminator.operands]
-        arms.append((emit.label, values))
+            passed = [_pass_on(ctx, value) for value in block.terminator.operands]
+        arms.append((emit.label, passed))
         emit.branch(join)
     emit.start_block(join)
     (then_end, yes), (else_end, no) = arms
+    joined: list[tuple[list[str], bool]] = []
+    for value, left, right in zip(op.outs, yes, no, strict=True):
+        kind, ends = llvm_type(element_of(value.type)), (left.registers, right.registers)
+        is_packed = left.words is not None and right.words is not None
+        if left.words is not None and right.words is not None:
+            kind, ends = "i32", (left.words, right.words)
+        names = [
+            a if a == b else emit.fresh(f"phi {kind} [ {a}, %{then_end} ], [ {b}, %{else_end} ]")
+            for a, b in zip(*ends, strict=True)
+        ]
+        joined.append((names, is_packed))
+    # Not earlier: no phi may follow another instruction.
     return [
-        tuple(
-            a
-            if a == b
-            else emit.fresh(
-                f"phi {llvm_type(element_of(value.type))} [ {a}, %{then_end} ], [ {b}, %{else_end} ]"
-            )
-            for a, b in zip(left, right, strict=True)
-        )
-        for value, left, right in zip(op.outs, yes, no, strict=True)
+        tuple(unpack(emit, names, element_of(value.type), len(passed.registers)))
+        if is_packed
+        else tuple(names)
+        for value, passed, (names, is_packed) in zip(op.outs, yes, joined, strict=True)
     ]
+
+
+@dataclass(frozen=True, slots=True)
+class _Passed:
+    """The registers of a value at the end of an arm, and the words that they are packed in, if any."""
+
+    registers: list[str]
+    words: list[str] | None
+
+
+def _pass_on(ctx: Lowering, value: Value) -> _Passed:
+    return _Passed(
+        ctx.registers(value),
+        packed_words(ctx.emit, ctx.raw(value), element_of(value.type)),
+    )
 
 
 @lowers(opaque.OpaqueThreadId)

@@ -21,7 +21,7 @@ from aotc.backend.thread_map import both
 from aotc.ir import gf2
 from aotc.ir.core import Op, Value
 from aotc.ir.dialects import gpu, mbarrier, tma
-from aotc.ir.types import SharedType
+from aotc.ir.types import PointerType, SharedType
 
 WARPGROUP_WARPS = WARPGROUP_SIZE // WARP_SIZE
 
@@ -73,10 +73,26 @@ def lower_make_tensor_map(ctx: Lowering, op: tma.MakeTensorMap) -> Results:
 
 @lowers(tma.MadeTensorMap)
 def lower_made_tensor_map(ctx: Lowering, op: tma.MadeTensorMap) -> Results:
-    """Lower a map that another warp has made: the warp that issues copies acquires it."""
+    """Lower a map that another warp has made: the warps that issue copies acquire it."""
     slot = nvvm_tensor.generic_address(ctx.emit, ctx.scalar(op.slot))
-    nvvm_tensor.acquire_made_map(ctx.emit, slot, ctx.issuer.warps)
+    is_stored = any(isinstance(user, tma.TmaStore | tma.TmaReduce) for user in op.out.users)
+    issuer = _leaders(ctx) if is_stored else ctx.issuer
+    nvvm_tensor.acquire_made_map(ctx.emit, slot, issuer.warps)
     return [(slot,)]
+
+
+@lowers(tma.AcquiredTensorMap)
+def lower_acquired_tensor_map(ctx: Lowering, op: tma.AcquiredTensorMap) -> Results:
+    """Lower a map that needs no acquiring: its generic address."""
+    if isinstance(op.slot.type, PointerType):
+        return [(nvvm_tensor.generic_address(ctx.emit, ctx.scalar(op.slot)),)]
+    return [(ctx.emit.value(f"inttoptr i64 {ctx.scalar(op.slot)} to ptr"),)]
+
+
+@lowers(tma.TensorMapAddress)
+def lower_tensor_map_address(ctx: Lowering, op: tma.TensorMapAddress) -> Results:
+    """Lower the address of a parameter's map, which the hardware keeps where copies find it."""
+    return [(ctx.emit.value(f"ptrtoint ptr {ctx.scalar(op.tensor)} to i64"),)]
 
 
 @lowers(tma.TmaLoad)
@@ -142,6 +158,13 @@ def lower_bulk_store(ctx: Lowering, op: tma.BulkStore) -> Results:
 def lower_tma_store_wait(ctx: Lowering, op: tma.TmaStoreWait) -> Results:
     """Lower the wait for stores, which all threads execute."""
     nvvm_tensor.wait_stores(ctx.emit, op.pending, written=op.written)
+    return []
+
+
+@lowers(tma.TmaBufferWait)
+def lower_tma_buffer_wait(ctx: Lowering, op: tma.TmaBufferWait) -> Results:
+    """Lower the wait for the stores from a buffer, which all threads execute."""
+    nvvm_tensor.wait_stores(ctx.emit, op.pending, written=False)
     return []
 
 

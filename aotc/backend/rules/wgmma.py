@@ -33,6 +33,7 @@ from aotc.ir.types import (
     I32,
     U8,
     ElementType,
+    PointerType,
     SharedType,
     element_of,
 )
@@ -60,6 +61,8 @@ def lower_undefined(ctx: Lowering, op: gpu.Undefined) -> Results:
     16-bit elements are unpacked from zero registers, since the dot that ignores them, and a loop
     that carries them, use packed registers.
     """
+    if isinstance(op.type, PointerType):
+        return [("poison",)]
     element, count = scalar_element(op, op.out), num_registers(op.out.type)
     if element.bits >= 32:
         return [("poison",) * count]

@@ -64,13 +64,14 @@ class DescriptorOf(Op, opcode="tile.descriptor_of", pure=True, traits=(Trait.ALI
 
     `sizes` are its extents, i32, and the strides of all axes but the last, i64 in elements: that one
     is dense. What is outside of the tensor reads as zero, or as NaN with `fill_nan`. The source
-    promises that the address and the strides are multiples of 16 bytes.
+    promises that the address and the strides are multiples of 16 bytes. `num_parts` as in the type.
     """
 
     pointer: Value = operand()
     sizes: Sequence[Value] = operands()
     shape: tuple[int, ...] = attribute()
     fill_nan: bool = attribute(default=False)
+    num_parts: int = attribute(default=1)
     out: Value = result()
 
     def infer(self) -> Sequence[Type]:
@@ -80,6 +81,51 @@ class DescriptorOf(Op, opcode="tile.descriptor_of", pure=True, traits=(Trait.ALI
         given = [size.type for size in self.sizes]
         expected = [I32] * rank + [I64] * (rank - 1)
         self.expect(given == expected, f"{rank} axes of sizes ({', '.join(map(str, given))})")
+        return (DescriptorType(pointer.pointee, self.shape, self.fill_nan, self.num_parts),)
+
+    @property
+    def extents(self) -> list[Value]:
+        """The number of elements along each axis."""
+        return list(self.sizes[: len(self.shape)])
+
+    @property
+    def strides(self) -> list[Value]:
+        """How far it is from one index of an axis to the next, for all axes but the last."""
+        return list(self.sizes[len(self.shape) :])
+
+
+class MapAddress(Op, opcode="tile.map_address", pure=True):
+    """Return the address of the tensor map of a parameter."""
+
+    descriptor: Value = operand()
+    out: Value = result()
+
+    def infer(self) -> Sequence[Type]:
+        is_one = isinstance(self.descriptor.type, DescriptorType)
+        self.expect(is_one, f"the map of {self.descriptor.type}")
+        return (I64,)
+
+
+class DescriptorIn(Op, opcode="tile.descriptor_in", pure=True, traits=(Trait.ALIAS,)):
+    """Return the descriptor of the tensor at `pointer` whose tensor map is at the address `map`.
+
+    That is a parameter's. `sizes`, `shape` and `fill_nan` are as those of `tile.descriptor_of`.
+    """
+
+    pointer: Value = operand()
+    map: Value = operand()
+    sizes: Sequence[Value] = operands()
+    shape: tuple[int, ...] = attribute()
+    fill_nan: bool = attribute(default=False)
+    out: Value = result()
+
+    def infer(self) -> Sequence[Type]:
+        pointer, rank = self.pointer.type, len(self.shape)
+        if not isinstance(pointer, PointerType):
+            self.error(f"a tensor at {pointer}")
+        given = [self.map.type, *(size.type for size in self.sizes)]
+        expected = [I64] + [I32] * rank + [I64] * (rank - 1)
+        self.expect(given == expected, f"{rank} axes of ({', '.join(map(str, given))})")
         return (DescriptorType(pointer.pointee, self.shape, self.fill_nan),)
 
     @property

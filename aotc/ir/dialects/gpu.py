@@ -387,7 +387,7 @@ class Barrier(
 
 
 class Undefined(Op, opcode="gpu.undefined", pure=True, traits=(Trait.SOURCE,)):
-    """Return a tile of undefined elements, for which no instruction is emitted."""
+    """Return a tile of undefined elements, or an undefined pointer: no instruction is emitted."""
 
     type: Type = attribute()
     out: Value = result()

@@ -143,7 +143,8 @@ class MadeTensorMap(
 ):
     """Acquire the tensor map that another warp of the CTA has made at `slot`.
 
-    It is for the copies that the first warp of the role issues; that warp has waited for the other one.
+    It is for the loads that the first warp of the role issues, or for the stores that the first warp of
+    each warpgroup does. All have waited for the other one.
     """
 
     slot: Value = operand()
@@ -153,6 +154,33 @@ class MadeTensorMap(
     def infer(self) -> Sequence[Type]:
         self.expect(isinstance(self.slot.type, PointerType), f"a slot at {self.slot.type}")
         return (self.type,)
+
+
+class AcquiredTensorMap(Op, opcode="gpu.acquired_tensor_map", pure=True):
+    """Return the tensor map at `slot`, which needs no acquiring.
+
+    `gpu.made_tensor_map` has acquired it before, or it is a parameter's, at the i64 `slot`.
+    """
+
+    slot: Value = operand()
+    type: TensorMapType = attribute()
+    out: Value = result()
+
+    def infer(self) -> Sequence[Type]:
+        is_address = isinstance(self.slot.type, PointerType) or self.slot.type == I64
+        self.expect(is_address, f"a slot at {self.slot.type}")
+        return (self.type,)
+
+
+class TensorMapAddress(Op, opcode="gpu.tensor_map_address", pure=True):
+    """Return the address of a tensor map, a parameter."""
+
+    tensor: Value = operand()
+    out: Value = result()
+
+    def infer(self) -> Sequence[Type]:
+        self.expect(isinstance(self.tensor.type, TensorMapType), f"a map, not {self.tensor.type}")
+        return (I64,)
 
 
 class SyncTmaLoad(
@@ -519,6 +547,26 @@ class TmaStoreWait(
     written: bool = attribute(default=False)
 
     def infer(self) -> Sequence[Type]:
+        self.expect(self.pending >= 0, f"{self.pending} pending stores")
+        return ()
+
+
+class TmaBufferWait(
+    Op,
+    opcode="gpu.tma_buffer_wait",
+    effects=(orders(Resource.STORES), orders(Resource.SHARED)),
+):
+    """Let issuing threads wait until at most their newest `pending` stores remain, none from `buffer`.
+
+    Whoever places it has counted the stores since the last one from `buffer`: branches around them are
+    taken together.
+    """
+
+    buffer: Value = operand()
+    pending: int = attribute(default=0)
+
+    def infer(self) -> Sequence[Type]:
+        one_stage_type(self, self.buffer)
         self.expect(self.pending >= 0, f"{self.pending} pending stores")
         return ()
 

@@ -231,7 +231,8 @@ def _issuers(copy: tma.TensorStore) -> tuple[int, ...]:
     """
     if isinstance(copy.tensor.op, tma.MakeTensorMap):
         return ()
-    others = [user for user in copy.buffer.users if not _is_copy(user)]
+    waits = [user for user in copy.buffer.users if isinstance(user, tma.TmaBufferWait)]
+    others = [user for user in copy.buffer.users if not _is_copy(user) and user not in waits]
     layouts = [op.value.type for op in others if isinstance(op, gpu.SharedStore)]
     kinds = dict.fromkeys(layouts)
     tensor, kind = copy.tensor.type, next(iter(kinds), None)

@@ -101,11 +101,12 @@ def store_slice(
     *,
     value: Value | None = None,
     coords: Sequence[Value] | None = None,
+    tensor: Value | None = None,
     max_pending: int | None = None,
 ) -> None:
     """Write a slice of a store's tile to a buffer and issue its copy; None is the whole tile.
 
-    The tile and its coordinates may be other ones than the store's. Before the copy it waits until
+    The tile, its coordinates and the map may be other ones than the store's. Before the copy it waits until
     at most `max_pending` earlier ones are in flight: that shares the barrier which the copy needs.
     """
     value = store.value if value is None else value
@@ -124,7 +125,9 @@ def store_slice(
         step = place(arith.Constant(number * shape[-1], I32)).out
         coords = [*coords[:-1], place(arith.Add(coords[-1], step)).out]
     with at(store.loc):
-        place(store.as_async_store(buffer, coords))
+        made = place(store.as_async_store(buffer, coords))
+        if tensor is not None:
+            made.replace_operand(made.operands[0], tensor)
 
 
 def expand(store: tma.StagedStore, target: Target) -> tma.TmaStoreWait:

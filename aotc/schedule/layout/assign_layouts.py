@@ -117,7 +117,8 @@ class _Emitter:
         for old, new in zip(kernel.body.args, body.args, strict=True):
             self.values[old, None] = new
         place = Builder(body)
-        self.slots = dict(zip(slots, slot_addresses(body, slots, place), strict=True))
+        addresses = slot_addresses(body, slots, kernel.num_ctas, place)
+        self.slots = dict(zip(slots, addresses, strict=True))
         self.emit_ops(kernel.body, place)
         return body
 
@@ -388,12 +389,27 @@ def _emit_descriptor_of(op: Op, emitter: _Emitter, place: Builder) -> None:
     """Make the tensor map of a tensor that no launch describes."""
     assert isinstance(op, descriptor.DescriptorOf)
     assert isinstance(op.out.type, DescriptorType)
-    is_stored = any(isinstance(user, descriptor.DescriptorStore) for user in op.out.users)
-    if is_stored and any(outer.has(Trait.LOOP) for outer in op.ancestors()):
-        place(tma.TmaStoreWait())  # a store through what was at the slot may be in flight
+    stores = [user for user in op.out.users if isinstance(user, descriptor.DescriptorStore)]
     kind, sizes = tensor_map_of(op.out.type), [emitter.get(size, None) for size in op.sizes]
+    if any(outer.has(Trait.LOOP) for outer in op.ancestors()) and stores:
+        place(tma.TmaStoreWait())  # a store through what was at the slot may be in flight
+        kind = in_warpgroup_boxes(kind, [emitter.demand.works_in[each] for each in stores])
     inputs = emitter.get(op.pointer, None), emitter.slots[op], map_template(place)
     emitter.bind(op.out, place(tma.MakeTensorMap(*inputs, sizes, type=kind)).out, place)
+
+
+def _emit_map_address(op: Op, emitter: _Emitter, place: Builder) -> None:
+    assert isinstance(op, descriptor.MapAddress)
+    made = place(tma.TensorMapAddress(emitter.get(op.descriptor, None)))
+    emitter.bind(op.out, made.out, place)
+
+
+def _emit_descriptor_in(op: Op, emitter: _Emitter, place: Builder) -> None:
+    """Use the tensor map of a parameter that was chosen."""
+    assert isinstance(op, descriptor.DescriptorIn)
+    assert isinstance(op.out.type, DescriptorType)
+    made = tma.AcquiredTensorMap(emitter.get(op.map, None), tensor_map_of(op.out.type))
+    emitter.bind(op.out, place(made).out, place)
 
 
 def _emit_descriptor_load(op: Op, emitter: _Emitter, place: Builder) -> None:
@@ -463,6 +479,8 @@ _RULES: dict[type[Op], Callable[[Op, _Emitter, Builder], None]] = {
     indexing.Histogram: _emit_histogram,
     descriptor.DescriptorAt: _emit_descriptor_at,
     descriptor.DescriptorOf: _emit_descriptor_of,
+    descriptor.DescriptorIn: _emit_descriptor_in,
+    descriptor.MapAddress: _emit_map_address,
     descriptor.DescriptorLoad: _emit_descriptor_load,
     descriptor.DescriptorStore: _emit_descriptor_store,
     descriptor.DescriptorReduce: _emit_descriptor_store,

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from aotc.ir.core import Block, Kernel, Op, Value
-from aotc.ir.dialects import arith, gpu, tile
+from aotc.ir.dialects import arith, gpu, grid, tile
 from aotc.ir.dialects.descriptor import DescriptorOf
 from aotc.ir.effects import Trait
 from aotc.ir.params import SCRATCH_ALIGNMENT_BYTES, SCRATCH_SOURCE, ParamInfo
@@ -31,7 +31,7 @@ def allocate_slots(kernel: Kernel) -> Sequence[Op]:
     """Return the ops that make maps; if there are any, give the kernel scratch memory for them."""
     makers = [op for op in kernel.walk() if isinstance(op, DescriptorOf)]
     if makers:
-        kernel.scratch_bytes = _MAP_BYTES * sum(map(num_slots, makers))
+        kernel.scratch_bytes = _MAP_BYTES * sum(map(num_slots, makers)) * kernel.num_ctas
         name = "scratch.maps"
         kernel.body.add_arg(PointerType(U64), name)
         kernel.params += (ParamInfo(name, SCRATCH_ALIGNMENT_BYTES, SCRATCH_SOURCE),)
@@ -49,8 +49,11 @@ def slot_at(first: Value, index: Value, place: Builder) -> Value:
     return place(arith.AddPtr(first, place(arith.Mul(index, words)).out)).out
 
 
-def slot_addresses(body: Block, makers: Sequence[Op], place: Builder) -> list[Value]:
-    """Return the addresses of the first slot of each op; the last parameter is the scratch memory."""
+def slot_addresses(body: Block, makers: Sequence[Op], num_ctas: int, place: Builder) -> list[Value]:
+    """Return the addresses of the first slot of each op; the last parameter is the scratch memory.
+
+    A program instance is one of `num_ctas` CTAs of a cluster.
+    """
     if not makers:
         return []
     starts = [sum(map(num_slots, makers[:index])) for index in range(len(makers) + 1)]
@@ -58,6 +61,10 @@ def slot_addresses(body: Block, makers: Sequence[Op], place: Builder) -> list[Va
     for axis in (1, 0):
         row = place(arith.Mul(number, _wide(place, tile.NumPrograms(axis)))).out
         number = place(arith.Add(row, _wide(place, tile.ProgramId(axis)))).out
+    if num_ctas > 1:
+        first = place(arith.Mul(number, place(arith.Constant(num_ctas, I64)).out)).out
+        rank = place(arith.Cast(place(grid.CtaRank()).out, I64)).out
+        number = place(arith.Add(first, rank)).out
     words = place(arith.Constant(starts.pop() * _MAP_WORDS, I64)).out
     first = place(arith.AddPtr(body.args[-1], place(arith.Mul(number, words)).out)).out
     offsets = [place(arith.Constant(index * _MAP_WORDS, I64)).out for index in starts]

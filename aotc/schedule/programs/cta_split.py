@@ -294,9 +294,7 @@ class _Search:
         """Return how the boxes of a descriptor are split: alike in all its uses."""
         kind = value.type
         assert isinstance(kind, DescriptorType)
-        if part is not None and isinstance(
-            value.op, descriptor.DescriptorAt | descriptor.DescriptorOf
-        ):
+        if part is not None and isinstance(value.op, descriptor.DescriptorAt):
             self.parts.obstacle = Reason.MAP_IN_MEMORY()
         elif part_type(kind, part, self.num_ctas).row_bytes < descriptor.MIN_ROW_BYTES:
             self.parts.obstacle = Reason.SHORT_ROWS(kind=kind)

@@ -75,12 +75,7 @@ class _Distribution:
         old = self.kernel.body
         new = Block()
         for arg in old.args:
-            kind = arg.type
-            if isinstance(kind, DescriptorType):
-                part = self.parts.descriptors.get(arg)
-                kind = part_type(kind, part, self.num_ctas)
-                if part is None and self._is_shared(arg):
-                    kind = replace(kind, num_parts=self.num_ctas)
+            kind = self._own_type(arg) if isinstance(arg.type, DescriptorType) else arg.type
             self.made[arg, None] = new.add_arg(kind, arg.hint)
         place = Builder(new)
         with at(self.kernel.loc):
@@ -90,6 +85,15 @@ class _Distribution:
         self.kernel.body = new
         new.parent = self.kernel
         old.clear()
+
+    def _own_type(self, value: Value) -> DescriptorType:
+        """Return the type of a descriptor as one CTA uses it."""
+        kind = value.type
+        assert isinstance(kind, DescriptorType)
+        part = self.parts.descriptors.get(value)
+        if part is None and self._is_shared(value):
+            return replace(kind, num_parts=self.num_ctas)
+        return part_type(kind, part, self.num_ctas)
 
     def _is_shared(self, value: Value) -> bool:
         """Return whether loads of a descriptor can be multicast: only ever loaded, and big."""
@@ -149,7 +153,10 @@ class _Distribution:
         values = [self._get(value, way) for value, way in zip(op.operands, parts, strict=True)]
         mapping = dict(zip(op.operands, values, strict=True))
         rule = _RULES.get(type(op))
-        if part is not None and rule is not None:
+        if isinstance(op, descriptor.DescriptorOf):
+            kind = self._own_type(op.out)
+            results = place(op.clone(mapping, shape=kind.block, num_parts=kind.num_parts)).results
+        elif part is not None and rule is not None:
             results = rule(self, op, part, mapping, place)
         elif len(mapping) == len(values):
             results = place(op.clone(mapping)).results

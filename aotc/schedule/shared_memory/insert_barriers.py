@@ -71,7 +71,8 @@ def insert_barriers(kernel: Kernel, schedule: Schedule) -> None:
     """Insert `gpu.barrier` wherever shared-memory accesses need it."""
     del schedule
     # A wait distinguishes as many stores as it leaves in flight.
-    left = [op.pending for op in kernel.walk() if isinstance(op, tma.TmaStoreWait)]
+    waits = tma.TmaStoreWait, tma.TmaBufferWait
+    left = [op.pending for op in kernel.walk() if isinstance(op, waits)]
     max_drains = 1 + max(left, default=0)
     hazards = GlobalHazards(kernel)
     loads = [op for op in kernel.walk() if op.effects_on(Resource.MBARRIER, "start")]
@@ -263,6 +264,19 @@ def _visit_store_wait(op: Op, pending: Pending) -> None:
     pending.drains = pending.drains[: op.pending]
 
 
+def _visit_buffer_wait(op: Op, pending: Pending) -> None:
+    assert isinstance(op, tma.TmaBufferWait)
+    place = place_of(op.buffer)
+    for places in pending.drains[op.pending :]:
+        pending.reads.update(places)
+    kept: list[dict[Place, None]] = []
+    for places in pending.drains[: op.pending]:
+        freed = [each for each in places if place.meets([each])]
+        pending.reads.update(dict.fromkeys(freed))
+        kept.append(dict.fromkeys(each for each in places if each not in freed))
+    pending.drains = tuple(kept)
+
+
 def _visit_init(op: Op, pending: Pending) -> None:
     assert isinstance(op, mbarrier.MbarrierInit)
     place = place_of(op.barrier)
@@ -345,7 +359,8 @@ def _divided(kernel: Kernel) -> dict[gpu.SharedAlloc, None]:
     found: dict[gpu.SharedAlloc, None] = {}
     for alloc in allocs:
         copies = [op for op in alloc.out.users if isinstance(op, tma.TensorStore)]
-        others = [op for op in alloc.out.users if op not in copies]
+        accesses = [op for op in alloc.out.users if not isinstance(op, tma.TmaBufferWait)]
+        others = [op for op in accesses if op not in copies]
         by_warpgroup = bool(copies) and all(copy.issuers for copy in copies)
         written = all(isinstance(op, gpu.SharedStore) for op in others)
         mine = place_of(alloc.out)
@@ -398,6 +413,7 @@ _RULES: dict[type[Op], Rule] = {
     assembly.VolatileAsm: _pass_over,
     gpu.AsyncWait: _visit_wait,
     tma.TmaStoreWait: _visit_store_wait,
+    tma.TmaBufferWait: _visit_buffer_wait,
     tma.ProxyFence: _visit_fence,
     mbarrier.MbarrierInit: _visit_init,
     mbarrier.MbarrierWait: _visit_mbarrier_wait,

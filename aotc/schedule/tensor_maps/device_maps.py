@@ -41,7 +41,7 @@ def map_on_device(
     for op in made:
         if is_trivially_dead(op):
             continue
-        reason = _obstacle(op, kernel, schedule)
+        reason = _obstacle(op, kernel)
         if reason:
             schedule.remark(op.loc, Remark.NO_DEVICE_MAP(reason=reason))
         else:
@@ -50,10 +50,8 @@ def map_on_device(
     return {_with_extents(op).out: None for op in kept}
 
 
-def _obstacle(op: DescriptorOf, kernel: Kernel, schedule: Schedule) -> str:
+def _obstacle(op: DescriptorOf, kernel: Kernel) -> str:
     """Return why a descriptor has no map of the kernel's own, or an empty string."""
-    if schedule.config.num_ctas > 1:
-        return Reason.DEVICE_MAP_IN_CLUSTER()
     ops = list(kernel.walk())
     if any(each.has(Trait.DEPENDENT_LAUNCH) for each in ops):
         return Reason.DEVICE_MAP_OVERLAPS()

@@ -4,6 +4,9 @@ A target with tensor copies keeps the descriptors for `assign_layouts`, which ma
 them. On any other target a tile is loaded and stored through pointers, with masks for the bounds of
 the tensor: the same source builds everywhere.
 
+A descriptor that branches or loops pass on is passed on as its parts (`chosen_descriptors`), and made of
+them by the kernel itself.
+
 A descriptor that the kernel makes itself becomes a parameter too, if the launch arguments
 determine its tensor (`made_tensors`). If not, the kernel makes the map (`device_maps`), or its tiles go
 through pointers. So do rows that are gathered and scattered, on every target: copies of rows by index
@@ -28,6 +31,7 @@ from aotc.ir.rewrite import Builder, is_trivially_dead
 from aotc.ir.tile_address import tile_address
 from aotc.ir.types import I32, I64, DescriptorType, PointerType, TileType, Type, shape_of
 from aotc.schedule.context import Schedule
+from aotc.schedule.tensor_maps.chosen_descriptors import pass_on_parts
 from aotc.schedule.tensor_maps.device_maps import map_on_device
 from aotc.schedule.tensor_maps.made_tensors import map_made
 from aotc.target import Feature, Target
@@ -42,8 +46,11 @@ def lower_descriptors(kernel: Kernel, schedule: Schedule) -> None:
     if not any(isinstance(value.type, DescriptorType) for value in _values(kernel)):
         return
     has_copies = Feature.TMA in schedule.target.features
-    made = _answer_made(kernel)
     tensors = _Tensors(kernel)
+    has_whole_maps = has_copies and schedule.config.num_ctas == 1
+    pass_on_parts(kernel, tensors.parts, has_maps=has_whole_maps)
+    made = _answer_made(kernel)
+    tensors = _Tensors(kernel, tensors.added)
     if not has_copies:
         tensors.make_pointers()
     _lower(kernel, tensors, schedule.target, _QUERIES)
@@ -51,7 +58,7 @@ def lower_descriptors(kernel: Kernel, schedule: Schedule) -> None:
     if has_copies and schedule.map_pointers:
         # What was read of other descriptors is known to the launch as well.
         kept = map_on_device(kernel, map_made(kernel, made, schedule), schedule)
-        tensors = _Tensors(kernel)
+        tensors = _Tensors(kernel, tensors.added)
     _lower(kernel, tensors, schedule.target, _ACCESSES, kept)
     for op in made:
         if op.block is not None and is_trivially_dead(op):
@@ -87,13 +94,9 @@ def _lower(
             if isinstance(op.descriptor.op, descriptor.DescriptorAt):
                 _check_in_memory(op, target)
                 continue
-            if op.descriptor not in tensors.kinds:
-                raise CompileError(
-                    "which descriptor this is, is decided at run time",
-                    op.loc,
-                    remedy="branch around the accesses instead, each with its descriptor",
-                )
-            has_map = op.descriptor.op is None or op.descriptor in mapped
+            made = op.descriptor.op
+            has_map = made is None or op.descriptor in mapped
+            has_map |= isinstance(made, descriptor.DescriptorIn)
             is_copy = has_copies and has_map and type(op) in _ACCESSES
             if type(op) in rules and not is_copy:
                 op.replace_with(rules[type(op)](op, tensors, Builder.before_op(op)))
@@ -104,7 +107,7 @@ def _answer_made(kernel: Kernel) -> list[descriptor.DescriptorOf]:
     for op in list(kernel.walk()):
         if isinstance(op, descriptor.DescriptorQuery):
             made = op.descriptor.op
-            if isinstance(made, descriptor.DescriptorOf):
+            if isinstance(made, descriptor.DescriptorOf | descriptor.DescriptorIn):
                 place = Builder.before_op(op)
                 sizes = made.extents
                 if isinstance(op, descriptor.DescriptorStride):
@@ -135,13 +138,14 @@ class _Tensors:
     """
 
     kernel: Kernel
-    kinds: dict[Value, DescriptorType] = field(default_factory=dict[Value, DescriptorType])
     added: dict[tuple[Value, str, int], Value] = field(
         default_factory=dict[tuple[Value, str, int], Value]
     )
+    kinds: dict[Value, DescriptorType] = field(default_factory=dict[Value, DescriptorType])
 
     def __post_init__(self) -> None:
-        made = [op.out for op in self.kernel.walk() if isinstance(op, descriptor.DescriptorOf)]
+        kinds = descriptor.DescriptorOf, descriptor.DescriptorIn
+        made = [op.out for op in self.kernel.walk() if isinstance(op, kinds)]
         for value in (*self.kernel.body.args, *made):
             if isinstance(value.type, DescriptorType):
                 self.kinds[value] = value.type
@@ -173,12 +177,19 @@ class _Tensors:
         has_map = isinstance(tensor.type, DescriptorType)
         return TENSOR_ALIGNMENT_BYTES // kind.element.size_bytes if has_map else 1
 
+    def parts(self, tensor: Value) -> list[Value]:
+        """Return what the descriptor of a parameter could be made of: address, extents, strides."""
+        axes = range(len(self.kinds[tensor].block))
+        extents = [self.extent(tensor, axis) for axis in axes]
+        strides = [self.stride(tensor, axis) for axis in axes[:-1]]
+        return [self.pointer(tensor), *extents, *strides]
+
     def _part(self, tensor: Value, part: str, kind: Type, promise: int) -> Value:
         key = (tensor, part, promise)
         if key not in self.added:
             argument = self.kernel.params[tensor.index].argument
             source = f"{argument}.{part}" if part else argument
-            name = source.replace("[", ".").rstrip("]") if part else f"{argument}.address"
+            name = source.replace("[", ".").rstrip("]") if part else f"{argument}.base"
             self.added[key] = self.kernel.body.add_arg(kind, name)
             self.kernel.params += (ParamInfo(name, promise, source),)
         return self.added[key]

@@ -20,7 +20,7 @@ from collections.abc import Sequence
 from aotc.ir.carried_state import CarriedState, State
 from aotc.ir.core import Block, Kernel, Op, Value
 from aotc.ir.diagnostics import at
-from aotc.ir.dialects import mbarrier, roles, scf, tma
+from aotc.ir.dialects import gpu, mbarrier, roles, scf, tma
 from aotc.ir.rewrite import Builder
 from aotc.schedule.analysis.producer_slice import SliceCopy, find_map_slice
 from aotc.schedule.layout.map_slots import SLOTS_IN_LOOPS, slot_at
@@ -67,7 +67,10 @@ class MapRings:
         assert number is not None
         ring, position = self._rings[number], _position(state, number)
         with at(op.loc):
-            self.await_empty(ring, position, place)
+            # Stores may wait for the mainloop of the next block: a map is free when that is over.
+            is_stored = any(isinstance(user, tma.StagedTmaStore) for user in op.out.users)
+            free = ring.next(position, place) if is_stored else position
+            self.await_empty(ring, free, place)
             slot = slot_at(mapping.get(op.slot, op.slot), position.index, place)
             mapping = {**mapping, op.slot: slot}
             place(op.clone(mapping))
@@ -122,11 +125,11 @@ class ConsumerMaps(CarriedState):
         before = state
         place = Builder.before_op(op)
         if op.out.users:
+            drain = _drain_before(op)
+            if drain is not None:
+                drain.erase()  # whoever makes the map waits for that
             made, state = self._rings.acquire(op, op.slot, place, state)
             op.replace_with([made])
-            drained = made.op
-            if drained is not None and isinstance(drained.prev, tma.TmaStoreWait):
-                drained.prev.erase()
         else:
             with at(op.loc):
                 state = self._rings.advance(number, state, place)
@@ -145,6 +148,14 @@ class ConsumerMaps(CarriedState):
 
     def hint(self, index: int) -> str:
         return "map_parity" if index % 2 else "map"
+
+
+def _drain_before(op: tma.MakeTensorMap) -> tma.TmaStoreWait | None:
+    """Return the wait for stores through what was at the slot of a map before."""
+    before = op.prev
+    while before is not None and (before.pure or isinstance(before, gpu.SharedAlloc)):
+        before = before.prev
+    return before if isinstance(before, tma.TmaStoreWait) else None
 
 
 def _no_load(load: tma.SyncLoad, place: Builder, mapping: Mapping, state: State) -> State:

@@ -202,6 +202,26 @@ def _made(program: Program, op: descriptor.DescriptorOf, pointer: Array, *sizes:
     return describe(int(scalar(pointer)), numbers[:rank], [*numbers[rank:], 1])
 
 
+def _made_in(
+    program: Program, op: descriptor.DescriptorIn, pointer: Array, address: Array, *sizes: Array
+) -> Array:
+    """Return the value of a descriptor that was chosen among parameters'."""
+    del program, address
+    rank = len(op.shape)
+    numbers = [int(scalar(size)) for size in sizes]
+    return describe(int(scalar(pointer)), numbers[:rank], [*numbers[rank:], 1])
+
+
+def _address(
+    program: Program, op: descriptor.MapAddress | tma.TensorMapAddress, tensor: Array
+) -> Array:
+    """Return an address for a parameter's map, and keep the map there."""
+    operand = op.operands[0]
+    address = -128 * (1 + operand.index)  # no memory is there
+    program.maps[address] = tensor
+    return np.array(address, np.int64)
+
+
 def _made_map(
     program: Program,
     op: tma.MakeTensorMap,
@@ -219,7 +239,9 @@ def _made_map(
     return made
 
 
-def _made_elsewhere(program: Program, op: tma.MadeTensorMap, slot: Array) -> Array:
+def _made_elsewhere(
+    program: Program, op: tma.MadeTensorMap | tma.AcquiredTensorMap, slot: Array
+) -> Array:
     """Return the value of the map that another warp has left at a slot."""
     made = program.maps.get(int(scalar(slot)))
     if made is None:
@@ -385,6 +407,12 @@ def _wait_stores(program: Program, op: tma.TmaStoreWait) -> None:
         program.shared.finish_drain(program.stores.pop(0))
 
 
+def _wait_buffer(program: Program, op: tma.TmaBufferWait, buffer: Array) -> None:
+    del buffer
+    while len(program.stores) > op.pending:
+        program.shared.finish_drain(program.stores.pop(0))
+
+
 def _nothing(program: Program, op: Op) -> None:
     """Do nothing: there is one proxy here."""
     del program, op
@@ -393,6 +421,9 @@ def _nothing(program: Program, op: Op) -> None:
 TENSOR_RULES: dict[type[Op], Rule] = {
     descriptor.DescriptorAt: _described,
     descriptor.DescriptorOf: _made,
+    descriptor.DescriptorIn: _made_in,
+    descriptor.MapAddress: _address,
+    tma.TensorMapAddress: _address,
     descriptor.DescriptorLoad: _load,
     descriptor.DescriptorStore: _store,
     descriptor.DescriptorReduce: _reduce,
@@ -403,6 +434,7 @@ TENSOR_RULES: dict[type[Op], Rule] = {
     tma.TensorMapAt: _described,
     tma.MakeTensorMap: _made_map,
     tma.MadeTensorMap: _made_elsewhere,
+    tma.AcquiredTensorMap: _made_elsewhere,
     tma.SyncTmaLoad: _fetch,
     tma.TmaLoad: _start_load,
     tma.SyncBulkLoad: _sync_bulk_load,
@@ -413,5 +445,6 @@ TENSOR_RULES: dict[type[Op], Rule] = {
     tma.StagedTmaStore: _store_staged,
     tma.StagedBulkStore: _store_staged_run,
     tma.TmaStoreWait: _wait_stores,
+    tma.TmaBufferWait: _wait_buffer,
     tma.ProxyFence: _nothing,
 }

@@ -16,7 +16,7 @@ import numpy as np
 
 from aotc.ir.core import Value
 from aotc.ir.dialects import gpu, wgmma
-from aotc.ir.types import ScalarType, SharedType, TileType, element_of, shape_of
+from aotc.ir.types import PointerType, ScalarType, SharedType, TileType, element_of, shape_of
 from aotc.verify.arrays import Array, reshape
 from aotc.verify.interpreter.dot import dot
 from aotc.verify.interpreter.numerics import dtype_of
@@ -105,6 +105,8 @@ def _wait(program: Program, op: wgmma.WgmmaWait, *values: Array) -> list[Array]:
 
 def _undefined(program: Program, op: gpu.Undefined) -> Array:
     kind = op.type
+    if isinstance(kind, PointerType):
+        return np.array(0, np.int64)
     assert isinstance(kind, TileType)
     return program.poison.fill(dtype_of(kind.element), kind.shape)
 

@@ -493,7 +493,8 @@ typedef struct aotc_launch_desc {
     uint32_t grid_rank;         /* 0: the kernel's own grid; 1 to 3: `grid` instead */
     int64_t grid[3];            /* programs; dimensions from grid_rank on count as 1 */
     struct CUstream_st *stream; /* NULL: the legacy stream of the current context */
-    void *scratch; /* device memory, if aotc_selection says that the variant needs some */
+    void *scratch; /* device memory, if aotc_selection says that the variant needs some; NULL: the
+                    * launch takes it from a pool, in the order of its stream */
     uint64_t scratch_bytes;
 } aotc_launch_desc;
 
@@ -520,8 +521,10 @@ typedef struct aotc_selection {
 AOTC_API aotc_status aotc_select(const aotc_kernel *kernel, const aotc_launch_desc *desc,
                                  aotc_selection *selection, aotc_error *error);
 
-/* Choose and launch. A grid with a zero in it launches nothing and succeeds. Nothing is allocated,
- * locked, loaded or set; the arguments are copied before it returns.
+/* Choose and launch. A grid with a zero in it launches nothing and succeeds. Nothing is locked,
+ * loaded or set; the arguments are copied before it returns. Nothing is allocated, unless the
+ * variant needs scratch memory and the caller passes none: that comes from a pool of the context and
+ * goes back to it in the order of the stream, as nodes of the graph in a capture.
  *   STATE      the kernel is not loaded in any context
  *   ARG        an argument, choice, config, grid or stream is wrong; names it
  *   ARCH       the kernel has no variant for this GPU

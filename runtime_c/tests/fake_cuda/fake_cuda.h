@@ -96,6 +96,9 @@ unsigned long fake_cuda_launches(void);
 void fake_cuda_last_launch(struct fake_launch *launch);
 int fake_cuda_live_libraries(void);
 int fake_cuda_retained_contexts(void);
+int fake_cuda_live_pools(void);
+/* Pieces of pools that nobody has given back. */
+int fake_cuda_live_pieces(void);
 
 #ifdef __cplusplus
 }

@@ -23,6 +23,8 @@ enum {
     MAX_STREAMS = 64,
     MAX_KERNELS = 256,
     MAX_LIBRARIES = 256,
+    MAX_POOLS = 64,
+    MAX_PIECES = 64,
     MAX_FAILURES = 16,
     MAX_SYMBOLS = 64,
     MAX_STACK = 16,
@@ -42,6 +44,18 @@ struct CUstream_st {
 struct CUlib_st {
     bool is_alive;
     struct fake_cubin cubin;
+};
+
+struct CUmemPoolHandle_st {
+    bool is_alive;
+    int device;
+};
+
+/* A piece of a pool, in use until it is given back. */
+struct fake_piece {
+    CUdeviceptr address;
+    size_t size_bytes;
+    CUstream stream;
 };
 
 struct CUkern_st {
@@ -73,6 +87,9 @@ struct fake_state {
     int library_count;
     struct CUkern_st kernels[MAX_KERNELS];
     int kernel_count;
+    struct CUmemPoolHandle_st pools[MAX_POOLS];
+    struct fake_piece pieces[MAX_PIECES];
+    unsigned long piece_count; /* of all time */
     struct failure failures[MAX_FAILURES];
     int failure_count;
     char hidden[MAX_SYMBOLS][64];

@@ -53,12 +53,15 @@ def test_parts_stand_between_a_product_and_its_wait(tmp_path: Path) -> None:
     text, remarks = lowered(tmp_path, PRODUCT, SIGNATURE, num_warps=8)
     assert DELAYED in remarks
     ops = re.findall(
-        r"(?:gpu\.(?:wgmma_wait|wgmma|tma_store_wait|tma_store|tma_load)|scf\.\w+)\b", text
+        r"(?:gpu\.(?:wgmma_wait|wgmma|tma_store_wait|tma_buffer_wait|tma_store|tma_load)|scf\.\w+)\b",
+        text,
     )
     ops = [op.removeprefix("gpu.") for op in ops]
     product, waited = ops.index("wgmma"), ops.index("wgmma_wait")
-    part = ["scf.if", "tma_store_wait", "tma_store", "scf.yield", "scf.yield"]
-    assert ops[product + 1 : waited] == ["scf.if", *part * 2, "scf.yield", "scf.yield"]
+    # The first one waits for the tile before, the second one has a buffer of its own.
+    waits = "tma_store_wait", "tma_buffer_wait"
+    parts = [["scf.if", wait, "tma_store", "scf.yield", "scf.yield"] for wait in waits]
+    assert ops[product + 1 : waited] == ["scf.if", *parts[0], *parts[1], "scf.yield", "scf.yield"]
     # All of them once more behind the loop over k, for the last tile.
     assert ops.count("tma_store") == 4
     assert len(ops) - ops[::-1].index("tma_store") < len(ops) - ops[::-1].index("scf.yield")
@@ -135,6 +138,84 @@ def test_tiles_of_two_tensors_are_delayed_together(tmp_path: Path) -> None:
         np.testing.assert_array_equal(d, np.concatenate(blocks, axis=1))
 
 
+# ---- tiles of several loops ---------------------------------------------------------------------
+
+GROUPS = """def k(a, b, c, depths, groups, tiles):
+    row = 0
+    for group in range(groups):
+        depth = tl.load(depths + group)
+        if depth >= 0:
+            for tile in tl.range(tl.program_id(0), tiles, tl.num_programs(0)):
+                total = tl.zeros((64, 128), tl.float32)
+                for k in range(0, depth, 64):
+                    total = tl.dot(a.load([tile * 64, k]), b.load([group * 128, k]).T, total)
+                c.store([row + tile * 64, 0], total.to(c.dtype))
+            row += tiles * 64
+"""
+GROUPS_SIGNATURE = {
+    "a": "tensordesc<fp16[64,64]>",
+    "b": "tensordesc<fp16[128,64]>",
+    "c": "tensordesc<bf16[64,128]>",
+    "depths": "*i32",
+    "groups": "i32",
+    "tiles": "i32",
+}
+
+
+def test_a_tile_waits_for_the_mainloop_of_the_next_group(tmp_path: Path) -> None:
+    text, remarks = lowered(tmp_path, GROUPS, GROUPS_SIGNATURE, num_warps=4)
+    assert DELAYED in remarks
+    # In the mainloop, after it, and at the end; two slices each.
+    assert text.count("gpu.tma_store(") == 6
+
+
+@pytest.mark.parametrize(
+    ("depths", "tiles", "programs"),
+    [
+        ((64, 128, 320), 1, 1),
+        ((320, -1, 0, 64, 0, 320), 3, 2),
+        ((0,), 2, 1),
+        ((64, 64), 1, 2),
+        ((), 1, 1),
+        ((192,), 0, 1),
+    ],
+)
+def test_tiles_of_groups_are_stored_once(
+    tmp_path: Path, depths: tuple[int, ...], tiles: int, programs: int
+) -> None:
+    """Whatever the next mainloop has of steps: none, fewer than there are slices, or more."""
+    kernel = compiled(tmp_path, GROUPS, GROUPS_SIGNATURE)
+    a = np.sign(tensor((64 * tiles + 8, 320), "fp16"))
+    b = np.sign(tensor((128 * len(depths) + 8, 320), "fp16", seed=1))
+    run = [(group, depth) for group, depth in enumerate(depths) if depth >= 0]
+    rows = 64 * tiles
+    c = like(tensor((rows * len(run) + 8, 128), "bf16"))
+    before = c.copy()
+    values = {"a": a, "b": b, "c": c, "depths": np.array([*depths, 0], np.int32)}
+    launch(kernel, (programs,), {**values, "groups": len(depths), "tiles": tiles})
+    for index, (group, depth) in enumerate(run):
+        right = b[128 * group : 128 * group + 128, :depth].astype(np.float64)
+        product = a[:rows, :depth].astype(np.float64) @ right.T
+        np.testing.assert_array_equal(
+            c[rows * index : rows * index + rows], product.astype(ml_dtypes.bfloat16)
+        )
+    np.testing.assert_array_equal(c[rows * len(run) :], before[rows * len(run) :])
+
+
+def test_a_mainloop_may_be_as_long_as_its_tile_says(tmp_path: Path) -> None:
+    source = PRODUCT.replace("range(0, K, 64)", "range(0, K * tile, 64)")
+    _, remarks = lowered(tmp_path, source, SIGNATURE, num_warps=8)
+    assert DELAYED in remarks
+    kernel = compiled(tmp_path, source, SIGNATURE, num_warps=8)
+    a, b = np.sign(tensor((512, 320), "fp16")), np.sign(tensor((128, 320), "fp16", seed=1))
+    c = like(tensor((512, 128), "bf16"))
+    launch(kernel, (1,), {"a": a, "b": b, "c": c, "tiles": 4, "K": 64})
+    for tile in range(4):
+        rows = slice(128 * tile, 128 * tile + 128)
+        product = a[rows, : 64 * tile].astype(np.float64) @ b[:, : 64 * tile].astype(np.float64).T
+        np.testing.assert_array_equal(c[rows], product.astype(ml_dtypes.bfloat16))
+
+
 # ---- what stays -------------------------------------------------------------------------------
 
 
@@ -168,8 +249,6 @@ def test_tiles_of_two_tensors_are_delayed_together(tmp_path: Path) -> None:
         ("", "", {}, {"num_consumer_groups": 2, "num_warps": 4}),
         # The kernel reads what it has stored.
         ("        c.store", "        total += c.load([tile * 128, 0])\n        c.store", {}, {}),
-        # How many steps the next tile has is not known.
-        ("range(0, K, 64)", "range(0, K * tile, 64)", {}, {}),
         # No loop of tiles: nothing is multiplied after it.
         ("for tile in tl.range(tl.program_id(0), tiles, tl.num_programs(0)):", "if tiles > 0:\n        tile = tl.program_id(0)", {}, {}),
     ],

@@ -261,3 +261,31 @@ def test_threads_of_a_program_are_in_several_ctas(scope: str, num_ctas: int) -> 
     is_kept = scope != "cta" or num_ctas == 1  # else it is "gpu", which is not printed
     assert (f'scope = "{scope}"' in print_kernel(kernel)) == is_kept
     assert ("scope = " in print_kernel(kernel)) == is_kept
+
+
+MADE = """
+kernel @k(%a: *bf16 {divisibility = 16}, %b: *bf16 {divisibility = 16}, %c: *bf16 {divisibility = 16}, %n: i32, %s: i64) {num_warps = 4} {
+  %zero = arith.constant {value = 0, type = i32} : i32
+  %da = tile.descriptor_of(%a, %n, %n, %s) {shape = [128, 64]} : desc<128x64xbf16>
+  %db = tile.descriptor_of(%b, %n, %n, %s) {shape = [64, 64]} : desc<64x64xbf16>
+  %dc = tile.descriptor_of(%c, %n, %n, %s) {shape = [128, 64]} : desc<128x64xbf16>
+  %x = tile.descriptor_load(%da, %zero, %zero) : tile<128x64xbf16>
+  %y = tile.descriptor_load(%db, %zero, %zero) : tile<64x64xbf16>
+  %acc = arith.constant {value = 0.0, type = tile<128x64xfp32>} : tile<128x64xfp32>
+  %dot = tile.dot(%x, %y, %acc) : tile<128x64xfp32>
+  %narrow = arith.cast(%dot) {dtype = bf16} : tile<128x64xbf16>
+  tile.descriptor_store(%dc, %narrow, %zero, %zero)
+  scf.return
+}
+"""
+
+
+def test_maps_that_a_kernel_makes_are_of_the_slices_of_its_ctas() -> None:
+    """What all CTAs load is multicast: each has a map of its part."""
+    kernel = parse_kernel(MADE)
+    kernel.num_ctas = 2
+    split_across_cluster(kernel, Schedule(TARGET, Config(4, 3, 2)))
+    verify(kernel)
+    text = print_kernel(kernel)
+    assert text.count("{shape = [64, 64]} : desc<64x64xbf16>") == 2  # of A and C
+    assert "{shape = [64, 64], num_parts = 2} : desc<64x64xbf16, 2>" in text

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from aotc.ir.diagnostics import IRError
 from aotc.ir.dialects import gpu
 from aotc.ir.text import parse_kernel, print_kernel
 from aotc.schedule.context import Schedule
@@ -168,6 +169,20 @@ def test_what_threads_wrote_is_fenced_for_a_store() -> None:
         *("shared_store", "proxy_fence", "barrier", "tma_store", "tma_store_wait"),
         *("barrier", "shared_store"),
     ]
+
+
+def test_a_wait_for_a_buffer_leaves_other_stores_in_flight() -> None:
+    """Which iteration stored from it last is known to who placed the wait."""
+    store = ("gpu.shared_store(%v, %b) {vector = 2}", "gpu.tma_store(%y, %b, %i)")
+    other = tuple(line.replace("%b", "%c") for line in store)
+    buffers = f"%b = {BUFFER}", f"%c = {BUFFER}"
+    wait = "gpu.tma_buffer_wait(%b) {pending = 1}"
+    ops = _ops(*buffers, *store, *other, wait, store[0])
+    assert ops[-3:] == ["tma_buffer_wait", "barrier", "shared_store"]
+    # Even where a path may have issued fewer since.
+    with pytest.raises(IRError, match="a store in flight reads"):
+        _ops(*buffers, *other, *store, wait.replace("%b", "%c"), store[0])
+    assert "tma_store" in _ops(*buffers, *other, *store, wait, store[0])
 
 
 def test_a_fence_is_not_forgotten_behind_a_barrier() -> None:

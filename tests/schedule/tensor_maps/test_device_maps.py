@@ -80,7 +80,6 @@ def test_an_extent_that_is_known_is_as_it_is() -> None:
         (_text(SAME), {}, "the kernel accesses this tensor in other ways"),
         (_text(pointer="%x"), {}, "the kernel accesses this tensor in other ways"),
         ("grid.wait", {}, "its launches may overlap"),
-        (_text(), {"num_ctas": 2}, "its CTAs are in clusters"),
     ],
 )
 def test_what_goes_through_pointers_all_the_same(

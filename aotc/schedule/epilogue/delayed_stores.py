@@ -1,0 +1,373 @@
+"""Stores of a tile that wait for the next tile's mainloop: what loops carry, and where they stand.
+
+`Delay` rewrites one loop over tiles whose mainloop is known ahead to be long enough. `DelayAcross`
+carries a tile on through whatever loops and branches are around, such as one over groups of tiles,
+to the next mainloop, wherever that is and however long.
+
+Invariant: slices are stored once each and in their order, all of a tile before any of the next one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from aotc.ir.carried_state import CarriedState, State
+from aotc.ir.core import Block, Op, Value
+from aotc.ir.dialects import arith, gpu, scf, tma, wgmma
+from aotc.ir.rewrite import Builder, append_carried, is_inside, pass_on
+from aotc.ir.types import I32, ScalarType, TensorMapType, TileType
+from aotc.schedule.analysis.loop_bounds import lowered_bounds
+from aotc.schedule.epilogue.staged_stores import (
+    allocate_slice,
+    erase,
+    num_slices,
+    sharing_key,
+    slice_shape,
+    store_slice,
+)
+from aotc.target import Target
+
+
+@dataclass(frozen=True)
+class Tiles:
+    """A loop over tiles, its mainloop, and the stores after that.
+
+    `outer` is the loop around all loops that a tile is carried through, or `loop` itself. `around` is
+    the op of the body that is the mainloop, or contains it. Stores that can share buffers have
+    `num_buffers` for their slices.
+    """
+
+    outer: scf.For
+    loop: scf.For
+    mainloop: scf.For
+    around: scf.For | scf.If
+    stores: Sequence[tma.StagedTmaStore]
+    num_buffers: int
+
+
+def slot_of(store: tma.StagedTmaStore, outer: Op) -> Value | None:
+    """Return where the map of a store was made, if that is anew in `outer`."""
+    made = store.tensor.op
+    if isinstance(made, tma.MadeTensorMap) and is_inside(made, outer):
+        return made.slot
+    return None
+
+
+class Delay:
+    """Rewrite a loop over tiles: store in the next mainloop, or right after a tile that none follows.
+
+    Slices of all stores are numbered. The loop carries the number of the next one to store,
+    or their count if all are stored.
+    """
+
+    def __init__(self, tiles: Tiles, target: Target) -> None:
+        self.tiles = tiles
+        self.target = target
+        self.parts = [(store, part) for store in tiles.stores for part in range(num_slices(store))]
+        # The values from before the mainloop is rewritten and coordinates are sunk.
+        self.stored = {store: self._inputs(store) for store in tiles.stores}
+        self.before = Builder.before_op(tiles.outer)
+        self.zero = self.before(arith.Constant(0, I32)).out
+        self.none = self.before(arith.Constant(len(self.parts), I32)).out
+        self.buffers = self._place_buffers()
+
+    def _inputs(self, store: tma.StagedTmaStore) -> list[Value]:
+        """Return what a delayed store needs: the tile, its coordinates, where its map was made."""
+        slot = slot_of(store, self.tiles.outer)
+        return [store.value, *store.coords, *([] if slot is None else [slot])]
+
+    def _place_buffers(self) -> list[Value]:
+        """Return the buffer of each slice: those of a kind rotate."""
+        found: list[Value] = []
+        of_kind: dict[object, list[Value]] = {}
+        for store, _ in self.parts:
+            rotating = of_kind.setdefault(sharing_key(store), [])
+            if len(rotating) < self.tiles.num_buffers:
+                rotating.append(allocate_slice(store, slice_shape(store), self.before))
+            else:
+                rotating.append(rotating.pop(0))
+            found.append(rotating[-1])
+        return found
+
+    def rewrite(self) -> None:
+        """Rewrite the loop."""
+        loop, before = self.tiles.loop, self.before
+        stored = dict.fromkeys(value for each in self.stored.values() for value in each)
+        values = [value for value in stored if is_inside(value.owner, loop)]
+        inits = [self._nothing(value) for value in values]
+        last = len(self.parts) - 1
+        mainloop = self.tiles.mainloop
+        steps = lowered_bounds(mainloop, last, before)
+        is_long = before(arith.Compare(mainloop.lower, steps[last], "lt")).out
+        upper = lowered_bounds(loop, 1, before)[1]
+        old = {value: loop.body.add_arg(value.type, value.hint) for value in values}
+        following = loop.body.add_arg(I32, "part")
+        self._store_in_mainloop(old, following)
+        self._compute_late([value for value in values if not is_tile(value)])
+        now = self._stored_now()
+        new = {value: now[value] for value in values}
+        place = Builder.before_op(loop.body.terminator)
+        has_next = place(arith.Compare(loop.induction, upper, "lt")).out
+        waits = place(arith.And(is_long, has_next)).out
+        place(scf.If(waits, _only([]), self._all_parts(new)))
+        part = place(arith.Select(waits, self.zero, self.none)).out
+        pass_on(loop.body, [*new.values(), part])
+        # ptxas would unroll such a large loop by two.
+        loop.unroll = loop.unroll or scf.NEVER_UNROLLED
+        made = append_carried(loop, [*inits, self.none])
+        Builder.after_op(made)(tma.TmaStoreWait())
+        for store in self.stored:
+            erase(store)
+
+    def _nothing(self, value: Value) -> Value:
+        """Return the carried values of the first iteration, which has nothing to store."""
+        is_number = isinstance(value.type, ScalarType)
+        return self.zero if is_number else self.before(gpu.Undefined(value.type)).out
+
+    def _stored_now(self) -> dict[Value, Value]:
+        """Return what the stores use now in place of each value: loops and branches were replaced."""
+        return {
+            value: now
+            for store, values in self.stored.items()
+            for value, now in zip(values, self._inputs(store), strict=True)
+        }
+
+    def _store_in_mainloop(self, values: dict[Value, Value], following: Value) -> None:
+        """Store a slice after the dots of each iteration of the mainloop, while there is one."""
+        mainloop = self.tiles.mainloop
+        part = mainloop.body.add_arg(I32, "part")
+        *_, last = (op for op in mainloop.body if isinstance(op, wgmma.Wgmma))
+        place = Builder.after_op(last)
+        stores: list[Op] = []
+        for number in range(len(self.parts)):
+            due = arith.Constant(number, I32)
+            is_due = arith.Compare(part, due.out, "eq")
+            stores += [due, is_due, scf.If(is_due.out, self._one_part(number, values), _only([]))]
+        any_left = place(arith.Compare(part, self.none, "lt")).out
+        place(scf.If(any_left, _only(stores), _only([])))
+        one = place(arith.Constant(1, I32)).out
+        pass_on(mainloop.body, [place(arith.Add(part, one)).out])
+        made = append_carried(mainloop, [following])
+        if self.tiles.around is mainloop:
+            self.tiles = replace(self.tiles, around=made)
+        self.tiles = replace(self.tiles, mainloop=made)
+
+    def _compute_late(self, coords: Sequence[Value]) -> None:
+        """Sink the computation of coordinates below the mainloop."""
+        around, late = self.tiles.around, self._late()
+        after = Builder.after_op(self.tiles.mainloop)
+        if not isinstance(around, scf.If):
+            for op in late:
+                op.remove()
+                after(op)
+            return
+        computed = [value for value in coords if value.op in late]
+        arms = (after, Builder.before_op(around.orelse.terminator))
+        for block, place in zip(around.blocks, arms, strict=True):
+            mapping: dict[Value, Value] = {}
+            for op in late:
+                place(op.clone(mapping))
+            pass_on(block, [mapping[value] for value in computed])
+        made = append_carried(around)
+        self.tiles = replace(self.tiles, around=made)
+        added = made.results[len(made.results) - len(computed) :]
+        for value, out in zip(computed, added, strict=True):
+            value.replace_all_uses_with(out)
+        for op in reversed(late):
+            op.erase()
+
+    def _late(self) -> list[Op]:
+        """Return the scalar ops of the loop's body that are needed for coordinates alone."""
+        ops = list(self.tiles.loop.body)
+        following = dict.fromkeys(ops[ops.index(self.tiles.around) :])
+        late = {op: None for op in ops if op.pure and not op.blocks and _is_scalar(op)}
+        stores: dict[Op, None] = dict.fromkeys(self.tiles.stores)
+        while True:
+            kept = {
+                op: None
+                for op in late
+                if all(user in late or user in stores for user in _users(op))
+                and all(each.op in late or each.op not in following for each in op.operands)
+            }
+            if len(kept) == len(late):
+                return list(late)
+            late = kept
+
+    def _one_part(self, number: int, values: dict[Value, Value]) -> Block:
+        block = Block()
+        place = Builder(block)
+        self._store_part(number, values, place)
+        place(scf.Yield([]))
+        return block
+
+    def _all_parts(self, values: dict[Value, Value]) -> Block:
+        block = Block()
+        place = Builder(block)
+        for number in range(len(self.parts)):
+            self._store_part(number, values, place)
+        place(scf.Yield([]))
+        return block
+
+    def _await_buffer(self, number: int, place: Builder) -> None:
+        """Wait until a slice's buffer is free.
+
+        The first slice waits for all stores before its tile; any other one for the slice of the same
+        tile that was in its buffer, if there was one. A slice is one store, and all come in order.
+        """
+        if number == 0:
+            place(tma.TmaStoreWait())
+            return
+        buffer = self.buffers[number]
+        since = next((n for n in range(1, number + 1) if self.buffers[number - n] is buffer), None)
+        place(tma.TmaBufferWait(buffer, number if since is None else since - 1))
+
+    def _store_part(self, number: int, values: dict[Value, Value], place: Builder) -> None:
+        self._await_buffer(number, place)
+        store, part = self.parts[number]
+        tile, *coords = (values.get(value, value) for value in self.stored[store])
+        tensor = None
+        if len(coords) > len(store.coords):
+            assert isinstance(store.tensor.type, TensorMapType)
+            # Whoever issues stores acquires the map with the first one, while the tensor cores are busy.
+            find = tma.AcquiredTensorMap if part else tma.MadeTensorMap
+            tensor = place(find(coords.pop(), store.tensor.type)).out
+        store_slice(
+            store,
+            part,
+            self.buffers[number],
+            self.target,
+            place,
+            value=tile,
+            coords=coords,
+            tensor=tensor,
+        )
+
+
+class DelayAcross(Delay, CarriedState):
+    """Carry a tile through all loops and branches around, to the next mainloop wherever it is.
+
+    What a mainloop is too short for is stored after it. A state is what `Delay` has a loop carry.
+    """
+
+    def rewrite(self) -> None:
+        """Rewrite the loop, and what is around it."""
+        outer = self.tiles.outer
+        stored = dict.fromkeys(value for each in self.stored.values() for value in each)
+        self._values = [value for value in stored if is_inside(value.owner, outer)]
+        inits = [self._nothing(value) for value in self._values]
+        after = Builder.after_op(outer)
+        block = outer.block
+        assert block is not None
+        place, state = Builder(block, after.before), [*inits, self.none]
+        updated = self.updated_by(outer, state)
+        state = self.through(outer, state) if updated is None else updated
+        self._store_rest(state, place)
+        place(tma.TmaStoreWait())
+        for store in self.stored:
+            made = store.tensor.op
+            erase(store)
+            if isinstance(made, tma.MadeTensorMap) and not made.out.users:
+                made.erase()
+
+    def updated_by(self, op: Op, state: State) -> State | None:
+        """Rewrite the loop over tiles."""
+        return self._rewrite_loop(state) if op is self.tiles.loop else None
+
+    def indices_in(self, op: Op) -> Sequence[int]:
+        count = len(self._values) + 1
+        return range(count) if is_inside(self.tiles.loop, op) else ()
+
+    def hint(self, index: int) -> str:
+        return self._values[index].hint if index < len(self._values) else "part"
+
+    def _rewrite_loop(self, state: State) -> State:
+        loop = self.tiles.loop
+        before = [loop.body.add_arg(value.type, self.hint(at)) for at, value in enumerate(state)]
+        self._store_in_mainloop(dict(zip(self._values, before, strict=False)), before[-1])
+        self._compute_late([value for value in self._values if self._is_late(value)])
+        part = self._part_after(before[-1])
+        self._store_rest([*before[:-1], part], Builder.after_op(self.tiles.around))
+        now = self._stored_now()
+        pass_on(loop.body, [*(now[value] for value in self._values), self.zero])
+        loop.unroll = loop.unroll or scf.NEVER_UNROLLED
+        made = append_carried(loop, state)
+        after = list(made.results[len(made.results) - len(state) :])
+        maps = [store.tensor.op for store in self.stored if slot_of(store, self.tiles.outer)]
+        if any(each is not None and each.block is made.block for each in maps):
+            # The map of an earlier tile is given back at the end of the block, also if none comes now.
+            if runs_surely(made):
+                return after
+            place = Builder.after_op(made)
+            runs = place(arith.Compare(made.lower, made.upper, "lt")).out
+            part = place(arith.Select(runs, self.none, after[-1])).out
+            self._store_rest([*after[:-1], part], place)
+            after[-1] = place(arith.Select(runs, after[-1], self.none)).out
+        return after
+
+    def _is_late(self, value: Value) -> bool:
+        return not is_tile(value) and is_inside(value.owner, self.tiles.loop)
+
+    def _part_after(self, before: Value) -> Value:
+        """Return the number of the next slice to store after the mainloop, run or not."""
+        part, around = self.tiles.mainloop.results[-1], self.tiles.around
+        if not isinstance(around, scf.If):
+            return part
+        pass_on(around.then, [part])
+        pass_on(around.orelse, [before])
+        made = append_carried(around)
+        self.tiles = replace(self.tiles, around=made)
+        return made.results[-1]
+
+    def _store_rest(self, state: State, place: Builder) -> None:
+        """Store the slices that are left."""
+        values, part = dict(zip(self._values, state, strict=False)), state[-1]
+        rest = Block()
+        inner = Builder(rest)
+        for number in range(len(self.parts)):
+            this = inner(arith.Constant(number, I32)).out
+            is_left = inner(arith.Compare(part, this, "le")).out
+            inner(scf.If(is_left, self._one_part(number, values), _only([])))
+        inner(scf.Yield([]))
+        any_left = place(arith.Compare(part, self.none, "lt")).out
+        place(scf.If(any_left, rest, _only([])))
+
+
+def runs_surely(loop: scf.For) -> bool:
+    """Return whether a branch around a loop says that it has an iteration."""
+    inner: Op = loop
+    for op in loop.ancestors():
+        if isinstance(op, scf.If) and inner.block is op.then:
+            condition = op.condition.op
+            if (
+                isinstance(condition, arith.Compare)
+                and condition.predicate == "lt"
+                and list(condition.operands) == [loop.lower, loop.upper]
+            ):
+                return True
+        inner = op
+    return False
+
+
+def is_tile(value: Value) -> bool:
+    """Return whether a value is one that threads share."""
+    return isinstance(value.type, TileType)
+
+
+def _is_scalar(op: Op) -> bool:
+    """Return whether all results of an op, and there are some, are numbers."""
+    kinds = [value.type for value in op.results]
+    return bool(kinds) and all(isinstance(kind, ScalarType) for kind in kinds)
+
+
+def _users(op: Op) -> Iterator[Op]:
+    return (user for value in op.results for user in value.users)
+
+
+def _only(ops: Sequence[Op]) -> Block:
+    """Return a block of some ops that yields nothing."""
+    block = Block()
+    for op in ops:
+        block.insert(op)
+    block.insert(scf.Yield([]))
+    return block
