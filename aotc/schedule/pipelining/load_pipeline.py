@@ -336,8 +336,13 @@ def _removable(op: Op) -> bool:
 
 
 def _over_budget(plan: LoopPlan) -> Op | None:
-    """Return a load to drop when those in registers exceed the budget, or None."""
-    is_wanted = plan.loop.num_stages or any(load.buffer for load in plan.loads.values())
+    """Return a load to drop when those in registers exceed the budget, or None.
+
+    Copies that a producer warp issues are not in the plan, but consumers wait for them all the same.
+    """
+    has_copies = any(load.buffer for load in plan.loads.values())
+    has_copies |= any(isinstance(op, tma.SyncLoad) for op in plan.loop.body)
+    is_wanted = plan.loop.num_stages or has_copies
     unstaged = LOADS_BUDGET if is_wanted else SMALL_LOADS_BUDGET
     room = {True: STAGED_LOADS_BUDGET, False: unstaged}
     for load in _by_need(plan.loads.values()):
