@@ -148,7 +148,7 @@ def plan_loop(loop: scf.For, num_stages: int, *, tensor_loads: bool = False) -> 
     barriers = list(fences(loop.body))
     for op in loop.body:
         if isinstance(op, gpu.Load):
-            reason = _disorder(loop, op, barriers)
+            reason = load_disorder(loop, op, barriers)
             inputs, staging = collect_slice(loop, op.operands), find_staging(op)
         elif isinstance(op, tma.SyncLoad) and tensor_loads:
             reason, staging = _tensor_load_obstacle(loop, op), None
@@ -183,7 +183,7 @@ def source_names(load: gpu.Load | tma.SyncLoad) -> str:
 # ---- what may run ahead -----------------------------------------------------------------------
 
 
-def _disorder(loop: scf.For, load: gpu.Load, barriers: Iterable[Op]) -> str:
+def load_disorder(loop: scf.For, load: gpu.Load, barriers: Iterable[Op]) -> str:
     """Return why a load cannot be reordered with the rest of the loop, or an empty string."""
     if load.volatile:
         return Reason.VOLATILE()

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from aotc.ir.carried_state import CarriedState, State
 from aotc.ir.core import Block, Op, Value
 from aotc.ir.diagnostics import at
-from aotc.ir.dialects import arith, gpu, scf, tma, wgmma
+from aotc.ir.dialects import arith, gpu, scf, thread_copy, tma, wgmma
 from aotc.ir.rewrite import Builder
 from aotc.schedule.analysis.producer_slice import Slice, SliceCopy
 from aotc.schedule.shared_memory.mbarrier_ring import RingPosition
@@ -67,6 +67,8 @@ class ConsumerStages(CarriedState):
             place = Builder.before_op(op)
             position = self._positions[group] = self._position(group, state)
             group.ring.await_full(position, place)
+            if any(isinstance(load, thread_copy.SyncThreadLoad) for load in group.loads):
+                place(tma.ProxyFence())  # dots read what threads wrote
             for load in group.loads:
                 stage = load.buffer.op
                 if isinstance(stage, gpu.SharedStage):
