@@ -66,9 +66,13 @@ class ConsumerStages(CarriedState):
         with at(op.loc):
             place = Builder.before_op(op)
             position = self._positions[group] = self._position(group, state)
-            group.ring.await_full(position, place)
             if any(isinstance(load, thread_copy.SyncThreadLoad) for load in group.loads):
-                place(tma.ProxyFence())  # dots read what threads wrote
+                # Dots read what threads wrote. The fence would wait for loads on their way.
+                early = Builder.before_op(_first_load(op, state))
+                group.ring.await_full(position, early)
+                early(tma.ProxyFence())
+            else:
+                group.ring.await_full(position, place)
             for load in group.loads:
                 stage = load.buffer.op
                 if isinstance(stage, gpu.SharedStage):
@@ -141,6 +145,20 @@ class ConsumerStages(CarriedState):
         group.ring.release(position, place, before=1, enabled=not_first)
         position = self._position(group, self._after[block])
         group.ring.release(position, Builder.after_op(_drain_after(loop)), before=1)
+
+
+def _first_load(op: Op, state: State) -> Op:
+    """Return the first load to registers in the block of `op` that a wait can stand ahead of, or `op`.
+
+    It stands after what the state at `op` is computed by.
+    """
+    first = op
+    before = op.prev
+    while before is not None and not any(value in before.results for value in state):
+        if isinstance(before, gpu.Load):
+            first = before
+        before = before.prev
+    return first
 
 
 def _done_at(reader: Op, block: Block) -> tuple[Op, bool]:
