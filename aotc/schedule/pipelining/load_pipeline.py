@@ -26,15 +26,12 @@ from aotc.ir.core import Op, Value
 from aotc.ir.dialects import gpu, grid, scf, tma
 from aotc.ir.effects import Trait
 from aotc.ir.rewrite import is_unobserved
-from aotc.ir.types import SharedType
 from aotc.schedule.analysis.global_order import (
     fences,
     free_operands,
-    is_zero,
     root_names,
-    shared_roots,
-    written_pointer,
 )
+from aotc.schedule.analysis.loop_loads import copy_vector, load_disorder
 from aotc.schedule.analysis.loop_slice import (
     Slice,
     Staging,
@@ -52,8 +49,6 @@ from aotc.schedule.pipelining.overlap_wgmma import may_stay_in_flight
 from aotc.schedule.remarks import Reason
 from aotc.schedule.tensor_maps.reorder_hazard import reorder_hazard
 
-MIN_COPY_BYTES = 4
-MAX_COPY_BYTES = 16
 _REGISTER_STAGES = 2
 
 
@@ -183,21 +178,6 @@ def source_names(load: gpu.Load | tma.SyncLoad) -> str:
 # ---- what may run ahead -----------------------------------------------------------------------
 
 
-def load_disorder(loop: scf.For, load: gpu.Load, barriers: Iterable[Op]) -> str:
-    """Return why a load cannot be reordered with the rest of the loop, or an empty string."""
-    if load.volatile:
-        return Reason.VOLATILE()
-    for fence in barriers:
-        pointer = written_pointer(fence)
-        if pointer is None:
-            return Reason.FENCE_IN_LOOP(op=fence.opcode)
-        if shared_roots(load.pointer, pointer):
-            return Reason.LOOP_WRITES(names=root_names(pointer))
-        if not loop.num_stages:
-            return Reason.LOOP_MAY_WRITE(names=root_names(pointer))
-    return ""
-
-
 def _tensor_load_obstacle(loop: scf.For, load: tma.SyncLoad) -> str:
     """Return why a tensor load cannot be issued in an earlier iteration, or an empty string."""
     buffer = load.buffer.op
@@ -243,17 +223,6 @@ def _reaches(plan: LoopPlan, start: PlannedLoad, wanted: Op) -> bool:
 
 
 # ---- path and distance ------------------------------------------------------------------------
-
-
-def copy_vector(load: gpu.Load, staging: Staging) -> int:
-    """Return how many elements one copy of the tile moves, 0 if it cannot be copied."""
-    assert isinstance(staging.store.buffer.type, SharedType)
-    element_bytes = staging.store.buffer.type.element.size_bytes
-    vector = min(load.vector, staging.vector, MAX_COPY_BYTES // element_bytes)
-    fits = vector * element_bytes >= MIN_COPY_BYTES and not staging.store.matrix
-    # Transposing for a dot that takes no other order costs nothing only if both vectors are wide.
-    fits &= not staging.feeds_wgmma or 2 * vector >= min(load.vector, staging.store.vector)
-    return vector if fits and is_zero(load.other) else 0
 
 
 def _choose_paths(plan: LoopPlan) -> None:

@@ -25,11 +25,11 @@ from aotc.schedule.analysis.global_order import (
     synchronizes,
     written_pointer,
 )
+from aotc.schedule.analysis.loop_loads import copy_vector, load_disorder
 from aotc.schedule.analysis.loop_slice import Staging, find_staging
 from aotc.schedule.analysis.producer_slice import makes_map_in_loop, tile_obstacle
 from aotc.schedule.context import Schedule
 from aotc.schedule.layout.layouts import WARPGROUP_WARPS
-from aotc.schedule.pipelining.load_pipeline import copy_vector, load_disorder
 from aotc.schedule.remarks import Reason, Remark
 
 
