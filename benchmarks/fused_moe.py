@@ -247,7 +247,7 @@ def dense_candidates(layer: Layer, archive: str) -> Iterator[tuple[str, Launch]]
             torch.rand(blocks, rows, device="cuda"),
             torch.rand(width // 128, blocks, device="cuda"),
         ]
-    strides = [rows, blocks] if scales else []
+    strides = [blocks] if scales else []
     for config in built(kernel):
         arguments = [layer.dense, layer.dense_b, layer.dense_out, *scales]
         arguments += [rows, width, layer.k, *strides]

@@ -125,12 +125,19 @@ class Lowering:
         self._producer_warps = 1
         self.group = ""
         """The index of this thread's consumer group, "" unless there are several."""
-        self.thread_bits = group_threads.bit_length() - 1
+        self._group_bits = group_threads.bit_length() - 1
         self.emit.declare("i32", "llvm.nvvm.read.ptx.sreg.tid.x", ())
         self.thread = self.emit.thread_value(
             f"call range(i32 0, {kernel.num_threads}) i32 @llvm.nvvm.read.ptx.sreg.tid.x()"
         )
         self.ints.learn(self.thread, (1 << (consumer_threads - 1).bit_length()) - 1)
+
+    @property
+    def thread_bits(self) -> int:
+        """The number of bits of a thread's id in its role."""
+        if self._role != "producer" or self._producer_warps == 1:
+            return self._group_bits
+        return (WARP_SIZE * self._producer_warps).bit_length() - 1
 
     def opaque_thread_id(self) -> None:
         """Read the thread id anew, so that LLVM cannot move later uses of it before this point."""
@@ -181,7 +188,8 @@ class Lowering:
         With several consumer groups, the threads of each are numbered from 0, as if it were the
         only one. So are those of a producer of `num_warps` warps, if that is more than one.
         """
-        before = self._role, self.thread, self.group, self.thread_bits, self._producer_warps
+        before: tuple[Role, str, str] = self._role, self.thread, self.group
+        warps = self._producer_warps
         self._role, self._producer_warps = role, num_warps
         if role == "consumer" and self.kernel.num_consumer_groups > 1:
             self._number_in_group()
@@ -190,12 +198,12 @@ class Lowering:
         try:
             yield
         finally:
-            self._role, self.thread, self.group, self.thread_bits, self._producer_warps = before
+            self._role, self.thread, self.group = before
+            self._producer_warps = warps
 
     def _number_in_producer(self) -> None:
         """Compute this thread's id among those of the producer."""
         first = self.kernel.num_threads - WARP_SIZE * self.kernel.producer_warps
-        self.thread_bits = (WARP_SIZE * self._producer_warps).bit_length() - 1
         self.thread = self.emit.thread_value(f"sub i32 {self.thread}, {first}")
         self.ints.learn(self.thread, (1 << self.thread_bits) - 1)
 

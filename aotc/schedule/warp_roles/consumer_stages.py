@@ -66,13 +66,12 @@ class ConsumerStages(CarriedState):
         with at(op.loc):
             place = Builder.before_op(op)
             position = self._positions[group] = self._position(group, state)
+            # Dots are issued as soon as there is a stage, loads to registers for later beside them.
+            early = Builder.before_op(_first_load(op, state))
+            group.ring.await_full(position, early)
             if any(isinstance(load, thread_copy.SyncThreadLoad) for load in group.loads):
-                # Dots read what threads wrote. The fence would wait for loads on their way.
-                early = Builder.before_op(_first_load(op, state))
-                group.ring.await_full(position, early)
+                # Dots read what threads wrote. The fence would wait for loads on their way, too.
                 early(tma.ProxyFence())
-            else:
-                group.ring.await_full(position, place)
             for load in group.loads:
                 stage = load.buffer.op
                 if isinstance(stage, gpu.SharedStage):
@@ -148,13 +147,13 @@ class ConsumerStages(CarriedState):
 
 
 def _first_load(op: Op, state: State) -> Op:
-    """Return the first load to registers in the block of `op` that a wait can stand ahead of, or `op`.
+    """Return the first load to registers ahead of `op` in a block with dots, or `op`.
 
-    It stands after what the state at `op` is computed by.
+    It stands after what computes the state at `op`.
     """
-    first = op
-    before = op.prev
-    while before is not None and not any(value in before.results for value in state):
+    first, before = op, op.prev
+    has_dots = op.block is not None and any(isinstance(each, wgmma.Wgmma) for each in op.block)
+    while has_dots and before is not None and not any(out in state for out in before.results):
         if isinstance(before, gpu.Load):
             first = before
         before = before.prev

@@ -78,12 +78,12 @@ def _is_first(groups: Sequence[LoadGroup], number: int) -> bool:
 def adjacent_loads(block: Block) -> Iterator[list[tma.SyncLoad]]:
     """Yield the loads of each group in a block and all nested in it.
 
-    Where dots stay in flight, all that an iteration loads is for its dots: what threads only read to
+    Where wgmma multiplies, all that an iteration loads is for its dots: what threads only read to
     their registers, and convert, may wait for the next load, too.
     """
     run: list[tma.SyncLoad] = []
     is_read = False
-    in_flight = any(isinstance(op, wgmma.WgmmaWait) and op.pending for op in block)
+    in_flight = any(isinstance(op, wgmma.Wgmma) for op in block)
     for op in block:
         nested = [each for inner in op.blocks for each in adjacent_loads(inner)]
         parts = nested or isinstance(op, grid.GridWait) or (run and _is_of_other_ring(op, run[0]))
