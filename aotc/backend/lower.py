@@ -123,7 +123,7 @@ class Lowering:
         consumer_threads = group_threads * kernel.num_consumer_groups
         self._role: Role = "all"
         self._producer_warps = 1
-        self.group = ""
+        self.group: str = ""
         """The index of this thread's consumer group, "" unless there are several."""
         self._group_bits = group_threads.bit_length() - 1
         self.emit.declare("i32", "llvm.nvvm.read.ptx.sreg.tid.x", ())
