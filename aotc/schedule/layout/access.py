@@ -104,9 +104,9 @@ def choose_layouts(kernel: Kernel, infos: AxisAnalysis, target: Target) -> dict[
 
     Accesses of one shape and memory order share a layout, made for the one that moves the most
     elements at once, so that what is loaded, computed and stored together stays where it is.
-    Atomics share theirs among each other, since most of them move one element at a time, and so do loads
-    of operands of dots, of which nothing stays in a thread: narrow ones are no reason to store results
-    in runs of as many elements.
+    Atomics share theirs among each other, since most of them move one element at a time. Nothing that
+    is loaded for dots alone stays in a thread, so narrow operands are no reason to store results in runs of
+    as many elements.
 
     Where a tile is transposed between two accesses, threads hold boxes, runs of the one access by runs of
     the other: the exchange through shared memory then moves several elements at once on both sides.
@@ -120,10 +120,12 @@ def choose_layouts(kernel: Kernel, infos: AxisAnalysis, target: Target) -> dict[
         if pointer is None or not isinstance(pointer.type, TileType):
             continue
         info = infos[pointer]
-        key = (pointer.type.shape, memory_order(info), op.has(Trait.ATOMIC), _is_operand(op))
+        is_operand = _is_operand(op)
+        key = (pointer.type.shape, memory_order(info), op.has(Trait.ATOMIC), is_operand)
         keys[op] = key
         width = _useful_width(pointer, info, num_warps, max_access_elems(op, target))
-        widths[key] = max(widths.get(key, 1), width)
+        for each in (key,) if is_operand else (key, (*key[:-1], True)):
+            widths[each] = max(widths.get(each, 1), width)
         if _is_transposed(op):
             transposed[key] = pointee_bytes(pointer)
     layouts = {
