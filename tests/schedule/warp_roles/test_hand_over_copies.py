@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 
 import ml_dtypes
@@ -12,7 +13,7 @@ from aotc.compiler import compile_ptx
 from aotc.config import Config
 from aotc.frontend import translate
 from aotc.ir.core import Kernel, Op
-from aotc.ir.dialects import gpu, mbarrier, roles, thread_copy, tma, wgmma
+from aotc.ir.dialects import gpu, mbarrier, roles, scf, thread_copy, tma, wgmma
 from aotc.schedule.context import Schedule
 from aotc.schedule.pipeline import schedule_kernel
 from aotc.target import TARGETS
@@ -44,12 +45,17 @@ SIGNATURE = {
 
 
 def _scheduled(
-    tmp_path: Path, block: int = 128, before: str = "", **config: int
+    tmp_path: Path,
+    block: int = 128,
+    before: str = "pass",
+    source: str = SOURCE,
+    signature: Mapping[str, str] = SIGNATURE,
+    **config: int,
 ) -> tuple[Kernel, str]:
     """Return the scheduled kernel and its remarks."""
     path = tmp_path / "k.py"
-    path.write_text(SOURCE.replace("BEFORE", before or "pass"))
-    kernel = translate(str(path), "k", SIGNATURE, {"BLOCK": block}).kernel
+    path.write_text(source.replace("BEFORE", before))
+    kernel = translate(str(path), "k", signature, {"BLOCK": block}).kernel
     options = {"num_warps": 8, "num_stages": 3, **config}
     schedule = Schedule(TARGETS["sm_90a"], Config.of(options))
     return schedule_kernel(kernel, schedule), "\n".join(map(str, schedule.remarks))
@@ -79,6 +85,38 @@ def test_the_producer_copies_rows_and_consumers_fence_after_the_wait(tmp_path: P
     # One arrival for the tensor copy, and one of each thread.
     counts = [op.count for op in kernel.body if isinstance(op, mbarrier.MbarrierInit)]
     assert counts == [129, 8]
+
+
+SCALED = "acc += tl.dot(x, b.load([0, k]).T) * tl.load(rows + k // 64)"
+ROWS_SCALED = "acc += tl.dot(x, b.load([0, k]).T) * tl.load(rows + k // 64 + row)[:, None]"
+
+
+@pytest.mark.parametrize("sum_", [SCALED, ROWS_SCALED])
+def test_loads_to_registers_for_later_come_after_wait_and_fence(tmp_path: Path, sum_: str) -> None:
+    source = SOURCE.replace("acc = tl.dot(x, b.load([0, k]).T, acc)", sum_)
+    found = _roles(_scheduled(tmp_path, source=source)[0])
+    (loop,) = _ops(found, "consumers", scf.For)
+    assert isinstance(loop, scf.For)
+    kinds = mbarrier.MbarrierWait, tma.ProxyFence, gpu.Load, wgmma.Wgmma
+    order = [type(op) for op in loop.body if isinstance(op, kinds)]
+    assert order == list(kinds)
+
+
+def test_without_copies_by_threads_tiles_are_loaded_before_the_wait(tmp_path: Path) -> None:
+    """They may take longer than an iteration; a scalar that all threads share does not."""
+    plain = SOURCE.replace("mask=(at < M)[:, None] & (column < K - k)[None, :], other=0.0", "")
+    plain = plain.replace("tl.load(a_ptrs, )", "a.load([0, k])").replace("a_ptrs += 64", "pass")
+    plain = plain.replace("a_ptrs = a + at[:, None] * K + column[None, :]", "pass")
+    kinds = mbarrier.MbarrierWait, gpu.Load
+    orders: list[list[type[Op]]] = []
+    for sum_ in (SCALED, ROWS_SCALED):
+        source = plain.replace("acc = tl.dot(x, b.load([0, k]).T, acc)", sum_)
+        signature = SIGNATURE | {"a": "tensordesc<bf16[128,64]>"}
+        found = _roles(_scheduled(tmp_path, source=source, signature=signature)[0])
+        (loop,) = _ops(found, "consumers", scf.For)
+        assert isinstance(loop, scf.For)
+        orders.append([type(op) for op in loop.body if isinstance(op, kinds)])
+    assert orders == [list(kinds), list(reversed(kinds))]
 
 
 def test_copies_are_issued_after_those_of_one_thread(tmp_path: Path) -> None:
