@@ -5,8 +5,8 @@
         [--json FILE]
 
 Tokens go to 8 of 128 experts each, at random. aotc and Triton compile the same source,
-`kernels/fused_moe.py`: the first layer with SwiGLU if it is in bf16, the second one with the experts'
-weights. Each picks its best configuration first; then the best ones run in turn with a dense product of as many rows by
+`kernels/fused_moe.py`: the first layer with SwiGLU unless weights have 4 bits, the second one with the
+experts' weights. Each picks its best configuration first; then the best ones run in turn with a dense product of as many rows by
 `kernels/persistent_matmul.py`, one matrix instead of those of 128 experts, in bf16 if weights have 4 bits.
 Rates count the rows that there are, not those that fill blocks up. Every configuration is held against float64 before it is timed.
 """
@@ -39,7 +39,7 @@ class Layer:
 
         self.first, self.weights, self.rows = first, weights, tokens * EACH
         self.n, self.k = (INNER, HIDDEN) if first else (HIDDEN, INNER)
-        self.swiglu = first and weights == "bf16"
+        self.swiglu = first and weights != "int4"
         width = 2 * self.n if first else self.n
         if not self.swiglu:
             self.n = width
@@ -151,7 +151,7 @@ class Layer:
     @property
     def choices(self) -> dict[str, bool]:
         """What the kernel does besides multiplying."""
-        more = {"SWIGLU": self.first} if self.weights == "bf16" else {}
+        more = {} if self.weights == "int4" else {"SWIGLU": self.first}
         return {"WEIGHTED": not self.first, **more}
 
     @property
@@ -212,16 +212,19 @@ def triton_candidates(layer: Layer) -> Iterator[tuple[str, Launch]]:
     kernel = getattr(module, f"{layer.kernel}_kernel")
     for block_m, block_n, warps, stages in TRITON_CONFIGS:
         arguments = layer.arguments(block_m)
-        if layer.weights == "fp8" and block_n > 128:
-            continue
+        columns = block_n
+        if layer.weights == "fp8":
+            block_n = min(block_n, 128)  # noqa: PLW2901 - a tile lies under one scale, or two do
+            columns = block_n if layer.swiglu else columns
         constants = {"BLOCK_M": block_m, "BLOCK_N": block_n, "BLOCK_K": layer.block_k, "GROUP_M": 8}
         constants |= layer.choices | ({"GROUP_K": 128} if layer.weights == "int4" else {})
-        grid = (arguments["n_blocks"] * -(-layer.n // block_n),)
+        constants |= {"COLUMNS": columns} if layer.weights == "fp8" else {}
+        grid = (arguments["n_blocks"] * -(-layer.n // columns),)
 
         def launch(grid=grid, passed=arguments | constants, options=(warps, stages)) -> None:
             kernel[grid](**passed, num_warps=options[0], num_stages=options[1])
 
-        name = f"{block_m}x{block_n}, {warps} warps, {stages} stages"
+        name = f"{block_m}x{columns}, {warps} warps, {stages} stages"
         try:
             launch()
         except Exception as error:  # noqa: BLE001 - a configuration that Triton cannot hold
@@ -244,7 +247,7 @@ def dense_candidates(layer: Layer, archive: str) -> Iterator[tuple[str, Launch]]
             torch.rand(blocks, rows, device="cuda"),
             torch.rand(width // 128, blocks, device="cuda"),
         ]
-    strides = [rows, blocks] if scales else []
+    strides = [blocks] if scales else []
     for config in built(kernel):
         arguments = [layer.dense, layer.dense_b, layer.dense_out, *scales]
         arguments += [rows, width, layer.k, *strides]

@@ -63,17 +63,20 @@ def fused_moe_fp8_kernel(
     a_ptr, b_ptr, out_ptr, scale_a_ptr, scale_b_ptr, weight_ptr, sorted_ptr, expert_ptr, padded_ptr,
     N, K, n_rows, rows_per_token,
     stride_am, stride_be, stride_bn, stride_om, stride_sa, stride_sbe, stride_sbn, n_blocks,
-    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, GROUP_M: tl.constexpr,
-    WEIGHTED: tl.constexpr,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, COLUMNS: tl.constexpr,
+    GROUP_M: tl.constexpr, WEIGHTED: tl.constexpr, SWIGLU: tl.constexpr,
 ):  # fmt: skip
     """Store the same of fp8, with an fp32 scale for 1 x 128 of A and 128 x 128 of B.
 
-    `scale_a` is (tokens, cdiv(K, 128)), its rows `stride_sa` apart; `scale_b` (experts, cdiv(N, 128),
-    cdiv(K, 128)), experts `stride_sbe` and rows `stride_sbn` apart. Each 128 of K are summed apart.
+    `scale_a` is (tokens, cdiv(K, 128)), its rows `stride_sa` apart; `scale_b` (experts, blocks of rows of
+    B, cdiv(K, 128)), experts `stride_sbe` and rows `stride_sbn` apart. Each 128 of K are summed apart.
+    A program has COLUMNS of the results, BLOCK_N or twice as many: then both halves multiply the same
+    rows of A. With SWIGLU the halves are gate and up, COLUMNS is BLOCK_N, and N a multiple of 128.
     """
     tl.static_assert(BLOCK_K == 128, "a block of K has one scale")
     tl.static_assert(128 % BLOCK_N == 0, "a tile lies under one scale of B")
-    num_n = tl.cdiv(N, BLOCK_N)
+    PAIR: tl.constexpr = SWIGLU or COLUMNS > BLOCK_N
+    num_n = tl.cdiv(N, COLUMNS)
     num_rows = tl.load(padded_ptr)
     num_m = tl.minimum(tl.cdiv(num_rows, BLOCK_M), n_blocks)
     block, tile_n = tile_of_program(tl.program_id(0), num_m, num_n, GROUP_M)
@@ -82,12 +85,17 @@ def fused_moe_fp8_kernel(
     rows = tl.load(sorted_ptr + block * BLOCK_M + tl.arange(0, BLOCK_M))
     expert = tl.load(expert_ptr + block).to(tl.int64)
     in_m, token = rows < n_rows, (rows // rows_per_token).to(tl.int64)
-    n, k = tile_n * BLOCK_N + tl.arange(0, BLOCK_N), tl.arange(0, BLOCK_K)
+    first = tile_n * COLUMNS
+    n, k = first + tl.arange(0, BLOCK_N), tl.arange(0, BLOCK_K)
+    beside = N if SWIGLU else BLOCK_N
+    end = 2 * N if SWIGLU else N
     a_ptrs = a_ptr + token[:, None] * stride_am + k[None, :]
     b_ptrs = b_ptr + expert * stride_be + k[:, None] + n[None, :] * stride_bn
     scale_a_ptrs = scale_a_ptr + token * stride_sa
-    scale_b_ptrs = scale_b_ptr + expert * stride_sbe + tile_n * BLOCK_N // 128 * stride_sbn
+    scale_b_ptrs = scale_b_ptr + expert * stride_sbe + first // 128 * stride_sbn
+    other_scale_ptrs = scale_b_ptr + expert * stride_sbe + (first + beside) // 128 * stride_sbn
     acc = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)
+    other = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)
     for start_k in range(0, K, BLOCK_K):
         in_k = k < K - start_k
         a = tl.load(a_ptrs, mask=in_m[:, None] & in_k[None, :], other=0.0)
@@ -95,12 +103,24 @@ def fused_moe_fp8_kernel(
         scale_a = tl.load(scale_a_ptrs + start_k // BLOCK_K, mask=in_m, other=0.0)
         scale_b = tl.load(scale_b_ptrs + start_k // BLOCK_K)
         acc += tl.dot(a, b) * (scale_a * scale_b)[:, None]
+        if PAIR:
+            in_n = n + beside < end
+            b = tl.load(b_ptrs + beside * stride_bn, mask=in_k[:, None] & in_n[None, :], other=0.0)
+            scale_b = tl.load(other_scale_ptrs + start_k // BLOCK_K)
+            other += tl.dot(a, b) * (scale_a * scale_b)[:, None]
         a_ptrs += BLOCK_K
         b_ptrs += BLOCK_K
+    if SWIGLU:
+        acc = activate(acc, "silu") * other
     if WEIGHTED:
-        acc *= tl.load(weight_ptr + rows, mask=in_m, other=0.0)[:, None]
+        weight = tl.load(weight_ptr + rows, mask=in_m, other=0.0)[:, None]
+        acc *= weight
+        other *= weight
     out_ptrs = out_ptr + rows.to(tl.int64)[:, None] * stride_om + n[None, :]
     tl.store(out_ptrs, acc.to(out_ptr.dtype.element_ty), mask=in_m[:, None] & (n < N)[None, :])
+    if PAIR and not SWIGLU:
+        in_out = in_m[:, None] & (n + BLOCK_N < N)[None, :]
+        tl.store(out_ptrs + BLOCK_N, other.to(out_ptr.dtype.element_ty), mask=in_out)
 
 
 @triton.jit

@@ -131,14 +131,22 @@ class Lowering:
         group_threads = WARP_SIZE * kernel.num_warps
         consumer_threads = group_threads * kernel.num_consumer_groups
         self._role: Role = "all"
-        self.group = ""
+        self._producer_warps = 1
+        self.group: str = ""
         """The index of this thread's consumer group, "" unless there are several."""
-        self.thread_bits = group_threads.bit_length() - 1
+        self._group_bits = group_threads.bit_length() - 1
         self.emit.declare("i32", "llvm.nvvm.read.ptx.sreg.tid.x", ())
         self.thread = self.emit.thread_value(
             f"call range(i32 0, {kernel.num_threads}) i32 @llvm.nvvm.read.ptx.sreg.tid.x()"
         )
         self.ints.learn(self.thread, (1 << (consumer_threads - 1).bit_length()) - 1)
+
+    @property
+    def thread_bits(self) -> int:
+        """The number of bits of a thread's id in its role."""
+        if self._role != "producer" or self._producer_warps == 1:
+            return self._group_bits
+        return (WARP_SIZE * self._producer_warps).bit_length() - 1
 
     def opaque_thread_id(self) -> None:
         """Read the thread id anew, so that LLVM cannot move later uses of it before this point."""
@@ -183,20 +191,30 @@ class Lowering:
     # ---- roles ---------------------------------------------------------------
 
     @contextmanager
-    def role(self, role: Role) -> Generator[None]:
+    def role(self, role: Role, num_warps: int = 1) -> Generator[None]:
         """Lower the ops of the `with` block for the threads of a role.
 
         With several consumer groups, the threads of each are numbered from 0, as if it were the
-        only one.
+        only one. So are those of a producer of `num_warps` warps, if that is more than one.
         """
-        before = self._role, self.thread, self.group
-        self._role = role
+        before: tuple[Role, str, str] = self._role, self.thread, self.group
+        warps = self._producer_warps
+        self._role, self._producer_warps = role, num_warps
         if role == "consumer" and self.kernel.num_consumer_groups > 1:
             self._number_in_group()
+        if role == "producer" and num_warps > 1:
+            self._number_in_producer()
         try:
             yield
         finally:
             self._role, self.thread, self.group = before
+            self._producer_warps = warps
+
+    def _number_in_producer(self) -> None:
+        """Compute this thread's id among those of the producer."""
+        first = self.kernel.num_threads - WARP_SIZE * self.kernel.producer_warps
+        self.thread = self.emit.thread_value(f"sub i32 {self.thread}, {first}")
+        self.ints.learn(self.thread, (1 << self.thread_bits) - 1)
 
     def _number_in_group(self) -> None:
         """Compute this thread's consumer group, and its thread id in the group."""
@@ -218,7 +236,7 @@ class Lowering:
     @property
     def issuer(self) -> Issuer:
         """The thread that issues copies: one of the role's first warp."""
-        if self._role == "producer" or (self.kernel.num_warps == 1 and self._role == "consumer"):
+        if self._role != "all" and self.role_warps == 1:
             return Issuer()
         return Issuer(self.emit.thread_value(f"icmp eq i32 {self.warp}, 0"))
 
@@ -231,7 +249,7 @@ class Lowering:
     @property
     def role_warps(self) -> int:
         """The number of warps that run what is lowered, each of them all of it."""
-        return 1 if self._role == "producer" else self.kernel.num_warps
+        return self._producer_warps if self._role == "producer" else self.kernel.num_warps
 
     @property
     def barrier_threads(self) -> int:

@@ -177,6 +177,16 @@ def async_copy(
     emit.effect(f'call void asm sideeffect "{text};", "{",".join(constraints)}"({shown})')
 
 
+def arrive_when_copied(emit: Emitter, barrier: Address) -> None:
+    """Let this thread arrive at an mbarrier once all copies that it has started have landed.
+
+    The arrival is one of those that a phase counts. Source: PTX ISA 9.7.13.15.14
+    `cp.async.mbarrier.arrive`.
+    """
+    text = f"cp.async.mbarrier.arrive.noinc.shared.b64 [$0+{barrier.offset_bytes}];"
+    emit.effect(f'call void asm sideeffect "{text}", "r"(i32 {barrier.base})')
+
+
 def async_commit(emit: Emitter) -> None:
     """Close a commit group of the copies that this thread started since the last one.
 

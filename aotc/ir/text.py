@@ -43,6 +43,7 @@ from aotc.ir.dialects import (
     opaque,
     roles,
     scf,
+    thread_copy,
     tile,
     tma,
     wgmma,
@@ -63,7 +64,7 @@ from aotc.ir.types import (
 # Importing a dialect declares its opcodes: text can be read once all of them are.
 DIALECTS = (
     *(arith, assembly, cluster, descriptor, gpu, grid, indexing, mapped),
-    *(mbarrier, opaque, roles, scf, tile, tma, wgmma),
+    *(mbarrier, opaque, roles, scf, thread_copy, tile, tma, wgmma),
 )
 
 # ---- printer ----------------------------------------------------------------------------------

@@ -49,6 +49,8 @@ class Remark(_Template):
         "tiles are computed again instead of kept while threads wait for each other: {after} registers "
         "of a thread instead of {before}"
     )
+    PRODUCER_COPY = "threads of the producer copy {names}"
+    NO_PRODUCER_COPY = "the threads that compute copy {names}: {reason}"
     # Pipelined loops.
     PIPELINED = "the loop is pipelined over {stages} stages through {way}: {names}"
     LOAD_NOT_PIPELINED = "the load of {names} is not pipelined: {reason}"

@@ -24,6 +24,7 @@ from aotc.ir.dialects import (
     opaque,
     roles,
     scf,
+    thread_copy,
     tile,
     tma,
     wgmma,
@@ -199,6 +200,13 @@ def _bulk_load(s: Sampler) -> None:
     buffer, barrier = _shared(s).out, _mbarrier(s)
     s.add(tma.BulkLoad(s.pointer, buffer, barrier, s.i))
     s.add(tma.BulkLoad(s.pointer, buffer, barrier, s.j, arrive=False, eviction="evict_first"))
+
+
+def _thread_load(s: Sampler) -> None:
+    buffer, barrier = _shared(s).out, _mbarrier(s)
+    s.add(thread_copy.ThreadLoad(s.tile("ptr"), buffer, barrier))
+    more = {"cache": "ca", "eviction": "evict_first", "prefetch_bytes": 128}
+    s.add(thread_copy.ThreadLoad(s.tile("ptr"), buffer, barrier, s.tile("i1"), vector=4, **more))
 
 
 def _masked_shared_load(s: Sampler) -> None:
@@ -514,6 +522,16 @@ SAMPLES: dict[str, Sample] = {
         tma.SyncBulkLoad(s.pointer, _shared(s).out, s.i, eviction="evict_last")
     ),
     "gpu.bulk_load": _bulk_load,
+    "gpu.sync_thread_load": lambda s: s.add(
+        thread_copy.SyncThreadLoad(
+            *(s.tile("ptr"), _shared(s).out, s.tile("i1")),
+            vector=4,
+            cache="ca",
+            eviction="evict_first",
+            prefetch_bytes=128,
+        )
+    ),
+    "gpu.thread_load": _thread_load,
     "gpu.bulk_store": lambda s: s.add(tma.BulkStore(s.pointer, _shared(s).out, s.i)),
     "gpu.masked_shared_load": _masked_shared_load,
     "gpu.tma_store": lambda s: s.add(tma.TmaStore(s.tensor_map, _shared(s).out, [s.i])),

@@ -13,9 +13,9 @@ from aotc.backend import nvvm_memory
 from aotc.backend.integers import Affine, Component, common_parts, without
 from aotc.backend.lower import Lowering, Results, layout_of, lowers, num_registers
 from aotc.backend.rules.memory import global_address, l2_policy
-from aotc.backend.rules.shared import shared_vectors
+from aotc.backend.rules.shared import buffer_address, shared_vectors
 from aotc.backend.thread_map import both, conjuncts, is_first_holder
-from aotc.ir.dialects import gpu
+from aotc.ir.dialects import gpu, thread_copy
 from aotc.ir.types import SharedType
 
 _MAX_COPY_BYTES = 16
@@ -54,9 +54,21 @@ def _rotated(ctx: Lowering, index: Component, ahead: int, num_stages: int) -> Co
 @lowers(gpu.AsyncCopy)
 def lower_async_copy(ctx: Lowering, op: gpu.AsyncCopy) -> Results:
     """Lower a copy from global to shared memory: one instruction for each vector."""
+    _copy(ctx, op, "true" if op.enabled is None else ctx.scalar(op.enabled))
+    return []
+
+
+@lowers(thread_copy.ThreadLoad)
+def lower_thread_load(ctx: Lowering, op: thread_copy.ThreadLoad) -> Results:
+    """Lower the same of a producer's threads, each of which arrives when its copies have landed."""
+    _copy(ctx, op, "true")
+    nvvm_memory.arrive_when_copied(ctx.emit, buffer_address(ctx, op.barrier))
+    return []
+
+
+def _copy(ctx: Lowering, op: gpu.AsyncCopy | thread_copy.ThreadLoad, enabled: str) -> None:
     layout = layout_of(op.pointer.type)
     masks = num_registers(op.pointer.type) * ["true"] if op.mask is None else ctx.registers(op.mask)
-    enabled = "true" if op.enabled is None else ctx.scalar(op.enabled)
     conditions = _all_of(ctx, enabled, masks[:: op.vector])
     size_bytes = op.vector * gpu.shared_type(op, op.buffer).element.size_bytes
     access = nvvm_memory.AsyncAccess(
@@ -75,7 +87,6 @@ def lower_async_copy(ctx: Lowering, op: gpu.AsyncCopy) -> Results:
         ignored = ctx.emit.value(f"xor i1 {condition}, true") if condition else ""
         source = global_address(ctx, addresses[head])
         nvvm_memory.async_copy(ctx.emit, target, source, access, ignored)
-    return []
 
 
 def _all_of(ctx: Lowering, enabled: str, masks: Sequence[str]) -> list[str]:

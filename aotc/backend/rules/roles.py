@@ -4,6 +4,7 @@ The consumers come first, so that their thread ids are those of the layouts; wit
 groups, each group is numbered from 0. The first of the producer's warps does their work, and all its
 lanes do: stages, addresses and coordinates are then in uniform registers, where those that one lane
 alone computes would be copied to them before each copy (5 % of a matmul of 64 x 128 tiles, H100).
+Where its threads copy as well, all its warps run it, numbered from 0, and the first one issues.
 """
 
 from __future__ import annotations
@@ -38,11 +39,12 @@ def lower_specialize(ctx: Lowering, op: roles.Specialize) -> Results:
             ctx.lower_ops(beside.body)
         emit.branch(join)
         emit.start_block(rest)
-    if ctx.kernel.producer_warps > 1:
+    num_warps = ctx.kernel.producer_warps if roles.copies_by_threads(op) else 1
+    if ctx.kernel.producer_warps > num_warps:
         produce = emit.new_label("produce")
         emit.branch_if(emit.thread_value(f"icmp eq i32 {ctx.warp}, {first}"), produce, join)
         emit.start_block(produce)
-    with emit.scope(), ctx.role("producer"):
+    with emit.scope(), ctx.role("producer", num_warps):
         ctx.lower_ops(op.producer)
     emit.branch(join)
     emit.start_block(join)

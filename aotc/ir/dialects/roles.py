@@ -3,8 +3,8 @@
 This is gpu IR. The *consumers* are the first `num_warps` warps of the CTA and run the kernel as it
 is written; layouts and thread ids are theirs. There may be several consumer groups of `num_warps`
 warps that run the same ops, each with its own buffers and barriers. The *producer* is one thread of
-the warps after them. It runs the slice of the kernel that decides which TMA loads to issue, and
-issues them as many stages ahead as their rings have. The roles synchronize through mbarriers only:
+the warps after them, or all their threads where these copy (`thread_copy`). It runs the slice of the
+kernel that decides which loads to issue, and issues them as many stages ahead as their rings have. The roles synchronize through mbarriers only:
 a load completes on `full`, and the consumers arrive at `empty` once they have read the stage.
 
 Invariant: neither role holds a CTA-wide barrier; barriers of the consumers are theirs alone.
@@ -15,6 +15,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from aotc.ir.core import Block, Op, Value, attribute, block, result
+from aotc.ir.dialects import thread_copy
 from aotc.ir.effects import Resource, Trait, orders
 from aotc.ir.types import I32, Type
 
@@ -29,7 +30,7 @@ class Specialize(
         orders(Resource.SHARED),
     ),
 ):
-    """Run `consumers` in the kernel's warps and, concurrently, `producer` in one thread.
+    """Run `consumers` in the kernel's warps and, concurrently, `producer` in those after them.
 
     Registers per thread are reallocated between the roles, unless 0.
     """
@@ -47,6 +48,11 @@ class Specialize(
             self.expect(not nested.args, "roles take no arguments")
             self.expect(not nested.terminator.operands, "roles return nothing")
         return ()
+
+
+def copies_by_threads(op: Specialize) -> bool:
+    """Return whether all warps of the producer run it, because their threads copy."""
+    return any(isinstance(each, thread_copy.ThreadLoad) for each in op.producer.walk())
 
 
 class Beside(

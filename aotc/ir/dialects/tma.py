@@ -25,6 +25,7 @@ from aotc.ir.core import Op, Value, attribute, operand, operands, result
 from aotc.ir.diagnostics import CompileError
 from aotc.ir.dialects.descriptor import BITWISE, ReduceKind, supports_reduce
 from aotc.ir.dialects.mbarrier import check_mbarrier, one_stage_type
+from aotc.ir.dialects.thread_copy import SyncThreadLoad
 from aotc.ir.effects import Resource, orders, reads, starts, writes
 from aotc.ir.types import (
     I32,
@@ -337,8 +338,8 @@ class BulkLoad(
         return ()
 
 
-SyncLoad = SyncTmaLoad | SyncBulkLoad
-"""Loads by TMA to shared memory, which passes may issue stages ahead of their use."""
+SyncLoad = SyncTmaLoad | SyncBulkLoad | SyncThreadLoad
+"""Loads to shared memory, by TMA or by a producer's threads, which passes may issue stages ahead."""
 
 
 def _check_issuers(op: Op, tensor: TensorMapType, buffer: Value, issuers: Sequence[int]) -> None:

@@ -1,8 +1,12 @@
 """The slice of a kernel that decides which tensor loads are issued: loops, branches, scalars.
 
 A producer warp can issue the loads if that takes no tiles, nothing that dots or other
-threads compute, and no order with what the kernel writes. `find_slice` collects what it takes, or
-says why it cannot be; `SliceCopy` clones it.
+threads compute, and no order with what the kernel writes. Loads by its threads may take tiles: pointers
+and masks, which each thread computes of its own elements and of what it loads. `find_slice` collects
+what it takes, or says why it cannot be; `SliceCopy` clones it.
+
+A producer has other warps than consumers: in its clone a tile's layout has the highest bits of the warp
+index as its last register bits. That changes nothing between ops that move nothing between threads.
 
 Invariant: a clone of the slice issues the same tensor loads in the same order as the kernel.
 """
@@ -10,13 +14,14 @@ Invariant: a clone of the slice issues the same tensor loads in the same order a
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from aotc.ir.core import Block, Kernel, Op, Value, build
-from aotc.ir.dialects import grid, scf, tma
+from aotc.ir.dialects import gpu, grid, scf, thread_copy, tma
 from aotc.ir.effects import Resource, Trait
+from aotc.ir.layout import LinearLayout, log2_exact
 from aotc.ir.rewrite import Builder
-from aotc.ir.types import SharedType, TileType
+from aotc.ir.types import SharedType, TileType, Type
 from aotc.schedule.analysis.global_order import (
     accessed_pointer,
     fences,
@@ -25,6 +30,8 @@ from aotc.schedule.analysis.global_order import (
     written_pointer,
 )
 from aotc.schedule.remarks import Reason
+
+_LOCAL = (Trait.ELEMENTWISE, Trait.SOURCE, Trait.SHAPE_ONLY, Trait.BROADCAST)
 
 
 @dataclass
@@ -45,8 +52,15 @@ def find_slice(kernel: Kernel) -> Slice:
             search.run(())
         if isinstance(op, tma.SyncLoad) and not search.found.obstacle:
             search.need_op(op)
-            search.run(op.inputs)
+            search.run(op.inputs, tiles=isinstance(op, thread_copy.SyncThreadLoad))
     return search.found
+
+
+def tile_obstacle(kernel: Kernel, values: Iterable[Value]) -> str:
+    """Return why the threads of a producer cannot compute some tiles, or an empty string."""
+    search = _Search(kernel.body)
+    search.run(values, tiles=True)
+    return search.found.obstacle
 
 
 def find_map_slice(block: Block) -> Slice:
@@ -75,10 +89,12 @@ class _Search:
         self.body = body
         self.found = Slice()
         self.worklist: list[Value] = []
+        self.tiles = False
 
-    def run(self, values: Iterable[Value]) -> None:
-        """Add what `values` depend on."""
+    def run(self, values: Iterable[Value], *, tiles: bool = False) -> None:
+        """Add what `values` depend on, which may be `tiles` that threads compute by themselves."""
         self.worklist += values
+        self.tiles = tiles
         while self.worklist and not self.found.obstacle:
             value = self.worklist.pop()
             if value in self.found.values:
@@ -125,7 +141,9 @@ class _Search:
             self.worklist += [op.pointer, op.slot, *op.sizes]  # whoever runs it has the template
             return
         involved = [each.type for each in (*op.operands, *op.results)]
-        if any(isinstance(kind, TileType | SharedType) for kind in involved) or op.blocks:
+        is_local = self.tiles and (op.has(*_LOCAL) or isinstance(op, gpu.Load | gpu.Convert))
+        foreign = SharedType if is_local else TileType | SharedType
+        if any(isinstance(kind, foreign) for kind in involved) or op.blocks:
             self.found.obstacle = Reason.LOADS_NEED_TILE(op=op.opcode)
         elif (pointer := accessed_pointer(op)) is not None and not op.writes():
             self.found.obstacle = self._disorder(pointer)
@@ -154,14 +172,29 @@ def _sources(op: Op, index: int) -> list[Value]:
     return [op.before.terminator.operands[index + 1]]
 
 
+def layout_for_warps(layout: LinearLayout, num_warps: int) -> LinearLayout:
+    """Return the layout of a tile in fewer warps: the highest bits of theirs become registers' last.
+
+    Each thread has the elements of several. A layout of memory stays as it is.
+    """
+    columns = layout.columns("warp") if "warp" in layout.in_dims else ()
+    kept = log2_exact(num_warps)
+    moved = {"warp": columns[:kept], "register": (*layout.columns("register"), *columns[kept:])}
+    if len(columns) <= kept:
+        return layout
+    ins = [(dim, moved.get(dim, layout.columns(dim))) for dim in layout.in_dims]
+    return LinearLayout.from_columns(ins, layout.outs)
+
+
 class SliceCopy:
     """Clone a slice, with values of the clone's own carried along.
 
-    `replace` emits the replacement of a tensor load: it is given the place, the cloned
-    coordinates and the state there, and returns the state after it. A state is a list of
+    `issue` emits what stands for a load: it is given the place, the cloned
+    inputs and the state there, and returns the state after it. A state is a list of
     values that every loop carries. `advance` is given a loop, the end of an iteration of its clone and
     the state there, and returns the state that the next iteration begins with. `make` is given an op
-    that makes a tensor map, and emits what stands for it, as `replace` does.
+    that makes a tensor map, and emits what stands for it, as `issue` does. With `num_warps` tiles of the
+    clone are in as many warps.
     """
 
     State = list[Value]
@@ -169,15 +202,17 @@ class SliceCopy:
     def __init__(
         self,
         found: Slice,
-        replace: Callable[[tma.SyncLoad, Builder, dict[Value, Value], list[Value]], list[Value]],
+        issue: Callable[[tma.SyncLoad, Builder, dict[Value, Value], list[Value]], list[Value]],
         advance: Callable[[scf.For, Builder, list[Value]], list[Value]] | None = None,
         make: Callable[[tma.MakeTensorMap, Builder, dict[Value, Value], list[Value]], list[Value]]
         | None = None,
+        num_warps: int = 0,
     ) -> None:
         self._slice = found
-        self._replace = replace
+        self._issue = issue
         self._advance = advance
         self._make = make
+        self._num_warps = num_warps
         self._mapping: dict[Value, Value] = {}
 
     def copy_block(self, source: Block, place: Builder, state: list[Value]) -> list[Value]:
@@ -186,7 +221,7 @@ class SliceCopy:
             if op not in self._slice.ops:
                 continue
             if isinstance(op, tma.SyncLoad):
-                state = self._replace(op, place, self._mapping, state)
+                state = self._issue(op, place, self._mapping, state)
             elif isinstance(op, tma.MakeTensorMap) and self._make is not None:
                 state = self._make(op, place, self._mapping, state)
             elif isinstance(op, scf.For):
@@ -196,8 +231,26 @@ class SliceCopy:
             elif isinstance(op, scf.While):
                 state = self._copy_while(op, place, state)
             else:
-                place(op.clone(self._mapping))
+                place(op.clone(self._mapping, **self._relaid(op)))
         return state
+
+    def _relaid(self, op: Op) -> dict[str, object]:
+        """Return the attributes of an op that name layouts, for the warps of the clone."""
+        if not self._num_warps or not any(isinstance(each.type, TileType) for each in op.results):
+            return {}
+        found: dict[str, object] = {}
+        for name, value in op.attributes.items():
+            if isinstance(value, LinearLayout):
+                found[name] = layout_for_warps(value, self._num_warps)
+            elif isinstance(value, TileType):
+                found[name] = self._retyped(value)
+        return found
+
+    def _retyped(self, kind: Type) -> Type:
+        """Return a type for the warps of the clone."""
+        if not self._num_warps or not isinstance(kind, TileType) or kind.layout is None:
+            return kind
+        return replace(kind, layout=layout_for_warps(kind.layout, self._num_warps))
 
     def _mapped(self, value: Value) -> Value:
         return self._mapping.get(value, value)
@@ -217,7 +270,8 @@ class SliceCopy:
         body = Block()
         self._mapping[op.induction] = body.add_arg(op.induction.type, op.induction.hint)
         for index in kept:
-            self._mapping[carried[index]] = body.add_arg(carried[index].type, carried[index].hint)
+            kind = self._retyped(carried[index].type)
+            self._mapping[carried[index]] = body.add_arg(kind, carried[index].hint)
         inner = [body.add_arg(value.type, value.hint) for value in state]
         inner = self.copy_block(op.body, Builder(body), inner)
         if self._advance is not None:
@@ -248,14 +302,14 @@ class SliceCopy:
         before, after = Block(), Block()
         for index in carried:
             arg = op.before.args[index]
-            self._mapping[arg] = before.add_arg(arg.type, arg.hint)
+            self._mapping[arg] = before.add_arg(self._retyped(arg.type), arg.hint)
         inner = [before.add_arg(value.type, value.hint) for value in state]
         inner = self.copy_block(op.before, Builder(before), inner)
         passed = [self._mapped(condition[index + 1]) for index in kept]
         Builder(before)(scf.Condition(self._mapped(condition[0]), [*passed, *inner]))
         for index in kept:
             arg = op.after.args[index]
-            self._mapping[arg] = after.add_arg(arg.type, arg.hint)
+            self._mapping[arg] = after.add_arg(self._retyped(arg.type), arg.hint)
         inner = [after.add_arg(value.type, value.hint) for value in state]
         inner = self.copy_block(op.after, Builder(after), inner)
         Builder(after)(scf.Yield([*(self._mapped(yielded[index]) for index in carried), *inner]))

@@ -106,15 +106,18 @@ def registers_of_thread(kernel: Kernel, target: Target) -> int:
     return min(target.max_registers_per_thread, share, kernel.maxnreg or share)
 
 
-def register_split(kernel: Kernel, target: Target, needed: int = 0) -> tuple[int, ...]:
+def register_split(
+    kernel: Kernel, target: Target, needed: int = 0, *, copies: bool = False
+) -> tuple[int, ...]:
     """Return the registers of a consumer thread and of any other, if the others release theirs.
 
     Nothing if consumers would gain none, do not get `needed`, or the kernel has a limit of the user's.
+    Producers whose threads make `copies` hold the addresses of these, and never have the least.
     """
     each = registers_of_thread(kernel, target)
     groups, rest = divmod(kernel.num_warps * kernel.num_consumer_groups, kernel.producer_warps)
     usual = _PRODUCER_REGISTERS if groups < _MANY_GROUPS else _FEW_PRODUCER_REGISTERS
-    for least in (usual, _LEAST_PRODUCER_REGISTERS):
+    for least in (usual,) if copies else (usual, _LEAST_PRODUCER_REGISTERS):
         share = (each * (groups + 1) - least) // max(1, groups)
         own = min(share // _REGISTER_UNIT * _REGISTER_UNIT, _MAX_CONSUMER_REGISTERS)
         if not rest and own > each and own >= needed and not kernel.maxnreg:
@@ -128,7 +131,8 @@ def reserve_registers(
     """Reallocate registers so that consumer threads have `needed`; return whether they do."""
     if needed <= (role.consumer_registers or registers_of_thread(kernel, schedule.target)):
         return True
-    split = register_split(kernel, schedule.target, needed)
+    copies = roles.copies_by_threads(role)
+    split = register_split(kernel, schedule.target, needed, copies=copies)
     if not split:
         return False
     role.consumer_registers, role.producer_registers = split

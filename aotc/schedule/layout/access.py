@@ -95,8 +95,8 @@ def prefetch_bytes(pointer: AxisInfo, width: int, element_bytes: int) -> int:
     return _LINE_BYTES if is_wide and run_bytes >= _LINE_BYTES else 0
 
 
-# Shape and memory order of an access, and whether it is atomic.
-_Kind = tuple[tuple[int, ...], tuple[int, ...], bool]
+# Shape and memory order of an access, whether it is atomic, and whether it loads an operand of dots.
+_Kind = tuple[tuple[int, ...], tuple[int, ...], bool, bool]
 
 
 def choose_layouts(kernel: Kernel, infos: AxisAnalysis, target: Target) -> dict[Op, LinearLayout]:
@@ -104,7 +104,9 @@ def choose_layouts(kernel: Kernel, infos: AxisAnalysis, target: Target) -> dict[
 
     Accesses of one shape and memory order share a layout, made for the one that moves the most
     elements at once, so that what is loaded, computed and stored together stays where it is.
-    Atomics share theirs among each other, since most of them move one element at a time.
+    Atomics share theirs among each other, since most of them move one element at a time. Nothing that
+    is loaded for dots alone stays in a thread, so narrow operands are no reason to store results in runs of
+    as many elements.
 
     Where a tile is transposed between two accesses, threads hold boxes, runs of the one access by runs of
     the other: the exchange through shared memory then moves several elements at once on both sides.
@@ -118,10 +120,12 @@ def choose_layouts(kernel: Kernel, infos: AxisAnalysis, target: Target) -> dict[
         if pointer is None or not isinstance(pointer.type, TileType):
             continue
         info = infos[pointer]
-        key = (pointer.type.shape, memory_order(info), op.has(Trait.ATOMIC))
+        is_operand = _is_operand(op)
+        key = (pointer.type.shape, memory_order(info), op.has(Trait.ATOMIC), is_operand)
         keys[op] = key
         width = _useful_width(pointer, info, num_warps, max_access_elems(op, target))
-        widths[key] = max(widths.get(key, 1), width)
+        for each in (key,) if is_operand else (key, (*key[:-1], True)):
+            widths[each] = max(widths.get(each, 1), width)
         if _is_transposed(op):
             transposed[key] = pointee_bytes(pointer)
     layouts = {
@@ -144,6 +148,19 @@ def _useful_width(pointer: Value, info: AxisInfo, num_warps: int, max_elems: int
         max_elems,
         share,
     )
+
+
+def _is_operand(op: Op) -> bool:
+    """Return whether an op loads an operand of dots, and nothing else."""
+    worklist = list(op.results) if isinstance(op, tile.Load) else []
+    users: list[Op] = []
+    while worklist:
+        for user in worklist.pop().users:
+            if user.has(Trait.VIEW):
+                worklist += user.results
+            else:
+                users.append(user)
+    return bool(users) and all(user.has(Trait.DOT) for user in users)
 
 
 def _is_transposed(op: Op) -> bool:
@@ -180,7 +197,7 @@ def _in_boxes(kind: _Kind, width: int, num_warps: int, element_bytes: int) -> Li
 
     If these are no whole word, accesses are of 8 bytes instead of 16: an exchange of words is worth it.
     """
-    shape, order, _ = kind
+    shape, order, *_ = kind
     share = max(1, prod(shape) // (WARP_LANES * num_warps))
     while width * element_bytes > _WORDS_BYTES and share // width * element_bytes < _WORD_BYTES:
         width //= 2

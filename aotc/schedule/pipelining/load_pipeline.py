@@ -26,15 +26,12 @@ from aotc.ir.core import Op, Value
 from aotc.ir.dialects import gpu, grid, scf, tma
 from aotc.ir.effects import Trait
 from aotc.ir.rewrite import is_unobserved
-from aotc.ir.types import SharedType
 from aotc.schedule.analysis.global_order import (
     fences,
     free_operands,
-    is_zero,
     root_names,
-    shared_roots,
-    written_pointer,
 )
+from aotc.schedule.analysis.loop_loads import copy_vector, load_disorder
 from aotc.schedule.analysis.loop_slice import (
     Slice,
     Staging,
@@ -52,8 +49,6 @@ from aotc.schedule.pipelining.overlap_wgmma import may_stay_in_flight
 from aotc.schedule.remarks import Reason
 from aotc.schedule.tensor_maps.reorder_hazard import reorder_hazard
 
-MIN_COPY_BYTES = 4
-MAX_COPY_BYTES = 16
 _REGISTER_STAGES = 2
 
 
@@ -148,7 +143,7 @@ def plan_loop(loop: scf.For, num_stages: int, *, tensor_loads: bool = False) -> 
     barriers = list(fences(loop.body))
     for op in loop.body:
         if isinstance(op, gpu.Load):
-            reason = _disorder(loop, op, barriers)
+            reason = load_disorder(loop, op, barriers)
             inputs, staging = collect_slice(loop, op.operands), find_staging(op)
         elif isinstance(op, tma.SyncLoad) and tensor_loads:
             reason, staging = _tensor_load_obstacle(loop, op), None
@@ -181,21 +176,6 @@ def source_names(load: gpu.Load | tma.SyncLoad) -> str:
 
 
 # ---- what may run ahead -----------------------------------------------------------------------
-
-
-def _disorder(loop: scf.For, load: gpu.Load, barriers: Iterable[Op]) -> str:
-    """Return why a load cannot be reordered with the rest of the loop, or an empty string."""
-    if load.volatile:
-        return Reason.VOLATILE()
-    for fence in barriers:
-        pointer = written_pointer(fence)
-        if pointer is None:
-            return Reason.FENCE_IN_LOOP(op=fence.opcode)
-        if shared_roots(load.pointer, pointer):
-            return Reason.LOOP_WRITES(names=root_names(pointer))
-        if not loop.num_stages:
-            return Reason.LOOP_MAY_WRITE(names=root_names(pointer))
-    return ""
 
 
 def _tensor_load_obstacle(loop: scf.For, load: tma.SyncLoad) -> str:
@@ -243,17 +223,6 @@ def _reaches(plan: LoopPlan, start: PlannedLoad, wanted: Op) -> bool:
 
 
 # ---- path and distance ------------------------------------------------------------------------
-
-
-def copy_vector(load: gpu.Load, staging: Staging) -> int:
-    """Return how many elements one copy of the tile moves, 0 if it cannot be copied."""
-    assert isinstance(staging.store.buffer.type, SharedType)
-    element_bytes = staging.store.buffer.type.element.size_bytes
-    vector = min(load.vector, staging.vector, MAX_COPY_BYTES // element_bytes)
-    fits = vector * element_bytes >= MIN_COPY_BYTES and not staging.store.matrix
-    # Transposing for a dot that takes no other order costs nothing only if both vectors are wide.
-    fits &= not staging.feeds_wgmma or 2 * vector >= min(load.vector, staging.store.vector)
-    return vector if fits and is_zero(load.other) else 0
 
 
 def _choose_paths(plan: LoopPlan) -> None:
@@ -336,8 +305,13 @@ def _removable(op: Op) -> bool:
 
 
 def _over_budget(plan: LoopPlan) -> Op | None:
-    """Return a load to drop when those in registers exceed the budget, or None."""
-    is_wanted = plan.loop.num_stages or any(load.buffer for load in plan.loads.values())
+    """Return a load to drop when those in registers exceed the budget, or None.
+
+    Copies that a producer warp issues are not in the plan, but consumers wait for them all the same.
+    """
+    has_copies = any(load.buffer for load in plan.loads.values())
+    has_copies |= any(isinstance(op, tma.SyncLoad) for op in plan.loop.body)
+    is_wanted = plan.loop.num_stages or has_copies
     unstaged = LOADS_BUDGET if is_wanted else SMALL_LOADS_BUDGET
     room = {True: STAGED_LOADS_BUDGET, False: unstaged}
     for load in _by_need(plan.loads.values()):

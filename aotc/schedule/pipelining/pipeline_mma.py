@@ -30,7 +30,7 @@ from dataclasses import dataclass, replace
 from itertools import takewhile
 
 from aotc.ir.core import Kernel, Op, Value
-from aotc.ir.dialects import gpu, mbarrier, roles, scf, wgmma
+from aotc.ir.dialects import gpu, mbarrier, roles, scf, tma, wgmma
 from aotc.ir.rewrite import is_pure, is_unobserved
 from aotc.ir.types import SharedType
 from aotc.schedule.analysis.alias import is_written_by_threads
@@ -139,11 +139,13 @@ def _start_of(loop: scf.For, dots: Sequence[wgmma.Wgmma]) -> _Start | str:
     waits = [op for op in before if isinstance(op, mbarrier.MbarrierWait)]
     if not all(_takes_turns(op.barrier, loop) for op in waits):
         return Reason.ONE_STAGE()
-    found = _slice(loop, [*dots, *waits])
+    # A fence for the dots of what has been waited for goes with the wait.
+    fences = [op for op in before if isinstance(op, tma.ProxyFence) and op.prev in waits]
+    found = _slice(loop, [*dots, *waits, *fences])
     if found is None:
         return Reason.STAGE_OF_LATER_STEPS()
     for op in found.ops:
-        if op not in dots and not isinstance(op, mbarrier.MbarrierWait) and not is_pure(op):
+        if op not in (*dots, *waits, *fences) and not is_pure(op):
             return Reason.STAGE_DEPENDS(op=op.opcode)
     # The dots pass these ops. A load that runs an iteration late reads the same.
     for op in before:

@@ -14,15 +14,11 @@ from aotc.ir.dialects import gpu, scf, tma
 from aotc.ir.types import PointerType, SharedType, element_of
 from aotc.schedule.analysis.axis import AxisAnalysis
 from aotc.schedule.analysis.global_order import is_zero, root_names
+from aotc.schedule.analysis.loop_loads import MIN_COPY_BYTES, copy_vector
 from aotc.schedule.analysis.loop_slice import Staging, find_staging
 from aotc.schedule.analysis.promises import find_promises
 from aotc.schedule.context import Schedule
-from aotc.schedule.pipelining.load_pipeline import (
-    MIN_COPY_BYTES,
-    LoopPlan,
-    copy_vector,
-    source_names,
-)
+from aotc.schedule.pipelining.load_pipeline import LoopPlan, source_names
 from aotc.schedule.remarks import Reason, Remark
 
 

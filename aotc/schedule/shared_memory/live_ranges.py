@@ -14,6 +14,7 @@ were, unless the next program's are loaded meanwhile.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -101,11 +102,13 @@ def _role_of(op: Op) -> bool | None:
 def _last_of(user: Op, block: Block | None, numbers: dict[Op, tuple[int, int]]) -> int:
     """Return the number of the last op of the one around `user` that is in `block`.
 
-    Of roles, which run once and side by side, it is what the consumers do that counts.
+    Of roles, which run once and side by side, it is what the consumers do that counts: all of the
+    outermost loop, or the user alone, since what comes after it in a branch does not run it again.
     """
     outer = enclosing_in(user, block)
     if isinstance(outer, roles.Specialize) and _role_of(user):
-        outer = enclosing_in(user, outer.consumers)
+        inside = [user, *itertools.takewhile(lambda op: op is not outer, user.ancestors())]
+        outer = next((op for op in reversed(inside) if op.has(Trait.LOOP)), user)
     return numbers[outer][1]
 
 

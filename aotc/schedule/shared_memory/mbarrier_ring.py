@@ -25,11 +25,13 @@ from dataclasses import dataclass
 
 from aotc.ir.carried_state import CarriedState, State
 from aotc.ir.core import Kernel, Op, Value
-from aotc.ir.dialects import arith, gpu, mbarrier, tma
+from aotc.ir.dialects import arith, gpu, mbarrier, thread_copy, tma
 from aotc.ir.effects import Trait
 from aotc.ir.layout import LinearLayout
 from aotc.ir.rewrite import Builder, is_inside
 from aotc.ir.types import I32, U64
+
+AsyncLoad = tma.TmaLoad | tma.BulkLoad | thread_copy.ThreadLoad
 
 Load = tuple[tma.SyncLoad, Value, Sequence[Value]]
 """A tensor load, the buffer that an asynchronous one is to fill, and its inputs."""
@@ -133,7 +135,7 @@ class MbarrierRing:
 
     def fill(
         self, loads: Sequence[Load], position: RingPosition, place: Builder
-    ) -> list[tma.TmaLoad | tma.BulkLoad]:
+    ) -> list[AsyncLoad]:
         """Issue the loads that fill the current stage, once it is empty if readers release it."""
         if self.empty is not None:
             self.await_empty(position, place)
@@ -199,12 +201,17 @@ def _allocate(place: Builder, num_stages: int) -> Value:
     ).out
 
 
-def _issue(loads: Sequence[Load], full: Value, place: Builder) -> list[tma.TmaLoad | tma.BulkLoad]:
-    """Issue loads that complete on one mbarrier; the last one arrives there."""
-    last = loads[-1][0]
+def _issue(loads: Sequence[Load], full: Value, place: Builder) -> list[AsyncLoad]:
+    """Issue loads that complete on one mbarrier, where the last one by TMA arrives, and each thread that copies.
+
+    Those by TMA are issued first: they take one thread a few instructions.
+    """
+    by_tma = [load for load in loads if not isinstance(load[0], thread_copy.SyncThreadLoad)]
+    by_threads = [load for load in loads if load not in by_tma]
+    last = by_tma[-1][0] if by_tma else None
     return [
         place(load.as_async_load(inputs, buffer, full, arrive=load is last))
-        for load, buffer, inputs in loads
+        for load, buffer, inputs in (*by_tma, *by_threads)
     ]
 
 

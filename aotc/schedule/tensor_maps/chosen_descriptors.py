@@ -47,11 +47,14 @@ def _is_descriptor(value: Value) -> bool:
 
 
 def _are_loaded_parameters(chosen: Sequence[Value]) -> bool:
-    """Return whether descriptors are parameters, of tensors that the kernel does not write."""
+    """Return whether descriptors are parameters, loaded by maps and not written through."""
     roots = dict.fromkeys(root for value in chosen for root in pointer_roots(value))
     users = [user for value in (*chosen, *roots) for user in value.users]
     are_parameters = all(root.op is None and _is_descriptor(root) for root in roots)
-    return are_parameters and not any(user.writes(Resource.GLOBAL) for user in users)
+    by_pointers = descriptor.DescriptorRows
+    return are_parameters and not any(
+        user.writes(Resource.GLOBAL) or isinstance(user, by_pointers) for user in users
+    )
 
 
 class _Copy:

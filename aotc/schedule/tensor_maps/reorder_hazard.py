@@ -21,8 +21,8 @@ from aotc.schedule.remarks import Reason
 
 def reorder_hazard(load: tma.SyncLoad, ops: Iterable[Op]) -> str:
     """Return why a load may not be issued ahead of what `ops` do, or an empty string."""
-    if isinstance(load, tma.SyncBulkLoad):
-        return ""  # checked when the load became a bulk copy, see `bulk_loads`
+    if not isinstance(load, tma.SyncTmaLoad):
+        return ""  # checked when it became such a load, see `bulk_loads` and `hand_over_copies`
     for op in ops:
         # A wait for stores is there for the op that it precedes, which the user knows.
         is_reason = synchronizes(op) and not isinstance(op, tma.TmaStoreWait)

@@ -26,6 +26,7 @@ from aotc.schedule.layout.layouts import WARPGROUP_WARPS
 from aotc.schedule.remarks import Reason, Remark
 from aotc.schedule.tensor_maps.reorder_hazard import reorder_hazard
 from aotc.schedule.warp_roles.consumer_groups import groups_obstacle
+from aotc.schedule.warp_roles.hand_over_copies import hand_over_copies
 from aotc.schedule.warp_roles.load_groups import readers_of
 
 
@@ -56,6 +57,7 @@ def _choose_roles(kernel: Kernel, schedule: Schedule) -> None:
     for loop in loading:
         if isinstance(loop, scf.For) and not any(op.has(Trait.LOOP) for op in loop.body.walk()):
             with at(loop.loc):
+                hand_over_copies(loop, kernel, schedule)
                 _make_rings(loop, loop.num_stages or schedule.config.num_stages, schedule)
     schedule.remark(loc, Remark.PRODUCER_WARP())
 

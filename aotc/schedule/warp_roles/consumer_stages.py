@@ -13,8 +13,9 @@ from collections.abc import Sequence
 from aotc.ir.carried_state import CarriedState, State
 from aotc.ir.core import Block, Op, Value
 from aotc.ir.diagnostics import at
-from aotc.ir.dialects import arith, gpu, scf, tma, wgmma
+from aotc.ir.dialects import arith, gpu, scf, thread_copy, tma, wgmma
 from aotc.ir.rewrite import Builder
+from aotc.ir.tiles import is_tile
 from aotc.schedule.analysis.producer_slice import Slice, SliceCopy
 from aotc.schedule.shared_memory.mbarrier_ring import RingPosition
 from aotc.schedule.warp_roles.consumer_groups import OwnTiles
@@ -66,7 +67,13 @@ class ConsumerStages(CarriedState):
         with at(op.loc):
             place = Builder.before_op(op)
             position = self._positions[group] = self._position(group, state)
-            group.ring.await_full(position, place)
+            by_threads = any(isinstance(load, thread_copy.SyncThreadLoad) for load in group.loads)
+            # Dots are issued as soon as there is a stage: what is loaded for later comes after.
+            early = Builder.before_op(_first_load(op, state, tiles=by_threads))
+            group.ring.await_full(position, early)
+            if by_threads:
+                # Dots read what threads wrote. The fence would wait for loads on their way, too.
+                early(tma.ProxyFence())
             for load in group.loads:
                 stage = load.buffer.op
                 if isinstance(stage, gpu.SharedStage):
@@ -139,6 +146,23 @@ class ConsumerStages(CarriedState):
         group.ring.release(position, place, before=1, enabled=not_first)
         position = self._position(group, self._after[block])
         group.ring.release(position, Builder.after_op(_drain_after(loop)), before=1)
+
+
+def _first_load(op: Op, state: State, *, tiles: bool) -> Op:
+    """Return the first load to registers ahead of `op` in a block with dots, or `op`.
+
+    It stands after what computes the state at `op` and, without `tiles`, after all loads of tiles: those
+    may take longer than an iteration, and are issued before the wait.
+    """
+    first, before = op, op.prev
+    has_dots = op.block is not None and any(isinstance(each, wgmma.Wgmma) for each in op.block)
+    while has_dots and before is not None and not any(out in state for out in before.results):
+        if isinstance(before, gpu.Load):
+            if is_tile(before.out) and not tiles:
+                break
+            first = before
+        before = before.prev
+    return first
 
 
 def _done_at(reader: Op, block: Block) -> tuple[Op, bool]:

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 
 from aotc.ir.carried_state import State
 from aotc.ir.core import Block, Op, Value, build
-from aotc.ir.dialects import arith, gpu, grid, tma, wgmma
+from aotc.ir.dialects import arith, gpu, grid, thread_copy, tma, wgmma
 from aotc.ir.effects import Trait
 from aotc.ir.rewrite import Builder, is_inside
 from aotc.ir.tiles import is_tile
@@ -78,12 +78,12 @@ def _is_first(groups: Sequence[LoadGroup], number: int) -> bool:
 def adjacent_loads(block: Block) -> Iterator[list[tma.SyncLoad]]:
     """Yield the loads of each group in a block and all nested in it.
 
-    Where dots stay in flight, all that an iteration loads is for its dots: what threads only read to
+    Where wgmma multiplies, all that an iteration loads is for its dots: what threads only read to
     their registers, and convert, may wait for the next load, too.
     """
     run: list[tma.SyncLoad] = []
     is_read = False
-    in_flight = any(isinstance(op, wgmma.WgmmaWait) and op.pending for op in block)
+    in_flight = any(isinstance(op, wgmma.Wgmma) for op in block)
     for op in block:
         nested = [each for inner in op.blocks for each in adjacent_loads(inner)]
         parts = nested or isinstance(op, grid.GridWait) or (run and _is_of_other_ring(op, run[0]))
@@ -122,7 +122,7 @@ def readers_of(buffer: Value) -> Iterator[Op]:
     for user in buffer.users:
         if isinstance(user, gpu.SharedTrans):
             yield from readers_of(user.out)
-        elif not isinstance(user, tma.SyncLoad | tma.TmaLoad):
+        elif not isinstance(user, tma.SyncLoad | tma.TmaLoad | thread_copy.ThreadLoad):
             yield user
 
 
@@ -141,11 +141,12 @@ def make_group(
     place: Builder,
     num_warps: int,
     num_owners: int = 1,
+    producer_threads: int = 0,
 ) -> LoadGroup:
     """Return a group, with a ring of one of the groups `before` it or with its own.
 
     The buffers of a ring move to where both roles see them. Each of `num_owners` consumer groups of
-    `num_warps` warps gets stages of its own.
+    `num_warps` warps gets stages of its own. Loads by threads have each of `producer_threads` arrive.
     """
     num_stages = buffers_of(loads[0]).num_stages
     if num_owners > 1:
@@ -164,8 +165,14 @@ def make_group(
             place(alloc)
     # CTAs of a cluster that fill a stage together wait until all have read it.
     num_ctas = max(load.num_parts for load in loads)
+    by_threads = sum(isinstance(load, thread_copy.SyncThreadLoad) for load in loads)
     ring = MbarrierRing(
-        place, num_stages, num_warps=num_warps, num_ctas=num_ctas, num_owners=num_owners
+        place,
+        num_stages,
+        arrivals=by_threads * producer_threads + (by_threads < len(loads)),
+        num_warps=num_warps,
+        num_ctas=num_ctas,
+        num_owners=num_owners,
     )
     return LoadGroup(len(ring_users(before)), loads, ring)
 

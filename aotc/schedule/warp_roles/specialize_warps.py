@@ -27,6 +27,7 @@ from aotc.ir.diagnostics import IRError, at
 from aotc.ir.dialects import gpu, grid, roles, scf, tma
 from aotc.ir.effects import Trait
 from aotc.ir.rewrite import Builder, is_inside
+from aotc.ir.tiles import is_tile
 from aotc.schedule.analysis.producer_slice import Slice, SliceCopy, find_slice
 from aotc.schedule.analysis.register_budget import (
     CONSUMER_RESERVE,
@@ -37,6 +38,7 @@ from aotc.schedule.analysis.register_budget import (
 )
 from aotc.schedule.cleanup.drop_carried import drop_unused_carried, needed_values
 from aotc.schedule.context import Schedule
+from aotc.schedule.layout.layouts import WARP_LANES
 from aotc.schedule.shared_memory.mbarrier_ring import Load
 from aotc.schedule.warp_roles.consumer_groups import distribute_tiles, loop_of_tiles, ordered_loop
 from aotc.schedule.warp_roles.consumer_stages import ConsumerStages
@@ -90,7 +92,8 @@ def _divide(kernel: Kernel, consumers: Block, found: Slice, place: Builder) -> B
     for loads in list(adjacent_loads(consumers)):
         is_shared = count == 1 or (ordered is not None and is_inside(loads[0], ordered))
         num_owners = 1 if is_shared else count
-        groups.append(make_group(groups, loads, place, kernel.num_warps, num_owners))
+        sizes = kernel.num_warps, num_owners, WARP_LANES * kernel.producer_warps
+        groups.append(make_group(groups, loads, place, *sizes))
     rings = MapRings(consumers, kernel, place)
     issuer = _Producer(groups, loop, count, rings)
     producer = Block()
@@ -98,7 +101,8 @@ def _divide(kernel: Kernel, consumers: Block, found: Slice, place: Builder) -> B
     maker = rings.make_ahead(consumers)
     if maker is not None:
         Builder(producer)(maker)
-    copy = SliceCopy(found, issuer.issue, issuer.hand_over, issuer.make_map)
+    warps = kernel.producer_warps if kernel.producer_warps < kernel.num_warps else 0
+    copy = SliceCopy(found, issuer.issue, issuer.hand_over, issuer.make_map, warps)
     copy.copy_block(consumers, Builder(producer), issuer.start())
     tiles = distribute_tiles(consumers, kernel, place) if count > 1 else None
     place(grid.ClusterBarrier() if kernel.num_ctas > 1 else gpu.Barrier())
@@ -133,7 +137,9 @@ def _drop_unused(consumers: Block) -> None:
     """
     for loop in reversed([op for op in consumers.walk() if isinstance(op, scf.For)]):
         needed = needed_values(loop)
-        if any(isinstance(op, gpu.Load) and op.out not in needed for op in loop.body):
+        loads = [op.out for op in loop.body if isinstance(op, gpu.Load)]
+        tiles = [value for value in loop.carried if is_tile(value)]
+        if any(value not in needed for value in (*loads, *tiles)):
             drop_unused_carried(loop)
 
 

@@ -296,7 +296,7 @@ def _start_load(
     program: Program, op: tma.TmaLoad, tensor: Array, buffer: Array, barrier: Array, *coords: Array
 ) -> None:
     transfer = _fetched(program, op, tensor, buffer, coords)
-    mbarriers.announce(program, op, barrier, transfer, arrive=op.arrive)
+    mbarriers.announce(program, op, barrier, transfer, arrivals=int(op.arrive))
 
 
 def _run(
@@ -341,7 +341,7 @@ def _bulk_load(
     program: Program, op: tma.BulkLoad, pointer: Array, buffer: Array, barrier: Array, size: Array
 ) -> None:
     transfer = _copied(program, op, pointer, buffer, size)
-    mbarriers.announce(program, op, barrier, transfer, arrive=op.arrive)
+    mbarriers.announce(program, op, barrier, transfer, arrivals=int(op.arrive))
 
 
 def _sent(program: Program, op: tma.TmaStore | tma.TmaReduce, buffer: Array) -> Array:

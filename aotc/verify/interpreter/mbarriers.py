@@ -54,11 +54,13 @@ class Mbarrier:
         return self.phases & 1 != parity
 
 
-def announce(program: Program, op: Op, barrier: Array, transfer: Transfer, *, arrive: bool) -> None:
-    """Let the phase of a mbarrier wait for a copy, and arrive there."""
+def announce(
+    program: Program, op: Op, barrier: Array, transfer: Transfer, *, arrivals: int
+) -> None:
+    """Let the phase of a mbarrier wait for a copy, and arrive there, or several times."""
     state = find(program, op, barrier)
     state.transfers.append((state.phases, transfer))
-    _arrive(program, op, state, int(arrive))
+    _arrive(program, op, state, arrivals)
 
 
 def send(program: Program, op: Op, barrier: Array, address: int, value: Array) -> None:

@@ -7,16 +7,16 @@ from collections.abc import Sequence
 import numpy as np
 
 from aotc.ir.core import Op, Value
-from aotc.ir.dialects import gpu, opaque
+from aotc.ir.dialects import gpu, opaque, thread_copy
 from aotc.ir.layout import LinearLayout
 from aotc.ir.matrix_access import matrix_view
 from aotc.ir.types import SharedType, TileType
 from aotc.verify.arrays import Array, reshape
-from aotc.verify.interpreter import rules_tile
+from aotc.verify.interpreter import mbarriers, rules_tile
 from aotc.verify.interpreter.memory import AccessError
 from aotc.verify.interpreter.numerics import dtype_of
 from aotc.verify.interpreter.program import Program, Rule, scalar
-from aotc.verify.interpreter.shared_memory import check_shared_vectors, check_vectors
+from aotc.verify.interpreter.shared_memory import Transfer, check_shared_vectors, check_vectors
 
 
 def _layout_of(value: Value) -> LinearLayout | None:
@@ -115,7 +115,20 @@ def _async_copy(
 ) -> None:
     layout = _layout_of(op.pointer)
     assert layout is not None
-    element = rules_tile.pointee_of(op)
+    program.shared.copy(buffer, _copied(program, op, pointer, buffer, mask, enabled), layout)
+
+
+def _copied(
+    program: Program,
+    op: rules_tile.AnyCopy,
+    pointer: Array,
+    buffer: Array,
+    mask: Array | None,
+    enabled: Array | None = None,
+) -> Array:
+    """Return what a copy by threads moves to a buffer."""
+    layout, element = _layout_of(op.pointer), rules_tile.pointee_of(op)
+    assert layout is not None
     check_vectors(pointer, mask, layout, op.vector, element.size_bytes)
     check_vectors(reshape(buffer, pointer.shape), None, layout, op.vector, element.size_bytes)
     lanes = np.ones(pointer.shape, np.bool_) if mask is None else mask
@@ -123,7 +136,41 @@ def _async_copy(
         lanes = lanes & enabled
     value = np.zeros(pointer.shape, dtype_of(element))
     value[lanes] = program.memory.load(pointer, lanes, element)
-    program.shared.copy(buffer, value, layout)
+    return value
+
+
+def _start_thread_load(
+    program: Program,
+    op: thread_copy.SyncThreadLoad | thread_copy.ThreadLoad,
+    pointer: Array,
+    buffer: Array,
+    mask: Array | None,
+) -> Transfer:
+    value = _copied(program, op, pointer, buffer, mask)
+    flat = reshape(value, -1)
+    return program.shared.start_fill(buffer, flat, in_order=not program.is_producer)
+
+
+def _sync_thread_load(
+    program: Program,
+    op: thread_copy.SyncThreadLoad,
+    pointer: Array,
+    buffer: Array,
+    mask: Array | None,
+) -> None:
+    program.shared.land(_start_thread_load(program, op, pointer, buffer, mask))
+
+
+def _thread_load(
+    program: Program,
+    op: thread_copy.ThreadLoad,
+    pointer: Array,
+    buffer: Array,
+    barrier: Array,
+    mask: Array | None,
+) -> None:
+    transfer = _start_thread_load(program, op, pointer, buffer, mask)
+    mbarriers.announce(program, op, barrier, transfer, arrivals=op.num_threads)
 
 
 def _async_commit(program: Program, op: Op) -> None:
@@ -224,6 +271,8 @@ GPU_RULES: dict[type[Op], Rule] = {
     gpu.AsyncCopy: _async_copy,
     gpu.AsyncCommit: _async_commit,
     gpu.AsyncWait: _async_wait,
+    thread_copy.SyncThreadLoad: _sync_thread_load,
+    thread_copy.ThreadLoad: _thread_load,
     gpu.Barrier: _barrier,
     opaque.OpaqueThreadId: _opaque_thread_id,
     opaque.Opaque: _opaque,

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from aotc.ir.core import Op
-from aotc.ir.dialects import gpu, grid, scf, tile
+from aotc.ir.dialects import gpu, grid, scf, thread_copy, tile
 from aotc.ir.types import PointerType, ScalarType, element_of
 from aotc.verify.arrays import Array, reshape
 from aotc.verify.interpreter.atomics import combine_rule, swap, update
@@ -82,7 +82,8 @@ def _same(program: Program, op: Op, value: Array) -> Array:
 
 AnyAtomicRmw = tile.AtomicRmw | gpu.AtomicRmw
 AnyAtomicCas = tile.AtomicCas | gpu.AtomicCas
-Access = tile.Load | tile.Store | gpu.Load | gpu.Store | gpu.AsyncCopy | AnyAtomicRmw | AnyAtomicCas
+AnyCopy = gpu.AsyncCopy | thread_copy.SyncThreadLoad | thread_copy.ThreadLoad
+Access = tile.Load | tile.Store | gpu.Load | gpu.Store | AnyCopy | AnyAtomicRmw | AnyAtomicCas
 
 
 def pointee_of(op: Access) -> ScalarType:

@@ -13,7 +13,8 @@ from aotc.ir.dialects import arith, gpu, tma
 from aotc.ir.rewrite import Builder
 from aotc.ir.types import I32
 from aotc.ir.verify import verify
-from aotc.schedule.analysis.producer_slice import SliceCopy, find_slice
+from aotc.schedule.analysis.producer_slice import SliceCopy, find_slice, layout_for_warps
+from aotc.schedule.layout.layouts import blocked_for
 from aotc.verify.interpreter.run import run
 from tests.support.tensor_loads import branch, kernel_of, load, loop, read
 
@@ -160,3 +161,23 @@ def test_a_copy_goes_through_loops_with_a_condition(n: int) -> None:
     )
     coords = [each for i in range(n) for each in (i, 2 * i)]
     assert _sum_of_coordinates(body, n, is_set=False) == _folded([*coords, n, n])
+
+
+@pytest.mark.parametrize(
+    ("shape", "elems"), [((128, 64), (1, 8)), ((16,), (1,)), ((256, 8), (2, 1))]
+)
+def test_a_thread_of_fewer_warps_holds_what_several_held(
+    shape: tuple[int, ...], elems: tuple[int, ...]
+) -> None:
+    layout = blocked_for(shape, elems, 8)
+    fewer = layout_for_warps(layout, 2)
+    assert fewer.in_size("warp") == 2
+    for lane in (0, 13):
+        for warp in range(2):
+            held = [
+                place
+                for each in range(warp, 8, 2)
+                for place in layout.coords_table("register", lane=lane, warp=each)
+            ]
+            assert list(fewer.coords_table("register", lane=lane, warp=warp)) == held
+    assert layout_for_warps(layout, 8) == layout

@@ -76,3 +76,29 @@ def test_both_accesses_have_boxes(tmp_path: Path) -> None:
 def test_what_is_not_transposed_is_not(tmp_path: Path) -> None:
     found = layouts(tmp_path, STRAIGHT, "bf16", (64, 64), 4)
     assert box(found[tile.Load]) == (1, 8)
+
+
+PRODUCT = """\
+import triton
+import triton.language as tl
+
+@triton.jit
+def k(x_ptr, out_ptr, M: tl.constexpr, N: tl.constexpr):
+    i, j = tl.arange(0, M), tl.arange(0, N)
+    x = tl.load(x_ptr + i[:, None] * N + j[None, :])
+    acc = tl.dot(x, tl.full((N, M), 1.0, tl.float8e4nv))
+    tl.store(out_ptr + i[:, None] * M + tl.arange(0, M)[None, :], acc.to(tl.bfloat16))
+"""
+
+
+def test_operands_of_dots_do_not_decide_how_results_are_stored(tmp_path: Path) -> None:
+    path = tmp_path / "k.py"
+    path.write_text(PRODUCT)
+    signature = {"x_ptr": "*fp8e4nv:16", "out_ptr": "*bf16:16"}
+    kernel = translate(str(path), "k", signature, {"M": 64, "N": 64}).kernel
+    kernel.num_warps = 4
+    found = choose_layouts(kernel, AxisAnalysis(kernel), TARGETS["sm_90a"])
+    assert {type(op): box(layout) for op, layout in found.items()} == {
+        tile.Load: (1, 16),
+        tile.Store: (1, 8),
+    }

@@ -18,10 +18,11 @@ def _compiled(parts: int, block_n: int) -> aotc.CompiledKernel:
         "a": "fp8e4nv[128,128]",
         "b": f"fp8e4nv[{block_n},128]",
         "c": f"bf16[128,{block_n}]",
+        "scale_a": "fp32[1,128]",
     }
-    scalars = dict.fromkeys(("M", "N", "K", "stride_sa", "stride_sb"), "i32")
+    scalars = dict.fromkeys(("M", "N", "K", "stride_sb"), "i32")
     signature = {name: f"tensordesc<{kind}>" for name, kind in operands.items()}
-    signature |= {"scale_a_ptr": "*fp32:16", "scale_b_ptr": "*fp32"}
+    signature |= {"scale_b_ptr": "*fp32"}
     return aotc.compile(
         f"{SOURCE}:blockwise_matmul_kernel",
         signature={**signature, **scalars},

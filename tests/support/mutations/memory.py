@@ -304,7 +304,7 @@ MUTATIONS = (
         "load ahead of a store to the same memory",
         "two arguments are taken for different memory, and the kernel is launched in place",
         "next_rows",
-        replacing(load_pipeline, "_disorder", lambda loop, load, barriers: ""),
+        replacing(load_pipeline, "load_disorder", lambda loop, load, barriers: ""),
     ),
     Mutation(
         "atomic does not release",
