@@ -56,6 +56,7 @@ from aotc.schedule.tensor_maps.hoist_maps import hoist_maps
 from aotc.schedule.tensor_maps.lower_descriptors import lower_descriptors
 from aotc.schedule.tensor_maps.map_pointers import map_pointers
 from aotc.schedule.warp_roles.choose_warp_roles import choose_warp_roles
+from aotc.schedule.warp_roles.delay_reads import delay_reads
 from aotc.schedule.warp_roles.release_early import release_early
 from aotc.schedule.warp_roles.specialize_warps import specialize_warps
 
@@ -154,6 +155,7 @@ TILE_TO_GPU: Pipeline[Schedule] = Pipeline(
         # slices of a dot.
         interleave_copies,
         prefetch_fragments,
+        delay_reads,
         # Needs to run after dots have their final places. Otherwise, a stage is released before
         # its last reader.
         specialize_warps,
