@@ -22,6 +22,7 @@ from aotc.schedule.epilogue.overlap_epilogue import overlap_epilogue
 from aotc.schedule.epilogue.pipeline_tma_stores import pipeline_tma_stores
 from aotc.schedule.epilogue.slice_epilogues import slice_epilogues
 from aotc.schedule.layout.assign_layouts import assign_layouts
+from aotc.schedule.layout.carry_partial_sums import carry_partial_sums
 from aotc.schedule.layout.decompose_reductions import decompose_reductions
 from aotc.schedule.layout.decompose_scans import decompose_scans
 from aotc.schedule.layout.expand_cluster_reductions import expand_cluster_reductions
@@ -105,6 +106,9 @@ TILE_TO_GPU: Pipeline[Schedule] = Pipeline(
         # Needs to run after `hoist_conversions`. Otherwise, conversions on the way from one shared
         # buffer to another, which are chosen here as one, are not yet where they stay.
         fit_copies,
+        # Needs to run before reductions are decomposed. Otherwise, what threads exchange for one is
+        # several ops.
+        carry_partial_sums,
         # Decomposition needs to run before `plan_conversions`. Otherwise, the conversions of the
         # small tiles that cross warps, which it inserts, are not planned.
         decompose_scans,
