@@ -60,7 +60,7 @@ class _Sum:
 def _sum_of(loop: scf.For, arg: Value) -> _Sum | None:
     index = arg.index - 1
     init, total = loop.init[index], loop.body.terminator.operands[index]
-    if not is_tile(arg) or not loop.outs[index].users or not _is_zero(init):
+    if not loop.outs[index].users or not _is_zero(init):
         return None
     add = total.op
     if not isinstance(add, arith.Add) or add.block is not loop.body or len(total.users) != 1:
@@ -84,7 +84,7 @@ def _is_zero(value: Value | None) -> bool:
 def _factor(product: Value, arg: Value) -> Value | None:
     """Return what a variable is multiplied by, for nothing but the sum."""
     op = product.op
-    if not isinstance(op, arith.Mul) or len(product.users) != 1:
+    if not isinstance(op, arith.Mul) or len(product.users) != 1 or op.lhs is op.rhs:
         return None
     return op.rhs if op.lhs is arg else op.lhs if op.rhs is arg else None
 
@@ -155,8 +155,10 @@ def _sum_of_thread(each: _Sum, place: Builder) -> Value:
 def _scaled(part: Value, each: _Sum, place: Builder) -> Value:
     """Return a part times the factor of its sum."""
     assert each.factor is not None
-    factor = place(tile.ExpandDims(each.factor, each.reduction.axis)).out
     layout, shape = layout_of(part), tile_shape(part)
+    if not is_tile(each.factor):
+        return place(arith.Mul(part, place(tile.Splat(each.factor, shape, layout)).out)).out
+    factor = place(tile.ExpandDims(each.factor, each.reduction.axis)).out
     needed = layout.broadcast_source(tile_shape(factor))
     if layout_of(factor) != needed:
         factor = place(gpu.Convert(factor, needed)).out
