@@ -23,12 +23,14 @@ from aotc.schedule.context import Schedule
 
 
 def delay_reads(kernel: Kernel, schedule: Schedule) -> None:
-    """Move reads of what a producer's loads bring down to their first use."""
+    """Move reads of what a producer's loads bring down to their first use; drop those without a use."""
     del schedule
     if not kernel.producer_warps:
         return
     for op in list(kernel.walk()):
-        if isinstance(op, gpu.SharedLoad) and op.block is not None and _is_filled_in(op.block, op):
+        if isinstance(op, gpu.SharedLoad) and not op.out.users:
+            op.erase()
+        elif isinstance(op, gpu.SharedLoad) and op.block and _is_filled_in(op.block, op):
             _delay(op, op.block)
 
 
