@@ -87,7 +87,8 @@ def _numbers(*values: int) -> Any:
     return torch.tensor(values, dtype=torch.int32, device="cuda")
 
 
-def _error(found: Any, expected: Any) -> float:
+def error_of(found: Any, expected: Any) -> float:
+    """Return the largest error, as a multiple of what is tolerated; infinite if there is a NaN."""
     error = ((found.double() - expected).abs().max() / expected.abs().max()).item()
     return math.inf if math.isnan(error) else error / TOLERANCE
 
@@ -119,7 +120,7 @@ def _causal_work(
 
     def wrong() -> float:
         found = [out[b, rows, h] for b, h in picked]
-        return max(map(_error, found, expected))
+        return max(map(error_of, found, expected))
 
     flops = 2.0 * batch * heads * length**2 * features
     return Work(f"{name} {batch}x{heads}x{length}", flops, [step], wrong, [out])
@@ -200,7 +201,7 @@ def extend() -> Iterator[Work]:
 
     def wrong() -> float:
         pairs = zip(picked, expected, strict=True)
-        return max(_error(out[b * new + rows, h], each) for (b, h), each in pairs)
+        return max(error_of(out[b * new + rows, h], each) for (b, h), each in pairs)
 
     flops = 4.0 * batch * heads * new * (prefix + new / 2) * 128
     yield Work(f"sglang extend {batch}x{new} behind {prefix}", flops, [step], wrong, [out])
@@ -259,7 +260,7 @@ def decode() -> Iterator[Work]:
 
         def wrong(out=out, picked=picked, expected=expected) -> float:
             return max(
-                _error(out[b, h], each) for (b, h), each in zip(picked, expected, strict=True)
+                error_of(out[b, h], each) for (b, h), each in zip(picked, expected, strict=True)
             )
 
         yield Work(
@@ -327,7 +328,7 @@ def chunk() -> Iterator[Work]:
 
     def wrong() -> float:
         # States are rounded to bf16, and sums of thousands of tokens are large.
-        return _error(out[0, :, 0], expected)
+        return error_of(out[0, :, 0], expected)
 
     flops = 2.0 * batch * length * heads * width * (2 * width + 2 * size)
     yield Work(f"fla chunk {batch}x{heads}x{length}", flops, [state, output], wrong, [out, states])
@@ -345,16 +346,22 @@ KERNELS = {
 # ---- peers --------------------------------------------------------------------------------------
 
 
-def archive_of(folder: Path, kernels: Sequence[str], jobs: int) -> Path:
+def archive_of(
+    folder: Path,
+    kernels: Sequence[str],
+    jobs: int,
+    manifest: Path = MANIFEST,
+    libraries: Sequence[str] = LIBRARIES,
+) -> Path:
     """Build the manifest's kernels of the sources in a folder; return the archive."""
     place = Path(tempfile.mkdtemp())
-    for name in LIBRARIES:
+    for name in libraries:
         (place / name).symlink_to((folder / name).resolve())
-    (place / MANIFEST.name).write_bytes(MANIFEST.read_bytes())
-    words = [sys.executable, "-m", "aotc", "build", MANIFEST.name, "-o", "dist", "-j", str(jobs)]
+    (place / manifest.name).write_bytes(manifest.read_bytes())
+    words = [sys.executable, "-m", "aotc", "build", manifest.name, "-o", "dist", "-j", str(jobs)]
     asked = itertools.chain.from_iterable(("--kernel", each) for each in kernels)
     subprocess.run([*words, "--no-lineinfo", *asked], cwd=place, check=True)
-    return place / "dist" / "public_sources.aotc"
+    return place / "dist" / f"{manifest.stem}.aotc"
 
 
 def aotc_launch(step: Step, library: Any, config: Values) -> Launch:
