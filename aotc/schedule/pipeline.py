@@ -23,7 +23,6 @@ from aotc.schedule.epilogue.overlap_epilogue import overlap_epilogue
 from aotc.schedule.epilogue.pipeline_tma_stores import pipeline_tma_stores
 from aotc.schedule.epilogue.slice_epilogues import slice_epilogues
 from aotc.schedule.layout.assign_layouts import assign_layouts
-from aotc.schedule.layout.carry_partial_sums import carry_partial_sums
 from aotc.schedule.layout.decompose_reductions import decompose_reductions
 from aotc.schedule.layout.decompose_scans import decompose_scans
 from aotc.schedule.layout.expand_cluster_reductions import expand_cluster_reductions
@@ -34,6 +33,7 @@ from aotc.schedule.layout.plan_conversions import plan_conversions
 from aotc.schedule.layout.transpose_dots import transpose_dots
 from aotc.schedule.layout.trim_dot_columns import trim_dot_columns
 from aotc.schedule.pipelining.advance_loads import advance_loads
+from aotc.schedule.pipelining.carry_partial_sums import carry_partial_sums
 from aotc.schedule.pipelining.expand_cluster_exchanges import expand_cluster_exchanges
 from aotc.schedule.pipelining.expand_tensor_loads import expand_tensor_loads
 from aotc.schedule.pipelining.interleave_copies import interleave_copies

@@ -220,8 +220,7 @@ def test_scores_of_attention(tmp_path: Path, num_stages: int) -> None:
 @pytest.mark.parametrize("num_stages", [1, 2])
 def test_gradients_of_attention(tmp_path: Path, num_stages: int) -> None:
     """The scores of the next iteration are in flight while results of this one are stored."""
-    config = {"num_stages": num_stages, "mma_stages": 2}
-    kernel = compiled(tmp_path, GRADIENT, GRADIENT_SIGNATURE, **config)
+    kernel = compiled(tmp_path, GRADIENT, GRADIENT_SIGNATURE, num_stages=num_stages, mma_stages=2)
     for seed, n in enumerate((0, 64, 192)):
         a, b = np.sign(tensor((128, 64), "fp16")), np.sign(tensor((n or 1, 64), "fp16", seed=1))
         v, c = np.sign(tensor((n or 1, 64), "fp16", seed=2)), like(tensor((128, 64), "fp32"))

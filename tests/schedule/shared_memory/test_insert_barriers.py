@@ -131,8 +131,8 @@ def test_a_barrier_that_only_what_came_before_a_loop_needs_stands_ahead_of_it() 
 """
     text = with_barriers(body)
     assert text.count("gpu.barrier") == 2
-    order = "scf.for", "gpu.barrier", "scf.for", "gpu.shared_store", "gpu.barrier", "gpu.shared_load"
-    check("\n".join(f"// CHECK: {op}" for op in order), text)
+    outer, inner = "scf.for gpu.barrier", "scf.for gpu.shared_store gpu.barrier gpu.shared_load"
+    check("\n".join(f"// CHECK: {op}" for op in f"{outer} {inner}".split()), text)
 
 
 def test_bytes_are_used_again_only_after_all_copies_have_landed() -> None:

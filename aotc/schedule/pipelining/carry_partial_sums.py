@@ -19,7 +19,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from aotc.ir.core import Block, Kernel, Value, clone_block
+from aotc.ir.core import Kernel, Value, clone_block
 from aotc.ir.diagnostics import at
 from aotc.ir.dialects import arith, gpu, scf, tile
 from aotc.ir.rewrite import Builder, append_carried, pass_on

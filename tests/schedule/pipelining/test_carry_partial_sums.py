@@ -7,7 +7,7 @@ import pytest
 
 from aotc.ir.text import parse_kernel, print_kernel
 from aotc.schedule.context import Schedule
-from aotc.schedule.layout.carry_partial_sums import carry_partial_sums
+from aotc.schedule.pipelining.carry_partial_sums import carry_partial_sums
 from aotc.target import TARGETS
 from tests.support.checks import without_checks
 from tests.support.pass_case import applied, assert_same_meaning
