@@ -395,13 +395,16 @@ def _visit_loop(op: Op, pending: Pending) -> None:
 
 
 def _meets_earlier(loop: Op, pending: Pending) -> bool:
-    """Return whether a loop accesses places that were accessed since the last barrier, if only to write."""
-    earlier = {*pending.reads, *pending.writes}
-    return bool(earlier) and any(
-        replace(place, stage=None).meets(earlier if access == "write" else pending.writes)
-        for op in loop.blocks[0].walk()
+    """Return whether a loop accesses places that were accessed since the last barrier, not only to read."""
+    written, accessed = pending.writes, {*pending.reads, *pending.writes}
+    ops = [op for block in loop.blocks for op in block.walk()] if accessed else []
+    ops = [op for op in ops if not isinstance(op, assembly.VolatileAsm)]  # it has no buffers
+    reads, writes = (
+        [replace(place, stage=None) for op in ops for place in places_of(op, access)]
         for access in ("read", "write")
-        for place in places_of(op, access)
+    )
+    return any(place.meets(accessed) for place in writes) or any(
+        place.meets(written) for place in reads
     )
 
 
