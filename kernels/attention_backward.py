@@ -76,21 +76,21 @@ def attention_backward_kernel(
         start = first + step % n_steps * BLOCK_M
         rows = start + tl.arange(0, BLOCK_M)
         queries = q.load([head, start, 0]).reshape(BLOCK_M, HEAD_DIM)
-        scores = tl.dot(keys, queries.T) * scale_log2
         row_lse = lse_log2.load([head, start]).reshape(BLOCK_M)
+        douts = dout.load([head, start, 0]).reshape(BLOCK_M, HEAD_DIM)
+        row_delta = delta.load([head, start]).reshape(BLOCK_M)
+        scores = tl.dot(keys, queries.T) * scale_log2
         if CAUSAL:
             seen = rows + (n_keys - n_queries)
             scores = tl.where(columns[:, None] <= seen[None, :], scores, float("-inf"))
         power = tl.exp2(scores - row_lse[None, :])
         if NARROW:
             power = power.to(queries.dtype)
-        douts = dout.load([head, start, 0]).reshape(BLOCK_M, HEAD_DIM)
         dvalues = tl.dot(power.to(douts.dtype), douts, dvalues)
         dpower = tl.dot(values, douts.T)
-        row_delta = delta.load([head, start]).reshape(BLOCK_M)
         dscores = (power.to(tl.float32) * (dpower - row_delta[None, :])).to(queries.dtype)
-        dkeys = tl.dot(dscores, queries, dkeys)
         dqueries = tl.dot(dscores.T, keys)
+        dkeys = tl.dot(dscores, queries, dkeys)
         dq.atomic_add([head, start, 0], dqueries.reshape(1, BLOCK_M, HEAD_DIM))
     dk.store([kv_head, start_n, 0], (dkeys * scale).to(dk.dtype).reshape(1, BLOCK_N, HEAD_DIM))
     dv.store([kv_head, start_n, 0], dvalues.to(dv.dtype).reshape(1, BLOCK_N, HEAD_DIM))

@@ -151,7 +151,9 @@ def vector_elements(emit: Emitter, vector: str, kind: str) -> tuple[str, str]:
 def word_elements(emit: Emitter, vector: str, kind: str) -> tuple[str, str]:
     """Return the two elements of a 32-bit vector, and record the word that they are parts of."""
     elements = vector_elements(emit, vector, kind)
-    emit.packed[elements] = emit.value(f"bitcast {kind} {vector} to i32")
+    word = emit.value(f"bitcast {kind} {vector} to i32")
+    emit.packed[elements] = word
+    emit.parts.update((element, (word, index)) for index, element in enumerate(elements))
     return elements
 
 

@@ -33,6 +33,7 @@ from aotc.schedule.layout.plan_conversions import plan_conversions
 from aotc.schedule.layout.transpose_dots import transpose_dots
 from aotc.schedule.layout.trim_dot_columns import trim_dot_columns
 from aotc.schedule.pipelining.advance_loads import advance_loads
+from aotc.schedule.pipelining.carry_partial_sums import carry_partial_sums
 from aotc.schedule.pipelining.expand_cluster_exchanges import expand_cluster_exchanges
 from aotc.schedule.pipelining.expand_tensor_loads import expand_tensor_loads
 from aotc.schedule.pipelining.interleave_copies import interleave_copies
@@ -57,6 +58,7 @@ from aotc.schedule.tensor_maps.hoist_maps import hoist_maps
 from aotc.schedule.tensor_maps.lower_descriptors import lower_descriptors
 from aotc.schedule.tensor_maps.map_pointers import map_pointers
 from aotc.schedule.warp_roles.choose_warp_roles import choose_warp_roles
+from aotc.schedule.warp_roles.delay_reads import delay_reads
 from aotc.schedule.warp_roles.release_early import release_early
 from aotc.schedule.warp_roles.specialize_warps import specialize_warps
 
@@ -108,6 +110,9 @@ TILE_TO_GPU: Pipeline[Schedule] = Pipeline(
         # Needs to run after `hoist_conversions`. Otherwise, conversions on the way from one shared
         # buffer to another, which are chosen here as one, are not yet where they stay.
         fit_copies,
+        # Needs to run before reductions are decomposed. Otherwise, what threads exchange for one is
+        # several ops.
+        carry_partial_sums,
         # Decomposition needs to run before `plan_conversions`. Otherwise, the conversions of the
         # small tiles that cross warps, which it inserts, are not planned.
         decompose_scans,
@@ -158,6 +163,7 @@ TILE_TO_GPU: Pipeline[Schedule] = Pipeline(
         # slices of a dot.
         interleave_copies,
         prefetch_fragments,
+        delay_reads,
         # Needs to run after dots have their final places. Otherwise, a stage is released before
         # its last reader.
         specialize_warps,

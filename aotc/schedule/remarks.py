@@ -120,7 +120,6 @@ class Reason(_Template):
     MASK_DIFFERS = "its mask may differ between neighbours"
     # Of a dot that would be issued an iteration ahead.
     TWO_RESULTS = "two results in flight take about {registers} registers of a thread"
-    OTHER_DOTS = "other dots of the loop have results of their own in its iteration"
     NO_FRESH_ACCUMULATOR = "none with a fresh accumulator is used in its iteration"
     OPERAND_IN_REGISTERS = "an operand is in registers"
     OPERAND_WRITTEN = "an operand is written in the loop"

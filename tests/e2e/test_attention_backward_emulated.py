@@ -23,9 +23,10 @@ GRADIENTS = ("dq", "dk", "dv")
 
 
 @lru_cache
-def _compiled(causal: bool, num_stages: int, narrow: bool) -> PtxKernel:
+def _compiled(causal: bool, num_stages: int, mma_stages: int, narrow: bool) -> PtxKernel:
     own = {"NARROW": narrow}
-    return _compiled_as("attention_backward_kernel", GRADIENTS, own, causal, num_stages, BLOCK_M)
+    name, stages = "attention_backward_kernel", (num_stages, mma_stages)
+    return _compiled_as(name, GRADIENTS, own, causal, stages, BLOCK_M)
 
 
 @lru_cache
@@ -34,12 +35,12 @@ def _compiled_by_gradient(causal: bool, num_stages: int) -> dict[str, PtxKernel]
     name, outputs = "attention_backward_keys_kernel", ("dk", "dv")
     made = {
         "dq": _compiled_as(
-            *("attention_backward_queries_kernel", ("dq",), {}, causal, num_stages, 128)
+            *("attention_backward_queries_kernel", ("dq",), {}, causal, (num_stages, 1), 128)
         )
     }
     for kind, of_keys, of_values in (("dk", 1, 0), ("dv", 0, 1), ("both", 1, 1)):
         own = {"OF_KEYS": bool(of_keys), "OF_VALUES": bool(of_values)}
-        made[kind] = _compiled_as(name, outputs, own, causal, num_stages, BLOCK_M)
+        made[kind] = _compiled_as(name, outputs, own, causal, (num_stages, 1), BLOCK_M)
     return made
 
 
@@ -48,7 +49,7 @@ def _compiled_as(
     outputs: tuple[str, ...],
     own: dict[str, bool],
     causal: bool,
-    num_stages: int,
+    stages: tuple[int, int],
     block_m: int,
 ) -> PtxKernel:
     rows, columns = (f"bf16[1,{block},{HEAD_DIM}]" for block in (block_m, BLOCK_N))
@@ -80,7 +81,8 @@ def _compiled_as(
         **own,
     }
     parts = tuple(signature.items()), tuple(constants.items())
-    options = {"num_warps": 8, "num_stages": num_stages}
+    num_stages, mma_stages = stages
+    options = {"num_warps": 8, "num_stages": num_stages, "mma_stages": mma_stages}
     return compile_ptx(request_of(*(str(SOURCE), name, *parts, "sm_90a"), **options))
 
 
@@ -95,19 +97,21 @@ def _padded(rows: np.ndarray) -> np.ndarray:
     return wide[:, : rows.shape[1]]
 
 
-@pytest.mark.parametrize("narrow", [False, True])
-@pytest.mark.parametrize("num_stages", [1, 2])
+@pytest.mark.parametrize(
+    ("num_stages", "mma_stages", "narrow"),
+    [(1, 1, False), (2, 1, True), (2, 2, False), (2, 2, True)],
+)
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize(
     ("n_queries", "n_keys"), [(1, 1), (63, 129), (64, 128), (200, 131), (331, 331)]
 )
 def test_gradients(
-    n_queries: int, n_keys: int, causal: bool, num_stages: int, narrow: bool
+    n_queries: int, n_keys: int, causal: bool, num_stages: int, mma_stages: int, narrow: bool
 ) -> None:
     if causal and n_queries > n_keys:
         pytest.skip("a query that sees no key has no softmax")
     values, expected = _operands(n_queries, n_keys, causal=causal)
-    kernel = _compiled(causal, num_stages, narrow)
+    kernel = _compiled(causal, num_stages, mma_stages, narrow)
     launch(kernel, (KV_HEADS * -(-n_keys // BLOCK_N),), values, seed=n_keys)
     values["dq"] = values["dq"] * values["scale"]
     _check(values, expected)

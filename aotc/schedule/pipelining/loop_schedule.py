@@ -68,12 +68,12 @@ class LoopSchedule:
         """How many iterations ahead the first op of an iteration runs."""
         return max((step.distance for step in self.steps), default=0)
 
-    def move(self, ops: Iterable[Op], before: Op, distance: int | None = None) -> None:
-        """Let ops run before another one, in the order given, at a distance of their own."""
+    def move(self, ops: Iterable[Op], before: Op | None, distance: int | None = None) -> None:
+        """Let ops run before another one, or at the end, in the order given, at a distance of their own."""
         moved = list(ops)
         found = {step.op: step for step in self.steps if step.op in moved}
         rest = [step for step in self.steps if step.op not in found]
-        place = next(index for index, step in enumerate(rest) if step.op is before)
+        place = next((index for index, step in enumerate(rest) if step.op is before), len(rest))
         new = [Step(op, found[op].distance if distance is None else distance) for op in moved]
         self.steps = [*rest[:place], *new, *rest[place:]]
 

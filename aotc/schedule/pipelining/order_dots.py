@@ -179,6 +179,5 @@ class _Order:
         if newer[1:2] and self.ops.index(newer[1]) > start:
             return self.ops.index(newer[1])
         waits = [op for op in self.ops[start + 1 :] if isinstance(op, wgmma.WgmmaWait)]
-        if not waits:
-            return start + 1
-        return self.ops.index(waits[-1]) if waits[-1].values[0].op in newer else len(self.ops)
+        is_newer = bool(waits) and waits[-1].values[0].op in newer
+        return self.ops.index(waits[-1]) if is_newer else len(self.ops)

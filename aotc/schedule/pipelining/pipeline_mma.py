@@ -17,6 +17,16 @@ the stage indices that both need are computed twice.
 
 Where the result goes to another dot of the loop, threads compute ahead as well: see `chained_dots`.
 
+A loop may have dots besides whose results its iteration uses, as the backward pass of attention has. Their
+registers are taken when the next iteration begins, so its first dot alone is issued ahead, after the last one
+of this iteration, and is complete at the end:
+
+    s = dot 0; wait for s
+    for i: compute with s; start t = other dots; start s = dot i + 1; wait for t; compute with t; wait for s
+    compute with s; t = other dots; compute with t
+
+so that the tensor cores have a dot while threads compute with the others.
+
 It is opt-in (`mma_stages = 2`), since the second accumulator takes registers.
 
 Invariant: each iteration computes what it did, in the same order; its dots are issued after
@@ -37,6 +47,7 @@ from aotc.schedule.analysis.alias import is_written_by_threads
 from aotc.schedule.analysis.register_budget import (
     DOT_CHAIN_RESERVE,
     DOTS_AHEAD_RESERVE,
+    ORDER_RESERVE,
     registers_of_tiles,
     reserve_registers,
 )
@@ -73,8 +84,7 @@ def _advance(start: _Start, role: roles.Specialize, kernel: Kernel, schedule: Sc
     chain = find_chain(start.loop, start.dots, issued)
     others = [op for op in start.loop.body if isinstance(op, wgmma.Wgmma) and op not in start.dots]
     if chain is None and any(map(begins_sum, others)):
-        # ptxas serializes the MMAs (C7514) if one of these is in flight at the wait for the first.
-        return Reason.OTHER_DOTS()
+        return _advance_first(start, others, role, kernel, schedule)
     if chain and keeps_all_stages(start.dots, chain.seconds):
         return Reason.NO_STAGE_LEFT()
     reserve = DOT_CHAIN_RESERVE if chain else DOTS_AHEAD_RESERVE
@@ -88,6 +98,40 @@ def _advance(start: _Start, role: roles.Specialize, kernel: Kernel, schedule: Sc
     ahead.unroll = 2
     rest = [step.op for step in ahead.steps if step.op not in issued]
     ahead.move(issued, before=rest[0], distance=1)
+    expand_loop(ahead)
+    return ""
+
+
+def _advance_first(
+    start: _Start,
+    others: Sequence[wgmma.Wgmma],
+    role: roles.Specialize,
+    kernel: Kernel,
+    schedule: Schedule,
+) -> str:
+    """Issue the first dot of the next iteration after the last dot of this one, or return why not.
+
+    It is waited for in the same iteration: ptxas serializes the MMAs (C7514) if one of the others is in flight
+    at the wait for a dot of the iteration before.
+    """
+    loop, body = start.loop, list(start.loop.body)
+    first = _start_of(loop, _awaited_sum(start.dots[0], loop))
+    if not isinstance(first, _Start):
+        return first
+    last = body.index(others[-1])
+    late = [op for op in body[last:] if isinstance(op, wgmma.WgmmaWait)]
+    dots = [dot for dot in others if any(dot.out in wait.values for wait in late)]
+    held = [*loop.carried, first.dots[-1].out, *(dot.a for dot in dots)]
+    held += [dot.out for dot in dots if begins_sum(dot)]
+    needed = registers_of_tiles(held) + ORDER_RESERVE
+    if not reserve_registers(needed, role, kernel, schedule):
+        return Reason.TWO_RESULTS(registers=needed)
+    issued = [op for op in first.ops if not is_pure(op)]
+    (wait,) = first.dots[-1].out.users
+    ahead = LoopSchedule.in_order(loop)
+    ahead.reorders_dots = True
+    ahead.move(issued, before=body[last + 1], distance=1)
+    ahead.move([wait], before=None, distance=1)
     expand_loop(ahead)
     return ""
 

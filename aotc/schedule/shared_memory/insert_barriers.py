@@ -137,6 +137,7 @@ def _order_global(op: Op, pending: Pending) -> None:
     unseen = hazards.is_async(op) and any(hazards.meet(each, op) for each in pending.unproxied)
     if not met and not unseen:
         return
+    _raise_if_probe(pending, None)
     # In a branch that one CTA takes, no other CTA arrives at a barrier.
     needs_all = hazards.needs_all_ctas(op)
     branch = hazards.branch_of_cta(op) if needs_all else None
@@ -220,6 +221,7 @@ def _visit_wait(op: Op, pending: Pending) -> None:
     while isinstance(following, tma.ProxyFence):
         following = following.next
     if pending.writes and in_loop and not isinstance(following, gpu.Barrier):
+        _raise_if_probe(pending, None)
         # The barrier is visited next.
         with at(op.loc):
             Builder.after_op(op)(gpu.Barrier())
@@ -337,6 +339,7 @@ def _feeds_dot(buffer: Value) -> bool:
 
 def _fence_before(op: Op, pending: Pending, place: Place | None = None) -> None:
     """Make what all threads have written visible to a tensor copy."""
+    _raise_if_probe(pending, place)
     with at(op.loc):
         Builder.before_op(op)(tma.ProxyFence())
     pending.forget_proxies()
@@ -345,12 +348,18 @@ def _fence_before(op: Op, pending: Pending, place: Place | None = None) -> None:
 
 def _barrier_before(op: Op, pending: Pending, place: Place | None = None) -> None:
     """Insert the barrier that orders an access to `place`."""
+    _raise_if_probe(pending, place)
     warpgroup = place is not None and place.buffer in pending.divided
     if not warpgroup:
         _fence_ahead(op, pending)
     with at(op.loc):
         Builder.before_op(op)(gpu.Barrier(warpgroup=warpgroup))
     pending.clear(warpgroup=warpgroup)
+
+
+def _raise_if_probe(pending: Pending, place: Place | None) -> None:
+    if pending.is_probe:
+        raise _MissingBarrierError(place)
 
 
 def _divided(kernel: Kernel) -> dict[gpu.SharedAlloc, None]:
@@ -388,6 +397,52 @@ def _visit_roles(op: Op, pending: Pending) -> None:
 
 
 def _visit_loop(op: Op, pending: Pending) -> None:
+    """Walk a loop; a barrier that only what came before it needs is placed ahead of it."""
+    if _meets_earlier(op, pending):
+        own = pending.copy()
+        own.clear()
+        _walk_loop(op, own)  # what iterations need among themselves
+        for _ in ("warpgroup", "CTA"):
+            missing = _missing_barrier(op, pending)
+            if missing is not None:
+                _barrier_before(op, pending, missing.place)
+    _walk_loop(op, pending)
+
+
+def _meets_earlier(loop: Op, pending: Pending) -> bool:
+    """Return whether a loop accesses places that were accessed since the last barrier, not only to read."""
+    written, accessed = pending.writes, {*pending.reads, *pending.writes}
+    ops = [op for block in loop.blocks for op in block.walk()] if accessed else []
+    ops = [op for op in ops if not isinstance(op, assembly.VolatileAsm)]  # it has no buffers
+    reads, writes = (
+        [replace(place, stage=None) for op in ops for place in places_of(op, access)]
+        for access in ("read", "write")
+    )
+    return any(place.meets(accessed) for place in writes) or any(
+        place.meets(written) for place in reads
+    )
+
+
+def _missing_barrier(loop: Op, pending: Pending) -> _MissingBarrierError | None:
+    """Return what a loop lacks if it is entered like that."""
+    probe = pending.copy()
+    probe.is_probe = True
+    try:
+        _walk_loop(loop, probe)
+    except _MissingBarrierError as missing:
+        return missing
+    return None
+
+
+class _MissingBarrierError(Exception):
+    """A probing walk has come to an access that needs a barrier, to a place of its own or to any."""
+
+    def __init__(self, place: Place | None) -> None:
+        super().__init__()
+        self.place = place
+
+
+def _walk_loop(op: Op, pending: Pending) -> None:
     """Walk the body until its exit state adds nothing to its entry state."""
     rotated = rotated_by(op)
     entry = pending.copy()

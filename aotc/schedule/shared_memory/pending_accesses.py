@@ -79,6 +79,8 @@ class Pending:
     """Mbarriers initialized before the kernel arrived at the barrier of the cluster."""
     unproxied: dict[Touch, None] = field(default_factory=dict[Touch, None])
     """Writes of threads to global memory that are not visible to the async proxy yet."""
+    is_probe: bool = False
+    """Whether a walk with it is to find out if a barrier is missing, and to insert none."""
     rules: dict[Op, Rule | None] = field(default_factory=dict["Op", "Rule | None"], compare=False)
     """How to visit each op that a walk of a loop has visited before; all paths share it."""
 
@@ -115,6 +117,7 @@ class Pending:
             max_drains=self.max_drains,
             hazards=self.hazards,
             refilled=self.refilled,
+            is_probe=self.is_probe,
             rules=self.rules,
         )
         copied.merge(self)

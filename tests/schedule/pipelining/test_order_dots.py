@@ -203,3 +203,18 @@ def test_remarks_and_waits_say_so(tmp_path: Path) -> None:
     assert REORDERED in remarks
     ops = re.findall(r"gpu\.(wgmma_wait|wgmma)\(", text)
     assert ops == ["wgmma", "wgmma", "wgmma_wait", "wgmma", "wgmma_wait", "wgmma_wait"]
+
+
+def test_the_last_dot_runs_while_others_are_stored(tmp_path: Path) -> None:
+    """It is waited for where the iteration ends."""
+    source = SOURCE[: SOURCE.index("        total = tl.dot(")]
+    source += """        weight = (score * 0.5).to(tl.float16)
+        d.atomic_add([key, 0], tl.dot(weight.T, query))
+        total = tl.dot(weight, values, total)
+    d.store([row, 0], total)
+"""
+    text, remarks = lowered(tmp_path, source, SIGNATURE, 4, num_stages=2)
+    assert REORDERED in remarks
+    ops = re.findall(r"gpu\.(wgmma_wait|wgmma|tma_reduce)\(", text)
+    before, after = ["wgmma", "wgmma_wait"], ["wgmma", "wgmma", "wgmma_wait"]
+    assert ops == [*before, *after, "tma_reduce", "wgmma_wait"]

@@ -114,6 +114,27 @@ def test_stores_alternate_between_two_slots() -> None:
     assert text.count("gpu.barrier") == 2
 
 
+def test_a_barrier_that_only_what_came_before_a_loop_needs_stands_ahead_of_it() -> None:
+    """The loop's own barrier orders its iterations; those of the run before may have read any stage."""
+    body = f"""{_BUFFER.format(stages=2)}
+  scf.for(%c0, %n, %c1) (%program: i32) {{
+    %end = scf.for(%c0, %n, %c1, %c0) (%k: i32, %index: i32) {{
+      %v = gpu.load(%at) {{vector = 4}} : tile<512xfp32, #0>
+      %s = gpu.shared_stage(%b, %index) : shared<512xfp32, #2>
+      gpu.shared_store(%v, %s) {{vector = 4}}
+      %w = gpu.shared_load(%s) {{layout = #1}} : tile<512xfp32, #1>
+      %next = gpu.next_stage(%index) {{num_stages = 2}} : i32
+      scf.yield(%next)
+    }} : i32
+    scf.yield()
+  }}
+"""
+    text = with_barriers(body)
+    assert text.count("gpu.barrier") == 2
+    outer, inner = "scf.for gpu.barrier", "scf.for gpu.shared_store gpu.barrier gpu.shared_load"
+    check("\n".join(f"// CHECK: {op}" for op in f"{outer} {inner}".split()), text)
+
+
 def test_bytes_are_used_again_only_after_all_copies_have_landed() -> None:
     body = (
         pipeline(3, 2)
