@@ -30,6 +30,7 @@ from aotc.ir.types import SharedType
 from aotc.schedule.analysis.global_order import (
     fences,
     free_operands,
+    is_promised_apart,
     is_zero,
     root_names,
     shared_roots,
@@ -193,7 +194,7 @@ def _disorder(loop: scf.For, load: gpu.Load, barriers: Iterable[Op]) -> str:
             return Reason.FENCE_IN_LOOP(op=fence.opcode)
         if shared_roots(load.pointer, pointer):
             return Reason.LOOP_WRITES(names=root_names(pointer))
-        if not loop.num_stages:
+        if not loop.num_stages and not is_promised_apart(load.pointer, pointer):
             return Reason.LOOP_MAY_WRITE(names=root_names(pointer))
     return ""
 
