@@ -18,7 +18,7 @@ from aotc.ir.rewrite import Builder
 from aotc.schedule.analysis.producer_slice import Slice, SliceCopy
 from aotc.schedule.shared_memory.mbarrier_ring import RingPosition
 from aotc.schedule.warp_roles.consumer_groups import OwnTiles
-from aotc.schedule.warp_roles.load_groups import LoadGroup, initial_state, readers_of
+from aotc.schedule.warp_roles.load_groups import LoadGroup, initial_state
 from aotc.schedule.warp_roles.read_ends import done_at
 
 
@@ -123,13 +123,12 @@ class ConsumerStages(CarriedState):
         order = {op: number for number, op in enumerate(block)}
         own: Op = group.loads[-1]
         late: Op | None = None
-        for load in group.loads:
-            for reader in readers_of(load.buffer):
-                done, is_later = _done_at(reader, block)
-                if is_later:
-                    late = done if late is None else max(late, done, key=order.__getitem__)
-                else:
-                    own = max(own, done, key=order.__getitem__)
+        for reader in group.readers:
+            done, is_later = _done_at(reader, block)
+            if is_later:
+                late = done if late is None else max(late, done, key=order.__getitem__)
+            else:
+                own = max(own, done, key=order.__getitem__)
         if late is None:
             group.ring.release(position, Builder.after_op(own))
             return

@@ -33,11 +33,15 @@ _MIN_OWN_STAGES = 2  # of a consumer group, so that one is filled while another 
 
 @dataclass(eq=False)
 class LoadGroup:
-    """Tensor loads that share the stages of `ring`, whose number is `index`."""
+    """Tensor loads that share the stages of `ring`, whose number is `index`.
+
+    `readers` are the consumers' ops that read what these load, which other groups may replace there.
+    """
 
     index: int
     loads: list[tma.SyncLoad]
     ring: MbarrierRing
+    readers: list[Op]
 
     @property
     def block(self) -> Block:
@@ -153,11 +157,12 @@ def make_group(
     num_stages = buffers_of(loads[0]).num_stages
     if num_owners > 1:
         num_stages = max(num_stages // num_owners, min(num_stages, _MIN_OWN_STAGES))
+    readers = [reader for load in loads for reader in readers_of(load.buffer)]
     shared = _ring_to_share(before, loads, num_stages, num_owners)
     if shared is not None:
         for load, other in zip(loads, shared.loads, strict=True):
             buffers_of(load).replace_with([buffers_of(other).out])
-        return LoadGroup(shared.index, loads, shared.ring)
+        return LoadGroup(shared.index, loads, shared.ring, readers)
     for load in loads:
         alloc = buffers_of(load)
         if num_owners > 1:
@@ -170,7 +175,7 @@ def make_group(
     ring = MbarrierRing(
         place, num_stages, num_warps=num_warps, num_ctas=num_ctas, num_owners=num_owners
     )
-    return LoadGroup(len(ring_users(before)), loads, ring)
+    return LoadGroup(len(ring_users(before)), loads, ring, readers)
 
 
 def _ring_to_share(
@@ -201,13 +206,12 @@ def _comes_before(group: LoadGroup, load: tma.SyncLoad) -> bool:
 
 def _is_read_before(group: LoadGroup, load: tma.SyncLoad) -> bool:
     """Return whether all that a group loads has been read where a later load of its block stands."""
-    for each in group.loads:
-        for reader in readers_of(each.buffer):
-            if not any(op.block is group.block for op in (reader, *reader.ancestors())):
-                return False
-            done = done_at(reader, group.block)
-            if done is None or done[1] or not stands_before(done[0], load):
-                return False
+    for reader in group.readers:
+        if not any(op.block is group.block for op in (reader, *reader.ancestors())):
+            return False
+        done = done_at(reader, group.block)
+        if done is None or done[1] or not stands_before(done[0], load):
+            return False
     return True
 
 
