@@ -50,18 +50,21 @@ class Work:
 
 
 def random_tensor(*shape: int) -> Any:
+    """Return a tensor of normal bf16 numbers."""
     import torch
 
     return torch.randn(shape, device="cuda").to(torch.bfloat16)
 
 
 def numbers(*values: int) -> Any:
+    """Return a tensor of 32-bit integers."""
     import torch
 
     return torch.tensor(values, dtype=torch.int32, device="cuda")
 
 
 def error_of(found: Any, expected: Any) -> float:
+    """Return the largest error as a multiple of what is tolerated, infinite if anything is NaN."""
     error = ((found.double() - expected).abs().max() / expected.abs().max()).item()
     return math.inf if math.isnan(error) else error / TOLERANCE
 
@@ -78,9 +81,17 @@ def attended(q: Any, k: Any, v: Any, rows: Any | None = None) -> Any:
 
 
 def causal_work(
-    name: str, step: Step, q: Any, k: Any, v: Any, out: Any, heads_per_kv_head: int
+    name: str,
+    step: Step,
+    q: Any,
+    k: Any,
+    v: Any,
+    out: Any,
+    heads_per_kv_head: int,
+    *,
+    is_causal: bool = True,
 ) -> Work:
-    """Return a work of causal attention on tensors (batch, length, heads, features)."""
+    """Return a work of attention on tensors (batch, length, heads, features)."""
     import torch
 
     batch, length, heads, features = q.shape
@@ -89,11 +100,11 @@ def causal_work(
     expected: list[Any] = []
     for b, h in picked:
         keys, seen = (each[b, :, h // heads_per_kv_head] for each in (k, v))
-        expected.append(attended(q[b, rows, h], keys, seen, rows))
+        expected.append(attended(q[b, rows, h], keys, seen, rows if is_causal else None))
 
     def wrong() -> float:
         found = [out[b, rows, h] for b, h in picked]
         return max(map(error_of, found, expected))
 
-    flops = 2.0 * batch * heads * length**2 * features
+    flops = (2.0 if is_causal else 4.0) * batch * heads * length**2 * features
     return Work(f"{name} {batch}x{heads}x{length}", flops, [step], wrong, [out])
