@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import enum
+import importlib.util
 import sys
 from collections.abc import Callable, Iterator
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 from public_work import Step, Values, Work, attended, causal_work, error_of, numbers, random_tensor
@@ -69,10 +70,16 @@ def stand_in() -> None:
         "vllm.utils.math_utils": {"RCP_LN2": LOG2_E},
         "vllm._custom_ops": {},
     }
+    if importlib.util.find_spec("packaging") is None:
+        modules["packaging"] = {"version": SimpleNamespace(parse=_version)}
     for name, members in modules.items():
         module = ModuleType(name)
         vars(module).update(members)
         sys.modules[name] = module
+
+
+def _version(text: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in text.split(".")[:2])
 
 
 def prefill() -> Iterator[Work]:
