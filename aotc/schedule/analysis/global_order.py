@@ -72,17 +72,20 @@ def synchronizes(op: Op) -> bool:
     return bool(changes) and accessed(op) is None
 
 
-def keeps_order(barrier: Op, ops: Iterable[Op]) -> bool:
-    """Return whether a barrier orders anything before it; `ops` are those of the kernel.
+def keeps_order(barrier: Op) -> bool:
+    """Return whether a barrier orders anything of what comes before it.
 
     A barrier of a CTA does not if none of its threads has written by then, nor waited for other
     programs by a volatile load.
     """
     if not isinstance(barrier, tile.Barrier | gpu.Barrier):
         return True
+    around = [barrier, *barrier.ancestors()]
+    body = around[-1].block
+    assert body is not None
     return any(
         (op.writes(Resource.GLOBAL) or getattr(op, "volatile", False)) and may_precede(op, barrier)
-        for op in ops
+        for op in body.walk()
     )
 
 

@@ -98,7 +98,7 @@ def check_load_order(load: tile.Load, kernel: Kernel) -> None:
             raise UnmappableError("a volatile load before it may wait for other programs to write")
         pointer = accessed(op, "write")
         if pointer is None:
-            if synchronizes(op) and may_precede(op, load) and keeps_order(op, kernel.walk()):
+            if synchronizes(op) and may_precede(op, load) and keeps_order(op):
                 raise UnmappableError(
                     f"{op.opcode} comes before it, and what was written before that"
                 )

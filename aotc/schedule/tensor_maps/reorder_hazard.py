@@ -9,7 +9,7 @@ Invariant: one rule for all that load ahead, be it a producer warp or an earlier
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Iterable
 
 from aotc.ir.core import Op
 from aotc.ir.dialects import tma
@@ -24,14 +24,14 @@ from aotc.schedule.analysis.global_order import (
 from aotc.schedule.remarks import Reason
 
 
-def reorder_hazard(load: tma.SyncLoad, ops: Collection[Op]) -> str:
+def reorder_hazard(load: tma.SyncLoad, ops: Iterable[Op]) -> str:
     """Return why a load may not be issued ahead of what `ops` do, or an empty string."""
     if isinstance(load, tma.SyncBulkLoad):
         return ""  # checked when the load became a bulk copy, see `bulk_loads`
     for op in ops:
         # A wait for stores is there for the op that it precedes, which the user knows.
         is_reason = synchronizes(op) and not isinstance(op, tma.TmaStoreWait)
-        if is_reason and may_precede(op, load) and keeps_order(op, ops):
+        if is_reason and may_precede(op, load) and keeps_order(op):
             return Reason.FENCE_BEFORE(op=op.opcode)
         tensor = accessed(op, "write")
         if tensor is None or not isinstance(tensor.type, TensorMapType):

@@ -15,7 +15,7 @@ WRITES = {
     "tl.store(a_ptr + m, 1.0, mask=in_m)": "the kernel writes through it, too",
     "tl.store(out_ptr + m, 1.0, mask=in_m)": "the kernel writes through out_ptr before",
     "tl.atomic_add(rows_ptr, 1)": "the kernel writes through rows_ptr before",
-    "tl.debug_barrier()": "tile.barrier comes before it",
+    "tl.store(rows_ptr, 1); tl.debug_barrier()": "the kernel writes through rows_ptr before",
     "tl.load(rows_ptr, volatile=True)": "a volatile load before it",
 }
 
@@ -39,7 +39,8 @@ PROMISED = "start in tl.range(0, K, BK, num_stages=2)"
     [
         ("turn", "tl.store(out_ptr + m, 1.0, mask=in_m)", True),
         ("turn", "tl.store(a_ptr + m, 1.0, mask=in_m)", False),
-        ("turn", "tl.debug_barrier()", False),
+        ("turn", "tl.debug_barrier()", True),
+        ("turn", "tl.store(out_ptr + m, 1.0, mask=in_m); tl.debug_barrier()", False),
         ("first", "tl.store(out_ptr + m, 1.0, mask=in_m)", False),
         ("setup", "tl.store(out_ptr + m, 1.0, mask=in_m)", False),
     ],
