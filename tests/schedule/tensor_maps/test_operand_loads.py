@@ -75,3 +75,16 @@ def test_an_operand_with_n_contiguous_is_for_products_that_take_it(
     assert remarks_on("a_ptr", schedule)[0].startswith("a_ptr is loaded")
     if not is_mapped:
         assert "its dot needs elements along K to be contiguous" in remark
+
+
+def test_what_is_promised_to_be_other_memory_may_be_written_before(tmp_path: Path) -> None:
+    case = replace(Case(LOAD), setup="tl.store(out_ptr + m, 1.0, mask=in_m)")
+    wanted = request(tmp_path, case)
+    signature = tuple(
+        (name, f"{text} noalias" if name == "out_ptr" else text) for name, text in wanted.signature
+    )
+    for given, is_mapped in ((wanted, False), (replace(wanted, signature=signature), True)):
+        _, schedule = mapped(given)
+        (remark,) = remarks_on("a_ptr", schedule)
+        assert remark.startswith("a_ptr is loaded by tensor copies") == is_mapped
+        assert ("noalias of out_ptr in the signature" in remark) != is_mapped
