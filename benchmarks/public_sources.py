@@ -214,6 +214,7 @@ def main() -> int:
     parser.add_argument(
         "--compile-only", action="store_true", help="fill both caches, time nothing"
     )
+    parser.add_argument("--archives", type=Path, help="a folder that they were built in before")
     parser.add_argument("-j", "--jobs", type=int, default=os.cpu_count() or 1)
     options = parser.parse_args()
     os.environ.setdefault("TRITON_CACHE_DIR", tempfile.mkdtemp())
@@ -222,7 +223,10 @@ def main() -> int:
     for source in asked.values():
         kernels.setdefault(source.manifest, []).extend(source.kernels)
     archives = {
-        name: archive_of(options.folder, name, own, options.jobs) for name, own in kernels.items()
+        name: options.archives / f"{name}.aotc"
+        if options.archives
+        else archive_of(options.folder, name, own, options.jobs)
+        for name, own in kernels.items()
     }
     sys.path.insert(0, str(options.folder))
     if any(source.kernels[0].startswith("sglang") for source in asked.values()):

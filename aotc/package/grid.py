@@ -256,8 +256,8 @@ def _held(
         is_promised = name in guard_of and name not in waived
         if is_promised and not (name in absent and argument.is_optional):
             held.append(guard_of[name])
-        if argument.noalias and _alone(name) in guard_of:
-            held.append(guard_of[_alone(name)])
+        if argument.noalias:
+            held.append(guard_of[f"{name} {NOALIAS}"])
         if argument.may_be_none:
             held.append(guard_of[null_test(name, is_null=name in absent)])
     return tuple(held)
@@ -564,7 +564,7 @@ def _guards(
         guards.append(Guard(expression.parse(condition), text, is_promise=is_promise))
     for name in _places(kernel):
         if kernel.signature[name].noalias:
-            index_of[_alone(name)] = len(guards)
+            index_of[f"{name} {NOALIAS}"] = len(guards)
             others = [each for each in _places(kernel) if each != name]
             apart = [f"({name} != {other} or {name} == 0)" for other in others]
             text = f"{name} points at no memory of {', '.join(others)}"
@@ -583,11 +583,6 @@ def _guards(
 def _places(kernel: KernelSpec) -> list[str]:
     """Return the arguments that point at memory."""
     return [n for n, a in kernel.signature.items() if a.kind in ("pointer", "tensordesc")]
-
-
-def _alone(name: str) -> str:
-    """Return the key of the guard that an argument is no other's memory."""
-    return f"{name} {NOALIAS}"
 
 
 def _smallest_bytes(kernel: KernelSpec, argument: ArgumentType) -> int:
