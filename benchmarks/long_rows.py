@@ -15,18 +15,18 @@ ratio of rates.
 
 from __future__ import annotations
 
-import argparse
 import importlib.util
 import itertools
-import json
 import statistics
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from peers import Launch, built, in_turn, of_turn, ranked, ratio
+from peers import Launch, built, in_turn, of_turn, ratio
+from row_table import Config, fastest, parser, tabulate
 
 ROOT = Path(__file__).parents[1]
 ELEMENTS = 1 << 27
@@ -39,8 +39,6 @@ MAX_HELD = 128
 LOOP_BLOCKS = (4096, 8192, 16384)
 ALWAYS_LOOPS = ("cross_entropy",)
 LIGER_BLOCK, LIGER_WARPS = 32768, 32
-
-Config = Mapping[str, Any]
 
 
 @dataclass(frozen=True)
@@ -184,28 +182,6 @@ def problem(name: str, launch: Callable[[], object], arguments: list[Any]) -> st
     return f"{int(wrong.sum())} elements are wrong" if wrong.any() else ""
 
 
-def best(
-    name: str, candidates: Iterator[tuple[Config, Callable[[list[Any]], Launch]]], sets: list[Any]
-) -> tuple[str, Launch] | None:
-    """Return the fastest of the candidates that compute what they should."""
-    turns, kept = itertools.count(), dict[str, Launch]()
-    for config, bind in candidates:
-        key = json.dumps(dict(config))
-        calls = [bind(each) for each in sets]
-        try:
-            trouble = problem(name, calls[0], sets[0])
-        except Exception as error:  # noqa: BLE001 - Triton's errors have no common class
-            trouble = f"{type(error).__name__}: {str(error)[:200]}"
-        if trouble:
-            print(f"    {name} {key}: {trouble}", flush=True)
-        else:
-            kept[key] = of_turn(calls, turns)
-    ranking = ranked(kept, TRIALS, LAUNCHES, ahead=True) if kept else []
-    for took, key in ranking:
-        print(f"        {1e3 * took:8.1f} us  {key}", flush=True)
-    return (ranking[0][1], kept[ranking[0][1]]) if ranking else None
-
-
 def aotc_candidates(name: str, kernel: Any, columns: int) -> Iterator[tuple[Config, Any]]:
     """Yield what the archive has for rows of a length."""
     for config in built(kernel):
@@ -287,9 +263,12 @@ def measure(
     work, rows = WORK[name], ELEMENTS // columns
     sets = [work.arguments(rows, columns) for _ in range(SETS)]
     print(f"{name} {rows}x{columns}", flush=True)
-    chosen = {"aotc": best(name, aotc_candidates(name, library[name], columns), sets)}
+    best = partial(
+        fastest, problem=partial(problem, name), sets=sets, trials=TRIALS, launches=LAUNCHES
+    )
+    chosen = {"aotc": best(aotc_candidates(name, library[name], columns))}
     if has_triton:
-        chosen["triton"] = best(name, triton_candidates(name, rows, columns), sets)
+        chosen["triton"] = best(triton_candidates(name, rows, columns))
     found = {peer: choice for peer, choice in chosen.items() if choice}
     turns = itertools.count()
     copied = [work.out(each) if work.accesses == 2 else each[0].clone() for each in sets]
@@ -316,43 +295,27 @@ def measure(
     }
 
 
-def line(row: Mapping[str, Any]) -> str:
-    """Return a row as text: rates, and how many times as long as ours each peer takes."""
-    rates = "  ".join(f"{peer} {rate:.3f}" for peer, rate in row["tb_s"].items())
-    over = "  ".join(f"{peer} {times:.3f}" for peer, times in row["over"].items())
-    return f"{row['work']:24} TB/s: {rates}   times of aotc's: {over}   {row['configs']}"
-
-
 def main() -> int:
     """Measure what is asked for."""
     import torch
 
     import aotc
 
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("archive", type=Path)
-    parser.add_argument("--work", nargs="*", choices=WORK, default=list(WORK))
-    parser.add_argument("--columns", nargs="*", type=int, default=list(COLUMNS))
-    parser.add_argument("--no-triton", action="store_true")
-    parser.add_argument("--liger", type=Path)
-    parser.add_argument("--json", type=Path)
-    options = parser.parse_args()
+    own = parser(__doc__, WORK, COLUMNS)
+    own.add_argument("--liger", type=Path)
+    options = own.parse_args()
     if options.liger:
         sys.path.insert(0, str(options.liger))
     torch.manual_seed(0)
     library = aotc.load(options.archive)
     print(f"{torch.cuda.get_device_name()}, torch {torch.__version__}")
-    rows: list[dict[str, Any]] = []
-    for name, columns in itertools.product(options.work, options.columns):
-        if not any(aotc_candidates(name, library[name], columns)):
-            continue
-        peers = {"has_triton": not options.no_triton, "has_liger": bool(options.liger)}
-        rows.append(measure(library, name, columns, **peers))
-        print(line(rows[-1]), flush=True)
-        torch.cuda.empty_cache()
-        if options.json:  # each time: a run that is cut short leaves what it has measured
-            options.json.write_text(json.dumps(rows, indent=2) + "\n")
-    print(*map(line, rows), sep="\n")
+    peers = {"has_triton": not options.no_triton, "has_liger": bool(options.liger)}
+    rows = (
+        measure(library, name, columns, **peers)
+        for name, columns in itertools.product(options.work, options.columns)
+        if any(aotc_candidates(name, library[name], columns))
+    )
+    tabulate(rows, options.json)
     return 0
 
 

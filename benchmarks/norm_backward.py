@@ -13,18 +13,17 @@ of the copy one of rates.
 
 from __future__ import annotations
 
-import argparse
 import importlib.util
 import itertools
-import json
 import statistics
 import sys
-from collections.abc import Callable, Iterator, Mapping
-from functools import cached_property
+from collections.abc import Callable, Iterator
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
-from peers import Launch, built, in_turn, of_turn, ranked, ratio
+from peers import Launch, built, in_turn, of_turn, ratio
+from row_table import Config, fastest, parser, tabulate
 
 ROOT = Path(__file__).parents[1]
 ELEMENTS = 1 << 27
@@ -35,8 +34,6 @@ WORK = ("rmsnorm", "layernorm")
 PER_SM = (1, 2, 4)
 EPS = 1e-6
 SUMS = {"BLOCK_M": 32, "BLOCK_N": 32, "num_warps": 4}
-
-Config = Mapping[str, Any]
 
 
 class Operands:
@@ -118,28 +115,6 @@ def problem(launch: Callable[[], object], operands: Operands) -> str:
         if wrong.any():
             return f"{int(wrong.sum())} elements are wrong"
     return "parts of the result are not written" if operands.dx.isnan().any() else ""
-
-
-def best(
-    candidates: Iterator[tuple[Config, Callable[[Operands], Launch]]], sets: list[Operands]
-) -> tuple[str, Launch] | None:
-    """Return the fastest of the candidates that compute what they should."""
-    turns, kept = itertools.count(), dict[str, Launch]()
-    for config, bind in candidates:
-        key = json.dumps(dict(config))
-        calls = [bind(each) for each in sets]
-        try:
-            trouble = problem(calls[0], sets[0])
-        except Exception as error:  # noqa: BLE001 - Triton's errors have no common class
-            trouble = f"{type(error).__name__}: {str(error)[:200]}"
-        if trouble:
-            print(f"    {key}: {trouble}", flush=True)
-        else:
-            kept[key] = of_turn(calls, turns)
-    ranking = ranked(kept, TRIALS, LAUNCHES, ahead=True) if kept else []
-    for took, key in ranking[:6]:
-        print(f"        {1e3 * took:8.1f} us  {key}", flush=True)
-    return (ranking[0][1], kept[ranking[0][1]]) if ranking else None
 
 
 def aotc_candidates(
@@ -246,9 +221,10 @@ def measure(library: Any, name: str, columns: int, *, has_triton: bool) -> dict[
     counts = [sms * each for each in PER_SM]
     sets = [Operands(name, rows, columns, counts[-1]) for _ in range(SETS)]
     print(f"{name} {rows}x{columns}", flush=True)
-    chosen = {"aotc": best(aotc_candidates(library, name, columns, counts), sets)}
+    best = partial(fastest, problem=problem, sets=sets, trials=TRIALS, launches=LAUNCHES)
+    chosen = {"aotc": best(aotc_candidates(library, name, columns, counts))}
     if has_triton:
-        chosen["triton"] = best(triton_candidates(name, columns, counts[:2]), sets)
+        chosen["triton"] = best(triton_candidates(name, columns, counts[:2]))
     found = {peer: choice for peer, choice in chosen.items() if choice}
     turns = itertools.count()
     peers = {peer: launch for peer, (_, launch) in found.items()}
@@ -270,37 +246,21 @@ def measure(library: Any, name: str, columns: int, *, has_triton: bool) -> dict[
     }
 
 
-def line(row: Mapping[str, Any]) -> str:
-    """Return a row as text: rates, and how many times as fast ours is as each peer."""
-    rates = "  ".join(f"{peer} {rate:.3f}" for peer, rate in row["tb_s"].items())
-    over = "  ".join(f"{peer} {times:.3f}" for peer, times in row["over"].items())
-    return f"{row['work']:24} TB/s: {rates}   aotc over: {over}   {row['configs']}"
-
-
 def main() -> int:
     """Measure what is asked for."""
     import torch
 
     import aotc
 
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("archive", type=Path)
-    parser.add_argument("--work", nargs="*", choices=WORK, default=list(WORK))
-    parser.add_argument("--columns", nargs="*", type=int, default=list(COLUMNS))
-    parser.add_argument("--no-triton", action="store_true")
-    parser.add_argument("--json", type=Path)
-    options = parser.parse_args()
+    options = parser(__doc__, WORK, COLUMNS).parse_args()
     torch.manual_seed(0)
     library = aotc.load(options.archive)
     print(f"{torch.cuda.get_device_name()}, torch {torch.__version__}")
-    rows: list[dict[str, Any]] = []
-    for name, columns in itertools.product(options.work, options.columns):
-        rows.append(measure(library, name, columns, has_triton=not options.no_triton))
-        print(line(rows[-1]), flush=True)
-        torch.cuda.empty_cache()
-        if options.json:  # each time: a run that is cut short leaves what it has measured
-            options.json.write_text(json.dumps(rows, indent=2) + "\n")
-    print(*map(line, rows), sep="\n")
+    rows = (
+        measure(library, name, columns, has_triton=not options.no_triton)
+        for name, columns in itertools.product(options.work, options.columns)
+    )
+    tabulate(rows, options.json)
     return 0
 
 

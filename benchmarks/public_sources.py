@@ -78,17 +78,22 @@ SOURCES = {
 # ---- peers --------------------------------------------------------------------------------------
 
 
-def archive_of(folder: Path, manifest: str, kernels: Sequence[str], jobs: int) -> Path:
+def archive_of(
+    folder: Path,
+    kernels: Sequence[str],
+    jobs: int,
+    manifest: Path,
+    libraries: Sequence[str] = LIBRARIES,
+) -> Path:
     """Build a manifest's kernels of the sources in a folder; return the archive."""
     place = Path(tempfile.mkdtemp())
-    for name in LIBRARIES:
+    for name in libraries:
         (place / name).symlink_to((folder / name).resolve())
-    file = MANIFESTS / f"{manifest}.toml"
-    (place / file.name).write_bytes(file.read_bytes())
-    words = [sys.executable, "-m", "aotc", "build", file.name, "-o", "dist", "-j", str(jobs)]
+    (place / manifest.name).write_bytes(manifest.read_bytes())
+    words = [sys.executable, "-m", "aotc", "build", manifest.name, "-o", "dist", "-j", str(jobs)]
     asked = itertools.chain.from_iterable(("--kernel", each) for each in kernels)
     subprocess.run([*words, "--no-lineinfo", *asked], cwd=place, check=True)
-    return place / "dist" / f"{manifest}.aotc"
+    return place / "dist" / f"{manifest.stem}.aotc"
 
 
 def aotc_launch(step: Step, library: Any, config: Values) -> Launch:
@@ -174,7 +179,7 @@ def in_a_row(parts: Sequence[Launch]) -> Launch:
     return launch
 
 
-def measure(work: Work, library: Any, *, is_compiled_only: bool) -> dict[str, object]:
+def measure(work: Work, library: Any, *, is_compiled_only: bool = False) -> dict[str, object]:
     """Return the row of a work."""
     configs: list[list[Values]] = [list(built(library[step.kernel])) for step in work.steps]
     plain = list(map(without_own_keys, configs))
@@ -225,7 +230,7 @@ def main() -> int:
     archives = {
         name: options.archives / f"{name}.aotc"
         if options.archives
-        else archive_of(options.folder, name, own, options.jobs)
+        else archive_of(options.folder, own, options.jobs, MANIFESTS / f"{name}.toml")
         for name, own in kernels.items()
     }
     sys.path.insert(0, str(options.folder))

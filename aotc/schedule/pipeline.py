@@ -11,6 +11,7 @@ from aotc.schedule.analysis.register_budget import registers_of_thread, remark_r
 from aotc.schedule.cleanup.branch_on_masks import branch_on_masks
 from aotc.schedule.cleanup.eliminate_common import eliminate_common
 from aotc.schedule.cleanup.hoist_invariants import hoist_invariants
+from aotc.schedule.cleanup.narrow_loads import narrow_loads
 from aotc.schedule.cleanup.predicate_branches import predicate_branches
 from aotc.schedule.cleanup.recompute_addresses import recompute_addresses
 from aotc.schedule.cleanup.rematerialize_tiles import rematerialize_tiles
@@ -72,6 +73,9 @@ TILE_TO_GPU: Pipeline[Schedule] = Pipeline(
         # operand types that the target has no MMA instruction for.
         legalize_dots,
         eliminate_common,
+        # Needs to run before pointers are mapped and layouts assigned. Otherwise, words that a dot
+        # unpacks are loaded, held and carried once for each of their numbers.
+        narrow_loads,
         # Mapping pointers needs to run after CSE. Otherwise, an address and its mask do not share
         # the values that prove them one box. It needs to run before loads are reordered and given
         # layouts: a tensor load gets neither.

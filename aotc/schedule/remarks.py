@@ -42,6 +42,7 @@ class Remark(_Template):
         "a tile of {shape} {element} is exchanged between threads "
         "through {size} bytes of shared memory"
     )
+    LOAD_NARROWED = "{every} elements in a row are loaded alike: each is loaded once"
     DOT_TRANSPOSED = "the dot is computed transposed, with its right operand in registers"
     COLUMNS_TRIMMED = "{used} of {columns} columns are multiplied"
     REMATERIALIZED = (

@@ -68,15 +68,3 @@ def test_triton_has_configs_for_every_length(long_rows: ModuleType, has_loop: bo
             not config.get("LOOP")
             for config in long_rows.triton_configs(columns, has_loop=has_loop)
         )
-
-
-def test_a_row_is_printed_whole(long_rows: ModuleType) -> None:
-    row = {
-        "work": "softmax 1x2",
-        "tb_s": {"aotc": 3.0, "copy": 2.5},
-        "over": {"copy": 1.2},
-        "configs": {"aotc": "c"},
-    }
-    text = long_rows.line(row)
-    assert "aotc 3.000" in text
-    assert "copy 1.200" in text

@@ -22,7 +22,7 @@ def test_works_and_kernels_are_the_same(public: ModuleType) -> None:
     named: dict[str, set[str]] = {}
     for source in public.SOURCES.values():
         named.setdefault(source.manifest, set()).update(source.kernels)
-    assert {file.stem for file in public.MANIFESTS.glob("*.toml")} == {*named}
+    assert {*named} <= {file.stem for file in public.MANIFESTS.glob("*.toml")}
     for name, kernels in named.items():
         manifest = tomli.loads((public.MANIFESTS / f"{name}.toml").read_text(encoding="utf-8"))
         assert {kernel["name"] for kernel in manifest["kernel"]} == kernels

@@ -188,6 +188,7 @@ def multi_gpu(
     return program, dist / "multi_gpu.aotc"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("gpus", [1, 2, 4])
 def test_multi_gpu(multi_gpu: tuple[Path, Path], toolkit: Toolkit, gpus: int) -> None:
     """Every phase runs on each of several GPUs; no kernel does, so every result must be refused."""

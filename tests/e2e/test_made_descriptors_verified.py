@@ -104,6 +104,7 @@ def variants(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, object]
     return json.loads(report.read_text())["variants"]
 
 
+@pytest.mark.slow
 def test_every_variant_is_right(variants: list[dict[str, object]]) -> None:
     assert len(variants) == 8
     assert {variant["status"] for variant in variants} == {"verified"}

@@ -215,6 +215,7 @@ def test_a_second_build_has_nothing_to_do(copy: Path, quickstart: Path) -> None:
     assert "32 variants (0 compiled, 32 cached, " in ran.err
 
 
+@pytest.mark.slow
 def test_the_own_kernels_build_from_the_copy(copy: Path) -> None:
     args = ["--kernel", "vector_add", "--kernel", "argmax_rows", "--target", "sm_80"]
     ran = aotc_in(copy, copy, "build", "kernels.toml", *args)
@@ -226,6 +227,7 @@ def test_the_own_kernels_build_from_the_copy(copy: Path) -> None:
 # ----------------------------------------------------------------------------- docs/reference/manifest.md
 
 
+@pytest.mark.slow
 def test_the_manifests_example_builds(copy: Path, tmp_path: Path) -> None:
     (tmp_path / "kernels").mkdir()
     (tmp_path / "kernels" / "norm.py").write_text(_NORM)
@@ -298,6 +300,7 @@ def test_version_and_the_list_of_commands(copy: Path) -> None:
         assert re.search(rf"(?m)^  {command} +[A-Z]", ran.out)
 
 
+@pytest.mark.slow
 def test_the_dumps_of_the_page_on_the_command_line(
     copy: Path, quickstart: Path, tmp_path: Path
 ) -> None:
@@ -330,6 +333,7 @@ def test_the_dumps_of_the_page_on_the_command_line(
 # ----------------------------------------------------------------------------------- the guides
 
 
+@pytest.mark.slow
 def test_the_guide_to_porting(copy: Path, tmp_path: Path) -> None:
     for name, text in quickstart_files("docs/guide/porting.md").items():
         (tmp_path / name).write_text(text)

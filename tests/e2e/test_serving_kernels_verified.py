@@ -31,6 +31,7 @@ def test_it_assembles_without_a_word(variant: VariantSpec) -> None:
     assert made.metadata.spill_bytes == made.metadata.stack_bytes == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("subject", SUBJECTS.values(), ids=lambda subject: subject.label)
 def test_it_computes_what_its_source_says(subject: Subject) -> None:
     result = verify_variant(subject, VerifyOptions(seed=5))

@@ -243,6 +243,7 @@ def test_entries_in_each_others_place_are_not_taken(f: _Fixture, kind: str) -> N
     assert all("is damaged or in the wrong place" in warning for warning in f.warnings)
 
 
+@pytest.mark.slow
 def test_every_flipped_bit_of_a_kernel_is_noticed(f: _Fixture) -> None:
     f.cache().store(f.request, _kernel(f.source))
     (path,) = f.entries("kernels")

@@ -88,6 +88,7 @@ def test_cubins_name_the_lines_that_were_written(
     assert (tmp_path / "out" / "lines.aotc").read_bytes() == path.read_bytes()
 
 
+@pytest.mark.slow
 def test_without_it_there_is_no_line_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     plain = read(build(tmp_path, monkeypatch, "--no-lineinfo"))
     assert b".debug_line" not in cubin_of(plain)

@@ -20,7 +20,7 @@ import pytest
 
 CASES_OF_A_FUNCTION = 2
 CASES_EMULATED = 1  # of a function; each takes seconds
-EXAMPLES = 30  # of a Hypothesis test that does not say how many; else as many as Hypothesis likes
+EXAMPLES = 20  # of a Hypothesis test that does not say how many; else as many as Hypothesis likes
 _T = TypeVar("_T")
 _EMULATED_FILE = re.compile(r"_(emulated|verified)$|^test_(descriptor|function)_kernels$")
 

@@ -494,7 +494,8 @@ CASES: dict[str, HopperCase] = {
                 **_INT,
                 "stride_om": "i32",
             },
-            *(_int4, _parts, ((1, 8, 8), (2, 64, 64), (17, 136, 200))),
+            # Rows of words are whole 16 bytes: K is a multiple of 32.
+            *(_int4, _parts, ((1, 8, 32), (2, 64, 64), (17, 136, 224))),
             (
                 {**_INT4_BLOCKS, "BLOCK_K": 32, "WORDS_K": 4, "GROUPS_K": 1, "SPLIT_K": 1},
                 {**_INT4_BLOCKS, "BLOCK_K": 64, "WORDS_K": 8, "GROUPS_K": 2, "SPLIT_K": 2},

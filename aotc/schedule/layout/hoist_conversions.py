@@ -14,11 +14,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from aotc.ir.core import Kernel, Op, Value
-from aotc.ir.dialects import arith, gpu
+from aotc.ir.dialects import arith, gpu, tile
 from aotc.ir.effects import Trait
 from aotc.ir.layout import LinearLayout
 from aotc.ir.rewrite import Builder, is_pure, rewrite
-from aotc.ir.tiles import is_elementwise, is_uniform, uniform_in
+from aotc.ir.tiles import is_elementwise, is_uniform, tile_shape, uniform_in
 from aotc.ir.types import TileType
 from aotc.schedule.context import Schedule
 from aotc.schedule.layout.required_layouts import operand_layouts
@@ -34,11 +34,13 @@ def hoist_conversions(kernel: Kernel, schedule: Schedule) -> None:
 def _convert_operands(op: Op, place: Builder) -> Sequence[Value] | None:
     assert isinstance(op, gpu.Convert)
     made = op.value.op
-    if made is None or made.block is not op.block or not _is_made_alone(op.value):
+    if made is None or not _is_made_alone(op.value):
         return None
-    sources = dict.fromkeys(made.operands)
-    if sum(map(_moved_bytes, sources)) >= _moved_bytes(op.value, made_anew=False):
+    if _moved_by_operands(made) >= _bytes(op.value):
         return None
+    if isinstance(made, tile.Broadcast):
+        source = _converted(made.value, op.layout.broadcast_source(tile_shape(made.value)), place)
+        return [place(tile.Broadcast(source, made.shape, op.layout)).out]
     layouts = operand_layouts(made, op.layout)
     mapping = {
         source: _converted(source, layout, place)
@@ -53,7 +55,7 @@ def _convert_operands(op: Op, place: Builder) -> Sequence[Value] | None:
 def _is_made_alone(value: Value) -> bool:
     """Return whether `value` has one user, so that its layout concerns no other."""
     op = value.op
-    if op is None or not (is_elementwise(op) or op.has(Trait.VIEW)):
+    if op is None or not (is_elementwise(op) or op.has(Trait.VIEW) or op.has(Trait.BROADCAST)):
         return False
     # A conversion that has been hoisted is still there, unused.
     users = [user for user in value.users if not is_pure(user) or _is_used(user)]
@@ -64,11 +66,23 @@ def _is_used(op: Op) -> bool:
     return any(value.users for value in op.results)
 
 
-def _moved_bytes(value: Value, *, made_anew: bool = True) -> int:
-    """Return the bytes that converting `value` moves; 0 if it may be recomputed (`made_anew`)."""
-    kind = value.type
-    if not isinstance(kind, TileType) or (made_anew and _is_read_again(value)):
+def _moved_bytes(value: Value) -> int:
+    """Return the fewest bytes that converting `value`, or what it is computed from, moves."""
+    if not isinstance(value.type, TileType) or _is_read_again(value):
         return 0
+    size_bytes, made = _bytes(value), value.op
+    if made is None or not _is_made_alone(value):
+        return size_bytes
+    return min(size_bytes, _moved_by_operands(made))
+
+
+def _moved_by_operands(op: Op) -> int:
+    return sum(map(_moved_bytes, dict.fromkeys(op.operands)))
+
+
+def _bytes(value: Value) -> int:
+    kind = value.type
+    assert isinstance(kind, TileType)
     return kind.num_elems * kind.element.size_bytes
 
 
@@ -77,7 +91,7 @@ def _is_read_again(value: Value) -> bool:
     op = value.op
     if isinstance(op, gpu.SharedLoad):
         return is_tensor_load(op.buffer)
-    if not isinstance(value.type, TileType) or is_uniform(value):
+    if not isinstance(value.type, TileType) or is_uniform(value) or isinstance(op, tile.Arange):
         return True
     return op is not None and _is_made_alone(value) and all(map(_is_read_again, op.operands))
 
@@ -88,4 +102,6 @@ def _converted(value: Value, layout: LinearLayout, place: Builder) -> Value:
         return value
     if is_uniform(value):
         return uniform_in(value, layout, place)
+    if isinstance(value.op, tile.Arange):
+        return place(tile.Arange(value.op.start, value.op.end, layout)).out
     return place(gpu.Convert(value, layout)).out

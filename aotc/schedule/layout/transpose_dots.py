@@ -22,7 +22,7 @@ from aotc.ir.core import Kernel, Op, Value, build
 from aotc.ir.diagnostics import at
 from aotc.ir.dialects import arith, descriptor, scf, tile
 from aotc.ir.effects import Trait
-from aotc.ir.rewrite import Builder
+from aotc.ir.rewrite import Builder, rewrite
 from aotc.ir.tiles import is_elementwise, is_tile, tile_shape
 from aotc.ir.types import TileType, element_of
 from aotc.schedule.analysis.axis import AxisAnalysis
@@ -38,6 +38,7 @@ _OPERAND_BITS = 16
 def transpose_dots(kernel: Kernel, schedule: Schedule) -> None:
     """Transpose every dot whose right operand is better in registers; see the module docstring."""
     infos: AxisAnalysis | None = None
+    is_changed = False
     for dot in [op for op in kernel.walk() if isinstance(op, tile.Dot)]:
         if not is_computed(dot.b) or is_computed(dot.a) or not _is_alone(dot):
             continue
@@ -46,6 +47,9 @@ def transpose_dots(kernel: Kernel, schedule: Schedule) -> None:
             with at(dot.loc):
                 _transpose(dot)
             schedule.remark(dot.loc, Remark.DOT_TRANSPOSED())
+            is_changed = True
+    if is_changed:  # what was computed for the right operand is another user of what it was made of
+        rewrite(kernel, {})
 
 
 def _is_faster(dot: tile.Dot, schedule: Schedule) -> bool:
@@ -142,9 +146,7 @@ def _fastest(value: Value, infos: AxisAnalysis) -> int | None:
         ]
         return found[0] if found else None
     if op.has(Trait.VIEW) or isinstance(op, tile.Join):
-        found_last = _fastest(op.operands[0], infos)
-        is_last = found_last == len(tile_shape(op.operands[0])) - 1
-        return len(tile_shape(value)) - 1 if is_last else None
+        return _of_view(op, infos)
     return None
 
 
@@ -160,6 +162,26 @@ def _of_load(op: Op, infos: AxisAnalysis) -> int | None:
     return runs.index(max(runs)) if max(runs) > 1 else None
 
 
+def _of_reshape(op: Op, infos: AxisAnalysis) -> int | None:
+    """Return the axis of a word's numbers, for words that are repeated once for each of them."""
+    assert isinstance(op, tile.Reshape)
+    spread, shape = op.value.op, tile_shape(op.out)
+    if isinstance(spread, tile.Broadcast):
+        apart, whole = tile_shape(spread.value), tile_shape(spread.out)
+        for axis, extent in enumerate(shape[: len(whole) - 1]):
+            merged = (*whole[:axis], whole[axis] * whole[axis + 1], *whole[axis + 2 :])
+            if apart[axis + 1] == 1 < whole[axis + 1] and merged == shape and extent > whole[axis + 1]:
+                return axis
+    return _of_view(op, infos)
+
+
+def _of_view(op: Op, infos: AxisAnalysis) -> int | None:
+    """Return the last axis of views and joined tiles of what is contiguous along its last axis."""
+    axis = _fastest(op.operands[0], infos)
+    is_last = axis == len(tile_shape(op.operands[0])) - 1
+    return len(tile_shape(op.results[0])) - 1 if is_last else None
+
+
 def _of_descriptor(op: Op, infos: AxisAnalysis) -> int | None:
     del infos
     return len(tile_shape(op.results[0])) - 1
@@ -168,5 +190,6 @@ def _of_descriptor(op: Op, infos: AxisAnalysis) -> int | None:
 _FASTEST: dict[type[Op], Callable[[Op, AxisAnalysis], int | None]] = {
     tile.Trans: _of_trans,
     tile.Load: _of_load,
+    tile.Reshape: _of_reshape,
     descriptor.DescriptorLoad: _of_descriptor,
 }

@@ -10,6 +10,7 @@ import pytest
 from benchmarks.soak.__main__ import main
 
 
+@pytest.mark.slow
 def test_a_smoke_run_of_programs_goes_on(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
     arguments = ["-o", str(tmp_path), "-j", "1", "--smoke"]
     assert main(["programs", *arguments, "--seeds", "2"]) == 0

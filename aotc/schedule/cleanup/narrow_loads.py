@@ -1,0 +1,240 @@
+"""Load once what the loads for a dot repeat along an axis.
+
+Weights of 4 bits are often packed eight to a word along K, and kernels load each word once for every weight:
+
+    words + (k // 8)[:, None] * stride + n[None, :]    the same address for eight k in a row
+
+Such a load takes eight times the bandwidth, registers and shared memory that its words need, and is no box
+of a tensor map. So it is made of every eighth of its addresses, and what it gives is broadcast:
+
+    (K, N) = load(p)  ->  (K, N) = reshape(broadcast(expand_dims(load(every eighth of p))))
+
+The addresses are computed anew for the smaller tile, in the loop as well where a loop carries them. Loads for
+no dot stay: layouts of other tiles are chosen for how they are loaded.
+
+Invariant: the same addresses are read, each once, and every element is what it was.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from aotc.ir.core import Block, Kernel, Op, Value
+from aotc.ir.diagnostics import at
+from aotc.ir.dialects import arith, scf, tile
+from aotc.ir.rewrite import Builder, append_carried, pass_on
+from aotc.ir.tiles import is_elementwise, is_tile, tile_shape
+from aotc.ir.types import TileType
+from aotc.schedule.analysis.axis import AxisAnalysis
+from aotc.schedule.cleanup.simplify import known
+from aotc.schedule.context import Schedule
+from aotc.schedule.remarks import Remark
+
+
+def narrow_loads(kernel: Kernel, schedule: Schedule) -> None:
+    """Narrow every load for a dot whose addresses repeat along an axis; see the module docstring."""
+    ops = list(kernel.walk())
+    if not any(isinstance(op, arith.Div | arith.Shr) and is_tile(op.out) for op in ops):
+        return
+    loads = [op for op in ops if isinstance(op, tile.Load) and _is_for_dot(op)]
+    infos = AxisAnalysis(kernel) if loads else None
+    for load in loads:
+        assert infos is not None
+        for axis in range(len(tile_shape(load.pointer))):
+            every = _repeats(load, axis, infos)
+            if every > 1 and _Slices(every).narrow(load, axis):
+                schedule.remark(load.loc, Remark.LOAD_NARROWED(every=every))
+                break
+
+
+def _is_for_dot(load: tile.Load) -> bool:
+    """Return whether a tile is computed with, element by element, and is then an operand of a dot."""
+    if not is_tile(load.out) or load.volatile:
+        return False
+    seen, worklist = set[Value](), [load.out]
+    while worklist:
+        value = worklist.pop()
+        if value in seen:
+            continue
+        seen.add(value)
+        for user in value.users:
+            if isinstance(user, tile.Dot) and value is not user.acc:
+                return True
+            if is_elementwise(user) or isinstance(
+                user, tile.Broadcast | tile.Trans | tile.ExpandDims
+            ):
+                worklist += user.results
+    return False
+
+
+def _repeats(load: tile.Load, axis: int, infos: AxisAnalysis) -> int:
+    """Return how many elements in a row are loaded alike, all of them masked or none."""
+    if load.other is not None and not isinstance(load.other.op, arith.Constant | tile.Splat):
+        return 1
+    run = infos[load.pointer].constancy[axis]
+    if load.mask is not None:
+        run = min(run, infos[load.mask].constancy[axis])
+    return run
+
+
+@dataclass
+class _Slices:
+    """The elements of tiles at every `every`-th index along an axis: smaller tiles, computed anew."""
+
+    every: int
+    made: dict[tuple[Value, int], Value] = field(default_factory=dict[tuple[Value, int], Value])
+    carried: list[tuple[Value, int]] = field(default_factory=list[tuple[Value, int]])
+
+    def narrow(self, load: tile.Load, axis: int) -> bool:
+        """Replace a load by a smaller one; return whether that can be done."""
+        tiles = [value for value in (load.pointer, load.mask, load.other) if value is not None]
+        if not all(self._can_slice(value, axis, set()) for value in tiles):
+            return False
+        pointer, mask, other = (
+            None if value is None else self._slice(value, axis)
+            for value in (load.pointer, load.mask, load.other)
+        )
+        assert pointer is not None
+        self._complete_loops()
+        shape, place = tile_shape(load.out), Builder.before_op(load)
+        parts = (*shape[:axis], shape[axis] // self.every, self.every, *shape[axis + 1 :])
+        with at(load.loc):
+            hints = load.cache, load.eviction, load.volatile
+            narrow = place(tile.Load(pointer, mask, other, *hints)).out
+            apart = place(tile.ExpandDims(narrow, axis + 1)).out
+            whole = place(tile.Broadcast(apart, parts)).out
+            load.replace_with([place(tile.Reshape(whole, shape)).out])
+        return True
+
+    def _can_slice(self, value: Value, axis: int, seen: set[tuple[Value, int]]) -> bool:
+        """Return whether all that a tile is computed from can be made smaller as well."""
+        if (value, axis) in seen:
+            return True
+        seen.add((value, axis))
+        sources = _sources(value, axis)
+        return (
+            sources is not None
+            and tile_shape(value)[axis] % self.every == 0
+            and not (isinstance(value.op, tile.Arange) and value.op.start % self.every)
+            and all(self._can_slice(source, own, seen) for source, own in sources)
+        )
+
+    def _slice(self, value: Value, axis: int) -> Value:
+        """Return the slice of a tile of which `_can_slice` says that there is one."""
+        found = self.made.get((value, axis))
+        if found is not None:
+            return found
+        if value.op is None:
+            return self._carry(value, axis)
+        place = Builder.before_op(value.op)
+        with at(value.op.loc):
+            made = self._of_op(value.op, axis, place)
+        self.made[value, axis] = made
+        return made
+
+    def _of_op(self, op: Op, axis: int, place: Builder) -> Value:
+        kind = op.results[0].type
+        assert isinstance(kind, TileType)
+        shape = self._shape(kind, axis)
+        if isinstance(op, tile.Arange):
+            return self._scaled(self._indices(op.out, axis), self.every, place)
+        if isinstance(op, arith.Constant):
+            return place(arith.Constant(op.value, TileType(kind.element, shape))).out
+        if isinstance(op, tile.Splat):
+            return place(tile.Splat(op.value, shape)).out
+        if isinstance(op, tile.Hint):  # of larger runs
+            return self._slice(op.value, axis)
+        if isinstance(op, tile.Broadcast) and tile_shape(op.value)[axis] == 1:
+            return place(tile.Broadcast(op.value, shape)).out
+        if isinstance(op, arith.Div) and self._is_whole(op, axis):
+            divisor = known(op.rhs)
+            assert divisor is not None
+            indices = self._indices(op.lhs, axis)
+            if divisor == self.every:
+                return indices
+            fewer = arith.Constant(int(divisor) // self.every, indices.type)
+            return place(arith.Div(indices, place(fewer).out)).out
+        sources = _sources(op.results[0], axis) or ()
+        sliced = {source: self._slice(source, own) for source, own in sources}
+        if isinstance(op, tile.Broadcast):
+            return place(tile.Broadcast(sliced[op.value], shape)).out
+        return place(op.clone(sliced)).results[0]
+
+    def _is_whole(self, division: arith.Div, axis: int) -> bool:
+        """Return whether indices along the axis are divided by a multiple of how often they repeat."""
+        divisor, value = known(division.rhs), division.lhs
+        while isinstance(value.op, tile.ExpandDims | tile.Trans):
+            value, axis = _only_source(value, axis)
+        return (
+            isinstance(value.op, tile.Arange)
+            and divisor is not None
+            and divisor % self.every == 0 < divisor
+        )
+
+    def _indices(self, value: Value, axis: int) -> Value:
+        """Return the slice of indices, each divided by how often it repeats."""
+        op = value.op
+        assert op is not None
+        place = Builder.before_op(op)
+        if isinstance(op, tile.Arange):
+            with at(op.loc):
+                return place(tile.Arange(op.start // self.every, op.end // self.every)).out
+        source, own = _only_source(value, axis)
+        return place(op.clone({source: self._indices(source, own)})).results[0]
+
+    def _scaled(self, indices: Value, factor: int, place: Builder) -> Value:
+        return place(arith.Mul(indices, place(arith.Constant(factor, indices.type)).out)).out
+
+    def _carry(self, value: Value, axis: int) -> Value:
+        """Return a new argument of a loop's body, for the slice of what the loop carries."""
+        block, kind = value.owner, value.type
+        assert isinstance(block, Block)
+        assert isinstance(kind, TileType)
+        made = block.add_arg(TileType(kind.element, self._shape(kind, axis)), value.hint)
+        self.made[value, axis] = made
+        self.carried.append((value, axis))
+        return made
+
+    def _complete_loops(self) -> None:
+        """Give loops the first values of the slices that they carry, and the next ones."""
+        ends: dict[Block, list[tuple[Value, Value]]] = {}
+        for value, axis in self.carried:  # which grows where a slice needs what a loop carries
+            sources = _sources(value, axis) or ()
+            first, following = (self._slice(source, own) for source, own in sources)
+            assert isinstance(value.owner, Block)
+            ends.setdefault(value.owner, []).append((first, following))
+        self.carried.clear()
+        for block, pairs in ends.items():
+            pass_on(block, [following for _, following in pairs])
+            assert isinstance(block.parent, scf.For)
+            append_carried(block.parent, [first for first, _ in pairs])
+
+    def _shape(self, kind: TileType, axis: int) -> tuple[int, ...]:
+        return (*kind.shape[:axis], kind.shape[axis] // self.every, *kind.shape[axis + 1 :])
+
+
+def _only_source(value: Value, axis: int) -> tuple[Value, int]:
+    (source,) = _sources(value, axis) or []
+    return source
+
+
+def _sources(value: Value, axis: int) -> list[tuple[Value, int]] | None:
+    """Return what a slice along an axis is computed from, with the axis of each; None if that is unknown."""
+    op = value.op
+    if op is None:
+        loop = value.owner.parent if isinstance(value.owner, Block) else None
+        if not isinstance(loop, scf.For) or value is loop.induction:
+            return None
+        index = value.index - 1
+        return [(loop.init[index], axis), (loop.body.terminator.operands[index], axis)]
+    if isinstance(op, arith.Constant | tile.Splat | tile.Arange):
+        return []
+    if isinstance(op, tile.Broadcast):
+        return [(op.value, axis)] if tile_shape(op.value)[axis] > 1 else []
+    if isinstance(op, tile.ExpandDims):
+        return [(op.value, axis - (axis > op.axis))]
+    if isinstance(op, tile.Trans):
+        return [(op.value, op.order[axis])]
+    if is_elementwise(op) and op.pure:
+        return [(source, axis) for source in op.operands]
+    return None
