@@ -10,8 +10,8 @@ import pytest
 
 from aotc.ir.expression import parse
 from aotc.package.archive import encode
-from aotc.package.index import Archive, CubinParam, Guard, Kernel, Param, Variant
 from aotc.package.grid import expand
+from aotc.package.index import Archive, CubinParam, Guard, Kernel, Param, Variant
 from aotc.package.manifest import load as load_manifest
 from aotc.runtime import ArgumentError, Library, NotFoundError
 from aotc.target import TARGETS
