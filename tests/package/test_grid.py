@@ -155,7 +155,7 @@ eps = "*fp32"
         ((16, 32, 16), True),
         ((0, 0, 16), True),  # tensors without elements
     ):
-        known = dict(zip(("x_ptr", "m", "eps"), addresses, strict=True))
+        known: dict[str, int] = dict(zip(("x_ptr", "m", "eps"), addresses, strict=True))
         assert bool(expression.evaluate(guard.expression, known)) == holds
 
 
