@@ -39,8 +39,7 @@ def mla_decode_kernel(
         queries = q_latent.load([sequence, first_head, 0]).reshape(BLOCK_H, LATENT)
         rotated = q_rope.load([sequence, first_head, 0]).reshape(BLOCK_H, ROPE)
         row_max = tl.full((BLOCK_H,), LOWEST, tl.float32)
-        # Of each column by itself: the sum of a row would be exchanged between warps each time.
-        sums = tl.zeros((BLOCK_H, BLOCK_N), tl.float32)
+        row_sum = tl.zeros((BLOCK_H,), tl.float32)
         acc = tl.zeros((BLOCK_H, LATENT), tl.float32)
         pages = table_ptr + sequence.to(tl.int64) * max_pages
         for start in range(first, last, BLOCK_N):
@@ -54,10 +53,9 @@ def mla_decode_kernel(
             new_max = tl.maximum(row_max, tl.max(scores, axis=1))
             power = tl.exp2(scores - new_max[:, None])
             rescale = tl.exp2(row_max - new_max)
-            sums = sums * rescale[:, None] + power
+            row_sum = row_sum * rescale + tl.sum(power, axis=1)
             acc = tl.dot(power.to(tile.dtype), tile, acc * rescale[:, None])
             row_max = new_max
-        row_sum = tl.sum(sums, axis=1)
         h = first_head + tl.arange(0, BLOCK_H)
         real = h < n_heads
         rows = (sequence * n_heads + h).to(tl.int64) * tl.cdiv(max_pages, pages_per_split) + split
