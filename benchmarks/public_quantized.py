@@ -24,7 +24,7 @@ MANIFEST = Path(__file__).parent / "public" / "public_quantized.toml"
 LIBRARIES = ("awq", "auto_gptq", "gemlite")
 SIZE, GROUP = 8192, 128
 ROWS = (16, 64, 512, 4096)
-AWQ_ORDER = (0, 2, 4, 6, 1, 3, 5, 7)  # which nibble of a word a column lies in
+AWQ_ORDER = (0, 4, 1, 5, 2, 6, 3, 7)  # which nibble of a word a column lies in
 
 
 def _packed(values: Any, axis: int, order: tuple[int, ...]) -> Any:

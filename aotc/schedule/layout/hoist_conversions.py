@@ -57,13 +57,15 @@ def _is_made_alone(value: Value) -> bool:
     op = value.op
     if op is None or not (is_elementwise(op) or op.has(Trait.VIEW) or op.has(Trait.BROADCAST)):
         return False
-    # A conversion that has been hoisted is still there, unused.
-    users = [user for user in value.users if not is_pure(user) or _is_used(user)]
-    return len(users) == 1 or isinstance(op, arith.Cast)
+    # What a hoisted conversion leaves behind may still be there, unused.
+    return sum(map(_is_needed, value.users)) == 1 or isinstance(op, arith.Cast)
 
 
-def _is_used(op: Op) -> bool:
-    return any(value.users for value in op.results)
+def _is_needed(op: Op) -> bool:
+    """Return whether what an op does is seen, or what is computed with its results."""
+    if op.terminator or not is_pure(op):
+        return True
+    return any(_is_needed(user) for value in op.results for user in value.users)
 
 
 def _moved_bytes(value: Value) -> int:

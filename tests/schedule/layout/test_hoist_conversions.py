@@ -153,3 +153,58 @@ def test_a_conversion_goes_above_the_cast_that_widens() -> None:
     kernel = applied(TEXT, hoist_conversions)
     x = np.random.default_rng(1).integers(-9, 10, 512).astype(ml_dtypes.bfloat16)
     assert_same_meaning(TEXT, kernel, [x, np.full(512, 77, np.float32)])
+
+
+REPEATED = """\
+// CHECK: [[ROW:%.*]] = gpu.load(
+// CHECK: [[MOVED:%.*]] = gpu.convert([[ROW]]) {{.*}} : tile<1x32xi32
+// CHECK: tile.broadcast([[MOVED]]) {shape = [4, 32]
+// CHECK-NOT: gpu.convert
+// CHECK: [[SUM:%.*]] = arith.add(
+// CHECK-NOT: gpu.convert
+// CHECK: gpu.store(%q, [[SUM]], _)
+#0 = #ll<register=[[0,1],[0,2]] lane=[[0,4],[0,8],[0,16],[1,0],[2,0]] : [4,32]>
+#1 = #ll<register=[[0,1],[0,2]] lane=[[0,4],[0,8],[0,16],[0,0],[0,0]] : [1,32]>
+#2 = #ll<register=[[1,0],[2,0]] lane=[[0,1],[0,2],[0,4],[0,8],[0,16]] : [4,32]>
+#3 = #ll<register=[[0],[0]] lane=[[0],[0],[0],[1],[2]] : [4]>
+#4 = #ll<register=[[1],[2]] lane=[[4],[8],[16],[0],[0]] : [32]>
+#5 = #ll<register=[[1],[2]] lane=[[0],[0],[0],[0],[0]] : [4]>
+#6 = #ll<register=[[0],[0]] lane=[[1],[2],[4],[8],[16]] : [32]>
+#7 = #ll<register=[[0,0],[0,0]] lane=[[0,0],[0,0],[0,0],[1,0],[2,0]] : [4,1]>
+#8 = #ll<register=[[0,0],[0,0]] lane=[[0,1],[0,2],[0,4],[0,8],[0,16]] : [1,32]>
+#9 = #ll<register=[[1,0],[2,0]] lane=[[0,0],[0,0],[0,0],[0,0],[0,0]] : [4,1]>
+kernel @k(%x: *i32, %out: *i32) {num_warps = 1} {
+  %i = tile.arange {start = 0, end = 32, layout = #4} : tile<32xi32, #4>
+  %i1 = tile.expand_dims(%i) {axis = 0} : tile<1x32xi32, #1>
+  %xs = tile.splat(%x) {shape = [1, 32], layout = #1} : tile<1x32x*i32, #1>
+  %p = arith.addptr(%xs, %i1) : tile<1x32x*i32, #1>
+  %row = gpu.load(%p, _, _) : tile<1x32xi32, #1>
+  %rows = tile.broadcast(%row) {shape = [4, 32], layout = #0} : tile<4x32xi32, #0>
+  %j = tile.arange {start = 0, end = 4, layout = #3} : tile<4xi32, #3>
+  %three = arith.constant {value = 3, type = tile<4xi32, #3>} : tile<4xi32, #3>
+  %k = arith.mul(%j, %three) : tile<4xi32, #3>
+  %k1 = tile.expand_dims(%k) {axis = 1} : tile<4x1xi32, #7>
+  %ks = tile.broadcast(%k1) {shape = [4, 32], layout = #0} : tile<4x32xi32, #0>
+  %sum = arith.add(%rows, %ks) : tile<4x32xi32, #0>
+  %wanted = gpu.convert(%sum) {layout = #2} : tile<4x32xi32, #2>
+  %c = tile.arange {start = 0, end = 32, layout = #6} : tile<32xi32, #6>
+  %c1 = tile.expand_dims(%c) {axis = 0} : tile<1x32xi32, #8>
+  %cs = tile.broadcast(%c1) {shape = [4, 32], layout = #2} : tile<4x32xi32, #2>
+  %r = tile.arange {start = 0, end = 4, layout = #5} : tile<4xi32, #5>
+  %pitch = arith.constant {value = 32, type = tile<4xi32, #5>} : tile<4xi32, #5>
+  %ro = arith.mul(%r, %pitch) : tile<4xi32, #5>
+  %r1 = tile.expand_dims(%ro) {axis = 1} : tile<4x1xi32, #9>
+  %rs = tile.broadcast(%r1) {shape = [4, 32], layout = #2} : tile<4x32xi32, #2>
+  %at = arith.add(%rs, %cs) : tile<4x32xi32, #2>
+  %os = tile.splat(%out) {shape = [4, 32], layout = #2} : tile<4x32x*i32, #2>
+  %q = arith.addptr(%os, %at) : tile<4x32x*i32, #2>
+  gpu.store(%q, %wanted, _)
+  scf.return
+}
+"""
+
+
+def test_what_is_repeated_is_moved_once_and_indices_are_made_anew() -> None:
+    kernel = applied(REPEATED, hoist_conversions)
+    x = np.random.default_rng(2).integers(-99, 99, 32).astype(np.int32)
+    assert_same_meaning(REPEATED, kernel, [x, np.full(128, 777, np.int32)])

@@ -89,6 +89,34 @@ def test_a_dot_of_converted_weights_is_transposed() -> None:
     applied(WEIGHTS, transpose_dots)
 
 
+WORDS = """
+kernel @k(%x: desc<64x32xbf16>, %w: desc<4x64xi32>, %shift: tile<32x64xi32>, %c: desc<64x64xfp32>) {num_warps = 4} {
+  %0 = arith.constant {value = 0, type = i32} : i32
+  %rows = tile.descriptor_load(%x, %0, %0) : tile<64x32xbf16>
+  %words = tile.descriptor_load(%w, %0, %0) : tile<4x64xi32>
+  %apart = tile.expand_dims(%words) {axis = 1} : tile<4x1x64xi32>
+  %spread = tile.broadcast(%apart) {shape = [4, 8, 64]} : tile<4x8x64xi32>
+  // CHECK: [[EACH:%[0-9a-z_]+]] = tile.reshape(
+  %each = tile.reshape(%spread) {shape = [32, 64]} : tile<32x64xi32>
+  // CHECK-NOT: arith.shr([[EACH]]
+  // CHECK: [[TURNED:%[0-9a-z_]+]] = tile.trans([[EACH]])
+  // CHECK: arith.shr([[TURNED]],
+  %bits = arith.shr(%each, %shift) : tile<32x64xi32>
+  %weights = arith.cast(%bits) {dtype = bf16} : tile<32x64xbf16>
+  %zero = arith.constant {value = 0.0, type = tile<64x64xfp32>} : tile<64x64xfp32>
+  // CHECK: [[DOT:%[0-9a-z_]+]] = tile.dot(
+  // CHECK: tile.trans([[DOT]]) {order = [1, 0]}
+  %acc = tile.dot(%rows, %weights, %zero) : tile<64x64xfp32>
+  tile.descriptor_store(%c, %acc, %0, %0)
+  scf.return
+}
+"""
+
+
+def test_a_dot_of_what_lies_in_words_along_k_is_transposed_and_nothing_dead_is_left() -> None:
+    applied(WORDS, transpose_dots)
+
+
 def test_it_stays_as_it_is_where_there_is_no_wgmma() -> None:
     text = re.sub(r"(?m)^ *// CHECK.*\n", "", WEIGHTS)
     marked = text.replace("  %acc =", "  // CHECK: tile.dot(%rows, %weights, %zero)\n  %acc =")
