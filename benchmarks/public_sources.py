@@ -1,6 +1,6 @@
 """Kernels of public libraries, unchanged, by aotc and by Triton, interleaved in one process.
 
-    python benchmarks/public_sources.py FOLDER [--work prefill chunk …] [--json FILE] [-j N] [--compile-only]
+    python benchmarks/public_sources.py FOLDER [--work prefill chunk …] [--json FILE] [-j N] [--lock FILE]
 
 FOLDER holds unpacked sources: `sglang` (0.4.9), `fla` (flash-linear-attention 0.6.0), `vllm` (0.33.0),
 `flash_attn` (2.8.3), and `triton_tutorials/fused_attention.py`, the kernels of Triton's tutorial 06
@@ -13,6 +13,8 @@ is timed. Data are random, results are poisoned.
 from __future__ import annotations
 
 import argparse
+import contextlib
+import fcntl
 import importlib
 import itertools
 import json
@@ -179,13 +181,29 @@ def in_a_row(parts: Sequence[Launch]) -> Launch:
     return launch
 
 
-def measure(work: Work, library: Any, *, is_compiled_only: bool = False) -> dict[str, object]:
+def measure(work: Work, library: Any, *, lock: Path | None = None) -> dict[str, object]:
     """Return the row of a work."""
     configs: list[list[Values]] = [list(built(library[step.kernel])) for step in work.steps]
     plain = list(map(without_own_keys, configs))
     compile_ahead(work, plain)
-    if is_compiled_only:
-        return {"work": work.name}
+    with exclusive(lock):
+        return _timed(work, library, configs, plain)
+
+
+@contextlib.contextmanager
+def exclusive(lock: Path | None) -> Iterator[None]:
+    """Have the GPU to oneself among runs that name the same file, which compile meanwhile."""
+    if lock is None:
+        yield
+        return
+    with lock.open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
+def _timed(
+    work: Work, library: Any, configs: Sequence[list[Values]], plain: Sequence[list[Values]]
+) -> dict[str, object]:
     found = {
         "aotc": chosen("aotc", work, lambda step, each: aotc_launch(step, library, each), configs),
         "triton": chosen("triton", work, triton_launch, plain),
@@ -216,9 +234,7 @@ def main() -> int:
     parser.add_argument("folder", type=Path)
     parser.add_argument("--work", nargs="+", choices=SOURCES, default=list(SOURCES))
     parser.add_argument("--json", type=Path)
-    parser.add_argument(
-        "--compile-only", action="store_true", help="fill both caches, time nothing"
-    )
+    parser.add_argument("--lock", type=Path, help="a file that runs share: one times at a time")
     parser.add_argument("--archives", type=Path, help="a folder that they were built in before")
     parser.add_argument("-j", "--jobs", type=int, default=os.cpu_count() or 1)
     options = parser.parse_args()
@@ -247,7 +263,7 @@ def main() -> int:
     rows: list[dict[str, object]] = []
     works = ((each.manifest, work) for each in asked.values() for work in each.works())
     for manifest, work in works:
-        row = measure(work, libraries[manifest], is_compiled_only=options.compile_only)
+        row = measure(work, libraries[manifest], lock=options.lock)
         rows.append(row)
         parts = [
             f"{key.replace('_', ' ')} {value:.3f}"
