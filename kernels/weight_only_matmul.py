@@ -55,6 +55,15 @@ def unpacked_int4(words):
 
 
 @triton.jit
+def of_each(groups, BLOCK_K: tl.constexpr):
+    """Return (N, BLOCK_K) numbers, one for each weight, of those of groups, (groups of K, N)."""
+    num_groups: tl.constexpr = groups.shape[0]
+    num_n: tl.constexpr = groups.shape[1]
+    each = groups.T[:, :, None].broadcast_to(num_n, num_groups, BLOCK_K // num_groups)
+    return each.reshape(num_n, BLOCK_K)
+
+
+@triton.jit
 def small_int4_kernel(
     w, x, scales, out_ptr,
     M, N, K,
@@ -62,13 +71,13 @@ def small_int4_kernel(
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
     WORDS_K: tl.constexpr, GROUPS_K: tl.constexpr, SPLIT_K: tl.constexpr,
     WARP_SPECIALIZE: tl.constexpr = False,  # noqa: FBT002 - a constant
-    workspace_ptr=None, counter_ptr=None,
+    workspace_ptr=None, counter_ptr=None, zeros=None,
 ):  # fmt: skip
-    """Store x @ ((w - 8) * scale)^T: `small_matmul` with weights of 4 bits, for few rows.
+    """Store x @ ((w - zero) * scale)^T: `small_matmul` with weights of 4 bits, for few rows.
 
     Eight weights are a word of `w`, (N, K / 8), see `unpacked_int4`. `scales` is (groups of K, N), each
     group a part of K of BLOCK_K / GROUPS_K. Blocks are (BLOCK_N, WORDS_K) of w, (BLOCK_M, BLOCK_K) of x
-    and (GROUPS_K, BLOCK_N) of scales.
+    and (GROUPS_K, BLOCK_N) of scales and zeros, which are of one type; without zeros each is 8.
     """
     tl.static_assert(WORDS_K * 8 == BLOCK_K, "eight weights are a word")
     row, column = tl.program_id(0) * BLOCK_M, tl.program_id(1) * BLOCK_N
@@ -76,9 +85,13 @@ def small_int4_kernel(
     acc = tl.zeros((BLOCK_N, BLOCK_M), tl.float32)
     for k in tl.range(start_k, end_k, BLOCK_K, warp_specialize=WARP_SPECIALIZE):
         words = w.load([column, k // 8])
-        scale = scales.load([k // (BLOCK_K // GROUPS_K), column]).T
+        group = k // (BLOCK_K // GROUPS_K)
+        scale = of_each(scales.load([group, column]), BLOCK_K)
         rows = x.load([row, k])
-        scale = scale[:, :, None].broadcast_to(BLOCK_N, GROUPS_K, BLOCK_K // GROUPS_K)
-        weights = (unpacked_int4(words) - 8).to(rows.dtype) * scale.reshape(BLOCK_N, BLOCK_K)
+        if zeros is None:
+            weights = (unpacked_int4(words) - 8).to(rows.dtype) * scale
+        else:
+            zero = of_each(zeros.load([group, column]), BLOCK_K)
+            weights = (unpacked_int4(words).to(rows.dtype) - zero) * scale
         acc = tl.dot(weights.to(rows.dtype), rows.T, acc)
     finish(acc, out_ptr, workspace_ptr, counter_ptr, M, N, stride_om, SPLIT_K)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -267,7 +268,14 @@ def _weight_only(
     return Launch(args, {"c": (product * wide(scale)).rounded(BF16)})
 
 
-def _int4(rng: np.random.Generator, scalar: ScalarType, shape: Shape, build: Constants) -> Launch:
+def _int4(
+    rng: np.random.Generator,
+    scalar: ScalarType,
+    shape: Shape,
+    build: Constants,
+    *,
+    has_zeros: bool = False,
+) -> Launch:
     m, n, k = shape
     groups, group = _cdiv(k, build["BLOCK_K"] // build["GROUPS_K"]), build["BLOCK_K"]
     group //= build["GROUPS_K"]
@@ -275,13 +283,19 @@ def _int4(rng: np.random.Generator, scalar: ScalarType, shape: Shape, build: Con
     element = np.arange(8)
     words = (numbers.reshape(n, -1, 8) << element // 2 * 4 + element % 2 * 16).sum(2)
     scales = normal(rng, (groups, n), scalar)
-    w = (numbers - 8) * wide(scales).T.repeat(group, 1)[:, :k]
+    zeros = np.full((groups, n), 8)
+    asked: dict[str, Tensor] = {}
+    if has_zeros:
+        zeros = rng.integers(0, 16, (groups, n))
+        asked = {"zeros": matrix(zeros.astype(dtype_of(scalar)))}
+    each_zero, each_scale = (each.T.repeat(group, 1)[:, :k] for each in (zeros, wide(scales)))
+    w = (numbers - each_zero) * each_scale
     out = _output((m, n), scalar)
     shared, expected = _split(build, _cdiv(m, build["BLOCK_M"]) * _cdiv(n, build["BLOCK_N"]))
     args = {
         "w": matrix(words.astype(np.uint32).view(np.int32)), "x": matrix(x),
         "scales": matrix(scales), "out_ptr": out, **_sizes(shape),
-        "stride_om": out.view.strides[0] // out.view.itemsize,
+        "stride_om": out.view.strides[0] // out.view.itemsize, **asked,
     }  # fmt: skip
     exact = references.dot(x, w.astype(dtype_of(scalar)).T, scalar)
     return Launch({**args, **shared}, {"out_ptr": exact.rounded(scalar), **expected})
@@ -325,6 +339,14 @@ _FP8_SHAPES = ((1, 16, 16), (64, 64, 64), (65, 144, 208))
 _FEW_BLOCKS = {"BLOCK_M": 16, "BLOCK_N": 64, "BLOCK_K": 32}
 _FEW_SHAPES = ((1, 8, 8), (2, 64, 32), (15, 65, 0), (17, 64, 96), (35, 136, 200))
 _WEIGHT_BLOCKS = {"BLOCK_M": 32, "BLOCK_N": 64, "GROUP_N": 2, "NUM_SMS": 3}
+_INT4 = {
+    "w": "tensordesc<i32[BLOCK_N,WORDS_K]>",
+    "x": "tensordesc<T[BLOCK_M,BLOCK_K]>",
+    "scales": "tensordesc<T[GROUPS_K,BLOCK_N]>",
+    "out_ptr": "*T:16",
+    **_INT,
+    "stride_om": "i32",
+}
 _INT4_BLOCKS = {"BLOCK_M": 16, "BLOCK_N": 64}
 _PERSISTENT = "persistent_matmul.py:persistent_matmul_kernel"
 
@@ -486,14 +508,7 @@ CASES: dict[str, HopperCase] = {
         ),
         HopperCase(
             *("small_int4", "weight_only_matmul.py:small_int4_kernel"),
-            {
-                "w": "tensordesc<i32[BLOCK_N,WORDS_K]>",
-                "x": "tensordesc<T[BLOCK_M,BLOCK_K]>",
-                "scales": "tensordesc<T[GROUPS_K,BLOCK_N]>",
-                "out_ptr": "*T:16",
-                **_INT,
-                "stride_om": "i32",
-            },
+            _INT4,
             # Rows of words are whole 16 bytes: K is a multiple of 32.
             *(_int4, _parts, ((1, 8, 32), (2, 64, 64), (17, 136, 224))),
             (
@@ -501,6 +516,18 @@ CASES: dict[str, HopperCase] = {
                 {**_INT4_BLOCKS, "BLOCK_K": 64, "WORDS_K": 8, "GROUPS_K": 2, "SPLIT_K": 2},
             ),
             ("bf16", "fp16"),
+            _SHARED,
+        ),
+        HopperCase(
+            *("small_int4_zeros", "weight_only_matmul.py:small_int4_kernel"),
+            {**_INT4, "zeros": "tensordesc<T[GROUPS_K,BLOCK_N]>"},
+            # Rows of words are whole 16 bytes: K is a multiple of 32.
+            *(partial(_int4, has_zeros=True), _parts, ((1, 8, 32), (2, 64, 64), (17, 136, 224))),
+            (
+                {**_INT4_BLOCKS, "BLOCK_K": 32, "WORDS_K": 4, "GROUPS_K": 1, "SPLIT_K": 1},
+                {**_INT4_BLOCKS, "BLOCK_K": 64, "WORDS_K": 8, "GROUPS_K": 2, "SPLIT_K": 2},
+            ),
+            ("fp16",),
             _SHARED,
         ),
         HopperCase(
