@@ -1,23 +1,26 @@
-"""Hoist layout conversions above elementwise ops whose operands have fewer bytes than the result.
+"""Hoist layout conversions above ops whose operands have fewer bytes than the result.
 
-A tile that was widened is cheaper to convert before: an fp32 residual that was loaded as bf16, a
-mask made of bytes. So the conversion of an elementwise result becomes conversions of its operands
-where those have fewer bytes together; splats are recomputed instead of converted. A
-tensor load's tile is in shared memory, where every layout can be read from: it moves nothing, and
-neither does what is computed from it alone.
+A tile that was widened, repeated or joined is cheaper to convert before: an fp32 residual that was loaded
+as bf16, a row of scales, words of packed weights. So the conversion of a result becomes conversions of
+operands where those move fewer bytes in the end. What moves nothing:
 
-Invariant: no value is computed in two layouts but the result of a cast, which costs little.
+- indices, and what is cheaply computed of them and of scalars: they are computed again where they are wanted, and
+  a loop that carries one carries it in both layouts;
+- a tensor load's tile, and what is computed from it alone: it is in shared memory, where every layout can be read from;
+- a tile that is converted on the way: it is converted straight to the layout that is wanted.
+
+Invariant: no value is computed in two layouts but indices and the result of a cast, which cost little.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from aotc.ir.core import Kernel, Op, Value
-from aotc.ir.dialects import arith, gpu, tile
+from aotc.ir.core import Block, Kernel, Op, Value
+from aotc.ir.dialects import arith, gpu, scf, tile
 from aotc.ir.effects import Trait
 from aotc.ir.layout import LinearLayout
-from aotc.ir.rewrite import Builder, is_pure, rewrite
+from aotc.ir.rewrite import Builder, Pattern, append_carried, is_pure, pass_on, rewrite
 from aotc.ir.tiles import is_elementwise, is_uniform, tile_shape, uniform_in
 from aotc.ir.types import TileType
 from aotc.schedule.context import Schedule
@@ -28,19 +31,37 @@ from aotc.schedule.layout.tensor_copies import is_tensor_load
 def hoist_conversions(kernel: Kernel, schedule: Schedule) -> None:
     """Convert operands instead of results wherever that moves fewer bytes."""
     del schedule
-    rewrite(kernel, {gpu.Convert: [_convert_operands]})
+    loops = _Loops()
+    patterns: dict[type[Op], Sequence[Pattern[Op]]] = {
+        gpu.Convert: [_convert_at_once, loops.carry_in_layout, _convert_operands]
+    }
+    while rewrite(kernel, patterns) and loops.take_changes():
+        pass
+
+
+def _convert_at_once(op: Op, place: Builder) -> Sequence[Value] | None:
+    """Convert what was converted on the way straight to the layout that is wanted."""
+    assert isinstance(op, gpu.Convert)
+    before = op.value.op
+    if not isinstance(before, gpu.Convert) or not _is_needed_once(op.value):
+        return None
+    return [place(gpu.Convert(before.value, op.layout)).out]
 
 
 def _convert_operands(op: Op, place: Builder) -> Sequence[Value] | None:
     assert isinstance(op, gpu.Convert)
     made = op.value.op
-    if made is None or not _is_made_alone(op.value):
+    if made is None or not (_is_made_alone(op.value) or is_index(op.value)):
         return None
+    if is_uniform(op.value) or isinstance(made, tile.Arange):
+        return [_converted(op.value, op.layout, place)]
     if _moved_by_operands(made) >= _bytes(op.value):
         return None
     if isinstance(made, tile.Broadcast):
         source = _converted(made.value, op.layout.broadcast_source(tile_shape(made.value)), place)
         return [place(tile.Broadcast(source, made.shape, op.layout)).out]
+    if isinstance(made, tile.Join) and not _is_joined(op.layout):
+        return None
     layouts = operand_layouts(made, op.layout)
     mapping = {
         source: _converted(source, layout, place)
@@ -52,13 +73,84 @@ def _convert_operands(op: Op, place: Builder) -> Sequence[Value] | None:
     return [again if kind.layout == op.layout else place(gpu.Convert(again, op.layout)).out]
 
 
+def _is_joined(layout: LinearLayout) -> bool:
+    """Return whether halves along the last axis, joined, are held as a layout has them."""
+    return layout.split_register_bit() is not None and layout.split().join() == layout
+
+
+class _Loops:
+    """Indices that loops carry, in every layout in which they are wanted."""
+
+    def __init__(self) -> None:
+        self._carried: dict[tuple[Value, LinearLayout], Value] = {}
+        self._has_changed = False
+
+    def take_changes(self) -> bool:
+        """Return whether loops carry more than when this was asked last."""
+        changed, self._has_changed = self._has_changed, False
+        return changed
+
+    def carry_in_layout(self, op: Op, place: Builder) -> Sequence[Value] | None:
+        """Carry an index in the layout that it is converted to, too, if it can be computed there."""
+        del place
+        assert isinstance(op, gpu.Convert)
+        value, key = op.value, (op.value, op.layout)
+        loop = _loop_of(value)
+        if loop is None or not is_index(value):
+            return None
+        if key not in self._carried:
+            index, end = value.index - 1, loop.body.terminator
+            following = end.operands[index]
+            first = Builder.before_op(loop)(gpu.Convert(loop.init[index], op.layout)).out
+            made = loop.body.add_arg(first.type, value.hint)
+            self._carried[key] = made
+            pass_on(loop.body, [Builder.before_op(end)(gpu.Convert(following, op.layout)).out])
+            append_carried(loop, [first])
+            self._has_changed = True
+        return [self._carried[key]]
+
+
+def _loop_of(value: Value) -> scf.For | None:
+    """Return the loop that carries a value, if one does."""
+    block = value.owner
+    loop = block.parent if isinstance(block, Block) else None
+    return loop if isinstance(loop, scf.For) and value.index > 0 else None
+
+
+def is_index(value: Value, seen: frozenset[Value] = frozenset()) -> bool:
+    """Return whether a tile is computed of indices and scalars alone, by cheap instructions.
+
+    It is then computed again in another layout rather than converted, whoever else uses it.
+    """
+    if value in seen or not isinstance(value.type, TileType) or is_uniform(value):
+        return True
+    op, seen = value.op, seen | {value}
+    if op is None:
+        loop = _loop_of(value)
+        if loop is None:
+            return False
+        index = value.index - 1
+        return all(
+            is_index(each, seen)
+            for each in (loop.init[index], loop.body.terminator.operands[index])
+        )
+    if isinstance(op, tile.Arange):
+        return True
+    is_cheap = not op.has(Trait.COSTLY) and (is_elementwise(op) or op.has(Trait.SHAPE_ONLY))
+    return is_cheap and all(is_index(each, seen) for each in op.operands)
+
+
 def _is_made_alone(value: Value) -> bool:
     """Return whether `value` has one user, so that its layout concerns no other."""
     op = value.op
-    if op is None or not (is_elementwise(op) or op.has(Trait.VIEW) or op.has(Trait.BROADCAST)):
+    if op is None or not (is_elementwise(op) or op.has(Trait.SHAPE_ONLY)) or len(op.results) > 1:
         return False
+    return _is_needed_once(value) or isinstance(op, arith.Cast)
+
+
+def _is_needed_once(value: Value) -> bool:
     # What a hoisted conversion leaves behind may still be there, unused.
-    return sum(map(_is_needed, value.users)) == 1 or isinstance(op, arith.Cast)
+    return sum(map(_is_needed, value.users)) == 1
 
 
 def _is_needed(op: Op) -> bool:
@@ -93,7 +185,9 @@ def _is_read_again(value: Value) -> bool:
     op = value.op
     if isinstance(op, gpu.SharedLoad):
         return is_tensor_load(op.buffer)
-    if not isinstance(value.type, TileType) or is_uniform(value) or isinstance(op, tile.Arange):
+    if isinstance(op, gpu.Convert):  # it is converted on the way no more
+        return _is_needed_once(value)
+    if not isinstance(value.type, TileType) or is_index(value):
         return True
     return op is not None and _is_made_alone(value) and all(map(_is_read_again, op.operands))
 

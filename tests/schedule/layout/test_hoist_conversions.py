@@ -208,3 +208,64 @@ def test_what_is_repeated_is_moved_once_and_indices_are_made_anew() -> None:
     kernel = applied(REPEATED, hoist_conversions)
     x = np.random.default_rng(2).integers(-99, 99, 32).astype(np.int32)
     assert_same_meaning(REPEATED, kernel, [x, np.full(128, 777, np.int32)])
+
+
+CARRIED = """\
+// CHECK: scf.for({{.*}}, [[INDEX:%index_1]]: tile<64xi32, #1>)
+// CHECK-NOT: gpu.convert
+// CHECK: arith.compare([[INDEX]],
+// CHECK-NOT: gpu.convert
+// CHECK: gpu.store
+#0 = #ll<register=[[1]] lane=[[2],[4],[8],[16],[32]] : [64]>
+#1 = #ll<register=[[32]] lane=[[1],[2],[4],[8],[16]] : [64]>
+kernel @k(%out: *i32, %n: i32) {num_warps = 1} {
+  %zero = arith.constant {value = 0, type = i32} : i32
+  %one = arith.constant {value = 1, type = i32} : i32
+  %start = tile.arange {start = 0, end = 64, layout = #0} : tile<64xi32, #0>
+  %step = arith.constant {value = 7, type = tile<64xi32, #0>} : tile<64xi32, #0>
+  %limit = tile.splat(%n) {shape = [64], layout = #0} : tile<64xi32, #0>
+  %all = tile.arange {start = 0, end = 64, layout = #1} : tile<64xi32, #1>
+  %os = tile.splat(%out) {shape = [64], layout = #1} : tile<64x*i32, #1>
+  %last = scf.for(%zero, %n, %one, %start) (%i: i32, %index: tile<64xi32, #0>) {
+    %less = arith.compare(%index, %limit) {predicate = "lt"} : tile<64xi1, #0>
+    %mask = gpu.convert(%less) {layout = #1} : tile<64xi1, #1>
+    %now = gpu.convert(%index) {layout = #1} : tile<64xi32, #1>
+    %q = arith.addptr(%os, %all) : tile<64x*i32, #1>
+    gpu.store(%q, %now, %mask)
+    %next = arith.add(%index, %step) : tile<64xi32, #0>
+    scf.yield(%next)
+  } : tile<64xi32, #0>
+  scf.return
+}
+"""
+
+
+@pytest.mark.parametrize("n", [0, 1, 5, 60])
+def test_an_index_that_a_loop_carries_is_carried_where_it_is_wanted(n: int) -> None:
+    kernel = applied(CARRIED, hoist_conversions)
+    if n:
+        assert_same_meaning(CARRIED, kernel, [np.full(64, -1, np.int32), n])
+
+
+TWICE = CARRIED[CARRIED.index("#0 =") :].replace(
+    "%mask = gpu.convert(%less) {layout = #1}",
+    "%there = gpu.convert(%loaded) {layout = #1} : tile<64xi32, #1>\n"
+    "    %back = gpu.convert(%there) {layout = #0} : tile<64xi32, #0>\n"
+    "    %sum = arith.add(%back, %index) : tile<64xi32, #0>\n"
+    "    %mask = gpu.convert(%less) {layout = #1}",
+)
+
+
+def test_what_is_converted_twice_is_converted_at_once() -> None:
+    text = TWICE.replace(
+        "    %less =",
+        "    %ps = tile.splat(%out) {shape = [64], layout = #0} : tile<64x*i32, #0>\n"
+        "    %p = arith.addptr(%ps, %start) : tile<64x*i32, #0>\n"
+        "    %loaded = gpu.load(%p, _, _) : tile<64xi32, #0>\n    %less =",
+    ).replace("gpu.convert(%index)", "gpu.convert(%sum)")
+    kernel = parse_kernel(text)
+    hoist_conversions(kernel, Schedule(TARGETS["sm_90a"]))
+    verify(kernel)
+    converts = [op for op in kernel.walk() if isinstance(op, gpu.Convert)]
+    assert [isinstance(op.value.op, gpu.Load) for op in converts] == [True]
+    assert_same_meaning(text, kernel, [np.arange(64, dtype=np.int32), 3])
