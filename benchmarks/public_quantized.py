@@ -17,7 +17,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from public_sources import Step, Work, archive_of, error_of, measure
+from public_sources import archive_of, measure
+from public_work import Step, Work, error_of
 
 MANIFEST = Path(__file__).parent / "public" / "public_quantized.toml"
 LIBRARIES = ("awq", "auto_gptq", "gemlite")

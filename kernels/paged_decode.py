@@ -196,12 +196,12 @@ def combine_splits_kernel(
 
     The grid has a program for each head and sequence; one of no tokens gets zeros.
     """
-    if PDL:
-        tl.extra.cuda.gdc_wait()
     sequence = tl.program_id(1)
     row = (sequence * n_heads + tl.program_id(0)).to(tl.int64)
     pages = tl.cdiv(tl.load(lengths_ptr + sequence), PAGE)
     n_splits = tl.cdiv(pages, pages_per_split)
+    if PDL:
+        tl.extra.cuda.gdc_wait()  # what splits leave; lengths were there before them
     row *= tl.cdiv(max_pages, pages_per_split)
     d = tl.arange(0, HEAD_DIM)
     largest = LOWEST

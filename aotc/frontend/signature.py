@@ -27,7 +27,7 @@ from aotc.frontend.resolve import bindings, decorator_calls, decorator_names
 from aotc.frontend.scope import is_constexpr_annotation
 from aotc.frontend.values import DTYPE_NAMES, Argument, Function, Operand, Record, RecordType, show
 from aotc.ir.diagnostics import CompileError, at, did_you_mean
-from aotc.ir.params import ParamInfo
+from aotc.ir.params import NOALIAS, ParamInfo
 from aotc.ir.types import FP8E4B15, SCALARS, VALUE_SCALARS, DescriptorType, PointerType, ScalarType
 from aotc.tuple_type import TupleType, is_tuple_type, parse_tuple_type
 
@@ -172,7 +172,8 @@ def parse_argument(name: str, text: str) -> tuple[ParamInfo, ArgumentType] | _Fi
         return _Fixed(None)
     if text.lstrip().startswith("tensordesc"):
         return ParamInfo(name), _descriptor(name, text)
-    match = _TYPE.match(text.replace(" ", ""))
+    plain = text.rstrip().removesuffix(f" {NOALIAS}")
+    match, noalias = _TYPE.match(plain.replace(" ", "")), plain != text.rstrip()
     if match is not None and DTYPE_NAMES.get(match["name"], match["name"]) == FP8E4B15.name:
         raise mistake(
             f"no tensor of a host has the type of {name}, {text!r}",
@@ -196,7 +197,10 @@ def parse_argument(name: str, text: str) -> tuple[ParamInfo, ArgumentType] | _Fi
         raise mistake(
             f"the divisibility of {name} must be a positive number of an integer, got {text!r}"
         )
-    return ParamInfo(name, divisibility), PointerType(kind) if match["star"] else kind
+    if noalias and not match["star"]:
+        raise mistake(f"only a pointer can be promised to alias no other, {name} is {text!r}")
+    kind = PointerType(kind) if match["star"] else kind
+    return ParamInfo(name, divisibility, noalias=noalias), kind
 
 
 def _descriptor(name: str, text: str) -> DescriptorType:

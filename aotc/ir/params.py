@@ -18,6 +18,9 @@ class TensorSource:
     strides: tuple[str, ...]
 
 
+NOALIAS = "noalias"
+"""What a signature promises, after the type, of a pointer to memory that no other argument points at."""
+
 GRID_SOURCES = ("grid[0]", "grid[1]", "grid[2]")
 """The `source` of a parameter that receives the extent of the launch grid along an axis."""
 
@@ -36,6 +39,8 @@ class ParamInfo:
     """Describe a kernel parameter: its name and what the launcher promises of its value.
 
     `divisibility` is a number the argument (for a pointer: its address, in bytes) is a multiple of.
+    With `noalias` the memory that the kernel accesses through a pointer is accessed through no other
+    parameter, unless both only read it.
     `source` says what the launcher passes if that is not the argument called `name`: an expression
     such as "x.shape[0]", a tensor's extent, or "x", its address; or one of `LAUNCH_SOURCES`, which come
     of no argument. A descriptor that the user did not ask for has a `tensor`, which the launcher
@@ -46,6 +51,7 @@ class ParamInfo:
     divisibility: int = 1
     source: str = ""
     tensor: TensorSource | None = None
+    noalias: bool = False
 
     @property
     def argument(self) -> str:

@@ -168,6 +168,7 @@ class _Printer:
         for info, arg in zip(kernel.params, kernel.body.args, strict=True):
             shown = [f"divisibility = {info.divisibility}"] if info.divisibility != 1 else []
             shown += [f"source = {self.literal(info.source)}"] if info.source else []
+            shown += ["noalias = true"] if info.noalias else []
             if info.tensor is not None:
                 shown.append(f"tensor = {self.literal(astuple(info.tensor))}")
             facts = f" {{{', '.join(shown)}}}" if shown else ""
@@ -497,7 +498,7 @@ class _Parser:
                 facts["tensor"] = TensorSource(*facts["tensor"])
             return name, type_, ParamInfo(name.text[1:], **facts)
         except TypeError:
-            raise self.fail("divisibility, source or tensor", start) from None
+            raise self.fail("divisibility, source, tensor or noalias", start) from None
 
     def kernel(self) -> Kernel:
         self.expect("kernel")

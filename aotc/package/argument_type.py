@@ -5,7 +5,9 @@ for a variant with the promise and one without, and constants may name the exten
 block shape. `concrete` returns the type string of one variant, the only form that the compiler
 sees.
 
-    pointer     "*" element [":16" ["?"]]        promise: the address is a multiple of 16 bytes
+    pointer     "*" element [":16" ["?"]] [" noalias"]
+                                                 promises: the address is a multiple of 16 bytes, and
+                                                 no other argument points at the memory
     scalar      element [":16" ["?"]]            promise: the value is a multiple of 16
     fixed       element "=" number               compiled in; a launch does not pass it
     descriptor  "tensordesc<" element "[" extent {"," extent} "]" [",nan"] ">"
@@ -26,6 +28,7 @@ from typing import Literal, TypeAlias
 from aotc.ir import expression
 from aotc.ir.diagnostics import Loc, ManifestError, did_you_mean
 from aotc.ir.expression import ExpressionError
+from aotc.ir.params import NOALIAS
 from aotc.ir.types import SCALARS
 
 Kind: TypeAlias = Literal["scalar", "pointer", "tensordesc", "none"]
@@ -84,7 +87,8 @@ class ArgumentType:
     `divisor` is 16 where divisibility is promised and 1 elsewhere; `is_optional` asks for variants
     with and without the promise. `value` is the fixed value of a scalar. `block` is a descriptor's
     block shape, each extent a number or the text of an expression over constants; with `fill_nan`, elements out of
-    bounds are read as NaN, not zero. A pointer that `may_be_none` has variants in which it is None.
+    bounds are read as NaN, not zero. A pointer that `may_be_none` has variants in which it is None. With
+    `noalias` no other argument points at what the kernel accesses through it.
     """
 
     kind: Kind
@@ -95,6 +99,7 @@ class ArgumentType:
     block: tuple[int | str, ...] = ()
     fill_nan: bool = False
     may_be_none: bool = False
+    noalias: bool = False
 
     @property
     def is_passed(self) -> bool:
@@ -127,7 +132,8 @@ class ArgumentType:
         star = "*" if self.kind == "pointer" else ""
         promise = f":{self.divisor}" if self.divisor > 1 else ""
         fixed = "" if self.value is None else f"={self.value!r}"
-        return f"{star}{element}{promise}{fixed}"
+        alone = f" {NOALIAS}" if self.noalias else ""
+        return f"{star}{element}{promise}{fixed}{alone}"
 
 
 def _extent_text(extent: int | str, constants: Mapping[str, object]) -> str:
@@ -185,6 +191,11 @@ def parse(text: str, variables: tuple[str, ...] = (), loc: Loc | None = None) ->
         element = _element(descriptor["element"], variables, loc)
         block, fill_nan = _block(descriptor["block"], loc), descriptor["fill"] is not None
         return ArgumentType("tensordesc", element, block=block, fill_nan=fill_nan)
+    if text.endswith(f" {NOALIAS}"):
+        argument = parse(text.removesuffix(NOALIAS), variables, loc)
+        if argument.kind != "pointer":
+            raise ManifestError(f"expected a pointer before {NOALIAS!r}, got {text!r}", loc)
+        return replace(argument, noalias=True)
     plain = _PLAIN.fullmatch(text)
     if plain is None:
         raise ManifestError(f"expected an argument type, got {text!r}", loc, remedy=_GRAMMAR)

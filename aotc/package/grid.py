@@ -22,6 +22,7 @@ from aotc.config import CONFIG_DEFAULTS, CONFIG_KEYS, Config, config_value_probl
 from aotc.ir import expression
 from aotc.ir.diagnostics import ManifestError
 from aotc.ir.expression import Expression, ExpressionError
+from aotc.ir.params import NOALIAS
 from aotc.ir.types import SCALARS
 from aotc.package.argument_type import NONE, PROMISED_DIVISOR, ArgumentType
 from aotc.package.index import Guard, null_test
@@ -255,6 +256,8 @@ def _held(
         is_promised = name in guard_of and name not in waived
         if is_promised and not (name in absent and argument.is_optional):
             held.append(guard_of[name])
+        if argument.noalias:
+            held.append(guard_of[f"{name} {NOALIAS}"])
         if argument.may_be_none:
             held.append(guard_of[null_test(name, is_null=name in absent)])
     return tuple(held)
@@ -559,6 +562,13 @@ def _guards(
         index_of[name] = len(guards)
         is_promise = not argument.is_optional
         guards.append(Guard(expression.parse(condition), text, is_promise=is_promise))
+    for name in _places(kernel):
+        if kernel.signature[name].noalias:
+            index_of[f"{name} {NOALIAS}"] = len(guards)
+            others = [each for each in _places(kernel) if each != name]
+            apart = [f"({name} != {other} or {name} == 0)" for other in others]
+            text = f"{name} points at no memory of {', '.join(others)}"
+            guards.append(Guard(expression.parse(" and ".join(apart)), text, is_promise=True))
     for root in conditions:
         if root is not None and root not in index_of:
             index_of[root] = len(guards)
@@ -568,6 +578,11 @@ def _guards(
         remedy = "leave out ':16' where it gains nothing, or take argument names out of `where`"
         raise ManifestError(message, kernel.loc, remedy=remedy)
     return tuple(guards), index_of
+
+
+def _places(kernel: KernelSpec) -> list[str]:
+    """Return the arguments that point at memory."""
+    return [n for n, a in kernel.signature.items() if a.kind in ("pointer", "tensordesc")]
 
 
 def _smallest_bytes(kernel: KernelSpec, argument: ArgumentType) -> int:

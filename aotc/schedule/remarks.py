@@ -96,7 +96,7 @@ class Reason(_Template):
     LOOP_WRITES = "the loop writes through {names}, too"
     LOOP_MAY_WRITE = (
         "the loop writes through {names}, which may be the same memory; "
-        "num_stages of tl.range promises that it is not"
+        "num_stages of tl.range, or noalias in the signature, promises that it is not"
     )
     FOREIGN_BUFFER = "its buffer is not the loop's own"
     SHARED_BUFFER = "its buffer is used in other ways, too"

@@ -50,6 +50,7 @@ def test_fixed_values_are_constants(sources: Sources) -> None:
         ({**GOOD, "n": "i8=300"}, {"BLOCK": 16}, "from -128 to 127, got 300", ""),
         ({**GOOD, "n": "i32=x"}, {"BLOCK": 16}, "fixed value of n must be of type i32", ""),
         ({**GOOD, "x_ptr": "*fp16=0"}, {"BLOCK": 16}, "only a scalar can have a fixed value", ""),
+        ({**GOOD, "n": "i32 noalias"}, {"BLOCK": 16}, "only a pointer can be promised", ""),
         ({**GOOD, "scale": "fp32:16"}, {"BLOCK": 16}, "divisibility of scale", ""),
         ({**GOOD, "n": "i32:0"}, {"BLOCK": 16}, "divisibility of n", ""),
         ({**GOOD, "x_ptr": "tensordesc<fp16>"}, {"BLOCK": 16}, "must be like 'tensordesc", ""),

@@ -21,6 +21,9 @@ def test_every_scalar_is_an_argument_and_a_pointee(dtype: str) -> None:
     [
         ("*T:16", "*bf16:16", "*bf16"),
         ("*T:16?", "*bf16:16", "*bf16"),
+        ("*T:16 noalias", "*bf16:16 noalias", "*bf16 noalias"),
+        ("*T:16? noalias", "*bf16:16 noalias", "*bf16 noalias"),
+        ("*T noalias", "*bf16 noalias", "*bf16 noalias"),
         ("T", "bf16", "bf16"),
         ("i32:16?", "i32:16", "i32"),
         ("i32=1", "i32=1", "i32=1"),
@@ -127,3 +130,9 @@ def test_other_alternatives_are_refused(texts: list[str]) -> None:
         parse_alternatives(texts)
     assert caught.value.message == f'expected a pointer and "none" as alternatives, got {texts}'
     assert 'with the type "none"' in caught.value.remedy
+
+
+@pytest.mark.parametrize("text", ["i32 noalias", "i32:16 noalias", "tensordesc<fp16[16]> noalias"])
+def test_only_a_pointer_may_be_promised_to_alias_nothing(text: str) -> None:
+    with pytest.raises(ManifestError, match="expected a pointer before 'noalias'"):
+        parse(text)

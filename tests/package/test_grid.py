@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from aotc.ir import expression
 from aotc.ir.diagnostics import ManifestError
 from aotc.package.grid import MAX_VARIANTS, Expansion, expand
 from aotc.package.manifest import load
@@ -133,6 +134,29 @@ def test_guards_hold_promises_and_alternatives(tmp_path: Path) -> None:
         ("n is a multiple of 16", False),
     ]
     assert [variant.guards for variant in found.variants] == [(0, 1), (0,)] * 2
+
+
+def test_a_guard_compares_the_addresses_of_what_is_alone(tmp_path: Path) -> None:
+    signature = """[kernel.signature]
+x_ptr = "*fp16"
+n = "i32:16?"
+m = "*fp16 noalias"
+eps = "*fp32"
+"""
+    found = _expand(tmp_path, signature + _BLOCK)
+    (guard,) = [each for each in found.guards if each.is_promise]
+    assert guard.text == "m points at no memory of x_ptr, eps"
+    where = found.guards.index(guard)
+    assert [where in variant.guards for variant in found.variants] == [True, True]
+    for addresses, holds in (
+        ((16, 32, 48), True),
+        ((16, 16, 48), False),
+        ((16, 48, 48), False),
+        ((16, 32, 16), True),
+        ((0, 0, 16), True),  # tensors without elements
+    ):
+        known: dict[str, int] = dict(zip(("x_ptr", "m", "eps"), addresses, strict=True))
+        assert bool(expression.evaluate(guard.expression, known)) == holds
 
 
 def test_two_optional_promises_make_four_variants(tmp_path: Path) -> None:

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import nullcontext
+from pathlib import Path
 
 import pytest
 
 from aotc.ir.expression import parse
 from aotc.package.archive import encode
+from aotc.package.grid import expand
 from aotc.package.index import Archive, CubinParam, Guard, Kernel, Param, Variant
-from aotc.runtime import Library, NotFoundError
+from aotc.package.manifest import load as load_manifest
+from aotc.runtime import ArgumentError, Library, NotFoundError
+from aotc.target import TARGETS
 from tests.support.fake_gpu import FakeGpu, golden
 
 _STRIDE = Guard(parse("stride % 16 == 0"), "stride is a multiple of 16")
@@ -82,3 +87,43 @@ def test_a_message_is_one_line_whatever_the_names(
         kernel(1, 1)
     assert "expected a?[31m?b??c, got" in str(caught.value)
     assert str(caught.value).isprintable()
+
+
+@pytest.mark.parametrize(
+    ("addresses", "is_launched"),
+    [((16, 32, 48), True), ((16, 16, 48), False), ((16, 32, 32), False), ((0, 0, 48), True)],
+)
+def test_an_argument_that_is_promised_to_be_alone_is(
+    tmp_path: Path,
+    load: Callable[..., Library],
+    gpu: FakeGpu,
+    addresses: tuple[int, int, int],
+    is_launched: bool,
+) -> None:
+    """The guard is the manifest's; a tensor without elements has the address 0, as others have."""
+    (tmp_path / "k.py").write_text("@triton.jit\ndef k(x, out, y):\n    pass\n")
+    head = '[package]\nname = "p"\nversion = "1.0.0"\ntargets = ["sm_90a"]\n'
+    kernel = '[[kernel]]\nsource = "k.py:k"\n[kernel.signature]\n'
+    types = 'x = "*fp32"\nout = "*fp32 noalias"\ny = "*fp32"\n'
+    (tmp_path / "kernels.toml").write_text(head + kernel + types)
+    spec = load_manifest(str(tmp_path / "kernels.toml")).kernels[0]
+    guards = expand(spec, [TARGETS["sm_90a"]], lambda *_: ()).guards
+    cubin = golden().cubin("sm_90a", {"k": [(0, 8), (8, 8), (16, 8)]}, b"")
+    variant = Variant(
+        target="sm_90a",
+        symbol="k",
+        cubin=cubin,
+        num_threads=32,
+        cubin_params=tuple(CubinParam(8 * at, 8, index=at) for at in range(3)),
+        guards=tuple(range(len(guards))),
+        grid=(parse("1"),),
+    )
+    params = tuple(Param(name, "pointer", "fp32") for name in ("x", "out", "y"))
+    made = Kernel("k", bytes(32), (variant,), params, guards=guards)
+    launched = load(encode(Archive("a", "1", (made,))))["k"]
+    outcome = nullcontext() if is_launched else pytest.raises(ArgumentError)
+    with outcome as caught:
+        launched(*addresses)
+    assert gpu.launches == is_launched
+    if caught is not None:
+        assert caught.value.expected == "out points at no memory of x, y"

@@ -235,6 +235,15 @@ def _mul(_: AffineAnalysis, __: Op, found: list[Affine]) -> Affine | None:
     return Affine(None, left.offset * right.offset)
 
 
+def _div(_: AffineAnalysis, __: Op, found: list[Affine]) -> Affine | None:
+    """Divide what is a multiple of the divisor, so that nothing is rounded."""
+    left, right = found
+    if left.base is not None or right.base is not None or not right.offset.value:
+        return None
+    quotient = left.offset.divided_by(right.offset)
+    return None if quotient is None else Affine(None, quotient)
+
+
 def _shl(_: AffineAnalysis, __: Op, found: list[Affine]) -> Affine | None:
     left, right = found
     bits = right.offset.value
@@ -293,6 +302,7 @@ _RULES: dict[type[Op], Rule] = {
     arith.AddPtr: _add,
     arith.Sub: _sub,
     arith.Mul: _mul,
+    arith.Div: _div,
     arith.Shl: _shl,
     arith.Neg: _neg,
     arith.Cast: _cast,

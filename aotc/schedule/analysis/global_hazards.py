@@ -36,7 +36,11 @@ from aotc.ir.parameter_access import pointer_roots
 from aotc.ir.rewrite import is_inside
 from aotc.ir.types import PointerType, TensorMapType, TileType, element_of, shape_of
 from aotc.schedule.analysis.affine import Affine, AffineAnalysis, axis_symbol
-from aotc.schedule.analysis.global_order import accessed, accessed_pointer
+from aotc.schedule.analysis.global_order import (
+    accessed,
+    accessed_pointer,
+    is_promised_apart,
+)
 from aotc.schedule.analysis.polynomial import ZERO, Monomial, Polynomial
 from aotc.schedule.analysis.signs import Signs
 
@@ -142,7 +146,8 @@ class GlobalHazards:
         if first.has(Trait.ATOMIC) and later.has(Trait.ATOMIC):
             return False  # each is atomic, and threads that need an order ask for it
         if self._memory[first].isdisjoint(self._memory[later]):
-            return self._meet_in_place(earlier, later)
+            is_promised = is_promised_apart(accessed(first), accessed(later))
+            return not is_promised and self._meet_in_place(earlier, later)
         left, right = accessed_pointer(first), accessed_pointer(later)
         if left is None or right is None:
             # Tensor stores are of one thread, which waits for what it must.

@@ -1,7 +1,7 @@
 """Which ops a load from global memory must not be reordered with.
 
-Two parameters may alias (a kernel is often launched in place), so a load and a
-write keep their order unless they are provably disjoint. A barrier of the user's
+Two parameters may alias (a kernel is often launched in place) unless the signature promises of one
+that it does not, so a load and a write keep their order unless they are provably disjoint. A barrier of the user's
 orders everything, and so does an assertion: it may imply the bounds of what follows.
 
 An op on an mbarrier tells other threads that accesses are done, or waits until they are, so it
@@ -15,12 +15,14 @@ fence.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable, Iterator
 
 from aotc.ir.core import Block, Kernel, Op, Value
-from aotc.ir.dialects import arith
+from aotc.ir.dialects import arith, gpu, tile
 from aotc.ir.effects import AccessKind, Resource, Trait
 from aotc.ir.parameter_access import pointer_roots
+from aotc.ir.params import ParamInfo
 from aotc.ir.rewrite import is_inside
 from aotc.ir.types import PointerType, element_of
 
@@ -70,6 +72,23 @@ def synchronizes(op: Op) -> bool:
     return bool(changes) and accessed(op) is None
 
 
+def keeps_order(barrier: Op) -> bool:
+    """Return whether a barrier orders anything of what comes before it.
+
+    A barrier of a CTA does not if none of its threads has written by then, nor waited for other
+    programs by a volatile load.
+    """
+    if not isinstance(barrier, tile.Barrier | gpu.Barrier):
+        return True
+    around = [barrier, *barrier.ancestors()]
+    body = around[-1].block
+    assert body is not None
+    return any(
+        (op.writes(Resource.GLOBAL) or getattr(op, "volatile", False)) and may_precede(op, barrier)
+        for op in body.walk()
+    )
+
+
 def _is_reduction(op: Op) -> bool:
     """Return whether an atomic only adds to memory: it is relaxed, and nobody learns what was there."""
     is_relaxed = getattr(op, "sem", "relaxed") == "relaxed"  # gpu ops stand beside their fences
@@ -116,8 +135,28 @@ def shared_roots(left: Value, right: Value) -> list[Value]:
     ]
 
 
+def is_promised_apart(left: Value | None, right: Value | None) -> bool:
+    """Return whether the signature promises that two places are memory of different arguments."""
+    if left is None or right is None:
+        return False
+    sides = [list(map(_parameter, pointer_roots(value))) for value in (left, right)]
+    return all(
+        first is not None
+        and second is not None
+        and first.argument != second.argument
+        and (first.noalias or second.noalias)
+        for first, second in itertools.product(*sides)
+    )
+
+
 def _is_parameter(root: Value) -> bool:
     return isinstance(root.owner, Block) and isinstance(root.owner.parent, Kernel)
+
+
+def _parameter(root: Value) -> ParamInfo | None:
+    """Return the parameter that a root is, None if it is none."""
+    kernel = root.owner.parent if isinstance(root.owner, Block) else None
+    return kernel.params[root.index] if isinstance(kernel, Kernel) else None
 
 
 def root_names(pointer: Value) -> str:

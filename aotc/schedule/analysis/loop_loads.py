@@ -13,7 +13,13 @@ from collections.abc import Iterable
 from aotc.ir.core import Op
 from aotc.ir.dialects import gpu, scf
 from aotc.ir.types import SharedType
-from aotc.schedule.analysis.global_order import is_zero, root_names, shared_roots, written_pointer
+from aotc.schedule.analysis.global_order import (
+    is_promised_apart,
+    is_zero,
+    root_names,
+    shared_roots,
+    written_pointer,
+)
 from aotc.schedule.analysis.loop_slice import Staging
 from aotc.schedule.remarks import Reason
 
@@ -31,7 +37,7 @@ def load_disorder(loop: scf.For, load: gpu.Load, barriers: Iterable[Op]) -> str:
             return Reason.FENCE_IN_LOOP(op=fence.opcode)
         if shared_roots(load.pointer, pointer):
             return Reason.LOOP_WRITES(names=root_names(pointer))
-        if not loop.num_stages:
+        if not loop.num_stages and not is_promised_apart(load.pointer, pointer):
             return Reason.LOOP_MAY_WRITE(names=root_names(pointer))
     return ""
 

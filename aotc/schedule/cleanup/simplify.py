@@ -15,6 +15,7 @@ from collections.abc import Callable, Sequence
 
 from aotc.ir.core import Kernel, Op, Value, clone_block
 from aotc.ir.dialects import arith, descriptor, scf, tile
+from aotc.ir.effects import Trait
 from aotc.ir.rewrite import Builder, Pattern, rewrite
 from aotc.ir.types import I1, PointerType, ScalarType, TileType, Type, element_of, shape_of
 from aotc.schedule.context import Schedule
@@ -98,12 +99,24 @@ def fold_integers(op: Op, place: Builder) -> Result:
 
 
 def fold_compare(op: Op, place: Builder) -> Result:
-    """Compute a comparison of constants."""
+    """Compute a comparison of constants, or of all positions in a tile with one."""
     assert isinstance(op, arith.Compare)
-    left, right = known(op.lhs), known(op.rhs)
-    if left is None or right is None:
+    ends, right = _ends(op.lhs), known(op.rhs)
+    if ends is None or right is None:
         return None
-    return _constant(place, _PREDICATES[op.predicate](left, right), op.out.type)
+    found = {_PREDICATES[op.predicate](end, right) for end in ends}
+    is_same = len(found) == 1 and (ends[0] == ends[1] or op.predicate not in ("eq", "ne"))
+    return _constant(place, found.pop(), op.out.type) if is_same else None
+
+
+def _ends(value: Value) -> tuple[Number, Number] | None:
+    """Return the least and the greatest element of a constant or of positions in a tile."""
+    constant, op = known(value), value.op
+    if constant is not None:
+        return constant, constant
+    while op is not None and op.has(Trait.VIEW, Trait.BROADCAST):
+        op = op.operands[0].op
+    return (op.start, op.end - 1) if isinstance(op, tile.Arange) else None
 
 
 def is_exact(value: float, kind: ScalarType) -> bool:
@@ -125,13 +138,27 @@ def fold_cast(op: Op, place: Builder) -> Result:
         return [op.value]
     value = known(op.value)
     if value is None:
-        return None
+        return _truth_of_select(op, place) if op.dtype == I1 else None
     if not op.dtype.is_float:
         if isinstance(value, float):
             return None
         cast = value != 0 if op.dtype == I1 else wrap(int(value), op.dtype)
         return _constant(place, cast, op.out.type)
     return _constant(place, float(value), op.out.type) if is_exact(value, op.dtype) else None
+
+
+def _truth_of_select(op: arith.Cast, place: Builder) -> Result:
+    """Return the condition of a selection between numbers of which one is 0."""
+    select = op.value.op
+    if not isinstance(select, arith.Select):
+        return None
+    arms = known(select.if_true), known(select.if_false)
+    if arms[0] is None or arms[1] is None:
+        return None
+    if bool(arms[0]) == bool(arms[1]):
+        return _constant(place, bool(arms[0]), op.out.type)
+    is_condition = bool(arms[0]) and select.condition.type == op.out.type
+    return [select.condition] if is_condition else None
 
 
 def fold_shape(op: Op, place: Builder) -> Result:

@@ -14,7 +14,7 @@ from aotc.ir.dialects import gpu, scf, tma
 from aotc.ir.effects import Trait
 from aotc.ir.rewrite import is_inside
 from aotc.ir.types import ScalarType, SharedType, TileType, Type
-from aotc.schedule.analysis.global_order import root_names
+from aotc.schedule.analysis.global_order import accessed, is_promised_apart, root_names
 from aotc.schedule.context import Schedule
 from aotc.schedule.remarks import Remark
 from aotc.schedule.tensor_maps.contiguous_run import AccessT, ContiguousRun
@@ -77,6 +77,8 @@ def choose_runs(
 
 def order_is_promised(first: Op, second: Op) -> bool:
     """Return whether the user promised that two accesses of a loop do not alias."""
+    if is_promised_apart(accessed(first), accessed(second)):
+        return True
     loops = loops_around(first, second)
     return bool(loops) and all(isinstance(op, scf.For) and op.num_stages for op in loops)
 

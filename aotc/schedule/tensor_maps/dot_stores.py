@@ -24,6 +24,7 @@ from aotc.ir.effects import Resource, Trait
 from aotc.ir.types import I1, TileType, element_of, shape_of
 from aotc.schedule.analysis.global_order import (
     accessed,
+    is_promised_apart,
     may_precede,
     root_names,
     shared_roots,
@@ -70,13 +71,16 @@ def check_store_order(store: tile.Store, kernel: Kernel) -> None:
 
 def _check_beside(op: Op, store: tile.Store) -> None:
     pointer = accessed(op)
+    if isinstance(op, tile.Barrier) and not may_precede(store, op):
+        return
     if pointer is None or op.orders(Resource.GLOBAL) or getattr(op, "volatile", False):
         raise UnmappableError(f"{op.opcode} keeps memory accesses in order")
     if not op.writes(Resource.GLOBAL):
-        if may_precede(store, op):
+        if may_precede(store, op) and not is_promised_apart(pointer, store.pointer):
             name = root_names(pointer)
             raise UnmappableError(
-                f"the kernel loads through {name} afterwards, which may be the same memory"
+                f"the kernel loads through {name} afterwards, which may be the same memory",
+                "noalias in the signature promises that it is not",
             )
     elif shared_roots(pointer, store.pointer) and (
         may_precede(op, store) or may_precede(store, op)

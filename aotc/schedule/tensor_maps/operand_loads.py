@@ -19,6 +19,8 @@ from aotc.ir.types import element_of
 from aotc.schedule.analysis.affine import axis_names, axis_symbol
 from aotc.schedule.analysis.global_order import (
     accessed,
+    is_promised_apart,
+    keeps_order,
     may_precede,
     root_names,
     stands_before,
@@ -96,25 +98,28 @@ def check_load_order(load: tile.Load, kernel: Kernel) -> None:
             raise UnmappableError("a volatile load before it may wait for other programs to write")
         pointer = accessed(op, "write")
         if pointer is None:
-            if synchronizes(op) and may_precede(op, load):
+            if synchronizes(op) and may_precede(op, load) and keeps_order(op):
                 raise UnmappableError(
                     f"{op.opcode} comes before it, and what was written before that"
                 )
         elif any(root in own for root in pointer_roots(pointer)):
             raise UnmappableError("the kernel writes through it, too")
-        elif may_precede(op, load) and not _is_promised(op, load):
+        elif may_precede(op, load) and not _is_promised(op, load, pointer):
             name = root_names(pointer)
             raise UnmappableError(
-                f"the kernel writes through {name} before, which may be the same memory"
+                f"the kernel writes through {name} before, which may be the same memory",
+                f"noalias of {name} in the signature promises that it is not",
             )
 
 
-def _is_promised(write: Op, load: Op) -> bool:
-    """Return whether a write comes before a load in earlier iterations only, of promised loops.
+def _is_promised(write: Op, load: tile.Load, pointer: Value) -> bool:
+    """Return whether what is written is promised to be no memory that is loaded.
 
-    `num_stages` of `tl.range` promises that iterations do not depend on each other through
-    different arguments.
+    Of a write that comes before a load in earlier iterations only, `num_stages` of `tl.range`
+    promises it, too: that iterations do not depend on each other through different arguments.
     """
+    if is_promised_apart(load.pointer, pointer):
+        return True
     around = [write, *write.ancestors()]
     by_block = {op.block: op for op in around}
     for op in (load, *load.ancestors()):

@@ -2,7 +2,7 @@
 
 A box of a tensor is loaded through its descriptor. It may be loaded ahead of stores through other
 descriptors and through pointers, which is what makes it worth a copy; stores through the same
-descriptor, barriers and atomics keep their order.
+descriptor, atomics, and barriers after something was written, keep their order.
 
 Invariant: one rule for all that load ahead, be it a producer warp or an earlier iteration.
 """
@@ -15,7 +15,12 @@ from aotc.ir.core import Op
 from aotc.ir.dialects import tma
 from aotc.ir.types import TensorMapType
 from aotc.schedule.analysis.alias import may_alias
-from aotc.schedule.analysis.global_order import accessed, may_precede, synchronizes
+from aotc.schedule.analysis.global_order import (
+    accessed,
+    keeps_order,
+    may_precede,
+    synchronizes,
+)
 from aotc.schedule.remarks import Reason
 
 
@@ -26,7 +31,7 @@ def reorder_hazard(load: tma.SyncLoad, ops: Iterable[Op]) -> str:
     for op in ops:
         # A wait for stores is there for the op that it precedes, which the user knows.
         is_reason = synchronizes(op) and not isinstance(op, tma.TmaStoreWait)
-        if is_reason and may_precede(op, load):
+        if is_reason and may_precede(op, load) and keeps_order(op):
             return Reason.FENCE_BEFORE(op=op.opcode)
         tensor = accessed(op, "write")
         if tensor is None or not isinstance(tensor.type, TensorMapType):

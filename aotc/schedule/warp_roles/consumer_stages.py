@@ -19,7 +19,8 @@ from aotc.ir.tiles import is_tile
 from aotc.schedule.analysis.producer_slice import Slice, SliceCopy
 from aotc.schedule.shared_memory.mbarrier_ring import RingPosition
 from aotc.schedule.warp_roles.consumer_groups import OwnTiles
-from aotc.schedule.warp_roles.load_groups import LoadGroup, initial_state, readers_of
+from aotc.schedule.warp_roles.load_groups import LoadGroup, initial_state
+from aotc.schedule.warp_roles.read_ends import done_at
 
 
 class ConsumerStages(CarriedState):
@@ -129,13 +130,12 @@ class ConsumerStages(CarriedState):
         order = {op: number for number, op in enumerate(block)}
         own: Op = group.loads[-1]
         late: Op | None = None
-        for load in group.loads:
-            for reader in readers_of(load.buffer):
-                done, is_later = _done_at(reader, block)
-                if is_later:
-                    late = done if late is None else max(late, done, key=order.__getitem__)
-                else:
-                    own = max(own, done, key=order.__getitem__)
+        for reader in group.readers:
+            done, is_later = _done_at(reader, block)
+            if is_later:
+                late = done if late is None else max(late, done, key=order.__getitem__)
+            else:
+                own = max(own, done, key=order.__getitem__)
         if late is None:
             group.ring.release(position, Builder.after_op(own))
             return
@@ -170,51 +170,6 @@ def _done_at(reader: Op, block: Block) -> tuple[Op, bool]:
     if done is None:
         reader.error("is not waited for")
     return done
-
-
-def done_at(reader: Op, block: Block) -> tuple[Op, bool] | None:
-    """Return the op of `block` that completes a reader in it, and whether that is an iteration later.
-
-    A dot is done after the wait that covers it; it is None if none is found in or around its block.
-    """
-    if not isinstance(reader, wgmma.Wgmma):
-        return _enclosing(reader, block), False
-    op: Op = reader
-    newer = 0
-    while True:
-        found, newer = _wait_after(op.next, newer)
-        if found is not None:
-            return _enclosing(found, block), False
-        if op.block is block:
-            found, _ = _wait_after(block.first, newer)
-            return None if found is None else (found, True)
-        parent = op.parent_op
-        if parent is None:
-            return None
-        if not isinstance(parent, scf.If):
-            newer = 0
-        op = parent
-
-
-def _wait_after(op: Op | None, newer: int) -> tuple[Op | None, int]:
-    """Return the first wait from `op` on that leaves at most `newer` dots in flight."""
-    while op is not None:
-        if isinstance(op, wgmma.Wgmma):
-            newer += 1
-        elif isinstance(op, wgmma.WgmmaWait) and op.pending <= newer:
-            return op, newer
-        op = op.next
-    return None, newer
-
-
-def _enclosing(op: Op, block: Block) -> Op:
-    """Return the op of `block` that is `op` or contains it."""
-    while op.block is not block:
-        parent = op.parent_op
-        if parent is None:
-            op.error("is not in the block of what it reads")
-        op = parent
-    return op
 
 
 def _drain_after(loop: Op) -> Op:

@@ -3,7 +3,8 @@
 Adjacent loads of a block into as many buffers each, with no use of their results and no wait for other
 grids in between, are a group: they share a stage, its `full` and its `empty`. Groups of loops that come one after the
 other share a ring if their loads are of the same shapes: attention's unmasked loop and the masked one
-that follows are then one pipeline, which does not drain between them, and the buffers are there once.
+that follows are then one pipeline, which does not drain between them, and the buffers are there once. So do
+groups outside of loops of which the one has been read before the other is loaded.
 Whoever uses a ring keeps its position; those of all rings together are a *state*, two values for each.
 
 Invariant: the buffers of a group have as many stages as its ring of mbarriers; of two groups that share
@@ -22,7 +23,9 @@ from aotc.ir.effects import Trait
 from aotc.ir.rewrite import Builder, is_inside
 from aotc.ir.tiles import is_tile
 from aotc.ir.types import I32
+from aotc.schedule.analysis.global_order import stands_before
 from aotc.schedule.shared_memory.mbarrier_ring import MbarrierRing, RingPosition
+from aotc.schedule.warp_roles.read_ends import done_at
 
 _LOCAL = (Trait.ELEMENTWISE, Trait.VIEW, Trait.SHAPE_ONLY, Trait.SOURCE, Trait.BROADCAST)
 _MIN_OWN_STAGES = 2  # of a consumer group, so that one is filled while another one is read
@@ -30,11 +33,15 @@ _MIN_OWN_STAGES = 2  # of a consumer group, so that one is filled while another 
 
 @dataclass(eq=False)
 class LoadGroup:
-    """Tensor loads that share the stages of `ring`, whose number is `index`."""
+    """Tensor loads that share the stages of `ring`, whose number is `index`.
+
+    `readers` are the consumers' ops that read what these load, which other groups may replace there.
+    """
 
     index: int
     loads: list[tma.SyncLoad]
     ring: MbarrierRing
+    readers: list[Op]
 
     @property
     def block(self) -> Block:
@@ -151,11 +158,12 @@ def make_group(
     num_stages = buffers_of(loads[0]).num_stages
     if num_owners > 1:
         num_stages = max(num_stages // num_owners, min(num_stages, _MIN_OWN_STAGES))
+    readers = [reader for load in loads for reader in readers_of(load.buffer)]
     shared = _ring_to_share(before, loads, num_stages, num_owners)
     if shared is not None:
         for load, other in zip(loads, shared.loads, strict=True):
             buffers_of(load).replace_with([buffers_of(other).out])
-        return LoadGroup(shared.index, loads, shared.ring)
+        return LoadGroup(shared.index, loads, shared.ring, readers)
     for load in loads:
         alloc = buffers_of(load)
         if num_owners > 1:
@@ -174,17 +182,14 @@ def make_group(
         num_ctas=num_ctas,
         num_owners=num_owners,
     )
-    return LoadGroup(len(ring_users(before)), loads, ring)
+    return LoadGroup(len(ring_users(before)), loads, ring, readers)
 
 
 def _ring_to_share(
     groups: Sequence[LoadGroup], loads: Sequence[tma.SyncLoad], num_stages: int, num_owners: int
 ) -> LoadGroup | None:
-    """Return a group of a loop that comes before the one of `loads`, with the same kinds of buffers."""
-    loop = _innermost_loop(loads[0])
-    if loop is None:
-        return None
-    taken = {group.index for group in groups if not _comes_before(group, loop)}
+    """Return a group that is done before `loads` are issued, with the same kinds of buffers."""
+    taken = {group.index for group in groups if not _comes_before(group, loads[0])}
     kinds = [_kind_of(load) for load in loads]
     for group in groups:
         ring = group.ring
@@ -195,10 +200,26 @@ def _ring_to_share(
     return None
 
 
-def _comes_before(group: LoadGroup, loop: Op) -> bool:
-    """Return whether a group's loop is another one, and neither is run by the other."""
-    other = _innermost_loop(group.loads[0])
-    return other is not None and other is not loop and _loop_around(other) is _loop_around(loop)
+def _comes_before(group: LoadGroup, load: tma.SyncLoad) -> bool:
+    """Return whether all of a group comes before a load, in each iteration of the loop around both.
+
+    Of loops, neither is run by the other. What loops do not load in stages has been read by then.
+    """
+    loop, other = _innermost_loop(load), _innermost_loop(group.loads[0])
+    if loop is not None and other is not None:
+        return other is not loop and _loop_around(other) is _loop_around(loop)
+    return loop is other and group.block is load.block and _is_read_before(group, load)
+
+
+def _is_read_before(group: LoadGroup, load: tma.SyncLoad) -> bool:
+    """Return whether all that a group loads has been read where a later load of its block stands."""
+    for reader in group.readers:
+        if not any(op.block is group.block for op in (reader, *reader.ancestors())):
+            return False
+        done = done_at(reader, group.block)
+        if done is None or done[1] or not stands_before(done[0], load):
+            return False
+    return True
 
 
 def _loop_around(op: Op) -> Op | None:

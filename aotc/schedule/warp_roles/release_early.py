@@ -22,7 +22,7 @@ from aotc.ir.effects import Resource, Trait
 from aotc.ir.rewrite import Builder, is_inside, is_pure
 from aotc.schedule.analysis.alias import allocation_of
 from aotc.schedule.context import Schedule
-from aotc.schedule.warp_roles.consumer_stages import done_at
+from aotc.schedule.warp_roles.read_ends import done_at
 
 
 def release_early(kernel: Kernel, schedule: Schedule) -> None:

@@ -227,7 +227,12 @@ class Chooser:
                 if out == source or out not in kinds or source not in kinds:
                     continue
                 (left, out_info), (right, info) = kinds[out], kinds[source]
-                is_same = left == right and out_info.divisibility == info.divisibility
+                is_same = (
+                    not out_info.noalias
+                    and not info.noalias
+                    and left == right
+                    and out_info.divisibility == info.divisibility
+                )
                 if is_same and source not in self.roles.indices:
                     yield out, source
 

@@ -272,3 +272,22 @@ def test_a_comparison_is_a_polynomial_below_zero(predicate: str, n: int) -> None
 def test_other_masks_have_no_bounds(body: str) -> None:
     analysis, value = last_of(body)
     assert analysis.bounds(value) is None
+
+
+# ---- quotients --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("divisor", "left"), [(4, 3), (12, 1), (1, 12), (-4, -3), (5, None), (0, None)]
+)
+def test_a_multiple_is_divided_exactly(divisor: int, left: int | None) -> None:
+    text = f"""\
+%c = arith.constant {{value = 12, type = i32}} : i32
+  %d = arith.constant {{value = {divisor}, type = i32}} : i32
+  %product = arith.mul(%n, %c) : i32
+  %x = arith.div(%product, %d) : i32"""
+    analysis, value = last_of(text)
+    factors = [factor for _, factor in analysis[value].offset.terms]
+    assert factors == ([1] if left is None else [left])
+    (symbol,) = analysis[value].offset.symbols
+    assert analysis.is_launch(symbol) == (left is not None)

@@ -8,7 +8,14 @@ from aotc.ir.core import Op
 from aotc.ir.dialects import gpu, tma
 from aotc.ir.effects import Resource
 from aotc.ir.text import parse_kernel
-from aotc.schedule.analysis.global_order import accessed, accessed_pointer, fences, synchronizes
+from aotc.schedule.analysis.global_order import (
+    accessed,
+    accessed_pointer,
+    fences,
+    is_promised_apart,
+    keeps_order,
+    synchronizes,
+)
 from tests.support.every_op import SAMPLES, kernel_of, ops_of, sample_kernel
 
 # Every op that writes global memory, or orders accesses to it, of one thread or among threads.
@@ -139,3 +146,48 @@ def test_fences_nested_in_an_op_are_found() -> None:
     assert not list(fences((loop,)))
     loop.blocks[0].insert(barrier, before=loop.blocks[0].first)
     assert list(fences((loop,))) == [barrier]
+
+
+APART = """\
+kernel @k(%a: *fp32, %b: *fp32 {noalias = true}, %c: *fp32, %n: i32, %t: i1) {num_warps = 1} {
+  %at = arith.addptr(%b, %n) : *fp32
+  %either = arith.select(%t, %a, %c) : *fp32
+  %any = arith.select(%t, %at, %a) : *fp32
+  %address = arith.constant {value = 0, type = i64} : i64
+  %made = arith.cast(%address) {dtype = *fp32} : *fp32
+  scf.return
+}
+"""
+
+
+@pytest.mark.parametrize(
+    ("left", "right", "apart"),
+    [
+        ("a", "b", True), ("at", "a", True), ("at", "either", True), ("a", "c", False),
+        ("at", "b", False), ("any", "c", False), ("any", "at", False), ("made", "b", False),
+    ],
+)  # fmt: skip
+def test_what_the_signature_promises_to_be_apart(left: str, right: str, apart: bool) -> None:
+    kernel = parse_kernel(APART)
+    values = {value.hint: value for op in kernel.body for value in op.results}
+    values |= {info.name: arg for info, arg in zip(kernel.params, kernel.body.args, strict=True)}
+    assert is_promised_apart(values[left], values[right]) == apart
+    assert is_promised_apart(values[right], values[left]) == apart
+    assert not is_promised_apart(None, values[right])
+
+
+@pytest.mark.parametrize(
+    ("body", "keeps"),
+    [
+        ("tile.barrier", False),
+        ("tile.barrier\n  tile.store(%p, %x, _)", False),
+        ("tile.store(%p, %x, _)\n  tile.barrier", True),
+        ("%v = tile.load(%p, _, _) {volatile = true} : fp32\n  tile.barrier", True),
+        ("%v = tile.load(%p, _, _) : fp32\n  tile.barrier", False),
+        ("grid.cluster_barrier", True),
+    ],
+)
+def test_a_barrier_keeps_the_order_of_what_was_written(body: str, keeps: bool) -> None:
+    text = f"kernel @k(%p: *fp32, %x: fp32) {{num_warps = 1}} {{\n  {body}\n  scf.return\n}}\n"
+    (barrier,) = [op for op in parse_kernel(text).body if op.opcode.endswith("barrier")]
+    assert keeps_order(barrier) == keeps

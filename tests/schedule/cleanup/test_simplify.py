@@ -64,3 +64,58 @@ def test_other_renamings_stay(renaming: str) -> None:
     simplify(kernel, Schedule(TARGETS["sm_90a"]))
     assert "num_dropped" not in print_kernel(kernel)
     assert "tile.reshape" in print_kernel(kernel)
+
+
+TRUTHS = """\
+kernel @k(%p: *fp32, %n: i32, %c: i1) {num_warps = 1} {
+  %i = tile.arange {start = 2, end = 10} : tile<8xi32>
+  %one = arith.constant {value = 1, type = tile<8xi32>} : tile<8xi32>
+  %none = arith.constant {value = 0, type = tile<8xi32>} : tile<8xi32>
+  %end = arith.constant {value = END, type = tile<8xi32>} : tile<8xi32>
+  %ns = tile.splat(%n) {shape = [8]} : tile<8xi32>
+  MASK
+  %ps = tile.splat(%p) {shape = [8]} : tile<8x*fp32>
+  %at = arith.addptr(%ps, %i) : tile<8x*fp32>
+  %v = tile.load(%at, %m, _) : tile<8xfp32>
+  tile.store(%at, %v, _)
+  scf.return
+}
+"""
+COMPARE = '%m = arith.compare(%i, %end) {predicate = "PREDICATE"} : tile<8xi1>'
+
+
+@pytest.mark.parametrize(
+    ("predicate", "end", "truth"),
+    [
+        ("lt", 10, True), ("lt", 9, None), ("lt", 2, False), ("le", 9, True), ("le", 1, False),
+        ("gt", 1, True), ("gt", 2, None), ("ge", 2, True), ("ge", 10, False), ("ge", 9, None),
+        ("eq", 5, None), ("ne", 5, None), ("eq", 99, None), ("ne", 99, None),
+    ],
+)  # fmt: skip
+def test_a_comparison_that_all_positions_pass_is_known(
+    predicate: str, end: int, truth: bool | None
+) -> None:
+    text = TRUTHS.replace("MASK", COMPARE.replace("PREDICATE", predicate))
+    kernel = parse_kernel(text.replace("END", str(end)))
+    simplify(kernel, Schedule(TARGETS["sm_90a"]))
+    printed = print_kernel(kernel)
+    assert ("arith.compare" in printed) == (truth is None)
+    if truth is not None:
+        assert ("tile.load(%at, _, _)" in printed) == truth
+
+
+@pytest.mark.parametrize("arms", ["%one, %none", "%end, %none", "%none, %one", "%one, %end"])
+def test_a_truth_that_was_made_a_number_is_the_truth(arms: str) -> None:
+    mask = f"""%t = arith.compare(%i, %ns) {{predicate = "lt"}} : tile<8xi1>
+  %w = arith.select(%t, {arms}) : tile<8xi32>
+  %m = arith.cast(%w) {{dtype = i1}} : tile<8xi1>"""
+    text = TRUTHS.replace("MASK", mask).replace("END", "7")
+    kernel = parse_kernel(text)
+    simplify(kernel, Schedule(TARGETS["sm_90a"]))
+    printed = print_kernel(kernel)
+    assert ("arith.select" in printed) == (arms == "%none, %one")
+    assert ("tile.load(%at, %t, _)" in printed) == arms.endswith("%none")
+    assert ("tile.load(%at, _, _)" in printed) == (arms == "%one, %end")
+    before, after = (np.arange(12, dtype=np.float32) for _ in range(2))
+    run(parse_kernel(text), (1,), [before, 6, True])
+    run(kernel, (1,), [after, 6, True])

@@ -335,6 +335,19 @@ def test_loops_that_write(count: int, num_stages: int, in_place: bool) -> None:
     case.check(make)
 
 
+@pytest.mark.parametrize("count", [0, 1, 33, 100])
+def test_a_loop_that_writes_what_is_promised_to_be_other_memory(count: int) -> None:
+    signature = {"x_ptr": "*fp32:16", "out_ptr": "*fp32:16 noalias", "count": "i32"}
+    case = Case("scaled", signature, {"STAGES": None, "BLOCK": 32})
+    assert "stages through registers: x_ptr" in case.remarks
+
+    def make() -> Args:
+        x = np.random.default_rng(count).integers(-9, 10, max(1, count)).astype(np.float32)
+        return [x, np.full(max(1, count), 77, np.float32), count]
+
+    case.check(make)
+
+
 @pytest.mark.parametrize("count", [0, 1, 4])
 def test_what_a_loop_reads_back_is_not_fetched_ahead(count: int) -> None:
     signature = {"x_ptr": "*fp32:16", "out_ptr": "*fp32:16", "count": "i32"}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -236,3 +237,18 @@ def test_a_kernel_gets_no_guards_for_its_store_alone(tmp_path: Path) -> None:
     kernel, schedule = mapped(request(tmp_path, case))
     assert not remarks_on("out_ptr", schedule)
     assert not kernel.guards
+
+
+def test_what_is_promised_to_be_other_memory_may_be_read_afterwards(tmp_path: Path) -> None:
+    case, _ = NOT_MAPPED["another read"]
+    wanted = request(tmp_path, case)
+    signature = tuple(
+        (name, f"{text} noalias" if name == "out_ptr" else text) for name, text in wanted.signature
+    )
+    _, schedule = mapped(replace(wanted, signature=signature))
+    assert remarks_on("out_ptr", schedule)[0].startswith("out_ptr is stored by tensor copies")
+
+
+def test_a_barrier_before_a_store_is_no_obstacle(tmp_path: Path) -> None:
+    _, schedule = mapped(request(tmp_path, Case(f"tl.debug_barrier()\n    {MASKED}")))
+    assert remarks_on("out_ptr", schedule)[0].startswith("out_ptr is stored by tensor copies")

@@ -15,7 +15,7 @@ WRITES = {
     "tl.store(a_ptr + m, 1.0, mask=in_m)": "the kernel writes through it, too",
     "tl.store(out_ptr + m, 1.0, mask=in_m)": "the kernel writes through out_ptr before",
     "tl.atomic_add(rows_ptr, 1)": "the kernel writes through rows_ptr before",
-    "tl.debug_barrier()": "tile.barrier comes before it",
+    "tl.store(rows_ptr, 1); tl.debug_barrier()": "the kernel writes through rows_ptr before",
     "tl.load(rows_ptr, volatile=True)": "a volatile load before it",
 }
 
@@ -39,7 +39,8 @@ PROMISED = "start in tl.range(0, K, BK, num_stages=2)"
     [
         ("turn", "tl.store(out_ptr + m, 1.0, mask=in_m)", True),
         ("turn", "tl.store(a_ptr + m, 1.0, mask=in_m)", False),
-        ("turn", "tl.debug_barrier()", False),
+        ("turn", "tl.debug_barrier()", True),
+        ("turn", "tl.store(out_ptr + m, 1.0, mask=in_m); tl.debug_barrier()", False),
         ("first", "tl.store(out_ptr + m, 1.0, mask=in_m)", False),
         ("setup", "tl.store(out_ptr + m, 1.0, mask=in_m)", False),
     ],
@@ -74,3 +75,16 @@ def test_an_operand_with_n_contiguous_is_for_products_that_take_it(
     assert remarks_on("a_ptr", schedule)[0].startswith("a_ptr is loaded")
     if not is_mapped:
         assert "its dot needs elements along K to be contiguous" in remark
+
+
+def test_what_is_promised_to_be_other_memory_may_be_written_before(tmp_path: Path) -> None:
+    case = replace(Case(LOAD), setup="tl.store(out_ptr + m, 1.0, mask=in_m)")
+    wanted = request(tmp_path, case)
+    signature = tuple(
+        (name, f"{text} noalias" if name == "out_ptr" else text) for name, text in wanted.signature
+    )
+    for given, is_mapped in ((wanted, False), (replace(wanted, signature=signature), True)):
+        _, schedule = mapped(given)
+        (remark,) = remarks_on("a_ptr", schedule)
+        assert remark.startswith("a_ptr is loaded by tensor copies") == is_mapped
+        assert ("noalias of out_ptr in the signature" in remark) != is_mapped

@@ -11,9 +11,12 @@ from tests.support.tensor_loads import branch, copy, kernel_of, load, loop, read
 LOAD = load("a", "%n") + read("a")
 TO_X = copy("b", "%one", "%z").replace("%y", "%x")
 BARRIER = "  tile.barrier\n"
+STORE = "  gpu.store(%p, %n)\n"
 ORDERS = "tile.barrier before it keeps memory accesses in order"
 FIRST = {
-    "a barrier": (BARRIER + LOAD, ORDERS),
+    "a barrier": (STORE + BARRIER + LOAD, ORDERS),
+    "a barrier after nothing that was written": (BARRIER + LOAD + STORE, ""),
+    "a barrier in a loop after a store": (STORE + loop(BARRIER + LOAD), ORDERS),
     "a barrier after it": (LOAD + BARRIER, ""),
     "a barrier in the other arm": (
         "  scf.if(%c) () {\n"
@@ -23,8 +26,8 @@ FIRST = {
         + "  scf.yield()\n  }\n",
         "",
     ),
-    "a barrier in a branch": (branch("%c", BARRIER) + LOAD, ORDERS),
-    "a barrier after it in a loop": (loop(LOAD + BARRIER), ORDERS),
+    "a barrier in a branch": (STORE + branch("%c", BARRIER) + LOAD, ORDERS),
+    "a barrier after it in a loop": (loop(LOAD + STORE + BARRIER), ORDERS),
     "a fence": (
         '  gpu.fence {scope = "gpu"}\n' + LOAD,
         ORDERS.replace("tile.barrier", "gpu.fence"),

@@ -110,7 +110,7 @@ SUM = (
 )
 OBSTACLES = {
     "barrier": (
-        loop(load("a", "%i") + read("a") + "  tile.barrier\n"),
+        loop(load("a", "%i") + read("a") + "  gpu.store(%p, %n)\n  tile.barrier\n"),
         "tile.barrier before it keeps memory accesses in order",
     ),
     "fence": (

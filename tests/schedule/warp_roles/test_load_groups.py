@@ -137,6 +137,21 @@ SHARING = {
     "in one loop": (loop(A + B), [0, 1]),
     "one loop within another": (loop(A + loop(C, variable="j")), [0, 1]),
     "outside of a loop": (load("a", "%n") + read("a") + loop(C, variable="j"), [0, 1]),
+    "outside, read before": (
+        load("a", "%n") + read("a") + loop(C, variable="j") + load("b", "%n") + read("b"),
+        [0, 1, 0],
+    ),
+    "outside, read afterwards": (
+        load("a", "%n") + loop(C, variable="j") + load("b", "%n") + read("b") + read("a"),
+        [0, 1, 2],
+    ),
+    "outside, in another block": (
+        load("a", "%n")
+        + read("a")
+        + loop(C, variable="j")
+        + branch("%c", load("b", "%n") + read("b")),
+        [0, 1, 2],
+    ),
     "under a branch": (loop(A) + branch("%c", loop(C, variable="j")), [0, 0]),
     "in a loop each": (
         loop(loop(A), variable="k") + loop(loop(C, variable="j"), variable="l"),

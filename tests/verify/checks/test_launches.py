@@ -277,6 +277,7 @@ def test_pointers_of_one_type_may_be_one_memory() -> None:
     for forbidden in (
         _chooser("scale_rows", replace(ROWS, may_alias=False)),
         _chooser("scale_rows", ROWS, {"x_ptr": "*fp16"}),
+        _chooser("scale_rows", ROWS, {"x_ptr": "*fp32 noalias"}),
     ):
         assert not any(label.startswith("in place") for label in forbidden.labels)
 

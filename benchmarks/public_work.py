@@ -1,0 +1,110 @@
+"""What a benchmark of public sources times: kernels of a library in a row, on its arguments.
+
+A work holds what they leave against float64; its arguments are random.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from peers import Launch
+
+TOLERANCE = 1e-2
+Values = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Step:
+    """One kernel of a work: of the manifest, its module and function, arguments and grid."""
+
+    kernel: str
+    module: str
+    function: str
+    values: Values
+    constants: Values
+    grid: Callable[[Values], tuple[int, ...]]
+
+
+@dataclass
+class Work:
+    """What is timed: kernels in a row, and what they leave, as a multiple of what is tolerated."""
+
+    name: str
+    flops: float
+    steps: Sequence[Step]
+    wrong: Callable[[], float]
+    outputs: Sequence[Any] = field(default_factory=list[Any])
+
+    def error_of(self, launch: Launch) -> float:
+        """Return the error of a launch, on poisoned outputs."""
+        import torch
+
+        for each in self.outputs:
+            each.fill_(float("nan"))
+        launch()
+        torch.cuda.synchronize()
+        return self.wrong()
+
+
+def random_tensor(*shape: int) -> Any:
+    """Return a tensor of normal bf16 numbers."""
+    import torch
+
+    return torch.randn(shape, device="cuda").to(torch.bfloat16)
+
+
+def numbers(*values: int) -> Any:
+    """Return a tensor of 32-bit integers."""
+    import torch
+
+    return torch.tensor(values, dtype=torch.int32, device="cuda")
+
+
+def error_of(found: Any, expected: Any) -> float:
+    """Return the largest error as a multiple of what is tolerated, infinite if anything is NaN."""
+    error = ((found.double() - expected).abs().max() / expected.abs().max()).item()
+    return math.inf if math.isnan(error) else error / TOLERANCE
+
+
+def attended(q: Any, k: Any, v: Any, rows: Any | None = None) -> Any:
+    """Return rows of attention in float64; causal if rows are given."""
+    import torch
+
+    scores = q.double() @ k.double().T * q.shape[-1] ** -0.5
+    if rows is not None:
+        columns = torch.arange(k.shape[0], device="cuda")
+        scores.masked_fill_(columns > rows[:, None], -math.inf)
+    return scores.softmax(-1) @ v.double()
+
+
+def causal_work(
+    name: str,
+    step: Step,
+    q: Any,
+    k: Any,
+    v: Any,
+    out: Any,
+    heads_per_kv_head: int,
+    *,
+    is_causal: bool = True,
+) -> Work:
+    """Return a work of attention on tensors (batch, length, heads, features)."""
+    import torch
+
+    batch, length, heads, features = q.shape
+    rows = torch.cat([torch.randint(0, length, (126,)), torch.tensor([0, length - 1])]).cuda()
+    picked = [(0, 0), (batch - 1, heads - 1)]
+    expected: list[Any] = []
+    for b, h in picked:
+        keys, seen = (each[b, :, h // heads_per_kv_head] for each in (k, v))
+        expected.append(attended(q[b, rows, h], keys, seen, rows if is_causal else None))
+
+    def wrong() -> float:
+        found = [out[b, rows, h] for b, h in picked]
+        return max(map(error_of, found, expected))
+
+    flops = (2.0 if is_causal else 4.0) * batch * heads * length**2 * features
+    return Work(f"{name} {batch}x{heads}x{length}", flops, [step], wrong, [out])
