@@ -55,7 +55,9 @@ def repack_int4(words: Array, layout: Layout) -> Array:
     num_k, num_n = weights.shape
     if num_k % _PER_WORD:
         raise ValueError(f"expected K to be a multiple of {_PER_WORD}, got {num_k}")
-    groups = reshape(np.swapaxes(weights, 0, 1), num_n, num_k // _PER_WORD, _PER_WORD).astype(np.uint32)
+    groups = reshape(np.swapaxes(weights, 0, 1), num_n, num_k // _PER_WORD, _PER_WORD).astype(
+        np.uint32
+    )
     shifts = np.asarray(_PAIRS, np.uint32) * np.uint32(4)
     packed: Array = reduce_or(groups << shifts, axis=2)
     return view(packed, np.int32)

@@ -170,7 +170,11 @@ def _of_reshape(op: Op, infos: AxisAnalysis) -> int | None:
         apart, whole = tile_shape(spread.value), tile_shape(spread.out)
         for axis, extent in enumerate(shape[: len(whole) - 1]):
             merged = (*whole[:axis], whole[axis] * whole[axis + 1], *whole[axis + 2 :])
-            if apart[axis + 1] == 1 < whole[axis + 1] and merged == shape and extent > whole[axis + 1]:
+            if (
+                apart[axis + 1] == 1 < whole[axis + 1]
+                and merged == shape
+                and extent > whole[axis + 1]
+            ):
                 return axis
     return _of_view(op, infos)
 
