@@ -13,12 +13,21 @@ Try: TypeAlias = Callable[[], str]
 """Run one launch and return what is wrong, "" if nothing is. Raises: ExecutionFault."""
 
 
+WAITING, ON_HOST = "waiting", "on the host"
+Say: TypeAlias = Callable[[str], None]
+"""What is told of a launch on its way: the device is waited for, or the host is at work."""
+
+
 class Device(Protocol):
     """What launches run on; each kind of case knows which methods of it to call."""
 
     @property
     def name(self) -> str:
         """What the device is, with its driver."""
+        ...
+
+    def watch(self, say: Say) -> None:
+        """Say WAITING before the device is waited for, and ON_HOST when the host is at work."""
         ...
 
 

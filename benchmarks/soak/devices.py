@@ -11,6 +11,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TypeAlias
 
+import numpy as np
+import numpy.typing as npt
+
 from aotc import runtime
 from aotc.package.verify_device import DeviceRun
 from aotc.verify.checks.check import Execute, ExecutionFault
@@ -21,6 +24,7 @@ from aotc.verify.emulator.errors import Fault
 from aotc.verify.emulator.run import emulate
 from aotc.verify.emulator.text.parse import parse_module
 from benchmarks.calibration.gpu import Gpu
+from benchmarks.soak.case import ON_HOST, WAITING, Say
 from benchmarks.soak.programs import ProgramCase
 from benchmarks.soak.variants import Member, VariantCase
 
@@ -46,12 +50,24 @@ class ReusingGpu(Gpu):
     def __init__(self, num_processes: int = 1) -> None:
         """Raises: NoDeviceError."""
         super().__init__()
+        self.say: Say = lambda _: None
         self._spare_limit = _SPARE_BYTES // num_processes
         self._is_shared = num_processes > 1
         self._sizes: dict[int, int] = {}  # in bytes, of the allocation at an address
         # Addresses by size; the size that was freed last is the last one.
         self._spare: dict[int, list[int]] = {}
         self._spare_bytes = 0
+
+    def write(self, address: int, content: npt.NDArray[np.uint8]) -> None:
+        """Copy bytes to the GPU, which may take long beside others that do so."""
+        self.say(ON_HOST)
+        super().write(address, content)
+
+    def synchronize(self) -> None:
+        """Wait for all launches. Raises: ExecutionFault for what one of them did wrong."""
+        self.say(WAITING)
+        super().synchronize()
+        self.say(ON_HOST)
 
     def allocate(self, size_bytes: int) -> int:
         """Return the address of an allocation of at least that size, with anything in it.
@@ -120,6 +136,11 @@ class GpuDevice:
         self._gpu = ReusingGpu(num_processes) if gpu is None else gpu
         self.name = f"{self._gpu.name}, {_driver()}"
 
+    def watch(self, say: Say) -> None:
+        """Say when the GPU is waited for, and when it is not."""
+        if isinstance(self._gpu, ReusingGpu):
+            self._gpu.say = say
+
     @contextmanager
     def opened(self, case: VariantCase, member: Member) -> Iterator[Execute]:
         """Load a variant through the archive's own launcher."""
@@ -150,6 +171,9 @@ class Emulator:
     """The emulator of PTX."""
 
     name = "the emulator"
+
+    def watch(self, say: Say) -> None:
+        """Say nothing: there is no device to wait for."""
 
     @contextmanager
     def opened(self, case: VariantCase, member: Member) -> Iterator[Execute]:

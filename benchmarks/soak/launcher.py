@@ -1,9 +1,10 @@
 """A process that launches, and the watch over it.
 
 Before each launch the process writes it to the journal and tells the watch, which then expects the
-next word within a limit. A process that says nothing for longer hangs: it is killed, the launch is
-named, and nothing is launched on its GPU any more, since a kernel may well outlive its process. A
-process that ends, or reports an error after which a context is of no use, is replaced by another one.
+next word within a limit, a longer one while the process says that the host is at work. A process that
+says nothing for longer hangs: it is killed, the launch is named, and nothing is launched on its GPU any
+more, since a kernel may well outlive its process. A process that ends, or reports an error after which a
+context is of no use, is replaced by another one.
 
 Invariant: every case handed over gets one outcome, unless the GPU hangs.
 """
@@ -23,13 +24,15 @@ from typing import Any, TypeAlias
 
 from aotc.verify.checks.check import ExecutionFault, Unsuited
 from aotc.verify.checks.device import NoDeviceError
-from benchmarks.soak.case import Case, Device
+from benchmarks.soak.case import ON_HOST, Case, Device
 from benchmarks.soak.journal import Attempt, Journal, Outcome
 
 OpenDevice: TypeAlias = Callable[[], Device]
 
 _OPENING_SECONDS = 120.0
 _STOP_SECONDS = 5.0
+# Inputs of gigabytes are written, and results compared, beside as many other processes as there are.
+_HOST_SECONDS = 180.0
 LOADING = "loading"
 
 
@@ -64,6 +67,7 @@ def _serve(pipe: Connection, journal: Journal, open_device: OpenDevice, gpu: str
             pipe.send(error)
             return
         pipe.send(device.name)
+        device.watch(pipe.send)
         cases: list[Case] = []
         loaded: Path | None = None
         while True:
@@ -179,19 +183,22 @@ class Launcher:
     def _run(self, batch: Batch, at: int) -> Outcome:
         """Return what came of a case."""
         told = Attempt(f"{batch.path.name}[{at}]", LOADING, batch.phase), ""
+        limit_seconds = self.limit_seconds
         try:
             self._pipe.send((batch, at))
             while True:
                 # The process says what it tries next, or what came of the case.
-                if not self._pipe.poll(self.limit_seconds):
-                    hung = self._lost(told, "hang", f"no end after {self.limit_seconds:g} s")
+                if not self._pipe.poll(limit_seconds):
+                    hung = self._lost(told, "hang", f"no end after {limit_seconds:g} s")
                     self.place.hung = self.place.hung or hung
                     self._kill()
                     return hung
                 word = self._pipe.recv()
                 if isinstance(word, Outcome):
                     break
-                told = word
+                limit_seconds = _HOST_SECONDS if word == ON_HOST else self.limit_seconds
+                if isinstance(word, tuple):
+                    told = word
         except (EOFError, ConnectionResetError, BrokenPipeError):
             self._process.join(_STOP_SECONDS)
             code = self._process.exitcode

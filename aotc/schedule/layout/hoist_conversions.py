@@ -136,8 +136,10 @@ def is_index(value: Value, seen: frozenset[Value] = frozenset()) -> bool:
         )
     if isinstance(op, tile.Arange):
         return True
-    is_cheap = not op.has(Trait.COSTLY) and (is_elementwise(op) or op.has(Trait.SHAPE_ONLY))
-    return is_cheap and all(is_index(each, seen) for each in op.operands)
+    if op.has(Trait.COSTLY) or len(op.results) > 1:
+        return False
+    renames = is_elementwise(op) or op.has(Trait.SHAPE_ONLY)
+    return renames and all(is_index(each, seen) for each in op.operands)
 
 
 def _is_made_alone(value: Value) -> bool:

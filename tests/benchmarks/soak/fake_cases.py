@@ -10,15 +10,19 @@ from dataclasses import dataclass
 
 from aotc.verify.checks.check import ExecutionFault, Unsuited
 from aotc.verify.checks.device import NoDeviceError
-from benchmarks.soak.case import Try
+from benchmarks.soak.case import ON_HOST, WAITING, Say, Try
 from benchmarks.soak.journal import Outcome
 
 
-@dataclass(frozen=True)
+@dataclass
 class FakeDevice:
-    """A device that has a name, and nothing else."""
+    """A device that has a name, and says what it waits for."""
 
     name: str = "a fake device"
+    say: Say = lambda _: None
+
+    def watch(self, say: Say) -> None:
+        self.say = say
 
 
 def no_device() -> FakeDevice:
@@ -49,11 +53,17 @@ class FakeCase:
     @contextmanager
     def opened(self, device: FakeDevice) -> Iterator[Iterator[tuple[str, Try]]]:
         assert device.name == "a fake device"
-        yield ((launch, _attempt(launch)) for launch in self.launches)
+        yield ((launch, _attempt(launch, device)) for launch in self.launches)
 
 
-def _attempt(launch: str) -> Try:
+def _attempt(launch: str, device: FakeDevice) -> Try:
     def attempt() -> str:
+        if launch in ("busy host", "hang after it"):
+            device.say(ON_HOST)
+            time.sleep(1.2)
+        if launch == "hang after it":
+            device.say(WAITING)
+            time.sleep(600)
         if launch == "hang":
             time.sleep(600)
         if launch == "slow":

@@ -74,6 +74,18 @@ def test_a_hang_is_named_and_nothing_is_launched_after_it(
     assert record.open == {}
 
 
+def test_a_busy_host_is_no_hang_but_a_device_that_does_not_end_is(
+    launcher: Launcher, tmp_path: Path
+) -> None:
+    list(launcher.run(_batch(tmp_path, [FakeCase("first")], "first")))
+    launcher.limit_seconds = 1.0
+    found = _run(
+        launcher, tmp_path, FakeCase("a", ("busy host",)), FakeCase("b", ("hang after it",))
+    )
+    assert [(each.case, each.status) for each in found] == [("a", "right"), ("b", "hang")]
+    assert found[1].detail == "hang after it: no end after 1 s"
+
+
 def test_a_launch_is_told_before_it_is_tried(launcher: Launcher, tmp_path: Path) -> None:
     def tried() -> list[str]:
         return [line for line in launcher.journal.path.read_text().splitlines() if '"try"' in line]
