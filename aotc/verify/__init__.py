@@ -1,4 +1,4 @@
 """Prove a compiled kernel against the meaning of its tile IR, without a GPU.
 
-Four rooms: `interpreter` (what it means), `emulator` (what its PTX does), `checks` and `sass`.
+Four packages: `interpreter` (what it means), `emulator` (what its PTX does), `checks` and `sass`.
 """

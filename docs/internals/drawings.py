@@ -178,8 +178,8 @@ def mma_layout() -> str:
 
 
 SCHEDULE = Path(schedule.__file__).parent
-# The rooms of the schedule, each above all that it imports.
-ROOMS = (
+# The packages of the schedule, each above all that it imports.
+PACKAGES = (
     ("pipelining", "warp_roles", "epilogue", "programs"),
     ("tensor_maps",),
     ("shared_memory", "layout", "cleanup"),
@@ -187,7 +187,7 @@ ROOMS = (
 )
 
 
-def room_arrows() -> set[tuple[str, str]]:
+def package_arrows() -> set[tuple[str, str]]:
     """Return which folder of the schedule imports from which other one."""
     found: set[tuple[str, str]] = set()
     for path in SCHEDULE.glob("*/*.py"):
@@ -201,16 +201,16 @@ def room_arrows() -> set[tuple[str, str]]:
     return {(user, used) for user, used in found if user != used}
 
 
-def rooms() -> str:
+def packages() -> str:
     """Draw who imports from whom in the schedule; `pipeline.py` stands above, and imports from all."""
     width, height, step = 130, 34, 96
     places: dict[str, tuple[float, float]] = {}
-    for row, names in enumerate(ROOMS):
+    for row, names in enumerate(PACKAGES):
         gap = 670 / len(names)
         for at, name in enumerate(names):
             places[name] = ((at + 0.5) * gap, 20 + row * step)
     parts: list[str] = []
-    for user, used in sorted(room_arrows()):
+    for user, used in sorted(package_arrows()):
         (x0, y0), (x1, y1) = places[user], places[used]
         lean = max(-50.0, min(50.0, (x1 - x0) / 6))
         parts.append(arrow(x0 + lean, y0 + height, x1 - lean, y1))
@@ -219,11 +219,11 @@ def rooms() -> str:
         for name, (x, y) in places.items()
     ]
     return svg(
-        670, 40 + len(ROOMS) * step - 40, "Rooms of the schedule, and what they import", parts
+        670, 40 + len(PACKAGES) * step - 40, "Packages of the schedule, and what they import", parts
     )
 
 
-DRAWINGS = {"warps.svg": warps, "ring.svg": ring, "mma_layout.svg": mma_layout, "rooms.svg": rooms}
+DRAWINGS = {"warps.svg": warps, "ring.svg": ring, "mma_layout.svg": mma_layout, "packages.svg": packages}
 
 
 def main() -> None:

@@ -1,4 +1,4 @@
-"""The house: arrows between the rooms of the schedule, sizes of files, and the walk through the code."""
+"""The structure: arrows between the packages of the schedule, sizes of files, and the walk through the code."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ MAX_FILES = 4
 _DRAWINGS = runpy.run_path(str(ROOT / "docs" / "internals" / "drawings.py"))
 
 
-def test_rooms_of_the_schedule_have_few_arrows_and_no_circle() -> None:
-    arrows: set[tuple[str, str]] = _DRAWINGS["room_arrows"]()
+def test_packages_of_the_schedule_have_few_arrows_and_no_circle() -> None:
+    arrows: set[tuple[str, str]] = _DRAWINGS["package_arrows"]()
     assert ("layout", "analysis") in arrows
     assert len(arrows) <= MAX_ARROWS
-    rooms = {room: {used for user, used in arrows if user == room} for room, _ in arrows}
-    tuple(TopologicalSorter(rooms).static_order())  # raises if there is a circle
-    rows = [room for row in _DRAWINGS["ROOMS"] for room in row]
+    packages = {one: {used for user, used in arrows if user == one} for one, _ in arrows}
+    tuple(TopologicalSorter(packages).static_order())  # raises if there is a circle
+    rows = [one for row in _DRAWINGS["PACKAGES"] for one in row]
     assert [(a, b) for a, b in arrows if rows.index(a) >= rows.index(b)] == []
 
 
