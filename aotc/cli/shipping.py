@@ -1,6 +1,6 @@
 """The commands that ship archives: parts of them, several as one, Python wheels, a report.
 
-They are part of the same group as those of `machine`, which know nothing of them.
+They are part of the same group as those of `recording`, which know nothing of them.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, ParamSpec
 
 import click
 
-from aotc.cli.machine import commands
+from aotc.cli.recording import commands
 from aotc.cli.streams import EXIT_DONE, EXIT_WRONG, complain, show
 from aotc.ir.diagnostics import one_line
 

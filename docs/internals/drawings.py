@@ -223,7 +223,12 @@ def packages() -> str:
     )
 
 
-DRAWINGS = {"warps.svg": warps, "ring.svg": ring, "mma_layout.svg": mma_layout, "packages.svg": packages}
+DRAWINGS = {
+    "warps.svg": warps,
+    "ring.svg": ring,
+    "mma_layout.svg": mma_layout,
+    "packages.svg": packages,
+}
 
 
 def main() -> None:

@@ -47,14 +47,7 @@ from aotc.ir.types import (
     TileType,
     Type,
 )
-from aotc.schedule.layout.layouts import (
-    dot_operand,
-    mma_v2,
-    nvmma_shared,
-    replicated,
-    wgmma_accumulator,
-    wgmma_operand_a,
-)
+from tests.support.dot_samples import sample_dot, sample_gpu_dot, sample_products
 from tests.support.op_sampler import (
     BUFFER,
     EXTENT,
@@ -66,9 +59,6 @@ from tests.support.op_sampler import (
     argument_types,
     repeated,
 )
-
-_DOT_SHAPES = ((2, 16, 32), (2, 32, 8), (2, 16, 8))
-
 
 Sample = Callable[[Sampler], object]
 
@@ -238,48 +228,6 @@ def _broadcast(s: Sampler) -> None:
     s.add(tile.Broadcast(s.column, (EXTENT, REPEATS), layout))
 
 
-def _dot(s: Sampler) -> None:
-    """Multiply constants, so that the operands have layouts only where the arguments have."""
-    a, b, acc = (s.add(arith.Constant(0.5, TileType(FP32, shape))).out for shape in _DOT_SHAPES)
-    s.add(tile.Dot(a, b, acc))
-    s.add(tile.Dot(a, b, acc, "tf32x3", max_num_imprecise_acc=32))
-    s.add(tile.Dot(a, b, acc, num_columns=8))
-
-
-def _gpu_dot(s: Sampler) -> None:
-    """Multiply constants by tensor cores, and by threads that each hold all there is."""
-    shapes, warps = ((16, 16), (16, 8), (16, 8)), (1, 4)
-    fragments = [dot_operand(operand, shapes[operand], warps, 16) for operand in (0, 1)]
-    fragments.append(mma_v2(shapes[2], warps))
-    kinds = ((FP16, FP16, FP32), fragments), ((FP32,) * 3, [replicated(x, 4) for x in shapes])
-    for elements, layouts in kinds:
-        a, b, acc = (
-            s.add(arith.Constant(0.5, TileType(element, shape, layout))).out
-            for element, shape, layout in zip(elements, shapes, layouts, strict=True)
-        )
-        tensor_cores = (16, 8, 16) if elements[0] == FP16 else ()
-        s.add(gpu.Dot(a, b, acc, tensor_cores, "ieee", max_num_imprecise_acc=32))
-
-
-def _products(s: Sampler) -> list[Value]:
-    """Multiply in shared memory, then what is in registers, to the same sum."""
-    shapes, groups = ((64, 16), (16, 32), (64, 32)), (1, 1)
-    a, b = (
-        s.add(gpu.SharedAlloc(FP16, shape, nvmma_shared(shape, 16, 32), 1024)).out
-        for shape in shapes[:2]
-    )
-    held, summed = (
-        s.add(arith.Constant(0.5, TileType(element, shape, layout))).out
-        for element, shape, layout in (
-            (FP16, shapes[0], wgmma_operand_a(shapes[0], groups, 16)),
-            (FP32, shapes[2], wgmma_accumulator(shapes[2], groups)),
-        )
-    )
-    first = s.add(wgmma.Wgmma(a, b, summed, s.flag, "ieee")).out
-    part = s.add(wgmma.Wgmma(a, b, summed, num_columns=24)).out
-    return [first, part, s.add(wgmma.Wgmma(held, b, first, start_k=0, size_k=16)).out]
-
-
 SAMPLES: dict[str, Sample] = {
     "arith.constant": lambda s: [
         s.add(arith.Constant(value, kind))
@@ -400,7 +348,7 @@ SAMPLES: dict[str, Sample] = {
         s.add(tile.AtomicCas(s.tile("ptr"), s.tile("fp32"), s.tile("fp32"), "release", "cta")),
         s.add(tile.AtomicCas(s.pointer, s.x, s.x)),
     ],
-    "tile.dot": _dot,
+    "tile.dot": sample_dot,
     "tile.reduce": _reduce(tile.Reduce),
     "tile.scan": _scan(tile.Scan),
     "tile.gather": lambda s: s.add(indexing.Gather(s.tile("fp32"), s.tile("i32"), 0)),
@@ -457,10 +405,10 @@ SAMPLES: dict[str, Sample] = {
     ],
     "gpu.async_commit": lambda s: s.add(gpu.AsyncCommit()),
     "gpu.async_wait": lambda s: s.add(gpu.AsyncWait(pending=1)),
-    "gpu.dot": _gpu_dot,
+    "gpu.dot": sample_gpu_dot,
     "gpu.undefined": lambda s: s.add(gpu.Undefined(TileType(FP16, (EXTENT,), s.layout))),
-    "gpu.wgmma": _products,
-    "gpu.wgmma_wait": lambda s: s.add(wgmma.WgmmaWait(_products(s), 1, (0, 24, 0))),
+    "gpu.wgmma": sample_products,
+    "gpu.wgmma_wait": lambda s: s.add(wgmma.WgmmaWait(sample_products(s), 1, (0, 24, 0))),
     "gpu.concat": _concat,
     "gpu.extract": lambda s: s.add(gpu.Extract(s.pairs, (0, 1), (EXTENT, 1))),
     "tile.descriptor_at": lambda s: s.add(descriptor.DescriptorAt(s.pointer, BF16, (16, 64))),
@@ -484,7 +432,7 @@ SAMPLES: dict[str, Sample] = {
     "tile.descriptor_scatter": lambda s: s.add(
         descriptor.DescriptorScatter(
             _row_tensor(s),
-            s.add(arith.Constant(1.0, TileType(FP16, (8, 64)))).out,
+            s.add(arith.Constant(1.0, TileType(FP32, (8, 64)))).out,
             _row_indices(s),
             s.i,
         )

@@ -1,0 +1,75 @@
+"""The command that makes a manifest of a program's launches, or of what a JIT monitor has logged.
+
+It is part of the same group as those of `machine`, which know nothing of it.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from aotc.cli.machine import commands
+from aotc.cli.streams import EXIT_DONE, EXIT_WRONG, complain, show
+from aotc.ir.diagnostics import one_line
+
+__all__ = ["commands"]
+
+_debug = click.option("--debug", is_flag=True, help="Show the traceback of a bug in aotc.")
+
+
+@commands.command(context_settings={"ignore_unknown_options": True})
+@click.argument("command", metavar="[-- COMMAND…]", nargs=-1, type=click.UNPROCESSED)
+@click.option(
+    "-o", "--output", default="record", show_default=True, help="Folder of manifest and records."
+)
+@click.option("--vendor", "is_vendored", is_flag=True, help="Copy the sources there, too.")
+@click.option(
+    "--log", "logs", multiple=True, metavar="FILE", help="Log of a JIT monitor; repeatable."
+)
+@click.option(
+    "--source", "sources", multiple=True, metavar="PATH", help="Kernels of the log; repeatable."
+)
+@click.option(
+    "--target", default="sm_90a", show_default=True, help="Where the log does not say it."
+)
+@_debug
+def record(
+    *,
+    command: tuple[str, ...],
+    output: str,
+    is_vendored: bool,
+    logs: tuple[str, ...],
+    sources: tuple[str, ...],
+    target: str,
+    debug: bool,  # noqa: ARG001 - read by `run`
+) -> int:
+    """Run a program that uses Triton, and write a manifest of the kernels that it launches.
+
+    With --log, of what a JIT monitor says that Triton compiled.
+    """
+    from aotc.package.record.launches import add, read, run_recorded  # noqa: PLC0415 - start-up time
+    from aotc.package.record.log_records import records_of_logs  # noqa: PLC0415
+    from aotc.package.record.manifest import package_name, write_manifest  # noqa: PLC0415
+    from aotc.package.record.vendor import vendor  # noqa: PLC0415
+
+    if not (command or logs):
+        raise click.UsageError("expected -- COMMAND…, or --log FILE with --source PATH")
+    if bool(logs) != bool(sources):
+        raise click.UsageError("expected --log FILE together with --source PATH")
+    folder = Path(output)
+    logged = records_of_logs(logs, sources, target) if logs else []
+    code = run_recorded(command, folder) if command else 0
+    if logged:
+        add(logged, folder)
+    path = folder / "kernels.toml"
+    records = vendor(read(folder), folder) if is_vendored else read(folder)
+    written = write_manifest(records, path, package_name(folder))
+    path.write_text(written.text, encoding="utf-8")
+    show(str(path), err=True)
+    for one in written.refused:
+        show(one_line(f"note: as a comment: {one}"), err=True)
+    show(f"{written.num_kernels} kernel{'' if written.num_kernels == 1 else 's'}", err=True)
+    if code:
+        complain(f"{one_line(command[0])} exited with {code}; what it launched is recorded")
+    return EXIT_WRONG if code else EXIT_DONE
