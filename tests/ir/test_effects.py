@@ -33,7 +33,8 @@ def test_every_op_declares_what_it_does_with_memory_that_it_is_given(opcode: str
     if op.pure:
         return
     named = [getattr(op, effect.of) for effect in op.effects if effect.of]
-    anywhere = opcode == "asm.volatile"
+    # One does anything, the other waits for whoever reads its buffer, and orders all of shared memory.
+    anywhere = opcode in ("asm.volatile", "gpu.tma_buffer_wait")
     for value in op.operands:
         is_memory = isinstance(value.type, SharedType | TensorMapType) or isinstance(
             element_of(value.type), PointerType
@@ -164,7 +165,12 @@ _HAVING = {
     Trait.MAY_TRAP: ("tile.assert",),
     Trait.DEPENDENT_LAUNCH: ("grid.launch_dependents", "grid.wait"),
     Trait.BROADCAST: ("tile.broadcast", "tile.splat"),
-    Trait.ALIAS: ("gpu.shared_stage", "gpu.shared_trans", "tile.descriptor_of"),
+    Trait.ALIAS: (
+        "gpu.shared_stage",
+        "gpu.shared_trans",
+        "tile.descriptor_in",
+        "tile.descriptor_of",
+    ),
     Trait.DOT: ("gpu.dot", "gpu.wgmma", "tile.dot"),
 }
 

@@ -88,6 +88,7 @@ def test_only_ops_without_effects_die_unused(opcode: str) -> None:
         "gpu.staged_tma_store", "gpu.staged_bulk_store",
         "gpu.tma_load", "gpu.tma_store", "gpu.tma_reduce", "gpu.tma_store_wait", "gpu.proxy_fence",
         "gpu.mbarrier_init", "gpu.mbarrier_wait", "gpu.mbarrier_arrive", "gpu.specialize", "gpu.beside",
+        "tile.descriptor_scatter", "gpu.sync_thread_load", "gpu.thread_load", "gpu.tma_buffer_wait",
         "gpu.wgmma_wait", "grid.cluster_barrier", "grid.wait",
             "grid.cluster_reduce", "grid.cluster_arrive", "grid.cluster_wait", "gpu.cluster_store", "gpu.cluster_send",
             "cluster.permute", "cluster.read", "gpu.cluster_send_tile", "gpu.cluster_arrive_at", "grid.grid_barrier",
