@@ -155,6 +155,7 @@ def test_nothing_asynchronous_is_predicated(num_warps: int) -> None:
         constants={"HEAD_DIM": 64, "BLOCK_M": 64, "BLOCK_N": 64, "CAUSAL": True, "TOGETHER": 2},
         warp_specialize=False,
         num_warps=num_warps,
+        limits={"spill_bytes": 4096},  # by one warp
     )
     ptx = made.asm["ptx"]
     assert not _PREDICATED.search(ptx)

@@ -456,20 +456,21 @@ def every_operation(element: ScalarType) -> list[Any]:
 
 @pytest.mark.parametrize("target", TARGETS.values(), ids=str)
 def test_everything_assembles_everywhere(target) -> None:
-    """All ops of all types in one kernel a target: what LLVM or ptxas refuse would show."""
+    """All ops of all floats, then of all integers, in one kernel: what LLVM or ptxas refuse would show."""
     from aotc.backend import assemble, emit_ptx
 
-    program = Program()
     layout = row_layout(32)
-    for element in SCALARS.values():
-        if element.is_bool:
-            continue
-        x, y = program.load(element, layout), program.load(element, layout)
-        for make in every_operation(element):
-            program.store(program.add(make(x, y)).out)
-    ptx = emit_ptx(program.llvm_ir(target), target)
-    assert "call" not in ptx.replace(".callprototype", "")
-    assert assemble(ptx, target).spill_bytes == 0
+    for is_float in (True, False):
+        program = Program()
+        for element in SCALARS.values():
+            if element.is_bool or element.is_float != is_float:
+                continue
+            x, y = program.load(element, layout), program.load(element, layout)
+            for make in every_operation(element):
+                program.store(program.add(make(x, y)).out)
+        ptx = emit_ptx(program.llvm_ir(target), target)
+        assert "call" not in ptx.replace(".callprototype", "")
+        assert assemble(ptx, target).spill_bytes == 0
 
 
 @pytest.mark.parametrize(
