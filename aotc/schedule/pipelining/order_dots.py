@@ -14,7 +14,8 @@ Waits for stages that a dot reads move up with it, and the arrivals that give th
 its wait. A dot passes those that need the results of more dots, one after the other, than it does: dots
 complete in the order in which they are issued, and a wait is for a dot and all before it.
 
-Invariant: no dot passes a write of its operands, and no use of a result passes its wait.
+Invariant: no dot passes a write of its operands, and no use of a result passes its wait. The only stage of a ring is
+given back before it is waited for again.
 """
 
 from __future__ import annotations
@@ -65,6 +66,12 @@ def _has_registers(
     )
 
 
+def _has_one_stage(op: Op) -> bool:
+    """Return whether an mbarrier is of a ring of one stage, which has no index."""
+    assert isinstance(op, mbarrier.MbarrierWait | mbarrier.MbarrierArrive)
+    return stage_of(op.barrier) is None
+
+
 class _Order:
     """The order of the ops of a loop's body, while it is found."""
 
@@ -112,12 +119,21 @@ class _Order:
         fixed += [
             op for op in needed if not is_pure(op) and not isinstance(op, mbarrier.MbarrierWait)
         ]
+        fixed += self._before_refill([op for op in needed if isinstance(op, mbarrier.MbarrierWait)])
         if not fixed:
             return
         place = 1 + max(self.ops.index(op) for op in fixed)
         moved = [op for op in self.ops[place:end] if op in needed]
         rest = [op for op in self.ops[place:end] if op not in needed]
         self.ops[place : end + 1] = [*moved, dot, *rest]
+
+    def _before_refill(self, waits: Sequence[Op]) -> list[Op]:
+        """Return the arrivals that give the stage of a ring of one back before it is waited for again."""
+        ends = [self.ops.index(op) for op in waits if _has_one_stage(op)]
+        before = self.ops[: max(ends, default=0)]
+        return [
+            op for op in before if isinstance(op, mbarrier.MbarrierArrive) and _has_one_stage(op)
+        ]
 
     def _depth(self, dot: wgmma.Wgmma) -> int:
         """Return how many dots of the iteration must be complete, one after the other, before it."""
@@ -146,7 +162,7 @@ class _Order:
         """Return the ops on mbarriers of what a dot reads, as far as stages tell them apart."""
         on_stages = mbarrier_ops(self.ops, kind, stages_of([dot]))
         # A ring of one stage has no index.
-        others = [op for op in self.ops if isinstance(op, kind) and stage_of(op.barrier) is None]
+        others = [op for op in self.ops if isinstance(op, kind) and _has_one_stage(op)]
         return [*on_stages, *others]
 
     def _sink(self, wait: wgmma.WgmmaWait) -> None:
@@ -155,6 +171,9 @@ class _Order:
         assert isinstance(dot, wgmma.Wgmma)
         start, end = self.ops.index(wait), self._place_of(wait, dot)
         arrivals = self._on_stages_of(dot, mbarrier.MbarrierArrive)
+        if any(_has_one_stage(op) for op in self.ops[start:end] if op in arrivals):
+            refills = [op for op in self.ops[start:end] if isinstance(op, mbarrier.MbarrierWait)]
+            end = min([end, *(self.ops.index(op) for op in refills if _has_one_stage(op))])
         moved = [op for op in self.ops[start + 1 : end] if op in arrivals]
         rest = [op for op in self.ops[start + 1 : end] if op not in moved]
         self.ops[start:end] = [*rest, wait, *moved]
