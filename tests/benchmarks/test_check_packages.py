@@ -50,7 +50,7 @@ def test_a_table(
     assert lines[2].startswith("| one | 1.5 | 1 | 3 | 2 (66.7 %) | 1 (33.3 %) | 1 of 2 | ")
     assert lines[3].startswith("| two | 0.2.dev1 | 1 | 0 | – | – | 0 of 0 | ")
     assert lines[4].startswith("| all |  | 2 | 3 | 2 (66.7 %) | 1 (33.3 %) | 1 of 2 | ")
-    assert lines[-2:] == ["| 1 | tl.async_task |", "| 1 | tl.expect_zero |"]
+    assert {"| 1 | tl.async_task |", "| 1 | tl.expect_zero |"} < set(lines)
     document = json.loads(found.read_text())
     assert [one["strict"] for one in document["packages"]] == [1, 0]
     assert document["features"] == {"tl.async_task": 1, "tl.expect_zero": 1}

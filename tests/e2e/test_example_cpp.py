@@ -96,7 +96,9 @@ def toolkit(tmp_path_factory: pytest.TempPathFactory) -> Toolkit:
         pytest.skip("archives are zstd-compressed, and there is no libzstd.so.1 to link")
     zstd = tmp_path_factory.mktemp("zstd")
     (zstd / "zstd.h").write_text(
-        "#include <stddef.h>\nsize_t ZSTD_decompress(void *, size_t, const void *, size_t);\n"
+        "#include <stddef.h>\ntypedef struct ZSTD_DCtx_s ZSTD_DCtx;\n"
+        "ZSTD_DCtx *ZSTD_createDCtx(void);\nsize_t ZSTD_freeDCtx(ZSTD_DCtx *);\n"
+        "size_t ZSTD_decompressDCtx(ZSTD_DCtx *, void *, size_t, const void *, size_t);\n"
     )
     driver = fake_gpu.build(root / "lib64")
     made = Toolkit(root, zstd, libzstd)

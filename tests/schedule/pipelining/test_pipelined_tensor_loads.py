@@ -134,7 +134,7 @@ def test_the_kernel_does_what_it_did(flow: str, num_stages: int) -> None:
 REFUSED = {
     "a branch": (branch("%c", load("a", "%i") + read("a")), "x", "it is under a branch"),
     "a barrier": (
-        load("a", "%i") + read("a") + "  tile.barrier\n",
+        copy("a", "%i") + "  tile.barrier\n",
         "x",
         "tile.barrier before it keeps memory accesses in order",
     ),
