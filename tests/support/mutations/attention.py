@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from aotc.ir.core import Kernel, Op
-from aotc.ir.dialects import arith, mbarrier, roles, scf, wgmma
+from aotc.ir.core import Kernel, Op, Value
+from aotc.ir.dialects import arith, gpu, mbarrier, roles, scf, wgmma
+from aotc.ir.effects import Trait
 from aotc.ir.rewrite import Builder
 from aotc.ir.types import I1, I64
 from tests.support.mutations.plant import Mutation, Plant, after_pass, found
@@ -56,10 +57,21 @@ def _wait_for_scores_alone(kernel: Kernel) -> None:
 def _factor_of_the_first(kernel: Kernel) -> None:
     """Scale the accumulator by the factor of the first weights in every iteration."""
     for loop in [op for op in found(kernel, scf.For) if any(map(_is_pending, op.body))]:
+        (acc,) = (arg for arg in loop.carried if arg.hint == "acc")
         for arg, init in zip(loop.carried, loop.init, strict=True):
-            if arg.hint.startswith("rescale"):
-                assert init is not None
+            if arg is not acc and _multiplies(arg, acc):
                 arg.replace_all_uses_with(init)
+
+
+def _multiplies(factor: Value, value: Value) -> bool:
+    """Return whether a value is multiplied by a factor, in whatever shape."""
+    for user in factor.users:
+        if isinstance(user, arith.Mul) and value in user.operands:
+            return True
+        is_same = user.has(Trait.SHAPE_ONLY) or isinstance(user, gpu.Convert)
+        if is_same and _multiplies(user.results[0], value):
+            return True
+    return False
 
 
 def _end_too_early(kernel: Kernel) -> None:

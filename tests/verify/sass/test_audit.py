@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from aotc import compiler
+import aotc
 from aotc.backend import assemble, disassemble
 from aotc.target import parse as parse_target
 from aotc.verify.sass.audit import audit
@@ -422,5 +422,5 @@ def test_copies_of_an_elected_lane_are_right_in_fresh_sass() -> None:
 def test_kernels_of_the_repository_have_no_finding(
     source: str, signature: dict[str, str], constants: dict[str, object], options: dict[str, object]
 ) -> None:
-    kernel = compiler.compile(source, signature=signature, constants=constants, **options)  # type: ignore[arg-type]
+    kernel = aotc.compile(source, signature=signature, constants=constants, **options)  # type: ignore[arg-type]
     assert failures(kernel.asm["sass"], kernel.asm["ptx"]) == []
