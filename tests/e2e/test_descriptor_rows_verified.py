@@ -69,14 +69,12 @@ rows_ptr = { low = 0, high = "count", distinct = true }
 
 
 @pytest.mark.parametrize("kernel", ["move", "moved_back"])
-def test_rows_are_verified(
-    kernel: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    Path("kernels.py").write_text(SOURCE)
-    Path("rows.toml").write_text(MANIFEST)
-    code = run(["verify", "rows.toml", "--kernel", kernel, "--json"])
+def test_rows_are_verified(kernel: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "kernels.py").write_text(SOURCE)
+    manifest = tmp_path / "rows.toml"
+    manifest.write_text(MANIFEST)
+    code = run(["verify", str(manifest), "--kernel", kernel, "--jobs", "1", "--json"])
     told = json.loads(capsys.readouterr().out)
-    assert code == EXIT_DONE, told
+    assert code == EXIT_DONE, json.dumps(told)
     states = [one["status"] for one in told["variants"]]
     assert states == ["verified"] * {"move": 2, "moved_back": 4}[kernel]
