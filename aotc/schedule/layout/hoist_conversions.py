@@ -27,6 +27,8 @@ from aotc.schedule.context import Schedule
 from aotc.schedule.layout.required_layouts import operand_layouts
 from aotc.schedule.layout.tensor_copies import is_tensor_load
 
+_MAX_INDEX_OPS = 32  # random numbers are made of indices, too, by a hundred instructions
+
 
 def hoist_conversions(kernel: Kernel, schedule: Schedule) -> None:
     """Convert operands instead of results wherever that moves fewer bytes."""
@@ -117,29 +119,34 @@ def _loop_of(value: Value) -> scf.For | None:
     return loop if isinstance(loop, scf.For) and value.index > 0 else None
 
 
-def is_index(value: Value, seen: frozenset[Value] = frozenset()) -> bool:
-    """Return whether a tile is computed of indices and scalars alone, by cheap instructions.
+def is_index(value: Value) -> bool:
+    """Return whether a tile is computed of indices and scalars alone, by few and cheap instructions.
 
     It is then computed again in another layout rather than converted, whoever else uses it.
     """
-    if value in seen or not isinstance(value.type, TileType) or is_uniform(value):
-        return True
-    op, seen = value.op, seen | {value}
-    if op is None:
-        loop = _loop_of(value)
-        if loop is None:
+    seen, worklist = set[Value](), [value]
+    while worklist:
+        each = worklist.pop()
+        if each in seen or not isinstance(each.type, TileType) or is_uniform(each):
+            continue
+        seen.add(each)
+        sources = _index_sources(each)
+        if sources is None or len(seen) > _MAX_INDEX_OPS:
             return False
-        index = value.index - 1
-        return all(
-            is_index(each, seen)
-            for each in (loop.init[index], loop.body.terminator.operands[index])
-        )
+        worklist += sources
+    return True
+
+
+def _index_sources(value: Value) -> Sequence[Value] | None:
+    """Return what an index is cheaply computed of; None if it is loaded, costly, or unknown."""
+    op, loop = value.op, _loop_of(value)
+    if loop is not None:
+        return (loop.init[value.index - 1], loop.body.terminator.operands[value.index - 1])
+    if op is None or op.has(Trait.COSTLY) or len(op.results) > 1:
+        return None
     if isinstance(op, tile.Arange):
-        return True
-    if op.has(Trait.COSTLY) or len(op.results) > 1:
-        return False
-    renames = is_elementwise(op) or op.has(Trait.SHAPE_ONLY)
-    return renames and all(is_index(each, seen) for each in op.operands)
+        return ()
+    return op.operands if is_elementwise(op) or op.has(Trait.SHAPE_ONLY) else None
 
 
 def _is_made_alone(value: Value) -> bool:

@@ -14,7 +14,7 @@ from aotc.ir.text import parse_kernel
 from aotc.ir.types import BF16, FP32, I8, ScalarType, TileType
 from aotc.ir.verify import verify
 from aotc.schedule.context import Schedule
-from aotc.schedule.layout.hoist_conversions import hoist_conversions
+from aotc.schedule.layout.hoist_conversions import hoist_conversions, is_index
 from aotc.schedule.layout.layouts import blocked_for, mma_v2
 from aotc.target import TARGETS
 from tests.backend.programs import Program
@@ -269,3 +269,17 @@ def test_what_is_converted_twice_is_converted_at_once() -> None:
     converts = [op for op in kernel.walk() if isinstance(op, gpu.Convert)]
     assert [isinstance(op.value.op, gpu.Load) for op in converts] == [True]
     assert_same_meaning(text, kernel, [np.arange(64, dtype=np.int32), 3])
+
+
+@pytest.mark.parametrize(("doublings", "climbs"), [(20, True), (60, False)])
+def test_long_arithmetic_on_indices_is_no_index_and_each_op_is_looked_at_once(
+    doublings: int, *, climbs: bool
+) -> None:
+    """Each op uses the one before twice: whoever followed every path would never end."""
+    program = Program(4)
+    value = program.add(tile.Arange(0, 32, blocked_for((32,), (4,), 1))).out
+    first = value
+    for _ in range(doublings):
+        value = program.add(arith.Add(value, value)).out
+    assert is_index(first)
+    assert is_index(value) == climbs
