@@ -23,8 +23,9 @@ def scale(x_ptr, out_ptr, n, BLOCK: tl.constexpr):
     tl.store(out_ptr + offset, tl.exp(tl.load(x_ptr + offset, mask=inside)), mask=inside)
 """
 MANIFEST = """
-[archive]
+[package]
 name = "kept"
+version = "0.1.0"
 targets = ["sm_80"]
 [[kernel]]
 name = "scale"
