@@ -9,7 +9,7 @@ Invariant: a launch that is checked is one that the launcher would give to this 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from aotc.ir import expression
 from aotc.ir.expression import Binary, Expression, ExpressionError, Integer, Name

@@ -46,6 +46,7 @@ _GUARD = 0xA5
 # What is passed for a parameter: a number, an array by its name, scratch memory, or a map of the named array.
 Passed: TypeAlias = "int | str | Array | tuple[str, PlacedTensor]"
 
+
 @dataclass(frozen=True, slots=True)
 class Size:
     """The size of a parameter."""

@@ -175,7 +175,9 @@ def _made_as_promised(program: Interpreted, op: DescriptorOf, *operands: Array) 
     addresses = (pointer, *(size * kind.element.size_bytes for size in elems))
     if any(address % TENSOR_ALIGNMENT_BYTES for address in addresses):
         raise program.error(op, "is of rows that are no multiples of 16 bytes")
-    return RULES[DescriptorOf](program, op, *operands)
+    made = RULES[DescriptorOf](program, op, *operands)
+    assert isinstance(made, np.ndarray)
+    return made
 
 
 _WITH_MAPS: Rules = {**RULES, DescriptorOf: _made_as_promised}
