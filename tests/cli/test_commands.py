@@ -14,6 +14,8 @@ from aotc.compiler import CompileRequest
 from aotc.package.cache import Cache
 from tests.support.command_line import MANIFEST, ROOT, start, use_mode
 
+pytestmark = pytest.mark.usefixtures("one_worker")
+
 # ---------------------------------------------------------------------------------------- build
 
 

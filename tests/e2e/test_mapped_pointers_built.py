@@ -20,6 +20,8 @@ from aotc.package.verify_subjects import subject_of
 from aotc.package.workers import compile_both_ways
 from tests.support.fake_gpu import FakeGpu, build
 
+pytestmark = pytest.mark.usefixtures("one_worker")
+
 MANIFEST = Path(__file__).parents[2] / "benchmarks" / "launch.toml"
 A, B, OUT = 0x7F00_0000_1000, 0x7F00_0010_0000, 0x7F00_0020_0000
 

@@ -21,6 +21,8 @@ from aotc.package.verify import verify_variant
 from aotc.package.verify_subjects import load_subjects, subjects_of_archive
 from tests.support.listeners import Silent
 
+pytestmark = pytest.mark.usefixtures("one_worker")
+
 _KERNELS = """import triton
 import triton.language as tl
 
