@@ -53,6 +53,7 @@ def test_what_is_promised_is_built_both_ways(kernel: Kernel) -> None:
     assert forms == [(promised, 3, False), (promised, 0, True), (others, 0, True)]
 
 
+@pytest.mark.emulated
 def test_both_forms_are_right(expansion: Expansion) -> None:
     result = verify_variant(subject_of(expansion, expansion.variants[0]))
     assert result.status == "verified", result
