@@ -117,6 +117,7 @@ def test_a_table(
     assert read_results(found) == [one]
 
 
+@pytest.mark.slow
 def test_a_run_ends_after_so_many_seconds_and_another_goes_on(
     packages: Path,
     tmp_path: Path,

@@ -402,7 +402,9 @@ _SETTINGS = (
     ("subject", "settings"),
     [
         ("kernels/elementwise.py:vector_add_kernel", _SETTINGS),
-        ("kernels.toml:vector_add", ("T=fp32", "num_warps=4")),
+        pytest.param(
+            *("kernels.toml:vector_add", ("T=fp32", "num_warps=4")), marks=pytest.mark.slow
+        ),
     ],
 )
 def test_every_stage_of_the_vector_add(copy: Path, subject: str, settings: tuple[str, ...]) -> None:

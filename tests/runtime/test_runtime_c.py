@@ -165,6 +165,7 @@ def built_library(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("shared", [False, True])
 def test_installed_package(
     tmp_path: Path, built_library: Path, archives: Path, shared: bool

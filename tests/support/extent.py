@@ -23,6 +23,7 @@ from hypothesis import settings
 CASES_OF_A_FUNCTION = 2
 CASES_EMULATED = 1  # of a function; each takes seconds
 FUNCTIONS_EMULATED = 4  # of a file
+KERNELS = 8  # of an end-to-end test
 EXAMPLES = 20  # of a Hypothesis test that does not say how many; else as many as Hypothesis likes
 _T = TypeVar("_T")
 _EMULATED_FILE = re.compile(r"_(emulated|verified)$|^test_(descriptor|function)_kernels$")
@@ -52,26 +53,35 @@ def is_run(config: pytest.Config, items: Sequence[pytest.Item]) -> Callable[[pyt
 
 
 def choose(items: Sequence[pytest.Item]) -> list[pytest.Item]:
-    """Return a few cases of each function, and of those in `e2e` one for each kernel."""
+    """Return a few cases of each function, and of those in `e2e` one for each of some kernels."""
     groups: dict[Hashable, list[pytest.Item]] = defaultdict(list)
     for item in items:
         if item.get_closest_marker("exhaustive") is None and not item.get_closest_marker("slow"):
             groups[_group(item)].append(item)
     cases = [item for group in groups.values() for item in spread(group, _limit(group[0]))]
-    emulated: dict[Path, list[pytest.Item]] = defaultdict(list)
+    wholes: dict[Hashable, list[pytest.Item]] = defaultdict(list)
     for item in cases:
         if item.get_closest_marker("emulated"):
-            emulated[item.path].append(item)
+            wholes[item.path].append(item)
+        elif _is_of_kernels(item):
+            wholes[_function(item)].append(item)
+    limits = {
+        whole: KERNELS if isinstance(whole, tuple) else FUNCTIONS_EMULATED for whole in wholes
+    }
     left_out = {
         id(item)
-        for each in emulated.values()
-        for item in set(each) - set(spread(each, FUNCTIONS_EMULATED))
+        for whole, items in wholes.items()
+        for item in set(items) - set(spread(items, limits[whole]))
     }
     return [item for item in cases if id(item) not in left_out]
 
 
+def _function(item: pytest.Item) -> tuple[Hashable, ...]:
+    return (item.path, getattr(item, "originalname", item.name), getattr(item, "cls", None))
+
+
 def _group(item: pytest.Item) -> Hashable:
-    function = (item.path, getattr(item, "originalname", item.name), getattr(item, "cls", None))
+    function = _function(item)
     if _is_of_kernels(item):
         _, _, case = item.name.partition("[")
         kernel = re.split(r"[- \]]", case)[0]
