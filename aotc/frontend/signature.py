@@ -269,7 +269,7 @@ def _fill_in(
 ) -> None:
     """Add constants that defaults, heuristics and the configuration give."""
     defaults = default_expressions(function.node.args)
-    heuristics = _heuristics(program, function)
+    heuristics = heuristics_of(program, function)
     missing: list[ast.arg] = []
     for one in _parameters(function):
         name = one.arg
@@ -304,7 +304,7 @@ def _report_missing(function: Function, missing: list[ast.arg]) -> None:
     )
 
 
-def _heuristics(program: Program, function: Function) -> dict[str, Operand]:
+def heuristics_of(program: Program, function: Function) -> dict[str, Operand]:
     """Return the heuristics by the parameter that each gives; the outermost decorator runs first."""
     found: dict[str, Operand] = {}
     for call in decorator_calls(function.node, "heuristics"):
@@ -326,7 +326,7 @@ def heuristic_problems(program: Program, function: Function, constant: Operand) 
 
     Of the arguments it is told that they are there, of the other constants that they are `constant`.
     """
-    heuristics = _heuristics(program, function)
+    heuristics = heuristics_of(program, function)
     args: dict[str, Operand] = {
         one.arg: constant if is_constexpr_annotation(one.annotation) else Argument(one.arg)
         for one in _parameters(function)

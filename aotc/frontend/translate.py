@@ -7,7 +7,7 @@ translations with the same files and arguments give the same IR, op for op.
 from __future__ import annotations
 
 import ast
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Collection, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import cast as type_cast
@@ -21,6 +21,7 @@ from aotc.frontend.emitter import Emitter, mistake
 from aotc.frontend.expressions import EXPRESSIONS, HOST_EXPRESSIONS
 from aotc.frontend.frame import Frame, Program, Syntax
 from aotc.frontend.globals import Globals, describe_function
+from aotc.frontend.launch_expressions import launch_expression
 from aotc.frontend.resolve import (
     bindings,
     decorator_call,
@@ -265,6 +266,32 @@ def heuristic_problems(source: str, kernel: str, *, target: str = "") -> dict[st
         function = _find_kernel(program.globals, program.globals.open(source), kernel)
         with at(function.file.loc(function.node)):
             return signatures.heuristic_problems(program, function, 16)
+
+
+def launch_heuristics(
+    source: str,
+    kernel: str,
+    arguments: Collection[str],
+    constants: Collection[str],
+    *,
+    target: str = "",
+    facts: Mapping[str, object] | None = None,
+) -> dict[str, str]:
+    """Return the truth value of each heuristic that the integers of a launch decide.
+
+    It is an expression over `arguments`, integers that a launch passes, and `constants`, parameters that
+    are fixed when the kernel is built. Raises: CompileError if the kernel cannot be found.
+    """
+    with _readable_errors():
+        program = Program(_KERNEL, _HOST, target, facts or {})
+        function = _find_kernel(program.globals, program.globals.open(source), kernel)
+        with at(function.file.loc(function.node)):
+            found = signatures.heuristics_of(program, function)
+            made = {
+                name: launch_expression(program, heuristic, arguments, constants)
+                for name, heuristic in found.items()
+            }
+    return {name: text for name, text in made.items() if text is not None}
 
 
 # ---- autotuning -------------------------------------------------------------------------------
