@@ -372,7 +372,8 @@ def _evaluate_heuristic(
         raise CompileError(
             f"the heuristic of {name} cannot be evaluated at build time: {error.message}",
             error.loc,
-            remedy=f"give {name} among the constants or choices",
+            remedy=f"give {name} among the constants or choices; or in the configs, with what must hold of "
+            "a launch in `where`",
         ) from error
     if value is None or isinstance(value, int | float | str | tuple | ScalarType):
         return type_cast("Operand", value)

@@ -10,13 +10,14 @@ import ast
 from collections.abc import Collection, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import NoReturn
 from typing import cast as type_cast
 
 from aotc.frontend import signature as signatures
 from aotc.frontend.arguments import default_expressions
 from aotc.frontend.calls import call_operand
 from aotc.frontend.constants import unwrap
-from aotc.frontend.decorated import decorators_of
+from aotc.frontend.decorated import decorators_of, unknown_decorator
 from aotc.frontend.emitter import Emitter, mistake
 from aotc.frontend.expressions import EXPRESSIONS, HOST_EXPRESSIONS
 from aotc.frontend.frame import Frame, Program, Syntax
@@ -347,11 +348,7 @@ def _autotuner(function: Function) -> ast.Call | None:
     """Return the decorator that lists configs: `triton.autotune`, or any that takes `configs=`."""
     found = decorator_calls(function.node, "autotune")
     if len(found) > 1:
-        raise mistake(
-            f"{function.qualname} has {len(found)} @triton.autotune decorators",
-            remedy="list its configurations in the manifest",
-            loc=function.file.loc(found[1]),
-        )
+        _refuse_stacked(function.qualname, len(found), function.file.loc(found[1]))
     calls = [one for one in function.node.decorator_list if isinstance(one, ast.Call)]
     return next((one for one in (*found, *calls) if one in found or _listed_configs(one)), None)
 
@@ -364,10 +361,27 @@ def _evaluated_autotuner(program: Program, function: Function, kernel: str) -> D
     found = [one for one in decorators_of(program, function, kernel) if one.name == "autotune"]
     if len(found) == 1:
         return found[0]
+    if found:
+        _refuse_stacked(kernel, len(found), found[1].loc)
+    unknown = unknown_decorator(program, function)
+    if unknown is not None:
+        what, loc = unknown
+        raise mistake(
+            f"{kernel} has no @triton.autotune decorator that is known without running the file: {what}",
+            remedy="list its configurations in the manifest",
+            loc=loc,
+        )
     raise mistake(
-        f"{kernel} has {len(found) or 'no'} @triton.autotune decorator{'s' if found else ''}",
+        f"{kernel} has no @triton.autotune decorator",
         remedy="list its configurations in the manifest",
-        loc=found[1].loc if found else None,
+    )
+
+
+def _refuse_stacked(kernel: str, count: int, loc: Loc | None) -> NoReturn:
+    raise mistake(
+        f"{kernel} has {count} @triton.autotune decorators, which Triton cannot launch: each passes num_warps",
+        remedy="make one of them, with all configs; or list the configs in the manifest",
+        loc=loc,
     )
 
 
