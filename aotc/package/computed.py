@@ -42,9 +42,7 @@ def with_computed(kernel: KernelSpec, target: Target) -> KernelSpec:
     constants = [one.name for one in kernel.function.constexprs if one.name not in names]
     integers = [name for name, argument in kernel.signature.items() if _is_integer(argument)]
     try:
-        found = launch_heuristics(
-            kernel.source, kernel.function.name, integers, constants, target
-        )
+        found = launch_heuristics(kernel.source, kernel.function.name, integers, constants, target)
         computed = {name: found[name] for name in names if name in found}
         root = _condition(kernel, computed)
     except (CompileError, ExpressionError):

@@ -441,7 +441,9 @@ _OBJECTS = {
 @pytest.mark.parametrize("name", _OBJECTS)
 def test_a_factory_takes_an_object(sources: Sources, name: str) -> None:
     text, made, expected = _OBJECTS[name]
-    text = f"import dataclasses\n{_TUNED}{text}TUNING = {made}\n@tuned(TUNING)\n@triton.jit{_KERNEL}"
+    text = (
+        f"import dataclasses\n{_TUNED}{text}TUNING = {made}\n@tuned(TUNING)\n@triton.jit{_KERNEL}"
+    )
     assert configs(sources, text) == expected
 
 
@@ -514,9 +516,7 @@ def stored(sources: Sources, text: str) -> int:
         ("@tuned(Property())", "Property().blocks is not known without running the file"),
     ],
 )
-def test_a_decorator_that_is_not_known_is_named(
-    sources: Sources, line: str, expected: str
-) -> None:
+def test_a_decorator_that_is_not_known_is_named(sources: Sources, line: str, expected: str) -> None:
     text = f"{_TUNED}class Property:\n    def __init__(self):\n        self.n = 1\n"
     text += "    @property\n    def blocks(self):\n        return [1]\n"
     with pytest.raises(CompileError) as caught:
