@@ -9,12 +9,14 @@ it gives: names that it sees besides its argument must be constants.
 from __future__ import annotations
 
 import ast
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field, replace
 
 from aotc.frontend.constants import unwrap
 from aotc.frontend.frame import Frame, Program
 from aotc.frontend.resolve import dotted_name
 from aotc.frontend.values import Closure, Function, Operand
+from aotc.ir import expression
 from aotc.ir.diagnostics import CompileError
 
 _OPERATORS: dict[type[ast.operator | ast.cmpop], str] = {
@@ -22,6 +24,7 @@ _OPERATORS: dict[type[ast.operator | ast.cmpop], str] = {
     ast.Eq: "==", ast.NotEq: "!=", ast.Lt: "<", ast.LtE: "<=", ast.Gt: ">", ast.GtE: ">=",
 }  # fmt: skip
 _FUNCTIONS = {"min": 2, "max": 2, "cdiv": 2}
+_MAX_DEPTH = 8
 
 
 class _NoExpressionError(Exception):
@@ -36,41 +39,67 @@ def launch_expression(
     It is one of `arguments`, integers that a launch passes, and of `constants`, which a config or the
     manifest gives; what no argument decides is not the launcher's.
     """
-    if isinstance(heuristic, Closure):
-        frame = program.host_frame(heuristic.file, heuristic.values)
-    elif isinstance(heuristic, Function):
-        frame = program.host_frame(heuristic.file)
-    else:
+    called = _expression_of(program, heuristic)
+    if called is None or len(called.names) != 1:
         return None
-    given, body = heuristic.node.args, _body(heuristic.node)
-    names = [one.arg for one in (*given.posonlyargs, *given.args)]
-    if body is None or len(names) != 1 or given.vararg or given.kwarg or given.kwonlyargs:
-        return None
-    texts = _Texts(frame, names[0], arguments, constants)
+    texts = _Texts(program, called.frame, arguments, constants, given=called.names[0])
     try:
-        text = texts.truth(body)
+        text = texts.truth(called.body)
     except (_NoExpressionError, CompileError):
         return None
-    return text if texts.has_arguments else None
+    return text if _names(text) & {*arguments} else None
 
 
-def _body(node: ast.Lambda | ast.FunctionDef) -> ast.expr | None:
+@dataclass(frozen=True)
+class _Expression:
+    """A function that is one expression: what it returns, its parameters, and what it sees."""
+
+    frame: Frame
+    names: tuple[str, ...]
+    body: ast.expr
+
+
+def _expression_of(program: Program, function: Operand) -> _Expression | None:
+    if isinstance(function, Closure):
+        frame = program.host_frame(function.file, function.values)
+    elif isinstance(function, Function) and not function.is_jit:
+        frame = program.host_frame(function.file)
+    else:
+        return None
+    node, given = function.node, function.node.args
+    if given.vararg or given.kwarg or given.kwonlyargs or given.defaults:
+        return None
+    body: ast.expr | None = None
     if isinstance(node, ast.Lambda):
-        return node.body
-    statements = node.body[1:] if ast.get_docstring(node) is not None else node.body
-    only = statements[0] if len(statements) == 1 else None
-    return only.value if isinstance(only, ast.Return) else None
+        body = node.body
+    else:
+        statements = node.body[1:] if ast.get_docstring(node) is not None else node.body
+        only = statements[0] if len(statements) == 1 else None
+        body = only.value if isinstance(only, ast.Return) else None
+    names = tuple(one.arg for one in (*given.posonlyargs, *given.args))
+    return None if body is None else _Expression(frame, names, body)
 
 
+def _names(text: str) -> set[str]:
+    return {*expression.free_names(expression.parse(text))}
+
+
+@dataclass(frozen=True)
 class _Texts:
-    """The text of expressions over the arguments of a launch, `args["name"]`."""
+    """The text of expressions over the arguments of a launch, `args["name"]`.
 
-    def __init__(
-        self, frame: Frame, given: str, arguments: Collection[str], constants: Collection[str]
-    ) -> None:
-        self._frame, self._given = frame, given
-        self._arguments, self._constants = arguments, constants
-        self.has_arguments = False
+    `bound` has the parameters of a function that is called, each an expression of its caller.
+    """
+
+    program: Program
+    frame: Frame
+    arguments: Collection[str]
+    constants: Collection[str]
+    given: str = ""
+    bound: Mapping[str, tuple[_Texts, ast.expr]] = field(
+        default_factory=dict[str, "tuple[_Texts, ast.expr]"]
+    )
+    depth: int = 0
 
     def truth(self, node: ast.expr) -> str:
         """Return the text of what is True or False in Python as well."""
@@ -87,6 +116,12 @@ class _Texts:
                 return " and ".join(f"({a} {sign} {b})" for a, sign, b in pairs)
             case ast.Call(ast.Name("bool"), [argument], []):
                 return f"({self.condition(argument)}) != 0"
+            case ast.Name(name) if name in self.bound:
+                caller, passed = self.bound[name]
+                return caller.truth(passed)
+            case ast.Call() if (inner := self._called(node)) is not None:
+                texts, body = inner
+                return texts.truth(body)
             case _:
                 return str(int(self._constant(node, bool)))
 
@@ -99,31 +134,53 @@ class _Texts:
 
     def number(self, node: ast.expr) -> str:
         match node:
-            case ast.Subscript(ast.Name(given), ast.Constant(str(name))) if given == self._given:
-                if name not in self._arguments and name not in self._constants:
+            case ast.Subscript(ast.Name(given), ast.Constant(str(name))) if given == self.given:
+                if name not in self.arguments and name not in self.constants:
                     raise _NoExpressionError
-                self.has_arguments |= name in self._arguments
                 return name
+            case ast.Name(name) if name in self.bound:
+                caller, passed = self.bound[name]
+                return caller.number(passed)
             case ast.BinOp(left, op, right):
-                divisor = right if isinstance(op, ast.FloorDiv | ast.Mod) else None
-                text = f"({self.number(left)} {self._operator(op)} {self.number(right)})"
-                self._check_divisor(divisor)
-                return text
+                divisor = self.number(right)
+                if isinstance(op, ast.FloorDiv | ast.Mod):
+                    self._check_divisor(divisor)
+                return f"({self.number(left)} {self._operator(op)} {divisor})"
             case ast.UnaryOp(ast.USub(), operand):
                 return f"(-{self.number(operand)})"
-            case ast.Call(function, arguments, []):
-                name = (dotted_name(function) or "").removeprefix("triton.").removeprefix("tl.")
-                if len(arguments) == _FUNCTIONS.get(name):
-                    self._check_divisor(arguments[1] if name == "cdiv" else None)
-                    return f"{name}({', '.join(map(self.number, arguments))})"
+            case ast.Call(function, arguments, []) if (
+                name := (dotted_name(function) or "").removeprefix("triton.").removeprefix("tl.")
+            ) in _FUNCTIONS and len(arguments) == _FUNCTIONS[name]:
+                first, second = map(self.number, arguments)
+                if name == "cdiv":
+                    self._check_divisor(second)
+                return f"{name}({first}, {second})"
+            case ast.Call() if (inner := self._called(node)) is not None:
+                texts, body = inner
+                return texts.number(body)
             case _:
-                pass
-        return f"({self._constant(node, int)})"
+                return f"({self._constant(node, int)})"
 
-    def _check_divisor(self, node: ast.expr | None) -> None:
+    def _called(self, node: ast.Call) -> tuple[_Texts, ast.expr] | None:
+        """Return what a call of a function of the file computes, and the texts of that; None if of another."""
+        names = {one.id for one in ast.walk(node.func) if isinstance(one, ast.Name)}
+        if self.depth >= _MAX_DEPTH or names & {self.given, *self.bound}:
+            return None
+        called = _expression_of(self.program, self.frame.visit(node.func))
+        if called is None:
+            return None
+        passed = dict(zip(called.names, node.args, strict=False))
+        passed |= {one.arg: one.value for one in node.keywords if one.arg is not None}
+        if len(node.args) + len(node.keywords) != len(called.names) or {*passed} != {*called.names}:
+            return None
+        bound = {name: (self, value) for name, value in passed.items()}
+        return replace(
+            self, frame=called.frame, given="", bound=bound, depth=self.depth + 1
+        ), called.body
+
+    def _check_divisor(self, text: str) -> None:
         """Refuse to divide by what a launch passes: both sides of `and` are computed, it may be 0."""
-        names = {one.value for one in ast.walk(node or ast.Pass()) if isinstance(one, ast.Constant)}
-        if any(name in self._arguments for name in names):
+        if _names(text) & {*self.arguments}:
             raise _NoExpressionError
 
     def _operator(self, op: ast.operator | ast.cmpop) -> str:
@@ -134,7 +191,8 @@ class _Texts:
     def _constant(self, node: ast.expr, kind: type[int]) -> int:
         """Return what an expression of the file is without the launch. Raises: _NoExpressionError."""
         names = {one.id for one in ast.walk(node) if isinstance(one, ast.Name)}
-        value = None if self._given in names else unwrap(self._frame.visit(node))
+        is_launch = bool(names & {self.given, *self.bound})
+        value = None if is_launch else unwrap(self.frame.visit(node))
         if not isinstance(value, kind):
             raise _NoExpressionError
         return value

@@ -19,6 +19,7 @@ _TAKEN = {
     "count": lambda args: max(args["n"], 7) // args["BLOCK"] != min(args["m"] - 1, 5) + 2,
     "truth": lambda args: bool(args["n"] % 2),
     "negated": lambda args: not args["n"] % 3,
+    "helped": lambda args: args["m"] + 1 == args["n"] or args["n"] * 2 == -args["m"],
 }
 _TEXTS = {
     "even": 'lambda args: args["n"] % args["BLOCK"] == 0',
@@ -27,6 +28,7 @@ _TEXTS = {
     "count": 'lambda args: max(args["n"], 7) // args["BLOCK"] != min(args["m"] - 1, 5) + 2',
     "truth": "truth",
     "negated": 'lambda args: not args["n"] % 3',
+    "helped": 'lambda args: same(args["m"] + 1, b=args["n"]) or same(twice(args["n"]), -args["m"])',
 }
 _LEFT = {
     "number": 'lambda args: args["n"] // 2',
@@ -37,6 +39,9 @@ _LEFT = {
     "product": 'lambda args: args["n"] % (args["m"] * 2) == 0',
     "constant": 'lambda args: args["BLOCK"] > 64',
     "unknown": 'lambda args: args["n"] > UNKNOWN',
+    "divided": 'lambda args: same(args["n"] // halved(args["m"]), 2)',
+    "twisted": 'lambda args: same(args["n"], c=2)',
+    "endless": 'lambda args: endless(args["n"])',
     "choice": 'lambda args: 1 if args["n"] > 1 else 0',
 }
 _SOURCE = """
@@ -44,6 +49,14 @@ LIMIT = 100
 def truth(args):
     \"\"\"Say whether n is odd.\"\"\"
     return bool(args["n"] % 2)
+def same(a, b):
+    return a == b
+def twice(n):
+    return 2 * n
+def halved(n):
+    return n // 2
+def endless(n):
+    return endless(n + 1)
 @triton.heuristics({VALUES})
 @triton.jit
 def k(x, n, m, eps, BLOCK: tl.constexpr, PARAMETERS):
