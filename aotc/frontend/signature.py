@@ -95,7 +95,7 @@ def bind_parameters(
                 raise mistake(f"the {what} must map names of parameters, got {name!r}")
             if name not in names:
                 raise mistake(
-                    f"the {what} names {name!r}, which is no parameter of {function.qualname}",
+                    f"{name!r} of the {what} is no parameter of {function.qualname}",
                     loc=function.file.loc(function.node),
                     remedy=did_you_mean(name, names) or f"its parameters are {', '.join(names)}",
                 )
