@@ -22,7 +22,7 @@ from aotc.backend import nvvm_convert
 from aotc.backend.emitter import Emitter
 from aotc.backend.integers import Affine, Component, Integers
 from aotc.backend.llvm_types import constant, llvm_type
-from aotc.backend.packing import in_pairs, word_elements
+from aotc.backend.packing import word_elements
 from aotc.ir.types import BF16, FP16, ScalarType
 
 _WORD_BITS = 32
@@ -48,6 +48,7 @@ class BitFields:
         self.emit = emit
         self.ints = ints
         self._fields: dict[str, BitField] = {}
+        self._differences: dict[str, tuple[str, str]] = {}
 
     def of(self, name: str, bits: int) -> BitField | None:
         """Return the field that an integer of `bits` is, or begins with."""
@@ -95,38 +96,70 @@ class BitFields:
             self._fields[name] = field
         return name
 
+    def subtract(self, name: Component, left: Component, right: Component) -> Component:
+        """Note that `name` is the difference of two fields, signed; return it."""
+        bases = (self.ints.split(left), self.ints.split(right))
+        if isinstance(name, str) and all(self._is_exact(base) and not at for base, at in bases):
+            self._differences[name] = bases[0][0], bases[1][0]
+        return name
+
+    def _is_exact(self, name: str) -> bool:
+        return name in self._fields and self._fields[name].exact
+
     # ---- conversion ----------------------------------------------------------
 
-    def to_floats(self, values: Sequence[Component], target: ScalarType) -> list[str] | None:
-        """Convert integers that are fields plus a constant, or return None if some are not.
+    def to_floats(
+        self, values: Sequence[Component], source: ScalarType, target: ScalarType
+    ) -> list[str] | None:
+        """Convert integers that are fields plus a constant, or differences of two fields.
 
-        All are to have the same constant, and results that are exact.
+        Return None if some are neither. All are to be alike, have the same constant, and results that are exact.
         """
         if target not in _EXPONENTS or len(values) % 2:
             return None
+        kind, (one, _) = llvm_type(target), _EXPONENTS[target]
         split = [self.ints.split(value) for value in values]
-        fields = [self._fields.get(base) for base, _ in split]
-        exact = [field for field in fields if field is not None and field.exact]
-        mantissa_bits, exponent = _EXPONENTS[target]
         offsets = {offset for _, offset in split}
-        widest = max((field.width for field in exact), default=0)
-        if len(exact) < len(values) or len(offsets) > 1 or widest > min(mantissa_bits, _BYTE_BITS):
+        offset = offsets.pop()
+        if offsets or not -(1 << one) <= offset <= 1 << one or (offset and not source.is_signed):
             return None
-        bias = (1 << mantissa_bits) - offsets.pop()
-        if not 0 <= bias <= 2 << mantissa_bits:
+        pairs = [self._differences.get(base) for base, _ in split]
+        if all(pairs) and source.is_signed and not offset:
+            names = [pair[0] for pair in pairs if pair is not None]
+            subtrahends = [pair[1] for pair in pairs if pair is not None]
+            taken = self._biased(subtrahends, source, target)
+        else:
+            names = [base for base, _ in split]
+            constants = f"{kind} {constant(float((1 << one) - offset), target)}"
+            taken = [f"<{constants}, {constants}>"] * (len(values) // 2)
+        numbers = self._biased(names, source, target)
+        if numbers is None or taken is None:
+            return None
+        floats: list[str] = []
+        for number, less in zip(numbers, taken, strict=True):
+            moved = self.emit.value(f"fsub <2 x {kind}> {number}, {less}")
+            floats += word_elements(self.emit, moved, f"<2 x {kind}>")
+        return floats
+
+    def _biased(
+        self, names: Sequence[str], source: ScalarType, target: ScalarType
+    ) -> list[str] | None:
+        """Return pairs of floats that are too large by the power of two whose last bit is worth 1.
+
+        Return None if some of the names are no fields, or too wide.
+        """
+        mantissa_bits, exponent = _EXPONENTS[target]
+        fields = [self._fields[name] for name in names if self._is_exact(name)]
+        widest = max((field.width for field in fields), default=0)
+        most = min(mantissa_bits, _BYTE_BITS, source.bits - source.is_signed)
+        if len(fields) < len(names) or widest > most:
             return None
         kind = llvm_type(target)
-        constants = f"{kind} {constant(float(bias), target)}"
-        known = dict(zip(map(str, range(len(exact))), exact, strict=True))
-
-        def pair(low: str, high: str) -> tuple[str, str]:
-            bits = self._pair(known[low], known[high])
-            numbers = self.emit.value(f"or i32 {bits}, {exponent * 0x10001}")
-            vector = self.emit.value(f"bitcast i32 {numbers} to <2 x {kind}>")
-            moved = self.emit.value(f"fsub <2 x {kind}> {vector}, <{constants}, {constants}>")
-            return word_elements(self.emit, moved, f"<2 x {kind}>")
-
-        return in_pairs(list(known), pair)
+        vectors: list[str] = []
+        for low, high in zip(fields[::2], fields[1::2], strict=True):
+            numbers = self.emit.value(f"or i32 {self._pair(low, high)}, {exponent * 0x10001}")
+            vectors.append(self.emit.value(f"bitcast i32 {numbers} to <2 x {kind}>"))
+        return vectors
 
     def _pair(self, low: BitField, high: BitField) -> str:
         """Return a word with a field in either half, and zeros."""

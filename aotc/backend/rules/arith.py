@@ -69,7 +69,7 @@ IntRule = Callable[[Lowering, Component, Component, ScalarType], Component]
 
 _SUMS: dict[type[arith.Binary], IntRule] = {
     arith.Add: lambda ctx, a, b, kind: ctx.ints.add(a, b, kind.bits),
-    arith.Sub: lambda ctx, a, b, kind: ctx.ints.sub(a, b, kind.bits),
+    arith.Sub: lambda ctx, a, b, kind: ctx.fields.subtract(ctx.ints.sub(a, b, kind.bits), a, b),
     arith.Mul: lambda ctx, a, b, kind: (
         ctx.ints.mul_signed(a, b, kind.bits) if kind.is_signed else ctx.ints.mul(a, b, kind.bits)
     ),

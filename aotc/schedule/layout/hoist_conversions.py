@@ -57,13 +57,11 @@ def _convert_operands(op: Op, place: Builder) -> Sequence[Value] | None:
         return None
     if is_uniform(op.value) or isinstance(made, tile.Arange):
         return [_converted(op.value, op.layout, place)]
-    if _moved_by_operands(made) >= _bytes(op.value):
+    if _moved_by_operands(made, op.layout) >= _bytes(op.value):
         return None
     if isinstance(made, tile.Broadcast):
         source = _converted(made.value, op.layout.broadcast_source(tile_shape(made.value)), place)
         return [place(tile.Broadcast(source, made.shape, op.layout)).out]
-    if isinstance(made, tile.Join) and not _is_joined(op.layout):
-        return None
     layouts = operand_layouts(made, op.layout)
     mapping = {
         source: _converted(source, layout, place)
@@ -169,18 +167,22 @@ def _is_needed(op: Op) -> bool:
     return any(_is_needed(user) for value in op.results for user in value.users)
 
 
-def _moved_bytes(value: Value) -> int:
-    """Return the fewest bytes that converting `value`, or what it is computed from, moves."""
+def _moved_bytes(value: Value, layout: LinearLayout) -> int:
+    """Return the fewest bytes that converting `value` to a layout, or what it is computed from, moves."""
     if not isinstance(value.type, TileType) or _is_read_again(value):
         return 0
     size_bytes, made = _bytes(value), value.op
     if made is None or not _is_made_alone(value):
         return size_bytes
-    return min(size_bytes, _moved_by_operands(made))
+    return min(size_bytes, _moved_by_operands(made, layout))
 
 
-def _moved_by_operands(op: Op) -> int:
-    return sum(map(_moved_bytes, dict.fromkeys(op.operands)))
+def _moved_by_operands(op: Op, layout: LinearLayout) -> int:
+    """Return the fewest bytes that are moved for the operands of an op in a layout."""
+    if isinstance(op, tile.Join) and not _is_joined(layout):
+        return _bytes(op.out)
+    layouts = dict(zip(op.operands, operand_layouts(op, layout), strict=True))
+    return sum(_moved_bytes(value, each) for value, each in layouts.items())
 
 
 def _bytes(value: Value) -> int:
