@@ -95,3 +95,67 @@ def small_int4_kernel(
             weights = (unpacked_int4(words).to(rows.dtype) - zero) * scale
         acc = tl.dot(weights.to(rows.dtype), rows.T, acc)
     finish(acc, out_ptr, workspace_ptr, counter_ptr, M, N, stride_om, SPLIT_K)
+
+
+@triton.jit
+def bytes_of(words):
+    """Return the bytes (N, groups of K) of words (groups of K / 4, N), the lowest first."""
+    shift = tl.arange(0, 4) * 8
+    each = (words.T[:, :, None] >> shift[None, None, :]) & 255
+    return each.reshape(words.shape[1], words.shape[0] * 4).to(tl.uint8)
+
+
+@triton.jit
+def small_mxfp4_kernel(
+    w, x, scales, out_ptr,
+    M, N, K,
+    stride_om,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
+    BYTES_K: tl.constexpr, WORDS_K: tl.constexpr, SPLIT_K: tl.constexpr,
+    TYPE: tl.constexpr,
+    WARP_SPECIALIZE: tl.constexpr = False,  # noqa: FBT002 - a constant
+    workspace_ptr=None, counter_ptr=None,
+):  # fmt: skip
+    """Store x @ (w * scale)^T: `small_matmul` with weights of mxfp4, for few rows.
+
+    `w` is (N, K / 2), two e2m1 a byte, the first in the low half; each 32 along K share a scale, 2 to the power of a
+    byte less 127. Four scales are a word of `scales`, (K / 128, N). TYPE is that of x, "bf16" or "fp16". Blocks are
+    (BLOCK_N, BYTES_K) of w, (BLOCK_M, BLOCK_K) of x and (WORDS_K, BLOCK_N) of scales.
+    """
+    tl.static_assert(BYTES_K * 2 == BLOCK_K and WORDS_K * 128 == BLOCK_K, "blocks of one part of K")
+    row, column = tl.program_id(0) * BLOCK_M, tl.program_id(1) * BLOCK_N
+    start_k, end_k = part_of_k(K, BLOCK_K, SPLIT_K)
+    acc = tl.zeros((BLOCK_N, BLOCK_M), tl.float32)
+    for k in tl.range(start_k, end_k, BLOCK_K, warp_specialize=WARP_SPECIALIZE):
+        weights = w.load([column, k // 2])
+        scale = bytes_of(scales.load([k // 128, column]))
+        rows = x.load([row, k])
+        acc = tl.dot_scaled(weights, scale, "e2m1", rows.T, None, TYPE, acc)
+    finish(acc, out_ptr, workspace_ptr, counter_ptr, M, N, stride_om, SPLIT_K)
+
+
+@triton.jit
+def persistent_mxfp4_kernel(
+    x, w, c, scales,
+    M, N, K,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
+    BYTES_K: tl.constexpr, WORDS_K: tl.constexpr,
+    GROUP_N: tl.constexpr, NUM_SMS: tl.constexpr, TYPE: tl.constexpr,
+    FLATTEN: tl.constexpr = True,  # noqa: FBT002 - a constant
+    WARP_SPECIALIZE: tl.constexpr = False,  # noqa: FBT002
+):  # fmt: skip
+    """Store x @ (w * scale)^T to C (M, N) for many rows; operands as `small_mxfp4_kernel` has them."""
+    tl.static_assert(BYTES_K * 2 == BLOCK_K and WORDS_K * 128 == BLOCK_K, "blocks of one part of K")
+    num_m, num_n = tl.cdiv(M, BLOCK_M), tl.cdiv(N, BLOCK_N)
+    for index in tl.range(
+        tl.program_id(0), num_m * num_n, NUM_SMS, flatten=FLATTEN, warp_specialize=WARP_SPECIALIZE
+    ):
+        tile_n, tile_m = tile_of_program(index, num_n, num_m, GROUP_N)
+        row, column = tile_m * BLOCK_M, tile_n * BLOCK_N
+        acc = tl.zeros((BLOCK_N, BLOCK_M), tl.float32)
+        for k in range(0, K, BLOCK_K):
+            weights = w.load([column, k // 2])
+            scale = bytes_of(scales.load([k // 128, column]))
+            rows = x.load([row, k])
+            acc = tl.dot_scaled(weights, scale, "e2m1", rows.T, None, TYPE, acc)
+        c.store([row, column], acc.T.to(c.dtype))

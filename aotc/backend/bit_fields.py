@@ -49,6 +49,7 @@ class BitFields:
         self.ints = ints
         self._fields: dict[str, BitField] = {}
         self._differences: dict[str, tuple[str, str]] = {}
+        self._assembled: dict[str, tuple[tuple[BitField, int], ...]] = {}
 
     def of(self, name: str, bits: int) -> BitField | None:
         """Return the field that an integer of `bits` is, or begins with."""
@@ -83,11 +84,42 @@ class BitFields:
 
     def mask(self, name: str, value: str, mask: int, bits: int) -> str:
         """Note that `name` is `value` with the bits of a mask only; return it."""
-        width = mask.bit_length()
-        field = self.of(value, bits) if width > 0 and mask == (1 << width) - 1 else None
-        if field is not None and width <= field.width:
-            self._fields[name] = replace(field, width=width, exact=True)
+        place = (mask & -mask).bit_length() - 1
+        width = mask.bit_length() - place
+        if mask <= 0 or mask >> place != (1 << width) - 1:
+            return name
+        field = self.of(value, bits)
+        if field is None or place + width > field.width:
+            return name
+        kept = replace(field, offset=field.offset + place, width=width, exact=True)
+        if place:
+            self._assembled[name] = ((kept, place),)
+        else:
+            self._fields[name] = kept
         return name
+
+    def shift_left(self, name: str, value: str, amount: Component, bits: int) -> str:
+        """Note that `name` is `value` shifted left by `amount`; return it."""
+        base, offset = self.ints.split(amount)
+        moved = tuple((field, place + offset) for field, place in self._parts(value))
+        if not base and all(place + field.width <= bits for field, place in moved):
+            self._assembled[name] = moved
+        return name
+
+    def combine(self, name: str, left: str, right: str) -> str:
+        """Note that `name` has the bits of both `left` and `right`; return it."""
+        parts = sorted((*self._parts(left), *self._parts(right)), key=lambda part: part[1])
+        ends = [place + field.width for field, place in parts]
+        is_apart = all(end <= place for end, (_, place) in zip(ends, parts[1:], strict=False))
+        if self._parts(left) and self._parts(right) and is_apart:
+            self._assembled[name] = tuple(parts)
+        return name
+
+    def _parts(self, name: str) -> tuple[tuple[BitField, int], ...]:
+        """Return the fields that an integer is put together from, each with its place; () if unknown."""
+        if self._is_exact(name):
+            return ((self._fields[name], 0),)
+        return self._assembled.get(name, ())
 
     def resize(self, name: str, value: str, bits: int) -> str:
         """Note that `name` is `value` in an integer of `bits`; return it."""
@@ -161,16 +193,76 @@ class BitFields:
             vectors.append(self.emit.value(f"bitcast i32 {numbers} to <2 x {kind}>"))
         return vectors
 
-    def _pair(self, low: BitField, high: BitField) -> str:
-        """Return a word with a field in either half, and zeros."""
-        masks = (1 << low.width) - 1 | (1 << high.width) - 1 << _HALF_BITS
-        if high == replace(low, offset=low.offset + _HALF_BITS, width=high.width):
-            both = self._shifted(low, low.offset)
+    def to_halves(self, values: Sequence[str], kind: str) -> list[str] | None:
+        """Return integers of 16 bits, put together from fields, as floats of the same bits.
+
+        Two of them are put together at once. Return None if they are not all alike.
+        """
+        if len(values) % 2:
+            return None
+        halves: list[str] = []
+        for low, high in zip(values[::2], values[1::2], strict=True):
+            word = self._assemble(self._parts(low), self._parts(high))
+            if not word:
+                return None
+            vector = self.emit.value(f"bitcast i32 {word} to <2 x {kind}>")
+            halves += word_elements(self.emit, vector, f"<2 x {kind}>")
+        return halves
+
+    def _assemble(
+        self, low: Sequence[tuple[BitField, int]], high: Sequence[tuple[BitField, int]]
+    ) -> str:
+        """Return a word of two integers that are put together alike, "" if they are not."""
+        if [(field.width, place) for field, place in low] != [
+            (field.width, place) for field, place in high
+        ]:
+            return ""
+        word, origin = "", min((field.offset for field, _ in low), default=0)
+        for (first, place), (second, _) in zip(low, high, strict=True):
+            pair = self._pair(first, second, place, origin)
+            word = self.emit.value(f"or disjoint i32 {word}, {pair}") if word else pair
+        return word
+
+    def _pair(self, low: BitField, high: BitField, place: int = 0, origin: int = -1) -> str:
+        """Return a word with a field at a place of either half, and zeros.
+
+        If both are of one word, that is shifted to where its bit `origin`, at most that of `low`, is the first:
+        several pairs of a word then share the shift.
+        """
+        masks = ((1 << low.width) - 1 | (1 << high.width) - 1 << _HALF_BITS) << place
+        distance = high.offset - low.offset
+        if (high.word, high.base) == (low.word, low.base) and 0 < distance <= _HALF_BITS:
+            start = low.offset if origin < 0 else origin
+            moved, by = self._shifted(low, start), place - low.offset + start
+            if distance < _HALF_BITS:
+                both = self._repeated(moved, high.offset + high.width - start, by, distance)
+            else:
+                both = self._moved(moved, by)
         else:
             (word, first), (other, second) = self._in_byte(low), self._in_byte(high)
             selector = first | 0x10 | (4 + second) << 8 | 0x1000
-            both = nvvm_convert.permute_bytes(self.emit, word, other, selector)
+            both = self._moved(nvvm_convert.permute_bytes(self.emit, word, other, selector), place)
         return self.emit.value(f"and i32 {both}, {masks}")
+
+    def _moved(self, word: str, by: int) -> str:
+        """Return a word shifted left, or right by a negative number."""
+        if not by:
+            return word
+        return self.emit.value(f"{'shl' if by > 0 else 'lshr'} i32 {word}, {abs(by)}")
+
+    def _repeated(self, word: str, width: int, by: int, distance: int) -> str:
+        """Return the first bits of a word shifted by `by`, and once more half a word less `distance` higher.
+
+        Both shifts are one multiplication, whose unit has less to do than that of logical operations.
+        """
+        again = _HALF_BITS - distance
+        if self.ints.possible(word, _WORD_BITS) >> again:
+            word = self.emit.value(f"and i32 {word}, {(1 << width) - 1}")
+            self.ints.learn(word, (1 << width) - 1)
+        if by < 0 or width > again:  # else the sum is one of disjoint bits
+            word = self._moved(word, by)
+            return self.emit.value(f"or i32 {word}, {self._moved(word, again)}")
+        return self.emit.value(f"mul i32 {word}, {(1 << by) + (1 << by + again)}")
 
     def _in_byte(self, field: BitField) -> tuple[str, int]:
         """Return a word with a field at the start of one of its bytes, and which byte."""
