@@ -112,15 +112,14 @@ def small_mxfp4_kernel(
     stride_om,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
     BYTES_K: tl.constexpr, WORDS_K: tl.constexpr, SPLIT_K: tl.constexpr,
-    TYPE: tl.constexpr,
     WARP_SPECIALIZE: tl.constexpr = False,  # noqa: FBT002 - a constant
     workspace_ptr=None, counter_ptr=None,
 ):  # fmt: skip
     """Store x @ (w * scale)^T: `small_matmul` with weights of mxfp4, for few rows.
 
     `w` is (N, K / 2), two e2m1 a byte, the first in the low half; each 32 along K share a scale, 2 to the power of a
-    byte less 127. Four scales are a word of `scales`, (K / 128, N). TYPE is that of x, "bf16" or "fp16". Blocks are
-    (BLOCK_N, BYTES_K) of w, (BLOCK_M, BLOCK_K) of x and (WORDS_K, BLOCK_N) of scales.
+    byte less 127. Four scales are a word of `scales`, (K / 128, N). Blocks are (BLOCK_N, BYTES_K) of w,
+    (BLOCK_M, BLOCK_K) of x and (WORDS_K, BLOCK_N) of scales.
     """
     tl.static_assert(BYTES_K * 2 == BLOCK_K and WORDS_K * 128 == BLOCK_K, "blocks of one part of K")
     row, column = tl.program_id(0) * BLOCK_M, tl.program_id(1) * BLOCK_N
@@ -130,7 +129,8 @@ def small_mxfp4_kernel(
         weights = w.load([column, k // 2])
         scale = bytes_of(scales.load([k // 128, column]))
         rows = x.load([row, k])
-        acc = tl.dot_scaled(weights, scale, "e2m1", rows.T, None, TYPE, acc)
+        kind: tl.constexpr = "fp16" if rows.dtype == tl.float16 else "bf16"
+        acc = tl.dot_scaled(weights, scale, "e2m1", rows.T, None, kind, acc)
     finish(acc, out_ptr, workspace_ptr, counter_ptr, M, N, stride_om, SPLIT_K)
 
 
@@ -140,7 +140,7 @@ def persistent_mxfp4_kernel(
     M, N, K,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
     BYTES_K: tl.constexpr, WORDS_K: tl.constexpr,
-    GROUP_N: tl.constexpr, NUM_SMS: tl.constexpr, TYPE: tl.constexpr,
+    GROUP_N: tl.constexpr, NUM_SMS: tl.constexpr,
     FLATTEN: tl.constexpr = True,  # noqa: FBT002 - a constant
     WARP_SPECIALIZE: tl.constexpr = False,  # noqa: FBT002
 ):  # fmt: skip
@@ -157,5 +157,6 @@ def persistent_mxfp4_kernel(
             weights = w.load([column, k // 2])
             scale = bytes_of(scales.load([k // 128, column]))
             rows = x.load([row, k])
-            acc = tl.dot_scaled(weights, scale, "e2m1", rows.T, None, TYPE, acc)
+            kind: tl.constexpr = "fp16" if rows.dtype == tl.float16 else "bf16"
+            acc = tl.dot_scaled(weights, scale, "e2m1", rows.T, None, kind, acc)
         c.store([row, column], acc.T.to(c.dtype))
