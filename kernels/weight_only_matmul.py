@@ -98,11 +98,17 @@ def small_int4_kernel(
 
 
 @triton.jit
-def bytes_of(words):
-    """Return the bytes (N, groups of K) of words (groups of K / 4, N), the lowest first."""
-    shift = tl.arange(0, 4) * 8
+def bytes_of(words, first, NUM: tl.constexpr):
+    """Return NUM bytes (N, NUM) of each column of words, (NUM / 4, N), the lowest first.
+
+    Of a single word it may be fewer than 4, from byte `first`.
+    """
+    PER_WORD: tl.constexpr = min(NUM, 4)
+    shift = tl.arange(0, PER_WORD) * 8
+    if NUM < 4:
+        shift += first * 8
     each = (words.T[:, :, None] >> shift[None, None, :]) & 255
-    return each.reshape(words.shape[1], words.shape[0] * 4).to(tl.uint8)
+    return each.reshape(words.shape[1], NUM).to(tl.uint8)
 
 
 @triton.jit
@@ -121,13 +127,13 @@ def small_mxfp4_kernel(
     byte less 127. Four scales are a word of `scales`, (K / 128, N). Blocks are (BLOCK_N, BYTES_K) of w,
     (BLOCK_M, BLOCK_K) of x and (WORDS_K, BLOCK_N) of scales.
     """
-    tl.static_assert(BYTES_K * 2 == BLOCK_K and WORDS_K * 128 == BLOCK_K, "blocks of one part of K")
+    tl.static_assert(BYTES_K * 2 == BLOCK_K and WORDS_K == tl.cdiv(BLOCK_K, 128), "the same part of K")
     row, column = tl.program_id(0) * BLOCK_M, tl.program_id(1) * BLOCK_N
     start_k, end_k = part_of_k(K, BLOCK_K, SPLIT_K)
     acc = tl.zeros((BLOCK_N, BLOCK_M), tl.float32)
     for k in tl.range(start_k, end_k, BLOCK_K, warp_specialize=WARP_SPECIALIZE):
         weights = w.load([column, k // 2])
-        scale = bytes_of(scales.load([k // 128, column]))
+        scale = bytes_of(scales.load([k // 128, column]), k // 32 % 4, BLOCK_K // 32)
         rows = x.load([row, k])
         kind: tl.constexpr = "fp16" if rows.dtype == tl.float16 else "bf16"
         acc = tl.dot_scaled(weights, scale, "e2m1", rows.T, None, kind, acc)
@@ -145,7 +151,7 @@ def persistent_mxfp4_kernel(
     WARP_SPECIALIZE: tl.constexpr = False,  # noqa: FBT002
 ):  # fmt: skip
     """Store x @ (w * scale)^T to C (M, N) for many rows; operands as `small_mxfp4_kernel` has them."""
-    tl.static_assert(BYTES_K * 2 == BLOCK_K and WORDS_K * 128 == BLOCK_K, "blocks of one part of K")
+    tl.static_assert(BYTES_K * 2 == BLOCK_K and WORDS_K == tl.cdiv(BLOCK_K, 128), "the same part of K")
     num_m, num_n = tl.cdiv(M, BLOCK_M), tl.cdiv(N, BLOCK_N)
     for index in tl.range(
         tl.program_id(0), num_m * num_n, NUM_SMS, flatten=FLATTEN, warp_specialize=WARP_SPECIALIZE
@@ -155,7 +161,7 @@ def persistent_mxfp4_kernel(
         acc = tl.zeros((BLOCK_N, BLOCK_M), tl.float32)
         for k in range(0, K, BLOCK_K):
             weights = w.load([column, k // 2])
-            scale = bytes_of(scales.load([k // 128, column]))
+            scale = bytes_of(scales.load([k // 128, column]), k // 32 % 4, BLOCK_K // 32)
             rows = x.load([row, k])
             kind: tl.constexpr = "fp16" if rows.dtype == tl.float16 else "bf16"
             acc = tl.dot_scaled(weights, scale, "e2m1", rows.T, None, kind, acc)
