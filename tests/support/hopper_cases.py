@@ -17,6 +17,7 @@ import numpy as np
 from aotc.ir.types import BF16, FP32, I8, SCALARS, ScalarType
 from aotc.package import argument_type
 from aotc.verify.interpreter.numerics import dtype_of
+from aotc.weights import repack_mx_scales
 from tests.support import references
 from tests.support.kernel_cases import Launch
 from tests.support.references import EPS, Approximate, Expected
@@ -301,6 +302,28 @@ def _int4(
     return Launch({**args, **shared}, {"out_ptr": exact.rounded(scalar), **expected})
 
 
+def _mxfp4(rng: np.random.Generator, scalar: ScalarType, shape: Shape, build: Constants) -> Launch:
+    m, n, k = shape
+    x, w = normal(rng, (m, k), scalar), rng.integers(0, 256, (n, k // 2)).astype(np.uint8)
+    exponents = rng.integers(120, 132, (n, k // 32)).astype(np.uint8)
+    codes = np.stack((w & 15, w >> 4), 2).reshape(n, k)
+    numbers = np.array((0, 0.5, 1, 1.5, 2, 3, 4, 6))[codes & 7] * np.where(codes & 8, -1, 1)
+    scaled = numbers * np.exp2(exponents - 127.0).repeat(32, 1)
+    out = _output((m, n), scalar)
+    shared, expected = {}, {}
+    stored: dict[str, Any] = {"c": out}
+    if "SPLIT_K" in build:
+        tiles = _cdiv(m, build["BLOCK_M"]) * _cdiv(n, build["BLOCK_N"])
+        shared, expected = _split(build, tiles)
+        stored = {"out_ptr": out, "stride_om": out.view.strides[0] // out.view.itemsize}
+    args = {
+        "w": matrix(w), "x": matrix(x), "scales": matrix(repack_mx_scales(exponents)), **stored,
+        **_sizes(shape),
+    }  # fmt: skip
+    exact = references.dot(x, scaled.astype(dtype_of(scalar)).T, scalar).rounded(scalar)
+    return Launch({**args, **shared}, {"c" if "c" in stored else "out_ptr": exact, **expected})
+
+
 # ---- the table --------------------------------------------------------------------------------
 
 
@@ -529,6 +552,41 @@ CASES: dict[str, HopperCase] = {
             ),
             ("fp16",),
             _SHARED,
+        ),
+        HopperCase(
+            *("small_mxfp4", "weight_only_matmul.py:small_mxfp4_kernel"),
+            {
+                "w": "tensordesc<u8[BLOCK_N,BYTES_K]>",
+                **{name: kind for name, kind in _INT4.items() if name != "w"},
+                "scales": "tensordesc<i32[WORDS_K,BLOCK_N]>",
+            },
+            # Rows of bytes are whole 16 bytes: K is a multiple of 32.
+            *(_mxfp4, _parts, ((1, 8, 32), (2, 64, 128), (17, 136, 352))),
+            (
+                {**_INT4_BLOCKS, "BLOCK_K": 64, "BYTES_K": 32, "WORDS_K": 1, "SPLIT_K": 1},
+                {**_INT4_BLOCKS, "BLOCK_K": 128, "BYTES_K": 64, "WORDS_K": 1, "SPLIT_K": 2},
+            ),
+            ("bf16", "fp16"),
+            _SHARED,
+        ),
+        HopperCase(
+            *("mxfp4", "weight_only_matmul.py:persistent_mxfp4_kernel"),
+            {
+                "x": "tensordesc<T[BLOCK_M,BLOCK_K]>",
+                "w": "tensordesc<u8[BLOCK_N,BYTES_K]>",
+                "c": "tensordesc<T[BLOCK_M,BLOCK_N]>",
+                "scales": "tensordesc<i32[WORDS_K,BLOCK_N]>",
+                **_INT,
+            },
+            *(_mxfp4, _tiles, ((1, 16, 32), (64, 64, 64), (65, 144, 224))),
+            (
+                {**_WEIGHT_BLOCKS, "BLOCK_K": 64, "BYTES_K": 32, "WORDS_K": 1},
+                {
+                    **{**_WEIGHT_BLOCKS, "BLOCK_K": 256, "BYTES_K": 128, "WORDS_K": 2},
+                    "WARP_SPECIALIZE": True,
+                },
+            ),
+            ("bf16",),
         ),
         HopperCase(
             *("matvec", "small_matmul.py:matvec_kernel"),
