@@ -582,7 +582,10 @@ CASES: dict[str, HopperCase] = {
             (
                 {**_WEIGHT_BLOCKS, "BLOCK_K": 64, "BYTES_K": 32, "WORDS_K": 1},
                 {
-                    **{**_WEIGHT_BLOCKS, "BLOCK_K": 256, "BYTES_K": 128, "WORDS_K": 2},
+                    **_WEIGHT_BLOCKS,
+                    "BLOCK_K": 256,
+                    "BYTES_K": 128,
+                    "WORDS_K": 2,
                     "WARP_SPECIALIZE": True,
                 },
             ),

@@ -136,7 +136,7 @@ def _word_pieces(
     """
     shared, element = gpu.shared_type(op, op.buffer), tile.tile_type(op, op.out).element
     bits = log2_exact(op.vector)
-    if element.size_bytes > 1 or element.is_bool or op.vector > 2 or op.start:
+    if element.size_bytes > 1 or llvm_type(element) == "i1" or op.vector > 2 or op.start:
         return None
     places = layout.invert_and_compose(shared.layout)
     threads, offsets = thread_columns(places), gf2.span_table(places.columns("register"))

@@ -1,7 +1,7 @@
 """Products of rows that are already with their experts, masked and contiguous, against Triton and dense products.
 
-    aotc build benchmarks/grouped_experts.toml -o dist
-    python benchmarks/grouped_experts.py dist/grouped_experts.aotc [--no-triton] [--json FILE]
+    aotc build benchmarks/expert_rows.toml -o dist
+    python benchmarks/expert_rows.py dist/expert_rows.aotc [--no-triton] [--json FILE]
 
 aotc and Triton compile the same source, `kernels/grouped_experts.py`. The dense rate is that of the same kernel for
 one group that has all rows, beside cuBLAS of as many. Each peer picks its best configuration, which was held against
@@ -23,8 +23,9 @@ from peers import Launch, built, rates_in_turn
 KERNELS = Path(__file__).parents[1] / "kernels"
 ROUNDS, TRIALS, LAUNCHES = 31, 3, 3
 BLOCK = 128
-# Groups, rows of each on average, N and K: a decode step and a prefill.
-SIZES = ((8, 1024, 4096, 4096), (32, 256, 4096, 4096))
+# Groups, rows of each on average, N and K.
+SIZES = ((16, 512, 4096, 4096), (64, 128, 4096, 4096))
+DENSE = (1, 8192, 4096, 4096)
 KINDS = ("masked", "contiguous")
 # BLOCK_N, warps, stages
 TRITON_CONFIGS = ((128, 4, 4), (128, 8, 4), (256, 8, 3))
@@ -160,7 +161,10 @@ def measure(
 ) -> dict[str, object]:
     """Return the row of some groups: TFLOP/s of each peer, and how much faster aotc is."""
     size = (len(experts.counts), sum(experts.counts), experts.n, experts.k)
-    print(f"{experts.kind}: {size[0]} groups, {size[1]} rows, N = {size[2]}, K = {size[3]}", flush=True)
+    print(
+        f"{experts.kind}: {size[0]} groups, {size[1]} rows, N = {size[2]}, K = {size[3]}",
+        flush=True,
+    )
     right = {
         peer: {label: each for label, each in of(experts) if experts.check(label, each)}
         for peer, of in candidates.items()
@@ -171,7 +175,7 @@ def measure(
 
 def main() -> None:
     """Run the command line."""
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("archive")
     parser.add_argument("--no-triton", action="store_true")
     parser.add_argument("--json")
@@ -189,11 +193,10 @@ def main() -> None:
     }
     if options.no_triton:
         del candidates["triton"]
-    rows: list[dict[str, object]] = []
-    for kind, (groups, count, n, k) in itertools.product(KINDS, SIZES):
-        rows.append(measure(Experts(kind, groups, count, n, k), candidates))
-    for kind in KINDS:
-        rows.append(measure(Experts(kind, 1, 8192, 4096, 4096), candidates))
+    rows = [
+        measure(Experts(kind, *size), candidates)
+        for kind, size in itertools.product(KINDS, (*SIZES, DENSE))
+    ]
     if options.json:
         Path(options.json).write_text(json.dumps(rows, indent=2) + "\n", encoding="utf-8")
 
