@@ -112,20 +112,38 @@ def bytes_of(words, first, NUM: tl.constexpr):
 
 
 @triton.jit
+def decoded_mxfp4(pairs, exponents):
+    """Return the bf16 numbers (N, K) of e2m1 pairs, (N, K / 2), times their scales, of which none is above 2.
+
+    Sign, exponent and mantissa go where bf16 has them. Its exponent is then too small by 126, which the scales make
+    up for: so one multiplication does both, and the two numbers below the normal ones need nothing of their own.
+    """
+    num_n: tl.constexpr = pairs.shape[0]
+    num_k: tl.constexpr = pairs.shape[1] * 2
+    codes = tl.join(pairs & 15, pairs >> 4).reshape(num_n, num_k).to(tl.uint16)
+    bits = (codes & 7) << 6 | (codes & 8) << 12
+    scale = ((exponents.to(tl.uint16) + 126) << 7).to(tl.bfloat16, bitcast=True)
+    each = scale[:, :, None].broadcast_to(num_n, exponents.shape[1], 32).reshape(num_n, num_k)
+    return bits.to(tl.bfloat16, bitcast=True) * each
+
+
+@triton.jit
 def small_mxfp4_kernel(
     w, x, scales, out_ptr,
     M, N, K,
     stride_om,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
     BYTES_K: tl.constexpr, WORDS_K: tl.constexpr, SPLIT_K: tl.constexpr,
-    WARP_SPECIALIZE: tl.constexpr = False,  # noqa: FBT002 - a constant
+    DECODE: tl.constexpr = False,  # noqa: FBT002 - a constant
+    WARP_SPECIALIZE: tl.constexpr = False,  # noqa: FBT002
     workspace_ptr=None, counter_ptr=None,
 ):  # fmt: skip
     """Store x @ (w * scale)^T: `small_matmul` with weights of mxfp4, for few rows.
 
     `w` is (N, K / 2), two e2m1 a byte, the first in the low half; each 32 along K share a scale, 2 to the power of a
     byte less 127. Four scales are a word of `scales`, (K / 128, N). Blocks are (BLOCK_N, BYTES_K) of w,
-    (BLOCK_M, BLOCK_K) of x and (WORDS_K, BLOCK_N) of scales.
+    (BLOCK_M, BLOCK_K) of x and (WORDS_K, BLOCK_N) of scales. DECODE is `decoded_mxfp4` in place of `tl.dot_scaled`,
+    for bf16.
     """
     tl.static_assert(BYTES_K * 2 == BLOCK_K and WORDS_K == tl.cdiv(BLOCK_K, 128), "the same part of K")
     row, column = tl.program_id(0) * BLOCK_M, tl.program_id(1) * BLOCK_N
@@ -135,8 +153,11 @@ def small_mxfp4_kernel(
         weights = w.load([column, k // 2])
         scale = bytes_of(scales.load([k // 128, column]), k // 32 % 4, BLOCK_K // 32)
         rows = x.load([row, k])
-        kind: tl.constexpr = "fp16" if rows.dtype == tl.float16 else "bf16"
-        acc = tl.dot_scaled(weights, scale, "e2m1", rows.T, None, kind, acc)
+        if DECODE:
+            acc = tl.dot(decoded_mxfp4(weights, scale), rows.T, acc)
+        else:
+            kind: tl.constexpr = "fp16" if rows.dtype == tl.float16 else "bf16"
+            acc = tl.dot_scaled(weights, scale, "e2m1", rows.T, None, kind, acc)
     finish(acc, out_ptr, workspace_ptr, counter_ptr, M, N, stride_om, SPLIT_K)
 
 
@@ -147,7 +168,8 @@ def persistent_mxfp4_kernel(
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
     BYTES_K: tl.constexpr, WORDS_K: tl.constexpr,
     GROUP_N: tl.constexpr, NUM_SMS: tl.constexpr,
-    FLATTEN: tl.constexpr = True,  # noqa: FBT002 - a constant
+    DECODE: tl.constexpr = False,  # noqa: FBT002 - a constant
+    FLATTEN: tl.constexpr = True,  # noqa: FBT002
     WARP_SPECIALIZE: tl.constexpr = False,  # noqa: FBT002
 ):  # fmt: skip
     """Store x @ (w * scale)^T to C (M, N) for many rows; operands as `small_mxfp4_kernel` has them."""
@@ -163,6 +185,9 @@ def persistent_mxfp4_kernel(
             weights = w.load([column, k // 2])
             scale = bytes_of(scales.load([k // 128, column]), k // 32 % 4, BLOCK_K // 32)
             rows = x.load([row, k])
-            kind: tl.constexpr = "fp16" if rows.dtype == tl.float16 else "bf16"
-            acc = tl.dot_scaled(weights, scale, "e2m1", rows.T, None, kind, acc)
+            if DECODE:
+                acc = tl.dot(decoded_mxfp4(weights, scale), rows.T, acc)
+            else:
+                kind: tl.constexpr = "fp16" if rows.dtype == tl.float16 else "bf16"
+                acc = tl.dot_scaled(weights, scale, "e2m1", rows.T, None, kind, acc)
         c.store([row, column], acc.T.to(c.dtype))

@@ -305,7 +305,7 @@ def _int4(
 def _mxfp4(rng: np.random.Generator, scalar: ScalarType, shape: Shape, build: Constants) -> Launch:
     m, n, k = shape
     x, w = normal(rng, (m, k), scalar), rng.integers(0, 256, (n, k // 2)).astype(np.uint8)
-    exponents = rng.integers(120, 132, (n, k // 32)).astype(np.uint8)
+    exponents = rng.integers(116, 129, (n, k // 32)).astype(np.uint8)
     codes = np.stack((w & 15, w >> 4), 2).reshape(n, k)
     numbers = np.array((0, 0.5, 1, 1.5, 2, 3, 4, 6))[codes & 7] * np.where(codes & 8, -1, 1)
     scaled = numbers * np.exp2(exponents - 127.0).repeat(32, 1)
@@ -567,6 +567,24 @@ CASES: dict[str, HopperCase] = {
                 {**_INT4_BLOCKS, "BLOCK_K": 128, "BYTES_K": 64, "WORDS_K": 1, "SPLIT_K": 2},
             ),
             ("bf16", "fp16"),
+            _SHARED,
+        ),
+        HopperCase(
+            *("small_mxfp4_decoded", "weight_only_matmul.py:small_mxfp4_kernel"),
+            {
+                "w": "tensordesc<u8[BLOCK_N,BYTES_K]>",
+                **{name: kind for name, kind in _INT4.items() if name != "w"},
+                "scales": "tensordesc<i32[WORDS_K,BLOCK_N]>",
+            },
+            *(_mxfp4, _parts, ((1, 8, 32), (2, 64, 128), (17, 136, 352))),
+            tuple(
+                {
+                    **{**_INT4_BLOCKS, "BLOCK_K": 32 << at, "BYTES_K": 16 << at, "WORDS_K": 1},
+                    **{"SPLIT_K": at, "DECODE": True},
+                }
+                for at in (1, 2)
+            ),
+            ("bf16",),
             _SHARED,
         ),
         HopperCase(
