@@ -579,8 +579,12 @@ CASES: dict[str, HopperCase] = {
             *(_mxfp4, _parts, ((1, 8, 32), (2, 64, 128), (17, 136, 352))),
             tuple(
                 {
-                    **{**_INT4_BLOCKS, "BLOCK_K": 32 << at, "BYTES_K": 16 << at, "WORDS_K": 1},
-                    **{"SPLIT_K": at, "DECODE": True},
+                    **_INT4_BLOCKS,
+                    "BLOCK_K": 32 << at,
+                    "BYTES_K": 16 << at,
+                    "WORDS_K": 1,
+                    "SPLIT_K": at,
+                    "DECODE": True,
                 }
                 for at in (1, 2)
             ),
