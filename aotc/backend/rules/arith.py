@@ -201,6 +201,8 @@ def lower_shift_right(ctx: Lowering, op: arith.Shr) -> Results:
 def lower_shift_left(ctx: Lowering, op: arith.Shl) -> Results:
     """Lower a shift left, and note where bits of words are now."""
     element = scalar_element(op, op.lhs)
+    if element.is_float:
+        op.error(f"is undefined on {element}")
     shifted: list[str] = []
     for value, amount in zip(ctx.registers(op.lhs), ctx.raw(op.rhs), strict=True):
         name = _instruction("shl")(ctx, element, [value, ctx.operand(amount, element)])
