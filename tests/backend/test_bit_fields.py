@@ -44,6 +44,7 @@ def _source(way: tuple[str, int, str, int, str], *, by_columns: bool = False) ->
     return re.sub(f"\\b({'|'.join(names)})\\b", lambda match: names[match[0]], UNPACK)
 
 
+@pytest.mark.emulated
 @pytest.mark.parametrize("by_columns", [False, True], ids=["of a word", "of several words"])
 @pytest.mark.parametrize("result", ["bf16", "fp16"])
 @pytest.mark.parametrize("way", WAYS)
@@ -82,6 +83,7 @@ def test_halves_need_no_permutation_of_bytes(tmp_path: Path) -> None:
     assert re.search(r"(sub|fma\.rn)\.(rn\.)?bf16x2", kernel.ptx)
 
 
+@pytest.mark.emulated
 def test_unsigned_differences_wrap(tmp_path: Path) -> None:
     """A number below its subtrahend is a large one, not a negative one."""
     text = _source(("u32", 4, "j * 8", 15, "(numbers >> 1) - numbers"))
@@ -105,14 +107,16 @@ def k(x_ptr, out_ptr, BLOCK: tl.constexpr):
 """
 
 
-@pytest.mark.parametrize("shift", [IN_ORDER, HALVES], ids=["in order", "halves"])
-@pytest.mark.parametrize(("source", "count"), [("i32", 8), ("u8", 2)])
+@pytest.mark.emulated
+@pytest.mark.parametrize(
+    ("source", "count", "shift"),
+    [("i32", 8, IN_ORDER), ("i32", 8, HALVES), ("u8", 2, IN_ORDER)],
+    ids=["in order", "halves", "a byte"],
+)
 def test_numbers_put_together_from_fields_come_in_pairs(
     tmp_path: Path, source: str, count: int, shift: str
 ) -> None:
     """Sign and magnitude of e2m1 in bf16's places: words are masked, never single numbers."""
-    if count == 2 and shift == HALVES:
-        pytest.skip("a byte has no halves of 16 bits")
     text = FP4.replace("COUNT", str(count)).replace("SHIFT", shift)
     signature = {"x_ptr": f"*{source}:16", "out_ptr": "*bf16:16"}
     kernel = compiled(tmp_path, text, signature, {"BLOCK": 256}, num_warps=2)
@@ -129,6 +133,7 @@ def test_numbers_put_together_from_fields_come_in_pairs(
     assert not re.search(r"(and|or|shl|shr)\.b16", kernel.ptx)
 
 
+@pytest.mark.emulated
 @pytest.mark.parametrize(
     ("mask", "number"), [(255, "numbers"), (15, "numbers - 300"), (10, "numbers")]
 )
