@@ -251,7 +251,7 @@ def _load(op: Op, tensors: _Tensors, place: Builder) -> list[Value]:
     kind = tensors.kinds[op.descriptor]
     other = _fill(kind, kind.block, place)
     loaded = place(tile.Load(pointer, inside, other, op.cache, op.eviction)).out
-    return [place(tile.Reshape(loaded, shape_of(op.out.type))).out if op.num_dropped else loaded]
+    return [place(tile.Reshape(loaded, shape_of(op.out.type))).out if kind.block != shape_of(op.out.type) else loaded]
 
 
 def _store(op: Op, tensors: _Tensors, place: Builder) -> list[Value]:

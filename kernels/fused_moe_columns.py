@@ -1,0 +1,164 @@
+"""Linear layers of a mixture of experts, computed transposed: an expert's rows are the columns of a tile.
+
+Tensor cores take 64 rows at a time, but columns in multiples of 8. So an expert that has 250 rows, or 280, is one
+tile along them: each weight leaves memory once, and one of 4 bits is converted once. Whoever calls cuts the
+rows of an expert, sorted by expert, into blocks of BLOCK_M, of which the last may have up to TAIL more.
+"""
+
+import triton
+import triton.language as tl
+from matmul import activate
+from weight_only_matmul import unpacked_int4
+
+
+@triton.jit
+def row_pointers(
+    a_ptr, sorted_ptr, first, count, rows_per_token, stride_am, k, NUM: tl.constexpr
+):  # fmt: skip
+    """Return pointers to the rows of A for NUM row numbers from `first` on: the last one that counts fills up."""
+    m = tl.minimum(tl.arange(0, NUM), count - 1)
+    token = (tl.load(sorted_ptr + first + m) // rows_per_token).to(tl.int64)
+    return a_ptr + token[:, None] * stride_am + k[None, :]
+
+
+@triton.jit
+def store_columns(
+    acc, out_ptr, weight_ptr, sorted_ptr, first, count, n, N, stride_om,
+    WEIGHTED: tl.constexpr, SWIGLU: tl.constexpr,
+):  # fmt: skip
+    """Store a tile whose columns are rows of the output; with SWIGLU its rows are 8 of gate, 8 of up, in turn."""
+    HEIGHT: tl.constexpr = acc.shape[0]
+    NUM: tl.constexpr = acc.shape[1]
+    if SWIGLU:
+        gate, up = acc.reshape(HEIGHT // 16, 2, 8, NUM).permute(0, 2, 3, 1).split()
+        acc = (activate(gate, "silu") * up).reshape(HEIGHT // 2, NUM)
+    m = tl.arange(0, NUM)
+    rows = tl.load(sorted_ptr + first + m, mask=m < count, other=0)
+    if WEIGHTED:
+        acc *= tl.load(weight_ptr + rows, mask=m < count, other=0.0)[None, :]
+    out_ptrs = out_ptr + rows.to(tl.int64)[:, None] * stride_om + n[None, :]
+    mask = (m < count)[:, None] & (n < N)[None, :]
+    tl.store(out_ptrs, acc.to(out_ptr.dtype.element_ty).T, mask=mask)
+
+
+@triton.jit
+def load_weights(b, expert, column, k, SWIGLU: tl.constexpr):
+    """Return a block of weights: rows of one expert, with SWIGLU 8 of gate, 8 of up, in turn."""
+    BLOCK_K: tl.constexpr = b.block_shape[4]
+    if SWIGLU:
+        weights = b.load([expert, column // 8, 0, 0, k])
+    else:
+        weights = b.load([expert, 0, 0, column, k])
+    return weights.reshape(b.block_shape[1] * b.block_shape[2] * b.block_shape[3], BLOCK_K)
+
+
+@triton.jit
+def fused_moe_columns_kernel(
+    a_ptr, b, out_ptr, weight_ptr, sorted_ptr, start_ptr, expert_ptr,
+    N, K, rows_per_token, stride_am, stride_om, n_blocks,
+    BLOCK_M: tl.constexpr, TAIL: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
+    WEIGHTED: tl.constexpr, SWIGLU: tl.constexpr,
+):  # fmt: skip
+    """Store out[r] = A[r // rows_per_token] @ B[expert of r]^T, times weight[r] if WEIGHTED.
+
+    A is (tokens, K), B (experts, 1, 1, N, K), out (rows, N). With SWIGLU out is silu(gate) * up, and B is
+    (experts, N / 8, 2, 8, K), gate and up along the axis of 2, wherever these are in memory. `sorted` holds row
+    numbers by expert, of which block *i* has those from `start[i]` to `start[i + 1]`, BLOCK_M + TAIL at most, all
+    for one expert, `expert[i]`. Blocks of b are (1, 1, 1, BLOCK_N, BLOCK_K), or (1, BLOCK_N / 16, 2, 8, BLOCK_K).
+    """
+    COLUMNS: tl.constexpr = BLOCK_N // 2 if SWIGLU else BLOCK_N
+    num_n = tl.cdiv(N, COLUMNS)
+    block, column = tl.program_id(0) // num_n, tl.program_id(0) % num_n * COLUMNS
+    first = tl.load(start_ptr + block)
+    count = tl.load(start_ptr + block + 1) - first
+    if count == 0:
+        return
+    expert = tl.load(expert_ptr + block)
+    n, k = column + tl.arange(0, COLUMNS), tl.arange(0, BLOCK_K)
+    a_ptrs = row_pointers(a_ptr, sorted_ptr, first, count, rows_per_token, stride_am, k, BLOCK_M)
+    acc = tl.zeros((BLOCK_N, BLOCK_M), tl.float32)
+    if count > BLOCK_M:
+        more_ptrs = row_pointers(
+            a_ptr, sorted_ptr, first + BLOCK_M, count - BLOCK_M, rows_per_token, stride_am, k, TAIL
+        )
+        tail = tl.zeros((BLOCK_N, TAIL), tl.float32)
+        for start_k in range(0, K, BLOCK_K):
+            in_k = (k < K - start_k)[None, :]
+            weights = load_weights(b, expert, column, start_k, SWIGLU)
+            rows = tl.load(a_ptrs + start_k, mask=in_k, other=0.0)
+            acc = tl.dot(weights, rows.T, acc)
+            rows = tl.load(more_ptrs + start_k, mask=in_k, other=0.0)
+            tail = tl.dot(weights, rows.T, tail)
+        store_columns(
+            tail, out_ptr, weight_ptr, sorted_ptr, first + BLOCK_M, count - BLOCK_M,
+            n, N, stride_om, WEIGHTED, SWIGLU,
+        )  # fmt: skip
+    else:
+        for start_k in range(0, K, BLOCK_K):
+            in_k = (k < K - start_k)[None, :]
+            weights = load_weights(b, expert, column, start_k, SWIGLU)
+            rows = tl.load(a_ptrs + start_k, mask=in_k, other=0.0)
+            acc = tl.dot(weights, rows.T, acc)
+    store_columns(
+        acc, out_ptr, weight_ptr, sorted_ptr, first, count, n, N, stride_om, WEIGHTED, SWIGLU
+    )
+
+
+@triton.jit
+def load_int4(b, scales, expert, column, k, GROUP_K: tl.constexpr, DTYPE: tl.constexpr):
+    """Return a block of weights of 4 bits, (B - 8) * scale."""
+    BLOCK_N: tl.constexpr = b.block_shape[1]
+    words = b.load([expert, column, k // 8]).reshape(BLOCK_N, b.block_shape[2])
+    scale = scales.load([expert, k // GROUP_K, column]).reshape(BLOCK_N)
+    return ((unpacked_int4(words) - 8).to(DTYPE) * scale[:, None]).to(DTYPE)
+
+
+@triton.jit
+def fused_moe_int4_columns_kernel(
+    a_ptr, b, out_ptr, scales, weight_ptr, sorted_ptr, start_ptr, expert_ptr,
+    N, K, rows_per_token, stride_am, stride_om, n_blocks,
+    BLOCK_M: tl.constexpr, TAIL: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
+    GROUP_K: tl.constexpr, WEIGHTED: tl.constexpr,
+):  # fmt: skip
+    """Store the same of weights of 4 bits, (B - 8) * scale: A is (tokens, K) of 16-bit floats.
+
+    Eight weights are a word of b, (experts, N, K / 8), see `unpacked_int4`. GROUP_K of K share a scale: `scales`
+    is (experts, cdiv(K, GROUP_K), N). Blocks are (1, BLOCK_N, BLOCK_K / 8) of b and (1, 1, BLOCK_N) of scales.
+    """
+    tl.static_assert(GROUP_K % BLOCK_K == 0, "a block of K must lie in one group")
+    dtype = a_ptr.dtype.element_ty
+    num_n = tl.cdiv(N, BLOCK_N)
+    block, column = tl.program_id(0) // num_n, tl.program_id(0) % num_n * BLOCK_N
+    first = tl.load(start_ptr + block)
+    count = tl.load(start_ptr + block + 1) - first
+    if count == 0:
+        return
+    expert = tl.load(expert_ptr + block)
+    n, k = column + tl.arange(0, BLOCK_N), tl.arange(0, BLOCK_K)
+    a_ptrs = row_pointers(a_ptr, sorted_ptr, first, count, rows_per_token, stride_am, k, BLOCK_M)
+    acc = tl.zeros((BLOCK_N, BLOCK_M), tl.float32)
+    if count > BLOCK_M:
+        more_ptrs = row_pointers(
+            a_ptr, sorted_ptr, first + BLOCK_M, count - BLOCK_M, rows_per_token, stride_am, k, TAIL
+        )
+        tail = tl.zeros((BLOCK_N, TAIL), tl.float32)
+        for start_k in range(0, K, BLOCK_K):
+            in_k = (k < K - start_k)[None, :]
+            weights = load_int4(b, scales, expert, column, start_k, GROUP_K, dtype)
+            rows = tl.load(a_ptrs + start_k, mask=in_k, other=0.0)
+            acc = tl.dot(weights, rows.T, acc)
+            rows = tl.load(more_ptrs + start_k, mask=in_k, other=0.0)
+            tail = tl.dot(weights, rows.T, tail)
+        store_columns(
+            tail, out_ptr, weight_ptr, sorted_ptr, first + BLOCK_M, count - BLOCK_M,
+            n, N, stride_om, WEIGHTED, False,
+        )  # fmt: skip
+    else:
+        for start_k in range(0, K, BLOCK_K):
+            in_k = (k < K - start_k)[None, :]
+            weights = load_int4(b, scales, expert, column, start_k, GROUP_K, dtype)
+            rows = tl.load(a_ptrs + start_k, mask=in_k, other=0.0)
+            acc = tl.dot(weights, rows.T, acc)
+    store_columns(
+        acc, out_ptr, weight_ptr, sorted_ptr, first, count, n, N, stride_om, WEIGHTED, False
+    )
