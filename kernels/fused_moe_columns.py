@@ -8,6 +8,7 @@ rows of an expert, sorted by expert, into blocks of BLOCK_M, of which the last m
 import triton
 import triton.language as tl
 from matmul import activate
+from persistent_matmul import columns_of_parts
 from weight_only_matmul import unpacked_int4
 
 
@@ -24,21 +25,27 @@ def row_pointers(
 @triton.jit
 def store_columns(
     acc, out_ptr, weight_ptr, sorted_ptr, first, count, n, N, stride_om,
-    WEIGHTED: tl.constexpr, SWIGLU: tl.constexpr,
+    EPILOGUE_M: tl.constexpr, WEIGHTED: tl.constexpr, SWIGLU: tl.constexpr,
 ):  # fmt: skip
-    """Store a tile whose columns are rows of the output; with SWIGLU its rows are 8 of gate, 8 of up, in turn."""
-    HEIGHT: tl.constexpr = acc.shape[0]
+    """Store a tile, EPILOGUE_M columns at a time: they are rows of the output.
+
+    With SWIGLU the tile's rows are 8 of gate and 8 of up, in turn.
+    """
     NUM: tl.constexpr = acc.shape[1]
     if SWIGLU:
-        gate, up = acc.reshape(HEIGHT // 16, 2, 8, NUM).permute(0, 2, 3, 1).split()
-        acc = (activate(gate, "silu") * up).reshape(HEIGHT // 2, NUM)
-    m = tl.arange(0, NUM)
-    rows = tl.load(sorted_ptr + first + m, mask=m < count, other=0)
-    if WEIGHTED:
-        acc *= tl.load(weight_ptr + rows, mask=m < count, other=0.0)[None, :]
-    out_ptrs = out_ptr + rows.to(tl.int64)[:, None] * stride_om + n[None, :]
-    mask = (m < count)[:, None] & (n < N)[None, :]
-    tl.store(out_ptrs, acc.to(out_ptr.dtype.element_ty).T, mask=mask)
+        HALF: tl.constexpr = acc.shape[0] // 2
+        gate, up = acc.reshape(HALF // 8, 2, 8, NUM).permute(0, 2, 3, 1).split()
+        acc = (activate(gate, "silu") * up).reshape(HALF, NUM)
+    parts = columns_of_parts(acc, min(NUM, EPILOGUE_M))
+    for part in tl.static_range(len(parts)):
+        m = part * EPILOGUE_M + tl.arange(0, min(NUM, EPILOGUE_M))
+        rows = tl.load(sorted_ptr + first + m, mask=m < count, other=0)
+        values = parts[part]
+        if WEIGHTED:
+            values *= tl.load(weight_ptr + rows, mask=m < count, other=0.0)[None, :]
+        out_ptrs = out_ptr + rows.to(tl.int64)[:, None] * stride_om + n[None, :]
+        mask = (m < count)[:, None] & (n < N)[None, :]
+        tl.store(out_ptrs, values.to(out_ptr.dtype.element_ty).T, mask=mask)
 
 
 @triton.jit
@@ -57,7 +64,7 @@ def fused_moe_columns_kernel(
     a_ptr, b, out_ptr, weight_ptr, sorted_ptr, start_ptr, expert_ptr,
     N, K, rows_per_token, stride_am, stride_om, n_blocks,
     BLOCK_M: tl.constexpr, TAIL: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
-    WEIGHTED: tl.constexpr, SWIGLU: tl.constexpr,
+    EPILOGUE_M: tl.constexpr, WEIGHTED: tl.constexpr, SWIGLU: tl.constexpr,
 ):  # fmt: skip
     """Store out[r] = A[r // rows_per_token] @ B[expert of r]^T, times weight[r] if WEIGHTED.
 
@@ -91,7 +98,7 @@ def fused_moe_columns_kernel(
             tail = tl.dot(weights, rows.T, tail)
         store_columns(
             tail, out_ptr, weight_ptr, sorted_ptr, first + BLOCK_M, count - BLOCK_M,
-            n, N, stride_om, WEIGHTED, SWIGLU,
+            n, N, stride_om, EPILOGUE_M, WEIGHTED, SWIGLU,
         )  # fmt: skip
     else:
         for start_k in range(0, K, BLOCK_K):
@@ -100,8 +107,9 @@ def fused_moe_columns_kernel(
             rows = tl.load(a_ptrs + start_k, mask=in_k, other=0.0)
             acc = tl.dot(weights, rows.T, acc)
     store_columns(
-        acc, out_ptr, weight_ptr, sorted_ptr, first, count, n, N, stride_om, WEIGHTED, SWIGLU
-    )
+        acc, out_ptr, weight_ptr, sorted_ptr, first, count,
+        n, N, stride_om, EPILOGUE_M, WEIGHTED, SWIGLU,
+    )  # fmt: skip
 
 
 @triton.jit
@@ -118,7 +126,7 @@ def fused_moe_int4_columns_kernel(
     a_ptr, b, out_ptr, scales, weight_ptr, sorted_ptr, start_ptr, expert_ptr,
     N, K, rows_per_token, stride_am, stride_om, n_blocks,
     BLOCK_M: tl.constexpr, TAIL: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
-    GROUP_K: tl.constexpr, WEIGHTED: tl.constexpr,
+    EPILOGUE_M: tl.constexpr, GROUP_K: tl.constexpr, WEIGHTED: tl.constexpr,
 ):  # fmt: skip
     """Store the same of weights of 4 bits, (B - 8) * scale: A is (tokens, K) of 16-bit floats.
 
@@ -151,7 +159,7 @@ def fused_moe_int4_columns_kernel(
             tail = tl.dot(weights, rows.T, tail)
         store_columns(
             tail, out_ptr, weight_ptr, sorted_ptr, first + BLOCK_M, count - BLOCK_M,
-            n, N, stride_om, WEIGHTED, False,
+            n, N, stride_om, EPILOGUE_M, WEIGHTED, False,
         )  # fmt: skip
     else:
         for start_k in range(0, K, BLOCK_K):
@@ -160,5 +168,6 @@ def fused_moe_int4_columns_kernel(
             rows = tl.load(a_ptrs + start_k, mask=in_k, other=0.0)
             acc = tl.dot(weights, rows.T, acc)
     store_columns(
-        acc, out_ptr, weight_ptr, sorted_ptr, first, count, n, N, stride_om, WEIGHTED, False
-    )
+        acc, out_ptr, weight_ptr, sorted_ptr, first, count,
+        n, N, stride_om, EPILOGUE_M, WEIGHTED, False,
+    )  # fmt: skip
