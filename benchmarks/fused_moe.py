@@ -4,8 +4,8 @@
     python benchmarks/fused_moe.py dist/fused_moe.aotc [--weights bf16 fp8 int4] [--tokens N] [--no-triton] \
         [--json FILE]
 
-Tokens go to 8 of 128 experts each, at random. aotc and Triton compile the same source,
-`kernels/fused_moe.py`: the first layer with SwiGLU unless weights have 4 bits, the second one with the
+Tokens go to 8 of 128 experts each, at random. aotc and Triton compile the same source, `kernels/fused_moe.py`,
+and `kernels/fused_moe_columns.py`, whose tiles are transposed: the first layer with SwiGLU unless weights have 4 bits, the second one with the
 experts' weights. Each picks its best configuration first; then the best ones run in turn with a dense product of as many rows by
 `kernels/persistent_matmul.py`, one matrix instead of those of 128 experts, in bf16 if weights have 4 bits.
 Rates count the rows that there are, not those that fill blocks up. Every configuration is held against float64 before it is timed.
@@ -117,6 +117,52 @@ class Layer:
             "padded_ptr": torch.tensor([total], dtype=torch.int32, device="cuda"),
         }
 
+    def rows_in_blocks(self, block: int, tail: int) -> dict[str, Any]:
+        """Return row numbers by expert, and where blocks of up to block + tail begin, longest first."""
+        import torch
+
+        numbers, blocks = [], []
+        for expert in range(EXPERTS):
+            rows = (self.chosen == expert).nonzero().flatten()
+            count = max(1, -(-(len(rows) - tail) // block))
+            blocks += [(expert, part) for part in rows.tensor_split([*range(block, count * block, block)])]
+        blocks.sort(key=lambda each: -len(each[1]))
+        starts, experts = [0], []
+        for expert, part in blocks:
+            starts.append(starts[-1] + len(part))
+            experts.append(expert)
+            numbers.append(part)
+        # A launch has room for the most blocks that there can be.
+        empty = self.rows // block + EXPERTS - len(experts)
+        made = {"dtype": torch.int32, "device": "cuda"}
+        return {
+            "sorted_ptr": torch.cat(numbers).int().cuda(),
+            "start_ptr": torch.tensor([*starts, *[self.rows] * empty], **made),
+            "expert_ptr": torch.tensor([*experts, *[0] * empty], **made),
+        }
+
+    def column_arguments(self, block: int, tail: int) -> dict[str, Any]:
+        """Return the arguments of the kernel whose tiles are transposed by name."""
+        if self.weights == "int4":
+            b = {"b": self.b, "out_ptr": self.out, "scales": self.scales["scale_ptr"]}
+        elif self.swiglu:
+            halves = self.b.view(EXPERTS, 2, self.n // 8, 8, self.k)
+            b = {"b": halves.transpose(1, 2), "out_ptr": self.out}
+        else:
+            b = {"b": self.b.view(EXPERTS, 1, 1, self.n, self.k), "out_ptr": self.out}
+        return {
+            "a_ptr": self.a,
+            **b,
+            "weight_ptr": self.weight,
+            **self.rows_in_blocks(block, tail),
+            "N": self.n,
+            "K": self.k,
+            "rows_per_token": EACH if self.first else 1,
+            "stride_am": self.k,
+            "stride_om": self.n,
+            "n_blocks": self.rows // block + EXPERTS,
+        }
+
     def arguments(self, block: int) -> dict[str, Any]:
         """Return the arguments of the kernel by name."""
         return {
@@ -188,18 +234,27 @@ def aotc_candidates(layer: Layer, archive: str) -> Iterator[tuple[str, Launch]]:
     """Yield a launch of each configuration of the archive."""
     import aotc
 
-    kernel = aotc.load(archive)[layer.kernel]
-    seen: dict[int, dict[str, Any]] = {}
-    ours = [v for v in kernel.info.variants if dict(v.choices) == layer.choices]
+    kernels = aotc.load(archive)
+    form = "swiglu_columns" if layer.swiglu else "columns"
+    for name in (layer.kernel, f"{layer.kernel}_{form}"):
+        if name in kernels:
+            yield from _candidates_of(layer, kernels[name])
+
+
+def _candidates_of(layer: Layer, kernel: Any) -> Iterator[tuple[str, Launch]]:
+    ours = [v for v in kernel.info.variants if dict(v.choices).items() <= layer.choices.items()]
+    seen: dict[tuple[int, int | None], dict[str, Any]] = {}
     have = [dict(variant.config) for variant in ours]
     for config in [each for each in built(kernel) if each in have]:
-        block = int(config["BLOCK_M"])
-        if block not in seen:
-            seen[block] = layer.arguments(block)
-        arguments = list(seen[block].values())
+        block, tail = int(config["BLOCK_M"]), config.get("TAIL")
+        if (block, tail) not in seen:
+            whole = tail is None
+            made = layer.arguments(block) if whole else layer.column_arguments(block, int(tail))
+            seen[block, tail] = made
+        arguments, choices = list(seen[block, tail].values()), dict(ours[0].choices)
 
-        def launch(config=config, arguments=arguments) -> None:
-            kernel.launch(arguments, config=config, choices=layer.choices)
+        def launch(config=config, arguments=arguments, choices=choices) -> None:
+            kernel.launch(arguments, config=config, choices=choices)
 
         yield str(config), launch
 
