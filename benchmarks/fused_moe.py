@@ -29,6 +29,7 @@ EXPERTS, EACH = 128, 8
 HIDDEN, INNER = 4096, 1536
 # BLOCK_M, BLOCK_N, warps, stages
 TRITON_CONFIGS = ((64, 128, 4, 4), (64, 256, 4, 4), (128, 128, 8, 4), (128, 256, 8, 3))
+TRITON_COLUMN_CONFIGS = ((128, 128, 8, 3), (256, 128, 8, 3))
 
 
 class Layer:
@@ -125,7 +126,9 @@ class Layer:
         for expert in range(EXPERTS):
             rows = (self.chosen == expert).nonzero().flatten()
             count = max(1, -(-(len(rows) - tail) // block))
-            blocks += [(expert, part) for part in rows.tensor_split([*range(block, count * block, block)])]
+            blocks += [
+                (expert, part) for part in rows.tensor_split([*range(block, count * block, block)])
+            ]
         blocks.sort(key=lambda each: -len(each[1]))
         starts, experts = [0], []
         for expert, part in blocks:
@@ -263,10 +266,20 @@ def triton_candidates(layer: Layer) -> Iterator[tuple[str, Launch]]:
     """Yield a launch of each configuration that Triton compiles."""
     sys.path.insert(0, str(KERNELS))
 
+    for name, make in (*_triton_by_rows(layer), *_triton_by_columns(layer)):
+        try:
+            launch = make()
+            launch()
+        except Exception as error:  # noqa: BLE001 - a configuration that Triton cannot hold
+            print(f"    Triton: {name}: {type(error).__name__}", file=sys.stderr)
+            continue
+        yield name, launch
+
+
+def _triton_by_rows(layer: Layer) -> Iterator[tuple[str, Callable[[], Launch]]]:
     module = importlib.import_module("fused_moe")  # this script's folder comes after
     kernel = getattr(module, f"{layer.kernel}_kernel")
     for block_m, block_n, warps, stages in TRITON_CONFIGS:
-        arguments = layer.arguments(block_m)
         columns = block_n
         if layer.weights == "fp8":
             block_n = min(block_n, 128)  # noqa: PLW2901 - a tile lies under one scale, or two do
@@ -274,18 +287,44 @@ def triton_candidates(layer: Layer) -> Iterator[tuple[str, Launch]]:
         constants = {"BLOCK_M": block_m, "BLOCK_N": block_n, "BLOCK_K": layer.block_k, "GROUP_M": 8}
         constants |= layer.choices | ({"GROUP_K": 128} if layer.weights == "int4" else {})
         constants |= {"COLUMNS": columns} if layer.weights == "fp8" else {}
-        grid = (arguments["n_blocks"] * -(-layer.n // columns),)
 
-        def launch(grid=grid, passed=arguments | constants, options=(warps, stages)) -> None:
-            kernel[grid](**passed, num_warps=options[0], num_stages=options[1])
+        def make(columns=columns, constants=constants, options=(warps, stages)) -> Launch:
+            passed = layer.arguments(constants["BLOCK_M"]) | constants
+            grid = (passed["n_blocks"] * -(-layer.n // columns),)
+            return lambda: kernel[grid](**passed, num_warps=options[0], num_stages=options[1])
 
-        name = f"{block_m}x{columns}, {warps} warps, {stages} stages"
-        try:
-            launch()
-        except Exception as error:  # noqa: BLE001 - a configuration that Triton cannot hold
-            print(f"    Triton: {name}: {type(error).__name__}", file=sys.stderr)
-            continue
-        yield name, launch
+        yield f"{block_m}x{columns}, {warps} warps, {stages} stages", make
+
+
+def _triton_by_columns(layer: Layer) -> Iterator[tuple[str, Callable[[], Launch]]]:
+    if layer.weights == "fp8":
+        return
+    module = importlib.import_module("fused_moe_columns")
+    kernel = getattr(module, f"{layer.kernel}_columns_kernel")
+    for block_m, block_n, warps, stages in TRITON_COLUMN_CONFIGS:
+        constants = {"BLOCK_M": block_m, "TAIL": 32, "BLOCK_N": block_n, "BLOCK_K": layer.block_k}
+        constants |= layer.choices | {"EPILOGUE_M": block_m}
+        constants |= {"GROUP_K": 128} if layer.weights == "int4" else {}
+
+        def make(constants=constants, options=(warps, stages)) -> Launch:
+            from triton.tools.tensor_descriptor import TensorDescriptor
+
+            passed = layer.column_arguments(constants["BLOCK_M"], 32) | constants
+            height = constants["BLOCK_N"]
+            blocks = {"b": [1, 1, 1, height, 64], "scales": [1, 1, height]}
+            if layer.swiglu:
+                blocks["b"] = [1, height // 16, 2, 8, 64]
+            elif layer.weights == "int4":
+                blocks["b"] = [1, height, 8]
+            for name in blocks.keys() & passed.keys():
+                each = passed[name]
+                shape = list(each.shape), list(each.stride())
+                passed[name] = TensorDescriptor(each, *shape, blocks[name])
+            columns = height // 2 if layer.swiglu else height
+            grid = (passed["n_blocks"] * -(-layer.n // columns),)
+            return lambda: kernel[grid](**passed, num_warps=options[0], num_stages=options[1])
+
+        yield f"columns, {block_m}x{block_n}, {warps} warps, {stages} stages", make
 
 
 def dense_candidates(layer: Layer, archive: str) -> Iterator[tuple[str, Launch]]:

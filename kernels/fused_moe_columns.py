@@ -36,9 +36,10 @@ def store_columns(
         HALF: tl.constexpr = acc.shape[0] // 2
         gate, up = acc.reshape(HALF // 8, 2, 8, NUM).permute(0, 2, 3, 1).split()
         acc = (activate(gate, "silu") * up).reshape(HALF, NUM)
-    parts = columns_of_parts(acc, min(NUM, EPILOGUE_M))
-    for part in tl.static_range(len(parts)):
-        m = part * EPILOGUE_M + tl.arange(0, min(NUM, EPILOGUE_M))
+    PART: tl.constexpr = EPILOGUE_M if EPILOGUE_M < NUM else NUM  # noqa: FURB136 - Triton has no constant min
+    parts = columns_of_parts(acc, PART)
+    for part in tl.static_range(NUM // PART):
+        m = part * PART + tl.arange(0, PART)
         rows = tl.load(sorted_ptr + first + m, mask=m < count, other=0)
         values = parts[part]
         if WEIGHTED:
@@ -159,7 +160,7 @@ def fused_moe_int4_columns_kernel(
             tail = tl.dot(weights, rows.T, tail)
         store_columns(
             tail, out_ptr, weight_ptr, sorted_ptr, first + BLOCK_M, count - BLOCK_M,
-            n, N, stride_om, EPILOGUE_M, WEIGHTED, False,
+            n, N, stride_om, EPILOGUE_M, WEIGHTED, SWIGLU=False,
         )  # fmt: skip
     else:
         for start_k in range(0, K, BLOCK_K):
@@ -169,5 +170,5 @@ def fused_moe_int4_columns_kernel(
             acc = tl.dot(weights, rows.T, acc)
     store_columns(
         acc, out_ptr, weight_ptr, sorted_ptr, first, count,
-        n, N, stride_om, EPILOGUE_M, WEIGHTED, False,
+        n, N, stride_om, EPILOGUE_M, WEIGHTED, SWIGLU=False,
     )  # fmt: skip
