@@ -40,7 +40,6 @@ from aotc.ir.types import (
     element_of,
 )
 
-
 MAX_BOX_ELEMS = 256
 """The largest extent of a box along an axis."""
 
