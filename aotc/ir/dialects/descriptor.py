@@ -161,7 +161,7 @@ class DescriptorLoad(
     """Load the tile that begins at `coords`; `cache` and `eviction` as for `tile.load`.
 
     The first `num_dropped` axes have extent 1 and are not axes of the result. The `num_merged` axes after them
-    and the one that follows are one axis of the result.
+    and the one that follows, which is not the last, are one axis of the result.
     """
 
     descriptor: Value = operand()
@@ -178,7 +178,8 @@ class DescriptorLoad(
         fits = 0 <= self.num_dropped < len(kind.block) and prod(dropped) == 1
         self.expect(fits, f"drops {self.num_dropped} axes of {kind}")
         self.expect(
-            0 <= self.num_merged < len(shape), f"merges {self.num_merged} axes more of {kind}"
+            0 <= self.num_merged < max(1, len(shape) - 1),
+            f"merges {self.num_merged} axes more of {kind}",
         )
         rows = self.num_merged + 1
         return (TileType(kind.element, (prod(shape[:rows]), *shape[rows:])),)

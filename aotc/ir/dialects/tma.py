@@ -61,8 +61,8 @@ def check_tensor(
     """Check a copy of the tile at `coords` from or to `buffer`; return the tensor map's type.
 
     The buffer may lack first axes of the map: those along which the box has more than one element are one with
-    the buffer's first axis, and the box has all of these. Of its first axis only `num_rows` are copied, unless
-    that is 0.
+    the buffer's first axis, which is not its last, and the box has all of these. Of its first axis only
+    `num_rows` are copied, unless that is 0.
     """
     kind, memory = tensor.type, one_stage_type(op, buffer)
     if not isinstance(kind, TensorMapType):
@@ -78,7 +78,7 @@ def check_tensor(
         for extent, box in zip(copied, box_in_buffer(kind, len(copied)), strict=True)
     )
     if whole and prod(kind.box[:lacking]) > 1:
-        whole = copied[0] == box_in_buffer(kind, len(copied))[0]
+        whole = len(copied) > 1 and copied[0] == box_in_buffer(kind, len(copied))[0]
     if not whole:
         op.error(f"{memory} is not made of boxes of {kind}")
     given = [coord.type for coord in coords]
