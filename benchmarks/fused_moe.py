@@ -166,6 +166,23 @@ class Layer:
             "n_blocks": self.rows // block + EXPERTS,
         }
 
+    def down_arguments(self, block: int, tail: int) -> dict[str, Any]:
+        """Return the arguments of the kernel whose rows of A are sorted already by name."""
+        blocks = self.rows_in_blocks(block, tail)
+        a = self.a[blocks["sorted_ptr"].long()]
+        return {
+            "a": a,
+            "more": a,
+            "b": self.b,
+            "out_ptr": self.out,
+            "weight_ptr": self.weight,
+            **blocks,
+            "N": self.n,
+            "K": self.k,
+            "stride_om": self.n,
+            "n_blocks": self.rows // block + EXPERTS,
+        }
+
     def arguments(self, block: int) -> dict[str, Any]:
         """Return the arguments of the kernel by name."""
         return {
@@ -239,7 +256,11 @@ def aotc_candidates(layer: Layer, archive: str) -> Iterator[tuple[str, Launch]]:
 
     kernels = aotc.load(archive)
     form = "swiglu_columns" if layer.swiglu else "columns"
-    for name in (layer.kernel, f"{layer.kernel}_{form}"):
+    for name in (
+        layer.kernel,
+        f"{layer.kernel}_{form}",
+        *([] if layer.first else [f"{layer.kernel}_down"]),
+    ):
         if name in kernels:
             yield from _candidates_of(layer, kernels[name])
 
@@ -251,9 +272,12 @@ def _candidates_of(layer: Layer, kernel: Any) -> Iterator[tuple[str, Launch]]:
     for config in [each for each in built(kernel) if each in have]:
         block, tail = int(config["BLOCK_M"]), config.get("TAIL")
         if (block, tail) not in seen:
-            whole = tail is None
-            made = layer.arguments(block) if whole else layer.column_arguments(block, int(tail))
-            seen[block, tail] = made
+            if tail is None:
+                seen[block, tail] = layer.arguments(block)
+            elif kernel.name.endswith("_down"):
+                seen[block, tail] = layer.down_arguments(block, int(tail))
+            else:
+                seen[block, tail] = layer.column_arguments(block, int(tail))
         arguments, choices = list(seen[block, tail].values()), dict(ours[0].choices)
 
         def launch(config=config, arguments=arguments, choices=choices) -> None:

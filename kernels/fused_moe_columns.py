@@ -25,9 +25,9 @@ def row_pointers(
 @triton.jit
 def store_columns(
     acc, out_ptr, weight_ptr, sorted_ptr, first, count, n, N, stride_om,
-    EPILOGUE_M: tl.constexpr, WEIGHTED: tl.constexpr, SWIGLU: tl.constexpr,
+    EPILOGUE_M: tl.constexpr, WEIGHTED: tl.constexpr, SWIGLU: tl.constexpr, ORDERED: tl.constexpr,
 ):  # fmt: skip
-    """Store a tile, EPILOGUE_M columns at a time: they are rows of the output.
+    """Store a tile, EPILOGUE_M columns at a time: they are rows of the output, in order if ORDERED.
 
     With SWIGLU the tile's rows are 8 of gate and 8 of up, in turn.
     """
@@ -44,6 +44,8 @@ def store_columns(
         values = parts[part]
         if WEIGHTED:
             values *= tl.load(weight_ptr + rows, mask=m < count, other=0.0)[None, :]
+        if ORDERED:
+            rows = first + m
         out_ptrs = out_ptr + rows.to(tl.int64)[:, None] * stride_om + n[None, :]
         mask = (m < count)[:, None] & (n < N)[None, :]
         tl.store(out_ptrs, values.to(out_ptr.dtype.element_ty).T, mask=mask)
@@ -65,14 +67,14 @@ def fused_moe_columns_kernel(
     a_ptr, b, out_ptr, weight_ptr, sorted_ptr, start_ptr, expert_ptr,
     N, K, rows_per_token, stride_am, stride_om, n_blocks,
     BLOCK_M: tl.constexpr, TAIL: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
-    EPILOGUE_M: tl.constexpr, WEIGHTED: tl.constexpr, SWIGLU: tl.constexpr,
+    EPILOGUE_M: tl.constexpr, WEIGHTED: tl.constexpr, SWIGLU: tl.constexpr, ORDERED: tl.constexpr,
 ):  # fmt: skip
     """Store out[r] = A[r // rows_per_token] @ B[expert of r]^T, times weight[r] if WEIGHTED.
 
     A is (tokens, K), B (experts, 1, 1, N, K), out (rows, N). With SWIGLU out is silu(gate) * up, and B is
     (experts, N / 8, 2, 8, K), gate and up along the axis of 2, wherever these are in memory. `sorted` holds row
     numbers by expert, of which block *i* has those from `start[i]` to `start[i + 1]`, BLOCK_M + TAIL at most, all
-    for one expert, `expert[i]`. Blocks of b are (1, 1, 1, BLOCK_N, BLOCK_K), or (1, BLOCK_N / 16, 2, 8, BLOCK_K).
+    for one expert, `expert[i]`. If ORDERED, out has rows in that order, not by their numbers. Blocks of b are (1, 1, 1, BLOCK_N, BLOCK_K), or (1, BLOCK_N / 16, 2, 8, BLOCK_K).
     """
     COLUMNS: tl.constexpr = BLOCK_N // 2 if SWIGLU else BLOCK_N
     num_n = tl.cdiv(N, COLUMNS)
@@ -99,7 +101,7 @@ def fused_moe_columns_kernel(
             tail = tl.dot(weights, rows.T, tail)
         store_columns(
             tail, out_ptr, weight_ptr, sorted_ptr, first + BLOCK_M, count - BLOCK_M,
-            n, N, stride_om, EPILOGUE_M, WEIGHTED, SWIGLU,
+            n, N, stride_om, EPILOGUE_M, WEIGHTED, SWIGLU, ORDERED,
         )  # fmt: skip
     else:
         for start_k in range(0, K, BLOCK_K):
@@ -109,7 +111,49 @@ def fused_moe_columns_kernel(
             acc = tl.dot(weights, rows.T, acc)
     store_columns(
         acc, out_ptr, weight_ptr, sorted_ptr, first, count,
-        n, N, stride_om, EPILOGUE_M, WEIGHTED, SWIGLU,
+        n, N, stride_om, EPILOGUE_M, WEIGHTED, SWIGLU, ORDERED,
+    )  # fmt: skip
+
+
+@triton.jit
+def fused_moe_down_kernel(
+    a, more, b, out_ptr, weight_ptr, sorted_ptr, start_ptr, expert_ptr,
+    N, K, stride_om, n_blocks,
+    BLOCK_M: tl.constexpr, TAIL: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
+    EPILOGUE_M: tl.constexpr,
+):  # fmt: skip
+    """Store out[sorted[i]] = weight[sorted[i]] * A[i] @ B[expert of i]^T: rows of A are sorted already.
+
+    A is (rows, K), in blocks of (BLOCK_M, BLOCK_K), and as `more` in blocks of (TAIL, BLOCK_K); B is (experts, N, K)
+    in blocks of (1, BLOCK_N, BLOCK_K). All else is as for `fused_moe_columns_kernel`.
+    """
+    num_n = tl.cdiv(N, BLOCK_N)
+    block, column = tl.program_id(0) // num_n, tl.program_id(0) % num_n * BLOCK_N
+    first = tl.load(start_ptr + block)
+    count = tl.load(start_ptr + block + 1) - first
+    if count == 0:
+        return
+    expert = tl.load(expert_ptr + block)
+    n = column + tl.arange(0, BLOCK_N)
+    acc = tl.zeros((BLOCK_N, BLOCK_M), tl.float32)
+    # Rows of other experts that a block has at its end are columns that are not stored.
+    if count > BLOCK_M:
+        tail = tl.zeros((BLOCK_N, TAIL), tl.float32)
+        for k in range(0, K, BLOCK_K):
+            weights = b.load([expert, column, k]).reshape(BLOCK_N, BLOCK_K)
+            acc = tl.dot(weights, a.load([first, k]).T, acc)
+            tail = tl.dot(weights, more.load([first + BLOCK_M, k]).T, tail)
+        store_columns(
+            tail, out_ptr, weight_ptr, sorted_ptr, first + BLOCK_M, count - BLOCK_M,
+            n, N, stride_om, EPILOGUE_M, WEIGHTED=True, SWIGLU=False, ORDERED=False,
+        )  # fmt: skip
+    else:
+        for k in range(0, K, BLOCK_K):
+            weights = b.load([expert, column, k]).reshape(BLOCK_N, BLOCK_K)
+            acc = tl.dot(weights, a.load([first, k]).T, acc)
+    store_columns(
+        acc, out_ptr, weight_ptr, sorted_ptr, first, count,
+        n, N, stride_om, EPILOGUE_M, WEIGHTED=True, SWIGLU=False, ORDERED=False,
     )  # fmt: skip
 
 
@@ -160,7 +204,7 @@ def fused_moe_int4_columns_kernel(
             tail = tl.dot(weights, rows.T, tail)
         store_columns(
             tail, out_ptr, weight_ptr, sorted_ptr, first + BLOCK_M, count - BLOCK_M,
-            n, N, stride_om, EPILOGUE_M, WEIGHTED, SWIGLU=False,
+            n, N, stride_om, EPILOGUE_M, WEIGHTED, SWIGLU=False, ORDERED=False,
         )  # fmt: skip
     else:
         for start_k in range(0, K, BLOCK_K):
@@ -170,5 +214,5 @@ def fused_moe_int4_columns_kernel(
             acc = tl.dot(weights, rows.T, acc)
     store_columns(
         acc, out_ptr, weight_ptr, sorted_ptr, first, count,
-        n, N, stride_om, EPILOGUE_M, WEIGHTED, SWIGLU=False,
+        n, N, stride_om, EPILOGUE_M, WEIGHTED, SWIGLU=False, ORDERED=False,
     )  # fmt: skip
