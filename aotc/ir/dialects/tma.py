@@ -73,12 +73,10 @@ def check_tensor(
     if not 0 <= num_rows <= memory.shape[0]:
         op.error(f"{num_rows} rows of {memory}")
     copied = copied_shape(memory, num_rows)
-    whole = fits and all(
-        extent % box == 0
-        for extent, box in zip(copied, box_in_buffer(kind, len(copied)), strict=True)
-    )
+    boxes = list(zip(copied, box_in_buffer(kind, len(copied)), strict=True)) if fits else []
+    whole = fits and all(extent % box == 0 for extent, box in boxes)
     if whole and prod(kind.box[:lacking]) > 1:
-        whole = len(copied) > 1 and copied[0] == box_in_buffer(kind, len(copied))[0]
+        whole = len(boxes) > 1 and boxes[0][0] == boxes[0][1]
     if not whole:
         op.error(f"{memory} is not made of boxes of {kind}")
     given = [coord.type for coord in coords]
