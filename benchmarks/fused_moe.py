@@ -160,7 +160,6 @@ class Layer:
             **self.rows_in_blocks(block, tail),
             "N": self.n,
             "K": self.k,
-            "rows_per_token": EACH if self.first else 1,
             "stride_am": self.k,
             "stride_om": self.n,
             "n_blocks": self.rows // block + EXPERTS,
@@ -266,7 +265,8 @@ def aotc_candidates(layer: Layer, archive: str) -> Iterator[tuple[str, Launch]]:
 
 
 def _candidates_of(layer: Layer, kernel: Any) -> Iterator[tuple[str, Launch]]:
-    ours = [v for v in kernel.info.variants if dict(v.choices).items() <= layer.choices.items()]
+    wanted = layer.choices | {"ROWS_PER_TOKEN": EACH if layer.first else 1}
+    ours = [v for v in kernel.info.variants if dict(v.choices).items() <= wanted.items()]
     seen: dict[tuple[int, int | None], dict[str, Any]] = {}
     have = [dict(variant.config) for variant in ours]
     for config in [each for each in built(kernel) if each in have]:
@@ -328,7 +328,8 @@ def _triton_by_columns(layer: Layer) -> Iterator[tuple[str, Callable[[], Launch]
     for block_m, block_n, warps, stages in TRITON_COLUMN_CONFIGS:
         constants = {"BLOCK_M": block_m, "TAIL": 32, "BLOCK_N": block_n, "BLOCK_K": layer.block_k}
         constants |= layer.choices | {"EPILOGUE_M": block_m}
-        constants |= {"GROUP_K": 128} if layer.weights == "int4" else {}
+        constants |= {"ROWS_PER_TOKEN": EACH if layer.first else 1}
+        constants |= {"GROUP_K": 128} if layer.weights == "int4" else {"ORDERED": False}
 
         def make(constants=constants, options=(warps, stages)) -> Launch:
             from triton.tools.tensor_descriptor import TensorDescriptor

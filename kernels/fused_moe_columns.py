@@ -14,17 +14,43 @@ from weight_only_matmul import unpacked_int4
 
 @triton.jit
 def row_pointers(
-    a_ptr, sorted_ptr, first, count, rows_per_token, stride_am, k, NUM: tl.constexpr
+    a_ptr, sorted_ptr, first, count, stride_am, k, NUM: tl.constexpr, ROWS_PER_TOKEN: tl.constexpr
 ):  # fmt: skip
     """Return pointers to the rows of A for NUM row numbers from `first` on: the last one that counts fills up."""
     m = tl.minimum(tl.arange(0, NUM), count - 1)
-    token = (tl.load(sorted_ptr + first + m) // rows_per_token).to(tl.int64)
+    token = (tl.load(sorted_ptr + first + m) // ROWS_PER_TOKEN).to(tl.int64)
     return a_ptr + token[:, None] * stride_am + k[None, :]
 
 
 @triton.jit
+def numbers_of_parts(sorted_ptr, first, count, NUM: tl.constexpr, PART: tl.constexpr):
+    """Return NUM row numbers from `first` on in parts: loaded ahead of the products, used after them."""
+    if NUM <= PART:
+        m = tl.arange(0, NUM)
+        numbers = (tl.load(sorted_ptr + first + m, mask=m < count, other=0),)
+    else:
+        HALF: tl.constexpr = NUM // 2
+        numbers = numbers_of_parts(sorted_ptr, first, count, HALF, PART)
+        numbers += numbers_of_parts(sorted_ptr, first + HALF, count - HALF, HALF, PART)
+    return numbers
+
+
+@triton.jit
+def factors_of_rows(
+    weight_ptr, sorted_ptr, first, count, NUM: tl.constexpr, WEIGHTED: tl.constexpr
+):  # fmt: skip
+    """Return what rows are multiplied by, if WEIGHTED: loaded ahead of the products, used after them."""
+    m = tl.arange(0, NUM)
+    factors = tl.full((NUM,), 1.0, tl.float32)
+    if WEIGHTED:
+        rows = tl.load(sorted_ptr + first + m, mask=m < count, other=0)
+        factors = tl.load(weight_ptr + rows, mask=m < count, other=0.0)
+    return factors
+
+
+@triton.jit
 def store_columns(
-    acc, out_ptr, weight_ptr, sorted_ptr, first, count, n, N, stride_om,
+    acc, out_ptr, rows, factors, first, count, n, N, stride_om,
     EPILOGUE_M: tl.constexpr, WEIGHTED: tl.constexpr, SWIGLU: tl.constexpr, ORDERED: tl.constexpr,
 ):  # fmt: skip
     """Store a tile, EPILOGUE_M columns at a time: they are rows of the output, in order if ORDERED.
@@ -36,19 +62,16 @@ def store_columns(
         HALF: tl.constexpr = acc.shape[0] // 2
         gate, up = acc.reshape(HALF // 8, 2, 8, NUM).permute(0, 2, 3, 1).split()
         acc = (activate(gate, "silu") * up).reshape(HALF, NUM)
+    if WEIGHTED:
+        acc *= factors[None, :]
     PART: tl.constexpr = EPILOGUE_M if EPILOGUE_M < NUM else NUM  # noqa: FURB136 - Triton has no constant min
     parts = columns_of_parts(acc, PART)
     for part in tl.static_range(NUM // PART):
         m = part * PART + tl.arange(0, PART)
-        rows = tl.load(sorted_ptr + first + m, mask=m < count, other=0)
-        values = parts[part]
-        if WEIGHTED:
-            values *= tl.load(weight_ptr + rows, mask=m < count, other=0.0)[None, :]
-        if ORDERED:
-            rows = first + m
-        out_ptrs = out_ptr + rows.to(tl.int64)[:, None] * stride_om + n[None, :]
+        at = first + m if ORDERED else rows[part]
+        out_ptrs = out_ptr + at.to(tl.int64)[:, None] * stride_om + n[None, :]
         mask = (m < count)[:, None] & (n < N)[None, :]
-        tl.store(out_ptrs, values.to(out_ptr.dtype.element_ty).T, mask=mask)
+        tl.store(out_ptrs, parts[part].to(out_ptr.dtype.element_ty).T, mask=mask)
 
 
 @triton.jit
@@ -65,11 +88,12 @@ def load_weights(b, expert, column, k, SWIGLU: tl.constexpr):
 @triton.jit
 def fused_moe_columns_kernel(
     a_ptr, b, out_ptr, weight_ptr, sorted_ptr, start_ptr, expert_ptr,
-    N, K, rows_per_token, stride_am, stride_om, n_blocks,
+    N, K, stride_am, stride_om, n_blocks,
     BLOCK_M: tl.constexpr, TAIL: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
     EPILOGUE_M: tl.constexpr, WEIGHTED: tl.constexpr, SWIGLU: tl.constexpr, ORDERED: tl.constexpr,
+    ROWS_PER_TOKEN: tl.constexpr,
 ):  # fmt: skip
-    """Store out[r] = A[r // rows_per_token] @ B[expert of r]^T, times weight[r] if WEIGHTED.
+    """Store out[r] = A[r // ROWS_PER_TOKEN] @ B[expert of r]^T, times weight[r] if WEIGHTED.
 
     A is (tokens, K), B (experts, 1, 1, N, K), out (rows, N). With SWIGLU out is silu(gate) * up, and B is
     (experts, N / 8, 2, 8, K), gate and up along the axis of 2, wherever these are in memory. `sorted` holds row
@@ -85,32 +109,37 @@ def fused_moe_columns_kernel(
         return
     expert = tl.load(expert_ptr + block)
     n, k = column + tl.arange(0, COLUMNS), tl.arange(0, BLOCK_K)
-    a_ptrs = row_pointers(a_ptr, sorted_ptr, first, count, rows_per_token, stride_am, k, BLOCK_M)
+    a_ptrs = row_pointers(a_ptr, sorted_ptr, first, count, stride_am, k, BLOCK_M, ROWS_PER_TOKEN)
+    rows = numbers_of_parts(sorted_ptr, first, count, BLOCK_M, EPILOGUE_M)
+    factors = factors_of_rows(weight_ptr, sorted_ptr, first, count, BLOCK_M, WEIGHTED)
     acc = tl.zeros((BLOCK_N, BLOCK_M), tl.float32)
     if count > BLOCK_M:
         more_ptrs = row_pointers(
-            a_ptr, sorted_ptr, first + BLOCK_M, count - BLOCK_M, rows_per_token, stride_am, k, TAIL
+            a_ptr, sorted_ptr, first + BLOCK_M, count - BLOCK_M, stride_am, k, TAIL, ROWS_PER_TOKEN
         )
+        begin, rest = first + BLOCK_M, count - BLOCK_M
+        more_rows = numbers_of_parts(sorted_ptr, begin, rest, TAIL, EPILOGUE_M)
+        more_factors = factors_of_rows(weight_ptr, sorted_ptr, begin, rest, TAIL, WEIGHTED)
         tail = tl.zeros((BLOCK_N, TAIL), tl.float32)
         for start_k in range(0, K, BLOCK_K):
             in_k = (k < K - start_k)[None, :]
             weights = load_weights(b, expert, column, start_k, SWIGLU)
-            rows = tl.load(a_ptrs + start_k, mask=in_k, other=0.0)
-            acc = tl.dot(weights, rows.T, acc)
-            rows = tl.load(more_ptrs + start_k, mask=in_k, other=0.0)
-            tail = tl.dot(weights, rows.T, tail)
+            tokens = tl.load(a_ptrs + start_k, mask=in_k, other=0.0)
+            acc = tl.dot(weights, tokens.T, acc)
+            tokens = tl.load(more_ptrs + start_k, mask=in_k, other=0.0)
+            tail = tl.dot(weights, tokens.T, tail)
         store_columns(
-            tail, out_ptr, weight_ptr, sorted_ptr, first + BLOCK_M, count - BLOCK_M,
+            tail, out_ptr, more_rows, more_factors, first + BLOCK_M, count - BLOCK_M,
             n, N, stride_om, EPILOGUE_M, WEIGHTED, SWIGLU, ORDERED,
         )  # fmt: skip
     else:
         for start_k in range(0, K, BLOCK_K):
             in_k = (k < K - start_k)[None, :]
             weights = load_weights(b, expert, column, start_k, SWIGLU)
-            rows = tl.load(a_ptrs + start_k, mask=in_k, other=0.0)
-            acc = tl.dot(weights, rows.T, acc)
+            tokens = tl.load(a_ptrs + start_k, mask=in_k, other=0.0)
+            acc = tl.dot(weights, tokens.T, acc)
     store_columns(
-        acc, out_ptr, weight_ptr, sorted_ptr, first, count,
+        acc, out_ptr, rows, factors, first, count,
         n, N, stride_om, EPILOGUE_M, WEIGHTED, SWIGLU, ORDERED,
     )  # fmt: skip
 
@@ -135,16 +164,21 @@ def fused_moe_down_kernel(
         return
     expert = tl.load(expert_ptr + block)
     n = column + tl.arange(0, BLOCK_N)
+    rows = numbers_of_parts(sorted_ptr, first, count, BLOCK_M, EPILOGUE_M)
+    factors = factors_of_rows(weight_ptr, sorted_ptr, first, count, BLOCK_M, WEIGHTED=True)
     acc = tl.zeros((BLOCK_N, BLOCK_M), tl.float32)
     # Rows of other experts that a block has at its end are columns that are not stored.
     if count > BLOCK_M:
+        begin, rest = first + BLOCK_M, count - BLOCK_M
+        more_rows = numbers_of_parts(sorted_ptr, begin, rest, TAIL, EPILOGUE_M)
+        more_factors = factors_of_rows(weight_ptr, sorted_ptr, begin, rest, TAIL, WEIGHTED=True)
         tail = tl.zeros((BLOCK_N, TAIL), tl.float32)
         for k in range(0, K, BLOCK_K):
             weights = b.load([expert, column, k]).reshape(BLOCK_N, BLOCK_K)
             acc = tl.dot(weights, a.load([first, k]).T, acc)
             tail = tl.dot(weights, more.load([first + BLOCK_M, k]).T, tail)
         store_columns(
-            tail, out_ptr, weight_ptr, sorted_ptr, first + BLOCK_M, count - BLOCK_M,
+            tail, out_ptr, more_rows, more_factors, first + BLOCK_M, count - BLOCK_M,
             n, N, stride_om, EPILOGUE_M, WEIGHTED=True, SWIGLU=False, ORDERED=False,
         )  # fmt: skip
     else:
@@ -152,7 +186,7 @@ def fused_moe_down_kernel(
             weights = b.load([expert, column, k]).reshape(BLOCK_N, BLOCK_K)
             acc = tl.dot(weights, a.load([first, k]).T, acc)
     store_columns(
-        acc, out_ptr, weight_ptr, sorted_ptr, first, count,
+        acc, out_ptr, rows, factors, first, count,
         n, N, stride_om, EPILOGUE_M, WEIGHTED=True, SWIGLU=False, ORDERED=False,
     )  # fmt: skip
 
@@ -169,9 +203,9 @@ def load_int4(b, scales, expert, column, k, GROUP_K: tl.constexpr, DTYPE: tl.con
 @triton.jit
 def fused_moe_int4_columns_kernel(
     a_ptr, b, out_ptr, scales, weight_ptr, sorted_ptr, start_ptr, expert_ptr,
-    N, K, rows_per_token, stride_am, stride_om, n_blocks,
+    N, K, stride_am, stride_om, n_blocks,
     BLOCK_M: tl.constexpr, TAIL: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
-    EPILOGUE_M: tl.constexpr, GROUP_K: tl.constexpr, WEIGHTED: tl.constexpr,
+    EPILOGUE_M: tl.constexpr, GROUP_K: tl.constexpr, WEIGHTED: tl.constexpr, ROWS_PER_TOKEN: tl.constexpr,
 ):  # fmt: skip
     """Store the same of weights of 4 bits, (B - 8) * scale: A is (tokens, K) of 16-bit floats.
 
@@ -188,31 +222,36 @@ def fused_moe_int4_columns_kernel(
         return
     expert = tl.load(expert_ptr + block)
     n, k = column + tl.arange(0, BLOCK_N), tl.arange(0, BLOCK_K)
-    a_ptrs = row_pointers(a_ptr, sorted_ptr, first, count, rows_per_token, stride_am, k, BLOCK_M)
+    a_ptrs = row_pointers(a_ptr, sorted_ptr, first, count, stride_am, k, BLOCK_M, ROWS_PER_TOKEN)
+    rows = numbers_of_parts(sorted_ptr, first, count, BLOCK_M, EPILOGUE_M)
+    factors = factors_of_rows(weight_ptr, sorted_ptr, first, count, BLOCK_M, WEIGHTED)
     acc = tl.zeros((BLOCK_N, BLOCK_M), tl.float32)
     if count > BLOCK_M:
         more_ptrs = row_pointers(
-            a_ptr, sorted_ptr, first + BLOCK_M, count - BLOCK_M, rows_per_token, stride_am, k, TAIL
+            a_ptr, sorted_ptr, first + BLOCK_M, count - BLOCK_M, stride_am, k, TAIL, ROWS_PER_TOKEN
         )
+        begin, rest = first + BLOCK_M, count - BLOCK_M
+        more_rows = numbers_of_parts(sorted_ptr, begin, rest, TAIL, EPILOGUE_M)
+        more_factors = factors_of_rows(weight_ptr, sorted_ptr, begin, rest, TAIL, WEIGHTED)
         tail = tl.zeros((BLOCK_N, TAIL), tl.float32)
         for start_k in range(0, K, BLOCK_K):
             in_k = (k < K - start_k)[None, :]
             weights = load_int4(b, scales, expert, column, start_k, GROUP_K, dtype)
-            rows = tl.load(a_ptrs + start_k, mask=in_k, other=0.0)
-            acc = tl.dot(weights, rows.T, acc)
-            rows = tl.load(more_ptrs + start_k, mask=in_k, other=0.0)
-            tail = tl.dot(weights, rows.T, tail)
+            tokens = tl.load(a_ptrs + start_k, mask=in_k, other=0.0)
+            acc = tl.dot(weights, tokens.T, acc)
+            tokens = tl.load(more_ptrs + start_k, mask=in_k, other=0.0)
+            tail = tl.dot(weights, tokens.T, tail)
         store_columns(
-            tail, out_ptr, weight_ptr, sorted_ptr, first + BLOCK_M, count - BLOCK_M,
+            tail, out_ptr, more_rows, more_factors, first + BLOCK_M, count - BLOCK_M,
             n, N, stride_om, EPILOGUE_M, WEIGHTED, SWIGLU=False, ORDERED=False,
         )  # fmt: skip
     else:
         for start_k in range(0, K, BLOCK_K):
             in_k = (k < K - start_k)[None, :]
             weights = load_int4(b, scales, expert, column, start_k, GROUP_K, dtype)
-            rows = tl.load(a_ptrs + start_k, mask=in_k, other=0.0)
-            acc = tl.dot(weights, rows.T, acc)
+            tokens = tl.load(a_ptrs + start_k, mask=in_k, other=0.0)
+            acc = tl.dot(weights, tokens.T, acc)
     store_columns(
-        acc, out_ptr, weight_ptr, sorted_ptr, first, count,
+        acc, out_ptr, rows, factors, first, count,
         n, N, stride_om, EPILOGUE_M, WEIGHTED, SWIGLU=False, ORDERED=False,
     )  # fmt: skip

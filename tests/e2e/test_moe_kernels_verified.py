@@ -115,11 +115,12 @@ def test_rows_of_an_expert_are_columns_of_a_tile(num_tokens: int, swiglu: bool) 
     signature = {
         "a_ptr": "*bf16:16", "b": f"tensordesc<bf16[{block}]>", "out_ptr": "*bf16:16", "weight_ptr": "*fp32:16",
         **dict.fromkeys(("sorted_ptr", "start_ptr", "expert_ptr"), "*i32:16"),
-        **dict.fromkeys(("N", "K", "rows_per_token"), "i32"),
+        **dict.fromkeys(("N", "K"), "i32"),
         **dict.fromkeys(("stride_am", "stride_om"), "i32:8"), "n_blocks": "i32",
     }  # fmt: skip
     constants = {"BLOCK_M": BLOCK_M, "TAIL": TAIL, "BLOCK_N": 128, "BLOCK_K": 64, "EPILOGUE_M": 32}
-    constants |= {"WEIGHTED": not swiglu, "SWIGLU": swiglu}
+    constants |= {"WEIGHTED": not swiglu, "SWIGLU": swiglu, "ORDERED": False}
+    constants |= {"ROWS_PER_TOKEN": ROWS_PER_TOKEN}
     request = request_of(
         *(str(KERNELS / "fused_moe_columns.py"), "fused_moe_columns_kernel"),
         *(tuple(signature.items()), tuple(constants.items()), "sm_90a"),
@@ -141,7 +142,7 @@ def test_rows_of_an_expert_are_columns_of_a_tile(num_tokens: int, swiglu: bool) 
     out = np.full((n_rows, columns), np.nan, ml_dtypes.bfloat16)
     values = {
         "a_ptr": a, "b": halves, "out_ptr": out, "weight_ptr": weight, "sorted_ptr": rows, "start_ptr": starts,
-        "expert_ptr": owners, "N": columns, "K": depth, "rows_per_token": ROWS_PER_TOKEN, "stride_am": depth,
+        "expert_ptr": owners, "N": columns, "K": depth, "stride_am": depth,
         "stride_om": columns, "n_blocks": owners.size,
     }  # fmt: skip
     grid = (owners.size * -(-columns // (64 if swiglu else 128)),)
