@@ -153,11 +153,12 @@ class Layer:
             b = {"b": halves.transpose(1, 2), "out_ptr": self.out}
         else:
             b = {"b": self.b.view(EXPERTS, 1, 1, self.n, self.k), "out_ptr": self.out}
+        blocks = self.rows_in_blocks(block, tail)
         return {
             "a_ptr": self.a,
             **b,
-            "weight_ptr": self.weight,
-            **self.rows_in_blocks(block, tail),
+            "weight_ptr": self.weight[blocks["sorted_ptr"].long()],
+            **blocks,
             "N": self.n,
             "K": self.k,
             "stride_am": self.k,
@@ -174,7 +175,7 @@ class Layer:
             "more": a,
             "b": self.b,
             "out_ptr": self.out,
-            "weight_ptr": self.weight,
+            "weight_ptr": self.weight[blocks["sorted_ptr"].long()],
             **blocks,
             "N": self.n,
             "K": self.k,

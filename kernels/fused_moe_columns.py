@@ -23,28 +23,23 @@ def row_pointers(
 
 
 @triton.jit
-def numbers_of_parts(sorted_ptr, first, count, NUM: tl.constexpr, PART: tl.constexpr):
+def numbers_of_parts(sorted_ptr, first, count, NUM: tl.constexpr, EPILOGUE_M: tl.constexpr):
     """Return NUM row numbers from `first` on in parts: loaded ahead of the products, used after them."""
-    if NUM <= PART:
-        m = tl.arange(0, NUM)
-        numbers = (tl.load(sorted_ptr + first + m, mask=m < count, other=0),)
-    else:
-        HALF: tl.constexpr = NUM // 2
-        numbers = numbers_of_parts(sorted_ptr, first, count, HALF, PART)
-        numbers += numbers_of_parts(sorted_ptr, first + HALF, count - HALF, HALF, PART)
+    PART: tl.constexpr = EPILOGUE_M if EPILOGUE_M < NUM else NUM  # noqa: FURB136 - Triton has no constant min
+    numbers = ()
+    for part in tl.static_range(NUM // PART):
+        m = part * PART + tl.arange(0, PART)
+        numbers = numbers + (tl.load(sorted_ptr + first + m, mask=m < count, other=0),)  # noqa: RUF005 - no `*`
     return numbers
 
 
 @triton.jit
-def factors_of_rows(
-    weight_ptr, sorted_ptr, first, count, NUM: tl.constexpr, WEIGHTED: tl.constexpr
-):  # fmt: skip
+def factors_of_rows(weight_ptr, first, count, NUM: tl.constexpr, WEIGHTED: tl.constexpr):
     """Return what rows are multiplied by, if WEIGHTED: loaded ahead of the products, used after them."""
     m = tl.arange(0, NUM)
     factors = tl.full((NUM,), 1.0, tl.float32)
     if WEIGHTED:
-        rows = tl.load(sorted_ptr + first + m, mask=m < count, other=0)
-        factors = tl.load(weight_ptr + rows, mask=m < count, other=0.0)
+        factors = tl.load(weight_ptr + first + m, mask=m < count, other=0.0)
     return factors
 
 
@@ -93,12 +88,13 @@ def fused_moe_columns_kernel(
     EPILOGUE_M: tl.constexpr, WEIGHTED: tl.constexpr, SWIGLU: tl.constexpr, ORDERED: tl.constexpr,
     ROWS_PER_TOKEN: tl.constexpr,
 ):  # fmt: skip
-    """Store out[r] = A[r // ROWS_PER_TOKEN] @ B[expert of r]^T, times weight[r] if WEIGHTED.
+    """Store out[r] = A[r // ROWS_PER_TOKEN] @ B[expert of r]^T, times its weight if WEIGHTED.
 
     A is (tokens, K), B (experts, 1, 1, N, K), out (rows, N). With SWIGLU out is silu(gate) * up, and B is
     (experts, N / 8, 2, 8, K), gate and up along the axis of 2, wherever these are in memory. `sorted` holds row
-    numbers by expert, of which block *i* has those from `start[i]` to `start[i + 1]`, BLOCK_M + TAIL at most, all
-    for one expert, `expert[i]`. If ORDERED, out has rows in that order, not by their numbers. Blocks of b are (1, 1, 1, BLOCK_N, BLOCK_K), or (1, BLOCK_N / 16, 2, 8, BLOCK_K).
+    numbers by expert, and `weight` the weights of these rows in the same order. Block *i* has those from `start[i]`
+    to `start[i + 1]`, BLOCK_M + TAIL at most, all for one expert, `expert[i]`. If ORDERED, out has rows in that order,
+    not by their numbers. Blocks of b are (1, 1, 1, BLOCK_N, BLOCK_K), or (1, BLOCK_N / 16, 2, 8, BLOCK_K).
     """
     COLUMNS: tl.constexpr = BLOCK_N // 2 if SWIGLU else BLOCK_N
     num_n = tl.cdiv(N, COLUMNS)
@@ -111,7 +107,7 @@ def fused_moe_columns_kernel(
     n, k = column + tl.arange(0, COLUMNS), tl.arange(0, BLOCK_K)
     a_ptrs = row_pointers(a_ptr, sorted_ptr, first, count, stride_am, k, BLOCK_M, ROWS_PER_TOKEN)
     rows = numbers_of_parts(sorted_ptr, first, count, BLOCK_M, EPILOGUE_M)
-    factors = factors_of_rows(weight_ptr, sorted_ptr, first, count, BLOCK_M, WEIGHTED)
+    factors = factors_of_rows(weight_ptr, first, count, BLOCK_M, WEIGHTED)
     acc = tl.zeros((BLOCK_N, BLOCK_M), tl.float32)
     if count > BLOCK_M:
         more_ptrs = row_pointers(
@@ -119,7 +115,7 @@ def fused_moe_columns_kernel(
         )
         begin, rest = first + BLOCK_M, count - BLOCK_M
         more_rows = numbers_of_parts(sorted_ptr, begin, rest, TAIL, EPILOGUE_M)
-        more_factors = factors_of_rows(weight_ptr, sorted_ptr, begin, rest, TAIL, WEIGHTED)
+        more_factors = factors_of_rows(weight_ptr, begin, rest, TAIL, WEIGHTED)
         tail = tl.zeros((BLOCK_N, TAIL), tl.float32)
         for start_k in range(0, K, BLOCK_K):
             in_k = (k < K - start_k)[None, :]
@@ -151,7 +147,7 @@ def fused_moe_down_kernel(
     BLOCK_M: tl.constexpr, TAIL: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
     EPILOGUE_M: tl.constexpr,
 ):  # fmt: skip
-    """Store out[sorted[i]] = weight[sorted[i]] * A[i] @ B[expert of i]^T: rows of A are sorted already.
+    """Store out[sorted[i]] = weight[i] * A[i] @ B[expert of i]^T: rows of A are sorted already.
 
     A is (rows, K), in blocks of (BLOCK_M, BLOCK_K), and as `more` in blocks of (TAIL, BLOCK_K); B is (experts, N, K)
     in blocks of (1, BLOCK_N, BLOCK_K). All else is as for `fused_moe_columns_kernel`.
@@ -165,13 +161,13 @@ def fused_moe_down_kernel(
     expert = tl.load(expert_ptr + block)
     n = column + tl.arange(0, BLOCK_N)
     rows = numbers_of_parts(sorted_ptr, first, count, BLOCK_M, EPILOGUE_M)
-    factors = factors_of_rows(weight_ptr, sorted_ptr, first, count, BLOCK_M, WEIGHTED=True)
+    factors = factors_of_rows(weight_ptr, first, count, BLOCK_M, WEIGHTED=True)
     acc = tl.zeros((BLOCK_N, BLOCK_M), tl.float32)
     # Rows of other experts that a block has at its end are columns that are not stored.
     if count > BLOCK_M:
         begin, rest = first + BLOCK_M, count - BLOCK_M
         more_rows = numbers_of_parts(sorted_ptr, begin, rest, TAIL, EPILOGUE_M)
-        more_factors = factors_of_rows(weight_ptr, sorted_ptr, begin, rest, TAIL, WEIGHTED=True)
+        more_factors = factors_of_rows(weight_ptr, begin, rest, TAIL, WEIGHTED=True)
         tail = tl.zeros((BLOCK_N, TAIL), tl.float32)
         for k in range(0, K, BLOCK_K):
             weights = b.load([expert, column, k]).reshape(BLOCK_N, BLOCK_K)
@@ -224,7 +220,7 @@ def fused_moe_int4_columns_kernel(
     n, k = column + tl.arange(0, BLOCK_N), tl.arange(0, BLOCK_K)
     a_ptrs = row_pointers(a_ptr, sorted_ptr, first, count, stride_am, k, BLOCK_M, ROWS_PER_TOKEN)
     rows = numbers_of_parts(sorted_ptr, first, count, BLOCK_M, EPILOGUE_M)
-    factors = factors_of_rows(weight_ptr, sorted_ptr, first, count, BLOCK_M, WEIGHTED)
+    factors = factors_of_rows(weight_ptr, first, count, BLOCK_M, WEIGHTED)
     acc = tl.zeros((BLOCK_N, BLOCK_M), tl.float32)
     if count > BLOCK_M:
         more_ptrs = row_pointers(
@@ -232,7 +228,7 @@ def fused_moe_int4_columns_kernel(
         )
         begin, rest = first + BLOCK_M, count - BLOCK_M
         more_rows = numbers_of_parts(sorted_ptr, begin, rest, TAIL, EPILOGUE_M)
-        more_factors = factors_of_rows(weight_ptr, sorted_ptr, begin, rest, TAIL, WEIGHTED)
+        more_factors = factors_of_rows(weight_ptr, begin, rest, TAIL, WEIGHTED)
         tail = tl.zeros((BLOCK_N, TAIL), tl.float32)
         for start_k in range(0, K, BLOCK_K):
             in_k = (k < K - start_k)[None, :]

@@ -141,7 +141,7 @@ def test_rows_of_an_expert_are_columns_of_a_tile(num_tokens: int, swiglu: bool) 
     rows, starts, owners = _rows_in_blocks(experts)
     out = np.full((n_rows, columns), np.nan, ml_dtypes.bfloat16)
     values = {
-        "a_ptr": a, "b": halves, "out_ptr": out, "weight_ptr": weight, "sorted_ptr": rows, "start_ptr": starts,
+        "a_ptr": a, "b": halves, "out_ptr": out, "weight_ptr": weight[rows], "sorted_ptr": rows, "start_ptr": starts,
         "expert_ptr": owners, "N": columns, "K": depth, "stride_am": depth,
         "stride_om": columns, "n_blocks": owners.size,
     }  # fmt: skip
