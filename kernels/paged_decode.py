@@ -15,7 +15,8 @@ copy is for a page or, if the box has fewer tokens, for a part of one; and throu
 tokens are gathered. Where a sequence ends within a page, the former multiplies what the cache holds
 there by zero, so it has to be finite. Keys and values may be fp8, with a scale for each key head.
 
-With PDL the combine kernel starts while splits still run, and waits for them.
+With PDL, for launches that follow one another, each kernel starts while the one before it still runs, and
+waits for that: splits before they load, the combine kernel before it loads what splits leave.
 """
 
 import triton
@@ -94,6 +95,7 @@ def paged_decode_descriptor_kernel(
     """
     ROWS: tl.constexpr = k.block_shape[2]
     if PDL:
+        tl.extra.cuda.gdc_wait()
         tl.extra.cuda.gdc_launch_dependents()
     kv_head, first_head = _heads(n_heads, n_kv_heads, BLOCK_H)
     sequence, split = tl.program_id(1), tl.program_id(2)
@@ -146,6 +148,7 @@ def paged_decode_kernel(
     Q is (batch, n_heads, HEAD_DIM), dense. Strides are those of pages, key heads and tokens.
     """
     if PDL:
+        tl.extra.cuda.gdc_wait()
         tl.extra.cuda.gdc_launch_dependents()
     kv_head, first_head = _heads(n_heads, n_kv_heads, BLOCK_H)
     sequence, split = tl.program_id(1), tl.program_id(2)
@@ -201,6 +204,7 @@ def combine_splits_kernel(
     pages = tl.cdiv(tl.load(lengths_ptr + sequence), PAGE)
     n_splits = tl.cdiv(pages, pages_per_split)
     if PDL:
+        tl.extra.cuda.gdc_launch_dependents()
         tl.extra.cuda.gdc_wait()  # what splits leave; lengths were there before them
     row *= tl.cdiv(max_pages, pages_per_split)
     d = tl.arange(0, HEAD_DIM)

@@ -93,7 +93,9 @@ LOAD = """%p = arith.addptr(%x, %i) : *i32
 
 
 @pytest.mark.parametrize("n", [0, 1, 2, 9])
-@pytest.mark.parametrize(("predicate", "loads_first"), [("eq", False), ("ge", False), ("lt", True), ("ne", True)])
+@pytest.mark.parametrize(
+    ("predicate", "loads_first"), [("eq", False), ("ge", False), ("lt", True), ("ne", True)]
+)
 def test_known_branches_are_taken(n: int, predicate: str, loads_first: bool) -> None:
     arms = [LOAD, "scf.yield(%one)"]
     first, second = arms if loads_first else arms[::-1]
