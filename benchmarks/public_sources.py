@@ -1,6 +1,6 @@
 """Kernels of public libraries, unchanged, by aotc and by Triton, interleaved in one process.
 
-    python benchmarks/public_sources.py FOLDER [--work prefill chunk …] [--json FILE] [-j N]
+    python benchmarks/public_sources.py FOLDER [--work prefill chunk …] [--json FILE] [-j N] [--lock FILE]
 
 FOLDER holds unpacked sources: `sglang` (0.4.9), `fla` (flash-linear-attention 0.6.0), `vllm` (0.33.0),
 `flash_attn` (2.8.3), and `triton_tutorials/fused_attention.py`, the kernels of Triton's tutorial 06
@@ -14,6 +14,8 @@ poisoned.
 from __future__ import annotations
 
 import argparse
+import contextlib
+import fcntl
 import functools
 import importlib
 import itertools
@@ -207,6 +209,17 @@ def without_own_keys(configs: Sequence[Values]) -> list[Values]:
     return list({str(each): each for each in plain}.values())
 
 
+@contextlib.contextmanager
+def exclusive(lock: Path | None) -> Iterator[None]:
+    """Have the GPU to oneself among programs that lock the same file; others may compile meanwhile."""
+    if lock is None:
+        yield
+        return
+    with lock.open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
 def stand_in(names: Sequence[str]) -> None:
     """Put what the libraries of works import besides their kernels in its place."""
     if any(SOURCES[name].kernels[0].startswith("sglang") for name in names):
@@ -216,7 +229,10 @@ def stand_in(names: Sequence[str]) -> None:
 
 
 def measured(
-    asked: Mapping[str, Source], archives: Mapping[str, Path], pool: ProcessPoolExecutor
+    asked: Mapping[str, Source],
+    archives: Mapping[str, Path],
+    pool: ProcessPoolExecutor,
+    lock: Path | None,
 ) -> Iterator[dict[str, object]]:
     """Yield the row of each work, in the order in which they are asked for."""
     stand_in(list(asked))
@@ -235,7 +251,9 @@ def measured(
     while begun:
         work, library, compiles = begun.pop(0)
         wait(compiles)
-        yield measure(work, library)
+        with exclusive(lock):
+            row = measure(work, library)
+        yield row
 
 
 def main() -> int:
@@ -244,6 +262,7 @@ def main() -> int:
     parser.add_argument("folder", type=Path)
     parser.add_argument("--work", nargs="+", choices=SOURCES, default=list(SOURCES))
     parser.add_argument("--json", type=Path)
+    parser.add_argument("--lock", type=Path, help="a file that is locked while a work is timed")
     parser.add_argument("--archives", type=Path, help="a folder that they were built in before")
     parser.add_argument("-j", "--jobs", type=int, default=os.cpu_count() or 1)
     options = parser.parse_args()
@@ -261,7 +280,7 @@ def main() -> int:
     sys.path.insert(0, str(options.folder))
     rows: list[dict[str, object]] = []
     with workers(max(1, options.jobs - 2), functools.partial(stand_in, options.work)) as pool:
-        for row in measured(asked, archives, pool):
+        for row in measured(asked, archives, pool, options.lock):
             rows.append(row)
             parts = [
                 f"{key.replace('_', ' ')} {value:.3f}"

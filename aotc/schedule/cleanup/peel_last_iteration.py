@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from aotc.ir.core import Block, Kernel, Op, Value, build
+from aotc.ir.core import Block, Kernel, Value, build
 from aotc.ir.diagnostics import at
 from aotc.ir.dialects import arith, scf, tile
 from aotc.ir.rewrite import Builder
@@ -122,14 +122,12 @@ def _body(loop: scf.For, known: dict[scf.If, bool], *, is_last: bool = False) ->
         for op in ops:
             if op.terminator:
                 break
-            if op in known:
-                _take(op, copied(op.then if known[op] else op.orelse))
+            if isinstance(op, scf.If) and op in known:
+                taken = op.then if known[op] else op.orelse
+                mapping.update(zip(op.results, copied(taken), strict=True))
             else:
                 place(op.clone(mapping))
         return [mapping.get(value, value) for value in ops.terminator.operands]
-
-    def _take(op: Op, values: list[Value]) -> None:
-        mapping.update(zip(op.outs, values, strict=True))
 
     out = copied(loop.body)
     if not is_last:
