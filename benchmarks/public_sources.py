@@ -7,7 +7,7 @@ FOLDER holds unpacked sources: `sglang` (0.4.9), `fla` (flash-linear-attention 0
 before it had descriptors. Archives are built of the manifests in `public/`, put beside them. A work is
 one kernel or several in a row, as the library launches them; aotc and Triton take turns with the
 best of the same configurations, which are those of the manifest, each held against float64 before it
-is timed. Triton compiles all of them at once, in processes of their own. Data are random, results are
+is timed. What one of them cannot hold is left to the other. Triton compiles all of them at once, in processes of their own. Data are random, results are
 poisoned.
 """
 
@@ -178,8 +178,8 @@ def in_a_row(parts: Sequence[Launch]) -> Launch:
 
 def measure(work: Work, library: Any) -> dict[str, object]:
     """Return the row of a work."""
-    configs = configs_of(work, library)
-    plain = list(map(without_own_keys, configs))
+    configs: list[list[Values]] = [list(built(library[step.kernel])) for step in work.steps]
+    plain = plain_configs(work, library)
     found = {
         "aotc": chosen("aotc", work, lambda step, each: aotc_launch(step, library, each), configs),
         "triton": chosen("triton", work, triton_launch, plain),
@@ -198,9 +198,12 @@ def measure(work: Work, library: Any) -> dict[str, object]:
     return row
 
 
-def configs_of(work: Work, library: Any) -> list[list[Values]]:
-    """Return what the archive has of each kernel of a work."""
-    return [list(built(library[step.kernel])) for step in work.steps]
+def plain_configs(work: Work, library: Any) -> list[list[Values]]:
+    """Return Triton's configurations of each kernel of a work, also those that aotc left out."""
+    return [
+        without_own_keys([dict(config) for config in library[step.kernel].info.configs])
+        for step in work.steps
+    ]
 
 
 def without_own_keys(configs: Sequence[Values]) -> list[Values]:
@@ -246,8 +249,8 @@ def measured(
     for source in asked.values():
         library = libraries[source.manifest]
         for work in source.works():
-            plain = list(map(without_own_keys, configs_of(work, library)))
-            begun.append((work, library, compiled_ahead(pool, work, plain)))
+            compiles = compiled_ahead(pool, work, plain_configs(work, library))
+            begun.append((work, library, compiles))
     while begun:
         work, library, compiles = begun.pop(0)
         wait(compiles)
