@@ -246,17 +246,24 @@ def measured(
     libraries = {name: aotc.load(archive) for name, archive in archives.items()}
     print(f"{torch.cuda.get_device_name()}, torch {torch.__version__}", flush=True)
     begun: list[tuple[Work, Any, list[Future[None]]]] = []
-    for source in asked.values():
+    for name, source in asked.items():
         library = libraries[source.manifest]
-        for work in source.works():
-            compiles = compiled_ahead(pool, work, plain_configs(work, library))
-            begun.append((work, library, compiles))
+        try:
+            for work in source.works():
+                compiles = compiled_ahead(pool, work, plain_configs(work, library))
+                begun.append((work, library, compiles))
+        except Exception as problem:  # noqa: BLE001 - other works are to have their turn
+            print(f"{name}: {type(problem).__name__} {problem}", flush=True)
     while begun:
         work, library, compiles = begun.pop(0)
         wait(compiles)
-        with exclusive(lock):
-            row = measure(work, library)
-        yield row
+        try:
+            with exclusive(lock):
+                row = measure(work, library)
+        except Exception as problem:  # noqa: BLE001 - as above
+            print(f"{work.name}: {type(problem).__name__} {problem}", flush=True)
+        else:
+            yield row
 
 
 def main() -> int:
