@@ -178,7 +178,11 @@ def in_a_row(parts: Sequence[Launch]) -> Launch:
 
 def measure(work: Work, library: Any) -> dict[str, object]:
     """Return the row of a work."""
-    configs: list[list[Values]] = [list(built(library[step.kernel])) for step in work.steps]
+    configs: list[list[Values]] = []
+    for step in work.steps:
+        kernel = library[step.kernel]
+        choices = {name: step.constants[name] for name in kernel.info.choices}
+        configs.append(list(built(kernel, choices)))
     plain = plain_configs(work, library)
     found = {
         "aotc": chosen("aotc", work, lambda step, each: aotc_launch(step, library, each), configs),
