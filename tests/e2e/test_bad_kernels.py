@@ -23,6 +23,8 @@ from tests.support.mistakes import (
     set_options,
 )
 
+pytestmark = pytest.mark.usefixtures("one_worker")
+
 # -------------------------------------------------------------------------------------- kernels
 
 _BODIES = [

@@ -31,7 +31,7 @@ def test_parameters_keep_their_order_and_promises(sources: Sources) -> None:
 
 
 def test_fixed_values_are_constants(sources: Sources) -> None:
-    text = sources.text(TEXT, {**GOOD, "n": "i32=16", "scale": "fp32=0.5"}, {"BLOCK": 16})
+    text = sources.text(TEXT, {**GOOD, "n": "i32 = 16", "scale": "fp32=0.5"}, {"BLOCK": 16})
     assert text.startswith("kernel @k(%x_ptr: *fp16 {divisibility = 16}) ")
     assert "value = 16, type = tile<16xi32>" in text
 

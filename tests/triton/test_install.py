@@ -16,6 +16,8 @@ import aotc.triton
 from aotc import cli
 from tests.support.fake_gpu import ROOT
 
+pytestmark = pytest.mark.usefixtures("one_worker")
+
 TRITON = str(ROOT / "tests" / "support" / "triton_stand_in")
 
 

@@ -11,6 +11,8 @@ import pytest
 
 from aotc import cli
 
+pytestmark = pytest.mark.usefixtures("one_worker")
+
 START = "install(stand_in=True)\nimport ops, triton, triton.language as tl\n"
 
 

@@ -13,6 +13,8 @@ import tomli
 from aotc import cli
 from tests.support.fake_compiler import compile_empty
 
+pytestmark = pytest.mark.usefixtures("one_worker")
+
 SOURCE = """
 import triton
 import triton.language as tl

@@ -16,6 +16,8 @@ from aotc.package.record.launches import merge, read
 from aotc.package.record.manifest import write_manifest
 from tests.support.fake_compiler import compile_empty
 
+pytestmark = pytest.mark.usefixtures("one_worker")
+
 STAND_IN = Path(__file__).parents[2] / "support" / "triton_stand_in"
 KERNELS = """
 import sys
