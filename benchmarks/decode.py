@@ -2,7 +2,7 @@
 
     aotc build benchmarks/decode.toml -o dist
     python benchmarks/decode.py dist/decode.aotc [--work gqa mla …] [--only 64x8192 …] [--no-triton]
-        [--triton 'pointers (16, 64, 4' …]
+        [--triton 'pointers (16, 64, 4' …] [--parts]
 
 aotc and Triton compile the same source file, and a launch is a split kernel with the one that combines;
 each starts while the one before it still runs (PDL), MLA's splits excepted. Triton also tries the form that
@@ -77,12 +77,19 @@ def split_arguments(tensors: Tensors, parts: Parts, pages_per_split: int, index:
     return [*described, *tables, shape.dim**-0.5 * LOG2_E, *numbers, *scales]
 
 
-def aotc_candidates(tensors: Tensors, library: Any) -> Iterator[tuple[str, OfSet]]:
-    """Yield each configuration of the archive with each size of splits."""
+def aotc_candidates(
+    tensors: Tensors,
+    library: Any,
+    *,
+    splits: bool = True,
+    combines: bool = True,
+    pdl: bool = True,
+) -> Iterator[tuple[str, OfSet]]:
+    """Yield each configuration of the archive with each size of splits, both kernels or one."""
     shape = tensors.shape
     kernel, combine = library[shape.kernel], library[f"combine_{shape.out_dim}"]
     choices = {"PAGE": shape.page}
-    waits = all(variant.waits_pdl for variant in kernel.info.variants)
+    waits = pdl and all(variant.waits_pdl for variant in kernel.info.variants)
     sizes = sorted({tensors.splits(programs) for programs in PROGRAMS})
     for config, pages_per_split in itertools.product(built(kernel), sizes):
         # Poisoned parts for each: what one configuration leaves, the next one must not find.
@@ -94,8 +101,10 @@ def aotc_candidates(tensors: Tensors, library: Any) -> Iterator[tuple[str, OfSet
             arguments = split_arguments(tensors, parts, pages_per_split, index)
 
             def launch() -> None:
-                kernel.launch(arguments, config=config, pdl=waits)
-                combine.launch(parts.combine, choices=choices, pdl=True)
+                if splits:
+                    kernel.launch(arguments, config=config, pdl=waits)
+                if combines:
+                    combine.launch(parts.combine, choices=choices, pdl=pdl)
 
             return launch
 
@@ -256,6 +265,27 @@ def chosen(
     return ranking[0][1], right[ranking[0][1]]
 
 
+def measure_parts(shape: Shape, library: Any) -> None:
+    """Print what the kernels of the best configuration take together and alone, launches in a row."""
+    tensors, turns = Tensors(shape), itertools.count()
+    best = chosen("aotc", dict(aotc_candidates(tensors, library)), tensors, turns)
+    if best is None:
+        return
+    copies = copy_of_set(tensors)
+    peers = {"copy": of_turn([copies(index) for index in range(shape.num_sets)], turns)}
+    kinds = {"both": (True, True), "splits": (True, False), "combine": (False, True)}
+    for (kind, (splits, combines)), pdl in itertools.product(kinds.items(), (True, False)):
+        found = dict(aotc_candidates(tensors, library, splits=splits, combines=combines, pdl=pdl))[
+            best[0]
+        ]
+        name = f"{kind}{' with PDL' if pdl else ''}"
+        peers[name] = of_turn([found(index) for index in range(shape.num_sets)], turns)
+    for launches in (1, LAUNCHES, 8):
+        for name, values in in_turn(peers, ROUNDS, launches, ahead=True).items():
+            took = statistics.median(values) * 1e3
+            print(f"    {launches} in a row {took:8.2f} us  {name}", flush=True)
+
+
 def measure(shape: Shape, library: Any, triton: tuple[str, ...]) -> dict[str, object]:
     """Return the row of a workload, with Triton's configurations whose names begin so."""
     import torch
@@ -322,6 +352,7 @@ def options_of(arguments: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument(
         "--triton", nargs="+", default=[""], help="configurations of Triton begin with one of these"
     )
+    parser.add_argument("--parts", action="store_true", help="time kernels alone, without peers")
     parser.add_argument("--json", type=Path)
     return parser.parse_args(arguments)
 
@@ -340,6 +371,10 @@ def main() -> int:
     rows: list[dict[str, object]] = []
     for shape in itertools.chain.from_iterable(WORK[name] for name in options.work):
         if not shape.name.startswith(tuple(options.only)):
+            continue
+        if options.parts:
+            print(shape.name)
+            measure_parts(shape, library)
             continue
         try:
             row = measure(shape, library, tuple(options.triton) if with_triton else ())
