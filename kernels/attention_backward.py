@@ -194,7 +194,8 @@ def attention_backward_keys_kernel(
     n_steps = tl.cdiv(n_queries - first, BLOCK_M)
     for step in range(heads_per_kv_head * n_steps):
         head = kv_head * heads_per_kv_head + step // n_steps
-        start = first + step % n_steps * BLOCK_M
+        # The last queries first: they see all blocks of keys, whose programs so load the same at a time.
+        start = first + (n_steps - 1 - step % n_steps) * BLOCK_M
         queries = q.load([head, start, 0]).reshape(BLOCK_M, HEAD_DIM)
         scores = tl.dot(keys, queries.T) * scale_log2
         row_lse = lse_log2.load([head, start]).reshape(BLOCK_M)

@@ -30,7 +30,7 @@ from aotc.ir import gf2
 from aotc.ir.carried_state import CarriedState, State
 from aotc.ir.core import Kernel, Op, Value
 from aotc.ir.diagnostics import at
-from aotc.ir.dialects import arith, cluster, gpu, grid, mbarrier
+from aotc.ir.dialects import arith, cluster, gpu, grid, mbarrier, roles
 from aotc.ir.dialects.tile import tile_type
 from aotc.ir.layout import LinearLayout, log2_exact
 from aotc.ir.order import enclosing_in
@@ -209,6 +209,13 @@ class _Expansion(CarriedState):
     def hint(self, index: int) -> str:
         del index
         return "stage"
+
+    def through(self, op: Op, state: State) -> State:
+        """Thread the state through a loop or branch, or through the consumers, who exchange alone."""
+        if not isinstance(op, roles.Specialize):
+            return super().through(op, state)
+        self.visit(op.consumers, state)
+        return state
 
     def _permute(
         self, op: cluster.ClusterPermute, ring: _Ring, state: State, place: Builder
