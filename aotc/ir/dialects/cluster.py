@@ -78,6 +78,9 @@ class SendTile(
     whose phase then expects a tile of as many bytes, from whichever CTA sends here. The buffer of
     the other CTA is empty, which its threads have told by arrivals that are waited for before.
     Vectors are those of `gpu.shared_store`, of 4 bytes at least.
+
+    With a `warp_stride` that holds for each warp, the same one of the other CTA, and mbarriers of its own:
+    so many after those of the warp before it. No element of the tile is in two threads then.
     """
 
     value: Value = operand()
@@ -85,6 +88,7 @@ class SendTile(
     barrier: Value = operand()
     cta: Value = operand()
     vector: int = attribute()
+    warp_stride: int = attribute(default=0)
 
     def infer(self) -> Sequence[Type]:
         source, buffer = tile_type(self, self.value), shared_type(self, self.buffer)
@@ -94,6 +98,7 @@ class SendTile(
         self.expect(size_bytes in (4, 8, 16), f"sends {size_bytes} bytes at a time")
         check_mbarrier(self, self.barrier)
         self.expect(self.cta.type == I32, f"the rank is {self.cta.type}, not i32")
+        self.expect(self.warp_stride >= 0, f"mbarriers of warps are {self.warp_stride} apart")
         return ()
 
 
@@ -107,17 +112,21 @@ class RemoteArrive(
 ):
     """Let each of the kernel's `count` warps arrive at this mbarrier of the CTA `cta`.
 
-    What a warp's threads read before happens before what that CTA sends once it has waited.
+    What a warp's threads read before happens before what that CTA sends once it has waited. With a
+    `warp_stride` each warp arrives at a mbarrier of its own, as in `gpu.cluster_send_tile`, once.
     """
 
     barrier: Value = operand()
     cta: Value = operand()
     count: int = attribute()
+    warp_stride: int = attribute(default=0)
 
     def infer(self) -> Sequence[Type]:
         check_mbarrier(self, self.barrier)
         self.expect(self.cta.type == I32, f"the rank is {self.cta.type}, not i32")
         self.expect(self.count > 0, f"{self.count} arrivals")
+        self.expect(self.warp_stride >= 0, f"mbarriers of warps are {self.warp_stride} apart")
+        self.expect(not self.warp_stride or self.count == 1, "each warp arrives once")
         return ()
 
 

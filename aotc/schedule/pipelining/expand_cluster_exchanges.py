@@ -7,7 +7,8 @@ whatever the tile's layout is.
 
 A tile that is given on (`cluster.permute`) has a ring of two stages. Threads wait until the other CTA
 has emptied the stage, and store there asynchronously; they wait for their own stage to be full, read
-it, and tell the CTA that filled it. Tiles of one form that go the same way share a ring. Waits for what
+it, and tell the CTA that filled it. Each warp does so for its own part, at mbarriers of its own, so warpgroups
+whose dots take turns need not wait for each other. Tiles of one form that go the same way share a ring. Waits for what
 comes move down to the first use of it, past what is sent to other CTAs, so exchanges that need not wait
 for each other are under way together.
 
@@ -87,6 +88,12 @@ class _Buffer:
     def shape(self) -> tuple[int, ...]:
         return self.held.shape
 
+    @property
+    def has_replicas(self) -> bool:
+        """Whether several threads hold the same elements."""
+        free = self.held.free_variable_masks()
+        return any(free.get(name) for name in ("lane", "warp"))
+
 
 def _buffer_for(kind: TileType) -> _Buffer:
     assert kind.layout is not None
@@ -149,7 +156,14 @@ class _Ring:
         zero = start(arith.Constant(0, I32)).out
         self.initial = [zero]
         if isinstance(op, cluster.ClusterPermute):
-            self.ring = MbarrierRing(start, _NUM_STAGES, num_warps=kernel.num_warps)
+            # A warp gets what the same warp of the other CTA sends, and waits for no other one, unless
+            # threads hold replicas, which one of them sends.
+            warps = kernel.num_warps
+            sizes = (warps, 1) if form.has_replicas else (1, warps)
+            self.ring = MbarrierRing(
+                start, _NUM_STAGES, num_warps=sizes[0], num_owners=sizes[1]
+            )
+            self.warp_stride = 0 if form.has_replicas else _NUM_STAGES
             self.initial = [zero, self.ring.start]
             self.target = _chosen(op.to, rank, start)
             self.source = _chosen([op.to.index(each) for each in range(len(op.to))], rank, start)
@@ -231,16 +245,17 @@ class _Expansion(CarriedState):
         )
         one = place(arith.Constant(1, I32)).out
         emptied = place(arith.Xor(position.parity, one)).out
-        wait = place(mbarrier.MbarrierWait(empty, emptied))
+        stride = ring.warp_stride
+        wait = place(mbarrier.MbarrierWait(empty, emptied, stride))
         self.sends[wait] = ring.buffers
-        if any(form.held.free_variable_masks().get(name) for name in ("lane", "warp")):
+        if form.has_replicas:
             # A thread that stores nothing may still be here when the stage is emptied again.
             self.sends[place(gpu.Barrier())] = ring.buffers
-        send = place(cluster.SendTile(value, buffer, full, ring.target, form.vector))
+        send = place(cluster.SendTile(value, buffer, full, ring.target, form.vector, stride))
         self.sends[send] = ring.buffers
-        wait = place(mbarrier.MbarrierWait(full, position.parity))
+        wait = place(mbarrier.MbarrierWait(full, position.parity, stride))
         load = place(gpu.SharedLoad(buffer, form.held, form.vector, element=_pointer(op.value)))
-        arrival = place(cluster.RemoteArrive(empty, ring.source, mbarriers.num_warps))
+        arrival = place(cluster.RemoteArrive(empty, ring.source, mbarriers.num_warps, stride))
         self.receipts.append([wait, load, arrival])
         out = _cast_back(load.out, op.value, place)
         after = mbarriers.next(position, place)

@@ -124,18 +124,18 @@ def test_waits_for_tiles_move_past_what_is_sent_the_other_way() -> None:
     check(
         """
         CHECK: gpu.mbarrier_init([[FULL:%\\w+]])
-        CHECK: gpu.mbarrier_init([[EMPTY:%\\w+]]) {count = 2}
+        CHECK: gpu.mbarrier_init([[EMPTY:%\\w+]])
         CHECK: grid.cluster_arrive
         CHECK: grid.cluster_wait
         CHECK: scf.for
-        CHECK: gpu.mbarrier_wait
-        CHECK: gpu.cluster_send_tile(%a
+        CHECK: gpu.mbarrier_wait{{.*}} {warp_stride = 2}
+        CHECK: gpu.cluster_send_tile(%a{{.*}}, warp_stride = 2}
         CHECK: gpu.mbarrier_wait
         CHECK: gpu.cluster_send_tile(%b
         CHECK: gpu.mbarrier_wait
         CHECK-NEXT: %right = gpu.shared_load
         CHECK-NEXT: gpu.proxy_fence
-        CHECK-NEXT: gpu.cluster_arrive_at
+        CHECK-NEXT: gpu.cluster_arrive_at{{.*}} {count = 1, warp_stride = 2}
         CHECK: gpu.mbarrier_wait
         CHECK-NEXT: %left = gpu.shared_load
         CHECK: gpu.cluster_arrive_at
@@ -211,6 +211,30 @@ def test_threads_that_store_nothing_wait_for_the_others() -> None:
     )
     text = print_kernel(_scheduled(_text(LOOP, layout)))
     assert text.count("gpu.barrier\n    gpu.cluster_send_tile") == 2
+    assert "warp_stride" not in text
+
+
+def test_consumers_exchange_beside_a_producer() -> None:
+    """Their state is no role's result; all warps of the CTA wait for the cluster, before roles and at the end."""
+    roles = f"  gpu.specialize () {{{LOOP}  gpu.store(%ptr, %out, _)\n  scf.yield()\n}} () {{\n  scf.yield()\n}}"
+    text = _text(roles).replace("  gpu.store(%ptr, %out, _)\n  scf.return", "  scf.return")
+    check(
+        """
+        CHECK: gpu.mbarrier_init
+        CHECK: grid.cluster_arrive
+        CHECK: grid.cluster_wait
+        CHECK: gpu.specialize
+        CHECK: scf.for
+        CHECK: gpu.cluster_send_tile(%a
+        CHECK: gpu.cluster_arrive_at
+        CHECK-NOT: grid.cluster_barrier
+        CHECK: scf.yield()
+        CHECK: scf.yield()
+        CHECK: grid.cluster_barrier
+        CHECK-NEXT: scf.return
+        """,
+        print_kernel(_scheduled(text.replace("num_ctas = 4", "num_ctas = 4, producer_warps = 1"))),
+    )
 
 
 @pytest.mark.parametrize(
