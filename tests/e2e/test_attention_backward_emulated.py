@@ -22,6 +22,7 @@ KV_HEADS, HEADS_PER_KV_HEAD = 1, 2
 HEADS = KV_HEADS * HEADS_PER_KV_HEAD
 LOG2_E = 1.4426950408889634
 GRADIENTS = ("dq", "dk", "dv")
+TOGETHER = {"TOGETHER": 3}  # more heads than there are
 
 
 @lru_cache
@@ -33,7 +34,7 @@ def _compiled(causal: bool, num_stages: int, mma_stages: int, narrow: bool) -> P
 
 @lru_cache
 def _compiled_pair(causal: bool, mma_stages: int) -> PtxKernel:
-    outputs, own = ("dk", "dv"), dict[str, bool]()
+    outputs, own = ("dk", "dv"), dict[str, int]()
     name, stages = "attention_backward_pair_kernel", (2, mma_stages)
     return _compiled_as(name, outputs, own, causal, stages, BLOCK_M, PAIR_SOURCE, num_ctas=2)
 
@@ -44,11 +45,11 @@ def _compiled_by_gradient(causal: bool, mma_stages: int) -> dict[str, PtxKernel]
     name, outputs = "attention_backward_keys_kernel", ("dk", "dv")
     made = {
         "dq": _compiled_as(
-            *("attention_backward_queries_kernel", ("dq",), {}, causal, (2, mma_stages), 128)
+            *("attention_backward_queries_kernel", ("dq",), TOGETHER, causal, (2, mma_stages), 128)
         )
     }
     for kind, of_keys, of_values in (("dk", 1, 0), ("dv", 0, 1), ("both", 1, 1)):
-        own = {"OF_KEYS": bool(of_keys), "OF_VALUES": bool(of_values)}
+        own = {"OF_KEYS": bool(of_keys), "OF_VALUES": bool(of_values)} | TOGETHER
         made[kind] = _compiled_as(name, outputs, own, causal, (2, mma_stages), BLOCK_M)
     return made
 
@@ -56,7 +57,7 @@ def _compiled_by_gradient(causal: bool, mma_stages: int) -> dict[str, PtxKernel]
 def _compiled_as(
     name: str,
     outputs: tuple[str, ...],
-    own: dict[str, bool],
+    own: dict[str, int],
     causal: bool,
     stages: tuple[int, int],
     block_m: int,
