@@ -161,7 +161,7 @@ def _launches_by_gradient(tensors: Tensors, library: Any) -> Iterator[tuple[str,
     of_queries, of_keys = (tensors.rows_of(dq),), (tensors.rows_of(dk), tensors.rows_of(dv))
     sums.launch(first, choices={"HEAD_DIM": shape.dim})
     found: dict[str, list[tuple[str, Launch]]] = {}
-    for name in NUM_DOTS:
+    for name, num_dots in NUM_DOTS.items():
         outputs = of_queries if name == "backward_queries" else of_keys
         kernel, arguments = library[name], (*inputs, *rows, *outputs, *scalars)
         launches: dict[str, Launch] = {}
@@ -172,7 +172,7 @@ def _launches_by_gradient(tensors: Tensors, library: Any) -> Iterator[tuple[str,
 
             launches[f"{name} {config}"] = launch
         order = ranked(launches, TRIALS_BY_GRADIENT, 1)
-        rate = NUM_DOTS[name] / 2 * shape.flops / order[0][0] / 1e9  # a forward pass is two dots
+        rate = num_dots / 2 * shape.flops / order[0][0] / 1e9  # a forward pass is two dots
         print(f"    aotc    {rate:6.1f} TFLOP/s  {order[0][1]}", flush=True)
         found[name] = [(label, launches[label]) for _, label in order]
     for names, count in PASSES.items():

@@ -160,9 +160,7 @@ class _Ring:
             # threads hold replicas, which one of them sends.
             warps = kernel.num_warps
             sizes = (warps, 1) if form.has_replicas else (1, warps)
-            self.ring = MbarrierRing(
-                start, _NUM_STAGES, num_warps=sizes[0], num_owners=sizes[1]
-            )
+            self.ring = MbarrierRing(start, _NUM_STAGES, num_warps=sizes[0], num_owners=sizes[1])
             self.warp_stride = 0 if form.has_replicas else _NUM_STAGES
             self.initial = [zero, self.ring.start]
             self.target = _chosen(op.to, rank, start)

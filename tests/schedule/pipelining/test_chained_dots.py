@@ -178,7 +178,7 @@ def test_rows_of_a_stage_are_read_ahead_with_the_scores(tmp_path: Path, place: s
         source = source.replace("columns = first", f"{load}{values}{add}columns = first")
         source = source.replace("v.load([first, 0]), acc", "values, acc")
     signature = {key: {**SIGNATURE, "bias": "tensordesc<fp32[64]>"}[key] for key in ARGUMENTS}
-    options = {"num_stages": 2, "mma_stages": 2}
+    options: dict[str, Any] = {"num_stages": 2, "mma_stages": 2}
     text, remarks = lowered(tmp_path, source, signature, 4, **options)
     assert AHEAD in remarks
     assert text.count("gpu.wgmma(") == 2 + 2  # two chains, and not unrolled by two

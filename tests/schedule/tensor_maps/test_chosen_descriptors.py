@@ -87,7 +87,9 @@ def test_maps_of_clusters_are_made_by_the_kernel() -> None:
 
 def test_a_kernel_of_one_cta_chooses_maps_in_a_cluster_too() -> None:
     """All of its boxes are whole tiles."""
-    _, text = _lowered(TEXT.replace("num_warps = 1", "num_warps = 1, runs_by_cta = true"), num_ctas=2)
+    _, text = _lowered(
+        TEXT.replace("num_warps = 1", "num_warps = 1, runs_by_cta = true"), num_ctas=2
+    )
     assert text.count("tile.map_address") == 2
     assert "tile.descriptor_of" not in text
 
