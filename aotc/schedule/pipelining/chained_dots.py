@@ -17,8 +17,9 @@ so the tensor cores have both dots while threads compute weights. Weights become
 dot only when the last one has been waited for, since that reads its operand from registers.
 
 Invariant: what is computed with the accumulator of the second dot keeps its iteration; of all else no op
-with an effect is moved but waits for the first dot's operands, the dot, its wait, and arrivals that give
-the operands back, unless others read the same stage.
+with an effect is moved but waits for the first dot's operands, the dot, its wait, reads of rows that a
+producer loads, tiles that CTAs of a cluster exchange, and arrivals that give what is read back, unless
+others read the same stage.
 """
 
 from __future__ import annotations
