@@ -52,36 +52,28 @@ def attention_backward_pair_kernel(
     if CAUSAL:
         first = tl.maximum(0, start_n - (n_keys - n_queries)) // BLOCK_M * BLOCK_M
     n_steps = tl.cdiv(n_queries - first, BLOCK_M)
-    total = heads_per_kv_head * n_steps
-    # The weights of a step are passed on, and multiplied, in the next one, beside its scores.
-    own = tl.zeros((BLOCK_N, BLOCK_M), dtype=q.dtype)
-    for step in range(total + 1):
-        this = tl.minimum(step, total - 1)
-        head = kv_head * heads_per_kv_head + this // n_steps
+    for step in range(heads_per_kv_head * n_steps):
+        head = kv_head * heads_per_kv_head + step // n_steps
         # The last queries first: they see all blocks of keys, whose programs so load the same at a time.
-        start = first + (n_steps - 1 - this % n_steps) * BLOCK_M
+        start = first + (n_steps - 1 - step % n_steps) * BLOCK_M
         inner = inner_of.load([head, start, 0]).reshape(BLOCK_M, HEAD_DIM)
         row = rows_of.load([head, start]).reshape(BLOCK_M)
-        x = tl.dot(block, inner.T)
-        passed_on = own
-        if not of_values:
-            passed_on = tl.full((BLOCK_N, BLOCK_M), 1.0, q.dtype)
-        given = cluster_shift(passed_on)
-        weights = (own.to(tl.float32) * given.to(tl.float32)).to(q.dtype)
-        before = tl.maximum(step - 1, 0)
-        outer_head = kv_head * heads_per_kv_head + before // n_steps
-        outer_start = first + (n_steps - 1 - before % n_steps) * BLOCK_M
-        outer = outer_of.load([outer_head, outer_start, 0]).reshape(BLOCK_M, HEAD_DIM)
-        gradient = tl.dot(weights, outer, gradient)
-        x *= factor
+        x = tl.dot(block, inner.T) * factor
         if CAUSAL:
             seen = start + tl.arange(0, BLOCK_M) + (n_keys - n_queries)
             # Not -inf, which a weight of 0 would make a NaN.
             x = tl.where(columns[:, None] <= seen[None, :], x, -1.0e30)
         x -= row[None, :]
         if of_values:
-            x = tl.exp2(x)
-        own = x.to(q.dtype)
+            weights = tl.exp2(x)
+            passed_on = weights.to(q.dtype)
+        else:
+            weights = x
+            passed_on = tl.full((BLOCK_N, BLOCK_M), 1.0, q.dtype)
+        given = cluster_shift(passed_on)
+        weights = (weights * given.to(tl.float32)).to(q.dtype)
+        outer = outer_of.load([head, start, 0]).reshape(BLOCK_M, HEAD_DIM)
+        gradient = tl.dot(weights, outer, gradient)
     if of_values:
         dv.store([kv_head, start_n, 0], gradient.to(dv.dtype).reshape(1, BLOCK_N, HEAD_DIM))
     else:
