@@ -3,7 +3,7 @@
 import triton
 import triton.language as tl
 
-from aotc.language import cluster_rank, cluster_shift
+from aotc.language import cluster_permute, cluster_rank
 
 
 @triton.jit
@@ -64,14 +64,14 @@ def attention_backward_pair_kernel(
             # Not -inf, which a weight of 0 would make a NaN.
             x = tl.where(columns[:, None] <= seen[None, :], x, -1.0e30)
         x -= row[None, :]
+        weights = x
         if of_values:
             weights = tl.exp2(x)
-            passed_on = weights.to(q.dtype)
-        else:
-            weights = x
-            passed_on = tl.full((BLOCK_N, BLOCK_M), 1.0, q.dtype)
-        given = cluster_shift(passed_on)
-        weights = (weights * given.to(tl.float32)).to(q.dtype)
+        # The first CTA gives to the second, and is given nothing.
+        given = cluster_permute(weights.to(q.dtype), (1, None))
+        if not of_values:
+            weights *= given.to(tl.float32)
+        weights = weights.to(q.dtype)
         outer = outer_of.load([head, start, 0]).reshape(BLOCK_M, HEAD_DIM)
         gradient = tl.dot(weights, outer, gradient)
     if of_values:

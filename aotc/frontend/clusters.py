@@ -44,10 +44,16 @@ def cluster_permute(emit: Emitter, value: Operand, to: Operand) -> Value:
             f"cluster_permute takes one rank for each CTA, a tuple, got {show(to)}",
             remedy="cluster_shift passes values on by a distance",
         )
-    ranks = tuple(static_int(one, "each rank of cluster_permute") for one in to)
-    if sorted(ranks) != list(range(cluster_size(emit))):
+    ranks = tuple(
+        cluster.NOBODY if one is None else static_int(one, "each rank of cluster_permute")
+        for one in to
+    )
+    size = cluster_size(emit)
+    given = sorted(rank for rank, one in zip(ranks, to, strict=True) if one is not None)
+    if len(ranks) != size or given != sorted({*given} & {*range(size)}) or not given:
         raise mistake(
-            f"cluster_permute takes each rank from 0 to {cluster_size(emit) - 1} once, got {ranks}"
+            f"cluster_permute takes each rank from 0 to {size - 1} once, or None, got "
+            f"{tuple(None if one is None else rank for one, rank in zip(to, ranks, strict=True))}"
         )
     return _permuted(emit, value, ranks, "cluster_permute")
 

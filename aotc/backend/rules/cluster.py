@@ -24,7 +24,10 @@ def lower_send_tile(ctx: Lowering, op: cluster.SendTile) -> Results:
     num_bytes, issuer = buffer.stage_bytes, ctx.issuer
     if op.warp_stride:
         num_bytes, issuer = num_bytes // ctx.kernel.num_warps, Issuer(lane=ctx.first_lane)
-    nvvm_tensor.mbarrier_expect(ctx.emit, barrier, str(num_bytes), issuer, arrive=True)
+    if op.takes:
+        nvvm_tensor.mbarrier_expect(ctx.emit, barrier, str(num_bytes), issuer, arrive=True)
+    if not op.gives:
+        return []
     there = nvvm_grid.in_cta(ctx.emit, barrier, cta)
     bits, count = word_shape(kind.element, op.vector)
     access = nvvm_memory.Access(bits, count, predicate=is_first_holder(ctx, layout))
