@@ -48,12 +48,17 @@ def cluster_permute(emit: Emitter, value: Operand, to: Operand) -> Value:
         cluster.NOBODY if one is None else static_int(one, "each rank of cluster_permute")
         for one in to
     )
-    size = cluster_size(emit)
-    given = sorted(rank for rank, one in zip(ranks, to, strict=True) if one is not None)
-    if len(ranks) != size or given != sorted({*given} & {*range(size)}) or not given:
+    size, given = cluster_size(emit), [rank for rank in ranks if rank != cluster.NOBODY]
+    if (
+        len(ranks) != size
+        or not given
+        or not {*given} <= {*range(size)}
+        or len({*given}) < len(given)
+    ):
+        shown = tuple(None if rank == cluster.NOBODY else rank for rank in ranks)
         raise mistake(
-            f"cluster_permute takes each rank from 0 to {size - 1} once, or None, got "
-            f"{tuple(None if one is None else rank for one, rank in zip(to, ranks, strict=True))}"
+            f"cluster_permute takes each rank from 0 to {size - 1} once, got {shown}",
+            remedy="a CTA that gives its value to nobody has None",
         )
     return _permuted(emit, value, ranks, "cluster_permute")
 

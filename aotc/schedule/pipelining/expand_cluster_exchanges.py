@@ -163,7 +163,9 @@ class _Ring:
             self.ring = MbarrierRing(start, _NUM_STAGES, num_warps=sizes[0], num_owners=sizes[1])
             self.warp_stride = 0 if form.has_replicas else _NUM_STAGES
             self.initial = [zero, self.ring.start]
-            sources = [op.to.index(each) if each in op.to else cluster.NOBODY for each in range(len(op.to))]
+            sources = [
+                op.to.index(each) if each in op.to else cluster.NOBODY for each in range(len(op.to))
+            ]
             self.target, self.source = (_chosen(ranks, rank, start) for ranks in (op.to, sources))
             self.gives = self.takes = None
             if cluster.NOBODY in op.to:

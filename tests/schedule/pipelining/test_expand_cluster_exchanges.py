@@ -95,7 +95,12 @@ def _ran(kernel: Kernel, times: int, size: int = 256) -> np.ndarray:
     return x
 
 
-@pytest.mark.parametrize("body", [LOOP, ONCE, READS], ids=["loop", "once", "reads"])
+ONE_WAY = LOOP.replace("[3, 0, 1, 2]", "[-1, 0, 3, -1]")
+
+
+@pytest.mark.parametrize(
+    "body", [LOOP, ONCE, READS, ONE_WAY], ids=["loop", "once", "reads", "one way"]
+)
 @pytest.mark.parametrize("times", [0, 1, 2, 5])
 def test_it_means_what_it_meant(body: str, times: int) -> None:
     before, after = parse_kernel(_text(body)), _scheduled(_text(body))
@@ -244,6 +249,10 @@ def test_consumers_exchange_beside_a_producer() -> None:
         (LOOP, mbarrier.MbarrierWait, 2),
         (LOOP, cluster.RemoteArrive, 0),
         (LOOP, cluster.SendTile, 1),
+        (ONE_WAY, cluster.SendTile, 1),
+        (ONE_WAY, cluster.SendTile, 2),
+        (ONE_WAY, mbarrier.MbarrierWait, 2),
+        (ONE_WAY, cluster.RemoteArrive, 1),
         (READS, grid.ClusterBarrier, 0),
         (READS, grid.ClusterBarrier, 1),
     ],
