@@ -244,7 +244,7 @@ def _copies(
     places = gf2.Span(shared.layout.columns("offset"))
     first = [ctx.scalar(coord) for coord in coords]
     lacking = len(first) - len(shared.shape)
-    box = kind.box[lacking:]
+    box = tma.box_in_buffer(kind, len(shared.shape))
     num_rows, *others = tma.copied_shape(shared, num_rows)
     part_rows, part_bytes = num_rows // num_parts, 0
     extents = (part_rows, *others)

@@ -252,7 +252,8 @@ def _load(op: Op, tensors: _Tensors, place: Builder) -> list[Value]:
     kind = tensors.kinds[op.descriptor]
     other = _fill(kind, kind.block, place)
     loaded = place(tile.Load(pointer, inside, other, op.cache, op.eviction)).out
-    return [place(tile.Reshape(loaded, shape_of(op.out.type))).out if op.num_dropped else loaded]
+    shape = shape_of(op.out.type)
+    return [loaded if shape == kind.block else place(tile.Reshape(loaded, shape)).out]
 
 
 def _store(op: Op, tensors: _Tensors, place: Builder) -> list[Value]:
