@@ -31,7 +31,7 @@ from aotc.backend.thread_map import (
 )
 from aotc.ir import gf2
 from aotc.ir.core import Op, Value
-from aotc.ir.dialects import gpu, tile
+from aotc.ir.dialects import gpu, mbarrier, tile
 from aotc.ir.layout import LinearLayout, log2_exact
 from aotc.ir.matrix_access import MatrixMode, check_runs, matrix_view, word_registers
 from aotc.ir.sub_tile import within
@@ -291,6 +291,15 @@ def buffer_address(ctx: Lowering, buffer: Value, place: Component | int = 0) -> 
     """Return the address `place` bytes into a buffer."""
     stage, first = ctx.ints.split(ctx.raw(buffer)[0])
     return _address(ctx, Affine("", place) if isinstance(place, int) else place, stage, first)
+
+
+def mbarrier_address(ctx: Lowering, barrier: Value, warp_stride: int) -> nvvm_memory.Address:
+    """Return the address of a mbarrier, or of the warp's own, so many mbarriers after the one before it."""
+    address = buffer_address(ctx, barrier)
+    if not warp_stride:
+        return address
+    stride_bytes = warp_stride * mbarrier.MBARRIER_BYTES
+    return moved(ctx, address, ctx.emit.thread_value(f"mul i32 {ctx.warp}, {stride_bytes}"))
 
 
 def moved(ctx: Lowering, address: nvvm_memory.Address, offset_bytes: str) -> nvvm_memory.Address:

@@ -47,7 +47,8 @@ def lower_descriptors(kernel: Kernel, schedule: Schedule) -> None:
         return
     has_copies = Feature.TMA in schedule.target.features
     tensors = _Tensors(kernel)
-    has_whole_maps = has_copies and schedule.config.num_ctas == 1
+    is_whole = schedule.config.num_ctas == 1 or kernel.runs_by_cta
+    has_whole_maps = has_copies and is_whole
     pass_on_parts(kernel, tensors.parts, has_maps=has_whole_maps)
     made = _answer_made(kernel)
     tensors = _Tensors(kernel, tensors.added)
