@@ -1,7 +1,8 @@
 """What verifying a variant costs: CPU seconds to compile, to interpret and to emulate, and launches.
 
 One process, one variant after the other; every `--every`-th of those of a kernel. Of what is left,
-most is comparing. Seconds are of this machine: compare versions on one, in turn.
+most is comparing. As in a worker of `aotc verify`, what was interpreted for one variant is kept for
+the next. Seconds are of this machine: compare versions on one, in turn.
 
     python benchmarks/verify.py kernels/attention.toml attention_forward --every 24
 """
@@ -19,6 +20,7 @@ from typing import ParamSpec, TypeVar
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 from aotc.compiler import compile_ptx
+from aotc.package.kept_references import KeptReferences
 from aotc.package.verify import verify_variant
 from aotc.package.verify_subjects import VerifyOptions, load_subjects
 from aotc.verify.checks import check, emulated
@@ -56,10 +58,11 @@ def main() -> None:
     subjects = load_subjects(options.path, [options.kernel], [])[:: options.every]
     print(f"{'all':>7} {' '.join(f'{part:>9}' for part in PARTS)}  launches")
     totals: list[float] = []
+    kept = KeptReferences()
     for subject in subjects:
         seconds.clear()
         start = time.process_time()
-        result = verify_variant(subject, VerifyOptions(), compiler)
+        result = verify_variant(subject, VerifyOptions(), compiler, kept=kept)
         totals.append(time.process_time() - start)
         parts = " ".join(f"{seconds[part]:>9.2f}" for part in PARTS)
         print(f"{totals[-1]:>7.2f} {parts}  {len(result.launches):>8}  {subject.label}")

@@ -273,7 +273,7 @@ def verify(
         options = replace(options, max_steps=max_steps)
     if max_memory is not None:
         options = replace(options, max_memory_bytes=max_memory << 20)
-    verify_one = verifying.verify_variant
+    verify_one = verifying.verify_next
     command = ("aotc", "verify", path, "--seed", str(seed))
     command += tuple(f"--without={name}" for name in without)
     if device:

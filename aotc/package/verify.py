@@ -5,7 +5,7 @@ runs what `verify_conditions` says of its launches. Subjects are verified indepe
 process.
 
 Invariant: the result of a subject depends on it and on the options, not on other subjects or on
-the number of processes.
+the number of processes: what a process has interpreted is kept for subjects that mean the same.
 """
 
 from __future__ import annotations
@@ -23,12 +23,13 @@ from aotc.ir.params import GRID_SOURCES
 from aotc.ir.text import parse_kernel
 from aotc.metadata import ParamSlot
 from aotc.package.condition import NEVER, launch_condition
+from aotc.package.kept_references import KeptReferences
 from aotc.package.planned import launcher_of_record, launcher_of_request
 from aotc.package.verify_conditions import checks_of, grid_blocks
 from aotc.package.verify_subjects import Subject, VerifyOptions
 from aotc.package.workers import Done, Job, misfit_text, run_all
 from aotc.stages import find_assembly_error
-from aotc.verify.checks.check import Checks, Execute, Finding, References, check_kernel
+from aotc.verify.checks.check import Checks, Execute, Finding, check_kernel
 from aotc.verify.checks.dataflow import roles_of
 from aotc.verify.checks.emulated import (
     Emulation,
@@ -41,6 +42,7 @@ from aotc.verify.emulator.text.parse import parse_module
 from aotc.verify.emulator.text.program import Module
 from aotc.verify.sass import findings as sass
 
+_KEPT = KeptReferences()
 _SECONDS = 3.0  # of a variant, for want of anything measured
 
 PtxCompiler: TypeAlias = Callable[[CompileRequest], PtxKernel]
@@ -102,10 +104,15 @@ def verify_all(
 ) -> Generator[Done[Subject, VariantResult], None, None]:
     """Yield the result of every subject, in the order of completion; see `run_all`.
 
-    `work` is `verify_variant` or `verify_on_device` with its options bound, so it can be pickled.
+    `work` is `verify_next` or `verify_on_device` with its options bound, so it can be pickled.
     """
     tasks = [Job(subject.label, subject) for subject in subjects]
     return run_all(tasks, work, jobs, executor, lambda _: _SECONDS)
+
+
+def verify_next(subject: Subject, options: VerifyOptions | None = None) -> VariantResult:
+    """Verify as `verify_variant`, with what this process has interpreted for variants before."""
+    return verify_variant(subject, options, kept=_KEPT)
 
 
 def verify_variant(
@@ -113,11 +120,12 @@ def verify_variant(
     options: VerifyOptions | None = None,
     compiler: PtxCompiler = compile_ptx,
     execute: Callable[[Expression | None], Execute] | None = None,
+    kept: KeptReferences | None = None,
 ) -> VariantResult:
     """Verify one variant in this process: with and without tensor maps, if compiled both ways.
 
     `execute` returns a function that runs launches, given the condition that selects one of the
-    two; the default is the emulator.
+    two; the default is the emulator. What other variants' launches must give may be `kept`.
 
     Raises:
         CompileError: the kernel cannot be compiled, or exceeds the emulator's limits.
@@ -126,7 +134,7 @@ def verify_variant(
     options = options or VerifyOptions()
     limit = subject.target.max_shared_bytes
     found: list[tuple[Finding, ...]] = []
-    references: dict[str, References] = {}
+    kept = kept or KeptReferences()
     reason = ""
     for compiled, condition in _members(subject, compiler):
         if isinstance(compiled, ResourceError):
@@ -146,10 +154,10 @@ def verify_variant(
         loops = any(slot.source in GRID_SOURCES for slot in compiled.params)
         all_run = is_device or loops or compiled.cooperative
         checks = checks_of(member, options, may_be_left_out=not all_run)
-        if condition is not None:  # another form of the same tile IR follows
-            references[compiled.tile_ir] = References()
-        checks = replace(checks, references=references.get(compiled.tile_ir))
+        # Another form of the same tile IR may follow.
+        checks = replace(checks, references=kept.of(compiled.tile_ir, subject, options))
         found.append(_findings(member, compiled, checks, run))
+        kept.trim()
     if reason:
         return VariantResult(subject.label, subject.kernel, subject.target.name, (), reason)
     fallback = found[1] if len(found) > 1 else None

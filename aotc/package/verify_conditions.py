@@ -9,7 +9,7 @@ Invariant: a launch that is checked is one that the launcher would give to this 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from aotc.ir import expression
 from aotc.ir.expression import Binary, Expression, ExpressionError, Integer, Name
@@ -39,10 +39,11 @@ def checks_of(subject: Subject, options: VerifyOptions, *, may_be_left_out: bool
     choices = {name: Choice(values=values) for name, values in spec.values.items()}
     for name, root in spec.expressions.items():
         choices[name] = Choice(function=_function(root, subject.values))
-    grid: Iterable[Expression] = subject.grid or [each.root for each in spec.grid or ()]
+    grid: Sequence[Expression] = subject.grid or [each.root for each in spec.grid or ()]
     conditions = Conditions(
         grid=_grid(tuple(grid), subject.values),
         admits=_admits(subject),
+        named=_named((*grid, *subject.guards, *(each.root for each in spec.expressions.values()))),
         fixed=subject.values,
         divisors=_divisors(subject.guards),
         choices=choices,
@@ -142,6 +143,17 @@ def _admits(subject: Subject) -> Callable[[Mapping[str, int]], bool]:
         return True
 
     return admits
+
+
+def _named(roots: Iterable[Expression]) -> frozenset[str]:
+    """Return the names that expressions look up: "n", "x.shape[0]"."""
+    names = (expression.Name, expression.Extent)
+    return frozenset(
+        expression.to_text(node)
+        for root in roots
+        for node in expression.walk(root)
+        if isinstance(node, names)
+    )
 
 
 def _divisors(guards: Iterable[Expression]) -> dict[str, int]:

@@ -37,14 +37,14 @@ from benchmarks.soak.limits import time_limit
 from benchmarks.soak.variants import TARGET, Settings
 from tests.fuzz import launch
 from tests.fuzz.arguments import Array, Scalar
-from tests.fuzz.check import differences
+from tests.fuzz.check import differences, keeps_promises
 from tests.fuzz.programs import Program, from_seed
 
 _GUARD_BYTES = 1024  # a multiple of every alignment that a tensor may need
 _GUARD = 0xA5
 
-# What is passed for a parameter: a number, an array by its name, or a map of the named array.
-Passed: TypeAlias = "int | str | tuple[str, PlacedTensor]"
+# What is passed for a parameter: a number, an array by its name, scratch memory, or a map of the named array.
+Passed: TypeAlias = "int | str | Array | tuple[str, PlacedTensor]"
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,6 +158,8 @@ def _argument(passed: Passed, given: Mapping[str, Array | int]) -> Any:
         return passed
     if isinstance(passed, str):
         return given[passed]
+    if isinstance(passed, np.ndarray):
+        return passed.copy()
     name, tensor = passed
     array = given[name]
     assert isinstance(array, np.ndarray)
@@ -204,10 +206,6 @@ def _case(seed: int, name: str, command: str, settings: Settings) -> ProgramCase
     tile_ir = program.kernel()
     expected = program.make()
     kernel, remarks = _scheduled(program, tile_ir, expected)
-    if kernel.scratch_bytes:
-        raise CompileError(
-            "the program makes tensor maps itself, in memory that no launch here has"
-        )
     owns_sm = not check_resources(kernel, target, CompileLimits())
     passed = launch.parameters(kernel, expected, program.grid)
     _check_rows(kernel, passed)
@@ -246,6 +244,12 @@ def _check_rows(kernel: Kernel, passed: Sequence[Any]) -> None:
                 raise CompileError(f"rows of {row_bytes} bytes, which launchers refuse")
 
 
+def _is_allowed(kernel: Kernel, program: Program, given: launch.Given) -> bool:
+    if kernel.scratch_bytes and not keeps_promises(program):
+        return False
+    return launch.is_allowed(kernel, given)
+
+
 def _scheduled(
     program: Program, tile_ir: Kernel, given: launch.Given
 ) -> tuple[Kernel, tuple[str, ...]]:
@@ -253,7 +257,7 @@ def _scheduled(
     for map_pointers in dict.fromkeys((program.map_pointers, False)):
         schedule = Schedule(TARGETS[TARGET], program.config, map_pointers=map_pointers)
         kernel = schedule_kernel(tile_ir, schedule)
-        if not map_pointers or launch.is_allowed(kernel, given):
+        if not map_pointers or _is_allowed(kernel, program, given):
             return kernel, tuple(schedule.remarks)
     raise AssertionError
 
@@ -261,7 +265,9 @@ def _scheduled(
 def _passed(value: Any, names: Mapping[int, str]) -> Passed:
     if isinstance(value, PlacedTensor):
         return names[id(value.array)], replace(value, array=np.empty(0))
-    return names[id(value)] if isinstance(value, np.ndarray) else int(value)
+    if isinstance(value, np.ndarray):
+        return names.get(id(value), value)
+    return int(value)
 
 
 def _whole(array: Array) -> Array:

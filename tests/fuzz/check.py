@@ -27,8 +27,10 @@ from aotc.ir.diagnostics import CompileError
 from aotc.ir.dialects.descriptor import (
     TENSOR_ALIGNMENT_BYTES,
     DescriptorLoad,
+    DescriptorOf,
     DescriptorReduce,
     DescriptorStore,
+    DescriptorWrite,
 )
 from aotc.ir.passes import Observer
 from aotc.ir.text import parse_kernel, print_kernel
@@ -137,6 +139,16 @@ def is_defined(program: Program) -> bool:
     )
 
 
+def keeps_promises(program: Program) -> bool:
+    """Return whether a program may make tensor maps of all tensors that it describes."""
+    arguments = list(program.make().values())
+    try:
+        Interpreter(program.kernel(), arguments, rules=_WITH_MAPS).run(program.grid)
+    except InterpretError:
+        return False
+    return True
+
+
 def _copied_by_hardware(rule: Rule) -> Rule:
     """Return a rule for accesses to blocks that minds what tensor copies ask of coordinates."""
 
@@ -153,6 +165,22 @@ def _copied_by_hardware(rule: Rule) -> Rule:
     return checked
 
 
+def _made_as_promised(program: Interpreted, op: DescriptorOf, *operands: Array) -> Array:
+    """Make a descriptor whose map the kernel may make: nothing checks that at a launch."""
+    pointer, *sizes = (int(operand) for operand in operands)
+    rank, kind = len(op.shape), op.out.type
+    assert isinstance(kind, DescriptorType)
+    is_stored = any(isinstance(user, DescriptorWrite) for user in op.out.users)
+    elems = (*sizes[rank:], *([sizes[rank - 1]] if is_stored else []))
+    addresses = (pointer, *(size * kind.element.size_bytes for size in elems))
+    if any(address % TENSOR_ALIGNMENT_BYTES for address in addresses):
+        raise program.error(op, "is of rows that are no multiples of 16 bytes")
+    made = RULES[DescriptorOf](program, op, *operands)
+    assert isinstance(made, np.ndarray)
+    return made
+
+
+_WITH_MAPS: Rules = {**RULES, DescriptorOf: _made_as_promised}
 _STRICT: Rules = {
     **RULES,
     **{
@@ -189,7 +217,7 @@ class _Checker:
     def scheduled(self) -> Kernel:
         """Return the gpu IR, checked after every pass."""
         kernel = self._scheduled(map_pointers=self._program.map_pointers)
-        if not launch.is_allowed(kernel, self._program.make()):
+        if not self._is_allowed(kernel):
             kernel = self._scheduled(map_pointers=False)
         printed = print_kernel(kernel)
         if print_kernel(self.attempt("parser", lambda: parse_kernel(printed))) != printed:
@@ -202,6 +230,12 @@ class _Checker:
         self._has_barriers, self._is_distributed, self._last = True, False, program.text
         observer = Observer(verify_each=True, on_pass=self._after)
         return self.attempt("schedule", lambda: schedule_kernel(kernel, schedule, observer))
+
+    def _is_allowed(self, kernel: Kernel) -> bool:
+        """Return whether the program may be launched as this kernel."""
+        if kernel.scratch_bytes and not keeps_promises(self._program):
+            return False
+        return launch.is_allowed(kernel, self._program.make())
 
     def attempt(self, stage, action):
         """Return what `action` returns. Raises: Failure for everything else it does."""
@@ -242,7 +276,7 @@ class _Checker:
             if printed == self._last:
                 return
             self._last = printed
-        if kernel.guards and not launch.is_allowed(kernel, self._program.make()):
+        if (kernel.guards or kernel.scratch_bytes) and not self._is_allowed(kernel):
             return
         # Until then the kernel is that of a whole program, whoever is to run it.
         num_ctas, kernel.num_ctas = kernel.num_ctas, kernel.num_ctas if self._is_distributed else 1

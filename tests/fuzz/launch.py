@@ -10,6 +10,7 @@ would encode its maps.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 
 import numpy as np
@@ -18,7 +19,7 @@ from aotc.ir.core import Kernel, Value
 from aotc.ir.dialects.descriptor import TENSOR_ALIGNMENT_BYTES
 from aotc.ir.dialects.tma import encoded_element
 from aotc.ir.expression import evaluate, parse
-from aotc.ir.params import GRID_SOURCES, TensorSource
+from aotc.ir.params import GRID_SOURCES, LAUNCH_SOURCES, SCRATCH_SOURCE, TensorSource
 from aotc.ir.types import DescriptorType, TensorMapType
 from aotc.verify.emulator.arguments import Argument
 from aotc.verify.emulator.async_copies.tensor_argument import PlacedTensor
@@ -27,10 +28,12 @@ from tests.fuzz.arguments import Array
 
 Given = Mapping[str, "Array | int"]
 
+_NOISE = 0xA5
+
 
 def arguments(kernel: Kernel, given: Given) -> list[Array | int]:
     """Return the arguments that parameters come from, each once, in the order of parameters."""
-    names = [info.argument for info in kernel.params if info.source not in GRID_SOURCES]
+    names = [info.argument for info in kernel.params if info.source not in LAUNCH_SOURCES]
     return [given[name] for name in dict.fromkeys(names)]
 
 
@@ -64,11 +67,18 @@ def parameters(kernel: Kernel, given: Given, grid: Sequence[int]) -> list[Argume
     for info, arg in zip(kernel.params, kernel.body.args, strict=True):
         if info.source in values:
             passed.append(values[info.source])
+        elif info.source == SCRATCH_SOURCE:
+            passed.append(scratch(kernel, grid))
         elif isinstance(arg.type, TensorMapType):
             passed.append(_map(arg, info.tensor, given[info.argument], values))
         else:
             passed.append(given[info.argument])
     return passed
+
+
+def scratch(kernel: Kernel, grid: Sequence[int]) -> Array:
+    """Return the scratch memory of a launch, with noise in it."""
+    return np.full(kernel.scratch_bytes * math.prod(grid), _NOISE, np.uint8)
 
 
 def ctas(kernel: Kernel, grid: Sequence[int]) -> tuple[int, ...]:

@@ -3,7 +3,8 @@
 Where no launch can describe the tensor, since its address, extents or strides are loaded or differ
 between programs, the warp that issues the copies makes the map itself: `assign_layouts` emits
 `gpu.make_tensor_map` for each `tile.descriptor_of` that is left. As Triton does, this takes
-`tl.make_tensor_descriptor` for the promise that address and strides are multiples of 16 bytes.
+`tl.make_tensor_descriptor` for the promise that address and strides are multiples of 16 bytes, and so
+are the rows of a tensor that is stored to. Constants that break it are seen here.
 
 A map holds extents less one, so none can be 0. Where an extent may be, the map has 1 in its place, and
 of a tensor with an empty axis the first extent is 1 and tiles begin at coordinate 1 of it: all of them is
@@ -22,11 +23,11 @@ from collections.abc import Sequence
 from aotc.ir.core import Kernel, Value
 from aotc.ir.diagnostics import at
 from aotc.ir.dialects import arith, descriptor
-from aotc.ir.dialects.descriptor import DescriptorOf
+from aotc.ir.dialects.descriptor import TENSOR_ALIGNMENT_BYTES, DescriptorOf
 from aotc.ir.effects import Trait
 from aotc.ir.parameter_access import pointer_roots
 from aotc.ir.rewrite import Builder, is_trivially_dead
-from aotc.ir.types import I32
+from aotc.ir.types import I32, DescriptorType
 from aotc.schedule.analysis.alias import argument_of
 from aotc.schedule.analysis.global_order import accessed
 from aotc.schedule.context import Schedule
@@ -60,12 +61,24 @@ def _obstacle(op: DescriptorOf, kernel: Kernel) -> str:
     if list(kinds) not in ([descriptor.DescriptorLoad], [descriptor.DescriptorStore]):
         return Reason.DEVICE_MAP_IN_OTHER_WAYS()
     is_loaded = isinstance(users[0], descriptor.DescriptorLoad)
+    in_pieces = op.strides if is_loaded else (*op.strides, op.extents[-1])
+    if not all(_may_be_pieces(size, op) for size in in_pieces):
+        return Reason.DEVICE_MAP_OF_ODD_ROWS()
     places = [accessed(each, *(("write",) if is_loaded else ())) for each in ops]
     others = [place for place in places if place is not None and place is not op.out]
     roots = dict.fromkeys(_root_key(root) for place in others for root in pointer_roots(place))
     if any(_root_key(root) in roots for root in pointer_roots(op.pointer)):
         return Reason.DEVICE_MAP_IN_OTHER_WAYS()
     return ""
+
+
+def _may_be_pieces(size: Value, op: DescriptorOf) -> bool:
+    """Return whether an extent or a stride, in elements, may be a multiple of 16 bytes."""
+    if not isinstance(size.op, arith.Constant):
+        return True
+    kind = op.out.type
+    assert isinstance(kind, DescriptorType)
+    return int(size.op.value) * kind.element.size_bytes % TENSOR_ALIGNMENT_BYTES == 0
 
 
 def _root_key(root: Value) -> Value | str:

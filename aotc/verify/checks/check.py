@@ -117,6 +117,12 @@ class References:
         default_factory=dict[tuple[object, ...], "Reference | ConflictError | InterpretError"]
     )
 
+    @property
+    def size_bytes(self) -> int:
+        """How much memory the buffers of all launches take."""
+        known = (each for each in self._known.values() if isinstance(each, Reference))
+        return sum(buffer.held_bytes for each in known for buffer in each.buffers.values())
+
     def of(
         self, chooser: Chooser, launch: Launch, inputs: Inputs, *, may_rewrite: bool
     ) -> Reference:
@@ -130,7 +136,7 @@ class References:
                     chooser.kernel, chooser.roles, launch, inputs, may_rewrite=may_rewrite
                 )
             except (ConflictError, InterpretError) as error:
-                found = error
+                found = error.with_traceback(None)  # its frames would keep all that was computed
             self._known[key] = found
         if isinstance(found, Exception):
             raise found

@@ -22,7 +22,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
@@ -126,13 +126,16 @@ class Conditions:
 
     `grid` gives the grid of scalar arguments, None if the caller of a launch does; `admits` says
     whether the variant is the one that such arguments get; it refuses values that are no multiples
-    of `divisors`. `fixed` are arguments whose value is compiled in. Loops have `num_stages` unless
-    they say otherwise, and `num_groups` of warps take a program's tiles in turn. Where some programs of a grid `may_be_left_out`, a launch may have more than
-    `max_programs` of which only some run. Without `may_alias` no two arguments are one memory.
+    of `divisors`. Both look at no argument but those `named`; None stands for all. `fixed` are
+    arguments whose value is compiled in. Loops have `num_stages` unless they say otherwise, and
+    `num_groups` of warps take a program's tiles in turn. Where some programs of a grid
+    `may_be_left_out`, a launch may have more than `max_programs` of which only some run. Without
+    `may_alias` no two arguments are one memory.
     """
 
     grid: Callable[[Mapping[str, int]], tuple[int, ...]] | None
     admits: Callable[[Mapping[str, int]], bool]
+    named: Collection[str] | None = None
     fixed: Mapping[str, int] = field(default_factory=dict[str, int])
     divisors: Mapping[str, int] = field(default_factory=dict[str, int])
     choices: Mapping[str, Choice] = field(default_factory=dict[str, Choice])
@@ -268,7 +271,7 @@ class Chooser:
             seed=int(rng.integers(1 << 30)),
             index_high=min(self._width(values), _MAX_INDEX) + 1,
             misaligned=self._is_free and index % 2 == 1,
-            in_step=index % 3 != 1 or _is_float(label),
+            in_step=label != "deep" and (index % 3 != 1 or label not in CLASSES),
             is_special=label == "special",
             is_sparse=label in ("far", "persistent") or _is_long(label) or spacing == NEAR[-1],
             aliases={out: source} if label.startswith("in place") else {},
@@ -336,6 +339,7 @@ class Chooser:
         ranks = {name: at for at, name in enumerate(blocked)}
         names.sort(key=lambda name: name in self.roles.loops)  # so that others are counted first
         options = {n: self._options(n, at, ranks.get(n, 0), index) for at, n in enumerate(names)}
+        options = {name: self._that_matter(name, values) for name, values in options.items()}
         loops = [name for name in names if name in self.roles.loops and name not in listed]
         if self.labels[index] != "deep" and not _is_float(self.labels[index]):
             yield self._products(options)
@@ -346,6 +350,16 @@ class Chooser:
             shallow = {n: self._shallow(n) for n in loops if n not in deep}
             yield self._products({name: shallow.get(name, options[name]) for name in names})
         yield self._products({name: options[name] for name in names})
+
+    def _that_matter(self, name: str, values: Sequence[Scalar]) -> Sequence[Scalar]:
+        """Return which values of an argument a launch may need: one, if no condition names it."""
+        named = self.conditions.named
+        is_free = named is not None and name not in named
+        if not is_free or name in self.roles.tiled or name in self.roles.loops:
+            return values
+        divisor = self.divisors[name]
+        fits = (v for v in values if v == _COVERED or isinstance(v, float) or v % divisor == 0)
+        return [next(fits, values[0])]
 
     def _shallow(self, name: str) -> list[Scalar]:
         block, divisor = self.roles.extents[name], self.divisors[name]

@@ -26,7 +26,7 @@ matter, has one right result.
 from __future__ import annotations
 
 import re
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -252,6 +252,14 @@ def _is_exact_dot(a: Array, b: Array, acc: Array, size: Array, step: float) -> A
 # ---- rules ------------------------------------------------------------------------------------
 
 
+def _adds(op: tile.Reduce, at: int) -> bool:
+    """Return whether a reduction's result of this number is a sum of floats."""
+    last, num_values = op.combine.terminator.operands[at].op, len(op.outs)
+    if not isinstance(last, arith.Add) or _float_of(op.outs[at]) is None:
+        return False
+    return set(last.operands) == {op.combine.args[at], op.combine.args[num_values + at]}
+
+
 def inexact_ops(kernel: Kernel) -> list[Op]:
     """Return the inexact ops of a kernel; what is inside a reduction or a map counts as that."""
     found: list[Op] = []
@@ -429,15 +437,39 @@ class _Noise:
         return np.asarray(round_to(np.asarray(moved, np.float64), element))
 
     def _combining_rule(self, base: Rule) -> Rule:
-        def rule(program: Program, op: Op, *operands: Array) -> Any:
+        def rule(program: Program, op: Op, *operands: Array) -> Array | Sequence[Array] | None:
             moves = int(op in self._active)
             self._combining += moves
             try:
-                return base(program, op, *operands)
+                outs = base(program, op, *operands)
             finally:
                 self._combining -= moves
+            if not moves or not isinstance(op, tile.Reduce):
+                return outs
+            assert isinstance(outs, list)
+            return [
+                self._in_any_order(op, at, value, out) if _adds(op, at) else out
+                for at, (value, out) in enumerate(zip(operands, outs, strict=True))
+            ]
 
         return rule
+
+    def _in_any_order(self, op: tile.Reduce, at: int, value: Array, out: Array) -> Array:
+        """Return sums as another order may give them, in which large terms cancel later.
+
+        Partial sums are about as large as the root of the sum of squares, in whatever order.
+        """
+        element = _float_of(op.outs[at])
+        assert element is not None
+        wide = value.astype(np.float64)
+        size = _finite(np.abs(wide))
+        is_exact = (wide == np.rint(wide)).all(axis=op.axis)
+        is_exact &= size.sum(axis=op.axis) < 2.0 ** (element.mantissa_bits - _SPARE_BITS)
+        steps = 2.0**-element.mantissa_bits * np.sqrt(np.square(size).sum(axis=op.axis))
+        moved = out + self._part(out.shape) * steps
+        largest = _largest(out)
+        moved = np.where(is_exact | ~np.isfinite(out), out, clipped(moved, -largest, largest))
+        return np.asarray(round_to(np.asarray(moved, np.float64), element))
 
     def _dot(self, base: Rule) -> Rule:
         """Return the rule of products whose sum is off by steps of the sum of magnitudes."""

@@ -113,6 +113,12 @@ class Buffer:
         """How large the memory is that this is, or the pages of which this holds."""
         return (self.pages[-1] + 1) * PAGE_BYTES if self.pages else self.initial.size
 
+    @property
+    def held_bytes(self) -> int:
+        """How much memory all that this holds takes."""
+        held = (self.initial, self.expected, self.readable, self.writable)
+        return sum(each.nbytes for each in (*held, *self.upward, *self.random))
+
     def spread(self, content: Bytes) -> Bytes:
         """Return all of the memory, of which `content` is what is held; untouched pages are zero.
 

@@ -78,6 +78,7 @@ def run_grid(
 def _start(programs: Sequence[Program], kernel: Kernel, args: Sequence[Array]) -> list[_Cta]:
     for program in programs:
         program.peers = list(programs) if len(programs) > 1 else []
+        program.shared.join(programs[0].shared)
     return [_Cta(program, steps_of(program, kernel.body, args)) for program in programs]
 
 

@@ -1,7 +1,8 @@
 """Shared memory of an interpreted program: bytes, who wrote them, and who must wait.
 
 A buffer with an offset is a range of the program's shared bytes, one without has bytes of its
-own. So an allocator that lets two live buffers overlap gives wrong results here as on the GPU.
+own, at the same place in all CTAs of a cluster. So an allocator that lets two live buffers overlap
+gives wrong results here as on the GPU.
 
 Between barriers, an element that one warp wrote may be touched by that warp only, and one that a
 warp read may be written by that warp only. Accesses name, element by element, the warps that make
@@ -44,6 +45,7 @@ _COUNTING = -2  # less the number of the group
 _THREAD_SHIFT = 32
 _MAX_GROUPS = 8
 _MAX_WARPS = 64
+_FLOATING_ALIGNMENT = 1024
 
 Indices = npt.NDArray[np.int64]
 
@@ -139,6 +141,21 @@ class Transfer:
     content: npt.NDArray[np.uint8] | None = None
 
 
+class _Floating:
+    """Say where buffers are that have no place yet: beyond all that a GPU has, apart from each other."""
+
+    def __init__(self) -> None:
+        self._offsets: dict[object, int] = {}
+        self._end = SHARED_BYTES
+
+    def offset_of(self, owner: object, size_bytes: int) -> int:
+        """Return the offset of a buffer, the same one at each call."""
+        if owner not in self._offsets:
+            self._offsets[owner] = self._end
+            self._end += -(-size_bytes // _FLOATING_ALIGNMENT) * _FLOATING_ALIGNMENT
+        return self._offsets[owner]
+
+
 class SharedMemory:
     """Hold the shared bytes of one program and the accesses since the last barrier."""
 
@@ -155,10 +172,14 @@ class SharedMemory:
         self._known = np.zeros(_MAX_GROUPS, np.int64)
         self._copies: list[_Copy] = []
         self._commits: list[list[_Copy]] = []
-        self._floating: dict[object, int] = {}
+        self._floating = _Floating()
         self._group = 0
         self._others: dict[int, tuple[list[_Copy], list[list[_Copy]]]] = {}
         self._warps = range(_MAX_WARPS)
+
+    def join(self, other: SharedMemory) -> None:
+        """Let buffers without a place be where they are in another CTA of the cluster."""
+        self._floating = other._floating
 
     def run_group(self, number: int, num_warps: int = _MAX_WARPS) -> None:
         """Let what follows be done by a group of warps, number 0 or one of several."""
@@ -182,11 +203,10 @@ class SharedMemory:
         Of a buffer of several slots, `total_bytes` in all, these are the addresses of the first.
         """
         num_offsets = layout.in_size("offset")
+        total_bytes = max(total_bytes, num_offsets * size_bytes)
         if offset_bytes < 0:
-            # Beyond all that a GPU has, so that it cannot meet a buffer that has been placed.
-            end = max(self._bytes.size, SHARED_BYTES)
-            offset_bytes = self._floating.setdefault(owner, -(-end // 1024) * 1024)
-        self._grow(offset_bytes + max(total_bytes, num_offsets * size_bytes))
+            offset_bytes = self._floating.offset_of(owner, total_bytes)
+        self._grow(offset_bytes + total_bytes)
         addresses = np.full(1 << layout.total_out_bits, -1, np.int64)
         addresses[layout.table("offset")] = offset_bytes + np.arange(num_offsets) * size_bytes
         return addresses
@@ -238,6 +258,7 @@ class SharedMemory:
     def store_remote(self, address: int, value: Array) -> None:
         """Write what another CTA stores here, by a thread of warp 0. Raises: AccessError for a race."""
         touched = _bytes_of(np.array([address]), value.dtype.itemsize)
+        self._grow(int(touched.max()) + 1)  # the CTA may not have come here
         warps = np.zeros(1, np.int64)
         self._check_landed(touched)
         self._check_unread(touched)
@@ -251,6 +272,7 @@ class SharedMemory:
     def start_remote(self, address: int, value: Array) -> Transfer:
         """Start what another CTA sends here. Raises: AccessError if threads use the place, too."""
         touched = _bytes_of(np.array([address]), value.dtype.itemsize)
+        self._grow(int(touched.max()) + 1)  # the CTA may not have come here
         self._check_landed(touched)
         self._check_unread(touched)
         nobody = np.full(1, _NOBODY)

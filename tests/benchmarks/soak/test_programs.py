@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -18,6 +19,7 @@ from tests.fuzz.arguments import Scalar
 from tests.fuzz.programs import parse_program
 
 _SEEDS = (2, 7, 16)
+_SCRATCH = Path(__file__).parents[2] / "fuzz/regressions/scratch_of_a_tensor_made.txt"
 _RAGGED = """\
 // sm_90a, 1 warps, 1 stages, grid (1,)
 // Tensor(name='p0', dtype='fp32', shape=(4, 27), fill='exact', padding=0)
@@ -75,6 +77,16 @@ def test_what_no_launcher_takes_is_refused(monkeypatch: pytest.MonkeyPatch) -> N
     (outcome,) = made.outcomes
     assert outcome.status == "refused"
     assert "rows of 108 bytes, which launchers refuse" in outcome.detail
+
+
+def test_programs_that_make_tensor_maps_get_scratch_memory(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(programs, "from_seed", lambda _seed: parse_program(_SCRATCH.read_text()))
+    (case,) = programs.prepare([0], Settings(emulates=True), "programs").cases
+    (scratch,) = (each for each in case.passed if isinstance(each, np.ndarray))
+    assert scratch.nbytes == 128 * 3  # a map for each program
+    assert _problems(case, Emulator()) == ["", ""]
 
 
 def _case_with_an_array() -> ProgramCase:

@@ -36,6 +36,19 @@ OTHER = """%s = arith.constant {value = 8, type = i64} : i64
   %four = arith.constant {value = 4, type = i32} : i32
   %to = tile.descriptor_of(POINTER, %four, %wide, %s) {shape = [4, 8]} : desc<4x8xfp32>
   tile.descriptor_store(%to, %v, %zero, %zero)"""
+STORED = """\
+kernel @k(%x: *fp32 {divisibility = 16}, %sizes: *i32) {num_warps = 1} {
+  %zero = arith.constant {value = 0, type = i32} : i32
+  %m = tile.load(%sizes, _, _) : i32
+  %n = arith.constant {value = COLUMNS, type = i32} : i32
+  %stride = arith.constant {value = 8, type = i64} : i64
+  %v = arith.constant {value = 1.0, type = tile<4x8xfp32>} : tile<4x8xfp32>
+  %d = tile.descriptor_of(%x, %m, %n, %stride) {shape = [4, 8]} : desc<4x8xfp32>
+  tile.descriptor_store(%d, %v, %zero, %zero)
+  scf.return
+}
+"""
+ODD_ROWS = "its strides, or the rows that it stores, are no multiples of 16 bytes"
 SAME = "tile.descriptor_store(%d, %v, %zero, %zero)"
 
 
@@ -67,6 +80,13 @@ def test_it_loads_what_it_loaded(rows: int, columns: int) -> None:
     assert after.any() == (rows > 1 and columns > 0)
 
 
+def test_rows_of_whole_pieces_are_stored_by_a_map() -> None:
+    """Rows of 6 elements are not: hardware would write what comes after them."""
+    kernel, remarks = _lowered(STORED.replace("COLUMNS", "8"))
+    assert "the kernel makes the map of this tensor" in remarks
+    assert "tile.descriptor_store" in print_kernel(kernel)
+
+
 def test_an_extent_that_is_known_is_as_it_is() -> None:
     kernel, _ = _lowered(_text().replace("(%x, %m, %n,", "(%x, %m, %wide,"))
     assert "arith.max" not in print_kernel(kernel)
@@ -80,6 +100,8 @@ def test_an_extent_that_is_known_is_as_it_is() -> None:
         (_text(SAME), {}, "the kernel accesses this tensor in other ways"),
         (_text(pointer="%x"), {}, "the kernel accesses this tensor in other ways"),
         ("grid.wait", {}, "its launches may overlap"),
+        (_text().replace("value = 16, type = i64", "value = 17, type = i64"), {}, ODD_ROWS),
+        (STORED.replace("COLUMNS", "6"), {}, ODD_ROWS),
     ],
 )
 def test_what_goes_through_pointers_all_the_same(

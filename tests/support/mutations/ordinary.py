@@ -99,6 +99,7 @@ _FUNCTIONS = (
     ("kernels/functions.toml", "median", "sm_80", "T=fp32 num_warps=1"),
     ("kernels/functions.toml", "route", "sm_80", "T=bf16 BLOCK=4"),
     ("kernels/functions.toml", "mx_matmul", "sm_80", "A_FORMAT=e4m3"),
+    ("kernels/descriptors.toml", "scale_rows", "sm_80", ""),
 )
 _ATTENTION = (
     (

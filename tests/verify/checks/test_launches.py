@@ -69,6 +69,26 @@ def test_pointers_that_are_all_promised_are_never_misaligned() -> None:
 def test_warps_run_in_step_and_at_random() -> None:
     launches = _launches(_chooser("scale_rows", ROWS))
     assert [each.in_step for each in launches[:6]] == [True, False, True, True, False, True]
+    # Where rings are used again their order counts most; what comes after is of other purposes.
+    assert [each.label for each in launches if not each.in_step] == ["under", "several", "deep"]
+
+
+def test_arguments_that_no_condition_names_are_not_tried_in_turn() -> None:
+    asked: list[int] = []
+
+    def refuse(scalars: Mapping[str, int]) -> bool:
+        asked.append(len(scalars))
+        return False
+
+    assert not _launches(_chooser("to_bytes", Conditions(None, refuse)))
+    num_asked = len(asked)
+    asked.clear()
+    assert not _launches(_chooser("to_bytes", Conditions(None, refuse, named=())))
+    assert 0 < len(asked) < num_asked / 2
+    launches, all_tried = (
+        _launches(_chooser("to_bytes", Conditions(None, _any, named=named))) for named in ((), None)
+    )
+    assert [each.key for each in launches] == [each.key for each in all_tried]
 
 
 def test_rows_do_not_overlap_dense_and_padded() -> None:

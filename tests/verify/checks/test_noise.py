@@ -389,3 +389,21 @@ def test_a_product_that_a_sum_alone_takes_moves_once() -> None:
   %out = arith.add(%m, %a) : tile<64xfp32>"""
     )
     assert _inexact(kernel) == ["arith.mul"]
+
+
+def test_a_sum_whose_large_terms_cancel_early_is_off_by_what_they_lose_late() -> None:
+    """As 1 + t - 1 is, where the tree adds 1 and -1 first; whole numbers are the same in any order."""
+    kernel = _kernel(_SUM.replace("OP", "add"))
+    tiny = np.float32(1.8125 * 2.0**-24)
+    x = np.zeros(64, np.float32)
+    x[0], x[32], x[1] = 1.0, -1.0, tiny
+    assert _exact(kernel, x)[0] == tiny
+    lost = abs(float(np.float32(np.float32(1.0) + tiny) - np.float32(1.0)) - float(tiny))
+    moved = [
+        abs(float(_run(kernel, x, inexact_ops(kernel), seed, upwards=seed < 2)[0]) - float(tiny))
+        for seed in range(6)
+    ]
+    assert min(moved) > lost / 2  # bounds are four times what moves
+    assert max(moved) < 2.0**-21
+    x[1] = 3.0
+    assert _run(kernel, x, inexact_ops(kernel), 0, upwards=True)[0] == 3.0

@@ -90,6 +90,22 @@ def test_a_buffer_without_an_offset_overlaps_none_and_keeps_its_place() -> None:
     assert (shared.place("one", ROW_MAJOR, 4, -1) == one).all()
 
 
+def test_a_cta_is_sent_to_what_it_has_not_come_to_itself() -> None:
+    sender, receiver = SharedMemory(Poison(0)), SharedMemory(Poison(0))
+    receiver.join(sender)
+    sender.place("first", SMALL, 4, -1)
+    address = int(sender.place("buffer", SMALL, 4, -1)[3])
+    transfer = receiver.start_remote(address, np.array(7, np.int32))
+    receiver.land(transfer)
+    receiver.store_remote(address + 4, np.array(8, np.int32))
+    receiver.barrier()
+    # It lies where it lies in the CTA that sent, whatever has grown in between.
+    receiver.place("first", SMALL, 4, -1)
+    places = receiver.place("buffer", SMALL, 4, -1)
+    assert int(places[3]) == address
+    assert receiver.load(places, np.dtype(np.int32), COPIES)[3:5].tolist() == [7, 8]
+
+
 def test_reading_what_another_warp_wrote_needs_a_barrier() -> None:
     shared = SharedMemory(Poison(0))
     addresses = shared.place("b", ROW_MAJOR, 4, 0)
