@@ -202,9 +202,19 @@ def lower_mbarrier_arrive(ctx: Lowering, op: mbarrier.MbarrierArrive) -> Results
 
 @lowers(mbarrier.MbarrierWait)
 def lower_mbarrier_wait(ctx: Lowering, op: mbarrier.MbarrierWait) -> Results:
-    """Lower a wait, executed by all threads."""
+    """Lower a wait, executed by all threads, or by those of the warp that issues copies."""
     barrier = mbarrier_address(ctx, op.barrier, op.warp_stride)
-    nvvm_tensor.mbarrier_wait(ctx.emit, barrier, ctx.scalar(op.parity))
+    issuing = ctx.issuer.warps if op.by_issuer else ""
+    parity = ctx.scalar(op.parity)
+    if not issuing:
+        nvvm_tensor.mbarrier_wait(ctx.emit, barrier, parity)
+        return []
+    waiting, join = ctx.emit.new_label("waiting"), ctx.emit.new_label("waited")
+    ctx.emit.branch_if(issuing, waiting, join)
+    ctx.emit.start_block(waiting)
+    nvvm_tensor.mbarrier_wait(ctx.emit, barrier, parity)
+    ctx.emit.branch(join)
+    ctx.emit.start_block(join)
     return []
 
 

@@ -67,12 +67,14 @@ class MbarrierWait(
     """Let all threads wait for the phase of this parity to complete: an i32, 0 for the first.
 
     With a `warp_stride` each warp waits at a mbarrier of its own, so many after that of the warp before it;
-    `barrier` is that of the first warp.
+    `barrier` is that of the first warp. With `by_issuer` only the warp that issues copies waits: a parity
+    tells two phases apart, so nobody else may wait who does not hold the next phase up.
     """
 
     barrier: Value = operand()
     parity: Value = operand()
     warp_stride: int = attribute(default=0)
+    by_issuer: bool = attribute(default=False)
 
     def infer(self) -> Sequence[Type]:
         check_mbarrier(self, self.barrier)

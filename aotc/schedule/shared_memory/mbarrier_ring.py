@@ -134,20 +134,33 @@ class MbarrierRing:
     # -- with a position ---------------------------------------------------------
 
     def fill(
-        self, loads: Sequence[Load], position: RingPosition, place: Builder
+        self,
+        loads: Sequence[Load],
+        position: RingPosition,
+        place: Builder,
+        *,
+        beside_copies: bool = False,
     ) -> list[AsyncLoad]:
-        """Issue the loads that fill the current stage, once it is empty if readers release it."""
+        """Issue the loads that fill the current stage, once it is empty if readers release it.
+
+        With `beside_copies` all warps of the producer run this. Where their threads copy nothing to
+        the stage themselves it fills without them, and they could wait for a phase that is long over.
+        """
         if self.empty is not None:
-            self.await_empty(position, place)
+            by_issuer = beside_copies and not any(map(_is_by_threads, loads))
+            self.await_empty(position, place, by_issuer=by_issuer)
         return _issue(loads, self.stage(self.full, position, place), place)
 
-    def await_empty(self, position: RingPosition, place: Builder) -> None:
-        """Wait until the current stage is empty."""
+    def await_empty(
+        self, position: RingPosition, place: Builder, *, by_issuer: bool = False
+    ) -> None:
+        """Wait until the current stage is empty: all threads, or the warp that issues copies."""
         assert self.empty is not None
         one = place(arith.Constant(1, I32)).out
         # Stages are empty at the start, so the first wait is for the phase before the first.
         emptied = place(arith.Xor(position.parity, one)).out
-        place(mbarrier.MbarrierWait(self.stage(self.empty, position, place), emptied))
+        empty = self.stage(self.empty, position, place)
+        place(mbarrier.MbarrierWait(empty, emptied, by_issuer=by_issuer))
 
     def await_full(self, position: RingPosition, place: Builder) -> None:
         """Wait until the current stage is full."""
@@ -206,13 +219,17 @@ def _issue(loads: Sequence[Load], full: Value, place: Builder) -> list[AsyncLoad
 
     Those by TMA are issued first: they take one thread a few instructions.
     """
-    by_tma = [load for load in loads if not isinstance(load[0], thread_copy.SyncThreadLoad)]
+    by_tma = [load for load in loads if not _is_by_threads(load)]
     by_threads = [load for load in loads if load not in by_tma]
     last = by_tma[-1][0] if by_tma else None
     return [
         place(load.as_async_load(inputs, buffer, full, arrive=load is last))
         for load, buffer, inputs in (*by_tma, *by_threads)
     ]
+
+
+def _is_by_threads(load: Load) -> bool:
+    return isinstance(load[0], thread_copy.SyncThreadLoad)
 
 
 # ---- phase bits through loops -----------------------------------------------------------------

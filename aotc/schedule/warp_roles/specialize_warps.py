@@ -24,7 +24,7 @@ from collections.abc import Sequence
 from aotc.ir.carried_state import State
 from aotc.ir.core import Block, Kernel, Op, Value
 from aotc.ir.diagnostics import IRError, at
-from aotc.ir.dialects import gpu, grid, roles, scf, tma
+from aotc.ir.dialects import gpu, grid, roles, scf, thread_copy, tma
 from aotc.ir.effects import Trait
 from aotc.ir.rewrite import Builder, is_inside
 from aotc.ir.tiles import is_tile
@@ -188,6 +188,9 @@ class _Producer:
         self.group_of = {load: group for group in groups for load in group.loads}
         self.loop = loop
         self.count = count
+        self._has_copies = any(
+            isinstance(load, thread_copy.SyncThreadLoad) for load in self.group_of
+        )
         self._rings = ring_users(groups)
         self._owned = [
             index for group in self._rings if group.ring.num_owners > 1 for index in group.indices
@@ -212,7 +215,7 @@ class _Producer:
             inputs = [mapping.get(value, value) for value in each.inputs]
             buffer = group.ring.stage(buffers_of(each).out, position, place)
             loads.append((each, buffer, inputs))
-        group.ring.fill(loads, position, place)
+        group.ring.fill(loads, position, place, beside_copies=self._has_copies)
         return group.advanced(state, place)
 
     def make_map(

@@ -87,6 +87,26 @@ def test_the_producer_copies_rows_and_consumers_fence_after_the_wait(tmp_path: P
     assert counts == [129, 8]
 
 
+AFTER = """
+    more = tl.zeros((64, 64), tl.float32)
+    for k in range(0, K, 64):
+        more = tl.dot(b.load([0, k]), b.load([64, k]).T, more)
+    tl.store(out + 64 * BLOCK + tl.arange(0, 64)[:, None] * 64 + column[None, :], more)
+"""
+
+
+def test_where_threads_copy_nothing_only_the_warp_that_issues_waits(tmp_path: Path) -> None:
+    """Consumers do not wait for the other warps, which could sleep through two phases."""
+    found = _roles(_scheduled(tmp_path, source=SOURCE + AFTER)[0])
+    waits = _ops(found, "producer", mbarrier.MbarrierWait)
+    by_issuer = {
+        any(isinstance(each, thread_copy.ThreadLoad) for each in wait.block or ()): wait.by_issuer
+        for wait in waits
+        if isinstance(wait, mbarrier.MbarrierWait)
+    }
+    assert by_issuer == {True: False, False: True}
+
+
 @pytest.mark.parametrize(("block", "each"), [(64, 4), (128, 8), (256, 16)])
 def test_more_rows_are_more_addresses_of_a_thread(tmp_path: Path, block: int, each: int) -> None:
     found = _roles(_scheduled(tmp_path, block)[0])
