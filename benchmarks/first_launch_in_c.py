@@ -127,9 +127,11 @@ def _launches(paths: list[Path], folder: Path, gpu: FakeGpu) -> Iterator[tuple[s
         archive = archives.read(path)
         alone = folder / f"{path.stem}_alone.aotc"
         archives.write_file(alone, archives.encode(archive, is_grouped=False))
+        stored = folder / f"{path.stem}_stored.aotc"
+        archives.write_file(stored, archives.encode(archive, is_compressed=False))
         names = [kernel.name for kernel in archive.kernels if _TARGET in kernel.targets]
         for name in _CASES.keys() & names:
-            for form, place in (("shared", path.resolve()), ("alone", alone)):
+            for form, place in (("shared", path.resolve()), ("alone", alone), ("stored", stored)):
                 written = _write(archive, place, name, gpu, folder)
                 if written is not None:
                     yield name, form, written

@@ -137,7 +137,7 @@ static aotc_status load_library(const struct loading *loading,
                                 const struct variant_record *variant) {
     struct aotc_archive *archive = loading->archive;
     CUlibrary *library = &loading->kernel->libraries[variant->cubin];
-    unsigned char *image = NULL;
+    struct aotci_content image;
     if (*library != NULL) {
         return AOTC_OK;
     }
@@ -145,11 +145,11 @@ static aotc_status load_library(const struct loading *loading,
     if (status != AOTC_OK) {
         return status;
     }
-    status = load_image(loading, variant, image, library);
+    status = load_image(loading, variant, image.bytes, library);
     if (status != AOTC_OK) {
         *library = NULL;
     }
-    aotci_deallocate(&archive->allocator, image, aotci_blob(&loading->kernel->tables, variant->cubin)->raw_bytes, 1);
+    aotci_content_free(archive, &image);
     return status;
 }
 

@@ -132,12 +132,11 @@ static aotc_status load_kernels(struct loading *loading, const struct aotc_kerne
     struct aotc_archive *archive = loading->archive;
     const uint32_t kernel_count = aotci_count(&archive->root, SECTION_ENTRIES);
     uint32_t running_count = 0;
-    for (uint32_t i = 0; i < kernel_count; ++i) {
+    const uint32_t first = wanted == NULL ? 0 : wanted->number;
+    const uint32_t end = wanted == NULL ? kernel_count : first + 1;
+    for (uint32_t i = first; i < end; ++i) {
         loading->kernel = &archive->kernels[i];
-        if (wanted != NULL && wanted != loading->kernel) {
-            continue;
-        }
-        aotc_status status = aotci_kernel_open(loading->kernel, loading->error);
+        aotc_status status = aotci_kernel_open(archive, i, loading->error);
         status = status == AOTC_OK ? make_shared(loading) : status;
         if (status == AOTC_OK) {
             aotci_scratch_open(loading->kernel, loading->context);

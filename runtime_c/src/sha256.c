@@ -198,3 +198,10 @@ void aotci_sha256_end(struct aotci_sha256 *hash, unsigned char digest[AOTCI_SHA2
         digest[i] = (unsigned char)(hash->state[i / 4] >> (24 - 8 * (i % 4)));
     }
 }
+
+void aotci_sha256(const void *data, size_t size_bytes, unsigned char digest[AOTCI_SHA256_BYTES]) {
+    struct aotci_sha256 hash;
+    aotci_sha256_begin(&hash);
+    aotci_sha256_update(&hash, data, size_bytes);
+    aotci_sha256_end(&hash, digest);
+}

@@ -47,9 +47,24 @@ static void seal(unsigned char *data, size_t size_bytes) {
     struct header_record header;
     memcpy(&header, data, sizeof header);
     memset(data + offsetof(struct header_record, root_sha256), 0, sizeof header.root_sha256);
-    const bool fits = header.root_bytes <= size_bytes - HEADER_BYTES;
-    digest_of(data, fits ? (size_t)(HEADER_BYTES + header.root_bytes) : 0,
-              data + offsetof(struct header_record, root_sha256));
+    const uint64_t count = header.root_bytes / ROOT_PIECE_BYTES + (header.root_bytes % ROOT_PIECE_BYTES != 0);
+    const uint64_t left = size_bytes - HEADER_BYTES;
+    if (header.root_bytes > left || count * DIGEST_BYTES > left - header.root_bytes) {
+        return;
+    }
+    unsigned char *root = data + HEADER_BYTES;
+    unsigned char *digests = root + header.root_bytes;
+    for (uint64_t i = 0; i < count; ++i) {
+        const uint64_t start = i * ROOT_PIECE_BYTES;
+        const uint64_t rest = header.root_bytes - start;
+        digest_of(root + start, (size_t)(rest < ROOT_PIECE_BYTES ? rest : ROOT_PIECE_BYTES),
+                  digests + i * DIGEST_BYTES);
+    }
+    struct aotci_sha256 hash;
+    aotci_sha256_begin(&hash);
+    aotci_sha256_update(&hash, data, HEADER_BYTES);
+    aotci_sha256_update(&hash, digests, (size_t)(count * DIGEST_BYTES));
+    aotci_sha256_end(&hash, data + offsetof(struct header_record, root_sha256));
 }
 
 /* Sections of the root, and of the index of a kernel, in the order of their directories. */
