@@ -16,6 +16,7 @@ import os
 import secrets
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -67,7 +68,8 @@ def encode(
     """Return the bytes of an archive; without `is_grouped`, each blob has a frame to itself.
 
     Frames that are `kept` are not compressed again, and new ones are kept there. What is not
-    compressed at all is launched from where it lies, and each blob has a frame to itself.
+    compressed at all is launched from where it lies: each blob has a frame to itself, and there are no remarks
+    and no PTX, which no launch reads.
 
     Raises: `ArchiveError` FORMAT or LIMIT for what the format cannot hold, such as a blob that is
     no cubin for its variant's target.
@@ -76,8 +78,24 @@ def encode(
     for kernel in archive.kernels:
         for variant in kernel.variants:
             _check_blobs(kernel, variant)
+    if not is_compressed:
+        archive = without_texts(archive)
     compress = partial(_compress, kept=kept) if is_compressed else None
     return encode_records(canonical(archive), compress, is_grouped=is_grouped)
+
+
+def without_texts(archive: Archive) -> Archive:
+    """Return an archive without what is only there to be read: remarks and PTX."""
+    return replace(
+        archive,
+        kernels=tuple(
+            replace(
+                kernel,
+                variants=tuple(replace(v, remarks=(), ptx=None) for v in kernel.variants),
+            )
+            for kernel in archive.kernels
+        ),
+    )
 
 
 def _check_ptx(ptx: bytes | None) -> None:

@@ -115,8 +115,7 @@ struct aotc_archive {
     bool has_driver;
     struct aotci_driver driver;
     struct aotci_frame frame;
-    const volatile uint32_t *fork_page;
-    long process;
+    uint64_t process; /* the mark of the one that loaded it: fork.c */
 
     /* Read by launches. */
     _Atomic(struct aotci_context *) contexts;

@@ -41,6 +41,7 @@ struct aotci_dispatch {
     struct aotci_run *runs;
     struct aotci_candidate *candidates;
     struct aotci_config_index configs; /* over all candidates */
+    atomic_bool has_configs; /* `configs` was built: of a lazy load when a launch names a config first */
 };
 
 struct aotci_context {
@@ -66,9 +67,12 @@ static inline CUcontext aotci_context_handle(const struct aotci_context *entry) 
 aotc_status aotci_load_late(const struct aotc_kernel *kernel, const struct aotci_context *context,
                             struct aotci_candidate *candidate, aotc_error *error);
 
-/* Remember the process that loads; forget it (fork.c). */
+/* Build the index of configs of a kernel that was loaded lazily, once. NOMEM (dispatch.c). */
+aotc_status aotci_use_configs(const struct aotc_kernel *kernel, const struct aotci_dispatch *dispatch,
+                              aotc_error *error);
+
+/* Remember the process that loads (fork.c). */
 void aotci_mark_process(struct aotc_archive *archive);
-void aotci_unmark_process(struct aotc_archive *archive);
 
 /* Say whether this process is a fork of the one that loaded the archive (fork.c). */
 bool aotci_is_forked(const struct aotc_archive *archive);
