@@ -192,9 +192,13 @@ aotc_status aotci_root_complete(const struct aotc_archive *archive, aotc_error *
 aotc_status aotci_root_find(const struct aotc_archive *archive, const char *name, uint32_t *number,
                             aotc_error *error);
 
-/* Verify and check the records of a kernel; `index_lock` is held (root.c). */
+/* Verify and check the records of a kernel and of its index; `index_lock` is held (root.c). */
 aotc_status aotci_root_kernel(const struct aotc_archive *archive, uint32_t number,
                               aotc_error *error);
+
+/* The frame of the archive that a kernel calls its frame `use`, whose record is verified and checked (root.c). */
+aotc_status aotci_root_frame(const struct aotc_kernel *kernel, uint32_t use, uint32_t *number,
+                             aotc_error *error);
 
 void aotci_root_close(struct aotc_archive *archive);
 

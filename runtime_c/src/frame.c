@@ -181,8 +181,18 @@ aotc_status aotci_blob_decode(const struct aotc_kernel *kernel, uint32_t index,
                               struct aotci_content *content, aotc_error *error) {
     struct aotc_archive *archive = kernel->archive;
     const struct blob_record *blob = aotci_blob(&kernel->tables, index);
-    const uint32_t number = aotci_used_frame(kernel, blob->frame);
     struct aotci_frame *frame = &archive->frame;
+    uint32_t number = 0;
+    const aotc_status found = aotci_root_frame(kernel, blob->frame, &number, error);
+    if (found != AOTC_OK) {
+        return found;
+    }
+    if ((uint64_t)blob->start + blob->raw_bytes > aotci_frame(&archive->root, number)->raw_bytes) {
+        return AOTCI_FAIL(error, AOTC_ERROR_FORMAT, .file = archive->name, .kernel = kernel->name,
+                          .field = aotci_text("blob %" PRIu32, index).chars,
+                          .expected = "a place inside its frame", .got = "more",
+                          .remedy = "the archive is damaged or its writer is wrong: build it again");
+    }
     if (aotci_frame(&archive->root, number)->raw_bytes == blob->raw_bytes) {
         const aotc_status status = aotci_frame_decode(archive, number, content, error);
         if (status == AOTC_OK) {

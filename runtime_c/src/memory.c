@@ -8,7 +8,7 @@
 
 /* Tables that are mostly empty: pages come from the system cleared, and only those that are used; calloc clears
  * all of what it gave out before. */
-enum { LARGE_BYTES = 1 << 20 };
+enum { LARGE_BYTES = 1 << 16 };
 
 static size_t total_bytes(size_t count, size_t element_bytes) {
     size_t bytes = 0;

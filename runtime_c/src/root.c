@@ -283,21 +283,34 @@ aotc_status aotci_root_kernel(const struct aotc_archive *archive, uint32_t numbe
                                 "uses and a frame that there are");
     }
     status = need_record(archive, SECTION_FRAMES, number, error);
-    status = status == AOTC_OK ? aotci_validate_frame(archive, number, error) : status;
-    for (uint32_t i = 0; status == AOTC_OK && i < entry->use_count; ++i) {
-        status = need_record(archive, SECTION_USES, entry->first_use + i, error);
-        if (status != AOTC_OK) {
-            return status;
-        }
-        const uint32_t frame =
-            *(const uint32_t *)aotci_record(root, SECTION_USES, entry->first_use + i);
-        if (frame < aotci_count(root, SECTION_ENTRIES) ||
-            frame >= aotci_count(root, SECTION_FRAMES)) {
-            return aotci_bad_record(root, error, SECTION_USES, entry->first_use + i, "frame",
-                                    "a frame of blobs");
-        }
-        status = need_record(archive, SECTION_FRAMES, frame, error);
-        status = status == AOTC_OK ? aotci_validate_frame(archive, frame, error) : status;
+    return status == AOTC_OK ? aotci_validate_frame(archive, number, error) : status;
+}
+
+static aotc_status verify_used_frame(const struct aotc_kernel *kernel, uint32_t use, aotc_error *error) {
+    const struct aotc_archive *archive = kernel->archive;
+    const struct aotci_tables *root = &archive->root;
+    const uint32_t record = aotci_entry(root, kernel->number)->first_use + use;
+    aotc_status status = need_record(archive, SECTION_USES, record, error);
+    if (status != AOTC_OK) {
+        return status;
     }
+    const uint32_t frame = aotci_used_frame(kernel, use);
+    if (frame < aotci_count(root, SECTION_ENTRIES) || frame >= aotci_count(root, SECTION_FRAMES)) {
+        return aotci_bad_record(root, error, SECTION_USES, record, "frame", "a frame of blobs");
+    }
+    status = need_record(archive, SECTION_FRAMES, frame, error);
+    return status == AOTC_OK ? aotci_validate_frame(archive, frame, error) : status;
+}
+
+aotc_status aotci_root_frame(const struct aotc_kernel *kernel, uint32_t use, uint32_t *number,
+                             aotc_error *error) {
+    struct aotc_archive *archive = kernel->archive;
+    aotc_status status = AOTC_OK;
+    if (!is_complete(archive)) {
+        (void)pthread_mutex_lock(&archive->index_lock);
+        status = verify_used_frame(kernel, use, error);
+        (void)pthread_mutex_unlock(&archive->index_lock);
+    }
+    *number = status == AOTC_OK ? aotci_used_frame(kernel, use) : 0;
     return status;
 }

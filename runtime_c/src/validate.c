@@ -440,10 +440,15 @@ aotc_status aotci_validate_root(const struct aotc_archive *archive, aotc_error *
 
 /* ---- the index of a kernel ---------------------------------------------------------------------- */
 
-/* How many bytes the kernel's frame `use` decodes to; 0 before the first one. */
-static uint32_t frame_bytes(const struct aotc_kernel *kernel, int64_t use) {
-    const struct aotci_tables *root = &kernel->archive->root;
-    return use < 0 ? 0 : aotci_frame(root, aotci_used_frame(kernel, (uint32_t)use))->raw_bytes;
+/* Whether blobs up to `end` fill the kernel's frame `use`, before the first of which there are none. Of a root that
+ * is not complete the frame's record was not verified: whoever reads a blob compares it then. */
+static bool is_filled(const struct aotc_kernel *kernel, int64_t use, uint32_t end) {
+    const struct aotc_archive *archive = kernel->archive;
+    if (use < 0) {
+        return end == 0;
+    }
+    return !atomic_load_explicit(&archive->is_complete, memory_order_acquire) ||
+           end == aotci_frame(&archive->root, aotci_used_frame(kernel, (uint32_t)use))->raw_bytes;
 }
 
 /* The blobs cover the frames that the kernel uses, one after the other. */
@@ -468,7 +473,7 @@ static aotc_status check_blobs(const struct aotc_kernel *kernel, aotc_error *err
                                                     blob->kind == kind
                                               : blob->frame == frame + 1 &&
                                                     blob->frame < use_count &&
-                                                    end == frame_bytes(kernel, frame);
+                                                    is_filled(kernel, frame, end);
         if (!follows) {
             return aotci_bad_record(tables, error, SECTION_BLOBS, i, "frame, start",
                                     "the place after the previous blob");
@@ -477,7 +482,7 @@ static aotc_status check_blobs(const struct aotc_kernel *kernel, aotc_error *err
         kind = blob->kind;
         end = (uint32_t)blob_end;
     }
-    return frame + 1 == use_count && end == frame_bytes(kernel, frame)
+    return frame + 1 == use_count && is_filled(kernel, frame, end)
                ? AOTC_OK
                : bad_section(tables, error, SECTION_BLOBS, "end", "the end of the kernel's frames");
 }
