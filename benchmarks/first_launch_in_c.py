@@ -210,8 +210,8 @@ def main() -> None:
         }
         end = monotonic() + options.limit_s
         for _ in range(options.runs):
-            for name, form, written in found if monotonic() < end else ():
-                for way, runs in steps[name, form].items():
+            for name, form, written in found:
+                for way, runs in steps[name, form].items() if monotonic() < end else ():
                     command = [str(program), way, str(written), library, str(_TIMES)]
                     done = subprocess.run(
                         command, check=True, capture_output=True, text=True, timeout=30
@@ -219,7 +219,7 @@ def main() -> None:
                     lines = done.stdout.splitlines()
                     runs.append([[float(one) / 1e3 for one in line.split()] for line in lines])
         for (name, form), by_way in steps.items():
-            for way, runs in by_way.items():
+            for way, runs in by_way.items() if by_way[ways[0]] else ():
                 _report(f"{name:20} {form:7} {way:6}", runs, by_way[ways[0]])
 
 

@@ -177,7 +177,8 @@ static aotc_status enter(const struct loading *loading, CUcontext context, struc
     const struct aotci_driver *driver = &loading->archive->driver;
     CUcontext current = NULL;
     *entered = (struct entered){.mode = CU_STREAM_CAPTURE_MODE_RELAXED};
-    CUresult result = driver->context_get_current(&current);
+    /* To make a context current tells as well that nobody has destroyed it: of one with loaded code that is known. */
+    CUresult result = loading->context == NULL ? CUDA_SUCCESS : driver->context_get_current(&current);
     if (result == CUDA_SUCCESS && current != context) {
         result = driver->context_push(context);
         entered->is_pushed = result == CUDA_SUCCESS;
