@@ -351,7 +351,8 @@ static void test_out_of_memory(void) {
 
 int main(int argc, char **argv) {
     static void (*const tests[])(void) = {
-        test_info, test_files, test_options, test_out_of_memory,
+        test_info, test_files, test_options, test_out_of_memory, test_without_compression, test_unaligned_memory,
+        test_a_large_root_is_verified_in_pieces,
     };
     return run_tests(argc, argv, tests, sizeof tests / sizeof *tests);
 }
