@@ -58,7 +58,7 @@ class BuildOptions:
     the static library, empty for this machine's. `with_ptx` also stores each variant's PTX;
     `lineinfo` gives cubins line tables, with files named relative to the manifest's folder; `without`
     names features that no target may use. With `has_shared_frames` cubins of a kernel are compressed together,
-    else each alone.
+    else each alone, and without `is_compressed` not at all.
     """
 
     output: Path

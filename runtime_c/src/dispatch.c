@@ -249,6 +249,10 @@ static aotc_status force_load(const struct loading *loading, CUkernel kernel) {
         result = driver->function_load(function);
     } else {
         /* Before 12.4 the cheapest question that only loaded code can answer. */
+        const aotc_status found = aotci_driver_use(driver, DRIVER_QUERIES, loading->error);
+        if (found != AOTC_OK) {
+            return found;
+        }
         result = driver->function_get_attribute(&registers, CU_FUNC_ATTRIBUTE_NUM_REGS, function);
     }
     return result == CUDA_SUCCESS ? AOTC_OK : aotci_load_failure(loading, result, "cuFuncLoad");

@@ -113,7 +113,8 @@ enum aotci_driver_group {
     DRIVER_PARAMS = 1 << 7,
     DRIVER_MAPS = 1 << 8,
     DRIVER_POOLS = 1 << 9,
-    DRIVER_ALL = (1 << 10) - 1,
+    DRIVER_QUERIES = 1 << 10,
+    DRIVER_ALL = (1 << 11) - 1,
 };
 
 /* X(member, group, symbol, version as cuGetProcAddress takes it, required, parameters) */
@@ -145,7 +146,7 @@ enum aotci_driver_group {
       (CUfunction * function, CUkernel kernel))                                                    \
     X(kernel_set_attribute, DRIVER_ATTRIBUTES, cuKernelSetAttribute, 12000, true,                                     \
       (int attribute, int value, CUkernel kernel, CUdevice device))                                \
-    X(function_get_attribute, DRIVER_CODE, cuFuncGetAttribute, 2020, true,                                      \
+    X(function_get_attribute, DRIVER_QUERIES, cuFuncGetAttribute, 2020, true,                                      \
       (int *value, int attribute, CUfunction function))                                            \
     X(occupancy_max_blocks, DRIVER_OCCUPANCY, cuOccupancyMaxActiveBlocksPerMultiprocessor, 6050, true,               \
       (int *count, CUfunction function, int cta_threads, size_t dynamic_shared_bytes))           \
