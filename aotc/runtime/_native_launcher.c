@@ -111,7 +111,12 @@ static bool is_last_key(const struct native_launcher *self, PyObject *const *obj
     if (self->last_key == NULL) {
         return false;
     }
-    for (uint32_t i = 0; i < self->name_count; ++i) {
+    /* Options are mostly the same objects: those that nobody passed. */
+    PyObject *const *options = &PyTuple_GET_ITEM(self->last_key, self->param_count);
+    const bool has_options = memcmp(objects + self->param_count, options,
+                                    (self->name_count - self->param_count) * sizeof *objects) == 0;
+    const uint32_t end = has_options ? self->param_count : self->name_count;
+    for (uint32_t i = 0; i < end; ++i) {
         PyObject *kept = PyTuple_GET_ITEM(self->last_key, i);
         const bool is_equal =
             self->kinds[i] == BY_TYPE
@@ -193,17 +198,14 @@ int64_t native_launcher_find(const struct native_launcher *self, PyObject *name)
     return -1;
 }
 
-int native_launcher_bind(const struct native_launcher *self, PyObject *const *args,
-                         Py_ssize_t count, PyObject *keywords, PyObject **objects) {
-    const Py_ssize_t keyword_count = keywords == NULL ? 0 : PyTuple_GET_SIZE(keywords);
-    if (count > (Py_ssize_t)self->param_count) {
-        PyErr_Format(PyExc_TypeError, "expected at most %u arguments, got %zd",
-                     (unsigned)self->param_count, count);
+/* Find the places of a call's names. 0 or -1. */
+static int place_keywords(struct native_launcher *self, PyObject *keywords) {
+    if (PyTuple_GET_SIZE(keywords) > (Py_ssize_t)self->name_count) {
+        PyErr_SetString(PyExc_TypeError, "more names than there are parameters and options");
         return -1;
     }
-    memcpy(objects, args, (size_t)count * sizeof *objects);
-    memset(objects + count, 0, (self->name_count - (size_t)count) * sizeof *objects);
-    for (Py_ssize_t i = 0; i < keyword_count; ++i) {
+    Py_CLEAR(self->last_keywords);
+    for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(keywords); ++i) {
         PyObject *name = PyTuple_GET_ITEM(keywords, i);
         const int64_t at = native_launcher_find(self, name);
         if (at < 0) { /* as Triton */
@@ -211,16 +213,34 @@ int native_launcher_bind(const struct native_launcher *self, PyObject *const *ar
                          name);
             return -1;
         }
-        if (objects[at] != NULL) {
-            PyErr_Format(PyExc_TypeError, "got two values for argument '%U'", name);
+        self->keyword_places[i] = (uint16_t)at;
+    }
+    self->last_keywords = Py_NewRef(keywords);
+    return 0;
+}
+
+int native_launcher_bind(struct native_launcher *self, PyObject *const *args, Py_ssize_t count,
+                         PyObject *keywords, PyObject **objects) {
+    const Py_ssize_t keyword_count = keywords == NULL ? 0 : PyTuple_GET_SIZE(keywords);
+    if (count > (Py_ssize_t)self->param_count) {
+        PyErr_Format(PyExc_TypeError, "expected at most %u arguments, got %zd",
+                     (unsigned)self->param_count, count);
+        return -1;
+    }
+    memcpy(objects, args, (size_t)count * sizeof *objects);
+    memcpy(objects + count, self->unpassed + count,
+           (self->name_count - (size_t)count) * sizeof *objects);
+    if (keyword_count != 0 && keywords != self->last_keywords &&
+        place_keywords(self, keywords) < 0) {
+        return -1;
+    }
+    for (Py_ssize_t i = 0; i < keyword_count; ++i) {
+        if (self->keyword_places[i] < count) { /* a call names nothing twice */
+            PyErr_Format(PyExc_TypeError, "got two values for argument '%U'",
+                         PyTuple_GET_ITEM(keywords, i));
             return -1;
         }
-        objects[at] = args[count + i];
-    }
-    for (uint32_t i = 0; i < self->name_count; ++i) {
-        if (objects[i] == NULL) {
-            objects[i] = i < self->param_count ? PyTuple_GET_ITEM(self->defaults, i) : Py_None;
-        }
+        objects[self->keyword_places[i]] = args[count + i];
     }
     return 0;
 }
@@ -411,6 +431,19 @@ static int read_constants(struct native_launcher *self, PyObject *constants, PyO
     return PyErr_Occurred() ? -1 : 0;
 }
 
+static int make_places(struct native_launcher *self) {
+    self->unpassed = PyMem_Calloc((size_t)self->name_count + 1, sizeof(PyObject *));
+    self->keyword_places = PyMem_Calloc((size_t)self->name_count + 1, sizeof *self->keyword_places);
+    if (self->unpassed == NULL || self->keyword_places == NULL) {
+        PyErr_NoMemory();
+        return -1;
+    }
+    for (uint32_t i = 0; i < self->name_count; ++i) {
+        self->unpassed[i] = i < self->param_count ? PyTuple_GET_ITEM(self->defaults, i) : Py_None;
+    }
+    return 0;
+}
+
 /* Launcher(names, defaults, constants, fixed, options, hooks, refusals) */
 static PyObject *launcher_new(PyTypeObject *type, PyObject *args, PyObject *Py_UNUSED(keywords)) {
     PyObject *names = NULL;
@@ -435,7 +468,8 @@ static PyObject *launcher_new(PyTypeObject *type, PyObject *args, PyObject *Py_U
     self->defaults = Py_NewRef(defaults);
     self->hooks = Py_NewRef(hooks);
     self->refusals = Py_NewRef(refusals);
-    if (read_names(self, names, options) < 0 || read_constants(self, constants, fixed) < 0) {
+    if (read_names(self, names, options) < 0 || read_constants(self, constants, fixed) < 0 ||
+        make_places(self) < 0) {
         Py_CLEAR(self);
     }
     return (PyObject *)self;
@@ -476,7 +510,10 @@ static void launcher_dealloc(PyObject *object) {
     Py_XDECREF(self->unbound);
     Py_XDECREF(self->last_key);
     Py_XDECREF(self->last);
+    Py_XDECREF(self->last_keywords);
     PyMem_Free(self->kinds);
+    PyMem_Free((void *)self->unpassed);
+    PyMem_Free(self->keyword_places);
     type->tp_free(object);
     Py_DECREF(type);
 }
@@ -504,13 +541,28 @@ struct native_subscript {
     PyObject *attribute; /* interned */
 };
 
+/* An attribute that is in the object's own dictionary after it was asked for once: looking there first takes less
+ * time. A new reference. */
+static PyObject *attribute_of(PyObject *object, PyObject *name) {
+    PyObject *dictionary = PyObject_GenericGetDict(object, NULL);
+    PyObject *found = dictionary != NULL && PyDict_CheckExact(dictionary)
+                          ? Py_XNewRef(PyDict_GetItemWithError(dictionary, name))
+                          : NULL;
+    Py_XDECREF(dictionary);
+    if (found == NULL) {
+        PyErr_Clear();
+        found = PyObject_GetAttr(object, name);
+    }
+    return found;
+}
+
 static PyObject *call_subscript(PyObject *object, PyObject *const *args, size_t flagged_count,
                                 PyObject *keywords) {
     if (PyVectorcall_NARGS(flagged_count) != 2 || keywords != NULL) {
         PyErr_SetString(PyExc_TypeError, "__getitem__ takes an object and a grid");
         return NULL;
     }
-    PyObject *launcher = PyObject_GetAttr(args[0], ((struct native_subscript *)object)->attribute);
+    PyObject *launcher = attribute_of(args[0], ((struct native_subscript *)object)->attribute);
     PyObject *launch = launcher == NULL ? NULL : PyObject_GetItem(launcher, args[1]);
     Py_XDECREF(launcher);
     return launch;

@@ -224,8 +224,12 @@ static void use(struct launch *launch, const struct candidate *candidate) {
     launch->kernel = candidate->kernel;
     launch->choice_count = candidate->choice_count;
     launch->config_count = candidate->config_count;
-    memcpy(launch->choices, candidate->choices, candidate->choice_count * sizeof *launch->choices);
-    memcpy(launch->config, candidate->config, candidate->config_count * sizeof *launch->config);
+    for (uint32_t i = 0; i < candidate->choice_count; ++i) {
+        launch->choices[i] = candidate->choices[i];
+    }
+    for (uint32_t i = 0; i < candidate->config_count; ++i) {
+        launch->config[i] = candidate->config[i];
+    }
 }
 
 /* Convert the arguments for a candidate; the launch must be ended. 0 or -1. */
