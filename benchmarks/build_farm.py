@@ -516,7 +516,15 @@ def measure_wall(arguments: argparse.Namespace) -> None:
         command += [part for name in arguments.only for part in ("--kernel", name)]
         first = 0.0
         for count in map(int, arguments.counts.split(",")):
-            run = [*command, "--no-cache", *kind, "-j", str(count), "-o", str(path.parent / str(count))]
+            run = [
+                *command,
+                "--no-cache",
+                *kind,
+                "-j",
+                str(count),
+                "-o",
+                str(path.parent / str(count)),
+            ]
             took, result = timed(
                 lambda run=run: subprocess.run(
                     run, check=False, capture_output=True, text=True, env=environment

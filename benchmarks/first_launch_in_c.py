@@ -138,10 +138,11 @@ def _forms(path: Path, folder: Path, forms: Collection[str]) -> Iterator[tuple[s
     archive = archives.read(path)
     if "shared" in forms:
         yield "shared", path.resolve(), archive
-    for form, options in (("alone", {"is_grouped": False}), ("stored", {"is_compressed": False})):
+    for form, is_compressed in (("alone", True), ("stored", False)):
         if form in forms:
             place = folder / f"{path.stem}_{form}.aotc"
-            archives.write_file(place, archives.encode(archive, **options))
+            data = archives.encode(archive, is_grouped=False, is_compressed=is_compressed)
+            archives.write_file(place, data)
             yield form, place, archive
 
 
@@ -199,7 +200,14 @@ def main() -> None:
             ROOT / "benchmarks/first_launch.c",
             *sorted((ROOT / "runtime_c/src").glob("*.c")),
         ]
-        command = ["cc", "-std=gnu11", "-O2", f"-I{ROOT / 'runtime_c/include'}", "-Wl,-z,now", *map(str, sources)]
+        command = [
+            "cc",
+            "-std=gnu11",
+            "-O2",
+            f"-I{ROOT / 'runtime_c/include'}",
+            "-Wl,-z,now",
+            *map(str, sources),
+        ]
         subprocess.run([*command, "-o", str(program), "-ldl", "-lpthread"], check=True)
         gpu = FakeGpu(build(folder))
         library = str(gpu.path) if options.fake else "libcuda.so.1"

@@ -67,9 +67,7 @@ def _write(
     """Write an archive, and the file beside it if its sources are known; return the size."""
     from aotc.package import archive as archives  # noqa: PLC0415 - start-up time
 
-    data = archives.encode(
-        archive, is_grouped=frames == "shared", is_compressed=frames != "stored"
-    )
+    data = archives.encode(archive, is_grouped=frames == "shared", is_compressed=frames != "stored")
     contents: dict[Path, bytes] = {}
     if sources is not None:
         text = sources.text([kernel.name for kernel in archive.kernels], data)

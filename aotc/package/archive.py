@@ -130,6 +130,7 @@ def decode(data: bytes) -> Archive:
         for variant in kernel.variants:
             _check_blobs(kernel, variant)
     if header.minor <= MINOR:
+
         def frames(contents: list[bytes]) -> list[bytes]:
             return [root.frames.get(content, b"") for content in contents]
 

@@ -15,8 +15,6 @@ enum {
     PLAN_ENTRY_WORDS = 158,
     CHOSEN_WORDS = 8,
     MAX_PLAN_WORDS = CHOSEN_WORDS + LIMIT_TENSOR_MAPS * MAP_WORDS + LIMIT_PARAM_BYTES / 4,
-    SMALL_PARAMS = 64,
-    SMALL_PLAN_WORDS = CHOSEN_WORDS + 6 * MAP_WORDS,
 };
 
 /* The maps follow what was chosen, in order, and then comes a word for each computed parameter.
