@@ -18,8 +18,8 @@
 
 enum { MAX_ENTRIES = 16, MAX_COMPUTED = 64 };
 
-/* Of an entry, a tuple: what arguments are compared by, dtypes of tensors among them (a number each, as bytes),
- * places (numbers, as bytes) and values of what is set, the config. */
+/* Of an entry: what arguments are compared by, dtypes of tensors (numbers), places (numbers) and values of what is
+ * set, the config. */
 enum { ENTRY_PARTS, ENTRY_DTYPES, ENTRY_PLACES, ENTRY_VALUES, ENTRY_SETTINGS, ENTRY_CONFIG, ENTRY_FIELDS };
 
 struct native_chain {
@@ -160,13 +160,9 @@ static void add_entry(struct native_chain *self, PyObject *const *objects, PyObj
         numbers[i] = (uint32_t)at;
         PyTuple_SET_ITEM(values, i, Py_NewRef(value));
     }
-    PyObject *places =
-        is_known ? PyBytes_FromStringAndSize((const char *)numbers,
-                                             (Py_ssize_t)(size_t)PyDict_GET_SIZE(settings) *
-                                                 (Py_ssize_t)sizeof *numbers)
-                 : NULL;
-    is_known = places != NULL;
-    PyObject *kept = is_known ? PyDict_Copy(settings) : NULL;
+    const Py_ssize_t place_bytes = PyDict_GET_SIZE(settings) * (Py_ssize_t)sizeof *numbers;
+    PyObject *places = is_known ? PyBytes_FromStringAndSize((const char *)numbers, place_bytes) : NULL;
+    PyObject *kept = places != NULL ? PyDict_Copy(settings) : NULL;
     PyObject *entry =
         kept == NULL ? NULL : PyTuple_Pack(ENTRY_FIELDS, parts, dtypes, places, values, kept, config);
     if (entry != NULL && PyList_Insert(self->entries, 0, entry) == 0 &&
