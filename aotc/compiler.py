@@ -14,7 +14,7 @@ from __future__ import annotations
 import inspect
 import linecache
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -586,3 +586,15 @@ def autotune_configs(
 
     facts = dict(target.facts)
     return frontend.autotune_configs(source, kernel, constants, target=target.name, facts=facts)
+
+
+def launch_heuristics(
+    source: str, kernel: str, arguments: Collection[str], constants: Collection[str], target: Target
+) -> dict[str, str]:
+    """Return the truth values that `@triton.heuristics` compute of integers which launches pass."""
+    from aotc import frontend  # noqa: PLC0415
+
+    facts = dict(target.facts)
+    return frontend.launch_heuristics(
+        source, kernel, arguments, constants, target=target.name, facts=facts
+    )

@@ -7,7 +7,8 @@
 Each folder in `packages` is one package. Two figures count: kernels that are supported, if only for
 some values of their constants, as `aotc check` says; and, strictly, those that use nothing that is
 missing. Of the kernels with an autotuner, those are counted whose configs are read with nothing
-fixed; of their heuristics, those that are evaluated with no value of an argument. A package's time is that of its check alone, with all cores.
+fixed; of their heuristics, those that are evaluated with no value of an argument, and those that a
+launcher computes of integers. A package's time is that of its check alone, with all cores.
 """
 
 from __future__ import annotations
@@ -24,11 +25,17 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from aotc.frontend import autotune_configs, heuristic_problems
+from aotc.frontend import (
+    autotune_configs,
+    heuristic_problems,
+    kernel_parameters,
+    launch_heuristics,
+)
 from aotc.ir.diagnostics import CompileError
 from aotc.package.check import Checked, check
 
 TARGET = "sm_90a"
+LAUNCHED = "a launcher computes it"
 _VERSION = re.compile(
     r"^(?:__)?version(?:__)?\s*(?::\s*str\s*)?=.*?['\"](\d[^'\"]*)['\"]", re.MULTILINE
 )
@@ -80,7 +87,7 @@ def look_at(folder: Path) -> tuple[Package, Checked]:
         len(tuned),
         sum(tuned),
         len(told),
-        sum(not problem for problem in told),
+        sum(problem in ("", LAUNCHED) for problem in told),
         seconds,
     ), checked
 
@@ -110,14 +117,24 @@ def _autotuner(file: str, line: int) -> Iterator[bool]:
 
 
 def _heuristics(file: str, name: str, line: int) -> list[str]:
-    """Return why each heuristic of the kernel at a line is not evaluated, "" for those that are."""
+    """Return why each heuristic of the kernel at a line is not evaluated, "" for those that are.
+
+    Of those that a launcher computes, arguments taken to be integers, it is `LAUNCHED`.
+    """
     text = Path(file).read_text(encoding="utf-8")
     if "heuristics" not in text:
         return []
     for node in ast.walk(ast.parse(text)):
         if isinstance(node, ast.FunctionDef) and node.lineno == line:
             try:
-                return list(heuristic_problems(file, name, target=TARGET).values())
+                problems = heuristic_problems(file, name, target=TARGET)
+                given = kernel_parameters(file, name)
+                arguments = [one.name for one in given if not one.is_constexpr]
+                constants = [one.name for one in given if one.is_constexpr]
+                texts = launch_heuristics(file, name, arguments, constants, target=TARGET)
+                return [
+                    why and (LAUNCHED if one in texts else why) for one, why in problems.items()
+                ]
             except CompileError as error:
                 is_one = any("heuristics" in ast.unparse(one) for one in node.decorator_list)
                 return [error.message] if is_one else []

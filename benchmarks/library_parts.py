@@ -67,6 +67,7 @@ def _together(files: list[Path], problems: list[str]) -> dict[str, Any]:
     return {
         "ran": ran,
         "failed": failed,
+        "seconds": {name: took for part in parts for name, took in part["seconds"].items()},
         "launched": sorted({one for part in parts for one in part["launched"]}),
         "first_s": min((part["first_s"] for part in parts if part["first_s"]), default=0.0),
         "all_s": max((part["all_s"] for part in parts), default=0.0),

@@ -1,21 +1,25 @@
 """A program of a library's functions, to record and to run from an archive.
 
     python library_program.py LIBRARY OUTPUTS [--only NAMES] [--claims DIR] [--configs K]
-        [--repeats N [--record DIR]] [--expected FILES] [--without-gpu]
+        [--repeats N [--record DIR] [--lock FILE]] [--expected FILES] [--without-gpu]
 
 Runs functions of a library, forward and backward where it has both, and writes their results to OUTPUTS
-(by torch) and what happened to OUTPUTS.json: seconds to the first result and to the last, which
-functions ran, why others did not, the specialisations that were launched, and the seconds of one more
-round, of the best of N; under the recorder as well, which then writes to a folder. NAMES, separated by
-commas, are those to run. Processes with the same folder of claims share the functions: each is run by
-the first that claims it. Of an autotuner's configs the first K are tried. FILES, separated by commas, are
-outputs to compare with. LIBRARY is a module beside this file: `liger_kernel`, `fla` or `sglang`. Needs
-torch, the library, Triton (or archives in its place) and a GPU; without one, launches do nothing.
+(by torch) and what happened to OUTPUTS.json: seconds to the first result and to the last, from the
+start of the process or from the time in LIBRARY_STARTED, which functions ran and how long they took, why
+others did not, the specialisations that were launched, and the seconds of one more round, of the best of
+N, during which FILE is locked; under the recorder as well, which then writes to a folder. NAMES,
+separated by commas, are those to run. Processes with the same folder of claims share the functions: each
+is run by the first that claims it. Of an autotuner's configs the first K are tried. FILES, separated by
+commas, are outputs to compare with. LIBRARY is a module beside this file: `liger_kernel`, `fla` or
+`sglang`. Needs torch, the library, Triton (or archives in its place) and a GPU; without one, launches do
+nothing.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
+import fcntl
 import importlib
 import importlib.abc
 import importlib.machinery
@@ -24,11 +28,11 @@ import os
 import sys
 import time
 import types
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-START = time.perf_counter()
+START = float(os.environ.get("LIBRARY_STARTED", time.time()))
 
 import torch  # noqa: E402 - its import is part of the time
 
@@ -203,16 +207,19 @@ def main() -> None:
     names = [*programs] if options.only is None else options.only.split(",")
     outputs, failed = dict[str, Any](), dict[str, str]()
     told: dict[str, Any] = {"names": names, "first_s": 0.0, "all_s": 0.0, "failed": failed}
+    seconds: dict[str, float] = told.setdefault("seconds", {})
     for name in names:
         if options.claims is not None and not _is_claimed(options.claims / name):
             continue
         torch.manual_seed(0)
+        start = time.time()
         try:
             outputs[name] = [one.detach().cpu() for one in programs[name]()]
         except Exception as error:  # noqa: BLE001 - which of them run is a result
             watch.failed()
             failed[name] = f"{type(error).__name__}: {error}"
-        told["all_s"] = time.perf_counter() - START
+        seconds[name] = time.time() - start
+        told["all_s"] = time.time() - START
         told["first_s"] = told["first_s"] or (told["all_s"] if outputs else 0.0)
         if options.claims is not None:  # this process may be ended before the next one
             _write(options.outputs, outputs, {**told, "ran": [*outputs], "launched": [*watch.seen]})
@@ -220,7 +227,8 @@ def main() -> None:
     ran = [programs[name] for name in outputs]
     told |= {"ran": [*outputs], "launched": [*watch.seen]}
     if options.repeats:
-        told |= _rounds(ran, options.repeats, options.record)
+        with _locked(options.lock):
+            told |= _rounds(ran, options.repeats, options.record)
     told["errors"] = _errors(outputs, options.expected)
     _write(options.outputs, outputs, told)
     print(json.dumps({**told, "launched": len(watch.seen)}))
@@ -235,6 +243,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--configs", type=int, default=0)
     parser.add_argument("--repeats", type=int, default=0)
     parser.add_argument("--record", type=Path)
+    parser.add_argument("--lock", type=Path)
     parser.add_argument("--without-gpu", action="store_true")
     parser.add_argument("--expected", type=lambda text: text.split(","), default=[])
     return parser.parse_args()
@@ -266,6 +275,17 @@ def _write(path: Path, outputs: dict[str, Any], told: dict[str, Any]) -> None:
     unfinished.replace(path)
     unfinished.write_text(json.dumps(told))
     unfinished.replace(path.with_name(f"{path.name}.json"))
+
+
+@contextlib.contextmanager
+def _locked(path: Path | None) -> Iterator[None]:
+    """Wait until no other process has locked a file, and lock it."""
+    if path is None:
+        yield
+        return
+    with path.open("a") as stream:
+        fcntl.flock(stream, fcntl.LOCK_EX)
+        yield
 
 
 def _rounds(
@@ -304,20 +324,49 @@ def _round(programs: Sequence[Callable[[], object]]) -> float:
     return time.perf_counter() - start
 
 
+LIMITS = {
+    torch.float32: 2 * 2.0**-10,
+    torch.float16: 4 * 2.0**-10,
+    torch.bfloat16: 4 * 2.0**-7,
+    torch.float8_e4m3fn: 2.0**-3,
+    torch.int8: 2.0**-7,
+}
+
+
 def _errors(outputs: dict[str, Any], files: Sequence[str]) -> dict[str, float]:
-    """Return by how much outputs differ from those expected, relative to the norm: 1 is rounding."""
-    limits = {torch.float32: 2e-3, torch.float16: 1e-2, torch.bfloat16: 3e-2}
+    """Return by how much outputs differ from those expected: 0 is equal to the bit, 1 what may be.
+
+    A result may differ by so many units in the last place of its type: by four, of fp32 by two of tf32,
+    which is what dots multiply, of 8 bits by one. That bounds the norm of the difference, relative to
+    the norm, and the largest difference, relative to the largest element. Results of another shape or
+    type, or with NaN or infinity elsewhere, are infinitely far.
+    """
     told: dict[str, float] = {}
     for name, expected in (pair for file in files for pair in torch.load(file).items()):
-        worst = 0.0
-        for a, b in zip(expected, outputs.get(name, ())):  # noqa: B905 - none ran
-            if not torch.equal(a, b):
-                x, y = torch.nan_to_num(a.double()), torch.nan_to_num(b.double())
-                error = float((x - y).norm() / (x.norm() + 1e-30))
-                worst = max(worst, error / limits.get(a.dtype, 5e-2), 1e-9)
         if name in outputs:
-            told[name] = worst
+            got = outputs[name]
+            pairs = zip(expected, got)  # noqa: B905 - their numbers are compared
+            errors = [_error(a, b) for a, b in pairs]
+            told[name] = max(errors, default=0.0) if len(got) == len(expected) else float("inf")
     return told
+
+
+def _error(expected: torch.Tensor, got: torch.Tensor) -> float:
+    if expected.dtype != got.dtype or expected.shape != got.shape:
+        return float("inf")
+    if torch.equal(expected, got):
+        return 0.0
+    a, b = expected.double(), got.double()
+    finite = a.isfinite()
+    places = torch.equal(finite, b.isfinite())
+    if not places or not torch.equal(a[~finite].nan_to_num(), b[~finite].nan_to_num()):
+        return float("inf")
+    a, b = a[finite], b[finite]
+    if torch.equal(a, b):
+        return 0.0
+    norms = [torch.linalg.vector_norm, lambda x: x.abs().max()]
+    worst = max(float(norm(a - b) / norm(a).clamp_min(1e-30)) for norm in norms)
+    return worst / LIMITS.get(expected.dtype, 1e-30)
 
 
 if __name__ == "__main__":

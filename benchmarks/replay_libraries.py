@@ -1,19 +1,20 @@
 """Libraries of Triton kernels, unchanged, with a JIT and from archives: what launches, what it costs.
 
     python -m benchmarks.replay_libraries FOLDER… [--library NAME] [--only NAMES] [--python PYTHON]
-        [--limit-s S] [-j N] [--configs K] [--without-gpu]
+        [--limit-s S] [-j N] [--configs K] [--lock FILE] [--without-gpu]
 
 FOLDER are unpacked sources of Liger-Kernel (`liger_kernel`), flash-linear-attention (`fla`) and SGLang
-(`sglang`). For each, the functions of `library_NAME.py` run under `aotc record` with Triton and an empty
-cache, in N processes; an archive is built of the manifest; meanwhile they run with the cache that
-this left, in one process, with the recorder and without it in turn; and they run from the archive with
-Triton made unimportable. A table tells how many functions ran, whether their outputs are those of
-Triton, how many of the recorded specialisations launched, the times to the first and the last
-result, and what recording costs a launch. Whatever fails or takes longer than S seconds for a library
-leaves its place empty, with the reason below. Autotuners try K configs, the first ones, of each
-function: several tune at a time, so that a choice means little. PYTHON has torch, Triton and aotc (by
-default it is this one). Needs a GPU, or `--without-gpu` records and builds: Triton compiles for sm_90a,
-and what is launched does nothing.
+(`sglang`). For each, the functions of `library_NAME.py` run under `aotc record` with Triton and an
+empty cache, in N processes, and an archive is built of the manifest. Then one process at a time: one
+function with Triton and an empty cache; all of them with the cache that recording left, with the recorder
+and without it in turn; and from the archive, with Triton made unimportable. A table tells how many
+functions ran, whether their outputs are those of Triton, how many of the recorded specialisations
+launched, the times to the first and the last result, and what recording costs a launch; rounds are timed
+while FILE is locked, so that libraries may run side by side. Whatever fails or takes longer than S
+seconds for a library leaves its place empty, with the reason below. Autotuners try K configs, the first
+ones, of each function: several tune at a time, so that a choice means little. PYTHON has torch, Triton
+and aotc (by default it is this one). Needs a GPU, or `--without-gpu` records and builds: Triton compiles
+for sm_90a, and what is launched does nothing.
 """
 
 from __future__ import annotations
@@ -27,7 +28,6 @@ import sys
 import tempfile
 import time
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -36,16 +36,17 @@ from benchmarks.triton_blocker import BLOCKER
 
 HERE = Path(__file__).resolve().parent
 LIBRARIES = ("liger_kernel", "fla", "sglang")
-REPEATS = 10
-RECORD_SHARE = 0.5  # of the time, before what is not done is ended
+REPEATS = 30  # the recorder samples the first eight launches of each kernel at each place
+RECORD_SHARE = 0.55  # of the time, before what is not done is ended
 COLUMNS = {
     "ran": "functions that ran with the JIT, of all",
     "replayed": "of these, from the archive",
     "equal": "of these, bit for bit as with the JIT",
     "close": "or within rounding",
     "launched": "recorded specialisations that launched from the archive, of all",
-    "cold s": "seconds to the first and the last result: JIT, empty cache, in several processes",
-    "warm s": "JIT, with its cache, while the archive is built",
+    "record s": "seconds to the first and the last result: JIT, empty cache, recorded in N processes",
+    "cold s": "to the first result: JIT, empty cache",
+    "warm s": "to the first and the last result: JIT, with its cache",
     "archive s": "from the archive",
     "build s": "seconds to build it",
     "record": "time of a round under the recorder, over one without",
@@ -80,22 +81,24 @@ class Replay:
 
     def _steps(self) -> None:
         recorded = self._record()
+        self._build()
         if self.options.without_gpu:
-            self._build()
             return
-        again = ("--only", ",".join(recorded["ran"]), "--repeats", str(REPEATS))
-        with ThreadPoolExecutor(1) as threads:
-            building = threads.submit(self._build)
-            try:
-                words = ("--record", str(self.folder / "again"), *self._configs())
-                warm = self._program("warm", *again, *words)
-                self.line["warm s"] = _seconds(warm)
-                self.line["record"] = f"{warm['recorded_s'] / warm['round_s']:.2f}"
-                files = [str(self.folder / "warm.pt")]
-            except StepError as error:
-                self.notes.append(str(error))
-                warm, files = {}, recorded["files"]
-            building.result()
+        # the quickest first: its result is the first one of all runs
+        names = sorted(recorded["ran"], key=recorded["seconds"].__getitem__)
+        again = ["--only", ",".join(names), "--repeats", str(REPEATS)]
+        again += ["--lock", self.options.lock] if self.options.lock else []
+        try:
+            cold = self._program("alone", "--only", names[0], *self._configs(), cache="empty")
+            self.line["cold s"] = f"{cold['first_s']:.1f}"
+            words = ("--record", str(self.folder / "again"), *self._configs())
+            warm = self._program("warm", *again, *words)
+            self.line["warm s"] = _seconds(warm)
+            self.line["record"] = f"{warm['recorded_s'] / warm['round_s']:.2f}"
+            files = [str(self.folder / "warm.pt")]
+        except StepError as error:
+            self.notes.append(str(error))
+            warm, files = {}, recorded["files"]
         self._replay(recorded, warm, (*again, "--expected", ",".join(files)))
 
     def _record(self) -> dict[str, Any]:
@@ -107,11 +110,16 @@ class Replay:
         parts += ["--without-gpu"] if self.options.without_gpu else []
         parts += ["-j", str(self.options.j), *self._configs()]
         python = self.options.python
-        self._command([python, *record, python, *parts])
+        self._command([python, *record, python, *parts], may_fail=True)
         told = json.loads(Path(f"{outputs}.json").read_text())
         self.line["ran"] = f"{len(told['ran'])}/{len(told['ran']) + len(told['failed'])}"
-        self.line["cold s"] = _seconds(told)
+        self.line["record s"] = _seconds(told)
         self._note("with the JIT", told["failed"])
+        longest = sorted(told["seconds"].items(), key=lambda one: -one[1])
+        took = ", ".join(f"{name} {seconds:.1f}" for name, seconds in longest)
+        self.notes.append(f"seconds with the JIT, compiles among them: {took}")
+        if not told["ran"]:
+            raise StepError("no function ran")
         return told
 
     def _configs(self) -> tuple[str, ...]:
@@ -141,10 +149,12 @@ class Replay:
         self.line["equal"] = str(sum(error == 0 for error in errors.values()))
         self.line["close"] = str(sum(0 < error <= 1 for error in errors.values()))
         self.notes += [
-            f"outputs: {name}: {error:.3g} times what rounding explains"
+            f"outputs: {name}: {error:.3g} times what may be"
             for name, error in errors.items()
             if not error <= 1
         ]
+        worst = max((one for one in errors.values() if one <= 1), default=0.0)
+        self.notes.append(f"outputs that are close differ by at most {worst:.2g} of what may be")
         missing = [one for one in recorded["launched"] if one not in launched]
         self.notes += [f"not launched from the archive: {one}" for one in missing]
 
@@ -154,13 +164,19 @@ class Replay:
             names = ", ".join(name for name, one in failed.items() if one == why)
             self.notes.append(f"{title}: {names}: {why}")
 
-    def _program(self, title: str, *words: str, options: Sequence[str] = ()) -> dict[str, Any]:
+    def _program(
+        self, title: str, *words: str, options: Sequence[str] = (), cache: str = "cache"
+    ) -> dict[str, Any]:
         outputs = self.folder / f"{title}.pt"
         program = [str(HERE / "library_program.py"), self.name, str(outputs), *words]
-        self._command([self.options.python, *options, *program], blocked=bool(options))
+        command = [self.options.python, *options, *program]
+        self._command(command, blocked=bool(options), cache=cache)
         return json.loads(Path(f"{outputs}.json").read_text())
 
-    def _command(self, command: list[str], *, blocked: bool = False, may_fail: bool = False) -> str:
+    def _command(
+        self, command: list[str], *, blocked: bool = False, may_fail: bool = False,
+        cache: str = "cache",
+    ) -> str:  # fmt: skip
         """Run a command and what it starts, no longer than there is time; return what it printed."""
         blocker = [str(self.folder / "blocker")] if blocked else []
         path = [*blocker, str(HERE), str(HERE.parent), *self.options.sources]
@@ -168,7 +184,8 @@ class Replay:
         environment = {
             **os.environ,
             "PYTHONPATH": os.pathsep.join(path),
-            "TRITON_CACHE_DIR": str(self.folder / "cache"),
+            "LIBRARY_STARTED": str(time.time()),
+            "TRITON_CACHE_DIR": str(self.folder / cache),
             "TRITON_CACHE_AUTOTUNING": "1",
         }
         with subprocess.Popen(
@@ -204,6 +221,7 @@ def main() -> int:
     parser.add_argument("--limit-s", type=float, default=120.0, help="for each library")
     parser.add_argument("-j", type=int, default=os.cpu_count() or 1, help="processes at a time")
     parser.add_argument("--configs", type=int, default=2, help="that an autotuner tries; 0: all")
+    parser.add_argument("--lock", help="file that is locked while rounds are timed")
     parser.add_argument("--without-gpu", action="store_true", help="record and build")
     options = parser.parse_args()
     options.sources = [str(Path(one).resolve()) for one in options.sources]

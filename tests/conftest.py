@@ -18,7 +18,7 @@ from hypothesis import HealthCheck, settings
 
 from tests.support.built import Built, find_or_build
 from tests.support.extent import EXAMPLES, is_few, is_run, mark_emulated
-from tests.support.one_worker import _one_worker, one_worker  # noqa: F401 - fixtures
+from tests.support.one_worker import _one_worker, one_worker, own_workers  # noqa: F401 - fixtures
 
 settings.register_profile(
     "aotc", deadline=None, suppress_health_check=[HealthCheck.too_slow], print_blob=True

@@ -319,6 +319,7 @@ def _spilling(limits: dict[str, int] | None) -> CompiledKernel:
     return aotc.compile(kernel, signature=ROW, constants={"BLOCK": 128 * 256}, limits=limits)
 
 
+@pytest.mark.slow
 def test_what_spills_more_than_allowed_is_refused() -> None:
     spilled = _spilling(None).metadata.local_bytes
     assert 0 < spilled <= 256

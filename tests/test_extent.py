@@ -11,7 +11,7 @@ import pytest
 from tests.support.extent import is_few, is_run, mark_emulated, spread
 
 
-@dataclass
+@dataclass(eq=False)
 class _Item:
     path: Path
     originalname: str
@@ -38,8 +38,14 @@ def _items() -> Iterator[_Item]:
     for file in ("ir/test_cases.py", "e2e/test_some_emulated.py", "e2e/test_some_verified.py"):
         for number in range(9):
             yield _Item(Path("tests") / file, "test_cases", f"test_cases[{number}]")
+    for number in range(9):
+        yield _Item(Path("tests/e2e/test_many_emulated.py"), f"test_{number}", f"test_{number}")
     for case in ("matmul-0", "matmul-1", "softmax sm_80", "softmax sm_90a"):
         yield _Item(Path("tests/e2e/test_kernels.py"), "test_kernels", f"test_kernels[{case}]")
+    for number in range(9):
+        yield _Item(
+            Path("tests/e2e/test_kernels.py"), "test_many", f"test_many[{'abcdefghi'[number]}]"
+        )
     for case in ("block0-4", "block1-8", "block2-8"):  # pytest's names of arguments, not kernels
         yield _Item(Path("tests/e2e/test_kernels.py"), "test_blocks", f"test_blocks[{case}]")
     yield _Item(Path("tests/ir/test_cases.py"), "test_alone", "test_alone")
@@ -72,9 +78,9 @@ def _num_run(config: _Config) -> int:
 @pytest.mark.parametrize(
     ("option", "count"),
     [
-        (None, 2 + 1 + 1 + 2 + 1 + 1),
-        ("--everything", 9 + 9 + 9 + 4 + 3 + 2),
-        ("--exhaustive", 9 + 9 + 9 + 4 + 3 + 2 + 1),
+        (None, 2 + 1 + 1 + 4 + 2 + 8 + 1 + 1),
+        ("--everything", 9 + 9 + 9 + 9 + 9 + 4 + 3 + 2),
+        ("--exhaustive", 9 + 9 + 9 + 9 + 9 + 4 + 3 + 2 + 1),
     ],
 )
 def test_options_say_how_much_is_run(option: str | None, count: int) -> None:
@@ -83,4 +89,4 @@ def test_options_say_how_much_is_run(option: str | None, count: int) -> None:
 
 
 def test_what_is_named_is_run_whole() -> None:
-    assert _num_run(_Config(None, pytest.Config.ArgsSource.ARGS)) == 9 + 9 + 9 + 4 + 3 + 2
+    assert _num_run(_Config(None, pytest.Config.ArgsSource.ARGS)) == 9 + 9 + 9 + 9 + 9 + 4 + 3 + 2

@@ -11,7 +11,7 @@ import click
 
 from aotc.cli.machine import commands
 from aotc.cli.streams import EXIT_DONE, EXIT_WRONG, complain, show
-from aotc.ir.diagnostics import one_line
+from aotc.ir.diagnostics import CompileError, one_line
 
 __all__ = ["commands"]
 
@@ -64,12 +64,22 @@ def record(
         add(logged, folder)
     path = folder / "kernels.toml"
     records = vendor(read(folder), folder) if is_vendored else read(folder)
-    written = write_manifest(records, path, package_name(folder))
+    try:
+        written = write_manifest(records, path, package_name(folder))
+    except CompileError:
+        if code:  # the likely reason, said first
+            complain(_ended(command[0], code))
+        raise
     path.write_text(written.text, encoding="utf-8")
     show(str(path), err=True)
     for one in written.refused:
         show(one_line(f"note: as a comment: {one}"), err=True)
     show(f"{written.num_kernels} kernel{'' if written.num_kernels == 1 else 's'}", err=True)
     if code:
-        complain(f"{one_line(command[0])} exited with {code}; what it launched is recorded")
+        complain(f"{_ended(command[0], code)}; what it launched is recorded")
     return EXIT_WRONG if code else EXIT_DONE
+
+
+def _ended(program: str, code: int) -> str:
+    how = f"exited with {code}" if code > 0 else f"was ended by signal {-code}"
+    return f"{one_line(program)} {how}"

@@ -6,6 +6,7 @@ from aotc.frontend.translate import (
     autotune_configs,
     heuristic_problems,
     kernel_parameters,
+    launch_heuristics,
     translate,
 )
 
@@ -15,5 +16,6 @@ __all__ = [
     "autotune_configs",
     "heuristic_problems",
     "kernel_parameters",
+    "launch_heuristics",
     "translate",
 ]

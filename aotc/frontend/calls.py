@@ -16,7 +16,7 @@ from typing import cast as type_cast
 
 from aotc.frontend.arguments import bind_arguments, default_expressions, parameters_of
 from aotc.frontend.builtins import DESCRIPTOR_METHODS, METHODS, MODULES, call_builtin
-from aotc.frontend.classes import initializer, record_type
+from aotc.frontend.classes import initializer, object_type, record_type
 from aotc.frontend.constants import constexpr_like, items_of, not_known, unwrap, without_constexpr
 from aotc.frontend.convert import missing
 from aotc.frontend.descriptors import ATTRIBUTES as DESCRIPTOR_ATTRIBUTES
@@ -428,8 +428,10 @@ def _make(
     program = frame.program
     is_class = isinstance(function, Class)
     kind = record_type(program.globals, function) if is_class else function
+    if is_class and kind is None and not frame.in_kernel:
+        kind = object_type(program.globals, function)
     init = None if kind is None else initializer(kind)
-    if not frame.in_kernel and (kind is None or init is not None):
+    if not frame.in_kernel and kind is None:
         return External(f"{function}()")
     if kind is None:
         raise mistake(
@@ -440,8 +442,9 @@ def _make(
     if init is None or kind.owner is None:
         return make_record(kind, args, kwargs)
     draft = Draft(kind, frame.emit.depth)
-    body = Function(kind.owner.file, init, f"{kind}.__init__")
-    _run(program, body, _bind(program, body, (draft, *args), kwargs), in_kernel=True)
+    body = Function(kind.owner.file, init, f"{kind}.__init__", is_jit=frame.in_kernel)
+    bound = _bind(program, body, (draft, *args), kwargs)
+    _run(program, body, bound, in_kernel=frame.in_kernel)
     return make_record(kind, (), draft.items)
 
 

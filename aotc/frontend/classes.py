@@ -24,7 +24,9 @@ def record_type(module: Globals, owner: Class) -> RecordType | None:
 
 
 def _record_type(module: Globals, owner: Class) -> RecordType | None:
-    is_aggregate = any(name.endswith("aggregate") for name in decorator_names(owner.node))
+    decorators = decorator_names(owner.node)
+    # Around kernels a dataclass is what functions take that make decorators and configs.
+    is_aggregate = any(name.endswith("aggregate") or name == "dataclass" for name in decorators)
     fields: dict[str, ast.expr | None] = {}
     defaults: dict[str, Operand] = {}
     is_record = is_aggregate
@@ -45,6 +47,31 @@ def _record_type(module: Globals, owner: Class) -> RecordType | None:
         if default is not None
     }
     return RecordType(owner.qualname, (*{**fields, **declared},), defaults, owner, is_aggregate)
+
+
+def object_type(module: Globals, owner: Class) -> RecordType | None:
+    """Return what objects of a plain class are around kernels: the fields that its `__init__` sets.
+
+    None if it has none of its own, derives from another class, or sets something else than fields.
+    """
+    init = class_statement(owner.node, "__init__")
+    if owner.node.bases or owner.node.decorator_list or not isinstance(init, ast.FunctionDef):
+        return None
+    functions = [one for one in owner.node.body if isinstance(one, ast.FunctionDef)]
+    if any(one.decorator_list for one in functions):  # a property is more than a field
+        return None
+    itself = next((one.arg for one in (*init.args.posonlyargs, *init.args.args)), "")
+    fields: dict[str, None] = {}
+    for node in ast.walk(init):
+        if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store):
+            if not isinstance(node.value, ast.Name) or node.value.id != itself:
+                return None
+            fields[node.attr] = None
+    if owner.node not in module.object_types:
+        module.object_types[owner.node] = RecordType(
+            owner.qualname, (*fields,), {}, owner, is_aggregate=True
+        )
+    return module.object_types[owner.node]
 
 
 def initializer(kind: RecordType) -> ast.FunctionDef | None:

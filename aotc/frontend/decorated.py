@@ -12,8 +12,8 @@ from contextlib import suppress
 from aotc.frontend.calls import call_operand
 from aotc.frontend.frame import Program
 from aotc.frontend.resolve import bindings
-from aotc.frontend.values import Decorator, Function
-from aotc.ir.diagnostics import CompileError
+from aotc.frontend.values import Decorator, External, Function
+from aotc.ir.diagnostics import CompileError, Loc
 
 
 def decorators_of(program: Program, function: Function, name: str) -> tuple[Decorator, ...]:
@@ -27,6 +27,23 @@ def decorators_of(program: Program, function: Function, name: str) -> tuple[Deco
                 own = _of_definition(program, function)
                 return (*own, *found.decorators)
     return _of_definition(program, function)
+
+
+def unknown_decorator(program: Program, function: Function) -> tuple[str, Loc] | None:
+    """Return why the first decorator that cannot be evaluated cannot, and its place; None if all can."""
+    frame = program.host_frame(function.file)
+    made = function
+    for node in reversed(function.node.decorator_list):
+        loc = function.file.loc(node)
+        try:
+            after = call_operand(frame, frame.visit(node), (made,), {})
+        except CompileError as error:
+            return error.message, loc
+        if isinstance(after, Function) and after.node is function.node:
+            made = after
+        elif isinstance(after, External):
+            return f"{after}", loc
+    return None
 
 
 def _of_definition(program: Program, function: Function) -> tuple[Decorator, ...]:

@@ -112,6 +112,7 @@ class Globals:
         self._in_progress: dict[tuple[str, str], int] = {}
         self._star_searches: dict[tuple[str, str], None] = {}
         self.record_types: dict[ast.ClassDef, RecordType | None] = {}
+        self.object_types: dict[ast.ClassDef, RecordType] = {}
 
     def open(self, path: str) -> SourceFile:
         """Return the parsed file at `path` and note that it was read."""

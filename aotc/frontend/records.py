@@ -4,6 +4,8 @@
     class Pair(NamedTuple): low: tl.tensor; high: tl.tensor
     @aggregate
     class Pair: low: tl.tensor; high: tl.tensor
+    @dataclass
+    class Tuning: blocks: list; warps: int = 4
 
 A record goes through branches, loops and calls as a tuple does. Functions of its class that are
 decorated with `@triton.jit` are its methods. The `__init__` of an aggregate may only set fields.

@@ -95,7 +95,7 @@ def bind_parameters(
                 raise mistake(f"the {what} must map names of parameters, got {name!r}")
             if name not in names:
                 raise mistake(
-                    f"the {what} names {name!r}, which is no parameter of {function.qualname}",
+                    f"{name!r} of the {what} is no parameter of {function.qualname}",
                     loc=function.file.loc(function.node),
                     remedy=did_you_mean(name, names) or f"its parameters are {', '.join(names)}",
                 )
@@ -269,7 +269,7 @@ def _fill_in(
 ) -> None:
     """Add constants that defaults, heuristics and the configuration give."""
     defaults = default_expressions(function.node.args)
-    heuristics = _heuristics(program, function)
+    heuristics = heuristics_of(program, function)
     missing: list[ast.arg] = []
     for one in _parameters(function):
         name = one.arg
@@ -304,7 +304,7 @@ def _report_missing(function: Function, missing: list[ast.arg]) -> None:
     )
 
 
-def _heuristics(program: Program, function: Function) -> dict[str, Operand]:
+def heuristics_of(program: Program, function: Function) -> dict[str, Operand]:
     """Return the heuristics by the parameter that each gives; the outermost decorator runs first."""
     found: dict[str, Operand] = {}
     for call in decorator_calls(function.node, "heuristics"):
@@ -326,7 +326,7 @@ def heuristic_problems(program: Program, function: Function, constant: Operand) 
 
     Of the arguments it is told that they are there, of the other constants that they are `constant`.
     """
-    heuristics = _heuristics(program, function)
+    heuristics = heuristics_of(program, function)
     args: dict[str, Operand] = {
         one.arg: constant if is_constexpr_annotation(one.annotation) else Argument(one.arg)
         for one in _parameters(function)
@@ -372,7 +372,8 @@ def _evaluate_heuristic(
         raise CompileError(
             f"the heuristic of {name} cannot be evaluated at build time: {error.message}",
             error.loc,
-            remedy=f"give {name} among the constants or choices",
+            remedy=f"give {name} among the constants or choices; or in the configs, with what must hold of "
+            "a launch in `where`",
         ) from error
     if value is None or isinstance(value, int | float | str | tuple | ScalarType):
         return type_cast("Operand", value)

@@ -75,6 +75,7 @@ class Survey(Untyped):
             target,
             {},
         )
+        self.target = target
         self.findings = Findings()
         self._known: dict[Key, tuple[FunctionSupport, list[Function]]] = {}
 

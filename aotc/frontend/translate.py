@@ -7,20 +7,22 @@ translations with the same files and arguments give the same IR, op for op.
 from __future__ import annotations
 
 import ast
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Collection, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import NoReturn
 from typing import cast as type_cast
 
 from aotc.frontend import signature as signatures
 from aotc.frontend.arguments import default_expressions
 from aotc.frontend.calls import call_operand
 from aotc.frontend.constants import unwrap
-from aotc.frontend.decorated import decorators_of
+from aotc.frontend.decorated import decorators_of, unknown_decorator
 from aotc.frontend.emitter import Emitter, mistake
 from aotc.frontend.expressions import EXPRESSIONS, HOST_EXPRESSIONS
 from aotc.frontend.frame import Frame, Program, Syntax
 from aotc.frontend.globals import Globals, describe_function
+from aotc.frontend.launch_expressions import launch_expression
 from aotc.frontend.resolve import (
     bindings,
     decorator_call,
@@ -267,6 +269,32 @@ def heuristic_problems(source: str, kernel: str, *, target: str = "") -> dict[st
             return signatures.heuristic_problems(program, function, 16)
 
 
+def launch_heuristics(
+    source: str,
+    kernel: str,
+    arguments: Collection[str],
+    constants: Collection[str],
+    *,
+    target: str = "",
+    facts: Mapping[str, object] | None = None,
+) -> dict[str, str]:
+    """Return the truth value of each heuristic that the integers of a launch decide.
+
+    It is an expression over `arguments`, integers that a launch passes, and `constants`, parameters that
+    are fixed when the kernel is built. Raises: CompileError if the kernel cannot be found.
+    """
+    with _readable_errors():
+        program = Program(_KERNEL, _HOST, target, facts or {})
+        function = _find_kernel(program.globals, program.globals.open(source), kernel)
+        with at(function.file.loc(function.node)):
+            found = signatures.heuristics_of(program, function)
+            made = {
+                name: launch_expression(program, heuristic, arguments, constants)
+                for name, heuristic in found.items()
+            }
+    return {name: text for name, text in made.items() if text is not None}
+
+
 # ---- autotuning -------------------------------------------------------------------------------
 
 
@@ -320,11 +348,7 @@ def _autotuner(function: Function) -> ast.Call | None:
     """Return the decorator that lists configs: `triton.autotune`, or any that takes `configs=`."""
     found = decorator_calls(function.node, "autotune")
     if len(found) > 1:
-        raise mistake(
-            f"{function.qualname} has {len(found)} @triton.autotune decorators",
-            remedy="list its configurations in the manifest",
-            loc=function.file.loc(found[1]),
-        )
+        _refuse_stacked(function.qualname, len(found), function.file.loc(found[1]))
     calls = [one for one in function.node.decorator_list if isinstance(one, ast.Call)]
     return next((one for one in (*found, *calls) if one in found or _listed_configs(one)), None)
 
@@ -337,10 +361,27 @@ def _evaluated_autotuner(program: Program, function: Function, kernel: str) -> D
     found = [one for one in decorators_of(program, function, kernel) if one.name == "autotune"]
     if len(found) == 1:
         return found[0]
+    if found:
+        _refuse_stacked(kernel, len(found), found[1].loc)
+    unknown = unknown_decorator(program, function)
+    if unknown is not None:
+        what, loc = unknown
+        raise mistake(
+            f"{kernel} has no @triton.autotune decorator that is known without running the file: {what}",
+            remedy="list its configurations in the manifest",
+            loc=loc,
+        )
     raise mistake(
-        f"{kernel} has {len(found) or 'no'} @triton.autotune decorator{'s' if found else ''}",
+        f"{kernel} has no @triton.autotune decorator",
         remedy="list its configurations in the manifest",
-        loc=found[1].loc if found else None,
+    )
+
+
+def _refuse_stacked(kernel: str, count: int, loc: Loc | None) -> NoReturn:
+    raise mistake(
+        f"{kernel} has {count} @triton.autotune decorators, which Triton cannot launch: each passes num_warps",
+        remedy="make one of them, with all configs; or list the configs in the manifest",
+        loc=loc,
     )
 
 

@@ -379,6 +379,10 @@ def show(operand: Operand) -> str:
         return f"a {operand.kind} that is being made"
     if isinstance(operand, Builtin | Missing):
         return f"the function tl.{operand.name}"
+    if isinstance(operand, BoundMethod):
+        return f"a method of {show(operand.receiver)}"
+    if isinstance(operand, Config):
+        return "a triton.Config"
     if isinstance(operand, Module):
         return f"the module {operand.name}"
     if isinstance(operand, UserModule):

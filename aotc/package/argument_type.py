@@ -14,8 +14,8 @@ sees.
     extent      an expression over constants, such as BLOCK_N or BLOCK_N // 2
     none        "none"                           compiled in; a launch does not pass it
 
-A list of a pointer and "none" is a pointer that a launch may leave out: there are variants with and
-without it, and what is passed picks one.
+Spaces may stand around ":" and "=". A list of a pointer and "none" is a pointer that a launch may
+leave out: there are variants with and without it, and what is passed picks one.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ MAX_DESCRIPTOR_RANK = 5
 
 _NAME = r"[A-Za-z_][A-Za-z0-9_]*"
 _PLAIN = re.compile(
-    rf"(?P<star>\*?)(?P<element>{_NAME})(?::(?P<divisor>\d+)(?P<optional>\??))?"
-    r"(?:=(?P<value>[^=:?]+))?"
+    rf"(?P<star>\*?)(?P<element>{_NAME})(?:\s*:\s*(?P<divisor>\d+)(?P<optional>\??))?"
+    r"(?:\s*=(?P<value>[^=:?]+))?"
 )
 _DESCRIPTOR = re.compile(
     rf"tensordesc<\s*(?P<element>{_NAME})\s*\[(?P<block>[^\]]*)\]\s*(?P<fill>,\s*nan\s*)?>"

@@ -25,6 +25,7 @@ from aotc.ir.expression import Expression, ExpressionError
 from aotc.ir.params import NOALIAS
 from aotc.ir.types import SCALARS
 from aotc.package.argument_type import NONE, PROMISED_DIVISOR, ArgumentType
+from aotc.package.computed import crossed, with_computed
 from aotc.package.index import Guard, null_test
 from aotc.package.label import value_text
 from aotc.package.spec import (
@@ -149,6 +150,7 @@ def expand(kernel: KernelSpec, targets: Sequence[Target], autotune: AutotuneRead
         ManifestError: there are too many variants, or none for a target; a `where` or a config
             of the source is wrong.
     """
+    kernel = with_computed(kernel, targets[0])
     admitted = _configs_of_targets(kernel, targets, autotune)
     index_of: dict[tuple[object, ...], int] = {}
     for config, _ in itertools.chain(*admitted.values()):
@@ -390,8 +392,8 @@ def _listed_configs(
                 yield tuple(zip(names, values, strict=True))
         case ListedConfigs(configs):
             yield from configs
-        case AutotuneConfigs():
-            yield from _autotune_configs(kernel, autotune, target)
+        case AutotuneConfigs(computed):
+            yield from crossed(_autotune_configs(kernel, autotune, target), computed)
 
 
 def _autotune_configs(

@@ -10,7 +10,7 @@ import re
 from collections.abc import Mapping
 
 from aotc.config import CONFIG_KEYS, config_value_problem, renamed_key
-from aotc.ir.diagnostics import Loc, ManifestError, did_you_mean
+from aotc.ir.diagnostics import Loc, ManifestError, did_you_mean, nearest
 from aotc.ir.types import SCALARS
 from aotc.limits import (
     COMPILE_LIMITS,
@@ -55,9 +55,9 @@ def read_kernel(table: Table, name: str, source: str, function: Function) -> Ker
     mistakes = table.mistakes
     before = len(mistakes)
     types = _read_types(table)
-    # What is wrong with types would be said again of all that uses them.
-    signature = _read_signature(table, function, types) if len(mistakes) == before else {}
-    has_signature = len(mistakes) == before
+    after_types = len(mistakes)
+    signature = _read_signature(table, function, _variables(table))
+    has_signature = len(mistakes) == after_types
     configs: Configs = CartesianConfigs()
     limits: dict[str, int] = {}
     grid: tuple[ManifestExpression, ...] | None = None
@@ -137,31 +137,38 @@ def _read_types(table: Table) -> dict[str, tuple[str, ...]]:
     return types
 
 
+def _variables(table: Table) -> tuple[str, ...]:
+    """Return the type variables, also those whose dtypes are wrong: that is said once."""
+    return tuple(name for name in table.optional_table("types") if name not in SCALARS)
+
+
 def _read_signature(
-    table: Table, function: Function, types: Mapping[str, tuple[str, ...]]
+    table: Table, function: Function, variables: tuple[str, ...]
 ) -> dict[str, ArgumentType]:
     section = table.optional_table("signature")
     names = [parameter.name for parameter in function.arguments]
     before = len(table.mistakes)
+    misspelt: set[str | None] = set()
     for name in section:
         with table.mistakes.collected():
+            if name not in names:
+                misspelt.add(nearest(name, names))
             _check_argument(section, name, function, names)
-    is_known = len(table.mistakes) == before
     signature: dict[str, ArgumentType] = {}
     for parameter in function.arguments:
         if section.has(parameter.name):
             with table.mistakes.collected():
-                made = _read_type(section, parameter.name, tuple(types))
+                made = _read_type(section, parameter.name, variables)
                 _check_extents(section, parameter.name, function, made)
                 signature.update(made)
-        elif not parameter.has_default and is_known:  # or else it is what is misspelt
+        elif not parameter.has_default and parameter.name not in misspelt:
             message = f"expected a type for argument {parameter.name!r} of {function.name}"
             remedy = f'add `{parameter.name} = "..."` to [kernel.signature]'
             table.mistakes.add(ManifestError(message, section.loc, remedy=remedy))
     if len(table.mistakes) > before:
         return signature
     used = {argument.element for argument in signature.values()}
-    for name in types:
+    for name in variables:
         if name not in used:
             message = f"expected an argument of type {name!r}, got none"
             remedy = f'write "*{name}" in [kernel.signature], or leave the variable out'

@@ -19,12 +19,13 @@ from aotc.ir.diagnostics import CompileError, Loc
 class Parameter:
     """A parameter; one with a default may be left out of the manifest.
 
-    A constexpr that `@triton.heuristics` computes has a default.
+    A constexpr that `@triton.heuristics` computes, or may compute, has a default.
     """
 
     name: str
     is_constexpr: bool
     has_default: bool
+    may_be_computed: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +70,15 @@ def parse_functions(source: str, file: str) -> dict[str, Function]:
         # The parser does not report the position.
         message = f"expected Python source, {file} is nested too deeply to be parsed"
         raise CompileError(message, remedy="assign parts of expressions to variables") from None
-    return {node.name: _function(node, file) for node in _definitions(tree.body)}
+    rebound = {
+        target.id
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Assign)
+        for target in node.targets
+        if isinstance(target, ast.Name)
+    }
+    definitions = _definitions(tree.body)
+    return {node.name: _function(node, file, node.name in rebound) for node in definitions}
 
 
 def _definitions(body: list[ast.stmt]) -> Iterator[ast.FunctionDef]:
@@ -84,7 +93,7 @@ def _definitions(body: list[ast.stmt]) -> Iterator[ast.FunctionDef]:
                 yield from _definitions(block)
 
 
-def _function(node: ast.FunctionDef, file: str) -> Function:
+def _function(node: ast.FunctionDef, file: str, is_rebound: bool) -> Function:  # noqa: FBT001
     args = node.args
     start = node.col_offset + len("def ")
     loc = Loc(file, node.lineno, start, start + len(node.name))
@@ -93,24 +102,29 @@ def _function(node: ast.FunctionDef, file: str) -> Function:
     has_default = {arg.arg: index >= num_required for index, arg in enumerate(positional)}
     for arg, default in zip(args.kwonlyargs, args.kw_defaults, strict=True):
         has_default[arg.arg] = default is not None
-    computed = _heuristics(node)
+    computed = None if is_rebound else _heuristics(node)
     parameters: list[Parameter] = []
     for arg in (*positional, *args.kwonlyargs):
         is_constexpr = _is_constexpr(arg.annotation)
         is_computed = is_constexpr and (computed is None or arg.arg in computed)
-        parameters.append(Parameter(arg.arg, is_constexpr, has_default[arg.arg] or is_computed))
+        has_value = has_default[arg.arg] or is_computed
+        parameters.append(Parameter(arg.arg, is_constexpr, has_value, is_computed))
     return Function(node.name, tuple(parameters), loc)
 
 
 def _heuristics(node: ast.FunctionDef) -> set[str] | None:
-    """Return the parameters that `@triton.heuristics` computes; None if not a literal."""
+    """Return the parameters that `@triton.heuristics` computes.
+
+    None if that is not written there: values that are no literal, a decorator that may do anything.
+    """
     names: set[str] = set()
     for decorator in node.decorator_list:
-        if not isinstance(decorator, ast.Call):
+        called = decorator.func if isinstance(decorator, ast.Call) else decorator
+        name = called.attr if isinstance(called, ast.Attribute) else getattr(called, "id", "")
+        if name in ("jit", "autotune"):
             continue
-        called = decorator.func
-        if (called.attr if isinstance(called, ast.Attribute) else "") != "heuristics":
-            continue
+        if name != "heuristics" or not isinstance(decorator, ast.Call):
+            return None
         values = [*decorator.args, *(keyword.value for keyword in decorator.keywords)]
         for value in values:
             if not isinstance(value, ast.Dict):

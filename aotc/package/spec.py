@@ -44,7 +44,9 @@ class ListedConfigs:
 
 @dataclass(frozen=True, slots=True)
 class AutotuneConfigs:
-    """The configs of the source's `@triton.autotune`."""
+    """The configs of the source's `@triton.autotune`, each with every combination of `computed`."""
+
+    computed: Axes = ()
 
 
 Configs: TypeAlias = CartesianConfigs | ListedConfigs | AutotuneConfigs

@@ -7,6 +7,7 @@ import os
 import runpy
 import sys
 
+from aotc.runtime.errors import AotcError
 from aotc.triton import install
 
 
@@ -29,15 +30,20 @@ def main() -> None:
     is_module = program[:1] == ["-m"]
     if len(program) < 1 + is_module:
         parser.error("expected a program, as in: -- app.py")
+    if not is_module and not os.path.exists(program[0]):  # noqa: PTH110 - start-up time
+        parser.error(f"expected a program, there is no {program[0]}; of a module: -- -m MODULE")
     if not is_module and sys.path[:1] == [os.getcwd()]:  # noqa: PTH109
         del sys.path[0]  # put there by `-m`; a script has its own folder instead
-    install(
-        options.archive,
-        strict=not options.no_strict,
-        stand_in=True if options.stand_in else None,
-        record=options.record,
-        driver=options.driver,
-    )
+    try:
+        install(
+            options.archive,
+            strict=not options.no_strict,
+            stand_in=True if options.stand_in else None,
+            record=options.record,
+            driver=options.driver,
+        )
+    except (AotcError, ValueError) as error:
+        sys.exit(f"error: {error}")
     if is_module:
         sys.argv = program[1:]
         runpy.run_module(program[1], run_name="__main__", alter_sys=True)

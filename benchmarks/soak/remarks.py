@@ -8,6 +8,7 @@ together.
 from __future__ import annotations
 
 import ast
+import functools
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -35,14 +36,15 @@ class Text:
         return re.compile(".+?".join(map(re.escape, pieces)), re.DOTALL)
 
 
-def texts(folder: Path | None = None) -> list[Text]:
+@functools.cache
+def texts(folder: Path | None = None) -> tuple[Text, ...]:
     """Return the texts of all sources of a folder, by default the schedule's."""
     root = folder or Path(aotc.schedule.__file__).parent
-    return [
+    return tuple(
         Text(f"{path.relative_to(root)}:{line}", text)
         for path in sorted(root.rglob("*.py"))
         for line, text in sorted(_texts_of(ast.parse(path.read_text())))
-    ]
+    )
 
 
 def never_seen(seen: Iterable[str], known: Iterable[Text]) -> list[Text]:

@@ -283,7 +283,8 @@ def prepare(group: Group, settings: Settings, phase: str) -> Prepared:
     # The one with most stages chooses the launches, whose loops are then long enough for all.
     for subject in sorted(group.subjects, key=_num_stages, reverse=True):
         name = name_of(group, subject)
-        command = f"aotc verify {group.source} --device --variant '{subject.label}'"
+        seed = f" --seed {settings.seed}" if settings.seed else ""
+        command = f"aotc verify {group.source} --device{seed} --variant '{subject.label}'"
         builder = _Builder(subject, settings)
         try:
             with time_limit(settings.limit_seconds):

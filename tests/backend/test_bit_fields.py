@@ -42,6 +42,7 @@ def _source(way: tuple[str, int, str, int, str], *, by_columns: bool = False) ->
     return re.sub(f"\\b({'|'.join(names)})\\b", lambda match: names[match[0]], UNPACK)
 
 
+@pytest.mark.emulated
 @pytest.mark.parametrize("by_columns", [False, True], ids=["of a word", "of several words"])
 @pytest.mark.parametrize("result", ["bf16", "fp16"])
 @pytest.mark.parametrize("way", WAYS)
@@ -77,6 +78,7 @@ def test_halves_need_no_permutation_of_bytes(tmp_path: Path) -> None:
     assert re.search(r"(sub|fma\.rn)\.(rn\.)?bf16x2", kernel.ptx)
 
 
+@pytest.mark.emulated
 @pytest.mark.parametrize(
     ("mask", "number"), [(255, "numbers"), (15, "numbers - 300"), (10, "numbers")]
 )

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from aotc.backend.emitter import Emitter
 from aotc.backend.integers import Affine, Component, Integers, wrap
 from aotc.ir import gf2
+from tests.support.extent import examples
 
 THREADS = 64
 NUMBERS = st.integers(-(2**31), 2**31 - 1)
@@ -68,7 +69,7 @@ def _operands(text: str) -> list[str]:
 
 
 @given(st.data())
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 def test_any_chain_of_operations_is_exact(data) -> None:
     emit = Emitter()
     ints = Integers(emit)
@@ -236,7 +237,7 @@ EDGES = st.one_of(NUMBERS, st.integers(-130, 130), st.just(-(2**31)), st.just(2*
 
 
 @given(start=EDGES, other=EDGES, known=st.booleans())
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 def test_a_distance_compares_as_the_sums_do(start: int, other: int, *, known: bool) -> None:
     emit = Emitter()
     ints = Integers(emit)

@@ -73,6 +73,7 @@ def test_clusters_that_a_target_cannot_hold(num_ctas: int, target: str, message:
         lower_kernel(kernel, TARGETS[target])
 
 
+@pytest.mark.emulated
 @pytest.mark.parametrize("num_ctas", [1, 2, 8])
 @pytest.mark.parametrize("target", ["sm_90a", "sm_100a", "sm_120a"])
 def test_a_cluster_is_one_program(num_ctas: int, target: str) -> None:

@@ -181,6 +181,7 @@ def test_a_tool_that_does_not_end_is_killed_with_its_children(tmp_path, monkeypa
     assert not witness.exists()
 
 
+@pytest.mark.slow
 def test_memory_is_bounded() -> None:
     with pytest.raises(ptxas.OverLimitError, match=r"ptxas took more than 128 MiB of memory"):
         assemble(live_values(4000), SM_90, mebibytes=128)

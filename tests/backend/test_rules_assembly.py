@@ -26,6 +26,7 @@ def ran(program: Program, *arrays):
     return outs
 
 
+@pytest.mark.emulated
 @pytest.mark.parametrize(
     ("element", "constraints", "pack"),
     [
@@ -79,6 +80,7 @@ def test_one_instance_for_pack_registers() -> None:
     assert "sideeffect" not in found.split("{ $0")[1].split("\n")[0]
 
 
+@pytest.mark.emulated
 def test_what_is_missing_to_a_group_repeats_the_last() -> None:
     program = Program()
     x = program.load(I32, row_layout(64))
@@ -91,6 +93,7 @@ def test_what_is_missing_to_a_group_repeats_the_last() -> None:
     assert program.llvm_ir().count("add.s32 $0, $5") == 1
 
 
+@pytest.mark.emulated
 def test_text_keeps_its_characters() -> None:
     program = Program()
     text = '// "a" \\ $$ é\n\tmov.u32 $0, 7;'

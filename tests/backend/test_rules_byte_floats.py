@@ -24,6 +24,7 @@ JOINED = "x = tl.join(x, tl.load(y_ptr + i)); j = i[:, None] * 2 + tl.arange(0, 
 TARGETS = ("sm_80", "sm_90a")
 
 
+@pytest.mark.emulated
 @pytest.mark.parametrize("target", TARGETS)
 @pytest.mark.parametrize("join", [ALONE, JOINED], ids=["one word", "two words"])
 @pytest.mark.parametrize("result", ["fp16", "bf16", "fp32", "fp64"])
@@ -49,6 +50,7 @@ def test_every_byte_is_the_same_number(
 BY_BYTES = {("i8", "fp16"), ("u8", "fp16"), ("i8", "bf16")}
 
 
+@pytest.mark.emulated
 def test_a_byte_that_is_computed_is_converted(tmp_path: Path) -> None:
     source = WIDEN.replace("JOIN", "x = (x * 3 + 1).to(tl.int8); j = i")
     signature = {"x_ptr": "*i8:16", "y_ptr": "*i8:16", "out_ptr": "*bf16:16"}

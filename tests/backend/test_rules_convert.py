@@ -17,6 +17,7 @@ from aotc.ir.types import BF16, FP16, FP32, FP64, I1, I8, I32
 from aotc.schedule.layout.conversions import plan_warp_shuffle
 from aotc.target import TARGETS
 from tests.backend.programs import NUMPY, Program
+from tests.support.extent import examples
 
 
 @st.composite
@@ -44,7 +45,7 @@ def pairs_in_a_warp(draw: st.DrawFn) -> tuple[LinearLayout, LinearLayout]:
 
 
 @given(pairs_in_a_warp(), st.sampled_from([I1, I8, BF16, FP16, I32, FP32, FP64]))
-@settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=examples(60), deadline=None, suppress_health_check=list(HealthCheck))
 def test_plans_of_shuffles_do_what_they_say(layouts, element) -> None:
     source, wanted = layouts
     plan = plan_warp_shuffle(source, wanted, element.bits)

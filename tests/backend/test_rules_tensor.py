@@ -58,6 +58,7 @@ def _ptx(target: Target, num_warps: int, element: ScalarType, *, fill_nan: bool 
     return ptx
 
 
+@pytest.mark.emulated
 @pytest.mark.parametrize("target", TMA_TARGETS, ids=str)
 @pytest.mark.parametrize("num_warps", [1, 4])
 @pytest.mark.parametrize("seed", [0, 1])
@@ -73,6 +74,7 @@ def test_a_box_of_a_made_map(target: Target, num_warps: int, seed: int) -> None:
     np.testing.assert_array_equal(out, expected)
 
 
+@pytest.mark.emulated
 def test_each_field_is_what_the_type_says() -> None:
     """Elements of 16 bits, and NaN outside."""
     tensor = np.arange(8 * 24, dtype=np.uint16).reshape(8, 24)
@@ -83,6 +85,7 @@ def test_each_field_is_what_the_type_says() -> None:
     assert np.isnan(out.view(ml_dtypes.bfloat16)[:, 8:].astype(np.float32)).all()
 
 
+@pytest.mark.emulated
 @pytest.mark.parametrize(
     ("missing", "match"),
     [
@@ -103,6 +106,7 @@ def test_what_must_not_be_left_out(missing: str, match: str) -> None:
         emulate("\n".join(kept), 1, args, shared_bytes=SHARED_BYTES)
 
 
+@pytest.mark.emulated
 def test_a_stride_of_no_16_bytes_is_found() -> None:
     tensor, out = np.ones((8, 18), np.float32), np.zeros((8, 16), np.float32)
     args = [tensor, np.zeros(16, np.uint64), 8, 16, 18, 0, 0, out]

@@ -33,6 +33,7 @@ def _with(matmul: Matmul, **changes: object) -> Matmul:
     return Matmul(**{**matmul.__dict__, **changes})  # type: ignore[arg-type]
 
 
+@pytest.mark.emulated
 @pytest.mark.parametrize(("a_is_t", "b_is_t"), MAJORS)
 @pytest.mark.parametrize("matmul", TYPES, ids=lambda each: f"{each.dtype}-{each.acc}")
 def test_types_and_majors(matmul: Matmul, *, a_is_t: bool, b_is_t: bool) -> None:
@@ -41,6 +42,7 @@ def test_types_and_majors(matmul: Matmul, *, a_is_t: bool, b_is_t: bool) -> None
     emulated(case, seed=2 * a_is_t + b_is_t)
 
 
+@pytest.mark.emulated
 @pytest.mark.parametrize("n", [8, 16, 32, 128, 256])
 @pytest.mark.parametrize("b_is_t", [False, True])
 def test_columns(n: int, *, b_is_t: bool) -> None:
@@ -49,6 +51,7 @@ def test_columns(n: int, *, b_is_t: bool) -> None:
     emulated(case, seed=1)
 
 
+@pytest.mark.emulated
 @pytest.mark.parametrize(
     ("num_warps", "m", "n"),
     [(4, 128, 32), (4, 256, 16), (8, 64, 64), (8, 128, 16), (8, 256, 32), (16, 128, 32)],
@@ -58,12 +61,14 @@ def test_warps(num_warps: int, m: int, n: int, seed: int) -> None:
     emulated(Matmul(block=(m, n, 32), shape=(m, n, 96), num_warps=num_warps), seed)
 
 
+@pytest.mark.emulated
 @pytest.mark.parametrize("k", [0, 1, 16, 63, 64, 65, 320])
 @pytest.mark.parametrize("num_stages", [1, 2, 3, 4])
 def test_lengths_of_the_loop(k: int, num_stages: int) -> None:
     emulated(Matmul(shape=(64, 64, k), num_stages=num_stages, block=(64, 64, 16)), seed=k)
 
 
+@pytest.mark.emulated
 @pytest.mark.parametrize("way", ["scaled", "two_sums", "chained"])
 @pytest.mark.parametrize(("num_warps", "m"), [(4, 64), (8, 128), (8, 64)])
 def test_operands_from_registers_and_several_products(way: str, num_warps: int, m: int) -> None:
@@ -72,6 +77,7 @@ def test_operands_from_registers_and_several_products(way: str, num_warps: int, 
         emulated(case, seed)
 
 
+@pytest.mark.emulated
 @pytest.mark.parametrize("k", [0, 32, 96])
 @pytest.mark.parametrize("promised", [False, True])
 def test_blocks_one_after_the_other(k: int, *, promised: bool) -> None:
@@ -82,6 +88,7 @@ def test_blocks_one_after_the_other(k: int, *, promised: bool) -> None:
         emulated(case, seed)
 
 
+@pytest.mark.emulated
 @pytest.mark.parametrize("num_warps", [4, 8])
 def test_sums_of_fp8_that_are_kept_short(num_warps: int) -> None:
     case = Matmul("fp8e4nv", block=(64, 32, 128), shape=(64, 32, 256), way="precise")
@@ -90,6 +97,7 @@ def test_sums_of_fp8_that_are_kept_short(num_warps: int) -> None:
     emulated(case, seed=1)
 
 
+@pytest.mark.emulated
 @pytest.mark.parametrize("a_is_t", [False, True])
 def test_an_operand_that_is_widened_in_registers(*, a_is_t: bool) -> None:
     case = Matmul("i8", "fp32", "bf16", shape=(63, 64, 80), way="scaled", a_is_t=a_is_t)
@@ -97,12 +105,14 @@ def test_an_operand_that_is_widened_in_registers(*, a_is_t: bool) -> None:
     emulated(case, seed=1)
 
 
+@pytest.mark.emulated
 def test_what_is_loaded_by_elements_goes_through_registers() -> None:
     case = Matmul(shape=(63, 50, 70), promised=False)
     assert "cp.async" not in ptx_of(case)
     emulated(case, seed=1)
 
 
+@pytest.mark.emulated
 @pytest.mark.parametrize(("a_is_t", "b_is_t"), MAJORS)
 @pytest.mark.parametrize(
     ("matmul", "most"),

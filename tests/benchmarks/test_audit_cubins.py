@@ -11,6 +11,7 @@ from benchmarks.audit_cubins import Audited, main, read_results, summary
 KERNELS = Path(__file__).parents[2] / "kernels.toml"
 
 
+@pytest.mark.slow
 def test_a_run_goes_on_where_the_one_before_ended(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

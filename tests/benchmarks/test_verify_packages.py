@@ -73,6 +73,7 @@ def test_variants_are_spread() -> None:
     assert spread([1], 3) == [1]  # type: ignore[list-item]
 
 
+@pytest.mark.emulated
 def test_a_variant_that_is_refused_gives_way_to_the_next(
     packages: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -116,6 +117,7 @@ def test_a_table(
     assert read_results(found) == [one]
 
 
+@pytest.mark.slow
 def test_a_run_ends_after_so_many_seconds_and_another_goes_on(
     packages: Path,
     tmp_path: Path,

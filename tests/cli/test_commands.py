@@ -14,6 +14,8 @@ from aotc.compiler import CompileRequest
 from aotc.package.cache import Cache
 from tests.support.command_line import MANIFEST, ROOT, start, use_mode
 
+pytestmark = pytest.mark.usefixtures("one_worker")
+
 # ---------------------------------------------------------------------------------------- build
 
 
@@ -167,6 +169,7 @@ def test_wrong_usage_exits_with_2(run: Any, args: list[str]) -> None:
     assert "Error: " in err
 
 
+@pytest.mark.slow
 def test_many_builds_share_a_cache(folder: Path) -> None:
     builds = [
         start(

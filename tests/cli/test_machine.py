@@ -15,6 +15,8 @@ import pytest
 from aotc.package.cache import FORMAT
 from tests.support.command_line import ROOT
 
+pytestmark = pytest.mark.usefixtures("one_worker")
+
 
 @pytest.fixture
 def cache(tmp_path: Path) -> Path:

@@ -11,6 +11,8 @@ import pytest
 
 from tests.support.command_line import MANIFEST
 
+pytestmark = pytest.mark.usefixtures("one_worker")
+
 
 @pytest.fixture
 def built(folder: Path, run: Any) -> Path:

@@ -18,6 +18,8 @@ from aotc.package import audit, stored_ptx, verify, verify_device, workers
 from aotc.verify.checks.device import NoDeviceError
 from tests.support.verify_subjects import manifest_text
 
+pytestmark = pytest.mark.usefixtures("one_worker")
+
 Run = Callable[..., tuple[int, str, str]]
 
 

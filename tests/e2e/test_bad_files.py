@@ -20,6 +20,8 @@ from tests.support.mistakes import (
     Run,
 )
 
+pytestmark = pytest.mark.usefixtures("one_worker")
+
 # ------------------------------------------------------------------------------------- manifests
 
 _TWICE = MANIFEST[MANIFEST.index("[[kernel") :]
@@ -252,6 +254,7 @@ def test_names_that_collide_in_the_header(
     assert list((folder / "dist").glob("*")) == []
 
 
+@pytest.mark.usefixtures("own_workers")
 def test_a_system_that_starts_no_process_is_told_as_it_is(
     folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -23,6 +23,8 @@ from tests.support.mistakes import (
     set_options,
 )
 
+pytestmark = pytest.mark.usefixtures("one_worker")
+
 # -------------------------------------------------------------------------------------- kernels
 
 _BODIES = [
@@ -280,7 +282,7 @@ def _plain(p):
     [
         ("k.py:add", {"constants": {}}, "the parameter BLOCK of add has no value"),
         ("k.py:add", {"signature": {}}, "the parameter x_ptr of add has no type (nor have y_ptr"),
-        ("k.py:add", {"signature": {"x": "i32"}}, "names 'x', which is no parameter of add"),
+        ("k.py:add", {"signature": {"x": "i32"}}, "'x' of the signature is no parameter of add"),
         ("k.py:add", {"signature": {"n": "i32:16?"}}, "`?` is for manifests"),
         ("k.py:add", {"signature": {"n": 32}}, "the type of n must be a string like"),
         ("k.py:add", {"constants": {3: 64}}, "must map names of parameters, got 3"),

@@ -14,6 +14,8 @@ import pytest
 from aotc.package import archive
 from tests.support.built import Built
 
+pytestmark = pytest.mark.usefixtures("one_worker")
+
 SOURCE = '''"""Kernels that aotc and Triton compile."""
 
 import triton

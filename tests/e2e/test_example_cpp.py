@@ -256,6 +256,7 @@ def test_quickstart(tmp_path: Path, toolkit: Toolkit, runtime: list[str | Path])
     assert "launches: 1, live libraries: 0, violation: none" in text
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(CMAKE is None, reason="the guide builds with CMake")
 def test_the_guide_to_serving(tmp_path: Path, toolkit: Toolkit) -> None:
     """The guide's project, against an installed runtime: a launch, a capture, three replays."""

@@ -7,6 +7,7 @@ from typing import Any
 
 import ml_dtypes
 import numpy as np
+import pytest
 
 from aotc.compiler import PtxKernel, compile_ptx
 from tests.support.descriptors import launch
@@ -44,6 +45,7 @@ def _operands(shape: tuple[int, ...]) -> dict[str, Any]:
     return {"a": a, "b": b, "c": c, "N": COLUMNS, "K": DEPTH}
 
 
+@pytest.mark.emulated
 def test_rows_beyond_a_count_are_not_computed() -> None:
     numbers = "counts_ptr n_groups N K n_programs"
     constants = {"EPILOGUE_N": BLOCK_N}
@@ -58,6 +60,7 @@ def test_rows_beyond_a_count_are_not_computed() -> None:
         assert (c[group, -(-count // BLOCK_M) * BLOCK_M :] == -77).all()
 
 
+@pytest.mark.emulated
 def test_each_block_of_rows_is_of_one_group_or_of_none() -> None:
     kernel = _compiled("contiguous_grouped_gemm_kernel", "group_ptr M N K", {"GROUP_M": 2}, 2)
     groups = np.array([2, -1, 0, 2, 3], np.int32)

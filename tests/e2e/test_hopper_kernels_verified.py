@@ -14,6 +14,8 @@ from aotc.package.verify_subjects import Subject, VerifyOptions, subjects_of_man
 from tests.support.hopper_cases import CASES
 from tests.support.hopper_manifest import entries, entry_name, manifest_text
 
+pytestmark = pytest.mark.usefixtures("one_worker")
+
 MANIFEST = load(str(Path(__file__).parents[2] / "kernels" / "hopper.toml"))
 VARIANTS = [
     variant

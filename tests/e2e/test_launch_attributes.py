@@ -24,6 +24,8 @@ from aotc.runtime import ArgumentError
 from aotc.target import TARGETS
 from tests.support.built import Built
 
+pytestmark = pytest.mark.usefixtures("one_worker")
+
 TARGET = TARGETS["sm_90a"]
 # Every CTA adds 1 at the place of its program instance, which so counts the CTAs it has.
 COUNT_CTAS = """#0 = #ll<register=[] lane=[[0],[0],[0],[0],[0]] warp=[] : [1]>

@@ -11,11 +11,11 @@ from aotc.cli import EXIT_DONE, run
 from aotc.ir.expression import Integer
 from aotc.package.archive import read
 
+pytestmark = pytest.mark.usefixtures("one_worker")
+
 SOURCE = """
 import triton
 import triton.language as tl
-
-pytestmark = pytest.mark.usefixtures("one_worker")
 
 
 @triton.jit

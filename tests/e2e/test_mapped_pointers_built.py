@@ -20,6 +20,8 @@ from aotc.package.verify_subjects import subject_of
 from aotc.package.workers import compile_both_ways
 from tests.support.fake_gpu import FakeGpu, build
 
+pytestmark = pytest.mark.usefixtures("one_worker")
+
 MANIFEST = Path(__file__).parents[2] / "benchmarks" / "launch.toml"
 A, B, OUT = 0x7F00_0000_1000, 0x7F00_0010_0000, 0x7F00_0020_0000
 
@@ -51,6 +53,7 @@ def test_what_is_promised_is_built_both_ways(kernel: Kernel) -> None:
     assert forms == [(promised, 3, False), (promised, 0, True), (others, 0, True)]
 
 
+@pytest.mark.emulated
 def test_both_forms_are_right(expansion: Expansion) -> None:
     result = verify_variant(subject_of(expansion, expansion.variants[0]))
     assert result.status == "verified", result

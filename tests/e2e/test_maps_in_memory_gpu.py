@@ -15,6 +15,8 @@ from aotc.package import archive
 from tests.support.built import Built
 from tests.support.grouped_products import GROUPED
 
+pytestmark = pytest.mark.usefixtures("one_worker")
+
 MANIFEST = """[package]
 name = "groups"
 version = "0.1.0"

@@ -164,6 +164,7 @@ def test_the_quickstart_builds_what_it_says(copy: Path, quickstart: Path) -> Non
     assert len(kernel["variants"]) == 2 * 2 * 4 * 2
 
 
+@pytest.mark.slow
 def test_the_quickstart_runs_as_it_stands(copy: Path, quickstart: Path) -> None:
     _, inspect, verify = marked_commands("README.md")
     ran = run_in(copy, quickstart, inspect)
@@ -195,6 +196,7 @@ def test_the_quickstart_in_cpp_compiles(copy: Path, quickstart: Path) -> None:
     assert ran.returncode == 0, ran.stderr
 
 
+@pytest.mark.slow
 def test_another_folder_user_and_hash_seed_give_the_same_bytes(
     copy: Path, quickstart: Path
 ) -> None:
@@ -400,7 +402,9 @@ _SETTINGS = (
     ("subject", "settings"),
     [
         ("kernels/elementwise.py:vector_add_kernel", _SETTINGS),
-        ("kernels.toml:vector_add", ("T=fp32", "num_warps=4")),
+        pytest.param(
+            *("kernels.toml:vector_add", ("T=fp32", "num_warps=4")), marks=pytest.mark.slow
+        ),
     ],
 )
 def test_every_stage_of_the_vector_add(copy: Path, subject: str, settings: tuple[str, ...]) -> None:

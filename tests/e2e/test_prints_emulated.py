@@ -20,6 +20,8 @@ from aotc.verify.emulator.run import emulate
 from aotc.verify.interpreter.run import Interpreter
 from tests.support.built import Built
 
+pytestmark = pytest.mark.usefixtures("one_worker")
+
 SOURCE = """
 import triton
 import triton.language as tl

@@ -95,10 +95,18 @@ def test_nothing_promised(
 @pytest.mark.parametrize(
     ("path", "name", "target", "wanted"),
     [
-        ("kernels.toml", "softmax", "sm_120a", {"BLOCK": 16384, "LOOP": False}),
+        pytest.param(
+            *("kernels.toml", "softmax", "sm_120a", {"BLOCK": 16384, "LOOP": False}),
+            marks=pytest.mark.slow,
+        ),
         *(("kernels.toml", "transpose2d", target, {}) for target in ("sm_80", "sm_86", "sm_89")),
-        ("kernels/matrix.toml", "int8_matmul", "sm_90a", {"BLOCK_M": 16}),
-        ("kernels/matrix.toml", "int8_matmul", "sm_120a", {"BLOCK_M": 64}),
+        *(
+            pytest.param(
+                *("kernels/matrix.toml", "int8_matmul", target, {"BLOCK_M": rows}),
+                marks=pytest.mark.slow,
+            )
+            for target, rows in (("sm_90a", 16), ("sm_120a", 64))
+        ),
     ],
 )
 def test_whatever_is_promised(path: str, name: str, target: str, wanted: dict[str, object]) -> None:

@@ -413,6 +413,54 @@ A.update({'KB': lambda a: 2})
 }
 
 
+_TUNED = """from somewhere import settings as REMOTE
+def tuned(by):
+    return lambda f: autotune([Config({'BLOCK': b}, num_warps=by.warps) for b in by.blocks], key=[])(f)
+"""
+_OBJECTS = {
+    "dataclass": (
+        "@dataclasses.dataclass(frozen=True)\nclass T:\n    blocks: tuple\n    warps: int = 4\n",
+        "T((16, 32))",
+        2,
+    ),
+    "object": (
+        """class T:
+    warps = 8
+    def __init__(self, n, step=16):
+        if n > 2:
+            step = 2 * step
+        self.blocks = [step * (i + 1) for i in range(n)]
+""",
+        "T(3)",
+        3,
+    ),
+    "class": ("class T:\n    blocks, warps = [1, 2, 4, 8], 4\n", "T", 4),
+}
+
+
+@pytest.mark.parametrize("name", _OBJECTS)
+def test_a_factory_takes_an_object(sources: Sources, name: str) -> None:
+    text, made, expected = _OBJECTS[name]
+    text = (
+        f"import dataclasses\n{_TUNED}{text}TUNING = {made}\n@tuned(TUNING)\n@triton.jit{_KERNEL}"
+    )
+    assert configs(sources, text) == expected
+
+
+def test_methods_of_objects_make_configs(sources: Sources) -> None:
+    text = """class T:
+    def __init__(self, blocks):
+        self.blocks = blocks
+    def configs(self, warps):
+        return [Config({'BLOCK': b}, num_warps=warps) for b in self.blocks]
+@autotune(T([16, 32, 64]).configs(8), key=[])
+@triton.jit"""
+    path = sources.write(_IMPORTS + text + _KERNEL)
+    found = autotune_configs(path, "k", target="sm_90a")
+    assert [one["BLOCK"] for one in found] == [16, 32, 64]
+    assert {one["num_warps"] for one in found} == {8}
+
+
 def configs(sources: Sources, text: str, kernel: str = "k") -> int:
     return len(autotune_configs(sources.write(_IMPORTS + text), kernel, target="sm_90a"))
 
@@ -458,6 +506,24 @@ def stored(sources: Sources, text: str) -> int:
     out = np.zeros(1, np.int32)
     run(made.kernel, (1,), [out, 3])
     return int(out[0])
+
+
+@pytest.mark.parametrize(
+    ("line", "expected"),
+    [
+        ("@tuned(REMOTE)", "somewhere.settings.blocks is not known without running the file"),
+        ("@tuned(Config({}))", "a triton.Config has no attribute 'blocks'"),
+        ("@tuned(Property())", "Property().blocks is not known without running the file"),
+    ],
+)
+def test_a_decorator_that_is_not_known_is_named(sources: Sources, line: str, expected: str) -> None:
+    text = f"{_TUNED}class Property:\n    def __init__(self):\n        self.n = 1\n"
+    text += "    @property\n    def blocks(self):\n        return [1]\n"
+    with pytest.raises(CompileError) as caught:
+        configs(sources, f"{text}{line}\n@triton.jit{_KERNEL}")
+    assert expected in caught.value.message
+    assert caught.value.loc is not None
+    assert line in caught.value.render()
 
 
 def test_two_autotuners_are_refused(sources: Sources) -> None:

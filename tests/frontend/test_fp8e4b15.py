@@ -165,6 +165,7 @@ def k(x, out):
 """
 
 
+@pytest.mark.emulated
 def test_the_gpu_does_the_same(tmp_path: Path) -> None:
     manifest = """
 [package]

@@ -198,5 +198,6 @@ def k(x_ptr, f_ptr, out_ptr, float_ptr):
 """
 
 
+@pytest.mark.emulated
 def test_the_gpu_does_the_same(tmp_path: Path) -> None:
     check_verified(tmp_path, SOURCE, MANIFEST)

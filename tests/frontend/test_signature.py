@@ -31,7 +31,7 @@ def test_parameters_keep_their_order_and_promises(sources: Sources) -> None:
 
 
 def test_fixed_values_are_constants(sources: Sources) -> None:
-    text = sources.text(TEXT, {**GOOD, "n": "i32=16", "scale": "fp32=0.5"}, {"BLOCK": 16})
+    text = sources.text(TEXT, {**GOOD, "n": "i32 = 16", "scale": "fp32=0.5"}, {"BLOCK": 16})
     assert text.startswith("kernel @k(%x_ptr: *fp16 {divisibility = 16}) ")
     assert "value = 16, type = tile<16xi32>" in text
 
@@ -41,9 +41,9 @@ def test_fixed_values_are_constants(sources: Sources) -> None:
     [
         ({}, {"BLOCK": 16}, "parameter x_ptr of k has no type (nor have n, scale)", "signature"),
         (GOOD, {}, "parameter BLOCK of k has no value", "constants"),
-        ({**GOOD, "m": "i32"}, {"BLOCK": 16}, "signature names 'm'", ""),
+        ({**GOOD, "m": "i32"}, {"BLOCK": 16}, "'m' of the signature is", ""),
         ({**GOOD, "scal": "i32"}, {"BLOCK": 16}, "no parameter of k", "'scale'"),
-        (GOOD, {"BLOK": 16}, "constants names 'BLOK'", "'BLOCK'"),
+        (GOOD, {"BLOK": 16}, "'BLOK' of the constants is", "'BLOCK'"),
         ({**GOOD, "n": "int"}, {"BLOCK": 16}, "must be like", ""),
         ({**GOOD, "x_ptr": "*f16"}, {"BLOCK": 16}, "got '*f16'", "'*fp16'"),
         ({**GOOD, "BLOCK": "i32"}, {}, "BLOCK is a tl.constexpr parameter", "constants"),
@@ -95,7 +95,7 @@ def test_heuristics(sources: Sources) -> None:
     )
     assert "the heuristic of EVEN cannot be evaluated at build time" in error.message
     assert error.message.endswith(": the argument n is known at launch only")
-    assert error.remedy == "give EVEN among the constants or choices"
+    assert error.remedy.startswith("give EVEN among the constants or choices; or in the configs")
 
 
 def test_heuristics_know_which_arguments_are_none(sources: Sources) -> None:

@@ -12,6 +12,7 @@ from aotc.frontend import autotune_configs, translate
 from aotc.ir.diagnostics import CompileError
 from aotc.ir.text import print_kernel
 from tests.frontend.conftest import PRELUDE, Sources
+from tests.support.extent import examples
 
 SOFTMAX = """
 @triton.jit
@@ -411,7 +412,7 @@ _STATEMENTS = st.recursive(
 )
 
 
-@settings(max_examples=400)
+@settings(max_examples=examples(400))
 @given(st.lists(_STATEMENTS, min_size=1, max_size=5))
 def test_random_kernels_give_ir_or_a_diagnostic(tmp_path_factory, statements) -> None:
     from aotc.ir.verify import verify
@@ -434,7 +435,7 @@ def test_random_kernels_give_ir_or_a_diagnostic(tmp_path_factory, statements) ->
         verify(made.kernel)
 
 
-@settings(max_examples=200)
+@settings(max_examples=examples(200))
 @given(st.binary(max_size=200))
 def test_random_bytes_give_a_diagnostic(tmp_path_factory, data: bytes) -> None:
     path = tmp_path_factory.mktemp("fuzz") / "kernel.py"

@@ -49,6 +49,7 @@ from tests.support.archive_bytes import (
     place,
     resealed,
 )
+from tests.support.extent import examples
 
 _GOLDEN = Path(__file__).with_name("golden.aotc")
 # ------------------------------------------------------------------------------- round trips
@@ -374,7 +375,7 @@ def kernels(draw: st.DrawFn, fake_cubin: Callable[..., bytes], name: str) -> Ker
     )  # fmt: skip
 
 
-@settings(max_examples=60, suppress_health_check=[HealthCheck.too_slow], deadline=None)
+@settings(max_examples=examples(60), suppress_health_check=[HealthCheck.too_slow], deadline=None)
 @given(data=st.data())
 def test_round_trip_of_any_archive(samples: SimpleNamespace, data: st.DataObject) -> None:
     names = data.draw(st.lists(_names, max_size=3, unique=True))

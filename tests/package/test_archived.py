@@ -12,6 +12,8 @@ from aotc.package.archived import find_variant, stage_text
 from aotc.package.explain import describe, explain_variant, text
 from aotc.package.inspect import describe as describe_archive
 
+pytestmark = pytest.mark.usefixtures("one_worker")
+
 _LABELS = ["sum_rows sm_80 stride:16", "sum_rows sm_80"]
 
 

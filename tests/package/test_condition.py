@@ -13,6 +13,7 @@ from aotc.ir import expression
 from aotc.ir.expression import Expression, ExpressionError
 from aotc.metadata import ParamSlot, TensorMapSpec
 from aotc.package.condition import NEVER, launch_condition
+from tests.support.extent import examples
 
 SIGNATURE = {
     "a": "*bf16:16",
@@ -146,7 +147,7 @@ def _holds(root: Expression, values: dict[str, int]) -> bool:
         return False
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(st.lists(_GUARDS, max_size=4), _VALUES, st.sampled_from(["step", "odd", "wide"]), _ARGUMENTS)
 def test_nothing_is_lost_and_nothing_is_added(
     guards: list[str], extent: str, stride: str, arguments: dict[str, int]

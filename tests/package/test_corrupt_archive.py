@@ -36,6 +36,7 @@ from tests.support.archive_bytes import (
     with_frame,
     with_index,
 )
+from tests.support.extent import examples
 
 _GOLDEN = Path(__file__).with_name("golden.aotc")
 
@@ -317,7 +318,7 @@ def test_every_field_of_an_index_at_its_extremes(samples: SimpleNamespace, kerne
     assert outcomes["refused"] > 5 * outcomes["accepted"] > 0
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(data=st.data())
 def test_forged_indices_never_escape(samples: SimpleNamespace, data: st.DataObject) -> None:
     """Several random changes at once end in an `ArchiveError` or in an archive."""

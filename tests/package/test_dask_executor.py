@@ -113,6 +113,7 @@ def test_mistakes_and_bugs_are_told_apart(executor: DaskExecutor, source: Path) 
     assert isinstance(fine, CachedKernel)
 
 
+@pytest.mark.slow
 def test_one_job_that_ends_its_workers_is_named_and_the_rest_is_done(
     executor: DaskExecutor, source: Path
 ) -> None:
@@ -185,6 +186,7 @@ def _files(folder: Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in folder.iterdir()}
 
 
+@pytest.mark.slow
 def test_what_was_not_sent_ahead_is_asked_for(
     project: Path, tmp_path: Path, executor: DaskExecutor, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -11,6 +11,8 @@ from aotc.backend import disassemble
 from aotc.package.archive import read
 from aotc.package.index import Archive
 
+pytestmark = pytest.mark.usefixtures("one_worker")
+
 HELPER = """\
 import triton
 import triton.language as tl

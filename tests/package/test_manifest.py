@@ -345,6 +345,29 @@ def test_all_mistakes_are_reported_at_once(folder: Path) -> None:
     assert error.render().count(": error: ") == len(found)
 
 
+def test_a_wrong_dtype_of_a_variable_hides_no_mistake_of_the_signature(folder: Path) -> None:
+    text = _FULL
+    for old, new in [
+        ('T = ["fp16", "bf16"]', 'T = ["fp16", "bf17"]'),
+        ('x_ptr = "*T:16"', 'x_ptr = "*T:15"'),
+        ('eps = "fp32"', 'another = "fp32"'),
+        ('stride = "i32:16?"', 'strid = "i32:16?"'),
+    ]:
+        assert old in text
+        text = text.replace(old, new, 1)
+    with pytest.raises(ManifestError) as caught:
+        _parse(folder, text)
+    error = caught.value
+    found = [one.describe() for one in (error, *error.others)]
+    assert [one["got"] or one["message"] for one in found] == [
+        "'bf17'",
+        "'strid'",
+        "'another'",
+        "'*T:15'",
+        "expected a type for argument 'eps' of rmsnorm_kernel",  # not `stride`: that is misspelt
+    ]
+
+
 def test_limits_reach_the_compiles(folder: Path) -> None:
     limits = "[kernel.limits]\nspill_bytes = 0\nptxas_seconds = 7\noperations = 9\n"
     manifest = _parse(folder, _FULL.replace("[kernel.configs]", f"{limits}[kernel.configs]"))

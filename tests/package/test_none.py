@@ -18,6 +18,8 @@ from aotc.runtime import AotcError
 from aotc.runtime._native import Archive, Kernel
 from tests.support.listeners import Silent
 
+pytestmark = pytest.mark.usefixtures("one_worker")
+
 _KERNEL = """import triton
 import triton.language as tl
 

@@ -21,6 +21,8 @@ from aotc.package.verify import verify_variant
 from aotc.package.verify_subjects import load_subjects, subjects_of_archive
 from tests.support.listeners import Silent
 
+pytestmark = pytest.mark.usefixtures("one_worker")
+
 _KERNELS = """import triton
 import triton.language as tl
 
@@ -91,6 +93,7 @@ def archive(manifest: Path) -> Archive:
     return read(manifest.parent / "planned.aotc")
 
 
+@pytest.mark.emulated
 def test_a_manifest_is_verified(manifest: Path) -> None:
     results = [verify_variant(subject) for subject in load_subjects(str(manifest))]
     assert [(each.label, each.status) for each in results] == [
@@ -100,6 +103,7 @@ def test_a_manifest_is_verified(manifest: Path) -> None:
     ]
 
 
+@pytest.mark.emulated
 def test_an_archive_is_verified(archive: Archive) -> None:
     results = [verify_variant(each) for each in subjects_of_archive(archive, "planned.aotc")]
     assert [each.status for each in results] == ["verified"] * 3
@@ -174,6 +178,7 @@ PLANTED: dict[str, tuple[str, Plant]] = {
 }  # fmt: skip
 
 
+@pytest.mark.emulated
 @pytest.mark.parametrize("name", PLANTED)
 def test_a_wrong_record_is_found(
     archive: Archive, monkeypatch: pytest.MonkeyPatch, name: str

@@ -20,6 +20,8 @@ from aotc.package.report import Data, describe, read_measured, text
 from aotc.package.report_page import page
 from tests.support.fake_gpu import FakeGpu, build, golden
 
+pytestmark = pytest.mark.usefixtures("one_worker")
+
 MEASURED = {
     "gpu": "A <GPU>",
     "peak_flops": 989e12,

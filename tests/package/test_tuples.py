@@ -17,6 +17,8 @@ from aotc.package.verify_subjects import load_subjects
 from aotc.runtime._native import Archive
 from tests.support.listeners import Silent
 
+pytestmark = pytest.mark.usefixtures("one_worker")
+
 _KERNEL = """import triton
 import triton.language as tl
 

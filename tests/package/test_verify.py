@@ -28,6 +28,8 @@ from tests.support import mapped
 from tests.support.listeners import Silent
 from tests.support.verify_subjects import manifest_text
 
+pytestmark = pytest.mark.usefixtures("one_worker")
+
 
 def _subject(name: str, **options: str) -> Subject:
     text = manifest_text(name, **options)  # type: ignore[arg-type]

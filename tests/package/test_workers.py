@@ -61,11 +61,11 @@ def _results(outcomes: Sequence[Outcome]) -> dict[str, CachedKernel | Failure]:
 
 @pytest.mark.parametrize("jobs", [1, 2])
 def test_every_task_comes_back_once(source: Path, jobs: int) -> None:
-    tasks = _tasks(source, ["ok"] * 5)
+    tasks, others = _tasks(source, ["ok"] * 5), multiprocessing.active_children()
     results = _results(list(compile_all(tasks, compile_empty, jobs)))
     assert set(results) == {task.label for task in tasks}
     assert all(isinstance(result, CachedKernel) for result in results.values())
-    assert multiprocessing.active_children() == []
+    assert multiprocessing.active_children() == others  # that of `one_worker` may be there
 
 
 def test_no_tasks_start_no_process() -> None:
@@ -236,10 +236,11 @@ def test_what_a_worker_leaves_goes_with_the_pool() -> None:
 
 def test_leaving_early_stops_the_workers(source: Path) -> None:
     tasks = _tasks(source, ["ok", "slow", "slow", "slow"])
+    others = multiprocessing.active_children()
     outcomes = compile_all(tasks, compile_empty, 2)
     first = next(outcomes)
     assert first.task.label == "ok 0"
-    children = multiprocessing.active_children()
+    children = [each for each in multiprocessing.active_children() if each not in others]
     assert children
     start = time.monotonic()
     outcomes.close()

@@ -19,6 +19,8 @@ from aotc.runtime import Library
 from tests.support.fake_gpu import FakeGpu
 from tests.support.gpu_arrays import CudaArray
 
+pytestmark = pytest.mark.usefixtures("one_worker")
+
 ROOT = Path(__file__).parents[2]
 N_ROWS, N_COLS = 2, 64
 

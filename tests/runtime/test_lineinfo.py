@@ -12,6 +12,8 @@ from aotc.runtime import Library
 from tests.package.test_lineinfo import build
 from tests.support.fake_gpu import FakeGpu
 
+pytestmark = pytest.mark.usefixtures("one_worker")
+
 
 @pytest.mark.parametrize("options", [["--no-lineinfo"], []])
 def test_it_is_launched(

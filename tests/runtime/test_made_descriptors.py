@@ -11,6 +11,8 @@ from aotc.cli import EXIT_DONE, run
 from aotc.runtime import ArgumentError, Library
 from tests.support.fake_gpu import FakeGpu
 
+pytestmark = pytest.mark.usefixtures("one_worker")
+
 SOURCE = """
 import triton
 import triton.language as tl

@@ -239,7 +239,10 @@ def test_good_archives(gpu: FakeGpu, archives: Path, name: str) -> None:
     assert verdict_of_load(data, gpu) == "OK"
 
 
-@pytest.mark.parametrize("name", ["hopper", "mapped", "small"])
+@pytest.mark.parametrize(
+    "name",
+    ["hopper", *(pytest.param(name, marks=pytest.mark.slow) for name in ("mapped", "small"))],
+)
 def test_every_field_at_extremes(gpu: FakeGpu, archives: Path, name: str) -> None:
     """One record of each kind, every field of it and of header and directory, every extreme."""
     data = (archives / f"{name}.aotc").read_bytes()

@@ -134,6 +134,7 @@ def test_threads_are_ordered(tmp_path: Path, archives: Path) -> None:
     build.run("test_threads", archives, TSAN_OPTIONS="halt_on_error=1:second_deadlock_stack=1")
 
 
+@pytest.mark.slow
 def test_builds_with_the_compiler_alone(tmp_path: Path, archives: Path) -> None:
     """The sources need no build system, no CUDA and no zstd: the Python extension relies on it."""
     build = _build_with_cc(tmp_path, "undefined")
@@ -164,6 +165,7 @@ def built_library(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("shared", [False, True])
 def test_installed_package(
     tmp_path: Path, built_library: Path, archives: Path, shared: bool

@@ -15,6 +15,7 @@ from aotc.package.assemble import DATA_TYPES
 from aotc.runtime import ArgumentError, Library, StateError, Tensor
 from aotc.schedule.layout.tensor_copies import tensor_map_of
 from tests.runtime.conftest import Load
+from tests.support.extent import examples
 from tests.support.gpu_arrays import Content, CudaArray, DLPackArray
 
 SWIZZLES = {0: 0, 32: 1, 64: 2, 128: 3}
@@ -33,7 +34,7 @@ def _blocks(draw: st.DrawFn) -> tuple[str, tuple[int, ...]]:
     return dtype, (*extents, least << draw(st.integers(0, 6)))
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=200)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=examples(200))
 @given(_blocks())
 def test_a_map_is_the_one_that_the_compiler_expects(
     library: Library, chosen: tuple[str, tuple[int, ...]]

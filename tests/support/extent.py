@@ -1,7 +1,8 @@
 """How much of the tests is run: a part by default, everything in the gate, more before a release.
 
 `pytest` alone runs each test function on two of its cases, the first and the last, Hypothesis on
-fewer examples, and leaves out those marked `slow`, so that every module has its say in minutes.
+fewer examples, of files that emulate PTX four functions, and leaves out those marked `slow`, so that
+every module has its say in minutes.
 `--everything` runs all cases; `--exhaustive` adds those marked `exhaustive`, for hours. Whoever
 names files, folders or tests has all their cases run.
 
@@ -17,9 +18,12 @@ from pathlib import Path
 from typing import TypeVar
 
 import pytest
+from hypothesis import settings
 
 CASES_OF_A_FUNCTION = 2
 CASES_EMULATED = 1  # of a function; each takes seconds
+FUNCTIONS_EMULATED = 4  # of a file
+KERNELS = 8  # of an end-to-end test
 EXAMPLES = 20  # of a Hypothesis test that does not say how many; else as many as Hypothesis likes
 _T = TypeVar("_T")
 _EMULATED_FILE = re.compile(r"_(emulated|verified)$|^test_(descriptor|function)_kernels$")
@@ -49,16 +53,35 @@ def is_run(config: pytest.Config, items: Sequence[pytest.Item]) -> Callable[[pyt
 
 
 def choose(items: Sequence[pytest.Item]) -> list[pytest.Item]:
-    """Return a few cases of each function, and of those in `e2e` one for each kernel."""
+    """Return a few cases of each function, and of those in `e2e` one for each of some kernels."""
     groups: dict[Hashable, list[pytest.Item]] = defaultdict(list)
     for item in items:
         if item.get_closest_marker("exhaustive") is None and not item.get_closest_marker("slow"):
             groups[_group(item)].append(item)
-    return [item for group in groups.values() for item in spread(group, _limit(group[0]))]
+    cases = [item for group in groups.values() for item in spread(group, _limit(group[0]))]
+    wholes: dict[Hashable, list[pytest.Item]] = defaultdict(list)
+    for item in cases:
+        if item.get_closest_marker("emulated"):
+            wholes[item.path].append(item)
+        elif _is_of_kernels(item):
+            wholes[_function(item)].append(item)
+    limits = {
+        whole: KERNELS if isinstance(whole, tuple) else FUNCTIONS_EMULATED for whole in wholes
+    }
+    left_out = {
+        id(item)
+        for whole, items in wholes.items()
+        for item in set(items) - set(spread(items, limits[whole]))
+    }
+    return [item for item in cases if id(item) not in left_out]
+
+
+def _function(item: pytest.Item) -> tuple[Hashable, ...]:
+    return (item.path, getattr(item, "originalname", item.name), getattr(item, "cls", None))
 
 
 def _group(item: pytest.Item) -> Hashable:
-    function = (item.path, getattr(item, "originalname", item.name), getattr(item, "cls", None))
+    function = _function(item)
     if _is_of_kernels(item):
         _, _, case = item.name.partition("[")
         kernel = re.split(r"[- \]]", case)[0]
@@ -77,6 +100,11 @@ def _is_of_kernels(item: pytest.Item) -> bool:
     """Whether a test's cases are named for a kernel, and then for its variants."""
     end_to_end = Path(item.path).parent.name == "e2e"
     return end_to_end and item.get_closest_marker("emulated") is None
+
+
+def examples(count: int) -> int:
+    """Return how many examples a Hypothesis test tries that needs `count` where everything is run."""
+    return max(1, count * settings.default.max_examples // 100)  # 100 is what Hypothesis likes
 
 
 def spread(cases: Sequence[_T], limit: int) -> list[_T]:

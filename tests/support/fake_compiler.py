@@ -8,6 +8,7 @@ processes import the compiler by name.
 from __future__ import annotations
 
 import errno
+import functools
 import hashlib
 import os
 import signal
@@ -31,6 +32,7 @@ def find_ptxas() -> Path:
     return found[0]
 
 
+@functools.cache
 def make_cubin(target: str, symbol: str, num_args: int) -> bytes:
     """Return the cubin of a kernel that returns at once."""
     args = ", ".join(f".param .u64 p{index}" for index in range(num_args))

@@ -7,11 +7,13 @@ correct program never makes, fails the test that made it.
 from __future__ import annotations
 
 import ctypes
+import functools
 import importlib.util
 import os
 import struct
 import subprocess
 import sys
+import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 from types import ModuleType
@@ -173,11 +175,21 @@ def compile_library(sources: Sequence[Path], target: Path, *options: str) -> Pat
 
 
 def build(directory: Path) -> Path:
-    """Compile the fake driver and return the path of its library."""
+    """Write the fake driver to a folder and return the path of its library."""
+    library = directory / "libcuda.so.1"
+    library.write_bytes(_compiled_driver())
+    return library
+
+
+@functools.cache
+def _compiled_driver() -> bytes:
+    """Compile the fake driver, once for all tests of this process."""
     sources = sorted((TESTS / "fake_cuda").glob("*.c"))
     paths = [ROOT / "runtime_c" / "include", ROOT / "runtime_c" / "src", TESTS, TESTS / "fake_cuda"]
     options = ("-fvisibility=hidden", *(f"-I{path}" for path in paths))
-    return compile_library(sources, directory / "libcuda.so.1", *options)
+    with tempfile.TemporaryDirectory() as folder:
+        library = Path(folder) / "libcuda.so.1"
+        return compile_library(sources, library, *options).read_bytes()
 
 
 def golden() -> ModuleType:

@@ -1,14 +1,17 @@
 """A worker process that stays for the next test: starting one takes as long as verifying a small kernel.
 
-It is for tests of what is compiled and verified, not of how: those have workers of their own.
+It is for tests of what is compiled and verified, not of how: those have workers of their own. A job
+finds the folder and the environment of the test that it is of, as in a process that the test starts.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from concurrent.futures import BrokenExecutor
+import os
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import BrokenExecutor, Executor, Future
+from pathlib import Path
 from types import TracebackType
-from typing import NoReturn
+from typing import NoReturn, TypeVar
 
 import pytest
 from typing_extensions import Self
@@ -16,6 +19,27 @@ from typing_extensions import Self
 from aotc.package import workers
 
 _Pool = workers._Pool  # type: ignore[attr-defined]
+_T = TypeVar("_T")
+
+
+def _as_there(
+    folder: str, environment: Mapping[str, str], work: Callable[..., _T], *args: object
+) -> _T:
+    """Do a job as if this process had been started in a folder, with an environment."""
+    os.chdir(folder)
+    os.environ.clear()
+    os.environ.update(environment)
+    return work(*args)
+
+
+class _HereExecutor(Executor):
+    """Gives jobs to another executor, along with this process's folder and environment."""
+
+    def __init__(self, executor: Executor) -> None:
+        self._executor = executor
+
+    def submit(self, work: Callable[..., _T], /, *args: object) -> Future[_T]:
+        return self._executor.submit(_as_there, str(Path.cwd()), dict(os.environ), work, *args)
 
 
 class OneWorker:
@@ -25,10 +49,10 @@ class OneWorker:
         self._pool: workers._Pool | None = None  # type: ignore[name-defined]
 
     @property
-    def executor(self) -> object:
+    def executor(self) -> Executor:
         if self._pool is None:
             self._pool = _Pool(1)
-        return self._pool.executor
+        return _HereExecutor(self._pool.executor)
 
     def __enter__(self) -> Self:
         return self
@@ -61,7 +85,15 @@ def _one_worker() -> Iterator[OneWorker]:
     worker.close()
 
 
+@pytest.fixture(scope="module")
+def one_worker(_one_worker: OneWorker) -> Iterator[None]:
+    """Let all jobs of a file run in the one worker that stays."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(workers, "_Pool", lambda _jobs: _one_worker)
+        yield
+
+
 @pytest.fixture
-def one_worker(monkeypatch: pytest.MonkeyPatch, _one_worker: OneWorker) -> None:
-    """Let all jobs of a test run in the one worker that stays."""
-    monkeypatch.setattr(workers, "_Pool", lambda _jobs: _one_worker)
+def own_workers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let a test in such a file have workers of its own."""
+    monkeypatch.setattr(workers, "_Pool", _Pool)

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from aotc.runtime import _native
 from aotc.triton.heuristic import program_of
+from tests.support.extent import examples
 
 NAMES = ("M", "N", "K", "x_ptr", "FLAG", "LATE")
 limit = 64
@@ -113,7 +114,7 @@ _numbers = st.one_of(
     flag=st.booleans(),
     pointer=st.sampled_from([None, object()]),
 )
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 def test_a_program_answers_what_its_function_does(
     name: str, m: int, n: int, k: int, flag: bool, pointer: object
 ) -> None:

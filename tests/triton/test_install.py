@@ -16,6 +16,8 @@ import aotc.triton
 from aotc import cli
 from tests.support.fake_gpu import ROOT
 
+pytestmark = pytest.mark.usefixtures("one_worker")
+
 TRITON = str(ROOT / "tests" / "support" / "triton_stand_in")
 
 
@@ -157,6 +159,25 @@ def test_a_module_is_run_too(run_program: Any, project: Path, tmp_path: Path) ->
     words = ("-m", "aotc.triton", *archive, "--", "-m", "tool", "a")
     ran = run_program(*words, path=(str(tmp_path),))
     assert (ran.returncode, ran.stdout) == (0, "['a'] __main__\n"), ran.stderr
+
+
+def test_mistakes_on_the_command_line_show_no_traceback(
+    run_program: Any, project: Path, tmp_path: Path
+) -> None:
+    archive, program = str(project / "dist" / "ops.aotc"), tmp_path / "app.py"
+    program.write_text("")
+    shutil.copy(archive, tmp_path / "alone.aotc")
+    for words, code, expected in [
+        (("nothing.aotc", "--", str(program)), 1, "error: nothing.aotc: open: expected a file"),
+        ((str(program), "--", str(program)), 1, "expected an archive, got"),
+        ((str(tmp_path / "alone.aotc"), "--", str(program)), 1, "alone.sources.json is missing"),
+        ((archive, "--", "no.py"), 2, "expected a program, there is no no.py"),
+        ((archive,), 2, "expected a program, as in: -- app.py"),
+    ]:
+        ran = run_program("-m", "aotc.triton", "--stand-in", "--archive", *words)
+        assert ran.returncode == code, ran.stderr
+        assert expected in ran.stderr
+        assert "Traceback" not in ran.stderr
 
 
 @pytest.mark.parametrize(

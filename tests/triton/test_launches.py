@@ -11,6 +11,8 @@ import pytest
 
 from aotc import cli
 
+pytestmark = pytest.mark.usefixtures("one_worker")
+
 START = "install(stand_in=True)\nimport ops, triton, triton.language as tl\n"
 
 
@@ -293,3 +295,44 @@ def test_other_sources_than_were_compiled_are_an_error(
     ((name, text),) = launches(same, path=(str(tmp_path),), cwd=tmp_path)
     assert name == "NotInArchiveError"
     assert expected in text
+
+
+COMPUTED = """
+import triton
+import triton.language as tl
+
+@triton.heuristics({"EVEN": lambda args: args["n"] % args["BLOCK"] == 0})
+@triton.jit
+def fill(y, n, BLOCK: tl.constexpr, EVEN: tl.constexpr):
+    at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    tl.store(y + at, 1.0) if EVEN else tl.store(y + at, 1.0, mask=at < n)
+"""
+
+
+def test_a_heuristic_that_the_launcher_computes(
+    launches: Any, project: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "computed.py").write_text(COMPUTED)
+    (tmp_path / "ops.toml").write_text(
+        '[package]\nname = "ops"\nversion = "0.1.0"\ntargets = ["sm_90a"]\n[[kernel]]\n'
+        'source = "computed.py:fill"\nsignature = { y = "*fp32", n = "i32" }\nconstants = { BLOCK = 64 }\n'
+    )
+    arguments = ["build", str(tmp_path / "ops.toml"), "-o", str(tmp_path / "dist"), "-j", "1"]
+    assert cli.run([*arguments, "--no-cache"]) == 0
+    shutil.copy(project / "libcuda.so.1", tmp_path)
+    body = """
+lib = __import__("aotc").load({archive!r}, driver={driver!r})
+launched(lambda: lib["fill"].launch((y, 128), grid=(2,)))
+launched(lambda: lib["fill"].launch((y, 100), grid=(2,)))
+install(stand_in=True)
+import computed
+launched(lambda: computed.fill[(2,)](y, 128, BLOCK=64))
+launched(lambda: computed.fill[(2,)](y, 100, BLOCK=64))
+launched(lambda: computed.fill[(2,)](y, 100, BLOCK=32))
+"""
+    body = body.format(
+        archive=str(tmp_path / "dist" / "ops.aotc"), driver=str(tmp_path / "libcuda.so.1")
+    )
+    *right, wrong = launches(body, tmp_path, path=(str(tmp_path),))
+    assert right == [[[2, 1, 1], 128]] * 4
+    assert wrong[0] == "NotInArchiveError"

@@ -10,6 +10,8 @@ import pytest
 
 from aotc import cli
 
+pytestmark = pytest.mark.usefixtures("one_worker")
+
 KERNELS = """
 import triton
 import triton.language as tl

@@ -56,8 +56,8 @@ def constants_of(
         name = parameter.name
         if name in tuned or name in CONFIG_KEYS:
             continue
-        if parameter.has_default and not (name in subject.defaults and subject.is_passed(name)):
-            continue  # its default, or what @triton.heuristics computes
+        if name in subject.computed or (name in subject.defaults and not subject.is_passed(name)):
+            continue  # what @triton.heuristics computes, or its default
         _place(subject, name, made, integers)
     if is_tuned:
         for name, line in made.configs.items():
@@ -251,7 +251,7 @@ def _options(subject: Subject, num_warps: int) -> dict[str, Line]:
     keys = (key for one in subject.launches for key in one.options if key in CONFIG_KEYS)
     for key in dict.fromkeys(keys):
         nodes = [(one.host, one.options[key]) for one in subject.launches if key in one.options]
-        values = [_literal(host, node) for host, node in nodes]
+        values = [value for host, node in nodes for value in _each_literal(host, node)]
         known = [one for one in dict.fromkeys(values) if one is not None]
         valid = [
             one
@@ -264,6 +264,14 @@ def _options(subject: Subject, num_warps: int) -> dict[str, Line]:
             text = ast.unparse(nodes[0][1])
             made[key] = Line(_listed(valid or [num_warps]), f"launches pass {text}")
     return made
+
+
+def _each_literal(host: Host, node: ast.expr) -> list[object]:
+    """Return what an expression is on either side of its conditions; None where that is not known."""
+    found = host.expand(node)
+    if isinstance(found, ast.IfExp):
+        return [*_each_literal(host, found.body), *_each_literal(host, found.orelse)]
+    return [_literal(host, node)]
 
 
 def _literal(host: Host, node: ast.expr) -> object:

@@ -202,12 +202,10 @@ def _fill(table: _Table, subject: Subject, kernel: CheckedKernel) -> None:
 
 def _tuned(subject: Subject, kernel: CheckedKernel) -> tuple[set[str] | None, str]:
     """Return what the autotuner sets, None if there is none, and why it cannot be read."""
-    if not _is_tuned(subject):
-        return None, ""
     try:
-        configs = autotune_configs(kernel.file, kernel.name)
+        configs = autotune_configs(kernel.file, kernel.name, target=subject.survey.target)
     except CompileError as error:
-        return None, error.message
+        return None, error.message if _is_tuned(subject) else ""
     return {name for one in configs for name in one}, ""
 
 

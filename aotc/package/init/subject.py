@@ -7,9 +7,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
+from aotc.frontend import heuristic_problems, launch_heuristics
 from aotc.frontend.resolve import decorator_call
 from aotc.frontend.source import SourceFile
 from aotc.frontend.support import Survey
+from aotc.ir.diagnostics import CompileError
 from aotc.package.init.launches import Host, Launch
 from aotc.package.init.uses import Uses, defaults, parameters
 from aotc.package.parameters import Function
@@ -66,6 +68,19 @@ class Subject:
     def defaults(self) -> Mapping[str, ast.expr]:
         """The defaults of parameters."""
         return defaults(self.node)
+
+    @cached_property
+    def computed(self) -> frozenset[str]:
+        """The parameters that heuristics compute, when the kernel is built or launched."""
+        path, name, target = self.file.path, self.node.name, self.survey.target
+        arguments = [one.name for one in self.function.arguments]
+        constants = [one.name for one in self.function.constexprs]
+        try:
+            problems = heuristic_problems(path, name, target=target)
+            launched = launch_heuristics(path, name, arguments, constants, target=target)
+        except CompileError:
+            return frozenset()
+        return frozenset(name for name, why in problems.items() if not why) | frozenset(launched)
 
     @cached_property
     def module(self) -> Host:

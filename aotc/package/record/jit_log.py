@@ -312,8 +312,10 @@ def _of_json(text: str) -> Compiled | None:
     fields = cast("dict[str, Any]", told)
     inner = fields.get("compile")
     fields = {**fields, **(cast("dict[str, Any]", inner) if isinstance(inner, dict) else {})}
-    if isinstance(fields.get("specialization_data"), str):
-        fields = {**json.loads(fields["specialization_data"]), **fields}
+    data = fields.get("specialization_data")
+    found: Any = json.loads(data) if isinstance(data, str) else data
+    if isinstance(found, dict):
+        fields = {**cast("dict[str, Any]", found), **fields}
     if "signature" not in fields or not any(isinstance(fields.get(one), str) for one in _NAMES):
         return None
     name = next(fields[one] for one in _NAMES if isinstance(fields.get(one), str))

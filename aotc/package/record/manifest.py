@@ -71,11 +71,14 @@ def write_manifest(records: Sequence[dict[str, Any]], output: Path, name: str) -
     """
     launches = [one for one in records if "signature" in one and _target(one)]
     if not launches:
-        raise CompileError(
+        error = CompileError(
             "expected launches of Triton kernels on an NVIDIA GPU, got none",
             remedy="the program must launch them with kernel[grid](…), in a Python that is started "
             "without -S, -I and -E; of a log, lines with kernels' keys, and their --source",
         )
+        for problem in dict.fromkeys(one["problem"] for one in records if "problem" in one):
+            error.add_context(problem)
+        raise error
     tuned: dict[str, set[str]] = {}
     for one in records:
         if "tuned" in one:

@@ -113,18 +113,23 @@ def _written(buffer: Buffer) -> Array:
 def _moved_anywhere(buffer: Buffer, expected: Array) -> Array:
     """Return the elements whose bits any noisy interpretation changed, in order."""
     moved = np.zeros(expected.shape, bool)
-    for run in (*buffer.upward, *buffer.random):
+    for run in (*buffer.upward, *buffer.random, *buffer.flipped):
         moved |= _bits(expected) != _bits(buffer.elements(run))
     found: Array = np.flatnonzero(moved)
     return found
 
 
 def _spread(buffer: Buffer, at: Array) -> Array:
-    """Return how far noise moves the elements `at`: single ops added up, and all ops at random."""
+    """Return how far noise moves the elements `at`: single ops added up, and all ops at random.
+
+    Of the runs with flipped roundings each rounding is in two, on average, so half of them count.
+    """
     wide = _wide(buffer.elements(buffer.expected)[at])
     spread = np.zeros(wide.shape)
     for run in buffer.upward:
         spread += _moved(wide, _wide(buffer.elements(run)[at]))
+    for run in buffer.flipped:
+        spread += 0.5 * _moved(wide, _wide(buffer.elements(run)[at]))
     at_random = np.zeros(wide.shape)
     for run in buffer.random:
         at_random = np.maximum(at_random, _moved(wide, _wide(buffer.elements(run)[at])))

@@ -348,13 +348,13 @@ class _Noise:
 
         What follows may hide the difference of two of them, as a maximum hides that of NaN from what
         is negative. So runs of consecutive seeds at random take one infinity each, and a run upwards
-        takes what is none, and not what the value is of itself.
+        takes NaN, or a number where the value is NaN of itself.
         """
         if not is_open.any():
             return value
         other: Array | float = self._infinity
         if self._upwards:
-            other = np.where(np.isfinite(value), np.nan, 0.0)
+            other = np.where(np.isnan(value), 0.0, np.nan)
         return np.where(is_open, other, value).astype(value.dtype)
 
     def _assembly(self, base: Rule) -> Rule:

@@ -27,7 +27,7 @@ from aotc.verify.checks.dataflow import Roles, backward
 from aotc.verify.checks.launches import Launch, Scalar
 from aotc.verify.checks.lazy_memory import Contents, ElasticMemory, Listed, loaded_dtype
 from aotc.verify.checks.noise import inexact_ops, is_inexact, noisy_rules
-from aotc.verify.checks.rounding import NUM_PARTS, CastWatch, inner_casts
+from aotc.verify.checks.rounding import NUM_FLIPPED_RUNS, CastWatch, inner_casts
 from aotc.verify.interpreter.memory import TensorAddress
 from aotc.verify.interpreter.numerics import ALL_ZERO
 from aotc.verify.interpreter.program import InterpretError, Program, Rule, Rules
@@ -86,7 +86,8 @@ class Buffer:
     """Hold what lies behind a pointer, as bytes from `HEAD_BYTES` before it to the last touched.
 
     `start_bytes` is where the pointer points. `upward` and `random` are the results with noise, see
-    `noise.py`; there are none where the result `is_exact`. A tensor has a `shape`, and `strides` in
+    `noise.py`, `flipped` those with roundings to the other side, see `rounding.py`; there are none
+    where the result `is_exact`. A tensor has a `shape`, and `strides` in
     elements. With `pages` only these are held, one after the other. One that holds addresses has
     `pointees`, the buffers they are of, over and over.
     """
@@ -100,6 +101,7 @@ class Buffer:
     writable: Marks
     upward: tuple[Bytes, ...]
     random: tuple[Bytes, ...]
+    flipped: tuple[Bytes, ...] = ()
     shape: tuple[int, ...] = ()
     strides: tuple[int, ...] = ()
     pages: tuple[int, ...] = ()
@@ -241,6 +243,7 @@ def interpret(
         raise RewriteError(f"a program changes what it has written in {exact.rewritten}")
     upward: list[ElasticMemory] = []
     random: list[ElasticMemory] = []
+    flipped: list[ElasticMemory] = []
     if roles.inexact:
         ops = inexact_ops(kernel)
         groups = [ops[at::MAX_UPWARD_RUNS] for at in range(min(len(ops), MAX_UPWARD_RUNS))]
@@ -248,17 +251,17 @@ def interpret(
             upwards = len(upward) < len(groups)
             rules = watch.measuring(noisy_rules(RULES, seed, group, upwards=upwards))
             rules = recording.replaying(rules, [*group, *watch.casts], same_poison=False)
-            run = _run(kernel, launch, exact.again(), args, rules, seed)
-            (upward if upwards else random).append(run)
-        for part in range(NUM_PARTS) if watch.has_moved else ():
-            rules = recording.replaying(watch.flipping(RULES, part), watch.casts, same_poison=True)
-            upward.append(_run(kernel, launch, exact.again(), args, rules, 0))
+            moved = _run(kernel, launch, exact.again(), args, rules, seed)
+            (upward if upwards else random).append(moved)
+        for run in range(NUM_FLIPPED_RUNS) if watch.has_moved else ():
+            rules = recording.replaying(watch.flipping(RULES, run), watch.casts, same_poison=True)
+            flipped.append(_run(kernel, launch, exact.again(), args, rules, 0))
     inexact = [launch.aliases.get(name, name) for name in roles.inexact]
     buffers: dict[str, Buffer] = {}
     for index, (name, pointee) in enumerate(_owners_of(kernel, launch, inputs).items()):
         # What a loaded address points at is as exact as what the kernel does with it.
         is_exact = name.partition("[")[0] not in inexact
-        runs: tuple[list[ElasticMemory], ...] = ([], []) if is_exact else (upward, random)
+        runs = ([], [], []) if is_exact else (upward, random, flipped)
         buffers[name] = _buffer(name, pointee, index, exact, *runs)
     for name, pointees in inputs.pointees.items():
         buffers[name] = replace(buffers[name], pointees=tuple(pointees.names(name, launch)))
@@ -504,6 +507,7 @@ def _buffer(
     exact: ElasticMemory,
     upward: list[ElasticMemory],
     random: list[ElasticMemory],
+    flipped: list[ElasticMemory],
 ) -> Buffer:
     pages = exact.pages(index)
     read, written = exact.touched(index, pages)
@@ -523,5 +527,6 @@ def _buffer(
         writable=copied(written[:size]),
         upward=tuple(memory.result(index, size, pages) for memory in upward),
         random=tuple(memory.result(index, size, pages) for memory in random),
+        flipped=tuple(memory.result(index, size, pages) for memory in flipped),
         pages=tuple(pages),
     )

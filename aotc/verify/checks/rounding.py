@@ -5,9 +5,10 @@ two numbers of the narrower type, and is then off by a whole step of it: a relat
 becomes one of 5e-4. Noisy interpretations (`noise.py`) show that only where they happen to flip the
 same value. So they are watched: how far they move the operand of each such cast. Then the kernel is
 interpreted a few times more, and every cast whose operand can get across a middle rounds it to the
-other side in one of these runs, upwards or downwards where there is a choice. In a row of a softmax
-there may be many, and weighted by values of either sign they all but cancel: what moves is added up
-over the runs.
+other side in some of these runs, upwards or downwards where there is a choice. In a row of a softmax
+there may be many, and weighted by values of either sign they may cancel: no two that are close in a
+row are flipped in the same runs, so one of the runs has the one without the other, and what moves is
+added up over them.
 
 Casts whose results are only stored need none of that: a comparison allows for a step there.
 
@@ -24,15 +25,15 @@ import numpy as np
 from aotc.ir.core import Kernel, Op, Value
 from aotc.ir.dialects import arith, descriptor, tile
 from aotc.ir.types import ScalarType, element_of
-from aotc.verify.arrays import Array, copied
+from aotc.verify.arrays import Array, copied, reshape
 from aotc.verify.checks.dataflow import SHAPES, backward
 from aotc.verify.interpreter.program import Program, Rules
 
 FACTOR = 4.0
 """How much further than watched an operand may be moved, as in `compare.py`."""
 
-NUM_PARTS = 4
-"""In how many runs casts are flipped, each in one of them: two that cancel are in one of 4 rarely."""
+NUM_FLIPPED_RUNS = 4
+"""In how many runs casts are flipped, each in one of the sets of runs that are not empty."""
 
 _STORES = (tile.Store, descriptor.DescriptorStore)
 
@@ -106,8 +107,8 @@ class CastWatch:
 
         return self._watched(rules, watch)
 
-    def flipping(self, rules: Rules, part: int) -> Rules:
-        """Return the rules of a run in which a part of the casts that noise may flip is flipped."""
+    def flipping(self, rules: Rules, run: int) -> Rules:
+        """Return the rules of one of the runs in which casts that noise may flip are flipped."""
         base = rules[arith.Cast]
         counts: dict[Op, int] = {}
         places = {op: at for at, op in enumerate(self._exact)}
@@ -123,12 +124,12 @@ class CastWatch:
             wide = value.astype(np.float64)
             sides = [
                 np.asarray(base(program, op, (wide + sign * reach).astype(value.dtype)))
-                for sign in ((-1.0, 1.0) if part % 2 else (1.0, -1.0))
+                for sign in ((-1.0, 1.0) if run % 2 else (1.0, -1.0))
             ]
             flipped = np.where(sides[0] != out, sides[0], sides[1])
-            parts = np.random.default_rng((places[op], number)).integers(NUM_PARTS, size=out.shape)
-            is_kept = (parts != part) | np.isnan(wide) | np.isnan(reach)
-            return np.where(is_kept, out, flipped).astype(out.dtype)
+            may_flip = (flipped != out) & ~(np.isnan(wide) | np.isnan(reach))
+            sets = _sets_of_runs(may_flip, seed=(places[op], number))
+            return np.where(may_flip & (sets >> run & 1 != 0), flipped, out).astype(out.dtype)
 
         return {**rules, arith.Cast: rule}
 
@@ -150,3 +151,12 @@ class CastWatch:
             return base(program, op, value)
 
         return {**rules, arith.Cast: rule}
+
+
+def _sets_of_runs(may_flip: Array, *, seed: tuple[int, int]) -> Array:
+    """Return for each element the set of runs, as bits, that flip it: those of a row take turns."""
+    num_sets = 2**NUM_FLIPPED_RUNS - 1
+    rows = may_flip.reshape(1) if not may_flip.ndim else may_flip
+    first = np.random.default_rng(seed).integers(num_sets, size=(*rows.shape[:-1], 1))
+    turn = np.cumsum(rows, axis=-1) + first
+    return reshape(1 + turn % num_sets, may_flip.shape)

@@ -42,6 +42,7 @@ def test_cases_are_distinct_and_their_text_is_ptx(group):
         assert kernel.cta_threads[0] > 0
 
 
+@pytest.mark.emulated
 @pytest.mark.parametrize(
     ("group", "index"), [(name, index) for name, at in SAMPLES.items() for index in at]
 )

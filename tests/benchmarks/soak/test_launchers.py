@@ -59,6 +59,7 @@ def test_all_launch_at_a_time_and_each_case_once(tmp_path: Path) -> None:
     assert not list(tmp_path.glob("[0-9]"))
 
 
+@pytest.mark.slow
 def test_each_gpu_is_seen_by_its_launchers_alone(tmp_path: Path) -> None:
     journal = Journal(tmp_path / "journal.jsonl")
     launchers = Launchers(NamedDevice, journal, 30.0, ("3", "GPU-1"), 2)

@@ -34,6 +34,7 @@ def test_what_ended_with_the_soak_fails(tmp_path: Path) -> None:
     assert [(each["case"], each["status"]) for each in found["failures"]] == [("program 5", "lost")]
 
 
+@pytest.mark.slow
 def test_without_a_gpu_it_says_so(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
     try:
         from aotc.verify.checks.device import Driver, NoDeviceError

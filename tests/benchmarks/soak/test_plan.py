@@ -4,39 +4,15 @@ from __future__ import annotations
 
 import pytest
 
-from aotc.package.manifest import parse
-from aotc.package.verify_subjects import subjects_of_manifest
 from benchmarks.soak import plan, variants
 from benchmarks.soak.journal import Outcome, Record
 from benchmarks.soak.variants import Draw, Group, Source
-
-_KERNEL = """
-[[kernel]]
-name = "{name}"
-source = "kernels/elementwise.py:vector_add_kernel"
-grid = ["cdiv(n_elements, BLOCK)"]
-[kernel.signature]
-x_ptr = "*fp32:16"
-y_ptr = "*fp32:16"
-out_ptr = "*fp32:16"
-n_elements = "i32"
-[kernel.configs]
-BLOCK = [64, 128, 256]
-num_warps = [1, 2]
-"""
-_PACKAGE = """
-[package]
-name = "few"
-version = "0.1.0"
-targets = ["sm_90a"]
-"""
+from tests.benchmarks.soak.few_variants import few_subjects
 
 
 def _groups(*names: str) -> list[Group]:
     """Return a group for each variant, six of each kernel."""
-    text = _PACKAGE + "".join(_KERNEL.format(name=name) for name in names)
-    subjects = subjects_of_manifest(parse(text, str(variants.ROOT / "few.toml")))
-    return [Group("few.toml", (subject,)) for subject in subjects]
+    return [Group("few.toml", (subject,)) for subject in few_subjects(*names)]
 
 
 def _values(groups: list[Group]) -> set[tuple[str, str]]:

@@ -25,11 +25,11 @@ def decide(schedule, loop, why):
 
 
 def test_texts_are_strings_that_are_no_docstrings_and_no_errors(tmp_path: Path) -> None:
-    (tmp_path / "room").mkdir()
-    (tmp_path / "room" / "decide.py").write_text(_SOURCE)
+    (tmp_path / "layout").mkdir()
+    (tmp_path / "layout" / "decide.py").write_text(_SOURCE)
     assert [(text.place, text.text) for text in remarks.texts(tmp_path)] == [
-        ("room/decide.py:4", "a text of a table"),
-        ("room/decide.py:12", "the loop of * stays: *"),
+        ("layout/decide.py:4", "a text of a table"),
+        ("layout/decide.py:12", "the loop of * stays: *"),
     ]
 
 

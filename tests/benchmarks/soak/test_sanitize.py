@@ -39,6 +39,7 @@ def test_launches_are_made_and_compared(capsys: pytest.CaptureFixture[str]) -> N
     assert "wrong: " in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_what_a_tool_says_is_kept(tmp_path: Path) -> None:
     commands = {
         "memcheck": _saying(_CLEAN, 0),
@@ -70,6 +71,7 @@ def test_warnings_are_no_failure_and_wrong_results_are(
     assert said.is_clean == is_clean
 
 
+@pytest.mark.slow
 def test_what_does_not_end_is_ended_with_all_that_it_started(tmp_path: Path) -> None:
     child = f"import time; open({str(tmp_path / 'started')!r}, 'w'); time.sleep(3); open({str(tmp_path / 'left')!r}, 'w')"
     program = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {child!r}])"

@@ -61,6 +61,7 @@ def test_every_case_has_one_outcome(launchers: Launchers, journal: Journal) -> N
     assert journal.read().known("fake") == set(expected) | {"dropped"}
 
 
+@pytest.mark.slow
 def test_what_is_risky_is_held_back_in_order(launchers: Launchers, journal: Journal) -> None:
     risky = [(FakeCase(f"{at}", is_risky=at % 2 == 0), FakeCase(f"{at}s")) for at in range(6)]
     tasks = [(FakeCase("last 0"),), *risky, (FakeCase("last 1"),)]
@@ -85,6 +86,7 @@ def test_nothing_is_launched_after_a_hang(launchers: Launchers, journal: Journal
     assert more == []
 
 
+@pytest.mark.slow
 def test_a_worker_that_ends_is_named(launchers: Launchers, journal: Journal) -> None:
     found, _ = _jobs(launchers, journal, (FakeCase("killed"),), (FakeCase("a"),))
     assert {each.case: each.status for each in found} == {"job 0": "error", "a": "right"}
@@ -93,12 +95,14 @@ def test_a_worker_that_ends_is_named(launchers: Launchers, journal: Journal) -> 
     assert lost.phase == "fake"
 
 
+@pytest.mark.slow
 def test_nothing_is_begun_after_the_deadline(launchers: Launchers, journal: Journal) -> None:
     tasks = [(FakeCase(f"{at}"),) for at in range(50)]
     found, _ = _jobs(launchers, journal, *tasks, seconds=0.0)
     assert found == []
 
 
+@pytest.mark.slow
 def test_time_is_left_for_what_is_held_back(launchers: Launchers, journal: Journal) -> None:
     risky = [(FakeCase(f"{at}", is_risky=True),) for at in range(4)]
     others = [(FakeCase(f"{at}"),) for at in range(4, 100)]

@@ -6,35 +6,15 @@ import random
 from collections import Counter
 from pathlib import Path
 
-from aotc.package.manifest import parse
-from aotc.package.verify_subjects import Subject, subjects_of_manifest
+from aotc.package.verify_subjects import Subject
 from benchmarks.soak import variants
 from benchmarks.soak.devices import Emulator
 from benchmarks.soak.variants import Group, Settings, VariantCase
-
-_MANIFEST = """
-[package]
-name = "few"
-version = "0.1.0"
-targets = ["sm_90a"]
-[[kernel]]
-name = "vector_add"
-source = "kernels/elementwise.py:vector_add_kernel"
-grid = ["cdiv(n_elements, BLOCK)"]
-[kernel.signature]
-x_ptr = "*fp32:16"
-y_ptr = "*fp32:16"
-out_ptr = "*fp32:16"
-n_elements = "i32"
-[kernel.configs]
-BLOCK = [64, 128, 256]
-num_warps = [1, 2]
-num_stages = [1, 3]
-"""
+from tests.benchmarks.soak.few_variants import few_subjects
 
 
 def _subjects() -> list[Subject]:
-    return subjects_of_manifest(parse(_MANIFEST, str(variants.ROOT / "few.toml")))
+    return few_subjects("vector_add", num_stages=(1, 3))
 
 
 def test_a_sample_has_whole_groups_and_no_more_than_asked_for() -> None:

@@ -195,6 +195,36 @@ def test_an_autotuner_is_read(tables: Tables) -> None:
     assert kernel["grid"] == ["cdiv(n, B)"]
 
 
+TUNED_BY_GPU = """
+def tuned(f):
+    big = torch.cuda.get_device_capability()[0] >= 9
+    return triton.autotune([triton.Config({"BLOCK": 64}, num_stages=4 if big else 2)], key=["n"])(f)
+
+@triton.heuristics({"EVEN": lambda args: args["n"] % args["BLOCK"] == 0,
+                    "SIZE": lambda args: triton.next_power_of_2(args["n"])})
+@triton.jit
+def k(x, n, BLOCK: tl.constexpr, EVEN: tl.constexpr, SIZE: tl.constexpr):
+    at = tl.arange(0, BLOCK)
+    tl.store(x + at, SIZE if EVEN else 0, mask=at < n)
+"""
+
+
+@pytest.mark.parametrize("how", ["@tuned", ""])
+def test_an_autotuner_of_a_function_that_asks_for_the_gpu(tables: Tables, how: str) -> None:
+    text = TUNED_BY_GPU.replace("@triton.heuristics", f"{how}\n@triton.heuristics")
+    (kernel,) = tables(text + ("" if how else "\nk = tuned(k)\n"))
+    assert kernel["configs"] == "autotune"
+    assert kernel["constants"] == {"SIZE": 1}  # what no launcher computes is left to do
+    assert "choices" not in kernel
+
+
+def test_what_launches_pass_on_either_side_of_a_condition(tables: Tables) -> None:
+    (kernel,) = tables(
+        NORM.replace("BLOCK, num_warps = settings(n_cols)", "num_warps = 4 if n_cols < 9 else 8")
+    )
+    assert kernel["configs"]["num_warps"] == [4, 8]
+
+
 def test_an_autotuner_that_cannot_be_read(write: Write) -> None:
     written = write(TUNED.format("elsewhere()"))
     assert "# TODO: list the configs: elsewhere is not" in written.text

@@ -37,6 +37,7 @@ DATA = {
     "options": {"num_warps": 2, "num_ctas": 1, "num_stages": 3, "arch": "sm90", "backend_name": "cuda"},
 }  # fmt: skip
 HOOK = json.dumps({"name": "add", "module": "kern", "specialization_data": json.dumps(DATA)})
+NESTED = json.dumps({"name": "add", "module": "kern", "specialization_data": DATA})
 SHOWN = "INFO\n" + json.dumps(
     {
         "kernel_name": "add",
@@ -64,7 +65,7 @@ def plain(one: Compiled) -> tuple[object, ...]:
 
 
 @pytest.mark.parametrize(
-    "text", [KEY, VERBOSE, HOOK, SHOWN], ids=["key", "verbose", "hook", "shown"]
+    "text", [KEY, VERBOSE, HOOK, NESTED, SHOWN], ids=["key", "verbose", "hook", "nested", "shown"]
 )
 def test_every_form_says_the_same(text: str) -> None:
     log = read_log(f"starting\n{{not JSON\n{text}\n[1, 2]\n{{}}\n")
@@ -80,7 +81,7 @@ def test_every_form_says_the_same(text: str) -> None:
     assert divisible == {("x",), ("shape", 1)}
     assert found.options["num_warps"] == 2
     assert found.open_promises is False
-    assert found.arch == (90 if text in (HOOK, SHOWN) else 0)
+    assert found.arch == (90 if text in (HOOK, NESTED, SHOWN) else 0)
 
 
 def test_values_are_read_not_evaluated() -> None:

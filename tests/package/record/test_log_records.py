@@ -13,6 +13,8 @@ import tomli
 from aotc import cli
 from tests.support.fake_compiler import compile_empty
 
+pytestmark = pytest.mark.usefixtures("one_worker")
+
 SOURCE = """
 import triton
 import triton.language as tl
@@ -119,6 +121,8 @@ def test_functions_of_one_name_are_told_apart_by_module_and_parameters(
     code, err = record(event())
     assert code == 1
     assert "got none" in err
+    assert "note: " in err
+    assert "name the one that was launched (--source)" in err
     told = {
         "name": "add",
         "module": "pkg.ops",

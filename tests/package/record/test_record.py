@@ -16,6 +16,8 @@ from aotc.package.record.launches import merge, read
 from aotc.package.record.manifest import write_manifest
 from tests.support.fake_compiler import compile_empty
 
+pytestmark = pytest.mark.usefixtures("one_worker")
+
 STAND_IN = Path(__file__).parents[2] / "support" / "triton_stand_in"
 KERNELS = """
 import sys
@@ -205,6 +207,11 @@ def test_a_constant_that_is_none_is_recorded_and_built(record: Any, tmp_path: Pa
     [
         (("no-such-command",), "cannot run 'no-such-command': No such file or directory"),
         ((sys.executable, "-c", "pass"), "expected launches of Triton kernels on an NVIDIA GPU"),
+        ((sys.executable, "-c", "raise SystemExit(3)"), f"{sys.executable} exited with 3\nerror: "),
+        (
+            (sys.executable, "-c", "import os; os.kill(os.getpid(), 9)"),
+            f"{sys.executable} was ended by signal 9\nerror: expected launches",
+        ),
     ],
 )
 def test_mistakes_of_the_user(

@@ -19,6 +19,7 @@ from aotc.ir.verify import verify
 from aotc.schedule.analysis.affine import AffineAnalysis, Wrapped, axis_symbol
 from aotc.schedule.analysis.polynomial import ONE, Polynomial
 from aotc.verify.interpreter.run import run
+from tests.support.extent import examples
 
 SHAPE = (4, 8)
 TILE = TileType(I32, SHAPE)
@@ -143,7 +144,7 @@ def tile_of(
     return out
 
 
-@settings(max_examples=150)
+@settings(max_examples=examples(150))
 @given(programs(), small, small, st.integers(0, 3))
 def test_polynomials_have_the_values_of_every_iteration(
     program: Program, n: int, s: int, program_id: int

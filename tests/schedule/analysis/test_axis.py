@@ -14,6 +14,7 @@ from aotc.ir.rewrite import Builder
 from aotc.ir.text import parse_kernel
 from aotc.ir.types import FP16, I32, I64, PointerType, TileType
 from aotc.schedule.analysis.axis import AxisAnalysis, AxisInfo
+from tests.support.extent import examples
 
 SHAPE = (4, 32)
 POINTER = PointerType(FP16)
@@ -126,7 +127,7 @@ def check(info: AxisInfo, values: np.ndarray, step: int = 1) -> None:
 
 
 @given(st.data())
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 def test_facts_hold(data: st.DataObject) -> None:
     program = Program(data.draw)
     infos = AxisAnalysis(program.kernel)
@@ -136,7 +137,7 @@ def test_facts_hold(data: st.DataObject) -> None:
 
 
 @given(st.data())
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 def test_comparisons_are_constant_as_claimed(data: st.DataObject) -> None:
     program = Program(data.draw)
     (left, a), (right, b) = program.pick(), program.pick()

@@ -102,6 +102,7 @@ def test_threads_get_the_registers_that_a_tile_beside_the_sums_takes(tmp_path: P
 # ---- results ----------------------------------------------------------------------------------
 
 
+@pytest.mark.emulated
 @pytest.mark.parametrize("num_stages", [2, 3])
 @pytest.mark.parametrize(("tiles", "programs"), [(0, 1), (1, 1), (2, 1), (5, 2), (3, 4)])
 def test_every_tile_is_stored_once(
@@ -122,6 +123,7 @@ def test_every_tile_is_stored_once(
         np.testing.assert_array_equal(c[rows:], before[rows:])
 
 
+@pytest.mark.emulated
 def test_tiles_of_two_tensors_are_delayed_together(tmp_path: Path) -> None:
     _, remarks = lowered(tmp_path, TWO, TWO_SIGNATURE, num_warps=4)
     assert DELAYED in remarks
@@ -169,6 +171,7 @@ def test_a_tile_waits_for_the_mainloop_of_the_next_group(tmp_path: Path) -> None
     assert text.count("gpu.tma_store(") == 6
 
 
+@pytest.mark.emulated
 @pytest.mark.parametrize(
     ("depths", "tiles", "programs"),
     [
@@ -202,6 +205,7 @@ def test_tiles_of_groups_are_stored_once(
     np.testing.assert_array_equal(c[rows * len(run) :], before[rows * len(run) :])
 
 
+@pytest.mark.emulated
 def test_a_mainloop_may_be_as_long_as_its_tile_says(tmp_path: Path) -> None:
     source = PRODUCT.replace("range(0, K, 64)", "range(0, K * tile, 64)")
     _, remarks = lowered(tmp_path, source, SIGNATURE, num_warps=8)

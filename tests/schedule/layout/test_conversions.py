@@ -35,6 +35,7 @@ from aotc.schedule.layout.layouts import (
 )
 from aotc.schedule.layout.scratch import count_wavefronts
 from tests.schedule.conversion_simulator import NOTHING, execute, held_by
+from tests.support.extent import examples
 
 ELEMENT_BITS = (8, 16, 32, 64)
 
@@ -125,7 +126,7 @@ def pairs_within_warps(draw: st.DrawFn) -> tuple[LinearLayout, LinearLayout]:
     return source, LinearLayout.from_columns(ins, source.outs)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(pairs(), st.sampled_from(ELEMENT_BITS), st.sampled_from([None, 64, 256, 1024]))
 def test_random_pairs(
     pair: tuple[LinearLayout, LinearLayout], element_bits: int, max_scratch_bytes: int | None
@@ -133,7 +134,7 @@ def test_random_pairs(
     check_every_way(*pair, element_bits, max_scratch_bytes)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(pairs_within_warps(), st.sampled_from(ELEMENT_BITS))
 def test_random_pairs_within_warps(pair: tuple[LinearLayout, LinearLayout], element_bits: int):
     source, destination = pair
@@ -141,7 +142,7 @@ def test_random_pairs_within_warps(pair: tuple[LinearLayout, LinearLayout], elem
     check_every_way(source, destination, element_bits)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(st.data())
 def test_scratch_layouts_of_permutations_have_no_conflicts(data: st.DataObject):
     num_bits = data.draw(st.integers(6, 11))
@@ -223,7 +224,7 @@ def test_transposition_is_wide_on_one_side():
 # ---- reduce -> reshape -> reshape -> broadcast ------------------------------------------------
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=examples(50), deadline=None)
 @given(st.data())
 def test_reduce_reshape_reshape_broadcast(data: st.DataObject):
     """A run of registers meets a scratch shape that holds less of it than the run is long."""

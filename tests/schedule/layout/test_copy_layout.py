@@ -22,6 +22,7 @@ from aotc.schedule.layout.tensor_copies import (
     write_modes,
 )
 from aotc.target import TARGETS
+from tests.support.extent import examples
 
 TARGET = TARGETS["sm_90a"]
 ELEMENTS = (I8, BF16, FP32, FP64)
@@ -86,7 +87,7 @@ def test_bytes_go_in_squares() -> None:
     assert [buffer_access(found, each, 8, ("",)) for each in both] == [(8, ""), (8, "")]
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(
     element=st.sampled_from(ELEMENTS),
     sizes=st.tuples(st.sampled_from(ROW_BYTES), st.sampled_from(ROW_BYTES)),

@@ -75,6 +75,7 @@ def test_what_others_look_at_stays(tmp_path: Path, expression: str) -> None:
     assert not changed
 
 
+@pytest.mark.emulated
 @pytest.mark.parametrize("name", COPIES)
 def test_it_stores_what_it_stored(tmp_path: Path, name: str) -> None:
     expression = COPIES[name]

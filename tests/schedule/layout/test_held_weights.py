@@ -56,6 +56,7 @@ def test_a_stage_is_left_to_load_ahead(tmp_path: Path, num_stages: int, is_ahead
     assert ("would read both stages of what they share" in remarks) != is_ahead
 
 
+@pytest.mark.emulated
 @pytest.mark.parametrize("num_stages", [2, 3])
 def test_the_result_is_right_at_every_length(tmp_path: Path, num_stages: int) -> None:
     options: dict[str, Any] = {"mma_stages": 2, "num_stages": num_stages, "num_warps": 8}

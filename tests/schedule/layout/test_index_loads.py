@@ -187,6 +187,7 @@ PAGED = """def k(table, keys, weights, out, n):
 """
 
 
+@pytest.mark.emulated
 def test_a_loop_issues_a_gather_ahead(tmp_path: Path) -> None:
     signature = {"table": "*i32", "keys": "*fp16:16", "weights": "*fp16:16", "out": "*fp32:16"}
     signature |= {"n": "i32"}

@@ -31,6 +31,7 @@ WAYS = {
 }
 
 
+@pytest.mark.emulated
 @pytest.mark.parametrize("way", WAYS)
 def test_computed_weights_are_the_left_operand(tmp_path: Path, way: str) -> None:
     dot, from_registers = WAYS[way]

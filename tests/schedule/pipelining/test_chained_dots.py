@@ -57,6 +57,7 @@ def _expected(
     return weights @ v.astype(np.float64) / weights.sum(1, keepdims=True)
 
 
+@pytest.mark.emulated
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize("num_stages", [2, 3])
 @pytest.mark.parametrize("num_warps", [4, 8])
@@ -139,6 +140,7 @@ STORED = BIASED.replace(
 )
 
 
+@pytest.mark.emulated
 @pytest.mark.parametrize(("source", "num_dots"), [(BIASED, 2 + 2), (STORED, 4 + 5)])
 def test_loads_that_scores_need_come_ahead_where_nothing_is_stored(
     tmp_path: Path, source: str, num_dots: int
@@ -287,6 +289,7 @@ SIDE_BY_SIDE = """def k(q, k, v, out, n):
 """
 
 
+@pytest.mark.emulated
 @pytest.mark.parametrize("num_stages", [2, 3])
 @pytest.mark.parametrize("dtype", ["fp16", "fp8e5"])
 def test_keys_and_values_of_one_stage_at_every_length(

@@ -222,6 +222,7 @@ def _feeds(op: Op, dot: wgmma.Wgmma) -> bool:
     return value.op is op
 
 
+@pytest.mark.emulated
 @pytest.mark.parametrize("num_stages", [2, 3])
 def test_softmax_runs_beside_the_second_dot(tmp_path: Path, num_stages: int) -> None:
     """Scores are an iteration ahead; what is made of them is carried in registers as operand A."""

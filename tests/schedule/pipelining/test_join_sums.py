@@ -64,6 +64,7 @@ def test_a_part_whose_operand_threads_compute_waits(tmp_path: Path) -> None:
     assert _order(text)[:6] == ["wgmma", "wgmma_wait"] * 3
 
 
+@pytest.mark.emulated
 @pytest.mark.parametrize("mma_stages", [1, 2])
 def test_the_sum_is_right_at_every_length(tmp_path: Path, mma_stages: int) -> None:
     kernel = compiled(tmp_path, PARTS, SIGNATURE, num_stages=2, mma_stages=mma_stages)

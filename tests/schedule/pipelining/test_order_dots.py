@@ -6,6 +6,7 @@ import re
 from pathlib import Path
 
 import numpy as np
+import pytest
 
 from aotc.config import Config
 from aotc.ir.text import parse_kernel, print_kernel
@@ -180,6 +181,7 @@ SIGNATURE = {
 }
 
 
+@pytest.mark.emulated
 def test_a_ring_of_one_stage_is_waited_for_before_a_dot_that_moves_up(tmp_path: Path) -> None:
     for num_stages in (1, 2):
         kernel = compiled(tmp_path, SOURCE, SIGNATURE, num_stages=num_stages)

@@ -168,6 +168,7 @@ def test_where_it_is_not_done(
 # ---- results ----------------------------------------------------------------------------------
 
 
+@pytest.mark.emulated
 @pytest.mark.parametrize(
     "config",
     [
@@ -204,6 +205,7 @@ def test_loops_of_every_length(tmp_path: Path, config: dict[str, Any], step: int
         np.testing.assert_array_equal(c, expected)
 
 
+@pytest.mark.emulated
 @pytest.mark.parametrize("num_stages", [2, 3])
 def test_scores_of_attention(tmp_path: Path, num_stages: int) -> None:
     """Products of both kinds are in flight, and a loaded tile is read in all iterations."""
@@ -217,6 +219,7 @@ def test_scores_of_attention(tmp_path: Path, num_stages: int) -> None:
         np.testing.assert_array_equal(c, expected)
 
 
+@pytest.mark.emulated
 @pytest.mark.parametrize("num_stages", [1, 2])
 def test_gradients_of_attention(tmp_path: Path, num_stages: int) -> None:
     """The scores of the next iteration are in flight while results of this one are stored."""
@@ -232,6 +235,7 @@ def test_gradients_of_attention(tmp_path: Path, num_stages: int) -> None:
         np.testing.assert_array_equal(d[:n], weights.T @ queries)
 
 
+@pytest.mark.emulated
 def test_two_products_of_an_iteration(tmp_path: Path) -> None:
     source = SCALED.replace(
         SCALE,

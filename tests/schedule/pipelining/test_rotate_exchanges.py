@@ -49,6 +49,7 @@ def test_iterations_take_the_buffers_in_turn(tmp_path: Path) -> None:
     assert between.count("gpu.barrier") == 1
 
 
+@pytest.mark.emulated
 @pytest.mark.parametrize("num_warps", [4, 8])
 @pytest.mark.parametrize("num_stages", [1, 2])
 def test_results(tmp_path: Path, num_stages: int, num_warps: int) -> None:
@@ -133,6 +134,7 @@ def test_what_threads_read_stays() -> None:
     assert _rewritten(text) == print_kernel(parse_kernel(text))
 
 
+@pytest.mark.emulated
 def test_buffers_of_a_loop_inside_are_not_those_of_the_loop_around(tmp_path: Path) -> None:
     """Such as the stages of loads that threads mask, in a loop over tiles."""
     source = """def k(a, b, c, m, n, k):

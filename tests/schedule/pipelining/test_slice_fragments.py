@@ -56,6 +56,7 @@ def test_what_cannot_be_sliced_or_stay_is_waited_for(change: dict[str, Any]) -> 
     assert _pending(kernel) == [0]
 
 
+@pytest.mark.emulated
 @pytest.mark.parametrize("k", [0, 1, 64, 200])
 def test_any_number_of_iterations_is_right(k: int) -> None:
     emulated(Matmul(way="scaled", shape=(64, 64, k), num_stages=4), seed=k)
@@ -82,6 +83,7 @@ def k(x, w, s, c, K, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.c
 """
 
 
+@pytest.mark.emulated
 def test_what_an_iteration_loads_for_its_dot_is_one_stage(tmp_path: Path) -> None:
     """Consumers wait for weights, scales and rows together, and release them together."""
     signature = {

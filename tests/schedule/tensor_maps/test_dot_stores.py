@@ -27,6 +27,7 @@ SHAPES = (
 # ---- what is mapped ---------------------------------------------------------------------------
 
 
+@pytest.mark.emulated
 @pytest.mark.parametrize("case", MAPPED.values(), ids=MAPPED)
 def test_it_writes_what_it_wrote_wherever_the_guards_hold(tmp_path: Path, case: Case) -> None:
     wanted = request(tmp_path, case)
@@ -113,6 +114,7 @@ def test_a_block_has_the_axes_of_memory() -> None:
     check(TEXT, print_kernel(kernel))
 
 
+@pytest.mark.emulated
 def test_two_outputs(tmp_path: Path) -> None:
     other = "other_ptr + m[:, None] * stride_om + n[None, :]"
     case = Case(

@@ -22,6 +22,7 @@ SOURCE = """def k(q_ptr, k_ptr, out_ptr, n, stride):
 SIGNATURE = {"q_ptr": "*fp16:16", "k_ptr": "*fp16:16", "out_ptr": "*fp32:16", "n": "i32"}
 
 
+@pytest.mark.emulated
 @pytest.mark.parametrize("stride_type", ["i32:16", "i32"])
 def test_they_are_if_the_loads_of_the_loop_are(tmp_path: Path, stride_type: str) -> None:
     signature = {**SIGNATURE, "stride": stride_type}

@@ -26,6 +26,7 @@ SHAPES = (
 # ---- what is mapped ---------------------------------------------------------------------------
 
 
+@pytest.mark.emulated
 @pytest.mark.parametrize("case", MAPPED.values(), ids=MAPPED)
 def test_it_computes_what_it_computed_wherever_the_guards_hold(tmp_path: Path, case: Case) -> None:
     wanted = request(tmp_path, case)

@@ -6,6 +6,7 @@ import re
 from pathlib import Path
 
 import numpy as np
+import pytest
 
 from tests.support.descriptors import compiled, launch, like, lowered, tensor
 
@@ -33,6 +34,7 @@ def test_a_read_stands_behind_the_dot_and_ahead_of_the_wait_for_it(tmp_path: Pat
     assert ops == ["mbarrier_wait", "wgmma", "shared_load", "wgmma_wait", "mbarrier_arrive"]
 
 
+@pytest.mark.emulated
 def test_what_is_read_late_is_what_was_loaded(tmp_path: Path) -> None:
     for num_stages in (1, 2):
         kernel = compiled(tmp_path, SOURCE, SIGNATURE, num_stages=num_stages)

@@ -147,6 +147,7 @@ def test_a_producer_of_one_warp_copies_nothing(tmp_path: Path) -> None:
     assert not any(isinstance(op, thread_copy.ThreadLoad) for op in kernel.walk())
 
 
+@pytest.mark.emulated
 @pytest.mark.parametrize(("block", "num_warps"), [(64, 4), (128, 8)])
 @pytest.mark.parametrize("depth", [16, 64, 208])
 def test_rows_are_multiplied(tmp_path: Path, block: int, num_warps: int, depth: int) -> None:

@@ -59,6 +59,7 @@ def test_a_loop_that_is_left_whole_releases_them_after_it(tmp_path: Path) -> Non
     assert _order(text) == ["scores", "sum", "release", "release"]
 
 
+@pytest.mark.emulated
 @pytest.mark.parametrize("num_ctas", [1, 3])
 def test_results(tmp_path: Path, num_ctas: int) -> None:
     """Of CTAs that run several programs: queries of the next one come early."""

@@ -40,6 +40,7 @@ def test_there_is_one_ring(tmp_path: Path) -> None:
     assert loops
 
 
+@pytest.mark.emulated
 @pytest.mark.parametrize("config", [{}, {"num_consumer_groups": 2}, {"num_stages": 2}])
 def test_sums_over_both_loops_are_right(tmp_path: Path, config: dict[str, Any]) -> None:
     kernel = compiled(tmp_path, SOURCE, SIGNATURE, **config)

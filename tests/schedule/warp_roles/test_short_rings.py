@@ -72,6 +72,7 @@ def _bytes_of(op: gpu.SharedAlloc) -> int:
     return op.out.type.size_bytes
 
 
+@pytest.mark.emulated
 @pytest.mark.parametrize("num_stages", [2, 3])
 def test_results(tmp_path: Path, num_stages: int) -> None:
     kernel = compiled(tmp_path, SOURCE, SIGNATURE, num_warps=8, num_stages=num_stages)

@@ -25,7 +25,7 @@ from aotc.verify.checks.reference import (
     depends_on_undefined,
     interpret,
 )
-from aotc.verify.checks.rounding import NUM_PARTS
+from aotc.verify.checks.rounding import NUM_FLIPPED_RUNS
 from aotc.verify.interpreter.program import InterpretError
 from aotc.verify.interpreter.replay import Recording
 from tests.support.verify_subjects import kernel_of
@@ -175,9 +175,10 @@ def test_bounds_are_the_same_where_nothing_is_replayed(monkeypatch: pytest.Monke
     replayed = _reference("attend", launch).buffers["out_ptr"]
     monkeypatch.setattr(references, "Recording", partial(Recording, max_bytes=-1))
     computed = _reference("attend", launch).buffers["out_ptr"]
-    assert len(replayed.upward) > NUM_PARTS
+    assert len(replayed.flipped) == NUM_FLIPPED_RUNS
     for ours, theirs in (
         (replayed.upward, computed.upward),
+        (replayed.flipped, computed.flipped),
         (replayed.random, computed.random),
     ):
         assert [each.tobytes() for each in ours] == [each.tobytes() for each in theirs]

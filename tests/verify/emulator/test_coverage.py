@@ -97,6 +97,7 @@ def functions() -> Iterator[tuple[str, str, list[str]]]:
         yield result, name, [one.split()[0] for one in parameters.split(",") if one.strip()]
 
 
+@pytest.mark.slow
 def test_every_function_of_libdevice() -> None:
     lines: list[str] = []
     for result, name, types in functions():

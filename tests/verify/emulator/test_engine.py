@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.support.extent import examples
 from tests.support.ptx_kernel import collect, faults, run
 
 SEEDS = [0, 1, 2]
@@ -329,7 +330,7 @@ def evaluate(body, variables):
                     break
 
 
-@settings(max_examples=40)
+@settings(max_examples=examples(40))
 @given(statements(), st.integers(0, 2))
 def test_structured_programs(body, seed):
     start = "\n".join(f"mul.lo.u32 %r{10 + i}, %r0, {2 * i + 1};" for i in range(4))

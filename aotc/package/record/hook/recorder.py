@@ -28,6 +28,9 @@ _NUM_SAMPLES = 8  # launches of a compiled kernel at one place that are recorded
 _OPTIONS = ("num_warps", "num_stages", "num_ctas", "maxnreg", "enable_fp_fusion")
 
 
+_frame = sys._getframe  # noqa: SLF001 # pyright: ignore[reportPrivateUsage] - no import
+
+
 class _State(threading.local):
     num_trials = 0  # benchmarks of the autotuner that this thread is in
 
@@ -77,8 +80,9 @@ def _wrap_jit(module: ModuleType) -> None:
     @functools.wraps(original)
     def run(self: Any, *args: Any, grid: Any, warmup: bool, **kwargs: Any) -> Any:
         given: Any = grid
-        seen: list[Any] = []
+        seen: list[Any] | None = None
         if callable(grid):
+            seen = []
 
             def called(meta: Any) -> Any:
                 found = given(meta)
@@ -87,7 +91,12 @@ def _wrap_jit(module: ModuleType) -> None:
 
             grid = called
         kernel = original(self, *args, grid=grid, warmup=warmup, **kwargs)
-        code, line = _caller()
+        frame: Any = _frame(1)  # the code outside of Triton that launches
+        known = _inside.get(id(frame.f_code)) or _look_at(frame)
+        while known[0] and frame.f_back is not None:
+            frame = frame.f_back
+            known = _inside.get(id(frame.f_code)) or _look_at(frame)
+        code, line = known[1], frame.f_lineno
         sample = _samples.get((id(kernel), id(code), line))
         if sample is None or sample[0] < _NUM_SAMPLES:
             _sample(self, kernel, seen[0] if seen else given, args, kwargs, (code, line))
@@ -195,22 +204,13 @@ def _constant(value: Any) -> dict[str, Any]:
     return {"other": repr(value)[:200]}
 
 
-def _caller() -> tuple[Any, int]:
-    """Return the code outside of Triton that launches, and its line."""
-    frame = sys._getframe(2)  # noqa: SLF001 # pyright: ignore[reportPrivateUsage] - no import
-    while frame.f_back is not None and _is_inside(frame):
-        frame = frame.f_back
-    return frame.f_code, frame.f_lineno
-
-
-def _is_inside(frame: FrameType) -> bool:
+def _look_at(frame: FrameType) -> tuple[bool, Any]:
+    """Return whether a frame is of Triton or of this module, and its code."""
     code = frame.f_code
-    known = _inside.get(id(code))
-    if known is None:
-        package = str(frame.f_globals.get("__name__")).partition(".")[0]
-        known = (package in ("triton", "aotc") or code.co_filename == __file__, code)
-        _inside[id(code)] = known
-    return known[0]
+    package = str(frame.f_globals.get("__name__")).partition(".")[0]
+    known = (package in ("triton", "aotc") or code.co_filename == __file__, code)
+    _inside[id(code)] = known
+    return known
 
 
 # ---- the autotuner ----------------------------------------------------------------------------

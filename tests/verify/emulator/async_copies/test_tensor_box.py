@@ -19,6 +19,7 @@ from aotc.verify.emulator.async_copies.tensor_box import (
     shared_chunks,
 )
 from aotc.verify.emulator.async_copies.tensor_map import ELEMENT_TYPES, TensorMap, TensorMapError
+from tests.support.extent import examples
 
 TYPES = {1: "u8", 2: "bf16", 4: "f32", 8: "f64"}
 
@@ -40,7 +41,7 @@ def boxes(draw: st.DrawFn) -> tuple[TensorMap, list[int]]:
     ]
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(boxes())
 def test_pieces_are_the_elements_inside(case: tuple[TensorMap, list[int]]) -> None:
     tensor, origin = case
@@ -65,7 +66,7 @@ def test_pieces_are_the_elements_inside(case: tuple[TensorMap, list[int]]) -> No
     assert found == expected
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(boxes(), st.integers(0, 2**32 - 1))
 def test_a_box_gives_back_what_was_put_in(case: tuple[TensorMap, list[int]], seed: int) -> None:
     tensor, origin = case

@@ -12,6 +12,7 @@ from aotc.verify.emulator.engine.fused_steps import issues_of
 from aotc.verify.emulator.engine.registers import Allocation, RegisterFile
 from aotc.verify.emulator.text.cfg import analyse, build_cfg
 from aotc.verify.emulator.text.parse import parse_module
+from tests.support.extent import examples
 from tests.support.ptx_kernel import collect, faults
 
 _OPCODES = ("add.s32", "sub.s32", "xor.b32", "max.s32", "mul.f32", "add.f32")
@@ -71,7 +72,7 @@ def test_what_does_more_than_compute_stays_in_its_place(between: str) -> None:
     ),
     st.booleans(),
 )
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 def test_results_are_those_of_program_order(
     program: list[tuple[str, int, int, str]], in_part: bool
 ) -> None:

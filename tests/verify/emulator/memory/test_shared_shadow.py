@@ -9,6 +9,7 @@ from aotc.verify.emulator.errors import Misuse
 from aotc.verify.emulator.memory.shared_memory import BASE_ADDRESS, SharedMemory
 from aotc.verify.emulator.memory.vector_clocks import Clocks, Order
 from aotc.verify.emulator.syntax import Instruction
+from tests.support.extent import examples
 
 WARPS = 2
 LANES = (0, 1, 33, 40)  # two of each warp
@@ -59,7 +60,7 @@ STEPS = st.lists(
 
 
 @given(STEPS, st.sampled_from((1, 2, 4)))
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 def test_finds_races_and_invents_none(steps, granule_bytes):
     model, order = Model(), Order(1, WARPS)
     memory = SharedMemory(1, 4 * CELLS, order, granule_bytes=granule_bytes)

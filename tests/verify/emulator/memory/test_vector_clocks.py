@@ -16,6 +16,7 @@ from aotc.verify.emulator.memory.vector_clocks import (
     lane_of,
     number_of,
 )
+from tests.support.extent import examples
 
 WARPS, LANES = 3, 96
 TOKENS = 2
@@ -137,7 +138,7 @@ def test_a_fence_is_not_granted_to_other_lanes_of_its_warp():
 
 # An access is by the lowest lane of its mask, and all lanes do everything else.
 @given(steps(st.just(0xFFFFFFFF)))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 def test_whole_warps_are_exact(drawn):
     model, order, stamps = run(drawn)
     assert not list(disagreements(model, order, stamps, GENERIC))
@@ -145,7 +146,7 @@ def test_whole_warps_are_exact(drawn):
 
 
 @given(steps(st.sampled_from((0xFFFFFFFF, 0x1, 0x80000000, 0xFFFF, 0x2))))
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=examples(120), deadline=None)
 def test_parts_of_warps_never_invent_a_race(drawn):
     model, order, stamps = run(drawn)
     for kind in (GENERIC, PROXY):
@@ -153,7 +154,7 @@ def test_parts_of_warps_never_invent_a_race(drawn):
 
 
 @given(steps(st.just(0x10)))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 def test_one_elected_lane_a_warp_is_exact(drawn):
     model, order, stamps = run(drawn)
     found = [

@@ -1,0 +1,98 @@
+"""Parameters that `@triton.heuristics` compute of a launch's integers: both values are built.
+
+`EVEN` of `lambda args: args["n"] % args["BLOCK"] == 0` becomes a part of the configs, true and false, each
+with the condition under which it is the heuristic's: the launcher checks it as what is left of `where`.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+
+from aotc.compiler import launch_heuristics
+from aotc.ir import expression
+from aotc.ir.diagnostics import CompileError
+from aotc.ir.expression import ExpressionError
+from aotc.ir.types import SCALARS
+from aotc.package.argument_type import ArgumentType
+from aotc.package.spec import (
+    AutotuneConfigs,
+    CartesianConfigs,
+    KernelSpec,
+    ListedConfigs,
+    ManifestExpression,
+)
+from aotc.package.tables import Constant
+from aotc.target import Target
+
+ConfigEntries = tuple[tuple[str, Constant], ...]
+
+
+def with_computed(kernel: KernelSpec, target: Target) -> KernelSpec:
+    """Return a kernel whose configs have what its heuristics compute of launches.
+
+    A kernel is as it was if nothing is, or if the manifest says all of it; what cannot be read is left to
+    its compile, which says why.
+    """
+    names = [one.name for one in kernel.function.constexprs if one.may_be_computed]
+    names = [name for name in names if name not in _given(kernel)]
+    if not names:
+        return kernel
+    constants = [one.name for one in kernel.function.constexprs if one.name not in names]
+    integers = [name for name, argument in kernel.signature.items() if _is_integer(argument)]
+    try:
+        found = launch_heuristics(kernel.source, kernel.function.name, integers, constants, target)
+        computed = {name: found[name] for name in names if name in found}
+        root = _condition(kernel, computed)
+    except (CompileError, ExpressionError):
+        return kernel
+    if not computed:
+        return kernel
+    axes = tuple((name, (True, False)) for name in computed)
+    configs = kernel.configs
+    match configs:
+        case CartesianConfigs(given):
+            configs = CartesianConfigs((*given, *axes))
+        case ListedConfigs(given):
+            configs = ListedConfigs(tuple(crossed(given, axes)))
+        case AutotuneConfigs():
+            configs = AutotuneConfigs(axes)
+    loc = kernel.where.loc if kernel.where is not None else kernel.configs_loc
+    return replace(kernel, configs=configs, where=ManifestExpression(root, loc))
+
+
+def crossed(
+    configs: Iterable[ConfigEntries], axes: tuple[tuple[str, tuple[Constant, ...]], ...]
+) -> Iterator[ConfigEntries]:
+    """Yield each config with every combination of the axes that it does not have itself."""
+    for config in configs:
+        missing = [(name, values) for name, values in axes if name not in dict(config)]
+        names = [name for name, _ in missing]
+        for values in itertools.product(*(values for _, values in missing)):
+            yield (*config, *zip(names, values, strict=True))
+
+
+def _given(kernel: KernelSpec) -> set[str]:
+    """Return the parameters that the manifest gives."""
+    names = {*kernel.constants, *kernel.choices}
+    match kernel.configs:
+        case CartesianConfigs(axes):
+            return names | {name for name, _ in axes}
+        case ListedConfigs(configs):
+            return names | {name for config in configs for name, _ in config}
+        case AutotuneConfigs():
+            return names
+
+
+def _is_integer(argument: ArgumentType) -> bool:
+    element = SCALARS.get(argument.element)
+    is_number = argument.kind == "scalar" and element is not None and element.is_int
+    return is_number and argument.is_passed
+
+
+def _condition(kernel: KernelSpec, computed: dict[str, str]) -> expression.Expression:
+    texts = [f"({name} == ({text}))" for name, text in computed.items()]
+    if kernel.where is not None:
+        texts.insert(0, f"({expression.to_text(kernel.where.root)})")
+    return expression.parse(" and ".join(texts))
