@@ -468,7 +468,7 @@ def check_request(request: CompileRequest) -> Target:
     if config.num_ctas > target.max_ctas_per_cluster:
         raise CompileError(
             f"num_ctas = {config.num_ctas} is more than the {target.max_ctas_per_cluster} CTAs "
-            f"that a cluster can have on every {target}"
+            f"that a cluster can have on {target}"
         )
     return target
 

@@ -75,7 +75,7 @@ class Config:
         1,
         1,
         16,
-        "CTAs in a cluster, which is one program; targets with clusters hold 8",
+        "CTAs in a cluster, one program; targets with clusters hold 8, sm_90a 16",
         is_power=True,
     )
     num_consumer_groups: int = _integer(

@@ -312,10 +312,11 @@ def cluster_shift(value: Operand, distance: int = 1) -> tensor:
     raise _outside("cluster_shift")
 
 
-def cluster_permute(value: Operand, to: Sequence[int]) -> tensor:
+def cluster_permute(value: Operand, to: Sequence[int | None]) -> tensor:
     """Give a tile or scalar to the CTA of rank `to[rank]`, as `cluster_shift` does by a distance.
 
-    `to` has each rank once. Returns what this CTA is given.
+    `to` has each rank once, or None for a CTA that gives to nobody and so waits for nobody to take. Returns
+    what this CTA is given, zeros if that is nothing.
     """
     raise _outside("cluster_permute")
 

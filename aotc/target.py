@@ -84,8 +84,8 @@ class Target:
 
     `max_shared_bytes` is what one CTA may use, static and dynamic together, once the launcher
     opts in; `shared_bytes_per_sm` is what the CTAs of one SM share, of which each CTA also
-    costs 1024 bytes of the system's own. `max_ctas_per_cluster` is what every GPU with clusters
-    can run, however few of its SMs are in working order. `without` names the features that the user
+    costs 1024 bytes of the system's own. `max_ctas_per_cluster` above 8, which every GPU with clusters
+    can run, is allowed function by function, and needs that many SMs in working order beside each other. `without` names the features that the user
     switched off. `num_sms` and `device_name` are those of the GPU that stands for the architecture; no
     code depends on them but what asks for them, and `facts` are the user's own answers (`FACTS`, or
     whole expressions).
@@ -222,7 +222,7 @@ TARGETS: dict[str, Target] = {
         ),
         Target(
             "sm_90a", 9, 0, "a", 227 * _KIB, 228 * _KIB, 2048, _SM_90 | Feature.WGMMA,
-            num_sms=132, device_name="NVIDIA H100 80GB HBM3",
+            max_ctas_per_cluster=16, num_sms=132, device_name="NVIDIA H100 80GB HBM3",
         ),
         Target(
             "sm_100a", 10, 0, "a", 227 * _KIB, 228 * _KIB, 2048, _SM_100,

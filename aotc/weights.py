@@ -8,6 +8,8 @@ weight_only_matmul.py` has kernels for that order:
     bits    0-3  4-7  8-11  12-15  16-19  20-23  24-27  28-31
     weight  k    k+2  k+4   k+6    k+1    k+3    k+5    k+7
 
+Weights of mxfp4 stay as checkpoints have them, two in a byte; their scales, one byte for 32, become words.
+
 Invariant: a weight keeps its row, its column and its value; only where its bits lie changes.
 """
 
@@ -61,6 +63,24 @@ def repack_int4(words: Array, layout: Layout) -> Array:
     shifts = np.asarray(_PAIRS, np.uint32) * np.uint32(4)
     packed: Array = reduce_or(groups << shifts, axis=2)
     return view(packed, np.int32)
+
+
+def repack_mx_scales(scales: Array) -> Array:
+    """Return the scales (N, K / 32) of microscaling weights as words (K / 128, N), the first of four the lowest byte.
+
+    A row of words is what a block of weights needs, so a tensor map brings it along, and a thread reads the four
+    scales of a row of 128 weights at once. Scales that there are not are 127, which is 1.
+
+    Raises: ValueError for scales of another type.
+    """
+    if name_of(scales.dtype) != "uint8" or scales.ndim != 2:
+        raise ValueError(
+            f"expected a matrix of uint8 scales, got {scales.dtype} of shape {scales.shape}"
+        )
+    num_n, groups = scales.shape
+    filled = np.full((num_n, -(-groups // 4) * 4), 127, np.uint8)
+    filled[:, :groups] = scales
+    return np.ascontiguousarray(np.swapaxes(view(filled, np.int32), 0, 1))
 
 
 def _order_of(layout: str) -> tuple[int, ...]:

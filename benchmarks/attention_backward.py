@@ -4,9 +4,10 @@
     python benchmarks/attention_backward.py dist/attention_backward.aotc [--work d128 d64] [--no-triton]
 
 A pass is three kernels: the sums of dOut * Out, the gradients, and the conversion of dQ from the fp32 in
-which it is summed. With heads of 256 it is four, the sums and one for each gradient, of which each kernel's
-fastest configuration takes part. aotc and Triton run the same source file; cuDNN comes with torch, through autograd. Every
-configuration is held against float64 gradients of some heads before it is timed. Data are random.
+which it is summed. With heads of 256 there is no conversion, but a kernel for dQ and one for dK and dV, or one
+for each of these, of which each kernel's fastest configuration takes part. aotc and Triton run the same source
+file; cuDNN comes with torch, through autograd. Every configuration is held against float64 gradients of some
+heads before it is timed. Data are random.
 """
 
 from __future__ import annotations
@@ -26,9 +27,13 @@ TOLERANCE = 2e-2
 TRITON_CONFIGS = ((64, 128, 8, 2), (64, 128, 8, 1), (64, 64, 4, 2), (128, 64, 8, 1))
 DELTA_ROWS, SCALE_ELEMS = 16, 2048
 ONE_PASS_DIMS = (64, 128)
-NUM_PASSES = 3  # of a kernel for each gradient
 TRIALS_BY_GRADIENT = 3
-NUM_DOTS = {"backward_queries": 3, "backward_dk": 3, "backward_dv": 2}
+NUM_DOTS = {"backward_queries": 3, "backward_pair": 4, "backward_dk": 3, "backward_dv": 2}
+# Kernels that together have all gradients, and how many passes of them are tried.
+PASSES = {
+    ("backward_queries", "backward_pair"): 2,
+    ("backward_queries", "backward_dk", "backward_dv"): 1,
+}
 
 
 WORK = {
@@ -145,7 +150,7 @@ def aotc_launches(tensors: Tensors, library: Any) -> Iterator[tuple[str, Launch]
 
 
 def _launches_by_gradient(tensors: Tensors, library: Any) -> Iterator[tuple[str, Launch]]:
-    """Yield a pass of a kernel for each gradient, in its fastest configuration, and the next ones."""
+    """Yield passes of several kernels, each in its fastest configuration, and in the next one."""
     shape, (dq, dk, dv) = tensors.shape, tensors.grads
     scale, num_rows = shape.dim**-0.5, tensors.q.numel() // shape.dim
     sums, first = library["delta"], (tensors.out, tensors.dout, tensors.delta, None, num_rows)
@@ -153,14 +158,11 @@ def _launches_by_gradient(tensors: Tensors, library: Any) -> Iterator[tuple[str,
     rows = (tensors.lse_log2, tensors.delta)
     scalars = (scale, scale * LOG2_E, 1, shape.length, shape.length)
     choices = {"HEAD_DIM": shape.dim, "CAUSAL": shape.causal}
-    gradients = {
-        "backward_queries": (tensors.rows_of(dq),),
-        "backward_dk": (tensors.rows_of(dk), tensors.rows_of(dv)),
-        "backward_dv": (tensors.rows_of(dk), tensors.rows_of(dv)),
-    }
+    of_queries, of_keys = (tensors.rows_of(dq),), (tensors.rows_of(dk), tensors.rows_of(dv))
     sums.launch(first, choices={"HEAD_DIM": shape.dim})
-    found: list[list[tuple[str, Launch]]] = []
-    for name, outputs in gradients.items():
+    found: dict[str, list[tuple[str, Launch]]] = {}
+    for name, num_dots in NUM_DOTS.items():
+        outputs = of_queries if name == "backward_queries" else of_keys
         kernel, arguments = library[name], (*inputs, *rows, *outputs, *scalars)
         launches: dict[str, Launch] = {}
         for config in built(kernel):
@@ -170,17 +172,18 @@ def _launches_by_gradient(tensors: Tensors, library: Any) -> Iterator[tuple[str,
 
             launches[f"{name} {config}"] = launch
         order = ranked(launches, TRIALS_BY_GRADIENT, 1)
-        rate = NUM_DOTS[name] / 2 * shape.flops / order[0][0] / 1e9  # a forward pass is two dots
+        rate = num_dots / 2 * shape.flops / order[0][0] / 1e9  # a forward pass is two dots
         print(f"    aotc    {rate:6.1f} TFLOP/s  {order[0][1]}", flush=True)
-        found.append([(label, launches[label]) for _, label in order])
-    for chosen in itertools.islice(zip(*found, strict=False), NUM_PASSES):
+        found[name] = [(label, launches[label]) for _, label in order]
+    for names, count in PASSES.items():
+        for chosen in itertools.islice(zip(*(found[name] for name in names), strict=False), count):
 
-        def whole(chosen=chosen) -> None:
-            sums.launch(first, choices={"HEAD_DIM": shape.dim})
-            for _, launch in chosen:
-                launch()
+            def whole(chosen=chosen) -> None:
+                sums.launch(first, choices={"HEAD_DIM": shape.dim})
+                for _, launch in chosen:
+                    launch()
 
-        yield ", ".join(label for label, _ in chosen), whole
+            yield ", ".join(label for label, _ in chosen), whole
 
 
 def triton_launches(tensors: Tensors) -> Iterator[tuple[str, Launch]]:

@@ -2,9 +2,11 @@
 
     aotc build benchmarks/decode.toml -o dist
     python benchmarks/decode.py dist/decode.aotc [--work gqa mla …] [--only 64x8192 …] [--no-triton]
+        [--triton 'pointers (16, 64, 4' …] [--parts]
 
-aotc and Triton compile the same source file, and a launch is a split kernel with the one that combines,
-which starts while splits still run (PDL). Triton also tries the form that gathers tokens through pointers.
+aotc and Triton compile the same source file, and a launch is a split kernel with the one that combines;
+each starts while the one before it still runs (PDL), MLA's splits excepted. Triton also tries the form that
+gathers tokens through pointers.
 Each first picks its best configuration, sizes of splits among them; then the best ones, a copy that
 reads and writes as many bytes as the cache has, and torch's attention on a dense copy of the cache run
 in turn, and medians of rounds are compared. Every configuration is held against float64 before it is
@@ -75,11 +77,19 @@ def split_arguments(tensors: Tensors, parts: Parts, pages_per_split: int, index:
     return [*described, *tables, shape.dim**-0.5 * LOG2_E, *numbers, *scales]
 
 
-def aotc_candidates(tensors: Tensors, library: Any) -> Iterator[tuple[str, OfSet]]:
-    """Yield each configuration of the archive with each size of splits."""
+def aotc_candidates(
+    tensors: Tensors,
+    library: Any,
+    *,
+    splits: bool = True,
+    combines: bool = True,
+    pdl: bool = True,
+) -> Iterator[tuple[str, OfSet]]:
+    """Yield each configuration of the archive with each size of splits, both kernels or one."""
     shape = tensors.shape
     kernel, combine = library[shape.kernel], library[f"combine_{shape.out_dim}"]
     choices = {"PAGE": shape.page}
+    waits = pdl and all(variant.waits_pdl for variant in kernel.info.variants)
     sizes = sorted({tensors.splits(programs) for programs in PROGRAMS})
     for config, pages_per_split in itertools.product(built(kernel), sizes):
         # Poisoned parts for each: what one configuration leaves, the next one must not find.
@@ -91,16 +101,23 @@ def aotc_candidates(tensors: Tensors, library: Any) -> Iterator[tuple[str, OfSet
             arguments = split_arguments(tensors, parts, pages_per_split, index)
 
             def launch() -> None:
-                kernel.launch(arguments, config=config)
-                combine.launch(parts.combine, choices=choices, pdl=True)
+                if splits:
+                    kernel.launch(arguments, config=config, pdl=waits)
+                if combines:
+                    combine.launch(parts.combine, choices=choices, pdl=pdl)
 
             return launch
 
         yield f"{config}, {pages_per_split} pages a split", of_set
 
 
-def triton_candidates(tensors: Tensors) -> Iterator[tuple[str, OfSet]]:
-    """Yield each of Triton's configurations that it compiles with each size of splits."""
+def triton_candidates(
+    tensors: Tensors, beginnings: tuple[str, ...] = ("",)
+) -> Iterator[tuple[str, OfSet]]:
+    """Yield each of Triton's configurations that it compiles with each size of splits.
+
+    Only those are tried whose names have one of the beginnings.
+    """
     if str(ROOT / "kernels") not in sys.path:
         sys.path.insert(0, str(ROOT / "kernels"))
     paged = importlib.import_module("paged_decode")
@@ -110,7 +127,8 @@ def triton_candidates(tensors: Tensors) -> Iterator[tuple[str, OfSet]]:
         forms += [("pointers", config) for config in TRITON_POINTER_CONFIGS]
     sizes = sorted({tensors.splits(programs) for programs in PROGRAMS})
     for (form, config), pages_per_split in itertools.product(forms, sizes):
-        if config[1] > shape.page and shape.mla:
+        name = f"{form} {config}, {pages_per_split} pages a split"
+        if (config[1] > shape.page and shape.mla) or not name.startswith(beginnings):
             continue
         parts = Parts(tensors, pages_per_split)
 
@@ -135,7 +153,7 @@ def triton_candidates(tensors: Tensors) -> Iterator[tuple[str, OfSet]]:
             reason = str(error).strip().splitlines()[:1]
             print(f"    Triton: {form} {config}: {type(error).__name__} {reason}", file=sys.stderr)
             continue
-        yield f"{form} {config}, {pages_per_split} pages a split", of_set
+        yield name, of_set
 
 
 def _triton_split(
@@ -177,7 +195,8 @@ def _triton_split(
     kernel = getattr(module, name)
     grid = (heads, shape.batch, -(-shape.max_pages // pages_per_split))
     constants |= {"PAGE": shape.page, "BLOCK_H": block_h, "BLOCK_N": block_n, "PDL": True}
-    return lambda: kernel[grid](*arguments, **constants, num_warps=warps, num_stages=stages)
+    options = {"num_warps": warps, "num_stages": stages, "launch_pdl": not shape.mla}
+    return lambda: kernel[grid](*arguments, **constants, **options)
 
 
 def copy_of_set(tensors: Tensors) -> OfSet:
@@ -246,14 +265,35 @@ def chosen(
     return ranking[0][1], right[ranking[0][1]]
 
 
-def measure(shape: Shape, library: Any, *, with_triton: bool) -> dict[str, object]:
-    """Return the row of a workload."""
+def measure_parts(shape: Shape, library: Any) -> None:
+    """Print what the kernels of the best configuration take together and alone, launches in a row."""
+    tensors, turns = Tensors(shape), itertools.count()
+    best = chosen("aotc", dict(aotc_candidates(tensors, library)), tensors, turns)
+    if best is None:
+        return
+    copies = copy_of_set(tensors)
+    peers = {"copy": of_turn([copies(index) for index in range(shape.num_sets)], turns)}
+    kinds = {"both": (True, True), "splits": (True, False), "combine": (False, True)}
+    for (kind, (splits, combines)), pdl in itertools.product(kinds.items(), (True, False)):
+        found = dict(aotc_candidates(tensors, library, splits=splits, combines=combines, pdl=pdl))[
+            best[0]
+        ]
+        name = f"{kind}{' with PDL' if pdl else ''}"
+        peers[name] = of_turn([found(index) for index in range(shape.num_sets)], turns)
+    for launches in (1, LAUNCHES, 8):
+        for name, values in in_turn(peers, ROUNDS, launches, ahead=True).items():
+            took = statistics.median(values) * 1e3
+            print(f"    {launches} in a row {took:8.2f} us  {name}", flush=True)
+
+
+def measure(shape: Shape, library: Any, triton: tuple[str, ...]) -> dict[str, object]:
+    """Return the row of a workload, with Triton's configurations whose names begin so."""
     import torch
 
     tensors, turns = Tensors(shape), itertools.count()
     found: dict[str, dict[str, OfSet]] = {"aotc": dict(aotc_candidates(tensors, library))}
-    if with_triton:
-        found["triton"] = dict(triton_candidates(tensors))
+    if triton:
+        found["triton"] = dict(triton_candidates(tensors, triton))
     dense = torch_of_set(tensors)
     if dense is not None:
         found["torch"] = {"scaled_dot_product_attention": dense}
@@ -309,6 +349,10 @@ def options_of(arguments: list[str] | None = None) -> argparse.Namespace:
         "--only", nargs="+", default=[""], help="names of rows begin with one of these"
     )
     parser.add_argument("--no-triton", action="store_true")
+    parser.add_argument(
+        "--triton", nargs="+", default=[""], help="configurations of Triton begin with one of these"
+    )
+    parser.add_argument("--parts", action="store_true", help="time kernels alone, without peers")
     parser.add_argument("--json", type=Path)
     return parser.parse_args(arguments)
 
@@ -328,8 +372,12 @@ def main() -> int:
     for shape in itertools.chain.from_iterable(WORK[name] for name in options.work):
         if not shape.name.startswith(tuple(options.only)):
             continue
+        if options.parts:
+            print(shape.name)
+            measure_parts(shape, library)
+            continue
         try:
-            row = measure(shape, library, with_triton=with_triton)
+            row = measure(shape, library, tuple(options.triton) if with_triton else ())
         except torch.cuda.OutOfMemoryError:
             print(f"{shape.name:32} does not fit the GPU's memory", flush=True)
             continue

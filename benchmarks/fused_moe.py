@@ -4,8 +4,8 @@
     python benchmarks/fused_moe.py dist/fused_moe.aotc [--weights bf16 fp8 int4] [--tokens N] [--no-triton] \
         [--json FILE]
 
-Tokens go to 8 of 128 experts each, at random. aotc and Triton compile the same source,
-`kernels/fused_moe.py`: the first layer with SwiGLU unless weights have 4 bits, the second one with the
+Tokens go to 8 of 128 experts each, at random. aotc and Triton compile the same source, `kernels/fused_moe.py`,
+and `kernels/fused_moe_columns.py`, whose tiles are transposed: the first layer with SwiGLU unless weights have 4 bits, the second one with the
 experts' weights. Each picks its best configuration first; then the best ones run in turn with a dense product of as many rows by
 `kernels/persistent_matmul.py`, one matrix instead of those of 128 experts, in bf16 if weights have 4 bits.
 Rates count the rows that there are, not those that fill blocks up. Every configuration is held against float64 before it is timed.
@@ -29,6 +29,7 @@ EXPERTS, EACH = 128, 8
 HIDDEN, INNER = 4096, 1536
 # BLOCK_M, BLOCK_N, warps, stages
 TRITON_CONFIGS = ((64, 128, 4, 4), (64, 256, 4, 4), (128, 128, 8, 4), (128, 256, 8, 3))
+TRITON_COLUMN_CONFIGS = ((128, 128, 8, 3), (256, 128, 8, 3))
 
 
 class Layer:
@@ -117,6 +118,71 @@ class Layer:
             "padded_ptr": torch.tensor([total], dtype=torch.int32, device="cuda"),
         }
 
+    def rows_in_blocks(self, block: int, tail: int) -> dict[str, Any]:
+        """Return row numbers by expert, and where blocks of up to block + tail begin, longest first."""
+        import torch
+
+        numbers, blocks = [], []
+        for expert in range(EXPERTS):
+            rows = (self.chosen == expert).nonzero().flatten()
+            count = max(1, -(-(len(rows) - tail) // block))
+            blocks += [
+                (expert, part) for part in rows.tensor_split([*range(block, count * block, block)])
+            ]
+        blocks.sort(key=lambda each: -len(each[1]))
+        starts, experts = [0], []
+        for expert, part in blocks:
+            starts.append(starts[-1] + len(part))
+            experts.append(expert)
+            numbers.append(part)
+        # A launch has room for the most blocks that there can be.
+        empty = self.rows // block + EXPERTS - len(experts)
+        made = {"dtype": torch.int32, "device": "cuda"}
+        return {
+            "sorted_ptr": torch.cat(numbers).int().cuda(),
+            "start_ptr": torch.tensor([*starts, *[self.rows] * empty], **made),
+            "expert_ptr": torch.tensor([*experts, *[0] * empty], **made),
+        }
+
+    def column_arguments(self, block: int, tail: int) -> dict[str, Any]:
+        """Return the arguments of the kernel whose tiles are transposed by name."""
+        if self.weights == "int4":
+            b = {"b": self.b, "out_ptr": self.out, "scales": self.scales["scale_ptr"]}
+        elif self.swiglu:
+            halves = self.b.view(EXPERTS, 2, self.n // 8, 8, self.k)
+            b = {"b": halves.transpose(1, 2), "out_ptr": self.out}
+        else:
+            b = {"b": self.b.view(EXPERTS, 1, 1, self.n, self.k), "out_ptr": self.out}
+        blocks = self.rows_in_blocks(block, tail)
+        return {
+            "a_ptr": self.a,
+            **b,
+            "weight_ptr": self.weight[blocks["sorted_ptr"].long()],
+            **blocks,
+            "N": self.n,
+            "K": self.k,
+            "stride_am": self.k,
+            "stride_om": self.n,
+            "n_blocks": self.rows // block + EXPERTS,
+        }
+
+    def down_arguments(self, block: int, tail: int) -> dict[str, Any]:
+        """Return the arguments of the kernel whose rows of A are sorted already by name."""
+        blocks = self.rows_in_blocks(block, tail)
+        a = self.a[blocks["sorted_ptr"].long()]
+        return {
+            "a": a,
+            "more": a,
+            "b": self.b,
+            "out_ptr": self.out,
+            "weight_ptr": self.weight[blocks["sorted_ptr"].long()],
+            **blocks,
+            "N": self.n,
+            "K": self.k,
+            "stride_om": self.n,
+            "n_blocks": self.rows // block + EXPERTS,
+        }
+
     def arguments(self, block: int) -> dict[str, Any]:
         """Return the arguments of the kernel by name."""
         return {
@@ -188,18 +254,35 @@ def aotc_candidates(layer: Layer, archive: str) -> Iterator[tuple[str, Launch]]:
     """Yield a launch of each configuration of the archive."""
     import aotc
 
-    kernel = aotc.load(archive)[layer.kernel]
-    seen: dict[int, dict[str, Any]] = {}
-    ours = [v for v in kernel.info.variants if dict(v.choices) == layer.choices]
+    kernels = aotc.load(archive)
+    form = "swiglu_columns" if layer.swiglu else "columns"
+    for name in (
+        layer.kernel,
+        f"{layer.kernel}_{form}",
+        *([] if layer.first else [f"{layer.kernel}_down"]),
+    ):
+        if name in kernels:
+            yield from _candidates_of(layer, kernels[name])
+
+
+def _candidates_of(layer: Layer, kernel: Any) -> Iterator[tuple[str, Launch]]:
+    wanted = layer.choices | {"ROWS_PER_TOKEN": EACH if layer.first else 1}
+    ours = [v for v in kernel.info.variants if dict(v.choices).items() <= wanted.items()]
+    seen: dict[tuple[int, int | None], dict[str, Any]] = {}
     have = [dict(variant.config) for variant in ours]
     for config in [each for each in built(kernel) if each in have]:
-        block = int(config["BLOCK_M"])
-        if block not in seen:
-            seen[block] = layer.arguments(block)
-        arguments = list(seen[block].values())
+        block, tail = int(config["BLOCK_M"]), config.get("TAIL")
+        if (block, tail) not in seen:
+            if tail is None:
+                seen[block, tail] = layer.arguments(block)
+            elif kernel.name.endswith("_down"):
+                seen[block, tail] = layer.down_arguments(block, int(tail))
+            else:
+                seen[block, tail] = layer.column_arguments(block, int(tail))
+        arguments, choices = list(seen[block, tail].values()), dict(ours[0].choices)
 
-        def launch(config=config, arguments=arguments) -> None:
-            kernel.launch(arguments, config=config, choices=layer.choices)
+        def launch(config=config, arguments=arguments, choices=choices) -> None:
+            kernel.launch(arguments, config=config, choices=choices)
 
         yield str(config), launch
 
@@ -208,10 +291,20 @@ def triton_candidates(layer: Layer) -> Iterator[tuple[str, Launch]]:
     """Yield a launch of each configuration that Triton compiles."""
     sys.path.insert(0, str(KERNELS))
 
+    for name, make in (*_triton_by_rows(layer), *_triton_by_columns(layer)):
+        try:
+            launch = make()
+            launch()
+        except Exception as error:  # noqa: BLE001 - a configuration that Triton cannot hold
+            print(f"    Triton: {name}: {type(error).__name__}", file=sys.stderr)
+            continue
+        yield name, launch
+
+
+def _triton_by_rows(layer: Layer) -> Iterator[tuple[str, Callable[[], Launch]]]:
     module = importlib.import_module("fused_moe")  # this script's folder comes after
     kernel = getattr(module, f"{layer.kernel}_kernel")
     for block_m, block_n, warps, stages in TRITON_CONFIGS:
-        arguments = layer.arguments(block_m)
         columns = block_n
         if layer.weights == "fp8":
             block_n = min(block_n, 128)  # noqa: PLW2901 - a tile lies under one scale, or two do
@@ -219,18 +312,45 @@ def triton_candidates(layer: Layer) -> Iterator[tuple[str, Launch]]:
         constants = {"BLOCK_M": block_m, "BLOCK_N": block_n, "BLOCK_K": layer.block_k, "GROUP_M": 8}
         constants |= layer.choices | ({"GROUP_K": 128} if layer.weights == "int4" else {})
         constants |= {"COLUMNS": columns} if layer.weights == "fp8" else {}
-        grid = (arguments["n_blocks"] * -(-layer.n // columns),)
 
-        def launch(grid=grid, passed=arguments | constants, options=(warps, stages)) -> None:
-            kernel[grid](**passed, num_warps=options[0], num_stages=options[1])
+        def make(columns=columns, constants=constants, options=(warps, stages)) -> Launch:
+            passed = layer.arguments(constants["BLOCK_M"]) | constants
+            grid = (passed["n_blocks"] * -(-layer.n // columns),)
+            return lambda: kernel[grid](**passed, num_warps=options[0], num_stages=options[1])
 
-        name = f"{block_m}x{columns}, {warps} warps, {stages} stages"
-        try:
-            launch()
-        except Exception as error:  # noqa: BLE001 - a configuration that Triton cannot hold
-            print(f"    Triton: {name}: {type(error).__name__}", file=sys.stderr)
-            continue
-        yield name, launch
+        yield f"{block_m}x{columns}, {warps} warps, {stages} stages", make
+
+
+def _triton_by_columns(layer: Layer) -> Iterator[tuple[str, Callable[[], Launch]]]:
+    if layer.weights == "fp8":
+        return
+    module = importlib.import_module("fused_moe_columns")
+    kernel = getattr(module, f"{layer.kernel}_columns_kernel")
+    for block_m, block_n, warps, stages in TRITON_COLUMN_CONFIGS:
+        constants = {"BLOCK_M": block_m, "TAIL": 32, "BLOCK_N": block_n, "BLOCK_K": layer.block_k}
+        constants |= layer.choices | {"EPILOGUE_M": block_m}
+        constants |= {"ROWS_PER_TOKEN": EACH if layer.first else 1}
+        constants |= {"GROUP_K": 128} if layer.weights == "int4" else {"ORDERED": False}
+
+        def make(constants=constants, options=(warps, stages)) -> Launch:
+            from triton.tools.tensor_descriptor import TensorDescriptor
+
+            passed = layer.column_arguments(constants["BLOCK_M"], 32) | constants
+            height = constants["BLOCK_N"]
+            blocks = {"b": [1, 1, 1, height, 64], "scales": [1, 1, height]}
+            if layer.swiglu:
+                blocks["b"] = [1, height // 16, 2, 8, 64]
+            elif layer.weights == "int4":
+                blocks["b"] = [1, height, 8]
+            for name in blocks.keys() & passed.keys():
+                each = passed[name]
+                shape = list(each.shape), list(each.stride())
+                passed[name] = TensorDescriptor(each, *shape, blocks[name])
+            columns = height // 2 if layer.swiglu else height
+            grid = (passed["n_blocks"] * -(-layer.n // columns),)
+            return lambda: kernel[grid](**passed, num_warps=options[0], num_stages=options[1])
+
+        yield f"columns, {block_m}x{block_n}, {warps} warps, {stages} stages", make
 
 
 def dense_candidates(layer: Layer, archive: str) -> Iterator[tuple[str, Launch]]:

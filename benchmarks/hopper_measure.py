@@ -121,7 +121,7 @@ def problem(call: Launch, work: Work) -> str:
 def sensible(config: dict[str, Any], work: Work) -> bool:
     """Return whether a config is worth a try: blocks not far larger than what there is to do."""
     if "SPLIT_K" in config and "NUM_SMS" not in config:
-        rows = max(16, 1 << (work.m - 1).bit_length())
+        rows = min(256, max(16, 1 << (work.m - 1).bit_length()))
         tiles = -(-work.m // config["BLOCK_M"]) * -(-work.n // config["BLOCK_N"])
         fits = config["BLOCK_M"] in (rows, rows // 2 if rows > 64 else rows)
         return fits and (config["SPLIT_K"] == 1 or tiles * config["SPLIT_K"] <= 4 * NUM_SMS)

@@ -137,6 +137,28 @@ CONFIGS: dict[str, list[Config]] = {
         num_warps=[4],
         num_stages=[3],
     ),
+    "small_int4_zeros": _grid(
+        BLOCK_M=[16, 64, 128],
+        BLOCK_N=[64, 128],
+        SPLIT_K=[1, 2],
+        num_warps=[4],
+        num_stages=[3],
+    ),
+    "small_mxfp4": _grid(
+        BLOCK_M=[16, 64],
+        BLOCK_N=[64, 128],
+        SPLIT_K=[2, 4],
+        num_warps=[4],
+        num_stages=[3, 4],
+    ),
+    "mxfp4": _grid(
+        BLOCK_M=[128, 256],
+        BLOCK_K=[128],
+        BYTES_K=[64],
+        num_warps=[8, 4],
+        num_stages=[2, 3],
+        FLATTEN=[False],
+    ),
     "swiglu": _grid(BLOCK_M=[128], BLOCK_N=[128, 64], num_warps=[8], num_stages=[3, 4]),
     "batched": _grid(BLOCK_M=[128], BLOCK_N=[256, 128], num_warps=[8], num_stages=[3, 4]),
     "matmul": [

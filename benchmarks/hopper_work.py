@@ -11,12 +11,15 @@ import itertools
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from functools import partial
+from functools import cache, partial
 from typing import Any
 
+import numpy as np
 import torch
 from llm_shapes import SHAPES
 from torch.nn.functional import silu
+
+from aotc.weights import repack_int4
 
 L2_BYTES = 60 << 20
 MAX_SETS = 8
@@ -290,6 +293,70 @@ def _int4(m: int, size: int = 8192, group: int = 128) -> Work:
     )
 
 
+@cache
+def _awq(size: int, group: int) -> tuple[torch.Tensor, ...]:
+    """Return words of an AWQ checkpoint's weights, repacked, its zeros and scales, and the weights in bf16."""
+    words = np.random.default_rng(0).integers(0, 1 << 32, (size, size // 8), np.uint32)
+    packed = torch.from_numpy(repack_int4(words, "awq")).cuda()
+    zeros = torch.randint(0, 16, (size // group, size), device="cuda").to(BF16)
+    scales = (_scales(size // group, size) / 8).to(BF16)
+    element = torch.arange(8, device="cuda")
+    numbers = (packed[:, :, None] >> element // 2 * 4 + element % 2 * 16 & 15).reshape(size, size)
+    each_zero, each = (of.T.repeat_interleave(group, 1) for of in (zeros, scales))
+    return packed, zeros, scales, (numbers - each_zero) * each
+
+
+def _int4_zeros(m: int, size: int = 8192, group: int = 128) -> Work:
+    """Return rows times weights of 4 bits with zeros and scales, of an AWQ checkpoint through `repack_int4`."""
+
+    def make() -> Arguments:
+        packed, zeros, scales, wide = _awq(size, group)
+        # Other sets are the same weights in another order.
+        by = int(torch.randint(0, size, ()))
+        w, wide = packed.roll(by, 0), wide.roll(by, 0)
+        x, out = _normal(m, size), _empty(m, size)
+        operands = {"w": w, "x": x, "scales": scales.roll(by, 1), "zeros": zeros.roll(by, 1)}
+        sizes = {"M": m, "N": size, "K": size, "stride_om": size}
+        return {**operands, "out_ptr": out, "wide": wide, **sizes}
+
+    return Work(
+        *(f"int4 zeros {m}", m, size, size, ("small_int4_zeros",), make),
+        exact=lambda args: args["x"].double() @ args["wide"].double().T,
+        library=lambda args: partial(torch.mm, args["x"], args["wide"].T, out=args["out_ptr"]),
+        triton=("small_int4_zeros",),
+        library_alone=("wide",),
+        out="out_ptr",
+    )
+
+
+_E2M1 = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0)
+
+
+def _mxfp4(m: int, size: int = 8192) -> Work:
+    """Return rows times weights of mxfp4, whose values bf16 holds exactly."""
+
+    def make() -> Arguments:
+        table = torch.tensor((*_E2M1, *(-value for value in _E2M1)), device="cuda", dtype=BF16)
+        w = torch.randint(0, 256, (size, size // 2), device="cuda", dtype=torch.uint8)
+        exponents = torch.randint(118, 126, (size, size // 32), device="cuda", dtype=torch.uint8)
+        numbers = torch.stack((table[(w & 15).int()], table[(w >> 4).int()]), 2).reshape(size, size)
+        wide = numbers * torch.exp2(exponents.float() - 127).to(BF16).repeat_interleave(32, 1)
+        x, out = _normal(m, size), _empty(m, size)
+        scales = exponents.view(torch.int32).T.contiguous()
+        results = {"out_ptr": out, "c": out, "stride_om": size}
+        operands = {"w": w, "x": x, "scales": scales, "wide": wide}
+        return {**operands, **results, "M": m, "N": size, "K": size}
+
+    kernel = "mxfp4" if m > 64 else "small_mxfp4"
+    return Work(
+        *(f"mxfp4 {m}", m, size, size, (kernel,), make),
+        exact=lambda args: args["x"].double() @ args["wide"].double().T,
+        library=lambda args: partial(torch.mm, args["x"], args["wide"].T, out=args["c"]),
+        triton=(kernel,),
+        library_alone=("wide",),
+    )
+
+
 def _wrapped(words: torch.Tensor) -> torch.Tensor:
     """Return unsigned words of 32 bits, which are int64, as int32."""
     return torch.where(words < 1 << 31, words, words - (1 << 32)).to(torch.int32)
@@ -346,6 +413,8 @@ ITEMS: dict[str, dict[str, Callable[[], Work]]] = {
     "blockwise": {f"blockwise {n}": lambda n=n: _blockwise(n) for n in (4096, 8192)},
     "weight-only": {f"weight-only int8 {n}": lambda n=n: _weight_only(n) for n in (4096, 8192)},
     "int4": {f"int4 {m}": lambda m=m: _int4(m) for m in (1, 16, 64)},
+    "int4-zeros": {f"int4 zeros {m}": lambda m=m: _int4_zeros(m) for m in (1, 16, 64, 4096)},
+    "mxfp4": {f"mxfp4 {m}": lambda m=m: _mxfp4(m) for m in (1, 16, 64, 4096)},
     "swiglu": {"swiglu 4096x14336x4096": lambda: _swiglu(4096, 14336, 4096)},
     "batched": {"batched 16x2048": lambda: _batched(16, 2048)},
 }

@@ -11,11 +11,14 @@ import random
 import statistics
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any
 
 Launch = Callable[[], None]
 
 
-_SPIN_CYCLES = 60_000  # some 30 us
+# Some 200 us: what launches of several kernels take the host, tensor maps and choices among them. With 30 us
+# it was the host whose time was taken where a launch has 20 us.
+_SPIN_CYCLES = 400_000
 
 
 def milliseconds(launch: Launch, launches: int, *, ahead: bool = False) -> float:
@@ -123,7 +126,15 @@ def rates_in_turn(
     return found
 
 
-def built(kernel) -> list[dict[str, object]]:
-    """Return the configurations that the archive has a variant of: not all fit the target."""
-    have = [dict(variant.config) for variant in kernel.info.variants]
+def built(kernel: Any, choices: Mapping[str, object] | None = None) -> list[dict[str, object]]:
+    """Return the configurations that the archive has a variant of, for choices if some are given.
+
+    Not all fit the target.
+    """
+    wanted = (choices or {}).items()
+    have = [
+        dict(variant.config)
+        for variant in kernel.info.variants
+        if all(variant.choices[name] == value for name, value in wanted)
+    ]
     return [config for config in map(dict, kernel.info.configs) if config in have]

@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import itertools
 import json
+import math
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -48,7 +49,16 @@ class Weights:
         self.x = torch.randn(rows, SIZE, device="cuda").half()
         self.picked = torch.randint(0, rows, (8,), device="cuda")
 
-    def work(self, name: str, step: Step, out: Any, *, shift: int = 0, error: float = 1.0) -> Work:
+    def work(
+        self,
+        name: str,
+        step: Step,
+        out: Any,
+        *,
+        shift: int = 0,
+        error: float = 1.0,
+        initial: float = math.nan,
+    ) -> Work:
         """Return a work whose result is the sum of what is in `out`, zeros lie `shift` higher."""
         repeated = [
             each.double().repeat_interleave(GROUP, 0) for each in (self.zeros + shift, self.scales)
@@ -60,7 +70,7 @@ class Weights:
             return error_of(out[is_written].double().sum(0)[self.picked], expected) / error
 
         flops = 2.0 * len(self.x) * SIZE**2
-        return Work(f"{name} {len(self.x)}x{SIZE}x{SIZE}", flops, [step], wrong, [out])
+        return Work(f"{name} {len(self.x)}x{SIZE}x{SIZE}", flops, [step], wrong, [out], initial)
 
 
 def _tiles(rows: int, config: Any) -> int:
@@ -68,7 +78,7 @@ def _tiles(rows: int, config: Any) -> int:
 
 
 def awq(rows: int) -> Work:
-    """AutoAWQ's product, which vLLM has as well: sums in fp16."""
+    """AutoAWQ's product, which vLLM has as well: sums in fp16, those of parts of K by atomics."""
     import torch
 
     w = Weights(rows)
@@ -82,7 +92,7 @@ def awq(rows: int) -> Work:
         "awq", "awq.modules.triton.gemm", "awq_gemm_kernel", values, {},
         lambda config: (_tiles(rows, config), config["SPLIT_K"]),
     )  # fmt: skip
-    return w.work("awq", step, out, error=3.0)
+    return w.work("awq", step, out, error=3.0, initial=0.0)
 
 
 def gptq(rows: int) -> Work:

@@ -7,7 +7,8 @@ FOLDER holds unpacked sources: `sglang` (0.4.9), `fla` (flash-linear-attention 0
 before it had descriptors. Archives are built of the manifests in `public/`, put beside them. A work is
 one kernel or several in a row, as the library launches them; aotc and Triton take turns with the
 best of the same configurations, which are those of the manifest, each held against float64 before it
-is timed. Data are random, results are poisoned.
+is timed. What one of them cannot hold is left to the other. Triton compiles all of them at once, in processes of their own. Data are random, results are
+poisoned.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import fcntl
+import functools
 import importlib
 import itertools
 import json
@@ -23,8 +25,8 @@ import statistics
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ProcessPoolExecutor, wait
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -35,6 +37,7 @@ import public_sglang
 import public_vllm
 from peers import Launch, built, in_turn, ranked, ratio
 from public_work import Step, Values, Work
+from triton_ahead import begin, jit_function, workers
 
 # Apart from manifests whose sources are here.
 MANIFESTS = Path(__file__).parent / "public"
@@ -109,29 +112,21 @@ def aotc_launch(step: Step, library: Any, config: Values) -> Launch:
 
 def triton_launch(step: Step, config: Values) -> Launch:
     """Return a launch by Triton of the function below its decorators."""
-    function, given = _triton_function(step), {**step.values, **step.constants, **config}
+    function = jit_function(step.module, step.function)
+    given = {**step.values, **step.constants, **config}
     grid = step.grid(given)
     return lambda: function[grid](**given)
 
 
-def _triton_function(step: Step) -> Any:
-    function = getattr(importlib.import_module(step.module), step.function)
-    while type(function).__name__ != "JITFunction":
-        function = function.fn
-    return function
-
-
-def compile_ahead(work: Work, configs: Sequence[Sequence[Values]]) -> None:
-    """Have Triton compile all configurations at once; what fails will say so when it is launched."""
-
-    def compiled(step: Step, config: Values) -> None:
-        given = {**step.values, **step.constants, **config}
-        _triton_function(step).warmup(**given, grid=step.grid(given))
-
-    with ThreadPoolExecutor(os.cpu_count()) as pool:
-        for step, each in zip(work.steps, configs, strict=True):
-            for config in each:
-                pool.submit(compiled, step, config)
+def compiled_ahead(
+    pool: ProcessPoolExecutor, work: Work, configs: Sequence[Sequence[Values]]
+) -> list[Future[None]]:
+    """Begin Triton's compiles of a work; what fails will say so when it is launched."""
+    return [
+        begin(pool, step.module, step.function, {**step.values, **step.constants, **config})
+        for step, each in zip(work.steps, configs, strict=True)
+        for config in each
+    ]
 
 
 def chosen(
@@ -181,29 +176,14 @@ def in_a_row(parts: Sequence[Launch]) -> Launch:
     return launch
 
 
-def measure(work: Work, library: Any, *, lock: Path | None = None) -> dict[str, object]:
+def measure(work: Work, library: Any) -> dict[str, object]:
     """Return the row of a work."""
-    configs: list[list[Values]] = [list(built(library[step.kernel])) for step in work.steps]
-    plain = list(map(without_own_keys, configs))
-    compile_ahead(work, plain)
-    with exclusive(lock):
-        return _timed(work, library, configs, plain)
-
-
-@contextlib.contextmanager
-def exclusive(lock: Path | None) -> Iterator[None]:
-    """Have the GPU to oneself among runs that name the same file, which compile meanwhile."""
-    if lock is None:
-        yield
-        return
-    with lock.open("w") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        yield
-
-
-def _timed(
-    work: Work, library: Any, configs: Sequence[list[Values]], plain: Sequence[list[Values]]
-) -> dict[str, object]:
+    configs: list[list[Values]] = []
+    for step in work.steps:
+        kernel = library[step.kernel]
+        choices = {name: step.constants[name] for name in kernel.info.choices}
+        configs.append(list(built(kernel, choices)))
+    plain = plain_configs(work, library)
     found = {
         "aotc": chosen("aotc", work, lambda step, each: aotc_launch(step, library, each), configs),
         "triton": chosen("triton", work, triton_launch, plain),
@@ -222,10 +202,72 @@ def _timed(
     return row
 
 
+def plain_configs(work: Work, library: Any) -> list[list[Values]]:
+    """Return Triton's configurations of each kernel of a work, also those that aotc left out."""
+    return [
+        without_own_keys([dict(config) for config in library[step.kernel].info.configs])
+        for step in work.steps
+    ]
+
+
 def without_own_keys(configs: Sequence[Values]) -> list[Values]:
     """Return configurations without what Triton has no word for, each once."""
     plain = [{k: v for k, v in each.items() if k not in OWN_KEYS} for each in configs]
     return list({str(each): each for each in plain}.values())
+
+
+@contextlib.contextmanager
+def exclusive(lock: Path | None) -> Iterator[None]:
+    """Have the GPU to oneself among programs that lock the same file; others may compile meanwhile."""
+    if lock is None:
+        yield
+        return
+    with lock.open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
+def stand_in(names: Sequence[str]) -> None:
+    """Put what the libraries of works import besides their kernels in its place."""
+    if any(SOURCES[name].kernels[0].startswith("sglang") for name in names):
+        importlib.import_module("library_sglang")
+    if any(SOURCES[name].manifest == "vllm" for name in names):
+        public_vllm.stand_in()
+
+
+def measured(
+    asked: Mapping[str, Source],
+    archives: Mapping[str, Path],
+    pool: ProcessPoolExecutor,
+    lock: Path | None,
+) -> Iterator[dict[str, object]]:
+    """Yield the row of each work, in the order in which they are asked for."""
+    stand_in(list(asked))
+    import torch
+
+    import aotc
+
+    libraries = {name: aotc.load(archive) for name, archive in archives.items()}
+    print(f"{torch.cuda.get_device_name()}, torch {torch.__version__}", flush=True)
+    begun: list[tuple[Work, Any, list[Future[None]]]] = []
+    for name, source in asked.items():
+        library = libraries[source.manifest]
+        try:
+            for work in source.works():
+                compiles = compiled_ahead(pool, work, plain_configs(work, library))
+                begun.append((work, library, compiles))
+        except Exception as problem:  # noqa: BLE001 - other works are to have their turn
+            print(f"{name}: {type(problem).__name__} {problem}", flush=True)
+    while begun:
+        work, library, compiles = begun.pop(0)
+        wait(compiles)
+        try:
+            with exclusive(lock):
+                row = measure(work, library)
+        except Exception as problem:  # noqa: BLE001 - as above
+            print(f"{work.name}: {type(problem).__name__} {problem}", flush=True)
+        else:
+            yield row
 
 
 def main() -> int:
@@ -234,7 +276,7 @@ def main() -> int:
     parser.add_argument("folder", type=Path)
     parser.add_argument("--work", nargs="+", choices=SOURCES, default=list(SOURCES))
     parser.add_argument("--json", type=Path)
-    parser.add_argument("--lock", type=Path, help="a file that runs share: one times at a time")
+    parser.add_argument("--lock", type=Path, help="a file that is locked while a work is timed")
     parser.add_argument("--archives", type=Path, help="a folder that they were built in before")
     parser.add_argument("-j", "--jobs", type=int, default=os.cpu_count() or 1)
     options = parser.parse_args()
@@ -250,30 +292,18 @@ def main() -> int:
         for name, own in kernels.items()
     }
     sys.path.insert(0, str(options.folder))
-    if any(source.kernels[0].startswith("sglang") for source in asked.values()):
-        importlib.import_module("library_sglang")  # stands in for what SGLang imports besides
-    if "vllm" in kernels:
-        public_vllm.stand_in()
-    import torch
-
-    import aotc
-
-    libraries = {name: aotc.load(archive) for name, archive in archives.items()}
-    print(f"{torch.cuda.get_device_name()}, torch {torch.__version__}", flush=True)
     rows: list[dict[str, object]] = []
-    works = ((each.manifest, work) for each in asked.values() for work in each.works())
-    for manifest, work in works:
-        row = measure(work, libraries[manifest], lock=options.lock)
-        rows.append(row)
-        parts = [
-            f"{key.replace('_', ' ')} {value:.3f}"
-            for key, value in row.items()
-            if isinstance(value, float)
-        ]
-        print(f"{row['work']:32} {'  '.join(parts)}", flush=True)
-        if options.json:
-            options.json.write_text(json.dumps(rows, indent=2) + "\n")
-        torch.cuda.empty_cache()
+    with workers(max(1, options.jobs - 2), functools.partial(stand_in, options.work)) as pool:
+        for row in measured(asked, archives, pool, options.lock):
+            rows.append(row)
+            parts = [
+                f"{key.replace('_', ' ')} {value:.3f}"
+                for key, value in row.items()
+                if isinstance(value, float)
+            ]
+            print(f"{row['work']:32} {'  '.join(parts)}", flush=True)
+            if options.json:
+                options.json.write_text(json.dumps(rows, indent=2) + "\n")
     return 0
 
 

@@ -30,20 +30,24 @@ class Step:
 
 @dataclass
 class Work:
-    """What is timed: kernels in a row, and what they leave, as a multiple of what is tolerated."""
+    """What is timed: kernels in a row, and what they leave, as a multiple of what is tolerated.
+
+    Outputs hold `initial` before they are checked: NaN, or 0 where kernels add to them.
+    """
 
     name: str
     flops: float
     steps: Sequence[Step]
     wrong: Callable[[], float]
     outputs: Sequence[Any] = field(default_factory=list[Any])
+    initial: float = math.nan
 
     def error_of(self, launch: Launch) -> float:
-        """Return the error of a launch, on poisoned outputs."""
+        """Return the error of a launch, on outputs that hold nothing of the launch before."""
         import torch
 
         for each in self.outputs:
-            each.fill_(float("nan"))
+            each.fill_(self.initial)
         launch()
         torch.cuda.synchronize()
         return self.wrong()

@@ -97,6 +97,20 @@ def attention_backward_kernel(
 
 
 @triton.jit
+def _tile(n_heads, n_blocks, TOGETHER: tl.constexpr):
+    """Return the head of this program, and its block: those of TOGETHER heads come one after the other.
+
+    Causal blocks differ in length, and the longest of each head come first: one head at a time, those of the
+    last head would begin when little else is left.
+    """
+    program = tl.program_id(0)
+    first = program // (n_blocks * TOGETHER) * TOGETHER
+    together = tl.minimum(TOGETHER, n_heads - first)
+    place = program % (n_blocks * TOGETHER)
+    return first + place % together, place // together
+
+
+@triton.jit
 def attention_backward_queries_kernel(
     q,
     k,
@@ -114,6 +128,7 @@ def attention_backward_queries_kernel(
     BLOCK_M: tl.constexpr,
     BLOCK_N: tl.constexpr,
     CAUSAL: tl.constexpr,
+    TOGETHER: tl.constexpr,
 ):
     """Store dQ (bf16) of BLOCK_M queries of a head; the same bits in every run.
 
@@ -121,9 +136,9 @@ def attention_backward_queries_kernel(
     BLOCK_M queries.
     """
     n_blocks = tl.cdiv(n_queries, BLOCK_M)
-    head = tl.program_id(0) // n_blocks
+    head, block = _tile(q.shape[0], n_blocks, TOGETHER)
     kv_head = head // heads_per_kv_head
-    start_m = tl.program_id(0) % n_blocks * BLOCK_M
+    start_m = block * BLOCK_M
     if CAUSAL:
         # Blocks further down see more keys, and come first.
         start_m = (n_blocks - 1) * BLOCK_M - start_m
@@ -169,6 +184,7 @@ def attention_backward_keys_kernel(
     BLOCK_M: tl.constexpr,
     BLOCK_N: tl.constexpr,
     CAUSAL: tl.constexpr,
+    TOGETHER: tl.constexpr,
     OF_KEYS: tl.constexpr,
     OF_VALUES: tl.constexpr,
 ):
@@ -179,9 +195,9 @@ def attention_backward_keys_kernel(
     program for each KV head and BLOCK_N keys.
     """
     n_blocks = tl.cdiv(n_keys, BLOCK_N)
-    kv_head = tl.program_id(0) // n_blocks
     # Causal blocks further up are seen by more queries, and come first.
-    start_n = tl.program_id(0) % n_blocks * BLOCK_N
+    kv_head, block = _tile(k.shape[0], n_blocks, TOGETHER)
+    start_n = block * BLOCK_N
     keys = k.load([kv_head, start_n, 0]).reshape(BLOCK_N, HEAD_DIM)
     if OF_KEYS:
         values = v.load([kv_head, start_n, 0]).reshape(BLOCK_N, HEAD_DIM)
@@ -194,7 +210,8 @@ def attention_backward_keys_kernel(
     n_steps = tl.cdiv(n_queries - first, BLOCK_M)
     for step in range(heads_per_kv_head * n_steps):
         head = kv_head * heads_per_kv_head + step // n_steps
-        start = first + step % n_steps * BLOCK_M
+        # The last queries first: they see all blocks of keys, whose programs so load the same at a time.
+        start = first + (n_steps - 1 - step % n_steps) * BLOCK_M
         queries = q.load([head, start, 0]).reshape(BLOCK_M, HEAD_DIM)
         scores = tl.dot(keys, queries.T) * scale_log2
         row_lse = lse_log2.load([head, start]).reshape(BLOCK_M)

@@ -15,7 +15,9 @@ copy is for a page or, if the box has fewer tokens, for a part of one; and throu
 tokens are gathered. Where a sequence ends within a page, the former multiplies what the cache holds
 there by zero, so it has to be finite. Keys and values may be fp8, with a scale for each key head.
 
-With PDL the combine kernel starts while splits still run, and waits for them.
+With PDL, for launches that follow one another, each kernel starts while the one before it still runs, and
+waits for that: splits before they load queries, keys or values, the combine kernel before it loads what splits
+leave. So the block table and the lengths must not come from the launch just before the splits.
 """
 
 import triton
@@ -58,6 +60,18 @@ def _heads(n_heads, n_kv_heads, BLOCK_H: tl.constexpr):
 
 
 @triton.jit
+def _pages(
+    table_ptr, start, last, PAGE: tl.constexpr, ROWS: tl.constexpr, COUNT: tl.constexpr
+):  # fmt: skip
+    """Return the pages that COUNT boxes of ROWS tokens from `start` on lie in; 0 from `last` on."""
+    pages = ()
+    for i in tl.static_range(COUNT):
+        token = start + i * ROWS
+        pages += (tl.load(table_ptr + token // PAGE, mask=token < last, other=0),)
+    return pages
+
+
+@triton.jit
 def _store_part(
     part_ptr, lse_ptr, row_max, row_sum, acc, v_scale_ptr,
     n_heads, n_kv_heads, n_splits, BLOCK_H: tl.constexpr,
@@ -93,13 +107,16 @@ def paged_decode_descriptor_kernel(
     `scale_log2` is the scale of scores times log2(e).
     """
     ROWS: tl.constexpr = k.block_shape[2]
-    if PDL:
-        tl.extra.cuda.gdc_launch_dependents()
     kv_head, first_head = _heads(n_heads, n_kv_heads, BLOCK_H)
     sequence, split = tl.program_id(1), tl.program_id(2)
     length = tl.load(lengths_ptr + sequence)
     first = split * pages_per_split * PAGE
     last = min(first + pages_per_split * PAGE, length)
+    table_ptr += sequence.to(tl.int64) * max_pages
+    first_pages = _pages(table_ptr, first, last, PAGE, ROWS, BLOCK_N // ROWS)
+    if PDL:
+        tl.extra.cuda.gdc_wait()
+        tl.extra.cuda.gdc_launch_dependents()
     if first < last:
         if k_scale_ptr is not None:
             scale_log2 *= tl.load(k_scale_ptr + kv_head)
@@ -108,13 +125,12 @@ def paged_decode_descriptor_kernel(
         row_max = tl.full((BLOCK_H,), LOWEST, tl.float32)
         row_sum = tl.zeros((BLOCK_H,), tl.float32)
         acc = tl.zeros((BLOCK_H, HEAD_DIM), tl.float32)
-        table_ptr += sequence.to(tl.int64) * max_pages
+        pages = first_pages
         for start in range(first, last, BLOCK_N):
-            pages, keys = (), ()
+            following = _pages(table_ptr, start + BLOCK_N, last, PAGE, ROWS, BLOCK_N // ROWS)
+            keys = ()
             for i in tl.static_range(BLOCK_N // ROWS):
-                token = start + i * ROWS
-                pages += (tl.load(table_ptr + token // PAGE, mask=token < last, other=0),)
-                tile = k.load([pages[i], kv_head, token % PAGE, 0])
+                tile = k.load([pages[i], kv_head, (start + i * ROWS) % PAGE, 0])
                 keys += (tile.reshape(ROWS, HEAD_DIM),)
             weights, row_max, row_sum, rescale = weigh(
                 queries, keys, start, last, scale_log2, row_max, row_sum
@@ -124,6 +140,7 @@ def paged_decode_descriptor_kernel(
                 tile = v.load([pages[i], kv_head, (start + i * ROWS) % PAGE, 0])
                 values = tile.reshape(ROWS, HEAD_DIM).to(queries.dtype)
                 acc = tl.dot(weights[i], values, acc)
+            pages = following
         _store_part(
             part_ptr, lse_ptr, row_max, row_sum, acc, v_scale_ptr,
             n_heads, n_kv_heads, tl.cdiv(max_pages, pages_per_split), BLOCK_H,
@@ -146,6 +163,7 @@ def paged_decode_kernel(
     Q is (batch, n_heads, HEAD_DIM), dense. Strides are those of pages, key heads and tokens.
     """
     if PDL:
+        tl.extra.cuda.gdc_wait()
         tl.extra.cuda.gdc_launch_dependents()
     kv_head, first_head = _heads(n_heads, n_kv_heads, BLOCK_H)
     sequence, split = tl.program_id(1), tl.program_id(2)
@@ -201,6 +219,7 @@ def combine_splits_kernel(
     pages = tl.cdiv(tl.load(lengths_ptr + sequence), PAGE)
     n_splits = tl.cdiv(pages, pages_per_split)
     if PDL:
+        tl.extra.cuda.gdc_launch_dependents()
         tl.extra.cuda.gdc_wait()  # what splits leave; lengths were there before them
     row *= tl.cdiv(max_pages, pages_per_split)
     d = tl.arange(0, HEAD_DIM)

@@ -140,7 +140,7 @@ def test_modifiers_reach_the_instructions(tmp_path: Path) -> None:
         ({"warp_specialize": 1}, "expected a boolean for warp_specialize, got 1"),
         ({"warp_specialize": "no"}, "expected a boolean for warp_specialize, got 'no'"),
         ({"num_ctas": 2, "target": "sm_80"}, "needs clusters, which sm_80 does not have"),
-        ({"num_ctas": 16}, "num_ctas = 16 is more than the 8 CTAs that a cluster can have"),
+        ({"num_ctas": 16, "target": "sm_100a"}, "num_ctas = 16 is more than the 8 CTAs"),
         ({"num_warps": None}, "expected a power of two from 1 to 64 for num_warps, got None"),
         ({"num_warp": 8}, "expected a config key .*, got 'num_warp'\n.*did you mean 'num_warps'"),
         ({"taget": "sm_80"}, "got 'taget'\n.*did you mean 'target'"),

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from aotc.weights import repack_int4, unpack_int4
+from aotc.weights import repack_int4, repack_mx_scales, unpack_int4
 
 
 def _packed(weights: np.ndarray, layout: str) -> np.ndarray:
@@ -58,3 +58,21 @@ def test_what_cannot_be_packed_is_refused(words: np.ndarray, layout: str, expect
     with pytest.raises(ValueError) as caught:
         repack_int4(words, layout)  # type: ignore[arg-type]
     assert expected in str(caught.value)
+
+
+@given(seed=st.integers(0, 2**32 - 1), num_n=st.integers(0, 5), groups=st.integers(1, 9))
+def test_a_scale_keeps_its_column_and_group(seed: int, num_n: int, groups: int) -> None:
+    scales = np.random.default_rng(seed).integers(0, 256, (num_n, groups)).astype(np.uint8)
+    words = repack_mx_scales(scales)
+    assert words.shape == (-(-groups // 4), num_n)
+    assert words.flags.c_contiguous
+    for n in range(num_n):
+        for group in range(4 * len(words)):
+            found = int(words[group // 4, n]) >> 8 * (group % 4) & 255
+            assert found == (scales[n, group] if group < groups else 127)
+
+
+@pytest.mark.parametrize("scales", [np.zeros((2, 2), np.int8), np.zeros(4, np.uint8)])
+def test_scales_of_another_type_are_refused(scales: np.ndarray) -> None:
+    with pytest.raises(ValueError, match="expected a matrix of uint8 scales, got"):
+        repack_mx_scales(scales)

@@ -100,15 +100,17 @@ class LineTable:
     def _directives(self, loc: Loc) -> list[str]:
         """Return what says that instructions come from `loc`."""
         place, site = self._place(loc), loc.call_site
-        self._written.add(place)
         if self._root is None or site is None:
+            self._written.add(place)
             return [f"\t.loc\t{place}"]
         name = loc.function or "?"
         end = sum(len(known.encode()) + 1 for known in self._functions)
         offset = self._functions.setdefault(name, end)
         label = f"{_STRINGS}+{offset}" if offset else _STRINGS
         # ptxas wants a directive of the call's place before those that refer to it.
+        # A function that calls itself is at one place in both.
         outer = [] if self._place(site) in self._written else self._directives(site)
+        self._written.add(place)
         text = f"\t.loc\t{place}, function_name {label}, inlined_at {self._place(site)}"
         return [*outer, text]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from aotc.backend.emitter import Emitter
 
 
-def permute_bytes(emit: Emitter, low: str, high: str, selector: int) -> str:
+def permute_bytes(emit: Emitter, low: str, high: str, selector: int | str) -> str:
     """Return an i32 of bytes of two words; each nibble of `selector` picks one, 0 to 7 from `low`.
 
     Source: PTX ISA 9.7.9.7 `prmt`.

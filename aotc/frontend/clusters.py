@@ -44,10 +44,21 @@ def cluster_permute(emit: Emitter, value: Operand, to: Operand) -> Value:
             f"cluster_permute takes one rank for each CTA, a tuple, got {show(to)}",
             remedy="cluster_shift passes values on by a distance",
         )
-    ranks = tuple(static_int(one, "each rank of cluster_permute") for one in to)
-    if sorted(ranks) != list(range(cluster_size(emit))):
+    ranks = tuple(
+        cluster.NOBODY if one is None else static_int(one, "each rank of cluster_permute")
+        for one in to
+    )
+    size, given = cluster_size(emit), [rank for rank in ranks if rank != cluster.NOBODY]
+    if (
+        len(ranks) != size
+        or not given
+        or not {*given} <= {*range(size)}
+        or len({*given}) < len(given)
+    ):
+        shown = tuple(None if rank == cluster.NOBODY else rank for rank in ranks)
         raise mistake(
-            f"cluster_permute takes each rank from 0 to {cluster_size(emit) - 1} once, got {ranks}"
+            f"cluster_permute takes each rank from 0 to {size - 1} once, got {shown}",
+            remedy="a CTA that gives its value to nobody has None",
         )
     return _permuted(emit, value, ranks, "cluster_permute")
 

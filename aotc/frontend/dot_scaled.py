@@ -21,6 +21,7 @@ from aotc.frontend.emitter import Emitter, mistake
 from aotc.frontend.shapes import expand_dims, join, reshape, transpose
 from aotc.frontend.values import Operand, element, shape, show, show_type
 from aotc.ir.core import Value
+from aotc.ir.dialects import arith
 from aotc.ir.types import (
     BF16,
     FP8E4NV,
@@ -41,8 +42,8 @@ _FORMATS: dict[str, ScalarType | None] = {
     "fp16": FP16,
 }
 _FP4_BITS = 4
-_LEAST_EXPONENT = 0x0040_0000  # 2**-127 in fp32, below its normal numbers
 _EXPONENT_SHIFT = 23
+_LEAST_EXPONENT = 0x0040_0000  # 2**-127 in fp32, below its normal numbers
 _NAN_EXPONENT, _NAN = 0xFF, 0x7FC0_0000
 
 
@@ -177,11 +178,10 @@ def _factor(emit: Emitter, scale: Value) -> Value:
         return cast(emit, scale, FP32)
     exponent = cast(emit, scale, U32)
     bits = operators.shift_left(emit, exponent, _EXPONENT_SHIFT)
-    is_least = operators.equal(emit, exponent, 0)
-    bits = operators.select(emit, is_least, constant(emit, _LEAST_EXPONENT, U32), bits)
+    least = broadcast_to(emit, constant(emit, _LEAST_EXPONENT, U32), shape(bits))
+    bits = emit(arith.Max(bits, least)).out
     is_nan = operators.equal(emit, exponent, _NAN_EXPONENT)
-    bits = operators.select(emit, is_nan, constant(emit, _NAN, U32), bits)
-    return bitcast(emit, bits, FP32)
+    return bitcast(emit, operators.select(emit, is_nan, constant(emit, _NAN, U32), bits), FP32)
 
 
 def _spread(emit: Emitter, operand: _Operand, factor: Value) -> Value:

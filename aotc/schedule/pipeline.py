@@ -12,6 +12,7 @@ from aotc.schedule.cleanup.branch_on_masks import branch_on_masks
 from aotc.schedule.cleanup.eliminate_common import eliminate_common
 from aotc.schedule.cleanup.hoist_invariants import hoist_invariants
 from aotc.schedule.cleanup.narrow_loads import narrow_loads
+from aotc.schedule.cleanup.peel_last_iteration import peel_last_iteration
 from aotc.schedule.cleanup.predicate_branches import predicate_branches
 from aotc.schedule.cleanup.recompute_addresses import recompute_addresses
 from aotc.schedule.cleanup.rematerialize_tiles import rematerialize_tiles
@@ -75,6 +76,10 @@ TILE_TO_GPU: Pipeline[Schedule] = Pipeline(
         # operand types that the target has no MMA instruction for.
         legalize_dots,
         eliminate_common,
+        # Needs to run after unrolling, simplification and CSE. Otherwise, a step, a bound and what is
+        # compared with them are not seen to be the same. It needs to run before `predicate_branches`,
+        # which puts the loads of both arms in each iteration.
+        peel_last_iteration,
         # Needs to run before pointers are mapped and layouts assigned. Otherwise, words that a dot
         # unpacks are loaded, held and carried once for each of their numbers.
         narrow_loads,

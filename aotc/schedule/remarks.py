@@ -146,6 +146,7 @@ class Reason(_Template):
     NO_PRODUCER = "the kernel has no producer warp"
     PARTIAL_WARPGROUPS = "{warps} warps are no whole warpgroups"
     MAKES_MAPS = "the producer makes tensor maps"
+    EXCHANGES_TILES = "CTAs of the cluster exchange tiles, in one order"
     NO_TILE_LOOP = "no loop contains all tensor loads and a mainloop"
     TILE_LOOP_CARRIES = "the loop over tiles carries values from one to the next"
     OUTSIDE_TILE_LOOP = "{op} is outside of the loop over tiles"

@@ -29,6 +29,8 @@ WAYS = {
     "bytes": ("u8", 2, IN_ORDER, 15, "numbers"),
     "bytes, shifted by bytes": ("i8", 2, "(j * 4).to(tl.int8)", 15, "numbers"),
     "bytes, minus 8": ("i8", 2, IN_ORDER, 15, "numbers.to(tl.int8) - 8"),
+    "differences": ("i32", 8, IN_ORDER, 15, "numbers - (numbers >> 1)"),
+    "differences of halves": ("i32", 8, HALVES, 15, "numbers - (numbers >> 1)"),
     "two bits": ("i32", 16, "j * 2", 3, "numbers"),
     "seven bits": ("i32", 4, "j * 8", 127, "numbers - 64"),
 }
@@ -61,7 +63,10 @@ def test_every_field_is_its_number(
     step = re.search(r"j \* (\d)", shift)
     place = j // 2 * 4 + j % 2 * 16 if step is None else j * int(step[1])
     expected = (x.astype(np.int64)[:, None] >> place) & mask
-    expected -= int(number.rpartition("- ")[2]) if "-" in number else 0
+    if number.endswith(">> 1)"):
+        expected -= expected >> 1
+    elif "-" in number:
+        expected -= int(number.rpartition("- ")[2])
     expected = expected.T if by_columns else expected
     np.testing.assert_array_equal(out.astype(np.int64), expected.ravel())
     # Of words of different rows not all are converted so: a thread's numbers are to be pairs.
@@ -76,6 +81,56 @@ def test_halves_need_no_permutation_of_bytes(tmp_path: Path) -> None:
     )
     assert "prmt" not in kernel.ptx
     assert re.search(r"(sub|fma\.rn)\.(rn\.)?bf16x2", kernel.ptx)
+
+
+@pytest.mark.emulated
+def test_unsigned_differences_wrap(tmp_path: Path) -> None:
+    """A number below its subtrahend is a large one, not a negative one."""
+    text = _source(("u32", 4, "j * 8", 15, "(numbers >> 1) - numbers"))
+    kernel = compiled(tmp_path, text, {"x_ptr": "*u32:16", "out_ptr": "*bf16:16"}, {"BLOCK": 128})
+    x = np.random.default_rng(5).integers(0, 256, 512).astype(np.uint8).view(np.uint32)
+    out = np.full(512, np.nan, DTYPES["bf16"])
+    launch(kernel, (1,), {"x_ptr": x, "out_ptr": out})
+    numbers = (x[:, None] >> np.arange(4, dtype=np.uint32) * 8) & 15
+    expected = ((numbers >> 1) - numbers).ravel().astype(DTYPES["bf16"])
+    np.testing.assert_array_equal(out.astype(np.float64), expected.astype(np.float64))
+
+
+FP4 = """
+def k(x_ptr, out_ptr, BLOCK: tl.constexpr):
+    i, j = tl.arange(0, BLOCK), tl.arange(0, COUNT)
+    x = tl.load(x_ptr + i)
+    codes = ((x[:, None] >> (SHIFT)[None, :]) & 15).to(tl.uint16)
+    bits = (codes & 7) << 6 | (codes & 8) << 12
+    out = bits.to(tl.bfloat16, bitcast=True)
+    tl.store(out_ptr + i[:, None] * COUNT + j[None, :], out)
+"""
+
+
+@pytest.mark.emulated
+@pytest.mark.parametrize(
+    ("source", "count", "shift"),
+    [("i32", 8, IN_ORDER), ("i32", 8, HALVES), ("u8", 2, IN_ORDER)],
+    ids=["in order", "halves", "a byte"],
+)
+def test_numbers_put_together_from_fields_come_in_pairs(
+    tmp_path: Path, source: str, count: int, shift: str
+) -> None:
+    """Sign and magnitude of e2m1 in bf16's places: words are masked, never single numbers."""
+    text = FP4.replace("COUNT", str(count)).replace("SHIFT", shift)
+    signature = {"x_ptr": f"*{source}:16", "out_ptr": "*bf16:16"}
+    kernel = compiled(tmp_path, text, signature, {"BLOCK": 256}, num_warps=2)
+    kind = np.dtype(DTYPES[source])
+    x = np.random.default_rng(6).integers(0, 256, 256 * kind.itemsize).astype(np.uint8).view(kind)
+    out = np.zeros(256 * count, DTYPES["bf16"])
+    launch(kernel, (1,), {"x_ptr": x, "out_ptr": out})
+    j = np.arange(count)
+    place = j // 2 * 4 + j % 2 * 16 if shift == HALVES else j * 4
+    codes = (x.astype(np.int64)[:, None] >> place) & 15
+    np.testing.assert_array_equal(
+        out.view(np.uint16), ((codes & 7) << 6 | (codes & 8) << 12).ravel()
+    )
+    assert not re.search(r"(and|or|shl|shr)\.b16", kernel.ptx)
 
 
 @pytest.mark.emulated

@@ -62,7 +62,8 @@ def test_parameters_are_aligned_naturally() -> None:
         (2, "sm_80", "clusters of 2 CTAs on sm_80"),
         (3, "sm_90a", "clusters of 3 CTAs"),
         (0, "sm_90a", "clusters of 0 CTAs"),
-        (16, "sm_90a", "clusters of 16 CTAs"),
+        (32, "sm_90a", "clusters of 32 CTAs"),
+        (16, "sm_100a", "clusters of 16 CTAs"),
     ],
 )
 def test_clusters_that_a_target_cannot_hold(num_ctas: int, target: str, message: str) -> None:

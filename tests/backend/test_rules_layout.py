@@ -20,6 +20,7 @@ from aotc.ir.dialects import arith, gpu, tile
 from aotc.ir.layout import LinearLayout
 from aotc.ir.types import (
     BF16,
+    FP8E4NV,
     FP16,
     FP32,
     FP64,
@@ -27,6 +28,7 @@ from aotc.ir.types import (
     I8,
     I32,
     I64,
+    U8,
     U32,
     U64,
     PointerType,
@@ -255,6 +257,63 @@ def test_shared_vectors(element, vector) -> None:
     count = 8 * vector * element.size_bytes // bits
     name = f".v{count}.b{bits}" if count > 1 else f".b{bits}"
     assert f"st.shared{name} " in program.llvm_ir()
+
+
+@pytest.mark.parametrize("element", [U8, I8, FP8E4NV], ids=str)
+@pytest.mark.parametrize(
+    ("vector", "lanes", "registers"),
+    [
+        (1, (1, 2, 128, 256, 512), (4, 8, 16, 32, 64)),
+        (1, (2, 512, 256, 1, 128), (64, 32, 16, 8, 4)),
+        (2, (2, 64, 128, 256, 512), (1, 4, 8, 16, 32)),
+        (2, (64, 128, 256, 512, 2), (4, 8, 1, 16, 32)),
+    ],
+)
+@pytest.mark.parametrize("swizzle", [0, 16, 48])
+def test_neighbours_that_share_words_load_them_whole(
+    element, vector, lanes, registers, swizzle
+) -> None:
+    """A lane has one or two bytes of each word, as in the fragments of dots: it loads 16 bytes, not one."""
+    outs = (("dim0", 10),)
+    layout = LinearLayout.from_columns([("register", registers), ("lane", lanes)], outs)
+    offsets = [1 << bit for bit in range(10)]
+    offsets[7] ^= swizzle
+    buffer_layout = LinearLayout.from_columns([("offset", offsets)], outs)
+    program = Program()
+    value = program.load(element, row_layout(1024))
+    buffer = program.add(gpu.SharedAlloc(element, (1024,), buffer_layout, offset_bytes=16)).out
+    program.add(gpu.SharedStore(value, buffer))
+    program.add(gpu.Barrier())
+    program.store(program.add(gpu.SharedLoad(buffer, layout, vector=vector)).out)
+    x = random_array(element, (1024,))
+    assert np.array_equal(program.run(x)[0], x)
+    text = program.llvm_ir()
+    assert "ld.shared.v4.b32" in text
+    assert "ld.shared.b8" not in text
+    assert "ld.shared.b16" not in text
+
+
+@pytest.mark.parametrize(
+    ("lanes", "registers"),
+    [
+        ((4, 8, 16, 32, 64), (1, 2, 128, 256, 512)),  # words are those of one lane
+        ((1, 2, 4, 8, 16), (32, 64, 128, 256, 512)),  # one word at each place
+        ((1, 3, 128, 256, 512), (4, 8, 16, 32, 64)),  # bytes of a word in another order
+    ],
+)
+def test_other_bytes_are_loaded_by_themselves(lanes, registers) -> None:
+    outs = (("dim0", 10),)
+    layout = LinearLayout.from_columns([("register", registers), ("lane", lanes)], outs)
+    linear = LinearLayout.from_columns([("offset", [1 << bit for bit in range(10)])], outs)
+    program = Program()
+    value = program.load(I8, row_layout(1024))
+    buffer = program.add(gpu.SharedAlloc(I8, (1024,), linear, offset_bytes=16)).out
+    program.add(gpu.SharedStore(value, buffer))
+    program.add(gpu.Barrier())
+    program.store(program.add(gpu.SharedLoad(buffer, layout)).out)
+    x = random_array(I8, (1024,))
+    assert np.array_equal(program.run(x)[0], x)
+    assert "ld.shared.v4.b32" not in program.llvm_ir()
 
 
 def test_pointers_go_through_shared_memory_as_numbers() -> None:

@@ -14,12 +14,15 @@ from aotc.compiler import PtxKernel, compile_ptx
 from tests.support.descriptors import launch
 from tests.support.requests import request_of
 
-SOURCE = Path(__file__).parents[2] / "kernels" / "attention_backward.py"
+KERNELS = Path(__file__).parents[2] / "kernels"
+SOURCE = KERNELS / "attention_backward.py"
+PAIR_SOURCE = KERNELS / "attention_backward_pair.py"
 HEAD_DIM, BLOCK_M, BLOCK_N = 64, 64, 128
 KV_HEADS, HEADS_PER_KV_HEAD = 1, 2
 HEADS = KV_HEADS * HEADS_PER_KV_HEAD
 LOG2_E = 1.4426950408889634
 GRADIENTS = ("dq", "dk", "dv")
+TOGETHER = {"TOGETHER": 3}  # more heads than there are
 
 
 @lru_cache
@@ -30,27 +33,36 @@ def _compiled(causal: bool, num_stages: int, mma_stages: int, narrow: bool) -> P
 
 
 @lru_cache
-def _compiled_by_gradient(causal: bool, num_stages: int) -> dict[str, PtxKernel]:
+def _compiled_pair(causal: bool, mma_stages: int) -> PtxKernel:
+    outputs, own = ("dk", "dv"), dict[str, int]()
+    name, stages = "attention_backward_pair_kernel", (2, mma_stages)
+    return _compiled_as(name, outputs, own, causal, stages, BLOCK_M, PAIR_SOURCE, num_ctas=2)
+
+
+@lru_cache
+def _compiled_by_gradient(causal: bool, mma_stages: int) -> dict[str, PtxKernel]:
     """Return a kernel for dQ and one for both other gradients, and one for each of these."""
     name, outputs = "attention_backward_keys_kernel", ("dk", "dv")
     made = {
         "dq": _compiled_as(
-            *("attention_backward_queries_kernel", ("dq",), {}, causal, (num_stages, 1), 128)
+            *("attention_backward_queries_kernel", ("dq",), TOGETHER, causal, (2, mma_stages), 128)
         )
     }
     for kind, of_keys, of_values in (("dk", 1, 0), ("dv", 0, 1), ("both", 1, 1)):
-        own = {"OF_KEYS": bool(of_keys), "OF_VALUES": bool(of_values)}
-        made[kind] = _compiled_as(name, outputs, own, causal, (num_stages, 1), BLOCK_M)
+        own = {"OF_KEYS": bool(of_keys), "OF_VALUES": bool(of_values)} | TOGETHER
+        made[kind] = _compiled_as(name, outputs, own, causal, (2, mma_stages), BLOCK_M)
     return made
 
 
 def _compiled_as(
     name: str,
     outputs: tuple[str, ...],
-    own: dict[str, bool],
+    own: dict[str, int],
     causal: bool,
     stages: tuple[int, int],
     block_m: int,
+    source: Path = SOURCE,
+    num_ctas: int = 1,
 ) -> PtxKernel:
     rows, columns = (f"bf16[1,{block},{HEAD_DIM}]" for block in (block_m, BLOCK_N))
     sums = f"tensordesc<fp32[1,{block_m},{HEAD_DIM}]>"
@@ -83,7 +95,8 @@ def _compiled_as(
     parts = tuple(signature.items()), tuple(constants.items())
     num_stages, mma_stages = stages
     options = {"num_warps": 8, "num_stages": num_stages, "mma_stages": mma_stages}
-    return compile_ptx(request_of(*(str(SOURCE), name, *parts, "sm_90a"), **options))
+    options["num_ctas"] = num_ctas
+    return compile_ptx(request_of(*(str(source), name, *parts, "sm_90a"), **options))
 
 
 def _random(rng: np.random.Generator, *shape: int) -> np.ndarray:
@@ -118,9 +131,13 @@ def test_gradients(
 
 
 @pytest.mark.parametrize("causal", [False, True])
-@pytest.mark.parametrize(("n_queries", "n_keys"), [(1, 1), (63, 129), (131, 200)])
-def test_gradients_in_a_pass_each(n_queries: int, n_keys: int, causal: bool) -> None:
-    kernels = _compiled_by_gradient(causal, 2)
+@pytest.mark.parametrize(
+    ("n_queries", "n_keys", "mma_stages"), [(1, 1, 2), (63, 129, 1), (131, 200, 2)]
+)
+def test_gradients_in_a_pass_each(
+    n_queries: int, n_keys: int, causal: bool, mma_stages: int
+) -> None:
+    kernels = _compiled_by_gradient(causal, mma_stages)
     of_queries = (HEADS * -(-n_queries // 128),)
     of_keys = (KV_HEADS * -(-n_keys // BLOCK_N),)
     for kinds in (("dq", "dk", "dv"), ("dq", "both")):
@@ -131,6 +148,20 @@ def test_gradients_in_a_pass_each(n_queries: int, n_keys: int, causal: bool) -> 
             given = {name: each for name, each in values.items() if name in _names(kernel)}
             launch(kernel, of_queries if kind == "dq" else of_keys, given, seed=n_keys)
         _check(values, expected)
+
+
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize(
+    ("n_queries", "n_keys", "mma_stages"), [(1, 1, 2), (63, 129, 1), (200, 201, 2)]
+)
+def test_gradients_by_pairs_of_ctas(
+    n_queries: int, n_keys: int, causal: bool, mma_stages: int
+) -> None:
+    kernel = _compiled_pair(causal, mma_stages)
+    values, expected = _operands(n_queries, n_keys, causal=causal)
+    del values["dq"], expected["dq"]
+    launch(kernel, (2 * KV_HEADS * -(-n_keys // BLOCK_N),), values, seed=n_keys)
+    _check(values, expected)
 
 
 def _names(kernel: PtxKernel) -> set[str]:

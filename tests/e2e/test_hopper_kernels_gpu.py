@@ -19,7 +19,8 @@ import pytest
 
 import aotc
 from aotc.verify.interpreter.numerics import dtype_of
-from tests.support.hopper_cases import HopperCase, Shape, scalar_of
+from tests.support.hopper_case import HopperCase, Shape
+from tests.support.hopper_cases import scalar_of
 from tests.support.hopper_manifest import builds_of, entries, entry_name, manifest_text
 from tests.support.kernel_cases import Launch
 from tests.support.tensors import Tensor

@@ -84,3 +84,72 @@ def test_rows_go_through_the_weights_of_their_experts(
         expected = found * weight[row]
         bound = 2.0**-7 * np.abs(expected) + 2.0**-9 * np.abs(expected).max()
         assert (np.abs(out[row].astype(np.float64) - expected) <= bound).all()
+
+
+TAIL = 16
+
+
+def _rows_in_blocks(experts: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return row numbers by expert, where blocks of up to BLOCK_M + TAIL begin, and their experts."""
+    rows, starts, owners = list[np.ndarray](), [0], list[int]()
+    for expert in range(NUM_EXPERTS):
+        mine = np.flatnonzero(experts == expert)
+        count = max(1, -(-(mine.size - TAIL) // BLOCK_M))
+        for part in np.split(mine, range(BLOCK_M, count * BLOCK_M, BLOCK_M)):
+            rows.append(part)
+            starts.append(starts[-1] + part.size)
+            owners.append(expert)
+    starts.append(starts[-1])  # a launch may have more blocks than there are
+    return (
+        np.concatenate(rows).astype(np.int32),
+        np.array(starts, np.int32),
+        np.array([*owners, 0], np.int32),
+    )
+
+
+@pytest.mark.parametrize("num_tokens", [1, 37, 67])
+@pytest.mark.parametrize("swiglu", [False, True])
+def test_rows_of_an_expert_are_columns_of_a_tile(num_tokens: int, swiglu: bool) -> None:
+    columns, depth = 72, 80
+    block = "1,8,2,8,64" if swiglu else "1,1,1,128,64"
+    signature = {
+        "a_ptr": "*bf16:16", "b": f"tensordesc<bf16[{block}]>", "out_ptr": "*bf16:16", "weight_ptr": "*fp32:16",
+        **dict.fromkeys(("sorted_ptr", "start_ptr", "expert_ptr"), "*i32:16"),
+        **dict.fromkeys(("N", "K"), "i32"),
+        **dict.fromkeys(("stride_am", "stride_om"), "i32:8"), "n_blocks": "i32",
+    }  # fmt: skip
+    constants = {"BLOCK_M": BLOCK_M, "TAIL": TAIL, "BLOCK_N": 128, "BLOCK_K": 64, "EPILOGUE_M": 32}
+    constants |= {"WEIGHTED": not swiglu, "SWIGLU": swiglu, "ORDERED": False}
+    constants |= {"ROWS_PER_TOKEN": ROWS_PER_TOKEN}
+    request = request_of(
+        *(str(KERNELS / "fused_moe_columns.py"), "fused_moe_columns_kernel"),
+        *(tuple(signature.items()), tuple(constants.items()), "sm_90a"),
+        num_warps=8,
+        num_stages=3,
+    )
+    rng = np.random.default_rng(num_tokens)
+    parts, n_rows = 2 if swiglu else 1, num_tokens * ROWS_PER_TOKEN
+    a = rng.normal(size=(num_tokens, depth)).astype(ml_dtypes.bfloat16)
+    b = (rng.normal(size=(NUM_EXPERTS, parts, columns, depth)) / 8).astype(ml_dtypes.bfloat16)
+    halves = (
+        b.reshape(NUM_EXPERTS, 2, columns // 8, 8, depth).swapaxes(1, 2) if swiglu else b[:, None]
+    )
+    weight = rng.normal(size=n_rows).astype(np.float32)
+    experts = rng.choice(
+        NUM_EXPERTS, n_rows, p=(0.6, 0.4, 0.0)
+    )  # one has more than a block, one nothing
+    rows, starts, owners = _rows_in_blocks(experts)
+    out = np.full((n_rows, columns), np.nan, ml_dtypes.bfloat16)
+    values = {
+        "a_ptr": a, "b": halves, "out_ptr": out, "weight_ptr": weight[rows], "sorted_ptr": rows, "start_ptr": starts,
+        "expert_ptr": owners, "N": columns, "K": depth, "stride_am": depth,
+        "stride_om": columns, "n_blocks": owners.size,
+    }  # fmt: skip
+    grid = (owners.size * -(-columns // (64 if swiglu else 128)),)
+    launch(compile_ptx(request), grid, values, seed=num_tokens)
+    wide_a, wide_b = a.astype(np.float64), b.astype(np.float64)
+    for row, expert in enumerate(experts):
+        first, *others = wide_b[expert] @ wide_a[row // ROWS_PER_TOKEN]
+        expected = first / (1 + np.exp(-first)) * others[0] if swiglu else first * weight[row]
+        bound = 2.0**-7 * np.abs(expected) + 2.0**-9 * np.abs(expected).max()
+        assert (np.abs(out[row].astype(np.float64) - expected) <= bound).all()

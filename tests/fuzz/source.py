@@ -290,7 +290,7 @@ def _descriptor(op: descriptor.DescriptorOf, args: Sequence[str]) -> str:
 
 
 def _block_load(op: descriptor.DescriptorLoad, args: Sequence[str]) -> str:
-    if op.num_dropped:
+    if op.num_dropped or op.num_merged:
         raise Unwritable("a block that lacks axes")
     return f"{args[0]}.load([{', '.join(args[1:])}])"
 

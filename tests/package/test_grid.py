@@ -290,14 +290,18 @@ def test_config_beyond_the_threads_is_dropped(tmp_path: Path) -> None:
 
 def test_clusters_are_dropped_where_there_are_none(tmp_path: Path) -> None:
     body = _SIGNATURE + _BLOCK + "[kernel.configs]\nnum_ctas = [1, 2, 16]\n"
-    found = _expand(tmp_path, body, ["sm_80", "sm_90a"])
+    found = _expand(tmp_path, body, ["sm_80", "sm_90a", "sm_100a"])
     ctas = [(variant.target.name, variant.request.config.num_ctas) for variant in found.variants]
-    assert sorted(set(ctas)) == [("sm_80", 1), ("sm_90a", 1), ("sm_90a", 2)]
+    assert sorted(set(ctas)) == [
+        *[("sm_100a", ctas) for ctas in (1, 2)],
+        ("sm_80", 1),
+        *[("sm_90a", ctas) for ctas in (1, 2, 16)],
+    ]
     takes = "takes clusters of 16 CTAs, the limit is 8"
     assert found.dropped == (
         "kernel sm_80: num_ctas = 2: num_ctas = 2 needs clusters",
         "kernel sm_80: num_ctas = 16: num_ctas = 16 needs clusters",
-        f"kernel sm_90a: num_ctas = 16: num_ctas = 16 {takes}",
+        f"kernel sm_100a: num_ctas = 16: num_ctas = 16 {takes}",
     )
 
 

@@ -53,9 +53,25 @@ num_warps = [4]
 """
 
 
-def build(folder: Path, monkeypatch: pytest.MonkeyPatch, *options: str) -> Path:
+RECURSIVE = HELPER.replace(
+    """def scaled(x, factor):
+    return tl.exp(x) * factor
+""",
+    """def scaled(x, factor, TIMES: tl.constexpr = 3):
+    if TIMES == 0:
+        found = tl.exp(x)
+    else:
+        found = scaled(x, factor, TIMES - 1)
+    return found * factor
+""",
+)
+
+
+def build(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, *options: str, helper: str = HELPER
+) -> Path:
     (folder / "sub").mkdir(parents=True, exist_ok=True)
-    (folder / "sub" / "helper.py").write_text(HELPER)
+    (folder / "sub" / "helper.py").write_text(helper)
     (folder / "sub" / "k.py").write_text(KERNEL)
     (folder / "kernels.toml").write_text(MANIFEST)
     monkeypatch.chdir(folder)
@@ -65,6 +81,16 @@ def build(folder: Path, monkeypatch: pytest.MonkeyPatch, *options: str) -> Path:
 
 def cubin_of(archive: Archive) -> bytes:
     return archive.kernels[0].variants[0].cubin
+
+
+def test_a_function_may_call_itself_before_anything_else(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its call is at one place in each of them, and ptxas knows only places that were written before."""
+    lines = disassemble(
+        cubin_of(read(build(tmp_path, monkeypatch, helper=RECURSIVE))), with_lines=True
+    )
+    assert 'helper.py", line 8' in lines
 
 
 def test_cubins_name_the_lines_that_were_written(

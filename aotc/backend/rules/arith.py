@@ -69,7 +69,7 @@ IntRule = Callable[[Lowering, Component, Component, ScalarType], Component]
 
 _SUMS: dict[type[arith.Binary], IntRule] = {
     arith.Add: lambda ctx, a, b, kind: ctx.ints.add(a, b, kind.bits),
-    arith.Sub: lambda ctx, a, b, kind: ctx.ints.sub(a, b, kind.bits),
+    arith.Sub: lambda ctx, a, b, kind: ctx.fields.subtract(ctx.ints.sub(a, b, kind.bits), a, b),
     arith.Mul: lambda ctx, a, b, kind: (
         ctx.ints.mul_signed(a, b, kind.bits) if kind.is_signed else ctx.ints.mul(a, b, kind.bits)
     ),
@@ -176,7 +176,6 @@ _BINARY: dict[type[arith.Binary], tuple[Compute | None, Compute | None, Compute 
     arith.DivRn: (None, None, _in_fp32(_instruction("fdiv"))),
     arith.Rem: (_instruction("srem"), _instruction("urem"), _in_fp32(_fmod)),
     arith.MulHi: (_mul_high, _mul_high, None),
-    arith.Shl: (_instruction("shl"), _instruction("shl"), None),
 }
 _BITWISE: dict[type[arith.Binary], tuple[str, Callable[[int, int], int]]] = {
     arith.And: ("and", lambda a, b: a & b),
@@ -198,10 +197,23 @@ def lower_shift_right(ctx: Lowering, op: arith.Shr) -> Results:
     return [tuple(shifted)]
 
 
-@lowers(arith.Div, arith.DivRn, arith.Rem, arith.MulHi, arith.Shl)
+@lowers(arith.Shl)
+def lower_shift_left(ctx: Lowering, op: arith.Shl) -> Results:
+    """Lower a shift left, and note where bits of words are now."""
+    element = scalar_element(op, op.lhs)
+    if element.is_float:
+        op.error(f"is undefined on {element}")
+    shifted: list[str] = []
+    for value, amount in zip(ctx.registers(op.lhs), ctx.raw(op.rhs), strict=True):
+        name = _instruction("shl")(ctx, element, [value, ctx.operand(amount, element)])
+        shifted.append(ctx.fields.shift_left(name, value, amount, element.bits))
+    return [tuple(shifted)]
+
+
+@lowers(arith.Div, arith.DivRn, arith.Rem, arith.MulHi)
 def lower_binary(
     ctx: Lowering,
-    op: arith.Div | arith.DivRn | arith.Rem | arith.MulHi | arith.Shl,
+    op: arith.Div | arith.DivRn | arith.Rem | arith.MulHi,
 ) -> Results:
     """Lower the binary ops of the table."""
     element = scalar_element(op, op.lhs)
@@ -246,6 +258,8 @@ def lower_bitwise(ctx: Lowering, op: arith.And | arith.Or | arith.Xor) -> Result
         masks = [_possible(ctx, arg, element.bits) for arg in args]
         if isinstance(op, arith.And) and not ctx.ints.split(args[1])[0]:
             ctx.fields.mask(name, args[0], masks[1], element.bits)
+        if isinstance(op, arith.Or):
+            ctx.fields.combine(name, *args)
         return ctx.ints.learn(name, possible(*masks))
 
     return [tuple(elementwise(ctx, element, (ctx.raw(op.lhs), ctx.raw(op.rhs)), compute))]
@@ -443,4 +457,8 @@ def lower_bitcast(ctx: Lowering, op: arith.Bitcast) -> Results:
     else:
         opcode = "bitcast"
     values = ctx.registers(op.value)
+    if before == "i16":
+        halves = ctx.fields.to_halves(values, after)
+        if halves is not None:
+            return [tuple(halves)]
     return [tuple(ctx.emit.value(f"{opcode} {before} {value} to {after}") for value in values)]

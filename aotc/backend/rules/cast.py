@@ -47,7 +47,7 @@ def lower_cast(ctx: Lowering, op: arith.Cast) -> Results:
     if source.is_float:
         return [tuple(_float_to_int(ctx, ctx.registers(op.value), source, target))]
     if target.is_float:
-        converted = ctx.fields.to_floats(values, target)
+        converted = ctx.fields.to_floats(values, source, target)
         if converted is not None:
             return [tuple(converted)]
         operands = ctx.registers(op.value)

@@ -10,7 +10,7 @@ from aotc.backend.integers import Component
 from aotc.backend.lower import Lowering, Results, layout_of, lowers
 from aotc.backend.nvvm_issue import Issuer
 from aotc.backend.packing import pack, unpack, word_shape
-from aotc.backend.rules.shared import buffer_address, shared_vectors
+from aotc.backend.rules.shared import mbarrier_address, shared_vectors
 from aotc.backend.thread_map import first_holders, is_first_holder
 from aotc.ir.dialects import cluster, gpu, tile
 
@@ -20,9 +20,14 @@ def lower_send_tile(ctx: Lowering, op: cluster.SendTile) -> Results:
     """Lower a tile's asynchronous store to another CTA, and the arrival for the one that comes here."""
     kind, buffer = tile.tile_type(op, op.value), gpu.shared_type(op, op.buffer)
     layout, values = layout_of(kind), ctx.registers(op.value)
-    barrier, cta = buffer_address(ctx, op.barrier), ctx.scalar(op.cta)
-    num_bytes = str(buffer.stage_bytes)
-    nvvm_tensor.mbarrier_expect(ctx.emit, barrier, num_bytes, ctx.issuer, arrive=True)
+    barrier, cta = mbarrier_address(ctx, op.barrier, op.warp_stride), ctx.scalar(op.cta)
+    num_bytes, issuer = buffer.stage_bytes, ctx.issuer
+    if op.warp_stride:
+        num_bytes, issuer = num_bytes // ctx.kernel.num_warps, Issuer(lane=ctx.first_lane)
+    if op.takes:
+        nvvm_tensor.mbarrier_expect(ctx.emit, barrier, str(num_bytes), issuer, arrive=True)
+    if not op.gives:
+        return []
     there = nvvm_grid.in_cta(ctx.emit, barrier, cta)
     bits, count = word_shape(kind.element, op.vector)
     access = nvvm_memory.Access(bits, count, predicate=is_first_holder(ctx, layout))
@@ -36,7 +41,7 @@ def lower_send_tile(ctx: Lowering, op: cluster.SendTile) -> Results:
 def lower_remote_arrive(ctx: Lowering, op: cluster.RemoteArrive) -> Results:
     """Lower an arrival at the mbarrier of another CTA: one lane arrives for its warp."""
     nvvm.warp_barrier(ctx.emit)
-    barrier, cta = buffer_address(ctx, op.barrier), ctx.scalar(op.cta)
+    barrier, cta = mbarrier_address(ctx, op.barrier, op.warp_stride), ctx.scalar(op.cta)
     nvvm_tensor.mbarrier_arrive(ctx.emit, barrier, Issuer(lane=ctx.first_lane), cta=cta)
     return []
 

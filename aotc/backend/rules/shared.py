@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from aotc.backend import nvvm, nvvm_memory
+from aotc.backend import nvvm, nvvm_convert, nvvm_memory
 from aotc.backend.integers import Affine, Component
-from aotc.backend.llvm_types import constant
+from aotc.backend.llvm_types import constant, llvm_type
 from aotc.backend.lower import (
     SHARED,
     WARP_SIZE,
@@ -31,11 +31,12 @@ from aotc.backend.thread_map import (
 )
 from aotc.ir import gf2
 from aotc.ir.core import Op, Value
-from aotc.ir.dialects import gpu, tile
+from aotc.ir.dialects import gpu, mbarrier, tile
 from aotc.ir.layout import LinearLayout, log2_exact
 from aotc.ir.matrix_access import MatrixMode, check_runs, matrix_view, word_registers
 from aotc.ir.sub_tile import within
 
+_WORD_BYTES = 4
 _FIRST_WARPGROUP_BARRIER = 2
 _SHARED_ADDRESS_BITS = 18
 _FIRST_GROUP_BARRIER = 10  # a CTA has 8 warpgroups at most
@@ -113,12 +114,82 @@ def lower_load(ctx: Lowering, op: gpu.SharedLoad) -> Results:
                 values = unpack(ctx.emit, [word], kind.element, len(registers))
                 loaded.update(zip(registers, values, strict=True))
         return [tuple(loaded[register] for register in range(len(loaded)))]
+    pieces = None if isinstance(op, gpu.MaskedSharedLoad) else _word_pieces(ctx, op, layout)
+    if pieces is not None:
+        loaded.update(pieces)
+        return [tuple(loaded[register] for register in first_holders(layout))]
     access = nvvm_memory.Access(*word_shape(kind.element, op.vector))
     for address, registers in shared_vectors(ctx, op, op.buffer, layout, op.vector, op.start):
         words = _read(ctx, op, address, access, registers)
         values = unpack(ctx.emit, words, kind.element, op.vector)
         loaded.update(zip(registers, values, strict=True))
     return [tuple(loaded[register] for register in first_holders(layout))]
+
+
+def _word_pieces(
+    ctx: Lowering, op: gpu.SharedLoad, layout: LinearLayout
+) -> dict[int, Component] | None:
+    """Load one or two bytes for each lane as whole words that neighbouring lanes share.
+
+    So a fragment of bytes, whose runs are short, is read in pieces of 8 or 16 bytes, and a lane takes its bytes of
+    each word by a permutation. Returns None if that does not take fewer loads.
+    """
+    shared, element = gpu.shared_type(op, op.buffer), tile.tile_type(op, op.out).element
+    bits = log2_exact(op.vector)
+    if element.size_bytes > 1 or llvm_type(element) == "i1" or op.vector > 2 or op.start:
+        return None
+    places = layout.invert_and_compose(shared.layout)
+    threads, offsets = thread_columns(places), gf2.span_table(places.columns("register"))
+    words: dict[int, dict[int, int]] = {}
+    for register, holder in enumerate(first_holders(layout)):
+        if holder == register:
+            offset = offsets[register]
+            words.setdefault(offset >> bits << bits, {})[offset & (op.vector - 1)] = register
+    inner = [column & _WORD_BYTES - 1 for column in threads]
+    count = min(4, len(words))
+    while count > 1 and not _is_run([*words], [*threads], count):
+        count //= 2
+    if count < 2 or sorted(filter(None, inner)) != [1, 2][bits:] or not _are_whole(threads):
+        return None
+    base = ctx.ints.linear(ctx.thread, [column & -_WORD_BYTES for column in threads])
+    lane = ctx.ints.linear(ctx.thread, inner)
+    selector = ctx.emit.thread_value(f"mul i32 {lane}, {(1, 0x11)[bits]}")
+    selector = ctx.emit.thread_value(f"or i32 {selector}, {(0x4440, 0x4410)[bits]}")
+    stage, first = ctx.ints.split(ctx.raw(op.buffer)[0])
+    access = nvvm_memory.Access(32, count)
+    loaded: dict[int, Component] = {}
+    for start in words:
+        if start & (count * _WORD_BYTES - 1):
+            continue
+        address = _address(ctx, ctx.ints.xor_constant(base, start), stage, first)
+        for index, word in enumerate(nvvm_memory.load(ctx.emit, address, access, ())):
+            taken = nvvm_convert.permute_bytes(ctx.emit, word, "0", selector)
+            ctx.ints.learn(taken, (1 << 8 * op.vector) - 1)
+            for at, register in words[start + _WORD_BYTES * index].items():
+                moved = ctx.emit.value(f"lshr i32 {taken}, {8 * at}") if at else taken
+                kind = llvm_type(element)
+                byte = ctx.emit.value(f"trunc i32 {moved} to i8")
+                if kind != "i8":
+                    byte = ctx.emit.value(f"bitcast i8 {byte} to {kind}")
+                ctx.emit.parts[byte] = (taken, at)
+                loaded[register] = byte
+    return loaded
+
+
+def _is_run(words: Sequence[int], threads: Sequence[int], count: int) -> bool:
+    """Return whether words come in aligned runs of so many, for all threads."""
+    size_bytes = count * _WORD_BYTES
+    known = {*words}
+    return not any(column & (size_bytes - 1) & -_WORD_BYTES for column in threads) and all(
+        start + _WORD_BYTES * index in known
+        for start in {word & -size_bytes for word in words}
+        for index in range(count)
+    )
+
+
+def _are_whole(threads: Sequence[int]) -> bool:
+    """Return whether each bit of the thread id moves within a word, or by whole words."""
+    return all(column < _WORD_BYTES or not column & (_WORD_BYTES - 1) for column in threads)
 
 
 def _read(
@@ -220,6 +291,15 @@ def buffer_address(ctx: Lowering, buffer: Value, place: Component | int = 0) -> 
     """Return the address `place` bytes into a buffer."""
     stage, first = ctx.ints.split(ctx.raw(buffer)[0])
     return _address(ctx, Affine("", place) if isinstance(place, int) else place, stage, first)
+
+
+def mbarrier_address(ctx: Lowering, barrier: Value, warp_stride: int) -> nvvm_memory.Address:
+    """Return the address of a mbarrier, or of the warp's own, so many mbarriers after the one before it."""
+    address = buffer_address(ctx, barrier)
+    if not warp_stride:
+        return address
+    stride_bytes = warp_stride * mbarrier.MBARRIER_BYTES
+    return moved(ctx, address, ctx.emit.thread_value(f"mul i32 {ctx.warp}, {stride_bytes}"))
 
 
 def moved(ctx: Lowering, address: nvvm_memory.Address, offset_bytes: str) -> nvvm_memory.Address:

@@ -16,7 +16,7 @@ from aotc.backend.lower import WARP_SIZE, WARPGROUP_SIZE, Lowering, Results, low
 from aotc.backend.nvvm_issue import Issuer
 from aotc.backend.nvvm_tensor import TensorCopy
 from aotc.backend.rules.memory import global_address, l2_policy
-from aotc.backend.rules.shared import buffer_address
+from aotc.backend.rules.shared import buffer_address, mbarrier_address
 from aotc.backend.thread_map import both
 from aotc.ir import gf2
 from aotc.ir.core import Op, Value
@@ -203,7 +203,8 @@ def lower_mbarrier_arrive(ctx: Lowering, op: mbarrier.MbarrierArrive) -> Results
 @lowers(mbarrier.MbarrierWait)
 def lower_mbarrier_wait(ctx: Lowering, op: mbarrier.MbarrierWait) -> Results:
     """Lower a wait, executed by all threads."""
-    nvvm_tensor.mbarrier_wait(ctx.emit, buffer_address(ctx, op.barrier), ctx.scalar(op.parity))
+    barrier = mbarrier_address(ctx, op.barrier, op.warp_stride)
+    nvvm_tensor.mbarrier_wait(ctx.emit, barrier, ctx.scalar(op.parity))
     return []
 
 
@@ -243,7 +244,7 @@ def _copies(
     places = gf2.Span(shared.layout.columns("offset"))
     first = [ctx.scalar(coord) for coord in coords]
     lacking = len(first) - len(shared.shape)
-    box = kind.box[lacking:]
+    box = tma.box_in_buffer(kind, len(shared.shape))
     num_rows, *others = tma.copied_shape(shared, num_rows)
     part_rows, part_bytes = num_rows // num_parts, 0
     extents = (part_rows, *others)

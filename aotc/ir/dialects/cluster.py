@@ -26,6 +26,8 @@ from aotc.ir.layout import LinearLayout
 from aotc.ir.types import I32, PointerType, ScalarType, TileType, Type
 
 MIN_SENT_BYTES = 4
+NOBODY = -1
+"""The rank that stands for no CTA."""
 
 
 class ClusterPermute(
@@ -33,7 +35,8 @@ class ClusterPermute(
 ):
     """Give this tile to the CTA of rank `to[rank]`, and return the one that this CTA is given.
 
-    `to` is a permutation of the ranks. No other memory is ordered by it.
+    `to` has no rank twice. A CTA of `NOBODY` gives its tile to none; who is given none gets zeros. No other
+    memory is ordered by it.
     """
 
     value: Value = operand()
@@ -41,8 +44,9 @@ class ClusterPermute(
     out: Value = result()
 
     def infer(self) -> Sequence[Type]:
-        ranks = list(range(len(self.to)))
-        self.expect(sorted(self.to) == ranks, f"{self.to} does not permute {len(ranks)} CTAs")
+        given = [rank for rank in self.to if rank != NOBODY]
+        fits = len({*given}) == len(given) and all(0 <= rank < len(self.to) for rank in given)
+        self.expect(fits and bool(given), f"{self.to} does not permute {len(self.to)} CTAs")
         return (tile_type(self, self.value),)
 
 
@@ -78,6 +82,11 @@ class SendTile(
     whose phase then expects a tile of as many bytes, from whichever CTA sends here. The buffer of
     the other CTA is empty, which its threads have told by arrivals that are waited for before.
     Vectors are those of `gpu.shared_store`, of 4 bytes at least.
+
+    Of a CTA that only `gives` or only `takes` a tile, the other half is left out.
+
+    With a `warp_stride` that holds for each warp, the same one of the other CTA, and mbarriers of its own:
+    so many after those of the warp before it. No element of the tile is in two threads then.
     """
 
     value: Value = operand()
@@ -85,6 +94,9 @@ class SendTile(
     barrier: Value = operand()
     cta: Value = operand()
     vector: int = attribute()
+    warp_stride: int = attribute(default=0)
+    gives: bool = attribute(default=True)
+    takes: bool = attribute(default=True)
 
     def infer(self) -> Sequence[Type]:
         source, buffer = tile_type(self, self.value), shared_type(self, self.buffer)
@@ -94,6 +106,7 @@ class SendTile(
         self.expect(size_bytes in (4, 8, 16), f"sends {size_bytes} bytes at a time")
         check_mbarrier(self, self.barrier)
         self.expect(self.cta.type == I32, f"the rank is {self.cta.type}, not i32")
+        self.expect(self.warp_stride >= 0, f"mbarriers of warps are {self.warp_stride} apart")
         return ()
 
 
@@ -107,17 +120,21 @@ class RemoteArrive(
 ):
     """Let each of the kernel's `count` warps arrive at this mbarrier of the CTA `cta`.
 
-    What a warp's threads read before happens before what that CTA sends once it has waited.
+    What a warp's threads read before happens before what that CTA sends once it has waited. With a
+    `warp_stride` each warp arrives at a mbarrier of its own, as in `gpu.cluster_send_tile`, once.
     """
 
     barrier: Value = operand()
     cta: Value = operand()
     count: int = attribute()
+    warp_stride: int = attribute(default=0)
 
     def infer(self) -> Sequence[Type]:
         check_mbarrier(self, self.barrier)
         self.expect(self.cta.type == I32, f"the rank is {self.cta.type}, not i32")
         self.expect(self.count > 0, f"{self.count} arrivals")
+        self.expect(self.warp_stride >= 0, f"mbarriers of warps are {self.warp_stride} apart")
+        self.expect(not self.warp_stride or self.count == 1, "each warp arrives once")
         return ()
 
 

@@ -160,7 +160,8 @@ class DescriptorLoad(
 ):
     """Load the tile that begins at `coords`; `cache` and `eviction` as for `tile.load`.
 
-    The first `num_dropped` axes have extent 1 and are not axes of the result.
+    The first `num_dropped` axes have extent 1 and are not axes of the result. The `num_merged` axes after them
+    and the one that follows, which is not the last, are one axis of the result.
     """
 
     descriptor: Value = operand()
@@ -168,6 +169,7 @@ class DescriptorLoad(
     cache: str = attribute(default="")
     eviction: str = attribute(default="")
     num_dropped: int = attribute(default=0)
+    num_merged: int = attribute(default=0)
     out: Value = result()
 
     def infer(self) -> Sequence[Type]:
@@ -175,7 +177,12 @@ class DescriptorLoad(
         dropped, shape = kind.block[: self.num_dropped], kind.block[self.num_dropped :]
         fits = 0 <= self.num_dropped < len(kind.block) and prod(dropped) == 1
         self.expect(fits, f"drops {self.num_dropped} axes of {kind}")
-        return (TileType(kind.element, shape),)
+        self.expect(
+            0 <= self.num_merged < max(1, len(shape) - 1),
+            f"merges {self.num_merged} axes more of {kind}",
+        )
+        rows = self.num_merged + 1
+        return (TileType(kind.element, (prod(shape[:rows]), *shape[rows:])),)
 
 
 def _check_value(op: Op, descriptor: Value, value: Value, coords: Sequence[Value]) -> ScalarType:

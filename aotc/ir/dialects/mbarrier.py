@@ -64,13 +64,19 @@ class MbarrierWait(
         orders(Resource.SHARED),
     ),
 ):
-    """Let all threads wait for the phase of this parity to complete: an i32, 0 for the first."""
+    """Let all threads wait for the phase of this parity to complete: an i32, 0 for the first.
+
+    With a `warp_stride` each warp waits at a mbarrier of its own, so many after that of the warp before it;
+    `barrier` is that of the first warp.
+    """
 
     barrier: Value = operand()
     parity: Value = operand()
+    warp_stride: int = attribute(default=0)
 
     def infer(self) -> Sequence[Type]:
         check_mbarrier(self, self.barrier)
+        self.expect(self.warp_stride >= 0, f"mbarriers of warps are {self.warp_stride} apart")
         self.expect(self.parity.type == I32, f"the parity is {self.parity.type}, not i32")
         return ()
 

@@ -55,6 +55,15 @@ def copies_by_threads(op: Specialize) -> bool:
     return any(isinstance(each, thread_copy.ThreadLoad) for each in op.producer.walk())
 
 
+def num_thread_copies(producer: Block) -> int:
+    """Return how many copies each thread of a producer makes in an iteration, of the loop with the most."""
+    counts = dict[Block | None, int]()
+    for each in producer.walk():
+        if isinstance(each, thread_copy.ThreadLoad):
+            counts[each.block] = counts.get(each.block, 0) + each.num_copies
+    return max(counts.values(), default=0)
+
+
 class Beside(
     Op,
     opcode="gpu.beside",

@@ -112,6 +112,15 @@ class ThreadLoad(
         return ()
 
     @property
+    def num_copies(self) -> int:
+        """How many copies each thread issues."""
+        kind = self.pointer.type
+        assert isinstance(kind, TileType)
+        assert kind.layout is not None
+        repeated = kind.layout.zero_mask("register").bit_count()
+        return max(1, (kind.layout.in_size("register") >> repeated) // self.vector)
+
+    @property
     def num_threads(self) -> int:
         """How many threads issue it, and arrive."""
         kind = self.pointer.type

@@ -40,10 +40,19 @@ from aotc.ir.types import (
     element_of,
 )
 
+MAX_BOX_ELEMS = 256
+"""The largest extent of a box along an axis."""
+
 
 def copied_shape(memory: SharedType, num_rows: int) -> tuple[int, ...]:
     """Return the shape of what is copied to or from a buffer: its first `num_rows` rows, or all."""
     return (num_rows or memory.shape[0], *memory.shape[1:])
+
+
+def box_in_buffer(kind: TensorMapType, rank: int) -> tuple[int, ...]:
+    """Return the extents of a box in a buffer of so many axes: its first axes are one there."""
+    lacking = len(kind.box) - rank
+    return (prod(kind.box[: lacking + 1]), *kind.box[lacking + 1 :])
 
 
 def check_tensor(
@@ -51,21 +60,23 @@ def check_tensor(
 ) -> TensorMapType:
     """Check a copy of the tile at `coords` from or to `buffer`; return the tensor map's type.
 
-    The buffer may lack first axes of the map, along which the box has one element. Of its first
-    axis only `num_rows` are copied, unless that is 0.
+    The buffer may lack first axes of the map: those along which the box has more than one element are one with
+    the buffer's first axis, which is not its last, and the box has all of these. Of its first axis only
+    `num_rows` are copied, unless that is 0.
     """
     kind, memory = tensor.type, one_stage_type(op, buffer)
     if not isinstance(kind, TensorMapType):
         op.error(f"expected a tensor map, got {kind}")
     lacking = len(kind.box) - len(memory.shape)
-    fits = kind.element == memory.element and lacking >= 0 and prod(kind.box[:lacking]) == 1
+    fits = kind.element == memory.element and lacking >= 0
     # Messages that name types are written when they are needed: these are checked for each copy.
     if not 0 <= num_rows <= memory.shape[0]:
         op.error(f"{num_rows} rows of {memory}")
     copied = copied_shape(memory, num_rows)
-    whole = fits and all(
-        extent % box == 0 for extent, box in zip(copied, kind.box[lacking:], strict=True)
-    )
+    boxes = list(zip(copied, box_in_buffer(kind, len(copied)), strict=True)) if fits else []
+    whole = fits and all(extent % box == 0 for extent, box in boxes)
+    if whole and prod(kind.box[:lacking]) > 1:
+        whole = len(boxes) > 1 and boxes[0][0] == boxes[0][1]
     if not whole:
         op.error(f"{memory} is not made of boxes of {kind}")
     given = [coord.type for coord in coords]

@@ -97,6 +97,7 @@ _FEW_PRODUCER_REGISTERS = 32
 _MANY_GROUPS = 3
 # What a producer can do with, where consumers need all else: as hardware has it, no less.
 _LEAST_PRODUCER_REGISTERS = 24
+_ADDRESS_REGISTERS = 2
 
 
 def registers_of_thread(kernel: Kernel, target: Target) -> int:
@@ -107,21 +108,24 @@ def registers_of_thread(kernel: Kernel, target: Target) -> int:
 
 
 def register_split(
-    kernel: Kernel, target: Target, needed: int = 0, *, copies: bool = False
+    kernel: Kernel, target: Target, needed: int = 0, *, num_copies: int = 0
 ) -> tuple[int, ...]:
     """Return the registers of a consumer thread and of any other, if the others release theirs.
 
     Nothing if consumers would gain none, do not get `needed`, or the kernel has a limit of the user's.
-    Producers whose threads make `copies` hold the addresses of these, and never have the least.
+    Producers whose threads make `num_copies` each hold the addresses of these, and never have the least.
     """
     each = registers_of_thread(kernel, target)
     groups, rest = divmod(kernel.num_warps * kernel.num_consumer_groups, kernel.producer_warps)
     usual = _PRODUCER_REGISTERS if groups < _MANY_GROUPS else _FEW_PRODUCER_REGISTERS
-    for least in (usual,) if copies else (usual, _LEAST_PRODUCER_REGISTERS):
+    held = _LEAST_PRODUCER_REGISTERS + _ADDRESS_REGISTERS * num_copies
+    usual = max(usual, -(-held // _REGISTER_UNIT) * _REGISTER_UNIT) if num_copies else usual
+    for least in (usual,) if num_copies else (usual, _LEAST_PRODUCER_REGISTERS):
         share = (each * (groups + 1) - least) // max(1, groups)
         own = min(share // _REGISTER_UNIT * _REGISTER_UNIT, _MAX_CONSUMER_REGISTERS)
         if not rest and own > each and own >= needed and not kernel.maxnreg:
-            return own, least
+            spare = each * (groups + 1) - own * groups if num_copies else least
+            return own, spare // _REGISTER_UNIT * _REGISTER_UNIT
     return ()
 
 
@@ -131,8 +135,8 @@ def reserve_registers(
     """Reallocate registers so that consumer threads have `needed`; return whether they do."""
     if needed <= (role.consumer_registers or registers_of_thread(kernel, schedule.target)):
         return True
-    copies = roles.copies_by_threads(role)
-    split = register_split(kernel, schedule.target, needed, copies=copies)
+    num_copies = roles.num_thread_copies(role.producer)
+    split = register_split(kernel, schedule.target, needed, num_copies=num_copies)
     if not split:
         return False
     role.consumer_registers, role.producer_registers = split

@@ -15,6 +15,7 @@ from collections.abc import Callable, Sequence
 
 from aotc.ir.core import Kernel, Op, Value, clone_block
 from aotc.ir.dialects import arith, descriptor, scf, tile
+from aotc.ir.dialects.tma import MAX_BOX_ELEMS
 from aotc.ir.effects import Trait
 from aotc.ir.rewrite import Builder, Pattern, rewrite
 from aotc.ir.types import I1, PointerType, ScalarType, TileType, Type, element_of, shape_of
@@ -257,17 +258,24 @@ def drop_known_mask(op: Op, place: Builder) -> Result:
 
 
 def drop_block_axes(op: Op, _: Builder) -> Result:
-    """Load a tile without the unit axes that are dropped after it."""
+    """Load a tile without the unit axes that are dropped after it, its first axes merged if they are."""
     assert isinstance(op, tile.Reshape)
     load = op.value.op
     if not isinstance(load, descriptor.DescriptorLoad) or len(op.value.users) > 1:
         return None
     shape = shape_of(load.out.type)
-    dropped = len(shape) - len(op.shape)
-    if dropped <= 0 or (*[1] * dropped, *op.shape) != shape:
+    lost = len(shape) - len(op.shape)
+    if (
+        lost <= 0
+        or load.num_merged
+        or (math.prod(first := shape[: lost + 1]), *shape[lost + 1 :]) != op.shape
+    ):
         return None
+    dropped = next(axis for axis, extent in enumerate(first) if axis == lost or extent > 1)
+    if dropped < lost and (len(op.shape) == 1 or max(first) > MAX_BOX_ELEMS):
+        return None  # rows are cut into boxes and swizzled, and a box has all of what is merged
     place = Builder.before_op(load)  # where memory is as it was for the load
-    hints = load.cache, load.eviction, load.num_dropped + dropped
+    hints = load.cache, load.eviction, load.num_dropped + dropped, lost - dropped
     return [place(descriptor.DescriptorLoad(load.descriptor, load.coords, *hints)).out]
 
 

@@ -6,10 +6,11 @@ operands where those move fewer bytes in the end. What moves nothing:
 
 - indices, and what is cheaply computed of them and of scalars: they are computed again where they are wanted, and
   a loop that carries one carries it in both layouts;
-- a tensor load's tile, and what is computed from it alone: it is in shared memory, where every layout can be read from;
+- a tensor load's tile, and what is computed from it alone, or is small: it is in shared memory, where every layout
+  can be read from;
 - a tile that is converted on the way: it is converted straight to the layout that is wanted.
 
-Invariant: no value is computed in two layouts but indices and the result of a cast, which cost little.
+Invariant: no value is computed in two layouts but indices, the result of a cast and small tiles, which cost little.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ from aotc.schedule.context import Schedule
 from aotc.schedule.layout.required_layouts import operand_layouts
 from aotc.schedule.layout.tensor_copies import is_tensor_load
 
+_FEW_REGISTER_BITS = 2  # four elements of a tile in a thread
 _MAX_INDEX_OPS = 32  # random numbers are made of indices, too, by a hundred instructions
 
 
@@ -45,7 +47,9 @@ def _convert_at_once(op: Op, place: Builder) -> Sequence[Value] | None:
     """Convert what was converted on the way straight to the layout that is wanted."""
     assert isinstance(op, gpu.Convert)
     before = op.value.op
-    if not isinstance(before, gpu.Convert) or not _is_needed_once(op.value):
+    if not isinstance(before, gpu.Convert):
+        return None
+    if not _is_needed_once(op.value) and not _is_cheap(before.value):
         return None
     return [place(gpu.Convert(before.value, op.layout)).out]
 
@@ -53,17 +57,17 @@ def _convert_at_once(op: Op, place: Builder) -> Sequence[Value] | None:
 def _convert_operands(op: Op, place: Builder) -> Sequence[Value] | None:
     assert isinstance(op, gpu.Convert)
     made = op.value.op
-    if made is None or not (_is_made_alone(op.value) or is_index(op.value)):
+    if made is None or isinstance(made, gpu.SharedLoad):
+        return None
+    if not (_is_made_alone(op.value) or is_index(op.value) or _is_cheap(op.value)):
         return None
     if is_uniform(op.value) or isinstance(made, tile.Arange):
         return [_converted(op.value, op.layout, place)]
-    if _moved_by_operands(made) >= _bytes(op.value):
+    if _moved_by_operands(made, op.layout) >= _bytes(op.value):
         return None
     if isinstance(made, tile.Broadcast):
         source = _converted(made.value, op.layout.broadcast_source(tile_shape(made.value)), place)
         return [place(tile.Broadcast(source, made.shape, op.layout)).out]
-    if isinstance(made, tile.Join) and not _is_joined(op.layout):
-        return None
     layouts = operand_layouts(made, op.layout)
     mapping = {
         source: _converted(source, layout, place)
@@ -169,18 +173,22 @@ def _is_needed(op: Op) -> bool:
     return any(_is_needed(user) for value in op.results for user in value.users)
 
 
-def _moved_bytes(value: Value) -> int:
-    """Return the fewest bytes that converting `value`, or what it is computed from, moves."""
+def _moved_bytes(value: Value, layout: LinearLayout) -> int:
+    """Return the fewest bytes that converting `value` to a layout, or what it is computed from, moves."""
     if not isinstance(value.type, TileType) or _is_read_again(value):
         return 0
     size_bytes, made = _bytes(value), value.op
     if made is None or not _is_made_alone(value):
         return size_bytes
-    return min(size_bytes, _moved_by_operands(made))
+    return min(size_bytes, _moved_by_operands(made, layout))
 
 
-def _moved_by_operands(op: Op) -> int:
-    return sum(map(_moved_bytes, dict.fromkeys(op.operands)))
+def _moved_by_operands(op: Op, layout: LinearLayout) -> int:
+    """Return the fewest bytes that are moved for the operands of an op in a layout."""
+    if isinstance(op, tile.Join) and not _is_joined(layout):
+        return _bytes(op.out)
+    layouts = dict(zip(op.operands, operand_layouts(op, layout), strict=True))
+    return sum(_moved_bytes(value, each) for value, each in layouts.items())
 
 
 def _bytes(value: Value) -> int:
@@ -192,13 +200,44 @@ def _bytes(value: Value) -> int:
 def _is_read_again(value: Value) -> bool:
     """Return whether `value` can be computed in another layout without moving anything."""
     op = value.op
-    if isinstance(op, gpu.SharedLoad):
-        return is_tensor_load(op.buffer)
+    if _is_cheap(value):
+        return True
     if isinstance(op, gpu.Convert):  # it is converted on the way no more
         return _is_needed_once(value)
     if not isinstance(value.type, TileType) or is_index(value):
         return True
     return op is not None and _is_made_alone(value) and all(map(_is_read_again, op.operands))
+
+
+def _is_cheap(value: Value) -> bool:
+    """Return whether a tile has the elements of a tensor load's, or a few that are cheaply computed from them.
+
+    Few are scales of groups of weights: what exchanges them has barriers, which cost more than to compute them again
+    for each of their users.
+    """
+    seen, worklist = set[Value](), [value]
+    while worklist:
+        each = worklist.pop()
+        if each in seen or not isinstance(each.type, TileType) or is_uniform(each):
+            continue
+        op = each.op
+        if isinstance(op, gpu.SharedLoad) and is_tensor_load(op.buffer):
+            continue
+        seen.add(each)
+        is_view = isinstance(op, tile.Trans | tile.Reshape | tile.ExpandDims)
+        sources = _index_sources(each) if is_view or _is_few(each) else None
+        if isinstance(op, gpu.Convert):
+            sources = op.operands
+        if sources is None or len(seen) > _MAX_INDEX_OPS:
+            return False
+        worklist += sources
+    return True
+
+
+def _is_few(value: Value) -> bool:
+    kind = value.type
+    assert isinstance(kind, TileType)
+    return kind.layout is not None and len(kind.layout.columns("register")) <= _FEW_REGISTER_BITS
 
 
 def _converted(value: Value, layout: LinearLayout, place: Builder) -> Value:

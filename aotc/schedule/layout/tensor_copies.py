@@ -19,12 +19,13 @@ from math import prod
 from aotc.ir import gf2
 from aotc.ir.core import Kernel, Op, Value
 from aotc.ir.dialects import descriptor, gpu, tma
+from aotc.ir.dialects.tma import MAX_BOX_ELEMS, box_in_buffer
 from aotc.ir.layout import LinearLayout, log2_exact
 from aotc.ir.layout_access import run_elems_in_order
 from aotc.ir.matrix_access import RUN_BYTES, MatrixMode, matrix_view
 from aotc.ir.parameter_access import pointer_roots
 from aotc.ir.rewrite import Builder
-from aotc.ir.types import DescriptorType, SharedType, TensorMapType, TileType, Type
+from aotc.ir.types import DescriptorType, SharedType, TensorMapType, TileType, Type, shape_of
 from aotc.schedule.analysis.alias import argument_of, may_alias
 from aotc.schedule.analysis.costs import SHARED_ACCESS_COST, WAVEFRONT_COST
 from aotc.schedule.analysis.global_order import accessed, accessed_pointer
@@ -32,7 +33,6 @@ from aotc.schedule.layout.layouts import blocked_for, tensor_shared
 from aotc.schedule.layout.scratch import wavefronts_per_access
 from aotc.target import Feature, Target
 
-_MAX_BOX_ELEMS = 256
 _SPANS_BYTES = (128, 64, 32)
 _ALIGNMENT_BYTES = 128
 _SWIZZLE_ALIGNMENT_BYTES = 1024  # after so many bytes a swizzle repeats
@@ -50,9 +50,9 @@ def tensor_map_of(kind: DescriptorType) -> TensorMapType:
     # A tile of a single row has no columns: it is cut as little as possible.
     spans = _SPANS_BYTES if prod(kind.block[:-1]) > 1 else ()
     span_bytes = next((span for span in spans if span <= row_bytes), 0)
-    row_elems = span_bytes // size_bytes or min(_MAX_BOX_ELEMS, kind.block[-1])
+    row_elems = span_bytes // size_bytes or min(MAX_BOX_ELEMS, kind.block[-1])
     outer = (kind.block[0] // kind.num_parts, *kind.block[1:])[:-1]
-    box = (*(min(_MAX_BOX_ELEMS, extent) for extent in outer), row_elems)
+    box = (*(min(MAX_BOX_ELEMS, extent) for extent in outer), row_elems)
     return TensorMapType(kind.element, box, span_bytes, kind.fill_nan)
 
 
@@ -64,14 +64,14 @@ def has_parts(kind: DescriptorType, num_parts: int) -> bool:
 
 
 def buffer_layout(tensor: TensorMapType, block: tuple[int, ...]) -> LinearLayout:
-    """Return the layout in shared memory of a tile, which may lack leading unit axes.
+    """Return the layout in shared memory of a tile, which may lack leading unit axes, or have them merged.
 
     CTAs of a cluster copy boxes of fewer rows each to where one box would have them:
     whoever reads them need not know which CTA copied them.
     """
-    box = tensor.box[len(tensor.box) - len(block) :]
+    box = box_in_buffer(tensor, len(block))
     part_bytes = prod(box) * tensor.element.size_bytes
-    if block[0] <= _MAX_BOX_ELEMS and part_bytes % _SWIZZLE_ALIGNMENT_BYTES == 0:
+    if block[0] <= MAX_BOX_ELEMS and part_bytes % _SWIZZLE_ALIGNMENT_BYTES == 0:
         box = (block[0], *box[1:])
     return tensor_shared(block, tensor.element.size_bytes * 8, box, tensor.swizzle_bytes)
 
@@ -96,7 +96,7 @@ def choose_block_layouts(kernel: Kernel) -> dict[Op, LinearLayout]:
         kind = None if tensor is None else tensor.type
         if isinstance(kind, DescriptorType):
             if isinstance(op, descriptor.DescriptorLoad):
-                kind = replace(kind, block=kind.block[op.num_dropped :])
+                kind = replace(kind, block=shape_of(op.out.type))
             found[op] = block_layout(kind, kernel.num_warps)
     return found
 

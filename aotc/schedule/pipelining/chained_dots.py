@@ -17,8 +17,9 @@ so the tensor cores have both dots while threads compute weights. Weights become
 dot only when the last one has been waited for, since that reads its operand from registers.
 
 Invariant: what is computed with the accumulator of the second dot keeps its iteration; of all else no op
-with an effect is moved but waits for the first dot's operands, the dot, its wait, and arrivals that give
-the operands back, unless others read the same stage.
+with an effect is moved but waits for the first dot's operands, the dot, its wait, reads of rows that a
+producer loads, tiles that CTAs of a cluster exchange, and arrivals that give what is read back, unless
+others read the same stage.
 """
 
 from __future__ import annotations
@@ -28,15 +29,17 @@ from dataclasses import dataclass
 from itertools import takewhile
 
 from aotc.ir.core import Op, Value
-from aotc.ir.dialects import gpu, mbarrier, scf, wgmma
+from aotc.ir.dialects import cluster, gpu, mbarrier, scf, wgmma
 from aotc.ir.effects import Resource, Trait
 from aotc.ir.rewrite import is_pure, is_unobserved
 from aotc.ir.types import SharedType
-from aotc.schedule.analysis.alias import stage_of
+from aotc.schedule.analysis.alias import is_written_by_threads, stage_of
 from aotc.schedule.analysis.global_order import free_operands, synchronizes
 from aotc.schedule.pipelining.loop_schedule import LoopSchedule, Step
 
 _FEWEST_STAGES = 2
+# What stands between the first dots and weights, with effects of its own, and runs ahead with them.
+_FED = (wgmma.WgmmaWait, cluster.ClusterPermute)
 _CHEAP = (Trait.SHAPE_ONLY, Trait.SAME_VALUES, Trait.VIEW)
 
 
@@ -85,18 +88,19 @@ def find_chain(
     is_chain = seconds and not any(dot in late for dot in firsts)
     if not is_chain or not all(_is_fed(dot, fed, late) for dot in seconds):
         return None
-    waits = [op for op in fed if isinstance(op, wgmma.WgmmaWait) and op not in late]
+    waits = [op for op in fed if isinstance(op, _FED) and op not in late]
     early = [op for op in fed if op not in late and is_pure(op)]
     fragments = {dot.a.op: None for dot in seconds if dot.a.op is not None}
     kept = _without_cheap_tail(early, fragments)
     loads = _loads_of(loop, [*kept, *fragments], {*issue, *waits, *early})
     if loads is None:
         return None
-    arrives = _arrivals(loop, firsts, seconds[0])
+    arrives = _arrivals(loop, [*firsts, *loads], seconds[0])
     order = {op: number for number, op in enumerate(loop.body)}
-    compute = sorted({*waits, *loads, *arrives, *kept} - {*fragments}, key=order.__getitem__)
-    fills = [op for op in _fills(loop, seconds) if op not in issue]
-    return DotChain(issue, compute, fills, sorted(fragments, key=order.__getitem__), seconds)
+    compute = {*waits, *loads, *arrives, *kept} - {*issue, *fragments}
+    fills = [op for op in _fills(loop, seconds) if op not in issue and op not in loads]
+    compute, fragments = (sorted(ops, key=order.__getitem__) for ops in (compute, fragments))
+    return DotChain(issue, compute, fills, fragments, seconds)
 
 
 def keeps_all_stages(firsts: Sequence[wgmma.Wgmma], seconds: Sequence[wgmma.Wgmma]) -> bool:
@@ -158,7 +162,8 @@ def _without_cheap_tail(early: Sequence[Op], fragments: dict[Op, None]) -> list[
 def _loads_of(loop: scf.For, ops: Sequence[Op], known: Iterable[Op]) -> dict[Op, None] | None:
     """Return the loads that ops need besides what is known; None if they need other effects.
 
-    So it is if the loop writes memory: an iteration early, a load may read what was there before.
+    Of what a producer loads those are the wait for it and the read. If the loop writes memory, an iteration
+    early a load may read what was there before.
     """
     seen, loads = dict.fromkeys(known), dict[Op, None]()
     worklist = [value.op for op in ops for value in free_operands(op)]
@@ -167,7 +172,11 @@ def _loads_of(loop: scf.For, ops: Sequence[Op], known: Iterable[Op]) -> dict[Op,
         if op is None or op.block is not loop.body or op in seen:
             continue
         seen[op] = None
-        if not is_pure(op):
+        stage = stage_of(op.buffer) if isinstance(op, gpu.SharedLoad) else None
+        if stage is not None and not is_written_by_threads(stage.out, loop):
+            filled = mbarrier_ops(_before(loop, op), mbarrier.MbarrierWait, [stage])
+            loads.update(dict.fromkeys([*filled, op]))
+        elif not is_pure(op):
             if not isinstance(op, gpu.Load) or not is_unobserved(op) or _writes(loop):
                 return None
             loads[op] = None
@@ -179,11 +188,11 @@ def _writes(loop: scf.For) -> bool:
     return any(op.writes(Resource.GLOBAL) or synchronizes(op) for op in loop.body.walk())
 
 
-def _arrivals(loop: scf.For, firsts: Sequence[wgmma.Wgmma], second: Op) -> list[Op]:
-    """Return the arrivals that give back what the first dots alone read, ahead of the second."""
-    others = [op for op in loop.body.walk() if op.reads(Resource.SHARED) and op not in firsts]
+def _arrivals(loop: scf.For, readers: Sequence[Op], second: Op) -> list[Op]:
+    """Return the arrivals that give back what nothing else reads, ahead of the second dot."""
+    others = [op for op in loop.body.walk() if op.reads(Resource.SHARED) and op not in readers]
     shared = [stage.index for stage in stages_of(others)]
-    stages = [stage for stage in stages_of(firsts) if stage.index not in shared]
+    stages = [stage for stage in stages_of(readers) if stage.index not in shared]
     return mbarrier_ops(_before(loop, second), mbarrier.MbarrierArrive, stages)
 
 

@@ -7,7 +7,8 @@ whatever the tile's layout is.
 
 A tile that is given on (`cluster.permute`) has a ring of two stages. Threads wait until the other CTA
 has emptied the stage, and store there asynchronously; they wait for their own stage to be full, read
-it, and tell the CTA that filled it. Tiles of one form that go the same way share a ring. Waits for what
+it, and tell the CTA that filled it. Each warp does so for its own part, at mbarriers of its own, so warpgroups
+whose dots take turns need not wait for each other. Tiles of one form that go the same way share a ring. Waits for what
 comes move down to the first use of it, past what is sent to other CTAs, so exchanges that need not wait
 for each other are under way together.
 
@@ -28,9 +29,9 @@ from dataclasses import dataclass
 
 from aotc.ir import gf2
 from aotc.ir.carried_state import CarriedState, State
-from aotc.ir.core import Kernel, Op, Value
+from aotc.ir.core import Block, Kernel, Op, Value
 from aotc.ir.diagnostics import at
-from aotc.ir.dialects import arith, cluster, gpu, grid, mbarrier
+from aotc.ir.dialects import arith, cluster, gpu, grid, mbarrier, roles, scf
 from aotc.ir.dialects.tile import tile_type
 from aotc.ir.layout import LinearLayout, log2_exact
 from aotc.ir.order import enclosing_in
@@ -86,6 +87,12 @@ class _Buffer:
     @property
     def shape(self) -> tuple[int, ...]:
         return self.held.shape
+
+    @property
+    def has_replicas(self) -> bool:
+        """Whether several threads hold the same elements."""
+        free = self.held.free_variable_masks()
+        return any(free.get(name) for name in ("lane", "warp"))
 
 
 def _buffer_for(kind: TileType) -> _Buffer:
@@ -149,20 +156,36 @@ class _Ring:
         zero = start(arith.Constant(0, I32)).out
         self.initial = [zero]
         if isinstance(op, cluster.ClusterPermute):
-            self.ring = MbarrierRing(start, _NUM_STAGES, num_warps=kernel.num_warps)
+            # A warp gets what the same warp of the other CTA sends, and waits for no other one, unless
+            # threads hold replicas, which one of them sends.
+            warps = kernel.num_warps
+            sizes = (warps, 1) if form.has_replicas else (1, warps)
+            self.ring = MbarrierRing(start, _NUM_STAGES, num_warps=sizes[0], num_owners=sizes[1])
+            self.warp_stride = 0 if form.has_replicas else _NUM_STAGES
             self.initial = [zero, self.ring.start]
-            self.target = _chosen(op.to, rank, start)
-            self.source = _chosen([op.to.index(each) for each in range(len(op.to))], rank, start)
+            sources = [
+                op.to.index(each) if each in op.to else cluster.NOBODY for each in range(len(op.to))
+            ]
+            self.target, self.source = (_chosen(ranks, rank, start) for ranks in (op.to, sources))
+            self.gives = self.takes = None
+            if cluster.NOBODY in op.to:
+                self.gives, self.takes = (_is_any(ranks, rank, start) for ranks in (op.to, sources))
 
 
 def _chosen(ranks: Sequence[int], rank: Value, place: Builder) -> Value:
     """Return the element of a table of ranks that belongs to this CTA."""
-    table = sum(each << _RANK_BITS * number for number, each in enumerate(ranks))
+    table = sum(max(0, each) << _RANK_BITS * number for number, each in enumerate(ranks))
     bits = place(arith.Mul(rank, place(arith.Constant(_RANK_BITS, I32)).out)).out
     wide = place(arith.Cast(bits, U64)).out
     shifted = place(arith.Shr(place(arith.Constant(table, U64)).out, wide)).out
     mask = place(arith.Constant((1 << _RANK_BITS) - 1, I32)).out
     return place(arith.And(place(arith.Cast(shifted, I32)).out, mask)).out
+
+
+def _is_any(ranks: Sequence[int], rank: Value, place: Builder) -> Value:
+    """Return whether the element of a table of ranks that belongs to this CTA is a CTA."""
+    chosen = _chosen([int(each != cluster.NOBODY) for each in ranks], rank, place)
+    return place(arith.Compare(chosen, place(arith.Constant(0, I32)).out, "ne")).out
 
 
 class _Expansion(CarriedState):
@@ -210,6 +233,13 @@ class _Expansion(CarriedState):
         del index
         return "stage"
 
+    def through(self, op: Op, state: State) -> State:
+        """Thread the state through a loop or branch, or through the consumers, who exchange alone."""
+        if not isinstance(op, roles.Specialize):
+            return super().through(op, state)
+        self.visit(op.consumers, state)
+        return state
+
     def _permute(
         self, op: cluster.ClusterPermute, ring: _Ring, state: State, place: Builder
     ) -> tuple[Value, State]:
@@ -224,19 +254,40 @@ class _Expansion(CarriedState):
         )
         one = place(arith.Constant(1, I32)).out
         emptied = place(arith.Xor(position.parity, one)).out
-        wait = place(mbarrier.MbarrierWait(empty, emptied))
+        stride = ring.warp_stride
+        after = mbarriers.next(position, place)
+        if ring.gives is not None and ring.takes is not None:
+            giving, taking, none = Builder(Block()), Builder(Block()), Builder(Block())
+            giving(mbarrier.MbarrierWait(empty, emptied, stride))
+            if form.has_replicas:
+                giving(gpu.Barrier())
+            sent = value, buffer, full, ring.target, form.vector, stride
+            giving(cluster.SendTile(*sent, takes=False))
+            giving(scf.Yield([]))
+            taking(cluster.SendTile(*sent, gives=False))
+            taking(mbarrier.MbarrierWait(full, position.parity, stride))
+            element = _pointer(op.value)
+            load = taking(gpu.SharedLoad(buffer, form.held, form.vector, element=element))
+            taking(cluster.RemoteArrive(empty, ring.source, mbarriers.num_warps, stride))
+            taking(scf.Yield([load.out]))
+            none(scf.Yield([none(arith.Constant(0, load.out.type)).out]))
+            nothing = Builder(Block())
+            nothing(scf.Yield([]))
+            place(scf.If(ring.gives, giving.block, nothing.block))
+            taken = place(scf.If(ring.takes, taking.block, none.block)).outs[0]
+            return _cast_back(taken, op.value, place), [after.index, after.parity]
+        wait = place(mbarrier.MbarrierWait(empty, emptied, stride))
         self.sends[wait] = ring.buffers
-        if any(form.held.free_variable_masks().get(name) for name in ("lane", "warp")):
+        if form.has_replicas:
             # A thread that stores nothing may still be here when the stage is emptied again.
             self.sends[place(gpu.Barrier())] = ring.buffers
-        send = place(cluster.SendTile(value, buffer, full, ring.target, form.vector))
+        send = place(cluster.SendTile(value, buffer, full, ring.target, form.vector, stride))
         self.sends[send] = ring.buffers
-        wait = place(mbarrier.MbarrierWait(full, position.parity))
+        wait = place(mbarrier.MbarrierWait(full, position.parity, stride))
         load = place(gpu.SharedLoad(buffer, form.held, form.vector, element=_pointer(op.value)))
-        arrival = place(cluster.RemoteArrive(empty, ring.source, mbarriers.num_warps))
+        arrival = place(cluster.RemoteArrive(empty, ring.source, mbarriers.num_warps, stride))
         self.receipts.append([wait, load, arrival])
         out = _cast_back(load.out, op.value, place)
-        after = mbarriers.next(position, place)
         return out, [after.index, after.parity]
 
     def _read(

@@ -324,7 +324,7 @@ class _Search:
         assert op is not None
         if isinstance(op, descriptor.DescriptorLoad):
             axis = None if part is None else part + op.num_dropped
-            if self._divide_descriptor(op.descriptor, axis) != axis:
+            if op.num_merged or self._divide_descriptor(op.descriptor, axis) != axis:
                 self.parts.obstacle = Reason.BOX_TWO_WAYS()
         parts = [0] * len(op.operands) if op in self.parts.exchanged else operand_parts(op, part)
         if parts is None:

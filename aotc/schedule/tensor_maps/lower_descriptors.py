@@ -47,7 +47,8 @@ def lower_descriptors(kernel: Kernel, schedule: Schedule) -> None:
         return
     has_copies = Feature.TMA in schedule.target.features
     tensors = _Tensors(kernel)
-    has_whole_maps = has_copies and schedule.config.num_ctas == 1
+    is_whole = schedule.config.num_ctas == 1 or kernel.runs_by_cta
+    has_whole_maps = has_copies and is_whole
     pass_on_parts(kernel, tensors.parts, has_maps=has_whole_maps)
     made = _answer_made(kernel)
     tensors = _Tensors(kernel, tensors.added)
@@ -251,7 +252,8 @@ def _load(op: Op, tensors: _Tensors, place: Builder) -> list[Value]:
     kind = tensors.kinds[op.descriptor]
     other = _fill(kind, kind.block, place)
     loaded = place(tile.Load(pointer, inside, other, op.cache, op.eviction)).out
-    return [place(tile.Reshape(loaded, shape_of(op.out.type))).out if op.num_dropped else loaded]
+    shape = shape_of(op.out.type)
+    return [loaded if shape == kind.block else place(tile.Reshape(loaded, shape)).out]
 
 
 def _store(op: Op, tensors: _Tensors, place: Builder) -> list[Value]:

@@ -159,7 +159,8 @@ def _move(access: Op, tensor: Value, first: Sequence[Value]) -> None:
     kind = tensor.type
     assert isinstance(kind, DescriptorType)
     if isinstance(access, descriptor.DescriptorLoad):
-        hints = access.cache, access.eviction, access.num_dropped + len(first)
+        dropped = access.num_dropped + len(first)
+        hints = access.cache, access.eviction, dropped, access.num_merged
         loaded = descriptor.DescriptorLoad(tensor, [*first, *access.coords], *hints)
         access.replace_with([place(loaded).out])
         return

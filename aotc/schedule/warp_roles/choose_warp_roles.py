@@ -16,7 +16,7 @@ from collections.abc import Iterator, Sequence
 
 from aotc.ir.core import Kernel, Op, build
 from aotc.ir.diagnostics import at
-from aotc.ir.dialects import arith, gpu, grid, scf, tma
+from aotc.ir.dialects import arith, cluster, gpu, grid, scf, tma
 from aotc.ir.effects import Trait
 from aotc.ir.rewrite import Builder, append_carried
 from aotc.ir.types import I32
@@ -124,7 +124,7 @@ def _obstacle(kernel: Kernel, schedule: Schedule) -> str:
         return Reason.NO_ROOM_FOR_WARPS(warps=warps)
     ops = list(kernel.walk())
     for op in ops:
-        if isinstance(op, grid.ClusterBarrier | grid.ClusterWait):
+        if isinstance(op, grid.ClusterBarrier | grid.ClusterWait | cluster.ClusterRead):
             return Reason.CLUSTER_BARRIER()  # the producer does not come to it
         if isinstance(op, tma.SyncLoad):
             disorder = reorder_hazard(op, ops)

@@ -22,7 +22,7 @@ from dataclasses import dataclass
 
 from aotc.ir.core import Block, Kernel, Op, Value, build
 from aotc.ir.diagnostics import IRError, at
-from aotc.ir.dialects import arith, gpu, mbarrier, roles, scf, tma, wgmma
+from aotc.ir.dialects import arith, cluster, gpu, mbarrier, roles, scf, tma, wgmma
 from aotc.ir.effects import Resource, Trait
 from aotc.ir.rewrite import Builder, append_carried
 from aotc.ir.types import I32
@@ -55,6 +55,8 @@ def groups_obstacle(kernel: Kernel, schedule: Schedule, num_warps: int) -> str:
         return Reason.NO_ROOM_FOR_WARPS(warps=num_warps)
     if any(isinstance(op, tma.MakeTensorMap) for op in kernel.walk()):
         return Reason.MAKES_MAPS()
+    if any(isinstance(op, cluster.ClusterPermute) for op in kernel.walk()):
+        return Reason.EXCHANGES_TILES()
     loop = loop_of_tiles(kernel.body)
     if loop is None:
         return Reason.NO_TILE_LOOP()

@@ -73,7 +73,7 @@ def specialize_warps(kernel: Kernel, schedule: Schedule) -> None:
         producer = _divide(kernel, consumers, found, place)
         for block in (consumers, producer):
             Builder(block)(scf.Yield([]))
-        registers = _registers(kernel, consumers, schedule.target)
+        registers = _registers(kernel, consumers, producer, schedule.target)
         place(roles.Specialize(consumers, producer, *registers))
         if kernel.num_ctas > 1:
             # Until then other CTAs may copy here, or arrive.
@@ -146,7 +146,9 @@ def _drop_unused(consumers: Block) -> None:
 # ---- registers --------------------------------------------------------------------------------
 
 
-def _registers(kernel: Kernel, consumers: Block, target: Target) -> tuple[int, ...]:
+def _registers(
+    kernel: Kernel, consumers: Block, producer: Block, target: Target
+) -> tuple[int, ...]:
     """Return how many registers a thread of each role gets, or nothing to leave them as they are.
 
     Where accumulators leave few for all else, consumers take registers that the producer frees.
@@ -157,7 +159,8 @@ def _registers(kernel: Kernel, consumers: Block, target: Target) -> tuple[int, .
     by_threads = any(isinstance(op, gpu.Dot) for op in dots)
     working = CONSUMER_RESERVE + (FRAGMENT_RESERVE if by_threads else 0)
     fits = held + working <= registers_of_thread(kernel, target)
-    return () if fits else register_split(kernel, target)
+    num_copies = roles.num_thread_copies(producer)
+    return () if fits else register_split(kernel, target, num_copies=num_copies)
 
 
 def _continues_dot(op: Op) -> bool:

@@ -150,6 +150,50 @@ _RESULTS: dict[type[Op], Callable[[Op, int], list[Value]]] = {
 }
 
 
+def carried(value: Value) -> list[Value]:
+    """Return what stands for `value` in and after the loops and branches that it is handed to."""
+    found: list[Value] = []
+    for user in dict.fromkeys(value.users):
+        handed_to = _HANDED_TO.get(type(user))
+        if handed_to is not None:
+            for at, operand in enumerate(user.operands):
+                found += handed_to(user, at) if operand is value else ()
+    return found
+
+
+def _of_loop(op: Op, at: int) -> list[Value]:
+    assert isinstance(op, scf.For)
+    return [op.results[at - 3], op.body.args[at - 2]] if at >= 3 else []
+
+
+def _of_yield(op: Op, at: int) -> list[Value]:
+    parent = op.block.parent if op.block is not None else None
+    if isinstance(parent, scf.For):
+        return [parent.results[at], parent.body.args[at + 1]]
+    if isinstance(parent, scf.While):
+        return [parent.before.args[at]]
+    return [parent.results[at]] if isinstance(parent, scf.If) else []
+
+
+def _of_while(op: Op, at: int) -> list[Value]:
+    assert isinstance(op, scf.While)
+    return [op.before.args[at]]
+
+
+def _of_condition(op: Op, at: int) -> list[Value]:
+    parent = op.block.parent if op.block is not None else None
+    assert isinstance(parent, scf.While)
+    return [parent.results[at - 1], parent.after.args[at - 1]] if at else []
+
+
+_HANDED_TO: dict[type[Op], Callable[[Op, int], list[Value]]] = {
+    scf.For: _of_loop,
+    scf.While: _of_while,
+    scf.Yield: _of_yield,
+    scf.Condition: _of_condition,
+}
+
+
 def backward(
     start: Iterable[Value], *, through_loads: bool = True, through_bounds: bool = True
 ) -> Iterator[Value]:

@@ -34,11 +34,12 @@ from typing import Any
 import numpy as np
 
 from aotc.ir.core import Kernel, Op, Value
-from aotc.ir.dialects import arith, assembly, descriptor, tile
+from aotc.ir.dialects import arith, assembly, descriptor, scf, tile
 from aotc.ir.dialects.mapped import Map
 from aotc.ir.types import FP32, FP64, ScalarType, element_of
 from aotc.verify.arrays import Array, clipped, reshape
 from aotc.verify.checks.atomic_sums import AtomicSums
+from aotc.verify.checks.dataflow import carried, sources
 from aotc.verify.interpreter.numerics import round_to
 from aotc.verify.interpreter.program import Program, Rule, Rules
 
@@ -91,6 +92,7 @@ _SUMS = (arith.Add, arith.Sub)
 # other parts of a tile may be larger than the one that is seen.
 _SPARE_BITS = 6
 _LARGEST_BF16 = float.fromhex("0x1.fep127")
+_CARRYING = (scf.For, scf.If, scf.While)
 _RENAMES = (tile.Splat, tile.Broadcast, tile.ExpandDims, tile.Reshape, tile.Trans, arith.Neg)
 
 
@@ -110,7 +112,8 @@ def is_inexact(op: Op) -> bool:
         is_approximate = _APPROXIMATE_TEXT.search(op.text) is not None
         return is_approximate and any(_float_of(out) is not None for out in op.outs)
     if isinstance(op, arith.Mul):
-        return _float_of(op.out) is not None and _feeds_sum(op.out, through_select=_scales_dot(op))
+        through = (arith.Select,) if _scales_dot(op) else ()
+        return _float_of(op.out) is not None and _feeds_sum(op.out, through=through)
     if isinstance(op, _SUMS):
         return _float_of(op.out) is not None and (_is_rounded_twice(op) or bool(_shared(op)))
     if type(op) in _APPROXIMATE:
@@ -134,14 +137,21 @@ def _finite(value: Array) -> Array:
     return np.where(np.isfinite(value), value, 0.0)
 
 
-def _feeds_sum(value: Value, *, through_select: bool = False) -> bool:
-    """Return whether a product may be contracted with a sum."""
-    renames = (*_RENAMES, arith.Select) if through_select else _RENAMES
-    for user in value.users:
-        if isinstance(user, _SUMS):
-            return True
-        if isinstance(user, renames) and _feeds_sum(user.results[0], through_select=through_select):
-            return True
+def _feeds_sum(value: Value, *, through: tuple[type[Op], ...] = ()) -> bool:
+    """Return whether a sum takes a value, renamed or carried, or what ops of `through` make of it."""
+    seen: dict[Value, None] = {}
+    worklist = [value]
+    while worklist:
+        each = worklist.pop()
+        if each in seen:
+            continue
+        seen[each] = None
+        for user in each.users:
+            if isinstance(user, _SUMS):
+                return True
+            if isinstance(user, (*_RENAMES, *through)):
+                worklist += user.results
+        worklist += carried(each)
     return False
 
 
@@ -157,8 +167,8 @@ def _renamed(value: Value) -> Value:
 
 
 def _is_rounded_twice(op: Op) -> bool:
-    """Return whether a sum in a chain may be rounded to the other side."""
-    return _feeds_sum(op.results[0]) and _adds_inexact(op)
+    """Return whether a sum in a chain may be rounded to the other side, scaled on its way or not."""
+    return _feeds_sum(op.results[0], through=(arith.Mul,)) and _adds_inexact(op)
 
 
 def _shared(op: Op) -> list[int]:
@@ -194,14 +204,17 @@ def _adds_inexact(op: Op) -> bool:
     A sum of it may then be rounded to the other side, by a step of its own that is larger than the
     operand's, and the sums after it may cancel what is left.
     """
-    seen: dict[Op, None] = {}
+    seen: dict[Value, None] = {}
     worklist = list(op.operands)
     while worklist:
-        source = worklist.pop().op
-        if source is None or source in seen:
+        value = worklist.pop()
+        if value in seen:
             continue
-        seen[source] = None
-        if isinstance(source, (*_SUMS, *_RENAMES)):
+        seen[value] = None
+        source = value.op
+        if source is None or isinstance(source, _CARRYING):
+            worklist += sources(value)
+        elif isinstance(source, (*_SUMS, *_RENAMES)):
             worklist += source.operands
         elif is_inexact(source):
             return True

@@ -44,6 +44,7 @@ _MAX_LISTED = 1 << 24
 
 Bytes: TypeAlias = npt.NDArray[np.uint8]
 Marks: TypeAlias = npt.NDArray[np.bool_]
+_Runs: TypeAlias = "tuple[list[ElasticMemory], list[ElasticMemory], list[ElasticMemory]]"
 
 
 @dataclass(frozen=True, slots=True)
@@ -261,8 +262,8 @@ def interpret(
     for index, (name, pointee) in enumerate(_owners_of(kernel, launch, inputs).items()):
         # What a loaded address points at is as exact as what the kernel does with it.
         is_exact = name.partition("[")[0] not in inexact
-        runs = ([], [], []) if is_exact else (upward, random, flipped)
-        buffers[name] = _buffer(name, pointee, index, exact, *runs)
+        runs: _Runs = ([], [], []) if is_exact else (upward, random, flipped)
+        buffers[name] = _buffer(name, pointee, index, exact, runs)
     for name, pointees in inputs.pointees.items():
         buffers[name] = replace(buffers[name], pointees=tuple(pointees.names(name, launch)))
     for name, (shape, strides) in _tensors(kernel, launch).items():
@@ -505,9 +506,7 @@ def _buffer(
     pointee: ScalarType,
     index: int,
     exact: ElasticMemory,
-    upward: list[ElasticMemory],
-    random: list[ElasticMemory],
-    flipped: list[ElasticMemory],
+    runs: _Runs,
 ) -> Buffer:
     pages = exact.pages(index)
     read, written = exact.touched(index, pages)
@@ -517,6 +516,9 @@ def _buffer(
         touched = np.flatnonzero(read | written)
         size = max(start, int(touched[-1]) + 1 if touched.size else 0)
         size = -(-size // pointee.size_bytes) * pointee.size_bytes
+    upward, random, flipped = (
+        tuple(memory.result(index, size, pages) for memory in each) for each in runs
+    )
     return Buffer(
         name=name,
         pointee=pointee,
@@ -525,8 +527,8 @@ def _buffer(
         expected=exact.result(index, size, pages),
         readable=copied(read[:size]),
         writable=copied(written[:size]),
-        upward=tuple(memory.result(index, size, pages) for memory in upward),
-        random=tuple(memory.result(index, size, pages) for memory in random),
-        flipped=tuple(memory.result(index, size, pages) for memory in flipped),
+        upward=upward,
+        random=random,
+        flipped=flipped,
         pages=tuple(pages),
     )

@@ -156,7 +156,7 @@ class CastWatch:
 def _sets_of_runs(may_flip: Array, *, seed: tuple[int, int]) -> Array:
     """Return for each element the set of runs, as bits, that flip it: those of a row take turns."""
     num_sets = 2**NUM_FLIPPED_RUNS - 1
-    rows = may_flip.reshape(1) if not may_flip.ndim else may_flip
+    rows = np.atleast_1d(may_flip)
     first = np.random.default_rng(seed).integers(num_sets, size=(*rows.shape[:-1], 1))
     turn = np.cumsum(rows, axis=-1) + first
     return reshape(1 + turn % num_sets, may_flip.shape)

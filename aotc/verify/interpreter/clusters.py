@@ -128,8 +128,9 @@ def _differ(wait: ClusterWait, other: Wait | ClusterWait | GridWait | None) -> b
 
 
 def _permute(program: Program, op: cluster.ClusterPermute, value: Array) -> Array:
-    """Take what the CTA has posted that gives to this one."""
-    del value
+    """Take what the CTA has posted that gives to this one, or zeros if none does."""
+    if program.rank not in op.to:
+        return np.zeros_like(value)
     return program.peers[op.to.index(program.rank)].posted[0]
 
 
@@ -189,7 +190,8 @@ def _send_tile(
     assert isinstance(kind, TileType)
     assert kind.layout is not None
     check_shared_vectors(buffer, kind.layout, op.vector, value.dtype.itemsize)
-    mbarriers.send_tile(program, op, barrier, buffer, value, _peer(program, op, cta))
+    sides = {"gives": op.gives, "takes": op.takes}
+    mbarriers.send_tile(program, op, barrier, buffer, value, _peer(program, op, cta), **sides)
 
 
 def _arrive_at(program: Program, op: cluster.RemoteArrive, barrier: Array, cta: Array) -> None:

@@ -71,13 +71,25 @@ def send(program: Program, op: Op, barrier: Array, address: int, value: Array) -
 
 
 def send_tile(
-    program: Program, op: Op, barrier: Array, addresses: Array, value: Array, peer: Program
+    program: Program,
+    op: Op,
+    barrier: Array,
+    addresses: Array,
+    value: Array,
+    peer: Program,
+    *,
+    gives: bool = True,
+    takes: bool = True,
 ) -> None:
     """Send a tile to the buffer of another CTA; this one's mbarrier expects as many bytes.
 
-    Raises: AccessError if that CTA has not told that it has done with the buffer.
+    Either is left out where a CTA does not give, or take. Raises: AccessError if that CTA has not told that
+    it has done with the buffer.
     """
-    find(program, op, barrier).arrive(1, program.shared.mark(), value.nbytes)
+    if takes:
+        find(program, op, barrier).arrive(1, program.shared.mark(), value.nbytes)
+    if not gives:
+        return
     state, told = find(peer, op, barrier), program.told.get(peer.rank, 0)
     state.transfers.append((state.phases, peer.shared.start_sent(addresses, value, told)))
     state.arrive(0, peer.shared.mark(), -value.nbytes)

@@ -29,6 +29,7 @@ KINDS = {
     "narrow": DescriptorType(FP32, (8, 2)),
     "deep": DescriptorType(FP32, (1, 1, 1, 1, 1, 4)),
     "rows": DescriptorType(FP32, (1, 1, 2, 8)),
+    "stack": DescriptorType(FP32, (1, 2, 4, 8)),
     "i": I32,
     "long": I64,
     "v": TileType(FP32, (4, 8)),
@@ -58,6 +59,17 @@ def test_first_axes_of_one_element_may_be_dropped(
 
 
 @pytest.mark.parametrize(
+    ("dropped", "merged", "shape"),
+    [(0, 1, (2, 4, 8)), (0, 2, (8, 8)), (1, 1, (8, 8)), (0, 0, (1, 2, 4, 8))],
+)
+def test_axes_after_them_may_be_one(
+    values: dict[str, Value], dropped: int, merged: int, shape: tuple[int, ...]
+) -> None:
+    load = descriptor.DescriptorLoad(values["stack"], [values["i"]] * 4, "", "", dropped, merged)
+    assert load.out.type == TileType(FP32, shape)
+
+
+@pytest.mark.parametrize(
     ("make", "message"),
     [
         (lambda v: descriptor.DescriptorLoad(v["i"], []), "expected a descriptor, got i32"),
@@ -68,6 +80,8 @@ def test_first_axes_of_one_element_may_be_dropped(
         (lambda v: descriptor.DescriptorLoad(v["x"], [v["i"]] * 2, "", "", 1), "drops 1 axes"),
         (lambda v: descriptor.DescriptorLoad(v["rows"], [v["i"]] * 4, "", "", 3), "drops 3 axes"),
         (lambda v: descriptor.DescriptorLoad(v["rows"], [v["i"]] * 4, "", "", -1), "drops -1"),
+        (lambda v: descriptor.DescriptorLoad(v["stack"], [v["i"]] * 4, "", "", 1, 2), "merges 2"),
+        (lambda v: descriptor.DescriptorLoad(v["stack"], [v["i"]] * 4, "", "", 0, -1), "merges -1"),
         (lambda v: descriptor.DescriptorStore(v["x"], v["i"], [v["i"]] * 2), "expected a tile"),
         (lambda v: descriptor.DescriptorStore(v["x"], v["t"], [v["i"]] * 2), "is no tile of"),
         (lambda v: descriptor.DescriptorStore(v["x"], v["w"], [v["i"]] * 2), "is no tile of"),

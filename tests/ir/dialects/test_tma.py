@@ -26,6 +26,9 @@ ROWS = LinearLayout.from_columns([("offset", [1 << bit for bit in range(6)])], (
 SQUARE = LinearLayout.from_columns(
     [("offset", [1 << bit for bit in range(6)])], (("dim0", 3), ("dim1", 3))
 )
+TALL = LinearLayout.from_columns(
+    [("offset", [1 << bit for bit in range(7)])], (("dim0", 4), ("dim1", 3))
+)
 ONE = LinearLayout.from_columns([("offset", [])], (("dim0", 0),))
 KINDS = {
     "map": TensorMapType(FP32, (16,)),
@@ -36,6 +39,8 @@ KINDS = {
     "doubles": TensorMapType(FP64, (16,)),
     "buffer": SharedType(FP32, (64,), ROWS),
     "square": SharedType(FP32, (8, 8), SQUARE),
+    "tall": SharedType(FP32, (16, 8), TALL),
+    "halves": TensorMapType(FP32, (2, 4, 8)),
     "ring": SharedType(FP32, (64,), ROWS, 2),
     "bar": SharedType(U64, (1,), ONE),
     "bars": SharedType(U64, (1,), ONE, 2),
@@ -58,6 +63,9 @@ def test_a_block_is_made_of_boxes(values: dict[str, Value]) -> None:
     assert kind.box_bytes == 64
     stacked = tma.SyncTmaLoad(values["stack"], values["square"], [values["i"]] * 4)
     assert len(stacked.coords) == 4
+    merged = tma.SyncTmaLoad(values["stacks"], values["tall"], [values["i"]] * 3)
+    assert tma.box_in_buffer(values["stacks"].type, 2) == (16, 8)  # type: ignore[arg-type]
+    assert len(merged.coords) == 3
     turned = gpu.SharedTrans(values["square"], (1, 0)).out.type
     assert isinstance(turned, SharedType)
     assert turned.layout == SQUARE.transpose((1, 0))
@@ -104,6 +112,8 @@ def test_a_staged_store_is_issued_elsewhere(values: dict[str, Value]) -> None:
         ),
         (lambda v: tma.SyncTmaLoad(v["flat"], v["buffer"], [v["i"]] * 2), "not made of boxes"),
         (lambda v: tma.SyncTmaLoad(v["stacks"], v["square"], [v["i"]] * 3), "not made of boxes"),
+        # What is beside a box along axes that are one has no single coordinate.
+        (lambda v: tma.SyncTmaLoad(v["halves"], v["tall"], [v["i"]] * 3), "not made of boxes"),
         (lambda v: tma.SyncTmaLoad(v["map"], v["square"], [v["i"]]), "not made of boxes"),
         (lambda v: tma.SyncTmaLoad(v["stack"], v["square"], [v["i"]] * 2), r"at \(i32, i32\)"),
         (lambda v: tma.TmaStore(v["map"], v["buffer"], []), r"at \(\)"),

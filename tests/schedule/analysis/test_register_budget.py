@@ -87,6 +87,24 @@ def test_what_consumers_have_if_the_producer_releases_its_registers(
 
 
 @pytest.mark.parametrize(
+    ("num_copies", "expected"),
+    [
+        (0, (232, 40)),
+        (1, (232, 40)),
+        (8, (232, 40)),
+        (9, (224, 56)),
+        (16, (224, 56)),
+        (18, (216, 72)),
+    ],
+)
+def test_a_producer_keeps_the_addresses_of_its_copies(
+    num_copies: int, expected: tuple[int, ...]
+) -> None:
+    kernel = _kernel(8, producers=4)
+    assert register_split(kernel, SM_90, num_copies=num_copies) == expected
+
+
+@pytest.mark.parametrize(
     ("needed", "maxnreg", "fits", "expected"),
     [
         (168, 0, True, 0),  # as many as each thread has

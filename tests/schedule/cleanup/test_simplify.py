@@ -42,6 +42,41 @@ def test_unit_axes_of_a_block_are_not_loaded() -> None:
     np.testing.assert_array_equal(before, after)
 
 
+MERGED = """\
+kernel @k(%x: desc<1x2x4x8xfp32>, %y: desc<8x8xfp32>, %i: i32) {num_warps = 1} {
+  %v = tile.descriptor_load(%x, %i, %i, %i, %i) : tile<1x2x4x8xfp32>
+  %w = tile.reshape(%v) {shape = [8, 8]} : tile<8x8xfp32>
+  tile.descriptor_store(%y, %w, %i, %i)
+  scf.return
+}
+"""
+
+
+def test_axes_of_a_block_are_loaded_as_the_one_that_they_become() -> None:
+    kernel = parse_kernel(MERGED)
+    simplify(kernel, Schedule(TARGETS["sm_90a"]))
+    verify(kernel)
+    assert "{num_dropped = 1, num_merged = 1} : tile<8x8xfp32>" in print_kernel(kernel)
+    x = np.random.default_rng(0).integers(-9, 9, (2, 3, 6, 12)).astype(np.float32)
+    before, after = (np.full((11, 12), 5, np.float32) for _ in range(2))
+    run(parse_kernel(MERGED), (1,), [x, before, 1])
+    run(kernel, (1,), [x, after, 1])
+    np.testing.assert_array_equal(before, after)
+
+
+@pytest.mark.parametrize("block", ["1x512x4x8", "1x2x4x8"])
+def test_axes_stay_that_a_box_has_not_all_of_or_whose_rows_are_cut(block: str) -> None:
+    shape = [512 * 4, 8] if "512" in block else [64]
+    text = MERGED.replace("1x2x4x8", block).replace("[8, 8]", str(shape))
+    kernel = parse_kernel(
+        text.replace("8x8xfp32", f"{'x'.join(map(str, shape))}xfp32").replace(
+            "%y, %w, %i, %i)", f"%y, %w{', %i' * len(shape)})"
+        )
+    )
+    simplify(kernel, Schedule(TARGETS["sm_90a"]))
+    assert "num_merged" not in print_kernel(kernel)
+
+
 @pytest.mark.parametrize(
     "renaming",
     [

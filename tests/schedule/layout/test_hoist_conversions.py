@@ -11,7 +11,7 @@ import pytest
 from aotc.ir.core import Kernel, Value
 from aotc.ir.dialects import arith, gpu, tile
 from aotc.ir.text import parse_kernel
-from aotc.ir.types import BF16, FP32, I8, ScalarType, TileType
+from aotc.ir.types import BF16, FP32, I8, I32, ScalarType, TileType
 from aotc.ir.verify import verify
 from aotc.schedule.context import Schedule
 from aotc.schedule.layout.hoist_conversions import hoist_conversions, is_index
@@ -123,6 +123,40 @@ def test_what_is_computed_from_a_fetched_tile_alone_is_made_where_it_is_wanted(
     (convert,) = (op for op in kernel.walk() if isinstance(op, gpu.Convert))
     assert isinstance(convert.value.op, gpu.SharedLoad) == climbs
     assert len([op for op in kernel.walk() if isinstance(op, arith.Mul)]) == 1
+
+
+def test_few_elements_of_a_fetched_tile_are_computed_for_each_of_their_users() -> None:
+    """A comparison and what it chooses between use one value: neither is exchanged."""
+    text = FETCHED.replace(
+        "EXTRA",
+        '%l = arith.compare(%m, %s) {predicate = "lt"} : tile<128xi1, #1>\n'
+        "  %t = arith.select(%l, %s, %m) : tile<128xfp32, #1>",
+    ).replace("expand_dims(%m)", "expand_dims(%t)")
+    kernel = parse_kernel(text)
+    hoist_conversions(kernel, Schedule(TARGETS["sm_90a"]))
+    verify(kernel)
+    converts = [op for op in kernel.walk() if isinstance(op, gpu.Convert)]
+    assert converts
+    assert all(isinstance(op.value.op, gpu.SharedLoad) for op in converts)
+
+
+@pytest.mark.parametrize(
+    ("per_thread", "kept"), [((1, 1, 2, 2), ["i32"]), ((4, 1, 1, 1), ["bf16"])]
+)
+def test_a_conversion_climbs_no_further_than_it_can(
+    per_thread: tuple[int, ...], kept: list[str]
+) -> None:
+    """Words are fewer bytes than the floats that are joined of them, but only if a thread has what is joined."""
+    program = Program(4)
+    word = program.load(I32, blocked_for((16, 32), (1, 1), 4))
+    for _ in range(2):
+        word = program.add(tile.Join(word, word)).out
+    wanted = blocked_for((16, 32, 2, 2), per_thread, 4)
+    program.store(program.add(gpu.Convert(cast(program, word, BF16), wanted)).out)
+    kernel = program.kernel()
+    hoist_conversions(kernel, Schedule(TARGETS["sm_80"]))
+    verify(kernel)
+    assert moved(kernel) == kept
 
 
 TEXT = """\

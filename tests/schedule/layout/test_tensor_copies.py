@@ -53,6 +53,14 @@ def test_a_map_is_one_that_the_driver_encodes(element: ScalarType, block: tuple[
     assert prod(block) % prod(tensor.box) == 0
 
 
+@pytest.mark.parametrize("columns", [16, 64, 256])
+def test_a_buffer_of_merged_axes_is_that_of_a_block_with_one(columns: int) -> None:
+    block = (128, columns)
+    deep = tensor_map_of(DescriptorType(BF16, (1, 8, 2, 8, columns)))
+    flat = tensor_map_of(DescriptorType(BF16, block))
+    assert buffer_layout(deep, block) == buffer_layout(flat, block)
+
+
 @pytest.mark.parametrize("num_parts", [2, 4])
 @pytest.mark.parametrize("block", [(64, 256), (256, 64), (128, 128), (512, 64)])
 def test_parts_of_a_cluster_lie_where_one_copy_would_put_them(

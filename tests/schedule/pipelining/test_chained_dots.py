@@ -167,6 +167,36 @@ def test_loads_that_scores_need_come_ahead_where_nothing_is_stored(
     assert np.abs(out - expected).max() <= 2.0**-10 * np.abs(v.astype(np.float64)).max()
 
 
+@pytest.mark.parametrize("place", ["beside the keys", "beside the values"])
+def test_rows_of_a_stage_are_read_ahead_with_the_scores(tmp_path: Path, place: str) -> None:
+    """A producer loads them; the stage of the keys is given back ahead, once both are read."""
+    source = SOURCE.format(causal=False).replace("def k(q, k, v, out,", "def k(q, k, v, bias, out,")
+    load, add = "added = bias.load([first])\n        ", "scores += added[None, :]\n        "
+    if place == "beside the keys":
+        source = source.replace("scores = tl.dot", f"{load}scores = tl.dot")
+        source = source.replace("columns = first", f"{add}columns = first")
+    else:
+        values = "values = v.load([first, 0])\n        "
+        source = source.replace("columns = first", f"{load}{values}{add}columns = first")
+        source = source.replace("v.load([first, 0]), acc", "values, acc")
+    signature = {key: {**SIGNATURE, "bias": "tensordesc<fp32[64]>"}[key] for key in ARGUMENTS}
+    options: dict[str, Any] = {"num_stages": 2, "mma_stages": 2}
+    text, remarks = lowered(tmp_path, source, signature, 4, **options)
+    assert AHEAD in remarks
+    assert text.count("gpu.wgmma(") == 2 + 2  # two chains, and not unrolled by two
+    kernel = compiled(tmp_path, source, signature, **options)
+    for seed, n in enumerate((64, 100, 320)):
+        q, k, v = (tensor((n, 64), "fp16", seed=3 * seed + at) / np.float16(64) for at in range(3))
+        bias = np.random.default_rng(seed).standard_normal(n).astype(np.float32)
+        out = like(tensor((n, 64), "fp32"))
+        values = {"q": q, "k": k, "v": v, "bias": bias, "out": out, "scale": 0.25, "n": n}
+        launch(kernel, (-(-n // 64),), values, seed=seed)
+        scores = q.astype(np.float64) @ k.astype(np.float64).T * 0.25 + bias
+        weights = np.exp2(scores - scores.max(1, keepdims=True))
+        expected = weights @ v.astype(np.float64) / weights.sum(1, keepdims=True)
+        assert np.abs(out - expected).max() <= 2.0**-10 * np.abs(v.astype(np.float64)).max()
+
+
 # ---- keys and values that share a stage -------------------------------------------------------
 
 CHECKS = """\

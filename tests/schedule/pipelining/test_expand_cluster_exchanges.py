@@ -95,7 +95,12 @@ def _ran(kernel: Kernel, times: int, size: int = 256) -> np.ndarray:
     return x
 
 
-@pytest.mark.parametrize("body", [LOOP, ONCE, READS], ids=["loop", "once", "reads"])
+ONE_WAY = LOOP.replace("[3, 0, 1, 2]", "[-1, 0, 3, -1]")
+
+
+@pytest.mark.parametrize(
+    "body", [LOOP, ONCE, READS, ONE_WAY], ids=["loop", "once", "reads", "one way"]
+)
 @pytest.mark.parametrize("times", [0, 1, 2, 5])
 def test_it_means_what_it_meant(body: str, times: int) -> None:
     before, after = parse_kernel(_text(body)), _scheduled(_text(body))
@@ -124,18 +129,18 @@ def test_waits_for_tiles_move_past_what_is_sent_the_other_way() -> None:
     check(
         """
         CHECK: gpu.mbarrier_init([[FULL:%\\w+]])
-        CHECK: gpu.mbarrier_init([[EMPTY:%\\w+]]) {count = 2}
+        CHECK: gpu.mbarrier_init([[EMPTY:%\\w+]])
         CHECK: grid.cluster_arrive
         CHECK: grid.cluster_wait
         CHECK: scf.for
-        CHECK: gpu.mbarrier_wait
-        CHECK: gpu.cluster_send_tile(%a
+        CHECK: gpu.mbarrier_wait{{.*}} {warp_stride = 2}
+        CHECK: gpu.cluster_send_tile(%a{{.*}}, warp_stride = 2}
         CHECK: gpu.mbarrier_wait
         CHECK: gpu.cluster_send_tile(%b
         CHECK: gpu.mbarrier_wait
         CHECK-NEXT: %right = gpu.shared_load
         CHECK-NEXT: gpu.proxy_fence
-        CHECK-NEXT: gpu.cluster_arrive_at
+        CHECK-NEXT: gpu.cluster_arrive_at{{.*}} {count = 1, warp_stride = 2}
         CHECK: gpu.mbarrier_wait
         CHECK-NEXT: %left = gpu.shared_load
         CHECK: gpu.cluster_arrive_at
@@ -211,6 +216,30 @@ def test_threads_that_store_nothing_wait_for_the_others() -> None:
     )
     text = print_kernel(_scheduled(_text(LOOP, layout)))
     assert text.count("gpu.barrier\n    gpu.cluster_send_tile") == 2
+    assert "warp_stride" not in text
+
+
+def test_consumers_exchange_beside_a_producer() -> None:
+    """Their state is no role's result; all warps of the CTA wait for the cluster, before roles and at the end."""
+    roles = f"  gpu.specialize () {{{LOOP}  gpu.store(%ptr, %out, _)\n  scf.yield()\n}} () {{\n  scf.yield()\n}}"
+    text = _text(roles).replace("  gpu.store(%ptr, %out, _)\n  scf.return", "  scf.return")
+    check(
+        """
+        CHECK: gpu.mbarrier_init
+        CHECK: grid.cluster_arrive
+        CHECK: grid.cluster_wait
+        CHECK: gpu.specialize
+        CHECK: scf.for
+        CHECK: gpu.cluster_send_tile(%a
+        CHECK: gpu.cluster_arrive_at
+        CHECK-NOT: grid.cluster_barrier
+        CHECK: scf.yield()
+        CHECK: scf.yield()
+        CHECK: grid.cluster_barrier
+        CHECK-NEXT: scf.return
+        """,
+        print_kernel(_scheduled(text.replace("num_ctas = 4", "num_ctas = 4, producer_warps = 1"))),
+    )
 
 
 @pytest.mark.parametrize(
@@ -220,6 +249,10 @@ def test_threads_that_store_nothing_wait_for_the_others() -> None:
         (LOOP, mbarrier.MbarrierWait, 2),
         (LOOP, cluster.RemoteArrive, 0),
         (LOOP, cluster.SendTile, 1),
+        (ONE_WAY, cluster.SendTile, 1),
+        (ONE_WAY, cluster.SendTile, 2),
+        (ONE_WAY, mbarrier.MbarrierWait, 2),
+        (ONE_WAY, cluster.RemoteArrive, 1),
         (READS, grid.ClusterBarrier, 0),
         (READS, grid.ClusterBarrier, 1),
     ],

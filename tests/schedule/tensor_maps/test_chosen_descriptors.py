@@ -85,6 +85,15 @@ def test_maps_of_clusters_are_made_by_the_kernel() -> None:
     assert text.count("tile.descriptor_of") == 2
 
 
+def test_a_kernel_of_one_cta_chooses_maps_in_a_cluster_too() -> None:
+    """All of its boxes are whole tiles."""
+    _, text = _lowered(
+        TEXT.replace("num_warps = 1", "num_warps = 1, runs_by_cta = true"), num_ctas=2
+    )
+    assert text.count("tile.map_address") == 2
+    assert "tile.descriptor_of" not in text
+
+
 @pytest.mark.parametrize("target", ["sm_90a", "sm_80"])
 @pytest.mark.parametrize("n", [-1, 0, 1, 2, 3])
 def test_tiles_are_of_the_tensors_that_were_chosen(target: str, n: int) -> None:

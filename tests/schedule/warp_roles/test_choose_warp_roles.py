@@ -122,6 +122,10 @@ OBSTACLES = {
         load("a", "%n") + loop("  gpu.sync_tma_load(%x, %a_buffer, %i)\n" + read("a")),
         "a buffer is loaded in several places",
     ),
+    "cluster": (
+        loop(load("a", "%i") + read("a") + "  %r = cluster.read(%a, %zero) : tile<128xi32, #1>\n"),
+        "all threads of the cluster wait for each other",
+    ),
     "a tile decides": (
         load("a", "%n") + read("a") + SUM + loop(load("b", "%s") + read("b")),
         "the loads depend on a tile, by gpu.reduce",

@@ -40,6 +40,9 @@ def _divided(kernel: Kernel, groups: int = 2, num_stages: int = 4) -> list[str]:
 
 STORE = "  gpu.store(%p, %n)\n"
 AT = "  %q = arith.addptr(%p, %i) : *i32\n"
+EXCHANGED = (
+    load("w", "%i") + read("w") + "  %e = cluster.permute(%w) {to = [1, 0]} : tile<128xi32, #1>\n"
+)
 LOADED = "  %v = gpu.load(%p) : i32\n"
 CARRIES = TILES.replace("scf.for(%zero, %n, %one) (%i: i32)", "%r = CARRIED (%i: i32, %x0: i32)", 1)
 CARRIES = CARRIES.replace("CARRIED", "scf.for(%zero, %n, %one, %zero)")
@@ -66,6 +69,10 @@ OBSTACLES = {
     "read and written": (
         loop(INNER + LOADED + AT + "  gpu.store(%q, %v)\n"),
         "a tile may read what another one writes",
+    ),
+    "exchanged": (
+        loop(INNER + EXCHANGED),
+        "CTAs of the cluster exchange tiles, in one order",
     ),
     "volatile": (
         loop(INNER + LOADED.replace(" :", " {volatile = true} :")),

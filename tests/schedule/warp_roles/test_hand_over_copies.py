@@ -87,6 +87,13 @@ def test_the_producer_copies_rows_and_consumers_fence_after_the_wait(tmp_path: P
     assert counts == [129, 8]
 
 
+@pytest.mark.parametrize(("block", "each"), [(64, 4), (128, 8), (256, 16)])
+def test_more_rows_are_more_addresses_of_a_thread(tmp_path: Path, block: int, each: int) -> None:
+    found = _roles(_scheduled(tmp_path, block)[0])
+    assert roles.num_thread_copies(found.producer) == each
+    assert roles.num_thread_copies(found.consumers) == 0
+
+
 SCALED = "acc += tl.dot(x, b.load([0, k]).T) * tl.load(rows + k // 64)"
 ROWS_SCALED = "acc += tl.dot(x, b.load([0, k]).T) * tl.load(rows + k // 64 + row)[:, None]"
 

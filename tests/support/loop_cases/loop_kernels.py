@@ -216,3 +216,37 @@ def sometimes(x_ptr, out_ptr, count, BLOCK: tl.constexpr):
     for i in range(count):
         if i % 2 == 0:
             tl.store(out_ptr + i * BLOCK + at, tl.load(x_ptr + i * BLOCK + at))
+
+
+@triton.jit
+def cut_off(x_ptr, out_ptr, start, stop, BLOCK: tl.constexpr, FORM: tl.constexpr):
+    """Fold blocks of which only the last may be cut off; another branch asks for that, too."""
+    total = tl.zeros([BLOCK], tl.int32)
+    at = tl.arange(0, BLOCK)
+    for i in range(start, stop, BLOCK):
+        if FORM == "beyond":
+            is_cut = i + BLOCK > stop
+        elif FORM == "reaches":
+            is_cut = stop <= i + BLOCK
+        else:
+            is_cut = i + BLOCK + 1 > stop  # in the last but one, too
+        if is_cut:
+            x = tl.load(x_ptr + (i - start) + at, mask=at < stop - i, other=7)
+        else:
+            x = tl.load(x_ptr + (i - start) + at)
+        total = total * 3 + x
+    tl.store(out_ptr + at, total)
+
+
+@triton.jit
+def cut_off_by_number(x_ptr, out_ptr, count, stop, BLOCK: tl.constexpr):
+    """The same, of blocks that are counted."""
+    total = tl.zeros([BLOCK], tl.int32)
+    at = tl.arange(0, BLOCK)
+    for j in range(count):
+        if j == count - 1:
+            x = tl.load(x_ptr + j * BLOCK + at, mask=j * BLOCK + at < stop, other=7)
+        else:
+            x = tl.load(x_ptr + j * BLOCK + at)
+        total = total * 3 + x
+    tl.store(out_ptr + at, total)

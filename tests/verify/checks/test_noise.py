@@ -136,6 +136,38 @@ _PRODUCT = """\
   %out = tile.reshape(%d) {shape = [64]} : tile<64xfp32>"""
 
 
+_SCALED = """\
+  %b = arith.mul(%a, %a) : tile<64xfp32>
+  %t = arith.add(%b, %a) : tile<64xfp32>
+{between}
+  %out = arith.sub(%c, %a) : tile<64xfp32>"""
+
+
+@pytest.mark.parametrize(
+    ("between", "sums"),
+    [
+        ("  %c = arith.mul(%t, %a) : tile<64xfp32>", ["arith.add"]),
+        (
+            """\
+  %lo = arith.constant {value = 0, type = i32} : i32
+  %hi = arith.constant {value = 3, type = i32} : i32
+  %one = arith.constant {value = 1, type = i32} : i32
+  %d, %c = scf.for(%lo, %hi, %one, %t, %a) (%k: i32, %e: tile<64xfp32>, %f: tile<64xfp32>) {
+    scf.yield(%f, %e)
+  } : tile<64xfp32>, tile<64xfp32>""",
+            ["arith.add"],
+        ),
+        ("  %c = arith.max(%t, %a) : tile<64xfp32>", []),
+    ],
+    ids=["scaled", "carried", "compared"],
+)
+def test_a_sum_that_others_take_scaled_or_carried_may_be_rounded_to_the_other_side(
+    between: str, sums: list[str]
+) -> None:
+    found = _inexact(_kernel(_SCALED.format(between=between)))
+    assert [name for name in found if name == "arith.add"] == sums
+
+
 def test_a_product_whose_parts_may_overflow_is_unknown_and_an_infinite_one_is_not() -> None:
     kernel = _kernel(_PRODUCT)
     x = np.ones((8, 8), np.float32)

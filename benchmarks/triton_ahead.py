@@ -1,0 +1,55 @@
+"""Compile Triton's kernels in processes of their own, before anything is launched.
+
+Triton's frontend holds the interpreter's lock, so threads hardly help. Workers need no GPU: they put what
+they compile into the cache that `TRITON_CACHE_DIR` names, the stubs that launch it among it, where the
+process that measures finds both.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import multiprocessing
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import Future, ProcessPoolExecutor
+from typing import Any
+
+
+def jit_function(module: str, name: str) -> Any:
+    """Return a function of a module below its decorators."""
+    function = getattr(importlib.import_module(module), name)
+    while type(function).__name__ != "JITFunction":
+        function = function.fn
+    return function
+
+
+@contextlib.contextmanager
+def workers(count: int, prepare: Callable[[], None]) -> Iterator[ProcessPoolExecutor]:
+    """Yield processes that find the same modules as this one and have called `prepare`."""
+    spawn = multiprocessing.get_context("spawn")
+    pool = ProcessPoolExecutor(count, spawn, _prepared, (prepare,))
+    try:
+        yield pool
+    finally:
+        pool.shutdown(wait=False, cancel_futures=True)
+
+
+def begin(
+    pool: ProcessPoolExecutor, module: str, name: str, arguments: Mapping[str, Any]
+) -> Future[None]:
+    """Have a function compiled for arguments and options; of a tensor its type is what counts."""
+    types = {key: getattr(value, "dtype", value) for key, value in arguments.items()}
+    return pool.submit(_compiled, module, name, types)
+
+
+def _prepared(prepare: Callable[[], None]) -> None:
+    importlib.import_module("triton_without_gpu").install()
+    prepare()
+
+
+def _compiled(module: str, name: str, arguments: Mapping[str, Any]) -> None:
+    mocked = importlib.import_module("triton.runtime.jit").MockTensor.wrap_dtype
+    given = {key: mocked(value) for key, value in arguments.items()}
+    kernel = jit_function(module, name).warmup(**given, grid=(1,))
+    launcher = importlib.import_module("triton.backends.nvidia.driver").CudaLauncher
+    launcher(kernel.src, kernel.metadata)

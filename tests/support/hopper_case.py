@@ -1,0 +1,128 @@
+"""What a case of the matrix kernels for Hopper is, and what their makers share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from aotc.ir.types import BF16, FP32, ScalarType
+from aotc.package import argument_type
+from aotc.verify.interpreter.numerics import dtype_of
+from tests.support import references
+from tests.support.kernel_cases import Launch
+from tests.support.references import Expected
+from tests.support.tensors import Array, Tensor, normal, poison, tensor
+
+KERNELS = Path(__file__).resolve().parents[2] / "kernels"
+
+Shape = tuple[int, ...]
+Constants = Mapping[str, Any]
+Make = Callable[[np.random.Generator, ScalarType, Shape, Constants], Launch]
+
+
+@dataclass(frozen=True)
+class HopperCase:
+    """One kernel with what is fused into it: how to launch it, at which shapes, in which builds.
+
+    The last shape is the one for runs that take long. `extra` are arguments that only some builds
+    have, in the order of the kernel's parameters.
+    """
+
+    name: str
+    source: str
+    signature: Mapping[str, str]
+    make: Make
+    grid: Callable[[Mapping[str, Any]], tuple[int, ...]]
+    shapes: tuple[Shape, ...]
+    builds: tuple[Constants, ...]
+    dtypes: tuple[str, ...] = ("bf16",)
+    extra: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def path(self) -> str:
+        """The path of the source file."""
+        return str(KERNELS / self.source.rpartition(":")[0])
+
+    @property
+    def function(self) -> str:
+        """The name of the kernel in it."""
+        return self.source.rpartition(":")[2]
+
+    @property
+    def may_specialize(self) -> bool:
+        """Whether the kernel can be told to give warps roles of their own."""
+        return any(word in self.source for word in ("persistent", "descriptor", "split_tail"))
+
+    def types(self, dtype: str, build: Constants, launch: Launch) -> dict[str, str]:
+        """Return the signature of a build that a launch fits."""
+        known = {"T": dtype}
+        return {
+            name: argument_type.parse(text, ("T",)).concrete(known, build)
+            for name, text in (*self.signature.items(), *self.extra.items())
+            if name in launch.args
+        }
+
+    def grid_of(self, launch: Launch, build: Constants) -> tuple[int, ...]:
+        """Return the grid of a launch."""
+        return self.grid({**launch.args, **build})
+
+
+def matrix(content: Array) -> Tensor:
+    """Return a tensor whose rows begin at multiples of 16 bytes, with slack between them."""
+    unit = 16 // content.itemsize
+    row = int(np.prod(content.shape[1:]))
+    return tensor(content, stride_elems=-(-row // unit) * unit + (unit if content.ndim == 2 else 0))
+
+
+def output(shape: Shape, scalar: ScalarType = BF16) -> Tensor:
+    return matrix(poison(shape, dtype_of(scalar)))
+
+
+def operands(
+    rng: np.random.Generator, scalar: ScalarType, shape: Shape, columns: int
+) -> tuple[Array, Array]:
+    """Return A (M, K), and B (columns, K)."""
+    m, _, k = shape
+    return normal(rng, (m, k), scalar), normal(rng, (columns, k), scalar)
+
+
+def sizes_of(shape: Shape) -> dict[str, int]:
+    return dict(zip(("M", "N", "K"), shape, strict=True))
+
+
+def shared_tiles(parts: Shape, tiles: int) -> tuple[dict[str, Tensor], dict[str, Expected]]:
+    """Return what programs that share tiles need; the counters are zeros again afterwards."""
+    counters = np.zeros(tiles, np.int32)
+    args = {"workspace_ptr": tensor(poison(parts, dtype_of(FP32))), "counter_ptr": tensor(counters)}
+    anything = Expected(np.zeros(parts), np.full(parts, np.inf))
+    return args, {"workspace_ptr": anything, "counter_ptr": references.exact(counters)}
+
+
+def split_tiles(build: Constants, tiles: int) -> tuple[dict[str, Tensor], dict[str, Expected]]:
+    """Return what programs that share a tile need, if any do."""
+    splits = build["SPLIT_K"]
+    parts = (tiles * splits * build["BLOCK_N"], build["BLOCK_M"])
+    return ({}, {}) if splits == 1 else shared_tiles(parts, tiles)
+
+
+def cdiv(value: int, by: int) -> int:
+    return -(-value // by)
+
+
+def tile_grid(known: Mapping[str, Any]) -> tuple[int, ...]:
+    width = known.get("COLUMNS", known["BLOCK_N"])
+    tiles = cdiv(known["M"], known["BLOCK_M"]) * cdiv(known["N"], width)
+    return (min(known["NUM_SMS"], known.get("batches", 1) * tiles),)
+
+
+def part_grid(known: Mapping[str, Any]) -> tuple[int, ...]:
+    tiles = (cdiv(known[name], known[f"BLOCK_{name}"]) for name in "MN")
+    return (*tiles, known["SPLIT_K"])
+
+
+SIZES = dict.fromkeys(("M", "N", "K"), "i32")
+SHARED = {"workspace_ptr": "*fp32:16", "counter_ptr": "*i32:16"}
