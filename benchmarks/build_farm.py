@@ -34,6 +34,7 @@ ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT))
 
 from aotc.compiler import CompileRequest, compile_kernel  # noqa: E402
+from aotc.package import archive as archives  # noqa: E402
 from aotc.package import build_plan  # noqa: E402
 from aotc.package.build import BuildOptions, BuildResult, build, expand_all  # noqa: E402
 from aotc.package.cache import Cache, CachedKernel  # noqa: E402
@@ -511,10 +512,19 @@ def measure_wall(arguments: argparse.Namespace) -> None:
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), *sys.path[1:]])}
     kind = ["--dask", "local"] if arguments.dask else []
     with written(large_manifest(arguments.factor)) as path:
-        command = [sys.executable, "-m", "aotc", "build", str(path), "-o", str(path.parent / "d")]
+        command = [sys.executable, "-m", "aotc", "build", str(path)]
+        command += [part for name in arguments.only for part in ("--kernel", name)]
         first = 0.0
         for count in map(int, arguments.counts.split(",")):
-            run = [*command, "--no-cache", *kind, "-j", str(count)]
+            run = [
+                *command,
+                "--no-cache",
+                *kind,
+                "-j",
+                str(count),
+                "-o",
+                str(path.parent / str(count)),
+            ]
             took, result = timed(
                 lambda run=run: subprocess.run(
                     run, check=False, capture_output=True, text=True, env=environment
@@ -522,7 +532,10 @@ def measure_wall(arguments: argparse.Namespace) -> None:
             )
             first = first or took
             last = result.stderr.splitlines()[-1]
-            print(f"{count} workers: {took:.1f} s, {first / took:.2f}x, {last}", flush=True)
+            built = path.parent / str(count) / "kernels.aotc"
+            variants = sum(len(kernel.variants) for kernel in archives.read(built).kernels)
+            rate = f"{variants / took:.2f} variants/s"
+            print(f"{count} workers: {took:.1f} s, {first / took:.2f}x, {rate}, {last}", flush=True)
 
 
 def main() -> int:
@@ -548,6 +561,7 @@ def main() -> int:
         command.add_argument("--kernels", default="vector_add", help="to build with kills")
         command.add_argument("--share", type=float, default=0.25, help="of compiles, with kills")
         command.add_argument("--counts", default="1,2,4", help="of local workers")
+        command.add_argument("--only", nargs="*", default=[], help="kernels to build, with wall")
         command.add_argument("--dask", action="store_true", help="local workers of a cluster")
     arguments = parser.parse_args()
     arguments.measure(arguments)

@@ -3,7 +3,8 @@
  *     first_launch WAY LAUNCH [LIBCUDA [TIMES]]
  *
  * WAY is `bare` (read a cubin's file, cuLibraryLoadData, cuLibraryGetKernel, cuLaunchKernel), `lazy` or
- * `eager` (open an archive, aotc_load with or without AOTC_LOAD_LAZY, aotc_launch); or, of what a load asks of the
+ * `eager` (open an archive, aotc_load with or without AOTC_LOAD_LAZY, aotc_launch), `mapped` (as lazy, with
+ * AOTC_OPEN_MAP); or, of what a load asks of the
  * driver besides, `asked` (bare, and cuKernelGetParamInfo of all parameters and one more) and `forced` (bare,
  * with cuKernelGetFunction and cuFuncLoad before the launch), as their fourth step. LAUNCH is written by
  * first_launch_in_c.py, line by line: what to open, the launch as the driver sees it and as a caller says it.
@@ -191,7 +192,7 @@ static int decompress(void *user, const void *source, size_t source_bytes, void 
     return decode(decoder, target, target_bytes, source, source_bytes) == target_bytes ? 0 : 1;
 }
 
-static void run_archive(const char *libcuda, bool is_lazy) {
+static void run_archive(const char *libcuda, bool is_lazy, bool is_mapped) {
     aotc_error error = AOTC_ERROR_INIT;
     aotc_open_options options = AOTC_OPEN_OPTIONS_INIT;
     aotc_load_options load = AOTC_LOAD_OPTIONS_INIT;
@@ -199,6 +200,7 @@ static void run_archive(const char *libcuda, bool is_lazy) {
     const aotc_kernel *kernel = NULL;
     options.driver_path = libcuda;
     options.decompress = decompress;
+    options.flags = is_mapped ? AOTC_OPEN_MAP : 0;
     load.kernel = launch.kernel;
     load.flags = is_lazy ? AOTC_LOAD_LAZY : 0;
     double start = now_ns();
@@ -250,9 +252,10 @@ int main(int argc, char **argv) {
     const int count = argc > 4 ? atoi(argv[4]) : 1;
     for (int i = 0; i < count; ++i) {
         memset(steps, 0, sizeof steps);
-        const bool is_lazy = strcmp(argv[1], "lazy") == 0;
+        const bool is_mapped = strcmp(argv[1], "mapped") == 0;
+        const bool is_lazy = is_mapped || strcmp(argv[1], "lazy") == 0;
         if (is_lazy || strcmp(argv[1], "eager") == 0) {
-            run_archive(libcuda, is_lazy);
+            run_archive(libcuda, is_lazy, is_mapped);
         } else {
             run_bare(argv[1]);
         }

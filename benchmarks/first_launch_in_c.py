@@ -5,27 +5,32 @@
 
 For each kernel of `_CASES` and each way of `first_launch.c`, fresh processes, way by way in turn: from a
 context and its memory until the launch has finished, every file in the page cache; and in the same process
-again, with unloading in between. `bare` reads the cubin
-from a file, loads it and launches; `lazy` and `eager` open an archive. Archives are as they are (`shared`
-frames), or written with a frame for each cubin (`alone`). What is launched, and with what parameters,
-the tests' fake driver writes down first. A ratio is the median of pairs.
+again, with unloading in between. `bare` reads the cubin from a file, loads it and launches; `lazy` and
+`mapped` open an archive, `eager` loads all variants of the kernel. Archives are as they are (`shared`
+frames), written with a frame for each cubin (`alone`), without compression (`stored`), or that with at
+least 10,000 variants (`scale`): kernels again and again under new names. What is launched, and with what
+parameters, the tests' fake driver writes down first. A ratio is the median of pairs.
 """
 
 from __future__ import annotations
 
 import argparse
+import re
 import statistics
 import struct
 import subprocess
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
+from time import monotonic
 from typing import Any
 
 import aotc
 from aotc.package import archive as archives
 from aotc.package.index import DTYPE_CODES, Archive
 from aotc.runtime import AotcError, Kernel, Pointer
+from benchmarks.archive_scale import multiplied
 from tests.support.fake_gpu import ROOT, FakeGpu, build
 
 _TARGET = "sm_90a"
@@ -35,14 +40,16 @@ _CASES: Mapping[str, Mapping[str, Any]] = {
     "matmul": {"BIAS": False, "RESIDUAL": False, "ACTIVATION": "none"},
     "paged_decode_gather": {"HEAD_DIM": 128, "PAGE": 16},
 }
-_WAYS = ("bare", "lazy", "eager")
+_WAYS = ("bare", "lazy", "mapped")
+_FORMS = ("shared", "alone", "stored")
+_SCALE_VARIANTS = 10_000
 _NUMBERS = (
     64,
     65,
     1,
 )  # what integers are: the first for which there is a variant without tensor maps
 _ADDRESS = 0x7A5A_0000_0000
-_TIMES = 21
+_TIMES = 5
 
 
 def _kind(value: object) -> tuple[int, int, str]:
@@ -73,7 +80,7 @@ def _arguments(kernel: Kernel, number: int, dtype: str) -> tuple[list[Any], list
 def _write(archive: Archive, path: Path, name: str, gpu: FakeGpu, folder: Path) -> Path | None:
     """Write down a launch of a kernel, or return None if none goes without tensor maps."""
     (record,) = (kernel for kernel in archive.kernels if kernel.name == name)
-    choices = dict(_CASES[name])
+    choices = dict(_CASES[_case(name)])
     gpu.reset()
     gpu.make_current(0)
     with aotc.load(path, kernels=[name], driver=gpu.path, lazy=True) as library:
@@ -121,18 +128,53 @@ def _write(archive: Archive, path: Path, name: str, gpu: FakeGpu, folder: Path) 
     return target
 
 
-def _launches(paths: list[Path], folder: Path, gpu: FakeGpu) -> Iterator[tuple[str, str, Path]]:
+def _case(name: str) -> str:
+    """Return the kernel that one of `multiplied` was made of."""
+    return re.sub(r"_[0-9]{4}_[0-9]{5}$", "", name)
+
+
+def _forms(path: Path, folder: Path, forms: Collection[str]) -> Iterator[tuple[str, Path, Archive]]:
+    """Yield the forms of an archive: which, where, and what is in it."""
+    archive = archives.read(path)
+    if "shared" in forms:
+        yield "shared", path.resolve(), archive
+    for form, is_compressed in (("alone", True), ("stored", False)):
+        if form in forms:
+            place = folder / f"{path.stem}_{form}.aotc"
+            data = archives.encode(archive, is_grouped=False, is_compressed=is_compressed)
+            archives.write_file(place, data)
+            yield form, place, archive
+
+
+def _scale(paths: list[Path], folder: Path) -> Iterator[tuple[str, Path, Archive]]:
+    """Yield an archive of many variants, of the kernels that there is a case for."""
+    sources = [archives.read(path) for path in paths]
+    cases = [
+        replace(source, kernels=tuple(k for k in source.kernels if k.name in _CASES))
+        for source in sources
+    ]
+    archive = multiplied(cases, _SCALE_VARIANTS)
+    place = folder / "scale.aotc"
+    archives.write_file(place, archives.encode(archive, is_compressed=False))
+    print(f"scale: {len(archive.kernels)} kernels, {place.stat().st_size} bytes")
+    yield "scale", place, archive
+
+
+def _launches(
+    paths: list[Path], folder: Path, gpu: FakeGpu, forms: Collection[str]
+) -> Iterator[tuple[str, str, Path]]:
     """Yield kernel, form of the archive, and what was written down of the launch."""
-    for path in paths:
-        archive = archives.read(path)
-        alone = folder / f"{path.stem}_alone.aotc"
-        archives.write_file(alone, archives.encode(archive, is_grouped=False))
-        names = [kernel.name for kernel in archive.kernels if _TARGET in kernel.targets]
-        for name in _CASES.keys() & names:
-            for form, place in (("shared", path.resolve()), ("alone", alone)):
-                written = _write(archive, place, name, gpu, folder)
-                if written is not None:
-                    yield name, form, written
+    made = [form for path in paths for form in _forms(path, folder, forms)]
+    made += _scale(paths, folder) if "scale" in forms else ()
+    for form, place, archive in made:
+        names: dict[str, list[str]] = {}
+        for kernel in archive.kernels:
+            if _TARGET in kernel.targets and _case(kernel.name) in _CASES:
+                names.setdefault(_case(kernel.name), []).append(kernel.name)
+        for case, found in names.items():
+            written = _write(archive, place, found[len(found) // 2], gpu, folder)
+            if written is not None:
+                yield case, form, written
 
 
 def main() -> None:
@@ -145,6 +187,8 @@ def main() -> None:
     parser.add_argument(
         "--ways", default=",".join(_WAYS), help="of first_launch.c; the first is the measure"
     )
+    parser.add_argument("--forms", default=",".join(_FORMS), help="of archives; scale is one, too")
+    parser.add_argument("--limit-s", type=float, default=600.0, help="begin no run after")
     parser.add_argument(
         "--fake", action="store_true", help="use the tests' driver: the host's share alone"
     )
@@ -156,23 +200,35 @@ def main() -> None:
             ROOT / "benchmarks/first_launch.c",
             *sorted((ROOT / "runtime_c/src").glob("*.c")),
         ]
-        command = ["cc", "-std=gnu11", "-O2", f"-I{ROOT / 'runtime_c/include'}", *map(str, sources)]
+        command = [
+            "cc",
+            "-std=gnu11",
+            "-O2",
+            f"-I{ROOT / 'runtime_c/include'}",
+            "-Wl,-z,now",
+            *map(str, sources),
+        ]
         subprocess.run([*command, "-o", str(program), "-ldl", "-lpthread"], check=True)
         gpu = FakeGpu(build(folder))
         library = str(gpu.path) if options.fake else "libcuda.so.1"
-        for name, form, written in [*_launches(options.archives, folder, gpu)]:
-            ways = [one for one in options.ways.split(",") if one != "bare" or not options.fake]
-            steps: dict[str, list[list[list[float]]]] = {way: [] for way in ways}
-            for _ in range(options.runs):
-                for way, runs in steps.items():
+        ways = options.ways.split(",")
+        found = [*_launches(options.archives, folder, gpu, options.forms.split(","))]
+        steps: dict[tuple[str, str], dict[str, list[list[list[float]]]]] = {
+            (name, form): {way: [] for way in ways} for name, form, _ in found
+        }
+        end = monotonic() + options.limit_s
+        for _ in range(options.runs):
+            for name, form, written in found:
+                for way, runs in steps[name, form].items() if monotonic() < end else ():
                     command = [str(program), way, str(written), library, str(_TIMES)]
                     done = subprocess.run(
                         command, check=True, capture_output=True, text=True, timeout=30
                     )
                     lines = done.stdout.splitlines()
                     runs.append([[float(one) / 1e3 for one in line.split()] for line in lines])
-            for way, runs in steps.items():
-                _report(f"{name:20} {form:7} {way:6}", runs, steps[ways[0]])
+        for (name, form), by_way in steps.items():
+            for way, runs in by_way.items() if by_way[ways[0]] else ():
+                _report(f"{name:20} {form:7} {way:6}", runs, by_way[ways[0]])
 
 
 def _report(label: str, runs: list[list[list[float]]], bare: list[list[list[float]]]) -> None:
@@ -186,7 +242,7 @@ def _report(label: str, runs: list[list[list[float]]], bare: list[list[list[floa
     again_bare = statistics.median(sum(times) for run in bare for times in run[1:])
     print(
         f"{label} {statistics.median(fresh):8.1f} us = {parts}; {ratio:.3f} of bare; "
-        f"again {again:.1f} us, {again / again_bare:.3f} of bare",
+        f"again {again:.1f} us, {again / again_bare:.3f} of bare; {len(runs)} runs",
         flush=True,
     )
 

@@ -104,10 +104,10 @@ def commands() -> None:
 @click.option("--no-lineinfo", is_flag=True, help="Leave out the line tables of profilers.")
 @click.option(
     "--frames",
-    type=click.Choice(["shared", "alone"]),
+    type=click.Choice(["shared", "alone", "stored"]),
     default="shared",
     show_default=True,
-    help="Compress cubins together, or each for itself: larger, and sooner launched.",
+    help="Compress cubins together, each for itself, or not at all: larger, and sooner launched.",
 )
 @with_a_cache
 @on_a_cluster
@@ -154,6 +154,7 @@ def build(
         with_ptx=with_ptx,
         lineinfo=not no_lineinfo,
         has_shared_frames=frames == "shared",
+        is_compressed=frames != "stored",
         without=without,
     )
     listener = listener_for(is_json=is_json, doing="compiling")

@@ -61,11 +61,13 @@ def _read(path: Path) -> tuple[Archive, SourcesFile | None]:
         raise ArchiveError(error.kind, message) from None
 
 
-def _write(archive: Archive, sources: SourcesFile | None, path: Path) -> int:
+def _write(
+    archive: Archive, sources: SourcesFile | None, path: Path, *, frames: str = "shared"
+) -> int:
     """Write an archive, and the file beside it if its sources are known; return the size."""
     from aotc.package import archive as archives  # noqa: PLC0415 - start-up time
 
-    data = archives.encode(archive)
+    data = archives.encode(archive, is_grouped=frames == "shared", is_compressed=frames != "stored")
     contents: dict[Path, bytes] = {}
     if sources is not None:
         text = sources.text([kernel.name for kernel in archive.kernels], data)
@@ -120,6 +122,13 @@ def split(
 @click.option("-o", "--output", required=True, help="Archive to write.")
 @click.option("--name", default="", help="Its name, if those of the archives differ.")
 @click.option("--version", default="", help="Its version, if those of the archives differ.")
+@click.option(
+    "--frames",
+    type=click.Choice(["shared", "alone", "stored"]),
+    default="shared",
+    show_default=True,
+    help="As for `build`: compressed together, each for itself, or not at all.",
+)
 @_json
 @_debug
 @_of_archives
@@ -129,6 +138,7 @@ def merge(
     output: str,
     name: str,
     version: str,
+    frames: str,
     is_json: bool,
     debug: bool,  # noqa: ARG001 - read by `run`
 ) -> int:
@@ -140,7 +150,7 @@ def merge(
     told = [sources for _, _, sources in read if sources is not None]
     sources = reduce(lambda some, more: some.joined(more), told) if len(told) == len(read) else None
     path = Path(output)
-    return _shown({path: _write(merged, sources, path)}, is_json=is_json)
+    return _shown({path: _write(merged, sources, path, frames=frames)}, is_json=is_json)
 
 
 @commands.command()

@@ -16,6 +16,7 @@ import os
 import secrets
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -57,10 +58,18 @@ def _compress(contents: list[bytes], kept: FrameCache | None = None) -> list[byt
         return list(threads.map(frame, contents))
 
 
-def encode(archive: Archive, *, is_grouped: bool = True, kept: FrameCache | None = None) -> bytes:
+def encode(
+    archive: Archive,
+    *,
+    is_grouped: bool = True,
+    is_compressed: bool = True,
+    kept: FrameCache | None = None,
+) -> bytes:
     """Return the bytes of an archive; without `is_grouped`, each blob has a frame to itself.
 
-    Frames that are `kept` are not compressed again, and new ones are kept there.
+    Frames that are `kept` are not compressed again, and new ones are kept there. What is not
+    compressed at all is launched from where it lies: each blob has a frame to itself, and there are no remarks
+    and no PTX, which no launch reads.
 
     Raises: `ArchiveError` FORMAT or LIMIT for what the format cannot hold, such as a blob that is
     no cubin for its variant's target.
@@ -69,8 +78,24 @@ def encode(archive: Archive, *, is_grouped: bool = True, kept: FrameCache | None
     for kernel in archive.kernels:
         for variant in kernel.variants:
             _check_blobs(kernel, variant)
-    compress = partial(_compress, kept=kept)
+    if not is_compressed:
+        archive = without_texts(archive)
+    compress = partial(_compress, kept=kept) if is_compressed else None
     return encode_records(canonical(archive), compress, is_grouped=is_grouped)
+
+
+def without_texts(archive: Archive) -> Archive:
+    """Return an archive without what is only there to be read: remarks and PTX."""
+    return replace(
+        archive,
+        kernels=tuple(
+            replace(
+                kernel,
+                variants=tuple(replace(v, remarks=(), ptx=None) for v in kernel.variants),
+            )
+            for kernel in archive.kernels
+        ),
+    )
 
 
 def _check_ptx(ptx: bytes | None) -> None:
@@ -105,9 +130,13 @@ def decode(data: bytes) -> Archive:
         for variant in kernel.variants:
             _check_blobs(kernel, variant)
     if header.minor <= MINOR:
+
+        def frames(contents: list[bytes]) -> list[bytes]:
+            return [root.frames.get(content, b"") for content in contents]
+
         again = encode_records(
             canonical(archive),
-            lambda contents: [root.frames.get(content, b"") for content in contents],
+            frames if root.is_compressed else None,
             is_grouped=root.has_shared_frames,
         )
         _check_canonical(data, again)
@@ -189,7 +218,8 @@ def read(path: Path) -> Archive:
         with open_regular(path, LIMITS.file_bytes) as file:
             # The first bytes tell whether it is an archive: no more is read of a file that is none.
             data = file.read(HEADER.size)
-            data += file.read(unpack_header(data, file.size_bytes).root_bytes)
+            header = unpack_header(data, file.size_bytes)
+            data += file.read(header.root_bytes + header.digests_bytes)
             read_header(data, file.size_bytes)
             data += file.read(file.size_bytes - len(data))
     except OSError as error:

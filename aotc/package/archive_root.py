@@ -27,10 +27,12 @@ from aotc.package.records import (
     MINOR,
     RECORD_ALIGN,
     RECORDS,
+    ROOT_PIECE_BYTES,
     ROOT_SECTIONS,
     SECTION_ALIGN,
     SHA256_BYTES,
     SHA256_OFFSET,
+    STORED_ALIGN,
     ZSTD_MAGIC,
 )
 
@@ -61,6 +63,17 @@ class Header(NamedTuple):
 
     minor: int
     root_bytes: int
+    is_compressed: bool = True
+
+    @property
+    def digests_bytes(self) -> int:
+        """Bytes of the digests after the root."""
+        return SHA256_BYTES * -(-self.root_bytes // ROOT_PIECE_BYTES)
+
+    @property
+    def end(self) -> int:
+        """Where the digests of the root end."""
+        return HEADER.size + self.root_bytes + self.digests_bytes
 
 
 def unpack_header(data: bytes, actual_bytes: int) -> Header:
@@ -81,8 +94,6 @@ def unpack_header(data: bytes, actual_bytes: int) -> Header:
         bits = ", ".join(str(bit) for bit in range(64) if unknown >> bit & 1)
         message = f"format {major}.{minor} needs features unknown to {MAJOR}.{MINOR}: bits {bits}"
         raise ArchiveError("VERSION", message)
-    if not required & FEATURE_ZSTD:
-        raise ArchiveError("FORMAT", "the header does not have the feature of its frames")
     if (header_bytes, root_offset) != (HEADER.size, HEADER.size) or any(zero):
         raise ArchiveError("FORMAT", "the header's fixed fields are wrong")
     if minor <= MINOR and optional:
@@ -97,22 +108,32 @@ def unpack_header(data: bytes, actual_bytes: int) -> Header:
         what = "truncated" if file_bytes > actual_bytes else "followed by other bytes"
         message = f"the archive is {what}: {actual_bytes} bytes of {file_bytes}"
         raise ArchiveError("FORMAT", message)
-    if root_bytes % SECTION_ALIGN or HEADER.size + root_bytes > actual_bytes:
+    header = Header(minor, root_bytes, bool(required & FEATURE_ZSTD))
+    if root_bytes % SECTION_ALIGN or header.end > actual_bytes:
         raise ArchiveError("FORMAT", "the root is not a multiple of 8 bytes inside the file")
-    return Header(minor, root_bytes)
+    return header
+
+
+def root_digests(root: bytes) -> bytes:
+    """Return the SHA-256 of each piece of a root, one after the other."""
+    pieces = range(0, len(root), ROOT_PIECE_BYTES)
+    return b"".join(hashlib.sha256(root[at : at + ROOT_PIECE_BYTES]).digest() for at in pieces)
 
 
 def read_header(data: bytes, file_bytes: int | None = None) -> Header:
     """Check the header and the index's checksum, in the order that the format gives.
 
-    `data` may end with the index; `file_bytes` is then the size of the whole file.
+    `data` may end with the digests of the root; `file_bytes` is then the size of the whole file.
     """
     header = unpack_header(data, len(data) if file_bytes is None else file_bytes)
     digest = data[SHA256_OFFSET : SHA256_OFFSET + SHA256_BYTES]
     sha256 = hashlib.sha256(data[:SHA256_OFFSET])
     sha256.update(bytes(SHA256_BYTES))
-    sha256.update(memoryview(data)[SHA256_OFFSET + SHA256_BYTES : HEADER.size + header.root_bytes])
-    if sha256.digest() != digest:
+    sha256.update(memoryview(data)[SHA256_OFFSET + SHA256_BYTES : HEADER.size])
+    root_end = HEADER.size + header.root_bytes
+    digests = data[root_end : header.end]
+    sha256.update(digests)
+    if sha256.digest() != digest or root_digests(data[HEADER.size : root_end]) != digests:
         raise ArchiveError("CHECKSUM", "the SHA-256 of the root does not match: the file changed")
     return header
 
@@ -215,12 +236,13 @@ class Root(Tables):
         """Read the tables of an archive whose header was checked; no frame is read."""
         self.data = data
         self.minor = header.minor
-        end = HEADER.size + header.root_bytes
-        super().__init__(data[HEADER.size : end], ROOT_SECTIONS, header.minor)
+        self.is_compressed = header.is_compressed
+        root = data[HEADER.size : HEADER.size + header.root_bytes]
+        super().__init__(root, ROOT_SECTIONS, header.minor)
         if len(self.rows["ARCHIVE"]) != 1:
             raise ArchiveError("FORMAT", "there is not one ARCHIVE record")
         self.check_entries()
-        self.check_frames(end)
+        self.check_frames(header.end)
         self.frames: dict[bytes, bytes] = {}
         self.contents: dict[int, bytes] = {}
         self.has_shared_frames = False
@@ -250,9 +272,16 @@ class Root(Tables):
         """Check the sizes and places of all frames before any is decoded."""
         num_kernels = len(self.rows["ENTRIES"])
         decoded_bytes = 0
+        align = 1 if self.is_compressed else STORED_ALIGN
         for number, (offset, stored_bytes, raw_bytes, _) in enumerate(self.rows["FRAMES"]):
             most = LIMITS.index_bytes if number < num_kernels else LIMITS.blob_bytes
             limit("bytes that a frame decodes to", raw_bytes, most)
+            start = -(-end // align) * align
+            if any(self.data[end:start]):
+                raise ArchiveError("FORMAT", "the padding before a frame is not zero")
+            end = start
+            if not self.is_compressed and stored_bytes != raw_bytes:
+                raise ArchiveError("FORMAT", "a frame that is not compressed has two sizes")
             if offset != end or not raw_bytes or end + stored_bytes > len(self.data):
                 raise ArchiveError("FORMAT", "the frames do not follow one another in the file")
             end += stored_bytes
@@ -278,7 +307,7 @@ class Root(Tables):
             if hashlib.sha256(frame).digest() != digest:
                 message = f"the SHA-256 of frame {number} does not match: the file changed"
                 raise ArchiveError("CHECKSUM", message)
-            content = _decompress(frame, raw_bytes)
+            content = _decompress(frame, raw_bytes) if self.is_compressed else frame
             self.frames[content] = frame
             self.contents[number] = content
         return self.contents[number]

@@ -58,7 +58,7 @@ class BuildOptions:
     the static library, empty for this machine's. `with_ptx` also stores each variant's PTX;
     `lineinfo` gives cubins line tables, with files named relative to the manifest's folder; `without`
     names features that no target may use. With `has_shared_frames` cubins of a kernel are compressed together,
-    else each alone.
+    else each alone, and without `is_compressed` not at all.
     """
 
     output: Path
@@ -70,6 +70,7 @@ class BuildOptions:
     with_ptx: bool = False
     lineinfo: bool = True
     has_shared_frames: bool = True
+    is_compressed: bool = True
     without: tuple[str, ...] = ()
 
 
@@ -328,6 +329,7 @@ class _Build:
                     frames,
                     tuned_entries(self.manifest, sources),
                     is_grouped=options.has_shared_frames,
+                    is_compressed=options.is_compressed,
                 )
         except ArchiveError as error:
             is_bug = error.kind not in _USERS_ARCHIVE_ERRORS

@@ -94,7 +94,8 @@ def _read_kernel(root: Root, number: int) -> Kernel:
     for row in decoder.rows["BLOBS"]:
         frame, start, raw_bytes = int(row[0]), int(row[1]), int(row[2])
         blob = root.read_frame(uses[frame])[start : start + raw_bytes]
-        decoder.contents.append(restored(blob) if row[3] == BLOB_CUBIN else blob)
+        is_filtered = root.is_compressed and row[3] == BLOB_CUBIN
+        decoder.contents.append(restored(blob) if is_filtered else blob)
         root.has_shared_frames |= start > 0
     kernel = decoder.only_kernel()
     if kernel.name != root.text(name):

@@ -17,6 +17,7 @@ from typing import TypeAlias
 
 from aotc.ir.expression import Expression, to_text
 from aotc.package import bytecode
+from aotc.package.archive_root import root_digests
 from aotc.package.code_filter import filtered
 from aotc.package.index import (
     DTYPE_CODES,
@@ -52,9 +53,12 @@ from aotc.package.records import (
     PARAM_KINDS,
     PARAM_OPTIONAL,
     RECORDS,
+    ROOT_PIECE_BYTES,
     ROOT_SECTIONS,
     SECTION_ALIGN,
+    SHA256_BYTES,
     SOURCES,
+    STORED_ALIGN,
     VALUE_BOOL,
     VALUE_FLOAT,
     VALUE_INT,
@@ -121,8 +125,10 @@ class _KernelEncoder:
         """Return the kernel's index."""
         return _lay_out(KERNEL_SECTIONS, self.tables, bytes(self.code))
 
-    def frames(self) -> list[bytes]:
+    def frames(self, *, is_compressed: bool) -> list[bytes]:
         """Return what the frames of the kernel's blobs decode to."""
+        if not is_compressed:
+            return [b"".join(group) for group in self.groups]
         kinds = iter(self.blob_kinds)
         return [
             b"".join(filtered(blob) if next(kinds) == BLOB_CUBIN else blob for blob in group)
@@ -366,12 +372,15 @@ def _lay_out(
 
 
 def encode_records(
-    archive: Archive, frames: Callable[[list[bytes]], list[bytes]], *, is_grouped: bool
+    archive: Archive,
+    frames: Callable[[list[bytes]], list[bytes]] | None,
+    *,
+    is_grouped: bool,
 ) -> bytes:
     """Return the bytes of an archive that was checked and is in canonical order.
 
     `frames` compresses the contents of frames: the indices of kernels, then blobs, of which
-    several share one if `is_grouped`.
+    several share one if `is_grouped`. Without it they are stored as they are, each blob alone.
 
     Raises: `ArchiveError` LIMIT for an index or a file too large for the format.
     """
@@ -382,26 +391,33 @@ def encode_records(
     places: dict[bytes, int] = {}
     num_kernels = len(archive.kernels)
     for kernel in archive.kernels:
-        encoder = _KernelEncoder(kernel, is_grouped=is_grouped)
+        encoder = _KernelEncoder(kernel, is_grouped=is_grouped and frames is not None)
         contents.append(encoder.index())
-        uses = [places.setdefault(c, num_kernels + len(places)) for c in encoder.frames()]
+        blobs = encoder.frames(is_compressed=frames is not None)
+        uses = [places.setdefault(c, num_kernels + len(places)) for c in blobs]
         root["ENTRIES"].append((kernel.name, 0, len(root["USES"]), len(uses)))
         root["USES"] += ((use,) for use in uses)
     contents += places
-    stored = frames(contents)
+    align, feature = (STORED_ALIGN, 0) if frames is None else (1, FEATURE_ZSTD)
+    stored = contents if frames is None else frames(contents)
     # Sizes do not change the root's own size, so its end is known before they are.
     root["FRAMES"] = [(0, 0, 0, b"")] * len(contents)
     root_bytes = len(_lay_out(ROOT_SECTIONS, root))
-    position = HEADER.size + root_bytes
+    digests_bytes = SHA256_BYTES * -(-root_bytes // ROOT_PIECE_BYTES)
+    position = HEADER.size + root_bytes + digests_bytes
+    parts: list[bytes] = []
     for at, (content, frame) in enumerate(zip(contents, stored, strict=True)):
+        parts += (_padding(position, align), frame)
+        position = _aligned(position, align)
         row = (position, len(frame), len(content), hashlib.sha256(frame).digest())
         root["FRAMES"][at] = row
         position += len(frame)
     if position > LIMITS.file_bytes:
         message = f"the archive takes {position} bytes, at most {LIMITS.file_bytes}"
         raise ArchiveError("LIMIT", message)
-    head = (MAGIC, MAJOR, MINOR, HEADER.size, FEATURE_ZSTD, 0, position, HEADER.size)
+    head = (MAGIC, MAJOR, MINOR, HEADER.size, feature, 0, position, HEADER.size)
     packed = _lay_out(ROOT_SECTIONS, root)
+    digests = root_digests(packed)
     unsealed = HEADER.pack(*head, root_bytes, b"", b"")
-    digest = hashlib.sha256(unsealed + packed).digest()
-    return b"".join([HEADER.pack(*head, root_bytes, digest, b""), packed, *stored])
+    digest = hashlib.sha256(unsealed + digests).digest()
+    return b"".join([HEADER.pack(*head, root_bytes, digest, b""), packed, digests, *parts])

@@ -36,10 +36,12 @@ def write_files(
     tuned: Sequence[Mapping[str, object]] = (),
     *,
     is_grouped: bool = True,
+    is_compressed: bool = True,
 ) -> tuple[Path, ...]:
     """Write an archive and the files that go with it to `folder`; return their paths.
 
-    `frames` keeps what was compressed, `tuned` is what `tuned_entries` returned; `is_grouped` as `archive.encode`.
+    `frames` keeps what was compressed, `tuned` is what `tuned_entries` returned; `is_grouped` and
+    `is_compressed` as `archive.encode`.
 
     An archive too large to be linked in gets no library, and a warning.
 
@@ -48,7 +50,7 @@ def write_files(
         ManifestError: two names are the same in C, or `host` is unknown.
     """
     host = known_host(host)
-    data = archive.encode(result, is_grouped=is_grouped, kept=frames)
+    data = archive.encode(result, is_grouped=is_grouped, is_compressed=is_compressed, kept=frames)
     text = header.header_text(result).encode()
     try:
         folder.mkdir(parents=True, exist_ok=True)

@@ -14,7 +14,7 @@ from typing import Final, NamedTuple
 from aotc.package.index import Access, CubinParamSource, ParamKind
 
 MAGIC: Final = b"AOTC\r\n\x1a\n"
-MAJOR: Final = 3
+MAJOR: Final = 4
 MINOR: Final = 0
 
 HEADER: Final = struct.Struct("<8sHHIQQQQQ32s40s")
@@ -24,10 +24,15 @@ SHA256_OFFSET: Final = 56
 SHA256_BYTES: Final = 32
 
 FEATURE_ZSTD: Final = 1 << 0
+"""Frames are zstd frames. Without it they are what they would decode to, and code is as it is."""
 KNOWN_FEATURES: Final = FEATURE_ZSTD
 
 NONE: Final = 0xFFFFFFFF
 SECTION_ALIGN: Final = 8
+ROOT_PIECE_BYTES: Final = 1 << 10
+"""The root has a digest for each piece, so that of a large one what is asked for is verified alone."""
+STORED_ALIGN: Final = 64
+"""Where frames begin that are not compressed: the driver takes cubins from where they are."""
 GROUP_BYTES: Final = 1 << 23
 """Blobs join a frame while it decodes to no more: what a load decodes at once, and zstd's window."""
 ZSTD_LEVEL: Final = 19

@@ -324,6 +324,9 @@ int native_read_cuda_array(struct launch *launch, uint32_t index, PyObject *obje
 /* Read an argument through __dlpack__, in `launch->stream`. 0 or -1. */
 int native_read_dlpack(struct launch *launch, uint32_t index, PyObject *object);
 
+/* The dtype of a tensor as DLPack says it: code, bits and lanes; 0 if the table does not describe it. */
+uint32_t native_exchange_dtype(PyObject *object, const struct dl_exchange *exchange);
+
 /* Read an argument whose type has an exchange table. 0 or -1. */
 int native_read_exchange(struct launch *launch, uint32_t index, PyObject *object,
                          const struct dl_exchange *exchange);

@@ -150,6 +150,12 @@ static PyObject *archive_new(PyTypeObject *type, PyObject *args, PyObject *keywo
         result = is_file ? open_file(self, PyBytes_AS_STRING(path), &options)
                          : open_memory(self, source, &options);
     }
+    /* A library knows the names of all kernels, so none of a large root is left for later. */
+    aotc_error error;
+    error.struct_size = (uint32_t)sizeof error;
+    if (result == 0 && aotci_root_complete(self->handle->archive, &error) != AOTC_OK) {
+        result = native_raise(state, &error);
+    }
     Py_XDECREF(path);
     if (result < 0) {
         Py_DECREF((PyObject *)self);

@@ -18,8 +18,9 @@
 
 enum { MAX_ENTRIES = 16, MAX_COMPUTED = 64 };
 
-/* Of an entry, a tuple: what arguments are compared by, places and values of what is set, the config. */
-enum { ENTRY_PARTS, ENTRY_PLACES, ENTRY_VALUES, ENTRY_SETTINGS, ENTRY_CONFIG, ENTRY_FIELDS };
+/* Of an entry: what arguments are compared by, dtypes of tensors (numbers), places (numbers) and values of what is
+ * set, the config. */
+enum { ENTRY_PARTS, ENTRY_DTYPES, ENTRY_PLACES, ENTRY_VALUES, ENTRY_SETTINGS, ENTRY_CONFIG, ENTRY_FIELDS };
 
 struct native_chain {
     PyObject_HEAD struct native_state *state;
@@ -57,6 +58,21 @@ struct computing {
 
 /* ---- what was chosen before ------------------------------------------------------------------ */
 
+/* The dtype of a tensor whose type has a table of functions that say it: reading an attribute takes longer. 0 of all
+ * other objects. */
+static uint32_t quick_dtype_of(const struct native_chain *self, PyObject *object) {
+    if (PyLong_Check(object) || PyFloat_CheckExact(object) || object == Py_None ||
+        PyUnicode_Check(object)) {
+        return 0;
+    }
+    const struct tensor_type *type = native_tensor_type(self->state, Py_TYPE(object));
+    return type->protocol == PROTOCOL_EXCHANGE ? native_exchange_dtype(object, type->exchange) : 0;
+}
+
+static const uint32_t *numbers_of(PyObject *entry, Py_ssize_t field) {
+    return (const uint32_t *)(const void *)PyBytes_AS_STRING(PyTuple_GET_ITEM(entry, field));
+}
+
 /* The dtype of an argument, a new reference; NULL without an error if it has none. */
 static PyObject *dtype_of(const struct native_chain *self, PyObject *object) {
     if (PyLong_Check(object) || PyFloat_CheckExact(object) || object == Py_None ||
@@ -70,14 +86,15 @@ static PyObject *dtype_of(const struct native_chain *self, PyObject *object) {
     return dtype;
 }
 
-/* Values of the key, types of all else, and dtypes: two for each parameter. */
-static PyObject *parts_of(const struct native_chain *self, PyObject *const *objects) {
+/* Values of the key, types of all else, and dtypes that are objects: two for each parameter. */
+static PyObject *parts_of(const struct native_chain *self, PyObject *const *objects,
+                          const uint32_t *dtypes) {
     const Py_ssize_t count = self->launcher->param_count;
     PyObject *parts = PyTuple_New(2 * count);
     for (Py_ssize_t i = 0; parts != NULL && i < count; ++i) {
         const bool is_key = PyTuple_GET_ITEM(self->keys, i) == Py_True;
         PyObject *part = is_key ? objects[i] : (PyObject *)Py_TYPE(objects[i]);
-        PyObject *dtype = dtype_of(self, objects[i]);
+        PyObject *dtype = dtypes[i] != 0 ? Py_NewRef(Py_None) : dtype_of(self, objects[i]);
         /* A tensor in the key is compared by its dtype alone: it shall not be kept. */
         PyTuple_SET_ITEM(parts, 2 * i, Py_NewRef(dtype != NULL ? Py_None : part));
         PyTuple_SET_ITEM(parts, 2 * i + 1, dtype != NULL ? dtype : Py_NewRef(Py_None));
@@ -85,12 +102,16 @@ static PyObject *parts_of(const struct native_chain *self, PyObject *const *obje
     return parts;
 }
 
-static bool is_like(const struct native_chain *self, PyObject *parts, PyObject *const *objects) {
+static bool is_like(const struct native_chain *self, PyObject *entry, PyObject *const *objects) {
+    PyObject *parts = PyTuple_GET_ITEM(entry, ENTRY_PARTS);
+    const uint32_t *dtypes = numbers_of(entry, ENTRY_DTYPES);
     for (Py_ssize_t i = 0; i < (Py_ssize_t)self->launcher->param_count; ++i) {
         PyObject *part = PyTuple_GET_ITEM(parts, 2 * i);
         PyObject *kept = PyTuple_GET_ITEM(parts, 2 * i + 1);
         bool is_equal;
-        if (kept != Py_None) {
+        if (dtypes[i] != 0) {
+            is_equal = quick_dtype_of(self, objects[i]) == dtypes[i];
+        } else if (kept != Py_None) {
             PyObject *dtype = dtype_of(self, objects[i]);
             is_equal = dtype == kept;
             Py_XDECREF(dtype);
@@ -110,7 +131,7 @@ static bool is_like(const struct native_chain *self, PyObject *parts, PyObject *
 static PyObject *find_entry(const struct native_chain *self, PyObject *const *objects) {
     for (Py_ssize_t i = 0; i < PyList_GET_SIZE(self->entries); ++i) {
         PyObject *entry = Py_NewRef(PyList_GET_ITEM(self->entries, i));
-        if (is_like(self, PyTuple_GET_ITEM(entry, ENTRY_PARTS), objects)) {
+        if (is_like(self, entry, objects)) {
             return entry;
         }
         Py_DECREF(entry);
@@ -121,28 +142,35 @@ static PyObject *find_entry(const struct native_chain *self, PyObject *const *ob
 /* Keep what was chosen for arguments; without an error if it cannot be kept. */
 static void add_entry(struct native_chain *self, PyObject *const *objects, PyObject *config,
                       PyObject *settings) {
-    PyObject *places = PyTuple_New(PyDict_GET_SIZE(settings));
+    uint32_t numbers[MAX_NAMES];
+    for (uint32_t i = 0; i < self->launcher->param_count; ++i) {
+        numbers[i] = quick_dtype_of(self, objects[i]);
+    }
+    PyObject *dtypes = PyBytes_FromStringAndSize(
+        (const char *)numbers, (Py_ssize_t)(self->launcher->param_count * sizeof *numbers));
+    PyObject *parts = dtypes == NULL ? NULL : parts_of(self, objects, numbers);
     PyObject *values = PyTuple_New(PyDict_GET_SIZE(settings));
-    PyObject *parts = places == NULL || values == NULL ? NULL : parts_of(self, objects);
     PyObject *name = NULL;
     PyObject *value = NULL;
     Py_ssize_t position = 0;
-    bool is_known = parts != NULL;
+    bool is_known = parts != NULL && values != NULL && PyDict_GET_SIZE(settings) <= MAX_NAMES;
     for (Py_ssize_t i = 0; is_known && PyDict_Next(settings, &position, &name, &value); ++i) {
         const int64_t at = PyUnicode_Check(name) ? native_launcher_find(self->launcher, name) : -1;
-        PyObject *place = PyLong_FromLongLong(at);
-        is_known = at >= 0 && place != NULL;
-        PyTuple_SET_ITEM(places, i, place);
+        is_known = at >= 0;
+        numbers[i] = (uint32_t)at;
         PyTuple_SET_ITEM(values, i, Py_NewRef(value));
     }
-    PyObject *kept = is_known ? PyDict_Copy(settings) : NULL;
+    const Py_ssize_t place_bytes = PyDict_GET_SIZE(settings) * (Py_ssize_t)sizeof *numbers;
+    PyObject *places = is_known ? PyBytes_FromStringAndSize((const char *)numbers, place_bytes) : NULL;
+    PyObject *kept = places != NULL ? PyDict_Copy(settings) : NULL;
     PyObject *entry =
-        kept == NULL ? NULL : PyTuple_Pack(ENTRY_FIELDS, parts, places, values, kept, config);
+        kept == NULL ? NULL : PyTuple_Pack(ENTRY_FIELDS, parts, dtypes, places, values, kept, config);
     if (entry != NULL && PyList_Insert(self->entries, 0, entry) == 0 &&
         PyList_GET_SIZE(self->entries) > MAX_ENTRIES) {
         (void)PyList_SetSlice(self->entries, MAX_ENTRIES, PyList_GET_SIZE(self->entries), NULL);
     }
     PyErr_Clear();
+    Py_XDECREF(dtypes);
     Py_XDECREF(places);
     Py_XDECREF(values);
     Py_XDECREF(parts);
@@ -155,10 +183,10 @@ static void add_entry(struct native_chain *self, PyObject *const *objects, PyObj
 /* Set what the config of an entry has. 0 or -1. */
 static int apply_config(struct native_chain *self, PyObject *entry, PyObject **objects,
                         PyObject *passed) {
-    PyObject *places = PyTuple_GET_ITEM(entry, ENTRY_PLACES);
-    for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(places); ++i) {
-        objects[PyLong_AsLong(PyTuple_GET_ITEM(places, i))] =
-            PyTuple_GET_ITEM(PyTuple_GET_ITEM(entry, ENTRY_VALUES), i);
+    const uint32_t *places = numbers_of(entry, ENTRY_PLACES);
+    PyObject *values = PyTuple_GET_ITEM(entry, ENTRY_VALUES);
+    for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(values); ++i) {
+        objects[places[i]] = PyTuple_GET_ITEM(values, i);
     }
     if (passed != NULL && PyDict_Update(passed, PyTuple_GET_ITEM(entry, ENTRY_SETTINGS)) < 0) {
         return -1;

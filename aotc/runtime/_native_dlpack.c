@@ -105,6 +105,15 @@ const struct dl_exchange *native_find_exchange(struct native_state *state, PyTyp
                : NULL;
 }
 
+uint32_t native_exchange_dtype(PyObject *object, const struct dl_exchange *exchange) {
+    struct dl_tensor tensor;
+    if (exchange->tensor_from_object(object, &tensor) != 0) {
+        PyErr_Clear();
+        return 0;
+    }
+    return (uint32_t)tensor.code << 24 | (uint32_t)tensor.bits << 16 | tensor.lanes;
+}
+
 int native_read_exchange(struct launch *launch, uint32_t index, PyObject *object,
                          const struct dl_exchange *exchange) {
     struct dl_tensor tensor;

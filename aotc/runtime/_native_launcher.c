@@ -1,8 +1,7 @@
 /* _native_launcher.c: launches as Triton programs write them, function[grid](*args, **constants).
  *
- *     Launcher       the parameters of a function, and what its launches came to
- *     Launch         launcher[grid], which is called
- *     GridSubscript  `__getitem__` of a class whose objects have a launcher
+ *     Launcher  the parameters of a function, and what its launches came to
+ *     Launch    launcher[grid], which is called
  *
  * What a launch passes is bound to the function's parameters as Python would. Values of constants,
  * types of the other arguments and options are the key of a specialization, which `_find` of the
@@ -111,7 +110,12 @@ static bool is_last_key(const struct native_launcher *self, PyObject *const *obj
     if (self->last_key == NULL) {
         return false;
     }
-    for (uint32_t i = 0; i < self->name_count; ++i) {
+    /* Options are mostly the same objects: those that nobody passed. */
+    PyObject *const *options = &PyTuple_GET_ITEM(self->last_key, self->param_count);
+    const bool has_options = memcmp(objects + self->param_count, options,
+                                    (self->name_count - self->param_count) * sizeof *objects) == 0;
+    const uint32_t end = has_options ? self->param_count : self->name_count;
+    for (uint32_t i = 0; i < end; ++i) {
         PyObject *kept = PyTuple_GET_ITEM(self->last_key, i);
         const bool is_equal =
             self->kinds[i] == BY_TYPE
@@ -193,17 +197,14 @@ int64_t native_launcher_find(const struct native_launcher *self, PyObject *name)
     return -1;
 }
 
-int native_launcher_bind(const struct native_launcher *self, PyObject *const *args,
-                         Py_ssize_t count, PyObject *keywords, PyObject **objects) {
-    const Py_ssize_t keyword_count = keywords == NULL ? 0 : PyTuple_GET_SIZE(keywords);
-    if (count > (Py_ssize_t)self->param_count) {
-        PyErr_Format(PyExc_TypeError, "expected at most %u arguments, got %zd",
-                     (unsigned)self->param_count, count);
+/* Find the places of a call's names. 0 or -1. */
+static int place_keywords(struct native_launcher *self, PyObject *keywords) {
+    if (PyTuple_GET_SIZE(keywords) > (Py_ssize_t)self->name_count) {
+        PyErr_SetString(PyExc_TypeError, "more names than there are parameters and options");
         return -1;
     }
-    memcpy(objects, args, (size_t)count * sizeof *objects);
-    memset(objects + count, 0, (self->name_count - (size_t)count) * sizeof *objects);
-    for (Py_ssize_t i = 0; i < keyword_count; ++i) {
+    Py_CLEAR(self->last_keywords);
+    for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(keywords); ++i) {
         PyObject *name = PyTuple_GET_ITEM(keywords, i);
         const int64_t at = native_launcher_find(self, name);
         if (at < 0) { /* as Triton */
@@ -211,16 +212,34 @@ int native_launcher_bind(const struct native_launcher *self, PyObject *const *ar
                          name);
             return -1;
         }
-        if (objects[at] != NULL) {
-            PyErr_Format(PyExc_TypeError, "got two values for argument '%U'", name);
+        self->keyword_places[i] = (uint16_t)at;
+    }
+    self->last_keywords = Py_NewRef(keywords);
+    return 0;
+}
+
+int native_launcher_bind(struct native_launcher *self, PyObject *const *args, Py_ssize_t count,
+                         PyObject *keywords, PyObject **objects) {
+    const Py_ssize_t keyword_count = keywords == NULL ? 0 : PyTuple_GET_SIZE(keywords);
+    if (count > (Py_ssize_t)self->param_count) {
+        PyErr_Format(PyExc_TypeError, "expected at most %u arguments, got %zd",
+                     (unsigned)self->param_count, count);
+        return -1;
+    }
+    memcpy(objects, args, (size_t)count * sizeof *objects);
+    memcpy(objects + count, self->unpassed + count,
+           (self->name_count - (size_t)count) * sizeof *objects);
+    if (keyword_count != 0 && keywords != self->last_keywords &&
+        place_keywords(self, keywords) < 0) {
+        return -1;
+    }
+    for (Py_ssize_t i = 0; i < keyword_count; ++i) {
+        if (self->keyword_places[i] < count) { /* a call names nothing twice */
+            PyErr_Format(PyExc_TypeError, "got two values for argument '%U'",
+                         PyTuple_GET_ITEM(keywords, i));
             return -1;
         }
-        objects[at] = args[count + i];
-    }
-    for (uint32_t i = 0; i < self->name_count; ++i) {
-        if (objects[i] == NULL) {
-            objects[i] = i < self->param_count ? PyTuple_GET_ITEM(self->defaults, i) : Py_None;
-        }
+        objects[self->keyword_places[i]] = args[count + i];
     }
     return 0;
 }
@@ -411,6 +430,19 @@ static int read_constants(struct native_launcher *self, PyObject *constants, PyO
     return PyErr_Occurred() ? -1 : 0;
 }
 
+static int make_places(struct native_launcher *self) {
+    self->unpassed = PyMem_Calloc((size_t)self->name_count + 1, sizeof(PyObject *));
+    self->keyword_places = PyMem_Calloc((size_t)self->name_count + 1, sizeof *self->keyword_places);
+    if (self->unpassed == NULL || self->keyword_places == NULL) {
+        PyErr_NoMemory();
+        return -1;
+    }
+    for (uint32_t i = 0; i < self->name_count; ++i) {
+        self->unpassed[i] = i < self->param_count ? PyTuple_GET_ITEM(self->defaults, i) : Py_None;
+    }
+    return 0;
+}
+
 /* Launcher(names, defaults, constants, fixed, options, hooks, refusals) */
 static PyObject *launcher_new(PyTypeObject *type, PyObject *args, PyObject *Py_UNUSED(keywords)) {
     PyObject *names = NULL;
@@ -435,7 +467,8 @@ static PyObject *launcher_new(PyTypeObject *type, PyObject *args, PyObject *Py_U
     self->defaults = Py_NewRef(defaults);
     self->hooks = Py_NewRef(hooks);
     self->refusals = Py_NewRef(refusals);
-    if (read_names(self, names, options) < 0 || read_constants(self, constants, fixed) < 0) {
+    if (read_names(self, names, options) < 0 || read_constants(self, constants, fixed) < 0 ||
+        make_places(self) < 0) {
         Py_CLEAR(self);
     }
     return (PyObject *)self;
@@ -476,7 +509,10 @@ static void launcher_dealloc(PyObject *object) {
     Py_XDECREF(self->unbound);
     Py_XDECREF(self->last_key);
     Py_XDECREF(self->last);
+    Py_XDECREF(self->last_keywords);
     PyMem_Free(self->kinds);
+    PyMem_Free((void *)self->unpassed);
+    PyMem_Free(self->keyword_places);
     type->tp_free(object);
     Py_DECREF(type);
 }
@@ -496,71 +532,4 @@ PyType_Spec native_launcher_spec = {
     .basicsize = sizeof(struct native_launcher),
     .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE | Py_TPFLAGS_HAVE_GC,
     .slots = launcher_slots,
-};
-
-/* `__getitem__` of classes: the object's launcher, an attribute of it, is asked for the grid. */
-struct native_subscript {
-    PyObject_HEAD vectorcallfunc vectorcall;
-    PyObject *attribute; /* interned */
-};
-
-static PyObject *call_subscript(PyObject *object, PyObject *const *args, size_t flagged_count,
-                                PyObject *keywords) {
-    if (PyVectorcall_NARGS(flagged_count) != 2 || keywords != NULL) {
-        PyErr_SetString(PyExc_TypeError, "__getitem__ takes an object and a grid");
-        return NULL;
-    }
-    PyObject *launcher = PyObject_GetAttr(args[0], ((struct native_subscript *)object)->attribute);
-    PyObject *launch = launcher == NULL ? NULL : PyObject_GetItem(launcher, args[1]);
-    Py_XDECREF(launcher);
-    return launch;
-}
-
-static PyObject *subscript_new(PyTypeObject *type, PyObject *args, PyObject *Py_UNUSED(keywords)) {
-    PyObject *attribute = NULL;
-    if (!PyArg_ParseTuple(args, "U", &attribute)) {
-        return NULL;
-    }
-    struct native_subscript *self = (struct native_subscript *)type->tp_alloc(type, 0);
-    if (self != NULL) {
-        self->vectorcall = call_subscript;
-        self->attribute = Py_NewRef(attribute);
-        PyUnicode_InternInPlace(&self->attribute);
-    }
-    return (PyObject *)self;
-}
-
-static PyObject *subscript_bind(PyObject *object, PyObject *instance, PyObject *Py_UNUSED(owner)) {
-    return instance == NULL || instance == Py_None ? Py_NewRef(object)
-                                                   : PyMethod_New(object, instance);
-}
-
-static void subscript_dealloc(PyObject *object) {
-    PyTypeObject *type = Py_TYPE(object);
-    Py_XDECREF(((struct native_subscript *)object)->attribute);
-    type->tp_free(object);
-    Py_DECREF(type);
-}
-
-static PyMemberDef subscript_members[] = {
-    {"__vectorcalloffset__", T_PYSSIZET, offsetof(struct native_subscript, vectorcall), READONLY,
-     NULL},
-    {NULL, 0, 0, 0, NULL},
-};
-
-static PyType_Slot subscript_slots[] = {
-    {Py_tp_doc, "`__getitem__` of a class whose objects have a launcher as this attribute."},
-    {Py_tp_new, subscript_new},
-    {Py_tp_dealloc, subscript_dealloc},
-    {Py_tp_call, PyVectorcall_Call},
-    {Py_tp_descr_get, subscript_bind},
-    {Py_tp_members, subscript_members},
-    {0, NULL},
-};
-
-PyType_Spec native_subscript_spec = {
-    .name = "aotc.runtime._native.GridSubscript",
-    .basicsize = sizeof(struct native_subscript),
-    .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_VECTORCALL | Py_TPFLAGS_METHOD_DESCRIPTOR,
-    .slots = subscript_slots,
 };

@@ -17,6 +17,9 @@ struct native_launcher {
     PyObject *last_key, *last;
     uint32_t param_count, name_count;
     uint8_t *kinds;  /* key_kind of each name */
+    PyObject **unpassed; /* of each name what it is if nothing is passed, borrowed */
+    PyObject *last_keywords;  /* of the last call that had some, or NULL: a call's names are its code's */
+    uint16_t *keyword_places; /* of the names in it */
     PyObject *fixed; /* of parameters: values that kernels were built for, or None */
 };
 
@@ -28,7 +31,7 @@ int64_t native_launcher_find(const struct native_launcher *self, PyObject *name)
 
 /* Bind what a call passes to MAX_NAMES objects, borrowed; what is not passed has its default, options
  * have None. 0 or -1. */
-int native_launcher_bind(const struct native_launcher *self, PyObject *const *args,
+int native_launcher_bind(struct native_launcher *self, PyObject *const *args,
                          Py_ssize_t count, PyObject *keywords, PyObject **objects);
 
 /* Launch what was bound; a grid that can be called is called. 0 or -1. */

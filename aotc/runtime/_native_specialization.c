@@ -37,6 +37,7 @@ struct specialization {
     uint32_t candidate_count, fact_count;
     uint16_t *telling; /* parameters of the first candidate whose facts tell */
     struct fact_slot *slots;
+    struct fact_slot *last; /* that was found, or the first one */
     struct candidate candidates[];
 };
 
@@ -176,6 +177,7 @@ PyObject *native_specialization_new(struct native_state *state, uint32_t name_co
         PyMem_Free(found);
         return NULL;
     }
+    (void)PyCapsule_SetContext(capsule, found); /* which is read without comparing names */
     for (size_t i = 0; i < count; ++i) {
         found->candidate_count += 1;
         if (read_candidate(state, name_count, PyTuple_GET_ITEM(listed, (Py_ssize_t)i),
@@ -190,6 +192,7 @@ PyObject *native_specialization_new(struct native_state *state, uint32_t name_co
     found->fact_count = (uint32_t)PyTuple_GET_SIZE(telling);
     if (count > 1) {
         found->slots = PyMem_Calloc(FACT_SLOTS, sizeof *found->slots);
+        found->last = found->slots;
     }
     if (found->telling == NULL || (count > 1 && found->slots == NULL)) {
         if (!PyErr_Occurred()) {
@@ -205,27 +208,41 @@ PyObject *native_specialization_new(struct native_state *state, uint32_t name_co
 static uint16_t fact_of(const aotc_arg *arg) {
     const int64_t number = arg->as.i64;
     const bool is_pointer = arg->kind != AOTC_SCALAR;
-    return (uint16_t)((uint32_t)arg->dtype << 3 | (number % MULTIPLE == 0 ? 4u : 0u) |
+    return (uint16_t)((uint32_t)arg->dtype << 3 | ((uint64_t)number % MULTIPLE == 0 ? 4u : 0u) |
                       (!is_pointer && number == 1 ? 2u : 0u) |
                       (!is_pointer && number == (int32_t)number ? 1u : 0u));
 }
 
-static struct fact_slot *find_slot(const struct specialization *found, const struct launch *launch,
-                                   uint16_t facts[LIMIT_PARAMS]) {
+/* Where a launch with these facts is kept, if it is; mostly they are those of the last one. */
+static struct fact_slot *find_slot(struct specialization *found, const struct launch *launch,
+                                   uint16_t facts[LIMIT_PARAMS], bool *is_known) {
     uint32_t hash = 0;
+    uint32_t differences = 0;
     for (uint32_t i = 0; i < found->fact_count; ++i) {
         facts[i] = fact_of(&launch->args[found->telling[i]]);
-        hash = (hash ^ facts[i]) * UINT32_C(0x9E3779B1);
+        differences |= facts[i] ^ found->last->facts[i];
     }
-    return &found->slots[(hash >> 16) % FACT_SLOTS];
+    if (differences != 0) {
+        for (uint32_t i = 0; i < found->fact_count; ++i) {
+            hash = (hash ^ facts[i]) * UINT32_C(0x9E3779B1);
+        }
+        found->last = &found->slots[(hash >> 16) % FACT_SLOTS];
+        differences = (uint32_t)memcmp(found->last->facts, facts, found->fact_count * sizeof *facts);
+    }
+    *is_known = found->last->is_used && differences == 0;
+    return found->last;
 }
 
 static void use(struct launch *launch, const struct candidate *candidate) {
     launch->kernel = candidate->kernel;
     launch->choice_count = candidate->choice_count;
     launch->config_count = candidate->config_count;
-    memcpy(launch->choices, candidate->choices, candidate->choice_count * sizeof *launch->choices);
-    memcpy(launch->config, candidate->config, candidate->config_count * sizeof *launch->config);
+    for (uint32_t i = 0; i < candidate->choice_count; ++i) {
+        launch->choices[i] = candidate->choices[i];
+    }
+    for (uint32_t i = 0; i < candidate->config_count; ++i) {
+        launch->config[i] = candidate->config[i];
+    }
 }
 
 /* Convert the arguments for a candidate; the launch must be ended. 0 or -1. */
@@ -278,7 +295,7 @@ static int64_t launch_any(const struct specialization *found, uint32_t tried,
 
 int native_launch_specialized(PyObject *capsule, PyObject *const *objects, PyObject *grid,
                               PyObject *refusals) {
-    const struct specialization *found = PyCapsule_GetPointer(capsule, capsule_name);
+    struct specialization *found = PyCapsule_GetContext(capsule);
     struct launch launch;
     uint16_t facts[LIMIT_PARAMS];
     struct fact_slot *slot = NULL;
@@ -286,9 +303,8 @@ int native_launch_specialized(PyObject *capsule, PyObject *const *objects, PyObj
     int64_t launched = 0;
     int result = prepare(&launch, &found->candidates[0], objects, grid);
     if (result == 0 && found->candidate_count > 1) {
-        slot = find_slot(found, &launch, facts);
-        const bool is_known =
-            slot->is_used && memcmp(slot->facts, facts, found->fact_count * sizeof *facts) == 0;
+        bool is_known = false;
+        slot = find_slot(found, &launch, facts, &is_known);
         chosen = is_known ? slot->candidate : 0;
     }
     const bool is_ready = found->candidates[chosen].is_alike;

@@ -12,12 +12,11 @@
 #include <fcntl.h>
 #include <inttypes.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include "load.h"
-#include "sha256.h"
-#include "validate.h"
 
 static const unsigned char magic[8] = {'A', 'O', 'T', 'C', '\r', '\n', 0x1A, '\n'};
 static const char damaged[] = "the archive is damaged: copy or build it again";
@@ -57,9 +56,6 @@ static aotc_status check_header(const char *file, const unsigned char *data, uin
                           .got = aotci_text("also %#" PRIx64, unknown).chars,
                           .remedy = "load it with a newer aotc");
     }
-    if ((header->required_features & FEATURE_ZSTD) == 0) {
-        return bad_header(file, error, "required_features", "1", header->required_features);
-    }
     if (header->header_bytes != HEADER_BYTES) {
         return bad_header(file, error, "header_bytes", "128", header->header_bytes);
     }
@@ -86,28 +82,11 @@ static aotc_status check_header(const char *file, const unsigned char *data, uin
         return bad_header(file, error, "file size",
                           aotci_text("%" PRIu64, header->file_bytes).chars, size_bytes);
     }
-    if (header->root_bytes % 8 != 0 || header->root_bytes > size_bytes - HEADER_BYTES) {
+    const uint64_t piece_count = (header->root_bytes + ROOT_PIECE_BYTES - 1) / ROOT_PIECE_BYTES;
+    if (header->root_bytes % 8 != 0 ||
+        header->root_bytes + piece_count * DIGEST_BYTES > size_bytes - HEADER_BYTES) {
         return bad_header(file, error, "root_bytes", "a multiple of 8 inside the file",
                           header->root_bytes);
-    }
-    return AOTC_OK;
-}
-
-static aotc_status check_sum(const struct aotc_archive *archive, aotc_error *error) {
-    struct header_record header;
-    unsigned char digest[AOTCI_SHA256_BYTES];
-    struct aotci_sha256 hash;
-    memcpy(&header, archive->head, sizeof header);
-    memset(header.root_sha256, 0, sizeof header.root_sha256);
-    aotci_sha256_begin(&hash);
-    aotci_sha256_update(&hash, &header, sizeof header);
-    aotci_sha256_update(&hash, archive->head + HEADER_BYTES, archive->head_bytes - HEADER_BYTES);
-    aotci_sha256_end(&hash, digest);
-    const struct header_record *stored = (const void *)archive->head;
-    if (memcmp(digest, stored->root_sha256, sizeof digest) != 0) {
-        return AOTCI_FAIL(error, AOTC_ERROR_CHECKSUM, .file = archive->name,
-                          .field = "header and root", .expected = "the bytes that were written",
-                          .got = "others", .remedy = damaged);
     }
     return AOTC_OK;
 }
@@ -146,8 +125,11 @@ static void destroy(struct aotc_archive *archive) {
         aotci_kernel_close(&archive->kernels[i]);
     }
     aotci_deallocate(&allocator, archive->kernels, kernel_count, sizeof *archive->kernels);
-    aotci_deallocate(&allocator, archive->head, archive->head_bytes, 1);
+    aotci_root_close(archive);
     aotci_deallocate(&allocator, archive->owned_file, (size_t)archive->file_bytes, 1);
+    if (archive->is_mapped) {
+        (void)munmap((void *)(uintptr_t)archive->file, (size_t)archive->file_bytes);
+    }
     if (archive->descriptor >= 0) {
         (void)close(archive->descriptor);
     }
@@ -160,59 +142,18 @@ static void destroy(struct aotc_archive *archive) {
 static aotc_status make_kernels(struct aotc_archive *archive, aotc_error *error) {
     const uint32_t kernel_count = aotci_count(&archive->root, SECTION_ENTRIES);
     archive->kernels = aotci_allocate(&archive->allocator, kernel_count, sizeof *archive->kernels);
-    if (archive->kernels == NULL) {
-        return no_memory(archive->name, error, "kernels");
-    }
-    for (uint32_t i = 0; i < kernel_count; ++i) {
-        archive->kernels[i].archive = archive;
-        archive->kernels[i].number = i;
-    }
-    return AOTC_OK;
+    return archive->kernels == NULL ? no_memory(archive->name, error, "kernels") : AOTC_OK;
 }
 
-/* Make room for header and root, whose sizes were checked. */
-static aotc_status make_head(struct aotc_archive *archive, const struct header_record *header,
-                             aotc_error *error) {
-    const uint32_t head_bytes = (uint32_t)(HEADER_BYTES + header->root_bytes);
-    archive->head = aotci_allocate(&archive->allocator, head_bytes, 1);
-    if (archive->head == NULL) {
-        return no_memory(archive->name, error, "root");
-    }
-    archive->head_bytes = head_bytes;
-    archive->root = (struct aotci_tables){
-        .file = archive->name,
-        .bytes = archive->head + HEADER_BYTES,
-        .size_bytes = head_bytes - HEADER_BYTES,
-        .is_newer = header->minor > FORMAT_MINOR,
-    };
-    return AOTC_OK;
-}
-
-/* Take header and root out of an archive whose bytes are at `archive->file`. */
-static aotc_status copy_head(struct aotc_archive *archive, aotc_error *error) {
-    struct header_record header;
+/* Read and check root and, if that is asked for, all the rest. */
+static aotc_status check_contents(struct aotc_archive *archive, const struct header_record *header,
+                                  uint32_t flags, aotc_error *error) {
     aotc_status status =
-        check_header(archive->name, archive->file, archive->file_bytes, &header, error);
-    if (status == AOTC_OK) {
-        status = make_head(archive, &header, error);
-    }
-    if (status != AOTC_OK) {
-        return status;
-    }
-    memcpy(archive->head, archive->file, archive->head_bytes);
-    return check_sum(archive, error);
-}
-
-/* Check an archive whose root is what was written. */
-static aotc_status check_contents(struct aotc_archive *archive, uint32_t flags, aotc_error *error) {
-    aotc_status status = aotci_validate_directory(&archive->root, true, error);
-    if (status == AOTC_OK) {
-        status = aotci_validate_root(archive, error);
-    }
+        aotci_root_open(archive, header, (flags & AOTC_OPEN_VERIFY_BLOBS) != 0, error);
     if (status == AOTC_OK && (flags & AOTC_OPEN_REQUIRE_SIGNATURE) != 0) {
         return AOTCI_FAIL(
             error, AOTC_ERROR_SIGNATURE, .file = archive->name, .field = "signature",
-            .expected = "a signed archive", .got = "none: format 2.0 has no signatures",
+            .expected = "a signed archive", .got = "none: format 4.0 has no signatures",
             .remedy = "verify the file before opening it, and drop AOTC_OPEN_REQUIRE_SIGNATURE");
     }
     for (uint32_t i = 0; status == AOTC_OK && (flags & AOTC_OPEN_VERIFY_BLOBS) != 0 &&
@@ -228,10 +169,11 @@ static aotc_status create(const char *name, const aotc_open_options *given,
                           struct aotc_archive **created, uint32_t *flags, aotc_error *error) {
     const aotc_open_options defaults = AOTC_OPEN_OPTIONS_INIT;
     const aotc_open_options *options = given == NULL ? &defaults : given;
-    const uint32_t known_flags =
-        AOTC_OPEN_COPY | AOTC_OPEN_REQUIRE_SIGNATURE | AOTC_OPEN_VERIFY_BLOBS;
+    const uint32_t known_flags = AOTC_OPEN_COPY | AOTC_OPEN_REQUIRE_SIGNATURE |
+                                 AOTC_OPEN_VERIFY_BLOBS | AOTC_OPEN_MAP;
     if (!aotci_is_struct(options, options->struct_size, sizeof *options) ||
         (options->flags & ~known_flags) != 0 ||
+        (options->flags & (AOTC_OPEN_COPY | AOTC_OPEN_MAP)) == (AOTC_OPEN_COPY | AOTC_OPEN_MAP) ||
         (options->allocator.allocate == NULL) != (options->allocator.deallocate == NULL)) {
         return AOTCI_FAIL(
             error, AOTC_ERROR_ARG, .file = name, .field = "aotc_open_options",
@@ -286,9 +228,46 @@ static aotc_status io_error(const char *path, aotc_error *error, const char *fie
                       .remedy = "check the path and its permissions");
 }
 
-/* Check the file at `archive->descriptor` and read its header and root; the rest is read when it is
- * asked for, or now if it is to be copied. */
-static aotc_status read_file(struct aotc_archive *archive, uint32_t flags, aotc_error *error) {
+/* The pages of a smaller file are mapped at once, which takes less than to find each missing. */
+enum { SMALL_FILE_BYTES = 256 << 10 };
+
+#ifndef MAP_POPULATE
+#define MAP_POPULATE 0
+#endif
+
+/* Take the bytes of the file into memory: copied, or mapped. */
+static aotc_status take_file(struct aotc_archive *archive, uint32_t flags, aotc_error *error) {
+    const size_t size_bytes = (size_t)archive->file_bytes;
+    if ((flags & AOTC_OPEN_MAP) != 0) {
+        const int populate = size_bytes <= SMALL_FILE_BYTES ? MAP_POPULATE : 0;
+        void *bytes =
+            mmap(NULL, size_bytes, PROT_READ, MAP_PRIVATE | populate, archive->descriptor, 0);
+        if (bytes == MAP_FAILED) {
+            return io_error(archive->name, error, "mmap", errno, NULL);
+        }
+        archive->file = bytes;
+        archive->is_mapped = true;
+    } else {
+        archive->owned_file = aotci_allocate(&archive->allocator, size_bytes, 1);
+        if (archive->owned_file == NULL) {
+            return no_memory(archive->name, error, "file");
+        }
+        const aotc_status status =
+            aotci_read_file(archive, 0, archive->owned_file, size_bytes, error);
+        if (status != AOTC_OK) {
+            return status;
+        }
+        archive->file = archive->owned_file;
+    }
+    (void)close(archive->descriptor);
+    archive->descriptor = -1;
+    return AOTC_OK;
+}
+
+/* Check the file at `archive->descriptor` and read its header; the rest is read when it is asked for, unless it
+ * is to be taken into memory now. */
+static aotc_status read_file(struct aotc_archive *archive, uint32_t flags,
+                             struct header_record *header, aotc_error *error) {
     struct stat information;
     if (fstat(archive->descriptor, &information) != 0) {
         return io_error(archive->name, error, "fstat", errno, NULL);
@@ -298,38 +277,22 @@ static aotc_status read_file(struct aotc_archive *archive, uint32_t flags, aotc_
                         S_ISDIR(information.st_mode) ? EISDIR : EINVAL,
                         S_ISDIR(information.st_mode) ? "a directory" : "not a regular file");
     }
-    /* What header and root say is checked before memory for the rest is asked for. */
+    /* What the header says is checked before memory for the rest is asked for. */
     unsigned char bytes[HEADER_BYTES] = {0};
-    struct header_record header;
-    const uint64_t size_bytes = (uint64_t)information.st_size;
     aotc_status status = AOTC_OK;
-    archive->file_bytes = size_bytes;
-    if (size_bytes >= HEADER_BYTES) {
+    archive->file_bytes = (uint64_t)information.st_size;
+    if ((flags & AOTC_OPEN_MAP) != 0 && archive->file_bytes >= HEADER_BYTES) {
+        status = take_file(archive, flags, error);
+    }
+    if (status == AOTC_OK && archive->file_bytes >= HEADER_BYTES) {
         status = aotci_read_file(archive, 0, bytes, sizeof bytes, error);
     }
     if (status == AOTC_OK) {
-        status = check_header(archive->name, bytes, size_bytes, &header, error);
+        status = check_header(archive->name, bytes, archive->file_bytes, header, error);
     }
-    if (status == AOTC_OK) {
-        status = make_head(archive, &header, error);
+    if (status == AOTC_OK && (flags & AOTC_OPEN_COPY) != 0) {
+        status = take_file(archive, flags, error);
     }
-    if (status == AOTC_OK) {
-        memcpy(archive->head, bytes, sizeof bytes);
-        status = aotci_read_file(archive, HEADER_BYTES, archive->head + HEADER_BYTES,
-                                 archive->head_bytes - HEADER_BYTES, error);
-    }
-    status = status == AOTC_OK ? check_sum(archive, error) : status;
-    if (status != AOTC_OK || (flags & AOTC_OPEN_COPY) == 0) {
-        return status;
-    }
-    archive->owned_file = aotci_allocate(&archive->allocator, (size_t)size_bytes, 1);
-    if (archive->owned_file == NULL) {
-        return no_memory(archive->name, error, "file");
-    }
-    status = aotci_read_file(archive, 0, archive->owned_file, size_bytes, error);
-    archive->file = archive->owned_file;
-    (void)close(archive->descriptor);
-    archive->descriptor = -1;
     return status;
 }
 
@@ -356,9 +319,10 @@ aotc_status aotc_open_file(const char *path, const aotc_open_options *options,
         status = io_error(path, error, "open", errno, NULL);
         return finish(created, status, archive);
     }
-    status = read_file(created, flags, error);
+    struct header_record header;
+    status = read_file(created, flags, &header, error);
     if (status == AOTC_OK) {
-        status = check_contents(created, flags, error);
+        status = check_contents(created, &header, flags, error);
     }
     return finish(created, status, archive);
 }
@@ -378,23 +342,20 @@ aotc_status aotc_open_memory(const void *data, size_t size_bytes, const aotc_ope
     if (status != AOTC_OK) {
         return status;
     }
+    struct header_record header;
     created->file = data;
-    if ((flags & AOTC_OPEN_COPY) != 0) {
-        struct header_record header;
-        status = check_header(created->name, data, size_bytes, &header, error);
-        if (status == AOTC_OK) {
-            created->owned_file = aotci_allocate(&created->allocator, size_bytes, 1);
-            status =
-                created->owned_file == NULL ? no_memory(created->name, error, "copy") : AOTC_OK;
-        }
-        if (status == AOTC_OK) {
+    created->file_bytes = size_bytes;
+    status = check_header(created->name, data, size_bytes, &header, error);
+    if (status == AOTC_OK && (flags & AOTC_OPEN_COPY) != 0) {
+        created->owned_file = aotci_allocate(&created->allocator, size_bytes, 1);
+        if (created->owned_file == NULL) {
+            status = no_memory(created->name, error, "copy");
+        } else {
             created->file = memcpy(created->owned_file, data, size_bytes);
         }
     }
-    created->file_bytes = size_bytes;
-    status = status == AOTC_OK ? copy_head(created, error) : status;
     if (status == AOTC_OK) {
-        status = check_contents(created, flags, error);
+        status = check_contents(created, &header, flags, error);
     }
     return finish(created, status, archive);
 }

@@ -30,6 +30,7 @@ struct aotci_tables {
     const char *file;           /* for messages */
     const unsigned char *bytes; /* aligned to 8 */
     uint32_t size_bytes;
+    bool is_partial; /* not all of it was verified yet: root.c */
     bool is_newer; /* of a newer minor version than this library's */
     struct aotci_table sections[SECTION_COUNT + 1];
 };
@@ -43,8 +44,8 @@ struct aotci_guard {
     uint32_t test_count;
 };
 
-/* A kernel. All but `archive` and `number` is there once it was opened (kernel_index.c), which happens
- * before anybody gets a handle of it. */
+/* A kernel. What it says is there once it was opened (kernel_index.c), which happens before anybody gets a
+ * handle of it. */
 struct aotc_kernel {
     struct aotc_archive *archive;
     const struct kernel_record *record;
@@ -52,7 +53,8 @@ struct aotc_kernel {
     uint32_t number; /* in the archive */
     atomic_bool is_open;
     const char *name;
-    unsigned char *index_bytes;
+    const unsigned char *index_bytes;
+    unsigned char *owned_index; /* NULL if the index is used where the archive has it */
     struct aotci_guard *guards;
     struct aotci_test *tests; /* of all expressions that consist of such, in order */
     uint32_t *first_tests;    /* where those of each expression begin, and the last ones end */
@@ -65,12 +67,18 @@ struct aotc_kernel {
 
 struct aotci_context; /* what is loaded in one context: load.h */
 
+/* The contents of a frame or a blob, aligned to 8: where the archive has them, or in memory of `size_bytes`. */
+struct aotci_content {
+    const unsigned char *bytes;
+    unsigned char *owned; /* NULL: the archive's */
+    size_t size_bytes;
+};
+
 /* A frame of several blobs, decoded while a kernel is loaded: its variants are in it. After a variant that
  * was loaded by its launch it stays, because the next one is likely in it. */
 struct aotci_frame {
-    unsigned char *bytes; /* NULL: none */
-    size_t size_bytes;
-    uint32_t number; /* in the archive */
+    struct aotci_content content; /* without bytes: none */
+    uint32_t number;              /* in the archive */
 };
 
 struct aotc_archive {
@@ -85,11 +93,18 @@ struct aotc_archive {
     const unsigned char *file; /* NULL: frames are read from `descriptor` */
     int descriptor;            /* -1: none */
     uint64_t file_bytes;
-    unsigned char *owned_file; /* NULL if borrowed */
-    unsigned char *head;       /* own copy of header and root, aligned */
+    unsigned char *owned_file; /* NULL if borrowed or mapped */
+    bool is_mapped;
+    bool is_compressed;
+    const unsigned char *head; /* header, root and its digests, aligned */
+    unsigned char *owned_head; /* NULL if they are used where they are */
     uint32_t head_bytes;
     struct aotci_tables root;
     struct aotc_kernel *kernels;
+
+    /* Of a root that is verified in pieces (root.c), changed while `index_lock` is held. */
+    atomic_bool is_complete;
+    bool *has_piece; /* NULL: the root was verified whole */
 
     /* Held while a kernel is opened. Of the two locks `lock` is taken first. */
     pthread_mutex_t index_lock;
@@ -100,8 +115,7 @@ struct aotc_archive {
     bool has_driver;
     struct aotci_driver driver;
     struct aotci_frame frame;
-    const volatile uint32_t *fork_page;
-    long process;
+    uint64_t process; /* the mark of the one that loaded it: fork.c */
 
     /* Read by launches. */
     _Atomic(struct aotci_context *) contexts;
@@ -167,9 +181,30 @@ static inline uint32_t aotci_variant_number(const struct aotc_kernel *kernel,
                       variants->stride);
 }
 
+/* Read header and root, or of a large root what opening needs. CHECKSUM, FORMAT, LIMIT, IO, NOMEM (root.c). */
+aotc_status aotci_root_open(struct aotc_archive *archive, const struct header_record *header,
+                            bool is_whole, aotc_error *error);
+
+/* Verify and check what is left of the root, if anything is; any number of threads may ask at once (root.c). */
+aotc_status aotci_root_complete(const struct aotc_archive *archive, aotc_error *error);
+
+/* Find a kernel by its name; `*number` is UINT32_MAX if there is none. As aotci_root_open (root.c). */
+aotc_status aotci_root_find(const struct aotc_archive *archive, const char *name, uint32_t *number,
+                            aotc_error *error);
+
+/* Verify and check the records of a kernel and of its index; `index_lock` is held (root.c). */
+aotc_status aotci_root_kernel(const struct aotc_archive *archive, uint32_t number,
+                              aotc_error *error);
+
+/* The frame of the archive that a kernel calls its frame `use`, whose record is verified and checked (root.c). */
+aotc_status aotci_root_frame(const struct aotc_kernel *kernel, uint32_t use, uint32_t *number,
+                             aotc_error *error);
+
+void aotci_root_close(struct aotc_archive *archive);
+
 /* Read, decode and check the index of a kernel, if that was not done before; any number of threads may
  * ask at once. CHECKSUM, FORMAT, LIMIT, IO, NOMEM, UNSUPPORTED (kernel_index.c). */
-aotc_status aotci_kernel_open(struct aotc_kernel *kernel, aotc_error *error);
+aotc_status aotci_kernel_open(struct aotc_archive *archive, uint32_t number, aotc_error *error);
 
 /* Let go of what opening a kernel made (kernel_index.c). */
 void aotci_kernel_close(struct aotc_kernel *kernel);

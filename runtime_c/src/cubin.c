@@ -6,6 +6,8 @@
  */
 #include "cubin.h"
 
+#include "format.h"
+
 #include <string.h>
 
 enum {
@@ -289,35 +291,49 @@ uint64_t aotci_cubin_static_shared_bytes(const unsigned char *image, const char 
  * follows. */
 enum { SIZED_FORMAT = 4, PARAM_ATTRIBUTE = 0x17, PARAM_BYTES = 12 };
 
-int aotci_cubin_params(const unsigned char *image, const char *symbol,
-                       struct aotci_cubin_param *params, unsigned capacity) {
+enum aotci_params_verdict aotci_cubin_check_params(const unsigned char *image, const char *symbol,
+                                                   const unsigned char *records, uint32_t stride,
+                                                   uint32_t count, uint32_t *wrong) {
     struct elf_section section;
-    unsigned count = 0;
+    uint64_t seen[LIMIT_CUBIN_PARAMS / 64] = {0};
+    uint32_t seen_count = 0;
     if (!find_section(image, info_prefix, symbol, &section) || section.type == SHT_NOBITS) {
-        return -1;
+        return PARAMS_NOT_LISTED;
     }
     const unsigned char *at = image + section.offset;
     const unsigned char *end = at + section.size;
-    memset(params, 0, capacity * sizeof *params);
     while (end - at >= 4) {
         const unsigned format = at[0];
         const unsigned attribute = at[1];
         const size_t size_bytes = format == SIZED_FORMAT ? at[2] | (size_t)at[3] << 8 : 0;
         at += 4;
         if (format == 0 || format > SIZED_FORMAT || size_bytes > (size_t)(end - at)) {
-            return -1;
+            return PARAMS_NOT_LISTED;
         }
         if (format == SIZED_FORMAT && attribute == PARAM_ATTRIBUTE) {
             /* The ordinal, the offset, and the size in the upper bits of a word. */
-            const unsigned ordinal = at[4] | (unsigned)at[5] << 8;
-            if (size_bytes != PARAM_BYTES || ordinal >= capacity) {
-                return -1;
+            const uint32_t ordinal = at[4] | (uint32_t)at[5] << 8;
+            if (size_bytes != PARAM_BYTES || ordinal >= LIMIT_CUBIN_PARAMS) {
+                return PARAMS_NOT_LISTED;
             }
-            params[ordinal].offset = (uint16_t)(at[6] | at[7] << 8);
-            params[ordinal].size = (uint16_t)(at[10] >> 2 | at[11] << 6);
-            count = ordinal + 1 > count ? ordinal + 1 : count;
+            const struct cubin_param_record *param =
+                (const void *)(records + (size_t)(ordinal < count ? ordinal : 0) * stride);
+            *wrong = ordinal < count ? ordinal : count;
+            if (ordinal >= count || param->offset != (at[6] | at[7] << 8) ||
+                param->size != (at[10] >> 2 | at[11] << 6)) {
+                return PARAMS_DIFFER;
+            }
+            const uint64_t bit = UINT64_C(1) << ordinal % 64;
+            seen_count += (seen[ordinal / 64] & bit) == 0;
+            seen[ordinal / 64] |= bit;
         }
         at += size_bytes;
     }
-    return count == 0 ? -1 : (int)count;
+    if (seen_count == count) {
+        return count == 0 ? PARAMS_NOT_LISTED : PARAMS_EQUAL;
+    }
+    for (*wrong = 0; (seen[*wrong / 64] >> *wrong % 64 & 1) != 0;) {
+        ++*wrong;
+    }
+    return seen_count == 0 ? PARAMS_NOT_LISTED : PARAMS_DIFFER;
 }

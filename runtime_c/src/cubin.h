@@ -18,15 +18,13 @@ bool aotci_cubin_has_function(const unsigned char *image, const char *symbol);
  * `.nv.shared.SYMBOL`, without what the system keeps of it. */
 uint64_t aotci_cubin_static_shared_bytes(const unsigned char *image, const char *symbol);
 
-/* A parameter of a function: where it lies in the parameter block. */
-struct aotci_cubin_param {
-    uint16_t offset, size;
-};
+enum aotci_params_verdict { PARAMS_EQUAL, PARAMS_DIFFER, PARAMS_NOT_LISTED };
 
-/* Read the parameters of a function of a checked image, as its section `.nv.info.SYMBOL` lists them; return how
- * many there are, those that are missing before the last one with it and of size 0, or -1 if it does not say: it
- * lists none, or in a way that is not known. */
-int aotci_cubin_params(const unsigned char *image, const char *symbol,
-                       struct aotci_cubin_param *params, unsigned capacity);
+/* Compare the parameters of a function of a checked image, as its section `.nv.info.SYMBOL` lists them, with
+ * `count` records; `*wrong` is the first that differs. PARAMS_NOT_LISTED if it lists none, or in a way that is not
+ * known. */
+enum aotci_params_verdict aotci_cubin_check_params(const unsigned char *image, const char *symbol,
+                                                   const unsigned char *records, uint32_t stride,
+                                                   uint32_t count, uint32_t *wrong);
 
 #endif

@@ -45,23 +45,20 @@ static aotc_status check_listed_params(const struct loading *loading, uint32_t i
                                        const unsigned char *image) {
     const struct aotc_kernel *kernel = loading->kernel;
     const struct variant_record *variant = aotci_variant(&kernel->tables, index);
-    struct aotci_cubin_param listed[LIMIT_CUBIN_PARAMS];
-    const int count = aotci_cubin_params(image, aotci_string(&kernel->tables, variant->symbol),
-                                         listed, LIMIT_CUBIN_PARAMS);
-    if (count < 0) {
+    const struct aotci_table *table = &kernel->tables.sections[SECTION_CUBIN_PARAMS];
+    uint32_t wrong = 0;
+    switch (aotci_cubin_check_params(
+        image, aotci_string(&kernel->tables, variant->symbol),
+        table->records + (size_t)variant->first_cubin_param * table->stride, table->stride,
+        variant->cubin_param_count, &wrong)) {
+    case PARAMS_NOT_LISTED:
         return AOTC_OK;
+    case PARAMS_EQUAL:
+        kernel->has_params[index] = true;
+        return AOTC_OK;
+    default:
+        return other_params(loading, variant, wrong);
     }
-    for (uint32_t i = 0; i < variant->cubin_param_count; ++i) {
-        const struct cubin_param_record *param =
-            aotci_cubin_param(&kernel->tables, variant->first_cubin_param + i);
-        if ((int)i >= count || listed[i].offset != param->offset || listed[i].size != param->size) {
-            return other_params(loading, variant, i);
-        }
-    }
-    kernel->has_params[index] = true;
-    return (uint32_t)count == variant->cubin_param_count
-               ? AOTC_OK
-               : other_params(loading, variant, variant->cubin_param_count);
 }
 
 /* Compare a checked cubin with what the index says of all variants that are in it: it is decoded
@@ -81,9 +78,9 @@ static aotc_status check_functions(const struct loading *loading, uint32_t cubin
             continue;
         }
         const char *symbol = aotci_string(&kernel->tables, variant->symbol);
-        const struct aotci_text field = aotci_text("blob %" PRIu32, cubin);
-        detail.field = field.chars;
         if (!aotci_cubin_has_function(image, symbol)) {
+            const struct aotci_text field = aotci_text("blob %" PRIu32, cubin);
+            detail.field = field.chars;
             const struct aotci_text expected = aotci_text("the function %s", symbol);
             detail.expected = expected.chars;
             detail.got = "a cubin without it";
@@ -91,6 +88,8 @@ static aotc_status check_functions(const struct loading *loading, uint32_t cubin
         }
         const uint64_t shared_bytes = aotci_cubin_static_shared_bytes(image, symbol);
         if (shared_bytes != variant->static_shared_bytes) {
+            const struct aotci_text field = aotci_text("blob %" PRIu32, cubin);
+            detail.field = field.chars;
             const struct aotci_text expected = aotci_text(
                 "%" PRIu32 " bytes of static shared memory in %s, as the index says",
                 variant->static_shared_bytes, symbol);
@@ -137,7 +136,7 @@ static aotc_status load_library(const struct loading *loading,
                                 const struct variant_record *variant) {
     struct aotc_archive *archive = loading->archive;
     CUlibrary *library = &loading->kernel->libraries[variant->cubin];
-    unsigned char *image = NULL;
+    struct aotci_content image;
     if (*library != NULL) {
         return AOTC_OK;
     }
@@ -145,24 +144,28 @@ static aotc_status load_library(const struct loading *loading,
     if (status != AOTC_OK) {
         return status;
     }
-    status = load_image(loading, variant, image, library);
+    status = load_image(loading, variant, image.bytes, library);
     if (status != AOTC_OK) {
         *library = NULL;
     }
-    aotci_deallocate(&archive->allocator, image, aotci_blob(&loading->kernel->tables, variant->cubin)->raw_bytes, 1);
+    aotci_content_free(archive, &image);
     return status;
 }
 
 /* Compare the index's parameters with what the driver says of a function whose cubin does not list them. */
 static aotc_status check_params(const struct loading *loading, uint32_t index, CUkernel kernel) {
-    const struct aotc_archive *archive = loading->archive;
+    struct aotc_archive *archive = loading->archive;
     const struct variant_record *variant = aotci_variant(&loading->kernel->tables, index);
     uint32_t i = 0;
     size_t offset = 0;
     size_t size_bytes = 0;
     bool equal = true;
-    if (loading->kernel->has_params[index] || archive->driver.kernel_get_param_info == NULL) {
+    if (loading->kernel->has_params[index]) {
         return AOTC_OK;
+    }
+    const aotc_status status = aotci_driver_use(&archive->driver, DRIVER_PARAMS, loading->error);
+    if (status != AOTC_OK || archive->driver.kernel_get_param_info == NULL) {
+        return status;
     }
     for (; equal && i < variant->cubin_param_count; ++i) {
         const struct cubin_param_record *param =
@@ -203,16 +206,25 @@ static aotc_status find_kernel(const struct loading *loading, uint32_t index) {
 
 static aotc_status set_attributes(const struct loading *loading,
                                   const struct variant_record *variant, CUkernel kernel) {
-    const struct aotci_driver *driver = &loading->archive->driver;
+    struct aotci_driver *driver = &loading->archive->driver;
     const CUdevice device = loading->context->device;
     CUresult result = CUDA_SUCCESS;
-    if ((uint64_t)variant->dynamic_shared_bytes + variant->static_shared_bytes >
-        DEFAULT_SHARED_BYTES) {
+    const bool is_large = (uint64_t)variant->dynamic_shared_bytes + variant->static_shared_bytes >
+                          DEFAULT_SHARED_BYTES;
+    const bool is_wide =
+        variant->cluster[0] * variant->cluster[1] * variant->cluster[2] > PORTABLE_CLUSTER;
+    if (!is_large && !is_wide) {
+        return AOTC_OK;
+    }
+    const aotc_status status = aotci_driver_use(driver, DRIVER_ATTRIBUTES, loading->error);
+    if (status != AOTC_OK) {
+        return status;
+    }
+    if (is_large) {
         result = driver->kernel_set_attribute(CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES,
                                               (int)variant->dynamic_shared_bytes, kernel, device);
     }
-    if (result == CUDA_SUCCESS &&
-        variant->cluster[0] * variant->cluster[1] * variant->cluster[2] > PORTABLE_CLUSTER) {
+    if (result == CUDA_SUCCESS && is_wide) {
         result = driver->kernel_set_attribute(CU_FUNC_ATTRIBUTE_NON_PORTABLE_CLUSTER_SIZE_ALLOWED,
                                               1, kernel, device);
     }
@@ -222,8 +234,12 @@ static aotc_status set_attributes(const struct loading *loading,
 
 /* Load the code into the current context. */
 static aotc_status force_load(const struct loading *loading, CUkernel kernel) {
-    const struct aotci_driver *driver = &loading->archive->driver;
+    struct aotci_driver *driver = &loading->archive->driver;
     CUfunction function = NULL;
+    const aotc_status status = aotci_driver_use(driver, DRIVER_CODE, loading->error);
+    if (status != AOTC_OK) {
+        return status;
+    }
     CUresult result = driver->kernel_get_function(&function, kernel);
     if (result != CUDA_SUCCESS) {
         return aotci_load_failure(loading, result, "cuKernelGetFunction");
@@ -233,6 +249,10 @@ static aotc_status force_load(const struct loading *loading, CUkernel kernel) {
         result = driver->function_load(function);
     } else {
         /* Before 12.4 the cheapest question that only loaded code can answer. */
+        const aotc_status found = aotci_driver_use(driver, DRIVER_QUERIES, loading->error);
+        if (found != AOTC_OK) {
+            return found;
+        }
         result = driver->function_get_attribute(&registers, CU_FUNC_ATTRIBUTE_NUM_REGS, function);
     }
     return result == CUDA_SUCCESS ? AOTC_OK : aotci_load_failure(loading, result, "cuFuncLoad");
@@ -288,6 +308,11 @@ static aotc_status count_programs(const struct loading *loading, uint32_t index,
     *programs = 0;
     if ((variant->flags & (VARIANT_IS_PERSISTENT | VARIANT_COOPERATIVE)) == 0) {
         return AOTC_OK;
+    }
+    const aotc_status found = aotci_driver_use(&loading->archive->driver,
+                                               DRIVER_CODE | DRIVER_OCCUPANCY, loading->error);
+    if (found != AOTC_OK) {
+        return found;
     }
     const CUresult result =
         archive->driver.kernel_get_function(&function, loading->kernel->cuda_kernels[index]);
@@ -468,6 +493,31 @@ static aotc_status load_candidates(const struct loading *loading,
     return status;
 }
 
+static aotc_status build_configs(const struct loading *loading, struct aotci_dispatch *dispatch) {
+    if (!aotci_config_index_build(&dispatch->configs, loading->kernel, dispatch->candidates,
+                                  dispatch->candidate_count)) {
+        aotci_config_index_free(&dispatch->configs, &loading->archive->allocator);
+        dispatch->configs = (struct aotci_config_index){.capacity = 0};
+        return no_memory(loading);
+    }
+    atomic_store_explicit(&dispatch->has_configs, true, memory_order_release);
+    return AOTC_OK;
+}
+
+aotc_status aotci_use_configs(const struct aotc_kernel *kernel, const struct aotci_dispatch *dispatch,
+                              aotc_error *error) {
+    struct aotc_archive *archive = kernel->archive;
+    const struct loading loading = {
+        .archive = archive, .kernel = &archive->kernels[kernel->number], .error = error};
+    aotc_status status = AOTC_OK;
+    (void)pthread_mutex_lock(&archive->lock);
+    if (!atomic_load_explicit(&dispatch->has_configs, memory_order_relaxed)) {
+        status = build_configs(&loading, (struct aotci_dispatch *)(uintptr_t)dispatch);
+    }
+    (void)pthread_mutex_unlock(&archive->lock);
+    return status;
+}
+
 aotc_status aotci_load_kernel(const struct loading *loading) {
     struct aotc_archive *archive = loading->archive;
     const struct aotc_kernel *kernel = loading->kernel;
@@ -491,10 +541,8 @@ aotc_status aotci_load_kernel(const struct loading *loading) {
     const unsigned span_count = find_spans(loading, spans);
     fill_dispatch(loading, spans, span_count, dispatch);
     aotc_status status = load_candidates(loading, dispatch);
-    if (status == AOTC_OK &&
-        !aotci_config_index_build(&dispatch->configs, kernel, dispatch->candidates,
-                                  dispatch->candidate_count)) {
-        status = no_memory(loading);
+    if (status == AOTC_OK && !loading->is_lazy) {
+        status = build_configs(loading, dispatch);
     }
     if (status != AOTC_OK) {
         aotci_free_dispatch(archive, kernel, dispatch);

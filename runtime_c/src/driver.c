@@ -12,8 +12,6 @@
 
 enum { MIN_DRIVER_VERSION = 12000 };
 
-typedef CUresult (*get_proc_address_fn)(const char *symbol, void **function, int version,
-                                        uint64_t flags, int *query_result);
 typedef CUresult (*driver_get_version_fn)(int *version);
 typedef void (*generic_fn)(void);
 
@@ -30,7 +28,7 @@ static struct aotci_text version_text(int version) {
 }
 
 static aotc_status find_loader(void *library, const char *path, int *version,
-                               get_proc_address_fn *get_proc_address, aotc_error *error) {
+                               aotci_find_function *get_proc_address, aotc_error *error) {
     const driver_get_version_fn get_version =
         (driver_get_version_fn)to_function(dlsym(library, "cuDriverGetVersion"));
     *version = 0;
@@ -39,7 +37,7 @@ static aotc_status find_loader(void *library, const char *path, int *version,
                           .expected = "a library with cuDriverGetVersion", .got = "none",
                           .remedy = "check that this is the library of the NVIDIA driver");
     }
-    *get_proc_address = (get_proc_address_fn)to_function(dlsym(library, "cuGetProcAddress_v2"));
+    *get_proc_address = (aotci_find_function)to_function(dlsym(library, "cuGetProcAddress_v2"));
     if (*version < MIN_DRIVER_VERSION || *get_proc_address == NULL) {
         return AOTCI_FAIL(error, AOTC_ERROR_DRIVER, .file = path, .field = "CUDA driver",
                           .expected = "CUDA 12.0 or newer (driver 525)",
@@ -49,27 +47,35 @@ static aotc_status find_loader(void *library, const char *path, int *version,
     return AOTC_OK;
 }
 
-static aotc_status find_functions(struct aotci_driver *driver, get_proc_address_fn get_proc_address,
-                                  const char *path, aotc_error *error) {
-#define AOTCI_DRIVER_FIND(member, symbol, min_version, required, parameters)                       \
-    {                                                                                              \
+static aotc_status lacks(const struct aotci_driver *driver, const char *symbol, aotc_error *error) {
+    return AOTCI_FAIL(error, AOTC_ERROR_DRIVER, .file = driver->path, .field = symbol,
+                      .expected = "a driver that has it",
+                      .got = version_text(driver->version).chars,
+                      .remedy = "install a newer NVIDIA driver");
+}
+
+aotc_status aotci_driver_use(struct aotci_driver *driver, unsigned groups, aotc_error *error) {
+    const unsigned missing = groups & ~driver->groups;
+    if (missing == 0 || driver->find == NULL) {
+        return AOTC_OK;
+    }
+#define AOTCI_DRIVER_FIND(member, group, symbol, min_version, required, parameters)                \
+    if ((missing & (group)) != 0) {                                                                \
         void *found = NULL;                                                                        \
         int query = 0;                                                                             \
         const bool known = driver->version >= (min_version);                                       \
         if (known &&                                                                               \
-            get_proc_address(#symbol, &found, (min_version), 0, &query) != CUDA_SUCCESS) {         \
+            driver->find(#symbol, &found, (min_version), 0, &query) != CUDA_SUCCESS) {             \
             found = NULL;                                                                          \
         }                                                                                          \
         if (found == NULL && (required)) {                                                         \
-            return AOTCI_FAIL(error, AOTC_ERROR_DRIVER, .file = path, .field = #symbol,            \
-                              .expected = "a driver that has it",                                  \
-                              .got = version_text(driver->version).chars,                          \
-                              .remedy = "install a newer NVIDIA driver");                          \
+            return lacks(driver, #symbol, error);                                                  \
         }                                                                                          \
         driver->member = (CUresult(*) parameters)to_function(found);                               \
     }
     AOTCI_DRIVER_FUNCTIONS(AOTCI_DRIVER_FIND)
 #undef AOTCI_DRIVER_FIND
+    driver->groups |= missing;
     return AOTC_OK;
 }
 
@@ -83,11 +89,10 @@ aotc_status aotci_driver_open(struct aotci_driver *driver, const char *path, aot
             .expected = "a library that can be loaded", .got = reason == NULL ? "none" : reason,
             .remedy = "install the NVIDIA driver; in a container, start it with GPU access");
     }
-    struct aotci_driver found = {0};
-    get_proc_address_fn get_proc_address = NULL;
-    aotc_status status = find_loader(library, file, &found.version, &get_proc_address, error);
+    struct aotci_driver found = {.path = file};
+    aotc_status status = find_loader(library, file, &found.version, &found.find, error);
     if (status == AOTC_OK) {
-        status = find_functions(&found, get_proc_address, file, error);
+        status = aotci_driver_use(&found, DRIVER_CORE, error);
     }
     /* RTLD_NODELETE keeps it loaded; this gives back the handle only. */
     (void)dlclose(library);
@@ -147,16 +152,30 @@ static const struct meaning {
      "this GPU has no room for a cluster of so many CTAs: choose a config with fewer num_ctas"},
 };
 
+typedef CUresult (*error_text_fn)(CUresult result, const char **text);
+
+/* What the driver says of an error. It is asked for the function each time: launches fail without a lock. */
+static const char *error_text(const struct aotci_driver *driver, const char *symbol, error_text_fn known,
+                              CUresult result) {
+    enum { SINCE = 6000 };
+    const char *text = NULL;
+    void *found = NULL;
+    int query = 0;
+    error_text_fn ask = known;
+    if (driver->find != NULL) {
+        ask = driver->find(symbol, &found, SINCE, 0, &query) == CUDA_SUCCESS
+                  ? (error_text_fn)to_function(found)
+                  : NULL;
+    }
+    return ask != NULL && ask(result, &text) == CUDA_SUCCESS ? text : NULL;
+}
+
 aotc_status aotci_driver_fail(const struct aotci_driver *driver, CUresult result, aotc_error *error,
                               struct aotci_detail detail) {
-    const char *name = NULL;
-    const char *text = NULL;
-    if (driver->get_error_name(result, &name) != CUDA_SUCCESS || name == NULL) {
-        name = "unknown CUDA error";
-    }
-    if (driver->get_error_string(result, &text) != CUDA_SUCCESS || text == NULL) {
-        text = "no description";
-    }
+    const char *name = error_text(driver, "cuGetErrorName", driver->get_error_name, result);
+    const char *text = error_text(driver, "cuGetErrorString", driver->get_error_string, result);
+    name = name == NULL ? "unknown CUDA error" : name;
+    text = text == NULL ? "no description" : text;
     aotc_status status = AOTC_ERROR_CUDA;
     for (size_t i = 0; i < sizeof meanings / sizeof *meanings; ++i) {
         if (result >= meanings[i].first && result <= meanings[i].last) {

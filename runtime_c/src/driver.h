@@ -101,71 +101,96 @@ typedef struct CUtensorMap {
     _Alignas(64) uint64_t opaque[16];
 } CUtensorMap;
 
-/* X(member, symbol, version as cuGetProcAddress takes it, required, parameters) */
+/* Entry points are looked up when something needs them first: most of them no first launch does. */
+enum aotci_driver_group {
+    DRIVER_CORE = 1 << 0,
+    DRIVER_ERRORS = 1 << 1,
+    DRIVER_DEVICES = 1 << 2,
+    DRIVER_UNLOAD = 1 << 3,
+    DRIVER_CODE = 1 << 4,
+    DRIVER_ATTRIBUTES = 1 << 5,
+    DRIVER_OCCUPANCY = 1 << 6,
+    DRIVER_PARAMS = 1 << 7,
+    DRIVER_MAPS = 1 << 8,
+    DRIVER_POOLS = 1 << 9,
+    DRIVER_QUERIES = 1 << 10,
+    DRIVER_ALL = (1 << 11) - 1,
+};
+
+/* X(member, group, symbol, version as cuGetProcAddress takes it, required, parameters) */
 #define AOTCI_DRIVER_FUNCTIONS(X)                                                                  \
-    X(init, cuInit, 2000, true, (unsigned flags))                                                  \
-    X(get_error_name, cuGetErrorName, 6000, true, (CUresult result, const char **text))            \
-    X(get_error_string, cuGetErrorString, 6000, true, (CUresult result, const char **text))        \
-    X(device_get_count, cuDeviceGetCount, 2000, true, (int *count))                                \
-    X(device_get, cuDeviceGet, 2000, true, (CUdevice * device, int ordinal))                       \
-    X(device_get_attribute, cuDeviceGetAttribute, 2000, true,                                      \
+    X(init, DRIVER_CORE, cuInit, 2000, true, (unsigned flags))                                                  \
+    X(get_error_name, DRIVER_ERRORS, cuGetErrorName, 6000, true, (CUresult result, const char **text))            \
+    X(get_error_string, DRIVER_ERRORS, cuGetErrorString, 6000, true, (CUresult result, const char **text))        \
+    X(device_get_count, DRIVER_CORE, cuDeviceGetCount, 2000, true, (int *count))                                \
+    X(device_get, DRIVER_DEVICES, cuDeviceGet, 2000, true, (CUdevice * device, int ordinal))                       \
+    X(device_get_attribute, DRIVER_CORE, cuDeviceGetAttribute, 2000, true,                                      \
       (int *value, int attribute, CUdevice device))                                                \
-    X(primary_retain, cuDevicePrimaryCtxRetain, 7000, true,                                        \
+    X(primary_retain, DRIVER_DEVICES, cuDevicePrimaryCtxRetain, 7000, true,                                        \
       (CUcontext * context, CUdevice device))                                                      \
-    X(primary_release, cuDevicePrimaryCtxRelease, 11000, true, (CUdevice device))                  \
-    X(context_get_current, cuCtxGetCurrent, 4000, true, (CUcontext * context))                     \
-    X(context_push, cuCtxPushCurrent, 4000, true, (CUcontext context))                             \
-    X(context_pop, cuCtxPopCurrent, 4000, true, (CUcontext * context))                             \
-    X(context_get_device, cuCtxGetDevice, 2000, true, (CUdevice * device))                         \
-    X(context_get_id, cuCtxGetId, 12000, true, (CUcontext context, unsigned long long *id))        \
-    X(stream_get_context, cuStreamGetCtx, 9020, true, (CUstream stream, CUcontext * context))      \
-    X(exchange_capture_mode, cuThreadExchangeStreamCaptureMode, 10010, true, (int *mode))          \
-    X(library_load, cuLibraryLoadData, 12000, true,                                                \
+    X(primary_release, DRIVER_DEVICES, cuDevicePrimaryCtxRelease, 11000, true, (CUdevice device))                  \
+    X(context_get_current, DRIVER_CORE, cuCtxGetCurrent, 4000, true, (CUcontext * context))                     \
+    X(context_push, DRIVER_CORE, cuCtxPushCurrent, 4000, true, (CUcontext context))                             \
+    X(context_pop, DRIVER_CORE, cuCtxPopCurrent, 4000, true, (CUcontext * context))                             \
+    X(context_get_device, DRIVER_CORE, cuCtxGetDevice, 2000, true, (CUdevice * device))                         \
+    X(context_get_id, DRIVER_CORE, cuCtxGetId, 12000, true, (CUcontext context, unsigned long long *id))        \
+    X(stream_get_context, DRIVER_CORE, cuStreamGetCtx, 9020, true, (CUstream stream, CUcontext * context))      \
+    X(exchange_capture_mode, DRIVER_CORE, cuThreadExchangeStreamCaptureMode, 10010, true, (int *mode))          \
+    X(library_load, DRIVER_CORE, cuLibraryLoadData, 12000, true,                                                \
       (CUlibrary * library, const void *code, int *jit_options, void **jit_values,                 \
        unsigned jit_count, int *options, void **values, unsigned count))                           \
-    X(library_unload, cuLibraryUnload, 12000, true, (CUlibrary library))                           \
-    X(library_get_kernel, cuLibraryGetKernel, 12000, true,                                         \
+    X(library_unload, DRIVER_UNLOAD, cuLibraryUnload, 12000, true, (CUlibrary library))                           \
+    X(library_get_kernel, DRIVER_CORE, cuLibraryGetKernel, 12000, true,                                         \
       (CUkernel * kernel, CUlibrary library, const char *name))                                    \
-    X(kernel_get_function, cuKernelGetFunction, 12000, true,                                       \
+    X(kernel_get_function, DRIVER_CODE, cuKernelGetFunction, 12000, true,                                       \
       (CUfunction * function, CUkernel kernel))                                                    \
-    X(kernel_set_attribute, cuKernelSetAttribute, 12000, true,                                     \
+    X(kernel_set_attribute, DRIVER_ATTRIBUTES, cuKernelSetAttribute, 12000, true,                                     \
       (int attribute, int value, CUkernel kernel, CUdevice device))                                \
-    X(function_get_attribute, cuFuncGetAttribute, 2020, true,                                      \
+    X(function_get_attribute, DRIVER_QUERIES, cuFuncGetAttribute, 2020, true,                                      \
       (int *value, int attribute, CUfunction function))                                            \
-    X(occupancy_max_blocks, cuOccupancyMaxActiveBlocksPerMultiprocessor, 6050, true,               \
+    X(occupancy_max_blocks, DRIVER_OCCUPANCY, cuOccupancyMaxActiveBlocksPerMultiprocessor, 6050, true,               \
       (int *count, CUfunction function, int cta_threads, size_t dynamic_shared_bytes))           \
-    X(occupancy_max_clusters, cuOccupancyMaxActiveClusters, 11070, true,                           \
+    X(occupancy_max_clusters, DRIVER_OCCUPANCY, cuOccupancyMaxActiveClusters, 11070, true,                           \
       (int *count, CUfunction function, const CUlaunchConfig *config))                             \
-    X(function_load, cuFuncLoad, 12040, false, (CUfunction function))                              \
-    X(kernel_get_param_info, cuKernelGetParamInfo, 12040, false,                                   \
+    X(function_load, DRIVER_CODE, cuFuncLoad, 12040, false, (CUfunction function))                              \
+    X(kernel_get_param_info, DRIVER_PARAMS, cuKernelGetParamInfo, 12040, false,                                   \
       (CUkernel kernel, size_t index, size_t *offset, size_t *size_bytes))                         \
-    X(launch, cuLaunchKernelEx, 11060, true,                                                       \
+    X(launch, DRIVER_CORE, cuLaunchKernelEx, 11060, true,                                                       \
       (const CUlaunchConfig *config, CUfunction function, void **params, void **extra))            \
-    X(tensor_map_encode, cuTensorMapEncodeTiled, 12000, false,                                     \
+    X(tensor_map_encode, DRIVER_MAPS, cuTensorMapEncodeTiled, 12000, false,                                     \
       (CUtensorMap * map, int data_type, unsigned rank, void *address, const uint64_t *dims,       \
        const uint64_t *strides, const uint32_t *box, const uint32_t *element_strides,              \
        int interleave, int swizzle, int l2_promotion, int oob_fill))                              \
-    X(pool_create, cuMemPoolCreate, 11020, false,                                                  \
+    X(pool_create, DRIVER_POOLS, cuMemPoolCreate, 11020, false,                                                  \
       (CUmemoryPool * pool, const CUmemPoolProps *properties))                                     \
-    X(pool_destroy, cuMemPoolDestroy, 11020, false, (CUmemoryPool pool))                           \
-    X(pool_set_attribute, cuMemPoolSetAttribute, 11020, false,                                     \
+    X(pool_destroy, DRIVER_POOLS, cuMemPoolDestroy, 11020, false, (CUmemoryPool pool))                           \
+    X(pool_set_attribute, DRIVER_POOLS, cuMemPoolSetAttribute, 11020, false,                                     \
       (CUmemoryPool pool, int attribute, void *value))                                             \
-    X(pool_allocate, cuMemAllocFromPoolAsync, 11020, false,                                        \
+    X(pool_allocate, DRIVER_POOLS, cuMemAllocFromPoolAsync, 11020, false,                                        \
       (CUdeviceptr * address, size_t size_bytes, CUmemoryPool pool, CUstream stream))              \
-    X(pool_free, cuMemFreeAsync, 11020, false, (CUdeviceptr address, CUstream stream))
+    X(pool_free, DRIVER_POOLS, cuMemFreeAsync, 11020, false, (CUdeviceptr address, CUstream stream))
+
+typedef CUresult (*aotci_find_function)(const char *symbol, void **function, int version, uint64_t flags,
+                                        int *query_result);
 
 struct aotci_driver {
-    int version; /* as cuDriverGetVersion gives it: 13000 for 13.0 */
-#define AOTCI_DRIVER_MEMBER(member, symbol, version, required, parameters)                         \
+    int version;              /* as cuDriverGetVersion gives it: 13000 for 13.0 */
+    unsigned groups;          /* those that were looked up */
+    aotci_find_function find; /* NULL: all is there */
+    const char *path;
+#define AOTCI_DRIVER_MEMBER(member, group, symbol, version, required, parameters)                  \
     CUresult(*member) parameters;
     AOTCI_DRIVER_FUNCTIONS(AOTCI_DRIVER_MEMBER)
 #undef AOTCI_DRIVER_MEMBER
 };
 
-/* Find the driver and initialise it; `path` NULL is "libcuda.so.1". The library stays in memory
- * until the process ends, because the driver does not survive being unloaded. `driver` is written
- * only on success. DRIVER, CUDA. */
+/* Find the driver, initialise it and look up DRIVER_CORE; `path`, which must outlive it, or NULL for
+ * "libcuda.so.1". The library stays in memory until the process ends, because the driver does not survive being
+ * unloaded. `driver` is written only on success. DRIVER, CUDA. */
 aotc_status aotci_driver_open(struct aotci_driver *driver, const char *path, aotc_error *error);
+
+/* Look up groups of entry points, unless that was done; under the archive's lock. DRIVER. */
+aotc_status aotci_driver_use(struct aotci_driver *driver, unsigned groups, aotc_error *error);
 
 /* Report a CUresult: the status it stands for, with its name, its text and what to do. `detail` may
  * carry file, kernel and field (the call that failed). */

@@ -14,9 +14,12 @@
 #endif
 
 enum {
-    FORMAT_MAJOR = 3,
+    FORMAT_MAJOR = 4,
     FORMAT_MINOR = 0,
     HEADER_BYTES = 128,
+    ROOT_PIECE_BYTES = 1024, /* of the root, for each of which there is a digest after it */
+    STORED_ALIGN = 64,       /* of frames that are not compressed */
+    DIGEST_BYTES = 32,
     SECTION_COUNT = 19,
     FEATURE_ZSTD = 1 << 0,
     KNOWN_FEATURES = FEATURE_ZSTD,

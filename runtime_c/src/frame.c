@@ -25,6 +25,10 @@ aotc_status aotci_read_file(const struct aotc_archive *archive, uint64_t offset,
                             unsigned char *target, uint64_t size_bytes, aotc_error *error) {
     uint64_t done = 0;
     int number = 0;
+    if (archive->file != NULL) {
+        memcpy(target, archive->file + offset, (size_t)size_bytes);
+        return AOTC_OK;
+    }
     while (done < size_bytes && number == 0) {
         const ssize_t count = pread(archive->descriptor, target + done, (size_t)(size_bytes - done),
                                     (off_t)(offset + done));
@@ -45,35 +49,42 @@ aotc_status aotci_read_file(const struct aotc_archive *archive, uint64_t offset,
                       .os_error = number, .remedy = "check the path and its permissions");
 }
 
-/* The bytes of a frame as they are stored, verified: in the archive's memory, or read into new memory
- * that the caller lets go (`*read`, else NULL). */
-static aotc_status verified_frame(const struct aotc_archive *archive, uint32_t number,
-                                  const unsigned char **stored, unsigned char **read,
-                                  aotc_error *error) {
+/* Bytes of the file: in the archive's memory if they are aligned there or need not be, or read into new memory
+ * that the caller lets go. */
+static aotc_status stored_bytes(const struct aotc_archive *archive, uint32_t number, bool is_aligned,
+                                struct aotci_content *content, aotc_error *error) {
     const struct frame_record *frame = aotci_frame(&archive->root, number);
-    *read = NULL;
+    *content = (struct aotci_content){.size_bytes = frame->stored_bytes};
     if (archive->file != NULL) {
-        *stored = archive->file + frame->offset;
-    } else {
-        *read = aotci_allocate(&archive->allocator, frame->stored_bytes, 1);
-        if (*read == NULL) {
-            return no_memory(archive, number, frame->stored_bytes, error);
-        }
-        *stored = *read;
-        const aotc_status status =
-            aotci_read_file(archive, frame->offset, *read, frame->stored_bytes, error);
-        if (status != AOTC_OK) {
-            aotci_deallocate(&archive->allocator, *read, frame->stored_bytes, 1);
-            return status;
+        content->bytes = archive->file + frame->offset;
+        if (!is_aligned || (uintptr_t)content->bytes % sizeof(uint64_t) == 0) {
+            return AOTC_OK;
         }
     }
+    content->owned = aotci_allocate(&archive->allocator, frame->stored_bytes, 1);
+    if (content->owned == NULL) {
+        return no_memory(archive, number, frame->stored_bytes, error);
+    }
+    content->bytes = content->owned;
+    const aotc_status status =
+        aotci_read_file(archive, frame->offset, content->owned, frame->stored_bytes, error);
+    if (status != AOTC_OK) {
+        aotci_content_free(archive, content);
+    }
+    return status;
+}
+
+static aotc_status verified_frame(const struct aotc_archive *archive, uint32_t number, bool is_aligned,
+                                  struct aotci_content *content, aotc_error *error) {
+    const struct frame_record *frame = aotci_frame(&archive->root, number);
+    const aotc_status status = stored_bytes(archive, number, is_aligned, content, error);
+    if (status != AOTC_OK) {
+        return status;
+    }
     unsigned char digest[AOTCI_SHA256_BYTES];
-    struct aotci_sha256 hash;
-    aotci_sha256_begin(&hash);
-    aotci_sha256_update(&hash, *stored, frame->stored_bytes);
-    aotci_sha256_end(&hash, digest);
+    aotci_sha256(content->bytes, frame->stored_bytes, digest);
     if (memcmp(digest, frame->sha256, sizeof digest) != 0) {
-        aotci_deallocate(&archive->allocator, *read, frame->stored_bytes, 1);
+        aotci_content_free(archive, content);
         return AOTCI_FAIL(error, AOTC_ERROR_CHECKSUM, .file = archive->name,
                           .field = frame_field(number).chars,
                           .expected = "the bytes that were written", .got = "others",
@@ -82,78 +93,120 @@ static aotc_status verified_frame(const struct aotc_archive *archive, uint32_t n
     return AOTC_OK;
 }
 
+void aotci_content_free(const struct aotc_archive *archive, const struct aotci_content *content) {
+    aotci_deallocate(&archive->allocator, content->owned, content->size_bytes, 1);
+}
+
+/* What lies between a frame and the one before, or the root, is zero. */
+static aotc_status check_padding(const struct aotc_archive *archive, uint32_t number,
+                                 aotc_error *error) {
+    const struct frame_record *frame = aotci_frame(&archive->root, number);
+    const struct frame_record *before =
+        number == 0 ? NULL : aotci_frame(&archive->root, number - 1);
+    const uint64_t end = before == NULL ? archive->head_bytes : before->offset + before->stored_bytes;
+    unsigned char padding[STORED_ALIGN] = {0};
+    static const unsigned char zeros[STORED_ALIGN] = {0};
+    const aotc_status status = aotci_read_file(archive, end, padding, frame->offset - end, error);
+    if (status == AOTC_OK && memcmp(padding, zeros, sizeof zeros) != 0) {
+        return AOTCI_FAIL(error, AOTC_ERROR_FORMAT, .file = archive->name,
+                          .field = frame_field(number).chars, .expected = "zeros before it",
+                          .got = "something else",
+                          .remedy = "the archive is damaged or its writer is wrong: build it again");
+    }
+    return status;
+}
+
 aotc_status aotci_frame_verify(const struct aotc_archive *archive, uint32_t number,
                                aotc_error *error) {
-    const unsigned char *stored = NULL;
-    unsigned char *read = NULL;
-    const aotc_status status = verified_frame(archive, number, &stored, &read, error);
+    struct aotci_content content;
+    aotc_status status = check_padding(archive, number, error);
+    status = status == AOTC_OK ? verified_frame(archive, number, false, &content, error) : status;
     if (status == AOTC_OK) {
-        aotci_deallocate(&archive->allocator, read, aotci_frame(&archive->root, number)->stored_bytes, 1);
+        aotci_content_free(archive, &content);
     }
     return status;
 }
 
 aotc_status aotci_frame_decode(const struct aotc_archive *archive, uint32_t number,
-                               unsigned char **raw, aotc_error *error) {
+                               struct aotci_content *content, aotc_error *error) {
     const struct frame_record *frame = aotci_frame(&archive->root, number);
     const aotc_allocator *allocator = &archive->allocator;
-    const unsigned char *stored = NULL;
-    unsigned char *read = NULL;
+    if (!archive->is_compressed) {
+        return verified_frame(archive, number, true, content, error);
+    }
     if (archive->decompress == NULL) {
         return AOTCI_FAIL(
             error, AOTC_ERROR_UNSUPPORTED, .file = archive->name, .field = "decompression",
             .expected = "a zstd decompressor", .got = "none",
-            .remedy = "set aotc_open_options.decompress, or build the library with libzstd");
+            .remedy = "set aotc_open_options.decompress, build the library with libzstd, or the archive without "
+                      "compression");
     }
-    aotc_status status = verified_frame(archive, number, &stored, &read, error);
+    struct aotci_content stored;
+    aotc_status status = verified_frame(archive, number, false, &stored, error);
     if (status != AOTC_OK) {
         return status;
     }
-    const char *wrong = aotci_zstd_frame_check(stored, frame->stored_bytes, frame->raw_bytes);
+    const char *wrong = aotci_zstd_frame_check(stored.bytes, frame->stored_bytes, frame->raw_bytes);
     unsigned char *decoded = NULL;
     if (wrong == NULL) {
         decoded = aotci_allocate(allocator, frame->raw_bytes, 1);
         if (decoded == NULL) {
             status = no_memory(archive, number, frame->raw_bytes, error);
-        } else if (archive->decompress(archive->decompress_user, stored, frame->stored_bytes,
+        } else if (archive->decompress(archive->decompress_user, stored.bytes, frame->stored_bytes,
                                        decoded, frame->raw_bytes) != 0) {
             wrong = "a zstd frame that cannot be decoded";
             aotci_deallocate(allocator, decoded, frame->raw_bytes, 1);
         }
     }
-    aotci_deallocate(allocator, read, frame->stored_bytes, 1);
+    aotci_content_free(archive, &stored);
     if (wrong != NULL) {
         return AOTCI_FAIL(
             error, AOTC_ERROR_FORMAT, .file = archive->name, .field = frame_field(number).chars,
             .expected = "one zstd frame of the size in the root", .got = wrong,
             .remedy = "the archive is damaged or its writer is wrong: build it again");
     }
-    *raw = decoded;
+    *content = (struct aotci_content){decoded, decoded, frame->raw_bytes};
     return status;
 }
 
-aotc_status aotci_blob_decode(const struct aotc_kernel *kernel, uint32_t index, unsigned char **raw,
-                              aotc_error *error) {
+/* Restore the instructions of a cubin, which only compressed archives have as differences. */
+static void restore(const struct aotc_archive *archive, const struct blob_record *blob,
+                    unsigned char *bytes) {
+    if (archive->is_compressed && blob->kind == BLOB_CUBIN) {
+        aotci_code_restore(bytes, blob->raw_bytes);
+    }
+}
+
+aotc_status aotci_blob_decode(const struct aotc_kernel *kernel, uint32_t index,
+                              struct aotci_content *content, aotc_error *error) {
     struct aotc_archive *archive = kernel->archive;
     const struct blob_record *blob = aotci_blob(&kernel->tables, index);
-    const uint32_t number = aotci_used_frame(kernel, blob->frame);
-    const size_t size_bytes = aotci_frame(&archive->root, number)->raw_bytes;
     struct aotci_frame *frame = &archive->frame;
-    *raw = NULL;
-    if (size_bytes == blob->raw_bytes) {
-        const aotc_status status = aotci_frame_decode(archive, number, raw, error);
-        if (status == AOTC_OK && blob->kind == BLOB_CUBIN) {
-            aotci_code_restore(*raw, blob->raw_bytes);
+    uint32_t number = 0;
+    const aotc_status found = aotci_root_frame(kernel, blob->frame, &number, error);
+    if (found != AOTC_OK) {
+        return found;
+    }
+    if ((uint64_t)blob->start + blob->raw_bytes > aotci_frame(&archive->root, number)->raw_bytes) {
+        return AOTCI_FAIL(error, AOTC_ERROR_FORMAT, .file = archive->name, .kernel = kernel->name,
+                          .field = aotci_text("blob %" PRIu32, index).chars,
+                          .expected = "a place inside its frame", .got = "more",
+                          .remedy = "the archive is damaged or its writer is wrong: build it again");
+    }
+    if (aotci_frame(&archive->root, number)->raw_bytes == blob->raw_bytes) {
+        const aotc_status status = aotci_frame_decode(archive, number, content, error);
+        if (status == AOTC_OK) {
+            restore(archive, blob, content->owned);
         }
         return status;
     }
-    if (frame->bytes == NULL || frame->number != number) {
+    if (frame->content.bytes == NULL || frame->number != number) {
         aotci_frame_drop(archive);
-        const aotc_status status = aotci_frame_decode(archive, number, &frame->bytes, error);
+        const aotc_status status = aotci_frame_decode(archive, number, &frame->content, error);
         if (status != AOTC_OK) {
+            frame->content = (struct aotci_content){.bytes = NULL};
             return status;
         }
-        frame->size_bytes = size_bytes;
         frame->number = number;
     }
     /* A copy of its own: aligned, as the checks of cubins and the driver need it. */
@@ -161,17 +214,13 @@ aotc_status aotci_blob_decode(const struct aotc_kernel *kernel, uint32_t index, 
     if (copy == NULL) {
         return no_memory(archive, number, blob->raw_bytes, error);
     }
-    memcpy(copy, frame->bytes + blob->start, blob->raw_bytes);
-    if (blob->kind == BLOB_CUBIN) {
-        aotci_code_restore(copy, blob->raw_bytes);
-    }
-    *raw = copy;
+    memcpy(copy, frame->content.bytes + blob->start, blob->raw_bytes);
+    restore(archive, blob, copy);
+    *content = (struct aotci_content){copy, copy, blob->raw_bytes};
     return AOTC_OK;
 }
 
 void aotci_frame_drop(struct aotc_archive *archive) {
-    if (archive->frame.bytes != NULL) {
-        aotci_deallocate(&archive->allocator, archive->frame.bytes, archive->frame.size_bytes, 1);
-        archive->frame.bytes = NULL;
-    }
+    aotci_content_free(archive, &archive->frame.content);
+    archive->frame.content = (struct aotci_content){.bytes = NULL};
 }

@@ -96,23 +96,15 @@ aotc_status aotc_kernel_get(const aotc_archive *archive, const char *name,
         return AOTCI_FAIL(error, AOTC_ERROR_ARG, .field = "aotc_kernel_get",
                           .expected = "an archive, a name and a result", .got = "NULL");
     }
-    uint32_t low = 0;
-    uint32_t high = aotci_count(&archive->root, SECTION_ENTRIES);
-    while (low < high) {
-        const uint32_t middle = low + (high - low) / 2;
-        const int order = strcmp(aotci_kernel_name(archive, middle), name);
-        if (order == 0) {
-            const aotc_status status = aotci_kernel_open(&archive->kernels[middle], error);
-            *kernel = status == AOTC_OK ? &archive->kernels[middle] : NULL;
-            return status;
-        }
-        if (order < 0) {
-            low = middle + 1;
-        } else {
-            high = middle;
-        }
+    uint32_t number = UINT32_MAX;
+    aotc_status status = aotci_root_find(archive, name, &number, error);
+    if (status == AOTC_OK && number != UINT32_MAX) {
+        status = aotci_kernel_open((struct aotc_archive *)(uintptr_t)archive, number, error);
+        *kernel = status == AOTC_OK ? &archive->kernels[number] : NULL;
+        return status;
     }
-    return unknown_kernel(archive, name, error);
+    status = status == AOTC_OK ? aotci_root_complete(archive, error) : status;
+    return status == AOTC_OK ? unknown_kernel(archive, name, error) : status;
 }
 
 aotc_status aotc_kernel_get_at(const aotc_archive *archive, uint32_t index,
@@ -124,7 +116,8 @@ aotc_status aotc_kernel_get_at(const aotc_archive *archive, uint32_t index,
     if (archive == NULL || index >= aotci_count(&archive->root, SECTION_ENTRIES)) {
         return AOTC_ERROR_ARG;
     }
-    const aotc_status status = aotci_kernel_open(&archive->kernels[index], NULL);
+    const aotc_status status =
+        aotci_kernel_open((struct aotc_archive *)(uintptr_t)archive, index, NULL);
     *kernel = status == AOTC_OK ? &archive->kernels[index] : NULL;
     return status;
 }
@@ -138,8 +131,9 @@ aotc_status aotc_archive_get_kernel_name(const aotc_archive *archive, uint32_t i
     if (archive == NULL || index >= aotci_count(&archive->root, SECTION_ENTRIES)) {
         return AOTC_ERROR_ARG;
     }
-    *name = aotci_kernel_name(archive, index);
-    return AOTC_OK;
+    const aotc_status status = aotci_root_complete(archive, NULL);
+    *name = status == AOTC_OK ? aotci_kernel_name(archive, index) : NULL;
+    return status;
 }
 
 /* ---- what there is -----------------------------------------------------------------------------
@@ -173,6 +167,10 @@ static aotc_status give(void *target, uint32_t struct_size, const void *source,
 aotc_status aotc_archive_get_info(const aotc_archive *archive, aotc_archive_info *info) {
     if (archive == NULL || info == NULL) {
         return AOTC_ERROR_ARG;
+    }
+    const aotc_status status = aotci_root_complete(archive, NULL);
+    if (status != AOTC_OK) {
+        return status;
     }
     const struct archive_record *record = aotci_record(&archive->root, SECTION_ARCHIVE, 0);
     const aotc_archive_info known = {

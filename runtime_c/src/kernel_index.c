@@ -67,10 +67,14 @@ static aotc_status make_maps(struct aotc_kernel *kernel, aotc_error *error) {
 
 static aotc_status open_locked(struct aotc_kernel *kernel, aotc_error *error) {
     struct aotc_archive *archive = kernel->archive;
-    aotc_status status = aotci_frame_decode(archive, kernel->number, &kernel->index_bytes, error);
+    struct aotci_content index;
+    aotc_status status = aotci_root_kernel(archive, kernel->number, error);
+    status = status == AOTC_OK ? aotci_frame_decode(archive, kernel->number, &index, error) : status;
     if (status != AOTC_OK) {
         return status;
     }
+    kernel->index_bytes = index.bytes;
+    kernel->owned_index = index.owned;
     kernel->tables = (struct aotci_tables){
         .file = archive->name,
         .bytes = kernel->index_bytes,
@@ -89,13 +93,16 @@ static aotc_status open_locked(struct aotc_kernel *kernel, aotc_error *error) {
     return status;
 }
 
-aotc_status aotci_kernel_open(struct aotc_kernel *kernel, aotc_error *error) {
+aotc_status aotci_kernel_open(struct aotc_archive *archive, uint32_t number, aotc_error *error) {
+    struct aotc_kernel *kernel = &archive->kernels[number];
     aotc_status status = AOTC_OK;
     if (atomic_load_explicit(&kernel->is_open, memory_order_acquire)) {
         return AOTC_OK;
     }
-    (void)pthread_mutex_lock(&kernel->archive->index_lock);
+    (void)pthread_mutex_lock(&archive->index_lock);
     if (!atomic_load_explicit(&kernel->is_open, memory_order_relaxed)) {
+        kernel->archive = archive;
+        kernel->number = number;
         status = open_locked(kernel, error);
         if (status == AOTC_OK) {
             atomic_store_explicit(&kernel->is_open, true, memory_order_release);
@@ -103,16 +110,16 @@ aotc_status aotci_kernel_open(struct aotc_kernel *kernel, aotc_error *error) {
             aotci_kernel_close(kernel);
         }
     }
-    (void)pthread_mutex_unlock(&kernel->archive->index_lock);
+    (void)pthread_mutex_unlock(&archive->index_lock);
     return status;
 }
 
 void aotci_kernel_close(struct aotc_kernel *kernel) {
-    const aotc_allocator *allocator = &kernel->archive->allocator;
     const struct aotci_tables *tables = &kernel->tables;
     if (kernel->index_bytes == NULL) {
         return;
     }
+    const aotc_allocator *allocator = &kernel->archive->allocator;
     const size_t expression_count = aotci_count(tables, SECTION_EXPRESSIONS);
     if (kernel->tests != NULL) {
         aotci_deallocate(allocator, kernel->tests, kernel->first_tests[expression_count],
@@ -128,8 +135,9 @@ void aotci_kernel_close(struct aotc_kernel *kernel) {
                      sizeof *kernel->cuda_kernels);
     aotci_deallocate(allocator, kernel->has_params, aotci_count(tables, SECTION_VARIANTS),
                      sizeof *kernel->has_params);
-    aotci_deallocate(allocator, kernel->index_bytes, tables->size_bytes, 1);
+    aotci_deallocate(allocator, kernel->owned_index, tables->size_bytes, 1);
     kernel->index_bytes = NULL;
+    kernel->owned_index = NULL;
     kernel->guards = NULL;
     kernel->tests = NULL;
     kernel->first_tests = NULL;

@@ -127,18 +127,26 @@ static aotc_status make_shared(const struct loading *loading) {
     return AOTC_OK;
 }
 
+/* Look up what the driver has for tensor maps and scratch memory, if launches of a kernel need it. */
+static aotc_status use_driver(const struct loading *loading) {
+    const struct aotc_kernel *kernel = loading->kernel;
+    const unsigned maps = aotci_count(&kernel->tables, SECTION_TENSOR_MAPS) != 0 ? DRIVER_MAPS : 0;
+    const unsigned pools = aotci_scratch_is_used(kernel) ? DRIVER_POOLS : 0;
+    return aotci_driver_use(&loading->archive->driver, maps | pools, loading->error);
+}
+
 /* Load one kernel (an error if it cannot run here), or all (an error if none can). */
 static aotc_status load_kernels(struct loading *loading, const struct aotc_kernel *wanted) {
     struct aotc_archive *archive = loading->archive;
     const uint32_t kernel_count = aotci_count(&archive->root, SECTION_ENTRIES);
     uint32_t running_count = 0;
-    for (uint32_t i = 0; i < kernel_count; ++i) {
+    const uint32_t first = wanted == NULL ? 0 : wanted->number;
+    const uint32_t end = wanted == NULL ? kernel_count : first + 1;
+    for (uint32_t i = first; i < end; ++i) {
         loading->kernel = &archive->kernels[i];
-        if (wanted != NULL && wanted != loading->kernel) {
-            continue;
-        }
-        aotc_status status = aotci_kernel_open(loading->kernel, loading->error);
+        aotc_status status = aotci_kernel_open(archive, i, loading->error);
         status = status == AOTC_OK ? make_shared(loading) : status;
+        status = status == AOTC_OK ? use_driver(loading) : status;
         if (status == AOTC_OK) {
             aotci_scratch_open(loading->kernel, loading->context);
         }
@@ -158,35 +166,50 @@ static aotc_status load_kernels(struct loading *loading, const struct aotc_kerne
     return AOTC_OK;
 }
 
+/* What a load changed of its thread, to be put back. */
+struct entered {
+    bool is_pushed;
+    int mode; /* of captures */
+};
+
 /* Make a context current, in a capture mode in which a stream that somebody captures stays valid. */
-static aotc_status enter(const struct loading *loading, CUcontext context, int *mode) {
+static aotc_status enter(const struct loading *loading, CUcontext context, struct entered *entered) {
     const struct aotci_driver *driver = &loading->archive->driver;
-    CUcontext popped = NULL;
-    *mode = CU_STREAM_CAPTURE_MODE_RELAXED;
-    CUresult result = driver->context_push(context);
+    CUcontext current = NULL;
+    *entered = (struct entered){.mode = CU_STREAM_CAPTURE_MODE_RELAXED};
+    /* To make a context current tells as well that nobody has destroyed it: of one with loaded code that is known. */
+    CUresult result = loading->context == NULL ? CUDA_SUCCESS : driver->context_get_current(&current);
+    if (result == CUDA_SUCCESS && current != context) {
+        result = driver->context_push(context);
+        entered->is_pushed = result == CUDA_SUCCESS;
+    }
     if (result != CUDA_SUCCESS) {
         return aotci_load_failure(loading, result, "cuCtxPushCurrent");
     }
-    result = driver->exchange_capture_mode(mode);
+    result = driver->exchange_capture_mode(&entered->mode);
     if (result == CUDA_SUCCESS) {
         return AOTC_OK;
     }
-    (void)driver->context_pop(&popped);
+    if (entered->is_pushed) {
+        (void)driver->context_pop(&current);
+    }
     return aotci_load_failure(loading, result, "cuThreadExchangeStreamCaptureMode");
 }
 
-static void leave(const struct loading *loading, int mode) {
+static void leave(const struct loading *loading, struct entered *entered) {
     const struct aotci_driver *driver = &loading->archive->driver;
     CUcontext popped = NULL;
-    (void)driver->exchange_capture_mode(&mode);
-    (void)driver->context_pop(&popped);
+    (void)driver->exchange_capture_mode(&entered->mode);
+    if (entered->is_pushed) {
+        (void)driver->context_pop(&popped);
+    }
 }
 
 static aotc_status load_in_context(struct loading *loading, CUcontext context, bool is_retained,
                                    const struct aotc_kernel *wanted) {
     const struct aotci_driver *driver = &loading->archive->driver;
-    int mode = 0;
-    aotc_status status = enter(loading, context, &mode);
+    struct entered entered;
+    aotc_status status = enter(loading, context, &entered);
     if (status != AOTC_OK) {
         return status;
     }
@@ -199,7 +222,7 @@ static aotc_status load_in_context(struct loading *loading, CUcontext context, b
         }
         status = load_kernels(loading, wanted);
     }
-    leave(loading, mode);
+    leave(loading, &entered);
     return status;
 }
 
@@ -212,12 +235,12 @@ aotc_status aotci_load_late(const struct aotc_kernel *kernel, const struct aotci
         .context = (struct aotci_context *)(uintptr_t)context,
         .error = error,
     };
-    int mode = 0;
+    struct entered entered;
     (void)pthread_mutex_lock(&archive->lock);
-    aotc_status status = enter(&loading, aotci_context_handle(context), &mode);
+    aotc_status status = enter(&loading, aotci_context_handle(context), &entered);
     if (status == AOTC_OK) {
         status = aotci_load_candidate(&loading, candidate);
-        leave(&loading, mode);
+        leave(&loading, &entered);
     }
     (void)pthread_mutex_unlock(&archive->lock);
     return status;
@@ -263,7 +286,7 @@ aotc_status aotci_use_driver(struct aotc_archive *archive, const struct aotci_dr
 
 aotc_status aotci_choose_context(const struct loading *loading, int32_t ordinal, CUcontext *context,
                                  CUdevice *device) {
-    const struct aotci_driver *driver = &loading->archive->driver;
+    struct aotci_driver *driver = &loading->archive->driver;
     if (ordinal == AOTC_CURRENT_CONTEXT) {
         const CUresult result = driver->context_get_current(context);
         if (result != CUDA_SUCCESS) {
@@ -276,6 +299,10 @@ aotc_status aotci_choose_context(const struct loading *loading, int32_t ordinal,
                               .remedy = "make one current, or name a device in aotc_load_options");
         }
         return AOTC_OK;
+    }
+    const aotc_status status = aotci_driver_use(driver, DRIVER_DEVICES, loading->error);
+    if (status != AOTC_OK) {
+        return status;
     }
     int device_count = 0;
     CUresult result = driver->device_get_count(&device_count);
@@ -298,7 +325,9 @@ static aotc_status load_locked(struct aotc_archive *archive, const aotc_load_opt
     CUcontext context = NULL;
     CUdevice device = 0;
     const bool is_primary = options->device != AOTC_CURRENT_CONTEXT;
+    const unsigned groups = loading.is_lazy ? DRIVER_CORE : DRIVER_ALL;
     aotc_status status = prepare(archive, error);
+    status = status == AOTC_OK ? aotci_driver_use(&archive->driver, groups, error) : status;
     if (status == AOTC_OK) {
         status = aotci_choose_context(&loading, options->device, &context, &device);
     }

@@ -41,6 +41,7 @@ struct aotci_dispatch {
     struct aotci_run *runs;
     struct aotci_candidate *candidates;
     struct aotci_config_index configs; /* over all candidates */
+    atomic_bool has_configs; /* `configs` was built: of a lazy load when a launch names a config first */
 };
 
 struct aotci_context {
@@ -66,9 +67,12 @@ static inline CUcontext aotci_context_handle(const struct aotci_context *entry) 
 aotc_status aotci_load_late(const struct aotc_kernel *kernel, const struct aotci_context *context,
                             struct aotci_candidate *candidate, aotc_error *error);
 
-/* Remember the process that loads; forget it (fork.c). */
+/* Build the index of configs of a kernel that was loaded lazily, once. NOMEM (dispatch.c). */
+aotc_status aotci_use_configs(const struct aotc_kernel *kernel, const struct aotci_dispatch *dispatch,
+                              aotc_error *error);
+
+/* Remember the process that loads (fork.c). */
 void aotci_mark_process(struct aotc_archive *archive);
-void aotci_unmark_process(struct aotc_archive *archive);
 
 /* Say whether this process is a fork of the one that loaded the archive (fork.c). */
 bool aotci_is_forked(const struct aotc_archive *archive);
@@ -86,23 +90,24 @@ void aotci_unload(struct aotc_archive *archive);
 aotc_status aotci_refuse(const struct aotc_kernel *kernel, const struct aotci_context *context,
                          aotc_error *error);
 
-/* Read bytes of the file that an archive was opened from. IO (frame.c). */
+/* Read bytes of an archive. IO (frame.c). */
 aotc_status aotci_read_file(const struct aotc_archive *archive, uint64_t offset,
                             unsigned char *target, uint64_t size_bytes, aotc_error *error);
 
-/* Read, verify and decode a frame into new memory of its `raw_bytes`. IO, CHECKSUM, FORMAT, NOMEM,
- * UNSUPPORTED (frame.c). */
+void aotci_content_free(const struct aotc_archive *archive, const struct aotci_content *content);
+
+/* Verify a frame and decode it, or use it where it is. IO, CHECKSUM, FORMAT, NOMEM, UNSUPPORTED (frame.c). */
 aotc_status aotci_frame_decode(const struct aotc_archive *archive, uint32_t number,
-                               unsigned char **raw, aotc_error *error);
+                               struct aotci_content *content, aotc_error *error);
 
 /* Compare a frame's bytes with its digest. IO, CHECKSUM, NOMEM (frame.c). */
 aotc_status aotci_frame_verify(const struct aotc_archive *archive, uint32_t number,
                                aotc_error *error);
 
-/* Decode a blob into new memory of its `raw_bytes`. A frame of several blobs stays decoded until
- * `aotci_frame_drop`. As aotci_frame_decode (frame.c). */
-aotc_status aotci_blob_decode(const struct aotc_kernel *kernel, uint32_t index, unsigned char **raw,
-                              aotc_error *error);
+/* Decode a blob. A frame of several blobs stays decoded until `aotci_frame_drop`. As aotci_frame_decode
+ * (frame.c). */
+aotc_status aotci_blob_decode(const struct aotc_kernel *kernel, uint32_t index,
+                              struct aotci_content *content, aotc_error *error);
 
 /* Let go of the frame that is decoded, if one is (frame.c). */
 void aotci_frame_drop(struct aotc_archive *archive);

@@ -55,7 +55,7 @@ void aotci_memo_free(const struct aotci_memo *memo, const aotc_allocator *alloca
 
 bool aotci_memo_find(const struct aotci_memo *memo, const uint64_t *key, uint32_t key_words,
                      uint64_t *value, uint32_t value_words) {
-    if (memo->slots == NULL) {
+    if (!atomic_load_explicit(&memo->is_used, memory_order_relaxed)) {
         return false;
     }
     const _Atomic uint64_t *slot = slot_of(memo, key, key_words);
@@ -87,6 +87,10 @@ void aotci_memo_keep(const struct aotci_memo *memo, const uint64_t *key, uint32_
                      const uint64_t *value, uint32_t value_words) {
     if (memo->slots == NULL || key_words + value_words > memo->slot_words - OWN_WORDS) {
         return;
+    }
+    if (!atomic_load_explicit(&memo->is_used, memory_order_relaxed)) {
+        atomic_store_explicit(&((struct aotci_memo *)(uintptr_t)memo)->is_used, true,
+                              memory_order_relaxed);
     }
     _Atomic uint64_t *slot = slot_of(memo, key, key_words);
     uint64_t version = atomic_load_explicit(&slot[VERSION], memory_order_relaxed);

@@ -12,6 +12,7 @@
 
 struct aotci_memo {
     _Atomic uint64_t *slots; /* NULL: nothing is kept */
+    atomic_bool is_used;     /* something was kept: before, no page of the table need be touched */
     uint32_t bits;
     uint32_t slot_words;
 };

@@ -165,7 +165,8 @@ aotc_status aotci_plan_launch(const struct aotc_kernel *kernel, const struct aot
         return status;
     }
     status = compute(kernel, desc, plan, &plan_words, error);
-    if (status == AOTC_OK && has_key) {
+    /* The first launch of a variant leaves the table, and its pages, to those that come again. */
+    if (status == AOTC_OK && has_key && !plan->as.chosen.is_first) {
         aotci_memo_keep(&context->plans, key.words, key.count, plan->as.words, plan_words);
     }
     return status;

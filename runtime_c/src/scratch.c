@@ -7,7 +7,7 @@
 /* What addresses of pools are multiples of, whatever the driver. */
 enum { POOL_ALIGNMENT = 256 };
 
-static bool needs_scratch(const struct aotc_kernel *kernel) {
+bool aotci_scratch_is_used(const struct aotc_kernel *kernel) {
     const uint32_t count = aotci_count(&kernel->tables, SECTION_VARIANTS);
     for (uint32_t i = 0; i < count; ++i) {
         if (aotci_variant(&kernel->tables, i)->scratch_bytes != FORMAT_NONE) {
@@ -27,7 +27,7 @@ void aotci_scratch_open(const struct aotc_kernel *kernel, struct aotci_context *
     uint64_t threshold = UINT64_MAX;
     int waits_for_streams = 0;
     CUmemoryPool pool = NULL;
-    if (context->scratch_pool != NULL || !needs_scratch(kernel) || driver->pool_create == NULL ||
+    if (context->scratch_pool != NULL || !aotci_scratch_is_used(kernel) || driver->pool_create == NULL ||
         driver->pool_set_attribute == NULL || driver->pool_destroy == NULL ||
         driver->pool_allocate == NULL || driver->pool_free == NULL) {
         return;

@@ -12,6 +12,9 @@
 #include "load.h"
 #include "select.h"
 
+/* Say whether launches of a kernel need scratch memory. */
+bool aotci_scratch_is_used(const struct aotc_kernel *kernel);
+
 /* Make the pool of a context for a kernel, if there is none and a variant needs one. Where the
  * driver or the device has no pools, there is none, and launches must be given scratch memory. */
 void aotci_scratch_open(const struct aotc_kernel *kernel, struct aotci_context *context);

@@ -234,12 +234,21 @@ static aotc_status nothing_fits(const struct aotc_kernel *kernel, const aotc_lau
 
 static aotc_status find_candidate(const struct aotc_kernel *kernel, const aotc_launch_desc *desc,
                                   const struct aotci_dispatch *dispatch, uint32_t combination,
-                                  struct aotci_candidate **found, aotc_error *error) {
+                                  bool may_load, struct aotci_candidate **found,
+                                  aotc_error *error) {
     const struct aotci_run *run = find_run(dispatch, combination);
     struct guard_state state = {0, 0, NULL};
     struct aotci_config_filter filter;
     if (!all_hold(kernel, desc->args, kernel->record->promises, &state)) {
         return broken_promise(kernel, desc->args, error);
+    }
+    if (desc->config_count != 0 &&
+        !atomic_load_explicit(&dispatch->has_configs, memory_order_acquire)) {
+        const aotc_status status =
+            may_load ? aotci_use_configs(kernel, dispatch, error) : AOTCI_NOT_READY;
+        if (status != AOTC_OK) {
+            return status;
+        }
     }
     aotci_config_ask(&dispatch->configs, desc, &filter);
     const uint32_t end = run == NULL ? 0 : run->first + run->count;
@@ -422,9 +431,10 @@ aotc_status aotci_choose(const struct aotc_kernel *kernel, const struct aotci_co
     }
     aotc_status status = aotci_bind(kernel, desc, &combination, error);
     if (status == AOTC_OK) {
-        status = find_candidate(kernel, desc, dispatch, combination, &candidate, error);
+        status = find_candidate(kernel, desc, dispatch, combination, may_load, &candidate, error);
     }
-    if (status == AOTC_OK && aotci_function(candidate) == NULL) {
+    chosen->is_first = status == AOTC_OK && aotci_function(candidate) == NULL;
+    if (chosen->is_first) {
         status = may_load ? aotci_load_late(kernel, context, candidate, error) : AOTCI_NOT_READY;
     }
     chosen->candidate = candidate;

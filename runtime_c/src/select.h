@@ -11,6 +11,7 @@ struct aotci_chosen {
     uint32_t grid[3];     /* gridDim */
     uint64_t scratch_bytes;
     bool is_empty;
+    bool is_first; /* this launch loaded the variant */
 };
 
 /* Find what is loaded in the context of a launch's stream, and check that the launch can be read.

@@ -97,10 +97,12 @@ compress_sha(uint32_t state[8], const unsigned char *blocks, size_t count) {
         const __m128i abef_before = abef;
         const __m128i cdgh_before = cdgh;
         __m128i words[4];
+#pragma GCC unroll 4
         for (unsigned i = 0; i < 4; ++i) {
             words[i] = _mm_shuffle_epi8(
                 _mm_loadu_si128((const __m128i *)(blocks + (size_t)16 * i)), big_endian);
         }
+#pragma GCC unroll 16
         for (unsigned i = 0; i < 16; ++i) {
             __m128i *word = &words[i % 4];
             if (i >= 4) {
@@ -197,4 +199,11 @@ void aotci_sha256_end(struct aotci_sha256 *hash, unsigned char digest[AOTCI_SHA2
     for (unsigned i = 0; i < AOTCI_SHA256_BYTES; ++i) {
         digest[i] = (unsigned char)(hash->state[i / 4] >> (24 - 8 * (i % 4)));
     }
+}
+
+void aotci_sha256(const void *data, size_t size_bytes, unsigned char digest[AOTCI_SHA256_BYTES]) {
+    struct aotci_sha256 hash;
+    aotci_sha256_begin(&hash);
+    aotci_sha256_update(&hash, data, size_bytes);
+    aotci_sha256_end(&hash, digest);
 }

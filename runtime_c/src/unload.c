@@ -88,6 +88,10 @@ static aotc_status unload_context(const struct loading *loading, CUcontext conte
     if (!is_loaded(archive, context)) {
         return AOTC_OK;
     }
+    const aotc_status status = aotci_driver_use(&archive->driver, DRIVER_UNLOAD, loading->error);
+    if (status != AOTC_OK) {
+        return status;
+    }
     const CUresult result = archive->driver.exchange_capture_mode(&mode);
     if (result != CUDA_SUCCESS) {
         return aotci_load_failure(loading, result, "cuThreadExchangeStreamCaptureMode");
@@ -155,7 +159,8 @@ static void unload_all(const struct aotc_kernel *kernel) {
 }
 
 void aotci_unload(struct aotc_archive *archive) {
-    const bool may_call = archive->has_driver && !aotci_is_forked(archive);
+    const bool may_call = archive->has_driver && !aotci_is_forked(archive) &&
+                          aotci_driver_use(&archive->driver, DRIVER_UNLOAD, NULL) == AOTC_OK;
     const uint32_t kernel_count = aotci_count(&archive->root, SECTION_ENTRIES);
     int mode = CU_STREAM_CAPTURE_MODE_RELAXED; /* a stream that somebody captures stays valid */
     if (may_call) {
@@ -178,5 +183,4 @@ void aotci_unload(struct aotc_archive *archive) {
     if (may_call) {
         (void)archive->driver.exchange_capture_mode(&mode);
     }
-    aotci_unmark_process(archive);
 }

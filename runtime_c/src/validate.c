@@ -121,7 +121,7 @@ static aotc_status check_entry(const struct aotci_tables *tables, aotc_error *er
     if (*end > tables->size_bytes) {
         return bad_section(tables, error, kind, "count", "a section inside the index");
     }
-    if (!is_zero(tables->bytes + used_end, (size_t)(*end - used_end))) {
+    if (!tables->is_partial && !is_zero(tables->bytes + used_end, (size_t)(*end - used_end))) {
         return bad_section(tables, error, kind, "padding", "zeros");
     }
     return AOTC_OK;
@@ -201,6 +201,18 @@ static unsigned utf8_sequence(const unsigned char *bytes) {
     return 0;
 }
 
+bool aotci_is_utf8(const char *string) {
+    const unsigned char *bytes = (const unsigned char *)string;
+    while (*bytes != 0) {
+        const unsigned length = *bytes < 0x80 ? 1 : utf8_sequence(bytes);
+        if (length == 0) {
+            return false;
+        }
+        bytes += length;
+    }
+    return true;
+}
+
 static aotc_status check_strings(const struct aotci_tables *tables, aotc_error *error) {
     const struct aotci_table *table = &tables->sections[SECTION_STRINGS];
     const unsigned char *bytes = table->records;
@@ -215,14 +227,10 @@ static aotc_status check_strings(const struct aotci_tables *tables, aotc_error *
             return bad_section(tables, error, SECTION_STRINGS, "bytes",
                                "strings in increasing order");
         }
-        while (bytes[at] != 0) {
-            const unsigned length = utf8_sequence(bytes + at);
-            if (length == 0) {
-                return bad_section(tables, error, SECTION_STRINGS, "bytes", "UTF-8");
-            }
-            at += length;
+        if (!aotci_is_utf8(string)) {
+            return bad_section(tables, error, SECTION_STRINGS, "bytes", "UTF-8");
         }
-        at += 1;
+        at += (uint32_t)strlen(string) + 1;
         before = string;
     }
     return AOTC_OK;
@@ -367,20 +375,42 @@ static aotc_status check_entries(const struct aotci_tables *tables, aotc_error *
     return AOTC_OK;
 }
 
+aotc_status aotci_validate_frame(const struct aotc_archive *archive, uint32_t number,
+                                 aotc_error *error) {
+    const struct aotci_tables *tables = &archive->root;
+    const struct frame_record *frame = aotci_frame(tables, number);
+    const uint32_t most =
+        number < aotci_count(tables, SECTION_ENTRIES) ? LIMIT_INDEX_BYTES : LIMIT_BLOB_BYTES;
+    if (frame->raw_bytes > most) {
+        return aotci_above_limit(tables, error, "decoded size of a frame", frame->raw_bytes, most);
+    }
+    if (!archive->is_compressed && frame->stored_bytes != frame->raw_bytes) {
+        return aotci_bad_record(tables, error, SECTION_FRAMES, number, "raw_bytes",
+                                "stored_bytes, as nothing is compressed");
+    }
+    if (frame->offset < archive->head_bytes || frame->offset > archive->file_bytes ||
+        frame->raw_bytes == 0 || frame->stored_bytes > archive->file_bytes - frame->offset ||
+        (!archive->is_compressed && frame->offset % STORED_ALIGN != 0)) {
+        return aotci_bad_record(tables, error, SECTION_FRAMES, number, "offset, stored_bytes",
+                                "a place in the file");
+    }
+    return AOTC_OK;
+}
+
 static aotc_status check_frames(const struct aotc_archive *archive, aotc_error *error) {
     const struct aotci_tables *tables = &archive->root;
-    const uint32_t entry_count = aotci_count(tables, SECTION_ENTRIES);
     uint64_t end = archive->head_bytes;
     uint64_t decoded_bytes = 0;
     for (uint32_t i = 0; i < aotci_count(tables, SECTION_FRAMES); ++i) {
         const struct frame_record *frame = aotci_frame(tables, i);
-        const uint32_t most = i < entry_count ? LIMIT_INDEX_BYTES : LIMIT_BLOB_BYTES;
-        if (frame->raw_bytes > most) {
-            return aotci_above_limit(tables, error, "decoded size of a frame", frame->raw_bytes,
-                                     most);
+        const aotc_status status = aotci_validate_frame(archive, i, error);
+        if (status != AOTC_OK) {
+            return status;
         }
-        if (frame->offset != end || frame->raw_bytes == 0 ||
-            frame->stored_bytes > archive->file_bytes - end) {
+        if (!archive->is_compressed) {
+            end = (end + STORED_ALIGN - 1) / STORED_ALIGN * STORED_ALIGN;
+        }
+        if (frame->offset != end) {
             return aotci_bad_record(tables, error, SECTION_FRAMES, i, "offset, stored_bytes",
                                     "a place in the file after the previous frame");
         }
@@ -410,10 +440,15 @@ aotc_status aotci_validate_root(const struct aotc_archive *archive, aotc_error *
 
 /* ---- the index of a kernel ---------------------------------------------------------------------- */
 
-/* How many bytes the kernel's frame `use` decodes to; 0 before the first one. */
-static uint32_t frame_bytes(const struct aotc_kernel *kernel, int64_t use) {
-    const struct aotci_tables *root = &kernel->archive->root;
-    return use < 0 ? 0 : aotci_frame(root, aotci_used_frame(kernel, (uint32_t)use))->raw_bytes;
+/* Whether blobs up to `end` fill the kernel's frame `use`, before the first of which there are none. Of a root that
+ * is not complete the frame's record was not verified: whoever reads a blob compares it then. */
+static bool is_filled(const struct aotc_kernel *kernel, int64_t use, uint32_t end) {
+    const struct aotc_archive *archive = kernel->archive;
+    if (use < 0) {
+        return end == 0;
+    }
+    return !atomic_load_explicit(&archive->is_complete, memory_order_acquire) ||
+           end == aotci_frame(&archive->root, aotci_used_frame(kernel, (uint32_t)use))->raw_bytes;
 }
 
 /* The blobs cover the frames that the kernel uses, one after the other. */
@@ -438,7 +473,7 @@ static aotc_status check_blobs(const struct aotc_kernel *kernel, aotc_error *err
                                                     blob->kind == kind
                                               : blob->frame == frame + 1 &&
                                                     blob->frame < use_count &&
-                                                    end == frame_bytes(kernel, frame);
+                                                    is_filled(kernel, frame, end);
         if (!follows) {
             return aotci_bad_record(tables, error, SECTION_BLOBS, i, "frame, start",
                                     "the place after the previous blob");
@@ -447,7 +482,7 @@ static aotc_status check_blobs(const struct aotc_kernel *kernel, aotc_error *err
         kind = blob->kind;
         end = (uint32_t)blob_end;
     }
-    return frame + 1 == use_count && end == frame_bytes(kernel, frame)
+    return frame + 1 == use_count && is_filled(kernel, frame, end)
                ? AOTC_OK
                : bad_section(tables, error, SECTION_BLOBS, "end", "the end of the kernel's frames");
 }

@@ -13,6 +13,10 @@ aotc_status aotci_validate_directory(struct aotci_tables *tables, bool is_root, 
  * FORMAT, LIMIT. */
 aotc_status aotci_validate_root(const struct aotc_archive *archive, aotc_error *error);
 
+/* The record of a frame by itself, wherever the others lie. FORMAT, LIMIT. */
+aotc_status aotci_validate_frame(const struct aotc_archive *archive, uint32_t number,
+                                 aotc_error *error);
+
 /* The same for the index of a kernel. FORMAT, LIMIT, NOMEM. */
 aotc_status aotci_validate_index(const struct aotc_kernel *kernel, aotc_error *error);
 
@@ -32,5 +36,8 @@ aotc_status aotci_above_limit(const struct aotci_tables *tables, aotc_error *err
  * name). */
 bool aotci_is_text(const struct aotci_tables *tables, uint32_t offset, uint32_t most_bytes);
 bool aotci_is_name(const struct aotci_tables *tables, uint32_t offset);
+
+/* Say whether a string that NUL ends is UTF-8. */
+bool aotci_is_utf8(const char *string);
 
 #endif

@@ -127,6 +127,7 @@ static void prepare(struct setup *setup, const char *path, const char *name, con
     demand(aotc_load(archive, &load, &error), "load", &error);
     demand(aotc_kernel_get(archive, name, &setup->kernel, &error), "kernel", &error);
     demand(aotci_driver_open(&setup->driver, libcuda, &error), "driver", &error);
+    demand(aotci_driver_use(&setup->driver, DRIVER_ALL, &error), "driver", &error);
     find_more(setup, libcuda);
     demand_cuda(setup->driver.device_get(&device, 0), "cuDeviceGet");
     demand_cuda(setup->driver.primary_retain(&context, device), "cuDevicePrimaryCtxRetain");

@@ -37,6 +37,7 @@ from aotc.package.index import (
 _NOBITS = 8
 _SOURCE = bytes(range(32))
 _FRAMES = 4
+_MANY = 160  # kernels: their root is too large to be verified whole
 
 
 def _param_info(sizes: list[tuple[int, int]]) -> bytes:
@@ -412,6 +413,14 @@ def _write(directory: Path, name: str, archive: Archive, *, is_grouped: bool = F
     (directory / f"{name}.aotc.raw").write_bytes(b"".join(raw))
 
 
+def _write_stored(directory: Path, name: str, archive: Archive) -> None:
+    """Write an archive without compression, of which a decompressor need know nothing."""
+    check_archive(archive)
+    data = encode_records(canonical(archive), None, is_grouped=False)
+    (directory / f"{name}.aotc").write_bytes(data)
+    (directory / f"{name}.aotc.raw").write_bytes(b"")
+
+
 def main(directory: Path) -> None:
     """Write all archives into a directory."""
     both = ("sm_80", "sm_90a")
@@ -430,6 +439,9 @@ def main(directory: Path) -> None:
     twins = (_add((hopper,)), replace(_add((hopper,)), name="twin"))
     _write(directory, "twins", Archive("twins", "1", twins))
     _write(directory, "small", Archive("small", "1", (_add((hopper,)),)))
+    _write_stored(directory, "stored", Archive("stored", "1", kernels, "aotc"))
+    many = tuple(replace(_add(both), name=f"add_{number:03}") for number in range(_MANY))
+    _write_stored(directory, "many", Archive("many", "1", many, "aotc"))
     _write(directory, "empty", Archive("empty", "1", ()))
 
 

@@ -7,6 +7,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "fake_cuda.h"
 #include "format.h"
 #include "harness.h"
 
@@ -68,6 +69,110 @@ static void test_info(void) {
     aotc_release(archive);
     aotc_release(NULL);
     aotc_retain(NULL);
+}
+
+/* ---- without compression ----------------------------------------------------------------------- */
+
+static void launch_from(const char *name, const char *kernel, uint32_t flags) {
+    fake_cuda_reset();
+    aotc_archive *archive = NULL;
+    const aotc_kernel *found = NULL;
+    aotc_error error = AOTC_ERROR_INIT;
+    aotc_open_options options = AOTC_OPEN_OPTIONS_INIT; /* without a decompressor */
+    aotc_load_options load = AOTC_LOAD_OPTIONS_INIT;
+    options.driver_path = driver_path;
+    options.flags = flags;
+    load.kernel = kernel;
+    load.device = 0;
+    load.flags = AOTC_LOAD_LAZY;
+    EXPECT(aotc_open_file(golden_path(name), &options, &archive, &error), AOTC_OK, &error, NULL);
+    EXPECT(aotc_kernel_get(archive, kernel, &found, &error), AOTC_OK, &error, NULL);
+    EXPECT(aotc_load(archive, &load, &error), AOTC_OK, &error, NULL);
+    aotc_arg args[4] = {aotc_pointer((void *)0x1000, AOTC_FP32), aotc_pointer((void *)0x2000, AOTC_FP32),
+                        aotc_pointer((void *)0x3000, AOTC_FP32), aotc_i32(1000)};
+    aotc_launch_desc desc = AOTC_LAUNCH_DESC_INIT;
+    desc.args = args;
+    desc.arg_count = 4;
+    desc.stream = fake_cuda_create_stream(fake_cuda_primary_context(0));
+    for (int i = 0; i < 3; ++i) { /* the first loads, the second keeps its plan, the third finds it */
+        EXPECT(aotc_launch(found, &desc, &error), AOTC_OK, &error, NULL);
+    }
+    CHECK(fake_cuda_calls("cuLibraryLoadData") == 1);
+    aotc_release(archive);
+    CHECK(fake_cuda_live_libraries() == 0);
+    NO_VIOLATION();
+}
+
+static void test_without_compression(void) {
+    static const uint32_t flags[] = {0, AOTC_OPEN_MAP, AOTC_OPEN_COPY, AOTC_OPEN_VERIFY_BLOBS,
+                                     AOTC_OPEN_MAP | AOTC_OPEN_VERIFY_BLOBS};
+    for (size_t i = 0; i < sizeof flags / sizeof *flags; ++i) {
+        launch_from("stored.aotc", "add", flags[i]);
+        launch_from("many.aotc", "add_077", flags[i]);
+    }
+    aotc_archive *archive = NULL;
+    aotc_error error = AOTC_ERROR_INIT;
+    aotc_open_options options = AOTC_OPEN_OPTIONS_INIT;
+    options.flags = AOTC_OPEN_MAP | AOTC_OPEN_COPY;
+    EXPECT(aotc_open_file(golden_path("stored.aotc"), &options, &archive, &error), AOTC_ERROR_ARG, &error,
+           "known flags");
+}
+
+/* An archive that begins at an odd address is read all the same: what must be aligned is copied. */
+static void test_unaligned_memory(void) {
+    static const char *const names[] = {"stored.aotc", "many.aotc", "golden.aotc"};
+    for (size_t i = 0; i < sizeof names / sizeof *names; ++i) {
+        struct bytes golden = read_golden(names[i]);
+        unsigned char *moved = malloc(golden.size_bytes + 1);
+        memcpy(moved + 1, golden.data, golden.size_bytes);
+        aotc_archive *archive = NULL;
+        const aotc_open_options options = stored_options();
+        aotc_archive_info info = {.struct_size = sizeof info};
+        EXPECT(aotc_open_memory(moved + 1, golden.size_bytes, &options, &archive, NULL), AOTC_OK, NULL,
+               NULL);
+        CHECK(aotc_archive_get_info(archive, &info) == AOTC_OK);
+        read_kernels(archive, info.kernel_count);
+        aotc_release(archive);
+        free(moved);
+        free(golden.data);
+    }
+}
+
+/* ---- a large root -------------------------------------------------------------------------------- */
+
+static void test_a_large_root_is_verified_in_pieces(void) {
+    struct bytes many = read_golden("many.aotc");
+    aotc_archive *archive = NULL;
+    const aotc_kernel *kernel = NULL;
+    aotc_error error = AOTC_ERROR_INIT;
+    aotc_open_options options = stored_options();
+    struct header_record header;
+    memcpy(&header, many.data, sizeof header);
+    CHECK(header.root_bytes > 8 << 10);
+    EXPECT(aotc_open_memory(many.data, many.size_bytes, &options, &archive, &error), AOTC_OK, &error, NULL);
+    EXPECT(aotc_kernel_get(archive, "add_000", &kernel, &error), AOTC_OK, &error, NULL);
+    EXPECT(aotc_kernel_get(archive, "add_159", &kernel, &error), AOTC_OK, &error, NULL);
+    EXPECT(aotc_kernel_get(archive, "add_16", &kernel, &error), AOTC_ERROR_NOT_FOUND, &error, "did you mean");
+    aotc_release(archive);
+
+    /* A bit of the last name: the others are found, and who asks for all is told. */
+    many.data[HEADER_BYTES + header.root_bytes - 16] ^= 1;
+    EXPECT(aotc_open_memory(many.data, many.size_bytes, &options, &archive, &error), AOTC_OK, &error, NULL);
+    EXPECT(aotc_kernel_get(archive, "add_000", &kernel, &error), AOTC_OK, &error, NULL);
+    EXPECT(aotc_kernel_get(archive, "add_159", &kernel, &error), AOTC_ERROR_CHECKSUM, &error, "root");
+    EXPECT(aotc_kernel_get(archive, "none", &kernel, &error), AOTC_ERROR_CHECKSUM, &error, "root");
+    aotc_archive_info info = {.struct_size = sizeof info};
+    CHECK(aotc_archive_get_info(archive, &info) == AOTC_ERROR_CHECKSUM);
+    aotc_release(archive);
+    options.flags = AOTC_OPEN_VERIFY_BLOBS;
+    EXPECT(aotc_open_memory(many.data, many.size_bytes, &options, &archive, &error), AOTC_ERROR_CHECKSUM,
+           &error, "root");
+    many.data[HEADER_BYTES + header.root_bytes - 16] ^= 1;
+    many.data[HEADER_BYTES + header.root_bytes + 33] ^= 1; /* a digest */
+    options.flags = 0;
+    EXPECT(aotc_open_memory(many.data, many.size_bytes, &options, &archive, &error), AOTC_ERROR_CHECKSUM,
+           &error, "root");
+    free(many.data);
 }
 
 /* ---- files ------------------------------------------------------------------------------------
@@ -246,7 +351,8 @@ static void test_out_of_memory(void) {
 
 int main(int argc, char **argv) {
     static void (*const tests[])(void) = {
-        test_info, test_files, test_options, test_out_of_memory,
+        test_info, test_files, test_options, test_out_of_memory, test_without_compression, test_unaligned_memory,
+        test_a_large_root_is_verified_in_pieces,
     };
     return run_tests(argc, argv, tests, sizeof tests / sizeof *tests);
 }

@@ -101,3 +101,15 @@ def test_what_is_no_archive(folder: Path, run: Any, command: str) -> None:
     assert "kernels.toml" in err
     assert "not an archive" in err
     assert run(command, "missing.aotc")[0] == 1
+
+
+def test_frames_may_be_stored(built: Path, run: Any) -> None:
+    """A build and a merge of one archive write the same, and the way back loses what nobody launches."""
+    assert run("build", "--frames", "stored", "-o", "stored")[0] == 0
+    assert run("merge", str(built), "-o", "merged.aotc", "--frames", "stored")[0] == 0
+    stored = Path("stored/demo.aotc").read_bytes()
+    assert Path("merged.aotc").read_bytes() == stored
+    assert int.from_bytes(stored[16:24], "little") == 0
+    assert run("merge", "merged.aotc", "-o", "alone.aotc", "--frames", "alone")[0] == 0
+    assert Path("alone.aotc").stat().st_size < len(stored)
+    assert run("inspect", "merged.aotc")[0] == 0

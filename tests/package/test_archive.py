@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import hashlib
 import os
 import random
 from collections.abc import Callable
@@ -15,7 +16,15 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from aotc.ir.expression import parse
-from aotc.package.archive import decode, encode, read, write, write_file, write_together
+from aotc.package.archive import (
+    decode,
+    encode,
+    read,
+    without_texts,
+    write,
+    write_file,
+    write_together,
+)
 from aotc.package.index import (
     Archive,
     ArchiveError,
@@ -36,7 +45,9 @@ from tests.support.archive_bytes import (
     frame_rows,
     index_of,
     num_kernels,
+    patched,
     place,
+    resealed,
 )
 from tests.support.extent import examples
 
@@ -102,11 +113,57 @@ def test_a_frame_has_a_limit(samples: SimpleNamespace, monkeypatch: pytest.Monke
         decode(data)
 
 
+@pytest.mark.parametrize("name", ["archive", "small"])
+def test_what_is_not_compressed_lies_as_it_is(samples: SimpleNamespace, name: str) -> None:
+    archive = canonical(getattr(samples, name))
+    data = encode(archive, is_compressed=False)
+    found = decode(data)
+    assert found == without_texts(archive)
+    assert encode(found, is_compressed=False) == data
+    assert encode(found) == encode(without_texts(archive))
+    assert decode(encode(found)) == found
+    for offset, stored_bytes, raw_bytes, digest in frame_rows(data):
+        content = data[offset : offset + stored_bytes]
+        assert (offset % 64, stored_bytes) == (0, raw_bytes)
+        assert hashlib.sha256(content).digest() == digest
+    cubins = {variant.cubin for kernel in archive.kernels for variant in kernel.variants}
+    assert all(data.find(cubin) % 64 == 0 for cubin in cubins)
+
+
+def test_padding_between_frames_is_zero(samples: SimpleNamespace) -> None:
+    data = encode(samples.archive, is_compressed=False)
+    rows = frame_rows(data)
+    ends = [offset + size for offset, size, _, _ in rows]
+    at = next(end for end, (start, *_) in zip(ends, rows[1:], strict=False) if end < start)
+    with pytest.raises(ArchiveError, match="padding before a frame"):
+        decode(data[:at] + b"\1" + data[at + 1 :])
+
+
+def test_a_frame_without_compression_has_one_size(samples: SimpleNamespace) -> None:
+    data = encode(samples.small, is_compressed=False)
+    at, _ = place(data, "FRAMES")
+    changed = patched(data, at + 12, (frame_rows(data)[0][2] + 8).to_bytes(4, "little"))
+    with pytest.raises(ArchiveError, match="two sizes"):
+        decode(resealed(changed))
+
+
+def test_each_piece_of_a_root_has_its_digest(samples: SimpleNamespace) -> None:
+    kernels = tuple(replace(samples.copy, name=f"k{number:03}") for number in range(40))
+    data = encode(Archive("many", "1", kernels), is_compressed=False)
+    root_bytes = int.from_bytes(data[48:56], "little")
+    assert root_bytes > 2048
+    for at in range(128, 128 + root_bytes, 512):
+        with pytest.raises(ArchiveError) as error:
+            decode(patched(data, at, bytes([data[at] ^ 1])))
+        assert error.value.kind == "CHECKSUM"
+
+
 def test_empty_archive_is_header_and_root() -> None:
     archive = Archive("none", "0", ())
     data = encode(archive)
     assert decode(data) == archive
-    assert len(data) == 128 + int.from_bytes(data[48:56], "little")
+    root_bytes = int.from_bytes(data[48:56], "little")
+    assert len(data) == 128 + root_bytes + 32 * -(-root_bytes // 1024)
 
 
 def test_order_of_kernels_and_variants_does_not_matter(samples: SimpleNamespace) -> None:
@@ -193,7 +250,7 @@ def test_large_archives_are_compressed_faster(
 
 
 def test_golden_archive(samples: SimpleNamespace) -> None:
-    """The bytes of version 3.0 mean what they meant when it was released.
+    """The bytes of version 4.0 mean what they meant when it was released.
 
     Decoding compares the index and the layout with what would be written today; the frames may be
     another zstd's.

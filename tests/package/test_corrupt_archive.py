@@ -71,8 +71,13 @@ def test_what_is_no_archive_is_refused(data: bytes) -> None:
 
 def test_future_versions_are_named(samples: SimpleNamespace) -> None:
     data = encode(samples.small)
-    error = refusal(patched(data, 8, b"\4\0"))
-    assert (error.kind, "4.0" in error.message, "3.0" in error.message) == ("VERSION", True, True)
+    for version, other in ((b"\5\0", "5.0"), (b"\3\0", "3.0")):
+        error = refusal(patched(data, 8, version))
+        assert (error.kind, other in error.message, "4.0" in error.message) == (
+            "VERSION",
+            True,
+            True,
+        )
     error = refusal(resealed(patched(data, 16, b"\1\2")))
     assert error.kind == "VERSION"
     assert "bits 9" in error.message

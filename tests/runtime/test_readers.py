@@ -231,7 +231,7 @@ def mutations(
         yield changes, changed(data, changes)
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", [*NAMES, "stored"])
 def test_good_archives(gpu: FakeGpu, archives: Path, name: str) -> None:
     data = (archives / f"{name}.aotc").read_bytes()
     assert verdict_in_c(data) == "OK"

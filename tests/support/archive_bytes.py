@@ -15,6 +15,7 @@ import pytest
 import zstandard
 
 from aotc.package.archive import decode
+from aotc.package.archive_root import root_digests
 from aotc.package.index import (
     ArchiveError,
 )
@@ -36,6 +37,11 @@ ROOT = -1
 def root_end(data: bytes) -> int:
     """Return where the root of an archive ends."""
     return HEADER.size + int.from_bytes(data[48:56], "little")
+
+
+def digests_of(data: bytes) -> bytes:
+    """Return the digests of the root's pieces, as they follow it."""
+    return root_digests(data[HEADER.size : root_end(data)])
 
 
 def place(data: bytes, name: str, kernel: int = ROOT) -> tuple[int, int]:
@@ -79,7 +85,8 @@ def with_contents(data: bytes, contents: Mapping[int, bytes]) -> bytes:
 
 def with_frames(data: bytes, frames: Mapping[int, tuple[bytes, int]]) -> bytes:
     """Return the archive with other frames, given with the size that each is said to decode to."""
-    end = root_end(data)
+    root = root_end(data)
+    end = root + len(digests_of(data))
     head = bytearray(data[:end])
     layout = RECORDS["FRAMES"]
     at, _ = place(data, "FRAMES")
@@ -117,7 +124,10 @@ def with_field(
 def resealed(data: bytes) -> bytes:
     """Return the file with the checksum of its root made right."""
     blank = patched(data, SHA256_OFFSET, bytes(SHA256_BYTES))
-    return patched(data, SHA256_OFFSET, hashlib.sha256(blank[: root_end(data)]).digest())
+    digests = digests_of(data)
+    digest = hashlib.sha256(blank[: HEADER.size] + digests).digest()
+    sealed = patched(data, root_end(data), digests) if root_end(data) < len(data) else data
+    return patched(sealed, SHA256_OFFSET, digest)
 
 
 def u32(value: int) -> bytes:

@@ -74,7 +74,7 @@ int context_index(CUcontext context) {
 
 /* Built from the runtime's own table, so the signatures are checked by the compiler. */
 static const struct aotci_driver entry_points = {
-#define ENTRY_POINT(member, symbol, min_version, required, parameters) .member = fake_##symbol,
+#define ENTRY_POINT(member, group, symbol, min_version, required, parameters) .member = fake_##symbol,
     AOTCI_DRIVER_FUNCTIONS(ENTRY_POINT)
 #undef ENTRY_POINT
 };
@@ -101,7 +101,7 @@ __attribute__((visibility("default"))) CUresult cuGetProcAddress_v2(const char *
             return leave(CUDA_SUCCESS);
         }
     }
-#define FIND(member, name, min_version, required, parameters)                                      \
+#define FIND(member, group, name, min_version, required, parameters)                                      \
     if (strcmp(symbol, #name) == 0 && fake.version >= (min_version)) {                             \
         memcpy(function, &entry_points.member, sizeof *function);                                  \
     }

@@ -145,7 +145,7 @@ CUcontext current(void);
 /* A number for each context, below MAX_CONTEXTS. */
 int context_index(CUcontext context);
 
-#define DECLARE(member, symbol, min_version, required, parameters)                                 \
+#define DECLARE(member, group, symbol, min_version, required, parameters)                                 \
     CUresult fake_##symbol parameters;
 AOTCI_DRIVER_FUNCTIONS(DECLARE)
 #undef DECLARE

@@ -1,0 +1,316 @@
+/* root.c: the root of an archive: read whole, or of a large one what is asked for.
+ *
+ * The header's digest is of the digests of the root's pieces, so a piece can be verified alone. Of a large
+ * root opening reads the directory, and asking for a kernel the pieces with its name and its frames:
+ * their records are checked by themselves then. Whoever wants to know of all kernels has all of it
+ * verified and checked first.
+ */
+#include <string.h>
+
+#include "load.h"
+#include "sha256.h"
+#include "validate.h"
+
+/* Smaller roots are verified whole. */
+enum { WHOLE_ROOT_BYTES = 8 << 10 };
+
+static const char damaged[] = "the archive is damaged: copy or build it again";
+
+static struct aotc_archive *changed(const struct aotc_archive *archive) {
+    return (struct aotc_archive *)(uintptr_t)archive;
+}
+
+static uint32_t piece_count(const struct aotc_archive *archive) {
+    return (archive->root.size_bytes + ROOT_PIECE_BYTES - 1) / ROOT_PIECE_BYTES;
+}
+
+static aotc_status other_bytes(const struct aotc_archive *archive, aotc_error *error) {
+    return AOTCI_FAIL(error, AOTC_ERROR_CHECKSUM, .file = archive->name, .field = "header and root",
+                      .expected = "the bytes that were written", .got = "others", .remedy = damaged);
+}
+
+/* ---- pieces ------------------------------------------------------------------------------------ */
+
+static aotc_status verify_piece(const struct aotc_archive *archive, uint32_t piece, aotc_error *error) {
+    const uint32_t start = piece * ROOT_PIECE_BYTES;
+    const uint32_t left = archive->root.size_bytes - start;
+    const uint32_t size_bytes = left < ROOT_PIECE_BYTES ? left : ROOT_PIECE_BYTES;
+    unsigned char digest[AOTCI_SHA256_BYTES];
+    if (archive->has_piece != NULL && archive->owned_head != NULL) {
+        const aotc_status status =
+            aotci_read_file(archive, HEADER_BYTES + start, archive->owned_head + HEADER_BYTES + start,
+                            size_bytes, error);
+        if (status != AOTC_OK) {
+            return status;
+        }
+    }
+    aotci_sha256(archive->root.bytes + start, size_bytes, digest);
+    const unsigned char *digests = archive->root.bytes + archive->root.size_bytes;
+    return memcmp(digest, digests + (size_t)piece * DIGEST_BYTES, sizeof digest) == 0
+               ? AOTC_OK
+               : other_bytes(archive, error);
+}
+
+/* Verify bytes of a root that is not complete; `at` is within it, and what is beyond it is left out. */
+static aotc_status need(const struct aotc_archive *archive, const void *at, size_t size_bytes,
+                        aotc_error *error) {
+    const size_t start = (size_t)((const unsigned char *)at - archive->root.bytes);
+    const size_t left = archive->root.size_bytes - start;
+    const size_t end = start + (size_bytes < left ? size_bytes : left);
+    for (size_t piece = start / ROOT_PIECE_BYTES; piece * ROOT_PIECE_BYTES < end; ++piece) {
+        if (!archive->has_piece[piece]) {
+            const aotc_status status = verify_piece(archive, (uint32_t)piece, error);
+            if (status != AOTC_OK) {
+                return status;
+            }
+            archive->has_piece[piece] = true;
+        }
+    }
+    return AOTC_OK;
+}
+
+static aotc_status need_record(const struct aotc_archive *archive, enum section_kind kind, uint32_t index,
+                               aotc_error *error) {
+    return need(archive, aotci_record(&archive->root, kind, index), archive->root.sections[kind].stride,
+                error);
+}
+
+/* A name, with the byte before it, which tells that it begins there. */
+static aotc_status need_name(const struct aotc_archive *archive, uint32_t entry, const char **name,
+                             aotc_error *error) {
+    const struct aotci_tables *root = &archive->root;
+    aotc_status status = need_record(archive, SECTION_ENTRIES, entry, error);
+    if (status != AOTC_OK) {
+        return status;
+    }
+    const uint32_t offset = aotci_entry(root, entry)->name;
+    if (offset == 0 || offset >= aotci_count(root, SECTION_STRINGS)) {
+        return aotci_bad_record(root, error, SECTION_ENTRIES, entry, "name", "a name");
+    }
+    *name = aotci_string(root, offset);
+    status = need(archive, *name - 1, LIMIT_NAME_BYTES + 2, error);
+    if (status == AOTC_OK && (!aotci_is_name(root, offset) || !aotci_is_utf8(*name))) {
+        return aotci_bad_record(root, error, SECTION_ENTRIES, entry, "name", "a name");
+    }
+    return status;
+}
+
+/* ---- opening ------------------------------------------------------------------------------------ */
+
+/* Put header and digests, and with them the root if it is not partial, where they can be used. */
+static aotc_status read_head(struct aotc_archive *archive, bool is_partial, aotc_error *error) {
+    const uint32_t root_end = HEADER_BYTES + archive->root.size_bytes;
+    if (archive->file != NULL && (uintptr_t)archive->file % sizeof(uint64_t) == 0) {
+        archive->head = archive->file;
+        return AOTC_OK;
+    }
+    archive->owned_head = aotci_allocate(&archive->allocator, archive->head_bytes, 1);
+    archive->head = archive->owned_head;
+    if (archive->owned_head == NULL) {
+        return AOTCI_FAIL(error, AOTC_ERROR_NOMEM, .file = archive->name, .field = "root",
+                          .expected = "memory", .got = "none");
+    }
+    if (!is_partial) {
+        return aotci_read_file(archive, 0, archive->owned_head, archive->head_bytes, error);
+    }
+    const aotc_status status =
+        aotci_read_file(archive, 0, archive->owned_head, HEADER_BYTES, error);
+    return status == AOTC_OK ? aotci_read_file(archive, root_end, archive->owned_head + root_end,
+                                               archive->head_bytes - root_end, error)
+                             : status;
+}
+
+static aotc_status check_header_sum(const struct aotc_archive *archive, aotc_error *error) {
+    struct header_record header;
+    unsigned char digest[AOTCI_SHA256_BYTES];
+    struct aotci_sha256 hash;
+    const struct header_record *stored = (const void *)archive->head;
+    const uint32_t root_end = HEADER_BYTES + archive->root.size_bytes;
+    memcpy(&header, stored, sizeof header);
+    memset(header.root_sha256, 0, sizeof header.root_sha256);
+    aotci_sha256_begin(&hash);
+    aotci_sha256_update(&hash, &header, sizeof header);
+    aotci_sha256_update(&hash, archive->head + root_end, archive->head_bytes - root_end);
+    aotci_sha256_end(&hash, digest);
+    return memcmp(digest, stored->root_sha256, sizeof digest) == 0 ? AOTC_OK
+                                                                   : other_bytes(archive, error);
+}
+
+/* Verify the directory, which says how long it is. */
+static aotc_status need_directory(const struct aotc_archive *archive, aotc_error *error) {
+    uint32_t section_count = 0;
+    const aotc_status status = need(archive, archive->root.bytes, sizeof section_count, error);
+    if (status != AOTC_OK) {
+        return status;
+    }
+    memcpy(&section_count, archive->root.bytes, sizeof section_count);
+    return need(archive, archive->root.bytes,
+                8 + (size_t)section_count * sizeof(struct directory_entry), error);
+}
+
+aotc_status aotci_root_open(struct aotc_archive *archive, const struct header_record *header,
+                            bool is_whole, aotc_error *error) {
+    const bool is_partial = !is_whole && header->root_bytes > WHOLE_ROOT_BYTES;
+    archive->is_compressed = (header->required_features & FEATURE_ZSTD) != 0;
+    archive->root = (struct aotci_tables){
+        .file = archive->name,
+        .size_bytes = (uint32_t)header->root_bytes,
+        .is_newer = header->minor > FORMAT_MINOR,
+        .is_partial = is_partial,
+    };
+    archive->head_bytes =
+        HEADER_BYTES + archive->root.size_bytes + piece_count(archive) * DIGEST_BYTES;
+    aotc_status status = read_head(archive, is_partial, error);
+    if (status != AOTC_OK) {
+        return status;
+    }
+    archive->root.bytes = archive->head + HEADER_BYTES;
+    status = check_header_sum(archive, error);
+    if (status != AOTC_OK) {
+        return status;
+    }
+    if (is_partial) {
+        archive->has_piece = aotci_allocate(&archive->allocator, piece_count(archive), 1);
+        if (archive->has_piece == NULL) {
+            return AOTCI_FAIL(error, AOTC_ERROR_NOMEM, .file = archive->name, .field = "root",
+                              .expected = "memory", .got = "none");
+        }
+        status = need_directory(archive, error);
+        return status == AOTC_OK ? aotci_validate_directory(&archive->root, true, error) : status;
+    }
+    for (uint32_t i = 0; status == AOTC_OK && i < piece_count(archive); ++i) {
+        status = verify_piece(archive, i, error);
+    }
+    status = status == AOTC_OK ? aotci_validate_directory(&archive->root, true, error) : status;
+    status = status == AOTC_OK ? aotci_validate_root(archive, error) : status;
+    atomic_store_explicit(&archive->is_complete, status == AOTC_OK, memory_order_relaxed);
+    return status;
+}
+
+void aotci_root_close(struct aotc_archive *archive) {
+    aotci_deallocate(&archive->allocator, archive->has_piece, piece_count(archive), 1);
+    aotci_deallocate(&archive->allocator, archive->owned_head, archive->head_bytes, 1);
+}
+
+/* ---- afterwards ---------------------------------------------------------------------------------- */
+
+static bool is_complete(const struct aotc_archive *archive) {
+    return atomic_load_explicit(&archive->is_complete, memory_order_acquire);
+}
+
+static aotc_status complete_locked(struct aotc_archive *archive, aotc_error *error) {
+    struct aotci_tables whole = archive->root;
+    aotc_status status = need(archive, archive->root.bytes, archive->root.size_bytes, error);
+    whole.is_partial = false;
+    status = status == AOTC_OK ? aotci_validate_directory(&whole, true, error) : status;
+    status = status == AOTC_OK ? aotci_validate_root(archive, error) : status;
+    if (status == AOTC_OK) {
+        atomic_store_explicit(&archive->is_complete, true, memory_order_release);
+    }
+    return status;
+}
+
+aotc_status aotci_root_complete(const struct aotc_archive *archive, aotc_error *error) {
+    aotc_status status = AOTC_OK;
+    if (is_complete(archive)) {
+        return AOTC_OK;
+    }
+    (void)pthread_mutex_lock(&changed(archive)->index_lock);
+    if (!is_complete(archive)) {
+        status = complete_locked(changed(archive), error);
+    }
+    (void)pthread_mutex_unlock(&changed(archive)->index_lock);
+    return status;
+}
+
+/* Names are in order, which of a root that is not complete nobody has checked: then one may not be found. */
+static aotc_status search(const struct aotc_archive *archive, const char *name, uint32_t *number,
+                          aotc_error *error) {
+    uint32_t low = 0;
+    uint32_t high = aotci_count(&archive->root, SECTION_ENTRIES);
+    const bool has_all = is_complete(archive);
+    while (low < high) {
+        const uint32_t middle = low + (high - low) / 2;
+        const char *other = NULL;
+        const aotc_status status =
+            has_all ? AOTC_OK : need_name(archive, middle, &other, error);
+        if (status != AOTC_OK) {
+            return status;
+        }
+        const int order = strcmp(has_all ? aotci_kernel_name(archive, middle) : other, name);
+        if (order == 0) {
+            *number = middle;
+            return AOTC_OK;
+        }
+        if (order < 0) {
+            low = middle + 1;
+        } else {
+            high = middle;
+        }
+    }
+    return AOTC_OK;
+}
+
+aotc_status aotci_root_find(const struct aotc_archive *archive, const char *name, uint32_t *number,
+                            aotc_error *error) {
+    *number = UINT32_MAX;
+    if (is_complete(archive)) {
+        return search(archive, name, number, error);
+    }
+    (void)pthread_mutex_lock(&changed(archive)->index_lock);
+    const aotc_status status = search(archive, name, number, error);
+    (void)pthread_mutex_unlock(&changed(archive)->index_lock);
+    return status;
+}
+
+aotc_status aotci_root_kernel(const struct aotc_archive *archive, uint32_t number,
+                              aotc_error *error) {
+    const struct aotci_tables *root = &archive->root;
+    const uint32_t use_count = aotci_count(root, SECTION_USES);
+    const char *name = NULL;
+    if (is_complete(archive)) {
+        return AOTC_OK;
+    }
+    aotc_status status = need_name(archive, number, &name, error);
+    if (status != AOTC_OK) {
+        return status;
+    }
+    const struct entry_record *entry = aotci_entry(root, number);
+    if (entry->zero != 0 || entry->first_use > use_count ||
+        entry->use_count > use_count - entry->first_use ||
+        number >= aotci_count(root, SECTION_FRAMES)) {
+        return aotci_bad_record(root, error, SECTION_ENTRIES, number, "first_use, use_count",
+                                "uses and a frame that there are");
+    }
+    status = need_record(archive, SECTION_FRAMES, number, error);
+    return status == AOTC_OK ? aotci_validate_frame(archive, number, error) : status;
+}
+
+static aotc_status verify_used_frame(const struct aotc_kernel *kernel, uint32_t use, aotc_error *error) {
+    const struct aotc_archive *archive = kernel->archive;
+    const struct aotci_tables *root = &archive->root;
+    const uint32_t record = aotci_entry(root, kernel->number)->first_use + use;
+    aotc_status status = need_record(archive, SECTION_USES, record, error);
+    if (status != AOTC_OK) {
+        return status;
+    }
+    const uint32_t frame = aotci_used_frame(kernel, use);
+    if (frame < aotci_count(root, SECTION_ENTRIES) || frame >= aotci_count(root, SECTION_FRAMES)) {
+        return aotci_bad_record(root, error, SECTION_USES, record, "frame", "a frame of blobs");
+    }
+    status = need_record(archive, SECTION_FRAMES, frame, error);
+    return status == AOTC_OK ? aotci_validate_frame(archive, frame, error) : status;
+}
+
+aotc_status aotci_root_frame(const struct aotc_kernel *kernel, uint32_t use, uint32_t *number,
+                             aotc_error *error) {
+    struct aotc_archive *archive = kernel->archive;
+    aotc_status status = AOTC_OK;
+    if (!is_complete(archive)) {
+        (void)pthread_mutex_lock(&archive->index_lock);
+        status = verify_used_frame(kernel, use, error);
+        (void)pthread_mutex_unlock(&archive->index_lock);
+    }
+    *number = status == AOTC_OK ? aotci_used_frame(kernel, use) : 0;
+    return status;
+}
