@@ -145,7 +145,9 @@ def small_mxfp4_kernel(
     (BLOCK_M, BLOCK_K) of x and (WORDS_K, BLOCK_N) of scales. DECODE is `decoded_mxfp4` in place of `tl.dot_scaled`,
     for bf16.
     """
-    tl.static_assert(BYTES_K * 2 == BLOCK_K and WORDS_K == tl.cdiv(BLOCK_K, 128), "the same part of K")
+    tl.static_assert(
+        BYTES_K * 2 == BLOCK_K and tl.cdiv(BLOCK_K, 128) == WORDS_K, "the same part of K"
+    )
     row, column = tl.program_id(0) * BLOCK_M, tl.program_id(1) * BLOCK_N
     start_k, end_k = part_of_k(K, BLOCK_K, SPLIT_K)
     acc = tl.zeros((BLOCK_N, BLOCK_M), tl.float32)
@@ -173,7 +175,9 @@ def persistent_mxfp4_kernel(
     WARP_SPECIALIZE: tl.constexpr = False,  # noqa: FBT002
 ):  # fmt: skip
     """Store x @ (w * scale)^T to C (M, N) for many rows; operands as `small_mxfp4_kernel` has them."""
-    tl.static_assert(BYTES_K * 2 == BLOCK_K and WORDS_K == tl.cdiv(BLOCK_K, 128), "the same part of K")
+    tl.static_assert(
+        BYTES_K * 2 == BLOCK_K and tl.cdiv(BLOCK_K, 128) == WORDS_K, "the same part of K"
+    )
     num_m, num_n = tl.cdiv(M, BLOCK_M), tl.cdiv(N, BLOCK_N)
     for index in tl.range(
         tl.program_id(0), num_m * num_n, NUM_SMS, flatten=FLATTEN, warp_specialize=WARP_SPECIALIZE
