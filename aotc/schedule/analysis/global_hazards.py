@@ -57,11 +57,21 @@ class Touch:
     """An access, and the loops that have advanced to a later iteration since."""
 
     op: Op
-    carried: tuple[Op, ...] = ()
+    carried: frozenset[Op] = frozenset()
 
     def carried_by(self, loop: Op) -> Touch:
         """Return the same access as the next iteration of `loop` sees it."""
-        return self if loop in self.carried else Touch(self.op, (*self.carried, loop))
+        return self if loop in self.carried else Touch(self.op, self.carried | {loop})
+
+    def after(self, loop: Op) -> Touch:
+        """Return the same access as what follows `loop` sees it, and the loop when it runs again.
+
+        One that is not in the loop is seen as if the loop had not run: of `n` loops in a row, each
+        access would be carried by any of `2**n` sets of them.
+        """
+        if loop not in self.carried or is_inside(self.op, loop):
+            return self
+        return Touch(self.op, self.carried - {loop})
 
 
 class GlobalHazards:

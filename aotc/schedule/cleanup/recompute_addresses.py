@@ -116,5 +116,5 @@ class _Recomputation:
             op = value.op
             assert op is not None
             sources = {each: self._anew(each, place) for each in op.operands if is_tile(each)}
-            self.made[value] = place(op.clone(sources)).results[0]
+            self.made.update(zip(op.results, place(op.clone(sources)).results, strict=True))
         return self.made[value]

@@ -459,6 +459,7 @@ def _walk_loop(op: Op, pending: Pending) -> None:
             break
         if walk > _MAX_EXACT_WALKS:
             pending.merge(start)  # a growing state reaches a fixpoint
+    pending.leave(op)
     # After the loop its stage indices are not known.
     pending.map(lambda place: replace(place, stage=None))
 

@@ -144,6 +144,11 @@ class Pending:
         self.touched = {touch.carried_by(loop): None for touch in self.touched}
         self.unproxied = {touch.carried_by(loop): None for touch in self.unproxied}
 
+    def leave(self, loop: Op) -> None:
+        """See accesses to global memory as what follows a loop does."""
+        self.touched = {touch.after(loop): None for touch in self.touched}
+        self.unproxied = {touch.after(loop): None for touch in self.unproxied}
+
     def map(self, change: Callable[[Place], Place]) -> None:
         """Replace every place in shared memory."""
         for places in self.all:

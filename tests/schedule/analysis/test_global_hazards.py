@@ -7,8 +7,9 @@ import textwrap
 import pytest
 
 import aotc
+from aotc.ir.core import Op
 from aotc.ir.text import parse_kernel
-from aotc.schedule.analysis.global_hazards import GlobalHazards
+from aotc.schedule.analysis.global_hazards import GlobalHazards, Touch
 from tests.support.checks import check
 
 _HEAD = "import triton\nimport triton.language as tl\n\n@triton.jit\n"
@@ -298,3 +299,30 @@ def test_two_descriptors_of_one_pointer_are_of_one_tensor(tmp_path) -> None:
 """,
         text,
     )
+
+
+@pytest.mark.parametrize("loops", [4, 8])
+def test_loops_in_a_row_are_walked_one_after_the_other(
+    tmp_path, monkeypatch: pytest.MonkeyPatch, loops: int
+) -> None:
+    """Not for each set of them that an access may have seen: twice the loops, four times the pairs."""
+    asked: list[Touch] = []
+    base = GlobalHazards._meet
+
+    def counted(self: GlobalHazards, earlier: Touch, later: Op) -> bool:
+        asked.append(earlier)
+        return base(self, earlier, later)
+
+    monkeypatch.setattr(GlobalHazards, "_meet", counted)
+    loop = """
+    for k in range(0, n):
+        acc += tl.load(x_ptr + k * stride + i)
+"""
+    body = f"""\
+i = tl.arange(0, 64)
+acc = tl.zeros((64,), tl.float32)
+for outer in range(0, n):{loops * loop}
+tl.store(x_ptr + i, acc)
+"""
+    _barriers(tmp_path, body, num_warps=1)
+    assert 0 < len(asked) <= 12 * loops**2
