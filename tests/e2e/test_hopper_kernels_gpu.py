@@ -28,7 +28,7 @@ from tests.support.tensors import Tensor
 pytestmark = pytest.mark.gpu
 
 POINTS = [pytest.param(*entry, id=entry_name(*entry)) for entry in entries()]
-_NAMES = ("fp8e4nv", "fp8e5", "bf16", "fp16", "fp32", "i8", "i32")
+_NAMES = ("fp8e4nv", "fp8e5", "bf16", "fp16", "fp32", "i8", "u8", "i32")
 DTYPES = {dtype_of(scalar_of(name)): name for name in _NAMES}
 
 
