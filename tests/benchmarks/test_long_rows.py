@@ -47,7 +47,8 @@ def test_every_length_is_served_by_clusters_where_a_cta_cannot_hold_it(
                 if long_rows.serves(config, columns) and not config.get("LOOP")
             ]
             assert held
-            assert max(held) == min(8, max(1, columns // 1024)), columns
+            most = min(8, max(1, columns // 1024))
+            assert max(held) == most or (columns >= 131072 and max(held) == 16), columns
 
 
 def test_a_kernel_that_always_loops_has_no_choice_of_it(long_rows: ModuleType) -> None:
