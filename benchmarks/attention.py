@@ -26,7 +26,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from peers import Launch, built, in_turn, ranked, ratio
+from peers import Launch, built, in_turn, ranked, ratio, triton_holds
 
 ROOT = Path(__file__).parents[1]
 ROUNDS, TRIALS, LAUNCHES = 41, 7, 3
@@ -204,12 +204,9 @@ def triton_launches(tensors: Tensors) -> Iterator[tuple[str, Launch]]:
                 num_stages=options[1],
             )
 
-        try:
-            launch()
-        except Exception as error:  # noqa: BLE001 - a configuration that Triton cannot hold
-            print(f"    Triton: {block_m}x{block_n}: {type(error).__name__}", file=sys.stderr)
-            continue
-        yield f"{block_m}x{block_n}, {warps} warps, {stages} stages", launch
+        name = f"{block_m}x{block_n}, {warps} warps, {stages} stages"
+        if triton_holds(name, launch):
+            yield name, launch
 
 
 def cudnn_launch(tensors: Tensors) -> Launch:

@@ -20,7 +20,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from attention import LOG2_E, ROOT, Pass, Shape, both, run
-from peers import Launch, built, ranked
+from peers import Launch, built, ranked, triton_holds
 
 # Of the magnitude of the largest gradient: weights and gradients of scores are rounded to bf16.
 TOLERANCE = 2e-2
@@ -231,12 +231,9 @@ def triton_launches(tensors: Tensors) -> Iterator[tuple[str, Launch]]:
                 tensors.sums, dq, scale, count, BLOCK=SCALE_ELEMS
             )
 
-        try:
-            launch()
-        except Exception as error:  # noqa: BLE001 - a configuration that Triton cannot hold
-            print(f"    Triton: {block_m}x{block_n}: {type(error).__name__}", file=sys.stderr)
-            continue
-        yield f"{block_m}x{block_n}, {warps} warps, {stages} stages, {narrow=}", launch
+        name = f"{block_m}x{block_n}, {warps} warps, {stages} stages, {narrow=}"
+        if triton_holds(name, launch):
+            yield name, launch
 
 
 def cudnn_launch(tensors: Tensors) -> Launch:

@@ -27,7 +27,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from peers import Launch, built, in_turn, ranked, ratio
+from peers import Launch, built, in_turn, ranked, ratio, triton_holds
 
 ROOT = Path(__file__).parents[1]
 ROUNDS, TRIALS, LAUNCHES = 31, 5, 3
@@ -245,12 +245,8 @@ def triton_launches(tensors: Tensors) -> Iterator[tuple[str, Launch]]:
         def launch(given=given, grid=grid) -> None:
             kernel[grid](**given)
 
-        try:
-            launch()
-        except Exception as error:  # noqa: BLE001 - a configuration that Triton cannot hold
-            print(f"    Triton: {name}: {type(error).__name__} {str(error)[:80]}")
-            continue
-        yield name, launch
+        if triton_holds(name, launch):
+            yield name, launch
 
 
 def torch_launch(tensors: Tensors) -> Launch | None:

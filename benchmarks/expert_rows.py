@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from peers import Launch, built, rates_in_turn
+from peers import Launch, built, rates_in_turn, triton_holds
 
 KERNELS = Path(__file__).parents[1] / "kernels"
 ROUNDS, TRIALS, LAUNCHES = 31, 3, 3
@@ -137,12 +137,8 @@ def triton_candidates(experts: Experts) -> Candidates:
             kernel[grid](*maps, *last, **blocks, num_warps=options[0], num_stages=options[1])
 
         name = f"{blocks}, {warps} warps, {stages} stages"
-        try:
-            launch()
-        except Exception as error:  # noqa: BLE001 - a configuration that Triton cannot hold
-            print(f"    Triton: {name}: {type(error).__name__}", file=sys.stderr)
-            continue
-        yield name, launch
+        if triton_holds(name, launch):
+            yield name, launch
 
 
 def cublas_candidates(experts: Experts) -> Candidates:

@@ -21,7 +21,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from peers import Launch, built, rates_in_turn
+from peers import Launch, built, rates_in_turn, triton_holds
 
 KERNELS = Path(__file__).parents[1] / "kernels"
 ROUNDS, TRIALS, LAUNCHES = 41, 5, 3
@@ -132,12 +132,8 @@ def triton_candidates(groups: Groups) -> Iterator[tuple[str, Launch]]:
             )
 
         name = f"{blocks}, {warps} warps, {stages} stages, {programs} programs an SM"
-        try:
-            launch()
-        except Exception as error:  # noqa: BLE001 - a configuration that Triton cannot hold
-            print(f"    Triton: {name}: {type(error).__name__}", file=sys.stderr)
-            continue
-        yield name, launch
+        if triton_holds(name, launch):
+            yield name, launch
 
 
 def cublas_candidates(groups: Groups) -> Iterator[tuple[str, Launch]]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import random
 import statistics
+import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
@@ -87,6 +88,16 @@ def ranked(
     """Return median milliseconds and names, the fastest first, of candidates timed in turn."""
     times = in_turn(candidates, trials, launches, pause_seconds, ahead=ahead)
     return sorted((statistics.median(values), name) for name, values in times.items())
+
+
+def triton_holds(name: str, launch: Launch) -> bool:
+    """Return whether Triton can launch a configuration; say of what it cannot why not."""
+    try:
+        launch()
+    except Exception as error:  # noqa: BLE001 - whatever Triton and the driver raise
+        print(f"    Triton: {name}: {type(error).__name__} {str(error)[:80]}", file=sys.stderr)
+        return False
+    return True
 
 
 def ratio(of: Iterable[float], to: Iterable[float]) -> float:

@@ -70,3 +70,16 @@ def test_the_best_candidates_of_peers_run_in_turn(
     found = peers.rates_in_turn(candidates, 1e10, trials=3, rounds=5, launches=1)
     assert found == {"aotc": 5.0, "triton": 2.0, "aotc/triton": 2.5}
     assert capsys.readouterr().out.count("slow") == 1
+
+
+def test_what_triton_cannot_launch_is_said_and_left_out(
+    peers: ModuleType, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def refused() -> None:
+        raise MemoryError("shared memory: 300000 of 232448 bytes")
+
+    assert peers.triton_holds("128x64", lambda: None)
+    assert not peers.triton_holds("256x256", refused)
+    assert capsys.readouterr().err == (
+        "    Triton: 256x256: MemoryError shared memory: 300000 of 232448 bytes\n"
+    )

@@ -117,7 +117,7 @@ class Buffer:
     def held_bytes(self) -> int:
         """How much memory all that this holds takes."""
         held = (self.initial, self.expected, self.readable, self.writable)
-        return sum(each.nbytes for each in (*held, *self.upward, *self.random))
+        return sum(each.nbytes for each in (*held, *self.upward, *self.random, *self.flipped))
 
     def spread(self, content: Bytes) -> Bytes:
         """Return all of the memory, of which `content` is what is held; untouched pages are zero.
