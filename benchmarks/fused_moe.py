@@ -18,6 +18,7 @@ import importlib
 import json
 import sys
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +31,27 @@ HIDDEN, INNER = 4096, 1536
 # BLOCK_M, BLOCK_N, warps, stages
 TRITON_CONFIGS = ((64, 128, 4, 4), (64, 256, 4, 4), (128, 128, 8, 4), (128, 256, 8, 3))
 TRITON_COLUMN_CONFIGS = ((128, 128, 8, 3), (256, 128, 8, 3))
+
+
+@dataclass(frozen=True)
+class Run:
+    """A launch, and where it leaves results: in order of rows, or row `numbers[i]` at *i*."""
+
+    launch: Launch
+    out: Any
+    numbers: Any = None
+
+    def __call__(self) -> None:
+        self.launch()
+
+    def results(self, num_rows: int) -> Any:
+        """Return the results in order of rows."""
+        if self.numbers is None:
+            return self.out
+        there = (self.numbers < num_rows).nonzero().flatten()
+        found = self.out.new_empty(num_rows, self.out.shape[1])
+        found[self.numbers[there].long()] = self.out[there]
+        return found
 
 
 class Layer:
@@ -75,6 +97,12 @@ class Layer:
         """The kernel's name."""
         return "fused_moe" if self.weights == "bf16" else f"fused_moe_{self.weights}"
 
+    @property
+    def columns_kernel(self) -> str:
+        """The name of the kernel whose tiles are transposed."""
+        form = "_int4" if self.weights == "int4" else ""
+        return f"fused_moe_{'up' if self.first else 'down'}{form}"
+
     def rows_of(self, token: Any) -> Any:
         """Return rows of A in float64."""
         rows = self.a[token].double()
@@ -118,68 +146,54 @@ class Layer:
             "padded_ptr": torch.tensor([total], dtype=torch.int32, device="cuda"),
         }
 
-    def rows_in_blocks(self, block: int, tail: int) -> dict[str, Any]:
-        """Return row numbers by expert, and where blocks of up to block + tail begin, longest first."""
+    def rows_in_order(self, block: int, tail: int, align: int) -> dict[str, Any]:
+        """Return rows in the order of their experts, and where blocks of up to block + tail begin, longest first.
+
+        Those of each expert are filled up to a multiple of `align`.
+        """
         import torch
 
-        numbers, blocks = [], []
+        blocks = []
         for expert in range(EXPERTS):
             rows = (self.chosen == expert).nonzero().flatten()
-            count = max(1, -(-(len(rows) - tail) // block))
-            blocks += [
-                (expert, part) for part in rows.tensor_split([*range(block, count * block, block)])
-            ]
+            fill = torch.full((-len(rows) % align,), self.rows)
+            count = max(1, -(-(len(rows) + len(fill) - tail) // block))
+            parts = torch.cat([rows, fill]).tensor_split([*range(block, count * block, block)])
+            blocks += [(expert, part) for part in parts]
         blocks.sort(key=lambda each: -len(each[1]))
         starts, experts = [0], []
         for expert, part in blocks:
             starts.append(starts[-1] + len(part))
             experts.append(expert)
-            numbers.append(part)
-        # A launch has room for the most blocks that there can be.
+        # A launch has room for the most blocks and rows that there can be.
         empty = self.rows // block + EXPERTS - len(experts)
+        capacity = self.rows + EXPERTS * align
+        numbers = torch.full((capacity,), self.rows, dtype=torch.int32)
+        numbers[: starts[-1]] = torch.cat([part for _, part in blocks])
         made = {"dtype": torch.int32, "device": "cuda"}
-        return {
-            "sorted_ptr": torch.cat(numbers).int().cuda(),
-            "start_ptr": torch.tensor([*starts, *[self.rows] * empty], **made),
+        real = numbers.clamp(max=self.rows - 1).long().cuda()
+        in_order = {"sorted_ptr": numbers.cuda(), "factors": self.weight[real]}
+        if not self.first:
+            in_order["a"] = in_order["more"] = self.a[real]
+        return in_order | {
+            "start_ptr": torch.tensor([*starts, *[starts[-1]] * empty], **made),
             "expert_ptr": torch.tensor([*experts, *[0] * empty], **made),
+            "out": torch.empty(capacity, self.n, dtype=torch.bfloat16, device="cuda"),
         }
 
-    def column_arguments(self, block: int, tail: int) -> dict[str, Any]:
+    def column_arguments(self, block: int, tail: int, align: int) -> dict[str, Any]:
         """Return the arguments of the kernel whose tiles are transposed by name."""
-        if self.weights == "int4":
-            b = {"b": self.b, "out_ptr": self.out, "scales": self.scales["scale_ptr"]}
-        elif self.swiglu:
-            halves = self.b.view(EXPERTS, 2, self.n // 8, 8, self.k)
-            b = {"b": halves.transpose(1, 2), "out_ptr": self.out}
-        else:
-            b = {"b": self.b.view(EXPERTS, 1, 1, self.n, self.k), "out_ptr": self.out}
-        blocks = self.rows_in_blocks(block, tail)
-        return {
-            "a_ptr": self.a,
-            **b,
-            "weight_ptr": self.weight[blocks["sorted_ptr"].long()],
-            **blocks,
+        b = self.b
+        if self.swiglu:
+            b = b.view(EXPERTS, 2, self.n // 8, 8, self.k).transpose(1, 2)
+        made = {"a": self.a, "b": b, **self.rows_in_order(block, tail, align)}
+        return made | {
+            "scales": self.scales.get("scale_ptr"),
+            "more_factors": made["factors"],
             "N": self.n,
             "K": self.k,
             "stride_am": self.k,
-            "stride_om": self.n,
-            "n_blocks": self.rows // block + EXPERTS,
-        }
-
-    def down_arguments(self, block: int, tail: int) -> dict[str, Any]:
-        """Return the arguments of the kernel whose rows of A are sorted already by name."""
-        blocks = self.rows_in_blocks(block, tail)
-        a = self.a[blocks["sorted_ptr"].long()]
-        return {
-            "a": a,
-            "more": a,
-            "b": self.b,
-            "out_ptr": self.out,
-            "weight_ptr": self.weight[blocks["sorted_ptr"].long()],
-            **blocks,
-            "N": self.n,
-            "K": self.k,
-            "stride_om": self.n,
+            "n_rows": self.rows,
             "n_blocks": self.rows // block + EXPERTS,
         }
 
@@ -225,13 +239,14 @@ class Layer:
         """How much of K a step takes."""
         return 128 if self.weights == "fp8" else 64
 
-    def check(self, name: str, launch: Launch) -> bool:
+    def check(self, name: str, run: Run) -> bool:
         """Return whether a launch is right for some experts, over results that were poisoned."""
         import torch
 
-        self.out.fill_(float("nan"))
-        launch()
-        if self.out.isnan().any():
+        run.out.fill_(float("nan"))
+        run()
+        out = run.results(self.rows)
+        if out.isnan().any():
             print(f"    {name} leaves rows out", file=sys.stderr)
             return False
         for expert in (0, EXPERTS // 2, EXPERTS - 1):
@@ -243,65 +258,60 @@ class Layer:
                 expected = torch.nn.functional.silu(gate) * up
             if not self.first:
                 expected *= self.weight[rows].double()[:, None]
-            error = (self.out[rows].double() - expected).abs().max() / expected.abs().max()
+            error = (out[rows].double() - expected).abs().max() / expected.abs().max()
             if not error < 2**-7:
                 print(f"    {name} is wrong by {error:.3g} of the largest", file=sys.stderr)
                 return False
         return True
 
 
-def aotc_candidates(layer: Layer, archive: str) -> Iterator[tuple[str, Launch]]:
+def aotc_candidates(layer: Layer, archive: str) -> Iterator[tuple[str, Run]]:
     """Yield a launch of each configuration of the archive."""
     import aotc
 
     kernels = aotc.load(archive)
-    form = "swiglu_columns" if layer.swiglu else "columns"
-    for name in (
-        layer.kernel,
-        f"{layer.kernel}_{form}",
-        *([] if layer.first else [f"{layer.kernel}_down"]),
-    ):
+    for name in (layer.kernel, layer.columns_kernel):
         if name in kernels:
             yield from _candidates_of(layer, kernels[name])
 
 
-def _candidates_of(layer: Layer, kernel: Any) -> Iterator[tuple[str, Launch]]:
-    wanted = layer.choices | {"ROWS_PER_TOKEN": EACH if layer.first else 1}
-    ours = [v for v in kernel.info.variants if dict(v.choices).items() <= wanted.items()]
-    seen: dict[tuple[int, int | None], dict[str, Any]] = {}
+def _candidates_of(layer: Layer, kernel: Any) -> Iterator[tuple[str, Run]]:
+    ours = [v for v in kernel.info.variants if dict(v.choices).items() <= layer.choices.items()]
     have = [dict(variant.config) for variant in ours]
+    names = [param.name for param in kernel.info.params]
+    seen: dict[tuple[int, ...], dict[str, Any]] = {}
     for config in [each for each in built(kernel) if each in have]:
-        block, tail = int(config["BLOCK_M"]), config.get("TAIL")
-        if (block, tail) not in seen:
-            if tail is None:
-                seen[block, tail] = layer.arguments(block)
-            elif kernel.name.endswith("_down"):
-                seen[block, tail] = layer.down_arguments(block, int(tail))
-            else:
-                seen[block, tail] = layer.column_arguments(block, int(tail))
-        arguments, choices = list(seen[block, tail].values()), dict(ours[0].choices)
+        sizes = tuple(int(config[n]) for n in ("BLOCK_M", "TAIL", "EPILOGUE_M") if n in config)
+        if sizes not in seen:
+            seen[sizes] = (
+                layer.arguments(*sizes) if len(sizes) == 1 else layer.column_arguments(*sizes)
+            )
+        passed, choices = seen[sizes], dict(ours[0].choices)
 
-        def launch(config=config, arguments=arguments, choices=choices) -> None:
-            kernel.launch(arguments, config=config, choices=choices)
+        def launch(config=config, passed=passed, choices=choices) -> None:
+            kernel.launch([passed[name] for name in names], config=config, choices=choices)
 
-        yield str(config), launch
+        if "out" in passed:
+            yield str(config), Run(launch, passed["out"], passed["sorted_ptr"])
+        else:
+            yield str(config), Run(launch, layer.out)
 
 
-def triton_candidates(layer: Layer) -> Iterator[tuple[str, Launch]]:
+def triton_candidates(layer: Layer) -> Iterator[tuple[str, Run]]:
     """Yield a launch of each configuration that Triton compiles."""
     sys.path.insert(0, str(KERNELS))
 
     for name, make in (*_triton_by_rows(layer), *_triton_by_columns(layer)):
         try:
-            launch = make()
-            launch()
+            run = make()
+            run()
         except Exception as error:  # noqa: BLE001 - a configuration that Triton cannot hold
             print(f"    Triton: {name}: {type(error).__name__}", file=sys.stderr)
             continue
-        yield name, launch
+        yield name, run
 
 
-def _triton_by_rows(layer: Layer) -> Iterator[tuple[str, Callable[[], Launch]]]:
+def _triton_by_rows(layer: Layer) -> Iterator[tuple[str, Callable[[], Run]]]:
     module = importlib.import_module("fused_moe")  # this script's folder comes after
     kernel = getattr(module, f"{layer.kernel}_kernel")
     for block_m, block_n, warps, stages in TRITON_CONFIGS:
@@ -313,42 +323,55 @@ def _triton_by_rows(layer: Layer) -> Iterator[tuple[str, Callable[[], Launch]]]:
         constants |= layer.choices | ({"GROUP_K": 128} if layer.weights == "int4" else {})
         constants |= {"COLUMNS": columns} if layer.weights == "fp8" else {}
 
-        def make(columns=columns, constants=constants, options=(warps, stages)) -> Launch:
+        def make(columns=columns, constants=constants, options=(warps, stages)) -> Run:
             passed = layer.arguments(constants["BLOCK_M"]) | constants
             grid = (passed["n_blocks"] * -(-layer.n // columns),)
-            return lambda: kernel[grid](**passed, num_warps=options[0], num_stages=options[1])
+            how = {"num_warps": options[0], "num_stages": options[1]}
+            return Run(lambda: kernel[grid](**passed, **how), layer.out)
 
         yield f"{block_m}x{columns}, {warps} warps, {stages} stages", make
 
 
-def _triton_by_columns(layer: Layer) -> Iterator[tuple[str, Callable[[], Launch]]]:
+def _triton_by_columns(layer: Layer) -> Iterator[tuple[str, Callable[[], Run]]]:
     if layer.weights == "fp8":
         return
-    module = importlib.import_module("fused_moe_columns")
-    kernel = getattr(module, f"{layer.kernel}_columns_kernel")
+    kernel = importlib.import_module("fused_moe_columns").fused_moe_columns_kernel
     for block_m, block_n, warps, stages in TRITON_COLUMN_CONFIGS:
-        constants = {"BLOCK_M": block_m, "TAIL": 32, "BLOCK_N": block_n, "BLOCK_K": layer.block_k}
-        constants |= layer.choices | {"EPILOGUE_M": block_m}
-        constants |= {"ROWS_PER_TOKEN": EACH if layer.first else 1}
-        constants |= {"GROUP_K": 128} if layer.weights == "int4" else {"ORDERED": False}
+        constants = {
+            "BLOCK_M": block_m,
+            "TAIL": 32,
+            "BLOCK_N": block_n,
+            "BLOCK_K": 64,
+            "EPILOGUE_M": 32,
+        }
+        constants |= {"SWIGLU": layer.swiglu, "ROWS_PER_TOKEN": EACH if layer.first else 1}
 
-        def make(constants=constants, options=(warps, stages)) -> Launch:
+        def make(constants=constants, options=(warps, stages)) -> Run:
             from triton.tools.tensor_descriptor import TensorDescriptor
 
-            passed = layer.column_arguments(constants["BLOCK_M"], 32) | constants
-            height = constants["BLOCK_N"]
-            blocks = {"b": [1, 1, 1, height, 64], "scales": [1, 1, height]}
+            height, block, tail = constants["BLOCK_N"], constants["BLOCK_M"], constants["TAIL"]
+            passed = layer.column_arguments(block, tail, constants["EPILOGUE_M"]) | constants
+            out, columns = passed["out"], height // 2 if layer.swiglu else height
+            blocks = {"b": [1, height, 64], "out": [constants["EPILOGUE_M"], columns]}
             if layer.swiglu:
                 blocks["b"] = [1, height // 16, 2, 8, 64]
             elif layer.weights == "int4":
-                blocks["b"] = [1, height, 8]
-            for name in blocks.keys() & passed.keys():
+                blocks |= {"b": [1, height, 8], "scales": [1, 1, height]}
+            if layer.first:
+                passed |= dict.fromkeys(("more", "factors", "more_factors"))
+            else:
+                blocks |= {
+                    "a": [block, 64],
+                    "more": [tail, 64],
+                    "factors": [block],
+                    "more_factors": [tail],
+                }
+            for name, shape in blocks.items():
                 each = passed[name]
-                shape = list(each.shape), list(each.stride())
-                passed[name] = TensorDescriptor(each, *shape, blocks[name])
-            columns = height // 2 if layer.swiglu else height
+                passed[name] = TensorDescriptor(each, list(each.shape), list(each.stride()), shape)
             grid = (passed["n_blocks"] * -(-layer.n // columns),)
-            return lambda: kernel[grid](**passed, num_warps=options[0], num_stages=options[1])
+            how = {"num_warps": options[0], "num_stages": options[1]}
+            return Run(lambda: kernel[grid](**passed, **how), out, passed["sorted_ptr"])
 
         yield f"columns, {block_m}x{block_n}, {warps} warps, {stages} stages", make
 
@@ -379,7 +402,7 @@ def dense_candidates(layer: Layer, archive: str) -> Iterator[tuple[str, Launch]]
 
 
 def measure(
-    layer: Layer, candidates: dict[str, Callable[[Layer], Iterator[tuple[str, Launch]]]]
+    layer: Layer, candidates: dict[str, Callable[[Layer], Iterator[tuple[str, Any]]]]
 ) -> dict[str, object]:
     """Return the row of a layer: TFLOP/s of each, and how much faster aotc is."""
     name = "gate and up" if layer.first else "down"
@@ -406,7 +429,7 @@ def main() -> None:
     parser.add_argument("--no-triton", action="store_true")
     parser.add_argument("--json")
     options = parser.parse_args()
-    candidates: dict[str, Callable[[Layer], Iterator[tuple[str, Launch]]]] = {
+    candidates: dict[str, Callable[[Layer], Iterator[tuple[str, Any]]]] = {
         "aotc": lambda layer: aotc_candidates(layer, options.archive),
         "triton": triton_candidates,
         "dense": lambda layer: dense_candidates(layer, options.archive),

@@ -10,7 +10,7 @@ Invariant: of a box that a warpgroup is said to hold, no other one writes any el
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import lru_cache
 
@@ -21,6 +21,7 @@ from aotc.ir.wgmma_tiling import ROWS
 
 _GROUP_WARP_BITS = 2
 _MIN_AXES = 2
+_MIN_SPAN_BYTES = 64  # narrower rows are written by parts of a line
 
 
 @lru_cache(maxsize=256)
@@ -54,10 +55,28 @@ def box_warpgroups(layout: LinearLayout, box: tuple[int, ...]) -> tuple[int, ...
 def in_warpgroup_boxes(tensor: TensorMapType, layouts: Sequence[LinearLayout]) -> TensorMapType:
     """Return the map with boxes that warpgroups hold, or as it is if some layout has none.
 
-    `layouts` are those of the tiles that are stored.
+    `layouts` are those of the tiles that are stored. Boxes have fewer rows than the tensor map's, or columns
+    of half its swizzle, as a warpgroup has of a tile that is stored transposed.
     """
-    if len(tensor.box) < _MIN_AXES or tensor.box[-2] <= ROWS:
-        return tensor
-    box = (*tensor.box[:-2], ROWS, tensor.box[-1])
-    fits = all(len(each.shape) == len(box) and box_warpgroups(each, box) for each in layouts)
-    return replace(tensor, box=box) if layouts and fits else tensor
+    for each in _smaller_maps(tensor) if layouts else ():
+        if all(_is_held(layout, each.box) for layout in layouts):
+            return each
+    return tensor
+
+
+def _smaller_maps(tensor: TensorMapType) -> Iterator[TensorMapType]:
+    """Yield the maps to try in turn, the given one among them where its boxes may be held already."""
+    if len(tensor.box) < _MIN_AXES:
+        return
+    *outer, rows, columns = tensor.box
+    if rows > ROWS:
+        yield replace(tensor, box=(*outer, ROWS, columns))
+    elif tensor.swizzle_bytes > _MIN_SPAN_BYTES:
+        yield tensor
+        span_bytes = tensor.swizzle_bytes // 2
+        narrow = (*outer, rows, span_bytes // tensor.element.size_bytes)
+        yield replace(tensor, box=narrow, swizzle_bytes=span_bytes)
+
+
+def _is_held(layout: LinearLayout, box: tuple[int, ...]) -> bool:
+    return len(layout.shape) == len(box) and bool(box_warpgroups(layout, box))
