@@ -86,14 +86,15 @@ def test_rows_go_through_the_weights_of_their_experts(
         assert (np.abs(out[row].astype(np.float64) - expected) <= bound).all()
 
 
-TAIL = 16
+TAIL = ALIGN = 32
 
 
 def _rows_in_blocks(experts: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return row numbers by expert, where blocks of up to BLOCK_M + TAIL begin, and their experts."""
+    """Return row numbers by expert, filled up to ALIGN, where blocks of them begin, and their experts."""
     rows, starts, owners = list[np.ndarray](), [0], list[int]()
     for expert in range(NUM_EXPERTS):
         mine = np.flatnonzero(experts == expert)
+        mine = np.pad(mine, (0, -mine.size % ALIGN), constant_values=experts.size)
         count = max(1, -(-(mine.size - TAIL) // BLOCK_M))
         for part in np.split(mine, range(BLOCK_M, count * BLOCK_M, BLOCK_M)):
             rows.append(part)
@@ -108,19 +109,28 @@ def _rows_in_blocks(experts: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.nda
 
 
 @pytest.mark.parametrize("num_tokens", [1, 37, 67])
-@pytest.mark.parametrize("swiglu", [False, True])
-def test_rows_of_an_expert_are_columns_of_a_tile(num_tokens: int, swiglu: bool) -> None:
-    columns, depth = 72, 80
-    block = "1,8,2,8,64" if swiglu else "1,1,1,128,64"
+@pytest.mark.parametrize("first", [False, True])
+def test_rows_of_an_expert_are_columns_of_a_tile(num_tokens: int, first: bool) -> None:
+    columns, depth, width = 72, 80, 64 if first else 128
     signature = {
-        "a_ptr": "*bf16:16", "b": f"tensordesc<bf16[{block}]>", "out_ptr": "*bf16:16", "weight_ptr": "*fp32:16",
+        "a": "*bf16:16" if first else f"tensordesc<bf16[{BLOCK_M},64]>",
+        "b": f"tensordesc<bf16[{'1,8,2,8,64' if first else '1,128,64'}]>",
+        "out": f"tensordesc<bf16[{ALIGN},{width}]>",
         **dict.fromkeys(("sorted_ptr", "start_ptr", "expert_ptr"), "*i32:16"),
-        **dict.fromkeys(("N", "K"), "i32"),
-        **dict.fromkeys(("stride_am", "stride_om"), "i32:8"), "n_blocks": "i32",
-    }  # fmt: skip
-    constants = {"BLOCK_M": BLOCK_M, "TAIL": TAIL, "BLOCK_N": 128, "BLOCK_K": 64, "EPILOGUE_M": 32}
-    constants |= {"WEIGHTED": not swiglu, "SWIGLU": swiglu, "ORDERED": False}
-    constants |= {"ROWS_PER_TOKEN": ROWS_PER_TOKEN}
+        "N": "i32",
+        "K": "i32",
+        "stride_am": "i32:8",
+        "n_rows": "i32",
+        "n_blocks": "i32",
+    }
+    if not first:
+        signature |= {
+            "more": f"tensordesc<bf16[{TAIL},64]>",
+            "factors": f"tensordesc<fp32[{BLOCK_M}]>",
+            "more_factors": f"tensordesc<fp32[{TAIL}]>",
+        }
+    constants = {"BLOCK_M": BLOCK_M, "TAIL": TAIL, "BLOCK_N": 128, "BLOCK_K": 64}
+    constants |= {"EPILOGUE_M": ALIGN, "SWIGLU": first, "ROWS_PER_TOKEN": ROWS_PER_TOKEN}
     request = request_of(
         *(str(KERNELS / "fused_moe_columns.py"), "fused_moe_columns_kernel"),
         *(tuple(signature.items()), tuple(constants.items()), "sm_90a"),
@@ -128,28 +138,29 @@ def test_rows_of_an_expert_are_columns_of_a_tile(num_tokens: int, swiglu: bool) 
         num_stages=3,
     )
     rng = np.random.default_rng(num_tokens)
-    parts, n_rows = 2 if swiglu else 1, num_tokens * ROWS_PER_TOKEN
-    a = rng.normal(size=(num_tokens, depth)).astype(ml_dtypes.bfloat16)
+    parts, n_rows = 2 if first else 1, num_tokens * ROWS_PER_TOKEN
     b = (rng.normal(size=(NUM_EXPERTS, parts, columns, depth)) / 8).astype(ml_dtypes.bfloat16)
-    halves = (
-        b.reshape(NUM_EXPERTS, 2, columns // 8, 8, depth).swapaxes(1, 2) if swiglu else b[:, None]
-    )
+    halves = b.reshape(NUM_EXPERTS, 2, columns // 8, 8, depth).swapaxes(1, 2) if first else b[:, 0]
     weight = rng.normal(size=n_rows).astype(np.float32)
-    experts = rng.choice(
-        NUM_EXPERTS, n_rows, p=(0.6, 0.4, 0.0)
-    )  # one has more than a block, one nothing
+    # One expert has more than a block, one nothing.
+    experts = rng.choice(NUM_EXPERTS, n_rows, p=(0.6, 0.4, 0.0))
     rows, starts, owners = _rows_in_blocks(experts)
-    out = np.full((n_rows, columns), np.nan, ml_dtypes.bfloat16)
+    of_rows = np.minimum(rows, n_rows - 1)
+    tokens = rng.normal(size=(num_tokens, depth)).astype(ml_dtypes.bfloat16)
+    a = tokens if first else tokens[of_rows // ROWS_PER_TOKEN]
+    out = np.full((rows.size, columns), np.nan, ml_dtypes.bfloat16)
     values = {
-        "a_ptr": a, "b": halves, "out_ptr": out, "weight_ptr": weight[rows], "sorted_ptr": rows, "start_ptr": starts,
-        "expert_ptr": owners, "N": columns, "K": depth, "stride_am": depth,
-        "stride_om": columns, "n_blocks": owners.size,
+        "a": a, "b": halves, "out": out, "sorted_ptr": rows, "start_ptr": starts, "expert_ptr": owners,
+        "N": columns, "K": depth, "stride_am": depth, "n_rows": n_rows, "n_blocks": owners.size,
     }  # fmt: skip
-    grid = (owners.size * -(-columns // (64 if swiglu else 128)),)
+    if not first:
+        values |= dict.fromkeys(("factors", "more_factors"), weight[of_rows]) | {"more": a}
+    grid = (owners.size * -(-columns // width),)
     launch(compile_ptx(request), grid, values, seed=num_tokens)
-    wide_a, wide_b = a.astype(np.float64), b.astype(np.float64)
+    wide_a, wide_b = tokens.astype(np.float64), b.astype(np.float64)
+    places = np.argsort(rows, kind="stable")  # what fills up comes last
     for row, expert in enumerate(experts):
-        first, *others = wide_b[expert] @ wide_a[row // ROWS_PER_TOKEN]
-        expected = first / (1 + np.exp(-first)) * others[0] if swiglu else first * weight[row]
+        gate, *others = wide_b[expert] @ wide_a[row // ROWS_PER_TOKEN]
+        expected = gate / (1 + np.exp(-gate)) * others[0] if first else gate * weight[row]
         bound = 2.0**-7 * np.abs(expected) + 2.0**-9 * np.abs(expected).max()
-        assert (np.abs(out[row].astype(np.float64) - expected) <= bound).all()
+        assert (np.abs(out[places[row]].astype(np.float64) - expected) <= bound).all()

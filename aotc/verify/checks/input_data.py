@@ -125,9 +125,7 @@ def between(
     return Contents(values.astype(loaded_dtype(element)), seed)
 
 
-def cumulative(
-    element: ScalarType, low: int, high: int, seed: int, multiple_of: int = 1
-) -> Listed:
+def cumulative(element: ScalarType, low: int, high: int, seed: int, multiple_of: int = 1) -> Listed:
     """Return the contents of a buffer of 0 and then running sums of what `between` is of."""
     values = _multiples(np.random.default_rng(seed), low, high, multiple_of)
     return Listed((np.cumsum(values) - values[0]).astype(loaded_dtype(element)))

@@ -65,3 +65,15 @@ def test_maps_are_cut_for_warpgroups_only() -> None:
     assert in_warpgroup_boxes(tensor, []) == tensor
     low = TensorMapType(BF16, (64, 64), 128)
     assert in_warpgroup_boxes(low, [wgmma_accumulator((64, 256), (1, 2))]) == low
+
+
+def test_maps_of_a_transposed_tile_have_the_columns_of_a_warpgroup() -> None:
+    tensor = TensorMapType(BF16, (32, 64), 128)
+    acc = wgmma_accumulator((128, 32), (2, 1))
+    assert in_warpgroup_boxes(tensor, [acc.transpose((1, 0))]) == tensor  # it has 64 as it is
+    # Of the gate and up layers of a network, 8 rows each in turn, one of both is left.
+    gate = acc.reshape((8, 2, 8, 32)).transpose((0, 2, 3, 1)).split().reshape((64, 32))
+    halves = in_warpgroup_boxes(tensor, [gate.transpose((1, 0))])
+    assert (halves.box, halves.swizzle_bytes) == ((32, 32), 64)
+    by_rows = blocked((32, 64), (1, 8), (4, 8), (8, 1), (1, 0))
+    assert in_warpgroup_boxes(tensor, [gate.transpose((1, 0)), by_rows]) == tensor
