@@ -98,9 +98,9 @@ class Layer:
         return "fused_moe" if self.weights == "bf16" else f"fused_moe_{self.weights}"
 
     @property
-    def columns_kernel(self) -> str:
-        """The name of the kernel whose tiles are transposed."""
-        form = "_int4" if self.weights == "int4" else ""
+    def ordered_kernel(self) -> str:
+        """The name of the kernel that stores rows in order."""
+        form = "" if self.weights == "bf16" else f"_{self.weights}"
         return f"fused_moe_{'up' if self.first else 'down'}{form}"
 
     def rows_of(self, token: Any) -> Any:
@@ -197,6 +197,37 @@ class Layer:
             "n_blocks": self.rows // block + EXPERTS,
         }
 
+    def blockwise_arguments(self, block: int) -> dict[str, Any]:
+        """Return the arguments of the kernel of fp8 whose rows are in order, and of the one that orders them."""
+        import torch
+
+        blocks = self.sorted_rows(block)
+        numbers = blocks["sorted_ptr"]
+        capacity, num_scales = len(numbers), self.k // 128
+        real = numbers.long().clamp(max=self.rows - 1)
+        rows, scales = self.a[real // EACH if self.first else real], self.scales["scale_a_ptr"]
+        scale_a = scales[real // EACH if self.first else real].T.contiguous()
+        made = {"a": rows, "b": self.b, "scale_a": scale_a, "factors": self.weight[real], **blocks}
+        return made | {
+            "a_ptr": self.a,
+            "out_ptr": rows,
+            "scale_ptr": scales,
+            "out_scale_ptr": scale_a,
+            "scale_b_ptr": self.scales["scale_b_ptr"],
+            "out": torch.empty(capacity, self.n, dtype=torch.bfloat16, device="cuda"),
+            "N": self.n,
+            "K": self.k,
+            "n_rows": self.rows,
+            "num_out": capacity,
+            "stride_am": self.k,
+            "stride_om": self.k,
+            "stride_sm": num_scales,
+            "stride_sk": capacity,
+            "num_scales": num_scales,
+            **self._strides(),
+            "n_blocks": self.rows // block + EXPERTS,
+        }
+
     def arguments(self, block: int) -> dict[str, Any]:
         """Return the arguments of the kernel by name."""
         return {
@@ -270,12 +301,12 @@ def aotc_candidates(layer: Layer, archive: str) -> Iterator[tuple[str, Run]]:
     import aotc
 
     kernels = aotc.load(archive)
-    for name in (layer.kernel, layer.columns_kernel):
+    for name in (layer.kernel, layer.ordered_kernel):
         if name in kernels:
-            yield from _candidates_of(layer, kernels[name])
+            yield from _candidates_of(layer, kernels, kernels[name])
 
 
-def _candidates_of(layer: Layer, kernel: Any) -> Iterator[tuple[str, Run]]:
+def _candidates_of(layer: Layer, kernels: Any, kernel: Any) -> Iterator[tuple[str, Run]]:
     ours = [v for v in kernel.info.variants if dict(v.choices).items() <= layer.choices.items()]
     have = [dict(variant.config) for variant in ours]
     names = [param.name for param in kernel.info.params]
@@ -283,16 +314,26 @@ def _candidates_of(layer: Layer, kernel: Any) -> Iterator[tuple[str, Run]]:
     for config in [each for each in built(kernel) if each in have]:
         sizes = tuple(int(config[n]) for n in ("BLOCK_M", "TAIL", "EPILOGUE_M") if n in config)
         if sizes not in seen:
-            seen[sizes] = (
-                layer.arguments(*sizes) if len(sizes) == 1 else layer.column_arguments(*sizes)
-            )
+            if kernel.name == layer.kernel:
+                seen[sizes] = layer.arguments(*sizes)
+            elif layer.weights == "fp8":
+                seen[sizes] = layer.blockwise_arguments(*sizes)
+            else:
+                seen[sizes] = layer.column_arguments(*sizes)
         passed, choices = seen[sizes], dict(ours[0].choices)
 
         def launch(config=config, passed=passed, choices=choices) -> None:
             kernel.launch([passed[name] for name in names], config=config, choices=choices)
 
+        def launch_both(launch=launch, passed=passed) -> None:
+            order = kernels["rows_in_order_fp8"]
+            order.launch([passed[param.name] for param in order.info.params])
+            launch()
+
+        both = layer.first and layer.weights == "fp8" and kernel.name == layer.ordered_kernel
         if "out" in passed:
-            yield str(config), Run(launch, passed["out"], passed["sorted_ptr"])
+            run = launch_both if both else launch
+            yield str(config), Run(run, passed["out"], passed["sorted_ptr"])
         else:
             yield str(config), Run(launch, layer.out)
 

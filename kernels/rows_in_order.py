@@ -1,0 +1,30 @@
+"""Rows of tokens in the order of the experts that they go to, for layers that read them by tensor copies."""
+
+import triton
+import triton.language as tl
+
+
+@triton.jit
+def rows_in_order_kernel(
+    a_ptr, out_ptr, sorted_ptr,
+    K, n_rows, num_out, stride_am, stride_om,
+    BLOCK_M: tl.constexpr, BLOCK_K: tl.constexpr, ROWS_PER_TOKEN: tl.constexpr,
+    scale_ptr=None, out_scale_ptr=None, stride_sm=0, stride_sk=0, num_scales=0, SCALES: tl.constexpr = 1,
+):  # fmt: skip
+    """Store out[i] = A[sorted[i] // ROWS_PER_TOKEN] for num_out of them, a multiple of BLOCK_M.
+
+    Numbers from `n_rows` on fill up, with any row. With `scale`, (tokens, num_scales), the scales of a row go to a
+    column of `out_scale`, (num_scales, rows), its rows `stride_sk` apart; SCALES is num_scales or more.
+    """
+    row = tl.program_id(0) * BLOCK_M + tl.arange(0, BLOCK_M)
+    token = tl.minimum(tl.load(sorted_ptr + row), n_rows - 1) // ROWS_PER_TOKEN
+    from_ptrs = a_ptr + token.to(tl.int64)[:, None] * stride_am
+    to_ptrs = out_ptr + row.to(tl.int64)[:, None] * stride_om
+    for start in range(0, K, BLOCK_K):
+        k = start + tl.arange(0, BLOCK_K)[None, :]
+        tl.store(to_ptrs + k, tl.load(from_ptrs + k, mask=k < K), mask=k < K)
+    if scale_ptr is not None:
+        block = tl.arange(0, SCALES)[None, :]
+        there = block < num_scales
+        scale = tl.load(scale_ptr + token[:, None] * stride_sm + block, mask=there)
+        tl.store(out_scale_ptr + block * stride_sk + row[:, None], scale, mask=there)
