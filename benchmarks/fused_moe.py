@@ -161,23 +161,23 @@ class Layer:
             parts = torch.cat([rows, fill]).tensor_split([*range(block, count * block, block)])
             blocks += [(expert, part) for part in parts]
         blocks.sort(key=lambda each: -len(each[1]))
-        starts, experts = [0], []
-        for expert, part in blocks:
+        starts, counts = [0], []
+        for _, part in blocks:
             starts.append(starts[-1] + len(part))
-            experts.append(expert)
+            counts.append(int((part < self.rows).sum()))
         # A launch has room for the most blocks and rows that there can be.
-        empty = self.rows // block + EXPERTS - len(experts)
+        empty = self.rows // block + EXPERTS - len(blocks)
         capacity = self.rows + EXPERTS * align
         numbers = torch.full((capacity,), self.rows, dtype=torch.int32)
         numbers[: starts[-1]] = torch.cat([part for _, part in blocks])
         made = {"dtype": torch.int32, "device": "cuda"}
         real = numbers.clamp(max=self.rows - 1).long().cuda()
         in_order = {"sorted_ptr": numbers.cuda(), "factors": self.weight[real]}
-        if not self.first:
-            in_order["a"] = in_order["more"] = self.a[real]
+        in_order["a"] = in_order["more"] = self.a[real // EACH if self.first else real]
         return in_order | {
-            "start_ptr": torch.tensor([*starts, *[starts[-1]] * empty], **made),
-            "expert_ptr": torch.tensor([*experts, *[0] * empty], **made),
+            "start_ptr": torch.tensor([*starts[:-1], *[0] * empty], **made),
+            "count_ptr": torch.tensor([*counts, *[0] * empty], **made),
+            "expert_ptr": torch.tensor([*(expert for expert, _ in blocks), *[0] * empty], **made),
             "out": torch.empty(capacity, self.n, dtype=torch.bfloat16, device="cuda"),
         }
 
@@ -186,8 +186,12 @@ class Layer:
         b = self.b
         if self.swiglu:
             b = b.view(EXPERTS, 2, self.n // 8, 8, self.k).transpose(1, 2)
-        made = {"a": self.a, "b": b, **self.rows_in_order(block, tail, align)}
+        made = {"b": b, **self.rows_in_order(block, tail, align)}
         return made | {
+            "a_ptr": self.a,
+            "out_ptr": made["a"],
+            "num_out": len(made["a"]),
+            "stride_om": self.k,
             "scales": self.scales.get("scale_ptr"),
             "more_factors": made["factors"],
             "N": self.n,
@@ -301,7 +305,7 @@ def aotc_candidates(layer: Layer, archive: str) -> Iterator[tuple[str, Run]]:
     import aotc
 
     kernels = aotc.load(archive)
-    for name in (layer.kernel, layer.ordered_kernel):
+    for name in (layer.kernel, layer.ordered_kernel, f"{layer.ordered_kernel}_in_order"):
         if name in kernels:
             yield from _candidates_of(layer, kernels, kernels[name])
 
@@ -321,19 +325,21 @@ def _candidates_of(layer: Layer, kernels: Any, kernel: Any) -> Iterator[tuple[st
             else:
                 seen[sizes] = layer.column_arguments(*sizes)
         passed, choices = seen[sizes], dict(ours[0].choices)
+        order = None
+        if layer.first and kernel.name != layer.kernel:
+            if "more" in names or layer.weights == "fp8":
+                order = kernels["rows_in_order_fp8" if layer.weights == "fp8" else "rows_in_order"]
+            else:
+                passed = passed | {"a": passed["a_ptr"]}
 
-        def launch(config=config, passed=passed, choices=choices) -> None:
+        def launch(config=config, passed=passed, choices=choices, order=order) -> None:
+            if order is not None:
+                order.launch([passed[param.name] for param in order.info.params])
             kernel.launch([passed[name] for name in names], config=config, choices=choices)
 
-        def launch_both(launch=launch, passed=passed) -> None:
-            order = kernels["rows_in_order_fp8"]
-            order.launch([passed[param.name] for param in order.info.params])
-            launch()
-
-        both = layer.first and layer.weights == "fp8" and kernel.name == layer.ordered_kernel
         if "out" in passed:
-            run = launch_both if both else launch
-            yield str(config), Run(run, passed["out"], passed["sorted_ptr"])
+            how = "rows put in order, " if order else ""
+            yield f"{how}{config}", Run(launch, passed["out"], passed["sorted_ptr"])
         else:
             yield str(config), Run(launch, layer.out)
 
@@ -399,7 +405,10 @@ def _triton_by_columns(layer: Layer) -> Iterator[tuple[str, Callable[[], Run]]]:
             elif layer.weights == "int4":
                 blocks |= {"b": [1, height, 8], "scales": [1, 1, height]}
             if layer.first:
-                passed |= dict.fromkeys(("more", "factors", "more_factors"))
+                passed |= {
+                    "a": passed["a_ptr"],
+                    **dict.fromkeys(("more", "factors", "more_factors")),
+                }
             else:
                 blocks |= {
                     "a": [block, 64],
@@ -412,7 +421,8 @@ def _triton_by_columns(layer: Layer) -> Iterator[tuple[str, Callable[[], Run]]]:
                 passed[name] = TensorDescriptor(each, list(each.shape), list(each.stride()), shape)
             grid = (passed["n_blocks"] * -(-layer.n // columns),)
             how = {"num_warps": options[0], "num_stages": options[1]}
-            return Run(lambda: kernel[grid](**passed, **how), out, passed["sorted_ptr"])
+            named = {name: passed[name] for name in kernel.arg_names if name in passed}
+            return Run(lambda: kernel[grid](**named, **how), out, passed["sorted_ptr"])
 
         yield f"columns, {block_m}x{block_n}, {warps} warps, {stages} stages", make
 

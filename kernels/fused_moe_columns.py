@@ -9,7 +9,7 @@ blocks of BLOCK_M, of which the last may have up to TAIL more. Results come in t
 import triton
 import triton.language as tl
 from matmul import activate
-from persistent_matmul import columns_of_parts
+from persistent_matmul import columns_of_parts, halves_of_columns
 from weight_only_matmul import unpacked_int4
 
 
@@ -53,6 +53,41 @@ def load_weights(
 
 
 @triton.jit
+def first_columns(x, NUM: tl.constexpr):
+    """Return a tile with its first NUM columns, and 0 in the others: a compiler need not multiply those."""
+    HALF: tl.constexpr = x.shape[1] // 2
+    if x.shape[1] == NUM:
+        kept = x
+    elif NUM == 0:
+        kept = tl.zeros(x.shape, x.dtype)
+    else:
+        left, right = halves_of_columns(x)
+        left = first_columns(left, NUM if NUM < HALF else HALF)  # noqa: FURB136 - Triton has no constant min
+        right = first_columns(right, NUM - HALF if NUM > HALF else 0)
+        kept = tl.join(left, right).permute(0, 2, 1).reshape(x.shape)
+    return kept
+
+
+@triton.jit
+def products(
+    acc, tail, a, a_ptrs, more, more_ptrs, b, scales, expert, column, first, end, K, dtype: tl.constexpr,
+    BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, GROUP_K: tl.constexpr, SWIGLU: tl.constexpr,
+    COLUMNS: tl.constexpr, MORE: tl.constexpr,
+):  # fmt: skip
+    """Return the first COLUMNS columns of a tile of weights and rows, and the first MORE of what is beyond BLOCK_M."""
+    for k in range(0, K, BLOCK_K):
+        weights = load_weights(
+            b, scales, expert, column, k, dtype, BLOCK_N, BLOCK_K, GROUP_K, SWIGLU
+        )
+        acc = tl.dot(weights, load_rows(a, a_ptrs, first, k, K, BLOCK_K).T, acc)
+        if MORE > 0:
+            tail = tl.dot(weights, load_rows(more, more_ptrs, end, k, K, BLOCK_K).T, tail)
+    if MORE > 0:
+        tail = first_columns(tail, MORE)
+    return first_columns(acc, COLUMNS), tail
+
+
+@triton.jit
 def store_columns(
     acc, out, factors, first, count, column, EPILOGUE_M: tl.constexpr, SWIGLU: tl.constexpr
 ):
@@ -76,7 +111,7 @@ def store_columns(
 
 @triton.jit
 def fused_moe_columns_kernel(
-    a, b, out, sorted_ptr, start_ptr, expert_ptr,
+    a, b, out, sorted_ptr, start_ptr, count_ptr, expert_ptr,
     N, K, stride_am, n_rows, n_blocks,
     BLOCK_M: tl.constexpr, TAIL: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
     EPILOGUE_M: tl.constexpr, SWIGLU: tl.constexpr = False,  # noqa: FBT002 - a constant
@@ -87,8 +122,8 @@ def fused_moe_columns_kernel(
 
     `a` is a pointer to (tokens, K), of which row r of the result has token sorted[r] // ROWS_PER_TOKEN; numbers from
     `n_rows` on fill up. With `more`, rows are there in order: `a` is a descriptor of (rows, K) in blocks of (BLOCK_M,
-    BLOCK_K), and `more` another in blocks of (TAIL, BLOCK_K). Block *i* has the rows from `start[i]` to `start[i + 1]`,
-    BLOCK_M + TAIL at most, all for one expert, `expert[i]`; there may be more blocks, which are empty. `out` is
+    BLOCK_K), and `more` another in blocks of (TAIL, BLOCK_K). Block *i* has `count[i]` rows from `start[i]` on, a
+    multiple of EPILOGUE_M: BLOCK_M + TAIL at most, all for one expert, `expert[i]`. It may have none. `out` is
     (rows, N) in blocks of (EPILOGUE_M, BLOCK_N), `factors` (rows) of fp32 in blocks of BLOCK_M, `more_factors` the
     same in blocks of TAIL.
 
@@ -102,40 +137,58 @@ def fused_moe_columns_kernel(
     COLUMNS: tl.constexpr = BLOCK_N // 2 if SWIGLU else BLOCK_N
     num_n = tl.cdiv(N, COLUMNS)
     block, column = tl.program_id(0) // num_n, tl.program_id(0) % num_n * COLUMNS
-    first = tl.load(start_ptr + block)
-    count = tl.load(start_ptr + block + 1) - first
+    first, count = tl.load(start_ptr + block), tl.load(count_ptr + block)
     if count == 0:
         return
     expert = tl.load(expert_ptr + block)
     end, rest = first + BLOCK_M, count - BLOCK_M
+    a_ptrs, more_ptrs = None, None
     if more is None:
         dtype: tl.constexpr = a.dtype.element_ty
         a_ptrs = row_pointers(
             a, sorted_ptr, first, count, n_rows, stride_am, BLOCK_K, BLOCK_M, ROWS_PER_TOKEN
         )
+        more_ptrs = row_pointers(
+            a, sorted_ptr, end, rest, n_rows, stride_am, BLOCK_K, TAIL, ROWS_PER_TOKEN
+        )
     else:
         dtype: tl.constexpr = a.dtype
-        a_ptrs = None
     acc = tl.zeros((BLOCK_N, BLOCK_M), tl.float32)
     tail = tl.zeros((BLOCK_N, TAIL), tl.float32)
-    if rest > 0:
-        more_ptrs = None
-        if more is None:
-            more_ptrs = row_pointers(
-                a, sorted_ptr, end, rest, n_rows, stride_am, BLOCK_K, TAIL, ROWS_PER_TOKEN
-            )
-        for k in range(0, K, BLOCK_K):
-            weights = load_weights(
-                b, scales, expert, column, k, dtype, BLOCK_N, BLOCK_K, GROUP_K, SWIGLU
-            )
-            acc = tl.dot(weights, load_rows(a, a_ptrs, first, k, K, BLOCK_K).T, acc)
-            tail = tl.dot(weights, load_rows(more, more_ptrs, end, k, K, BLOCK_K).T, tail)
+    # Threads that copy rows have registers for fewer ways to go.
+    IN_ORDER: tl.constexpr = more is not None
+    STEP: tl.constexpr = TAIL // 2 if IN_ORDER else 0
+    if rest > STEP:
+        acc, tail = products(
+            acc, tail, a, a_ptrs, more, more_ptrs, b, scales, expert, column, first, end, K, dtype,
+            BLOCK_N, BLOCK_K, GROUP_K, SWIGLU, BLOCK_M, TAIL,
+        )  # fmt: skip
+    elif IN_ORDER:
+        if rest > 0:
+            acc, tail = products(
+                acc, tail, a, a_ptrs, more, more_ptrs, b, scales, expert, column, first, end, K, dtype,
+                BLOCK_N, BLOCK_K, GROUP_K, SWIGLU, BLOCK_M, STEP,
+            )  # fmt: skip
+        elif rest > -STEP:
+            acc, tail = products(
+                acc, tail, a, a_ptrs, more, more_ptrs, b, scales, expert, column, first, end, K, dtype,
+                BLOCK_N, BLOCK_K, GROUP_K, SWIGLU, BLOCK_M, 0,
+            )  # fmt: skip
+        elif count > BLOCK_M // 4:
+            acc, tail = products(
+                acc, tail, a, a_ptrs, more, more_ptrs, b, scales, expert, column, first, end, K, dtype,
+                BLOCK_N, BLOCK_K, GROUP_K, SWIGLU, BLOCK_M - STEP, 0,
+            )  # fmt: skip
+        else:
+            acc, tail = products(
+                acc, tail, a, a_ptrs, more, more_ptrs, b, scales, expert, column, first, end, K, dtype,
+                BLOCK_N, BLOCK_K, GROUP_K, SWIGLU, BLOCK_M // 4, 0,
+            )  # fmt: skip
     else:
-        for k in range(0, K, BLOCK_K):
-            weights = load_weights(
-                b, scales, expert, column, k, dtype, BLOCK_N, BLOCK_K, GROUP_K, SWIGLU
-            )
-            acc = tl.dot(weights, load_rows(a, a_ptrs, first, k, K, BLOCK_K).T, acc)
+        acc, tail = products(
+            acc, tail, a, a_ptrs, more, more_ptrs, b, scales, expert, column, first, end, K, dtype,
+            BLOCK_N, BLOCK_K, GROUP_K, SWIGLU, BLOCK_M, 0,
+        )  # fmt: skip
     of_rows, of_more = None, None
     if factors is not None:
         of_rows, of_more = factors.load([first]), more_factors.load([end])

@@ -74,8 +74,8 @@ class ManifestExpression:
 class ValueRange:
     """What a buffer may hold when a kernel is verified: from `low` up to, but excluding, `high`.
 
-    `is_distinct` integers come in any order, and none is repeated before all have occurred. Others are
-    multiples of `multiple_of`. What `is_cumulative` are sums of such integers, from 0 on.
+    `is_distinct` integers come in any order, and none is repeated before all have occurred. What
+    `is_cumulative` are sums of such integers, from 0 on. Others are multiples of `multiple_of`.
     """
 
     low: int | float | ManifestExpression

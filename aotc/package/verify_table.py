@@ -170,8 +170,9 @@ class _Reader:
         if is_distinct and is_cumulative:
             raise table.wrong("cumulative", "expected 'distinct' or 'cumulative', got both")
         multiple_of = self._multiple_of(table, argument)
-        if multiple_of > 1 and is_distinct:
-            raise table.wrong("multiple_of", "expected 'distinct' or 'multiple_of', got both")
+        if multiple_of > 1 and (is_distinct or is_cumulative):
+            flag = "distinct" if is_distinct else "cumulative"
+            raise table.wrong("multiple_of", f"expected {flag!r} or 'multiple_of', got both")
         return ValueRange(low, high, is_distinct, is_cumulative, multiple_of)
 
     def _multiple_of(self, table: Table, argument: ArgumentType) -> int:

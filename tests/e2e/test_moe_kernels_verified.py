@@ -89,9 +89,9 @@ def test_rows_go_through_the_weights_of_their_experts(
 TAIL = ALIGN = 32
 
 
-def _rows_in_blocks(experts: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return row numbers by expert, filled up to ALIGN, where blocks of them begin, and their experts."""
-    rows, starts, owners = list[np.ndarray](), [0], list[int]()
+def _rows_in_blocks(experts: np.ndarray) -> tuple[np.ndarray, dict[str, np.ndarray]]:
+    """Return row numbers by expert, filled up to ALIGN, and where blocks of them begin, of how many and whose."""
+    rows, starts, counts, owners = list[np.ndarray](), [0], list[int](), list[int]()
     for expert in range(NUM_EXPERTS):
         mine = np.flatnonzero(experts == expert)
         mine = np.pad(mine, (0, -mine.size % ALIGN), constant_values=experts.size)
@@ -99,13 +99,13 @@ def _rows_in_blocks(experts: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.nda
         for part in np.split(mine, range(BLOCK_M, count * BLOCK_M, BLOCK_M)):
             rows.append(part)
             starts.append(starts[-1] + part.size)
+            counts.append(np.count_nonzero(part < experts.size))
             owners.append(expert)
-    starts.append(starts[-1])  # a launch may have more blocks than there are
-    return (
-        np.concatenate(rows).astype(np.int32),
-        np.array(starts, np.int32),
-        np.array([*owners, 0], np.int32),
-    )
+    # A launch may have more blocks than there are.
+    lists = {"start_ptr": starts, "count_ptr": [*counts, 0], "expert_ptr": [*owners, 0]}
+    return np.concatenate(rows).astype(np.int32), {
+        name: np.array(numbers, np.int32) for name, numbers in lists.items()
+    }
 
 
 @pytest.mark.parametrize("num_tokens", [1, 37, 67])
@@ -116,7 +116,7 @@ def test_rows_of_an_expert_are_columns_of_a_tile(num_tokens: int, first: bool) -
         "a": "*bf16:16" if first else f"tensordesc<bf16[{BLOCK_M},64]>",
         "b": f"tensordesc<bf16[{'1,8,2,8,64' if first else '1,128,64'}]>",
         "out": f"tensordesc<bf16[{ALIGN},{width}]>",
-        **dict.fromkeys(("sorted_ptr", "start_ptr", "expert_ptr"), "*i32:16"),
+        **dict.fromkeys(("sorted_ptr", "start_ptr", "count_ptr", "expert_ptr"), "*i32:16"),
         "N": "i32",
         "K": "i32",
         "stride_am": "i32:8",
@@ -144,18 +144,19 @@ def test_rows_of_an_expert_are_columns_of_a_tile(num_tokens: int, first: bool) -
     weight = rng.normal(size=n_rows).astype(np.float32)
     # One expert has more than a block, one nothing.
     experts = rng.choice(NUM_EXPERTS, n_rows, p=(0.6, 0.4, 0.0))
-    rows, starts, owners = _rows_in_blocks(experts)
+    rows, blocks = _rows_in_blocks(experts)
+    num_blocks = blocks["count_ptr"].size
     of_rows = np.minimum(rows, n_rows - 1)
     tokens = rng.normal(size=(num_tokens, depth)).astype(ml_dtypes.bfloat16)
     a = tokens if first else tokens[of_rows // ROWS_PER_TOKEN]
     out = np.full((rows.size, columns), np.nan, ml_dtypes.bfloat16)
     values = {
-        "a": a, "b": halves, "out": out, "sorted_ptr": rows, "start_ptr": starts, "expert_ptr": owners,
-        "N": columns, "K": depth, "stride_am": depth, "n_rows": n_rows, "n_blocks": owners.size,
+        "a": a, "b": halves, "out": out, "sorted_ptr": rows, **blocks, "N": columns, "K": depth,
+        "stride_am": depth, "n_rows": n_rows, "n_blocks": num_blocks,
     }  # fmt: skip
     if not first:
         values |= dict.fromkeys(("factors", "more_factors"), weight[of_rows]) | {"more": a}
-    grid = (owners.size * -(-columns // width),)
+    grid = (num_blocks * -(-columns // width),)
     launch(compile_ptx(request), grid, values, seed=num_tokens)
     wide_a, wide_b = tokens.astype(np.float64), b.astype(np.float64)
     places = np.argsort(rows, kind="stable")  # what fills up comes last

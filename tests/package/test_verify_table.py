@@ -80,12 +80,6 @@ def test_a_mistake_about_addresses(line: str, message: str) -> None:
         _spec(line, "grouped_pointers")
 
 
-def test_running_sums_may_be_of_multiples() -> None:
-    line = "rows_ptr = { low = 0, high = 30, cumulative = true, multiple_of = 8 }"
-    given = _spec(line, "grouped_pointers").verify.ranges["rows_ptr"]
-    assert (given.is_cumulative, given.multiple_of) == (True, 8)
-
-
 def test_without_it_there_is_nothing_to_say() -> None:
     spec = _spec("").verify
     assert (spec.values, spec.expressions, spec.ranges, spec.grid) == ({}, {}, {}, None)

@@ -121,20 +121,15 @@ def between(
     rng = np.random.default_rng(seed)
     if element.is_float:
         return Contents(np.asarray(round_to(rng.uniform(low, high, _TABLE_SIZE), element)), seed)
-    values = _multiples(rng, low, high, multiple_of)
+    first, end = (-(-int(limit) // multiple_of) for limit in (low, high))
+    values = rng.integers(first, max(end, first + 1), _TABLE_SIZE) * multiple_of
     return Contents(values.astype(loaded_dtype(element)), seed)
 
 
-def cumulative(element: ScalarType, low: int, high: int, seed: int, multiple_of: int = 1) -> Listed:
-    """Return the contents of a buffer of 0 and then running sums of what `between` is of."""
-    values = _multiples(np.random.default_rng(seed), low, high, multiple_of)
+def cumulative(element: ScalarType, low: int, high: int, seed: int) -> Listed:
+    """Return the contents of a buffer of 0 and then running sums of integers from `low` to `high`."""
+    values = np.random.default_rng(seed).integers(low, max(high, low + 1), _TABLE_SIZE)
     return Listed((np.cumsum(values) - values[0]).astype(loaded_dtype(element)))
-
-
-def _multiples(rng: np.random.Generator, low: float, high: float, multiple_of: int) -> Array:
-    """Return multiples from `low` up to but without `high`, or the one from `low` on if none is in between."""
-    first, end = (-(-int(limit) // multiple_of) for limit in (low, high))
-    return rng.integers(first, max(end, first + 1), _TABLE_SIZE) * multiple_of
 
 
 def shuffled(element: ScalarType, low: int, high: int, seed: int) -> Listed:

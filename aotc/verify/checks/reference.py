@@ -473,7 +473,7 @@ def _contents(
                 raise InterpretError(f"{name} would list {int(high - low)} numbers")
             return input_data.shuffled(pointee, int(low), int(high), seed)
         if given.is_cumulative:
-            return input_data.cumulative(pointee, int(low), int(high), seed, given.multiple_of)
+            return input_data.cumulative(pointee, int(low), int(high), seed)
         return input_data.between(pointee, low, high, seed, given.multiple_of)
     if name in roles.indices:
         return input_data.between(pointee, 0, launch.index_high, seed)
