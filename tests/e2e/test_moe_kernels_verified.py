@@ -99,7 +99,7 @@ def _rows_in_blocks(experts: np.ndarray) -> tuple[np.ndarray, dict[str, np.ndarr
         for part in np.split(mine, range(BLOCK_M, count * BLOCK_M, BLOCK_M)):
             rows.append(part)
             starts.append(starts[-1] + part.size)
-            counts.append(np.count_nonzero(part < experts.size))
+            counts.append(int(np.count_nonzero(part < experts.size)))
             owners.append(expert)
     # A launch may have more blocks than there are.
     lists = {"start_ptr": starts, "count_ptr": [*counts, 0], "expert_ptr": [*owners, 0]}
