@@ -325,23 +325,26 @@ def _candidates_of(layer: Layer, kernels: Any, kernel: Any) -> Iterator[tuple[st
             else:
                 seen[sizes] = layer.column_arguments(*sizes)
         passed, choices = seen[sizes], dict(ours[0].choices)
-        order = None
+        orders: list[Any] = [None]
         if layer.first and kernel.name != layer.kernel:
             if "more" in names or layer.weights == "fp8":
-                order = kernels["rows_in_order_fp8" if layer.weights == "fp8" else "rows_in_order"]
+                order = kernels[f"rows_in_order{'_fp8' if layer.weights == 'fp8' else ''}"]
+                orders = [(order, how) for how in built(order)]
             else:
                 passed = passed | {"a": passed["a_ptr"]}
+        for order in orders:
 
-        def launch(config=config, passed=passed, choices=choices, order=order) -> None:
-            if order is not None:
-                order.launch([passed[param.name] for param in order.info.params])
-            kernel.launch([passed[name] for name in names], config=config, choices=choices)
+            def launch(config=config, passed=passed, choices=choices, order=order) -> None:
+                if order is not None:
+                    first = [passed[param.name] for param in order[0].info.params]
+                    order[0].launch(first, config=order[1])
+                kernel.launch([passed[name] for name in names], config=config, choices=choices)
 
-        if "out" in passed:
-            how = "rows put in order, " if order else ""
-            yield f"{how}{config}", Run(launch, passed["out"], passed["sorted_ptr"])
-        else:
-            yield str(config), Run(launch, layer.out)
+            if "out" in passed:
+                how = f"rows put in order by {order[1]}, " if order else ""
+                yield f"{how}{config}", Run(launch, passed["out"], passed["sorted_ptr"])
+            else:
+                yield str(config), Run(launch, layer.out)
 
 
 def triton_candidates(layer: Layer) -> Iterator[tuple[str, Run]]:

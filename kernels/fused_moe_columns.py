@@ -70,7 +70,7 @@ def first_columns(x, NUM: tl.constexpr):
 
 @triton.jit
 def products(
-    acc, tail, a, a_ptrs, more, more_ptrs, b, scales, expert, column, first, end, K, dtype: tl.constexpr,
+    acc, tail, a, a_ptrs, more, more_ptrs, b, scales, expert, column, first, beyond, K, dtype: tl.constexpr,
     BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, GROUP_K: tl.constexpr, SWIGLU: tl.constexpr,
     COLUMNS: tl.constexpr, MORE: tl.constexpr,
 ):  # fmt: skip
@@ -81,7 +81,7 @@ def products(
         )
         acc = tl.dot(weights, load_rows(a, a_ptrs, first, k, K, BLOCK_K).T, acc)
         if MORE > 0:
-            tail = tl.dot(weights, load_rows(more, more_ptrs, end, k, K, BLOCK_K).T, tail)
+            tail = tl.dot(weights, load_rows(more, more_ptrs, beyond, k, K, BLOCK_K).T, tail)
     if MORE > 0:
         tail = first_columns(tail, MORE)
     return first_columns(acc, COLUMNS), tail
@@ -138,10 +138,11 @@ def fused_moe_columns_kernel(
     num_n = tl.cdiv(N, COLUMNS)
     block, column = tl.program_id(0) // num_n, tl.program_id(0) % num_n * COLUMNS
     first, count = tl.load(start_ptr + block), tl.load(count_ptr + block)
-    if count == 0:
+    # `first` is not negative: it stands here so that both numbers are loaded at once, none after the branch.
+    if count + tl.minimum(first, 0) == 0:
         return
     expert = tl.load(expert_ptr + block)
-    end, rest = first + BLOCK_M, count - BLOCK_M
+    beyond, rest = first + BLOCK_M, count - BLOCK_M
     a_ptrs, more_ptrs = None, None
     if more is None:
         dtype: tl.constexpr = a.dtype.element_ty
@@ -149,7 +150,7 @@ def fused_moe_columns_kernel(
             a, sorted_ptr, first, count, n_rows, stride_am, BLOCK_K, BLOCK_M, ROWS_PER_TOKEN
         )
         more_ptrs = row_pointers(
-            a, sorted_ptr, end, rest, n_rows, stride_am, BLOCK_K, TAIL, ROWS_PER_TOKEN
+            a, sorted_ptr, beyond, rest, n_rows, stride_am, BLOCK_K, TAIL, ROWS_PER_TOKEN
         )
     else:
         dtype: tl.constexpr = a.dtype
@@ -160,37 +161,37 @@ def fused_moe_columns_kernel(
     STEP: tl.constexpr = TAIL // 2 if IN_ORDER else 0
     if rest > STEP:
         acc, tail = products(
-            acc, tail, a, a_ptrs, more, more_ptrs, b, scales, expert, column, first, end, K, dtype,
+            acc, tail, a, a_ptrs, more, more_ptrs, b, scales, expert, column, first, beyond, K, dtype,
             BLOCK_N, BLOCK_K, GROUP_K, SWIGLU, BLOCK_M, TAIL,
         )  # fmt: skip
     elif IN_ORDER:
         if rest > 0:
             acc, tail = products(
-                acc, tail, a, a_ptrs, more, more_ptrs, b, scales, expert, column, first, end, K, dtype,
+                acc, tail, a, a_ptrs, more, more_ptrs, b, scales, expert, column, first, beyond, K, dtype,
                 BLOCK_N, BLOCK_K, GROUP_K, SWIGLU, BLOCK_M, STEP,
             )  # fmt: skip
         elif rest > -STEP:
             acc, tail = products(
-                acc, tail, a, a_ptrs, more, more_ptrs, b, scales, expert, column, first, end, K, dtype,
+                acc, tail, a, a_ptrs, more, more_ptrs, b, scales, expert, column, first, beyond, K, dtype,
                 BLOCK_N, BLOCK_K, GROUP_K, SWIGLU, BLOCK_M, 0,
             )  # fmt: skip
         elif count > BLOCK_M // 4:
             acc, tail = products(
-                acc, tail, a, a_ptrs, more, more_ptrs, b, scales, expert, column, first, end, K, dtype,
+                acc, tail, a, a_ptrs, more, more_ptrs, b, scales, expert, column, first, beyond, K, dtype,
                 BLOCK_N, BLOCK_K, GROUP_K, SWIGLU, BLOCK_M - STEP, 0,
             )  # fmt: skip
         else:
             acc, tail = products(
-                acc, tail, a, a_ptrs, more, more_ptrs, b, scales, expert, column, first, end, K, dtype,
+                acc, tail, a, a_ptrs, more, more_ptrs, b, scales, expert, column, first, beyond, K, dtype,
                 BLOCK_N, BLOCK_K, GROUP_K, SWIGLU, BLOCK_M // 4, 0,
             )  # fmt: skip
     else:
         acc, tail = products(
-            acc, tail, a, a_ptrs, more, more_ptrs, b, scales, expert, column, first, end, K, dtype,
+            acc, tail, a, a_ptrs, more, more_ptrs, b, scales, expert, column, first, beyond, K, dtype,
             BLOCK_N, BLOCK_K, GROUP_K, SWIGLU, BLOCK_M, 0,
         )  # fmt: skip
     of_rows, of_more = None, None
     if factors is not None:
-        of_rows, of_more = factors.load([first]), more_factors.load([end])
+        of_rows, of_more = factors.load([first]), more_factors.load([beyond])
     store_columns(acc, out, of_rows, first, count, column, EPILOGUE_M, SWIGLU)
-    store_columns(tail, out, of_more, end, rest, column, EPILOGUE_M, SWIGLU)
+    store_columns(tail, out, of_more, beyond, rest, column, EPILOGUE_M, SWIGLU)
