@@ -2,13 +2,20 @@
 
     aotc build benchmarks/fused_moe.toml -o dist
     python benchmarks/fused_moe.py dist/fused_moe.aotc [--weights bf16 fp8 int4] [--tokens N] [--no-triton] \
-        [--json FILE]
+        [--even] [--alike] [--json FILE]
 
-Tokens go to 8 of 128 experts each, at random. aotc and Triton compile the same source, `kernels/fused_moe.py`,
-and `kernels/fused_moe_columns.py`, whose tiles are transposed: the first layer with SwiGLU unless weights have 4 bits, the second one with the
-experts' weights. Each picks its best configuration first; then the best ones run in turn with a dense product of as many rows by
-`kernels/persistent_matmul.py`, one matrix instead of those of 128 experts, in bf16 if weights have 4 bits.
-Rates count the rows that there are, not those that fill blocks up. Every configuration is held against float64 before it is timed.
+Tokens go to 8 of 128 experts each, at random. The first layer has SwiGLU unless weights have 4 bits, the second one
+multiplies by the experts' weights. aotc and Triton compile the same sources: `kernels/fused_moe.py`, which stores rows
+where they belong, and `kernels/fused_moe_columns.py`, whose tiles are transposed and which stores rows in the order of
+their experts, as the second layer then finds them. What the first layer takes in order, in fp8 always, has to be put in
+order first (`kernels/rows_in_order.py`), which counts.
+
+Each picks its best configuration first; then the best ones run in turn with a dense product of as many rows by
+`kernels/persistent_matmul.py`, one matrix instead of those of 128 experts, in bf16 if weights have 4 bits. Rates count
+the rows that there are, not those that fill blocks up. Every configuration is held against float64 before it is timed.
+
+What bounds them: with --even all experts have as many rows, with --alike all use the first one's weights, so that
+these come from the L2 cache.
 """
 
 from __future__ import annotations
@@ -57,10 +64,12 @@ class Run:
 class Layer:
     """The operands of one layer, the row numbers for each size of blocks, and the check."""
 
-    def __init__(self, tokens: int, weights: str, *, first: bool) -> None:
+    def __init__(
+        self, tokens: int, weights: str, *, first: bool, even: bool = False, alike: bool = False
+    ) -> None:
         import torch
 
-        self.first, self.weights, self.rows = first, weights, tokens * EACH
+        self.first, self.weights, self.rows, self.alike = first, weights, tokens * EACH, alike
         self.n, self.k = (INNER, HIDDEN) if first else (HIDDEN, INNER)
         self.swiglu = first and weights != "int4"
         width = 2 * self.n if first else self.n
@@ -68,6 +77,8 @@ class Layer:
             self.n = width
         self.flop = 2 * self.rows * width * self.k
         chosen = torch.rand(tokens, EXPERTS, device="cuda").topk(EACH, 1).indices.flatten()
+        if even:
+            chosen = torch.randperm(self.rows, device="cuda") % EXPERTS
         self.chosen = chosen.cpu()
         made = {"device": "cuda", "dtype": torch.bfloat16}
         self.a = torch.randn(tokens if first else self.rows, self.k, **made)
@@ -114,14 +125,16 @@ class Layer:
         """Return the weights of an expert in float64."""
         import torch
 
-        b = self.b[expert]
+        b = self.b[0 if self.alike else expert]
         if self.weights == "fp8":
-            scale = self.scales["scale_b_ptr"][expert].double()
+            scale = self.scales["scale_b_ptr"][0 if self.alike else expert].double()
             return b.double() * scale.repeat_interleave(128, 0).repeat_interleave(128, 1)
         if self.weights == "int4":
             shifts = [index // 2 * 4 + index % 2 * 16 for index in range(8)]
             numbers = torch.stack([b >> shift & 15 for shift in shifts], 2).flatten(1) - 8
-            scale = self.scales["scale_ptr"][expert].repeat_interleave(128, 0).T
+            scale = (
+                self.scales["scale_ptr"][0 if self.alike else expert].repeat_interleave(128, 0).T
+            )
             return (numbers.bfloat16() * scale).double()
         return b.double()
 
@@ -135,7 +148,7 @@ class Layer:
             count = -(-len(rows) // block)
             fill = torch.full((count * block - len(rows),), self.rows)
             numbers += [rows, fill]
-            experts += [expert] * count
+            experts += [0 if self.alike else expert] * count
         total = sum(map(len, numbers))
         # A launch has room for the most blocks that there can be.
         numbers.append(torch.full((self.rows + EXPERTS * block - total,), self.rows))
@@ -177,7 +190,9 @@ class Layer:
         return in_order | {
             "start_ptr": torch.tensor([*starts[:-1], *[0] * empty], **made),
             "count_ptr": torch.tensor([*counts, *[0] * empty], **made),
-            "expert_ptr": torch.tensor([*(expert for expert, _ in blocks), *[0] * empty], **made),
+            "expert_ptr": torch.tensor(
+                [*(0 if self.alike else expert for expert, _ in blocks), *[0] * empty], **made
+            ),
             "out": torch.empty(capacity, self.n, dtype=torch.bfloat16, device="cuda"),
         }
 
@@ -481,6 +496,8 @@ def main() -> None:
     parser.add_argument("--weights", nargs="+", default=["bf16"], choices=["bf16", "fp8", "int4"])
     parser.add_argument("--tokens", type=int, default=4096)
     parser.add_argument("--no-triton", action="store_true")
+    parser.add_argument("--even", action="store_true", help="as many rows for each expert")
+    parser.add_argument("--alike", action="store_true", help="all use the first expert's weights")
     parser.add_argument("--json")
     options = parser.parse_args()
     candidates: dict[str, Callable[[Layer], Iterator[tuple[str, Any]]]] = {
@@ -491,7 +508,10 @@ def main() -> None:
     if options.no_triton:
         del candidates["triton"]
     rows = [
-        measure(Layer(options.tokens, weights, first=first), candidates)
+        measure(
+            Layer(options.tokens, weights, first=first, even=options.even, alike=options.alike),
+            candidates,
+        )
         for weights in options.weights
         for first in (True, False)
     ]
