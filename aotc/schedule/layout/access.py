@@ -27,7 +27,7 @@ from aotc.target import Feature, Target
 MAX_ACCESS_BYTES = 16
 _SECTOR_BYTES = 32
 _LINE_BYTES = 128
-_WORD_BYTES, _WORDS_BYTES = 4, 8
+_DOT_BYTES, _WORD_BYTES, _WORDS_BYTES = 2, 4, 8
 _VECTOR_ATOMIC_BYTES = 4  # the widest float that atomics take in vectors
 
 
@@ -126,7 +126,8 @@ def choose_layouts(kernel: Kernel, infos: AxisAnalysis, target: Target) -> dict[
         width = _useful_width(pointer, info, num_warps, max_access_elems(op, target))
         for each in (key,) if is_operand else (key, (*key[:-1], True)):
             widths[each] = max(widths.get(each, 1), width)
-        if _is_transposed(op):
+        # Dots take operands of 16 bits as they are, rows or columns first: nothing is exchanged.
+        if _is_transposed(op) and not (is_operand and pointee_bytes(pointer) == _DOT_BYTES):
             transposed[key] = pointee_bytes(pointer)
     layouts = {
         key: _in_boxes(key, width, num_warps, transposed[key])
