@@ -102,3 +102,17 @@ def test_operands_of_dots_do_not_decide_how_results_are_stored(tmp_path: Path) -
         tile.Load: (1, 16),
         tile.Store: (1, 8),
     }
+
+
+TURNED_PRODUCT = (
+    "acc = tl.dot(tl.full((16, N), 1.0, x.dtype), x.T)\n"
+    "    tl.store(out_ptr + tl.arange(0, 16)[:, None] * M + i[None, :], acc.to(x.dtype))"
+)
+
+
+@pytest.mark.parametrize(("kind", "wanted"), [("bf16", (1, 8)), ("fp8e4nv", (4, 16))])
+def test_what_dots_take_transposed_is_held_in_boxes_if_it_is_exchanged(
+    tmp_path: Path, kind: str, wanted: tuple[int, int]
+) -> None:
+    found = layouts(tmp_path, TURNED_PRODUCT, kind, (128, 64), 4)
+    assert box(found[tile.Load]) == wanted
