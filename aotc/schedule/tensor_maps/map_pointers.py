@@ -28,6 +28,7 @@ from aotc.schedule.analysis.axis import AxisAnalysis
 from aotc.schedule.analysis.coordinates import coordinate
 from aotc.schedule.analysis.global_order import root_names
 from aotc.schedule.cleanup.drop_carried import drop_unused_carried
+from aotc.schedule.cleanup.simplify import fold_trans_of_trans
 from aotc.schedule.context import Schedule
 from aotc.schedule.remarks import Remark
 from aotc.schedule.tensor_maps.dot_stores import check_store_order, dot_stores
@@ -85,7 +86,9 @@ def map_pointers(kernel: Kernel, schedule: Schedule) -> None:
                 mapper.replace_store(store, box)
     for loop in loops:
         drop_unused_carried(loop)
-    rewrite(kernel, {})  # drop dead address computations
+    # Drops dead address computations, too. A box of keys that is loaded transposed is transposed back here;
+    # where a dot transposes it once more, both are the box.
+    rewrite(kernel, {tile.Trans: (fold_trans_of_trans,)})
 
 
 def _asked(
