@@ -52,6 +52,7 @@ _RESULTS: dict[ElementType, str] = {FP16: "f16", FP32: "f32", I32: "s32"}
 _GROUP_BITS = 2  # bits of a warp's index within its warpgroup
 _UNIT_BITS = 4  # log2 of a descriptor's address unit
 _OWN_ADDRESS_MASK = (1 << 24) - 1
+_FEW_COLUMNS = 64
 
 
 @lowers(gpu.Undefined)
@@ -96,8 +97,8 @@ def lower_wgmma(ctx: Lowering, op: wgmma.Wgmma) -> Results:
             _start(tiling.b, tile.column, tiling.k * step),
             first=step == first and accumulate != "true",
         )
-        for step in range(first, end)
-        for number, tile in enumerate(tiling.acc_tiles)
+        for step, number in _issue_order(range(first, end), tiling)
+        for tile in (tiling.acc_tiles[number],)
     ]
     out = nvvm_wgmma.wgmma(ctx.emit, _kind(op, tiling), steps, acc, a, b, accumulate)
     registers = list(acc_registers)
@@ -194,6 +195,14 @@ def _descriptor(
     wide = ctx.emit.value(f"zext i32 {units} to i64")
     constant = matrix.descriptor + (first >> _UNIT_BITS)
     return ctx.emit.value(f"add i64 {wide}, {constant}")
+
+
+def _issue_order(steps: range, tiling: WgmmaTiling) -> list[tuple[int, int]]:
+    """Return steps along K and numbers of accumulators in the order of their instructions."""
+    tiles = range(len(tiling.acc_tiles))
+    if tiling.n <= _FEW_COLUMNS:
+        return [(step, number) for number in tiles for step in steps]
+    return [(step, number) for step in steps for number in tiles]
 
 
 def _start(matrix: MatrixInMemory, row: int, k: int) -> int:
