@@ -200,7 +200,7 @@ def _descriptor(
 def _issue_order(steps: range, tiling: WgmmaTiling) -> list[tuple[int, int]]:
     """Return steps along K and numbers of accumulators in the order of their instructions."""
     tiles = range(len(tiling.acc_tiles))
-    if tiling.n <= _FEW_COLUMNS:
+    if tiling.a is not None and tiling.n <= _FEW_COLUMNS:
         return [(step, number) for number in tiles for step in steps]
     return [(step, number) for step in steps for number in tiles]
 
