@@ -52,7 +52,8 @@ _RESULTS: dict[ElementType, str] = {FP16: "f16", FP32: "f32", I32: "s32"}
 _GROUP_BITS = 2  # bits of a warp's index within its warpgroup
 _UNIT_BITS = 4  # log2 of a descriptor's address unit
 _OWN_ADDRESS_MASK = (1 << 24) - 1
-_FEW_COLUMNS = 64
+# Instructions of so few columns are done in 16 cycles or less, which another warp needs to issue its own.
+_FEW_COLUMNS = 32
 
 
 @lowers(gpu.Undefined)

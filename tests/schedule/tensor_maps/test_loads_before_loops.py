@@ -1,4 +1,4 @@
-"""What a loop's dots read in every iteration is loaded by tensor copies, too, if others are."""
+"""What dots read of a tensor copy: if it is loaded before the loop, if two of them read it, one the transpose."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.support.descriptors import compiled, launch
+from tests.support.descriptors import compiled, launch, lowered
 
 SOURCE = """def k(q_ptr, k_ptr, out_ptr, n, stride):
     m, d = tl.arange(0, 64), tl.arange(0, 64)
@@ -40,3 +40,40 @@ def test_they_are_if_the_loads_of_the_loop_are(tmp_path: Path, stride_type: str)
         tiles[:n] = k
         expected = q.astype(np.float64) @ tiles.reshape(-1, 64, 64).sum(axis=0).T
         np.testing.assert_array_equal(out, expected)
+
+
+BOTH_WAYS = """def k(q_ptr, k_ptr, out_ptr, n, stride):
+    m, d = tl.arange(0, 64), tl.arange(0, 64)
+    q = tl.load(q_ptr + m[:, None] * 64 + d[None, :])
+    acc = tl.zeros((64, 64), tl.float32)
+    for first in range(0, n, 64):
+        keys = tl.load(k_ptr + (first + m)[None, :] * stride + d[:, None])
+        scores = tl.dot(q, keys)
+        acc = tl.dot(scores.to(tl.float16), tl.trans(keys), acc)
+    tl.store(out_ptr + m[:, None] * 64 + d[None, :], acc)
+"""
+
+
+@pytest.mark.emulated
+@pytest.mark.parametrize("warp_specialize", [None, False])
+def test_a_tile_and_its_transpose_are_read_from_one_buffer(
+    tmp_path: Path, *, warp_specialize: bool | None
+) -> None:
+    signature = {**SIGNATURE, "stride": "i32:16"}
+    options = {"map_pointers": True, "warp_specialize": warp_specialize}
+    text, _ = lowered(tmp_path, BOTH_WAYS, signature, 4, **options)
+    between = text[text.index("gpu.wgmma(") : text.rindex("gpu.wgmma(")]
+    assert "gpu.wgmma_wait(" in between
+    assert "gpu.shared_load(" not in between
+    assert "gpu.shared_store(" not in between
+    kernel = compiled(tmp_path, BOTH_WAYS, signature, **options)
+    q, k = (
+        np.random.default_rng(at).integers(-2, 3, (size, 64)).astype(np.float16)
+        for at, size in enumerate((64, 320))
+    )
+    for n in (64, 128, 320):
+        out = np.full((64, 64), np.nan, np.float32)
+        values = {"q_ptr": q, "k_ptr": k, "out_ptr": out, "n": n, "stride": 64}
+        launch(kernel, (1,), values, seed=n)
+        keys = k[:n].astype(np.float64)
+        np.testing.assert_array_equal(out, q.astype(np.float64) @ keys.T @ keys)
