@@ -36,6 +36,7 @@ from aotc.schedule.tensor_maps.operand_loads import (
     check_dot,
     check_load_order,
     operands_in_loops,
+    operands_outside,
 )
 from aotc.schedule.tensor_maps.pointer_box import TensorBox, UnmappableError, box_of
 from aotc.target import Feature
@@ -66,7 +67,7 @@ def map_pointers(kernel: Kernel, schedule: Schedule) -> None:
         return box_of(store, kernel, analysis, facts)
 
     loops: dict[scf.For, None] = {}
-    before = list(operands_in_loops(kernel, loaded_before=True))
+    outside = list(operands_outside(kernel))
 
     def replace_loads(uses: Sequence[tuple[tile.Load, tile.Dot]]) -> None:
         for load, dot in uses:
@@ -77,7 +78,7 @@ def map_pointers(kernel: Kernel, schedule: Schedule) -> None:
 
     replace_loads(uses)
     if mapper.made:
-        replace_loads(before)
+        replace_loads(outside)
         # All are analyzed first: replacing one changes what the others are derived from.
         stores = list(dot_stores(kernel))
         boxes = [_asked(each, lambda each=each: stored(each), schedule) for each in stores]
