@@ -59,7 +59,9 @@ class Source:
 SOURCES = {
     "prefill": Source("public_sources", ("sglang_prefill",), public_sglang.prefill),
     "extend": Source("public_sources", ("sglang_extend",), public_sglang.extend),
-    "decode": Source("public_sources", ("sglang_decode", "sglang_decode_combine"), public_sglang.decode),
+    "decode": Source(
+        "public_sources", ("sglang_decode", "sglang_decode_combine"), public_sglang.decode
+    ),
     "mla": Source("public_sources", ("sglang_mla", "sglang_mla_combine"), public_sglang.mla),
     "attention": Source("public_sources", ("fla_attention",), public_fla.attention),
     "chunk": Source("public_sources", ("fla_chunk_h", "fla_chunk_o"), public_fla.chunk),
