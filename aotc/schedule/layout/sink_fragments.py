@@ -31,28 +31,26 @@ def sink_fragments(kernel: Kernel, schedule: Schedule) -> None:
 
 def _is_held(read: gpu.SharedLoad, dot: gpu.Dot) -> bool:
     """Return whether a loop holds more of what is read for a dot than it should, and need not."""
+    around = [op for op in dot.ancestors() if op.block is read.block]
     loop = dot.block.parent if dot.block is not None else None
     return (
         isinstance(loop, scf.For)
-        and read.block is loop.block
+        and bool(around)
         and list(read.out.users) == [dot]
         and registers_of(read.out) > HELD_FRAGMENT_LIMIT
-        and not _is_written(read, loop)
+        and not _is_written(read, around[0])
     )
 
 
-def _is_written(read: gpu.SharedLoad, loop: scf.For) -> bool:
+def _is_written(read: gpu.SharedLoad, last: Op) -> bool:
+    """Return whether anything after a read, up to the op that its dot is in, may write to its buffer."""
     op: Op | None = read
-    while op is not None and op is not loop:
-        if _writes(op, read):
-            return True
+    while op is not last:
+        assert op is not None
         op = op.next
-    return any(_writes(op, read) for op in loop.body.walk())
-
-
-def _writes(op: Op, read: gpu.SharedLoad) -> bool:
-    return any(
-        not effect.of or may_alias(getattr(nested, effect.of), read.buffer)
-        for nested in (op, *(inner for block in op.blocks for inner in block.walk()))
-        for effect in nested.effects_on(Resource.SHARED, "write")
-    )
+        assert op is not None
+        for nested in (op, *(inner for block in op.blocks for inner in block.walk())):
+            for effect in nested.effects_on(Resource.SHARED, "write"):
+                if not effect.of or may_alias(getattr(nested, effect.of), read.buffer):
+                    return True
+    return False
