@@ -77,7 +77,8 @@ SOURCES = {
     "vllm_unified_decode": Source(
         "vllm", ("vllm_unified_split", "vllm_segments"), public_vllm.unified_decode
     ),
-    "vllm_decode": Source("vllm", ("vllm_decode", "vllm_combine"), public_vllm.decode),
+    "vllm_decode": Source("vllm", ("vllm_decode", "vllm_decode_combine"), public_vllm.decode),
+    "vllm_mla": Source("vllm", ("vllm_mla", "vllm_mla_combine"), public_vllm.mla),
     "vllm_paged": Source("vllm", ("vllm_paged",), public_vllm.paged),
     "vllm_prefix": Source("vllm", ("vllm_prefix",), public_vllm.prefix),
 }

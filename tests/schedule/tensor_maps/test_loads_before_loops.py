@@ -93,11 +93,13 @@ BOTH_WAYS = """def k(q_ptr, k_ptr, out_ptr, n, stride):
 
 @pytest.mark.emulated
 @pytest.mark.parametrize("warp_specialize", [None, False])
+@pytest.mark.parametrize("map_pointers", [True, False])
 def test_a_tile_and_its_transpose_are_read_from_one_buffer(
-    tmp_path: Path, *, warp_specialize: bool | None
+    tmp_path: Path, *, warp_specialize: bool | None, map_pointers: bool
 ) -> None:
+    """Be it a tensor copy, or one by threads."""
     signature = {**SIGNATURE, "stride": "i32:16"}
-    options = {"map_pointers": True, "warp_specialize": warp_specialize}
+    options = {"map_pointers": map_pointers, "warp_specialize": warp_specialize}
     text, _ = lowered(tmp_path, BOTH_WAYS, signature, 4, **options)
     between = text[text.index("gpu.wgmma(") : text.rindex("gpu.wgmma(")]
     assert "gpu.wgmma_wait(" in between
