@@ -61,16 +61,6 @@ def test_warps(num_warps: int, m: int, n: int, seed: int) -> None:
     emulated(Matmul(block=(m, n, 32), shape=(m, n, 96), num_warps=num_warps), seed)
 
 
-@pytest.mark.parametrize(("n", "order"), [(32, [0, 1, 2, 3]), (64, [0, 2, 1, 3])])
-def test_short_instructions_go_along_k_first(n: int, order: list[int]) -> None:
-    """Two accumulators of a warpgroup and two steps along K; the operands are in shared memory."""
-    text = ptx_of(Matmul(block=(128, n, 32), shape=(128, n, 32), num_warps=4))
-    found = re.findall(r"add\.s64 a, [^;]*; wgmma\.mma_async\S+ \{(%r\d+),", text)
-    accumulators = list(dict.fromkeys(found))
-    assert len(found) == 4
-    assert [accumulators.index(each) for each in found] == [at // 2 for at in order]
-
-
 @pytest.mark.emulated
 @pytest.mark.parametrize("k", [0, 1, 16, 63, 64, 65, 320])
 @pytest.mark.parametrize("num_stages", [1, 2, 3, 4])

@@ -52,8 +52,6 @@ _RESULTS: dict[ElementType, str] = {FP16: "f16", FP32: "f32", I32: "s32"}
 _GROUP_BITS = 2  # bits of a warp's index within its warpgroup
 _UNIT_BITS = 4  # log2 of a descriptor's address unit
 _OWN_ADDRESS_MASK = (1 << 24) - 1
-# Instructions of so few columns are done in 16 cycles or less, which another warp needs to issue its own.
-_FEW_COLUMNS = 32
 
 
 @lowers(gpu.Undefined)
@@ -98,8 +96,8 @@ def lower_wgmma(ctx: Lowering, op: wgmma.Wgmma) -> Results:
             _start(tiling.b, tile.column, tiling.k * step),
             first=step == first and accumulate != "true",
         )
-        for step, number in _issue_order(range(first, end), tiling)
-        for tile in (tiling.acc_tiles[number],)
+        for step in range(first, end)
+        for number, tile in enumerate(tiling.acc_tiles)
     ]
     out = nvvm_wgmma.wgmma(ctx.emit, _kind(op, tiling), steps, acc, a, b, accumulate)
     registers = list(acc_registers)
@@ -196,14 +194,6 @@ def _descriptor(
     wide = ctx.emit.value(f"zext i32 {units} to i64")
     constant = matrix.descriptor + (first >> _UNIT_BITS)
     return ctx.emit.value(f"add i64 {wide}, {constant}")
-
-
-def _issue_order(steps: range, tiling: WgmmaTiling) -> list[tuple[int, int]]:
-    """Return steps along K and numbers of accumulators in the order of their instructions."""
-    tiles = range(len(tiling.acc_tiles))
-    if tiling.a is not None and tiling.n <= _FEW_COLUMNS:
-        return [(step, number) for number in tiles for step in steps]
-    return [(step, number) for step in steps for number in tiles]
 
 
 def _start(matrix: MatrixInMemory, row: int, k: int) -> int:
