@@ -262,7 +262,7 @@ class Chooser:
                 best, most = found, count
         if best is None:
             return None
-        values, grid = best
+        values, grid = self._least_deep(best, index, spacing) if label == "deep" else best
         out, _, source = label.removeprefix("in place: ").partition(" is ")
         return Launch(
             label,
@@ -303,17 +303,45 @@ class Chooser:
 
         To use each stage again and again, or for a float, more than once.
         """
-        known = self._known(values, grid)
         count = 0
-        for op in self.kernel.walk():
-            if not isinstance(op, scf.For):
-                continue
-            ends = [value_in_last(value, known) for value in (op.lower, op.upper, op.step)]
+        for op, ends in self._loop_ends(values, grid):
             lower, upper, step = (0 if end is None else end for end in ends)
-            trips = 2 * (op.num_stages or self.conditions.num_stages) + 1
-            wanted = step + 1 if _is_float(label) else trips * step
+            wanted = step + 1 if _is_float(label) else self._deep_trips(op.num_stages) * step
             count += None not in ends and upper - lower >= wanted
         return count
+
+    def _loop_ends(
+        self, values: Values, grid: Sequence[int]
+    ) -> Iterator[tuple[scf.For, list[int | None]]]:
+        """Yield the loops, and where each begins and ends, and its step, in the last program."""
+        known = self._known(values, grid)
+        for op in self.kernel.walk():
+            if isinstance(op, scf.For):
+                yield op, [value_in_last(value, known) for value in (op.lower, op.upper, op.step)]
+
+    def _deep_trips(self, num_stages: int) -> int:
+        """Return how often a loop runs to use each of its stages, 0 for all loops', twice more."""
+        return 2 * (num_stages or self.conditions.num_stages) + 1
+
+    def _least_deep(
+        self, found: tuple[Values, tuple[int, ...]], index: int, spacing: Spacing
+    ) -> tuple[Values, tuple[int, ...]]:
+        """Return a smaller launch at which as many loops run deep, else the one that was found.
+
+        An extent may be compared with others, in larger blocks than an iteration takes of it. One
+        such block is added: a schedule may peel the iterations that masks are for.
+        """
+        if any(None in ends for _, ends in self._loop_ends(*found)):
+            return found
+        most = self._num_deep_loops("deep", *found)
+        for name, loop in self.roles.loops.items():
+            blocks = self._deep_trips(loop.stages) + -(-self.roles.extents[name] // loop.block)
+            size = part_beyond(blocks, loop.block, self.divisors[name])
+            if size < found[0].get(name, 0):
+                smaller = self._first(iter([{**found[0], name: size}]), index, spacing)
+                if smaller is not None and self._num_deep_loops("deep", *smaller) >= most:
+                    found = smaller
+        return found
 
     def _integers(self, values: Mapping[str, Scalar]) -> dict[str, int]:
         known = {name: value for name, value in values.items() if isinstance(value, int)}
@@ -401,7 +429,7 @@ class Chooser:
         match label:
             case "deep" if loop is not None:
                 return [
-                    part_beyond(2 * (loop.stages or self.conditions.num_stages) + 1, block, divisor)
+                    part_beyond(self._deep_trips(loop.stages), block, divisor)
                 ]
             case "deep" if is_free and block == 1:
                 return [_COVERED, divisor]  # it may be what counts programs

@@ -41,7 +41,7 @@ from aotc.verify.emulator.text.special_registers import WARP, Launch
 DEFAULT_MAX_STEPS = 10_000_000
 DEFAULT_MAX_MEMORY_BYTES = 4 << 30
 _BATCH_LANES = 1 << 14
-_LEAST_CAPACITY = 1 << 11  # of a register file: few sizes, so that steps recur
+_LEAST_CAPACITY = 1 << 12  # of a register file: few sizes, so that steps recur
 _MAX_CTA_THREADS = 1024
 _MAX_GRID = (2**31 - 1, 65535, 65535)
 # What a batch keeps of each lane besides registers: numbers, clocks, states of barriers.

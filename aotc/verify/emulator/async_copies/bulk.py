@@ -238,7 +238,7 @@ def _reduce_in_other_cta(ctx: Context, lane: _Lane, combine: Combine, size: int)
             )
             mbarriers.complete_bytes(issuer, row, np.array([lane.size_bytes]))
 
-    machine.defer(happen)
+    machine.defer(issuer, happen)
 
 
 # ---- groups and hints -----------------------------------------------------------------------------

@@ -128,7 +128,7 @@ def copy_in(
                 shared.finish(flight, asynchronous=True)
                 mbarriers.complete_bytes(issuer, row, completed)
 
-    return machine.defer(happen)
+    return machine.defer(issuer, happen)
 
 
 def copy_out(ctx: Context, lane: int, chunks: Ints, put: Callable[[Bytes], None]) -> Pending:
@@ -152,8 +152,9 @@ def copy_out(ctx: Context, lane: int, chunks: Ints, put: Callable[[Bytes], None]
         with blamed_on(instruction):
             put(data.pop())
 
-    reading = machine.defer(read)
-    writing = machine.defer(write, ready=lambda: reading.done)
+    issuer = np.array([lane])
+    reading = machine.defer(issuer, read)
+    writing = machine.defer(issuer, write, ready=lambda: reading.done)
     machine.part(BulkGroups).issue(lane, _Outgoing(flight, reading, writing))
     return reading
 

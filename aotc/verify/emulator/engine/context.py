@@ -49,11 +49,15 @@ class Machine(Protocol):
     random: np.random.Generator  # the schedule's seed; draws nothing when running in step
 
     def defer(
-        self, action: Callable[[], None], *, ready: Callable[[], bool] | None = None
+        self,
+        lanes: npt.NDArray[np.int64],
+        action: Callable[[], None],
+        *,
+        ready: Callable[[], bool] | None = None,
     ) -> Pending:
-        """Queue an asynchronous operation, which happens later, at a moment the scheduler picks.
+        """Queue an asynchronous operation of lanes (n,), ascending, which happens later.
 
-        It happens at latest when somebody forces it (`Pending.force`) or when no warp can go on.
+        The scheduler picks the moment; it is at latest when somebody forces it (`Pending.force`) or when no warp can go on.
         """
         ...
 

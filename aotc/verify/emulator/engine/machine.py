@@ -61,9 +61,11 @@ class Deferred:
     def __init__(
         self,
         batch: Batch,
+        clusters: range,
         action: Callable[[], None],
         ready: Callable[[], bool] | None,
     ) -> None:
+        self.clusters = clusters  # of the batch, from the first that issued it to the last
         self._batch = batch
         self._issuer = batch.executing
         self._action = action
@@ -153,10 +155,16 @@ class Batch:
     # ---- Machine ------------------------------------------------------------
 
     def defer(
-        self, action: Callable[[], None], *, ready: Callable[[], bool] | None = None
+        self,
+        lanes: npt.NDArray[np.int64],
+        action: Callable[[], None],
+        *,
+        ready: Callable[[], bool] | None = None,
     ) -> Deferred:
-        """Queue an asynchronous operation, which happens later."""
-        pending = Deferred(self, action, ready)
+        """Queue an asynchronous operation of lanes (n,), ascending, which happens later."""
+        cluster_lanes = self.cluster_size * self.warps_per_cta * WARP
+        first, last = (int(lane) // cluster_lanes for lane in (lanes[0], lanes[-1]))
+        pending = Deferred(self, range(first, last + 1), action, ready)
         self.pending.append(pending)
         return pending
 

@@ -199,7 +199,7 @@ class WgmmaUnit:
         for index in range(WARPS):
             job.chain.open[index] += 1
             self._warps[job.group * WARPS + index].uncommitted.append(job)
-        job.pending = self._machine.defer(lambda: self._do(job))
+        job.pending = self._machine.defer(np.array([job.group * GROUP_LANES]), lambda: self._do(job))
 
     # ---- happening ------------------------------------------------------------------------------
 
