@@ -195,7 +195,8 @@ def _findings(
     kernel = parse_kernel(compiled.tile_ir)
     roles = roles_of(kernel, grid_blocks(subject.grid), is_inexact)
     try:
-        return tuple(check_kernel(kernel, roles, checks, run))
+        together = run.together if isinstance(run, Emulation) else None
+        return tuple(check_kernel(kernel, roles, checks, run, together))
     except EmulationError as error:
         mistake = _assembly_error(compiled, error)
         if mistake is not None:

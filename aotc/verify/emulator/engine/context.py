@@ -40,7 +40,8 @@ class Machine(Protocol):
     global_shadow: GlobalShadow
     shared: SharedMemory
     local: LocalMemory
-    params: npt.NDArray[np.uint8]  # the kernel's parameters as bytes; an address is an index
+    params: npt.NDArray[np.uint8]  # of each launch its parameters as bytes; an address is an index
+    launch_of_lane: npt.NDArray[np.int64]  # of those that run at a time
     constants: npt.NDArray[np.uint8]  # `.const` variables, likewise
     scopes: tuple[int, ...]  # among which accesses are strong in this kernel, ascending
     order: Order  # who has synchronised with whom; see vector_clocks.py
@@ -57,7 +58,8 @@ class Machine(Protocol):
     ) -> Pending:
         """Queue an asynchronous operation of lanes (n,), ascending, which happens later.
 
-        The scheduler picks the moment; it is at latest when somebody forces it (`Pending.force`) or when no warp can go on.
+        The scheduler picks the moment; it is at latest when somebody forces it (`Pending.force`) or
+        when no warp can go on.
         """
         ...
 

@@ -23,7 +23,7 @@ from aotc.verify.emulator.memory.local_memory import LocalMemory
 from aotc.verify.emulator.memory.shared_memory import RANK_SHIFT, SharedMemory
 from aotc.verify.emulator.memory.vector_clocks import Order
 from aotc.verify.emulator.syntax import Immediate, Instruction, Operand, SpecialRegister, Symbol
-from aotc.verify.emulator.text.special_registers import CLOCKS, WARP, Launch, Positions
+from aotc.verify.emulator.text.special_registers import CLOCKS, WARP, Clusters, Launch, Positions
 
 Part = TypeVar("Part")
 
@@ -34,7 +34,7 @@ class Image:
 
     addresses: Mapping[str, int]
     shared: frozenset[str]  # the names of those in shared memory
-    params: npt.NDArray[np.uint8]
+    params: npt.NDArray[np.uint8]  # (launches, bytes)
     constants: npt.NDArray[np.uint8]
     local_bytes: int
     static_shared_bytes: int
@@ -88,12 +88,16 @@ class Deferred:
 
 
 class Batch:
-    """Implement `Machine` for the CTAs of some clusters; `clusters` are their linear numbers."""
+    """Implement `Machine` for the CTAs of some clusters.
+
+    The first of them is number `first_cluster` of all that run.
+    """
 
     def __init__(
         self,
         launch: Launch,
-        clusters: npt.NDArray[np.int64],
+        clusters: Clusters,
+        first_cluster: int,
         image: Image,
         global_shadow: GlobalShadow,
         registers: RegisterFile,
@@ -124,7 +128,7 @@ class Batch:
         self.order = Order(
             self.num_ctas, self.warps_per_cta, self.cluster_size, whole=global_shadow.whole
         )
-        global_shadow.begin(self.order, int(clusters[0]), self.num_lanes)
+        global_shadow.begin(self.order, first_cluster, self.num_lanes)
         self.shared = SharedMemory(
             self.num_ctas,
             launch.shared_bytes,
@@ -138,6 +142,7 @@ class Batch:
         self.lane_numbers = np.arange(self.num_lanes, dtype=np.int64)
         self.warp_of_lane = self.lane_numbers // WARP
         self.cta_of_lane = self.warp_of_lane // self.warps_per_cta
+        self.launch_of_lane = clusters.launch[self.cta_of_lane // self.cluster_size]
         self._rank_bits = (self.cta_of_lane % self.cluster_size + 1) << RANK_SHIFT
         thread = self.lane_numbers % (self.warps_per_cta * WARP)
         self.alive = thread < launch.threads

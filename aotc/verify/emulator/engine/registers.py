@@ -114,8 +114,7 @@ class RegisterFile:
 
     def fence(self, lanes: slice | npt.NDArray[np.int64]) -> None:
         """Order what lanes have written before the wgmmas that follow."""
-        table = self.state_table[:, lanes]
-        self.state_table[:, lanes] = np.where(table == DEFINED, np.uint8(FENCED), table)
+        self.state_table[:, lanes] &= ~np.uint8(FENCED ^ DEFINED)  # a bit that DEFINED alone has
 
     def tracked_words(self) -> list[tuple[Row, npt.NDArray[np.uint8]]]:
         """Return the values and states, each (lanes,), of all 32-bit registers that have states."""
