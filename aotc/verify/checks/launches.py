@@ -383,11 +383,10 @@ class Chooser:
         """Return which values of an argument a launch may need: one, if no condition names it."""
         named = self.conditions.named
         is_free = named is not None and name not in named
-        if not is_free or name in self.roles.tiled or name in self.roles.loops:
-            return values
         divisor = self.divisors[name]
-        fits = (v for v in values if v == _COVERED or isinstance(v, float) or v % divisor == 0)
-        return [next(fits, values[0])]
+        fits = [v for v in values if v == _COVERED or isinstance(v, float) or v % divisor == 0]
+        is_any = is_free and name not in self.roles.tiled and name not in self.roles.loops
+        return (fits or values)[: 1 if is_any else None]
 
     def _shallow(self, name: str) -> list[Scalar]:
         block, divisor = self.roles.extents[name], self.divisors[name]
@@ -435,7 +434,7 @@ class Chooser:
                 return [_COVERED, divisor]  # it may be what counts programs
             case _ if _is_float(label) and is_free and block > 1:
                 return [_COVERED]
-            case _ if _is_float(label) and loop is None and self.roles.loops:
+            case _ if _is_of_values(label) and loop is None and self.roles.loops:
                 return [last_in_part(1, block, divisor, at)]  # tiles apart show at other launches
             case "deep" | "persistent" if is_free:
                 return [_COVERED]
@@ -588,6 +587,11 @@ def may_store_nothing(label: str) -> bool:
 
 def _is_float(label: str) -> bool:
     return label.startswith("float: ")
+
+
+def _is_of_values(label: str) -> bool:
+    """Return whether a launch is there for what is computed with, not for where it is."""
+    return label == "special" or _is_float(label)
 
 
 def _is_long(label: str) -> bool:
