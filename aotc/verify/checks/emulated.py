@@ -237,7 +237,8 @@ class Emulation:
         try:
             for at, reference in enumerate(references):
                 launch = reference.launch
-                if launch.in_step and not (launch.programs or launch.is_sparse):
+                # Threads may well race where arguments are one memory, which is looked into alone.
+                if launch.in_step and not (launch.programs or launch.is_sparse or launch.aliases):
                     held = _Held(reference)
                     launched = self._planned(reference, held, memory)
                     if launched is not None:
@@ -260,8 +261,7 @@ class Emulation:
                 approximate=True,
                 more_grids=more_grids,
             )
-        except (Fault, EmulationError, ExecutionFault, Unsuited, ValueError) as e:
-            print(repr(e)[:500])
+        except (Fault, EmulationError, ExecutionFault, Unsuited, ValueError):
             return found
         steps = done.lane_instructions
         for at, (held, _) in planned.items():
@@ -363,9 +363,7 @@ class Emulation:
             cta_threads=launched.cta_threads,
         )
 
-    def _planned(
-        self, reference: Reference, held: _Held, memory: GlobalMemory
-    ) -> Launched | None:
+    def _planned(self, reference: Reference, held: _Held, memory: GlobalMemory) -> Launched | None:
         """Return the launch that the runtime makes, of buffers in memory; None where it makes none.
 
         Raises: ExecutionFault, Unsuited.

@@ -427,15 +427,15 @@ class Chooser:
         is_free = _is_extent(name) and loop is None and name not in self.roles.tiled
         match label:
             case "deep" if loop is not None:
-                return [
-                    part_beyond(self._deep_trips(loop.stages), block, divisor)
-                ]
+                return [part_beyond(self._deep_trips(loop.stages), block, divisor)]
             case "deep" if is_free and block == 1:
                 return [_COVERED, divisor]  # it may be what counts programs
             case _ if _is_float(label) and is_free and block > 1:
                 return [_COVERED]
-            case _ if _is_of_values(label) and loop is None and self.roles.loops:
+            case "special" if loop is None and self.roles.loops:
                 return [last_in_part(1, block, divisor, at)]  # tiles apart show at other launches
+            case _ if _is_float(label) and loop is None and self.roles.loops:
+                return [last_in_part(1, block, divisor, at)]
             case "deep" | "persistent" if is_free:
                 return [_COVERED]
             case "deep":
@@ -587,11 +587,6 @@ def may_store_nothing(label: str) -> bool:
 
 def _is_float(label: str) -> bool:
     return label.startswith("float: ")
-
-
-def _is_of_values(label: str) -> bool:
-    """Return whether a launch is there for what is computed with, not for where it is."""
-    return label == "special" or _is_float(label)
 
 
 def _is_long(label: str) -> bool:

@@ -154,8 +154,6 @@ _OF_THREAD: dict[str, Callable[[Launch, Any], Any]] = {
 }
 WIDE = ("%gridid",)
 _IN_GRID = ("%ctaid", "%nctaid", "%clusterid", "%nclusterid", "%cluster_ctaid")
-_OF_BLOCK = tuple(
-    f"{name}.{axis}" for name in _IN_GRID for axis in "xyz"
-)
+_OF_BLOCK = tuple(f"{name}.{axis}" for name in _IN_GRID for axis in "xyz")
 SPECIAL_REGISTERS = frozenset((*_OF_THREAD, *_OF_BLOCK, "%cluster_ctarank", *CLOCKS))
 """Every name that can be read."""
