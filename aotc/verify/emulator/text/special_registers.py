@@ -85,8 +85,8 @@ class Positions:
         size = launch.cluster_size
         rank = np.tile(np.arange(size), clusters.number.size)
         grid = np.repeat(clusters.grids[clusters.launch], size, axis=0)
-        grid_of_clusters = grid // np.array(launch.cluster)
-        cluster_id = split(np.repeat(clusters.number, size), grid_of_clusters.T)
+        in_clusters = np.swapaxes(grid // np.array(launch.cluster), 0, 1)
+        cluster_id = split(np.repeat(clusters.number, size), in_clusters)
         in_cluster = split(rank, launch.cluster)
         cta_id = [
             cluster * extent + inner
@@ -96,8 +96,8 @@ class Positions:
         self._of_cta = {
             **_triple("%ctaid", cta_id),
             **_triple("%clusterid", cluster_id),
-            **_triple("%nctaid", grid.T),
-            **_triple("%nclusterid", grid_of_clusters.T),
+            **_triple("%nctaid", np.swapaxes(grid, 0, 1)),
+            **_triple("%nclusterid", in_clusters),
             **_triple("%cluster_ctaid", in_cluster),
             "%cluster_ctarank": rank,
         }
