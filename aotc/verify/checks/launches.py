@@ -335,9 +335,11 @@ class Chooser:
             return found
         most = self._num_deep_loops("deep", *found)
         for name, loop in self.roles.loops.items():
-            blocks = self._deep_trips(loop.stages) + -(-self.roles.extents[name] // loop.block)
+            if name not in found[0] or name in self.conditions.choices:
+                continue
+            blocks = self._deep_trips(loop.stages) - -self.roles.extents.get(name, 1) // loop.block
             size = part_beyond(blocks, loop.block, self.divisors[name])
-            if size < found[0].get(name, 0):
+            if size < found[0][name]:
                 smaller = self._first(iter([{**found[0], name: size}]), index, spacing)
                 if smaller is not None and self._num_deep_loops("deep", *smaller) >= most:
                     found = smaller

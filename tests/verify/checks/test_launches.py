@@ -340,6 +340,10 @@ def test_a_deep_loop_takes_no_more_of_an_extent_than_its_iterations_and_a_block(
     keys, step = int(launch.scalars["n_keys"]), chooser.roles.loops["n_keys"].block
     assert step == 16
     assert 11 * step < keys <= 11 * step + 64 + 1
+    listed = replace(grid, choices={"n_keys": Choice((705, 800))})
+    chooser = _chooser("causal_sums", listed)
+    chooser.roles.extents["n_keys"] = 64
+    assert _some(chooser, "deep").scalars["n_keys"] in (705, 800)
 
 
 def test_special_values_take_one_tile_of_what_no_loop_goes_through() -> None:
