@@ -46,6 +46,8 @@ class Stored:
     num_stages: int | None = 3
     warp_specialize: bool = True
     signature: Mapping[str, str] = field(default_factory=dict[str, str])
+    adds: int = 0
+    """How often a row is added to what is there; 0: it is written over that."""
 
     @property
     def source(self) -> str:
@@ -86,7 +88,8 @@ class Stored:
         out, n = made["out_ptr"].copy(), made["n"]
         rows = min(made["m"], NUM_ROWS) if "row < m" in self.store else NUM_ROWS
         x = made["x_ptr"][:rows, :n]
-        out[:rows, :n] = (x.astype(np.float64) * 2).astype(x.dtype)
+        added = x.astype(np.float64) * 2 * max(1, self.adds)
+        out[:rows, :n] = (added + out[:rows, :n].astype(np.float64) * bool(self.adds)).astype(x.dtype)
         return out
 
 
@@ -113,6 +116,17 @@ STORED = {
     "two": Stored(f"{MASKED}; tl.store(other_ptr + cols, cols)"),
 }
 """Stores that become copies."""
+
+ADDED = 'tl.atomic_add(out_ptr + start + cols, x, mask=start + cols < n, sem="relaxed")'
+UPDATED = {
+    "halves": Stored(ADDED, adds=1),
+    "bf16": Stored(ADDED, element="bf16", adds=1),
+    "floats": Stored(ADDED, element="fp32", block=512, adds=1),
+    "words": Stored(ADDED, element="i32", block=512, adds=1),
+    "twice": Stored(f"{ADDED}; {ADDED}", element="fp32", block=512, adds=2),
+    "beside a store": Stored(f"{ADDED}; tl.store(other_ptr + cols, cols)", adds=1),
+}
+"""Atomics that become reductions."""
 
 _AFTERWARDS = "the kernel loads through x_ptr afterwards, which may be the same memory"
 NOT_STORED = {
@@ -155,3 +169,25 @@ NOT_STORED = {
     ),
 }
 """Stores that do not, and why."""
+
+NOT_UPDATED = {
+    "acquires and releases": (
+        Stored(ADDED.replace(', sem="relaxed"', "")),
+        'gpu.barrier after it keeps memory accesses in order; sem="relaxed" asks for no order',
+    ),
+    "for the system": (
+        Stored(ADDED.replace("sem=", 'scope="sys", sem=')),
+        "copies are atomic for one GPU, not for the system",
+    ),
+    "of doubles": (Stored(ADDED, element="fp64", block=256), "copies have no atomic add of fp64"),
+    "of two kinds": (
+        Stored(f"{ADDED}; {ADDED.replace('_add', '_max')}", element="i32", block=512),
+        "the kernel writes through it elsewhere, too",
+    ),
+    "beside a store": (Stored(f"{ADDED}; {MASKED}"), "the kernel writes through it elsewhere, too"),
+    "any end": (
+        Stored(ADDED, signature={"n": "i32"}),
+        "it is not known to end at a multiple of 16 bytes",
+    ),
+}
+"""Atomics that do not, and why."""

@@ -144,12 +144,16 @@ def lower_tma_store(ctx: Lowering, op: tma.TmaStore | tma.TmaReduce) -> Results:
 
 @lowers(tma.BulkStore)
 def lower_bulk_store(ctx: Lowering, op: tma.BulkStore) -> Results:
-    """Lower a store of bytes; its commit group is empty if there are none."""
+    """Lower a store or reduction of bytes; its commit group is empty if there are none."""
     size_bytes, leaders = ctx.scalar(op.size_bytes), _leaders(ctx)
     target = global_address(ctx, ctx.raw(op.pointer)[0])
     condition = both(ctx, _is_warpgroup(ctx, 0), _any_bytes(ctx, size_bytes))
     source = buffer_address(ctx, op.buffer)
-    nvvm_tensor.bulk_store(ctx.emit, target, source, size_bytes, leaders, condition)
+    assert isinstance(op.buffer.type, SharedType)
+    reduction = nvvm_tensor.bulk_reduction(op.kind, op.buffer.type.element)
+    nvvm_tensor.bulk_store(
+        ctx.emit, target, source, size_bytes, leaders, condition, reduction=reduction
+    )
     nvvm_tensor.commit_stores(ctx.emit, leaders)
     return []
 

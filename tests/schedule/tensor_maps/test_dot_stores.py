@@ -239,7 +239,10 @@ NOT_UPDATED = {
         "tile.atomic_rmw keeps memory accesses in order",
     ),
     "a load in a loop": (
-        Case(f"for i in range(extra):\n        c += tl.load(other_ptr + i)\n        {ADDED}"),
+        Case(
+            "for i in range(extra):\n        d = (c + tl.load(other_ptr + i)).to(c.dtype)\n"
+            f"        {ADDED.replace('c,', 'd,')}"
+        ),
         "the kernel loads through other_ptr afterwards, which may be the same memory; num_stages",
     ),
 }
