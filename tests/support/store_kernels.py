@@ -172,7 +172,9 @@ UPDATED = {
         signature={"extra": "i32"},
     ),
     "twice": Case(f"{ADDED}\n    {ADDED}", adds=2),
-    "beside another": Case(f'{ADDED}\n    tl.atomic_add(other_ptr + m, m, mask=in_m, sem="relaxed")', adds=True),
+    "beside another": Case(
+        f'{ADDED}\n    tl.atomic_add(other_ptr + m, m, mask=in_m, sem="relaxed")', adds=True
+    ),
 }
 """Ways to add a product to what is there; `adds` is how often."""
 

@@ -89,7 +89,9 @@ class Stored:
         rows = min(made["m"], NUM_ROWS) if "row < m" in self.store else NUM_ROWS
         x = made["x_ptr"][:rows, :n]
         added = x.astype(np.float64) * 2 * max(1, self.adds)
-        out[:rows, :n] = (added + out[:rows, :n].astype(np.float64) * bool(self.adds)).astype(x.dtype)
+        out[:rows, :n] = (added + out[:rows, :n].astype(np.float64) * bool(self.adds)).astype(
+            x.dtype
+        )
         return out
 
 

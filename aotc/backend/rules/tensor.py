@@ -21,6 +21,7 @@ from aotc.backend.thread_map import both
 from aotc.ir import gf2
 from aotc.ir.core import Op, Value
 from aotc.ir.dialects import gpu, mbarrier, tma
+from aotc.ir.encoded_element import encoded_element
 from aotc.ir.types import PointerType, SharedType
 
 WARPGROUP_WARPS = WARPGROUP_SIZE // WARP_SIZE
@@ -60,7 +61,7 @@ def lower_make_tensor_map(ctx: Lowering, op: tma.MakeTensorMap) -> Results:
         [ctx.scalar(extent) for extent in op.extents[::-1]],
         strides[::-1],
         kind.box[::-1],
-        _ELEMENT_CODES[tma.encoded_element(op.out).name],
+        _ELEMENT_CODES[encoded_element(op.out).name],
         _SWIZZLE_CODES[kind.swizzle_bytes],
         int(kind.fill_nan),
     )

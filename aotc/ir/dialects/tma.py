@@ -22,8 +22,7 @@ from math import prod
 from typing import ClassVar, Literal
 
 from aotc.ir.core import Op, Value, attribute, operand, operands, result
-from aotc.ir.diagnostics import CompileError
-from aotc.ir.dialects.descriptor import BITWISE, ReduceKind, supports_reduce
+from aotc.ir.dialects.descriptor import ReduceKind, supports_reduce
 from aotc.ir.dialects.mbarrier import check_mbarrier, one_stage_type
 from aotc.ir.dialects.thread_copy import SyncThreadLoad
 from aotc.ir.effects import Resource, orders, reads, starts, writes
@@ -32,7 +31,6 @@ from aotc.ir.types import (
     I64,
     U64,
     PointerType,
-    ScalarType,
     SharedType,
     TensorMapType,
     TileType,
@@ -415,28 +413,6 @@ class TmaReduce(
         _check_issuers(self, kind, self.buffer, self.issuers)
         _check_kind(self, self.kind, self.buffer)
         return ()
-
-
-def encoded_element(tensor: Value) -> ScalarType:
-    """Return the element type that a tensor map is encoded with.
-
-    Reductions take their type from the map, and bitwise ones of int64 are an illegal instruction:
-    seen on an H200. Bits have no sign, so the map is of uint64 then.
-
-    Raises: CompileError if other reductions need the sign.
-    """
-    kind = tensor.type
-    assert isinstance(kind, TensorMapType)
-    reductions = [user for user in tensor.users if isinstance(user, TmaReduce)]
-    bitwise = [op for op in reductions if op.kind in BITWISE]
-    if not bitwise or kind.element != I64:
-        return kind.element
-    ordered = next((op for op in reductions if op.kind not in BITWISE), None)
-    if ordered is not None:
-        message = f"atomic_{ordered.kind} and atomic_{bitwise[0].kind} of one descriptor of int64"
-        remedy = "make a second descriptor of the tensor for one of them"
-        raise CompileError(message, ordered.loc, remedy=remedy)
-    return U64
 
 
 TensorStore = TmaStore | TmaReduce

@@ -20,7 +20,7 @@ Invariant: what becomes a copy may be written at any time from there to the kern
 
 from __future__ import annotations
 
-from aotc.ir.core import Kernel
+from aotc.ir.core import Kernel, Op
 from aotc.ir.diagnostics import at
 from aotc.ir.dialects import gpu, scf, tma
 from aotc.ir.effects import Resource, Trait
@@ -80,7 +80,9 @@ def bulk_stores(kernel: Kernel, schedule: Schedule) -> None:
     found = [
         each
         for kind, done in ((gpu.Store, "stored"), (gpu.AtomicRmw, "updated"))
-        for each in choose_runs([op for op in stores if isinstance(op, kind)], checked, schedule, done)
+        for each in choose_runs(
+            [op for op in stores if isinstance(op, kind)], checked, schedule, done
+        )
     ]
     for store, run in found:
         with at(store.loc):

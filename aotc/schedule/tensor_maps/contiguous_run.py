@@ -64,9 +64,7 @@ class ContiguousRun:
         return values
 
 
-def run_of(
-    access: Access, analysis: AffineAnalysis, facts: AxisAnalysis
-) -> ContiguousRun:
+def run_of(access: Access, analysis: AffineAnalysis, facts: AxisAnalysis) -> ContiguousRun:
     """Return the run that a load, a store or an atomic of a tile touches.
 
     Raises: UnmappableError if it touches none, or none is known.

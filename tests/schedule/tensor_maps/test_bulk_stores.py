@@ -88,9 +88,7 @@ def test_it_adds_what_it_added(tmp_path: Path, case: Stored) -> None:
 
 
 @pytest.mark.parametrize(("case", "why"), NOT_UPDATED.values(), ids=NOT_UPDATED)
-def test_what_is_no_reduction_is_updated_as_before(
-    tmp_path: Path, case: Stored, why: str
-) -> None:
+def test_what_is_no_reduction_is_updated_as_before(tmp_path: Path, case: Stored, why: str) -> None:
     kernel, remarks = _bulked(tmp_path, case)
     assert any(f"is not updated by bulk copies: {why}" in remark for remark in remarks)
     assert any(isinstance(op, gpu.AtomicRmw) for op in kernel.walk())

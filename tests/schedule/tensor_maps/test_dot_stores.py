@@ -249,9 +249,7 @@ NOT_UPDATED = {
 
 
 @pytest.mark.parametrize(("case", "reason"), NOT_UPDATED.values(), ids=NOT_UPDATED)
-def test_a_remark_says_why_an_atomic_is_left_alone(
-    tmp_path: Path, case: Case, reason: str
-) -> None:
+def test_a_remark_says_why_an_atomic_is_left_alone(tmp_path: Path, case: Case, reason: str) -> None:
     kernel, schedule = mapped(request(tmp_path, case))
     remarks = remarks_on("out_ptr is not updated", schedule)
     assert remarks[0].startswith(f"out_ptr is not updated by tensor copies: {reason}")
