@@ -47,8 +47,9 @@ def product_rates(kernel: Any, m: int, n: int, k: int, element: str) -> dict[str
         for split in SPLITS:
             choices = {"SCOPE": scope, "SPLIT_K": split}
             for config in built(kernel, choices):
-                # B is (K, N) with neighbouring columns.
-                arguments = [a, b, out, m, n, k, a.stride(0), 1, b.stride(0), 1, out.stride(0)]
+                # Columns of all are neighbours, which is compiled in.
+                strides = (each.stride(0) for each in (a, b, out))
+                arguments = [a, b, out, m, n, k, *strides]
 
                 def launch(config=config, choices=choices, arguments=arguments) -> None:
                     kernel.launch(arguments, config=config, choices=choices)
