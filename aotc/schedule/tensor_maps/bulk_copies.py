@@ -25,6 +25,7 @@ from aotc.target import Feature
 
 _MIN_BYTES = 2048
 """The fewest bytes of a copy that are worth a mbarrier round trip."""
+_DONE = {gpu.Load: "loaded", gpu.Store: "stored", gpu.AtomicRmw: "updated"}
 _RESERVED_BYTES = 1024  # mbarriers, and padding of buffers to their alignment
 
 
@@ -70,12 +71,11 @@ def choose_runs(
     accesses: Sequence[AccessT],
     run_of: Callable[[AccessT], ContiguousRun],
     schedule: Schedule,
-    done: str,
 ) -> list[tuple[AccessT, ContiguousRun]]:
-    """Return the accesses whose run `run_of` does not refuse; remark which are `done` by copies."""
+    """Return the accesses whose run `run_of` does not refuse; remark which copies make."""
     found: list[tuple[AccessT, ContiguousRun]] = []
     for access in accesses:
-        name = root_names(access.pointer)
+        name, done = root_names(access.pointer), _DONE[type(access)]
         try:
             run = run_of(access)
         except UnmappableError as refusal:

@@ -77,14 +77,7 @@ def bulk_stores(kernel: Kernel, schedule: Schedule) -> None:
         room.take(run.size_bytes, 1)
         return run
 
-    found = [
-        each
-        for kind, done in ((gpu.Store, "stored"), (gpu.AtomicRmw, "updated"))
-        for each in choose_runs(
-            [op for op in stores if isinstance(op, kind)], checked, schedule, done
-        )
-    ]
-    for store, run in found:
+    for store, run in choose_runs(stores, checked, schedule):
         with at(store.loc):
             _copy(store, run, analysis)
 

@@ -27,7 +27,7 @@ from aotc.schedule.tensor_maps.pointer_box import UnmappableError
 
 PIECE_BYTES = 16
 Access = gpu.Load | gpu.Store | gpu.AtomicRmw
-AccessT = TypeVar("AccessT", gpu.Load, gpu.Store, gpu.AtomicRmw)
+AccessT = TypeVar("AccessT", bound=Access)
 
 
 @dataclass(frozen=True, slots=True)

@@ -45,10 +45,9 @@ Written = tile.Store | tile.AtomicRmw
 def dot_stores(kernel: Kernel) -> Iterator[Written]:
     """Yield the stores and reductions of tiles of two or more axes that are computed from dots."""
     for op in kernel.walk():
-        is_write = isinstance(op, tile.Store) or (
-            isinstance(op, tile.AtomicRmw) and not op.out.users
-        )
-        if is_write and element_of(op.value.type) != I1:
+        if isinstance(op, tile.AtomicRmw) and op.out.users:
+            continue
+        if isinstance(op, Written) and element_of(op.value.type) != I1:
             axes = [extent for extent in shape_of(op.value.type) if extent > 1]
             if len(axes) >= _MIN_AXES and _comes_of_product(op.value):
                 yield op
