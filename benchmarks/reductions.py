@@ -3,7 +3,7 @@
     aotc build benchmarks/reductions.toml -o dist
     python benchmarks/reductions.py dist/reductions.aotc [--json FILE]
 
-Products are cut along K and added up in the result; tensors are added to a total. Of one source, one build
+Products are cut along K and added up in the result; tensors of integers are added to a total. Of one source, one build
 adds by `cp.reduce.async.bulk` of a tile in shared memory, the other by `red` of four numbers of a thread at
 most. Every configuration is held against float64 first; each peer picks its best one, and they run in turn.
 """
@@ -66,13 +66,12 @@ def product_rates(kernel: Any, m: int, n: int, k: int, element: str) -> dict[str
     return rates_in_turn(peers, flop, trials=TRIALS, rounds=ROUNDS, launches=LAUNCHES)
 
 
-def tensor_rates(kernel: Any, elements: int, types: tuple[str, str]) -> dict[str, float]:
-    """Return the TB/s at which a tensor is added to a total, read and written, of each peer."""
+def tensor_rates(kernel: Any, elements: int) -> dict[str, float]:
+    """Return the GB/s at which a tensor of i32 is added to a total, read and written, of each peer."""
     import torch
 
-    dtypes = {"fp32": torch.float32, "bf16": torch.bfloat16}
-    x = torch.randint(-4, 5, (elements,), device="cuda").to(dtypes[types[0]])
-    total = torch.zeros(elements, device="cuda", dtype=dtypes[types[1]])
+    x = torch.randint(-4, 5, (elements,), device="cuda").int()
+    total = torch.zeros(elements, device="cuda", dtype=torch.int32)
     num_sms = torch.cuda.get_device_properties(0).multi_processor_count
     moved = elements * (x.element_size() + 2 * total.element_size())
 
@@ -99,8 +98,8 @@ def tensor_rates(kernel: Any, elements: int, types: tuple[str, str]) -> dict[str
         for peer in PEERS
     }
     peers["torch"] = {"add_": lambda: total.add_(x)}
-    print(f"{elements} elements of {types[0]} to {types[1]}, rates in TB/s", flush=True)
-    return rates_in_turn(peers, moved, trials=TRIALS, rounds=ROUNDS, launches=LAUNCHES)
+    print(f"{elements} elements of i32, rates in GB/s", flush=True)
+    return rates_in_turn(peers, 1000 * moved, trials=TRIALS, rounds=ROUNDS, launches=LAUNCHES)
 
 
 def main() -> None:
@@ -118,9 +117,7 @@ def main() -> None:
             rates = product_rates(library["split_k"], m, n, k, element)
             rows.append({"m": m, "n": n, "k": k, "out": element, **rates})
     for elements in TENSORS:
-        for types in (("bf16", "fp32"), ("fp32", "fp32"), ("bf16", "bf16")):
-            rates = tensor_rates(library["accumulate"], elements, types)
-            rows.append({"elements": elements, "types": types, **rates})
+        rows.append({"elements": elements, **tensor_rates(library["accumulate"], elements)})
     if options.json:
         Path(options.json).write_text(json.dumps(rows, indent=2) + "\n", encoding="utf-8")
 

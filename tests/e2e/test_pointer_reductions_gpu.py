@@ -131,7 +131,7 @@ def test_parts_of_products(
     a, b = _small(torch, m, k).bfloat16(), _small(torch, k, n).bfloat16()
     out = _small(torch, m, n).to(getattr(torch, dtype))
     expected = out.double() + a.double() @ b.double()
-    strides = (a.stride(0), 1, b.stride(0), 1, out.stride(0))
+    strides = [each.stride(0) for each in (a, b, out)]
     library["split_k"].launch([a, b, out, m, n, k, *strides], config={"num_warps": num_warps})
     torch.cuda.synchronize()
     assert torch.equal(out.double(), expected)

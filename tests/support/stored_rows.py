@@ -120,13 +120,11 @@ STORED = {
 """Stores that become copies."""
 
 ADDED = 'tl.atomic_add(out_ptr + start + cols, x, mask=start + cols < n, sem="relaxed")'
+_SUMS: dict[str, Any] = {"element": "i32", "block": 512, "adds": 1}
 UPDATED = {
-    "halves": Stored(ADDED, adds=1),
-    "bf16": Stored(ADDED, element="bf16", adds=1),
-    "floats": Stored(ADDED, element="fp32", block=512, adds=1),
-    "words": Stored(ADDED, element="i32", block=512, adds=1),
-    "twice": Stored(f"{ADDED}; {ADDED}", element="fp32", block=512, adds=2),
-    "beside a store": Stored(f"{ADDED}; tl.store(other_ptr + cols, cols)", adds=1),
+    "words": Stored(ADDED, **_SUMS),
+    "twice": Stored(f"{ADDED}; {ADDED}", **{**_SUMS, "adds": 2}),
+    "beside a store": Stored(f"{ADDED}; tl.store(other_ptr + cols, cols)", **_SUMS),
 }
 """Atomics that become reductions."""
 
@@ -174,21 +172,28 @@ NOT_STORED = {
 
 NOT_UPDATED = {
     "acquires and releases": (
-        Stored(ADDED.replace(', sem="relaxed"', "")),
+        Stored(ADDED.replace(', sem="relaxed"', ""), **_SUMS),
         'gpu.barrier after it keeps memory accesses in order; sem="relaxed" asks for no order',
     ),
     "for the system": (
-        Stored(ADDED.replace("sem=", 'scope="sys", sem=')),
+        Stored(ADDED.replace("sem=", 'scope="sys", sem='), **_SUMS),
         "copies are atomic for one GPU, not for the system",
     ),
     "of doubles": (Stored(ADDED, element="fp64", block=256), "copies have no atomic add of fp64"),
+    "of floats": (
+        Stored(ADDED, element="fp32", block=512),
+        "threads update 16 bytes at a time",
+    ),
     "of two kinds": (
         Stored(f"{ADDED}; {ADDED.replace('_add', '_max')}", element="i32", block=512),
         "the kernel writes through it elsewhere, too",
     ),
-    "beside a store": (Stored(f"{ADDED}; {MASKED}"), "the kernel writes through it elsewhere, too"),
+    "beside a store": (
+        Stored(f"{ADDED}; {MASKED}", **_SUMS),
+        "the kernel writes through it elsewhere, too",
+    ),
     "any end": (
-        Stored(ADDED, signature={"n": "i32"}),
+        Stored(ADDED, signature={"n": "i32"}, **_SUMS),
         "it is not known to end at a multiple of 16 bytes",
     ),
 }
