@@ -116,8 +116,8 @@ def main() -> None:
         for element in ("fp32", "bf16"):
             rates = product_rates(library["split_k"], m, n, k, element)
             rows.append({"m": m, "n": n, "k": k, "out": element, **rates})
-    for elements in TENSORS:
-        rows.append({"elements": elements, **tensor_rates(library["accumulate"], elements)})
+    totals = library["accumulate"]
+    rows += [{"elements": elements, **tensor_rates(totals, elements)} for elements in TENSORS]
     if options.json:
         Path(options.json).write_text(json.dumps(rows, indent=2) + "\n", encoding="utf-8")
 
