@@ -10,8 +10,8 @@ barrier and a buffer. So `num_stages` alone does not ask for it: `warp_specializ
 
 An atomic whose result nobody uses is a reduction, which copies do as well, each element atomically: in any
 order among themselves, so others of its kind may go to the same memory. Where threads update 16 bytes at a
-time they are as fast (measured on an H100: copies have 0.94 to 1.00 of their rate), but of integers they
-update one at a time.
+time they are faster (measured on an H100: copies have 0.94 to 1.00 of their rate); integers, which they
+update one at a time, copies add at the same rate and with fewer instructions.
 
 Copies complete at any time: after what the kernel does next, and in no order among themselves. So a
 store is left alone if the kernel writes through its pointer elsewhere, if a later access may read
