@@ -480,7 +480,10 @@ SAMPLES: dict[str, Sample] = {
         )
     ),
     "gpu.thread_load": _thread_load,
-    "gpu.bulk_store": lambda s: s.add(tma.BulkStore(s.pointer, _shared(s).out, s.i)),
+    "gpu.bulk_store": lambda s: [
+        s.add(tma.BulkStore(s.pointer, _shared(s).out, s.i)),
+        s.add(tma.BulkStore(s.pointer, _shared(s).out, s.i, "add")),
+    ],
     "gpu.masked_shared_load": _masked_shared_load,
     "gpu.tma_store": lambda s: s.add(tma.TmaStore(s.tensor_map, _shared(s).out, [s.i])),
     "gpu.tma_reduce": lambda s: s.add(
@@ -494,9 +497,10 @@ SAMPLES: dict[str, Sample] = {
             )
         ),
     ],
-    "gpu.staged_bulk_store": lambda s: s.add(
-        tma.StagedBulkStore(s.pointer, s.tile("fp32"), _shared(s).out, s.i)
-    ),
+    "gpu.staged_bulk_store": lambda s: [
+        s.add(tma.StagedBulkStore(s.pointer, s.tile("fp32"), _shared(s).out, s.i)),
+        s.add(tma.StagedBulkStore(s.pointer, s.tile("fp32"), _shared(s).out, s.i, "add")),
+    ],
     "gpu.tma_buffer_wait": lambda s: s.add(tma.TmaBufferWait(_shared(s).out, pending=1)),
     "gpu.tma_store_wait": lambda s: s.add(tma.TmaStoreWait(pending=1, written=True)),
     "gpu.proxy_fence": lambda s: s.add(tma.ProxyFence(whole=True)),

@@ -21,6 +21,7 @@ from aotc.backend.thread_map import both
 from aotc.ir import gf2
 from aotc.ir.core import Op, Value
 from aotc.ir.dialects import gpu, mbarrier, tma
+from aotc.ir.encoded_element import encoded_element
 from aotc.ir.types import PointerType, SharedType
 
 WARPGROUP_WARPS = WARPGROUP_SIZE // WARP_SIZE
@@ -60,7 +61,7 @@ def lower_make_tensor_map(ctx: Lowering, op: tma.MakeTensorMap) -> Results:
         [ctx.scalar(extent) for extent in op.extents[::-1]],
         strides[::-1],
         kind.box[::-1],
-        _ELEMENT_CODES[tma.encoded_element(op.out).name],
+        _ELEMENT_CODES[encoded_element(op.out).name],
         _SWIZZLE_CODES[kind.swizzle_bytes],
         int(kind.fill_nan),
     )
@@ -144,12 +145,16 @@ def lower_tma_store(ctx: Lowering, op: tma.TmaStore | tma.TmaReduce) -> Results:
 
 @lowers(tma.BulkStore)
 def lower_bulk_store(ctx: Lowering, op: tma.BulkStore) -> Results:
-    """Lower a store of bytes; its commit group is empty if there are none."""
+    """Lower a store or reduction of bytes; its commit group is empty if there are none."""
     size_bytes, leaders = ctx.scalar(op.size_bytes), _leaders(ctx)
     target = global_address(ctx, ctx.raw(op.pointer)[0])
     condition = both(ctx, _is_warpgroup(ctx, 0), _any_bytes(ctx, size_bytes))
     source = buffer_address(ctx, op.buffer)
-    nvvm_tensor.bulk_store(ctx.emit, target, source, size_bytes, leaders, condition)
+    assert isinstance(op.buffer.type, SharedType)
+    reduction = nvvm_tensor.bulk_reduction(op.kind, op.buffer.type.element)
+    nvvm_tensor.bulk_store(
+        ctx.emit, target, source, size_bytes, leaders, condition, reduction=reduction
+    )
     nvvm_tensor.commit_stores(ctx.emit, leaders)
     return []
 

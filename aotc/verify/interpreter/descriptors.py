@@ -370,7 +370,7 @@ def _start_bulk_store(
     places, address, element = _run(program, op, pointer, buffer, size)
     transfer, value = program.shared.start_drain(buffer[places], dtype_of(element))
     program.stores.append(transfer)
-    program.memory.store(address, value, None, element)
+    _put(program, op, address, value, element)
 
 
 def _store_staged(
@@ -399,7 +399,21 @@ def _store_staged_run(
     size: Array,
 ) -> None:
     places, address, element = _run(program, op, pointer, buffer, size)
-    program.memory.store(address, reshape(value, -1)[places], None, element)
+    _put(program, op, address, reshape(value, -1)[places], element)
+
+
+def _put(
+    program: Program,
+    op: tma.BulkStore | tma.StagedBulkStore,
+    address: Array,
+    value: Array,
+    element: ScalarType,
+) -> None:
+    """Store elements, or combine them with what is there."""
+    if op.kind:
+        update(program.memory, address, element, value, combine_rule(op.kind, element))
+    else:
+        program.memory.store(address, value, None, element)
 
 
 def _wait_stores(program: Program, op: tma.TmaStoreWait) -> None:
