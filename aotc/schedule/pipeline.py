@@ -16,6 +16,7 @@ from aotc.schedule.cleanup.peel_last_iteration import peel_last_iteration
 from aotc.schedule.cleanup.predicate_branches import predicate_branches
 from aotc.schedule.cleanup.recompute_addresses import recompute_addresses
 from aotc.schedule.cleanup.rematerialize_tiles import rematerialize_tiles
+from aotc.schedule.cleanup.rescale_lazily import rescale_lazily
 from aotc.schedule.cleanup.simplify import simplify
 from aotc.schedule.cleanup.sink_into_branches import sink_into_branches
 from aotc.schedule.cleanup.unroll_loops import unroll_loops
@@ -190,6 +191,8 @@ TILE_TO_GPU: Pipeline[Schedule] = Pipeline(
         # Needs to run after dots are scheduled. Otherwise, what is computed with them stands in
         # branches, which no pass looks into.
         branch_on_masks,
+        # Needs to run after `branch_on_masks`, which leaves scales to what is computed in this branch.
+        rescale_lazily,
         # Needs to run after all passes that move or pipeline tensor loads: they know them as one
         # op, not as an issue and a wait.
         expand_tensor_loads,
