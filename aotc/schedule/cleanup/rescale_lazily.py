@@ -28,7 +28,7 @@ from dataclasses import dataclass
 
 from aotc.ir.core import Block, Kernel, Op, Value, build
 from aotc.ir.diagnostics import at
-from aotc.ir.dialects import arith, gpu, scf, tile
+from aotc.ir.dialects import arith, gpu, scf, tile, wgmma
 from aotc.ir.effects import Trait
 from aotc.ir.rewrite import Builder
 from aotc.ir.types import FP32, TileType, element_of
@@ -75,7 +75,7 @@ def _find(new: arith.Max) -> _Softmax | None:
     """Return the softmax that a maximum is the reference of."""
     for old, other in ((new.lhs, new.rhs), (new.rhs, new.lhs)):
         candidate = _candidate(other)
-        if candidate is None or old.op is not None:
+        if candidate is None or old.op is not None or _has_dot_in_flight(new):
             continue
         spread = _spread(new.out)
         diff = _only(user for value in spread for user in value.users if _subtracts(user, value))
@@ -92,8 +92,35 @@ def _find(new: arith.Max) -> _Softmax | None:
         shapes = [value.op for value in spread if value.op is not None and value is not new.out]
         own = _scaling(scaled)
         weights = [*own, *shapes, diff, power, *sums]
+        narrow = _only(user for user in power.out.users if user not in sums)
+        if isinstance(narrow, arith.Cast) and narrow.block is new.block:
+            # Each weight is converted when it is computed, which takes half the registers to keep.
+            weights, power = [*weights, narrow], narrow
         return _Softmax(old, new, candidate, weights, power, [factor, grown], sums[-1])
     return None
+
+
+def _has_dot_in_flight(place: Op) -> bool:
+    """Return whether a dot is issued before a place of a block and waited for after it.
+
+    Its operand is in registers, which weights cannot take, and scores are kept besides.
+    """
+    op = place.next
+    while op is not None:
+        if isinstance(op, wgmma.WgmmaWait):
+            dots = [value.op for value in op.operands]
+            if any(dot is not None and dot.block is op.block and _is_before(dot, place) for dot in dots):
+                return True
+        op = op.next
+    return False
+
+
+def _is_before(op: Op, place: Op) -> bool:
+    while op.next is not None:
+        op = op.next
+        if op is place:
+            return True
+    return False
 
 
 def _scaling(op: Op | None) -> list[Op]:
