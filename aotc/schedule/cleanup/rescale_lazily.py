@@ -48,7 +48,8 @@ def rescale_lazily(kernel: Kernel, schedule: Schedule) -> None:
         found = _find(op)
         if found is not None:
             with at(op.loc):
-                factors.append(_rewrite(found))
+                has_room = not _has_dot_in_flight(op)
+                factors.append(_rewrite(found) if has_room else found.factor[-1].results[0])
     for op in list(dict.fromkeys(_products(factors))):
         with at(op.loc):
             _branch_on_factor(op)
@@ -75,7 +76,7 @@ def _find(new: arith.Max) -> _Softmax | None:
     """Return the softmax that a maximum is the reference of."""
     for old, other in ((new.lhs, new.rhs), (new.rhs, new.lhs)):
         candidate = _candidate(other)
-        if candidate is None or old.op is not None or _has_dot_in_flight(new):
+        if candidate is None or old.op is not None:
             continue
         spread = _spread(new.out)
         diff = _only(user for value in spread for user in value.users if _subtracts(user, value))
