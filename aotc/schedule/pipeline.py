@@ -11,6 +11,7 @@ from aotc.schedule.analysis.register_budget import registers_of_thread, remark_r
 from aotc.schedule.cleanup.branch_on_masks import branch_on_masks
 from aotc.schedule.cleanup.eliminate_common import eliminate_common
 from aotc.schedule.cleanup.hoist_invariants import hoist_invariants
+from aotc.schedule.cleanup.mark_references import mark_references
 from aotc.schedule.cleanup.narrow_loads import narrow_loads
 from aotc.schedule.cleanup.peel_last_iteration import peel_last_iteration
 from aotc.schedule.cleanup.predicate_branches import predicate_branches
@@ -77,6 +78,9 @@ TILE_TO_GPU: Pipeline[Schedule] = Pipeline(
         # operand types that the target has no MMA instruction for.
         legalize_dots,
         eliminate_common,
+        # Needs to run before pipelining and layouts. Otherwise, what an iteration computes is spread over
+        # several, and what belongs to a row over threads.
+        mark_references,
         # Needs to run after unrolling, simplification and CSE. Otherwise, a step, a bound and what is
         # compared with them are not seen to be the same. It needs to run before `predicate_branches`,
         # which puts the loads of both arms in each iteration.

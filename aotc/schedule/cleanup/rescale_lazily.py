@@ -44,7 +44,7 @@ def rescale_lazily(kernel: Kernel, schedule: Schedule) -> None:
     """Compute weights by the reference before, and branch around rescaling."""
     del schedule
     factors: list[Value] = []
-    for op in [op for op in kernel.walk() if isinstance(op, arith.Max)]:
+    for op in [op for op in kernel.walk() if isinstance(op, arith.Max) and op.is_reference]:
         found = _find(op)
         if found is not None:
             with at(op.loc):
