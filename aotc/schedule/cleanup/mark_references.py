@@ -26,8 +26,8 @@ from dataclasses import dataclass, replace
 from aotc.ir.core import Block, Kernel, Op, Value
 from aotc.ir.dialects import arith, scf, tile
 from aotc.ir.effects import Trait
-from aotc.ir.rewrite import is_inside
-from aotc.ir.types import FP32, TileType, element_of
+from aotc.ir.rewrite import Builder, is_inside
+from aotc.ir.types import FP32, ScalarType, TileType, element_of
 from aotc.schedule.context import Schedule
 
 # The narrowest float that has room for 2^15: fp16 and bf16.
@@ -41,15 +41,7 @@ def mark_references(kernel: Kernel, schedule: Schedule) -> None:
         found = [(arg, new) for arg in loop.carried if (new := _reference(loop, arg)) is not None]
         if len(found) == 1 and _is_free(loop, *found[0]):
             _, new = found[0]
-            new.replace_with([_marked(new)])
-
-
-def _marked(op: arith.Max) -> Value:
-    made = arith.Max(op.lhs, op.rhs, is_reference=True)
-    made.loc = op.loc
-    assert op.block is not None
-    op.block.insert(made, op)
-    return made.out
+            new.replace_with(Builder.before_op(new)(new.clone({}, is_reference=True)).results)
 
 
 def _reference(loop: scf.For, arg: Value) -> arith.Max | None:
@@ -92,14 +84,19 @@ def _is_free(loop: scf.For, reference: Value, new: arith.Max) -> bool:
     """Return whether nothing that leaves the rows depends on the reference."""
     # What is multiplied by how much the reference moved follows it.
     rescaled = {arg: _Degree(start=-1) for arg in loop.carried if arg is not reference}
-    followers: dict[Value, _Degree] = {reference: _Degree(1, shift=True), new.out: _Degree(end=1, shift=True)}
+    followers: dict[Value, _Degree] = {
+        reference: _Degree(1, shift=True),
+        new.out: _Degree(end=1, shift=True),
+    }
     for arg in _rescaled(loop, followers, list(rescaled)):
         followers[arg] = replace(rescaled[arg], axis=_rows_axis(arg, reference))
     walk = _Walk(followers)
     try:
         walk.block(loop.body, passed=new)
         after = _Walk({})
-        for arg, out, value in zip(loop.carried, loop.outs, loop.body.terminator.operands, strict=True):
+        for arg, out, value in zip(
+            loop.carried, loop.outs, loop.body.terminator.operands, strict=True
+        ):
             at_start, at_end = walk.of(arg), walk.of(value)
             if at_end != replace(at_start, start=0, end=at_start.start):
                 return False
@@ -117,9 +114,7 @@ def _rows_axis(value: Value, reference: Value) -> int:
     return next((axis for axis, extent in enumerate(shape) if extent == reference.type.shape[0]), 0)
 
 
-def _rescaled(
-    loop: scf.For, followers: dict[Value, _Degree], args: Sequence[Value]
-) -> list[Value]:
+def _rescaled(loop: scf.For, followers: dict[Value, _Degree], args: Sequence[Value]) -> list[Value]:
     """Return carried variables that are multiplied by how much the reference moved."""
     walk = _Walk(dict(followers), strict=False)
     walk.block(loop.body)
@@ -244,7 +239,8 @@ def _is_zero(value: Value) -> bool:
 
 def _degree_of_cast(op: arith.Cast, degree: _Degree) -> _Degree:
     element = element_of(op.results[0].type)
-    if degree.shift or not element.is_float or element.bits < _FEWEST_BITS:
+    is_float = isinstance(element, ScalarType) and element.is_float
+    if degree.shift or not is_float or element.bits < _FEWEST_BITS:
         raise _DependsError
     return degree
 

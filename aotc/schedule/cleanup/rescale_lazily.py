@@ -110,7 +110,9 @@ def _has_dot_in_flight(place: Op) -> bool:
     while op is not None:
         if isinstance(op, wgmma.WgmmaWait):
             dots = [value.op for value in op.operands]
-            if any(dot is not None and dot.block is op.block and _is_before(dot, place) for dot in dots):
+            if any(
+                dot is not None and dot.block is op.block and _is_before(dot, place) for dot in dots
+            ):
                 return True
         op = op.next
     return False
