@@ -28,7 +28,7 @@ from aotc.ir.core import Block, Kernel, Op, Value, build
 from aotc.ir.diagnostics import at
 from aotc.ir.dialects import arith, gpu, scf, tile, wgmma
 from aotc.ir.effects import Trait
-from aotc.ir.rewrite import Builder
+from aotc.ir.rewrite import Builder, is_inside
 from aotc.ir.types import FP32, TileType, element_of
 from aotc.schedule.analysis.tile_bounds import all_true
 from aotc.schedule.context import Schedule
@@ -67,9 +67,7 @@ def _rewrite(masked: Value, value: Value, mask: Value | None) -> None:
             return
         conditions.append(condition)
     if factor is not None:
-        zero, infinity = (place(arith.Constant(each, FP32)).out for each in (0.0, math.inf))
-        conditions.append(place(arith.Compare(zero, factor, "lt")).out)
-        conditions.append(place(arith.Compare(factor, infinity, "lt")).out)
+        conditions.append(_is_positive(factor, Builder.before_op(_outside(op, factor))))
     if not conditions:
         return
     holds = conditions[0]
@@ -92,6 +90,23 @@ def _rewrite(masked: Value, value: Value, mask: Value | None) -> None:
         return
     _spread(masked, branch.outs[0], branch.outs[1])
     op.erase()
+
+
+def _is_positive(factor: Value, place: Builder) -> Value:
+    """Return whether a factor is positive and finite."""
+    zero, infinity = (place(arith.Constant(each, FP32)).out for each in (0.0, math.inf))
+    above = place(arith.Compare(zero, factor, "lt")).out
+    below = place(arith.Compare(factor, infinity, "lt")).out
+    return place(arith.And(above, below)).out
+
+
+def _outside(op: Op, value: Value) -> Op:
+    """Return the outermost of the loops around an op, one in the other, that do not compute a value."""
+    for each in op.ancestors():
+        if not each.has(Trait.LOOP) or is_inside(value.owner, each):
+            break
+        op = each
+    return op
 
 
 def _spread(old: Value, new: Value, factor: Value) -> None:

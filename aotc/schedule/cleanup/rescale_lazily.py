@@ -195,8 +195,7 @@ def _only(ops: Iterable[Op]) -> Op | None:
 def _rewrite(found: _Softmax) -> Value:
     """Branch around the maximum of a softmax; return the factor."""
     place = Builder.before_op(found.new)
-    mapping = {found.new.out: found.old}
-    early = _clone(found.weights, mapping, place)
+    early = _clone(found.weights, {found.new.out: found.old}, place)
     total = early[found.total.results[0]]
     kind = total.type
     assert isinstance(kind, TileType)
@@ -204,13 +203,16 @@ def _rewrite(found: _Softmax) -> Value:
     small = place(arith.Compare(total, limit, "lt")).out
     is_small = place(gpu.WarpAll(small)).out
     grown = found.factor[-1].results[0]
-    outs = [found.power.results[0], found.total.results[0], found.new.out, grown]
+    shapes, products = _products_ahead(found)
+    outs = [found.power.results[0], found.total.results[0], found.new.out, grown, *products]
     then, otherwise = Block(), Block()
     keep = Builder(then)
     one = keep(arith.Constant(1.0, grown.type)).out
-    keep(scf.Yield([early[outs[0]], early[outs[1]], found.old, one]))
+    kept = [early[outs[0]], early[outs[1]], found.old, one, *products.values()]
+    keep(scf.Yield(kept))
     slow = Builder(otherwise)
-    ops = [*found.candidate, found.new, *found.weights, *found.factor]
+    ops = [*found.candidate, found.new, *found.weights, *found.factor, *shapes]
+    ops += [value.op for value in products if value.op is not None]
     late = _clone(ops, {}, slow)
     slow(scf.Yield([late[each] for each in outs]))
     branch = place(build(scf.If, [is_small], {}, [then, otherwise], found.new.loc))
@@ -222,6 +224,28 @@ def _rewrite(found: _Softmax) -> Value:
         if not any(value.users for value in op.results):
             op.erase()
     return branch.outs[3]
+
+
+def _products_ahead(found: _Softmax) -> tuple[list[Op], dict[Value, Value]]:
+    """Return products with the factor that are computed in the branch, with what is multiplied.
+
+    Besides, the ops that repeat the factor for them, in order. What is multiplied is there ahead of the branch.
+    """
+    values = _spread(found.factor[-1].results[0])
+    products: dict[Value, Value] = {}
+    for value in values:
+        for user in value.users:
+            if isinstance(user, arith.Mul) and user.block is found.new.block:
+                kept = user.lhs if user.rhs is value else user.rhs
+                if kept.op is None and kept is not value:
+                    products[user.out] = kept
+    used = {each for value in products if value.op is not None for each in value.op.operands}
+    shapes: list[Op] = []
+    for value in reversed(values[1:]):
+        if value in used and value.op is not None and value.op.block is found.new.block:
+            shapes.insert(0, value.op)
+            used.update(value.op.operands)
+    return shapes, products
 
 
 def _clone(ops: Sequence[Op], mapping: dict[Value, Value], place: Builder) -> dict[Value, Value]:
