@@ -12,6 +12,7 @@ from aotc.schedule.cleanup.branch_on_masks import branch_on_masks
 from aotc.schedule.cleanup.eliminate_common import eliminate_common
 from aotc.schedule.cleanup.hoist_invariants import hoist_invariants
 from aotc.schedule.cleanup.mark_references import mark_references
+from aotc.schedule.cleanup.merge_carried import merge_carried
 from aotc.schedule.cleanup.narrow_loads import narrow_loads
 from aotc.schedule.cleanup.peel_last_iteration import peel_last_iteration
 from aotc.schedule.cleanup.predicate_branches import predicate_branches
@@ -197,6 +198,8 @@ TILE_TO_GPU: Pipeline[Schedule] = Pipeline(
         branch_on_masks,
         # Needs to run after `branch_on_masks`, which leaves scales to what is computed in this branch.
         rescale_lazily,
+        # Needs to run after loops are pipelined and roles are specialized, which give each ring a count of its own.
+        merge_carried,
         # Needs to run after all passes that move or pipeline tensor loads: they know them as one
         # op, not as an issue and a wait.
         expand_tensor_loads,
