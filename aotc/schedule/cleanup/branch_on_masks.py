@@ -23,6 +23,7 @@ multiply-add leaves out.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 from aotc.ir.core import Block, Kernel, Op, Value, build
 from aotc.ir.diagnostics import at
@@ -67,12 +68,13 @@ def _rewrite(masked: Value, value: Value, mask: Value | None) -> None:
             return
         conditions.append(condition)
     if factor is not None:
-        conditions.append(_is_positive(factor, Builder.before_op(_outside(op, factor))))
+        conditions.append(_is_positive(factor, place))
     if not conditions:
         return
     holds = conditions[0]
     for each in conditions[1:]:
         holds = place(arith.And(holds, each)).out
+    _hoist(place.added)
     then, otherwise = Block(), Block()
     slow = Builder(otherwise)
     mapping: dict[Value, Value] = {}
@@ -100,13 +102,17 @@ def _is_positive(factor: Value, place: Builder) -> Value:
     return place(arith.And(above, below)).out
 
 
-def _outside(op: Op, value: Value) -> Op:
-    """Return the outermost of the loops around an op, one in the other, that do not compute a value."""
-    for each in op.ancestors():
-        if not each.has(Trait.LOOP) or is_inside(value.owner, each):
-            break
-        op = each
-    return op
+def _hoist(ops: Sequence[Op]) -> None:
+    """Move scalar ops, in order, out of the loops that compute none of their operands."""
+    for op in ops:
+        target = op
+        for each in op.ancestors():
+            if not each.has(Trait.LOOP) or any(is_inside(v.owner, each) for v in op.operands):
+                break
+            target = each
+        if target is not op:
+            op.remove()
+            Builder.before_op(target)(op)
 
 
 def _spread(old: Value, new: Value, factor: Value) -> None:
