@@ -57,7 +57,8 @@ def _rewrite(masked: Value, value: Value, mask: Value | None) -> None:
     assert op is not None
     dot, scale = _scale_of(value) or (value, None)
     is_reduced = _max_of(masked) is not None
-    if not _is_dot_result(dot) or not (is_reduced or _is_in_loop(op)):
+    is_dot = _is_dot_result(dot) or (is_reduced and _is_carried_dot(dot))
+    if not is_dot or not (is_reduced or _is_in_loop(op)):
         return
     factor = scale if is_reduced else None
     place = Builder.before_op(op)
@@ -168,6 +169,14 @@ def _is_dot_result(value: Value) -> bool:
     return value.op is not None and (
         value.op.has(Trait.DOT) or isinstance(value.op, wgmma.WgmmaWait)
     )
+
+
+def _is_carried_dot(value: Value) -> bool:
+    """Return whether a loop carries the result of a dot that the iteration before has issued."""
+    loop = value.owner.parent if isinstance(value.owner, Block) else None
+    if not isinstance(loop, scf.For) or value.index == 0:
+        return False
+    return _is_dot_result(loop.body.terminator.operands[value.index - 1])
 
 
 def _is_in_loop(op: Op) -> bool:

@@ -40,7 +40,7 @@ from dataclasses import dataclass, replace
 from itertools import takewhile
 
 from aotc.ir.core import Kernel, Op, Value
-from aotc.ir.dialects import gpu, mbarrier, roles, scf, tma, wgmma
+from aotc.ir.dialects import arith, gpu, mbarrier, roles, scf, tma, wgmma
 from aotc.ir.rewrite import is_pure, is_unobserved
 from aotc.ir.types import SharedType
 from aotc.schedule.analysis.alias import is_written_by_threads
@@ -83,7 +83,12 @@ def _advance(start: _Start, role: roles.Specialize, kernel: Kernel, schedule: Sc
     issued = [op for op in start.ops if not is_pure(op)]
     chain = find_chain(start.loop, start.dots, issued)
     others = [op for op in start.loop.body if isinstance(op, wgmma.Wgmma) and op not in start.dots]
-    if chain is None and any(map(begins_sum, others)):
+    import os
+
+    mode = os.environ.get("AOTC_LAZY", "small")
+    fits = registers_of_tiles([start.dots[-1].out]) < 64 if mode == "small" else mode == "all"
+    is_lazy = chain is not None and _keeps_reference(start.loop) and fits
+    if is_lazy or (chain is None and any(map(begins_sum, others))):
         return _advance_first(start, others, role, kernel, schedule)
     if chain and keeps_all_stages(start.dots, chain.seconds):
         return Reason.NO_STAGE_LEFT()
@@ -100,6 +105,10 @@ def _advance(start: _Start, role: roles.Specialize, kernel: Kernel, schedule: Sc
     ahead.move(issued, before=rest[0], distance=1)
     expand_loop(ahead)
     return ""
+
+
+def _keeps_reference(loop: scf.For) -> bool:
+    return any(isinstance(op, arith.Max) and op.is_reference for op in loop.body)
 
 
 def _advance_first(
