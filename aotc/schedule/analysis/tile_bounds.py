@@ -70,7 +70,9 @@ class _Conditions:
         """Return the conjunction, without what follows from the rest of it."""
         conditions = list(self.found)
         for each in self._comparisons:
-            if not any(each is not other and self._implies(other, each) for other in self._comparisons):
+            if not any(
+                each is not other and self._implies(other, each) for other in self._comparisons
+            ):
                 compared = arith.Compare(each.lhs, each.rhs, each.predicate)
                 conditions.append(self.place(compared).out)
         if not conditions:

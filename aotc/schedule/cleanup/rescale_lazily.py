@@ -28,10 +28,11 @@ from dataclasses import dataclass
 
 from aotc.ir.core import Block, Kernel, Op, Value, build
 from aotc.ir.diagnostics import at
-from aotc.ir.dialects import arith, gpu, scf, tile, wgmma
+from aotc.ir.dialects import arith, gpu, roles, scf, tile, wgmma
 from aotc.ir.effects import Trait
 from aotc.ir.rewrite import Builder
 from aotc.ir.types import FP32, TileType, element_of
+from aotc.schedule.analysis.references import has_room_for_scores
 from aotc.schedule.context import Schedule
 
 # Sums of a thread's weights that are larger move the reference: weights fit fp16 so, which ends at 2^16.
@@ -42,13 +43,12 @@ _FEWEST_ELEMS = 16
 
 def rescale_lazily(kernel: Kernel, schedule: Schedule) -> None:
     """Compute weights by the reference before, and branch around rescaling."""
-    del schedule
     factors: list[Value] = []
     for op in [op for op in kernel.walk() if isinstance(op, arith.Max) and op.is_reference]:
         found = _find(op)
         if found is not None:
             with at(op.loc):
-                has_room = not _has_dot_in_flight(op)
+                has_room = not _has_dot_in_flight(op) and _has_registers(found, kernel, schedule)
                 factors.append(_rewrite(found) if has_room else found.factor[-1].results[0])
     for op in list(dict.fromkeys(_products(factors))):
         with at(op.loc):
@@ -99,6 +99,15 @@ def _find(new: arith.Max) -> _Softmax | None:
             weights, power = [*weights, narrow], narrow
         return _Softmax(old, new, candidate, weights, power, [factor, grown], sums[-1])
     return None
+
+
+def _has_registers(found: _Softmax, kernel: Kernel, schedule: Schedule) -> bool:
+    """Return whether threads can keep scores besides weights."""
+    loop, role = found.new.parent_op, None
+    for each in found.new.ancestors():
+        role = each if isinstance(each, roles.Specialize) else role
+    held = [found.candidate[0].operands[0], found.power.results[0]]
+    return isinstance(loop, scf.For) and has_room_for_scores(loop, held, role, kernel, schedule)
 
 
 def _has_dot_in_flight(place: Op) -> bool:
