@@ -34,7 +34,7 @@ RINGS = f"""\
     %9 = arith.xor(%y, %8) : i32
     %10 = arith.add(%u, %s) : i32
     %11 = arith.add(%10, %y) : i32
-    scf.yield(%2, %5, %6, %9, %11) 
+    scf.yield(%2, %5, %6, %9, %11)
   }} : i32, i32, i32, i32, i32
   // CHECK: arith.add(%[[A]], %[[T]])
   %c = arith.add(%a, %total) : i32

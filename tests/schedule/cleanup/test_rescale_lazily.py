@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from aotc.schedule.cleanup.rescale_lazily import rescale_lazily
+from aotc.verify.interpreter.run import run
 from tests.support.pass_case import applied, assert_same_meaning
 
 SOFTMAX = """\
@@ -152,6 +153,22 @@ def test_special_scores_are_what_they_were(special: float) -> None:
         args = [scores.ravel(), np.full(1024, 77, np.float32), STEPS * 1024]
         with np.errstate(all="ignore"):
             assert_same_meaning(PLAIN, kernel, args)
+
+
+@pytest.mark.parametrize("grows", [0.0, 3.7, 11.3])
+def test_the_error_against_float64_is_that_of_exponents(grows: float) -> None:
+    scores = np.random.default_rng(5).normal(0.0, 4.0, (STEPS, 32, 32))
+    scores = (scores + grows * np.arange(STEPS)[:, None, None]).astype(np.float32)
+    out = np.full(1024, 77, np.float32)
+    run(applied(SOFTMAX, rescale_lazily), (1,), [scores.ravel(), out, STEPS * 1024])
+    exponents = scores.astype(np.float64) - scores.max((0, 2))[None, :, None]
+    weights = np.exp2(exponents).sum(0)
+    expected = weights / weights.sum(1)[:, None]
+    error = np.abs(out.reshape(32, 32) - expected) / expected
+    # Of an exponent, half an ulp of a number that is 16 larger at most; of the rest, an ulp for each op.
+    num_roundings = 2 + STEPS + STEPS + 5 + 1
+    bound = 2**-24 * (math.log(2) * (16 + np.abs(exponents).max()) + num_roundings)
+    assert error.max() <= bound
 
 
 def test_rows_of_which_nothing_is_seen_are_what_they_were() -> None:
