@@ -20,6 +20,7 @@ where they do suffice.
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import os
 import re
 import resource
@@ -27,6 +28,7 @@ import signal
 import struct
 import subprocess
 import tempfile
+from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -58,6 +60,7 @@ _ELF_MAGIC = b"\x7fELF"
 _ELF_HEADER = struct.Struct("<32xQQ6x4H2x")  # the places, sizes and counts of segments and sections
 _PROBE_BYTES = 1 << 20
 _running: set[subprocess.Popen[str]] = set()
+_MAX_KEPT = 256
 _NUMBERS = {
     "registers": re.compile(r"Used (\d+) registers"),
     "stack_bytes": re.compile(r"(\d+) bytes stack frame"),
@@ -114,6 +117,28 @@ class Assembly:
         return self.spill_bytes + self.stack_bytes
 
 
+@dataclass(slots=True)
+class _Kept:
+    """The latest assemblies of this process, and whether there was one of the last PTX."""
+
+    assemblies: OrderedDict[tuple[str, int, bytes], Assembly]  # the latest last
+    found_last: bool = False
+
+    def find(self, key: tuple[str, int, bytes]) -> Assembly | None:
+        found = self.assemblies.get(key)
+        self.found_last = found is not None
+        return found
+
+    def keep(self, key: tuple[str, int, bytes], assembly: Assembly) -> None:
+        self.assemblies[key] = assembly
+        self.assemblies.move_to_end(key)
+        if len(self.assemblies) > _MAX_KEPT:
+            self.assemblies.popitem(last=False)
+
+
+_kept = _Kept(OrderedDict())
+
+
 # Signals of the system's and of other people; others are faults of ptxas.
 _ENDED_BY = {
     signal.SIGKILL: ("; out of memory?", "free memory, or build with fewer jobs (-j)"),
@@ -126,21 +151,31 @@ _ENDED_BY = {
 class Ptxas:
     """A ptxas process that has started and waits for its PTX; a context manager that ends it.
 
-    A failure to start is raised by `run`.
+    A failure to start is raised by `run`. With `reuses` none is started before `run` if the last
+    PTX was assembled before: so, probably, was the next.
     """
 
     def __init__(
-        self, target: Target, options: Sequence[str] = (), mebibytes: int = _DEFAULT_MEBIBYTES
+        self,
+        target: Target,
+        options: Sequence[str] = (),
+        mebibytes: int = _DEFAULT_MEBIBYTES,
+        *,
+        reuses: bool = False,
     ) -> None:
         self._mebibytes = mebibytes
         self._folder = _make_folder()
         self._process: subprocess.Popen[str] | None = None
         self._problem: DiagnosticError | IRError | None = None
-        command = ["-v", f"-arch={target.name}", _INPUT, "-o", _OUTPUT, *options]
+        self._command = ["-v", f"-arch={target.name}", _INPUT, "-o", _OUTPUT, *options]
+        if not (reuses and _kept.found_last):
+            self._start()
+
+    def _start(self) -> None:
         try:
             ptxas = find_file("nvidia-cuda-nvcc", "bin/ptxas")
-            self._process = _start([str(ptxas), *command], self._folder.name)
-            _bound_memory(self._process, mebibytes)
+            self._process = _start([str(ptxas), *self._command], self._folder.name)
+            _bound_memory(self._process, self._mebibytes)
         except (DiagnosticError, IRError) as error:
             self._problem = error
 
@@ -154,6 +189,8 @@ class Ptxas:
 
     def run(self, ptx: str, timeout_seconds: float) -> Assembly:
         """Assemble PTX; callable once. Raises: as `assemble`."""
+        if self._process is None and self._problem is None:
+            self._start()
         if self._process is None:
             assert self._problem is not None
             raise self._problem
@@ -238,8 +275,11 @@ def assemble(
     maxnreg: int = 0,
     timeout_seconds: float = _DEFAULT_TIMEOUT_SECONDS,
     mebibytes: int = _DEFAULT_MEBIBYTES,
+    reuses: bool = False,
 ) -> Assembly:
     """Return the cubin of a PTX module for `target`.
+
+    With `reuses` it may be one that this process has made of the same PTX before.
 
     A ptxas that was `started` for the target, without options, is tried first. `maxnreg`
     caps the registers per thread of entries that state neither `.maxnreg` nor `.reqntid`
@@ -249,6 +289,24 @@ def assemble(
     Raises: IRError with the offending line of PTX; FewRegistersError; OverLimitError when ptxas
         exceeds its time or memory; HostError if the machine lacks resources.
     """
+    key = (target.name, maxnreg, hashlib.sha256(ptx.encode()).digest())
+    made = _kept.find(key) if reuses else None
+    if made is None:
+        made = _assemble(ptx, target, started, maxnreg, timeout_seconds, mebibytes)
+    if reuses:
+        _kept.keep(key, made)
+    return made
+
+
+def _assemble(
+    ptx: str,
+    target: Target,
+    started: Ptxas | None,
+    maxnreg: int,
+    timeout_seconds: float,
+    mebibytes: int,
+) -> Assembly:
+    """Run ptxas, with as many options as it takes; see `assemble`."""
     options = (f"-maxrregcount={maxnreg}",) if maxnreg else ()
 
     def run(*more: str) -> Assembly:

@@ -48,6 +48,44 @@ def test_a_tool_may_be_started_before_there_is_ptx() -> None:
         assert assemble(EMPTY, SM_90, started=started) == assemble(EMPTY, SM_90)
 
 
+def test_the_same_ptx_is_assembled_once_if_that_is_asked_for(tmp_path, monkeypatch) -> None:
+    text = HEADER.format("sm_90a") + ".visible .entry once() { ret; }\n"
+    made = assemble(text, SM_90, reuses=True)
+    fake_ptxas(tmp_path, monkeypatch, "echo it ran; exit 1\n")
+    assert assemble(text, SM_90, reuses=True) is made
+    for other in (
+        {"ptx": text, "target": SM_90},
+        {"ptx": text, "target": TARGETS["sm_80"], "reuses": True},
+        {"ptx": text, "target": SM_90, "maxnreg": 32, "reuses": True},
+        {"ptx": f"{text}//\n", "target": SM_90, "reuses": True},
+    ):
+        with pytest.raises(IRError, match="it ran"):
+            assemble(**other)
+
+
+def test_no_tool_is_started_early_after_ptx_that_was_assembled_before(monkeypatch) -> None:
+    monkeypatch.setattr(ptxas, "_kept", ptxas._Kept(ptxas.OrderedDict()))
+    for text, is_early in ((EMPTY, True), (EMPTY, True), (EMPTY, False), (EMPTY + "//", False)):
+        with ptxas.Ptxas(SM_90, reuses=True) as started:
+            assert (started._process is not None) == is_early
+            assemble(text, SM_90, started=started, reuses=True)
+    with ptxas.Ptxas(SM_90, reuses=True) as started:
+        assert started._process is not None
+    assemble(EMPTY, SM_90, reuses=True)
+    with ptxas.Ptxas(SM_90) as started:
+        assert started._process is not None
+
+
+def test_as_many_as_memory_is_for_are_kept(monkeypatch) -> None:
+    monkeypatch.setattr(ptxas, "_MAX_KEPT", 2)
+    monkeypatch.setattr(ptxas, "_kept", ptxas._Kept(ptxas.OrderedDict()))
+    names = [EMPTY.replace("k()", f"k{index}()") for index in range(3)]
+    first, second, third = (assemble(text, SM_90, reuses=True) for text in names)
+    assert list(ptxas._kept.assemblies.values()) == [second, third]
+    assert assemble(names[0], SM_90, reuses=True) == first
+    assert assemble(names[2], SM_90, reuses=True) is third
+
+
 def test_a_tool_that_is_started_ends_with_its_context(tmp_path, monkeypatch) -> None:
     numbers = tmp_path / "pid"
     script = f"echo $$ > {numbers}.new; mv {numbers}.new {numbers}\nsleep 30\n"
