@@ -14,8 +14,8 @@ iteration, and d1 less at its end: it is multiplied by 2^(a d0 + b d1), or, as r
 a d0 + b d1. Ops must agree with their operands: sums have terms of one degree, products add degrees, and what
 leaves the rows, memory above all, takes values of degree 0 alone.
 
-Invariant: multiplying by a power of two is exact but for the ends of the range of a type, which those of 16 bits
-and more keep away from: a later pass lets d be 15 at most.
+Invariant: multiplying by a power of two is exact but for the ends of the range of a type. A later pass lets d be
+15 at most, and weights less than 2^15.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ from aotc.ir.core import Block, Kernel, Op, Value
 from aotc.ir.dialects import arith, scf, tile
 from aotc.ir.effects import Trait
 from aotc.ir.rewrite import Builder, is_inside
-from aotc.ir.types import FP32, ScalarType, TileType, element_of
+from aotc.ir.types import BF16, FP16, FP32, TileType, element_of
 from aotc.schedule.context import Schedule
 
-# The narrowest float that has room for 2^15: fp16 and bf16.
-_FEWEST_BITS = 16
+# Weights are below 2^15, which fp16 has room for; of sums and accumulators nothing is known.
+_WIDE = (FP32, BF16)
 
 
 def mark_references(kernel: Kernel, schedule: Schedule) -> None:
@@ -189,6 +189,11 @@ def _degree(op: Op, operands: Sequence[_Degree]) -> _Degree:
     (axis,) = axes
     if op.has(Trait.SHAPE_ONLY) or op.has(Trait.SAME_VALUES):
         return replace(operands[0], axis=_moved_axis(op, axis))
+    if any(
+        not each.is_free and element_of(value.type) not in _WIDE
+        for value, each in zip(op.operands, operands, strict=True)
+    ):
+        raise _DependsError
     if isinstance(op, arith.Cast):
         return _degree_of_cast(op, operands[0])
     if isinstance(op, arith.Exp2 | arith.Log2):
@@ -222,11 +227,12 @@ def _sum_of(operands: Sequence[_Degree], sign: int, *, shift: bool) -> _Degree:
 
 
 def _common(values: Sequence[Value], operands: Sequence[_Degree]) -> _Degree:
-    """Return the degree that all operands have; a constant zero has any."""
+    """Return the degree that all operands have; a constant zero has any, unless others are shifted."""
+    is_shift = any(each.shift for each in operands if not each.is_free)
     known = {
         each
         for value, each in zip(values, operands, strict=True)
-        if each.shift or not each.is_free or not _is_zero(value)
+        if is_shift or not each.is_free or not _is_zero(value)
     }
     if len(known) != 1:
         raise _DependsError
@@ -239,8 +245,8 @@ def _is_zero(value: Value) -> bool:
 
 def _degree_of_cast(op: arith.Cast, degree: _Degree) -> _Degree:
     element = element_of(op.results[0].type)
-    is_float = isinstance(element, ScalarType) and element.is_float
-    if degree.shift or not is_float or element.bits < _FEWEST_BITS:
+    is_weight = isinstance(op.operands[0].op, arith.Exp2) and element == FP16
+    if degree.shift or not (element in _WIDE or is_weight):
         raise _DependsError
     return degree
 
@@ -252,7 +258,8 @@ def _degree_of_dot(op: tile.Dot, operands: Sequence[_Degree]) -> _Degree:
     a, b, acc = (by_value[value] for value in (op.a, op.b, op.acc))
     factor = b if a.is_free else a
     stays = factor.axis == (rank - 1 if a.is_free else rank - 2)
-    if factor.shift or not (a.is_free or b.is_free) or not stays:
+    is_wide = element_of(op.acc.type) == FP32
+    if factor.shift or not (a.is_free or b.is_free) or not stays or not is_wide:
         raise _DependsError
     return _common([op.a, op.acc], [factor, acc])
 
@@ -263,7 +270,8 @@ def _degree_of_reduction(op: tile.Reduce, operands: Sequence[_Degree]) -> _Degre
     is_one = len(operands) == 1 and len(rest) == 1 and isinstance(first, arith.Add | arith.MinMax)
     (degree, *_) = operands
     is_sum_of_shifts = degree.shift and isinstance(first, arith.Add)
-    if not is_one or is_sum_of_shifts or degree.axis == op.axis:
+    is_wide = element_of(op.inputs[0].type) in _WIDE
+    if not is_one or is_sum_of_shifts or not is_wide or degree.axis == op.axis:
         raise _DependsError
     return replace(degree, axis=degree.axis - (op.axis < degree.axis))
 

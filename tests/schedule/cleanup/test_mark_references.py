@@ -69,12 +69,39 @@ kernel @k(%x: *fp32, %v: *bf16, %out: *fp32, %lse: *fp32, %end: i32) {num_warps 
 }
 """
 ROWS = "tile<32xfp32>"
+HALF = SOFTMAX.replace("bf16", "fp16")
 UNMARKED = "\n".join(line for line in SOFTMAX.split("\n") if "CHECK" not in line)
 UNMARKED += "// CHECK-NOT: is_reference\n"
 
 
-def test_the_reference_of_a_softmax_is_marked() -> None:
-    applied(SOFTMAX, mark_references)
+@pytest.mark.parametrize("text", [SOFTMAX, HALF], ids=["bf16", "fp16"])
+def test_the_reference_of_a_softmax_is_marked(text: str) -> None:
+    applied(text, mark_references)
+
+
+@pytest.mark.parametrize(("dtype", "is_marked"), [("bf16", True), ("fp16", False)])
+def test_an_accumulator_may_be_too_large_for_fp16(*, dtype: str, is_marked: bool) -> None:
+    wide = "tile<32x16xfp32>"
+    narrow = wide.replace("fp32", dtype)
+    div = f"  %42 = arith.div(%acc, %41) : {wide}\n"
+    casts = "".join(
+        f"  %{new} = arith.cast(%{old}) {{dtype = {dtype}}} : {narrow}\n"
+        f"  %{new}0 = arith.cast(%{new}) {{dtype = fp32}} : {wide}\n"
+        for old, new in (("acc", "52"), ("41", "53"))
+    )
+    text = SOFTMAX if is_marked else UNMARKED
+    assert div in text
+    applied(text.replace(div, f"{casts}  %42 = arith.div(%520, %530) : {wide}\n"), mark_references)
+
+
+def test_a_comparison_of_a_reference_with_zero_depends_on_it() -> None:
+    old = f"  %44 = arith.add(%max, %43) : {ROWS}\n"
+    seen = '  %50 = arith.compare(%nothing, %max) {predicate = "lt"} : tile<32xi1>\n'
+    shown = f"{old}{seen}  %51 = arith.select(%50, %44, %lowest) : {ROWS}\n"
+    assert old in UNMARKED
+    applied(
+        UNMARKED.replace(old, shown).replace("store(%11, %44", "store(%11, %51"), mark_references
+    )
 
 
 def test_a_comparison_of_a_sum_with_zero_does_not_depend_on_it() -> None:
