@@ -9,7 +9,7 @@ Where the reference is rounded up to a whole number, f is a power of two, and wi
 of p, s and acc are what they were times a power of two, rounded alike. So the old reference does as well, and
 needs no maximum, unless weights leave the range of their type:
 
-    q = exp2(x - m)
+    q = exp2(x - m)  (but in the first iteration)
     if all sums of a thread's q in this warp are less than 2^15: p, m', f = q, m, 1
     else: as before
     acc = acc if all f in this warp are 1 else acc * f
@@ -31,7 +31,7 @@ from aotc.ir.diagnostics import at
 from aotc.ir.dialects import arith, gpu, roles, scf, tile, wgmma
 from aotc.ir.effects import Trait
 from aotc.ir.rewrite import Builder
-from aotc.ir.types import FP32, TileType, element_of
+from aotc.ir.types import FP32, I1, TileType, element_of
 from aotc.schedule.analysis.references import has_room_for_scores
 from aotc.schedule.context import Schedule
 
@@ -106,7 +106,10 @@ def _has_registers(found: _Softmax, kernel: Kernel, schedule: Schedule) -> bool:
     loop, role = found.new.parent_op, None
     for each in found.new.ancestors():
         role = each if isinstance(each, roles.Specialize) else role
-    held = [found.candidate[0].operands[0], found.power.results[0]]
+    scores = found.candidate[0].operands[0]
+    while isinstance(scores.op, scf.If):  # masked in one arm, in the same registers
+        scores = scores.op.then.terminator.operands[scores.index]
+    held = [scores, found.power.results[0]]
     return isinstance(loop, scf.For) and has_room_for_scores(loop, held, role, kernel, schedule)
 
 
@@ -204,20 +207,14 @@ def _only(ops: Iterable[Op]) -> Op | None:
 def _rewrite(found: _Softmax) -> Value:
     """Branch around the maximum of a softmax; return the factor."""
     place = Builder.before_op(found.new)
-    early = _clone(found.weights, {found.new.out: found.old}, place)
-    total = early[found.total.results[0]]
-    kind = total.type
-    assert isinstance(kind, TileType)
-    limit = place(arith.Constant(_LARGEST_SUM, kind)).out
-    small = place(arith.Compare(total, limit, "lt")).out
-    is_small = place(gpu.WarpAll(small)).out
+    power, total, is_small = _weigh_early(found, place)
     grown = found.factor[-1].results[0]
     shapes, products = _products_ahead(found)
     outs = [found.power.results[0], found.total.results[0], found.new.out, grown, *products]
     then, otherwise = Block(), Block()
     keep = Builder(then)
     one = keep(arith.Constant(1.0, grown.type)).out
-    kept = [early[outs[0]], early[outs[1]], found.old, one, *products.values()]
+    kept = [power, total, found.old, one, *products.values()]
     keep(scf.Yield(kept))
     slow = Builder(otherwise)
     ops = [*found.candidate, found.new, *found.weights, *found.factor, *shapes]
@@ -233,6 +230,28 @@ def _rewrite(found: _Softmax) -> Value:
         if not any(value.users for value in op.results):
             op.erase()
     return branch.outs[3]
+
+
+def _weigh_early(found: _Softmax, place: Builder) -> tuple[Value, Value, Value]:
+    """Return weights by the reference before, sums of them, and whether these are small in the whole warp.
+
+    In the first iteration they never are, and not computed.
+    """
+    loop = found.new.parent_op
+    assert isinstance(loop, scf.For)
+    is_first = place(arith.Compare(loop.induction, loop.lower, "eq")).out
+    then, otherwise = Block(), Block()
+    skip, weigh = Builder(then), Builder(otherwise)
+    early = _clone(found.weights, {found.new.out: found.old}, weigh)
+    power, total = early[found.power.results[0]], early[found.total.results[0]]
+    limit = weigh(arith.Constant(_LARGEST_SUM, total.type)).out
+    small = weigh(gpu.WarpAll(weigh(arith.Compare(total, limit, "lt")).out)).out
+    weigh(scf.Yield([power, total, small]))
+    nothing = [skip(gpu.Undefined(value.type)).out for value in (power, total)]
+    skip(scf.Yield([*nothing, skip(arith.Constant(value=False, type=I1)).out]))
+    branch = place(build(scf.If, [is_first], {}, [then, otherwise], found.new.loc))
+    power, total, is_small = branch.outs
+    return power, total, is_small
 
 
 def _products_ahead(found: _Softmax) -> tuple[list[Op], dict[Value, Value]]:

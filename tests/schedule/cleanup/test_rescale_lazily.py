@@ -46,12 +46,15 @@ kernel @k(%x: *fp32, %out: *fp32, %end: i32) {num_warps = 1} {
     // CHECK: %[[X:.*]] = gpu.load(
     %scores = gpu.load(%13, _, _) : tile<32x32xfp32, #0>
     // CHECK-NOT: arith.max
+    // CHECK: %[[FIRST:.*]] = arith.compare(%i, %start) {predicate = "eq"}
+    // CHECK: %[[Q:.*]], %[[T:.*]], %[[ALL:.*]] = scf.if(%[[FIRST]]) () {
     // CHECK: %[[EARLY:.*]] = arith.exp2(
     // CHECK: %[[TOTAL:.*]] = gpu.reduce(%[[EARLY]])
     // CHECK: %[[SMALL:.*]] = arith.compare(%[[TOTAL]], %{{.*}}) {predicate = "lt"}
-    // CHECK: %[[ALL:.*]] = gpu.warp_all(%[[SMALL]])
+    // CHECK: %[[VOTE:.*]] = gpu.warp_all(%[[SMALL]])
+    // CHECK: scf.yield(%[[EARLY]], %[[TOTAL]], %[[VOTE]])
     // CHECK: scf.if(%[[ALL]]) () {
-    // CHECK: scf.yield(%[[EARLY]], %[[TOTAL]], %m, %{{.*}}, %s, %a)
+    // CHECK: scf.yield(%[[Q]], %[[T]], %m, %{{.*}}, %s, %a)
     // CHECK: gpu.reduce(%[[X]]) {axis = 1}
     // CHECK: arith.max
     // CHECK: arith.exp2
@@ -117,7 +120,7 @@ CARRIED = (
     )
     .replace(
         "    %33 = ",
-        '    // CHECK: %[[ONE:.*]] = arith.compare(%{{.*}}) {predicate = "eq"}\n'
+        '    // CHECK: %[[ONE:.*]] = arith.compare(%{{.*}}) {predicate = "eq"} : tile\n'
         "    // CHECK: %[[KEEP:.*]] = gpu.warp_all(%[[ONE]])\n"
         "    // CHECK: scf.if(%[[KEEP]]) () {\n"
         "    // CHECK-NEXT: scf.yield(%a)\n"
