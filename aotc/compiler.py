@@ -112,7 +112,7 @@ def compile_kernel(
     """Compile one kernel to a cubin.
 
     `keep_asm` keeps the text of every stage; without it only what a later read can make anew. If it
-    `reuses` cubins, PTX that this process has assembled lately is not assembled again.
+    `reuses` results, LLVM IR and PTX that this process has compiled lately are not compiled again.
     Raises: CompileError for the user's mistakes, ResourceError, which is one, for a kernel that
         the target cannot hold, IRError for ours.
     """
@@ -123,7 +123,7 @@ def compile_kernel(
     limits = request.limits
     target = check_request(request)
     with backend.Ptxas(target, mebibytes=limits.ptxas_mebibytes, reuses=reuses) as ptxas:
-        done = _to_ptx(request, timings, keep_asm=keep_asm, observer=observer)
+        done = _to_ptx(request, timings, keep_asm=keep_asm, observer=observer, reuses=reuses)
         assembly = _assemble(done, limits, ptxas, reuses=reuses)
     if request.line_root is not None:
         assembly = replace(assembly, cubin=backend.without_ptx_lines(assembly.cubin))
@@ -174,7 +174,7 @@ def compile_kernel(
 
 
 def compile_variant(request: CompileRequest) -> CompiledKernel:
-    """Compile one of many variants of kernels, of which some may have the same PTX.
+    """Compile one of many variants of kernels, some of which may come to the same code.
 
     Raises: as `compile_kernel`.
     """
@@ -333,6 +333,7 @@ def _to_ptx(
     keep_asm: bool,
     with_lines: bool = False,
     observer: Observer | None = None,
+    reuses: bool = False,
 ) -> _Done:
     """Run the stages up to PTX; `with_lines` keeps the source's lines in PTX and tile IR."""
     from aotc import backend  # noqa: PLC0415
@@ -380,7 +381,7 @@ def _to_ptx(
     )
     check_instructions(kernel, lowered.num_lines, request.limits)
     timings.lap("lower")
-    ptx = backend.emit_ptx(lowered.llvm_ir, target, lowered.line_table)
+    ptx = backend.emit_ptx(lowered.llvm_ir, target, lowered.line_table, reuses=reuses)
     timings.lap("llvm")
     return _Done(
         target, translation, kernel, schedule, access, lowered, ptx, asm, waits_pdl, owns_sm

@@ -20,7 +20,6 @@ where they do suffice.
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import os
 import re
 import resource
@@ -28,11 +27,11 @@ import signal
 import struct
 import subprocess
 import tempfile
-from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from aotc.backend.kept import Kept
 from aotc.backend.wheels import find_file
 from aotc.ir.diagnostics import DiagnosticError, HostError, IRError, host_error
 from aotc.target import Target
@@ -60,7 +59,6 @@ _ELF_MAGIC = b"\x7fELF"
 _ELF_HEADER = struct.Struct("<32xQQ6x4H2x")  # the places, sizes and counts of segments and sections
 _PROBE_BYTES = 1 << 20
 _running: set[subprocess.Popen[str]] = set()
-_MAX_KEPT = 256
 _NUMBERS = {
     "registers": re.compile(r"Used (\d+) registers"),
     "stack_bytes": re.compile(r"(\d+) bytes stack frame"),
@@ -117,27 +115,7 @@ class Assembly:
         return self.spill_bytes + self.stack_bytes
 
 
-@dataclass(slots=True)
-class _Kept:
-    """The latest assemblies of this process, and whether there was one of the last PTX."""
-
-    assemblies: OrderedDict[tuple[str, int, bytes], Assembly]  # the latest last
-    found_last: bool = False
-
-    def find(self, key: tuple[str, int, bytes]) -> Assembly | None:
-        found = self.assemblies.get(key)
-        self.found_last = found is not None
-        return found
-
-    def keep(self, key: tuple[str, int, bytes], assembly: Assembly) -> None:
-        self.assemblies[key] = assembly
-        self.assemblies.move_to_end(key)
-        if len(self.assemblies) > _MAX_KEPT:
-            self.assemblies.popitem(last=False)
-
-
-_kept = _Kept(OrderedDict())
-
+_kept: Kept[Assembly] = Kept()
 
 # Signals of the system's and of other people; others are faults of ptxas.
 _ENDED_BY = {
@@ -289,12 +267,12 @@ def assemble(
     Raises: IRError with the offending line of PTX; FewRegistersError; OverLimitError when ptxas
         exceeds its time or memory; HostError if the machine lacks resources.
     """
-    key = (target.name, maxnreg, hashlib.sha256(ptx.encode()).digest())
-    made = _kept.find(key) if reuses else None
+    limits = f"{target.name} {maxnreg}"
+    made = _kept.find(ptx, limits) if reuses else None
     if made is None:
         made = _assemble(ptx, target, started, maxnreg, timeout_seconds, mebibytes)
-    if reuses:
-        _kept.keep(key, made)
+        if reuses:
+            _kept.keep(ptx, limits, made, len(made.cubin))
     return made
 
 

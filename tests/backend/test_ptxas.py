@@ -9,6 +9,7 @@ import time
 import pytest
 
 from aotc.backend import assemble, disassemble, ptxas, wheels
+from aotc.backend.kept import Kept
 from aotc.ir.diagnostics import HostError, IRError
 from aotc.target import TARGETS
 from tests.backend.programs import SM_90
@@ -64,7 +65,7 @@ def test_the_same_ptx_is_assembled_once_if_that_is_asked_for(tmp_path, monkeypat
 
 
 def test_no_tool_is_started_early_after_ptx_that_was_assembled_before(monkeypatch) -> None:
-    monkeypatch.setattr(ptxas, "_kept", ptxas._Kept(ptxas.OrderedDict()))
+    monkeypatch.setattr(ptxas, "_kept", Kept())
     for text, is_early in ((EMPTY, True), (EMPTY, True), (EMPTY, False), (EMPTY + "//", False)):
         with ptxas.Ptxas(SM_90, reuses=True) as started:
             assert (started._process is not None) == is_early
@@ -74,16 +75,6 @@ def test_no_tool_is_started_early_after_ptx_that_was_assembled_before(monkeypatc
     assemble(EMPTY, SM_90, reuses=True)
     with ptxas.Ptxas(SM_90) as started:
         assert started._process is not None
-
-
-def test_as_many_as_memory_is_for_are_kept(monkeypatch) -> None:
-    monkeypatch.setattr(ptxas, "_MAX_KEPT", 2)
-    monkeypatch.setattr(ptxas, "_kept", ptxas._Kept(ptxas.OrderedDict()))
-    names = [EMPTY.replace("k()", f"k{index}()") for index in range(3)]
-    first, second, third = (assemble(text, SM_90, reuses=True) for text in names)
-    assert list(ptxas._kept.assemblies.values()) == [second, third]
-    assert assemble(names[0], SM_90, reuses=True) == first
-    assert assemble(names[2], SM_90, reuses=True) is third
 
 
 def test_a_tool_that_is_started_ends_with_its_context(tmp_path, monkeypatch) -> None:
