@@ -218,7 +218,7 @@ def _extract(program: Program, op: gpu.Extract, value: Array) -> Array:
 def _warp_all(program: Program, op: gpu.WarpAll, value: Array) -> Array:
     """Ask all warps at once: whole tiles know nothing of warps."""
     del program, op
-    return np.asarray(value.all())
+    return np.array(bool(value.all()))
 
 
 def _concat(program: Program, op: gpu.Concat, *parts: Array) -> Array:
