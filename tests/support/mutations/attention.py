@@ -102,7 +102,8 @@ def _scale_twice(kernel: Kernel) -> None:
 
 def _keep_accumulators(kernel: Kernel) -> None:
     """Leave accumulators as they are where the reference moves."""
-    for branch in [op for op in found(kernel, scf.If) if isinstance(op.condition.op, gpu.WarpAll)]:
+    votes = [op.parent_op for op in found(kernel, gpu.WarpAll)]
+    for branch in [op for op in found(kernel, scf.If) if op.condition.op in votes]:
         then, otherwise = (block.terminator for block in branch.blocks)
         kept = [
             old if isinstance(new.op, arith.Mul) and old in new.op.operands else new
