@@ -520,6 +520,7 @@ SAMPLES: dict[str, Sample] = {
     ],
     "gpu.barrier": lambda s: s.add(gpu.Barrier()),
     "gpu.reduce": _reduce(gpu.Reduce),
+    "gpu.warp_all": lambda s: s.add(gpu.WarpAll(s.tile("i1"))),
     "gpu.scan": _scan(gpu.Scan),
     "grid.cta_rank": lambda s: s.add(grid.CtaRank()),
     "grid.cluster_barrier": lambda s: s.add(grid.ClusterBarrier()),
