@@ -61,14 +61,26 @@ def _heads(n_heads, n_kv_heads, BLOCK_H: tl.constexpr):
 
 @triton.jit
 def _pages(
-    table_ptr, start, last, PAGE: tl.constexpr, ROWS: tl.constexpr, COUNT: tl.constexpr
+    table_ptr, start, last, PAGE: tl.constexpr, ROWS: tl.constexpr, COUNT: tl.constexpr,
+    NONE: tl.constexpr = 0,
 ):  # fmt: skip
-    """Return the pages that COUNT boxes of ROWS tokens from `start` on lie in; 0 from `last` on."""
+    """Return the pages that COUNT boxes of ROWS tokens from `start` on lie in; NONE from `last` on."""
     pages = ()
     for i in tl.static_range(COUNT):
         token = start + i * ROWS
-        pages += (tl.load(table_ptr + token // PAGE, mask=token < last, other=0),)
+        pages += (tl.load(table_ptr + token // PAGE, mask=token < last, other=NONE),)
     return pages
+
+
+@triton.jit
+def _prefetch(k, v, table_ptr, kv_head, start, last, PAGE: tl.constexpr, TOKENS: tl.constexpr):
+    """Begin to bring TOKENS keys and values from `start` on to the L2 cache, none from `last` on."""
+    ROWS: tl.constexpr = k.block_shape[2]
+    # Of page -1 there is nothing to bring.
+    pages = _pages(table_ptr, start, last, PAGE, ROWS, TOKENS // ROWS, NONE=-1)
+    for i in tl.static_range(TOKENS // ROWS):
+        k.prefetch([pages[i], kv_head, (start + i * ROWS) % PAGE, 0])
+        v.prefetch([pages[i], kv_head, (start + i * ROWS) % PAGE, 0])
 
 
 @triton.jit
@@ -100,6 +112,7 @@ def paged_decode_descriptor_kernel(
     HEAD_DIM: tl.constexpr, PAGE: tl.constexpr, BLOCK_H: tl.constexpr, BLOCK_N: tl.constexpr,
     PDL: tl.constexpr = False,  # noqa: FBT002 - a constant
     k_scale_ptr=None, v_scale_ptr=None,
+    PREFETCH: tl.constexpr = 0,
 ):  # fmt: skip
     """Store the parts of each split, of tokens that are copied page by page.
 
@@ -114,6 +127,8 @@ def paged_decode_descriptor_kernel(
     last = min(first + pages_per_split * PAGE, length)
     table_ptr += sequence.to(tl.int64) * max_pages
     first_pages = _pages(table_ptr, first, last, PAGE, ROWS, BLOCK_N // ROWS)
+    if PREFETCH > 0:
+        _prefetch(k, v, table_ptr, kv_head, first, last, PAGE, PREFETCH)
     if PDL:
         tl.extra.cuda.gdc_wait()
         tl.extra.cuda.gdc_launch_dependents()
