@@ -104,6 +104,65 @@ def _store_part(
 
 
 @triton.jit
+def _finish_last(
+    part_ptr, lse_ptr, out_ptr, counter_ptr,
+    n_heads, n_kv_heads, n_splits, n_parts,
+    HEAD_DIM: tl.constexpr, BLOCK_H: tl.constexpr, ROWS: tl.constexpr, AT_ONCE: tl.constexpr,
+):  # fmt: skip
+    """Weigh the parts of this program's heads, if it is the last of `n_parts` to have stored one.
+
+    ROWS heads at a time, AT_ONCE parts of each. The parts are added in their order, whoever was last.
+    """
+    tl.debug_barrier()  # the whole part is stored before it is counted
+    counter_ptr += tl.program_id(1) * tl.num_programs(0) + tl.program_id(0)
+    if tl.atomic_add(counter_ptr, 1, sem="acq_rel") == n_parts - 1:
+        tl.store(counter_ptr, 0)
+        kv_head, first = _heads(n_heads, n_kv_heads, BLOCK_H)
+        d = tl.arange(0, HEAD_DIM)
+        for block in range(first, min(first + BLOCK_H, n_heads // n_kv_heads), ROWS):
+            h = block + tl.arange(0, ROWS)
+            real = h < n_heads // n_kv_heads
+            head = tl.program_id(1) * n_heads + kv_head * (n_heads // n_kv_heads) + h
+            lse_ptrs = lse_ptr + head.to(tl.int64) * n_splits
+            part_ptrs = part_ptr + (head.to(tl.int64) * n_splits * HEAD_DIM)[:, None] + d[None, :]
+            largest = tl.full((ROWS,), LOWEST, tl.float32)
+            total = tl.zeros((ROWS,), tl.float32)
+            acc = tl.zeros((ROWS, HEAD_DIM), tl.float32)
+            for start in range(0, n_parts, AT_ONCE):
+                lse, part = (), ()
+                for i in tl.static_range(AT_ONCE):
+                    seen = real & (start + i < n_parts)
+                    lse += (tl.load(lse_ptrs + start + i, mask=seen, other=float("-inf")),)
+                    at = part_ptrs + (start + i) * HEAD_DIM
+                    part += (tl.load(at, mask=seen[:, None], other=0.0),)
+                new_largest = largest
+                for i in tl.static_range(AT_ONCE):
+                    new_largest = tl.maximum(new_largest, lse[i])
+                rescale = tl.exp2(largest - new_largest)
+                total *= rescale
+                acc *= rescale[:, None]
+                for i in tl.static_range(AT_ONCE):
+                    weight = tl.exp2(lse[i] - new_largest)
+                    total += weight
+                    acc += part[i] * weight[:, None]
+                largest = new_largest
+            out = (acc / total[:, None]).to(out_ptr.dtype.element_ty)
+            out_ptrs = out_ptr + head.to(tl.int64)[:, None] * HEAD_DIM + d[None, :]
+            tl.store(out_ptrs, out, mask=real[:, None])
+
+
+@triton.jit
+def _store_zeros(out_ptr, n_heads, n_kv_heads, HEAD_DIM: tl.constexpr, BLOCK_H: tl.constexpr):
+    """Store the result of a sequence without tokens."""
+    kv_head, first = _heads(n_heads, n_kv_heads, BLOCK_H)
+    h, d = first + tl.arange(0, BLOCK_H), tl.arange(0, HEAD_DIM)
+    head = tl.program_id(1) * n_heads + kv_head * (n_heads // n_kv_heads) + h
+    out_ptrs = out_ptr + head.to(tl.int64)[:, None] * HEAD_DIM + d[None, :]
+    zeros = tl.zeros((BLOCK_H, HEAD_DIM), out_ptr.dtype.element_ty)
+    tl.store(out_ptrs, zeros, mask=(h < n_heads // n_kv_heads)[:, None])
+
+
+@triton.jit
 def paged_decode_descriptor_kernel(
     q, k, v, table_ptr, lengths_ptr, part_ptr, lse_ptr,
     scale_log2,
@@ -113,6 +172,8 @@ def paged_decode_descriptor_kernel(
     PDL: tl.constexpr = False,  # noqa: FBT002 - a constant
     k_scale_ptr=None, v_scale_ptr=None,
     PREFETCH: tl.constexpr = 0,
+    out_ptr=None, counter_ptr=None,
+    COMBINE_H: tl.constexpr = 8, COMBINE_S: tl.constexpr = 8,
 ):  # fmt: skip
     """Store the parts of each split, of tokens that are copied page by page.
 
@@ -156,10 +217,20 @@ def paged_decode_descriptor_kernel(
                 values = tile.reshape(ROWS, HEAD_DIM).to(queries.dtype)
                 acc = tl.dot(weights[i], values, acc)
             pages = following
+        n_splits = tl.cdiv(max_pages, pages_per_split)
         _store_part(
             part_ptr, lse_ptr, row_max, row_sum, acc, v_scale_ptr,
-            n_heads, n_kv_heads, tl.cdiv(max_pages, pages_per_split), BLOCK_H,
+            n_heads, n_kv_heads, n_splits, BLOCK_H,
         )  # fmt: skip
+        if counter_ptr is not None:
+            _finish_last(
+                part_ptr, lse_ptr, out_ptr, counter_ptr,
+                n_heads, n_kv_heads, n_splits, tl.cdiv(tl.cdiv(length, PAGE), pages_per_split),
+                HEAD_DIM, BLOCK_H, COMBINE_H, COMBINE_S,
+            )  # fmt: skip
+    elif counter_ptr is not None:
+        if length == 0 and split == 0:
+            _store_zeros(out_ptr, n_heads, n_kv_heads, HEAD_DIM, BLOCK_H)
 
 
 @triton.jit
