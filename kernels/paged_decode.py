@@ -171,7 +171,7 @@ def paged_decode_descriptor_kernel(
     HEAD_DIM: tl.constexpr, PAGE: tl.constexpr, BLOCK_H: tl.constexpr, BLOCK_N: tl.constexpr,
     PDL: tl.constexpr = False,  # noqa: FBT002 - a constant
     k_scale_ptr=None, v_scale_ptr=None,
-    PREFETCH: tl.constexpr = 0,
+    PREFETCH: tl.constexpr = 0, LATE: tl.constexpr = False,  # noqa: FBT002 - a constant
     out_ptr=None, counter_ptr=None,
     COMBINE_H: tl.constexpr = 8, COMBINE_S: tl.constexpr = 8,
 ):  # fmt: skip
@@ -192,7 +192,8 @@ def paged_decode_descriptor_kernel(
         _prefetch(k, v, table_ptr, kv_head, first, last, PAGE, PREFETCH)
     if PDL:
         tl.extra.cuda.gdc_wait()
-        tl.extra.cuda.gdc_launch_dependents()
+        if not LATE:
+            tl.extra.cuda.gdc_launch_dependents()
     if first < last:
         if k_scale_ptr is not None:
             scale_log2 *= tl.load(k_scale_ptr + kv_head)
@@ -217,6 +218,8 @@ def paged_decode_descriptor_kernel(
                 values = tile.reshape(ROWS, HEAD_DIM).to(queries.dtype)
                 acc = tl.dot(weights[i], values, acc)
             pages = following
+        if PDL and LATE:
+            tl.extra.cuda.gdc_launch_dependents()
         n_splits = tl.cdiv(max_pages, pages_per_split)
         _store_part(
             part_ptr, lse_ptr, row_max, row_sum, acc, v_scale_ptr,
