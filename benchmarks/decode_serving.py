@@ -12,7 +12,6 @@ import math
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import public_vllm
 from decode_work import Tensors

@@ -6,7 +6,9 @@ of which the first `lengths[b]` tokens count. All query heads of a key head are 
 each key is read once, and what counts is bytes on their way from memory.
 
 A program takes `pages_per_split` pages of a sequence and leaves its part of the result, with the
-log2-sum-exp2 of its scores; the combine kernel weighs the parts. The grid has as many splits as a row
+log2-sum-exp2 of its scores; the combine kernel weighs the parts. Or, given `out_ptr` and `counter_ptr`, the
+program that comes last of those that share heads and a sequence does: `counter_ptr` has an int32 for each
+head and sequence, 0 before the first launch, and every launch leaves zeros. The grid has as many splits as a row
 of the block table, and programs beyond the end of a shorter sequence end at once. Choose
 `pages_per_split` so that the programs with work fill the GPU once or a few times.
 
@@ -17,7 +19,8 @@ there by zero, so it has to be finite. Keys and values may be fp8, with a scale 
 
 With PDL, for launches that follow one another, each kernel starts while the one before it still runs, and
 waits for that: splits before they load queries, keys or values, the combine kernel before it loads what splits
-leave. So the block table and the lengths must not come from the launch just before the splits.
+leave. So the block table and the lengths must not come from the launch just before the splits. PREFETCH tokens of
+each split are brought to the L2 cache before that wait, whoever writes them: memory is not idle until it ends.
 """
 
 import triton
@@ -231,7 +234,7 @@ def paged_decode_descriptor_kernel(
                 n_heads, n_kv_heads, n_splits, tl.cdiv(tl.cdiv(length, PAGE), pages_per_split),
                 HEAD_DIM, BLOCK_H, COMBINE_H, COMBINE_S,
             )  # fmt: skip
-    elif counter_ptr is not None:
+    elif counter_ptr is not None:  # noqa: SIM102 - a constant
         if length == 0 and split == 0:
             _store_zeros(out_ptr, n_heads, n_kv_heads, HEAD_DIM, BLOCK_H)
 

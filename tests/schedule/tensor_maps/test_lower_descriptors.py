@@ -99,7 +99,9 @@ kernel @k(%x: desc<4x8xfp32>, %p: *fp32 {divisibility = 16}, %i: i32) {num_warps
 """
 
 
-@pytest.mark.parametrize(("target", "num_ctas", "kept"), [("sm_80", 1, 0), ("sm_90a", 1, 1), ("sm_90a", 2, 0)])
+@pytest.mark.parametrize(
+    ("target", "num_ctas", "kept"), [("sm_80", 1, 0), ("sm_90a", 1, 1), ("sm_90a", 2, 0)]
+)
 def test_prefetches_of_parameters_are_kept_where_there_are_whole_maps(
     target: str, num_ctas: int, kept: int
 ) -> None:
