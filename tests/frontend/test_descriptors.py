@@ -76,7 +76,10 @@ def test_reductions(sources: Sources, kind: str) -> None:
     [
         ("x.load([n])", "takes a list of 2 offsets, got 1"),
         ("x.load(n)", "takes a list of 2 offsets, got int32"),
-        ("x.prefetch([n])", "prefetch of tensordesc<bf16[16, 64]> takes a list of 2 offsets, got 1"),
+        (
+            "x.prefetch([n])",
+            "prefetch of tensordesc<bf16[16, 64]> takes a list of 2 offsets, got 1",
+        ),
         ("x.load([n, 0.5])", "the offsets of load must be integers"),
         ("y.store([n], tl.arange(0, 16))", "takes a tile of its block_shape, got"),
         ("y.atomic_and([n], tl.arange(0, 32))", "atomic_and does not take a descriptor of float32"),
