@@ -64,23 +64,29 @@ def _heads(n_heads, n_kv_heads, BLOCK_H: tl.constexpr):
 
 @triton.jit
 def _pages(
-    table_ptr, start, last, PAGE: tl.constexpr, ROWS: tl.constexpr, COUNT: tl.constexpr,
+    table_ptr, start, last, max_pages, PAGE: tl.constexpr, ROWS: tl.constexpr, COUNT: tl.constexpr,
     NONE: tl.constexpr = 0,
 ):  # fmt: skip
-    """Return the pages that COUNT boxes of ROWS tokens from `start` on lie in; NONE from `last` on."""
+    """Return the pages that COUNT boxes of ROWS tokens from `start` on lie in; NONE from `last` on.
+
+    The table's row is read whatever `last` is: that comes from memory, too, and would be waited for.
+    """
     pages = ()
     for i in tl.static_range(COUNT):
         token = start + i * ROWS
-        pages += (tl.load(table_ptr + token // PAGE, mask=token < last, other=NONE),)
+        page = tl.load(table_ptr + token // PAGE, mask=token // PAGE < max_pages, other=NONE)
+        pages += (tl.where(token < last, page, NONE),)
     return pages
 
 
 @triton.jit
-def _prefetch(k, v, table_ptr, kv_head, start, last, PAGE: tl.constexpr, TOKENS: tl.constexpr):
+def _prefetch(
+    k, v, table_ptr, kv_head, start, last, max_pages, PAGE: tl.constexpr, TOKENS: tl.constexpr
+):  # fmt: skip
     """Begin to bring TOKENS keys and values from `start` on to the L2 cache, none from `last` on."""
     ROWS: tl.constexpr = k.block_shape[2]
     # Of page -1 there is nothing to bring.
-    pages = _pages(table_ptr, start, last, PAGE, ROWS, TOKENS // ROWS, NONE=-1)
+    pages = _pages(table_ptr, start, last, max_pages, PAGE, ROWS, TOKENS // ROWS, NONE=-1)
     for i in tl.static_range(TOKENS // ROWS):
         k.prefetch([pages[i], kv_head, (start + i * ROWS) % PAGE, 0])
         v.prefetch([pages[i], kv_head, (start + i * ROWS) % PAGE, 0])
@@ -190,9 +196,9 @@ def paged_decode_descriptor_kernel(
     first = split * pages_per_split * PAGE
     last = min(first + pages_per_split * PAGE, length)
     table_ptr += sequence.to(tl.int64) * max_pages
-    first_pages = _pages(table_ptr, first, last, PAGE, ROWS, BLOCK_N // ROWS)
+    first_pages = _pages(table_ptr, first, last, max_pages, PAGE, ROWS, BLOCK_N // ROWS)
     if PREFETCH > 0:
-        _prefetch(k, v, table_ptr, kv_head, first, last, PAGE, PREFETCH)
+        _prefetch(k, v, table_ptr, kv_head, first, last, max_pages, PAGE, PREFETCH)
     if PDL:
         tl.extra.cuda.gdc_wait()
         if not LATE:
@@ -207,7 +213,9 @@ def paged_decode_descriptor_kernel(
         acc = tl.zeros((BLOCK_H, HEAD_DIM), tl.float32)
         pages = first_pages
         for start in range(first, last, BLOCK_N):
-            following = _pages(table_ptr, start + BLOCK_N, last, PAGE, ROWS, BLOCK_N // ROWS)
+            following = _pages(
+                table_ptr, start + BLOCK_N, last, max_pages, PAGE, ROWS, BLOCK_N // ROWS
+            )  # fmt: skip
             keys = ()
             for i in tl.static_range(BLOCK_N // ROWS):
                 tile = k.load([pages[i], kv_head, (start + i * ROWS) % PAGE, 0])
