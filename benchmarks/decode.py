@@ -2,12 +2,12 @@
 
     aotc build benchmarks/decode.toml -o dist
     python benchmarks/decode.py dist/decode.aotc [--work gqa mla …] [--only 64x8192 …] [--no-triton]
-        [--triton 'pointers (16, 64, 4' …] [--serving FOLDER] [--parts]
+        [--triton 'single pointers (16, 64, 4' …] [--serving FOLDER] [--parts]
 
 aotc and Triton compile the same source file, and a launch is a split kernel with the one that combines;
 each starts while the one before it still runs (PDL), MLA's splits excepted. Triton also tries the form that
-gathers tokens through pointers; aotc that in which the split that comes last combines, and prefetches, for which
-Triton has no word. With a FOLDER that has vLLM's and SGLang's sources, what these run on Triton is one more peer.
+gathers tokens through pointers. Both try a single kernel, whose split that comes last combines, and aotc prefetches,
+for which Triton has no word. With a FOLDER that has vLLM's and SGLang's sources, what these run on Triton is one more peer.
 Each first picks its best configuration, sizes of splits among them; then the best ones, a copy that
 reads and writes as many bytes as the cache has, and torch's attention on a dense copy of the cache run
 in turn, and medians of rounds are compared. Every configuration is held against float64 before it is
@@ -150,7 +150,9 @@ def triton_candidates(
     shape = tensors.shape
     forms = [("descriptors", config) for config in TRITON_CONFIGS[shape.mla]]
     if not shape.mla:
-        forms += [("pointers", config) for config in TRITON_POINTER_CONFIGS]
+        forms += [("single descriptors", config) for config in TRITON_CONFIGS[False]]
+        for form in ("pointers", "single pointers"):
+            forms += [(form, config) for config in TRITON_POINTER_CONFIGS]
     sizes = sorted({tensors.splits(programs) for programs in PROGRAMS})
     for (form, config), pages_per_split in itertools.product(forms, sizes):
         name = f"{form} {config}, {pages_per_split} pages a split"
@@ -162,6 +164,8 @@ def triton_candidates(
             index: int, form=form, config=config, parts=parts, pages_per_split=pages_per_split
         ) -> Launch:
             split = _triton_split(form, tensors, parts, pages_per_split, index, config)
+            if form.startswith("single"):
+                return split
 
             def launch() -> None:
                 split()
@@ -215,7 +219,9 @@ def _triton_split(
         # Scales are named: they come after the constants.
         constants |= {"k_scale_ptr": tensors.k_scale, "v_scale_ptr": tensors.v_scale}
         arguments = arguments[:-2]
-    if form == "descriptors":
+    if form.startswith("single"):
+        constants |= dict(zip(("out_ptr", "counter_ptr"), parts.single, strict=True))
+    if form.endswith("descriptors"):
         name = "mla_decode_kernel" if shape.mla else "paged_decode_descriptor_kernel"
         arguments[: len(boxes)] = [
             TensorDescriptor.from_tensor(tensor, box)

@@ -231,15 +231,14 @@ def paged_decode_descriptor_kernel(
             pages = following
         if PDL and LATE:
             tl.extra.cuda.gdc_launch_dependents()
-        n_splits = tl.cdiv(max_pages, pages_per_split)
         _store_part(
             part_ptr, lse_ptr, row_max, row_sum, acc, v_scale_ptr,
-            n_heads, n_kv_heads, n_splits, BLOCK_H,
+            n_heads, n_kv_heads, tl.cdiv(max_pages, pages_per_split), BLOCK_H,
         )  # fmt: skip
         if counter_ptr is not None:
             _finish_last(
-                part_ptr, lse_ptr, out_ptr, counter_ptr,
-                n_heads, n_kv_heads, n_splits, tl.cdiv(tl.cdiv(length, PAGE), pages_per_split),
+                part_ptr, lse_ptr, out_ptr, counter_ptr, n_heads, n_kv_heads,
+                tl.cdiv(max_pages, pages_per_split), tl.cdiv(tl.cdiv(length, PAGE), pages_per_split),
                 HEAD_DIM, BLOCK_H, COMBINE_H, COMBINE_S,
             )  # fmt: skip
     elif counter_ptr is not None:  # noqa: SIM102 - a constant
@@ -256,7 +255,8 @@ def paged_decode_kernel(
     stride_kp, stride_kh, stride_kn, stride_vp, stride_vh, stride_vn,
     HEAD_DIM: tl.constexpr, PAGE: tl.constexpr, BLOCK_H: tl.constexpr, BLOCK_N: tl.constexpr,
     PDL: tl.constexpr = False,  # noqa: FBT002 - a constant
-    k_scale_ptr=None, v_scale_ptr=None,
+    k_scale_ptr=None, v_scale_ptr=None, out_ptr=None, counter_ptr=None,
+    COMBINE_H: tl.constexpr = 8, COMBINE_S: tl.constexpr = 8,
 ):  # fmt: skip
     """Store the parts of each split, of tokens that are gathered.
 
@@ -300,6 +300,15 @@ def paged_decode_kernel(
             part_ptr, lse_ptr, row_max, row_sum, acc, v_scale_ptr,
             n_heads, n_kv_heads, tl.cdiv(max_pages, pages_per_split), BLOCK_H,
         )  # fmt: skip
+        if counter_ptr is not None:
+            _finish_last(
+                part_ptr, lse_ptr, out_ptr, counter_ptr, n_heads, n_kv_heads,
+                tl.cdiv(max_pages, pages_per_split), tl.cdiv(tl.cdiv(length, PAGE), pages_per_split),
+                HEAD_DIM, BLOCK_H, COMBINE_H, COMBINE_S,
+            )  # fmt: skip
+    elif counter_ptr is not None:  # noqa: SIM102 - a constant
+        if length == 0 and split == 0:
+            _store_zeros(out_ptr, n_heads, n_kv_heads, HEAD_DIM, BLOCK_H)
 
 
 @triton.jit

@@ -113,7 +113,9 @@ def _decode(
     if single:
         values["counter_ptr"] = np.zeros(n_sequences * n_heads, np.int32)
         signature = {**signature, "out_ptr": "*bf16", "counter_ptr": "*i32"}
-        constants |= {"COMBINE_H": 4, "COMBINE_S": 2, "PREFETCH": 2 * rows}
+        constants |= {"COMBINE_H": 4, "COMBINE_S": 2}
+        if form == "descriptors":
+            constants["PREFETCH"] = 2 * rows
     split = translated(source, signature, constants, T="bf16", C=str(cached))
     interpret(
         split, (n_kv_heads * cdiv(n_heads // n_kv_heads, block_h), n_sequences, n_splits), values
@@ -154,9 +156,10 @@ def test_tokens_that_are_gathered(page: int, heads: tuple[int, int, int]) -> Non
         _decode("pointers", (page, page, 32), heads, pages_per_split)
 
 
+@pytest.mark.parametrize("single", [False, True])
 @pytest.mark.parametrize("form", ["descriptors", "pointers"])
-def test_a_cache_in_fp8(form: str) -> None:
-    _decode(form, (64, 64, 64), (6, 2, 16), 2, fp8=True)
+def test_a_cache_in_fp8(form: str, *, single: bool) -> None:
+    _decode(form, (64, 64, 64), (6, 2, 16), 2, fp8=True, single=single)
 
 
 LATENT, ROPE = 64, 16
