@@ -180,7 +180,7 @@ def paged_decode_descriptor_kernel(
     HEAD_DIM: tl.constexpr, PAGE: tl.constexpr, BLOCK_H: tl.constexpr, BLOCK_N: tl.constexpr,
     PDL: tl.constexpr = False,  # noqa: FBT002 - a constant
     k_scale_ptr=None, v_scale_ptr=None,
-    PREFETCH: tl.constexpr = 0, AHEAD: tl.constexpr = 0,
+    PREFETCH: tl.constexpr = 0,
     out_ptr=None, counter_ptr=None,
     COMBINE_H: tl.constexpr = 8, COMBINE_S: tl.constexpr = 8,
 ):  # fmt: skip
@@ -201,8 +201,7 @@ def paged_decode_descriptor_kernel(
         _prefetch(k, v, table_ptr, kv_head, first, last, max_pages, PAGE, PREFETCH)
     if PDL:
         tl.extra.cuda.gdc_wait()
-        if AHEAD == 0:
-            tl.extra.cuda.gdc_launch_dependents()
+        tl.extra.cuda.gdc_launch_dependents()
     if first < last:
         if k_scale_ptr is not None:
             scale_log2 *= tl.load(k_scale_ptr + kv_head)
@@ -213,9 +212,6 @@ def paged_decode_descriptor_kernel(
         acc = tl.zeros((BLOCK_H, HEAD_DIM), tl.float32)
         pages = first_pages
         for start in range(first, last, BLOCK_N):
-            if PDL and AHEAD > 0:
-                if start >= last - AHEAD:
-                    tl.extra.cuda.gdc_launch_dependents()
             following = _pages(
                 table_ptr, start + BLOCK_N, last, max_pages, PAGE, ROWS, BLOCK_N // ROWS
             )  # fmt: skip
