@@ -307,13 +307,22 @@ def chosen(
 
 
 def measure_parts(shape: Shape, library: Any) -> None:
-    """Print what the kernels of the best configuration take together and alone, launches in a row."""
+    """Print what the kernels of the best configuration take together and alone, launches in a row.
+
+    The best single kernel and a copy are beside them.
+    """
     tensors, turns = Tensors(shape), itertools.count()
-    best = chosen("aotc", dict(aotc_candidates(tensors, library)), tensors, turns)
+    candidates = dict(aotc_candidates(tensors, library))
+    forms = [{}, {}]
+    for name, of_set in candidates.items():
+        forms[name.startswith("single")][name] = of_set
+    best, single = (chosen("aotc", form, tensors, turns) for form in forms)
     if best is None:
         return
     copies = copy_of_set(tensors)
     peers = {"copy": of_turn([copies(index) for index in range(shape.num_sets)], turns)}
+    if single is not None:
+        peers["single with PDL"] = single[1]
     kinds = {"both": (True, True), "splits": (True, False), "combine": (False, True)}
     for (kind, (splits, combines)), pdl in itertools.product(kinds.items(), (True, False)):
         found = dict(aotc_candidates(tensors, library, splits=splits, combines=combines, pdl=pdl))[
