@@ -172,6 +172,17 @@ def proxy_fence(emit: Emitter, *, whole: bool) -> None:
     emit.effect(f'call void asm sideeffect "fence.proxy.async{space};", ""()')
 
 
+def tensor_prefetch(emit: Emitter, tensor: str, coords: Sequence[str], issuer: Issuer) -> None:
+    """Start to bring a box to the L2 cache; `coords` are i32 operands, innermost first.
+
+    Source: PTX ISA 9.7.9.27.5.4 `cp.async.bulk.prefetch.tensor`.
+    """
+    asm = issue(emit, issuer)
+    where = f"[{asm.operand('l', 'ptr', tensor)}, "
+    where += f"{{{', '.join(asm.operand('r', 'i32', coord) for coord in coords)}}}]"
+    asm.add(f"cp.async.bulk.prefetch.tensor.{len(coords)}d.L2.global.tile {where};")
+
+
 def prefetch_maps(emit: Emitter, tensors: Sequence[str], issuer: Issuer) -> None:
     """Prefetch the tensor maps among a kernel's parameters.
 

@@ -14,6 +14,7 @@ from aotc.ir.core import Block, Kernel, Op, Value
 from aotc.ir.dialects import (
     arith,
     assembly,
+    cache,
     cluster,
     descriptor,
     gpu,
@@ -420,6 +421,8 @@ SAMPLES: dict[str, Sample] = {
     "tile.descriptor_load": lambda s: s.add(
         descriptor.DescriptorLoad(s.tensor, [s.i], eviction="evict_first")
     ),
+    "tile.descriptor_prefetch": lambda s: s.add(descriptor.DescriptorPrefetch(s.tensor, [s.i])),
+    "gpu.tma_prefetch": lambda s: s.add(cache.TmaPrefetch(s.tensor_map, [s.i], (EXTENT,))),
     "tile.descriptor_store": lambda s: s.add(
         descriptor.DescriptorStore(s.tensor, _whole(s), [s.i])
     ),

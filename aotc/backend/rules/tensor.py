@@ -20,9 +20,9 @@ from aotc.backend.rules.shared import buffer_address, mbarrier_address
 from aotc.backend.thread_map import both
 from aotc.ir import gf2
 from aotc.ir.core import Op, Value
-from aotc.ir.dialects import gpu, mbarrier, tma
+from aotc.ir.dialects import cache, gpu, mbarrier, tma
 from aotc.ir.encoded_element import encoded_element
-from aotc.ir.types import PointerType, SharedType
+from aotc.ir.types import PointerType, SharedType, TensorMapType
 
 WARPGROUP_WARPS = WARPGROUP_SIZE // WARP_SIZE
 
@@ -108,6 +108,19 @@ def lower_tma_load(ctx: Lowering, op: tma.TmaLoad) -> Results:
     parts = op.num_parts, op.num_rows
     for copy in _copies(ctx, op, op.tensor, op.buffer, op.coords, *parts):
         nvvm_tensor.tensor_load(ctx.emit, copy, barrier, policy, issuer, ctas)
+    return []
+
+
+@lowers(cache.TmaPrefetch)
+def lower_tma_prefetch(ctx: Lowering, op: cache.TmaPrefetch) -> Results:
+    """Lower a hint: one for each box."""
+    kind = op.tensor.type
+    assert isinstance(kind, TensorMapType)
+    first = [ctx.scalar(coord) for coord in op.coords]
+    starts = [range(0, extent, step) for extent, step in zip(op.shape, kind.box, strict=True)]
+    for origin in itertools.product(*starts):
+        at = [_plus(ctx, coord, step) for coord, step in zip(first, origin, strict=True)]
+        nvvm_tensor.tensor_prefetch(ctx.emit, ctx.scalar(op.tensor), at[::-1], ctx.issuer)
     return []
 
 

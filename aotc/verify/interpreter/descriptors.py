@@ -16,7 +16,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from aotc.ir.core import Op
-from aotc.ir.dialects import descriptor, tma
+from aotc.ir.dialects import cache, descriptor, tma
 from aotc.ir.types import (
     U64,
     DescriptorType,
@@ -432,6 +432,11 @@ def _nothing(program: Program, op: Op) -> None:
     del program, op
 
 
+def _hint(program: Program, op: Op, *operands: Array) -> None:
+    """Do nothing: there are no caches here."""
+    del program, op, operands
+
+
 TENSOR_RULES: dict[type[Op], Rule] = {
     descriptor.DescriptorAt: _described,
     descriptor.DescriptorOf: _made,
@@ -439,6 +444,7 @@ TENSOR_RULES: dict[type[Op], Rule] = {
     descriptor.MapAddress: _address,
     tma.TensorMapAddress: _address,
     descriptor.DescriptorLoad: _load,
+    descriptor.DescriptorPrefetch: _hint,
     descriptor.DescriptorStore: _store,
     descriptor.DescriptorReduce: _reduce,
     descriptor.DescriptorGather: _gather,
@@ -451,6 +457,7 @@ TENSOR_RULES: dict[type[Op], Rule] = {
     tma.AcquiredTensorMap: _made_elsewhere,
     tma.SyncTmaLoad: _fetch,
     tma.TmaLoad: _start_load,
+    cache.TmaPrefetch: _hint,
     tma.SyncBulkLoad: _sync_bulk_load,
     tma.BulkLoad: _bulk_load,
     tma.TmaStore: _start_store,
