@@ -18,9 +18,21 @@
 
 enum { MAX_ENTRIES = 16, MAX_COMPUTED = 64 };
 
-/* Of an entry: what arguments are compared by, dtypes of tensors (numbers), places (numbers) and values of what is
- * set, the config. */
-enum { ENTRY_PARTS, ENTRY_DTYPES, ENTRY_PLACES, ENTRY_VALUES, ENTRY_SETTINGS, ENTRY_CONFIG, ENTRY_FIELDS };
+/* Of an entry: what arguments are compared by, and the same as an array; places (numbers) and values of what is set,
+ * the config. */
+enum { ENTRY_KEPT, ENTRY_PARTS, ENTRY_PLACES, ENTRY_VALUES, ENTRY_SETTINGS, ENTRY_CONFIG, ENTRY_FIELDS };
+
+/* What one argument is compared by. */
+struct part {
+    enum part_kind {
+        BY_DTYPE,        /* of a tensor whose type has a table of functions that say it, as a number */
+        BY_DTYPE_OBJECT, /* of other tensors */
+        BY_KEY,          /* its value: the autotuner's key has it */
+        BY_TYPE,
+    } kind;
+    uint32_t dtype;
+    PyObject *object; /* borrowed from the entry */
+};
 
 struct native_chain {
     PyObject_HEAD struct native_state *state;
@@ -54,23 +66,36 @@ struct computing {
     size_t count;
     PyObject *passed; /* what functions are given, or NULL: none was called */
     PyObject *entry;  /* of the autotuner, or NULL */
+    bool are_known;   /* `known` is what arguments are now: since, no code of anybody's ran */
+    struct known_tensor known[MAX_NAMES];
 };
 
 /* ---- what was chosen before ------------------------------------------------------------------ */
 
-/* The dtype of a tensor whose type has a table of functions that say it: reading an attribute takes longer. 0 of all
- * other objects. */
-static uint32_t quick_dtype_of(const struct native_chain *self, PyObject *object) {
-    if (PyLong_Check(object) || PyFloat_CheckExact(object) || object == Py_None ||
-        PyUnicode_Check(object)) {
-        return 0;
+/* Read a tensor whose type has a table of functions for it: reading an attribute takes longer. False, and no lanes, if it
+ * is none. */
+static bool read_quickly(const struct native_chain *self, PyObject *object,
+                         struct known_tensor *known) {
+    known->tensor.lanes = 0;
+    if (native_is_plain(object)) {
+        return false;
     }
     const struct tensor_type *type = native_tensor_type(self->state, Py_TYPE(object));
-    return type->protocol == PROTOCOL_EXCHANGE ? native_exchange_dtype(object, type->exchange) : 0;
+    known->exchange = type->exchange;
+    if (type->protocol == PROTOCOL_EXCHANGE &&
+        known->exchange->tensor_from_object(object, &known->tensor) != 0) {
+        PyErr_Clear();
+        known->tensor.lanes = 0;
+    }
+    return known->tensor.lanes != 0;
 }
 
-static const uint32_t *numbers_of(PyObject *entry, Py_ssize_t field) {
-    return (const uint32_t *)(const void *)PyBytes_AS_STRING(PyTuple_GET_ITEM(entry, field));
+static uint32_t dtype_number(const struct dl_tensor *tensor) {
+    return (uint32_t)tensor->code << 24 | (uint32_t)tensor->bits << 16 | tensor->lanes;
+}
+
+static const void *array_of(PyObject *entry, Py_ssize_t field) {
+    return PyBytes_AS_STRING(PyTuple_GET_ITEM(entry, field));
 }
 
 /* The dtype of an argument, a new reference; NULL without an error if it has none. */
@@ -86,41 +111,66 @@ static PyObject *dtype_of(const struct native_chain *self, PyObject *object) {
     return dtype;
 }
 
-/* Values of the key, types of all else, and dtypes that are objects: two for each parameter. */
-static PyObject *parts_of(const struct native_chain *self, PyObject *const *objects,
-                          const uint32_t *dtypes) {
-    const Py_ssize_t count = self->launcher->param_count;
-    PyObject *parts = PyTuple_New(2 * count);
-    for (Py_ssize_t i = 0; parts != NULL && i < count; ++i) {
-        const bool is_key = PyTuple_GET_ITEM(self->keys, i) == Py_True;
-        PyObject *part = is_key ? objects[i] : (PyObject *)Py_TYPE(objects[i]);
-        PyObject *dtype = dtypes[i] != 0 ? Py_NewRef(Py_None) : dtype_of(self, objects[i]);
-        /* A tensor in the key is compared by its dtype alone: it shall not be kept. */
-        PyTuple_SET_ITEM(parts, 2 * i, Py_NewRef(dtype != NULL ? Py_None : part));
-        PyTuple_SET_ITEM(parts, 2 * i + 1, dtype != NULL ? dtype : Py_NewRef(Py_None));
+/* What an argument is compared by, a new reference. */
+static PyObject *part_of(const struct native_chain *self, uint32_t i, PyObject *object,
+                         struct part *part) {
+    struct known_tensor known;
+    PyObject *dtype = NULL;
+    part->dtype = 0;
+    /* A tensor in the key is compared by its dtype alone: it shall not be kept. */
+    if (read_quickly(self, object, &known)) {
+        part->kind = BY_DTYPE;
+        part->dtype = dtype_number(&known.tensor);
+        part->object = Py_NewRef(Py_None);
+    } else if ((dtype = dtype_of(self, object)) != NULL) {
+        part->kind = BY_DTYPE_OBJECT;
+        part->object = dtype;
+    } else if (PyTuple_GET_ITEM(self->keys, i) == Py_True) {
+        part->kind = BY_KEY;
+        part->object = Py_NewRef(object);
+    } else {
+        part->kind = BY_TYPE;
+        part->object = Py_NewRef((PyObject *)Py_TYPE(object));
     }
-    return parts;
+    return part->object;
 }
 
-static bool is_like(const struct native_chain *self, PyObject *entry, PyObject *const *objects) {
-    PyObject *parts = PyTuple_GET_ITEM(entry, ENTRY_PARTS);
-    const uint32_t *dtypes = numbers_of(entry, ENTRY_DTYPES);
-    for (Py_ssize_t i = 0; i < (Py_ssize_t)self->launcher->param_count; ++i) {
-        PyObject *part = PyTuple_GET_ITEM(parts, 2 * i);
-        PyObject *kept = PyTuple_GET_ITEM(parts, 2 * i + 1);
-        bool is_equal;
-        if (dtypes[i] != 0) {
-            is_equal = quick_dtype_of(self, objects[i]) == dtypes[i];
-        } else if (kept != Py_None) {
-            PyObject *dtype = dtype_of(self, objects[i]);
-            is_equal = dtype == kept;
-            Py_XDECREF(dtype);
-        } else if (PyTuple_GET_ITEM(self->keys, i) == Py_True) {
-            is_equal = native_is_same(objects[i], part);
-        } else {
-            is_equal = (PyObject *)Py_TYPE(objects[i]) == part;
+static bool is_like(const struct native_chain *self, PyObject *entry, struct computing *now) {
+    const struct part *part = array_of(entry, ENTRY_PARTS);
+    struct known_tensor *known = now->known;
+    PyTypeObject *last = NULL; /* of the tensor before, mostly that of all */
+    const struct dl_exchange *exchange = NULL;
+    now->are_known = true;
+    for (uint32_t i = 0; i < self->launcher->param_count; ++i, ++part, ++known) {
+        PyObject *object = now->objects[i];
+        if (part->kind == BY_DTYPE && Py_TYPE(object) == last) {
+            known->exchange = exchange;
+            if (exchange->tensor_from_object(object, &known->tensor) != 0) {
+                PyErr_Clear();
+                return false;
+            }
+            if (dtype_number(&known->tensor) != part->dtype) {
+                return false;
+            }
+            continue;
         }
-        if (!is_equal) {
+        known->tensor.lanes = 0;
+        if (part->kind == BY_DTYPE) {
+            if (!read_quickly(self, object, known) ||
+                dtype_number(&known->tensor) != part->dtype) {
+                return false;
+            }
+            last = Py_TYPE(object);
+            exchange = known->exchange;
+        } else if (part->kind == BY_DTYPE_OBJECT) {
+            PyObject *dtype = dtype_of(self, object);
+            Py_XDECREF(dtype); /* compared by identity alone */
+            now->are_known = false;
+            if (dtype != part->object) {
+                return false;
+            }
+        } else if (part->kind == BY_TYPE ? (PyObject *)Py_TYPE(object) != part->object
+                                         : !native_is_same(object, part->object)) {
             return false;
         }
     }
@@ -128,10 +178,10 @@ static bool is_like(const struct native_chain *self, PyObject *entry, PyObject *
 }
 
 /* The entry for arguments like these, a new reference; NULL without an error if there is none. */
-static PyObject *find_entry(const struct native_chain *self, PyObject *const *objects) {
+static PyObject *find_entry(const struct native_chain *self, struct computing *now) {
     for (Py_ssize_t i = 0; i < PyList_GET_SIZE(self->entries); ++i) {
         PyObject *entry = Py_NewRef(PyList_GET_ITEM(self->entries, i));
-        if (is_like(self, entry, objects)) {
+        if (is_like(self, entry, now)) {
             return entry;
         }
         Py_DECREF(entry);
@@ -142,18 +192,19 @@ static PyObject *find_entry(const struct native_chain *self, PyObject *const *ob
 /* Keep what was chosen for arguments; without an error if it cannot be kept. */
 static void add_entry(struct native_chain *self, PyObject *const *objects, PyObject *config,
                       PyObject *settings) {
+    const Py_ssize_t count = self->launcher->param_count;
     uint32_t numbers[MAX_NAMES];
-    for (uint32_t i = 0; i < self->launcher->param_count; ++i) {
-        numbers[i] = quick_dtype_of(self, objects[i]);
+    PyObject *held = PyTuple_New(count);
+    PyObject *parts = PyBytes_FromStringAndSize(NULL, count * (Py_ssize_t)sizeof(struct part));
+    for (Py_ssize_t i = 0; held != NULL && parts != NULL && i < count; ++i) {
+        struct part *part = (struct part *)(void *)PyBytes_AS_STRING(parts) + i;
+        PyTuple_SET_ITEM(held, i, part_of(self, (uint32_t)i, objects[i], part));
     }
-    PyObject *dtypes = PyBytes_FromStringAndSize(
-        (const char *)numbers, (Py_ssize_t)(self->launcher->param_count * sizeof *numbers));
-    PyObject *parts = dtypes == NULL ? NULL : parts_of(self, objects, numbers);
     PyObject *values = PyTuple_New(PyDict_GET_SIZE(settings));
     PyObject *name = NULL;
     PyObject *value = NULL;
     Py_ssize_t position = 0;
-    bool is_known = parts != NULL && values != NULL && PyDict_GET_SIZE(settings) <= MAX_NAMES;
+    bool is_known = held != NULL && parts != NULL && values != NULL && PyDict_GET_SIZE(settings) <= MAX_NAMES;
     for (Py_ssize_t i = 0; is_known && PyDict_Next(settings, &position, &name, &value); ++i) {
         const int64_t at = PyUnicode_Check(name) ? native_launcher_find(self->launcher, name) : -1;
         is_known = at >= 0;
@@ -164,13 +215,13 @@ static void add_entry(struct native_chain *self, PyObject *const *objects, PyObj
     PyObject *places = is_known ? PyBytes_FromStringAndSize((const char *)numbers, place_bytes) : NULL;
     PyObject *kept = places != NULL ? PyDict_Copy(settings) : NULL;
     PyObject *entry =
-        kept == NULL ? NULL : PyTuple_Pack(ENTRY_FIELDS, parts, dtypes, places, values, kept, config);
+        kept == NULL ? NULL : PyTuple_Pack(ENTRY_FIELDS, held, parts, places, values, kept, config);
     if (entry != NULL && PyList_Insert(self->entries, 0, entry) == 0 &&
         PyList_GET_SIZE(self->entries) > MAX_ENTRIES) {
         (void)PyList_SetSlice(self->entries, MAX_ENTRIES, PyList_GET_SIZE(self->entries), NULL);
     }
     PyErr_Clear();
-    Py_XDECREF(dtypes);
+    Py_XDECREF(held);
     Py_XDECREF(places);
     Py_XDECREF(values);
     Py_XDECREF(parts);
@@ -181,19 +232,21 @@ static void add_entry(struct native_chain *self, PyObject *const *objects, PyObj
 /* ---- steps ----------------------------------------------------------------------------------- */
 
 /* Set what the config of an entry has. 0 or -1. */
-static int apply_config(struct native_chain *self, PyObject *entry, PyObject **objects,
-                        PyObject *passed) {
-    const uint32_t *places = numbers_of(entry, ENTRY_PLACES);
+static int apply_config(struct native_chain *self, struct computing *now) {
+    PyObject *entry = now->entry;
+    const uint32_t *places = array_of(entry, ENTRY_PLACES);
     PyObject *values = PyTuple_GET_ITEM(entry, ENTRY_VALUES);
     for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(values); ++i) {
-        objects[places[i]] = PyTuple_GET_ITEM(values, i);
+        now->objects[places[i]] = PyTuple_GET_ITEM(values, i);
     }
-    if (passed != NULL && PyDict_Update(passed, PyTuple_GET_ITEM(entry, ENTRY_SETTINGS)) < 0) {
+    if (now->passed != NULL &&
+        PyDict_Update(now->passed, PyTuple_GET_ITEM(entry, ENTRY_SETTINGS)) < 0) {
         return -1;
     }
     if (self->last == entry) {
         return 0;
     }
+    now->are_known = false;
     Py_XSETREF(self->last, Py_NewRef(entry));
     return PyObject_SetAttr(self->tuner, self->best_config,
                             PyTuple_GET_ITEM(entry, ENTRY_CONFIG));
@@ -243,7 +296,10 @@ static int compute_one(const struct native_chain *self, const struct chain_call 
     if (value == NULL && now->passed == NULL && make_passed(self, call, now) < 0) {
         return -1;
     }
-    value = value == NULL ? PyObject_CallOneArg(function, now->passed) : value;
+    if (value == NULL) {
+        now->are_known = false;
+        value = PyObject_CallOneArg(function, now->passed);
+    }
     if (value == NULL) {
         return -1;
     }
@@ -275,6 +331,7 @@ static enum outcome launch_known(struct native_chain *self, const struct chain_c
     now.count = 0;
     now.passed = NULL;
     now.entry = NULL;
+    now.are_known = false;
     if (native_launcher_bind(self->launcher, call->args, call->count, call->keywords,
                              now.objects) < 0) {
         PyErr_Clear(); /* `run` will say it as Triton does */
@@ -286,14 +343,16 @@ static enum outcome launch_known(struct native_chain *self, const struct chain_c
             outcome = compute(self, call, step, &now) < 0 ? FAILED : LAUNCHED;
             continue;
         }
-        now.entry = find_entry(self, now.objects);
+        now.entry = find_entry(self, &now);
         if (now.entry == NULL) {
             outcome = NOT_KNOWN;
-        } else if (apply_config(self, now.entry, now.objects, now.passed) < 0) {
+        } else if (apply_config(self, &now) < 0) {
             outcome = FAILED;
         }
     }
-    if (outcome == LAUNCHED && native_launcher_launch(self->launcher, now.objects, call->grid) < 0) {
+    const struct known_tensor *known = now.are_known ? now.known : NULL;
+    if (outcome == LAUNCHED &&
+        native_launcher_launch(self->launcher, now.objects, known, call->grid) < 0) {
         /* Of an autotuner another config may do. */
         const bool is_refused =
             now.entry != NULL && PyErr_ExceptionMatches(self->launcher->refusals) != 0;
