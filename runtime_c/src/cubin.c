@@ -100,10 +100,6 @@ static struct extent extent_of(const struct elf_section *section) {
     return (struct extent){section->offset, section->type == SHT_NOBITS ? 0 : section->size};
 }
 
-static bool overlap(struct extent a, struct extent b) {
-    return a.size != 0 && b.size != 0 && a.offset < b.offset + b.size && b.offset < a.offset + a.size;
-}
-
 /* The parts of a cubin that have bytes: three headers, then the sections. */
 enum { HEADER_COUNT = 3 };
 
@@ -121,21 +117,38 @@ static struct extent part_at(const unsigned char *image, const struct elf_header
     return extent_of(&section);
 }
 
-/* Whether two parts have some bytes in common. Sections may have all: so ptxas stores equal ones. */
-static bool clash(struct extent a, struct extent b, bool are_sections) {
-    const bool are_same = a.offset == b.offset && a.size == b.size;
-    return overlap(a, b) && !(are_sections && are_same);
+/* A part, and whether it is a section. */
+struct part {
+    uint64_t offset, size;
+    bool is_section;
+};
+
+static bool comes_before(const struct part *a, const struct part *b) {
+    return a->offset != b->offset ? a->offset < b->offset : a->size < b->size;
 }
 
-/* Whether no two parts, which all lie inside, clash. */
+/* Whether no two parts, which all lie inside, have some bytes in common. Sections may have all: so ptxas stores equal
+ * ones. In the order of their places, in which most are, each is compared with the one before alone. */
 static bool are_apart(const unsigned char *image, const struct elf_header *header) {
-    const unsigned count = header->section_count + (unsigned)HEADER_COUNT;
-    for (unsigned i = 0; i < count; ++i) {
-        const struct extent own = part_at(image, header, i);
-        for (unsigned k = 0; own.size != 0 && k < i; ++k) {
-            if (clash(own, part_at(image, header, k), k >= HEADER_COUNT)) {
-                return false;
-            }
+    struct part parts[HEADER_COUNT + MAX_SECTIONS];
+    const unsigned total = header->section_count + (unsigned)HEADER_COUNT;
+    unsigned count = 0;
+    for (unsigned i = 0; i < total; ++i) {
+        const struct extent extent = part_at(image, header, i);
+        const struct part part = {extent.offset, extent.size, i >= HEADER_COUNT};
+        unsigned place = count;
+        for (; extent.size != 0 && place > 0 && comes_before(&part, &parts[place - 1]); --place) {
+            parts[place] = parts[place - 1];
+        }
+        parts[place] = part;
+        count += extent.size != 0;
+    }
+    for (unsigned i = 1; i < count; ++i) {
+        const struct part *before = &parts[i - 1];
+        const bool are_same = before->offset == parts[i].offset && before->size == parts[i].size;
+        const bool may_be_same = before->is_section && parts[i].is_section;
+        if (parts[i].offset < before->offset + before->size && !(are_same && may_be_same)) {
+            return false;
         }
     }
     return true;

@@ -82,34 +82,48 @@ static aotc_status start(const struct aotc_kernel *kernel, const aotc_launch_des
     return AOTC_OK;
 }
 
-aotc_status aotci_launch(const aotc_kernel *kernel, const aotc_launch_desc *desc, bool may_load,
-                         aotc_error *error) {
-    const struct aotci_context *context = NULL;
-    struct aotci_plan plan;
+static aotc_status launch_plan(const struct aotc_kernel *kernel, const struct aotci_context *context,
+                               const aotc_launch_desc *desc, struct aotci_plan *plan,
+                               aotc_error *error) {
     void *params[LIMIT_CUBIN_PARAMS];
     CUdeviceptr taken = 0;
-    aotc_status status = aotci_find_context(kernel, desc, &context, error);
-    if (status == AOTC_OK) {
-        status = aotci_plan_launch(kernel, context, desc, may_load, &plan, error);
+    if (plan->as.chosen.is_empty) {
+        return AOTC_OK;
     }
-    if (status != AOTC_OK || plan.as.chosen.is_empty) {
-        return status;
-    }
-    if (plan.as.chosen.scratch_bytes == 0) {
-        gather(kernel, desc, &plan, params);
-        return start(kernel, desc, &plan.as.chosen, params, error);
+    if (plan->as.chosen.scratch_bytes == 0) {
+        gather(kernel, desc, plan, params);
+        return start(kernel, desc, &plan->as.chosen, params, error);
     }
     aotc_launch_desc with_scratch = *desc;
-    status = aotci_scratch_take(kernel, context, &plan.as.chosen, &with_scratch, &taken, error);
+    aotc_status status =
+        aotci_scratch_take(kernel, context, &plan->as.chosen, &with_scratch, &taken, error);
     if (status != AOTC_OK) {
         return status;
     }
-    gather(kernel, &with_scratch, &plan, params);
-    status = start(kernel, &with_scratch, &plan.as.chosen, params, error);
+    gather(kernel, &with_scratch, plan, params);
+    status = start(kernel, &with_scratch, &plan->as.chosen, params, error);
     if (taken != 0) {
         const aotc_status returned =
             aotci_scratch_return(kernel, desc->stream, taken, status == AOTC_OK ? error : NULL);
         status = status == AOTC_OK ? returned : status;
+    }
+    return status;
+}
+
+aotc_status aotci_launch(const aotc_kernel *kernel, const aotc_launch_desc *desc, bool may_load,
+                         aotc_error *error) {
+    const struct aotci_context *context = NULL;
+    struct aotci_plan plan;
+    aotc_status status = aotci_find_context(kernel, desc, &context, error);
+    if (status == AOTC_OK) {
+        status = aotci_plan_launch(kernel, context, desc, may_load, &plan, error);
+    }
+    if (status != AOTC_OK) {
+        return status;
+    }
+    status = launch_plan(kernel, context, desc, &plan, error);
+    if (plan.as.chosen.is_first) {
+        aotci_use_plans(kernel, context);
     }
     return status;
 }
@@ -133,6 +147,9 @@ aotc_status aotc_select(const aotc_kernel *kernel, const aotc_launch_desc *desc,
     }
     if (status != AOTC_OK) {
         return status;
+    }
+    if (chosen.is_first) {
+        aotci_use_plans(kernel, context);
     }
     const struct variant_record *variant = chosen.candidate->variant;
     *selection = (aotc_selection){

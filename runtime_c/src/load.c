@@ -18,15 +18,23 @@
 /* Use an entry of the list again that was unloaded, for a context on the same device. */
 static aotc_status reuse_entry(struct loading *loading, struct aotci_context *entry,
                                CUcontext current, unsigned long long id) {
-    struct aotc_archive *archive = loading->archive;
-    if (!aotci_memo_make(&entry->plans, PLAN_CACHE_BITS, PLAN_ENTRY_WORDS, &archive->allocator)) {
-        return AOTCI_FAIL(loading->error, AOTC_ERROR_NOMEM, .file = archive->name,
-                          .field = "context", .expected = "memory", .got = "none");
-    }
     entry->id = id;
     loading->context = entry;
     atomic_store_explicit(&entry->context, current, memory_order_release);
     return AOTC_OK;
+}
+
+/* Make the table that launches in a context keep their plans in, if there is none; false if there is no memory for it. */
+static bool make_plans(const struct aotc_archive *archive, struct aotci_context *context) {
+    return atomic_load_explicit(&context->plans.slots, memory_order_relaxed) != NULL ||
+           aotci_memo_make(&context->plans, PLAN_CACHE_BITS, PLAN_ENTRY_WORDS, &archive->allocator);
+}
+
+void aotci_use_plans(const struct aotc_kernel *kernel, const struct aotci_context *context) {
+    struct aotc_archive *archive = kernel->archive;
+    (void)pthread_mutex_lock(&archive->lock);
+    (void)make_plans(archive, (struct aotci_context *)(uintptr_t)context);
+    (void)pthread_mutex_unlock(&archive->lock);
 }
 
 /* Make the table of the current context, or find it. A context at the address of one that was
@@ -66,9 +74,7 @@ static aotc_status find_context(struct loading *loading, CUcontext current) {
     const size_t bytes = sizeof *head + aotci_count(&archive->root, SECTION_ENTRIES) *
                                             sizeof(_Atomic(struct aotci_dispatch *));
     struct aotci_context *context = aotci_allocate(&archive->allocator, bytes, 1);
-    if (context == NULL || !aotci_memo_make(&context->plans, PLAN_CACHE_BITS, PLAN_ENTRY_WORDS,
-                                            &archive->allocator)) {
-        aotci_deallocate(&archive->allocator, context, bytes, 1);
+    if (context == NULL) {
         return AOTCI_FAIL(loading->error, AOTC_ERROR_NOMEM, .file = archive->name,
                           .field = "context", .expected = "memory", .got = "none");
     }
@@ -91,7 +97,6 @@ static aotc_status find_context(struct loading *loading, CUcontext current) {
                                               context->device);
     }
     if (result != CUDA_SUCCESS) {
-        aotci_memo_free(&context->plans, &archive->allocator);
         aotci_deallocate(&archive->allocator, context, bytes, 1);
         return aotci_load_failure(loading, result, "cuDeviceGetAttribute");
     }
@@ -220,7 +225,10 @@ static aotc_status load_in_context(struct loading *loading, CUcontext context, b
         } else if (is_retained) {
             (void)driver->primary_release(loading->context->device);
         }
-        status = load_kernels(loading, wanted);
+        status = loading->is_lazy || make_plans(loading->archive, loading->context)
+                     ? load_kernels(loading, wanted)
+                     : AOTCI_FAIL(loading->error, AOTC_ERROR_NOMEM, .file = loading->archive->name,
+                                  .field = "context", .expected = "memory", .got = "none");
     }
     leave(loading, &entered);
     return status;

@@ -67,6 +67,10 @@ static inline CUcontext aotci_context_handle(const struct aotci_context *entry) 
 aotc_status aotci_load_late(const struct aotc_kernel *kernel, const struct aotci_context *context,
                             struct aotci_candidate *candidate, aotc_error *error);
 
+/* Make the table of plans of a context that was loaded lazily, once; after its first launch, which the GPU is busy
+ * with then. Without memory launches are planned anew each time. */
+void aotci_use_plans(const struct aotc_kernel *kernel, const struct aotci_context *context);
+
 /* Build the index of configs of a kernel that was loaded lazily, once. NOMEM (dispatch.c). */
 aotc_status aotci_use_configs(const struct aotc_kernel *kernel, const struct aotci_dispatch *dispatch,
                               aotc_error *error);
