@@ -124,12 +124,13 @@ static int wrong_device(const struct launch *launch, const char *expected, const
 /* Enter the context in which the library is loaded on the tensors' device, or any if none says. */
 static int enter_loaded(const struct launch *launch, const struct aotci_context *first,
                         bool *entered) {
-    const struct aotci_driver *driver = &launch->kernel->handle->archive->driver;
+    const struct aotc_archive *archive = launch->kernel->handle->archive;
+    const bool can_push = aotci_use_entries(archive, DRIVER_STACK, NULL) == AOTC_OK;
     for (const struct aotci_context *context = first; context != NULL; context = context->next) {
         const CUcontext handle = aotci_context_handle(context);
         if (handle != NULL && (launch->device < 0 || context->device == launch->device)) {
             /* A failure is the C library's to report: it finds the same context missing. */
-            *entered = driver->context_push(handle) == CUDA_SUCCESS;
+            *entered = can_push && archive->driver.context_push(handle) == CUDA_SUCCESS;
             return 0;
         }
     }

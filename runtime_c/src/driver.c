@@ -79,6 +79,33 @@ aotc_status aotci_driver_use(struct aotci_driver *driver, unsigned groups, aotc_
     return AOTC_OK;
 }
 
+/* Initialise the driver. Whoever has a context has done so, and has a GPU. */
+static aotc_status start(struct aotci_driver *driver, aotc_error *error) {
+    CUcontext current = NULL;
+    if (!aotci_may_be_forked() && driver->context_get_current(&current) == CUDA_SUCCESS &&
+        current != NULL) {
+        return AOTC_OK;
+    }
+    const aotc_status status = aotci_driver_use(driver, DRIVER_START, error);
+    if (status != AOTC_OK) {
+        return status;
+    }
+    int device_count = 0;
+    CUresult result = driver->init(0);
+    if (result == CUDA_SUCCESS) {
+        result = driver->device_get_count(&device_count);
+    }
+    if (result == CUDA_SUCCESS && device_count == 0) {
+        result = CUDA_ERROR_NO_DEVICE;
+    }
+    return result == CUDA_SUCCESS
+               ? AOTC_OK
+               : aotci_driver_fail(driver, result, error,
+                                   (struct aotci_detail){.file = driver->path,
+                                                         .field = "cuInit",
+                                                         .expected = "a GPU"});
+}
+
 aotc_status aotci_driver_open(struct aotci_driver *driver, const char *path, aotc_error *error) {
     const char *file = path == NULL ? DEFAULT_PATH : path;
     void *library = dlopen(file, RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
@@ -100,21 +127,11 @@ aotc_status aotci_driver_open(struct aotci_driver *driver, const char *path, aot
         return status;
     }
 
-    CUresult result = found.init(0);
-    int device_count = 0;
-    if (result == CUDA_SUCCESS) {
-        result = found.device_get_count(&device_count);
+    status = start(&found, error);
+    if (status == AOTC_OK) {
+        *driver = found;
     }
-    if (result == CUDA_SUCCESS && device_count == 0) {
-        result = CUDA_ERROR_NO_DEVICE;
-    }
-    if (result != CUDA_SUCCESS) {
-        return aotci_driver_fail(
-            &found, result, error,
-            (struct aotci_detail){.file = file, .field = "cuInit", .expected = "a GPU"});
-    }
-    *driver = found;
-    return AOTC_OK;
+    return status;
 }
 
 /* What a CUresult means to the caller; everything else is CUDA without a remedy. */

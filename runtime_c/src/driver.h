@@ -114,15 +114,17 @@ enum aotci_driver_group {
     DRIVER_MAPS = 1 << 8,
     DRIVER_POOLS = 1 << 9,
     DRIVER_QUERIES = 1 << 10,
-    DRIVER_ALL = (1 << 11) - 1,
+    DRIVER_START = 1 << 11,
+    DRIVER_STACK = 1 << 12,
+    DRIVER_ALL = (1 << 13) - 1,
 };
 
 /* X(member, group, symbol, version as cuGetProcAddress takes it, required, parameters) */
 #define AOTCI_DRIVER_FUNCTIONS(X)                                                                  \
-    X(init, DRIVER_CORE, cuInit, 2000, true, (unsigned flags))                                                  \
+    X(init, DRIVER_START, cuInit, 2000, true, (unsigned flags))                                                  \
     X(get_error_name, DRIVER_ERRORS, cuGetErrorName, 6000, true, (CUresult result, const char **text))            \
     X(get_error_string, DRIVER_ERRORS, cuGetErrorString, 6000, true, (CUresult result, const char **text))        \
-    X(device_get_count, DRIVER_CORE, cuDeviceGetCount, 2000, true, (int *count))                                \
+    X(device_get_count, DRIVER_START | DRIVER_DEVICES, cuDeviceGetCount, 2000, true, (int *count))                                \
     X(device_get, DRIVER_DEVICES, cuDeviceGet, 2000, true, (CUdevice * device, int ordinal))                       \
     X(device_get_attribute, DRIVER_CORE, cuDeviceGetAttribute, 2000, true,                                      \
       (int *value, int attribute, CUdevice device))                                                \
@@ -130,8 +132,8 @@ enum aotci_driver_group {
       (CUcontext * context, CUdevice device))                                                      \
     X(primary_release, DRIVER_DEVICES, cuDevicePrimaryCtxRelease, 11000, true, (CUdevice device))                  \
     X(context_get_current, DRIVER_CORE, cuCtxGetCurrent, 4000, true, (CUcontext * context))                     \
-    X(context_push, DRIVER_CORE, cuCtxPushCurrent, 4000, true, (CUcontext context))                             \
-    X(context_pop, DRIVER_CORE, cuCtxPopCurrent, 4000, true, (CUcontext * context))                             \
+    X(context_push, DRIVER_STACK, cuCtxPushCurrent, 4000, true, (CUcontext context))                             \
+    X(context_pop, DRIVER_STACK, cuCtxPopCurrent, 4000, true, (CUcontext * context))                             \
     X(context_get_device, DRIVER_CORE, cuCtxGetDevice, 2000, true, (CUdevice * device))                         \
     X(context_get_id, DRIVER_CORE, cuCtxGetId, 12000, true, (CUcontext context, unsigned long long *id))        \
     X(stream_get_context, DRIVER_CORE, cuStreamGetCtx, 9020, true, (CUstream stream, CUcontext * context))      \
@@ -184,10 +186,13 @@ struct aotci_driver {
 #undef AOTCI_DRIVER_MEMBER
 };
 
-/* Find the driver, initialise it and look up DRIVER_CORE; `path`, which must outlive it, or NULL for
+/* Find the driver, initialise it, if no context tells that it is, and look up DRIVER_CORE; `path`, which must outlive it, or NULL for
  * "libcuda.so.1". The library stays in memory until the process ends, because the driver does not survive being
  * unloaded. `driver` is written only on success. DRIVER, CUDA. */
 aotc_status aotci_driver_open(struct aotci_driver *driver, const char *path, aotc_error *error);
+
+/* Say whether this process may be a fork of one that has used the driver, which then does not answer (fork.c). */
+bool aotci_may_be_forked(void);
 
 /* Look up groups of entry points, unless that was done; under the archive's lock. DRIVER. */
 aotc_status aotci_driver_use(struct aotci_driver *driver, unsigned groups, aotc_error *error);

@@ -182,9 +182,13 @@ static aotc_status enter(const struct loading *loading, CUcontext context, struc
     const struct aotci_driver *driver = &loading->archive->driver;
     CUcontext current = NULL;
     *entered = (struct entered){.mode = CU_STREAM_CAPTURE_MODE_RELAXED};
-    /* To make a context current tells as well that nobody has destroyed it: of one with loaded code that is known. */
-    CUresult result = loading->context == NULL ? CUDA_SUCCESS : driver->context_get_current(&current);
+    CUresult result = driver->context_get_current(&current);
     if (result == CUDA_SUCCESS && current != context) {
+        const aotc_status status =
+            aotci_driver_use(&loading->archive->driver, DRIVER_STACK, loading->error);
+        if (status != AOTC_OK) {
+            return status;
+        }
         result = driver->context_push(context);
         entered->is_pushed = result == CUDA_SUCCESS;
     }
@@ -289,6 +293,14 @@ aotc_status aotci_use_driver(struct aotc_archive *archive, const struct aotci_dr
                             .got = "one that another driver has loaded");
     }
     (void)pthread_mutex_unlock(&archive->lock);
+    return status;
+}
+
+aotc_status aotci_use_entries(const struct aotc_archive *archive, unsigned groups, aotc_error *error) {
+    struct aotc_archive *changed = (struct aotc_archive *)(uintptr_t)archive;
+    (void)pthread_mutex_lock(&changed->lock);
+    const aotc_status status = aotci_driver_use(&changed->driver, groups, error);
+    (void)pthread_mutex_unlock(&changed->lock);
     return status;
 }
 

@@ -86,6 +86,9 @@ bool aotci_is_forked(const struct aotc_archive *archive);
 aotc_status aotci_use_driver(struct aotc_archive *archive, const struct aotci_driver *driver,
                              aotc_error *error);
 
+/* Look up groups of entry points that a launch needs and its load did not. As aotci_driver_use (load.c). */
+aotc_status aotci_use_entries(const struct aotc_archive *archive, unsigned groups, aotc_error *error);
+
 /* Undo all loads (unload.c); nothing is asked of the driver in a forked process. */
 void aotci_unload(struct aotc_archive *archive);
 
