@@ -326,13 +326,14 @@ static aotc_status count_programs(const struct loading *loading, uint32_t index,
     return status;
 }
 
-static aotc_status load_variant(const struct loading *loading, uint32_t index) {
+/* Without `is_whole`, leave it to the launch that follows to load the code. */
+static aotc_status load_variant(const struct loading *loading, uint32_t index, bool is_whole) {
     const struct variant_record *variant = aotci_variant(&loading->kernel->tables, index);
     aotc_status status = find_kernel(loading, index);
     if (status == AOTC_OK) {
         status = set_attributes(loading, variant, loading->kernel->cuda_kernels[index]);
     }
-    if (status == AOTC_OK) {
+    if (status == AOTC_OK && is_whole) {
         status = force_load(loading, loading->kernel->cuda_kernels[index]);
     }
     return status;
@@ -465,19 +466,25 @@ static aotc_status no_memory(const struct loading *loading) {
                       .expected = "memory", .got = "none");
 }
 
-aotc_status aotci_load_candidate(const struct loading *loading, struct aotci_candidate *candidate) {
+aotc_status aotci_load_candidate(const struct loading *loading, struct aotci_candidate *candidate,
+                                 bool is_whole, CUfunction *function) {
     const uint32_t index = aotci_variant_number(loading->kernel, candidate->variant);
-    if (aotci_function(candidate) != NULL) {
+    const uint32_t counted = VARIANT_IS_PERSISTENT | VARIANT_COOPERATIVE;
+    const bool needs_code = is_whole || (candidate->variant->flags & counted) != 0;
+    *function = aotci_function(candidate);
+    if (*function != NULL) {
         return AOTC_OK;
     }
-    aotc_status status = load_variant(loading, index);
+    aotc_status status = load_variant(loading, index, needs_code);
     if (status == AOTC_OK) {
         status = count_programs(loading, index, &candidate->programs_at_once);
     }
     if (status == AOTC_OK) {
-        atomic_store_explicit(&candidate->function,
-                              (CUfunction)loading->kernel->cuda_kernels[index],
-                              memory_order_release);
+        *function = (CUfunction)loading->kernel->cuda_kernels[index];
+        candidate->is_taken = true;
+    }
+    if (status == AOTC_OK && needs_code) {
+        atomic_store_explicit(&candidate->function, *function, memory_order_release);
     }
     return status;
 }
@@ -488,7 +495,8 @@ static aotc_status load_candidates(const struct loading *loading,
     aotc_status status = AOTC_OK;
     for (uint32_t i = 0; status == AOTC_OK && !loading->is_lazy && i < dispatch->candidate_count;
          ++i) {
-        status = aotci_load_candidate(loading, &dispatch->candidates[i]);
+        CUfunction function = NULL;
+        status = aotci_load_candidate(loading, &dispatch->candidates[i], true, &function);
     }
     return status;
 }

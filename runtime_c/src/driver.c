@@ -149,6 +149,8 @@ static const struct meaning {
      "the driver may be older than the compiler of the archive"},
     {CUDA_ERROR_INVALID_CONTEXT, CUDA_ERROR_INVALID_CONTEXT, AOTC_ERROR_STATE,
      "make a context current"},
+    {CUDA_ERROR_CONTEXT_IS_DESTROYED, CUDA_ERROR_CONTEXT_IS_DESTROYED, AOTC_ERROR_STATE,
+     "make a context current"},
     {CUDA_ERROR_NO_BINARY_FOR_GPU, CUDA_ERROR_NO_BINARY_FOR_GPU, AOTC_ERROR_ARCH,
      "build the archive for this GPU"},
     {222, 222, AOTC_ERROR_DRIVER, "install a newer NVIDIA driver"},

@@ -37,6 +37,7 @@ enum {
     CUDA_ERROR_INVALID_HANDLE = 400,
     CUDA_ERROR_NOT_FOUND = 500,
     CUDA_ERROR_ILLEGAL_ADDRESS = 700,
+    CUDA_ERROR_CONTEXT_IS_DESTROYED = 709,
     CUDA_ERROR_LAUNCH_FAILED = 719,
     CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED = 900,
     CUDA_ERROR_STREAM_CAPTURE_INVALIDATED = 901,
@@ -53,6 +54,7 @@ enum {
     CU_FUNC_ATTRIBUTE_NON_PORTABLE_CLUSTER_SIZE_ALLOWED = 14,
 
     CU_STREAM_CAPTURE_MODE_RELAXED = 2,
+    CU_STREAM_CAPTURE_STATUS_NONE = 0,
 
     CU_MEM_ALLOCATION_TYPE_PINNED = 1,
     CU_MEM_LOCATION_TYPE_DEVICE = 1,
@@ -116,7 +118,8 @@ enum aotci_driver_group {
     DRIVER_QUERIES = 1 << 10,
     DRIVER_START = 1 << 11,
     DRIVER_STACK = 1 << 12,
-    DRIVER_ALL = (1 << 13) - 1,
+    DRIVER_CAPTURES = 1 << 13,
+    DRIVER_ALL = (1 << 14) - 1,
 };
 
 /* X(member, group, symbol, version as cuGetProcAddress takes it, required, parameters) */
@@ -138,6 +141,7 @@ enum aotci_driver_group {
     X(context_get_id, DRIVER_CORE, cuCtxGetId, 12000, true, (CUcontext context, unsigned long long *id))        \
     X(stream_get_context, DRIVER_CORE, cuStreamGetCtx, 9020, true, (CUstream stream, CUcontext * context))      \
     X(exchange_capture_mode, DRIVER_CORE, cuThreadExchangeStreamCaptureMode, 10010, true, (int *mode))          \
+    X(stream_is_capturing, DRIVER_CAPTURES, cuStreamIsCapturing, 10000, true, (CUstream stream, int *status))     \
     X(library_load, DRIVER_CORE, cuLibraryLoadData, 12000, true,                                                \
       (CUlibrary * library, const void *code, int *jit_options, void **jit_values,                 \
        unsigned jit_count, int *options, void **values, unsigned count))                           \

@@ -73,13 +73,26 @@ static aotc_status start(const struct aotc_kernel *kernel, const aotc_launch_des
             .value.programmatic_stream_serialization = 1,
         };
     }
-    const CUresult result = driver->launch(&config, aotci_function(chosen->candidate), params, NULL);
+    const CUresult result = driver->launch(&config, chosen->function, params, NULL);
     if (result != CUDA_SUCCESS) {
         const struct aotci_detail detail = {
             .file = kernel->archive->name, .kernel = kernel->name, .field = "cuLaunchKernelEx"};
         return aotci_driver_fail(driver, result, error, detail);
     }
     return AOTC_OK;
+}
+
+/* As `start`; if the driver loads the code now, in the capture mode in which that leaves captures elsewhere alone. */
+static aotc_status start_any(const struct aotc_kernel *kernel, const aotc_launch_desc *desc,
+                             const struct aotci_chosen *chosen, void **params, aotc_error *error) {
+    const struct aotci_driver *driver = &kernel->archive->driver;
+    int mode = CU_STREAM_CAPTURE_MODE_RELAXED;
+    if (!chosen->is_first || driver->exchange_capture_mode(&mode) != CUDA_SUCCESS) {
+        return start(kernel, desc, chosen, params, error);
+    }
+    const aotc_status status = start(kernel, desc, chosen, params, error);
+    (void)driver->exchange_capture_mode(&mode);
+    return status;
 }
 
 static aotc_status launch_plan(const struct aotc_kernel *kernel, const struct aotci_context *context,
@@ -92,7 +105,7 @@ static aotc_status launch_plan(const struct aotc_kernel *kernel, const struct ao
     }
     if (plan->as.chosen.scratch_bytes == 0) {
         gather(kernel, desc, plan, params);
-        return start(kernel, desc, &plan->as.chosen, params, error);
+        return start_any(kernel, desc, &plan->as.chosen, params, error);
     }
     aotc_launch_desc with_scratch = *desc;
     aotc_status status =
@@ -101,7 +114,7 @@ static aotc_status launch_plan(const struct aotc_kernel *kernel, const struct ao
         return status;
     }
     gather(kernel, &with_scratch, plan, params);
-    status = start(kernel, &with_scratch, &plan->as.chosen, params, error);
+    status = start_any(kernel, &with_scratch, &plan->as.chosen, params, error);
     if (taken != 0) {
         const aotc_status returned =
             aotci_scratch_return(kernel, desc->stream, taken, status == AOTC_OK ? error : NULL);
@@ -116,14 +129,17 @@ aotc_status aotci_launch(const aotc_kernel *kernel, const aotc_launch_desc *desc
     struct aotci_plan plan;
     aotc_status status = aotci_find_context(kernel, desc, &context, error);
     if (status == AOTC_OK) {
-        status = aotci_plan_launch(kernel, context, desc, may_load, &plan, error);
+        status = aotci_plan_launch(kernel, context, desc, may_load ? LOAD_BY_LAUNCH : LOAD_NOTHING,
+                                   &plan, error);
     }
     if (status != AOTC_OK) {
         return status;
     }
     status = launch_plan(kernel, context, desc, &plan, error);
     if (plan.as.chosen.is_first) {
-        aotci_use_plans(kernel, context);
+        const bool is_launched = status == AOTC_OK && !plan.as.chosen.is_empty;
+        aotci_finish_first(kernel, context, plan.as.chosen.candidate,
+                           is_launched ? plan.as.chosen.function : NULL);
     }
     return status;
 }
@@ -143,13 +159,13 @@ aotc_status aotc_select(const aotc_kernel *kernel, const aotc_launch_desc *desc,
     }
     aotc_status status = aotci_find_context(kernel, desc, &context, error);
     if (status == AOTC_OK) {
-        status = aotci_choose(kernel, context, desc, true, &chosen, error);
+        status = aotci_choose(kernel, context, desc, LOAD_WHOLE, &chosen, error);
     }
     if (status != AOTC_OK) {
         return status;
     }
     if (chosen.is_first) {
-        aotci_use_plans(kernel, context);
+        aotci_finish_first(kernel, context, chosen.candidate, chosen.function);
     }
     const struct variant_record *variant = chosen.candidate->variant;
     *selection = (aotc_selection){
@@ -161,7 +177,7 @@ aotc_status aotc_select(const aotc_kernel *kernel, const aotc_launch_desc *desc,
         .dynamic_shared_bytes = variant->dynamic_shared_bytes,
         .scratch_bytes = chosen.scratch_bytes,
         .scratch_align = variant->scratch_align,
-        .function = aotci_function(chosen.candidate),
+        .function = chosen.function,
     };
     return AOTC_OK;
 }

@@ -30,9 +30,14 @@ static bool make_plans(const struct aotc_archive *archive, struct aotci_context 
            aotci_memo_make(&context->plans, PLAN_CACHE_BITS, PLAN_ENTRY_WORDS, &archive->allocator);
 }
 
-void aotci_use_plans(const struct aotc_kernel *kernel, const struct aotci_context *context) {
+void aotci_finish_first(const struct aotc_kernel *kernel, const struct aotci_context *context,
+                        const struct aotci_candidate *candidate, CUfunction function) {
     struct aotc_archive *archive = kernel->archive;
     (void)pthread_mutex_lock(&archive->lock);
+    if (function != NULL) {
+        atomic_store_explicit(&((struct aotci_candidate *)(uintptr_t)candidate)->function, function,
+                              memory_order_release);
+    }
     (void)make_plans(archive, (struct aotci_context *)(uintptr_t)context);
     (void)pthread_mutex_unlock(&archive->lock);
 }
@@ -238,8 +243,19 @@ static aotc_status load_in_context(struct loading *loading, CUcontext context, b
     return status;
 }
 
+/* Whether the driver may put code into the context at a launch on a stream, which captures forbid. */
+static bool may_load_by_launch(const struct loading *loading, CUstream stream) {
+    struct aotci_driver *driver = &loading->archive->driver;
+    int status = CU_STREAM_CAPTURE_STATUS_NONE;
+    return aotci_driver_use(driver, DRIVER_CAPTURES, NULL) == AOTC_OK &&
+           driver->stream_is_capturing != NULL &&
+           driver->stream_is_capturing(stream, &status) == CUDA_SUCCESS &&
+           status == CU_STREAM_CAPTURE_STATUS_NONE;
+}
+
 aotc_status aotci_load_late(const struct aotc_kernel *kernel, const struct aotci_context *context,
-                            struct aotci_candidate *candidate, aotc_error *error) {
+                            struct aotci_candidate *candidate, CUstream stream,
+                            enum aotci_late late, CUfunction *function, aotc_error *error) {
     struct aotc_archive *archive = kernel->archive;
     struct loading loading = {
         .archive = archive,
@@ -251,7 +267,8 @@ aotc_status aotci_load_late(const struct aotc_kernel *kernel, const struct aotci
     (void)pthread_mutex_lock(&archive->lock);
     aotc_status status = enter(&loading, aotci_context_handle(context), &entered);
     if (status == AOTC_OK) {
-        status = aotci_load_candidate(&loading, candidate);
+        const bool is_whole = late == LOAD_WHOLE || !may_load_by_launch(&loading, stream);
+        status = aotci_load_candidate(&loading, candidate, is_whole, function);
         leave(&loading, &entered);
     }
     (void)pthread_mutex_unlock(&archive->lock);

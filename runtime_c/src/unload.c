@@ -43,7 +43,7 @@ static bool is_used(const struct aotc_kernel *kernel, uint32_t blob, CUcontext l
         const uint32_t count = dispatch == NULL ? 0 : dispatch->candidate_count;
         for (uint32_t k = 0; k < count; ++k) {
             if (dispatch->candidates[k].variant->cubin == blob &&
-                aotci_function(&dispatch->candidates[k]) != NULL) {
+                dispatch->candidates[k].is_taken) {
                 return true;
             }
         }
