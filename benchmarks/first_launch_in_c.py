@@ -233,6 +233,9 @@ def main() -> None:
 
 def _report(label: str, runs: list[list[list[float]]], bare: list[list[list[float]]]) -> None:
     """Print what a fresh process takes, step by step, and what it takes again; and of the bare way."""
+    faults = [sum(run[0][4:]) * 1e3 for run in runs]
+    runs = [[times[:4] for times in run] for run in runs]
+    bare = [[times[:4] for times in run] for run in bare]
     fresh = [sum(run[0]) for run in runs]
     ratio = statistics.median(a / sum(b[0]) for a, b in zip(fresh, bare, strict=True))
     parts = " + ".join(
@@ -242,7 +245,7 @@ def _report(label: str, runs: list[list[list[float]]], bare: list[list[list[floa
     again_bare = statistics.median(sum(times) for run in bare for times in run[1:])
     print(
         f"{label} {statistics.median(fresh):8.1f} us = {parts}; {ratio:.3f} of bare; "
-        f"again {again:.1f} us, {again / again_bare:.3f} of bare; {len(runs)} runs",
+        f"{statistics.median(faults):.0f} page faults; again {again:.1f} us, {again / again_bare:.3f} of bare; {len(runs)} runs",
         flush=True,
     )
 

@@ -19,8 +19,9 @@ enum {
     SHT_REL = 9,
     SHF_INFO_LINK = 0x40,
     SHN_LORESERVE = 0xFF00,
-    /* Each section is compared with each: a kernel has some 20, and a few more in newer formats. */
+    /* A kernel has some 20, and a few more in newer formats. */
     MAX_SECTIONS = 1024,
+    FEW_SECTIONS = 61,
     /* From sm_90 on the first shared memory of a CTA is the system's. The section of a function
      * counts it, and this one is there to say so. */
     RESERVED_SHARED_BYTES = 1024,
@@ -129,8 +130,8 @@ static bool comes_before(const struct part *a, const struct part *b) {
 
 /* Whether no two parts, which all lie inside, have some bytes in common. Sections may have all: so ptxas stores equal
  * ones. In the order of their places, in which most are, each is compared with the one before alone. */
-static bool are_apart(const unsigned char *image, const struct elf_header *header) {
-    struct part parts[HEADER_COUNT + MAX_SECTIONS];
+static bool are_parts_apart(const unsigned char *image, const struct elf_header *header,
+                            struct part *parts) {
     const unsigned total = header->section_count + (unsigned)HEADER_COUNT;
     unsigned count = 0;
     for (unsigned i = 0; i < total; ++i) {
@@ -152,6 +153,19 @@ static bool are_apart(const unsigned char *image, const struct elf_header *heade
         }
     }
     return true;
+}
+
+__attribute__((noinline)) static bool are_many_apart(const unsigned char *image,
+                                                     const struct elf_header *header) {
+    struct part parts[HEADER_COUNT + MAX_SECTIONS];
+    return are_parts_apart(image, header, parts);
+}
+
+/* Mostly there are few: the pages of a larger array would have to be found first. */
+static bool are_apart(const unsigned char *image, const struct elf_header *header) {
+    struct part parts[HEADER_COUNT + FEW_SECTIONS];
+    return header->section_count <= FEW_SECTIONS ? are_parts_apart(image, header, parts)
+                                                 : are_many_apart(image, header);
 }
 
 /* Whether the texts of a table all end in it. */
