@@ -53,6 +53,7 @@ enum {
     CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES = 8,
     CU_FUNC_ATTRIBUTE_NON_PORTABLE_CLUSTER_SIZE_ALLOWED = 14,
 
+    CU_STREAM_LEGACY = 1, /* as NULL, where that is not the one of each thread */
     CU_STREAM_CAPTURE_MODE_RELAXED = 2,
     CU_STREAM_CAPTURE_STATUS_NONE = 0,
 
@@ -180,7 +181,6 @@ typedef CUresult (*aotci_find_function)(const char *symbol, void **function, int
                                         int *query_result);
 
 struct aotci_driver {
-    int version;              /* as cuDriverGetVersion gives it: 13000 for 13.0 */
     unsigned groups;          /* those that were looked up */
     aotci_find_function find; /* NULL: all is there */
     const char *path;

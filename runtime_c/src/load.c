@@ -247,6 +247,9 @@ static aotc_status load_in_context(struct loading *loading, CUcontext context, b
 static bool may_load_by_launch(const struct loading *loading, CUstream stream) {
     struct aotci_driver *driver = &loading->archive->driver;
     int status = CU_STREAM_CAPTURE_STATUS_NONE;
+    if ((uintptr_t)stream <= CU_STREAM_LEGACY) {
+        return true; /* that cannot be captured */
+    }
     return aotci_driver_use(driver, DRIVER_CAPTURES, NULL) == AOTC_OK &&
            driver->stream_is_capturing != NULL &&
            driver->stream_is_capturing(stream, &status) == CUDA_SUCCESS &&

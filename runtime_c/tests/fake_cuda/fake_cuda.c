@@ -110,6 +110,10 @@ __attribute__((visibility("default"))) CUresult cuGetProcAddress_v2(const char *
     }
     AOTCI_DRIVER_FUNCTIONS(FIND)
 #undef FIND
+    if (strcmp(symbol, "cuDriverGetVersion") == 0) {
+        CUresult (*found)(int *version) = cuDriverGetVersion;
+        memcpy(function, &found, sizeof *function);
+    }
 #define FIND_EXTRA(name)                                                                           \
     if (strcmp(symbol, #name) == 0) {                                                              \
         CUresult (*found)() = (CUresult (*)())fake_##name;                                         \
