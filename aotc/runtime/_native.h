@@ -5,6 +5,7 @@
  *     _native_kernel.c    Kernel: convert the arguments of a call, launch
  *     _native_launcher.c  launches as Triton programs write them: from a call to a specialization
  *     _native_chain.c     the same of functions with an autotuner or heuristics
+ *     _native_tuned.c    what the autotuner of such a function chose for some arguments
  *     _native_specialization.c  the kernels that such a launch may take, and which one it does
  *     _native_bind.c      which keyword of a call is which argument, choice or option
  *     _native_describe.c  what is in a kernel, as tuples

@@ -10,29 +10,13 @@
  *
  * Entries and values are held while code of somebody's may run.
  */
-#include "_native_launcher.h"
+#include "_native_tuned.h"
 #include "_native_program.h"
 
 #include <string.h>
 #include <structmember.h>
 
-enum { MAX_ENTRIES = 16, MAX_COMPUTED = 64 };
-
-/* Of an entry: what arguments are compared by, and the same as an array; places (numbers) and values of what is set,
- * the config. */
-enum { ENTRY_KEPT, ENTRY_PARTS, ENTRY_PLACES, ENTRY_VALUES, ENTRY_SETTINGS, ENTRY_CONFIG, ENTRY_FIELDS };
-
-/* What one argument is compared by. */
-struct part {
-    enum part_kind {
-        BY_DTYPE,        /* of a tensor whose type has a table of functions that say it, as a number */
-        BY_DTYPE_OBJECT, /* of other tensors */
-        BY_KEY,          /* its value: the autotuner's key has it */
-        BY_TYPE,
-    } kind;
-    uint32_t dtype;
-    PyObject *object; /* borrowed from the entry */
-};
+enum { MAX_COMPUTED = 64 };
 
 struct native_chain {
     PyObject_HEAD struct native_state *state;
@@ -45,12 +29,11 @@ struct native_chain {
     } *constants;
     size_t constant_count;
     PyObject *tuner;   /* or None */
-    PyObject *keys;    /* of parameters: whether the autotuner's key has it */
     PyObject *run;     /* what the outermost decorator does */
     PyObject *chosen;  /* (args, kwargs) -> (config, settings) of a launch that `run` did, or None */
-    PyObject *entries; /* a list, the last one that was added first */
+    struct native_tuned tuned;
     PyObject *last;    /* the entry whose config the autotuner says is the best, or NULL */
-    PyObject *dtype, *best_config;
+    PyObject *best_config; /* the attribute's name */
 };
 
 struct chain_call {
@@ -70,171 +53,12 @@ struct computing {
     struct known_tensor known[MAX_NAMES];
 };
 
-/* ---- what was chosen before ------------------------------------------------------------------ */
-
-/* Read a tensor whose type has a table of functions for it: reading an attribute takes longer. False, and no lanes, if it
- * is none. */
-static bool read_quickly(const struct native_chain *self, PyObject *object,
-                         struct known_tensor *known) {
-    known->tensor.lanes = 0;
-    if (native_is_plain(object)) {
-        return false;
-    }
-    const struct tensor_type *type = native_tensor_type(self->state, Py_TYPE(object));
-    known->exchange = type->exchange;
-    if (type->protocol == PROTOCOL_EXCHANGE &&
-        known->exchange->tensor_from_object(object, &known->tensor) != 0) {
-        PyErr_Clear();
-        known->tensor.lanes = 0;
-    }
-    return known->tensor.lanes != 0;
-}
-
-static uint32_t dtype_number(const struct dl_tensor *tensor) {
-    return (uint32_t)tensor->code << 24 | (uint32_t)tensor->bits << 16 | tensor->lanes;
-}
-
-static const void *array_of(PyObject *entry, Py_ssize_t field) {
-    return PyBytes_AS_STRING(PyTuple_GET_ITEM(entry, field));
-}
-
-/* The dtype of an argument, a new reference; NULL without an error if it has none. */
-static PyObject *dtype_of(const struct native_chain *self, PyObject *object) {
-    if (PyLong_Check(object) || PyFloat_CheckExact(object) || object == Py_None ||
-        PyUnicode_Check(object)) {
-        return NULL;
-    }
-    PyObject *dtype = PyObject_GetAttr(object, self->dtype);
-    if (dtype == NULL) {
-        PyErr_Clear();
-    }
-    return dtype;
-}
-
-/* What an argument is compared by, a new reference. */
-static PyObject *part_of(const struct native_chain *self, uint32_t i, PyObject *object,
-                         struct part *part) {
-    struct known_tensor known;
-    PyObject *dtype = NULL;
-    part->dtype = 0;
-    /* A tensor in the key is compared by its dtype alone: it shall not be kept. */
-    if (read_quickly(self, object, &known)) {
-        part->kind = BY_DTYPE;
-        part->dtype = dtype_number(&known.tensor);
-        part->object = Py_NewRef(Py_None);
-    } else if ((dtype = dtype_of(self, object)) != NULL) {
-        part->kind = BY_DTYPE_OBJECT;
-        part->object = dtype;
-    } else if (PyTuple_GET_ITEM(self->keys, i) == Py_True) {
-        part->kind = BY_KEY;
-        part->object = Py_NewRef(object);
-    } else {
-        part->kind = BY_TYPE;
-        part->object = Py_NewRef((PyObject *)Py_TYPE(object));
-    }
-    return part->object;
-}
-
-static bool is_like(const struct native_chain *self, PyObject *entry, struct computing *now) {
-    const struct part *part = array_of(entry, ENTRY_PARTS);
-    struct known_tensor *known = now->known;
-    PyTypeObject *last = NULL; /* of the tensor before, mostly that of all */
-    const struct dl_exchange *exchange = NULL;
-    now->are_known = true;
-    for (uint32_t i = 0; i < self->launcher->param_count; ++i, ++part, ++known) {
-        PyObject *object = now->objects[i];
-        if (part->kind == BY_DTYPE && Py_TYPE(object) == last) {
-            known->exchange = exchange;
-            if (exchange->tensor_from_object(object, &known->tensor) != 0) {
-                PyErr_Clear();
-                return false;
-            }
-            if (dtype_number(&known->tensor) != part->dtype) {
-                return false;
-            }
-            continue;
-        }
-        known->tensor.lanes = 0;
-        if (part->kind == BY_DTYPE) {
-            if (!read_quickly(self, object, known) ||
-                dtype_number(&known->tensor) != part->dtype) {
-                return false;
-            }
-            last = Py_TYPE(object);
-            exchange = known->exchange;
-        } else if (part->kind == BY_DTYPE_OBJECT) {
-            PyObject *dtype = dtype_of(self, object);
-            Py_XDECREF(dtype); /* compared by identity alone */
-            now->are_known = false;
-            if (dtype != part->object) {
-                return false;
-            }
-        } else if (part->kind == BY_TYPE ? (PyObject *)Py_TYPE(object) != part->object
-                                         : !native_is_same(object, part->object)) {
-            return false;
-        }
-    }
-    return true;
-}
-
-/* The entry for arguments like these, a new reference; NULL without an error if there is none. */
-static PyObject *find_entry(const struct native_chain *self, struct computing *now) {
-    for (Py_ssize_t i = 0; i < PyList_GET_SIZE(self->entries); ++i) {
-        PyObject *entry = Py_NewRef(PyList_GET_ITEM(self->entries, i));
-        if (is_like(self, entry, now)) {
-            return entry;
-        }
-        Py_DECREF(entry);
-    }
-    return NULL;
-}
-
-/* Keep what was chosen for arguments; without an error if it cannot be kept. */
-static void add_entry(struct native_chain *self, PyObject *const *objects, PyObject *config,
-                      PyObject *settings) {
-    const Py_ssize_t count = self->launcher->param_count;
-    uint32_t numbers[MAX_NAMES];
-    PyObject *held = PyTuple_New(count);
-    PyObject *parts = PyBytes_FromStringAndSize(NULL, count * (Py_ssize_t)sizeof(struct part));
-    for (Py_ssize_t i = 0; held != NULL && parts != NULL && i < count; ++i) {
-        struct part *part = (struct part *)(void *)PyBytes_AS_STRING(parts) + i;
-        PyTuple_SET_ITEM(held, i, part_of(self, (uint32_t)i, objects[i], part));
-    }
-    PyObject *values = PyTuple_New(PyDict_GET_SIZE(settings));
-    PyObject *name = NULL;
-    PyObject *value = NULL;
-    Py_ssize_t position = 0;
-    bool is_known = held != NULL && parts != NULL && values != NULL && PyDict_GET_SIZE(settings) <= MAX_NAMES;
-    for (Py_ssize_t i = 0; is_known && PyDict_Next(settings, &position, &name, &value); ++i) {
-        const int64_t at = PyUnicode_Check(name) ? native_launcher_find(self->launcher, name) : -1;
-        is_known = at >= 0;
-        numbers[i] = (uint32_t)at;
-        PyTuple_SET_ITEM(values, i, Py_NewRef(value));
-    }
-    const Py_ssize_t place_bytes = PyDict_GET_SIZE(settings) * (Py_ssize_t)sizeof *numbers;
-    PyObject *places = is_known ? PyBytes_FromStringAndSize((const char *)numbers, place_bytes) : NULL;
-    PyObject *kept = places != NULL ? PyDict_Copy(settings) : NULL;
-    PyObject *entry =
-        kept == NULL ? NULL : PyTuple_Pack(ENTRY_FIELDS, held, parts, places, values, kept, config);
-    if (entry != NULL && PyList_Insert(self->entries, 0, entry) == 0 &&
-        PyList_GET_SIZE(self->entries) > MAX_ENTRIES) {
-        (void)PyList_SetSlice(self->entries, MAX_ENTRIES, PyList_GET_SIZE(self->entries), NULL);
-    }
-    PyErr_Clear();
-    Py_XDECREF(held);
-    Py_XDECREF(places);
-    Py_XDECREF(values);
-    Py_XDECREF(parts);
-    Py_XDECREF(kept);
-    Py_XDECREF(entry);
-}
-
 /* ---- steps ----------------------------------------------------------------------------------- */
 
 /* Set what the config of an entry has. 0 or -1. */
 static int apply_config(struct native_chain *self, struct computing *now) {
     PyObject *entry = now->entry;
-    const uint32_t *places = array_of(entry, ENTRY_PLACES);
+    const uint32_t *places = native_entry_array(entry, ENTRY_PLACES);
     PyObject *values = PyTuple_GET_ITEM(entry, ENTRY_VALUES);
     for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(values); ++i) {
         now->objects[places[i]] = PyTuple_GET_ITEM(values, i);
@@ -343,7 +167,8 @@ static enum outcome launch_known(struct native_chain *self, const struct chain_c
             outcome = compute(self, call, step, &now) < 0 ? FAILED : LAUNCHED;
             continue;
         }
-        now.entry = find_entry(self, &now);
+        now.entry =
+            native_tuned_find(&self->tuned, now.objects, now.known, &now.are_known);
         if (now.entry == NULL) {
             outcome = NOT_KNOWN;
         } else if (apply_config(self, &now) < 0) {
@@ -359,7 +184,7 @@ static enum outcome launch_known(struct native_chain *self, const struct chain_c
         outcome = is_refused ? NOT_KNOWN : FAILED;
         if (is_refused) {
             PyErr_Clear();
-            (void)PyList_SetSlice(self->entries, 0, PyList_GET_SIZE(self->entries), NULL);
+            (void)native_tuned_clear(&self->tuned);
         }
     }
     for (size_t i = 0; i < now.count; ++i) {
@@ -384,7 +209,8 @@ static int keep_choice(struct native_chain *self, const struct chain_call *call,
     }
     if (PyTuple_Check(found) && PyTuple_GET_SIZE(found) == 2 &&
         PyDict_Check(PyTuple_GET_ITEM(found, 1))) {
-        add_entry(self, objects, PyTuple_GET_ITEM(found, 0), PyTuple_GET_ITEM(found, 1));
+        native_tuned_add(&self->tuned, objects, PyTuple_GET_ITEM(found, 0),
+                           PyTuple_GET_ITEM(found, 1));
     }
     Py_DECREF(found);
     return 0;
@@ -583,17 +409,10 @@ static PyObject *chain_new(PyTypeObject *type, PyObject *args, PyObject *Py_UNUS
     self->tuner = Py_NewRef(tuner);
     self->run = Py_NewRef(run);
     self->chosen = Py_NewRef(chosen);
-    self->entries = PyList_New(0);
-    self->dtype = PyUnicode_InternFromString("dtype");
     self->best_config = PyUnicode_InternFromString("best_config");
-    self->keys = PyTuple_New(self->launcher->param_count);
-    bool is_made = self->entries != NULL && self->dtype != NULL && self->best_config != NULL &&
-                   self->keys != NULL && read_steps(self) == 0;
-    for (uint32_t i = 0; is_made && i < self->launcher->param_count; ++i) {
-        const int is_key = PySet_Contains(keys, PyTuple_GET_ITEM(self->launcher->names, i));
-        is_made = is_key >= 0;
-        PyTuple_SET_ITEM(self->keys, i, PyBool_FromLong(is_key == 1));
-    }
+    const bool is_made = self->best_config != NULL &&
+                         native_tuned_begin(&self->tuned, self->launcher, keys) == 0 &&
+                         read_steps(self) == 0;
     if (!is_made) {
         Py_CLEAR(self);
     }
@@ -608,7 +427,7 @@ static int chain_traverse(PyObject *object, visitproc visit, void *arg) {
     Py_VISIT(self->tuner);
     Py_VISIT(self->run);
     Py_VISIT(self->chosen);
-    Py_VISIT(self->entries);
+    Py_VISIT(self->tuned.entries);
     Py_VISIT(self->last);
     return 0;
 }
@@ -616,7 +435,7 @@ static int chain_traverse(PyObject *object, visitproc visit, void *arg) {
 /* What holds the decorators, and with them the chain, goes with the object alone: a call may go on. */
 static int chain_clear(PyObject *object) {
     struct native_chain *self = (struct native_chain *)object;
-    return PyList_SetSlice(self->entries, 0, PyList_GET_SIZE(self->entries), NULL);
+    return self->tuned.entries == NULL ? 0 : native_tuned_clear(&self->tuned);
 }
 
 static void chain_dealloc(PyObject *object) {
@@ -630,12 +449,10 @@ static void chain_dealloc(PyObject *object) {
     Py_XDECREF((PyObject *)self->launcher);
     Py_XDECREF(self->steps);
     Py_XDECREF(self->tuner);
-    Py_XDECREF(self->keys);
+    native_tuned_end(&self->tuned);
     Py_XDECREF(self->run);
     Py_XDECREF(self->chosen);
-    Py_XDECREF(self->entries);
     Py_XDECREF(self->last);
-    Py_XDECREF(self->dtype);
     Py_XDECREF(self->best_config);
     type->tp_free(object);
     Py_DECREF(type);

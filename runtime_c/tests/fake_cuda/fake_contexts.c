@@ -98,7 +98,7 @@ CUresult fake_cuDevicePrimaryCtxRelease(CUdevice device) {
 }
 
 CUresult fake_cuCtxGetCurrent(CUcontext *context) {
-    if (!atomic_load_explicit(&is_recording, memory_order_relaxed)) {
+    if (!atomic_load_explicit(&is_recording, memory_order_relaxed) && fake.is_initialised) {
         *context = current();
         return CUDA_SUCCESS;
     }
