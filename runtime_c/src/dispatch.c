@@ -516,7 +516,7 @@ aotc_status aotci_use_configs(const struct aotc_kernel *kernel, const struct aot
                               aotc_error *error) {
     struct aotc_archive *archive = kernel->archive;
     const struct loading loading = {
-        .archive = archive, .kernel = &archive->kernels[kernel->number], .error = error};
+        .archive = archive, .kernel = aotci_kernel(archive, kernel->number), .error = error};
     aotc_status status = AOTC_OK;
     (void)pthread_mutex_lock(&archive->lock);
     if (!atomic_load_explicit(&dispatch->has_configs, memory_order_relaxed)) {

@@ -153,8 +153,8 @@ static aotc_status load_kernels(struct loading *loading, const struct aotc_kerne
     const uint32_t first = wanted == NULL ? 0 : wanted->number;
     const uint32_t end = wanted == NULL ? kernel_count : first + 1;
     for (uint32_t i = first; i < end; ++i) {
-        loading->kernel = &archive->kernels[i];
         aotc_status status = aotci_kernel_open(archive, i, loading->error);
+        loading->kernel = aotci_kernel(archive, i);
         status = status == AOTC_OK ? make_shared(loading) : status;
         status = status == AOTC_OK ? use_driver(loading) : status;
         if (status == AOTC_OK) {
@@ -170,7 +170,7 @@ static aotc_status load_kernels(struct loading *loading, const struct aotc_kerne
         running_count += dispatch->run_count != 0;
     }
     if (running_count == 0 && kernel_count != 0) {
-        return aotci_refuse(wanted == NULL ? &archive->kernels[0] : wanted, loading->context,
+        return aotci_refuse(wanted == NULL ? aotci_kernel(archive, 0) : wanted, loading->context,
                             loading->error);
     }
     return AOTC_OK;
@@ -262,7 +262,7 @@ aotc_status aotci_load_late(const struct aotc_kernel *kernel, const struct aotci
     struct aotc_archive *archive = kernel->archive;
     struct loading loading = {
         .archive = archive,
-        .kernel = &archive->kernels[kernel->number],
+        .kernel = aotci_kernel(archive, kernel->number),
         .context = (struct aotci_context *)(uintptr_t)context,
         .error = error,
     };
