@@ -78,7 +78,7 @@ static void test_contexts_load_and_unload_by_themselves(void) {
 static void test_code_is_loaded_before_a_captured_launch_alone(void) {
     struct fixture fixture = begin(1);
     EXPECT(add_on(&fixture, fixture.stream, AOTC_FP32), AOTC_OK, &fixture.error, NULL);
-    EXPECT(add_on(&fixture, NULL, AOTC_FP32), AOTC_OK, &fixture.error, NULL);
+    EXPECT(add_on(&fixture, fixture.stream, AOTC_FP32), AOTC_OK, &fixture.error, NULL);
     CHECK(fake_cuda_calls("cuFuncLoad") == 0 && fake_cuda_calls("cuLibraryLoadData") == 1);
     fake_cuda_begin_capture();
     EXPECT(add_on(&fixture, fixture.stream, AOTC_FP16), AOTC_OK, &fixture.error, NULL);
