@@ -175,7 +175,7 @@ bool native_read_plain_grid(struct launch *launch, PyObject *object) {
     bool is_plain = rank >= 1 && rank <= 3;
     for (Py_ssize_t i = 0; is_plain && i < rank; ++i) {
         PyObject *item = PyTuple_GET_ITEM(object, i);
-        int overflow;
+        int overflow; /* set by the call alone: see _native_kernel.c */
         is_plain = PyLong_CheckExact(item);
         if (is_plain) {
             launch->grid[i] = PyLong_AsLongLongAndOverflow(item, &overflow);

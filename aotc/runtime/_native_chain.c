@@ -50,7 +50,7 @@ struct computing {
     PyObject *passed; /* what functions are given, or NULL: none was called */
     PyObject *entry;  /* of the autotuner, or NULL */
     bool are_known;   /* `known` is what arguments are now: since, no code of anybody's ran */
-    struct known_tensor known[MAX_NAMES];
+    struct known_tensor known[MAX_KNOWN_TENSORS];
 };
 
 /* ---- steps ----------------------------------------------------------------------------------- */

@@ -113,7 +113,7 @@ static int take_exchange(struct launch *launch, uint32_t index, const struct dl_
     if (launch->has_stream || launch->asked == exchange || tensor->device_type != DL_CUDA) {
         return 0;
     }
-    void *stream = NULL;
+    void *stream; /* set by the call alone: see _native_kernel.c */
     if (exchange->current_stream(DL_CUDA, tensor->device_id, &stream) != 0) {
         return native_bad_protocol(launch, index,
                                    "a tensor whose current stream its framework can tell");

@@ -5,7 +5,9 @@
  *     kernel.launch(args, grid=, stream=, config=, choices=, pdl=, scratch=)
  *     kernel.select(args, ...)                          what a launch would do
  *
- * The call is the hot path: it is a vectorcall and allocates nothing.
+ * The call is the hot path: it is a vectorcall and allocates nothing. What another function sets for it, on success, is
+ * not set before: a processor that renames memory (AMD's since Zen 2) takes the value before for the one that is read,
+ * and starts anew, which takes as long as the rest of the function.
  */
 #include "_native.h"
 

@@ -40,6 +40,7 @@ struct program {
     struct input {
         uint32_t argument;
         struct value value;
+        PyObject *object; /* that has it, owned: a number or None; or NULL */
     } inputs[MAX_INPUTS];
     struct instruction instructions[];
 };
@@ -149,6 +150,9 @@ struct program *native_program_new(PyObject *instructions, uint32_t argument_cou
 void native_program_free(struct program *program) {
     if (program != NULL) {
         Py_XDECREF(program->answer);
+        for (uint32_t i = 0; i < program->input_count; ++i) {
+            Py_XDECREF(program->inputs[i].object);
+        }
         PyMem_Free(program);
     }
 }
@@ -156,7 +160,7 @@ void native_program_free(struct program *program) {
 /* ---- running --------------------------------------------------------------------------------- */
 
 static struct value value_of(PyObject *object) {
-    int overflow = 0;
+    int overflow; /* set by the call alone: see _native_kernel.c */
     if (object == Py_None) {
         return (struct value){A_NONE, 0};
     }
@@ -285,11 +289,17 @@ static bool read_inputs(struct program *program, PyObject *const *objects, PyObj
     for (uint32_t i = 0; i < program->input_count; ++i) {
         struct input *input = &program->inputs[i];
         PyObject *object = objects[input->argument];
+        if (object == input->object) {
+            continue;
+        }
         const struct value value = object == PyTuple_GET_ITEM(defaults, input->argument)
                                        ? (struct value){NOT_PASSED, 0}
                                        : value_of(object);
         are_same = are_same && value.kind == input->value.kind && value.number == input->value.number;
         input->value = value;
+        /* To let go of a number runs nothing. */
+        const bool is_kept = value.kind != AN_OBJECT && value.kind != NOT_PASSED;
+        Py_XSETREF(input->object, is_kept ? Py_NewRef(object) : NULL);
     }
     return are_same;
 }

@@ -69,7 +69,7 @@ static bool is_numpy_bool(PyObject *object) {
 
 static int read_integer(struct launch *launch, uint32_t index, PyObject *object, uint32_t dtype,
                         uint64_t *bits) {
-    int overflow = 0;
+    int overflow; /* set by the call alone: see _native_kernel.c */
     PyObject *number = NULL;
     if (PyLong_Check(object)) {
         number = Py_NewRef(object);

@@ -143,7 +143,7 @@ int native_enter(const struct launch *launch, bool *entered) {
     const struct aotci_context *first =
         atomic_load_explicit(&archive->contexts, memory_order_acquire);
     const bool is_special = launch->stream <= LAST_SPECIAL_STREAM;
-    CUcontext current = NULL;
+    CUcontext current; /* set by the call alone: see _native_kernel.c */
     if (first == NULL || aotci_is_forked(archive)) {
         return 0; /* the C library says so */
     }

@@ -12,7 +12,7 @@
 #include "validate.h"
 
 /* Smaller roots are verified whole. */
-enum { WHOLE_ROOT_BYTES = 4 << 10 };
+enum { WHOLE_ROOT_BYTES = 8 << 10 };
 
 static const char damaged[] = "the archive is damaged: copy or build it again";
 

@@ -52,7 +52,7 @@ static aotc_status find_context(const struct aotc_kernel *kernel, CUstream strea
     const struct aotc_archive *archive = kernel->archive;
     const struct aotci_context *context =
         atomic_load_explicit(&archive->contexts, memory_order_acquire);
-    CUcontext current = NULL;
+    CUcontext current; /* the driver's to set: reading what it stored over a NULL takes longer (docs/internals) */
     CUresult result = CUDA_SUCCESS;
     if (context == NULL) {
         return not_loaded(kernel, error); /* there may be no driver yet */
