@@ -54,8 +54,8 @@ struct native_part {
     PyObject *object; /* borrowed from the entry */
 };
 
-/* Read a tensor whose type has a table of functions for it: reading an attribute takes longer. False, and no lanes, if it
- * is none. */
+/* Read a tensor whose type has a table of functions for it: reading an attribute takes longer. False, and no lanes, if
+ * it is none. */
 static inline bool native_read_quickly(const struct native_tuned *self, PyObject *object,
                                        struct known_tensor *known) {
     known->tensor.lanes = 0;

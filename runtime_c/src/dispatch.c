@@ -17,6 +17,8 @@
 /* What a CTA may use without an attribute: 48 KiB, of which some GPUs keep one for themselves. */
 enum { DEFAULT_SHARED_BYTES = 47 << 10, PORTABLE_CLUSTER = 8 };
 
+static const char damaged[] = "the archive is damaged or its writer is wrong: build it again";
+
 aotc_status aotci_load_failure(const struct loading *loading, CUresult result, const char *call) {
     const struct aotci_detail detail = {
         .file = loading->archive->name,
@@ -37,7 +39,7 @@ static aotc_status other_params(const struct loading *loading, const struct vari
                       .field = aotci_text("function %s", symbol).chars,
                       .expected = "the parameters that the index lists",
                       .got = aotci_text("a difference at number %" PRIu32, number).chars,
-                      .remedy = "the archive is damaged or its writer is wrong: build it again");
+                      .remedy = damaged);
 }
 
 /* Compare the index's parameters with those that the cubin lists, if it does. */
@@ -67,11 +69,6 @@ static aotc_status check_functions(const struct loading *loading, uint32_t cubin
                                    const unsigned char *image) {
     const struct aotc_archive *archive = loading->archive;
     const struct aotc_kernel *kernel = loading->kernel;
-    struct aotci_detail detail = {
-        .file = archive->name,
-        .kernel = loading->kernel->name,
-        .remedy = "the archive is damaged or its writer is wrong: build it again",
-    };
     for (uint32_t i = 0; i < aotci_count(&kernel->tables, SECTION_VARIANTS); ++i) {
         const struct variant_record *variant = aotci_variant(&kernel->tables, i);
         if (variant->cubin != cubin) {
@@ -79,24 +76,22 @@ static aotc_status check_functions(const struct loading *loading, uint32_t cubin
         }
         const char *symbol = aotci_string(&kernel->tables, variant->symbol);
         if (!aotci_cubin_has_function(image, symbol)) {
-            const struct aotci_text field = aotci_text("blob %" PRIu32, cubin);
-            detail.field = field.chars;
-            const struct aotci_text expected = aotci_text("the function %s", symbol);
-            detail.expected = expected.chars;
-            detail.got = "a cubin without it";
-            return aotci_fail(loading->error, AOTC_ERROR_NOT_FOUND, &detail);
+            return AOTCI_FAIL(loading->error, AOTC_ERROR_NOT_FOUND, .file = archive->name,
+                              .kernel = kernel->name,
+                              .field = aotci_text("blob %" PRIu32, cubin).chars,
+                              .expected = aotci_text("the function %s", symbol).chars,
+                              .got = "a cubin without it", .remedy = damaged);
         }
         const uint64_t shared_bytes = aotci_cubin_static_shared_bytes(image, symbol);
         if (shared_bytes != variant->static_shared_bytes) {
-            const struct aotci_text field = aotci_text("blob %" PRIu32, cubin);
-            detail.field = field.chars;
-            const struct aotci_text expected = aotci_text(
-                "%" PRIu32 " bytes of static shared memory in %s, as the index says",
-                variant->static_shared_bytes, symbol);
-            const struct aotci_text got = aotci_text("%" PRIu64, shared_bytes);
-            detail.expected = expected.chars;
-            detail.got = got.chars;
-            return aotci_fail(loading->error, AOTC_ERROR_FORMAT, &detail);
+            return AOTCI_FAIL(
+                loading->error, AOTC_ERROR_FORMAT, .file = archive->name, .kernel = kernel->name,
+                .field = aotci_text("blob %" PRIu32, cubin).chars,
+                .expected = aotci_text("%" PRIu32
+                                       " bytes of static shared memory in %s, as the index says",
+                                       variant->static_shared_bytes, symbol)
+                                .chars,
+                .got = aotci_text("%" PRIu64, shared_bytes).chars, .remedy = damaged);
         }
         const aotc_status status = check_listed_params(loading, i, image);
         if (status != AOTC_OK) {
@@ -120,7 +115,7 @@ static aotc_status load_image(const struct loading *loading, const struct varian
             .field = aotci_text("blob %" PRIu32, variant->cubin).chars,
             .expected = aotci_text("a cubin for %s", aotci_string(&loading->kernel->tables, target->name)).chars,
             .got = wrong,
-            .remedy = "the archive is damaged or its writer is wrong: build it again");
+            .remedy = damaged);
     }
     const aotc_status status = check_functions(loading, variant->cubin, image);
     if (status != AOTC_OK) {

@@ -32,7 +32,7 @@ struct aotci_text {
     char chars[512];
 };
 
-/* What only failures call: compilers then put what leads there apart, and a first launch touches fewer pages of code. */
+/* What only failures call: compilers then put what leads there apart, and a first launch touches fewer pages. */
 #define AOTCI_COLD __attribute__((cold))
 
 AOTCI_COLD aotc_status aotci_fail(aotc_error *error, aotc_status status,

@@ -24,7 +24,7 @@ static aotc_status reuse_entry(struct loading *loading, struct aotci_context *en
     return AOTC_OK;
 }
 
-/* Make the table that launches in a context keep their plans in, if there is none; false if there is no memory for it. */
+/* Make the table that launches in a context keep their plans in, if there is none; false without memory. */
 static bool make_plans(const struct aotc_archive *archive, struct aotci_context *context) {
     return atomic_load_explicit(&context->plans.slots, memory_order_relaxed) != NULL ||
            aotci_memo_make(&context->plans, PLAN_CACHE_BITS, PLAN_ENTRY_WORDS, &archive->allocator);

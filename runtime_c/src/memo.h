@@ -17,8 +17,8 @@ struct aotci_memo {
     uint32_t slot_words;
 };
 
-/* Make an empty table of 2^bits slots, with room for `entry_words` of a key and its value in each, in one that is cleared;
- * false if there is no memory for it. Others may look for results meanwhile. */
+/* Make an empty table of 2^bits slots, with room for `entry_words` of a key and its value in each, of one that is
+ * cleared; false if there is no memory for it. Others may look for results meanwhile. */
 bool aotci_memo_make(struct aotci_memo *memo, uint32_t bits, uint32_t entry_words,
                      const aotc_allocator *allocator);
 void aotci_memo_free(const struct aotci_memo *memo, const aotc_allocator *allocator);
