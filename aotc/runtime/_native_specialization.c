@@ -264,7 +264,9 @@ static int prepare(struct launch *launch, const struct candidate *candidate,
     return native_convert(launch);
 }
 
-__attribute__((noinline)) static int launch_one(const struct candidate *candidate, PyObject *const *objects, PyObject *grid) {
+/* Apart from native_launch_specialized, whose frame is large enough. */
+__attribute__((noinline)) static int launch_one(const struct candidate *candidate,
+                                                PyObject *const *objects, PyObject *grid) {
     struct launch launch;
     const int result =
         prepare(&launch, candidate, objects, NULL, grid) < 0 ? -1 : native_run(&launch, NULL);

@@ -190,9 +190,10 @@ struct aotci_driver {
 #undef AOTCI_DRIVER_MEMBER
 };
 
-/* Find the driver, initialise it, if no context tells that it is, and look up DRIVER_CORE; `path`, which must outlive
- * it, or NULL for "libcuda.so.1", which is taken where the program has it, if it does. The library stays in memory until the process ends, because the driver does not survive being
- * unloaded. `driver` is written only on success. DRIVER, CUDA. */
+/* Find the driver, initialise it, unless a context tells that it is, and look up DRIVER_CORE; `path`, which must
+ * outlive it, or NULL for "libcuda.so.1", which is taken where the program has it, if it does. The library stays in
+ * memory until the process ends, because the driver does not survive being unloaded. `driver` is written only on
+ * success. DRIVER, CUDA. */
 aotc_status aotci_driver_open(struct aotci_driver *driver, const char *path, aotc_error *error);
 
 /* Say whether this process may be a fork of one that has used the driver, which then does not answer (fork.c). */
