@@ -471,7 +471,7 @@ aotc_status aotci_load_candidate(const struct loading *loading, struct aotci_can
         return AOTC_OK;
     }
     aotc_status status = load_variant(loading, index, needs_code);
-    if (status == AOTC_OK) {
+    if (status == AOTC_OK && !candidate->is_taken) { /* else a launch reads it */
         status = count_programs(loading, index, &candidate->programs_at_once);
     }
     if (status == AOTC_OK) {
