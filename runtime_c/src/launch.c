@@ -136,10 +136,8 @@ aotc_status aotci_launch(const aotc_kernel *kernel, const aotc_launch_desc *desc
         return status;
     }
     status = launch_plan(kernel, context, desc, &plan, error);
-    if (plan.as.chosen.is_first) {
-        const bool is_launched = status == AOTC_OK && !plan.as.chosen.is_empty;
-        aotci_finish_first(kernel, context, plan.as.chosen.candidate,
-                           is_launched ? plan.as.chosen.function : NULL);
+    if (plan.as.chosen.is_first && status == AOTC_OK && !plan.as.chosen.is_empty) {
+        aotci_finish_first(plan.as.chosen.candidate, plan.as.chosen.function);
     }
     return status;
 }
@@ -163,9 +161,6 @@ aotc_status aotc_select(const aotc_kernel *kernel, const aotc_launch_desc *desc,
     }
     if (status != AOTC_OK) {
         return status;
-    }
-    if (chosen.is_first) {
-        aotci_finish_first(kernel, context, chosen.candidate, chosen.function);
     }
     const struct variant_record *variant = chosen.candidate->variant;
     *selection = (aotc_selection){

@@ -30,16 +30,12 @@ static bool make_plans(const struct aotc_archive *archive, struct aotci_context 
            aotci_memo_make(&context->plans, PLAN_CACHE_BITS, PLAN_ENTRY_WORDS, &archive->allocator);
 }
 
-void aotci_finish_first(const struct aotc_kernel *kernel, const struct aotci_context *context,
-                        const struct aotci_candidate *candidate, CUfunction function) {
+void aotci_use_plans(const struct aotc_kernel *kernel, const struct aotci_context *context) {
     struct aotc_archive *archive = kernel->archive;
-    (void)pthread_mutex_lock(&archive->lock);
-    if (function != NULL) {
-        atomic_store_explicit(&((struct aotci_candidate *)(uintptr_t)candidate)->function, function,
-                              memory_order_release);
+    if (pthread_mutex_trylock(&archive->lock) == 0) {
+        (void)make_plans(archive, (struct aotci_context *)(uintptr_t)context);
+        (void)pthread_mutex_unlock(&archive->lock);
     }
-    (void)make_plans(archive, (struct aotci_context *)(uintptr_t)context);
-    (void)pthread_mutex_unlock(&archive->lock);
 }
 
 /* Make the table of the current context, or find it. A context at the address of one that was

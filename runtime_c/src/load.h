@@ -74,10 +74,15 @@ aotc_status aotci_load_late(const struct aotc_kernel *kernel, const struct aotci
                             struct aotci_candidate *candidate, CUstream stream,
                             enum aotci_late late, CUfunction *function, aotc_error *error);
 
-/* Let others launch a variant that was loaded late, unless `function` is NULL. Make the table of plans of the context,
- * if it has none, now that the GPU is busy with the launch; without memory launches are planned anew each time. */
-void aotci_finish_first(const struct aotc_kernel *kernel, const struct aotci_context *context,
-                        const struct aotci_candidate *candidate, CUfunction function);
+/* Let others launch a variant that was loaded late and that the driver has launched. */
+static inline void aotci_finish_first(const struct aotci_candidate *candidate, CUfunction function) {
+    atomic_store_explicit(&((struct aotci_candidate *)(uintptr_t)candidate)->function, function,
+                          memory_order_release);
+}
+
+/* Make the table of plans of a context that was loaded lazily, for the first launch that has something to keep; unless
+ * a load is under way, or there is no memory: then launches are planned anew. */
+void aotci_use_plans(const struct aotc_kernel *kernel, const struct aotci_context *context);
 
 /* Build the index of configs of a kernel that was loaded lazily, once. NOMEM (dispatch.c). */
 aotc_status aotci_use_configs(const struct aotc_kernel *kernel, const struct aotci_dispatch *dispatch,

@@ -167,6 +167,9 @@ aotc_status aotci_plan_launch(const struct aotc_kernel *kernel, const struct aot
     status = compute(kernel, desc, plan, &plan_words, error);
     /* The first launch of a variant leaves the table, and its pages, to those that come again. */
     if (status == AOTC_OK && has_key && !plan->as.chosen.is_first) {
+        if (atomic_load_explicit(&context->plans.slots, memory_order_relaxed) == NULL) {
+            aotci_use_plans(kernel, context);
+        }
         aotci_memo_keep(&context->plans, key.words, key.count, plan->as.words, plan_words);
     }
     return status;
