@@ -31,6 +31,7 @@ from aotc.schedule.layout.fit_copies import fit_copies
 from aotc.schedule.layout.hoist_conversions import hoist_conversions
 from aotc.schedule.layout.legalize_dots import legalize_dots
 from aotc.schedule.layout.plan_conversions import plan_conversions
+from aotc.schedule.layout.sink_fragments import sink_fragments
 from aotc.schedule.layout.transpose_dots import transpose_dots
 from aotc.schedule.layout.trim_dot_columns import trim_dot_columns
 from aotc.schedule.pipelining.advance_loads import advance_loads
@@ -132,6 +133,9 @@ TILE_TO_GPU: Pipeline[Schedule] = Pipeline(
         # several ops with effects, which LICM leaves in the loop.
         hoist_invariants,
         plan_conversions,
+        # Needs to run after `plan_conversions`, which says what is read from shared memory. No pass that
+        # hoists may run after it.
+        sink_fragments,
         # Needs to run before loops are pipelined, which gives loads an order of their own.
         advance_loads,
         # Needs to run after `plan_conversions`, which says which buffers dots read, and before

@@ -70,6 +70,9 @@ load that is not ahead would stall them all. Also loads that are issued early in
 SMALL_LOADS_BUDGET = 4
 """Other loads an iteration ahead, where nothing asks for them: they cost occupancy."""
 
+HELD_FRAGMENT_LIMIT = 64
+"""Fragments of a tile that a loop's dot reads in every iteration: more than these are read again each time."""
+
 EPILOGUE_READS_LIMIT = 96
 """Above this, a stored value that is read from shared memory on the way is computed in slices: a
 slice costs little there."""

@@ -162,8 +162,10 @@ class _Emitter:
         self.values[old, new.type.layout] = new
         if self.preferred.or_default(old) == new.type.layout:
             for layout in self.demand.buffers.get(old, ()):
-                self.buffers[old, layout] = self.loaded_as(old, layout, place) or store_operand(
-                    new, layout, self.demand.target, place
+                self.buffers[old, layout] = (
+                    self.loaded_as(old, layout, place)
+                    or self.stored_as(old, layout, place)
+                    or store_operand(new, layout, self.demand.target, place)
                 )
         if self.preferred.get(old) == new.type.layout:
             for layout in self.demand.layouts(old)[1:]:
@@ -204,6 +206,17 @@ class _Emitter:
         if shared_layout(buffer).transpose(op.order) != layout:
             return None
         return place(gpu.SharedTrans(buffer, op.order)).out
+
+    def stored_as(self, value: Value, layout: LinearLayout, place: Builder) -> Value | None:
+        """Return a view of `layout` of the buffer that a dot reads the transpose of `value` from, or None."""
+        op = value.op
+        if not isinstance(op, tile.Trans):
+            return None
+        for stored in self.demand.buffers.get(op.value, ()):
+            buffer = self.buffers.get((op.value, stored))
+            if buffer is not None and stored.transpose(op.order) == layout:
+                return place(gpu.SharedTrans(buffer, op.order)).out
+        return None
 
     def nested(self, block: Block) -> Block:
         """Return `block` rewritten, its tile arguments in their preferred layouts."""

@@ -28,6 +28,7 @@ from aotc.schedule.analysis.axis import AxisAnalysis
 from aotc.schedule.analysis.coordinates import coordinate
 from aotc.schedule.analysis.global_order import root_names
 from aotc.schedule.cleanup.drop_carried import drop_unused_carried
+from aotc.schedule.cleanup.simplify import fold_trans_of_trans
 from aotc.schedule.context import Schedule
 from aotc.schedule.remarks import Remark
 from aotc.schedule.tensor_maps.dot_stores import check_store_order, dot_stores
@@ -35,6 +36,7 @@ from aotc.schedule.tensor_maps.operand_loads import (
     check_dot,
     check_load_order,
     operands_in_loops,
+    operands_outside,
 )
 from aotc.schedule.tensor_maps.pointer_box import TensorBox, UnmappableError, box_of
 from aotc.target import Feature
@@ -65,7 +67,7 @@ def map_pointers(kernel: Kernel, schedule: Schedule) -> None:
         return box_of(store, kernel, analysis, facts)
 
     loops: dict[scf.For, None] = {}
-    before = list(operands_in_loops(kernel, loaded_before=True))
+    outside = list(operands_outside(kernel))
 
     def replace_loads(uses: Sequence[tuple[tile.Load, tile.Dot]]) -> None:
         for load, dot in uses:
@@ -76,7 +78,7 @@ def map_pointers(kernel: Kernel, schedule: Schedule) -> None:
 
     replace_loads(uses)
     if mapper.made:
-        replace_loads(before)
+        replace_loads(outside)
         # All are analyzed first: replacing one changes what the others are derived from.
         stores = list(dot_stores(kernel))
         boxes = [_asked(each, lambda each=each: stored(each), schedule) for each in stores]
@@ -85,7 +87,9 @@ def map_pointers(kernel: Kernel, schedule: Schedule) -> None:
                 mapper.replace_store(store, box)
     for loop in loops:
         drop_unused_carried(loop)
-    rewrite(kernel, {})  # drop dead address computations
+    # Drops dead address computations, too. A box of keys that is loaded transposed is transposed back here;
+    # where a dot transposes it once more, both are the box.
+    rewrite(kernel, {tile.Trans: (fold_trans_of_trans,)})
 
 
 def _asked(
