@@ -55,6 +55,9 @@ def stand_in() -> None:
 
     class KVQuantMode(enum.IntEnum):
         NONE = 0
+        INT8_PER_TOKEN_HEAD = 2
+        FP8_PER_TOKEN_HEAD = 3
+        INT4_PER_TOKEN_HEAD = 4
 
     class _Logger:
         def __getattr__(self, name: str) -> Callable[..., None]:

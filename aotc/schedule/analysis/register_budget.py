@@ -105,9 +105,8 @@ _ADDRESS_REGISTERS = 2
 
 def registers_of_thread(kernel: Kernel, target: Target) -> int:
     """Return how many registers a thread can have where all threads of a CTA have as many."""
-    share = target.registers_per_sm // kernel.num_threads
-    share = share // _REGISTER_UNIT * _REGISTER_UNIT
-    return min(target.max_registers_per_thread, share, kernel.maxnreg or share)
+    share = target.max_registers_of(-(-kernel.num_threads // 32))
+    return min(share, kernel.maxnreg or share)
 
 
 def register_split(

@@ -16,7 +16,7 @@ from collections.abc import Callable
 
 from aotc.ir.core import Block, Kernel, Op, Value, build
 from aotc.ir.diagnostics import IRError, at
-from aotc.ir.dialects import arith, descriptor, gpu, grid, indexing, scf, tile, tma, wgmma
+from aotc.ir.dialects import arith, cache, descriptor, gpu, grid, indexing, scf, tile, tma, wgmma
 from aotc.ir.effects import Trait
 from aotc.ir.layout import LinearLayout
 from aotc.ir.rewrite import Builder
@@ -436,6 +436,15 @@ def _emit_descriptor_load(op: Op, emitter: _Emitter, place: Builder) -> None:
     emitter.bind_loaded(op.out, buffer, place)
 
 
+def _emit_descriptor_prefetch(op: Op, emitter: _Emitter, place: Builder) -> None:
+    """Bring a tile to the L2 cache, box by box."""
+    assert isinstance(op, descriptor.DescriptorPrefetch)
+    tensor, *coords = (emitter.get(value, None) for value in op.operands)
+    kind = op.descriptor.type
+    assert isinstance(kind, DescriptorType)
+    place(cache.TmaPrefetch(tensor, coords, kind.block))
+
+
 def _emit_descriptor_store(op: Op, emitter: _Emitter, place: Builder) -> None:
     """Store a tile through a buffer in shared memory."""
     assert isinstance(op, descriptor.DescriptorWrite)
@@ -495,6 +504,7 @@ _RULES: dict[type[Op], Callable[[Op, _Emitter, Builder], None]] = {
     descriptor.DescriptorIn: _emit_descriptor_in,
     descriptor.MapAddress: _emit_map_address,
     descriptor.DescriptorLoad: _emit_descriptor_load,
+    descriptor.DescriptorPrefetch: _emit_descriptor_prefetch,
     descriptor.DescriptorStore: _emit_descriptor_store,
     descriptor.DescriptorReduce: _emit_descriptor_store,
 }
