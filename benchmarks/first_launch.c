@@ -10,7 +10,7 @@
  * first_launch_in_c.py, line by line: what to open, the launch as the driver sees it and as a caller says it.
  * The driver's library is loaded, a context current and memory allocated before the clock starts; libzstd is
  * linked as a program links it. Printed, once or TIMES times with unloading in between: nanoseconds of each
- * step.
+ * step, and page faults of each.
  */
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -19,6 +19,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <time.h>
 
 #include "aotc/aotc.h"
@@ -123,11 +124,29 @@ static void read_launch(const char *path, uint64_t buffer) {
     }
 }
 
-static double steps[4];
+static double steps[4], started_ns;
+static long faults[4], faults_before;
+
+/* Page faults that need no disk: memory and code that is touched for the first time. */
+static long fault_count(void) {
+    struct rusage usage;
+    (void)getrusage(RUSAGE_SELF, &usage);
+    return usage.ru_minflt;
+}
+
+static void begin(void) {
+    faults_before = fault_count();
+    started_ns = now_ns();
+}
+
+static void end(unsigned step) {
+    steps[step] = now_ns() - started_ns;
+    faults[step] = fault_count() - faults_before;
+}
 
 static void run_bare(const char *way) {
     void *library = NULL, *kernel = NULL;
-    double start = now_ns();
+    begin();
     FILE *file = fopen(launch.cubin, "rb");
     if (file == NULL || fseek(file, 0, SEEK_END) != 0) {
         stop(launch.cubin, "cannot be read");
@@ -139,16 +158,16 @@ static void run_bare(const char *way) {
         stop(launch.cubin, "cannot be read");
     }
     (void)fclose(file);
-    steps[0] = now_ns() - start;
-    start = now_ns();
+    end(0);
+    begin();
     CALL(cuLibraryLoadData, (void **, const void *, void *, void *, unsigned, void *, void *, unsigned),
          &library, image, NULL, NULL, 0, NULL, NULL, 0);
     CALL(cuLibraryGetKernel, (void **, void *, const char *), &kernel, library, launch.symbol);
     if (launch.shared_bytes > 47 << 10) {
         CALL(cuKernelSetAttribute, (int, int, void *, int), MAX_SHARED, (int)launch.shared_bytes, kernel, 0);
     }
-    steps[1] = now_ns() - start;
-    start = now_ns();
+    end(1);
+    begin();
     if (strcmp(way, "asked") == 0) {
         size_t place = 0, size = 0;
         int (*ask)(void *, size_t, size_t *, size_t *) =
@@ -160,8 +179,8 @@ static void run_bare(const char *way) {
         CALL(cuKernelGetFunction, (void **, void *), &of_context, kernel);
         CALL(cuFuncLoad, (void *), of_context);
     }
-    steps[3] = now_ns() - start;
-    start = now_ns();
+    end(3);
+    begin();
     void *extra[] = {(void *)1, launch.params, (void *)2, &launch.param_bytes, NULL};
     CALL(cuLaunchKernel,
          (void *, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, void *, void **,
@@ -169,7 +188,7 @@ static void run_bare(const char *way) {
          kernel, launch.grid[0], launch.grid[1], launch.grid[2], launch.threads, 1, 1,
          launch.shared_bytes, NULL, NULL, extra);
     CALL(cuCtxSynchronize, (void));
-    steps[2] = now_ns() - start;
+    end(2);
     CALL(cuLibraryUnload, (void *), library);
     free(image);
 }
@@ -203,16 +222,16 @@ static void run_archive(const char *libcuda, bool is_lazy, bool is_mapped) {
     options.flags = is_mapped ? AOTC_OPEN_MAP : 0;
     load.kernel = launch.kernel;
     load.flags = is_lazy ? AOTC_LOAD_LAZY : 0;
-    double start = now_ns();
+    begin();
     demand(aotc_open_file(launch.archive, &options, &archive, &error), "open", &error);
-    steps[0] = now_ns() - start;
-    start = now_ns();
+    end(0);
+    begin();
     demand(aotc_kernel_get(archive, launch.kernel, &kernel, &error), "kernel", &error);
-    steps[1] = now_ns() - start;
-    start = now_ns();
+    end(1);
+    begin();
     demand(aotc_load(archive, &load, &error), "load", &error);
-    steps[2] = now_ns() - start;
-    start = now_ns();
+    end(2);
+    begin();
     aotc_launch_desc desc = AOTC_LAUNCH_DESC_INIT;
     desc.args = launch.args;
     desc.arg_count = launch.arg_count;
@@ -222,7 +241,7 @@ static void run_archive(const char *libcuda, bool is_lazy, bool is_mapped) {
     memcpy(desc.grid, launch.programs, sizeof launch.programs);
     demand(aotc_launch(kernel, &desc, &error), "launch", &error);
     CALL(cuCtxSynchronize, (void));
-    steps[3] = now_ns() - start;
+    end(3);
     aotc_release(archive);
 }
 
@@ -259,7 +278,8 @@ int main(int argc, char **argv) {
         } else {
             run_bare(argv[1]);
         }
-        (void)printf("%.0f %.0f %.0f %.0f\n", steps[0], steps[1], steps[2], steps[3]);
+        (void)printf("%.0f %.0f %.0f %.0f %ld %ld %ld %ld\n", steps[0], steps[1], steps[2], steps[3],
+                     faults[0], faults[1], faults[2], faults[3]);
     }
     return 0;
 }

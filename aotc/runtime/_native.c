@@ -121,6 +121,8 @@ static int add_types(PyObject *module, struct native_state *state) {
         {&state->launcher_type, &native_launcher_spec},
         {&state->grid_launch_type, &native_grid_launch_spec},
         {&state->subscript_type, &native_subscript_spec},
+        {&state->jitted_type, &native_jitted_spec},
+        {&state->chained_type, &native_chained_spec},
         {&state->chain_type, &native_chain_spec},
         {&state->chain_launch_type, &native_chain_launch_spec},
     };
@@ -163,6 +165,8 @@ static int traverse(PyObject *module, visitproc visit, void *arg) {
     Py_VISIT(state->launcher_type);
     Py_VISIT(state->grid_launch_type);
     Py_VISIT(state->subscript_type);
+    Py_VISIT(state->jitted_type);
+    Py_VISIT(state->chained_type);
     Py_VISIT(state->chain_type);
     Py_VISIT(state->chain_launch_type);
     Py_VISIT(state->make_error);
@@ -194,6 +198,8 @@ static int clear(PyObject *module) {
     Py_CLEAR(state->launcher_type);
     Py_CLEAR(state->grid_launch_type);
     Py_CLEAR(state->subscript_type);
+    Py_CLEAR(state->jitted_type);
+    Py_CLEAR(state->chained_type);
     Py_CLEAR(state->chain_type);
     Py_CLEAR(state->chain_launch_type);
     Py_CLEAR(state->make_error);

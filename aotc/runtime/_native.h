@@ -5,6 +5,7 @@
  *     _native_kernel.c    Kernel: convert the arguments of a call, launch
  *     _native_launcher.c  launches as Triton programs write them: from a call to a specialization
  *     _native_chain.c     the same of functions with an autotuner or heuristics
+ *     _native_tuned.c    what the autotuner of such a function chose for some arguments
  *     _native_specialization.c  the kernels that such a launch may take, and which one it does
  *     _native_bind.c      which keyword of a call is which argument, choice or option
  *     _native_describe.c  what is in a kernel, as tuples
@@ -79,7 +80,8 @@ struct native_names {
 struct native_state {
     PyTypeObject *archive_type;
     PyTypeObject *kernel_type;
-    PyTypeObject *launcher_type, *grid_launch_type, *subscript_type, *chain_type, *chain_launch_type;
+    PyTypeObject *launcher_type, *grid_launch_type, *chain_type, *chain_launch_type;
+    PyTypeObject *subscript_type, *jitted_type, *chained_type;
     PyObject *spare_grid_launch, *spare_chain_launch; /* to be made next: native_make_spare */
     PyObject *make_error; /* aotc.runtime.errors.make */
     PyObject *describe;   /* aotc.runtime.info, imported when it is first needed */
@@ -174,9 +176,13 @@ PyObject *native_tensor_map(struct native_state *state, struct native_handle *ha
 
 /* ---- launches of functions ------------------------------------------------------------------ */
 
+struct known_tensor;
+
 extern PyType_Spec native_launcher_spec;
 extern PyType_Spec native_grid_launch_spec;
 extern PyType_Spec native_subscript_spec;
+extern PyType_Spec native_jitted_spec;
+extern PyType_Spec native_chained_spec;
 extern PyType_Spec native_chain_spec;
 extern PyType_Spec native_chain_launch_spec;
 
@@ -188,8 +194,8 @@ PyObject *native_specialization_new(struct native_state *state, uint32_t name_co
 
 /* Launch by the first candidate that does not refuse, by one of the exceptions `refusals`, what is bound to
  * the names. 0 or -1. */
-int native_launch_specialized(PyObject *specialization, PyObject *const *objects, PyObject *grid,
-                              PyObject *refusals);
+int native_launch_specialized(PyObject *specialization, PyObject *const *objects,
+                              const struct known_tensor *known, PyObject *grid, PyObject *refusals);
 
 /* ---- plans ---------------------------------------------------------------------------------- */
 
@@ -218,6 +224,12 @@ void native_plan_end(const struct recorder *recorder);
 PyObject *native_plan_object(const struct native_kernel *kernel, const struct recorder *recorder);
 
 /* ---- a launch ------------------------------------------------------------------------------- */
+
+/* What a tensor said before the launch, and its type's table; a tensor without lanes was not asked. */
+struct known_tensor {
+    struct dl_tensor tensor;
+    const struct dl_exchange *exchange;
+};
 
 /* An argument of kind TENSOR: what the C library is given, and where its shape lies. */
 struct tensor_storage {
@@ -251,6 +263,8 @@ struct launch {
     void *scratch;
     uint64_t scratch_bytes;
     uint8_t bound[LIMIT_TYPE_VARIABLES];
+    const struct known_tensor *known; /* that were read, as `places` say; NULL once code of anybody's may run */
+    const uint16_t *places;
     PyObject *objects[LIMIT_PARAMS]; /* borrowed; NULL: not given */
     aotc_arg args[LIMIT_PARAMS];
     aotc_value choices[LIMIT_CHOICES];
@@ -275,6 +289,9 @@ int native_run(struct launch *launch, aotc_selection *selection);
 
 /* Read the options of a launch; None is the same as none. 0 or -1. */
 int native_read_grid(struct launch *launch, PyObject *object);
+
+/* Read a tuple of integers, which runs no code of anybody's; false if it is none that is valid. */
+bool native_read_plain_grid(struct launch *launch, PyObject *object);
 int native_read_config(struct launch *launch, PyObject *object);
 int native_read_choices(struct launch *launch, PyObject *object);
 int native_read_scratch(struct launch *launch, PyObject *object);
@@ -324,12 +341,10 @@ int native_read_cuda_array(struct launch *launch, uint32_t index, PyObject *obje
 /* Read an argument through __dlpack__, in `launch->stream`. 0 or -1. */
 int native_read_dlpack(struct launch *launch, uint32_t index, PyObject *object);
 
-/* The dtype of a tensor as DLPack says it: code, bits and lanes; 0 if the table does not describe it. */
-uint32_t native_exchange_dtype(PyObject *object, const struct dl_exchange *exchange);
-
-/* Read an argument whose type has an exchange table. 0 or -1. */
+/* Read an argument whose type has an exchange table; take one that was read. 0 or -1. */
 int native_read_exchange(struct launch *launch, uint32_t index, PyObject *object,
                          const struct dl_exchange *exchange);
+int native_take_known(struct launch *launch, uint32_t index, const struct known_tensor *known);
 
 /* The exchange table of a type, or NULL; sets no exception. */
 const struct dl_exchange *native_find_exchange(struct native_state *state, PyTypeObject *type);

@@ -104,6 +104,14 @@ class GridSubscript:
     ) -> Callable[[object], Launch]: ...
     def __call__(self, instance: object, grid: object, /) -> Launch: ...
 
+# Bases of classes whose objects have a launcher as `aotc_launcher`, or a chain as `aotc_chain`, an attribute that is
+# kept in the object once it was asked for.
+class Jitted:
+    def __getitem__(self, grid: object, /) -> Launch: ...
+
+class Chained:
+    def __getitem__(self, grid: object, /) -> Launch: ...
+
 # The decorators of a function, from the outermost to its launcher: of each None, the autotuner's, or the constants that
 # heuristics compute. `chain[grid](…)` goes past them, or calls `run` where `chosen` does not know the config yet.
 class Chain:

@@ -11,10 +11,23 @@
 /* ---- binding -------------------------------------------------------------------------------- */
 
 void native_begin(struct launch *launch, struct native_kernel *kernel) {
-    memset(launch, 0, offsetof(struct launch, objects));
+    /* Each by itself: for a block of this size compilers call, or use an instruction that takes longer. */
     launch->kernel = kernel;
     launch->state = kernel->state;
+    launch->is_deferred = launch->has_stream = launch->has_vote = false;
+    launch->voter = launch->device_param = 0;
+    launch->asked = NULL;
+    launch->stream = 0;
     launch->device = -1;
+    launch->choice_count = launch->choices_given = launch->options_given = 0;
+    launch->config_count = launch->held_count = launch->tensor_count = 0;
+    launch->flags = launch->grid_rank = 0;
+    launch->grid[0] = launch->grid[1] = launch->grid[2] = 0;
+    launch->scratch = NULL;
+    launch->scratch_bytes = 0;
+    launch->known = NULL;
+    launch->places = NULL;
+    memset(launch->bound, 0, sizeof launch->bound);
     memset(launch->objects, 0, kernel->param_count * sizeof *launch->objects);
 }
 
@@ -157,9 +170,25 @@ static int unknown_keyword(const struct launch *launch, PyObject *name, bool wit
 
 /* ---- options -------------------------------------------------------------------------------- */
 
+bool native_read_plain_grid(struct launch *launch, PyObject *object) {
+    const Py_ssize_t rank = PyTuple_CheckExact(object) ? PyTuple_GET_SIZE(object) : 0;
+    bool is_plain = rank >= 1 && rank <= 3;
+    for (Py_ssize_t i = 0; is_plain && i < rank; ++i) {
+        PyObject *item = PyTuple_GET_ITEM(object, i);
+        int overflow; /* set by the call alone: see _native_kernel.c */
+        is_plain = PyLong_CheckExact(item);
+        if (is_plain) {
+            launch->grid[i] = PyLong_AsLongLongAndOverflow(item, &overflow);
+            is_plain = overflow == 0;
+        }
+    }
+    launch->grid_rank = is_plain ? (uint32_t)rank : 0;
+    return is_plain;
+}
+
 int native_read_grid(struct launch *launch, PyObject *object) {
     PyObject *items = NULL;
-    if (object == Py_None) {
+    if (object == Py_None || native_read_plain_grid(launch, object)) {
         return 0;
     }
     if (PyIndex_Check(object) && !PySequence_Check(object)) {

@@ -10,17 +10,13 @@
  *
  * Entries and values are held while code of somebody's may run.
  */
-#include "_native_launcher.h"
+#include "_native_tuned.h"
 #include "_native_program.h"
 
 #include <string.h>
 #include <structmember.h>
 
-enum { MAX_ENTRIES = 16, MAX_COMPUTED = 64 };
-
-/* Of an entry: what arguments are compared by, dtypes of tensors (numbers), places (numbers) and values of what is
- * set, the config. */
-enum { ENTRY_PARTS, ENTRY_DTYPES, ENTRY_PLACES, ENTRY_VALUES, ENTRY_SETTINGS, ENTRY_CONFIG, ENTRY_FIELDS };
+enum { MAX_COMPUTED = 64 };
 
 struct native_chain {
     PyObject_HEAD struct native_state *state;
@@ -33,12 +29,11 @@ struct native_chain {
     } *constants;
     size_t constant_count;
     PyObject *tuner;   /* or None */
-    PyObject *keys;    /* of parameters: whether the autotuner's key has it */
     PyObject *run;     /* what the outermost decorator does */
     PyObject *chosen;  /* (args, kwargs) -> (config, settings) of a launch that `run` did, or None */
-    PyObject *entries; /* a list, the last one that was added first */
+    struct native_tuned tuned;
     PyObject *last;    /* the entry whose config the autotuner says is the best, or NULL */
-    PyObject *dtype, *best_config;
+    PyObject *best_config; /* the attribute's name */
 };
 
 struct chain_call {
@@ -54,146 +49,28 @@ struct computing {
     size_t count;
     PyObject *passed; /* what functions are given, or NULL: none was called */
     PyObject *entry;  /* of the autotuner, or NULL */
+    bool are_known;   /* `known` is what arguments are now: since, no code of anybody's ran */
+    struct known_tensor known[MAX_KNOWN_TENSORS];
 };
-
-/* ---- what was chosen before ------------------------------------------------------------------ */
-
-/* The dtype of a tensor whose type has a table of functions that say it: reading an attribute takes longer. 0 of all
- * other objects. */
-static uint32_t quick_dtype_of(const struct native_chain *self, PyObject *object) {
-    if (PyLong_Check(object) || PyFloat_CheckExact(object) || object == Py_None ||
-        PyUnicode_Check(object)) {
-        return 0;
-    }
-    const struct tensor_type *type = native_tensor_type(self->state, Py_TYPE(object));
-    return type->protocol == PROTOCOL_EXCHANGE ? native_exchange_dtype(object, type->exchange) : 0;
-}
-
-static const uint32_t *numbers_of(PyObject *entry, Py_ssize_t field) {
-    return (const uint32_t *)(const void *)PyBytes_AS_STRING(PyTuple_GET_ITEM(entry, field));
-}
-
-/* The dtype of an argument, a new reference; NULL without an error if it has none. */
-static PyObject *dtype_of(const struct native_chain *self, PyObject *object) {
-    if (PyLong_Check(object) || PyFloat_CheckExact(object) || object == Py_None ||
-        PyUnicode_Check(object)) {
-        return NULL;
-    }
-    PyObject *dtype = PyObject_GetAttr(object, self->dtype);
-    if (dtype == NULL) {
-        PyErr_Clear();
-    }
-    return dtype;
-}
-
-/* Values of the key, types of all else, and dtypes that are objects: two for each parameter. */
-static PyObject *parts_of(const struct native_chain *self, PyObject *const *objects,
-                          const uint32_t *dtypes) {
-    const Py_ssize_t count = self->launcher->param_count;
-    PyObject *parts = PyTuple_New(2 * count);
-    for (Py_ssize_t i = 0; parts != NULL && i < count; ++i) {
-        const bool is_key = PyTuple_GET_ITEM(self->keys, i) == Py_True;
-        PyObject *part = is_key ? objects[i] : (PyObject *)Py_TYPE(objects[i]);
-        PyObject *dtype = dtypes[i] != 0 ? Py_NewRef(Py_None) : dtype_of(self, objects[i]);
-        /* A tensor in the key is compared by its dtype alone: it shall not be kept. */
-        PyTuple_SET_ITEM(parts, 2 * i, Py_NewRef(dtype != NULL ? Py_None : part));
-        PyTuple_SET_ITEM(parts, 2 * i + 1, dtype != NULL ? dtype : Py_NewRef(Py_None));
-    }
-    return parts;
-}
-
-static bool is_like(const struct native_chain *self, PyObject *entry, PyObject *const *objects) {
-    PyObject *parts = PyTuple_GET_ITEM(entry, ENTRY_PARTS);
-    const uint32_t *dtypes = numbers_of(entry, ENTRY_DTYPES);
-    for (Py_ssize_t i = 0; i < (Py_ssize_t)self->launcher->param_count; ++i) {
-        PyObject *part = PyTuple_GET_ITEM(parts, 2 * i);
-        PyObject *kept = PyTuple_GET_ITEM(parts, 2 * i + 1);
-        bool is_equal;
-        if (dtypes[i] != 0) {
-            is_equal = quick_dtype_of(self, objects[i]) == dtypes[i];
-        } else if (kept != Py_None) {
-            PyObject *dtype = dtype_of(self, objects[i]);
-            is_equal = dtype == kept;
-            Py_XDECREF(dtype);
-        } else if (PyTuple_GET_ITEM(self->keys, i) == Py_True) {
-            is_equal = native_is_same(objects[i], part);
-        } else {
-            is_equal = (PyObject *)Py_TYPE(objects[i]) == part;
-        }
-        if (!is_equal) {
-            return false;
-        }
-    }
-    return true;
-}
-
-/* The entry for arguments like these, a new reference; NULL without an error if there is none. */
-static PyObject *find_entry(const struct native_chain *self, PyObject *const *objects) {
-    for (Py_ssize_t i = 0; i < PyList_GET_SIZE(self->entries); ++i) {
-        PyObject *entry = Py_NewRef(PyList_GET_ITEM(self->entries, i));
-        if (is_like(self, entry, objects)) {
-            return entry;
-        }
-        Py_DECREF(entry);
-    }
-    return NULL;
-}
-
-/* Keep what was chosen for arguments; without an error if it cannot be kept. */
-static void add_entry(struct native_chain *self, PyObject *const *objects, PyObject *config,
-                      PyObject *settings) {
-    uint32_t numbers[MAX_NAMES];
-    for (uint32_t i = 0; i < self->launcher->param_count; ++i) {
-        numbers[i] = quick_dtype_of(self, objects[i]);
-    }
-    PyObject *dtypes = PyBytes_FromStringAndSize(
-        (const char *)numbers, (Py_ssize_t)(self->launcher->param_count * sizeof *numbers));
-    PyObject *parts = dtypes == NULL ? NULL : parts_of(self, objects, numbers);
-    PyObject *values = PyTuple_New(PyDict_GET_SIZE(settings));
-    PyObject *name = NULL;
-    PyObject *value = NULL;
-    Py_ssize_t position = 0;
-    bool is_known = parts != NULL && values != NULL && PyDict_GET_SIZE(settings) <= MAX_NAMES;
-    for (Py_ssize_t i = 0; is_known && PyDict_Next(settings, &position, &name, &value); ++i) {
-        const int64_t at = PyUnicode_Check(name) ? native_launcher_find(self->launcher, name) : -1;
-        is_known = at >= 0;
-        numbers[i] = (uint32_t)at;
-        PyTuple_SET_ITEM(values, i, Py_NewRef(value));
-    }
-    const Py_ssize_t place_bytes = PyDict_GET_SIZE(settings) * (Py_ssize_t)sizeof *numbers;
-    PyObject *places = is_known ? PyBytes_FromStringAndSize((const char *)numbers, place_bytes) : NULL;
-    PyObject *kept = places != NULL ? PyDict_Copy(settings) : NULL;
-    PyObject *entry =
-        kept == NULL ? NULL : PyTuple_Pack(ENTRY_FIELDS, parts, dtypes, places, values, kept, config);
-    if (entry != NULL && PyList_Insert(self->entries, 0, entry) == 0 &&
-        PyList_GET_SIZE(self->entries) > MAX_ENTRIES) {
-        (void)PyList_SetSlice(self->entries, MAX_ENTRIES, PyList_GET_SIZE(self->entries), NULL);
-    }
-    PyErr_Clear();
-    Py_XDECREF(dtypes);
-    Py_XDECREF(places);
-    Py_XDECREF(values);
-    Py_XDECREF(parts);
-    Py_XDECREF(kept);
-    Py_XDECREF(entry);
-}
 
 /* ---- steps ----------------------------------------------------------------------------------- */
 
 /* Set what the config of an entry has. 0 or -1. */
-static int apply_config(struct native_chain *self, PyObject *entry, PyObject **objects,
-                        PyObject *passed) {
-    const uint32_t *places = numbers_of(entry, ENTRY_PLACES);
+static int apply_config(struct native_chain *self, struct computing *now) {
+    PyObject *entry = now->entry;
+    const uint32_t *places = native_entry_array(entry, ENTRY_PLACES);
     PyObject *values = PyTuple_GET_ITEM(entry, ENTRY_VALUES);
     for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(values); ++i) {
-        objects[places[i]] = PyTuple_GET_ITEM(values, i);
+        now->objects[places[i]] = PyTuple_GET_ITEM(values, i);
     }
-    if (passed != NULL && PyDict_Update(passed, PyTuple_GET_ITEM(entry, ENTRY_SETTINGS)) < 0) {
+    if (now->passed != NULL &&
+        PyDict_Update(now->passed, PyTuple_GET_ITEM(entry, ENTRY_SETTINGS)) < 0) {
         return -1;
     }
     if (self->last == entry) {
         return 0;
     }
+    now->are_known = false;
     Py_XSETREF(self->last, Py_NewRef(entry));
     return PyObject_SetAttr(self->tuner, self->best_config,
                             PyTuple_GET_ITEM(entry, ENTRY_CONFIG));
@@ -243,7 +120,10 @@ static int compute_one(const struct native_chain *self, const struct chain_call 
     if (value == NULL && now->passed == NULL && make_passed(self, call, now) < 0) {
         return -1;
     }
-    value = value == NULL ? PyObject_CallOneArg(function, now->passed) : value;
+    if (value == NULL) {
+        now->are_known = false;
+        value = PyObject_CallOneArg(function, now->passed);
+    }
     if (value == NULL) {
         return -1;
     }
@@ -275,6 +155,7 @@ static enum outcome launch_known(struct native_chain *self, const struct chain_c
     now.count = 0;
     now.passed = NULL;
     now.entry = NULL;
+    now.are_known = false;
     if (native_launcher_bind(self->launcher, call->args, call->count, call->keywords,
                              now.objects) < 0) {
         PyErr_Clear(); /* `run` will say it as Triton does */
@@ -286,21 +167,24 @@ static enum outcome launch_known(struct native_chain *self, const struct chain_c
             outcome = compute(self, call, step, &now) < 0 ? FAILED : LAUNCHED;
             continue;
         }
-        now.entry = find_entry(self, now.objects);
+        now.entry =
+            native_tuned_find(&self->tuned, now.objects, now.known, &now.are_known);
         if (now.entry == NULL) {
             outcome = NOT_KNOWN;
-        } else if (apply_config(self, now.entry, now.objects, now.passed) < 0) {
+        } else if (apply_config(self, &now) < 0) {
             outcome = FAILED;
         }
     }
-    if (outcome == LAUNCHED && native_launcher_launch(self->launcher, now.objects, call->grid) < 0) {
+    const struct known_tensor *known = now.are_known ? now.known : NULL;
+    if (outcome == LAUNCHED &&
+        native_launcher_launch(self->launcher, now.objects, known, call->grid) < 0) {
         /* Of an autotuner another config may do. */
         const bool is_refused =
             now.entry != NULL && PyErr_ExceptionMatches(self->launcher->refusals) != 0;
         outcome = is_refused ? NOT_KNOWN : FAILED;
         if (is_refused) {
             PyErr_Clear();
-            (void)PyList_SetSlice(self->entries, 0, PyList_GET_SIZE(self->entries), NULL);
+            (void)native_tuned_clear(&self->tuned);
         }
     }
     for (size_t i = 0; i < now.count; ++i) {
@@ -325,7 +209,8 @@ static int keep_choice(struct native_chain *self, const struct chain_call *call,
     }
     if (PyTuple_Check(found) && PyTuple_GET_SIZE(found) == 2 &&
         PyDict_Check(PyTuple_GET_ITEM(found, 1))) {
-        add_entry(self, objects, PyTuple_GET_ITEM(found, 0), PyTuple_GET_ITEM(found, 1));
+        native_tuned_add(&self->tuned, objects, PyTuple_GET_ITEM(found, 0),
+                           PyTuple_GET_ITEM(found, 1));
     }
     Py_DECREF(found);
     return 0;
@@ -524,17 +409,10 @@ static PyObject *chain_new(PyTypeObject *type, PyObject *args, PyObject *Py_UNUS
     self->tuner = Py_NewRef(tuner);
     self->run = Py_NewRef(run);
     self->chosen = Py_NewRef(chosen);
-    self->entries = PyList_New(0);
-    self->dtype = PyUnicode_InternFromString("dtype");
     self->best_config = PyUnicode_InternFromString("best_config");
-    self->keys = PyTuple_New(self->launcher->param_count);
-    bool is_made = self->entries != NULL && self->dtype != NULL && self->best_config != NULL &&
-                   self->keys != NULL && read_steps(self) == 0;
-    for (uint32_t i = 0; is_made && i < self->launcher->param_count; ++i) {
-        const int is_key = PySet_Contains(keys, PyTuple_GET_ITEM(self->launcher->names, i));
-        is_made = is_key >= 0;
-        PyTuple_SET_ITEM(self->keys, i, PyBool_FromLong(is_key == 1));
-    }
+    const bool is_made = self->best_config != NULL &&
+                         native_tuned_begin(&self->tuned, self->launcher, keys) == 0 &&
+                         read_steps(self) == 0;
     if (!is_made) {
         Py_CLEAR(self);
     }
@@ -549,7 +427,7 @@ static int chain_traverse(PyObject *object, visitproc visit, void *arg) {
     Py_VISIT(self->tuner);
     Py_VISIT(self->run);
     Py_VISIT(self->chosen);
-    Py_VISIT(self->entries);
+    Py_VISIT(self->tuned.entries);
     Py_VISIT(self->last);
     return 0;
 }
@@ -557,7 +435,7 @@ static int chain_traverse(PyObject *object, visitproc visit, void *arg) {
 /* What holds the decorators, and with them the chain, goes with the object alone: a call may go on. */
 static int chain_clear(PyObject *object) {
     struct native_chain *self = (struct native_chain *)object;
-    return PyList_SetSlice(self->entries, 0, PyList_GET_SIZE(self->entries), NULL);
+    return self->tuned.entries == NULL ? 0 : native_tuned_clear(&self->tuned);
 }
 
 static void chain_dealloc(PyObject *object) {
@@ -571,12 +449,10 @@ static void chain_dealloc(PyObject *object) {
     Py_XDECREF((PyObject *)self->launcher);
     Py_XDECREF(self->steps);
     Py_XDECREF(self->tuner);
-    Py_XDECREF(self->keys);
+    native_tuned_end(&self->tuned);
     Py_XDECREF(self->run);
     Py_XDECREF(self->chosen);
-    Py_XDECREF(self->entries);
     Py_XDECREF(self->last);
-    Py_XDECREF(self->dtype);
     Py_XDECREF(self->best_config);
     type->tp_free(object);
     Py_DECREF(type);

@@ -105,13 +105,21 @@ const struct dl_exchange *native_find_exchange(struct native_state *state, PyTyp
                : NULL;
 }
 
-uint32_t native_exchange_dtype(PyObject *object, const struct dl_exchange *exchange) {
-    struct dl_tensor tensor;
-    if (exchange->tensor_from_object(object, &tensor) != 0) {
-        PyErr_Clear();
+static int take_exchange(struct launch *launch, uint32_t index, const struct dl_tensor *tensor,
+                         const struct dl_exchange *exchange) {
+    if (take_tensor(launch, index, tensor, false) < 0) {
+        return -1;
+    }
+    if (launch->has_stream || launch->asked == exchange || tensor->device_type != DL_CUDA) {
         return 0;
     }
-    return (uint32_t)tensor.code << 24 | (uint32_t)tensor.bits << 16 | tensor.lanes;
+    void *stream; /* set by the call alone: see _native_kernel.c */
+    if (exchange->current_stream(DL_CUDA, tensor->device_id, &stream) != 0) {
+        return native_bad_protocol(launch, index,
+                                   "a tensor whose current stream its framework can tell");
+    }
+    launch->asked = exchange;
+    return native_vote_stream(launch, index, (uintptr_t)stream);
 }
 
 int native_read_exchange(struct launch *launch, uint32_t index, PyObject *object,
@@ -120,19 +128,11 @@ int native_read_exchange(struct launch *launch, uint32_t index, PyObject *object
     if (exchange->tensor_from_object(object, &tensor) != 0) {
         return native_bad_protocol(launch, index, "a tensor that DLPack can describe");
     }
-    if (take_tensor(launch, index, &tensor, false) < 0) {
-        return -1;
-    }
-    if (launch->has_stream || launch->asked == exchange || tensor.device_type != DL_CUDA) {
-        return 0;
-    }
-    void *stream = NULL;
-    if (exchange->current_stream(DL_CUDA, tensor.device_id, &stream) != 0) {
-        return native_bad_protocol(launch, index,
-                                   "a tensor whose current stream its framework can tell");
-    }
-    launch->asked = exchange;
-    return native_vote_stream(launch, index, (uintptr_t)stream);
+    return take_exchange(launch, index, &tensor, exchange);
+}
+
+int native_take_known(struct launch *launch, uint32_t index, const struct known_tensor *known) {
+    return take_exchange(launch, index, &known->tensor, known->exchange);
 }
 
 /* ---- capsules

@@ -5,7 +5,9 @@
  *     kernel.launch(args, grid=, stream=, config=, choices=, pdl=, scratch=)
  *     kernel.select(args, ...)                          what a launch would do
  *
- * The call is the hot path: it is a vectorcall and allocates nothing.
+ * The call is the hot path: it is a vectorcall and allocates nothing. What another function sets for it, on success, is
+ * not set before: a processor that renames memory (AMD's since Zen 2) takes the value before for the one that is read,
+ * and starts anew, which takes as long as the rest of the function.
  */
 #include "_native.h"
 
@@ -105,7 +107,6 @@ static int closed(const struct native_kernel *kernel) {
  * other loads need to decompress. */
 static aotc_status run_late(struct launch *launch, const aotc_launch_desc *desc,
                             aotc_selection *selection, aotc_error *error) {
-    aotc_selection chosen = {.struct_size = (uint32_t)sizeof chosen};
     struct native_kernel *self = (struct native_kernel *)Py_NewRef((PyObject *)launch->kernel);
     aotc_archive *archive = native_hold(self->handle);
     aotc_status status;
@@ -113,11 +114,10 @@ static aotc_status run_late(struct launch *launch, const aotc_launch_desc *desc,
     for (uint32_t i = 0; i < self->param_count; ++i) {
         Py_INCREF(launch->objects[i]); /* another thread may let go of them */
     }
-    Py_BEGIN_ALLOW_THREADS status =
-        aotc_select(self->kernel, desc, selection == NULL ? &chosen : selection, error);
-    Py_END_ALLOW_THREADS if (status == AOTC_OK && selection == NULL) {
-        status = aotc_launch(self->kernel, desc, error);
-    }
+    Py_BEGIN_ALLOW_THREADS status = selection == NULL
+                                        ? aotc_launch(self->kernel, desc, error)
+                                        : aotc_select(self->kernel, desc, selection, error);
+    Py_END_ALLOW_THREADS
     for (uint32_t i = 0; i < self->param_count; ++i) {
         Py_DECREF(launch->objects[i]);
     }

@@ -61,15 +61,14 @@ static PyObject *find(struct native_launcher *self, PyObject *const *objects, Py
     return capsule;
 }
 
-/* Say whether a type's values are known by identity, or compared without code of anybody's. */
-static bool is_plain(PyObject *object) {
+bool native_is_plain(PyObject *object) {
     return PyLong_CheckExact(object) || PyUnicode_CheckExact(object) ||
            PyFloat_CheckExact(object) || PyBool_Check(object) || object == Py_None;
 }
 
 bool native_is_same(PyObject *a, PyObject *b) {
     return a == b ||
-           (Py_TYPE(a) == Py_TYPE(b) && is_plain(a) && PyObject_RichCompareBool(a, b, Py_EQ) == 1);
+           (Py_TYPE(a) == Py_TYPE(b) && native_is_plain(a) && PyObject_RichCompareBool(a, b, Py_EQ) == 1);
 }
 
 /* What the key of a launch has of an argument: the value of a constant, or one that some kernel was
@@ -85,7 +84,7 @@ static PyObject *key_part(const struct native_launcher *self, uint32_t i, PyObje
                 return PyTuple_GET_ITEM(values, k);
             }
         }
-        if (!is_plain(object)) {
+        if (!native_is_plain(object)) {
             return object;
         }
     }
@@ -130,9 +129,6 @@ static bool is_last_key(const struct native_launcher *self, PyObject *const *obj
 
 /* Return the capsule of a launch's specialization, as a new reference. */
 static PyObject *specialize(struct native_launcher *self, PyObject *const *objects) {
-    if (is_last_key(self, objects)) {
-        return Py_NewRef(self->last);
-    }
     PyObject *key = make_key(self, objects);
     PyObject *found = key == NULL ? NULL : Py_XNewRef(PyDict_GetItemWithError(self->known, key));
     /* A constant that may change, such as a list, makes no key. */
@@ -166,10 +162,13 @@ static PyObject *specialize(struct native_launcher *self, PyObject *const *objec
 }
 
 /* Launch; if nothing takes the arguments, ask for what has not been loaded yet, and launch that. */
-static int launch_bound(struct native_launcher *self, PyObject *const *objects, PyObject *grid) {
-    PyObject *capsule = specialize(self, objects);
+static int launch_bound(struct native_launcher *self, PyObject *const *objects,
+                        const struct known_tensor *known, PyObject *grid) {
+    const bool is_last = is_last_key(self, objects);
+    PyObject *capsule = is_last ? Py_NewRef(self->last) : specialize(self, objects);
     for (int attempt = 0; capsule != NULL; ++attempt) {
-        const int result = native_launch_specialized(capsule, objects, grid, self->refusals);
+        const int result = native_launch_specialized(
+            capsule, objects, is_last && attempt == 0 ? known : NULL, grid, self->refusals);
         Py_DECREF(capsule);
         if (result == 0 || !PyErr_ExceptionMatches(self->refusals)) {
             return result;
@@ -259,13 +258,13 @@ static int call_hooks(const struct native_launcher *self, PyObject *const *args,
 }
 
 int native_launcher_launch(struct native_launcher *self, PyObject *const *objects,
-                           PyObject *grid) {
-    if (!PyCallable_Check(grid)) {
-        return launch_bound(self, objects, grid);
+                           const struct known_tensor *known, PyObject *grid) {
+    if (PyTuple_CheckExact(grid) || !PyCallable_Check(grid)) {
+        return launch_bound(self, objects, known, grid);
     }
     PyObject *meta = bound_to(self, objects, false);
     PyObject *found = meta == NULL ? NULL : PyObject_CallOneArg(grid, meta);
-    const int result = found == NULL ? -1 : launch_bound(self, objects, found);
+    const int result = found == NULL ? -1 : launch_bound(self, objects, NULL, found);
     Py_XDECREF(meta);
     Py_XDECREF(found);
     return result;
@@ -289,7 +288,7 @@ static PyObject *call_launch(PyObject *object, PyObject *const *args, size_t fla
         result = native_launcher_bind(self, args, count, keywords, objects);
     }
     if (result == 0) {
-        result = native_launcher_launch(self, objects, grid);
+        result = native_launcher_launch(self, objects, NULL, grid);
     }
     Py_DECREF(grid);
     return result < 0 ? NULL : Py_NewRef(Py_None);

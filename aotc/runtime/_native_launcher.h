@@ -23,6 +23,9 @@ struct native_launcher {
     PyObject *fixed; /* of parameters: values that kernels were built for, or None */
 };
 
+/* Say whether an object is a number, a string or None, which run no code of anybody's. */
+bool native_is_plain(PyObject *object);
+
 /* Say whether two values of a constant are surely the same; runs no code of anybody's. */
 bool native_is_same(PyObject *a, PyObject *b);
 
@@ -34,8 +37,10 @@ int64_t native_launcher_find(const struct native_launcher *self, PyObject *name)
 int native_launcher_bind(struct native_launcher *self, PyObject *const *args,
                          Py_ssize_t count, PyObject *keywords, PyObject **objects);
 
-/* Launch what was bound; a grid that can be called is called. 0 or -1. */
-int native_launcher_launch(struct native_launcher *self, PyObject *const *objects, PyObject *grid);
+/* Launch what was bound; a grid that can be called is called. Tensors that were read, and since when no code of
+ * anybody's ran, are `known`, one for each name, or NULL. 0 or -1. */
+int native_launcher_launch(struct native_launcher *self, PyObject *const *objects,
+                           const struct known_tensor *known, PyObject *grid);
 
 /* Make an object of a type whose objects live for a launch, in the memory of the one before: the allocator
  * takes longer than all that a launch looks up. Its fields are zero. NULL with an exception. */

@@ -283,7 +283,6 @@ static CUresult init(unsigned flags) {
 }
 
 static const struct aotci_driver recording_driver = {
-    .version = 12000,
     .groups = DRIVER_ALL,
     .init = init,
     .get_error_name = get_error_text,

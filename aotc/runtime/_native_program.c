@@ -11,7 +11,7 @@ enum opcode {
     JUMP_IF_FALSE_OR_POP, JUMP_IF_TRUE_OR_POP, OPCODES,
 };
 
-enum { MAX_INSTRUCTIONS = 256, MAX_STACK = 16 };
+enum { MAX_INSTRUCTIONS = 256, MAX_STACK = 16, MAX_INPUTS = 64 };
 
 /* How many values an opcode takes; what it does not jump over, it puts one in their place. */
 static const unsigned char takes[OPCODES] = {
@@ -26,16 +26,23 @@ struct instruction {
     int32_t operand;
 };
 
-struct program {
-    uint32_t count;
-    struct instruction instructions[];
-};
-
-enum kind { A_NONE, A_BOOL, AN_INTEGER, AN_OBJECT };
+enum kind { A_NONE, A_BOOL, AN_INTEGER, AN_OBJECT, NOT_PASSED };
 
 struct value {
     enum kind kind;
-    int64_t number; /* 0 for None */
+    int64_t number; /* 0 for None and objects */
+};
+
+/* A program reads the arguments that it uses first. What it answered last is kept by these, its inputs. */
+struct program {
+    uint32_t count, input_count;
+    PyObject *answer; /* to `inputs`; or NULL */
+    struct input {
+        uint32_t argument;
+        struct value value;
+        PyObject *object; /* that has it, owned: a number or None; or NULL */
+    } inputs[MAX_INPUTS];
+    struct instruction instructions[];
 };
 
 /* ---- making ---------------------------------------------------------------------------------- */
@@ -89,6 +96,28 @@ static bool check(const struct program *program, uint32_t argument_count) {
     return depths[program->count] == 1;
 }
 
+/* Let instructions name inputs in place of arguments. False if there are too many. */
+static bool number_inputs(struct program *program) {
+    for (uint32_t i = 0; i < program->count; ++i) {
+        struct instruction *one = &program->instructions[i];
+        uint32_t at = 0;
+        if (one->opcode != ARGUMENT) {
+            continue;
+        }
+        while (at < program->input_count && program->inputs[at].argument != (uint32_t)one->operand) {
+            ++at;
+        }
+        if (at == MAX_INPUTS) {
+            return false;
+        }
+        if (at == program->input_count) {
+            program->inputs[program->input_count++].argument = (uint32_t)one->operand;
+        }
+        one->operand = (int32_t)at;
+    }
+    return true;
+}
+
 struct program *native_program_new(PyObject *instructions, uint32_t argument_count) {
     const Py_ssize_t count = PyTuple_Check(instructions) ? PyTuple_GET_SIZE(instructions) : 0;
     struct program *program = NULL;
@@ -110,7 +139,7 @@ struct program *native_program_new(PyObject *instructions, uint32_t argument_cou
             return NULL;
         }
     }
-    if (program == NULL || !check(program, argument_count)) {
+    if (program == NULL || !check(program, argument_count) || !number_inputs(program)) {
         native_program_free(program);
         PyErr_SetString(PyExc_ValueError, "expected a program of constants");
         return NULL;
@@ -118,12 +147,20 @@ struct program *native_program_new(PyObject *instructions, uint32_t argument_cou
     return program;
 }
 
-void native_program_free(struct program *program) { PyMem_Free(program); }
+void native_program_free(struct program *program) {
+    if (program != NULL) {
+        Py_XDECREF(program->answer);
+        for (uint32_t i = 0; i < program->input_count; ++i) {
+            Py_XDECREF(program->inputs[i].object);
+        }
+        PyMem_Free(program);
+    }
+}
 
 /* ---- running --------------------------------------------------------------------------------- */
 
 static struct value value_of(PyObject *object) {
-    int overflow = 0;
+    int overflow; /* set by the call alone: see _native_kernel.c */
     if (object == Py_None) {
         return (struct value){A_NONE, 0};
     }
@@ -134,7 +171,7 @@ static struct value value_of(PyObject *object) {
         return (struct value){AN_OBJECT, 0};
     }
     const long long number = PyLong_AsLongLongAndOverflow(object, &overflow);
-    return (struct value){overflow != 0 ? AN_OBJECT : AN_INTEGER, number};
+    return overflow != 0 ? (struct value){AN_OBJECT, 0} : (struct value){AN_INTEGER, number};
 }
 
 static struct value boolean(bool is_true) { return (struct value){A_BOOL, is_true}; }
@@ -246,18 +283,39 @@ static bool evaluate(int32_t opcode, struct value a, struct value b, struct valu
     }
 }
 
-PyObject *native_program_run(const struct program *program, PyObject *const *objects,
-                             PyObject *defaults) {
+/* Read the inputs, and say whether they are those of the last time. */
+static bool read_inputs(struct program *program, PyObject *const *objects, PyObject *defaults) {
+    bool are_same = true;
+    for (uint32_t i = 0; i < program->input_count; ++i) {
+        struct input *input = &program->inputs[i];
+        PyObject *object = objects[input->argument];
+        if (object == input->object) {
+            continue;
+        }
+        const struct value value = object == PyTuple_GET_ITEM(defaults, input->argument)
+                                       ? (struct value){NOT_PASSED, 0}
+                                       : value_of(object);
+        are_same = are_same && value.kind == input->value.kind && value.number == input->value.number;
+        input->value = value;
+        /* To let go of a number runs nothing. */
+        const bool is_kept = value.kind != AN_OBJECT && value.kind != NOT_PASSED;
+        Py_XSETREF(input->object, is_kept ? Py_NewRef(object) : NULL);
+    }
+    return are_same;
+}
+
+/* Run a program on its inputs. False if there is no answer. */
+static bool run(const struct program *program, struct value *answer) {
     struct value stack[MAX_STACK + 1];
     struct value *top = stack; /* one past the last */
     for (uint32_t i = 0; i < program->count; ++i) {
         const struct instruction one = program->instructions[i];
         switch (one.opcode) {
         case ARGUMENT:
-            if (objects[one.operand] == PyTuple_GET_ITEM(defaults, one.operand)) {
-                return NULL;
+            *top++ = program->inputs[one.operand].value;
+            if (top[-1].kind == NOT_PASSED) {
+                return false;
             }
-            *top++ = value_of(objects[one.operand]);
             break;
         case INTEGER:
             *top++ = (struct value){AN_INTEGER, one.operand};
@@ -276,7 +334,7 @@ PyObject *native_program_run(const struct program *program, PyObject *const *obj
         case JUMP_IF_TRUE_OR_POP: {
             const struct value test = *--top;
             if (test.kind == AN_OBJECT) {
-                return NULL;
+                return false;
             }
             if ((test.number != 0) == (one.opcode == JUMP_IF_TRUE_OR_POP)) {
                 top += one.opcode != JUMP_IF_FALSE;
@@ -288,7 +346,7 @@ PyObject *native_program_run(const struct program *program, PyObject *const *obj
             const unsigned count = takes[one.opcode];
             struct value result;
             if (!evaluate(one.opcode, top[-(int)count], top[-1], &result)) {
-                return NULL;
+                return false;
             }
             top -= count;
             *top++ = result;
@@ -296,14 +354,26 @@ PyObject *native_program_run(const struct program *program, PyObject *const *obj
         }
         }
     }
-    const struct value answer = stack[0];
-    if (answer.kind == AN_OBJECT) {
+    *answer = stack[0];
+    return answer->kind != AN_OBJECT;
+}
+
+PyObject *native_program_run(struct program *program, PyObject *const *objects,
+                             PyObject *defaults) {
+    struct value answer;
+    if (read_inputs(program, objects, defaults) && program->answer != NULL) {
+        return Py_NewRef(program->answer);
+    }
+    Py_CLEAR(program->answer); /* an integer, a bool or None: nothing of anybody's runs */
+    if (!run(program, &answer)) {
         return NULL;
     }
     if (answer.kind == AN_INTEGER) {
-        PyObject *number = PyLong_FromLongLong(answer.number);
+        program->answer = PyLong_FromLongLong(answer.number);
         PyErr_Clear();
-        return number;
+    } else {
+        PyObject *boolean_answer = answer.number != 0 ? Py_True : Py_False;
+        program->answer = Py_NewRef(answer.kind == A_NONE ? Py_None : boolean_answer);
     }
-    return Py_NewRef(answer.kind == A_NONE ? Py_None : answer.number != 0 ? Py_True : Py_False);
+    return Py_XNewRef(program->answer);
 }

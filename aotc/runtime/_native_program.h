@@ -13,7 +13,7 @@ void native_program_free(struct program *program);
 
 /* Run a program: a new reference, or NULL without an exception where it has no answer, because of a value that
  * it does not know, an error, or an argument that is its parameter's default, which was perhaps not passed. */
-PyObject *native_program_run(const struct program *program, PyObject *const *objects,
+PyObject *native_program_run(struct program *program, PyObject *const *objects,
                              PyObject *defaults);
 
 #endif

@@ -69,7 +69,7 @@ static bool is_numpy_bool(PyObject *object) {
 
 static int read_integer(struct launch *launch, uint32_t index, PyObject *object, uint32_t dtype,
                         uint64_t *bits) {
-    int overflow = 0;
+    int overflow; /* set by the call alone: see _native_kernel.c */
     PyObject *number = NULL;
     if (PyLong_Check(object)) {
         number = Py_NewRef(object);
@@ -77,6 +77,7 @@ static int read_integer(struct launch *launch, uint32_t index, PyObject *object,
         number = PyBool_FromLong(PyObject_IsTrue(object) == 1);
     } else if (native_tensor_type(launch->state, Py_TYPE(object))->protocol == PROTOCOL_NONE) {
         /* __index__ of a tensor would wait for the GPU. */
+        launch->known = NULL;
         number = PyNumber_Index(object);
     }
     if (number == NULL) {
@@ -155,6 +156,7 @@ static int read_float(struct launch *launch, uint32_t index, PyObject *object, u
         return not_a_number(launch, index, dtype,
                             object); /* __float__ of a tensor would wait for the GPU */
     } else {
+        launch->known = PyLong_CheckExact(object) ? launch->known : NULL;
         value = PyFloat_AsDouble(object);
         if (value == -1.0 && PyErr_Occurred()) {
             if (!PyErr_ExceptionMatches(PyExc_OverflowError)) {

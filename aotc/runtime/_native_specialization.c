@@ -247,19 +247,29 @@ static void use(struct launch *launch, const struct candidate *candidate) {
 
 /* Convert the arguments for a candidate; the launch must be ended. 0 or -1. */
 static int prepare(struct launch *launch, const struct candidate *candidate,
-                   PyObject *const *objects, PyObject *grid) {
+                   PyObject *const *objects, const struct known_tensor *known, PyObject *grid) {
     native_begin(launch, candidate->kernel);
+    launch->known = known;
+    launch->places = candidate->params;
     for (uint32_t i = 0; i < candidate->kernel->param_count; ++i) {
         launch->objects[i] = objects[candidate->params[i]];
     }
     use(launch, candidate);
-    return native_read_grid(launch, grid) < 0 ? -1 : native_convert(launch);
+    if (!native_read_plain_grid(launch, grid)) {
+        launch->known = NULL;
+        if (native_read_grid(launch, grid) < 0) {
+            return -1;
+        }
+    }
+    return native_convert(launch);
 }
 
-static int launch_one(const struct candidate *candidate, PyObject *const *objects, PyObject *grid) {
+/* Apart from native_launch_specialized, whose frame is large enough. */
+__attribute__((noinline)) static int launch_one(const struct candidate *candidate,
+                                                PyObject *const *objects, PyObject *grid) {
     struct launch launch;
     const int result =
-        prepare(&launch, candidate, objects, grid) < 0 ? -1 : native_run(&launch, NULL);
+        prepare(&launch, candidate, objects, NULL, grid) < 0 ? -1 : native_run(&launch, NULL);
     native_end(&launch);
     return result;
 }
@@ -293,15 +303,15 @@ static int64_t launch_any(const struct specialization *found, uint32_t tried,
     return -1;
 }
 
-int native_launch_specialized(PyObject *capsule, PyObject *const *objects, PyObject *grid,
-                              PyObject *refusals) {
+int native_launch_specialized(PyObject *capsule, PyObject *const *objects,
+                              const struct known_tensor *known, PyObject *grid, PyObject *refusals) {
     struct specialization *found = PyCapsule_GetContext(capsule);
     struct launch launch;
     uint16_t facts[LIMIT_PARAMS];
     struct fact_slot *slot = NULL;
     uint32_t chosen = 0;
     int64_t launched = 0;
-    int result = prepare(&launch, &found->candidates[0], objects, grid);
+    int result = prepare(&launch, &found->candidates[0], objects, known, grid);
     if (result == 0 && found->candidate_count > 1) {
         bool is_known = false;
         slot = find_slot(found, &launch, facts, &is_known);

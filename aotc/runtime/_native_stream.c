@@ -124,12 +124,13 @@ static int wrong_device(const struct launch *launch, const char *expected, const
 /* Enter the context in which the library is loaded on the tensors' device, or any if none says. */
 static int enter_loaded(const struct launch *launch, const struct aotci_context *first,
                         bool *entered) {
-    const struct aotci_driver *driver = &launch->kernel->handle->archive->driver;
+    const struct aotc_archive *archive = launch->kernel->handle->archive;
+    const bool can_push = aotci_use_entries(archive, DRIVER_STACK, NULL) == AOTC_OK;
     for (const struct aotci_context *context = first; context != NULL; context = context->next) {
         const CUcontext handle = aotci_context_handle(context);
         if (handle != NULL && (launch->device < 0 || context->device == launch->device)) {
             /* A failure is the C library's to report: it finds the same context missing. */
-            *entered = driver->context_push(handle) == CUDA_SUCCESS;
+            *entered = can_push && archive->driver.context_push(handle) == CUDA_SUCCESS;
             return 0;
         }
     }
@@ -142,7 +143,7 @@ int native_enter(const struct launch *launch, bool *entered) {
     const struct aotci_context *first =
         atomic_load_explicit(&archive->contexts, memory_order_acquire);
     const bool is_special = launch->stream <= LAST_SPECIAL_STREAM;
-    CUcontext current = NULL;
+    CUcontext current; /* set by the call alone: see _native_kernel.c */
     if (first == NULL || aotci_is_forked(archive)) {
         return 0; /* the C library says so */
     }

@@ -1,6 +1,8 @@
 /* _native_subscript.c: function[grid] of classes that are not the extension's.
  *
- *     GridSubscript  `__getitem__` of a class whose objects have a launcher
+ *     GridSubscript    `__getitem__` of a class whose objects have a launcher
+ *     Jitted, Chained  bases of classes whose objects have one, or a chain: what subscripts them is in the type,
+ *                      and nothing is looked up by name but the object's launcher
  */
 #include "_native_launcher.h"
 
@@ -86,4 +88,96 @@ PyType_Spec native_subscript_spec = {
     .basicsize = sizeof(struct native_subscript),
     .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_VECTORCALL | Py_TPFLAGS_METHOD_DESCRIPTOR,
     .slots = subscript_slots,
+};
+
+/* ---- bases of classes ------------------------------------------------------------------------ */
+
+struct native_subscripted {
+    PyObject_HEAD PyObject *launcher; /* the attribute, once it was asked for; or NULL */
+};
+
+static PyObject *subscript_kept(PyObject *object, const char *attribute, PyObject *grid) {
+    struct native_subscripted *self = (struct native_subscripted *)object;
+    if (self->launcher == NULL) {
+        PyObject *launcher = PyObject_GetAttrString(object, attribute);
+        if (launcher == NULL) {
+            return NULL;
+        }
+        Py_XSETREF(self->launcher, launcher);
+    }
+    PyObject *launcher = Py_NewRef(self->launcher);
+    PyObject *launch = PyObject_GetItem(launcher, grid);
+    Py_DECREF(launcher);
+    return launch;
+}
+
+static PyObject *jitted_subscript(PyObject *object, PyObject *grid) {
+    return subscript_kept(object, "aotc_launcher", grid);
+}
+
+static PyObject *chained_subscript(PyObject *object, PyObject *grid) {
+    return subscript_kept(object, "aotc_chain", grid);
+}
+
+/* What copies have: attributes, and so a launcher, which they find there. */
+static PyObject *subscripted_state(PyObject *object, PyObject *Py_UNUSED(arguments)) {
+    PyObject *attributes = PyObject_GetAttrString(object, "__dict__");
+    PyObject *copy = attributes == NULL ? NULL : PyDict_Copy(attributes);
+    Py_XDECREF(attributes);
+    return copy;
+}
+
+static int subscripted_traverse(PyObject *object, visitproc visit, void *arg) {
+    Py_VISIT(Py_TYPE(object));
+    Py_VISIT(((struct native_subscripted *)object)->launcher);
+    return 0;
+}
+
+static int subscripted_clear(PyObject *object) {
+    Py_CLEAR(((struct native_subscripted *)object)->launcher);
+    return 0;
+}
+
+static void subscripted_dealloc(PyObject *object) {
+    PyTypeObject *type = Py_TYPE(object);
+    PyObject_GC_UnTrack(object);
+    (void)subscripted_clear(object);
+    type->tp_free(object);
+    Py_DECREF(type);
+}
+
+static PyMethodDef subscripted_methods[] = {
+    {"__getstate__", subscripted_state, METH_NOARGS, NULL},
+    {NULL, NULL, 0, NULL},
+};
+
+#define SUBSCRIPTED_SLOTS(doc, subscript)                                                          \
+    {Py_tp_doc, (doc)}, {Py_tp_dealloc, subscripted_dealloc},                                      \
+        {Py_tp_traverse, subscripted_traverse}, {Py_tp_clear, subscripted_clear},                  \
+        {Py_tp_methods, subscripted_methods}, {Py_mp_subscript, (subscript)}, {                    \
+        0, NULL                                                                                    \
+    }
+
+static PyType_Slot jitted_slots[] = {
+    SUBSCRIPTED_SLOTS("Base of classes whose objects have a launcher as `aotc_launcher`.",
+                      jitted_subscript),
+};
+
+static PyType_Slot chained_slots[] = {
+    SUBSCRIPTED_SLOTS("Base of classes whose objects have a chain as `aotc_chain`.",
+                      chained_subscript),
+};
+
+PyType_Spec native_jitted_spec = {
+    .name = "aotc.runtime._native.Jitted",
+    .basicsize = sizeof(struct native_subscripted),
+    .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE | Py_TPFLAGS_HAVE_GC,
+    .slots = jitted_slots,
+};
+
+PyType_Spec native_chained_spec = {
+    .name = "aotc.runtime._native.Chained",
+    .basicsize = sizeof(struct native_subscripted),
+    .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE | Py_TPFLAGS_HAVE_GC,
+    .slots = chained_slots,
 };

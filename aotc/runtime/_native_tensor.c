@@ -227,6 +227,7 @@ static int read_number(struct launch *launch, uint32_t index, PyObject *object) 
     if (PyLong_Check(address)) {
         return read_address(launch, index, address, dtype);
     }
+    launch->known = NULL;
     PyObject *number = PyNumber_Index(address);
     if (number == NULL) {
         return not_a_tensor(launch, index, object);
@@ -238,6 +239,9 @@ static int read_number(struct launch *launch, uint32_t index, PyObject *object) 
 
 int native_read_tensor(struct launch *launch, uint32_t index, PyObject *object) {
     const bool has_shape = launch->kernel->params[index].kind == AOTC_TENSOR;
+    if (launch->known != NULL && launch->known[launch->places[index]].tensor.lanes != 0) {
+        return native_take_known(launch, index, &launch->known[launch->places[index]]);
+    }
     if (object == Py_None && launch->kernel->params[index].is_nullable) {
         launch->args[index] = aotc_pointer(NULL, AOTC_DTYPE_NONE);
         return 0;
@@ -248,6 +252,7 @@ int native_read_tensor(struct launch *launch, uint32_t index, PyObject *object) 
     if (PyLong_Check(object) || PyTuple_Check(object)) {
         return read_number(launch, index, object);
     }
+    launch->known = NULL; /* whatever it is, it may run code */
     const struct tensor_type *type = native_tensor_type(launch->state, Py_TYPE(object));
     switch (type->protocol) {
     case PROTOCOL_EXCHANGE:

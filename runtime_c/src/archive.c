@@ -122,7 +122,9 @@ static void destroy(struct aotc_archive *archive) {
     (void)pthread_mutex_destroy(&archive->index_lock);
     aotci_memo_free(&archive->maps, &allocator);
     for (uint32_t i = 0; archive->kernels != NULL && i < kernel_count; ++i) {
-        aotci_kernel_close(&archive->kernels[i]);
+        if (aotci_kernel(archive, i) != NULL) {
+            aotci_kernel_close(aotci_kernel(archive, i));
+        }
     }
     aotci_deallocate(&allocator, archive->kernels, kernel_count, sizeof *archive->kernels);
     aotci_root_close(archive);

@@ -44,14 +44,12 @@ struct aotci_guard {
     uint32_t test_count;
 };
 
-/* A kernel. What it says is there once it was opened (kernel_index.c), which happens before anybody gets a
- * handle of it. */
+/* A kernel, which is there once it was opened (kernel_index.c). */
 struct aotc_kernel {
     struct aotc_archive *archive;
     const struct kernel_record *record;
     struct aotci_tables tables;
     uint32_t number; /* in the archive */
-    atomic_bool is_open;
     const char *name;
     const unsigned char *index_bytes;
     unsigned char *owned_index; /* NULL if the index is used where the archive has it */
@@ -100,7 +98,7 @@ struct aotc_archive {
     unsigned char *owned_head; /* NULL if they are used where they are */
     uint32_t head_bytes;
     struct aotci_tables root;
-    struct aotc_kernel *kernels;
+    _Atomic(struct aotc_kernel *) *kernels; /* NULL until opened */
 
     /* Of a root that is verified in pieces (root.c), changed while `index_lock` is held. */
     atomic_bool is_complete;
@@ -201,6 +199,11 @@ aotc_status aotci_root_frame(const struct aotc_kernel *kernel, uint32_t use, uin
                              aotc_error *error);
 
 void aotci_root_close(struct aotc_archive *archive);
+
+/* A kernel that was opened, or NULL. */
+static inline struct aotc_kernel *aotci_kernel(const struct aotc_archive *archive, uint32_t number) {
+    return atomic_load_explicit(&archive->kernels[number], memory_order_acquire);
+}
 
 /* Read, decode and check the index of a kernel, if that was not done before; any number of threads may
  * ask at once. CHECKSUM, FORMAT, LIMIT, IO, NOMEM, UNSUPPORTED (kernel_index.c). */

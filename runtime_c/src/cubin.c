@@ -19,8 +19,9 @@ enum {
     SHT_REL = 9,
     SHF_INFO_LINK = 0x40,
     SHN_LORESERVE = 0xFF00,
-    /* Each section is compared with each: a kernel has some 20, and a few more in newer formats. */
+    /* A kernel has some 20, and a few more in newer formats. */
     MAX_SECTIONS = 1024,
+    FEW_SECTIONS = 61,
     /* From sm_90 on the first shared memory of a CTA is the system's. The section of a function
      * counts it, and this one is there to say so. */
     RESERVED_SHARED_BYTES = 1024,
@@ -100,10 +101,6 @@ static struct extent extent_of(const struct elf_section *section) {
     return (struct extent){section->offset, section->type == SHT_NOBITS ? 0 : section->size};
 }
 
-static bool overlap(struct extent a, struct extent b) {
-    return a.size != 0 && b.size != 0 && a.offset < b.offset + b.size && b.offset < a.offset + a.size;
-}
-
 /* The parts of a cubin that have bytes: three headers, then the sections. */
 enum { HEADER_COUNT = 3 };
 
@@ -121,24 +118,54 @@ static struct extent part_at(const unsigned char *image, const struct elf_header
     return extent_of(&section);
 }
 
-/* Whether two parts have some bytes in common. Sections may have all: so ptxas stores equal ones. */
-static bool clash(struct extent a, struct extent b, bool are_sections) {
-    const bool are_same = a.offset == b.offset && a.size == b.size;
-    return overlap(a, b) && !(are_sections && are_same);
+/* A part, and whether it is a section. */
+struct part {
+    uint64_t offset, size;
+    bool is_section;
+};
+
+static bool comes_before(const struct part *a, const struct part *b) {
+    return a->offset != b->offset ? a->offset < b->offset : a->size < b->size;
 }
 
-/* Whether no two parts, which all lie inside, clash. */
-static bool are_apart(const unsigned char *image, const struct elf_header *header) {
-    const unsigned count = header->section_count + (unsigned)HEADER_COUNT;
-    for (unsigned i = 0; i < count; ++i) {
-        const struct extent own = part_at(image, header, i);
-        for (unsigned k = 0; own.size != 0 && k < i; ++k) {
-            if (clash(own, part_at(image, header, k), k >= HEADER_COUNT)) {
-                return false;
-            }
+/* Whether no two parts, which all lie inside, have some bytes in common. Sections may have all: so ptxas stores equal
+ * ones. In the order of their places, in which most are, each is compared with the one before alone. */
+static bool are_parts_apart(const unsigned char *image, const struct elf_header *header,
+                            struct part *parts) {
+    const unsigned total = header->section_count + (unsigned)HEADER_COUNT;
+    unsigned count = 0;
+    for (unsigned i = 0; i < total; ++i) {
+        const struct extent extent = part_at(image, header, i);
+        const struct part part = {extent.offset, extent.size, i >= HEADER_COUNT};
+        unsigned place = count;
+        for (; extent.size != 0 && place > 0 && comes_before(&part, &parts[place - 1]); --place) {
+            parts[place] = parts[place - 1];
+        }
+        parts[place] = part;
+        count += extent.size != 0;
+    }
+    for (unsigned i = 1; i < count; ++i) {
+        const struct part *before = &parts[i - 1];
+        const bool are_same = before->offset == parts[i].offset && before->size == parts[i].size;
+        const bool may_be_same = before->is_section && parts[i].is_section;
+        if (parts[i].offset < before->offset + before->size && !(are_same && may_be_same)) {
+            return false;
         }
     }
     return true;
+}
+
+__attribute__((noinline)) static bool are_many_apart(const unsigned char *image,
+                                                     const struct elf_header *header) {
+    struct part parts[HEADER_COUNT + MAX_SECTIONS];
+    return are_parts_apart(image, header, parts);
+}
+
+/* Mostly there are few: the pages of a larger array would have to be found first. */
+static bool are_apart(const unsigned char *image, const struct elf_header *header) {
+    struct part parts[HEADER_COUNT + FEW_SECTIONS];
+    return header->section_count <= FEW_SECTIONS ? are_parts_apart(image, header, parts)
+                                                 : are_many_apart(image, header);
 }
 
 /* Whether the texts of a table all end in it. */

@@ -17,6 +17,8 @@
 /* What a CTA may use without an attribute: 48 KiB, of which some GPUs keep one for themselves. */
 enum { DEFAULT_SHARED_BYTES = 47 << 10, PORTABLE_CLUSTER = 8 };
 
+static const char damaged[] = "the archive is damaged or its writer is wrong: build it again";
+
 aotc_status aotci_load_failure(const struct loading *loading, CUresult result, const char *call) {
     const struct aotci_detail detail = {
         .file = loading->archive->name,
@@ -37,7 +39,7 @@ static aotc_status other_params(const struct loading *loading, const struct vari
                       .field = aotci_text("function %s", symbol).chars,
                       .expected = "the parameters that the index lists",
                       .got = aotci_text("a difference at number %" PRIu32, number).chars,
-                      .remedy = "the archive is damaged or its writer is wrong: build it again");
+                      .remedy = damaged);
 }
 
 /* Compare the index's parameters with those that the cubin lists, if it does. */
@@ -67,11 +69,6 @@ static aotc_status check_functions(const struct loading *loading, uint32_t cubin
                                    const unsigned char *image) {
     const struct aotc_archive *archive = loading->archive;
     const struct aotc_kernel *kernel = loading->kernel;
-    struct aotci_detail detail = {
-        .file = archive->name,
-        .kernel = loading->kernel->name,
-        .remedy = "the archive is damaged or its writer is wrong: build it again",
-    };
     for (uint32_t i = 0; i < aotci_count(&kernel->tables, SECTION_VARIANTS); ++i) {
         const struct variant_record *variant = aotci_variant(&kernel->tables, i);
         if (variant->cubin != cubin) {
@@ -79,24 +76,22 @@ static aotc_status check_functions(const struct loading *loading, uint32_t cubin
         }
         const char *symbol = aotci_string(&kernel->tables, variant->symbol);
         if (!aotci_cubin_has_function(image, symbol)) {
-            const struct aotci_text field = aotci_text("blob %" PRIu32, cubin);
-            detail.field = field.chars;
-            const struct aotci_text expected = aotci_text("the function %s", symbol);
-            detail.expected = expected.chars;
-            detail.got = "a cubin without it";
-            return aotci_fail(loading->error, AOTC_ERROR_NOT_FOUND, &detail);
+            return AOTCI_FAIL(loading->error, AOTC_ERROR_NOT_FOUND, .file = archive->name,
+                              .kernel = kernel->name,
+                              .field = aotci_text("blob %" PRIu32, cubin).chars,
+                              .expected = aotci_text("the function %s", symbol).chars,
+                              .got = "a cubin without it", .remedy = damaged);
         }
         const uint64_t shared_bytes = aotci_cubin_static_shared_bytes(image, symbol);
         if (shared_bytes != variant->static_shared_bytes) {
-            const struct aotci_text field = aotci_text("blob %" PRIu32, cubin);
-            detail.field = field.chars;
-            const struct aotci_text expected = aotci_text(
-                "%" PRIu32 " bytes of static shared memory in %s, as the index says",
-                variant->static_shared_bytes, symbol);
-            const struct aotci_text got = aotci_text("%" PRIu64, shared_bytes);
-            detail.expected = expected.chars;
-            detail.got = got.chars;
-            return aotci_fail(loading->error, AOTC_ERROR_FORMAT, &detail);
+            return AOTCI_FAIL(
+                loading->error, AOTC_ERROR_FORMAT, .file = archive->name, .kernel = kernel->name,
+                .field = aotci_text("blob %" PRIu32, cubin).chars,
+                .expected = aotci_text("%" PRIu32
+                                       " bytes of static shared memory in %s, as the index says",
+                                       variant->static_shared_bytes, symbol)
+                                .chars,
+                .got = aotci_text("%" PRIu64, shared_bytes).chars, .remedy = damaged);
         }
         const aotc_status status = check_listed_params(loading, i, image);
         if (status != AOTC_OK) {
@@ -120,7 +115,7 @@ static aotc_status load_image(const struct loading *loading, const struct varian
             .field = aotci_text("blob %" PRIu32, variant->cubin).chars,
             .expected = aotci_text("a cubin for %s", aotci_string(&loading->kernel->tables, target->name)).chars,
             .got = wrong,
-            .remedy = "the archive is damaged or its writer is wrong: build it again");
+            .remedy = damaged);
     }
     const aotc_status status = check_functions(loading, variant->cubin, image);
     if (status != AOTC_OK) {
@@ -326,13 +321,14 @@ static aotc_status count_programs(const struct loading *loading, uint32_t index,
     return status;
 }
 
-static aotc_status load_variant(const struct loading *loading, uint32_t index) {
+/* Without `is_whole`, leave it to the launch that follows to load the code. */
+static aotc_status load_variant(const struct loading *loading, uint32_t index, bool is_whole) {
     const struct variant_record *variant = aotci_variant(&loading->kernel->tables, index);
     aotc_status status = find_kernel(loading, index);
     if (status == AOTC_OK) {
         status = set_attributes(loading, variant, loading->kernel->cuda_kernels[index]);
     }
-    if (status == AOTC_OK) {
+    if (status == AOTC_OK && is_whole) {
         status = force_load(loading, loading->kernel->cuda_kernels[index]);
     }
     return status;
@@ -465,19 +461,25 @@ static aotc_status no_memory(const struct loading *loading) {
                       .expected = "memory", .got = "none");
 }
 
-aotc_status aotci_load_candidate(const struct loading *loading, struct aotci_candidate *candidate) {
+aotc_status aotci_load_candidate(const struct loading *loading, struct aotci_candidate *candidate,
+                                 bool is_whole, CUfunction *function) {
     const uint32_t index = aotci_variant_number(loading->kernel, candidate->variant);
-    if (aotci_function(candidate) != NULL) {
+    const uint32_t counted = VARIANT_IS_PERSISTENT | VARIANT_COOPERATIVE;
+    const bool needs_code = is_whole || (candidate->variant->flags & counted) != 0;
+    *function = aotci_function(candidate);
+    if (*function != NULL) {
         return AOTC_OK;
     }
-    aotc_status status = load_variant(loading, index);
-    if (status == AOTC_OK) {
+    aotc_status status = load_variant(loading, index, needs_code);
+    if (status == AOTC_OK && !candidate->is_taken) { /* else a launch reads it */
         status = count_programs(loading, index, &candidate->programs_at_once);
     }
     if (status == AOTC_OK) {
-        atomic_store_explicit(&candidate->function,
-                              (CUfunction)loading->kernel->cuda_kernels[index],
-                              memory_order_release);
+        *function = (CUfunction)loading->kernel->cuda_kernels[index];
+        candidate->is_taken = true;
+    }
+    if (status == AOTC_OK && needs_code) {
+        atomic_store_explicit(&candidate->function, *function, memory_order_release);
     }
     return status;
 }
@@ -488,7 +490,8 @@ static aotc_status load_candidates(const struct loading *loading,
     aotc_status status = AOTC_OK;
     for (uint32_t i = 0; status == AOTC_OK && !loading->is_lazy && i < dispatch->candidate_count;
          ++i) {
-        status = aotci_load_candidate(loading, &dispatch->candidates[i]);
+        CUfunction function = NULL;
+        status = aotci_load_candidate(loading, &dispatch->candidates[i], true, &function);
     }
     return status;
 }
@@ -508,7 +511,7 @@ aotc_status aotci_use_configs(const struct aotc_kernel *kernel, const struct aot
                               aotc_error *error) {
     struct aotc_archive *archive = kernel->archive;
     const struct loading loading = {
-        .archive = archive, .kernel = &archive->kernels[kernel->number], .error = error};
+        .archive = archive, .kernel = aotci_kernel(archive, kernel->number), .error = error};
     aotc_status status = AOTC_OK;
     (void)pthread_mutex_lock(&archive->lock);
     if (!atomic_load_explicit(&dispatch->has_configs, memory_order_relaxed)) {

@@ -22,8 +22,10 @@ aotc_status aotci_choose_context(const struct loading *loading, int32_t ordinal,
  * kernel that cannot run there gets an empty table. */
 aotc_status aotci_load_kernel(const struct loading *loading);
 
-/* Load the code of a variant of the kernel into the current context, unless it is there. */
-aotc_status aotci_load_candidate(const struct loading *loading, struct aotci_candidate *candidate);
+/* Load a variant of a table, unless it is, and say what its function is. Unless `is_whole`, the code may be left to a
+ * launch of it that follows, and the candidate does not have the function before `aotci_finish_first`. */
+aotc_status aotci_load_candidate(const struct loading *loading, struct aotci_candidate *candidate,
+                                 bool is_whole, CUfunction *function);
 
 void aotci_free_dispatch(const struct aotc_archive *archive, const struct aotc_kernel *kernel,
                          struct aotci_dispatch *dispatch);

@@ -3,6 +3,7 @@
  * libcuda is never linked: the program must start on a machine without a GPU, and say clearly what
  * is missing when it needs one.
  */
+#define _GNU_SOURCE /* RTLD_DEFAULT under -std=c11 */
 #include "driver.h"
 
 #include <dlfcn.h>
@@ -23,34 +24,53 @@ static generic_fn to_function(void *object) {
     return function;
 }
 
+/* The version as cuDriverGetVersion gives it, 0 if it cannot be told. It is asked for messages alone. */
+static int version_of(const struct aotci_driver *driver) {
+    int version = 0;
+    int query = 0;
+    void *found = NULL;
+    if (driver->find == NULL ||
+        driver->find("cuDriverGetVersion", &found, 2020, 0, &query) != CUDA_SUCCESS || found == NULL) {
+        return 0;
+    }
+    return ((driver_get_version_fn)to_function(found))(&version) == CUDA_SUCCESS ? version : 0;
+}
+
 static struct aotci_text version_text(int version) {
     return aotci_text("CUDA %d.%d", version / 1000, version % 1000 / 10);
 }
 
-static aotc_status find_loader(void *library, const char *path, int *version,
-                               aotci_find_function *get_proc_address, aotc_error *error) {
+static aotc_status too_old(const char *path, int version, aotc_error *error) {
+    return AOTCI_FAIL(error, AOTC_ERROR_DRIVER, .file = path, .field = "CUDA driver",
+                      .expected = "CUDA 12.0 or newer (driver 525)",
+                      .got = version_text(version).chars, .remedy = "install a newer NVIDIA driver");
+}
+
+/* Find the function that finds the others, which CUDA 12.0 brought. */
+static aotc_status find_loader(void *library, const char *path, aotci_find_function *found,
+                               aotc_error *error) {
+    int version = 0;
+    *found = (aotci_find_function)to_function(dlsym(library, "cuGetProcAddress_v2"));
+    if (*found != NULL) {
+        return AOTC_OK;
+    }
     const driver_get_version_fn get_version =
         (driver_get_version_fn)to_function(dlsym(library, "cuDriverGetVersion"));
-    *version = 0;
-    if (get_version == NULL || get_version(version) != CUDA_SUCCESS) {
+    if (get_version == NULL || get_version(&version) != CUDA_SUCCESS) {
         return AOTCI_FAIL(error, AOTC_ERROR_DRIVER, .file = path, .field = "CUDA driver",
                           .expected = "a library with cuDriverGetVersion", .got = "none",
                           .remedy = "check that this is the library of the NVIDIA driver");
     }
-    *get_proc_address = (aotci_find_function)to_function(dlsym(library, "cuGetProcAddress_v2"));
-    if (*version < MIN_DRIVER_VERSION || *get_proc_address == NULL) {
-        return AOTCI_FAIL(error, AOTC_ERROR_DRIVER, .file = path, .field = "CUDA driver",
-                          .expected = "CUDA 12.0 or newer (driver 525)",
-                          .got = version_text(*version).chars,
-                          .remedy = "install a newer NVIDIA driver");
-    }
-    return AOTC_OK;
+    return too_old(path, version, error);
 }
 
 static aotc_status lacks(const struct aotci_driver *driver, const char *symbol, aotc_error *error) {
+    const int version = version_of(driver);
+    if (version != 0 && version < MIN_DRIVER_VERSION) {
+        return too_old(driver->path, version, error);
+    }
     return AOTCI_FAIL(error, AOTC_ERROR_DRIVER, .file = driver->path, .field = symbol,
-                      .expected = "a driver that has it",
-                      .got = version_text(driver->version).chars,
+                      .expected = "a driver that has it", .got = version_text(version).chars,
                       .remedy = "install a newer NVIDIA driver");
 }
 
@@ -63,9 +83,7 @@ aotc_status aotci_driver_use(struct aotci_driver *driver, unsigned groups, aotc_
     if ((missing & (group)) != 0) {                                                                \
         void *found = NULL;                                                                        \
         int query = 0;                                                                             \
-        const bool known = driver->version >= (min_version);                                       \
-        if (known &&                                                                               \
-            driver->find(#symbol, &found, (min_version), 0, &query) != CUDA_SUCCESS) {             \
+        if (driver->find(#symbol, &found, (min_version), 0, &query) != CUDA_SUCCESS) {             \
             found = NULL;                                                                          \
         }                                                                                          \
         if (found == NULL && (required)) {                                                         \
@@ -79,8 +97,8 @@ aotc_status aotci_driver_use(struct aotci_driver *driver, unsigned groups, aotc_
     return AOTC_OK;
 }
 
-aotc_status aotci_driver_open(struct aotci_driver *driver, const char *path, aotc_error *error) {
-    const char *file = path == NULL ? DEFAULT_PATH : path;
+/* Load the driver's library, and find the function that finds the others. */
+static aotc_status open_library(const char *file, aotci_find_function *found, aotc_error *error) {
     void *library = dlopen(file, RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
     if (library == NULL) {
         const char *reason = dlerror();
@@ -89,32 +107,62 @@ aotc_status aotci_driver_open(struct aotci_driver *driver, const char *path, aot
             .expected = "a library that can be loaded", .got = reason == NULL ? "none" : reason,
             .remedy = "install the NVIDIA driver; in a container, start it with GPU access");
     }
-    struct aotci_driver found = {.path = file};
-    aotc_status status = find_loader(library, file, &found.version, &found.find, error);
-    if (status == AOTC_OK) {
-        status = aotci_driver_use(&found, DRIVER_CORE, error);
-    }
+    const aotc_status status = find_loader(library, file, found, error);
     /* RTLD_NODELETE keeps it loaded; this gives back the handle only. */
     (void)dlclose(library);
+    return status;
+}
+
+/* Initialise the driver. Whoever has a context has done so, and has a GPU. */
+static aotc_status start(struct aotci_driver *driver, aotc_error *error) {
+    CUcontext current = NULL;
+    if (!aotci_may_be_forked() && driver->context_get_current(&current) == CUDA_SUCCESS &&
+        current != NULL) {
+        return AOTC_OK;
+    }
+    const aotc_status status = aotci_driver_use(driver, DRIVER_START, error);
     if (status != AOTC_OK) {
         return status;
     }
-
-    CUresult result = found.init(0);
     int device_count = 0;
+    CUresult result = driver->init(0);
     if (result == CUDA_SUCCESS) {
-        result = found.device_get_count(&device_count);
+        result = driver->device_get_count(&device_count);
     }
     if (result == CUDA_SUCCESS && device_count == 0) {
         result = CUDA_ERROR_NO_DEVICE;
     }
-    if (result != CUDA_SUCCESS) {
-        return aotci_driver_fail(
-            &found, result, error,
-            (struct aotci_detail){.file = file, .field = "cuInit", .expected = "a GPU"});
+    return result == CUDA_SUCCESS
+               ? AOTC_OK
+               : aotci_driver_fail(driver, result, error,
+                                   (struct aotci_detail){.file = driver->path,
+                                                         .field = "cuInit",
+                                                         .expected = "a GPU"});
+}
+
+aotc_status aotci_driver_open(struct aotci_driver *driver, const char *path, aotc_error *error) {
+    const char *file = path == NULL ? DEFAULT_PATH : path;
+    struct aotci_driver found = {.path = file};
+    aotc_status status = AOTC_OK;
+    if (strcmp(file, DEFAULT_PATH) == 0) {
+        /* A program that has a context is mostly linked with the driver, and to find it there takes less. */
+        found.find = (aotci_find_function)to_function(dlsym(RTLD_DEFAULT, "cuGetProcAddress_v2"));
     }
-    *driver = found;
-    return AOTC_OK;
+    if (found.find == NULL) {
+        status = open_library(file, &found.find, error);
+    }
+    if (status == AOTC_OK) {
+        status = aotci_driver_use(&found, DRIVER_CORE, error);
+    }
+    if (status != AOTC_OK) {
+        return status;
+    }
+
+    status = start(&found, error);
+    if (status == AOTC_OK) {
+        *driver = found;
+    }
+    return status;
 }
 
 /* What a CUresult means to the caller; everything else is CUDA without a remedy. */
@@ -131,6 +179,8 @@ static const struct meaning {
     {CUDA_ERROR_INVALID_IMAGE, CUDA_ERROR_INVALID_IMAGE, AOTC_ERROR_CUDA,
      "the driver may be older than the compiler of the archive"},
     {CUDA_ERROR_INVALID_CONTEXT, CUDA_ERROR_INVALID_CONTEXT, AOTC_ERROR_STATE,
+     "make a context current"},
+    {CUDA_ERROR_CONTEXT_IS_DESTROYED, CUDA_ERROR_CONTEXT_IS_DESTROYED, AOTC_ERROR_STATE,
      "make a context current"},
     {CUDA_ERROR_NO_BINARY_FOR_GPU, CUDA_ERROR_NO_BINARY_FOR_GPU, AOTC_ERROR_ARCH,
      "build the archive for this GPU"},

@@ -37,6 +37,7 @@ enum {
     CUDA_ERROR_INVALID_HANDLE = 400,
     CUDA_ERROR_NOT_FOUND = 500,
     CUDA_ERROR_ILLEGAL_ADDRESS = 700,
+    CUDA_ERROR_CONTEXT_IS_DESTROYED = 709,
     CUDA_ERROR_LAUNCH_FAILED = 719,
     CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED = 900,
     CUDA_ERROR_STREAM_CAPTURE_INVALIDATED = 901,
@@ -52,7 +53,9 @@ enum {
     CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES = 8,
     CU_FUNC_ATTRIBUTE_NON_PORTABLE_CLUSTER_SIZE_ALLOWED = 14,
 
+    CU_STREAM_LEGACY = 1, /* as NULL, where that is not the one of each thread */
     CU_STREAM_CAPTURE_MODE_RELAXED = 2,
+    CU_STREAM_CAPTURE_STATUS_NONE = 0,
 
     CU_MEM_ALLOCATION_TYPE_PINNED = 1,
     CU_MEM_LOCATION_TYPE_DEVICE = 1,
@@ -114,15 +117,18 @@ enum aotci_driver_group {
     DRIVER_MAPS = 1 << 8,
     DRIVER_POOLS = 1 << 9,
     DRIVER_QUERIES = 1 << 10,
-    DRIVER_ALL = (1 << 11) - 1,
+    DRIVER_START = 1 << 11,
+    DRIVER_STACK = 1 << 12,
+    DRIVER_CAPTURES = 1 << 13,
+    DRIVER_ALL = (1 << 14) - 1,
 };
 
 /* X(member, group, symbol, version as cuGetProcAddress takes it, required, parameters) */
 #define AOTCI_DRIVER_FUNCTIONS(X)                                                                  \
-    X(init, DRIVER_CORE, cuInit, 2000, true, (unsigned flags))                                                  \
+    X(init, DRIVER_START, cuInit, 2000, true, (unsigned flags))                                                  \
     X(get_error_name, DRIVER_ERRORS, cuGetErrorName, 6000, true, (CUresult result, const char **text))            \
     X(get_error_string, DRIVER_ERRORS, cuGetErrorString, 6000, true, (CUresult result, const char **text))        \
-    X(device_get_count, DRIVER_CORE, cuDeviceGetCount, 2000, true, (int *count))                                \
+    X(device_get_count, DRIVER_START | DRIVER_DEVICES, cuDeviceGetCount, 2000, true, (int *count))                                \
     X(device_get, DRIVER_DEVICES, cuDeviceGet, 2000, true, (CUdevice * device, int ordinal))                       \
     X(device_get_attribute, DRIVER_CORE, cuDeviceGetAttribute, 2000, true,                                      \
       (int *value, int attribute, CUdevice device))                                                \
@@ -130,12 +136,13 @@ enum aotci_driver_group {
       (CUcontext * context, CUdevice device))                                                      \
     X(primary_release, DRIVER_DEVICES, cuDevicePrimaryCtxRelease, 11000, true, (CUdevice device))                  \
     X(context_get_current, DRIVER_CORE, cuCtxGetCurrent, 4000, true, (CUcontext * context))                     \
-    X(context_push, DRIVER_CORE, cuCtxPushCurrent, 4000, true, (CUcontext context))                             \
-    X(context_pop, DRIVER_CORE, cuCtxPopCurrent, 4000, true, (CUcontext * context))                             \
+    X(context_push, DRIVER_STACK, cuCtxPushCurrent, 4000, true, (CUcontext context))                             \
+    X(context_pop, DRIVER_STACK, cuCtxPopCurrent, 4000, true, (CUcontext * context))                             \
     X(context_get_device, DRIVER_CORE, cuCtxGetDevice, 2000, true, (CUdevice * device))                         \
     X(context_get_id, DRIVER_CORE, cuCtxGetId, 12000, true, (CUcontext context, unsigned long long *id))        \
     X(stream_get_context, DRIVER_CORE, cuStreamGetCtx, 9020, true, (CUstream stream, CUcontext * context))      \
     X(exchange_capture_mode, DRIVER_CORE, cuThreadExchangeStreamCaptureMode, 10010, true, (int *mode))          \
+    X(stream_is_capturing, DRIVER_CAPTURES, cuStreamIsCapturing, 10000, true, (CUstream stream, int *status))     \
     X(library_load, DRIVER_CORE, cuLibraryLoadData, 12000, true,                                                \
       (CUlibrary * library, const void *code, int *jit_options, void **jit_values,                 \
        unsigned jit_count, int *options, void **values, unsigned count))                           \
@@ -174,7 +181,6 @@ typedef CUresult (*aotci_find_function)(const char *symbol, void **function, int
                                         int *query_result);
 
 struct aotci_driver {
-    int version;              /* as cuDriverGetVersion gives it: 13000 for 13.0 */
     unsigned groups;          /* those that were looked up */
     aotci_find_function find; /* NULL: all is there */
     const char *path;
@@ -184,10 +190,14 @@ struct aotci_driver {
 #undef AOTCI_DRIVER_MEMBER
 };
 
-/* Find the driver, initialise it and look up DRIVER_CORE; `path`, which must outlive it, or NULL for
- * "libcuda.so.1". The library stays in memory until the process ends, because the driver does not survive being
- * unloaded. `driver` is written only on success. DRIVER, CUDA. */
+/* Find the driver, initialise it, unless a context tells that it is, and look up DRIVER_CORE; `path`, which must
+ * outlive it, or NULL for "libcuda.so.1", which is taken where the program has it, if it does. The library stays in
+ * memory until the process ends, because the driver does not survive being unloaded. `driver` is written only on
+ * success. DRIVER, CUDA. */
 aotc_status aotci_driver_open(struct aotci_driver *driver, const char *path, aotc_error *error);
+
+/* Say whether this process may be a fork of one that has used the driver, which then does not answer (fork.c). */
+bool aotci_may_be_forked(void);
 
 /* Look up groups of entry points, unless that was done; under the archive's lock. DRIVER. */
 aotc_status aotci_driver_use(struct aotci_driver *driver, unsigned groups, aotc_error *error);

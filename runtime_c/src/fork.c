@@ -44,6 +44,8 @@ __attribute__((constructor)) static void make_page(void) {
 }
 #endif
 
+bool aotci_may_be_forked(void) { return page == NULL || atomic_load(page) == 0; }
+
 void aotci_mark_process(struct aotc_archive *archive) {
     archive->process = page == NULL ? (uint64_t)getpid() : mark_of_process();
 }

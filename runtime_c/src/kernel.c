@@ -100,7 +100,7 @@ aotc_status aotc_kernel_get(const aotc_archive *archive, const char *name,
     aotc_status status = aotci_root_find(archive, name, &number, error);
     if (status == AOTC_OK && number != UINT32_MAX) {
         status = aotci_kernel_open((struct aotc_archive *)(uintptr_t)archive, number, error);
-        *kernel = status == AOTC_OK ? &archive->kernels[number] : NULL;
+        *kernel = status == AOTC_OK ? aotci_kernel(archive, number) : NULL;
         return status;
     }
     status = status == AOTC_OK ? aotci_root_complete(archive, error) : status;
@@ -118,7 +118,7 @@ aotc_status aotc_kernel_get_at(const aotc_archive *archive, uint32_t index,
     }
     const aotc_status status =
         aotci_kernel_open((struct aotc_archive *)(uintptr_t)archive, index, NULL);
-    *kernel = status == AOTC_OK ? &archive->kernels[index] : NULL;
+    *kernel = status == AOTC_OK ? aotci_kernel(archive, index) : NULL;
     return status;
 }
 

@@ -93,32 +93,39 @@ static aotc_status open_locked(struct aotc_kernel *kernel, aotc_error *error) {
     return status;
 }
 
+static aotc_status make_kernel(struct aotc_archive *archive, uint32_t number, aotc_error *error) {
+    struct aotc_kernel *kernel = aotci_allocate(&archive->allocator, 1, sizeof *kernel);
+    if (kernel == NULL) {
+        return AOTCI_FAIL(error, AOTC_ERROR_NOMEM, .file = archive->name, .field = "kernel",
+                          .expected = "memory", .got = "none");
+    }
+    kernel->archive = archive;
+    kernel->number = number;
+    const aotc_status status = open_locked(kernel, error);
+    if (status == AOTC_OK) {
+        atomic_store_explicit(&archive->kernels[number], kernel, memory_order_release);
+    } else {
+        aotci_kernel_close(kernel);
+    }
+    return status;
+}
+
 aotc_status aotci_kernel_open(struct aotc_archive *archive, uint32_t number, aotc_error *error) {
-    struct aotc_kernel *kernel = &archive->kernels[number];
     aotc_status status = AOTC_OK;
-    if (atomic_load_explicit(&kernel->is_open, memory_order_acquire)) {
+    if (aotci_kernel(archive, number) != NULL) {
         return AOTC_OK;
     }
     (void)pthread_mutex_lock(&archive->index_lock);
-    if (!atomic_load_explicit(&kernel->is_open, memory_order_relaxed)) {
-        kernel->archive = archive;
-        kernel->number = number;
-        status = open_locked(kernel, error);
-        if (status == AOTC_OK) {
-            atomic_store_explicit(&kernel->is_open, true, memory_order_release);
-        } else {
-            aotci_kernel_close(kernel);
-        }
+    if (aotci_kernel(archive, number) == NULL) {
+        status = make_kernel(archive, number, error);
     }
     (void)pthread_mutex_unlock(&archive->index_lock);
     return status;
 }
 
-void aotci_kernel_close(struct aotc_kernel *kernel) {
+/* Let go of what opening made of an index. */
+static void free_index(const struct aotc_kernel *kernel) {
     const struct aotci_tables *tables = &kernel->tables;
-    if (kernel->index_bytes == NULL) {
-        return;
-    }
     const aotc_allocator *allocator = &kernel->archive->allocator;
     const size_t expression_count = aotci_count(tables, SECTION_EXPRESSIONS);
     if (kernel->tests != NULL) {
@@ -136,10 +143,11 @@ void aotci_kernel_close(struct aotc_kernel *kernel) {
     aotci_deallocate(allocator, kernel->has_params, aotci_count(tables, SECTION_VARIANTS),
                      sizeof *kernel->has_params);
     aotci_deallocate(allocator, kernel->owned_index, tables->size_bytes, 1);
-    kernel->index_bytes = NULL;
-    kernel->owned_index = NULL;
-    kernel->guards = NULL;
-    kernel->tests = NULL;
-    kernel->first_tests = NULL;
-    kernel->tables = (struct aotci_tables){.size_bytes = 0};
+}
+
+void aotci_kernel_close(struct aotc_kernel *kernel) {
+    if (kernel->index_bytes != NULL) {
+        free_index(kernel);
+    }
+    aotci_deallocate(&kernel->archive->allocator, kernel, 1, sizeof *kernel);
 }

@@ -73,7 +73,7 @@ static aotc_status start(const struct aotc_kernel *kernel, const aotc_launch_des
             .value.programmatic_stream_serialization = 1,
         };
     }
-    const CUresult result = driver->launch(&config, aotci_function(chosen->candidate), params, NULL);
+    const CUresult result = driver->launch(&config, chosen->function, params, NULL);
     if (result != CUDA_SUCCESS) {
         const struct aotci_detail detail = {
             .file = kernel->archive->name, .kernel = kernel->name, .field = "cuLaunchKernelEx"};
@@ -82,34 +82,62 @@ static aotc_status start(const struct aotc_kernel *kernel, const aotc_launch_des
     return AOTC_OK;
 }
 
-aotc_status aotci_launch(const aotc_kernel *kernel, const aotc_launch_desc *desc, bool may_load,
-                         aotc_error *error) {
-    const struct aotci_context *context = NULL;
-    struct aotci_plan plan;
+/* As `start`; if the driver loads the code now, in the capture mode in which that leaves captures elsewhere alone. */
+static aotc_status start_any(const struct aotc_kernel *kernel, const aotc_launch_desc *desc,
+                             const struct aotci_chosen *chosen, void **params, aotc_error *error) {
+    const struct aotci_driver *driver = &kernel->archive->driver;
+    int mode = CU_STREAM_CAPTURE_MODE_RELAXED;
+    if (!chosen->is_first || driver->exchange_capture_mode(&mode) != CUDA_SUCCESS) {
+        return start(kernel, desc, chosen, params, error);
+    }
+    const aotc_status status = start(kernel, desc, chosen, params, error);
+    (void)driver->exchange_capture_mode(&mode);
+    return status;
+}
+
+static aotc_status launch_plan(const struct aotc_kernel *kernel, const struct aotci_context *context,
+                               const aotc_launch_desc *desc, struct aotci_plan *plan,
+                               aotc_error *error) {
     void *params[LIMIT_CUBIN_PARAMS];
     CUdeviceptr taken = 0;
-    aotc_status status = aotci_find_context(kernel, desc, &context, error);
-    if (status == AOTC_OK) {
-        status = aotci_plan_launch(kernel, context, desc, may_load, &plan, error);
+    if (plan->as.chosen.is_empty) {
+        return AOTC_OK;
     }
-    if (status != AOTC_OK || plan.as.chosen.is_empty) {
-        return status;
-    }
-    if (plan.as.chosen.scratch_bytes == 0) {
-        gather(kernel, desc, &plan, params);
-        return start(kernel, desc, &plan.as.chosen, params, error);
+    if (plan->as.chosen.scratch_bytes == 0) {
+        gather(kernel, desc, plan, params);
+        return start_any(kernel, desc, &plan->as.chosen, params, error);
     }
     aotc_launch_desc with_scratch = *desc;
-    status = aotci_scratch_take(kernel, context, &plan.as.chosen, &with_scratch, &taken, error);
+    aotc_status status =
+        aotci_scratch_take(kernel, context, &plan->as.chosen, &with_scratch, &taken, error);
     if (status != AOTC_OK) {
         return status;
     }
-    gather(kernel, &with_scratch, &plan, params);
-    status = start(kernel, &with_scratch, &plan.as.chosen, params, error);
+    gather(kernel, &with_scratch, plan, params);
+    status = start_any(kernel, &with_scratch, &plan->as.chosen, params, error);
     if (taken != 0) {
         const aotc_status returned =
             aotci_scratch_return(kernel, desc->stream, taken, status == AOTC_OK ? error : NULL);
         status = status == AOTC_OK ? returned : status;
+    }
+    return status;
+}
+
+aotc_status aotci_launch(const aotc_kernel *kernel, const aotc_launch_desc *desc, bool may_load,
+                         aotc_error *error) {
+    const struct aotci_context *context = NULL;
+    struct aotci_plan plan;
+    aotc_status status = aotci_find_context(kernel, desc, &context, error);
+    if (status == AOTC_OK) {
+        status = aotci_plan_launch(kernel, context, desc, may_load ? LOAD_BY_LAUNCH : LOAD_NOTHING,
+                                   &plan, error);
+    }
+    if (status != AOTC_OK) {
+        return status;
+    }
+    status = launch_plan(kernel, context, desc, &plan, error);
+    if (plan.as.chosen.is_first && status == AOTC_OK && !plan.as.chosen.is_empty) {
+        aotci_finish_first(plan.as.chosen.candidate, plan.as.chosen.function);
     }
     return status;
 }
@@ -129,7 +157,7 @@ aotc_status aotc_select(const aotc_kernel *kernel, const aotc_launch_desc *desc,
     }
     aotc_status status = aotci_find_context(kernel, desc, &context, error);
     if (status == AOTC_OK) {
-        status = aotci_choose(kernel, context, desc, true, &chosen, error);
+        status = aotci_choose(kernel, context, desc, LOAD_WHOLE, &chosen, error);
     }
     if (status != AOTC_OK) {
         return status;
@@ -144,7 +172,7 @@ aotc_status aotc_select(const aotc_kernel *kernel, const aotc_launch_desc *desc,
         .dynamic_shared_bytes = variant->dynamic_shared_bytes,
         .scratch_bytes = chosen.scratch_bytes,
         .scratch_align = variant->scratch_align,
-        .function = aotci_function(chosen.candidate),
+        .function = chosen.function,
     };
     return AOTC_OK;
 }

@@ -18,15 +18,24 @@
 /* Use an entry of the list again that was unloaded, for a context on the same device. */
 static aotc_status reuse_entry(struct loading *loading, struct aotci_context *entry,
                                CUcontext current, unsigned long long id) {
-    struct aotc_archive *archive = loading->archive;
-    if (!aotci_memo_make(&entry->plans, PLAN_CACHE_BITS, PLAN_ENTRY_WORDS, &archive->allocator)) {
-        return AOTCI_FAIL(loading->error, AOTC_ERROR_NOMEM, .file = archive->name,
-                          .field = "context", .expected = "memory", .got = "none");
-    }
     entry->id = id;
     loading->context = entry;
     atomic_store_explicit(&entry->context, current, memory_order_release);
     return AOTC_OK;
+}
+
+/* Make the table that launches in a context keep their plans in, if there is none; false without memory. */
+static bool make_plans(const struct aotc_archive *archive, struct aotci_context *context) {
+    return atomic_load_explicit(&context->plans.slots, memory_order_relaxed) != NULL ||
+           aotci_memo_make(&context->plans, PLAN_CACHE_BITS, PLAN_ENTRY_WORDS, &archive->allocator);
+}
+
+void aotci_use_plans(const struct aotc_kernel *kernel, const struct aotci_context *context) {
+    struct aotc_archive *archive = kernel->archive;
+    if (pthread_mutex_trylock(&archive->lock) == 0) {
+        (void)make_plans(archive, (struct aotci_context *)(uintptr_t)context);
+        (void)pthread_mutex_unlock(&archive->lock);
+    }
 }
 
 /* Make the table of the current context, or find it. A context at the address of one that was
@@ -66,9 +75,7 @@ static aotc_status find_context(struct loading *loading, CUcontext current) {
     const size_t bytes = sizeof *head + aotci_count(&archive->root, SECTION_ENTRIES) *
                                             sizeof(_Atomic(struct aotci_dispatch *));
     struct aotci_context *context = aotci_allocate(&archive->allocator, bytes, 1);
-    if (context == NULL || !aotci_memo_make(&context->plans, PLAN_CACHE_BITS, PLAN_ENTRY_WORDS,
-                                            &archive->allocator)) {
-        aotci_deallocate(&archive->allocator, context, bytes, 1);
+    if (context == NULL) {
         return AOTCI_FAIL(loading->error, AOTC_ERROR_NOMEM, .file = archive->name,
                           .field = "context", .expected = "memory", .got = "none");
     }
@@ -91,7 +98,6 @@ static aotc_status find_context(struct loading *loading, CUcontext current) {
                                               context->device);
     }
     if (result != CUDA_SUCCESS) {
-        aotci_memo_free(&context->plans, &archive->allocator);
         aotci_deallocate(&archive->allocator, context, bytes, 1);
         return aotci_load_failure(loading, result, "cuDeviceGetAttribute");
     }
@@ -143,8 +149,8 @@ static aotc_status load_kernels(struct loading *loading, const struct aotc_kerne
     const uint32_t first = wanted == NULL ? 0 : wanted->number;
     const uint32_t end = wanted == NULL ? kernel_count : first + 1;
     for (uint32_t i = first; i < end; ++i) {
-        loading->kernel = &archive->kernels[i];
         aotc_status status = aotci_kernel_open(archive, i, loading->error);
+        loading->kernel = aotci_kernel(archive, i);
         status = status == AOTC_OK ? make_shared(loading) : status;
         status = status == AOTC_OK ? use_driver(loading) : status;
         if (status == AOTC_OK) {
@@ -160,7 +166,7 @@ static aotc_status load_kernels(struct loading *loading, const struct aotc_kerne
         running_count += dispatch->run_count != 0;
     }
     if (running_count == 0 && kernel_count != 0) {
-        return aotci_refuse(wanted == NULL ? &archive->kernels[0] : wanted, loading->context,
+        return aotci_refuse(wanted == NULL ? aotci_kernel(archive, 0) : wanted, loading->context,
                             loading->error);
     }
     return AOTC_OK;
@@ -177,9 +183,13 @@ static aotc_status enter(const struct loading *loading, CUcontext context, struc
     const struct aotci_driver *driver = &loading->archive->driver;
     CUcontext current = NULL;
     *entered = (struct entered){.mode = CU_STREAM_CAPTURE_MODE_RELAXED};
-    /* To make a context current tells as well that nobody has destroyed it: of one with loaded code that is known. */
-    CUresult result = loading->context == NULL ? CUDA_SUCCESS : driver->context_get_current(&current);
+    CUresult result = driver->context_get_current(&current);
     if (result == CUDA_SUCCESS && current != context) {
+        const aotc_status status =
+            aotci_driver_use(&loading->archive->driver, DRIVER_STACK, loading->error);
+        if (status != AOTC_OK) {
+            return status;
+        }
         result = driver->context_push(context);
         entered->is_pushed = result == CUDA_SUCCESS;
     }
@@ -220,18 +230,35 @@ static aotc_status load_in_context(struct loading *loading, CUcontext context, b
         } else if (is_retained) {
             (void)driver->primary_release(loading->context->device);
         }
-        status = load_kernels(loading, wanted);
+        status = loading->is_lazy || make_plans(loading->archive, loading->context)
+                     ? load_kernels(loading, wanted)
+                     : AOTCI_FAIL(loading->error, AOTC_ERROR_NOMEM, .file = loading->archive->name,
+                                  .field = "context", .expected = "memory", .got = "none");
     }
     leave(loading, &entered);
     return status;
 }
 
+/* Whether the driver may put code into the context at a launch on a stream, which captures forbid. */
+static bool may_load_by_launch(const struct loading *loading, CUstream stream) {
+    struct aotci_driver *driver = &loading->archive->driver;
+    int status = CU_STREAM_CAPTURE_STATUS_NONE;
+    if ((uintptr_t)stream <= CU_STREAM_LEGACY) {
+        return true; /* that cannot be captured */
+    }
+    return aotci_driver_use(driver, DRIVER_CAPTURES, NULL) == AOTC_OK &&
+           driver->stream_is_capturing != NULL &&
+           driver->stream_is_capturing(stream, &status) == CUDA_SUCCESS &&
+           status == CU_STREAM_CAPTURE_STATUS_NONE;
+}
+
 aotc_status aotci_load_late(const struct aotc_kernel *kernel, const struct aotci_context *context,
-                            struct aotci_candidate *candidate, aotc_error *error) {
+                            struct aotci_candidate *candidate, CUstream stream,
+                            enum aotci_late late, CUfunction *function, aotc_error *error) {
     struct aotc_archive *archive = kernel->archive;
     struct loading loading = {
         .archive = archive,
-        .kernel = &archive->kernels[kernel->number],
+        .kernel = aotci_kernel(archive, kernel->number),
         .context = (struct aotci_context *)(uintptr_t)context,
         .error = error,
     };
@@ -239,7 +266,8 @@ aotc_status aotci_load_late(const struct aotc_kernel *kernel, const struct aotci
     (void)pthread_mutex_lock(&archive->lock);
     aotc_status status = enter(&loading, aotci_context_handle(context), &entered);
     if (status == AOTC_OK) {
-        status = aotci_load_candidate(&loading, candidate);
+        const bool is_whole = late == LOAD_WHOLE || !may_load_by_launch(&loading, stream);
+        status = aotci_load_candidate(&loading, candidate, is_whole, function);
         leave(&loading, &entered);
     }
     (void)pthread_mutex_unlock(&archive->lock);
@@ -281,6 +309,14 @@ aotc_status aotci_use_driver(struct aotc_archive *archive, const struct aotci_dr
                             .got = "one that another driver has loaded");
     }
     (void)pthread_mutex_unlock(&archive->lock);
+    return status;
+}
+
+aotc_status aotci_use_entries(const struct aotc_archive *archive, unsigned groups, aotc_error *error) {
+    struct aotc_archive *changed = (struct aotc_archive *)(uintptr_t)archive;
+    (void)pthread_mutex_lock(&changed->lock);
+    const aotc_status status = aotci_driver_use(&changed->driver, groups, error);
+    (void)pthread_mutex_unlock(&changed->lock);
     return status;
 }
 

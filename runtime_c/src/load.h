@@ -21,6 +21,7 @@ struct aotci_candidate {
     const struct variant_record *variant;
     struct aotci_guard condition; /* without an expression if there is none */
     uint32_t programs_at_once; /* how many are resident, if it matters to a launch; else 0 */
+    bool is_taken; /* its library is used, perhaps by a launch that loads its code; under the archive's lock */
 };
 
 static inline CUfunction aotci_function(const struct aotci_candidate *candidate) {
@@ -62,10 +63,26 @@ static inline CUcontext aotci_context_handle(const struct aotci_context *entry) 
     return atomic_load_explicit(&entry->context, memory_order_acquire);
 }
 
-/* Load a variant that a launch takes before it was loaded; launches of it may wait for one another.
- * As aotc_load (load.c). */
+/* How a variant is loaded that nobody loaded before: not at all; whole; or by a launch, which follows and for which the
+ * driver puts the code into the context. */
+enum aotci_late { LOAD_NOTHING, LOAD_WHOLE, LOAD_BY_LAUNCH };
+
+/* Load a variant that a launch on a stream takes before it was loaded; launches of it may wait for one another. For a
+ * stream that is captured it is loaded whole. What is loaded whole is its candidate's function from then on; else that
+ * is for aotci_finish_first. As aotc_load (load.c). */
 aotc_status aotci_load_late(const struct aotc_kernel *kernel, const struct aotci_context *context,
-                            struct aotci_candidate *candidate, aotc_error *error);
+                            struct aotci_candidate *candidate, CUstream stream,
+                            enum aotci_late late, CUfunction *function, aotc_error *error);
+
+/* Let others launch a variant that was loaded late and that the driver has launched. */
+static inline void aotci_finish_first(const struct aotci_candidate *candidate, CUfunction function) {
+    atomic_store_explicit(&((struct aotci_candidate *)(uintptr_t)candidate)->function, function,
+                          memory_order_release);
+}
+
+/* Make the table of plans of a context that was loaded lazily, for the first launch that has something to keep; unless
+ * a load is under way, or there is no memory: then launches are planned anew. */
+void aotci_use_plans(const struct aotc_kernel *kernel, const struct aotci_context *context);
 
 /* Build the index of configs of a kernel that was loaded lazily, once. NOMEM (dispatch.c). */
 aotc_status aotci_use_configs(const struct aotc_kernel *kernel, const struct aotci_dispatch *dispatch,
@@ -81,6 +98,9 @@ bool aotci_is_forked(const struct aotc_archive *archive);
  * loads and launches call these functions. STATE if it has another one, NOMEM. */
 aotc_status aotci_use_driver(struct aotc_archive *archive, const struct aotci_driver *driver,
                              aotc_error *error);
+
+/* Look up groups of entry points that a launch needs and its load did not. As aotci_driver_use (load.c). */
+aotc_status aotci_use_entries(const struct aotc_archive *archive, unsigned groups, aotc_error *error);
 
 /* Undo all loads (unload.c); nothing is asked of the driver in a forked process. */
 void aotci_unload(struct aotc_archive *archive);

@@ -23,8 +23,8 @@ static uint64_t sizes_of(uint32_t key_words, uint32_t value_words) {
     return (uint64_t)value_words << 32 | key_words;
 }
 
-static _Atomic uint64_t *slot_of(const struct aotci_memo *memo, const uint64_t *key,
-                                 uint32_t key_words) {
+static _Atomic uint64_t *slot_of(const struct aotci_memo *memo, _Atomic uint64_t *slots,
+                                 const uint64_t *key, uint32_t key_words) {
     /* A sum of products, which a processor computes in parallel; their high bits are the mixed
      * ones. */
     uint64_t hash = 0;
@@ -34,23 +34,23 @@ static _Atomic uint64_t *slot_of(const struct aotci_memo *memo, const uint64_t *
         hash += key[i] * factor;
         factor += UINT64_C(0xD1342543DE82EF94);
     }
-    return memo->slots + (size_t)(hash >> (64 - memo->bits)) * memo->slot_words;
+    return slots + (size_t)(hash >> (64 - memo->bits)) * memo->slot_words;
 }
 
 bool aotci_memo_make(struct aotci_memo *memo, uint32_t bits, uint32_t entry_words,
                      const aotc_allocator *allocator) {
     const uint32_t slot_words = OWN_WORDS + entry_words;
-    *memo = (struct aotci_memo){
-        .slots = aotci_allocate(allocator, (size_t)slot_words << bits, sizeof *memo->slots),
-        .bits = bits,
-        .slot_words = slot_words,
-    };
-    return memo->slots != NULL;
+    _Atomic uint64_t *slots =
+        aotci_allocate(allocator, (size_t)slot_words << bits, sizeof *slots);
+    memo->bits = bits;
+    memo->slot_words = slot_words;
+    atomic_store_explicit(&memo->slots, slots, memory_order_release);
+    return slots != NULL;
 }
 
 void aotci_memo_free(const struct aotci_memo *memo, const aotc_allocator *allocator) {
-    aotci_deallocate(allocator, memo->slots, (size_t)memo->slot_words << memo->bits,
-                     sizeof *memo->slots);
+    aotci_deallocate(allocator, atomic_load_explicit(&memo->slots, memory_order_relaxed),
+                     (size_t)memo->slot_words << memo->bits, sizeof(_Atomic uint64_t));
 }
 
 bool aotci_memo_find(const struct aotci_memo *memo, const uint64_t *key, uint32_t key_words,
@@ -58,7 +58,8 @@ bool aotci_memo_find(const struct aotci_memo *memo, const uint64_t *key, uint32_
     if (!atomic_load_explicit(&memo->is_used, memory_order_relaxed)) {
         return false;
     }
-    const _Atomic uint64_t *slot = slot_of(memo, key, key_words);
+    _Atomic uint64_t *slots = atomic_load_explicit(&memo->slots, memory_order_acquire);
+    const _Atomic uint64_t *slot = slot_of(memo, slots, key, key_words);
     const uint64_t version = atomic_load_explicit(&slot[VERSION], memory_order_acquire);
     const uint64_t sizes = atomic_load_explicit(&slot[SIZES], memory_order_acquire);
     const uint32_t kept_words = (uint32_t)(sizes >> 32);
@@ -85,14 +86,15 @@ bool aotci_memo_find(const struct aotci_memo *memo, const uint64_t *key, uint32_
 
 void aotci_memo_keep(const struct aotci_memo *memo, const uint64_t *key, uint32_t key_words,
                      const uint64_t *value, uint32_t value_words) {
-    if (memo->slots == NULL || key_words + value_words > memo->slot_words - OWN_WORDS) {
+    _Atomic uint64_t *slots = atomic_load_explicit(&memo->slots, memory_order_acquire);
+    if (slots == NULL || key_words + value_words > memo->slot_words - OWN_WORDS) {
         return;
     }
     if (!atomic_load_explicit(&memo->is_used, memory_order_relaxed)) {
         atomic_store_explicit(&((struct aotci_memo *)(uintptr_t)memo)->is_used, true,
                               memory_order_relaxed);
     }
-    _Atomic uint64_t *slot = slot_of(memo, key, key_words);
+    _Atomic uint64_t *slot = slot_of(memo, slots, key, key_words);
     uint64_t version = atomic_load_explicit(&slot[VERSION], memory_order_relaxed);
     if (version % 2 != 0 ||
         !atomic_compare_exchange_strong_explicit(&slot[VERSION], &version, version + 1,

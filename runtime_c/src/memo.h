@@ -11,14 +11,14 @@
 #include <stdbool.h>
 
 struct aotci_memo {
-    _Atomic uint64_t *slots; /* NULL: nothing is kept */
+    _Atomic(_Atomic uint64_t *) slots; /* NULL: nothing is kept */
     atomic_bool is_used;     /* something was kept: before, no page of the table need be touched */
     uint32_t bits;
     uint32_t slot_words;
 };
 
-/* Make an empty table of 2^bits slots, with room for `entry_words` of a key and its value in each;
- * false if there is no memory for it. */
+/* Make an empty table of 2^bits slots, with room for `entry_words` of a key and its value in each, of one that is
+ * cleared; false if there is no memory for it. Others may look for results meanwhile. */
 bool aotci_memo_make(struct aotci_memo *memo, uint32_t bits, uint32_t entry_words,
                      const aotc_allocator *allocator);
 void aotci_memo_free(const struct aotci_memo *memo, const aotc_allocator *allocator);

@@ -150,7 +150,7 @@ static aotc_status compute(const struct aotc_kernel *kernel, const aotc_launch_d
 }
 
 aotc_status aotci_plan_launch(const struct aotc_kernel *kernel, const struct aotci_context *context,
-                              const aotc_launch_desc *desc, bool may_load,
+                              const aotc_launch_desc *desc, enum aotci_late late,
                               struct aotci_plan *plan, aotc_error *error) {
     struct key key;
     uint32_t plan_words = 0;
@@ -160,13 +160,16 @@ aotc_status aotci_plan_launch(const struct aotc_kernel *kernel, const struct aot
         return AOTC_OK;
     }
     memset(plan->as.words, 0, CHOSEN_WORDS * sizeof *plan->as.words);
-    aotc_status status = aotci_choose(kernel, context, desc, may_load, &plan->as.chosen, error);
+    aotc_status status = aotci_choose(kernel, context, desc, late, &plan->as.chosen, error);
     if (status != AOTC_OK || plan->as.chosen.is_empty) {
         return status;
     }
     status = compute(kernel, desc, plan, &plan_words, error);
     /* The first launch of a variant leaves the table, and its pages, to those that come again. */
     if (status == AOTC_OK && has_key && !plan->as.chosen.is_first) {
+        if (atomic_load_explicit(&context->plans.slots, memory_order_relaxed) == NULL) {
+            aotci_use_plans(kernel, context);
+        }
         aotci_memo_keep(&context->plans, key.words, key.count, plan->as.words, plan_words);
     }
     return status;

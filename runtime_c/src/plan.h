@@ -37,7 +37,7 @@ static inline uint64_t *aotci_plan_value(struct aotci_plan *plan, uint32_t index
 
 /* Find or make the plan of a launch in a context (aotci_find_context). Errors as aotc_launch. */
 aotc_status aotci_plan_launch(const struct aotc_kernel *kernel, const struct aotci_context *context,
-                              const aotc_launch_desc *desc, bool may_load,
+                              const aotc_launch_desc *desc, enum aotci_late late,
                               struct aotci_plan *plan, aotc_error *error);
 
 /* Launch; without `may_load`, AOTCI_NOT_READY instead of loading a variant (launch.c). */

@@ -52,7 +52,7 @@ static aotc_status find_context(const struct aotc_kernel *kernel, CUstream strea
     const struct aotc_archive *archive = kernel->archive;
     const struct aotci_context *context =
         atomic_load_explicit(&archive->contexts, memory_order_acquire);
-    CUcontext current = NULL;
+    CUcontext current; /* the driver's to set: reading what it stored over a NULL takes longer (docs/internals) */
     CUresult result = CUDA_SUCCESS;
     if (context == NULL) {
         return not_loaded(kernel, error); /* there may be no driver yet */
@@ -417,8 +417,8 @@ aotc_status aotci_find_context(const struct aotc_kernel *kernel, const aotc_laun
 }
 
 aotc_status aotci_choose(const struct aotc_kernel *kernel, const struct aotci_context *context,
-                         const aotc_launch_desc *desc, bool may_load, struct aotci_chosen *chosen,
-                         aotc_error *error) {
+                         const aotc_launch_desc *desc, enum aotci_late late,
+                         struct aotci_chosen *chosen, aotc_error *error) {
     uint32_t combination = 0;
     struct aotci_candidate *candidate = NULL;
     const struct aotci_dispatch *dispatch =
@@ -431,11 +431,15 @@ aotc_status aotci_choose(const struct aotc_kernel *kernel, const struct aotci_co
     }
     aotc_status status = aotci_bind(kernel, desc, &combination, error);
     if (status == AOTC_OK) {
-        status = find_candidate(kernel, desc, dispatch, combination, may_load, &candidate, error);
+        status = find_candidate(kernel, desc, dispatch, combination, late != LOAD_NOTHING,
+                                &candidate, error);
     }
-    chosen->is_first = status == AOTC_OK && aotci_function(candidate) == NULL;
+    chosen->function = status == AOTC_OK ? aotci_function(candidate) : NULL;
+    chosen->is_first = status == AOTC_OK && chosen->function == NULL;
     if (chosen->is_first) {
-        status = may_load ? aotci_load_late(kernel, context, candidate, error) : AOTCI_NOT_READY;
+        status = late == LOAD_NOTHING ? (aotc_status)AOTCI_NOT_READY
+                                      : aotci_load_late(kernel, context, candidate, desc->stream,
+                                                        late, &chosen->function, error);
     }
     chosen->candidate = candidate;
     if (status == AOTC_OK) {

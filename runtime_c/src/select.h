@@ -12,6 +12,7 @@ struct aotci_chosen {
     uint64_t scratch_bytes;
     bool is_empty;
     bool is_first; /* this launch loaded the variant */
+    CUfunction function;
 };
 
 /* Find what is loaded in the context of a launch's stream, and check that the launch can be read.
@@ -22,11 +23,11 @@ aotc_status aotci_find_context(const struct aotc_kernel *kernel, const aotc_laun
 /* A status of these functions alone: what was chosen is not loaded yet, and may not be loaded now. */
 enum { AOTCI_NOT_READY = 1 << 30 };
 
-/* Check the arguments and choose among what is there; load what was chosen, if it is not loaded yet
- * (without `may_load`: AOTCI_NOT_READY, and no error is written). Errors as aotc_launch. */
+/* Check the arguments and choose among what is there; load what was chosen, if it is not loaded yet (with LOAD_NOTHING:
+ * AOTCI_NOT_READY, and no error is written). Errors as aotc_launch. */
 aotc_status aotci_choose(const struct aotc_kernel *kernel, const struct aotci_context *context,
-                         const aotc_launch_desc *desc, bool may_load, struct aotci_chosen *chosen,
-                         aotc_error *error);
+                         const aotc_launch_desc *desc, enum aotci_late late,
+                         struct aotci_chosen *chosen, aotc_error *error);
 
 /* Report a wrong argument of a launch: the param's name, what was expected and what was got. */
 aotc_status aotci_bad_argument(const struct aotc_kernel *kernel, aotc_error *error, uint32_t param,

@@ -12,7 +12,7 @@ static void empty_entry(struct aotc_archive *archive, struct aotci_context *entr
     atomic_store_explicit(&entry->context, NULL, memory_order_release);
     for (uint32_t i = 0; i < aotci_count(&archive->root, SECTION_ENTRIES); ++i) {
         aotci_free_dispatch(
-            archive, &archive->kernels[i],
+            archive, aotci_kernel(archive, i),
             atomic_exchange_explicit(&entry->dispatches[i], NULL, memory_order_acq_rel));
     }
     if (may_call) {
@@ -43,7 +43,7 @@ static bool is_used(const struct aotc_kernel *kernel, uint32_t blob, CUcontext l
         const uint32_t count = dispatch == NULL ? 0 : dispatch->candidate_count;
         for (uint32_t k = 0; k < count; ++k) {
             if (dispatch->candidates[k].variant->cubin == blob &&
-                aotci_function(&dispatch->candidates[k]) != NULL) {
+                dispatch->candidates[k].is_taken) {
                 return true;
             }
         }
@@ -97,7 +97,9 @@ static aotc_status unload_context(const struct loading *loading, CUcontext conte
         return aotci_load_failure(loading, result, "cuThreadExchangeStreamCaptureMode");
     }
     for (uint32_t i = 0; i < aotci_count(&archive->root, SECTION_ENTRIES); ++i) {
-        unload_libraries(&archive->kernels[i], context);
+        if (aotci_kernel(archive, i) != NULL) {
+            unload_libraries(aotci_kernel(archive, i), context);
+        }
     }
     /* One that was destroyed may have had the same address. */
     for (struct aotci_context *entry =
@@ -169,7 +171,9 @@ void aotci_unload(struct aotc_archive *archive) {
     /* Errors mean that the driver has let go of it already: at exit, or with a destroyed context.
      */
     for (uint32_t i = 0; may_call && i < kernel_count; ++i) {
-        unload_all(&archive->kernels[i]);
+        if (aotci_kernel(archive, i) != NULL) {
+            unload_all(aotci_kernel(archive, i));
+        }
     }
     struct aotci_context *context = atomic_load_explicit(&archive->contexts, memory_order_relaxed);
     while (context != NULL) {

@@ -270,15 +270,22 @@ static aotc_status check_archive_record(const struct aotci_tables *tables, aotc_
 /* Compare a target's name with the one that its numbers spell. */
 static bool target_name_fits(const struct aotci_tables *tables,
                              const struct target_record *target) {
-    static const char letters[][2] = {
-        [FEATURE_PLAIN] = "", [FEATURE_ARCH] = "a", [FEATURE_FAMILY] = "f"};
+    static const char letters[] = {
+        [FEATURE_PLAIN] = '\0', [FEATURE_ARCH] = 'a', [FEATURE_FAMILY] = 'f'};
     if (target->feature > FEATURE_FAMILY || target->minor > 9 || target->major == 0 ||
         target->major > 99) {
         return false;
     }
-    const struct aotci_text spelled =
-        aotci_text("sm_%u%u%s", target->major, target->minor, letters[target->feature]);
-    return strcmp(spelled.chars, aotci_string(tables, target->name)) == 0;
+    /* Without printf, whose code a first launch would be the first to touch. */
+    char spelled[8] = "sm_";
+    char *at = spelled + 3;
+    if (target->major > 9) {
+        *at++ = (char)('0' + target->major / 10);
+    }
+    *at++ = (char)('0' + target->major % 10);
+    *at++ = (char)('0' + target->minor);
+    *at = letters[target->feature];
+    return strcmp(spelled, aotci_string(tables, target->name)) == 0;
 }
 
 static aotc_status check_targets(const struct aotci_tables *tables, aotc_error *error) {

@@ -74,6 +74,41 @@ static void test_contexts_load_and_unload_by_themselves(void) {
     tear_down(&fixture);
 }
 
+/* The driver puts the code into the context at the launch, but not in a capture. */
+static void test_code_is_loaded_before_a_captured_launch_alone(void) {
+    struct fixture fixture = begin(1);
+    EXPECT(add_on(&fixture, fixture.stream, AOTC_FP32), AOTC_OK, &fixture.error, NULL);
+    EXPECT(add_on(&fixture, fixture.stream, AOTC_FP32), AOTC_OK, &fixture.error, NULL);
+    CHECK(fake_cuda_calls("cuFuncLoad") == 0 && fake_cuda_calls("cuLibraryLoadData") == 1);
+    fake_cuda_begin_capture();
+    EXPECT(add_on(&fixture, fixture.stream, AOTC_FP16), AOTC_OK, &fixture.error, NULL);
+    CHECK(fake_cuda_end_capture());
+    CHECK(fake_cuda_calls("cuFuncLoad") == 1 && fake_cuda_calls("cuLibraryLoadData") == 2);
+    /* Where the driver does not say whether a stream is captured, as if it were. */
+    EXPECT(aotc_unload(fixture.archive, 0, &fixture.error), AOTC_OK, &fixture.error, NULL);
+    EXPECT(load_lazily(&fixture, 0, "add"), AOTC_OK, &fixture.error, NULL);
+    fake_cuda_fail("cuStreamIsCapturing", 0, 1);
+    EXPECT(add_on(&fixture, fixture.stream, AOTC_FP32), AOTC_OK, &fixture.error, NULL);
+    CHECK(fake_cuda_calls("cuFuncLoad") == 2);
+    tear_down(&fixture);
+}
+
+/* A launch that the driver refuses leaves the variant to the next one. */
+static void test_a_first_launch_that_fails_is_first_again(void) {
+    struct fixture fixture = begin(2);
+    fake_cuda_fail("cuLaunchKernelEx", 0, 2);
+    EXPECT(add_on(&fixture, fixture.stream, AOTC_FP32), AOTC_ERROR_CUDA, &fixture.error,
+           "cuLaunchKernelEx");
+    /* Its library is in use for all that another context's unload knows. */
+    EXPECT(aotc_unload(fixture.archive, 1, &fixture.error), AOTC_OK, &fixture.error, NULL);
+    CHECK(fake_cuda_live_libraries() == 1);
+    fake_cuda_begin_capture();
+    EXPECT(add_on(&fixture, fixture.stream, AOTC_FP32), AOTC_OK, &fixture.error, NULL);
+    CHECK(fake_cuda_end_capture());
+    CHECK(fake_cuda_calls("cuFuncLoad") == 1 && fake_cuda_calls("cuLibraryLoadData") == 1);
+    tear_down(&fixture);
+}
+
 /* Each call of the driver on the way fails once; the launch after it succeeds. */
 static void test_a_launch_that_cannot_load_is_tried_again(void) {
     static const char *const calls[] = {
@@ -108,6 +143,8 @@ int main(int argc, char **argv) {
         test_a_launch_loads_its_variant_alone,
         test_a_load_without_the_flag_loads_what_is_left,
         test_contexts_load_and_unload_by_themselves,
+        test_code_is_loaded_before_a_captured_launch_alone,
+        test_a_first_launch_that_fails_is_first_again,
         test_a_launch_that_cannot_load_is_tried_again,
         test_flags_are_checked,
     };

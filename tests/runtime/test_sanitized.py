@@ -14,6 +14,7 @@ FILES = (
     "test_loader.py",
     "test_loader_call.py",
     "test_launcher.py",
+    "test_chain.py",
     "test_plan.py",
     "test_reentrancy.py",
     "test_tensor.py",

@@ -150,6 +150,23 @@ def test_values_that_programs_do_not_know_are_the_functions(value: Any) -> None:
     assert _answer(function, {**args, "M": 0}) == (value, 1)
 
 
+def test_an_answer_is_kept_by_values_and_their_types() -> None:
+    launcher = _Launcher(
+        NAMES, (_MISSING,) * len(NAMES), frozenset(NAMES), {}, (), [], (ValueError,)
+    )
+    launcher.seen = []
+    program = program_of(lambda args: args["N"], NAMES)
+    chain = _native.Chain(
+        launcher, ((("LATE", len, program),),), None, frozenset(), len, lambda *_: None
+    )
+    given: list[object] = [1, 1, True, 2, None, 1 << 62, 1, 0, False, None]
+    for value in given:
+        with pytest.raises(StopIteration):
+            chain[(1,)](N=value)
+    found = [one["LATE"] for one in launcher.seen]
+    assert [(type(one), one) for one in found] == [(type(one), one) for one in given]
+
+
 def test_an_argument_that_is_not_passed_is_the_functions_matter() -> None:
     with pytest.raises(KeyError):
         _answer(PROGRAMS["EVEN"], {"N": 16})

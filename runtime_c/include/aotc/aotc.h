@@ -31,7 +31,8 @@
  *     release comes after all else, and an unload after the launches in its context. Loads and
  *     unloads of one archive wait for each other; `aotc_select` and
  *     `aotc_launch` take no lock, allocate nothing, and never wait for a load.
- *   - CUDA is found at run time (libcuda.so.1), in `aotc_load`. Opening and looking need no driver.
+ *   - CUDA is found at run time, in `aotc_load`: where the program has it, or as libcuda.so.1. Opening and looking
+ *     need no driver.
  */
 #ifndef AOTC_AOTC_H
 #define AOTC_AOTC_H

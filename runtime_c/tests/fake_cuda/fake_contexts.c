@@ -98,7 +98,7 @@ CUresult fake_cuDevicePrimaryCtxRelease(CUdevice device) {
 }
 
 CUresult fake_cuCtxGetCurrent(CUcontext *context) {
-    if (!atomic_load_explicit(&is_recording, memory_order_relaxed)) {
+    if (!atomic_load_explicit(&is_recording, memory_order_relaxed) && fake.is_initialised) {
         *context = current();
         return CUDA_SUCCESS;
     }
@@ -134,7 +134,10 @@ CUresult fake_cuCtxGetDevice(CUdevice *device) {
 
 CUresult fake_cuCtxGetId(CUcontext context, unsigned long long *id) {
     ENTER("cuCtxGetId");
-    REQUIRE(context != NULL && context->is_alive, CUDA_ERROR_INVALID_CONTEXT, "cuCtxGetId");
+    REQUIRE(context != NULL, CUDA_ERROR_INVALID_CONTEXT, "cuCtxGetId");
+    if (!context->is_alive) {
+        return leave(CUDA_ERROR_CONTEXT_IS_DESTROYED);
+    }
     *id = context->id;
     return leave(CUDA_SUCCESS);
 }
@@ -149,6 +152,13 @@ CUresult fake_cuStreamGetCtx(CUstream stream, CUcontext *context) {
         return leave(CUDA_ERROR_INVALID_HANDLE);
     }
     *context = stream->context;
+    return leave(CUDA_SUCCESS);
+}
+
+CUresult fake_cuStreamIsCapturing(CUstream stream, int *status) {
+    (void)stream;
+    ENTER("cuStreamIsCapturing");
+    *status = fake.is_capturing || is_thread_capturing;
     return leave(CUDA_SUCCESS);
 }
 

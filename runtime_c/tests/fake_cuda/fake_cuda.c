@@ -50,7 +50,10 @@ CUresult enter(const char *symbol) {
         }
     }
     if (strcmp(symbol, "cuInit") != 0 && (!fake.is_initialised || fake.process != getpid())) {
-        violate("%s before cuInit, or in a forked process", symbol);
+        /* Before anybody has initialised it, whether there is a context may be asked. */
+        if (fake.is_initialised || strcmp(symbol, "cuCtxGetCurrent") != 0) {
+            violate("%s before cuInit, or in a forked process", symbol);
+        }
         return CUDA_ERROR_NOT_INITIALIZED;
     }
     return CUDA_SUCCESS;
@@ -107,6 +110,10 @@ __attribute__((visibility("default"))) CUresult cuGetProcAddress_v2(const char *
     }
     AOTCI_DRIVER_FUNCTIONS(FIND)
 #undef FIND
+    if (strcmp(symbol, "cuDriverGetVersion") == 0) {
+        CUresult (*found)(int *version) = cuDriverGetVersion;
+        memcpy(function, &found, sizeof *function);
+    }
 #define FIND_EXTRA(name)                                                                           \
     if (strcmp(symbol, #name) == 0) {                                                              \
         CUresult (*found)() = (CUresult (*)())fake_##name;                                         \

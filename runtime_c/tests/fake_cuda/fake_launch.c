@@ -298,8 +298,12 @@ CUresult fake_cuLaunchKernelEx(const CUlaunchConfig *config, CUfunction function
     launch.device = launch.context->device;
     REQUIRE(kernel->library != NULL && kernel->library->is_alive, CUDA_ERROR_INVALID_HANDLE,
             "launch: unloaded library");
-    REQUIRE(kernel->is_loaded[context_index(launch.context)], CUDA_ERROR_INVALID_HANDLE,
-            "launch of %s: not loaded in the context before", kernel->function->name);
+    if (!kernel->is_loaded[context_index(launch.context)]) {
+        REQUIRE(!fake.is_capturing && !is_thread_capturing, CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED,
+                "launch of %s in a capture: not loaded in the context before",
+                kernel->function->name);
+        kernel->is_loaded[context_index(launch.context)] = true;
+    }
     REQUIRE(extra == NULL, CUDA_ERROR_INVALID_VALUE, "launch: extra");
     REQUIRE(read_attributes(config, &launch) == CUDA_SUCCESS, CUDA_ERROR_INVALID_VALUE,
             "launch: attribute");

@@ -4,14 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from aotc.triton.installation import (
-    COMPUTES,
-    TUNES,
-    chain_attribute,
-    chain_subscript,
-    step,
-    tuned_run,
-)
+from aotc.runtime._native import Chained
+from aotc.triton.installation import COMPUTES, TUNES, chain_attribute, step, tuned_run
 
 from .jit import KernelInterface
 
@@ -56,7 +50,7 @@ class Config:
         return hash((*self.all_kwargs().items(), self.pre_hook))
 
 
-class Autotuner(KernelInterface):
+class Autotuner(Chained, KernelInterface):
     """A kernel that has several configs, of which the archive has those that were chosen."""
 
     def __init__(
@@ -91,7 +85,6 @@ class Autotuner(KernelInterface):
             self.base_fn = self.base_fn.fn
 
     aotc_chain = chain_attribute
-    __getitem__: Any = chain_subscript
 
     @step(TUNES)
     def run(self, *args: Any, **kwargs: Any) -> Any:
@@ -103,7 +96,7 @@ class Autotuner(KernelInterface):
         return [super().warmup(*args, **kwargs)]
 
 
-class Heuristics(KernelInterface):
+class Heuristics(Chained, KernelInterface):
     """A kernel some of whose constants are computed from its arguments."""
 
     def __init__(self, fn: Any, arg_names: Any, values: Any) -> None:
@@ -112,7 +105,6 @@ class Heuristics(KernelInterface):
         self.values = values
 
     aotc_chain = chain_attribute
-    __getitem__: Any = chain_subscript
 
     @step(COMPUTES)
     def run(self, *args: Any, grid: Any, warmup: Any = False, **kwargs: Any) -> Any:

@@ -7,14 +7,8 @@ import inspect
 from collections.abc import Callable
 from typing import Any
 
-from aotc.triton.installation import (
-    PROBE,
-    find,
-    grid_subscript,
-    launch,
-    launcher_attribute,
-    warm,
-)
+from aotc.runtime._native import Jitted
+from aotc.triton.installation import PROBE, find, launch, launcher_attribute, warm
 
 
 class MockTensor:
@@ -65,11 +59,10 @@ class KernelParam:
         self.is_constexpr = "constexpr" in text
 
 
-class JITFunction(KernelInterface):
+class JITFunction(Jitted, KernelInterface):
     """A function of Triton's language; it runs on GPUs only."""
 
     aotc_launcher = launcher_attribute
-    __getitem__: Any = grid_subscript
 
     def __init__(self, fn: Any, **options: Any) -> None:
         self.fn = fn
