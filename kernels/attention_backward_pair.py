@@ -29,21 +29,21 @@ def attention_backward_pair_kernel(
     """Store dK and dV of BLOCK_N keys by a cluster of two CTAs; the same bits in every run.
 
     Arguments are those of `attention_backward_kernel`. Where both accumulators take too many registers for
-    one CTA, as with heads of 256, the first CTA has the scores and dV, the second one the gradients of
-    weights and dK, and is given the weights. The grid has a cluster for each KV head and BLOCK_N keys.
+    one CTA, as with heads of 256, the first CTA has K, Q, the weights and dK, the second one V, dOut, the
+    gradients of weights and dV. They exchange weights and gradients of weights, and each reads one tile of
+    each block of queries. The grid has a cluster for each KV head and BLOCK_N keys.
     """
     n_blocks = tl.cdiv(n_keys, BLOCK_N)
-    kv_head = tl.program_id(0) // n_blocks
     # Causal blocks further up are seen by more queries, and come first.
+    kv_head = tl.program_id(0) // n_blocks
     start_n = tl.program_id(0) % n_blocks * BLOCK_N
-    of_values = cluster_rank() == 0
-    # Both CTAs do: x = block @ inner.T, and of what becomes of it: gradient += weights @ outer.
-    block_of = k if of_values else v
-    inner_of = q if of_values else dout
-    outer_of = dout if of_values else q
-    rows_of = lse_log2 if of_values else delta
+    of_keys = cluster_rank() == 0
+    # Both CTAs do: x = block @ tile.T, and of what becomes of it: gradient += weights @ tile.
+    block_of = k if of_keys else v
+    tile_of = q if of_keys else dout
+    rows_of = lse_log2 if of_keys else delta
     factor = 1.0
-    if of_values:
+    if of_keys:
         factor = scale_log2
     block = block_of.load([kv_head, start_n, 0]).reshape(BLOCK_N, HEAD_DIM)
     columns = start_n + tl.arange(0, BLOCK_N)
@@ -56,26 +56,22 @@ def attention_backward_pair_kernel(
         head = kv_head * heads_per_kv_head + step // n_steps
         # The last queries first: they see all blocks of keys, whose programs so load the same at a time.
         start = first + (n_steps - 1 - step % n_steps) * BLOCK_M
-        inner = inner_of.load([head, start, 0]).reshape(BLOCK_M, HEAD_DIM)
+        tile = tile_of.load([head, start, 0]).reshape(BLOCK_M, HEAD_DIM)
         row = rows_of.load([head, start]).reshape(BLOCK_M)
-        x = tl.dot(block, inner.T) * factor
+        x = tl.dot(block, tile.T) * factor
         if CAUSAL:
             seen = start + tl.arange(0, BLOCK_M) + (n_keys - n_queries)
             # Not -inf, which a weight of 0 would make a NaN.
             x = tl.where(columns[:, None] <= seen[None, :], x, -1.0e30)
         x -= row[None, :]
-        weights = x
-        if of_values:
-            weights = tl.exp2(x)
-        # The first CTA gives to the second, and is given nothing.
-        given = cluster_permute(weights.to(q.dtype), (1, None))
-        if not of_values:
-            weights *= given.to(tl.float32)
-        weights = weights.to(q.dtype)
-        outer = outer_of.load([head, start, 0]).reshape(BLOCK_M, HEAD_DIM)
-        gradient = tl.dot(weights, outer, gradient)
-    if of_values:
-        dv.store([kv_head, start_n, 0], gradient.to(dv.dtype).reshape(1, BLOCK_N, HEAD_DIM))
-    else:
+        if of_keys:
+            x = tl.exp2(x)
+        weights = cluster_permute(x.to(q.dtype), (1, 0)).to(tl.float32)
+        if of_keys:
+            weights *= x
+        gradient = tl.dot(weights.to(q.dtype), tile, gradient)
+    if of_keys:
         gradient *= scale
         dk.store([kv_head, start_n, 0], gradient.to(dk.dtype).reshape(1, BLOCK_N, HEAD_DIM))
+    else:
+        dv.store([kv_head, start_n, 0], gradient.to(dv.dtype).reshape(1, BLOCK_N, HEAD_DIM))
