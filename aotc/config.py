@@ -94,8 +94,9 @@ class Config:
     mma_stages: int = _integer(
         1,
         1,
-        2,
-        "dots in flight: with 2, the next is issued before threads compute with the last",
+        3,
+        "dots in flight: with 2, the next is issued before threads compute with the last; with 3 the one after "
+        "it, where CTAs exchange tiles",
     )
     persistent: bool | None = _switch(
         "a CTA runs several program instances, not one",

@@ -66,9 +66,10 @@ def attention_backward_pair_kernel(
         x -= row[None, :]
         if of_keys:
             x = tl.exp2(x)
-        weights = cluster_permute(x.to(q.dtype), (1, 0)).to(tl.float32)
+        own = x.to(q.dtype)
+        weights = cluster_permute(own, (1, 0)).to(tl.float32)
         if of_keys:
-            weights *= x
+            weights *= own.to(tl.float32)
         gradient = tl.dot(weights.to(q.dtype), tile, gradient)
     if of_keys:
         gradient *= scale
