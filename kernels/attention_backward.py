@@ -13,11 +13,14 @@ def attention_delta_kernel(
     n_rows,
     HEAD_DIM: tl.constexpr,
     BLOCK_M: tl.constexpr,
+    PDL: tl.constexpr = False,  # noqa: FBT002 - a constant
 ):
     """Store the sum of dOut * Out of each row, and zeros to the fp32 sums of dQ, if there are any.
 
-    Out, dOut and dQ are (n_rows, HEAD_DIM), rows of all heads.
+    Out, dOut and dQ are (n_rows, HEAD_DIM), rows of all heads. With PDL the next grid may start before.
     """
+    if PDL:
+        tl.extra.cuda.gdc_launch_dependents()
     rows = tl.program_id(0).to(tl.int64) * BLOCK_M + tl.arange(0, BLOCK_M)
     at = rows[:, None] * HEAD_DIM + tl.arange(0, HEAD_DIM)[None, :]
     seen = rows < n_rows
@@ -129,11 +132,13 @@ def attention_backward_queries_kernel(
     BLOCK_N: tl.constexpr,
     CAUSAL: tl.constexpr,
     TOGETHER: tl.constexpr,
+    WAITS_LATE: tl.constexpr = False,  # noqa: FBT002 - a constant
 ):
     """Store dQ (bf16) of BLOCK_M queries of a head; the same bits in every run.
 
     Arguments are those of `attention_backward_kernel`. The grid has a program for each head of Q and
-    BLOCK_M queries.
+    BLOCK_M queries. If it WAITS_LATE, it waits for the grid before it, which by then has waited for `delta`
+    and let it start, when dQ is stored: programs fill multiprocessors that the last ones of that grid leave idle.
     """
     n_blocks = tl.cdiv(n_queries, BLOCK_M)
     head, block = _tile(q.shape[0], n_blocks, TOGETHER)
@@ -162,6 +167,8 @@ def attention_backward_queries_kernel(
         dpower = tl.dot(douts, values.T)
         dscores = (power * (dpower - row_delta[:, None])).to(keys.dtype)
         dqueries = tl.dot(dscores, keys, dqueries)
+    if WAITS_LATE:
+        tl.extra.cuda.gdc_wait()
     dq.store([head, start_m, 0], (dqueries * scale).to(dq.dtype).reshape(1, BLOCK_M, HEAD_DIM))
 
 
