@@ -98,7 +98,7 @@ def find_chain(
     arrives = _arrivals(loop, [*firsts, *loads], seconds[0])
     order = {op: number for number, op in enumerate(loop.body)}
     compute = {*waits, *loads, *arrives, *kept} - {*issue, *fragments}
-    fills = [op for op in _fills(loop, seconds) if op not in issue and op not in loads]
+    fills = [op for op in fills_ahead(loop, seconds) if op not in issue and op not in loads]
     compute, fragments = (sorted(ops, key=order.__getitem__) for ops in (compute, fragments))
     return DotChain(issue, compute, fills, fragments, seconds)
 
@@ -207,7 +207,7 @@ def stages_of(ops: Iterable[Op]) -> list[gpu.SharedStage]:
     return [stage for op in ops for value in op.operands if (stage := stage_of(value))]
 
 
-def _fills(loop: scf.For, seconds: Sequence[wgmma.Wgmma]) -> list[Op]:
+def fills_ahead(loop: scf.For, seconds: Sequence[wgmma.Wgmma]) -> list[Op]:
     """Return the waits for what the second dots read, if the next iteration has another stage."""
     stages = [stage for dot in seconds if (stage := stage_of(dot.b))]
     if any(_num_stages(stage) < _FEWEST_STAGES for stage in stages):

@@ -18,9 +18,10 @@ Invariant: tiles are taken in the order in which they are given, one iteration l
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Sequence
 
-from aotc.ir.core import Op, Value
+from aotc.ir.core import Op
 from aotc.ir.dialects import cluster, gpu, mbarrier, scf, wgmma
 from aotc.ir.rewrite import Builder, is_pure
 from aotc.ir.types import SharedType, TileType
@@ -28,6 +29,7 @@ from aotc.schedule.analysis.global_order import free_operands
 from aotc.schedule.pipelining.chained_dots import (
     DotChain,
     depending,
+    fills_ahead,
     forward,
     mbarrier_ops,
     stages_of,
@@ -35,19 +37,29 @@ from aotc.schedule.pipelining.chained_dots import (
 from aotc.schedule.pipelining.expand_loop import expand_loop
 from aotc.schedule.pipelining.loop_schedule import LoopSchedule, Step
 
-_AHEAD = 2
+# What else has an effect stays in the order of the program, which these change.
+_MOVED = (
+    *(wgmma.Wgmma, wgmma.WgmmaWait, mbarrier.MbarrierWait, mbarrier.MbarrierArrive),
+    *(gpu.SharedLoad, cluster.ClusterPermute),
+)
 
 
-def exchanges_of(chain: DotChain) -> list[cluster.ClusterPermute]:
-    """Return the exchanges between the dots, if all CTAs give and take; else there is none to wait for."""
+def exchanges_of(loop: scf.For, chain: DotChain) -> list[cluster.ClusterPermute]:
+    """Return the exchanges between the dots of a chain that can take an iteration.
+
+    Where a CTA gives and takes nothing it runs ahead of the one that does: there is nothing to wait for.
+    """
     found = [op for op in chain.compute if isinstance(op, cluster.ClusterPermute)]
-    return [] if any(cluster.NOBODY in op.to for op in found) else found
+    others = [op for op in loop.body if not isinstance(op, _MOVED) and not op.terminator]
+    if any(cluster.NOBODY in op.to for op in found) or not all(map(is_pure, others)):
+        return []
+    return found
 
 
 def advance_exchanges(loop: scf.For, chain: DotChain, first_number: int) -> None:
     """Expand a loop so that its exchanges, numbered from `first_number` on, take an iteration."""
     gives: list[Op] = []
-    for number, op in enumerate(exchanges_of(chain), first_number):
+    for number, op in enumerate(exchanges_of(loop, chain), first_number):
         place, kind = Builder.before_op(op), op.value.type
         assert isinstance(kind, TileType)
         give = place(cluster.ClusterGive(op.value, op.to, number))
@@ -58,65 +70,57 @@ def advance_exchanges(loop: scf.For, chain: DotChain, first_number: int) -> None
 
 
 def _until_given(loop: scf.For, chain: DotChain, gives: Sequence[Op]) -> LoopSchedule:
-    """Return the schedule by which all that giving needs runs an iteration ahead."""
+    """Return the schedule by which what tiles that are given are computed from runs an iteration ahead."""
     needed = _needed_by(loop, gives)
-    computed = [op for op in loop.body if op in needed and op not in chain.issue]
-    first = forward(loop, [dot.out for dot in chain.issue if isinstance(dot, wgmma.Wgmma)])
-    computed = [op for op in computed if not is_pure(op) or op in first]
-    rest = _rest(loop, {*chain.issue, *computed})
+    needed |= {op: None for op in chain.compute if isinstance(op, mbarrier.MbarrierArrive)}
+    fed = forward(loop, [op.out for op in chain.issue if isinstance(op, wgmma.Wgmma)])
+    computed = [op for op in loop.body if op in needed and (op in fed or not is_pure(op))]
+    computed = [op for op in computed if op not in chain.issue]
+    rest = _rest(loop, [*chain.issue, *computed], chain.seconds)
     place = rest.index(chain.seconds[-1]) + 1
-    steps = [Step(op, 1) for op in chain.issue]
-    steps += [Step(op) for op in rest[:place]]
-    steps += [Step(op, 1) for op in computed]
-    steps += [Step(op) for op in rest[place:]]
+    steps = _steps(chain.issue, 1) + _steps(rest[:place])
+    steps += _steps(computed, 1) + _steps(rest[place:])
     return LoopSchedule(loop, steps)
 
 
 def _but_second_dots(loop: scf.For) -> LoopSchedule:
-    """Return the schedule of the loop that gives ahead by which all but its second dots is ahead."""
-    dots = [op for op in loop.body if isinstance(op, wgmma.Wgmma)]
+    """Return the schedule of a loop that gives ahead by which all but its second dots runs ahead."""
+    body = [op for op in loop.body if not op.terminator]
+    dots = [op for op in body if isinstance(op, wgmma.Wgmma)]
     seconds = [dot for dot in dots if not isinstance(dot.a.type, SharedType)]
-    firsts = [dot for dot in dots if dot not in seconds]
+    first = max(body.index(dot) for dot in dots if dot not in seconds)
+    issue = [op for op in body[: first + 1] if not is_pure(op)]
     late = depending(loop, [dot.out for dot in seconds])
-    body = list(loop.body)
-    arrives = mbarrier_ops(body, mbarrier.MbarrierArrive, stages_of(seconds))
-    issue = [op for op in body[: body.index(firsts[-1]) + 1] if not is_pure(op)]
-    fragments = {dot.a.op: None for dot in seconds if dot.a.op is not None}
     begun = [op for op in body if isinstance(op, cluster.ClusterTake)]
+    using = {*begun, *forward(loop, [op.out for op in begun])} - {*late}
     begun += [op for op in body if isinstance(op, wgmma.WgmmaWait) and op not in late]
-    known = [value for op in begun for value in op.results]
-    fed = {*begun, *forward(loop, known)}
-    ahead = [
-        op
-        for op in body
-        if not op.terminator
-        and op not in (*seconds, *late, *arrives, *issue, *fragments)
-        and (op in fed if is_pure(op) else True)
-    ]
-    takes = [op for op in body if isinstance(op, cluster.ClusterTake)]
-    using = {*takes, *forward(loop, [op.out for op in takes])}
-    taken, ahead = (
-        [op for op in ahead if op in using],
-        [op for op in ahead if op not in using],
-    )
-    rest = _rest(loop, {*issue, *taken, *ahead, *fragments})
+    fed = forward(loop, [value for op in begun for value in op.results])
+    released = mbarrier_ops(body, mbarrier.MbarrierArrive, stages_of(seconds))
+    filled = mbarrier_ops(body, mbarrier.MbarrierWait, stages_of(seconds))
+    fragments = [op for op in body if any(dot.a.op is op for dot in seconds)]
+    known = {*issue, *late, *released, *filled, *fragments, *seconds}
+    computed = [op for op in body if op not in known and (op in fed or not is_pure(op))]
+    taken = [op for op in computed if op in using]
+    given = [op for op in computed if op not in using]
+    fills = [op for op in fills_ahead(loop, seconds) if op not in issue]
+    ahead = (taken, given, fills) if os.environ.get("TAKEFIRST") else (given, taken, fills)
+    rest = _rest(loop, [*issue, *computed, *fills, *fragments], seconds)
     place = rest.index(seconds[-1]) + 1
     after = [index for index, op in enumerate(rest) if isinstance(op, wgmma.WgmmaWait)][-1] + 1
-    steps = [Step(op, 1) for op in issue]
-    steps += [Step(op) for op in rest[:place]]
-    import os
-    order = (*taken, *ahead) if os.environ.get("TAKEFIRST") else (*ahead, *taken)
-    steps += [Step(op, 1) for op in order]
-    steps += [Step(op) for op in rest[place:after]]
-    steps += [Step(op, 1) for op in fragments]
-    steps += [Step(op) for op in rest[after:]]
+    steps = _steps(issue, 1) + _steps(rest[:place])
+    for ops in ahead:
+        steps += _steps(ops, 1)
+    steps += _steps(rest[place:after]) + _steps(fragments, 1) + _steps(rest[after:])
     return LoopSchedule(loop, steps)
 
 
-def _rest(loop: scf.For, ahead: Iterable[Op]) -> list[Op]:
+def _steps(ops: Iterable[Op], distance: int = 0) -> list[Step]:
+    return [Step(op, distance) for op in ops]
+
+
+def _rest(loop: scf.For, ahead: Sequence[Op], seconds: Sequence[wgmma.Wgmma]) -> list[Op]:
     """Return the ops that stay: those with effects, and what is computed with second dots."""
-    dots = [op for op in loop.body if isinstance(op, wgmma.Wgmma) and op not in ahead]
-    late = depending(loop, [dot.out for dot in dots])
+    late = depending(loop, [dot.out for dot in seconds])
     rest = [op for op in loop.body if not op.terminator and op not in ahead]
     return [op for op in rest if op in late or not is_pure(op)]
 
@@ -124,17 +128,13 @@ def _rest(loop: scf.For, ahead: Iterable[Op]) -> list[Op]:
 def _needed_by(loop: scf.For, roots: Sequence[Op]) -> dict[Op, None]:
     """Return the ops of the body that roots need in the same iteration, waits for loads included."""
     found: dict[Op, None] = {}
-    worklist: list[Op] = list(roots)
+    worklist: list[Op | None] = list(roots)
     while worklist:
         op = worklist.pop()
-        if op in found or op.block is not loop.body:
+        if op is None or op in found or op.block is not loop.body:
             continue
         found[op] = None
         if isinstance(op, gpu.SharedLoad):
             worklist += mbarrier_ops(loop.body, mbarrier.MbarrierWait, stages_of([op]))
-        worklist += [value.op for value in _values(op) if value.op is not None]
+        worklist += [value.op for value in free_operands(op)]
     return found
-
-
-def _values(op: Op) -> list[Value]:
-    return list(free_operands(op))

@@ -33,7 +33,6 @@ from aotc.ir.carried_state import CarriedState, State
 from aotc.ir.core import Block, Kernel, Op, Value
 from aotc.ir.diagnostics import at
 from aotc.ir.dialects import arith, cluster, gpu, grid, mbarrier, roles, scf
-from aotc.ir.dialects.tile import tile_type
 from aotc.ir.layout import LinearLayout, log2_exact
 from aotc.ir.order import enclosing_in
 from aotc.ir.rewrite import Builder, is_pure

@@ -111,7 +111,7 @@ def _exchange_apart(
     start: _Start, chain: DotChain, role: roles.Specialize, kernel: Kernel, schedule: Schedule
 ) -> bool:
     """Give tiles that CTAs exchange between the dots an iteration, if wanted and possible."""
-    exchanges = exchanges_of(chain)
+    exchanges = exchanges_of(start.loop, chain)
     if schedule.config.mma_stages <= _AHEAD_ONCE or not exchanges:
         return False
     if keeps_all_stages(start.dots, chain.seconds, ahead=2):
@@ -121,6 +121,7 @@ def _exchange_apart(
     if not reserve_registers(needed, role, kernel, schedule):
         return False
     numbers = [op.exchange for op in kernel.walk() if isinstance(op, cluster.ClusterGive)]
+    schedule.remark(start.loop.loc, Remark.EXCHANGED_AHEAD())
     advance_exchanges(start.loop, chain, max(numbers, default=-1) + 1)
     return True
 
