@@ -95,8 +95,7 @@ class Config:
         1,
         1,
         3,
-        "dots in flight: with 2, the next is issued before threads compute with the last; with 3 the one after "
-        "it, where CTAs exchange tiles",
+        "dots in flight: 2 while threads compute with one, 3 while CTAs exchange tiles",
     )
     persistent: bool | None = _switch(
         "a CTA runs several program instances, not one",

@@ -32,6 +32,20 @@ def attention_delta_kernel(
 
 
 @triton.jit
+def _tile(n_heads, n_blocks, TOGETHER: tl.constexpr):
+    """Return the head of this program, and its block: those of TOGETHER heads come one after the other.
+
+    Causal blocks differ in length, and the longest of each head come first: one head at a time, those of the
+    last head would begin when little else is left.
+    """
+    program = tl.program_id(0)
+    first = program // (n_blocks * TOGETHER) * TOGETHER
+    together = tl.minimum(TOGETHER, n_heads - first)
+    place = program % (n_blocks * TOGETHER)
+    return first + place % together, place // together
+
+
+@triton.jit
 def attention_backward_kernel(
     q,
     k,
@@ -52,6 +66,7 @@ def attention_backward_kernel(
     BLOCK_N: tl.constexpr,
     CAUSAL: tl.constexpr,
     NARROW: tl.constexpr,
+    TOGETHER: tl.constexpr,
 ):
     """Store dK and dV of BLOCK_N keys, and add their part of dQ / scale.
 
@@ -62,9 +77,9 @@ def attention_backward_kernel(
     and take half the registers. The grid has a program for each KV head and BLOCK_N keys.
     """
     n_blocks = tl.cdiv(n_keys, BLOCK_N)
-    kv_head = tl.program_id(0) // n_blocks
     # Causal blocks further up are seen by more queries, and come first.
-    start_n = tl.program_id(0) % n_blocks * BLOCK_N
+    kv_head, block = _tile(k.shape[0], n_blocks, TOGETHER)
+    start_n = block * BLOCK_N
     keys = k.load([kv_head, start_n, 0]).reshape(BLOCK_N, HEAD_DIM)
     values = v.load([kv_head, start_n, 0]).reshape(BLOCK_N, HEAD_DIM)
     columns = start_n + tl.arange(0, BLOCK_N)
@@ -97,20 +112,6 @@ def attention_backward_kernel(
         dq.atomic_add([head, start, 0], dqueries.reshape(1, BLOCK_M, HEAD_DIM))
     dk.store([kv_head, start_n, 0], (dkeys * scale).to(dk.dtype).reshape(1, BLOCK_N, HEAD_DIM))
     dv.store([kv_head, start_n, 0], dvalues.to(dv.dtype).reshape(1, BLOCK_N, HEAD_DIM))
-
-
-@triton.jit
-def _tile(n_heads, n_blocks, TOGETHER: tl.constexpr):
-    """Return the head of this program, and its block: those of TOGETHER heads come one after the other.
-
-    Causal blocks differ in length, and the longest of each head come first: one head at a time, those of the
-    last head would begin when little else is left.
-    """
-    program = tl.program_id(0)
-    first = program // (n_blocks * TOGETHER) * TOGETHER
-    together = tl.minimum(TOGETHER, n_heads - first)
-    place = program % (n_blocks * TOGETHER)
-    return first + place % together, place // together
 
 
 @triton.jit
