@@ -15,6 +15,7 @@ import statistics
 import subprocess
 import time
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -110,21 +111,20 @@ def main() -> None:
         base = "backward_queries" if "queries" in name else "backward_pair"
         arguments = (*inputs, *rows, *outputs[base], *scalars)
         launches: dict[str, Launch] = {}
+        overlaps: dict[str, Launch] = {}
         for config in built(kernel, choices):
-
-            def launch(kernel=kernel, arguments=arguments, config=config, pdl=False) -> None:
-                kernel.launch(arguments, config=config, choices=choices, pdl=pdl)
-
-            launches[f"{name} {config}"] = launch
-            print(f"  {error(tensors, launch, base):.3g} of what is tolerated: {name} {config}")
+            label = f"{name} {config}"
+            chosen = {"config": config, "choices": choices}
+            launches[label] = partial(kernel.launch, arguments, **chosen)
+            overlaps[label] = partial(kernel.launch, arguments, **chosen, pdl=True)
+            print(f"  {error(tensors, launches[label], base):.3g} of what is tolerated: {label}")
         order = ranked(launches, 3, 3, ahead=True)
         work = NUM_DOTS[base] / 2 * shape.flops
         for took, label in order:
             print(f"  {work / took / 1e9:6.1f} TFLOP/s  {label}", flush=True)
         if name in outputs:
-            best = launches[order[0][1]]
-            parts.append(best)
-            overlapping.append(lambda best=best: best(pdl=True))
+            parts.append(launches[order[0][1]])
+            overlapping.append(overlaps[order[0][1]])
             flop.append(work)
 
     def whole() -> None:
