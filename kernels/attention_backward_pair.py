@@ -57,25 +57,27 @@ def attention_backward_pair_kernel(
     if CAUSAL:
         first = tl.maximum(0, start_n - (n_keys - n_queries)) // BLOCK_M * BLOCK_M
     n_steps = tl.cdiv(n_queries - first, BLOCK_M)
-    for step in range(heads_per_kv_head * n_steps):
-        head = kv_head * heads_per_kv_head + step // n_steps
-        # The last queries first: they see all blocks of keys, whose programs so load the same at a time.
-        start = first + (n_steps - 1 - step % n_steps) * BLOCK_M
+    # The last queries first: they see all blocks of keys, whose programs so load the same at a time.
+    head, last = kv_head * heads_per_kv_head, first + (n_steps - 1) * BLOCK_M
+    start = last
+    for _ in range(heads_per_kv_head * n_steps):
         tile = tile_of.load([head, start, 0]).reshape(BLOCK_M, HEAD_DIM)
         row = rows_of.load([head, start]).reshape(BLOCK_M)
-        x = tl.dot(block, tile.T) * factor
+        x = tl.dot(block, tile.T) * factor - row[None, :]
         if CAUSAL:
             seen = start + tl.arange(0, BLOCK_M) + (n_keys - n_queries)
             # Not -inf, which a weight of 0 would make a NaN.
             x = tl.where(columns[:, None] <= seen[None, :], x, -1.0e30)
-        x -= row[None, :]
         if of_keys:
             x = tl.exp2(x)
         own = x.to(q.dtype)
-        weights = cluster_permute(own, (1, 0)).to(tl.float32)
-        if of_keys:
-            weights *= own.to(tl.float32)
-        gradient = tl.dot(weights.to(q.dtype), tile, gradient)
+        given = cluster_permute(own, (1, 0))
+        if not of_keys:
+            own = tl.full((BLOCK_N, BLOCK_M), 1.0, q.dtype)
+        gradient = tl.dot(given * own, tile, gradient)
+        is_last = start == first
+        start = tl.where(is_last, last, start - BLOCK_M)
+        head = tl.where(is_last, head + 1, head)
     if of_keys:
         gradient *= scale
         dk.store([kv_head, start_n, 0], gradient.to(dk.dtype).reshape(1, BLOCK_N, HEAD_DIM))

@@ -103,7 +103,10 @@ def _but_second_dots(loop: scf.For) -> LoopSchedule:
     taken = [op for op in computed if op in using]
     given = [op for op in computed if op not in using]
     fills = [op for op in fills_ahead(loop, seconds) if op not in issue]
-    ahead = (taken, given, fills) if os.environ.get("TAKEFIRST") else (given, taken, fills)
+    kind = os.environ.get("TAKEFIRST")
+    reads = [op for op in given if isinstance(op, gpu.SharedLoad)]
+    given = [op for op in given if op not in reads]
+    ahead = (reads, taken, given, fills) if kind == "2" else (taken, reads, given, fills) if kind == "1" else (reads, given, taken, fills)
     rest = _rest(loop, [*issue, *computed, *fills, *fragments], seconds)
     place = rest.index(seconds[-1]) + 1
     after = [index for index, op in enumerate(rest) if isinstance(op, wgmma.WgmmaWait)][-1] + 1

@@ -117,7 +117,8 @@ def _exchange_apart(
     if keeps_all_stages(start.dots, chain.seconds, ahead=2):
         return False
     needed = _needed_registers(start, num_results=1) + DOT_CHAIN_RESERVE
-    needed += registers_of_tiles([op.value for op in exchanges])
+    reads = [op.out for op in chain.compute if isinstance(op, gpu.SharedLoad)]
+    needed += registers_of_tiles([*(op.value for op in exchanges), *reads])
     if not reserve_registers(needed, role, kernel, schedule):
         return False
     numbers = [op.exchange for op in kernel.walk() if isinstance(op, cluster.ClusterGive)]
