@@ -66,8 +66,8 @@ def attention_backward_pair_kernel(
         x = tl.dot(block, tile.T) * factor - row[None, :]
         if CAUSAL:
             seen = start + tl.arange(0, BLOCK_M) + (n_keys - n_queries)
-            # Not -inf, which a weight of 0 would make a NaN.
-            x = tl.where(columns[:, None] <= seen[None, :], x, -1.0e30)
+            # A weight of 0; -inf would make a NaN of it in the other CTA.
+            x = tl.where(columns[:, None] <= seen[None, :], x, -3.0e4)
         if of_keys:
             x = tl.exp2(x)
         own = x.to(q.dtype)

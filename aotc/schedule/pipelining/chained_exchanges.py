@@ -6,9 +6,9 @@ multiplies has the tensor cores wait for it, even if its first dot is an iterati
 here it is two ahead:
 
     for i: start s = dot i + 2; start acc += p @ values i
-           wait for s; w' = weights of s; give w'
            p' = what was given an iteration ago, and w
-           wait for acc; p = p'; w = w'
+           wait for s; w = weights of s; give w
+           wait for acc; p = p'
 
 The loop is expanded twice. First what ends with giving runs an iteration ahead of all else, then all of that
 loop but its second dots.
@@ -18,7 +18,6 @@ Invariant: tiles are taken in the order in which they are given, one iteration l
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable, Sequence
 
 from aotc.ir.core import Op
@@ -100,19 +99,17 @@ def _but_second_dots(loop: scf.For) -> LoopSchedule:
     fragments = [op for op in body if any(dot.a.op is op for dot in seconds)]
     known = {*issue, *late, *released, *filled, *fragments, *seconds}
     computed = [op for op in body if op not in known and (op in fed or not is_pure(op))]
-    taken = [op for op in computed if op in using]
-    given = [op for op in computed if op not in using]
     fills = [op for op in fills_ahead(loop, seconds) if op not in issue]
-    kind = os.environ.get("TAKEFIRST")
-    reads = [op for op in given if isinstance(op, gpu.SharedLoad)]
-    given = [op for op in given if op not in reads]
-    ahead = (reads, taken, given, fills) if kind == "2" else (taken, reads, given, fills) if kind == "1" else (reads, given, taken, fills)
+    # What is read is fenced before the next copy may come, and a fence waits for what has been given. So all
+    # is read before that.
+    reads = [op for op in computed if isinstance(op, gpu.SharedLoad)]
+    taken = [op for op in computed if op in using]
+    given = [op for op in computed if op not in reads and op not in using]
     rest = _rest(loop, [*issue, *computed, *fills, *fragments], seconds)
     place = rest.index(seconds[-1]) + 1
     after = [index for index, op in enumerate(rest) if isinstance(op, wgmma.WgmmaWait)][-1] + 1
     steps = _steps(issue, 1) + _steps(rest[:place])
-    for ops in ahead:
-        steps += _steps(ops, 1)
+    steps += _steps([*reads, *taken, *given, *fills], 1)
     steps += _steps(rest[place:after]) + _steps(fragments, 1) + _steps(rest[after:])
     return LoopSchedule(loop, steps)
 

@@ -79,8 +79,8 @@ def test_the_order_of_an_iteration(tmp_path: Path) -> None:
             "wgmma",
             "wgmma",
         ),  # the one after the next, and this iteration's second dot
-        *("wgmma_wait", "mbarrier_wait", "cluster_send_tile"),
         *("mbarrier_wait", "shared_load", "cluster_arrive_at"),  # what was given an iteration ago
+        *("wgmma_wait", "mbarrier_wait", "cluster_send_tile"),
         *("wgmma_wait", "mbarrier_arrive"),
     ]
 
