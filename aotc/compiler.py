@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import inspect
 import linecache
-import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -32,6 +31,7 @@ from aotc.metadata import Metadata, ParamSlot, TensorMapSpec
 from aotc.source_snapshot import add_text
 from aotc.target import Feature, Target
 from aotc.target import parse as parse_target
+from aotc.timings import Timings
 
 if TYPE_CHECKING:
     from aotc.backend import Assembly, Lowered, Ptxas
@@ -101,34 +101,18 @@ class _Stages(dict[str, str]):
         return self[stage]
 
 
-@dataclass
-class Timings:
-    """Collect the seconds that each stage of compiles took, by a clock."""
-
-    seconds: dict[str, float] = field(default_factory=dict[str, float])
-    clock: Callable[[], float] = time.perf_counter
-    _last: float = field(init=False)
-
-    def __post_init__(self) -> None:
-        self._last = self.clock()
-
-    def lap(self, stage: str) -> None:
-        """Charge the time since the last lap to `stage`."""
-        now = self.clock()
-        self.seconds[stage] = self.seconds.get(stage, 0.0) + now - self._last
-        self._last = now
-
-
 def compile_kernel(
     request: CompileRequest,
     *,
     keep_asm: bool = False,
     observer: Observer | None = None,
     timings: Timings | None = None,
+    reuses: bool = False,
 ) -> CompiledKernel:
     """Compile one kernel to a cubin.
 
-    `keep_asm` keeps the text of every stage; without it only what a later read can make anew.
+    `keep_asm` keeps the text of every stage; without it only what a later read can make anew. If it
+    `reuses` results, LLVM IR and PTX that this process has compiled lately are not compiled again.
     Raises: CompileError for the user's mistakes, ResourceError, which is one, for a kernel that
         the target cannot hold, IRError for ours.
     """
@@ -136,9 +120,11 @@ def compile_kernel(
 
     timings = timings or Timings()
     keep_asm = keep_asm or request.with_ptx
-    with backend.Ptxas(check_request(request), mebibytes=request.limits.ptxas_mebibytes) as ptxas:
-        done = _to_ptx(request, timings, keep_asm=keep_asm, observer=observer)
-        assembly = _assemble(done, request.limits, ptxas)
+    limits = request.limits
+    target = check_request(request)
+    with backend.Ptxas(target, mebibytes=limits.ptxas_mebibytes, reuses=reuses) as ptxas:
+        done = _to_ptx(request, timings, keep_asm=keep_asm, observer=observer, reuses=reuses)
+        assembly = _assemble(done, limits, ptxas, reuses=reuses)
     if request.line_root is not None:
         assembly = replace(assembly, cubin=backend.without_ptx_lines(assembly.cubin))
     timings.lap("ptxas")
@@ -187,7 +173,15 @@ def compile_kernel(
     return CompiledKernel(assembly.cubin, metadata, _Stages(asm, made))
 
 
-def _assemble(done: _Done, limits: CompileLimits, started: Ptxas) -> Assembly:
+def compile_variant(request: CompileRequest) -> CompiledKernel:
+    """Compile one of many variants of kernels, some of which may come to the same code.
+
+    Raises: as `compile_kernel`.
+    """
+    return compile_kernel(request, reuses=True)
+
+
+def _assemble(done: _Done, limits: CompileLimits, started: Ptxas, *, reuses: bool) -> Assembly:
     """Return what ptxas makes of a kernel.
 
     Raises: CompileError if the user can help it; ResourceError if threads have too few registers.
@@ -206,6 +200,7 @@ def _assemble(done: _Done, limits: CompileLimits, started: Ptxas) -> Assembly:
             started=started,
             timeout_seconds=limits.ptxas_seconds,
             mebibytes=limits.ptxas_mebibytes,
+            reuses=reuses,
         )
     except backend.RefusedError as error:
         place = (done.kernel, done.ptx, error.line)
@@ -338,6 +333,7 @@ def _to_ptx(
     keep_asm: bool,
     with_lines: bool = False,
     observer: Observer | None = None,
+    reuses: bool = False,
 ) -> _Done:
     """Run the stages up to PTX; `with_lines` keeps the source's lines in PTX and tile IR."""
     from aotc import backend  # noqa: PLC0415
@@ -385,7 +381,7 @@ def _to_ptx(
     )
     check_instructions(kernel, lowered.num_lines, request.limits)
     timings.lap("lower")
-    ptx = backend.emit_ptx(lowered.llvm_ir, target, lowered.line_table)
+    ptx = backend.emit_ptx(lowered.llvm_ir, target, lowered.line_table, reuses=reuses)
     timings.lap("llvm")
     return _Done(
         target, translation, kernel, schedule, access, lowered, ptx, asm, waits_pdl, owns_sm

@@ -42,7 +42,7 @@ from aotc.package.manifest import load  # noqa: E402
 from aotc.package.workers import Done, Failure, Task, compile_both_ways, run_all  # noqa: E402
 
 STAGES = (1, 2, 3, 4, 5, 6)
-REGISTERS = (None, 64, 96, 128, 160, 192, 224, 255)
+REGISTERS = (None, 64, 72, 88, 96, 112, 128, 160, 176, 192, 224, 255)
 
 
 class Silent:

@@ -26,9 +26,10 @@ import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from aotc.compiler import CompileRequest, Timings, compile_kernel
+from aotc.compiler import CompileRequest, compile_kernel
 from aotc.config import Config
 from aotc.ir.passes import Observer
+from aotc.timings import Timings
 
 ROOT = Path(__file__).parents[1]
 DIVISIBLE = 16

@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 
 from aotc.backend.debug import LineTable
+from aotc.backend.kept import Kept
 from aotc.backend.libdevice import resolve
 from aotc.backend.llvm import parse, run_passes, target_machine
 from aotc.target import Target
@@ -16,14 +17,28 @@ from aotc.target import Target
 _BANNER = re.compile(r"\A(?://[^\n]*\n)+\n*")
 
 
-def emit_ptx(llvm_ir: str, target: Target, line_table: LineTable | None = None) -> str:
+_kept: Kept[str] = Kept()
+
+
+def emit_ptx(
+    llvm_ir: str, target: Target, line_table: LineTable | None = None, *, reuses: bool = False
+) -> str:
     """Return the PTX of a module of LLVM IR, with the line table that goes with it.
 
+    With `reuses` it may be what this process has made of the same module before.
     Raises: IRError if the text is invalid LLVM IR, or calls an unknown libdevice function.
     """
+    ptx = _kept.find(llvm_ir, target.name) if reuses else None
+    if ptx is None:
+        ptx = _emit(llvm_ir, target)
+        if reuses:
+            _kept.keep(llvm_ir, target.name, ptx, len(ptx))
+    return ptx if line_table is None else line_table.placed(ptx)
+
+
+def _emit(llvm_ir: str, target: Target) -> str:
     resolved = resolve(llvm_ir, target.arch)
     module = parse(resolved)
     if resolved != llvm_ir:
         run_passes(module, ("always_inliner", "global_dead_code_eliminate"))
-    ptx = _BANNER.sub("", target_machine(target).emit_assembly(module))
-    return ptx if line_table is None else line_table.placed(ptx)
+    return _BANNER.sub("", target_machine(target).emit_assembly(module))

@@ -31,6 +31,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from aotc.backend.kept import Kept
 from aotc.backend.wheels import find_file
 from aotc.ir.diagnostics import DiagnosticError, HostError, IRError, host_error
 from aotc.target import Target
@@ -114,6 +115,8 @@ class Assembly:
         return self.spill_bytes + self.stack_bytes
 
 
+_kept: Kept[Assembly] = Kept()
+
 # Signals of the system's and of other people; others are faults of ptxas.
 _ENDED_BY = {
     signal.SIGKILL: ("; out of memory?", "free memory, or build with fewer jobs (-j)"),
@@ -126,21 +129,31 @@ _ENDED_BY = {
 class Ptxas:
     """A ptxas process that has started and waits for its PTX; a context manager that ends it.
 
-    A failure to start is raised by `run`.
+    A failure to start is raised by `run`. With `reuses` none is started before `run` if the last
+    PTX was assembled before: so, probably, was the next.
     """
 
     def __init__(
-        self, target: Target, options: Sequence[str] = (), mebibytes: int = _DEFAULT_MEBIBYTES
+        self,
+        target: Target,
+        options: Sequence[str] = (),
+        mebibytes: int = _DEFAULT_MEBIBYTES,
+        *,
+        reuses: bool = False,
     ) -> None:
         self._mebibytes = mebibytes
         self._folder = _make_folder()
         self._process: subprocess.Popen[str] | None = None
         self._problem: DiagnosticError | IRError | None = None
-        command = ["-v", f"-arch={target.name}", _INPUT, "-o", _OUTPUT, *options]
+        self._command = ["-v", f"-arch={target.name}", _INPUT, "-o", _OUTPUT, *options]
+        if not (reuses and _kept.found_last):
+            self._start()
+
+    def _start(self) -> None:
         try:
             ptxas = find_file("nvidia-cuda-nvcc", "bin/ptxas")
-            self._process = _start([str(ptxas), *command], self._folder.name)
-            _bound_memory(self._process, mebibytes)
+            self._process = _start([str(ptxas), *self._command], self._folder.name)
+            _bound_memory(self._process, self._mebibytes)
         except (DiagnosticError, IRError) as error:
             self._problem = error
 
@@ -154,6 +167,8 @@ class Ptxas:
 
     def run(self, ptx: str, timeout_seconds: float) -> Assembly:
         """Assemble PTX; callable once. Raises: as `assemble`."""
+        if self._process is None and self._problem is None:
+            self._start()
         if self._process is None:
             assert self._problem is not None
             raise self._problem
@@ -238,8 +253,11 @@ def assemble(
     maxnreg: int = 0,
     timeout_seconds: float = _DEFAULT_TIMEOUT_SECONDS,
     mebibytes: int = _DEFAULT_MEBIBYTES,
+    reuses: bool = False,
 ) -> Assembly:
     """Return the cubin of a PTX module for `target`.
+
+    With `reuses` it may be one that this process has made of the same PTX before.
 
     A ptxas that was `started` for the target, without options, is tried first. `maxnreg`
     caps the registers per thread of entries that state neither `.maxnreg` nor `.reqntid`
@@ -249,6 +267,24 @@ def assemble(
     Raises: IRError with the offending line of PTX; FewRegistersError; OverLimitError when ptxas
         exceeds its time or memory; HostError if the machine lacks resources.
     """
+    limits = f"{target.name} {maxnreg}"
+    made = _kept.find(ptx, limits) if reuses else None
+    if made is None:
+        made = _assemble(ptx, target, started, maxnreg, timeout_seconds, mebibytes)
+        if reuses:
+            _kept.keep(ptx, limits, made, len(made.cubin))
+    return made
+
+
+def _assemble(
+    ptx: str,
+    target: Target,
+    started: Ptxas | None,
+    maxnreg: int,
+    timeout_seconds: float,
+    mebibytes: int,
+) -> Assembly:
+    """Run ptxas, with as many options as it takes; see `assemble`."""
     options = (f"-maxrregcount={maxnreg}",) if maxnreg else ()
 
     def run(*more: str) -> Assembly:

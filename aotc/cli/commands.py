@@ -138,7 +138,7 @@ def build(
     **cached: Any,
 ) -> int:
     """Build the kernels of MANIFEST (default: kernels.toml) into an archive."""
-    from aotc.compiler import compile_kernel  # noqa: PLC0415 - start-up time, as are all below
+    from aotc.compiler import compile_variant  # noqa: PLC0415 - start-up time, as are all below
     from aotc.package import build as builds  # noqa: PLC0415
     from aotc.package.manifest import load  # noqa: PLC0415
     from aotc.package.workers import Failure, default_jobs  # noqa: PLC0415
@@ -167,7 +167,7 @@ def build(
                 result = builds.build(
                     *(found, options, listener),
                     cache=cache,
-                    compiler=compiler or compile_kernel,
+                    compiler=compiler or compile_variant,
                     executor=executor,
                 )
     except DiagnosticError as error:

@@ -19,7 +19,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Protocol
 
-from aotc.compiler import CompileRequest, autotune_configs, compile_kernel
+from aotc.compiler import CompileRequest, autotune_configs, compile_variant
 from aotc.ir.diagnostics import DiagnosticError
 from aotc.package.assemble import assemble
 from aotc.package.cache import Cache, CachedKernel
@@ -147,7 +147,7 @@ def build(
     listener: Listener,
     *,
     cache: Cache | None,
-    compiler: Compiler = compile_kernel,
+    compiler: Compiler = compile_variant,
     autotune: AutotuneReader = autotune_configs,
     executor: Executor | None = None,
 ) -> BuildResult:

@@ -9,6 +9,7 @@ import time
 import pytest
 
 from aotc.backend import assemble, disassemble, ptxas, wheels
+from aotc.backend.kept import Kept
 from aotc.ir.diagnostics import HostError, IRError
 from aotc.target import TARGETS
 from tests.backend.programs import SM_90
@@ -46,6 +47,34 @@ def test_the_cubin_depends_on_the_text_alone() -> None:
 def test_a_tool_may_be_started_before_there_is_ptx() -> None:
     with ptxas.Ptxas(SM_90) as started:
         assert assemble(EMPTY, SM_90, started=started) == assemble(EMPTY, SM_90)
+
+
+def test_the_same_ptx_is_assembled_once_if_that_is_asked_for(tmp_path, monkeypatch) -> None:
+    text = HEADER.format("sm_90a") + ".visible .entry once() { ret; }\n"
+    made = assemble(text, SM_90, reuses=True)
+    fake_ptxas(tmp_path, monkeypatch, "echo it ran; exit 1\n")
+    assert assemble(text, SM_90, reuses=True) is made
+    for other in (
+        {"ptx": text, "target": SM_90},
+        {"ptx": text, "target": TARGETS["sm_80"], "reuses": True},
+        {"ptx": text, "target": SM_90, "maxnreg": 32, "reuses": True},
+        {"ptx": f"{text}//\n", "target": SM_90, "reuses": True},
+    ):
+        with pytest.raises(IRError, match="it ran"):
+            assemble(**other)
+
+
+def test_no_tool_is_started_early_after_ptx_that_was_assembled_before(monkeypatch) -> None:
+    monkeypatch.setattr(ptxas, "_kept", Kept())
+    for text, is_early in ((EMPTY, True), (EMPTY, True), (EMPTY, False), (EMPTY + "//", False)):
+        with ptxas.Ptxas(SM_90, reuses=True) as started:
+            assert (started._process is not None) == is_early
+            assemble(text, SM_90, started=started, reuses=True)
+    with ptxas.Ptxas(SM_90, reuses=True) as started:
+        assert started._process is not None
+    assemble(EMPTY, SM_90, reuses=True)
+    with ptxas.Ptxas(SM_90) as started:
+        assert started._process is not None
 
 
 def test_a_tool_that_is_started_ends_with_its_context(tmp_path, monkeypatch) -> None:
