@@ -94,8 +94,8 @@ class Config:
     mma_stages: int = _integer(
         1,
         1,
-        3,
-        "dots in flight: 2 while threads compute with one, 3 while CTAs exchange tiles",
+        2,
+        "dots in flight: with 2, the next is issued before threads compute with the last",
     )
     persistent: bool | None = _switch(
         "a CTA runs several program instances, not one",

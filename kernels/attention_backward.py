@@ -74,7 +74,8 @@ def attention_backward_kernel(
     heads_per_kv_head, n_keys, HEAD_DIM). `lse_log2` and `delta` have a number for each query: the base-2
     logarithm of the sum of the powers of its scores, and the sum of dOut * Out. With CAUSAL the last
     query sees the last key. If NARROW, the weights of dS are rounded to the type of Q as those of dV are,
-    and take half the registers. The grid has a program for each KV head and BLOCK_N keys.
+    and take half the registers. Blocks of TOGETHER heads take turns. The grid has a program for each KV head
+    and BLOCK_N keys.
     """
     n_blocks = tl.cdiv(n_keys, BLOCK_N)
     # Causal blocks further up are seen by more queries, and come first.

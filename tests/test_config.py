@@ -26,7 +26,7 @@ from aotc.config import (
         ("num_consumer_groups", (1, 2, 3)),
         ("maxnreg", (16, 255)),
         ("warp_specialize", (True, False)),
-        ("mma_stages", (1, 2, 3)),
+        ("mma_stages", (1, 2)),
     ],
 )
 def test_what_fits(name: str, values: tuple[object, ...]) -> None:
@@ -47,8 +47,8 @@ def test_what_fits(name: str, values: tuple[object, ...]) -> None:
         ("warp_specialize", 0, "a boolean"),
         ("warp_specialize", "true", "a boolean"),
         ("warp_specialize", None, "a boolean"),
-        ("mma_stages", 4, "an integer from 1 to 3"),
-        ("mma_stages", True, "an integer from 1 to 3"),
+        ("mma_stages", 3, "an integer from 1 to 2"),
+        ("mma_stages", True, "an integer from 1 to 2"),
     ],
 )
 def test_what_does_not(name: str, value: object, expected: str) -> None:

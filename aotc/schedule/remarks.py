@@ -60,7 +60,6 @@ class Remark(_Template):
     WGMMA_AWAITED = "the loop's dots are by wgmma and each is waited for in its iteration"
     DOTS_REORDERED = "dots are issued before others are waited for, where they do not need them"
     MMA_PIPELINED = "a dot is in flight while the result of the one before is used"
-    EXCHANGED_AHEAD = "tiles that CTAs exchange between dots are on their way for an iteration"
     MMA_NOT_PIPELINED = "no dot is issued an iteration ahead: {reason}"
     # Warp roles.
     PRODUCER_WARP = "a producer warp issues the loads, stages ahead"

@@ -209,21 +209,6 @@ def test_a_branch_passes_on_packed_elements_as_words(is_first: bool) -> None:
     np.testing.assert_array_equal(chosen, arrays[not is_first])
 
 
-def test_an_arm_packs_constants_for_the_words_of_the_other() -> None:
-    program = Program()
-    flag = program.param(I1)
-    narrow = program.add(arith.Cast(program.load(FP32, LAYOUT), FP16)).out
-    ones = program.add(arith.Constant(1.0, narrow.type)).out
-    arms = [program.block([], lambda _, __, x=each: [x]) for each in (narrow, ones)]
-    program.store(program.add(scf.If(flag, *arms)).outs[0])
-    text = program.llvm_ir()
-    assert "phi i32" in text
-    assert "phi half" not in text
-    x = np.arange(64, dtype=np.float32)
-    np.testing.assert_array_equal(program.run(1, x)[0], x)
-    np.testing.assert_array_equal(program.run(0, x)[0], np.ones(64))
-
-
 def test_assert_passes_or_stops() -> None:
     program = Program()
     limit = program.param(I32)

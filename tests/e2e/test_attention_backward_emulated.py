@@ -35,7 +35,7 @@ def _compiled(causal: bool, num_stages: int, mma_stages: int, narrow: bool) -> P
 @lru_cache
 def _compiled_pair(causal: bool, mma_stages: int) -> PtxKernel:
     outputs, own = ("dk", "dv"), dict[str, int]()
-    name, stages = "attention_backward_pair_kernel", (4, mma_stages)
+    name, stages = "attention_backward_pair_kernel", (2, mma_stages)
     return _compiled_as(name, outputs, own, causal, stages, BLOCK_M, PAIR_SOURCE, num_ctas=2)
 
 
@@ -152,8 +152,7 @@ def test_gradients_in_a_pass_each(
 
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize(
-    ("n_queries", "n_keys", "mma_stages"),
-    [(1, 1, 2), (63, 129, 1), (200, 201, 2), (1, 1, 3), (200, 201, 3)],
+    ("n_queries", "n_keys", "mma_stages"), [(1, 1, 2), (63, 129, 1), (200, 201, 2)]
 )
 def test_gradients_by_pairs_of_ctas(
     n_queries: int, n_keys: int, causal: bool, mma_stages: int

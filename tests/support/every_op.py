@@ -528,8 +528,6 @@ SAMPLES: dict[str, Sample] = {
         grid.GridBarrier(s.add(arith.Bitcast(s.pointer, PointerType(I32))).out)
     ),
     "cluster.permute": lambda s: s.add(cluster.ClusterPermute(s.tile("fp32"), (1, 2, 3, 0))),
-    "cluster.give": lambda s: s.add(cluster.ClusterGive(s.tile("fp32"), (1, 2, 3, 0), 0)),
-    "cluster.take": lambda s: s.add(cluster.ClusterTake(s.i, s.tile("fp32").type, (1, 2, 3, 0), 0)),
     "cluster.read": lambda s: s.add(cluster.ClusterRead(s.tile("fp32"), s.i)),
     "gpu.cluster_send_tile": lambda s: s.add(
         cluster.SendTile(s.tile("fp32"), _shared(s).out, _mbarrier(s), s.i, 4)

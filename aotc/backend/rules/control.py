@@ -375,12 +375,10 @@ class _Passed:
 
 
 def _pass_on(ctx: Lowering, value: Value) -> _Passed:
-    element, registers = element_of(value.type), ctx.registers(value)
-    words = packed_words(ctx.emit, ctx.raw(value), element)
-    narrow = element.bits in (8, 16) and len(registers) * element.bits % _WORD_BITS == 0
-    if words is None and narrow and not any(each.startswith("%") for each in registers):
-        words = pack(ctx.emit, registers, element)  # of constants, if the other arm has words
-    return _Passed(registers, words)
+    return _Passed(
+        ctx.registers(value),
+        packed_words(ctx.emit, ctx.raw(value), element_of(value.type)),
+    )
 
 
 @lowers(opaque.OpaqueThreadId)

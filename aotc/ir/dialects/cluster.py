@@ -7,8 +7,7 @@ holds it. What moves is given in two parts: a permutation, or a function, of the
 for what each of them does, since all do the same in their own shared memory.
 
 `cluster.permute` and `cluster.read` are the same in tile IR and in gpu IR, until
-`expand_cluster_exchanges` makes copies, mbarriers and phases of them. In between a permutation may come apart,
-into `cluster.give` and `cluster.take`, with other ops in between. They become `gpu.cluster_send_tile`, which
+`expand_cluster_exchanges` makes copies, mbarriers and phases of them: `gpu.cluster_send_tile`, which
 writes to another CTA, and `gpu.cluster_load`, which reads from one.
 
 Invariant: every CTA gets one tile for each that it gives.
@@ -49,42 +48,6 @@ class ClusterPermute(
         fits = len({*given}) == len(given) and all(0 <= rank < len(self.to) for rank in given)
         self.expect(fits and bool(given), f"{self.to} does not permute {len(self.to)} CTAs")
         return (tile_type(self, self.value),)
-
-
-class ClusterGive(
-    Op, opcode="cluster.give", effects=(orders(Resource.SHARED),), traits=(Trait.BARRIER,)
-):
-    """Give this tile to the CTA of rank `to[rank]`; the result names the tile that comes, for `cluster.take`.
-
-    `to` has each rank once. At most two tiles of an exchange, which has a number, are given and not taken yet.
-    """
-
-    value: Value = operand()
-    to: tuple[int, ...] = attribute()
-    exchange: int = attribute()
-    out: Value = result()
-
-    def infer(self) -> Sequence[Type]:
-        fits = sorted(self.to) == list(range(len(self.to)))
-        self.expect(fits, f"{self.to} does not permute {len(self.to)} CTAs")
-        tile_type(self, self.value)
-        return (I32,)
-
-
-class ClusterTake(
-    Op, opcode="cluster.take", effects=(orders(Resource.SHARED),), traits=(Trait.BARRIER,)
-):
-    """Return the tile, of this type, that came when this CTA gave what `given` names."""
-
-    given: Value = operand()
-    kind: TileType = attribute()
-    to: tuple[int, ...] = attribute()
-    exchange: int = attribute()
-    out: Value = result()
-
-    def infer(self) -> Sequence[Type]:
-        self.expect(self.given.type == I32, f"{self.given.type} names no tile")
-        return (self.kind,)
 
 
 class ClusterRead(

@@ -54,10 +54,8 @@ def _rewrite(masked: Value, value: Value, mask: Value | None) -> None:
     """Rewrite what was masked (`value` is not, or is the same), if that helps."""
     op = masked.op
     assert op is not None
+    dot, scale = _scale_of(value) or (value, None)
     is_reduced = _max_of(masked) is not None
-    # Before a mask something may be subtracted, as the log-sum-exp of rows, which fuses with the scale.
-    minuend = value.op.lhs if isinstance(value.op, arith.Sub) and not is_reduced else value
-    dot, scale = _scale_of(minuend) or (minuend, None)
     if not _is_dot_result(dot) or not (is_reduced or _is_in_loop(op)):
         return
     factor = scale if is_reduced else None

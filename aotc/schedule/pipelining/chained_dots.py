@@ -39,7 +39,7 @@ from aotc.schedule.pipelining.loop_schedule import LoopSchedule, Step
 
 _FEWEST_STAGES = 2
 # What stands between the first dots and weights, with effects of its own, and runs ahead with them.
-_FED = (wgmma.WgmmaWait, cluster.ClusterPermute, cluster.ClusterGive, cluster.ClusterTake)
+_FED = (wgmma.WgmmaWait, cluster.ClusterPermute)
 _CHEAP = (Trait.SHAPE_ONLY, Trait.SAME_VALUES, Trait.VIEW)
 
 
@@ -61,7 +61,7 @@ class DotChain:
         """Return the schedule of the loop."""
         ahead = {*self.issue, *self.compute, *self.fills, *self.fragments}
         # Of pure ops those that the second chain computes with stay; the rest is computed on demand.
-        late = depending(loop, [dot.out for dot in self.seconds])
+        late = _depending(loop, [dot.out for dot in self.seconds])
         rest = [op for op in loop.body if not op.terminator and op not in ahead]
         rest = [op for op in rest if op in late or not is_pure(op)]
         place = rest.index(self.seconds[-1]) + 1
@@ -83,8 +83,8 @@ def find_chain(
     `issue` are the ops with effects that start `firsts`.
     """
     seconds = [op for op in loop.body if isinstance(op, wgmma.Wgmma) and op not in firsts]
-    late = depending(loop, [dot.out for dot in seconds])
-    fed = forward(loop, [dot.out for dot in firsts])
+    late = _depending(loop, [dot.out for dot in seconds])
+    fed = _forward(loop, [dot.out for dot in firsts])
     is_chain = seconds and not any(dot in late for dot in firsts)
     if not is_chain or not all(_is_fed(dot, fed, late) for dot in seconds):
         return None
@@ -98,21 +98,19 @@ def find_chain(
     arrives = _arrivals(loop, [*firsts, *loads], seconds[0])
     order = {op: number for number, op in enumerate(loop.body)}
     compute = {*waits, *loads, *arrives, *kept} - {*issue, *fragments}
-    fills = [op for op in fills_ahead(loop, seconds) if op not in issue and op not in loads]
+    fills = [op for op in _fills(loop, seconds) if op not in issue and op not in loads]
     compute, fragments = (sorted(ops, key=order.__getitem__) for ops in (compute, fragments))
     return DotChain(issue, compute, fills, fragments, seconds)
 
 
-def keeps_all_stages(
-    firsts: Sequence[wgmma.Wgmma], seconds: Sequence[wgmma.Wgmma], ahead: int = 1
-) -> bool:
-    """Return whether both dots, so many iterations apart, would read all stages of one buffer.
+def keeps_all_stages(firsts: Sequence[wgmma.Wgmma], seconds: Sequence[wgmma.Wgmma]) -> bool:
+    """Return whether both dots, an iteration apart, would read all stages of one buffer.
 
     So it is where keys are values, too, and have two stages: nothing could be loaded meanwhile.
     """
     read = [stage.buffer for stage in stages_of(firsts)]
     shared = [stage for stage in stages_of(seconds) if stage.buffer in read]
-    return any(_num_stages(stage) <= ahead + 1 for stage in shared)
+    return any(_num_stages(stage) <= _FEWEST_STAGES for stage in shared)
 
 
 def _is_fed(dot: wgmma.Wgmma, fed: dict[Op, None], late: dict[Op, None]) -> bool:
@@ -121,7 +119,7 @@ def _is_fed(dot: wgmma.Wgmma, fed: dict[Op, None], late: dict[Op, None]) -> bool
     return not isinstance(dot.a.type, SharedType) and op in fed and op not in late and is_pure(op)
 
 
-def forward(loop: scf.For, roots: Iterable[Value]) -> dict[Op, None]:
+def _forward(loop: scf.For, roots: Iterable[Value]) -> dict[Op, None]:
     """Return the ops of the loop's body that need the roots in the same iteration, in order."""
     known: dict[Value, None] = dict.fromkeys(roots)
     found: dict[Op, None] = {}
@@ -132,11 +130,11 @@ def forward(loop: scf.For, roots: Iterable[Value]) -> dict[Op, None]:
     return found
 
 
-def depending(loop: scf.For, roots: Sequence[Value]) -> dict[Op, None]:
+def _depending(loop: scf.For, roots: Sequence[Value]) -> dict[Op, None]:
     """Return the ops that need the roots, in the same iteration or through carried variables."""
     known: dict[Value, None] = dict.fromkeys(roots)
     while True:
-        found = forward(loop, known)
+        found = _forward(loop, known)
         results = [*known, *(value for op in found for value in op.results)]
         yields = loop.body.terminator.operands
         carried = [arg for arg, value in zip(loop.carried, yields, strict=True) if value in results]
@@ -207,7 +205,7 @@ def stages_of(ops: Iterable[Op]) -> list[gpu.SharedStage]:
     return [stage for op in ops for value in op.operands if (stage := stage_of(value))]
 
 
-def fills_ahead(loop: scf.For, seconds: Sequence[wgmma.Wgmma]) -> list[Op]:
+def _fills(loop: scf.For, seconds: Sequence[wgmma.Wgmma]) -> list[Op]:
     """Return the waits for what the second dots read, if the next iteration has another stage."""
     stages = [stage for dot in seconds if (stage := stage_of(dot.b))]
     if any(_num_stages(stage) < _FEWEST_STAGES for stage in stages):

@@ -10,8 +10,7 @@ has emptied the stage, and store there asynchronously; they wait for their own s
 it, and tell the CTA that filled it. Each warp does so for its own part, at mbarriers of its own, so warpgroups
 whose dots take turns need not wait for each other. Tiles of one form that go the same way share a ring. Waits for what
 comes move down to the first use of it, past what is sent to other CTAs, so exchanges that need not wait
-for each other are under way together. A tile that is given and taken at different places (`cluster.give`,
-`cluster.take`) goes the same way; what names it is the position of its stage.
+for each other are under way together.
 
 A tile that others read (`cluster.read`) is stored in one of two buffers in turn; a barrier of
 the cluster, and they read it. The barrier of the next read says that they have. Reads that need not
@@ -20,7 +19,7 @@ wait for each other share a barrier.
 The first exchange waits until all CTAs have begun. A barrier of the cluster at the end keeps each
 until no other accesses its shared memory.
 
-Invariant: afterwards no op of the cluster dialect's exchanges is left.
+Invariant: afterwards there is no `cluster.permute` and no `cluster.read` left.
 """
 
 from __future__ import annotations
@@ -33,6 +32,7 @@ from aotc.ir.carried_state import CarriedState, State
 from aotc.ir.core import Block, Kernel, Op, Value
 from aotc.ir.diagnostics import at
 from aotc.ir.dialects import arith, cluster, gpu, grid, mbarrier, roles, scf
+from aotc.ir.dialects.tile import tile_type
 from aotc.ir.layout import LinearLayout, log2_exact
 from aotc.ir.order import enclosing_in
 from aotc.ir.rewrite import Builder, is_pure
@@ -46,8 +46,7 @@ _NUM_STAGES = 2
 _VECTOR_BYTES = 16
 _RANK_BITS = 4
 
-_Apart = cluster.ClusterGive | cluster.ClusterTake
-_Exchange = cluster.ClusterPermute | cluster.ClusterRead | _Apart
+_Exchange = cluster.ClusterPermute | cluster.ClusterRead
 
 
 def expand_cluster_exchanges(kernel: Kernel, schedule: Schedule) -> None:
@@ -57,7 +56,7 @@ def expand_cluster_exchanges(kernel: Kernel, schedule: Schedule) -> None:
     if not found:
         return
     start = Builder(kernel.body, kernel.body.first)
-    sends = any(not isinstance(op, cluster.ClusterRead) for op in found)
+    sends = any(isinstance(op, cluster.ClusterPermute) for op in found)
     with at(kernel.loc):
         rank = start(grid.CtaRank()).out
         rings = _rings(found, kernel, rank, start)
@@ -130,14 +129,14 @@ def _rings(
     rings: dict[_Exchange, _Ring] = {}
     shared: dict[tuple[object, ...], _Ring] = {}
     for op in found:
-        form = _buffer_for(op.kind if isinstance(op, cluster.ClusterTake) else _kind(op.value))
-        if isinstance(op, cluster.ClusterRead):
+        form = _buffer_for(tile_type(op, op.value))
+        if isinstance(op, cluster.ClusterPermute):
+            key = form, op.to
+            if key not in shared:
+                shared[key] = _Ring(op, form, kernel, rank, start)
+            rings[op] = shared[key]
+        else:
             rings[op] = _Ring(op, form, kernel, rank, start)
-            continue
-        key = form, op.to, op.exchange if isinstance(op, _Apart) else None
-        if key not in shared:
-            shared[key] = _Ring(op, form, kernel, rank, start)
-        rings[op] = shared[key]
     return rings
 
 
@@ -156,7 +155,7 @@ class _Ring:
         self.ring: MbarrierRing | None = None
         zero = start(arith.Constant(0, I32)).out
         self.initial = [zero]
-        if not isinstance(op, cluster.ClusterRead):
+        if isinstance(op, cluster.ClusterPermute):
             # A warp gets what the same warp of the other CTA sends, and waits for no other one, unless
             # threads hold replicas, which one of them sends.
             warps = kernel.num_warps
@@ -171,13 +170,6 @@ class _Ring:
             self.gives = self.takes = None
             if cluster.NOBODY in op.to:
                 self.gives, self.takes = (_is_any(ranks, rank, start) for ranks in (op.to, sources))
-
-    def stages(self, position: RingPosition, place: Builder) -> list[Value]:
-        """Return the buffer at a position, and its mbarriers full and empty."""
-        assert self.ring is not None
-        assert self.ring.empty is not None
-        parts = self.buffers, self.ring.full, self.ring.empty
-        return [self.ring.stage(each, position, place) for each in parts]
 
 
 def _chosen(ranks: Sequence[int], rank: Value, place: Builder) -> Value:
@@ -220,14 +212,10 @@ class _Expansion(CarriedState):
         first = self._first[ring.buffers]
         place = Builder.before_op(op)
         with at(op.loc):
-            if isinstance(op, cluster.ClusterRead):
-                out, updated = self._read(op, ring, state[first], place)
-            elif isinstance(op, cluster.ClusterTake):
-                out, updated = _take(op, ring, place), state[first : first + 2]
-            elif isinstance(op, cluster.ClusterGive):
-                out, updated = self._give(op, ring, RingPosition(*state[first : first + 2]), place)
-            else:
+            if isinstance(op, cluster.ClusterPermute):
                 out, updated = self._permute(op, ring, state[first : first + 2], place)
+            else:
+                out, updated = self._read(op, ring, state[first], place)
         op.replace_with([out])
         return [*state[:first], *updated, *state[first + len(updated) :]]
 
@@ -255,76 +243,52 @@ class _Expansion(CarriedState):
     def _permute(
         self, op: cluster.ClusterPermute, ring: _Ring, state: State, place: Builder
     ) -> tuple[Value, State]:
-        assert ring.ring is not None
+        mbarriers, form = ring.ring, ring.form
+        assert mbarriers is not None
+        assert mbarriers.empty is not None
         position = RingPosition(*state)
-        value = _cast(op.value, ring.form.element, place)
-        after = ring.ring.next(position, place)
-        if ring.gives is not None and ring.takes is not None:
-            return self._one_way(op, value, ring, position, place), [after.index, after.parity]
-        self._send(value, ring, position, place)
-        receipt = _receive(_kind(op.value), ring, position, place)
-        self.receipts.append(receipt)
-        out = _cast_back(receipt[1].results[0], _kind(op.value), place)
-        return out, [after.index, after.parity]
-
-    def _one_way(
-        self,
-        op: cluster.ClusterPermute,
-        value: Value,
-        ring: _Ring,
-        position: RingPosition,
-        place: Builder,
-    ) -> Value:
-        """Send in CTAs that give a tile, and receive in those that are given one."""
-        assert ring.gives is not None
-        assert ring.takes is not None
-        giving, taking, none = Builder(Block()), Builder(Block()), Builder(Block())
-        self._send(value, ring, position, giving, takes=False)
-        giving(scf.Yield([]))
-        buffer, full, _ = ring.stages(position, taking)
-        sent = value, buffer, full, ring.target, ring.form.vector, ring.warp_stride
-        taking(cluster.SendTile(*sent, gives=False))
-        _, load, _ = _receive(_kind(op.value), ring, position, taking)
-        taking(scf.Yield(load.results))
-        none(scf.Yield([none(arith.Constant(0, load.results[0].type)).out]))
-        nothing = Builder(Block())
-        nothing(scf.Yield([]))
-        place(scf.If(ring.gives, giving.block, nothing.block))
-        taken = place(scf.If(ring.takes, taking.block, none.block)).outs[0]
-        return _cast_back(taken, _kind(op.value), place)
-
-    def _give(
-        self, op: cluster.ClusterGive, ring: _Ring, position: RingPosition, place: Builder
-    ) -> tuple[Value, State]:
-        assert ring.ring is not None
-        self._send(_cast(op.value, ring.form.element, place), ring, position, place)
-        after = ring.ring.next(position, place)
-        two = place(arith.Constant(2, I32)).out
-        name = place(arith.Mul(position.index, two)).out
-        name = place(arith.Add(name, position.parity)).out
-        return name, [after.index, after.parity]
-
-    def _send(
-        self,
-        value: Value,
-        ring: _Ring,
-        position: RingPosition,
-        place: Builder,
-        *,
-        takes: bool = True,
-    ) -> None:
-        """Wait until the other CTA has read what its stage had, and store a tile there."""
-        form, stride = ring.form, ring.warp_stride
-        buffer, full, empty = ring.stages(position, place)
+        value = _cast(op.value, form.element, place)
+        buffer, full, empty = (
+            mbarriers.stage(each, position, place)
+            for each in (ring.buffers, mbarriers.full, mbarriers.empty)
+        )
         one = place(arith.Constant(1, I32)).out
         emptied = place(arith.Xor(position.parity, one)).out
-        sends: list[Op] = [place(mbarrier.MbarrierWait(empty, emptied, stride))]
+        stride = ring.warp_stride
+        after = mbarriers.next(position, place)
+        if ring.gives is not None and ring.takes is not None:
+            giving, taking, none = Builder(Block()), Builder(Block()), Builder(Block())
+            giving(mbarrier.MbarrierWait(empty, emptied, stride))
+            if form.has_replicas:
+                giving(gpu.Barrier())
+            sent = value, buffer, full, ring.target, form.vector, stride
+            giving(cluster.SendTile(*sent, takes=False))
+            giving(scf.Yield([]))
+            taking(cluster.SendTile(*sent, gives=False))
+            taking(mbarrier.MbarrierWait(full, position.parity, stride))
+            element = _pointer(op.value)
+            load = taking(gpu.SharedLoad(buffer, form.held, form.vector, element=element))
+            taking(cluster.RemoteArrive(empty, ring.source, mbarriers.num_warps, stride))
+            taking(scf.Yield([load.out]))
+            none(scf.Yield([none(arith.Constant(0, load.out.type)).out]))
+            nothing = Builder(Block())
+            nothing(scf.Yield([]))
+            place(scf.If(ring.gives, giving.block, nothing.block))
+            taken = place(scf.If(ring.takes, taking.block, none.block)).outs[0]
+            return _cast_back(taken, op.value, place), [after.index, after.parity]
+        wait = place(mbarrier.MbarrierWait(empty, emptied, stride))
+        self.sends[wait] = ring.buffers
         if form.has_replicas:
             # A thread that stores nothing may still be here when the stage is emptied again.
-            sends.append(place(gpu.Barrier()))
-        sent = value, buffer, full, ring.target, form.vector, stride
-        sends.append(place(cluster.SendTile(*sent, takes=takes)))
-        self.sends |= dict.fromkeys(sends, ring.buffers)
+            self.sends[place(gpu.Barrier())] = ring.buffers
+        send = place(cluster.SendTile(value, buffer, full, ring.target, form.vector, stride))
+        self.sends[send] = ring.buffers
+        wait = place(mbarrier.MbarrierWait(full, position.parity, stride))
+        load = place(gpu.SharedLoad(buffer, form.held, form.vector, element=_pointer(op.value)))
+        arrival = place(cluster.RemoteArrive(empty, ring.source, mbarriers.num_warps, stride))
+        self.receipts.append([wait, load, arrival])
+        out = _cast_back(load.out, op.value, place)
+        return out, [after.index, after.parity]
 
     def _read(
         self, op: cluster.ClusterRead, ring: _Ring, index: Value, place: Builder
@@ -336,40 +300,16 @@ class _Expansion(CarriedState):
         self.sends[store] = ring.buffers
         barrier = place(grid.ClusterBarrier())
         load = place(
-            cluster.RemoteLoad(buffer, op.rank, form.held, form.vector, _pointer(_kind(op.value)))
+            cluster.RemoteLoad(buffer, op.rank, form.held, form.vector, _pointer(op.value))
         )
         self.receipts.append([barrier, load])
         following = place(gpu.NextStage(index, _NUM_STAGES)).out
-        return _cast_back(load.out, _kind(op.value), place), [following]
+        return _cast_back(load.out, op.value, place), [following]
 
 
-def _receive(kind: TileType, ring: _Ring, position: RingPosition, place: Builder) -> list[Op]:
-    """Wait for the tile that comes to a stage, read it, and tell the CTA that sent it."""
-    assert ring.ring is not None
-    form, stride = ring.form, ring.warp_stride
-    buffer, full, empty = ring.stages(position, place)
-    return [
-        place(mbarrier.MbarrierWait(full, position.parity, stride)),
-        place(gpu.SharedLoad(buffer, form.held, form.vector, element=_pointer(kind))),
-        place(cluster.RemoteArrive(empty, ring.source, ring.ring.num_warps, stride)),
-    ]
-
-
-def _take(op: cluster.ClusterTake, ring: _Ring, place: Builder) -> Value:
-    one = place(arith.Constant(1, I32)).out
-    index = place(arith.Shr(op.given, one)).out
-    position = RingPosition(index, place(arith.And(op.given, one)).out)
-    _, load, _ = _receive(op.kind, ring, position, place)
-    return _cast_back(load.results[0], op.kind, place)
-
-
-def _kind(value: Value) -> TileType:
+def _pointer(value: Value) -> PointerType | None:
     kind = value.type
     assert isinstance(kind, TileType)
-    return kind
-
-
-def _pointer(kind: TileType) -> PointerType | None:
     return kind.element if isinstance(kind.element, PointerType) else None
 
 
@@ -381,7 +321,9 @@ def _cast(value: Value, element: ScalarType, place: Builder) -> Value:
     return value if same else place(arith.Cast(value, element)).out
 
 
-def _cast_back(loaded: Value, kind: TileType, place: Builder) -> Value:
+def _cast_back(loaded: Value, like: Value, place: Builder) -> Value:
+    kind = like.type
+    assert isinstance(kind, TileType)
     if loaded.type == kind:
         return loaded
     assert isinstance(kind.element, ScalarType)

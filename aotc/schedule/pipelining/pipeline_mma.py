@@ -40,7 +40,7 @@ from dataclasses import dataclass, replace
 from itertools import takewhile
 
 from aotc.ir.core import Kernel, Op, Value
-from aotc.ir.dialects import cluster, gpu, mbarrier, roles, scf, tma, wgmma
+from aotc.ir.dialects import gpu, mbarrier, roles, scf, tma, wgmma
 from aotc.ir.rewrite import is_pure, is_unobserved
 from aotc.ir.types import SharedType
 from aotc.schedule.analysis.alias import is_written_by_threads
@@ -52,14 +52,11 @@ from aotc.schedule.analysis.register_budget import (
     reserve_registers,
 )
 from aotc.schedule.context import Schedule
-from aotc.schedule.pipelining.chained_dots import DotChain, find_chain, keeps_all_stages
-from aotc.schedule.pipelining.chained_exchanges import advance_exchanges, exchanges_of
+from aotc.schedule.pipelining.chained_dots import find_chain, keeps_all_stages
 from aotc.schedule.pipelining.expand_loop import expand_loop
 from aotc.schedule.pipelining.loop_schedule import LoopSchedule
 from aotc.schedule.pipelining.overlap_wgmma import begins_sum
 from aotc.schedule.remarks import Reason, Remark
-
-_AHEAD_ONCE = 2
 
 
 def pipeline_mma(kernel: Kernel, schedule: Schedule) -> None:
@@ -94,8 +91,6 @@ def _advance(start: _Start, role: roles.Specialize, kernel: Kernel, schedule: Sc
     needed = _needed_registers(start, num_results=1 if chain else 2) + reserve
     if not reserve_registers(needed, role, kernel, schedule):
         return Reason.TWO_RESULTS(registers=needed)
-    if chain and _exchange_apart(start, chain, role, kernel, schedule):
-        return ""
     if chain:
         expand_loop(chain.schedule(start.loop))
         return ""
@@ -105,26 +100,6 @@ def _advance(start: _Start, role: roles.Specialize, kernel: Kernel, schedule: Sc
     ahead.move(issued, before=rest[0], distance=1)
     expand_loop(ahead)
     return ""
-
-
-def _exchange_apart(
-    start: _Start, chain: DotChain, role: roles.Specialize, kernel: Kernel, schedule: Schedule
-) -> bool:
-    """Give tiles that CTAs exchange between the dots an iteration, if wanted and possible."""
-    exchanges = exchanges_of(start.loop, chain)
-    if schedule.config.mma_stages <= _AHEAD_ONCE or not exchanges:
-        return False
-    if keeps_all_stages(start.dots, chain.seconds, ahead=2):
-        return False
-    needed = _needed_registers(start, num_results=1) + DOT_CHAIN_RESERVE
-    reads = [op.out for op in chain.compute if isinstance(op, gpu.SharedLoad)]
-    needed += registers_of_tiles([*(op.value for op in exchanges), *reads])
-    if not reserve_registers(needed, role, kernel, schedule):
-        return False
-    numbers = [op.exchange for op in kernel.walk() if isinstance(op, cluster.ClusterGive)]
-    schedule.remark(start.loop.loc, Remark.EXCHANGED_AHEAD())
-    advance_exchanges(start.loop, chain, max(numbers, default=-1) + 1)
-    return True
 
 
 def _advance_first(

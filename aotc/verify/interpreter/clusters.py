@@ -135,22 +135,6 @@ def _permute(program: Program, op: cluster.ClusterPermute, value: Array) -> Arra
     return program.peers[op.to.index(program.rank)].posted[0]
 
 
-def _give(program: Program, op: cluster.ClusterGive, value: Array) -> Array:
-    """Keep what the CTA has posted that gives to this one, until it is taken."""
-    del value
-    given = program.given.setdefault(op.exchange, [])
-    given.append(program.peers[op.to.index(program.rank)].posted[0])
-    return np.zeros(1, np.int32)
-
-
-def _take(program: Program, op: cluster.ClusterTake, given: Array) -> Array:
-    del given
-    waiting = program.given.get(op.exchange)
-    if not waiting:
-        raise program.error(op, "takes a tile that was not given")
-    return waiting.pop(0)
-
-
 def _read(program: Program, op: cluster.ClusterRead, value: Array, rank: Array) -> Array:
     """Take what a CTA has posted."""
     del value
@@ -241,8 +225,6 @@ CLUSTER_RULES: dict[type[Op], Rule] = {
     grid.ClusterStore: _store,
     grid.ClusterSend: _send,
     cluster.ClusterPermute: _permute,
-    cluster.ClusterGive: _give,
-    cluster.ClusterTake: _take,
     cluster.ClusterRead: _read,
     cluster.SendTile: _send_tile,
     cluster.RemoteLoad: _load_remote,

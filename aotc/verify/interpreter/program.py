@@ -72,8 +72,6 @@ class Program:
         self.peers: list[Program] = []
         """All CTAs of the cluster in order of rank, if they exchange values."""
         self.posted: list[Array] = []
-        self.given: dict[int, list[Array]] = {}
-        """Of each exchange, the tiles that have come and are not taken yet."""
         """What this CTA contributes to the exchange that the cluster is at."""
         self.told: dict[int, int] = {}
         """Up to which mark other CTAs, by rank, have told that they have accessed their shared memory."""

@@ -50,12 +50,7 @@ class GridWait:
     op: grid.GridBarrier
 
 
-COLLECTIVES = (
-    grid.ClusterReduce,
-    cluster.ClusterPermute,
-    cluster.ClusterGive,
-    cluster.ClusterRead,
-)
+COLLECTIVES = (grid.ClusterReduce, cluster.ClusterPermute, cluster.ClusterRead)
 """What all CTAs of a cluster do together, each with what the others post."""
 
 Steps = Generator[Wait | ClusterWait | GridWait, None, list[Array]]

@@ -34,8 +34,6 @@ def _values() -> dict[str, Value]:
 
 def test_an_exchange_returns_a_tile_of_the_same_type(values: dict[str, Value]) -> None:
     assert cluster.ClusterPermute(values["tile"], (1, 0)).out.type == TILE
-    given = cluster.ClusterGive(values["tile"], (1, 0), 0).out
-    assert cluster.ClusterTake(given, TILE, (1, 0), 0).out.type == TILE
     assert cluster.ClusterRead(values["tile"], values["rank"]).out.type == TILE
     assert cluster.RemoteLoad(values["buffer"], values["rank"], LANES).out.type == TILE
 
@@ -43,8 +41,6 @@ def test_an_exchange_returns_a_tile_of_the_same_type(values: dict[str, Value]) -
 MISTAKES: list[tuple[Callable[[dict[str, Value]], Op], str]] = [
     (lambda v: cluster.ClusterPermute(v["tile"], (1, 1)), "does not permute 2 CTAs"),
     (lambda v: cluster.ClusterPermute(v["rank"], (0,)), "i32"),
-    (lambda v: cluster.ClusterGive(v["tile"], (1, -1), 0), "does not permute 2 CTAs"),
-    (lambda v: cluster.ClusterTake(v["wide"], TILE, (1, 0), 0), "i64 names no tile"),
     (lambda v: cluster.ClusterRead(v["tile"], v["wide"]), "the rank is i64"),
     (
         lambda v: cluster.SendTile(v["other"], v["buffer"], v["barrier"], v["rank"], 1),

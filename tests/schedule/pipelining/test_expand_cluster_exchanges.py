@@ -52,20 +52,6 @@ LOOP = """
   } : TILE, TILE, TILE
 """
 ONCE = "  %out = cluster.permute(%x) {to = [2, 0, 3, 1]} : TILE\n"
-# What an iteration gives is taken in the next one, after that has given.
-APART = """
-  %c0 = arith.constant {value = 0, type = i32} : i32
-  %c1 = arith.constant {value = 1, type = i32} : i32
-  %start = cluster.give(%x) {to = [1, 2, 3, 0], exchange = 7} : i32
-  %last, %sum = scf.for(%c0, %n, %c1, %start, %x) (%i: i32, %before: i32, %a: TILE) {
-    %now = cluster.give(%a) {to = [1, 2, 3, 0], exchange = 7} : i32
-    %came = cluster.take(%before) {kind = TILE, to = [1, 2, 3, 0], exchange = 7} : TILE
-    %more = arith.add(%a, %came) : TILE
-    scf.yield(%now, %more)
-  } : i32, TILE
-  %end = cluster.take(%last) {kind = TILE, to = [1, 2, 3, 0], exchange = 7} : TILE
-  %out = arith.add(%sum, %end) : TILE
-"""
 READS = """
   %c1 = arith.constant {value = 1, type = i32} : i32
   %c3 = arith.constant {value = 3, type = i32} : i32
@@ -113,9 +99,7 @@ ONE_WAY = LOOP.replace("[3, 0, 1, 2]", "[-1, 0, 3, -1]")
 
 
 @pytest.mark.parametrize(
-    "body",
-    [LOOP, ONCE, APART, READS, ONE_WAY],
-    ids=["loop", "once", "apart", "reads", "one way"],
+    "body", [LOOP, ONCE, READS, ONE_WAY], ids=["loop", "once", "reads", "one way"]
 )
 @pytest.mark.parametrize("times", [0, 1, 2, 5])
 def test_it_means_what_it_meant(body: str, times: int) -> None:
