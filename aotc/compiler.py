@@ -234,7 +234,7 @@ def _spill_note(done: _Done) -> str:
 
 def _param_slots(done: _Done) -> tuple[ParamSlot, ...]:
     """Return where arguments go, and what the launcher makes of them on the way."""
-    from aotc.ir.dialects.tma import encoded_element  # noqa: PLC0415 - start-up time
+    from aotc.ir.encoded_element import encoded_element  # noqa: PLC0415 - start-up time
     from aotc.ir.types import TensorMapType  # noqa: PLC0415
 
     slots: list[ParamSlot] = []

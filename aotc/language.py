@@ -583,6 +583,14 @@ class tensor_descriptor:  # noqa: N801 - Triton's name
         """Write the block that begins at `offsets`, converted to the tensor's dtype."""
         raise _outside("tensor_descriptor.store")
 
+    def prefetch(self, offsets: Sequence[Operand]) -> None:
+        """Begin to bring the block that begins at `offsets` to the L2 cache, where there are tensor copies.
+
+        It is a hint and no access, so it may come before `gdc_wait` even if the kernel before writes there.
+        Triton does not have it.
+        """
+        raise _outside("tensor_descriptor.prefetch")
+
     def gather(self, x_offsets: tensor, y_offset: Operand) -> tensor:
         """Read the rows `x_offsets`, from the column `y_offset` on; the block is one row."""
         raise _outside("tensor_descriptor.gather")

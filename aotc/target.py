@@ -78,6 +78,11 @@ FACTS: dict[str, type] = {
 """What a kernel's file may ask about a GPU, by name, and the type of the answer."""
 
 
+_PARTITIONS = 4  # of an SM
+_WARP_REGISTERS_UNIT = 256  # registers of a warp are allocated in units of so many
+_REGISTER_UNIT = _WARP_REGISTERS_UNIT // 32
+
+
 @dataclass(frozen=True, slots=True)
 class Target:
     """Describe one GPU architecture as a compiler sees it.
@@ -132,6 +137,22 @@ class Target:
     @property
     def max_warps_per_block(self) -> int:
         return self.max_threads_per_cta // 32
+
+    def ctas_by_registers(self, num_warps: int, registers: int) -> int:
+        """Return how many CTAs of so many warps, and registers of a thread, the registers of an SM hold.
+
+        Each partition of an SM has its share of them, and takes whole warps.
+
+        Source: CUDA occupancy calculator, warp and register allocation granularity.
+        """
+        unit = _WARP_REGISTERS_UNIT
+        warp_registers = -(-max(1, registers) * 32 // unit) * unit
+        return self.registers_per_sm // _PARTITIONS // warp_registers * _PARTITIONS // num_warps
+
+    def max_registers_of(self, num_warps: int) -> int:
+        """Return how many registers a thread may have for an SM to hold a CTA of so many warps."""
+        share = self.registers_per_sm // _PARTITIONS // (32 * -(-num_warps // _PARTITIONS))
+        return min(self.max_registers_per_thread, share // _REGISTER_UNIT * _REGISTER_UNIT)
 
     @property
     def max_global_access_bytes(self) -> int:

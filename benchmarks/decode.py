@@ -2,11 +2,12 @@
 
     aotc build benchmarks/decode.toml -o dist
     python benchmarks/decode.py dist/decode.aotc [--work gqa mla …] [--only 64x8192 …] [--no-triton]
-        [--triton 'pointers (16, 64, 4' …] [--parts]
+        [--triton 'single pointers (16, 64, 4' …] [--serving FOLDER] [--parts]
 
 aotc and Triton compile the same source file, and a launch is a split kernel with the one that combines;
 each starts while the one before it still runs (PDL), MLA's splits excepted. Triton also tries the form that
-gathers tokens through pointers.
+gathers tokens through pointers. Both try a single kernel, whose split that comes last combines, and aotc prefetches,
+for which Triton has no word. With a FOLDER that has vLLM's and SGLang's sources, what these run on Triton is one more peer.
 Each first picks its best configuration, sizes of splits among them; then the best ones, a copy that
 reads and writes as many bytes as the cache has, and torch's attention on a dense copy of the cache run
 in turn, and medians of rounds are compared. Every configuration is held against float64 before it is
@@ -33,6 +34,8 @@ from peers import Launch, built, in_turn, of_turn, ranked, ratio
 
 ROOT = Path(__file__).parents[1]
 ROUNDS, TRIALS, LAUNCHES = 41, 5, 3
+# Candidates that are tried again after a first trial of all.
+FINALISTS = 16
 # CTAs of a launch: one or two for each of 132 SMs, or a few rounds of them.
 PROGRAMS = (132, 264, 528, 1056)
 DENSE_LIMIT = 20 << 30  # bytes of the cache up to which torch gets a dense copy
@@ -58,6 +61,8 @@ class Parts:
         self.lse = torch.full(extents, float("nan"), device=tensors.device)
         numbers = (shape.batch, shape.heads, shape.max_pages, pages_per_split)
         self.combine = (self.part, self.lse, tensors.lengths, tensors.out, *numbers)
+        counters = torch.zeros(shape.batch * shape.heads, dtype=torch.int32, device=tensors.device)
+        self.single = [tensors.out, counters]
 
 
 def split_arguments(tensors: Tensors, parts: Parts, pages_per_split: int, index: int) -> list[Any]:
@@ -85,7 +90,13 @@ def aotc_candidates(
     combines: bool = True,
     pdl: bool = True,
 ) -> Iterator[tuple[str, OfSet]]:
-    """Yield each configuration of the archive with each size of splits, both kernels or one."""
+    """Yield each configuration of the archive with each size of splits, both kernels or one.
+
+    Both may be one, too.
+    """
+    single = f"{tensors.shape.kernel}_single"
+    if splits and combines and single in library:
+        yield from _single_candidates(tensors, library[single], pdl=pdl)
     shape = tensors.shape
     kernel, combine = library[shape.kernel], library[f"combine_{shape.out_dim}"]
     choices = {"PAGE": shape.page}
@@ -111,6 +122,21 @@ def aotc_candidates(
         yield f"{config}, {pages_per_split} pages a split", of_set
 
 
+def _single_candidates(tensors: Tensors, kernel: Any, *, pdl: bool) -> Iterator[tuple[str, OfSet]]:
+    """Yield configurations in which the split that comes last combines."""
+    sizes = sorted({tensors.splits(programs) for programs in PROGRAMS})
+    for config, pages_per_split in itertools.product(built(kernel), sizes):
+        parts = Parts(tensors, pages_per_split)
+
+        def of_set(
+            index: int, config=config, parts=parts, pages_per_split=pages_per_split
+        ) -> Launch:
+            arguments = split_arguments(tensors, parts, pages_per_split, index) + parts.single
+            return lambda: kernel.launch(arguments, config=config, pdl=pdl)
+
+        yield f"single {config}, {pages_per_split} pages a split", of_set
+
+
 def triton_candidates(
     tensors: Tensors, beginnings: tuple[str, ...] = ("",)
 ) -> Iterator[tuple[str, OfSet]]:
@@ -124,7 +150,9 @@ def triton_candidates(
     shape = tensors.shape
     forms = [("descriptors", config) for config in TRITON_CONFIGS[shape.mla]]
     if not shape.mla:
-        forms += [("pointers", config) for config in TRITON_POINTER_CONFIGS]
+        forms += [("single descriptors", config) for config in TRITON_CONFIGS[False]]
+        for form in ("pointers", "single pointers"):
+            forms += [(form, config) for config in TRITON_POINTER_CONFIGS]
     sizes = sorted({tensors.splits(programs) for programs in PROGRAMS})
     for (form, config), pages_per_split in itertools.product(forms, sizes):
         name = f"{form} {config}, {pages_per_split} pages a split"
@@ -136,6 +164,8 @@ def triton_candidates(
             index: int, form=form, config=config, parts=parts, pages_per_split=pages_per_split
         ) -> Launch:
             split = _triton_split(form, tensors, parts, pages_per_split, index, config)
+            if form.startswith("single"):
+                return split
 
             def launch() -> None:
                 split()
@@ -147,11 +177,17 @@ def triton_candidates(
 
             return launch
 
+        yield name, of_set
+
+
+def held(candidates: Iterator[tuple[str, OfSet]]) -> Iterator[tuple[str, OfSet]]:
+    """Yield the candidates that Triton can launch."""
+    for name, of_set in candidates:
         try:
             of_set(0)()
-        except Exception as error:  # noqa: BLE001 - a configuration that Triton cannot hold
+        except Exception as error:  # noqa: BLE001 - whatever Triton and the driver raise
             reason = str(error).strip().splitlines()[:1]
-            print(f"    Triton: {form} {config}: {type(error).__name__} {reason}", file=sys.stderr)
+            print(f"    Triton: {name}: {type(error).__name__} {reason}", file=sys.stderr)
             continue
         yield name, of_set
 
@@ -183,7 +219,9 @@ def _triton_split(
         # Scales are named: they come after the constants.
         constants |= {"k_scale_ptr": tensors.k_scale, "v_scale_ptr": tensors.v_scale}
         arguments = arguments[:-2]
-    if form == "descriptors":
+    if form.startswith("single"):
+        constants |= dict(zip(("out_ptr", "counter_ptr"), parts.single, strict=True))
+    if form.endswith("descriptors"):
         name = "mla_decode_kernel" if shape.mla else "paged_decode_descriptor_kernel"
         arguments[: len(boxes)] = [
             TensorDescriptor.from_tensor(tensor, box)
@@ -259,6 +297,9 @@ def chosen(
             print(f"    {peer}: {name} is wrong by {wrong:.3g} of what is tolerated")
     if not right:
         return None
+    if len(right) > FINALISTS:
+        first = ranked(right, 1, LAUNCHES, ahead=True)
+        right = {name: right[name] for _, name in first[:FINALISTS]}
     ranking = ranked(right, TRIALS, LAUNCHES, ahead=True)
     for took, name in ranking[:4]:
         print(f"    {peer:7} {shape.read / took / 1e9:6.3f} TB/s  {name}", flush=True)
@@ -266,13 +307,22 @@ def chosen(
 
 
 def measure_parts(shape: Shape, library: Any) -> None:
-    """Print what the kernels of the best configuration take together and alone, launches in a row."""
+    """Print what the kernels of the best configuration take together and alone, launches in a row.
+
+    The best single kernel and a copy are beside them.
+    """
     tensors, turns = Tensors(shape), itertools.count()
-    best = chosen("aotc", dict(aotc_candidates(tensors, library)), tensors, turns)
+    candidates = dict(aotc_candidates(tensors, library))
+    forms = [{}, {}]
+    for name, of_set in candidates.items():
+        forms[name.startswith("single")][name] = of_set
+    best, single = (chosen("aotc", form, tensors, turns) for form in forms)
     if best is None:
         return
     copies = copy_of_set(tensors)
     peers = {"copy": of_turn([copies(index) for index in range(shape.num_sets)], turns)}
+    if single is not None:
+        peers["single with PDL"] = single[1]
     kinds = {"both": (True, True), "splits": (True, False), "combine": (False, True)}
     for (kind, (splits, combines)), pdl in itertools.product(kinds.items(), (True, False)):
         found = dict(aotc_candidates(tensors, library, splits=splits, combines=combines, pdl=pdl))[
@@ -286,14 +336,18 @@ def measure_parts(shape: Shape, library: Any) -> None:
             print(f"    {launches} in a row {took:8.2f} us  {name}", flush=True)
 
 
-def measure(shape: Shape, library: Any, triton: tuple[str, ...]) -> dict[str, object]:
+def measure(
+    shape: Shape, library: Any, triton: tuple[str, ...], serving: Path | None = None
+) -> dict[str, object]:
     """Return the row of a workload, with Triton's configurations whose names begin so."""
     import torch
 
     tensors, turns = Tensors(shape), itertools.count()
     found: dict[str, dict[str, OfSet]] = {"aotc": dict(aotc_candidates(tensors, library))}
     if triton:
-        found["triton"] = dict(triton_candidates(tensors, triton))
+        found["triton"] = dict(held(triton_candidates(tensors, triton)))
+    if serving is not None:
+        found["serving"] = dict(held(importlib.import_module("decode_serving").candidates(tensors)))
     dense = torch_of_set(tensors)
     if dense is not None:
         found["torch"] = {"scaled_dot_product_attention": dense}
@@ -352,6 +406,9 @@ def options_of(arguments: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument(
         "--triton", nargs="+", default=[""], help="configurations of Triton begin with one of these"
     )
+    parser.add_argument(
+        "--serving", type=Path, help="a folder with vllm and sglang, whose kernels are a peer"
+    )
     parser.add_argument("--parts", action="store_true", help="time kernels alone, without peers")
     parser.add_argument("--json", type=Path)
     return parser.parse_args(arguments)
@@ -367,6 +424,8 @@ def main() -> int:
 
     library = aotc.load(options.archive)
     with_triton = not options.no_triton and has_triton()
+    if options.serving:
+        importlib.import_module("decode_serving").stand_in(options.serving)
     print(f"{torch.cuda.get_device_name()}, torch {torch.__version__}, Triton: {with_triton}")
     rows: list[dict[str, object]] = []
     for shape in itertools.chain.from_iterable(WORK[name] for name in options.work):
@@ -377,7 +436,8 @@ def main() -> int:
             measure_parts(shape, library)
             continue
         try:
-            row = measure(shape, library, tuple(options.triton) if with_triton else ())
+            chosen_triton = tuple(options.triton) if with_triton else ()
+            row = measure(shape, library, chosen_triton, options.serving)
         except torch.cuda.OutOfMemoryError:
             print(f"{shape.name:32} does not fit the GPU's memory", flush=True)
             continue

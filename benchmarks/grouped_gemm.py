@@ -1,10 +1,12 @@
 """Grouped GEMM of groups that differ in M, N, K and strides, against Triton and a cuBLAS call for each.
 
     aotc build benchmarks/grouped_gemm.toml -o dist
-    python benchmarks/grouped_gemm.py dist/grouped_gemm.aotc [--groups N] [--no-triton] [--json FILE]
+    python benchmarks/grouped_gemm.py dist/grouped_gemm.aotc [--groups N] [--no-triton] [--rows N,…]
+        [--as-given] [--json FILE]
 
 aotc and Triton compile the same source, `kernels/grouped_gemm.py`, which makes the tensor maps of a group
-in the kernel; both get scratch memory for them. Each picks its best configuration first; then the best
+in the kernel; both get scratch memory for them. A launch is of two kernels: the first orders the groups
+by their K, unless they are to be computed `--as-given`. Each picks its best configuration first; then the best
 ones and cuBLAS run in turn, and ratios are taken round by round. The same is done of one large group, the
 rate of a dense product by the same kernel. Every configuration is held against float64 before it is
 timed. Data are random, results are poisoned.
@@ -31,6 +33,7 @@ DENSE = (((8192, 8192, 4096),), ((8192, 8192, 4104),))
 TRITON_CONFIGS = ((128, 4, 4), (128, 8, 4), (256, 8, 3))
 # How many programs go through the tiles, for each SM.
 PROGRAMS = (1, 2)
+ORDERED = 64  # groups that a program of Triton's orders
 
 Size = tuple[int, int, int]
 
@@ -65,6 +68,7 @@ class Groups:
         self.numbers = [
             torch.tensor(values, dtype=torch.int32, device="cuda") for values in (sizes, strides)
         ]
+        self.order = torch.arange(len(sizes), dtype=torch.int32, device="cuda")
         self.num_sms = torch.cuda.get_device_properties(0).multi_processor_count
         self.flop = sum(2 * m * n * k for m, n, k in sizes)
 
@@ -78,7 +82,12 @@ class Groups:
     def arguments(self, programs: int, num_ctas: int = 1) -> list[Any]:
         """Return the arguments of the kernel, for so many programs of some CTAs on as many SMs."""
         num_programs = programs * (self.num_sms // num_ctas)
-        return [*self.pointers, *self.numbers, len(self.sizes), num_programs]
+        return [*self.pointers, *self.numbers, self.order, len(self.sizes), num_programs]
+
+    @property
+    def to_order(self) -> list[Any]:
+        """The arguments of the kernel that orders the groups."""
+        return [self.numbers[0], self.order, len(self.sizes)]
 
     def check(self, name: str, launch: Launch) -> bool:
         """Return whether a launch is right, over results that were poisoned."""
@@ -95,13 +104,16 @@ class Groups:
         return True
 
 
-def aotc_candidates(groups: Groups, archive: str) -> Iterator[tuple[str, Launch]]:
+def aotc_candidates(
+    groups: Groups, archive: str, *, as_given: bool
+) -> Iterator[tuple[str, Launch]]:
     """Yield a launch of each configuration of the archive."""
     import torch
 
     import aotc
 
-    kernel = aotc.load(archive)["grouped_gemm"]
+    library = aotc.load(archive)
+    kernel, order = library["grouped_gemm"], library["order_groups"]
     for config, programs in itertools.product(built(kernel), PROGRAMS):
         arguments = groups.arguments(programs, int(config.get("num_ctas", 1)))
         size = kernel.select(arguments, config=config).scratch_bytes
@@ -109,24 +121,30 @@ def aotc_candidates(groups: Groups, archive: str) -> Iterator[tuple[str, Launch]
 
         def launch(config=config, arguments=arguments, memory=memory) -> None:
             scratch = memory.data_ptr(), memory.numel()
+            if not as_given:
+                order.launch(groups.to_order)
             kernel.launch(arguments, config=config, scratch=scratch)
 
         yield f"{config}, {programs} programs an SM", launch
 
 
-def triton_candidates(groups: Groups) -> Iterator[tuple[str, Launch]]:
+def triton_candidates(groups: Groups, *, as_given: bool) -> Iterator[tuple[str, Launch]]:
     """Yield a launch of each configuration that Triton compiles."""
     import torch
     import triton
 
     sys.path.insert(0, str(KERNELS))
-    from grouped_gemm import grouped_gemm_kernel  # this script's folder comes after
+    # This script's folder comes after.
+    from grouped_gemm import grouped_gemm_kernel, order_groups_kernel
 
     triton.set_allocator(lambda size, *_: torch.empty(size, dtype=torch.int8, device="cuda"))
     for (block_n, warps, stages), programs in itertools.product(TRITON_CONFIGS, PROGRAMS):
         blocks = {"BLOCK_M": 128, "BLOCK_N": block_n, "BLOCK_K": 64, "EPILOGUE_N": block_n}
 
         def launch(blocks=blocks, options=(warps, stages), programs=programs) -> None:
+            if not as_given:
+                grid = (triton.cdiv(len(groups.sizes), ORDERED),)
+                order_groups_kernel[grid](*groups.to_order, BLOCK=ORDERED)
             grouped_gemm_kernel[(programs * groups.num_sms,)](
                 *groups.arguments(programs), **blocks, num_warps=options[0], num_stages=options[1]
             )
@@ -169,20 +187,23 @@ def main() -> None:
     parser.add_argument("archive")
     parser.add_argument("--groups", type=int, default=64)
     parser.add_argument("--no-triton", action="store_true")
+    parser.add_argument("--rows", help="the numbers of the rows that are measured, from 0")
+    parser.add_argument("--as-given", action="store_true")
     parser.add_argument("--json")
     options = parser.parse_args()
+    as_given: bool = options.as_given
     candidates: dict[str, Callable[[Groups], Iterator[tuple[str, Launch]]]] = {
-        "aotc": lambda groups: aotc_candidates(groups, options.archive),
-        "triton": triton_candidates,
+        "aotc": lambda groups: aotc_candidates(groups, options.archive, as_given=as_given),
+        "triton": lambda groups: triton_candidates(groups, as_given=as_given),
         "cublas": cublas_candidates,
     }
     if options.no_triton:
         del candidates["triton"]
     given = sizes_of_groups(options.groups)
-    # Programs take turns, so they end together if what takes longest comes first.
     of_lines = sizes_of_groups(options.groups, 64)
-    longest_first = [sorted(sizes, key=lambda size: -size[2]) for sizes in (given, of_lines)]
-    rows = [measure(sizes, candidates) for sizes in (given, *longest_first, *DENSE)]
+    works: list[Sequence[Size]] = [given, of_lines, *DENSE]
+    chosen = range(len(works)) if options.rows is None else map(int, options.rows.split(","))
+    rows = [measure(works[number], candidates) for number in chosen]
     if options.json:
         Path(options.json).write_text(json.dumps(rows, indent=2) + "\n", encoding="utf-8")
 

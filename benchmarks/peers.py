@@ -17,9 +17,9 @@ from typing import Any
 Launch = Callable[[], None]
 
 
-# Some 200 us: what launches of several kernels take the host, tensor maps and choices among them. With 30 us
-# it was the host whose time was taken where a launch has 20 us.
-_SPIN_CYCLES = 400_000
+# Some 500 us: what launches of several kernels take the host, tensor maps and choices among them, and Triton's
+# with sixty arguments. With 30 us it was the host whose time was taken where a launch has 20 us.
+_SPIN_CYCLES = 1_000_000
 
 
 def milliseconds(launch: Launch, launches: int, *, ahead: bool = False) -> float:

@@ -91,61 +91,73 @@ def extend() -> Iterator[Work]:
 
 def decode() -> Iterator[Work]:
     """SGLang's decode: tokens gathered one by one, split, then combined."""
+    for batch, length in ((16, 8192), (64, 8192)):
+        k, v = (random_tensor(batch * length, 8, 128) for _ in range(2))
+        q = random_tensor(batch, 64, 128)
+        yield _decoded(f"sglang decode {batch}x{length} 64/8", "sglang_decode", q, k, v)
+
+
+def mla() -> Iterator[Work]:
+    """The same of latents: values are the first 512 of 576 features of a key."""
+    for batch, length in ((16, 8192),):
+        k = random_tensor(batch * length, 1, 576)
+        q = random_tensor(batch, 128, 576)
+        yield _decoded(f"sglang mla {batch}x{length}", "sglang_mla", q, k, k[..., :512])
+
+
+def _decoded(name: str, kernel: str, q: Any, k: Any, v: Any) -> Work:
     import torch
 
-    heads, kv_heads, splits = 64, 8, 16
-    for batch, length in ((16, 8192), (64, 8192)):
-        k, v = (random_tensor(batch * length, kv_heads, 128) for _ in range(2))
-        q, out = random_tensor(batch, heads, 128), random_tensor(batch, heads, 128)
-        order = torch.randperm(batch * length, device="cuda")
-        parts = torch.zeros(batch, heads, splits, 128, device="cuda")
-        lse = torch.zeros(batch, heads, splits, device="cuda")
-        shared = {
-            "kv_indptr": numbers(*range(0, (batch + 1) * length, length)),
-            "num_kv_splits": numbers(*[splits] * batch),
-            **{f"stride_mid_o{axis}": parts.stride(at) for at, axis in enumerate("bhs")},
-        }
-        buffers = {
-            f"stride_buf_{t}{axis}": each.stride(at)
-            for t, each in (("k", k), ("v", v))
-            for at, axis in enumerate(("bs", "h"))
-        }
-        module = "sglang.srt.layers.attention.triton_ops.decode_attention"
-        split = Step(
-            "sglang_decode", module, "_fwd_grouped_kernel_stage1",
-            {
-                "Q": q, "K_Buffer": k, "V_Buffer": v, "sm_scale": 128**-0.5, "kv_indices": order,
-                "Att_Out": parts, "Att_Lse": lse, "stride_qbs": q.stride(0),
-                "stride_qh": q.stride(1), **buffers, **shared,
-            },
-            {
-                "kv_group_num": 8, "q_head_num": 64, "BLOCK_DMODEL": 128, "BLOCK_DPE": 0,
-                "BLOCK_DV": 128, "BLOCK_H": 16, "MIN_BLOCK_KV": 32, "logit_cap": 0.0, "Lk": 128,
-                "Lv": 128,
-            },
-            lambda _, batch=batch: (batch, kv_heads, splits),
-        )  # fmt: skip
-        combine = Step(
-            "sglang_combine", module, "_fwd_kernel_stage2",
-            {
-                "Mid_O": parts, "Mid_O_1": lse, "O": out, "stride_obs": out.stride(0),
-                "stride_oh": out.stride(1), **shared,
-            },
-            {"MAX_KV_SPLITS": splits, "MIN_BLOCK_KV": 32, "BLOCK_DV": 128, "Lv": 128},
-            lambda _, batch=batch: (batch, heads),
-        )  # fmt: skip
-        picked = [(0, 0), (batch - 1, heads - 1)]
-        expected: list[Any] = []
-        for b, h in picked:
-            tokens = order[b * length : (b + 1) * length]
-            expected.append(attended(q[b, h : h + 1], k[tokens, h // 8], v[tokens, h // 8])[0])
+    (batch, heads, width), values = q.shape, v.shape[-1]
+    length, kv_heads, splits = k.shape[0] // batch, k.shape[1], 16
+    group, block_h = heads // kv_heads, 16
+    main = 1 << width.bit_length() - 1
+    out = random_tensor(batch, heads, values)
+    order = torch.randperm(batch * length, device="cuda")
+    parts = torch.zeros(batch, heads, splits, values, device="cuda")
+    lse = torch.zeros(batch, heads, splits, device="cuda")
+    shared = {
+        "kv_indptr": numbers(*range(0, (batch + 1) * length, length)),
+        "num_kv_splits": numbers(*[splits] * batch),
+        **{f"stride_mid_o{axis}": parts.stride(at) for at, axis in enumerate("bhs")},
+    }
+    buffers = {
+        f"stride_buf_{t}{axis}": each.stride(at)
+        for t, each in (("k", k), ("v", v))
+        for at, axis in enumerate(("bs", "h"))
+    }
+    module = "sglang.srt.layers.attention.triton_ops.decode_attention"
+    split = Step(
+        kernel, module, "_fwd_grouped_kernel_stage1",
+        {
+            "Q": q, "K_Buffer": k, "V_Buffer": v, "sm_scale": width**-0.5, "kv_indices": order,
+            "Att_Out": parts, "Att_Lse": lse, "stride_qbs": q.stride(0),
+            "stride_qh": q.stride(1), **buffers, **shared,
+        },
+        {
+            "kv_group_num": group, "q_head_num": heads, "BLOCK_DMODEL": main,
+            "BLOCK_DPE": width - main, "BLOCK_DV": values, "BLOCK_H": block_h, "MIN_BLOCK_KV": 32,
+            "logit_cap": 0.0, "Lk": width, "Lv": values,
+        },
+        lambda _: (batch, -(-heads // min(block_h, group)), splits),
+    )  # fmt: skip
+    combine = Step(
+        f"{kernel}_combine", module, "_fwd_kernel_stage2",
+        {
+            "Mid_O": parts, "Mid_O_1": lse, "O": out, "stride_obs": out.stride(0),
+            "stride_oh": out.stride(1), **shared,
+        },
+        {"MAX_KV_SPLITS": splits, "MIN_BLOCK_KV": 32, "BLOCK_DV": values, "Lv": values},
+        lambda _: (batch, heads),
+    )  # fmt: skip
+    picked = [(0, 0), (batch - 1, heads - 1)]
+    expected: list[Any] = []
+    for b, h in picked:
+        tokens = order[b * length : (b + 1) * length]
+        expected.append(attended(q[b, h : h + 1], k[tokens, h // group], v[tokens, h // group])[0])
 
-        def wrong(out=out, picked=picked, expected=expected) -> float:
-            return max(
-                error_of(out[b, h], each) for (b, h), each in zip(picked, expected, strict=True)
-            )
+    def wrong() -> float:
+        return max(error_of(out[b, h], each) for (b, h), each in zip(picked, expected, strict=True))
 
-        yield Work(
-            f"sglang decode {batch}x{length} 64/8", 4.0 * batch * heads * length * 128,
-            [split, combine], wrong, [out, parts],
-        )  # fmt: skip
+    flops = 2.0 * batch * heads * length * (width + values)
+    return Work(name, flops, [split, combine], wrong, [out, parts])

@@ -59,7 +59,10 @@ class Source:
 SOURCES = {
     "prefill": Source("public_sources", ("sglang_prefill",), public_sglang.prefill),
     "extend": Source("public_sources", ("sglang_extend",), public_sglang.extend),
-    "decode": Source("public_sources", ("sglang_decode", "sglang_combine"), public_sglang.decode),
+    "decode": Source(
+        "public_sources", ("sglang_decode", "sglang_decode_combine"), public_sglang.decode
+    ),
+    "mla": Source("public_sources", ("sglang_mla", "sglang_mla_combine"), public_sglang.mla),
     "attention": Source("public_sources", ("fla_attention",), public_fla.attention),
     "chunk": Source("public_sources", ("fla_chunk_h", "fla_chunk_o"), public_fla.chunk),
     "tutorial": Source("attention", ("tutorial_forward",), public_attention.tutorial),
@@ -74,7 +77,8 @@ SOURCES = {
     "vllm_unified_decode": Source(
         "vllm", ("vllm_unified_split", "vllm_segments"), public_vllm.unified_decode
     ),
-    "vllm_decode": Source("vllm", ("vllm_decode", "vllm_combine"), public_vllm.decode),
+    "vllm_decode": Source("vllm", ("vllm_decode", "vllm_decode_combine"), public_vllm.decode),
+    "vllm_mla": Source("vllm", ("vllm_mla", "vllm_mla_combine"), public_vllm.mla),
     "vllm_paged": Source("vllm", ("vllm_paged",), public_vllm.paged),
     "vllm_prefix": Source("vllm", ("vllm_prefix",), public_vllm.prefix),
 }

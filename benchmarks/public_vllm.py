@@ -55,6 +55,9 @@ def stand_in() -> None:
 
     class KVQuantMode(enum.IntEnum):
         NONE = 0
+        INT8_PER_TOKEN_HEAD = 2
+        FP8_PER_TOKEN_HEAD = 3
+        INT4_PER_TOKEN_HEAD = 4
 
     class _Logger:
         def __getattr__(self, name: str) -> Callable[..., None]:
@@ -115,11 +118,15 @@ def prefill() -> Iterator[Work]:
 class _Paged:
     """Random caches of pages in any order, and the tokens of each sequence."""
 
-    def __init__(self, batch: int, length: int) -> None:
+    def __init__(self, batch: int, length: int, *, of_latents: bool = False) -> None:
         import torch
 
         pages = batch * length // PAGE
-        self.k, self.v = (random_tensor(pages, PAGE, KV_HEADS, FEATURES) for _ in range(2))
+        if of_latents:
+            self.k = random_tensor(pages, PAGE, 1, 576)
+            self.v = self.k[..., :512]
+        else:
+            self.k, self.v = (random_tensor(pages, PAGE, KV_HEADS, FEATURES) for _ in range(2))
         order = torch.randperm(pages, device="cuda", dtype=torch.int32)
         self.table = order.view(batch, length // PAGE)
         self.lengths = numbers(*[length] * batch)
@@ -140,13 +147,14 @@ def _errors(out: Any, new: int, cache: _Paged, q: Any) -> Callable[[], float]:
     import torch
 
     length, batch = int(cache.lengths[0]), len(cache.lengths)
+    heads, kv_heads = q.shape[1], cache.k.shape[2]
     rows = torch.unique(
         torch.cat([torch.randint(0, new, (126,)), torch.tensor([0, new - 1])])
     ).cuda()
-    picked = [(0, 0), (batch - 1, HEADS - 1)]
+    picked = [(0, 0), (batch - 1, heads - 1)]
     expected = [
         attended(
-            q[b * new + rows, h], *cache.seen(b, h // (HEADS // KV_HEADS)), rows + length - new
+            q[b * new + rows, h], *cache.seen(b, h // (heads // kv_heads)), rows + length - new
         )
         for b, h in picked
     ]
@@ -233,20 +241,36 @@ def unified_decode() -> Iterator[Work]:
 
 def decode() -> Iterator[Work]:
     """One token for each sequence, split, then combined."""
+    batch, length = 16, 8192
+    cache = _Paged(batch, length)
+    q = random_tensor(batch, HEADS, FEATURES)
+    yield _decoded(f"vllm decode {batch}x{length}", "vllm_decode", cache, q)
+
+
+def mla() -> Iterator[Work]:
+    """The same of latents: values are the first 512 of 576 features of a key, and loaded once."""
+    batch, length = 16, 8192
+    cache = _Paged(batch, length, of_latents=True)
+    q = random_tensor(batch, 128, 576)
+    yield _decoded(f"vllm mla {batch}x{length}", "vllm_mla", cache, q)
+
+
+def _decoded(name: str, kernel: str, cache: _Paged, q: Any) -> Work:
     import torch
 
-    batch, length, splits = 16, 8192, 16
-    cache = _Paged(batch, length)
-    q, out = (random_tensor(batch, HEADS, FEATURES) for _ in range(2))
-    mid = torch.zeros(batch, HEADS, splits, FEATURES + 1, device="cuda")
-    lse = torch.zeros(batch, HEADS, device="cuda")
+    (batch, heads, width), values, splits = q.shape, cache.v.shape[-1], 16
+    length, group, block_h = int(cache.lengths[0]), heads // cache.k.shape[2], 16
+    main = 1 << width.bit_length() - 1
+    out = random_tensor(batch, heads, values)
+    mid = torch.zeros(batch, heads, splits, values + 1, device="cuda")
+    lse = torch.zeros(batch, heads, device="cuda")
     one = torch.ones((), device="cuda")
     module = f"{OPS}.triton_decode_attention"
     mids = {f"stride_mid_o{axis}": mid.stride(at) for at, axis in enumerate("bhs")}
     split = Step(
-        "vllm_decode", module, "_fwd_grouped_kernel_stage1",
+        kernel, module, "_fwd_grouped_kernel_stage1",
         {
-            "Q": q, "K_Buffer": cache.k, "V_Buffer": cache.v, "sm_scale": SCALE,
+            "Q": q, "K_Buffer": cache.k, "V_Buffer": cache.v, "sm_scale": width**-0.5,
             "Req_to_tokens": cache.table, "B_Seqlen": cache.lengths, "Att_Out": mid,
             "stride_req_to_tokens_b": cache.table.stride(0), "stride_qbs": q.stride(0),
             "stride_qh": q.stride(1), **mids, "k_scale": one, "v_scale": one,
@@ -257,26 +281,24 @@ def decode() -> Iterator[Work]:
             },
         },
         {
-            "kv_group_num": HEADS // KV_HEADS, "q_head_num": HEADS, "BLOCK_DMODEL": FEATURES,
-            "BLOCK_DPE": 0, "BLOCK_DV": FEATURES, "BLOCK_H": 16, "NUM_KV_SPLITS": splits,
-            "PAGE_SIZE": PAGE, "logit_cap": 0.0, "Lk": FEATURES, "Lv": FEATURES, "IS_MLA": False,
+            "kv_group_num": group, "q_head_num": heads, "BLOCK_DMODEL": main,
+            "BLOCK_DPE": width - main, "BLOCK_DV": values, "BLOCK_H": block_h,
+            "NUM_KV_SPLITS": splits, "PAGE_SIZE": PAGE, "logit_cap": 0.0, "Lk": width, "Lv": values,
+            "IS_MLA": width > values,
         },
-        lambda _: (batch, KV_HEADS, splits),
+        lambda _: (batch, -(-heads // min(block_h, group)), splits),
     )  # fmt: skip
     combine = Step(
-        "vllm_combine", module, "_fwd_kernel_stage2",
+        f"{kernel}_combine", module, "_fwd_kernel_stage2",
         {
             "Mid_O": mid, "o": out, "lse": lse, "B_Seqlen": cache.lengths, **mids,
             "stride_obs": out.stride(0), "stride_oh": out.stride(1), "stride_lse_bs": lse.stride(0),
         },
-        {"NUM_KV_SPLITS": splits, "BLOCK_DV": FEATURES, "Lv": FEATURES, "OUTPUT_FP16": 0},
-        lambda _: (batch, HEADS),
+        {"NUM_KV_SPLITS": splits, "BLOCK_DV": values, "Lv": values, "OUTPUT_FP16": 0},
+        lambda _: (batch, heads),
     )  # fmt: skip
-    flops = 4.0 * batch * HEADS * length * FEATURES
-    yield Work(
-        f"vllm decode {batch}x{length}", flops, [split, combine], _errors(out, 1, cache, q),
-        [out, mid],
-    )  # fmt: skip
+    flops = 2.0 * batch * heads * length * (width + values)
+    return Work(name, flops, [split, combine], _errors(out, 1, cache, q), [out, mid])
 
 
 def paged() -> Iterator[Work]:

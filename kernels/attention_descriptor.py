@@ -78,7 +78,8 @@ def attention_descriptor_kernel(
             scores = tl.where((first + columns)[None, :] < seen[:, None], scores, float("-inf"))
         else:
             scores = tl.where((first + columns)[None, :] < n_keys, scores, float("-inf"))
-        new_max = tl.maximum(row_max, tl.max(scores, axis=1))
+        # A whole number, so that rescaling is by powers of two, which is exact.
+        new_max = tl.maximum(row_max, tl.ceil(tl.max(scores, axis=1)))
         power = tl.exp2(scores - new_max[:, None])
         rescale = tl.exp2(row_max - new_max)
         row_sum = row_sum * rescale + tl.sum(power, axis=1)

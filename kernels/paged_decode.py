@@ -6,7 +6,9 @@ of which the first `lengths[b]` tokens count. All query heads of a key head are 
 each key is read once, and what counts is bytes on their way from memory.
 
 A program takes `pages_per_split` pages of a sequence and leaves its part of the result, with the
-log2-sum-exp2 of its scores; the combine kernel weighs the parts. The grid has as many splits as a row
+log2-sum-exp2 of its scores; the combine kernel weighs the parts. Or, given `out_ptr` and `counter_ptr`, the
+program that comes last of those that share heads and a sequence does: `counter_ptr` has an int32 for each
+head and sequence, 0 before the first launch, and every launch leaves zeros. The grid has as many splits as a row
 of the block table, and programs beyond the end of a shorter sequence end at once. Choose
 `pages_per_split` so that the programs with work fill the GPU once or a few times.
 
@@ -17,7 +19,8 @@ there by zero, so it has to be finite. Keys and values may be fp8, with a scale 
 
 With PDL, for launches that follow one another, each kernel starts while the one before it still runs, and
 waits for that: splits before they load queries, keys or values, the combine kernel before it loads what splits
-leave. So the block table and the lengths must not come from the launch just before the splits.
+leave. So the block table and the lengths must not come from the launch just before the splits. PREFETCH tokens of
+each split are brought to the L2 cache before that wait, whoever writes them: memory is not idle until it ends.
 """
 
 import triton
@@ -61,14 +64,32 @@ def _heads(n_heads, n_kv_heads, BLOCK_H: tl.constexpr):
 
 @triton.jit
 def _pages(
-    table_ptr, start, last, PAGE: tl.constexpr, ROWS: tl.constexpr, COUNT: tl.constexpr
+    table_ptr, start, last, max_pages, PAGE: tl.constexpr, ROWS: tl.constexpr, COUNT: tl.constexpr,
+    NONE: tl.constexpr = 0,
 ):  # fmt: skip
-    """Return the pages that COUNT boxes of ROWS tokens from `start` on lie in; 0 from `last` on."""
+    """Return the pages that COUNT boxes of ROWS tokens from `start` on lie in; NONE from `last` on.
+
+    The table's row is read whatever `last` is: that comes from memory, too, and would be waited for.
+    """
     pages = ()
     for i in tl.static_range(COUNT):
         token = start + i * ROWS
-        pages += (tl.load(table_ptr + token // PAGE, mask=token < last, other=0),)
+        page = tl.load(table_ptr + token // PAGE, mask=token // PAGE < max_pages, other=NONE)
+        pages += (tl.where(token < last, page, NONE),)
     return pages
+
+
+@triton.jit
+def _prefetch(
+    k, v, table_ptr, kv_head, start, last, max_pages, PAGE: tl.constexpr, TOKENS: tl.constexpr
+):  # fmt: skip
+    """Begin to bring TOKENS keys and values from `start` on to the L2 cache, none from `last` on."""
+    ROWS: tl.constexpr = k.block_shape[2]
+    # Of page -1 there is nothing to bring.
+    pages = _pages(table_ptr, start, last, max_pages, PAGE, ROWS, TOKENS // ROWS, NONE=-1)
+    for i in tl.static_range(TOKENS // ROWS):
+        k.prefetch([pages[i], kv_head, (start + i * ROWS) % PAGE, 0])
+        v.prefetch([pages[i], kv_head, (start + i * ROWS) % PAGE, 0])
 
 
 @triton.jit
@@ -92,6 +113,65 @@ def _store_part(
 
 
 @triton.jit
+def _finish_last(
+    part_ptr, lse_ptr, out_ptr, counter_ptr,
+    n_heads, n_kv_heads, n_splits, n_parts,
+    HEAD_DIM: tl.constexpr, BLOCK_H: tl.constexpr, ROWS: tl.constexpr, AT_ONCE: tl.constexpr,
+):  # fmt: skip
+    """Weigh the parts of this program's heads, if it is the last of `n_parts` to have stored one.
+
+    ROWS heads at a time, AT_ONCE parts of each. The parts are added in their order, whoever was last.
+    """
+    tl.debug_barrier()  # the whole part is stored before it is counted
+    counter_ptr += tl.program_id(1) * tl.num_programs(0) + tl.program_id(0)
+    if tl.atomic_add(counter_ptr, 1, sem="acq_rel") == n_parts - 1:
+        tl.store(counter_ptr, 0)
+        kv_head, first = _heads(n_heads, n_kv_heads, BLOCK_H)
+        d = tl.arange(0, HEAD_DIM)
+        for block in range(first, min(first + BLOCK_H, n_heads // n_kv_heads), ROWS):
+            h = block + tl.arange(0, ROWS)
+            real = h < n_heads // n_kv_heads
+            head = tl.program_id(1) * n_heads + kv_head * (n_heads // n_kv_heads) + h
+            lse_ptrs = lse_ptr + head.to(tl.int64) * n_splits
+            part_ptrs = part_ptr + (head.to(tl.int64) * n_splits * HEAD_DIM)[:, None] + d[None, :]
+            largest = tl.full((ROWS,), LOWEST, tl.float32)
+            total = tl.zeros((ROWS,), tl.float32)
+            acc = tl.zeros((ROWS, HEAD_DIM), tl.float32)
+            for start in range(0, n_parts, AT_ONCE):
+                lse, part = (), ()
+                for i in tl.static_range(AT_ONCE):
+                    seen = real & (start + i < n_parts)
+                    lse += (tl.load(lse_ptrs + start + i, mask=seen, other=float("-inf")),)
+                    at = part_ptrs + (start + i) * HEAD_DIM
+                    part += (tl.load(at, mask=seen[:, None], other=0.0),)
+                new_largest = largest
+                for i in tl.static_range(AT_ONCE):
+                    new_largest = tl.maximum(new_largest, lse[i])
+                rescale = tl.exp2(largest - new_largest)
+                total *= rescale
+                acc *= rescale[:, None]
+                for i in tl.static_range(AT_ONCE):
+                    weight = tl.exp2(lse[i] - new_largest)
+                    total += weight
+                    acc += part[i] * weight[:, None]
+                largest = new_largest
+            out = (acc / total[:, None]).to(out_ptr.dtype.element_ty)
+            out_ptrs = out_ptr + head.to(tl.int64)[:, None] * HEAD_DIM + d[None, :]
+            tl.store(out_ptrs, out, mask=real[:, None])
+
+
+@triton.jit
+def _store_zeros(out_ptr, n_heads, n_kv_heads, HEAD_DIM: tl.constexpr, BLOCK_H: tl.constexpr):
+    """Store the result of a sequence without tokens."""
+    kv_head, first = _heads(n_heads, n_kv_heads, BLOCK_H)
+    h, d = first + tl.arange(0, BLOCK_H), tl.arange(0, HEAD_DIM)
+    head = tl.program_id(1) * n_heads + kv_head * (n_heads // n_kv_heads) + h
+    out_ptrs = out_ptr + head.to(tl.int64)[:, None] * HEAD_DIM + d[None, :]
+    zeros = tl.zeros((BLOCK_H, HEAD_DIM), out_ptr.dtype.element_ty)
+    tl.store(out_ptrs, zeros, mask=(h < n_heads // n_kv_heads)[:, None])
+
+
+@triton.jit
 def paged_decode_descriptor_kernel(
     q, k, v, table_ptr, lengths_ptr, part_ptr, lse_ptr,
     scale_log2,
@@ -100,6 +180,9 @@ def paged_decode_descriptor_kernel(
     HEAD_DIM: tl.constexpr, PAGE: tl.constexpr, BLOCK_H: tl.constexpr, BLOCK_N: tl.constexpr,
     PDL: tl.constexpr = False,  # noqa: FBT002 - a constant
     k_scale_ptr=None, v_scale_ptr=None,
+    PREFETCH: tl.constexpr = 0,
+    out_ptr=None, counter_ptr=None,
+    COMBINE_H: tl.constexpr = 8, COMBINE_S: tl.constexpr = 8,
 ):  # fmt: skip
     """Store the parts of each split, of tokens that are copied page by page.
 
@@ -113,7 +196,9 @@ def paged_decode_descriptor_kernel(
     first = split * pages_per_split * PAGE
     last = min(first + pages_per_split * PAGE, length)
     table_ptr += sequence.to(tl.int64) * max_pages
-    first_pages = _pages(table_ptr, first, last, PAGE, ROWS, BLOCK_N // ROWS)
+    first_pages = _pages(table_ptr, first, last, max_pages, PAGE, ROWS, BLOCK_N // ROWS)
+    if PREFETCH > 0:
+        _prefetch(k, v, table_ptr, kv_head, first, last, max_pages, PAGE, PREFETCH)
     if PDL:
         tl.extra.cuda.gdc_wait()
         tl.extra.cuda.gdc_launch_dependents()
@@ -127,7 +212,9 @@ def paged_decode_descriptor_kernel(
         acc = tl.zeros((BLOCK_H, HEAD_DIM), tl.float32)
         pages = first_pages
         for start in range(first, last, BLOCK_N):
-            following = _pages(table_ptr, start + BLOCK_N, last, PAGE, ROWS, BLOCK_N // ROWS)
+            following = _pages(
+                table_ptr, start + BLOCK_N, last, max_pages, PAGE, ROWS, BLOCK_N // ROWS
+            )  # fmt: skip
             keys = ()
             for i in tl.static_range(BLOCK_N // ROWS):
                 tile = k.load([pages[i], kv_head, (start + i * ROWS) % PAGE, 0])
@@ -145,6 +232,15 @@ def paged_decode_descriptor_kernel(
             part_ptr, lse_ptr, row_max, row_sum, acc, v_scale_ptr,
             n_heads, n_kv_heads, tl.cdiv(max_pages, pages_per_split), BLOCK_H,
         )  # fmt: skip
+        if counter_ptr is not None:
+            _finish_last(
+                part_ptr, lse_ptr, out_ptr, counter_ptr, n_heads, n_kv_heads,
+                tl.cdiv(max_pages, pages_per_split), tl.cdiv(tl.cdiv(length, PAGE), pages_per_split),
+                HEAD_DIM, BLOCK_H, COMBINE_H, COMBINE_S,
+            )  # fmt: skip
+    elif counter_ptr is not None:  # noqa: SIM102 - a constant
+        if length == 0 and split == 0:
+            _store_zeros(out_ptr, n_heads, n_kv_heads, HEAD_DIM, BLOCK_H)
 
 
 @triton.jit
@@ -156,7 +252,8 @@ def paged_decode_kernel(
     stride_kp, stride_kh, stride_kn, stride_vp, stride_vh, stride_vn,
     HEAD_DIM: tl.constexpr, PAGE: tl.constexpr, BLOCK_H: tl.constexpr, BLOCK_N: tl.constexpr,
     PDL: tl.constexpr = False,  # noqa: FBT002 - a constant
-    k_scale_ptr=None, v_scale_ptr=None,
+    k_scale_ptr=None, v_scale_ptr=None, out_ptr=None, counter_ptr=None,
+    COMBINE_H: tl.constexpr = 8, COMBINE_S: tl.constexpr = 8,
 ):  # fmt: skip
     """Store the parts of each split, of tokens that are gathered.
 
@@ -200,6 +297,15 @@ def paged_decode_kernel(
             part_ptr, lse_ptr, row_max, row_sum, acc, v_scale_ptr,
             n_heads, n_kv_heads, tl.cdiv(max_pages, pages_per_split), BLOCK_H,
         )  # fmt: skip
+        if counter_ptr is not None:
+            _finish_last(
+                part_ptr, lse_ptr, out_ptr, counter_ptr, n_heads, n_kv_heads,
+                tl.cdiv(max_pages, pages_per_split), tl.cdiv(tl.cdiv(length, PAGE), pages_per_split),
+                HEAD_DIM, BLOCK_H, COMBINE_H, COMBINE_S,
+            )  # fmt: skip
+    elif counter_ptr is not None:  # noqa: SIM102 - a constant
+        if length == 0 and split == 0:
+            _store_zeros(out_ptr, n_heads, n_kv_heads, HEAD_DIM, BLOCK_H)
 
 
 @triton.jit

@@ -32,3 +32,17 @@ def row_sums_kernel(x_ptr, out_ptr, stride, n_cols, BLOCK: tl.constexpr, COLS: t
         x = tl.load(x_ptr + start + cols, mask=start + cols < n_cols, other=0.0)
         total += x.to(tl.float32)
     tl.atomic_add(out_ptr + row, tl.sum(total, axis=0), sem="relaxed")
+
+
+@triton.jit
+def accumulate_kernel(x_ptr, total_ptr, n_elements, BLOCK: tl.constexpr, STAGES: tl.constexpr):
+    """Add `x` to `total`, each of `n_elements`, by any number of programs.
+
+    Several launches may add to one total at a time, as gradients of several batches. `x` is no part of it.
+    """
+    first, step = tl.program_id(0) * BLOCK, tl.num_programs(0) * BLOCK
+    for start in tl.range(first, n_elements, step, num_stages=STAGES):
+        index = start + tl.arange(0, BLOCK)
+        x = tl.load(x_ptr + index, mask=index < n_elements, other=0)
+        x = x.to(total_ptr.dtype.element_ty)
+        tl.atomic_add(total_ptr + index, x, mask=index < n_elements, sem="relaxed")

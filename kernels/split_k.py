@@ -38,12 +38,12 @@ def matmul_split_k_atomic_kernel(
     M, N, K,
     stride_am, stride_ak, stride_bk, stride_bn, stride_om,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
-    GROUP_M: tl.constexpr, SPLIT_K: tl.constexpr,
+    GROUP_M: tl.constexpr, SPLIT_K: tl.constexpr, SCOPE: tl.constexpr = "gpu",
 ):  # fmt: skip
     """Add A @ B to `out`: A is (M, K), B (K, N), `out` (M, N) with neighbouring columns.
 
     SPLIT_K programs, on axis 1 of the grid, add to each tile, in any order and each rounded to the
-    type of `out`.
+    type of `out`. SCOPE is "sys" where other GPUs add to it, too.
     """
     tile_m, tile_n = tile_of_program(
         tl.program_id(0), tl.cdiv(M, BLOCK_M), tl.cdiv(N, BLOCK_N), GROUP_M
@@ -56,7 +56,7 @@ def matmul_split_k_atomic_kernel(
     n = tile_n * BLOCK_N + tl.arange(0, BLOCK_N)
     out_ptrs = out_ptr + m.to(tl.int64)[:, None] * stride_om + n[None, :]
     mask = (m < M)[:, None] & (n < N)[None, :]
-    tl.atomic_add(out_ptrs, acc.to(out_ptr.dtype.element_ty), mask=mask, sem="relaxed")
+    tl.atomic_add(out_ptrs, acc.to(out_ptr.dtype.element_ty), mask=mask, sem="relaxed", scope=SCOPE)
 
 
 @triton.jit

@@ -215,3 +215,22 @@ def test_a_mistaken_feature_names_the_nearest() -> None:
     assert "expected a feature to do without (wgmma, " in caught.value.message
     assert "'wgmma'" in caught.value.remedy
     assert "kernels.toml:5:13" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("num_warps", "registers", "ctas"),
+    [(8, 112, 2), (9, 112, 1), (9, 96, 2), (4, 128, 4), (5, 112, 3), (17, 112, 0), (17, 96, 1)],
+)
+def test_an_sm_holds_whole_warps_in_each_partition(
+    num_warps: int, registers: int, ctas: int
+) -> None:
+    assert TARGETS["sm_90a"].ctas_by_registers(num_warps, registers) == ctas
+
+
+@pytest.mark.parametrize(
+    ("num_warps", "registers"), [(1, 255), (8, 255), (9, 168), (12, 168), (16, 128), (17, 96)]
+)
+def test_a_thread_has_registers_that_one_cta_can_have(num_warps: int, registers: int) -> None:
+    target = TARGETS["sm_90a"]
+    assert target.max_registers_of(num_warps) == registers
+    assert target.ctas_by_registers(num_warps, registers) >= 1

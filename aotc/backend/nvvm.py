@@ -117,6 +117,14 @@ def redux(emit: Emitter, kind: str, word: str) -> str:
     return emit.call("i32", f"llvm.nvvm.redux.sync.{kind}", arguments)
 
 
+def vote_all(emit: Emitter, value: str) -> str:
+    """Return whether the i1 `value` is true in all lanes of the warp.
+
+    Source: PTX ISA 9.7.13.9 `vote.sync`.
+    """
+    return emit.call("i1", "llvm.nvvm.vote.all.sync", [("i32", str(_FULL_WARP)), ("i1", value)])
+
+
 # ---- dots -------------------------------------------------------------------------------------
 
 

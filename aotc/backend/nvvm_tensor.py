@@ -10,10 +10,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 from aotc.backend.emitter import Emitter
 from aotc.backend.nvvm_issue import NEW_LINE, Issue, Issuer, issue
 from aotc.backend.nvvm_memory import Address
+from aotc.ir.dialects.descriptor import BITWISE, ReduceKind
+from aotc.ir.types import BF16, ScalarType
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,15 +98,36 @@ def bulk_store(
     size_bytes: str,
     issuer: Issuer,
     condition: str,
+    *,
+    reduction: str = "",
 ) -> None:
     """Start to copy `size_bytes`, an i32, from shared to global memory; else as `tensor_store`.
 
-    Source: PTX ISA 9.7.9.25.4.1 `cp.async.bulk`.
+    `reduction` is what `bulk_reduction` returns.
+
+    Source: PTX ISA 9.7.9.25.4.1 `cp.async.bulk`, 9.7.9.25.4.2 `cp.reduce.async.bulk`.
     """
     asm = issue(emit, issuer)
-    text = "cp.async.bulk.global.shared::cta.bulk_group "
+    text = "cp.reduce.async" if reduction else "cp.async"
+    text += f".bulk.global.shared::cta.bulk_group{reduction} "
     text += f"{asm.global_address(target)}, {asm.address(source)}, {asm.number(size_bytes)}"
     asm.add(f"{text};", condition)
+
+
+def bulk_reduction(kind: ReduceKind | Literal[""], element: ScalarType) -> str:
+    """Return the operation and the type of a bulk reduction, as in its mnemonic, "" for a copy.
+
+    Source: PTX ISA 9.7.9.25.4.2 `cp.reduce.async.bulk`.
+    """
+    if not kind:
+        return ""
+    if kind in BITWISE:
+        return f".{kind}.b{element.bits}"
+    if element.is_float:
+        keeps_subnormals = kind == "add" and element.bits == 16
+        name = "bf16" if element == BF16 else f"f{element.bits}"
+        return f".{kind}{'.noftz' if keeps_subnormals else ''}.{name}"
+    return f".{kind}.{'s' if element.is_signed else 'u'}{element.bits}"
 
 
 def tensor_store(emit: Emitter, copy: TensorCopy, issuer: Issuer, reduction: str = "") -> None:
@@ -146,6 +170,17 @@ def proxy_fence(emit: Emitter, *, whole: bool) -> None:
     """
     space = "" if whole else ".shared::cta"
     emit.effect(f'call void asm sideeffect "fence.proxy.async{space};", ""()')
+
+
+def tensor_prefetch(emit: Emitter, tensor: str, coords: Sequence[str], issuer: Issuer) -> None:
+    """Start to bring a box to the L2 cache; `coords` are i32 operands, innermost first.
+
+    Source: PTX ISA 9.7.9.27.5.4 `cp.async.bulk.prefetch.tensor`.
+    """
+    asm = issue(emit, issuer)
+    where = f"[{asm.operand('l', 'ptr', tensor)}, "
+    where += f"{{{', '.join(asm.operand('r', 'i32', coord) for coord in coords)}}}]"
+    asm.add(f"cp.async.bulk.prefetch.tensor.{len(coords)}d.L2.global.tile {where};")
 
 
 def prefetch_maps(emit: Emitter, tensors: Sequence[str], issuer: Issuer) -> None:

@@ -68,11 +68,15 @@ def wgmma(
     b_at = a_at + len(arguments)
     arguments += [("i64", b), ("i1", accumulate)]
     starts = [sum(map(len, acc[:block])) for block in range(len(acc))]
-    lines = ["{ .reg .b64 a, b;", "wgmma.fence.sync.aligned;"]
+    # Only the address in the low word differs: one addition, where 64 bits take two constants besides.
+    lines = ["{ .reg .b64 a, b; .reg .b32 u, v, x, y, z;", "wgmma.fence.sync.aligned;"]
+    lines.append(f"mov.b64 {{u, v}}, ${b_at};")
+    if isinstance(a, str):
+        lines.append(f"mov.b64 {{x, y}}, ${a_at};")
     for step in steps:
-        lines.append(f"add.s64 b, ${b_at}, {step.b};")
+        lines.append(f"add.s32 z, u, {step.b}; mov.b64 b, {{z, v}};")
         if isinstance(step.a, int):
-            lines.append(f"add.s64 a, ${a_at}, {step.a};")
+            lines.append(f"add.s32 z, x, {step.a}; mov.b64 a, {{z, y}};")
             left = "a"
         else:
             left = _group(a_at + word for word in step.a)

@@ -86,6 +86,12 @@ def store(emit: Emitter, desc: Operand, offsets: Operand, value: Operand) -> Non
     emit(descriptor.DescriptorStore(target, content, _coords(emit, offsets, kind, "store")))
 
 
+def prefetch(emit: Emitter, desc: Operand, offsets: Operand) -> None:
+    """Begin to bring the tile that begins at `offsets` to the L2 cache."""
+    target, kind = _descriptor(desc, "prefetch")
+    emit(descriptor.DescriptorPrefetch(target, _coords(emit, offsets, kind, "prefetch")))
+
+
 def _rows(
     emit: Emitter, desc: Operand, rows: Operand, column: Operand, name: str
 ) -> tuple[Value, DescriptorType, Value, Value]:
@@ -194,6 +200,7 @@ FUNCTIONS: dict[str, Callable[..., Operand]] = {
 METHODS: dict[str, Callable[..., Operand]] = {
     "load": load,
     "store": store,
+    "prefetch": prefetch,
     "gather": gather,
     "scatter": scatter,
     **{f"atomic_{kind}": _reduction(kind) for kind in ("add", "min", "max", "and", "or", "xor")},

@@ -31,6 +31,7 @@ class Resource(Enum):
     DOTS = "groups of dots in flight"
     CONTROL = "whether, and under which promises, the program goes on"
     OUTPUT = "what the program prints"
+    CACHE = "what the L2 cache holds, on which no value depends"
 
     # As for `Trait`, below.
     __hash__ = object.__hash__

@@ -33,6 +33,7 @@ from aotc.ir.diagnostics import UNKNOWN_LOC, IRError, Loc
 from aotc.ir.dialects import (
     arith,
     assembly,
+    cache,
     cluster,
     descriptor,
     gpu,
@@ -63,7 +64,7 @@ from aotc.ir.types import (
 
 # Importing a dialect declares its opcodes: text can be read once all of them are.
 DIALECTS = (
-    *(arith, assembly, cluster, descriptor, gpu, grid, indexing, mapped),
+    *(arith, assembly, cache, cluster, descriptor, gpu, grid, indexing, mapped),
     *(mbarrier, opaque, roles, scf, thread_copy, tile, tma, wgmma),
 )
 

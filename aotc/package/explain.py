@@ -33,7 +33,6 @@ from aotc.target import Target
 Data: TypeAlias = dict[str, Any]
 
 _WARP_THREADS = 32
-_WARP_REGISTERS_UNIT = 256  # registers are allocated to warps in multiples of this
 _CTA_SHARED_BYTES = 1024  # reserved by the system for each CTA
 _VERBS: dict[type[Op], str] = {
     gpu.Load: "load",
@@ -179,12 +178,10 @@ def occupancy(metadata: Metadata, target: Target) -> Occupancy:
     Source: CUDA Programming Guide, "Multiprocessor Level" and the table of compute capabilities.
     """
     warps = metadata.num_threads // _WARP_THREADS
-    unit = _WARP_REGISTERS_UNIT
-    warp_registers = -(-max(1, metadata.registers) * _WARP_THREADS // unit) * unit
     shared_bytes = metadata.shared_bytes + metadata.static_shared_bytes + _CTA_SHARED_BYTES
     limits = {
         "threads": target.max_threads_per_sm // (warps * _WARP_THREADS),
-        "registers": target.registers_per_sm // (warp_registers * warps),
+        "registers": target.ctas_by_registers(warps, metadata.registers),
         "shared memory": target.shared_bytes_per_sm // shared_bytes,
         "CTAs": target.max_ctas_per_sm,
     }

@@ -10,8 +10,10 @@ the number of processes: what a process has interpreted is kept for subjects tha
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import Executor
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal, TypeAlias
@@ -44,6 +46,7 @@ from aotc.verify.sass import findings as sass
 
 _KEPT = KeptReferences()
 _SECONDS = 3.0  # of a variant, for want of anything measured
+_COLLECTION_THRESHOLDS = (5000, 20, 20)  # of objects; Python's are (700, 10, 10)
 
 PtxCompiler: TypeAlias = Callable[[CompileRequest], PtxKernel]
 Status: TypeAlias = Literal["verified", "partly verified", "wrong", "unverified", "dropped"]
@@ -115,6 +118,18 @@ def verify_next(subject: Subject, options: VerifyOptions | None = None) -> Varia
     return verify_variant(subject, options, kept=_KEPT)
 
 
+@contextmanager
+def _rare_collections() -> Generator[None]:
+    """Let Python look for cycles less often: what is run here makes many objects, and few cycles."""
+    before = gc.get_threshold()
+    gc.set_threshold(*_COLLECTION_THRESHOLDS)
+    try:
+        yield
+    finally:
+        gc.set_threshold(*before)
+
+
+@_rare_collections()
 def verify_variant(
     subject: Subject,
     options: VerifyOptions | None = None,
@@ -195,7 +210,8 @@ def _findings(
     kernel = parse_kernel(compiled.tile_ir)
     roles = roles_of(kernel, grid_blocks(subject.grid), is_inexact)
     try:
-        return tuple(check_kernel(kernel, roles, checks, run))
+        together = run.together if isinstance(run, Emulation) else None
+        return tuple(check_kernel(kernel, roles, checks, run, together))
     except EmulationError as error:
         mistake = _assembly_error(compiled, error)
         if mistake is not None:

@@ -125,12 +125,16 @@ def _grid(
 
 
 def _admits(subject: Subject) -> Callable[[Mapping[str, int]], bool]:
-    """Return whether a launch selects this variant: its guards hold. Pointers are aligned."""
+    """Return whether a launch selects this variant: its guards hold.
+
+    Pointers are aligned, and no two are one.
+    """
 
     def admits(scalars: Mapping[str, int]) -> bool:
         for guard in subject.guards:
             # A tensor's address and strides are aligned, and its last axis is dense.
-            known = dict.fromkeys(expression.free_names(guard), _ADDRESS)
+            names = sorted(expression.free_names(guard))
+            known = {name: _ADDRESS * number for number, name in enumerate(names, 1)}
             for node in expression.walk(guard):
                 if isinstance(node, expression.Extent):
                     is_last = f"{node.name}.shape[{node.dim + 1}]" not in scalars

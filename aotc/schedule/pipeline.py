@@ -11,11 +11,14 @@ from aotc.schedule.analysis.register_budget import registers_of_thread, remark_r
 from aotc.schedule.cleanup.branch_on_masks import branch_on_masks
 from aotc.schedule.cleanup.eliminate_common import eliminate_common
 from aotc.schedule.cleanup.hoist_invariants import hoist_invariants
+from aotc.schedule.cleanup.mark_references import mark_references
+from aotc.schedule.cleanup.merge_carried import merge_carried
 from aotc.schedule.cleanup.narrow_loads import narrow_loads
 from aotc.schedule.cleanup.peel_last_iteration import peel_last_iteration
 from aotc.schedule.cleanup.predicate_branches import predicate_branches
 from aotc.schedule.cleanup.recompute_addresses import recompute_addresses
 from aotc.schedule.cleanup.rematerialize_tiles import rematerialize_tiles
+from aotc.schedule.cleanup.rescale_lazily import rescale_lazily
 from aotc.schedule.cleanup.simplify import simplify
 from aotc.schedule.cleanup.sink_into_branches import sink_into_branches
 from aotc.schedule.cleanup.unroll_loops import unroll_loops
@@ -31,6 +34,7 @@ from aotc.schedule.layout.fit_copies import fit_copies
 from aotc.schedule.layout.hoist_conversions import hoist_conversions
 from aotc.schedule.layout.legalize_dots import legalize_dots
 from aotc.schedule.layout.plan_conversions import plan_conversions
+from aotc.schedule.layout.sink_fragments import sink_fragments
 from aotc.schedule.layout.transpose_dots import transpose_dots
 from aotc.schedule.layout.trim_dot_columns import trim_dot_columns
 from aotc.schedule.pipelining.advance_loads import advance_loads
@@ -76,6 +80,9 @@ TILE_TO_GPU: Pipeline[Schedule] = Pipeline(
         # operand types that the target has no MMA instruction for.
         legalize_dots,
         eliminate_common,
+        # Needs to run before pipelining and layouts. Otherwise, what an iteration computes is spread over
+        # several, and what belongs to a row over threads.
+        mark_references,
         # Needs to run after unrolling, simplification and CSE. Otherwise, a step, a bound and what is
         # compared with them are not seen to be the same. It needs to run before `predicate_branches`,
         # which puts the loads of both arms in each iteration.
@@ -132,6 +139,9 @@ TILE_TO_GPU: Pipeline[Schedule] = Pipeline(
         # several ops with effects, which LICM leaves in the loop.
         hoist_invariants,
         plan_conversions,
+        # Needs to run after `plan_conversions`, which says what is read from shared memory. No pass that
+        # hoists may run after it.
+        sink_fragments,
         # Needs to run before loops are pipelined, which gives loads an order of their own.
         advance_loads,
         # Needs to run after `plan_conversions`, which says which buffers dots read, and before
@@ -190,6 +200,10 @@ TILE_TO_GPU: Pipeline[Schedule] = Pipeline(
         # Needs to run after dots are scheduled. Otherwise, what is computed with them stands in
         # branches, which no pass looks into.
         branch_on_masks,
+        # Needs to run after `branch_on_masks`, which leaves scales to what is computed in this branch.
+        rescale_lazily,
+        # Needs to run after loops are pipelined and roles are specialized, which give each ring a count of its own.
+        merge_carried,
         # Needs to run after all passes that move or pipeline tensor loads: they know them as one
         # op, not as an issue and a wait.
         expand_tensor_loads,

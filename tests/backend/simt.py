@@ -287,6 +287,8 @@ class _Cta:
             return mma(name, args)
         if ".shfl.sync." in name:
             return self.shuffle(name.split(".")[4], args[1], args[2])
+        if ".vote.all.sync" in name:
+            return np.repeat(args[1].reshape(-1, WARP).all(1), WARP)
         if ".redux.sync." in name:
             return self.redux(name.rsplit(".", 1)[1], args[0])
         if ".mulhi." in name:

@@ -24,7 +24,7 @@ NOT_LOWERED = [
     *(descriptor.DescriptorLoad, descriptor.DescriptorStore, descriptor.DescriptorReduce),
     *(descriptor.DescriptorExtent, descriptor.DescriptorStride, descriptor.DescriptorAt),
     *(descriptor.DescriptorOf, descriptor.DescriptorGather, descriptor.DescriptorScatter),
-    *(descriptor.DescriptorIn, descriptor.MapAddress),
+    *(descriptor.DescriptorIn, descriptor.MapAddress, descriptor.DescriptorPrefetch),
     *(tma.SyncTmaLoad, tma.SyncBulkLoad, tma.StagedTmaStore, tma.StagedBulkStore),
     thread_copy.SyncThreadLoad,
     *(indexing.Gather, indexing.Histogram, grid.ClusterReduce),

@@ -456,6 +456,25 @@ def test_part_of_a_warp_does_not_use_redux() -> None:
     assert "redux" not in program.llvm_ir()
 
 
+@pytest.mark.parametrize("negative", [(), (5,), (64, 70), (0, 255), (191,)])
+def test_each_warp_is_asked_by_itself_whether_all_is_true(negative) -> None:
+    program = Program(4)
+    layout = row_layout(256, 4)
+    value = program.load(FP32, layout)
+    zero = program.add(arith.Constant(0.0, value.type)).out
+    holds = program.add(gpu.WarpAll(program.add(arith.Compare(value, zero, "ge")).out)).out
+    chosen = program.add(arith.Select(program.splat(holds, layout), value, zero)).out
+    program.store(chosen)
+    x = np.arange(1, 257, dtype=np.float32)
+    x[list(negative)] *= -1
+    # Where the layout has the bits of a warp's index.
+    warps = np.zeros(256, np.int64)
+    for bit, column in enumerate(layout.columns("warp")):
+        warps |= (np.arange(256) & column != 0) << bit
+    clear = [bool((x[warps == warp] >= 0).all()) for warp in range(4)]
+    assert np.array_equal(program.run(x)[0], np.where(np.array(clear)[warps], x, 0.0))
+
+
 def test_reduction_across_warps_is_refused() -> None:
     program = Program(2)
     combine = program.block([I32] * 2, lambda add, args: [add(arith.Add(*args)).out])

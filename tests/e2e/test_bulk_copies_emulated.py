@@ -17,7 +17,7 @@ from aotc.compiler import PtxKernel
 from aotc.target import TARGETS
 from tests.support.descriptors import compiled, launch
 from tests.support.row_kernels import COPIED, MASKED, NUM_ROWS, Rows, lengths
-from tests.support.stored_rows import STORED, Stored
+from tests.support.stored_rows import STORED, UPDATED, Stored
 
 COPY = "cp.async.bulk.shared::cluster.global"
 SEEDS = (0, 1, 2)
@@ -73,6 +73,19 @@ def test_targets_with_bulk_copies(
 
 
 STORE = "cp.async.bulk.global.shared::cta.bulk_group"
+REDUCTION = "cp.reduce.async.bulk.global.shared::cta.bulk_group."
+
+
+@pytest.mark.parametrize("case", UPDATED.values(), ids=UPDATED)
+def test_every_way_to_reduce_into_a_run(tmp_path: Path, case: Stored) -> None:
+    kernel = compiled(tmp_path, case.source, case.types, case.constants)
+    assert REDUCTION in kernel.ptx
+    assert assemble(kernel.ptx, TARGETS["sm_90a"]).warnings == ()
+    for n in (16, case.block - 16, 3 * case.block + 16):
+        made = case.arguments(n)
+        expected = case.expected(made)
+        launch(kernel, (NUM_ROWS,), made)
+        np.testing.assert_array_equal(made["out_ptr"], expected)
 
 
 @pytest.mark.parametrize("case", STORED.values(), ids=STORED)

@@ -64,6 +64,7 @@ def _decode(
     pages_per_split: int,
     *,
     fp8: bool = False,
+    single: bool = False,
 ) -> None:
     seed = zlib.crc32(f"{form} {tile} {heads} {pages_per_split}".encode())
     rng = np.random.default_rng(seed)
@@ -109,6 +110,12 @@ def _decode(
         scales = {"k_scale": made[0], "v_scale": made[1]}
         values.update({f"{name}_ptr": scale for name, scale in scales.items()})
         signature = {**signature, "k_scale_ptr": "*fp32", "v_scale_ptr": "*fp32"}
+    if single:
+        values["counter_ptr"] = np.zeros(n_sequences * n_heads, np.int32)
+        signature = {**signature, "out_ptr": "*bf16", "counter_ptr": "*i32"}
+        constants |= {"COMBINE_H": 4, "COMBINE_S": 2}
+        if form == "descriptors":
+            constants["PREFETCH"] = 2 * rows
     split = translated(source, signature, constants, T="bf16", C=str(cached))
     interpret(
         split, (n_kv_heads * cdiv(n_heads // n_kv_heads, block_h), n_sequences, n_splits), values
@@ -119,9 +126,12 @@ def _decode(
         written = ~np.isnan(values["lse_ptr"][sequence])
         assert written[:, :used].all()
         assert not written[:, used:].any()
-    sizes = {"HEAD_DIM": HEAD_DIM, "PAGE": page, "BLOCK_S": 4}
-    combine = translated("paged_decode.py:combine_splits_kernel", COMBINE, sizes)
-    interpret(combine, (n_heads, n_sequences), values)
+    if single:
+        assert not values["counter_ptr"].any()
+    else:
+        sizes = {"HEAD_DIM": HEAD_DIM, "PAGE": page, "BLOCK_S": 4}
+        combine = translated("paged_decode.py:combine_splits_kernel", COMBINE, sizes)
+        interpret(combine, (n_heads, n_sequences), values)
     decoded(q, cache, scale, **scales).check("out", values["out_ptr"])
 
 
@@ -133,15 +143,23 @@ def test_pages_that_are_copied(tile: tuple[int, int, int], heads: tuple[int, int
 
 
 @pytest.mark.parametrize("heads", HEADS, ids=str)
+@pytest.mark.parametrize("tile", TILES, ids=str)
+def test_the_last_split_combines(tile: tuple[int, int, int], heads: tuple[int, int, int]) -> None:
+    for pages_per_split in (1, 3, 100):
+        _decode("descriptors", tile, heads, pages_per_split, single=True)
+
+
+@pytest.mark.parametrize("heads", HEADS, ids=str)
 @pytest.mark.parametrize("page", [16, 64])
 def test_tokens_that_are_gathered(page: int, heads: tuple[int, int, int]) -> None:
     for pages_per_split in (1, 3, 100):
         _decode("pointers", (page, page, 32), heads, pages_per_split)
 
 
+@pytest.mark.parametrize("single", [False, True])
 @pytest.mark.parametrize("form", ["descriptors", "pointers"])
-def test_a_cache_in_fp8(form: str) -> None:
-    _decode(form, (64, 64, 64), (6, 2, 16), 2, fp8=True)
+def test_a_cache_in_fp8(form: str, *, single: bool) -> None:
+    _decode(form, (64, 64, 64), (6, 2, 16), 2, fp8=True, single=single)
 
 
 LATENT, ROPE = 64, 16

@@ -11,6 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 import pytest
 
@@ -18,7 +19,8 @@ from aotc.compiler import PtxKernel, compile_ptx
 from aotc.ir.expression import evaluate, parse
 from tests.support.descriptors import is_persistent
 from tests.support.descriptors import launch as emulated
-from tests.support.store_kernels import MAPPED, MASKED, Case, launch, request
+from tests.support.requests import request_of
+from tests.support.store_kernels import MAPPED, MASKED, UPDATED, Case, launch, request
 
 SHAPES = ((64, 32, 32), (1, 8, 8), (65, 40, 8), (63, 48, 72), (67, 24, 40), (1, 1, 8), (64, 31, 8))
 
@@ -50,6 +52,60 @@ def test_against_reference(tmp_path: Path, name: str, case: Case) -> None:
     assert ran == [shape for shape in SHAPES if case.holds(*shape[:2])]
 
 
+@pytest.mark.parametrize(("name", "case"), UPDATED.items(), ids=UPDATED)
+def test_updates_against_reference(tmp_path: Path, name: str, case: Case) -> None:
+    kernel = compile_ptx(request(tmp_path, case, map_pointers=True))
+    assert "cp.reduce.async.bulk.tensor" in kernel.ptx
+    seed = int(hashlib.sha256(name.encode()).hexdigest()[:4], 16)
+    ran = [shape for shape in SHAPES[1:5] if run(kernel, case, shape, seed)]
+    assert ran == [shape for shape in SHAPES[1:5] if case.holds(*shape[:2])]
+
+
+GRADIENT = """import triton
+import triton.language as tl
+
+
+@triton.jit
+def k(
+    q_ptr, k_ptr, dq_ptr, N,
+    BM: tl.constexpr, BN: tl.constexpr, D: tl.constexpr,
+):
+    n, d = tl.program_id(0) * BN + tl.arange(0, BN), tl.arange(0, D)
+    keys = tl.load(k_ptr + n[:, None] * D + d[None, :], mask=(n < N)[:, None], other=0.0)
+    for start in tl.range(0, N, BM, num_stages=2):
+        m = start + tl.arange(0, BM)
+        inside = (m < N)[:, None]
+        q = tl.load(q_ptr + m[:, None] * D + d[None, :], mask=inside, other=0.0)
+        s = tl.dot(q, keys.T)
+        dq = tl.dot(s.to(tl.bfloat16), keys)
+        tl.atomic_add(dq_ptr + m[:, None] * D + d[None, :], dq, mask=inside, sem="relaxed")
+"""
+
+
+@pytest.mark.parametrize("n", [64, 72, 200])
+def test_iterations_add_to_gradients(tmp_path: Path, n: int) -> None:
+    """As attention does backward: each program adds to the gradients of all queries."""
+    path = tmp_path / "kernel.py"
+    path.write_text(GRADIENT, encoding="utf-8")
+    pointers = {"q_ptr": "*bf16:16", "k_ptr": "*bf16:16", "dq_ptr": "*fp32:16 noalias"}
+    signature = tuple({**pointers, "N": "i32"}.items())
+    constants = (("BM", 64), ("BN", 64), ("D", 32))
+    wanted = request_of(
+        str(path), "k", signature, constants, "sm_90a", num_warps=4, map_pointers=True
+    )
+    kernel = compile_ptx(wanted)
+    assert "cp.reduce.async.bulk.tensor" in kernel.ptx
+    random = np.random.default_rng(n)
+    q, keys = (random.integers(-1, 2, (n, 32)).astype(ml_dtypes.bfloat16) for _ in range(2))
+    dq = random.integers(-9, 10, (n, 32)).astype(np.float32)
+    wide_q, wide_k = (each.astype(np.float32) for each in (q, keys))
+    # A score is at most 32, which bf16 has exactly.
+    expected = dq + wide_q @ wide_k.T @ wide_k
+    arguments = {"q_ptr": q, "k_ptr": keys, "dq_ptr": dq, "N": n}
+    emulated(kernel, (-(-n // 64),), arguments, seed=n)
+    np.testing.assert_array_equal(dq, expected)
+
+
 @pytest.mark.parametrize(
     ("block", "options"),
     [
@@ -63,11 +119,11 @@ def test_against_reference(tmp_path: Path, name: str, case: Case) -> None:
     ],
     ids=str,
 )
-@pytest.mark.parametrize("name", ["on top", "fp32", "turned"])
+@pytest.mark.parametrize("name", ["on top", "fp32", "turned", "updated"])
 def test_every_configuration(
     tmp_path: Path, name: str, block: tuple[int, int, int], options: dict[str, Any]
 ) -> None:
-    case = replace(MAPPED[name], block=block)
+    case = replace(MAPPED.get(name) or UPDATED["fp32"], block=block)
     kernel = compile_ptx(request(tmp_path, case, map_pointers=True, **options))
     assert "bulk_group" in kernel.ptx
     rows, columns, depth = block

@@ -30,6 +30,7 @@ b_ptrs = "*i64"
 c_ptrs = "*i64"
 sizes_ptr = "*i32"
 strides_ptr = "*i32"
+order_ptr = "*i32"
 n_groups = "i32"
 n_programs = "i32"
 
@@ -102,6 +103,7 @@ class _Products:
         self.args = [
             *(torch.tensor([each.data_ptr() for each in kind]).cuda() for kind in kinds),
             *(torch.tensor(numbers, dtype=torch.int32).cuda() for numbers in (SIZES, strides)),
+            torch.randperm(len(SIZES), dtype=torch.int32).cuda(),
             *(len(SIZES), PROGRAMS),
         ]
 

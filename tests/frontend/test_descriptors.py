@@ -57,6 +57,11 @@ def test_rows_are_gathered_and_scattered(sources: Sources) -> None:
     assert text.count("{dtype = i32}") == 3
 
 
+def test_a_tile_is_prefetched(sources: Sources) -> None:
+    text = _translated(sources, "x.prefetch([n, 64])")
+    assert "tile.descriptor_prefetch(%x, %n, " in text
+
+
 @pytest.mark.parametrize("kind", ["add", "min", "max", "and", "or", "xor"])
 def test_reductions(sources: Sources, kind: str) -> None:
     body = f"y.atomic_{kind}([n], tl.arange(0, 32))"
@@ -71,6 +76,10 @@ def test_reductions(sources: Sources, kind: str) -> None:
     [
         ("x.load([n])", "takes a list of 2 offsets, got 1"),
         ("x.load(n)", "takes a list of 2 offsets, got int32"),
+        (
+            "x.prefetch([n])",
+            "prefetch of tensordesc<bf16[16, 64]> takes a list of 2 offsets, got 1",
+        ),
         ("x.load([n, 0.5])", "the offsets of load must be integers"),
         ("y.store([n], tl.arange(0, 16))", "takes a tile of its block_shape, got"),
         ("y.atomic_and([n], tl.arange(0, 32))", "atomic_and does not take a descriptor of float32"),

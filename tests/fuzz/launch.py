@@ -17,7 +17,7 @@ import numpy as np
 
 from aotc.ir.core import Kernel, Value
 from aotc.ir.dialects.descriptor import TENSOR_ALIGNMENT_BYTES
-from aotc.ir.dialects.tma import encoded_element
+from aotc.ir.encoded_element import encoded_element
 from aotc.ir.expression import evaluate, parse
 from aotc.ir.params import GRID_SOURCES, LAUNCH_SOURCES, SCRATCH_SOURCE, TensorSource
 from aotc.ir.types import DescriptorType, TensorMapType

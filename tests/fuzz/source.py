@@ -304,6 +304,11 @@ def _block_reduction(op: descriptor.DescriptorReduce, args: Sequence[str]) -> st
     return f"{args[0]}.atomic_{op.kind}([{', '.join(args[2:])}], {args[1]})"
 
 
+def _prefetch(op: descriptor.DescriptorPrefetch, args: Sequence[str]) -> str:
+    del op
+    return f"{args[0]}.prefetch([{', '.join(args[1:])}])"
+
+
 def _scatter(op: descriptor.DescriptorScatter, args: Sequence[str]) -> str:
     del op
     return f"{args[0]}.scatter({args[1]}, {args[2]}, {args[3]})"
@@ -349,6 +354,7 @@ _EXPRESSIONS: dict[type[Op], Callable[[Any, Sequence[str]], str]] = {
     descriptor.DescriptorLoad: _block_load,
     descriptor.DescriptorStore: _block_store,
     descriptor.DescriptorReduce: _block_reduction,
+    descriptor.DescriptorPrefetch: _prefetch,
     descriptor.DescriptorScatter: _scatter,
     descriptor.DescriptorGather: lambda _, args: f"{args[0]}.gather({args[1]}, {args[2]})",
     descriptor.DescriptorExtent: lambda op, args: f"{args[0]}.shape[{op.axis}]",

@@ -52,7 +52,7 @@ def _chain(length: int) -> tuple[Block, list[Op]]:
 
 def test_fields_are_read_by_name() -> None:
     x, y = _args()
-    op = arith.Max(x, y, propagate_nan=True)
+    op = arith.Min(x, y, propagate_nan=True)
     assert (op.lhs, op.rhs, op.propagate_nan) == (x, y, True)
     assert op.out.owner is op
     assert op.out.op is op
@@ -358,7 +358,7 @@ def test_every_op_can_be_cloned(opcode: str) -> None:
 def test_a_clone_keeps_location_and_hint_and_takes_new_attributes() -> None:
     x, y = _args()
     with at(Loc("k.py", 9)):
-        op = arith.Max(x, y)
+        op = arith.Min(x, y)
     op.out.hint = "best"
     mapping = {x: y}
     copy = op.clone(mapping, propagate_nan=True)

@@ -14,6 +14,7 @@ from aotc.ir.core import Block, Kernel, Op, Value
 from aotc.ir.dialects import (
     arith,
     assembly,
+    cache,
     cluster,
     descriptor,
     gpu,
@@ -420,6 +421,8 @@ SAMPLES: dict[str, Sample] = {
     "tile.descriptor_load": lambda s: s.add(
         descriptor.DescriptorLoad(s.tensor, [s.i], eviction="evict_first")
     ),
+    "tile.descriptor_prefetch": lambda s: s.add(descriptor.DescriptorPrefetch(s.tensor, [s.i])),
+    "gpu.tma_prefetch": lambda s: s.add(cache.TmaPrefetch(s.tensor_map, [s.i], (EXTENT,))),
     "tile.descriptor_store": lambda s: s.add(
         descriptor.DescriptorStore(s.tensor, _whole(s), [s.i])
     ),
@@ -480,7 +483,10 @@ SAMPLES: dict[str, Sample] = {
         )
     ),
     "gpu.thread_load": _thread_load,
-    "gpu.bulk_store": lambda s: s.add(tma.BulkStore(s.pointer, _shared(s).out, s.i)),
+    "gpu.bulk_store": lambda s: [
+        s.add(tma.BulkStore(s.pointer, _shared(s).out, s.i)),
+        s.add(tma.BulkStore(s.pointer, _shared(s).out, s.i, "add")),
+    ],
     "gpu.masked_shared_load": _masked_shared_load,
     "gpu.tma_store": lambda s: s.add(tma.TmaStore(s.tensor_map, _shared(s).out, [s.i])),
     "gpu.tma_reduce": lambda s: s.add(
@@ -494,9 +500,10 @@ SAMPLES: dict[str, Sample] = {
             )
         ),
     ],
-    "gpu.staged_bulk_store": lambda s: s.add(
-        tma.StagedBulkStore(s.pointer, s.tile("fp32"), _shared(s).out, s.i)
-    ),
+    "gpu.staged_bulk_store": lambda s: [
+        s.add(tma.StagedBulkStore(s.pointer, s.tile("fp32"), _shared(s).out, s.i)),
+        s.add(tma.StagedBulkStore(s.pointer, s.tile("fp32"), _shared(s).out, s.i, "add")),
+    ],
     "gpu.tma_buffer_wait": lambda s: s.add(tma.TmaBufferWait(_shared(s).out, pending=1)),
     "gpu.tma_store_wait": lambda s: s.add(tma.TmaStoreWait(pending=1, written=True)),
     "gpu.proxy_fence": lambda s: s.add(tma.ProxyFence(whole=True)),
@@ -516,6 +523,7 @@ SAMPLES: dict[str, Sample] = {
     ],
     "gpu.barrier": lambda s: s.add(gpu.Barrier()),
     "gpu.reduce": _reduce(gpu.Reduce),
+    "gpu.warp_all": lambda s: s.add(gpu.WarpAll(s.tile("i1"))),
     "gpu.scan": _scan(gpu.Scan),
     "grid.cta_rank": lambda s: s.add(grid.CtaRank()),
     "grid.cluster_barrier": lambda s: s.add(grid.ClusterBarrier()),

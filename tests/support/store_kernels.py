@@ -66,7 +66,7 @@ class Case:
 
     The output is an array of (NUM_PARTS, rows, columns), and programs on axis 2 of the grid belong
     to the parts. `place` returns what of a part the product is written to, `extra` is computed of
-    M, N and the output. What `holds` says of M and N, neither of them 0, is what the guards ask.
+    M, N and the output. The product is added `adds` times to what was there. What `holds` says of M and N, neither of them 0, is what the guards ask.
     """
 
     store: str = MASKED
@@ -75,7 +75,7 @@ class Case:
     signature: dict[str, str] = field(default_factory=dict[str, str])
     parts: tuple[int, ...] = (0,)
     place: Callable[[np.ndarray, int, int], np.ndarray] = lambda out, m, n: out[:m, :n]
-    adds: bool = False
+    adds: int = 0
     rows: Callable[[int], int] = lambda m: m
     extra: Callable[[int, int, np.ndarray], int] = lambda _, __, ___: 16
     holds: Callable[[int, int], bool] = lambda _, n: n % 8 == 0
@@ -146,6 +146,37 @@ MAPPED = {
         adds=True,
     ),
 }
+ADDED = 'tl.atomic_add(out_ptrs, c, mask=inside, sem="relaxed")'
+UPDATED = {
+    "fp16": Case(ADDED, adds=True),
+    "bf16": Case(ADDED, dtype="bf16", adds=True),
+    "fp32": Case(ADDED, dtype="fp32", adds=True, holds=lambda _, n: n % 4 == 0),
+    "i32": Case(ADDED, dtype="i32", adds=True, holds=lambda _, n: n % 4 == 0),
+    "for the CTA": Case(ADDED.replace("sem", 'scope="cta", sem'), adds=True),
+    "turned": Case(
+        ADDED.replace("out_ptrs", "out_ptr + m[:, None] + n[None, :] * stride_om"),
+        adds=True,
+        place=lambda out, m, n: out[:n, :m].T,
+        holds=lambda m, _: m % 8 == 0,
+    ),
+    "part": Case(
+        ADDED.replace("out_ptrs", "out_ptrs + part * extra"),
+        parts=(0, 1),
+        extra=lambda _, __, out: out[0].size,
+        adds=True,
+    ),
+    "in a loop": Case(
+        f"for _ in range(extra):\n        {ADDED}",
+        adds=3,
+        extra=lambda _, __, ___: 3,
+        signature={"extra": "i32"},
+    ),
+    "twice": Case(f"{ADDED}\n    {ADDED}", adds=2),
+    "beside another": Case(
+        f'{ADDED}\n    tl.atomic_add(other_ptr + m, m, mask=in_m, sem="relaxed")', adds=True
+    ),
+}
+"""Ways to add a product to what is there; `adds` is how often."""
 
 
 def request(folder: Path, case: Case, num_warps: int = 4, **options: Any) -> CompileRequest:
@@ -181,7 +212,9 @@ def launch(case: Case, m: int, n: int, k: int) -> Launch:
     expected = out.copy()
     for part in case.parts:
         place = case.place(expected[part], rows, n)
-        place[...] = (product + place.astype(np.float64) * case.adds).astype(out.dtype)
+        place[...] = (
+            product * max(1, case.adds) + place.astype(np.float64) * bool(case.adds)
+        ).astype(out.dtype)
     args: dict[str, Any] = {"a_ptr": a, "b_ptr": b, "out_ptr": out}
     args |= {"other_ptr": np.zeros(max(1, m), np.int32), "M": m, "N": n, "K": k}
     args |= {"stride_am": a.shape[1], "stride_bn": b.shape[1], "stride_om": out.shape[2]}

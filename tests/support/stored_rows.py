@@ -46,6 +46,8 @@ class Stored:
     num_stages: int | None = 3
     warp_specialize: bool = True
     signature: Mapping[str, str] = field(default_factory=dict[str, str])
+    adds: int = 0
+    """How often a row is added to what is there; 0: it is written over that."""
 
     @property
     def source(self) -> str:
@@ -86,7 +88,10 @@ class Stored:
         out, n = made["out_ptr"].copy(), made["n"]
         rows = min(made["m"], NUM_ROWS) if "row < m" in self.store else NUM_ROWS
         x = made["x_ptr"][:rows, :n]
-        out[:rows, :n] = (x.astype(np.float64) * 2).astype(x.dtype)
+        added = x.astype(np.float64) * 2 * max(1, self.adds)
+        out[:rows, :n] = (added + out[:rows, :n].astype(np.float64) * bool(self.adds)).astype(
+            x.dtype
+        )
         return out
 
 
@@ -113,6 +118,15 @@ STORED = {
     "two": Stored(f"{MASKED}; tl.store(other_ptr + cols, cols)"),
 }
 """Stores that become copies."""
+
+ADDED = 'tl.atomic_add(out_ptr + start + cols, x, mask=start + cols < n, sem="relaxed")'
+_SUMS: dict[str, Any] = {"element": "i32", "block": 512, "adds": 1}
+UPDATED = {
+    "words": Stored(ADDED, **_SUMS),
+    "twice": Stored(f"{ADDED}; {ADDED}", **{**_SUMS, "adds": 2}),
+    "beside a store": Stored(f"{ADDED}; tl.store(other_ptr + cols, cols)", **_SUMS),
+}
+"""Atomics that become reductions."""
 
 _AFTERWARDS = "the kernel loads through x_ptr afterwards, which may be the same memory"
 NOT_STORED = {
@@ -155,3 +169,32 @@ NOT_STORED = {
     ),
 }
 """Stores that do not, and why."""
+
+NOT_UPDATED = {
+    "acquires and releases": (
+        Stored(ADDED.replace(', sem="relaxed"', ""), **_SUMS),
+        'gpu.barrier after it keeps memory accesses in order; sem="relaxed" asks for no order',
+    ),
+    "for the system": (
+        Stored(ADDED.replace("sem=", 'scope="sys", sem='), **_SUMS),
+        "copies are atomic for one GPU, not for the system",
+    ),
+    "of doubles": (Stored(ADDED, element="fp64", block=256), "copies have no atomic add of fp64"),
+    "of floats": (
+        Stored(ADDED, element="fp32", block=512),
+        "threads update 16 bytes at a time",
+    ),
+    "of two kinds": (
+        Stored(f"{ADDED}; {ADDED.replace('_add', '_max')}", element="i32", block=512),
+        "the kernel writes through it elsewhere, too",
+    ),
+    "beside a store": (
+        Stored(f"{ADDED}; {MASKED}", **_SUMS),
+        "the kernel writes through it elsewhere, too",
+    ),
+    "any end": (
+        Stored(ADDED, signature={"n": "i32"}, **_SUMS),
+        "it is not known to end at a multiple of 16 bytes",
+    ),
+}
+"""Atomics that do not, and why."""

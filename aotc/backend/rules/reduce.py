@@ -60,6 +60,15 @@ def lower_reduce(ctx: Lowering, op: gpu.Reduce) -> Results:
     return [tuple(rows[head][index] for head in heads) for index in range(len(op.inputs))]
 
 
+@lowers(gpu.WarpAll)
+def lower_warp_all(ctx: Lowering, op: gpu.WarpAll) -> Results:
+    """Lower the question whether a tile is true in a whole warp."""
+    first, *rest = dict.fromkeys(ctx.registers(op.value))
+    for each in rest:
+        first = ctx.emit.value(f"and i1 {first}, {each}")
+    return [(nvvm.vote_all(ctx.emit, first),)]
+
+
 def _shown(op: gpu.Reduce, layout: LinearLayout) -> list[int]:
     """Return, for each register of the result, a register of the operands that contributes to it.
 

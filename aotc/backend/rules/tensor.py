@@ -20,8 +20,9 @@ from aotc.backend.rules.shared import buffer_address, mbarrier_address
 from aotc.backend.thread_map import both
 from aotc.ir import gf2
 from aotc.ir.core import Op, Value
-from aotc.ir.dialects import gpu, mbarrier, tma
-from aotc.ir.types import PointerType, SharedType
+from aotc.ir.dialects import cache, gpu, mbarrier, tma
+from aotc.ir.encoded_element import encoded_element
+from aotc.ir.types import PointerType, SharedType, TensorMapType
 
 WARPGROUP_WARPS = WARPGROUP_SIZE // WARP_SIZE
 
@@ -60,7 +61,7 @@ def lower_make_tensor_map(ctx: Lowering, op: tma.MakeTensorMap) -> Results:
         [ctx.scalar(extent) for extent in op.extents[::-1]],
         strides[::-1],
         kind.box[::-1],
-        _ELEMENT_CODES[tma.encoded_element(op.out).name],
+        _ELEMENT_CODES[encoded_element(op.out).name],
         _SWIZZLE_CODES[kind.swizzle_bytes],
         int(kind.fill_nan),
     )
@@ -110,6 +111,19 @@ def lower_tma_load(ctx: Lowering, op: tma.TmaLoad) -> Results:
     return []
 
 
+@lowers(cache.TmaPrefetch)
+def lower_tma_prefetch(ctx: Lowering, op: cache.TmaPrefetch) -> Results:
+    """Lower a hint: one for each box."""
+    kind = op.tensor.type
+    assert isinstance(kind, TensorMapType)
+    first = [ctx.scalar(coord) for coord in op.coords]
+    starts = [range(0, extent, step) for extent, step in zip(op.shape, kind.box, strict=True)]
+    for origin in itertools.product(*starts):
+        at = [_plus(ctx, coord, step) for coord, step in zip(first, origin, strict=True)]
+        nvvm_tensor.tensor_prefetch(ctx.emit, ctx.scalar(op.tensor), at[::-1], ctx.issuer)
+    return []
+
+
 @lowers(tma.BulkLoad)
 def lower_bulk_load(ctx: Lowering, op: tma.BulkLoad) -> Results:
     """Lower a copy of bytes, skipped if there are none."""
@@ -144,12 +158,16 @@ def lower_tma_store(ctx: Lowering, op: tma.TmaStore | tma.TmaReduce) -> Results:
 
 @lowers(tma.BulkStore)
 def lower_bulk_store(ctx: Lowering, op: tma.BulkStore) -> Results:
-    """Lower a store of bytes; its commit group is empty if there are none."""
+    """Lower a store or reduction of bytes; its commit group is empty if there are none."""
     size_bytes, leaders = ctx.scalar(op.size_bytes), _leaders(ctx)
     target = global_address(ctx, ctx.raw(op.pointer)[0])
     condition = both(ctx, _is_warpgroup(ctx, 0), _any_bytes(ctx, size_bytes))
     source = buffer_address(ctx, op.buffer)
-    nvvm_tensor.bulk_store(ctx.emit, target, source, size_bytes, leaders, condition)
+    assert isinstance(op.buffer.type, SharedType)
+    reduction = nvvm_tensor.bulk_reduction(op.kind, op.buffer.type.element)
+    nvvm_tensor.bulk_store(
+        ctx.emit, target, source, size_bytes, leaders, condition, reduction=reduction
+    )
     nvvm_tensor.commit_stores(ctx.emit, leaders)
     return []
 

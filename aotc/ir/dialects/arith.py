@@ -143,7 +143,13 @@ class Min(MinMax, opcode="arith.min", pure=True):
 
 
 class Max(MinMax, opcode="arith.max", pure=True):
-    """Larger operand."""
+    """Larger operand.
+
+    With `is_reference`, what is stored would be the same with any whole number up to 15 less in its place, each
+    element and each time by itself.
+    """
+
+    is_reference: bool = attribute(default=False)
 
 
 class Compare(Binary, opcode="arith.compare", pure=True):

@@ -185,6 +185,22 @@ class DescriptorLoad(
         return (TileType(kind.element, (prod(shape[:rows]), *shape[rows:])),)
 
 
+class DescriptorPrefetch(
+    Op, opcode="tile.descriptor_prefetch", effects=(writes(Resource.CACHE, of="descriptor"),)
+):
+    """Begin to bring the tile that begins at `coords` to the L2 cache: a hint, which no value depends on.
+
+    It is no access: what is written to the tile before it is loaded is loaded.
+    """
+
+    descriptor: Value = operand()
+    coords: Sequence[Value] = operands()
+
+    def infer(self) -> Sequence[Type]:
+        check_descriptor(self, self.descriptor, self.coords)
+        return ()
+
+
 def _check_value(op: Op, descriptor: Value, value: Value, coords: Sequence[Value]) -> ScalarType:
     kind = check_descriptor(op, descriptor, coords)
     block = tile_type(op, value)

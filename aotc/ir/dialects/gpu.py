@@ -39,6 +39,7 @@ from aotc.ir.types import (
     SharedType,
     TileType,
     Type,
+    element_of,
     with_element,
 )
 
@@ -555,6 +556,21 @@ class Reduce(Op, opcode="gpu.reduce", pure=True):
         types = check_combine(self, self.combine, self.inputs)
         self.expect(0 <= self.axis < len(types[0].shape), f"axis {self.axis} is out of range")
         return [reduced(kind, self.axis) for kind in types]
+
+
+class WarpAll(Op, opcode="gpu.warp_all", pure=True):
+    """Whether a tile of truth values is true wherever threads of a warp hold it, for each warp by itself.
+
+    A branch on it is uniform in a warp, so warps exchange nothing in the branch. An interpreter may ask all
+    warps at once: either way must be right wherever it is used.
+    """
+
+    value: Value = operand()
+    out: Value = result()
+
+    def infer(self) -> Sequence[Type]:
+        self.expect(element_of(self.value.type) == I1, f"the operand is {self.value.type}")
+        return (I1,)
 
 
 class Scan(Op, opcode="gpu.scan", pure=True):

@@ -22,8 +22,7 @@ from math import prod
 from typing import ClassVar, Literal
 
 from aotc.ir.core import Op, Value, attribute, operand, operands, result
-from aotc.ir.diagnostics import CompileError
-from aotc.ir.dialects.descriptor import BITWISE, ReduceKind, supports_reduce
+from aotc.ir.dialects.descriptor import ReduceKind, supports_reduce
 from aotc.ir.dialects.mbarrier import check_mbarrier, one_stage_type
 from aotc.ir.dialects.thread_copy import SyncThreadLoad
 from aotc.ir.effects import Resource, orders, reads, starts, writes
@@ -32,7 +31,6 @@ from aotc.ir.types import (
     I64,
     U64,
     PointerType,
-    ScalarType,
     SharedType,
     TensorMapType,
     TileType,
@@ -283,6 +281,11 @@ def _check_bytes(op: Op, pointer: Value, buffer: Value, size_bytes: Value) -> No
     op.expect(size_bytes.type == I32, f"the size is {size_bytes.type}, not i32")
 
 
+def _check_kind(op: Op, kind: ReduceKind | Literal[""], buffer: Value) -> None:
+    element = one_stage_type(op, buffer).element
+    op.expect(not kind or supports_reduce(kind, element), f"no {kind} of {element}")
+
+
 class SyncBulkLoad(
     Op,
     opcode="gpu.sync_bulk_load",
@@ -408,30 +411,8 @@ class TmaReduce(
     def infer(self) -> Sequence[Type]:
         kind = check_tensor(self, self.tensor, self.buffer, self.coords)
         _check_issuers(self, kind, self.buffer, self.issuers)
-        self.expect(supports_reduce(self.kind, kind.element), f"no {self.kind} of {kind.element}")
+        _check_kind(self, self.kind, self.buffer)
         return ()
-
-
-def encoded_element(tensor: Value) -> ScalarType:
-    """Return the element type that a tensor map is encoded with.
-
-    Reductions take their type from the map, and bitwise ones of int64 are an illegal instruction:
-    seen on an H200. Bits have no sign, so the map is of uint64 then.
-
-    Raises: CompileError if other reductions need the sign.
-    """
-    kind = tensor.type
-    assert isinstance(kind, TensorMapType)
-    reductions = [user for user in tensor.users if isinstance(user, TmaReduce)]
-    bitwise = [op for op in reductions if op.kind in BITWISE]
-    if not bitwise or kind.element != I64:
-        return kind.element
-    ordered = next((op for op in reductions if op.kind not in BITWISE), None)
-    if ordered is not None:
-        message = f"atomic_{ordered.kind} and atomic_{bitwise[0].kind} of one descriptor of int64"
-        remedy = "make a second descriptor of the tensor for one of them"
-        raise CompileError(message, ordered.loc, remedy=remedy)
-    return U64
 
 
 TensorStore = TmaStore | TmaReduce
@@ -443,21 +424,25 @@ class BulkStore(
     opcode="gpu.bulk_store",
     effects=(
         reads(Resource.SHARED, of="buffer", proxy="async"),
+        reads(Resource.GLOBAL, of="pointer", proxy="async", when="kind"),
         writes(Resource.GLOBAL, of="pointer", proxy="async"),
         starts(Resource.STORES),
     ),
 ):
     """Issue the copy of the first `size_bytes` of a buffer to `pointer` on: one bulk group.
 
-    Address and size are aligned as for `gpu.sync_bulk_load`; it is waited for as `gpu.tma_store`.
+    With a `kind` each element is combined with what is there, atomically. Address and size are
+    aligned as for `gpu.sync_bulk_load`; it is waited for as `gpu.tma_store`.
     """
 
     pointer: Value = operand()
     buffer: Value = operand()
     size_bytes: Value = operand()
+    kind: ReduceKind | Literal[""] = attribute(default="")
 
     def infer(self) -> Sequence[Type]:
         _check_bytes(self, self.pointer, self.buffer, self.size_bytes)
+        _check_kind(self, self.kind, self.buffer)
         return ()
 
 
@@ -486,10 +471,8 @@ class StagedTmaStore(
     written: bool = attribute(default=False)
 
     def infer(self) -> Sequence[Type]:
-        kind = check_tensor(self, self.tensor, self.buffer, self.coords)
-        _check_staged(self, self.value, self.buffer)
-        fits = not self.kind or supports_reduce(self.kind, kind.element)
-        self.expect(fits, f"no {self.kind} of {kind.element}")
+        check_tensor(self, self.tensor, self.buffer, self.coords)
+        _check_staged(self, self.value, self.buffer, self.kind)
         return ()
 
     def as_async_store(self, buffer: Value, coords: Sequence[Value]) -> TensorStore:
@@ -504,38 +487,41 @@ class StagedBulkStore(
     opcode="gpu.staged_bulk_store",
     effects=(
         writes(Resource.SHARED, of="buffer", proxy="async"),
+        reads(Resource.GLOBAL, of="pointer", proxy="async", when="kind"),
         writes(Resource.GLOBAL, of="pointer", proxy="async"),
     ),
 ):
     """Write a tile to a buffer, store its first `size_bytes` to `pointer` on, and wait for it.
 
-    It is to `gpu.bulk_store` as `gpu.staged_tma_store` is to `gpu.tma_store`.
+    With a `kind` it is a reduction. It is to `gpu.bulk_store` as `gpu.staged_tma_store` is to `gpu.tma_store`.
     """
 
     pointer: Value = operand()
     value: Value = operand()
     buffer: Value = operand()
     size_bytes: Value = operand()
+    kind: ReduceKind | Literal[""] = attribute(default="")
 
     coords: ClassVar[tuple[Value, ...]] = ()
     written: ClassVar[bool] = False
 
     def infer(self) -> Sequence[Type]:
         _check_bytes(self, self.pointer, self.buffer, self.size_bytes)
-        _check_staged(self, self.value, self.buffer)
+        _check_staged(self, self.value, self.buffer, self.kind)
         return ()
 
     def as_async_store(self, buffer: Value, coords: Sequence[Value]) -> BulkStore:
         """Return the asynchronous store of another buffer; there are no coordinates."""
         del coords
-        return BulkStore(self.pointer, buffer, self.size_bytes)
+        return BulkStore(self.pointer, buffer, self.size_bytes, self.kind)
 
 
 StagedStore = StagedTmaStore | StagedBulkStore
 """Stores by TMA through shared memory that wait for themselves."""
 
 
-def _check_staged(op: Op, value: Value, buffer: Value) -> None:
+def _check_staged(op: Op, value: Value, buffer: Value, kind: ReduceKind | Literal[""]) -> None:
+    _check_kind(op, kind, buffer)
     memory = one_stage_type(op, buffer)
     fits = isinstance(value.type, TileType) and value.type.shape == memory.shape
     op.expect(fits and element_of(value.type) == memory.element, f"{value.type} in {memory}")

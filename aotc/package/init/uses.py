@@ -407,7 +407,7 @@ class _Walk:
         named = [self.visit(one.value) for one in node.keywords]
         if function.attr in _CASTS and node.args:
             return self.cast(function.value, value, node.args[0], args[0])
-        if function.attr in ("load", "store", "gather", "scatter", "atomic_add"):
+        if function.attr in ("load", "store", "prefetch", "gather", "scatter", "atomic_add"):
             if not value.is_made:
                 self.found.add(value.bases, Use.DESCRIPTOR)
             for one in (*args[:1], *named[:1]):

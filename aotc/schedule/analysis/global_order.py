@@ -68,7 +68,7 @@ def synchronizes(op: Op) -> bool:
         return False
     changes = op.effects_on(Resource.GLOBAL, "write", "order", proxy="generic")
     if op.has(Trait.ATOMIC):
-        return not _is_reduction(op)
+        return not is_reduction(op)
     return bool(changes) and accessed(op) is None
 
 
@@ -89,8 +89,8 @@ def keeps_order(barrier: Op) -> bool:
     )
 
 
-def _is_reduction(op: Op) -> bool:
-    """Return whether an atomic only adds to memory: it is relaxed, and nobody learns what was there."""
+def is_reduction(op: Op) -> bool:
+    """Return whether an atomic only changes memory: it is relaxed, and nobody learns what was there."""
     is_relaxed = getattr(op, "sem", "relaxed") == "relaxed"  # gpu ops stand beside their fences
     return is_relaxed and not any(value.users for value in op.results)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
 from aotc.ir.core import Op, Value
@@ -107,6 +107,14 @@ def find_staging(load: gpu.Load) -> Staging | None:
     buffer = user.buffer.op
     if not isinstance(buffer, gpu.SharedAlloc) or buffer.block is not load.block:
         return None
-    readers = [each for each in user.buffer.users if each is not user]
-    is_whole = all(map(reads_in_loop, readers))
+    is_whole = all(map(reads_in_loop, _readers(user.buffer, user)))
     return Staging(renames, user, buffer) if is_whole else None
+
+
+def _readers(buffer: Value, writer: Op) -> Iterator[Op]:
+    """Yield the users of a buffer besides its writer, and those of its views."""
+    for user in buffer.users:
+        if user.has(Trait.ALIAS) and user.block is writer.block:
+            yield from _readers(user.results[0], writer)
+        elif user is not writer:
+            yield user

@@ -70,6 +70,9 @@ load that is not ahead would stall them all. Also loads that are issued early in
 SMALL_LOADS_BUDGET = 4
 """Other loads an iteration ahead, where nothing asks for them: they cost occupancy."""
 
+HELD_FRAGMENT_LIMIT = 64
+"""Fragments of a tile that a loop's dot reads in every iteration: more than these are read again each time."""
+
 EPILOGUE_READS_LIMIT = 96
 """Above this, a stored value that is read from shared memory on the way is computed in slices: a
 slice costs little there."""
@@ -102,9 +105,8 @@ _ADDRESS_REGISTERS = 2
 
 def registers_of_thread(kernel: Kernel, target: Target) -> int:
     """Return how many registers a thread can have where all threads of a CTA have as many."""
-    share = target.registers_per_sm // kernel.num_threads
-    share = share // _REGISTER_UNIT * _REGISTER_UNIT
-    return min(target.max_registers_per_thread, share, kernel.maxnreg or share)
+    share = target.max_registers_of(-(-kernel.num_threads // 32))
+    return min(share, kernel.maxnreg or share)
 
 
 def register_split(

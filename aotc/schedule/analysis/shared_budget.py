@@ -16,6 +16,6 @@ def shared_budget_bytes(kernel: Kernel, target: Target, needed_bytes: int) -> in
     """
     if not kernel.maxnreg:
         return target.max_shared_bytes
-    num_ctas = target.registers_per_sm // (kernel.maxnreg * kernel.num_threads)
+    num_ctas = target.ctas_by_registers(kernel.num_threads // 32, kernel.maxnreg)
     share = target.shared_bytes_per_sm // max(1, num_ctas) - _SYSTEM_BYTES
     return share if needed_bytes <= share else target.max_shared_bytes

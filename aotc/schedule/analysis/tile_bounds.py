@@ -34,6 +34,15 @@ class _Bounds:
     wraps: bool = False
 
 
+@dataclass(frozen=True, slots=True)
+class _Comparison:
+    """What is to hold: `lhs` is less than `rhs` ("lt"), or no more ("le")."""
+
+    lhs: Value
+    rhs: Value
+    predicate: arith.Predicate
+
+
 def all_true(mask: Value, place: Builder) -> Value | None:
     """Emit a condition under which all elements of a mask are true; None if there is none.
 
@@ -49,20 +58,35 @@ def all_true(mask: Value, place: Builder) -> Value | None:
 
 @dataclass
 class _Conditions:
-    """Collect conditions and the scalars that they compare."""
+    """Collect conditions and the scalars that they compare, with what is known of these."""
 
     place: Builder
     found: list[Value] = field(default_factory=list[Value])
+    _comparisons: list[_Comparison] = field(default_factory=list[_Comparison])
     _known: dict[Value, _Bounds] = field(default_factory=dict[Value, _Bounds])
+    _ranges: dict[Value, tuple[int, int]] = field(default_factory=dict[Value, tuple[int, int]])
 
     def joined(self) -> Value | None:
-        """Return the conjunction."""
-        if not self.found:
+        """Return the conjunction, without what follows from the rest of it."""
+        conditions = list(self.found)
+        for each in self._comparisons:
+            if not any(
+                each is not other and self._implies(other, each) for other in self._comparisons
+            ):
+                compared = arith.Compare(each.lhs, each.rhs, each.predicate)
+                conditions.append(self.place(compared).out)
+        if not conditions:
             return None
-        joined = self.found[0]
-        for each in self.found[1:]:
+        joined = conditions[0]
+        for each in conditions[1:]:
             joined = self.place(arith.And(joined, each)).out
         return joined
+
+    def _implies(self, one: _Comparison, other: _Comparison) -> bool:
+        """Return whether a value that is less than what one compares it with is less than any such number."""
+        largest, least = self._ranges[one.rhs][1], self._ranges[other.rhs][0]
+        slack = (other.predicate == "lt") - (one.predicate == "lt")
+        return one.lhs is other.lhs and one.rhs is not other.rhs and largest + slack <= least
 
     def add_mask(self, mask: Value) -> None:
         """Add what makes a mask all true. Raises: _UnknownError."""
@@ -115,7 +139,8 @@ class _Conditions:
             number = self._number(int(op.value))
             return _Bounds(number, number)
         if not isinstance(value.type, TileType):
-            wide = self.place(arith.Cast(value, I64)).out
+            limit = 1 << (element_of(value.type).bits - 1)
+            wide = self._placed(arith.Cast(value, I64), -limit, limit - 1)
             return _Bounds(wide, wide)
         if isinstance(op, tile.Splat):
             return self.of(op.value)
@@ -130,23 +155,37 @@ class _Conditions:
         if isinstance(op, arith.Min | arith.Max):
             lhs, rhs = self.observed(op.lhs), self.observed(op.rhs)
             kind = type(op)
-            low = self.place(kind(lhs.low, rhs.low)).out
-            return _Bounds(low, self.place(kind(lhs.high, rhs.high)).out)
+            low = self._extremum(kind, lhs.low, rhs.low)
+            return _Bounds(low, self._extremum(kind, lhs.high, rhs.high))
         if op is not None and op.has(*_HELD):
             return self.of(_operand(op))
         raise _UnknownError
 
     def _number(self, value: int) -> Value:
-        return self.place(arith.Constant(value, I64)).out
+        return self._placed(arith.Constant(value, I64), value, value)
 
     def _add(self, lhs: Value, rhs: Value) -> Value:
-        return self.place(arith.Add(lhs, rhs)).out
+        (low, high), (least, largest) = self._ranges[lhs], self._ranges[rhs]
+        return self._placed(arith.Add(lhs, rhs), low + least, high + largest)
 
     def _sub(self, lhs: Value, rhs: Value) -> Value:
-        return self.place(arith.Sub(lhs, rhs)).out
+        (low, high), (least, largest) = self._ranges[lhs], self._ranges[rhs]
+        return self._placed(arith.Sub(lhs, rhs), low - largest, high - least)
+
+    def _extremum(self, kind: type[arith.Min | arith.Max], lhs: Value, rhs: Value) -> Value:
+        pick = min if kind is arith.Min else max
+        (low, high), (least, largest) = self._ranges[lhs], self._ranges[rhs]
+        return self._placed(kind(lhs, rhs), pick(low, least), pick(high, largest))
+
+    def _placed(self, op: arith.Constant | arith.Binary | arith.Cast, low: int, high: int) -> Value:
+        """Emit an op whose result is from `low` to `high`."""
+        self._ranges[self.place(op).out] = low, high
+        return op.out
 
     def _compare(self, lhs: Value, rhs: Value, predicate: arith.Predicate) -> None:
-        self.found.append(self.place(arith.Compare(lhs, rhs, predicate)).out)
+        largest, least = self._ranges[lhs][1], self._ranges[rhs][0]
+        if largest + (predicate == "lt") > least:
+            self._comparisons.append(_Comparison(lhs, rhs, predicate))
 
 
 def _operand(op: Op) -> Value:

@@ -23,12 +23,13 @@ multiply-add leaves out.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 from aotc.ir.core import Block, Kernel, Op, Value, build
 from aotc.ir.diagnostics import at
 from aotc.ir.dialects import arith, gpu, scf, tile, wgmma
 from aotc.ir.effects import Trait
-from aotc.ir.rewrite import Builder
+from aotc.ir.rewrite import Builder, is_inside
 from aotc.ir.types import FP32, TileType, element_of
 from aotc.schedule.analysis.tile_bounds import all_true
 from aotc.schedule.context import Schedule
@@ -56,7 +57,8 @@ def _rewrite(masked: Value, value: Value, mask: Value | None) -> None:
     assert op is not None
     dot, scale = _scale_of(value) or (value, None)
     is_reduced = _max_of(masked) is not None
-    if not _is_dot_result(dot) or not (is_reduced or _is_in_loop(op)):
+    is_dot = _is_dot_result(dot) or (is_reduced and _is_carried_dot(dot))
+    if not is_dot or not (is_reduced or _is_in_loop(op)):
         return
     factor = scale if is_reduced else None
     place = Builder.before_op(op)
@@ -67,14 +69,13 @@ def _rewrite(masked: Value, value: Value, mask: Value | None) -> None:
             return
         conditions.append(condition)
     if factor is not None:
-        zero, infinity = (place(arith.Constant(each, FP32)).out for each in (0.0, math.inf))
-        conditions.append(place(arith.Compare(zero, factor, "lt")).out)
-        conditions.append(place(arith.Compare(factor, infinity, "lt")).out)
+        conditions.append(_is_positive(factor, place))
     if not conditions:
         return
     holds = conditions[0]
     for each in conditions[1:]:
         holds = place(arith.And(holds, each)).out
+    _hoist(place.added)
     then, otherwise = Block(), Block()
     slow = Builder(otherwise)
     mapping: dict[Value, Value] = {}
@@ -92,6 +93,27 @@ def _rewrite(masked: Value, value: Value, mask: Value | None) -> None:
         return
     _spread(masked, branch.outs[0], branch.outs[1])
     op.erase()
+
+
+def _is_positive(factor: Value, place: Builder) -> Value:
+    """Return whether a factor is positive and finite."""
+    zero, infinity = (place(arith.Constant(each, FP32)).out for each in (0.0, math.inf))
+    above = place(arith.Compare(zero, factor, "lt")).out
+    below = place(arith.Compare(factor, infinity, "lt")).out
+    return place(arith.And(above, below)).out
+
+
+def _hoist(ops: Sequence[Op]) -> None:
+    """Move scalar ops, in order, out of the loops that compute none of their operands."""
+    for op in ops:
+        target = op
+        for each in op.ancestors():
+            if not each.has(Trait.LOOP) or any(is_inside(v.owner, each) for v in op.operands):
+                break
+            target = each
+        if target is not op:
+            op.remove()
+            Builder.before_op(target)(op)
 
 
 def _spread(old: Value, new: Value, factor: Value) -> None:
@@ -147,6 +169,14 @@ def _is_dot_result(value: Value) -> bool:
     return value.op is not None and (
         value.op.has(Trait.DOT) or isinstance(value.op, wgmma.WgmmaWait)
     )
+
+
+def _is_carried_dot(value: Value) -> bool:
+    """Return whether a loop carries the result of a dot that the iteration before has issued."""
+    loop = value.owner.parent if isinstance(value.owner, Block) else None
+    if not isinstance(loop, scf.For) or value.index == 0:
+        return False
+    return _is_dot_result(loop.body.terminator.operands[value.index - 1])
 
 
 def _is_in_loop(op: Op) -> bool:

@@ -39,11 +39,11 @@ def _visit(block: Block, table: _Table) -> None:
 
 
 def _key(op: Op) -> Hashable:
-    attributes = tuple(map(_distinct, op.attributes.values()))
+    attributes = tuple(map(distinct, op.attributes.values()))
     return type(op), tuple(map(id, op.slots)), attributes
 
 
-def _distinct(value: Hashable) -> Hashable:
+def distinct(value: Hashable) -> Hashable:
     """Tell apart what Python holds equal: 1, 1.0 and True; 0.0 and -0.0."""
     if isinstance(value, bool):
         return bool, value

@@ -181,6 +181,18 @@ def fold_splat_of_splat(op: Op, place: Builder) -> Result:
     return None
 
 
+def fold_trans_of_trans(op: Op, place: Builder) -> Result:
+    """Reorder axes once, or not at all where the second order undoes the first."""
+    assert isinstance(op, tile.Trans)
+    source = op.value.op
+    if not isinstance(source, tile.Trans):
+        return None
+    order = tuple(source.order[axis] for axis in op.order)
+    if order != tuple(range(len(order))):
+        return [place(tile.Trans(source.value, order)).out]
+    return [source.value] if source.value.type == op.out.type else None
+
+
 # ---- identities -------------------------------------------------------------------------------
 
 
@@ -319,7 +331,7 @@ _PATTERNS: dict[type[Op], Sequence[Pattern[Op]]] = {
     tile.Broadcast: (fold_shape, fold_splat_of_splat),
     tile.ExpandDims: (fold_shape, fold_splat_of_splat),
     tile.Reshape: (fold_shape, fold_splat_of_splat, drop_block_axes),
-    tile.Trans: (fold_shape, fold_splat_of_splat),
+    tile.Trans: (fold_shape, fold_splat_of_splat, fold_trans_of_trans),
     tile.Load: (drop_known_mask,),
     scf.If: (inline_known_branch,),
 }

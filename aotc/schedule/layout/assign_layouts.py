@@ -16,7 +16,7 @@ from collections.abc import Callable
 
 from aotc.ir.core import Block, Kernel, Op, Value, build
 from aotc.ir.diagnostics import IRError, at
-from aotc.ir.dialects import arith, descriptor, gpu, grid, indexing, scf, tile, tma, wgmma
+from aotc.ir.dialects import arith, cache, descriptor, gpu, grid, indexing, scf, tile, tma, wgmma
 from aotc.ir.effects import Trait
 from aotc.ir.layout import LinearLayout
 from aotc.ir.rewrite import Builder
@@ -162,8 +162,10 @@ class _Emitter:
         self.values[old, new.type.layout] = new
         if self.preferred.or_default(old) == new.type.layout:
             for layout in self.demand.buffers.get(old, ()):
-                self.buffers[old, layout] = self.loaded_as(old, layout, place) or store_operand(
-                    new, layout, self.demand.target, place
+                self.buffers[old, layout] = (
+                    self.loaded_as(old, layout, place)
+                    or self.stored_as(old, layout, place)
+                    or store_operand(new, layout, self.demand.target, place)
                 )
         if self.preferred.get(old) == new.type.layout:
             for layout in self.demand.layouts(old)[1:]:
@@ -204,6 +206,17 @@ class _Emitter:
         if shared_layout(buffer).transpose(op.order) != layout:
             return None
         return place(gpu.SharedTrans(buffer, op.order)).out
+
+    def stored_as(self, value: Value, layout: LinearLayout, place: Builder) -> Value | None:
+        """Return a view of `layout` of the buffer that a dot reads the transpose of `value` from, or None."""
+        op = value.op
+        if not isinstance(op, tile.Trans):
+            return None
+        for stored in self.demand.buffers.get(op.value, ()):
+            buffer = self.buffers.get((op.value, stored))
+            if buffer is not None and stored.transpose(op.order) == layout:
+                return place(gpu.SharedTrans(buffer, op.order)).out
+        return None
 
     def nested(self, block: Block) -> Block:
         """Return `block` rewritten, its tile arguments in their preferred layouts."""
@@ -423,6 +436,15 @@ def _emit_descriptor_load(op: Op, emitter: _Emitter, place: Builder) -> None:
     emitter.bind_loaded(op.out, buffer, place)
 
 
+def _emit_descriptor_prefetch(op: Op, emitter: _Emitter, place: Builder) -> None:
+    """Bring a tile to the L2 cache, box by box."""
+    assert isinstance(op, descriptor.DescriptorPrefetch)
+    tensor, *coords = (emitter.get(value, None) for value in op.operands)
+    kind = op.descriptor.type
+    assert isinstance(kind, DescriptorType)
+    place(cache.TmaPrefetch(tensor, coords, kind.block))
+
+
 def _emit_descriptor_store(op: Op, emitter: _Emitter, place: Builder) -> None:
     """Store a tile through a buffer in shared memory."""
     assert isinstance(op, descriptor.DescriptorWrite)
@@ -482,6 +504,7 @@ _RULES: dict[type[Op], Callable[[Op, _Emitter, Builder], None]] = {
     descriptor.DescriptorIn: _emit_descriptor_in,
     descriptor.MapAddress: _emit_map_address,
     descriptor.DescriptorLoad: _emit_descriptor_load,
+    descriptor.DescriptorPrefetch: _emit_descriptor_prefetch,
     descriptor.DescriptorStore: _emit_descriptor_store,
     descriptor.DescriptorReduce: _emit_descriptor_store,
 }

@@ -38,6 +38,7 @@ _SMALL_BYTES = 1024
 
 def plan_conversions(kernel: Kernel, schedule: Schedule) -> None:
     """Replace conversions that move data by the ops that move it."""
+    exchanged: dict[Value, Value] = {}
     for op in list(kernel.walk()):
         if not isinstance(op, gpu.Convert):
             continue
@@ -52,6 +53,14 @@ def plan_conversions(kernel: Kernel, schedule: Schedule) -> None:
                 again = read_buffer(load.buffer, op.layout, schedule.target, place)
             op.replace_with([again])
             continue
+        known = exchanged.get(op.value)
+        if known is not None and known.op is not None and known.op.block is op.block:
+            # It goes through shared memory for another conversion: with one buffer, copies can be to it.
+            with at(op.loc):
+                place = Builder.before_op(op)
+                again = read_buffer(known, op.layout, schedule.target, place)
+            op.replace_with([again])
+            continue
         memory = gpu.memory_element(source)
         plan = plan_conversion(
             source.layout,
@@ -62,6 +71,10 @@ def plan_conversions(kernel: Kernel, schedule: Schedule) -> None:
         )
         with at(op.loc):
             replacement = _lower(op, plan, Builder.before_op(op), schedule)
+        if isinstance(plan, SharedExchange) and isinstance(load, gpu.Load):
+            assert replacement is not None
+            assert isinstance(replacement.op, gpu.SharedLoad)
+            exchanged[op.value] = replacement.op.buffer
         if replacement is not None:
             op.replace_with([replacement])
 

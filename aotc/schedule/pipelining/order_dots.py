@@ -24,14 +24,16 @@ from collections.abc import Sequence
 
 from aotc.ir.core import Kernel, Op
 from aotc.ir.dialects import mbarrier, roles, scf, wgmma
+from aotc.ir.effects import Resource, Trait
 from aotc.ir.rewrite import is_pure
 from aotc.ir.types import SharedType
-from aotc.schedule.analysis.alias import is_written_by_threads, stage_of
+from aotc.schedule.analysis.alias import is_written_by_threads, may_alias, stage_of
 from aotc.schedule.analysis.global_order import free_operands
 from aotc.schedule.analysis.live_registers import most_registers
 from aotc.schedule.analysis.register_budget import (
     ORDER_RESERVE,
     ORDER_SPARE,
+    registers_of_thread,
     reserve_registers,
 )
 from aotc.schedule.context import Schedule
@@ -42,25 +44,28 @@ from aotc.schedule.remarks import Remark
 
 
 def order_dots(kernel: Kernel, schedule: Schedule) -> None:
-    """Rewrite every loop of consumers with several dots; see the module docstring."""
-    for role in [op for op in kernel.body if isinstance(op, roles.Specialize)]:
-        for loop in [op for op in role.consumers.walk() if isinstance(op, scf.For)]:
-            steps = _Order(loop).found()
-            if steps is None or not _has_registers(loop, steps, role, kernel, schedule):
-                continue
-            schedule.remark(loop.loc, Remark.DOTS_REORDERED())
-            expand_loop(LoopSchedule(loop, steps, reorders_dots=True))
+    """Rewrite every loop with several dots; see the module docstring."""
+    for loop in [op for op in kernel.walk() if isinstance(op, scf.For)]:
+        role = next((op for op in loop.ancestors() if isinstance(op, roles.Specialize)), None)
+        order = _Order(loop) if role is not None else _OwnLoads(loop)
+        steps = order.found()
+        if steps is None or not _has_registers(loop, steps, role, kernel, schedule):
+            continue
+        schedule.remark(loop.loc, Remark.DOTS_REORDERED())
+        expand_loop(LoopSchedule(loop, steps, reorders_dots=True))
 
 
 def _has_registers(
     loop: scf.For,
     steps: Sequence[Step],
-    role: roles.Specialize,
+    role: roles.Specialize | None,
     kernel: Kernel,
     schedule: Schedule,
 ) -> bool:
     """Reserve what a thread holds in that order, with some to spare if there are as many."""
     needed = most_registers(loop, [step.op for step in steps]) + ORDER_RESERVE
+    if role is None:
+        return needed <= registers_of_thread(kernel, schedule.target)
     return any(
         reserve_registers(needed + spare, role, kernel, schedule) for spare in (ORDER_SPARE, 0)
     )
@@ -120,6 +125,7 @@ class _Order:
             op for op in needed if not is_pure(op) and not isinstance(op, mbarrier.MbarrierWait)
         ]
         fixed += self._before_refill([op for op in needed if isinstance(op, mbarrier.MbarrierWait)])
+        fixed += [op for op in self.ops[:end] if self._is_ordered(op, dot)]
         if not fixed:
             return
         place = 1 + max(self.ops.index(op) for op in fixed)
@@ -174,9 +180,18 @@ class _Order:
         if any(_has_one_stage(op) for op in self.ops[start:end] if op in arrivals):
             refills = [op for op in self.ops[start:end] if isinstance(op, mbarrier.MbarrierWait)]
             end = min([end, *(self.ops.index(op) for op in refills if _has_one_stage(op))])
+        end = next((at for at in range(start, end) if self._is_ordered(self.ops[at], dot)), end)
         moved = [op for op in self.ops[start + 1 : end] if op in arrivals]
         rest = [op for op in self.ops[start + 1 : end] if op not in moved]
         self.ops[start:end] = [*rest, wait, *moved]
+
+    def _is_ordered(self, op: Op, dot: wgmma.Wgmma) -> bool:
+        """Return whether the execution of a dot may not pass an op, besides those it shares values with.
+
+        None: what a producer copies is ordered by mbarriers.
+        """
+        del op, dot
+        return False
 
     def _uses(self, wait: wgmma.WgmmaWait) -> list[Op]:
         """Return the ops of the iteration that use the result of a wait."""
@@ -200,3 +215,20 @@ class _Order:
         waits = [op for op in self.ops[start + 1 :] if isinstance(op, wgmma.WgmmaWait)]
         is_newer = bool(waits) and waits[-1].values[0].op in newer
         return self.ops.index(waits[-1]) if is_newer else len(self.ops)
+
+
+class _OwnLoads(_Order):
+    """The same where the warps that compute issue their own copies: in other iterations' stages, in the loop."""
+
+    def _is_ordered(self, op: Op, dot: wgmma.Wgmma) -> bool:
+        buffers = [value for value in (dot.a, dot.b) if isinstance(value.type, SharedType)]
+        return any(
+            each.has(Trait.BARRIER)
+            or each.orders(Resource.COPIES)
+            or any(
+                not effect.of
+                or any(may_alias(getattr(each, effect.of), buffer) for buffer in buffers)
+                for effect in each.effects_on(Resource.SHARED, "write")
+            )
+            for each in (op, *(inner for block in op.blocks for inner in block.walk()))
+        )

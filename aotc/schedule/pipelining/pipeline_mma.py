@@ -27,6 +27,9 @@ of this iteration, and is complete at the end:
 
 so that the tensor cores have a dot while threads compute with the others.
 
+So are loops that keep a reference of exponents (`mark_references`): threads compute little else than exponentials,
+but keep scores until these are known to be small enough, and have no registers for weights of two iterations.
+
 It is opt-in (`mma_stages = 2`), since the second accumulator takes registers.
 
 Invariant: each iteration computes what it did, in the same order; its dots are issued after
@@ -44,6 +47,7 @@ from aotc.ir.dialects import gpu, mbarrier, roles, scf, tma, wgmma
 from aotc.ir.rewrite import is_pure, is_unobserved
 from aotc.ir.types import SharedType
 from aotc.schedule.analysis.alias import is_written_by_threads
+from aotc.schedule.analysis.references import has_room_for_scores, keeps_reference
 from aotc.schedule.analysis.register_budget import (
     DOT_CHAIN_RESERVE,
     DOTS_AHEAD_RESERVE,
@@ -85,6 +89,12 @@ def _advance(start: _Start, role: roles.Specialize, kernel: Kernel, schedule: Sc
     others = [op for op in start.loop.body if isinstance(op, wgmma.Wgmma) and op not in start.dots]
     if chain is None and any(map(begins_sum, others)):
         return _advance_first(start, others, role, kernel, schedule)
+    if chain and keeps_reference(start.loop):
+        held = [start.dots[-1].out, *(dot.a for dot in chain.seconds)]
+        if has_room_for_scores(start.loop, held, role, kernel, schedule):
+            reason = _advance_first(start, others, role, kernel, schedule)
+            if not reason:
+                return ""
     if chain and keeps_all_stages(start.dots, chain.seconds):
         return Reason.NO_STAGE_LEFT()
     reserve = DOT_CHAIN_RESERVE if chain else DOTS_AHEAD_RESERVE

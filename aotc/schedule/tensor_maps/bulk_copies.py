@@ -8,12 +8,14 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from math import prod
+from typing import get_args
 
 from aotc.ir.core import Kernel, Op
-from aotc.ir.dialects import gpu, scf, tma
+from aotc.ir.dialects import gpu, scf, tile, tma
+from aotc.ir.dialects.descriptor import ReduceKind, supports_reduce
 from aotc.ir.effects import Trait
 from aotc.ir.rewrite import is_inside
-from aotc.ir.types import ScalarType, SharedType, TileType, Type
+from aotc.ir.types import ScalarType, SharedType, TileType, Type, element_of
 from aotc.schedule.analysis.global_order import accessed, is_promised_apart, root_names
 from aotc.schedule.context import Schedule
 from aotc.schedule.remarks import Remark
@@ -23,6 +25,7 @@ from aotc.target import Feature
 
 _MIN_BYTES = 2048
 """The fewest bytes of a copy that are worth a mbarrier round trip."""
+_DONE = {gpu.Load: "loaded", gpu.Store: "stored", gpu.AtomicRmw: "updated"}
 _RESERVED_BYTES = 1024  # mbarriers, and padding of buffers to their alignment
 
 
@@ -52,16 +55,27 @@ def is_long(kind: Type) -> bool:
     return element.bits % 8 == 0 and prod(kind.shape) * element.size_bytes >= _MIN_BYTES
 
 
+def reduce_kind(op: tile.AtomicRmw | gpu.AtomicRmw) -> ReduceKind:
+    """Return how a copy reduces what a relaxed atomic updates. Raises: UnmappableError if none does."""
+    element = element_of(op.value.type)
+    found = next((kind for kind in get_args(ReduceKind) if kind == op.kind), None)
+    assert isinstance(element, ScalarType)
+    if found is None or not supports_reduce(found, element):
+        raise UnmappableError(f"copies have no atomic {op.kind} of {element}")
+    if op.scope == "sys":
+        raise UnmappableError("copies are atomic for one GPU, not for the system")
+    return found
+
+
 def choose_runs(
     accesses: Sequence[AccessT],
     run_of: Callable[[AccessT], ContiguousRun],
     schedule: Schedule,
-    done: str,
 ) -> list[tuple[AccessT, ContiguousRun]]:
-    """Return the accesses whose run `run_of` does not refuse; remark which are `done` by copies."""
+    """Return the accesses whose run `run_of` does not refuse; remark which copies make."""
     found: list[tuple[AccessT, ContiguousRun]] = []
     for access in accesses:
-        name = root_names(access.pointer)
+        name, done = root_names(access.pointer), _DONE[type(access)]
         try:
             run = run_of(access)
         except UnmappableError as refusal:

@@ -78,7 +78,7 @@ def bulk_loads(kernel: Kernel, schedule: Schedule) -> None:
         room.take(run.size_bytes, num_stages_of(load.parent_op, schedule))
         return run
 
-    found = choose_runs(loads, checked, schedule, "loaded")
+    found = choose_runs(loads, checked, schedule)
     for load, run in found:
         with at(load.loc):
             _copy(load, run, analysis)

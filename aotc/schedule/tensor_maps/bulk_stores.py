@@ -8,6 +8,11 @@ A store by threads is asynchronous as well, and costs them little else; a copy c
 barrier and a buffer. So `num_stages` alone does not ask for it: `warp_specialize` does, of
 `tl.range` or of the configuration.
 
+An atomic whose result nobody uses is a reduction, which copies do as well, each element atomically: in any
+order among themselves, so others of its kind may go to the same memory. Where threads update 16 bytes at a
+time they are faster (measured on an H100: copies have 0.94 to 1.00 of their rate); integers, which they
+update one at a time, copies add at the same rate and with fewer instructions.
+
 Copies complete at any time: after what the kernel does next, and in no order among themselves. So a
 store is left alone if the kernel writes through its pointer elsewhere, if a later access may read
 the same memory, or if anything keeps memory accesses in order.
@@ -17,17 +22,18 @@ Invariant: what becomes a copy may be written at any time from there to the kern
 
 from __future__ import annotations
 
-from aotc.ir.core import Kernel
+from aotc.ir.core import Kernel, Op
 from aotc.ir.diagnostics import at
 from aotc.ir.dialects import gpu, scf, tma
 from aotc.ir.effects import Resource, Trait
 from aotc.ir.rewrite import Builder
-from aotc.ir.types import ScalarType, TileType
+from aotc.ir.types import ScalarType, TileType, element_of
 from aotc.schedule.analysis.affine import AffineAnalysis
 from aotc.schedule.analysis.axis import AxisAnalysis
 from aotc.schedule.analysis.global_order import (
     accessed_pointer,
     fences,
+    is_reduction,
     may_precede,
     root_names,
     shared_roots,
@@ -42,10 +48,13 @@ from aotc.schedule.tensor_maps.bulk_copies import (
     is_long,
     may_copy,
     order_is_promised,
+    reduce_kind,
     room_for_copies,
 )
 from aotc.schedule.tensor_maps.contiguous_run import PIECE_BYTES, ContiguousRun, RunEmitter, run_of
 from aotc.schedule.tensor_maps.pointer_box import UnmappableError
+
+Written = gpu.Store | gpu.AtomicRmw
 
 
 def bulk_stores(kernel: Kernel, schedule: Schedule) -> None:
@@ -53,22 +62,26 @@ def bulk_stores(kernel: Kernel, schedule: Schedule) -> None:
     if not may_copy(schedule):
         return
     loops = [op for op in kernel.walk() if isinstance(op, scf.For) and _asks(op, schedule)]
-    stores = [op for loop in loops for op in loop.body if isinstance(op, gpu.Store)]
-    stores = [store for store in stores if is_long(store.value.type)]
+    stores = [op for loop in loops for op in loop.body if isinstance(op, gpu.Store | gpu.AtomicRmw)]
+    stores = [op for op in stores if is_long(op.value.type)]
+    stores = [op for op in stores if isinstance(op, gpu.Store) or is_reduction(op)]
     if not stores:
         return
     analysis, facts = AffineAnalysis(kernel), AxisAnalysis(kernel)
     room = room_for_copies(kernel, schedule)
 
-    def checked(store: gpu.Store) -> ContiguousRun:
+    def checked(store: Written) -> ContiguousRun:
+        if isinstance(store, gpu.AtomicRmw):
+            reduce_kind(store)
+            if store.vector * element_of(store.value.type).size_bytes >= PIECE_BYTES:
+                raise UnmappableError(f"threads update {PIECE_BYTES} bytes at a time")
         _check_order(store, kernel)
         run = run_of(store, analysis, facts)
         run.scalars(analysis)
         room.take(run.size_bytes, 1)
         return run
 
-    found = choose_runs(stores, checked, schedule, "stored")
-    for store, run in found:
+    for store, run in choose_runs(stores, checked, schedule):
         with at(store.loc):
             _copy(store, run, analysis)
 
@@ -81,7 +94,7 @@ def _asks(loop: scf.For, schedule: Schedule) -> bool:
     return bool(asked) and asks_for_copies(loop, schedule)
 
 
-def _check_order(store: gpu.Store, kernel: Kernel) -> None:
+def _check_order(store: Written, kernel: Kernel) -> None:
     """Refuse a store that must complete before a later access, or after an earlier one."""
     for op in kernel.walk():
         only_reads = op.reads(Resource.GLOBAL) and not op.writes(Resource.GLOBAL)
@@ -102,17 +115,33 @@ def _check_order(store: gpu.Store, kernel: Kernel) -> None:
         pointer = written_pointer(fence)
         if fence is store or fence.has(Trait.DEPENDENT_LAUNCH):
             continue
-        if pointer is None or fence.has(Trait.ATOMIC):
+        is_ordered = fence.has(Trait.ATOMIC) and not is_reduction(fence)
+        if pointer is None or is_ordered:
             if may_precede(store, fence):
-                raise UnmappableError(f"{fence.opcode} after it keeps memory accesses in order")
-        elif shared_roots(pointer, store.pointer):
+                advice = 'sem="relaxed" asks for no order' if _is_fence_of(fence, store) else ""
+                text = f"{fence.opcode} after it keeps memory accesses in order"
+                raise UnmappableError(text, advice)
+        elif shared_roots(pointer, store.pointer) and not _reduce_alike(fence, store):
             raise UnmappableError("the kernel writes through it elsewhere, too")
+
+
+def _is_fence_of(fence: Op, store: Written) -> bool:
+    """Return whether a fence stands before an atomic for the order that the atomic asks for."""
+    if not isinstance(store, gpu.AtomicRmw):
+        return False
+    return store.prev is fence or (store.prev is not None and store.prev.prev is fence)
+
+
+def _reduce_alike(op: Op, store: Written) -> bool:
+    """Return whether two writes come to the same in either order."""
+    kinds = [each.kind for each in (op, store) if isinstance(each, gpu.AtomicRmw)]
+    return len(kinds) > 1 and kinds[0] == kinds[1]
 
 
 # ---- rewriting --------------------------------------------------------------------------------
 
 
-def _copy(store: gpu.Store, run: ContiguousRun, analysis: AffineAnalysis) -> None:
+def _copy(store: Written, run: ContiguousRun, analysis: AffineAnalysis) -> None:
     """Store the tile through a buffer, and from there the run."""
     place, kind = Builder.before_op(store), store.value.type
     assert isinstance(kind, TileType)
@@ -122,5 +151,6 @@ def _copy(store: gpu.Store, run: ContiguousRun, analysis: AffineAnalysis) -> Non
     pointer, size_bytes = emitter.pointer(run), emitter.size_bytes(run)
     layout = row_major_shared(kind.shape)
     buffer = place(gpu.SharedAlloc(element, kind.shape, layout, PIECE_BYTES)).out
-    place(tma.StagedBulkStore(pointer, store.value, buffer, size_bytes))
+    reduction = reduce_kind(store) if isinstance(store, gpu.AtomicRmw) else ""
+    place(tma.StagedBulkStore(pointer, store.value, buffer, size_bytes, reduction))
     store.erase()

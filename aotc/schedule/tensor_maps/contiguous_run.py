@@ -26,7 +26,8 @@ from aotc.schedule.analysis.promises import find_promises
 from aotc.schedule.tensor_maps.pointer_box import UnmappableError
 
 PIECE_BYTES = 16
-AccessT = TypeVar("AccessT", gpu.Load, gpu.Store)
+Access = gpu.Load | gpu.Store | gpu.AtomicRmw
+AccessT = TypeVar("AccessT", bound=Access)
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,10 +64,8 @@ class ContiguousRun:
         return values
 
 
-def run_of(
-    access: gpu.Load | gpu.Store, analysis: AffineAnalysis, facts: AxisAnalysis
-) -> ContiguousRun:
-    """Return the run that a load or store of a tile touches.
+def run_of(access: Access, analysis: AffineAnalysis, facts: AxisAnalysis) -> ContiguousRun:
+    """Return the run that a load, a store or an atomic of a tile touches.
 
     Raises: UnmappableError if it touches none, or none is known.
     """
@@ -127,7 +126,7 @@ def _divisor(polynomial: Polynomial, analysis: AffineAnalysis, facts: AxisAnalys
 
 
 def _limits(
-    access: gpu.Load | gpu.Store, shape: tuple[int, ...], analysis: AffineAnalysis
+    access: Access, shape: tuple[int, ...], analysis: AffineAnalysis
 ) -> tuple[tuple[Polynomial, ...], tuple[Polynomial, ...]]:
     """Return where the mask ends the run, in elements, and its conditions on all of them."""
     position = _position(shape)

@@ -1,4 +1,4 @@
-"""Which stores through pointers tensor copies may replace: those of dots.
+"""Which stores and reductions through pointers tensor copies may replace: those of dots.
 
 A dot's result is in registers in the layout of the MMA, so threads exchange it before they store
 whole rows. A tensor copy does that on its way out, and leaves threads free while it writes. For
@@ -6,9 +6,13 @@ tiles that were computed otherwise, stores by threads are as good.
 
 Tensor copies complete at any time: in no order among themselves, and after what the kernel does
 next. So no read of memory may follow, nothing else may be written through the pointer, and
-the store is in no loop. Through other pointers the kernel may write anything, and rows may
+a store is in no loop. Through other pointers the kernel may write anything, and rows may
 overlap: threads keep no order there either. Earlier loads are complete, since the copy is
 issued after a barrier.
+
+An atomic whose result nobody uses is a reduction, and tensor copies reduce as well: in any order, so it
+may be in a loop, and beside others of its kind. Theirs is no order to anything else, so it has to be
+relaxed, and they are atomic for threads of one GPU.
 
 Invariant: what passes `check_store_order` may be written at any time from there to the kernel's
 end.
@@ -24,20 +28,26 @@ from aotc.ir.effects import Resource, Trait
 from aotc.ir.types import I1, TileType, element_of, shape_of
 from aotc.schedule.analysis.global_order import (
     accessed,
-    is_promised_apart,
+    is_reduction,
     may_precede,
     root_names,
     shared_roots,
 )
+from aotc.schedule.tensor_maps.bulk_copies import advise_order, order_is_promised, reduce_kind
 from aotc.schedule.tensor_maps.pointer_box import UnmappableError
 
 _MIN_AXES = 2
 
+Written = tile.Store | tile.AtomicRmw
+"""Accesses that write a tile through pointers."""
 
-def dot_stores(kernel: Kernel) -> Iterator[tile.Store]:
-    """Yield the stores of tiles of two or more axes that are computed from dots."""
+
+def dot_stores(kernel: Kernel) -> Iterator[Written]:
+    """Yield the stores and reductions of tiles of two or more axes that are computed from dots."""
     for op in kernel.walk():
-        if isinstance(op, tile.Store) and element_of(op.value.type) != I1:
+        if isinstance(op, tile.AtomicRmw) and op.out.users:
+            continue
+        if isinstance(op, Written) and element_of(op.value.type) != I1:
             axes = [extent for extent in shape_of(op.value.type) if extent > 1]
             if len(axes) >= _MIN_AXES and _comes_of_product(op.value):
                 yield op
@@ -59,9 +69,13 @@ def _comes_of_product(tile_value: Value) -> bool:
     return False
 
 
-def check_store_order(store: tile.Store, kernel: Kernel) -> None:
+def check_store_order(store: Written, kernel: Kernel) -> None:
     """Refuse a store that is not the last access to its memory. Raises: UnmappableError."""
-    if any(op.has(Trait.LOOP) for op in store.ancestors()):
+    if isinstance(store, tile.AtomicRmw):
+        reduce_kind(store)
+        if store.sem != "relaxed":
+            raise UnmappableError(f"it is {store.sem}", 'sem="relaxed" asks for no order')
+    elif any(op.has(Trait.LOOP) for op in store.ancestors()):
         raise UnmappableError("it is in a loop, whose iterations would write in no order")
     for op in kernel.walk():
         keeps_none = op.has(Trait.MAY_TRAP, Trait.DEPENDENT_LAUNCH)
@@ -69,20 +83,30 @@ def check_store_order(store: tile.Store, kernel: Kernel) -> None:
             _check_beside(op, store)
 
 
-def _check_beside(op: Op, store: tile.Store) -> None:
+def _check_beside(op: Op, store: Written) -> None:
     pointer = accessed(op)
     if isinstance(op, tile.Barrier) and not may_precede(store, op):
         return
-    if pointer is None or op.orders(Resource.GLOBAL) or getattr(op, "volatile", False):
+    orders = op.orders(Resource.GLOBAL) and not is_reduction(op)
+    if pointer is None or orders or getattr(op, "volatile", False):
         raise UnmappableError(f"{op.opcode} keeps memory accesses in order")
     if not op.writes(Resource.GLOBAL):
-        if may_precede(store, op) and not is_promised_apart(pointer, store.pointer):
+        is_own = bool(shared_roots(pointer, store.pointer))
+        if may_precede(store, op) and (is_own or not order_is_promised(store, op)):
             name = root_names(pointer)
             raise UnmappableError(
                 f"the kernel loads through {name} afterwards, which may be the same memory",
-                "noalias in the signature promises that it is not",
+                advise_order(store, op) or "noalias in the signature promises that it is not",
             )
-    elif shared_roots(pointer, store.pointer) and (
-        may_precede(op, store) or may_precede(store, op)
+    elif (
+        shared_roots(pointer, store.pointer)
+        and not _reduce_alike(op, store)
+        and (may_precede(op, store) or may_precede(store, op))
     ):
         raise UnmappableError("the kernel writes through it elsewhere, too")
+
+
+def _reduce_alike(op: Op, store: Written) -> bool:
+    """Return whether two writes come to the same in either order."""
+    kinds = [each.kind for each in (op, store) if isinstance(each, tile.AtomicRmw)]
+    return len(kinds) > 1 and kinds[0] == kinds[1] and is_reduction(op)

@@ -46,8 +46,9 @@ def lower_descriptors(kernel: Kernel, schedule: Schedule) -> None:
     if not any(isinstance(value.type, DescriptorType) for value in _values(kernel)):
         return
     has_copies = Feature.TMA in schedule.target.features
-    tensors = _Tensors(kernel)
     is_whole = schedule.config.num_ctas == 1 or kernel.runs_by_cta
+    _drop_prefetches(kernel, has_copies=has_copies and is_whole)
+    tensors = _Tensors(kernel)
     has_whole_maps = has_copies and is_whole
     pass_on_parts(kernel, tensors.parts, has_maps=has_whole_maps)
     made = _answer_made(kernel)
@@ -64,6 +65,15 @@ def lower_descriptors(kernel: Kernel, schedule: Schedule) -> None:
     for op in made:
         if op.block is not None and is_trivially_dead(op):
             op.erase()
+
+
+def _drop_prefetches(kernel: Kernel, *, has_copies: bool) -> None:
+    """Erase hints that nothing comes of: on tensors without a map of their own, or cut for a cluster."""
+    for op in list(kernel.walk()):
+        if isinstance(op, descriptor.DescriptorPrefetch):
+            is_parameter = op.descriptor.op is None and op.descriptor.owner is kernel.body
+            if not (has_copies and is_parameter):
+                op.erase()
 
 
 def _values(kernel: Kernel) -> Iterator[Value]:

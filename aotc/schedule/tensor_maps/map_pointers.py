@@ -4,7 +4,7 @@
 launch describes with its arguments: address, extents, strides. So the launcher can encode a tensor
 map of it, and an operand of a dot is loaded as through a descriptor: hardware
 copies it, clips it at the bounds, and no thread computes an address or stalls. A kernel that has
-guards for that anyway stores the results of its dots the same way.
+guards for that anyway stores the results of its dots the same way, or adds them to what is there.
 
 `operand_loads` and `dot_stores` say which accesses profit, and which have to keep their place.
 What cannot be mapped is accessed as before, and a remark says why.
@@ -28,13 +28,16 @@ from aotc.schedule.analysis.axis import AxisAnalysis
 from aotc.schedule.analysis.coordinates import coordinate
 from aotc.schedule.analysis.global_order import root_names
 from aotc.schedule.cleanup.drop_carried import drop_unused_carried
+from aotc.schedule.cleanup.simplify import fold_trans_of_trans
 from aotc.schedule.context import Schedule
 from aotc.schedule.remarks import Remark
-from aotc.schedule.tensor_maps.dot_stores import check_store_order, dot_stores
+from aotc.schedule.tensor_maps.bulk_copies import reduce_kind
+from aotc.schedule.tensor_maps.dot_stores import Written, check_store_order, dot_stores
 from aotc.schedule.tensor_maps.operand_loads import (
     check_dot,
     check_load_order,
     operands_in_loops,
+    operands_outside,
 )
 from aotc.schedule.tensor_maps.pointer_box import TensorBox, UnmappableError, box_of
 from aotc.target import Feature
@@ -42,6 +45,8 @@ from aotc.target import Feature
 # Dots on CUDA cores take fragments from shared memory: there a plain pipeline is measured to do
 # well, and leaves them more registers.
 _NEEDED = Feature.TMA | Feature.WGMMA
+
+_DONE = {tile.Load: "loaded", tile.Store: "stored", tile.AtomicRmw: "updated"}
 
 
 def map_pointers(kernel: Kernel, schedule: Schedule) -> None:
@@ -60,12 +65,12 @@ def map_pointers(kernel: Kernel, schedule: Schedule) -> None:
         check_dot(load, dot, box, schedule)
         return box
 
-    def stored(store: tile.Store) -> TensorBox:
+    def stored(store: Written) -> TensorBox:
         check_store_order(store, kernel)
         return box_of(store, kernel, analysis, facts)
 
     loops: dict[scf.For, None] = {}
-    before = list(operands_in_loops(kernel, loaded_before=True))
+    outside = list(operands_outside(kernel))
 
     def replace_loads(uses: Sequence[tuple[tile.Load, tile.Dot]]) -> None:
         for load, dot in uses:
@@ -76,23 +81,25 @@ def map_pointers(kernel: Kernel, schedule: Schedule) -> None:
 
     replace_loads(uses)
     if mapper.made:
-        replace_loads(before)
+        replace_loads(outside)
         # All are analyzed first: replacing one changes what the others are derived from.
         stores = list(dot_stores(kernel))
         boxes = [_asked(each, lambda each=each: stored(each), schedule) for each in stores]
         for store, box in zip(stores, boxes, strict=True):
             if box is not None:
-                mapper.replace_store(store, box)
+                mapper.replace_write(store, box)
     for loop in loops:
         drop_unused_carried(loop)
-    rewrite(kernel, {})  # drop dead address computations
+    # Drops dead address computations, too. A box of keys that is loaded transposed is transposed back here;
+    # where a dot transposes it once more, both are the box.
+    rewrite(kernel, {tile.Trans: (fold_trans_of_trans,)})
 
 
 def _asked(
-    access: tile.Load | tile.Store, find: Callable[[], TensorBox], schedule: Schedule
+    access: tile.Load | Written, find: Callable[[], TensorBox], schedule: Schedule
 ) -> TensorBox | None:
     """Return the box that `find` returns, or None if it refuses; remark either."""
-    moved = "loaded" if isinstance(access, tile.Load) else "stored"
+    moved = _DONE[type(access)]
     name = root_names(access.pointer)
     try:
         box = find()
@@ -129,17 +136,20 @@ class _Mapper:
             loaded = descriptor.DescriptorLoad(tensor, coords, "", load.eviction, num_extra)
             load.replace_with([_as_loaded(place(loaded).out, load, box, place)])
 
-    def replace_store(self, store: tile.Store, box: TensorBox) -> None:
-        """Store to `box` in place of `store`."""
-        with at(store.loc):
-            place = Builder.before_op(store)
-            tensor, coords = self._place_of(store, box, place)
-            value = _as_stored(store.value, box, place)
-            place(descriptor.DescriptorStore(tensor, value, coords))
-            store.erase()
+    def replace_write(self, write: Written, box: TensorBox) -> None:
+        """Store to `box`, or reduce into it, in place of `write`."""
+        with at(write.loc):
+            place = Builder.before_op(write)
+            tensor, coords = self._place_of(write, box, place)
+            value = _as_stored(write.value, box, place)
+            if isinstance(write, tile.AtomicRmw):
+                place(descriptor.DescriptorReduce(tensor, value, coords, reduce_kind(write)))
+            else:
+                place(descriptor.DescriptorStore(tensor, value, coords))
+            write.erase()
 
     def _place_of(
-        self, access: tile.Load | tile.Store, box: TensorBox, place: Builder
+        self, access: tile.Load | Written, box: TensorBox, place: Builder
     ) -> tuple[Value, list[Value]]:
         """Return the descriptor and the coordinates of a box; keep its guards for launches."""
         guards = dict.fromkeys((*self.kernel.guards, *box.guards))
@@ -148,7 +158,7 @@ class _Mapper:
         coords = [coordinate(self.analysis, axis.start, access, place) for axis in box.axes]
         return self._descriptor(access, box), coords
 
-    def _descriptor(self, access: tile.Load | tile.Store, box: TensorBox) -> Value:
+    def _descriptor(self, access: tile.Load | Written, box: TensorBox) -> Value:
         """Return the parameter that describes the tensor of a box."""
         moved = access.out if isinstance(access, tile.Load) else access.value
         element = element_of(moved.type)

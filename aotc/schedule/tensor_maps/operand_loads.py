@@ -1,7 +1,7 @@
 """Which loads through pointers tensor copies may replace: those of operands of dots.
 
-Loads in loops are candidates; where some of these are tensor copies, what their dots read besides and a
-producer can load ahead of its program is, too. Tensor copies do not see what the
+Loads in loops are candidates; where some of these are tensor copies, what dots read besides and a producer
+can load ahead of its program is, too: before such a loop, or after it. Tensor copies do not see what the
 kernel itself wrote before, so a load that such a write may precede is left alone.
 
 Invariant: what passes `check_load_order` may be loaded at any time before it is used.
@@ -31,19 +31,23 @@ from aotc.schedule.layout.wgmma_layouts import wgmma_layouts
 from aotc.schedule.tensor_maps.pointer_box import TensorBox, UnmappableError
 
 
-def operands_in_loops(
-    kernel: Kernel, *, loaded_before: bool = False
-) -> Iterator[tuple[tile.Load, tile.Dot]]:
-    """Yield the loads of tiles that are operands of dots in loops, each with its dot.
+def operands_in_loops(kernel: Kernel) -> Iterator[tuple[tile.Load, tile.Dot]]:
+    """Yield the loads in loops of tiles that are operands of dots, each with its dot."""
+    return (each for each in _operands(kernel) if _is_in_loop(each[0]))
 
-    Those are in loops themselves, or `loaded_before` them, as the queries of attention.
-    """
+
+def operands_outside(kernel: Kernel) -> Iterator[tuple[tile.Load, tile.Dot]]:
+    """Yield those outside of loops, as of the queries of attention, which dots in a loop read."""
+    return (each for each in _operands(kernel) if not _is_in_loop(each[0]))
+
+
+def _operands(kernel: Kernel) -> Iterator[tuple[tile.Load, tile.Dot]]:
     found: dict[tile.Load, tile.Dot] = {}
     for op in kernel.walk():
-        if isinstance(op, tile.Dot) and _is_in_loop(op):
+        if isinstance(op, tile.Dot):
             for operand in (op.a, op.b):
                 load = _renamed(operand).op
-                if isinstance(load, tile.Load) and _is_in_loop(load) != loaded_before:
+                if isinstance(load, tile.Load):
                     found.setdefault(load, op)
     yield from found.items()
 

@@ -88,10 +88,13 @@ class TensorBox:
     guards: tuple[str, ...]
 
 
+Access = tile.Load | tile.Store | tile.AtomicRmw
+
+
 def box_of(
-    access: tile.Load | tile.Store, kernel: Kernel, analysis: AffineAnalysis, facts: AxisAnalysis
+    access: Access, kernel: Kernel, analysis: AffineAnalysis, facts: AxisAnalysis
 ) -> TensorBox:
-    """Return the box that a load reads or a store writes.
+    """Return the box that a load reads, or a store or an atomic writes.
 
     Raises: UnmappableError if there is none, or none is known.
     """
@@ -102,7 +105,7 @@ def box_of(
 class _Reading:
     """Decompose the address and the mask of one access."""
 
-    access: tile.Load | tile.Store
+    access: Access
     kernel: Kernel
     analysis: AffineAnalysis
     facts: AxisAnalysis

@@ -81,6 +81,7 @@ class Execution:
 
 
 Execute: TypeAlias = Callable[[Reference], Execution]
+ExecuteTogether: TypeAlias = Callable[[Sequence[Reference]], Sequence[Execution | None]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,10 +162,44 @@ class Checks:
 
 
 def check_kernel(
-    kernel: Kernel, roles: Roles, checks: Checks, execute: Execute
+    kernel: Kernel,
+    roles: Roles,
+    checks: Checks,
+    execute: Execute,
+    execute_together: ExecuteTogether | None = None,
 ) -> Iterator[Finding]:
-    """Yield a finding for each launch; after the first that is wrong there are no more."""
+    """Yield a finding for each launch; after the first that is wrong there are no more.
+
+    What `execute_together` executes at once is not executed again.
+    """
     chooser = Chooser(kernel, roles, checks.conditions, checks.seed)
+    chosen = _references(chooser, checks)
+    done: dict[tuple[object, ...], Execution] = {}
+    if execute_together is not None:
+        chosen = list(chosen)
+        references = [each for _, _, each in chosen if isinstance(each, Reference)]
+        for reference, execution in zip(references, execute_together(references), strict=True):
+            if execution is not None:
+                done[reference.launch.key] = execution
+    for index, launch, reference in chosen:
+        if isinstance(reference, Reference):
+            try:
+                finding = _checked(chooser, reference, checks, execute, done.get(launch.key))
+            except _OpenError as error:
+                if chooser.is_optional(index):
+                    continue
+                finding = _finding(launch, "passed over", str(error))
+        else:
+            finding = reference
+        yield finding
+        if finding.status in ("wrong", "fault"):
+            return
+
+
+def _references(
+    chooser: Chooser, checks: Checks
+) -> Iterator[tuple[int, Launch, Reference | Finding]]:
+    """Yield each launch once, by its number, and its reference, or why there is none."""
     seen: dict[tuple[object, ...], None] = {}
     executed: dict[tuple[object, ...], None] = {}
     for index in range(chooser.count):
@@ -177,17 +212,7 @@ def check_kernel(
         seen[launch.key] = None
         if isinstance(reference, Reference):
             executed[launch.key] = None
-            try:
-                finding = _checked(chooser, reference, checks, execute)
-            except _OpenError as error:
-                if chooser.is_optional(index):
-                    continue
-                finding = _finding(launch, "passed over", str(error))
-        else:
-            finding = reference
-        yield finding
-        if finding.status in ("wrong", "fault"):
-            return
+        yield index, launch, reference
 
 
 def _reference(
@@ -234,15 +259,21 @@ _BY_ORDER = "the result in {} depends on the order in which programs update memo
 _BY_ROUNDING = "which elements it reads depends on how floats are rounded"
 
 
-def _checked(chooser: Chooser, reference: Reference, checks: Checks, execute: Execute) -> Finding:
-    """Execute a launch and compare. Raises: _OpenError."""
+def _checked(
+    chooser: Chooser,
+    reference: Reference,
+    checks: Checks,
+    execute: Execute,
+    done: Execution | None,
+) -> Finding:
+    """Execute a launch unless that is `done`, and compare. Raises: _OpenError."""
     launch = reference.launch
     if checks.is_compared_later:
         undefined = depends_on_undefined(chooser.kernel, chooser.roles, reference, checks.inputs)
         if undefined:
             raise _OpenError(_UNDEFINED.format(undefined))
     try:
-        done = execute(reference)
+        done = done or execute(reference)
     except Unsuited as error:
         return _finding(launch, "passed over", str(error))
     except ExecutionFault as error:

@@ -20,14 +20,15 @@ from aotc.ir.expression import evaluate, parse
 from aotc.ir.params import GRID_SOURCES, SCRATCH_SOURCE
 from aotc.verify.arrays import view
 from aotc.verify.checks.check import Execution, ExecutionFault, Unsuited
-from aotc.verify.checks.launched import Launcher
+from aotc.verify.checks.launched import Launched, Launcher
 from aotc.verify.checks.launches import Scalar
 from aotc.verify.checks.reference import Buffer, Bytes, Marks, Reference
 from aotc.verify.emulator.arguments import ParameterBlock, PointerTable
 from aotc.verify.emulator.async_copies.tensor_argument import PlacedTensor
-from aotc.verify.emulator.errors import Fault
+from aotc.verify.emulator.errors import EmulationError, Fault
 from aotc.verify.emulator.memory.global_memory import GlobalMemory
 from aotc.verify.emulator.memory.stale_loads import StaleLoads
+from aotc.verify.emulator.memory_access.granules import orders_ctas
 from aotc.verify.emulator.report import render_fault
 from aotc.verify.emulator.run import DEFAULT_MAX_MEMORY_BYTES, DEFAULT_MAX_STEPS, Argument, emulate
 from aotc.verify.emulator.text.program import Module
@@ -219,6 +220,55 @@ class Emulation:
                 raise
             return replace(done, forgiven=str(fault))
 
+    def together(self, references: Sequence[Reference]) -> list[Execution | None]:
+        """Return what the kernel leaves at each launch that can run beside the others, in one batch.
+
+        Warps run the same instructions at most launches, and each costs as much for one launch as for
+        all. None for the others, and for all of them where the kernel does what it may not at any:
+        each is to be executed alone then, which says what it did.
+        """
+        found: list[Execution | None] = [None] * len(references)
+        kernel = self.module.kernels.get(self.symbol)
+        # Clusters that synchronise through memory are to be in one batch.
+        if kernel is None or self.seed or self.cooperative or orders_ctas(kernel):
+            return found
+        memory = GlobalMemory()
+        planned: dict[int, tuple[_Held, Launched]] = {}
+        try:
+            for at, reference in enumerate(references):
+                launch = reference.launch
+                # Threads may well race where arguments are one memory, which is looked into alone.
+                if launch.in_step and not (launch.programs or launch.is_sparse or launch.aliases):
+                    held = _Held(reference)
+                    launched = self._planned(reference, held, memory)
+                    if launched is not None:
+                        planned[at] = held, launched
+            kinds = {(each.cta_threads, each.shared_bytes) for _, each in planned.values()}
+            if len(planned) < 2 or len(kinds) > 1:
+                return found
+            grid, *more_grids = (each.grid for _, each in planned.values())
+            ((cta_threads, shared_bytes),) = kinds
+            params = tuple(each.block_of(kernel) for _, each in planned.values())
+            done = emulate(
+                self.module,
+                grid,
+                ParameterBlock(params, memory),
+                kernel=self.symbol,
+                cta_threads=cta_threads,
+                shared_bytes=shared_bytes,
+                max_steps=self.max_steps,
+                max_memory_bytes=self.max_memory_bytes,
+                approximate=True,
+                more_grids=more_grids,
+            )
+        except (Fault, EmulationError, ExecutionFault, Unsuited, ValueError):
+            return found
+        steps = done.lane_instructions
+        for at, (held, _) in planned.items():
+            found[at] = Execution(held.left(), steps)  # counted once
+            steps = 0
+        return found
+
     def _without_stale_loads(self, reference: Reference) -> Execution | None:
         """Run with random bits in place of what loads read that race with stores of their CTA.
 
@@ -238,7 +288,7 @@ class Emulation:
         held = _Held(reference)
         programs = (*reference.launch.grid, 1, 1)[:3]
         if self.launcher is not None:
-            return self._launched(self.launcher, reference, held, programs, stale)
+            return self._launched(reference, held, programs, stale)
         x, y, z = self._clusters(programs)
         args = [
             held.place(index, value.argument, value) if isinstance(value, Place) else value
@@ -288,7 +338,6 @@ class Emulation:
 
     def _launched(
         self,
-        launcher: Launcher,
         reference: Reference,
         held: _Held,
         programs: tuple[int, ...],
@@ -296,11 +345,7 @@ class Emulation:
     ) -> Execution:
         """Run the launch that the runtime makes of the reference's arguments."""
         memory = GlobalMemory()
-        addresses = held.addresses(memory)
-        if self.scratch_bytes:
-            addresses[SCRATCH_SOURCE] = memory.add("scratch memory", self._scratch(programs))
-        at_once = prod(programs) if self.cooperative else num_persistent_ctas(programs)
-        launched = launcher(reference, addresses, max(1, at_once))
+        launched = self._planned(reference, held, memory)
         if launched is None:
             if all(programs):
                 raise ExecutionFault(f"the launcher launches nothing for {programs} programs")
@@ -312,11 +357,25 @@ class Emulation:
             reference,
             held,
             launched.grid,
-            ParameterBlock(params, memory),
+            ParameterBlock((params,), memory),
             stale,
             shared_bytes=launched.shared_bytes,
             cta_threads=launched.cta_threads,
         )
+
+    def _planned(self, reference: Reference, held: _Held, memory: GlobalMemory) -> Launched | None:
+        """Return the launch that the runtime makes, of buffers in memory; None where it makes none.
+
+        Raises: ExecutionFault, Unsuited.
+        """
+        if self.launcher is None:
+            return None
+        programs = (*reference.launch.grid, 1, 1)[:3]
+        addresses = held.addresses(memory)
+        if self.scratch_bytes:
+            addresses[SCRATCH_SOURCE] = memory.add("scratch memory", self._scratch(programs))
+        at_once = prod(programs) if self.cooperative else num_persistent_ctas(programs)
+        return self.launcher(reference, addresses, max(1, at_once))
 
     def passed(self, reference: Reference) -> list[Place | Scalar | Bytes]:
         """Return what the launcher passes for each parameter of the function.

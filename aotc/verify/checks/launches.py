@@ -262,7 +262,7 @@ class Chooser:
                 best, most = found, count
         if best is None:
             return None
-        values, grid = best
+        values, grid = self._least_deep(best, index, spacing) if label == "deep" else best
         out, _, source = label.removeprefix("in place: ").partition(" is ")
         return Launch(
             label,
@@ -303,17 +303,47 @@ class Chooser:
 
         To use each stage again and again, or for a float, more than once.
         """
-        known = self._known(values, grid)
         count = 0
-        for op in self.kernel.walk():
-            if not isinstance(op, scf.For):
-                continue
-            ends = [value_in_last(value, known) for value in (op.lower, op.upper, op.step)]
+        for op, ends in self._loop_ends(values, grid):
             lower, upper, step = (0 if end is None else end for end in ends)
-            trips = 2 * (op.num_stages or self.conditions.num_stages) + 1
-            wanted = step + 1 if _is_float(label) else trips * step
+            wanted = step + 1 if _is_float(label) else self._deep_trips(op.num_stages) * step
             count += None not in ends and upper - lower >= wanted
         return count
+
+    def _loop_ends(
+        self, values: Values, grid: Sequence[int]
+    ) -> Iterator[tuple[scf.For, list[int | None]]]:
+        """Yield the loops, and where each begins and ends, and its step, in the last program."""
+        known = self._known(values, grid)
+        for op in self.kernel.walk():
+            if isinstance(op, scf.For):
+                yield op, [value_in_last(value, known) for value in (op.lower, op.upper, op.step)]
+
+    def _deep_trips(self, num_stages: int) -> int:
+        """Return how often a loop runs to use each of its stages, 0 for all loops', twice more."""
+        return 2 * (num_stages or self.conditions.num_stages) + 1
+
+    def _least_deep(
+        self, found: tuple[Values, tuple[int, ...]], index: int, spacing: Spacing
+    ) -> tuple[Values, tuple[int, ...]]:
+        """Return a smaller launch at which as many loops run deep, else the one that was found.
+
+        An extent may be compared with others, in larger blocks than an iteration takes of it. One
+        such block is added: a schedule may peel the iterations that masks are for.
+        """
+        if any(None in ends for _, ends in self._loop_ends(*found)):
+            return found
+        most = self._num_deep_loops("deep", *found)
+        for name, loop in self.roles.loops.items():
+            if name not in found[0] or name in self.conditions.choices:
+                continue
+            blocks = self._deep_trips(loop.stages) - -self.roles.extents.get(name, 1) // loop.block
+            size = part_beyond(blocks, loop.block, self.divisors[name])
+            if size < found[0][name]:
+                smaller = self._first(iter([{**found[0], name: size}]), index, spacing)
+                if smaller is not None and self._num_deep_loops("deep", *smaller) >= most:
+                    found = smaller
+        return found
 
     def _integers(self, values: Mapping[str, Scalar]) -> dict[str, int]:
         known = {name: value for name, value in values.items() if isinstance(value, int)}
@@ -355,11 +385,10 @@ class Chooser:
         """Return which values of an argument a launch may need: one, if no condition names it."""
         named = self.conditions.named
         is_free = named is not None and name not in named
-        if not is_free or name in self.roles.tiled or name in self.roles.loops:
-            return values
         divisor = self.divisors[name]
-        fits = (v for v in values if v == _COVERED or isinstance(v, float) or v % divisor == 0)
-        return [next(fits, values[0])]
+        fits = [v for v in values if v == _COVERED or isinstance(v, float) or v % divisor == 0]
+        is_any = is_free and name not in self.roles.tiled and name not in self.roles.loops
+        return (fits or values)[: 1 if is_any else None]
 
     def _shallow(self, name: str) -> list[Scalar]:
         block, divisor = self.roles.extents[name], self.divisors[name]
@@ -400,15 +429,15 @@ class Chooser:
         is_free = _is_extent(name) and loop is None and name not in self.roles.tiled
         match label:
             case "deep" if loop is not None:
-                return [
-                    part_beyond(2 * (loop.stages or self.conditions.num_stages) + 1, block, divisor)
-                ]
+                return [part_beyond(self._deep_trips(loop.stages), block, divisor)]
             case "deep" if is_free and block == 1:
                 return [_COVERED, divisor]  # it may be what counts programs
             case _ if _is_float(label) and is_free and block > 1:
                 return [_COVERED]
-            case _ if _is_float(label) and loop is None and self.roles.loops:
+            case "special" if loop is None and self.roles.loops:
                 return [last_in_part(1, block, divisor, at)]  # tiles apart show at other launches
+            case _ if _is_float(label) and loop is None and self.roles.loops:
+                return [last_in_part(1, block, divisor, at)]
             case "deep" | "persistent" if is_free:
                 return [_COVERED]
             case "deep":

@@ -61,9 +61,9 @@ _FLOAT_FORMATS = {4: "<f", 8: "<d"}
 
 @dataclass(frozen=True)
 class ParameterBlock:
-    """Hold the parameters as a launcher filled them in, and the memory that they point into."""
+    """Hold the parameters of each launch as a launcher filled them in, and the memory of all."""
 
-    params: bytes
+    params: tuple[bytes, ...]
     memory: GlobalMemory
 
 
@@ -82,7 +82,8 @@ def make_image(
     if not isinstance(block, ParameterBlock):
         block = _block(kernel, block, readable, writable)
     memory = block.memory
-    params = np.frombuffer(block.params.ljust(kernel.param_bytes, b"\0"), np.uint8)
+    padded = (each.ljust(kernel.param_bytes, b"\0") for each in block.params)
+    params = np.stack([np.frombuffer(each, np.uint8) for each in padded])
     addresses = {param.name: param.offset for param in kernel.params}
     variables = [*module.variables.values(), *kernel.variables.values()]
     constants = bytearray()
@@ -123,7 +124,7 @@ def _block(
         else:
             value = _scalar(param, index, arg)
         params[param.offset : param.offset + param.size_bytes] = value
-    return ParameterBlock(bytes(params), memory)
+    return ParameterBlock((bytes(params),), memory)
 
 
 def _place(addresses: dict[str, int], variables: Iterable[Variable], space: str, base: int) -> int:

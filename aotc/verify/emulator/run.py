@@ -7,6 +7,7 @@ Invariant: the arrays handed over are changed as the kernel changes them, and in
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -36,12 +37,12 @@ from aotc.verify.emulator.memory_access.granules import (
 from aotc.verify.emulator.text.cfg import Cfg, analyse, build_cfg
 from aotc.verify.emulator.text.parse import parse_module
 from aotc.verify.emulator.text.program import Extents, Kernel, Module
-from aotc.verify.emulator.text.special_registers import WARP, Launch
+from aotc.verify.emulator.text.special_registers import WARP, Clusters, Launch
 
 DEFAULT_MAX_STEPS = 10_000_000
 DEFAULT_MAX_MEMORY_BYTES = 4 << 30
 _BATCH_LANES = 1 << 14
-_LEAST_CAPACITY = 1 << 11  # of a register file: few sizes, so that steps recur
+_LEAST_CAPACITY = 1 << 12  # of a register file: few sizes, so that steps recur
 _MAX_CTA_THREADS = 1024
 _MAX_GRID = (2**31 - 1, 65535, 65535)
 # What a batch keeps of each lane besides registers: numbers, clocks, states of barriers.
@@ -87,8 +88,11 @@ def emulate(
     clusters: Sequence[int] = (),
     together: bool = False,
     stale: StaleLoads | None = None,
+    more_grids: Sequence[Dimensions] = (),
 ) -> Statistics:
     """Run a kernel on a grid of CTAs, or only the `clusters` of these numbers.
+
+    With `more_grids` further launches run beside that one, each with parameters of its own.
 
     All are resident at a time if they wait for each other, `together`, else as many as are fast.
 
@@ -111,20 +115,20 @@ def emulate(
     image, memory = make_image(program.module, entry, args, readable or {}, writable or {})
     static_bytes = image.static_shared_bytes
     launch = Launch(
-        grid=_extents("the grid", grid),
         cta_threads=_cta_threads(entry, cta_threads),
         cluster=_cluster(entry, cluster),
         dynamic_shared_bytes=shared_bytes,
         shared_bytes=static_bytes + shared_bytes,
     )
-    _check(launch)
+    grids = [_extents("the grid", each) for each in (grid, *more_grids)]
+    _check(launch, grids)
     runner = _Runner(
         program,
         launch,
+        _clusters(launch, grids, clusters),
         image,
         memory,
         seed,
-        clusters,
         reads_unwritten=reads_unwritten,
         approximate=approximate,
         stale=stale,
@@ -196,16 +200,16 @@ class _Runner:
         self,
         program: _Program,
         launch: Launch,
+        clusters: Clusters,
         image: Image,
         memory: GlobalMemory,
         seed: int,
-        chosen: Sequence[int],
         *,
         reads_unwritten: bool,
         approximate: bool,
         stale: StaleLoads | None,
     ) -> None:
-        self._chosen = chosen
+        self._clusters = clusters
         self._stale = stale
         self._program = program
         self._reads_unwritten = reads_unwritten
@@ -219,9 +223,7 @@ class _Runner:
         self, max_steps: int, max_memory_bytes: int, *, count_conflicts: bool, together: bool
     ) -> Statistics:
         launch = self._launch
-        total = launch.grid[0] * launch.grid[1] * launch.grid[2] // launch.cluster_size
-        numbers = np.array(self._chosen) if self._chosen else np.arange(total)
-        clusters = len(numbers)
+        clusters = len(self._clusters.number)
         at_once = self._clusters_at_once(max_memory_bytes)
         size = clusters if together else min(at_once, clusters)
         lanes = size * launch.cluster_size * launch.warp_slots * WARP
@@ -243,7 +245,8 @@ class _Runner:
             registers.reset()
             current.batch = batch = Batch(
                 launch,
-                numbers[start : start + size],
+                self._clusters.part(start, start + size),
+                self._first_number(start),
                 self._image,
                 shadow,
                 registers,
@@ -267,6 +270,11 @@ class _Runner:
         self._program.idle[self._size(lanes)] = decoded
         lane, warp, steps = counts.tolist()
         return Statistics(lane, warp, steps, len(starts), conflicts.lines, tuple(printed))
+
+    def _first_number(self, start: int) -> int:
+        """Return what to call the cluster at a place: its number in the grid, if there is one grid."""
+        known = self._clusters
+        return int(known.number[start]) if len(known.grids) == 1 else start
 
     def _size(self, lanes: int) -> _Size:
         """Return which registers and steps serve so many lanes."""
@@ -360,17 +368,27 @@ def _cluster(kernel: Kernel, cluster: Dimensions | None) -> Extents:
     return given
 
 
-def _check(launch: Launch) -> None:
+def _clusters(launch: Launch, grids: Sequence[Extents], chosen: Sequence[int]) -> Clusters:
+    """Return the clusters of all launches, or of the only one those that were chosen."""
+    numbers = [np.array(chosen)] if chosen else []
+    if not numbers:
+        numbers = [np.arange(math.prod(grid) // launch.cluster_size) for grid in grids]
+    of_launch = [np.full(len(each), at) for at, each in enumerate(numbers)]
+    return Clusters(np.array(grids), np.concatenate(of_launch), np.concatenate(numbers))
+
+
+def _check(launch: Launch, grids: Sequence[Extents]) -> None:
     if not 0 < launch.threads <= _MAX_CTA_THREADS:
         raise EmulationError(f"a CTA has 1 to {_MAX_CTA_THREADS} threads, got {launch.threads}")
-    if any(extent > limit for extent, limit in zip(launch.grid, _MAX_GRID, strict=True)):
-        raise EmulationError(f"the grid may have up to {_MAX_GRID} CTAs, got {launch.grid}")
-    if not launch.cluster_size or any(
-        extent % ctas for extent, ctas in zip(launch.grid, launch.cluster, strict=True)
-    ):
-        raise EmulationError(
-            f"a grid of {launch.grid} CTAs is no multiple of clusters of {launch.cluster}"
-        )
+    for grid in grids:
+        if any(extent > limit for extent, limit in zip(grid, _MAX_GRID, strict=True)):
+            raise EmulationError(f"the grid may have up to {_MAX_GRID} CTAs, got {grid}")
+        if not launch.cluster_size or any(
+            extent % ctas for extent, ctas in zip(grid, launch.cluster, strict=True)
+        ):
+            raise EmulationError(
+                f"a grid of {grid} CTAs is no multiple of clusters of {launch.cluster}"
+            )
 
 
 del _rules

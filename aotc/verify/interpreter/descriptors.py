@@ -16,7 +16,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from aotc.ir.core import Op
-from aotc.ir.dialects import descriptor, tma
+from aotc.ir.dialects import cache, descriptor, tma
 from aotc.ir.types import (
     U64,
     DescriptorType,
@@ -370,7 +370,7 @@ def _start_bulk_store(
     places, address, element = _run(program, op, pointer, buffer, size)
     transfer, value = program.shared.start_drain(buffer[places], dtype_of(element))
     program.stores.append(transfer)
-    program.memory.store(address, value, None, element)
+    _put(program, op, address, value, element)
 
 
 def _store_staged(
@@ -399,7 +399,21 @@ def _store_staged_run(
     size: Array,
 ) -> None:
     places, address, element = _run(program, op, pointer, buffer, size)
-    program.memory.store(address, reshape(value, -1)[places], None, element)
+    _put(program, op, address, reshape(value, -1)[places], element)
+
+
+def _put(
+    program: Program,
+    op: tma.BulkStore | tma.StagedBulkStore,
+    address: Array,
+    value: Array,
+    element: ScalarType,
+) -> None:
+    """Store elements, or combine them with what is there."""
+    if op.kind:
+        update(program.memory, address, element, value, combine_rule(op.kind, element))
+    else:
+        program.memory.store(address, value, None, element)
 
 
 def _wait_stores(program: Program, op: tma.TmaStoreWait) -> None:
@@ -418,6 +432,11 @@ def _nothing(program: Program, op: Op) -> None:
     del program, op
 
 
+def _hint(program: Program, op: Op, *operands: Array) -> None:
+    """Do nothing: there are no caches here."""
+    del program, op, operands
+
+
 TENSOR_RULES: dict[type[Op], Rule] = {
     descriptor.DescriptorAt: _described,
     descriptor.DescriptorOf: _made,
@@ -425,6 +444,7 @@ TENSOR_RULES: dict[type[Op], Rule] = {
     descriptor.MapAddress: _address,
     tma.TensorMapAddress: _address,
     descriptor.DescriptorLoad: _load,
+    descriptor.DescriptorPrefetch: _hint,
     descriptor.DescriptorStore: _store,
     descriptor.DescriptorReduce: _reduce,
     descriptor.DescriptorGather: _gather,
@@ -437,6 +457,7 @@ TENSOR_RULES: dict[type[Op], Rule] = {
     tma.AcquiredTensorMap: _made_elsewhere,
     tma.SyncTmaLoad: _fetch,
     tma.TmaLoad: _start_load,
+    cache.TmaPrefetch: _hint,
     tma.SyncBulkLoad: _sync_bulk_load,
     tma.BulkLoad: _bulk_load,
     tma.TmaStore: _start_store,

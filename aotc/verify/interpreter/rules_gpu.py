@@ -215,6 +215,12 @@ def _extract(program: Program, op: gpu.Extract, value: Array) -> Array:
     return _part(value, op.start, op.shape)
 
 
+def _warp_all(program: Program, op: gpu.WarpAll, value: Array) -> Array:
+    """Ask all warps at once: whole tiles know nothing of warps."""
+    del program, op
+    return np.array(bool(value.all()))
+
+
 def _concat(program: Program, op: gpu.Concat, *parts: Array) -> Array:
     del program
     return np.concatenate(parts, op.axis)
@@ -280,5 +286,6 @@ GPU_RULES: dict[type[Op], Rule] = {
     gpu.Extract: _extract,
     gpu.Concat: _concat,
     gpu.Reduce: rules_tile.reduce,
+    gpu.WarpAll: _warp_all,
     gpu.Scan: rules_tile.scan,
 }

@@ -91,8 +91,10 @@ def test_a_staged_store_is_issued_elsewhere(values: dict[str, Value]) -> None:
         store = staged.as_async_store(second, [values["i"]])
         assert isinstance(store, tma.TmaReduce if kind else tma.TmaStore)
         assert store.operands == [values["map"], second, values["i"]]
-    run = tma.StagedBulkStore(values["at"], values["tile"], first, values["i"])
-    assert run.as_async_store(second, ()).operands == [values["at"], second, values["i"]]
+    for kind in ("", "add"):
+        run = tma.StagedBulkStore(values["at"], values["tile"], first, values["i"], kind)
+        copy = run.as_async_store(second, ())
+        assert (copy.operands, copy.kind) == ([values["at"], second, values["i"]], kind)
 
 
 @pytest.mark.parametrize(
@@ -160,6 +162,11 @@ def test_a_staged_store_is_issued_elsewhere(values: dict[str, Value]) -> None:
             lambda v: tma.StagedBulkStore(v["at"], v["tile"], v["buffer"], v["long"]),
             "the size is i64, not i32",
         ),
+        (
+            lambda v: tma.StagedBulkStore(v["at"], v["tile"], v["buffer"], v["i"], kind="max"),
+            "no max of fp32",
+        ),
+        (lambda v: tma.BulkStore(v["at"], v["buffer"], v["i"], kind="or"), "no or of fp32"),
         (lambda _: tma.TmaStoreWait(pending=-1), "-1 pending stores"),
         (lambda v: gpu.SharedTrans(v["square"], (0, 0)), "does not permute 2 axes"),
     ],

@@ -30,7 +30,7 @@ _FENCES = (
 # Resources that order nothing in global memory: a load may cross what has an effect on these alone.
 _OTHERS = (
     *(Resource.SHARED, Resource.COPIES, Resource.STORES, Resource.DOTS, Resource.CONTROL),
-    Resource.TENSOR_MAP,
+    *(Resource.TENSOR_MAP, Resource.CACHE),
 )
 
 

@@ -159,3 +159,31 @@ def test_what_else_is_left_as_it_is(old: str, new: str) -> None:
     assert old in text
     kernel = applied(text.replace(old, new) + "\n// CHECK-NOT: scf.if\n", branch_on_masks)
     assert "scf.if" not in print_kernel(kernel)
+
+
+def test_what_no_iteration_changes_is_compared_ahead_of_the_loop() -> None:
+    body = f"{SCALED}{MASK}  %masked = arith.select(%27, %scores, %28) : tile<32x32xfp32, #2>\n{SOFTMAX}"
+    body = body.removesuffix("  scf.return\n}\n").replace("splat(%first)", "splat(%i)")
+    text = f"""{HEAD}\
+  %zero = arith.constant {{value = 0, type = i32}} : i32
+  %step = arith.constant {{value = 32, type = i32}} : i32
+  // CHECK: arith.compare(%{{{{.*}}}}, %scale)
+  // CHECK: arith.compare(%scale, %
+  // CHECK: scf.for
+  // CHECK-NEXT: tile.splat(%scale)
+  // CHECK: arith.cast(%i)
+  // CHECK-NOT: arith.compare(%scale
+  // CHECK-NOT: arith.cast(%end)
+  // CHECK: scf.if
+  scf.for(%zero, %end, %step) (%i: i32) {{
+{body}
+    scf.yield()
+  }}
+  scf.return
+}}
+"""
+    kernel = applied(text, branch_on_masks)
+    for end in (32, 33, 95):
+        out = np.full(1024, 77, np.float32)
+        with np.errstate(all="ignore"):
+            assert_same_meaning(text, kernel, [_data(3), out, 0.5, 0, end])

@@ -154,3 +154,34 @@ def test_a_truth_that_was_made_a_number_is_the_truth(arms: str) -> None:
     before, after = (np.arange(12, dtype=np.float32) for _ in range(2))
     run(parse_kernel(text), (1,), [before, 6, True])
     run(kernel, (1,), [after, 6, True])
+
+
+ORDERS = """\
+// CHECK: kernel @k(%x: desc<4x4x8xfp32>, %y: desc<4x4x8xfp32>, %z: desc<4x8x4xfp32>, %i: i32)
+// CHECK-NEXT: [[BLOCK:%.*]] = tile.descriptor_load(%x,
+// CHECK-NEXT: [[ONCE:%.*]] = tile.trans([[BLOCK]]) {order = [1, 2, 0]}
+// CHECK-NEXT: tile.descriptor_store(%y, [[BLOCK]],
+// CHECK-NEXT: tile.descriptor_store(%z, [[ONCE]],
+kernel @k(%x: desc<4x4x8xfp32>, %y: desc<4x4x8xfp32>, %z: desc<4x8x4xfp32>, %i: i32) {num_warps = 1} {
+  %v = tile.descriptor_load(%x, %i, %i, %i) : tile<4x4x8xfp32>
+  %first = tile.trans(%v) {order = [2, 0, 1]} : tile<8x4x4xfp32>
+  %back = tile.trans(%first) {order = [1, 2, 0]} : tile<4x4x8xfp32>
+  %on = tile.trans(%first) {order = [2, 0, 1]} : tile<4x8x4xfp32>
+  tile.descriptor_store(%y, %back, %i, %i, %i)
+  tile.descriptor_store(%z, %on, %i, %i, %i)
+  scf.return
+}
+"""
+
+
+def test_axes_are_reordered_once() -> None:
+    kernel = parse_kernel(without_checks(ORDERS))
+    simplify(kernel, Schedule(TARGETS["sm_90a"]))
+    verify(kernel)
+    check(ORDERS, print_kernel(kernel))
+    x = np.random.default_rng(0).integers(-9, 9, (4, 4, 8)).astype(np.float32)
+    for each in (parse_kernel(without_checks(ORDERS)), kernel):
+        y, z = np.zeros_like(x), np.zeros((4, 8, 4), np.float32)
+        run(each, (1,), [x, y, z, 0])
+        np.testing.assert_array_equal(y, x)
+        np.testing.assert_array_equal(z, x.transpose(1, 2, 0))

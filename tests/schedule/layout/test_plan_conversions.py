@@ -66,3 +66,34 @@ def test_a_tile_that_goes_through_shared_memory_is_remarked_upon() -> None:
     schedule = Schedule(TARGETS["sm_90a"])
     plan_conversions(kernel, schedule)
     assert any("2048 bytes of shared memory" in str(each) for each in schedule.remarks)
+
+
+TWICE = """\
+// CHECK: [[BUFFER:%.*]] = gpu.shared_alloc
+// CHECK-NEXT: gpu.shared_store(%a, [[BUFFER]])
+// CHECK: gpu.shared_load([[BUFFER]])
+// CHECK: gpu.shared_load([[BUFFER]])
+// CHECK-NOT: gpu.shared_store(
+#1 = #ll<register=[[1],[2]] lane=[[4],[8],[16],[32],[64]] warp=[[128],[256]] : [512]>
+#2 = #ll<register=[[64],[128]] lane=[[1],[2],[4],[8],[16]] warp=[[256],[32]] : [512]>
+"""
+
+
+def test_what_is_loaded_is_stored_once_for_all_its_conversions() -> None:
+    body = BODY.replace(
+        "  gpu.store(%q, %b, _)\n",
+        """\
+  gpu.store(%q, %b, _)
+  %c = gpu.convert(%a) {layout = #2} : tile<512xfp32, #2>
+  %l = tile.arange {start = 512, end = 1024, layout = #2} : tile<512xi32, #2>
+  %ps = tile.splat(%out) {shape = [512], layout = #2} : tile<512x*fp32, #2>
+  %r = arith.addptr(%ps, %l) : tile<512x*fp32, #2>
+  gpu.store(%r, %c, _)
+""",
+    )
+    text = HELD + TWICE + body
+    kernel = applied(text, plan_conversions)
+    for each in (allocate_shared, insert_barriers):
+        each(kernel, Schedule(TARGETS["sm_90a"]))
+    x = np.random.default_rng(3).normal(size=512).astype(np.float32)
+    assert_same_meaning(text, kernel, [x, np.zeros(1024, np.float32)])

@@ -182,22 +182,27 @@ SIGNATURE = {
 
 
 @pytest.mark.emulated
-def test_a_ring_of_one_stage_is_waited_for_before_a_dot_that_moves_up(tmp_path: Path) -> None:
-    for num_stages in (1, 2):
-        kernel = compiled(tmp_path, SOURCE, SIGNATURE, num_stages=num_stages)
-        for n in (1, 64, 65, 200, 64 * 5):
-            a, b, c = (
-                tensor(shape, "fp16", seed=n + at) / np.float16(64)
-                for at, shape in enumerate(((64, 64), (n, 64), (n, 64)))
-            )
-            d = like(tensor((64, 64), "fp32"))
-            launch(kernel, (1,), {"a": a, "b": b, "c": c, "d": d, "n": n}, seed=n)
-            score, other = (a.astype(np.float64) @ each.astype(np.float64).T for each in (b, c))
-            expected = score * 0.5 @ c.astype(np.float64)
-            for first in range(0, n, 64):
-                part = np.maximum(other[:, first : first + 64], 0.0)
-                expected[:, : part.shape[1]] += part * 0.25
-            np.testing.assert_allclose(d, expected, rtol=0, atol=2e-2 * np.abs(expected).max())
+@pytest.mark.parametrize("num_stages", [1, 2, 3])
+@pytest.mark.parametrize("warp_specialize", [None, False])
+def test_stages_are_waited_for_before_a_dot_that_moves_up(
+    tmp_path: Path, num_stages: int, *, warp_specialize: bool | None
+) -> None:
+    """A producer's ring may have one stage; without a producer each copy of one stage is waited for alone."""
+    options = {"num_stages": num_stages, "warp_specialize": warp_specialize}
+    kernel = compiled(tmp_path, SOURCE, SIGNATURE, **options)
+    for n in (1, 64, 65, 200, 64 * 5):
+        a, b, c = (
+            tensor(shape, "fp16", seed=n + at) / np.float16(64)
+            for at, shape in enumerate(((64, 64), (n, 64), (n, 64)))
+        )
+        d = like(tensor((64, 64), "fp32"))
+        launch(kernel, (1,), {"a": a, "b": b, "c": c, "d": d, "n": n}, seed=n)
+        score, other = (a.astype(np.float64) @ each.astype(np.float64).T for each in (b, c))
+        expected = score * 0.5 @ c.astype(np.float64)
+        for first in range(0, n, 64):
+            part = np.maximum(other[:, first : first + 64], 0.0)
+            expected[:, : part.shape[1]] += part * 0.25
+        np.testing.assert_allclose(d, expected, rtol=0, atol=2e-2 * np.abs(expected).max())
 
 
 def test_remarks_and_waits_say_so(tmp_path: Path) -> None:
@@ -205,6 +210,19 @@ def test_remarks_and_waits_say_so(tmp_path: Path) -> None:
     assert REORDERED in remarks
     ops = re.findall(r"gpu\.(wgmma_wait|wgmma)\(", text)
     assert ops == ["wgmma", "wgmma", "wgmma_wait", "wgmma", "wgmma_wait", "wgmma_wait"]
+
+
+def test_without_a_producer_they_are_reordered_too(tmp_path: Path) -> None:
+    """Not where an iteration has buffers of its own, whose copies it waits for one by one."""
+    expected = {
+        1: ["wgmma", "wgmma_wait"] * 3,
+        2: ["wgmma", "wgmma", "wgmma_wait", "wgmma", "wgmma_wait", "wgmma_wait"],
+    }
+    for num_stages, wanted in expected.items():
+        options = {"num_stages": num_stages, "warp_specialize": False}
+        text, remarks = lowered(tmp_path, SOURCE, SIGNATURE, 4, **options)
+        assert (REORDERED in remarks) == (num_stages > 1)
+        assert re.findall(r"gpu\.(wgmma_wait|wgmma)\(", text) == wanted
 
 
 def test_the_last_dot_runs_while_others_are_stored(tmp_path: Path) -> None:

@@ -67,6 +67,24 @@ GRADIENT = """def k(a, b, c, v, d, n):
 GRADIENT_SIGNATURE = ATTENTION_SIGNATURE | {"d": SIGNATURE["c"]}
 
 
+SOFTMAX = """def k(a, b, c, v, n):
+    row = tl.program_id(0) * 64
+    query = a.load([row, 0])
+    total = tl.zeros((64, 64), tl.float32)
+    above = tl.full((64,), -3.0e38, tl.float32)
+    below = tl.zeros((64,), tl.float32)
+    for key in range(0, n, 64):
+        score = tl.dot(query, b.load([key, 0]).T) * 0.5
+        most = tl.maximum(above, tl.ceil(tl.max(score, 1)))
+        weight = tl.exp2(score - most[:, None])
+        moved = tl.exp2(above - most)
+        below = below * moved + tl.sum(weight, 1)
+        total = tl.dot(weight.to(tl.float16), v.load([key, 0]), total * moved[:, None])
+        above = most
+    c.store([row, 0], total / below[:, None])
+"""
+
+
 def _lowered(
     folder: Path, source: str, signature: dict[str, str], num_warps: int = 4, **config: Any
 ) -> tuple[str, str]:
@@ -115,6 +133,27 @@ def test_the_first_dot_runs_beside_the_last_where_others_have_results(tmp_path: 
     body = ["wgmma", "wgmma", "wgmma", "wgmma_wait2", "tma_reduce", "wgmma_wait1", "wgmma_wait"]
     last = ["wgmma", "wgmma", "wgmma_wait1", "tma_reduce", "wgmma_wait"]
     assert ops[: ops.index("scf.for", 3)] == [*first, "scf.for", *body, *last]
+
+
+def test_the_first_dot_runs_beside_the_second_where_a_reference_stays(tmp_path: Path) -> None:
+    text, remarks = _lowered(tmp_path, SOFTMAX, ATTENTION_SIGNATURE, num_stages=2)
+    assert AHEAD in remarks
+    found = re.findall(r"(scf\.for|warp_all|wgmma_wait|wgmma)\(.*?(?:pending = (\d)|\n)", text)
+    ops = ["".join(each) for each in found]
+    body = ["warp_all", "wgmma", "wgmma", "wgmma_wait1", "wgmma_wait"]
+    assert ops[: ops.index("scf.for", 3)] == [
+        "wgmma",
+        "wgmma_wait",
+        "scf.for",
+        *body,
+        "wgmma",
+        "wgmma_wait",
+    ]
+    # Weights of another iteration are ahead where the maximum is no whole number.
+    source = SOFTMAX.replace("tl.ceil(tl.max(score, 1))", "tl.max(score, 1)")
+    text, _ = _lowered(tmp_path, source, ATTENTION_SIGNATURE, num_stages=2)
+    assert "warp_all" not in text
+    assert re.findall(r"pending = (\d)", text) == ["1"]
 
 
 def test_a_dot_behind_one_that_threads_feed_stays_in_its_iteration(tmp_path: Path) -> None:
@@ -217,6 +256,22 @@ def test_scores_of_attention(tmp_path: Path, num_stages: int) -> None:
         wide = [each[:n].astype(np.float64) for each in (b, v)]
         expected = (0.5 * (a.astype(np.float64) @ wide[0].T)) @ wide[1]
         np.testing.assert_array_equal(c, expected)
+
+
+@pytest.mark.emulated
+@pytest.mark.parametrize("mma_stages", [1, 2])
+@pytest.mark.parametrize("grows", [0.0, 40.0])
+def test_softmax_whose_reference_stays(tmp_path: Path, mma_stages: int, grows: float) -> None:
+    kernel = compiled(tmp_path, SOFTMAX, ATTENTION_SIGNATURE, num_stages=2, mma_stages=mma_stages)
+    for seed, n in enumerate((64, 128, 320)):
+        a, b = np.sign(tensor((128, 64), "fp16")), np.sign(tensor((n, 64), "fp16", seed=1))
+        b[:, 0] += (grows * (np.arange(n) // 64)).astype(np.float16)
+        v, c = tensor((n, 64), "fp16", seed=2), like(tensor((128, 64), "fp32"))
+        launch(kernel, (2,), {"a": a, "b": b, "c": c, "v": v, "n": n}, seed=seed)
+        scores = 0.5 * (a.astype(np.float64) @ b.astype(np.float64).T)
+        weights = np.exp2(scores - scores.max(1, keepdims=True))
+        expected = weights @ v.astype(np.float64) / weights.sum(1, keepdims=True)
+        np.testing.assert_allclose(c, expected, rtol=0, atol=2**-10 * np.abs(v).max())
 
 
 @pytest.mark.emulated

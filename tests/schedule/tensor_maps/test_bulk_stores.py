@@ -26,7 +26,15 @@ from aotc.verify.interpreter.run import run
 from tests.support.descriptors import PRELUDE
 from tests.support.pass_case import applied, assert_same_meaning
 from tests.support.row_kernels import lengths
-from tests.support.stored_rows import MASKED, NOT_STORED, NUM_ROWS, STORED, Stored
+from tests.support.stored_rows import (
+    MASKED,
+    NOT_STORED,
+    NOT_UPDATED,
+    NUM_ROWS,
+    STORED,
+    UPDATED,
+    Stored,
+)
 
 
 def _bulked(
@@ -44,7 +52,8 @@ def _bulked(
     text = print_kernel(kernel)
     assert print_kernel(parse_kernel(text)) == text
     texts = [remark.partition(": ")[2] for remark in schedule.remarks]
-    return kernel, [text for text in texts if "stored by bulk copies" in text]
+    done = ("stored by bulk copies", "updated by bulk copies")
+    return kernel, [text for text in texts if any(each in text for each in done)]
 
 
 def _num_copies(kernel: Kernel) -> int:
@@ -63,6 +72,26 @@ def test_it_stores_what_it_stored(tmp_path: Path, case: Stored) -> None:
         args = [made[info.name] for info in kernel.params]
         run(kernel, (NUM_ROWS,), args, check_races=False)  # barriers come later
         np.testing.assert_array_equal(made["out_ptr"], expected)
+
+
+@pytest.mark.parametrize("case", UPDATED.values(), ids=UPDATED)
+def test_it_adds_what_it_added(tmp_path: Path, case: Stored) -> None:
+    kernel, remarks = _bulked(tmp_path, case)
+    assert f"out_ptr is updated by bulk copies of {case.size_bytes} bytes" in remarks
+    assert _num_copies(kernel) == len(remarks)
+    for length in lengths(case.block):
+        made = case.arguments(length, m=1)
+        expected = case.expected(made)
+        args = [made[info.name] for info in kernel.params]
+        run(kernel, (NUM_ROWS,), args, check_races=False)  # barriers come later
+        np.testing.assert_array_equal(made["out_ptr"], expected)
+
+
+@pytest.mark.parametrize(("case", "why"), NOT_UPDATED.values(), ids=NOT_UPDATED)
+def test_what_is_no_reduction_is_updated_as_before(tmp_path: Path, case: Stored, why: str) -> None:
+    kernel, remarks = _bulked(tmp_path, case)
+    assert any(f"is not updated by bulk copies: {why}" in remark for remark in remarks)
+    assert any(isinstance(op, gpu.AtomicRmw) for op in kernel.walk())
 
 
 @pytest.mark.parametrize(("case", "why"), NOT_STORED.values(), ids=NOT_STORED)

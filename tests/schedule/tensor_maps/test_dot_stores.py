@@ -16,7 +16,7 @@ from aotc.schedule.tensor_maps.map_pointers import map_pointers
 from aotc.target import TARGETS
 from tests.support.checks import check, without_checks
 from tests.support.mapping import allows, interpret, mapped, remarks_on
-from tests.support.store_kernels import MAPPED, MASKED, Case, launch, request
+from tests.support.store_kernels import ADDED, MAPPED, MASKED, UPDATED, Case, launch, request
 
 SHAPES = (
     *((1, 8, 8), (64, 32, 32), (63, 40, 16), (65, 24, 40), (67, 16, 8)),
@@ -41,6 +41,21 @@ def test_it_writes_what_it_wrote_wherever_the_guards_hold(tmp_path: Path, case: 
         m, n, k = shape
         assert allows(kernel, made.args) == (k > 0 and case.holds(m, n))
         np.testing.assert_array_equal(interpret(plain, made), made.expected)
+        if allows(kernel, made.args):
+            np.testing.assert_array_equal(interpret(kernel, made), made.expected)
+
+
+@pytest.mark.parametrize("case", UPDATED.values(), ids=UPDATED)
+def test_it_adds_what_it_added_wherever_the_guards_hold(tmp_path: Path, case: Case) -> None:
+    wanted = request(tmp_path, case)
+    kernel, schedule = mapped(wanted)
+    assert remarks_on("out_ptr", schedule)[0].startswith("out_ptr is updated by tensor copies")
+    reductions = [op for op in kernel.walk() if isinstance(op, descriptor.DescriptorReduce)]
+    assert {op.descriptor.hint for op in reductions} == {"out_ptr.map"}
+    for shape in ((1, 8, 8), (65, 24, 40), (63, 40, 16), (8, 2, 8)):
+        made = launch(case, *shape)
+        m, n, _ = shape
+        assert allows(kernel, made.args) == case.holds(m, n)
         if allows(kernel, made.args):
             np.testing.assert_array_equal(interpret(kernel, made), made.expected)
 
@@ -197,6 +212,54 @@ NOT_MAPPED = {
         "tile.load keeps memory accesses in order",
     ),
 }
+
+
+NOT_UPDATED = {
+    "acquired and released": (
+        Case(ADDED.replace(', sem="relaxed"', "")),
+        'it is acq_rel; sem="relaxed" asks for no order',
+    ),
+    "released": (Case(ADDED.replace("relaxed", "release")), "it is release"),
+    "for the system": (
+        Case(ADDED.replace("sem", 'scope="sys", sem')),
+        "copies are atomic for one GPU, not for the system",
+    ),
+    "of doubles": (Case(ADDED, dtype="fp64"), "copies have no atomic add of fp64"),
+    "the greater": (
+        Case(ADDED.replace("add", "max"), dtype="fp32"),
+        "copies have no atomic max of fp32",
+    ),
+    "two kinds": (
+        Case(f"{ADDED}\n    {ADDED.replace('add', 'max')}", dtype="i32"),
+        "the kernel writes through it elsewhere, too",
+    ),
+    "and a store": (Case(f"{MASKED}\n    {ADDED}"), "the kernel writes through it elsewhere, too"),
+    "ordered by another": (
+        Case(f"{ADDED}\n    tl.atomic_add(other_ptr, 1)"),
+        "tile.atomic_rmw keeps memory accesses in order",
+    ),
+    "a load in a loop": (
+        Case(
+            "for i in range(extra):\n        d = (c + tl.load(other_ptr + i)).to(c.dtype)\n"
+            f"        {ADDED.replace('c,', 'd,')}"
+        ),
+        "the kernel loads through other_ptr afterwards, which may be the same memory; num_stages",
+    ),
+}
+
+
+@pytest.mark.parametrize(("case", "reason"), NOT_UPDATED.values(), ids=NOT_UPDATED)
+def test_a_remark_says_why_an_atomic_is_left_alone(tmp_path: Path, case: Case, reason: str) -> None:
+    kernel, schedule = mapped(request(tmp_path, case))
+    remarks = remarks_on("out_ptr is not updated", schedule)
+    assert remarks[0].startswith(f"out_ptr is not updated by tensor copies: {reason}")
+    assert [op for op in kernel.walk() if isinstance(op, tile.AtomicRmw)]
+
+
+def test_an_atomic_whose_result_is_used_is_not_looked_at(tmp_path: Path) -> None:
+    used = Case(f"old = {ADDED}\n    tl.store(other_ptr, tl.sum(tl.sum(old, 1), 0).to(tl.int32))")
+    _, schedule = mapped(request(tmp_path, used))
+    assert not remarks_on("out_ptr", schedule)
 
 
 @pytest.mark.parametrize(("case", "reason"), NOT_MAPPED.values(), ids=NOT_MAPPED)

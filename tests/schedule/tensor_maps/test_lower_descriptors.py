@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from aotc.config import Config
 from aotc.ir.core import Kernel
 from aotc.ir.diagnostics import IRError
 from aotc.ir.text import parse_kernel, print_kernel
@@ -83,6 +84,32 @@ def test_without_them_there_are_pointers_and_masks() -> None:
     assert "desc" not in text
     assert "value = nanf" in text
     assert '{kind = "add", sem = "relaxed"}' in text
+
+
+PREFETCHED = """\
+kernel @k(%x: desc<4x8xfp32>, %p: *fp32 {divisibility = 16}, %i: i32) {num_warps = 1} {
+  %s = arith.constant {value = 8, type = i64} : i64
+  %made = tile.descriptor_of(%p, %i, %i, %s) {shape = [4, 8]} : desc<4x8xfp32>
+  tile.descriptor_prefetch(%made, %i, %i)
+  tile.descriptor_prefetch(%x, %i, %i)
+  %v = tile.descriptor_load(%made, %i, %i) : tile<4x8xfp32>
+  tile.descriptor_store(%x, %v, %i, %i)
+  scf.return
+}
+"""
+
+
+@pytest.mark.parametrize(
+    ("target", "num_ctas", "kept"), [("sm_80", 1, 0), ("sm_90a", 1, 1), ("sm_90a", 2, 0)]
+)
+def test_prefetches_of_parameters_are_kept_where_there_are_whole_maps(
+    target: str, num_ctas: int, kept: int
+) -> None:
+    kernel = parse_kernel(PREFETCHED)
+    lower_descriptors(kernel, Schedule(TARGETS[target], config=Config(num_ctas=num_ctas)))
+    verify(kernel)
+    assert print_kernel(kernel).count("tile.descriptor_prefetch(%x, %i, %i)") == kept
+    assert print_kernel(kernel).count("prefetch") == kept
 
 
 def test_a_kernel_without_descriptors_stays_as_it_is() -> None:

@@ -502,6 +502,7 @@ def attend(
     BLOCK_M: tl.constexpr,
     BLOCK_N: tl.constexpr,
     HEAD_DIM: tl.constexpr,
+    WHOLE: tl.constexpr,
 ):
     """Store softmax(Q @ K.T * scale) @ V, in powers of two, for a block of queries."""
     row = tl.program_id(0) * BLOCK_M
@@ -513,7 +514,8 @@ def attend(
         scores = tl.dot(queries, k.load([first, 0]).T) * scale
         columns = first + tl.arange(0, BLOCK_N)
         scores = tl.where((columns < n_keys)[None, :], scores, float("-inf"))
-        new_max = tl.maximum(row_max, tl.max(scores, axis=1))
+        largest = tl.max(scores, axis=1)
+        new_max = tl.maximum(row_max, tl.ceil(largest) if WHOLE else largest)
         power = tl.exp2(scores - new_max[:, None])
         rescale = tl.exp2(row_max - new_max)
         row_sum = row_sum * rescale + tl.sum(power, axis=1)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from aotc.backend import nvvm
 from aotc.ir.core import Kernel, Op, Value
 from aotc.ir.dialects import arith, gpu, mbarrier, roles, scf, wgmma
 from aotc.ir.effects import Trait
 from aotc.ir.rewrite import Builder
 from aotc.ir.types import I1, I64
-from tests.support.mutations.plant import Mutation, Plant, after_pass, found
+from tests.support.mutations.plant import Mutation, Plant, after_pass, found, replacing
 
 _CHAIN = "pipeline_mma"
 _MASKS = "branch_on_masks"
@@ -99,6 +100,18 @@ def _scale_twice(kernel: Kernel) -> None:
             slow.set_slots([slow.operands[0], fast.operands[1]])
 
 
+def _keep_accumulators(kernel: Kernel) -> None:
+    """Leave accumulators as they are where the reference moves."""
+    votes = [op.parent_op for op in found(kernel, gpu.WarpAll)]
+    for branch in [op for op in found(kernel, scf.If) if op.condition.op in votes]:
+        then, otherwise = (block.terminator for block in branch.blocks)
+        kept = [
+            old if isinstance(new.op, arith.Mul) and old in new.op.operands else new
+            for old, new in zip(then.operands, otherwise.operands, strict=True)
+        ]
+        otherwise.set_slots(kept)
+
+
 _PLANTS: tuple[tuple[str, str, Plant], ...] = (
     (
         "values are given back in flight",
@@ -137,6 +150,21 @@ _PLANTS: tuple[tuple[str, str, Plant], ...] = (
     ),
 )
 
+_KEPT: tuple[tuple[str, str, Plant], ...] = (
+    (
+        "accumulators keep the reference before",
+        "what is computed ahead of the branch is taken for what it hands on",
+        after_pass("rescale_lazily", _keep_accumulators),
+    ),
+    (
+        "a thread answers for its warp",
+        "the vote is left out, since most warps agree",
+        replacing(nvvm, "vote_all", lambda _, value: value),
+    ),
+)
+
 MUTATIONS = tuple(
-    Mutation(name, stands_for, "attend", plant, "sm_90a") for name, stands_for, plant in _PLANTS
+    Mutation(name, stands_for, kernel, plant, "sm_90a")
+    for kernel, plants in (("attend", _PLANTS), ("attend_whole", _KEPT))
+    for name, stands_for, plant in plants
 )

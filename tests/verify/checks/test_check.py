@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Literal
 
@@ -362,3 +362,32 @@ def test_forms_of_a_kernel_share_what_launches_must_give() -> None:
     other = parse_kernel(print_kernel(kernel).replace("value = 0.5", "value = 0.25"))
     findings = list(check_kernel(kernel, roles, checks, interpreted(other)))
     assert findings[-1].status == "wrong"
+
+
+def test_what_was_executed_together_is_compared_and_not_executed_again() -> None:
+    kernel = kernel_of("grouped")
+    roles = roles_of(kernel, {}, is_inexact)
+    alone: list[str] = []
+
+    def execute(reference: Reference) -> Execution:
+        alone.append(reference.launch.label)
+        return interpreted(kernel)(reference)
+
+    def together(references: Sequence[Reference]) -> list[Execution | None]:
+        in_step = [each.launch.in_step for each in references]
+        return [
+            interpreted(kernel)(each) if goes else None
+            for each, goes in zip(references, in_step, strict=True)
+        ]
+
+    checks = Checks(Conditions(None, _any))
+    findings = list(check_kernel(kernel, roles, checks, execute, together))
+    plain = list(check_kernel(kernel, roles, checks, interpreted(kernel)))
+    assert [each.label for each in findings] == [each.label for each in plain]
+    assert {each.status for each in findings} == {"right"}
+    assert 0 < len(alone) < len(findings)
+    other = parse_kernel(print_kernel(kernel).replace("value = 0.5", "value = 0.25"))
+    wrong = list(
+        check_kernel(kernel, roles, checks, execute, lambda rs: [interpreted(other)(r) for r in rs])
+    )
+    assert [each.status for each in wrong] == ["wrong"]

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
 
 import pytest
 
@@ -12,6 +13,7 @@ from aotc.verify.checks.check import Execution, ExecutionFault
 from aotc.verify.checks.compare import compare
 from aotc.verify.checks.dataflow import roles_of
 from aotc.verify.checks.emulated import Emulation
+from aotc.verify.checks.launched import Launched
 from aotc.verify.checks.launches import Launch
 from aotc.verify.checks.noise import is_inexact
 from aotc.verify.checks.reference import Inputs, Reference, interpret, pointers_of
@@ -120,3 +122,51 @@ def test_threads_may_race_for_what_nobody_uses(name: str) -> None:
     assert re.match("race: .*x_ptr", done.forgiven)
     wrong = [n for n, b in reference.buffers.items() if compare(b, done.buffers[n]) is not None]
     assert wrong == ([] if name == "halved" else ["out_ptr"])
+
+
+def _launcher(reference: Reference, addresses: Mapping[str, int], at_once: int) -> Launched:
+    """Return a launch of `grouped`, whose parameters are its arguments one by one."""
+    del at_once
+    params, layout = bytearray(), list[tuple[int, int]]()
+    for name in reference.order:
+        size = 8 if name in addresses else 4
+        layout.append((len(params), size))
+        value = addresses.get(name, reference.launch.scalars.get(name, 0))
+        params += int(value).to_bytes(size, "little")
+    x, y = reference.launch.grid
+    return Launched((x, y, 1), (128, 1, 1), (1, 1, 1), 0, bytes(params), tuple(layout))
+
+
+def _launches_of_grouped() -> list[Reference]:
+    kernel = kernel_of("grouped")
+    roles = roles_of(kernel, {}, is_inexact)
+    sizes: dict[str, int] = {"M": 33, "N": 15, "stride_am": 48, "stride_om": 17}
+    others = (
+        replace(LAUNCH, scalars={**LAUNCH.scalars, **sizes}, grid=(3, 1), seed=4, misaligned=False),
+        replace(LAUNCH, scalars={**LAUNCH.scalars, "M": 1}, grid=(1, 2), seed=5),
+        replace(LAUNCH, seed=6, in_step=False),
+    )
+    return [interpret(kernel, roles, launch, Inputs()) for launch in (LAUNCH, *others)]
+
+
+def test_launches_together_leave_what_each_leaves_alone(ptx: str) -> None:
+    """Those in step: each has parameters, a grid and memory of its own."""
+    references = _launches_of_grouped()
+    made = Emulation(parse_module(ptx), "grouped", 0, launcher=_launcher)
+    *together, random = made.together(references)
+    assert random is None
+    count = 0
+    for reference, done in zip(references, together, strict=False):
+        alone = made(reference)
+        assert done is not None
+        count += alone.lane_instructions
+        for name, content in alone.buffers.items():
+            assert done.buffers[name].tobytes() == content.tobytes()
+            assert compare(reference.buffers[name], content) is None
+    assert sum(done.lane_instructions for done in together if done is not None) == count
+
+
+def test_launches_of_which_one_is_at_fault_are_left_to_be_executed_alone(ptx: str) -> None:
+    broken = ptx.replace("setp.lt.s32", "setp.le.s32")
+    made = Emulation(parse_module(broken), "grouped", 0, launcher=_launcher)
+    assert made.together(_launches_of_grouped()) == [None] * 4

@@ -329,3 +329,26 @@ def test_an_extent_is_a_multiple_and_of_its_class(kind: str, block: int, divisor
 def test_below_the_block_comes_the_next_smaller(divisor: int) -> None:
     assert extent_of("under", 64, divisor) == 64 - divisor
     assert extent_of("one", 64, divisor) == divisor
+
+
+def test_a_deep_loop_takes_no_more_of_an_extent_than_its_iterations_and_a_block() -> None:
+    """Keys are compared with queries, in blocks of both, and a loop goes through them in its own."""
+    grid = Conditions(lambda s: (-(-s["n_queries"] // 16), s["x.shape[0]"]), _any, num_stages=5)
+    chooser = _chooser("causal_sums", grid)
+    chooser.roles.extents["n_keys"] = 64
+    launch = _some(chooser, "deep")
+    keys, step = int(launch.scalars["n_keys"]), chooser.roles.loops["n_keys"].block
+    assert step == 16
+    assert 11 * step < keys <= 11 * step + 64 + 1
+    listed = replace(grid, choices={"n_keys": Choice((705, 800))})
+    chooser = _chooser("causal_sums", listed)
+    chooser.roles.extents["n_keys"] = 64
+    assert _some(chooser, "deep").scalars["n_keys"] in (705, 800)
+
+
+def test_special_values_take_one_tile_of_what_no_loop_goes_through() -> None:
+    grid = Conditions(lambda s: (-(-s["n_queries"] // 16), s["x.shape[0]"]), _any)
+    rows = _some(_chooser("scale_rows", ROWS), "special")
+    causal = _some(_chooser("causal_sums", grid), "special")
+    assert rows.scalars["n_cols"] > 16  # a loop goes through it
+    assert causal.scalars["x.shape[1]"] <= 16

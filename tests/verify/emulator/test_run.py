@@ -5,7 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from aotc.verify.emulator.arguments import ParameterBlock
 from aotc.verify.emulator.errors import EmulationError, Fault
+from aotc.verify.emulator.memory.global_memory import GlobalMemory
 from aotc.verify.emulator.run import emulate
 from tests.support.ptx_kernel import collect, faults, ptx, run
 
@@ -421,3 +423,45 @@ def test_faults_name_thread_and_cta_of_any_batch():
     body = "mov.u32 %r4, %ctaid.x; setp.eq.u32 %p1, %r4, 5; @%p1 trap;"
     fault = faults(body, kind="trap", grid=7, threads=40, max_memory_bytes=60_000)
     assert (fault.cta, fault.thread) == ((5, 0, 0), 0)
+
+
+def test_launches_beside_each_other_have_grids_and_parameters_of_their_own():
+    """Of three grids, one empty, each CTA reads the parameters and the extents of its own."""
+    body = """
+    mov.u32 %r10, %ctaid.x; mov.u32 %r11, %nctaid.x; mov.u32 %r12, %ctaid.y; mov.u32 %r13, %nctaid.y;
+    mad.lo.u32 %r14, %r12, %r11, %r10;
+    mad.lo.u32 %r14, %r14, 32, %r0;
+    mul.wide.u32 %rd10, %r14, 4;
+    add.u64 %rd10, %rd10, %rd0;
+    mad.lo.u32 %r15, %r11, 10, %r13;
+    cvt.u64.u32 %rd11, %r15;
+    add.u64 %rd11, %rd11, %rd1;
+    cvt.u32.u64 %r15, %rd11;
+    st.global.u32 [%rd10], %r15;
+"""
+    memory, grids = GlobalMemory(), [(2, 3), (0, 1), (5, 1)]
+    outs = [np.zeros(32 * x * y, np.uint32) for x, y in grids]
+    params = tuple(
+        memory.add(f"out{at}", out).to_bytes(8, "little") + (100 * at).to_bytes(8, "little")
+        for at, out in enumerate(outs)
+    )
+    for seed in (0, 3):
+        block = ParameterBlock(params, memory)
+        done = emulate(ptx(body, 2), grids[0], block, more_grids=grids[1:], seed=seed)
+        assert done.batches == 1
+        for at, ((x, y), out) in enumerate(zip(grids, outs, strict=True)):
+            assert (out == 10 * x + y + 100 * at).all()
+            out[:] = 0
+
+
+def test_launches_beside_each_other_do_not_reach_each_others_memory():
+    body = "add.u64 %rd1, %rd0, %rd1; st.global.u32 [%rd1], %r0;"
+    memory = GlobalMemory()
+    first, second = (memory.add(name, np.zeros(1, np.uint32)) for name in ("first", "second"))
+    params = tuple(
+        each.to_bytes(8, "little") + distance.to_bytes(8, "little")
+        for each, distance in ((first, 0), (second, 4))
+    )
+    block = ParameterBlock(params, memory)
+    with pytest.raises(Fault, match="4 bytes at byte 4 of second"):
+        emulate(ptx(body, 2, threads=1), 1, block, more_grids=[1])

@@ -16,6 +16,7 @@ from aotc.verify.emulator.async_copies.transfers import (
     COMPLETES,
     BulkGroups,
     as_chunks,
+    begin_each,
     blamed_on,
     chunks_of,
     copy_in,
@@ -121,10 +122,11 @@ def _to_global(ctx: Context, lane: _Lane) -> None:
     chunks = chunks_of(lane.target, lane.size_bytes)
     owners = np.full(len(chunks), lane.lane)
     memory.check(chunks, CHUNK_BYTES, owners, write=True)
+    source = chunks_of(lane.source, lane.size_bytes)
     copy_out(
         ctx,
         lane.lane,
-        chunks_of(lane.source, lane.size_bytes),
+        begin_each(ctx, [lane.lane], [source], writes=False)[0],
         lambda data: memory.write(chunks, data, owners),
     )
 
@@ -204,10 +206,11 @@ def _reduce_global(ctx: Context, lane: _Lane, combine: Combine, size: int) -> No
     owners = np.full(len(chunks), lane.lane)
     ctx.machine.global_memory.check(chunks, CHUNK_BYTES, owners, write=True)
     where = _elements(lane.target, lane.size_bytes, size)
+    source = chunks_of(lane.source, lane.size_bytes)
     copy_out(
         ctx,
         lane.lane,
-        chunks_of(lane.source, lane.size_bytes),
+        begin_each(ctx, [lane.lane], [source], writes=False)[0],
         lambda data: combine_global(ctx, lane.lane, where, reshape(data, -1, size), combine),
     )
 
@@ -238,7 +241,7 @@ def _reduce_in_other_cta(ctx: Context, lane: _Lane, combine: Combine, size: int)
             )
             mbarriers.complete_bytes(issuer, row, np.array([lane.size_bytes]))
 
-    machine.defer(happen)
+    machine.defer(issuer, happen)
 
 
 # ---- groups and hints -----------------------------------------------------------------------------

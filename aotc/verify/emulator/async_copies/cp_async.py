@@ -118,7 +118,7 @@ def copy_async(instruction: Instruction) -> Execute:
         def happen() -> None:
             shared.poke(flight, _fetch(memory, address, wanted, size, lanes))
 
-        ctx.machine.part(AsyncCopies).issue(flight, ctx.machine.defer(happen))
+        ctx.machine.part(AsyncCopies).issue(flight, ctx.machine.defer(lanes, happen))
 
     return run
 
@@ -169,7 +169,7 @@ def arrive_when_copied(instruction: Instruction) -> Execute:
             copies.finish(found)
             mbarriers.arrive(lanes, rows, np.ones(len(rows), np.int64))
 
-        ctx.machine.defer(happen)
+        ctx.machine.defer(lanes, happen)
 
     return run
 

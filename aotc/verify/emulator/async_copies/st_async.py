@@ -46,7 +46,7 @@ def store(instruction: Instruction) -> Execute:
                 shared.finish(flight, asynchronous=True)
                 mbarriers.complete_bytes(lanes, rows, sizes)
 
-        ctx.machine.defer(happen)
+        ctx.machine.defer(lanes, happen)
 
     return execute
 
@@ -83,6 +83,6 @@ def reduce(instruction: Instruction) -> Execute:
                 )
                 mbarriers.complete_bytes(lanes, rows, sizes)
 
-        ctx.machine.defer(happen)
+        ctx.machine.defer(lanes, happen)
 
     return execute

@@ -16,6 +16,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 
@@ -100,13 +101,16 @@ def pick(pieces: Pieces, box: Bytes) -> Bytes:
     return reshape(np.ascontiguousarray(box), -1, pieces.size_bytes)[pieces.places]
 
 
+@lru_cache(maxsize=256)
 def shared_chunks(tensor: TensorMap, base: int) -> Ints:
     """Return where in shared memory the dense box's chunks lie."""
     pitch, span = tensor.box_elems[0] * tensor.element_bytes, SWIZZLE_SPANS_BYTES[tensor.swizzle]
     rows = tensor.box_bytes // pitch
     row, chunk = np.ogrid[:rows, : pitch // CHUNK_BYTES]
     address = (base + row * max(pitch, span) + chunk * CHUNK_BYTES).ravel()
-    return swizzled(address, span, chunk_bits=_CHUNK_BITS[tensor.atomicity])
+    places = swizzled(address, span, chunk_bits=_CHUNK_BITS[tensor.atomicity])
+    places.flags.writeable = False  # it is kept
+    return places
 
 
 def flipped(tensor: TensorMap, chunks: Ints, box: Bytes) -> Bytes:
@@ -118,6 +122,7 @@ def flipped(tensor: TensorMap, chunks: Ints, box: Bytes) -> Bytes:
     return view(np.where(swap[:, None], halves[:, ::-1], halves), np.uint8)
 
 
+@lru_cache(maxsize=256)
 def check_supported(tensor: TensorMap, *, load: bool) -> None:
     """Raise TensorMapError for a map that the driver refuses, or that is not emulated."""
     tensor.check()

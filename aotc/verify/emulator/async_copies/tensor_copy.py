@@ -24,11 +24,18 @@ from aotc.verify.emulator.async_copies.tensor_box import (
 )
 from aotc.verify.emulator.async_copies.tensor_map import TensorMap, TensorMapError
 from aotc.verify.emulator.async_copies.tensor_maps import TensorMaps
-from aotc.verify.emulator.async_copies.transfers import COMPLETES, copy_in, copy_out, ranks_of
+from aotc.verify.emulator.async_copies.transfers import (
+    COMPLETES,
+    begin_each,
+    copy_in,
+    copy_out,
+    ranks_of,
+)
 from aotc.verify.emulator.engine.context import Context
 from aotc.verify.emulator.engine.registry import Execute, executes
 from aotc.verify.emulator.errors import Misuse, Unsupported
 from aotc.verify.emulator.memory.global_memory import Bytes
+from aotc.verify.emulator.memory.shared_memory import Flight
 from aotc.verify.emulator.memory.vector_clocks import Ints
 from aotc.verify.emulator.synchronization.mbarrier import window_removed
 from aotc.verify.emulator.syntax import Instruction, Operand, TensorAddress
@@ -171,8 +178,15 @@ def _load(instruction: Instruction, rank: int) -> Execute:
         addresses = window_removed(ctx.address(target)).tolist()
         barriers = ctx.address(mbarrier).tolist()
         masks = ctx.read(instruction.operands[3], 16) if multicast else None
-        for index in range(ctx.count):
-            box = _box(ctx, index, source, addresses[index], rank, load=True)
+        boxes = [
+            _box(ctx, index, source, addresses[index], rank, load=True)
+            for index in range(ctx.count)
+        ]
+        flights: Sequence[Flight | None] = [None] * len(boxes)
+        if masks is None:
+            lanes = [box.lane for box in boxes]
+            flights = begin_each(ctx, lanes, [box.chunks for box in boxes], writes=True)
+        for index, box in enumerate(boxes):
 
             def fetch(box: _Box = box) -> Bytes:
                 data = memory.read(box.pieces.address, box.pieces.size_bytes, box.owners)
@@ -185,6 +199,7 @@ def _load(instruction: Instruction, rank: int) -> Execute:
                 barriers[index],
                 fetch,
                 ranks=None if masks is None else ranks_of(int(masks[index])),
+                flight=flights[index],
             )
             ctx.machine.part(TensorMaps).use(box.map_address, copy)
 
@@ -228,9 +243,14 @@ def _out(
 
     def execute(ctx: Context) -> None:
         addresses = window_removed(ctx.address(source)).tolist()
-        for index in range(ctx.count):
-            box = _box(ctx, index, target, addresses[index], rank, load=False)
-            copy = copy_out(ctx, box.lane, box.chunks, lambda data, box=box: put(ctx, box, data))
+        boxes = [
+            _box(ctx, index, target, addresses[index], rank, load=False)
+            for index in range(ctx.count)
+        ]
+        chunks = [box.chunks for box in boxes]
+        flights = begin_each(ctx, [box.lane for box in boxes], chunks, writes=False)
+        for box, flight in zip(boxes, flights, strict=True):
+            copy = copy_out(ctx, box.lane, flight, lambda data, box=box: put(ctx, box, data))
             ctx.machine.part(TensorMaps).use(box.map_address, copy)
 
     return execute

@@ -13,6 +13,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import cached_property, lru_cache
 
 SIZE_BYTES = 128
 ALIGNMENT_BYTES = 64
@@ -93,13 +94,13 @@ class TensorMap:
         """Size of an element."""
         return ELEMENT_TYPES[self.element_type][1]
 
-    @property
+    @cached_property
     def box_elems(self) -> tuple[int, ...]:
         """Elements of a box in shared memory along each dimension."""
         pairs = zip(self.box, self.element_strides, strict=True)
         return tuple(-(-extent // stride) for extent, stride in pairs)
 
-    @property
+    @cached_property
     def box_bytes(self) -> int:
         """Bytes of a box in shared memory, those out of bounds too: what a copy completes."""
         total = self.element_bytes
@@ -134,6 +135,7 @@ class TensorMap:
         )
 
     @staticmethod
+    @lru_cache(maxsize=256)
     def from_bytes(data: bytes) -> TensorMap:
         """Read what `to_bytes` or `pack` wrote.
 

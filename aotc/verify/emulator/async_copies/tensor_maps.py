@@ -55,7 +55,8 @@ class TensorMaps:
             raise Misuse(
                 "tensor-map", f"a tensor map at {address:#x}, no multiple of 64 bytes", lane=lane
             )
-        params = self._machine.params
+        machine = self._machine
+        params = machine.params[machine.launch_of_lane[lane]]
         start = address - PARAM_WINDOW if address >= PARAM_WINDOW else address
         if start + SIZE_BYTES <= len(params):
             data = params[start : start + SIZE_BYTES].tobytes()
@@ -63,7 +64,7 @@ class TensorMaps:
             self._check_acquired(lane, address)
             chunks = chunks_of(address, SIZE_BYTES)
             owners = np.full(len(chunks), lane)
-            data = self._machine.global_memory.read(chunks, CHUNK_BYTES, owners).tobytes()
+            data = machine.global_memory.read(chunks, CHUNK_BYTES, owners).tobytes()
         try:
             return TensorMap.from_bytes(data)
         except TensorMapError as error:

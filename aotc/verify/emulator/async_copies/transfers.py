@@ -28,6 +28,7 @@ from aotc.verify.emulator.synchronization.mbarrier import Mbarriers
 from aotc.verify.emulator.syntax import Instruction
 
 CHUNK_BYTES = 16  # the grain of all bulk copies
+_WARP = 32
 COMPLETES = "mbarrier::complete_tx::bytes"
 
 
@@ -81,6 +82,30 @@ class BulkGroups:
                     copy.writing.force()
 
 
+def begin_each(
+    ctx: Context, lanes: Sequence[int], chunks: Sequence[Ints], *, writes: bool
+) -> list[Flight]:
+    """Mark chunks of shared memory that a copy of each lane writes or reads.
+
+    Of lanes of different clusters, whose copies cannot meet, all are checked at once.
+
+    Raises: Misuse as `SharedMemory.begin`.
+    """
+    shared, instruction = ctx.machine.shared, ctx.instruction
+    sizes = [len(each) for each in chunks]
+    cluster_lanes = ctx.machine.cluster_size * ctx.machine.warps_per_cta * _WARP
+    clusters = dict.fromkeys(lane // cluster_lanes for lane in lanes)
+    if len(set(sizes)) == 1 < len(lanes) == len(clusters):
+        owners = np.repeat(np.array(lanes), sizes[0])
+        where = np.concatenate(chunks)
+        flight = shared.begin(owners, where, CHUNK_BYTES, instruction, writes=writes)
+        return shared.shadow.split(flight, len(lanes))
+    return [
+        shared.begin(np.full(len(where), lane), where, CHUNK_BYTES, instruction, writes=writes)
+        for lane, where in zip(lanes, chunks, strict=True)
+    ]
+
+
 def copy_in(
     ctx: Context,
     lane: int,
@@ -90,11 +115,12 @@ def copy_in(
     *,
     ranks: Sequence[int] | None = None,
     count_bytes: int | None = None,
+    flight: Flight | None = None,
 ) -> Pending:
     """Start a copy of what `fetch` returns, (n, 16), to chunks (n,) of shared memory; return it.
 
     Then `count_bytes`, all of them by default, are completed at the mbarrier. With `ranks` both are
-    in each of these CTAs of the cluster.
+    in each of these CTAs of the cluster. A `flight` is one that `begin_each` began.
 
     Raises: Misuse as `SharedMemory.begin` and `Mbarriers.find_for_copies`.
     """
@@ -113,7 +139,7 @@ def copy_in(
     owners = np.full(len(chunks), lane)
     landings = [
         (
-            shared.begin(owners, where, CHUNK_BYTES, instruction, writes=True),
+            flight or shared.begin(owners, where, CHUNK_BYTES, instruction, writes=True),
             mbarriers.find_for_copies(issuer, np.array([barrier]), instruction),
         )
         for where, barrier in places
@@ -123,25 +149,20 @@ def copy_in(
     def happen() -> None:
         with blamed_on(instruction):
             data = fetch()
-            for flight, row in landings:
-                shared.poke(flight, data)
-                shared.finish(flight, asynchronous=True)
+            for landing, row in landings:
+                shared.poke(landing, data)
+                shared.finish(landing, asynchronous=True)
                 mbarriers.complete_bytes(issuer, row, completed)
 
-    return machine.defer(happen)
+    return machine.defer(issuer, happen)
 
 
-def copy_out(ctx: Context, lane: int, chunks: Ints, put: Callable[[Bytes], None]) -> Pending:
+def copy_out(ctx: Context, lane: int, flight: Flight, put: Callable[[Bytes], None]) -> Pending:
     """Start a copy of chunks (n,) of shared memory, which `put` is given as (n, 16).
 
-    Returns the part of it that a wait for reads waits for.
-
-    Raises: Misuse as `SharedMemory.begin`.
+    `flight` is one that `begin_each` began. Returns the part of it that a wait for reads waits for.
     """
     machine, instruction = ctx.machine, ctx.instruction
-    owners = np.full(len(chunks), lane)
-    flight = machine.shared.begin(owners, chunks, CHUNK_BYTES, instruction, writes=False)
-
     data: list[Bytes] = []
 
     def read() -> None:
@@ -152,8 +173,9 @@ def copy_out(ctx: Context, lane: int, chunks: Ints, put: Callable[[Bytes], None]
         with blamed_on(instruction):
             put(data.pop())
 
-    reading = machine.defer(read)
-    writing = machine.defer(write, ready=lambda: reading.done)
+    issuer = np.array([lane])
+    reading = machine.defer(issuer, read)
+    writing = machine.defer(issuer, write, ready=lambda: reading.done)
     machine.part(BulkGroups).issue(lane, _Outgoing(flight, reading, writing))
     return reading
 

@@ -40,7 +40,8 @@ class Machine(Protocol):
     global_shadow: GlobalShadow
     shared: SharedMemory
     local: LocalMemory
-    params: npt.NDArray[np.uint8]  # the kernel's parameters as bytes; an address is an index
+    params: npt.NDArray[np.uint8]  # of each launch its parameters as bytes; an address is an index
+    launch_of_lane: npt.NDArray[np.int64]  # of those that run at a time
     constants: npt.NDArray[np.uint8]  # `.const` variables, likewise
     scopes: tuple[int, ...]  # among which accesses are strong in this kernel, ascending
     order: Order  # who has synchronised with whom; see vector_clocks.py
@@ -49,11 +50,16 @@ class Machine(Protocol):
     random: np.random.Generator  # the schedule's seed; draws nothing when running in step
 
     def defer(
-        self, action: Callable[[], None], *, ready: Callable[[], bool] | None = None
+        self,
+        lanes: npt.NDArray[np.int64],
+        action: Callable[[], None],
+        *,
+        ready: Callable[[], bool] | None = None,
     ) -> Pending:
-        """Queue an asynchronous operation, which happens later, at a moment the scheduler picks.
+        """Queue an asynchronous operation of lanes (n,), ascending, which happens later.
 
-        It happens at latest when somebody forces it (`Pending.force`) or when no warp can go on.
+        The scheduler picks the moment; it is at latest when somebody forces it (`Pending.force`) or
+        when no warp can go on.
         """
         ...
 

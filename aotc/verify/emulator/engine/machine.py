@@ -23,7 +23,7 @@ from aotc.verify.emulator.memory.local_memory import LocalMemory
 from aotc.verify.emulator.memory.shared_memory import RANK_SHIFT, SharedMemory
 from aotc.verify.emulator.memory.vector_clocks import Order
 from aotc.verify.emulator.syntax import Immediate, Instruction, Operand, SpecialRegister, Symbol
-from aotc.verify.emulator.text.special_registers import CLOCKS, WARP, Launch, Positions
+from aotc.verify.emulator.text.special_registers import CLOCKS, WARP, Clusters, Launch, Positions
 
 Part = TypeVar("Part")
 
@@ -34,7 +34,7 @@ class Image:
 
     addresses: Mapping[str, int]
     shared: frozenset[str]  # the names of those in shared memory
-    params: npt.NDArray[np.uint8]
+    params: npt.NDArray[np.uint8]  # (launches, bytes)
     constants: npt.NDArray[np.uint8]
     local_bytes: int
     static_shared_bytes: int
@@ -61,9 +61,11 @@ class Deferred:
     def __init__(
         self,
         batch: Batch,
+        clusters: range,
         action: Callable[[], None],
         ready: Callable[[], bool] | None,
     ) -> None:
+        self.clusters = clusters  # of the batch, from the first that issued it to the last
         self._batch = batch
         self._issuer = batch.executing
         self._action = action
@@ -86,12 +88,16 @@ class Deferred:
 
 
 class Batch:
-    """Implement `Machine` for the CTAs of some clusters; `clusters` are their linear numbers."""
+    """Implement `Machine` for the CTAs of some clusters.
+
+    The first of them is number `first_cluster` of all that run.
+    """
 
     def __init__(
         self,
         launch: Launch,
-        clusters: npt.NDArray[np.int64],
+        clusters: Clusters,
+        first_cluster: int,
         image: Image,
         global_shadow: GlobalShadow,
         registers: RegisterFile,
@@ -122,7 +128,7 @@ class Batch:
         self.order = Order(
             self.num_ctas, self.warps_per_cta, self.cluster_size, whole=global_shadow.whole
         )
-        global_shadow.begin(self.order, int(clusters[0]), self.num_lanes)
+        global_shadow.begin(self.order, first_cluster, self.num_lanes)
         self.shared = SharedMemory(
             self.num_ctas,
             launch.shared_bytes,
@@ -136,6 +142,7 @@ class Batch:
         self.lane_numbers = np.arange(self.num_lanes, dtype=np.int64)
         self.warp_of_lane = self.lane_numbers // WARP
         self.cta_of_lane = self.warp_of_lane // self.warps_per_cta
+        self.launch_of_lane = clusters.launch[self.cta_of_lane // self.cluster_size]
         self._rank_bits = (self.cta_of_lane % self.cluster_size + 1) << RANK_SHIFT
         thread = self.lane_numbers % (self.warps_per_cta * WARP)
         self.alive = thread < launch.threads
@@ -153,10 +160,16 @@ class Batch:
     # ---- Machine ------------------------------------------------------------
 
     def defer(
-        self, action: Callable[[], None], *, ready: Callable[[], bool] | None = None
+        self,
+        lanes: npt.NDArray[np.int64],
+        action: Callable[[], None],
+        *,
+        ready: Callable[[], bool] | None = None,
     ) -> Deferred:
-        """Queue an asynchronous operation, which happens later."""
-        pending = Deferred(self, action, ready)
+        """Queue an asynchronous operation of lanes (n,), ascending, which happens later."""
+        cluster_lanes = self.cluster_size * self.warps_per_cta * WARP
+        first, last = (int(lane) // cluster_lanes for lane in (lanes[0], lanes[-1]))
+        pending = Deferred(self, range(first, last + 1), action, ready)
         self.pending.append(pending)
         return pending
 

@@ -113,9 +113,15 @@ class RegisterFile:
         return self._states.get((register.bits, register.row))
 
     def fence(self, lanes: slice | npt.NDArray[np.int64]) -> None:
-        """Order what lanes have written before the wgmmas that follow."""
-        table = self.state_table[:, lanes]
-        self.state_table[:, lanes] = np.where(table == DEFINED, np.uint8(FENCED), table)
+        """Order what lanes, ascending, have written before the wgmmas that follow."""
+        keep = np.uint8(0xFF ^ FENCED ^ DEFINED)  # all but a bit that DEFINED alone has
+        if isinstance(lanes, slice):
+            self.state_table[:, lanes] &= keep
+            return
+        first, last = int(lanes[0]), int(lanes[-1])
+        kept = np.full(last + 1 - first, 0xFF, np.uint8)
+        kept[lanes - first] = keep
+        self.state_table[:, first : last + 1] &= kept
 
     def tracked_words(self) -> list[tuple[Row, npt.NDArray[np.uint8]]]:
         """Return the values and states, each (lanes,), of all 32-bit registers that have states."""

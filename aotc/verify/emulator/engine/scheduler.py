@@ -241,12 +241,17 @@ class Scheduler:
         return True
 
     def _happen(self) -> bool:
-        """Let the oldest operation happen that can; say whether there was one."""
+        """Let the oldest operation of each cluster happen that can; say whether there was one.
+
+        Clusters know nothing of each other: each goes on when it would if it ran alone, and where
+        they do the same they stay together.
+        """
+        served: dict[int, None] = {}
         for pending in self.batch.take_pending():
-            if pending.ready:
+            if pending.ready and served.keys().isdisjoint(pending.clusters):
+                served.update(dict.fromkeys(pending.clusters))
                 self._force(pending)
-                return True
-        return False
+        return bool(served)
 
     def _force(self, pending: Deferred) -> None:
         pending.force()

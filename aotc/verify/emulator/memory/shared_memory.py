@@ -220,6 +220,18 @@ class SharedMemory:
         cells = self._cells(flight.size_bytes)[flight.offset // flight.size_bytes]
         return reshape(view(cells, np.uint8), len(flight.offset), flight.size_bytes)
 
+    def peek_each(self, flights: Sequence[Flight]) -> Bytes:
+        """Return what reading operations of one size find now: (flights, n, size_bytes).
+
+        Raises: Misuse as `peek`.
+        """
+        size = flights[0].size_bytes
+        for flight in flights if self._any_ended else ():
+            self._check_ended(flight.lanes, flight.offset, flight.instruction)
+        offset = np.stack([flight.offset for flight in flights])
+        cells = self._cells(size)[offset // size]
+        return reshape(view(cells, np.uint8), *offset.shape, size)
+
     def poke(self, flight: Flight, data: Bytes) -> None:
         """Let a writing operation put down its bytes (n, size_bytes).
 

@@ -47,7 +47,7 @@ def load(instruction: Instruction) -> Execute:
 
     def run(ctx: Context) -> None:
         address = ctx.address(source)
-        if uniform:
+        if uniform and (form.space == "const" or len(ctx.machine.params) == 1):
             address = address[:1]
         data = read_bytes(ctx, form.space, address, form.size_bytes, form.scope)
         values = view(data, dtype)

@@ -194,13 +194,15 @@ def _read_local(ctx: Context, lanes: Lanes, address: Ints, size: int, scope: int
 
 
 def _read_params(ctx: Context, lanes: Lanes, address: Ints, size: int, scope: int) -> Bytes:
-    del lanes, scope
-    return _read_constant(ctx.machine.params, "the parameters", address, size)
+    del scope
+    params = ctx.machine.params
+    launch = ctx.machine.launch_of_lane[lanes] if len(params) > 1 else 0
+    return _read_constant(params, "the parameters", address, size, launch)
 
 
 def _read_const(ctx: Context, lanes: Lanes, address: Ints, size: int, scope: int) -> Bytes:
     del lanes, scope
-    return _read_constant(ctx.machine.constants, "constant memory", address, size)
+    return _read_constant(ctx.machine.constants[None], "constant memory", address, size)
 
 
 def _read_generic(ctx: Context, lanes: Lanes, address: Ints, size: int, scope: int) -> Bytes:
@@ -247,18 +249,21 @@ def _write_generic(ctx: Context, lanes: Lanes, address: Ints, data: Bytes, scope
         _WRITERS[space](ctx, numbers[which], address[which] - base, data[which], scope)
 
 
-def _read_constant(memory: Bytes, name: str, address: Ints, size: int) -> Bytes:
+def _read_constant(
+    memory: Bytes, name: str, address: Ints, size: int, row: Ints | int = 0
+) -> Bytes:
+    """Return bytes (n, size) of rows (n,) of memory, (rows, bytes)."""
     lowest, highest = int(address.min()), int(address.max())
-    if lowest < 0 or highest + size > memory.size:
+    if lowest < 0 or highest + size > memory.shape[1]:
         at = highest if lowest >= 0 else lowest
         raise Misuse(
             "bounds",
-            f"reads {size} bytes at byte {at} of {name} ({memory.size} bytes), out of bounds",
+            f"reads {size} bytes at byte {at} of {name} ({memory.shape[1]} bytes), out of bounds",
         )
     if int(reduce_or(address)) & (size - 1):
         raise Misuse("misaligned", f"reads {name} at no multiple of {size} bytes")
-    cells = view(memory[: memory.size // size * size], cell_dtype(size))
-    return reshape(view(cells[address // size], np.uint8), len(address), size)
+    cells = view(memory[:, : memory.shape[1] // size * size], cell_dtype(size))
+    return reshape(view(cells[row, address // size], np.uint8), len(address), size)
 
 
 class _Reader(Protocol):

@@ -217,11 +217,12 @@ class Chains:
                 self._by_number.pop(chain.number, None)
         for registers, members in by_registers.items():
             warps = np.array([number for number, _ in members])
-            parts = [
-                reshape(chain.known, WARPS, WARP_ROWS, -1)[number % WARPS]
-                for number, chain in members
-            ]
-            words = members[0][1].form.d_fragment.scatter(np.stack(parts))
+            chains = {chain.number: chain for _, chain in members}
+            places = {number: at for at, number in enumerate(chains)}
+            sums = np.stack([chain.known for chain in chains.values()])
+            parts = reshape(sums, len(chains), WARPS, WARP_ROWS, -1)
+            of_warp = np.array([places[chain.number] for _, chain in members])
+            words = members[0][1].form.d_fragment.scatter(parts[of_warp, warps % WARPS])
             words = np.swapaxes(words, 0, 1)
             if self._file.copies:
                 names = np.array([chain.number for _, chain in members])

@@ -104,8 +104,9 @@ def operand_addresses(bits: int, rows: int, *, transposed: bool) -> npt.NDArray[
 def elements(
     chunks: npt.NDArray[np.uint8], rows: int, element_bits: int, *, transposed: bool = False
 ) -> Array:
-    """Return the elements' bits (rows, k) of the chunks (n, 16) read at `chunk_addresses`."""
+    """Return the elements' bits (…, rows, k) of the chunks (…, n, 16) read at `chunk_addresses`."""
+    around, whole = chunks.shape[:-2], np.ascontiguousarray(chunks)
     if transposed:
-        return np.swapaxes(reshape(view(chunks, np.uint16), K_BYTES // 2, rows), 0, 1)
-    words = reshape(view(np.ascontiguousarray(chunks), np.uint64), rows, K_BYTES // 8)
-    return reshape(split_bits(words, element_bits), rows, -1)
+        return np.swapaxes(reshape(view(whole, np.uint16), *around, K_BYTES // 2, rows), -2, -1)
+    words = reshape(view(whole, np.uint64), *around, rows, K_BYTES // 8)
+    return reshape(split_bits(words, element_bits), *around, rows, -1)

@@ -66,7 +66,6 @@ class _Warp:
     def __init__(self) -> None:
         self.uncommitted: list[_Job] = []
         self.groups: deque[list[_Job]] = deque()
-        self.reads: dict[int, int] = defaultdict(int)  # jobs that read a register, by its row
 
 
 class WgmmaUnit:
@@ -78,6 +77,8 @@ class WgmmaUnit:
         num_warps = machine.num_ctas * machine.warps_per_cta
         self._warps = [_Warp() for _ in range(num_warps)]
         self._fenced = np.zeros(num_warps, bool)
+        # By a register's row: how many jobs of each warp read it.
+        self._reads: dict[int, Ints] = defaultdict(lambda: np.zeros(num_warps, np.int64))
         self._to_do: dict[int, deque[_Job]] = defaultdict(deque)  # by warpgroup, in order
         self._file = WarpRegisters(machine.registers)
         self._chains = Chains(self._file)
@@ -135,9 +136,13 @@ class WgmmaUnit:
             while len(warp.groups) > allowed:
                 done += [(number, job) for job in warp.groups.popleft()]
         self._finish(done)
+        self._release(done)
         for number, job in done:
             seen[number, job.reader] = max(job.read, seen.get((number, job.reader), 0))
-            self._release(job, number, closed)
+            chain = job.chain
+            chain.open[number % WARPS] -= 1
+            if not chain.open[number % WARPS]:
+                closed.append((number, chain))
         if seen:
             pairs = np.array(list(seen), np.int64)
             limits = np.array(list(seen.values()), np.int64)
@@ -163,9 +168,7 @@ class WgmmaUnit:
             if (states[warps] == DEFINED).any():
                 refuse_unfenced(register, warps, states[warps] == DEFINED)
             states[warps] = READ_IN_FLIGHT
-        for number in listed(warps):
-            for register in form.a_registers:
-                self._warps[number].reads[register.row] += 1
+            self._reads[register.row][warps] += 1
         return reshape(form.a_fragment.gather(words), -1, ROWS, form.k)
 
     def _begin(
@@ -199,7 +202,9 @@ class WgmmaUnit:
         for index in range(WARPS):
             job.chain.open[index] += 1
             self._warps[job.group * WARPS + index].uncommitted.append(job)
-        job.pending = self._machine.defer(lambda: self._do(job))
+        job.pending = self._machine.defer(
+            np.array([job.group * GROUP_LANES]), lambda: self._do(job)
+        )
 
     # ---- happening ------------------------------------------------------------------------------
 
@@ -236,8 +241,7 @@ class WgmmaUnit:
     def _multiply(self, jobs: Sequence[_Job]) -> None:
         """Carry out the multiplications of one form by several warpgroups."""
         form = jobs[0].form
-        operands = [self._operands(job) for job in jobs]
-        a, b = (np.stack(each) for each in zip(*operands, strict=True))
+        a, b = self._operands(jobs)
         sums = multiply(form.a_format.decode(a), np.swapaxes(form.b_format.decode(b), 1, 2))
         if form.negate_a != form.negate_b:
             sums = -sums
@@ -250,14 +254,17 @@ class WgmmaUnit:
         for job, own in zip(jobs, bits, strict=True):
             job.chain.sums = own
 
-    def _operands(self, job: _Job) -> tuple[Array, Array]:
-        """Return the bits of A (64, k) and of B (n, k)."""
-        form, bits = job.form, job.form.a_format.bits
-        data, a = self._machine.shared.peek(job.flight), job.a
-        if a is None:
+    def _operands(self, jobs: Sequence[_Job]) -> tuple[Array, Array]:
+        """Return the bits of A (jobs, 64, k) and of B (jobs, n, k) of jobs of one form."""
+        form, bits = jobs[0].form, jobs[0].form.a_format.bits
+        data = self._machine.shared.peek_each([job.flight for job in jobs])
+        held = [job.a for job in jobs if job.a is not None]
+        if held:
+            a = np.stack(held)
+        else:
             count = ROWS * 2  # chunks of A
-            a = elements(data[:count], ROWS, bits, transposed=form.a_transposed)
-            data = data[count:]
+            a = elements(data[:, :count], ROWS, bits, transposed=form.a_transposed)
+            data = data[:, count:]
         return a, elements(data, form.n, bits, transposed=form.b_transposed)
 
     # ---- ending ---------------------------------------------------------------------------------
@@ -282,13 +289,15 @@ class WgmmaUnit:
             for job in fresh:
                 job.read = read
 
-    def _release(self, job: _Job, number: int, closed: list[tuple[int, Chain]]) -> None:
-        """Give back the registers that a warp's part of a job used."""
-        warp, chain = self._warps[number], job.chain
-        for register in job.form.a_registers:
-            warp.reads[register.row] -= 1
-            if not warp.reads[register.row]:
-                self._file.states(register)[number] = FENCED
-        chain.open[number % WARPS] -= 1
-        if not chain.open[number % WARPS]:
-            closed.append((number, chain))
+    def _release(self, done: Sequence[tuple[int, _Job]]) -> None:
+        """Give back the registers that warps' parts of jobs read."""
+        by_form: dict[int, tuple[Form, list[int]]] = {}
+        for number, job in done:
+            if job.form.a_registers:
+                by_form.setdefault(id(job.form), (job.form, []))[1].append(number)
+        for form, numbers in by_form.values():
+            warps = np.array(numbers)
+            for register in form.a_registers:
+                reads = self._reads[register.row]
+                np.subtract.at(reads, warps, 1)
+                self._file.states(register)[warps[reads[warps] == 0]] = FENCED

@@ -23,9 +23,8 @@ CLOCKS = {"%clock": 32, "%clock_hi": 32, "%clock64": 64, "%globaltimer": 64, "%g
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """Say what is launched: CTAs, threads of a CTA, CTAs of a cluster, bytes of shared memory."""
+    """Say what is launched: threads of a CTA, CTAs of a cluster, bytes of shared memory."""
 
-    grid: Extents
     cta_threads: Extents
     cluster: Extents
     dynamic_shared_bytes: int
@@ -52,24 +51,42 @@ class Launch:
         return self.cluster[0] * self.cluster[1] * self.cluster[2]
 
 
-def split(linear: Any, extents: Extents) -> tuple[Any, Any, Any]:
+def split(linear: Any, extents: Any) -> tuple[Any, Any, Any]:
     """Return the x, y and z of linear indices."""
     x, y, _ = extents
     return linear % x, linear // x % y, linear // (x * y)
 
 
+@dataclass(frozen=True, slots=True)
+class Clusters:
+    """Say which clusters run: of which launch each is, and its linear number in that one's grid.
+
+    `grids` (launches, 3) are in CTAs; `launch` and `number` are (n,).
+    """
+
+    grids: npt.NDArray[np.int64]
+    launch: npt.NDArray[np.int64]
+    number: npt.NDArray[np.int64]
+
+    def part(self, start: int, stop: int) -> Clusters:
+        """Return the clusters from one place up to another."""
+        return Clusters(self.grids, self.launch[start:stop], self.number[start:stop])
+
+
 class Positions:
     """Say where each lane of a batch is: its thread in the CTA, and its CTA in the grid.
 
-    `clusters` are the linear numbers of the resident clusters, whose CTAs are neighbours.
+    CTAs of a cluster are neighbours. `launch` is what is the same for all launches but the grid.
     """
 
-    def __init__(self, launch: Launch, clusters: npt.NDArray[np.int64]) -> None:
+    def __init__(self, launch: Launch, clusters: Clusters) -> None:
         self.launch = launch
         lanes_per_cta = launch.warp_slots * WARP
         size = launch.cluster_size
-        rank = np.tile(np.arange(size), clusters.size)
-        cluster_id = split(np.repeat(clusters, size), _grid_of_clusters(launch))
+        rank = np.tile(np.arange(size), clusters.number.size)
+        grid = np.repeat(clusters.grids[clusters.launch], size, axis=0)
+        in_clusters = np.swapaxes(grid // np.array(launch.cluster), 0, 1)
+        cluster_id = split(np.repeat(clusters.number, size), in_clusters)
         in_cluster = split(rank, launch.cluster)
         cta_id = [
             cluster * extent + inner
@@ -79,6 +96,8 @@ class Positions:
         self._of_cta = {
             **_triple("%ctaid", cta_id),
             **_triple("%clusterid", cluster_id),
+            **_triple("%nctaid", np.swapaxes(grid, 0, 1)),
+            **_triple("%nclusterid", in_clusters),
             **_triple("%cluster_ctaid", in_cluster),
             "%cluster_ctarank": rank,
         }
@@ -103,15 +122,8 @@ def _axis(index: int, of: Callable[[Launch], Extents]) -> Callable[[Launch, Any]
     return lambda launch, _: of(launch)[index]
 
 
-def _grid_of_clusters(launch: Launch) -> Extents:
-    x, y, z = (a // b for a, b in zip(launch.grid, launch.cluster, strict=True))
-    return x, y, z
-
-
 _EXTENTS: dict[str, Callable[[Launch], Extents]] = {
     "%ntid": lambda launch: launch.cta_threads,
-    "%nctaid": lambda launch: launch.grid,
-    "%nclusterid": _grid_of_clusters,
     "%cluster_nctaid": lambda launch: launch.cluster,
 }
 _OF_THREAD: dict[str, Callable[[Launch, Any], Any]] = {
@@ -141,8 +153,7 @@ _OF_THREAD: dict[str, Callable[[Launch, Any], Any]] = {
     "%aggr_smem_size": lambda launch, _: launch.shared_bytes,
 }
 WIDE = ("%gridid",)
-_OF_BLOCK = tuple(
-    f"{name}.{axis}" for name in ("%ctaid", "%clusterid", "%cluster_ctaid") for axis in "xyz"
-)
+_IN_GRID = ("%ctaid", "%nctaid", "%clusterid", "%nclusterid", "%cluster_ctaid")
+_OF_BLOCK = tuple(f"{name}.{axis}" for name in _IN_GRID for axis in "xyz")
 SPECIAL_REGISTERS = frozenset((*_OF_THREAD, *_OF_BLOCK, "%cluster_ctarank", *CLOCKS))
 """Every name that can be read."""

@@ -61,6 +61,20 @@ def test_load(seed, target):
     np.testing.assert_array_equal(out, data)
 
 
+def test_ctas_that_wait_for_copies_go_on_in_step():
+    """What one CTA waits for happens for all: as many groups run as if there were one CTA."""
+    body = f"""
+    {INIT} {PLACE} {expect(1024)}
+    @%p1 {LOAD} [%r1], [%rd0], 1024, [%r1+{BARRIER}];
+    {WAIT} {TO_GLOBAL}"""
+    steps: list[int] = []
+    for ctas in (1, 5):
+        data, out = _random(256), np.zeros((ctas, 256), np.uint32)
+        steps.append(run(body, data, out, threads=64, shared=SHARED, grid=ctas).steps)
+        np.testing.assert_array_equal(out, np.tile(data, (ctas, 1)))
+    assert steps[0] == steps[1]
+
+
 @pytest.mark.parametrize("fence", ["", "@!%p1 fence.proxy.async;"])
 def test_a_copy_does_not_see_a_mbarrier_whose_maker_has_not_fenced(fence):
     data, out = _random(256), np.zeros(256, np.uint32)

@@ -1,0 +1,303 @@
+"""Find the references of exponents that the results of a kernel do not depend on.
+
+The online softmax subtracts a running maximum from the scores of each row, and what it adds up is rescaled
+whenever that moves. If it is a whole number,
+
+    m' = max(m, ceil(reduce_max(x)));  p = exp2(x - m');  f = exp2(m - m');  s = s * f + sum of p
+
+then with another whole number in its place, d less, weights and sums are 2^d times what they were, and the
+quotients and logarithms that are stored are the same. This pass proves that for a loop, and says so of the
+maximum: `is_reference`. A later one then need not compute it (`rescale_lazily`).
+
+A value's *degree* says what becomes of it if the references of its rows are d0 less at the start of an
+iteration, and d1 less at its end: it is multiplied by 2^(a d0 + b d1), or, as references are themselves, less by
+a d0 + b d1. Ops must agree with their operands: sums have terms of one degree, products add degrees, and what
+leaves the rows, memory above all, takes values of degree 0 alone.
+
+Invariant: multiplying by a power of two is exact but for the ends of the range of a type. A later pass lets d be
+15 at most, and weights less than 2^15.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+
+from aotc.ir.core import Block, Kernel, Op, Value
+from aotc.ir.dialects import arith, scf, tile
+from aotc.ir.effects import Trait
+from aotc.ir.rewrite import Builder, is_inside
+from aotc.ir.types import BF16, FP16, FP32, TileType, element_of
+from aotc.schedule.context import Schedule
+
+# Weights are below 2^15, which fp16 has room for; of sums and accumulators nothing is known.
+_WIDE = (FP32, BF16)
+
+
+def mark_references(kernel: Kernel, schedule: Schedule) -> None:
+    """Mark the references of loops whose results do not depend on them."""
+    del schedule
+    for loop in [op for op in kernel.walk() if isinstance(op, scf.For)]:
+        found = [(arg, new) for arg in loop.carried if (new := _reference(loop, arg)) is not None]
+        if len(found) == 1 and _is_free(loop, *found[0]):
+            _, new = found[0]
+            new.replace_with(Builder.before_op(new)(new.clone({}, is_reference=True)).results)
+
+
+def _reference(loop: scf.For, arg: Value) -> arith.Max | None:
+    """Return the maximum of a carried variable and whole numbers that it is in the next iteration."""
+    op = loop.body.terminator.operands[arg.index - 1].op
+    if not isinstance(op, arith.Max) or op.block is not loop.body or element_of(arg.type) != FP32:
+        return None
+    other = op.rhs if op.lhs is arg else op.lhs if op.rhs is arg else None
+    kind, init = arg.type, loop.init[arg.index - 1].op
+    is_rows = isinstance(kind, TileType) and len(kind.shape) == 1
+    starts_whole = isinstance(init, arith.Constant) and float(init.value).is_integer()
+    if other is None or not isinstance(other.op, arith.Ceil) or not is_rows or not starts_whole:
+        return None
+    return op
+
+
+@dataclass(frozen=True)
+class _Degree:
+    """How a value follows the references of rows, which are along `axis`: as a factor or as a `shift`."""
+
+    start: int = 0
+    end: int = 0
+    shift: bool = False
+    axis: int = 0
+
+    @property
+    def is_free(self) -> bool:
+        """Whether the value does not follow them."""
+        return not self.start and not self.end
+
+
+_FREE = _Degree()
+
+
+class _DependsError(Exception):
+    """A result depends on the reference."""
+
+
+def _is_free(loop: scf.For, reference: Value, new: arith.Max) -> bool:
+    """Return whether nothing that leaves the rows depends on the reference."""
+    # What is multiplied by how much the reference moved follows it.
+    rescaled = {arg: _Degree(start=-1) for arg in loop.carried if arg is not reference}
+    followers: dict[Value, _Degree] = {
+        reference: _Degree(1, shift=True),
+        new.out: _Degree(end=1, shift=True),
+    }
+    for arg in _rescaled(loop, followers, list(rescaled)):
+        followers[arg] = replace(rescaled[arg], axis=_rows_axis(arg, reference))
+    walk = _Walk(followers)
+    try:
+        walk.block(loop.body, passed=new)
+        after = _Walk({})
+        for arg, out, value in zip(
+            loop.carried, loop.outs, loop.body.terminator.operands, strict=True
+        ):
+            at_start, at_end = walk.of(arg), walk.of(value)
+            if at_end != replace(at_start, start=0, end=at_start.start):
+                return False
+            after.degrees[out] = at_start
+        after.rest(loop)
+    except _DependsError:
+        return False
+    return True
+
+
+def _rows_axis(value: Value, reference: Value) -> int:
+    """Return the axis of the rows of an accumulator: the only one that is as long, or the first."""
+    assert isinstance(reference.type, TileType)
+    shape = value.type.shape if isinstance(value.type, TileType) else ()
+    return next((axis for axis, extent in enumerate(shape) if extent == reference.type.shape[0]), 0)
+
+
+def _rescaled(loop: scf.For, followers: dict[Value, _Degree], args: Sequence[Value]) -> list[Value]:
+    """Return carried variables that are multiplied by how much the reference moved."""
+    walk = _Walk(dict(followers), strict=False)
+    walk.block(loop.body)
+    found: list[Value] = []
+    for op in loop.body:
+        if isinstance(op, arith.Mul):
+            for kept, factor in ((op.lhs, op.rhs), (op.rhs, op.lhs)):
+                degree = walk.of(factor)
+                if kept in args and (degree.start, degree.end, degree.shift) == (1, -1, False):
+                    found.append(kept)
+    return found
+
+
+class _Walk:
+    """Find degrees of results from those of operands, op by op."""
+
+    def __init__(self, degrees: dict[Value, _Degree], *, strict: bool = True) -> None:
+        self.degrees = degrees
+        self.strict = strict
+
+    def of(self, value: Value) -> _Degree:
+        """Return the degree of a value; what is not known follows nothing."""
+        return self.degrees.get(value, _FREE)
+
+    def block(self, block: Block, passed: Op | None = None) -> None:
+        """Go through a block, past an op whose result is known."""
+        for op in block:
+            if op is not passed and not op.terminator:
+                self.op(op)
+
+    def rest(self, loop: scf.For) -> None:
+        """Go through what follows a loop in its block, and see that nothing else uses its results."""
+        op = loop.next
+        while op is not None:
+            self.op(op)
+            op = op.next
+        for value, degree in self.degrees.items():
+            if not degree.is_free and any(user.block is not loop.block for user in value.users):
+                raise _DependsError
+
+    def op(self, op: Op) -> None:
+        """Set the degrees of the results of an op."""
+        if op.blocks and not isinstance(op, tile.Reduce):
+            inside = [value for value, degree in self.degrees.items() if not degree.is_free]
+            if any(is_inside(user, op) for value in inside for user in value.users):
+                self._depends()
+        operands = [self.of(value) for value in op.operands]
+        if all(each.is_free for each in operands):
+            return
+        try:
+            degree = _degree(op, operands)
+        except _DependsError:
+            self._depends()
+            return
+        for value in op.results:
+            self.degrees[value] = degree
+
+    def _depends(self) -> None:
+        if self.strict:
+            raise _DependsError
+
+
+def _degree(op: Op, operands: Sequence[_Degree]) -> _Degree:
+    """Return the degree of the results of an op that has operands that follow references."""
+    if isinstance(op, tile.Dot):
+        return _degree_of_dot(op, operands)
+    if isinstance(op, tile.Reduce):
+        return _degree_of_reduction(op, operands)
+    axes = {each.axis for each in operands if not each.is_free}
+    if len(axes) > 1:
+        raise _DependsError
+    (axis,) = axes
+    if op.has(Trait.SHAPE_ONLY) or op.has(Trait.SAME_VALUES):
+        return replace(operands[0], axis=_moved_axis(op, axis))
+    if any(
+        not each.is_free and element_of(value.type) not in _WIDE
+        for value, each in zip(op.operands, operands, strict=True)
+    ):
+        raise _DependsError
+    if isinstance(op, arith.Cast):
+        return _degree_of_cast(op, operands[0])
+    if isinstance(op, arith.Exp2 | arith.Log2):
+        (degree,) = operands
+        if degree.shift != isinstance(op, arith.Exp2):
+            raise _DependsError
+        return replace(degree, shift=not degree.shift)
+    if isinstance(op, arith.Mul | arith.Div):
+        sign = 1 if isinstance(op, arith.Mul) else -1
+        return _sum_of(operands, sign, shift=False)
+    left, *others = operands
+    if isinstance(op, arith.Sub | arith.Add) and (left.shift or others[0].shift):
+        return _sum_of(operands, 1 if isinstance(op, arith.Add) else -1, shift=True)
+    if isinstance(op, arith.Add | arith.Sub | arith.MinMax):
+        return _common(op.operands, operands)
+    if isinstance(op, arith.Compare):
+        _common(op.operands, operands)
+        return _FREE
+    if isinstance(op, arith.Select) and left.is_free:
+        return _common(op.operands[1:], others)
+    raise _DependsError
+
+
+def _sum_of(operands: Sequence[_Degree], sign: int, *, shift: bool) -> _Degree:
+    """Return the degree of a product or quotient of factors, or of a sum or difference of shifts."""
+    left, right = operands
+    if any(each.shift != shift for each in operands if not each.is_free):
+        raise _DependsError
+    start, end = left.start + sign * right.start, left.end + sign * right.end
+    return _Degree(start, end, shift, right.axis if left.is_free else left.axis)
+
+
+def _common(values: Sequence[Value], operands: Sequence[_Degree]) -> _Degree:
+    """Return the degree that all operands have; a constant zero has any, unless others are shifted."""
+    is_shift = any(each.shift for each in operands if not each.is_free)
+    known = {
+        each
+        for value, each in zip(values, operands, strict=True)
+        if is_shift or not each.is_free or not _is_zero(value)
+    }
+    if len(known) != 1:
+        raise _DependsError
+    return known.pop()
+
+
+def _is_zero(value: Value) -> bool:
+    return isinstance(value.op, arith.Constant) and not value.op.value
+
+
+def _degree_of_cast(op: arith.Cast, degree: _Degree) -> _Degree:
+    element = element_of(op.results[0].type)
+    is_weight = isinstance(op.operands[0].op, arith.Exp2) and element == FP16
+    if degree.shift or not (element in _WIDE or is_weight):
+        raise _DependsError
+    return degree
+
+
+def _degree_of_dot(op: tile.Dot, operands: Sequence[_Degree]) -> _Degree:
+    """Return the degree of a product of matrices, one of which has rows that stay."""
+    rank = len(op.a.type.shape) if isinstance(op.a.type, TileType) else 0
+    by_value = dict(zip(op.operands, operands, strict=True))
+    a, b, acc = (by_value[value] for value in (op.a, op.b, op.acc))
+    factor = b if a.is_free else a
+    stays = factor.axis == (rank - 1 if a.is_free else rank - 2)
+    is_wide = element_of(op.acc.type) == FP32
+    if factor.shift or not (a.is_free or b.is_free) or not stays or not is_wide:
+        raise _DependsError
+    return _common([op.a, op.acc], [factor, acc])
+
+
+def _degree_of_reduction(op: tile.Reduce, operands: Sequence[_Degree]) -> _Degree:
+    """Return the degree of a sum or an extremum along an axis that is not that of the rows."""
+    first, *rest = op.combine
+    is_one = len(operands) == 1 and len(rest) == 1 and isinstance(first, arith.Add | arith.MinMax)
+    (degree, *_) = operands
+    is_sum_of_shifts = degree.shift and isinstance(first, arith.Add)
+    is_wide = element_of(op.inputs[0].type) in _WIDE
+    if not is_one or is_sum_of_shifts or not is_wide or degree.axis == op.axis:
+        raise _DependsError
+    return replace(degree, axis=degree.axis - (op.axis < degree.axis))
+
+
+def _moved_axis(op: Op, axis: int) -> int:
+    """Return where an axis is after an op on shapes."""
+    if isinstance(op, tile.ExpandDims):
+        return axis + (op.axis <= axis)
+    if isinstance(op, tile.Trans):
+        return op.order.index(axis)
+    if isinstance(op, tile.Broadcast | tile.Hint) and _shape(op.operands[0])[axis] > 1:
+        return axis
+    if isinstance(op, tile.Reshape):
+        old, new = _shape(op.value), op.shape
+        for place, extent in enumerate(new):
+            if extent == old[axis] and _product(new[:place]) == _product(old[:axis]):
+                return place
+    raise _DependsError
+
+
+def _shape(value: Value) -> tuple[int, ...]:
+    return value.type.shape if isinstance(value.type, TileType) else ()
+
+
+def _product(extents: Iterable[int]) -> int:
+    product = 1
+    for extent in extents:
+        product *= extent
+    return product

@@ -1,0 +1,346 @@
+"""Leave the reference of exponents where it is until weights get large, if references are whole numbers.
+
+The online softmax subtracts from scores a reference that is at least their maximum, and rescales sums and
+accumulators in every iteration by how much it moved:
+
+    m' = max(m, ceil(reduce_max(x)));  p = exp2(x - m');  f = exp2(m - m');  s = s * f + sum of p;  acc = acc * f
+
+Where the reference is rounded up to a whole number, f is a power of two, and with another whole reference all
+of p, s and acc are what they were times a power of two, rounded alike. So the old reference does as well, and
+needs no maximum, unless weights leave the range of their type:
+
+    q = exp2(x - m)  (but in the first iteration)
+    if all sums of a thread's q in this warp are less than 2^15: p, m', f = q, m, 1
+    else: as before
+    acc = acc if all f in this warp are 1 else acc * f
+
+In nearly all iterations but the first a score costs a multiply-add, an exponential, an addition and half a
+conversion, and no exponential waits for a maximum and its shuffles.
+
+Invariant: the reference is a whole number, and whatever else is computed is multiplied by a power of two, as
+`analysis/references.py` has found that the results of the kernel allow.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+from aotc.ir.core import Block, Kernel, Op, Value, build
+from aotc.ir.diagnostics import at
+from aotc.ir.dialects import arith, gpu, roles, scf, tile, wgmma
+from aotc.ir.effects import Trait
+from aotc.ir.rewrite import Builder
+from aotc.ir.types import FP32, I1, ScalarType, TileType, element_of
+from aotc.schedule.analysis.references import has_room_for_scores
+from aotc.schedule.context import Schedule
+
+# Sums of a thread's weights that are larger move the reference: weights fit fp16 so, which ends at 2^16.
+_LARGEST_SUM = 2.0**15
+# Of a thread. For fewer, a branch costs what it saves.
+_FEWEST_ELEMS = 16
+
+
+def rescale_lazily(kernel: Kernel, schedule: Schedule) -> None:
+    """Compute weights by the reference before, and branch around rescaling."""
+    factors: list[Value] = []
+    for op in [op for op in kernel.walk() if isinstance(op, arith.Max) and op.is_reference]:
+        found = _find(op)
+        if found is not None:
+            with at(op.loc):
+                has_room = not _has_dot_in_flight(op) and _has_registers(found, kernel, schedule)
+                factors.append(_rewrite(found) if has_room else found.factor[-1].results[0])
+    for op in list(dict.fromkeys(_products(factors))):
+        with at(op.loc):
+            _branch_on_factor(op)
+
+
+@dataclass(frozen=True)
+class _Softmax:
+    """Ops of one step of an online softmax, each list in the order of the block.
+
+    `candidate` computes the new reference from the scores, `weights` weights and their sums from scores and a
+    reference, and `factor` how much the reference moved.
+    """
+
+    old: Value
+    new: arith.Max
+    candidate: Sequence[Op]
+    weights: Sequence[Op]
+    power: Op
+    factor: Sequence[Op]
+    total: Op
+
+
+def _find(new: arith.Max) -> _Softmax | None:
+    """Return the softmax that a maximum is the reference of."""
+    for old, other in ((new.lhs, new.rhs), (new.rhs, new.lhs)):
+        candidate = _candidate(other)
+        if candidate is None or old.op is not None:
+            continue
+        spread = _spread(new.out)
+        diff = _only(user for value in spread for user in value.users if _subtracts(user, value))
+        factor = _only(user for user in new.out.users if _subtracts(user, new.out, old))
+        if diff is None or factor is None:
+            continue
+        power, scaled = _only(diff.results[0].users), diff.operands[0].op
+        grown = _only(factor.results[0].users)
+        if not isinstance(power, arith.Exp2) or not isinstance(grown, arith.Exp2):
+            continue
+        sums = _sums(power.results[0])
+        if not sums:
+            continue
+        shapes = [value.op for value in spread if value.op is not None and value is not new.out]
+        own = _scaling(scaled)
+        weights = [*own, *shapes, diff, power, *sums]
+        narrow = _only(user for user in power.out.users if user not in sums)
+        if isinstance(narrow, arith.Cast) and narrow.block is new.block:
+            # Each weight is converted when it is computed, which takes half the registers to keep.
+            weights, power = [*weights, narrow], narrow
+        return _Softmax(old, new, candidate, weights, power, [factor, grown], sums[-1])
+    return None
+
+
+def _has_registers(found: _Softmax, kernel: Kernel, schedule: Schedule) -> bool:
+    """Return whether threads can keep scores besides weights."""
+    loop, role = found.new.parent_op, None
+    for each in found.new.ancestors():
+        role = each if isinstance(each, roles.Specialize) else role
+    scores = found.candidate[0].operands[0]
+    while isinstance(scores.op, scf.If):  # masked in one arm, in the same registers
+        scores = scores.op.then.terminator.operands[scores.index]
+    held = [scores, found.power.results[0]]
+    return isinstance(loop, scf.For) and has_room_for_scores(loop, held, role, kernel, schedule)
+
+
+def _has_dot_in_flight(place: Op) -> bool:
+    """Return whether a dot is issued before a place of a block and waited for after it.
+
+    Its operand is in registers, which weights cannot take, and scores are kept besides.
+    """
+    op = place.next
+    while op is not None:
+        if isinstance(op, wgmma.WgmmaWait):
+            dots = [value.op for value in op.operands]
+            if any(
+                dot is not None and dot.block is op.block and _is_before(dot, place) for dot in dots
+            ):
+                return True
+        op = op.next
+    return False
+
+
+def _is_before(op: Op, place: Op) -> bool:
+    while op.next is not None:
+        op = op.next
+        if op is place:
+            return True
+    return False
+
+
+def _scaling(op: Op | None) -> list[Op]:
+    """Return the ops by which scores are scaled ahead of the difference, to be fused with it."""
+    if not isinstance(op, arith.Mul) or len(op.out.users) != 1:
+        return []
+    return [*(each.op for each in op.operands if isinstance(each.op, tile.Splat)), op]
+
+
+def _candidate(value: Value) -> list[Op] | None:
+    """Return what rounds up a maximum of scores, in order."""
+    found: list[Op] = []
+    while value.op is not None and len(value.users) == 1:
+        op = value.op
+        found.insert(0, op)
+        if isinstance(op, gpu.Reduce):
+            is_whole = any(isinstance(each, arith.Ceil) for each in found)
+            return found if is_whole and _is_large(op.inputs[0]) else None
+        if isinstance(op, arith.Ceil):
+            value = op.value
+        elif isinstance(op, arith.Mul) and isinstance(op.rhs.op, tile.Splat):
+            value = op.lhs
+        else:
+            return None
+    return None
+
+
+def _spread(value: Value) -> list[Value]:
+    """Return a value of rows and all that repeats it, in order."""
+    found = [value]
+    for each in found:
+        for user in each.users:
+            is_shape = user.has(Trait.SHAPE_ONLY) or isinstance(user, gpu.Convert)
+            if is_shape and user.results[0] not in found:
+                found.append(user.results[0])
+    return found
+
+
+def _subtracts(op: Op, value: Value, other: Value | None = None) -> bool:
+    return (
+        isinstance(op, arith.Sub)
+        and op.rhs is value
+        and (op.lhs is other if other is not None else _is_large(op.lhs))
+    )
+
+
+def _sums(power: Value) -> list[Op]:
+    """Return the ops that add up weights, in order."""
+    found: list[Op] = []
+    values = [power]
+    for value in values:
+        for user in value.users:
+            if isinstance(user, tile.Reshape) or (isinstance(user, gpu.Reduce) and _adds(user)):
+                found.append(user)
+                values += user.results
+    return found if found and isinstance(found[-1], gpu.Reduce) else []
+
+
+def _adds(op: gpu.Reduce) -> bool:
+    ops = list(op.combine)
+    return len(ops) == 2 and isinstance(ops[0], arith.Add)
+
+
+def _only(ops: Iterable[Op]) -> Op | None:
+    first, *rest = [*dict.fromkeys(ops)] or [None]
+    return None if rest else first
+
+
+def _rewrite(found: _Softmax) -> Value:
+    """Branch around the maximum of a softmax; return the factor."""
+    place = Builder.before_op(found.new)
+    power, total, is_small = _weigh_early(found, place)
+    grown = found.factor[-1].results[0]
+    shapes, products = _products_ahead(found)
+    outs = [found.power.results[0], found.total.results[0], found.new.out, grown, *products]
+    then, otherwise = Block(), Block()
+    keep = Builder(then)
+    one = keep(arith.Constant(1.0, grown.type)).out
+    kept = [power, total, found.old, one, *products.values()]
+    keep(scf.Yield(kept))
+    slow = Builder(otherwise)
+    ops = [*found.candidate, found.new, *found.weights, *found.factor, *shapes]
+    ops += [value.op for value in products if value.op is not None]
+    late = _clone(ops, {}, slow)
+    slow(scf.Yield([late[each] for each in outs]))
+    branch = place(build(scf.If, [is_small], {}, [then, otherwise], found.new.loc))
+    for old, new in zip(outs, branch.outs, strict=True):
+        for user in dict.fromkeys(old.users):
+            if user not in ops:
+                user.replace_operand(old, new)
+    for op in reversed(ops):
+        if not any(value.users for value in op.results):
+            op.erase()
+    return branch.outs[3]
+
+
+def _weigh_early(found: _Softmax, place: Builder) -> tuple[Value, Value, Value]:
+    """Return weights by the reference before, sums of them, and whether these are small in the whole warp.
+
+    In the first iteration they never are, and not computed.
+    """
+    loop = found.new.parent_op
+    assert isinstance(loop, scf.For)
+    is_first = place(arith.Compare(loop.induction, loop.lower, "eq")).out
+    then, otherwise = Block(), Block()
+    skip, weigh = Builder(then), Builder(otherwise)
+    early = _clone(found.weights, {found.new.out: found.old}, weigh)
+    power, total = early[found.power.results[0]], early[found.total.results[0]]
+    limit = weigh(arith.Constant(_LARGEST_SUM, total.type)).out
+    small = weigh(gpu.WarpAll(weigh(arith.Compare(total, limit, "lt")).out)).out
+    weigh(scf.Yield([power, total, small]))
+    # In place of weights, scores in their registers: undefined ones of 16 bits are zeroed, in each iteration.
+    scores = found.candidate[0].operands[0]
+    dtype = element_of(power.type)
+    if power.type != scores.type:
+        assert isinstance(dtype, ScalarType)
+        scores = skip(arith.Cast(scores, dtype)).out
+    nothing = [scores, skip(gpu.Undefined(total.type)).out]
+    skip(scf.Yield([*nothing, skip(arith.Constant(value=False, type=I1)).out]))
+    branch = place(build(scf.If, [is_first], {}, [then, otherwise], found.new.loc))
+    power, total, is_small = branch.outs
+    return power, total, is_small
+
+
+def _products_ahead(found: _Softmax) -> tuple[list[Op], dict[Value, Value]]:
+    """Return products with the factor that are computed in the branch, with what is multiplied.
+
+    Besides, the ops that repeat the factor for them, in order. What is multiplied is there ahead of the branch.
+    """
+    values = _spread(found.factor[-1].results[0])
+    products: dict[Value, Value] = {}
+    for value in values:
+        for user in value.users:
+            if isinstance(user, arith.Mul) and user.block is found.new.block:
+                kept = user.lhs if user.rhs is value else user.rhs
+                if kept.op is None and kept is not value:
+                    products[user.out] = kept
+    used = {each for value in products if value.op is not None for each in value.op.operands}
+    shapes: list[Op] = []
+    for value in reversed(values[1:]):
+        if value in used and value.op is not None and value.op.block is found.new.block:
+            shapes.insert(0, value.op)
+            used.update(value.op.operands)
+    return shapes, products
+
+
+def _clone(ops: Sequence[Op], mapping: dict[Value, Value], place: Builder) -> dict[Value, Value]:
+    mapping = dict(mapping)
+    for op in ops:
+        made = place(op.clone(mapping))
+        mapping.update(zip(op.results, made.results, strict=True))
+    return mapping
+
+
+def _products(factors: Sequence[Value]) -> Iterator[arith.Mul]:
+    """Yield products of large tiles with factors of rows, in this iteration and after it."""
+    seen = dict.fromkeys(factors)
+    values = list(seen)
+    for value in values:
+        for user in value.users:
+            following: Sequence[Value] = ()
+            if isinstance(user, arith.Mul):
+                if _is_large(user.out):
+                    yield user
+            elif user.has(Trait.SHAPE_ONLY) or isinstance(user, gpu.Convert):
+                following = user.results
+            elif isinstance(user, scf.Yield) and isinstance(user.parent_op, scf.For):
+                loop = user.parent_op
+                places = [i for i, each in enumerate(user.operands) if each is value]
+                following = [each for i in places for each in (loop.carried[i], loop.outs[i])]
+            new = [each for each in following if each not in seen]
+            seen.update(dict.fromkeys(new))
+            values += new
+
+
+def _branch_on_factor(op: arith.Mul) -> None:
+    """Multiply a tile by factors of rows only where one of the warp's is not 1."""
+    for kept, spread in ((op.lhs, op.rhs), (op.rhs, op.lhs)):
+        chain: list[Op] = []
+        value = spread
+        while value.op is not None and isinstance(value.op, tile.Broadcast | gpu.Convert):
+            if value.op.block is not op.block:
+                break
+            chain.insert(0, value.op)
+            value = value.op.operands[0]
+        if not chain:
+            continue
+        place = Builder.before_op(op)
+        one = place(arith.Constant(1.0, value.type)).out
+        is_one = place(gpu.WarpAll(place(arith.Compare(value, one, "eq")).out)).out
+        then, otherwise = Block(), Block()
+        Builder(then)(scf.Yield([kept]))
+        slow = Builder(otherwise)
+        product = _clone([*chain, op], {}, slow)[op.out]
+        slow(scf.Yield([product]))
+        branch = place(build(scf.If, [is_one], {}, [then, otherwise], op.loc))
+        op.replace_with(branch.outs)
+        return
+
+
+def _is_large(value: Value) -> bool:
+    kind = value.type
+    return (
+        isinstance(kind, TileType)
+        and element_of(kind) == FP32
+        and kind.layout is not None
+        and kind.layout.in_size("register") >= _FEWEST_ELEMS
+    )

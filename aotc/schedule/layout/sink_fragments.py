@@ -1,0 +1,56 @@
+"""Read a wide operand of a dot from shared memory in each iteration of a loop, instead of holding it.
+
+What a loop's dot reads of a tile that was loaded before the loop is in registers as fragments. Of a tile of
+512 columns, as the queries of latent attention are, these are half of what a thread can have, and more
+than ptxas keeps beside an accumulator. The tile has gone through shared memory on its way to the fragments;
+it stays there, and `slice_dots` reads a few fragments at a time.
+
+Invariant: between the place that a read had and the one that it gets, nothing writes to its buffer.
+"""
+
+from __future__ import annotations
+
+from aotc.ir.core import Kernel, Op
+from aotc.ir.dialects import gpu, scf
+from aotc.ir.effects import Resource
+from aotc.schedule.analysis.alias import may_alias
+from aotc.schedule.analysis.register_budget import HELD_FRAGMENT_LIMIT, registers_of
+from aotc.schedule.context import Schedule
+
+
+def sink_fragments(kernel: Kernel, schedule: Schedule) -> None:
+    """Move reads of wide operands to their dots."""
+    del schedule
+    for dot in [op for op in kernel.walk() if isinstance(op, gpu.Dot)]:
+        for read in (dot.a.op, dot.b.op):
+            if isinstance(read, gpu.SharedLoad) and _is_held(read, dot):
+                assert dot.block is not None
+                read.remove()
+                dot.block.insert(read, before=dot)
+
+
+def _is_held(read: gpu.SharedLoad, dot: gpu.Dot) -> bool:
+    """Return whether a loop holds more of what is read for a dot than it should, and need not."""
+    around = [op for op in dot.ancestors() if op.block is read.block]
+    loop = dot.block.parent if dot.block is not None else None
+    return (
+        isinstance(loop, scf.For)
+        and bool(around)
+        and list(read.out.users) == [dot]
+        and registers_of(read.out) > HELD_FRAGMENT_LIMIT
+        and not _is_written(read, around[0])
+    )
+
+
+def _is_written(read: gpu.SharedLoad, last: Op) -> bool:
+    """Return whether anything after a read, up to the op that its dot is in, may write to its buffer."""
+    op: Op | None = read
+    while op is not last:
+        assert op is not None
+        op = op.next
+        assert op is not None
+        for nested in (op, *(inner for block in op.blocks for inner in block.walk())):
+            for effect in nested.effects_on(Resource.SHARED, "write"):
+                if not effect.of or may_alias(getattr(nested, effect.of), read.buffer):
+                    return True
+    return False

@@ -1,0 +1,137 @@
+"""What servers run on Triton for decode, as peers of `decode.py`: vLLM's and SGLang's kernels.
+
+Sources are unchanged, and so are the functions that launch them, with the tiles, warps and stages that
+these choose. The cache is the same as aotc's, through their strides. Numbers of splits are those that the
+servers take, and more.
+"""
+
+from __future__ import annotations
+
+import importlib
+import math
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import public_vllm
+from decode_work import Tensors
+from peers import Launch
+
+OfSet = Callable[[int], Launch]
+
+# vLLM's TritonAttentionBackend: segments of a sequence, and the programs that are enough without them.
+SEGMENTS, ENOUGH_PROGRAMS = 16, 128
+# Splits of vLLM's decode; 4 is what its backend for MLA takes.
+VLLM_SPLITS = (4, 8, 16, 32, 64)
+# The most splits that SGLang takes, 8 unless a server is told otherwise.
+SGLANG_SPLITS = (8, 16, 32, 64)
+
+
+def stand_in(folder: Path) -> None:
+    """Find both libraries in a folder, and put what they import besides in its place."""
+    sys.path.insert(0, str(folder))
+    importlib.import_module("library_sglang")
+    public_vllm.stand_in()
+
+
+def candidates(tensors: Tensors) -> Iterator[tuple[str, OfSet]]:
+    """Yield the launches of each kernel, for dense caches in bf16."""
+    shape = tensors.shape
+    if shape.mla or shape.fp8:
+        return
+    yield "vLLM unified", _unified(tensors)
+    for splits in VLLM_SPLITS:
+        yield f"vLLM decode, {splits} splits", _vllm_decode(tensors, splits)
+    for most in SGLANG_SPLITS:
+        yield f"SGLang decode, at most {most} splits", _sglang_decode(tensors, most)
+
+
+def _unified(tensors: Tensors) -> OfSet:
+    """Return launches of vLLM's attention of any number of tokens, as its backend calls it."""
+    import torch
+
+    module = importlib.import_module(f"{public_vllm.OPS}.triton_unified_attention")
+    shape, device = tensors.shape, tensors.device
+    firsts = torch.arange(shape.batch + 1, dtype=torch.int32, device=device)
+    extents = (shape.batch, shape.heads, SEGMENTS)
+    parts = torch.empty(*extents, shape.dim, dtype=torch.float32, device=device)
+    largest, sums = (torch.empty(extents, dtype=torch.float32, device=device) for _ in range(2))
+    k, v = (cache.transpose(1, 2) for cache in (tensors.k, tensors.v))
+
+    def of_set(index: int) -> Launch:
+        return lambda: module.unified_attention(
+            q=tensors.q, k=k, v=v, out=tensors.out, cu_seqlens_q=firsts, max_seqlen_q=1,
+            seqused_k=tensors.lengths, max_seqlen_k=shape.length, softmax_scale=shape.dim**-0.5,
+            causal=True, window_size=(-1, -1), block_table=tensors.tables[index], softcap=0,
+            q_descale=None, k_descale=None, v_descale=None,
+            seq_threshold_3D=ENOUGH_PROGRAMS // shape.kv_heads, num_par_softmax_segments=SEGMENTS,
+            softmax_segm_output=parts, softmax_segm_max=largest, softmax_segm_expsum=sums,
+        )  # fmt: skip
+
+    return of_set
+
+
+def _vllm_decode(tensors: Tensors, splits: int) -> OfSet:
+    """Return launches of vLLM's decode, which its backend for MLA calls."""
+    import torch
+
+    module = importlib.import_module(f"{public_vllm.OPS}.triton_decode_attention")
+    shape, device = tensors.shape, tensors.device
+    parts = torch.empty(shape.batch, shape.heads, splits, shape.dim + 1, device=device)
+    lse = torch.empty(shape.batch, shape.heads, device=device)
+    one = torch.ones((), device=device)
+    k, v = (cache.transpose(1, 2) for cache in (tensors.k, tensors.v))
+
+    def of_set(index: int) -> Launch:
+        return lambda: module.decode_attention_fwd(
+            tensors.q, k, v, tensors.out, lse, tensors.tables[index], tensors.lengths, parts,
+            splits, shape.dim**-0.5, shape.page, k_scale=one, v_scale=one,
+        )  # fmt: skip
+
+    return of_set
+
+
+def _sglang_decode(tensors: Tensors, most: int) -> OfSet:
+    """Return launches of SGLang's decode, whose table names tokens: here in units of a token's features."""
+    import torch
+
+    name = "sglang.srt.layers.attention.triton_ops.decode_attention"
+    module = importlib.import_module(name)
+    shape, device = tensors.shape, tensors.device
+    parts = torch.empty(shape.batch, shape.heads, most, shape.dim, device=device)
+    lse = torch.empty(shape.batch, shape.heads, most, device=device)
+    splits = torch.tensor(_sglang_splits(tensors, most), dtype=torch.int32, device=device)
+    starts = [sum(shape.lengths[:i]) for i in range(shape.batch + 1)]
+    firsts = torch.tensor(starts, dtype=torch.int32, device=device)
+    page_tokens = shape.kv_heads * shape.page
+    extents = ((tensors.k.shape[0] - 1) * page_tokens + shape.page, shape.kv_heads, shape.dim)
+    strides = (shape.dim, shape.page * shape.dim, 1)
+    k, v = (cache.as_strided(extents, strides) for cache in (tensors.k, tensors.v))
+    within = torch.arange(shape.page, device=device)
+
+    def of_set(index: int) -> Launch:
+        places = tensors.tables[index].long()[:, :, None] * page_tokens + within
+        rows = zip(places.flatten(1), shape.lengths, strict=True)
+        places = torch.cat([row[:length] for row, length in rows])
+        return lambda: module.decode_attention_fwd(
+            tensors.q, k, v, tensors.out, firsts, places, parts, lse, splits, most,
+            shape.dim**-0.5,
+        )  # fmt: skip
+
+    return of_set
+
+
+def _sglang_splits(tensors: Tensors, most: int) -> list[int]:
+    """Return the splits of each sequence by the rule of SGLang's backend (`get_num_kv_splits_triton`)."""
+    import torch
+
+    shape = tensors.shape
+    longest, shortest = max(shape.lengths), min(shape.lengths)
+    if longest * 8 < shortest * 10:
+        shortest = longest
+    by_length = -(-longest // min(-(-longest // shortest), most))
+    cores = torch.cuda.get_device_properties(tensors.device).multi_processor_count
+    cores = int(cores * max(math.log2(longest / 64.0), 1.0))
+    programs = shape.batch * -(-shape.heads // min(16, shape.heads // shape.kv_heads))
+    by_cores = -(-longest // min(-(-cores // programs), most))
+    return [max(-(-each // by_length), -(-each // by_cores)) for each in shape.lengths]
