@@ -5,9 +5,9 @@
 
 A pass is three kernels: the sums of dOut * Out, the gradients, and the conversion of dQ from the fp32 in
 which it is summed. With heads of 256 there is no conversion, but a kernel for dQ and one for dK and dV, or one
-for each of these, of which each kernel's fastest configuration takes part. aotc and Triton run the same source
-file; cuDNN comes with torch, through autograd. Every configuration is held against float64 gradients of some
-heads before it is timed. Data are random.
+for each of these, of which each kernel's fastest configuration takes part; each starts while the one before it
+ends (PDL). aotc and Triton run the same source file; cuDNN comes with torch, through autograd. Every configuration
+is held against float64 gradients of some heads before it is timed. Data are random.
 """
 
 from __future__ import annotations
@@ -26,13 +26,14 @@ from peers import Launch, built, ranked, triton_holds
 TOLERANCE = 2e-2
 TRITON_CONFIGS = ((64, 128, 8, 2), (64, 128, 8, 1), (64, 64, 4, 2), (128, 64, 8, 1))
 DELTA_ROWS, SCALE_ELEMS = 16, 2048
+TOGETHER = 2
 ONE_PASS_DIMS = (64, 128)
 TRIALS_BY_GRADIENT = 3
 NUM_DOTS = {"backward_queries": 3, "backward_pair": 4, "backward_dk": 3, "backward_dv": 2}
 # Kernels that together have all gradients, and how many passes of them are tried.
 PASSES = {
-    ("backward_queries", "backward_pair"): 2,
-    ("backward_queries", "backward_dk", "backward_dv"): 1,
+    ("backward_pair", "backward_queries"): 2,
+    ("backward_dk", "backward_dv", "backward_queries"): 1,
 }
 
 
@@ -164,11 +165,13 @@ def _launches_by_gradient(tensors: Tensors, library: Any) -> Iterator[tuple[str,
     for name, num_dots in NUM_DOTS.items():
         outputs = of_queries if name == "backward_queries" else of_keys
         kernel, arguments = library[name], (*inputs, *rows, *outputs, *scalars)
+        # A kernel that waits for the one before it itself starts while that one ends.
+        waits = all(variant.waits_pdl for variant in kernel.info.variants)
         launches: dict[str, Launch] = {}
         for config in built(kernel):
 
-            def launch(kernel=kernel, arguments=arguments, config=config) -> None:
-                kernel.launch(arguments, config=config, choices=choices)
+            def launch(kernel=kernel, arguments=arguments, config=config, waits=waits) -> None:
+                kernel.launch(arguments, config=config, choices=choices, pdl=waits)
 
             launches[f"{name} {config}"] = launch
         order = ranked(launches, TRIALS_BY_GRADIENT, 1)
@@ -218,7 +221,8 @@ def triton_launches(tensors: Tensors) -> Iterator[tuple[str, Launch]]:
             *scalars,
         )
         meta = {"HEAD_DIM": shape.dim, "BLOCK_M": block_m, "BLOCK_N": block_n}
-        meta |= {"CAUSAL": shape.causal, "NARROW": narrow, "num_warps": warps, "num_stages": stages}
+        meta |= {"CAUSAL": shape.causal, "NARROW": narrow, "TOGETHER": TOGETHER}
+        meta |= {"num_warps": warps, "num_stages": stages}
         grid = (-(-shape.length // block_n) * shape.batch * shape.heads,)
 
         def launch(arguments=arguments, meta=meta, grid=grid) -> None:

@@ -13,11 +13,14 @@ def attention_delta_kernel(
     n_rows,
     HEAD_DIM: tl.constexpr,
     BLOCK_M: tl.constexpr,
+    PDL: tl.constexpr = False,  # noqa: FBT002 - a constant
 ):
     """Store the sum of dOut * Out of each row, and zeros to the fp32 sums of dQ, if there are any.
 
-    Out, dOut and dQ are (n_rows, HEAD_DIM), rows of all heads.
+    Out, dOut and dQ are (n_rows, HEAD_DIM), rows of all heads. With PDL the next grid may start before.
     """
+    if PDL:
+        tl.extra.cuda.gdc_launch_dependents()
     rows = tl.program_id(0).to(tl.int64) * BLOCK_M + tl.arange(0, BLOCK_M)
     at = rows[:, None] * HEAD_DIM + tl.arange(0, HEAD_DIM)[None, :]
     seen = rows < n_rows
@@ -26,6 +29,20 @@ def attention_delta_kernel(
     tl.store(delta_ptr + rows, tl.sum(out * dout, axis=1), mask=seen)
     if dq_ptr is not None:
         tl.store(dq_ptr + at, tl.zeros((BLOCK_M, HEAD_DIM), tl.float32), mask=seen[:, None])
+
+
+@triton.jit
+def _tile(n_heads, n_blocks, TOGETHER: tl.constexpr):
+    """Return the head of this program, and its block: those of TOGETHER heads come one after the other.
+
+    Causal blocks differ in length, and the longest of each head come first: one head at a time, those of the
+    last head would begin when little else is left.
+    """
+    program = tl.program_id(0)
+    first = program // (n_blocks * TOGETHER) * TOGETHER
+    together = tl.minimum(TOGETHER, n_heads - first)
+    place = program % (n_blocks * TOGETHER)
+    return first + place % together, place // together
 
 
 @triton.jit
@@ -49,6 +66,7 @@ def attention_backward_kernel(
     BLOCK_N: tl.constexpr,
     CAUSAL: tl.constexpr,
     NARROW: tl.constexpr,
+    TOGETHER: tl.constexpr,
 ):
     """Store dK and dV of BLOCK_N keys, and add their part of dQ / scale.
 
@@ -56,12 +74,13 @@ def attention_backward_kernel(
     heads_per_kv_head, n_keys, HEAD_DIM). `lse_log2` and `delta` have a number for each query: the base-2
     logarithm of the sum of the powers of its scores, and the sum of dOut * Out. With CAUSAL the last
     query sees the last key. If NARROW, the weights of dS are rounded to the type of Q as those of dV are,
-    and take half the registers. The grid has a program for each KV head and BLOCK_N keys.
+    and take half the registers. Blocks of TOGETHER heads take turns. The grid has a program for each KV head
+    and BLOCK_N keys.
     """
     n_blocks = tl.cdiv(n_keys, BLOCK_N)
-    kv_head = tl.program_id(0) // n_blocks
     # Causal blocks further up are seen by more queries, and come first.
-    start_n = tl.program_id(0) % n_blocks * BLOCK_N
+    kv_head, block = _tile(k.shape[0], n_blocks, TOGETHER)
+    start_n = block * BLOCK_N
     keys = k.load([kv_head, start_n, 0]).reshape(BLOCK_N, HEAD_DIM)
     values = v.load([kv_head, start_n, 0]).reshape(BLOCK_N, HEAD_DIM)
     columns = start_n + tl.arange(0, BLOCK_N)
@@ -97,20 +116,6 @@ def attention_backward_kernel(
 
 
 @triton.jit
-def _tile(n_heads, n_blocks, TOGETHER: tl.constexpr):
-    """Return the head of this program, and its block: those of TOGETHER heads come one after the other.
-
-    Causal blocks differ in length, and the longest of each head come first: one head at a time, those of the
-    last head would begin when little else is left.
-    """
-    program = tl.program_id(0)
-    first = program // (n_blocks * TOGETHER) * TOGETHER
-    together = tl.minimum(TOGETHER, n_heads - first)
-    place = program % (n_blocks * TOGETHER)
-    return first + place % together, place // together
-
-
-@triton.jit
 def attention_backward_queries_kernel(
     q,
     k,
@@ -129,11 +134,13 @@ def attention_backward_queries_kernel(
     BLOCK_N: tl.constexpr,
     CAUSAL: tl.constexpr,
     TOGETHER: tl.constexpr,
+    WAITS_LATE: tl.constexpr = False,  # noqa: FBT002 - a constant
 ):
     """Store dQ (bf16) of BLOCK_M queries of a head; the same bits in every run.
 
     Arguments are those of `attention_backward_kernel`. The grid has a program for each head of Q and
-    BLOCK_M queries.
+    BLOCK_M queries. If it WAITS_LATE, it waits for the grid before it, which by then has waited for `delta`
+    and let it start, when dQ is stored: programs fill multiprocessors that the last ones of that grid leave idle.
     """
     n_blocks = tl.cdiv(n_queries, BLOCK_M)
     head, block = _tile(q.shape[0], n_blocks, TOGETHER)
@@ -162,6 +169,8 @@ def attention_backward_queries_kernel(
         dpower = tl.dot(douts, values.T)
         dscores = (power * (dpower - row_delta[:, None])).to(keys.dtype)
         dqueries = tl.dot(dscores, keys, dqueries)
+    if WAITS_LATE:
+        tl.extra.cuda.gdc_wait()
     dq.store([head, start_m, 0], (dqueries * scale).to(dq.dtype).reshape(1, BLOCK_M, HEAD_DIM))
 
 

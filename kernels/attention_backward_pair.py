@@ -25,13 +25,18 @@ def attention_backward_pair_kernel(
     BLOCK_M: tl.constexpr,
     BLOCK_N: tl.constexpr,
     CAUSAL: tl.constexpr,
+    PDL: tl.constexpr = False,  # noqa: FBT002 - a constant
 ):
     """Store dK and dV of BLOCK_N keys by a cluster of two CTAs; the same bits in every run.
 
     Arguments are those of `attention_backward_kernel`. Where both accumulators take too many registers for
     one CTA, as with heads of 256, the first CTA has the scores and dV, the second one the gradients of
-    weights and dK, and is given the weights. The grid has a cluster for each KV head and BLOCK_N keys.
+    weights and dK, and is given the weights. With PDL it waits for the grid before it, and lets the next one
+    start, before it loads anything. The grid has a cluster for each KV head and BLOCK_N keys.
     """
+    if PDL:
+        tl.extra.cuda.gdc_wait()
+        tl.extra.cuda.gdc_launch_dependents()
     n_blocks = tl.cdiv(n_keys, BLOCK_N)
     kv_head = tl.program_id(0) // n_blocks
     # Causal blocks further up are seen by more queries, and come first.

@@ -165,7 +165,8 @@ class SharedType:
 class DescriptorType:
     """Describe a tensor in global memory that is loaded and stored in tiles of the shape `block`.
 
-    With several `num_parts` the CTAs of a cluster split a load along its first axis, and multicast.
+    With several `num_parts` the CTAs of a cluster split a load along its first axis of several elements, and
+    multicast.
     Reads beyond its ends give zeros, or NaN with `fill_nan`; the last axis is the innermost and
     dense. A parameter of a kernel has this type, or what is made of a map in memory.
     """

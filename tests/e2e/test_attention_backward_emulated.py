@@ -27,7 +27,7 @@ TOGETHER = {"TOGETHER": 3}  # more heads than there are
 
 @lru_cache
 def _compiled(causal: bool, num_stages: int, mma_stages: int, narrow: bool) -> PtxKernel:
-    own = {"NARROW": narrow}
+    own = {"NARROW": narrow} | TOGETHER
     name, stages = "attention_backward_kernel", (num_stages, mma_stages)
     return _compiled_as(name, GRADIENTS, own, causal, stages, BLOCK_M)
 
@@ -162,6 +162,19 @@ def test_gradients_by_pairs_of_ctas(
     del values["dq"], expected["dq"]
     launch(kernel, (2 * KV_HEADS * -(-n_keys // BLOCK_N),), values, seed=n_keys)
     _check(values, expected)
+
+
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize(("n_queries", "n_keys"), [(1, 1), (300, 331)])
+def test_a_cluster_shares_keys_and_values(n_queries: int, n_keys: int, causal: bool) -> None:
+    name, outputs = "attention_backward_queries_kernel", ("dq",)
+    kernel = _compiled_as(name, outputs, TOGETHER, causal, (2, 1), 256, num_ctas=2)
+    assert ".multicast::cluster" in kernel.ptx
+    values, expected = _operands(n_queries, n_keys, causal=causal)
+    values["dq"] = np.full((HEADS, n_queries, HEAD_DIM), np.nan, ml_dtypes.bfloat16)
+    given = {name: each for name, each in values.items() if name in _names(kernel)}
+    launch(kernel, (2 * HEADS * -(-n_queries // 256),), given, seed=n_keys)
+    _check(values, {"dq": expected["dq"]})
 
 
 def _names(kernel: PtxKernel) -> set[str]:

@@ -51,14 +51,21 @@ def tensor_map_of(kind: DescriptorType) -> TensorMapType:
     spans = _SPANS_BYTES if prod(kind.block[:-1]) > 1 else ()
     span_bytes = next((span for span in spans if span <= row_bytes), 0)
     row_elems = span_bytes // size_bytes or min(MAX_BOX_ELEMS, kind.block[-1])
-    outer = (kind.block[0] // kind.num_parts, *kind.block[1:])[:-1]
-    box = (*(min(MAX_BOX_ELEMS, extent) for extent in outer), row_elems)
+    outer = list(kind.block)
+    outer[axis_of_parts(kind)] //= kind.num_parts
+    box = (*(min(MAX_BOX_ELEMS, extent) for extent in outer[:-1]), row_elems)
     return TensorMapType(kind.element, box, span_bytes, kind.fill_nan)
+
+
+def axis_of_parts(kind: DescriptorType) -> int:
+    """Return the axis along which a tile is copied in parts: the first one with several elements."""
+    return next((axis for axis, extent in enumerate(kind.block) if extent > 1), 0)
 
 
 def has_parts(kind: DescriptorType, num_parts: int) -> bool:
     """Return whether a tile can be copied in so many slices: each begins where a copy may write."""
-    if len(kind.block) == 1 or kind.block[0] % num_parts:
+    axis = axis_of_parts(kind)
+    if axis == len(kind.block) - 1 or kind.block[axis] % num_parts:
         return False
     return tensor_map_of(replace(kind, num_parts=num_parts)).box_bytes % _ALIGNMENT_BYTES == 0
 

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from math import prod
 from typing import Any, TypeAlias
 
 from aotc.ir.core import Block, Kernel, Op, Value
@@ -82,8 +83,11 @@ def _trans(op: Op, part: int) -> Sequence[Part] | None:
 
 
 def _reshape(op: Op, part: int) -> Sequence[Part] | None:
-    same = shape_of(op.operands[0])[: part + 1] == shape_of(op.results[0])[: part + 1]
-    return [part] if same else None
+    source, out = shape_of(op.operands[0]), shape_of(op.results[0])
+    for axis, extent in enumerate(source):
+        if prod(source[:axis]) == prod(out[:part]) and extent == out[part]:
+            return [axis]
+    return None
 
 
 def _join(op: Op, part: int) -> Sequence[Part] | None:

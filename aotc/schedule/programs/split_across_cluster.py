@@ -26,7 +26,7 @@ from aotc.ir.rewrite import Builder
 from aotc.ir.types import I32, DescriptorType, TileType
 from aotc.schedule.analysis.global_order import accessed
 from aotc.schedule.context import Schedule
-from aotc.schedule.layout.tensor_copies import has_parts
+from aotc.schedule.layout.tensor_copies import axis_of_parts, has_parts
 from aotc.schedule.programs.cta_split import (
     Part,
     Parts,
@@ -96,7 +96,10 @@ class _Distribution:
         return part_type(kind, part, self.num_ctas)
 
     def _is_shared(self, value: Value) -> bool:
-        """Return whether loads of a descriptor can be multicast: only ever loaded, and big."""
+        """Return whether loads of a descriptor can be multicast: only ever loaded, and big.
+
+        Axes of one element before the one that is cut are no axes of the tiles.
+        """
         kind = value.type
         assert isinstance(kind, DescriptorType)
         only_loaded = all(
@@ -104,7 +107,13 @@ class _Distribution:
             or (accessed(user) is value and not user.writes())
             for user in value.users
         )
-        return only_loaded and has_parts(kind, self.num_ctas)
+        axis = axis_of_parts(kind)
+        begins = all(
+            user.num_dropped == axis
+            for user in value.users
+            if isinstance(user, descriptor.DescriptorLoad)
+        )
+        return only_loaded and begins and has_parts(kind, self.num_ctas)
 
     # -- values ----------------------------------------------------------------
 

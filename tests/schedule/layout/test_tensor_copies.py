@@ -182,6 +182,8 @@ def test_a_buffer_lies_the_same_without_first_axes_of_one(
         ((16, 8), 2, True),
         ((6, 64), 4, False),
         ((64,), 2, False),
+        ((1, 16, 64), 2, True),
+        ((1, 1, 64), 2, False),
     ],
 )
 def test_parts_begin_where_copies_may_write(

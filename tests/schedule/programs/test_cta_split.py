@@ -92,6 +92,8 @@ kernel @k(%p: *fp32) {{num_warps = 4}} {{
         ("%1 = tile.reshape(%0) {shape = [8, 4, 4]} : tile<8x4x4xfp32>", 0, [0]),
         ("%1 = tile.reshape(%0) {shape = [8, 4, 4]} : tile<8x4x4xfp32>", 1, None),
         ("%1 = tile.reshape(%0) {shape = [128]} : tile<128xfp32>", 0, None),
+        ("%1 = tile.reshape(%0) {shape = [1, 8, 16]} : tile<1x8x16xfp32>", 1, [0]),
+        ("%1 = tile.reshape(%0) {shape = [8, 1, 16]} : tile<8x1x16xfp32>", 2, [1]),
         ("%1 = tile.join(%0, %0) : tile<8x16x2xfp32>", 1, [1, 1]),
         ("%1 = tile.join(%0, %0) : tile<8x16x2xfp32>", 2, None),
         ("%1 = arith.exp(%0) : tile<8x16xfp32>", 1, [1]),

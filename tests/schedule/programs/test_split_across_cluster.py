@@ -92,6 +92,35 @@ def test_a_descriptor_is_divided_like_its_blocks_and_what_all_load_comes_in_part
     assert "%out: desc<64x64xfp32>" in header
 
 
+OF_HEADS = """
+kernel @k(%a: desc<1x128x64xbf16>, %b: desc<1x64x64xbf16>, %c: desc<1x64x64xbf16>, %out: desc<1x128x64xfp32>) {num_warps = 4} {
+  %zero = arith.constant {value = 0, type = i32} : i32
+  %x = tile.descriptor_load(%a, %zero, %zero, %zero) {num_dropped = 1} : tile<128x64xbf16>
+  %y = tile.descriptor_load(%b, %zero, %zero, %zero) {num_dropped = 1} : tile<64x64xbf16>
+  %whole = tile.descriptor_load(%c, %zero, %zero, %zero) : tile<1x64x64xbf16>
+  %z = tile.reshape(%whole) {shape = [64, 64]} : tile<64x64xbf16>
+  %acc = arith.constant {value = 0.0, type = tile<128x64xfp32>} : tile<128x64xfp32>
+  %one = tile.dot(%x, %y, %acc) : tile<128x64xfp32>
+  %dot = tile.dot(%x, %z, %one) : tile<128x64xfp32>
+  %result = tile.reshape(%dot) {shape = [1, 128, 64]} : tile<1x128x64xfp32>
+  tile.descriptor_store(%out, %result, %zero, %zero, %zero)
+  scf.return
+}
+"""
+
+
+def test_parts_are_of_the_first_axis_that_a_tile_has() -> None:
+    kernel = parse_kernel(OF_HEADS)
+    kernel.num_ctas = 2
+    split_across_cluster(kernel, Schedule(TARGET, Config(4, 3, 2)))
+    verify(kernel)
+    header = print_kernel(kernel).splitlines()[0]
+    assert "%a: desc<1x64x64xbf16>" in header
+    assert "%b: desc<1x64x64xbf16, 2>" in header
+    assert "%c: desc<1x64x64xbf16>" in header  # its tiles begin with the axis of one element
+    assert "%out: desc<1x64x64xfp32>" in header
+
+
 BARRIER = REPLICATED.replace("  scf.return", "  tile.barrier\n  scf.return")
 
 
