@@ -68,15 +68,13 @@ def wgmma(
     b_at = a_at + len(arguments)
     arguments += [("i64", b), ("i1", accumulate)]
     starts = [sum(map(len, acc[:block])) for block in range(len(acc))]
-    # Only the address in the low word differs: one addition, where 64 bits take two constants besides.
-    lines = ["{ .reg .b64 a, b; .reg .b32 u, v, x, y, z;", "wgmma.fence.sync.aligned;"]
-    lines.append(f"mov.b64 {{u, v}}, ${b_at};")
-    if isinstance(a, str):
-        lines.append(f"mov.b64 {{x, y}}, ${a_at};")
+    # Additions of 64 bits, though the address is in the low word: where low words are added and packed into
+    # the same registers again, ptxas 13.5 may take two descriptors for one, and issue one wgmma for both.
+    lines = ["{ .reg .b64 a, b;", "wgmma.fence.sync.aligned;"]
     for step in steps:
-        lines.append(f"add.s32 z, u, {step.b}; mov.b64 b, {{z, v}};")
+        lines.append(f"add.s64 b, ${b_at}, {step.b};")
         if isinstance(step.a, int):
-            lines.append(f"add.s32 z, x, {step.a}; mov.b64 a, {{z, y}};")
+            lines.append(f"add.s64 a, ${a_at}, {step.a};")
             left = "a"
         else:
             left = _group(a_at + word for word in step.a)

@@ -24,7 +24,8 @@ from aotc.schedule.context import Schedule
 def merge_carried(kernel: Kernel, schedule: Schedule) -> None:
     """Merge equal variables of every loop."""
     del schedule
-    for loop in [op for op in kernel.walk() if isinstance(op, scf.For)]:
+    # Inner loops first: where an outer one is replaced, they are as well.
+    for loop in reversed([op for op in kernel.walk() if isinstance(op, scf.For)]):
         leaders = _leaders(loop)
         if len({*leaders}) < len(leaders):
             for number, leader in enumerate(leaders):

@@ -10,7 +10,7 @@ from aotc.verify.sass.findings import Finding
 from aotc.verify.sass.flow import build_graph
 from aotc.verify.sass.spills import find_spills
 from aotc.verify.sass.text import Function, SassError, parse
-from aotc.verify.sass.warpgroups import find_dropped_registers, find_serialized
+from aotc.verify.sass.warpgroups import find_dropped_registers, find_merged, find_serialized
 
 
 def audit(sass: str, ptx: str = "") -> tuple[Finding, ...]:
@@ -27,6 +27,7 @@ def audit(sass: str, ptx: str = "") -> tuple[Finding, ...]:
         found += _audit_function(function)
     instructions = tuple(each for function in functions for each in function.instructions)
     found += find_serialized(instructions, ptx)
+    found += find_merged(instructions, ptx)
     found += find_dropped_registers(instructions, ptx)
     return tuple(sorted(found, key=lambda each: (each.kind, each.address)))
 

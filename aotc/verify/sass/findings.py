@@ -11,6 +11,7 @@ Kind: TypeAlias = Literal[
     "collective apart",
     "barrier apart",
     "serialized",
+    "matrix instructions merged",
     "setmaxnreg dropped",
     "unreadable",
     "spill in a loop",

@@ -2,7 +2,8 @@
 
 If ptxas cannot prove that nothing touches an accumulator in flight it serializes: each matrix
 instruction becomes a group of its own that is waited for at once. If it does not know how many threads
-a block has, it drops `setmaxnreg`, and roles that were promised registers spill or never start.
+a block has, it drops `setmaxnreg`, and roles that were promised registers spill or never start. And it
+may take two matrix instructions for one, if it takes their descriptors for the same.
 """
 
 from __future__ import annotations
@@ -27,6 +28,22 @@ def find_serialized(instructions: tuple[Instruction, ...], ptx: str) -> Iterator
         return
     meaning = "each matrix instruction is waited for before the next; in the PTX they overlap"
     yield Finding("serialized", first.address, first.text, meaning, (), first.source)
+
+
+def find_merged(instructions: tuple[Instruction, ...], ptx: str) -> Iterator[Finding]:
+    """Yield a finding if a cubin has fewer matrix instructions than its PTX.
+
+    There may be more, where a loop is unrolled. None is without a use in what is compiled here.
+    """
+    found = [each for each in instructions if each.name in MATRIX]
+    num_ptx = sum(event is None for event in _ptx_events(ptx))
+    if not found or len(found) >= num_ptx:
+        return
+    meaning = f"the PTX has {num_ptx} matrix instructions, the cubin {len(found)}: results are missing"
+    first = found[0]
+    yield Finding(
+        "matrix instructions merged", first.address, first.text, meaning, (), first.source
+    )
 
 
 def find_dropped_registers(instructions: tuple[Instruction, ...], ptx: str) -> Iterator[Finding]:

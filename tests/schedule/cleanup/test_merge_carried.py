@@ -69,6 +69,26 @@ def test_rings_in_step_are_counted_once() -> None:
     _same(RINGS)
 
 
+def test_loops_within_loops_are_merged_as_well() -> None:
+    _same(f"""\
+{HEAD}
+  // CHECK: %[[A:.*]] = scf.for(%zero, %end, %one, %zero) (
+  // CHECK: %{{{{.*}}}} = scf.for(%zero, %end, %one, %{{{{.*}}}}) (
+  %a, %b = scf.for(%zero, %end, %one, %zero, %again) (%i: i32, %s: i32, %t: i32) {{
+    %c, %d = scf.for(%zero, %end, %one, %s, %s) (%j: i32, %u: i32, %v: i32) {{
+      %2 = arith.add(%u, %given) : i32
+      %3 = arith.add(%v, %given) : i32
+      scf.yield(%2, %3)
+    }} : i32, i32
+    %4 = arith.add(%c, %d) : i32
+    gpu.store(%out, %4, _)
+    %5 = arith.add(%s, %given) : i32
+    %6 = arith.add(%t, %given) : i32
+    scf.yield(%5, %6)
+  }} : i32, i32
+{TAIL}""")
+
+
 @pytest.mark.parametrize(
     "text",
     [

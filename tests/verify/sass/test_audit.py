@@ -24,6 +24,7 @@ PLANTED = {
     "guarded_barrier": ("barrier apart", "@P0 BAR.SYNC.DEFER_BLOCKING", 1),
     "guarded_ldmatrix": ("collective apart", "@P0 LDSM.16.M88", 1),
     "map_prefetch": ("issued apart", "@!UP1 UTMACCTL.PF", 1),
+    "merged_wgmma": ("matrix instructions merged", "HGMMA.64x8x16.F32.BF16", 1),
     "mbarrier_init": ("issued apart", "@!UP0 SYNCS.EXCH.64", 1),
     "serialized": ("serialized", "HGMMA.64x16x16.F32.BF16", 1),
     "setmaxnreg": ("setmaxnreg dropped", "LDC", 1),
@@ -35,6 +36,7 @@ PLANTED = {
     "wgmma_in_arm": ("barrier apart", "WARPSYNC.ALL", 1),
 }
 PTX = {
+    "merged_wgmma": "wgmma.mma_async.a;\nwgmma.wait_group.sync.aligned 0;\nwgmma.mma_async.b;",
     "serialized": "wgmma.mma_async.a;\nwgmma.mma_async.b;\nwgmma.wait_group.sync.aligned 0;",
     "setmaxnreg": "setmaxnreg.inc.sync.aligned.u32 232;",
 }
