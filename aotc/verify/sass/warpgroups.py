@@ -39,7 +39,9 @@ def find_merged(instructions: tuple[Instruction, ...], ptx: str) -> Iterator[Fin
     num_ptx = sum(event is None for event in _ptx_events(ptx))
     if not found or len(found) >= num_ptx:
         return
-    meaning = f"the PTX has {num_ptx} matrix instructions, the cubin {len(found)}: results are missing"
+    meaning = (
+        f"the PTX has {num_ptx} matrix instructions, the cubin {len(found)}: results are missing"
+    )
     first = found[0]
     yield Finding(
         "matrix instructions merged", first.address, first.text, meaning, (), first.source
