@@ -434,10 +434,8 @@ class Chooser:
                 return [_COVERED, divisor]  # it may be what counts programs
             case _ if _is_float(label) and is_free and block > 1:
                 return [_COVERED]
-            case "special" if loop is None and self.roles.loops:
-                return [last_in_part(1, block, divisor, at)]  # tiles apart show at other launches
             case _ if _is_float(label) and loop is None and self.roles.loops:
-                return [last_in_part(1, block, divisor, at)]
+                return [last_in_part(1, block, divisor, at)]  # tiles apart show at other launches
             case "deep" | "persistent" if is_free:
                 return [_COVERED]
             case "deep":

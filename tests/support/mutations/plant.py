@@ -174,7 +174,9 @@ def in_llvm(pattern: str, new: str, count: int = 0) -> Plant:
     """Replace a regular expression in LLVM IR, everywhere or `count` times."""
     emit_ptx = backend.emit_ptx
     return replacing(
-        backend, "emit_ptx", lambda text, *more: emit_ptx(_sub(pattern, new, text, count), *more)
+        backend,
+        "emit_ptx",
+        lambda text, *more, **named: emit_ptx(_sub(pattern, new, text, count), *more, **named),
     )
 
 
@@ -182,7 +184,9 @@ def in_ptx(pattern: str, new: str, count: int = 0) -> Plant:
     """Replace a regular expression in PTX, everywhere or `count` times."""
     emit_ptx = backend.emit_ptx
     return replacing(
-        backend, "emit_ptx", lambda text, *more: _sub(pattern, new, emit_ptx(text, *more), count)
+        backend,
+        "emit_ptx",
+        lambda text, *more, **named: _sub(pattern, new, emit_ptx(text, *more, **named), count),
     )
 
 
