@@ -344,11 +344,3 @@ def test_a_deep_loop_takes_no_more_of_an_extent_than_its_iterations_and_a_block(
     chooser = _chooser("causal_sums", listed)
     chooser.roles.extents["n_keys"] = 64
     assert _some(chooser, "deep").scalars["n_keys"] in (705, 800)
-
-
-def test_special_values_take_one_tile_of_what_no_loop_goes_through() -> None:
-    grid = Conditions(lambda s: (-(-s["n_queries"] // 16), s["x.shape[0]"]), _any)
-    rows = _some(_chooser("scale_rows", ROWS), "special")
-    causal = _some(_chooser("causal_sums", grid), "special")
-    assert rows.scalars["n_cols"] > 16  # a loop goes through it
-    assert causal.scalars["x.shape[1]"] <= 16
