@@ -8,6 +8,7 @@ their input alone, so that what is found here is what they would make again.
 from __future__ import annotations
 
 import hashlib
+import threading
 from collections import OrderedDict
 from typing import Generic, TypeVar
 
@@ -27,23 +28,29 @@ class Kept(Generic[Value]):
         self.found_last = False
         self._values: OrderedDict[tuple[str, bytes], tuple[Value, int]] = OrderedDict()
         self._num_bytes = 0
+        self._lock = threading.Lock()  # a worker's threads may compile at once
 
     def find(self, text: str, options: str) -> Value | None:
         """Return what was made of a text with options, if that is kept."""
         key = _key(text, options)
-        self.found_last = key in self._values
-        if not self.found_last:
-            return None
-        self._values.move_to_end(key)
-        return self._values[key][0]
+        with self._lock:
+            found = self._values.pop(key, None)
+            self.found_last = found is not None
+            if found is None:
+                return None
+            self._values[key] = found  # the latest
+        return found[0]
 
     def keep(self, text: str, options: str, value: Value, num_bytes: int) -> None:
-        """Keep what was made of a text with options, which there was none of, at the cost of the oldest."""
-        self._values[_key(text, options)] = value, num_bytes
-        self._num_bytes += num_bytes
-        while self._num_bytes > self.max_bytes:
-            _, (_, freed_bytes) = self._values.popitem(last=False)
-            self._num_bytes -= freed_bytes
+        """Keep what was made of a text with options, at the cost of the oldest."""
+        key = _key(text, options)
+        with self._lock:
+            _, replaced_bytes = self._values.pop(key, (None, 0))
+            self._values[key] = value, num_bytes
+            self._num_bytes += num_bytes - replaced_bytes
+            while self._num_bytes > self.max_bytes:
+                _, (_, freed_bytes) = self._values.popitem(last=False)
+                self._num_bytes -= freed_bytes
 
 
 def _key(text: str, options: str) -> tuple[str, bytes]:
