@@ -6,11 +6,12 @@
  * `eager` (open an archive, aotc_load with or without AOTC_LOAD_LAZY, aotc_launch), `mapped` (as lazy, with
  * AOTC_OPEN_MAP); or, of what a load asks of the
  * driver besides, `asked` (bare, and cuKernelGetParamInfo of all parameters and one more) and `forced` (bare,
- * with cuKernelGetFunction and cuFuncLoad before the launch), as their fourth step. LAUNCH is written by
+ * with cuKernelGetFunction and cuFuncLoad before the launch). LAUNCH is written by
  * first_launch_in_c.py, line by line: what to open, the launch as the driver sees it and as a caller says it.
  * The driver's library is loaded, a context current and memory allocated before the clock starts; libzstd is
- * linked as a program links it. Printed, once or TIMES times with unloading in between: nanoseconds of each
- * step, and page faults of each.
+ * linked as a program links it. Printed, once or TIMES times with unloading in between, as JSON: the parts,
+ * nanoseconds and page faults of each, and, compiled with TRACED, nanoseconds and calls of each entry point
+ * of the driver, and of the function that finds them.
  */
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -42,7 +43,7 @@ struct launch {
 };
 
 static struct launch launch;
-static void *driver;
+void *driver; /* first_launch_trace.c asks it, too */
 
 __attribute__((noreturn)) static void stop(const char *what, const char *why) {
     (void)fprintf(stderr, "first_launch: %s: %s\n", what, why);
@@ -53,7 +54,7 @@ __attribute__((noreturn)) static void stop(const char *what, const char *why) {
 static void *entry(const char *name) {
     int (*find)(const char *, void **, int, uint64_t, int *) =
         (int (*)(const char *, void **, int, uint64_t, int *))(uintptr_t)dlsym(
-            driver, "cuGetProcAddress_v2");
+            RTLD_DEFAULT, "cuGetProcAddress_v2");
     void *found = NULL;
     int why = 0;
     return find == NULL || find(name, &found, 12040, 0, &why) != 0 ? NULL : found;
@@ -62,7 +63,7 @@ static void *entry(const char *name) {
 #define CALL(name, types, ...)                                                                     \
     do {                                                                                           \
         int(*function) types = (int(*) types)(uintptr_t)entry(#name);                              \
-        if (function != NULL && function(__VA_ARGS__) != 0) {                                                          \
+        if (function != NULL && function(__VA_ARGS__) != 0) {                                      \
             stop(#name, "the driver reports an error");                                            \
         }                                                                                          \
     } while (0)
@@ -124,8 +125,19 @@ static void read_launch(const char *path, uint64_t buffer) {
     }
 }
 
-static double steps[4], started_ns;
-static long faults[4], faults_before;
+/* What a launch is measured in, and in first_launch_trace.c of the driver. */
+enum { MAX_PARTS = 8 };
+static struct {
+    const char *name;
+    double taken_ns;
+    long faults;
+} parts[MAX_PARTS];
+static unsigned part_count;
+static double started_ns;
+static long faults_before;
+
+__attribute__((weak)) void trace_begin(void);
+__attribute__((weak)) void trace_print(void);
 
 /* Page faults that need no disk: memory and code that is touched for the first time. */
 static long fault_count(void) {
@@ -139,9 +151,27 @@ static void begin(void) {
     started_ns = now_ns();
 }
 
-static void end(unsigned step) {
-    steps[step] = now_ns() - started_ns;
-    faults[step] = fault_count() - faults_before;
+/* End a part, and begin the next. */
+static void end(const char *name) {
+    const double taken_ns = now_ns() - started_ns;
+    const long faults = fault_count() - faults_before;
+    parts[part_count].name = name;
+    parts[part_count].taken_ns = taken_ns;
+    parts[part_count++].faults = faults;
+    begin();
+}
+
+static void print_parts(void) {
+    (void)printf("{\"parts\": {");
+    for (unsigned i = 0; i < part_count; ++i) {
+        (void)printf("%s\"%s\": [%.0f, %ld]", i == 0 ? "" : ", ", parts[i].name, parts[i].taken_ns,
+                     parts[i].faults);
+    }
+    (void)printf("}");
+    if (trace_print != NULL) {
+        trace_print();
+    }
+    (void)printf("}\n");
 }
 
 static void run_bare(const char *way) {
@@ -158,37 +188,37 @@ static void run_bare(const char *way) {
         stop(launch.cubin, "cannot be read");
     }
     (void)fclose(file);
-    end(0);
-    begin();
+    end("open");
     CALL(cuLibraryLoadData, (void **, const void *, void *, void *, unsigned, void *, void *, unsigned),
          &library, image, NULL, NULL, 0, NULL, NULL, 0);
+    end("load");
     CALL(cuLibraryGetKernel, (void **, void *, const char *), &kernel, library, launch.symbol);
     if (launch.shared_bytes > 47 << 10) {
         CALL(cuKernelSetAttribute, (int, int, void *, int), MAX_SHARED, (int)launch.shared_bytes, kernel, 0);
     }
-    end(1);
-    begin();
+    end("kernel");
     if (strcmp(way, "asked") == 0) {
         size_t place = 0, size = 0;
         int (*ask)(void *, size_t, size_t *, size_t *) =
             (int (*)(void *, size_t, size_t *, size_t *))(uintptr_t)entry("cuKernelGetParamInfo");
         for (size_t i = 0; ask(kernel, i, &place, &size) == 0; ++i) {
         }
+        end("asked");
     } else if (strcmp(way, "forced") == 0) {
         void *of_context = NULL;
         CALL(cuKernelGetFunction, (void **, void *), &of_context, kernel);
         CALL(cuFuncLoad, (void *), of_context);
+        end("forced");
     }
-    end(3);
-    begin();
     void *extra[] = {(void *)1, launch.params, (void *)2, &launch.param_bytes, NULL};
     CALL(cuLaunchKernel,
          (void *, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, void *, void **,
           void **),
          kernel, launch.grid[0], launch.grid[1], launch.grid[2], launch.threads, 1, 1,
          launch.shared_bytes, NULL, NULL, extra);
+    end("launch");
     CALL(cuCtxSynchronize, (void));
-    end(2);
+    end("finish");
     CALL(cuLibraryUnload, (void *), library);
     free(image);
 }
@@ -211,27 +241,23 @@ static int decompress(void *user, const void *source, size_t source_bytes, void 
     return decode(decoder, target, target_bytes, source, source_bytes) == target_bytes ? 0 : 1;
 }
 
-static void run_archive(const char *libcuda, bool is_lazy, bool is_mapped) {
+static void run_archive(bool is_lazy, bool is_mapped) {
     aotc_error error = AOTC_ERROR_INIT;
     aotc_open_options options = AOTC_OPEN_OPTIONS_INIT;
     aotc_load_options load = AOTC_LOAD_OPTIONS_INIT;
     aotc_archive *archive = NULL;
     const aotc_kernel *kernel = NULL;
-    options.driver_path = libcuda;
     options.decompress = decompress;
     options.flags = is_mapped ? AOTC_OPEN_MAP : 0;
     load.kernel = launch.kernel;
     load.flags = is_lazy ? AOTC_LOAD_LAZY : 0;
     begin();
     demand(aotc_open_file(launch.archive, &options, &archive, &error), "open", &error);
-    end(0);
-    begin();
+    end("open");
     demand(aotc_kernel_get(archive, launch.kernel, &kernel, &error), "kernel", &error);
-    end(1);
-    begin();
+    end("kernel");
     demand(aotc_load(archive, &load, &error), "load", &error);
-    end(2);
-    begin();
+    end("load");
     aotc_launch_desc desc = AOTC_LAUNCH_DESC_INIT;
     desc.args = launch.args;
     desc.arg_count = launch.arg_count;
@@ -240,9 +266,19 @@ static void run_archive(const char *libcuda, bool is_lazy, bool is_mapped) {
     desc.grid_rank = launch.grid_rank;
     memcpy(desc.grid, launch.programs, sizeof launch.programs);
     demand(aotc_launch(kernel, &desc, &error), "launch", &error);
+    end("launch");
     CALL(cuCtxSynchronize, (void));
-    end(3);
+    end("finish");
     aotc_release(archive);
+}
+
+/* Touch the pages of the stack that a driver has used, which that of the tests has not. */
+__attribute__((noinline)) static void use_stack(void) {
+    volatile char bytes[1 << 16];
+    for (size_t i = 0; i < sizeof bytes; i += 1 << 10) {
+        bytes[i] = 0;
+    }
+    (void)bytes[0];
 }
 
 int main(int argc, char **argv) {
@@ -268,18 +304,21 @@ int main(int argc, char **argv) {
     CALL(cuMemsetD8, (uint64_t, unsigned char, size_t), buffer, 0, BUFFER_BYTES);
     CALL(cuCtxSynchronize, (void));
     read_launch(argv[2], buffer);
+    use_stack();
     const int count = argc > 4 ? atoi(argv[4]) : 1;
     for (int i = 0; i < count; ++i) {
-        memset(steps, 0, sizeof steps);
         const bool is_mapped = strcmp(argv[1], "mapped") == 0;
         const bool is_lazy = is_mapped || strcmp(argv[1], "lazy") == 0;
+        part_count = 0;
+        if (trace_begin != NULL) {
+            trace_begin();
+        }
         if (is_lazy || strcmp(argv[1], "eager") == 0) {
-            run_archive(libcuda, is_lazy, is_mapped);
+            run_archive(is_lazy, is_mapped);
         } else {
             run_bare(argv[1]);
         }
-        (void)printf("%.0f %.0f %.0f %.0f %ld %ld %ld %ld\n", steps[0], steps[1], steps[2], steps[3],
-                     faults[0], faults[1], faults[2], faults[3]);
+        print_parts();
     }
     return 0;
 }
