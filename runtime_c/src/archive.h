@@ -85,7 +85,7 @@ enum aotci_piece { PIECE_UNREAD, PIECE_READ, PIECE_VERIFIED };
 /* The first bytes of a file, read at once: of a small root all that opening needs. */
 struct aotci_start {
     uint32_t size_bytes;
-    _Alignas(8) unsigned char bytes[4096];
+    _Alignas(8) unsigned char bytes[8192];
 };
 
 struct aotc_archive {

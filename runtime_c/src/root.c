@@ -11,8 +11,8 @@
 #include "sha256.h"
 #include "validate.h"
 
-/* Smaller roots are verified whole. */
-enum { WHOLE_ROOT_BYTES = 8 << 10 };
+/* Smaller roots are verified whole, and smaller heads read at once. */
+enum { WHOLE_ROOT_BYTES = 4 << 10, WHOLE_HEAD_BYTES = 16 << 10 };
 
 static const char damaged[] = "the archive is damaged: copy or build it again";
 
@@ -47,10 +47,7 @@ static aotc_status verify_piece(const struct aotc_archive *archive, uint32_t pie
 
 static aotc_status read_piece(const struct aotc_archive *archive, uint32_t piece, aotc_error *error) {
     const uint32_t start = HEADER_BYTES + piece * ROOT_PIECE_BYTES;
-    return archive->owned_head == NULL
-               ? AOTC_OK
-               : aotci_read_file(archive, start, archive->owned_head + start,
-                                 piece_bytes(archive, piece), error);
+    return aotci_read_file(archive, start, archive->owned_head + start, piece_bytes(archive, piece), error);
 }
 
 /* Have bytes of a root that is not complete, read or verified; `at` is within it, and what is beyond it is left
@@ -109,9 +106,9 @@ static aotc_status need_name(const struct aotc_archive *archive, uint32_t entry,
 
 /* ---- opening ------------------------------------------------------------------------------------ */
 
-/* Put header and digests, and with them the root if it is not partial, where they can be used; the first bytes
- * were read. */
-static aotc_status read_head(struct aotc_archive *archive, const struct aotci_start *first, bool is_partial,
+/* Put header and digests, and with them the root if it is small, where they can be used; the first bytes were
+ * read. */
+static aotc_status read_head(struct aotc_archive *archive, const struct aotci_start *first, bool is_small,
                              aotc_error *error) {
     const uint32_t root_end = HEADER_BYTES + archive->root.size_bytes;
     if (archive->file != NULL && (uintptr_t)archive->file % sizeof(uint64_t) == 0) {
@@ -125,24 +122,25 @@ static aotc_status read_head(struct aotc_archive *archive, const struct aotci_st
                           .expected = "memory", .got = "none");
     }
     const uint32_t known = first->size_bytes < archive->head_bytes ? first->size_bytes : archive->head_bytes;
-    const uint32_t from = is_partial ? root_end : known;
+    const uint32_t from = is_small || known > root_end ? known : root_end;
     memcpy(archive->owned_head, first->bytes, known);
     return from == archive->head_bytes ? AOTC_OK
                                        : aotci_read_file(archive, from, archive->owned_head + from,
                                                          archive->head_bytes - from, error);
 }
 
-/* Remember which pieces of a root are read: those in the first bytes, if they had to be read at all. */
-static aotc_status make_pieces(struct aotc_archive *archive, const struct aotci_start *first, aotc_error *error) {
+/* Remember which pieces of a root are read: all of a small one, else those in the first bytes. */
+static aotc_status make_pieces(struct aotc_archive *archive, const struct aotci_start *first, bool is_small,
+                               aotc_error *error) {
+    const uint32_t known = is_small ? archive->head_bytes : first->size_bytes;
     archive->pieces = aotci_allocate(&archive->allocator, piece_count(archive), 1);
     if (archive->pieces == NULL) {
         return AOTCI_FAIL(error, AOTC_ERROR_NOMEM, .file = archive->name, .field = "root",
                           .expected = "memory", .got = "none");
     }
-    for (uint32_t i = 0; archive->owned_head != NULL && i < piece_count(archive) &&
-                         HEADER_BYTES + (i + 1) * (uint32_t)ROOT_PIECE_BYTES <= first->size_bytes;
-         ++i) {
-        archive->pieces[i] = PIECE_READ;
+    for (uint32_t i = 0; i < piece_count(archive); ++i) {
+        const uint32_t end = HEADER_BYTES + i * (uint32_t)ROOT_PIECE_BYTES + piece_bytes(archive, i);
+        archive->pieces[i] = archive->owned_head == NULL || end <= known ? PIECE_READ : PIECE_UNREAD;
     }
     return AOTC_OK;
 }
@@ -187,7 +185,8 @@ aotc_status aotci_root_open(struct aotc_archive *archive, const struct header_re
     };
     archive->head_bytes =
         HEADER_BYTES + archive->root.size_bytes + piece_count(archive) * DIGEST_BYTES;
-    aotc_status status = read_head(archive, first, is_partial, error);
+    const bool is_small = !is_partial || archive->head_bytes <= WHOLE_HEAD_BYTES;
+    aotc_status status = read_head(archive, first, is_small, error);
     if (status != AOTC_OK) {
         return status;
     }
@@ -197,7 +196,7 @@ aotc_status aotci_root_open(struct aotc_archive *archive, const struct header_re
         return status;
     }
     if (is_partial) {
-        status = make_pieces(archive, first, error);
+        status = make_pieces(archive, first, is_small, error);
         status = status == AOTC_OK ? need_directory(archive, error) : status;
         return status == AOTC_OK ? aotci_validate_directory(&archive->root, true, error) : status;
     }
