@@ -145,6 +145,7 @@ static double started_ns;
 static long faults_before;
 
 __attribute__((weak)) void trace_begin(void);
+__attribute__((weak)) void trace_end(void);
 __attribute__((weak)) void trace_print(void);
 
 /* Page faults that need no disk: memory and code that is touched for the first time. */
@@ -227,6 +228,9 @@ static void run_bare(const char *way) {
     end("launch");
     CALL(cuCtxSynchronize, (void));
     end("finish");
+    if (trace_end != NULL) {
+        trace_end();
+    }
     CALL(cuLibraryUnload, (void *), library);
     free(image);
 }
@@ -277,6 +281,9 @@ static void run_archive(bool is_lazy, bool is_mapped) {
     end("launch");
     CALL(cuCtxSynchronize, (void));
     end("finish");
+    if (trace_end != NULL) {
+        trace_end();
+    }
     aotc_release(archive);
 }
 

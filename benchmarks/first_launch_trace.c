@@ -20,10 +20,19 @@ struct entry_point {
     unsigned calls;
 };
 
+static int is_counted; /* from trace_begin to trace_end */
+
 static double now_ns(void) {
     struct timespec time;
     (void)clock_gettime(CLOCK_MONOTONIC, &time);
     return (double)time.tv_sec * 1e9 + (double)time.tv_nsec;
+}
+
+static void add(struct entry_point *entry, double taken_ns) {
+    if (is_counted) {
+        entry->taken_ns += taken_ns;
+        entry->calls += 1;
+    }
 }
 
 /* X(symbol, parameters, arguments): what is called before a first launch has finished. */
@@ -57,13 +66,12 @@ enum {
 
 static struct entry_point entries[ENTRY_COUNT];
 
-#define WRAPPER(symbol, parameters, arguments)                                                       \
-    static int traced_##symbol parameters {                                                          \
-        int(*function) parameters = (int(*) parameters)(uintptr_t)entries[NUMBER_##symbol].found;    \
+#define WRAPPER(symbol, parameters, arguments)                                                     \
+    static int traced_##symbol parameters {                                                        \
+        int(*function) parameters = (int(*) parameters)(uintptr_t)entries[NUMBER_##symbol].found;  \
         const double started_ns = now_ns();                                                        \
         const int result = function arguments;                                                     \
-        entries[NUMBER_##symbol].taken_ns += now_ns() - started_ns;                                  \
-        entries[NUMBER_##symbol].calls += 1;                                                         \
+        add(&entries[NUMBER_##symbol], now_ns() - started_ns);                                     \
         return result;                                                                             \
     }
 ENTRY_POINTS(WRAPPER)
@@ -83,8 +91,7 @@ int cuGetProcAddress_v2(const char *name, void **found, int version, uint64_t fl
     }
     const double started_ns = now_ns();
     const int result = find(name, found, version, flags, query);
-    entries[FIND].taken_ns += now_ns() - started_ns;
-    entries[FIND].calls += 1;
+    add(&entries[FIND], now_ns() - started_ns);
     for (unsigned i = 0; result == 0 && *found != NULL && i < FIND; ++i) {
         if (strcmp(entries[i].name, name) == 0) {
             entries[i].found = *found;
@@ -99,7 +106,10 @@ void trace_begin(void) {
         entries[i].taken_ns = 0;
         entries[i].calls = 0;
     }
+    is_counted = 1;
 }
+
+void trace_end(void) { is_counted = 0; }
 
 void trace_print(void) {
     const char *before = "";
