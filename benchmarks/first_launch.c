@@ -4,7 +4,8 @@
  *
  * WAY is `bare` (read a cubin's file, cuLibraryLoadData, cuLibraryGetKernel, cuLaunchKernel), `lazy` or
  * `eager` (open an archive, aotc_load with or without AOTC_LOAD_LAZY, aotc_launch), `mapped` (as lazy, with
- * AOTC_OPEN_MAP); or, of what a load asks of the
+ * AOTC_OPEN_MAP); `bare_linked` and `linked`, as of a cubin and an archive that are linked into the program:
+ * their pages are where the loader maps them, untouched, before the clock starts; or, of what a load asks of the
  * driver besides, `asked` (bare, and cuKernelGetParamInfo of all parameters and one more) and `forced` (bare,
  * with cuKernelGetFunction and cuFuncLoad before the launch). LAUNCH is written by
  * first_launch_in_c.py, line by line: what to open, the launch as the driver sees it and as a caller says it.
@@ -15,13 +16,17 @@
  */
 #define _GNU_SOURCE
 #include <dlfcn.h>
+#include <fcntl.h>
 #include <inttypes.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/resource.h>
+#include <sys/stat.h>
 #include <time.h>
+#include <unistd.h>
 
 #include "aotc/aotc.h"
 
@@ -183,9 +188,27 @@ static void print_parts(void) {
     (void)printf("}\n");
 }
 
-static void run_bare(const char *way) {
-    void *library = NULL, *kernel = NULL;
-    begin();
+/* What is linked into a program: pages of a file that are there when they are touched. */
+static struct {
+    const void *bytes;
+    size_t size_bytes;
+} linked;
+
+static void link_file(const char *path) {
+    struct stat information;
+    const int descriptor = open(path, O_RDONLY);
+    if (descriptor < 0 || fstat(descriptor, &information) != 0) {
+        stop(path, "cannot be read");
+    }
+    linked.size_bytes = (size_t)information.st_size;
+    linked.bytes = mmap(NULL, linked.size_bytes, PROT_READ, MAP_PRIVATE, descriptor, 0);
+    if (linked.bytes == MAP_FAILED) {
+        stop(path, "cannot be mapped");
+    }
+    (void)close(descriptor);
+}
+
+static void *read_cubin(void) {
     FILE *file = fopen(launch.cubin, "rb");
     if (file == NULL || fseek(file, 0, SEEK_END) != 0) {
         stop(launch.cubin, "cannot be read");
@@ -197,6 +220,14 @@ static void run_bare(const char *way) {
         stop(launch.cubin, "cannot be read");
     }
     (void)fclose(file);
+    return image;
+}
+
+static void run_bare(const char *way) {
+    void *library = NULL, *kernel = NULL;
+    begin();
+    void *read = linked.bytes == NULL ? read_cubin() : NULL;
+    const void *image = read == NULL ? linked.bytes : read;
     end("open");
     CALL(cuLibraryLoadData, (void **, const void *, void *, void *, unsigned, void *, void *, unsigned),
          &library, image, NULL, NULL, 0, NULL, NULL, 0);
@@ -232,7 +263,7 @@ static void run_bare(const char *way) {
         trace_end();
     }
     CALL(cuLibraryUnload, (void *), library);
-    free(image);
+    free(read);
 }
 
 static void demand(aotc_status status, const char *what, const aotc_error *error) {
@@ -264,7 +295,10 @@ static void run_archive(bool is_lazy, bool is_mapped) {
     load.kernel = launch.kernel;
     load.flags = is_lazy ? AOTC_LOAD_LAZY : 0;
     begin();
-    demand(aotc_open_file(launch.archive, &options, &archive, &error), "open", &error);
+    demand(linked.bytes == NULL
+               ? aotc_open_file(launch.archive, &options, &archive, &error)
+               : aotc_open_memory(linked.bytes, linked.size_bytes, &options, &archive, &error),
+           "open", &error);
     end("open");
     demand(aotc_kernel_get(archive, launch.kernel, &kernel, &error), "kernel", &error);
     end("kernel");
@@ -323,9 +357,13 @@ int main(int argc, char **argv) {
     set_addresses(buffer);
     use_stack();
     const int count = argc > 4 ? atoi(argv[4]) : 1;
+    if (strstr(argv[1], "linked") != NULL) {
+        link_file(strcmp(argv[1], "linked") == 0 ? launch.archive : launch.cubin);
+    }
     for (int i = 0; i < count; ++i) {
         const bool is_mapped = strcmp(argv[1], "mapped") == 0;
-        const bool is_lazy = is_mapped || strcmp(argv[1], "lazy") == 0;
+        const bool is_linked = strcmp(argv[1], "linked") == 0;
+        const bool is_lazy = is_mapped || is_linked || strcmp(argv[1], "lazy") == 0;
         part_count = 0;
         if (trace_begin != NULL) {
             trace_begin();

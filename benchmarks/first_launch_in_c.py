@@ -7,7 +7,8 @@ For each kernel of `_CASES` and each way of `first_launch.c`, fresh processes on
 every second time in the opposite order, after one of each that is not counted: from a
 context and its memory until the launch has finished, every file in the page cache; and in the same process
 again, with unloading in between. `bare` reads the cubin from a file, loads it and launches; `lazy` and
-`mapped` open an archive, `eager` loads all variants of the kernel. Archives are as they are (`shared`
+`mapped` open an archive, `eager` loads all variants of the kernel, `linked` has the archive in the program,
+beside `bare_linked`, which has the cubin there. Archives are as they are (`shared`
 frames), written with a frame for each cubin (`alone`), without compression (`stored`), or that with at
 least 10,000 variants (`scale`): kernels again and again under new names. What is launched, and with what
 parameters, the tests' fake driver writes down first. A ratio is the median of pairs, with the interval in
@@ -46,7 +47,8 @@ _CASES: Mapping[str, Mapping[str, Any]] = {
     "matmul": {"BIAS": False, "RESIDUAL": False, "ACTIVATION": "none"},
     "paged_decode_gather": {"HEAD_DIM": 128, "PAGE": 16},
 }
-_WAYS = ("bare", "lazy", "mapped")
+_WAYS = ("bare", "lazy", "mapped", "bare_linked", "linked")
+_MEASURES = {"linked": "bare_linked", "bare_linked": "bare_linked"}  # else the first way is
 _FORMS = ("shared", "alone", "stored")
 _SCALE_VARIANTS = 10_000
 _NUMBERS = (64, 65, 1)  # what integers are: the first for which a variant has no tensor maps
@@ -304,8 +306,9 @@ def main() -> None:
                             runs.setdefault((name, form, way, kind), []).append(done)
         for name, form, _ in found:
             for way in ways if runs else ():
-                label = f"{name:20} {form:7} {way:6}"
-                own, bare = (runs[name, form, each, programs[0]] for each in (way, ways[0]))
+                label = f"{name:20} {form:7} {way:11}"
+                measure = _MEASURES.get(way, ways[0])
+                own, bare = (runs[name, form, each, programs[0]] for each in (way, measure))
                 _report(label, own, bare)
                 if options.parts:
                     _report_parts(label, own, runs[name, form, way, programs[1]])
