@@ -122,26 +122,25 @@ static aotc_status read_head(struct aotc_archive *archive, const struct aotci_st
                           .expected = "memory", .got = "none");
     }
     const uint32_t known = first->size_bytes < archive->head_bytes ? first->size_bytes : archive->head_bytes;
-    const uint32_t from = is_small || known > root_end ? known : root_end;
+    const uint32_t from = is_small ? known : root_end;
     memcpy(archive->owned_head, first->bytes, known);
     return from == archive->head_bytes ? AOTC_OK
                                        : aotci_read_file(archive, from, archive->owned_head + from,
                                                          archive->head_bytes - from, error);
 }
 
-/* Remember which pieces of a root are read: all of a small one, else those in the first bytes. */
+/* Remember which pieces of a root are read: all that are in memory, else those in the first bytes. */
 static aotc_status make_pieces(struct aotc_archive *archive, const struct aotci_start *first, bool is_small,
                                aotc_error *error) {
-    const uint32_t known = is_small ? archive->head_bytes : first->size_bytes;
+    const uint32_t count = is_small || archive->owned_head == NULL
+                               ? piece_count(archive)
+                               : (first->size_bytes - HEADER_BYTES) / ROOT_PIECE_BYTES;
     archive->pieces = aotci_allocate(&archive->allocator, piece_count(archive), 1);
     if (archive->pieces == NULL) {
         return AOTCI_FAIL(error, AOTC_ERROR_NOMEM, .file = archive->name, .field = "root",
                           .expected = "memory", .got = "none");
     }
-    for (uint32_t i = 0; i < piece_count(archive); ++i) {
-        const uint32_t end = HEADER_BYTES + i * (uint32_t)ROOT_PIECE_BYTES + piece_bytes(archive, i);
-        archive->pieces[i] = archive->owned_head == NULL || end <= known ? PIECE_READ : PIECE_UNREAD;
-    }
+    memset(archive->pieces, PIECE_READ, count);
     return AOTC_OK;
 }
 
