@@ -277,6 +277,7 @@ def main() -> None:
     parser.add_argument(
         "--ways", default=",".join(_WAYS), help="of first_launch.c; the first is the measure"
     )
+    parser.add_argument("--kernels", default=",".join(_CASES), help="what to launch")
     parser.add_argument("--forms", default=",".join(_FORMS), help="of archives; scale is one, too")
     parser.add_argument("--parts", action="store_true", help="say where the time goes")
     parser.add_argument("--core", type=int, help="where to run; default: the last there is")
@@ -291,7 +292,8 @@ def main() -> None:
         gpu = FakeGpu(build(folder))
         library = str(gpu.path) if options.fake else "libcuda.so.1"
         ways = options.ways.split(",")
-        found = [*_launches(options.archives, folder, gpu, options.forms.split(","))]
+        launches = _launches(options.archives, folder, gpu, options.forms.split(","))
+        found = [launch for launch in launches if launch[0] in options.kernels.split(",")]
         core = max(os.sched_getaffinity(0)) if options.core is None else options.core
         os.sched_setaffinity(0, {core})
         kinds = programs if options.parts else programs[:1]
