@@ -13,8 +13,8 @@ frames), written with a frame for each cubin (`alone`), without compression (`st
 least 10,000 variants (`scale`): kernels again and again under new names. What is launched, and with what
 parameters, the tests' fake driver writes down first. A ratio is the median of pairs, with the interval in
 which the median lies with 95 %; "once the file is open" leaves out the first part, which opens an archive, or
-reads the cubin. With `--parts` medians of each part and its page faults, and, of as many processes more, what the
-driver takes of it by entry point (`first_launch_trace.c`).
+reads the cubin. Then medians of each part and its page faults, and with `--parts`, of as many processes more, of what
+the driver takes by entry point (`first_launch_trace.c`), and all else.
 """
 
 from __future__ import annotations
@@ -249,14 +249,18 @@ def _report(label: str, runs: Sequence[_Run], bare: Sequence[_Run]) -> None:
     )
 
 
-def _report_parts(label: str, runs: Sequence[_Run], traced: Sequence[_Run]) -> None:
-    """Print medians of each part, with its page faults, and of what the driver takes, with its calls."""
+def _report_parts(label: str, runs: Sequence[_Run]) -> None:
+    """Print medians of each part, with its page faults."""
     parts = [
         f"{name} {statistics.median(run.parts[name] for run in runs):.1f} "
         f"({statistics.median(run.faults[name] for run in runs):.0f})"
         for name in runs[0].parts
     ]
-    print(f"{label}   parts: {', '.join(parts)}")
+    print(f"{label}   parts: {', '.join(parts)}", flush=True)
+
+
+def _report_driver(label: str, traced: Sequence[_Run]) -> None:
+    """Print medians of what the driver takes, with its calls, and of all else."""
     entries = [
         f"{name} {statistics.median(run.driver[name][0] for run in traced):.1f} ({calls})"
         for name, (_, calls) in traced[0].driver.items()
@@ -279,7 +283,7 @@ def main() -> None:
     )
     parser.add_argument("--kernels", default=",".join(_CASES), help="what to launch")
     parser.add_argument("--forms", default=",".join(_FORMS), help="of archives; scale is one, too")
-    parser.add_argument("--parts", action="store_true", help="say where the time goes")
+    parser.add_argument("--parts", action="store_true", help="say what the driver takes")
     parser.add_argument("--core", type=int, help="where to run; default: the last there is")
     parser.add_argument("--limit-s", type=float, default=600.0, help="begin no turn after")
     parser.add_argument(
@@ -312,8 +316,9 @@ def main() -> None:
                 measure = _MEASURES.get(way, ways[0])
                 own, bare = (runs[name, form, each, programs[0]] for each in (way, measure))
                 _report(label, own, bare)
+                _report_parts(label, own)
                 if options.parts:
-                    _report_parts(label, own, runs[name, form, way, programs[1]])
+                    _report_driver(label, runs[name, form, way, programs[1]])
 
 
 if __name__ == "__main__":
