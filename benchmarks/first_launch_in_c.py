@@ -13,8 +13,8 @@ frames), written with a frame for each cubin (`alone`), without compression (`st
 least 10,000 variants (`scale`): kernels again and again under new names. What is launched, and with what
 parameters, the tests' fake driver writes down first. A ratio is the median of pairs, with the interval in
 which the median lies with 95 %; "once the file is open" leaves out the first part, which opens an archive, or
-reads the cubin. Then medians of each part and its page faults, and with `--parts`, of as many processes more, of what
-the driver takes by entry point (`first_launch_trace.c`), and all else.
+reads the cubin. Then medians of each part and its page faults, and with `--parts`, of a third as many processes more,
+of what the driver takes by entry point (`first_launch_trace.c`), what digests take, and all else.
 """
 
 from __future__ import annotations
@@ -52,6 +52,8 @@ _MEASURES = {"linked": "bare_linked", "bare_linked": "bare_linked"}  # else the 
 _FORMS = ("shared", "alone", "stored")
 _SCALE_VARIANTS = 10_000
 _NUMBERS = (64, 65, 1)  # what integers are: the first for which a variant has no tensor maps
+_WRAPPED = "-Wl,--wrap=aotci_sha256,--wrap=aotci_sha256_update"
+_TRACED_TURNS = 3  # of so many turns one is traced, too
 _ADDRESS = 0x7A5A_0000_0000
 _TIMES = 3
 
@@ -187,7 +189,11 @@ def _compile(folder: Path, *, is_traced: bool) -> Path:
     command = [
         *("cc", "-std=gnu11", "-O2", f"-I{ROOT / 'runtime_c/include'}", "-Wl,-z,now"),
         str(ROOT / "benchmarks/first_launch.c"),
-        *(["-rdynamic", str(ROOT / "benchmarks/first_launch_trace.c")] if is_traced else []),
+        *(
+            ["-rdynamic", _WRAPPED, str(ROOT / "benchmarks/first_launch_trace.c")]
+            if is_traced
+            else []
+        ),
         *map(str, sorted((ROOT / "runtime_c/src").glob("*.c"))),
         *("-o", str(program), "-ldl", "-lpthread"),
     ]
@@ -260,7 +266,7 @@ def _report_parts(label: str, runs: Sequence[_Run]) -> None:
 
 
 def _report_driver(label: str, traced: Sequence[_Run]) -> None:
-    """Print medians of what the driver takes, with its calls, and of all else."""
+    """Print medians of what the driver and digests take, with their calls, and of all else."""
     entries = [
         f"{name} {statistics.median(run.driver[name][0] for run in traced):.1f} ({calls})"
         for name, (_, calls) in traced[0].driver.items()
@@ -268,7 +274,7 @@ def _report_driver(label: str, traced: Sequence[_Run]) -> None:
     own = statistics.median(
         run.total - sum(time for time, _ in run.driver.values()) for run in traced
     )
-    print(f"{label}   without the driver: {own:.1f}; {', '.join(entries)}", flush=True)
+    print(f"{label}   {', '.join(entries)}; all else {own:.1f}", flush=True)
 
 
 def main() -> None:
@@ -306,7 +312,7 @@ def main() -> None:
         for turn in range(options.runs + 1):
             for name, form, written in found if monotonic() < end else ():
                 for way in ways if turn % 2 else reversed(ways):
-                    for kind in kinds:
+                    for kind in kinds if turn % _TRACED_TURNS == 0 else programs[:1]:
                         done = _run(kind, way, written, library)
                         if turn != 0:
                             runs.setdefault((name, form, way, kind), []).append(done)

@@ -1,7 +1,8 @@
 /* first_launch_trace.c: how long the driver takes of what first_launch.c measures, by entry point.
  *
  * Linked into the program with -rdynamic, so that both it and the library find this cuGetProcAddress_v2: it returns
- * functions that call the driver's and add up what they take. The clock is asked twice for each call.
+ * functions that call the driver's and add up what they take. The clock is asked twice for each call. So are the
+ * library's digests, with --wrap=aotci_sha256,--wrap=aotci_sha256_update.
  */
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -60,6 +61,7 @@ static void add(struct entry_point *entry, double taken_ns) {
 enum {
 #define NUMBER(symbol, parameters, arguments) NUMBER_##symbol,
     ENTRY_POINTS(NUMBER) FIND,
+    DIGEST,
     ENTRY_COUNT
 #undef NUMBER
 };
@@ -81,7 +83,23 @@ static struct entry_point entries[ENTRY_COUNT] = {
     [NUMBER_##symbol] = {.name = #symbol, .wrapper = (void *)(uintptr_t)traced_##symbol},
     ENTRY_POINTS(ENTRY)
 #undef ENTRY
-        [FIND] = {.name = "cuGetProcAddress"}};
+        [FIND] = {.name = "cuGetProcAddress"},
+        [DIGEST] = {.name = "SHA-256"}};
+
+void __real_aotci_sha256(const void *data, size_t size_bytes, unsigned char *digest);
+void __real_aotci_sha256_update(void *hash, const void *data, size_t size_bytes);
+
+void __wrap_aotci_sha256(const void *data, size_t size_bytes, unsigned char *digest) {
+    const double started_ns = now_ns();
+    __real_aotci_sha256(data, size_bytes, digest);
+    add(&entries[DIGEST], now_ns() - started_ns);
+}
+
+void __wrap_aotci_sha256_update(void *hash, const void *data, size_t size_bytes) {
+    const double started_ns = now_ns();
+    __real_aotci_sha256_update(hash, data, size_bytes);
+    add(&entries[DIGEST], now_ns() - started_ns);
+}
 
 int cuGetProcAddress_v2(const char *name, void **found, int version, uint64_t flags, int *query) {
     static int (*find)(const char *, void **, int, uint64_t, int *);
