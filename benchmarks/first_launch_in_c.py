@@ -48,7 +48,10 @@ _CASES: Mapping[str, Mapping[str, Any]] = {
     "paged_decode_gather": {"HEAD_DIM": 128, "PAGE": 16},
 }
 _WAYS = ("bare", "lazy", "mapped", "bare_linked", "linked")
-_MEASURES = {"linked": "bare_linked", "bare_linked": "bare_linked"}  # else the first way is
+_MEASURES: Mapping[str, str] = {  # else the first way is
+    "linked": "bare_linked",
+    "bare_linked": "bare_linked",
+}
 _FORMS = ("shared", "alone", "stored")
 _SCALE_VARIANTS = 10_000
 _NUMBERS = (64, 65, 1)  # what integers are: the first for which a variant has no tensor maps
@@ -319,12 +322,13 @@ def main() -> None:
         for name, form, _ in found:
             for way in ways if runs else ():
                 label = f"{name:20} {form:7} {way:11}"
-                measure = _MEASURES.get(way, ways[0])
+                measure: str = _MEASURES.get(way, ways[0])
                 own, bare = (runs[name, form, each, programs[0]] for each in (way, measure))
                 _report(label, own, bare)
                 _report_parts(label, own)
-                if options.parts:
-                    _report_driver(label, runs[name, form, way, programs[1]])
+                traced = runs.get((name, form, way, programs[1]))
+                if traced is not None:
+                    _report_driver(label, traced)
 
 
 if __name__ == "__main__":
