@@ -169,12 +169,29 @@ aotc_status aotci_frame_decode(const struct aotc_archive *archive, uint32_t numb
     return status;
 }
 
-/* Restore the instructions of a cubin, which only compressed archives have as differences. */
-static void restore(const struct aotc_archive *archive, const struct blob_record *blob,
-                    unsigned char *bytes) {
-    if (archive->is_compressed && blob->kind == BLOB_CUBIN) {
-        aotci_code_restore(bytes, blob->raw_bytes);
+/* Copy a blob out of what its frame decodes to, with a cubin's code, which compressed archives have apart: after the
+ * rest of all cubins of the frame, that of the last one first. */
+static void copy_blob(const struct aotc_kernel *kernel, uint32_t index,
+                      const struct aotci_content *frame, unsigned char *copy) {
+    const struct blob_record *blob = aotci_blob(&kernel->tables, index);
+    if (!kernel->archive->is_compressed || blob->kind != BLOB_CUBIN) {
+        memcpy(copy, frame->bytes + blob->start, blob->raw_bytes);
+        return;
     }
+    const unsigned char *rest = frame->bytes;
+    const unsigned char *code = frame->bytes + frame->size_bytes;
+    uint32_t first = index;
+    while (aotci_blob(&kernel->tables, first)->start != 0) {
+        --first;
+    }
+    for (; first < index; ++first) {
+        const uint32_t size_bytes = aotci_blob(&kernel->tables, first)->raw_bytes;
+        const size_t code_bytes = aotci_code_bytes(rest, size_bytes);
+        rest += size_bytes - code_bytes;
+        code -= code_bytes;
+    }
+    code -= aotci_code_bytes(rest, blob->raw_bytes);
+    aotci_code_restore(copy, blob->raw_bytes, rest, code);
 }
 
 aotc_status aotci_blob_decode(const struct aotc_kernel *kernel, uint32_t index,
@@ -193,12 +210,8 @@ aotc_status aotci_blob_decode(const struct aotc_kernel *kernel, uint32_t index,
                           .expected = "a place inside its frame", .got = "more",
                           .remedy = "the archive is damaged or its writer is wrong: build it again");
     }
-    if (aotci_frame(&archive->root, number)->raw_bytes == blob->raw_bytes) {
-        const aotc_status status = aotci_frame_decode(archive, number, content, error);
-        if (status == AOTC_OK) {
-            restore(archive, blob, content->owned);
-        }
-        return status;
+    if (!archive->is_compressed && aotci_frame(&archive->root, number)->raw_bytes == blob->raw_bytes) {
+        return aotci_frame_decode(archive, number, content, error);
     }
     if (frame->content.bytes == NULL || frame->number != number) {
         aotci_frame_drop(archive);
@@ -214,8 +227,10 @@ aotc_status aotci_blob_decode(const struct aotc_kernel *kernel, uint32_t index,
     if (copy == NULL) {
         return no_memory(archive, number, blob->raw_bytes, error);
     }
-    memcpy(copy, frame->content.bytes + blob->start, blob->raw_bytes);
-    restore(archive, blob, copy);
+    copy_blob(kernel, index, &frame->content, copy);
+    if (frame->content.size_bytes == blob->raw_bytes) { /* there is nothing else in it */
+        aotci_frame_drop(archive);
+    }
     *content = (struct aotci_content){copy, copy, blob->raw_bytes};
     return AOTC_OK;
 }
