@@ -203,11 +203,10 @@ def _to_differences(code: Bytes) -> Bytes:
     stored = np.empty((len(order), 2), "<u8")
     stored[:, 0] = _pack(
         (_byte(found, 1), 0), (_byte(found, 0), 8), (_byte(found, 2), 16), (_byte(found, 6), 24),
-        (_byte(high, 1), 32), (_bits(high, 16, 1), 40), (_bits(high, 20, 7), 41),
-        (_byte(low, 0), 48), (_bits(low, 8, 4), 56), (_bits(high, 32, 4), 60),
+        (_byte(high, 1), 32), (_byte(high, 3), 40), (_bits(low, 0, 12), 48), (_bits(high, 32, 4), 60),
     )  # fmt: skip
     stored[:, 1] = _pack(
-        (_bits(high, 17, 3), 0), (_bits(high, 27, 5), 3), (_bits(found, 24, 24), 8),
+        (_byte(high, 2), 0), (_bits(found, 24, 24), 8),
         (_bits(high, 46, 6), 32), (_bits(high, 62, 2), 38),
         (_bits(low, 12, 4), 40), (_bits(high, 36, 4), 44),
         (_bits(high, 52, 6), 48), (_bits(high, 60, 2), 54),
@@ -219,10 +218,9 @@ def _to_differences(code: Bytes) -> Bytes:
 
 def _to_instructions(stored: Bytes) -> Bytes:
     first, last = _words(stored)
-    low = _pack((_byte(first, 6), 0), (_bits(first, 56, 4), 8), (_bits(last, 40, 4), 12))
+    low = _pack((_bits(first, 48, 12), 0), (_bits(last, 40, 4), 12))
     high = _pack(
-        (_byte(first, 4), 8), (_bits(first, 40, 1), 16), (_bits(last, 0, 3), 17),
-        (_bits(first, 41, 7), 20), (_bits(last, 3, 5), 27),
+        (_byte(first, 4), 8), (_byte(last, 0), 16), (_byte(first, 5), 24),
         (_bits(first, 60, 4), 32), (_bits(last, 44, 4), 36), (_bits(last, 61, 1), 40),
         (_bits(last, 57, 4), 41), (_bits(last, 56, 1), 45), (_bits(last, 32, 6), 46),
         (_bits(last, 48, 6), 52), (_bits(last, 62, 2), 58), (_bits(last, 54, 2), 60),

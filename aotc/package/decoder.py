@@ -99,7 +99,9 @@ def _read_kernel(root: Root, number: int) -> Kernel:
             decoder.contents += restored(content, sizes)
         else:
             ends = accumulate(sizes)
-            decoder.contents += (content[end - size : end] for end, size in zip(ends, sizes, strict=True))
+            decoder.contents += (
+                content[end - size : end] for end, size in zip(ends, sizes, strict=True)
+            )
         root.has_shared_frames |= len(blobs) > 1
     kernel = decoder.only_kernel()
     if kernel.name != root.text(name):

@@ -130,7 +130,9 @@ class _KernelEncoder:
         if not is_compressed:
             return [b"".join(group) for group in self.groups]
         return [
-            filtered(group) if self.blob_kinds[self.blobs[group[0]]] == BLOB_CUBIN else b"".join(group)
+            filtered(group)
+            if self.blob_kinds[self.blobs[group[0]]] == BLOB_CUBIN
+            else b"".join(group)
             for group in self.groups
         ]
 

@@ -21,11 +21,10 @@ enum {
     SHF_EXECINSTR = 4,
 };
 
-static uint64_t load(const unsigned char *bytes, unsigned count) {
+/* Hosts are little-endian (format.h). */
+static uint64_t load(const unsigned char *bytes) {
     uint64_t value = 0;
-    for (unsigned i = 0; i < count; ++i) {
-        value |= (uint64_t)bytes[i] << (8 * i);
-    }
+    memcpy(&value, bytes, sizeof value);
     return value;
 }
 
@@ -55,12 +54,11 @@ static void restore_code(unsigned char *code, const unsigned char *stored, size_
         words[0] = opcode | bits(last, 40, 4) << 12 | bits(operands, 8, 8) << 16 |
                    bits(operands, 0, 8) << 24 | bits(operands, 16, 8) << 32 |
                    bits(operands, 32, 24) << 40;
-        words[1] = bits(operands, 24, 8) | modifiers << 8 | bits(first, 40, 1) << 16 |
-                   bits(last, 0, 3) << 17 | bits(first, 41, 7) << 20 | bits(last, 3, 5) << 27 |
-                   bits(first, 60, 4) << 32 | bits(last, 44, 4) << 36 | bits(last, 61, 1) << 40 |
-                   bits(last, 57, 4) << 41 | bits(last, 56, 1) << 45 | bits(last, 32, 6) << 46 |
-                   bits(last, 48, 6) << 52 | bits(last, 62, 2) << 58 | bits(last, 54, 2) << 60 |
-                   bits(last, 38, 2) << 62;
+        words[1] = bits(operands, 24, 8) | modifiers << 8 | bits(last, 0, 8) << 16 |
+                   bits(first, 40, 8) << 24 | first >> 60 << 32 | bits(last, 44, 4) << 36 |
+                   bits(last, 61, 1) << 40 | bits(last, 57, 4) << 41 | bits(last, 56, 1) << 45 |
+                   bits(last, 32, 6) << 46 | bits(last, 48, 6) << 52 | last >> 62 << 58 |
+                   bits(last, 54, 2) << 60 | bits(last, 38, 2) << 62;
         memcpy(code + at, words, sizeof words);
     }
 }
@@ -83,9 +81,9 @@ static struct walk begin(const unsigned char *rest, size_t size_bytes) {
     if (size_bytes < SECTION_BYTES) {
         return walk;
     }
-    const unsigned count = (unsigned)load(rest + 60, 2);
-    walk.table = load(rest + 40, 8);
-    if (load(rest + 58, 2) == SECTION_BYTES && count <= MAX_SECTIONS &&
+    const unsigned count = (unsigned)bits(load(rest + 56), 32, 16);
+    walk.table = load(rest + 40);
+    if (bits(load(rest + 56), 16, 16) == SECTION_BYTES && count <= MAX_SECTIONS &&
         walk.table >= SECTION_BYTES && (uint64_t)count * SECTION_BYTES <= size_bytes &&
         walk.table <= size_bytes - (uint64_t)count * SECTION_BYTES) {
         walk.section = rest + SECTION_BYTES;
@@ -99,12 +97,12 @@ static bool next(struct walk *walk) {
         return false;
     }
     const unsigned char *section = walk->section;
-    const uint64_t kind = load(section + 4, 4);
-    const uint64_t align = load(section + 48, 8);
-    walk->size = load(section + 32, 8);
-    walk->offset = load(section + 24, 8) + ((walk->end + align - 1) & (0 - align));
+    const uint64_t kind = load(section) >> 32;
+    const uint64_t align = load(section + 48);
+    walk->size = load(section + 32);
+    walk->offset = load(section + 24) + ((walk->end + align - 1) & (0 - align));
     walk->end = walk->offset + (kind == SHT_NOBITS ? 0 : walk->size);
-    walk->is_code = kind == SHT_PROGBITS && (load(section + 8, 8) & SHF_EXECINSTR) != 0 &&
+    walk->is_code = kind == SHT_PROGBITS && (load(section + 8) & SHF_EXECINSTR) != 0 &&
                     walk->size != 0 && walk->size % INSTRUCTION_BYTES == 0 &&
                     walk->offset >= walk->last && walk->size <= walk->table &&
                     walk->offset <= walk->table - walk->size;
