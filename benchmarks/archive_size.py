@@ -37,7 +37,8 @@ _WINDOW_LOG = 24
 _LEVELS = (12, 17, 22)
 _TARGET = "sm_90a"
 _LOADS = 15
-_DEVICE = (9, 0, 228 << 10)  # the fake driver counts the KiB of shared memory that is the system's, too
+_DEVICE = (9, 0, 228 << 10)
+"""The fake driver counts the KiB of shared memory that is the system's, too."""
 
 
 def _groups(archive: Archive) -> list[list[bytes]]:
