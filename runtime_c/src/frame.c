@@ -169,29 +169,39 @@ aotc_status aotci_frame_decode(const struct aotc_archive *archive, uint32_t numb
     return status;
 }
 
-/* Copy a blob out of what its frame decodes to, with a cubin's code, which compressed archives have apart: after the
- * rest of all cubins of the frame, that of the last one first. */
-static void copy_blob(const struct aotc_kernel *kernel, uint32_t index,
-                      const struct aotci_content *frame, unsigned char *copy) {
+/* Find a cubin in its frame, from the last one that was found or from the first. A compressed archive has all but its
+ * code after that of those before it, and its code before that of those, from the end of the frame on. */
+static void find_cubin(const struct aotc_kernel *kernel, uint32_t index, struct aotci_frame *frame) {
+    const struct aotci_tables *tables = &kernel->tables;
+    if (frame->kernel != kernel || frame->blob > index ||
+        aotci_blob(tables, frame->blob)->frame != aotci_blob(tables, index)->frame) {
+        frame->kernel = kernel;
+        frame->blob = index;
+        while (aotci_blob(tables, frame->blob)->start != 0) {
+            --frame->blob;
+        }
+        frame->rest = frame->content.bytes;
+        frame->code_end = frame->content.bytes + frame->content.size_bytes;
+    }
+    for (; frame->blob < index; ++frame->blob) {
+        const uint32_t size_bytes = aotci_blob(tables, frame->blob)->raw_bytes;
+        const size_t code_bytes = aotci_code_bytes(frame->rest, size_bytes);
+        frame->rest += size_bytes - code_bytes;
+        frame->code_end -= code_bytes;
+    }
+}
+
+/* Copy a blob out of its frame, which is decoded. */
+static void copy_blob(const struct aotc_kernel *kernel, uint32_t index, struct aotci_frame *frame,
+                      unsigned char *copy) {
     const struct blob_record *blob = aotci_blob(&kernel->tables, index);
     if (!kernel->archive->is_compressed || blob->kind != BLOB_CUBIN) {
-        memcpy(copy, frame->bytes + blob->start, blob->raw_bytes);
+        memcpy(copy, frame->content.bytes + blob->start, blob->raw_bytes);
         return;
     }
-    const unsigned char *rest = frame->bytes;
-    const unsigned char *code = frame->bytes + frame->size_bytes;
-    uint32_t first = index;
-    while (aotci_blob(&kernel->tables, first)->start != 0) {
-        --first;
-    }
-    for (; first < index; ++first) {
-        const uint32_t size_bytes = aotci_blob(&kernel->tables, first)->raw_bytes;
-        const size_t code_bytes = aotci_code_bytes(rest, size_bytes);
-        rest += size_bytes - code_bytes;
-        code -= code_bytes;
-    }
-    code -= aotci_code_bytes(rest, blob->raw_bytes);
-    aotci_code_restore(copy, blob->raw_bytes, rest, code);
+    find_cubin(kernel, index, frame);
+    aotci_code_restore(copy, blob->raw_bytes, frame->rest,
+                       frame->code_end - aotci_code_bytes(frame->rest, blob->raw_bytes));
 }
 
 aotc_status aotci_blob_decode(const struct aotc_kernel *kernel, uint32_t index,
@@ -221,13 +231,14 @@ aotc_status aotci_blob_decode(const struct aotc_kernel *kernel, uint32_t index,
             return status;
         }
         frame->number = number;
+        frame->kernel = NULL;
     }
     /* A copy of its own: aligned, as the checks of cubins and the driver need it. */
     unsigned char *copy = aotci_allocate(&archive->allocator, blob->raw_bytes, 1);
     if (copy == NULL) {
         return no_memory(archive, number, blob->raw_bytes, error);
     }
-    copy_blob(kernel, index, &frame->content, copy);
+    copy_blob(kernel, index, frame, copy);
     if (frame->content.size_bytes == blob->raw_bytes) { /* there is nothing else in it */
         aotci_frame_drop(archive);
     }
