@@ -33,10 +33,30 @@ def _compiled(causal: bool, num_stages: int, mma_stages: int, narrow: bool) -> P
 
 
 @lru_cache
-def _compiled_pair(causal: bool, mma_stages: int) -> PtxKernel:
-    outputs, own = ("dk", "dv"), dict[str, int]()
+def _compiled_pair(causal: bool, mma_stages: int, block_q: int = 0) -> PtxKernel:
+    """Return the kernel for dK and dV, which stores gradients of scores for blocks of queries, if any."""
+    outputs = ("dscores_ptr", "dk", "dv")
+    own = {"BLOCK_Q": block_q} if block_q else {}
     name, stages = "attention_backward_pair_kernel", (2, mma_stages)
     return _compiled_as(name, outputs, own, causal, stages, BLOCK_M, PAIR_SOURCE, num_ctas=2)
+
+
+@lru_cache
+def _compiled_stored(causal: bool, block_m: int) -> PtxKernel:
+    """Return the kernel for dQ by gradients of scores that are stored."""
+    kinds = {
+        "dscores": f"tensordesc<bf16[1,64,{block_m}]>",
+        "k": f"tensordesc<bf16[1,64,{HEAD_DIM}]>",
+        "dq": f"tensordesc<bf16[1,{block_m},{HEAD_DIM}]>",
+        "scale": "fp32",
+        **dict.fromkeys(("heads_per_kv_head", "n_queries", "n_keys"), "i32"),
+    }
+    constants = {"HEAD_DIM": HEAD_DIM, "BLOCK_M": block_m, "BLOCK_N": 64, "CAUSAL": causal}
+    constants |= TOGETHER
+    parts = tuple(kinds.items()), tuple(constants.items())
+    name = "attention_backward_stored_kernel"
+    options = {"num_warps": 8, "num_stages": 3, "num_ctas": block_m // 128}
+    return compile_ptx(request_of(*(str(PAIR_SOURCE), name, *parts, "sm_90a"), **options))
 
 
 @lru_cache
@@ -70,6 +90,7 @@ def _compiled_as(
         "dq": sums if len(outputs) > 1 else f"tensordesc<{rows}>",
         "dk": f"tensordesc<{columns}>",
         "dv": f"tensordesc<{columns}>",
+        "dscores_ptr": "*bf16:16" if "BLOCK_Q" in own else "none",
     }
     signature = {
         "q": f"tensordesc<{rows}>",
@@ -161,6 +182,25 @@ def test_gradients_by_pairs_of_ctas(
     values, expected = _operands(n_queries, n_keys, causal=causal)
     del values["dq"], expected["dq"]
     launch(kernel, (2 * KV_HEADS * -(-n_keys // BLOCK_N),), values, seed=n_keys)
+    _check(values, expected)
+
+
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("block_m", [128, 256])
+@pytest.mark.parametrize(("n_queries", "n_keys"), [(1, 1), (63, 129), (300, 331)])
+def test_dq_by_gradients_of_scores_that_are_stored(
+    n_queries: int, n_keys: int, block_m: int, causal: bool
+) -> None:
+    values, expected = _operands(n_queries, n_keys, causal=causal)
+    values["dq"] = np.full((HEADS, n_queries, HEAD_DIM), np.nan, ml_dtypes.bfloat16)
+    n_stored = HEADS_PER_KV_HEAD * -(-n_queries // BLOCK_M) * BLOCK_M
+    values["dscores_ptr"] = np.full((KV_HEADS, n_keys, n_stored), np.nan, ml_dtypes.bfloat16)
+    pair, stored = _compiled_pair(causal, 2, block_m), _compiled_stored(causal, block_m)
+    given = {name: each for name, each in values.items() if name in _names(pair)}
+    launch(pair, (2 * KV_HEADS * -(-n_keys // BLOCK_N),), given, seed=n_keys)
+    values["dscores"] = values.pop("dscores_ptr")
+    given = {name: each for name, each in values.items() if name in _names(stored)}
+    launch(stored, (block_m // 128 * HEADS * -(-n_queries // block_m),), given, seed=n_keys)
     _check(values, expected)
 
 

@@ -85,6 +85,14 @@ def vector_width(
     return width if mask is None else min(width, mask.constancy[fast])
 
 
+def in_memory_order(layout: LinearLayout, pointer: AxisInfo) -> LinearLayout:
+    """Return a layout with the registers of each thread in the order of memory; copies come last."""
+    columns = layout.columns("register")
+    places = layout.transpose(tuple(reversed(memory_order(pointer)))).columns("register")
+    order = sorted(range(len(columns)), key=lambda bit: (not columns[bit], places[bit]))
+    return layout.with_columns("register", [columns[bit] for bit in order])
+
+
 def prefetch_bytes(pointer: AxisInfo, width: int, element_bytes: int) -> int:
     """Return how much the L2 cache should fetch for a load: a whole line of a long run, else 0.
 

@@ -19,7 +19,7 @@ from aotc.ir.tiles import is_elementwise, is_tile, tile_shape
 from aotc.ir.types import element_of
 from aotc.schedule.analysis.axis import AxisAnalysis
 from aotc.schedule.analysis.global_order import accessed_pointer
-from aotc.schedule.layout.access import access_cost, max_access_elems, pointee_bytes
+from aotc.schedule.layout.access import access_cost, in_memory_order, max_access_elems, pointee_bytes
 from aotc.schedule.layout.conversions import SharedExchange, plan_conversion
 from aotc.schedule.layout.preferred_layouts import PreferredLayouts
 from aotc.schedule.layout.wgmma_layouts import operand_buffer
@@ -108,7 +108,10 @@ def _demand_access(op: Op, demand: Demand) -> None:
 
 
 def _store_layout(op: tile.Store | tile.AtomicRmw, demand: Demand) -> LinearLayout:
-    """Store from the value's layout, unless converting it first is cheaper."""
+    """Store from where the value is, unless converting it first is cheaper.
+
+    A thread may have its registers in another order, that of memory, which moves nothing.
+    """
     anchor, home = demand.preferred.anchors[op], demand.preferred.get(op.value)
     if home is None or home == anchor:
         return anchor
@@ -124,6 +127,9 @@ def _store_layout(op: tile.Store | tile.AtomicRmw, demand: Demand) -> LinearLayo
     mask = None if op.mask is None else demand.infos[op.mask]
     widths = pointee_bytes(op.pointer), max_access_elems(op, demand.target)
     at_home = access_cost(home, pointer, mask, *widths)
+    ordered = in_memory_order(home, pointer)
+    if (cost := access_cost(ordered, pointer, mask, *widths)) < at_home:
+        home, at_home = ordered, cost
     moved = access_cost(anchor, pointer, mask, *widths)
     return home if at_home <= moved + plan.cost else anchor
 
