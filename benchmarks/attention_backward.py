@@ -16,7 +16,8 @@ import importlib
 import itertools
 import math
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from typing import Any
 
 from attention import LOG2_E, ROOT, Pass, Shape, both, run
@@ -29,7 +30,16 @@ DELTA_ROWS, SCALE_ELEMS = 16, 2048
 TOGETHER = 2
 ONE_PASS_DIMS = (64, 128)
 TRIALS_BY_GRADIENT = 3
-NUM_DOTS = {"backward_queries": 3, "backward_pair": 4, "backward_dk": 3, "backward_dv": 2}
+NUM_DOTS = {
+    "backward_queries": 3,
+    "backward_pair": 4,
+    "backward_dk": 3,
+    "backward_dv": 2,
+    "backward_pair_stored": 4,
+    "backward_stored": 1,
+}
+STORED = ("backward_pair_stored", "backward_stored")
+HEADS_AT_A_TIME = (4, 8, 32)
 # Kernels that together have all gradients, and how many passes of them are tried.
 PASSES = {
     ("backward_pair", "backward_queries"): 2,
@@ -66,6 +76,10 @@ class Tensors:
         self.delta = torch.empty_like(self.lse_log2)
         self.sums = torch.empty(self.q.shape, dtype=torch.float32, device="cuda")
         self.grads = [torch.empty_like(each) for each in (self.q, self.k, self.v)]
+        self.dscores = torch.empty(0, dtype=self.q.dtype, device="cuda")
+        if shape.dim not in ONE_PASS_DIMS:
+            size = (max(HEADS_AT_A_TIME), shape.length, shape.length)
+            self.dscores = torch.empty(size, dtype=self.q.dtype, device="cuda")
         self.heads = [(0, 0), (shape.batch - 1, shape.heads - 1)]
         self.expected = [self._expected(*each) for each in self.heads]
 
@@ -101,7 +115,7 @@ class Tensors:
         """Return the error of a launch as a multiple of what is tolerated."""
         import torch
 
-        for each in (*self.grads, self.sums, self.delta):
+        for each in (*self.grads, self.sums, self.delta, self.dscores):
             each.fill_(float("nan"))
         launch()
         torch.cuda.synchronize()
@@ -152,41 +166,87 @@ def aotc_launches(tensors: Tensors, library: Any) -> Iterator[tuple[str, Launch]
 
 def _launches_by_gradient(tensors: Tensors, library: Any) -> Iterator[tuple[str, Launch]]:
     """Yield passes of several kernels, each in its fastest configuration, and in the next one."""
-    shape, (dq, dk, dv) = tensors.shape, tensors.grads
-    scale, num_rows = shape.dim**-0.5, tensors.q.numel() // shape.dim
-    sums, first = library["delta"], (tensors.out, tensors.dout, tensors.delta, None, num_rows)
-    inputs = (*map(tensors.rows_of, (tensors.q, tensors.k, tensors.v, tensors.dout)),)
-    rows = (tensors.lse_log2, tensors.delta)
-    scalars = (scale, scale * LOG2_E, 1, shape.length, shape.length)
-    choices = {"HEAD_DIM": shape.dim, "CAUSAL": shape.causal}
-    of_queries, of_keys = (tensors.rows_of(dq),), (tensors.rows_of(dk), tensors.rows_of(dv))
-    sums.launch(first, choices={"HEAD_DIM": shape.dim})
-    found: dict[str, list[tuple[str, Launch]]] = {}
+    shape = tensors.shape
+    first = (tensors.out, tensors.dout, tensors.delta, None, tensors.q.numel() // shape.dim)
+
+    def sums() -> None:
+        library["delta"].launch(first, choices={"HEAD_DIM": shape.dim})
+
+    sums()
+    num_heads = shape.batch * shape.heads
+    found: dict[str, list[ConfiguredLaunch]] = {}
     for name, num_dots in NUM_DOTS.items():
-        outputs = of_queries if name == "backward_queries" else of_keys
-        kernel, arguments = library[name], (*inputs, *rows, *outputs, *scalars)
-        # A kernel that waits for the one before it itself starts while that one ends.
-        waits = all(variant.waits_pdl for variant in kernel.info.variants)
-        launches: dict[str, Launch] = {}
-        for config in built(kernel):
-
-            def launch(kernel=kernel, arguments=arguments, config=config, waits=waits) -> None:
-                kernel.launch(arguments, config=config, choices=choices, pdl=waits)
-
-            launches[f"{name} {config}"] = launch
-        order = ranked(launches, TRIALS_BY_GRADIENT, 1)
+        launches = dict(launches_of(library, name, tensors, num_heads))
+        order = ranked({key: each.whole for key, each in launches.items()}, TRIALS_BY_GRADIENT, 1)
         rate = num_dots / 2 * shape.flops / order[0][0] / 1e9  # a forward pass is two dots
         print(f"    aotc    {rate:6.1f} TFLOP/s  {order[0][1]}", flush=True)
-        found[name] = [(label, launches[label]) for _, label in order]
+        found[name] = [launches[label] for _, label in order]
     for names, count in PASSES.items():
         for chosen in itertools.islice(zip(*(found[name] for name in names), strict=False), count):
 
             def whole(chosen=chosen) -> None:
-                sums.launch(first, choices={"HEAD_DIM": shape.dim})
-                for _, launch in chosen:
-                    launch()
+                sums()
+                for each in chosen:
+                    each.whole()
 
-            yield ", ".join(label for label, _ in chosen), whole
+            yield ", ".join(each.label for each in chosen), whole
+    for pair, last in itertools.product(*(found[name] for name in STORED)):
+        for heads in HEADS_AT_A_TIME if pair.config["BLOCK_Q"] == last.config["BLOCK_M"] else ():
+
+            def in_turn(heads=heads, pair=pair, last=last) -> None:
+                sums()
+                for begin in range(0, num_heads, heads):
+                    pair.part(slice(begin, begin + heads))
+                    last.part(slice(begin, begin + heads))
+
+            yield f"{pair.label}, {last.label}, {heads} heads at a time", in_turn
+
+
+@dataclass(frozen=True)
+class ConfiguredLaunch:
+    """A launch of a kernel of several in one of its configurations, for some of the heads or for all."""
+
+    label: str
+    config: dict[str, object]
+    part: Callable[[slice], None]
+    whole: Launch
+
+
+def launches_of(
+    library: Any, name: str, tensors: Tensors, num_heads: int
+) -> Iterator[tuple[str, ConfiguredLaunch]]:
+    """Yield each configuration of a kernel that has some of the gradients."""
+    shape = tensors.shape
+    kernel, choices = library[name], {"HEAD_DIM": shape.dim, "CAUSAL": shape.causal}
+    rows = {
+        key: tensors.rows_of(each)
+        for key, each in zip(
+            ("q", "k", "v", "dout", "dq", "dk", "dv"),
+            (tensors.q, tensors.k, tensors.v, tensors.dout, *tensors.grads),
+            strict=True,
+        )
+    }
+    rows |= {"lse_log2": tensors.lse_log2, "delta": tensors.delta}
+    scale = shape.dim**-0.5
+    scalars = {"scale": scale, "scale_log2": scale * LOG2_E, "heads_per_kv_head": 1}
+    scalars |= {"n_queries": shape.length, "n_keys": shape.length, "dscores_ptr": None}
+    for config in built(kernel, choices):
+        # A kernel that waits for the one before it itself starts while that one ends.
+        waits = any(each.waits_pdl for each in kernel.info.variants if each.config == config)
+
+        def part(heads: slice, config=config, waits=waits) -> None:
+            named = {key: each[heads] for key, each in rows.items()} | scalars
+            if name in STORED:
+                count = heads.stop - heads.start
+                named |= dict.fromkeys(("dscores", "dscores_ptr"), tensors.dscores[:count])
+            arguments = [named[param.name] for param in kernel.info.params]
+            kernel.launch(arguments, config=config, choices=choices, pdl=waits)
+
+        label = f"{name} {config}"
+        yield (
+            label,
+            ConfiguredLaunch(label, config, part, lambda part=part: part(slice(0, num_heads))),
+        )
 
 
 def triton_launches(tensors: Tensors) -> Iterator[tuple[str, Launch]]:

@@ -103,7 +103,7 @@ def attention_backward_pair_kernel(
         if not of_values:
             weights *= given.to(tl.float32)
         weights = weights.to(q.dtype)
-        if dscores_ptr is not None:
+        if dscores_ptr is not None:  # noqa: SIM102 - known when it is compiled
             if not of_values:
                 # From the last column on, so that steps are known to store to different places.
                 to = dscores_ptr + (n_stored - (step + 1) * BLOCK_M)
@@ -138,10 +138,11 @@ def attention_backward_stored_kernel(
     """Store dQ of BLOCK_M queries of a head by the gradients of scores that are stored; the same bits in every run.
 
     `dscores` is what `attention_backward_pair_kernel` stored with BLOCK_Q = BLOCK_M. Blocks of TOGETHER heads take
-    turns. With PDL it waits for the grid before it. The grid has a program for each head and BLOCK_M queries.
+    turns. With PDL it waits for the grid before it, and lets the next one start. The grid has a program for each head and BLOCK_M queries.
     """
     if PDL:
         tl.extra.cuda.gdc_wait()
+        tl.extra.cuda.gdc_launch_dependents()
     n_blocks = tl.cdiv(n_queries, BLOCK_M)
     program = tl.program_id(0)
     first_head = program // (n_blocks * TOGETHER) * TOGETHER

@@ -19,7 +19,12 @@ from aotc.ir.tiles import is_elementwise, is_tile, tile_shape
 from aotc.ir.types import element_of
 from aotc.schedule.analysis.axis import AxisAnalysis
 from aotc.schedule.analysis.global_order import accessed_pointer
-from aotc.schedule.layout.access import access_cost, in_memory_order, max_access_elems, pointee_bytes
+from aotc.schedule.layout.access import (
+    access_cost,
+    in_memory_order,
+    max_access_elems,
+    pointee_bytes,
+)
 from aotc.schedule.layout.conversions import SharedExchange, plan_conversion
 from aotc.schedule.layout.preferred_layouts import PreferredLayouts
 from aotc.schedule.layout.wgmma_layouts import operand_buffer
