@@ -20,6 +20,7 @@ from aotc.ir.types import element_of
 from aotc.schedule.analysis.axis import AxisAnalysis
 from aotc.schedule.analysis.global_order import accessed_pointer
 from aotc.schedule.layout.access import (
+    BURST_BYTES,
     access_cost,
     in_memory_order,
     max_access_elems,
@@ -115,7 +116,8 @@ def _demand_access(op: Op, demand: Demand) -> None:
 def _store_layout(op: tile.Store | tile.AtomicRmw, demand: Demand) -> LinearLayout:
     """Store from where the value is, unless converting it first is cheaper.
 
-    A thread may have its registers in another order, that of memory, which moves nothing.
+    A thread may have its elements in another order than memory: if accesses in that of memory are as
+    good as any, nothing moves between threads.
     """
     anchor, home = demand.preferred.anchors[op], demand.preferred.get(op.value)
     if home is None or home == anchor:
@@ -131,12 +133,14 @@ def _store_layout(op: tile.Store | tile.AtomicRmw, demand: Demand) -> LinearLayo
     pointer = demand.infos[op.pointer]
     mask = None if op.mask is None else demand.infos[op.mask]
     widths = pointee_bytes(op.pointer), max_access_elems(op, demand.target)
-    at_home = access_cost(home, pointer, mask, *widths)
+
+    def cost(layout: LinearLayout, *sector_bytes: int) -> int:
+        return access_cost(layout, pointer, mask, *widths, *sector_bytes)
+
     ordered = in_memory_order(home, pointer)
-    if (cost := access_cost(ordered, pointer, mask, *widths)) < at_home:
-        home, at_home = ordered, cost
-    moved = access_cost(anchor, pointer, mask, *widths)
-    return home if at_home <= moved + plan.cost else anchor
+    if cost(ordered) < cost(home) and cost(ordered, BURST_BYTES) <= cost(anchor, BURST_BYTES):
+        return ordered
+    return home if cost(home) <= cost(anchor) + plan.cost else anchor
 
 
 def broadcast_operand(layout: LinearLayout, op: tile.Broadcast) -> LinearLayout:
