@@ -276,6 +276,7 @@ def triton_launches(tensors: Tensors) -> Iterator[tuple[str, Launch]]:
             TensorDescriptor.from_tensor(tensors.lse_log2, [1, block_m]),
             TensorDescriptor.from_tensor(tensors.delta, [1, block_m]),
             described(tensors.sums, block_m),
+            None,
             described(dk, block_n),
             described(dv, block_n),
             *scalars,

@@ -92,6 +92,11 @@ def find_chain(
     early = [op for op in fed if op not in late and is_pure(op)]
     fragments = {dot.a.op: None for dot in seconds if dot.a.op is not None}
     kept = _without_cheap_tail(early, fragments)
+    others = (op for op in (*kept, *waits) if op not in fragments)
+    if any(value.op in fragments for op in others for value in free_operands(op)):
+        return (
+            None  # it would be computed while the second dots read the registers of the one before
+        )
     loads = _loads_of(loop, [*kept, *fragments], {*issue, *waits, *early})
     if loads is None:
         return None

@@ -127,6 +127,26 @@ def test_weights_that_need_the_accumulator_stay_in_their_iteration(tmp_path: Pat
     assert text.count("gpu.wgmma(") == 4 + 5  # unrolled by two
 
 
+@pytest.mark.emulated
+def test_weights_that_are_used_as_they_are_rounded_stay_in_their_iteration(tmp_path: Path) -> None:
+    """No chain: they would be rounded while the second dot reads those of the iteration before."""
+    source = (
+        SOURCE.format(causal=False)
+        .replace(
+            "weights = tl.exp2(scores - new[:, None])",
+            "weights = tl.exp2(scores - new[:, None]).to(tl.float16)",
+        )
+        .replace("tl.sum(weights, 1)", "tl.sum(weights.to(tl.float32), 1)")
+    )
+    kernel = compiled(tmp_path, source, SIGNATURE, num_warps=4, num_stages=3, mma_stages=2)
+    q, k, v = (tensor((200, 64), "fp16", seed=at) / np.float16(64) for at in range(3))
+    out = like(tensor((200, 64), "fp32"))
+    values = {"q": q, "k": k, "v": v, "out": out, "scale": 0.5, "n": 200}
+    launch(kernel, (4,), values)
+    bound = 2.0**-9 * np.abs(v.astype(np.float64)).max()
+    assert np.abs(out - _expected(q, k, v, 0.5, causal=False)).max() <= bound
+
+
 # A bias of each block of keys, which lies in memory.
 BIASED = (
     SOURCE.format(causal=False)
