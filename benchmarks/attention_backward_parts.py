@@ -28,6 +28,7 @@ from attention_backward import (
     Tensors,
     cudnn_launch,
     launches_of,
+    sums_of,
 )
 from peers import Launch, milliseconds, ranked
 
@@ -90,7 +91,7 @@ def error(tensors: Tensors, launch: Launch, grads: slice) -> float:
 
 def fastest(library: Any, name: str, tensors: Tensors, block_m: object = None) -> ConfiguredLaunch:
     """Return a kernel's fastest configuration, of those with BLOCK_M if it is given; print all."""
-    launches = dict(launches_of(library, name, tensors, tensors.q.shape[0] * tensors.q.shape[1]))
+    launches = dict(launches_of(library, name, tensors))
     for label, each in list(launches.items()):
         if block_m not in (None, each.config["BLOCK_M"]):
             del launches[label]
@@ -112,15 +113,9 @@ def main() -> None:
     library = aotc.load(options.archive)
     shape = WORK["d256"][0 if options.full else 1]
     tensors = Tensors(shape)
-    num_rows = tensors.q.numel() // shape.dim
-
-    def sums() -> None:
-        first = (tensors.out, tensors.dout, tensors.delta, None, num_rows)
-        library["delta"].launch(first, choices={"HEAD_DIM": shape.dim})
-
-    sums()
+    sums = sums_of(tensors, library)
     passes: dict[str, Launch] = {}
-    for names in (("backward_pair", "backward_queries"), STORED):
+    for names in (("backward_pair", "backward_queries"), STORED[shape.dim]):
         pair = fastest(library, names[0], tensors)
         last = fastest(library, names[1], tensors, pair.config.get("BLOCK_Q"))
         parts: list[Launch] = [sums, pair.whole, last.whole]

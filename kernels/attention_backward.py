@@ -2,7 +2,6 @@
 
 import triton
 import triton.language as tl
-
 from attention_backward_stored import first_query, store_dscores
 
 

@@ -2,10 +2,9 @@
 
 import triton
 import triton.language as tl
+from attention_backward_stored import first_query, store_dscores
 
 from aotc.language import cluster_permute, cluster_rank
-
-from attention_backward_stored import first_query, store_dscores
 
 
 @triton.jit
