@@ -101,7 +101,10 @@ def find_chain(
     if loads is None:
         return None
     arrives = _arrivals(loop, [*firsts, *loads], seconds[0])
-    order = {op: number for number, op in enumerate(loop.body)}
+    order: dict[Op, float] = {op: number for number, op in enumerate(loop.body)}
+    # Arrivals need a fence, which may wait for stores to memory: they come behind an exchange, which has one.
+    exchanges = [order[op] for op in waits if isinstance(op, cluster.ClusterPermute)]
+    order |= {op: max(order[op], exchanges[-1] + 0.5) for op in arrives if exchanges}
     compute = {*waits, *loads, *arrives, *kept} - {*issue, *fragments}
     fills = [op for op in _fills(loop, seconds) if op not in issue and op not in loads]
     compute, fragments = (sorted(ops, key=order.__getitem__) for ops in (compute, fragments))
