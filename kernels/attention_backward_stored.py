@@ -47,10 +47,11 @@ def attention_backward_stored_kernel(
     TOGETHER: tl.constexpr,
     PDL: tl.constexpr = False,  # noqa: FBT002 - a constant
 ):
-    """Store dQ of BLOCK_M queries of a head by the gradients of scores that are stored; the same bits in every run.
+    """Store dQ of BLOCK_M queries of a head by stored gradients of scores; the same bits in every run.
 
     `dscores` is what kernels for dK and dV stored with BLOCK_Q = BLOCK_M. Blocks of TOGETHER heads take
-    turns. With PDL it waits for the grid before it, and lets the next one start. The grid has a program for each head and BLOCK_M queries.
+    turns. With PDL it waits for the grid before it, and lets the next one start. The grid has a program for
+    each head and BLOCK_M queries.
     """
     if PDL:
         tl.extra.cuda.gdc_wait()
