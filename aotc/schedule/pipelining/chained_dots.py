@@ -101,10 +101,10 @@ def find_chain(
     if loads is None:
         return None
     arrives = _arrivals(loop, [*firsts, *loads], seconds[0])
-    order: dict[Op, float] = {op: number for number, op in enumerate(loop.body)}
-    # Arrivals need a fence, which may wait for stores to memory: they come behind an exchange, which has one.
-    exchanges = [order[op] for op in waits if isinstance(op, cluster.ClusterPermute)]
-    order |= {op: max(order[op], exchanges[-1] + 0.5) for op in arrives if exchanges}
+    order = {op: number for number, op in enumerate(loop.body)}
+    if any(isinstance(op, cluster.ClusterPermute) for op in waits):
+        # Arrivals need a fence, which waits for stores to memory, too: they are left for later.
+        order |= {op: len(order) + order[op] for op in arrives}
     compute = {*waits, *loads, *arrives, *kept} - {*issue, *fragments}
     fills = [op for op in _fills(loop, seconds) if op not in issue and op not in loads]
     compute, fragments = (sorted(ops, key=order.__getitem__) for ops in (compute, fragments))
