@@ -29,9 +29,10 @@ from dataclasses import dataclass
 from itertools import takewhile
 
 from aotc.ir.core import Op, Value
-from aotc.ir.dialects import cluster, gpu, mbarrier, scf, wgmma
+from aotc.ir.diagnostics import at
+from aotc.ir.dialects import cluster, gpu, mbarrier, scf, tma, wgmma
 from aotc.ir.effects import Resource, Trait
-from aotc.ir.rewrite import is_pure, is_unobserved
+from aotc.ir.rewrite import Builder, is_pure, is_unobserved
 from aotc.ir.types import SharedType
 from aotc.schedule.analysis.alias import is_written_by_threads, stage_of
 from aotc.schedule.analysis.global_order import free_operands, synchronizes
@@ -94,21 +95,18 @@ def find_chain(
     kept = _without_cheap_tail(early, fragments)
     others = (op for op in (*kept, *waits) if op not in fragments)
     if any(value.op in fragments for op in others for value in free_operands(op)):
-        return (
-            None  # it would be computed while the second dots read the registers of the one before
-        )
+        # They would be computed while the second dots read those of the iteration before.
+        return None
     loads = _loads_of(loop, [*kept, *fragments], {*issue, *waits, *early})
     if loads is None:
         return None
     arrives = _arrivals(loop, [*firsts, *loads], seconds[0])
     order = {op: number for number, op in enumerate(loop.body)}
-    if any(isinstance(op, cluster.ClusterPermute) for op in waits):
-        # Arrivals need a fence, which waits for stores to memory, too: they are left for later.
-        order |= {op: len(order) + order[op] for op in arrives}
-    compute = {*waits, *loads, *arrives, *kept} - {*issue, *fragments}
+    reads = _reads_ahead_of_stores(loop, [op for op in loads if op not in issue])
+    compute = {*waits, *loads, *arrives, *kept} - {*issue, *fragments, *reads}
     fills = [op for op in _fills(loop, seconds) if op not in issue and op not in loads]
     compute, fragments = (sorted(ops, key=order.__getitem__) for ops in (compute, fragments))
-    return DotChain(issue, compute, fills, fragments, seconds)
+    return DotChain([*issue, *reads], compute, fills, fragments, seconds)
 
 
 def keeps_all_stages(firsts: Sequence[wgmma.Wgmma], seconds: Sequence[wgmma.Wgmma]) -> bool:
@@ -190,6 +188,20 @@ def _loads_of(loop: scf.For, ops: Sequence[Op], known: Iterable[Op]) -> dict[Op,
             loads[op] = None
         worklist += [value.op for value in free_operands(op)]
     return loads
+
+
+def _reads_ahead_of_stores(loop: scf.For, loads: Sequence[Op]) -> list[Op]:
+    """Return reads of what comes with the operands of the first dots, and a fence, if the loop stores.
+
+    A fence waits for what threads have stored to memory, too. Ahead of the stores it need not, and stages are
+    given back without another one.
+    """
+    stores = any(isinstance(op, gpu.Store) for op in loop.body.walk())
+    if not stores or not loads or not all(isinstance(op, gpu.SharedLoad) for op in loads):
+        return []
+    reads = [op for op in loop.body if op in loads]
+    with at(reads[-1].loc):
+        return [*reads, Builder.after_op(reads[-1])(tma.ProxyFence())]
 
 
 def _writes(loop: scf.For) -> bool:

@@ -31,7 +31,7 @@ from aotc.ir import gf2
 from aotc.ir.carried_state import CarriedState, State
 from aotc.ir.core import Block, Kernel, Op, Value
 from aotc.ir.diagnostics import at
-from aotc.ir.dialects import arith, cluster, gpu, grid, mbarrier, roles, scf, tma, wgmma
+from aotc.ir.dialects import arith, cluster, gpu, grid, mbarrier, roles, scf
 from aotc.ir.dialects.tile import tile_type
 from aotc.ir.layout import LinearLayout, log2_exact
 from aotc.ir.order import enclosing_in
@@ -42,8 +42,6 @@ from aotc.schedule.context import Schedule
 from aotc.schedule.layout.tensor_copies import buffer_access
 from aotc.schedule.shared_memory.mbarrier_ring import MbarrierRing, RingPosition
 
-_WAITS = (mbarrier.MbarrierWait, wgmma.WgmmaWait)
-_ARRIVALS = (mbarrier.MbarrierArrive, tma.ProxyFence)
 _NUM_STAGES = 2
 _VECTOR_BYTES = 16
 _RANK_BITS = 4
@@ -270,22 +268,13 @@ class _Expansion(CarriedState):
             taking(mbarrier.MbarrierWait(full, position.parity, stride))
             element = _pointer(op.value)
             load = taking(gpu.SharedLoad(buffer, form.held, form.vector, element=element))
-            arrival = cluster.RemoteArrive(empty, ring.source, mbarriers.num_warps, stride)
-            later = _next_wait(op)
-            if later is None:
-                taking(arrival)
+            taking(cluster.RemoteArrive(empty, ring.source, mbarriers.num_warps, stride))
             taking(scf.Yield([load.out]))
             none(scf.Yield([none(arith.Constant(0, load.out.type)).out]))
             nothing = Builder(Block())
             nothing(scf.Yield([]))
             place(scf.If(ring.gives, giving.block, nothing.block))
             taken = place(scf.If(ring.takes, taking.block, none.block)).outs[0]
-            if later is not None:
-                arriving, passing = Builder(Block()), Builder(Block())
-                arriving(arrival)
-                for each in (arriving, passing):
-                    each(scf.Yield([]))
-                Builder.before_op(later)(scf.If(ring.takes, arriving.block, passing.block))
             return _cast_back(taken, op.value, place), [after.index, after.parity]
         wait = place(mbarrier.MbarrierWait(empty, emptied, stride))
         self.sends[wait] = ring.buffers
@@ -316,17 +305,6 @@ class _Expansion(CarriedState):
         self.receipts.append([barrier, load])
         following = place(gpu.NextStage(index, _NUM_STAGES)).out
         return _cast_back(load.out, op.value, place), [following]
-
-
-def _next_wait(op: Op) -> Op | None:
-    """Return what the threads wait for next, if nothing but arithmetic and arrivals comes before.
-
-    What gives a stage back may stand there, where what has been read is fenced for others as well.
-    """
-    following = op.next
-    while following is not None and (is_pure(following) or isinstance(following, _ARRIVALS)):
-        following = following.next
-    return following if isinstance(following, _WAITS) else None
 
 
 def _pointer(value: Value) -> PointerType | None:

@@ -9,14 +9,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from aotc.compiler import compile_kernel
 from aotc.config import Config
 from aotc.schedule.pipelining.pipeline_mma import pipeline_mma
 from aotc.schedule.shared_memory.allocate_shared import allocate_shared
 from aotc.schedule.shared_memory.insert_barriers import insert_barriers
 from tests.support.descriptors import compiled, launch, like, lowered, tensor
 from tests.support.pass_case import applied, assert_same_meaning
-from tests.support.requests import request_of
 
 SOURCE = """def k(q, k, v, out, scale, n, CAUSAL: tl.constexpr = {causal}):
     row = tl.program_id(0) * 64
@@ -149,43 +147,32 @@ def test_weights_that_are_used_as_they_are_rounded_stay_in_their_iteration(tmp_p
     assert np.abs(out - _expected(q, k, v, 0.5, causal=False)).max() <= bound
 
 
-EXCHANGED = """\
-import triton
-import triton.language as tl
-from aotc.language import cluster_permute, cluster_rank
-
-@triton.jit
-def k(q, k, v, out, scale, n):
-    of_scores = cluster_rank() == 0
-    inner, outer = k if of_scores else v, v if of_scores else k
-    block = q.load([tl.program_id(0) * 64, 0])
+# Weights are less what comes with each block of keys, and are stored.
+WEIGHTS_STORED = """def k(q, k, v, rows, weights_ptr, out, scale, n):
+    row = tl.program_id(0) * 64
+    block = q.load([row, 0])
     acc = tl.zeros((64, 64), tl.float32)
     for first in range(0, n, 64):
-        weights = tl.dot(block, inner.load([first, 0]).T) * scale
-        given = cluster_permute(weights.to(tl.float16), (1, None))
-        if not of_scores:
-            weights *= given.to(tl.float32)
-        acc = tl.dot(weights.to(tl.float16), outer.load([first, 0]), acc)
-    out.store([(tl.program_id(0) * 2 + cluster_rank()) * 64, 0], acc)
+        keys = k.load([first, 0])
+        of_keys = rows.load([first])
+        weights = tl.dot(block, keys.T) * scale - of_keys[None, :]
+        at = (row + first + tl.arange(0, 64))[:, None] * 64 + tl.arange(0, 64)[None, :]
+        tl.store(weights_ptr + at, weights)
+        acc = tl.dot(weights.to(tl.float16), v.load([first, 0]), acc)
+    out.store([row, 0], acc)
 """
 
 
-def test_an_iteration_with_an_exchange_has_one_fence(tmp_path: Path) -> None:
-    """What gives stages back stands together, ahead of the wait for the second dot."""
-    path = tmp_path / "kernel.py"
-    path.write_text(EXCHANGED)
-    options = {"num_warps": 4, "num_ctas": 2, "num_stages": 2, "mma_stages": 2}
-    made = compile_kernel(
-        request_of(str(path), "k", tuple(SIGNATURE.items()), (), "sm_90a", **options), keep_asm=True
-    )
-    text = made.asm["gpu"]
-    assert AHEAD in "\n".join(made.metadata.remarks)
+def test_what_comes_with_scores_is_read_and_fenced_ahead_of_stores(tmp_path: Path) -> None:
+    signature = SIGNATURE | {"rows": "tensordesc<fp32[64]>", "weights_ptr": "*fp32:16"}
+    text, remarks = lowered(tmp_path, WEIGHTS_STORED, signature, 4, mma_stages=2)
+    assert AHEAD in remarks
     body = text[text.index("scf.for", text.index("gpu.wgmma_wait")) :]
-    body = body[: body.index("%acc", body.index("gpu.mbarrier_arrive"))]
-    words = r"gpu\.(wgmma_wait|proxy_fence|mbarrier_arrive|cluster_arrive_at)"
-    assert re.findall(words, body) == [
-        "wgmma_wait",
-        *("proxy_fence", "mbarrier_arrive", "cluster_arrive_at"),
+    words = r"gpu\.(wgmma\b|wgmma_wait|shared_load|proxy_fence|store|mbarrier_arrive)"
+    assert re.findall(words, body)[:7] == [
+        *("wgmma", "shared_load", "proxy_fence"),  # of the next iteration
+        *("store", "wgmma"),
+        *("wgmma_wait", "mbarrier_arrive"),
     ]
 
 
