@@ -48,11 +48,13 @@ _CHEAP = (Trait.SHAPE_ONLY, Trait.SAME_VALUES, Trait.VIEW)
 class DotChain:
     """The ops of a loop that run an iteration ahead of its second dots.
 
-    `issue` starts the first dots, `compute` waits for them and computes weights, `fills` wait for what
-    the second dots read, and `fragments` turn weights into their operands.
+    `issue` starts the first dots, `reads` are of what comes with their operands, `compute` waits for the dots
+    and computes weights, `fills` wait for what the second dots read, and `fragments` turn weights into their
+    operands.
     """
 
     issue: Sequence[Op]
+    reads: Sequence[Op]
     compute: Sequence[Op]
     fills: Sequence[Op]
     fragments: Sequence[Op]
@@ -60,13 +62,17 @@ class DotChain:
 
     def schedule(self, loop: scf.For) -> LoopSchedule:
         """Return the schedule of the loop."""
-        ahead = {*self.issue, *self.compute, *self.fills, *self.fragments}
+        reads = [*self.reads]
+        if reads:
+            with at(reads[-1].loc):
+                reads.append(Builder.after_op(reads[-1])(tma.ProxyFence()))
+        ahead = {*self.issue, *reads, *self.compute, *self.fills, *self.fragments}
         # Of pure ops those that the second chain computes with stay; the rest is computed on demand.
         late = _depending(loop, [dot.out for dot in self.seconds])
         rest = [op for op in loop.body if not op.terminator and op not in ahead]
         rest = [op for op in rest if op in late or not is_pure(op)]
         place = rest.index(self.seconds[-1]) + 1
-        steps = [Step(op, 1) for op in self.issue]
+        steps = [Step(op, 1) for op in (*self.issue, *reads)]
         steps += [Step(op) for op in rest[:place]]
         steps += [Step(op, 1) for op in (*self.compute, *self.fills)]
         after = [index for index, op in enumerate(rest) if isinstance(op, wgmma.WgmmaWait)][-1] + 1
@@ -106,7 +112,7 @@ def find_chain(
     compute = {*waits, *loads, *arrives, *kept} - {*issue, *fragments, *reads}
     fills = [op for op in _fills(loop, seconds) if op not in issue and op not in loads]
     compute, fragments = (sorted(ops, key=order.__getitem__) for ops in (compute, fragments))
-    return DotChain([*issue, *reads], compute, fills, fragments, seconds)
+    return DotChain(issue, reads, compute, fills, fragments, seconds)
 
 
 def keeps_all_stages(firsts: Sequence[wgmma.Wgmma], seconds: Sequence[wgmma.Wgmma]) -> bool:
@@ -191,17 +197,15 @@ def _loads_of(loop: scf.For, ops: Sequence[Op], known: Iterable[Op]) -> dict[Op,
 
 
 def _reads_ahead_of_stores(loop: scf.For, loads: Sequence[Op]) -> list[Op]:
-    """Return reads of what comes with the operands of the first dots, and a fence, if the loop stores.
+    """Return reads of what comes with the operands of the first dots, if the loop stores.
 
-    A fence waits for what threads have stored to memory, too. Ahead of the stores it need not, and stages are
-    given back without another one.
+    They are fenced before the stage is given back, and a fence waits for what threads have stored to memory,
+    too. Ahead of the stores it need not.
     """
     stores = any(isinstance(op, gpu.Store) for op in loop.body.walk())
-    if not stores or not loads or not all(isinstance(op, gpu.SharedLoad) for op in loads):
+    if not stores or not all(isinstance(op, gpu.SharedLoad) for op in loads):
         return []
-    reads = [op for op in loop.body if op in loads]
-    with at(reads[-1].loc):
-        return [*reads, Builder.after_op(reads[-1])(tma.ProxyFence())]
+    return [op for op in loop.body if op in loads]
 
 
 def _writes(loop: scf.For) -> bool:
