@@ -2,12 +2,17 @@
 
 Cache, block table and lengths are those of paged_decode.py. Each CTA takes as many pages of the sequence as the others,
 and gives its part of the result to them through distributed shared memory: every CTA gets some features of all
-parts, weighs them and stores them. So a sequence has up to 16 splits, `num_ctas` of the configuration, of a length that
-follows its own; parts need no memory, and nothing is counted. Choose `num_ctas` so that the clusters of all sequences
-fill the GPU once or a few times.
+parts, weighs them and stores them. So a sequence has up to 16 splits, `num_ctas` of the configuration; parts need no
+memory, and nothing is counted. Choose `num_ctas` so that the clusters of all sequences fill half of the GPU or more.
+Shares are of the sequence's own pages, or with BY_TABLE of a row of the block table: then a CTA finds its pages without
+waiting for the length, but has none where the sequence is short.
+
+HEADS query heads of a key head are rows of a tile of BLOCK_H, all or half of it. With GROUPS, one for each warp, every
+part of a page has maxima and sums of its own, and warps wait for each other only at the end.
 
 With PDL a launch starts while the one before it still runs, and waits for that before it loads queries, keys or values.
-PREFETCH tokens of each CTA are brought to the L2 cache before.
+PREFETCH tokens of each CTA are brought to the L2 cache before. With GROUPS, the next launch may start when AHEAD tokens
+are left, so that what it brings does not delay what this one waits for.
 """
 
 import triton
@@ -89,7 +94,7 @@ def paged_decode_cluster_kernel(
     """Store the result, (batch, n_heads, HEAD_DIM), of tokens that are copied page by page.
 
     Q is (batch * n_kv_heads, n_heads / n_kv_heads, HEAD_DIM): beyond the heads there are zeros. The grid counts
-    clusters, one for each BLOCK_H heads of a key head and each sequence. A sequence of no tokens gets zeros.
+    clusters, one for each HEADS heads of a key head and each sequence. A sequence of no tokens gets zeros.
     `scale_log2` is the scale of scores times log2(e).
     """
     ROWS: tl.constexpr = k.block_shape[2]
