@@ -144,7 +144,8 @@ def _cluster_candidates(tensors: Tensors, kernel: Any, *, pdl: bool) -> Iterator
     shape = tensors.shape
     clusters = shape.batch * shape.kv_heads
     for config in built(kernel):
-        if config["num_ctas"] > 2 and clusters * config["num_ctas"] >= 2 * max(PROGRAMS):
+        num_ctas: Any = config["num_ctas"]
+        if num_ctas > 2 and clusters * num_ctas >= 2 * max(PROGRAMS):
             continue
 
         def of_set(index: int, config=config) -> Launch:
