@@ -206,6 +206,7 @@ _DEMANDS: dict[type[Op], Callable[[Op, Demand], None]] = {
     tile.Dot: _demand_dot,
     cluster.ClusterPermute: _demand_together,
     cluster.ClusterRead: _demand_together,
+    cluster.ClusterTranspose: _demand_together,
     tile.Split: _demand_together,
     tile.Reduce: _demand_together,
     tile.Scan: _demand_together,
