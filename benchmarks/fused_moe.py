@@ -35,6 +35,8 @@ KERNELS = Path(__file__).parents[1] / "kernels"
 ROUNDS, TRIALS, LAUNCHES = 31, 5, 3
 EXPERTS, EACH = 128, 8
 HIDDEN, INNER = 4096, 1536
+# Rows of an expert are cut into blocks of so many, of which the last may have some more.
+MOST_WHOLE = 256
 # BLOCK_M, BLOCK_N, warps, stages
 TRITON_CONFIGS = ((64, 128, 4, 4), (64, 256, 4, 4), (128, 128, 8, 4), (128, 256, 8, 3))
 TRITON_COLUMN_CONFIGS = ((128, 128, 8, 3), (256, 128, 8, 3))
@@ -332,6 +334,8 @@ def _candidates_of(layer: Layer, kernels: Any, kernel: Any) -> Iterator[tuple[st
     seen: dict[tuple[int, ...], dict[str, Any]] = {}
     for config in [each for each in built(kernel) if each in have]:
         sizes = tuple(int(config[n]) for n in ("BLOCK_M", "TAIL", "EPILOGUE_M") if n in config)
+        if "MOST" in config:  # of one dot's columns and another's beside them, however these are cut
+            sizes = (MOST_WHOLE, int(config["MOST"]) - MOST_WHOLE, sizes[-1])
         if sizes not in seen:
             if kernel.name == layer.kernel:
                 seen[sizes] = layer.arguments(*sizes)

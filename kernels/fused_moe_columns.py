@@ -88,10 +88,43 @@ def products(
 
 
 @triton.jit
+def products_of_width(
+    acc, tail, a, a_ptrs, more, more_ptrs, b, scales, expert, column, first, count, K, dtype: tl.constexpr,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, GROUP_K: tl.constexpr,
+    SWIGLU: tl.constexpr, WIDTH: tl.constexpr, STEP: tl.constexpr, LEAST: tl.constexpr, FEW: tl.constexpr,
+):  # fmt: skip
+    """Return the products of `count` columns or some more: WIDTH, less STEP as often as it will do, LEAST or FEW."""
+    COLUMNS: tl.constexpr = WIDTH if WIDTH < BLOCK_M else BLOCK_M  # noqa: FURB136 - Triton has no constant min
+    ENOUGH: tl.constexpr = WIDTH - STEP if WIDTH > LEAST else FEW
+    if ENOUGH == 0:  # noqa: SIM114 - this one is constant
+        acc, tail = products(
+            acc, tail, a, a_ptrs, more, more_ptrs, b, scales, expert, column, first, first + BLOCK_M, K, dtype,
+            BLOCK_N, BLOCK_K, GROUP_K, SWIGLU, COLUMNS, WIDTH - COLUMNS,
+        )  # fmt: skip
+    elif count > ENOUGH:
+        acc, tail = products(
+            acc, tail, a, a_ptrs, more, more_ptrs, b, scales, expert, column, first, first + BLOCK_M, K, dtype,
+            BLOCK_N, BLOCK_K, GROUP_K, SWIGLU, COLUMNS, WIDTH - COLUMNS,
+        )  # fmt: skip
+    elif ENOUGH > FEW:
+        acc, tail = products_of_width(
+            acc, tail, a, a_ptrs, more, more_ptrs, b, scales, expert, column, first, count, K, dtype,
+            BLOCK_M, BLOCK_N, BLOCK_K, GROUP_K, SWIGLU, WIDTH - STEP, STEP, LEAST, FEW,
+        )  # fmt: skip
+    else:
+        acc, tail = products(
+            acc, tail, a, a_ptrs, more, more_ptrs, b, scales, expert, column, first, first + BLOCK_M, K, dtype,
+            BLOCK_N, BLOCK_K, GROUP_K, SWIGLU, FEW, 0,
+        )  # fmt: skip
+    return acc, tail
+
+
+@triton.jit
 def store_columns(
-    acc, out, factors, first, count, column, EPILOGUE_M: tl.constexpr, SWIGLU: tl.constexpr
-):
-    """Store a tile, EPILOGUE_M columns at a time: they are rows of the output.
+    acc, out, factors, first, count, column,
+    COLUMNS: tl.constexpr, EPILOGUE_M: tl.constexpr, SWIGLU: tl.constexpr,
+):  # fmt: skip
+    """Store the first COLUMNS columns of a tile, EPILOGUE_M at a time: they are rows of the output.
 
     With SWIGLU the tile's rows are 8 of gate and 8 of up, in turn.
     """
@@ -103,7 +136,7 @@ def store_columns(
     if factors is not None:
         acc *= factors[None, :]
     parts = columns_of_parts(acc, EPILOGUE_M)
-    for part in tl.static_range(NUM // EPILOGUE_M):
+    for part in tl.static_range(COLUMNS // EPILOGUE_M):
         # What lies beyond a tensor is not stored: so a part that has no rows takes no branch.
         row = tl.where(part * EPILOGUE_M < count, first + part * EPILOGUE_M, 2**30)
         out.store([row, column], parts[part].to(out.dtype).T)
@@ -115,7 +148,7 @@ def fused_moe_columns_kernel(
     N, K, stride_am, n_rows, n_blocks,
     BLOCK_M: tl.constexpr, TAIL: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
     EPILOGUE_M: tl.constexpr, SWIGLU: tl.constexpr = False,  # noqa: FBT002 - a constant
-    ROWS_PER_TOKEN: tl.constexpr = 1, GROUP_K: tl.constexpr = 128,
+    ROWS_PER_TOKEN: tl.constexpr = 1, GROUP_K: tl.constexpr = 128, MOST: tl.constexpr = 0,
     more=None, scales=None, factors=None, more_factors=None,
 ):  # fmt: skip
     """Store A @ B[expert]^T for each block of rows, times `factors` if there are any.
@@ -158,40 +191,15 @@ def fused_moe_columns_kernel(
     tail = tl.zeros((BLOCK_N, TAIL), tl.float32)
     # Threads that copy rows have registers for fewer ways to go.
     IN_ORDER: tl.constexpr = more is not None
-    STEP: tl.constexpr = TAIL // 2 if IN_ORDER else 0
-    if rest > STEP:
-        acc, tail = products(
-            acc, tail, a, a_ptrs, more, more_ptrs, b, scales, expert, column, first, beyond, K, dtype,
-            BLOCK_N, BLOCK_K, GROUP_K, SWIGLU, BLOCK_M, TAIL,
-        )  # fmt: skip
-    elif IN_ORDER:
-        if rest > 0:
-            acc, tail = products(
-                acc, tail, a, a_ptrs, more, more_ptrs, b, scales, expert, column, first, beyond, K, dtype,
-                BLOCK_N, BLOCK_K, GROUP_K, SWIGLU, BLOCK_M, STEP,
-            )  # fmt: skip
-        elif rest > -STEP:
-            acc, tail = products(
-                acc, tail, a, a_ptrs, more, more_ptrs, b, scales, expert, column, first, beyond, K, dtype,
-                BLOCK_N, BLOCK_K, GROUP_K, SWIGLU, BLOCK_M, 0,
-            )  # fmt: skip
-        elif count > BLOCK_M // 4:
-            acc, tail = products(
-                acc, tail, a, a_ptrs, more, more_ptrs, b, scales, expert, column, first, beyond, K, dtype,
-                BLOCK_N, BLOCK_K, GROUP_K, SWIGLU, BLOCK_M - STEP, 0,
-            )  # fmt: skip
-        else:
-            acc, tail = products(
-                acc, tail, a, a_ptrs, more, more_ptrs, b, scales, expert, column, first, beyond, K, dtype,
-                BLOCK_N, BLOCK_K, GROUP_K, SWIGLU, BLOCK_M // 4, 0,
-            )  # fmt: skip
-    else:
-        acc, tail = products(
-            acc, tail, a, a_ptrs, more, more_ptrs, b, scales, expert, column, first, beyond, K, dtype,
-            BLOCK_N, BLOCK_K, GROUP_K, SWIGLU, BLOCK_M, 0,
-        )  # fmt: skip
+    WIDTH: tl.constexpr = MOST if MOST > 0 else BLOCK_M + TAIL
+    STEP: tl.constexpr = 16 if IN_ORDER else TAIL
+    acc, tail = products_of_width(
+        acc, tail, a, a_ptrs, more, more_ptrs, b, scales, expert, column, first, count, K, dtype,
+        BLOCK_M, BLOCK_N, BLOCK_K, GROUP_K, SWIGLU,
+        WIDTH, STEP, WIDTH - 3 * STEP if IN_ORDER else BLOCK_M, BLOCK_M // 4 if IN_ORDER else 0,
+    )  # fmt: skip
     of_rows, of_more = None, None
     if factors is not None:
         of_rows, of_more = factors.load([first]), more_factors.load([beyond])
-    store_columns(acc, out, of_rows, first, count, column, EPILOGUE_M, SWIGLU)
-    store_columns(tail, out, of_more, beyond, rest, column, EPILOGUE_M, SWIGLU)
+    store_columns(acc, out, of_rows, first, count, column, BLOCK_M, EPILOGUE_M, SWIGLU)
+    store_columns(tail, out, of_more, beyond, rest, column, WIDTH - BLOCK_M, EPILOGUE_M, SWIGLU)

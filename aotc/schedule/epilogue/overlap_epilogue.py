@@ -41,10 +41,12 @@ from aotc.ir.dialects import roles, scf, tma, wgmma
 from aotc.ir.effects import Resource, Trait
 from aotc.ir.order import enclosing_in, number_ops
 from aotc.ir.rewrite import is_inside
+from aotc.ir.tiles import tile_shape
 from aotc.ir.types import TileType, element_of
 from aotc.schedule.analysis.register_budget import (
     EPILOGUE_RESERVE,
     REGISTER_BITS,
+    registers_of,
     registers_of_tiles,
     reserve_registers,
 )
@@ -230,10 +232,22 @@ def _concerns_others(op: Op) -> bool:
     return any(each.resource not in _OF_CTA for each in changes)
 
 
-def _needed_registers(mainloops: Sequence[scf.For], stores: Sequence[tma.StagedTmaStore]) -> int:
+def _needed_registers(
+    mainloops: Sequence[scf.For], stores: Sequence[tma.StagedTmaStore]
+) -> int:
     """Return the live registers of a thread: accumulators, and a converted tile with them."""
-    sums = max(registers_of_tiles(mainloop.carried) for mainloop in mainloops)
+    sums = max(map(_registers_of_sums, mainloops))
     return sums + registers_of_tiles(store.value for store in stores) + EPILOGUE_RESERVE
+
+
+def _registers_of_sums(mainloop: scf.For) -> int:
+    """Return the registers of the accumulators, of the columns that are multiplied."""
+    total = registers_of_tiles(mainloop.carried)
+    for op in mainloop.body:
+        if isinstance(op, wgmma.Wgmma) and op.acc in mainloop.carried and op.num_columns:
+            columns = tile_shape(op.acc)[-1]
+            total -= registers_of(op.acc) * (columns - op.num_columns) // columns
+    return total
 
 
 def _num_buffers(
