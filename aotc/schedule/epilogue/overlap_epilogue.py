@@ -232,9 +232,7 @@ def _concerns_others(op: Op) -> bool:
     return any(each.resource not in _OF_CTA for each in changes)
 
 
-def _needed_registers(
-    mainloops: Sequence[scf.For], stores: Sequence[tma.StagedTmaStore]
-) -> int:
+def _needed_registers(mainloops: Sequence[scf.For], stores: Sequence[tma.StagedTmaStore]) -> int:
     """Return the live registers of a thread: accumulators, and a converted tile with them."""
     sums = max(map(_registers_of_sums, mainloops))
     return sums + registers_of_tiles(store.value for store in stores) + EPILOGUE_RESERVE

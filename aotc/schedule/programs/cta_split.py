@@ -328,11 +328,11 @@ class _Search:
         op = value.op
         assert op is not None
         if isinstance(op, descriptor.DescriptorLoad):
+            kind = op.descriptor.type
+            assert isinstance(kind, DescriptorType)
             axis = None if part is None else axis_of_box(op, part)
-            if axis is not None and op.descriptor.type.block[axis] % self.num_ctas:
-                self.parts.obstacle = Reason.TOO_SMALL(
-                    shape=op.descriptor.type.block, slices=self.num_ctas
-                )
+            if axis is not None and kind.block[axis] % self.num_ctas:
+                self.parts.obstacle = Reason.TOO_SMALL(shape=kind.block, slices=self.num_ctas)
             elif self._divide_descriptor(op.descriptor, axis) != axis:
                 self.parts.obstacle = Reason.BOX_TWO_WAYS()
         parts = [0] * len(op.operands) if op in self.parts.exchanged else operand_parts(op, part)

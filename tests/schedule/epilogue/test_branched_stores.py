@@ -61,7 +61,9 @@ def test_loops_carry_what_coordinates_are_made_of(tmp_path: Path) -> None:
     assert DELAYED in remarks
     consumers = text[text.index("gpu.specialize") :]
     head = re.findall(r"scf\.for\([^\n]*\(%tile: i32, ([^)]*)\)", consumers)[0]
-    numbers = [name for name in re.findall(r"%(\w+): i32", head) if not re.match("stage|parity", name)]
+    numbers = [
+        name for name in re.findall(r"%(\w+): i32", head) if not re.match("stage|parity", name)
+    ]
     assert len(numbers) == 3  # and which slice is next
 
 
@@ -97,7 +99,13 @@ def test_as_much_of_a_tile_is_delayed_as_registers_hold(tmp_path: Path, columns:
 @pytest.mark.emulated
 @pytest.mark.parametrize(
     ("counts", "programs"),
-    [((65, 64, 33, 32, 1), 1), ((0, 65, 0, 0, 32, 0), 1), ((0, 0), 1), ((), 1), ((40, 70, 0, 80, 5), 2)],
+    [
+        ((65, 64, 33, 32, 1), 1),
+        ((0, 65, 0, 0, 32, 0), 1),
+        ((0, 0), 1),
+        ((), 1),
+        ((40, 70, 0, 80, 5), 2),
+    ],
 )
 def test_tiles_are_stored_once(tmp_path: Path, counts: tuple[int, ...], programs: int) -> None:
     """Whichever mainloop is next, with however few steps, or if none is."""
