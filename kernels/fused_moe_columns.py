@@ -189,15 +189,17 @@ def fused_moe_columns_kernel(
         dtype: tl.constexpr = a.dtype
     acc = tl.zeros((BLOCK_N, BLOCK_M), tl.float32)
     tail = tl.zeros((BLOCK_N, TAIL), tl.float32)
-    # Threads that copy rows have registers for fewer ways to go.
-    IN_ORDER: tl.constexpr = more is not None
     WIDTH: tl.constexpr = MOST if MOST > 0 else BLOCK_M + TAIL
-    STEP: tl.constexpr = 16 if IN_ORDER else TAIL
-    acc, tail = products_of_width(
-        acc, tail, a, a_ptrs, more, more_ptrs, b, scales, expert, column, first, count, K, dtype,
-        BLOCK_M, BLOCK_N, BLOCK_K, GROUP_K, SWIGLU,
-        WIDTH, STEP, WIDTH - 3 * STEP if IN_ORDER else BLOCK_M, BLOCK_M // 4 if IN_ORDER else 0,
-    )  # fmt: skip
+    if more is not None or scales is None:
+        acc, tail = products_of_width(
+            acc, tail, a, a_ptrs, more, more_ptrs, b, scales, expert, column, first, count, K, dtype,
+            BLOCK_M, BLOCK_N, BLOCK_K, GROUP_K, SWIGLU, WIDTH, 16, WIDTH - 48, BLOCK_M // 4,
+        )  # fmt: skip
+    else:  # ptxas makes one dot after the other of more ways to go
+        acc, tail = products_of_width(
+            acc, tail, a, a_ptrs, more, more_ptrs, b, scales, expert, column, first, count, K, dtype,
+            BLOCK_M, BLOCK_N, BLOCK_K, GROUP_K, SWIGLU, WIDTH, TAIL, BLOCK_M, 0,
+        )  # fmt: skip
     of_rows, of_more = None, None
     if factors is not None:
         of_rows, of_more = factors.load([first]), more_factors.load([beyond])
