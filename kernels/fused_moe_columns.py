@@ -72,10 +72,14 @@ def first_columns(x, NUM: tl.constexpr):
 def products(
     acc, tail, a, a_ptrs, more, more_ptrs, b, scales, expert, column, first, beyond, K, dtype: tl.constexpr,
     BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, GROUP_K: tl.constexpr, SWIGLU: tl.constexpr,
-    COLUMNS: tl.constexpr, MORE: tl.constexpr,
+    COLUMNS: tl.constexpr, MORE: tl.constexpr, AHEAD: tl.constexpr,
 ):  # fmt: skip
     """Return the first COLUMNS columns of a tile of weights and rows, and the first MORE of what is beyond BLOCK_M."""
     for k in range(0, K, BLOCK_K):
+        if AHEAD > 0:
+            if k % AHEAD == 0:
+                for part in tl.static_range(AHEAD // BLOCK_K):
+                    b.prefetch([expert, column, k + 2 * AHEAD + part * BLOCK_K])
         weights = load_weights(
             b, scales, expert, column, k, dtype, BLOCK_N, BLOCK_K, GROUP_K, SWIGLU
         )
@@ -92,6 +96,7 @@ def products_of_width(
     acc, tail, a, a_ptrs, more, more_ptrs, b, scales, expert, column, first, count, K, dtype: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, GROUP_K: tl.constexpr,
     SWIGLU: tl.constexpr, WIDTH: tl.constexpr, STEP: tl.constexpr, LEAST: tl.constexpr, FEW: tl.constexpr,
+    AHEAD: tl.constexpr,
 ):  # fmt: skip
     """Return the products of `count` columns or some more: WIDTH, less STEP as often as it will do, LEAST or FEW."""
     COLUMNS: tl.constexpr = WIDTH if WIDTH < BLOCK_M else BLOCK_M  # noqa: FURB136 - Triton has no constant min
@@ -99,22 +104,22 @@ def products_of_width(
     if ENOUGH == 0:  # noqa: SIM114 - this one is constant
         acc, tail = products(
             acc, tail, a, a_ptrs, more, more_ptrs, b, scales, expert, column, first, first + BLOCK_M, K, dtype,
-            BLOCK_N, BLOCK_K, GROUP_K, SWIGLU, COLUMNS, WIDTH - COLUMNS,
+            BLOCK_N, BLOCK_K, GROUP_K, SWIGLU, COLUMNS, WIDTH - COLUMNS, AHEAD,
         )  # fmt: skip
     elif count > ENOUGH:
         acc, tail = products(
             acc, tail, a, a_ptrs, more, more_ptrs, b, scales, expert, column, first, first + BLOCK_M, K, dtype,
-            BLOCK_N, BLOCK_K, GROUP_K, SWIGLU, COLUMNS, WIDTH - COLUMNS,
+            BLOCK_N, BLOCK_K, GROUP_K, SWIGLU, COLUMNS, WIDTH - COLUMNS, AHEAD,
         )  # fmt: skip
     elif ENOUGH > FEW:
         acc, tail = products_of_width(
             acc, tail, a, a_ptrs, more, more_ptrs, b, scales, expert, column, first, count, K, dtype,
-            BLOCK_M, BLOCK_N, BLOCK_K, GROUP_K, SWIGLU, WIDTH - STEP, STEP, LEAST, FEW,
+            BLOCK_M, BLOCK_N, BLOCK_K, GROUP_K, SWIGLU, WIDTH - STEP, STEP, LEAST, FEW, AHEAD,
         )  # fmt: skip
     else:
         acc, tail = products(
             acc, tail, a, a_ptrs, more, more_ptrs, b, scales, expert, column, first, first + BLOCK_M, K, dtype,
-            BLOCK_N, BLOCK_K, GROUP_K, SWIGLU, FEW, 0,
+            BLOCK_N, BLOCK_K, GROUP_K, SWIGLU, FEW, 0, AHEAD,
         )  # fmt: skip
     return acc, tail
 
@@ -148,7 +153,8 @@ def fused_moe_columns_kernel(
     N, K, stride_am, n_rows, n_blocks,
     BLOCK_M: tl.constexpr, TAIL: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
     EPILOGUE_M: tl.constexpr, SWIGLU: tl.constexpr = False,  # noqa: FBT002 - a constant
-    ROWS_PER_TOKEN: tl.constexpr = 1, GROUP_K: tl.constexpr = 128, MOST: tl.constexpr = 0,
+    ROWS_PER_TOKEN: tl.constexpr = 1, GROUP_K: tl.constexpr = 128, MOST: tl.constexpr = 0, STEP: tl.constexpr = 16,
+    AHEAD: tl.constexpr = 0,
     more=None, scales=None, factors=None, more_factors=None,
 ):  # fmt: skip
     """Store A @ B[expert]^T for each block of rows, times `factors` if there are any.
@@ -193,12 +199,12 @@ def fused_moe_columns_kernel(
     if more is not None or scales is None:
         acc, tail = products_of_width(
             acc, tail, a, a_ptrs, more, more_ptrs, b, scales, expert, column, first, count, K, dtype,
-            BLOCK_M, BLOCK_N, BLOCK_K, GROUP_K, SWIGLU, WIDTH, 16, WIDTH - 48, BLOCK_M // 4,
+            BLOCK_M, BLOCK_N, BLOCK_K, GROUP_K, SWIGLU, WIDTH, STEP, WIDTH - 48, BLOCK_M // 4, AHEAD,
         )  # fmt: skip
     else:  # ptxas makes one dot after the other of more ways to go
         acc, tail = products_of_width(
             acc, tail, a, a_ptrs, more, more_ptrs, b, scales, expert, column, first, count, K, dtype,
-            BLOCK_M, BLOCK_N, BLOCK_K, GROUP_K, SWIGLU, WIDTH, TAIL, BLOCK_M, 0,
+            BLOCK_M, BLOCK_N, BLOCK_K, GROUP_K, SWIGLU, WIDTH, TAIL, BLOCK_M, 0, AHEAD,
         )  # fmt: skip
     of_rows, of_more = None, None
     if factors is not None:
