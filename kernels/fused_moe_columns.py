@@ -76,9 +76,10 @@ def products(
 ):  # fmt: skip
     """Return the first COLUMNS columns of a tile of weights and rows, and the first MORE of what is beyond BLOCK_M."""
     for k in range(0, K, BLOCK_K):
-        if AHEAD > 0 and k % AHEAD == 0:
-            for part in tl.static_range(AHEAD // BLOCK_K):
-                b.prefetch([expert, column, k + 2 * AHEAD + part * BLOCK_K])
+        if AHEAD > 0:
+            if k % AHEAD == 0:
+                for part in tl.static_range(AHEAD // BLOCK_K):
+                    b.prefetch([expert, column, k + 2 * AHEAD + part * BLOCK_K])
         weights = load_weights(
             b, scales, expert, column, k, dtype, BLOCK_N, BLOCK_K, GROUP_K, SWIGLU
         )
@@ -208,7 +209,5 @@ def fused_moe_columns_kernel(
     of_rows, of_more = None, None
     if factors is not None:
         of_rows, of_more = factors.load([first]), more_factors.load([beyond])
-    WHOLE: tl.constexpr = WIDTH if WIDTH < BLOCK_M else BLOCK_M  # noqa: FURB136 - as above
-    store_columns(acc, out, of_rows, first, count, column, WHOLE, EPILOGUE_M, SWIGLU)
-    if WIDTH > BLOCK_M:
-        store_columns(tail, out, of_more, beyond, rest, column, WIDTH - BLOCK_M, EPILOGUE_M, SWIGLU)
+    store_columns(acc, out, of_rows, first, count, column, BLOCK_M, EPILOGUE_M, SWIGLU)
+    store_columns(tail, out, of_more, beyond, rest, column, WIDTH - BLOCK_M, EPILOGUE_M, SWIGLU)
