@@ -76,10 +76,9 @@ def products(
 ):  # fmt: skip
     """Return the first COLUMNS columns of a tile of weights and rows, and the first MORE of what is beyond BLOCK_M."""
     for k in range(0, K, BLOCK_K):
-        if AHEAD > 0:
-            if k % AHEAD == 0:
-                for part in tl.static_range(AHEAD // BLOCK_K):
-                    b.prefetch([expert, column, k + 2 * AHEAD + part * BLOCK_K])
+        if AHEAD > 0 and k % AHEAD == 0:
+            for part in tl.static_range(AHEAD // BLOCK_K):
+                b.prefetch([expert, column, k + 2 * AHEAD + part * BLOCK_K])
         weights = load_weights(
             b, scales, expert, column, k, dtype, BLOCK_N, BLOCK_K, GROUP_K, SWIGLU
         )
