@@ -194,10 +194,7 @@ class Layer:
         made = {"dtype": torch.int32, "device": "cuda"}
         real = numbers.clamp(max=self.rows - 1).long().cuda()
         in_order = {"sorted_ptr": numbers.cuda(), "factors": self.weight[real]}
-        place = torch.empty(self.rows, dtype=torch.int32)
-        there = (numbers < self.rows).nonzero().flatten()
-        place[numbers[there].long()] = there.int()
-        in_order["place_ptr"] = place.cuda()
+        in_order["place_ptr"] = self.places(numbers)
         in_order["a"] = in_order["more"] = self.a[real // EACH if self.first else real]
         return in_order | {
             "start_ptr": torch.tensor([*starts[:-1], *[0] * empty], **made),
@@ -207,6 +204,15 @@ class Layer:
             ),
             "out": torch.empty(capacity, self.n, dtype=torch.bfloat16, device="cuda"),
         }
+
+    def places(self, numbers: Any) -> Any:
+        """Return where each row number stands."""
+        import torch
+
+        place = torch.empty(self.rows, dtype=torch.int32)
+        there = (numbers.cpu() < self.rows).nonzero().flatten()
+        place[numbers.cpu()[there].long()] = there.int()
+        return place.cuda()
 
     def column_arguments(self, block: int, tail: int, align: int) -> dict[str, Any]:
         """Return the arguments of the kernel whose tiles are transposed by name."""
@@ -251,6 +257,8 @@ class Layer:
             "K": self.k,
             "n_rows": self.rows,
             "num_out": capacity,
+            "n_tokens": len(self.a),
+            "place_ptr": self.places(numbers),
             "stride_am": self.k,
             "stride_om": self.k,
             "stride_sm": num_scales,
@@ -361,7 +369,7 @@ def _candidates_of(layer: Layer, kernels: Any, kernel: Any) -> Iterator[tuple[st
         orders: list[Any] = [None]
         if layer.first and kernel.name != layer.kernel:
             if "more" in names or layer.weights == "fp8":
-                names_of = ["rows_in_order_fp8"] if layer.weights == "fp8" else ORDERS
+                names_of = [f"{each}_fp8" if layer.weights == "fp8" else each for each in ORDERS]
                 orders = [(kernels[name], how) for name in names_of for how in built(kernels[name])]
             else:
                 passed = passed | {"a": passed["a_ptr"]}
