@@ -82,7 +82,8 @@ def products(
     for k in range(0, K, BLOCK_K):
         if AHEAD > 0 and k % AHEAD == 0:
             for part in tl.static_range(AHEAD // BLOCK_K):
-                b.prefetch([expert, column, k + 2 * AHEAD + part * BLOCK_K])
+                next_k = k + AHEAD + part * BLOCK_K
+                b.prefetch([expert, column // 8, 0, 0, next_k] if SWIGLU else [expert, column, next_k])
         weights = load_weights(
             b, scales, expert, column, k, dtype, BLOCK_N, BLOCK_K, GROUP_K, SWIGLU
         )
@@ -202,7 +203,7 @@ def fused_moe_columns_kernel(
     if more is not None or scales is None:
         acc, tail = products_of_width(
             acc, tail, a, a_ptrs, more, more_ptrs, b, scales, expert, column, first, count, K, dtype,
-            BLOCK_M, BLOCK_N, BLOCK_K, GROUP_K, SWIGLU, WIDTH, STEP, WIDTH - 48, BLOCK_M // 4, AHEAD,
+            BLOCK_M, BLOCK_N, BLOCK_K, GROUP_K, SWIGLU, WIDTH, STEP, WIDTH - 48, BLOCK_M // 2, AHEAD,
         )  # fmt: skip
     else:  # ptxas makes one dot after the other of more ways to go
         acc, tail = products_of_width(
