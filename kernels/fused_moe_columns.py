@@ -129,6 +129,49 @@ def products_of_width(
 
 
 @triton.jit
+def finished(acc, factors, first, dtype: tl.constexpr, SWIGLU: tl.constexpr):
+    """Return the results of a tile; with SWIGLU its rows are 8 of gate and 8 of up, in turn."""
+    NUM: tl.constexpr = acc.shape[1]
+    if SWIGLU:
+        HALF: tl.constexpr = acc.shape[0] // 2
+        gate, up = acc.reshape(HALF // 8, 2, 8, NUM).permute(0, 2, 3, 1).split()
+        acc = (activate(gate, "silu") * up).reshape(HALF, NUM)
+    if factors is not None:
+        acc *= factors.load([first])[None, :]
+    return acc.to(dtype)
+
+
+@triton.jit
+def results_of_width(
+    a, b, scales, factors, expert, column, first, count, K, dtype: tl.constexpr, out_dtype: tl.constexpr,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, GROUP_K: tl.constexpr,
+    SWIGLU: tl.constexpr, WIDTH: tl.constexpr, STEP: tl.constexpr, LEAST: tl.constexpr, FEW: tl.constexpr,
+    AHEAD: tl.constexpr,
+):  # fmt: skip
+    """Return the results of `count` columns or some more, see `products_of_width`, of one sum for each width."""
+    ENOUGH: tl.constexpr = WIDTH - STEP if WIDTH > LEAST else FEW
+    acc = tl.zeros((BLOCK_N, BLOCK_M), tl.float32)
+    if count > ENOUGH:
+        acc, _ = products(
+            acc, acc, a, None, None, None, b, scales, expert, column, first, first, K, dtype,
+            BLOCK_N, BLOCK_K, GROUP_K, SWIGLU, WIDTH, 0, AHEAD,
+        )  # fmt: skip
+        x = finished(acc, factors, first, out_dtype, SWIGLU)
+    elif ENOUGH > FEW:
+        x = results_of_width(
+            a, b, scales, factors, expert, column, first, count, K, dtype, out_dtype,
+            BLOCK_M, BLOCK_N, BLOCK_K, GROUP_K, SWIGLU, WIDTH - STEP, STEP, LEAST, FEW, AHEAD,
+        )  # fmt: skip
+    else:
+        acc, _ = products(
+            acc, acc, a, None, None, None, b, scales, expert, column, first, first, K, dtype,
+            BLOCK_N, BLOCK_K, GROUP_K, SWIGLU, FEW, 0, AHEAD,
+        )  # fmt: skip
+        x = finished(acc, factors, first, out_dtype, SWIGLU)
+    return x
+
+
+@triton.jit
 def store_columns(
     acc, out, factors, first, count, column,
     COLUMNS: tl.constexpr, EPILOGUE_M: tl.constexpr, SWIGLU: tl.constexpr,
@@ -197,21 +240,28 @@ def fused_moe_columns_kernel(
         )
     else:
         dtype: tl.constexpr = a.dtype
-    acc = tl.zeros((BLOCK_N, BLOCK_M), tl.float32)
-    tail = tl.zeros((BLOCK_N, TAIL), tl.float32)
     WIDTH: tl.constexpr = MOST if MOST > 0 else BLOCK_M + TAIL
-    if more is not None or scales is None:
-        acc, tail = products_of_width(
-            acc, tail, a, a_ptrs, more, more_ptrs, b, scales, expert, column, first, count, K, dtype,
-            BLOCK_M, BLOCK_N, BLOCK_K, GROUP_K, SWIGLU, WIDTH, STEP, WIDTH - 48, BLOCK_M // 2, AHEAD,
+    if WIDTH < BLOCK_M:
+        x = results_of_width(
+            a, b, scales, factors, expert, column, first, count, K, dtype, out.dtype,
+            BLOCK_M, BLOCK_N, BLOCK_K, GROUP_K, SWIGLU, WIDTH, STEP, WIDTH - 48, 128, AHEAD,
         )  # fmt: skip
-    else:  # ptxas makes one dot after the other of more ways to go
-        acc, tail = products_of_width(
-            acc, tail, a, a_ptrs, more, more_ptrs, b, scales, expert, column, first, count, K, dtype,
-            BLOCK_M, BLOCK_N, BLOCK_K, GROUP_K, SWIGLU, WIDTH, TAIL, BLOCK_M, 0, AHEAD,
-        )  # fmt: skip
-    of_rows, of_more = None, None
-    if factors is not None:
-        of_rows, of_more = factors.load([first]), more_factors.load([beyond])
-    store_columns(acc, out, of_rows, first, count, column, BLOCK_M, EPILOGUE_M, SWIGLU)
-    store_columns(tail, out, of_more, beyond, rest, column, WIDTH - BLOCK_M, EPILOGUE_M, SWIGLU)
+        store_columns(x, out, None, first, count, column, WIDTH, EPILOGUE_M, False)
+    else:
+        acc = tl.zeros((BLOCK_N, BLOCK_M), tl.float32)
+        tail = tl.zeros((BLOCK_N, TAIL), tl.float32)
+        if more is not None or scales is None:
+            acc, tail = products_of_width(
+                acc, tail, a, a_ptrs, more, more_ptrs, b, scales, expert, column, first, count, K, dtype,
+                BLOCK_M, BLOCK_N, BLOCK_K, GROUP_K, SWIGLU, WIDTH, STEP, WIDTH - 48, BLOCK_M // 2, AHEAD,
+            )  # fmt: skip
+        else:  # ptxas makes one dot after the other of more ways to go
+            acc, tail = products_of_width(
+                acc, tail, a, a_ptrs, more, more_ptrs, b, scales, expert, column, first, count, K, dtype,
+                BLOCK_M, BLOCK_N, BLOCK_K, GROUP_K, SWIGLU, WIDTH, TAIL, BLOCK_M, 0, AHEAD,
+            )  # fmt: skip
+        of_rows, of_more = None, None
+        if factors is not None:
+            of_rows, of_more = factors.load([first]), more_factors.load([beyond])
+        store_columns(acc, out, of_rows, first, count, column, BLOCK_M, EPILOGUE_M, SWIGLU)
+        store_columns(tail, out, of_more, beyond, rest, column, WIDTH - BLOCK_M, EPILOGUE_M, SWIGLU)
