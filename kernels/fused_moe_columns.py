@@ -246,7 +246,7 @@ def fused_moe_columns_kernel(
             a, b, scales, factors, expert, column, first, count, K, dtype, out.dtype,
             BLOCK_M, BLOCK_N, BLOCK_K, GROUP_K, SWIGLU, WIDTH, STEP, WIDTH - 48, 128, AHEAD,
         )  # fmt: skip
-        store_columns(x, out, None, first, count, column, WIDTH, EPILOGUE_M, False)
+        store_columns(x, out, None, first, count, column, WIDTH, EPILOGUE_M, SWIGLU=False)
     else:
         acc = tl.zeros((BLOCK_N, BLOCK_M), tl.float32)
         tail = tl.zeros((BLOCK_N, TAIL), tl.float32)
