@@ -7,7 +7,8 @@ blocks of up to MOST, or BLOCK_M + TAIL. Results come in that order.
 
 A tile multiplies as many columns as its block has rows, a multiple of STEP, in two sums: the first BLOCK_M, and those
 beyond. Both read the same weights from shared memory, and a sum of few columns takes as long as that: with
-BLOCK_M = 128, TAIL = 256 and MOST = 288 they are about as wide.
+BLOCK_M = 128, TAIL = 256 and MOST = 288 they are about as wide. Rows in order may be one sum, BLOCK_M = 512 of which
+288 columns count: a compiler multiplies up to 256 by one instruction, and reads weights once for these.
 """
 
 import triton
@@ -242,6 +243,7 @@ def fused_moe_columns_kernel(
         dtype: tl.constexpr = a.dtype
     WIDTH: tl.constexpr = MOST if MOST > 0 else BLOCK_M + TAIL
     if WIDTH < BLOCK_M:
+        tl.static_assert(more is not None, "rows that lie anywhere have two sums")
         x = results_of_width(
             a, b, scales, factors, expert, column, first, count, K, dtype, out.dtype,
             BLOCK_M, BLOCK_N, BLOCK_K, GROUP_K, SWIGLU, WIDTH, STEP, WIDTH - 48, 128, AHEAD,
