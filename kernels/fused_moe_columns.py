@@ -77,14 +77,10 @@ def first_columns(x, NUM: tl.constexpr):
 def products(
     acc, tail, a, a_ptrs, more, more_ptrs, b, scales, expert, column, first, beyond, K, dtype: tl.constexpr,
     BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, GROUP_K: tl.constexpr, SWIGLU: tl.constexpr,
-    COLUMNS: tl.constexpr, MORE: tl.constexpr, AHEAD: tl.constexpr,
+    COLUMNS: tl.constexpr, MORE: tl.constexpr,
 ):  # fmt: skip
     """Return the first COLUMNS columns of a tile of weights and rows, and the first MORE of what is beyond BLOCK_M."""
     for k in range(0, K, BLOCK_K):
-        if AHEAD > 0 and k % AHEAD == 0:
-            for part in tl.static_range(AHEAD // BLOCK_K):
-                next_k = k + AHEAD + part * BLOCK_K
-                b.prefetch([expert, column // 8, 0, 0, next_k] if SWIGLU else [expert, column, next_k])
         weights = load_weights(
             b, scales, expert, column, k, dtype, BLOCK_N, BLOCK_K, GROUP_K, SWIGLU
         )
@@ -101,7 +97,6 @@ def products_of_width(
     acc, tail, a, a_ptrs, more, more_ptrs, b, scales, expert, column, first, count, K, dtype: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, GROUP_K: tl.constexpr,
     SWIGLU: tl.constexpr, WIDTH: tl.constexpr, STEP: tl.constexpr, LEAST: tl.constexpr, FEW: tl.constexpr,
-    AHEAD: tl.constexpr,
 ):  # fmt: skip
     """Return the products of `count` columns or some more: WIDTH, less STEP as often as it will do, LEAST or FEW."""
     COLUMNS: tl.constexpr = WIDTH if WIDTH < BLOCK_M else BLOCK_M  # noqa: FURB136 - Triton has no constant min
@@ -109,22 +104,22 @@ def products_of_width(
     if ENOUGH == 0:  # noqa: SIM114 - this one is constant
         acc, tail = products(
             acc, tail, a, a_ptrs, more, more_ptrs, b, scales, expert, column, first, first + BLOCK_M, K, dtype,
-            BLOCK_N, BLOCK_K, GROUP_K, SWIGLU, COLUMNS, WIDTH - COLUMNS, AHEAD,
+            BLOCK_N, BLOCK_K, GROUP_K, SWIGLU, COLUMNS, WIDTH - COLUMNS,
         )  # fmt: skip
     elif count > ENOUGH:
         acc, tail = products(
             acc, tail, a, a_ptrs, more, more_ptrs, b, scales, expert, column, first, first + BLOCK_M, K, dtype,
-            BLOCK_N, BLOCK_K, GROUP_K, SWIGLU, COLUMNS, WIDTH - COLUMNS, AHEAD,
+            BLOCK_N, BLOCK_K, GROUP_K, SWIGLU, COLUMNS, WIDTH - COLUMNS,
         )  # fmt: skip
     elif ENOUGH > FEW:
         acc, tail = products_of_width(
             acc, tail, a, a_ptrs, more, more_ptrs, b, scales, expert, column, first, count, K, dtype,
-            BLOCK_M, BLOCK_N, BLOCK_K, GROUP_K, SWIGLU, WIDTH - STEP, STEP, LEAST, FEW, AHEAD,
+            BLOCK_M, BLOCK_N, BLOCK_K, GROUP_K, SWIGLU, WIDTH - STEP, STEP, LEAST, FEW,
         )  # fmt: skip
     else:
         acc, tail = products(
             acc, tail, a, a_ptrs, more, more_ptrs, b, scales, expert, column, first, first + BLOCK_M, K, dtype,
-            BLOCK_N, BLOCK_K, GROUP_K, SWIGLU, FEW, 0, AHEAD,
+            BLOCK_N, BLOCK_K, GROUP_K, SWIGLU, FEW, 0,
         )  # fmt: skip
     return acc, tail
 
@@ -147,7 +142,6 @@ def results_of_width(
     a, b, scales, factors, expert, column, first, count, K, dtype: tl.constexpr, out_dtype: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, GROUP_K: tl.constexpr,
     SWIGLU: tl.constexpr, WIDTH: tl.constexpr, STEP: tl.constexpr, LEAST: tl.constexpr, FEW: tl.constexpr,
-    AHEAD: tl.constexpr,
 ):  # fmt: skip
     """Return the results of `count` columns or some more, see `products_of_width`, of one sum for each width."""
     ENOUGH: tl.constexpr = WIDTH - STEP if WIDTH > LEAST else FEW
@@ -155,18 +149,18 @@ def results_of_width(
     if count > ENOUGH:
         acc, _ = products(
             acc, acc, a, None, None, None, b, scales, expert, column, first, first, K, dtype,
-            BLOCK_N, BLOCK_K, GROUP_K, SWIGLU, WIDTH, 0, AHEAD,
+            BLOCK_N, BLOCK_K, GROUP_K, SWIGLU, WIDTH, 0,
         )  # fmt: skip
         x = finished(acc, factors, first, out_dtype, SWIGLU)
     elif ENOUGH > FEW:
         x = results_of_width(
             a, b, scales, factors, expert, column, first, count, K, dtype, out_dtype,
-            BLOCK_M, BLOCK_N, BLOCK_K, GROUP_K, SWIGLU, WIDTH - STEP, STEP, LEAST, FEW, AHEAD,
+            BLOCK_M, BLOCK_N, BLOCK_K, GROUP_K, SWIGLU, WIDTH - STEP, STEP, LEAST, FEW,
         )  # fmt: skip
     else:
         acc, _ = products(
             acc, acc, a, None, None, None, b, scales, expert, column, first, first, K, dtype,
-            BLOCK_N, BLOCK_K, GROUP_K, SWIGLU, FEW, 0, AHEAD,
+            BLOCK_N, BLOCK_K, GROUP_K, SWIGLU, FEW, 0,
         )  # fmt: skip
         x = finished(acc, factors, first, out_dtype, SWIGLU)
     return x
@@ -202,7 +196,6 @@ def fused_moe_columns_kernel(
     BLOCK_M: tl.constexpr, TAIL: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
     EPILOGUE_M: tl.constexpr, SWIGLU: tl.constexpr = False,  # noqa: FBT002 - a constant
     ROWS_PER_TOKEN: tl.constexpr = 1, GROUP_K: tl.constexpr = 128, MOST: tl.constexpr = 0, STEP: tl.constexpr = 16,
-    AHEAD: tl.constexpr = 0,
     more=None, scales=None, factors=None, more_factors=None,
 ):  # fmt: skip
     """Store A @ B[expert]^T for each block of rows, times `factors` if there are any.
@@ -246,7 +239,7 @@ def fused_moe_columns_kernel(
         tl.static_assert(more is not None, "rows that lie anywhere have two sums")
         x = results_of_width(
             a, b, scales, factors, expert, column, first, count, K, dtype, out.dtype,
-            BLOCK_M, BLOCK_N, BLOCK_K, GROUP_K, SWIGLU, WIDTH, STEP, WIDTH - 48, 128, AHEAD,
+            BLOCK_M, BLOCK_N, BLOCK_K, GROUP_K, SWIGLU, WIDTH, STEP, WIDTH - 48, 128,
         )  # fmt: skip
         store_columns(x, out, None, first, count, column, WIDTH, EPILOGUE_M, SWIGLU=False)
     else:
@@ -255,12 +248,12 @@ def fused_moe_columns_kernel(
         if more is not None or scales is None:
             acc, tail = products_of_width(
                 acc, tail, a, a_ptrs, more, more_ptrs, b, scales, expert, column, first, count, K, dtype,
-                BLOCK_M, BLOCK_N, BLOCK_K, GROUP_K, SWIGLU, WIDTH, STEP, WIDTH - 48, BLOCK_M // 2, AHEAD,
+                BLOCK_M, BLOCK_N, BLOCK_K, GROUP_K, SWIGLU, WIDTH, STEP, WIDTH - 48, BLOCK_M // 2,
             )  # fmt: skip
         else:  # ptxas makes one dot after the other of more ways to go
             acc, tail = products_of_width(
                 acc, tail, a, a_ptrs, more, more_ptrs, b, scales, expert, column, first, count, K, dtype,
-                BLOCK_M, BLOCK_N, BLOCK_K, GROUP_K, SWIGLU, WIDTH, TAIL, BLOCK_M, 0, AHEAD,
+                BLOCK_M, BLOCK_N, BLOCK_K, GROUP_K, SWIGLU, WIDTH, TAIL, BLOCK_M, 0,
             )  # fmt: skip
         of_rows, of_more = None, None
         if factors is not None:

@@ -64,8 +64,8 @@ from aotc.schedule.remarks import Remark
 from aotc.schedule.shared_memory.allocate_shared import place_buffers
 from aotc.schedule.shared_memory.live_ranges import Buffer, live_ranges
 
-# What the threads of a CTA do to these is ordered by barriers and waits of its own, or by nothing.
-_OF_CTA = (Resource.SHARED, Resource.MBARRIER, Resource.DOTS, Resource.STORES, Resource.CACHE)
+# What the threads of a CTA do to these is ordered by barriers and waits of its own.
+_OF_CTA = (Resource.SHARED, Resource.MBARRIER, Resource.DOTS, Resource.STORES)
 
 
 def overlap_epilogue(kernel: Kernel, schedule: Schedule) -> None:

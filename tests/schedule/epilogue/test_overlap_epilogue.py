@@ -99,14 +99,6 @@ def test_threads_get_the_registers_that_a_tile_beside_the_sums_takes(tmp_path: P
     assert "registers for a consumer thread" in remarks
 
 
-def test_what_the_mainloop_brings_to_the_cache_is_no_access(tmp_path: Path) -> None:
-    old = "            total = tl.dot("
-    source = PRODUCT.replace(old, "            b.prefetch([0, k + 64])\n" + old)
-    text, remarks = lowered(tmp_path, source, SIGNATURE, num_warps=8)
-    assert DELAYED in remarks
-    assert "gpu.tma_prefetch" in text
-
-
 # ---- results ----------------------------------------------------------------------------------
 
 
