@@ -35,6 +35,10 @@ KERNELS = Path(__file__).parents[1] / "kernels"
 ROUNDS, TRIALS, LAUNCHES = 31, 5, 3
 EXPERTS, EACH = 128, 8
 HIDDEN, INNER = 4096, 1536
+# Rows of an expert are cut into blocks of so many, of which the last may have some more.
+MOST_WHOLE = 256
+# What puts rows in order, which is timed with the layer.
+ORDERS = ("rows_in_order", "scattered_rows")
 # BLOCK_M, BLOCK_N, warps, stages
 TRITON_CONFIGS = ((64, 128, 4, 4), (64, 256, 4, 4), (128, 128, 8, 4), (128, 256, 8, 3))
 TRITON_COLUMN_CONFIGS = ((128, 128, 8, 3), (256, 128, 8, 3))
@@ -42,11 +46,15 @@ TRITON_COLUMN_CONFIGS = ((128, 128, 8, 3), (256, 128, 8, 3))
 
 @dataclass(frozen=True)
 class Run:
-    """A launch, and where it leaves results: in order of rows, or row `numbers[i]` at *i*."""
+    """A launch, and where it leaves results: in order of rows, or row `numbers[i]` at *i*.
+
+    `staged` are operands that it makes first.
+    """
 
     launch: Launch
     out: Any
     numbers: Any = None
+    staged: Any = None
 
     def __call__(self) -> None:
         self.launch()
@@ -186,6 +194,7 @@ class Layer:
         made = {"dtype": torch.int32, "device": "cuda"}
         real = numbers.clamp(max=self.rows - 1).long().cuda()
         in_order = {"sorted_ptr": numbers.cuda(), "factors": self.weight[real]}
+        in_order["place_ptr"] = self.places(numbers)
         in_order["a"] = in_order["more"] = self.a[real // EACH if self.first else real]
         return in_order | {
             "start_ptr": torch.tensor([*starts[:-1], *[0] * empty], **made),
@@ -195,6 +204,15 @@ class Layer:
             ),
             "out": torch.empty(capacity, self.n, dtype=torch.bfloat16, device="cuda"),
         }
+
+    def places(self, numbers: Any) -> Any:
+        """Return where each row number stands."""
+        import torch
+
+        place = torch.empty(self.rows, dtype=torch.int32)
+        there = (numbers.cpu() < self.rows).nonzero().flatten()
+        place[numbers.cpu()[there].long()] = there.int()
+        return place.cuda()
 
     def column_arguments(self, block: int, tail: int, align: int) -> dict[str, Any]:
         """Return the arguments of the kernel whose tiles are transposed by name."""
@@ -206,6 +224,7 @@ class Layer:
             "a_ptr": self.a,
             "out_ptr": made["a"],
             "num_out": len(made["a"]),
+            "n_tokens": len(self.a),
             "stride_om": self.k,
             "scales": self.scales.get("scale_ptr"),
             "more_factors": made["factors"],
@@ -238,6 +257,8 @@ class Layer:
             "K": self.k,
             "n_rows": self.rows,
             "num_out": capacity,
+            "n_tokens": len(self.a),
+            "place_ptr": self.places(numbers),
             "stride_am": self.k,
             "stride_om": self.k,
             "stride_sm": num_scales,
@@ -293,7 +314,8 @@ class Layer:
         """Return whether a launch is right for some experts, over results that were poisoned."""
         import torch
 
-        run.out.fill_(float("nan"))
+        for each in (run.out, *(() if run.staged is None else (run.staged,))):
+            each.view(torch.uint8).fill_(0xFF)  # NaN in every format
         run()
         out = run.results(self.rows)
         if out.isnan().any():
@@ -332,6 +354,10 @@ def _candidates_of(layer: Layer, kernels: Any, kernel: Any) -> Iterator[tuple[st
     seen: dict[tuple[int, ...], dict[str, Any]] = {}
     for config in [each for each in built(kernel) if each in have]:
         sizes = tuple(int(config[n]) for n in ("BLOCK_M", "TAIL", "EPILOGUE_M") if n in config)
+        if (
+            "MOST" in config
+        ):  # of one dot's columns and another's beside them, however these are cut
+            sizes = (MOST_WHOLE, int(config["MOST"]) - MOST_WHOLE, sizes[-1])
         if sizes not in seen:
             if kernel.name == layer.kernel:
                 seen[sizes] = layer.arguments(*sizes)
@@ -343,8 +369,8 @@ def _candidates_of(layer: Layer, kernels: Any, kernel: Any) -> Iterator[tuple[st
         orders: list[Any] = [None]
         if layer.first and kernel.name != layer.kernel:
             if "more" in names or layer.weights == "fp8":
-                order = kernels[f"rows_in_order{'_fp8' if layer.weights == 'fp8' else ''}"]
-                orders = [(order, how) for how in built(order)]
+                names_of = [f"{each}_fp8" if layer.weights == "fp8" else each for each in ORDERS]
+                orders = [(kernels[name], how) for name in names_of for how in built(kernels[name])]
             else:
                 passed = passed | {"a": passed["a_ptr"]}
         for order in orders:
@@ -356,8 +382,9 @@ def _candidates_of(layer: Layer, kernels: Any, kernel: Any) -> Iterator[tuple[st
                 kernel.launch([passed[name] for name in names], config=config, choices=choices)
 
             if "out" in passed:
-                how = f"rows put in order by {order[1]}, " if order else ""
-                yield f"{how}{config}", Run(launch, passed["out"], passed["sorted_ptr"])
+                how = f"{order[0].name} {order[1]}, " if order else ""
+                staged = passed["a"] if order else None
+                yield f"{how}{config}", Run(launch, passed["out"], passed["sorted_ptr"], staged)
             else:
                 yield str(config), Run(launch, layer.out)
 

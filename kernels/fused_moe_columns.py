@@ -3,7 +3,12 @@
 Tensor cores take 64 rows at a time, but columns in multiples of 8. So an expert that has 250 rows, or 280, is one
 tile along them: each weight leaves memory once, and one of 4 bits is converted once. Whoever calls sorts rows by
 expert, fills each expert's up to a multiple of EPILOGUE_M, as vLLM's `moe_align_block_size` does, and cuts them into
-blocks of BLOCK_M, of which the last may have up to TAIL more. Results come in that order.
+blocks of up to MOST, or BLOCK_M + TAIL. Results come in that order.
+
+A tile multiplies as many columns as its block has rows, a multiple of STEP, in two sums: the first BLOCK_M, and those
+beyond. Both read the same weights from shared memory, and a sum of few columns takes as long as that: with
+BLOCK_M = 128, TAIL = 256 and MOST = 288 they are about as wide. Rows in order may be one sum, BLOCK_M = 512 of which
+288 columns count: a compiler multiplies up to 256 by one instruction, and reads weights once for these.
 """
 
 import triton
@@ -88,10 +93,85 @@ def products(
 
 
 @triton.jit
+def products_of_width(
+    acc, tail, a, a_ptrs, more, more_ptrs, b, scales, expert, column, first, count, K, dtype: tl.constexpr,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, GROUP_K: tl.constexpr,
+    SWIGLU: tl.constexpr, WIDTH: tl.constexpr, STEP: tl.constexpr, LEAST: tl.constexpr, FEW: tl.constexpr,
+):  # fmt: skip
+    """Return the products of `count` columns or some more: WIDTH, less STEP as often as it will do, LEAST or FEW."""
+    COLUMNS: tl.constexpr = WIDTH if WIDTH < BLOCK_M else BLOCK_M  # noqa: FURB136 - Triton has no constant min
+    ENOUGH: tl.constexpr = WIDTH - STEP if WIDTH > LEAST else FEW
+    if ENOUGH == 0:  # noqa: SIM114 - this one is constant
+        acc, tail = products(
+            acc, tail, a, a_ptrs, more, more_ptrs, b, scales, expert, column, first, first + BLOCK_M, K, dtype,
+            BLOCK_N, BLOCK_K, GROUP_K, SWIGLU, COLUMNS, WIDTH - COLUMNS,
+        )  # fmt: skip
+    elif count > ENOUGH:
+        acc, tail = products(
+            acc, tail, a, a_ptrs, more, more_ptrs, b, scales, expert, column, first, first + BLOCK_M, K, dtype,
+            BLOCK_N, BLOCK_K, GROUP_K, SWIGLU, COLUMNS, WIDTH - COLUMNS,
+        )  # fmt: skip
+    elif ENOUGH > FEW:
+        acc, tail = products_of_width(
+            acc, tail, a, a_ptrs, more, more_ptrs, b, scales, expert, column, first, count, K, dtype,
+            BLOCK_M, BLOCK_N, BLOCK_K, GROUP_K, SWIGLU, WIDTH - STEP, STEP, LEAST, FEW,
+        )  # fmt: skip
+    else:
+        acc, tail = products(
+            acc, tail, a, a_ptrs, more, more_ptrs, b, scales, expert, column, first, first + BLOCK_M, K, dtype,
+            BLOCK_N, BLOCK_K, GROUP_K, SWIGLU, FEW, 0,
+        )  # fmt: skip
+    return acc, tail
+
+
+@triton.jit
+def finished(acc, factors, first, dtype: tl.constexpr, SWIGLU: tl.constexpr):
+    """Return the results of a tile; with SWIGLU its rows are 8 of gate and 8 of up, in turn."""
+    NUM: tl.constexpr = acc.shape[1]
+    if SWIGLU:
+        HALF: tl.constexpr = acc.shape[0] // 2
+        gate, up = acc.reshape(HALF // 8, 2, 8, NUM).permute(0, 2, 3, 1).split()
+        acc = (activate(gate, "silu") * up).reshape(HALF, NUM)
+    if factors is not None:
+        acc *= factors.load([first])[None, :]
+    return acc.to(dtype)
+
+
+@triton.jit
+def results_of_width(
+    a, b, scales, factors, expert, column, first, count, K, dtype: tl.constexpr, out_dtype: tl.constexpr,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, GROUP_K: tl.constexpr,
+    SWIGLU: tl.constexpr, WIDTH: tl.constexpr, STEP: tl.constexpr, LEAST: tl.constexpr, FEW: tl.constexpr,
+):  # fmt: skip
+    """Return the results of `count` columns or some more, see `products_of_width`, of one sum for each width."""
+    ENOUGH: tl.constexpr = WIDTH - STEP if WIDTH > LEAST else FEW
+    acc = tl.zeros((BLOCK_N, BLOCK_M), tl.float32)
+    if count > ENOUGH:
+        acc, _ = products(
+            acc, acc, a, None, None, None, b, scales, expert, column, first, first, K, dtype,
+            BLOCK_N, BLOCK_K, GROUP_K, SWIGLU, WIDTH, 0,
+        )  # fmt: skip
+        x = finished(acc, factors, first, out_dtype, SWIGLU)
+    elif ENOUGH > FEW:
+        x = results_of_width(
+            a, b, scales, factors, expert, column, first, count, K, dtype, out_dtype,
+            BLOCK_M, BLOCK_N, BLOCK_K, GROUP_K, SWIGLU, WIDTH - STEP, STEP, LEAST, FEW,
+        )  # fmt: skip
+    else:
+        acc, _ = products(
+            acc, acc, a, None, None, None, b, scales, expert, column, first, first, K, dtype,
+            BLOCK_N, BLOCK_K, GROUP_K, SWIGLU, FEW, 0,
+        )  # fmt: skip
+        x = finished(acc, factors, first, out_dtype, SWIGLU)
+    return x
+
+
+@triton.jit
 def store_columns(
-    acc, out, factors, first, count, column, EPILOGUE_M: tl.constexpr, SWIGLU: tl.constexpr
-):
-    """Store a tile, EPILOGUE_M columns at a time: they are rows of the output.
+    acc, out, factors, first, count, column,
+    COLUMNS: tl.constexpr, EPILOGUE_M: tl.constexpr, SWIGLU: tl.constexpr,
+):  # fmt: skip
+    """Store the first COLUMNS columns of a tile, EPILOGUE_M at a time: they are rows of the output.
 
     With SWIGLU the tile's rows are 8 of gate and 8 of up, in turn.
     """
@@ -103,7 +183,7 @@ def store_columns(
     if factors is not None:
         acc *= factors[None, :]
     parts = columns_of_parts(acc, EPILOGUE_M)
-    for part in tl.static_range(NUM // EPILOGUE_M):
+    for part in tl.static_range(COLUMNS // EPILOGUE_M):
         # What lies beyond a tensor is not stored: so a part that has no rows takes no branch.
         row = tl.where(part * EPILOGUE_M < count, first + part * EPILOGUE_M, 2**30)
         out.store([row, column], parts[part].to(out.dtype).T)
@@ -115,7 +195,7 @@ def fused_moe_columns_kernel(
     N, K, stride_am, n_rows, n_blocks,
     BLOCK_M: tl.constexpr, TAIL: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
     EPILOGUE_M: tl.constexpr, SWIGLU: tl.constexpr = False,  # noqa: FBT002 - a constant
-    ROWS_PER_TOKEN: tl.constexpr = 1, GROUP_K: tl.constexpr = 128,
+    ROWS_PER_TOKEN: tl.constexpr = 1, GROUP_K: tl.constexpr = 128, MOST: tl.constexpr = 0, STEP: tl.constexpr = 16,
     more=None, scales=None, factors=None, more_factors=None,
 ):  # fmt: skip
     """Store A @ B[expert]^T for each block of rows, times `factors` if there are any.
@@ -123,7 +203,7 @@ def fused_moe_columns_kernel(
     `a` is a pointer to (tokens, K), of which row r of the result has token sorted[r] // ROWS_PER_TOKEN; numbers from
     `n_rows` on fill up. With `more`, rows are there in order: `a` is a descriptor of (rows, K) in blocks of (BLOCK_M,
     BLOCK_K), and `more` another in blocks of (TAIL, BLOCK_K). Block *i* has `count[i]` rows from `start[i]` on, a
-    multiple of EPILOGUE_M: BLOCK_M + TAIL at most, all for one expert, `expert[i]`. It may have none. `out` is
+    multiple of EPILOGUE_M: MOST, or BLOCK_M + TAIL, at most, all for one expert, `expert[i]`. It may have none. `out` is
     (rows, N) in blocks of (EPILOGUE_M, BLOCK_N), `factors` (rows) of fp32 in blocks of BLOCK_M, `more_factors` the
     same in blocks of TAIL.
 
@@ -154,44 +234,29 @@ def fused_moe_columns_kernel(
         )
     else:
         dtype: tl.constexpr = a.dtype
-    acc = tl.zeros((BLOCK_N, BLOCK_M), tl.float32)
-    tail = tl.zeros((BLOCK_N, TAIL), tl.float32)
-    # Threads that copy rows have registers for fewer ways to go.
-    IN_ORDER: tl.constexpr = more is not None
-    STEP: tl.constexpr = TAIL // 2 if IN_ORDER else 0
-    if rest > STEP:
-        acc, tail = products(
-            acc, tail, a, a_ptrs, more, more_ptrs, b, scales, expert, column, first, beyond, K, dtype,
-            BLOCK_N, BLOCK_K, GROUP_K, SWIGLU, BLOCK_M, TAIL,
+    WIDTH: tl.constexpr = MOST if MOST > 0 else BLOCK_M + TAIL
+    if WIDTH < BLOCK_M:
+        tl.static_assert(more is not None, "rows that lie anywhere have two sums")
+        x = results_of_width(
+            a, b, scales, factors, expert, column, first, count, K, dtype, out.dtype,
+            BLOCK_M, BLOCK_N, BLOCK_K, GROUP_K, SWIGLU, WIDTH, STEP, WIDTH - 48, 128,
         )  # fmt: skip
-    elif IN_ORDER:
-        if rest > 0:
-            acc, tail = products(
-                acc, tail, a, a_ptrs, more, more_ptrs, b, scales, expert, column, first, beyond, K, dtype,
-                BLOCK_N, BLOCK_K, GROUP_K, SWIGLU, BLOCK_M, STEP,
-            )  # fmt: skip
-        elif rest > -STEP:
-            acc, tail = products(
-                acc, tail, a, a_ptrs, more, more_ptrs, b, scales, expert, column, first, beyond, K, dtype,
-                BLOCK_N, BLOCK_K, GROUP_K, SWIGLU, BLOCK_M, 0,
-            )  # fmt: skip
-        elif count > BLOCK_M // 4:
-            acc, tail = products(
-                acc, tail, a, a_ptrs, more, more_ptrs, b, scales, expert, column, first, beyond, K, dtype,
-                BLOCK_N, BLOCK_K, GROUP_K, SWIGLU, BLOCK_M - STEP, 0,
-            )  # fmt: skip
-        else:
-            acc, tail = products(
-                acc, tail, a, a_ptrs, more, more_ptrs, b, scales, expert, column, first, beyond, K, dtype,
-                BLOCK_N, BLOCK_K, GROUP_K, SWIGLU, BLOCK_M // 4, 0,
-            )  # fmt: skip
+        store_columns(x, out, None, first, count, column, WIDTH, EPILOGUE_M, SWIGLU=False)
     else:
-        acc, tail = products(
-            acc, tail, a, a_ptrs, more, more_ptrs, b, scales, expert, column, first, beyond, K, dtype,
-            BLOCK_N, BLOCK_K, GROUP_K, SWIGLU, BLOCK_M, 0,
-        )  # fmt: skip
-    of_rows, of_more = None, None
-    if factors is not None:
-        of_rows, of_more = factors.load([first]), more_factors.load([beyond])
-    store_columns(acc, out, of_rows, first, count, column, EPILOGUE_M, SWIGLU)
-    store_columns(tail, out, of_more, beyond, rest, column, EPILOGUE_M, SWIGLU)
+        acc = tl.zeros((BLOCK_N, BLOCK_M), tl.float32)
+        tail = tl.zeros((BLOCK_N, TAIL), tl.float32)
+        if more is not None or scales is None:
+            acc, tail = products_of_width(
+                acc, tail, a, a_ptrs, more, more_ptrs, b, scales, expert, column, first, count, K, dtype,
+                BLOCK_M, BLOCK_N, BLOCK_K, GROUP_K, SWIGLU, WIDTH, STEP, WIDTH - 48, BLOCK_M // 2,
+            )  # fmt: skip
+        else:  # ptxas makes one dot after the other of more ways to go
+            acc, tail = products_of_width(
+                acc, tail, a, a_ptrs, more, more_ptrs, b, scales, expert, column, first, count, K, dtype,
+                BLOCK_M, BLOCK_N, BLOCK_K, GROUP_K, SWIGLU, WIDTH, TAIL, BLOCK_M, 0,
+            )  # fmt: skip
+        of_rows, of_more = None, None
+        if factors is not None:
+            of_rows, of_more = factors.load([first]), more_factors.load([beyond])
+        store_columns(acc, out, of_rows, first, count, column, BLOCK_M, EPILOGUE_M, SWIGLU)
+        store_columns(tail, out, of_more, beyond, rest, column, WIDTH - BLOCK_M, EPILOGUE_M, SWIGLU)

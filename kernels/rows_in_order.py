@@ -28,3 +28,31 @@ def rows_in_order_kernel(
         there = block < num_scales
         scale = tl.load(scale_ptr + token[:, None] * stride_sm + block, mask=there)
         tl.store(out_scale_ptr + block * stride_sk + row[:, None], scale, mask=there)
+
+
+@triton.jit
+def scattered_rows_kernel(
+    a_ptr, out_ptr, place_ptr,
+    K, n_tokens, stride_am, stride_om,
+    BLOCK_K: tl.constexpr, ROWS_PER_TOKEN: tl.constexpr,
+    scale_ptr=None, out_scale_ptr=None, stride_sm=0, stride_sk=0, num_scales=0, SCALES: tl.constexpr = 1,
+):  # fmt: skip
+    """Store out[place[i]] = A[i // ROWS_PER_TOKEN] for the rows i of n_tokens, each token by a program of its own.
+
+    A token is read once for all its rows. Rows that no `place` names, which fill up, stay as they are. Scales are as
+    for `rows_in_order_kernel`.
+    """
+    token = tl.minimum(tl.program_id(0), n_tokens - 1).to(tl.int64)
+    for start in range(0, K, BLOCK_K):
+        k = start + tl.arange(0, BLOCK_K)
+        x = tl.load(a_ptr + token * stride_am + k, mask=k < K)
+        for i in tl.static_range(ROWS_PER_TOKEN):
+            row = tl.load(place_ptr + token * ROWS_PER_TOKEN + i).to(tl.int64)
+            tl.store(out_ptr + row * stride_om + k, x, mask=k < K)
+    if scale_ptr is not None:
+        block = tl.arange(0, SCALES)
+        there = block < num_scales
+        scale = tl.load(scale_ptr + token * stride_sm + block, mask=there)
+        for i in tl.static_range(ROWS_PER_TOKEN):
+            row = tl.load(place_ptr + token * ROWS_PER_TOKEN + i)
+            tl.store(out_scale_ptr + block * stride_sk + row, scale, mask=there)

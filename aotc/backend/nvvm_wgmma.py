@@ -19,7 +19,7 @@ _CONSTRAINTS = {"float": "f", "i32": "r"}
 
 @dataclass(frozen=True, slots=True)
 class WgmmaKind:
-    """A `wgmma`: `suffix` is its shape and types, `word` the type of an accumulator register.
+    """A `wgmma`: `suffix` is its depth and types, `word` the type of an accumulator register.
 
     `tail` are the operands after scale-d: scales and, for 2-byte elements, transpositions.
     """
@@ -31,13 +31,14 @@ class WgmmaKind:
 
 @dataclass(frozen=True, slots=True)
 class WgmmaStep:
-    """One instruction of a commit group, and the accumulator that it updates.
+    """One instruction of a commit group, and the accumulator that it updates, so many columns wide.
 
     `a` and `b` are offsets from their matrices' descriptors; or `a` lists the words that hold it.
     `first` marks the first instruction of an accumulator, which may ignore the old value.
     """
 
     block: int
+    columns: int
     a: int | Sequence[int]
     b: int
     first: bool
@@ -80,7 +81,8 @@ def wgmma(
         result = _group(range(start, start + len(acc[step.block])))
         scale = f"${b_at + 1}" if step.first else "1"
         lines.append(
-            f"wgmma.mma_async.sync.aligned.{kind.suffix} {result}, {left}, {right}, {scale}{kind.tail};"
+            f"wgmma.mma_async.sync.aligned.m64n{step.columns}{kind.suffix} "
+            f"{result}, {left}, {right}, {scale}{kind.tail};"
         )
     lines += ["wgmma.commit_group.sync.aligned;", "}"]
     out = _tied(emit, " ".join(lines), words, arguments, letters)

@@ -83,7 +83,7 @@ class MatrixInMemory:
 
 @dataclass(frozen=True, slots=True)
 class AccumulatorTile:
-    """Hold the part of a warpgroup's accumulator that one instruction computes.
+    """Hold the part of a warpgroup's accumulator that one instruction computes, `columns` wide.
 
     It begins at `row` and `column` of the warpgroup's own part. `acc` are its registers in the
     order of the instruction. If A is in registers, `a[k]` are the 32-bit registers of A at that step
@@ -92,18 +92,18 @@ class AccumulatorTile:
 
     row: int
     column: int
+    columns: int
     acc: tuple[int, ...]
     a: tuple[tuple[tuple[int, ...], ...], ...]
 
 
 @dataclass(frozen=True, slots=True)
 class WgmmaTiling:
-    """Tile the dot of two operands by instructions m64n`n`k`k`.
+    """Tile the dot of two operands by instructions of 64 rows, `k` deep.
 
     `warp_rows` and `warp_columns` say how far each bit of a warp's id moves its warpgroup.
     """
 
-    n: int
     k: int
     num_steps: int
     a: MatrixInMemory | None
@@ -116,7 +116,7 @@ class WgmmaTiling:
 def instruction_columns(columns: int, result: ElementType) -> int:
     """Return the columns of the narrowest instruction with at least `columns`, by its result type.
 
-    They are a multiple of 8, and beyond 32 of integers a multiple of 16.
+    They are a multiple of 8, and beyond 32 of integers a multiple of 16. More than one has are those of several.
     """
     is_wide_integer = result == I32 and columns > _LAST_INTEGER_EIGHTH
     step = _INTEGER_STEP if is_wide_integer else MIN_COLUMNS
@@ -152,7 +152,8 @@ def tile_wgmma(
 ) -> WgmmaTiling:
     """Return how to tile a dot by wgmma; `in_memory` says that A is in a shared buffer.
 
-    `num_columns`, unless 0, computes only the first columns; one instruction must span the tile.
+    `num_columns`, unless 0, computes only the first columns, by one instruction or several about equally wide
+    ones; no other warpgroup may have columns of the tile.
 
     Raises: ValueError if no instruction, or no matrix descriptor, fits the layouts.
     """
@@ -161,20 +162,31 @@ def tile_wgmma(
     if rest or not num_steps:
         raise ValueError(f"{a.shape[1]} elements of K are not a multiple of {k}")
     columns = _columns_of_instruction(acc)
-    if num_columns and columns != acc.shape[1]:
-        raise ValueError(f"{num_columns} of {acc.shape[1]} columns are several instructions")
+    count = -(-num_columns // MAX_COLUMNS) or 1
+    own = columns << sum(step >= columns for _, step in acc.bases("register"))
+    if num_columns and own != acc.shape[1]:
+        raise ValueError(f"{num_columns} of {acc.shape[1]} columns are several warpgroups'")
     _check_acc_threads(acc)
-    wanted = num_columns or columns
+    parts = _parts(num_columns, count) if num_columns else ()
     return WgmmaTiling(
-        n=wanted,
         k=k,
         num_steps=num_steps,
         a=matrix_in_memory(a, 0, ROWS, element_bits) if in_memory else None,
-        b=matrix_in_memory(b, 1, columns, element_bits),
-        acc_tiles=tuple(_acc_tiles(a, acc, columns, wanted, element_bits, in_memory=in_memory)),
+        b=matrix_in_memory(b, 1, columns if count == 1 else acc.shape[1], element_bits),
+        acc_tiles=tuple(_acc_tiles(a, acc, columns, parts, element_bits, in_memory=in_memory)),
         warp_rows=tuple(row for row, _ in acc.bases("warp")),
         warp_columns=tuple(column for _, column in acc.bases("warp")),
     )
+
+
+def _parts(num_columns: int, count: int) -> tuple[tuple[int, int], ...]:
+    """Return where instructions begin, and how wide they are.
+
+    Each begins with the registers of 16 columns: where these are not aligned so, ptxas moves the accumulators.
+    """
+    step = 2 * MIN_COLUMNS
+    wide = -(-num_columns // (count * step)) * step
+    return tuple((start, min(wide, num_columns - start)) for start in range(0, num_columns, wide))
 
 
 # ---- registers --------------------------------------------------------------------------------
@@ -206,12 +218,15 @@ def _acc_tiles(
     a: LinearLayout,
     acc: LinearLayout,
     columns: int,
-    wanted: int,
+    parts: Sequence[tuple[int, int]],
     element_bits: int,
     *,
     in_memory: bool,
 ) -> Iterator[AccumulatorTile]:
-    """Yield the accumulator tiles of a warpgroup, row by row, with the first `wanted` columns."""
+    """Yield the accumulator tiles of a warpgroup, row by row.
+
+    They are `parts` of the columns, or whatever `columns` the warpgroup holds next to each other.
+    """
     words: dict[Coords, int] = {}
     k, per_word = 8 * K_BYTES // element_bits, _WORD_BITS // element_bits
     if not in_memory:
@@ -222,14 +237,19 @@ def _acc_tiles(
     starts = sorted(place for place in held if place[0] % ROWS == 0 and place[1] % columns == 0)
     if len(starts) << len(inside) != len(held):
         raise ValueError(f"registers of {acc} do not hold whole results of wgmma")
-    for row, column in starts:
+    tiles = [(row, column, columns) for row, column in starts]
+    if parts:
+        rows = dict.fromkeys(row for row, _ in starts)
+        tiles = [(row, column, width) for row in rows for column, width in parts]
+    for row, column, width in tiles:
         yield AccumulatorTile(
             row,
             column,
+            width,
             tuple(
                 _held(held, place, acc)
-                for place in _span(inside, (row, column))
-                if place[1] - column < wanted
+                for eighth in range(0, width, MIN_COLUMNS)
+                for place in _span(inside[:2], (row, column + eighth))
             ),
             tuple(
                 tuple(

@@ -114,6 +114,39 @@ B = nvmma_shared((32, 64), 16, 64)
 
 
 @pytest.mark.parametrize(
+    ("num_columns", "expected"),
+    [
+        (256, [(0, 256)]),
+        (264, [(0, 144), (144, 120)]),
+        (272, [(0, 144), (144, 128)]),
+        (288, [(0, 144), (144, 144)]),
+        (512, [(0, 256), (256, 256)]),
+    ],
+)
+def test_some_of_many_columns_are_instructions_of_about_as_many(
+    num_columns: int, expected: list[tuple[int, int]]
+) -> None:
+    """Their accumulators are registers one after the other, and each begins with those of whole 16 columns."""
+    acc = wgmma_accumulator((64, 512), (1, 1))
+    a, b = nvmma_shared((64, 64), 16, 128), nvmma_shared((64, 512), 16, 128, transposed=True)
+    tiling = tile_wgmma(a, b, acc, 16, num_columns, in_memory=True)
+    assert [(each.column, each.columns) for each in tiling.acc_tiles] == expected
+    places = acc.coords_table("register")
+    for each in tiling.acc_tiles:
+        inside = range(each.column, each.column + each.columns)
+        assert {places[register][1] for register in each.acc} <= {*inside}
+        assert len(each.acc) == each.columns // 2
+        assert tiling.b.start_bytes(each.column, 0) == each.column * 128
+
+
+def test_other_warpgroups_columns_are_not_left_out() -> None:
+    acc = wgmma_accumulator((64, 512), (1, 2))
+    a, b = nvmma_shared((64, 64), 16, 128), nvmma_shared((64, 512), 16, 128, transposed=True)
+    with pytest.raises(ValueError, match="several warpgroups'"):
+        tile_wgmma(a, b, acc, 16, 288, in_memory=True)
+
+
+@pytest.mark.parametrize(
     ("shape", "groups", "n", "num_tiles"),
     [
         ((64, 8), (1, 1), 8, 1),
@@ -135,7 +168,8 @@ def test_registers_are_the_manuals(
     a = wgmma_operand_a((shape[0], 2 * k), groups, bits)
     b = nvmma_shared((2 * k, shape[1]), bits, 64, transposed=True)
     tiling = tile_wgmma(a, b, acc, bits, in_memory=False)
-    assert (tiling.n, tiling.k, tiling.num_steps, len(tiling.acc_tiles)) == (n, k, 2, num_tiles)
+    assert (tiling.k, tiling.num_steps, len(tiling.acc_tiles)) == (k, 2, num_tiles)
+    assert {each.columns for each in tiling.acc_tiles} == {n}
     seen: set[tuple[int, ...]] = set()
     results, operands = accumulator(16, n, 32), operand_a(16, k, bits)
     for warp in range(4 * groups[0] * groups[1]):

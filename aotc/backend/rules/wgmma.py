@@ -90,6 +90,7 @@ def lower_wgmma(ctx: Lowering, op: wgmma.Wgmma) -> Results:
     steps = [
         WgmmaStep(
             number,
+            tile.columns,
             _start(tiling.a, tile.row, tiling.k * step)
             if tiling.a
             else words[tile.row, tile.column, step - first],
@@ -147,7 +148,7 @@ def _kind(op: wgmma.Wgmma, tiling: WgmmaTiling) -> WgmmaKind:
     if types[1].bits == 16:
         scales += [str(int(each.rows_contiguous)) for each in (tiling.a, tiling.b) if each]
     tail = "".join(f", {each}" for each in scales)
-    return WgmmaKind(f"m64n{tiling.n}k{tiling.k}.{'.'.join(names)}", _word_type(op.acc), tail)
+    return WgmmaKind(f"k{tiling.k}.{'.'.join(names)}", _word_type(op.acc), tail)
 
 
 # ---- operands ---------------------------------------------------------------------------------

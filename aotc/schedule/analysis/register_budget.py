@@ -84,6 +84,10 @@ loads: little more fits the 255 registers of a thread."""
 ACCUMULATOR_LIMIT = 128
 """The largest accumulator by `wgmma`: half of what a thread has, the epilogue needs the rest."""
 
+TRIMMED_LIMIT = 160
+"""The same of a tile that is wider than an instruction, of its columns that are computed: such a width is chosen to
+fill registers, as beside a tile of 128 that fits, and one a little wider."""
+
 SCAN_TOTALS_LIMIT = 32
 """More totals of a scan than these in each thread cost more than sharing them out, and then spill."""
 

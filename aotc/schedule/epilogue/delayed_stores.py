@@ -31,19 +31,26 @@ from aotc.target import Target
 
 @dataclass(frozen=True)
 class Tiles:
-    """A loop over tiles, its mainloop, and the stores after that.
+    """A loop over tiles, its mainloops, of which a tile has one, and the stores after that.
 
     `outer` is the loop around all loops that a tile is carried through, or `loop` itself. `around` is
-    the op of the body that is the mainloop, or contains it. Stores that can share buffers have
-    `num_buffers` for their slices.
+    the op beside the stores that is the last mainloop, or contains it. Stores that can share buffers have
+    `num_buffers` for their slices. The first `num_at_once` of them are not delayed.
     """
 
     outer: scf.For
     loop: scf.For
-    mainloop: scf.For
+    mainloops: Sequence[scf.For]
     around: scf.For | scf.If
     stores: Sequence[tma.StagedTmaStore]
     num_buffers: int
+    num_at_once: int = 0
+
+    @property
+    def mainloop(self) -> scf.For:
+        """The only mainloop."""
+        (mainloop,) = self.mainloops
+        return mainloop
 
 
 def slot_of(store: tma.StagedTmaStore, outer: Op) -> Value | None:
@@ -65,6 +72,8 @@ class Delay:
         self.tiles = tiles
         self.target = target
         self.parts = [(store, part) for store in tiles.stores for part in range(num_slices(store))]
+        at_once = tiles.stores[: tiles.num_at_once]
+        self.first = sum(store in at_once for store, _ in self.parts)
         # The values from before the mainloop is rewritten and coordinates are sunk.
         self.stored = {store: self._inputs(store) for store in tiles.stores}
         self.before = Builder.before_op(tiles.outer)
@@ -134,13 +143,20 @@ class Delay:
         }
 
     def _store_in_mainloop(self, values: dict[Value, Value], following: Value) -> None:
-        """Store a slice after the dots of each iteration of the mainloop, while there is one."""
+        """Store in the only mainloop."""
         mainloop = self.tiles.mainloop
+        made = self.store_in(mainloop, values, following)
+        if self.tiles.around is mainloop:
+            self.tiles = replace(self.tiles, around=made)
+        self.tiles = replace(self.tiles, mainloops=[made])
+
+    def store_in(self, mainloop: scf.For, values: dict[Value, Value], following: Value) -> scf.For:
+        """Store a slice after the dots of each iteration of a mainloop, while there is one; return it."""
         part = mainloop.body.add_arg(I32, "part")
         *_, last = (op for op in mainloop.body if isinstance(op, wgmma.Wgmma))
         place = Builder.after_op(last)
         stores: list[Op] = []
-        for number in range(len(self.parts)):
+        for number in range(self.first, len(self.parts)):
             due = arith.Constant(number, I32)
             is_due = arith.Compare(part, due.out, "eq")
             stores += [due, is_due, scf.If(is_due.out, self._one_part(number, values), _only([]))]
@@ -148,10 +164,7 @@ class Delay:
         place(scf.If(any_left, _only(stores), _only([])))
         one = place(arith.Constant(1, I32)).out
         pass_on(mainloop.body, [place(arith.Add(part, one)).out])
-        made = append_carried(mainloop, [following])
-        if self.tiles.around is mainloop:
-            self.tiles = replace(self.tiles, around=made)
-        self.tiles = replace(self.tiles, mainloop=made)
+        return append_carried(mainloop, [following])
 
     def _compute_late(self, coords: Sequence[Value]) -> None:
         """Sink the computation of coordinates below the mainloop."""
@@ -222,10 +235,17 @@ class Delay:
         since = next((n for n in range(1, number + 1) if self.buffers[number - n] is buffer), None)
         place(tma.TmaBufferWait(buffer, number if since is None else since - 1))
 
+    def _inputs_of(
+        self, store: tma.StagedTmaStore, values: dict[Value, Value], place: Builder
+    ) -> list[Value]:
+        """Return what a delayed store needs, where `values` are carried in place of others."""
+        del place
+        return [values.get(value, value) for value in self.stored[store]]
+
     def _store_part(self, number: int, values: dict[Value, Value], place: Builder) -> None:
         self._await_buffer(number, place)
         store, part = self.parts[number]
-        tile, *coords = (values.get(value, value) for value in self.stored[store])
+        tile, *coords = self._inputs_of(store, values, place)
         tensor = None
         if len(coords) > len(store.coords):
             assert isinstance(store.tensor.type, TensorMapType)
@@ -324,7 +344,7 @@ class DelayAcross(Delay, CarriedState):
         values, part = dict(zip(self._values, state, strict=False)), state[-1]
         rest = Block()
         inner = Builder(rest)
-        for number in range(len(self.parts)):
+        for number in range(self.first, len(self.parts)):
             this = inner(arith.Constant(number, I32)).out
             is_left = inner(arith.Compare(part, this, "le")).out
             inner(scf.If(is_left, self._one_part(number, values), _only([])))

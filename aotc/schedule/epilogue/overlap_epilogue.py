@@ -32,25 +32,28 @@ Invariant: slices are stored once each and in their order, all of a tile before 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from aotc.ir.core import Kernel, Op
+from aotc.ir.core import Block, Kernel, Op
 from aotc.ir.diagnostics import at
 from aotc.ir.dialects import roles, scf, tma, wgmma
 from aotc.ir.effects import Resource, Trait
-from aotc.ir.order import number_ops
+from aotc.ir.order import enclosing_in, number_ops
 from aotc.ir.rewrite import is_inside
+from aotc.ir.tiles import tile_shape
 from aotc.ir.types import TileType, element_of
 from aotc.schedule.analysis.register_budget import (
     EPILOGUE_RESERVE,
     REGISTER_BITS,
     registers_of,
+    registers_of_tiles,
     reserve_registers,
 )
 from aotc.schedule.analysis.shared_budget import shared_budget_bytes
 from aotc.schedule.context import Schedule
-from aotc.schedule.epilogue.delayed_stores import Delay, DelayAcross, Tiles, is_tile, slot_of
+from aotc.schedule.epilogue.branched_stores import DelayInBranches
+from aotc.schedule.epilogue.delayed_stores import Delay, DelayAcross, Tiles, slot_of
 from aotc.schedule.epilogue.staged_stores import (
     buffer_of,
     deferrable_stores,
@@ -73,10 +76,17 @@ def overlap_epilogue(kernel: Kernel, schedule: Schedule) -> None:
         for loop in [op for op in role.consumers.walk() if isinstance(op, scf.For)]:
             tiles = _find(loop, role, kernel, schedule) if loop.block is not None else None
             if tiles is not None:
-                is_known = tiles.outer is loop and not _bounds_inside(tiles.mainloop, loop)
                 with at(tiles.stores[0].loc):
-                    (Delay if is_known else DelayAcross)(tiles, schedule.target).rewrite()
+                    _delay_of(tiles, schedule).rewrite()
                 schedule.remark(loop.loc, Remark.EPILOGUE_OVERLAPPED())
+
+
+def _delay_of(tiles: Tiles, schedule: Schedule) -> Delay:
+    """Return how stores are delayed, by what is known of the next mainloop."""
+    if not _is_plain(tiles):
+        return DelayInBranches(tiles, schedule.target)
+    is_known = tiles.outer is tiles.loop and not _bounds_inside(tiles.mainloop, tiles.loop)
+    return (Delay if is_known else DelayAcross)(tiles, schedule.target)
 
 
 # ---- where ------------------------------------------------------------------------------------
@@ -85,25 +95,56 @@ def overlap_epilogue(kernel: Kernel, schedule: Schedule) -> None:
 def _find(
     loop: scf.For, role: roles.Specialize, kernel: Kernel, schedule: Schedule
 ) -> Tiles | None:
-    outer = _outermost(loop)
-    found = list(deferrable_stores(loop.body))
+    outer, stores = _outermost(loop), _stores_of_tile(loop)
+    mainloops = _mainloops(loop)
+    if not stores or not mainloops or outer is None:
+        return None
+    block = stores[0].block
+    around = [enclosing_in(each, block) for each in mainloops]
+    order = {op: number for number, op in enumerate(block)} if block is not None else {}
+    if not all(op in order for op in around):
+        return None
+    *_, last = sorted(around, key=lambda op: order[op])
+    if any(order[store] < order[last] for store in stores) or not _orders_nothing(outer, stores):
+        return None
+    assert isinstance(last, scf.For | scf.If)
+    tiles = Tiles(outer, loop, mainloops, last, stores, 0)
+    if not all(_keeps_map(store, tiles) for store in stores):
+        return None
+    num_buffers = _num_buffers(outer, stores, kernel, schedule)
+    for num_at_once in range(1 if _is_plain(tiles) else len(stores)):
+        needed = _needed_registers(mainloops, stores[num_at_once:])
+        if num_buffers and reserve_registers(needed, role, kernel, schedule):
+            return replace(tiles, num_buffers=num_buffers, num_at_once=num_at_once)
+    return None
+
+
+def _is_plain(tiles: Tiles) -> bool:
+    """Return whether there is one mainloop, under a branch that skips it at most, before each tile's stores."""
+    body, around = tiles.loop.body, tiles.around
+    if len(tiles.mainloops) > 1 or around.block is not body:
+        return False
+    if isinstance(around, scf.For):
+        return True
+    skips = around.orelse.first is around.orelse.terminator
+    return skips and tiles.mainloop.block is around.then
+
+
+def _stores_of_tile(loop: scf.For) -> list[tma.StagedTmaStore]:
+    """Return the stores that a loop has in one block, its body or one of a branch in it, if all can be deferred."""
+    blocks: dict[Block, list[tma.StagedStore]] = {}
+    worklist = [loop.body]
+    while worklist:
+        block = worklist.pop()
+        found = list(deferrable_stores(block))
+        if found:
+            blocks[block] = found
+        worklist += [each for op in block if isinstance(op, scf.If) for each in op.blocks]
+    if len(blocks) != 1:
+        return []
+    (found,) = blocks.values()
     stores = [op for op in found if isinstance(op, tma.StagedTmaStore)]
-    mainloop = _mainloop(loop)
-    if not stores or len(stores) < len(found) or mainloop is None or outer is None:
-        return None
-    if not _orders_nothing(outer, stores):
-        return None
-    if not all(_keeps_map(store, loop, outer) for store in stores):
-        return None
-    around = mainloop if mainloop.block is loop.body else mainloop.parent_op
-    assert isinstance(around, scf.For | scf.If)
-    order = {op: number for number, op in enumerate(loop.body)}
-    follow = all(order[store] > order[around] for store in stores)
-    num_buffers = _num_buffers(outer, stores, kernel, schedule) if follow else 0
-    needed = _needed_registers(mainloop, stores)
-    if not num_buffers or not reserve_registers(needed, role, kernel, schedule):
-        return None
-    return Tiles(outer, loop, mainloop, around, stores, num_buffers)
+    return stores if len(stores) == len(found) else []
 
 
 def _outermost(loop: scf.For) -> scf.For | None:
@@ -119,15 +160,17 @@ def _outermost(loop: scf.For) -> scf.For | None:
     return None
 
 
-def _keeps_map(store: tma.StagedTmaStore, loop: scf.For, outer: scf.For) -> bool:
+def _keeps_map(store: tma.StagedTmaStore, tiles: Tiles) -> bool:
     """Return whether the map of a store is there until the end of the next mainloop.
 
     Consumers give a map back that was made ahead when they are done with the next one.
     """
     made = store.tensor.op
-    if made is None or not is_inside(made, outer):
+    if made is None or not is_inside(made, tiles.outer):
         return True
-    return slot_of(store, outer) is not None and made.block in (loop.block, loop.body)
+    if not _is_plain(tiles) or slot_of(store, tiles.outer) is None:
+        return False
+    return made.block in (tiles.loop.block, tiles.loop.body)
 
 
 def _bounds_inside(mainloop: scf.For, loop: scf.For) -> bool:
@@ -136,30 +179,34 @@ def _bounds_inside(mainloop: scf.For, loop: scf.For) -> bool:
     return any(is_inside(value.owner, loop) for value in bounds)
 
 
-def _mainloop(loop: scf.For) -> scf.For | None:
-    """Return the mainloop with all dots, if threads compute nothing in it.
+def _mainloops(loop: scf.For) -> list[scf.For]:
+    """Return the mainloops with all dots, of which a tile has one, if threads compute nothing in them.
 
     Where threads compute fragments, or scale results, the tensor cores wait for them already.
     """
     dots = [op for op in loop.body.walk() if isinstance(op, wgmma.Wgmma)]
-    blocks = {op.block: None for op in dots}
-    if len(blocks) != 1 or any(isinstance(op.a.type, TileType) for op in dots):
-        return None
-    (block,) = blocks
-    inner = block.parent if block is not None else None
-    if not isinstance(inner, scf.For) or inner is loop:
-        return None
-    if not all(op.acc in inner.carried or isinstance(op.acc.op, wgmma.Wgmma) for op in dots):
-        return None
+    if any(isinstance(op.a.type, TileType) for op in dots):
+        return []
     if any(element_of(op.acc.type).bits != REGISTER_BITS for op in dots):
-        return None  # stores are under branches, which results in half registers would cross
-    if inner.block is loop.body:
-        return inner
-    branch = inner.parent_op
-    if not isinstance(branch, scf.If) or branch.block is not loop.body:
-        return None
-    skips = branch.orelse.first is branch.orelse.terminator
-    return inner if skips and inner.block is branch.then else None
+        return []  # stores are under branches, which results in half registers would cross
+    found: dict[scf.For, None] = {}
+    for op in dots:
+        inner = op.parent_op
+        if not isinstance(inner, scf.For) or inner is loop:
+            return []
+        if op.acc not in inner.carried and not isinstance(op.acc.op, wgmma.Wgmma):
+            return []
+        found[inner] = None
+    branches = (op for inner in found for op in _up_to(inner, loop))
+    return list(found) if all(isinstance(op, scf.If) for op in branches) else []
+
+
+def _up_to(inner: Op, outer: Op) -> Iterator[Op]:
+    """Yield the ops around `inner` that are in `outer`."""
+    for op in inner.ancestors():
+        if op is outer:
+            return
+        yield op
 
 
 def _orders_nothing(loop: scf.For, stores: Sequence[tma.StagedTmaStore]) -> bool:
@@ -185,11 +232,20 @@ def _concerns_others(op: Op) -> bool:
     return any(each.resource not in _OF_CTA for each in changes)
 
 
-def _needed_registers(mainloop: scf.For, stores: Sequence[tma.StagedTmaStore]) -> int:
+def _needed_registers(mainloops: Sequence[scf.For], stores: Sequence[tma.StagedTmaStore]) -> int:
     """Return the live registers of a thread: accumulators, and a converted tile with them."""
-    carried = [value for value in mainloop.carried if is_tile(value)]
-    tiles = [store.value for store in stores]
-    return sum(map(registers_of, [*carried, *tiles])) + EPILOGUE_RESERVE
+    sums = max(map(_registers_of_sums, mainloops))
+    return sums + registers_of_tiles(store.value for store in stores) + EPILOGUE_RESERVE
+
+
+def _registers_of_sums(mainloop: scf.For) -> int:
+    """Return the registers of the accumulators, of the columns that are multiplied."""
+    total = registers_of_tiles(mainloop.carried)
+    for op in mainloop.body:
+        if isinstance(op, wgmma.Wgmma) and op.acc in mainloop.carried and op.num_columns:
+            columns = tile_shape(op.acc)[-1]
+            total -= registers_of(op.acc) * (columns - op.num_columns) // columns
+    return total
 
 
 def _num_buffers(

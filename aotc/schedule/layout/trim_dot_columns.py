@@ -28,35 +28,38 @@ from aotc.ir.effects import Trait
 from aotc.ir.rewrite import is_pure
 from aotc.ir.tiles import is_elementwise, is_tile, joins_of, tile_shape
 from aotc.ir.types import element_of
-from aotc.ir.wgmma_tiling import MAX_COLUMNS, instruction_columns
+from aotc.ir.wgmma_tiling import instruction_columns
 from aotc.schedule.context import Schedule
 from aotc.schedule.layout.wgmma_layouts import wgmma_layouts
 from aotc.schedule.remarks import Remark
+from aotc.target import Feature
 
 _MATRIX_AXES = 2
 
 
 def trim_dot_columns(kernel: Kernel, schedule: Schedule) -> None:
     """Set the number of used columns of dots by wgmma; see the module docstring."""
-    dots = [op for op in kernel.walk() if isinstance(op, tile.Dot) and _may_narrow(op, schedule)]
-    if not dots:
+    dots = [op for op in kernel.walk() if isinstance(op, tile.Dot) and _is_matrix(op)]
+    if not dots or Feature.WGMMA not in schedule.target.features:
         return
     demand = _Demand(kernel)
     for dot in dots:
         columns = tile_shape(dot.out)[1]
         looked_at = demand.places(dot.out).bit_length()
         wanted = instruction_columns(looked_at, element_of(dot.acc.type))
-        if 0 < wanted < columns:
+        if 0 < wanted < columns and _may_narrow(dot, wanted, schedule):
             dot.num_columns = wanted
             schedule.remark(dot.loc, Remark.COLUMNS_TRIMMED(used=wanted, columns=columns))
 
 
-def _may_narrow(dot: tile.Dot, schedule: Schedule) -> bool:
-    """Return whether one wgmma instruction computes all columns of the dot."""
-    layouts = wgmma_layouts(dot, schedule.config.num_warps, schedule.target)
-    if layouts is None or tile_shape(dot.out)[1] > MAX_COLUMNS:
-        return False
-    return all(column == 0 for _, column in layouts.acc.bases("warp"))
+def _is_matrix(dot: tile.Dot) -> bool:
+    return len(tile_shape(dot.out)) == _MATRIX_AXES
+
+
+def _may_narrow(dot: tile.Dot, wanted: int, schedule: Schedule) -> bool:
+    """Return whether instructions of one warpgroup compute all columns of its rows."""
+    layouts = wgmma_layouts(dot, schedule.config.num_warps, schedule.target, num_columns=wanted)
+    return layouts is not None and all(column == 0 for _, column in layouts.acc.bases("warp"))
 
 
 class _Demand:
@@ -163,8 +166,7 @@ def _by_dot(demand: _Demand, op: Op) -> None:
     assert isinstance(op, tile.Dot)
     demand.add(op.a, _whole(op.a))
     demand.add(op.b, _whole(op.b))
-    is_matrix = len(tile_shape(op.out)) == _MATRIX_AXES
-    demand.add(op.acc, demand.places(op.out) if is_matrix else _whole(op.acc))
+    demand.add(op.acc, demand.places(op.out) if _is_matrix(op) else _whole(op.acc))
 
 
 _RULES: dict[type[Op], Callable[[_Demand, Op], None]] = {

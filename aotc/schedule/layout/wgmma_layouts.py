@@ -24,8 +24,8 @@ from aotc.ir.matrix_access import RUN_BYTES
 from aotc.ir.rewrite import Builder
 from aotc.ir.tiles import is_elementwise, tile_shape
 from aotc.ir.types import FP8E4NV, FP8E5, FP32, FP64, TileType, element_of
-from aotc.ir.wgmma_tiling import K_BYTES, MIN_COLUMNS, ROWS, SWIZZLE_PERIOD_BYTES
-from aotc.schedule.analysis.register_budget import ACCUMULATOR_LIMIT
+from aotc.ir.wgmma_tiling import K_BYTES, MAX_COLUMNS, MIN_COLUMNS, ROWS, SWIZZLE_PERIOD_BYTES
+from aotc.schedule.analysis.register_budget import ACCUMULATOR_LIMIT, TRIMMED_LIMIT
 from aotc.schedule.layout.layouts import (
     WARP_LANES,
     WARPGROUP_WARPS,
@@ -42,14 +42,22 @@ _SPANS_BYTES = (128, 64, 32)
 
 
 def wgmma_layouts(
-    op: tile.Dot, num_warps: int, target: Target, *, replicas: int = 1, holds_a: bool = False
+    op: tile.Dot,
+    num_warps: int,
+    target: Target,
+    *,
+    replicas: int = 1,
+    holds_a: bool = False,
+    num_columns: int = 0,
 ) -> DotLayouts | None:
     """Return the layouts of a dot by wgmma, or None if it has to be computed otherwise.
+
+    Only the first `num_columns` are, or as many as the dot says.
 
     All of it is computed by each of `replicas` parts of the warps. With `holds_a` a computed operand A is
     held by all warpgroups that need it, not only where each holds its own rows.
     """
-    warpgroups = _divide(op, num_warps // replicas)
+    warpgroups = _divide(op, num_warps // replicas, num_columns)
     if Feature.WGMMA not in target.features or warpgroups is None or not _has_types(op):
         return None
     a = None
@@ -149,15 +157,19 @@ def _pair(value: Value) -> tuple[int, int]:
     return rows, columns
 
 
-def _divide(op: tile.Dot, num_warps: int) -> tuple[int, int] | None:
+def _divide(op: tile.Dot, num_warps: int, num_columns: int = 0) -> tuple[int, int] | None:
     sums = 2 if promotion_interval(op) else 1
-    return divide_warpgroups(tile_shape(op.acc), sums * element_of(op.acc.type).bits, num_warps)
+    bits = sums * element_of(op.acc.type).bits
+    return divide_warpgroups(tile_shape(op.acc), bits, num_warps, num_columns or op.num_columns)
 
 
-def divide_warpgroups(shape: tuple[int, ...], bits: int, num_warps: int) -> tuple[int, int] | None:
+def divide_warpgroups(
+    shape: tuple[int, ...], bits: int, num_warps: int, num_columns: int = 0
+) -> tuple[int, int] | None:
     """Return how many warpgroups are along M and N of a result, or None if there is no work for all.
 
-    `bits` are those of its elements; the number of warpgroups along M is the larger one.
+    `bits` are those of its elements; the number of warpgroups along M is the larger one. Of more columns than an
+    instruction has, `num_columns` may be computed, unless that is 0.
     """
     if len(shape) != 2 or shape[0] < ROWS or num_warps % WARPGROUP_WARPS:
         return None
@@ -166,8 +178,10 @@ def divide_warpgroups(shape: tuple[int, ...], bits: int, num_warps: int) -> tupl
     along_n = warpgroups // along_m
     if shape[1] < along_n * MIN_COLUMNS:
         return None
-    registers = shape[0] * shape[1] // (num_warps * 32) * bits // 32
-    return (along_m, along_n) if registers <= ACCUMULATOR_LIMIT else None
+    trims = shape[1] > MAX_COLUMNS and num_columns
+    columns, limit = (num_columns, TRIMMED_LIMIT) if trims else (shape[1], ACCUMULATOR_LIMIT)
+    registers = shape[0] * columns // (num_warps * 32) * bits // 32
+    return (along_m, along_n) if registers <= limit else None
 
 
 def _has_types(op: tile.Dot) -> bool:

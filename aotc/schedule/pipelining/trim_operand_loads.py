@@ -51,13 +51,14 @@ def trim_operand_loads(kernel: Kernel, schedule: Schedule) -> None:
 def _box_of(
     kind: TensorMapType, loads: Sequence[tma.SyncTmaLoad], num_rows: int
 ) -> tuple[int, ...] | None:
-    """Return a box that loads only so many rows, or None if there is none."""
+    """Return a box that loads only so many rows, or as many times as it takes, or None if there is none."""
     num_parts = max(load.num_parts for load in loads)
     rows, rest = divmod(num_rows, num_parts)
+    rows, more = divmod(rows, -(-rows // _MAX_BOX_ROWS))
     box = (rows, *kind.box[1:])
     whole_periods = prod(box) * kind.element.size_bytes % SWIZZLE_PERIOD_BYTES == 0
     shorter = all(num_rows < _tile_of(load).shape[0] for load in loads)
-    return box if shorter and not rest and whole_periods and rows <= _MAX_BOX_ROWS else None
+    return box if shorter and not rest and not more and whole_periods else None
 
 
 def _tile_of(load: tma.SyncTmaLoad) -> SharedType:

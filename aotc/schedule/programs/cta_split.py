@@ -83,7 +83,7 @@ def _trans(op: Op, part: int) -> Sequence[Part] | None:
 
 
 def _reshape(op: Op, part: int) -> Sequence[Part] | None:
-    """An axis may be cut into several, or be several put together: slices are of the outermost."""
+    """Divide the axis that begins where the result's does: slices of both are the same elements."""
     source, out = shape_of(op.operands[0]), shape_of(op.results[0])
     before, extent = prod(out[:part]), out[part]
     for axis, own in enumerate(source):
@@ -330,8 +330,12 @@ class _Search:
         op = value.op
         assert op is not None
         if isinstance(op, descriptor.DescriptorLoad):
-            axis = None if part is None else part + op.num_dropped
-            if op.num_merged or self._divide_descriptor(op.descriptor, axis) != axis:
+            kind = op.descriptor.type
+            assert isinstance(kind, DescriptorType)
+            axis = None if part is None else axis_of_box(op, part)
+            if axis is not None and kind.block[axis] % self.num_ctas:
+                self.parts.obstacle = Reason.TOO_SMALL(shape=kind.block, slices=self.num_ctas)
+            elif self._divide_descriptor(op.descriptor, axis) != axis:
                 self.parts.obstacle = Reason.BOX_TWO_WAYS()
         parts = [0] * len(op.operands) if op in self.parts.exchanged else operand_parts(op, part)
         if parts is None:
@@ -383,6 +387,11 @@ def _alike(value: Value) -> list[Value]:
         passed = op.before.terminator.operands[value.index + 1]
         return [op.after.args[value.index], op.outs[value.index], passed]
     return []
+
+
+def axis_of_box(load: descriptor.DescriptorLoad, axis: int) -> int:
+    """Return the axis of a box that begins where an axis of the tile does, which may be several merged."""
+    return load.num_dropped + axis + (load.num_merged if axis > 0 else 0)
 
 
 def part_type(kind: DescriptorType, part: Part, num_ctas: int) -> DescriptorType:

@@ -30,6 +30,7 @@ from aotc.schedule.layout.tensor_copies import axis_of_parts, has_parts
 from aotc.schedule.programs.cta_split import (
     Part,
     Parts,
+    axis_of_box,
     find_parts,
     operand_parts,
     part_type,
@@ -317,11 +318,10 @@ class _Distribution:
     def load(self, op: Op, part: int, mapping: dict[Value, Value], place: Builder) -> list[Value]:
         """The CTA's own slice of a descriptor's box."""
         assert isinstance(op, descriptor.DescriptorLoad)
-        axis = part + op.num_dropped
+        axis = axis_of_box(op, part)
         coords = self._shift(op.coords, axis, op.descriptor.type, mapping, place)
-        source = mapping[op.descriptor]
-        hints = op.cache, op.eviction
-        return [place(descriptor.DescriptorLoad(source, coords, *hints, op.num_dropped)).out]
+        hints = op.cache, op.eviction, op.num_dropped, op.num_merged
+        return [place(descriptor.DescriptorLoad(mapping[op.descriptor], coords, *hints)).out]
 
 
 _RULES: dict[

@@ -36,7 +36,7 @@ A, B = buffer(BF16, (64, 32)), buffer(BF16, (32, 16))
 HELD = tile(BF16, (64, 32), wgmma_operand_a((64, 32), (1, 1), 16))
 ACC = tile(FP32, (64, 16), wgmma_accumulator((64, 16), (1, 1)))
 WIDE_B = buffer(BF16, (32, 512))
-WIDE_ACC = tile(FP32, (64, 512), wgmma_accumulator((64, 512), (1, 1)))
+WIDE_ACC = tile(FP32, (64, 512), wgmma_accumulator((64, 512), (1, 2)))
 PLAIN = ADD(gpu.SharedAlloc(BF16, (64, 32), row_major_shared((64, 32)))).out
 
 
@@ -67,7 +67,7 @@ def test_the_result_is_as_the_accumulator(a: Value) -> None:
         ((A, B, ACC), {"size_k": 8}, "no steps of 16"),
         ((A, B, ACC), {"num_columns": 4}, "4 columns of 16"),
         ((A, B, ACC), {"num_columns": 24}, "24 columns of 16"),
-        ((A, WIDE_B, WIDE_ACC), {"num_columns": 8}, "8 of 512 columns are several instructions"),
+        ((A, WIDE_B, WIDE_ACC), {"num_columns": 8}, "8 of 512 columns are several warpgroups"),
     ],
 )
 def test_what_is_no_product(

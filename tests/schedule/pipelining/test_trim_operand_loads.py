@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from aotc.compiler import PtxKernel, compile_ptx
@@ -19,6 +20,7 @@ from aotc.schedule.pipeline import TILE_TO_GPU
 from aotc.schedule.pipelining.trim_operand_loads import trim_operand_loads
 from aotc.target import TARGETS
 from tests.support.column_parts import PARTS_OF_COLUMNS
+from tests.support.descriptors import launch, like, tensor
 from tests.support.pass_case import applied
 from tests.support.requests import request_of
 
@@ -50,6 +52,7 @@ def narrowed(
     more: str = "pass",
     after: str = "pass",
     config: Config | None = None,
+    e: int = 16,
 ) -> Kernel:
     """Return the kernel as the pass leaves it."""
     path = folder / "kernel.py"
@@ -58,9 +61,9 @@ def narrowed(
     b = f"{bn},{bk}" if ".T" in load else f"{bk},{bn}"
     signature = {
         "a": f"tensordesc<bf16[128,{bk}]>", "b": f"tensordesc<bf16[{b}]>",
-        "c": "tensordesc<bf16[128,16]>", "n": "i32",
+        "c": f"tensordesc<bf16[128,{e}]>", "n": "i32",
     }  # fmt: skip
-    constants = {"BN": bn, "BK": bk, "COLUMNS": columns, "E": 16}
+    constants = {"BN": bn, "BK": bk, "COLUMNS": columns, "E": e}
     kernel = translate(str(path), "k", signature, constants, target="sm_90a").kernel
     config = config or Config(8)
     kernel.num_warps, kernel.num_ctas = config.num_warps, config.num_ctas
@@ -111,6 +114,40 @@ def test_rows_of_few_bytes_are_whole_periods_of_the_swizzle(tmp_path: Path) -> N
     """16 rows of 32 bytes are half a KB; a box of 48 rows would not be whole ones."""
     assert of_b(narrowed(tmp_path, 48, 64, 16)) == ((64, 16), [(0, 0)])
     assert of_b(narrowed(tmp_path, 96, 128, 16)) == ((96, 16), [(96, 32 * 32)])
+
+
+@pytest.mark.parametrize(
+    ("columns", "parts"), [(288, (144, 144)), (272, (144, 128)), (264, (144, 120))]
+)
+def test_more_rows_than_a_box_has_are_several_boxes(
+    tmp_path: Path, columns: int, parts: tuple[int, int]
+) -> None:
+    """And more columns than an instruction has are two, which begin with whole 16 columns."""
+    kernel = narrowed(tmp_path, columns, 512, e=8)
+    if columns // 2 % 8:  # boxes are whole periods of the swizzle
+        assert of_b(kernel) == ((256, 64), [(0, 0)])
+    else:
+        assert of_b(kernel) == ((columns // 2, 64), [(columns, (512 - columns) * 128)])
+    (product,) = (op for op in kernel.walk() if isinstance(op, wgmma.Wgmma))
+    assert product.num_columns == columns
+    types = {"a": "tensordesc<bf16[128,64]>", "b": "tensordesc<bf16[512,64]>"}
+    types |= {"c": "tensordesc<bf16[128,8]>", "n": "i32"}
+    constants = {"BN": 512, "BK": 64, "COLUMNS": columns, "E": 8}
+    known = tuple(types.items()), tuple(constants.items()), "sm_90a"
+    path = str(tmp_path / "kernel.py")
+    compiled = compile_ptx(request_of(path, "k", *known, num_warps=8, num_stages=2))
+    widths = re.findall(r"wgmma\.mma_async\S*\.m64n(\d+)k16", compiled.ptx)
+    assert {*map(int, widths)} == {*parts}
+    a, b = np.sign(tensor((128, 200), "bf16")), np.sign(tensor((columns, 200), "bf16", seed=1))
+    c = like(tensor((128, columns), "bf16"))
+    launch(compiled, (1,), {"a": a, "b": b, "c": c, "n": 200})
+    expected = a.astype(np.float64) @ b.astype(np.float64).T
+    np.testing.assert_array_equal(c, expected.astype(c.dtype))
+
+
+def test_sums_that_registers_do_not_hold_are_not_by_wgmma(tmp_path: Path) -> None:
+    kernel = narrowed(tmp_path, 336, 512)
+    assert not [op for op in kernel.walk() if isinstance(op, wgmma.Wgmma)]
 
 
 KEPT = {

@@ -144,6 +144,63 @@ def test_parts_are_of_the_first_axis_that_a_tile_has() -> None:
     assert "%out: desc<1x64x64xfp32>" in header
 
 
+MERGED = """
+kernel @k(%a: desc<1x4x4x8x64xbf16>, %b: desc<64x64xbf16>, %out: desc<64x64xfp32>) {num_warps = 4} {
+  %zero = arith.constant {value = 0, type = i32} : i32
+  %x = tile.descriptor_load(%a, %zero, %zero, %zero, %zero, %zero) {num_dropped = 1, num_merged = 2} : tile<128x64xbf16>
+  %y = tile.descriptor_load(%b, %zero, %zero) : tile<64x64xbf16>
+  %acc = arith.constant {value = 0.0, type = tile<128x64xfp32>} : tile<128x64xfp32>
+  %dot = tile.dot(%x, %y, %acc) : tile<128x64xfp32>
+  %apart = tile.reshape(%dot) {shape = [8, 2, 8, 64]} : tile<8x2x8x64xfp32>
+  %last = tile.trans(%apart) {order = [0, 2, 3, 1]} : tile<8x8x64x2xfp32>
+  %gate, %up = tile.split(%last) : tile<8x8x64xfp32>, tile<8x8x64xfp32>
+  %both = arith.mul(%gate, %up) : tile<8x8x64xfp32>
+  %result = tile.reshape(%both) {shape = [64, 64]} : tile<64x64xfp32>
+  tile.descriptor_store(%out, %result, %zero, %zero)
+  scf.return
+}
+"""
+
+
+def test_axes_that_are_merged_or_come_apart_are_divided_at_the_first() -> None:
+    """Gate and up are rows in turn: each CTA has as many of both."""
+    kernel = parse_kernel(MERGED)
+    kernel.num_ctas = 2
+    schedule = Schedule(TARGET, Config(4, 3, 2))
+    split_across_cluster(kernel, schedule)
+    verify(kernel)
+    text = print_kernel(kernel)
+    assert not schedule.remarks
+    assert "%a: desc<1x2x4x8x64xbf16>" in text
+    assert "%b: desc<64x64xbf16, 2>" in text
+    assert "%out: desc<32x64xfp32>" in text
+    assert "num_merged = 2} : tile<64x64xbf16>" in text
+
+
+SHORT = """
+kernel @k(%a: desc<2x128x64xbf16>, %b: desc<64x64xbf16>, %out: desc<256x64xfp32>) {num_warps = 4} {
+  %zero = arith.constant {value = 0, type = i32} : i32
+  %x = tile.descriptor_load(%a, %zero, %zero, %zero) {num_merged = 1} : tile<256x64xbf16>
+  %y = tile.descriptor_load(%b, %zero, %zero) : tile<64x64xbf16>
+  %acc = arith.constant {value = 0.0, type = tile<256x64xfp32>} : tile<256x64xfp32>
+  %dot = tile.dot(%x, %y, %acc) : tile<256x64xfp32>
+  tile.descriptor_store(%out, %dot, %zero, %zero)
+  scf.return
+}
+"""
+
+
+@pytest.mark.parametrize(("num_ctas", "divides"), [(2, True), (4, False)])
+def test_merged_axes_whose_first_is_too_short_are_not_divided(num_ctas: int, divides: bool) -> None:
+    kernel = parse_kernel(SHORT)
+    kernel.num_ctas = num_ctas
+    schedule = Schedule(TARGET, Config(4, 3, num_ctas))
+    split_across_cluster(kernel, schedule)
+    verify(kernel)
+    assert bool(schedule.remarks) is not divides
+    assert ("%a: desc<1x128x64xbf16>" in print_kernel(kernel)) is divides
+
+
 BARRIER = REPLICATED.replace("  scf.return", "  tile.barrier\n  scf.return")
 
 
