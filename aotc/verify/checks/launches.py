@@ -158,6 +158,7 @@ class Chooser:
     divisors: dict[str, int] = field(default_factory=dict[str, int])
     labels: tuple[str, ...] = ()
     stride_names: list[str] = field(default_factory=list[str])  # of those that are ours to choose
+    _num_loops: int = 0
     _has_functions: bool = False  # whether the user gives some as functions of others
     _is_free: bool = False  # whether a pointer may be misaligned
 
@@ -176,6 +177,7 @@ class Chooser:
                     # The launcher wants rows of whole 16-byte pieces.
                     elems = max(1, TENSOR_ALIGNMENT_BYTES // arg.type.element.size_bytes)
                     self.divisors[f"{info.name}.shape[{axis}]"] = elems if axis == last else 1
+        self._num_loops = sum(isinstance(op, scf.For) for op in self.kernel.walk())
         taken = (*self.roles.extents, *self.conditions.choices)
         strides = self.roles.stride_names
         self.stride_names = [n for n in self.scalars if n in strides and n not in taken]
@@ -255,11 +257,17 @@ class Chooser:
         rng = np.random.default_rng((self.seed, index))
         others = self._others(index, rng)
         best: tuple[Values, tuple[int, ...]] | None = None
-        most = -1
+        most = (-1, 0)
         for trials in self._trials(index):
             found = self._first(({**others, **extents} for extents in trials), index, spacing)
-            if found is not None and (count := self._num_deep_loops(label, *found)) > most:
-                best, most = found, count
+            if found is None:
+                continue
+            # Of launches whose loops run as deep, one of fewer programs.
+            worth = self._num_deep_loops(label, *found), -math.prod(found[1])
+            if worth > most:
+                best, most = found, worth
+            if most == (self._num_loops, -1):
+                break
         if best is None:
             return None
         values, grid = self._least_deep(best, index, spacing) if label == "deep" else best
@@ -376,10 +384,13 @@ class Chooser:
             return
         # What varies first is what a launch can best do without.
         names.sort(key=lambda n: (n not in loops, _is_extent(n) and n not in blocked))
-        for deep in [[name] for name in loops] if len(loops) > 1 else []:
+        # Of values that the user lists, others may let a loop run deep where these do not.
+        given = {n: options[n] for n in names if n in self.roles.loops and n in listed}
+        listings = [dict(zip(given, ([v] for v in each), strict=True)) for each in itertools.product(*given.values())]
+        for deep in [*([name] for name in loops if len(loops) > 1), loops]:
             shallow = {n: self._shallow(n) for n in loops if n not in deep}
-            yield self._products({name: shallow.get(name, options[name]) for name in names})
-        yield self._products({name: options[name] for name in names})
+            for listing in listings if self.labels[index] == "deep" else [{}]:
+                yield self._products({**{n: options[n] for n in names}, **shallow, **listing})
 
     def _that_matter(self, name: str, values: Sequence[Scalar]) -> Sequence[Scalar]:
         """Return which values of an argument a launch may need: one, if no condition names it."""
@@ -434,7 +445,9 @@ class Chooser:
                 return [_COVERED, divisor]  # it may be what counts programs
             case _ if _is_float(label) and is_free and block > 1:
                 return [_COVERED]
-            case _ if _is_float(label) and loop is None and self.roles.loops:
+            case _ if _is_float(label) and loop is not None:
+                return [last_in_part(2, min(loop.block, block), divisor, at)]
+            case _ if _is_float(label) and self.roles.loops:
                 return [last_in_part(1, block, divisor, at)]  # tiles apart show at other launches
             case "deep" | "persistent" if is_free:
                 return [_COVERED]
