@@ -64,7 +64,10 @@ class Deferred:
         clusters: range,
         action: Callable[[], None],
         ready: Callable[[], bool] | None,
+        *,
+        is_silent: bool,
     ) -> None:
+        self.is_silent = is_silent
         self.clusters = clusters  # of the batch, from the first that issued it to the last
         self._batch = batch
         self._issuer = batch.executing
@@ -165,11 +168,12 @@ class Batch:
         action: Callable[[], None],
         *,
         ready: Callable[[], bool] | None = None,
+        is_silent: bool = False,
     ) -> Deferred:
         """Queue an asynchronous operation of lanes (n,), ascending, which happens later."""
         cluster_lanes = self.cluster_size * self.warps_per_cta * WARP
         first, last = (int(lane) // cluster_lanes for lane in (lanes[0], lanes[-1]))
-        pending = Deferred(self, range(first, last + 1), action, ready)
+        pending = Deferred(self, range(first, last + 1), action, ready, is_silent=is_silent)
         self.pending.append(pending)
         return pending
 

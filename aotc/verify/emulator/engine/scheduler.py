@@ -241,21 +241,28 @@ class Scheduler:
         return True
 
     def _happen(self) -> bool:
-        """Let the oldest operation of each cluster happen that can; say whether there was one.
+        """Let the oldest operations of each cluster happen that can; say whether there was one.
 
-        Clusters know nothing of each other: each goes on when it would if it ran alone, and where
-        they do the same they stay together.
+        It is as many as it takes until one of its warps may go on. Clusters know nothing of each
+        other: each goes on when it would if it ran alone, and where they do the same they stay
+        together.
         """
         served: dict[int, None] = {}
+        is_any = False
         for pending in self.batch.take_pending():
             if pending.ready and served.keys().isdisjoint(pending.clusters):
-                served.update(dict.fromkeys(pending.clusters))
-                self._force(pending)
-        return bool(served)
+                is_any = True
+                if self._force(pending):
+                    served.update(dict.fromkeys(pending.clusters))
+        return is_any
 
-    def _force(self, pending: Deferred) -> None:
+    def _force(self, pending: Deferred) -> bool:
+        """Let an operation happen; say whether warps that wait may go on for it."""
+        events = self.batch.events
         pending.force()
-        self.batch.note_event()
+        if not pending.is_silent:
+            self.batch.note_event()
+        return self.batch.events != events
 
     def _disturb(self, chance: random.Random) -> None:
         """Let operations happen early, and split a group, as the seed has it."""
