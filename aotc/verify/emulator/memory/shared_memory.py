@@ -201,9 +201,11 @@ class SharedMemory:
             if proxy:
                 self.shadow.check_rewrite(lanes, offset, size_bytes)
         else:
-            self.shadow.check_load(lanes, offset, size_bytes, verb="reads asynchronously")
+            written = self.shadow.check_load(
+                lanes, offset, size_bytes, verb="reads asynchronously"
+            )
             if proxy:
-                self.shadow.check_proxy(lanes, offset, size_bytes)
+                self.shadow.check_proxy(lanes, offset, written)
         everything = np.ones(len(offset), np.bool_)
         flight = Flight(lanes, offset, size_bytes, instruction, writes, everything)
         self.shadow.begin(flight)

@@ -48,6 +48,7 @@ Changes: TypeAlias = Callable[[Ints], npt.NDArray[np.bool_]]
 _MBARRIER = 1 << 15
 _WRITES = 1 << 14
 _READS = _WRITES - 1  # how many asynchronous operations read
+_WORD_MARKS = 4  # that are changed at once
 
 
 @dataclass
@@ -91,7 +92,8 @@ class Shadow:
         self._written = np.zeros(granules, np.int64)
         self._read = np.zeros(granules * order.cluster_warps, np.int64)  # warp by warp
         self._read_itself = np.zeros(0, np.int64)  # as `_read`, of reads by threads; once any
-        self._last_read = 0  # no stamp of a read is greater
+        num_clusters = len(order.ahead) // order.cluster_warps
+        self._last_read = np.zeros(num_clusters, np.int64)  # no stamp of a read is greater
         self._marks = np.zeros(0, np.uint16)  # of each granule, once there is any
         self._flights: dict[int, Flight] = {}  # the open ones, by identity
         self._instructions: list[Instruction] = []  # those in stamps, by number
@@ -106,8 +108,11 @@ class Shadow:
 
     def check_load(
         self, lanes: Lanes, offset: Ints, size: int, *, strong: bool = False, verb: str = "reads"
-    ) -> None:
-        """Check that lanes (n,) may read `size` bytes at each offset (n,)."""
+    ) -> Ints:
+        """Check that lanes (n,) may read `size` bytes at each offset (n,).
+
+        Returns the stamps of who wrote them: (n, granules).
+        """
         self._check_marks(lanes, offset, size, _MBARRIER | _WRITES, verb)
         written = self._gather(self._written, offset // size, size)
         if not self._reads_unwritten and written.size and not int(written.min()):
@@ -117,6 +122,7 @@ class Shadow:
                 "uninitialised", f"{verb} {where}, which was never written", lane=lane_at(lanes, at)
             )
         self._check_seen(lanes, offset, written, verb, "wrote", strong=strong)
+        return written
 
     def check_store(
         self,
@@ -132,15 +138,17 @@ class Shadow:
         unit = offset // size
         written = self._gather(self._written, unit, size)
         self._check_seen(lanes, offset, written, "writes", "wrote", changes, strong=strong)
-        if self._last_read <= self._order.lowest_floor:
+        if self._order.have_met(lanes, self._last_read):
             return
         read = self._gather_reads(unit, size)
         count = read.shape[1] // self._order.cluster_warps
         self._check_seen(lanes, offset, read, "writes", "read", changes, strong=False, count=count)
 
-    def check_proxy(self, lanes: Ints, offset: Ints, size: int) -> None:
-        """Check that what lanes (n,) let the asynchronous proxy read has been handed to it."""
-        written = self._gather(self._written, offset // size, size)
+    def check_proxy(self, lanes: Ints, offset: Ints, written: Ints) -> None:
+        """Check that what lanes (n,) let the asynchronous proxy read has been handed to it.
+
+        `written` (n, granules) are the stamps of who wrote it.
+        """
         self._check_handed(lanes, offset, written, "reads", "wrote")
 
     def check_rewrite(self, lanes: Ints, offset: Ints, size: int) -> None:
@@ -150,7 +158,8 @@ class Shadow:
         unit, plane = offset // size, self._total_bytes // size
         for column in range(self._order.cluster_warps):
             read = self._gather(self._read_itself, unit + column * plane, size)
-            self._check_handed(lanes, offset, read, "writes", "read")
+            if read.any():
+                self._check_handed(lanes, offset, read, "writes", "read")
 
     def _check_handed(self, lanes: Ints, offset: Ints, stamps: Ints, verb: str, other: str) -> None:
         """Check that the accesses stamped (n, granules) have been handed to the async proxy."""
@@ -189,7 +198,7 @@ class Shadow:
         `by` is the instruction that reads, or the number of each lane's.
         """
         unit = offset // size + self._order.planes_of(lanes) * (self._total_bytes // size)
-        self._last_read = self._order.limit()
+        self._last_read[self._order.clusters_of(lanes)] = self._order.limit()
         numbers = self.number(by) if isinstance(by, Instruction) else by
         stamps = self._order.stamps(lanes, numbers)
         self._scatter(self._read, unit, size, stamps)
@@ -243,19 +252,18 @@ class Shadow:
 
     def finish_reads(self, flights: list[Flight]) -> None:
         """Record that reading operations, none of which has ended in part, have been waited for."""
-        by_kind: dict[tuple[int, int], list[Flight]] = {}
+        by_size: dict[int, list[Flight]] = {}
         for flight in flights:
             del self._flights[id(flight)]
             flight.open[:] = False
-            by_kind.setdefault((flight.size_bytes, id(flight.instruction)), []).append(flight)
-        for (size, _), alike in by_kind.items():
-            whole = replace(
-                alike[0],
-                lanes=np.concatenate([flight.lanes for flight in alike]),
-                offset=np.concatenate([flight.offset for flight in alike]),
-            )
-            self._mark(whole, slice(None), begin=False)
-            self.loaded(whole.lanes, whole.offset, size, whole.instruction, asynchronous=True)
+            by_size.setdefault(flight.size_bytes, []).append(flight)
+        for size, alike in by_size.items():
+            lanes = np.concatenate([flight.lanes for flight in alike])
+            offset = np.concatenate([flight.offset for flight in alike])
+            self._count_readers(offset, size, begin=False)
+            numbers = np.array([self.number(flight.instruction) for flight in alike])
+            by = np.repeat(numbers, [len(flight.offset) for flight in alike])
+            self.loaded(lanes, offset, size, by, asynchronous=True)
 
     def finish(
         self, flight: Flight, pieces: npt.NDArray[np.bool_] | None, *, asynchronous: bool
@@ -327,17 +335,29 @@ class Shadow:
         return self._marks
 
     def _mark(self, flight: Flight, pieces: slice | Ints, *, begin: bool) -> None:
-        count = flight.size_bytes // self._granule_bytes
-        first = flight.offset[pieces] // self._granule_bytes
-        index = reshape(first[:, None] + np.arange(count), -1)
-        marks = self._all_marks()
-        if flight.writes:
-            if begin:
-                marks[index] |= np.uint16(_WRITES)
-            else:
-                marks[index] &= np.uint16(0xFFFF ^ _WRITES)
-        else:
-            (np.add if begin else np.subtract).at(marks, index, np.uint16(1))
+        offset, size = flight.offset[pieces], flight.size_bytes
+        if not flight.writes:
+            self._count_readers(offset, size, begin=begin)
+            return
+        words, index = self._words_of_marks(offset, size)
+        mark = _in_each(_WRITES, words)
+        words[index] = words[index] | mark if begin else words[index] & ~mark
+
+    def _count_readers(self, offset: Ints, size: int, *, begin: bool) -> None:
+        """Count those who read `size` bytes at offsets (n,), which may repeat: more, or fewer."""
+        words, index = self._words_of_marks(offset, size)
+        # No count runs over into the next.
+        (np.add if begin else np.subtract).at(words, index, _in_each(1, words))
+
+    def _words_of_marks(self, offset: Ints, size: int) -> tuple[npt.NDArray[Any], Ints]:
+        """Return the marks as words of several, and which of these `size` bytes at offsets have."""
+        count = size // self._granule_bytes
+        each = min(count, _WORD_MARKS)
+        words = view(self._all_marks(), f"u{2 * each}")
+        first = offset // (each * self._granule_bytes)
+        if each == count:
+            return words, first
+        return words, reshape(first[:, None] + np.arange(count // each), -1)
 
     def _check_seen(
         self,
@@ -431,6 +451,12 @@ class Shadow:
             if ((start <= offset) & (offset < start + flight.size_bytes)).any():
                 return (note_of("the operation", flight.instruction),)
         return ()
+
+
+def _in_each(mark: int, words: npt.NDArray[Any]) -> Any:
+    """Return a word in which each mark is `mark`."""
+    ones = sum(1 << 16 * at for at in range(words.itemsize // 2))
+    return words.dtype.type(mark * ones)
 
 
 def _first(found: npt.NDArray[np.bool_]) -> tuple[int, int]:
