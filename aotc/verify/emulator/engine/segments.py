@@ -18,7 +18,7 @@ from aotc.verify.emulator.engine.decode import Decoder
 from aotc.verify.emulator.engine.terminators import END_RULES, End, Site, end_of, falls_through
 from aotc.verify.emulator.errors import EmulationError, Unsupported
 from aotc.verify.emulator.syntax import Immediate, Instruction, Operand
-from aotc.verify.emulator.text.cfg import Cfg
+from aotc.verify.emulator.text.cfg import Cfg, jump_targets
 from aotc.verify.emulator.text.effects import destination_count
 
 SPIN_ROUNDS = 1 << 12
@@ -67,6 +67,12 @@ class Code:
         self.length = len(instructions)
         self._preempt = preempt
         self._rounds: dict[tuple[int, int], int] = {}
+        self._nests: dict[int, tuple[int, ...]] = {}
+        self._loops: dict[int, int] = {}  # from the first instruction of each to its last
+        for block in cfg.blocks:
+            for start in jump_targets(instructions[block.stop - 1]):
+                if start < block.stop:
+                    self._loops[start] = max(block.stop - 1, self._loops.get(start, 0))
         self.segments: dict[int, Segment] = {}
         for block in cfg.blocks:
             start = block.start
@@ -101,6 +107,41 @@ class Code:
             )
             self._rounds[key] = SPIN_ROUNDS if looks and not works else 1
         return self._rounds[key]
+
+    def trips(self, trips: tuple[int, ...], start: int, stop: int) -> tuple[int, ...]:
+        """Return how often who comes from `start` to `stop` has gone round the loops that are there.
+
+        `trips` are those of the loops at `start`, the outermost first.
+        """
+        before, after = self._nest(start), self._nest(stop)
+        goes_back = stop <= start
+        if before == after and not goes_back:
+            return trips
+        found: list[int] = []
+        for head, other, count in zip(after, before, trips, strict=False):
+            if head != other:
+                break
+            found.append(count + 1 if goes_back and head == stop else count)
+            if goes_back and head == stop:
+                break
+        return (*found, *[0] * (len(after) - len(found)))
+
+    def progress(self, pc: int, trips: tuple[int, ...]) -> tuple[int, ...]:
+        """Return how far who is at `pc` has come: those who are behind compare as less.
+
+        In one loop that is who has gone round less often, and of a loop who is still in it.
+        """
+        if not trips:
+            return (pc,)
+        pairs = zip(self._nest(pc), trips, strict=False)
+        return (*(each for pair in pairs for each in pair), pc)
+
+    def _nest(self, pc: int) -> tuple[int, ...]:
+        """Return where the loops begin that an instruction is in, the outermost first."""
+        if pc not in self._nests:
+            loops = sorted(self._loops.items())
+            self._nests[pc] = tuple(start for start, stop in loops if start <= pc <= stop)
+        return self._nests[pc]
 
     def _polls_memory(self, instruction: Instruction) -> bool:
         """Say whether an instruction may be there to see what others have stored."""
