@@ -113,9 +113,13 @@ class SharedMemory:
         count = len(instructions)
         everyone = np.tile(lanes, count)
         offset = self.locate(everyone, reshape(address, -1), size_bytes)
-        self.shadow.check_load(everyone, offset, size_bytes)
         numbers = np.array([self.shadow.number(each) for each in instructions])
-        self.shadow.loaded(everyone, offset, size_bytes, np.repeat(numbers, len(lanes)))
+        # Lanes of a warp mostly read the same: what counts is the last of them.
+        last = self.shadow.last_of_warps(everyone, offset, size_bytes)
+        if not self.shadow.may_all_load(everyone[last], offset[last], size_bytes):
+            self.shadow.check_load(everyone, offset, size_bytes)
+        by = numbers[last // len(lanes)]
+        self.shadow.loaded(everyone[last], offset[last], size_bytes, by)
         cells = self._cells(size_bytes)[offset // size_bytes]
         return reshape(view(cells, np.uint8), count, len(lanes), size_bytes)
 

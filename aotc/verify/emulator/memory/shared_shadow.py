@@ -49,6 +49,7 @@ _MBARRIER = 1 << 15
 _WRITES = 1 << 14
 _READS = _WRITES - 1  # how many asynchronous operations read
 _WORD_MARKS = 4  # that are changed at once
+_BLOCK_BYTES = 512  # no access is to more than one
 
 
 @dataclass
@@ -92,9 +93,10 @@ class Shadow:
         self._written = np.zeros(granules, np.int64)
         self._read = np.zeros(granules * order.cluster_warps, np.int64)  # warp by warp
         self._read_itself = np.zeros(0, np.int64)  # as `_read`, of reads by threads; once any
-        num_clusters = len(order.ahead) // order.cluster_warps
-        self._last_read = np.zeros(num_clusters, np.int64)  # no stamp of a read is greater
+        # Of each block, no stamp of a read is greater.
+        self._last_read = np.zeros(-(-total_bytes // _BLOCK_BYTES), np.int64)
         self._marks = np.zeros(0, np.uint16)  # of each granule, once there is any
+        self._scratch = np.empty(0, np.int32)
         self._flights: dict[int, Flight] = {}  # the open ones, by identity
         self._instructions: list[Instruction] = []  # those in stamps, by number
         self._numbers: dict[int, int] = {}  # of each instruction, by its identity
@@ -124,6 +126,29 @@ class Shadow:
         self._check_seen(lanes, offset, written, verb, "wrote", strong=strong)
         return written
 
+    def last_of_warps(self, lanes: Ints, offset: Ints, size: int) -> Ints:
+        """Return which of accesses (n,) are the last of a warp's to a place, ascending."""
+        unit = offset // size + self._order.planes_of(lanes) * (self._total_bytes // size)
+        if not self._scratch.size:
+            self._scratch = np.empty(len(self._read), np.int32)
+        numbers = np.arange(len(unit), dtype=np.int32)
+        self._scratch[unit] = numbers
+        return np.flatnonzero(self._scratch[unit] == numbers)
+
+    def may_all_load(self, lanes: Ints, offset: Ints, size: int) -> bool:
+        """Return whether any lane of lanes' warps (n,) may read `size` bytes at each offset (n,).
+
+        It is no answer if not: then `check_load` says which may not.
+        """
+        if self._marks.size:
+            marks = self._gather(self._marks, offset // size, size)
+            if (marks & np.uint16(_MBARRIER | _WRITES)).any():
+                return False
+        written = self._gather(self._written, offset // size, size)
+        if not self._reads_unwritten and written.size and not int(written.min()):
+            return False
+        return self._order.have_seen_all(lanes, written)
+
     def check_store(
         self,
         lanes: Lanes,
@@ -138,11 +163,14 @@ class Shadow:
         unit = offset // size
         written = self._gather(self._written, unit, size)
         self._check_seen(lanes, offset, written, "writes", "wrote", changes, strong=strong)
-        if self._order.have_met(lanes, self._last_read):
+        if self._order.have_met(lanes, self._last_read[offset // _BLOCK_BYTES]):
             return
         read = self._gather_reads(unit, size)
-        count = read.shape[1] // self._order.cluster_warps
-        self._check_seen(lanes, offset, read, "writes", "read", changes, strong=False, count=count)
+        some = np.flatnonzero(read.any(axis=0))  # few of the warps have read
+        pieces = some % (read.shape[1] // self._order.cluster_warps)
+        self._check_seen(
+            lanes, offset, read[:, some], "writes", "read", changes, strong=False, pieces=pieces
+        )
 
     def check_proxy(self, lanes: Ints, offset: Ints, written: Ints) -> None:
         """Check that what lanes (n,) let the asynchronous proxy read has been handed to it.
@@ -198,7 +226,7 @@ class Shadow:
         `by` is the instruction that reads, or the number of each lane's.
         """
         unit = offset // size + self._order.planes_of(lanes) * (self._total_bytes // size)
-        self._last_read[self._order.clusters_of(lanes)] = self._order.limit()
+        self._last_read[offset // _BLOCK_BYTES] = self._order.limit()
         numbers = self.number(by) if isinstance(by, Instruction) else by
         stamps = self._order.stamps(lanes, numbers)
         self._scatter(self._read, unit, size, stamps)
@@ -369,11 +397,11 @@ class Shadow:
         changes: Changes | None = None,
         *,
         strong: bool,
-        count: int = 0,
+        pieces: Ints | None = None,
     ) -> None:
         """Check that lanes (n,) have seen the accesses stamped (n, granules).
 
-        With a `count` there are several stamps for each of so many granules.
+        With `pieces` (k,) stamps (n, k) are of these granules.
         """
         late = self._order.unseen(lanes, stamps)
         if late is None:
@@ -388,9 +416,10 @@ class Shadow:
         if rows.size:
             at, piece = int(rows[0]), int(which[0])
             stamp = int(stamps[at, piece])
+            granule = piece if pieces is None else int(pieces[piece])
             raise Misuse(
                 "race",
-                f"{verb} {self._place(offset, at, piece % count if count else piece)}, which "
+                f"{verb} {self._place(offset, at, granule)}, which "
                 f"{self.who(stamp)} {other} with nothing between that orders the two",
                 lane=lane_at(lanes, at),
                 notes=self.where(stamp),

@@ -183,10 +183,6 @@ class Order:
         """Return the columns of warps, in the same shape."""
         return self._warp_column[warps]
 
-    def clusters_of(self, lanes: Lanes) -> Ints:
-        """Return the clusters of lanes: (n,)."""
-        return self._view_of_lane[lanes] // (2 * self.cluster_warps)
-
     def planes_of(self, lanes: Lanes) -> Ints:
         """Return the places of lanes' warps in their clusters: (n,)."""
         return self._plane[lanes]
@@ -226,12 +222,18 @@ class Order:
         return (suspect[rows], which) if rows.size else None
 
     def have_met(self, lanes: Lanes, limits: Ints) -> bool:
-        """Return whether lanes have seen what all warps of their clusters did up to a limit each.
+        """Return whether lanes (n,) have seen what all of their clusters did up to limits (n,)."""
+        return bool((limits <= self.floor[self._view_of_lane[lanes]]).all())
 
-        `limits` has one for each cluster.
+    def have_seen_all(self, lanes: Ints, stamps: Ints) -> bool:
+        """Return whether all lanes of lanes' warps (n,) have seen what is stamped (n, k).
+
+        Neither what lanes did themselves nor what only some have seen is taken into account.
         """
-        views = self.views_of(lanes)
-        return bool((limits[views // (2 * self.cluster_warps)] <= self.floor[views]).all())
+        views = self._view_of_lane[lanes]
+        agent = self.views.seen[GENERIC, views, self.async_column][:, None]
+        late = stamps > self.floor[views][:, None]
+        return not (late & ((stamps < _ASYNC) | (stamps > agent))).any()
 
     def unordered(self, lanes: Ints, stamps: Ints, kind: int = GENERIC) -> npt.NDArray[np.bool_]:
         """Say which of the accesses stamped (n, k) lanes (n,) have not seen.
