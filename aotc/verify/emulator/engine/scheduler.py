@@ -256,13 +256,20 @@ class Scheduler:
     def _happen(self) -> bool:
         """Let the oldest operations of each cluster happen that can; say whether there was one.
 
-        It is as many as it takes until one of its warps may go on. Clusters know nothing of each
-        other: each goes on when it would if it ran alone, and where they do the same they stay
-        together.
+        It is as many as it takes until one of its warps may go on. What lets nobody go on but who
+        waits for it happens then, or when nothing else can. Clusters know nothing of each other:
+        each goes on when it would if it ran alone, and where they do the same they stay together.
         """
+        every = self.batch.take_pending()
+        return any(
+            self._happen_among([each for each in every if each.is_awaited == is_awaited])
+            for is_awaited in (False, True)
+        )
+
+    def _happen_among(self, every: Sequence[Deferred]) -> bool:
         served: dict[int, None] = {}
         is_any = False
-        for pending in self.batch.take_pending():
+        for pending in every:
             if pending.ready and served.keys().isdisjoint(pending.clusters):
                 is_any = True
                 if self._force(pending):
