@@ -82,8 +82,9 @@ class AtomicSums:
 
     def leave(self, address: Array, stored: Array) -> None:
         """Take note of what is stored at addresses to which something was added."""
-        added, places = self._added or (None, slice(0))
-        if added is not address:
+        if self._added is not None and self._added[0] is address:
+            places = self._added[1]
+        else:
             places = np.searchsorted(self._addresses, address)
         self._table[_LEFT, places] = stored.astype(np.float64)
 

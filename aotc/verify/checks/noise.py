@@ -238,6 +238,14 @@ def _exact_product(a: Array, b: Array) -> Array:
     return a.astype(np.float64) * b.astype(np.float64)
 
 
+@dataclass(frozen=True, slots=True)
+class _Sums:
+    """Hold the sums of magnitudes of a product of matrices, and which of its elements are exact."""
+
+    size: Array
+    is_exact: Array | None
+
+
 def _size_of_sums(a: Array, b: Array, acc: Array) -> Array:
     """Return the sums of magnitudes of what a product of matrices adds up.
 
@@ -516,19 +524,18 @@ class _Noise:
             is_fp8 = source is not None and source.bits == 8
             step = _FP8_SUM_STEP if is_fp8 else 2.0 * 2.0**-element.mantissa_bits
             kept = self._recording.kept(out)
-            if kept is None or "size" not in kept:
+            known: _Sums | None = None if kept is None else kept.get("sums")
+            if known is None:
                 size = _size_of_sums(a, b, acc)
-                found = {"size": size, "is_exact": _is_exact_dot(a, b, acc, size, step)}
+                known = _Sums(size, _is_exact_dot(a, b, acc, size, step))
                 if kept is not None:
-                    kept.update(found)
-            else:
-                found = kept
-            size, is_exact, wide = found["size"], found["is_exact"], out.astype(np.float64)
-            moved = wide + self._part(out.shape) * step * size
-            if is_exact is not None:
-                moved = np.where(is_exact, wide, moved)
+                    kept["sums"] = known
+            wide = out.astype(np.float64)
+            moved = wide + self._part(out.shape) * step * known.size
+            if known.is_exact is not None:
+                moved = np.where(known.is_exact, wide, moved)
             # Parts of the sum may overflow, to either side.
-            return round_to(self._open(moved, size > _largest(out)), element)
+            return round_to(self._open(moved, known.size > _largest(out)), element)
 
         return rule
 

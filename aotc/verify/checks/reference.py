@@ -258,7 +258,9 @@ def interpret(
         known_rules = recording.recalling(RULES, [tile.Dot, arith.Exp2, arith.Cast])
         for seed, group in enumerate([*groups, *[ops] * NUM_RANDOM_RUNS], launch.seed + 1):
             upwards = len(upward) < len(groups)
-            rules = watch.measuring(noisy_rules(known_rules, seed, group, recording, upwards=upwards))
+            rules = watch.measuring(
+                noisy_rules(known_rules, seed, group, recording, upwards=upwards)
+            )
             rules = recording.replaying(rules, [*group, *watch.casts], same_poison=False)
             moved = _run(kernel, launch, exact.again(), args, rules, seed, code=code)
             (upward if upwards else random).append(moved)

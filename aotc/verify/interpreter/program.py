@@ -169,7 +169,7 @@ class Program:
     def _bind_results(self, op: Op, results: Sequence[_Result], outs: Any) -> None:
         if outs is None:
             outs = ()
-        elif isinstance(outs, _ARRAYS):
+        elif hasattr(outs, "dtype"):
             outs = (np.asarray(outs),)
         for (value, wanted), out in zip(results, outs, strict=True):
             if out.dtype is not wanted and out.dtype != wanted and not _is_place(value):
@@ -181,9 +181,6 @@ class Program:
         error = InterpretError(f"{op.opcode} {message}", op.loc)
         error.add_context(f"in program {self.place} of grid {self.grid}")
         return error
-
-
-_ARRAYS = (np.ndarray, np.generic)
 
 
 def _is_place(value: Value) -> bool:

@@ -102,6 +102,7 @@ class Recording:
         current: Program | None = None
         programs = iter(self._programs)
         known: dict[Op, Iterator[_Record]] = {}
+        nobody: dict[Op, list[_Record]] = {}
         nothing: Iterator[_Record] = iter(())
         depth = 0
 
@@ -112,7 +113,8 @@ class Recording:
                     return base(program, op, *operands)
                 if current is not program:
                     current = program
-                    known = {each: iter(records) for each, records in next(programs, {}).items()}
+                    recorded = next(programs, nobody)
+                    known = {each: iter(records) for each, records in recorded.items()}
                 record = next(known.get(op, nothing), None)
                 if record is not None and (
                     (same_poison or not record.made_poison)

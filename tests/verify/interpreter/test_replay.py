@@ -105,6 +105,35 @@ def test_other_arguments_are_other_operands(kernel: Kernel) -> None:
     assert _run(kernel, rules, X, n=2).tobytes() == _run(kernel, RULES, X, n=2).tobytes()
 
 
+def test_a_live_op_recalls_what_the_same_operands_gave(kernel: Kernel) -> None:
+    """What follows from it may be kept for later runs; of other operands nothing is recalled."""
+    recording, kept = Recording(), list[bool]()
+    exact = _run(kernel, recording.recording(RULES), X)
+    ran: list[type[Op]] = []
+    known = recording.recalling(_counting(RULES, ran), [arith.Exp, arith.Mul])
+
+    def watched(cls: type[Op], factor: float):
+        def rule(program: Program, op: Op, *operands: Array | None):
+            out = np.asarray(known[cls](program, op, *operands))
+            place = recording.kept(out)
+            kept.append(place is not None and place.get("seen", False))
+            if place is not None:
+                place["seen"] = True
+            return factor * out
+
+        return rule
+
+    live = [_op(kernel, arith.Exp), _op(kernel, arith.Mul)]
+    for factor, expected in ((1.0, [False, False]), (2.0, [True, False])):
+        rules = {**known, arith.Exp: watched(arith.Exp, factor), arith.Mul: watched(arith.Mul, 1.0)}
+        out = _run(kernel, recording.replaying(rules, live, same_poison=True), X)
+        assert (out.tobytes() == exact.tobytes()) == (factor == 1.0)
+        assert arith.Exp not in ran
+        assert kept == expected
+        kept.clear()
+    assert arith.Mul in ran  # of a sum that moved
+
+
 def test_a_full_recording_replays_what_it_holds(kernel: Kernel) -> None:
     recording = Recording(max_bytes=0)
     exact = _run(kernel, recording.recording(RULES), X)

@@ -67,7 +67,7 @@ def _rows(tensor: TensorMap, coordinates: Sequence[int]) -> tuple[Ints, Ints]:
     """Return the rows of a box that are in bounds, and their distance from the tensor's start."""
     steps, outer = tensor.element_strides, range(1, tensor.rank)
     lasts = [coordinates[at] + steps[at] * (tensor.box_elems[at] - 1) for at in outer]
-    if all(0 <= coordinates[at] and lasts[at - 1] < tensor.dims[at] for at in outer):
+    if all(coordinates[at] >= 0 and lasts[at - 1] < tensor.dims[at] for at in outer):
         first = sum(coordinates[at] * tensor.strides_bytes[at - 1] for at in outer)
         rows, distance = _all_rows(tensor.box_elems, steps, tensor.strides_bytes)
         return rows, distance + first

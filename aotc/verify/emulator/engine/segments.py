@@ -18,7 +18,7 @@ from aotc.verify.emulator.engine.decode import Decoder
 from aotc.verify.emulator.engine.terminators import END_RULES, End, Site, end_of, falls_through
 from aotc.verify.emulator.errors import EmulationError, Unsupported
 from aotc.verify.emulator.syntax import Immediate, Instruction, Operand
-from aotc.verify.emulator.text.cfg import Cfg, jump_targets
+from aotc.verify.emulator.text.cfg import Cfg, nests_of
 from aotc.verify.emulator.text.effects import destination_count
 
 SPIN_ROUNDS = 1 << 12
@@ -67,12 +67,11 @@ class Code:
         self.length = len(instructions)
         self._preempt = preempt
         self._rounds: dict[tuple[int, int], int] = {}
-        self._nests: dict[int, tuple[int, ...]] = {}
-        self._loops: dict[int, int] = {}  # from the first instruction of each to its last
-        for block in cfg.blocks:
-            for start in jump_targets(instructions[block.stop - 1]):
-                if start < block.stop:
-                    self._loops[start] = max(block.stop - 1, self._loops.get(start, 0))
+        self._nests = {
+            pc: nest
+            for block, nest in zip(cfg.blocks, nests_of(cfg), strict=True)
+            for pc in range(block.start, block.stop)
+        }
         self.segments: dict[int, Segment] = {}
         for block in cfg.blocks:
             start = block.start
@@ -113,7 +112,7 @@ class Code:
 
         `trips` are those of the loops at `start`, the outermost first.
         """
-        before, after = self._nest(start), self._nest(stop)
+        before, after = self._nests.get(start, ()), self._nests.get(stop, ())
         goes_back = stop <= start
         if before == after and not goes_back:
             return trips
@@ -133,15 +132,8 @@ class Code:
         """
         if not trips:
             return (pc,)
-        pairs = zip(self._nest(pc), trips, strict=False)
+        pairs = zip(self._nests.get(pc, ()), trips, strict=False)
         return (*(each for pair in pairs for each in pair), pc)
-
-    def _nest(self, pc: int) -> tuple[int, ...]:
-        """Return where the loops begin that an instruction is in, the outermost first."""
-        if pc not in self._nests:
-            loops = sorted(self._loops.items())
-            self._nests[pc] = tuple(start for start, stop in loops if start <= pc <= stop)
-        return self._nests[pc]
 
     def _polls_memory(self, instruction: Instruction) -> bool:
         """Say whether an instruction may be there to see what others have stored."""

@@ -205,9 +205,7 @@ class SharedMemory:
             if proxy:
                 self.shadow.check_rewrite(lanes, offset, size_bytes)
         else:
-            written = self.shadow.check_load(
-                lanes, offset, size_bytes, verb="reads asynchronously"
-            )
+            written = self.shadow.check_load(lanes, offset, size_bytes, verb="reads asynchronously")
             if proxy:
                 self.shadow.check_proxy(lanes, offset, written)
         everything = np.ones(len(offset), np.bool_)

@@ -259,9 +259,7 @@ class Order:
                 )
         return late
 
-    def _are_late(
-        self, lanes: Ints, stamps: Ints, cells: Ints, kind: int
-    ) -> npt.NDArray[np.bool_]:
+    def _are_late(self, lanes: Ints, stamps: Ints, cells: Ints, kind: int) -> npt.NDArray[np.bool_]:
         """Say which of stamps (n,), not seen with their warps, lanes (n,) have not seen by others.
 
         `cells` (n,) are where their views have what they have seen of the stamps' warps.

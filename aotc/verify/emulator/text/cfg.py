@@ -69,6 +69,35 @@ def build_cfg(instructions: Sequence[Instruction]) -> Cfg:
     return Cfg(tuple(blocks), block_at)
 
 
+def nests_of(cfg: Cfg) -> list[tuple[int, ...]]:
+    """Return for each block the loops that it is in, the outermost first: where each begins.
+
+    A loop is what leads back to a block that all ways into it go through.
+    """
+    before: list[list[int]] = [[] for _ in cfg.blocks]
+    for index, block in enumerate(cfg.blocks):
+        for after in block.successors:
+            before[after].append(index)
+    bodies: dict[int, set[int]] = {}
+    for head in range(len(cfg.blocks)):
+        body = {head}
+        worklist = [index for index in before[head] if index >= head]
+        while worklist:
+            index = worklist.pop()
+            if index not in body:
+                body.add(index)
+                worklist += before[index]
+        if len(body) > 1 or head in before[head]:
+            bodies[head] = body
+    # Where there is a way around its first block, the first of all is in it.
+    loops = [(head, body) for head, body in bodies.items() if head == 0 or 0 not in body]
+    loops.sort(key=lambda loop: (-len(loop[1]), loop[0]))
+    return [
+        tuple(cfg.blocks[head].start for head, body in loops if index in body)
+        for index in range(len(cfg.blocks))
+    ]
+
+
 def jump_targets(instruction: Instruction) -> tuple[int, ...]:
     """Return the instructions that a jump may go to, in the order written."""
     return tuple(_labels(instruction.operands)) if instruction.opcode in ("bra", "brx") else ()

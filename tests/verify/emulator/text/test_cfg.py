@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from aotc.verify.emulator.errors import EmulationError
-from aotc.verify.emulator.text.cfg import analyse, build_cfg
+from aotc.verify.emulator.text.cfg import analyse, build_cfg, nests_of
 from aotc.verify.emulator.text.effects import effect_of
 from aotc.verify.emulator.text.parse import parse_module
 
@@ -158,3 +158,22 @@ def test_undefined_registers_are_those_that_some_way_does_not_write(instructions
     flow = analyse(instructions, cfg)
     live = {register for register, number in flow.numbers.items() if flow.live_in[0] >> number & 1}
     assert set(flow.maybe_undefined) == live
+
+
+def test_loops_and_what_they_are_in():
+    """A block after the loop that leads back into it is in it; a jump into its middle makes none."""
+    body = """
+    outer: add.s32 %r1, %r1, 1;
+    inner: add.s32 %r2, %r2, 1; @%p1 bra far;
+    near: @%p2 bra inner;
+    @%p3 bra outer; bra done;
+    far: add.s32 %r3, %r3, 1; bra near;
+    done: ret;
+    """
+    text = f".entry k() {{ .reg .b32 %r<9>; .reg .pred %p<9>; {body} }}"
+    cfg = build_cfg(parse_module(text).kernels["k"].instructions)
+    assert list(zip([block.start for block in cfg.blocks], nests_of(cfg), strict=True)) == [
+        (0, (0,)), (1, (0, 1)), (3, (0, 1)), (4, (0,)), (5, ()), (6, (0, 1)), (8, ()),
+    ]  # fmt: skip
+    around = ".entry k() { .reg .pred %p<9>; @%p1 bra b; a: @%p2 bra c; b: bra a; c: ret; }"
+    assert not any(nests_of(build_cfg(parse_module(around).kernels["k"].instructions)))
