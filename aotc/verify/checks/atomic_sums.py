@@ -93,7 +93,7 @@ class AtomicSums:
         if not address.size:
             return slice(0)
         # Mostly they are a run that is known, or lies between two that are.
-        at = int(np.searchsorted(self._addresses, address[0]))
+        at = int(np.searchsorted(self._addresses, address[:1])[0])
         run = slice(at, at + address.size)
         if np.array_equal(self._addresses[run], address):
             return run

@@ -238,21 +238,14 @@ def _exact_product(a: Array, b: Array) -> Array:
     return a.astype(np.float64) * b.astype(np.float64)
 
 
-@dataclass(frozen=True, slots=True)
-class _Sums:
-    """Hold the sums of magnitudes of a product of matrices, and which of its elements are exact."""
-
-    size: Array
-    is_exact: Array | None
-
-
-def _size_of_sums(a: Array, b: Array, acc: Array) -> Array:
-    """Return the sums of magnitudes of what a product of matrices adds up.
+def _sums(a: Array, b: Array, acc: Array, step: float) -> tuple[Array, Array | None]:
+    """Return the sums of magnitudes of what a product of matrices adds up, and which are exact.
 
     What is infinite before it is summed gives the same sum in any order.
     """
     sizes = [_finite(np.abs(value.astype(np.float64))) for value in (a, b, acc)]
-    return np.matmul(sizes[0], sizes[1]) + sizes[2]
+    size = np.matmul(sizes[0], sizes[1]) + sizes[2]
+    return size, _is_exact_dot(a, b, acc, size, step)
 
 
 def _is_exact_dot(a: Array, b: Array, acc: Array, size: Array, step: float) -> Array | None:
@@ -523,19 +516,14 @@ class _Noise:
             source = _float_of(op.a)
             is_fp8 = source is not None and source.bits == 8
             step = _FP8_SUM_STEP if is_fp8 else 2.0 * 2.0**-element.mantissa_bits
-            kept = self._recording.kept(out)
-            known: _Sums | None = None if kept is None else kept.get("sums")
-            if known is None:
-                size = _size_of_sums(a, b, acc)
-                known = _Sums(size, _is_exact_dot(a, b, acc, size, step))
-                if kept is not None:
-                    kept["sums"] = known
+            size, is_exact = self._recording.derived(out, lambda: _sums(a, b, acc, step))
+            assert size is not None
             wide = out.astype(np.float64)
-            moved = wide + self._part(out.shape) * step * known.size
-            if known.is_exact is not None:
-                moved = np.where(known.is_exact, wide, moved)
+            moved = wide + self._part(out.shape) * step * size
+            if is_exact is not None:
+                moved = np.where(is_exact, wide, moved)
             # Parts of the sum may overflow, to either side.
-            return round_to(self._open(moved, known.size > _largest(out)), element)
+            return round_to(self._open(moved, size > _largest(out)), element)
 
         return rule
 

@@ -13,7 +13,7 @@ Invariant: a run that replays gives, to the bit, what it would give without.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, field
 from functools import cache
 from operator import is_
@@ -34,15 +34,18 @@ _Operands: TypeAlias = "tuple[Array | None, ...]"
 _Outs: TypeAlias = "Array | tuple[Array, ...]"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class _Record:
-    """Hold what an op was given and gave, which buffers it read, whether it made poison."""
+    """Hold what an op was given and gave, which buffers it read, whether it made poison.
+
+    `derived` follows from that, once somebody has asked for it.
+    """
 
     operands: _Operands
     outs: _Outs
     buffers: frozenset[int]
     made_poison: bool
-    kept: dict[str, Any] = field(default_factory=dict[str, Any])
+    derived: tuple[Array | None, ...] | None = None
 
 
 @dataclass(slots=True)
@@ -159,11 +162,23 @@ class Recording:
 
         return {**rules, **{cls: wrapped(rules[cls]) for cls in kinds}}
 
-    def kept(self, outs: Array) -> dict[str, Any] | None:
-        """Return where to keep, for later runs, what follows from results; None if these are new."""
-        if self._live is None or self._live[1].outs is not outs:
-            return None
-        return self._live[1].kept
+    def derived(
+        self, outs: Array, make: Callable[[], tuple[Array | None, ...]]
+    ) -> tuple[Array | None, ...]:
+        """Return what `make` gives of what a live op was given and gives: `outs`.
+
+        Where that is as recorded it is made once for all runs; a rule may ask for one such thing.
+        """
+        record = None if self._live is None else self._live[1]
+        if record is None or record.outs is not outs:
+            return make()
+        if record.derived is not None:
+            return record.derived
+        made = make()
+        if self._num_bytes <= self.max_bytes:
+            record.derived = made
+            self._num_bytes += sum(each.nbytes for each in made if each is not None)
+        return made
 
     def _is_written(self, buffers: frozenset[int], program: Program) -> bool:
         written = program.memory.buffers_written
