@@ -155,7 +155,6 @@ class Scheduler:
         self._rounds, self._trips = group.rounds, group.trips
         batch.poll = None
         lanes = group.lanes
-        group.trips = self._trips = self._code.trips(group.trips, group.pc, segment.stop - 1)
         group.pc = self._place = segment.stop - 1
         for step in segment.steps:
             step(lanes)

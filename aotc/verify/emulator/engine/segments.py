@@ -113,27 +113,31 @@ class Code:
         `trips` are those of the loops at `start`, the outermost first.
         """
         before, after = self._nests.get(start, ()), self._nests.get(stop, ())
-        goes_back = stop <= start
-        if before == after and not goes_back:
-            return trips
+        if not after:
+            return ()
         found: list[int] = []
-        for head, other, count in zip(after, before, trips, strict=False):
-            if head != other:
+        for loop, other, count in zip(after, before, trips, strict=False):
+            if loop is not other:
                 break
-            found.append(count + 1 if goes_back and head == stop else count)
-            if goes_back and head == stop:
+            found.append(count + (loop.entry == stop))
+            if loop.entry == stop:
                 break
         return (*found, *[0] * (len(after) - len(found)))
 
     def progress(self, pc: int, trips: tuple[int, ...]) -> tuple[int, ...]:
         """Return how far who is at `pc` has come: those who are behind compare as less.
 
-        In one loop that is who has gone round less often, and of a loop who is still in it.
+        In one loop that is who has gone round less often, and of a loop who is still in it. What lies
+        before the instruction at which a loop is entered comes last in it.
         """
         if not trips:
             return (pc,)
-        pairs = zip(self._nests.get(pc, ()), trips, strict=False)
-        return (*(each for pair in pairs for each in pair), pc)
+        nest = self._nests[pc]
+        places = (*(loop.first for loop in nest[1:]), pc)
+        found: list[int] = []
+        for loop, count, place in zip(nest, trips, places, strict=True):
+            found += (loop.first, count, place < loop.entry)
+        return (*found, pc)
 
     def _polls_memory(self, instruction: Instruction) -> bool:
         """Say whether an instruction may be there to see what others have stored."""

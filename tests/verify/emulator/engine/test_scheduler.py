@@ -58,3 +58,18 @@ def test_who_has_left_a_loop_waits_for_who_is_in_it(monkeypatch: pytest.MonkeyPa
     assert _runs(body, monkeypatch, "add.s32 %r6, %r6, 1") == [128] * 3
     counts = Counter(_runs(body, monkeypatch, "add.s32 %r8, %r8, 1"))
     assert counts == {128: 3, 96: 3, 64: 3, 32: 3}
+
+
+def test_what_lies_before_the_entry_of_a_loop_comes_last_in_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The loop is entered at its test, after which one CTA alone does something more."""
+    body = """
+    setp.eq.s32 %p1, %r5, 1; bra test;
+    loop: add.s32 %r6, %r6, 1;
+    test: setp.ge.s32 %p2, %r6, 5; @%p2 bra done;
+    @%p1 bra more; bra loop;
+    more: add.s32 %r7, %r7, 3; bra loop;
+    done:
+    """
+    assert _runs(body, monkeypatch, "add.s32 %r6, %r6, 1") == [128] * 5

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from aotc.verify.emulator.errors import EmulationError
-from aotc.verify.emulator.text.cfg import analyse, build_cfg, nests_of
+from aotc.verify.emulator.text.cfg import Loop, analyse, build_cfg, nests_of
 from aotc.verify.emulator.text.effects import effect_of
 from aotc.verify.emulator.text.parse import parse_module
 
@@ -161,19 +161,25 @@ def test_undefined_registers_are_those_that_some_way_does_not_write(instructions
 
 
 def test_loops_and_what_they_are_in():
-    """A block after the loop that leads back into it is in it; a jump into its middle makes none."""
+    """Blocks after a loop that lead back into it are in it; its first one may be entered last."""
     body = """
     outer: add.s32 %r1, %r1, 1;
     inner: add.s32 %r2, %r2, 1; @%p1 bra far;
-    near: @%p2 bra inner;
-    @%p3 bra outer; bra done;
+    near: @%p1 bra inner;
+    @%p1 bra outer; bra test;
     far: add.s32 %r3, %r3, 1; bra near;
-    done: ret;
+    again: add.s32 %r3, %r3, 1;
+    test: @%p1 bra again;
+    ret;
     """
-    text = f".entry k() {{ .reg .b32 %r<9>; .reg .pred %p<9>; {body} }}"
-    cfg = build_cfg(parse_module(text).kernels["k"].instructions)
+    cfg = build_cfg(instructions_of(body))
+    outer, inner, rotated = Loop(0, 0), Loop(1, 1), Loop(8, 9)
     assert list(zip([block.start for block in cfg.blocks], nests_of(cfg), strict=True)) == [
-        (0, (0,)), (1, (0, 1)), (3, (0, 1)), (4, (0,)), (5, ()), (6, (0, 1)), (8, ()),
+        (0, (outer,)), (1, (outer, inner)), (3, (outer, inner)), (4, (outer,)), (5, ()),
+        (6, (outer, inner)), (8, (rotated,)), (9, (rotated,)), (10, ()),
     ]  # fmt: skip
-    around = ".entry k() { .reg .pred %p<9>; @%p1 bra b; a: @%p2 bra c; b: bra a; c: ret; }"
-    assert not any(nests_of(build_cfg(parse_module(around).kernels["k"].instructions)))
+
+
+def test_what_is_entered_at_two_places_is_no_loop():
+    cfg = build_cfg(instructions_of("@%p1 bra b; a: @%p1 bra c; b: bra a; c: ret;"))
+    assert nests_of(cfg) == [()] * 4
