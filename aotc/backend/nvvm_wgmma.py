@@ -68,25 +68,51 @@ def wgmma(
     b_at = a_at + len(arguments)
     arguments += [("i64", b), ("i1", accumulate)]
     starts = [sum(map(len, acc[:block])) for block in range(len(acc))]
-    # Additions of 64 bits, though the address is in the low word: where low words are added and packed into
-    # the same registers again, ptxas 13.5 may take two descriptors for one, and issue one wgmma for both.
-    lines = ["{ .reg .b64 a, b;", "wgmma.fence.sync.aligned;"]
+    lines = ["{", "wgmma.fence.sync.aligned;"]
+    left_at, right_at = _Descriptor("a", f"${a_at}"), _Descriptor("b", f"${b_at}")
     for step in steps:
-        lines.append(f"add.s64 b, ${b_at}, {step.b};")
+        right = right_at.move(step.b, lines)
         if isinstance(step.a, int):
-            lines.append(f"add.s64 a, ${a_at}, {step.a};")
-            left = "a"
+            left = left_at.move(step.a, lines)
         else:
             left = _group(a_at + word for word in step.a)
         start = starts[step.block]
         result = _group(range(start, start + len(acc[step.block])))
         scale = f"${b_at + 1}" if step.first else "1"
         lines.append(
-            f"wgmma.mma_async.sync.aligned.{kind.suffix} {result}, {left}, b, {scale}{kind.tail};"
+            f"wgmma.mma_async.sync.aligned.{kind.suffix} {result}, {left}, {right}, {scale}{kind.tail};"
         )
     lines += ["wgmma.commit_group.sync.aligned;", "}"]
     out = _tied(emit, " ".join(lines), words, arguments, letters)
     return [out[start : start + len(each)] for start, each in zip(starts, acc, strict=True)]
+
+
+@dataclass(slots=True)
+class _Descriptor:
+    """A matrix descriptor on its way through the matrix.
+
+    Each step adds to the low word of the one before, where the address is, in registers of its own. Where
+    two are written to the same registers, ptxas 13.5 may take them for one and issue one wgmma for both;
+    and it copies the high word for each that starts from the first one again, or adds 64 bits with constants
+    in registers, which a wgmma of 64 columns is too short to hide.
+    """
+
+    name: str
+    register: str
+    offset: int = 0
+    count: int = 0
+
+    def move(self, offset: int, lines: list[str]) -> str:
+        """Write what makes the descriptor at an offset from the first; return its register."""
+        if offset != self.offset:
+            self.count += 1
+            at = f"{self.name}{self.count}"
+            lines.append(
+                f".reg .b64 {at}; .reg .b32 {at}l, {at}h, {at}m; mov.b64 {{{at}l, {at}h}}, {self.register}; "
+                f"add.s32 {at}m, {at}l, {offset - self.offset}; mov.b64 {at}, {{{at}m, {at}h}};"
+            )
+            self.register, self.offset = at, offset
+        return self.register
 
 
 def opaque_false(emit: Emitter) -> str:

@@ -329,6 +329,7 @@ class _Noise:
         wrapped: dict[type[Op], Rule] = dict(self._rules)
         for cls, error in _APPROXIMATE.items():
             wrapped[cls] = self._approximate(self._rules[cls], error)
+        wrapped[arith.Div] = self._quotient(wrapped[arith.Div])
         wrapped[arith.Mul] = self._product(self._rules[arith.Mul])
         for cls in (*_SUMS, arith.Fma):
             wrapped[cls] = self._combined(self._rules[cls])
@@ -380,6 +381,20 @@ class _Noise:
             first = _less(operands[0], share)
             less = np.asarray(base(program, op, first, *operands[1:]))
             return np.where(np.isinf(out) & np.isfinite(less), less, moved).astype(out.dtype)
+
+        return rule
+
+    def _quotient(self, base: Rule) -> Rule:
+        """Return the rule of quotients by what overflowed, which may have been just below that."""
+
+        def rule(program: Program, op: arith.Div, a: Array, b: Array) -> Any:
+            out = np.asarray(base(program, op, a, b))
+            if not self._upwards or not self._moves(op) or _float_of(op.out) not in (FP32, FP64):
+                return out
+            least = np.where(
+                np.isinf(b), _finite(a) * np.copysign(np.finfo(out.dtype).tiny, b), 0.0
+            )
+            return np.where(least != 0.0, least, out).astype(out.dtype)
 
         return rule
 

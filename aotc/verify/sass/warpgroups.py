@@ -9,6 +9,7 @@ may take two matrix instructions for one, if it takes their descriptors for the 
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from typing import Final
 
@@ -20,32 +21,67 @@ _PTX: Final = re.compile(
     r"\bwgmma\.(?:(?P<matrix>mma_async)|wait_group\.sync\.aligned\s+(?P<left>\d+))"
 )
 
+_PTX_GROUPS: Final = re.compile(r"\bwgmma\.(?:(?P<matrix>mma_async)|commit_group)")
+_COMMIT: Final = (
+    "gsb0"  # the scoreboard that the last matrix instruction of a commit group is counted by
+)
+
 
 def find_serialized(instructions: tuple[Instruction, ...], ptx: str) -> Iterator[Finding]:
     """Yield a finding if no two matrix instructions of a cubin overlap, and those of its PTX do."""
     first = next((each for each in instructions if each.name in MATRIX), None)
-    if first is None or not _overlaps(_ptx_events(ptx)) or _overlaps(_sass_events(instructions)):
+    if first is None or not _is_serialized(instructions, ptx):
         return
     meaning = "each matrix instruction is waited for before the next; in the PTX they overlap"
     yield Finding("serialized", first.address, first.text, meaning, (), first.source)
 
 
 def find_merged(instructions: tuple[Instruction, ...], ptx: str) -> Iterator[Finding]:
-    """Yield a finding if a cubin has fewer matrix instructions than its PTX.
+    """Yield a finding if commit groups of a cubin have other matrix instructions than those of its PTX.
 
-    There may be more, where a loop is unrolled. None is without a use in what is compiled here.
+    A group may be there more often, where a loop is unrolled. No matrix instruction is without a use in
+    what is compiled here. If they are serialized, each is a group, and they are counted.
     """
     found = [each for each in instructions if each.name in MATRIX]
-    num_ptx = sum(event is None for event in _ptx_events(ptx))
-    if not found or len(found) >= num_ptx:
+    expected, got = Counter(_ptx_groups(ptx)), Counter(_sass_groups(found))
+    if _is_serialized(instructions, ptx):
+        is_whole = len(found) >= sum(expected.elements())
+    else:
+        is_whole = expected <= got and set(got) == set(expected)
+    if not expected or not found or is_whole:
         return
-    meaning = (
-        f"the PTX has {num_ptx} matrix instructions, the cubin {len(found)}: results are missing"
-    )
     first = found[0]
+    meaning = (
+        f"the PTX has commit groups of {_sizes(expected)} matrix instructions, the cubin of "
+        f"{_sizes(got)}: results are missing"
+    )
     yield Finding(
         "matrix instructions merged", first.address, first.text, meaning, (), first.source
     )
+
+
+def _ptx_groups(ptx: str) -> Iterator[int]:
+    """Yield how many matrix instructions each commit group has."""
+    num = 0
+    for match in _PTX_GROUPS.finditer(_code(ptx)):
+        if match["matrix"]:
+            num += 1
+        else:
+            yield num
+            num = 0
+
+
+def _sass_groups(found: Iterable[Instruction]) -> Iterator[int]:
+    num = 0
+    for each in found:
+        num += 1
+        if _COMMIT in each.operands:
+            yield num
+            num = 0
+
+
+def _sizes(groups: Counter[int]) -> str:
+    return ", ".join(map(str, sorted(groups.elements())))
 
 
 def find_dropped_registers(instructions: tuple[Instruction, ...], ptx: str) -> Iterator[Finding]:
@@ -63,10 +99,17 @@ def find_dropped_registers(instructions: tuple[Instruction, ...], ptx: str) -> I
     yield Finding("setmaxnreg dropped", first.address, first.text, meaning, (), first.source)
 
 
+def _is_serialized(instructions: tuple[Instruction, ...], ptx: str) -> bool:
+    return _overlaps(_ptx_events(ptx)) and not _overlaps(_sass_events(instructions))
+
+
+def _code(ptx: str) -> str:
+    return re.sub(r"//[^\n]*", "", ptx)
+
+
 def _ptx_events(ptx: str) -> Iterator[int | None]:
     """Yield None for each matrix instruction and, for each wait, how many groups it leaves."""
-    code = re.sub(r"//[^\n]*", "", ptx)
-    for match in _PTX.finditer(code):
+    for match in _PTX.finditer(_code(ptx)):
         yield None if match["matrix"] else int(match["left"])
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -69,6 +70,15 @@ def test_warnings_are_no_failure_and_wrong_results_are(
 ) -> None:
     (said,) = run_tools(("racecheck",), lambda _tool: _saying(text, status), tmp_path, 10.0)
     assert said.is_clean == is_clean
+
+
+@pytest.mark.parametrize(("num_unjudged", "is_clean"), [(0, False), (1, True), (2, False)])
+def test_errors_that_racecheck_cannot_judge_are_no_failure(
+    tmp_path: Path, num_unjudged: int, is_clean: bool
+) -> None:
+    text = _WARNINGS.replace("(0 errors", "(1 error")
+    (said,) = run_tools(("racecheck",), lambda _tool: _saying(text, 9), tmp_path, 10.0)
+    assert replace(said, num_unjudged=num_unjudged).is_clean == is_clean
 
 
 @pytest.mark.slow

@@ -95,6 +95,20 @@ def test_what_overflows_by_little_may_not() -> None:
     assert up[0] > 0.999 * 2.0**128
 
 
+def test_a_quotient_by_what_overflowed_may_be_the_smallest() -> None:
+    """A sigmoid is 0 where its exponential is infinite, and what it is multiplied by may be large."""
+    kernel = _kernel(
+        "  %e = arith.exp(%a) : tile<64xfp32>\n  %out = arith.div(%a, %e) : tile<64xfp32>"
+    )
+    (division,) = [op for op in inexact_ops(kernel) if op.opcode == "arith.div"]
+    x = np.full(64, 90.0, np.float32)
+    x[::2] = np.inf
+    assert (_exact(kernel, x)[1::2] == 0.0).all()
+    moved = _run(kernel, x, [division], 0, upwards=True)
+    assert (moved[1::2] == np.float32(90.0 * 2.0**-126)).all()
+    assert np.isnan(moved[::2]).all()
+
+
 @pytest.mark.parametrize("opcode", ["neg", "abs", "floor", "ceil", "sqrt_rn"])
 def test_what_is_exact_is_not_moved(opcode: str) -> None:
     assert _inexact(_unary(opcode)) == []

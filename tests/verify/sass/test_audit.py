@@ -36,8 +36,9 @@ PLANTED = {
     "wgmma_in_arm": ("barrier apart", "WARPSYNC.ALL", 1),
 }
 PTX = {
-    "merged_wgmma": "wgmma.mma_async.a;\nwgmma.wait_group.sync.aligned 0;\nwgmma.mma_async.b;",
-    "serialized": "wgmma.mma_async.a;\nwgmma.mma_async.b;\nwgmma.wait_group.sync.aligned 0;",
+    "merged_wgmma": "wgmma.mma_async.a;\nwgmma.commit_group;\nwgmma.wait_group.sync.aligned 0;\n"
+    "wgmma.mma_async.b;\nwgmma.commit_group;",
+    "serialized": "wgmma.mma_async.a;\nwgmma.mma_async.b;\nwgmma.commit_group;\nwgmma.wait_group.sync.aligned 0;",
     "setmaxnreg": "setmaxnreg.inc.sync.aligned.u32 232;",
 }
 
@@ -426,3 +427,36 @@ def test_kernels_of_the_repository_have_no_finding(
 ) -> None:
     kernel = aotc.compile(source, signature=signature, constants=constants, **options)  # type: ignore[arg-type]
     assert failures(kernel.asm["sass"], kernel.asm["ptx"]) == []
+
+
+# ---------------------------------------------------------------------------------- commit groups
+
+
+def _groups(*sizes: int) -> str:
+    """Return SASS with commit groups of some numbers of matrix instructions."""
+    lines: list[str] = []
+    for size in sizes:
+        lines += ["HGMMA.64x64x16.F32.BF16 R24, gdesc[UR8], R24"] * (size - 1)
+        lines += ["HGMMA.64x64x16.F32.BF16 R24, gdesc[UR8], R24, gsb0"]
+    lines += ["WARPGROUP.DEPBAR.LE gsb0, 0x0", "EXIT"]
+    return "\n".join(f"/*{16 * at:04x}*/ {line} ;" for at, line in enumerate(lines))
+
+
+@pytest.mark.parametrize(
+    ("sizes", "is_found"),
+    [
+        ((4, 2), False),
+        ((2, 4), False),  # moved
+        ((4, 4, 2), False),  # a loop is unrolled
+        ((4, 3, 2), True),  # the same, and two are merged in the second copy
+        ((3, 3), True),
+        ((4,), True),
+    ],
+)
+def test_commit_groups_have_all_their_matrix_instructions(
+    sizes: tuple[int, ...], is_found: bool
+) -> None:
+    group = "wgmma.mma_async.a; " * 4 + "wgmma.commit_group; "
+    ptx = group + "wgmma.mma_async.a; " * 2 + "wgmma.commit_group; wgmma.wait_group.sync.aligned 0;"
+    kinds = [each.kind for each in failures(_groups(*sizes), ptx)]
+    assert kinds == ["matrix instructions merged"] * is_found

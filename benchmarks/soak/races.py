@@ -1,0 +1,72 @@
+"""What racecheck reports, and which of it it cannot judge.
+
+Racecheck follows barriers of threads, and the way from a thread's arrival at an mbarrier to those that wait
+for it, but not one after the other: where the threads of a warp have read a stage, wait for each other, and
+one lane arrives for all, it takes the reads of the other lanes for unordered with what is copied to the stage
+next. That is how every ring is given back here. With an arrival of each thread, and nothing else changed, it
+reports nothing; with a barrier of all consumers before the lane arrives it still does (compute-sanitizer of
+CUDA 13.0, one H200, 26 November 2026). The emulator follows both.
+
+Invariant: only a read by threads before a write by an asynchronous copy is set aside. The other way round, a
+stage that is read before it has arrived, both are followed.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from aotc.verify.sass.instructions import ISSUED_ONCE
+from aotc.verify.sass.text import parse
+
+_WORD: Final = re.compile(
+    r"^launches (?P<case>.*)$|"
+    r"Error: Race reported between (?P<first>Read|Write) access at (?P<name>[^\s+]+)\+0x(?P<at>[0-9a-f]+)\s"
+    r"=*\s+and (?P<second>Read|Write) access at [^\s+]+\+0x(?P<then>[0-9a-f]+)",
+    re.MULTILINE,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Race:
+    """Two accesses of a kernel's code that racecheck found unordered, in the order it saw them."""
+
+    case: str
+    function: str
+    kinds: tuple[str, str]
+    addresses: tuple[int, int]
+
+
+def find_races(output: str) -> Iterator[Race]:
+    """Yield the errors that racecheck reported, with the case that was launched last before each."""
+    case = ""
+    for word in _WORD.finditer(output):
+        if word["case"] is not None:
+            case = word["case"]
+            continue
+        addresses = int(word["at"], 16), int(word["then"], 16)
+        yield Race(case, word["name"], (word["first"], word["second"]), addresses)
+
+
+def count_unjudged(output: str, sass_of: Mapping[str, Callable[[], str]]) -> int:
+    """Return how many of the errors are of stages that a copy fills again.
+
+    `sass_of` makes the text of a case's cubins.
+    """
+    return sum(
+        race.kinds == ("Read", "Write")
+        and race.case in sass_of
+        and _is_copy(sass_of[race.case](), race.function, race.addresses[1])
+        for race in find_races(output)
+    )
+
+
+def _is_copy(sass: str, function: str, address: int) -> bool:
+    return any(
+        each.address == address and each.name in ISSUED_ONCE
+        for found in parse(sass)
+        if found.name == function
+        for each in found.instructions
+    )
