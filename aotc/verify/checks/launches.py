@@ -54,7 +54,7 @@ Values: TypeAlias = dict[str, Scalar]
 DEFAULT_MAX_PROGRAMS = 32
 DEFAULT_NUM_STAGES = 3
 
-_MAX_TRIALS = 4096
+_MAX_TRIALS, _MAX_LISTINGS = 4096, 8
 _MAX_PERSISTENT_PROGRAMS = 256
 _OTHERS = (1, 2, 3, 5, 1, 2)
 _MAX_INDEX = 512
@@ -160,7 +160,7 @@ class Chooser:
     divisors: dict[str, int] = field(default_factory=dict[str, int])
     labels: tuple[str, ...] = ()
     stride_names: list[str] = field(default_factory=list[str])  # of those that are ours to choose
-    _num_loops: int = 0
+    _num_loops: int = 0  # of the kernel
     _has_functions: bool = False  # whether the user gives some as functions of others
     _is_free: bool = False  # whether a pointer may be misaligned
 
@@ -262,12 +262,10 @@ class Chooser:
         most = (-1, 0)
         for trials in self._trials(index):
             found = self._first(({**others, **extents} for extents in trials), index, spacing)
-            if found is None:
-                continue
             # Of launches whose loops run as deep, one of fewer programs.
-            worth = self._num_deep_loops(label, *found), -math.prod(found[1])
-            if worth > most:
-                best, most = found, worth
+            if found is not None:
+                worth = self._num_deep_loops(label, *found), -math.prod(found[1])
+                best, most = (found, worth) if worth > most else (best, most)
             if most == (self._num_loops, -1):
                 break
         if best is None:
@@ -387,15 +385,13 @@ class Chooser:
         # What varies first is what a launch can best do without.
         names.sort(key=lambda n: (n not in loops, _is_extent(n) and n not in blocked))
         # Of values that the user lists, others may let a loop run deep where these do not.
-        given = {n: options[n] for n in names if n in self.roles.loops and n in listed}
-        listings = [
-            dict(zip(given, ([v] for v in each), strict=True))
-            for each in itertools.product(*given.values())
-        ]
+        given = [name for name in names if name in self.roles.loops and name in listed]
+        every = itertools.product(*([(name, [value]) for value in options[name]] for name in given))
+        listings = list(itertools.islice(every, _MAX_LISTINGS))
         for deep in [*([name] for name in loops if len(loops) > 1), loops]:
             shallow = {n: self._shallow(n) for n in loops if n not in deep}
-            for listing in listings if self.labels[index] == "deep" else [{}]:
-                yield self._products({**{n: options[n] for n in names}, **shallow, **listing})
+            for listing in listings if self.labels[index] == "deep" else [()]:
+                yield self._products({**{n: options[n] for n in names}, **shallow, **dict(listing)})
 
     def _that_matter(self, name: str, values: Sequence[Scalar]) -> Sequence[Scalar]:
         """Return which values of an argument a launch may need: one, if no condition names it."""
