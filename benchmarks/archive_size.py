@@ -3,21 +3,23 @@
     aotc build kernels/matrix.toml -o dist
     python -m benchmarks.archive_size dist/*.aotc
 
-Raw are the distinct cubins. "now" is the file as it is written today; of that, "root" is what is not
-compressed, and "indices" what it says of kernels; "alone" has a zstd frame for each cubin. The others say
-what the frames would take if they were made otherwise: cubins as they are, other levels, a dictionary trained on
-the archive's cubins, or one frame for all kernels, of which no kernel could be opened alone.
+Raw are the distinct cubins. "now" is the file as it is written today, and "of raw" its part of them; of that,
+"root" is what is not compressed, and "indices" what it says of kernels; "alone" has a zstd frame for each cubin.
+The others say what the frames would take if they were made otherwise: cubins as they are, other levels, a
+dictionary trained on the archive's cubins, or one frame for all kernels, of which no kernel could be opened alone.
 
-At the end each kernel for sm_90a is loaded alone, in both forms in turn, by the tests' fake driver, which a
-C compiler makes: the time that opening, checking and decoding take. No GPU is needed.
+Then what is read of the file and decoded to load a kernel for sm_90a alone: of all of them in the middle, and at
+most. At the end each is loaded so, in both forms in turn, by the tests' fake driver, which a C compiler makes: the
+time that opening, checking and decoding take. No GPU is needed.
 """
 
 from __future__ import annotations
 
+import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import zstandard
@@ -35,6 +37,8 @@ _WINDOW_LOG = 24
 _LEVELS = (12, 17, 22)
 _TARGET = "sm_90a"
 _LOADS = 15
+_DEVICE = (9, 0, 228 << 10)
+"""The fake driver counts the KiB of shared memory that is the system's, too."""
 
 
 def _groups(archive: Archive) -> list[list[bytes]]:
@@ -77,9 +81,8 @@ def _in_one(cubins: Sequence[bytes]) -> int:
 def _measure(archive: Archive) -> dict[str, int]:
     """Return the sizes of an archive's parts by name."""
     groups = _groups(archive)
-    stored_groups = [[filtered(cubin) for cubin in group] for group in groups]
-    joined = [b"".join(group) for group in stored_groups]
-    cubins = [cubin for group in stored_groups for cubin in group]
+    joined = [filtered(group) for group in groups]
+    cubins = [filtered([cubin]) for group in groups for cubin in group]
     now = archives.encode(archive)
     stored = stored_frames(now)
     return {
@@ -95,6 +98,19 @@ def _measure(archive: Archive) -> dict[str, int]:
     }
 
 
+def _touched(archive: Archive) -> list[tuple[int, int]]:
+    """Return the bytes that are read and decoded to load each kernel for the target, the root included."""
+    now = archives.encode(archive)
+    stored = stored_frames(now)
+    root_bytes = len(now) - sum(frame.stored_bytes for frame in stored)
+    found: dict[str, tuple[int, int]] = {}
+    for frame in stored:
+        if frame.target in ("", _TARGET):
+            read, decoded = found.get(frame.kernel, (root_bytes, root_bytes))
+            found[frame.kernel] = read + frame.stored_bytes, decoded + frame.raw_bytes
+    return [found[kernel.name] for kernel in archive.kernels if _TARGET in kernel.targets]
+
+
 def _load_seconds(archive: Archive, gpu: FakeGpu) -> dict[str, list[float]]:
     """Return the shortest time to open the archive and load a kernel, alone and in groups."""
     forms = [archives.encode(archive, is_grouped=is_grouped) for is_grouped in (False, True)]
@@ -105,7 +121,7 @@ def _load_seconds(archive: Archive, gpu: FakeGpu) -> dict[str, list[float]]:
         times: list[list[float]] = [[], []]
         for _ in range(_LOADS):
             for form, seconds in zip(forms, times, strict=True):
-                gpu.reset()
+                gpu.reset(_DEVICE)
                 gpu.make_current(0)
                 start = time.perf_counter()
                 library = aotc.load(form, kernels=[kernel.name], driver=str(gpu.path))
@@ -115,23 +131,33 @@ def _load_seconds(archive: Archive, gpu: FakeGpu) -> dict[str, list[float]]:
     return shortest
 
 
+def _print_row(name: str, sizes: Mapping[str, int]) -> None:
+    cells = (f"{size:11}" for size in sizes.values())
+    print(f"{name:16}", *cells, f"{sizes['now'] / sizes['raw']:7.1%}", flush=True)
+
+
 def main() -> None:
     """Print a row for each archive, and the sums as parts of the raw bytes."""
     sums: dict[str, int] = {}
     loads: dict[str, list[float]] = {}
+    touched: list[tuple[int, int]] = []
     with tempfile.TemporaryDirectory() as folder:
         gpu = FakeGpu(build(Path(folder)))
         for path in map(Path, sys.argv[1:]):
             archive = archives.read(path)
             sizes = _measure(archive)
             if not sums:
-                print(f"{'archive':16}", *(f"{name:>11}" for name in sizes))
-            print(f"{path.stem:16}", *(f"{size:11}" for size in sizes.values()), flush=True)
+                print(f"{'archive':16}", *(f"{name:>11}" for name in sizes), f"{'of raw':>7}")
+            _print_row(path.stem, sizes)
             sums = {name: sums.get(name, 0) + size for name, size in sizes.items()}
+            touched += _touched(archive)
             found = _load_seconds(archive, gpu)
             loads.update({f"{path.stem} {name}": seconds for name, seconds in found.items()})
-    print(f"{'all':16}", *(f"{size:11}" for size in sums.values()))
-    print(f"{'of raw':16}", *(f"{size / sums['raw']:11.1%}" for size in sums.values()))
+    _print_row("all", sums)
+    print(f"{'of raw':16}", *(f"{size / sums['raw']:11.2%}" for size in sums.values()))
+    for what, sizes_bytes in zip(("read", "decoded"), zip(*touched, strict=True), strict=True):
+        middle, most = statistics.median(sizes_bytes), max(sizes_bytes)
+        print(f"{what} to load a kernel alone: {middle / 1024:.1f} KiB, at most {most / 1024:.1f}")
     alone, grouped = map(sum, zip(*loads.values(), strict=True))
     print(
         f"loading {len(loads)} kernels one by one: {alone * 1e3:.1f} ms alone, {grouped * 1e3:.1f} ms now"

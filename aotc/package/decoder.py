@@ -13,6 +13,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import accumulate, groupby
 from typing import Any, TypeVar
 
 from aotc.ir.expression import Expression, ExpressionError, parse
@@ -91,12 +92,17 @@ def _read_kernel(root: Root, number: int) -> Kernel:
     name, _, first, count = root.rows["ENTRIES"][number]
     uses = root.uses(first, count)
     decoder = Decoder(root.read_frame(number), [root.frame(use) for use in uses], root)
-    for row in decoder.rows["BLOBS"]:
-        frame, start, raw_bytes = int(row[0]), int(row[1]), int(row[2])
-        blob = root.read_frame(uses[frame])[start : start + raw_bytes]
-        is_filtered = root.is_compressed and row[3] == BLOB_CUBIN
-        decoder.contents.append(restored(blob) if is_filtered else blob)
-        root.has_shared_frames |= start > 0
+    for use, blobs in zip(uses, decoder.blobs_by_frame(), strict=True):
+        content = root.read_frame(use)
+        sizes = [raw_bytes for _, _, raw_bytes, _ in blobs]
+        if root.is_compressed and blobs[0][3] == BLOB_CUBIN:
+            decoder.contents += restored(content, sizes)
+        else:
+            ends = accumulate(sizes)
+            decoder.contents += (
+                content[end - size : end] for end, size in zip(ends, sizes, strict=True)
+            )
+        root.has_shared_frames |= len(blobs) > 1
     kernel = decoder.only_kernel()
     if kernel.name != root.text(name):
         raise ArchiveError("FORMAT", f"the index of {root.text(name)!r} is {kernel.name!r}'s")
@@ -202,6 +208,11 @@ class Decoder(Tables):
             end = start + raw_bytes
         if frame != len(self.used) - 1 or end != self.frame_bytes(frame):
             raise ArchiveError("FORMAT", "the blobs do not cover the frames")
+
+    def blobs_by_frame(self) -> list[list[tuple[int, ...]]]:
+        """Return the records of the blobs of each frame that the kernel uses."""
+        groups = groupby(self.rows["BLOBS"], lambda row: row[0])
+        return [[*group] for _, group in groups]
 
     def frame_bytes(self, frame: int) -> int:
         """Return what a frame of the kernel decodes to; there is none before the first."""

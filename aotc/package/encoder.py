@@ -129,9 +129,10 @@ class _KernelEncoder:
         """Return what the frames of the kernel's blobs decode to."""
         if not is_compressed:
             return [b"".join(group) for group in self.groups]
-        kinds = iter(self.blob_kinds)
         return [
-            b"".join(filtered(blob) if next(kinds) == BLOB_CUBIN else blob for blob in group)
+            filtered(group)
+            if self.blob_kinds[self.blobs[group[0]]] == BLOB_CUBIN
+            else b"".join(group)
             for group in self.groups
         ]
 

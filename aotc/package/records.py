@@ -14,7 +14,7 @@ from typing import Final, NamedTuple
 from aotc.package.index import Access, CubinParamSource, ParamKind
 
 MAGIC: Final = b"AOTC\r\n\x1a\n"
-MAJOR: Final = 4
+MAJOR: Final = 5
 MINOR: Final = 0
 
 HEADER: Final = struct.Struct("<8sHHIQQQQQ32s40s")
@@ -24,7 +24,7 @@ SHA256_OFFSET: Final = 56
 SHA256_BYTES: Final = 32
 
 FEATURE_ZSTD: Final = 1 << 0
-"""Frames are zstd frames. Without it they are what they would decode to, and code is as it is."""
+"""Frames are zstd frames. Without it they are what they would decode to, and cubins are as they are."""
 KNOWN_FEATURES: Final = FEATURE_ZSTD
 
 NONE: Final = 0xFFFFFFFF

@@ -77,6 +77,10 @@ struct aotci_content {
 struct aotci_frame {
     struct aotci_content content; /* without bytes: none */
     uint32_t number;              /* in the archive */
+    /* Where a cubin of a kernel lies in it (frame.c), from which those after it are found. */
+    const struct aotc_kernel *kernel; /* NULL: nothing was found yet */
+    uint32_t blob;
+    const unsigned char *rest, *code_end;
 };
 
 struct aotc_archive {

@@ -1,12 +1,15 @@
-/* code_filter.h: from a cubin as it is stored to the cubin. */
+/* code_filter.h: from cubins as the frame of a compressed archive has them to cubins. */
 #ifndef AOTCI_CODE_FILTER_H
 #define AOTCI_CODE_FILTER_H
 
 #include <stddef.h>
 
-/* Make instructions of the differences that an archive stores, in place. The bytes need not have been
- * checked: none outside of them is touched, and what comes out of a file that is damaged or forged is
- * for the checks of cubins to refuse. Format: docs/reference/archive-format.md, section 7. */
-void aotci_code_restore(unsigned char *image, size_t size_bytes);
+/* The bytes of code of a cubin of `size_bytes`, which are stored apart. At `rest` begins what is stored of it, and
+ * as many bytes can be read. */
+size_t aotci_code_bytes(const unsigned char *rest, size_t size_bytes);
+
+/* Restore a cubin of `size_bytes` from what is stored of it at `rest` and, of its code, at `code`. */
+void aotci_code_restore(unsigned char *cubin, size_t size_bytes, const unsigned char *rest,
+                        const unsigned char *code);
 
 #endif

@@ -14,7 +14,7 @@
 #endif
 
 enum {
-    FORMAT_MAJOR = 4,
+    FORMAT_MAJOR = 5,
     FORMAT_MINOR = 0,
     HEADER_BYTES = 128,
     ROOT_PIECE_BYTES = 1024, /* of the root, for each of which there is a digest after it */
@@ -213,7 +213,7 @@ struct expression_record {
 enum { BLOB_CUBIN = 1, BLOB_PTX = 2 };
 
 struct blob_record {
-    uint32_t frame, start, raw_bytes, kind; /* start: in what the frame decodes to */
+    uint32_t frame, start, raw_bytes, kind; /* start: the sum of the sizes of those before it in the frame */
 };
 
 _Static_assert(sizeof(struct header_record) == HEADER_BYTES, "docs/reference/archive-format.md, section 1");

@@ -169,12 +169,39 @@ aotc_status aotci_frame_decode(const struct aotc_archive *archive, uint32_t numb
     return status;
 }
 
-/* Restore the instructions of a cubin, which only compressed archives have as differences. */
-static void restore(const struct aotc_archive *archive, const struct blob_record *blob,
-                    unsigned char *bytes) {
-    if (archive->is_compressed && blob->kind == BLOB_CUBIN) {
-        aotci_code_restore(bytes, blob->raw_bytes);
+/* Find a cubin in its frame, from the last one that was found or from the first. A compressed archive has all but its
+ * code after that of those before it, and its code before that of those, from the end of the frame on. */
+static void find_cubin(const struct aotc_kernel *kernel, uint32_t index, struct aotci_frame *frame) {
+    const struct aotci_tables *tables = &kernel->tables;
+    if (frame->kernel != kernel || frame->blob > index ||
+        aotci_blob(tables, frame->blob)->frame != aotci_blob(tables, index)->frame) {
+        frame->kernel = kernel;
+        frame->blob = index;
+        while (aotci_blob(tables, frame->blob)->start != 0) {
+            --frame->blob;
+        }
+        frame->rest = frame->content.bytes;
+        frame->code_end = frame->content.bytes + frame->content.size_bytes;
     }
+    for (; frame->blob < index; ++frame->blob) {
+        const uint32_t size_bytes = aotci_blob(tables, frame->blob)->raw_bytes;
+        const size_t code_bytes = aotci_code_bytes(frame->rest, size_bytes);
+        frame->rest += size_bytes - code_bytes;
+        frame->code_end -= code_bytes;
+    }
+}
+
+/* Copy a blob out of its frame, which is decoded. */
+static void copy_blob(const struct aotc_kernel *kernel, uint32_t index, struct aotci_frame *frame,
+                      unsigned char *copy) {
+    const struct blob_record *blob = aotci_blob(&kernel->tables, index);
+    if (!kernel->archive->is_compressed || blob->kind != BLOB_CUBIN) {
+        memcpy(copy, frame->content.bytes + blob->start, blob->raw_bytes);
+        return;
+    }
+    find_cubin(kernel, index, frame);
+    aotci_code_restore(copy, blob->raw_bytes, frame->rest,
+                       frame->code_end - aotci_code_bytes(frame->rest, blob->raw_bytes));
 }
 
 aotc_status aotci_blob_decode(const struct aotc_kernel *kernel, uint32_t index,
@@ -193,12 +220,8 @@ aotc_status aotci_blob_decode(const struct aotc_kernel *kernel, uint32_t index,
                           .expected = "a place inside its frame", .got = "more",
                           .remedy = "the archive is damaged or its writer is wrong: build it again");
     }
-    if (aotci_frame(&archive->root, number)->raw_bytes == blob->raw_bytes) {
-        const aotc_status status = aotci_frame_decode(archive, number, content, error);
-        if (status == AOTC_OK) {
-            restore(archive, blob, content->owned);
-        }
-        return status;
+    if (!archive->is_compressed && aotci_frame(&archive->root, number)->raw_bytes == blob->raw_bytes) {
+        return aotci_frame_decode(archive, number, content, error);
     }
     if (frame->content.bytes == NULL || frame->number != number) {
         aotci_frame_drop(archive);
@@ -208,14 +231,17 @@ aotc_status aotci_blob_decode(const struct aotc_kernel *kernel, uint32_t index,
             return status;
         }
         frame->number = number;
+        frame->kernel = NULL;
     }
     /* A copy of its own: aligned, as the checks of cubins and the driver need it. */
     unsigned char *copy = aotci_allocate(&archive->allocator, blob->raw_bytes, 1);
     if (copy == NULL) {
         return no_memory(archive, number, blob->raw_bytes, error);
     }
-    memcpy(copy, frame->content.bytes + blob->start, blob->raw_bytes);
-    restore(archive, blob, copy);
+    copy_blob(kernel, index, frame, copy);
+    if (frame->content.size_bytes == blob->raw_bytes) { /* there is nothing else in it */
+        aotci_frame_drop(archive);
+    }
     *content = (struct aotci_content){copy, copy, blob->raw_bytes};
     return AOTC_OK;
 }

@@ -250,7 +250,7 @@ def test_large_archives_are_compressed_faster(
 
 
 def test_golden_archive(samples: SimpleNamespace) -> None:
-    """The bytes of version 4.0 mean what they meant when it was released.
+    """The bytes of version 5.0 mean what they meant when it was released.
 
     Decoding compares the index and the layout with what would be written today; the frames may be
     another zstd's.

@@ -16,6 +16,7 @@ import zstandard
 
 from aotc.package.archive import decode
 from aotc.package.archive_root import root_digests
+from aotc.package.code_filter import filtered
 from aotc.package.index import (
     ArchiveError,
 )
@@ -141,8 +142,8 @@ def refusal(data: bytes) -> ArchiveError:
 
 
 def with_blob(data: bytes, content: bytes, *, level: int = 3) -> bytes:
-    """Return an archive of one kernel with one blob with another blob, every checksum being right."""
-    frame = zstandard.ZstdCompressor(level).compress(content)
+    """Return an archive of one kernel with one cubin with another one, every checksum being right."""
+    frame = zstandard.ZstdCompressor(level).compress(filtered([content]))
     return with_frame(data, frame, len(content))
 
 
