@@ -330,6 +330,15 @@ def cluster_read(value: Operand, rank: Operand) -> tensor:
     raise _outside("cluster_read")
 
 
+def cluster_transpose(value: Operand) -> tensor:
+    """Give element i of the first axis of a tile to the CTA of rank i; return what this CTA is given.
+
+    The first axis has `cluster_size()` elements: of the result element i is what the CTA of rank i gave to this
+    one. So each CTA may reduce its part of what all have. All CTAs of the cluster come here together.
+    """
+    raise _outside("cluster_transpose")
+
+
 def grid_barrier(counter: tensor) -> None:
     """Wait for all programs of the launch; what they wrote to global memory is then seen by all.
 

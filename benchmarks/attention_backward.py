@@ -16,7 +16,8 @@ import importlib
 import itertools
 import math
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from typing import Any
 
 from attention import LOG2_E, ROOT, Pass, Shape, both, run
@@ -29,7 +30,21 @@ DELTA_ROWS, SCALE_ELEMS = 16, 2048
 TOGETHER = 2
 ONE_PASS_DIMS = (64, 128)
 TRIALS_BY_GRADIENT = 3
-NUM_DOTS = {"backward_queries": 3, "backward_pair": 4, "backward_dk": 3, "backward_dv": 2}
+NUM_DOTS = {
+    "backward_queries": 3,
+    "backward_pair": 4,
+    "backward_dk": 3,
+    "backward_dv": 2,
+    "backward_pair_stored": 4,
+    "backward_d128_stored": 4,
+    "backward_stored": 1,
+}
+# By the length of heads, kernels for dK and dV that store gradients of scores, and those for dQ by these.
+STORED = {
+    128: ("backward_d128_stored", "backward_stored"),
+    256: ("backward_pair_stored", "backward_stored"),
+}
+HEADS_AT_A_TIME = (4, 8, 64)
 # Kernels that together have all gradients, and how many passes of them are tried.
 PASSES = {
     ("backward_pair", "backward_queries"): 2,
@@ -66,6 +81,11 @@ class Tensors:
         self.delta = torch.empty_like(self.lse_log2)
         self.sums = torch.empty(self.q.shape, dtype=torch.float32, device="cuda")
         self.grads = [torch.empty_like(each) for each in (self.q, self.k, self.v)]
+        self.dscores = torch.empty(0, dtype=self.q.dtype, device="cuda")
+        self.num_heads = shape.batch * shape.heads
+        if shape.dim in STORED:
+            size = (self.num_heads, shape.length, shape.length)
+            self.dscores = torch.empty(size, dtype=self.q.dtype, device="cuda")
         self.heads = [(0, 0), (shape.batch - 1, shape.heads - 1)]
         self.expected = [self._expected(*each) for each in self.heads]
 
@@ -101,7 +121,7 @@ class Tensors:
         """Return the error of a launch as a multiple of what is tolerated."""
         import torch
 
-        for each in (*self.grads, self.sums, self.delta):
+        for each in (*self.grads, self.sums, self.delta, self.dscores):
             each.fill_(float("nan"))
         launch()
         torch.cuda.synchronize()
@@ -120,6 +140,8 @@ class Tensors:
 def aotc_launches(tensors: Tensors, library: Any) -> Iterator[tuple[str, Launch]]:
     """Yield each configuration of the archive."""
     shape = tensors.shape
+    if shape.dim in STORED:
+        yield from _stored_passes(tensors, library)
     if shape.dim not in ONE_PASS_DIMS:
         yield from _launches_by_gradient(tensors, library)
         return
@@ -152,41 +174,111 @@ def aotc_launches(tensors: Tensors, library: Any) -> Iterator[tuple[str, Launch]
 
 def _launches_by_gradient(tensors: Tensors, library: Any) -> Iterator[tuple[str, Launch]]:
     """Yield passes of several kernels, each in its fastest configuration, and in the next one."""
-    shape, (dq, dk, dv) = tensors.shape, tensors.grads
-    scale, num_rows = shape.dim**-0.5, tensors.q.numel() // shape.dim
-    sums, first = library["delta"], (tensors.out, tensors.dout, tensors.delta, None, num_rows)
-    inputs = (*map(tensors.rows_of, (tensors.q, tensors.k, tensors.v, tensors.dout)),)
-    rows = (tensors.lse_log2, tensors.delta)
-    scalars = (scale, scale * LOG2_E, 1, shape.length, shape.length)
-    choices = {"HEAD_DIM": shape.dim, "CAUSAL": shape.causal}
-    of_queries, of_keys = (tensors.rows_of(dq),), (tensors.rows_of(dk), tensors.rows_of(dv))
-    sums.launch(first, choices={"HEAD_DIM": shape.dim})
-    found: dict[str, list[tuple[str, Launch]]] = {}
-    for name, num_dots in NUM_DOTS.items():
-        outputs = of_queries if name == "backward_queries" else of_keys
-        kernel, arguments = library[name], (*inputs, *rows, *outputs, *scalars)
-        # A kernel that waits for the one before it itself starts while that one ends.
-        waits = all(variant.waits_pdl for variant in kernel.info.variants)
-        launches: dict[str, Launch] = {}
-        for config in built(kernel):
-
-            def launch(kernel=kernel, arguments=arguments, config=config, waits=waits) -> None:
-                kernel.launch(arguments, config=config, choices=choices, pdl=waits)
-
-            launches[f"{name} {config}"] = launch
-        order = ranked(launches, TRIALS_BY_GRADIENT, 1)
-        rate = num_dots / 2 * shape.flops / order[0][0] / 1e9  # a forward pass is two dots
-        print(f"    aotc    {rate:6.1f} TFLOP/s  {order[0][1]}", flush=True)
-        found[name] = [(label, launches[label]) for _, label in order]
+    sums = sums_of(tensors, library)
+    found = {
+        name: fastest_first(library, name, tensors)
+        for name in dict.fromkeys(itertools.chain.from_iterable(PASSES))
+    }
     for names, count in PASSES.items():
         for chosen in itertools.islice(zip(*(found[name] for name in names), strict=False), count):
 
             def whole(chosen=chosen) -> None:
-                sums.launch(first, choices={"HEAD_DIM": shape.dim})
-                for _, launch in chosen:
-                    launch()
+                sums()
+                for each in chosen:
+                    each.whole()
 
-            yield ", ".join(label for label, _ in chosen), whole
+            yield ", ".join(each.label for each in chosen), whole
+
+
+def _stored_passes(tensors: Tensors, library: Any) -> Iterator[tuple[str, Launch]]:
+    """Yield passes that store gradients of scores, of some heads at a time."""
+    sums, num_heads = sums_of(tensors, library), tensors.num_heads
+    first, last = (fastest_first(library, name, tensors) for name in STORED[tensors.shape.dim])
+    for block, heads in itertools.product((128, 256), HEADS_AT_A_TIME):
+        chosen = (
+            next(each for each in first if each.config["BLOCK_Q"] == block),
+            next(each for each in last if each.config["BLOCK_M"] == block),
+        )
+
+        def in_turn(heads=heads, chosen=chosen) -> None:
+            sums()
+            for begin in range(0, num_heads, heads):
+                for each in chosen:
+                    each.part(slice(begin, begin + heads))
+
+        yield ", ".join((*(each.label for each in chosen), f"{heads} heads at a time")), in_turn
+
+
+def sums_of(tensors: Tensors, library: Any) -> Launch:
+    """Return the launch of the sums of dOut * Out, which it has launched once."""
+    shape = tensors.shape
+    arguments = (tensors.out, tensors.dout, tensors.delta, None, tensors.q.numel() // shape.dim)
+
+    def sums() -> None:
+        library["delta"].launch(arguments, choices={"HEAD_DIM": shape.dim})
+
+    sums()
+    return sums
+
+
+@dataclass(frozen=True)
+class ConfiguredLaunch:
+    """A launch of a kernel of several in one of its configurations, for some of the heads or for all."""
+
+    label: str
+    config: dict[str, object]
+    part: Callable[[slice], None]
+    whole: Launch
+
+
+def fastest_first(library: Any, name: str, tensors: Tensors) -> list[ConfiguredLaunch]:
+    """Return the configurations of a kernel in order of time; print the first."""
+    launches = dict(launches_of(library, name, tensors))
+    order = ranked({key: each.whole for key, each in launches.items()}, TRIALS_BY_GRADIENT, 1)
+    rate = (
+        NUM_DOTS[name] / 2 * tensors.shape.flops / order[0][0] / 1e9
+    )  # a forward pass is two dots
+    print(f"    aotc    {rate:6.1f} TFLOP/s  {order[0][1]}", flush=True)
+    return [launches[label] for _, label in order]
+
+
+def launches_of(
+    library: Any, name: str, tensors: Tensors
+) -> Iterator[tuple[str, ConfiguredLaunch]]:
+    """Yield each configuration of a kernel that has some of the gradients."""
+    shape, kernel = tensors.shape, library[name]
+    choices = {"HEAD_DIM": shape.dim, "CAUSAL": shape.causal}
+    choices = {key: value for key, value in choices.items() if key in kernel.info.choices}
+    rows = {
+        key: tensors.rows_of(each)
+        for key, each in zip(
+            ("q", "k", "v", "dout", "dq", "dk", "dv"),
+            (tensors.q, tensors.k, tensors.v, tensors.dout, *tensors.grads),
+            strict=True,
+        )
+    }
+    rows |= {"lse_log2": tensors.lse_log2, "delta": tensors.delta}
+    scale = shape.dim**-0.5
+    scalars = {"scale": scale, "scale_log2": scale * LOG2_E, "heads_per_kv_head": 1}
+    scalars |= {"n_queries": shape.length, "n_keys": shape.length}
+    for config in built(kernel, choices):
+        # A kernel that waits for the one before it itself starts while that one ends.
+        waits = any(each.waits_pdl for each in kernel.info.variants if each.config == config)
+
+        def part(heads: slice, config=config, waits=waits) -> None:
+            named = {key: each[heads] for key, each in rows.items()} | scalars
+            count = min(heads.stop, tensors.num_heads) - heads.start
+            named |= dict.fromkeys(("dscores", "dscores_ptr"), tensors.dscores[:count])
+            arguments = [named[param.name] for param in kernel.info.params]
+            kernel.launch(arguments, config=config, choices=choices, pdl=waits)
+
+        label = f"{name} {config}"
+        yield (
+            label,
+            ConfiguredLaunch(
+                label, config, part, lambda part=part: part(slice(0, tensors.num_heads))
+            ),
+        )
 
 
 def triton_launches(tensors: Tensors) -> Iterator[tuple[str, Launch]]:
@@ -216,6 +308,7 @@ def triton_launches(tensors: Tensors) -> Iterator[tuple[str, Launch]]:
             TensorDescriptor.from_tensor(tensors.lse_log2, [1, block_m]),
             TensorDescriptor.from_tensor(tensors.delta, [1, block_m]),
             described(tensors.sums, block_m),
+            None,
             described(dk, block_n),
             described(dv, block_n),
             *scalars,

@@ -15,13 +15,22 @@ import statistics
 import subprocess
 import time
 from collections.abc import Sequence
-from functools import partial
 from pathlib import Path
+from typing import Any
 
 import torch
-from attention import LOG2_E
-from attention_backward import NUM_DOTS, TOLERANCE, WORK, Tensors, cudnn_launch
-from peers import Launch, built, milliseconds, ranked
+from attention_backward import (
+    NUM_DOTS,
+    STORED,
+    TOLERANCE,
+    WORK,
+    ConfiguredLaunch,
+    Tensors,
+    cudnn_launch,
+    launches_of,
+    sums_of,
+)
+from peers import Launch, milliseconds, ranked
 
 import aotc
 
@@ -67,18 +76,33 @@ def within(parts: Sequence[Launch]) -> list[float]:
     ]
 
 
-def error(tensors: Tensors, launch: Launch, name: str) -> float:
-    """Return the error of one kernel's gradients as a multiple of what is tolerated."""
-    of_kernel = slice(0, 1) if name == "backward_queries" else slice(1, 3)
-    for each in tensors.grads[of_kernel]:
+def error(tensors: Tensors, launch: Launch, grads: slice) -> float:
+    """Return the error of some gradients that a launch has as a multiple of what is tolerated."""
+    for each in (*tensors.grads[grads], tensors.dscores):
         each.fill_(float("nan"))
     launch()
     errors = [
         ((grad[at].double() - exact).abs().max() / exact.abs().max()).nan_to_num(math.inf).item()
         for at, expected in zip(tensors.heads, tensors.expected, strict=True)
-        for grad, exact in zip(tensors.grads[of_kernel], expected[of_kernel], strict=True)
+        for grad, exact in zip(tensors.grads[grads], expected[grads], strict=True)
     ]
     return max(errors) / TOLERANCE
+
+
+def fastest(library: Any, name: str, tensors: Tensors, block_m: object = None) -> ConfiguredLaunch:
+    """Return a kernel's fastest configuration, of those with BLOCK_M if it is given; print all."""
+    launches = dict(launches_of(library, name, tensors))
+    for label, each in list(launches.items()):
+        if block_m not in (None, each.config["BLOCK_M"]):
+            del launches[label]
+        elif name.startswith("backward_pair"):
+            wrong = error(tensors, each.whole, slice(1, 3))
+            print(f"  {wrong:.3g} of what is tolerated: {label}")
+    order = ranked({label: each.whole for label, each in launches.items()}, 3, 3, ahead=True)
+    for took, label in order:
+        rate = NUM_DOTS[name] / 2 * tensors.shape.flops / took / 1e9
+        print(f"  {rate:6.1f} TFLOP/s  {label}", flush=True)
+    return launches[order[0][1]]
 
 
 def main() -> None:
@@ -89,62 +113,27 @@ def main() -> None:
     library = aotc.load(options.archive)
     shape = WORK["d256"][0 if options.full else 1]
     tensors = Tensors(shape)
-    scale, num_rows = shape.dim**-0.5, tensors.q.numel() // shape.dim
-    dq, dk, dv = map(tensors.rows_of, tensors.grads)
-    inputs = (*map(tensors.rows_of, (tensors.q, tensors.k, tensors.v, tensors.dout)),)
-    rows = (tensors.lse_log2, tensors.delta)
-    scalars = (scale, scale * LOG2_E, 1, shape.length, shape.length)
-    choices = {"HEAD_DIM": shape.dim, "CAUSAL": shape.causal}
+    sums = sums_of(tensors, library)
+    passes: dict[str, Launch] = {}
+    for names in (("backward_pair", "backward_queries"), STORED[shape.dim]):
+        pair = fastest(library, names[0], tensors)
+        last = fastest(library, names[1], tensors, pair.config.get("BLOCK_Q"))
+        parts: list[Launch] = [sums, pair.whole, last.whole]
 
-    def sums() -> None:
-        first = (tensors.out, tensors.dout, tensors.delta, None, num_rows)
-        library["delta"].launch(first, choices={"HEAD_DIM": shape.dim})
+        def whole(parts=parts) -> None:
+            for part in parts:
+                part()
 
-    sums()
-    parts: list[Launch] = [sums]
-    overlapping: list[Launch] = [sums]
-    flop: list[float] = [0.0]
-    outputs = {"backward_pair": (dk, dv), "backward_queries": (dq,)}
-    names = [each for each in library if each.startswith(tuple(outputs))]
-    for name in sorted(names, key=lambda each: (each not in outputs, each)):
-        kernel = library[name]
-        base = "backward_queries" if "queries" in name else "backward_pair"
-        arguments = (*inputs, *rows, *outputs[base], *scalars)
-        launches: dict[str, Launch] = {}
-        overlaps: dict[str, Launch] = {}
-        for config in built(kernel, choices):
-            label = f"{name} {config}"
-            chosen = {"config": config, "choices": choices}
-            launches[label] = partial(kernel.launch, arguments, **chosen)
-            overlaps[label] = partial(kernel.launch, arguments, **chosen, pdl=True)
-            print(f"  {error(tensors, launches[label], base):.3g} of what is tolerated: {label}")
-        order = ranked(launches, 3, 3, ahead=True)
-        work = NUM_DOTS[base] / 2 * shape.flops
-        for took, label in order:
-            print(f"  {work / took / 1e9:6.1f} TFLOP/s  {label}", flush=True)
-        if name in outputs:
-            parts.append(launches[order[0][1]])
-            overlapping.append(overlaps[order[0][1]])
-            flop.append(work)
-
-    def whole() -> None:
-        for part in parts:
-            part()
-
-    def overlapped() -> None:
-        for part in overlapping:
-            part()
-
-    print(f"  {tensors.wrong(whole):.3g}, {tensors.wrong(overlapped):.3g} of what is tolerated")
-    in_pass = within(parts)
-    print("kernel: rested, in a row, in the pass, ms; clock and power in a row")
-    for index, (part, work) in enumerate(zip(parts, flop, strict=True)):
-        alone, row = rested(part), milliseconds(part, IN_A_ROW, ahead=True)
-        rates = " ".join(f"{work / each / 1e9:6.1f}" for each in (alone, row, in_pass[index]))
-        told = clock_and_power(part, 0.4) if index else ""
-        print(f"  {index}: {alone:.4f} {row:.4f} {in_pass[index]:.4f}  {rates}  {told}", flush=True)
-    peers: dict[str, Launch] = {"pass": whole, "PDL": overlapped, "cudnn": cudnn_launch(tensors)}
-    for name, launch in peers.items():
+        print(f"  {tensors.wrong(whole):.3g} of what is tolerated")
+        in_pass = within(parts)
+        print(f"{' '.join(names)}: rested, in a row, in the pass, ms; clock and power in a row")
+        for name, part, took in zip(("sums", *names), parts, in_pass, strict=True):
+            alone, row = rested(part), milliseconds(part, IN_A_ROW, ahead=True)
+            told = clock_and_power(part, 0.4) if name != "sums" else ""
+            print(f"  {name}: {alone:.4f} {row:.4f} {took:.4f}  {told}", flush=True)
+        passes[" ".join(names)] = whole
+    passes["cudnn"] = cudnn_launch(tensors)
+    for name, launch in passes.items():
         alone, row = rested(launch), milliseconds(launch, PASSES, ahead=True)
         print(f"  {name}: {alone:.4f} {row:.4f}  {clock_and_power(launch, 0.4)}", flush=True)
 

@@ -92,11 +92,13 @@ def aotc_candidates(
 ) -> Iterator[tuple[str, OfSet]]:
     """Yield each configuration of the archive with each size of splits, both kernels or one.
 
-    Both may be one, too.
+    Both may be one, too: the split that comes last combines, or the splits of a cluster do together.
     """
-    single = f"{tensors.shape.kernel}_single"
+    single, cluster = (f"{tensors.shape.kernel}_{form}" for form in ("single", "cluster"))
     if splits and combines and single in library:
         yield from _single_candidates(tensors, library[single], pdl=pdl)
+    if splits and combines and cluster in library:
+        yield from _cluster_candidates(tensors, library[cluster], pdl=pdl)
     shape = tensors.shape
     kernel, combine = library[shape.kernel], library[f"combine_{shape.out_dim}"]
     choices = {"PAGE": shape.page}
@@ -135,6 +137,25 @@ def _single_candidates(tensors: Tensors, kernel: Any, *, pdl: bool) -> Iterator[
             return lambda: kernel.launch(arguments, config=config, pdl=pdl)
 
         yield f"single {config}, {pages_per_split} pages a split", of_set
+
+
+def _cluster_candidates(tensors: Tensors, kernel: Any, *, pdl: bool) -> Iterator[tuple[str, OfSet]]:
+    """Yield configurations in which the CTAs of a cluster are the splits, as many as fill the GPU or more."""
+    shape = tensors.shape
+    clusters = shape.batch * shape.kv_heads
+    for config in built(kernel):
+        num_ctas: Any = config["num_ctas"]
+        if num_ctas > 2 and clusters * num_ctas >= 2 * max(PROGRAMS):
+            continue
+
+        def of_set(index: int, config=config) -> Launch:
+            described = [tensors.q.view(shape.batch * shape.kv_heads, -1, shape.dim)]
+            described += [tensors.k, tensors.v, tensors.tables[index], tensors.lengths, tensors.out]
+            numbers = [shape.batch, shape.heads, shape.kv_heads, shape.max_pages]
+            arguments = [*described, shape.dim**-0.5 * LOG2_E, *numbers]
+            return lambda: kernel.launch(arguments, config=config, pdl=pdl)
+
+        yield f"cluster {config}", of_set
 
 
 def triton_candidates(
@@ -309,20 +330,22 @@ def chosen(
 def measure_parts(shape: Shape, library: Any) -> None:
     """Print what the kernels of the best configuration take together and alone, launches in a row.
 
-    The best single kernel and a copy are beside them.
+    The best of those that are one kernel, and a copy, are beside them.
     """
     tensors, turns = Tensors(shape), itertools.count()
     candidates = dict(aotc_candidates(tensors, library))
-    forms = [{}, {}]
+    forms: dict[str, dict[str, OfSet]] = {"": {}, "single": {}, "cluster": {}}
     for name, of_set in candidates.items():
-        forms[name.startswith("single")][name] = of_set
-    best, single = (chosen("aotc", form, tensors, turns) for form in forms)
+        form = name.split()[0]
+        forms[form if form in forms else ""][name] = of_set
+    best, *ones = (chosen("aotc", form, tensors, turns) for form in forms.values())
     if best is None:
         return
     copies = copy_of_set(tensors)
     peers = {"copy": of_turn([copies(index) for index in range(shape.num_sets)], turns)}
-    if single is not None:
-        peers["single with PDL"] = single[1]
+    for one, form in zip(ones, ("single", "cluster"), strict=True):
+        if one is not None:
+            peers[f"{form} with PDL"] = one[1]
     kinds = {"both": (True, True), "splits": (True, False), "combine": (False, True)}
     for (kind, (splits, combines)), pdl in itertools.product(kinds.items(), (True, False)):
         found = dict(aotc_candidates(tensors, library, splits=splits, combines=combines, pdl=pdl))[

@@ -4,23 +4,29 @@
  *
  * WAY is `bare` (read a cubin's file, cuLibraryLoadData, cuLibraryGetKernel, cuLaunchKernel), `lazy` or
  * `eager` (open an archive, aotc_load with or without AOTC_LOAD_LAZY, aotc_launch), `mapped` (as lazy, with
- * AOTC_OPEN_MAP); or, of what a load asks of the
+ * AOTC_OPEN_MAP); `bare_linked` and `linked`, as of a cubin and an archive that are linked into the program:
+ * their pages are where the loader maps them, untouched, before the clock starts; or, of what a load asks of the
  * driver besides, `asked` (bare, and cuKernelGetParamInfo of all parameters and one more) and `forced` (bare,
- * with cuKernelGetFunction and cuFuncLoad before the launch), as their fourth step. LAUNCH is written by
+ * with cuKernelGetFunction and cuFuncLoad before the launch). LAUNCH is written by
  * first_launch_in_c.py, line by line: what to open, the launch as the driver sees it and as a caller says it.
  * The driver's library is loaded, a context current and memory allocated before the clock starts; libzstd is
- * linked as a program links it. Printed, once or TIMES times with unloading in between: nanoseconds of each
- * step, and page faults of each.
+ * linked as a program links it. Printed, once or TIMES times with unloading in between, as JSON: the parts,
+ * nanoseconds and page faults of each, and, compiled with TRACED, nanoseconds and calls of each entry point
+ * of the driver, and of the function that finds them.
  */
 #define _GNU_SOURCE
 #include <dlfcn.h>
+#include <fcntl.h>
 #include <inttypes.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/resource.h>
+#include <sys/stat.h>
 #include <time.h>
+#include <unistd.h>
 
 #include "aotc/aotc.h"
 
@@ -42,7 +48,7 @@ struct launch {
 };
 
 static struct launch launch;
-static void *driver;
+void *driver; /* first_launch_trace.c asks it, too */
 
 __attribute__((noreturn)) static void stop(const char *what, const char *why) {
     (void)fprintf(stderr, "first_launch: %s: %s\n", what, why);
@@ -53,7 +59,7 @@ __attribute__((noreturn)) static void stop(const char *what, const char *why) {
 static void *entry(const char *name) {
     int (*find)(const char *, void **, int, uint64_t, int *) =
         (int (*)(const char *, void **, int, uint64_t, int *))(uintptr_t)dlsym(
-            driver, "cuGetProcAddress_v2");
+            RTLD_DEFAULT, "cuGetProcAddress_v2");
     void *found = NULL;
     int why = 0;
     return find == NULL || find(name, &found, 12040, 0, &why) != 0 ? NULL : found;
@@ -62,7 +68,7 @@ static void *entry(const char *name) {
 #define CALL(name, types, ...)                                                                     \
     do {                                                                                           \
         int(*function) types = (int(*) types)(uintptr_t)entry(#name);                              \
-        if (function != NULL && function(__VA_ARGS__) != 0) {                                                          \
+        if (function != NULL && function(__VA_ARGS__) != 0) {                                      \
             stop(#name, "the driver reports an error");                                            \
         }                                                                                          \
     } while (0)
@@ -73,7 +79,7 @@ static double now_ns(void) {
     return (double)time.tv_sec * 1e9 + (double)time.tv_nsec;
 }
 
-static void read_launch(const char *path, uint64_t buffer) {
+static void read_launch(const char *path) {
     char word[32];
     FILE *file = fopen(path, "r");
     if (file == NULL) {
@@ -98,7 +104,6 @@ static void read_launch(const char *path, uint64_t buffer) {
             unsigned kind = 0, dtype = 0;
             uint64_t bits = 0;
             count = (unsigned)fscanf(file, "%u %u %" SCNu64, &kind, &dtype, &bits);
-            bits = kind == AOTC_POINTER ? buffer : bits;
             launch.args[launch.arg_count++] = aotc_arg_bits((aotc_param_kind)kind, (aotc_dtype)dtype, bits);
         } else if (strcmp(word, "choice") == 0) {
             aotc_value *choice = &launch.choices[launch.choice_count];
@@ -119,13 +124,34 @@ static void read_launch(const char *path, uint64_t buffer) {
         }
     }
     (void)fclose(file);
+}
+
+/* Let all pointers be the address of the memory that there is. */
+static void set_addresses(uint64_t buffer) {
     for (unsigned i = 0; i < launch.pointer_count; ++i) {
         memcpy(launch.params + launch.pointers[i], &buffer, sizeof buffer);
     }
+    for (unsigned i = 0; i < launch.arg_count; ++i) {
+        if (launch.args[i].kind == AOTC_POINTER) {
+            launch.args[i].as.bits = buffer;
+        }
+    }
 }
 
-static double steps[4], started_ns;
-static long faults[4], faults_before;
+/* What a launch is measured in, and in first_launch_trace.c of the driver. */
+enum { MAX_PARTS = 8 };
+static struct {
+    const char *name;
+    double taken_ns;
+    long faults;
+} parts[MAX_PARTS];
+static unsigned part_count;
+static double started_ns;
+static long faults_before;
+
+__attribute__((weak)) void trace_begin(void);
+__attribute__((weak)) void trace_end(void);
+__attribute__((weak)) void trace_print(void);
 
 /* Page faults that need no disk: memory and code that is touched for the first time. */
 static long fault_count(void) {
@@ -139,14 +165,50 @@ static void begin(void) {
     started_ns = now_ns();
 }
 
-static void end(unsigned step) {
-    steps[step] = now_ns() - started_ns;
-    faults[step] = fault_count() - faults_before;
+/* End a part, and begin the next. */
+static void end(const char *name) {
+    const double taken_ns = now_ns() - started_ns;
+    const long faults = fault_count() - faults_before;
+    parts[part_count].name = name;
+    parts[part_count].taken_ns = taken_ns;
+    parts[part_count++].faults = faults;
+    begin();
 }
 
-static void run_bare(const char *way) {
-    void *library = NULL, *kernel = NULL;
-    begin();
+static void print_parts(void) {
+    (void)printf("{\"parts\": {");
+    for (unsigned i = 0; i < part_count; ++i) {
+        (void)printf("%s\"%s\": [%.0f, %ld]", i == 0 ? "" : ", ", parts[i].name, parts[i].taken_ns,
+                     parts[i].faults);
+    }
+    (void)printf("}");
+    if (trace_print != NULL) {
+        trace_print();
+    }
+    (void)printf("}\n");
+}
+
+/* What is linked into a program: pages of a file that are there when they are touched. */
+static struct {
+    const void *bytes;
+    size_t size_bytes;
+} linked;
+
+static void link_file(const char *path) {
+    struct stat information;
+    const int descriptor = open(path, O_RDONLY);
+    if (descriptor < 0 || fstat(descriptor, &information) != 0) {
+        stop(path, "cannot be read");
+    }
+    linked.size_bytes = (size_t)information.st_size;
+    linked.bytes = mmap(NULL, linked.size_bytes, PROT_READ, MAP_PRIVATE, descriptor, 0);
+    if (linked.bytes == MAP_FAILED) {
+        stop(path, "cannot be mapped");
+    }
+    (void)close(descriptor);
+}
+
+static void *read_cubin(void) {
     FILE *file = fopen(launch.cubin, "rb");
     if (file == NULL || fseek(file, 0, SEEK_END) != 0) {
         stop(launch.cubin, "cannot be read");
@@ -158,39 +220,50 @@ static void run_bare(const char *way) {
         stop(launch.cubin, "cannot be read");
     }
     (void)fclose(file);
-    end(0);
+    return image;
+}
+
+static void run_bare(const char *way) {
+    void *library = NULL, *kernel = NULL;
     begin();
+    void *read = linked.bytes == NULL ? read_cubin() : NULL;
+    const void *image = read == NULL ? linked.bytes : read;
+    end("open");
     CALL(cuLibraryLoadData, (void **, const void *, void *, void *, unsigned, void *, void *, unsigned),
          &library, image, NULL, NULL, 0, NULL, NULL, 0);
+    end("load");
     CALL(cuLibraryGetKernel, (void **, void *, const char *), &kernel, library, launch.symbol);
     if (launch.shared_bytes > 47 << 10) {
         CALL(cuKernelSetAttribute, (int, int, void *, int), MAX_SHARED, (int)launch.shared_bytes, kernel, 0);
     }
-    end(1);
-    begin();
+    end("kernel");
     if (strcmp(way, "asked") == 0) {
         size_t place = 0, size = 0;
         int (*ask)(void *, size_t, size_t *, size_t *) =
             (int (*)(void *, size_t, size_t *, size_t *))(uintptr_t)entry("cuKernelGetParamInfo");
         for (size_t i = 0; ask(kernel, i, &place, &size) == 0; ++i) {
         }
+        end("asked");
     } else if (strcmp(way, "forced") == 0) {
         void *of_context = NULL;
         CALL(cuKernelGetFunction, (void **, void *), &of_context, kernel);
         CALL(cuFuncLoad, (void *), of_context);
+        end("forced");
     }
-    end(3);
-    begin();
     void *extra[] = {(void *)1, launch.params, (void *)2, &launch.param_bytes, NULL};
     CALL(cuLaunchKernel,
          (void *, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, void *, void **,
           void **),
          kernel, launch.grid[0], launch.grid[1], launch.grid[2], launch.threads, 1, 1,
          launch.shared_bytes, NULL, NULL, extra);
+    end("launch");
     CALL(cuCtxSynchronize, (void));
-    end(2);
+    end("finish");
+    if (trace_end != NULL) {
+        trace_end();
+    }
     CALL(cuLibraryUnload, (void *), library);
-    free(image);
+    free(read);
 }
 
 static void demand(aotc_status status, const char *what, const aotc_error *error) {
@@ -211,27 +284,26 @@ static int decompress(void *user, const void *source, size_t source_bytes, void 
     return decode(decoder, target, target_bytes, source, source_bytes) == target_bytes ? 0 : 1;
 }
 
-static void run_archive(const char *libcuda, bool is_lazy, bool is_mapped) {
+static void run_archive(bool is_lazy, bool is_mapped) {
     aotc_error error = AOTC_ERROR_INIT;
     aotc_open_options options = AOTC_OPEN_OPTIONS_INIT;
     aotc_load_options load = AOTC_LOAD_OPTIONS_INIT;
     aotc_archive *archive = NULL;
     const aotc_kernel *kernel = NULL;
-    options.driver_path = libcuda;
     options.decompress = decompress;
     options.flags = is_mapped ? AOTC_OPEN_MAP : 0;
     load.kernel = launch.kernel;
     load.flags = is_lazy ? AOTC_LOAD_LAZY : 0;
     begin();
-    demand(aotc_open_file(launch.archive, &options, &archive, &error), "open", &error);
-    end(0);
-    begin();
+    demand(linked.bytes == NULL
+               ? aotc_open_file(launch.archive, &options, &archive, &error)
+               : aotc_open_memory(linked.bytes, linked.size_bytes, &options, &archive, &error),
+           "open", &error);
+    end("open");
     demand(aotc_kernel_get(archive, launch.kernel, &kernel, &error), "kernel", &error);
-    end(1);
-    begin();
+    end("kernel");
     demand(aotc_load(archive, &load, &error), "load", &error);
-    end(2);
-    begin();
+    end("load");
     aotc_launch_desc desc = AOTC_LAUNCH_DESC_INIT;
     desc.args = launch.args;
     desc.arg_count = launch.arg_count;
@@ -240,9 +312,22 @@ static void run_archive(const char *libcuda, bool is_lazy, bool is_mapped) {
     desc.grid_rank = launch.grid_rank;
     memcpy(desc.grid, launch.programs, sizeof launch.programs);
     demand(aotc_launch(kernel, &desc, &error), "launch", &error);
+    end("launch");
     CALL(cuCtxSynchronize, (void));
-    end(3);
+    end("finish");
+    if (trace_end != NULL) {
+        trace_end();
+    }
     aotc_release(archive);
+}
+
+/* Touch the pages of the stack that a driver has used, which that of the tests has not. */
+__attribute__((noinline)) static void use_stack(void) {
+    volatile char bytes[1 << 16];
+    for (size_t i = 0; i < sizeof bytes; i += 1 << 10) {
+        bytes[i] = 0;
+    }
+    (void)bytes[0];
 }
 
 int main(int argc, char **argv) {
@@ -252,6 +337,8 @@ int main(int argc, char **argv) {
     if (argc < 3) {
         stop("usage", "first_launch WAY LAUNCH [LIBCUDA]");
     }
+    /* Before the driver starts, which leaves little of it in the caches: then neither way has read a file just now. */
+    read_launch(argv[2]);
     driver = dlopen(libcuda, RTLD_NOW | RTLD_GLOBAL);
     void *library = dlopen("libzstd.so.1", RTLD_NOW);
     if (driver == NULL || library == NULL) {
@@ -267,19 +354,26 @@ int main(int argc, char **argv) {
     CALL(cuMemAlloc, (uint64_t *, size_t), &buffer, BUFFER_BYTES);
     CALL(cuMemsetD8, (uint64_t, unsigned char, size_t), buffer, 0, BUFFER_BYTES);
     CALL(cuCtxSynchronize, (void));
-    read_launch(argv[2], buffer);
+    set_addresses(buffer);
+    use_stack();
     const int count = argc > 4 ? atoi(argv[4]) : 1;
+    if (strstr(argv[1], "linked") != NULL) {
+        link_file(strcmp(argv[1], "linked") == 0 ? launch.archive : launch.cubin);
+    }
     for (int i = 0; i < count; ++i) {
-        memset(steps, 0, sizeof steps);
         const bool is_mapped = strcmp(argv[1], "mapped") == 0;
-        const bool is_lazy = is_mapped || strcmp(argv[1], "lazy") == 0;
+        const bool is_linked = strcmp(argv[1], "linked") == 0;
+        const bool is_lazy = is_mapped || is_linked || strcmp(argv[1], "lazy") == 0;
+        part_count = 0;
+        if (trace_begin != NULL) {
+            trace_begin();
+        }
         if (is_lazy || strcmp(argv[1], "eager") == 0) {
-            run_archive(libcuda, is_lazy, is_mapped);
+            run_archive(is_lazy, is_mapped);
         } else {
             run_bare(argv[1]);
         }
-        (void)printf("%.0f %.0f %.0f %.0f %ld %ld %ld %ld\n", steps[0], steps[1], steps[2], steps[3],
-                     faults[0], faults[1], faults[2], faults[3]);
+        print_parts();
     }
     return 0;
 }

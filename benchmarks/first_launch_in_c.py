@@ -1,31 +1,37 @@
 """How long a C program takes to its first launch: from an archive, and from the one cubin that it launches.
 
     aotc build kernels/matrix.toml --target sm_90a -o dist
-    python -m benchmarks.first_launch_in_c dist/matrix.aotc dist/kernels.aotc [--runs 15] [--fake]
+    python -m benchmarks.first_launch_in_c dist/matrix.aotc dist/kernels.aotc [--runs 40] [--parts] [--fake]
 
-For each kernel of `_CASES` and each way of `first_launch.c`, fresh processes, way by way in turn: from a
+For each kernel of `_CASES` and each way of `first_launch.c`, fresh processes on one core, the ways in turn and
+every second time in the opposite order, after one of each that is not counted: from a
 context and its memory until the launch has finished, every file in the page cache; and in the same process
 again, with unloading in between. `bare` reads the cubin from a file, loads it and launches; `lazy` and
-`mapped` open an archive, `eager` loads all variants of the kernel. Archives are as they are (`shared`
+`mapped` open an archive, `eager` loads all variants of the kernel, `linked` has the archive in the program,
+beside `bare_linked`, which has the cubin there. Archives are as they are (`shared`
 frames), written with a frame for each cubin (`alone`), without compression (`stored`), or that with at
 least 10,000 variants (`scale`): kernels again and again under new names. What is launched, and with what
-parameters, the tests' fake driver writes down first. A ratio is the median of pairs; "once the file is open"
-leaves out the first step, which opens an archive, or reads the cubin.
+parameters, the tests' fake driver writes down first. A ratio is the median of pairs, with the interval in
+which the median lies with 95 %; "once the file is open" leaves out the first part, which opens an archive, or
+reads the cubin. Then medians of each part and its page faults, and with `--parts`, of a third as many processes more,
+of what the driver takes by entry point (`first_launch_trace.c`), what digests take, and all else.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
+import os
 import re
 import statistics
 import struct
 import subprocess
 import tempfile
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from time import monotonic
-from typing import Any
+from typing import Any, NamedTuple
 
 import aotc
 from aotc.package import archive as archives
@@ -41,16 +47,18 @@ _CASES: Mapping[str, Mapping[str, Any]] = {
     "matmul": {"BIAS": False, "RESIDUAL": False, "ACTIVATION": "none"},
     "paged_decode_gather": {"HEAD_DIM": 128, "PAGE": 16},
 }
-_WAYS = ("bare", "lazy", "mapped")
+_WAYS = ("bare", "lazy", "mapped", "bare_linked", "linked")
+_MEASURES: Mapping[str, str] = {  # else the first way is
+    "linked": "bare_linked",
+    "bare_linked": "bare_linked",
+}
 _FORMS = ("shared", "alone", "stored")
 _SCALE_VARIANTS = 10_000
-_NUMBERS = (
-    64,
-    65,
-    1,
-)  # what integers are: the first for which there is a variant without tensor maps
+_NUMBERS = (64, 65, 1)  # what integers are: the first for which a variant has no tensor maps
+_WRAPPED = "-Wl,--wrap=aotci_sha256,--wrap=aotci_sha256_update"
+_TRACED_TURNS = 3  # of so many turns one is traced, too
 _ADDRESS = 0x7A5A_0000_0000
-_TIMES = 5
+_TIMES = 3
 
 
 def _kind(value: object) -> tuple[int, int, str]:
@@ -178,80 +186,149 @@ def _launches(
                 yield case, form, written
 
 
+def _compile(folder: Path, *, is_traced: bool) -> Path:
+    """Compile the program as C programs are compiled, with the library in it."""
+    program = folder / ("first_launch_traced" if is_traced else "first_launch")
+    command = [
+        *("cc", "-std=gnu11", "-O2", f"-I{ROOT / 'runtime_c/include'}", "-Wl,-z,now"),
+        str(ROOT / "benchmarks/first_launch.c"),
+        *(
+            ["-rdynamic", _WRAPPED, str(ROOT / "benchmarks/first_launch_trace.c")]
+            if is_traced
+            else []
+        ),
+        *map(str, sorted((ROOT / "runtime_c/src").glob("*.c"))),
+        *("-o", str(program), "-ldl", "-lpthread"),
+    ]
+    subprocess.run(command, check=True)
+    return program
+
+
+class _Run(NamedTuple):
+    """What a process says, in microseconds: of its first launch by parts and entry points, and of the others."""
+
+    parts: Mapping[str, float]
+    faults: Mapping[str, int]
+    driver: Mapping[str, tuple[float, int]]
+    again: tuple[float, ...]
+
+    @property
+    def total(self) -> float:
+        return sum(self.parts.values())
+
+    @property
+    def after_opening(self) -> float:
+        return self.total - self.parts["open"]
+
+
+def _run(program: Path, way: str, written: Path, library: str) -> _Run:
+    command = [str(program), way, str(written), library, str(_TIMES)]
+    done = subprocess.run(command, check=True, capture_output=True, text=True, timeout=30)
+    first, *others = map(json.loads, done.stdout.splitlines())
+    return _Run(
+        {name: time / 1e3 for name, (time, _) in first["parts"].items()},
+        {name: faults for name, (_, faults) in first["parts"].items()},
+        {name: (time / 1e3, calls) for name, (time, calls) in first.get("driver", {}).items()},
+        tuple(sum(time for time, _ in other["parts"].values()) / 1e3 for other in others),
+    )
+
+
+def _interval(values: Sequence[float]) -> str:
+    """Return the median, and between which values it lies with 95 %: by their order alone."""
+    ordered = sorted(values)
+    count = len(ordered)
+    least = max(0, round(count / 2 - 0.98 * count**0.5) - 1)
+    return (
+        f"{statistics.median(ordered):.3f} ({ordered[least]:.3f}-{ordered[count - 1 - least]:.3f})"
+    )
+
+
+def _report(label: str, runs: Sequence[_Run], bare: Sequence[_Run]) -> None:
+    """Print what a fresh process takes, what it takes again, and of the bare way."""
+    pairs = [*zip(runs, bare, strict=True)]
+    again = statistics.median(time for run in runs for time in run.again)
+    again_bare = statistics.median(time for run in bare for time in run.again)
+    print(
+        f"{label} {statistics.median(run.total for run in runs):8.1f} us, "
+        f"{_interval([run.total / other.total for run, other in pairs])} of bare, "
+        f"{_interval([run.after_opening / other.after_opening for run, other in pairs])} once the file is "
+        f"open; {statistics.median(sum(run.faults.values()) for run in runs):.0f} page faults; "
+        f"again {again:.1f} us, {again / again_bare:.3f} of bare; {len(runs)} runs",
+        flush=True,
+    )
+
+
+def _report_parts(label: str, runs: Sequence[_Run]) -> None:
+    """Print medians of each part, with its page faults."""
+    parts = [
+        f"{name} {statistics.median(run.parts[name] for run in runs):.1f} "
+        f"({statistics.median(run.faults[name] for run in runs):.0f})"
+        for name in runs[0].parts
+    ]
+    print(f"{label}   parts: {', '.join(parts)}", flush=True)
+
+
+def _report_driver(label: str, traced: Sequence[_Run]) -> None:
+    """Print medians of what the driver and digests take, with their calls, and of all else."""
+    entries = [
+        f"{name} {statistics.median(run.driver[name][0] for run in traced):.1f} ({calls})"
+        for name, (_, calls) in traced[0].driver.items()
+    ]
+    own = statistics.median(
+        run.total - sum(time for time, _ in run.driver.values()) for run in traced
+    )
+    print(f"{label}   {', '.join(entries)}; all else {own:.1f}", flush=True)
+
+
 def main() -> None:
     """Compile the program, write launches down, run all in turn, and print a line for each way."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("archives", type=Path, nargs="+")
-    parser.add_argument("--runs", type=int, default=15)
+    parser.add_argument("--runs", type=int, default=40)
     parser.add_argument(
         "--ways", default=",".join(_WAYS), help="of first_launch.c; the first is the measure"
     )
+    parser.add_argument("--kernels", default=",".join(_CASES), help="what to launch")
     parser.add_argument("--forms", default=",".join(_FORMS), help="of archives; scale is one, too")
-    parser.add_argument("--limit-s", type=float, default=600.0, help="begin no run after")
+    parser.add_argument("--parts", action="store_true", help="say what the driver takes")
+    parser.add_argument("--core", type=int, help="where to run; default: the last there is")
+    parser.add_argument("--limit-s", type=float, default=600.0, help="begin no turn after")
     parser.add_argument(
         "--fake", action="store_true", help="use the tests' driver: the host's share alone"
     )
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as made:
         folder = Path(made)
-        program = folder / "first_launch"
-        sources = [
-            ROOT / "benchmarks/first_launch.c",
-            *sorted((ROOT / "runtime_c/src").glob("*.c")),
-        ]
-        command = [
-            "cc",
-            "-std=gnu11",
-            "-O2",
-            f"-I{ROOT / 'runtime_c/include'}",
-            "-Wl,-z,now",
-            *map(str, sources),
-        ]
-        subprocess.run([*command, "-o", str(program), "-ldl", "-lpthread"], check=True)
+        programs = [_compile(folder, is_traced=is_traced) for is_traced in (False, True)]
         gpu = FakeGpu(build(folder))
         library = str(gpu.path) if options.fake else "libcuda.so.1"
         ways = options.ways.split(",")
-        found = [*_launches(options.archives, folder, gpu, options.forms.split(","))]
-        steps: dict[tuple[str, str], dict[str, list[list[list[float]]]]] = {
-            (name, form): {way: [] for way in ways} for name, form, _ in found
-        }
+        launches = _launches(options.archives, folder, gpu, options.forms.split(","))
+        found = [launch for launch in launches if launch[0] in options.kernels.split(",")]
+        core = max(os.sched_getaffinity(0)) if options.core is None else options.core
+        os.sched_setaffinity(0, {core})
+        kinds = programs if options.parts else programs[:1]
+        runs: dict[tuple[str, str, str, Path], list[_Run]] = {}
         end = monotonic() + options.limit_s
-        for _ in range(options.runs):
-            for name, form, written in found:
-                for way, runs in steps[name, form].items() if monotonic() < end else ():
-                    command = [str(program), way, str(written), library, str(_TIMES)]
-                    done = subprocess.run(
-                        command, check=True, capture_output=True, text=True, timeout=30
-                    )
-                    lines = done.stdout.splitlines()
-                    runs.append([[float(one) / 1e3 for one in line.split()] for line in lines])
-        for (name, form), by_way in steps.items():
-            for way, runs in by_way.items() if by_way[ways[0]] else ():
-                _report(f"{name:20} {form:7} {way:6}", runs, by_way[ways[0]])
-
-
-def _report(label: str, runs: list[list[list[float]]], bare: list[list[list[float]]]) -> None:
-    """Print what a fresh process takes, step by step, and what it takes again; and of the bare way."""
-    faults = [sum(run[0][4:]) * 1e3 for run in runs]
-    runs = [[times[:4] for times in run] for run in runs]
-    bare = [[times[:4] for times in run] for run in bare]
-    fresh = [sum(run[0]) for run in runs]
-    ratio = statistics.median(a / sum(b[0]) for a, b in zip(fresh, bare, strict=True))
-    opened = statistics.median(
-        sum(run[0][1:]) / sum(b[0][1:]) for run, b in zip(runs, bare, strict=True)
-    )
-    parts = " + ".join(
-        f"{statistics.median(one):.1f}" for one in zip(*(run[0] for run in runs), strict=True)
-    )
-    again = statistics.median(sum(times) for run in runs for times in run[1:])
-    again_bare = statistics.median(sum(times) for run in bare for times in run[1:])
-    print(
-        f"{label} {statistics.median(fresh):8.1f} us = {parts}; {ratio:.3f} of bare, "
-        f"{opened:.3f} once the file is open; {statistics.median(faults):.0f} page faults; again {again:.1f} us, {again / again_bare:.3f} of bare; {len(runs)} runs",
-        flush=True,
-    )
+        for turn in range(options.runs + 1):
+            for name, form, written in found if monotonic() < end else ():
+                for way in ways if turn % 2 else reversed(ways):
+                    for kind in kinds if turn % _TRACED_TURNS == 0 else programs[:1]:
+                        done = _run(kind, way, written, library)
+                        if turn != 0:
+                            runs.setdefault((name, form, way, kind), []).append(done)
+        for name, form, _ in found:
+            for way in ways if runs else ():
+                label = f"{name:20} {form:7} {way:11}"
+                measure: str = _MEASURES.get(way, ways[0])
+                own, bare = (runs[name, form, each, programs[0]] for each in (way, measure))
+                _report(label, own, bare)
+                _report_parts(label, own)
+                traced = runs.get((name, form, way, programs[1]))
+                if traced is not None:
+                    _report_driver(label, traced)
 
 
 if __name__ == "__main__":

@@ -2,6 +2,7 @@
 
 import triton
 import triton.language as tl
+from attention_backward_stored import first_query, store_dscores
 
 
 @triton.jit
@@ -54,6 +55,7 @@ def attention_backward_kernel(
     lse_log2,
     delta,
     dq,
+    dscores_ptr,
     dk,
     dv,
     scale,
@@ -67,8 +69,9 @@ def attention_backward_kernel(
     CAUSAL: tl.constexpr,
     NARROW: tl.constexpr,
     TOGETHER: tl.constexpr,
+    BLOCK_Q: tl.constexpr = 128,
 ):
-    """Store dK and dV of BLOCK_N keys, and add their part of dQ / scale.
+    """Store dK and dV of BLOCK_N keys, and add their part of dQ / scale, or store the gradients of scores.
 
     Q, dOut and dQ (fp32) are (heads of all batches, n_queries, HEAD_DIM), K, V, dK and dV (heads /
     heads_per_kv_head, n_keys, HEAD_DIM). `lse_log2` and `delta` have a number for each query: the base-2
@@ -76,6 +79,9 @@ def attention_backward_kernel(
     query sees the last key. If NARROW, the weights of dS are rounded to the type of Q as those of dV are,
     and take half the registers. Blocks of TOGETHER heads take turns. The grid has a program for each KV head
     and BLOCK_N keys.
+
+    If there is `dscores_ptr`, gradients of scores are stored there for `attention_backward_stored_kernel`, whose
+    blocks have BLOCK_Q queries, and there is no `dq`.
     """
     n_blocks = tl.cdiv(n_keys, BLOCK_N)
     # Causal blocks further up are seen by more queries, and come first.
@@ -88,7 +94,8 @@ def attention_backward_kernel(
     dvalues = tl.zeros((BLOCK_N, HEAD_DIM), dtype=tl.float32)
     first = 0
     if CAUSAL:
-        first = tl.maximum(0, start_n - (n_keys - n_queries)) // BLOCK_M * BLOCK_M
+        block_q: tl.constexpr = BLOCK_M if dscores_ptr is None else BLOCK_Q
+        first = first_query(start_n, n_keys - n_queries, block_q)
     n_steps = tl.cdiv(n_queries - first, BLOCK_M)
     for step in range(heads_per_kv_head * n_steps):
         head = kv_head * heads_per_kv_head + step // n_steps
@@ -108,9 +115,16 @@ def attention_backward_kernel(
         dvalues = tl.dot(power.to(douts.dtype), douts, dvalues)
         dpower = tl.dot(values, douts.T)
         dscores = (power.to(tl.float32) * (dpower - row_delta[None, :])).to(queries.dtype)
-        dqueries = tl.dot(dscores.T, keys)
-        dkeys = tl.dot(dscores, queries, dkeys)
-        dq.atomic_add([head, start, 0], dqueries.reshape(1, BLOCK_M, HEAD_DIM))
+        if dscores_ptr is not None:
+            at = first + step * BLOCK_M
+            store_dscores(
+                dscores_ptr, dscores, kv_head, columns, at, heads_per_kv_head, n_queries, n_keys
+            )
+            dkeys = tl.dot(dscores, queries, dkeys)
+        else:
+            dqueries = tl.dot(dscores.T, keys)
+            dkeys = tl.dot(dscores, queries, dkeys)
+            dq.atomic_add([head, start, 0], dqueries.reshape(1, BLOCK_M, HEAD_DIM))
     dk.store([kv_head, start_n, 0], (dkeys * scale).to(dk.dtype).reshape(1, BLOCK_N, HEAD_DIM))
     dv.store([kv_head, start_n, 0], dvalues.to(dv.dtype).reshape(1, BLOCK_N, HEAD_DIM))
 

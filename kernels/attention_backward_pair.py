@@ -2,6 +2,7 @@
 
 import triton
 import triton.language as tl
+from attention_backward_stored import first_query, store_dscores
 
 from aotc.language import cluster_permute, cluster_rank
 
@@ -14,6 +15,7 @@ def attention_backward_pair_kernel(
     dout,
     lse_log2,
     delta,
+    dscores_ptr,
     dk,
     dv,
     scale,
@@ -25,6 +27,7 @@ def attention_backward_pair_kernel(
     BLOCK_M: tl.constexpr,
     BLOCK_N: tl.constexpr,
     CAUSAL: tl.constexpr,
+    BLOCK_Q: tl.constexpr = 128,
     PDL: tl.constexpr = False,  # noqa: FBT002 - a constant
 ):
     """Store dK and dV of BLOCK_N keys by a cluster of two CTAs; the same bits in every run.
@@ -33,6 +36,9 @@ def attention_backward_pair_kernel(
     one CTA, as with heads of 256, the first CTA has the scores and dV, the second one the gradients of
     weights and dK, and is given the weights. With PDL it waits for the grid before it, and lets the next one
     start, before it loads anything. The grid has a cluster for each KV head and BLOCK_N keys.
+
+    If there is `dscores_ptr`, gradients of scores are stored there for `attention_backward_stored_kernel`, whose
+    blocks have BLOCK_Q queries.
     """
     if PDL:
         tl.extra.cuda.gdc_wait()
@@ -55,12 +61,15 @@ def attention_backward_pair_kernel(
     gradient = tl.zeros((BLOCK_N, HEAD_DIM), dtype=tl.float32)
     first = 0
     if CAUSAL:
-        first = tl.maximum(0, start_n - (n_keys - n_queries)) // BLOCK_M * BLOCK_M
+        block_q: tl.constexpr = BLOCK_M if dscores_ptr is None else BLOCK_Q
+        first = first_query(start_n, n_keys - n_queries, block_q)
     n_steps = tl.cdiv(n_queries - first, BLOCK_M)
+    last_step = heads_per_kv_head * n_steps - 1
     for step in range(heads_per_kv_head * n_steps):
-        head = kv_head * heads_per_kv_head + step // n_steps
         # The last queries first: they see all blocks of keys, whose programs so load the same at a time.
-        start = first + (n_steps - 1 - step % n_steps) * BLOCK_M
+        back = last_step - step
+        head = kv_head * heads_per_kv_head + back // n_steps
+        start = first + back % n_steps * BLOCK_M
         inner = inner_of.load([head, start, 0]).reshape(BLOCK_M, HEAD_DIM)
         row = rows_of.load([head, start]).reshape(BLOCK_M)
         x = tl.dot(block, inner.T) * factor
@@ -77,6 +86,12 @@ def attention_backward_pair_kernel(
         if not of_values:
             weights *= given.to(tl.float32)
         weights = weights.to(q.dtype)
+        if dscores_ptr is not None:  # noqa: SIM102 - known when it is compiled
+            if not of_values:
+                at = first + back * BLOCK_M
+                store_dscores(
+                    dscores_ptr, weights, kv_head, columns, at, heads_per_kv_head, n_queries, n_keys
+                )
         outer = outer_of.load([head, start, 0]).reshape(BLOCK_M, HEAD_DIM)
         gradient = tl.dot(weights, outer, gradient)
     if of_values:

@@ -1,12 +1,20 @@
 """Rings of the CTAs of a cluster: each passes its tile on to both neighbours, and gets one from both.
 
+And sums that all have a part of, where each gives every other one its part.
+
 The program instance is a cluster; a kernel that names its CTAs is that of one of them.
 """
 
 import triton
 import triton.language as tl
 
-from aotc.language import cluster_rank, cluster_read, cluster_shift, cluster_size
+from aotc.language import (
+    cluster_rank,
+    cluster_read,
+    cluster_shift,
+    cluster_size,
+    cluster_transpose,
+)
 
 
 @triton.jit
@@ -58,3 +66,20 @@ def ring_kernel(
         left_sum += left
     tl.store(right_ptr + place, right_sum)
     tl.store(left_ptr + place, left_sum)
+
+
+@triton.jit
+def reduce_scatter_kernel(x_ptr, out_ptr, n_rows, n_clusters, BLOCK: tl.constexpr):
+    """Store the sums of n_rows rows of all CTAs of a cluster, of which each CTA adds up its share of columns.
+
+    x is (n_clusters, n_rows, size, BLOCK), of which row i of each CTA is added; out (n_clusters, n_rows, BLOCK).
+    """
+    size: tl.constexpr = cluster_size()
+    share: tl.constexpr = BLOCK // size
+    rank = cluster_rank()
+    for row in range(n_rows):
+        place = tl.program_id(0).to(tl.int64) * n_rows + row
+        mine = tl.load(x_ptr + (place * size + rank) * BLOCK + tl.arange(0, BLOCK))
+        parts = cluster_transpose(mine.reshape(size, share))
+        out_ptrs = out_ptr + place * BLOCK + rank * share + tl.arange(0, share)
+        tl.store(out_ptrs, tl.sum(parts, axis=0))

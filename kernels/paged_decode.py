@@ -93,6 +93,39 @@ def _prefetch(
 
 
 @triton.jit
+def attend(
+    queries, k, v, table_ptr, pages, kv_head, start, end, max_pages, scale_log2,
+    PAGE: tl.constexpr, BLOCK_N: tl.constexpr,
+):  # fmt: skip
+    """Return maximum and sum of each row's weights for tokens from `start` to `end`, and the weighted values.
+
+    An iteration takes BLOCK_N tokens, of which `pages` has the first ones' pages.
+    """
+    ROWS: tl.constexpr = k.block_shape[2]
+    row_max = tl.full((queries.shape[0],), LOWEST, tl.float32)
+    row_sum = tl.zeros((queries.shape[0],), tl.float32)
+    acc = tl.zeros(queries.shape, tl.float32)
+    for token in range(start, end, BLOCK_N):
+        following = _pages(
+            table_ptr, token + BLOCK_N, end, max_pages, PAGE, ROWS, BLOCK_N // ROWS
+        )  # fmt: skip
+        keys = ()
+        for i in tl.static_range(BLOCK_N // ROWS):
+            tile = k.load([pages[i], kv_head, (token + i * ROWS) % PAGE, 0])
+            keys += (tile.reshape(ROWS, queries.shape[1]),)
+        weights, row_max, row_sum, rescale = weigh(
+            queries, keys, token, end, scale_log2, row_max, row_sum
+        )
+        acc *= rescale[:, None]
+        for i in tl.static_range(BLOCK_N // ROWS):
+            tile = v.load([pages[i], kv_head, (token + i * ROWS) % PAGE, 0])
+            values = tile.reshape(ROWS, queries.shape[1]).to(queries.dtype)
+            acc = tl.dot(weights[i], values, acc)
+        pages = following
+    return row_max, row_sum, acc
+
+
+@triton.jit
 def _store_part(
     part_ptr, lse_ptr, row_max, row_sum, acc, v_scale_ptr,
     n_heads, n_kv_heads, n_splits, BLOCK_H: tl.constexpr,
@@ -161,14 +194,37 @@ def _finish_last(
 
 
 @triton.jit
-def _store_zeros(out_ptr, n_heads, n_kv_heads, HEAD_DIM: tl.constexpr, BLOCK_H: tl.constexpr):
-    """Store the result of a sequence without tokens."""
-    kv_head, first = _heads(n_heads, n_kv_heads, BLOCK_H)
-    h, d = first + tl.arange(0, BLOCK_H), tl.arange(0, HEAD_DIM)
-    head = tl.program_id(1) * n_heads + kv_head * (n_heads // n_kv_heads) + h
-    out_ptrs = out_ptr + head.to(tl.int64)[:, None] * HEAD_DIM + d[None, :]
-    zeros = tl.zeros((BLOCK_H, HEAD_DIM), out_ptr.dtype.element_ty)
-    tl.store(out_ptrs, zeros, mask=(h < n_heads // n_kv_heads)[:, None])
+def _finish(
+    part_ptr, lse_ptr, row_max, row_sum, acc, v_scale_ptr, out_ptr, counter_ptr,
+    length, n_heads, n_kv_heads, max_pages, pages_per_split,
+    HEAD_DIM: tl.constexpr, PAGE: tl.constexpr, BLOCK_H: tl.constexpr,
+    COMBINE_H: tl.constexpr, COMBINE_S: tl.constexpr,
+):  # fmt: skip
+    """Store this program's part, and weigh all parts of its sequence if there is one launch."""
+    _store_part(
+        part_ptr, lse_ptr, row_max, row_sum, acc, v_scale_ptr,
+        n_heads, n_kv_heads, tl.cdiv(max_pages, pages_per_split), BLOCK_H,
+    )  # fmt: skip
+    if counter_ptr is not None:
+        _finish_last(
+            part_ptr, lse_ptr, out_ptr, counter_ptr, n_heads, n_kv_heads,
+            tl.cdiv(max_pages, pages_per_split), tl.cdiv(tl.cdiv(length, PAGE), pages_per_split),
+            HEAD_DIM, BLOCK_H, COMBINE_H, COMBINE_S,
+        )  # fmt: skip
+
+
+@triton.jit
+def _finish_empty(
+    out_ptr, length, n_heads, n_kv_heads, HEAD_DIM: tl.constexpr, BLOCK_H: tl.constexpr
+):  # fmt: skip
+    """Store the result of a sequence without tokens: its first program does."""
+    if length == 0 and tl.program_id(2) == 0:
+        kv_head, first = _heads(n_heads, n_kv_heads, BLOCK_H)
+        h, d = first + tl.arange(0, BLOCK_H), tl.arange(0, HEAD_DIM)
+        head = tl.program_id(1) * n_heads + kv_head * (n_heads // n_kv_heads) + h
+        out_ptrs = out_ptr + head.to(tl.int64)[:, None] * HEAD_DIM + d[None, :]
+        zeros = tl.zeros((BLOCK_H, HEAD_DIM), out_ptr.dtype.element_ty)
+        tl.store(out_ptrs, zeros, mask=(h < n_heads // n_kv_heads)[:, None])
 
 
 @triton.jit
@@ -207,40 +263,17 @@ def paged_decode_descriptor_kernel(
             scale_log2 *= tl.load(k_scale_ptr + kv_head)
         queries = q.load([sequence * n_kv_heads + kv_head, first_head, 0])
         queries = queries.reshape(BLOCK_H, HEAD_DIM)
-        row_max = tl.full((BLOCK_H,), LOWEST, tl.float32)
-        row_sum = tl.zeros((BLOCK_H,), tl.float32)
-        acc = tl.zeros((BLOCK_H, HEAD_DIM), tl.float32)
-        pages = first_pages
-        for start in range(first, last, BLOCK_N):
-            following = _pages(
-                table_ptr, start + BLOCK_N, last, max_pages, PAGE, ROWS, BLOCK_N // ROWS
-            )  # fmt: skip
-            keys = ()
-            for i in tl.static_range(BLOCK_N // ROWS):
-                tile = k.load([pages[i], kv_head, (start + i * ROWS) % PAGE, 0])
-                keys += (tile.reshape(ROWS, HEAD_DIM),)
-            weights, row_max, row_sum, rescale = weigh(
-                queries, keys, start, last, scale_log2, row_max, row_sum
-            )
-            acc *= rescale[:, None]
-            for i in tl.static_range(BLOCK_N // ROWS):
-                tile = v.load([pages[i], kv_head, (start + i * ROWS) % PAGE, 0])
-                values = tile.reshape(ROWS, HEAD_DIM).to(queries.dtype)
-                acc = tl.dot(weights[i], values, acc)
-            pages = following
-        _store_part(
-            part_ptr, lse_ptr, row_max, row_sum, acc, v_scale_ptr,
-            n_heads, n_kv_heads, tl.cdiv(max_pages, pages_per_split), BLOCK_H,
+        row_max, row_sum, acc = attend(
+            queries, k, v, table_ptr, first_pages, kv_head, first, last, max_pages, scale_log2,
+            PAGE, BLOCK_N,
         )  # fmt: skip
-        if counter_ptr is not None:
-            _finish_last(
-                part_ptr, lse_ptr, out_ptr, counter_ptr, n_heads, n_kv_heads,
-                tl.cdiv(max_pages, pages_per_split), tl.cdiv(tl.cdiv(length, PAGE), pages_per_split),
-                HEAD_DIM, BLOCK_H, COMBINE_H, COMBINE_S,
-            )  # fmt: skip
-    elif counter_ptr is not None:  # noqa: SIM102 - a constant
-        if length == 0 and split == 0:
-            _store_zeros(out_ptr, n_heads, n_kv_heads, HEAD_DIM, BLOCK_H)
+        _finish(
+            part_ptr, lse_ptr, row_max, row_sum, acc, v_scale_ptr, out_ptr, counter_ptr,
+            length, n_heads, n_kv_heads, max_pages, pages_per_split,
+            HEAD_DIM, PAGE, BLOCK_H, COMBINE_H, COMBINE_S,
+        )  # fmt: skip
+    elif counter_ptr is not None:
+        _finish_empty(out_ptr, length, n_heads, n_kv_heads, HEAD_DIM, BLOCK_H)
 
 
 @triton.jit
@@ -293,19 +326,13 @@ def paged_decode_kernel(
             v_ptrs = v_ptr + page * stride_vp + token % PAGE * stride_vn
             values = tl.load(v_ptrs[:, None] + d[None, :], mask=seen[:, None], other=0.0)
             acc = tl.dot(weights[0], values.to(queries.dtype), acc * rescale[:, None])
-        _store_part(
-            part_ptr, lse_ptr, row_max, row_sum, acc, v_scale_ptr,
-            n_heads, n_kv_heads, tl.cdiv(max_pages, pages_per_split), BLOCK_H,
+        _finish(
+            part_ptr, lse_ptr, row_max, row_sum, acc, v_scale_ptr, out_ptr, counter_ptr,
+            length, n_heads, n_kv_heads, max_pages, pages_per_split,
+            HEAD_DIM, PAGE, BLOCK_H, COMBINE_H, COMBINE_S,
         )  # fmt: skip
-        if counter_ptr is not None:
-            _finish_last(
-                part_ptr, lse_ptr, out_ptr, counter_ptr, n_heads, n_kv_heads,
-                tl.cdiv(max_pages, pages_per_split), tl.cdiv(tl.cdiv(length, PAGE), pages_per_split),
-                HEAD_DIM, BLOCK_H, COMBINE_H, COMBINE_S,
-            )  # fmt: skip
-    elif counter_ptr is not None:  # noqa: SIM102 - a constant
-        if length == 0 and split == 0:
-            _store_zeros(out_ptr, n_heads, n_kv_heads, HEAD_DIM, BLOCK_H)
+    elif counter_ptr is not None:
+        _finish_empty(out_ptr, length, n_heads, n_kv_heads, HEAD_DIM, BLOCK_H)
 
 
 @triton.jit

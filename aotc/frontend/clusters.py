@@ -82,6 +82,19 @@ def cluster_read(emit: Emitter, value: Operand, rank: Operand) -> Value:
     return _as_tile(emit, given, lambda one: emit(cluster.ClusterRead(one, owner)).out)
 
 
+def cluster_transpose(emit: Emitter, value: Operand) -> Value:
+    """Give each CTA its part of a tile; return the parts that this CTA is given."""
+    given, size = to_value(emit, value, "a tile for cluster_transpose"), cluster_size(emit)
+    extents = shape(given)
+    if not extents or extents[0] != size:
+        raise mistake(
+            f"the first axis of what cluster_transpose takes has an element for each of the {size} CTAs, "
+            f"got {show(given)}",
+            remedy="reshape the tile, its first axis of cluster_size() elements",
+        )
+    return given if size == 1 else emit(cluster.ClusterTranspose(given)).out
+
+
 def grid_barrier(emit: Emitter, counter: Operand) -> None:
     """Wait for all programs of the grid, which count themselves at a pointer."""
     pointer, kind = pointer_argument(emit, counter, "grid_barrier")
@@ -114,6 +127,7 @@ FUNCTIONS: dict[str, Callable[..., Operand]] = {
     "cluster_permute": cluster_permute,
     "cluster_shift": cluster_shift,
     "cluster_read": cluster_read,
+    "cluster_transpose": cluster_transpose,
     "grid_barrier": grid_barrier,
 }
 """What `aotc.language` has for clusters and grids, and `triton.language` has not."""

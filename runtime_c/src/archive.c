@@ -149,9 +149,10 @@ static aotc_status make_kernels(struct aotc_archive *archive, aotc_error *error)
 
 /* Read and check root and, if that is asked for, all the rest. */
 static aotc_status check_contents(struct aotc_archive *archive, const struct header_record *header,
-                                  uint32_t flags, aotc_error *error) {
+                                  const struct aotci_start *first, uint32_t flags,
+                                  aotc_error *error) {
     aotc_status status =
-        aotci_root_open(archive, header, (flags & AOTC_OPEN_VERIFY_BLOBS) != 0, error);
+        aotci_root_open(archive, header, first, (flags & AOTC_OPEN_VERIFY_BLOBS) != 0, error);
     if (status == AOTC_OK && (flags & AOTC_OPEN_REQUIRE_SIGNATURE) != 0) {
         return AOTCI_FAIL(
             error, AOTC_ERROR_SIGNATURE, .file = archive->name, .field = "signature",
@@ -266,9 +267,17 @@ static aotc_status take_file(struct aotc_archive *archive, uint32_t flags, aotc_
     return AOTC_OK;
 }
 
-/* Check the file at `archive->descriptor` and read its header; the rest is read when it is asked for, unless it
+/* Read the first bytes of an archive: of what is in memory, where it is aligned, the header is enough. */
+static aotc_status read_first(const struct aotc_archive *archive, struct aotci_start *first,
+                              aotc_error *error) {
+    const uint64_t most = archive->is_mapped ? HEADER_BYTES : sizeof first->bytes;
+    first->size_bytes = (uint32_t)(archive->file_bytes < most ? archive->file_bytes : most);
+    return aotci_read_file(archive, 0, first->bytes, first->size_bytes, error);
+}
+
+/* Check the file at `archive->descriptor` and read its first bytes; the rest is read when it is asked for, unless it
  * is to be taken into memory now. */
-static aotc_status read_file(struct aotc_archive *archive, uint32_t flags,
+static aotc_status read_file(struct aotc_archive *archive, uint32_t flags, struct aotci_start *first,
                              struct header_record *header, aotc_error *error) {
     struct stat information;
     if (fstat(archive->descriptor, &information) != 0) {
@@ -280,17 +289,14 @@ static aotc_status read_file(struct aotc_archive *archive, uint32_t flags,
                         S_ISDIR(information.st_mode) ? "a directory" : "not a regular file");
     }
     /* What the header says is checked before memory for the rest is asked for. */
-    unsigned char bytes[HEADER_BYTES] = {0};
     aotc_status status = AOTC_OK;
     archive->file_bytes = (uint64_t)information.st_size;
     if ((flags & AOTC_OPEN_MAP) != 0 && archive->file_bytes >= HEADER_BYTES) {
         status = take_file(archive, flags, error);
     }
-    if (status == AOTC_OK && archive->file_bytes >= HEADER_BYTES) {
-        status = aotci_read_file(archive, 0, bytes, sizeof bytes, error);
-    }
+    status = status == AOTC_OK ? read_first(archive, first, error) : status;
     if (status == AOTC_OK) {
-        status = check_header(archive->name, bytes, archive->file_bytes, header, error);
+        status = check_header(archive->name, first->bytes, archive->file_bytes, header, error);
     }
     if (status == AOTC_OK && (flags & AOTC_OPEN_COPY) != 0) {
         status = take_file(archive, flags, error);
@@ -322,9 +328,10 @@ aotc_status aotc_open_file(const char *path, const aotc_open_options *options,
         return finish(created, status, archive);
     }
     struct header_record header;
-    status = read_file(created, flags, &header, error);
+    struct aotci_start first;
+    status = read_file(created, flags, &first, &header, error);
     if (status == AOTC_OK) {
-        status = check_contents(created, &header, flags, error);
+        status = check_contents(created, &header, &first, flags, error);
     }
     return finish(created, status, archive);
 }
@@ -345,9 +352,13 @@ aotc_status aotc_open_memory(const void *data, size_t size_bytes, const aotc_ope
         return status;
     }
     struct header_record header;
+    struct aotci_start first;
     created->file = data;
     created->file_bytes = size_bytes;
-    status = check_header(created->name, data, size_bytes, &header, error);
+    status = read_first(created, &first, error);
+    status = status == AOTC_OK
+                 ? check_header(created->name, first.bytes, size_bytes, &header, error)
+                 : status;
     if (status == AOTC_OK && (flags & AOTC_OPEN_COPY) != 0) {
         created->owned_file = aotci_allocate(&created->allocator, size_bytes, 1);
         if (created->owned_file == NULL) {
@@ -357,7 +368,7 @@ aotc_status aotc_open_memory(const void *data, size_t size_bytes, const aotc_ope
         }
     }
     if (status == AOTC_OK) {
-        status = check_contents(created, &header, flags, error);
+        status = check_contents(created, &header, &first, flags, error);
     }
     return finish(created, status, archive);
 }

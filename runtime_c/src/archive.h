@@ -83,6 +83,15 @@ struct aotci_frame {
     const unsigned char *rest, *code_end;
 };
 
+/* How far a piece of the root is. */
+enum aotci_piece { PIECE_UNREAD, PIECE_READ, PIECE_VERIFIED };
+
+/* The first bytes of a file, read at once: of a small root all that opening needs. */
+struct aotci_start {
+    uint32_t size_bytes;
+    _Alignas(8) unsigned char bytes[8192];
+};
+
 struct aotc_archive {
     atomic_uint references;
     aotc_allocator allocator;
@@ -106,7 +115,7 @@ struct aotc_archive {
 
     /* Of a root that is verified in pieces (root.c), changed while `index_lock` is held. */
     atomic_bool is_complete;
-    bool *has_piece; /* NULL: the root was verified whole */
+    uint8_t *pieces; /* an aotci_piece for each; NULL: the root was verified whole */
 
     /* Held while a kernel is opened. Of the two locks `lock` is taken first. */
     pthread_mutex_t index_lock;
@@ -123,8 +132,10 @@ struct aotc_archive {
     _Atomic(struct aotci_context *) contexts;
 };
 
-/* Memory from the archive's allocator. Zero bytes are one byte. `aotci_allocate` clears it. */
+/* Memory from the archive's allocator. Zero bytes are one byte. `aotci_allocate` clears it, `aotci_allocate_bytes`,
+ * for what is written whole at once, does not. */
 void *aotci_allocate(const aotc_allocator *allocator, size_t count, size_t element_bytes);
+void *aotci_allocate_bytes(const aotc_allocator *allocator, size_t size_bytes);
 void aotci_deallocate(const aotc_allocator *allocator, void *memory, size_t count,
                       size_t element_bytes);
 
@@ -185,7 +196,7 @@ static inline uint32_t aotci_variant_number(const struct aotc_kernel *kernel,
 
 /* Read header and root, or of a large root what opening needs. CHECKSUM, FORMAT, LIMIT, IO, NOMEM (root.c). */
 aotc_status aotci_root_open(struct aotc_archive *archive, const struct header_record *header,
-                            bool is_whole, aotc_error *error);
+                            const struct aotci_start *first, bool is_whole, aotc_error *error);
 
 /* Verify and check what is left of the root, if anything is; any number of threads may ask at once (root.c). */
 aotc_status aotci_root_complete(const struct aotc_archive *archive, aotc_error *error);

@@ -61,7 +61,7 @@ static aotc_status stored_bytes(const struct aotc_archive *archive, uint32_t num
             return AOTC_OK;
         }
     }
-    content->owned = aotci_allocate(&archive->allocator, frame->stored_bytes, 1);
+    content->owned = aotci_allocate_bytes(&archive->allocator, frame->stored_bytes);
     if (content->owned == NULL) {
         return no_memory(archive, number, frame->stored_bytes, error);
     }
@@ -234,7 +234,7 @@ aotc_status aotci_blob_decode(const struct aotc_kernel *kernel, uint32_t index,
         frame->kernel = NULL;
     }
     /* A copy of its own: aligned, as the checks of cubins and the driver need it. */
-    unsigned char *copy = aotci_allocate(&archive->allocator, blob->raw_bytes, 1);
+    unsigned char *copy = aotci_allocate_bytes(&archive->allocator, blob->raw_bytes);
     if (copy == NULL) {
         return no_memory(archive, number, blob->raw_bytes, error);
     }

@@ -18,7 +18,7 @@ static size_t total_bytes(size_t count, size_t element_bytes) {
     return bytes == 0 ? 1 : bytes;
 }
 
-void *aotci_allocate(const aotc_allocator *allocator, size_t count, size_t element_bytes) {
+static void *allocate(const aotc_allocator *allocator, size_t count, size_t element_bytes, bool is_cleared) {
     const size_t size_bytes = total_bytes(count, element_bytes);
     if (size_bytes == SIZE_MAX) {
         return NULL;
@@ -29,13 +29,21 @@ void *aotci_allocate(const aotc_allocator *allocator, size_t count, size_t eleme
         return pages == MAP_FAILED ? NULL : pages;
     }
     if (allocator->allocate == NULL) {
-        return calloc(1, size_bytes);
+        return is_cleared ? calloc(1, size_bytes) : malloc(size_bytes);
     }
     void *memory = allocator->allocate(allocator->user, size_bytes);
-    if (memory != NULL) {
+    if (memory != NULL && is_cleared) {
         memset(memory, 0, size_bytes);
     }
     return memory;
+}
+
+void *aotci_allocate(const aotc_allocator *allocator, size_t count, size_t element_bytes) {
+    return allocate(allocator, count, element_bytes, true);
+}
+
+void *aotci_allocate_bytes(const aotc_allocator *allocator, size_t size_bytes) {
+    return allocate(allocator, size_bytes, 1, false);
 }
 
 void aotci_deallocate(const aotc_allocator *allocator, void *memory, size_t count,

@@ -11,8 +11,8 @@
 #include "sha256.h"
 #include "validate.h"
 
-/* Smaller roots are verified whole. */
-enum { WHOLE_ROOT_BYTES = 8 << 10 };
+/* Smaller roots are verified whole, and smaller heads read at once. */
+enum { WHOLE_ROOT_BYTES = 4 << 10, WHOLE_HEAD_BYTES = 16 << 10 };
 
 static const char damaged[] = "the archive is damaged: copy or build it again";
 
@@ -31,42 +31,51 @@ static aotc_status other_bytes(const struct aotc_archive *archive, aotc_error *e
 
 /* ---- pieces ------------------------------------------------------------------------------------ */
 
+static uint32_t piece_bytes(const struct aotc_archive *archive, uint32_t piece) {
+    const uint32_t left = archive->root.size_bytes - piece * ROOT_PIECE_BYTES;
+    return left < ROOT_PIECE_BYTES ? left : ROOT_PIECE_BYTES;
+}
+
 static aotc_status verify_piece(const struct aotc_archive *archive, uint32_t piece, aotc_error *error) {
-    const uint32_t start = piece * ROOT_PIECE_BYTES;
-    const uint32_t left = archive->root.size_bytes - start;
-    const uint32_t size_bytes = left < ROOT_PIECE_BYTES ? left : ROOT_PIECE_BYTES;
     unsigned char digest[AOTCI_SHA256_BYTES];
-    if (archive->has_piece != NULL && archive->owned_head != NULL) {
-        const aotc_status status =
-            aotci_read_file(archive, HEADER_BYTES + start, archive->owned_head + HEADER_BYTES + start,
-                            size_bytes, error);
-        if (status != AOTC_OK) {
-            return status;
-        }
-    }
-    aotci_sha256(archive->root.bytes + start, size_bytes, digest);
+    aotci_sha256(archive->root.bytes + piece * ROOT_PIECE_BYTES, piece_bytes(archive, piece), digest);
     const unsigned char *digests = archive->root.bytes + archive->root.size_bytes;
     return memcmp(digest, digests + (size_t)piece * DIGEST_BYTES, sizeof digest) == 0
                ? AOTC_OK
                : other_bytes(archive, error);
 }
 
-/* Verify bytes of a root that is not complete; `at` is within it, and what is beyond it is left out. */
-static aotc_status need(const struct aotc_archive *archive, const void *at, size_t size_bytes,
-                        aotc_error *error) {
+static aotc_status read_piece(const struct aotc_archive *archive, uint32_t piece, aotc_error *error) {
+    const uint32_t start = HEADER_BYTES + piece * ROOT_PIECE_BYTES;
+    return aotci_read_file(archive, start, archive->owned_head + start, piece_bytes(archive, piece), error);
+}
+
+/* Have bytes of a root that is not complete, read or verified; `at` is within it, and what is beyond it is left
+ * out. What was read is not read again: the bytes that are used are those that were verified. */
+static aotc_status reach(const struct aotc_archive *archive, const void *at, size_t size_bytes,
+                         enum aotci_piece wanted, aotc_error *error) {
     const size_t start = (size_t)((const unsigned char *)at - archive->root.bytes);
     const size_t left = archive->root.size_bytes - start;
     const size_t end = start + (size_bytes < left ? size_bytes : left);
-    for (size_t piece = start / ROOT_PIECE_BYTES; piece * ROOT_PIECE_BYTES < end; ++piece) {
-        if (!archive->has_piece[piece]) {
-            const aotc_status status = verify_piece(archive, (uint32_t)piece, error);
-            if (status != AOTC_OK) {
-                return status;
-            }
-            archive->has_piece[piece] = true;
+    aotc_status status = AOTC_OK;
+    for (uint32_t piece = (uint32_t)(start / ROOT_PIECE_BYTES);
+         status == AOTC_OK && (size_t)piece * ROOT_PIECE_BYTES < end; ++piece) {
+        uint8_t *state = &archive->pieces[piece];
+        if (*state == PIECE_UNREAD) {
+            status = read_piece(archive, piece, error);
+            *state = status == AOTC_OK ? PIECE_READ : PIECE_UNREAD;
+        }
+        if (status == AOTC_OK && wanted == PIECE_VERIFIED && *state == PIECE_READ) {
+            status = verify_piece(archive, piece, error);
+            *state = status == AOTC_OK ? PIECE_VERIFIED : PIECE_READ;
         }
     }
-    return AOTC_OK;
+    return status;
+}
+
+static aotc_status need(const struct aotc_archive *archive, const void *at, size_t size_bytes,
+                        aotc_error *error) {
+    return reach(archive, at, size_bytes, PIECE_VERIFIED, error);
 }
 
 static aotc_status need_record(const struct aotc_archive *archive, enum section_kind kind, uint32_t index,
@@ -97,27 +106,42 @@ static aotc_status need_name(const struct aotc_archive *archive, uint32_t entry,
 
 /* ---- opening ------------------------------------------------------------------------------------ */
 
-/* Put header and digests, and with them the root if it is not partial, where they can be used. */
-static aotc_status read_head(struct aotc_archive *archive, bool is_partial, aotc_error *error) {
+/* Put header and digests, and with them the root if it is small, where they can be used; the first bytes were
+ * read. */
+static aotc_status read_head(struct aotc_archive *archive, const struct aotci_start *first, bool is_small,
+                             aotc_error *error) {
     const uint32_t root_end = HEADER_BYTES + archive->root.size_bytes;
     if (archive->file != NULL && (uintptr_t)archive->file % sizeof(uint64_t) == 0) {
         archive->head = archive->file;
         return AOTC_OK;
     }
-    archive->owned_head = aotci_allocate(&archive->allocator, archive->head_bytes, 1);
+    archive->owned_head = aotci_allocate_bytes(&archive->allocator, archive->head_bytes);
     archive->head = archive->owned_head;
     if (archive->owned_head == NULL) {
         return AOTCI_FAIL(error, AOTC_ERROR_NOMEM, .file = archive->name, .field = "root",
                           .expected = "memory", .got = "none");
     }
-    if (!is_partial) {
-        return aotci_read_file(archive, 0, archive->owned_head, archive->head_bytes, error);
+    const uint32_t known = first->size_bytes < archive->head_bytes ? first->size_bytes : archive->head_bytes;
+    const uint32_t from = is_small ? known : root_end;
+    memcpy(archive->owned_head, first->bytes, known);
+    return from == archive->head_bytes ? AOTC_OK
+                                       : aotci_read_file(archive, from, archive->owned_head + from,
+                                                         archive->head_bytes - from, error);
+}
+
+/* Remember which pieces of a root are read: all that are in memory, else those in the first bytes. */
+static aotc_status make_pieces(struct aotc_archive *archive, const struct aotci_start *first, bool is_small,
+                               aotc_error *error) {
+    const uint32_t count = is_small || archive->owned_head == NULL
+                               ? piece_count(archive)
+                               : (first->size_bytes - HEADER_BYTES) / ROOT_PIECE_BYTES;
+    archive->pieces = aotci_allocate(&archive->allocator, piece_count(archive), 1);
+    if (archive->pieces == NULL) {
+        return AOTCI_FAIL(error, AOTC_ERROR_NOMEM, .file = archive->name, .field = "root",
+                          .expected = "memory", .got = "none");
     }
-    const aotc_status status =
-        aotci_read_file(archive, 0, archive->owned_head, HEADER_BYTES, error);
-    return status == AOTC_OK ? aotci_read_file(archive, root_end, archive->owned_head + root_end,
-                                               archive->head_bytes - root_end, error)
-                             : status;
+    memset(archive->pieces, PIECE_READ, count);
+    return AOTC_OK;
 }
 
 static aotc_status check_header_sum(const struct aotc_archive *archive, aotc_error *error) {
@@ -149,7 +173,7 @@ static aotc_status need_directory(const struct aotc_archive *archive, aotc_error
 }
 
 aotc_status aotci_root_open(struct aotc_archive *archive, const struct header_record *header,
-                            bool is_whole, aotc_error *error) {
+                            const struct aotci_start *first, bool is_whole, aotc_error *error) {
     const bool is_partial = !is_whole && header->root_bytes > WHOLE_ROOT_BYTES;
     archive->is_compressed = (header->required_features & FEATURE_ZSTD) != 0;
     archive->root = (struct aotci_tables){
@@ -160,7 +184,8 @@ aotc_status aotci_root_open(struct aotc_archive *archive, const struct header_re
     };
     archive->head_bytes =
         HEADER_BYTES + archive->root.size_bytes + piece_count(archive) * DIGEST_BYTES;
-    aotc_status status = read_head(archive, is_partial, error);
+    const bool is_small = !is_partial || archive->head_bytes <= WHOLE_HEAD_BYTES;
+    aotc_status status = read_head(archive, first, is_small, error);
     if (status != AOTC_OK) {
         return status;
     }
@@ -170,12 +195,8 @@ aotc_status aotci_root_open(struct aotc_archive *archive, const struct header_re
         return status;
     }
     if (is_partial) {
-        archive->has_piece = aotci_allocate(&archive->allocator, piece_count(archive), 1);
-        if (archive->has_piece == NULL) {
-            return AOTCI_FAIL(error, AOTC_ERROR_NOMEM, .file = archive->name, .field = "root",
-                              .expected = "memory", .got = "none");
-        }
-        status = need_directory(archive, error);
+        status = make_pieces(archive, first, is_small, error);
+        status = status == AOTC_OK ? need_directory(archive, error) : status;
         return status == AOTC_OK ? aotci_validate_directory(&archive->root, true, error) : status;
     }
     for (uint32_t i = 0; status == AOTC_OK && i < piece_count(archive); ++i) {
@@ -188,7 +209,7 @@ aotc_status aotci_root_open(struct aotc_archive *archive, const struct header_re
 }
 
 void aotci_root_close(struct aotc_archive *archive) {
-    aotci_deallocate(&archive->allocator, archive->has_piece, piece_count(archive), 1);
+    aotci_deallocate(&archive->allocator, archive->pieces, piece_count(archive), 1);
     aotci_deallocate(&archive->allocator, archive->owned_head, archive->head_bytes, 1);
 }
 
@@ -223,7 +244,26 @@ aotc_status aotci_root_complete(const struct aotc_archive *archive, aotc_error *
     return status;
 }
 
-/* Names are in order, which of a root that is not complete nobody has checked: then one may not be found. */
+/* Compare a name with that of an entry, read but perhaps not verified: so nothing is read outside of STRINGS. */
+static aotc_status compare(const struct aotc_archive *archive, uint32_t number, const char *name,
+                           bool has_all, int *order, aotc_error *error) {
+    const struct aotci_tables *root = &archive->root;
+    const struct entry_record *entry = aotci_entry(root, number);
+    const uint32_t string_bytes = aotci_count(root, SECTION_STRINGS);
+    aotc_status status =
+        has_all ? AOTC_OK : reach(archive, entry, sizeof *entry, PIECE_READ, error);
+    const uint32_t offset = status == AOTC_OK && entry->name < string_bytes ? entry->name : 0;
+    const uint32_t left = string_bytes - offset;
+    const uint32_t most = left < LIMIT_NAME_BYTES + 1 ? left : LIMIT_NAME_BYTES + 1;
+    if (status == AOTC_OK && !has_all) {
+        status = reach(archive, aotci_string(root, offset), most, PIECE_READ, error);
+    }
+    *order = status == AOTC_OK ? strncmp(aotci_string(root, offset), name, most) : 0;
+    return status;
+}
+
+/* Names are in order. Of a root that is not complete nobody has verified that: what is found is, and whoever does not
+ * find a name has all verified. */
 static aotc_status search(const struct aotc_archive *archive, const char *name, uint32_t *number,
                           aotc_error *error) {
     uint32_t low = 0;
@@ -231,15 +271,17 @@ static aotc_status search(const struct aotc_archive *archive, const char *name, 
     const bool has_all = is_complete(archive);
     while (low < high) {
         const uint32_t middle = low + (high - low) / 2;
-        const char *other = NULL;
-        const aotc_status status =
-            has_all ? AOTC_OK : need_name(archive, middle, &other, error);
+        const char *found = name;
+        int order = 0;
+        aotc_status status = compare(archive, middle, name, has_all, &order, error);
+        if (status == AOTC_OK && order == 0 && !has_all) {
+            status = need_name(archive, middle, &found, error);
+        }
         if (status != AOTC_OK) {
             return status;
         }
-        const int order = strcmp(has_all ? aotci_kernel_name(archive, middle) : other, name);
         if (order == 0) {
-            *number = middle;
+            *number = strcmp(found, name) == 0 ? middle : UINT32_MAX;
             return AOTC_OK;
         }
         if (order < 0) {

@@ -67,9 +67,9 @@ static aotc_status check_cubin_params(struct walk *walk, const struct variant_re
             return aotci_walk_bad(walk, SECTION_CUBIN_PARAMS, index, "source, index, size",
                                   "a source of that size");
         }
-        /* A tensor map is aligned to 64 bytes in memory, but the block need not be. */
+        /* A tensor map is aligned to 64 bytes in memory, but the block need not be. All sizes are powers of two. */
         const uint32_t alignment = cubin_param->size == 128 ? 16 : cubin_param->size;
-        if (cubin_param->offset < end || cubin_param->offset % alignment != 0) {
+        if (cubin_param->offset < end || (cubin_param->offset & (alignment - 1)) != 0) {
             return aotci_walk_bad(walk, SECTION_CUBIN_PARAMS, index, "offset",
                                   "aligned, after the previous one");
         }

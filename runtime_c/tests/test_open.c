@@ -175,6 +175,45 @@ static void test_a_large_root_is_verified_in_pieces(void) {
     free(many.data);
 }
 
+/* A name that a search meets may be damaged: it is not taken for what it is not, and what is found is verified. */
+static void test_a_search_meets_damaged_names(void) {
+    struct bytes many = read_golden("many.aotc");
+    struct header_record header;
+    struct directory_entry strings;
+    memcpy(&header, many.data, sizeof header);
+    memcpy(&strings, many.data + HEADER_BYTES + 8 + 5 * sizeof strings, sizeof strings);
+    const size_t end = HEADER_BYTES + header.root_bytes;
+    char path[4200];
+    (void)snprintf(path, sizeof path, "%s", golden_path("damaged_names.aotc"));
+    for (size_t at = HEADER_BYTES + strings.offset; at < end; at += 97) {
+        many.data[at] ^= 0x40;
+        FILE *file = fopen(path, "wb");
+        CHECK(file != NULL && fwrite(many.data, 1, many.size_bytes, file) == many.size_bytes);
+        (void)fclose(file);
+        for (unsigned way = 0; way < 3; ++way) {
+            static const char *const names[] = {"add_000", "add_079", "add_080", "add_159"};
+            aotc_archive *archive = NULL;
+            aotc_open_options options = stored_options();
+            options.flags = way == 0 ? AOTC_OPEN_MAP : 0;
+            CHECK((way == 2 ? aotc_open_memory(many.data, many.size_bytes, &options, &archive, NULL)
+                            : aotc_open_file(path, &options, &archive, NULL)) == AOTC_OK);
+            for (size_t i = 0; i < sizeof names / sizeof *names; ++i) {
+                const aotc_kernel *kernel = NULL;
+                aotc_kernel_info info = {.struct_size = sizeof info};
+                const aotc_status status = aotc_kernel_get(archive, names[i], &kernel, NULL);
+                CHECK(status == AOTC_OK || status == AOTC_ERROR_CHECKSUM);
+                CHECK((status == AOTC_OK) == (kernel != NULL));
+                CHECK(kernel == NULL || (aotc_kernel_get_info(kernel, &info) == AOTC_OK &&
+                                         strcmp(info.name, names[i]) == 0));
+            }
+            aotc_release(archive);
+        }
+        many.data[at] ^= 0x40;
+    }
+    (void)unlink(path);
+    free(many.data);
+}
+
 /* ---- files ------------------------------------------------------------------------------------
  */
 
@@ -352,7 +391,7 @@ static void test_out_of_memory(void) {
 int main(int argc, char **argv) {
     static void (*const tests[])(void) = {
         test_info, test_files, test_options, test_out_of_memory, test_without_compression, test_unaligned_memory,
-        test_a_large_root_is_verified_in_pieces,
+        test_a_large_root_is_verified_in_pieces, test_a_search_meets_damaged_names,
     };
     return run_tests(argc, argv, tests, sizeof tests / sizeof *tests);
 }

@@ -28,7 +28,7 @@ NOT_LOWERED = [
     *(tma.SyncTmaLoad, tma.SyncBulkLoad, tma.StagedTmaStore, tma.StagedBulkStore),
     thread_copy.SyncThreadLoad,
     *(indexing.Gather, indexing.Histogram, grid.ClusterReduce),
-    *(cluster.ClusterPermute, cluster.ClusterRead),
+    *(cluster.ClusterPermute, cluster.ClusterRead, cluster.ClusterTranspose),
 ]
 
 

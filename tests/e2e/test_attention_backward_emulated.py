@@ -17,11 +17,11 @@ from tests.support.requests import request_of
 KERNELS = Path(__file__).parents[2] / "kernels"
 SOURCE = KERNELS / "attention_backward.py"
 PAIR_SOURCE = KERNELS / "attention_backward_pair.py"
+STORED_SOURCE = KERNELS / "attention_backward_stored.py"
 HEAD_DIM, BLOCK_M, BLOCK_N = 64, 64, 128
 KV_HEADS, HEADS_PER_KV_HEAD = 1, 2
 HEADS = KV_HEADS * HEADS_PER_KV_HEAD
 LOG2_E = 1.4426950408889634
-GRADIENTS = ("dq", "dk", "dv")
 TOGETHER = {"TOGETHER": 3}  # more heads than there are
 
 
@@ -29,14 +29,44 @@ TOGETHER = {"TOGETHER": 3}  # more heads than there are
 def _compiled(causal: bool, num_stages: int, mma_stages: int, narrow: bool) -> PtxKernel:
     own = {"NARROW": narrow} | TOGETHER
     name, stages = "attention_backward_kernel", (num_stages, mma_stages)
-    return _compiled_as(name, GRADIENTS, own, causal, stages, BLOCK_M)
+    outputs = ("dq", "dscores_ptr", "dk", "dv")
+    return _compiled_as(name, outputs, own, causal, stages, BLOCK_M)
 
 
 @lru_cache
-def _compiled_pair(causal: bool, mma_stages: int) -> PtxKernel:
-    outputs, own = ("dk", "dv"), dict[str, int]()
+def _compiled_pair(causal: bool, mma_stages: int, block_q: int = 0) -> PtxKernel:
+    """Return the kernel for dK and dV, which stores gradients of scores for blocks of queries, if any."""
+    outputs = ("dscores_ptr", "dk", "dv")
+    own = {"BLOCK_Q": block_q} if block_q else {}
     name, stages = "attention_backward_pair_kernel", (2, mma_stages)
     return _compiled_as(name, outputs, own, causal, stages, BLOCK_M, PAIR_SOURCE, num_ctas=2)
+
+
+@lru_cache
+def _compiled_storing(causal: bool, mma_stages: int, block_q: int) -> PtxKernel:
+    """Return the kernel of one CTA for dK and dV, which stores gradients of scores for blocks of queries."""
+    own = {"NARROW": mma_stages > 1, "BLOCK_Q": block_q} | TOGETHER
+    name, stages = "attention_backward_kernel", (3, mma_stages)
+    outputs = ("dq", "dscores_ptr", "dk", "dv")
+    return _compiled_as(name, outputs, own, causal, stages, BLOCK_M)
+
+
+@lru_cache
+def _compiled_stored(causal: bool, block_m: int) -> PtxKernel:
+    """Return the kernel for dQ by gradients of scores that are stored."""
+    kinds = {
+        "dscores": f"tensordesc<bf16[1,64,{block_m}]>",
+        "k": f"tensordesc<bf16[1,64,{HEAD_DIM}]>",
+        "dq": f"tensordesc<bf16[1,{block_m},{HEAD_DIM}]>",
+        "scale": "fp32",
+        **dict.fromkeys(("heads_per_kv_head", "n_queries", "n_keys"), "i32"),
+    }
+    constants = {"HEAD_DIM": HEAD_DIM, "BLOCK_M": block_m, "BLOCK_N": 64, "CAUSAL": causal}
+    constants |= TOGETHER
+    parts = tuple(kinds.items()), tuple(constants.items())
+    name = "attention_backward_stored_kernel"
+    options = {"num_warps": 8, "num_stages": 3, "num_ctas": block_m // 128}
+    return compile_ptx(request_of(*(str(STORED_SOURCE), name, *parts, "sm_90a"), **options))
 
 
 @lru_cache
@@ -67,10 +97,13 @@ def _compiled_as(
     rows, columns = (f"bf16[1,{block},{HEAD_DIM}]" for block in (block_m, BLOCK_N))
     sums = f"tensordesc<fp32[1,{block_m},{HEAD_DIM}]>"
     gradients = {
-        "dq": sums if len(outputs) > 1 else f"tensordesc<{rows}>",
+        "dq": sums if "dscores_ptr" in outputs else f"tensordesc<{rows}>",
         "dk": f"tensordesc<{columns}>",
         "dv": f"tensordesc<{columns}>",
+        "dscores_ptr": "none",
     }
+    if "BLOCK_Q" in own:
+        gradients |= {"dq": "none", "dscores_ptr": "*bf16:16"}
     signature = {
         "q": f"tensordesc<{rows}>",
         "k": f"tensordesc<{columns}>",
@@ -161,6 +194,30 @@ def test_gradients_by_pairs_of_ctas(
     values, expected = _operands(n_queries, n_keys, causal=causal)
     del values["dq"], expected["dq"]
     launch(kernel, (2 * KV_HEADS * -(-n_keys // BLOCK_N),), values, seed=n_keys)
+    _check(values, expected)
+
+
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize(("num_ctas", "block_m"), [(1, 128), (1, 256), (2, 128), (2, 256)])
+@pytest.mark.parametrize(("n_queries", "n_keys"), [(1, 1), (63, 129), (300, 331)])
+def test_dq_by_gradients_of_scores_that_are_stored(
+    n_queries: int, n_keys: int, num_ctas: int, block_m: int, causal: bool
+) -> None:
+    """What is not stored is NaN: nothing of it may reach dQ."""
+    values, expected = _operands(n_queries, n_keys, causal=causal)
+    values["dq"] = np.full((HEADS, n_queries, HEAD_DIM), np.nan, ml_dtypes.bfloat16)
+    n_stored = HEADS_PER_KV_HEAD * -(-n_queries // BLOCK_M) * BLOCK_M
+    dscores = np.full((KV_HEADS, n_keys, n_stored), np.nan, ml_dtypes.bfloat16)
+    values |= {"dscores": dscores, "dscores_ptr": dscores}
+    mma_stages = 1 + block_m // 256
+    storing = (_compiled_storing if num_ctas == 1 else _compiled_pair)(causal, mma_stages, block_m)
+    last = _compiled_stored(causal, block_m)
+    for kernel, blocks in (
+        (storing, num_ctas * KV_HEADS * -(-n_keys // BLOCK_N)),
+        (last, block_m // 128 * HEADS * -(-n_queries // block_m)),
+    ):
+        given = {name: each for name, each in values.items() if name in _names(kernel)}
+        launch(kernel, (blocks,), given, seed=n_keys)
     _check(values, expected)
 
 

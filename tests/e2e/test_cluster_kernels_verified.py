@@ -19,7 +19,9 @@ SOURCE = str(KERNELS / "cluster_ring.py")
 SUBJECTS = [
     subject
     for subject in subjects_of_manifest(load(str(KERNELS / "clusters.toml")))
-    if subject.kernel == "ring" or "T=bf16 stride:16 BLOCK=1024" in subject.label
+    if subject.kernel == "ring"
+    or "T=bf16 stride:16 BLOCK=1024" in subject.label
+    or subject.kernel == "reduce_scatter"
 ]
 
 
@@ -47,6 +49,17 @@ def test_the_ring_adds_up_what_passes_by(steps: int, *, pull: bool) -> None:
     for out, way in ((right, 1), (left, -1)):
         passed = [np.roll(x, way * step, 1) for step in range(1, steps + 1)]
         np.testing.assert_array_equal(out, sum(passed, np.zeros_like(x)))
+
+
+@pytest.mark.parametrize("size", [1, 2, 8])
+@pytest.mark.parametrize("n_rows", [0, 1, 5])
+def test_each_cta_adds_up_its_share(size: int, n_rows: int) -> None:
+    signature = {"x_ptr": "*fp32", "out_ptr": "*fp32", "n_rows": "i32", "n_clusters": "i32"}
+    made = translate(SOURCE, "reduce_scatter_kernel", signature, {"BLOCK": 64}, num_ctas=size)
+    x = np.random.default_rng(size).integers(-9, 9, (3, n_rows, size, 64)).astype(np.float32)
+    out = np.full((3, n_rows, 64), np.nan, np.float32)
+    run(made.kernel, (3,), [x, out, n_rows, 3])
+    np.testing.assert_array_equal(out, x.sum(axis=2))
 
 
 @pytest.mark.parametrize("subject", SUBJECTS, ids=lambda subject: subject.label)

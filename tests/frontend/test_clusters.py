@@ -58,6 +58,14 @@ def test_each_cta_reads_the_one_that_it_chooses(sources: Sources, num_ctas: int)
     np.testing.assert_array_equal(out, x[:, ranks])
 
 
+@pytest.mark.parametrize("num_ctas", [1, 2, 8])
+def test_each_cta_gets_its_parts_of_all(sources: Sources, num_ctas: int) -> None:
+    parts = f"x.reshape({num_ctas}, {32 // num_ctas})"
+    x, out = _ran(sources, f"x = al.cluster_transpose({parts}).reshape(32)", num_ctas)
+    given = x.reshape(2, num_ctas, num_ctas, -1)
+    np.testing.assert_array_equal(out, given.swapaxes(1, 2).reshape(x.shape))
+
+
 def test_scalars_go_as_tiles_do(sources: Sources) -> None:
     x, out = _ran(sources, "x = x * 0 + al.cluster_shift(tl.sum(x, 0), 1)")
     np.testing.assert_array_equal(out[:, :, 0], np.roll(x.sum(2), 1, 1))

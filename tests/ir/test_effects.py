@@ -159,7 +159,7 @@ _HAVING = {
         *("tile.atomic_cas", "tile.atomic_rmw"),
     ),
     Trait.BARRIER: (
-        *("cluster.permute", "cluster.read", "gpu.barrier"),
+        *("cluster.permute", "cluster.read", "cluster.transpose", "gpu.barrier"),
         *("grid.cluster_barrier", "grid.cluster_reduce", "grid.grid_barrier", "tile.barrier"),
     ),
     Trait.MAY_TRAP: ("tile.assert",),

@@ -92,7 +92,7 @@ def test_only_ops_without_effects_die_unused(opcode: str) -> None:
         "tile.descriptor_scatter", "gpu.sync_thread_load", "gpu.thread_load", "gpu.tma_buffer_wait",
         "gpu.wgmma_wait", "grid.cluster_barrier", "grid.wait",
             "grid.cluster_reduce", "grid.cluster_arrive", "grid.cluster_wait", "gpu.cluster_store", "gpu.cluster_send",
-            "cluster.permute", "cluster.read", "gpu.cluster_send_tile", "gpu.cluster_arrive_at", "grid.grid_barrier",
+            "cluster.permute", "cluster.read", "cluster.transpose", "gpu.cluster_send_tile", "gpu.cluster_send_parts", "gpu.cluster_arrive_at", "grid.grid_barrier",
         "grid.launch_dependents", "gpu.opaque_thread_id", "asm.volatile", "gpu.shared_count", "scf.return", "scf.while", "scf.condition",
     }  # fmt: skip
     survivors = [op for op in ops if op.block is not None]

@@ -536,6 +536,10 @@ SAMPLES: dict[str, Sample] = {
         grid.GridBarrier(s.add(arith.Bitcast(s.pointer, PointerType(I32))).out)
     ),
     "cluster.permute": lambda s: s.add(cluster.ClusterPermute(s.tile("fp32"), (1, 2, 3, 0))),
+    "cluster.transpose": lambda s: s.add(cluster.ClusterTranspose(s.tile("fp32"), s.layout)),
+    "gpu.cluster_send_parts": lambda s: s.add(
+        cluster.SendParts(s.tile("fp32"), _shared(s).out, _mbarrier(s), s.i, 4)
+    ),
     "cluster.read": lambda s: s.add(cluster.ClusterRead(s.tile("fp32"), s.i)),
     "gpu.cluster_send_tile": lambda s: s.add(
         cluster.SendTile(s.tile("fp32"), _shared(s).out, _mbarrier(s), s.i, 4)

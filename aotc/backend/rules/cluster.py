@@ -10,7 +10,7 @@ from aotc.backend.integers import Component
 from aotc.backend.lower import Lowering, Results, layout_of, lowers
 from aotc.backend.nvvm_issue import Issuer
 from aotc.backend.packing import pack, unpack, word_shape
-from aotc.backend.rules.shared import mbarrier_address, shared_vectors
+from aotc.backend.rules.shared import mbarrier_address, shared_parts, shared_vectors
 from aotc.backend.thread_map import first_holders, is_first_holder
 from aotc.ir.dialects import cluster, gpu, tile
 
@@ -34,6 +34,26 @@ def lower_send_tile(ctx: Lowering, op: cluster.SendTile) -> Results:
     for address, registers in shared_vectors(ctx, op, op.buffer, layout, op.vector):
         words = pack(ctx.emit, [values[register] for register in registers], kind.element)
         nvvm_grid.send(ctx.emit, nvvm_grid.in_cta(ctx.emit, address, cta), access, words, there)
+    return []
+
+
+@lowers(cluster.SendParts)
+def lower_send_parts(ctx: Lowering, op: cluster.SendParts) -> Results:
+    """Lower the asynchronous store of a tile's parts to all CTAs, and the arrival for those that come here."""
+    kind, buffer = tile.tile_type(op, op.value), gpu.shared_type(op, op.buffer)
+    layout, values = layout_of(kind), ctx.registers(op.value)
+    barrier = mbarrier_address(ctx, op.barrier, 0)
+    nvvm_tensor.mbarrier_expect(ctx.emit, barrier, str(buffer.stage_bytes), ctx.issuer, arrive=True)
+    bits, count = word_shape(kind.element, op.vector)
+    access = nvvm_memory.Access(bits, count, predicate=is_first_holder(ctx, layout))
+    barriers: dict[str, nvvm_memory.Address] = {}
+    rank = ctx.scalar(op.rank)
+    for address, cta, registers in shared_parts(ctx, op, op.buffer, layout, op.vector, rank):
+        words = pack(ctx.emit, [values[register] for register in registers], kind.element)
+        if cta not in barriers:
+            barriers[cta] = nvvm_grid.in_cta(ctx.emit, barrier, cta)
+        there = nvvm_grid.in_cta(ctx.emit, address, cta)
+        nvvm_grid.send(ctx.emit, there, access, words, barriers[cta])
     return []
 
 

@@ -277,6 +277,41 @@ def shared_vectors(
     return accesses
 
 
+def shared_parts(
+    ctx: Lowering, op: Op, buffer: Value, layout: LinearLayout, vector: int, rank: Component
+) -> list[tuple[nvvm_memory.Address, str, list[int]]]:
+    """Return the accesses that store element i of the first axis where CTA i has element `rank`.
+
+    Of each the address in this CTA, the number i, and the registers in memory order. In the buffer
+    elements of the first axis lie one after the other.
+    """
+    shared = gpu.shared_type(op, buffer)
+    shift = log2_exact(shared.element.size_bytes)
+    places = layout.invert_and_compose(shared.layout)
+    part_bits = len(shared.layout.columns("offset")) - log2_exact(layout.shape[0])
+    inside = (1 << part_bits) - 1
+    base = ctx.ints.linear(
+        ctx.thread, [(each & inside) << shift for each in thread_columns(places)]
+    )
+    owner = ctx.ints.linear(ctx.thread, [each >> part_bits for each in thread_columns(places)])
+    start = ctx.ints.mul(rank, Affine("", 1 << part_bits + shift), 32)
+    stage, first = ctx.ints.split(ctx.ints.add(ctx.raw(buffer)[0], start, 32))
+    offsets = gf2.span_table(places.columns("register"))
+    found = {
+        offsets[register]: register
+        for register, holder in enumerate(first_holders(layout))
+        if holder == register
+    }
+    accesses: list[tuple[nvvm_memory.Address, str, list[int]]] = []
+    for offset in found:
+        if offset % vector == 0:
+            place = ctx.ints.xor_constant(base, (offset & inside) << shift)
+            address = _address(ctx, place, stage, first)
+            cta = ctx.ints.materialize(ctx.ints.xor_constant(owner, offset >> part_bits), 32)
+            accesses.append((address, cta, [found[offset + each] for each in range(vector)]))
+    return accesses
+
+
 def places_in(
     ctx: Lowering, layout: LinearLayout, shared: LinearLayout, size_bytes: int
 ) -> list[Component]:

@@ -6,9 +6,9 @@ kernel is a slice of one that has a further axis, the block bits of a layout, wh
 holds it. What moves is given in two parts: a permutation, or a function, of the CTAs, and a layout
 for what each of them does, since all do the same in their own shared memory.
 
-`cluster.permute` and `cluster.read` are the same in tile IR and in gpu IR, until
-`expand_cluster_exchanges` makes copies, mbarriers and phases of them: `gpu.cluster_send_tile`, which
-writes to another CTA, and `gpu.cluster_load`, which reads from one.
+`cluster.permute`, `cluster.transpose` and `cluster.read` are the same in tile IR and in gpu IR, until
+`expand_cluster_exchanges` makes copies, mbarriers and phases of them: `gpu.cluster_send_tile` and
+`gpu.cluster_send_parts`, which write to other CTAs, and `gpu.cluster_load`, which reads from one.
 
 Invariant: every CTA gets one tile for each that it gives.
 """
@@ -67,6 +67,25 @@ class ClusterRead(
         return (tile_type(self, self.value),)
 
 
+class ClusterTranspose(
+    Op, opcode="cluster.transpose", effects=(orders(Resource.SHARED),), traits=(Trait.BARRIER,)
+):
+    """Return a tile whose element i of the first axis is this CTA's of the CTA of rank i.
+
+    Element i of the first axis of `value` is for that CTA. In gpu IR the result has this layout. No other
+    memory is ordered by it.
+    """
+
+    value: Value = operand()
+    layout: LinearLayout | None = attribute(default=None)
+    out: Value = result()
+
+    def infer(self) -> Sequence[Type]:
+        kind = tile_type(self, self.value)
+        self.expect(bool(kind.shape), "a scalar has no parts")
+        return (kind.with_layout(self.layout),)
+
+
 class SendTile(
     Op,
     opcode="gpu.cluster_send_tile",
@@ -107,6 +126,39 @@ class SendTile(
         check_mbarrier(self, self.barrier)
         self.expect(self.cta.type == I32, f"the rank is {self.cta.type}, not i32")
         self.expect(self.warp_stride >= 0, f"mbarriers of warps are {self.warp_stride} apart")
+        return ()
+
+
+class SendParts(
+    Op,
+    opcode="gpu.cluster_send_parts",
+    effects=(
+        writes(Resource.SHARED, of="buffer", proxy="async"),
+        writes(Resource.MBARRIER, of="barrier"),
+        starts(Resource.MBARRIER, of="barrier"),
+    ),
+):
+    """Store element i of a tile's first axis to the CTA of rank i: there it is element `rank` of this buffer.
+
+    Asynchronously, `vector` elements an access, whose bytes complete at this mbarrier of that CTA. One
+    thread arrives at the CTA's own mbarrier, whose phase then expects as many bytes as the tile has.
+    The buffers of all CTAs are free, and have elements of the first axis one after the other.
+    """
+
+    value: Value = operand()
+    buffer: Value = operand()
+    barrier: Value = operand()
+    rank: Value = operand()
+    vector: int = attribute()
+
+    def infer(self) -> Sequence[Type]:
+        source, buffer = tile_type(self, self.value), shared_type(self, self.buffer)
+        if source.shape != buffer.shape or memory_element(source) != buffer.element:
+            self.error(f"{source} does not fit {buffer}")
+        size_bytes = self.vector * buffer.element.size_bytes
+        self.expect(size_bytes in (4, 8, 16), f"sends {size_bytes} bytes at a time")
+        check_mbarrier(self, self.barrier)
+        self.expect(self.rank.type == I32, f"the rank is {self.rank.type}, not i32")
         return ()
 
 

@@ -26,6 +26,8 @@ from aotc.target import Feature, Target
 
 MAX_ACCESS_BYTES = 16
 _SECTOR_BYTES = 32
+BURST_BYTES = 64
+"""What memory moves at a time."""
 _LINE_BYTES = 128
 _DOT_BYTES, _WORD_BYTES, _WORDS_BYTES = 2, 4, 8
 _VECTOR_ATOMIC_BYTES = 4  # the widest float that atomics take in vectors
@@ -83,6 +85,14 @@ def vector_width(
         max_elems,
     )
     return width if mask is None else min(width, mask.constancy[fast])
+
+
+def in_memory_order(layout: LinearLayout, pointer: AxisInfo) -> LinearLayout:
+    """Return a layout with the registers of each thread in the order of memory; copies come last."""
+    columns = layout.columns("register")
+    places = layout.transpose(tuple(reversed(memory_order(pointer)))).columns("register")
+    order = sorted(range(len(columns)), key=lambda bit: (not columns[bit], places[bit]))
+    return layout.with_columns("register", [columns[bit] for bit in order])
 
 
 def prefetch_bytes(pointer: AxisInfo, width: int, element_bytes: int) -> int:
@@ -214,16 +224,23 @@ def access_cost(
     mask: AxisInfo | None,
     element_bytes: int,
     max_elems: int,
+    sector_bytes: int = _SECTOR_BYTES,
 ) -> int:
     """Return the cost of accessing a tile under `layout`, in the units of a conversion's cost."""
     width = vector_width(layout, pointer, mask, element_bytes, max_elems)
     order = memory_order(pointer)
-    return _cost(layout, order, pointer.contiguity[order[0]], width, element_bytes)
+    run_elems = pointer.contiguity[order[0]]
+    return _cost(layout, order, run_elems, width, element_bytes, sector_bytes)
 
 
 @lru_cache(maxsize=4096)
 def _cost(
-    layout: LinearLayout, order: tuple[int, ...], run_elems: int, width: int, element_bytes: int
+    layout: LinearLayout,
+    order: tuple[int, ...],
+    run_elems: int,
+    width: int,
+    element_bytes: int,
+    sector_bytes: int,
 ) -> int:
     free = layout.free_variable_masks()
     in_memory = layout.transpose(tuple(reversed(order)))
@@ -235,7 +252,7 @@ def _cost(
     sectors: dict[tuple[int, int], None] = {}
     for place in lanes:
         for elem in range(place, place + width):
-            sectors[elem // run_elems, elem % run_elems * element_bytes // _SECTOR_BYTES] = None
+            sectors[elem // run_elems, elem % run_elems * element_bytes // sector_bytes] = None
     registers = layout.in_bits("register") - free.get("register", 0).bit_count()
     warps = layout.in_bits("warp") - free.get("warp", 0).bit_count()
     instructions = max(1, (1 << registers) // width) << warps

@@ -16,7 +16,19 @@ from collections.abc import Callable
 
 from aotc.ir.core import Block, Kernel, Op, Value, build
 from aotc.ir.diagnostics import IRError, at
-from aotc.ir.dialects import arith, cache, descriptor, gpu, grid, indexing, scf, tile, tma, wgmma
+from aotc.ir.dialects import (
+    arith,
+    cache,
+    cluster,
+    descriptor,
+    gpu,
+    grid,
+    indexing,
+    scf,
+    tile,
+    tma,
+    wgmma,
+)
 from aotc.ir.effects import Trait
 from aotc.ir.layout import LinearLayout
 from aotc.ir.rewrite import Builder
@@ -241,6 +253,26 @@ def _emit_at_home(op: Op, emitter: _Emitter, place: Builder) -> None:
     layout = emitter.demand.works_in.get(op)
     mapping = {value: emitter.get(value, layout) for value in op.operands}
     emitter.bind_all(op, op.clone(mapping), place)
+
+
+def _emit_reduce(op: Op, emitter: _Emitter, place: Builder) -> None:
+    """Reduce; what every warp would hold a copy of may be shared out among them."""
+    layout = emitter.demand.works_in.get(op)
+    made = place(op.clone({value: emitter.get(value, layout) for value in op.operands}))
+    for old, new in zip(op.results, made.results, strict=True):
+        value = new
+        if isinstance(new.type, TileType):
+            home = emitter.preferred.or_default(old)
+            value = new if new.type.layout == home else place(gpu.Convert(new, home)).out
+        emitter.bind(old, value, place)
+
+
+def _emit_transpose(op: Op, emitter: _Emitter, place: Builder) -> None:
+    """Exchange a tile, which comes in the layout that its result prefers."""
+    assert isinstance(op, cluster.ClusterTranspose)
+    value = emitter.get(op.value, emitter.demand.works_in.get(op))
+    layout = emitter.preferred.or_default(op.out)
+    emitter.bind_all(op, cluster.ClusterTranspose(value, layout), place)
 
 
 def _emit_nested(op: Op, emitter: _Emitter, place: Builder) -> None:
@@ -489,6 +521,7 @@ _RULES: dict[type[Op], Callable[[Op, _Emitter, Builder], None]] = {
     tile.Reshape: _emit_cloned,
     tile.Trans: _emit_cloned,
     tile.Join: _emit_join,
+    tile.Reduce: _emit_reduce,
     tile.Load: _emit_load,
     tile.Store: _emit_store,
     tile.Dot: _emit_dot,
@@ -497,6 +530,7 @@ _RULES: dict[type[Op], Callable[[Op, _Emitter, Builder], None]] = {
     tile.Barrier: _emit_barrier,
     grid.ClusterBarrier: _emit_barrier,
     grid.GridBarrier: _emit_barrier,
+    cluster.ClusterTranspose: _emit_transpose,
     indexing.Gather: _emit_gather,
     indexing.Histogram: _emit_histogram,
     descriptor.DescriptorAt: _emit_descriptor_at,

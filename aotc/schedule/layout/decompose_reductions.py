@@ -21,7 +21,7 @@ from aotc.ir.rewrite import Builder
 from aotc.ir.tiles import tile_shape
 from aotc.ir.types import TileType
 from aotc.schedule.context import Schedule
-from aotc.schedule.layout.layouts import default_blocked
+from aotc.schedule.layout.layouts import default_blocked, shared_among_warps
 
 
 def decompose_reductions(kernel: Kernel, schedule: Schedule) -> None:
@@ -31,12 +31,21 @@ def decompose_reductions(kernel: Kernel, schedule: Schedule) -> None:
         if isinstance(op, tile.Reduce):
             with at(op.loc):
                 place = Builder.before_op(op)
-                outs = _reduce(list(op.operands), op.axis, op.combine, kernel.num_warps, place)
+                outs = [*_reduce(list(op.operands), op.axis, op.combine, kernel.num_warps, place)]
                 for position, (new, old) in enumerate(zip(outs, op.results, strict=True)):
                     if isinstance(old.type, TileType) and new.type != old.type:
-                        assert old.type.layout is not None
-                        outs[position] = place(gpu.Convert(new, old.type.layout)).out
+                        outs[position] = _as_wanted(new, old, place)
                 op.replace_with(outs)
+
+
+def _as_wanted(new: Value, old: Value, place: Builder) -> Value:
+    """Return a result in the layout of the old one, if it is used in other layouts than its own."""
+    assert isinstance(old.type, TileType)
+    assert old.type.layout is not None
+    for user in list(old.users):
+        if isinstance(user, gpu.Convert) and user.out.type == new.type:
+            user.replace_with([new])
+    return place(gpu.Convert(new, old.type.layout)).out if old.users else new
 
 
 def layout_of(value: Value) -> LinearLayout:
@@ -64,6 +73,8 @@ def _reduce(
         del parts[part]
     for _ in parts:
         gathered = in_registers(layout_of(inputs[0]), axis)
+        num_rest = gathered.in_bits("register") - gathered.out_bits(f"dim{axis}")
+        gathered = shared_among_warps(gathered, num_rest)
         inputs = [place(gpu.Convert(value, gathered)).out for value in inputs]
         inputs = reduce_in_warp(inputs, axis, combine, place)
     return inputs

@@ -10,6 +10,7 @@ register on a copy (lanes and warps may hold copies when the tile is smaller tha
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
 
@@ -19,6 +20,7 @@ from aotc.ir.layout import LinearLayout, log2_exact
 WARP_LANES = 32
 WARPGROUP_WARPS = 4
 _MAX_WGMMA_N = 256
+_MANY_COPIES = 32  # registers of a thread
 _SWIZZLE_CHUNK_BYTES = 16
 _SWIZZLE_ROWS_LOG2 = 3
 
@@ -143,6 +145,32 @@ def replicated(shape: tuple[int, ...], num_warps: int) -> LinearLayout:
         "warp": [None] * log2_exact(num_warps),
     }
     return _place(shape, placed, _minor_first(len(shape)))
+
+
+def rows_in_registers(shape: tuple[int, ...], num_warps: int) -> LinearLayout:
+    """Return a layout in which the thread that holds an element has all of the first axis there."""
+    row = default_blocked(shape[1:] or (1,), num_warps)
+    row_elems = math.prod(shape[1:])
+    registers = [row_elems << bit for bit in range(log2_exact(shape[0]))]
+    columns = {name: list(row.columns(name)) for name in row.in_dims}
+    columns["register"] = [*columns["register"], *registers]
+    outs = tuple((f"dim{axis}", log2_exact(size)) for axis, size in enumerate(shape))
+    return LinearLayout.from_columns(columns.items(), outs)
+
+
+def shared_among_warps(layout: LinearLayout, num_rest: int) -> LinearLayout:
+    """Return the layout with a share for each warp of what warps would hold copies of, if it is much.
+
+    Of the highest `num_rest` bits of registers, which have to be of more than a few elements.
+    """
+    registers, warps = list(layout.columns("register")), list(layout.columns("warp"))
+    if 1 << num_rest < _MANY_COPIES:
+        return layout
+    for bit, column in enumerate(warps):
+        if not column and num_rest:
+            warps[bit] = registers.pop()
+            num_rest -= 1
+    return layout.with_columns("register", registers).with_columns("warp", warps)
 
 
 def slice_of(parent: LinearLayout, axis: int) -> LinearLayout:

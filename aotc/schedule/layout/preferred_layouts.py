@@ -27,7 +27,12 @@ from aotc.ir.tiles import (
     tile_shape,
 )
 from aotc.ir.types import element_of
-from aotc.schedule.layout.layouts import blocked_for, default_blocked
+from aotc.schedule.layout.layouts import (
+    blocked_for,
+    default_blocked,
+    rows_in_registers,
+    shared_among_warps,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -287,7 +292,10 @@ def _reduce(op: Op, preferred: PreferredLayouts) -> Sequence[LinearLayout | None
     home = preferred.works_in(op)
     if home is None or len(home.shape) == 1:
         return [None] * len(op.results)
-    return [home.reduce(op.axis).remove_zero_bases()] * len(op.results)
+    rest = home.reduce(op.axis).remove_zero_bases()
+    if any(basis[op.axis] for basis in home.bases("warp")):
+        rest = shared_among_warps(rest, rest.in_bits("register"))
+    return [rest] * len(op.results)
 
 
 def _assembly(op: Op, preferred: PreferredLayouts) -> Sequence[LinearLayout | None]:
@@ -300,6 +308,12 @@ def _assembly(op: Op, preferred: PreferredLayouts) -> Sequence[LinearLayout | No
 
 def _at_work(op: Op, preferred: PreferredLayouts) -> Sequence[LinearLayout | None]:
     return [preferred.works_in(op)] * len(op.results)
+
+
+def _of_all_ctas(op: Op, preferred: PreferredLayouts) -> Sequence[LinearLayout | None]:
+    """Have what all CTAs give to an element in one thread, which mostly reduces it."""
+    assert isinstance(op, cluster.ClusterTranspose)
+    return [rows_in_registers(tile_shape(op.out), preferred.num_warps)]
 
 
 def _gather(op: Op, preferred: PreferredLayouts) -> Sequence[LinearLayout | None]:
@@ -325,6 +339,7 @@ _RULES: dict[type[Op], Rule] = {
     tile.Scan: _at_work,
     cluster.ClusterPermute: _at_work,
     cluster.ClusterRead: _at_work,
+    cluster.ClusterTranspose: _of_all_ctas,
     indexing.Gather: _gather,
     indexing.Histogram: _histogram,
 }

@@ -19,7 +19,13 @@ from aotc.ir.tiles import is_elementwise, is_tile, tile_shape
 from aotc.ir.types import element_of
 from aotc.schedule.analysis.axis import AxisAnalysis
 from aotc.schedule.analysis.global_order import accessed_pointer
-from aotc.schedule.layout.access import access_cost, max_access_elems, pointee_bytes
+from aotc.schedule.layout.access import (
+    BURST_BYTES,
+    access_cost,
+    in_memory_order,
+    max_access_elems,
+    pointee_bytes,
+)
 from aotc.schedule.layout.conversions import SharedExchange, plan_conversion
 from aotc.schedule.layout.preferred_layouts import PreferredLayouts
 from aotc.schedule.layout.wgmma_layouts import operand_buffer
@@ -108,7 +114,11 @@ def _demand_access(op: Op, demand: Demand) -> None:
 
 
 def _store_layout(op: tile.Store | tile.AtomicRmw, demand: Demand) -> LinearLayout:
-    """Store from the value's layout, unless converting it first is cheaper."""
+    """Store from where the value is, unless converting it first is cheaper.
+
+    A thread may have its elements in another order than memory: if accesses in that of memory are as
+    good as any, nothing moves between threads.
+    """
     anchor, home = demand.preferred.anchors[op], demand.preferred.get(op.value)
     if home is None or home == anchor:
         return anchor
@@ -123,9 +133,14 @@ def _store_layout(op: tile.Store | tile.AtomicRmw, demand: Demand) -> LinearLayo
     pointer = demand.infos[op.pointer]
     mask = None if op.mask is None else demand.infos[op.mask]
     widths = pointee_bytes(op.pointer), max_access_elems(op, demand.target)
-    at_home = access_cost(home, pointer, mask, *widths)
-    moved = access_cost(anchor, pointer, mask, *widths)
-    return home if at_home <= moved + plan.cost else anchor
+
+    def cost(layout: LinearLayout, *sector_bytes: int) -> int:
+        return access_cost(layout, pointer, mask, *widths, *sector_bytes)
+
+    ordered = in_memory_order(home, pointer)
+    if cost(ordered) < cost(home) and cost(ordered, BURST_BYTES) <= cost(anchor, BURST_BYTES):
+        return ordered
+    return home if cost(home) <= cost(anchor) + plan.cost else anchor
 
 
 def broadcast_operand(layout: LinearLayout, op: tile.Broadcast) -> LinearLayout:
@@ -191,6 +206,7 @@ _DEMANDS: dict[type[Op], Callable[[Op, Demand], None]] = {
     tile.Dot: _demand_dot,
     cluster.ClusterPermute: _demand_together,
     cluster.ClusterRead: _demand_together,
+    cluster.ClusterTranspose: _demand_together,
     tile.Split: _demand_together,
     tile.Reduce: _demand_together,
     tile.Scan: _demand_together,

@@ -29,9 +29,10 @@ from dataclasses import dataclass
 from itertools import takewhile
 
 from aotc.ir.core import Op, Value
-from aotc.ir.dialects import cluster, gpu, mbarrier, scf, wgmma
+from aotc.ir.diagnostics import at
+from aotc.ir.dialects import cluster, gpu, mbarrier, scf, tma, wgmma
 from aotc.ir.effects import Resource, Trait
-from aotc.ir.rewrite import is_pure, is_unobserved
+from aotc.ir.rewrite import Builder, is_pure, is_unobserved
 from aotc.ir.types import SharedType
 from aotc.schedule.analysis.alias import is_written_by_threads, stage_of
 from aotc.schedule.analysis.global_order import free_operands, synchronizes
@@ -47,11 +48,13 @@ _CHEAP = (Trait.SHAPE_ONLY, Trait.SAME_VALUES, Trait.VIEW)
 class DotChain:
     """The ops of a loop that run an iteration ahead of its second dots.
 
-    `issue` starts the first dots, `compute` waits for them and computes weights, `fills` wait for what
-    the second dots read, and `fragments` turn weights into their operands.
+    `issue` starts the first dots, `reads` are of what comes with their operands, `compute` waits for the dots
+    and computes weights, `fills` wait for what the second dots read, and `fragments` turn weights into their
+    operands.
     """
 
     issue: Sequence[Op]
+    reads: Sequence[Op]
     compute: Sequence[Op]
     fills: Sequence[Op]
     fragments: Sequence[Op]
@@ -59,13 +62,17 @@ class DotChain:
 
     def schedule(self, loop: scf.For) -> LoopSchedule:
         """Return the schedule of the loop."""
-        ahead = {*self.issue, *self.compute, *self.fills, *self.fragments}
+        reads = [*self.reads]
+        if reads:
+            with at(reads[-1].loc):
+                reads.append(Builder.after_op(reads[-1])(tma.ProxyFence()))
+        ahead = {*self.issue, *reads, *self.compute, *self.fills, *self.fragments}
         # Of pure ops those that the second chain computes with stay; the rest is computed on demand.
         late = _depending(loop, [dot.out for dot in self.seconds])
         rest = [op for op in loop.body if not op.terminator and op not in ahead]
         rest = [op for op in rest if op in late or not is_pure(op)]
         place = rest.index(self.seconds[-1]) + 1
-        steps = [Step(op, 1) for op in self.issue]
+        steps = [Step(op, 1) for op in (*self.issue, *reads)]
         steps += [Step(op) for op in rest[:place]]
         steps += [Step(op, 1) for op in (*self.compute, *self.fills)]
         after = [index for index, op in enumerate(rest) if isinstance(op, wgmma.WgmmaWait)][-1] + 1
@@ -92,15 +99,20 @@ def find_chain(
     early = [op for op in fed if op not in late and is_pure(op)]
     fragments = {dot.a.op: None for dot in seconds if dot.a.op is not None}
     kept = _without_cheap_tail(early, fragments)
+    others = (op for op in (*kept, *waits) if op not in fragments)
+    if any(value.op in fragments for op in others for value in free_operands(op)):
+        # They would be computed while the second dots read those of the iteration before.
+        return None
     loads = _loads_of(loop, [*kept, *fragments], {*issue, *waits, *early})
     if loads is None:
         return None
     arrives = _arrivals(loop, [*firsts, *loads], seconds[0])
     order = {op: number for number, op in enumerate(loop.body)}
-    compute = {*waits, *loads, *arrives, *kept} - {*issue, *fragments}
+    reads = _reads_ahead_of_stores(loop, [op for op in loads if op not in issue])
+    compute = {*waits, *loads, *arrives, *kept} - {*issue, *fragments, *reads}
     fills = [op for op in _fills(loop, seconds) if op not in issue and op not in loads]
     compute, fragments = (sorted(ops, key=order.__getitem__) for ops in (compute, fragments))
-    return DotChain(issue, compute, fills, fragments, seconds)
+    return DotChain(issue, reads, compute, fills, fragments, seconds)
 
 
 def keeps_all_stages(firsts: Sequence[wgmma.Wgmma], seconds: Sequence[wgmma.Wgmma]) -> bool:
@@ -182,6 +194,18 @@ def _loads_of(loop: scf.For, ops: Sequence[Op], known: Iterable[Op]) -> dict[Op,
             loads[op] = None
         worklist += [value.op for value in free_operands(op)]
     return loads
+
+
+def _reads_ahead_of_stores(loop: scf.For, loads: Sequence[Op]) -> list[Op]:
+    """Return reads of what comes with the operands of the first dots, if the loop stores.
+
+    They are fenced before the stage is given back, and a fence waits for what threads have stored to memory,
+    too. Ahead of the stores it need not.
+    """
+    stores = any(isinstance(op, gpu.Store) for op in loop.body.walk())
+    if not stores or not all(isinstance(op, gpu.SharedLoad) for op in loads):
+        return []
+    return [op for op in loop.body if op in loads]
 
 
 def _writes(loop: scf.For) -> bool:

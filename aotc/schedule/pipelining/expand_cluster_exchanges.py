@@ -12,18 +12,24 @@ whose dots take turns need not wait for each other. Tiles of one form that go th
 comes move down to the first use of it, past what is sent to other CTAs, so exchanges that need not wait
 for each other are under way together.
 
+Of a tile whose parts go to all CTAs (`cluster.transpose`) the buffer has one part after the other, in the
+order in which threads hold them. Threads store asynchronously to every CTA, at one mbarrier each, and wait for
+the parts of all: then no other CTA accesses this one. Outside of loops the buffer is used once, and nothing is
+waited for before. In a loop a barrier of the cluster comes first: all have read the parts before.
+
 A tile that others read (`cluster.read`) is stored in one of two buffers in turn; a barrier of
 the cluster, and they read it. The barrier of the next read says that they have. Reads that need not
 wait for each other share a barrier.
 
-The first exchange waits until all CTAs have begun. A barrier of the cluster at the end keeps each
-until no other accesses its shared memory.
+What is sent first waits until all CTAs have begun. A barrier of the cluster at the end keeps each
+until no other accesses its shared memory, where that may be.
 
-Invariant: afterwards there is no `cluster.permute` and no `cluster.read` left.
+Invariant: afterwards there is no `cluster.permute`, `cluster.transpose` and `cluster.read` left.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -33,6 +39,7 @@ from aotc.ir.core import Block, Kernel, Op, Value
 from aotc.ir.diagnostics import at
 from aotc.ir.dialects import arith, cluster, gpu, grid, mbarrier, roles, scf
 from aotc.ir.dialects.tile import tile_type
+from aotc.ir.effects import Trait
 from aotc.ir.layout import LinearLayout, log2_exact
 from aotc.ir.order import enclosing_in
 from aotc.ir.rewrite import Builder, is_pure
@@ -46,7 +53,7 @@ _NUM_STAGES = 2
 _VECTOR_BYTES = 16
 _RANK_BITS = 4
 
-_Exchange = cluster.ClusterPermute | cluster.ClusterRead
+_Exchange = cluster.ClusterPermute | cluster.ClusterTranspose | cluster.ClusterRead
 
 
 def expand_cluster_exchanges(kernel: Kernel, schedule: Schedule) -> None:
@@ -56,7 +63,7 @@ def expand_cluster_exchanges(kernel: Kernel, schedule: Schedule) -> None:
     if not found:
         return
     start = Builder(kernel.body, kernel.body.first)
-    sends = any(isinstance(op, cluster.ClusterPermute) for op in found)
+    sends = any(not isinstance(op, cluster.ClusterRead) for op in found)
     with at(kernel.loc):
         rank = start(grid.CtaRank()).out
         rings = _rings(found, kernel, rank, start)
@@ -64,15 +71,35 @@ def expand_cluster_exchanges(kernel: Kernel, schedule: Schedule) -> None:
             start(grid.ClusterArrive())
     if sends:
         with at(found[0].loc):
-            Builder.before_op(enclosing_in(found[0], kernel.body))(grid.ClusterWait())
+            _first_of(found, kernel)(grid.ClusterWait())
     expansion = _Expansion(rings)
     expansion.visit(kernel.body, expansion.start)
-    for received in expansion.receipts:
+    for received in reversed(expansion.receipts):
         _sink(received, expansion.sends)
     for received in expansion.receipts:
         _share_barrier(received[0])
+    if all(isinstance(op, cluster.ClusterTranspose) for op in found):
+        return
     with at(kernel.loc):
         Builder.before_op(kernel.body.terminator)(grid.ClusterBarrier())
+
+
+def _first_of(found: Sequence[_Exchange], kernel: Kernel) -> Builder:
+    """Return the place ahead of the first exchange: before the roles, or where consumers alone come to it.
+
+    A producer need not wait for other CTAs to begin. But where it has to wait for the cluster at the end, it has to
+    here, too.
+    """
+    first, block = found[0], kernel.body
+    roles_of = [op for op in first.ancestors() if isinstance(op, roles.Specialize)]
+    if roles_of and all(isinstance(op, cluster.ClusterTranspose) for op in found):
+        block = roles_of[0].consumers
+    return Builder.before_op(enclosing_in(first, block))
+
+
+def _happens_once(op: Op) -> bool:
+    """Return whether no loop is around an op."""
+    return not any(outer.has(Trait.LOOP) for outer in op.ancestors())
 
 
 @dataclass(frozen=True)
@@ -119,6 +146,29 @@ def _buffer_of(element: ScalarType, held: LinearLayout) -> _Buffer:
     return _Buffer(element, held, memory, vector)
 
 
+def _buffer_of_parts(kind: TileType) -> _Buffer:
+    """Return the form of a tile whose first axis is that of the CTAs, which are the highest offsets."""
+    assert kind.layout is not None
+    held, element = kind.layout, gpu.memory_element(kind)
+    made = _parts_in_order(element, held)
+    if made.vector * element.size_bytes < cluster.MIN_SENT_BYTES:
+        made = _parts_in_order(grid.exchanged_type(element), held)
+    return made
+
+
+def _parts_in_order(element: ScalarType, held: LinearLayout) -> _Buffer:
+    part_elems = math.prod(held.shape[1:])
+    registers = [column for column in held.columns("register") if column < part_elems]
+    first = log2_exact(_VECTOR_BYTES // element.size_bytes)
+    order = (*registers[:first], *held.columns("lane"), *held.columns("warp"), *registers[first:])
+    inside, span = [column % part_elems for column in order], gf2.Span(())
+    columns = [column for column in inside if span.add(column)]
+    columns += [part_elems << bit for bit in range(log2_exact(held.shape[0]))]
+    memory = LinearLayout.from_columns([("offset", columns)], held.outs)
+    vector, _ = buffer_access(held, memory, element.bits, ("",))
+    return _Buffer(element, held, memory, min(vector, part_elems))
+
+
 def _rings(
     found: Sequence[_Exchange], kernel: Kernel, rank: Value, start: Builder
 ) -> dict[_Exchange, _Ring]:
@@ -129,7 +179,9 @@ def _rings(
     rings: dict[_Exchange, _Ring] = {}
     shared: dict[tuple[object, ...], _Ring] = {}
     for op in found:
-        form = _buffer_for(tile_type(op, op.value))
+        kind = tile_type(op, op.value)
+        parts = isinstance(op, cluster.ClusterTranspose)
+        form = _buffer_of_parts(kind) if parts else _buffer_for(kind)
         if isinstance(op, cluster.ClusterPermute):
             key = form, op.to
             if key not in shared:
@@ -146,15 +198,18 @@ class _Ring:
     def __init__(
         self, op: _Exchange, form: _Buffer, kernel: Kernel, rank: Value, start: Builder
     ) -> None:
-        self.form = form
+        self.form, self.rank = form, rank
+        num_stages = 1 if isinstance(op, cluster.ClusterTranspose) else _NUM_STAGES
         self.buffers = start(
             gpu.SharedAlloc(
-                form.element, form.shape, form.memory, _VECTOR_BYTES, num_stages=_NUM_STAGES
+                form.element, form.shape, form.memory, _VECTOR_BYTES, num_stages=num_stages
             )
         ).out
         self.ring: MbarrierRing | None = None
         zero = start(arith.Constant(0, I32)).out
         self.initial = [zero]
+        if isinstance(op, cluster.ClusterTranspose):
+            self.ring = MbarrierRing(start)
         if isinstance(op, cluster.ClusterPermute):
             # A warp gets what the same warp of the other CTA sends, and waits for no other one, unless
             # threads hold replicas, which one of them sends.
@@ -214,6 +269,8 @@ class _Expansion(CarriedState):
         with at(op.loc):
             if isinstance(op, cluster.ClusterPermute):
                 out, updated = self._permute(op, ring, state[first : first + 2], place)
+            elif isinstance(op, cluster.ClusterTranspose):
+                out, updated = self._transpose(op, ring, state[first], place)
             else:
                 out, updated = self._read(op, ring, state[first], place)
         op.replace_with([out])
@@ -289,6 +346,26 @@ class _Expansion(CarriedState):
         self.receipts.append([wait, load, arrival])
         out = _cast_back(load.out, op.value, place)
         return out, [after.index, after.parity]
+
+    def _transpose(
+        self, op: cluster.ClusterTranspose, ring: _Ring, parity: Value, place: Builder
+    ) -> tuple[Value, State]:
+        mbarriers, form = ring.ring, ring.form
+        assert mbarriers is not None
+        if not _happens_once(op):
+            place(grid.ClusterBarrier())
+        value = _cast(op.value, form.element, place)
+        send = place(cluster.SendParts(value, ring.buffers, mbarriers.full, ring.rank, form.vector))
+        self.sends[send] = ring.buffers
+        wait = place(mbarrier.MbarrierWait(mbarriers.full, parity))
+        kind = tile_type(op, op.out)
+        assert kind.layout is not None
+        most, _ = buffer_access(kind.layout, form.memory, form.element.bits, ("",))
+        vector = min(most, math.prod(kind.shape[1:]))
+        load = place(gpu.SharedLoad(ring.buffers, kind.layout, vector, element=_pointer(op.value)))
+        self.receipts.append([wait, load])
+        following = place(arith.Xor(parity, place(arith.Constant(1, I32)).out)).out
+        return _cast_back(load.out, op.out, place), [following]
 
     def _read(
         self, op: cluster.ClusterRead, ring: _Ring, index: Value, place: Builder

@@ -83,9 +83,12 @@ def _trans(op: Op, part: int) -> Sequence[Part] | None:
 
 
 def _reshape(op: Op, part: int) -> Sequence[Part] | None:
+    """An axis may be cut into several, or be several put together: slices are of the outermost."""
     source, out = shape_of(op.operands[0]), shape_of(op.results[0])
-    for axis, extent in enumerate(source):
-        if prod(source[:axis]) == prod(out[:part]) and extent == out[part]:
+    before, extent = prod(out[:part]), out[part]
+    for axis, own in enumerate(source):
+        divides = min(own, extent) > 1 and (own % extent == 0 or extent % own == 0)
+        if prod(source[:axis]) == before and divides:
             return [axis]
     return None
 

@@ -477,6 +477,7 @@ _RULES: dict[type[Op], Rule] = {
     grid.ClusterWait: visit_cluster_wait,
     grid.ClusterSend: visit_send,
     cluster.SendTile: visit_remote,
+    cluster.SendParts: visit_remote,
     cluster.RemoteLoad: visit_remote,
     cluster.RemoteArrive: _visit_arrival,
     mbarrier.MbarrierArrive: _visit_arrival,

@@ -30,7 +30,7 @@ _SMALL_BUFFER_BYTES = 512
 
 _SMALL_BUFFERS_BYTES = 4096
 
-_REMOTE = (grid.ClusterSend, cluster.SendTile, cluster.RemoteLoad)
+_REMOTE = (grid.ClusterSend, cluster.SendTile, cluster.SendParts, cluster.RemoteLoad)
 
 
 @dataclass(eq=False)

@@ -124,7 +124,10 @@ def _obstacle(kernel: Kernel, schedule: Schedule) -> str:
         return Reason.NO_ROOM_FOR_WARPS(warps=warps)
     ops = list(kernel.walk())
     for op in ops:
-        if isinstance(op, grid.ClusterBarrier | grid.ClusterWait | cluster.ClusterRead):
+        if isinstance(op, grid.ClusterBarrier | grid.ClusterWait | cluster.ClusterRead) or (
+            isinstance(op, cluster.ClusterTranspose)
+            and any(outer.has(Trait.LOOP) for outer in op.ancestors())
+        ):
             return Reason.CLUSTER_BARRIER()  # the producer does not come to it
         if isinstance(op, tma.SyncLoad):
             disorder = reorder_hazard(op, ops)

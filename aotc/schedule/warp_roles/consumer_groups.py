@@ -55,7 +55,9 @@ def groups_obstacle(kernel: Kernel, schedule: Schedule, num_warps: int) -> str:
         return Reason.NO_ROOM_FOR_WARPS(warps=num_warps)
     if any(isinstance(op, tma.MakeTensorMap) for op in kernel.walk()):
         return Reason.MAKES_MAPS()
-    if any(isinstance(op, cluster.ClusterPermute) for op in kernel.walk()):
+    if any(
+        isinstance(op, cluster.ClusterPermute | cluster.ClusterTranspose) for op in kernel.walk()
+    ):
         return Reason.EXCHANGES_TILES()
     loop = loop_of_tiles(kernel.body)
     if loop is None:

@@ -75,9 +75,14 @@ def specialize_warps(kernel: Kernel, schedule: Schedule) -> None:
             Builder(block)(scf.Yield([]))
         registers = _registers(kernel, consumers, producer, schedule.target)
         place(roles.Specialize(consumers, producer, *registers))
-        if kernel.num_ctas > 1:
+        if _is_shared(kernel):
             # Until then other CTAs may copy here, or arrive.
             place(grid.ClusterBarrier())
+
+
+def _is_shared(kernel: Kernel) -> bool:
+    """Return whether CTAs of a cluster copy to each other; one that names its CTAs loads for itself."""
+    return kernel.num_ctas > 1 and not kernel.runs_by_cta
 
 
 def _divide(kernel: Kernel, consumers: Block, found: Slice, place: Builder) -> Block:
@@ -105,7 +110,7 @@ def _divide(kernel: Kernel, consumers: Block, found: Slice, place: Builder) -> B
     copy = SliceCopy(found, issuer.issue, issuer.hand_over, issuer.make_map, warps)
     copy.copy_block(consumers, Builder(producer), issuer.start())
     tiles = distribute_tiles(consumers, kernel, place) if count > 1 else None
-    place(grid.ClusterBarrier() if kernel.num_ctas > 1 else gpu.Barrier())
+    place(grid.ClusterBarrier() if _is_shared(kernel) else gpu.Barrier())
     ConsumerStages(groups, found, tiles).run(consumers)
     ConsumerMaps(rings).run(consumers)
     for each in maps:

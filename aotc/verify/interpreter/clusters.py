@@ -119,6 +119,7 @@ def _pass_barrier(ctas: Sequence[_Cta]) -> Sequence[_Cta]:
             raise waiting.program.error(waiting.wait.op, "waits for ever: not all CTAs come to it")
         if not isinstance(cta.wait.op, grid.ClusterWait):
             cta.program.shared.barrier()
+            cta.program.told = {peer.rank: peer.shared.mark() for peer in cta.program.peers}
     return ctas
 
 
@@ -139,6 +140,12 @@ def _read(program: Program, op: cluster.ClusterRead, value: Array, rank: Array) 
     """Take what a CTA has posted."""
     del value
     return _peer(program, op, rank).posted[0]
+
+
+def _transpose(program: Program, op: cluster.ClusterTranspose, value: Array) -> Array:
+    """Take this CTA's part of what each has posted."""
+    del op, value
+    return np.stack([peer.posted[0][program.rank] for peer in program.peers])
 
 
 def _peer(program: Program, op: Op, rank: Array) -> Program:
@@ -195,6 +202,22 @@ def _send_tile(
     mbarriers.send_tile(program, op, barrier, buffer, value, _peer(program, op, cta), **sides)
 
 
+def _send_parts(
+    program: Program,
+    op: cluster.SendParts,
+    value: Array,
+    buffer: Array,
+    barrier: Array,
+    rank: Array,
+) -> None:
+    kind = op.value.type
+    assert isinstance(kind, TileType)
+    assert kind.layout is not None
+    check_shared_vectors(buffer, kind.layout, op.vector, value.dtype.itemsize)
+    places = reshape(buffer, *kind.shape)[int(scalar(rank))]
+    mbarriers.send_parts(program, op, barrier, reshape(places, -1), value)
+
+
 def _arrive_at(program: Program, op: cluster.RemoteArrive, barrier: Array, cta: Array) -> None:
     mbarriers.tell(program, op, barrier, op.count, _peer(program, op, cta))
 
@@ -226,6 +249,8 @@ CLUSTER_RULES: dict[type[Op], Rule] = {
     grid.ClusterSend: _send,
     cluster.ClusterPermute: _permute,
     cluster.ClusterRead: _read,
+    cluster.ClusterTranspose: _transpose,
+    cluster.SendParts: _send_parts,
     cluster.SendTile: _send_tile,
     cluster.RemoteLoad: _load_remote,
     cluster.RemoteArrive: _arrive_at,

@@ -95,6 +95,18 @@ def send_tile(
     state.arrive(0, peer.shared.mark(), -value.nbytes)
 
 
+def send_parts(program: Program, op: Op, barrier: Array, addresses: Array, value: Array) -> None:
+    """Send each CTA of the cluster its part of a tile; this one's mbarrier expects a tile of as many bytes.
+
+    Raises: AccessError if a CTA has accessed its buffer and no barrier of the cluster came after that.
+    """
+    find(program, op, barrier).arrive(1, program.shared.mark(), value.nbytes)
+    for peer, part in zip(program.peers, value, strict=True):
+        state, told = find(peer, op, barrier), program.told.get(peer.rank, 0)
+        state.transfers.append((state.phases, peer.shared.start_sent(addresses, part, told)))
+        state.arrive(0, peer.shared.mark(), -part.nbytes)
+
+
 def tell(program: Program, op: Op, barrier: Array, number: int, peer: Program) -> None:
     """Arrive at the mbarrier of another CTA, which then knows what this one has done."""
     state = find(peer, op, barrier)

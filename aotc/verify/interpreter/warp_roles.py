@@ -50,7 +50,12 @@ class GridWait:
     op: grid.GridBarrier
 
 
-COLLECTIVES = (grid.ClusterReduce, cluster.ClusterPermute, cluster.ClusterRead)
+COLLECTIVES = (
+    grid.ClusterReduce,
+    cluster.ClusterPermute,
+    cluster.ClusterRead,
+    cluster.ClusterTranspose,
+)
 """What all CTAs of a cluster do together, each with what the others post."""
 
 Steps = Generator[Wait | ClusterWait | GridWait, None, list[Array]]

@@ -35,6 +35,7 @@ def _values() -> dict[str, Value]:
 def test_an_exchange_returns_a_tile_of_the_same_type(values: dict[str, Value]) -> None:
     assert cluster.ClusterPermute(values["tile"], (1, 0)).out.type == TILE
     assert cluster.ClusterRead(values["tile"], values["rank"]).out.type == TILE
+    assert cluster.ClusterTranspose(values["tile"], LANES).out.type == TILE
     assert cluster.RemoteLoad(values["buffer"], values["rank"], LANES).out.type == TILE
 
 
@@ -42,6 +43,19 @@ MISTAKES: list[tuple[Callable[[dict[str, Value]], Op], str]] = [
     (lambda v: cluster.ClusterPermute(v["tile"], (1, 1)), "does not permute 2 CTAs"),
     (lambda v: cluster.ClusterPermute(v["rank"], (0,)), "i32"),
     (lambda v: cluster.ClusterRead(v["tile"], v["wide"]), "the rank is i64"),
+    (lambda v: cluster.ClusterTranspose(v["rank"]), "i32"),
+    (
+        lambda v: cluster.SendParts(v["other"], v["buffer"], v["barrier"], v["rank"], 1),
+        "does not fit",
+    ),
+    (
+        lambda v: cluster.SendParts(v["tile"], v["buffer"], v["barrier"], v["wide"], 1),
+        "the rank is i64",
+    ),
+    (
+        lambda v: cluster.SendParts(v["tile"], v["buffer"], v["barrier"], v["rank"], 8),
+        "sends 32 bytes at a time",
+    ),
     (
         lambda v: cluster.SendTile(v["other"], v["buffer"], v["barrier"], v["rank"], 1),
         "does not fit",

@@ -242,3 +242,28 @@ kernel @pick(%x: *i32 {divisibility = 16}, %y: *i32 {divisibility = 16}) {num_wa
   scf.return
 }
 """)
+
+
+def test_what_a_thread_holds_side_by_side_in_memory_is_stored_so_in_whatever_order_it_has_it() -> (
+    None
+):
+    run("""
+// CHECK: gpu.load({{.*}}) {vector = 4
+// CHECK-NOT: gpu.shared_store
+// CHECK: gpu.convert
+// CHECK-NOT: gpu.shared_store
+// CHECK: gpu.store({{.*}}) {vector = 4}
+kernel @pairs(%x: *fp32 {divisibility = 16}, %y: *fp32 {divisibility = 16}) {num_warps = 4} {
+  %i = tile.arange {start = 0, end = 1024} : tile<1024xi32>
+  %xs = tile.splat(%x) {shape = [1024]} : tile<1024x*fp32>
+  %at = arith.addptr(%xs, %i) : tile<1024x*fp32>
+  %v = tile.load(%at, _, _) : tile<1024xfp32>
+  %m = tile.reshape(%v) {shape = [256, 2, 2]} : tile<256x2x2xfp32>
+  %t = tile.trans(%m) {order = [0, 2, 1]} : tile<256x2x2xfp32>
+  %f = tile.reshape(%t) {shape = [1024]} : tile<1024xfp32>
+  %ys = tile.splat(%y) {shape = [1024]} : tile<1024x*fp32>
+  %to = arith.addptr(%ys, %i) : tile<1024x*fp32>
+  tile.store(%to, %f, _)
+  scf.return
+}
+""")

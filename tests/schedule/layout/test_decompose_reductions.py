@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from aotc.ir.layout import LinearLayout
 from aotc.schedule.layout.decompose_reductions import bit_groups, decompose_reductions
 from tests.support.pass_case import applied, assert_same_meaning
 
@@ -83,3 +84,44 @@ def test_runs_of_bits_from_the_highest(
     bits: int, mask: int, expected: list[tuple[int, bool]]
 ) -> None:
     assert bit_groups(bits, mask) == expected
+
+
+# Every warp has a row of a block of 16 x 128: 64 registers a thread. The sum is asked for in shares.
+MANY = """\
+// CHECK: [[ROWS:%.*]] = gpu.convert(%a)
+// CHECK-NEXT: %s = gpu.reduce([[ROWS]]) {axis = 0}
+// CHECK-NOT: gpu.convert
+#0 = #ll<register=[[0,0,1],[0,8,0],[0,0,8],[0,0,16],[0,0,32],[0,0,64]] lane=[[0,0,2],[0,0,4],[0,1,0],[0,2,0],[0,4,0]] warp=[[1,0,0],[2,0,0]] : [4,16,128]>
+#1 = #ll<register=[[0,1],[8,0],[0,8],[0,16],[0,32],[0,64]] lane=[[0,2],[0,4],[1,0],[2,0],[4,0]] warp=[[0,0],[0,0]] : [16,128]>
+#2 = #ll<register=[[0,1],[8,0],[0,8],[0,16]] lane=[[0,2],[0,4],[1,0],[2,0],[4,0]] warp=[[0,64],[0,32]] : [16,128]>
+kernel @k(%x: *fp32, %out: *fp32) {num_warps = 4} {
+  %i = tile.arange {start = 0, end = 8192, layout = #3} : tile<8192xi32, #3>
+  %b = tile.reshape(%i) {shape = [4, 16, 128]} : tile<4x16x128xi32, #0>
+  %a = arith.cast(%b) {dtype = fp32} : tile<4x16x128xfp32, #0>
+  %r = tile.reduce(%a) {axis = 0} (%l: fp32, %m: fp32) {
+    %t = arith.add(%l, %m) : fp32
+    scf.yield(%t)
+  } : tile<16x128xfp32, #1>
+  %s = gpu.convert(%r) {layout = #2} : tile<16x128xfp32, #2>
+  %n = tile.arange {start = 0, end = 2048, layout = #4} : tile<2048xi32, #4>
+  %at = tile.reshape(%n) {shape = [16, 128]} : tile<16x128xi32, #2>
+  %os = tile.splat(%out) {shape = [16, 128], layout = #2} : tile<16x128x*fp32, #2>
+  %q = arith.addptr(%os, %at) : tile<16x128x*fp32, #2>
+  gpu.store(%q, %s, _)
+  scf.return
+}
+"""
+
+
+def test_warps_share_out_what_all_would_reduce() -> None:
+    block = LinearLayout.from_text(_layout_text(MANY, 0))
+    shares = LinearLayout.from_text(_layout_text(MANY, 2))
+    more = f"#3 = {block.reshape((8192,))}\n#4 = {shares.reshape((2048,))}\n"
+    text = MANY.replace("kernel @k", more + "kernel @k")
+    kernel = applied(text, decompose_reductions)
+    assert_same_meaning(text, kernel, [np.zeros(1, np.float32), np.zeros(2048, np.float32)])
+
+
+def _layout_text(text: str, number: int) -> str:
+    line = next(line for line in text.splitlines() if line.startswith(f"#{number} = "))
+    return line.removeprefix(f"#{number} = ")

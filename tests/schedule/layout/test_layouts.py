@@ -21,6 +21,8 @@ from aotc.schedule.layout.layouts import (
     nvmma_shared,
     replicated,
     row_major_shared,
+    rows_in_registers,
+    shared_among_warps,
     slice_of,
     swizzled_shared,
     wgmma_accumulator,
@@ -132,6 +134,23 @@ def check_fragment(layout: LinearLayout, num_registers: int, formula: Fragment) 
     for lane in range(32):
         wanted = [formula(lane >> 2, lane & 3, i) for i in range(num_registers)]
         assert layout.coords_table("register", lane=lane) == wanted
+
+
+def test_rows_in_registers():
+    layout = rows_in_registers((4, 16, 8), 2)
+    assert layout.bases("register") == ((0, 8, 0), (1, 0, 0), (2, 0, 0))
+    assert layout.bases("lane") == ((0, 0, 1), (0, 0, 2), (0, 0, 4), (0, 1, 0), (0, 2, 0))
+    assert layout.bases("warp") == ((0, 4, 0),)
+    assert rows_in_registers((4,), 1).bases("register") == ((1,), (2,))
+
+
+def test_warps_get_a_share_of_many_copies():
+    copies = default_blocked((64, 16), 1).with_columns("warp", (0, 0))
+    assert copies.in_bits("register") == 5
+    shares = shared_among_warps(copies, 5)
+    assert shares.is_bijective()
+    assert shares.columns("register") == copies.columns("register")[:3]
+    assert shared_among_warps(copies, 4) == copies
 
 
 def test_mma_accumulator():

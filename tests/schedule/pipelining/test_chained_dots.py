@@ -127,6 +127,55 @@ def test_weights_that_need_the_accumulator_stay_in_their_iteration(tmp_path: Pat
     assert text.count("gpu.wgmma(") == 4 + 5  # unrolled by two
 
 
+@pytest.mark.emulated
+def test_weights_that_are_used_as_they_are_rounded_stay_in_their_iteration(tmp_path: Path) -> None:
+    """No chain: they would be rounded while the second dot reads those of the iteration before."""
+    source = (
+        SOURCE.format(causal=False)
+        .replace(
+            "weights = tl.exp2(scores - new[:, None])",
+            "weights = tl.exp2(scores - new[:, None]).to(tl.float16)",
+        )
+        .replace("tl.sum(weights, 1)", "tl.sum(weights.to(tl.float32), 1)")
+    )
+    kernel = compiled(tmp_path, source, SIGNATURE, num_warps=4, num_stages=3, mma_stages=2)
+    q, k, v = (tensor((200, 64), "fp16", seed=at) / np.float16(64) for at in range(3))
+    out = like(tensor((200, 64), "fp32"))
+    values = {"q": q, "k": k, "v": v, "out": out, "scale": 0.5, "n": 200}
+    launch(kernel, (4,), values)
+    bound = 2.0**-9 * np.abs(v.astype(np.float64)).max()
+    assert np.abs(out - _expected(q, k, v, 0.5, causal=False)).max() <= bound
+
+
+# Weights are less what comes with each block of keys, and are stored.
+WEIGHTS_STORED = """def k(q, k, v, rows, weights_ptr, out, scale, n):
+    row = tl.program_id(0) * 64
+    block = q.load([row, 0])
+    acc = tl.zeros((64, 64), tl.float32)
+    for first in range(0, n, 64):
+        keys = k.load([first, 0])
+        of_keys = rows.load([first])
+        weights = tl.dot(block, keys.T) * scale - of_keys[None, :]
+        at = (row + first + tl.arange(0, 64))[:, None] * 64 + tl.arange(0, 64)[None, :]
+        tl.store(weights_ptr + at, weights)
+        acc = tl.dot(weights.to(tl.float16), v.load([first, 0]), acc)
+    out.store([row, 0], acc)
+"""
+
+
+def test_what_comes_with_scores_is_read_and_fenced_ahead_of_stores(tmp_path: Path) -> None:
+    signature = SIGNATURE | {"rows": "tensordesc<fp32[64]>", "weights_ptr": "*fp32:16"}
+    text, remarks = lowered(tmp_path, WEIGHTS_STORED, signature, 4, mma_stages=2)
+    assert AHEAD in remarks
+    body = text[text.index("scf.for", text.index("gpu.wgmma_wait")) :]
+    words = r"gpu\.(wgmma\b|wgmma_wait|shared_load|proxy_fence|store|mbarrier_arrive)"
+    assert re.findall(words, body)[:7] == [
+        *("wgmma", "shared_load", "proxy_fence"),  # of the next iteration
+        *("store", "wgmma"),
+        *("wgmma_wait", "mbarrier_arrive"),
+    ]
+
+
 # A bias of each block of keys, which lies in memory.
 BIASED = (
     SOURCE.format(causal=False)

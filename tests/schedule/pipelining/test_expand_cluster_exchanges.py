@@ -161,6 +161,93 @@ def test_reads_that_need_not_wait_for_each_other_share_a_barrier() -> None:
     assert order == [store, store, barrier, load, load, store, barrier, load, barrier]
 
 
+PARTS = LinearLayout(
+    {
+        "register": [(0, 1), (2, 0)],
+        "lane": [(0, 2), (0, 4), (1, 0), (0, 8), (0, 16)],
+        "warp": [(0, 32)],
+    },
+    (4, 64),
+)
+BY_ROWS = LinearLayout(
+    {
+        "register": [(1, 0), (2, 0), (0, 1)],
+        "lane": [(0, 2 << bit) for bit in range(5)],
+        "warp": [(0, 0)],
+    },
+    (4, 64),
+)
+TRANSPOSED = """
+  %parts = tile.reshape(%x) {shape = [4, 64]} : PARTS
+  %all = cluster.transpose(%parts) {layout = #2} : ALL
+  %same = gpu.convert(%all) {layout = #1} : PARTS
+  %out = tile.reshape(%same) {shape = [256]} : TILE
+"""
+TRANSPOSED_IN_LOOP = f"""
+  %c0 = arith.constant {{value = 0, type = i32}} : i32
+  %c1 = arith.constant {{value = 1, type = i32}} : i32
+  %out = scf.for(%c0, %n, %c1, %x) (%i: i32, %each: TILE) {{
+    {TRANSPOSED.replace("%x", "%each").replace("%out", "%made").strip()}
+    %more = arith.add(%made, %x) : TILE
+    scf.yield(%more)
+  }} : TILE
+"""
+
+
+def _text_of_parts(body: str) -> str:
+    text = _text(body, PARTS.reshape((256,)))
+    layouts = f"#1 = {PARTS.to_text()}\n#2 = {BY_ROWS.to_text()}\n"
+    text = text.replace("kernel @k", layouts + "kernel @k", 1)
+    return text.replace("PARTS", "tile<4x64xi32, #1>").replace("ALL", "tile<4x64xi32, #2>")
+
+
+@pytest.mark.parametrize("times", [0, 1, 2, 5])
+@pytest.mark.parametrize("body", [TRANSPOSED, TRANSPOSED_IN_LOOP], ids=["once", "loop"])
+def test_parts_go_to_all_ctas(body: str, times: int) -> None:
+    before, after = parse_kernel(_text_of_parts(body)), _scheduled(_text_of_parts(body))
+    np.testing.assert_array_equal(_ran(before, times), _ran(after, times))
+
+
+def test_parts_are_waited_for_once_all_are_sent() -> None:
+    """They use buffers of their own, so no CTA waits for others at the end, or before it sends again."""
+    body = """
+      %y = arith.add(%x, %x) : TILE
+      %a = tile.reshape(%x) {shape = [4, 64]} : PARTS
+      %b = tile.reshape(%y) {shape = [4, 64]} : PARTS
+      %c = cluster.transpose(%a) {layout = #2} : ALL
+      %d = cluster.transpose(%b) {layout = #2} : ALL
+      %e = arith.add(%c, %d) : ALL
+      %same = gpu.convert(%e) {layout = #1} : PARTS
+      %out = tile.reshape(%same) {shape = [256]} : TILE
+    """
+    text = print_kernel(_scheduled(_text_of_parts(body)))
+    check(
+        """
+        CHECK: gpu.mbarrier_init
+        CHECK: gpu.mbarrier_init
+        CHECK: grid.cluster_arrive
+        CHECK: grid.cluster_wait
+        CHECK: gpu.cluster_send_parts(%a{{.*}} {vector = 2}
+        CHECK: gpu.cluster_send_parts(%b
+        CHECK: gpu.mbarrier_wait
+        CHECK-NEXT: %c = gpu.shared_load
+        CHECK-NEXT: gpu.mbarrier_wait
+        CHECK-NEXT: %d = gpu.shared_load
+        CHECK-NOT: cluster_barrier
+        CHECK: scf.return
+        """,
+        text,
+    )
+
+
+def test_in_a_loop_all_have_read_their_parts_before_more_come() -> None:
+    text = print_kernel(_scheduled(_text_of_parts(TRANSPOSED_IN_LOOP)))
+    names = ("grid.cluster_barrier", "gpu.cluster_send_parts", "gpu.mbarrier_wait")
+    order = [name for line in text.splitlines() for name in names if name in line]
+    barrier, send, wait = names
+    assert order == [barrier, send, wait]
+
+
 INDEPENDENT = """
   %c0 = arith.constant {value = 0, type = i32} : i32
   %c1 = arith.constant {value = 1, type = i32} : i32
@@ -242,6 +329,27 @@ def test_consumers_exchange_beside_a_producer() -> None:
     )
 
 
+def test_a_producer_does_not_wait_for_ctas_whose_consumers_only_transpose() -> None:
+    roles = (
+        f"  gpu.specialize () {{{TRANSPOSED}  gpu.store(%ptr, %out, _)\n  scf.yield()\n}}"
+        " () {\n  scf.yield()\n}"
+    )
+    text = _text_of_parts(roles).replace("  gpu.store(%ptr, %out, _)\n  scf.return", "  scf.return")
+    kernel = _scheduled(text.replace("num_ctas = 4", "num_ctas = 4, producer_warps = 1"))
+    check(
+        """
+        CHECK: grid.cluster_arrive
+        CHECK-NOT: grid.cluster_wait
+        CHECK: gpu.specialize
+        CHECK: grid.cluster_wait
+        CHECK-NEXT: gpu.cluster_send_parts
+        CHECK-NOT: grid.cluster_barrier
+        CHECK: scf.return
+        """,
+        print_kernel(kernel),
+    )
+
+
 @pytest.mark.parametrize(
     ("body", "kind", "number"),
     [
@@ -255,10 +363,14 @@ def test_consumers_exchange_beside_a_producer() -> None:
         (ONE_WAY, cluster.RemoteArrive, 1),
         (READS, grid.ClusterBarrier, 0),
         (READS, grid.ClusterBarrier, 1),
+        (TRANSPOSED, mbarrier.MbarrierWait, 0),
+        (TRANSPOSED, cluster.SendParts, 0),
+        (TRANSPOSED_IN_LOOP, mbarrier.MbarrierWait, 0),
+        (TRANSPOSED_IN_LOOP, grid.ClusterBarrier, 0),
     ],
 )
 def test_what_is_left_out_is_found(body: str, kind: type[Op], number: int) -> None:
-    kernel = _scheduled(_text(body))
+    kernel = _scheduled(_text_of_parts(body) if "transpose" in body else _text(body))
     [op for op in kernel.walk() if isinstance(op, kind)][number].erase()
     with pytest.raises(InterpretError):
         _ran(kernel, 5)

@@ -43,6 +43,29 @@ def test_blocks_compute_together_what_a_program_computes(num_ctas) -> None:
     assert not remarks
 
 
+@pytest.mark.parametrize("num_ctas", [2, 4])
+def test_an_axis_that_is_cut_and_put_together_is_divided(num_ctas) -> None:
+    turned = """  %23 = tile.reshape(%22) {shape = [8, 4, 4, 64]} : tile<8x4x4x64xfp32>
+  %24 = tile.trans(%23) {order = [0, 2, 1, 3]} : tile<8x4x4x64xfp32>
+  %25 = tile.reshape(%24) {shape = [128, 64]} : tile<128x64xfp32>
+  %26 = tile.splat(%out) {shape = [128, 64]} : tile<128x64x*fp32>
+  %27 = arith.addptr(%26, %8) : tile<128x64x*fp32>
+  tile.store(%27, %25, _)
+"""
+    begin, end = PRODUCT.index("  %23"), PRODUCT.index("  scf.return")
+    kernel, remarks = distributed(PRODUCT[:begin] + turned + PRODUCT[end:], num_ctas)
+    rng = np.random.default_rng(num_ctas)
+    a, b = (rng.integers(-8, 8, shape).astype(np.float32) for shape in ((128, 64), (64, 64)))
+    as_bf16 = [(value.view(np.uint32) >> 16).astype(np.uint16) for value in (a, b)]
+    out = np.full((128, 64), np.nan, np.float32)
+    bf16 = dtype_of(kernel.body.args[0].type.pointee)
+    run(kernel, (1,), [*(value.view(bf16) for value in as_bf16), out])
+    expected = (a @ b).reshape(8, 4, 4, 64).swapaxes(1, 2).reshape(128, 64)
+    np.testing.assert_array_equal(out, expected)
+    assert not remarks
+    assert f"tile<{8 // num_ctas}x4x4x64xfp32>" in print_kernel(kernel) or num_ctas == 4
+
+
 def test_the_parts_are_smaller_tiles_that_begin_at_the_blocks_own() -> None:
     kernel, _ = distributed(PRODUCT, 2)
     text = print_kernel(kernel)
