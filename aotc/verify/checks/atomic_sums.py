@@ -17,10 +17,12 @@ from dataclasses import dataclass
 import numpy as np
 
 from aotc.ir.types import FP32, ScalarType
-from aotc.verify.arrays import Array
+from aotc.verify.arrays import Array, view
 from aotc.verify.interpreter.numerics import round_to
 
 _FLUSHED = 2.0**-126  # the smallest normal fp32: what atomics flush to zero
+
+_MANTISSA = (1 << 52) - 1  # of fp64, as it is written
 
 # Rows of the table that has a column for each address.
 _SUM, _LEFT, _SIZE, _COUNT, _LOWEST, _INFINITE = range(6)
@@ -46,6 +48,7 @@ class AtomicSums:
     def __init__(self) -> None:
         self._addresses = np.empty(0, np.int64)
         self._table = np.empty((6, 0))
+        self._added: tuple[Array, Array | slice] | None = None  # addresses, and their columns
 
     def add(
         self, address: Array, before: Array, value: Array, element: ScalarType, largest: float
@@ -56,6 +59,7 @@ class AtomicSums:
         """
         old, new = before.astype(np.float64), value.astype(np.float64)
         places = self._places(address, old)
+        self._added = address, places
         held = self._table[:, places]
         # Other ops may have changed what was left here.
         is_other = ~((held[_LEFT] == old) | (np.isnan(held[_LEFT]) & np.isnan(old)))
@@ -78,10 +82,29 @@ class AtomicSums:
 
     def leave(self, address: Array, stored: Array) -> None:
         """Take note of what is stored at addresses to which something was added."""
-        self._table[_LEFT, np.searchsorted(self._addresses, address)] = stored.astype(np.float64)
+        if self._added is not None and self._added[0] is address:
+            places = self._added[1]
+        else:
+            places = np.searchsorted(self._addresses, address)
+        self._table[_LEFT, places] = stored.astype(np.float64)
 
-    def _places(self, address: Array, old: Array) -> Array:
+    def _places(self, address: Array, old: Array) -> Array | slice:
         """Return the columns of addresses; those that are new hold `old`."""
+        if not address.size:
+            return slice(0)
+        # Mostly they are a run that is known, or lies between two that are.
+        at = int(np.searchsorted(self._addresses, address[:1])[0])
+        run = slice(at, at + address.size)
+        if np.array_equal(self._addresses[run], address):
+            return run
+        is_ascending = bool((address[1:] > address[:-1]).all())
+        if is_ascending and (at == self._addresses.size or self._addresses[at] > address[-1]):
+            rest = slice(at, None)
+            parts = self._addresses[:at], address, self._addresses[rest]
+            self._addresses = np.concatenate(parts)
+            columns = self._table[:, :at], _columns(old), self._table[:, rest]
+            self._table = np.concatenate(columns, axis=1)
+            return run
         places = np.searchsorted(self._addresses, address)
         is_known = np.zeros(address.shape, np.bool_)
         if self._addresses.size:
@@ -91,14 +114,19 @@ class AtomicSums:
             return places
         order = np.argsort(address[~is_known])
         fresh, first = address[~is_known][order], old[~is_known][order]
-        columns = np.zeros((6, fresh.size))
-        columns[_SUM] = columns[_LEFT] = first
-        columns[_SIZE], columns[_LOWEST] = _magnitude(first), _lowest(first)
-        columns[_INFINITE] = np.where(np.isfinite(first), 0.0, first)
-        at = np.searchsorted(self._addresses, fresh)
-        self._addresses = np.insert(self._addresses, at, fresh)
-        self._table = np.insert(self._table, at, columns, axis=1)
+        places = np.searchsorted(self._addresses, fresh)
+        self._addresses = np.insert(self._addresses, places, fresh)
+        self._table = np.insert(self._table, places, _columns(first), axis=1)
         return np.searchsorted(self._addresses, address)
+
+
+def _columns(first: Array) -> Array:
+    """Return the columns of addresses that hold `first`, to which nothing was added yet."""
+    columns = np.zeros((6, first.size))
+    columns[_SUM] = columns[_LEFT] = first
+    columns[_SIZE], columns[_LOWEST] = _magnitude(first), _lowest(first)
+    columns[_INFINITE] = np.where(np.isfinite(first), 0.0, first)
+    return columns
 
 
 def _deviating(held: Array, total: Array, element: ScalarType, largest: float) -> Sums:
@@ -123,7 +151,8 @@ def _magnitude(value: Array) -> Array:
 
 def _lowest(value: Array) -> Array:
     """Return the value of the lowest bit that is set in a number; infinity if there is none."""
-    fraction, exponent = np.frexp(_magnitude(value))
-    whole = np.ldexp(fraction, 53).astype(np.int64)
-    lowest = np.ldexp((whole & -whole).astype(np.float64), exponent - 53)
-    return np.where(whole == 0, np.inf, lowest)
+    size = _magnitude(value)
+    bits = view(size, np.int64)
+    # Less without its lowest bit, unless that is the one that is not written.
+    rest = np.where(bits & _MANTISSA != 0, view(bits & (bits - 1), np.float64), 0.0)
+    return np.where(size == 0.0, np.inf, size - rest)

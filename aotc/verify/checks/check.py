@@ -23,7 +23,8 @@ from typing import Literal, TypeAlias
 from aotc.ir.core import Kernel
 from aotc.verify.checks.compare import Mismatch, compare
 from aotc.verify.checks.dataflow import Roles
-from aotc.verify.checks.launches import Chooser, Conditions, Launch, Scalar, may_store_nothing
+from aotc.verify.checks.extents import may_store_nothing
+from aotc.verify.checks.launches import Chooser, Conditions, Launch, Scalar
 from aotc.verify.checks.noise import is_inexact
 from aotc.verify.checks.reference import (
     Bytes,

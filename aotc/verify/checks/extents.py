@@ -19,6 +19,9 @@ MORE_CLASSES = (
     *("deep", "apart", "persistent", "special", "float", "far", "long", "longer", "in place"),
 )
 
+LONG = {"long": 1 << 31, "longer": 5 << 29}
+"""Elements that an extent has almost at launches of these classes."""
+
 APART = (2, 3, 5)
 """Numbers of blocks that are taken for none of each other."""
 
@@ -27,6 +30,21 @@ _FALLBACKS: dict[str, tuple[str, ...]] = {
     "several": ("half", "two thirds"),
 }
 _COUNTS = {"over": 2, "under": 1, "full": 3, "one": 2, "several": 1, "none": 2}
+
+
+def is_float(label: str) -> bool:
+    """Return whether a launch of this label is there for an argument that is a float."""
+    return label.startswith("float: ")
+
+
+def is_long(label: str) -> bool:
+    """Return whether a launch of this label is there for an extent."""
+    return label.startswith(tuple(LONG))
+
+
+def may_store_nothing(label: str) -> bool:
+    """Return whether a kernel that is right may store nothing at a launch of this label."""
+    return label == "none" or is_float(label)
 
 
 def extent_of(kind: str, block: int, divisor: int) -> int:

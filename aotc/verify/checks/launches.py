@@ -36,8 +36,11 @@ from aotc.verify.checks.dataflow import Roles
 from aotc.verify.checks.extents import (
     APART,
     CLASSES,
+    LONG,
     candidates,
     extent_of,
+    is_float,
+    is_long,
     just_below,
     last_in_part,
     part_beyond,
@@ -51,12 +54,11 @@ Values: TypeAlias = dict[str, Scalar]
 DEFAULT_MAX_PROGRAMS = 32
 DEFAULT_NUM_STAGES = 3
 
-_MAX_TRIALS = 4096
+_MAX_TRIALS, _MAX_LISTINGS = 4096, 8
 _MAX_PERSISTENT_PROGRAMS = 256
 _OTHERS = (1, 2, 3, 5, 1, 2)
 _MAX_INDEX = 512
 _PROGRAMS = (2, 8, 132, 148)  # of persistent kernels that do not say how many there are
-_LONG = {"long": 1 << 31, "longer": 5 << 29}  # elements that an extent has almost
 # What else a float may be. Large ones leave room in fp16 and fp32: where all overflows, nothing shows.
 _FLOATS = {
     "negative": -1.0,
@@ -93,7 +95,7 @@ class Launch:
     @property
     def is_long(self) -> bool:
         """Whether an extent is so long that an index which a kernel doubles would overflow."""
-        return _is_long(self.label)
+        return is_long(self.label)
 
     @property
     def shape(self) -> str:
@@ -158,6 +160,7 @@ class Chooser:
     divisors: dict[str, int] = field(default_factory=dict[str, int])
     labels: tuple[str, ...] = ()
     stride_names: list[str] = field(default_factory=list[str])  # of those that are ours to choose
+    _num_loops: int = 0  # of the kernel
     _has_functions: bool = False  # whether the user gives some as functions of others
     _is_free: bool = False  # whether a pointer may be misaligned
 
@@ -176,6 +179,7 @@ class Chooser:
                     # The launcher wants rows of whole 16-byte pieces.
                     elems = max(1, TENSOR_ALIGNMENT_BYTES // arg.type.element.size_bytes)
                     self.divisors[f"{info.name}.shape[{axis}]"] = elems if axis == last else 1
+        self._num_loops = sum(isinstance(op, scf.For) for op in self.kernel.walk())
         taken = (*self.roles.extents, *self.conditions.choices)
         strides = self.roles.stride_names
         self.stride_names = [n for n in self.scalars if n in strides and n not in taken]
@@ -255,11 +259,15 @@ class Chooser:
         rng = np.random.default_rng((self.seed, index))
         others = self._others(index, rng)
         best: tuple[Values, tuple[int, ...]] | None = None
-        most = -1
+        most = (-1, 0)
         for trials in self._trials(index):
             found = self._first(({**others, **extents} for extents in trials), index, spacing)
-            if found is not None and (count := self._num_deep_loops(label, *found)) > most:
-                best, most = found, count
+            # Of launches whose loops run as deep, one of fewer programs.
+            if found is not None:
+                worth = self._num_deep_loops(label, *found), -math.prod(found[1])
+                best, most = (found, worth) if worth > most else (best, most)
+            if most == (self._num_loops, -1):
+                break
         if best is None:
             return None
         values, grid = self._least_deep(best, index, spacing) if label == "deep" else best
@@ -273,7 +281,7 @@ class Chooser:
             misaligned=self._is_free and index % 2 == 1,
             in_step=label != "deep" and (index % 3 != 1 or label not in CLASSES),
             is_special=label == "special",
-            is_sparse=label in ("far", "persistent") or _is_long(label) or spacing == NEAR[-1],
+            is_sparse=label in ("far", "persistent") or is_long(label) or spacing == NEAR[-1],
             aliases={out: source} if label.startswith("in place") else {},
             programs=self._programs_to_run(label, grid),
         )
@@ -306,7 +314,7 @@ class Chooser:
         count = 0
         for op, ends in self._loop_ends(values, grid):
             lower, upper, step = (0 if end is None else end for end in ends)
-            wanted = step + 1 if _is_float(label) else self._deep_trips(op.num_stages) * step
+            wanted = step + 1 if is_float(label) else self._deep_trips(op.num_stages) * step
             count += None not in ends and upper - lower >= wanted
         return count
 
@@ -371,15 +379,19 @@ class Chooser:
         options = {n: self._options(n, at, ranks.get(n, 0), index) for at, n in enumerate(names)}
         options = {name: self._that_matter(name, values) for name, values in options.items()}
         loops = [name for name in names if name in self.roles.loops and name not in listed]
-        if self.labels[index] != "deep" and not _is_float(self.labels[index]):
+        if self.labels[index] != "deep" and not is_float(self.labels[index]):
             yield self._products(options)
             return
         # What varies first is what a launch can best do without.
         names.sort(key=lambda n: (n not in loops, _is_extent(n) and n not in blocked))
-        for deep in [[name] for name in loops] if len(loops) > 1 else []:
+        # Of values that the user lists, others may let a loop run deep where these do not.
+        given = [name for name in names if name in self.roles.loops and name in listed]
+        every = itertools.product(*([(name, [value]) for value in options[name]] for name in given))
+        listings = list(itertools.islice(every, _MAX_LISTINGS))
+        for deep in [*([name] for name in loops if len(loops) > 1), loops]:
             shallow = {n: self._shallow(n) for n in loops if n not in deep}
-            yield self._products({name: shallow.get(name, options[name]) for name in names})
-        yield self._products({name: options[name] for name in names})
+            for listing in listings if self.labels[index] == "deep" else [()]:
+                yield self._products({**{n: options[n] for n in names}, **shallow, **dict(listing)})
 
     def _that_matter(self, name: str, values: Sequence[Scalar]) -> Sequence[Scalar]:
         """Return which values of an argument a launch may need: one, if no condition names it."""
@@ -406,15 +418,15 @@ class Chooser:
     def _options(self, name: str, at: int, rank: int, index: int) -> list[Scalar]:
         chosen = self.conditions.choices.get(name)
         if chosen is not None and chosen.values:
-            if _is_float(self.labels[index]):  # what a float does shows at small sizes, too
+            if is_float(self.labels[index]):  # what a float does shows at small sizes, too
                 return sorted(chosen.values)
             start = index % len(chosen.values)
             return [*chosen.values[start:], *chosen.values[:start]]
         block, divisor = self.roles.extents[name], self.divisors[name]
         kind, _, long_name = self.labels[index].partition(": ")
-        if _is_long(kind) and name == long_name:
+        if is_long(kind) and name == long_name:
             # Beyond the last tile there is room for what a kernel adds to round up.
-            return [last_in_part(_LONG[kind] // block - 1, block, divisor, 0)]
+            return [last_in_part(LONG[kind] // block - 1, block, divisor, 0)]
         wanted = self._wanted(self.labels[index], name, at)
         if wanted and self.labels[index] not in CLASSES:
             index %= len(CLASSES) - 1  # any class but that of nothing
@@ -432,9 +444,11 @@ class Chooser:
                 return [part_beyond(self._deep_trips(loop.stages), block, divisor)]
             case "deep" if is_free and block == 1:
                 return [_COVERED, divisor]  # it may be what counts programs
-            case _ if _is_float(label) and is_free and block > 1:
+            case _ if is_float(label) and is_free and block > 1:
                 return [_COVERED]
-            case _ if _is_float(label) and loop is None and self.roles.loops:
+            case _ if is_float(label) and loop is not None:
+                return [last_in_part(2, min(loop.block, block), divisor, at)]
+            case _ if is_float(label) and self.roles.loops:
                 return [last_in_part(1, block, divisor, at)]  # tiles apart show at other launches
             case "deep" | "persistent" if is_free:
                 return [_COVERED]
@@ -446,7 +460,7 @@ class Chooser:
                 return [last_in_part(APART[at % len(APART)], block, divisor, at)]
             case "far":
                 return [just_below(3 if block == 1 else 2, block, divisor)]
-            case _ if _is_long(label):
+            case _ if is_long(label):
                 return [extent_of("one", block, divisor)]
             case _ if label not in CLASSES:
                 return [last_in_part(2, block, divisor, at)]
@@ -493,7 +507,7 @@ class Chooser:
     def _programs_to_run(self, label: str, grid: tuple[int, ...]) -> tuple[int, ...]:
         """Return the programs of a large grid that run, empty for all."""
         total = math.prod(grid)
-        may_be_left_out = label == "persistent" or _is_long(label)
+        may_be_left_out = label == "persistent" or is_long(label)
         if not (may_be_left_out and self.conditions.may_be_left_out) or total <= 3:
             return ()
         return (0, 1, total - 1)
@@ -506,7 +520,7 @@ class Chooser:
         odd, _, size = self.labels[index].removeprefix("float: ").partition(" is ")
         for name, kind in self.scalars.items():
             if kind.is_float:
-                factor = _FLOATS[size] if name == odd and _is_float(self.labels[index]) else 1.0
+                factor = _FLOATS[size] if name == odd and is_float(self.labels[index]) else 1.0
                 sign = -1.0 if math.isinf(factor) and self.seed % 2 else 1.0
                 drawn = float(rng.uniform(0.5, 1.5))
                 values[name] = math.nan if math.isnan(factor) else drawn * sign * factor
@@ -578,19 +592,6 @@ class Chooser:
         extents = [known[name] for name in self.roles.extents if name in known]
         is_masked = any(block > 1 for block in self.roles.extents.values())
         return max([1, *extents, *([] if is_masked else [self.roles.largest_tile])])
-
-
-def may_store_nothing(label: str) -> bool:
-    """Return whether a kernel that is right may store nothing at a launch of this label."""
-    return label == "none" or _is_float(label)
-
-
-def _is_float(label: str) -> bool:
-    return label.startswith("float: ")
-
-
-def _is_long(label: str) -> bool:
-    return label.startswith(tuple(_LONG))
 
 
 def _is_extent(name: str) -> bool:

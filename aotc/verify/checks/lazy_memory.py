@@ -269,8 +269,8 @@ class ElasticMemory(Memory):
             if sem in _RELEASES:
                 self._order.end_era()
 
-    def _read(self, access: Access, element: ScalarType) -> Array:
-        out = super()._read(access, element)
+    def read(self, access: Access, element: ScalarType) -> Array:
+        out = super().read(access, element)
         if not self._is_traced:
             return out
         self._meet(access, element, is_store=False)
@@ -297,15 +297,15 @@ class ElasticMemory(Memory):
                 reader[cells] = np.where(others, SEVERAL, self._program)
         return out
 
-    def _write(self, access: Access, values: Array, element: ScalarType) -> None:
+    def write(self, access: Access, values: Array, element: ScalarType) -> None:
         if not self._is_traced:
-            super()._write(access, values, element)
+            super().write(access, values, element)
             return
         self._meet(access, element, is_store=True)
         size = element.size_bytes
         bits = np.dtype(f"u{size}")
         before = [self._elements(part.index, bits)[part.cells] for part in access.parts]
-        super()._write(access, values, element)
+        super().write(access, values, element)
         for part, old in zip(access.parts, before, strict=True):
             cells, buffer = part.cells, self._buffers[part.index]
             marks = self._marks(part.index, size)
@@ -484,13 +484,13 @@ class ElasticMemory(Memory):
             buffer.loaded = extended(buffer.loaded, size)
             buffer.stored = extended(buffer.stored, size)
 
-    def _box_access(self, box: Box, element: ScalarType) -> Access:
+    def box_access(self, box: Box, element: ScalarType) -> Access:
         size = element.size_bytes
         runs = self._boxes.get((box, size))
         if runs is None:
             runs = self._runs_of(box, size)
             if runs is None:
-                return super()._box_access(box, element)
+                return super().box_access(box, element)
             self._boxes[box, size] = runs
         starts, length = runs.starts, runs.length
         flat = reshape(starts[:, None] + np.arange(0, length * size, size), -1)

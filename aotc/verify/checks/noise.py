@@ -42,6 +42,7 @@ from aotc.verify.checks.atomic_sums import AtomicSums
 from aotc.verify.checks.dataflow import carried, sources
 from aotc.verify.interpreter.numerics import round_to
 from aotc.verify.interpreter.program import Program, Rule, Rules
+from aotc.verify.interpreter.replay import Recording
 
 # The smallest normal fp32: what approximations flush to zero.
 _FLUSHED = 2.0**-126
@@ -134,7 +135,8 @@ def _float_of(value: Value) -> ScalarType | None:
 
 
 def _finite(value: Array) -> Array:
-    return np.where(np.isfinite(value), value, 0.0)
+    is_finite = np.isfinite(value)
+    return value if is_finite.all() else np.where(is_finite, value, 0.0)
 
 
 def _feeds_sum(value: Value, *, through: tuple[type[Op], ...] = ()) -> bool:
@@ -236,8 +238,18 @@ def _exact_product(a: Array, b: Array) -> Array:
     return a.astype(np.float64) * b.astype(np.float64)
 
 
-def _is_exact_dot(a: Array, b: Array, acc: Array, size: Array, step: float) -> Array:
-    """Return which elements of a product of matrices no order of summation rounds.
+def _sums(a: Array, b: Array, acc: Array, step: float) -> tuple[Array, Array | None]:
+    """Return the sums of magnitudes of what a product of matrices adds up, and which are exact.
+
+    What is infinite before it is summed gives the same sum in any order.
+    """
+    sizes = [_finite(np.abs(value.astype(np.float64))) for value in (a, b, acc)]
+    size = np.matmul(sizes[0], sizes[1]) + sizes[2]
+    return size, _is_exact_dot(a, b, acc, size, step)
+
+
+def _is_exact_dot(a: Array, b: Array, acc: Array, size: Array, step: float) -> Array | None:
+    """Return which elements of a product of matrices no order of summation rounds; None for none.
 
     Those are sums of whole numbers whose magnitudes stay below what `step` resolves.
     """
@@ -245,6 +257,8 @@ def _is_exact_dot(a: Array, b: Array, acc: Array, size: Array, step: float) -> A
         ((value == np.rint(value)) & np.isfinite(value)).all(axis=axis, keepdims=True)
         for value, axis in ((a.astype(np.float64), -1), (b.astype(np.float64), -2))
     )
+    if not (rows.any() and columns.any()):
+        return None
     whole = acc.astype(np.float64)
     return rows & columns & (whole == np.rint(whole)) & (size * step < 0.5)
 
@@ -273,13 +287,32 @@ def inexact_ops(kernel: Kernel) -> list[Op]:
     return found
 
 
-def noisy_rules(rules: Rules, seed: int, active: Collection[Op], *, upwards: bool) -> Rules:
-    """Return `rules` in which the ops of `active` are off by a random part of their error."""
-    return _Noise(rules, seed, active, upwards=upwards).rules()
+def noisy_rules(
+    rules: Rules,
+    seed: int,
+    active: Collection[Op],
+    recording: Recording | None = None,
+    *,
+    upwards: bool,
+) -> Rules:
+    """Return `rules` in which the ops of `active` are off by a random part of their error.
+
+    With a `recording`, `rules` are to recall what is recorded.
+    """
+    return _Noise(rules, seed, active, recording or Recording(), upwards=upwards).rules()
 
 
 class _Noise:
-    def __init__(self, rules: Rules, seed: int, active: Collection[Op], *, upwards: bool) -> None:
+    def __init__(
+        self,
+        rules: Rules,
+        seed: int,
+        active: Collection[Op],
+        recording: Recording,
+        *,
+        upwards: bool,
+    ) -> None:
+        self._recording = recording
         self._rng = np.random.default_rng(seed)
         self._rules = rules
         self._active = dict.fromkeys(active)
@@ -324,9 +357,10 @@ class _Noise:
 
     def _part(self, shape: tuple[int, ...]) -> Array:
         """Return how much of its error each element makes: at least half of it."""
+        part = self._rng.random(shape)
         if self._upwards:
-            return self._rng.uniform(0.5, 1.0, shape)
-        part = self._rng.uniform(-0.5, 0.5, shape)
+            return part * 0.5 + 0.5
+        part -= 0.5
         return part + np.copysign(0.5, part)
 
     def _approximate(self, base: Rule, error: _Error) -> Rule:
@@ -494,14 +528,15 @@ class _Noise:
             element = _float_of(op.acc)
             if element is None or op not in self._active:
                 return out
-            # What is infinite before it is summed gives the same sum in any order.
-            magnitudes = [_finite(np.abs(value.astype(np.float64))) for value in (a, b, acc)]
-            size = np.matmul(magnitudes[0], magnitudes[1]) + magnitudes[2]
             source = _float_of(op.a)
             is_fp8 = source is not None and source.bits == 8
             step = _FP8_SUM_STEP if is_fp8 else 2.0 * 2.0**-element.mantissa_bits
-            moved = out.astype(np.float64) + self._part(out.shape) * step * size
-            moved = np.where(_is_exact_dot(a, b, acc, size, step), out.astype(np.float64), moved)
+            size, is_exact = self._recording.derived(out, lambda: _sums(a, b, acc, step))
+            assert size is not None
+            wide = out.astype(np.float64)
+            moved = wide + self._part(out.shape) * step * size
+            if is_exact is not None:
+                moved = np.where(is_exact, wide, moved)
             # Parts of the sum may overflow, to either side.
             return round_to(self._open(moved, size > _largest(out)), element)
 

@@ -30,7 +30,7 @@ from aotc.verify.checks.noise import inexact_ops, is_inexact, noisy_rules
 from aotc.verify.checks.rounding import NUM_FLIPPED_RUNS, CastWatch, inner_casts
 from aotc.verify.interpreter.memory import TensorAddress
 from aotc.verify.interpreter.numerics import ALL_ZERO
-from aotc.verify.interpreter.program import InterpretError, Program, Rule, Rules
+from aotc.verify.interpreter.program import Code, InterpretError, Program, Rule, Rules
 from aotc.verify.interpreter.replay import Recording
 from aotc.verify.interpreter.run import RULES, Argument, Interpreter
 from aotc.verify.pages import PAGE_BYTES
@@ -230,7 +230,7 @@ def interpret(
         RewriteError: a program changes what it has written, unless it `may_rewrite`.
     """
     watch = CastWatch(inner_casts(kernel, is_inexact) if roles.inexact else [])
-    recording = Recording()
+    recording = Recording(kinds=dict.fromkeys(type(op) for op in kernel.walk()))
     rules = watch.recording(RULES)
     if roles.inexact:
         rules = recording.recording(rules)
@@ -238,7 +238,8 @@ def interpret(
     if launch.is_long:
         rules = _watching_indices(rules, kernel, overflows)
     exact, args = _prepared(kernel, roles, launch, inputs, is_traced=True)
-    _run(kernel, launch, exact, args, rules, 0)
+    code = Code()
+    _run(kernel, launch, exact, args, rules, 0, code=code)
     if exact.conflict:
         raise ConflictError(exact.conflict)
     if overflows:  # which a compiler may take for granted that it does not
@@ -254,15 +255,18 @@ def interpret(
     if roles.inexact:
         ops = inexact_ops(kernel)
         groups = [ops[at::MAX_UPWARD_RUNS] for at in range(min(len(ops), MAX_UPWARD_RUNS))]
+        known_rules = recording.recalling(RULES, [tile.Dot, arith.Exp2, arith.Cast])
         for seed, group in enumerate([*groups, *[ops] * NUM_RANDOM_RUNS], launch.seed + 1):
             upwards = len(upward) < len(groups)
-            rules = watch.measuring(noisy_rules(RULES, seed, group, upwards=upwards))
+            rules = watch.measuring(
+                noisy_rules(known_rules, seed, group, recording, upwards=upwards)
+            )
             rules = recording.replaying(rules, [*group, *watch.casts], same_poison=False)
-            moved = _run(kernel, launch, exact.again(), args, rules, seed)
+            moved = _run(kernel, launch, exact.again(), args, rules, seed, code=code)
             (upward if upwards else random).append(moved)
         for run in range(NUM_FLIPPED_RUNS) if watch.has_moved else ():
             rules = recording.replaying(watch.flipping(RULES, run), watch.casts, same_poison=True)
-            flipped.append(_run(kernel, launch, exact.again(), args, rules, 0))
+            flipped.append(_run(kernel, launch, exact.again(), args, rules, 0, code=code))
     inexact = [launch.aliases.get(name, name) for name in roles.inexact]
     buffers: dict[str, Buffer] = {}
     for index, (name, pointee) in enumerate(_owners_of(kernel, launch, inputs).items()):
@@ -428,10 +432,11 @@ def _run(
     poison_seed: int,
     *,
     backwards: bool = False,
+    code: Code | None = None,
 ) -> ElasticMemory:
     """Interpret the kernel; return the memory, with what it left."""
     interpreter = Interpreter(
-        kernel, args, poison_seed=poison_seed, memory=memory, rules=_atomic_rules(rules)
+        kernel, args, poison_seed=poison_seed, memory=memory, rules=_atomic_rules(rules), code=code
     )
     interpreter.run(launch.grid, launch.programs, backwards=backwards)
     memory.met_undefined = interpreter.poison.was_asked

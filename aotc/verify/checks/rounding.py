@@ -18,6 +18,7 @@ Invariant: an operand that noise does not move is rounded as ever.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -25,9 +26,9 @@ import numpy as np
 from aotc.ir.core import Kernel, Op, Value
 from aotc.ir.dialects import arith, descriptor, tile
 from aotc.ir.types import ScalarType, element_of
-from aotc.verify.arrays import Array, copied, reshape
+from aotc.verify.arrays import Array, reshape
 from aotc.verify.checks.dataflow import SHAPES, backward
-from aotc.verify.interpreter.program import Program, Rules
+from aotc.verify.interpreter.program import Program, Rule, Rules
 
 FACTOR = 4.0
 """How much further than watched an operand may be moved, as in `compare.py`."""
@@ -68,12 +69,27 @@ def _is_only_stored(value: Value) -> bool:
     )
 
 
+@dataclass(frozen=True, slots=True)
+class _Sides:
+    """Hold what a cast gives, what it gives of operands moved up and down, and where it may flip.
+
+    `sets` has for each element the set of runs that flip it, as bits.
+    """
+
+    out: Array
+    others: tuple[Array, Array]
+    may_flip: Array
+    sets: Array
+
+
 class CastWatch:
     """Keep what the operands of casts are in an exact run and how far noisy ones move them."""
 
     def __init__(self, casts: list[arith.Cast]) -> None:
         self._exact: dict[Op, list[Array]] = {cast: [] for cast in casts}
         self._moved: dict[Op, list[Array]] = {cast: [] for cast in casts}
+        self._reaches: dict[tuple[Op, int], Array] = {}
+        self._sides: dict[tuple[Op, int], _Sides] = {}  # of operands that are as in the exact run
 
     @property
     def casts(self) -> Collection[Op]:
@@ -90,7 +106,7 @@ class CastWatch:
 
         def watch(op: Op, number: int, value: Array) -> None:
             del number
-            self._exact[op].append(copied(value))
+            self._exact[op].append(value)
             self._moved[op].append(np.zeros(value.shape))
 
         return self._watched(rules, watch)
@@ -101,6 +117,8 @@ class CastWatch:
         def watch(op: Op, number: int, value: Array) -> None:
             if number >= len(self._exact[op]) or self._exact[op][number].shape != value.shape:
                 return  # the run took another way
+            if value is self._exact[op][number]:
+                return
             exact = self._exact[op][number].astype(np.float64)
             distance = np.abs(value.astype(np.float64) - exact)
             self._moved[op][number] += np.where(np.isfinite(distance), distance, 0.0)
@@ -111,27 +129,42 @@ class CastWatch:
         """Return the rules of one of the runs in which casts that noise may flip are flipped."""
         base = rules[arith.Cast]
         counts: dict[Op, int] = {}
-        places = {op: at for at, op in enumerate(self._exact)}
 
         def rule(program: Program, op: arith.Cast, value: Array) -> Any:
-            out = np.asarray(base(program, op, value))
             if op not in self._exact:
-                return out
+                return base(program, op, value)
             number = counts[op] = counts.get(op, -1) + 1
             if number >= len(self._moved[op]) or self._moved[op][number].shape != value.shape:
-                return out
-            reach = FACTOR * self._reach(self._exact[op][number], self._moved[op][number])
-            wide = value.astype(np.float64)
-            sides = [
-                np.asarray(base(program, op, (wide + sign * reach).astype(value.dtype)))
-                for sign in ((-1.0, 1.0) if run % 2 else (1.0, -1.0))
-            ]
-            flipped = np.where(sides[0] != out, sides[0], sides[1])
-            may_flip = (flipped != out) & ~(np.isnan(wide) | np.isnan(reach))
-            sets = _sets_of_runs(may_flip, seed=(places[op], number))
-            return np.where(may_flip & (sets >> run & 1 != 0), flipped, out).astype(out.dtype)
+                return base(program, op, value)
+            sides = self._sides.get((op, number)) if value is self._exact[op][number] else None
+            if sides is None:
+                sides = self._sides_of(base, program, op, number, value)
+            first, second = sides.others[:: -1 if run % 2 else 1]
+            flipped = np.where(first != sides.out, first, second)
+            is_flipped = sides.may_flip & (sides.sets >> run & 1 != 0)
+            return np.where(is_flipped, flipped, sides.out).astype(sides.out.dtype)
 
         return {**rules, arith.Cast: rule}
+
+    def _sides_of(
+        self, base: Rule, program: Program, op: arith.Cast, number: int, value: Array
+    ) -> _Sides:
+        """Return what the operand of a cast that noise may flip is rounded to."""
+        exact = self._exact[op][number]
+        if (op, number) not in self._reaches:
+            self._reaches[op, number] = FACTOR * self._reach(exact, self._moved[op][number])
+        reach = self._reaches[op, number]
+        wide = value.astype(np.float64)
+        out, up, down = (
+            np.asarray(base(program, op, each))
+            for each in (value, *((wide + s * reach).astype(value.dtype) for s in (1.0, -1.0)))
+        )
+        may_flip = ((up != out) | (down != out)) & ~(np.isnan(wide) | np.isnan(reach))
+        place = [*self._exact].index(op)
+        sides = _Sides(out, (up, down), may_flip, _sets_of_runs(may_flip, seed=(place, number)))
+        if value is exact:
+            self._sides[op, number] = sides
+        return sides
 
     def _reach(self, exact: Array, moved: Array) -> Array:
         """Return how far noise may move values: as watched, and as others of the tile relatively."""

@@ -15,7 +15,7 @@ import numpy as np
 from aotc.ir.dialects.tile import AtomicKind
 from aotc.ir.types import ScalarType
 from aotc.verify.arrays import Array, view
-from aotc.verify.interpreter.memory import Memory
+from aotc.verify.interpreter.memory import Box, Memory
 from aotc.verify.interpreter.numerics import round_to
 
 Combine = Callable[[Array, Array], Array]
@@ -38,6 +38,25 @@ def update(
     return before
 
 
+def update_box(
+    memory: Memory, box: Box, element: ScalarType, value: Array, combine: Combine
+) -> None:
+    """Replace what is in a box of a tensor by `combine(it, value)`, `value` being of its shape.
+
+    Raises: AccessError.
+    """
+    access = memory.box_access(box, element)
+    address, operand = access.flat, access.values(value)
+    if (address[1:] <= address[:-1]).any():  # some may be one
+        update(memory, address, element, operand, combine)
+        return
+    before = memory.read(access, element)
+    after = combine(before, operand)
+    if memory.adjust_atomic is not None:
+        after = memory.adjust_atomic(address, before, operand, after)
+    memory.write(access, after, element)
+
+
 def swap(
     memory: Memory, address: Array, element: ScalarType, compare: Array, value: Array
 ) -> Array:
@@ -52,6 +71,9 @@ def swap(
 
 def _turns(address: Array) -> Iterator[Array]:
     """Yield the indices of elements that go at once: the first at each address, then the next."""
+    if (address[1:] > address[:-1]).all():
+        yield np.arange(address.size)
+        return
     order = np.argsort(address, kind="stable")
     ordered = address[order]
     starts = np.flatnonzero(np.diff(ordered, prepend=ordered[:1] - 1))

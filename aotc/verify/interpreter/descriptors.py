@@ -34,7 +34,7 @@ from aotc.verify.emulator.async_copies.tensor_map import (
     TensorMapError,
 )
 from aotc.verify.interpreter import mbarriers
-from aotc.verify.interpreter.atomics import combine_rule, update
+from aotc.verify.interpreter.atomics import combine_rule, update, update_box
 from aotc.verify.interpreter.memory import Address, Box, TensorAddress
 from aotc.verify.interpreter.numerics import dtype_of
 from aotc.verify.interpreter.program import Program, Rule, scalar
@@ -102,10 +102,7 @@ def _combine(
     element, _ = _element(kind)
     assert op.kind
     box = _box(tensor, coords, value.shape)
-    starts, length = box.runs(element.size_bytes)
-    address = reshape(starts[:, None] + np.arange(length) * element.size_bytes, -1)
-    rule = combine_rule(op.kind, element)
-    update(program.memory, address, element, reshape(value[box.inside], -1), rule)
+    update_box(program.memory, box, element, value, combine_rule(op.kind, element))
 
 
 def _described(

@@ -173,7 +173,7 @@ class Memory:
 
         Raises: AccessError for an address outside the arrays or not a multiple of the size.
         """
-        return self._read(self._access(address, mask, element), element)
+        return self.read(self._access(address, mask, element), element)
 
     def store(self, address: Array, value: Array, mask: Array | None, element: ScalarType) -> None:
         """Write `value` at the addresses where `mask`.
@@ -182,21 +182,21 @@ class Memory:
         write different values to one address, since which of them stays is anyone's guess.
         """
         access = self._access(address, mask, element)
-        self._write(access, access.values(value), element)
+        self.write(access, access.values(value), element)
 
     def load_box(self, box: Box, element: ScalarType) -> Array:
         """Return the elements of a box that lie in the tensor, in order, as a flat array.
 
         Raises: as `load`.
         """
-        return self._read(self._box_access(box, element), element)
+        return self.read(self.box_access(box, element), element)
 
     def store_box(self, box: Box, value: Array, element: ScalarType) -> None:
         """Write those elements of a tile that lie in the tensor. Raises: as `store`."""
-        access = self._box_access(box, element)
-        self._write(access, access.values(value), element)
+        access = self.box_access(box, element)
+        self.write(access, access.values(value), element)
 
-    def _read(self, access: Access, element: ScalarType) -> Array:
+    def read(self, access: Access, element: ScalarType) -> Array:
         dtype = _memory_dtype(element)
         self.buffers_read.update(part.index for part in access.parts)
         if len(access.parts) == 1:
@@ -208,7 +208,7 @@ class Memory:
                 out[part.lanes] = self._elements(part.index, dtype)[part.cells]
         return out != 0 if element.is_bool else out
 
-    def _write(self, access: Access, values: Array, element: ScalarType) -> None:
+    def write(self, access: Access, values: Array, element: ScalarType) -> None:
         dtype = _memory_dtype(element)
         values = values.astype(dtype, copy=False)
         for part in access.parts:
@@ -261,7 +261,7 @@ class Memory:
         """Return what is accessed, checked. Raises: AccessError, as `load`."""
         return self._found(selected(address, mask), element, address.shape, mask)
 
-    def _box_access(self, box: Box, element: ScalarType) -> Access:
+    def box_access(self, box: Box, element: ScalarType) -> Access:
         """Return what is accessed, checked. Raises: AccessError, as `load`."""
         size = _memory_dtype(element).itemsize
         starts, length = box.runs(size)

@@ -32,6 +32,35 @@ class InterpretError(DiagnosticError):
     """Report what a kernel may not do, at the op that does it."""
 
 
+_Result: TypeAlias = "tuple[Value, np.dtype[Any]]"
+_Line: TypeAlias = "tuple[Op, type[Op], tuple[Value | None, ...], tuple[_Result, ...]]"
+
+
+class Code:
+    """Keep what the ops of blocks read and bind, looked up once for all runs of a kernel.
+
+    Invariant: a block that was run does not change.
+    """
+
+    def __init__(self) -> None:
+        self._blocks: dict[Block, tuple[list[_Line], tuple[Value | None, ...]]] = {}
+
+    def of(self, block: Block) -> tuple[list[_Line], tuple[Value | None, ...]]:
+        """Return the ops of a block, with operands and results, and what its terminator yields."""
+        found = self._blocks.get(block)
+        if found is None:
+            last = block.terminator
+            ops = (op for op in block if op is not last)
+            lines = [(op, type(op), tuple(op.slots), _results_of(op)) for op in ops]
+            found = self._blocks[block] = lines, tuple(last.slots)
+        return found
+
+
+def _results_of(op: Op) -> tuple[_Result, ...]:
+    """Return the results of an op, and the dtype that each is to have."""
+    return tuple((value, dtype_of(element_of(value.type))) for value in op.results)
+
+
 class Program:
     """Hold the state of one program: what the rules of ops read and write.
 
@@ -49,6 +78,7 @@ class Program:
         rank: int = 0,
         *,
         check_races: bool = True,
+        code: Code | None = None,
     ) -> None:
         self.memory = memory
         self.shared = SharedMemory(poison, check_races=check_races)
@@ -79,7 +109,8 @@ class Program:
         self.grid = grid
         self.rank = rank
         self._rules = rules
-        self._values: dict[Value, Array] = {}
+        self._code = Code() if code is None else code
+        self._values: dict[Value | None, Any] = {None: None}
 
     def beside(self, **changes: bool | int) -> Program:
         """Return what runs beside other warps of the program, from what is known up to here on.
@@ -97,11 +128,24 @@ class Program:
         Raises: InterpretError at the op that does what it may not.
         """
         self.bind(block.args, args)
-        for op in block:
-            if op.terminator:
-                return [operand for operand in self.operands(op) if operand is not None]
-            self.run_op(op)
-        raise IRError("a block has no terminator")
+        values, rules = self._values, self._rules
+        lines, yielded = self._code.of(block)
+        for op, kind, slots, results in lines:
+            try:
+                outs = rules[kind](self, op, *[values[slot] for slot in slots])
+            except AccessError as error:
+                raise self.error(op, str(error)) from error
+            except KeyError:
+                if kind in rules:
+                    raise
+                raise IRError(f"the interpreter has no rule for {op.opcode}", op.loc) from None
+            if len(results) == 1 and type(outs) is np.ndarray:
+                value, wanted = results[0]
+                if outs.dtype is wanted:
+                    values[value] = outs
+                    continue
+            self._bind_results(op, results, outs)
+        return [values[slot] for slot in yielded if slot is not None]
 
     def bind(self, formals: Sequence[Value], actuals: Sequence[Array]) -> None:
         """Say what values are."""
@@ -109,7 +153,7 @@ class Program:
 
     def operands(self, op: Op) -> list[Array | None]:
         """Return the operands of an op, None where there is none."""
-        return [None if slot is None else self._values[slot] for slot in op.slots]
+        return [self._values[slot] for slot in op.slots]
 
     def run_op(self, op: Op) -> None:
         """Run an op that ends no block, and bind its results. Raises: as `run_block`."""
@@ -120,14 +164,15 @@ class Program:
             outs = rule(self, op, *self.operands(op))
         except AccessError as error:
             raise self.error(op, str(error)) from error
+        self._bind_results(op, _results_of(op), outs)
+
+    def _bind_results(self, op: Op, results: Sequence[_Result], outs: Any) -> None:
         if outs is None:
             outs = ()
-        elif isinstance(outs, _ARRAYS):
+        elif hasattr(outs, "dtype"):
             outs = (np.asarray(outs),)
-        for value, out in zip(op.results, outs, strict=True):
-            if out.dtype is not (wanted := dtype_of(element_of(value.type))) and (
-                out.dtype != wanted and not _is_place(value)
-            ):
+        for (value, wanted), out in zip(results, outs, strict=True):
+            if out.dtype is not wanted and out.dtype != wanted and not _is_place(value):
                 raise IRError(f"{op.opcode} made {out.dtype} for {value.type}", op.loc)
             self._values[value] = out
 
@@ -136,9 +181,6 @@ class Program:
         error = InterpretError(f"{op.opcode} {message}", op.loc)
         error.add_context(f"in program {self.place} of grid {self.grid}")
         return error
-
-
-_ARRAYS = (np.ndarray, np.generic)
 
 
 def _is_place(value: Value) -> bool:

@@ -13,8 +13,10 @@ Invariant: a run that replays gives, to the bit, what it would give without.
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, field
+from functools import cache
+from operator import is_
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -32,14 +34,18 @@ _Operands: TypeAlias = "tuple[Array | None, ...]"
 _Outs: TypeAlias = "Array | tuple[Array, ...]"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class _Record:
-    """Hold what an op was given and gave, which buffers it read, whether it made poison."""
+    """Hold what an op was given and gave, which buffers it read, whether it made poison.
+
+    `derived` follows from that, once somebody has asked for it.
+    """
 
     operands: _Operands
     outs: _Outs
     buffers: frozenset[int]
     made_poison: bool
+    derived: tuple[Array | None, ...] | None = None
 
 
 @dataclass(slots=True)
@@ -49,28 +55,35 @@ class Recording:
     max_bytes: int = DEFAULT_MAX_BYTES
     num_replayed: int = 0
     """How many times an op was not computed again, in all runs so far."""
+    kinds: Collection[type[Op]] = ()
+    """The classes of ops that a kernel has; empty for all."""
     _programs: list[dict[Op, list[_Record]]] = field(default_factory=list[dict[Op, list[_Record]]])
+    _live: tuple[Op, _Record] | None = None  # what is computed again, as it was recorded
     _written: set[int] = field(default_factory=set[int])
     _num_bytes: int = 0
 
     def recording(self, rules: Rules) -> Rules:
         """Return the rules of the first run."""
-        current: list[Program] = []
-        nested = _Nesting()
+        current: Program | None = None
+        depth = 0  # of ops of combine blocks, which belong to the op around them
 
         def wrapped(base: Rule) -> Rule:
             def rule(program: Program, op: Op, *operands: Array | None) -> Any:
-                if nested.depth or self._num_bytes > self.max_bytes:
+                nonlocal current, depth
+                if depth or self._num_bytes > self.max_bytes:
                     return base(program, op, *operands)
-                if not current or current[-1] is not program:
-                    current[:] = [program]
+                if current is not program:
+                    current = program
                     self._programs.append({})
                     self._written = program.memory.buffers_written
                 poison, memory = program.poison, program.memory
                 had_poison, poison.was_asked = poison.was_asked, False
                 memory.buffers_read.clear()
-                with nested:
+                depth = 1
+                try:
                     outs = _settled(base(program, op, *operands))
+                finally:
+                    depth = 0
                 read, made_poison = frozenset(memory.buffers_read), poison.was_asked
                 poison.was_asked |= had_poison
                 record = _Record(operands, outs, read, made_poison)
@@ -80,7 +93,7 @@ class Recording:
 
             return rule
 
-        return _wrapping(rules, wrapped)
+        return _wrapping(rules, wrapped, self.kinds)
 
     def replaying(self, rules: Rules, live: Collection[Op], *, same_poison: bool) -> Rules:
         """Return the rules of a later run, in which `live` ops are computed in any case.
@@ -89,68 +102,95 @@ class Recording:
         are made from the seed of that run.
         """
         is_live = dict.fromkeys(live)
-        current: list[Program] = []
-        counts: dict[Op, int] = {}
+        current: Program | None = None
         programs = iter(self._programs)
-        nothing: dict[Op, list[_Record]] = {}
-        known = nothing
-        nested = _Nesting()
+        known: dict[Op, Iterator[_Record]] = {}
+        nobody: dict[Op, list[_Record]] = {}
+        nothing: Iterator[_Record] = iter(())
+        depth = 0
 
         def wrapped(base: Rule) -> Rule:
             def rule(program: Program, op: Op, *operands: Array | None) -> Any:
-                nonlocal known
-                if nested.depth:
+                nonlocal current, depth, known
+                if depth:
                     return base(program, op, *operands)
-                if not current or current[-1] is not program:
-                    current[:] = [program]
-                    counts.clear()
-                    known = next(programs, nothing)
-                number = counts.get(op, 0)
-                counts[op] = number + 1
-                records = known.get(op, ())
-                if number >= len(records):
-                    with nested:
-                        return base(program, op, *operands)
-                record = records[number]
-                if (
-                    op not in is_live
-                    and (same_poison or not record.made_poison)
-                    and all(map(_is_same, operands, record.operands))
+                if current is not program:
+                    current = program
+                    recorded = next(programs, nobody)
+                    known = {each: iter(records) for each, records in recorded.items()}
+                record = next(known.get(op, nothing), None)
+                if record is not None and (
+                    (same_poison or not record.made_poison)
+                    and _are_same(operands, record.operands)
                     and not (record.buffers and self._is_written(record.buffers, program))
                 ):
-                    self.num_replayed += 1
-                    return record.outs
-                with nested:
-                    outs = _settled(base(program, op, *operands))
+                    if op not in is_live:
+                        self.num_replayed += 1
+                        return record.outs
+                    self._live = op, record
+                depth = 1
+                try:
+                    outs = base(program, op, *operands)
+                finally:
+                    depth = 0
+                    self._live = None
+                if record is None:
+                    return outs
                 # What did not move after all is what it was: ops that use it need not run.
+                outs = _settled(outs)
                 return record.outs if _are_equal(outs, record.outs) else outs
 
             return rule
 
-        return _wrapping(rules, wrapped)
+        return _wrapping(rules, wrapped, self.kinds)
+
+    def recalling(self, rules: Rules, kinds: Collection[type[Op]]) -> Rules:
+        """Return rules for live ops of some classes that give what is recorded where it is the same.
+
+        They are for what the rules of a later run call, with operands as they were or others.
+        """
+
+        def wrapped(base: Rule) -> Rule:
+            def rule(program: Program, op: Op, *operands: Array | None) -> Any:
+                if self._live is not None:
+                    live, known = self._live
+                    if live is op and all(map(is_, operands, known.operands)):
+                        return known.outs
+                return base(program, op, *operands)
+
+            return rule
+
+        return {**rules, **{cls: wrapped(rules[cls]) for cls in kinds}}
+
+    def derived(
+        self, outs: Array, make: Callable[[], tuple[Array | None, ...]]
+    ) -> tuple[Array | None, ...]:
+        """Return what `make` gives of what a live op was given and gives: `outs`.
+
+        Where that is as recorded it is made once for all runs; a rule may ask for one such thing.
+        """
+        record = None if self._live is None else self._live[1]
+        if record is None or record.outs is not outs:
+            return make()
+        if record.derived is not None:
+            return record.derived
+        made = make()
+        if self._num_bytes <= self.max_bytes:
+            record.derived = made
+            self._num_bytes += sum(each.nbytes for each in made if each is not None)
+        return made
 
     def _is_written(self, buffers: frozenset[int], program: Program) -> bool:
         written = program.memory.buffers_written
         return not (buffers.isdisjoint(self._written) and buffers.isdisjoint(written))
 
 
-class _Nesting:
-    """Tell ops of combine blocks, which belong to the op around them, from others."""
-
-    def __init__(self) -> None:
-        self.depth = 0
-
-    def __enter__(self) -> None:
-        self.depth += 1
-
-    def __exit__(self, *error: object) -> None:
-        self.depth -= 1
+def _wrapping(rules: Rules, wrapped: Any, kinds: Collection[type[Op]]) -> Rules:
+    chosen = [cls for cls in kinds or rules if cls in rules and _is_replayable(cls)]
+    return {**rules, **{cls: wrapped(rules[cls]) for cls in chosen}}
 
 
-def _wrapping(rules: Rules, wrapped: Any) -> Rules:
-    return {cls: wrapped(rule) if _is_replayable(cls) else rule for cls, rule in rules.items()}
-
-
+@cache
 def _is_replayable(cls: type[Op]) -> bool:
     """Return whether what ops of a class give depends on operands, and on global memory, alone."""
     if cls.traits & {Trait.CONTROL_FLOW, Trait.TERMINATOR}:
@@ -168,16 +208,19 @@ def _size_of(outs: _Outs) -> int:
     return sum(out.nbytes for out in each if 0 not in out.strides)
 
 
-def _is_same(a: Array | None, b: Array | None) -> bool:
-    """Return whether an operand is the array that it was, or a small one of the same bits.
+def _are_same(operands: _Operands, known: _Operands) -> bool:
+    """Return whether operands are the arrays that they were, or small ones of the same bits.
 
     Arguments and induction variables are made again in each run.
     """
-    if a is b:
-        return True
-    if a is None or b is None or a.size > _MAX_COMPARED or a.shape != b.shape or a.dtype != b.dtype:
-        return False
-    return a.tobytes() == b.tobytes()
+    for a, b in zip(operands, known, strict=True):
+        if a is b:
+            continue
+        if a is None or b is None or a.size > _MAX_COMPARED:
+            return False
+        if a.shape != b.shape or a.dtype != b.dtype or a.tobytes() != b.tobytes():
+            return False
+    return True
 
 
 def _are_equal(outs: _Outs, known: _Outs) -> bool:

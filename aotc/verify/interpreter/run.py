@@ -51,7 +51,7 @@ from aotc.verify.interpreter.mbarriers import MBARRIER_RULES
 from aotc.verify.interpreter.memory import Address, Memory, TensorAddress
 from aotc.verify.interpreter.numerics import Poison, dtype_of
 from aotc.verify.interpreter.persistent_grid import num_persistent_ctas
-from aotc.verify.interpreter.program import InterpretError, Program, Rules
+from aotc.verify.interpreter.program import Code, InterpretError, Program, Rules
 from aotc.verify.interpreter.rules_arith import ARITH_RULES
 from aotc.verify.interpreter.rules_assembly import ASSEMBLY_RULES
 from aotc.verify.interpreter.rules_gpu import GPU_RULES
@@ -111,8 +111,11 @@ class Interpreter:
         check_races: bool = True,
         memory: Memory | None = None,
         rules: Rules = RULES,
+        code: Code | None = None,
     ) -> None:
         """Bind `args`; a pointer may be an `Address` in a `memory` of the caller's.
+
+        Interpreters of one kernel may share its `code`.
 
         Raises: InterpretError if one does not fit its parameter or its promise.
         """
@@ -120,6 +123,7 @@ class Interpreter:
         self.check_races = check_races
         self.memory = Memory() if memory is None else memory
         self.rules = rules
+        self._code = Code() if code is None else code
         self.poison = Poison(poison_seed)
         # Once the schedule has taken descriptors apart, several parameters come of one argument.
         passed = [info for info in kernel.params if info.source not in LAUNCH_SOURCES]
@@ -190,6 +194,7 @@ class Interpreter:
                 extents,
                 rank,
                 check_races=self.check_races,
+                code=self._code,
             )
             for rank in range(self.kernel.num_ctas)
         ]

@@ -6,6 +6,8 @@ from collections.abc import Sequence
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from aotc.ir.types import BF16, FP16, FP32, ScalarType
 from aotc.verify.arrays import Array
@@ -58,6 +60,25 @@ def test_any_order_is_covered(element: ScalarType, scales: tuple[float, ...]) ->
         results = [_in_order(order, element) for order in (*orders, by_size, by_size[::-1])]
         assert max(abs(each - found.total[0]) for each in results) <= allowed
         assert allowed < 0.02 * count * np.abs(parts).astype(float).sum()
+
+
+@given(st.lists(st.lists(st.integers(0, 40), min_size=1, unique=True), min_size=1, max_size=8))
+def test_addresses_may_come_in_any_order(tiles: list[list[int]]) -> None:
+    """What is kept of an address is what would be if it were alone."""
+    rng = np.random.default_rng(2)
+    sums, memory, parts = AtomicSums(), np.zeros(41, np.float32), [list[float]() for _ in range(41)]
+    for tile in tiles:
+        address = 4096 + 4 * np.array(tile, np.int64)
+        value = rng.normal(size=len(tile)).astype(np.float32)
+        found = sums.add(address, memory[tile], value, FP32, _LARGEST[FP32])
+        memory[tile] = _rounded(found.total, FP32)
+        sums.leave(address, memory[tile])
+        for at, (cell, part) in enumerate(zip(tile, value.tolist(), strict=True)):
+            parts[cell].append(part)
+            alone = _added(parts[cell], FP32)
+            each = (alone.total[0], alone.deviation[0], alone.step[0], alone.is_open[0])
+            here = (found.total[at], found.deviation[at], found.step[at], found.is_open[at])
+            assert here == each
 
 
 def test_a_sum_that_fits_the_mantissa_is_exact_in_any_order() -> None:

@@ -199,6 +199,20 @@ def test_a_loop_that_several_extents_bound_runs_deep_in_few_programs() -> None:
     assert min(keys, 16 * launch.grid[0] + keys - queries) >= 16 * 11
 
 
+def test_a_value_that_the_user_lists_lets_a_loop_run_deep() -> None:
+    """One step a head is too few; of the numbers of heads that are listed the last makes enough."""
+    few_rows = Conditions(
+        lambda _: (1,), lambda s: s["n_rows"] <= 16, num_stages=1,
+        choices={"n_heads": Choice(values=(1, 2, 4))},
+    )  # fmt: skip
+    chooser = _chooser("head_rows", few_rows)
+    assert _some(chooser, "deep").scalars["n_heads"] == 4
+    listed = [launch.scalars["n_heads"] for launch in _launches(chooser)]
+    assert set(listed) == {1, 2, 4}
+    enough = replace(few_rows, admits=_any)
+    assert _some(_chooser("head_rows", enough), "deep").scalars["n_heads"] < 4
+
+
 def test_counts_of_blocks_extents_and_strides_are_apart() -> None:
     grid = Conditions(lambda s: (-(-s["M"] // 16), -(-s["N"] // 16)), _any)
     launch = _some(_chooser("grouped", grid), "apart")

@@ -16,8 +16,8 @@ from aotc.ir.dialects.tile import AtomicKind, supports_atomic
 from aotc.ir.text import parse_kernel
 from aotc.ir.types import BF16, FP16, FP32, FP64, I32, I64, SCALARS, U32, U64, ScalarType
 from aotc.verify.arrays import Array
-from aotc.verify.interpreter.atomics import combine_rule, swap, update
-from aotc.verify.interpreter.memory import Memory
+from aotc.verify.interpreter.atomics import combine_rule, swap, update, update_box
+from aotc.verify.interpreter.memory import Address, Box, Memory, TensorAddress
 from aotc.verify.interpreter.numerics import dtype_of
 from aotc.verify.interpreter.run import InterpretError, run
 
@@ -101,6 +101,22 @@ def test_compare_and_swap_takes_turns_and_compares_bits() -> None:
     assert np.signbit(cells[0])
     assert before[[0, 1, 3]].tolist() == [0.0, 0.0, 5.0]
     assert np.isnan(before[2])
+
+
+@pytest.mark.parametrize("strides", [(8, 1), (4, 1), (0, 1)])  # rows apart, dense, one and the same
+def test_a_box_is_updated_as_its_elements_are(strides: tuple[int, int]) -> None:
+    cells = {name: np.arange(64, dtype=np.float32) for name in ("box", "elements")}
+    memory = Memory()
+    starts = {name: memory.add(name, each) for name, each in cells.items()}
+    rule = combine_rule("add", FP32)
+    value = np.arange(20, dtype=np.float32).reshape(5, 4) / 3
+    tensor = TensorAddress(Address(starts["box"]), (4, 6), strides)
+    update_box(memory, Box(tensor, (1, 3), (5, 4)), FP32, value, rule)
+    rows, columns = np.mgrid[1:4, 3:6]
+    address = starts["elements"] + 4 * (rows * strides[0] + columns).ravel()
+    update(memory, address, FP32, value[:3, :3].ravel(), rule)
+    assert cells["box"].tobytes() == cells["elements"].tobytes()
+    assert (cells["box"] != np.arange(64)).any()
 
 
 def test_what_can_be_atomic() -> None:

@@ -105,6 +105,37 @@ def test_other_arguments_are_other_operands(kernel: Kernel) -> None:
     assert _run(kernel, rules, X, n=2).tobytes() == _run(kernel, RULES, X, n=2).tobytes()
 
 
+def test_a_live_op_recalls_what_the_same_operands_gave(kernel: Kernel) -> None:
+    """What follows from it is made once for all runs; of other operands nothing is recalled."""
+    recording, made = Recording(), list[type[Op]]()
+    exact = _run(kernel, recording.recording(RULES), X)
+    ran: list[type[Op]] = []
+    known = recording.recalling(_counting(RULES, ran), [arith.Exp, arith.Mul])
+
+    def watched(cls: type[Op], factor: float):
+        def make() -> tuple[Array]:
+            made.append(cls)
+            return (np.array(len(made)),)
+
+        def rule(program: Program, op: Op, *operands: Array | None):
+            out = np.asarray(known[cls](program, op, *operands))
+            recording.derived(out, make)
+            return factor * out
+
+        return rule
+
+    live = [_op(kernel, arith.Exp), _op(kernel, arith.Mul)]
+    # Of the second run the sum has moved, and so is what is multiplied.
+    for factor, expected in ((1.0, [arith.Exp, arith.Mul]), (2.0, [arith.Mul])):
+        rules = {**known, arith.Exp: watched(arith.Exp, factor), arith.Mul: watched(arith.Mul, 1.0)}
+        out = _run(kernel, recording.replaying(rules, live, same_poison=True), X)
+        assert (out.tobytes() == exact.tobytes()) == (factor == 1.0)
+        assert arith.Exp not in ran
+        assert made == expected
+        made.clear()
+    assert arith.Mul in ran
+
+
 def test_a_full_recording_replays_what_it_holds(kernel: Kernel) -> None:
     recording = Recording(max_bytes=0)
     exact = _run(kernel, recording.recording(RULES), X)

@@ -35,6 +35,7 @@ from aotc.verify.emulator.memory.vector_clocks import Ints
 _CHUNK_BITS = {0: 4, 1: 5, 2: 5, 3: 6}
 _FLIP = 2  # the atomicity that swaps the halves of chunks in every other line, too
 _LINE_BYTES = 128
+_LARGEST_DISTANCE = 1 << 62  # as far as NumPy can count
 
 
 @dataclass(frozen=True)
@@ -65,6 +66,13 @@ def pieces_of(tensor: TensorMap, coordinates: Sequence[int]) -> Pieces:
 
 def _rows(tensor: TensorMap, coordinates: Sequence[int]) -> tuple[Ints, Ints]:
     """Return the rows of a box that are in bounds, and their distance from the tensor's start."""
+    steps, outer = tensor.element_strides, range(1, tensor.rank)
+    lasts = [coordinates[at] + steps[at] * (tensor.box_elems[at] - 1) for at in outer]
+    first = sum(coordinates[at] * tensor.strides_bytes[at - 1] for at in outer)
+    is_inside = all(coordinates[at] >= 0 and lasts[at - 1] < tensor.dims[at] for at in outer)
+    if is_inside and first < _LARGEST_DISTANCE:
+        rows, distance = _all_rows(tensor.box_elems, steps, tensor.strides_bytes)
+        return rows, distance + first
     rows, distance = np.zeros(1, np.int64), np.zeros(1, np.int64)
     inside = np.ones(1, np.bool_)
     count = 1
@@ -77,6 +85,17 @@ def _rows(tensor: TensorMap, coordinates: Sequence[int]) -> tuple[Ints, Ints]:
         inside = (inside & valid[:, None]).ravel()
         count *= extent
     return rows[inside], distance[inside]
+
+
+@lru_cache(maxsize=256)
+def _all_rows(
+    box: tuple[int, ...], element_strides: tuple[int, ...], strides_bytes: tuple[int, ...]
+) -> tuple[Ints, Ints]:
+    """Return the rows of a box that is inside, and their distance from its first one."""
+    distance = np.zeros(1, np.int64)
+    for extent, step, stride in zip(box[1:], element_strides[1:], strides_bytes, strict=False):
+        distance = (distance + stride * step * np.arange(extent)[:, None]).ravel()
+    return np.arange(len(distance)), distance
 
 
 def fill_of(tensor: TensorMap) -> Bytes:

@@ -81,16 +81,32 @@ def _check_words(words: Sequence[str], expected: Sequence[str], optional: Sequen
         raise Unsupported(f"modifiers without .{missing[0]}")
 
 
-def _box(
-    ctx: Context, index: int, operand: TensorAddress, address: int, rank: int, *, load: bool
-) -> _Box:
-    """Return the box that the lane at `index` means, checked.
+def _boxes(
+    ctx: Context, operand: TensorAddress, addresses: Sequence[int], rank: int, *, load: bool
+) -> list[_Box]:
+    """Return the box that each lane means, at an address of shared memory, checked.
 
     Raises: Misuse for a map that is broken or not published, a box of another rank, bytes of
     shared memory that are not aligned, coordinates that hardware refuses, and parts of the tensor outside its buffer.
     """
-    lane = int(ctx.lane_indices()[index])
-    where = int(ctx.address(operand)[index])
+    lanes, maps = ctx.lane_indices().tolist(), ctx.address(operand).tolist()
+    read = [view(ctx.read(each, 32), np.int32).tolist() for each in operand.coordinates]
+    return [
+        _box(ctx, lane, where, address, [each[at] for each in read], rank, load=load)
+        for at, (lane, where, address) in enumerate(zip(lanes, maps, addresses, strict=True))
+    ]
+
+
+def _box(
+    ctx: Context,
+    lane: int,
+    where: int,
+    address: int,
+    coordinates: Sequence[int],
+    rank: int,
+    *,
+    load: bool,
+) -> _Box:
     maps = ctx.machine.part(TensorMaps)
     tensor = maps.read(lane, where)
     if not load:
@@ -99,7 +115,7 @@ def _box(
         check_supported(tensor, load=load)
     except TensorMapError as error:
         raise Misuse("tensor-map", f"the tensor map breaks a rule: {error}", lane=lane) from None
-    if tensor.rank != rank or len(operand.coordinates) != rank:
+    if tensor.rank != rank or len(coordinates) != rank:
         raise Misuse(
             "tensor-map",
             f"copies a box of {rank} dimensions, the tensor map has {tensor.rank}",
@@ -111,7 +127,6 @@ def _box(
             f"a box at shared address {address:#x}, no multiple of {_ALIGNMENT_BYTES} bytes",
             lane=lane,
         )
-    coordinates = [int(view(ctx.read(each, 32), np.int32)[index]) for each in operand.coordinates]
     _check_coordinates(tensor, coordinates, lane, load=load)
     pieces = pieces_of(tensor, coordinates)
     owners = np.full(len(pieces.address), lane)
@@ -178,10 +193,7 @@ def _load(instruction: Instruction, rank: int) -> Execute:
         addresses = window_removed(ctx.address(target)).tolist()
         barriers = ctx.address(mbarrier).tolist()
         masks = ctx.read(instruction.operands[3], 16) if multicast else None
-        boxes = [
-            _box(ctx, index, source, addresses[index], rank, load=True)
-            for index in range(ctx.count)
-        ]
+        boxes = _boxes(ctx, source, addresses, rank, load=True)
         flights: Sequence[Flight | None] = [None] * len(boxes)
         if masks is None:
             lanes = [box.lane for box in boxes]
@@ -243,10 +255,7 @@ def _out(
 
     def execute(ctx: Context) -> None:
         addresses = window_removed(ctx.address(source)).tolist()
-        boxes = [
-            _box(ctx, index, target, addresses[index], rank, load=False)
-            for index in range(ctx.count)
-        ]
+        boxes = _boxes(ctx, target, addresses, rank, load=False)
         chunks = [box.chunks for box in boxes]
         flights = begin_each(ctx, [box.lane for box in boxes], chunks, writes=False)
         for box, flight in zip(boxes, flights, strict=True):

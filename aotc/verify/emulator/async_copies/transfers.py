@@ -154,7 +154,7 @@ def copy_in(
                 shared.finish(landing, asynchronous=True)
                 mbarriers.complete_bytes(issuer, row, completed)
 
-    return machine.defer(issuer, happen)
+    return machine.defer(issuer, happen, is_silent=True)
 
 
 def copy_out(ctx: Context, lane: int, flight: Flight, put: Callable[[Bytes], None]) -> Pending:
@@ -174,7 +174,7 @@ def copy_out(ctx: Context, lane: int, flight: Flight, put: Callable[[Bytes], Non
             put(data.pop())
 
     issuer = np.array([lane])
-    reading = machine.defer(issuer, read)
+    reading = machine.defer(issuer, read, is_silent=True)
     writing = machine.defer(issuer, write, ready=lambda: reading.done)
     machine.part(BulkGroups).issue(lane, _Outgoing(flight, reading, writing))
     return reading

@@ -55,8 +55,13 @@ class Machine(Protocol):
         action: Callable[[], None],
         *,
         ready: Callable[[], bool] | None = None,
+        is_silent: bool = False,
+        is_awaited: bool = False,
     ) -> Pending:
         """Queue an asynchronous operation of lanes (n,), ascending, which happens later.
+
+        Where it `is_silent`, a warp that waits cannot tell that it has happened, but for events
+        that the operation notes itself. One that `is_awaited` lets nobody go on but who forces it.
 
         The scheduler picks the moment; it is at latest when somebody forces it (`Pending.force`) or
         when no warp can go on.

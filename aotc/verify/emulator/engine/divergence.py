@@ -87,12 +87,21 @@ class Group:
     """Hold lanes that execute together: `lanes` is a slice where they are consecutive.
 
     `rounds` grows with the loops that the group has gone through; the scheduler lets those with
-    less go first, so that nobody who spins keeps others from running.
+    less go first, so that nobody who spins keeps others from running. `trips` count how often it
+    has gone round each loop that it is in, the outermost first.
     """
 
-    __slots__ = ("count", "join", "lanes", "pc", "poll", "rounds", "seen_events", "warps")
+    __slots__ = ("count", "join", "lanes", "pc", "poll", "rounds", "seen_events", "trips", "warps")
 
-    def __init__(self, pc: int, lanes: Lanes, join: Join | None, rounds: int) -> None:
+    def __init__(
+        self,
+        pc: int,
+        lanes: Lanes,
+        join: Join | None,
+        rounds: int,
+        trips: tuple[int, ...] = (),
+    ) -> None:
+        self.trips = trips
         self.pc = pc
         self.lanes = lanes
         self.count = count_lanes(lanes)
@@ -110,6 +119,7 @@ class Group:
         self.count = len(lanes)
         self.warps = _count_warps(self.lanes)
         self.rounds = max(self.rounds, other.rounds)
+        self.trips = max(self.trips, other.trips)
 
 
 def as_lanes(lanes: Ints) -> Lanes:

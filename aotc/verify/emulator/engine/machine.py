@@ -65,6 +65,7 @@ class Deferred:
         action: Callable[[], None],
         ready: Callable[[], bool] | None,
     ) -> None:
+        self.is_silent = self.is_awaited = False
         self.clusters = clusters  # of the batch, from the first that issued it to the last
         self._batch = batch
         self._issuer = batch.executing
@@ -165,11 +166,15 @@ class Batch:
         action: Callable[[], None],
         *,
         ready: Callable[[], bool] | None = None,
+        is_silent: bool = False,
+        is_awaited: bool = False,
     ) -> Deferred:
         """Queue an asynchronous operation of lanes (n,), ascending, which happens later."""
         cluster_lanes = self.cluster_size * self.warps_per_cta * WARP
-        first, last = (int(lane) // cluster_lanes for lane in (lanes[0], lanes[-1]))
+        first = int(lanes[0]) // cluster_lanes
+        last = first if len(lanes) == 1 else int(lanes[-1]) // cluster_lanes
         pending = Deferred(self, range(first, last + 1), action, ready)
+        pending.is_silent, pending.is_awaited = is_silent or is_awaited, is_awaited
         self.pending.append(pending)
         return pending
 

@@ -1,7 +1,8 @@
 """Who runs next: the groups of a batch, until all lanes have exited.
 
-With seed 0 groups run in step: the lowest program counter first, so that those who are behind catch
-up and merge with those ahead. With another seed, groups are split, ordered and preempted at random,
+With seed 0 groups run in step: those who are behind first, in loops the ones that have gone round
+less often, else the ones at the lowest program counter, so that they catch up and merge with those
+ahead. With another seed, groups are split, ordered and preempted at random,
 so that a missing synchronisation shows as a different result; what is deferred happens at random,
 too. Either way nobody starves: who goes through loops lets those go first who do not.
 
@@ -57,6 +58,8 @@ class Scheduler:
         self._asked = 0  # how often all went on without an event, and after which
         self._asked_events = 0
         self._rounds = 0  # of the group that ran last
+        self._trips: tuple[int, ...] = ()
+        self._place = 0  # the instruction at which it is
 
     def run(self) -> None:
         """Run until all lanes have exited.
@@ -94,13 +97,15 @@ class Scheduler:
         """Let a group go on at `pc`, once its warps are complete there."""
         if pc <= group.pc:
             self._loop(group, pc)
+        start = self._place if group.pc < 0 else group.pc
+        group.trips = self._code.trips(group.trips, start, pc)
         group.pc = pc
         while group.join is not None and group.join.pc == pc:
             join = group.join
             lanes = join.arrive(lane_array(group.lanes))
             if not len(lanes):
                 return
-            group = Group(pc, as_lanes(lanes), join.parent, group.rounds)
+            group = Group(pc, as_lanes(lanes), join.parent, group.rounds, group.trips)
         if self.batch.poll is not None and self._polls(group):
             self._polling.append(group)
         else:
@@ -115,7 +120,8 @@ class Scheduler:
             and self._part_warps(ways)
         ):
             join = Join(meeting, join, lane_array(group.lanes), self.batch.num_warps)
-        return [Group(group.pc, as_lanes(lanes), join, group.rounds) for lanes in ways]
+        pc, rounds, trips = group.pc, group.rounds, group.trips
+        return [Group(pc, as_lanes(lanes), join, rounds, trips) for lanes in ways]
 
     def exit(self, group: Group) -> None:
         """Let all lanes of a group exit."""
@@ -134,7 +140,7 @@ class Scheduler:
 
     def release(self, lanes: Ints, pc: int, join: Join | None) -> None:
         """Let lanes that were parked go on at `pc`."""
-        self.go_on(Group(-1, as_lanes(np.sort(lanes)), join, self._rounds), pc)
+        self.go_on(Group(-1, as_lanes(np.sort(lanes)), join, self._rounds, self._trips), pc)
 
     # ---- inside -------------------------------------------------------------
 
@@ -146,10 +152,10 @@ class Scheduler:
             raise self._endless(group)
         self.lane_instructions += segment.length * group.count
         self.warp_instructions += segment.length * group.warps
-        self._rounds = group.rounds
+        self._rounds, self._trips = group.rounds, group.trips
         batch.poll = None
         lanes = group.lanes
-        group.pc = segment.stop - 1
+        group.pc = self._place = segment.stop - 1
         for step in segment.steps:
             step(lanes)
         try:
@@ -160,8 +166,11 @@ class Scheduler:
 
     def _loop(self, group: Group, pc: int) -> None:
         """Account for a jump back to `pc`."""
+        batch = self.batch
         rounds = self._code.rounds(pc, group.pc)
-        group.rounds += rounds
+        # Who polls in vain is parked, and so keeps nobody from running.
+        if rounds < SPIN_ROUNDS or batch.poll is None or not batch.polling[group.lanes].all():
+            group.rounds += rounds
         join = group.join if rounds == SPIN_ROUNDS else None
         while join is not None:
             freed = join.spin()
@@ -209,7 +218,10 @@ class Scheduler:
             return groups.pop(-1 if stays else chance.randrange(len(groups)))
         best = min(
             range(len(groups)),
-            key=lambda index: (groups[index].rounds // SPIN_ROUNDS, groups[index].pc),
+            key=lambda index: (
+                groups[index].rounds // SPIN_ROUNDS,
+                self._code.progress(groups[index].pc, groups[index].trips),
+            ),
         )
         return groups.pop(best)
 
@@ -241,21 +253,35 @@ class Scheduler:
         return True
 
     def _happen(self) -> bool:
-        """Let the oldest operation of each cluster happen that can; say whether there was one.
+        """Let the oldest operations of each cluster happen that can; say whether there was one.
 
-        Clusters know nothing of each other: each goes on when it would if it ran alone, and where
-        they do the same they stay together.
+        It is as many as it takes until one of its warps may go on. What lets nobody go on but who
+        waits for it happens then, or when nothing else can. Clusters know nothing of each other:
+        each goes on when it would if it ran alone, and where they do the same they stay together.
         """
-        served: dict[int, None] = {}
-        for pending in self.batch.take_pending():
-            if pending.ready and served.keys().isdisjoint(pending.clusters):
-                served.update(dict.fromkeys(pending.clusters))
-                self._force(pending)
-        return bool(served)
+        every = self.batch.take_pending()
+        return any(
+            self._happen_among([each for each in every if each.is_awaited == is_awaited])
+            for is_awaited in (False, True)
+        )
 
-    def _force(self, pending: Deferred) -> None:
+    def _happen_among(self, every: Sequence[Deferred]) -> bool:
+        served: dict[int, None] = {}
+        is_any = False
+        for pending in every:
+            if pending.ready and served.keys().isdisjoint(pending.clusters):
+                is_any = True
+                if self._force(pending):
+                    served.update(dict.fromkeys(pending.clusters))
+        return is_any
+
+    def _force(self, pending: Deferred) -> bool:
+        """Let an operation happen; say whether warps that wait may go on for it."""
+        events = self.batch.events
         pending.force()
-        self.batch.note_event()
+        if not pending.is_silent:
+            self.batch.note_event()
+        return self.batch.events != events
 
     def _disturb(self, chance: random.Random) -> None:
         """Let operations happen early, and split a group, as the seed has it."""
@@ -276,7 +302,9 @@ class Scheduler:
         goes = (self.batch.random.random(-(-self.batch.num_warps // together)) < 0.5)[units]
         for part in (lanes[goes], lanes[~goes]):
             if len(part):
-                self._groups.append(Group(group.pc, as_lanes(part), group.join, group.rounds))
+                self._groups.append(
+                    Group(group.pc, as_lanes(part), group.join, group.rounds, group.trips)
+                )
 
     # ---- what went wrong ----------------------------------------------------
 

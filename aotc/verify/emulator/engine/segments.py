@@ -18,7 +18,7 @@ from aotc.verify.emulator.engine.decode import Decoder
 from aotc.verify.emulator.engine.terminators import END_RULES, End, Site, end_of, falls_through
 from aotc.verify.emulator.errors import EmulationError, Unsupported
 from aotc.verify.emulator.syntax import Immediate, Instruction, Operand
-from aotc.verify.emulator.text.cfg import Cfg
+from aotc.verify.emulator.text.cfg import Cfg, nests_of
 from aotc.verify.emulator.text.effects import destination_count
 
 SPIN_ROUNDS = 1 << 12
@@ -67,6 +67,11 @@ class Code:
         self.length = len(instructions)
         self._preempt = preempt
         self._rounds: dict[tuple[int, int], int] = {}
+        self._nests = {
+            pc: nest
+            for block, nest in zip(cfg.blocks, nests_of(cfg), strict=True)
+            for pc in range(block.start, block.stop)
+        }
         self.segments: dict[int, Segment] = {}
         for block in cfg.blocks:
             start = block.start
@@ -101,6 +106,38 @@ class Code:
             )
             self._rounds[key] = SPIN_ROUNDS if looks and not works else 1
         return self._rounds[key]
+
+    def trips(self, trips: tuple[int, ...], start: int, stop: int) -> tuple[int, ...]:
+        """Return how often who comes from `start` to `stop` has gone round the loops that are there.
+
+        `trips` are those of the loops at `start`, the outermost first.
+        """
+        before, after = self._nests.get(start, ()), self._nests.get(stop, ())
+        if not after:
+            return ()
+        found: list[int] = []
+        for loop, other, count in zip(after, before, trips, strict=False):
+            if loop is not other:
+                break
+            found.append(count + (loop.entry == stop))
+            if loop.entry == stop:
+                break
+        return (*found, *[0] * (len(after) - len(found)))
+
+    def progress(self, pc: int, trips: tuple[int, ...]) -> tuple[int, ...]:
+        """Return how far who is at `pc` has come: those who are behind compare as less.
+
+        In one loop that is who has gone round less often, and of a loop who is still in it. What lies
+        before the instruction at which a loop is entered comes last in it.
+        """
+        if not trips:
+            return (pc,)
+        nest = self._nests[pc]
+        places = (*(loop.first for loop in nest[1:]), pc)
+        found: list[int] = []
+        for loop, count, place in zip(nest, trips, places, strict=True):
+            found += (loop.first, count, place < loop.entry)
+        return (*found, pc)
 
     def _polls_memory(self, instruction: Instruction) -> bool:
         """Say whether an instruction may be there to see what others have stored."""

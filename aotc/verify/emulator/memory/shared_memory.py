@@ -113,9 +113,13 @@ class SharedMemory:
         count = len(instructions)
         everyone = np.tile(lanes, count)
         offset = self.locate(everyone, reshape(address, -1), size_bytes)
-        self.shadow.check_load(everyone, offset, size_bytes)
         numbers = np.array([self.shadow.number(each) for each in instructions])
-        self.shadow.loaded(everyone, offset, size_bytes, np.repeat(numbers, len(lanes)))
+        # Lanes of a warp mostly read the same: what counts is the last of them.
+        last = self.shadow.last_of_warps(everyone, offset, size_bytes)
+        if not self.shadow.may_all_load(everyone[last], offset[last], size_bytes):
+            self.shadow.check_load(everyone, offset, size_bytes)
+        by = numbers[last // len(lanes)]
+        self.shadow.loaded(everyone[last], offset[last], size_bytes, by)
         cells = self._cells(size_bytes)[offset // size_bytes]
         return reshape(view(cells, np.uint8), count, len(lanes), size_bytes)
 
@@ -201,9 +205,9 @@ class SharedMemory:
             if proxy:
                 self.shadow.check_rewrite(lanes, offset, size_bytes)
         else:
-            self.shadow.check_load(lanes, offset, size_bytes, verb="reads asynchronously")
+            written = self.shadow.check_load(lanes, offset, size_bytes, verb="reads asynchronously")
             if proxy:
-                self.shadow.check_proxy(lanes, offset, size_bytes)
+                self.shadow.check_proxy(lanes, offset, written)
         everything = np.ones(len(offset), np.bool_)
         flight = Flight(lanes, offset, size_bytes, instruction, writes, everything)
         self.shadow.begin(flight)

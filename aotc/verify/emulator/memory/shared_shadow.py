@@ -48,6 +48,8 @@ Changes: TypeAlias = Callable[[Ints], npt.NDArray[np.bool_]]
 _MBARRIER = 1 << 15
 _WRITES = 1 << 14
 _READS = _WRITES - 1  # how many asynchronous operations read
+_WORD_MARKS = 4  # that are changed at once
+_BLOCK_BYTES = 512  # no access is to more than one
 
 
 @dataclass
@@ -91,8 +93,10 @@ class Shadow:
         self._written = np.zeros(granules, np.int64)
         self._read = np.zeros(granules * order.cluster_warps, np.int64)  # warp by warp
         self._read_itself = np.zeros(0, np.int64)  # as `_read`, of reads by threads; once any
-        self._last_read = 0  # no stamp of a read is greater
+        # Of each block, no stamp of a read is greater.
+        self._last_read = np.zeros(-(-total_bytes // _BLOCK_BYTES), np.int64)
         self._marks = np.zeros(0, np.uint16)  # of each granule, once there is any
+        self._scratch = np.empty(0, np.int32)
         self._flights: dict[int, Flight] = {}  # the open ones, by identity
         self._instructions: list[Instruction] = []  # those in stamps, by number
         self._numbers: dict[int, int] = {}  # of each instruction, by its identity
@@ -106,8 +110,11 @@ class Shadow:
 
     def check_load(
         self, lanes: Lanes, offset: Ints, size: int, *, strong: bool = False, verb: str = "reads"
-    ) -> None:
-        """Check that lanes (n,) may read `size` bytes at each offset (n,)."""
+    ) -> Ints:
+        """Check that lanes (n,) may read `size` bytes at each offset (n,).
+
+        Returns the stamps of who wrote them: (n, granules).
+        """
         self._check_marks(lanes, offset, size, _MBARRIER | _WRITES, verb)
         written = self._gather(self._written, offset // size, size)
         if not self._reads_unwritten and written.size and not int(written.min()):
@@ -117,6 +124,30 @@ class Shadow:
                 "uninitialised", f"{verb} {where}, which was never written", lane=lane_at(lanes, at)
             )
         self._check_seen(lanes, offset, written, verb, "wrote", strong=strong)
+        return written
+
+    def last_of_warps(self, lanes: Ints, offset: Ints, size: int) -> Ints:
+        """Return which of accesses (n,) are the last of a warp's to a place, ascending."""
+        unit = offset // size + self._order.planes_of(lanes) * (self._total_bytes // size)
+        if not self._scratch.size:
+            self._scratch = np.empty(len(self._read), np.int32)
+        numbers = np.arange(len(unit), dtype=np.int32)
+        self._scratch[unit] = numbers
+        return np.flatnonzero(self._scratch[unit] == numbers)
+
+    def may_all_load(self, lanes: Ints, offset: Ints, size: int) -> bool:
+        """Return whether any lane of lanes' warps (n,) may read `size` bytes at each offset (n,).
+
+        It is no answer if not: then `check_load` says which may not.
+        """
+        if self._marks.size:
+            marks = self._gather(self._marks, offset // size, size)
+            if (marks & np.uint16(_MBARRIER | _WRITES)).any():
+                return False
+        written = self._gather(self._written, offset // size, size)
+        if not self._reads_unwritten and written.size and not int(written.min()):
+            return False
+        return self._order.have_seen_all(lanes, written)
 
     def check_store(
         self,
@@ -132,15 +163,20 @@ class Shadow:
         unit = offset // size
         written = self._gather(self._written, unit, size)
         self._check_seen(lanes, offset, written, "writes", "wrote", changes, strong=strong)
-        if self._last_read <= self._order.lowest_floor:
+        if self._order.have_met(lanes, self._last_read[offset // _BLOCK_BYTES]):
             return
         read = self._gather_reads(unit, size)
-        count = read.shape[1] // self._order.cluster_warps
-        self._check_seen(lanes, offset, read, "writes", "read", changes, strong=False, count=count)
+        some = np.flatnonzero(read.any(axis=0))  # few of the warps have read
+        pieces = some % (read.shape[1] // self._order.cluster_warps)
+        self._check_seen(
+            lanes, offset, read[:, some], "writes", "read", changes, strong=False, pieces=pieces
+        )
 
-    def check_proxy(self, lanes: Ints, offset: Ints, size: int) -> None:
-        """Check that what lanes (n,) let the asynchronous proxy read has been handed to it."""
-        written = self._gather(self._written, offset // size, size)
+    def check_proxy(self, lanes: Ints, offset: Ints, written: Ints) -> None:
+        """Check that what lanes (n,) let the asynchronous proxy read has been handed to it.
+
+        `written` (n, granules) are the stamps of who wrote it.
+        """
         self._check_handed(lanes, offset, written, "reads", "wrote")
 
     def check_rewrite(self, lanes: Ints, offset: Ints, size: int) -> None:
@@ -150,7 +186,8 @@ class Shadow:
         unit, plane = offset // size, self._total_bytes // size
         for column in range(self._order.cluster_warps):
             read = self._gather(self._read_itself, unit + column * plane, size)
-            self._check_handed(lanes, offset, read, "writes", "read")
+            if read.any():
+                self._check_handed(lanes, offset, read, "writes", "read")
 
     def _check_handed(self, lanes: Ints, offset: Ints, stamps: Ints, verb: str, other: str) -> None:
         """Check that the accesses stamped (n, granules) have been handed to the async proxy."""
@@ -189,7 +226,7 @@ class Shadow:
         `by` is the instruction that reads, or the number of each lane's.
         """
         unit = offset // size + self._order.planes_of(lanes) * (self._total_bytes // size)
-        self._last_read = self._order.limit()
+        self._last_read[offset // _BLOCK_BYTES] = self._order.limit()
         numbers = self.number(by) if isinstance(by, Instruction) else by
         stamps = self._order.stamps(lanes, numbers)
         self._scatter(self._read, unit, size, stamps)
@@ -243,19 +280,18 @@ class Shadow:
 
     def finish_reads(self, flights: list[Flight]) -> None:
         """Record that reading operations, none of which has ended in part, have been waited for."""
-        by_kind: dict[tuple[int, int], list[Flight]] = {}
+        by_size: dict[int, list[Flight]] = {}
         for flight in flights:
             del self._flights[id(flight)]
             flight.open[:] = False
-            by_kind.setdefault((flight.size_bytes, id(flight.instruction)), []).append(flight)
-        for (size, _), alike in by_kind.items():
-            whole = replace(
-                alike[0],
-                lanes=np.concatenate([flight.lanes for flight in alike]),
-                offset=np.concatenate([flight.offset for flight in alike]),
-            )
-            self._mark(whole, slice(None), begin=False)
-            self.loaded(whole.lanes, whole.offset, size, whole.instruction, asynchronous=True)
+            by_size.setdefault(flight.size_bytes, []).append(flight)
+        for size, alike in by_size.items():
+            lanes = np.concatenate([flight.lanes for flight in alike])
+            offset = np.concatenate([flight.offset for flight in alike])
+            self._count_readers(offset, size, begin=False)
+            numbers = np.array([self.number(flight.instruction) for flight in alike])
+            by = np.repeat(numbers, [len(flight.offset) for flight in alike])
+            self.loaded(lanes, offset, size, by, asynchronous=True)
 
     def finish(
         self, flight: Flight, pieces: npt.NDArray[np.bool_] | None, *, asynchronous: bool
@@ -327,17 +363,29 @@ class Shadow:
         return self._marks
 
     def _mark(self, flight: Flight, pieces: slice | Ints, *, begin: bool) -> None:
-        count = flight.size_bytes // self._granule_bytes
-        first = flight.offset[pieces] // self._granule_bytes
-        index = reshape(first[:, None] + np.arange(count), -1)
-        marks = self._all_marks()
-        if flight.writes:
-            if begin:
-                marks[index] |= np.uint16(_WRITES)
-            else:
-                marks[index] &= np.uint16(0xFFFF ^ _WRITES)
-        else:
-            (np.add if begin else np.subtract).at(marks, index, np.uint16(1))
+        offset, size = flight.offset[pieces], flight.size_bytes
+        if not flight.writes:
+            self._count_readers(offset, size, begin=begin)
+            return
+        words, index = self._words_of_marks(offset, size)
+        mark = _in_each(_WRITES, words)
+        words[index] = words[index] | mark if begin else words[index] & ~mark
+
+    def _count_readers(self, offset: Ints, size: int, *, begin: bool) -> None:
+        """Count those who read `size` bytes at offsets (n,), which may repeat: more, or fewer."""
+        words, index = self._words_of_marks(offset, size)
+        # No count runs over into the next.
+        (np.add if begin else np.subtract).at(words, index, _in_each(1, words))
+
+    def _words_of_marks(self, offset: Ints, size: int) -> tuple[npt.NDArray[Any], Ints]:
+        """Return the marks as words of several, and which of these `size` bytes at offsets have."""
+        count = size // self._granule_bytes
+        each = min(count, _WORD_MARKS)
+        words = view(self._all_marks(), f"u{2 * each}")
+        first = offset // (each * self._granule_bytes)
+        if each == count:
+            return words, first
+        return words, reshape(first[:, None] + np.arange(count // each), -1)
 
     def _check_seen(
         self,
@@ -349,11 +397,11 @@ class Shadow:
         changes: Changes | None = None,
         *,
         strong: bool,
-        count: int = 0,
+        pieces: Ints | None = None,
     ) -> None:
         """Check that lanes (n,) have seen the accesses stamped (n, granules).
 
-        With a `count` there are several stamps for each of so many granules.
+        With `pieces` (k,) stamps (n, k) are of these granules.
         """
         late = self._order.unseen(lanes, stamps)
         if late is None:
@@ -368,9 +416,10 @@ class Shadow:
         if rows.size:
             at, piece = int(rows[0]), int(which[0])
             stamp = int(stamps[at, piece])
+            granule = piece if pieces is None else int(pieces[piece])
             raise Misuse(
                 "race",
-                f"{verb} {self._place(offset, at, piece % count if count else piece)}, which "
+                f"{verb} {self._place(offset, at, granule)}, which "
                 f"{self.who(stamp)} {other} with nothing between that orders the two",
                 lane=lane_at(lanes, at),
                 notes=self.where(stamp),
@@ -431,6 +480,12 @@ class Shadow:
             if ((start <= offset) & (offset < start + flight.size_bytes)).any():
                 return (note_of("the operation", flight.instruction),)
         return ()
+
+
+def _in_each(mark: int, words: npt.NDArray[Any]) -> Any:
+    """Return a word in which each mark is `mark`."""
+    ones = sum(1 << 16 * at for at in range(words.itemsize // 2))
+    return words.dtype.type(mark * ones)
 
 
 def _first(found: npt.NDArray[np.bool_]) -> tuple[int, int]:

@@ -201,17 +201,39 @@ class Order:
         This is `unordered` of accesses by their own clusters, quick when barriers or the lane itself
         order everything.
         """
-        if not stamps.size or int(stamps.max()) <= self.lowest_floor:
+        highest = int(stamps.max()) if stamps.size else 0
+        if highest <= self.lowest_floor:
             return None
-        own = self._signature[lanes][:, None]
-        late = stamps > self.floor[self.views_of(lanes)][:, None]
-        late &= (stamps ^ own) & _WHO != 0
+        views = self.views_of(lanes)
+        agent = self.views.seen[GENERIC, views, self.async_column] if highest >= _ASYNC else None
+        if agent is not None and highest <= int(agent.min()) and int(stamps.min()) >= _ASYNC:
+            return None
+        late = stamps > self.floor[views][:, None]
+        if agent is not None:
+            late &= (stamps < _ASYNC) | (stamps > agent[:, None])
+        if not late.any():
+            return None
+        late &= (stamps ^ self._signature[lanes][:, None]) & _WHO != 0
         suspect = np.flatnonzero(any_in_rows(late))
         if not suspect.size:
             return None
         numbers = lanes_array(lanes, len(self._view_of_lane))[suspect]
         rows, which = np.nonzero(self.unordered(numbers, stamps[suspect]))
         return (suspect[rows], which) if rows.size else None
+
+    def have_met(self, lanes: Lanes, limits: Ints) -> bool:
+        """Return whether lanes (n,) have seen what all of their clusters did up to limits (n,)."""
+        return bool((limits <= self.floor[self._view_of_lane[lanes]]).all())
+
+    def have_seen_all(self, lanes: Ints, stamps: Ints) -> bool:
+        """Return whether all lanes of lanes' warps (n,) have seen what is stamped (n, k).
+
+        Neither what lanes did themselves nor what only some have seen is taken into account.
+        """
+        views = self._view_of_lane[lanes]
+        agent = self.views.seen[GENERIC, views, self.async_column][:, None]
+        late = stamps > self.floor[views][:, None]
+        return not (late & ((stamps < _ASYNC) | (stamps > agent))).any()
 
     def unordered(self, lanes: Ints, stamps: Ints, kind: int = GENERIC) -> npt.NDArray[np.bool_]:
         """Say which of the accesses stamped (n, k) lanes (n,) have not seen.
@@ -229,13 +251,27 @@ class Order:
             late &= (stamps ^ self._signature[lanes][:, None]) & _WHO != 0
         else:
             late &= columns != self.async_column
-        if self._some_lanes and late.any():
-            bit = (stamps >> _LANE_SHIFT & 31).astype(np.uint32)
-            shown = reshape(views.lane_mask[kind], -1).take(cells) >> bit & 1 != 0
-            late &= ~(shown & (stamps <= reshape(views.lane_seen[kind], -1).take(cells)))
-        if kind == PROXY and self._some_handed and late.any():
-            late &= ~self._are_handed(lanes, stamps, columns)
+        if self._some_lanes or (kind == PROXY and self._some_handed):
+            rows, which = np.nonzero(late)
+            if rows.size:
+                late[rows, which] = self._are_late(
+                    lanes[rows], stamps[rows, which], cells[rows, which], kind
+                )
         return late
+
+    def _are_late(self, lanes: Ints, stamps: Ints, cells: Ints, kind: int) -> npt.NDArray[np.bool_]:
+        """Say which of stamps (n,), not seen with their warps, lanes (n,) have not seen by others.
+
+        `cells` (n,) are where their views have what they have seen of the stamps' warps.
+        """
+        bit = (stamps >> _LANE_SHIFT & 31).astype(np.uint32)
+        seen = np.zeros(len(stamps), np.bool_)
+        if self._some_lanes:
+            shown = reshape(self.views.lane_mask[kind], -1)[cells] >> bit & 1 != 0
+            seen = shown & (stamps <= reshape(self.views.lane_seen[kind], -1)[cells])
+        if kind == PROXY and self._some_handed:
+            seen |= self._are_handed(lanes, stamps, bit)
+        return ~seen
 
     def have_seen(self, warps: Ints, columns: Ints, limits: Ints) -> npt.NDArray[np.bool_]:
         """Say whether a lane of each warp (n,) has seen all that columns (n, k) did up to limits.
@@ -249,17 +285,18 @@ class Order:
             seen |= some & (self.views.lane_seen[GENERIC, views, columns] >= limits)
         return seen
 
-    def _are_handed(self, lanes: Ints, stamps: Ints, columns: Ints) -> npt.NDArray[np.bool_]:
-        """Say which of stamps (n, k) lanes (n,) have themselves handed to the asynchronous proxy."""
-        warps, clocks = (lanes >> 5)[:, None], self._handed_clocks
-        itself = (stamps ^ self._signature[lanes][:, None]) & _WHO == 0
-        itself &= stamps <= self._handed_at[lanes][:, None]
-        told = self.handed[lanes >> 5] >> (lanes & 31).astype(np.uint32) & 1 != 0
-        bit = (stamps >> _LANE_SHIFT & 31).astype(np.uint32)
+    def _are_handed(
+        self, lanes: Ints, stamps: Ints, bit: npt.NDArray[np.uint32]
+    ) -> npt.NDArray[np.bool_]:
+        """Say which of stamps (n,), by lanes `bit` of warps, lanes (n,) have handed over themselves."""
+        warps, columns, clocks = lanes >> 5, columns_in(stamps), self._handed_clocks
+        itself = (stamps ^ self._signature[lanes]) & _WHO == 0
+        itself &= stamps <= self._handed_at[lanes]
+        told = self.handed[warps] >> (lanes & 31).astype(np.uint32) & 1 != 0
         shown = clocks.lane_mask[PROXY, warps, columns] >> bit & 1 != 0
         shown &= stamps <= clocks.lane_seen[PROXY, warps, columns]
         shown |= stamps <= clocks.seen[PROXY, warps, columns]
-        return itself | told[:, None] & shown
+        return itself | told & shown
 
     # ---- acts of synchronisation ------------------------------------------------------------
 

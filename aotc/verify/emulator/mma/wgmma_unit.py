@@ -203,7 +203,7 @@ class WgmmaUnit:
             job.chain.open[index] += 1
             self._warps[job.group * WARPS + index].uncommitted.append(job)
         job.pending = self._machine.defer(
-            np.array([job.group * GROUP_LANES]), lambda: self._do(job)
+            np.array([job.group * GROUP_LANES]), lambda: self._do(job), is_awaited=True
         )
 
     # ---- happening ------------------------------------------------------------------------------

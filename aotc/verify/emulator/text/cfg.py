@@ -69,6 +69,61 @@ def build_cfg(instructions: Sequence[Instruction]) -> Cfg:
     return Cfg(tuple(blocks), block_at)
 
 
+@dataclass(frozen=True, slots=True)
+class Loop:
+    """Say where a loop begins: its first instruction in the text, and the one all enter it at."""
+
+    first: int
+    entry: int
+
+
+def nests_of(cfg: Cfg) -> list[tuple[Loop, ...]]:
+    """Return for each block the loops that it is in, the outermost first.
+
+    A loop is what leads back to a block that is on every way to it.
+    """
+    before: list[list[int]] = [[] for _ in cfg.blocks]
+    for index, block in enumerate(cfg.blocks):
+        for after in block.successors:
+            before[after].append(index)
+    dominators = _dominators(before)
+    found: list[tuple[set[int], int]] = []
+    for entry, sources in enumerate(before):
+        worklist = [index for index in sources if dominators[index] >> entry & 1]
+        body = {entry}
+        is_loop = bool(worklist)
+        while worklist:
+            index = worklist.pop()
+            if index not in body:
+                body.add(index)
+                worklist += before[index]
+        if is_loop:
+            found.append((body, entry))
+    found.sort(key=lambda loop: (-len(loop[0]), loop[1]))
+    starts = [block.start for block in cfg.blocks]
+    loops = [(body, Loop(starts[min(body)], starts[entry])) for body, entry in found]
+    return [
+        tuple(loop for body, loop in loops if index in body) for index in range(len(cfg.blocks))
+    ]
+
+
+def _dominators(before: Sequence[Sequence[int]]) -> list[int]:
+    """Return for each block those on every way to it, as bits; `before` has its predecessors."""
+    everything = (1 << len(before)) - 1
+    found = [1, *[everything] * (len(before) - 1)]
+    changed = True
+    while changed:
+        changed = False
+        for index in range(1, len(before)):
+            common = everything if before[index] else 0
+            for each in before[index]:
+                common &= found[each]
+            common |= 1 << index
+            changed |= common != found[index]
+            found[index] = common
+    return found
+
+
 def jump_targets(instruction: Instruction) -> tuple[int, ...]:
     """Return the instructions that a jump may go to, in the order written."""
     return tuple(_labels(instruction.operands)) if instruction.opcode in ("bra", "brx") else ()

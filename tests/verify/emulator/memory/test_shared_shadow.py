@@ -157,6 +157,35 @@ def test_several_operations_may_read_and_none_write_meanwhile():
     memory.store(*where, np.zeros((1, 4), np.uint8), ACCESS)
 
 
+def test_readers_of_pieces_of_any_size_are_counted_alike():
+    _, memory = prepared()
+    written(memory)
+    lanes, store = np.zeros(2, np.int64), np.zeros((1, 4), np.uint8)
+    places = {size: BASE_ADDRESS + np.array([0, size]) for size in (4, 8, 16)}
+    flights = [
+        memory.begin(lanes, address, size, ACCESS, writes=False, proxy=False)
+        for size, address in places.items()
+    ]
+    for flight, last in zip(flights, (4, 8, 16), strict=True):
+        where = (np.array([0]), np.array([BASE_ADDRESS + last]))
+        refused("in-flight", memory.store, *where, store, ACCESS)
+        memory.shadow.finish_reads([flight])
+    memory.store(np.array([0]), np.array([BASE_ADDRESS]), store, ACCESS)
+
+
+def test_loads_of_several_instructions_are_checked_for_each_lane():
+    """The last lane of a warp wrote it itself; the others have not seen that."""
+    order, memory = prepared(warps=2)
+    memory.store(np.array([31]), np.array([BASE_ADDRESS]), np.zeros((1, 4), np.uint8), ACCESS)
+    lanes, address = np.arange(32), np.full((2, 32), BASE_ADDRESS)
+    refused("race", memory.load_each, lanes, address, 4, [ACCESS, ACCESS])
+    order.warp_sync(np.array([0]))
+    memory.load_each(lanes, address, 4, [ACCESS, ACCESS])
+    # All of them have read it, which the other warp has not seen.
+    where = (np.array([32]), np.array([BASE_ADDRESS]))
+    refused("race", memory.store, *where, np.ones((1, 4), np.uint8), ACCESS)
+
+
 def test_operation_finishes_piece_by_piece():
     _, memory = prepared()
     flight = begin(memory, writes=True, proxy=False)

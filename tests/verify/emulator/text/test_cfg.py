@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from aotc.verify.emulator.errors import EmulationError
-from aotc.verify.emulator.text.cfg import analyse, build_cfg
+from aotc.verify.emulator.text.cfg import Loop, analyse, build_cfg, nests_of
 from aotc.verify.emulator.text.effects import effect_of
 from aotc.verify.emulator.text.parse import parse_module
 
@@ -158,3 +158,28 @@ def test_undefined_registers_are_those_that_some_way_does_not_write(instructions
     flow = analyse(instructions, cfg)
     live = {register for register, number in flow.numbers.items() if flow.live_in[0] >> number & 1}
     assert set(flow.maybe_undefined) == live
+
+
+def test_loops_and_what_they_are_in():
+    """Blocks after a loop that lead back into it are in it; its first one may be entered last."""
+    body = """
+    outer: add.s32 %r1, %r1, 1;
+    inner: add.s32 %r2, %r2, 1; @%p1 bra far;
+    near: @%p1 bra inner;
+    @%p1 bra outer; bra test;
+    far: add.s32 %r3, %r3, 1; bra near;
+    again: add.s32 %r3, %r3, 1;
+    test: @%p1 bra again;
+    ret;
+    """
+    cfg = build_cfg(instructions_of(body))
+    outer, inner, rotated = Loop(0, 0), Loop(1, 1), Loop(8, 9)
+    assert list(zip([block.start for block in cfg.blocks], nests_of(cfg), strict=True)) == [
+        (0, (outer,)), (1, (outer, inner)), (3, (outer, inner)), (4, (outer,)), (5, ()),
+        (6, (outer, inner)), (8, (rotated,)), (9, (rotated,)), (10, ()),
+    ]  # fmt: skip
+
+
+def test_what_is_entered_at_two_places_is_no_loop():
+    cfg = build_cfg(instructions_of("@%p1 bra b; a: @%p1 bra c; b: bra a; c: ret;"))
+    assert nests_of(cfg) == [()] * 4

@@ -1,0 +1,75 @@
+"""Who goes first in step: those who are behind, so that CTAs that do the same do it together."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import numpy as np
+import pytest
+
+from aotc.verify.emulator.engine.divergence import Group
+from aotc.verify.emulator.engine.scheduler import Scheduler
+from tests.support.ptx_kernel import run
+
+
+def _runs(body: str, monkeypatch: pytest.MonkeyPatch, mark: str) -> list[int]:
+    """Return how many lanes ran an instruction each time; four CTAs store what they end with."""
+    found: list[int] = []
+    plain = Scheduler._run
+
+    def watched(self: Scheduler, group: Group) -> None:
+        segment = self._code.segments[group.pc]
+        texts = [each.text for each in self._code.instructions[group.pc : segment.stop]]
+        found.extend([group.count] * texts.count(mark))
+        plain(self, group)
+
+    monkeypatch.setattr(Scheduler, "_run", watched)
+    out = np.zeros((4, 32), np.int32)
+    store = """
+    mad.lo.s32 %r9, %r5, 32, %r0; mul.wide.s32 %rd9, %r9, 4; add.s64 %rd8, %rd0, %rd9;
+    st.global.b32 [%rd8], %r7;
+    """
+    run(f"mov.u32 %r5, %ctaid.x; mov.b32 %r6, 0; mov.b32 %r7, 0; {body} {store}", out, grid=4)
+    assert (out == out[:, :1]).all()
+    return found
+
+
+def test_who_goes_round_a_loop_waits_for_who_has_gone_round_less_often(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """One CTA does something more in each iteration, in a block that lies after the loop."""
+    body = """
+    setp.eq.s32 %p1, %r5, 1;
+    loop: add.s32 %r6, %r6, 1; @%p1 bra more;
+    next: setp.lt.s32 %p2, %r6, 5; @%p2 bra loop; bra done;
+    more: add.s32 %r7, %r7, 3; bra next;
+    done:
+    """
+    assert _runs(body, monkeypatch, "add.s32 %r6, %r6, 1") == [128] * 5
+
+
+def test_who_has_left_a_loop_waits_for_who_is_in_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each CTA goes round the inner loop another number of times, then all of them go on."""
+    body = """
+    outer: add.s32 %r7, %r7, 1; mov.b32 %r8, 0;
+    inner: add.s32 %r8, %r8, 1; setp.le.s32 %p1, %r8, %r5; @%p1 bra inner;
+    add.s32 %r6, %r6, 1; setp.lt.s32 %p2, %r6, 3; @%p2 bra outer;
+    """
+    assert _runs(body, monkeypatch, "add.s32 %r6, %r6, 1") == [128] * 3
+    counts = Counter(_runs(body, monkeypatch, "add.s32 %r8, %r8, 1"))
+    assert counts == {128: 3, 96: 3, 64: 3, 32: 3}
+
+
+def test_what_lies_before_the_entry_of_a_loop_comes_last_in_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The loop is entered at its test, after which one CTA alone does something more."""
+    body = """
+    setp.eq.s32 %p1, %r5, 1; bra test;
+    loop: add.s32 %r6, %r6, 1;
+    test: setp.ge.s32 %p2, %r6, 5; @%p2 bra done;
+    @%p1 bra more; bra loop;
+    more: add.s32 %r7, %r7, 3; bra loop;
+    done:
+    """
+    assert _runs(body, monkeypatch, "add.s32 %r6, %r6, 1") == [128] * 5
