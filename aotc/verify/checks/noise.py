@@ -26,6 +26,7 @@ matter, has one right result.
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -294,12 +295,15 @@ def noisy_rules(
     recording: Recording | None = None,
     *,
     upwards: bool,
+    apart: int = 0,
 ) -> Rules:
     """Return `rules` in which the ops of `active` are off by a random part of their error.
 
-    With a `recording`, `rules` are to recall what is recorded.
+    With a `recording`, `rules` are to recall what is recorded. What may be any number is the same
+    infinity for all ops; but those of a type whose number in `active` has a bit of `apart` take the other.
     """
-    return _Noise(rules, seed, active, recording or Recording(), upwards=upwards).rules()
+    noise = _Noise(rules, seed, active, recording or Recording(), upwards=upwards, apart=apart)
+    return noise.rules()
 
 
 class _Noise:
@@ -311,13 +315,19 @@ class _Noise:
         recording: Recording,
         *,
         upwards: bool,
+        apart: int,
     ) -> None:
         self._recording = recording
         self._rng = np.random.default_rng(seed)
         self._rules = rules
-        self._active = dict.fromkeys(active)
-        self._upwards = upwards
         self._infinity = np.inf if seed % 2 else -np.inf
+        self._active: dict[Op, float] = {}  # which infinity each takes
+        numbers = Counter[type[Op]]()
+        for op in active:
+            takes_other = numbers[type(op)] & apart
+            self._active[op] = -self._infinity if takes_other else self._infinity
+            numbers[type(op)] += 1
+        self._upwards = upwards
         self._combining = 0
         self._atomic_sums = AtomicSums()
 
@@ -409,20 +419,21 @@ class _Noise:
             moved = self._moved(out, element, 1.0)
             if element != FP64:
                 moved = np.where(_exact_product(a, b) == out, out, moved).astype(out.dtype)
-            return self._open(moved, np.isfinite(a) & np.isfinite(b) & ~np.isfinite(out))
+            return self._open(op, moved, np.isfinite(a) & np.isfinite(b) & ~np.isfinite(out))
 
         return rule
 
-    def _open(self, value: Array, is_open: Array) -> Array:
+    def _open(self, op: Op, value: Array, is_open: Array) -> Array:
         """Return values of which some may be anything: infinities, NaN and numbers.
 
         What follows may hide the difference of two of them, as a maximum hides that of NaN from what
         is negative. So runs of consecutive seeds at random take one infinity each, and a run upwards
-        takes NaN, or a number where the value is NaN of itself.
+        takes NaN, or a number where the value is NaN of itself. The product of two may be NaN whichever
+        both take, so in some runs they take different ones.
         """
         if not is_open.any():
             return value
-        other: Array | float = self._infinity
+        other: Array | float = self._active.get(op, self._infinity)
         if self._upwards:
             other = np.where(np.isnan(value), 0.0, np.nan)
         return np.where(is_open, other, value).astype(value.dtype)
@@ -475,7 +486,7 @@ class _Noise:
             largest = _largest(out)
             # What overflows in some order is open; noise alone makes no infinity, which would hide that.
             moved = np.where(np.isfinite(out), clipped(moved, -largest, largest), moved)
-            return self._open(moved.astype(out.dtype), np.isfinite(size) & (size > largest))
+            return self._open(op, moved.astype(out.dtype), np.isfinite(size) & (size > largest))
 
         return rule
 
@@ -488,11 +499,13 @@ class _Noise:
     def _combining_rule(self, base: Rule) -> Rule:
         def rule(program: Program, op: Op, *operands: Array) -> Array | Sequence[Array] | None:
             moves = int(op in self._active)
+            outer, self._infinity = self._infinity, self._active.get(op, self._infinity)
             self._combining += moves
             try:
                 outs = base(program, op, *operands)
             finally:
                 self._combining -= moves
+                self._infinity = outer
             if not moves or not isinstance(op, tile.Reduce):
                 return outs
             assert isinstance(outs, list)
@@ -538,7 +551,7 @@ class _Noise:
             if is_exact is not None:
                 moved = np.where(is_exact, wide, moved)
             # Parts of the sum may overflow, to either side.
-            return round_to(self._open(moved, size > _largest(out)), element)
+            return round_to(self._open(op, moved, size > _largest(out)), element)
 
         return rule
 
@@ -549,7 +562,7 @@ class _Noise:
             element = _float_of(op.value)
             if element is None or op not in self._active:
                 return base(program, op, *operands)
-            program.memory.adjust_atomic = partial(self._reordered, element)
+            program.memory.adjust_atomic = partial(self._reordered, op, element)
             try:
                 return base(program, op, *operands)
             finally:
@@ -558,7 +571,13 @@ class _Noise:
         return rule
 
     def _reordered(
-        self, element: ScalarType, address: Array, before: Array, value: Array, after: Array
+        self,
+        op: Op,
+        element: ScalarType,
+        address: Array,
+        before: Array,
+        value: Array,
+        after: Array,
     ) -> Array:
         """Return sums at addresses as another order may give them."""
         largest = _largest(after)
@@ -568,6 +587,6 @@ class _Noise:
         move = np.copysign(np.maximum(np.abs(part) * sums.deviation, sums.step), part)
         moved = clipped(sums.total + np.where(sums.step > 0.0, move, 0.0), -largest, largest)
         total = np.where(np.isfinite(sums.total), moved, sums.total)
-        stored = self._open(np.asarray(round_to(total, element)), sums.is_open)
+        stored = self._open(op, np.asarray(round_to(total, element)), sums.is_open)
         self._atomic_sums.leave(address, stored)
         return stored

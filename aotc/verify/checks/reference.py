@@ -37,6 +37,7 @@ from aotc.verify.pages import PAGE_BYTES
 
 MAX_UPWARD_RUNS = 4
 NUM_RANDOM_RUNS = 2
+_APART = (1, 2)  # see `noisy_rules`: pairs of up to four ops of a type take different infinities
 POISON_SEEDS = (ALL_ZERO, 1, 2, 3)  # a bit that is undefined is what it was in half of all runs
 DEFAULT_MAX_BUFFER_BYTES = 1 << 28
 # Numbers that a buffer lists, each once: a longer list would not fit in memory.
@@ -256,11 +257,16 @@ def interpret(
         ops = inexact_ops(kernel)
         groups = [ops[at::MAX_UPWARD_RUNS] for at in range(min(len(ops), MAX_UPWARD_RUNS))]
         known_rules = recording.recalling(RULES, [tile.Dot, arith.Exp2, arith.Cast])
-        for seed, group in enumerate([*groups, *[ops] * NUM_RANDOM_RUNS], launch.seed + 1):
-            upwards = len(upward) < len(groups)
-            rules = watch.measuring(
-                noisy_rules(known_rules, seed, group, recording, upwards=upwards)
+        apart = [0] * NUM_RANDOM_RUNS
+        if launch.is_special:  # what overflows may meet what else does
+            apart += [bit for bit in _APART for _ in range(NUM_RANDOM_RUNS)]
+        for seed, group in enumerate([*groups, *[ops] * len(apart)], launch.seed + 1):
+            upwards, number = len(upward) < len(groups), len(random)
+            rules = noisy_rules(
+                known_rules, seed, group, recording, upwards=upwards, apart=apart[number]
             )
+            if number < NUM_RANDOM_RUNS:
+                rules = watch.measuring(rules)
             rules = recording.replaying(rules, [*group, *watch.casts], same_poison=False)
             moved = _run(kernel, launch, exact.again(), args, rules, seed, code=code)
             (upward if upwards else random).append(moved)

@@ -45,10 +45,17 @@ def _inexact(kernel: Kernel) -> list[str]:
 
 
 def _run(
-    kernel: Kernel, x: Array, ops: list[Op], seed: int, *, upwards: bool, start: float = 0.0
+    kernel: Kernel,
+    x: Array,
+    ops: list[Op],
+    seed: int,
+    *,
+    upwards: bool,
+    start: float = 0.0,
+    apart: int = 0,
 ) -> Array:
     y = np.full_like(x, start)
-    rules = noisy_rules(RULES, seed, ops, upwards=upwards)
+    rules = noisy_rules(RULES, seed, ops, upwards=upwards, apart=apart)
     Interpreter(kernel, [x, y], rules=rules).run((1,))
     return y
 
@@ -227,6 +234,35 @@ def test_what_a_maximum_hides_of_an_overflow_is_seen() -> None:
     (op,) = inexact_ops(kernel)
     runs = [_run(kernel, x.reshape(-1), [op], seed, upwards=False) for seed in (1, 2)]
     assert {run.reshape(8, 8)[0, 1] for run in runs} == {0.0, np.inf}
+
+
+@pytest.mark.parametrize(
+    ("apart", "found"), [(0, {np.inf}), (1, {-np.inf}), (2, {np.inf})], ids=str
+)
+def test_what_overflows_may_meet_what_overflows_to_the_other_side(
+    apart: int, found: set[float]
+) -> None:
+    """A product of two sums, each of which overflows in some order."""
+    sums = [
+        _SUM.replace("OP", "add")
+        .replace("%s =", f"%s{at} =")
+        .replace("(%s)", f"(%s{at})")
+        .replace("%l", f"%l{at}")
+        .replace("%r:", f"%r{at}:")
+        .replace("%r)", f"%r{at})")
+        .replace("%t", f"%t{at}")
+        .replace("%out", f"%out{at}")
+        for at in (1, 2)
+    ]
+    product = "  %out = arith.mul(%out1, %out2) : tile<64xfp32>"
+    kernel = _kernel("\n".join([*sums, product]))
+    x = np.ones(64, np.float32)
+    x[[5, 27]] = np.finfo(np.float32).max
+    x[[6, 28]] = -np.finfo(np.float32).max
+    ops = [op for op in inexact_ops(kernel) if op.opcode == "tile.reduce"]
+    assert len(ops) == 2
+    runs = [_run(kernel, x, ops, seed, upwards=False, apart=apart) for seed in (1, 2)]
+    assert {run[0] for run in runs} == found
 
 
 def test_an_infinite_sum_with_an_overflow_to_the_other_side_may_be_no_number() -> None:
