@@ -144,6 +144,10 @@ class Launching:
             thread.join()
         if self._error is not None:
             raise self._error
+        # What was begun on a GPU that hangs may have come back after all others had ended.
+        while self._returned and not self.is_over:
+            launcher = next(each for each in self._launchers if each.place.hung is None)
+            self._launch(launcher, self._returned.popleft())
 
     def _next(self) -> Batch | None:
         while not self.is_over:

@@ -25,7 +25,7 @@ def _transposes(name: str = "TRANSPOSES") -> list[Any]:
 def test_a_transpose_has_no_bank_conflicts(transpose: Any) -> None:
     kernel = transpose.compile()
     conflicts = transpose.run(kernel).conflicts
-    assert conflicts
+    assert conflicts or "shared" not in kernel.ptx  # of squares that threads have whole nothing moves
     lines = kernel.ptx.splitlines()
     excess = {lines[line - 1]: count.excess for line, count in conflicts.items() if count.excess}
     assert not excess
@@ -40,8 +40,12 @@ def test_every_swizzle_occurs_on_both_sides() -> None:
 def test_a_tile_by_pointers_is_read_by_words(transpose: Any) -> None:
     """Of bytes by many warps each thread has too few to be words on both sides."""
     kernel = transpose.compile()
-    accesses = re.findall(r"ld\.shared(?:\.v(\d))?\.b(\d+)", kernel.ptx)
-    assert accesses
+    found = [
+        re.findall(rf"{opcode}(?:\.v(\d))?\.b(\d+)", kernel.ptx)
+        for opcode in (r"ld\.shared", r"st\.global")
+    ]
+    assert found[1]
+    accesses = found[0] or found[1]
     share = transpose.rows * transpose.columns // (32 * transpose.warps)
     narrow = transpose.dtype == "i8" and share < 32
     assert all(int(count or 1) * int(bits) >= (16 if narrow else 32) for count, bits in accesses)

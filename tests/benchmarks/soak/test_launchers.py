@@ -100,6 +100,24 @@ def test_a_hang_ends_what_is_on_its_gpu_and_the_other_goes_on(tmp_path: Path) ->
     assert not path.exists()
 
 
+def test_what_comes_back_from_a_hang_when_all_else_has_ended_is_launched(tmp_path: Path) -> None:
+    with _opened(tmp_path, "0", "1") as launchers:
+        launchers.open()
+        for each in launchers.each:
+            each.limit_seconds = 1.0
+        found: list[Outcome] = []
+
+        def say(outcome: Outcome) -> None:
+            found.append(outcome)
+            if outcome.status == "hang":
+                time.sleep(0.5)  # the other one finds nothing more in the meantime
+
+        with launchers.launching(4, lambda: False, say) as launching:
+            cases = [FakeCase("b", ("hang",)), FakeCase("c")]
+            launching.put(write_batch("fake", tmp_path / "first", cases))
+    assert {each.case: each.status for each in found} == {"b": "hang", "c": "right"}
+
+
 def test_what_is_under_way_beside_a_hang_has_its_time(tmp_path: Path) -> None:
     with _opened(tmp_path, per_gpu=2) as launchers:
         launchers.open()
