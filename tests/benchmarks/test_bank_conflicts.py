@@ -25,7 +25,9 @@ def _transposes(name: str = "TRANSPOSES") -> list[Any]:
 def test_a_transpose_has_no_bank_conflicts(transpose: Any) -> None:
     kernel = transpose.compile()
     conflicts = transpose.run(kernel).conflicts
-    assert conflicts or "shared" not in kernel.ptx  # of squares that threads have whole nothing moves
+    assert (
+        conflicts or "shared" not in kernel.ptx
+    )  # of squares that threads have whole nothing moves
     lines = kernel.ptx.splitlines()
     excess = {lines[line - 1]: count.excess for line, count in conflicts.items() if count.excess}
     assert not excess
