@@ -235,9 +235,8 @@ def fastest_first(library: Any, name: str, tensors: Tensors) -> list[ConfiguredL
     """Return the configurations of a kernel in order of time; print the first."""
     launches = dict(launches_of(library, name, tensors))
     order = ranked({key: each.whole for key, each in launches.items()}, TRIALS_BY_GRADIENT, 1)
-    rate = (
-        NUM_DOTS[name] / 2 * tensors.shape.flops / order[0][0] / 1e9
-    )  # a forward pass is two dots
+    num_passes = NUM_DOTS[name] / 2  # a forward pass is two dots
+    rate = num_passes * tensors.shape.flops / order[0][0] / 1e9
     print(f"    aotc    {rate:6.1f} TFLOP/s  {order[0][1]}", flush=True)
     return [launches[label] for _, label in order]
 

@@ -354,9 +354,8 @@ def _candidates_of(layer: Layer, kernels: Any, kernel: Any) -> Iterator[tuple[st
     seen: dict[tuple[int, ...], dict[str, Any]] = {}
     for config in [each for each in built(kernel) if each in have]:
         sizes = tuple(int(config[n]) for n in ("BLOCK_M", "TAIL", "EPILOGUE_M") if n in config)
-        if (
-            "MOST" in config
-        ):  # of one dot's columns and another's beside them, however these are cut
+        # Of one dot's columns and another's beside them, however these are cut.
+        if "MOST" in config:
             sizes = (MOST_WHOLE, int(config["MOST"]) - MOST_WHOLE, sizes[-1])
         if sizes not in seen:
             if kernel.name == layer.kernel:

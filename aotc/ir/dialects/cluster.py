@@ -86,6 +86,16 @@ class ClusterTranspose(
         return (kind.with_layout(self.layout),)
 
 
+def _check_sent(op: SendTile | SendParts) -> None:
+    """Refuse a tile that does not fit its buffer, or is sent in pieces that `st.async` does not have."""
+    source, buffer = tile_type(op, op.value), shared_type(op, op.buffer)
+    if source.shape != buffer.shape or memory_element(source) != buffer.element:
+        op.error(f"{source} does not fit {buffer}")
+    size_bytes = op.vector * buffer.element.size_bytes
+    op.expect(size_bytes in (4, 8, 16), f"sends {size_bytes} bytes at a time")
+    check_mbarrier(op, op.barrier)
+
+
 class SendTile(
     Op,
     opcode="gpu.cluster_send_tile",
@@ -118,12 +128,7 @@ class SendTile(
     takes: bool = attribute(default=True)
 
     def infer(self) -> Sequence[Type]:
-        source, buffer = tile_type(self, self.value), shared_type(self, self.buffer)
-        if source.shape != buffer.shape or memory_element(source) != buffer.element:
-            self.error(f"{source} does not fit {buffer}")
-        size_bytes = self.vector * buffer.element.size_bytes
-        self.expect(size_bytes in (4, 8, 16), f"sends {size_bytes} bytes at a time")
-        check_mbarrier(self, self.barrier)
+        _check_sent(self)
         self.expect(self.cta.type == I32, f"the rank is {self.cta.type}, not i32")
         self.expect(self.warp_stride >= 0, f"mbarriers of warps are {self.warp_stride} apart")
         return ()
@@ -152,12 +157,7 @@ class SendParts(
     vector: int = attribute()
 
     def infer(self) -> Sequence[Type]:
-        source, buffer = tile_type(self, self.value), shared_type(self, self.buffer)
-        if source.shape != buffer.shape or memory_element(source) != buffer.element:
-            self.error(f"{source} does not fit {buffer}")
-        size_bytes = self.vector * buffer.element.size_bytes
-        self.expect(size_bytes in (4, 8, 16), f"sends {size_bytes} bytes at a time")
-        check_mbarrier(self, self.barrier)
+        _check_sent(self)
         self.expect(self.rank.type == I32, f"the rank is {self.rank.type}, not i32")
         return ()
 

@@ -16,6 +16,7 @@ import numpy as np
 
 from aotc.ir.core import Kernel, Op
 from aotc.ir.dialects import cluster, gpu, grid
+from aotc.ir.tiles import tile_shape
 from aotc.ir.types import U32, TileType
 from aotc.verify.arrays import Array, reshape
 from aotc.verify.interpreter import mbarriers
@@ -186,6 +187,13 @@ def _send(
         mbarriers.send(peer, op, barrier, address, value)
 
 
+def _check_vectors(op: cluster.SendTile | cluster.SendParts, buffer: Array, value: Array) -> None:
+    kind = op.value.type
+    assert isinstance(kind, TileType)
+    assert kind.layout is not None
+    check_shared_vectors(buffer, kind.layout, op.vector, value.dtype.itemsize)
+
+
 def _send_tile(
     program: Program,
     op: cluster.SendTile,
@@ -194,10 +202,7 @@ def _send_tile(
     barrier: Array,
     cta: Array,
 ) -> None:
-    kind = op.value.type
-    assert isinstance(kind, TileType)
-    assert kind.layout is not None
-    check_shared_vectors(buffer, kind.layout, op.vector, value.dtype.itemsize)
+    _check_vectors(op, buffer, value)
     sides = {"gives": op.gives, "takes": op.takes}
     mbarriers.send_tile(program, op, barrier, buffer, value, _peer(program, op, cta), **sides)
 
@@ -210,11 +215,8 @@ def _send_parts(
     barrier: Array,
     rank: Array,
 ) -> None:
-    kind = op.value.type
-    assert isinstance(kind, TileType)
-    assert kind.layout is not None
-    check_shared_vectors(buffer, kind.layout, op.vector, value.dtype.itemsize)
-    places = reshape(buffer, *kind.shape)[int(scalar(rank))]
+    _check_vectors(op, buffer, value)
+    places = reshape(buffer, tile_shape(op.value))[int(scalar(rank))]
     mbarriers.send_parts(program, op, barrier, reshape(places, -1), value)
 
 
