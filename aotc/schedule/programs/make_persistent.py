@@ -5,6 +5,14 @@ first loads land. So where a producer warp will issue loads, the whole kernel be
 loop: a launch starts as many CTAs as run at a time, CTA b runs the programs b, b + count, ….
 The launcher passes the extents of the grid, `grid[0]` to `grid[2]`, as arguments.
 
+Where the length of a mainloop is computed from the program's number, as that of causal attention, programs
+are in the order of what they cost, or nearly. CTAs go through them to and fro then, from the last round
+back: CTA b runs b in one round and count - 1 - b in the next, so nobody always has the longer ones.
+Only the last round may have fewer programs than there are CTAs, and it is not reversed.
+
+A program that lets the next grid start, or waits for the one before it, ahead of all accesses to memory does
+so once for each CTA.
+
 Program instances that communicate (atomics, memory barriers) or read their count are left as they
 are, and so are kernels that loop over their work themselves. Where programs take unequal time, the
 hardware, which gives the next one to the CTA that is done first, may do better: `persistent = false`
@@ -49,11 +57,14 @@ def make_persistent(kernel: Kernel, schedule: Schedule) -> None:
 def _gains(kernel: Kernel) -> bool:
     """Return whether the kernel has a mainloop of dots whose operands are tensor loads."""
     loads = False
+    first = _dependent_launch(kernel)
     for op in kernel.walk():
         if _communicates(op) or isinstance(op, tile.NumPrograms):
             return False
-        if op.has(Trait.MAY_NOT_END, Trait.DEPENDENT_LAUNCH):
-            return False  # the whole program waits, or loops, for what others do
+        if op.has(Trait.MAY_NOT_END):
+            return False  # the whole program loops for what others do
+        if op.has(Trait.DEPENDENT_LAUNCH) and op not in first:
+            return False  # the next grid would start before other programs of the CTA come here
         if isinstance(op, descriptor.DescriptorOf):
             return False  # no producer warp issues loads through maps that the kernel makes
         if isinstance(op, descriptor.DescriptorLoad):
@@ -62,6 +73,38 @@ def _gains(kernel: Kernel) -> bool:
                 return False  # the outer loop is over its work, or as long as that
             loads |= depth == 1
     return loads
+
+
+def _dependent_launch(kernel: Kernel) -> list[Op]:
+    """Return what orders the grid with others ahead of all that has an effect."""
+    found: list[Op] = []
+    for op in kernel.body:
+        if op.has(Trait.DEPENDENT_LAUNCH):
+            found.append(op)
+        elif not op.pure or op.blocks:
+            break
+    return found
+
+
+def _is_uneven(kernel: Kernel) -> bool:
+    """Return whether the length of a loop is computed from the program's number, by arithmetic alone."""
+    worklist = [
+        value
+        for loop in kernel.walk()
+        if isinstance(loop, scf.For)
+        for value in (loop.lower, loop.upper)
+    ]
+    seen: dict[Value, None] = {}
+    while worklist:
+        value = worklist.pop()
+        if value.op is None or value in seen:
+            continue
+        seen[value] = None
+        if isinstance(value.op, tile.ProgramId):
+            return True
+        if value.op.pure and not value.op.blocks:
+            worklist += value.op.operands
+    return False
 
 
 def _copies_by_threads(op: Op) -> bool:
@@ -86,7 +129,9 @@ def _communicates(op: Op) -> bool:
 
 
 def _wrap(kernel: Kernel) -> None:
-    old = [op for op in kernel.body if not op.terminator]
+    once = _dependent_launch(kernel)
+    old = [op for op in kernel.body if not op.terminator and op not in once]
+    to_and_fro = _is_uneven(kernel)
     place = Builder.before_op(kernel.body.terminator)
     extents = [_extent(kernel, axis) for axis in range(len(_AXES))]
     row = place(arith.Mul(extents[0], extents[1])).out
@@ -96,6 +141,8 @@ def _wrap(kernel: Kernel) -> None:
     body = Block([I32], ["program"])
     inside = Builder(body)
     program = body.args[0]
+    if to_and_fro:
+        program = _to_and_fro(place, inside, program, first, count, step)
     at_row = inside(arith.Div(program, extents[0])).out
     numbers = [
         inside(arith.Rem(program, extents[0])).out,
@@ -110,6 +157,23 @@ def _wrap(kernel: Kernel) -> None:
             op.replace_with([numbers[op.axis]])
     inside(scf.Yield([]))
     place(build(scf.For, [first, count, step], {"unroll": scf.NEVER_UNROLLED}, [body], kernel.loc))
+
+
+def _to_and_fro(
+    place: Builder, inside: Builder, program: Value, first: Value, count: Value, step: Value
+) -> Value:
+    """Return the program that a CTA runs in the round in which it would run `program`.
+
+    The n-th round from the last is reversed if n is odd. `place` is ahead of the loop.
+    """
+
+    one = place(arith.Constant(1, I32)).out
+    last = place(arith.Div(place(arith.Sub(count, one)).out, step)).out
+    opposite = place(arith.Sub(place(arith.Sub(step, one)).out, first)).out
+    apart = place(arith.Sub(opposite, first)).out
+    left = inside(arith.Sub(last, inside(arith.Div(program, step)).out)).out
+    is_reversed = inside(arith.And(left, one)).out
+    return inside(arith.Add(program, inside(arith.Mul(is_reversed, apart)).out)).out
 
 
 def _extent(kernel: Kernel, axis: int) -> Value:
