@@ -10,8 +10,8 @@ are in the order of what they cost, or nearly. CTAs go through them to and fro t
 back: CTA b runs b in one round and count - 1 - b in the next, so nobody always has the longer ones.
 Only the last round may have fewer programs than there are CTAs, and it is not reversed.
 
-A program that lets the next grid start, or waits for the one before it, ahead of all accesses to memory does
-so once for each CTA.
+Where `persistent = true` asks for it, programs may let the next grid start, and wait for the one before it,
+ahead of all that has an effect: each CTA does so once.
 
 Program instances that communicate (atomics, memory barriers) or read their count are left as they
 are, and so are kernels that loop over their work themselves. Where programs take unequal time, the
@@ -44,7 +44,9 @@ def make_persistent(kernel: Kernel, schedule: Schedule) -> None:
     """Wrap the kernel in a loop over programs, if that lets its copies run ahead."""
     if schedule.config.persistent is False:
         return
-    if not schedule.map_pointers or not schedule.may_specialize or not _gains(kernel):
+    if not schedule.map_pointers or not schedule.may_specialize:
+        return
+    if not _gains(kernel, asked=bool(schedule.config.persistent)):
         return
     if not schedule.config.persistent and any(map(_copies_by_threads, kernel.walk())):
         return
@@ -54,10 +56,13 @@ def make_persistent(kernel: Kernel, schedule: Schedule) -> None:
     schedule.remark(kernel.loc, Remark.PERSISTENT())
 
 
-def _gains(kernel: Kernel) -> bool:
-    """Return whether the kernel has a mainloop of dots whose operands are tensor loads."""
+def _gains(kernel: Kernel, *, asked: bool) -> bool:
+    """Return whether the kernel has a mainloop of dots whose operands are tensor loads.
+
+    If it is `asked` for, a CTA may let the next grid start, and wait for the one before, once.
+    """
     loads = False
-    first = _dependent_launch(kernel)
+    first = _dependent_launch(kernel) if asked else []
     for op in kernel.walk():
         if _communicates(op) or isinstance(op, tile.NumPrograms):
             return False
@@ -166,7 +171,6 @@ def _to_and_fro(
 
     The n-th round from the last is reversed if n is odd. `place` is ahead of the loop.
     """
-
     one = place(arith.Constant(1, I32)).out
     last = place(arith.Div(place(arith.Sub(count, one)).out, step)).out
     opposite = place(arith.Sub(place(arith.Sub(step, one)).out, first)).out

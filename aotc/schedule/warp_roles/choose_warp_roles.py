@@ -173,9 +173,7 @@ def _brief_loads(loads: Sequence[tma.SyncLoad]) -> list[tma.SyncLoad]:
 
     Such a tile's buffer is free for most of an iteration, in which it can be filled again.
     """
-    dots = {
-        load: [op for op in readers_of(load.buffer) if op.has(Trait.DOT)] for load in loads
-    }
+    dots = {load: [op for op in readers_of(load.buffer) if op.has(Trait.DOT)] for load in loads}
     brief = [load for load, readers in dots.items() if len(readers) == 1]
     if len(brief) < len(loads):
         return brief if max(map(len, dots.values())) > 1 else []

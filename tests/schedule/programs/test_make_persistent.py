@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import operator
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -10,7 +11,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from aotc.ir.core import Kernel
+from aotc.config import Config
+from aotc.ir.core import Kernel, Op, Value
+from aotc.ir.dialects import arith, scf, tile
+from aotc.ir.dialects.grid import always_waits
+from aotc.ir.effects import Trait
 from aotc.ir.text import parse_kernel, print_kernel
 from aotc.ir.verify import verify
 from aotc.schedule.context import Schedule
@@ -139,6 +144,83 @@ def test_as_many_ctas_as_there_are(monkeypatch: pytest.MonkeyPatch, num_ctas: in
     check_programs(looped(SUM), (3, 2), 1)
 
 
+# ---- programs of unequal length ---------------------------------------------------------------
+
+UNEVEN = (
+    without_checks(SUM)
+    .replace("scf.for(%zero, %n, %one", "scf.for(%zero, %length, %one")
+    .replace("  %told_tile", "  %length = arith.min(%n, %i) : i32\n  %told_tile")
+)
+
+
+@pytest.mark.parametrize("num_ctas", [1, 2, 3, 6, 7])
+@pytest.mark.parametrize("grid", [(0,), (1,), (3, 2), (7,), (12,), (13,)])
+def test_programs_of_unequal_length_are_run_once(
+    monkeypatch: pytest.MonkeyPatch, grid: tuple[int, ...], num_ctas: int
+) -> None:
+    monkeypatch.setattr(interpreter, "num_persistent_ctas", lambda _: num_ctas)
+    run = _runs(looped(UNEVEN), grid)
+    np.testing.assert_array_equal(run, _runs(parse_kernel(UNEVEN), grid))
+    assert (run >= 0).all()
+
+
+def _runs(kernel: Kernel, grid: tuple[int, ...]) -> np.ndarray:
+    """Return what each program of a grid stores."""
+    width, height = (*grid, 1)[:2]
+    x = np.arange(4 * 32, dtype=np.int32).reshape(4, 32)
+    out = np.full((height * width, 32), -1, np.int32)
+    interpreter.run(kernel, grid, [x, out, 3, width, height])
+    return out
+
+
+def test_rounds_go_to_and_fro_from_the_last_one_back() -> None:
+    """Only the last round may lack programs; a loop of one length for all goes forward."""
+    assert _programs(11, num_ctas=4) == [[0, 7, 8], [1, 6, 9], [2, 5, 10], [3, 4]]
+    assert _programs(8, num_ctas=4) == [[3, 4], [2, 5], [1, 6], [0, 7]]
+    assert _programs(3, num_ctas=4) == [[0], [1], [2], []]
+    assert "arith.and" not in print_kernel(looped(SUM))
+
+
+def _programs(num_programs: int, num_ctas: int) -> list[list[int]]:
+    """Return the programs that each CTA runs of a grid of one row."""
+    kernel = looped(UNEVEN)
+    loop = next(op for op in kernel.body if isinstance(op, scf.For))
+    length = next(op for op in loop.body if isinstance(op, arith.Min))
+    extents = dict.fromkeys(kernel.body.args, 1) | {kernel.body.args[-3]: num_programs}
+
+    def value(of: Value, known: dict[Value, int]) -> int:
+        if of in known:
+            return known[of]
+        op = of.op
+        if isinstance(op, arith.Constant):
+            return int(op.value)
+        assert op is not None
+        a, b = (value(each, known) for each in op.operands)
+        return _MEANING[type(op)](a, b)
+
+    found: list[list[int]] = []
+    for cta in range(num_ctas):
+        known = dict(extents)
+        for op in kernel.body:
+            if isinstance(op, tile.ProgramId | tile.NumPrograms):
+                known[op.out] = cta if isinstance(op, tile.ProgramId) else num_ctas
+        bounds = (value(each, known) for each in (loop.lower, loop.upper, loop.step))
+        found.append(
+            [value(length.operands[1], known | {loop.induction: at}) for at in range(*bounds)]
+        )
+    return found
+
+
+_MEANING: dict[type[Op], Callable[[int, int], int]] = {
+    arith.Add: operator.add,
+    arith.Sub: operator.sub,
+    arith.Mul: operator.mul,
+    arith.Div: operator.floordiv,
+    arith.Rem: operator.mod,
+    arith.And: operator.and_,
+}
+
+
 # ---- obstacles --------------------------------------------------------------------------------
 
 BODY = """\
@@ -181,6 +263,27 @@ def test_which_kernels_gain(lines: tuple[str, ...], *, loops: bool) -> None:
     assert kernel.is_persistent is loops
     if not loops:
         assert print_kernel(kernel) == print_kernel(parse_kernel(text))
+
+
+@pytest.mark.parametrize(
+    ("lines", "loops"),
+    [
+        (("grid.launch_dependents", "grid.wait", STEP), True),
+        (("%two = arith.add(%1, %1) : i32", "grid.wait", STEP), True),
+        ((STEP, "grid.wait"), False),
+        (("grid.wait", STEP, "grid.launch_dependents"), False),
+        (("%r = tile.load(%out, _, _) : i32", "grid.wait", STEP), False),
+        (("scf.if(%c) () {", "grid.wait", "scf.yield()\n} () {\nscf.yield()\n}", STEP), False),
+    ],
+)
+def test_a_cta_waits_once_for_the_grid_before(lines: tuple[str, ...], *, loops: bool) -> None:
+    asked = Schedule(TARGETS["sm_90a"], Config(persistent=True), map_pointers=True)
+    kernel = looped(BODY.format("\n".join(lines)), asked)
+    assert kernel.is_persistent is loops
+    loop = next(op for op in kernel.body if isinstance(op, scf.For))
+    if loops:
+        assert always_waits(kernel)
+        assert not any(op.has(Trait.DEPENDENT_LAUNCH) for op in loop.body.walk())
 
 
 GATHERED = """
