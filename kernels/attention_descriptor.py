@@ -92,5 +92,5 @@ def attention_descriptor_kernel(
         values = v.load([kv_head, first, 0]).reshape(BLOCK_N, VALUE_DIM)
         acc = tl.dot(power.to(values.dtype), values, acc)
         row_max = new_max
-    acc = acc / row_sum[:, None]
+    acc = acc * (1.0 / row_sum)[:, None]
     out.store([head, start, 0], acc.to(out.dtype).reshape(1, BLOCK_M, VALUE_DIM))
