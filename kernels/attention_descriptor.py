@@ -58,10 +58,10 @@ def attention_descriptor_kernel(
     VALUE_DIM: tl.constexpr = v.block_shape[2]
     head, block = _tile(q.shape[0], tl.cdiv(n_queries, BLOCK_M), TOGETHER, CAUSAL)
     start = block * BLOCK_M
-    kv_head = head // n_heads * (n_heads // heads_per_kv_head) + head % n_heads // heads_per_kv_head
     queries = ()
     for i in tl.static_range(HEAD_DIM // PART):
         queries += (q.load([head, start, i * PART]).reshape(BLOCK_M, PART),)
+    kv_head = head // n_heads * (n_heads // heads_per_kv_head) + head % n_heads // heads_per_kv_head
     rows = start + tl.arange(0, BLOCK_M)
     columns = tl.arange(0, BLOCK_N)
     row_max = tl.full((BLOCK_M,), -3.0e38, dtype=tl.float32)

@@ -19,7 +19,7 @@ from collections.abc import Sequence
 
 from aotc.ir.core import Block, Kernel, Op, Value
 from aotc.ir.diagnostics import at
-from aotc.ir.dialects import arith, roles, scf
+from aotc.ir.dialects import arith, mbarrier, roles, scf
 from aotc.ir.effects import Trait
 from aotc.ir.rewrite import Builder, append_carried, pass_on
 from aotc.ir.tiles import is_tile
@@ -47,18 +47,53 @@ def _advance(loop: scf.For) -> None:
     results = [value for op in numbers for value in op.results]
     carried = [value for value in results if any(user not in numbers for user in value.users)]
     starts = _computed(numbers, carried, loop.induction, loop.lower, Builder.before_op(loop))
-    inside = Builder.after_op(last)
-    left = inside(arith.Sub(loop.upper, loop.induction)).out
-    another = inside(arith.Compare(left, loop.step, "gt")).out
-    following = inside(arith.Add(loop.induction, loop.step)).out
-    program = inside(arith.Select(another, following, loop.induction)).out
-    ahead = _computed(numbers, carried, loop.induction, program, inside)
+    if isinstance(last, scf.If):
+        ahead = _in_arms(last, numbers, carried, loop)
+    else:
+        ahead = _following(numbers, carried, loop, Builder.after_op(last))
     for value in carried:
         value.replace_all_uses_with(loop.body.add_arg(value.type, value.hint))
     pass_on(loop.body, ahead)
     for op in reversed(numbers):
         op.erase()
     append_carried(loop, starts)
+
+
+def _in_arms(
+    branch: scf.If, numbers: Sequence[Op], carried: Sequence[Value], loop: scf.For
+) -> list[Value]:
+    """Compute the next program's numbers in both arms, ahead of the last dot where there is one."""
+    for arm in branch.blocks:
+        pass_on(arm, _following(numbers, carried, loop, Builder.before_op(_before_last_dot(arm))))
+    made = append_carried(branch)
+    return list(made.results[len(made.results) - len(carried) :])
+
+
+def _before_last_dot(block: Block) -> Op:
+    """Return the wait for the operand of a block's last dot, or else its end.
+
+    What is computed before that has what threads compute with the result of the dot before beside it;
+    ptxas would move it below a wait for dots, but not below one for a stage, which is a loop.
+    """
+    waits: list[Op] = []
+    found: Op | None = None
+    for op in block:
+        if isinstance(op, mbarrier.MbarrierWait):
+            waits.append(op)
+        if op.has(Trait.DOT):
+            found = waits[-1] if waits else None
+    return found or block.terminator
+
+
+def _following(
+    numbers: Sequence[Op], carried: Sequence[Value], loop: scf.For, place: Builder
+) -> list[Value]:
+    """Compute what is carried for the next program; after the last one, for that again."""
+    left = place(arith.Sub(loop.upper, loop.induction)).out
+    another = place(arith.Compare(left, loop.step, "gt")).out
+    following = place(arith.Add(loop.induction, loop.step)).out
+    program = place(arith.Select(another, following, loop.induction)).out
+    return _computed(numbers, carried, loop.induction, program, place)
 
 
 def _last_mainloop(block: Block) -> Op | None:

@@ -146,14 +146,10 @@ def _make_rings(loop: scf.For, num_stages: int, schedule: Schedule) -> None:
         return
     brief = _brief_loads(loads)
     schedule.can_shorten_rings |= bool(brief)
-    outer = Builder.before_op(loop)
     if brief and not schedule.strategy.has_full_rings:
-        if len(brief) == len(loads):
-            _keep_apart(brief, outer)
         loads = [load for load in loads if load not in brief]
         schedule.remark(brief[0].loc, Remark.ONE_BUFFER(reason=schedule.strategy.reason))
-        if not loads:
-            return
+    outer = Builder.before_op(loop)
     start = outer(arith.Constant(0, I32)).out
     stage = loop.body.add_arg(I32, "stage")
     for load in loads:
@@ -169,23 +165,11 @@ def _make_rings(loop: scf.For, num_stages: int, schedule: Schedule) -> None:
 
 
 def _brief_loads(loads: Sequence[tma.SyncLoad]) -> list[tma.SyncLoad]:
-    """Return the loads whose tile a single dot reads, if several read another's, or each has its own dot.
+    """Return the loads whose tile a single dot reads, if several read another's.
 
     Such a tile's buffer is free for most of an iteration, in which it can be filled again.
     """
-    dots = {load: [op for op in readers_of(load.buffer) if op.has(Trait.DOT)] for load in loads}
-    brief = [load for load, readers in dots.items() if len(readers) == 1]
-    if len(brief) < len(loads):
-        return brief if max(map(len, dots.values())) > 1 else []
-    return brief if len({dots[load][0] for load in brief}) == len(brief) > 1 else []
-
-
-def _keep_apart(loads: Sequence[tma.SyncLoad], outer: Builder) -> None:
-    """Give each load a buffer of its own: one that another had before would be free too late."""
-    for load in loads:
-        alloc = load.buffer.op
-        assert isinstance(alloc, gpu.SharedAlloc)
-        own = outer(build(gpu.SharedAlloc, (), alloc.attributes, (), alloc.loc)).out
-        before = Builder.before_op(alloc)
-        zero = before(arith.Constant(0, I32)).out
-        alloc.replace_with([before(gpu.SharedStage(own, zero)).out])
+    dots = {load: sum(op.has(Trait.DOT) for op in readers_of(load.buffer)) for load in loads}
+    if max(dots.values()) < 2:
+        return []
+    return [load for load, count in dots.items() if count == 1]

@@ -8,7 +8,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from aotc.ir.diagnostics import ResourceError
 from aotc.ir.dialects import gpu, roles
 from aotc.ir.text import parse_kernel
 from aotc.ir.types import SharedType
@@ -71,67 +70,6 @@ def test_a_result_is_staged_where_operands_were(tmp_path: Path) -> None:
 def _bytes_of(op: gpu.SharedAlloc) -> int:
     assert isinstance(op.out.type, SharedType)
     return op.out.type.size_bytes
-
-
-# Each tile is read by a dot of its own, as keys and values of attention are.
-APART = """def k(a, b, v, c, n):
-    query = a.load([0, 0])
-    total = tl.zeros((128, 256), tl.float32)
-    for key in range(0, n, 128):
-        score = tl.dot(query, b.load([key, 0]).T)
-        total = tl.dot(score.to(tl.float16), v.load([key, 0]), total)
-    c.store([0, 0], total.to(tl.float16))
-"""
-LONG = SIGNATURE | {"b": "tensordesc<fp16[128,256]>", "v": "tensordesc<fp16[128,256]>"}
-
-
-def test_tiles_of_a_dot_each_have_one_buffer_each(tmp_path: Path) -> None:
-    """Not one for both, which values could be loaded to only when scores are there."""
-    text, remarks = lowered(tmp_path, APART, LONG, 8, num_stages=2)
-    assert "that one dot of the loop reads has one buffer" in remarks
-    assert "gpu.specialize" in text
-    kernel = parse_kernel(text)
-    operands = [
-        op for op in kernel.walk() if isinstance(op, gpu.SharedAlloc) and _bytes_of(op) > 4096
-    ]
-    resident = [
-        op
-        for op in operands
-        if not any(isinstance(each, roles.Specialize) for each in op.ancestors())
-    ]
-    assert [op.num_stages for op in resident] == [1, 1, 1]
-    assert len({op.offset_bytes for op in resident}) == 3
-
-
-def test_operands_of_one_dot_keep_their_stages(tmp_path: Path) -> None:
-    """A ring of one stage would have the dot and the loads take turns: the config does not fit."""
-    source = """def k(a, b, c, n):
-    total = tl.zeros((128, 128), tl.float32)
-    for key in range(0, n, 128):
-        total = tl.dot(a.load([0, key]), b.load([0, key]).T, total)
-    c.store([0, 0], total)
-"""
-    signature = dict.fromkeys("ab", "tensordesc<fp16[128,128]>") | {
-        "c": "tensordesc<fp32[128,128]>",
-        "n": "i32",
-    }
-    with pytest.raises(ResourceError, match="4 stages of 128x128xfp16"):
-        lowered(tmp_path, source, signature, 8, num_stages=4)
-
-
-@pytest.mark.emulated
-@pytest.mark.parametrize("n", [1, 128, 129, 128 * 4 + 1])
-def test_results_of_one_buffer_each(tmp_path: Path, n: int) -> None:
-    kernel = compiled(tmp_path, APART, LONG, num_warps=8, num_stages=2)
-    a, b, v = (
-        (np.random.default_rng(n + at).normal(size=shape) / 8).astype(np.float16)
-        for at, shape in enumerate(((128, 256), (n, 256), (n, 256)))
-    )
-    c = like(tensor((128, 256), "fp16"))
-    launch(kernel, (1,), {"a": a, "b": b, "c": c, "v": v, "n": n}, seed=n)
-    scores = (a.astype(np.float64) @ b.astype(np.float64).T).astype(np.float16)
-    expected = scores.astype(np.float64) @ v.astype(np.float64)
-    assert np.abs(c.astype(np.float64) - expected).max() <= 4e-3 * np.abs(expected).max()
 
 
 @pytest.mark.emulated
