@@ -5,7 +5,6 @@ p.write_text(s)
 p = pathlib.Path("kernels/attention_descriptor.py"); s = p.read_text()
 s = s.replace("acc = acc * (1.0 / row_sum)[:, None]", "acc = acc / row_sum[:, None]")
 p.write_text(s)
-import pathlib
 p = pathlib.Path("aotc/schedule/pipeline.py"); s = p.read_text()
-s = s.replace("        advance_programs,\n", "")
+s = s.replace("        advance_programs,\n", "").replace("        take_turns,\n", "")
 p.write_text(s)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from aotc.ir.core import Op, Value
-from aotc.ir.dialects import gpu, opaque, thread_copy
+from aotc.ir.dialects import gpu, opaque, thread_copy, wgmma
 from aotc.ir.layout import LinearLayout
 from aotc.ir.matrix_access import matrix_view
 from aotc.ir.types import SharedType, TileType
@@ -254,6 +254,11 @@ def _masked_shared_load(
     return np.where(mask, out, np.zeros_like(out) if other is None else other)
 
 
+def _turn(program: Program, op: wgmma.Turn) -> None:
+    """Do nothing: warpgroups are interpreted at once."""
+    del program, op
+
+
 def _barrier(program: Program, op: Op) -> None:
     del op
     program.shared.barrier(for_producer=not program.has_roles)
@@ -280,6 +285,7 @@ GPU_RULES: dict[type[Op], Rule] = {
     thread_copy.SyncThreadLoad: _sync_thread_load,
     thread_copy.ThreadLoad: _thread_load,
     gpu.Barrier: _barrier,
+    wgmma.Turn: _turn,
     opaque.OpaqueThreadId: _opaque_thread_id,
     opaque.Opaque: _opaque,
     gpu.Dot: rules_tile.matrix_product,

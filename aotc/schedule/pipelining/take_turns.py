@@ -1,0 +1,72 @@
+"""Let two warpgroups issue their dots in turn, so that one computes while the other one multiplies.
+
+Warpgroups that issue at once share the tensor cores: both wait twice as long, and then both compute,
+with the tensor cores idle. Nothing moves them apart again: whoever is ahead by some cycles stays ahead by
+these. And whatever both wait for, as operands that come late, brings them together. So in a loop
+whose dots are issued in a row, and waited for in the iteration,
+
+    loop:  compute; take the turn; start dots; pass the turn on; wait for the dots
+
+The other warpgroup's dots queue behind these, and it computes half an iteration later. The first warpgroup begins.
+
+Invariant: both warpgroups come to as many turns; nothing that a warp decides for itself is around them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from aotc.ir.core import Kernel, Op, Value
+from aotc.ir.diagnostics import at
+from aotc.ir.dialects import arith, gpu, roles, scf, wgmma
+from aotc.ir.rewrite import Builder
+from aotc.ir.types import TileType
+from aotc.schedule.context import Schedule
+from aotc.schedule.layout.layouts import WARPGROUP_WARPS
+
+_MIN_DOTS = 2
+
+
+def take_turns(kernel: Kernel, schedule: Schedule) -> None:
+    """Let the two consumer warpgroups of a kernel take turns in loops with dots in a row."""
+    del schedule
+    if kernel.num_warps != 2 * WARPGROUP_WARPS or kernel.num_consumer_groups > 1:
+        return
+    for role in [op for op in kernel.body if isinstance(op, roles.Specialize)]:
+        loops = [op for op in role.consumers.walk() if isinstance(op, scf.For)]
+        rows = [row for row in map(_dots_in_a_row, loops) if row]
+        for row in rows:
+            with at(row[0].loc):
+                Builder.before_op(row[0])(wgmma.Turn("take"))
+                Builder.after_op(row[-1])(wgmma.Turn("pass"))
+        if rows and role.consumers.first is not None:
+            with at(rows[0][0].loc):
+                Builder.before_op(role.consumers.first)(wgmma.Turn("begin"))
+
+
+def _dots_in_a_row(loop: scf.For) -> list[wgmma.Wgmma]:
+    """Return the dots that an iteration issues one after the other, and waits for; none if it has others."""
+    dots = [op for op in loop.body.walk() if isinstance(op, wgmma.Wgmma)]
+    if len(dots) < _MIN_DOTS or any(op.block is not loop.body for op in dots):
+        return []
+    inside = list(loop.body)
+    last = inside.index(dots[-1])
+    waits = [number for number, op in enumerate(inside) if isinstance(op, wgmma.WgmmaWait)]
+    if not waits or min(waits) < last or not _are_chained(dots):
+        return []
+    return [] if any(map(_is_of_a_warp, loop.ancestors())) else dots
+
+
+def _are_chained(dots: Sequence[wgmma.Wgmma]) -> bool:
+    """Return whether threads compute an operand of one dot of what another one begins with."""
+    computed = any(isinstance(op.a.type, TileType) for op in dots)
+    return computed and any(op.accumulate is not None and _is_false(op.accumulate) for op in dots)
+
+
+def _is_false(value: Value) -> bool:
+    return isinstance(value.op, arith.Constant) and not value.op.value
+
+
+def _is_of_a_warp(op: Op) -> bool:
+    """Return whether warps may go different ways."""
+    return isinstance(op, scf.If) and isinstance(op.condition.op, gpu.WarpAll)
