@@ -21,7 +21,10 @@ def rows(archives, shapes, rounds=31):
         t = A.Tensors(s)
         groups = {}
         for label, lib in libs.items():
-            kernel = lib[f"forward_d{s.dim}"]
+            try:
+                kernel = lib[f"forward_d{s.dim}"]
+            except Exception:
+                continue
             args = (*map(t.rows_of, (t.q, t.k, t.v, t.out)), s.dim**-0.5 * A.LOG2_E, s.heads, s.heads // s.kv_heads, s.length, s.length)
             for config in built(kernel, {"CAUSAL": s.causal}):
                 def launch(kernel=kernel, args=args, config=config):
