@@ -252,7 +252,9 @@ def _close(
 @lowers(wgmma.Turn)
 def lower_turn(ctx: Lowering, op: wgmma.Turn) -> Results:
     """Lower a turn of two warpgroups: each waits at a barrier of its own, at which the other arrives."""
-    op.expect(ctx.kernel.num_warps == 2 * WARPGROUP_SIZE // WARP_SIZE, "turns are of two warpgroups")
+    op.expect(
+        ctx.kernel.num_warps == 2 * WARPGROUP_SIZE // WARP_SIZE, "turns are of two warpgroups"
+    )
     number = ctx.emit.thread_value(f"udiv i32 {ctx.thread}, {WARPGROUP_SIZE}")
     if op.kind == "begin":
         # The first warpgroup arrives where nobody waits: without a branch that ptxas would predicate.

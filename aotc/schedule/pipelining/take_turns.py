@@ -3,7 +3,7 @@
 Warpgroups that issue at once share the tensor cores: both wait twice as long, and then both compute,
 with the tensor cores idle. Nothing moves them apart again: whoever is ahead by some cycles stays ahead by
 these. And whatever both wait for, as operands that come late, brings them together. So in a loop
-whose dots are issued in a row, and waited for in the iteration,
+of attention that issues its second dot and the next scores in a row, and waits for both,
 
     loop:  compute; take the turn; start dots; pass the turn on; wait for the dots
 
@@ -14,11 +14,12 @@ Invariant: both warpgroups come to as many turns; nothing that a warp decides fo
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from itertools import pairwise
 
 from aotc.ir.core import Kernel, Op, Value
 from aotc.ir.diagnostics import at
 from aotc.ir.dialects import arith, gpu, roles, scf, wgmma
+from aotc.ir.effects import Resource
 from aotc.ir.rewrite import Builder
 from aotc.ir.types import TileType
 from aotc.schedule.context import Schedule
@@ -45,22 +46,27 @@ def take_turns(kernel: Kernel, schedule: Schedule) -> None:
 
 
 def _dots_in_a_row(loop: scf.For) -> list[wgmma.Wgmma]:
-    """Return the dots that an iteration issues one after the other, and waits for; none if it has others."""
-    dots = [op for op in loop.body.walk() if isinstance(op, wgmma.Wgmma)]
+    """Return the dots of an iteration if that is all a loop does with its scores, and none otherwise.
+
+    Threads compute the operand of the first one, and the others make the next scores.
+    """
+    ops = list(loop.body.walk())
+    dots = [op for op in ops if isinstance(op, wgmma.Wgmma)]
     if len(dots) < _MIN_DOTS or any(op.block is not loop.body for op in dots):
         return []
+    if any(op.writes(Resource.SHARED) or op.writes(Resource.GLOBAL) for op in ops):
+        return []
     inside = list(loop.body)
-    last = inside.index(dots[-1])
-    waits = [number for number, op in enumerate(inside) if isinstance(op, wgmma.WgmmaWait)]
-    if not waits or min(waits) < last or not _are_chained(dots):
+    waits = [at for at, op in enumerate(inside) if isinstance(op, wgmma.WgmmaWait)]
+    if not waits or min(waits) < inside.index(dots[-1]) or not _are_chained(*dots):
         return []
     return [] if any(map(_is_of_a_warp, loop.ancestors())) else dots
 
 
-def _are_chained(dots: Sequence[wgmma.Wgmma]) -> bool:
-    """Return whether threads compute an operand of one dot of what another one begins with."""
-    computed = any(isinstance(op.a.type, TileType) for op in dots)
-    return computed and any(op.accumulate is not None and _is_false(op.accumulate) for op in dots)
+def _are_chained(weighing: wgmma.Wgmma, scoring: wgmma.Wgmma, *rest: wgmma.Wgmma) -> bool:
+    begins = scoring.accumulate is not None and _is_false(scoring.accumulate)
+    sums = (each.acc is before.out for before, each in pairwise((scoring, *rest)))
+    return isinstance(weighing.a.type, TileType) and begins and all(sums)
 
 
 def _is_false(value: Value) -> bool:

@@ -70,11 +70,9 @@ def test_other_loops_have_no_turns(
     tmp_path: Path, source: str, num_warps: int, mma_stages: int
 ) -> None:
     rows = 16 * num_warps
-    signature = SIGNATURE | {name: f"tensordesc<fp16[{rows},64]>" for name in "q"}
+    signature = SIGNATURE | dict.fromkeys("q", f"tensordesc<fp16[{rows},64]>")
     signature["out"] = f"tensordesc<fp32[{rows},64]>"
-    text, _ = lowered(
-        tmp_path, source, signature, num_warps, num_stages=2, mma_stages=mma_stages
-    )
+    text, _ = lowered(tmp_path, source, signature, num_warps, num_stages=2, mma_stages=mma_stages)
     assert "gpu.turn" not in text
 
 
