@@ -160,10 +160,7 @@ def aotc_launches(tensors: Tensors, library: Any) -> Iterator[tuple[str, Launch]
         yield (
             str(config),
             lambda config=config: kernel.launch(
-                arguments,
-                config=config,
-                choices={"CAUSAL": shape.causal},
-                pdl=bool(config.get("PDL")),
+                arguments, config=config, choices={"CAUSAL": shape.causal}
             ),
         )
 

@@ -41,19 +41,14 @@ def attention_descriptor_kernel(
     BLOCK_N: tl.constexpr,
     CAUSAL: tl.constexpr,
     TOGETHER: tl.constexpr,
-    PDL: tl.constexpr = False,  # noqa: FBT002 - a constant
 ):
     """Store softmax(Q @ K.T * scale) @ V, `scale_log2` being the scale times log2(e).
 
     Q is (batch * n_heads, n_queries, HEAD_DIM), K (batch * n_heads / heads_per_kv_head, n_keys,
     HEAD_DIM); V and `out` may have fewer features, as many as their boxes. Boxes of Q and K have all
     or a part of them. With CAUSAL the last query sees the last key. The grid has a program for each
-    head and BLOCK_M queries. With PDL a launch may start while the one before it in the stream still runs,
-    and waits for it before it reads anything.
+    head and BLOCK_M queries.
     """
-    if PDL:
-        tl.extra.cuda.gdc_launch_dependents()
-        tl.extra.cuda.gdc_wait()
     PART: tl.constexpr = q.block_shape[2]
     VALUE_DIM: tl.constexpr = v.block_shape[2]
     head, block = _tile(q.shape[0], tl.cdiv(n_queries, BLOCK_M), TOGETHER, CAUSAL)

@@ -53,7 +53,6 @@ from aotc.schedule.pipelining.rotate_exchanges import rotate_exchanges
 from aotc.schedule.pipelining.slice_dots import slice_dots
 from aotc.schedule.pipelining.take_turns import take_turns
 from aotc.schedule.pipelining.trim_operand_loads import trim_operand_loads
-from aotc.schedule.programs.advance_programs import advance_programs
 from aotc.schedule.programs.choose_occupancy import choose_occupancy
 from aotc.schedule.programs.make_persistent import make_persistent
 from aotc.schedule.programs.split_across_cluster import split_across_cluster
@@ -215,9 +214,6 @@ TILE_TO_GPU: Pipeline[Schedule] = Pipeline(
         # Peeled iterations have constant addresses, masks and stage indices.
         simplify,
         eliminate_common,
-        # Needs to run after `specialize_warps` and `overlap_epilogue`, which say what a consumer does between
-        # two mainloops, and after equal numbers are merged.
-        advance_programs,
         # Needs to run after all other buffers exist. Otherwise, the shared memory left for stores
         # to stay in flight is overestimated.
         pipeline_tma_stores,

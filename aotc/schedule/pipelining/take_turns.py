@@ -1,13 +1,15 @@
 """Let two warpgroups issue their dots in turn, so that one computes while the other one multiplies.
 
 Warpgroups that issue at once share the tensor cores: both wait twice as long, and then both compute,
-with the tensor cores idle. Nothing moves them apart again: whoever is ahead by some cycles stays ahead by
-these. And whatever both wait for, as operands that come late, brings them together. So in a loop
+with the tensor cores idle. Nothing moves them apart: whoever is ahead by some cycles stays ahead by
+as many, and whatever both wait for, as operands that come late, brings them together. So in a loop
 of attention that issues its second dot and the next scores in a row, and waits for both,
 
     loop:  compute; take the turn; start dots; pass the turn on; wait for the dots
 
-The other warpgroup's dots queue behind these, and it computes half an iteration later. The first warpgroup begins.
+The other warpgroup's dots queue behind these, and it computes half an iteration later. The first
+warpgroup begins. Stages are waited for within a turn, which the producer fills when both have read
+them; they read in the order of turns, so neither waits for what the other will do in a later one.
 
 Invariant: both warpgroups come to as many turns; nothing that a warp decides for itself is around them.
 """
@@ -19,7 +21,7 @@ from itertools import pairwise
 from aotc.ir.core import Kernel, Op, Value
 from aotc.ir.diagnostics import at
 from aotc.ir.dialects import arith, gpu, roles, scf, wgmma
-from aotc.ir.effects import Resource
+from aotc.ir.effects import Resource, Trait
 from aotc.ir.rewrite import Builder
 from aotc.ir.types import TileType
 from aotc.schedule.context import Schedule
@@ -54,8 +56,9 @@ def _dots_in_a_row(loop: scf.For) -> list[wgmma.Wgmma]:
     dots = [op for op in ops if isinstance(op, wgmma.Wgmma)]
     if len(dots) < _MIN_DOTS or any(op.block is not loop.body for op in dots):
         return []
-    if any(op.writes(Resource.SHARED) or op.writes(Resource.GLOBAL) for op in ops):
-        return []
+    written = any(op.writes(Resource.SHARED) or op.writes(Resource.GLOBAL) for op in ops)
+    if written or any(op.has(Trait.BARRIER) for op in ops):
+        return []  # a barrier within a turn would wait for who waits for the turn
     inside = list(loop.body)
     waits = [at for at, op in enumerate(inside) if isinstance(op, wgmma.WgmmaWait)]
     if not waits or min(waits) < inside.index(dots[-1]) or not _are_chained(*dots):

@@ -10,9 +10,6 @@ are in the order of what they cost, or nearly. CTAs go through them to and fro t
 back: CTA b runs b in one round and count - 1 - b in the next, so nobody always has the longer ones.
 Only the last round may have fewer programs than there are CTAs, and it is not reversed.
 
-Where `persistent = true` asks for it, programs may let the next grid start, and wait for the one before it,
-ahead of all that has an effect: each CTA does so once.
-
 Program instances that communicate (atomics, memory barriers) or read their count are left as they
 are, and so are kernels that loop over their work themselves. Where programs take unequal time, the
 hardware, which gives the next one to the CTA that is done first, may do better: `persistent = false`
@@ -44,9 +41,7 @@ def make_persistent(kernel: Kernel, schedule: Schedule) -> None:
     """Wrap the kernel in a loop over programs, if that lets its copies run ahead."""
     if schedule.config.persistent is False:
         return
-    if not schedule.map_pointers or not schedule.may_specialize:
-        return
-    if not _gains(kernel, asked=bool(schedule.config.persistent)):
+    if not schedule.map_pointers or not schedule.may_specialize or not _gains(kernel):
         return
     if not schedule.config.persistent and any(map(_copies_by_threads, kernel.walk())):
         return
@@ -56,20 +51,14 @@ def make_persistent(kernel: Kernel, schedule: Schedule) -> None:
     schedule.remark(kernel.loc, Remark.PERSISTENT())
 
 
-def _gains(kernel: Kernel, *, asked: bool) -> bool:
-    """Return whether the kernel has a mainloop of dots whose operands are tensor loads.
-
-    If it is `asked` for, a CTA may let the next grid start, and wait for the one before, once.
-    """
+def _gains(kernel: Kernel) -> bool:
+    """Return whether the kernel has a mainloop of dots whose operands are tensor loads."""
     loads = False
-    first = _dependent_launch(kernel) if asked else []
     for op in kernel.walk():
         if _communicates(op) or isinstance(op, tile.NumPrograms):
             return False
-        if op.has(Trait.MAY_NOT_END):
-            return False  # the whole program loops for what others do
-        if op.has(Trait.DEPENDENT_LAUNCH) and op not in first:
-            return False  # the next grid would start before other programs of the CTA come here
+        if op.has(Trait.MAY_NOT_END, Trait.DEPENDENT_LAUNCH):
+            return False  # the whole program waits, or loops, for what others do
         if isinstance(op, descriptor.DescriptorOf):
             return False  # no producer warp issues loads through maps that the kernel makes
         if isinstance(op, descriptor.DescriptorLoad):
@@ -78,17 +67,6 @@ def _gains(kernel: Kernel, *, asked: bool) -> bool:
                 return False  # the outer loop is over its work, or as long as that
             loads |= depth == 1
     return loads
-
-
-def _dependent_launch(kernel: Kernel) -> list[Op]:
-    """Return what orders the grid with others ahead of all that has an effect."""
-    found: list[Op] = []
-    for op in kernel.body:
-        if op.has(Trait.DEPENDENT_LAUNCH):
-            found.append(op)
-        elif not op.pure or op.blocks:
-            break
-    return found
 
 
 def _is_uneven(kernel: Kernel) -> bool:
@@ -134,8 +112,7 @@ def _communicates(op: Op) -> bool:
 
 
 def _wrap(kernel: Kernel) -> None:
-    once = _dependent_launch(kernel)
-    old = [op for op in kernel.body if not op.terminator and op not in once]
+    old = [op for op in kernel.body if not op.terminator]
     to_and_fro = _is_uneven(kernel)
     place = Builder.before_op(kernel.body.terminator)
     extents = [_extent(kernel, axis) for axis in range(len(_AXES))]

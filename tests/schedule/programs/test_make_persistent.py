@@ -11,11 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from aotc.config import Config
 from aotc.ir.core import Kernel, Op, Value
 from aotc.ir.dialects import arith, scf, tile
-from aotc.ir.dialects.grid import always_waits
-from aotc.ir.effects import Trait
 from aotc.ir.text import parse_kernel, print_kernel
 from aotc.ir.verify import verify
 from aotc.schedule.context import Schedule
@@ -263,27 +260,6 @@ def test_which_kernels_gain(lines: tuple[str, ...], *, loops: bool) -> None:
     assert kernel.is_persistent is loops
     if not loops:
         assert print_kernel(kernel) == print_kernel(parse_kernel(text))
-
-
-@pytest.mark.parametrize(
-    ("lines", "loops"),
-    [
-        (("grid.launch_dependents", "grid.wait", STEP), True),
-        (("%two = arith.add(%1, %1) : i32", "grid.wait", STEP), True),
-        ((STEP, "grid.wait"), False),
-        (("grid.wait", STEP, "grid.launch_dependents"), False),
-        (("%r = tile.load(%out, _, _) : i32", "grid.wait", STEP), False),
-        (("scf.if(%c) () {", "grid.wait", "scf.yield()\n} () {\nscf.yield()\n}", STEP), False),
-    ],
-)
-def test_a_cta_waits_once_for_the_grid_before(lines: tuple[str, ...], *, loops: bool) -> None:
-    asked = Schedule(TARGETS["sm_90a"], Config(persistent=True), map_pointers=True)
-    kernel = looped(BODY.format("\n".join(lines)), asked)
-    assert kernel.is_persistent is loops
-    loop = next(op for op in kernel.body if isinstance(op, scf.For))
-    if loops:
-        assert always_waits(kernel)
-        assert not any(op.has(Trait.DEPENDENT_LAUNCH) for op in loop.body.walk())
 
 
 GATHERED = """
