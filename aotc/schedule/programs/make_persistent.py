@@ -5,10 +5,11 @@ first loads land. So where a producer warp will issue loads, the whole kernel be
 loop: a launch starts as many CTAs as run at a time, CTA b runs the programs b, b + count, ….
 The launcher passes the extents of the grid, `grid[0]` to `grid[2]`, as arguments.
 
-Where the length of a mainloop is computed from the program's number, as that of causal attention, programs
-are in the order of what they cost, or nearly. CTAs go through them to and fro then, from the last round
-back: CTA b runs b in one round and count - 1 - b in the next, so nobody always has the longer ones.
-Only the last round may have fewer programs than there are CTAs, and it is not reversed.
+Where a loop begins at one place in all programs and ends at one that is computed from the program's
+number, or the other way around, as the mainloop of causal attention does, programs are in the order of
+what they cost, or nearly. CTAs go through them to and fro then, from the last round back: CTA b runs
+the b-th program of one round and the b-th from the end of the next, so nobody always has the longer
+ones. Only the last round may have fewer programs than there are CTAs, and it is not reversed.
 
 Program instances that communicate (atomics, memory barriers) or read their count are left as they
 are, and so are kernels that loop over their work themselves. Where programs take unequal time, the
@@ -70,23 +71,20 @@ def _gains(kernel: Kernel) -> bool:
 
 
 def _is_uneven(kernel: Kernel) -> bool:
-    """Return whether the length of a loop is computed from the program's number, by arithmetic alone."""
-    worklist = [
-        value
-        for loop in kernel.walk()
-        if isinstance(loop, scf.For)
-        for value in (loop.lower, loop.upper)
-    ]
-    seen: dict[Value, None] = {}
+    """Return whether one end of a loop is computed from the program's number, by arithmetic, and the other is not."""
+    loops = [op for op in kernel.walk() if isinstance(op, scf.For)]
+    return any(_is_of_program(loop.lower) != _is_of_program(loop.upper) for loop in loops)
+
+
+def _is_of_program(value: Value) -> bool:
+    worklist, seen = [value], dict[Value, None]()
     while worklist:
-        value = worklist.pop()
-        if value.op is None or value in seen:
-            continue
-        seen[value] = None
-        if isinstance(value.op, tile.ProgramId):
+        op = worklist.pop().op
+        if isinstance(op, tile.ProgramId):
             return True
-        if value.op.pure and not value.op.blocks:
-            worklist += value.op.operands
+        if op is not None and op.pure and not op.blocks:
+            worklist += [each for each in op.operands if each not in seen]
+            seen.update(dict.fromkeys(op.operands))
     return False
 
 
