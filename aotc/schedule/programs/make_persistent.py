@@ -6,8 +6,7 @@ loop: a launch starts as many CTAs as run at a time, CTA b runs the programs b, 
 The launcher passes the extents of the grid, `grid[0]` to `grid[2]`, as arguments.
 
 Where a loop begins at one place in all programs and ends at one that is computed from the program's
-number, or the other way around, as the mainloop of causal attention does, programs are in the order of
-what they cost, or nearly. CTAs go through them to and fro then, from the last round back: CTA b runs
+number, as the mainloop of causal attention does, programs are in the order of what they cost, or nearly. CTAs go through them to and fro then, from the last round back: CTA b runs
 the b-th program of one round and the b-th from the end of the next, so nobody always has the longer
 ones. Only the last round may have fewer programs than there are CTAs, and it is not reversed.
 
@@ -71,12 +70,13 @@ def _gains(kernel: Kernel) -> bool:
 
 
 def _is_uneven(kernel: Kernel) -> bool:
-    """Return whether one end of a loop is computed from the program's number, by arithmetic, and the other is not."""
+    """Return whether the end of a loop, and not where it begins, is computed from the program's number."""
     loops = [op for op in kernel.walk() if isinstance(op, scf.For)]
-    return any(_is_of_program(loop.lower) != _is_of_program(loop.upper) for loop in loops)
+    return any(_is_of_program(op.upper) and not _is_of_program(op.lower) for op in loops)
 
 
 def _is_of_program(value: Value) -> bool:
+    """Return whether a value is computed from the program's number, by arithmetic alone."""
     worklist, seen = [value], dict[Value, None]()
     while worklist:
         op = worklist.pop().op

@@ -179,9 +179,10 @@ def test_rounds_go_to_and_fro_from_the_last_one_back() -> None:
 
 
 def test_parts_of_one_length_go_forward() -> None:
-    """As K that is split: each program begins where another one ends."""
-    parts = UNEVEN.replace("scf.for(%zero, %length,", "scf.for(%i, %length,")
-    assert "arith.and" not in print_kernel(looped(parts))
+    """As K that is split: each program begins elsewhere."""
+    for bounds in ("%i, %length", "%i, %n"):
+        parts = UNEVEN.replace("scf.for(%zero, %length,", f"scf.for({bounds},")
+        assert "arith.and" not in print_kernel(looped(parts))
 
 
 def _programs(num_programs: int, num_ctas: int) -> list[list[int]]:
