@@ -51,6 +51,7 @@ _MAX_SPARSE_BYTES = 1 << 36
 _HASH = 0x9E3779B97F4A7C15
 _MIX = 0xBF58476D1CE4E5B9
 _MAX_KEPT, _MAX_KEPT_ELEMENTS = 96, 1 << 18
+_MAX_ACCESSED = 1 << 22  # elements whose places are kept, in 16 bytes each
 _RELEASES = ("release", "acq_rel")
 _ACQUIRES = ("acquire", "acq_rel")
 
@@ -180,6 +181,9 @@ class ElasticMemory(Memory):
         self._is_sparse = is_sparse
         self._shapes: dict[tuple[int, ...], int] = {}
         self._boxes: dict[tuple[Box, int], _Runs] = {}  # in elements of a size
+        self._accesses: dict[tuple[Box, int], Access] = {}  # to the first of them
+        self._num_accessed = 0  # elements of these
+        self._borrowed: set[int] = set()  # buffers whose bytes are those of other memory
         self._buffers: list[_Buffer] = []
         self._program = 0
         self._order = Order()
@@ -217,17 +221,20 @@ class ElasticMemory(Memory):
     def again(self) -> ElasticMemory:
         """Return memory with the same buffers as they were before the kernel ran, not traced.
 
-        What is held here is held there, at the same places, so that it is not drawn again.
+        What is held here is held there, at the same places, so that it is not drawn again; it is
+        copied when it is written to.
         """
         made = ElasticMemory(self._max_bytes, is_traced=False, is_sparse=self._is_sparse)
         made._names, made._boxes = list(self._names), dict(self._boxes)
+        made._accesses, made._num_accessed = dict(self._accesses), self._num_accessed
         made._starts, made._ends = copied(self._starts), copied(self._ends)
         for buffer in self._buffers:
             pages = None if buffer.pages is None else buffer.pages.copy()
             marks = Marks(buffer.pointee.size_bytes)
             held = buffer.initial if pages is None else buffer.initial[: pages.size_bytes]
-            made._bytes.append(copied(held))
+            made._bytes.append(held)
             made._buffers.append(replace(buffer, pages=pages, initial=_EMPTY, marks=marks))
+        made._borrowed.update(range(len(made._bytes)))
         return made
 
     @staticmethod
@@ -299,6 +306,8 @@ class ElasticMemory(Memory):
 
     def write(self, access: Access, values: Array, element: ScalarType) -> None:
         if not self._is_traced:
+            for part in access.parts:
+                self._own(part.index)
             super().write(access, values, element)
             return
         self._meet(access, element, is_store=True)
@@ -343,6 +352,12 @@ class ElasticMemory(Memory):
                 self._note(part.index, "writes what another has read")
             self._meet_update(part.index, cells, size, "writes")
             writer[cells] = self._order.era
+
+    def _own(self, index: int) -> None:
+        """Copy the bytes of a buffer that other memory has, before they are changed."""
+        if index in self._borrowed:
+            self._borrowed.remove(index)
+            self._bytes[index] = copied(self._bytes[index])
 
     def _meet_update(self, index: int, cells: Array, size_bytes: int, doing: str) -> None:
         """Note whether an access by no atomic meets updates of another program.
@@ -463,6 +478,7 @@ class ElasticMemory(Memory):
         size = held + missing.size * PAGE_BYTES
         if size > self._max_bytes:
             raise AccessError(f"touches more than {self._max_bytes} bytes of {buffer.name}")
+        self._own(index)
         if size > self._bytes[index].size:
             room = max(size, 2 * held)
             self._bytes[index] = extended(self._bytes[index], room)
@@ -486,16 +502,27 @@ class ElasticMemory(Memory):
 
     def box_access(self, box: Box, element: ScalarType) -> Access:
         size = element.size_bytes
-        runs = self._boxes.get((box, size))
+        key = (box, size)
+        known = self._accesses.get(key)
+        if known is not None:
+            return known
+        runs = self._boxes.get(key)
         if runs is None:
             runs = self._runs_of(box, size)
             if runs is None:
-                return super().box_access(box, element)
-            self._boxes[box, size] = runs
+                access = super().box_access(box, element)
+                if not access.flat.size:
+                    self._accesses[key] = access
+                return access
+            self._boxes[key] = runs
         starts, length = runs.starts, runs.length
         flat = reshape(starts[:, None] + np.arange(0, length * size, size), -1)
         part = Part(runs.index, slice(None), runs.cells())
-        return Access(flat, [part], box.extents, box.inside)
+        access = Access(flat, [part], box.extents, box.inside)
+        self._num_accessed += flat.size
+        if self._num_accessed <= _MAX_ACCESSED:
+            self._accesses[key] = access
+        return access
 
     def _runs_of(self, box: Box, size: int) -> _Runs | None:
         """Return where a box is; None if it is empty, in several buffers, or may not be accessed."""

@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 from functools import cache
 from operator import is_
 from typing import Any, TypeAlias
+from weakref import ref
 
 import numpy as np
 
@@ -32,6 +33,11 @@ _MAX_COMPARED = 16  # elements, of scalars and descriptors
 
 _Operands: TypeAlias = "tuple[Array | None, ...]"
 _Outs: TypeAlias = "Array | tuple[Array, ...]"
+
+
+def _nobody() -> Program | None:
+    """Return what a reference to no program gives."""
+    return None
 
 
 @dataclass(slots=True)
@@ -64,7 +70,8 @@ class Recording:
 
     def recording(self, rules: Rules) -> Rules:
         """Return the rules of the first run."""
-        current: Program | None = None
+        # A program has its rules, and a cycle would keep all its values.
+        current: Callable[[], Program | None] = _nobody
         depth = 0  # of ops of combine blocks, which belong to the op around them
 
         def wrapped(base: Rule) -> Rule:
@@ -72,8 +79,8 @@ class Recording:
                 nonlocal current, depth
                 if depth or self._num_bytes > self.max_bytes:
                     return base(program, op, *operands)
-                if current is not program:
-                    current = program
+                if current() is not program:
+                    current = ref(program)
                     self._programs.append({})
                     self._written = program.memory.buffers_written
                 poison, memory = program.poison, program.memory
@@ -102,7 +109,7 @@ class Recording:
         are made from the seed of that run.
         """
         is_live = dict.fromkeys(live)
-        current: Program | None = None
+        current: Callable[[], Program | None] = _nobody
         programs = iter(self._programs)
         known: dict[Op, Iterator[_Record]] = {}
         nobody: dict[Op, list[_Record]] = {}
@@ -114,8 +121,8 @@ class Recording:
                 nonlocal current, depth, known
                 if depth:
                     return base(program, op, *operands)
-                if current is not program:
-                    current = program
+                if current() is not program:
+                    current = ref(program)
                     recorded = next(programs, nobody)
                     known = {each: iter(records) for each, records in recorded.items()}
                 record = next(known.get(op, nothing), None)

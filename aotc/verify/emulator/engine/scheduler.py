@@ -87,6 +87,11 @@ class Scheduler:
         while self._happen():
             pass
 
+    def close(self) -> None:
+        """Let go of the batch and of the barriers, which know this scheduler."""
+        self.batch.close()
+        del self.named_barriers, self.warp_barriers, self.cluster_barriers, self.warpgroups
+
     # ---- what ends of segments call -----------------------------------------
 
     def context(self, instruction: Instruction, group: Group) -> LaneContext:
