@@ -369,9 +369,12 @@ class _Noise:
         """Return how much of its error each element makes: at least half of it."""
         part = self._rng.random(shape)
         if self._upwards:
-            return part * 0.5 + 0.5
+            part *= 0.5
+            part += 0.5
+            return part
         part -= 0.5
-        return part + np.copysign(0.5, part)
+        part += np.copysign(0.5, part)
+        return part
 
     def _approximate(self, base: Rule, error: _Error) -> Rule:
         def rule(program: Program, op: Op, *operands: Array) -> Any:

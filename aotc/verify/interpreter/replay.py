@@ -127,8 +127,8 @@ class Recording:
                     known = {each: iter(records) for each, records in recorded.items()}
                 record = next(known.get(op, nothing), None)
                 if record is not None and (
-                    (same_poison or not record.made_poison)
-                    and _are_same(operands, record.operands)
+                    (all(map(is_, operands, record.operands)) or _are_same(operands, record.operands))
+                    and (same_poison or not record.made_poison)
                     and not (record.buffers and self._is_written(record.buffers, program))
                 ):
                     if op not in is_live:
