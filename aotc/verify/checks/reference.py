@@ -256,7 +256,7 @@ def interpret(
     if roles.inexact:
         ops = inexact_ops(kernel)
         groups = [ops[at::MAX_UPWARD_RUNS] for at in range(min(len(ops), MAX_UPWARD_RUNS))]
-        steady = _steady(kernel, recording, [*ops, *watch.casts])
+        steady = steady_values(kernel, recording, [*ops, *watch.casts])
         known_rules = recording.recalling(RULES, [tile.Dot, arith.Exp2, arith.Cast])
         apart = [0] * NUM_RANDOM_RUNS
         if launch.is_special:  # what overflows may meet what else does
@@ -269,9 +269,7 @@ def interpret(
             if number < NUM_RANDOM_RUNS:
                 rules = watch.measuring(rules)
             rules = recording.replaying(rules, [*group, *watch.casts], same_poison=False)
-            moved = _run(
-                kernel, launch, exact.again(), args, rules, seed, code=code, steady=steady
-            )
+            moved = _run(kernel, launch, exact.again(), args, rules, seed, code=code, steady=steady)
             (upward if upwards else random).append(moved)
         for run in range(NUM_FLIPPED_RUNS) if watch.has_moved else ():
             rules = recording.replaying(watch.flipping(RULES, run), watch.casts, same_poison=True)
@@ -293,7 +291,7 @@ def interpret(
     return Reference(launch, buffers, order, exact.met_undefined)
 
 
-def _steady(kernel: Kernel, recording: Recording, inexact: Sequence[Op]) -> Steady:
+def steady_values(kernel: Kernel, recording: Recording, inexact: Sequence[Op]) -> Steady:
     """Return what runs with noise need not compute: what depends on no inexact op."""
     moving = forward([*inexact, *recording.unsteady()])
     changed = {value for op in moving for value in op.results}

@@ -37,7 +37,7 @@ Line: TypeAlias = "tuple[Op, type[Op], tuple[Value | None, ...], tuple[_Result, 
 """An op, its class, its operands and its results."""
 
 KnownValues: TypeAlias = (
-    "Callable[[Block, list[Line]], tuple[Mapping[Value, Array], list[Line]] | None]"
+    "Callable[[Block, list[Line]], tuple[Mapping[Value | None, Any], list[Line]] | None]"
 )
 """Values in a block that is about to run which are known, and those of its lines that are to run."""
 

@@ -130,7 +130,10 @@ class Recording:
                     known = {each: iter(records) for each, records in recorded.items()}
                 record = next(known.get(op, nothing), None)
                 if record is not None and (
-                    (all(map(is_, operands, record.operands)) or _are_same(operands, record.operands))
+                    (
+                        all(map(is_, operands, record.operands))
+                        or _are_same(operands, record.operands)
+                    )
                     and (same_poison or not record.made_poison)
                     and not (record.buffers and self._is_written(record.buffers, program))
                 ):
@@ -223,7 +226,7 @@ class Steady:
         self._programs = programs
         self._moving = dict.fromkeys(moving)
         self._lines: dict[Block, tuple[list[Line], list[Line]]] = {}  # that run, and that do not
-        self._known: dict[tuple[int, Block], list[dict[Value, Array]]] = {}
+        self._known: dict[tuple[int, Block], list[dict[Value | None, Any]]] = {}
 
     @property
     def num_programs(self) -> int:
@@ -237,7 +240,9 @@ class Steady:
         """
         counts: dict[Block, int] = {}
 
-        def known(block: Block, lines: list[Line]) -> tuple[dict[Value, Array], list[Line]] | None:
+        def known(
+            block: Block, lines: list[Line]
+        ) -> tuple[dict[Value | None, Any], list[Line]] | None:
             if (number, block) not in self._known:
                 self._known[number, block] = self._executions(number, block, lines)
             executions = self._known[number, block]
@@ -251,7 +256,7 @@ class Steady:
 
     def _executions(
         self, number: int, block: Block, lines: list[Line]
-    ) -> list[dict[Value, Array]]:
+    ) -> list[dict[Value | None, Any]]:
         if block not in self._lines:
             is_steady = [_is_replayable(line[1]) and line[0] not in self._moving for line in lines]
             self._lines[block] = (
@@ -262,11 +267,11 @@ class Steady:
         records = [self._programs[number].get(line[0], []) for line in steady]
         if len({len(each) for each in records}) != 1:
             return []
-        found: list[dict[Value, Array]] = []
+        found: list[dict[Value | None, Any]] = []
         for execution in zip(*records, strict=True):
-            values: dict[Value, Array] = {}
+            values: dict[Value | None, Any] = {}
             for (_, _, _, results), record in zip(steady, execution, strict=True):
-                outs = record.outs if isinstance(record.outs, tuple) else (record.outs,)
+                outs = _parts_of(record.outs)
                 values.update((value, out) for (value, _), out in zip(results, outs, strict=True))
             found.append(values)
         return found
@@ -290,9 +295,12 @@ def _settled(outs: Any) -> Any:
     return np.asarray(outs) if hasattr(outs, "dtype") else tuple(outs)
 
 
+def _parts_of(outs: _Outs) -> tuple[Array, ...]:
+    return outs if isinstance(outs, tuple) else (outs,)
+
+
 def _size_of(outs: _Outs) -> int:
-    each = outs if isinstance(outs, tuple) else (outs,)
-    return sum(out.nbytes for out in each if 0 not in out.strides)
+    return sum(out.nbytes for out in _parts_of(outs) if 0 not in out.strides)
 
 
 def _are_same(operands: _Operands, known: _Operands) -> bool:

@@ -113,7 +113,9 @@ class Group:
         self.rounds = rounds
         self.seen_events = 0
         self.poll: Poll | None = None  # what it waits for
-        self.clusters: frozenset[int] | None = None  # that its lanes are of, once somebody has asked
+        self.clusters: frozenset[int] | None = (
+            None  # that its lanes are of, once somebody has asked
+        )
 
     def merge(self, other: Group) -> None:
         """Take the lanes of another group in."""
