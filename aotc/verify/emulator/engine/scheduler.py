@@ -15,6 +15,7 @@ from __future__ import annotations
 import random
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from operator import itemgetter
 
 import numpy as np
 
@@ -224,28 +225,21 @@ class Scheduler:
         if chance is not None:
             stays = chance.random() < _STAY_CHANCE
             return groups.pop(-1 if stays else chance.randrange(len(groups)))
-        behind = self._places_of_clusters()
+        places = [self._code.progress(group.pc, group.trips) for group in (*groups, *self._polling)]
+        behind: dict[int, tuple[int, ...]] = {}  # the warps of each cluster that are behind its others
+        for place, group in sorted(
+            zip(places, (*groups, *self._polling), strict=True), key=itemgetter(0), reverse=True
+        ):
+            behind.update(dict.fromkeys(self._clusters_of(group), place))
         best = min(
             range(len(groups)),
             key=lambda index: (
                 groups[index].rounds // SPIN_ROUNDS,
                 min(behind[each] for each in self._clusters_of(groups[index])),
-                self._progress(groups[index]),
+                places[index],
             ),
         )
         return groups.pop(best)
-
-    def _progress(self, group: Group) -> tuple[int, ...]:
-        """Return how far a group has come: those behind compare as less."""
-        return self._code.progress(group.pc, group.trips)
-
-    def _places_of_clusters(self) -> dict[int, tuple[int, ...]]:
-        """Return how far the warps of each cluster that are behind its others have come."""
-        found: dict[int, tuple[int, ...]] = {}
-        groups = sorted((*self._groups, *self._polling), key=self._progress, reverse=True)
-        for group in groups:
-            found.update(dict.fromkeys(self._clusters_of(group), self._progress(group)))
-        return found
 
     def _resume(self) -> None:
         """Let those poll again that have not polled since the last event."""
