@@ -38,7 +38,7 @@ from aotc.verify.arrays import Array, copied, reduce_or, reshape, view
 from aotc.verify.checks.marks import NOBODY, SEVERAL, Marks, Order, extended
 from aotc.verify.interpreter.memory import Access, AccessError, Address, Box, Memory, Part
 from aotc.verify.interpreter.numerics import dtype_of
-from aotc.verify.pages import PAGE_BYTES, Pages
+from aotc.verify.pages import PAGE_BYTES, Pages, Runs
 
 HEAD_BYTES = 4096
 """Room before a pointer, for kernels that step back from it."""
@@ -137,28 +137,6 @@ class _Buffer:
     stored: npt.NDArray[np.int64] = field(default_factory=lambda: np.empty(0, np.int64))
 
 
-@dataclass(frozen=True, slots=True)
-class _Runs:
-    """Say where a box is: runs of `length` elements at addresses, in cells from `firsts` on.
-
-    With `counts` these are parts of such runs, as pages hold them.
-    """
-
-    index: int
-    starts: Array
-    length: int
-    firsts: Array
-    counts: Array | None
-
-    def cells(self) -> Array:
-        """Return the cell of each element."""
-        if self.counts is None:
-            return reshape(self.firsts[:, None] + np.arange(self.length), -1)
-        before = np.cumsum(self.counts) - self.counts
-        count = self.starts.size * self.length
-        return np.repeat(self.firsts - before, self.counts) + np.arange(count)
-
-
 class ElasticMemory(Memory):
     """Hold buffers that grow as they are touched, up to `max_bytes` each.
 
@@ -180,7 +158,7 @@ class ElasticMemory(Memory):
         self._is_traced = is_traced
         self._is_sparse = is_sparse
         self._shapes: dict[tuple[int, ...], int] = {}
-        self._boxes: dict[tuple[Box, int], _Runs] = {}  # in elements of a size
+        self._boxes: dict[tuple[Box, int], Runs] = {}  # in elements of a size
         self._accesses: dict[tuple[Box, int], Access] = {}  # to the first of them
         self._num_accessed = 0  # elements of these
         self._borrowed: set[int] = set()  # buffers whose bytes are those of other memory
@@ -231,8 +209,12 @@ class ElasticMemory(Memory):
         for buffer in self._buffers:
             pages = None if buffer.pages is None else buffer.pages.copy()
             marks = Marks(buffer.pointee.size_bytes)
-            held = buffer.initial if pages is None else buffer.initial[: pages.size_bytes]
-            made._bytes.append(held)
+            if pages is None:
+                size = -(-max(buffer.marks.end_bytes, HEAD_BYTES + 1) // PAGE_BYTES) * PAGE_BYTES
+                made._ends[len(made._bytes)] = made._starts[len(made._bytes)] + size
+            else:
+                size = pages.size_bytes
+            made._bytes.append(buffer.initial[:size])
             made._buffers.append(replace(buffer, pages=pages, initial=_EMPTY, marks=marks))
         made._borrowed.update(range(len(made._bytes)))
         return made
@@ -380,6 +362,10 @@ class ElasticMemory(Memory):
         """Return where in its buffer a pointer points."""
         return self._buffers[index].start_bytes
 
+    def end_bytes(self, index: int) -> int:
+        """Return where in a buffer all ends that was touched."""
+        return self._buffers[index].marks.end_bytes
+
     def pages(self, index: int) -> list[int]:
         """Return the pages of a sparse buffer that are held, in order; none of any other."""
         held = self._buffers[index].pages
@@ -392,10 +378,14 @@ class ElasticMemory(Memory):
     def result(
         self, index: int, size_bytes: int, pages: Sequence[int] = ()
     ) -> npt.NDArray[np.uint8]:
-        """Return what the first `size_bytes` of a buffer hold now, or its `pages` one by one."""
+        """Return what the first `size_bytes` of a buffer hold now, or its `pages` one by one.
+
+        Of memory that is not traced nothing is to change it any more.
+        """
         if not pages:
             self._grow(index, size_bytes)
-            return copied(self._bytes[index][:size_bytes])
+            held = self._bytes[index][:size_bytes]
+            return copied(held) if self._is_traced else held
         slots = self._slots(index, pages)
         return reshape(reshape(self._bytes[index], -1, PAGE_BYTES)[slots], -1)
 
@@ -524,7 +514,7 @@ class ElasticMemory(Memory):
             self._accesses[key] = access
         return access
 
-    def _runs_of(self, box: Box, size: int) -> _Runs | None:
+    def _runs_of(self, box: Box, size: int) -> Runs | None:
         """Return where a box is; None if it is empty, in several buffers, or may not be accessed."""
         starts, length = box.runs(size)
         if not (starts.size and length) or int(reduce_or(starts)) % size:
@@ -538,11 +528,11 @@ class ElasticMemory(Memory):
         offsets, shift = starts - self._starts[index], size.bit_length() - 1
         pages = self._buffers[index].pages
         if pages is None:
-            return _Runs(index, starts, length, offsets >> shift, None)
+            return Runs(index, starts, length, offsets >> shift, None)
         places, lengths = pages.runs(
             offsets, length * size, lambda missing: self._hold(index, missing)
         )
-        return _Runs(index, starts, length, places >> shift, lengths >> shift)
+        return Runs(index, starts, length, places >> shift, lengths >> shift)
 
     def _place(self, index: int, address: Array) -> Array:
         pages = self._buffers[index].pages

@@ -556,8 +556,7 @@ def _buffer(
     start = exact.start_bytes(index)
     size = read.size
     if not pages:
-        touched = np.flatnonzero(read | written)
-        size = max(start, int(touched[-1]) + 1 if touched.size else 0)
+        size = max(start, exact.end_bytes(index))
         size = -(-size // pointee.size_bytes) * pointee.size_bytes
     upward, random, flipped = (
         tuple(memory.result(index, size, pages) for memory in each) for each in runs

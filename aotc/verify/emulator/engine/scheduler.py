@@ -226,7 +226,9 @@ class Scheduler:
             stays = chance.random() < _STAY_CHANCE
             return groups.pop(-1 if stays else chance.randrange(len(groups)))
         places = [self._code.progress(group.pc, group.trips) for group in (*groups, *self._polling)]
-        behind: dict[int, tuple[int, ...]] = {}  # the warps of each cluster that are behind its others
+        behind: dict[
+            int, tuple[int, ...]
+        ] = {}  # the warps of each cluster that are behind its others
         for place, group in sorted(
             zip(places, (*groups, *self._polling), strict=True), key=itemgetter(0), reverse=True
         ):
