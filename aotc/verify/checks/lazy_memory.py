@@ -50,7 +50,7 @@ _ALIGNED_PLACE = 1 << 20  # so that regions of `Contents` begin at the pointer
 _MAX_SPARSE_BYTES = 1 << 36
 _HASH = 0x9E3779B97F4A7C15
 _MIX = 0xBF58476D1CE4E5B9
-_MAX_KEPT, _MAX_KEPT_ELEMENTS = 96, 1 << 18
+_MAX_KEPT, _MAX_KEPT_ELEMENTS = 768, 1 << 16
 _MAX_ACCESSED = 1 << 22  # elements whose places are kept, in 16 bytes each
 _RELEASES = ("release", "acq_rel")
 _ACQUIRES = ("acquire", "acq_rel")
@@ -97,7 +97,7 @@ class Contents:
 
 @lru_cache(maxsize=_MAX_KEPT)
 def _kept_elements(contents: Contents, start: int, end: int) -> Array:
-    """Return elements: each run of a launch, with noise or without, draws the same ones."""
+    """Return elements: launches of the next variants draw the same ones."""
     found = contents.at(np.arange(start, end))
     found.flags.writeable = False
     return found
