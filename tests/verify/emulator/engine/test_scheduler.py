@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import gc
 from collections import Counter
+from types import UnionType
 
 import numpy as np
 import pytest
 
 from aotc.verify.emulator.engine.divergence import Group
 from aotc.verify.emulator.engine.machine import Batch, Deferred
+from aotc.verify.emulator.engine.registers import RegisterFile
 from aotc.verify.emulator.engine.scheduler import Scheduler
+from aotc.verify.emulator.run import _prepare
 from tests.support.ptx_kernel import run
 
 INIT = """
@@ -111,14 +114,21 @@ def test_who_does_not_wait_stays_with_who_waits_longer(monkeypatch: pytest.Monke
     assert found == [128] * 5
 
 
-def test_what_a_batch_held_is_freed_with_it() -> None:
-    """Nothing refers to a batch in a circle: its arrays would stay until Python looks for those."""
+def test_what_a_batch_held_is_freed_with_it_and_steps_with_the_program() -> None:
+    """Nothing refers to them in a circle: large arrays would stay until Python looks for those."""
+
+    def count(kinds: type | UnionType) -> int:
+        return len([each for each in gc.get_objects() if isinstance(each, kinds)])
+
+    _prepare.cache_clear()
     gc.collect()
     gc.disable()
     try:
-        before = len([each for each in gc.get_objects() if isinstance(each, Batch | Deferred)])
-        run(f"{INIT} mov.b32 %r8, 0; {_load_and_wait('%rd0')}", np.ones(16, np.int32), shared=1024)
-        after = len([each for each in gc.get_objects() if isinstance(each, Batch | Deferred)])
+        before = count(Batch | Deferred), count(RegisterFile)
+        body = f"{INIT} mov.b32 %r8, 0; {_load_and_wait('%rd0')}"
+        run(body, np.ones(16, np.int32), shared=1024)
+        assert count(Batch | Deferred) == before[0]
+        _prepare.cache_clear()
+        assert count(RegisterFile) == before[1]
     finally:
         gc.enable()
-    assert after == before
