@@ -231,20 +231,11 @@ static aotc_status io_error(const char *path, aotc_error *error, const char *fie
                       .remedy = "check the path and its permissions");
 }
 
-/* The pages of a smaller file are mapped at once, which takes less than to find each missing. */
-enum { SMALL_FILE_BYTES = 256 << 10 };
-
-#ifndef MAP_POPULATE
-#define MAP_POPULATE 0
-#endif
-
 /* Take the bytes of the file into memory: copied, or mapped. */
 static aotc_status take_file(struct aotc_archive *archive, uint32_t flags, aotc_error *error) {
     const size_t size_bytes = (size_t)archive->file_bytes;
     if ((flags & AOTC_OPEN_MAP) != 0) {
-        const int populate = size_bytes <= SMALL_FILE_BYTES ? MAP_POPULATE : 0;
-        void *bytes =
-            mmap(NULL, size_bytes, PROT_READ, MAP_PRIVATE | populate, archive->descriptor, 0);
+        void *bytes = mmap(NULL, size_bytes, PROT_READ, MAP_PRIVATE, archive->descriptor, 0);
         if (bytes == MAP_FAILED) {
             return io_error(archive->name, error, "mmap", errno, NULL);
         }

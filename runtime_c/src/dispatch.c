@@ -17,6 +17,18 @@
 /* What a CTA may use without an attribute: 48 KiB, of which some GPUs keep one for themselves. */
 enum { DEFAULT_SHARED_BYTES = 47 << 10, PORTABLE_CLUSTER = 8 };
 
+static uint64_t shared_bytes_of(const struct variant_record *variant) {
+    return (uint64_t)variant->dynamic_shared_bytes + variant->static_shared_bytes;
+}
+
+static int shared_bytes_in(const struct aotci_context *context) {
+    return atomic_load_explicit(&context->shared_bytes, memory_order_relaxed);
+}
+
+static bool is_large(const struct variant_record *variant) {
+    return shared_bytes_of(variant) > DEFAULT_SHARED_BYTES;
+}
+
 static const char damaged[] = "the archive is damaged or its writer is wrong: build it again";
 
 aotc_status aotci_load_failure(const struct loading *loading, CUresult result, const char *call) {
@@ -204,18 +216,16 @@ static aotc_status set_attributes(const struct loading *loading,
     struct aotci_driver *driver = &loading->archive->driver;
     const CUdevice device = loading->context->device;
     CUresult result = CUDA_SUCCESS;
-    const bool is_large = (uint64_t)variant->dynamic_shared_bytes + variant->static_shared_bytes >
-                          DEFAULT_SHARED_BYTES;
     const bool is_wide =
         variant->cluster[0] * variant->cluster[1] * variant->cluster[2] > PORTABLE_CLUSTER;
-    if (!is_large && !is_wide) {
+    if (!is_large(variant) && !is_wide) {
         return AOTC_OK;
     }
     const aotc_status status = aotci_driver_use(driver, DRIVER_ATTRIBUTES, loading->error);
     if (status != AOTC_OK) {
         return status;
     }
-    if (is_large) {
+    if (is_large(variant)) {
         result = driver->kernel_set_attribute(CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES,
                                               (int)variant->dynamic_shared_bytes, kernel, device);
     }
@@ -253,9 +263,24 @@ static aotc_status force_load(const struct loading *loading, CUkernel kernel) {
     return result == CUDA_SUCCESS ? AOTC_OK : aotci_load_failure(loading, result, "cuFuncLoad");
 }
 
+/* Ask for an attribute of the device, unless it is known. */
+static aotc_status ask_device(const struct loading *loading, int attribute, int *value) {
+    const CUresult result =
+        *value != 0 ? CUDA_SUCCESS
+                    : loading->archive->driver.device_get_attribute(value, attribute,
+                                                                    loading->context->device);
+    return result == CUDA_SUCCESS ? AOTC_OK
+                                  : aotci_load_failure(loading, result, "cuDeviceGetAttribute");
+}
+
 /* How many CTAs of a function are resident on the device at a time. */
 static aotc_status count_ctas(const struct loading *loading, const struct variant_record *variant,
                                 CUfunction function, int *count) {
+    const aotc_status asked = ask_device(loading, CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT,
+                                         &loading->context->multiprocessors);
+    if (asked != AOTC_OK) {
+        return asked;
+    }
     const CUresult result = loading->archive->driver.occupancy_max_blocks(
         count, function, variant->num_threads, variant->dynamic_shared_bytes);
     if (result != CUDA_SUCCESS) {
@@ -347,14 +372,28 @@ static unsigned target_rank(const struct target_record *target, int major, int m
     return target->major == major && runs ? order[target->feature] * 16u + target->minor : 0;
 }
 
+/* Ask how much shared memory a CTA may use, if a variant uses more than every GPU has. */
+static aotc_status ask_shared_bytes(const struct loading *loading) {
+    const struct kernel_record *record = loading->kernel->record;
+    for (uint32_t i = 0; i < record->variant_count; ++i) {
+        if (is_large(aotci_variant(&loading->kernel->tables, record->first_variant + i))) {
+            int shared_bytes = shared_bytes_in(loading->context);
+            const aotc_status status = ask_device(
+                loading, CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN, &shared_bytes);
+            atomic_store_explicit(&loading->context->shared_bytes, shared_bytes, memory_order_relaxed);
+            return status;
+        }
+    }
+    return AOTC_OK;
+}
+
 /* Whether a variant can be launched here. One that takes maps where another does not is nothing for
  * a driver that encodes none. */
 static bool can_run(const struct loading *loading, const struct variant_record *variant) {
-    const uint64_t shared_bytes =
-        (uint64_t)variant->dynamic_shared_bytes + variant->static_shared_bytes;
     const bool has_maps = variant->condition == 0 || variant->tensor_map_count == 0 ||
                           loading->archive->driver.tensor_map_encode != NULL;
-    return shared_bytes <= loading->context->shared_bytes && has_maps;
+    return has_maps && (!is_large(variant) ||
+                        shared_bytes_of(variant) <= (uint64_t)shared_bytes_in(loading->context));
 }
 
 /* The variants of one target, and how far they are taken up into runs. */
@@ -540,10 +579,13 @@ aotc_status aotci_load_kernel(const struct loading *loading) {
         aotci_free_dispatch(archive, kernel, dispatch);
         return no_memory(loading);
     }
-    struct span spans[LIMIT_TARGETS];
-    const unsigned span_count = find_spans(loading, spans);
-    fill_dispatch(loading, spans, span_count, dispatch);
-    aotc_status status = load_candidates(loading, dispatch);
+    aotc_status status = ask_shared_bytes(loading);
+    if (status == AOTC_OK) {
+        struct span spans[LIMIT_TARGETS];
+        const unsigned span_count = find_spans(loading, spans);
+        fill_dispatch(loading, spans, span_count, dispatch);
+        status = load_candidates(loading, dispatch);
+    }
     if (status == AOTC_OK && !loading->is_lazy) {
         status = build_configs(loading, dispatch);
     }
@@ -571,18 +613,18 @@ aotc_status aotci_refuse(const struct aotc_kernel *kernel, const struct aotci_co
                            aotci_string(&kernel->tables, target->name));
             before = variant->target;
         }
-        const uint64_t bytes =
-            (uint64_t)variant->dynamic_shared_bytes + variant->static_shared_bytes;
+        const uint64_t bytes = shared_bytes_of(variant);
         if (target_rank(target, context->major, context->minor) != 0 && bytes < least_bytes) {
             least_bytes = bytes;
         }
     }
-    if (least_bytes != UINT64_MAX && least_bytes > context->shared_bytes) {
+    if (least_bytes != UINT64_MAX && least_bytes > DEFAULT_SHARED_BYTES &&
+        least_bytes > (uint64_t)shared_bytes_in(context)) {
         return AOTCI_FAIL(
             error, AOTC_ERROR_ARG, .file = archive->name, .kernel = kernel->name,
             .field = "shared memory",
             .expected =
-                aotci_text("at most %" PRIu32 " bytes, as this GPU has", context->shared_bytes)
+                aotci_text("at most %d bytes, as this GPU has", shared_bytes_in(context))
                     .chars,
             .got = aotci_text("%" PRIu64 " bytes in the smallest variant", least_bytes).chars,
             .remedy = "build a config that uses less");

@@ -11,10 +11,13 @@ struct loading {
     struct aotci_context *context;
     aotc_error *error;
     bool is_lazy; /* leave the code of variants for their first launch */
+    bool is_pushed; /* a context that was not current */
+    bool is_relaxed; /* in a capture mode in which streams that somebody captures stay valid; before was: */
+    int mode;
 };
 
-/* Find the context that a load or unload is for: the current one, or a device's primary one, which is
- * then retained (load.c). STATE, ARG, CUDA. */
+/* Find the context that a load or unload is for: the current one, which may be in `*context` already, or a device's
+ * primary one, which is then retained (load.c). STATE, ARG, CUDA. */
 aotc_status aotci_choose_context(const struct loading *loading, int32_t ordinal, CUcontext *context,
                                  CUdevice *device);
 
