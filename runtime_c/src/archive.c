@@ -82,9 +82,10 @@ static aotc_status check_header(const char *file, const unsigned char *data, uin
         return bad_header(file, error, "file size",
                           aotci_text("%" PRIu64, header->file_bytes).chars, size_bytes);
     }
-    const uint64_t piece_count = (header->root_bytes + ROOT_PIECE_BYTES - 1) / ROOT_PIECE_BYTES;
+    const uint64_t digest_bytes = aotci_digest_bytes(header->root_bytes);
     if (header->root_bytes % 8 != 0 ||
-        header->root_bytes + piece_count * DIGEST_BYTES > size_bytes - HEADER_BYTES) {
+        header->root_bytes + digest_bytes + aotci_digest_bytes(digest_bytes) >
+            size_bytes - HEADER_BYTES) {
         return bad_header(file, error, "root_bytes", "a multiple of 8 inside the file",
                           header->root_bytes);
     }

@@ -107,7 +107,7 @@ struct aotc_archive {
     unsigned char *owned_file; /* NULL if borrowed or mapped */
     bool is_mapped;
     bool is_compressed;
-    const unsigned char *head; /* header, root and its digests, aligned */
+    const unsigned char *head; /* header, root, digests of its pieces, digests of theirs; aligned */
     unsigned char *owned_head; /* NULL if they are used where they are */
     uint32_t head_bytes;
     struct aotci_tables root;
@@ -115,7 +115,7 @@ struct aotc_archive {
 
     /* Of a root that is verified in pieces (root.c), changed while `index_lock` is held. */
     atomic_bool is_complete;
-    uint8_t *pieces; /* an aotci_piece for each; NULL: the root was verified whole */
+    uint8_t *pieces; /* an aotci_piece for each, and for those of digests; NULL: the root was verified whole */
 
     /* Held while a kernel is opened. Of the two locks `lock` is taken first. */
     pthread_mutex_t index_lock;

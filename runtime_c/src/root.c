@@ -1,7 +1,7 @@
 /* root.c: the root of an archive: read whole, or of a large one what is asked for.
  *
- * The header's digest is of the digests of the root's pieces, so a piece can be verified alone. Of a large
- * root opening reads the directory, and asking for a kernel the pieces with its name and its frames:
+ * Each piece of the root has a digest, and so has each piece of these, of which the header has one: so a piece can be
+ * verified with little else. Of a large root opening reads the directory, and asking for a kernel the pieces with its name and its frames:
  * their records are checked by themselves then. Whoever wants to know of all kernels has all of it
  * verified and checked first.
  */
@@ -20,8 +20,22 @@ static struct aotc_archive *changed(const struct aotc_archive *archive) {
     return (struct aotc_archive *)(uintptr_t)archive;
 }
 
+/* Bytes of the digests of the root's pieces, which follow it, and of the digests of theirs, which follow them. */
+static uint32_t digest_bytes(const struct aotc_archive *archive) {
+    return (uint32_t)aotci_digest_bytes(archive->root.size_bytes);
+}
+
+static uint32_t sealed_bytes(const struct aotc_archive *archive) {
+    return (uint32_t)aotci_digest_bytes(digest_bytes(archive));
+}
+
+/* Pieces of the root; those of its digests have the numbers after theirs. */
+static uint32_t root_pieces(const struct aotc_archive *archive) {
+    return digest_bytes(archive) / DIGEST_BYTES;
+}
+
 static uint32_t piece_count(const struct aotc_archive *archive) {
-    return (archive->root.size_bytes + ROOT_PIECE_BYTES - 1) / ROOT_PIECE_BYTES;
+    return root_pieces(archive) + sealed_bytes(archive) / DIGEST_BYTES;
 }
 
 static aotc_status other_bytes(const struct aotc_archive *archive, aotc_error *error) {
@@ -31,27 +45,57 @@ static aotc_status other_bytes(const struct aotc_archive *archive, aotc_error *e
 
 /* ---- pieces ------------------------------------------------------------------------------------ */
 
-static uint32_t piece_bytes(const struct aotc_archive *archive, uint32_t piece) {
-    const uint32_t left = archive->root.size_bytes - piece * ROOT_PIECE_BYTES;
-    return left < ROOT_PIECE_BYTES ? left : ROOT_PIECE_BYTES;
+/* Where a piece is in the file, and how many bytes it has. */
+struct place {
+    uint32_t start, size_bytes;
+};
+
+static struct place place_of(const struct aotc_archive *archive, uint32_t piece) {
+    const uint32_t pieces = root_pieces(archive);
+    const bool is_digests = piece >= pieces;
+    const uint32_t at = (is_digests ? piece - pieces : piece) * ROOT_PIECE_BYTES;
+    const uint32_t left = (is_digests ? digest_bytes(archive) : archive->root.size_bytes) - at;
+    return (struct place){
+        .start = HEADER_BYTES + (is_digests ? archive->root.size_bytes : 0) + at,
+        .size_bytes = left < ROOT_PIECE_BYTES ? left : ROOT_PIECE_BYTES,
+    };
 }
 
 static aotc_status verify_piece(const struct aotc_archive *archive, uint32_t piece, aotc_error *error) {
     unsigned char digest[AOTCI_SHA256_BYTES];
-    aotci_sha256(archive->root.bytes + piece * ROOT_PIECE_BYTES, piece_bytes(archive, piece), digest);
+    const struct place place = place_of(archive, piece);
     const unsigned char *digests = archive->root.bytes + archive->root.size_bytes;
+    aotci_sha256(archive->head + place.start, place.size_bytes, digest);
     return memcmp(digest, digests + (size_t)piece * DIGEST_BYTES, sizeof digest) == 0
                ? AOTC_OK
                : other_bytes(archive, error);
 }
 
 static aotc_status read_piece(const struct aotc_archive *archive, uint32_t piece, aotc_error *error) {
-    const uint32_t start = HEADER_BYTES + piece * ROOT_PIECE_BYTES;
-    return aotci_read_file(archive, start, archive->owned_head + start, piece_bytes(archive, piece), error);
+    const struct place place = place_of(archive, piece);
+    return aotci_read_file(archive, place.start, archive->owned_head + place.start, place.size_bytes,
+                           error);
 }
 
-/* Have bytes of a root that is not complete, read or verified; `at` is within it, and what is beyond it is left
- * out. What was read is not read again: the bytes that are used are those that were verified. */
+/* Have a piece, read or verified. What was read is not read again: the bytes that are used are those that were
+ * verified. */
+static aotc_status reach_piece(const struct aotc_archive *archive, uint32_t piece,
+                               enum aotci_piece wanted, aotc_error *error) {
+    uint8_t *state = &archive->pieces[piece];
+    aotc_status status = AOTC_OK;
+    if (*state == PIECE_UNREAD) {
+        status = read_piece(archive, piece, error);
+        *state = status == AOTC_OK ? PIECE_READ : PIECE_UNREAD;
+    }
+    if (status == AOTC_OK && wanted == PIECE_VERIFIED && *state == PIECE_READ) {
+        status = verify_piece(archive, piece, error);
+        *state = status == AOTC_OK ? PIECE_VERIFIED : PIECE_READ;
+    }
+    return status;
+}
+
+/* Have bytes of a root that is not complete, read or verified, with the digests of their pieces; `at` is within it, and
+ * what is beyond it is left out. */
 static aotc_status reach(const struct aotc_archive *archive, const void *at, size_t size_bytes,
                          enum aotci_piece wanted, aotc_error *error) {
     const size_t start = (size_t)((const unsigned char *)at - archive->root.bytes);
@@ -60,15 +104,11 @@ static aotc_status reach(const struct aotc_archive *archive, const void *at, siz
     aotc_status status = AOTC_OK;
     for (uint32_t piece = (uint32_t)(start / ROOT_PIECE_BYTES);
          status == AOTC_OK && (size_t)piece * ROOT_PIECE_BYTES < end; ++piece) {
-        uint8_t *state = &archive->pieces[piece];
-        if (*state == PIECE_UNREAD) {
-            status = read_piece(archive, piece, error);
-            *state = status == AOTC_OK ? PIECE_READ : PIECE_UNREAD;
+        if (wanted == PIECE_VERIFIED && archive->pieces[piece] != PIECE_VERIFIED) {
+            const uint32_t digests = piece * DIGEST_BYTES / ROOT_PIECE_BYTES;
+            status = reach_piece(archive, root_pieces(archive) + digests, PIECE_VERIFIED, error);
         }
-        if (status == AOTC_OK && wanted == PIECE_VERIFIED && *state == PIECE_READ) {
-            status = verify_piece(archive, piece, error);
-            *state = status == AOTC_OK ? PIECE_VERIFIED : PIECE_READ;
-        }
+        status = status == AOTC_OK ? reach_piece(archive, piece, wanted, error) : status;
     }
     return status;
 }
@@ -110,7 +150,7 @@ static aotc_status need_name(const struct aotc_archive *archive, uint32_t entry,
  * read. */
 static aotc_status read_head(struct aotc_archive *archive, const struct aotci_start *first, bool is_small,
                              aotc_error *error) {
-    const uint32_t root_end = HEADER_BYTES + archive->root.size_bytes;
+    const uint32_t sealed = archive->head_bytes - sealed_bytes(archive);
     if (archive->file != NULL && (uintptr_t)archive->file % sizeof(uint64_t) == 0) {
         archive->head = archive->file;
         return AOTC_OK;
@@ -122,7 +162,7 @@ static aotc_status read_head(struct aotc_archive *archive, const struct aotci_st
                           .expected = "memory", .got = "none");
     }
     const uint32_t known = first->size_bytes < archive->head_bytes ? first->size_bytes : archive->head_bytes;
-    const uint32_t from = is_small ? known : root_end;
+    const uint32_t from = is_small ? known : sealed;
     memcpy(archive->owned_head, first->bytes, known);
     return from == archive->head_bytes ? AOTC_OK
                                        : aotci_read_file(archive, from, archive->owned_head + from,
@@ -132,9 +172,11 @@ static aotc_status read_head(struct aotc_archive *archive, const struct aotci_st
 /* Remember which pieces of a root are read: all that are in memory, else those in the first bytes. */
 static aotc_status make_pieces(struct aotc_archive *archive, const struct aotci_start *first, bool is_small,
                                aotc_error *error) {
-    const uint32_t count = is_small || archive->owned_head == NULL
-                               ? piece_count(archive)
-                               : (first->size_bytes - HEADER_BYTES) / ROOT_PIECE_BYTES;
+    const uint32_t read = (first->size_bytes - HEADER_BYTES) / ROOT_PIECE_BYTES;
+    const uint32_t pieces = root_pieces(archive);
+    const uint32_t count = is_small || archive->owned_head == NULL ? piece_count(archive)
+                           : read < pieces                         ? read
+                                                                   : pieces;
     archive->pieces = aotci_allocate(&archive->allocator, piece_count(archive), 1);
     if (archive->pieces == NULL) {
         return AOTCI_FAIL(error, AOTC_ERROR_NOMEM, .file = archive->name, .field = "root",
@@ -149,12 +191,12 @@ static aotc_status check_header_sum(const struct aotc_archive *archive, aotc_err
     unsigned char digest[AOTCI_SHA256_BYTES];
     struct aotci_sha256 hash;
     const struct header_record *stored = (const void *)archive->head;
-    const uint32_t root_end = HEADER_BYTES + archive->root.size_bytes;
+    const uint32_t sealed = archive->head_bytes - sealed_bytes(archive);
     memcpy(&header, stored, sizeof header);
     memset(header.root_sha256, 0, sizeof header.root_sha256);
     aotci_sha256_begin(&hash);
     aotci_sha256_update(&hash, &header, sizeof header);
-    aotci_sha256_update(&hash, archive->head + root_end, archive->head_bytes - root_end);
+    aotci_sha256_update(&hash, archive->head + sealed, archive->head_bytes - sealed);
     aotci_sha256_end(&hash, digest);
     return memcmp(digest, stored->root_sha256, sizeof digest) == 0 ? AOTC_OK
                                                                    : other_bytes(archive, error);
@@ -182,8 +224,8 @@ aotc_status aotci_root_open(struct aotc_archive *archive, const struct header_re
         .is_newer = header->minor > FORMAT_MINOR,
         .is_partial = is_partial,
     };
-    archive->head_bytes =
-        HEADER_BYTES + archive->root.size_bytes + piece_count(archive) * DIGEST_BYTES;
+    archive->head_bytes = HEADER_BYTES + archive->root.size_bytes + digest_bytes(archive) +
+                          sealed_bytes(archive);
     const bool is_small = !is_partial || archive->head_bytes <= WHOLE_HEAD_BYTES;
     aotc_status status = read_head(archive, first, is_small, error);
     if (status != AOTC_OK) {
@@ -199,7 +241,7 @@ aotc_status aotci_root_open(struct aotc_archive *archive, const struct header_re
         status = status == AOTC_OK ? need_directory(archive, error) : status;
         return status == AOTC_OK ? aotci_validate_directory(&archive->root, true, error) : status;
     }
-    for (uint32_t i = 0; status == AOTC_OK && i < piece_count(archive); ++i) {
+    for (uint32_t i = piece_count(archive); status == AOTC_OK && i-- > 0;) { /* digests before what they are of */
         status = verify_piece(archive, i, error);
     }
     status = status == AOTC_OK ? aotci_validate_directory(&archive->root, true, error) : status;

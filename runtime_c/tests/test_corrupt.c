@@ -43,28 +43,35 @@ static void digest_of(const unsigned char *data, size_t size_bytes, unsigned cha
     aotci_sha256_end(&hash, digest);
 }
 
+/* Write the digests of the pieces of some bytes. */
+static void digests_of(const unsigned char *data, uint64_t size_bytes, unsigned char *digests) {
+    for (uint64_t at = 0; at < size_bytes; at += ROOT_PIECE_BYTES, digests += DIGEST_BYTES) {
+        const uint64_t rest = size_bytes - at;
+        digest_of(data + at, (size_t)(rest < ROOT_PIECE_BYTES ? rest : ROOT_PIECE_BYTES), digests);
+    }
+}
+
 /* Write the digest that belongs to a changed header and root. */
 static void seal(unsigned char *data, size_t size_bytes) {
     struct header_record header;
     memcpy(&header, data, sizeof header);
     memset(data + offsetof(struct header_record, root_sha256), 0, sizeof header.root_sha256);
-    const uint64_t count = header.root_bytes / ROOT_PIECE_BYTES + (header.root_bytes % ROOT_PIECE_BYTES != 0);
     const uint64_t left = size_bytes - HEADER_BYTES;
-    if (header.root_bytes > left || count * DIGEST_BYTES > left - header.root_bytes) {
+    if (header.root_bytes > left) {
         return;
     }
-    unsigned char *root = data + HEADER_BYTES;
-    unsigned char *digests = root + header.root_bytes;
-    for (uint64_t i = 0; i < count; ++i) {
-        const uint64_t start = i * ROOT_PIECE_BYTES;
-        const uint64_t rest = header.root_bytes - start;
-        digest_of(root + start, (size_t)(rest < ROOT_PIECE_BYTES ? rest : ROOT_PIECE_BYTES),
-                  digests + i * DIGEST_BYTES);
+    const uint64_t digest_bytes = aotci_digest_bytes(header.root_bytes);
+    const uint64_t sealed_bytes = aotci_digest_bytes(digest_bytes);
+    if (digest_bytes + sealed_bytes > left - header.root_bytes) {
+        return;
     }
+    unsigned char *digests = data + HEADER_BYTES + header.root_bytes;
+    digests_of(data + HEADER_BYTES, header.root_bytes, digests);
+    digests_of(digests, digest_bytes, digests + digest_bytes);
     struct aotci_sha256 hash;
     aotci_sha256_begin(&hash);
     aotci_sha256_update(&hash, data, HEADER_BYTES);
-    aotci_sha256_update(&hash, digests, (size_t)(count * DIGEST_BYTES));
+    aotci_sha256_update(&hash, digests + digest_bytes, (size_t)sealed_bytes);
     aotci_sha256_end(&hash, data + offsetof(struct header_record, root_sha256));
 }
 
