@@ -107,11 +107,13 @@ struct aotc_archive {
     unsigned char *owned_file; /* NULL if borrowed or mapped */
     bool is_mapped;
     bool is_compressed;
+    bool is_trusted; /* no digest is compared */
     const unsigned char *head; /* header, root, digests of its pieces, digests of theirs; aligned */
     unsigned char *owned_head; /* NULL if they are used where they are */
     uint32_t head_bytes;
     struct aotci_tables root;
     _Atomic(struct aotc_kernel *) *kernels; /* NULL until opened */
+    _Atomic(struct aotc_kernel *) last;     /* the one that was asked for last by its name */
 
     /* Of a root that is verified in pieces (root.c), changed while `index_lock` is held. */
     atomic_bool is_complete;
@@ -205,8 +207,9 @@ aotc_status aotci_root_complete(const struct aotc_archive *archive, aotc_error *
 aotc_status aotci_root_find(const struct aotc_archive *archive, const char *name, uint32_t *number,
                             aotc_error *error);
 
-/* Verify and check the records of a kernel and of its index; `index_lock` is held (root.c). */
-aotc_status aotci_root_kernel(const struct aotc_archive *archive, uint32_t number,
+/* Verify and check the records of a kernel and of its index, and unless somebody else compares it its name; `index_lock`
+ * is held (root.c). */
+aotc_status aotci_root_kernel(const struct aotc_archive *archive, uint32_t number, bool has_name,
                               aotc_error *error);
 
 /* The frame of the archive that a kernel calls its frame `use`, whose record is verified and checked (root.c). */
@@ -220,9 +223,11 @@ static inline struct aotc_kernel *aotci_kernel(const struct aotc_archive *archiv
     return atomic_load_explicit(&archive->kernels[number], memory_order_acquire);
 }
 
-/* Read, decode and check the index of a kernel, if that was not done before; any number of threads may
- * ask at once. CHECKSUM, FORMAT, LIMIT, IO, NOMEM, UNSUPPORTED (kernel_index.c). */
-aotc_status aotci_kernel_open(struct aotc_archive *archive, uint32_t number, aotc_error *error);
+/* Read, decode and check the index of a kernel, if that was not done before; any number of threads may ask at once. Its
+ * name is `name`, or if that is NULL what the root says. CHECKSUM, FORMAT, LIMIT, IO, NOMEM, UNSUPPORTED
+ * (kernel_index.c). */
+aotc_status aotci_kernel_open(struct aotc_archive *archive, uint32_t number, const char *name,
+                              aotc_error *error);
 
 /* Let go of what opening a kernel made (kernel_index.c). */
 void aotci_kernel_close(struct aotc_kernel *kernel);

@@ -56,14 +56,13 @@ static aotc_status other_params(const struct loading *loading, const struct vari
 
 /* Compare the index's parameters with those that the cubin lists, if it does. */
 static aotc_status check_listed_params(const struct loading *loading, uint32_t index,
-                                       const unsigned char *image) {
+                                       const struct aotci_cubin_function *function) {
     const struct aotc_kernel *kernel = loading->kernel;
     const struct variant_record *variant = aotci_variant(&kernel->tables, index);
     const struct aotci_table *table = &kernel->tables.sections[SECTION_CUBIN_PARAMS];
     uint32_t wrong = 0;
     switch (aotci_cubin_check_params(
-        image, aotci_string(&kernel->tables, variant->symbol),
-        table->records + (size_t)variant->first_cubin_param * table->stride, table->stride,
+        function, table->records + (size_t)variant->first_cubin_param * table->stride, table->stride,
         variant->cubin_param_count, &wrong)) {
     case PARAMS_NOT_LISTED:
         return AOTC_OK;
@@ -87,15 +86,15 @@ static aotc_status check_functions(const struct loading *loading, uint32_t cubin
             continue;
         }
         const char *symbol = aotci_string(&kernel->tables, variant->symbol);
-        if (!aotci_cubin_has_function(image, symbol)) {
+        const struct aotci_cubin_function function = aotci_cubin_find(image, symbol);
+        if (!function.exists) {
             return AOTCI_FAIL(loading->error, AOTC_ERROR_NOT_FOUND, .file = archive->name,
                               .kernel = kernel->name,
                               .field = aotci_text("blob %" PRIu32, cubin).chars,
                               .expected = aotci_text("the function %s", symbol).chars,
                               .got = "a cubin without it", .remedy = damaged);
         }
-        const uint64_t shared_bytes = aotci_cubin_static_shared_bytes(image, symbol);
-        if (shared_bytes != variant->static_shared_bytes) {
+        if (function.static_shared_bytes != variant->static_shared_bytes) {
             return AOTCI_FAIL(
                 loading->error, AOTC_ERROR_FORMAT, .file = archive->name, .kernel = kernel->name,
                 .field = aotci_text("blob %" PRIu32, cubin).chars,
@@ -103,9 +102,9 @@ static aotc_status check_functions(const struct loading *loading, uint32_t cubin
                                        " bytes of static shared memory in %s, as the index says",
                                        variant->static_shared_bytes, symbol)
                                 .chars,
-                .got = aotci_text("%" PRIu64, shared_bytes).chars, .remedy = damaged);
+                .got = aotci_text("%" PRIu64, function.static_shared_bytes).chars, .remedy = damaged);
         }
-        const aotc_status status = check_listed_params(loading, i, image);
+        const aotc_status status = check_listed_params(loading, i, &function);
         if (status != AOTC_OK) {
             return status;
         }
@@ -144,10 +143,12 @@ static aotc_status load_library(const struct loading *loading,
     struct aotc_archive *archive = loading->archive;
     CUlibrary *library = &loading->kernel->libraries[variant->cubin];
     struct aotci_content image;
+    struct aotci_room room;
     if (*library != NULL) {
         return AOTC_OK;
     }
-    aotc_status status = aotci_blob_decode(loading->kernel, variant->cubin, &image, loading->error);
+    aotc_status status =
+        aotci_blob_decode(loading->kernel, variant->cubin, &room, &image, loading->error);
     if (status != AOTC_OK) {
         return status;
     }

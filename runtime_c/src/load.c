@@ -158,7 +158,7 @@ static aotc_status load_kernels(struct loading *loading, const struct aotc_kerne
     const uint32_t first = wanted == NULL ? 0 : wanted->number;
     const uint32_t end = wanted == NULL ? kernel_count : first + 1;
     for (uint32_t i = first; i < end; ++i) {
-        aotc_status status = aotci_kernel_open(archive, i, loading->error);
+        aotc_status status = aotci_kernel_open(archive, i, NULL, loading->error);
         loading->kernel = aotci_kernel(archive, i);
         status = status == AOTC_OK ? make_shared(loading) : status;
         status = status == AOTC_OK ? use_driver(loading) : status;

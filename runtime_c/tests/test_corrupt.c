@@ -124,6 +124,9 @@ static void seal_kernel(unsigned char *data, size_t size_bytes, int kernel) {
  * there (the sanitizers say so), and what is accepted can be read. */
 static void extremes_between(struct bytes *golden, size_t begin, size_t end, int kernel) {
     unsigned long accepted = 0;
+    /* Where the digests of a wrong size would be is something else. */
+    unsigned char *whole = malloc(golden->size_bytes);
+    memcpy(whole, golden->data, golden->size_bytes);
     for (size_t at = begin; at + 4 <= end; at += 4) {
         uint32_t original = 0;
         memcpy(&original, golden->data + at, sizeof original);
@@ -152,10 +155,10 @@ static void extremes_between(struct bytes *golden, size_t begin, size_t end, int
                 }
             }
             aotc_release(archive);
+            memcpy(golden->data, whole, golden->size_bytes);
         }
-        memcpy(golden->data + at, &original, sizeof original);
-        seal_kernel(golden->data, golden->size_bytes, kernel);
     }
+    free(whole);
     /* Most changes cannot be accepted; some (sizes, digests of sources, values) mean something else
      * only. */
     CHECK(accepted < (end - begin) / 4 * 9 / 2);
@@ -288,8 +291,8 @@ static void expect_changes(const char *name, const struct change *changes, size_
 static void test_fields(void) {
     static const struct change changes[] = {
         IN_HEADER(major, 1, AOTC_ERROR_VERSION, "1.0"),
-        IN_HEADER(major, 4, AOTC_ERROR_VERSION, "4.0"),
-        IN_HEADER(major, 6, AOTC_ERROR_VERSION, "6.0"),
+        IN_HEADER(major, 5, AOTC_ERROR_VERSION, "5.0"),
+        IN_HEADER(major, 7, AOTC_ERROR_VERSION, "7.0"),
         IN_HEADER(required_features, 1 << 10 | 1, AOTC_ERROR_VERSION, "0x400"),
         IN_HEADER(required_features, 0, AOTC_ERROR_FORMAT, "FRAMES[0].raw_bytes"),
         IN_HEADER(optional_features, 1, AOTC_ERROR_FORMAT, "optional_features"),
