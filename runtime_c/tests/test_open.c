@@ -105,7 +105,8 @@ static void launch_from(const char *name, const char *kernel, uint32_t flags) {
 
 static void test_without_compression(void) {
     static const uint32_t flags[] = {0, AOTC_OPEN_MAP, AOTC_OPEN_COPY, AOTC_OPEN_VERIFY_BLOBS,
-                                     AOTC_OPEN_MAP | AOTC_OPEN_VERIFY_BLOBS};
+                                     AOTC_OPEN_MAP | AOTC_OPEN_VERIFY_BLOBS, AOTC_OPEN_TRUSTED,
+                                     AOTC_OPEN_MAP | AOTC_OPEN_TRUSTED};
     for (size_t i = 0; i < sizeof flags / sizeof *flags; ++i) {
         launch_from("stored.aotc", "add", flags[i]);
         launch_from("many.aotc", "add_077", flags[i]);
@@ -116,6 +117,38 @@ static void test_without_compression(void) {
     options.flags = AOTC_OPEN_MAP | AOTC_OPEN_COPY;
     EXPECT(aotc_open_file(golden_path("stored.aotc"), &options, &archive, &error), AOTC_ERROR_ARG, &error,
            "known flags");
+    options.flags = AOTC_OPEN_TRUSTED | AOTC_OPEN_VERIFY_BLOBS;
+    EXPECT(aotc_open_file(golden_path("stored.aotc"), &options, &archive, &error), AOTC_ERROR_ARG, &error,
+           "known flags");
+}
+
+/* No digest is compared of what is trusted; places and sizes are. */
+static void test_trusted(void) {
+    static const char *const names[] = {"stored.aotc", "many.aotc"};
+    for (size_t i = 0; i < sizeof names / sizeof *names; ++i) {
+        struct bytes golden = read_golden(names[i]);
+        struct header_record header;
+        aotc_archive *archive = NULL;
+        const aotc_kernel *kernel = NULL;
+        aotc_error error = AOTC_ERROR_INIT;
+        aotc_open_options options = stored_options();
+        aotc_archive_info info = {.struct_size = sizeof info};
+        memcpy(&header, golden.data, sizeof header);
+        golden.data[HEADER_BYTES + header.root_bytes] ^= 1; /* the digest of the first piece */
+        EXPECT(aotc_open_memory(golden.data, golden.size_bytes, &options, &archive, &error),
+               AOTC_ERROR_CHECKSUM, &error, "root");
+        options.flags = AOTC_OPEN_TRUSTED;
+        EXPECT(aotc_open_memory(golden.data, golden.size_bytes, &options, &archive, &error), AOTC_OK, &error,
+               NULL);
+        CHECK(aotc_archive_get_info(archive, &info) == AOTC_OK);
+        read_kernels(archive, info.kernel_count);
+        EXPECT(aotc_kernel_get(archive, "none", &kernel, &error), AOTC_ERROR_NOT_FOUND, &error, "kernel");
+        aotc_release(archive);
+        memset(golden.data + HEADER_BYTES + 8 + 8, 0xFF, 4); /* where its first section begins */
+        EXPECT(aotc_open_memory(golden.data, golden.size_bytes, &options, &archive, &error),
+               AOTC_ERROR_FORMAT, &error, "directory");
+        free(golden.data);
+    }
 }
 
 /* An archive that begins at an odd address is read all the same: what must be aligned is copied. */
@@ -397,7 +430,7 @@ static void test_out_of_memory(void) {
 
 int main(int argc, char **argv) {
     static void (*const tests[])(void) = {
-        test_info, test_files, test_options, test_out_of_memory, test_without_compression, test_unaligned_memory,
+        test_info, test_files, test_options, test_out_of_memory, test_without_compression, test_trusted, test_unaligned_memory,
         test_a_large_root_is_verified_in_pieces, test_a_search_meets_damaged_names,
     };
     return run_tests(argc, argv, tests, sizeof tests / sizeof *tests);
