@@ -63,18 +63,21 @@ static aotc_status make_maps(struct aotc_kernel *kernel, aotc_error *error) {
 static aotc_status open_locked(struct aotc_kernel *kernel, const char *name, aotc_error *error) {
     struct aotc_archive *archive = kernel->archive;
     struct aotci_content index;
-    aotc_status status = aotci_root_kernel(archive, kernel->number, name != NULL, error);
-    status = status == AOTC_OK ? aotci_frame_decode(archive, kernel->number, &index, error) : status;
+    char found[LIMIT_NAME_BYTES + 1];
+    aotc_status status = aotci_root_kernel(kernel, name == NULL ? found : NULL, error);
+    if (status == AOTC_OK) {
+        status = aotci_frame_decode(archive, kernel->number, &kernel->frame, &index, error);
+    }
     if (status != AOTC_OK) {
         return status;
     }
-    kernel->name = name != NULL ? name : aotci_kernel_name(archive, kernel->number);
+    kernel->name = name != NULL ? name : found; /* until the index has it */
     kernel->index_bytes = index.bytes;
     kernel->owned_index = index.owned;
     kernel->tables = (struct aotci_tables){
         .file = archive->name,
         .bytes = kernel->index_bytes,
-        .size_bytes = aotci_frame(&archive->root, kernel->number)->raw_bytes,
+        .size_bytes = kernel->frame.raw_bytes,
         .is_newer = archive->root.is_newer,
     };
     status = aotci_validate_directory(&kernel->tables, false, error);

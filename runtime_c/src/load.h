@@ -138,7 +138,8 @@ struct aotci_room {
 
 /* Verify a frame and decode it, or use it where it is. IO, CHECKSUM, FORMAT, NOMEM, UNSUPPORTED (frame.c). */
 aotc_status aotci_frame_decode(const struct aotc_archive *archive, uint32_t number,
-                               struct aotci_content *content, aotc_error *error);
+                               const struct frame_record *frame, struct aotci_content *content,
+                               aotc_error *error);
 
 /* Compare a frame's bytes with its digest. IO, CHECKSUM, NOMEM (frame.c). */
 aotc_status aotci_frame_verify(const struct aotc_archive *archive, uint32_t number,
