@@ -20,9 +20,9 @@
  */
 struct aotci_table {
     const unsigned char *records; /* NULL in a root that is not in memory: root.c */
-    uint32_t offset;              /* in the root or index */
     uint32_t count;
     uint32_t stride;
+    uint32_t offset; /* in the root or index */
 };
 
 /* The tables of the root of an archive, or of the index of a kernel: those of the other have no

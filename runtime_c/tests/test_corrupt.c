@@ -164,37 +164,50 @@ static void extremes_between(struct bytes *golden, size_t begin, size_t end, int
     CHECK(accepted < (end - begin) / 4 * 9 / 2);
 }
 
+/* Ask an archive for a kernel, and for its code. */
+static void ask_for_one(const unsigned char *data, size_t size_bytes) {
+    aotc_archive *archive = NULL;
+    const aotc_kernel *kernel = NULL;
+    aotc_open_options options = stored_options();
+    options.driver_path = driver_path;
+    if (aotc_open_memory(data, size_bytes, &options, &archive, NULL) == AOTC_OK &&
+        aotc_kernel_get(archive, "add_077", &kernel, NULL) == AOTC_OK) {
+        aotc_load_options load = AOTC_LOAD_OPTIONS_INIT;
+        load.kernel = "add_077";
+        load.device = 0;
+        fake_cuda_reset();
+        (void)aotc_load(archive, &load, NULL);
+        read_kernel(kernel);
+    }
+    aotc_release(archive);
+}
+
 /* The same for a large root, of which what is asked for is checked alone: whatever else it says, a kernel is found
- * and its code is read, or there is an error. */
+ * and its code is read, or there is an error. It is used where it is, or at an odd address, and as of a file, read. */
 static void extremes_of_a_large_root(void) {
     struct bytes many = read_golden("many.aotc");
     struct header_record header;
     memcpy(&header, many.data, sizeof header);
+    const uint64_t digest_bytes = aotci_digest_bytes(header.root_bytes);
+    const size_t head_bytes =
+        (size_t)(HEADER_BYTES + header.root_bytes + digest_bytes + aotci_digest_bytes(digest_bytes));
+    unsigned char *moved = malloc(many.size_bytes + 1);
+    memcpy(moved + 1, many.data, many.size_bytes);
     enum { STEP = 52 }; /* not each word: a record of each kind in each place */
     for (size_t at = HEADER_BYTES; at + 4 <= HEADER_BYTES + header.root_bytes; at += STEP) {
         uint32_t original = 0;
         memcpy(&original, many.data + at, sizeof original);
         const uint32_t extremes[] = {0, 1, original + 1, 0x7FFFFFFF, 0xFFFFFFFF, original ^ 0xFF00};
         for (size_t i = 0; i < sizeof extremes / sizeof *extremes; ++i) {
-            aotc_archive *archive = NULL;
-            const aotc_kernel *kernel = NULL;
             memcpy(many.data + at, &extremes[i], sizeof original);
             seal(many.data, many.size_bytes);
-            aotc_open_options options = stored_options();
-            options.driver_path = driver_path;
-            if (aotc_open_memory(many.data, many.size_bytes, &options, &archive, NULL) == AOTC_OK &&
-                aotc_kernel_get(archive, "add_077", &kernel, NULL) == AOTC_OK) {
-                aotc_load_options load = AOTC_LOAD_OPTIONS_INIT;
-                load.kernel = "add_077";
-                load.device = 0;
-                fake_cuda_reset();
-                (void)aotc_load(archive, &load, NULL);
-                read_kernel(kernel);
-            }
-            aotc_release(archive);
+            ask_for_one(many.data, many.size_bytes);
+            memcpy(moved + 1, many.data, head_bytes);
+            ask_for_one(moved + 1, many.size_bytes);
         }
         memcpy(many.data + at, &original, sizeof original);
     }
+    free(moved);
     free(many.data);
 }
 

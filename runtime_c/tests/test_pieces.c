@@ -303,7 +303,7 @@ static const char *run(const char *bytes, size_t code_bytes, const aotc_arg *arg
     unsigned char *code = malloc(code_bytes);
     memcpy(code, bytes, code_bytes);
     struct aotc_kernel kernel = {0};
-    kernel.tables.sections[SECTION_CODE] = (struct aotci_table){code, (uint32_t)code_bytes, 1};
+    kernel.tables.sections[SECTION_CODE] = (struct aotci_table){code, (uint32_t)code_bytes, 1, 0};
     const struct expression_record expression = {.code_bytes = (uint32_t)code_bytes};
     const char *failure = aotci_evaluate(&kernel, &expression, args, value);
     /* As a guard: evaluated, and by its tests if it consists of such. */
