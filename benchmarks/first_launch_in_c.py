@@ -191,7 +191,10 @@ def launches(
 
 def _compile(folder: Path, runtime: Path, *, is_traced: bool) -> Path:
     """Compile the program as C programs are compiled, with a state of the library in it."""
-    program = folder / f"first_launch{'_traced' if is_traced else ''}{'' if runtime == _RUNTIME else '_before'}"
+    program = (
+        folder
+        / f"first_launch{'_traced' if is_traced else ''}{'' if runtime == _RUNTIME else '_before'}"
+    )
     command = [
         *("cc", "-std=gnu11", "-O2", f"-I{runtime / 'include'}", "-Wl,-z,now"),
         str(ROOT / "benchmarks/first_launch.c"),
@@ -325,7 +328,9 @@ def main() -> None:
         for turn in range(options.runs + 1):
             for name, form, written in found if monotonic() < end else ():
                 for way in ways if turn % 2 else reversed(ways):
-                    for is_traced in (False, True)[: 1 + (options.parts and turn % _TRACED_TURNS == 0)]:
+                    for is_traced in (False, True)[
+                        : 1 + (options.parts and turn % _TRACED_TURNS == 0)
+                    ]:
                         program = programs[way.endswith(_BEFORE), is_traced]
                         done = _run(program, way.removesuffix(_BEFORE), written, library)
                         if turn != 0:

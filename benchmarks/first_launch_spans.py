@@ -23,15 +23,37 @@ from typing import Any
 from benchmarks.first_launch_in_c import launches
 from tests.support.fake_gpu import ROOT, FakeGpu, build
 
-_LIBC = "malloc calloc free pread fstat mmap close fopen fread fseek fclose open memcmp".split()
+_LIBC = [
+    "malloc",
+    "calloc",
+    "free",
+    "pread",
+    "fstat",
+    "mmap",
+    "close",
+    "fopen",
+    "fread",
+    "fseek",
+    "fclose",
+    "open",
+    "memcmp",
+]
 
 
 def _compile(folder: Path, runtime: Path) -> Path:
     program = folder / "first_launch_spans"
     wrapped = ",".join(f"--wrap={name}" for name in _LIBC)
     command = [
-        *("cc", "-std=gnu11", "-O2", f"-I{runtime / 'include'}", "-Wl,-z,now", "-rdynamic", "-fno-builtin-memcmp"),
-        *("-finstrument-functions", "-finstrument-functions-exclude-file-list=.h,first_launch_spans.c.no"),
+        *(
+            "cc",
+            "-std=gnu11",
+            "-O2",
+            f"-I{runtime / 'include'}",
+            "-Wl,-z,now",
+            "-rdynamic",
+            "-fno-builtin-memcmp",
+        ),
+        *("-finstrument-functions", "-finstrument-functions-exclude-file-list=.h"),
         f"-Wl,{wrapped}",
         *(str(ROOT / f"benchmarks/first_launch{part}.c") for part in ("", "_trace", "_spans")),
         "-Wl,--wrap=aotci_sha256,--wrap=aotci_sha256_update",
@@ -56,10 +78,13 @@ def _run(program: Path, way: str, written: Path, library: str) -> dict[str, Any]
     return json.loads(done.stdout.splitlines()[0])
 
 
-def _report(runs: list[dict[str, Any]], symbols: tuple[list[int], list[str], int], least: float) -> None:
+def _report(
+    runs: list[dict[str, Any]], symbols: tuple[list[int], list[str], int], least: float
+) -> None:
     places, names, anchor = symbols
     shapes = Counter(
-        tuple((address - run["anchor"], depth) for address, depth, _, _ in run["spans"]) for run in runs
+        tuple((address - run["anchor"], depth) for address, depth, _, _ in run["spans"])
+        for run in runs
     )
     shape, count = shapes.most_common(1)[0]
     alike = [

@@ -55,7 +55,6 @@ from aotc.package.records import (
     RECORDS,
     ROOT_SECTIONS,
     SECTION_ALIGN,
-    SHA256_BYTES,
     SOURCES,
     STORED_ALIGN,
     VALUE_BOOL,

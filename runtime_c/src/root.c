@@ -129,7 +129,12 @@ static aotc_status take_digests(const struct aotc_archive *archive, uint32_t pie
 static aotc_status take_piece(const struct aotc_archive *archive, uint32_t piece,
                               unsigned char bytes[ROOT_PIECE_BYTES], aotc_error *error) {
     const struct place place = place_of(archive, piece);
-    aotc_status status = aotci_read_file(archive, place.start, bytes, place.size_bytes, error);
+    aotc_status status = AOTC_OK;
+    if (piece == 0 && archive->remote->first != NULL) {
+        memcpy(bytes, archive->remote->first + place.start, place.size_bytes);
+    } else {
+        status = aotci_read_file(archive, place.start, bytes, place.size_bytes, error);
+    }
     if (status == AOTC_OK && !archive->is_trusted) {
         status = take_digests(archive, digests_of(archive, piece), error);
     }
@@ -247,7 +252,7 @@ static size_t remote_bytes(const struct aotc_archive *archive) {
 /* Have what a large root is verified by: where it is in memory which pieces were, else the digests that the header's
  * is of. */
 static aotc_status open_pieces(struct aotc_archive *archive, const struct header_record *header,
-                               aotc_error *error) {
+                               const struct aotci_start *first, aotc_error *error) {
     const uint32_t sealed_at = archive->head_bytes - sealed_bytes(archive);
     if (is_in_place(archive)) {
         archive->head = archive->file;
@@ -262,6 +267,8 @@ static aotc_status open_pieces(struct aotc_archive *archive, const struct header
         return no_memory(archive, error);
     }
     archive->remote->piece = UINT32_MAX;
+    archive->remote->first =
+        first->size_bytes < HEADER_BYTES + ROOT_PIECE_BYTES ? NULL : first->bytes;
     const aotc_status status = aotci_read_file(archive, sealed_at, archive->remote->sealed,
                                                archive->head_bytes - sealed_at, error);
     return status == AOTC_OK ? check_header_sum(archive, header, archive->remote->sealed, error) : status;
@@ -335,10 +342,16 @@ aotc_status aotci_root_open(struct aotc_archive *archive, const struct header_re
     };
     archive->head_bytes = HEADER_BYTES + archive->root.size_bytes + digest_bytes(archive) +
                           sealed_bytes(archive);
-    aotc_status status = is_partial ? open_pieces(archive, header, error)
+    aotc_status status = is_partial ? open_pieces(archive, header, first, error)
                                     : read_head(archive, first, error);
+    if (status == AOTC_OK && is_partial) {
+        status = take_directory(archive, error);
+        if (archive->remote != NULL) {
+            archive->remote->first = NULL;
+        }
+    }
     if (status != AOTC_OK || is_partial) {
-        return status == AOTC_OK ? take_directory(archive, error) : status;
+        return status;
     }
     const unsigned char *sealed = archive->head + archive->head_bytes - sealed_bytes(archive);
     status = check_header_sum(archive, header, sealed, error);
