@@ -92,7 +92,7 @@ enum aotci_piece { PIECE_THERE, PIECE_VERIFIED };
 /* What is kept of a root that is not in memory: the digests that the header's is of, and a piece of digests. */
 struct aotci_remote {
     uint32_t piece; /* the number of that one; UINT32_MAX: none */
-    const unsigned char *first; /* while the archive is opened, its first bytes: as many as the directory mostly needs */
+    const unsigned char *first; /* while the archive is opened, its first bytes: header and piece 0; or NULL */
     unsigned char digests[ROOT_PIECE_BYTES];
     unsigned char sealed[];
 };
