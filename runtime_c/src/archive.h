@@ -100,7 +100,7 @@ struct aotci_remote {
 /* The first bytes of a file, read at once: of a small root all that opening needs. */
 struct aotci_start {
     uint32_t size_bytes;
-    _Alignas(8) unsigned char bytes[8192];
+    _Alignas(8) unsigned char bytes[4096];
 };
 
 struct aotc_archive {

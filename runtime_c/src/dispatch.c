@@ -143,12 +143,10 @@ static aotc_status load_library(const struct loading *loading,
     struct aotc_archive *archive = loading->archive;
     CUlibrary *library = &loading->kernel->libraries[variant->cubin];
     struct aotci_content image;
-    struct aotci_room room;
     if (*library != NULL) {
         return AOTC_OK;
     }
-    aotc_status status =
-        aotci_blob_decode(loading->kernel, variant->cubin, &room, &image, loading->error);
+    aotc_status status = aotci_blob_decode(loading->kernel, variant->cubin, &image, loading->error);
     if (status != AOTC_OK) {
         return status;
     }

@@ -49,25 +49,11 @@ aotc_status aotci_read_file(const struct aotc_archive *archive, uint64_t offset,
                       .os_error = number, .remedy = "check the path and its permissions");
 }
 
-/* Have memory for a content: in `room`, if there is any and it is enough, or new. */
-static unsigned char *make_content(const struct aotc_archive *archive, size_t size_bytes,
-                                   struct aotci_room *room, struct aotci_content *content) {
-    *content = (struct aotci_content){.size_bytes = size_bytes};
-    if (room != NULL && size_bytes <= sizeof room->bytes) {
-        content->bytes = room->bytes;
-        return room->bytes;
-    }
-    content->owned = aotci_allocate_bytes(&archive->allocator, size_bytes);
-    content->bytes = content->owned;
-    return content->owned;
-}
-
-/* Bytes of the file: in the archive's memory if they are aligned there or need not be, or read into `room` or new
- * memory that the caller lets go. */
+/* Bytes of the file: in the archive's memory if they are aligned there or need not be, or read into new memory
+ * that the caller lets go: not into an array, below which the driver would find a stack that it has not touched. */
 static aotc_status stored_bytes(const struct aotc_archive *archive, uint32_t number,
                                 const struct frame_record *frame, bool is_aligned,
-                                struct aotci_room *room, struct aotci_content *content,
-                                aotc_error *error) {
+                                struct aotci_content *content, aotc_error *error) {
     *content = (struct aotci_content){.size_bytes = frame->stored_bytes};
     if (archive->file != NULL) {
         content->bytes = archive->file + frame->offset;
@@ -75,12 +61,13 @@ static aotc_status stored_bytes(const struct aotc_archive *archive, uint32_t num
             return AOTC_OK;
         }
     }
-    unsigned char *target = make_content(archive, frame->stored_bytes, room, content);
-    if (target == NULL) {
+    content->owned = aotci_allocate_bytes(&archive->allocator, frame->stored_bytes);
+    if (content->owned == NULL) {
         return no_memory(archive, number, frame->stored_bytes, error);
     }
+    content->bytes = content->owned;
     const aotc_status status =
-        aotci_read_file(archive, frame->offset, target, frame->stored_bytes, error);
+        aotci_read_file(archive, frame->offset, content->owned, frame->stored_bytes, error);
     if (status != AOTC_OK) {
         aotci_content_free(archive, content);
     }
@@ -89,10 +76,8 @@ static aotc_status stored_bytes(const struct aotc_archive *archive, uint32_t num
 
 static aotc_status verified_frame(const struct aotc_archive *archive, uint32_t number,
                                   const struct frame_record *frame, bool is_aligned,
-                                  struct aotci_room *room, struct aotci_content *content,
-                                  aotc_error *error) {
-    const aotc_status status =
-        stored_bytes(archive, number, frame, is_aligned, room, content, error);
+                                  struct aotci_content *content, aotc_error *error) {
+    const aotc_status status = stored_bytes(archive, number, frame, is_aligned, content, error);
     if (status != AOTC_OK) {
         return status;
     }
@@ -139,8 +124,7 @@ aotc_status aotci_frame_verify(const struct aotc_archive *archive, uint32_t numb
     struct aotci_content content;
     aotc_status status = check_padding(archive, number, error);
     if (status == AOTC_OK) {
-        status = verified_frame(archive, number, aotci_frame(&archive->root, number), false, NULL, &content,
-                                error);
+        status = verified_frame(archive, number, aotci_frame(&archive->root, number), false, &content, error);
     }
     if (status == AOTC_OK) {
         aotci_content_free(archive, &content);
@@ -153,7 +137,7 @@ aotc_status aotci_frame_decode(const struct aotc_archive *archive, uint32_t numb
                                aotc_error *error) {
     const aotc_allocator *allocator = &archive->allocator;
     if (!archive->is_compressed) {
-        return verified_frame(archive, number, frame, true, NULL, content, error);
+        return verified_frame(archive, number, frame, true, content, error);
     }
     if (archive->decompress == NULL) {
         return AOTCI_FAIL(
@@ -163,7 +147,7 @@ aotc_status aotci_frame_decode(const struct aotc_archive *archive, uint32_t numb
                       "compression");
     }
     struct aotci_content stored;
-    aotc_status status = verified_frame(archive, number, frame, false, NULL, &stored, error);
+    aotc_status status = verified_frame(archive, number, frame, false, &stored, error);
     if (status != AOTC_OK) {
         return status;
     }
@@ -225,7 +209,7 @@ static void copy_blob(const struct aotc_kernel *kernel, uint32_t index, struct a
                        frame->code_end - aotci_code_bytes(frame->rest, blob->raw_bytes));
 }
 
-aotc_status aotci_blob_decode(const struct aotc_kernel *kernel, uint32_t index, struct aotci_room *room,
+aotc_status aotci_blob_decode(const struct aotc_kernel *kernel, uint32_t index,
                               struct aotci_content *content, aotc_error *error) {
     struct aotc_archive *archive = kernel->archive;
     const struct blob_record *blob = aotci_blob(&kernel->tables, index);
@@ -243,7 +227,7 @@ aotc_status aotci_blob_decode(const struct aotc_kernel *kernel, uint32_t index, 
                           .remedy = "the archive is damaged or its writer is wrong: build it again");
     }
     if (!archive->is_compressed && record.raw_bytes == blob->raw_bytes) {
-        return verified_frame(archive, number, &record, true, room, content, error);
+        return verified_frame(archive, number, &record, true, content, error);
     }
     if (frame->content.bytes == NULL || frame->number != number) {
         aotci_frame_drop(archive);
@@ -256,7 +240,7 @@ aotc_status aotci_blob_decode(const struct aotc_kernel *kernel, uint32_t index, 
         frame->kernel = NULL;
     }
     /* A copy of its own: aligned, as the checks of cubins and the driver need it. */
-    unsigned char *copy = make_content(archive, blob->raw_bytes, room, content);
+    unsigned char *copy = aotci_allocate_bytes(&archive->allocator, blob->raw_bytes);
     if (copy == NULL) {
         return no_memory(archive, number, blob->raw_bytes, error);
     }
@@ -264,6 +248,7 @@ aotc_status aotci_blob_decode(const struct aotc_kernel *kernel, uint32_t index, 
     if (frame->content.size_bytes == blob->raw_bytes) { /* there is nothing else in it */
         aotci_frame_drop(archive);
     }
+    *content = (struct aotci_content){copy, copy, blob->raw_bytes};
     return AOTC_OK;
 }
 

@@ -131,11 +131,6 @@ aotc_status aotci_read_file(const struct aotc_archive *archive, uint64_t offset,
 
 void aotci_content_free(const struct aotc_archive *archive, const struct aotci_content *content);
 
-/* Room for contents that are needed for a moment: small ones take no memory, whose pages would have to be found. */
-struct aotci_room {
-    _Alignas(64) unsigned char bytes[32 << 10];
-};
-
 /* Verify a frame and decode it, or use it where it is. IO, CHECKSUM, FORMAT, NOMEM, UNSUPPORTED (frame.c). */
 aotc_status aotci_frame_decode(const struct aotc_archive *archive, uint32_t number,
                                const struct frame_record *frame, struct aotci_content *content,
@@ -145,9 +140,9 @@ aotc_status aotci_frame_decode(const struct aotc_archive *archive, uint32_t numb
 aotc_status aotci_frame_verify(const struct aotc_archive *archive, uint32_t number,
                                aotc_error *error);
 
-/* Decode a blob, into `room` if it is small. A frame of several blobs stays decoded until `aotci_frame_drop`. As
- * aotci_frame_decode (frame.c). */
-aotc_status aotci_blob_decode(const struct aotc_kernel *kernel, uint32_t index, struct aotci_room *room,
+/* Decode a blob. A frame of several blobs stays decoded until `aotci_frame_drop`. As aotci_frame_decode
+ * (frame.c). */
+aotc_status aotci_blob_decode(const struct aotc_kernel *kernel, uint32_t index,
                               struct aotci_content *content, aotc_error *error);
 
 /* Let go of the frame that is decoded, if one is (frame.c). */
