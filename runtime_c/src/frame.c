@@ -50,7 +50,7 @@ aotc_status aotci_read_file(const struct aotc_archive *archive, uint64_t offset,
 }
 
 /* Bytes of the file: in the archive's memory if they are aligned there or need not be, or read into new memory
- * that the caller lets go: not into an array, below which the driver would find a stack that it has not touched. */
+ * that the caller lets go. */
 static aotc_status stored_bytes(const struct aotc_archive *archive, uint32_t number,
                                 const struct frame_record *frame, bool is_aligned,
                                 struct aotci_content *content, aotc_error *error) {
