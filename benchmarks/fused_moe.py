@@ -177,21 +177,18 @@ class Layer:
         blocks = []
         for expert in range(EXPERTS):
             rows = (self.chosen == expert).nonzero().flatten()
-            count = max(1, -(-len(rows) // most))
-            each = -(-len(rows) // (count * align)) * align
-            for part in rows.split(max(each, 1)):
-                fill = torch.full((-len(part) % align,), self.rows)
-                blocks.append((expert, torch.cat([part, fill])))
+            parts = rows.tensor_split(max(1, -(-len(rows) // most)))
+            blocks += [(expert, part) for part in parts]
         blocks.sort(key=lambda each: -len(each[1]))
-        starts, counts = [0], []
+        starts, numbers = [0], []
         for _, part in blocks:
-            starts.append(starts[-1] + len(part))
-            counts.append(int((part < self.rows).sum()))
+            numbers += [part, torch.full((-len(part) % align,), self.rows)]
+            starts.append(starts[-1] + len(part) + len(numbers[-1]))
         # A launch has room for the most blocks and rows that there can be.
         empty = self.most_blocks(most) - len(blocks)
         capacity = self.rows + self.most_blocks(most) * align
-        numbers = torch.full((capacity,), self.rows, dtype=torch.int32)
-        numbers[: starts[-1]] = torch.cat([part for _, part in blocks])
+        numbers.append(torch.full((capacity - starts[-1],), self.rows))
+        numbers = torch.cat(numbers).int()
         made = {"dtype": torch.int32, "device": "cuda"}
         real = numbers.clamp(max=self.rows - 1).long().cuda()
         in_order = {"sorted_ptr": numbers.cuda(), "factors": self.weight[real]}
@@ -199,7 +196,7 @@ class Layer:
         in_order["a"] = in_order["more"] = self.a[real // EACH if self.first else real]
         return in_order | {
             "start_ptr": torch.tensor([*starts[:-1], *[0] * empty], **made),
-            "count_ptr": torch.tensor([*counts, *[0] * empty], **made),
+            "count_ptr": torch.tensor([*(len(part) for _, part in blocks), *[0] * empty], **made),
             "expert_ptr": torch.tensor(
                 [*(0 if self.alike else expert for expert, _ in blocks), *[0] * empty], **made
             ),
