@@ -54,7 +54,7 @@ class Clocks:
     def __enter__(self):
         query = f"--query-gpu={','.join(CLOCKS.values())}"
         self.process = subprocess.Popen(
-            ["nvidia-smi", query, "--format=csv,noheader,nounits", "-lms", "100"],
+            ["nvidia-smi", *_this_gpu(), query, "--format=csv,noheader,nounits", "-lms", "100"],
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
             text=True,
@@ -70,6 +70,14 @@ class Clocks:
             name: statistics.median(map(float, column))
             for name, column in zip(CLOCKS, columns, strict=False)
         }
+
+
+def _this_gpu() -> list[str]:
+    """Return what makes `nvidia-smi` tell of torch's GPU alone, where torch knows its name."""
+    import torch
+
+    uuid = getattr(torch.cuda.get_device_properties(torch.cuda.current_device()), "uuid", None)
+    return [] if uuid is None else ["-i", f"GPU-{uuid}"]
 
 
 def steady(launch: Launch, seconds: float) -> tuple[float, dict[str, float]]:

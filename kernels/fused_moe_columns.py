@@ -7,8 +7,8 @@ blocks of up to MOST, or BLOCK_M + TAIL. Results come in that order.
 
 A tile multiplies as many columns as its block has rows, a multiple of STEP, in two sums: the first BLOCK_M, and those
 beyond. Both read the same weights from shared memory, and a sum of few columns takes as long as that: with
-BLOCK_M = 128, TAIL = 256 and MOST = 288 they are about as wide. Rows in order may be one sum, BLOCK_M = 512 of which
-288 columns count: a compiler multiplies up to 256 by one instruction, and reads weights once for these. Factors of
+BLOCK_M = 128, TAIL = 256 and MOST = 288 they are about as wide. Or all are one sum, BLOCK_M = 512 of which 288 columns
+count: a compiler multiplies up to 256 by one instruction, and reads weights once for these. Factors of
 rows, which are one for each column, come FACTORS_M at a time then.
 """
 
@@ -174,7 +174,7 @@ def finished(
 
 @triton.jit
 def results_of_width(
-    a, b, scales, factors, expert, column, first, count, K, dtype: tl.constexpr, out_dtype: tl.constexpr,
+    a, a_ptrs, b, scales, factors, expert, column, first, count, K, dtype: tl.constexpr, out_dtype: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, GROUP_K: tl.constexpr,
     SWIGLU: tl.constexpr, WIDTH: tl.constexpr, STEP: tl.constexpr, MOST: tl.constexpr, FACTORS_M: tl.constexpr,
 ):  # fmt: skip
@@ -186,19 +186,19 @@ def results_of_width(
     acc = tl.zeros((BLOCK_N, BLOCK_M), tl.float32)
     if ENOUGH < MOST // 4:  # noqa: SIM114 - this one is constant
         acc, _ = products(
-            acc, acc, a, None, None, None, b, scales, expert, column, first, first, K, dtype,
+            acc, acc, a, a_ptrs, None, None, b, scales, expert, column, first, first, K, dtype,
             BLOCK_N, BLOCK_K, GROUP_K, SWIGLU, WIDTH, 0,
         )  # fmt: skip
         x = finished(acc, factors, first, out_dtype, SWIGLU, MOST, FACTORS_M)
     elif count > ENOUGH:
         acc, _ = products(
-            acc, acc, a, None, None, None, b, scales, expert, column, first, first, K, dtype,
+            acc, acc, a, a_ptrs, None, None, b, scales, expert, column, first, first, K, dtype,
             BLOCK_N, BLOCK_K, GROUP_K, SWIGLU, WIDTH, 0,
         )  # fmt: skip
         x = finished(acc, factors, first, out_dtype, SWIGLU, MOST, FACTORS_M)
     else:
         x = results_of_width(
-            a, b, scales, factors, expert, column, first, count, K, dtype, out_dtype,
+            a, a_ptrs, b, scales, factors, expert, column, first, count, K, dtype, out_dtype,
             BLOCK_M, BLOCK_N, BLOCK_K, GROUP_K, SWIGLU, ENOUGH, STEP, MOST, FACTORS_M,
         )  # fmt: skip
     return x
@@ -237,23 +237,23 @@ def store_tile(
 ):  # fmt: skip
     """Store the results of a block's `count` rows from `first` on, and of weights from `column` on: see the kernel."""
     beyond, rest = first + BLOCK_M, count - BLOCK_M
+    WIDTH: tl.constexpr = MOST if MOST > 0 else BLOCK_M + TAIL
     a_ptrs, more_ptrs = None, None
     if more is None:
         dtype: tl.constexpr = a.dtype.element_ty
         a_ptrs = row_pointers(
             a, sorted_ptr, first, count, n_rows, stride_am, BLOCK_K, BLOCK_M, ROWS_PER_TOKEN
         )
-        more_ptrs = row_pointers(
-            a, sorted_ptr, beyond, rest, n_rows, stride_am, BLOCK_K, TAIL, ROWS_PER_TOKEN
-        )
+        if WIDTH > BLOCK_M:
+            more_ptrs = row_pointers(
+                a, sorted_ptr, beyond, rest, n_rows, stride_am, BLOCK_K, TAIL, ROWS_PER_TOKEN
+            )
     else:
         dtype: tl.constexpr = a.dtype
-    WIDTH: tl.constexpr = MOST if MOST > 0 else BLOCK_M + TAIL
     if WIDTH < BLOCK_M:
-        tl.static_assert(more is not None, "rows that lie anywhere have two sums")
         tl.static_assert(WIDTH % (6 * STEP) == 0, "MOST is a multiple of 6 * STEP")
         x = results_of_width(
-            a, b, scales, factors, expert, column, first, count, K, dtype, out.dtype,
+            a, a_ptrs, b, scales, factors, expert, column, first, count, K, dtype, out.dtype,
             BLOCK_M, BLOCK_N, BLOCK_K, GROUP_K, SWIGLU, WIDTH, STEP, WIDTH, FACTORS_M,
         )  # fmt: skip
         store_columns(x, out, None, first, count, column, WIDTH, EPILOGUE_M, SWIGLU=False)
@@ -294,7 +294,7 @@ def fused_moe_columns_kernel(
     BLOCK_K), and `more` another in blocks of (TAIL, BLOCK_K). Block *i* has `count[i]` rows from `start[i]` on, a
     multiple of EPILOGUE_M: MOST, or BLOCK_M + TAIL, at most, all for one expert, `expert[i]`. It may have none. `out` is
     (rows, N) in blocks of (EPILOGUE_M, BLOCK_N), `factors` (rows) of fp32 in blocks of BLOCK_M, `more_factors` the
-    same in blocks of TAIL; if rows are one sum, `factors` in blocks of FACTORS_M, and `more_factors` is not read.
+    same in blocks of TAIL; if all are one sum, `factors` in blocks of FACTORS_M, and `more_factors` is not read.
 
     A program stores one tile, of `n_blocks` blocks; with `num_blocks` in memory each of `n_programs` stores every
     n_programs-th tile of so many blocks. A launch has room for as many blocks as there can be, of which those without

@@ -259,7 +259,7 @@ def _innermost_loop(load: tma.SyncLoad) -> Op | None:
 def _kind_of(load: tma.SyncLoad) -> tuple[object, ...]:
     """Return what two loads have in common that may go to one buffer."""
     alloc = buffers_of(load)
-    place = alloc.element, alloc.shape, alloc.layout, alloc.alignment_bytes
+    place = alloc.element, alloc.shape, alloc.layout, alloc.alignment_bytes, alloc.unused_bytes
     return type(load), *place, load.num_parts
 
 
