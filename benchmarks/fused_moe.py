@@ -398,7 +398,9 @@ def programs_at_once(config: Mapping[str, object]) -> int:
     """Return how many programs the GPU runs at once, a CTA or a cluster on an SM each."""
     import torch
 
-    return torch.cuda.get_device_properties(0).multi_processor_count // int(config.get("num_ctas", 1))
+    return torch.cuda.get_device_properties(0).multi_processor_count // int(
+        config.get("num_ctas", 1)
+    )
 
 
 def triton_candidates(layer: Layer) -> Iterator[tuple[str, Run]]:
