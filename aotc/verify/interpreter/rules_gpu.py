@@ -147,8 +147,8 @@ def _start_thread_load(
     mask: Array | None,
 ) -> Transfer:
     if op.num_columns:
-        copied = np.arange(pointer.shape[-1]) < op.num_columns
-        mask = np.broadcast_to(copied, pointer.shape) if mask is None else mask & copied
+        mask = np.ones(pointer.shape, np.bool_) if mask is None else np.array(mask)
+        mask[..., op.num_columns :] = False
     value = _copied(program, op, pointer, buffer, mask)
     if op.num_columns:
         buffer = reshape(buffer, pointer.shape)[..., : op.num_columns]
