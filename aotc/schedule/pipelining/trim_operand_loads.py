@@ -1,10 +1,9 @@
 """Trim tensor loads and buffers of B to the rows that dots use.
 
 Where only dots read a loaded tile, and only its first rows, because those are the columns of
-B that are used (`trim_dot_columns`), the tensor map's box has so many rows. Where loads of one map
-use different numbers of rows, as those of branches for each width of a tile, each takes as many
-boxes as it needs. If the unused rows are the end of the buffer, the buffer ends before them, so that
-a ring has room for more stages.
+B that are used (`trim_dot_columns`), the tensor map's box has so many rows. If the unused
+rows are the end of the buffer, the buffer ends before them, so that a ring has room for
+more stages.
 
 Invariant: what is not loaded is not read, and what a buffer does not have is not written.
 """
@@ -26,8 +25,6 @@ from aotc.ir.wgmma_tiling import SWIZZLE_PERIOD_BYTES
 from aotc.schedule.context import Schedule
 
 _MAX_BOX_ROWS = 256
-# Of a box that is one of several for a tile: each is an instruction of the producer, and a request of its own.
-_MIN_BOX_BYTES = 4096
 _TURNED = (1, 0)
 
 
@@ -41,46 +38,27 @@ def trim_operand_loads(kernel: Kernel, schedule: Schedule) -> None:
         loads = [op for op in tensor.users if isinstance(op, tma.SyncTmaLoad)]
         if not loads or len(loads) != len(tensor.users):
             continue
-        rows = [_rows_read(load) for load in loads]
-        box = _box_of(kind, loads, rows)
+        num_rows = max(_rows_read(load) for load in loads)
+        box = _box_of(kind, loads, num_rows)
         if box is None:
             continue
         tensor.type = replace(kind, box=box)
-        for load, read in zip(loads, rows, strict=True):
-            load.num_rows = _whole_boxes(read, box[0] * load.num_parts)
-            _shorten(load.buffer, max(rows))
+        for load in loads:
+            load.num_rows = num_rows
+            _shorten(load.buffer, num_rows)
 
 
 def _box_of(
-    kind: TensorMapType, loads: Sequence[tma.SyncTmaLoad], rows: Sequence[int]
+    kind: TensorMapType, loads: Sequence[tma.SyncTmaLoad], num_rows: int
 ) -> tuple[int, ...] | None:
-    """Return a box by which loads take so many rows each, or hardly more, or None if there is none.
-
-    The largest box is best where all take as many; else one that leaves out more, unless it is too small.
-    """
-    if any(max(rows) >= _tile_of(load).shape[0] for load in loads):
-        return None
+    """Return a box that loads only so many rows, or as many times as it takes, or None if there is none."""
     num_parts = max(load.num_parts for load in loads)
-    part_rows, rest = divmod(max(rows), num_parts)
-    fewest = -(-part_rows // _MAX_BOX_ROWS)
-    row_bytes = prod(kind.box[1:]) * kind.element.size_bytes
-    counts = [fewest] if len(set(rows)) == 1 else range(fewest, part_rows + 1)
-    sizes = [
-        part_rows // count
-        for count in counts
-        if part_rows % count == 0
-        and part_rows // count * row_bytes % SWIZZLE_PERIOD_BYTES == 0
-        and (count == fewest or part_rows // count * row_bytes >= _MIN_BOX_BYTES)
-    ]
-    if rest or not sizes:
-        return None
-    loaded = [sum(_whole_boxes(read, size * num_parts) for read in rows) for size in sizes]
-    return (sizes[loaded.index(min(loaded))], *kind.box[1:])
-
-
-def _whole_boxes(rows: int, box_rows: int) -> int:
-    """Return how many rows the fewest boxes have that hold `rows`."""
-    return -(-rows // box_rows) * box_rows
+    rows, rest = divmod(num_rows, num_parts)
+    rows, more = divmod(rows, -(-rows // _MAX_BOX_ROWS))
+    box = (rows, *kind.box[1:])
+    whole_periods = prod(box) * kind.element.size_bytes % SWIZZLE_PERIOD_BYTES == 0
+    shorter = all(num_rows < _tile_of(load).shape[0] for load in loads)
+    return box if shorter and not rest and not more and whole_periods else None
 
 
 def _tile_of(load: tma.SyncTmaLoad) -> SharedType:

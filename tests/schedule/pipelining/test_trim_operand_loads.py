@@ -174,26 +174,15 @@ def test_what_is_read_otherwise_is_loaded_whole(tmp_path: Path, case: str) -> No
     assert all(each == (0, 0) for each in loads)
 
 
-def test_each_of_two_dots_is_loaded_for_by_as_many_boxes_as_it_needs(tmp_path: Path) -> None:
+def test_two_products_are_loaded_for_as_the_wider_one_needs(tmp_path: Path) -> None:
     kernel = narrowed(
         tmp_path,
         more="other = tl.dot(left, b.load([BN, k]).T, other)",
         after="c.store([0, BN], parts_of_columns(other, E)[0].to(c.dtype))",
     )
-    assert of_b(kernel) == ((56, 64), [(112, 16 * 128), (56, 16 * 128)])
+    assert of_b(kernel) == ((112, 64), [(112, 16 * 128)] * 2)
     products = [op.num_columns for op in kernel.walk() if isinstance(op, wgmma.Wgmma)]
     assert products == [112, 16]
-
-
-def test_boxes_of_dots_of_other_widths_are_no_smaller_than_4_kb(tmp_path: Path) -> None:
-    """Of 112 rows of 32 bytes, 56 would be 1.75 KB, and of 96 rows of 64 bytes 48 would be 3."""
-    wider = {
-        "more": "other = tl.dot(left, b.load([BN, k]).T, other)",
-        "after": "c.store([0, BN], parts_of_columns(other, E)[0].to(c.dtype))",
-    }
-    assert of_b(narrowed(tmp_path, 96, bk=16, **wider))[0] == (96, 16)
-    assert of_b(narrowed(tmp_path, 96, bk=32, **wider))[0] == (96, 32)
-    assert of_b(narrowed(tmp_path, 96, **wider))[0] == (32, 64)
 
 
 def test_ctas_of_a_cluster_load_their_shares_of_fewer_rows(tmp_path: Path) -> None:
