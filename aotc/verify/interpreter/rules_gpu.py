@@ -146,9 +146,15 @@ def _start_thread_load(
     buffer: Array,
     mask: Array | None,
 ) -> Transfer:
+    if op.num_columns:
+        mask = np.ones(pointer.shape, np.bool_) if mask is None else np.array(mask)
+        mask[..., op.num_columns :] = False
     value = _copied(program, op, pointer, buffer, mask)
-    flat = reshape(value, -1)
-    return program.shared.start_fill(buffer, flat, in_order=not program.is_producer)
+    if op.num_columns:
+        buffer = reshape(buffer, pointer.shape)[..., : op.num_columns]
+        value = value[..., : op.num_columns]
+    places, flat = reshape(buffer, -1), reshape(value, -1)
+    return program.shared.start_fill(places, flat, in_order=not program.is_producer)
 
 
 def _sync_thread_load(
