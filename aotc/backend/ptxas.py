@@ -388,7 +388,7 @@ def end_tools() -> None:
 
 
 def _start(command: Sequence[str], folder: str) -> subprocess.Popen[str]:
-    others = os.environ.get("GLIBC_TUNABLES")  # of settings that are named twice the last one counts
+    others = os.environ.get("GLIBC_TUNABLES")  # come last: of two alike, those count
     try:
         process = subprocess.Popen(
             command,
