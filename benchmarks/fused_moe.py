@@ -268,6 +268,23 @@ class Layer:
             "n_blocks": self.rows // block + EXPERTS,
         }
 
+    def blockwise_column_arguments(self, block: int, tail: int, align: int) -> dict[str, Any]:
+        """Return the arguments of the kernel of fp8 whose tiles are transposed, and of the one that orders rows."""
+        made = self.column_arguments(block, tail, align)
+        scales, num_scales = self.scales["scale_a_ptr"], self.k // 128
+        real = made["sorted_ptr"].long().clamp(max=self.rows - 1)
+        scale_a = scales[real // EACH if self.first else real].T.contiguous()
+        return made | {
+            "scale_a": scale_a,
+            "scale_ptr": scales,
+            "out_scale_ptr": scale_a,
+            "scale_b_ptr": self.scales["scale_b_ptr"],
+            "stride_sm": num_scales,
+            "stride_sk": scale_a.stride(0),
+            "num_scales": num_scales,
+            **self._strides(),
+        }
+
     def arguments(self, block: int) -> dict[str, Any]:
         """Return the arguments of the kernel by name."""
         return {
@@ -342,7 +359,8 @@ def aotc_candidates(layer: Layer, archive: str) -> Iterator[tuple[str, Run]]:
     import aotc
 
     kernels = aotc.load(archive)
-    for name in (layer.kernel, layer.ordered_kernel, f"{layer.ordered_kernel}_in_order"):
+    ordered = layer.ordered_kernel
+    for name in (layer.kernel, ordered, f"{ordered}_in_order", f"{ordered}_columns"):
         if name in kernels:
             yield from _candidates_of(layer, kernels, kernels[name])
 
@@ -360,6 +378,8 @@ def _candidates_of(layer: Layer, kernels: Any, kernel: Any) -> Iterator[tuple[st
         if sizes not in seen:
             if kernel.name == layer.kernel:
                 seen[sizes] = layer.arguments(*sizes)
+            elif layer.weights == "fp8" and "MOST" in config:
+                seen[sizes] = layer.blockwise_column_arguments(*sizes)
             elif layer.weights == "fp8":
                 seen[sizes] = layer.blockwise_arguments(*sizes)
             else:
