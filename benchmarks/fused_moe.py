@@ -285,6 +285,15 @@ class Layer:
             **self._strides(),
         }
 
+    def tall_arguments(self, block: int, tail: int) -> dict[str, Any]:
+        """Return the arguments of the kernel of fp8 whose tiles have up to block + tail rows."""
+        made = self.blockwise_column_arguments(block, tail, block + tail)
+        made |= {"more": made["a"], "out_beyond": made["out"]}
+        longest_first = made["count_ptr"].argsort(descending=True)
+        for name in ("start_ptr", "count_ptr", "expert_ptr"):
+            made[name] = made[name][longest_first].contiguous()
+        return made
+
     def arguments(self, block: int) -> dict[str, Any]:
         """Return the arguments of the kernel by name."""
         return {
@@ -360,7 +369,7 @@ def aotc_candidates(layer: Layer, archive: str) -> Iterator[tuple[str, Run]]:
 
     kernels = aotc.load(archive)
     ordered = layer.ordered_kernel
-    for name in (layer.kernel, ordered, f"{ordered}_in_order", f"{ordered}_columns"):
+    for name in (layer.kernel, ordered, f"{ordered}_in_order", f"{ordered}_columns", f"{ordered}_tall"):
         if name in kernels:
             yield from _candidates_of(layer, kernels, kernels[name])
 
@@ -378,6 +387,8 @@ def _candidates_of(layer: Layer, kernels: Any, kernel: Any) -> Iterator[tuple[st
         if sizes not in seen:
             if kernel.name == layer.kernel:
                 seen[sizes] = layer.arguments(*sizes)
+            elif layer.weights == "fp8" and "out_beyond" in names:
+                seen[sizes] = layer.tall_arguments(2 * sizes[0], 32)
             elif layer.weights == "fp8" and "MOST" in config:
                 seen[sizes] = layer.blockwise_column_arguments(*sizes)
             elif layer.weights == "fp8":
