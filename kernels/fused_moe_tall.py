@@ -92,10 +92,10 @@ def fused_moe_tall_kernel(
     num_n = tl.cdiv(N, COLUMNS)
     block, column = tl.program_id(0) // num_n, tl.program_id(0) % num_n * COLUMNS
     first, count = tl.load(start_ptr + block), tl.load(count_ptr + block)
-    # `first` is not negative: it stands here so that both numbers are loaded at once, none after the branch.
-    if count + tl.minimum(first, 0) == 0:
-        return
     expert = tl.load(expert_ptr + block)
+    # `first` and `expert` are not negative: they stand here so that all are loaded at once, none after the branch.
+    if count + tl.minimum(first, 0) + tl.minimum(expert, 0) == 0:
+        return
     scale_ptr = scale_b_ptr + expert.to(tl.int64) * stride_sbe + column // 128 * stride_sbn
     beside_ptr = scale_ptr + (N // 128 if SWIGLU else 0) * stride_sbn
     if count > 2 * BLOCK_M:
