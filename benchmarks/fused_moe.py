@@ -288,7 +288,7 @@ class Layer:
     def tall_arguments(self, block: int, tail: int) -> dict[str, Any]:
         """Return the arguments of the kernel of fp8 whose tiles have up to block + tail rows."""
         made = self.blockwise_column_arguments(block, tail, block + tail)
-        made |= {"more": made["a"], "out_beyond": made["out"]}
+        made |= {"more": made["a"], "out_beyond": made["out"], "scale_b": made["scale_b_ptr"]}
         longest_first = made["count_ptr"].argsort(descending=True)
         for name in ("start_ptr", "count_ptr", "expert_ptr"):
             made[name] = made[name][longest_first].contiguous()
@@ -369,7 +369,7 @@ def aotc_candidates(layer: Layer, archive: str) -> Iterator[tuple[str, Run]]:
 
     kernels = aotc.load(archive)
     ordered = layer.ordered_kernel
-    for name in (layer.kernel, ordered, f"{ordered}_in_order", f"{ordered}_columns", f"{ordered}_tall"):
+    for name in (layer.kernel, ordered, f"{ordered}_in_order", f"{ordered}_columns", f"{ordered}_tall", f"{ordered}_tall0"):
         if name in kernels:
             yield from _candidates_of(layer, kernels, kernels[name])
 

@@ -26,8 +26,16 @@ def activated(acc, ALONG: tl.constexpr):
 
 
 @triton.jit
+def first_of_four(x):
+    """Return the first element of a block of four."""
+    pair, _ = tl.split(x.reshape(2, 2).trans())
+    first, _ = tl.split(pair)
+    return first
+
+
+@triton.jit
 def results(
-    a, more, b, scale_a, scale_ptr, beside_ptr, factors, expert, column, first, K, dtype: tl.constexpr,
+    a, more, b, scale_a, scale_b, factors, expert, column, first, N, K, dtype: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, TAIL: tl.constexpr, MOST_BEYOND: tl.constexpr,
     SWIGLU: tl.constexpr,
 ):  # fmt: skip
@@ -45,10 +53,13 @@ def results(
             weights = b.load([expert, column, k]).reshape(BLOCK_N, BLOCK_K)
         rows, scales = a.load([first, k]), scale_a.load([block, first])
         rows_below, scales_below = a.load([below, k]), scale_a.load([block, below])
-        of_weights = tl.load(scale_ptr + block)
+        of_weights = scale_b.load([expert, column // 128, block])
+        if SWIGLU:
+            of_beside = scale_b.load([expert, column // 128 + N // 128, block])
+        of_weights = first_of_four(of_weights)
         if SWIGLU:
             is_gate = tl.arange(0, BLOCK_N) // 8 % 2 == 0
-            of_weights = tl.where(is_gate, of_weights, tl.load(beside_ptr + block))
+            of_weights = tl.where(is_gate, of_weights, first_of_four(of_beside))
             acc += tl.dot(rows, weights.T) * (scales.reshape(BLOCK_M)[:, None] * of_weights[None, :])
             acc_below += tl.dot(rows_below, weights.T) * (scales_below.reshape(BLOCK_M)[:, None] * of_weights[None, :])
             if TAIL > 0:
@@ -80,8 +91,8 @@ def results(
 
 @triton.jit
 def fused_moe_tall_kernel(
-    a, more, b, out, out_beyond, scale_a, scale_b_ptr, start_ptr, count_ptr, expert_ptr,
-    N, K, stride_sbe, stride_sbn, n_blocks,
+    a, more, b, out, out_beyond, scale_a, scale_b, start_ptr, count_ptr, expert_ptr,
+    N, K, n_blocks,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, TAIL: tl.constexpr, SWIGLU: tl.constexpr,
     factors=None,
 ):  # fmt: skip
@@ -96,17 +107,15 @@ def fused_moe_tall_kernel(
     # `first` and `expert` are not negative: they stand here so that all are loaded at once, none after the branch.
     if count + tl.minimum(first, 0) + tl.minimum(expert, 0) == 0:
         return
-    scale_ptr = scale_b_ptr + expert.to(tl.int64) * stride_sbe + column // 128 * stride_sbn
-    beside_ptr = scale_ptr + (N // 128 if SWIGLU else 0) * stride_sbn
     if count > 2 * BLOCK_M:
         x, x_below, x_beyond = results(
-            a, more, b, scale_a, scale_ptr, beside_ptr, factors, expert, column, first, K, out.dtype,
+            a, more, b, scale_a, scale_b, factors, expert, column, first, N, K, out.dtype,
             BLOCK_M, BLOCK_N, BLOCK_K, TAIL, TAIL, SWIGLU,
         )  # fmt: skip
         out_beyond.store([first + 2 * BLOCK_M, column], x_beyond.T)
     else:
         x, x_below, x_beyond = results(
-            a, more, b, scale_a, scale_ptr, beside_ptr, factors, expert, column, first, K, out.dtype,
+            a, more, b, scale_a, scale_b, factors, expert, column, first, N, K, out.dtype,
             BLOCK_M, BLOCK_N, BLOCK_K, 0, TAIL, SWIGLU,
         )  # fmt: skip
     out.store([first, column], x)
