@@ -26,11 +26,9 @@ def activated(acc, ALONG: tl.constexpr):
 
 
 @triton.jit
-def first_of_four(x):
-    """Return the first element of a block of four."""
-    pair, _ = tl.split(x.reshape(2, 2).trans())
-    first, _ = tl.split(pair)
-    return first
+def one_of_four(x, number):
+    """Return an element of a block of four."""
+    return tl.sum(tl.where(tl.arange(0, 4) == number, x.reshape(4), 0.0), 0)
 
 
 @triton.jit
@@ -53,13 +51,13 @@ def results(
             weights = b.load([expert, column, k]).reshape(BLOCK_N, BLOCK_K)
         rows, scales = a.load([first, k]), scale_a.load([block, first])
         rows_below, scales_below = a.load([below, k]), scale_a.load([block, below])
-        of_weights = scale_b.load([expert, column // 128, block])
+        of_weights = scale_b.load([expert, column // 128, block // 4 * 4])
         if SWIGLU:
-            of_beside = scale_b.load([expert, column // 128 + N // 128, block])
-        of_weights = first_of_four(of_weights)
+            of_beside = scale_b.load([expert, column // 128 + N // 128, block // 4 * 4])
+        of_weights = one_of_four(of_weights, block % 4)
         if SWIGLU:
             is_gate = tl.arange(0, BLOCK_N) // 8 % 2 == 0
-            of_weights = tl.where(is_gate, of_weights, first_of_four(of_beside))
+            of_weights = tl.where(is_gate, of_weights, one_of_four(of_beside, block % 4))
             acc += tl.dot(rows, weights.T) * (scales.reshape(BLOCK_M)[:, None] * of_weights[None, :])
             acc_below += tl.dot(rows_below, weights.T) * (scales_below.reshape(BLOCK_M)[:, None] * of_weights[None, :])
             if TAIL > 0:
@@ -72,11 +70,6 @@ def results(
                 rows_beyond, scales_beyond = more.load([beyond, k]), scale_a.load([block, beyond])
                 tail += tl.dot(weights, rows_beyond.T) * (scales_beyond.reshape(BLOCK_M) * of_weights)[None, :]
     COLUMNS: tl.constexpr = BLOCK_N // 2 if SWIGLU else BLOCK_N
-    if SWIGLU:
-        acc, acc_below = activated(acc, 1), activated(acc_below, 1)
-    if factors is not None:
-        acc *= factors.load([first])[:, None]
-        acc_below *= factors.load([below])[:, None]
     if TAIL > 0:
         tail = first_columns(tail, TAIL)
         if SWIGLU:
@@ -86,7 +79,14 @@ def results(
         x_beyond = columns_of_parts(tail, MOST_BEYOND)[0].to(dtype)
     else:
         x_beyond = tl.zeros((COLUMNS, MOST_BEYOND), dtype)
-    return acc.to(dtype), acc_below.to(dtype), x_beyond
+    if SWIGLU:
+        acc, acc_below = activated(acc, 1), activated(acc_below, 1)
+    if factors is not None:
+        acc *= factors.load([first])[:, None]
+    x = acc.to(dtype)
+    if factors is not None:
+        acc_below *= factors.load([below])[:, None]
+    return x, acc_below.to(dtype), x_beyond
 
 
 @triton.jit
