@@ -369,7 +369,7 @@ def aotc_candidates(layer: Layer, archive: str) -> Iterator[tuple[str, Run]]:
 
     kernels = aotc.load(archive)
     ordered = layer.ordered_kernel
-    for name in (layer.kernel, ordered, f"{ordered}_in_order", f"{ordered}_columns", f"{ordered}_tall", f"{ordered}_tall0"):
+    for name in (layer.kernel, ordered, f"{ordered}_in_order", f"{ordered}_tall1", f"{ordered}_tall0"):
         if name in kernels:
             yield from _candidates_of(layer, kernels, kernels[name])
 

@@ -26,18 +26,10 @@ def activated(acc, ALONG: tl.constexpr):
 
 
 @triton.jit
-def one_of_four(x, number):
-    """Return an element of a block of four."""
-    even, odd = tl.split(x.reshape(2, 2))
-    first, second = tl.split(tl.where(number % 2 == 0, even, odd))
-    return tl.where(number < 2, first, second)
-
-
-@triton.jit
 def results(
-    a, more, b, scale_a, scale_b, factors, expert, column, first, N, K, dtype: tl.constexpr,
+    a, more, b, scale_a, scale_ptr, beside_ptr, factors, expert, column, next_expert, next_column, first, K, dtype: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, TAIL: tl.constexpr, MOST_BEYOND: tl.constexpr,
-    SWIGLU: tl.constexpr,
+    SWIGLU: tl.constexpr, PREFETCH: tl.constexpr, NEXT: tl.constexpr,
 ):  # fmt: skip
     """Return the results of two parts of BLOCK_M rows, and of TAIL rows beyond these, transposed."""
     acc = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)
@@ -51,52 +43,76 @@ def results(
             weights = b.load([expert, column // 8, 0, 0, k]).reshape(BLOCK_N, BLOCK_K)
         else:
             weights = b.load([expert, column, k]).reshape(BLOCK_N, BLOCK_K)
+        if PREFETCH > 0:
+            far = k + PREFETCH * BLOCK_K
+            far_expert, far_column = expert, column
+            if NEXT:
+                of_next = far >= K
+                far = tl.where(of_next, far - K, far)
+                far_expert, far_column = tl.where(of_next, next_expert, expert), tl.where(of_next, next_column, column)
+            if SWIGLU:
+                b.prefetch([far_expert, far_column // 8, 0, 0, far])
+            else:
+                b.prefetch([far_expert, far_column, far])
         rows, scales = a.load([first, k]), scale_a.load([block, first])
         rows_below, scales_below = a.load([below, k]), scale_a.load([block, below])
-        of_weights = scale_b.load([expert, column // 128, block // 4 * 4])
-        if SWIGLU:
-            of_beside = scale_b.load([expert, column // 128 + N // 128, block // 4 * 4])
-        of_weights = one_of_four(of_weights, block % 4)
+        of_weights = tl.load(scale_ptr + block)
         if SWIGLU:
             is_gate = tl.arange(0, BLOCK_N) // 8 % 2 == 0
-            of_weights = tl.where(is_gate, of_weights, one_of_four(of_beside, block % 4))
+            of_weights = tl.where(is_gate, of_weights, tl.load(beside_ptr + block))
             acc += tl.dot(rows, weights.T) * (scales.reshape(BLOCK_M)[:, None] * of_weights[None, :])
-            acc_below += tl.dot(rows_below, weights.T) * (scales_below.reshape(BLOCK_M)[:, None] * of_weights[None, :])
+            product = tl.dot(rows_below, weights.T)
+            of_rows = scales_below.reshape(BLOCK_M)[:, None] * of_weights[None, :]
             if TAIL > 0:
                 rows_beyond, scales_beyond = more.load([beyond, k]), scale_a.load([block, beyond])
-                tail += tl.dot(weights, rows_beyond.T) * (of_weights[:, None] * scales_beyond.reshape(BLOCK_M)[None, :])
+            if TAIL == 16:
+                beside = tl.dot(weights, rows_beyond.T)
+            acc_below += product * of_rows
+            if TAIL == 32:
+                beside = tl.dot(weights, rows_beyond.T)
+            if TAIL > 0:
+                tail += beside * (of_weights[:, None] * scales_beyond.reshape(BLOCK_M)[None, :])
         else:
             acc += tl.dot(rows, weights.T) * (scales.reshape(BLOCK_M) * of_weights)[:, None]
-            acc_below += tl.dot(rows_below, weights.T) * (scales_below.reshape(BLOCK_M) * of_weights)[:, None]
+            product = tl.dot(rows_below, weights.T)
+            of_rows = (scales_below.reshape(BLOCK_M) * of_weights)[:, None]
             if TAIL > 0:
                 rows_beyond, scales_beyond = more.load([beyond, k]), scale_a.load([block, beyond])
-                tail += tl.dot(weights, rows_beyond.T) * (scales_beyond.reshape(BLOCK_M) * of_weights)[None, :]
+            if TAIL == 16:
+                beside = tl.dot(weights, rows_beyond.T)
+            acc_below += product * of_rows
+            if TAIL == 32:
+                beside = tl.dot(weights, rows_beyond.T)
+            if TAIL > 0:
+                tail += beside * (scales_beyond.reshape(BLOCK_M) * of_weights)[None, :]
     COLUMNS: tl.constexpr = BLOCK_N // 2 if SWIGLU else BLOCK_N
+    if SWIGLU:
+        acc, acc_below = activated(acc, 1), activated(acc_below, 1)
     if TAIL > 0:
         tail = first_columns(tail, TAIL)
         if SWIGLU:
             tail = activated(tail, 0)
-        if factors is not None:
-            tail *= factors.load([beyond])[None, :]
+    if factors is not None:
+        of_rows, of_below = factors.load([first]), factors.load([below])
+        if TAIL > 0:
+            of_beyond = factors.load([beyond])
+        acc *= of_rows[:, None]
+        acc_below *= of_below[:, None]
+        if TAIL > 0:
+            tail *= of_beyond[None, :]
+    if TAIL > 0:
         x_beyond = columns_of_parts(tail, MOST_BEYOND)[0].to(dtype)
     else:
         x_beyond = tl.zeros((COLUMNS, MOST_BEYOND), dtype)
-    if SWIGLU:
-        acc, acc_below = activated(acc, 1), activated(acc_below, 1)
-    if factors is not None:
-        acc *= factors.load([first])[:, None]
-    x = acc.to(dtype)
-    if factors is not None:
-        acc_below *= factors.load([below])[:, None]
-    return x, acc_below.to(dtype), x_beyond
+    return acc.to(dtype), acc_below.to(dtype), x_beyond
 
 
 @triton.jit
-def fused_moe_tall_kernel(
-    a, more, b, out, out_beyond, scale_a, scale_b, start_ptr, count_ptr, expert_ptr,
-    N, K, n_blocks,
+def fused_moe_tall1_kernel(
+    a, more, b, out, out_beyond, scale_a, scale_b_ptr, start_ptr, count_ptr, expert_ptr,
+    N, K, stride_sbe, stride_sbn, n_blocks,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, TAIL: tl.constexpr, SWIGLU: tl.constexpr,
-    factors=None,
+    PREFETCH: tl.constexpr = 0, NEXT: tl.constexpr = False, factors=None,
 ):  # fmt: skip
     """Store A @ B[expert]^T."""
     tl.static_assert(BLOCK_K == 128, "a block of K has one scale")
@@ -106,19 +122,24 @@ def fused_moe_tall_kernel(
     block, column = tl.program_id(0) // num_n, tl.program_id(0) % num_n * COLUMNS
     first, count = tl.load(start_ptr + block), tl.load(count_ptr + block)
     expert = tl.load(expert_ptr + block)
+    next_program = tl.program_id(0) + 132
+    next_expert = tl.load(expert_ptr + tl.minimum(next_program // num_n, n_blocks - 1))
+    next_column = next_program % num_n * COLUMNS
     # `first` and `expert` are not negative: they stand here so that all are loaded at once, none after the branch.
     if count + tl.minimum(first, 0) + tl.minimum(expert, 0) == 0:
         return
+    scale_ptr = scale_b_ptr + expert.to(tl.int64) * stride_sbe + column // 128 * stride_sbn
+    beside_ptr = scale_ptr + (N // 128 if SWIGLU else 0) * stride_sbn
     if count > 2 * BLOCK_M:
         x, x_below, x_beyond = results(
-            a, more, b, scale_a, scale_b, factors, expert, column, first, N, K, out.dtype,
-            BLOCK_M, BLOCK_N, BLOCK_K, TAIL, TAIL, SWIGLU,
+            a, more, b, scale_a, scale_ptr, beside_ptr, factors, expert, column, next_expert, next_column, first, K, out.dtype,
+            BLOCK_M, BLOCK_N, BLOCK_K, TAIL, TAIL, SWIGLU, PREFETCH, NEXT,
         )  # fmt: skip
         out_beyond.store([first + 2 * BLOCK_M, column], x_beyond.T)
     else:
         x, x_below, x_beyond = results(
-            a, more, b, scale_a, scale_b, factors, expert, column, first, N, K, out.dtype,
-            BLOCK_M, BLOCK_N, BLOCK_K, 0, TAIL, SWIGLU,
+            a, more, b, scale_a, scale_ptr, beside_ptr, factors, expert, column, next_expert, next_column, first, K, out.dtype,
+            BLOCK_M, BLOCK_N, BLOCK_K, 0, TAIL, SWIGLU, PREFETCH, NEXT,
         )  # fmt: skip
     out.store([first, column], x)
     out.store([first + BLOCK_M, column], x_below)
