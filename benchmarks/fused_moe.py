@@ -235,47 +235,21 @@ class Layer:
             "n_blocks": self.rows // block + EXPERTS,
         }
 
-    def blockwise_arguments(self, block: int) -> dict[str, Any]:
-        """Return the arguments of the kernel of fp8 whose rows are in order, and of the one that orders them."""
-        import torch
+    def blockwise_arguments(self, block: int, tail: int) -> dict[str, Any]:
+        """Return the arguments of the kernel of fp8 whose rows are in order, and of the one that orders them.
 
-        blocks = self.sorted_rows(block)
-        numbers = blocks["sorted_ptr"]
-        capacity, num_scales = len(numbers), self.k // 128
-        real = numbers.long().clamp(max=self.rows - 1)
-        rows, scales = self.a[real // EACH if self.first else real], self.scales["scale_a_ptr"]
-        scale_a = scales[real // EACH if self.first else real].T.contiguous()
-        made = {"a": rows, "b": self.b, "scale_a": scale_a, "factors": self.weight[real], **blocks}
-        return made | {
-            "a_ptr": self.a,
-            "out_ptr": rows,
-            "scale_ptr": scales,
-            "out_scale_ptr": scale_a,
-            "scale_b_ptr": self.scales["scale_b_ptr"],
-            "out": torch.empty(capacity, self.n, dtype=torch.bfloat16, device="cuda"),
-            "N": self.n,
-            "K": self.k,
-            "n_rows": self.rows,
-            "num_out": capacity,
-            "n_tokens": len(self.a),
-            "place_ptr": self.places(numbers),
-            "stride_am": self.k,
-            "stride_om": self.k,
-            "stride_sm": num_scales,
-            "stride_sk": capacity,
-            "num_scales": num_scales,
-            **self._strides(),
-            "n_blocks": self.rows // block + EXPERTS,
-        }
-
-    def blockwise_column_arguments(self, block: int, tail: int, align: int) -> dict[str, Any]:
-        """Return the arguments of the kernel of fp8 whose tiles are transposed, and of the one that orders rows."""
-        made = self.column_arguments(block, tail, align)
+        There is as much room for each block as the largest may have, block + tail.
+        """
+        made = self.column_arguments(block, tail, block + tail)
+        longest_first = made["count_ptr"].argsort(descending=True, stable=True)
+        for name in ("start_ptr", "count_ptr", "expert_ptr"):
+            made[name] = made[name][longest_first].contiguous()
         scales, num_scales = self.scales["scale_a_ptr"], self.k // 128
         real = made["sorted_ptr"].long().clamp(max=self.rows - 1)
         scale_a = scales[real // EACH if self.first else real].T.contiguous()
         return made | {
             "scale_a": scale_a,
+            "out_beyond": made["out"],
             "scale_ptr": scales,
             "out_scale_ptr": scale_a,
             "scale_b_ptr": self.scales["scale_b_ptr"],
@@ -284,15 +258,6 @@ class Layer:
             "num_scales": num_scales,
             **self._strides(),
         }
-
-    def tall_arguments(self, block: int, tail: int) -> dict[str, Any]:
-        """Return the arguments of the kernel of fp8 whose tiles have up to block + tail rows."""
-        made = self.blockwise_column_arguments(block, tail, block + tail)
-        made |= {"more": made["a"], "out_beyond": made["out"], "scale_b": made["scale_b_ptr"]}
-        longest_first = made["count_ptr"].argsort(descending=True)
-        for name in ("start_ptr", "count_ptr", "expert_ptr"):
-            made[name] = made[name][longest_first].contiguous()
-        return made
 
     def arguments(self, block: int) -> dict[str, Any]:
         """Return the arguments of the kernel by name."""
@@ -368,8 +333,7 @@ def aotc_candidates(layer: Layer, archive: str) -> Iterator[tuple[str, Run]]:
     import aotc
 
     kernels = aotc.load(archive)
-    ordered = layer.ordered_kernel
-    for name in (layer.kernel, ordered, f"{ordered}_in_order", f"{ordered}_tall1", f"{ordered}_tall0"):
+    for name in (layer.kernel, layer.ordered_kernel, f"{layer.ordered_kernel}_in_order"):
         if name in kernels:
             yield from _candidates_of(layer, kernels, kernels[name])
 
@@ -387,12 +351,10 @@ def _candidates_of(layer: Layer, kernels: Any, kernel: Any) -> Iterator[tuple[st
         if sizes not in seen:
             if kernel.name == layer.kernel:
                 seen[sizes] = layer.arguments(*sizes)
-            elif layer.weights == "fp8" and "out_beyond" in names:
-                seen[sizes] = layer.tall_arguments(2 * sizes[0], 32)
-            elif layer.weights == "fp8" and "MOST" in config:
-                seen[sizes] = layer.blockwise_column_arguments(*sizes)
             elif layer.weights == "fp8":
-                seen[sizes] = layer.blockwise_arguments(*sizes)
+                seen[sizes] = layer.blockwise_arguments(
+                    2 * int(config["BLOCK_M"]), int(config["TAIL"])
+                )
             else:
                 seen[sizes] = layer.column_arguments(*sizes)
         passed, choices = seen[sizes], dict(ours[0].choices)
