@@ -32,11 +32,7 @@ def gated(acc, AXIS: tl.constexpr):
 @triton.jit
 def load_rows(a, a_ptrs, first, k):
     """Return a block of A: rows that a descriptor has in order, or those that pointers name."""
-    if a_ptrs is None:
-        rows = a.load([first, k])
-    else:
-        rows = tl.load(a_ptrs + k)
-    return rows
+    return a.load([first, k]) if a_ptrs is None else tl.load(a_ptrs + k)
 
 
 @triton.jit
@@ -44,11 +40,8 @@ def load_weights(
     b, expert, column, k, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, SWIGLU: tl.constexpr
 ):
     """Return a block of weights, BLOCK_N rows of one expert: with SWIGLU 8 of gate and 8 of up, in turn."""
-    if SWIGLU:
-        weights = b.load([expert, column // 8, 0, 0, k])
-    else:
-        weights = b.load([expert, column, k])
-    return weights.reshape(BLOCK_N, BLOCK_K)
+    at = [expert, column // 8, 0, 0, k] if SWIGLU else [expert, column, k]
+    return b.load(at).reshape(BLOCK_N, BLOCK_K)
 
 
 @triton.jit
