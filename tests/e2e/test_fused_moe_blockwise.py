@@ -8,7 +8,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from aotc.compiler import compile_ptx
+from aotc.compiler import CompileRequest, compile_ptx
 from tests.support.descriptors import launch
 from tests.support.requests import request_of
 
@@ -88,7 +88,7 @@ def _signature(first: bool, gathered: bool, width: int) -> dict[str, str]:
         "out": f"tensordesc<bf16[{BLOCK_M},{width}]>",
         "out_beyond": f"tensordesc<bf16[{TAIL},{width}]>",
         "scale_a": f"tensordesc<fp32[1,{BLOCK_M}]>",
-        **dict.fromkeys(("scale_b_ptr",), "*fp32:4"),
+        "scale_b_ptr": "*fp32:4",
         **dict.fromkeys(("start_ptr", "count_ptr", "expert_ptr"), "*i32:4"),
         **dict.fromkeys(("N", "K", "stride_sbe", "stride_sbn", "n_blocks"), "i32"),
     }
