@@ -259,27 +259,6 @@ class Layer:
             **self._strides(),
         }
 
-    def gathered_arguments(self, block: int, tail: int) -> dict[str, Any]:
-        """Return the arguments of the kernel of fp8 that finds rows itself, but for the last ones of each block.
-
-        These are put in order, and the scales of all rows.
-        """
-        made = self.blockwise_arguments(block, tail)
-        num_tails = max(1, int((made["count_ptr"] > block).sum())) * tail
-        starts = made["start_ptr"][: num_tails // tail].long()[:, None] + block
-        numbers = made["sorted_ptr"][starts + starts.new_tensor(range(tail))].flatten()
-        more = self.a.new_empty(num_tails, self.k)
-        of_scales = {"K": 0}  # nothing of the rows themselves
-        of_tails = {
-            "sorted_ptr": numbers,
-            "num_out": num_tails,
-            "out_ptr": more,
-            "out_scale_ptr": made["scale_a"].new_empty(made["num_scales"], num_tails),
-            "stride_sk": num_tails,
-        }
-        orders = {"scattered_rows_fp8": of_scales, "rows_in_order_fp8": of_tails}
-        return made | {"a": self.a, "more": more, "orders": orders}
-
     def arguments(self, block: int) -> dict[str, Any]:
         """Return the arguments of the kernel by name."""
         return {
@@ -354,8 +333,7 @@ def aotc_candidates(layer: Layer, archive: str) -> Iterator[tuple[str, Run]]:
     import aotc
 
     kernels = aotc.load(archive)
-    ordered = layer.ordered_kernel
-    for name in (layer.kernel, ordered, f"{ordered}_in_order", f"{ordered}_gathered"):
+    for name in (layer.kernel, layer.ordered_kernel, f"{layer.ordered_kernel}_in_order"):
         if name in kernels:
             yield from _candidates_of(layer, kernels, kernels[name])
 
@@ -364,7 +342,6 @@ def _candidates_of(layer: Layer, kernels: Any, kernel: Any) -> Iterator[tuple[st
     ours = [v for v in kernel.info.variants if dict(v.choices).items() <= layer.choices.items()]
     have = [dict(variant.config) for variant in ours]
     names = [param.name for param in kernel.info.params]
-    gathered = layer.weights == "fp8" and {"sorted_ptr", "more"} <= {*names}
     seen: dict[tuple[int, ...], dict[str, Any]] = {}
     for config in [each for each in built(kernel) if each in have]:
         sizes = tuple(int(config[n]) for n in ("BLOCK_M", "TAIL", "EPILOGUE_M") if n in config)
@@ -375,38 +352,31 @@ def _candidates_of(layer: Layer, kernels: Any, kernel: Any) -> Iterator[tuple[st
             if kernel.name == layer.kernel:
                 seen[sizes] = layer.arguments(*sizes)
             elif layer.weights == "fp8":
-                sizes_of = layer.gathered_arguments if gathered else layer.blockwise_arguments
-                seen[sizes] = sizes_of(2 * int(config["BLOCK_M"]), int(config["TAIL"]))
+                seen[sizes] = layer.blockwise_arguments(
+                    2 * int(config["BLOCK_M"]), int(config["TAIL"])
+                )
             else:
                 seen[sizes] = layer.column_arguments(*sizes)
         passed, choices = seen[sizes], dict(ours[0].choices)
-        # What runs ahead of the layer: kernels, their configurations, and arguments that are not the layer's.
-        orders: list[list[tuple[Any, Any, dict[str, Any]]]] = [[]]
+        orders: list[Any] = [None]
         if layer.first and kernel.name != layer.kernel:
-            if gathered:
-                orders = [
-                    [(kernels[n], built(kernels[n])[0], own) for n, own in passed["orders"].items()]
-                ]
-            elif "more" in names:
+            if "more" in names or layer.weights == "fp8":
                 names_of = [f"{each}_fp8" if layer.weights == "fp8" else each for each in ORDERS]
-                orders = [
-                    [(kernels[name], how, {})] for name in names_of for how in built(kernels[name])
-                ]
+                orders = [(kernels[name], how) for name in names_of for how in built(kernels[name])]
             else:
                 passed = passed | {"a": passed["a_ptr"]}
         for order in orders:
 
             def launch(config=config, passed=passed, choices=choices, order=order) -> None:
-                for ahead, how, own in order:
-                    values = passed | own
-                    ahead.launch([values[param.name] for param in ahead.info.params], config=how)
+                if order is not None:
+                    first = [passed[param.name] for param in order[0].info.params]
+                    order[0].launch(first, config=order[1])
                 kernel.launch([passed[name] for name in names], config=config, choices=choices)
 
             if "out" in passed:
-                how = "".join(f"{ahead.name} {how}, " for ahead, how, _ in order)
-                staged = passed["more"] if order else None
-                label = f"{how}{'gathered, ' if gathered else ''}{config}"
-                yield label, Run(launch, passed["out"], passed["sorted_ptr"], staged)
+                how = f"{order[0].name} {order[1]}, " if order else ""
+                staged = passed["a"] if order else None
+                yield f"{how}{config}", Run(launch, passed["out"], passed["sorted_ptr"], staged)
             else:
                 yield str(config), Run(launch, layer.out)
 

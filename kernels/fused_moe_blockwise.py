@@ -10,7 +10,7 @@ take 64 rows at a time, but columns in multiples of 8, so few rows fill up.
 
 import triton
 import triton.language as tl
-from fused_moe_columns import first_columns, row_pointers
+from fused_moe_columns import first_columns
 from matmul import activate
 from persistent_matmul import columns_of_parts
 
@@ -30,12 +30,6 @@ def gated(acc, AXIS: tl.constexpr):
 
 
 @triton.jit
-def load_rows(a, a_ptrs, first, k):
-    """Return a block of A: rows that a descriptor has in order, or those that pointers name."""
-    return a.load([first, k]) if a_ptrs is None else tl.load(a_ptrs + k)
-
-
-@triton.jit
 def load_weights(
     b, expert, column, k, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, SWIGLU: tl.constexpr
 ):
@@ -46,7 +40,7 @@ def load_weights(
 
 @triton.jit
 def products(
-    a, a_ptrs, below_ptrs, more, b, scale_a, scale_ptr, beside_ptr, expert, column, first, tail_row, K,
+    a, more, b, scale_a, scale_ptr, beside_ptr, expert, column, first, K,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, SWIGLU: tl.constexpr, TAIL: tl.constexpr,
 ):  # fmt: skip
     """Return the sums of two parts of BLOCK_M rows, and of the TAIL rows beyond, which are columns: the first TAIL."""
@@ -58,14 +52,8 @@ def products(
         k = block * BLOCK_K
         # Loads that stand together come and go together.
         weights = load_weights(b, expert, column, k, BLOCK_N, BLOCK_K, SWIGLU)
-        rows, of_rows = (
-            load_rows(a, a_ptrs, first, k),
-            scale_a.load([block, first]).reshape(BLOCK_M),
-        )
-        rows_below, of_below = (
-            load_rows(a, below_ptrs, below, k),
-            scale_a.load([block, below]).reshape(BLOCK_M),
-        )
+        rows, of_rows = a.load([first, k]), scale_a.load([block, first]).reshape(BLOCK_M)
+        rows_below, of_below = a.load([below, k]), scale_a.load([block, below]).reshape(BLOCK_M)
         of_weights = tl.full((BLOCK_N,), 1.0, tl.float32) * tl.load(scale_ptr + block)
         if SWIGLU:
             is_up = tl.arange(0, BLOCK_N) // 8 % 2 == 1
@@ -73,7 +61,7 @@ def products(
         acc += tl.dot(rows, weights.T) * (of_rows[:, None] * of_weights[None, :])
         product = tl.dot(rows_below, weights.T)
         if TAIL > 0:  # it is waited for ahead of the additions, beside which its product begins
-            rows, of_rows = more.load([tail_row, k]), scale_a.load([block, beyond]).reshape(BLOCK_M)
+            rows, of_rows = more.load([beyond, k]), scale_a.load([block, beyond]).reshape(BLOCK_M)
         acc_below += product * (of_below[:, None] * of_weights[None, :])
         if TAIL > 0:
             tail += tl.dot(weights, rows.T) * (of_weights[:, None] * of_rows[None, :])
@@ -82,13 +70,13 @@ def products(
 
 @triton.jit
 def results(
-    a, a_ptrs, below_ptrs, more, b, scale_a, scale_ptr, beside_ptr, factors, expert, column, first, tail_row, K, dtype: tl.constexpr,
+    a, more, b, scale_a, scale_ptr, beside_ptr, factors, expert, column, first, K, dtype: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, SWIGLU: tl.constexpr, TAIL: tl.constexpr,
 ):  # fmt: skip
     """Return what `products` does, finished, in the type of the results."""
     below, beyond = first + BLOCK_M, first + 2 * BLOCK_M
     acc, acc_below, tail = products(
-        a, a_ptrs, below_ptrs, more, b, scale_a, scale_ptr, beside_ptr, expert, column, first, tail_row, K, BLOCK_M, BLOCK_N, BLOCK_K, SWIGLU, TAIL,
+        a, more, b, scale_a, scale_ptr, beside_ptr, expert, column, first, K, BLOCK_M, BLOCK_N, BLOCK_K, SWIGLU, TAIL,
     )  # fmt: skip
     if SWIGLU:
         acc, acc_below, tail = gated(acc, 1), gated(acc_below, 1), gated(tail, 0)
@@ -108,7 +96,7 @@ def fused_moe_blockwise_kernel(
     a, more, b, out, out_beyond, scale_a, scale_b_ptr, start_ptr, count_ptr, expert_ptr,
     N, K, stride_sbe, stride_sbn, n_blocks,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, TAIL: tl.constexpr, SWIGLU: tl.constexpr,
-    sorted_ptr=None, stride_am=0, n_rows=0, ROWS_PER_TOKEN: tl.constexpr = 1, factors=None,
+    factors=None,
 ):  # fmt: skip
     """Store A @ B[expert]^T in bf16, with an fp32 scale for 1 x 128 of A and 128 x 128 of B, times `factors` if any.
 
@@ -136,41 +124,16 @@ def fused_moe_blockwise_kernel(
         return
     scale_ptr = scale_b_ptr + expert.to(tl.int64) * stride_sbe + column // 128 * stride_sbn
     beside_ptr = scale_ptr + (N // 128 if SWIGLU else 0) * stride_sbn
-    a_ptrs, below_ptrs, tail_row = None, None, first + 2 * BLOCK_M
-    if sorted_ptr is not None:
-        below, tail_row = first + BLOCK_M, block * TAIL
-        a_ptrs = row_pointers(
-            a, sorted_ptr, first, count, n_rows, stride_am, BLOCK_K, BLOCK_M, ROWS_PER_TOKEN
-        )
-        below_ptrs = row_pointers(
-            a,
-            sorted_ptr,
-            below,
-            count - BLOCK_M,
-            n_rows,
-            stride_am,
-            BLOCK_K,
-            BLOCK_M,
-            ROWS_PER_TOKEN,
-        )
     if count > 2 * BLOCK_M:
         x, x_below, tail = results(
-            a, a_ptrs, below_ptrs, more, b, scale_a, scale_ptr, beside_ptr, factors, expert, column, first, tail_row, K,
-            out.dtype, BLOCK_M, BLOCK_N, BLOCK_K, SWIGLU, TAIL,
+            a, more, b, scale_a, scale_ptr, beside_ptr, factors, expert, column, first, K, out.dtype,
+            BLOCK_M, BLOCK_N, BLOCK_K, SWIGLU, TAIL,
         )  # fmt: skip
         out_beyond.store([first + 2 * BLOCK_M, column], columns_of_parts(tail, TAIL)[0].T)
-        # A producer that copies rows leaves no registers to pass tiles on.
-        if sorted_ptr is not None:
-            out.store([first, column], x)
-            out.store([first + BLOCK_M, column], x_below)
     else:
         x, x_below, _ = results(
-            a, a_ptrs, below_ptrs, more, b, scale_a, scale_ptr, beside_ptr, factors, expert, column, first, tail_row, K,
-            out.dtype, BLOCK_M, BLOCK_N, BLOCK_K, SWIGLU, 0,
+            a, more, b, scale_a, scale_ptr, beside_ptr, factors, expert, column, first, K, out.dtype,
+            BLOCK_M, BLOCK_N, BLOCK_K, SWIGLU, 0,
         )  # fmt: skip
-        if sorted_ptr is not None:
-            out.store([first, column], x)
-            out.store([first + BLOCK_M, column], x_below)
-    if sorted_ptr is None:
-        out.store([first, column], x)
-        out.store([first + BLOCK_M, column], x_below)
+    out.store([first, column], x)
+    out.store([first + BLOCK_M, column], x_below)
