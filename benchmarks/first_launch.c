@@ -4,10 +4,11 @@
  *
  * WAY is `bare` (read a cubin's file, cuLibraryLoadData, cuLibraryGetKernel, cuLaunchKernel), `lazy` or
  * `eager` (open an archive, aotc_load with or without AOTC_LOAD_LAZY, aotc_launch), `mapped` (as lazy, with
- * AOTC_OPEN_MAP); `bare_linked` and `linked`, as of a cubin and an archive that are linked into the program:
+ * AOTC_OPEN_MAP), either of them with `_trusted` (AOTC_OPEN_TRUSTED); `bare_linked` and `linked`, as of a cubin and an archive that are linked into the program:
  * their pages are where the loader maps them, untouched, before the clock starts; or, of what a load asks of the
  * driver besides, `asked` (bare, and cuKernelGetParamInfo of all parameters and one more) and `forced` (bare,
- * with cuKernelGetFunction and cuFuncLoad before the launch). LAUNCH is written by
+ * with cuKernelGetFunction and cuFuncLoad before the launch); or, of other ways to ask it, `preserved` (bare, and the
+ * driver need not copy the cubin), `extended` (bare, with cuLaunchKernelEx), `module` (cuModuleLoadData). LAUNCH is written by
  * first_launch_in_c.py, line by line: what to open, the launch as the driver sees it and as a caller says it.
  * The driver's library is loaded, a context current and memory allocated before the clock starts; libzstd is
  * linked as a program links it. Printed, once or TIMES times with unloading in between, as JSON: the parts,
@@ -30,7 +31,10 @@
 
 #include "aotc/aotc.h"
 
-enum { MAX_ARGS = 64, MAX_PARAM_BYTES = 4096, BUFFER_BYTES = 256 << 20, MAX_SHARED = 8 };
+enum { MAX_ARGS = 64, MAX_PARAM_BYTES = 4096, BUFFER_BYTES = 256 << 20, MAX_SHARED = 8, BINARY_IS_PRESERVED = 1 };
+
+/* AOTC_OPEN_TRUSTED, which an earlier state of the library, to be measured beside this one, does not name. */
+enum { OPEN_TRUSTED = 1 << 4 };
 
 struct launch {
     char archive[512], cubin[512], kernel[256], symbol[256];
@@ -223,16 +227,38 @@ static void *read_cubin(void) {
     return image;
 }
 
+/* A cubin by cuModuleLoadData, and the function in it. */
+static void *load_module(const void *image) {
+    void *module = NULL, *found = NULL;
+    CALL(cuModuleLoadData, (void **, const void *), &module, image);
+    end("load");
+    CALL(cuModuleGetFunction, (void **, void *, const char *), &found, module, launch.symbol);
+    return found;
+}
+
+struct config {
+    unsigned grid[3], block[3], shared_bytes;
+    void *stream, *attributes;
+    unsigned attribute_count;
+};
+
 static void run_bare(const char *way) {
     void *library = NULL, *kernel = NULL;
     begin();
     void *read = linked.bytes == NULL ? read_cubin() : NULL;
     const void *image = read == NULL ? linked.bytes : read;
     end("open");
-    CALL(cuLibraryLoadData, (void **, const void *, void *, void *, unsigned, void *, void *, unsigned),
-         &library, image, NULL, NULL, 0, NULL, NULL, 0);
-    end("load");
-    CALL(cuLibraryGetKernel, (void **, void *, const char *), &kernel, library, launch.symbol);
+    if (strcmp(way, "module") == 0) {
+        kernel = load_module(image);
+    } else {
+        int option = BINARY_IS_PRESERVED;
+        void *value = (void *)1;
+        CALL(cuLibraryLoadData,
+             (void **, const void *, void *, void *, unsigned, void *, void *, unsigned), &library, image,
+             NULL, NULL, 0, &option, &value, strcmp(way, "preserved") == 0);
+        end("load");
+        CALL(cuLibraryGetKernel, (void **, void *, const char *), &kernel, library, launch.symbol);
+    }
     if (launch.shared_bytes > 47 << 10) {
         CALL(cuKernelSetAttribute, (int, int, void *, int), MAX_SHARED, (int)launch.shared_bytes, kernel, 0);
     }
@@ -251,18 +277,30 @@ static void run_bare(const char *way) {
         end("forced");
     }
     void *extra[] = {(void *)1, launch.params, (void *)2, &launch.param_bytes, NULL};
-    CALL(cuLaunchKernel,
-         (void *, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, void *, void **,
-          void **),
-         kernel, launch.grid[0], launch.grid[1], launch.grid[2], launch.threads, 1, 1,
-         launch.shared_bytes, NULL, NULL, extra);
+    if (strcmp(way, "extended") == 0) {
+        const struct config config = {{launch.grid[0], launch.grid[1], launch.grid[2]},
+                                      {launch.threads, 1, 1},
+                                      launch.shared_bytes,
+                                      NULL,
+                                      NULL,
+                                      0};
+        CALL(cuLaunchKernelEx, (const void *, void *, void **, void **), &config, kernel, NULL, extra);
+    } else {
+        CALL(cuLaunchKernel,
+             (void *, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, void *, void **,
+              void **),
+             kernel, launch.grid[0], launch.grid[1], launch.grid[2], launch.threads, 1, 1,
+             launch.shared_bytes, NULL, NULL, extra);
+    }
     end("launch");
     CALL(cuCtxSynchronize, (void));
     end("finish");
     if (trace_end != NULL) {
         trace_end();
     }
-    CALL(cuLibraryUnload, (void *), library);
+    if (library != NULL) {
+        CALL(cuLibraryUnload, (void *), library);
+    }
     free(read);
 }
 
@@ -284,14 +322,14 @@ static int decompress(void *user, const void *source, size_t source_bytes, void 
     return decode(decoder, target, target_bytes, source, source_bytes) == target_bytes ? 0 : 1;
 }
 
-static void run_archive(bool is_lazy, bool is_mapped) {
+static void run_archive(bool is_lazy, uint32_t flags) {
     aotc_error error = AOTC_ERROR_INIT;
     aotc_open_options options = AOTC_OPEN_OPTIONS_INIT;
     aotc_load_options load = AOTC_LOAD_OPTIONS_INIT;
     aotc_archive *archive = NULL;
     const aotc_kernel *kernel = NULL;
     options.decompress = decompress;
-    options.flags = is_mapped ? AOTC_OPEN_MAP : 0;
+    options.flags = flags;
     load.kernel = launch.kernel;
     load.flags = is_lazy ? AOTC_LOAD_LAZY : 0;
     begin();
@@ -361,15 +399,17 @@ int main(int argc, char **argv) {
         link_file(strcmp(argv[1], "linked") == 0 ? launch.archive : launch.cubin);
     }
     for (int i = 0; i < count; ++i) {
-        const bool is_mapped = strcmp(argv[1], "mapped") == 0;
+        const bool is_mapped = strstr(argv[1], "mapped") == argv[1];
         const bool is_linked = strcmp(argv[1], "linked") == 0;
-        const bool is_lazy = is_mapped || is_linked || strcmp(argv[1], "lazy") == 0;
+        const bool is_lazy = is_mapped || is_linked || strstr(argv[1], "lazy") == argv[1];
+        uint32_t flags = is_mapped ? AOTC_OPEN_MAP : 0;
+        flags |= strstr(argv[1], "_trusted") != NULL ? OPEN_TRUSTED : 0;
         part_count = 0;
         if (trace_begin != NULL) {
             trace_begin();
         }
         if (is_lazy || strcmp(argv[1], "eager") == 0) {
-            run_archive(is_lazy, is_mapped);
+            run_archive(is_lazy, flags);
         } else {
             run_bare(argv[1]);
         }

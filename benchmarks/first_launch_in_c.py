@@ -8,7 +8,8 @@ every second time in the opposite order, after one of each that is not counted: 
 context and its memory until the launch has finished, every file in the page cache; and in the same process
 again, with unloading in between. `bare` reads the cubin from a file, loads it and launches; `lazy` and
 `mapped` open an archive, `eager` loads all variants of the kernel, `linked` has the archive in the program,
-beside `bare_linked`, which has the cubin there. Archives are as they are (`shared`
+beside `bare_linked`, which has the cubin there. With `--before` another state of the library is measured beside this
+one, in the same turns. Archives are as they are (`shared`
 frames), written with a frame for each cubin (`alone`), without compression (`stored`), or that with at
 least 10,000 variants (`scale`): kernels again and again under new names. What is launched, and with what
 parameters, the tests' fake driver writes down first. A ratio is the median of pairs, with the interval in
@@ -41,6 +42,8 @@ from benchmarks.archive_scale import multiplied
 from tests.support.fake_gpu import ROOT, FakeGpu, build
 
 _TARGET = "sm_90a"
+_RUNTIME = ROOT / "runtime_c"
+_BEFORE = "_before"  # what a way of another state of the library ends with
 _CASES: Mapping[str, Mapping[str, Any]] = {
     "vector_add": {},
     "softmax": {},
@@ -169,7 +172,7 @@ def _scale(paths: list[Path], folder: Path) -> Iterator[tuple[str, Path, Archive
     yield "scale", place, archive
 
 
-def _launches(
+def launches(
     paths: list[Path], folder: Path, gpu: FakeGpu, forms: Collection[str]
 ) -> Iterator[tuple[str, str, Path]]:
     """Yield kernel, form of the archive, and what was written down of the launch."""
@@ -186,18 +189,21 @@ def _launches(
                 yield case, form, written
 
 
-def _compile(folder: Path, *, is_traced: bool) -> Path:
-    """Compile the program as C programs are compiled, with the library in it."""
-    program = folder / ("first_launch_traced" if is_traced else "first_launch")
+def _compile(folder: Path, runtime: Path, *, is_traced: bool) -> Path:
+    """Compile the program as C programs are compiled, with a state of the library in it."""
+    program = (
+        folder
+        / f"first_launch{'_traced' if is_traced else ''}{'' if runtime == _RUNTIME else '_before'}"
+    )
     command = [
-        *("cc", "-std=gnu11", "-O2", f"-I{ROOT / 'runtime_c/include'}", "-Wl,-z,now"),
+        *("cc", "-std=gnu11", "-O2", f"-I{runtime / 'include'}", "-Wl,-z,now"),
         str(ROOT / "benchmarks/first_launch.c"),
         *(
             ["-rdynamic", _WRAPPED, str(ROOT / "benchmarks/first_launch_trace.c")]
             if is_traced
             else []
         ),
-        *map(str, sorted((ROOT / "runtime_c/src").glob("*.c"))),
+        *map(str, sorted((runtime / "src").glob("*.c"))),
         *("-o", str(program), "-ldl", "-lpthread"),
     ]
     subprocess.run(command, check=True)
@@ -290,6 +296,9 @@ def main() -> None:
     parser.add_argument(
         "--ways", default=",".join(_WAYS), help="of first_launch.c; the first is the measure"
     )
+    parser.add_argument(
+        "--before", type=Path, help="runtime_c of another state: its ways are WAY_before"
+    )
     parser.add_argument("--kernels", default=",".join(_CASES), help="what to launch")
     parser.add_argument("--forms", default=",".join(_FORMS), help="of archives; scale is one, too")
     parser.add_argument("--parts", action="store_true", help="say what the driver takes")
@@ -301,32 +310,39 @@ def main() -> None:
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as made:
         folder = Path(made)
-        programs = [_compile(folder, is_traced=is_traced) for is_traced in (False, True)]
+        states = [_RUNTIME] if options.before is None else [_RUNTIME, options.before]
+        programs = {
+            (is_before, is_traced): _compile(folder, state, is_traced=is_traced)
+            for is_before, state in enumerate(states)
+            for is_traced in (False, True)
+        }
         gpu = FakeGpu(build(folder))
         library = str(gpu.path) if options.fake else "libcuda.so.1"
         ways = options.ways.split(",")
-        launches = _launches(options.archives, folder, gpu, options.forms.split(","))
-        found = [launch for launch in launches if launch[0] in options.kernels.split(",")]
+        made_launches = launches(options.archives, folder, gpu, options.forms.split(","))
+        found = [launch for launch in made_launches if launch[0] in options.kernels.split(",")]
         core = max(os.sched_getaffinity(0)) if options.core is None else options.core
         os.sched_setaffinity(0, {core})
-        kinds = programs if options.parts else programs[:1]
-        runs: dict[tuple[str, str, str, Path], list[_Run]] = {}
+        runs: dict[tuple[str, str, str, bool], list[_Run]] = {}
         end = monotonic() + options.limit_s
         for turn in range(options.runs + 1):
             for name, form, written in found if monotonic() < end else ():
                 for way in ways if turn % 2 else reversed(ways):
-                    for kind in kinds if turn % _TRACED_TURNS == 0 else programs[:1]:
-                        done = _run(kind, way, written, library)
+                    for is_traced in (False, True)[
+                        : 1 + (options.parts and turn % _TRACED_TURNS == 0)
+                    ]:
+                        program = programs[way.endswith(_BEFORE), is_traced]
+                        done = _run(program, way.removesuffix(_BEFORE), written, library)
                         if turn != 0:
-                            runs.setdefault((name, form, way, kind), []).append(done)
+                            runs.setdefault((name, form, way, is_traced), []).append(done)
         for name, form, _ in found:
             for way in ways if runs else ():
-                label = f"{name:20} {form:7} {way:11}"
-                measure: str = _MEASURES.get(way, ways[0])
-                own, bare = (runs[name, form, each, programs[0]] for each in (way, measure))
+                label = f"{name:20} {form:7} {way:13}"
+                measure: str = _MEASURES.get(way.removesuffix(_BEFORE), ways[0])
+                own, bare = (runs[name, form, each, False] for each in (way, measure))
                 _report(label, own, bare)
                 _report_parts(label, own)
-                traced = runs.get((name, form, way, programs[1]))
+                traced = runs.get((name, form, way, True))
                 if traced is not None:
                     _report_driver(label, traced)
 

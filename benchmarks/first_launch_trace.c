@@ -119,15 +119,28 @@ int cuGetProcAddress_v2(const char *name, void **found, int version, uint64_t fl
     return result;
 }
 
+/* Of first_launch_spans.c, if it is there. */
+__attribute__((weak)) void spans_begin(void);
+__attribute__((weak)) void spans_end(void);
+__attribute__((weak)) void spans_print(void);
+
 void trace_begin(void) {
     for (unsigned i = 0; i < ENTRY_COUNT; ++i) {
         entries[i].taken_ns = 0;
         entries[i].calls = 0;
     }
     is_counted = 1;
+    if (spans_begin != NULL) {
+        spans_begin();
+    }
 }
 
-void trace_end(void) { is_counted = 0; }
+void trace_end(void) {
+    is_counted = 0;
+    if (spans_end != NULL) {
+        spans_end();
+    }
+}
 
 void trace_print(void) {
     const char *before = "";
@@ -140,4 +153,7 @@ void trace_print(void) {
         }
     }
     (void)printf("}");
+    if (spans_print != NULL) {
+        spans_print();
+    }
 }

@@ -24,7 +24,7 @@ import argparse
 import importlib
 import json
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -33,10 +33,9 @@ from peers import Launch, built, rates_in_turn
 
 KERNELS = Path(__file__).parents[1] / "kernels"
 ROUNDS, TRIALS, LAUNCHES = 31, 5, 3
+CLOCK_SECONDS = 1.5
 EXPERTS, EACH = 128, 8
 HIDDEN, INNER = 4096, 1536
-# Rows of an expert are cut into blocks of so many, of which the last may have some more.
-MOST_WHOLE = 256
 # What puts rows in order, which is timed with the layer.
 ORDERS = ("rows_in_order", "scattered_rows")
 # BLOCK_M, BLOCK_N, warps, stages
@@ -167,30 +166,29 @@ class Layer:
             "padded_ptr": torch.tensor([total], dtype=torch.int32, device="cuda"),
         }
 
-    def rows_in_order(self, block: int, tail: int, align: int) -> dict[str, Any]:
-        """Return rows in the order of their experts, and where blocks of up to block + tail begin, longest first.
+    def rows_in_order(self, most: int, align: int) -> dict[str, Any]:
+        """Return rows in the order of their experts, and where blocks of up to `most` begin, longest first.
 
-        Those of each expert are filled up to a multiple of `align`.
+        Those of an expert are cut into as many blocks as it takes, of about as many rows, and each is filled up to a
+        multiple of `align`.
         """
         import torch
 
         blocks = []
         for expert in range(EXPERTS):
             rows = (self.chosen == expert).nonzero().flatten()
-            fill = torch.full((-len(rows) % align,), self.rows)
-            count = max(1, -(-(len(rows) + len(fill) - tail) // block))
-            parts = torch.cat([rows, fill]).tensor_split([*range(block, count * block, block)])
+            parts = rows.tensor_split(max(1, -(-len(rows) // most)))
             blocks += [(expert, part) for part in parts]
         blocks.sort(key=lambda each: -len(each[1]))
-        starts, counts = [0], []
+        starts, numbers = [0], []
         for _, part in blocks:
-            starts.append(starts[-1] + len(part))
-            counts.append(int((part < self.rows).sum()))
+            numbers += [part, torch.full((-len(part) % align,), self.rows)]
+            starts.append(starts[-1] + len(part) + len(numbers[-1]))
         # A launch has room for the most blocks and rows that there can be.
-        empty = self.rows // block + EXPERTS - len(blocks)
-        capacity = self.rows + EXPERTS * align
-        numbers = torch.full((capacity,), self.rows, dtype=torch.int32)
-        numbers[: starts[-1]] = torch.cat([part for _, part in blocks])
+        empty = self.most_blocks(most) - len(blocks)
+        capacity = self.rows + self.most_blocks(most) * align
+        numbers.append(torch.full((capacity - starts[-1],), self.rows))
+        numbers = torch.cat(numbers).int()
         made = {"dtype": torch.int32, "device": "cuda"}
         real = numbers.clamp(max=self.rows - 1).long().cuda()
         in_order = {"sorted_ptr": numbers.cuda(), "factors": self.weight[real]}
@@ -198,12 +196,17 @@ class Layer:
         in_order["a"] = in_order["more"] = self.a[real // EACH if self.first else real]
         return in_order | {
             "start_ptr": torch.tensor([*starts[:-1], *[0] * empty], **made),
-            "count_ptr": torch.tensor([*counts, *[0] * empty], **made),
+            "count_ptr": torch.tensor([*(len(part) for _, part in blocks), *[0] * empty], **made),
             "expert_ptr": torch.tensor(
                 [*(0 if self.alike else expert for expert, _ in blocks), *[0] * empty], **made
             ),
+            "num_blocks_ptr": torch.tensor([len(blocks)], **made),
             "out": torch.empty(capacity, self.n, dtype=torch.bfloat16, device="cuda"),
         }
+
+    def most_blocks(self, most: int) -> int:
+        """Return how many blocks of up to `most` rows there can be."""
+        return self.rows // most + EXPERTS
 
     def places(self, numbers: Any) -> Any:
         """Return where each row number stands."""
@@ -214,12 +217,12 @@ class Layer:
         place[numbers.cpu()[there].long()] = there.int()
         return place.cuda()
 
-    def column_arguments(self, block: int, tail: int, align: int) -> dict[str, Any]:
+    def column_arguments(self, most: int, align: int) -> dict[str, Any]:
         """Return the arguments of the kernel whose tiles are transposed by name."""
         b = self.b
         if self.swiglu:
             b = b.view(EXPERTS, 2, self.n // 8, 8, self.k).transpose(1, 2)
-        made = {"b": b, **self.rows_in_order(block, tail, align)}
+        made = {"b": b, **self.rows_in_order(most, align)}
         return made | {
             "a_ptr": self.a,
             "out_ptr": made["a"],
@@ -232,7 +235,7 @@ class Layer:
             "K": self.k,
             "stride_am": self.k,
             "n_rows": self.rows,
-            "n_blocks": self.rows // block + EXPERTS,
+            "n_blocks": self.most_blocks(most),
         }
 
     def blockwise_arguments(self, block: int, tail: int) -> dict[str, Any]:
@@ -240,10 +243,7 @@ class Layer:
 
         There is as much room for each block as the largest may have, block + tail.
         """
-        made = self.column_arguments(block, tail, block + tail)
-        longest_first = made["count_ptr"].argsort(descending=True, stable=True)
-        for name in ("start_ptr", "count_ptr", "expert_ptr"):
-            made[name] = made[name][longest_first].contiguous()
+        made = self.column_arguments(block + tail, block + tail)
         scales, num_scales = self.scales["scale_a_ptr"], self.k // 128
         real = made["sorted_ptr"].long().clamp(max=self.rows - 1)
         scale_a = scales[real // EACH if self.first else real].T.contiguous()
@@ -344,10 +344,10 @@ def _candidates_of(layer: Layer, kernels: Any, kernel: Any) -> Iterator[tuple[st
     names = [param.name for param in kernel.info.params]
     seen: dict[tuple[int, ...], dict[str, Any]] = {}
     for config in [each for each in built(kernel) if each in have]:
-        sizes = tuple(int(config[n]) for n in ("BLOCK_M", "TAIL", "EPILOGUE_M") if n in config)
-        # Of one dot's columns and another's beside them, however these are cut.
-        if "MOST" in config:
-            sizes = (MOST_WHOLE, int(config["MOST"]) - MOST_WHOLE, sizes[-1])
+        sizes: tuple[int, ...] = (int(config["BLOCK_M"]),)
+        if "EPILOGUE_M" in config:
+            most = int(config.get("MOST", sizes[0] + int(config.get("TAIL", 0))))
+            sizes = most, int(config["EPILOGUE_M"])
         if sizes not in seen:
             if kernel.name == layer.kernel:
                 seen[sizes] = layer.arguments(*sizes)
@@ -357,7 +357,10 @@ def _candidates_of(layer: Layer, kernels: Any, kernel: Any) -> Iterator[tuple[st
                 )
             else:
                 seen[sizes] = layer.column_arguments(*sizes)
-        passed, choices = seen[sizes], dict(ours[0].choices)
+        passed, choices = (
+            seen[sizes] | {"n_programs": programs_at_once(config)},
+            dict(ours[0].choices),
+        )
         orders: list[Any] = [None]
         if layer.first and kernel.name != layer.kernel:
             if "more" in names or layer.weights == "fp8":
@@ -379,6 +382,15 @@ def _candidates_of(layer: Layer, kernels: Any, kernel: Any) -> Iterator[tuple[st
                 yield f"{how}{config}", Run(launch, passed["out"], passed["sorted_ptr"], staged)
             else:
                 yield str(config), Run(launch, layer.out)
+
+
+def programs_at_once(config: Mapping[str, object]) -> int:
+    """Return how many programs the GPU runs at once, a CTA or a cluster on an SM each."""
+    import torch
+
+    return torch.cuda.get_device_properties(0).multi_processor_count // int(
+        config.get("num_ctas", 1)
+    )
 
 
 def triton_candidates(layer: Layer) -> Iterator[tuple[str, Run]]:
@@ -434,7 +446,7 @@ def _triton_by_columns(layer: Layer) -> Iterator[tuple[str, Callable[[], Run]]]:
             from triton.tools.tensor_descriptor import TensorDescriptor
 
             height, block, tail = constants["BLOCK_N"], constants["BLOCK_M"], constants["TAIL"]
-            passed = layer.column_arguments(block, tail, constants["EPILOGUE_M"]) | constants
+            passed = layer.column_arguments(block + tail, constants["EPILOGUE_M"]) | constants
             out, columns = passed["out"], height // 2 if layer.swiglu else height
             blocks = {"b": [1, height, 64], "out": [constants["EPILOGUE_M"], columns]}
             if layer.swiglu:
@@ -458,6 +470,7 @@ def _triton_by_columns(layer: Layer) -> Iterator[tuple[str, Callable[[], Run]]]:
                 passed[name] = TensorDescriptor(each, list(each.shape), list(each.stride()), shape)
             grid = (passed["n_blocks"] * -(-layer.n // columns),)
             how = {"num_warps": options[0], "num_stages": options[1]}
+            passed["num_blocks_ptr"] = None  # programs run at once, those without rows among them
             named = {name: passed[name] for name in kernel.arg_names if name in passed}
             return Run(lambda: kernel[grid](**named, **how), out, passed["sorted_ptr"])
 
@@ -504,7 +517,8 @@ def measure(
         }
         for peer, of_layer in candidates.items()
     }
-    rates = rates_in_turn(right, layer.flop, trials=TRIALS, rounds=ROUNDS, launches=LAUNCHES)
+    counts = {"trials": TRIALS, "rounds": ROUNDS, "launches": LAUNCHES}
+    rates = rates_in_turn(right, layer.flop, **counts, clock_seconds=CLOCK_SECONDS)
     return {"layer": name, "rows": layer.rows, **rates}
 
 

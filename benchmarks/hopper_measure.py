@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import json
 import statistics
-import subprocess
 import sys
 import time
 import traceback
@@ -27,7 +26,7 @@ from typing import Any
 import hopper_triton
 import torch
 from hopper_work import ITEMS, Arguments, Work, layers_of
-from peers import Launch, built, in_turn, of_turn, ranked, ratio
+from peers import Clocks, Launch, built, in_turn, of_turn, ranked, ratio
 
 import aotc
 
@@ -40,12 +39,6 @@ ROUND_SECONDS = 1.0
 MIN_ROUNDS, MAX_ROUNDS = 31, 401
 MAX_COUNTERS = 1 << 16
 NUM_SMS = 132
-CLOCKS = {
-    "sm_mhz": "clocks.sm",
-    "memory_mhz": "clocks.mem",
-    "watts": "power.draw",
-    "celsius": "temperature.gpu",
-}
 BROKEN = 3
 """The exit code when the GPU's context is lost, and this process with it."""
 
@@ -271,30 +264,6 @@ def survive() -> None:
 
 
 # ---- rows -------------------------------------------------------------------------------------
-
-
-class Clocks:
-    """Sample the GPU's clocks and power while peers run in turn; `median` is there afterwards."""
-
-    def __enter__(self):
-        query = f"--query-gpu={','.join(CLOCKS.values())}"
-        self.process = subprocess.Popen(
-            ["nvidia-smi", query, "--format=csv,noheader,nounits", "-lms", "100"],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            text=True,
-        )
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        time.sleep(0.1)
-        self.process.terminate()
-        lines = [line.split(",") for line in self.process.communicate()[0].splitlines()]
-        columns = zip(*(line for line in lines if len(line) == len(CLOCKS)), strict=True)
-        self.median = {
-            name: statistics.median(map(float, column))
-            for name, column in zip(CLOCKS, columns, strict=False)
-        }
 
 
 def spread(of: list[float], to: list[float]) -> dict[str, float]:

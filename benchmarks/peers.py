@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import random
 import statistics
+import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -20,6 +21,12 @@ Launch = Callable[[], None]
 # Some 500 us: what launches of several kernels take the host, tensor maps and choices among them, and Triton's
 # with sixty arguments. With 30 us it was the host whose time was taken where a launch has 20 us.
 _SPIN_CYCLES = 1_000_000
+CLOCKS = {
+    "sm_mhz": "clocks.sm",
+    "memory_mhz": "clocks.mem",
+    "watts": "power.draw",
+    "celsius": "temperature.gpu",
+}
 
 
 def milliseconds(launch: Launch, launches: int, *, ahead: bool = False) -> float:
@@ -39,6 +46,47 @@ def milliseconds(launch: Launch, launches: int, *, ahead: bool = False) -> float
     end.record()
     end.synchronize()
     return start.elapsed_time(end) / launches
+
+
+class Clocks:
+    """Sample the GPU's clocks and power while peers run; `median` is there afterwards."""
+
+    def __enter__(self):
+        query = f"--query-gpu={','.join(CLOCKS.values())}"
+        self.process = subprocess.Popen(
+            ["nvidia-smi", *_this_gpu(), query, "--format=csv,noheader,nounits", "-lms", "100"],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
+        )
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        time.sleep(0.1)
+        self.process.terminate()
+        lines = [line.split(",") for line in self.process.communicate()[0].splitlines()]
+        columns = zip(*(line for line in lines if len(line) == len(CLOCKS)), strict=True)
+        self.median = {
+            name: statistics.median(map(float, column))
+            for name, column in zip(CLOCKS, columns, strict=False)
+        }
+
+
+def _this_gpu() -> list[str]:
+    """Return what makes `nvidia-smi` tell of torch's GPU alone, where torch knows its name."""
+    import torch
+
+    uuid = getattr(torch.cuda.get_device_properties(torch.cuda.current_device()), "uuid", None)
+    return [] if uuid is None else ["-i", f"GPU-{uuid}"]
+
+
+def steady(launch: Launch, seconds: float) -> tuple[float, dict[str, float]]:
+    """Return the milliseconds of a launch that runs again and again, and `Clocks.median` meanwhile."""
+    count = int(500 * seconds / milliseconds(launch, 3)) + 1
+    milliseconds(launch, count)
+    with Clocks() as clocks:
+        took = milliseconds(launch, count)
+    return took, clocks.median
 
 
 def of_turn(calls: Sequence[Launch], turns: Iterator[int]) -> Launch:
@@ -112,8 +160,11 @@ def rates_in_turn(
     trials: int,
     rounds: int,
     launches: int,
+    clock_seconds: float = 0.0,
 ) -> dict[str, float]:
     """Return the TFLOP/s of each peer's best candidate, and `aotc/PEER`: how many times as fast aotc is.
+
+    With `clock_seconds` each runs that long by itself afterwards: `PEER alone`, `PEER sm_mhz`, `PEER watts`.
 
     Candidates are ranked peer by peer, then the best ones run in turn; what is found is printed. A peer
     without candidates has no part in it.
@@ -134,6 +185,11 @@ def rates_in_turn(
         if peer != "aotc" and "aotc" in times:
             found[f"aotc/{peer}"] = ratio(values, times["aotc"])
             print(f"    aotc is {found[f'aotc/{peer}']:.3f} times as fast", flush=True)
+    for peer, launch in peers.items() if clock_seconds else ():
+        took, clocks = steady(launch, clock_seconds)
+        rate, mhz, watts = flop / took / 1e9, clocks.get("sm_mhz", 0.0), clocks.get("watts", 0.0)
+        found |= {f"{peer} alone": rate, f"{peer} sm_mhz": mhz, f"{peer} watts": watts}
+        print(f"  {peer:7} {rate:6.0f} TFLOP/s alone, {mhz:.0f} MHz, {watts:.0f} W", flush=True)
     return found
 
 

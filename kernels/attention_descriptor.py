@@ -53,10 +53,10 @@ def attention_descriptor_kernel(
     VALUE_DIM: tl.constexpr = v.block_shape[2]
     head, block = _tile(q.shape[0], tl.cdiv(n_queries, BLOCK_M), TOGETHER, CAUSAL)
     start = block * BLOCK_M
-    kv_head = head // n_heads * (n_heads // heads_per_kv_head) + head % n_heads // heads_per_kv_head
     queries = ()
     for i in tl.static_range(HEAD_DIM // PART):
         queries += (q.load([head, start, i * PART]).reshape(BLOCK_M, PART),)
+    kv_head = head // n_heads * (n_heads // heads_per_kv_head) + head % n_heads // heads_per_kv_head
     rows = start + tl.arange(0, BLOCK_M)
     columns = tl.arange(0, BLOCK_N)
     row_max = tl.full((BLOCK_M,), -3.0e38, dtype=tl.float32)
@@ -87,5 +87,5 @@ def attention_descriptor_kernel(
         values = v.load([kv_head, first, 0]).reshape(BLOCK_N, VALUE_DIM)
         acc = tl.dot(power.to(values.dtype), values, acc)
         row_max = new_max
-    acc = acc / row_sum[:, None]
+    acc = acc * (1.0 / row_sum)[:, None]
     out.store([head, start, 0], acc.to(out.dtype).reshape(1, BLOCK_M, VALUE_DIM))

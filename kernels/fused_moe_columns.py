@@ -7,8 +7,9 @@ blocks of up to MOST, or BLOCK_M + TAIL. Results come in that order.
 
 A tile multiplies as many columns as its block has rows, a multiple of STEP, in two sums: the first BLOCK_M, and those
 beyond. Both read the same weights from shared memory, and a sum of few columns takes as long as that: with
-BLOCK_M = 128, TAIL = 256 and MOST = 288 they are about as wide. Rows in order may be one sum, BLOCK_M = 512 of which
-288 columns count: a compiler multiplies up to 256 by one instruction, and reads weights once for these.
+BLOCK_M = 128, TAIL = 256 and MOST = 288 they are about as wide. Or all are one sum, BLOCK_M = 512 of which 288 columns
+count: a compiler multiplies up to 256 by one instruction, and reads weights once for these. Factors of
+rows, which are one for each column, come FACTORS_M at a time then.
 """
 
 import triton
@@ -125,44 +126,81 @@ def products_of_width(
 
 
 @triton.jit
-def finished(acc, factors, first, dtype: tl.constexpr, SWIGLU: tl.constexpr):
-    """Return the results of a tile; with SWIGLU its rows are 8 of gate and 8 of up, in turn."""
+def factors_of_parts(factors, first, COLUMNS: tl.constexpr, FACTORS_M: tl.constexpr):
+    """Return the factors of COLUMNS columns, or some more, in parts of FACTORS_M from left to right."""
+    parts = (factors.load([first]),)
+    if COLUMNS > FACTORS_M:
+        parts += factors_of_parts(factors, first + FACTORS_M, COLUMNS - FACTORS_M, FACTORS_M)
+    return parts
+
+
+@triton.jit
+def times_factors(x, factors, dtype: tl.constexpr, FIRST: tl.constexpr, FACTORS_M: tl.constexpr):
+    """Return columns of a tile, of which FIRST are before `x`, times their factors: part by part, to save registers."""
+    NUM: tl.constexpr = x.shape[1]
+    if len(factors) <= FIRST // FACTORS_M:
+        scaled = x.to(dtype)  # of columns that do not count
+    elif NUM == FACTORS_M:
+        scaled = (x * factors[FIRST // FACTORS_M][None, :]).to(dtype)
+    else:
+        left, right = halves_of_columns(x)
+        left = times_factors(left, factors, dtype, FIRST, FACTORS_M)
+        right = times_factors(right, factors, dtype, FIRST + NUM // 2, FACTORS_M)
+        scaled = tl.join(left, right).permute(0, 2, 1).reshape(x.shape)
+    return scaled
+
+
+@triton.jit
+def finished(
+    acc, factors, first, dtype: tl.constexpr,
+    SWIGLU: tl.constexpr, MOST: tl.constexpr, FACTORS_M: tl.constexpr,
+):  # fmt: skip
+    """Return the results of a tile; with SWIGLU its rows are 8 of gate and 8 of up, in turn.
+
+    The factors of MOST columns are loaded in any case: widths that load the same share the memory for it.
+    """
     NUM: tl.constexpr = acc.shape[1]
     if SWIGLU:
         HALF: tl.constexpr = acc.shape[0] // 2
         gate, up = acc.reshape(HALF // 8, 2, 8, NUM).permute(0, 2, 3, 1).split()
         acc = (activate(gate, "silu") * up).reshape(HALF, NUM)
     if factors is not None:
-        acc *= factors.load([first])[None, :]
-    return acc.to(dtype)
+        parts = factors_of_parts(factors, first, MOST, FACTORS_M)
+        x = times_factors(acc, parts, dtype, 0, FACTORS_M)
+    else:
+        x = acc.to(dtype)
+    return x
 
 
 @triton.jit
 def results_of_width(
-    a, b, scales, factors, expert, column, first, count, K, dtype: tl.constexpr, out_dtype: tl.constexpr,
+    a, a_ptrs, b, scales, factors, expert, column, first, count, K, dtype: tl.constexpr, out_dtype: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, GROUP_K: tl.constexpr,
-    SWIGLU: tl.constexpr, WIDTH: tl.constexpr, STEP: tl.constexpr, LEAST: tl.constexpr, FEW: tl.constexpr,
+    SWIGLU: tl.constexpr, WIDTH: tl.constexpr, STEP: tl.constexpr, MOST: tl.constexpr, FACTORS_M: tl.constexpr,
 ):  # fmt: skip
-    """Return the results of `count` columns or some more, see `products_of_width`, of one sum for each width."""
-    ENOUGH: tl.constexpr = WIDTH - STEP if WIDTH > LEAST else FEW
+    """Return the results of `count` columns or some more, of one sum for each width.
+
+    Widths are MOST, less STEP down to 3/4 of it, where most blocks are, then less 1/6 down to 1/4.
+    """
+    ENOUGH: tl.constexpr = WIDTH - (STEP if WIDTH > MOST // 4 * 3 else MOST // 6)
     acc = tl.zeros((BLOCK_N, BLOCK_M), tl.float32)
-    if count > ENOUGH:
+    if ENOUGH < MOST // 4:  # noqa: SIM114 - this one is constant
         acc, _ = products(
-            acc, acc, a, None, None, None, b, scales, expert, column, first, first, K, dtype,
+            acc, acc, a, a_ptrs, None, None, b, scales, expert, column, first, first, K, dtype,
             BLOCK_N, BLOCK_K, GROUP_K, SWIGLU, WIDTH, 0,
         )  # fmt: skip
-        x = finished(acc, factors, first, out_dtype, SWIGLU)
-    elif ENOUGH > FEW:
-        x = results_of_width(
-            a, b, scales, factors, expert, column, first, count, K, dtype, out_dtype,
-            BLOCK_M, BLOCK_N, BLOCK_K, GROUP_K, SWIGLU, WIDTH - STEP, STEP, LEAST, FEW,
-        )  # fmt: skip
-    else:
+        x = finished(acc, factors, first, out_dtype, SWIGLU, MOST, FACTORS_M)
+    elif count > ENOUGH:
         acc, _ = products(
-            acc, acc, a, None, None, None, b, scales, expert, column, first, first, K, dtype,
-            BLOCK_N, BLOCK_K, GROUP_K, SWIGLU, FEW, 0,
+            acc, acc, a, a_ptrs, None, None, b, scales, expert, column, first, first, K, dtype,
+            BLOCK_N, BLOCK_K, GROUP_K, SWIGLU, WIDTH, 0,
         )  # fmt: skip
-        x = finished(acc, factors, first, out_dtype, SWIGLU)
+        x = finished(acc, factors, first, out_dtype, SWIGLU, MOST, FACTORS_M)
+    else:
+        x = results_of_width(
+            a, a_ptrs, b, scales, factors, expert, column, first, count, K, dtype, out_dtype,
+            BLOCK_M, BLOCK_N, BLOCK_K, GROUP_K, SWIGLU, ENOUGH, STEP, MOST, FACTORS_M,
+        )  # fmt: skip
     return x
 
 
@@ -190,56 +228,33 @@ def store_columns(
 
 
 @triton.jit
-def fused_moe_columns_kernel(
-    a, b, out, sorted_ptr, start_ptr, count_ptr, expert_ptr,
-    N, K, stride_am, n_rows, n_blocks,
+def store_tile(
+    a, b, out, sorted_ptr, more, scales, factors, more_factors,
+    first, count, expert, column, K, stride_am, n_rows,
     BLOCK_M: tl.constexpr, TAIL: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
-    EPILOGUE_M: tl.constexpr, SWIGLU: tl.constexpr = False,  # noqa: FBT002 - a constant
-    ROWS_PER_TOKEN: tl.constexpr = 1, GROUP_K: tl.constexpr = 128, MOST: tl.constexpr = 0, STEP: tl.constexpr = 16,
-    more=None, scales=None, factors=None, more_factors=None,
+    EPILOGUE_M: tl.constexpr, SWIGLU: tl.constexpr, ROWS_PER_TOKEN: tl.constexpr, GROUP_K: tl.constexpr,
+    MOST: tl.constexpr, STEP: tl.constexpr, FACTORS_M: tl.constexpr,
 ):  # fmt: skip
-    """Store A @ B[expert]^T for each block of rows, times `factors` if there are any.
-
-    `a` is a pointer to (tokens, K), of which row r of the result has token sorted[r] // ROWS_PER_TOKEN; numbers from
-    `n_rows` on fill up. With `more`, rows are there in order: `a` is a descriptor of (rows, K) in blocks of (BLOCK_M,
-    BLOCK_K), and `more` another in blocks of (TAIL, BLOCK_K). Block *i* has `count[i]` rows from `start[i]` on, a
-    multiple of EPILOGUE_M: MOST, or BLOCK_M + TAIL, at most, all for one expert, `expert[i]`. It may have none. `out` is
-    (rows, N) in blocks of (EPILOGUE_M, BLOCK_N), `factors` (rows) of fp32 in blocks of BLOCK_M, `more_factors` the
-    same in blocks of TAIL.
-
-    `b` is (experts, N, K) in blocks of (1, BLOCK_N, BLOCK_K). With SWIGLU the result is silu(gate) * up, and `b` is
-    (experts, N / 8, 2, 8, K), gate and up along the axis of 2, wherever these are in memory, in blocks of
-    (1, BLOCK_N / 16, 2, 8, BLOCK_K); a tile has half as many results. With `scales` weights are (B - 8) * scale of
-    4 bits, eight in a word of `b`, (experts, N, K / 8), see `unpacked_int4`; GROUP_K of K share a scale, (experts,
-    cdiv(K, GROUP_K), N), in blocks of (1, 1, BLOCK_N).
-    """
-    tl.static_assert(GROUP_K % BLOCK_K == 0, "a block of K must lie in one group")
-    COLUMNS: tl.constexpr = BLOCK_N // 2 if SWIGLU else BLOCK_N
-    num_n = tl.cdiv(N, COLUMNS)
-    block, column = tl.program_id(0) // num_n, tl.program_id(0) % num_n * COLUMNS
-    first, count = tl.load(start_ptr + block), tl.load(count_ptr + block)
-    # `first` is not negative: it stands here so that both numbers are loaded at once, none after the branch.
-    if count + tl.minimum(first, 0) == 0:
-        return
-    expert = tl.load(expert_ptr + block)
+    """Store the results of a block's `count` rows from `first` on, and of weights from `column` on: see the kernel."""
     beyond, rest = first + BLOCK_M, count - BLOCK_M
+    WIDTH: tl.constexpr = MOST if MOST > 0 else BLOCK_M + TAIL
     a_ptrs, more_ptrs = None, None
     if more is None:
         dtype: tl.constexpr = a.dtype.element_ty
         a_ptrs = row_pointers(
             a, sorted_ptr, first, count, n_rows, stride_am, BLOCK_K, BLOCK_M, ROWS_PER_TOKEN
         )
-        more_ptrs = row_pointers(
-            a, sorted_ptr, beyond, rest, n_rows, stride_am, BLOCK_K, TAIL, ROWS_PER_TOKEN
-        )
+        if WIDTH > BLOCK_M:
+            more_ptrs = row_pointers(
+                a, sorted_ptr, beyond, rest, n_rows, stride_am, BLOCK_K, TAIL, ROWS_PER_TOKEN
+            )
     else:
         dtype: tl.constexpr = a.dtype
-    WIDTH: tl.constexpr = MOST if MOST > 0 else BLOCK_M + TAIL
     if WIDTH < BLOCK_M:
-        tl.static_assert(more is not None, "rows that lie anywhere have two sums")
+        tl.static_assert(WIDTH % (6 * STEP) == 0, "MOST is a multiple of 6 * STEP")
         x = results_of_width(
-            a, b, scales, factors, expert, column, first, count, K, dtype, out.dtype,
-            BLOCK_M, BLOCK_N, BLOCK_K, GROUP_K, SWIGLU, WIDTH, STEP, WIDTH - 48, 128,
+            a, a_ptrs, b, scales, factors, expert, column, first, count, K, dtype, out.dtype,
+            BLOCK_M, BLOCK_N, BLOCK_K, GROUP_K, SWIGLU, WIDTH, STEP, WIDTH, FACTORS_M,
         )  # fmt: skip
         store_columns(x, out, None, first, count, column, WIDTH, EPILOGUE_M, SWIGLU=False)
     else:
@@ -260,3 +275,60 @@ def fused_moe_columns_kernel(
             of_rows, of_more = factors.load([first]), more_factors.load([beyond])
         store_columns(acc, out, of_rows, first, count, column, BLOCK_M, EPILOGUE_M, SWIGLU)
         store_columns(tail, out, of_more, beyond, rest, column, WIDTH - BLOCK_M, EPILOGUE_M, SWIGLU)
+
+
+@triton.jit
+def fused_moe_columns_kernel(
+    a, b, out, sorted_ptr, start_ptr, count_ptr, expert_ptr,
+    N, K, stride_am, n_rows, n_blocks,
+    BLOCK_M: tl.constexpr, TAIL: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
+    EPILOGUE_M: tl.constexpr, SWIGLU: tl.constexpr = False,  # noqa: FBT002 - a constant
+    ROWS_PER_TOKEN: tl.constexpr = 1, GROUP_K: tl.constexpr = 128, MOST: tl.constexpr = 0, STEP: tl.constexpr = 16,
+    FACTORS_M: tl.constexpr = 128,
+    more=None, scales=None, factors=None, more_factors=None, num_blocks_ptr=None, n_programs=1,
+):  # fmt: skip
+    """Store A @ B[expert]^T for each block of rows, times `factors` if there are any.
+
+    `a` is a pointer to (tokens, K), of which row r of the result has token sorted[r] // ROWS_PER_TOKEN; numbers from
+    `n_rows` on fill up. With `more`, rows are there in order: `a` is a descriptor of (rows, K) in blocks of (BLOCK_M,
+    BLOCK_K), and `more` another in blocks of (TAIL, BLOCK_K). Block *i* has `count[i]` rows from `start[i]` on, a
+    multiple of EPILOGUE_M: MOST, or BLOCK_M + TAIL, at most, all for one expert, `expert[i]`. It may have none. `out` is
+    (rows, N) in blocks of (EPILOGUE_M, BLOCK_N), `factors` (rows) of fp32 in blocks of BLOCK_M, `more_factors` the
+    same in blocks of TAIL; if all are one sum, `factors` in blocks of FACTORS_M, and `more_factors` is not read.
+
+    A program stores one tile, of `n_blocks` blocks; with `num_blocks` in memory each of `n_programs` stores every
+    n_programs-th tile of so many blocks. A launch has room for as many blocks as there can be, of which those without
+    rows take time, too, where one CTA comes to them one after the other.
+
+    `b` is (experts, N, K) in blocks of (1, BLOCK_N, BLOCK_K). With SWIGLU the result is silu(gate) * up, and `b` is
+    (experts, N / 8, 2, 8, K), gate and up along the axis of 2, wherever these are in memory, in blocks of
+    (1, BLOCK_N / 16, 2, 8, BLOCK_K); a tile has half as many results. With `scales` weights are (B - 8) * scale of
+    4 bits, eight in a word of `b`, (experts, N, K / 8), see `unpacked_int4`; GROUP_K of K share a scale, (experts,
+    cdiv(K, GROUP_K), N), in blocks of (1, 1, BLOCK_N).
+    """
+    tl.static_assert(GROUP_K % BLOCK_K == 0, "a block of K must lie in one group")
+    COLUMNS: tl.constexpr = BLOCK_N // 2 if SWIGLU else BLOCK_N
+    num_n = tl.cdiv(N, COLUMNS)
+    if num_blocks_ptr is None:
+        block, column = tl.program_id(0) // num_n, tl.program_id(0) % num_n * COLUMNS
+        first, count = tl.load(start_ptr + block), tl.load(count_ptr + block)
+        # `first` is not negative: it stands here so that both numbers are loaded at once, none after the branch.
+        if count + tl.minimum(first, 0) == 0:
+            return
+        expert = tl.load(expert_ptr + block)
+        store_tile(
+            a, b, out, sorted_ptr, more, scales, factors, more_factors,
+            first, count, expert, column, K, stride_am, n_rows,
+            BLOCK_M, TAIL, BLOCK_N, BLOCK_K, EPILOGUE_M, SWIGLU, ROWS_PER_TOKEN, GROUP_K, MOST, STEP, FACTORS_M,
+        )  # fmt: skip
+    else:
+        num_tiles = tl.load(num_blocks_ptr) * num_n
+        for index in tl.range(tl.program_id(0), num_tiles, n_programs, warp_specialize=True):
+            block, column = index // num_n, index % num_n * COLUMNS
+            first, count = tl.load(start_ptr + block), tl.load(count_ptr + block)
+            expert = tl.load(expert_ptr + block)
+            store_tile(
+                a, b, out, sorted_ptr, more, scales, factors, more_factors,
+                first, count, expert, column, K, stride_am, n_rows,
+                BLOCK_M, TAIL, BLOCK_N, BLOCK_K, EPILOGUE_M, SWIGLU, ROWS_PER_TOKEN, GROUP_K, MOST, STEP, FACTORS_M,
+            )  # fmt: skip

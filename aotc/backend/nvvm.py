@@ -30,7 +30,7 @@ def barrier(emit: Emitter, num_threads: int = 0, number: str = "1") -> None:
     """Wait for all threads of the CTA, or for `num_threads` at a named barrier.
 
     `number` is the named barrier, an i32 operand: 1 for the CTA's first threads, from 2 on for
-    warpgroups, from 10 on for consumer groups.
+    warpgroups, from 10 on for consumer groups, 14 and 15 for turns of two warpgroups.
 
     Source: PTX ISA 9.7.13.1 `barrier.cta.sync`.
     """
@@ -38,6 +38,16 @@ def barrier(emit: Emitter, num_threads: int = 0, number: str = "1") -> None:
     if num_threads:
         name = "llvm.nvvm.barrier.cta.sync.aligned.count"
         arguments = [("i32", number), ("i32", str(num_threads))]
+    emit.effect(emit.call_text("void", name, arguments))
+
+
+def arrive(emit: Emitter, num_threads: int, number: str) -> None:
+    """Arrive at a named barrier without waiting; it is of `num_threads`, those that wait included.
+
+    Source: PTX ISA 9.7.13.1 `barrier.cta.arrive`.
+    """
+    arguments = [("i32", number), ("i32", str(num_threads))]
+    name = "llvm.nvvm.barrier.cta.arrive.aligned.count"
     emit.effect(emit.call_text("void", name, arguments))
 
 

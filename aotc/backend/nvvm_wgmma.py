@@ -96,7 +96,7 @@ class _Descriptor:
     Each step adds to the low word of the one before, where the address is, in registers of its own. Where
     two are written to the same registers, ptxas 13.5 may take them for one and issue one wgmma for both;
     and it copies the high word for each that starts from the first one again, or adds 64 bits with constants
-    in registers, which a wgmma of 64 columns is too short to hide.
+    in registers: more instructions between one wgmma and the next.
     """
 
     name: str

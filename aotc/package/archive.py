@@ -219,7 +219,7 @@ def read(path: Path) -> Archive:
             # The first bytes tell whether it is an archive: no more is read of a file that is none.
             data = file.read(HEADER.size)
             header = unpack_header(data, file.size_bytes)
-            data += file.read(header.root_bytes + header.digests_bytes)
+            data += file.read(header.end - HEADER.size)
             read_header(data, file.size_bytes)
             data += file.read(file.size_bytes - len(data))
     except OSError as error:

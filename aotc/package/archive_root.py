@@ -66,14 +66,19 @@ class Header(NamedTuple):
     is_compressed: bool = True
 
     @property
-    def digests_bytes(self) -> int:
-        """Bytes of the digests after the root."""
-        return SHA256_BYTES * -(-self.root_bytes // ROOT_PIECE_BYTES)
+    def sealed(self) -> int:
+        """Where the digests begin that the header's is of."""
+        return HEADER.size + self.root_bytes + digest_bytes(self.root_bytes)
 
     @property
     def end(self) -> int:
         """Where the digests of the root end."""
-        return HEADER.size + self.root_bytes + self.digests_bytes
+        return self.sealed + digest_bytes(digest_bytes(self.root_bytes))
+
+
+def digest_bytes(size_bytes: int) -> int:
+    """Return how many bytes the digests of so many bytes have."""
+    return SHA256_BYTES * -(-size_bytes // ROOT_PIECE_BYTES)
 
 
 def unpack_header(data: bytes, actual_bytes: int) -> Header:
@@ -114,10 +119,16 @@ def unpack_header(data: bytes, actual_bytes: int) -> Header:
     return header
 
 
-def root_digests(root: bytes) -> bytes:
-    """Return the SHA-256 of each piece of a root, one after the other."""
-    pieces = range(0, len(root), ROOT_PIECE_BYTES)
-    return b"".join(hashlib.sha256(root[at : at + ROOT_PIECE_BYTES]).digest() for at in pieces)
+def piece_digests(data: bytes) -> bytes:
+    """Return the SHA-256 of each piece, one after the other."""
+    pieces = range(0, len(data), ROOT_PIECE_BYTES)
+    return b"".join(hashlib.sha256(data[at : at + ROOT_PIECE_BYTES]).digest() for at in pieces)
+
+
+def root_digests(root: bytes) -> tuple[bytes, bytes]:
+    """Return what follows a root: the digests of its pieces, and of theirs, which the header's is of."""
+    digests = piece_digests(root)
+    return digests, piece_digests(digests)
 
 
 def read_header(data: bytes, file_bytes: int | None = None) -> Header:
@@ -131,8 +142,8 @@ def read_header(data: bytes, file_bytes: int | None = None) -> Header:
     sha256.update(bytes(SHA256_BYTES))
     sha256.update(memoryview(data)[SHA256_OFFSET + SHA256_BYTES : HEADER.size])
     root_end = HEADER.size + header.root_bytes
-    digests = data[root_end : header.end]
-    sha256.update(digests)
+    digests = data[root_end : header.sealed], data[header.sealed : header.end]
+    sha256.update(digests[1])
     if sha256.digest() != digest or root_digests(data[HEADER.size : root_end]) != digests:
         raise ArchiveError("CHECKSUM", "the SHA-256 of the root does not match: the file changed")
     return header

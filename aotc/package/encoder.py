@@ -17,7 +17,7 @@ from typing import TypeAlias
 
 from aotc.ir.expression import Expression, to_text
 from aotc.package import bytecode
-from aotc.package.archive_root import root_digests
+from aotc.package.archive_root import Header, root_digests
 from aotc.package.code_filter import filtered
 from aotc.package.index import (
     DTYPE_CODES,
@@ -53,10 +53,8 @@ from aotc.package.records import (
     PARAM_KINDS,
     PARAM_OPTIONAL,
     RECORDS,
-    ROOT_PIECE_BYTES,
     ROOT_SECTIONS,
     SECTION_ALIGN,
-    SHA256_BYTES,
     SOURCES,
     STORED_ALIGN,
     VALUE_BOOL,
@@ -404,8 +402,7 @@ def encode_records(
     # Sizes do not change the root's own size, so its end is known before they are.
     root["FRAMES"] = [(0, 0, 0, b"")] * len(contents)
     root_bytes = len(_lay_out(ROOT_SECTIONS, root))
-    digests_bytes = SHA256_BYTES * -(-root_bytes // ROOT_PIECE_BYTES)
-    position = HEADER.size + root_bytes + digests_bytes
+    position = Header(MINOR, root_bytes).end
     parts: list[bytes] = []
     for at, (content, frame) in enumerate(zip(contents, stored, strict=True)):
         parts += (_padding(position, align), frame)
@@ -420,5 +417,5 @@ def encode_records(
     packed = _lay_out(ROOT_SECTIONS, root)
     digests = root_digests(packed)
     unsealed = HEADER.pack(*head, root_bytes, b"", b"")
-    digest = hashlib.sha256(unsealed + digests).digest()
-    return b"".join([HEADER.pack(*head, root_bytes, digest, b""), packed, digests, *parts])
+    digest = hashlib.sha256(unsealed + digests[1]).digest()
+    return b"".join([HEADER.pack(*head, root_bytes, digest, b""), packed, *digests, *parts])

@@ -14,7 +14,7 @@ from typing import Final, NamedTuple
 from aotc.package.index import Access, CubinParamSource, ParamKind
 
 MAGIC: Final = b"AOTC\r\n\x1a\n"
-MAJOR: Final = 5
+MAJOR: Final = 6
 MINOR: Final = 0
 
 HEADER: Final = struct.Struct("<8sHHIQQQQQ32s40s")
@@ -30,7 +30,7 @@ KNOWN_FEATURES: Final = FEATURE_ZSTD
 NONE: Final = 0xFFFFFFFF
 SECTION_ALIGN: Final = 8
 ROOT_PIECE_BYTES: Final = 1 << 10
-"""The root has a digest for each piece, so that of a large one what is asked for is verified alone."""
+"""Root and its digests have a digest for each piece, so that of a large root what is asked for is verified alone."""
 STORED_ALIGN: Final = 64
 """Where frames begin that are not compressed: the driver takes cubins from where they are."""
 GROUP_BYTES: Final = 1 << 23

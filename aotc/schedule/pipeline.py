@@ -51,6 +51,7 @@ from aotc.schedule.pipelining.prefetch_fragments import prefetch_fragments
 from aotc.schedule.pipelining.reuse_accumulators import reuse_accumulators
 from aotc.schedule.pipelining.rotate_exchanges import rotate_exchanges
 from aotc.schedule.pipelining.slice_dots import slice_dots
+from aotc.schedule.pipelining.take_turns import take_turns
 from aotc.schedule.pipelining.trim_operand_loads import trim_operand_loads
 from aotc.schedule.programs.choose_occupancy import choose_occupancy
 from aotc.schedule.programs.make_persistent import make_persistent
@@ -220,6 +221,8 @@ TILE_TO_GPU: Pipeline[Schedule] = Pipeline(
         # after it. Otherwise, hazards between buffers that share bytes are missed.
         allocate_shared,
         insert_barriers,
+        # Needs to run after all passes that move dots, or look for what stands between them.
+        take_turns,
         # These two duplicate ops on purpose, so no CSE may run after them.
         sink_into_branches,
         recompute_addresses,

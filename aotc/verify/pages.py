@@ -9,10 +9,11 @@ Invariant: what is kept grows with the pages that are held, not with how far apa
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 
 import numpy as np
 
-from aotc.verify.arrays import Array
+from aotc.verify.arrays import Array, reshape
 
 PAGE_BITS = 10
 PAGE_BYTES = 1 << PAGE_BITS
@@ -107,3 +108,25 @@ class Pages:
             return table[pages - low]
         at = np.minimum(np.searchsorted(self._ascending, pages), len(self.numbers) - 1)
         return np.where(self._ascending[at] == pages, self._slots[at], _MISSING)
+
+
+@dataclass(frozen=True, slots=True)
+class Runs:
+    """Say where a box is: runs of `length` elements at addresses, in cells from `firsts` on.
+
+    With `counts` these are parts of such runs, as pages hold them.
+    """
+
+    index: int
+    starts: Array
+    length: int
+    firsts: Array
+    counts: Array | None
+
+    def cells(self) -> Array:
+        """Return the cell of each element."""
+        if self.counts is None:
+            return reshape(self.firsts[:, None] + np.arange(self.length), -1)
+        before = np.cumsum(self.counts) - self.counts
+        count = self.starts.size * self.length
+        return np.repeat(self.firsts - before, self.counts) + np.arange(count)

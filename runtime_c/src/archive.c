@@ -82,9 +82,10 @@ static aotc_status check_header(const char *file, const unsigned char *data, uin
         return bad_header(file, error, "file size",
                           aotci_text("%" PRIu64, header->file_bytes).chars, size_bytes);
     }
-    const uint64_t piece_count = (header->root_bytes + ROOT_PIECE_BYTES - 1) / ROOT_PIECE_BYTES;
+    const uint64_t digest_bytes = aotci_digest_bytes(header->root_bytes);
     if (header->root_bytes % 8 != 0 ||
-        header->root_bytes + piece_count * DIGEST_BYTES > size_bytes - HEADER_BYTES) {
+        header->root_bytes + digest_bytes + aotci_digest_bytes(digest_bytes) >
+            size_bytes - HEADER_BYTES) {
         return bad_header(file, error, "root_bytes", "a multiple of 8 inside the file",
                           header->root_bytes);
     }
@@ -156,7 +157,7 @@ static aotc_status check_contents(struct aotc_archive *archive, const struct hea
     if (status == AOTC_OK && (flags & AOTC_OPEN_REQUIRE_SIGNATURE) != 0) {
         return AOTCI_FAIL(
             error, AOTC_ERROR_SIGNATURE, .file = archive->name, .field = "signature",
-            .expected = "a signed archive", .got = "none: format 4.0 has no signatures",
+            .expected = "a signed archive", .got = "none: format 6.0 has no signatures",
             .remedy = "verify the file before opening it, and drop AOTC_OPEN_REQUIRE_SIGNATURE");
     }
     for (uint32_t i = 0; status == AOTC_OK && (flags & AOTC_OPEN_VERIFY_BLOBS) != 0 &&
@@ -167,20 +168,23 @@ static aotc_status check_contents(struct aotc_archive *archive, const struct hea
     return status == AOTC_OK ? make_kernels(archive, error) : status;
 }
 
+static bool has_both(uint32_t flags, uint32_t a, uint32_t b) { return (flags & (a | b)) == (a | b); }
+
 /* Make an archive without contents, from options that may be NULL. */
 static aotc_status create(const char *name, const aotc_open_options *given,
                           struct aotc_archive **created, uint32_t *flags, aotc_error *error) {
     const aotc_open_options defaults = AOTC_OPEN_OPTIONS_INIT;
     const aotc_open_options *options = given == NULL ? &defaults : given;
     const uint32_t known_flags = AOTC_OPEN_COPY | AOTC_OPEN_REQUIRE_SIGNATURE |
-                                 AOTC_OPEN_VERIFY_BLOBS | AOTC_OPEN_MAP;
+                                 AOTC_OPEN_VERIFY_BLOBS | AOTC_OPEN_MAP | AOTC_OPEN_TRUSTED;
     if (!aotci_is_struct(options, options->struct_size, sizeof *options) ||
         (options->flags & ~known_flags) != 0 ||
-        (options->flags & (AOTC_OPEN_COPY | AOTC_OPEN_MAP)) == (AOTC_OPEN_COPY | AOTC_OPEN_MAP) ||
+        has_both(options->flags, AOTC_OPEN_COPY, AOTC_OPEN_MAP) ||
+        has_both(options->flags, AOTC_OPEN_TRUSTED, AOTC_OPEN_VERIFY_BLOBS) ||
         (options->allocator.allocate == NULL) != (options->allocator.deallocate == NULL)) {
         return AOTCI_FAIL(
             error, AOTC_ERROR_ARG, .file = name, .field = "aotc_open_options",
-            .expected = "AOTC_OPEN_OPTIONS_INIT, known flags, both allocator functions or none",
+            .expected = "AOTC_OPEN_OPTIONS_INIT, known flags that agree, both allocator functions or none",
             .got = "something else");
     }
     struct aotc_archive *archive = aotci_allocate(&options->allocator, 1, sizeof *archive);
@@ -189,6 +193,7 @@ static aotc_status create(const char *name, const aotc_open_options *given,
     }
     archive->allocator = options->allocator;
     archive->descriptor = -1;
+    archive->is_trusted = (options->flags & AOTC_OPEN_TRUSTED) != 0;
     atomic_init(&archive->references, 1);
     atomic_init(&archive->contexts, NULL);
     (void)pthread_mutex_init(&archive->lock, NULL);
@@ -231,20 +236,11 @@ static aotc_status io_error(const char *path, aotc_error *error, const char *fie
                       .remedy = "check the path and its permissions");
 }
 
-/* The pages of a smaller file are mapped at once, which takes less than to find each missing. */
-enum { SMALL_FILE_BYTES = 256 << 10 };
-
-#ifndef MAP_POPULATE
-#define MAP_POPULATE 0
-#endif
-
 /* Take the bytes of the file into memory: copied, or mapped. */
 static aotc_status take_file(struct aotc_archive *archive, uint32_t flags, aotc_error *error) {
     const size_t size_bytes = (size_t)archive->file_bytes;
     if ((flags & AOTC_OPEN_MAP) != 0) {
-        const int populate = size_bytes <= SMALL_FILE_BYTES ? MAP_POPULATE : 0;
-        void *bytes =
-            mmap(NULL, size_bytes, PROT_READ, MAP_PRIVATE | populate, archive->descriptor, 0);
+        void *bytes = mmap(NULL, size_bytes, PROT_READ, MAP_PRIVATE, archive->descriptor, 0);
         if (bytes == MAP_FAILED) {
             return io_error(archive->name, error, "mmap", errno, NULL);
         }

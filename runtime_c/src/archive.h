@@ -19,9 +19,10 @@
 /* A section of an index. `stride` exceeds the record's size in archives of a newer minor version.
  */
 struct aotci_table {
-    const unsigned char *records;
+    const unsigned char *records; /* NULL in a root that is not in memory: root.c */
     uint32_t count;
     uint32_t stride;
+    uint32_t offset; /* in the root or index */
 };
 
 /* The tables of the root of an archive, or of the index of a kernel: those of the other have no
@@ -47,6 +48,8 @@ struct aotci_guard {
 /* A kernel, which is there once it was opened (kernel_index.c). */
 struct aotc_kernel {
     struct aotc_archive *archive;
+    struct entry_record entry; /* of the root, and that of the frame of the index */
+    struct frame_record frame;
     const struct kernel_record *record;
     struct aotci_tables tables;
     uint32_t number; /* in the archive */
@@ -83,13 +86,21 @@ struct aotci_frame {
     const unsigned char *rest, *code_end;
 };
 
-/* How far a piece of the root is. */
-enum aotci_piece { PIECE_UNREAD, PIECE_READ, PIECE_VERIFIED };
+/* How far a piece of a root in memory is. */
+enum aotci_piece { PIECE_THERE, PIECE_VERIFIED };
+
+/* What is kept of a root that is not in memory: the digests that the header's is of, and a piece of digests. */
+struct aotci_remote {
+    uint32_t piece; /* the number of that one; UINT32_MAX: none */
+    const unsigned char *first; /* while the archive is opened, its first bytes: header and piece 0; or NULL */
+    unsigned char digests[ROOT_PIECE_BYTES];
+    unsigned char sealed[];
+};
 
 /* The first bytes of a file, read at once: of a small root all that opening needs. */
 struct aotci_start {
     uint32_t size_bytes;
-    _Alignas(8) unsigned char bytes[8192];
+    _Alignas(8) unsigned char bytes[4096];
 };
 
 struct aotc_archive {
@@ -107,15 +118,18 @@ struct aotc_archive {
     unsigned char *owned_file; /* NULL if borrowed or mapped */
     bool is_mapped;
     bool is_compressed;
-    const unsigned char *head; /* header, root and its digests, aligned */
-    unsigned char *owned_head; /* NULL if they are used where they are */
+    bool is_trusted; /* no digest is compared */
+    const unsigned char *head; /* header, root, digests of its pieces, digests of theirs; aligned; or NULL, and then: */
+    struct aotci_remote *remote;
+    unsigned char *owned_head; /* NULL if they are used where they are, or not in memory */
     uint32_t head_bytes;
     struct aotci_tables root;
     _Atomic(struct aotc_kernel *) *kernels; /* NULL until opened */
+    _Atomic(struct aotc_kernel *) last;     /* the one that was asked for last by its name */
 
     /* Of a root that is verified in pieces (root.c), changed while `index_lock` is held. */
     atomic_bool is_complete;
-    uint8_t *pieces; /* an aotci_piece for each; NULL: the root was verified whole */
+    uint8_t *pieces; /* an aotci_piece for each, and for those of digests, or NULL */
 
     /* Held while a kernel is opened. Of the two locks `lock` is taken first. */
     pthread_mutex_t index_lock;
@@ -179,11 +193,10 @@ static inline const char *aotci_kernel_name(const struct aotc_archive *archive, 
     return aotci_string(&archive->root, aotci_entry(&archive->root, number)->name);
 }
 
-/* The frame of the archive that a kernel calls its frame `use`. */
+/* The frame of the archive that a kernel calls its frame `use`, of a root that is complete. */
 static inline uint32_t aotci_used_frame(const struct aotc_kernel *kernel, uint32_t use) {
-    const struct aotci_tables *root = &kernel->archive->root;
-    const uint32_t first = aotci_entry(root, kernel->number)->first_use;
-    return *(const uint32_t *)aotci_record(root, SECTION_USES, first + use);
+    return *(const uint32_t *)aotci_record(&kernel->archive->root, SECTION_USES,
+                                           kernel->entry.first_use + use);
 }
 
 /* The number of a variant of a kernel, from its record. */
@@ -205,13 +218,14 @@ aotc_status aotci_root_complete(const struct aotc_archive *archive, aotc_error *
 aotc_status aotci_root_find(const struct aotc_archive *archive, const char *name, uint32_t *number,
                             aotc_error *error);
 
-/* Verify and check the records of a kernel and of its index; `index_lock` is held (root.c). */
-aotc_status aotci_root_kernel(const struct aotc_archive *archive, uint32_t number,
-                              aotc_error *error);
+/* Verify, check and take the records of a kernel and of the frame of its index, and unless `name` is NULL its name, of
+ * LIMIT_NAME_BYTES and a NUL at most; `index_lock` is held (root.c). */
+aotc_status aotci_root_kernel(struct aotc_kernel *kernel, char *name, aotc_error *error);
 
-/* The frame of the archive that a kernel calls its frame `use`, whose record is verified and checked (root.c). */
+/* The frame of the archive that a kernel calls its frame `use`: its number and its record, verified and checked
+ * (root.c). */
 aotc_status aotci_root_frame(const struct aotc_kernel *kernel, uint32_t use, uint32_t *number,
-                             aotc_error *error);
+                             struct frame_record *frame, aotc_error *error);
 
 void aotci_root_close(struct aotc_archive *archive);
 
@@ -220,9 +234,11 @@ static inline struct aotc_kernel *aotci_kernel(const struct aotc_archive *archiv
     return atomic_load_explicit(&archive->kernels[number], memory_order_acquire);
 }
 
-/* Read, decode and check the index of a kernel, if that was not done before; any number of threads may
- * ask at once. CHECKSUM, FORMAT, LIMIT, IO, NOMEM, UNSUPPORTED (kernel_index.c). */
-aotc_status aotci_kernel_open(struct aotc_archive *archive, uint32_t number, aotc_error *error);
+/* Read, decode and check the index of a kernel, if that was not done before; any number of threads may ask at once. Its
+ * name is `name`, or if that is NULL what the root says. CHECKSUM, FORMAT, LIMIT, IO, NOMEM, UNSUPPORTED
+ * (kernel_index.c). */
+aotc_status aotci_kernel_open(struct aotc_archive *archive, uint32_t number, const char *name,
+                              aotc_error *error);
 
 /* Let go of what opening a kernel made (kernel_index.c). */
 void aotci_kernel_close(struct aotc_kernel *kernel);

@@ -279,56 +279,71 @@ const char *aotci_cubin_check(const unsigned char *image, size_t size_bytes, uns
     return extent == size_bytes ? check_references(image, header) : "a cubin with bytes after it";
 }
 
-/* Find the section called `prefix` and `name` of a cubin that was checked; false if there is none. */
-static bool find_section(const unsigned char *image, const char *prefix, const char *name,
-                         struct elf_section *found) {
+/* The name of a section, and the bytes from there to the end of the table of names. */
+struct section_name {
+    const char *chars;
+    uint64_t left_bytes;
+};
+
+/* `symbol_bytes` is with the NUL. */
+static bool is_named(struct section_name name, const char *prefix, size_t prefix_bytes, const char *symbol,
+                     size_t symbol_bytes) {
+    return prefix_bytes + symbol_bytes <= name.left_bytes &&
+           memcmp(name.chars, prefix, prefix_bytes) == 0 &&
+           memcmp(name.chars + prefix_bytes, symbol, symbol_bytes) == 0;
+}
+
+#define IS_NAMED(name, prefix, symbol, symbol_bytes)                                               \
+    is_named(name, prefix, sizeof prefix - 1, symbol, symbol_bytes)
+
+struct aotci_cubin_function aotci_cubin_find(const unsigned char *image, const char *symbol) {
     const struct elf_header *header = (const void *)image;
     const struct elf_section names = section_at(image, header, header->names_section);
-    const char *strings = (const char *)image + names.offset;
-    const size_t prefix_bytes = strlen(prefix);
-    const size_t name_bytes = strlen(name) + 1;
+    const size_t symbol_bytes = strlen(symbol) + 1;
+    struct aotci_cubin_function function = {.exists = false};
+    uint64_t reserved_bytes = 0;
+    bool has_shared = false;
     for (unsigned i = 0; i < header->section_count; ++i) {
-        *found = section_at(image, header, i);
-        if (prefix_bytes + name_bytes <= names.size - found->name &&
-            memcmp(strings + found->name, prefix, prefix_bytes) == 0 &&
-            memcmp(strings + found->name + prefix_bytes, name, name_bytes) == 0) {
-            return true;
+        const struct elf_section section = section_at(image, header, i);
+        const struct section_name name = {(const char *)image + names.offset + section.name,
+                                          names.size - section.name};
+        if (name.chars[0] != '.') {
+            continue;
+        }
+        if (!function.exists && IS_NAMED(name, text_prefix, symbol, symbol_bytes)) {
+            function.exists = true;
+        } else if (!has_shared && IS_NAMED(name, shared_prefix, symbol, symbol_bytes)) {
+            function.static_shared_bytes = section.size;
+            has_shared = true;
+        } else if (function.info == NULL && section.type != SHT_NOBITS &&
+                   IS_NAMED(name, info_prefix, symbol, symbol_bytes)) {
+            function.info = image + section.offset;
+            function.info_bytes = section.size;
+        }
+        if (IS_NAMED(name, shared_prefix, reserved_suffix, sizeof reserved_suffix)) {
+            reserved_bytes = RESERVED_SHARED_BYTES;
         }
     }
-    return false;
-}
-
-bool aotci_cubin_has_function(const unsigned char *image, const char *symbol) {
-    struct elf_section section;
-    return find_section(image, text_prefix, symbol, &section);
-}
-
-uint64_t aotci_cubin_static_shared_bytes(const unsigned char *image, const char *symbol) {
-    struct elf_section section;
-    struct elf_section reserved;
-    if (!find_section(image, shared_prefix, symbol, &section)) {
-        return 0;
-    }
-    const uint64_t own_bytes =
-        find_section(image, shared_prefix, reserved_suffix, &reserved) ? RESERVED_SHARED_BYTES : 0;
-    return section.size < own_bytes ? 0 : section.size - own_bytes;
+    function.static_shared_bytes = function.static_shared_bytes < reserved_bytes
+                                       ? 0
+                                       : function.static_shared_bytes - reserved_bytes;
+    return function;
 }
 
 /* Attributes of `.nv.info.SYMBOL`: a format, a number, and two bytes that are a value, or the size of one that
  * follows. */
 enum { SIZED_FORMAT = 4, PARAM_ATTRIBUTE = 0x17, PARAM_BYTES = 12 };
 
-enum aotci_params_verdict aotci_cubin_check_params(const unsigned char *image, const char *symbol,
+enum aotci_params_verdict aotci_cubin_check_params(const struct aotci_cubin_function *function,
                                                    const unsigned char *records, uint32_t stride,
                                                    uint32_t count, uint32_t *wrong) {
-    struct elf_section section;
     uint64_t seen[LIMIT_CUBIN_PARAMS / 64] = {0};
     uint32_t seen_count = 0;
-    if (!find_section(image, info_prefix, symbol, &section) || section.type == SHT_NOBITS) {
+    if (function->info == NULL) {
         return PARAMS_NOT_LISTED;
     }
-    const unsigned char *at = image + section.offset;
-    const unsigned char *end = at + section.size;
+    const unsigned char *at = function->info;
+    const unsigned char *end = at + function->info_bytes;
     while (end - at >= 4) {
         const unsigned format = at[0];
         const unsigned attribute = at[1];

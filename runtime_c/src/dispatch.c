@@ -17,6 +17,18 @@
 /* What a CTA may use without an attribute: 48 KiB, of which some GPUs keep one for themselves. */
 enum { DEFAULT_SHARED_BYTES = 47 << 10, PORTABLE_CLUSTER = 8 };
 
+static uint64_t shared_bytes_of(const struct variant_record *variant) {
+    return (uint64_t)variant->dynamic_shared_bytes + variant->static_shared_bytes;
+}
+
+static int shared_bytes_in(const struct aotci_context *context) {
+    return atomic_load_explicit(&context->shared_bytes, memory_order_relaxed);
+}
+
+static bool is_large(const struct variant_record *variant) {
+    return shared_bytes_of(variant) > DEFAULT_SHARED_BYTES;
+}
+
 static const char damaged[] = "the archive is damaged or its writer is wrong: build it again";
 
 aotc_status aotci_load_failure(const struct loading *loading, CUresult result, const char *call) {
@@ -44,14 +56,13 @@ static aotc_status other_params(const struct loading *loading, const struct vari
 
 /* Compare the index's parameters with those that the cubin lists, if it does. */
 static aotc_status check_listed_params(const struct loading *loading, uint32_t index,
-                                       const unsigned char *image) {
+                                       const struct aotci_cubin_function *function) {
     const struct aotc_kernel *kernel = loading->kernel;
     const struct variant_record *variant = aotci_variant(&kernel->tables, index);
     const struct aotci_table *table = &kernel->tables.sections[SECTION_CUBIN_PARAMS];
     uint32_t wrong = 0;
     switch (aotci_cubin_check_params(
-        image, aotci_string(&kernel->tables, variant->symbol),
-        table->records + (size_t)variant->first_cubin_param * table->stride, table->stride,
+        function, table->records + (size_t)variant->first_cubin_param * table->stride, table->stride,
         variant->cubin_param_count, &wrong)) {
     case PARAMS_NOT_LISTED:
         return AOTC_OK;
@@ -75,15 +86,15 @@ static aotc_status check_functions(const struct loading *loading, uint32_t cubin
             continue;
         }
         const char *symbol = aotci_string(&kernel->tables, variant->symbol);
-        if (!aotci_cubin_has_function(image, symbol)) {
+        const struct aotci_cubin_function function = aotci_cubin_find(image, symbol);
+        if (!function.exists) {
             return AOTCI_FAIL(loading->error, AOTC_ERROR_NOT_FOUND, .file = archive->name,
                               .kernel = kernel->name,
                               .field = aotci_text("blob %" PRIu32, cubin).chars,
                               .expected = aotci_text("the function %s", symbol).chars,
                               .got = "a cubin without it", .remedy = damaged);
         }
-        const uint64_t shared_bytes = aotci_cubin_static_shared_bytes(image, symbol);
-        if (shared_bytes != variant->static_shared_bytes) {
+        if (function.static_shared_bytes != variant->static_shared_bytes) {
             return AOTCI_FAIL(
                 loading->error, AOTC_ERROR_FORMAT, .file = archive->name, .kernel = kernel->name,
                 .field = aotci_text("blob %" PRIu32, cubin).chars,
@@ -91,9 +102,9 @@ static aotc_status check_functions(const struct loading *loading, uint32_t cubin
                                        " bytes of static shared memory in %s, as the index says",
                                        variant->static_shared_bytes, symbol)
                                 .chars,
-                .got = aotci_text("%" PRIu64, shared_bytes).chars, .remedy = damaged);
+                .got = aotci_text("%" PRIu64, function.static_shared_bytes).chars, .remedy = damaged);
         }
-        const aotc_status status = check_listed_params(loading, i, image);
+        const aotc_status status = check_listed_params(loading, i, &function);
         if (status != AOTC_OK) {
             return status;
         }
@@ -204,18 +215,16 @@ static aotc_status set_attributes(const struct loading *loading,
     struct aotci_driver *driver = &loading->archive->driver;
     const CUdevice device = loading->context->device;
     CUresult result = CUDA_SUCCESS;
-    const bool is_large = (uint64_t)variant->dynamic_shared_bytes + variant->static_shared_bytes >
-                          DEFAULT_SHARED_BYTES;
     const bool is_wide =
         variant->cluster[0] * variant->cluster[1] * variant->cluster[2] > PORTABLE_CLUSTER;
-    if (!is_large && !is_wide) {
+    if (!is_large(variant) && !is_wide) {
         return AOTC_OK;
     }
     const aotc_status status = aotci_driver_use(driver, DRIVER_ATTRIBUTES, loading->error);
     if (status != AOTC_OK) {
         return status;
     }
-    if (is_large) {
+    if (is_large(variant)) {
         result = driver->kernel_set_attribute(CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES,
                                               (int)variant->dynamic_shared_bytes, kernel, device);
     }
@@ -253,74 +262,6 @@ static aotc_status force_load(const struct loading *loading, CUkernel kernel) {
     return result == CUDA_SUCCESS ? AOTC_OK : aotci_load_failure(loading, result, "cuFuncLoad");
 }
 
-/* How many CTAs of a function are resident on the device at a time. */
-static aotc_status count_ctas(const struct loading *loading, const struct variant_record *variant,
-                                CUfunction function, int *count) {
-    const CUresult result = loading->archive->driver.occupancy_max_blocks(
-        count, function, variant->num_threads, variant->dynamic_shared_bytes);
-    if (result != CUDA_SUCCESS) {
-        return aotci_load_failure(loading, result, "cuOccupancyMaxActiveBlocksPerMultiprocessor");
-    }
-    *count *= loading->context->multiprocessors;
-    return AOTC_OK;
-}
-
-/* How many of its clusters are: not every multiprocessor has neighbours to make one up with. */
-static aotc_status count_clusters(const struct loading *loading,
-                                  const struct variant_record *variant, CUfunction function,
-                                  int *count) {
-    CUlaunchAttribute cluster = {
-        .id = CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION,
-        .value.cluster = {variant->cluster[0], variant->cluster[1], variant->cluster[2]},
-    };
-    const CUlaunchConfig config = {
-        .grid_x = variant->cluster[0],
-        .grid_y = variant->cluster[1],
-        .grid_z = variant->cluster[2],
-        .block_x = variant->num_threads,
-        .block_y = 1,
-        .block_z = 1,
-        .shared_bytes = variant->dynamic_shared_bytes,
-        .attributes = &cluster,
-        .attribute_count = 1,
-    };
-    const CUresult result =
-        loading->archive->driver.occupancy_max_clusters(count, function, &config);
-    return result == CUDA_SUCCESS
-               ? AOTC_OK
-               : aotci_load_failure(loading, result, "cuOccupancyMaxActiveClusters");
-}
-
-/* How many program instances of a loaded variant are resident at a time, if its launches have CTAs
- * for these: as many if it is persistent, no more if it is cooperative. One that does not fit at all
- * counts as one, and its launch says why. */
-static aotc_status count_programs(const struct loading *loading, uint32_t index,
-                                  uint32_t *programs) {
-    const struct aotc_archive *archive = loading->archive;
-    const struct variant_record *variant = aotci_variant(&loading->kernel->tables, index);
-    CUfunction function = NULL;
-    int count = 0;
-    *programs = 0;
-    if ((variant->flags & (VARIANT_IS_PERSISTENT | VARIANT_COOPERATIVE)) == 0) {
-        return AOTC_OK;
-    }
-    const aotc_status found = aotci_driver_use(&loading->archive->driver,
-                                               DRIVER_CODE | DRIVER_OCCUPANCY, loading->error);
-    if (found != AOTC_OK) {
-        return found;
-    }
-    const CUresult result =
-        archive->driver.kernel_get_function(&function, loading->kernel->cuda_kernels[index]);
-    if (result != CUDA_SUCCESS) {
-        return aotci_load_failure(loading, result, "cuKernelGetFunction");
-    }
-    const bool has_cluster = (variant->cluster[0] | variant->cluster[1] | variant->cluster[2]) != 1;
-    const aotc_status status = has_cluster ? count_clusters(loading, variant, function, &count)
-                                           : count_ctas(loading, variant, function, &count);
-    *programs = count < 1 ? 1 : (uint32_t)count;
-    return status;
-}
-
 /* Without `is_whole`, leave it to the launch that follows to load the code. */
 static aotc_status load_variant(const struct loading *loading, uint32_t index, bool is_whole) {
     const struct variant_record *variant = aotci_variant(&loading->kernel->tables, index);
@@ -347,14 +288,28 @@ static unsigned target_rank(const struct target_record *target, int major, int m
     return target->major == major && runs ? order[target->feature] * 16u + target->minor : 0;
 }
 
+/* Ask how much shared memory a CTA may use, if a variant uses more than every GPU has. */
+static aotc_status ask_shared_bytes(const struct loading *loading) {
+    const struct kernel_record *record = loading->kernel->record;
+    for (uint32_t i = 0; i < record->variant_count; ++i) {
+        if (is_large(aotci_variant(&loading->kernel->tables, record->first_variant + i))) {
+            int shared_bytes = shared_bytes_in(loading->context);
+            const aotc_status status = aotci_ask_device(
+                loading, CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN, &shared_bytes);
+            atomic_store_explicit(&loading->context->shared_bytes, shared_bytes, memory_order_relaxed);
+            return status;
+        }
+    }
+    return AOTC_OK;
+}
+
 /* Whether a variant can be launched here. One that takes maps where another does not is nothing for
  * a driver that encodes none. */
 static bool can_run(const struct loading *loading, const struct variant_record *variant) {
-    const uint64_t shared_bytes =
-        (uint64_t)variant->dynamic_shared_bytes + variant->static_shared_bytes;
     const bool has_maps = variant->condition == 0 || variant->tensor_map_count == 0 ||
                           loading->archive->driver.tensor_map_encode != NULL;
-    return shared_bytes <= loading->context->shared_bytes && has_maps;
+    return has_maps && (!is_large(variant) ||
+                        shared_bytes_of(variant) <= (uint64_t)shared_bytes_in(loading->context));
 }
 
 /* The variants of one target, and how far they are taken up into runs. */
@@ -472,7 +427,7 @@ aotc_status aotci_load_candidate(const struct loading *loading, struct aotci_can
     }
     aotc_status status = load_variant(loading, index, needs_code);
     if (status == AOTC_OK && !candidate->is_taken) { /* else a launch reads it */
-        status = count_programs(loading, index, &candidate->programs_at_once);
+        status = aotci_count_programs(loading, index, &candidate->programs_at_once);
     }
     if (status == AOTC_OK) {
         *function = (CUfunction)loading->kernel->cuda_kernels[index];
@@ -540,10 +495,13 @@ aotc_status aotci_load_kernel(const struct loading *loading) {
         aotci_free_dispatch(archive, kernel, dispatch);
         return no_memory(loading);
     }
-    struct span spans[LIMIT_TARGETS];
-    const unsigned span_count = find_spans(loading, spans);
-    fill_dispatch(loading, spans, span_count, dispatch);
-    aotc_status status = load_candidates(loading, dispatch);
+    aotc_status status = ask_shared_bytes(loading);
+    if (status == AOTC_OK) {
+        struct span spans[LIMIT_TARGETS];
+        const unsigned span_count = find_spans(loading, spans);
+        fill_dispatch(loading, spans, span_count, dispatch);
+        status = load_candidates(loading, dispatch);
+    }
     if (status == AOTC_OK && !loading->is_lazy) {
         status = build_configs(loading, dispatch);
     }
@@ -571,18 +529,18 @@ aotc_status aotci_refuse(const struct aotc_kernel *kernel, const struct aotci_co
                            aotci_string(&kernel->tables, target->name));
             before = variant->target;
         }
-        const uint64_t bytes =
-            (uint64_t)variant->dynamic_shared_bytes + variant->static_shared_bytes;
+        const uint64_t bytes = shared_bytes_of(variant);
         if (target_rank(target, context->major, context->minor) != 0 && bytes < least_bytes) {
             least_bytes = bytes;
         }
     }
-    if (least_bytes != UINT64_MAX && least_bytes > context->shared_bytes) {
+    if (least_bytes != UINT64_MAX && least_bytes > DEFAULT_SHARED_BYTES &&
+        least_bytes > (uint64_t)shared_bytes_in(context)) {
         return AOTCI_FAIL(
             error, AOTC_ERROR_ARG, .file = archive->name, .kernel = kernel->name,
             .field = "shared memory",
             .expected =
-                aotci_text("at most %" PRIu32 " bytes, as this GPU has", context->shared_bytes)
+                aotci_text("at most %d bytes, as this GPU has", shared_bytes_in(context))
                     .chars,
             .got = aotci_text("%" PRIu64 " bytes in the smallest variant", least_bytes).chars,
             .remedy = "build a config that uses less");

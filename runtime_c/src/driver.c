@@ -114,10 +114,10 @@ static aotc_status open_library(const char *file, aotci_find_function *found, ao
 }
 
 /* Initialise the driver. Whoever has a context has done so, and has a GPU. */
-static aotc_status start(struct aotci_driver *driver, aotc_error *error) {
-    CUcontext current = NULL;
-    if (!aotci_may_be_forked() && driver->context_get_current(&current) == CUDA_SUCCESS &&
-        current != NULL) {
+static aotc_status start(struct aotci_driver *driver, CUcontext *current, aotc_error *error) {
+    *current = NULL;
+    if (!aotci_may_be_forked() && driver->context_get_current(current) == CUDA_SUCCESS &&
+        *current != NULL) {
         return AOTC_OK;
     }
     const aotc_status status = aotci_driver_use(driver, DRIVER_START, error);
@@ -140,7 +140,8 @@ static aotc_status start(struct aotci_driver *driver, aotc_error *error) {
                                                          .expected = "a GPU"});
 }
 
-aotc_status aotci_driver_open(struct aotci_driver *driver, const char *path, aotc_error *error) {
+aotc_status aotci_driver_open(struct aotci_driver *driver, const char *path, CUcontext *current,
+                              aotc_error *error) {
     const char *file = path == NULL ? DEFAULT_PATH : path;
     struct aotci_driver found = {.path = file};
     aotc_status status = AOTC_OK;
@@ -158,7 +159,7 @@ aotc_status aotci_driver_open(struct aotci_driver *driver, const char *path, aot
         return status;
     }
 
-    status = start(&found, error);
+    status = start(&found, current, error);
     if (status == AOTC_OK) {
         *driver = found;
     }

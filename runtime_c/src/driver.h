@@ -54,6 +54,7 @@ enum {
     CU_FUNC_ATTRIBUTE_NON_PORTABLE_CLUSTER_SIZE_ALLOWED = 14,
 
     CU_STREAM_LEGACY = 1, /* as NULL, where that is not the one of each thread */
+    CU_STREAM_PER_THREAD = 2,
     CU_STREAM_CAPTURE_MODE_RELAXED = 2,
     CU_STREAM_CAPTURE_STATUS_NONE = 0,
 
@@ -193,8 +194,9 @@ struct aotci_driver {
 /* Find the driver, initialise it, unless a context tells that it is, and look up DRIVER_CORE; `path`, which must
  * outlive it, or NULL for "libcuda.so.1", which is taken where the program has it, if it does. The library stays in
  * memory until the process ends, because the driver does not survive being unloaded. `driver` is written only on
- * success. DRIVER, CUDA. */
-aotc_status aotci_driver_open(struct aotci_driver *driver, const char *path, aotc_error *error);
+ * success, `*current` is the current context if there is one. DRIVER, CUDA. */
+aotc_status aotci_driver_open(struct aotci_driver *driver, const char *path, CUcontext *current,
+                              aotc_error *error);
 
 /* Say whether this process may be a fork of one that has used the driver, which then does not answer (fork.c). */
 bool aotci_may_be_forked(void);

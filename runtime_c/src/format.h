@@ -14,10 +14,10 @@
 #endif
 
 enum {
-    FORMAT_MAJOR = 5,
+    FORMAT_MAJOR = 6,
     FORMAT_MINOR = 0,
     HEADER_BYTES = 128,
-    ROOT_PIECE_BYTES = 1024, /* of the root, for each of which there is a digest after it */
+    ROOT_PIECE_BYTES = 1024, /* of the root, for each of which there is a digest after it, and of these */
     STORED_ALIGN = 64,       /* of frames that are not compressed */
     DIGEST_BYTES = 32,
     SECTION_COUNT = 19,
@@ -55,6 +55,11 @@ enum {
     LIMIT_STACK = 32,
     LIMIT_RANK = 5,
 };
+
+/* Bytes of the digests of so many bytes. */
+static inline uint64_t aotci_digest_bytes(uint64_t size_bytes) {
+    return (size_bytes + ROOT_PIECE_BYTES - 1) / ROOT_PIECE_BYTES * DIGEST_BYTES;
+}
 
 struct header_record {
     unsigned char magic[8];

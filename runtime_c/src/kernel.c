@@ -96,12 +96,24 @@ aotc_status aotc_kernel_get(const aotc_archive *archive, const char *name,
         return AOTCI_FAIL(error, AOTC_ERROR_ARG, .field = "aotc_kernel_get",
                           .expected = "an archive, a name and a result", .got = "NULL");
     }
+    struct aotc_archive *changed = (struct aotc_archive *)(uintptr_t)archive;
+    struct aotc_kernel *found = atomic_load_explicit(&archive->last, memory_order_acquire);
+    if (found != NULL && strcmp(found->name, name) == 0) { /* a load of what was asked for just now */
+        *kernel = found;
+        return AOTC_OK;
+    }
     uint32_t number = UINT32_MAX;
     aotc_status status = aotci_root_find(archive, name, &number, error);
     if (status == AOTC_OK && number != UINT32_MAX) {
-        status = aotci_kernel_open((struct aotc_archive *)(uintptr_t)archive, number, error);
-        *kernel = status == AOTC_OK ? aotci_kernel(archive, number) : NULL;
-        return status;
+        status = aotci_kernel_open(changed, number, name, error);
+        found = status == AOTC_OK ? aotci_kernel(archive, number) : NULL;
+        if (found != NULL && strcmp(found->name, name) == 0) {
+            atomic_store_explicit(&changed->last, found, memory_order_release);
+            *kernel = found;
+        }
+        if (status != AOTC_OK || *kernel != NULL) {
+            return status;
+        }
     }
     status = status == AOTC_OK ? aotci_root_complete(archive, error) : status;
     return status == AOTC_OK ? unknown_kernel(archive, name, error) : status;
@@ -117,7 +129,7 @@ aotc_status aotc_kernel_get_at(const aotc_archive *archive, uint32_t index,
         return AOTC_ERROR_ARG;
     }
     const aotc_status status =
-        aotci_kernel_open((struct aotc_archive *)(uintptr_t)archive, index, NULL);
+        aotci_kernel_open((struct aotc_archive *)(uintptr_t)archive, index, NULL, NULL);
     *kernel = status == AOTC_OK ? aotci_kernel(archive, index) : NULL;
     return status;
 }

@@ -11,33 +11,28 @@
 static aotc_status no_memory(const struct aotc_kernel *kernel, const char *what,
                              aotc_error *error) {
     return AOTCI_FAIL(error, AOTC_ERROR_NOMEM, .file = kernel->archive->name,
-                      .kernel = aotci_kernel_name(kernel->archive, kernel->number), .field = what,
+                      .kernel = kernel->name, .field = what,
                       .expected = "memory", .got = "none");
 }
 
-/* The expressions that are comparisons, in the form in which launches read them. A test takes at
- * least six bytes of code, so the memory is bounded by the size of the index. */
+/* How many tests the expressions have at most: each takes at least six bytes of code. */
+static uint32_t most_tests(const struct aotci_tables *tables) {
+    return aotci_count(tables, SECTION_CODE) / 6;
+}
+
+/* The expressions that are comparisons, in the form in which launches read them. */
 static aotc_status make_tests(struct aotc_kernel *kernel, aotc_error *error) {
     const aotc_allocator *allocator = &kernel->archive->allocator;
     const uint32_t count = aotci_count(&kernel->tables, SECTION_EXPRESSIONS);
     kernel->first_tests = aotci_allocate(allocator, (size_t)count + 1, sizeof *kernel->first_tests);
-    if (kernel->first_tests == NULL) {
+    kernel->tests = aotci_allocate(allocator, most_tests(&kernel->tables), sizeof *kernel->tests);
+    if (kernel->first_tests == NULL || kernel->tests == NULL) {
         return no_memory(kernel, "expressions", error);
     }
     uint32_t *first = kernel->first_tests;
     for (uint32_t i = 0; i < count; ++i) {
         const struct expression_record *expression = aotci_expression(&kernel->tables, i);
-        first[i + 1] = first[i] + aotci_guard_compile(kernel, expression, NULL);
-    }
-    kernel->tests = aotci_allocate(allocator, first[count], sizeof *kernel->tests);
-    if (kernel->tests == NULL) {
-        return no_memory(kernel, "expressions", error);
-    }
-    for (uint32_t i = 0; i < count; ++i) {
-        if (first[i + 1] != first[i]) {
-            (void)aotci_guard_compile(kernel, aotci_expression(&kernel->tables, i),
-                                      kernel->tests + first[i]);
-        }
+        first[i + 1] = first[i] + aotci_guard_compile(kernel, expression, kernel->tests + first[i]);
     }
     return AOTC_OK;
 }
@@ -65,20 +60,24 @@ static aotc_status make_maps(struct aotc_kernel *kernel, aotc_error *error) {
     return AOTC_OK;
 }
 
-static aotc_status open_locked(struct aotc_kernel *kernel, aotc_error *error) {
+static aotc_status open_locked(struct aotc_kernel *kernel, const char *name, aotc_error *error) {
     struct aotc_archive *archive = kernel->archive;
     struct aotci_content index;
-    aotc_status status = aotci_root_kernel(archive, kernel->number, error);
-    status = status == AOTC_OK ? aotci_frame_decode(archive, kernel->number, &index, error) : status;
+    char found[LIMIT_NAME_BYTES + 1];
+    aotc_status status = aotci_root_kernel(kernel, name == NULL ? found : NULL, error);
+    if (status == AOTC_OK) {
+        status = aotci_frame_decode(archive, kernel->number, &kernel->frame, &index, error);
+    }
     if (status != AOTC_OK) {
         return status;
     }
+    kernel->name = name != NULL ? name : found; /* until the index has it */
     kernel->index_bytes = index.bytes;
     kernel->owned_index = index.owned;
     kernel->tables = (struct aotci_tables){
         .file = archive->name,
         .bytes = kernel->index_bytes,
-        .size_bytes = aotci_frame(&archive->root, kernel->number)->raw_bytes,
+        .size_bytes = kernel->frame.raw_bytes,
         .is_newer = archive->root.is_newer,
     };
     status = aotci_validate_directory(&kernel->tables, false, error);
@@ -93,7 +92,8 @@ static aotc_status open_locked(struct aotc_kernel *kernel, aotc_error *error) {
     return status;
 }
 
-static aotc_status make_kernel(struct aotc_archive *archive, uint32_t number, aotc_error *error) {
+static aotc_status make_kernel(struct aotc_archive *archive, uint32_t number, const char *name,
+                               aotc_error *error) {
     struct aotc_kernel *kernel = aotci_allocate(&archive->allocator, 1, sizeof *kernel);
     if (kernel == NULL) {
         return AOTCI_FAIL(error, AOTC_ERROR_NOMEM, .file = archive->name, .field = "kernel",
@@ -101,7 +101,7 @@ static aotc_status make_kernel(struct aotc_archive *archive, uint32_t number, ao
     }
     kernel->archive = archive;
     kernel->number = number;
-    const aotc_status status = open_locked(kernel, error);
+    const aotc_status status = open_locked(kernel, name, error);
     if (status == AOTC_OK) {
         atomic_store_explicit(&archive->kernels[number], kernel, memory_order_release);
     } else {
@@ -110,14 +110,15 @@ static aotc_status make_kernel(struct aotc_archive *archive, uint32_t number, ao
     return status;
 }
 
-aotc_status aotci_kernel_open(struct aotc_archive *archive, uint32_t number, aotc_error *error) {
+aotc_status aotci_kernel_open(struct aotc_archive *archive, uint32_t number, const char *name,
+                              aotc_error *error) {
     aotc_status status = AOTC_OK;
     if (aotci_kernel(archive, number) != NULL) {
         return AOTC_OK;
     }
     (void)pthread_mutex_lock(&archive->index_lock);
     if (aotci_kernel(archive, number) == NULL) {
-        status = make_kernel(archive, number, error);
+        status = make_kernel(archive, number, name, error);
     }
     (void)pthread_mutex_unlock(&archive->index_lock);
     return status;
@@ -128,10 +129,7 @@ static void free_index(const struct aotc_kernel *kernel) {
     const struct aotci_tables *tables = &kernel->tables;
     const aotc_allocator *allocator = &kernel->archive->allocator;
     const size_t expression_count = aotci_count(tables, SECTION_EXPRESSIONS);
-    if (kernel->tests != NULL) {
-        aotci_deallocate(allocator, kernel->tests, kernel->first_tests[expression_count],
-                         sizeof *kernel->tests);
-    }
+    aotci_deallocate(allocator, kernel->tests, most_tests(tables), sizeof *kernel->tests);
     aotci_deallocate(allocator, kernel->first_tests, expression_count + 1,
                      sizeof *kernel->first_tests);
     aotci_deallocate(allocator, kernel->guards, aotci_count(tables, SECTION_GUARDS),

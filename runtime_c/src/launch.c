@@ -82,19 +82,6 @@ static aotc_status start(const struct aotc_kernel *kernel, const aotc_launch_des
     return AOTC_OK;
 }
 
-/* As `start`; if the driver loads the code now, in the capture mode in which that leaves captures elsewhere alone. */
-static aotc_status start_any(const struct aotc_kernel *kernel, const aotc_launch_desc *desc,
-                             const struct aotci_chosen *chosen, void **params, aotc_error *error) {
-    const struct aotci_driver *driver = &kernel->archive->driver;
-    int mode = CU_STREAM_CAPTURE_MODE_RELAXED;
-    if (!chosen->is_first || driver->exchange_capture_mode(&mode) != CUDA_SUCCESS) {
-        return start(kernel, desc, chosen, params, error);
-    }
-    const aotc_status status = start(kernel, desc, chosen, params, error);
-    (void)driver->exchange_capture_mode(&mode);
-    return status;
-}
-
 static aotc_status launch_plan(const struct aotc_kernel *kernel, const struct aotci_context *context,
                                const aotc_launch_desc *desc, struct aotci_plan *plan,
                                aotc_error *error) {
@@ -105,7 +92,7 @@ static aotc_status launch_plan(const struct aotc_kernel *kernel, const struct ao
     }
     if (plan->as.chosen.scratch_bytes == 0) {
         gather(kernel, desc, plan, params);
-        return start_any(kernel, desc, &plan->as.chosen, params, error);
+        return start(kernel, desc, &plan->as.chosen, params, error);
     }
     aotc_launch_desc with_scratch = *desc;
     aotc_status status =
@@ -114,7 +101,7 @@ static aotc_status launch_plan(const struct aotc_kernel *kernel, const struct ao
         return status;
     }
     gather(kernel, &with_scratch, plan, params);
-    status = start_any(kernel, &with_scratch, &plan->as.chosen, params, error);
+    status = start(kernel, &with_scratch, &plan->as.chosen, params, error);
     if (taken != 0) {
         const aotc_status returned =
             aotci_scratch_return(kernel, desc->stream, taken, status == AOTC_OK ? error : NULL);
@@ -128,16 +115,19 @@ aotc_status aotci_launch(const aotc_kernel *kernel, const aotc_launch_desc *desc
     const struct aotci_context *context = NULL;
     struct aotci_plan plan;
     aotc_status status = aotci_find_context(kernel, desc, &context, error);
-    if (status == AOTC_OK) {
-        status = aotci_plan_launch(kernel, context, desc, may_load ? LOAD_BY_LAUNCH : LOAD_NOTHING,
-                                   &plan, error);
-    }
     if (status != AOTC_OK) {
         return status;
     }
-    status = launch_plan(kernel, context, desc, &plan, error);
-    if (plan.as.chosen.is_first && status == AOTC_OK && !plan.as.chosen.is_empty) {
-        aotci_finish_first(plan.as.chosen.candidate, plan.as.chosen.function);
+    status = aotci_plan_launch(kernel, context, desc, may_load ? LOAD_BY_LAUNCH : LOAD_NOTHING, &plan,
+                               error);
+    if (status == AOTC_OK) {
+        status = launch_plan(kernel, context, desc, &plan, error);
+    }
+    if (plan.as.chosen.is_first) {
+        if (status == AOTC_OK && !plan.as.chosen.is_empty) {
+            aotci_finish_first(plan.as.chosen.candidate, plan.as.chosen.function);
+        }
+        aotci_leave(kernel, &plan.as.chosen.entered);
     }
     return status;
 }

@@ -79,7 +79,6 @@ static aotc_status find_context(struct loading *loading, CUcontext current) {
         return AOTCI_FAIL(loading->error, AOTC_ERROR_NOMEM, .file = archive->name,
                           .field = "context", .expected = "memory", .got = "none");
     }
-    int shared_bytes = 0;
     atomic_init(&context->context, current);
     context->id = id;
     context->next = head;
@@ -90,8 +89,6 @@ static aotc_status find_context(struct loading *loading, CUcontext current) {
     } questions[] = {
         {&context->major, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR},
         {&context->minor, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR},
-        {&context->multiprocessors, CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT},
-        {&shared_bytes, CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN},
     };
     for (size_t i = 0; result == CUDA_SUCCESS && i < sizeof questions / sizeof *questions; ++i) {
         result = driver->device_get_attribute(questions[i].value, questions[i].attribute,
@@ -101,7 +98,6 @@ static aotc_status find_context(struct loading *loading, CUcontext current) {
         aotci_deallocate(&archive->allocator, context, bytes, 1);
         return aotci_load_failure(loading, result, "cuDeviceGetAttribute");
     }
-    context->shared_bytes = (uint32_t)shared_bytes;
     loading->context = context;
     atomic_store_explicit(&archive->contexts, context, memory_order_release);
     return AOTC_OK;
@@ -141,6 +137,19 @@ static aotc_status use_driver(const struct loading *loading) {
     return aotci_driver_use(&loading->archive->driver, maps | pools, loading->error);
 }
 
+/* What follows changes more than a context's attributes: a stream that somebody captures is to stay valid. */
+static aotc_status relax(struct loading *loading) {
+    if (loading->is_relaxed) {
+        return AOTC_OK;
+    }
+    loading->mode = CU_STREAM_CAPTURE_MODE_RELAXED;
+    const CUresult result = loading->archive->driver.exchange_capture_mode(&loading->mode);
+    loading->is_relaxed = result == CUDA_SUCCESS;
+    return loading->is_relaxed
+               ? AOTC_OK
+               : aotci_load_failure(loading, result, "cuThreadExchangeStreamCaptureMode");
+}
+
 /* Load one kernel (an error if it cannot run here), or all (an error if none can). */
 static aotc_status load_kernels(struct loading *loading, const struct aotc_kernel *wanted) {
     struct aotc_archive *archive = loading->archive;
@@ -149,10 +158,13 @@ static aotc_status load_kernels(struct loading *loading, const struct aotc_kerne
     const uint32_t first = wanted == NULL ? 0 : wanted->number;
     const uint32_t end = wanted == NULL ? kernel_count : first + 1;
     for (uint32_t i = first; i < end; ++i) {
-        aotc_status status = aotci_kernel_open(archive, i, loading->error);
+        aotc_status status = aotci_kernel_open(archive, i, NULL, loading->error);
         loading->kernel = aotci_kernel(archive, i);
         status = status == AOTC_OK ? make_shared(loading) : status;
         status = status == AOTC_OK ? use_driver(loading) : status;
+        if (status == AOTC_OK && (!loading->is_lazy || aotci_scratch_is_used(loading->kernel))) {
+            status = relax(loading);
+        }
         if (status == AOTC_OK) {
             aotci_scratch_open(loading->kernel, loading->context);
         }
@@ -172,45 +184,31 @@ static aotc_status load_kernels(struct loading *loading, const struct aotc_kerne
     return AOTC_OK;
 }
 
-/* What a load changed of its thread, to be put back. */
-struct entered {
-    bool is_pushed;
-    int mode; /* of captures */
-};
-
-/* Make a context current, in a capture mode in which a stream that somebody captures stays valid. */
-static aotc_status enter(const struct loading *loading, CUcontext context, struct entered *entered) {
-    const struct aotci_driver *driver = &loading->archive->driver;
-    CUcontext current = NULL;
-    *entered = (struct entered){.mode = CU_STREAM_CAPTURE_MODE_RELAXED};
-    CUresult result = driver->context_get_current(&current);
+/* Make a context current, unless it is known to be. */
+static aotc_status enter(struct loading *loading, CUcontext context, bool is_current) {
+    struct aotci_driver *driver = &loading->archive->driver;
+    CUcontext current = context;
+    CUresult result = is_current ? CUDA_SUCCESS : driver->context_get_current(&current);
     if (result == CUDA_SUCCESS && current != context) {
-        const aotc_status status =
-            aotci_driver_use(&loading->archive->driver, DRIVER_STACK, loading->error);
+        const aotc_status status = aotci_driver_use(driver, DRIVER_STACK, loading->error);
         if (status != AOTC_OK) {
             return status;
         }
         result = driver->context_push(context);
-        entered->is_pushed = result == CUDA_SUCCESS;
+        loading->is_pushed = result == CUDA_SUCCESS;
     }
-    if (result != CUDA_SUCCESS) {
-        return aotci_load_failure(loading, result, "cuCtxPushCurrent");
-    }
-    result = driver->exchange_capture_mode(&entered->mode);
-    if (result == CUDA_SUCCESS) {
-        return AOTC_OK;
-    }
-    if (entered->is_pushed) {
-        (void)driver->context_pop(&current);
-    }
-    return aotci_load_failure(loading, result, "cuThreadExchangeStreamCaptureMode");
+    return result == CUDA_SUCCESS ? AOTC_OK
+                                  : aotci_load_failure(loading, result, "cuCtxPushCurrent");
 }
 
-static void leave(const struct loading *loading, struct entered *entered) {
+/* Put back what a load changed of its thread. */
+static void leave(struct loading *loading) {
     const struct aotci_driver *driver = &loading->archive->driver;
     CUcontext popped = NULL;
-    (void)driver->exchange_capture_mode(&entered->mode);
-    if (entered->is_pushed) {
+    if (loading->is_relaxed) {
+        (void)driver->exchange_capture_mode(&loading->mode);
+    }
+    if (loading->is_pushed) {
         (void)driver->context_pop(&popped);
     }
 }
@@ -218,8 +216,7 @@ static void leave(const struct loading *loading, struct entered *entered) {
 static aotc_status load_in_context(struct loading *loading, CUcontext context, bool is_retained,
                                    const struct aotc_kernel *wanted) {
     const struct aotci_driver *driver = &loading->archive->driver;
-    struct entered entered;
-    aotc_status status = enter(loading, context, &entered);
+    aotc_status status = enter(loading, context, !is_retained);
     if (status != AOTC_OK) {
         return status;
     }
@@ -235,7 +232,7 @@ static aotc_status load_in_context(struct loading *loading, CUcontext context, b
                      : AOTCI_FAIL(loading->error, AOTC_ERROR_NOMEM, .file = loading->archive->name,
                                   .field = "context", .expected = "memory", .got = "none");
     }
-    leave(loading, &entered);
+    leave(loading);
     return status;
 }
 
@@ -254,7 +251,8 @@ static bool may_load_by_launch(const struct loading *loading, CUstream stream) {
 
 aotc_status aotci_load_late(const struct aotc_kernel *kernel, const struct aotci_context *context,
                             struct aotci_candidate *candidate, CUstream stream,
-                            enum aotci_late late, CUfunction *function, aotc_error *error) {
+                            enum aotci_late late, CUfunction *function, struct aotci_entered *entered,
+                            aotc_error *error) {
     struct aotc_archive *archive = kernel->archive;
     struct loading loading = {
         .archive = archive,
@@ -262,23 +260,36 @@ aotc_status aotci_load_late(const struct aotc_kernel *kernel, const struct aotci
         .context = (struct aotci_context *)(uintptr_t)context,
         .error = error,
     };
-    struct entered entered;
+    *entered = (struct aotci_entered){.is_relaxed = false};
     (void)pthread_mutex_lock(&archive->lock);
-    aotc_status status = enter(&loading, aotci_context_handle(context), &entered);
+    aotc_status status = enter(&loading, aotci_context_handle(context), aotci_is_of_current(stream));
+    status = status == AOTC_OK ? relax(&loading) : status;
     if (status == AOTC_OK) {
         const bool is_whole = late == LOAD_WHOLE || !may_load_by_launch(&loading, stream);
         status = aotci_load_candidate(&loading, candidate, is_whole, function);
-        leave(&loading, &entered);
     }
+    if (status == AOTC_OK && late == LOAD_BY_LAUNCH) { /* the launch, too, is to leave captures valid */
+        *entered = (struct aotci_entered){.is_relaxed = true, .mode = loading.mode};
+        loading.is_relaxed = false;
+    }
+    leave(&loading);
     (void)pthread_mutex_unlock(&archive->lock);
     return status;
+}
+
+void aotci_leave(const struct aotc_kernel *kernel, struct aotci_entered *entered) {
+    if (entered->is_relaxed) {
+        (void)kernel->archive->driver.exchange_capture_mode(&entered->mode);
+        entered->is_relaxed = false;
+    }
 }
 
 /* ---- loading -----------------------------------------------------------------------------------
  */
 
-/* Find the driver and get what all loads share; once for an archive. */
-static aotc_status prepare(struct aotc_archive *archive, aotc_error *error) {
+/* Find the driver and get what all loads share; once for an archive. `*current` is the current context if it was asked
+ * for, else NULL. */
+static aotc_status prepare(struct aotc_archive *archive, CUcontext *current, aotc_error *error) {
     if (archive->has_driver) {
         if (!aotci_is_forked(archive)) {
             return AOTC_OK;
@@ -287,7 +298,8 @@ static aotc_status prepare(struct aotc_archive *archive, aotc_error *error) {
                           .expected = "the one that loaded the archive", .got = "a fork of it",
                           .remedy = "start children with exec (spawn) and open the archive there");
     }
-    const aotc_status status = aotci_driver_open(&archive->driver, archive->driver_path, error);
+    const aotc_status status =
+        aotci_driver_open(&archive->driver, archive->driver_path, current, error);
     if (status == AOTC_OK) {
         aotci_mark_process(archive);
         archive->has_driver = true;
@@ -324,7 +336,8 @@ aotc_status aotci_choose_context(const struct loading *loading, int32_t ordinal,
                                  CUdevice *device) {
     struct aotci_driver *driver = &loading->archive->driver;
     if (ordinal == AOTC_CURRENT_CONTEXT) {
-        const CUresult result = driver->context_get_current(context);
+        const CUresult result =
+            *context == NULL ? driver->context_get_current(context) : CUDA_SUCCESS;
         if (result != CUDA_SUCCESS) {
             return aotci_load_failure(loading, result, "cuCtxGetCurrent");
         }
@@ -362,7 +375,7 @@ static aotc_status load_locked(struct aotc_archive *archive, const aotc_load_opt
     CUdevice device = 0;
     const bool is_primary = options->device != AOTC_CURRENT_CONTEXT;
     const unsigned groups = loading.is_lazy ? DRIVER_CORE : DRIVER_ALL;
-    aotc_status status = prepare(archive, error);
+    aotc_status status = prepare(archive, &context, error);
     status = status == AOTC_OK ? aotci_driver_use(&archive->driver, groups, error) : status;
     if (status == AOTC_OK) {
         status = aotci_choose_context(&loading, options->device, &context, &device);

@@ -50,9 +50,9 @@ struct aotci_context {
     _Atomic(CUcontext) context; /* NULL: unloaded */
     unsigned long long id;      /* tells it from a later context at the same address */
     CUdevice device;            /* this and what follows up to `shared_bytes` never change */
-    int multiprocessors;
-    int major, minor;                              /* compute capability */
-    uint32_t shared_bytes;                         /* what one CTA may use at most */
+    int major, minor;           /* compute capability */
+    int multiprocessors;        /* these two are 0 until a load needs them (dispatch.c) */
+    atomic_int shared_bytes;    /* what one CTA may use at most */
     bool is_retained;                              /* a primary context that this archive holds */
     CUmemoryPool scratch_pool;                     /* NULL: none, before a kernel needs it (scratch.h) */
     struct aotci_memo plans;                       /* of launches: plan.h */
@@ -67,12 +67,27 @@ static inline CUcontext aotci_context_handle(const struct aotci_context *entry) 
  * driver puts the code into the context. */
 enum aotci_late { LOAD_NOTHING, LOAD_WHOLE, LOAD_BY_LAUNCH };
 
+/* What a load leaves for the launch that follows: the capture mode of the thread is a relaxed one, and was another. */
+struct aotci_entered {
+    bool is_relaxed;
+    int mode;
+};
+
+/* Whether a stream is one of the current context's: NULL, CU_STREAM_LEGACY and CU_STREAM_PER_THREAD. */
+static inline bool aotci_is_of_current(CUstream stream) {
+    return (uintptr_t)stream <= CU_STREAM_PER_THREAD;
+}
+
 /* Load a variant that a launch on a stream takes before it was loaded; launches of it may wait for one another. For a
  * stream that is captured it is loaded whole. What is loaded whole is its candidate's function from then on; else that
  * is for aotci_finish_first. As aotc_load (load.c). */
 aotc_status aotci_load_late(const struct aotc_kernel *kernel, const struct aotci_context *context,
                             struct aotci_candidate *candidate, CUstream stream,
-                            enum aotci_late late, CUfunction *function, aotc_error *error);
+                            enum aotci_late late, CUfunction *function, struct aotci_entered *entered,
+                            aotc_error *error);
+
+/* Put the thread's capture mode back, after the launch (load.c). */
+void aotci_leave(const struct aotc_kernel *kernel, struct aotci_entered *entered);
 
 /* Let others launch a variant that was loaded late and that the driver has launched. */
 static inline void aotci_finish_first(const struct aotci_candidate *candidate, CUfunction function) {
@@ -118,7 +133,8 @@ void aotci_content_free(const struct aotc_archive *archive, const struct aotci_c
 
 /* Verify a frame and decode it, or use it where it is. IO, CHECKSUM, FORMAT, NOMEM, UNSUPPORTED (frame.c). */
 aotc_status aotci_frame_decode(const struct aotc_archive *archive, uint32_t number,
-                               struct aotci_content *content, aotc_error *error);
+                               const struct frame_record *frame, struct aotci_content *content,
+                               aotc_error *error);
 
 /* Compare a frame's bytes with its digest. IO, CHECKSUM, NOMEM (frame.c). */
 aotc_status aotci_frame_verify(const struct aotc_archive *archive, uint32_t number,

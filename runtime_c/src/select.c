@@ -17,10 +17,6 @@
 static const uint64_t max_grid[3] = {INT32_MAX, 65535, 65535};
 static const char dimension_names[3] = {'x', 'y', 'z'};
 
-/* CU_STREAM_LEGACY and CU_STREAM_PER_THREAD are 1 and 2: like NULL, streams of the current context.
- */
-enum { LAST_SPECIAL_STREAM = 2 };
-
 static aotc_status fail(const struct aotc_kernel *kernel, aotc_error *error, aotc_status status,
                         const char *field, const char *expected, const char *got,
                         const char *remedy) {
@@ -61,7 +57,7 @@ static aotc_status find_context(const struct aotc_kernel *kernel, CUstream strea
         return fail(kernel, error, AOTC_ERROR_FORKED, "process", "the one that loaded the archive",
                     "a fork of it", "start children with exec (spawn) and open the archive there");
     }
-    if ((uintptr_t)stream <= LAST_SPECIAL_STREAM) {
+    if (aotci_is_of_current(stream)) {
         result = archive->driver.context_get_current(&current);
     } else {
         result = archive->driver.stream_get_context(stream, &current);
@@ -434,12 +430,13 @@ aotc_status aotci_choose(const struct aotc_kernel *kernel, const struct aotci_co
         status = find_candidate(kernel, desc, dispatch, combination, late != LOAD_NOTHING,
                                 &candidate, error);
     }
+    chosen->entered.is_relaxed = false;
     chosen->function = status == AOTC_OK ? aotci_function(candidate) : NULL;
     chosen->is_first = status == AOTC_OK && chosen->function == NULL;
     if (chosen->is_first) {
         status = late == LOAD_NOTHING ? (aotc_status)AOTCI_NOT_READY
-                                      : aotci_load_late(kernel, context, candidate, desc->stream,
-                                                        late, &chosen->function, error);
+                                      : aotci_load_late(kernel, context, candidate, desc->stream, late,
+                                                        &chosen->function, &chosen->entered, error);
     }
     chosen->candidate = candidate;
     if (status == AOTC_OK) {

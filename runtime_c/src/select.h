@@ -11,7 +11,8 @@ struct aotci_chosen {
     uint32_t grid[3];     /* gridDim */
     uint64_t scratch_bytes;
     bool is_empty;
-    bool is_first; /* this launch loaded the variant */
+    bool is_first; /* this launch loaded the variant, and leaves what it has entered (aotci_leave) */
+    struct aotci_entered entered;
     CUfunction function;
 };
 
@@ -24,7 +25,7 @@ aotc_status aotci_find_context(const struct aotc_kernel *kernel, const aotc_laun
 enum { AOTCI_NOT_READY = 1 << 30 };
 
 /* Check the arguments and choose among what is there; load what was chosen, if it is not loaded yet (with LOAD_NOTHING:
- * AOTCI_NOT_READY, and no error is written). Errors as aotc_launch. */
+ * AOTCI_NOT_READY, and no error is written). Whatever it returns, `entered` is to be left. Errors as aotc_launch. */
 aotc_status aotci_choose(const struct aotc_kernel *kernel, const struct aotci_context *context,
                          const aotc_launch_desc *desc, enum aotci_late late,
                          struct aotci_chosen *chosen, aotc_error *error);

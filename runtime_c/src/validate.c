@@ -157,6 +157,7 @@ aotc_status aotci_validate_directory(struct aotci_tables *tables, bool is_root, 
         if (i < known_count) {
             tables->sections[kind] = (struct aotci_table){
                 .records = tables->bytes + entries[i].offset,
+                .offset = entries[i].offset,
                 .count = entries[i].count,
                 .stride = entries[i].record_bytes,
             };
@@ -383,9 +384,8 @@ static aotc_status check_entries(const struct aotci_tables *tables, aotc_error *
 }
 
 aotc_status aotci_validate_frame(const struct aotc_archive *archive, uint32_t number,
-                                 aotc_error *error) {
+                                 const struct frame_record *frame, aotc_error *error) {
     const struct aotci_tables *tables = &archive->root;
-    const struct frame_record *frame = aotci_frame(tables, number);
     const uint32_t most =
         number < aotci_count(tables, SECTION_ENTRIES) ? LIMIT_INDEX_BYTES : LIMIT_BLOB_BYTES;
     if (frame->raw_bytes > most) {
@@ -410,7 +410,7 @@ static aotc_status check_frames(const struct aotc_archive *archive, aotc_error *
     uint64_t decoded_bytes = 0;
     for (uint32_t i = 0; i < aotci_count(tables, SECTION_FRAMES); ++i) {
         const struct frame_record *frame = aotci_frame(tables, i);
-        const aotc_status status = aotci_validate_frame(archive, i, error);
+        const aotc_status status = aotci_validate_frame(archive, i, frame, error);
         if (status != AOTC_OK) {
             return status;
         }
@@ -461,7 +461,7 @@ static bool is_filled(const struct aotc_kernel *kernel, int64_t use, uint32_t en
 /* The blobs cover the frames that the kernel uses, one after the other. */
 static aotc_status check_blobs(const struct aotc_kernel *kernel, aotc_error *error) {
     const struct aotci_tables *tables = &kernel->tables;
-    const uint32_t use_count = aotci_entry(&kernel->archive->root, kernel->number)->use_count;
+    const uint32_t use_count = kernel->entry.use_count;
     int64_t frame = -1;
     uint32_t end = 0;
     uint32_t kind = 0;

@@ -15,7 +15,7 @@ aotc_status aotci_validate_root(const struct aotc_archive *archive, aotc_error *
 
 /* The record of a frame by itself, wherever the others lie. FORMAT, LIMIT. */
 aotc_status aotci_validate_frame(const struct aotc_archive *archive, uint32_t number,
-                                 aotc_error *error);
+                                 const struct frame_record *frame, aotc_error *error);
 
 /* The same for the index of a kernel. FORMAT, LIMIT, NOMEM. */
 aotc_status aotci_validate_index(const struct aotc_kernel *kernel, aotc_error *error);

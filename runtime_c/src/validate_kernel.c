@@ -337,8 +337,7 @@ aotc_status aotci_validate_kernel(const struct aotc_kernel *kernel, aotc_error *
                                     "a record that belongs to the kernel");
         }
     }
-    if (status == AOTC_OK && strcmp(aotci_string(tables, walk.kernel->name),
-                                    aotci_kernel_name(kernel->archive, kernel->number)) != 0) {
+    if (status == AOTC_OK && strcmp(aotci_string(tables, walk.kernel->name), kernel->name) != 0) {
         status = aotci_walk_bad(&walk, SECTION_KERNELS, 0, "name", "the name in the root");
     }
     return status;

@@ -105,7 +105,8 @@ static void launch_from(const char *name, const char *kernel, uint32_t flags) {
 
 static void test_without_compression(void) {
     static const uint32_t flags[] = {0, AOTC_OPEN_MAP, AOTC_OPEN_COPY, AOTC_OPEN_VERIFY_BLOBS,
-                                     AOTC_OPEN_MAP | AOTC_OPEN_VERIFY_BLOBS};
+                                     AOTC_OPEN_MAP | AOTC_OPEN_VERIFY_BLOBS, AOTC_OPEN_TRUSTED,
+                                     AOTC_OPEN_MAP | AOTC_OPEN_TRUSTED};
     for (size_t i = 0; i < sizeof flags / sizeof *flags; ++i) {
         launch_from("stored.aotc", "add", flags[i]);
         launch_from("many.aotc", "add_077", flags[i]);
@@ -116,6 +117,38 @@ static void test_without_compression(void) {
     options.flags = AOTC_OPEN_MAP | AOTC_OPEN_COPY;
     EXPECT(aotc_open_file(golden_path("stored.aotc"), &options, &archive, &error), AOTC_ERROR_ARG, &error,
            "known flags");
+    options.flags = AOTC_OPEN_TRUSTED | AOTC_OPEN_VERIFY_BLOBS;
+    EXPECT(aotc_open_file(golden_path("stored.aotc"), &options, &archive, &error), AOTC_ERROR_ARG, &error,
+           "known flags");
+}
+
+/* No digest is compared of what is trusted; places and sizes are. */
+static void test_trusted(void) {
+    static const char *const names[] = {"stored.aotc", "many.aotc"};
+    for (size_t i = 0; i < sizeof names / sizeof *names; ++i) {
+        struct bytes golden = read_golden(names[i]);
+        struct header_record header;
+        aotc_archive *archive = NULL;
+        const aotc_kernel *kernel = NULL;
+        aotc_error error = AOTC_ERROR_INIT;
+        aotc_open_options options = stored_options();
+        aotc_archive_info info = {.struct_size = sizeof info};
+        memcpy(&header, golden.data, sizeof header);
+        golden.data[HEADER_BYTES + header.root_bytes] ^= 1; /* the digest of the first piece */
+        EXPECT(aotc_open_memory(golden.data, golden.size_bytes, &options, &archive, &error),
+               AOTC_ERROR_CHECKSUM, &error, "root");
+        options.flags = AOTC_OPEN_TRUSTED;
+        EXPECT(aotc_open_memory(golden.data, golden.size_bytes, &options, &archive, &error), AOTC_OK, &error,
+               NULL);
+        CHECK(aotc_archive_get_info(archive, &info) == AOTC_OK);
+        read_kernels(archive, info.kernel_count);
+        EXPECT(aotc_kernel_get(archive, "none", &kernel, &error), AOTC_ERROR_NOT_FOUND, &error, "kernel");
+        aotc_release(archive);
+        memset(golden.data + HEADER_BYTES + 8 + 8, 0xFF, 4); /* where its first section begins */
+        EXPECT(aotc_open_memory(golden.data, golden.size_bytes, &options, &archive, &error),
+               AOTC_ERROR_FORMAT, &error, "directory");
+        free(golden.data);
+    }
 }
 
 /* An archive that begins at an odd address is read all the same: what must be aligned is copied. */
@@ -156,7 +189,9 @@ static void test_a_large_root_is_verified_in_pieces(void) {
     aotc_release(archive);
 
     /* A bit of the last name: the others are found, and who asks for all is told. */
-    many.data[HEADER_BYTES + header.root_bytes - 16] ^= 1;
+    unsigned char *last = memmem(many.data, HEADER_BYTES + header.root_bytes, "add_159", sizeof "add_159");
+    CHECK(last != NULL);
+    last[0] ^= 1;
     EXPECT(aotc_open_memory(many.data, many.size_bytes, &options, &archive, &error), AOTC_OK, &error, NULL);
     EXPECT(aotc_kernel_get(archive, "add_000", &kernel, &error), AOTC_OK, &error, NULL);
     EXPECT(aotc_kernel_get(archive, "add_159", &kernel, &error), AOTC_ERROR_CHECKSUM, &error, "root");
@@ -167,11 +202,16 @@ static void test_a_large_root_is_verified_in_pieces(void) {
     options.flags = AOTC_OPEN_VERIFY_BLOBS;
     EXPECT(aotc_open_memory(many.data, many.size_bytes, &options, &archive, &error), AOTC_ERROR_CHECKSUM,
            &error, "root");
-    many.data[HEADER_BYTES + header.root_bytes - 16] ^= 1;
-    many.data[HEADER_BYTES + header.root_bytes + 33] ^= 1; /* a digest */
+    last[0] ^= 1;
     options.flags = 0;
-    EXPECT(aotc_open_memory(many.data, many.size_bytes, &options, &archive, &error), AOTC_ERROR_CHECKSUM,
-           &error, "root");
+    const size_t pieces = (size_t)header.root_bytes / ROOT_PIECE_BYTES + 1;
+    const size_t digests[] = {33, pieces * DIGEST_BYTES + 1}; /* of a piece, and of digests */
+    for (size_t i = 0; i < sizeof digests / sizeof *digests; ++i) {
+        many.data[HEADER_BYTES + header.root_bytes + digests[i]] ^= 1;
+        EXPECT(aotc_open_memory(many.data, many.size_bytes, &options, &archive, &error), AOTC_ERROR_CHECKSUM,
+               &error, "root");
+        many.data[HEADER_BYTES + header.root_bytes + digests[i]] ^= 1;
+    }
     free(many.data);
 }
 
@@ -360,7 +400,8 @@ static void test_options(void) {
 static void test_out_of_memory(void) {
     struct bytes golden = read_golden("golden.aotc");
     aotc_archive *archive = NULL;
-    for (int way = 0; way < 4; ++way) {
+    for (int way = 0; way < 5; ++way) { /* the last: a large root that is read, and then wanted whole */
+        const char *name = way == 4 ? "many.aotc" : "golden.aotc";
         bool done = false;
         for (long nth = 0; !done; ++nth) {
             struct counting counting = {.fail_at = nth};
@@ -372,11 +413,15 @@ static void test_out_of_memory(void) {
             const aotc_kernel *kernel = NULL;
             aotc_status status =
                 way >= 2
-                    ? aotc_open_file(golden_path("golden.aotc"), &options, &archive, &error)
+                    ? aotc_open_file(golden_path(name), &options, &archive, &error)
                     : aotc_open_memory(golden.data, golden.size_bytes, &options, &archive, &error);
             if (status == AOTC_OK) { /* a kernel with tensor maps */
-                status = aotc_kernel_get(archive, "tma", &kernel, &error);
+                status = aotc_kernel_get(archive, way == 4 ? "add_077" : "tma", &kernel, &error);
                 CHECK((kernel != NULL) == (status == AOTC_OK));
+            }
+            if (status == AOTC_OK) {
+                aotc_archive_info info = {.struct_size = sizeof info};
+                status = aotc_archive_get_info(archive, &info);
             }
             done = status == AOTC_OK;
             CHECK(done || status == AOTC_ERROR_NOMEM);
@@ -390,7 +435,8 @@ static void test_out_of_memory(void) {
 
 int main(int argc, char **argv) {
     static void (*const tests[])(void) = {
-        test_info, test_files, test_options, test_out_of_memory, test_without_compression, test_unaligned_memory,
+        test_info, test_files, test_options, test_out_of_memory, test_without_compression, test_trusted,
+        test_unaligned_memory,
         test_a_large_root_is_verified_in_pieces, test_a_search_meets_damaged_names,
     };
     return run_tests(argc, argv, tests, sizeof tests / sizeof *tests);

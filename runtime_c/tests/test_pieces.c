@@ -152,9 +152,9 @@ static void cubin_is(const struct image *image, unsigned arch, const char *wrong
 static void test_cubins(void) {
     _Alignas(8) struct image image = make_image();
     cubin_is(&image, 90, NULL);
-    CHECK(aotci_cubin_has_function(image.bytes, "k"));
-    CHECK(!aotci_cubin_has_function(image.bytes, "kk"));
-    CHECK(!aotci_cubin_has_function(image.bytes, ""));
+    CHECK(aotci_cubin_find(image.bytes, "k").exists);
+    CHECK(!aotci_cubin_find(image.bytes, "kk").exists);
+    CHECK(!aotci_cubin_find(image.bytes, "").exists);
     cubin_is(&image, 80, "another architecture");
     for (size_t i = 0; i < image_bytes; ++i) {
         CHECK(aotci_cubin_check(image.bytes, i, 90) != NULL);
@@ -214,7 +214,7 @@ static void test_cubins(void) {
     image = make_image();
     put(image.bytes + 128 + 128, 18, 4); /* a name that ends with the table */
     cubin_is(&image, 90, NULL);
-    CHECK(!aotci_cubin_has_function(image.bytes, "k"));
+    CHECK(!aotci_cubin_find(image.bytes, "k").exists);
     image = make_image();
     put(image.bytes + 56, 1, 2);
     put(image.bytes + 54, 56, 2);
@@ -272,18 +272,18 @@ static void test_extreme_cubins(void) {
     };
     unsigned long passed = 0;
     make_full(image);
-    CHECK(aotci_cubin_check(image, FULL_BYTES, 90) == NULL && aotci_cubin_has_function(image, "k"));
-    CHECK(aotci_cubin_static_shared_bytes(image, "k") == 48);
-    CHECK(aotci_cubin_static_shared_bytes(image, "reserved.0") == 0);
-    CHECK(aotci_cubin_static_shared_bytes(image, "kk") == 0);
+    CHECK(aotci_cubin_check(image, FULL_BYTES, 90) == NULL && aotci_cubin_find(image, "k").exists);
+    CHECK(aotci_cubin_find(image, "k").static_shared_bytes == 48);
+    CHECK(aotci_cubin_find(image, "reserved.0").static_shared_bytes == 0);
+    CHECK(aotci_cubin_find(image, "kk").static_shared_bytes == 0);
     for (unsigned bytes = 1; bytes <= 8; bytes *= 2) {
         for (unsigned at = 0; at + bytes <= FULL_BYTES; ++at) {
             for (size_t i = 0; i < sizeof extremes / sizeof *extremes; ++i) {
                 make_full(image);
                 put(image + at, extremes[i], bytes);
                 if (aotci_cubin_check(image, FULL_BYTES, 90) == NULL) {
-                    (void)aotci_cubin_has_function(image, "k");
-                    (void)aotci_cubin_static_shared_bytes(image, "k");
+                    (void)aotci_cubin_find(image, "k").exists;
+                    (void)aotci_cubin_find(image, "k").static_shared_bytes;
                     passed += 1;
                 }
             }
@@ -303,7 +303,7 @@ static const char *run(const char *bytes, size_t code_bytes, const aotc_arg *arg
     unsigned char *code = malloc(code_bytes);
     memcpy(code, bytes, code_bytes);
     struct aotc_kernel kernel = {0};
-    kernel.tables.sections[SECTION_CODE] = (struct aotci_table){code, (uint32_t)code_bytes, 1};
+    kernel.tables.sections[SECTION_CODE] = (struct aotci_table){code, (uint32_t)code_bytes, 1, 0};
     const struct expression_record expression = {.code_bytes = (uint32_t)code_bytes};
     const char *failure = aotci_evaluate(&kernel, &expression, args, value);
     /* As a guard: evaluated, and by its tests if it consists of such. */

@@ -95,6 +95,23 @@ def test_a_tool_that_cannot_start_is_no_matter_until_it_is_needed(tmp_path, monk
         started.run(EMPTY, 1.0)
 
 
+def test_a_tool_takes_its_memory_in_large_pages_unless_the_user_says_otherwise(
+    tmp_path, monkeypatch
+) -> None:
+    fake_ptxas(tmp_path, monkeypatch, 'cat > /dev/null; echo "[$GLIBC_TUNABLES]"; exit 1\n')
+
+    def tunables() -> list[str]:
+        with pytest.raises(IRError) as raised:
+            assemble(EMPTY, SM_90)
+        return str(raised.value).partition("[")[2].partition("]")[0].split(":")
+
+    monkeypatch.delenv("GLIBC_TUNABLES", raising=False)
+    ours = tunables()
+    assert "glibc.malloc.hugetlb=1" in ours
+    monkeypatch.setenv("GLIBC_TUNABLES", "glibc.malloc.hugetlb=0")
+    assert tunables() == [*ours, "glibc.malloc.hugetlb=0"]
+
+
 def test_an_error_shows_its_line() -> None:
     with pytest.raises(IRError, match=r"status 255[\s\S]*line 4[\s\S]*4: \.visible .* nonsense"):
         assemble(EMPTY.replace("ret;", "nonsense;"), SM_90)

@@ -10,7 +10,10 @@ import re
 
 import pytest
 
+from aotc.backend.lower import lower_kernel
 from aotc.backend.ptxas import assemble
+from aotc.ir.diagnostics import IRError
+from aotc.ir.text import parse_kernel
 from aotc.target import TARGETS
 from tests.support.products import Matmul, emulated, ptx_of
 
@@ -141,3 +144,26 @@ def test_types_assemble(matmul: Matmul) -> None:
         assembly = assemble(ptx_of(case), TARGETS["sm_90a"])
         assert assembly.warnings == ()
         assert assembly.spill_bytes == 0
+
+
+def test_a_turn_is_a_named_barrier_of_each_warpgroup() -> None:
+    """Who passes the turn on arrives at the other one's; to begin, only the first one's counts."""
+    lines = "\n".join(f'gpu.turn {{kind = "{kind}"}}' for kind in ("begin", "take", "pass"))
+    kernel = parse_kernel(f"kernel @k() {{num_warps = 8}} {{\n{lines}\nscf.return\n}}\n")
+    text = lower_kernel(kernel, TARGETS["sm_90a"]).llvm_ir
+    calls = re.findall(r"barrier\.cta\.(\w+)\.aligned\.count\(i32 (%v\d+), i32 256\)", text)
+    assert [kind for kind, _ in calls] == ["arrive", "sync", "arrive"]
+    warpgroup = re.search(r"(%v\d+) = udiv i32 %\w+, 128\n", text)
+    assert warpgroup is not None
+    numbers = [re.search(rf"{place} = (.*)\n", text) for _, place in calls]
+    assert [number and number[1] for number in numbers] == [
+        f"add i32 {warpgroup[1]}, 13",
+        f"add i32 {warpgroup[1]}, 14",
+        f"sub i32 15, {warpgroup[1]}",
+    ]
+
+
+def test_turns_are_of_two_warpgroups() -> None:
+    text = 'kernel @k() {num_warps = 4} {\ngpu.turn {kind = "take"}\nscf.return\n}\n'
+    with pytest.raises(IRError, match="turns are of two warpgroups"):
+        lower_kernel(parse_kernel(text), TARGETS["sm_90a"])

@@ -5,6 +5,7 @@ pytest -m gpu tests/e2e/test_maps_in_memory_gpu.py [--built FOLDER]
 
 from __future__ import annotations
 
+import ctypes
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +39,13 @@ BK = 64
 
 [kernel.configs]
 num_warps = [4, 8]
+"""
+# What `__constant__ __align__(64) CUtensorMap maps[8];` is in a module of the user's.
+CONSTANTS = b""".version 8.0
+.target sm_90
+.address_size 64
+.visible .const .align 64 .b8 maps[1024];
+.visible .entry unused() { ret; }
 """
 SHAPES = ((256, 128, 512), (333, 200, 1000), (1, 8, 64), (129, 127, 8))
 
@@ -73,9 +81,33 @@ def library(torch: Any, groups: Path) -> Any:
     return aotc.load(groups)
 
 
+class Constants:
+    """The `__constant__` variable of a module, as an array of bytes; `put` copies into it."""
+
+    def __init__(self) -> None:
+        self.driver = ctypes.CDLL("libcuda.so.1")
+        module, self.size = ctypes.c_void_p(), ctypes.c_size_t()
+        self.address = ctypes.c_uint64()
+        place = ctypes.byref(self.address), ctypes.byref(self.size)
+        assert self.driver.cuModuleLoadData(ctypes.byref(module), CONSTANTS) == 0
+        assert self.driver.cuModuleGetGlobal_v2(*place, module, b"maps") == 0
+
+    def put(self, content: bytes) -> None:
+        assert len(content) <= self.size.value
+        assert (
+            self.driver.cuMemcpyHtoD_v2(self.address, content, ctypes.c_size_t(len(content))) == 0
+        )
+
+    @property
+    def __cuda_array_interface__(self) -> dict[str, Any]:
+        where = (self.address.value, True)
+        return {"version": 3, "shape": (self.size.value,), "typestr": "|i1", "data": where}
+
+
 @pytest.mark.gpu
 @pytest.mark.parametrize("num_warps", [4, 8])
-def test_grouped_products(torch: Any, library: Any, num_warps: int) -> None:
+@pytest.mark.parametrize("where", ["global", "constant"])
+def test_grouped_products(torch: Any, library: Any, num_warps: int, where: str) -> None:
     generator = torch.Generator("cuda").manual_seed(num_warps)
 
     def tensor(rows: int, columns: int, dtype: Any) -> Any:
@@ -93,8 +125,13 @@ def test_grouped_products(torch: Any, library: Any, num_warps: int) -> None:
     ]
     results = [tensor(m, n, torch.float32) for m, n, _ in SHAPES]
     maps = [library.tensor_map(each, (128, 64)) for pair in operands for each in pair]
+    if where == "constant":
+        of_operands = Constants()
+        of_operands.put(b"".join(maps))
+    else:
+        of_operands = table(maps, torch.int8)
     arguments = (
-        table(maps, torch.int8),
+        of_operands,
         table([library.tensor_map(each, (128, 128)) for each in results], torch.uint8),
         torch.tensor([depth for _, _, depth in SHAPES], dtype=torch.int32, device="cuda"),
     )

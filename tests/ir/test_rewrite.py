@@ -90,7 +90,7 @@ def test_only_ops_without_effects_die_unused(opcode: str) -> None:
         "gpu.tma_load", "gpu.tma_store", "gpu.tma_reduce", "gpu.tma_store_wait", "gpu.proxy_fence",
         "gpu.mbarrier_init", "gpu.mbarrier_wait", "gpu.mbarrier_arrive", "gpu.specialize", "gpu.beside",
         "tile.descriptor_scatter", "gpu.sync_thread_load", "gpu.thread_load", "gpu.tma_buffer_wait",
-        "gpu.wgmma_wait", "grid.cluster_barrier", "grid.wait",
+        "gpu.wgmma_wait", "gpu.turn", "grid.cluster_barrier", "grid.wait",
             "grid.cluster_reduce", "grid.cluster_arrive", "grid.cluster_wait", "gpu.cluster_store", "gpu.cluster_send",
             "cluster.permute", "cluster.read", "cluster.transpose", "gpu.cluster_send_tile", "gpu.cluster_send_parts", "gpu.cluster_arrive_at", "grid.grid_barrier",
         "grid.launch_dependents", "gpu.opaque_thread_id", "asm.volatile", "gpu.shared_count", "scf.return", "scf.while", "scf.condition",

@@ -41,8 +41,8 @@ def root_end(data: bytes) -> int:
 
 
 def digests_of(data: bytes) -> bytes:
-    """Return the digests of the root's pieces, as they follow it."""
-    return root_digests(data[HEADER.size : root_end(data)])
+    """Return the digests of the root's pieces, and of theirs, as they follow it."""
+    return b"".join(root_digests(data[HEADER.size : root_end(data)]))
 
 
 def place(data: bytes, name: str, kernel: int = ROOT) -> tuple[int, int]:
@@ -125,10 +125,10 @@ def with_field(
 def resealed(data: bytes) -> bytes:
     """Return the file with the checksum of its root made right."""
     blank = patched(data, SHA256_OFFSET, bytes(SHA256_BYTES))
-    digests = digests_of(data)
-    digest = hashlib.sha256(blank[: HEADER.size] + digests).digest()
-    sealed = patched(data, root_end(data), digests) if root_end(data) < len(data) else data
-    return patched(sealed, SHA256_OFFSET, digest)
+    pieces, sealed = root_digests(data[HEADER.size : root_end(data)])
+    digest = hashlib.sha256(blank[: HEADER.size] + sealed).digest()
+    whole = patched(data, root_end(data), pieces + sealed) if root_end(data) < len(data) else data
+    return patched(whole, SHA256_OFFSET, digest)
 
 
 def u32(value: int) -> bytes:

@@ -409,6 +409,7 @@ SAMPLES: dict[str, Sample] = {
     "gpu.dot": sample_gpu_dot,
     "gpu.undefined": lambda s: s.add(gpu.Undefined(TileType(FP16, (EXTENT,), s.layout))),
     "gpu.wgmma": sample_products,
+    "gpu.turn": lambda s: s.add(wgmma.Turn("take")),
     "gpu.wgmma_wait": lambda s: s.add(wgmma.WgmmaWait(sample_products(s), 1, (0, 24, 0))),
     "gpu.concat": _concat,
     "gpu.extract": lambda s: s.add(gpu.Extract(s.pairs, (0, 1), (EXTENT, 1))),

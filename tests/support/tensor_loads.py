@@ -66,6 +66,11 @@ def branch(condition: str, body: str) -> str:
     return f"  scf.if({condition}) () {{\n{body}  scf.yield()\n  }} () {{\n  scf.yield()\n  }}\n"
 
 
+def either(condition: str, body: str, other: str) -> str:
+    """Return the text of a branch with two arms that return nothing."""
+    return f"  scf.if({condition}) () {{\n{body}  scf.yield()\n  }} () {{\n{other}  scf.yield()\n  }}\n"
+
+
 def text_of(body: str, *, num_warps: int = 2) -> str:
     """Return the text of the kernel of a body."""
     head = HEAD.replace("WARPS", str(num_warps))

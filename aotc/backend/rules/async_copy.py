@@ -83,6 +83,8 @@ def _copy(ctx: Lowering, op: gpu.AsyncCopy | thread_copy.ThreadLoad, enabled: st
         head = registers[0]
         if registers != list(range(head, head + op.vector)):
             op.error(f"copies registers {registers}, which are not consecutive")
+        if isinstance(op, thread_copy.ThreadLoad) and op.leaves_out(head):
+            continue
         condition = conditions[head // op.vector]
         ignored = ctx.emit.value(f"xor i1 {condition}, true") if condition else ""
         source = global_address(ctx, addresses[head])

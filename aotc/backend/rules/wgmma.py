@@ -7,11 +7,13 @@ are constants added to the descriptor of the operand's first element.
 
 from __future__ import annotations
 
-from aotc.backend import nvvm_wgmma
+from aotc.backend import nvvm, nvvm_wgmma
 from aotc.backend.llvm_types import constant, llvm_type
 from aotc.backend.lower import (
     LANE_BITS,
     SHARED,
+    WARP_SIZE,
+    WARPGROUP_SIZE,
     Lowering,
     Results,
     layout_of,
@@ -52,6 +54,8 @@ _RESULTS: dict[ElementType, str] = {FP16: "f16", FP32: "f32", I32: "s32"}
 _GROUP_BITS = 2  # bits of a warp's index within its warpgroup
 _UNIT_BITS = 4  # log2 of a descriptor's address unit
 _OWN_ADDRESS_MASK = (1 << 24) - 1
+# Of named barriers, the last: warpgroups and consumer groups have those below.
+_FIRST_TURN_BARRIER = 14
 
 
 @lowers(gpu.Undefined)
@@ -243,3 +247,22 @@ def _close(
     own = words if element.bits == 32 else unpack(ctx.emit, words, element, len(tile.acc))
     for register, word in zip(tile.acc, own, strict=True):
         registers[register] = word
+
+
+@lowers(wgmma.Turn)
+def lower_turn(ctx: Lowering, op: wgmma.Turn) -> Results:
+    """Lower a turn of two warpgroups: each waits at a barrier of its own, at which the other arrives."""
+    op.expect(
+        ctx.kernel.num_warps == 2 * WARPGROUP_SIZE // WARP_SIZE, "turns are of two warpgroups"
+    )
+    number = ctx.emit.thread_value(f"udiv i32 {ctx.thread}, {WARPGROUP_SIZE}")
+    if op.kind == "begin":
+        # The first warpgroup arrives where nobody waits: without a branch that ptxas would predicate.
+        place = ctx.emit.thread_value(f"add i32 {number}, {_FIRST_TURN_BARRIER - 1}")
+    elif op.kind == "take":
+        place = ctx.emit.thread_value(f"add i32 {number}, {_FIRST_TURN_BARRIER}")
+    else:
+        place = ctx.emit.thread_value(f"sub i32 {_FIRST_TURN_BARRIER + 1}, {number}")
+    wait = nvvm.barrier if op.kind == "take" else nvvm.arrive
+    wait(ctx.emit, 2 * WARPGROUP_SIZE, place)
+    return []

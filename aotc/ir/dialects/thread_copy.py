@@ -21,7 +21,9 @@ from aotc.ir.types import TileType, Type
 _COPY_BYTES = (4, 8, 16)
 
 
-def _check_copy(op: Op, pointer: Value, buffer: Value, mask: Value | None, vector: int) -> None:
+def _check_copy(
+    op: Op, pointer: Value, buffer: Value, mask: Value | None, vector: int, num_columns: int
+) -> None:
     content, memory = check_access(op, pointer, mask, None), one_stage_type(op, buffer)
     fits = isinstance(content, TileType) and (content.shape, content.element) == (
         memory.shape,
@@ -30,6 +32,22 @@ def _check_copy(op: Op, pointer: Value, buffer: Value, mask: Value | None, vecto
     op.expect(fits, f"copies {content} to {memory}")
     size_bytes = vector * memory.element.size_bytes
     op.expect(size_bytes in _COPY_BYTES, f"copies {size_bytes} bytes at a time")
+    if num_columns:
+        step = column_step(content)
+        fits = num_columns < memory.shape[-1] and num_columns % step == 0
+        op.expect(fits, f"copies {num_columns} columns of {memory}, {step} at a time")
+
+
+def column_step(content: Type) -> int:
+    """Return how many columns, at a multiple of as many, all threads hold with one register of each, or more."""
+    assert isinstance(content, TileType)
+    if content.layout is None:
+        return content.shape[-1]
+    layout, columns = content.layout, 0
+    for dim in layout.in_dims:
+        for place in layout.columns(dim) if dim != "register" else ():
+            columns |= layout.unpack(place)[-1]
+    return 1 << columns.bit_length()
 
 
 class SyncThreadLoad(
@@ -42,7 +60,8 @@ class SyncThreadLoad(
 ):
     """Copy a tile to shared memory, `vector` elements an access, and wait for it.
 
-    Pointers, mask and accesses are as for `gpu.async_copy`. Only a producer issues it ahead.
+    Pointers, mask and accesses are as for `gpu.async_copy`. Of the last axis only the first `num_columns` are
+    copied, unless that is 0. Only a producer issues it ahead.
     """
 
     pointer: Value = operand()
@@ -52,11 +71,12 @@ class SyncThreadLoad(
     cache: str = attribute(default="")
     eviction: str = attribute(default="")
     prefetch_bytes: int = attribute(default=0)
+    num_columns: int = attribute(default=0)
 
     num_parts = 1
 
     def infer(self) -> Sequence[Type]:
-        _check_copy(self, self.pointer, self.buffer, self.mask, self.vector)
+        _check_copy(self, self.pointer, self.buffer, self.mask, self.vector, self.num_columns)
         return ()
 
     @property
@@ -79,6 +99,7 @@ class SyncThreadLoad(
             cache=self.cache,
             eviction=self.eviction,
             prefetch_bytes=self.prefetch_bytes,
+            num_columns=self.num_columns,
         )
 
 
@@ -94,7 +115,7 @@ class ThreadLoad(
 ):
     """Issue the copy of a tile to shared memory by all threads of the producer.
 
-    Each thread arrives at `barrier` once its copies have landed. Otherwise it is as `gpu.async_copy`.
+    Each thread arrives at `barrier` once its copies have landed. Otherwise it is as `gpu.sync_thread_load`.
     """
 
     pointer: Value = operand()
@@ -105,9 +126,10 @@ class ThreadLoad(
     cache: str = attribute(default="")
     eviction: str = attribute(default="")
     prefetch_bytes: int = attribute(default=0)
+    num_columns: int = attribute(default=0)
 
     def infer(self) -> Sequence[Type]:
-        _check_copy(self, self.pointer, self.buffer, self.mask, self.vector)
+        _check_copy(self, self.pointer, self.buffer, self.mask, self.vector, self.num_columns)
         check_mbarrier(self, self.barrier)
         return ()
 
@@ -118,7 +140,16 @@ class ThreadLoad(
         assert isinstance(kind, TileType)
         assert kind.layout is not None
         repeated = kind.layout.zero_mask("register").bit_count()
-        return max(1, (kind.layout.in_size("register") >> repeated) // self.vector)
+        copies = (kind.layout.in_size("register") >> repeated) // self.vector
+        return max(1, copies * (self.num_columns or kind.shape[-1]) // kind.shape[-1])
+
+    def leaves_out(self, register: int) -> bool:
+        """Return whether no thread copies what it has in a register."""
+        kind = self.pointer.type
+        assert isinstance(kind, TileType)
+        assert kind.layout is not None
+        column = kind.layout.coords_table("register")[register][-1]
+        return bool(self.num_columns) and column >= self.num_columns
 
     @property
     def num_threads(self) -> int:

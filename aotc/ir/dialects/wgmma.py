@@ -14,11 +14,12 @@ Invariant: until the wait for it, no thread writes what a dot in flight reads.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Literal
 
 from aotc.ir.core import Op, Value, attribute, operand, operands, result, results
 from aotc.ir.dialects.gpu import shared_type
 from aotc.ir.dialects.tile import InputPrecision, dot_results, tile_type
-from aotc.ir.effects import Resource, Trait, orders, reads, starts
+from aotc.ir.effects import Resource, Trait, orders, reads, starts, writes
 from aotc.ir.types import I1, SharedType, TileType, Type
 from aotc.ir.wgmma_tiling import K_BYTES, MIN_COLUMNS, check_wgmma
 
@@ -101,3 +102,13 @@ class WgmmaWait(
         counts = len(self.num_columns) in (0, len(self.values))
         self.expect(counts, f"{len(self.num_columns)} numbers for {len(self.values)} results")
         return [tile_type(self, value) for value in self.values]
+
+
+class Turn(Op, opcode="gpu.turn", effects=(writes(Resource.CONTROL),)):
+    """Let two warpgroups issue dots in turn; nothing is computed, and no memory access is ordered.
+
+    `"begin"` gives the first turn to the first warpgroup, once. `"take"` waits until the other one
+    has passed the turn on, `"pass"` passes it on. Both warpgroups come to as many of them.
+    """
+
+    kind: Literal["begin", "take", "pass"] = attribute()

@@ -5,6 +5,11 @@ first loads land. So where a producer warp will issue loads, the whole kernel be
 loop: a launch starts as many CTAs as run at a time, CTA b runs the programs b, b + count, ….
 The launcher passes the extents of the grid, `grid[0]` to `grid[2]`, as arguments.
 
+Where a loop begins at one place in all programs and ends at one that is computed from the program's
+number, as the mainloop of causal attention does, programs are in the order of what they cost, or nearly. CTAs go through them to and fro then, from the last round back: CTA b runs
+the b-th program of one round and the b-th from the end of the next, so nobody always has the longer
+ones. Only the last round may have fewer programs than there are CTAs, and it is not reversed.
+
 Program instances that communicate (atomics, memory barriers) or read their count are left as they
 are, and so are kernels that loop over their work themselves. Where programs take unequal time, the
 hardware, which gives the next one to the CTA that is done first, may do better: `persistent = false`
@@ -64,6 +69,25 @@ def _gains(kernel: Kernel) -> bool:
     return loads
 
 
+def _is_uneven(kernel: Kernel) -> bool:
+    """Return whether the end of a loop, and not where it begins, is computed from the program's number."""
+    loops = [op for op in kernel.walk() if isinstance(op, scf.For)]
+    return any(_is_of_program(op.upper) and not _is_of_program(op.lower) for op in loops)
+
+
+def _is_of_program(value: Value) -> bool:
+    """Return whether a value is computed from the program's number, by arithmetic alone."""
+    worklist, seen = [value], dict[Value, None]()
+    while worklist:
+        op = worklist.pop().op
+        if isinstance(op, tile.ProgramId):
+            return True
+        if op is not None and op.pure and not op.blocks:
+            worklist += [each for each in op.operands if each not in seen]
+            seen.update(dict.fromkeys(op.operands))
+    return False
+
+
 def _copies_by_threads(op: Op) -> bool:
     """Return whether an op is a dot in a loop with an operand that threads load there."""
     if not isinstance(op, tile.Dot) or not isinstance(op.parent_op, scf.For):
@@ -87,6 +111,7 @@ def _communicates(op: Op) -> bool:
 
 def _wrap(kernel: Kernel) -> None:
     old = [op for op in kernel.body if not op.terminator]
+    to_and_fro = _is_uneven(kernel)
     place = Builder.before_op(kernel.body.terminator)
     extents = [_extent(kernel, axis) for axis in range(len(_AXES))]
     row = place(arith.Mul(extents[0], extents[1])).out
@@ -96,6 +121,8 @@ def _wrap(kernel: Kernel) -> None:
     body = Block([I32], ["program"])
     inside = Builder(body)
     program = body.args[0]
+    if to_and_fro:
+        program = _to_and_fro(place, inside, program, first, count, step)
     at_row = inside(arith.Div(program, extents[0])).out
     numbers = [
         inside(arith.Rem(program, extents[0])).out,
@@ -110,6 +137,22 @@ def _wrap(kernel: Kernel) -> None:
             op.replace_with([numbers[op.axis]])
     inside(scf.Yield([]))
     place(build(scf.For, [first, count, step], {"unroll": scf.NEVER_UNROLLED}, [body], kernel.loc))
+
+
+def _to_and_fro(
+    place: Builder, inside: Builder, program: Value, first: Value, count: Value, step: Value
+) -> Value:
+    """Return the program that a CTA runs in the round in which it would run `program`.
+
+    The n-th round from the last is reversed if n is odd. `place` is ahead of the loop.
+    """
+    one = place(arith.Constant(1, I32)).out
+    last = place(arith.Div(place(arith.Sub(count, one)).out, step)).out
+    opposite = place(arith.Sub(place(arith.Sub(step, one)).out, first)).out
+    apart = place(arith.Sub(opposite, first)).out
+    left = inside(arith.Sub(last, inside(arith.Div(program, step)).out)).out
+    is_reversed = inside(arith.And(left, one)).out
+    return inside(arith.Add(program, inside(arith.Mul(is_reversed, apart)).out)).out
 
 
 def _extent(kernel: Kernel, axis: int) -> Value:

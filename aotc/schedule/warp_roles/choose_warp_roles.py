@@ -28,6 +28,7 @@ from aotc.schedule.tensor_maps.reorder_hazard import reorder_hazard
 from aotc.schedule.warp_roles.consumer_groups import groups_obstacle
 from aotc.schedule.warp_roles.hand_over_copies import hand_over_copies
 from aotc.schedule.warp_roles.load_groups import readers_of
+from aotc.schedule.warp_roles.trim_copies import trim_copies
 
 
 def choose_warp_roles(kernel: Kernel, schedule: Schedule) -> None:
@@ -54,11 +55,18 @@ def _choose_roles(kernel: Kernel, schedule: Schedule) -> None:
         return
     kernel.producer_warps = _producer_warps(kernel, schedule)
     kernel.num_consumer_groups = _num_consumer_groups(kernel, schedule)
-    for loop in loading:
-        if isinstance(loop, scf.For) and not any(op.has(Trait.LOOP) for op in loop.body.walk()):
-            with at(loop.loc):
-                hand_over_copies(loop, kernel, schedule)
-                _make_rings(loop, loop.num_stages or schedule.config.num_stages, schedule)
+    innermost = [
+        loop
+        for loop in loading
+        if isinstance(loop, scf.For) and not any(op.has(Trait.LOOP) for op in loop.body.walk())
+    ]
+    for loop in innermost:
+        with at(loop.loc):
+            hand_over_copies(loop, kernel, schedule)
+    trim_copies(kernel)
+    for loop in innermost:
+        with at(loop.loc):
+            _make_rings(loop, loop.num_stages or schedule.config.num_stages, schedule)
     schedule.remark(loc, Remark.PRODUCER_WARP())
 
 

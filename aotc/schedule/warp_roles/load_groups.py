@@ -4,11 +4,12 @@ Adjacent loads of a block into as many buffers each, with no use of their result
 grids in between, are a group: they share a stage, its `full` and its `empty`. Groups of loops that come one after the
 other share a ring if their loads are of the same shapes: attention's unmasked loop and the masked one
 that follows are then one pipeline, which does not drain between them, and the buffers are there once. So do
-groups outside of loops of which the one has been read before the other is loaded.
+groups of which a branch runs one at most, and groups outside of loops of which the one has been read before the other
+is loaded.
 Whoever uses a ring keeps its position; those of all rings together are a *state*, two values for each.
 
 Invariant: the buffers of a group have as many stages as its ring of mbarriers; of two groups that share
-a ring, all of one comes before all of the other in each iteration of the loop around both.
+a ring, in each iteration of the loop around both, all of one comes before all of the other, or only one comes at all.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from dataclasses import dataclass
 
 from aotc.ir.carried_state import State
 from aotc.ir.core import Block, Op, Value, build
-from aotc.ir.dialects import arith, gpu, grid, thread_copy, tma, wgmma
+from aotc.ir.dialects import arith, gpu, grid, scf, thread_copy, tma, wgmma
 from aotc.ir.effects import Trait
 from aotc.ir.rewrite import Builder, is_inside
 from aotc.ir.tiles import is_tile
@@ -188,8 +189,12 @@ def make_group(
 def _ring_to_share(
     groups: Sequence[LoadGroup], loads: Sequence[tma.SyncLoad], num_stages: int, num_owners: int
 ) -> LoadGroup | None:
-    """Return a group that is done before `loads` are issued, with the same kinds of buffers."""
-    taken = {group.index for group in groups if not _comes_before(group, loads[0])}
+    """Return a group that never runs together with `loads`, with the same kinds of buffers."""
+    taken = {
+        group.index
+        for group in groups
+        if not (_excludes(group.loads[0], loads[0]) or _comes_before(group, loads[0]))
+    }
     kinds = [_kind_of(load) for load in loads]
     for group in groups:
         ring = group.ring
@@ -198,6 +203,23 @@ def _ring_to_share(
         if [_kind_of(load) for load in group.loads] == kinds:
             return group
     return None
+
+
+def _excludes(load: tma.SyncLoad, other: tma.SyncLoad) -> bool:
+    """Return whether two loads are in different regions of one branch."""
+    regions = {block.parent: block for block in _blocks_around(load)}
+    for block in _blocks_around(other):
+        if block.parent in regions:
+            return isinstance(block.parent, scf.If) and regions[block.parent] is not block
+    return False
+
+
+def _blocks_around(op: Op) -> Iterator[Block]:
+    """Yield the blocks that contain an op, from the innermost on."""
+    inner: Op | None = op
+    while inner is not None and inner.block is not None:
+        yield inner.block
+        inner = inner.parent_op
 
 
 def _comes_before(group: LoadGroup, load: tma.SyncLoad) -> bool:
@@ -237,7 +259,7 @@ def _innermost_loop(load: tma.SyncLoad) -> Op | None:
 def _kind_of(load: tma.SyncLoad) -> tuple[object, ...]:
     """Return what two loads have in common that may go to one buffer."""
     alloc = buffers_of(load)
-    place = alloc.element, alloc.shape, alloc.layout, alloc.alignment_bytes
+    place = alloc.element, alloc.shape, alloc.layout, alloc.alignment_bytes, alloc.unused_bytes
     return type(load), *place, load.num_parts
 
 

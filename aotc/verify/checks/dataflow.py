@@ -215,6 +215,62 @@ def backward(
             worklist += sources(value)
 
 
+def forward(start: Iterable[Op]) -> dict[Op, None]:
+    """Return `start` and all ops whose results follow from those, or whose running does.
+
+    What is stored and loaded again is not followed. An op around a combine block follows from what is
+    in it.
+    """
+    found: dict[Op, None] = {}
+    seen: dict[Value, None] = {}
+    ops = [_outermost(op) for op in start]
+    values: list[Value] = []
+    while ops or values:
+        if ops:
+            op = ops.pop()
+            if op not in found:
+                found[op] = None
+                values += op.results
+            continue
+        value = values.pop()
+        if value in seen:
+            continue
+        seen[value] = None
+        values += carried(value)
+        for user in dict.fromkeys(value.users):
+            steered = _steered(user, value)
+            if steered is not None:
+                values += steered.results
+                for block in steered.blocks:
+                    values += block.args
+                    ops += map(_outermost, block.walk())
+            elif type(user) not in _HANDED_TO or _outermost(user) is not user:
+                ops.append(_outermost(user))
+    return found
+
+
+def _steered(user: Op, value: Value) -> Op | None:
+    """Return the loop or branch of which a value decides what runs, by its bounds or condition."""
+    if isinstance(user, scf.For):
+        return user if value in user.operands[:3] else None
+    if isinstance(user, scf.If):
+        return user
+    if isinstance(user, scf.Condition) and value is user.operands[0]:
+        parent = user.block.parent if user.block is not None else None
+        return parent if isinstance(parent, scf.While) else None
+    return None
+
+
+def _outermost(op: Op) -> Op:
+    """Return an op, or the op around the combine block that it is in."""
+    found = op
+    while op.block is not None and isinstance(op.block.parent, Op):
+        op = op.block.parent
+        if not isinstance(op, scf.For | scf.If | scf.While):
+            found = op
+    return found
+
+
 def _touches_memory(op: Op | None) -> bool:
     return op is not None and bool(op.effects)
 

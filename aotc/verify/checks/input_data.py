@@ -23,6 +23,7 @@ from aotc.verify.checks.lazy_memory import Contents, Listed, loaded_dtype
 from aotc.verify.interpreter.numerics import dtype_of, round_to
 
 _TABLE_SIZE = 1 << 13
+_MAX_KEPT = 512  # tables, of up to 64 kB: buffers of a launch are the same in the next variant
 _SMALL = 100
 _NARROWER_BITS = (23, 10, 7, 3, 2)  # mantissas of fp32, fp16, bf16, fp8
 # What of fp16 and fp8 rounds to zero, to infinity, or saturates; and what just does not.
@@ -36,7 +37,7 @@ _ENDS = tuple(
 )
 
 
-@lru_cache(maxsize=64)
+@lru_cache(maxsize=_MAX_KEPT)
 def floats(element: ScalarType, seed: int) -> Contents:
     """Return the contents of a buffer of floats."""
     rng = np.random.default_rng(seed)
@@ -48,7 +49,7 @@ def floats(element: ScalarType, seed: int) -> Contents:
     return Contents(np.asarray(round_to(values, element)), seed)
 
 
-@lru_cache(maxsize=64)
+@lru_cache(maxsize=_MAX_KEPT)
 def special(element: ScalarType, seed: int) -> Contents:
     """Return the contents of a buffer of floats at which conversions and comparisons go wrong.
 
@@ -95,7 +96,7 @@ def _ties(element: ScalarType, rng: np.random.Generator) -> Array:
     return values[there].astype(dtype)
 
 
-@lru_cache(maxsize=64)
+@lru_cache(maxsize=_MAX_KEPT)
 def integers(element: ScalarType, seed: int) -> Contents:
     """Return the contents of a buffer of integers or booleans: small ones and any."""
     rng = np.random.default_rng(seed)

@@ -38,7 +38,7 @@ from aotc.verify.arrays import Array, copied, reduce_or, reshape, view
 from aotc.verify.checks.marks import NOBODY, SEVERAL, Marks, Order, extended
 from aotc.verify.interpreter.memory import Access, AccessError, Address, Box, Memory, Part
 from aotc.verify.interpreter.numerics import dtype_of
-from aotc.verify.pages import PAGE_BYTES, Pages
+from aotc.verify.pages import PAGE_BYTES, Pages, Runs
 
 HEAD_BYTES = 4096
 """Room before a pointer, for kernels that step back from it."""
@@ -50,7 +50,8 @@ _ALIGNED_PLACE = 1 << 20  # so that regions of `Contents` begin at the pointer
 _MAX_SPARSE_BYTES = 1 << 36
 _HASH = 0x9E3779B97F4A7C15
 _MIX = 0xBF58476D1CE4E5B9
-_MAX_KEPT, _MAX_KEPT_ELEMENTS = 96, 1 << 18
+_MAX_KEPT, _MAX_KEPT_ELEMENTS = 768, 1 << 16
+_MAX_ACCESSED = 1 << 22  # elements whose places are kept, in 16 bytes each
 _RELEASES = ("release", "acq_rel")
 _ACQUIRES = ("acquire", "acq_rel")
 
@@ -96,7 +97,7 @@ class Contents:
 
 @lru_cache(maxsize=_MAX_KEPT)
 def _kept_elements(contents: Contents, start: int, end: int) -> Array:
-    """Return elements: each run of a launch, with noise or without, draws the same ones."""
+    """Return elements: launches of the next variants draw the same ones."""
     found = contents.at(np.arange(start, end))
     found.flags.writeable = False
     return found
@@ -136,28 +137,6 @@ class _Buffer:
     stored: npt.NDArray[np.int64] = field(default_factory=lambda: np.empty(0, np.int64))
 
 
-@dataclass(frozen=True, slots=True)
-class _Runs:
-    """Say where a box is: runs of `length` elements at addresses, in cells from `firsts` on.
-
-    With `counts` these are parts of such runs, as pages hold them.
-    """
-
-    index: int
-    starts: Array
-    length: int
-    firsts: Array
-    counts: Array | None
-
-    def cells(self) -> Array:
-        """Return the cell of each element."""
-        if self.counts is None:
-            return reshape(self.firsts[:, None] + np.arange(self.length), -1)
-        before = np.cumsum(self.counts) - self.counts
-        count = self.starts.size * self.length
-        return np.repeat(self.firsts - before, self.counts) + np.arange(count)
-
-
 class ElasticMemory(Memory):
     """Hold buffers that grow as they are touched, up to `max_bytes` each.
 
@@ -179,7 +158,10 @@ class ElasticMemory(Memory):
         self._is_traced = is_traced
         self._is_sparse = is_sparse
         self._shapes: dict[tuple[int, ...], int] = {}
-        self._boxes: dict[tuple[Box, int], _Runs] = {}  # in elements of a size
+        self._boxes: dict[tuple[Box, int], Runs] = {}  # in elements of a size
+        self._accesses: dict[tuple[Box, int], Access] = {}  # to the first of them
+        self._num_accessed = 0  # elements of these
+        self._borrowed: set[int] = set()  # buffers whose bytes are those of other memory
         self._buffers: list[_Buffer] = []
         self._program = 0
         self._order = Order()
@@ -217,17 +199,24 @@ class ElasticMemory(Memory):
     def again(self) -> ElasticMemory:
         """Return memory with the same buffers as they were before the kernel ran, not traced.
 
-        What is held here is held there, at the same places, so that it is not drawn again.
+        What is held here is held there, at the same places, so that it is not drawn again; it is
+        copied when it is written to.
         """
         made = ElasticMemory(self._max_bytes, is_traced=False, is_sparse=self._is_sparse)
         made._names, made._boxes = list(self._names), dict(self._boxes)
+        made._accesses, made._num_accessed = dict(self._accesses), self._num_accessed
         made._starts, made._ends = copied(self._starts), copied(self._ends)
         for buffer in self._buffers:
             pages = None if buffer.pages is None else buffer.pages.copy()
             marks = Marks(buffer.pointee.size_bytes)
-            held = buffer.initial if pages is None else buffer.initial[: pages.size_bytes]
-            made._bytes.append(copied(held))
+            if pages is None:
+                size = -(-max(buffer.marks.end_bytes, HEAD_BYTES + 1) // PAGE_BYTES) * PAGE_BYTES
+                made._ends[len(made._bytes)] = made._starts[len(made._bytes)] + size
+            else:
+                size = pages.size_bytes
+            made._bytes.append(buffer.initial[:size])
             made._buffers.append(replace(buffer, pages=pages, initial=_EMPTY, marks=marks))
+        made._borrowed.update(range(len(made._bytes)))
         return made
 
     @staticmethod
@@ -299,6 +288,8 @@ class ElasticMemory(Memory):
 
     def write(self, access: Access, values: Array, element: ScalarType) -> None:
         if not self._is_traced:
+            for part in access.parts:
+                self._own(part.index)
             super().write(access, values, element)
             return
         self._meet(access, element, is_store=True)
@@ -344,6 +335,12 @@ class ElasticMemory(Memory):
             self._meet_update(part.index, cells, size, "writes")
             writer[cells] = self._order.era
 
+    def _own(self, index: int) -> None:
+        """Copy the bytes of a buffer that other memory has, before they are changed."""
+        if index in self._borrowed:
+            self._borrowed.remove(index)
+            self._bytes[index] = copied(self._bytes[index])
+
     def _meet_update(self, index: int, cells: Array, size_bytes: int, doing: str) -> None:
         """Note whether an access by no atomic meets updates of another program.
 
@@ -365,6 +362,10 @@ class ElasticMemory(Memory):
         """Return where in its buffer a pointer points."""
         return self._buffers[index].start_bytes
 
+    def end_bytes(self, index: int) -> int:
+        """Return where in a buffer all ends that was touched."""
+        return self._buffers[index].marks.end_bytes
+
     def pages(self, index: int) -> list[int]:
         """Return the pages of a sparse buffer that are held, in order; none of any other."""
         held = self._buffers[index].pages
@@ -377,10 +378,14 @@ class ElasticMemory(Memory):
     def result(
         self, index: int, size_bytes: int, pages: Sequence[int] = ()
     ) -> npt.NDArray[np.uint8]:
-        """Return what the first `size_bytes` of a buffer hold now, or its `pages` one by one."""
+        """Return what the first `size_bytes` of a buffer hold now, or its `pages` one by one.
+
+        Of memory that is not traced nothing is to change it any more.
+        """
         if not pages:
             self._grow(index, size_bytes)
-            return copied(self._bytes[index][:size_bytes])
+            held = self._bytes[index][:size_bytes]
+            return copied(held) if self._is_traced else held
         slots = self._slots(index, pages)
         return reshape(reshape(self._bytes[index], -1, PAGE_BYTES)[slots], -1)
 
@@ -463,6 +468,7 @@ class ElasticMemory(Memory):
         size = held + missing.size * PAGE_BYTES
         if size > self._max_bytes:
             raise AccessError(f"touches more than {self._max_bytes} bytes of {buffer.name}")
+        self._own(index)
         if size > self._bytes[index].size:
             room = max(size, 2 * held)
             self._bytes[index] = extended(self._bytes[index], room)
@@ -486,18 +492,29 @@ class ElasticMemory(Memory):
 
     def box_access(self, box: Box, element: ScalarType) -> Access:
         size = element.size_bytes
-        runs = self._boxes.get((box, size))
+        key = (box, size)
+        known = self._accesses.get(key)
+        if known is not None:
+            return known
+        runs = self._boxes.get(key)
         if runs is None:
             runs = self._runs_of(box, size)
             if runs is None:
-                return super().box_access(box, element)
-            self._boxes[box, size] = runs
+                access = super().box_access(box, element)
+                if not access.flat.size:
+                    self._accesses[key] = access
+                return access
+            self._boxes[key] = runs
         starts, length = runs.starts, runs.length
         flat = reshape(starts[:, None] + np.arange(0, length * size, size), -1)
         part = Part(runs.index, slice(None), runs.cells())
-        return Access(flat, [part], box.extents, box.inside)
+        access = Access(flat, [part], box.extents, box.inside)
+        self._num_accessed += flat.size
+        if self._num_accessed <= _MAX_ACCESSED:
+            self._accesses[key] = access
+        return access
 
-    def _runs_of(self, box: Box, size: int) -> _Runs | None:
+    def _runs_of(self, box: Box, size: int) -> Runs | None:
         """Return where a box is; None if it is empty, in several buffers, or may not be accessed."""
         starts, length = box.runs(size)
         if not (starts.size and length) or int(reduce_or(starts)) % size:
@@ -511,11 +528,11 @@ class ElasticMemory(Memory):
         offsets, shift = starts - self._starts[index], size.bit_length() - 1
         pages = self._buffers[index].pages
         if pages is None:
-            return _Runs(index, starts, length, offsets >> shift, None)
+            return Runs(index, starts, length, offsets >> shift, None)
         places, lengths = pages.runs(
             offsets, length * size, lambda missing: self._hold(index, missing)
         )
-        return _Runs(index, starts, length, places >> shift, lengths >> shift)
+        return Runs(index, starts, length, places >> shift, lengths >> shift)
 
     def _place(self, index: int, address: Array) -> Array:
         pages = self._buffers[index].pages

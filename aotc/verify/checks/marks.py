@@ -70,6 +70,16 @@ class Marks:
         count = element_bytes // self.granule_bytes
         return marks if count == 1 else reshape(marks, -1, count)
 
+    @property
+    def end_bytes(self) -> int:
+        """The first byte after all that was read or written."""
+        ends = [0]
+        for kind in ("read", "written"):
+            marks = self._marks.get(kind)
+            if marks is not None and marks.any():
+                ends.append((marks.size - int(np.argmax(marks[::-1]))) * self.granule_bytes)
+        return max(ends)
+
 
 class Order:
     """Say which writes of other programs the running one comes after.

@@ -239,14 +239,16 @@ def _exact_product(a: Array, b: Array) -> Array:
     return a.astype(np.float64) * b.astype(np.float64)
 
 
-def _sums(a: Array, b: Array, acc: Array, step: float) -> tuple[Array, Array | None]:
+def _sums(a: Array, b: Array, acc: Array, step: float) -> tuple[Array, Array | None, Array | None]:
     """Return the sums of magnitudes of what a product of matrices adds up, and which are exact.
 
-    What is infinite before it is summed gives the same sum in any order.
+    The last is of which of them parts may overflow, None for none. What is infinite before it is
+    summed gives the same sum in any order.
     """
     sizes = [_finite(np.abs(value.astype(np.float64))) for value in (a, b, acc)]
     size = np.matmul(sizes[0], sizes[1]) + sizes[2]
-    return size, _is_exact_dot(a, b, acc, size, step)
+    overflows = size > _largest(acc)
+    return size, _is_exact_dot(a, b, acc, size, step), overflows if overflows.any() else None
 
 
 def _is_exact_dot(a: Array, b: Array, acc: Array, size: Array, step: float) -> Array | None:
@@ -369,9 +371,12 @@ class _Noise:
         """Return how much of its error each element makes: at least half of it."""
         part = self._rng.random(shape)
         if self._upwards:
-            return part * 0.5 + 0.5
+            part *= 0.5
+            part += 0.5
+            return part
         part -= 0.5
-        return part + np.copysign(0.5, part)
+        part += np.copysign(0.5, part)
+        return part
 
     def _approximate(self, base: Rule, error: _Error) -> Rule:
         def rule(program: Program, op: Op, *operands: Array) -> Any:
@@ -544,14 +549,17 @@ class _Noise:
             source = _float_of(op.a)
             is_fp8 = source is not None and source.bits == 8
             step = _FP8_SUM_STEP if is_fp8 else 2.0 * 2.0**-element.mantissa_bits
-            size, is_exact = self._recording.derived(out, lambda: _sums(a, b, acc, step))
+            size, is_exact, overflows = self._recording.derived(out, lambda: _sums(a, b, acc, step))
             assert size is not None
-            wide = out.astype(np.float64)
-            moved = wide + self._part(out.shape) * step * size
+            wide, moved = out.astype(np.float64), self._part(out.shape)
+            moved *= step
+            moved *= size
+            np.add(wide, moved, out=moved)
             if is_exact is not None:
                 moved = np.where(is_exact, wide, moved)
-            # Parts of the sum may overflow, to either side.
-            return round_to(self._open(op, moved, size > _largest(out)), element)
+            if overflows is not None:  # to either side
+                moved = self._open(op, moved, overflows)
+            return round_to(moved, element)
 
         return rule
 

@@ -23,7 +23,7 @@ from aotc.ir.dialects.grid import GridBarrier
 from aotc.ir.types import DescriptorType, PointerType, ScalarType
 from aotc.verify.arrays import Array, copied, reshape, view
 from aotc.verify.checks import input_data
-from aotc.verify.checks.dataflow import Roles, backward
+from aotc.verify.checks.dataflow import Roles, backward, forward
 from aotc.verify.checks.launches import Launch, Scalar
 from aotc.verify.checks.lazy_memory import Contents, ElasticMemory, Listed, loaded_dtype
 from aotc.verify.checks.noise import inexact_ops, is_inexact, noisy_rules
@@ -31,7 +31,7 @@ from aotc.verify.checks.rounding import NUM_FLIPPED_RUNS, CastWatch, inner_casts
 from aotc.verify.interpreter.memory import TensorAddress
 from aotc.verify.interpreter.numerics import ALL_ZERO
 from aotc.verify.interpreter.program import Code, InterpretError, Program, Rule, Rules
-from aotc.verify.interpreter.replay import Recording
+from aotc.verify.interpreter.replay import Recording, Steady
 from aotc.verify.interpreter.run import RULES, Argument, Interpreter
 from aotc.verify.pages import PAGE_BYTES
 
@@ -256,6 +256,7 @@ def interpret(
     if roles.inexact:
         ops = inexact_ops(kernel)
         groups = [ops[at::MAX_UPWARD_RUNS] for at in range(min(len(ops), MAX_UPWARD_RUNS))]
+        steady = steady_values(kernel, recording, [*ops, *watch.casts])
         known_rules = recording.recalling(RULES, [tile.Dot, arith.Exp2, arith.Cast])
         apart = [0] * NUM_RANDOM_RUNS
         if launch.is_special:  # what overflows may meet what else does
@@ -268,11 +269,13 @@ def interpret(
             if number < NUM_RANDOM_RUNS:
                 rules = watch.measuring(rules)
             rules = recording.replaying(rules, [*group, *watch.casts], same_poison=False)
-            moved = _run(kernel, launch, exact.again(), args, rules, seed, code=code)
+            moved = _run(kernel, launch, exact.again(), args, rules, seed, code=code, steady=steady)
             (upward if upwards else random).append(moved)
         for run in range(NUM_FLIPPED_RUNS) if watch.has_moved else ():
             rules = recording.replaying(watch.flipping(RULES, run), watch.casts, same_poison=True)
-            flipped.append(_run(kernel, launch, exact.again(), args, rules, 0, code=code))
+            flipped.append(
+                _run(kernel, launch, exact.again(), args, rules, 0, code=code, steady=steady)
+            )
     inexact = [launch.aliases.get(name, name) for name in roles.inexact]
     buffers: dict[str, Buffer] = {}
     for index, (name, pointee) in enumerate(_owners_of(kernel, launch, inputs).items()):
@@ -286,6 +289,22 @@ def interpret(
         buffers[name] = replace(buffers[name], shape=shape, strides=strides)
     order = tuple(info.name for info in kernel.params)
     return Reference(launch, buffers, order, exact.met_undefined)
+
+
+def steady_values(kernel: Kernel, recording: Recording, inexact: Sequence[Op]) -> Steady:
+    """Return what runs with noise need not compute: what depends on no inexact op."""
+    moving = forward([*inexact, *recording.unsteady()])
+    changed = {value for op in moving for value in op.results}
+    # Where a run may write to other buffers than the exact one, it may read other values from them.
+    if any(
+        operand in changed and operand is not getattr(op, "value", None)
+        for op in kernel.walk()
+        if any(effect.access == "write" for effect in op.effects)
+        for operand in op.operands
+    ):
+        loads = [op for op in kernel.walk() if op.effects]
+        moving = forward([*moving, *loads])
+    return recording.steady(moving)
 
 
 def depends_on_order(kernel: Kernel, roles: Roles, reference: Reference, inputs: Inputs) -> str:
@@ -439,10 +458,17 @@ def _run(
     *,
     backwards: bool = False,
     code: Code | None = None,
+    steady: Steady | None = None,
 ) -> ElasticMemory:
     """Interpret the kernel; return the memory, with what it left."""
     interpreter = Interpreter(
-        kernel, args, poison_seed=poison_seed, memory=memory, rules=_atomic_rules(rules), code=code
+        kernel,
+        args,
+        poison_seed=poison_seed,
+        memory=memory,
+        rules=_atomic_rules(rules),
+        code=code,
+        steady=steady,
     )
     interpreter.run(launch.grid, launch.programs, backwards=backwards)
     memory.met_undefined = interpreter.poison.was_asked
@@ -530,8 +556,7 @@ def _buffer(
     start = exact.start_bytes(index)
     size = read.size
     if not pages:
-        touched = np.flatnonzero(read | written)
-        size = max(start, int(touched[-1]) + 1 if touched.size else 0)
+        size = max(start, exact.end_bytes(index))
         size = -(-size // pointee.size_bytes) * pointee.size_bytes
     upward, random, flipped = (
         tuple(memory.result(index, size, pages) for memory in each) for each in runs

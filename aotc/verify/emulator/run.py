@@ -173,11 +173,13 @@ class _Decoded:
     codes: dict[bool, Code]  # by whether groups are to be preempted
 
 
-# A kernel is often run at many shapes, so what was made of a text is kept.
-_parsed = lru_cache(maxsize=8)(parse_module)
+# A kernel is often run at many shapes, so what was made of a text is kept; registers and steps of a
+# program take some 50 MB, and hundreds of thousands of objects are slow to look for cycles in.
+_MAX_PROGRAMS = 2
+_parsed = lru_cache(maxsize=_MAX_PROGRAMS)(parse_module)
 
 
-@lru_cache(maxsize=8)
+@lru_cache(maxsize=_MAX_PROGRAMS)
 def _prepare(module: Module, name: str | None) -> _Program:
     """Return what the text says of a kernel."""
     kernel = _find_kernel(module, name)
@@ -263,6 +265,7 @@ class _Runner:
             scheduler.run()
             printed += batch.printed
             counts += (scheduler.lane_instructions, scheduler.warp_instructions, batch.steps)
+            scheduler.close()
         if starts:
             del current.batch  # it may be large
         if len(self._program.idle) == _MAX_IDLE:

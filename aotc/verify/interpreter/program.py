@@ -33,7 +33,13 @@ class InterpretError(DiagnosticError):
 
 
 _Result: TypeAlias = "tuple[Value, np.dtype[Any]]"
-_Line: TypeAlias = "tuple[Op, type[Op], tuple[Value | None, ...], tuple[_Result, ...]]"
+Line: TypeAlias = "tuple[Op, type[Op], tuple[Value | None, ...], tuple[_Result, ...]]"
+"""An op, its class, its operands and its results."""
+
+KnownValues: TypeAlias = (
+    "Callable[[Block, list[Line]], tuple[Mapping[Value | None, Any], list[Line]] | None]"
+)
+"""Values in a block that is about to run which are known, and those of its lines that are to run."""
 
 
 class Code:
@@ -43,9 +49,9 @@ class Code:
     """
 
     def __init__(self) -> None:
-        self._blocks: dict[Block, tuple[list[_Line], tuple[Value | None, ...]]] = {}
+        self._blocks: dict[Block, tuple[list[Line], tuple[Value | None, ...]]] = {}
 
-    def of(self, block: Block) -> tuple[list[_Line], tuple[Value | None, ...]]:
+    def of(self, block: Block) -> tuple[list[Line], tuple[Value | None, ...]]:
         """Return the ops of a block, with operands and results, and what its terminator yields."""
         found = self._blocks.get(block)
         if found is None:
@@ -108,6 +114,8 @@ class Program:
         self.place = place
         self.grid = grid
         self.rank = rank
+        self.known: KnownValues | None = None
+        """What need not be computed, where this program has run before."""
         self._rules = rules
         self._code = Code() if code is None else code
         self._values: dict[Value | None, Any] = {None: None}
@@ -130,6 +138,10 @@ class Program:
         self.bind(block.args, args)
         values, rules = self._values, self._rules
         lines, yielded = self._code.of(block)
+        known = None if self.known is None else self.known(block, lines)
+        if known is not None:
+            values.update(known[0])
+            lines = known[1]
         for op, kind, slots, results in lines:
             try:
                 outs = rules[kind](self, op, *[values[slot] for slot in slots])

@@ -5,6 +5,9 @@ each further run is as it was: addresses, masks, what is loaded, and all that co
 op that is off. So the first run records operands and results of each op without effects, and in the
 later ones an op whose operands are the very arrays that it had then gives the very results.
 
+What no later run changes need not even be looked at: of a block whose `moving` ops are known, the values
+of all others are bound at once, and the others do not run (`Steady`).
+
 A load reads what it read before if neither the first run nor this one, up to here, has written to
 the buffers it reads. An op that made undefined values gives the same ones only under the same seed.
 
@@ -18,13 +21,14 @@ from dataclasses import dataclass, field
 from functools import cache
 from operator import is_
 from typing import Any, TypeAlias
+from weakref import ref
 
 import numpy as np
 
-from aotc.ir.core import Op
+from aotc.ir.core import Block, Op, Value
 from aotc.ir.effects import Resource, Trait
 from aotc.verify.arrays import Array
-from aotc.verify.interpreter.program import Program, Rule, Rules
+from aotc.verify.interpreter.program import KnownValues, Line, Program, Rule, Rules
 
 DEFAULT_MAX_BYTES = 1 << 28
 """How much a recording holds; what is run after that is not recorded."""
@@ -32,6 +36,11 @@ _MAX_COMPARED = 16  # elements, of scalars and descriptors
 
 _Operands: TypeAlias = "tuple[Array | None, ...]"
 _Outs: TypeAlias = "Array | tuple[Array, ...]"
+
+
+def _nobody() -> Program | None:
+    """Return what a reference to no program gives."""
+    return None
 
 
 @dataclass(slots=True)
@@ -64,7 +73,8 @@ class Recording:
 
     def recording(self, rules: Rules) -> Rules:
         """Return the rules of the first run."""
-        current: Program | None = None
+        # A program has its rules, and a cycle would keep all its values.
+        current: Callable[[], Program | None] = _nobody
         depth = 0  # of ops of combine blocks, which belong to the op around them
 
         def wrapped(base: Rule) -> Rule:
@@ -72,8 +82,8 @@ class Recording:
                 nonlocal current, depth
                 if depth or self._num_bytes > self.max_bytes:
                     return base(program, op, *operands)
-                if current is not program:
-                    current = program
+                if current() is not program:
+                    current = ref(program)
                     self._programs.append({})
                     self._written = program.memory.buffers_written
                 poison, memory = program.poison, program.memory
@@ -102,7 +112,7 @@ class Recording:
         are made from the seed of that run.
         """
         is_live = dict.fromkeys(live)
-        current: Program | None = None
+        current: Callable[[], Program | None] = _nobody
         programs = iter(self._programs)
         known: dict[Op, Iterator[_Record]] = {}
         nobody: dict[Op, list[_Record]] = {}
@@ -114,14 +124,17 @@ class Recording:
                 nonlocal current, depth, known
                 if depth:
                     return base(program, op, *operands)
-                if current is not program:
-                    current = program
+                if current() is not program:
+                    current = ref(program)
                     recorded = next(programs, nobody)
                     known = {each: iter(records) for each, records in recorded.items()}
                 record = next(known.get(op, nothing), None)
                 if record is not None and (
-                    (same_poison or not record.made_poison)
-                    and _are_same(operands, record.operands)
+                    (
+                        all(map(is_, operands, record.operands))
+                        or _are_same(operands, record.operands)
+                    )
+                    and (same_poison or not record.made_poison)
                     and not (record.buffers and self._is_written(record.buffers, program))
                 ):
                     if op not in is_live:
@@ -180,9 +193,88 @@ class Recording:
             self._num_bytes += sum(each.nbytes for each in made if each is not None)
         return made
 
+    def unsteady(self) -> list[Op]:
+        """Return the ops that may give other results for the same operands in later runs.
+
+        They made undefined values, or have read from buffers that were written.
+        """
+        return [
+            op
+            for program in self._programs
+            for op, records in program.items()
+            if any(
+                each.made_poison or not each.buffers.isdisjoint(self._written) for each in records
+            )
+        ]
+
+    def steady(self, moving: Collection[Op]) -> Steady:
+        """Return what later runs need not compute, whose results may change with `moving` ops alone."""
+        return Steady(self._programs, moving)
+
     def _is_written(self, buffers: frozenset[int], program: Program) -> bool:
         written = program.memory.buffers_written
         return not (buffers.isdisjoint(self._written) and buffers.isdisjoint(written))
+
+
+class Steady:
+    """Hold what the ops of blocks that no run changes gave, by program, block and execution.
+
+    A block in which something else was recorded, or nothing, runs as ever.
+    """
+
+    def __init__(self, programs: list[dict[Op, list[_Record]]], moving: Collection[Op]) -> None:
+        self._programs = programs
+        self._moving = dict.fromkeys(moving)
+        self._lines: dict[Block, tuple[list[Line], list[Line]]] = {}  # that run, and that do not
+        self._known: dict[tuple[int, Block], list[dict[Value | None, Any]]] = {}
+
+    @property
+    def num_programs(self) -> int:
+        """How many programs were recorded."""
+        return len(self._programs)
+
+    def of(self, number: int) -> KnownValues:
+        """Return what is known in the program of a number, counted in the order of the first run.
+
+        It is asked once for each execution of a block.
+        """
+        counts: dict[Block, int] = {}
+
+        def known(
+            block: Block, lines: list[Line]
+        ) -> tuple[dict[Value | None, Any], list[Line]] | None:
+            if (number, block) not in self._known:
+                self._known[number, block] = self._executions(number, block, lines)
+            executions = self._known[number, block]
+            count = counts.get(block, 0)
+            counts[block] = count + 1
+            if count >= len(executions):
+                return None
+            return executions[count], self._lines[block][0]
+
+        return known
+
+    def _executions(
+        self, number: int, block: Block, lines: list[Line]
+    ) -> list[dict[Value | None, Any]]:
+        if block not in self._lines:
+            is_steady = [_is_replayable(line[1]) and line[0] not in self._moving for line in lines]
+            self._lines[block] = (
+                [line for line, steady in zip(lines, is_steady, strict=True) if not steady],
+                [line for line, steady in zip(lines, is_steady, strict=True) if steady],
+            )
+        steady = self._lines[block][1]
+        records = [self._programs[number].get(line[0], []) for line in steady]
+        if len({len(each) for each in records}) != 1:
+            return []
+        found: list[dict[Value | None, Any]] = []
+        for execution in zip(*records, strict=True):
+            values: dict[Value | None, Any] = {}
+            for (_, _, _, results), record in zip(steady, execution, strict=True):
+                outs = _parts_of(record.outs)
+                values.update((value, out) for (value, _), out in zip(results, outs, strict=True))
+            found.append(values)
+        return found
 
 
 def _wrapping(rules: Rules, wrapped: Any, kinds: Collection[type[Op]]) -> Rules:
@@ -203,9 +295,12 @@ def _settled(outs: Any) -> Any:
     return np.asarray(outs) if hasattr(outs, "dtype") else tuple(outs)
 
 
+def _parts_of(outs: _Outs) -> tuple[Array, ...]:
+    return outs if isinstance(outs, tuple) else (outs,)
+
+
 def _size_of(outs: _Outs) -> int:
-    each = outs if isinstance(outs, tuple) else (outs,)
-    return sum(out.nbytes for out in each if 0 not in out.strides)
+    return sum(out.nbytes for out in _parts_of(outs) if 0 not in out.strides)
 
 
 def _are_same(operands: _Operands, known: _Operands) -> bool:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from aotc.ir.core import Op, Value
-from aotc.ir.dialects import gpu, opaque, thread_copy
+from aotc.ir.dialects import gpu, opaque, thread_copy, wgmma
 from aotc.ir.layout import LinearLayout
 from aotc.ir.matrix_access import matrix_view
 from aotc.ir.types import SharedType, TileType
@@ -146,9 +146,15 @@ def _start_thread_load(
     buffer: Array,
     mask: Array | None,
 ) -> Transfer:
+    if op.num_columns:
+        mask = np.ones(pointer.shape, np.bool_) if mask is None else np.array(mask)
+        mask[..., op.num_columns :] = False
     value = _copied(program, op, pointer, buffer, mask)
-    flat = reshape(value, -1)
-    return program.shared.start_fill(buffer, flat, in_order=not program.is_producer)
+    if op.num_columns:
+        buffer = reshape(buffer, pointer.shape)[..., : op.num_columns]
+        value = value[..., : op.num_columns]
+    places, flat = reshape(buffer, -1), reshape(value, -1)
+    return program.shared.start_fill(places, flat, in_order=not program.is_producer)
 
 
 def _sync_thread_load(
@@ -254,6 +260,11 @@ def _masked_shared_load(
     return np.where(mask, out, np.zeros_like(out) if other is None else other)
 
 
+def _turn(program: Program, op: wgmma.Turn) -> None:
+    """Do nothing: warpgroups are interpreted at once."""
+    del program, op
+
+
 def _barrier(program: Program, op: Op) -> None:
     del op
     program.shared.barrier(for_producer=not program.has_roles)
@@ -280,6 +291,7 @@ GPU_RULES: dict[type[Op], Rule] = {
     thread_copy.SyncThreadLoad: _sync_thread_load,
     thread_copy.ThreadLoad: _thread_load,
     gpu.Barrier: _barrier,
+    wgmma.Turn: _turn,
     opaque.OpaqueThreadId: _opaque_thread_id,
     opaque.Opaque: _opaque,
     gpu.Dot: rules_tile.matrix_product,

@@ -19,6 +19,7 @@ Invariant: arrays are changed by the kernel's stores and by nothing else, also w
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Collection, Sequence
 from typing import TypeAlias
@@ -52,6 +53,7 @@ from aotc.verify.interpreter.memory import Address, Memory, TensorAddress
 from aotc.verify.interpreter.numerics import Poison, dtype_of
 from aotc.verify.interpreter.persistent_grid import num_persistent_ctas
 from aotc.verify.interpreter.program import Code, InterpretError, Program, Rules
+from aotc.verify.interpreter.replay import Steady
 from aotc.verify.interpreter.rules_arith import ARITH_RULES
 from aotc.verify.interpreter.rules_assembly import ASSEMBLY_RULES
 from aotc.verify.interpreter.rules_gpu import GPU_RULES
@@ -112,10 +114,12 @@ class Interpreter:
         memory: Memory | None = None,
         rules: Rules = RULES,
         code: Code | None = None,
+        steady: Steady | None = None,
     ) -> None:
         """Bind `args`; a pointer may be an `Address` in a `memory` of the caller's.
 
-        Interpreters of one kernel may share its `code`.
+        Interpreters of one kernel may share its `code`. What is `steady` is not computed, in programs
+        that run one after the other as they did when it was recorded.
 
         Raises: InterpretError if one does not fit its parameter or its promise.
         """
@@ -124,6 +128,7 @@ class Interpreter:
         self.memory = Memory() if memory is None else memory
         self.rules = rules
         self._code = Code() if code is None else code
+        self._steady = steady
         self.poison = Poison(poison_seed)
         # Once the schedule has taken descriptors apart, several parameters come of one argument.
         passed = [info for info in kernel.params if info.source not in LAUNCH_SOURCES]
@@ -171,6 +176,10 @@ class Interpreter:
                 run_grid(clusters, self.kernel, args, self.memory)
                 return
             numbers = sorted(chosen) if chosen else range(math.prod(extents))
+            steady = None if backwards or together else self._steady
+            if steady is not None and steady.num_programs != len(numbers) * self.kernel.num_ctas:
+                steady = None  # not all is recorded
+            count = itertools.count()
             for number in reversed(numbers) if backwards else numbers:
                 ctas = self._ctas(number, extents)
                 if together:
@@ -179,6 +188,7 @@ class Interpreter:
                     continue
                 for program in ctas:
                     self.memory.begin_program()
+                    program.known = None if steady is None else steady.of(next(count))
                     program.run_block(self.kernel.body, args)
 
     def _ctas(self, number: int, extents: tuple[int, ...]) -> list[Program]:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import operator
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -10,7 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from aotc.ir.core import Kernel
+from aotc.ir.core import Kernel, Op, Value
+from aotc.ir.dialects import arith, scf, tile
 from aotc.ir.text import parse_kernel, print_kernel
 from aotc.ir.verify import verify
 from aotc.schedule.context import Schedule
@@ -137,6 +139,90 @@ def test_as_many_ctas_as_there_are(monkeypatch: pytest.MonkeyPatch, num_ctas: in
     """Whatever their number: fewer than programs, as many, or one too many."""
     monkeypatch.setattr(interpreter, "num_persistent_ctas", lambda _: num_ctas)
     check_programs(looped(SUM), (3, 2), 1)
+
+
+# ---- programs of unequal length ---------------------------------------------------------------
+
+UNEVEN = (
+    without_checks(SUM)
+    .replace("scf.for(%zero, %n, %one", "scf.for(%zero, %length, %one")
+    .replace("  %told_tile", "  %length = arith.min(%n, %i) : i32\n  %told_tile")
+)
+
+
+@pytest.mark.parametrize("num_ctas", [1, 2, 3, 6, 7])
+@pytest.mark.parametrize("grid", [(0,), (1,), (3, 2), (7,), (12,), (13,)])
+def test_programs_of_unequal_length_are_run_once(
+    monkeypatch: pytest.MonkeyPatch, grid: tuple[int, ...], num_ctas: int
+) -> None:
+    monkeypatch.setattr(interpreter, "num_persistent_ctas", lambda _: num_ctas)
+    run = _runs(looped(UNEVEN), grid)
+    np.testing.assert_array_equal(run, _runs(parse_kernel(UNEVEN), grid))
+    assert (run >= 0).all()
+
+
+def _runs(kernel: Kernel, grid: tuple[int, ...]) -> np.ndarray:
+    """Return what each program of a grid stores."""
+    width, height = (*grid, 1)[:2]
+    x = np.arange(4 * 32, dtype=np.int32).reshape(4, 32)
+    out = np.full((height * width, 32), -1, np.int32)
+    interpreter.run(kernel, grid, [x, out, 3, width, height])
+    return out
+
+
+def test_rounds_go_to_and_fro_from_the_last_one_back() -> None:
+    """Only the last round may lack programs; a loop of one length for all goes forward."""
+    assert _programs(11, num_ctas=4) == [[0, 7, 8], [1, 6, 9], [2, 5, 10], [3, 4]]
+    assert _programs(8, num_ctas=4) == [[3, 4], [2, 5], [1, 6], [0, 7]]
+    assert _programs(3, num_ctas=4) == [[0], [1], [2], []]
+    assert "arith.and" not in print_kernel(looped(SUM))
+
+
+def test_parts_of_one_length_go_forward() -> None:
+    """As K that is split: each program begins elsewhere."""
+    for bounds in ("%i, %length", "%i, %n"):
+        parts = UNEVEN.replace("scf.for(%zero, %length,", f"scf.for({bounds},")
+        assert "arith.and" not in print_kernel(looped(parts))
+
+
+def _programs(num_programs: int, num_ctas: int) -> list[list[int]]:
+    """Return the programs that each CTA runs of a grid of one row."""
+    kernel = looped(UNEVEN)
+    loop = next(op for op in kernel.body if isinstance(op, scf.For))
+    length = next(op for op in loop.body if isinstance(op, arith.Min))
+    extents = dict.fromkeys(kernel.body.args, 1) | {kernel.body.args[-3]: num_programs}
+
+    def value(of: Value, known: dict[Value, int]) -> int:
+        if of in known:
+            return known[of]
+        op = of.op
+        if isinstance(op, arith.Constant):
+            return int(op.value)
+        assert op is not None
+        a, b = (value(each, known) for each in op.operands)
+        return _MEANING[type(op)](a, b)
+
+    found: list[list[int]] = []
+    for cta in range(num_ctas):
+        known = dict(extents)
+        for op in kernel.body:
+            if isinstance(op, tile.ProgramId | tile.NumPrograms):
+                known[op.out] = cta if isinstance(op, tile.ProgramId) else num_ctas
+        bounds = (value(each, known) for each in (loop.lower, loop.upper, loop.step))
+        found.append(
+            [value(length.operands[1], known | {loop.induction: at}) for at in range(*bounds)]
+        )
+    return found
+
+
+_MEANING: dict[type[Op], Callable[[int, int], int]] = {
+    arith.Add: operator.add,
+    arith.Sub: operator.sub,
+    arith.Mul: operator.mul,
+    arith.Div: operator.floordiv,
+    arith.Rem: operator.mod,
+    arith.And: operator.and_,
+}
 
 
 # ---- obstacles --------------------------------------------------------------------------------

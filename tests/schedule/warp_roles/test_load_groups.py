@@ -19,7 +19,7 @@ from aotc.schedule.warp_roles.load_groups import (
     make_group,
 )
 from aotc.target import TARGETS
-from tests.support.tensor_loads import branch, kernel_of, load, loop, read
+from tests.support.tensor_loads import branch, either, kernel_of, load, loop, read
 
 BOTH = load("a", "%i") + load("b", "%i", "%z")
 GROUPS = {
@@ -153,6 +153,25 @@ SHARING = {
         [0, 1, 2],
     ),
     "under a branch": (loop(A) + branch("%c", loop(C, variable="j")), [0, 0]),
+    "in one arm of a branch or the other": (loop(either("%c", A, B)), [0, 0]),
+    "in either arm, and after a branch": (
+        loop(either("%c", A, B) + load("d", "%i") + read("d")),
+        [0, 0, 1],
+    ),
+    "in the arms of a branch in an arm": (
+        loop(either("%c", A, either("%c", B, load("d", "%i") + read("d")))),
+        [0, 0, 0],
+    ),
+    "of other sizes in either arm": (
+        loop(either("%c", BOTH + read("a") + read("b"), D.replace("%j", "%i"))),
+        [0, 1],
+    ),
+    "read after the branch with the other": (
+        load("a", "%n")
+        + either("%c", load("b", "%n") + read("b"), load("d", "%n") + read("d"))
+        + read("a"),
+        [0, 1, 1],
+    ),
     "in a loop each": (
         loop(loop(A), variable="k") + loop(loop(C, variable="j"), variable="l"),
         [0, 1],

@@ -30,6 +30,7 @@ from tests.support.tensor_loads import (
     branch,
     check_same_results,
     copy,
+    either,
     keep,
     kernel_of,
     load,
@@ -125,6 +126,15 @@ def test_no_barrier_of_the_block_stands_in_a_role() -> None:
 FLOWS = {
     "a loop": loop(copy("a", "%i")),
     "nested": loop(copy("a", "%i") + loop(copy("b", "%j", "%z"), variable="j")),
+    "in both arms of a branch": loop(
+        either("%c", copy("a", "%i"), copy("b", "%i", "%z")) + copy("d", "%one", "%z")
+    ),
+    "in the arms of branches by turns": loop(
+        "  %one_more = arith.constant {value = 2, type = i32} : i32\n"
+        "  %i_two = arith.rem(%i, %one_more) : i32\n"
+        '  %is_odd = arith.compare(%i_two, %one) {predicate = "eq"} : i1\n'
+        + either("%is_odd", copy("a", "%i"), copy("b", "%i", "%z"))
+    ),
     "in a branch": loop(branch("%c", copy("a", "%i")) + copy("b", "%one", "%z")),
     "around": copy("a", "%n") + loop(copy("b", "%i")) + copy("e", "%zero", "%z"),
     "one after the other": loop(copy("a", "%i")) + loop(copy("b", "%j", "%z"), variable="j"),

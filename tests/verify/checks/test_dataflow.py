@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from aotc.verify.checks.dataflow import Roles, roles_of
+from aotc.ir.dialects import arith, tile
+from aotc.ir.text import parse_kernel
+from aotc.verify.checks.dataflow import Roles, forward, roles_of
 from aotc.verify.checks.integers import Known, upper_bound
 from aotc.verify.checks.noise import is_inexact
+from tests.support.steered_kernel import STEERED
 from tests.support.verify_subjects import kernel_of
 
 
@@ -69,3 +72,33 @@ def test_a_bound_of_a_program_id(grid: tuple[int, ...], bound: int) -> None:
 def test_an_index_of_lanes_has_no_bound_of_its_own() -> None:
     (term, _) = _roles("grouped").strides["a_ptr"]
     assert upper_bound(term.indices[0], Known((2, 2), {})) is None
+
+
+def test_what_follows_from_a_condition_is_what_it_decides() -> None:
+    """Of what a loop carries that is what was picked, and not how often it went round."""
+    kernel = parse_kernel(STEERED)
+    (exp,) = (op for op in kernel.walk() if isinstance(op, arith.Exp))
+    found = [op.opcode for op in kernel.walk() if op in forward([exp])]
+    inside = ["arith.addptr", "tile.store", "scf.yield", "scf.yield"]
+    assert found == [
+        *("arith.exp", "arith.compare", *inside, "arith.add"),
+        *("arith.addptr", "tile.load", "tile.store"),
+    ]
+
+
+def test_what_follows_from_a_bound_is_the_whole_loop() -> None:
+    kernel = parse_kernel(
+        STEERED.replace("scf.for(%zero, %n", "scf.for(%zero, %m").replace(
+            "  %count", "  %m = arith.add(%n, %n) : i32\n  %count", 1
+        )
+    )
+    bound = next(op for op in kernel.walk() if isinstance(op, arith.Add))
+    outside = [op.opcode for op in kernel.walk() if op not in forward([bound])]
+    assert outside == ["arith.constant"] * 3 + ["scf.for", "scf.return"]
+
+
+def test_what_follows_from_an_op_of_a_combine_block_follows_from_the_op_around_it() -> None:
+    kernel = kernel_of("sum_rows")
+    (reduce,) = (op for op in kernel.walk() if isinstance(op, tile.Reduce))
+    assert forward(reduce.combine.walk()) == forward([reduce])
+    assert any(isinstance(op, tile.Store) for op in forward([reduce]))

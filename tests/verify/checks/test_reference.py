@@ -8,7 +8,10 @@ from functools import partial
 import numpy as np
 import pytest
 
+from aotc.ir.core import Op
+from aotc.ir.dialects import arith
 from aotc.ir.text import parse_kernel, print_kernel
+from aotc.verify.arrays import Array
 from aotc.verify.checks import reference as references
 from aotc.verify.checks.dataflow import roles_of
 from aotc.verify.checks.launches import Launch
@@ -26,8 +29,10 @@ from aotc.verify.checks.reference import (
     interpret,
 )
 from aotc.verify.checks.rounding import NUM_FLIPPED_RUNS
-from aotc.verify.interpreter.program import InterpretError
-from aotc.verify.interpreter.replay import Recording
+from aotc.verify.interpreter.program import InterpretError, Program, Rule, Rules
+from aotc.verify.interpreter.replay import Recording, Steady
+from aotc.verify.interpreter.run import RULES, Interpreter
+from tests.support.steered_kernel import STEERED
 from tests.support.verify_subjects import kernel_of
 
 
@@ -182,3 +187,42 @@ def test_bounds_are_the_same_where_nothing_is_replayed(monkeypatch: pytest.Monke
         (replayed.random, computed.random),
     ):
         assert [each.tobytes() for each in ours] == [each.tobytes() for each in theirs]
+
+
+def _halved(program: Program, op: Op, value: Array) -> Array:
+    del program, op
+    return np.exp(value) / np.float32(2)
+
+
+@pytest.mark.parametrize("moved", [arith.Exp, arith.Compare, None])
+def test_what_is_steady_is_what_a_run_that_computes_all_gives(moved: type[Op] | None) -> None:
+    """One exponential more is above 1 in the first run: what is stored, and read again, moves."""
+    kernel = parse_kernel(STEERED)
+    x, y = np.array([0.1, 1.0, -3.0, 2.0, 9.0], np.float32), np.arange(9, dtype=np.float32)
+    rules = {**RULES, arith.Exp: _halved} if moved is arith.Exp else RULES
+    if moved is arith.Compare:
+        rules = {**RULES, arith.Compare: lambda program, op, a, b: np.asarray(a < b)}
+
+    def run(rules: Rules, steady: Steady | None = None) -> list[bytes]:
+        buffers = [x.copy(), y.copy()]
+        Interpreter(kernel, [*buffers, 4], rules=rules, steady=steady).run((1,))
+        return [buffer.tobytes() for buffer in buffers]
+
+    recording = Recording()
+    exact = run(recording.recording(RULES))
+    live = [op for op in kernel.walk() if moved is not None and isinstance(op, moved)]
+    steady = references.steady_values(kernel, recording, live)
+    ran: list[type[Op]] = []
+    counted = {cls: _counting(cls, rule, ran) for cls, rule in rules.items()}
+    found = run(recording.replaying(counted, live, same_poison=True), steady)
+    assert found == run(rules)
+    assert (found == exact) == (moved is None)
+    assert arith.Constant not in ran
+
+
+def _counting(cls: type[Op], rule: Rule, ran: list[type[Op]]) -> Rule:
+    def counted(program: Program, op: Op, *operands: Array | None):
+        ran.append(cls)
+        return rule(program, op, *operands)
+
+    return counted

@@ -92,6 +92,10 @@ class Pending(Protocol):
         """Let it happen now, if it has not happened yet."""
         ...
 
+    def settle(self) -> None:
+        """Take it for done: somebody else has let it happen."""
+        ...
+
 
 class Context(Protocol):
     """The lanes that execute one instruction, in one step."""

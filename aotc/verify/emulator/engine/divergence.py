@@ -91,7 +91,10 @@ class Group:
     has gone round each loop that it is in, the outermost first.
     """
 
-    __slots__ = ("count", "join", "lanes", "pc", "poll", "rounds", "seen_events", "trips", "warps")
+    __slots__ = (
+        *("clusters", "count", "join", "lanes", "pc", "poll", "rounds", "seen_events", "trips"),
+        "warps",
+    )
 
     def __init__(
         self,
@@ -110,6 +113,9 @@ class Group:
         self.rounds = rounds
         self.seen_events = 0
         self.poll: Poll | None = None  # what it waits for
+        self.clusters: frozenset[int] | None = (
+            None  # that its lanes are of, once somebody has asked
+        )
 
     def merge(self, other: Group) -> None:
         """Take the lanes of another group in."""
@@ -120,6 +126,7 @@ class Group:
         self.warps = _count_warps(self.lanes)
         self.rounds = max(self.rounds, other.rounds)
         self.trips = max(self.trips, other.trips)
+        self.clusters = None
 
 
 def as_lanes(lanes: Ints) -> Lanes:

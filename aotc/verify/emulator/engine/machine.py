@@ -69,7 +69,7 @@ class Deferred:
         self.clusters = clusters  # of the batch, from the first that issued it to the last
         self._batch = batch
         self._issuer = batch.executing
-        self._action = action
+        self._action: Callable[[], None] | None = action
         self._ready = ready
         self.done = False
 
@@ -80,12 +80,18 @@ class Deferred:
 
     def force(self) -> None:
         """Let it happen now, if it has not happened yet."""
-        if not self.done:
-            self.done = True
+        action = self._action
+        if action is not None:
+            self.settle()
             try:
-                self._action()
+                action()
             except Misuse as misuse:
                 raise self._batch.fault_of(misuse, self._issuer) from None
+
+    def settle(self) -> None:
+        """Take it for done. What was to happen is forgotten, and with it all that it held."""
+        self.done = True
+        self._action = self._ready = None
 
 
 class Batch:
@@ -195,6 +201,12 @@ class Batch:
     def note_event(self) -> None:
         """Say that something happened which a waiting warp may be waiting for."""
         self.events += 1
+
+    def close(self) -> None:
+        """Let go of what knows this batch: else its arrays, which are large, outlive it."""
+        self._parts.clear()
+        self.pending.clear()
+        self.poll = None
 
     # ---- values that are no registers ---------------------------------------
 

@@ -1,10 +1,11 @@
 """Who runs next: the groups of a batch, until all lanes have exited.
 
-With seed 0 groups run in step: those who are behind first, in loops the ones that have gone round
-less often, else the ones at the lowest program counter, so that they catch up and merge with those
-ahead. With another seed, groups are split, ordered and preempted at random,
-so that a missing synchronisation shows as a different result; what is deferred happens at random,
-too. Either way nobody starves: who goes through loops lets those go first who do not.
+With seed 0 groups run in step: those of the cluster that is behind first, and of these those who are
+themselves, in loops the ones that have gone round less often, else the ones at the lowest program
+counter, so that they catch up and merge with those ahead. With another seed, groups are split, ordered
+and preempted at random, so that a missing synchronisation shows as a different result; what is
+deferred happens at random, too. Either way nobody starves: who goes through loops lets those go
+first who do not.
 
 Invariant: a batch that does not end is reported, as a deadlock or after `max_steps` instructions.
 """
@@ -14,6 +15,7 @@ from __future__ import annotations
 import random
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from operator import itemgetter
 
 import numpy as np
 
@@ -79,6 +81,8 @@ class Scheduler:
             if batch.events != self._seen_events:
                 self._resume()
             if self._groups:
+                if self._polling and self._random is None and self._happen(self._stalled()):
+                    continue
                 self._run(self._pick())
             elif not self._happen() and not self._ask_again():
                 break
@@ -86,6 +90,11 @@ class Scheduler:
             raise self._deadlock()
         while self._happen():
             pass
+
+    def close(self) -> None:
+        """Let go of the batch and of the barriers, which know this scheduler."""
+        self.batch.close()
+        del self.named_barriers, self.warp_barriers, self.cluster_barriers, self.warpgroups
 
     # ---- what ends of segments call -----------------------------------------
 
@@ -216,11 +225,20 @@ class Scheduler:
         if chance is not None:
             stays = chance.random() < _STAY_CHANCE
             return groups.pop(-1 if stays else chance.randrange(len(groups)))
+        places = [self._code.progress(group.pc, group.trips) for group in (*groups, *self._polling)]
+        behind: dict[
+            int, tuple[int, ...]
+        ] = {}  # the warps of each cluster that are behind its others
+        for place, group in sorted(
+            zip(places, (*groups, *self._polling), strict=True), key=itemgetter(0), reverse=True
+        ):
+            behind.update(dict.fromkeys(self._clusters_of(group), place))
         best = min(
             range(len(groups)),
             key=lambda index: (
                 groups[index].rounds // SPIN_ROUNDS,
-                self._code.progress(groups[index].pc, groups[index].trips),
+                min(behind[each] for each in self._clusters_of(groups[index])),
+                places[index],
             ),
         )
         return groups.pop(best)
@@ -252,18 +270,38 @@ class Scheduler:
             self._enqueue(group)
         return True
 
-    def _happen(self) -> bool:
+    def _happen(self, clusters: frozenset[int] | None = None) -> bool:
         """Let the oldest operations of each cluster happen that can; say whether there was one.
+
+        Those of `clusters` alone, if they are given.
 
         It is as many as it takes until one of its warps may go on. What lets nobody go on but who
         waits for it happens then, or when nothing else can. Clusters know nothing of each other:
         each goes on when it would if it ran alone, and where they do the same they stay together.
         """
         every = self.batch.take_pending()
+        if clusters is not None:
+            every = [each for each in every if clusters.issuperset(each.clusters)]
         return any(
             self._happen_among([each for each in every if each.is_awaited == is_awaited])
             for is_awaited in (False, True)
         )
+
+    def _stalled(self) -> frozenset[int]:
+        """Return the clusters of which all warps wait, while others may go on.
+
+        What they wait for happens before others get ahead: else launches that are in step would part.
+        """
+        waiting = frozenset[int]().union(*map(self._clusters_of, self._polling))
+        return waiting.difference(*map(self._clusters_of, self._groups))
+
+    def _clusters_of(self, group: Group) -> frozenset[int]:
+        """Return the clusters of the batch that have lanes in a group."""
+        if group.clusters is None:
+            lanes = self.batch.cluster_size * self.batch.warps_per_cta * WARP
+            warps = lane_array(group.lanes)[:: WARP if group.count == group.warps * WARP else 1]
+            group.clusters = frozenset((warps // lanes).tolist())
+        return group.clusters
 
     def _happen_among(self, every: Sequence[Deferred]) -> bool:
         served: dict[int, None] = {}

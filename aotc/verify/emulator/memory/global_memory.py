@@ -19,7 +19,7 @@ from typing import Any, TypeAlias, cast
 import numpy as np
 import numpy.typing as npt
 
-from aotc.verify.arrays import Array, listed, owner_of, reduce_or, reshape, view
+from aotc.verify.arrays import Array, listed, owner_of, reduce_and, reduce_or, reshape, view
 from aotc.verify.emulator.errors import Misuse
 from aotc.verify.emulator.memory.serialized_rmw import in_turn
 from aotc.verify.emulator.memory.vector_clocks import Ints, Lanes
@@ -281,9 +281,11 @@ class GlobalMemory:
             self._refuse("bounds", address, first, size, lanes, "out of bounds")
         if buffer.span is None:
             mask = buffer.may_write if write else buffer.may_read
-            ones = view(np.ones(size, np.uint8), cell_dtype(size))
-            shut = buffer.cells(mask, size)[offset // size] != ones
-            if shut.any():
+            cells = buffer.cells(mask, size)[offset // size]
+            words = view(cells, f"u{min(size, 8)}")
+            ones = view(np.ones(words.itemsize, np.uint8), words.dtype)
+            if (reduce_and(words, axis=None) != ones).any():
+                shut = (reshape(words, len(offset), -1) != ones).any(axis=1)
                 first = int(chosen[np.flatnonzero(shut)[0]])
                 readable = buffer.may_read[address[first] - buffer.base] != 0
                 why = "which is read-only" if write and readable else "out of bounds"

@@ -19,7 +19,7 @@ Invariant: what is recorded has been checked, and has happened.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, NoReturn, TypeAlias
 
 import numpy as np
@@ -265,16 +265,12 @@ class Shadow:
             return [flight]
         del self._flights[id(flight)]
         each = len(flight.offset) // count
-        parts = [slice(at * each, (at + 1) * each) for at in range(count)]
-        flights = [
-            replace(
-                flight,
-                lanes=flight.lanes[part],
-                offset=flight.offset[part],
-                open=flight.open[part],
-            )
-            for part in parts
-        ]
+        lanes, offset, is_open = (
+            list(reshape(array, count, each))
+            for array in (flight.lanes, flight.offset, flight.open)
+        )
+        what = (flight.size_bytes, flight.instruction, flight.writes)
+        flights = [Flight(lanes[at], offset[at], *what, is_open[at]) for at in range(count)]
         self._flights.update((id(one), one) for one in flights)
         return flights
 

@@ -64,27 +64,29 @@ class WarpRegisters:
 
     def __init__(self, registers: RegisterFile) -> None:
         self._registers = registers
-        self._places: dict[tuple[Register, ...], tuple[Ints, Ints]] = {}
+        self._places: dict[tuple[int, ...], tuple[Ints, Ints]] = {}  # by the result's registers
 
     @property
     def copies(self) -> int:
         """How often a register in flight was copied."""
         return self._registers.flight_copies
 
-    def places(self, registers: tuple[Register, ...]) -> tuple[Ints, Ints]:
-        """Return which rows of `all_words` and `all_states` registers of 32 bits have, columns both."""
-        if registers not in self._places:
+    def places(self, form: Form) -> tuple[Ints, Ints]:
+        """Return which rows of `all_words` and `all_states` the result's registers have, columns both."""
+        found = self._places.get(form.d_rows)
+        if found is None:
             rows: list[int] = []
             states: list[int] = []
-            for register in registers:
+            for register in form.d_registers:
                 bits, row = self._registers.place(register)
                 state = self._registers.state_row(register)
                 assert bits == 32, f"{register.name} holds a result of wgmma in {bits} bits"
                 assert state is not None, f"{register.name} is used by wgmma and has no states"
                 rows.append(row)
                 states.append(state)
-            self._places[registers] = np.array(rows)[:, None], np.array(states)[:, None]
-        return self._places[registers]
+            found = np.array(rows)[:, None], np.array(states)[:, None]
+            self._places[form.d_rows] = found
+        return found
 
     def states(self, register: Register) -> npt.NDArray[np.uint8]:
         """Return a register's states."""
@@ -130,7 +132,7 @@ class Chains:
         ]
         if len(chains) == len(known):
             return chains
-        _, marks = self._file.places(form.d_registers)
+        _, marks = self._file.places(form)
         states = self._file.all_states(GROUP_LANES)[marks, groups]
         flying = states == WRITE_IN_FLIGHT  # (registers, groups, lanes)
         some, every = flying.any((0, 2)), flying.all((0, 2))
@@ -172,7 +174,7 @@ class Chains:
         """Open a chain for each warpgroup; its registers get its name."""
         numbers = np.arange(self._next_number, self._next_number + len(groups), dtype=np.uint32)
         self._next_number += len(groups)
-        rows, marks = self._file.places(form.d_registers)
+        rows, marks = self._file.places(form)
         table = self._file.all_words(GROUP_LANES)
         words = reshape(table[rows, groups], len(rows), -1, WARP_LANES)
         sums = form.d_fragment.gather(np.swapaxes(words, 0, 1))
@@ -195,7 +197,7 @@ class Chains:
 
         Raises: Misuse if they are several, or of another shape.
         """
-        rows, _ = self._file.places(form.d_registers)
+        rows, _ = self._file.places(form)
         names = self._file.all_words(GROUP_LANES)[rows[:, 0], group]
         number, indices = int(names[0, 0]) >> _INDEX_BITS, np.arange(len(names), dtype=np.uint32)
         chain = self._by_number.get(number)
@@ -210,25 +212,26 @@ class Chains:
 
     def write_back(self, closed: Sequence[tuple[int, Chain]]) -> None:
         """Put the sums of chains into the registers of warps that hold their names."""
-        by_registers: dict[tuple[Register, ...], list[tuple[int, Chain]]] = defaultdict(list)
+        by_registers: dict[tuple[int, ...], list[tuple[int, Chain]]] = defaultdict(list)
         for number, chain in closed:
-            by_registers[chain.form.d_registers].append((number, chain))
+            by_registers[chain.form.d_rows].append((number, chain))
             if not any(chain.open):
                 self._by_number.pop(chain.number, None)
-        for registers, members in by_registers.items():
+        for members in by_registers.values():
+            form = members[0][1].form
             warps = np.array([number for number, _ in members])
             chains = {chain.number: chain for _, chain in members}
             places = {number: at for at, number in enumerate(chains)}
             sums = np.stack([chain.known for chain in chains.values()])
             parts = reshape(sums, len(chains), WARPS, WARP_ROWS, -1)
             of_warp = np.array([places[chain.number] for _, chain in members])
-            words = members[0][1].form.d_fragment.scatter(parts[of_warp, warps % WARPS])
+            words = form.d_fragment.scatter(parts[of_warp, warps % WARPS])
             words = np.swapaxes(words, 0, 1)
             if self._file.copies:
                 names = np.array([chain.number for _, chain in members])
                 self._write_named(warps, names, words)
                 continue
-            rows, marks = self._file.places(registers)
+            rows, marks = self._file.places(form)
             self._file.all_words(WARP_LANES)[rows, warps] = words
             self._file.all_states(WARP_LANES)[marks, warps] = FENCED
 

@@ -222,7 +222,7 @@ class WgmmaUnit:
                 pendings = [job.pending for job in members if job.pending is not None]
                 if all(self._to_do[job.group][0] is job for job in members):
                     for job, pending in zip(members, pendings, strict=True):
-                        pending.done = True
+                        pending.settle()
                         self._to_do[job.group].popleft()
                     self._multiply(members)
                 for pending in pendings:

@@ -36,18 +36,24 @@ def _barrier(site: Site) -> End:
 
     def wait(scheduler: LaneControl, group: Group) -> None:
         context = scheduler.context(site.instruction, group)
-        all_threads = scheduler.batch.launched_warps * WARP
         numbers = context.read(operands[0], 32).astype(np.int64)
+        all_threads = scheduler.batch.launched_warps * WARP
         counts = np.int64(all_threads) if count is None else context.read(count, 32)
         choice = numbers << 32 | counts
-        if (choice != choice[0]).any():
-            # Warps that go to different barriers here part.
-            lanes = context.lane_indices()
-            ways = [lanes[choice == value] for value in np.unique(choice).tolist()]
-            for child in scheduler.fork(group, ways, site.following):
-                wait(scheduler, child)
+        first = int(choice[0])
+        if (choice == first).all():
+            meet(scheduler, group, first)
             return
-        number, threads = int(numbers[0]), int(choice[0]) & 0xFFFFFFFF
+        # Warps that go to different barriers here part. (No closure calls itself: it would be a cycle.)
+        lanes, values = context.lane_indices(), np.unique(choice).tolist()
+        ways = [lanes[choice == value] for value in values]
+        for child, value in zip(scheduler.fork(group, ways, site.following), values, strict=True):
+            meet(scheduler, child, value)
+
+    def meet(scheduler: LaneControl, group: Group, choice: int) -> None:
+        context = scheduler.context(site.instruction, group)
+        all_threads = scheduler.batch.launched_warps * WARP
+        number, threads = choice >> 32 & 0xFFFFFFFF, choice & 0xFFFFFFFF
         if number >= NUM_BARRIERS:
             raise context.fault(f"there is no barrier {number}: they are 0 to {NUM_BARRIERS - 1}")
         if threads == 0 or threads % WARP or threads > all_threads:

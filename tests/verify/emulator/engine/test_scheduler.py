@@ -2,17 +2,38 @@
 
 from __future__ import annotations
 
+import gc
 from collections import Counter
+from types import UnionType
 
 import numpy as np
 import pytest
 
 from aotc.verify.emulator.engine.divergence import Group
+from aotc.verify.emulator.engine.machine import Batch, Deferred
+from aotc.verify.emulator.engine.registers import RegisterFile
 from aotc.verify.emulator.engine.scheduler import Scheduler
+from aotc.verify.emulator.run import _prepare
 from tests.support.ptx_kernel import run
 
+INIT = """
+    mov.b32 %r6, 0; setp.eq.u32 %p1, %r0, 0;
+    @%p1 mbarrier.init.shared.b64 [%r1+512], 1; fence.mbarrier_init.release.cluster;
+    mad.lo.u32 %r2, %r0, 4, %r1; st.shared.b32 [%r2+256], %r6; fence.proxy.async; bar.sync 0;
+"""
+LOAD = "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes"
 
-def _runs(body: str, monkeypatch: pytest.MonkeyPatch, mark: str) -> list[int]:
+
+def _load_and_wait(source: str) -> str:
+    """Copy 64 bytes in and wait for them; the phase is the lowest bit of %r8."""
+    return f"""
+    @%p1 mbarrier.arrive.expect_tx.shared.b64 %rd30, [%r1+512], 64;
+    @%p1 {LOAD} [%r1], [{source}], 64, [%r1+512];
+    wait: mbarrier.try_wait.parity.shared.b64 %p2, [%r1+512], %r8; @!%p2 bra wait;
+    """
+
+
+def _runs(body: str, monkeypatch: pytest.MonkeyPatch, mark: str, *more: np.ndarray) -> list[int]:
     """Return how many lanes ran an instruction each time; four CTAs store what they end with."""
     found: list[int] = []
     plain = Scheduler._run
@@ -29,7 +50,9 @@ def _runs(body: str, monkeypatch: pytest.MonkeyPatch, mark: str) -> list[int]:
     mad.lo.s32 %r9, %r5, 32, %r0; mul.wide.s32 %rd9, %r9, 4; add.s64 %rd8, %rd0, %rd9;
     st.global.b32 [%rd8], %r7;
     """
-    run(f"mov.u32 %r5, %ctaid.x; mov.b32 %r6, 0; mov.b32 %r7, 0; {body} {store}", out, grid=4)
+    run(
+        f"mov.u32 %r5, %ctaid.x; mov.b32 %r6, 0; mov.b32 %r7, 0; {body} {store}", out, *more, grid=4
+    )
     assert (out == out[:, :1]).all()
     return found
 
@@ -73,3 +96,39 @@ def test_what_lies_before_the_entry_of_a_loop_comes_last_in_it(
     done:
     """
     assert _runs(body, monkeypatch, "add.s32 %r6, %r6, 1") == [128] * 5
+
+
+def test_who_does_not_wait_stays_with_who_waits_longer(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In each iteration CTAs wait for a copy, which in one of them happens after a store of its own."""
+    body = f"""
+    {INIT} setp.eq.and.u32 %p3, %r5, 1, %p1;
+    loop: and.b32 %r8, %r6, 1; add.s32 %r6, %r6, 1;
+    @%p3 cp.async.bulk.global.shared::cta.bulk_group [%rd1], [%r1+256], 64;
+    @%p3 cp.async.bulk.commit_group;
+    {_load_and_wait("%rd2")}
+    setp.lt.s32 %p2, %r6, 5; @%p2 bra loop;
+    @%p3 cp.async.bulk.wait_group 0;
+    """
+    stored, read = np.ones(16, np.int32), np.ones(16, np.int32)
+    found = _runs(body, monkeypatch, "add.s32 %r6, %r6, 1", stored, read)
+    assert found == [128] * 5
+
+
+def test_what_a_batch_held_is_freed_with_it_and_steps_with_the_program() -> None:
+    """Nothing refers to them in a circle: large arrays would stay until Python looks for those."""
+
+    def count(kinds: type | UnionType) -> int:
+        return len([each for each in gc.get_objects() if isinstance(each, kinds)])
+
+    _prepare.cache_clear()
+    gc.collect()
+    gc.disable()
+    try:
+        before = count(Batch | Deferred), count(RegisterFile)
+        body = f"{INIT} mov.b32 %r8, 0; {_load_and_wait('%rd0')}"
+        run(body, np.ones(16, np.int32), shared=1024)
+        assert count(Batch | Deferred) == before[0]
+        _prepare.cache_clear()
+        assert count(RegisterFile) == before[1]
+    finally:
+        gc.enable()
