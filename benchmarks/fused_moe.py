@@ -238,37 +238,25 @@ class Layer:
             "n_blocks": self.most_blocks(most),
         }
 
-    def blockwise_arguments(self, block: int) -> dict[str, Any]:
-        """Return the arguments of the kernel of fp8 whose rows are in order, and of the one that orders them."""
-        import torch
+    def blockwise_arguments(self, block: int, tail: int) -> dict[str, Any]:
+        """Return the arguments of the kernel of fp8 whose rows are in order, and of the one that orders them.
 
-        blocks = self.sorted_rows(block)
-        numbers = blocks["sorted_ptr"]
-        capacity, num_scales = len(numbers), self.k // 128
-        real = numbers.long().clamp(max=self.rows - 1)
-        rows, scales = self.a[real // EACH if self.first else real], self.scales["scale_a_ptr"]
+        There is as much room for each block as the largest may have, block + tail.
+        """
+        made = self.column_arguments(block + tail, block + tail)
+        scales, num_scales = self.scales["scale_a_ptr"], self.k // 128
+        real = made["sorted_ptr"].long().clamp(max=self.rows - 1)
         scale_a = scales[real // EACH if self.first else real].T.contiguous()
-        made = {"a": rows, "b": self.b, "scale_a": scale_a, "factors": self.weight[real], **blocks}
         return made | {
-            "a_ptr": self.a,
-            "out_ptr": rows,
+            "scale_a": scale_a,
+            "out_beyond": made["out"],
             "scale_ptr": scales,
             "out_scale_ptr": scale_a,
             "scale_b_ptr": self.scales["scale_b_ptr"],
-            "out": torch.empty(capacity, self.n, dtype=torch.bfloat16, device="cuda"),
-            "N": self.n,
-            "K": self.k,
-            "n_rows": self.rows,
-            "num_out": capacity,
-            "n_tokens": len(self.a),
-            "place_ptr": self.places(numbers),
-            "stride_am": self.k,
-            "stride_om": self.k,
             "stride_sm": num_scales,
-            "stride_sk": capacity,
+            "stride_sk": scale_a.stride(0),
             "num_scales": num_scales,
             **self._strides(),
-            "n_blocks": self.rows // block + EXPERTS,
         }
 
     def arguments(self, block: int) -> dict[str, Any]:
@@ -364,7 +352,9 @@ def _candidates_of(layer: Layer, kernels: Any, kernel: Any) -> Iterator[tuple[st
             if kernel.name == layer.kernel:
                 seen[sizes] = layer.arguments(*sizes)
             elif layer.weights == "fp8":
-                seen[sizes] = layer.blockwise_arguments(*sizes)
+                seen[sizes] = layer.blockwise_arguments(
+                    2 * int(config["BLOCK_M"]), int(config["TAIL"])
+                )
             else:
                 seen[sizes] = layer.column_arguments(*sizes)
         passed, choices = (

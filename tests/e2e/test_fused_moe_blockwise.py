@@ -1,0 +1,106 @@
+"""Mixtures of experts in fp8 with scales of blocks, in the emulator, against NumPy."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+from aotc.compiler import CompileRequest, compile_ptx
+from tests.support.descriptors import launch
+from tests.support.requests import request_of
+
+SOURCE = str(Path(__file__).parents[2] / "kernels" / "fused_moe_blockwise.py")
+BLOCK_M = BLOCK_N = 64
+TAIL = 32
+MOST = 2 * BLOCK_M + TAIL
+ROWS_PER_TOKEN = 2
+# Rows of each expert: none, few, two whole parts, and those that have a tail of columns.
+COUNTS = (0, 3, 2 * BLOCK_M, 2 * BLOCK_M + 1, MOST)
+FP8 = ml_dtypes.float8_e4m3fn
+
+
+@pytest.mark.parametrize("first", [True, False])
+def test_rows_go_through_the_weights_of_their_experts(first: bool) -> None:
+    # N of the first layer is whole blocks of 128, as gate and up have scales of their own.
+    columns, depth, parts = (128, 144, 2) if first else (80, 256, 1)
+    rng = np.random.default_rng(depth)
+    num_rows, num_scales = sum(COUNTS), -(-depth // 128)
+    tokens = rng.normal(size=(-(-num_rows // ROWS_PER_TOKEN), depth)).astype(FP8)
+    of_tokens = rng.uniform(0.5, 2, (len(tokens), num_scales)).astype(np.float32)
+    b = (rng.normal(size=(len(COUNTS), parts, columns, depth)) / 8).astype(FP8)
+    of_b = rng.uniform(0.5, 2, (len(COUNTS), parts, num_scales)).astype(np.float32)
+    weight = rng.normal(size=num_rows).astype(np.float32)
+    experts = rng.permutation(np.repeat(np.arange(len(COUNTS)), COUNTS))
+    # There is room for MOST rows of each.
+    rows = np.full((len(COUNTS), MOST), num_rows, np.int32)
+    for expert, count in enumerate(COUNTS):
+        rows[expert, :count] = np.flatnonzero(experts == expert)
+    real = np.minimum(rows.ravel(), num_rows - 1)
+    in_order = tokens[real // ROWS_PER_TOKEN]
+    out = np.full((rows.size, columns), np.nan, ml_dtypes.bfloat16)
+    halves = b.reshape(len(COUNTS), 2, columns // 8, 8, depth).swapaxes(1, 2) if first else b[:, 0]
+    values = {
+        "a": in_order,
+        "more": in_order,
+        "b": halves,
+        "out": out,
+        "out_beyond": out,
+        "scale_a": np.ascontiguousarray(of_tokens[real // ROWS_PER_TOKEN].T),
+        "scale_b_ptr": of_b,
+        "start_ptr": (np.arange(len(COUNTS)) * MOST).astype(np.int32),
+        "count_ptr": np.array(COUNTS, np.int32),
+        "expert_ptr": np.arange(len(COUNTS), dtype=np.int32),
+        "N": columns,
+        "K": depth,
+        "stride_sbe": parts * num_scales,
+        "stride_sbn": num_scales,
+        "n_blocks": len(COUNTS),
+    }
+    if not first:
+        values["factors"] = weight[real]
+    width = BLOCK_N // 2 if first else BLOCK_N
+    grid = (len(COUNTS) * -(-columns // width),)
+    launch(compile_ptx(_request(first, width)), grid, values, seed=depth)
+    wide = tokens.astype(np.float64) * of_tokens.repeat(128, 1)[:, :depth]
+    wide_b = b.astype(np.float64) * of_b.repeat(128, 2)[:, :, None, :depth]
+    places = np.argsort(rows.ravel(), kind="stable")
+    for row, expert in enumerate(experts):
+        gate, *others = wide_b[expert] @ wide[row // ROWS_PER_TOKEN]
+        expected = gate / (1 + np.exp(-gate)) * others[0] if first else gate * weight[row]
+        bound = 2.0**-7 * np.abs(expected) + 2.0**-8 * np.abs(expected).max()
+        assert (np.abs(out[places[row]].astype(np.float64) - expected) <= bound).all()
+
+
+def _signature(first: bool, width: int) -> dict[str, str]:
+    rows = f"tensordesc<fp8e4nv[{BLOCK_M},128]>"
+    signature = {
+        "a": rows,
+        "more": rows,
+        "b": f"tensordesc<fp8e4nv[{'1,4,2,8,128' if first else f'1,{BLOCK_N},128'}]>",
+        "out": f"tensordesc<bf16[{BLOCK_M},{width}]>",
+        "out_beyond": f"tensordesc<bf16[{TAIL},{width}]>",
+        "scale_a": f"tensordesc<fp32[1,{BLOCK_M}]>",
+        "scale_b_ptr": "*fp32:4",
+        **dict.fromkeys(("start_ptr", "count_ptr", "expert_ptr"), "*i32:4"),
+        **dict.fromkeys(("N", "K", "stride_sbe", "stride_sbn", "n_blocks"), "i32"),
+    }
+    return signature if first else signature | {"factors": f"tensordesc<fp32[{BLOCK_M}]>"}
+
+
+def _request(first: bool, width: int) -> CompileRequest:
+    constants = {
+        "BLOCK_M": BLOCK_M,
+        "BLOCK_N": BLOCK_N,
+        "BLOCK_K": 128,
+        "TAIL": TAIL,
+        "SWIGLU": first,
+    }
+    signature = tuple(_signature(first, width).items())
+    return request_of(
+        *(SOURCE, "fused_moe_blockwise_kernel", signature, tuple(constants.items()), "sm_90a"),
+        num_warps=4,
+        num_stages=3,
+    )
