@@ -41,6 +41,12 @@ from aotc.ir.types import FP32, FP64, ScalarType, element_of
 from aotc.verify.arrays import Array, clipped, reshape
 from aotc.verify.checks.atomic_sums import AtomicSums
 from aotc.verify.checks.dataflow import carried, sources
+from aotc.verify.checks.sums_in_any_order import (
+    finite,
+    largest_of,
+    overflows_against_infinity,
+    sums_of_products,
+)
 from aotc.verify.interpreter.numerics import round_to
 from aotc.verify.interpreter.program import Program, Rule, Rules
 from aotc.verify.interpreter.replay import Recording
@@ -93,7 +99,7 @@ _SUMS = (arith.Add, arith.Sub)
 # A sum of whole numbers is taken for exact if this many bits of the mantissa stay free: sums of
 # other parts of a tile may be larger than the one that is seen.
 _SPARE_BITS = 6
-_LARGEST_BF16 = float.fromhex("0x1.fep127")
+
 _CARRYING = (scf.For, scf.If, scf.While)
 _RENAMES = (tile.Splat, tile.Broadcast, tile.ExpandDims, tile.Reshape, tile.Trans, arith.Neg)
 
@@ -133,11 +139,6 @@ def _is_order_dependent(op: Op) -> bool:
 def _float_of(value: Value) -> ScalarType | None:
     element = element_of(value.type)
     return element if isinstance(element, ScalarType) and element.is_float else None
-
-
-def _finite(value: Array) -> Array:
-    is_finite = np.isfinite(value)
-    return value if is_finite.all() else np.where(is_finite, value, 0.0)
 
 
 def _feeds_sum(value: Value, *, through: tuple[type[Op], ...] = ()) -> bool:
@@ -229,41 +230,9 @@ def _less(value: Array, share: float) -> Array:
     return (value.astype(np.float64) * (1.0 - share)).astype(value.dtype)
 
 
-def _largest(value: Array) -> float:
-    """Return the largest finite number of an array's dtype."""
-    return float(np.finfo(value.dtype).max) if value.dtype.isbuiltin == 1 else _LARGEST_BF16
-
-
 def _exact_product(a: Array, b: Array) -> Array:
     """Return products of operands up to fp32 as they are before they are rounded."""
     return a.astype(np.float64) * b.astype(np.float64)
-
-
-def _sums(a: Array, b: Array, acc: Array, step: float) -> tuple[Array, Array | None, Array | None]:
-    """Return the sums of magnitudes of what a product of matrices adds up, and which are exact.
-
-    The last is of which of them parts may overflow, None for none. What is infinite before it is
-    summed gives the same sum in any order.
-    """
-    sizes = [_finite(np.abs(value.astype(np.float64))) for value in (a, b, acc)]
-    size = np.matmul(sizes[0], sizes[1]) + sizes[2]
-    overflows = size > _largest(acc)
-    return size, _is_exact_dot(a, b, acc, size, step), overflows if overflows.any() else None
-
-
-def _is_exact_dot(a: Array, b: Array, acc: Array, size: Array, step: float) -> Array | None:
-    """Return which elements of a product of matrices no order of summation rounds; None for none.
-
-    Those are sums of whole numbers whose magnitudes stay below what `step` resolves.
-    """
-    rows, columns = (
-        ((value == np.rint(value)) & np.isfinite(value)).all(axis=axis, keepdims=True)
-        for value, axis in ((a.astype(np.float64), -1), (b.astype(np.float64), -2))
-    )
-    if not (rows.any() and columns.any()):
-        return None
-    whole = acc.astype(np.float64)
-    return rows & columns & (whole == np.rint(whole)) & (size * step < 0.5)
 
 
 # ---- rules ------------------------------------------------------------------------------------
@@ -359,7 +328,7 @@ class _Noise:
         value = np.asarray(value)
         wide = value.astype(np.float64)
         part = self._part(value.shape)
-        moved = wide + part * steps * 2.0**-element.mantissa_bits * np.abs(_finite(wide))
+        moved = wide + part * steps * 2.0**-element.mantissa_bits * np.abs(finite(wide))
         if element == FP32:
             # Flushed or kept: the runs that add up what moves must see the move.
             kept = 0.0 if self._upwards else wide * (part > 0)
@@ -406,9 +375,7 @@ class _Noise:
             out = np.asarray(base(program, op, a, b))
             if not self._upwards or not self._moves(op) or _float_of(op.out) not in (FP32, FP64):
                 return out
-            least = np.where(
-                np.isinf(b), _finite(a) * np.copysign(np.finfo(out.dtype).tiny, b), 0.0
-            )
+            least = np.where(np.isinf(b), finite(a) * np.copysign(np.finfo(out.dtype).tiny, b), 0.0)
             return np.where(least != 0.0, least, out).astype(out.dtype)
 
         return rule
@@ -488,7 +455,7 @@ class _Noise:
                 is_exact |= (a + sign * b == out) & (element != FP64)
                 return np.where(is_exact, out, moved).astype(out.dtype)
             moved = np.where(is_exact, out, moved).astype(out.dtype)
-            largest = _largest(out)
+            largest = largest_of(out)
             # What overflows in some order is open; noise alone makes no infinity, which would hide that.
             moved = np.where(np.isfinite(out), clipped(moved, -largest, largest), moved)
             return self._open(op, moved.astype(out.dtype), np.isfinite(size) & (size > largest))
@@ -497,7 +464,7 @@ class _Noise:
 
     def _unrounded(self, total: Array, element: ScalarType, products: list[Array]) -> Array:
         """Return a sum that takes products unrounded: off by a part of a step of theirs."""
-        size = sum(np.abs(_finite(product.astype(np.float64))) for product in products)
+        size = sum(np.abs(finite(product.astype(np.float64))) for product in products)
         moved = total + self._part(total.shape) * 2.0**-element.mantissa_bits * size
         return np.asarray(round_to(np.asarray(moved, np.float64), element))
 
@@ -529,14 +496,15 @@ class _Noise:
         element = _float_of(op.outs[at])
         assert element is not None
         wide = value.astype(np.float64)
-        size = _finite(np.abs(wide))
+        size = finite(np.abs(wide))
         is_exact = (wide == np.rint(wide)).all(axis=op.axis)
         is_exact &= size.sum(axis=op.axis) < 2.0 ** (element.mantissa_bits - _SPARE_BITS)
         steps = 2.0**-element.mantissa_bits * np.sqrt(np.square(size).sum(axis=op.axis))
         moved = out + self._part(out.shape) * steps
-        largest = _largest(out)
+        largest = largest_of(out)
         moved = np.where(is_exact | ~np.isfinite(out), out, clipped(moved, -largest, largest))
-        return np.asarray(round_to(np.asarray(moved, np.float64), element))
+        moved = np.asarray(round_to(np.asarray(moved, np.float64), element))
+        return self._open(op, moved, overflows_against_infinity(wide, op.axis, largest))
 
     def _dot(self, base: Rule) -> Rule:
         """Return the rule of products whose sum is off by steps of the sum of magnitudes."""
@@ -549,7 +517,9 @@ class _Noise:
             source = _float_of(op.a)
             is_fp8 = source is not None and source.bits == 8
             step = _FP8_SUM_STEP if is_fp8 else 2.0 * 2.0**-element.mantissa_bits
-            size, is_exact, overflows = self._recording.derived(out, lambda: _sums(a, b, acc, step))
+            size, is_exact, overflows = self._recording.derived(
+                out, lambda: sums_of_products(a, b, acc, step)
+            )
             assert size is not None
             wide, moved = out.astype(np.float64), self._part(out.shape)
             moved *= step
@@ -588,7 +558,7 @@ class _Noise:
         after: Array,
     ) -> Array:
         """Return sums at addresses as another order may give them."""
-        largest = _largest(after)
+        largest = largest_of(after)
         sums = self._atomic_sums.add(address, before, value, element, largest)
         part = self._part(after.shape)
         # By what is less than a step they would be rounded back, and what else moves them as well.

@@ -220,6 +220,23 @@ def test_noise_makes_no_infinity_of_a_sum_which_would_hide_that_it_may_overflow(
     assert any((run == -np.inf).all() for run in runs)
 
 
+@pytest.mark.parametrize("sign", [1.0, -1.0])
+def test_an_infinite_term_may_meet_an_overflow_to_the_other_side(sign: float) -> None:
+    """An infinity comes first; terms of the other sign overflow among themselves in another order."""
+    kernel = _kernel(_SUM.replace("OP", "add"))
+    x = np.zeros(64, np.float32)
+    x[0], x[5:7] = sign * np.inf, -sign * 3e38
+    assert (_exact(kernel, x) == sign * np.inf).all()
+    assert np.isnan(_run(kernel, x, inexact_ops(kernel), 1, upwards=True)).all()
+    for others in ((-sign * 1e38, -sign * 2e38), (sign * 3e38, sign * 3e38), (3e38, -3e38)):
+        x[5:7] = others
+        assert (_run(kernel, x, inexact_ops(kernel), 1, upwards=True) == sign * np.inf).all()
+    x[5:7] = 3e38, 3e38
+    x[7:9] = -sign * np.inf, sign * np.inf
+    with np.errstate(invalid="ignore"):
+        assert np.isnan(_run(kernel, x, inexact_ops(kernel), 1, upwards=False)).all()
+
+
 def test_what_a_maximum_hides_of_an_overflow_is_seen() -> None:
     """A sum that overflows to either side: NaN and what is negative are 0 after the maximum."""
     kernel = _kernel(
