@@ -189,7 +189,7 @@ def verify(task: tuple[str, Candidates], limit_seconds: float) -> Verified | Non
     for subject in subjects:
         label = subject.label
         try:
-            with time_limit(limit_seconds, of_processor=True):
+            with time_limit(limit_seconds):
                 result = verify_variant(subject)
         except TimeoutError as error:
             return done("out of time", str(error))
