@@ -296,9 +296,9 @@ def fused_moe_columns_kernel(
     (rows, N) in blocks of (EPILOGUE_M, BLOCK_N), `factors` (rows) of fp32 in blocks of BLOCK_M, `more_factors` the
     same in blocks of TAIL; if all are one sum, `factors` in blocks of FACTORS_M, and `more_factors` is not read.
 
-    A program stores one tile, of `n_blocks` blocks; with `num_blocks` in memory each of `n_programs` stores every
-    n_programs-th tile of so many blocks. A launch has room for as many blocks as there can be, of which those without
-    rows take time, too, where one CTA comes to them one after the other.
+    A program stores one tile, of `n_blocks` blocks; with `num_blocks_ptr`, each of `n_programs` stores every
+    n_programs-th tile of as many blocks as stand there in memory. A launch has room for as many as there can be, of
+    which those without rows take time, too, where one CTA comes to them one after the other.
 
     `b` is (experts, N, K) in blocks of (1, BLOCK_N, BLOCK_K). With SWIGLU the result is silu(gate) * up, and `b` is
     (experts, N / 8, 2, 8, K), gate and up along the axis of 2, wherever these are in memory, in blocks of
