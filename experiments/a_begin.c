@@ -1,0 +1,1 @@
+__attribute__((noinline)) int rt_begin(int x){ return x+1; }
