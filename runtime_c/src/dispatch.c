@@ -1,35 +1,19 @@
 /* dispatch.c: load a kernel's variants and lay out the table that launches search.
  *
- * A variant is loaded in four steps: its blob becomes a library (once for an archive, whatever the
- * number of GPUs), the function is found and compared with the index, attributes are set for the
- * device, and the code is forced into the context, because the driver would otherwise load it at
- * the first launch, which a stream capture forbids. The table is built whole and then published; of a
- * lazy load before the variants are, each of which is published when its first launch loads it.
+ * The table is built whole and then published; of a lazy load before the variants are, each of which is published when
+ * its first launch loads it.
  */
 #include "dispatch.h"
 
 #include <inttypes.h>
 #include <string.h>
 
-#include "cubin.h"
+#include "code.h"
 #include "guard.h"
-
-/* What a CTA may use without an attribute: 48 KiB, of which some GPUs keep one for themselves. */
-enum { DEFAULT_SHARED_BYTES = 47 << 10, PORTABLE_CLUSTER = 8 };
-
-static uint64_t shared_bytes_of(const struct variant_record *variant) {
-    return (uint64_t)variant->dynamic_shared_bytes + variant->static_shared_bytes;
-}
 
 static int shared_bytes_in(const struct aotci_context *context) {
     return atomic_load_explicit(&context->shared_bytes, memory_order_relaxed);
 }
-
-static bool is_large(const struct variant_record *variant) {
-    return shared_bytes_of(variant) > DEFAULT_SHARED_BYTES;
-}
-
-static const char damaged[] = "the archive is damaged or its writer is wrong: build it again";
 
 aotc_status aotci_load_failure(const struct loading *loading, CUresult result, const char *call) {
     const struct aotci_detail detail = {
@@ -38,241 +22,6 @@ aotc_status aotci_load_failure(const struct loading *loading, CUresult result, c
         .field = call,
     };
     return aotci_driver_fail(&loading->archive->driver, result, loading->error, detail);
-}
-
-/* ---- one variant ------------------------------------------------------------------------------
- */
-
-static aotc_status other_params(const struct loading *loading, const struct variant_record *variant,
-                                uint32_t number) {
-    const char *symbol = aotci_string(&loading->kernel->tables, variant->symbol);
-    return AOTCI_FAIL(loading->error, AOTC_ERROR_FORMAT, .file = loading->archive->name,
-                      .kernel = loading->kernel->name,
-                      .field = aotci_text("function %s", symbol).chars,
-                      .expected = "the parameters that the index lists",
-                      .got = aotci_text("a difference at number %" PRIu32, number).chars,
-                      .remedy = damaged);
-}
-
-/* Compare the index's parameters with those that the cubin lists, if it does. */
-static aotc_status check_listed_params(const struct loading *loading, uint32_t index,
-                                       const struct aotci_cubin_function *function) {
-    const struct aotc_kernel *kernel = loading->kernel;
-    const struct variant_record *variant = aotci_variant(&kernel->tables, index);
-    const struct aotci_table *table = &kernel->tables.sections[SECTION_CUBIN_PARAMS];
-    uint32_t wrong = 0;
-    switch (aotci_cubin_check_params(
-        function, table->records + (size_t)variant->first_cubin_param * table->stride, table->stride,
-        variant->cubin_param_count, &wrong)) {
-    case PARAMS_NOT_LISTED:
-        return AOTC_OK;
-    case PARAMS_EQUAL:
-        kernel->has_params[index] = true;
-        return AOTC_OK;
-    default:
-        return other_params(loading, variant, wrong);
-    }
-}
-
-/* Compare a checked cubin with what the index says of all variants that are in it: it is decoded
- * once. */
-static aotc_status check_functions(const struct loading *loading, uint32_t cubin,
-                                   const unsigned char *image) {
-    const struct aotc_archive *archive = loading->archive;
-    const struct aotc_kernel *kernel = loading->kernel;
-    for (uint32_t i = 0; i < aotci_count(&kernel->tables, SECTION_VARIANTS); ++i) {
-        const struct variant_record *variant = aotci_variant(&kernel->tables, i);
-        if (variant->cubin != cubin) {
-            continue;
-        }
-        const char *symbol = aotci_string(&kernel->tables, variant->symbol);
-        const struct aotci_cubin_function function = aotci_cubin_find(image, symbol);
-        if (!function.exists) {
-            return AOTCI_FAIL(loading->error, AOTC_ERROR_NOT_FOUND, .file = archive->name,
-                              .kernel = kernel->name,
-                              .field = aotci_text("blob %" PRIu32, cubin).chars,
-                              .expected = aotci_text("the function %s", symbol).chars,
-                              .got = "a cubin without it", .remedy = damaged);
-        }
-        if (function.static_shared_bytes != variant->static_shared_bytes) {
-            return AOTCI_FAIL(
-                loading->error, AOTC_ERROR_FORMAT, .file = archive->name, .kernel = kernel->name,
-                .field = aotci_text("blob %" PRIu32, cubin).chars,
-                .expected = aotci_text("%" PRIu32
-                                       " bytes of static shared memory in %s, as the index says",
-                                       variant->static_shared_bytes, symbol)
-                                .chars,
-                .got = aotci_text("%" PRIu64, function.static_shared_bytes).chars, .remedy = damaged);
-        }
-        const aotc_status status = check_listed_params(loading, i, &function);
-        if (status != AOTC_OK) {
-            return status;
-        }
-    }
-    return AOTC_OK;
-}
-
-/* Check a decoded cubin and hand it to the driver. */
-static aotc_status load_image(const struct loading *loading, const struct variant_record *variant,
-                              const unsigned char *image, CUlibrary *library) {
-    struct aotc_archive *archive = loading->archive;
-    const struct target_record *target = aotci_target(&loading->kernel->tables, variant->target);
-    const char *wrong = aotci_cubin_check(image, aotci_blob(&loading->kernel->tables, variant->cubin)->raw_bytes,
-                                          10u * target->major + target->minor);
-    if (wrong != NULL) {
-        return AOTCI_FAIL(
-            loading->error, AOTC_ERROR_FORMAT, .file = archive->name,
-            .kernel = loading->kernel->name,
-            .field = aotci_text("blob %" PRIu32, variant->cubin).chars,
-            .expected = aotci_text("a cubin for %s", aotci_string(&loading->kernel->tables, target->name)).chars,
-            .got = wrong,
-            .remedy = damaged);
-    }
-    const aotc_status status = check_functions(loading, variant->cubin, image);
-    if (status != AOTC_OK) {
-        return status;
-    }
-    const CUresult result =
-        archive->driver.library_load(library, image, NULL, NULL, 0, NULL, NULL, 0);
-    return result == CUDA_SUCCESS ? AOTC_OK
-                                  : aotci_load_failure(loading, result, "cuLibraryLoadData");
-}
-
-static aotc_status load_library(const struct loading *loading,
-                                const struct variant_record *variant) {
-    struct aotc_archive *archive = loading->archive;
-    CUlibrary *library = &loading->kernel->libraries[variant->cubin];
-    struct aotci_content image;
-    if (*library != NULL) {
-        return AOTC_OK;
-    }
-    aotc_status status = aotci_blob_decode(loading->kernel, variant->cubin, &image, loading->error);
-    if (status != AOTC_OK) {
-        return status;
-    }
-    status = load_image(loading, variant, image.bytes, library);
-    if (status != AOTC_OK) {
-        *library = NULL;
-    }
-    aotci_content_free(archive, &image);
-    return status;
-}
-
-/* Compare the index's parameters with what the driver says of a function whose cubin does not list them. */
-static aotc_status check_params(const struct loading *loading, uint32_t index, CUkernel kernel) {
-    struct aotc_archive *archive = loading->archive;
-    const struct variant_record *variant = aotci_variant(&loading->kernel->tables, index);
-    uint32_t i = 0;
-    size_t offset = 0;
-    size_t size_bytes = 0;
-    bool equal = true;
-    if (loading->kernel->has_params[index]) {
-        return AOTC_OK;
-    }
-    const aotc_status status = aotci_driver_use(&archive->driver, DRIVER_PARAMS, loading->error);
-    if (status != AOTC_OK || archive->driver.kernel_get_param_info == NULL) {
-        return status;
-    }
-    for (; equal && i < variant->cubin_param_count; ++i) {
-        const struct cubin_param_record *param =
-            aotci_cubin_param(&loading->kernel->tables, variant->first_cubin_param + i);
-        equal = archive->driver.kernel_get_param_info(kernel, i, &offset, &size_bytes) ==
-                    CUDA_SUCCESS &&
-                offset == param->offset && size_bytes == param->size;
-    }
-    if (equal &&
-        archive->driver.kernel_get_param_info(kernel, i, &offset, &size_bytes) != CUDA_SUCCESS) {
-        return AOTC_OK;
-    }
-    return other_params(loading, variant, equal ? i : i - 1);
-}
-
-static aotc_status find_kernel(const struct loading *loading, uint32_t index) {
-    struct aotc_archive *archive = loading->archive;
-    const struct variant_record *variant = aotci_variant(&loading->kernel->tables, index);
-    CUkernel kernel = NULL;
-    if (loading->kernel->cuda_kernels[index] != NULL) {
-        return AOTC_OK;
-    }
-    aotc_status status = load_library(loading, variant);
-    if (status != AOTC_OK) {
-        return status;
-    }
-    const CUresult result = archive->driver.library_get_kernel(
-        &kernel, loading->kernel->libraries[variant->cubin], aotci_string(&loading->kernel->tables, variant->symbol));
-    if (result != CUDA_SUCCESS) {
-        return aotci_load_failure(loading, result, "cuLibraryGetKernel");
-    }
-    status = check_params(loading, index, kernel);
-    if (status == AOTC_OK) {
-        loading->kernel->cuda_kernels[index] = kernel;
-    }
-    return status;
-}
-
-static aotc_status set_attributes(const struct loading *loading,
-                                  const struct variant_record *variant, CUkernel kernel) {
-    struct aotci_driver *driver = &loading->archive->driver;
-    const CUdevice device = loading->context->device;
-    CUresult result = CUDA_SUCCESS;
-    const bool is_wide =
-        variant->cluster[0] * variant->cluster[1] * variant->cluster[2] > PORTABLE_CLUSTER;
-    if (!is_large(variant) && !is_wide) {
-        return AOTC_OK;
-    }
-    const aotc_status status = aotci_driver_use(driver, DRIVER_ATTRIBUTES, loading->error);
-    if (status != AOTC_OK) {
-        return status;
-    }
-    if (is_large(variant)) {
-        result = driver->kernel_set_attribute(CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES,
-                                              (int)variant->dynamic_shared_bytes, kernel, device);
-    }
-    if (result == CUDA_SUCCESS && is_wide) {
-        result = driver->kernel_set_attribute(CU_FUNC_ATTRIBUTE_NON_PORTABLE_CLUSTER_SIZE_ALLOWED,
-                                              1, kernel, device);
-    }
-    return result == CUDA_SUCCESS ? AOTC_OK
-                                  : aotci_load_failure(loading, result, "cuKernelSetAttribute");
-}
-
-/* Load the code into the current context. */
-static aotc_status force_load(const struct loading *loading, CUkernel kernel) {
-    struct aotci_driver *driver = &loading->archive->driver;
-    CUfunction function = NULL;
-    const aotc_status status = aotci_driver_use(driver, DRIVER_CODE, loading->error);
-    if (status != AOTC_OK) {
-        return status;
-    }
-    CUresult result = driver->kernel_get_function(&function, kernel);
-    if (result != CUDA_SUCCESS) {
-        return aotci_load_failure(loading, result, "cuKernelGetFunction");
-    }
-    int registers = 0;
-    if (driver->function_load != NULL) {
-        result = driver->function_load(function);
-    } else {
-        /* Before 12.4 the cheapest question that only loaded code can answer. */
-        const aotc_status found = aotci_driver_use(driver, DRIVER_QUERIES, loading->error);
-        if (found != AOTC_OK) {
-            return found;
-        }
-        result = driver->function_get_attribute(&registers, CU_FUNC_ATTRIBUTE_NUM_REGS, function);
-    }
-    return result == CUDA_SUCCESS ? AOTC_OK : aotci_load_failure(loading, result, "cuFuncLoad");
-}
-
-/* Without `is_whole`, leave it to the launch that follows to load the code. */
-static aotc_status load_variant(const struct loading *loading, uint32_t index, bool is_whole) {
-    const struct variant_record *variant = aotci_variant(&loading->kernel->tables, index);
-    aotc_status status = find_kernel(loading, index);
-    if (status == AOTC_OK) {
-        status = set_attributes(loading, variant, loading->kernel->cuda_kernels[index]);
-    }
-    if (status == AOTC_OK && is_whole) {
-        status = force_load(loading, loading->kernel->cuda_kernels[index]);
-    }
-    return status;
 }
 
 /* ---- which variants ---------------------------------------------------------------------------
@@ -292,7 +41,7 @@ static unsigned target_rank(const struct target_record *target, int major, int m
 static aotc_status ask_shared_bytes(const struct loading *loading) {
     const struct kernel_record *record = loading->kernel->record;
     for (uint32_t i = 0; i < record->variant_count; ++i) {
-        if (is_large(aotci_variant(&loading->kernel->tables, record->first_variant + i))) {
+        if (aotci_is_large(aotci_variant(&loading->kernel->tables, record->first_variant + i))) {
             int shared_bytes = shared_bytes_in(loading->context);
             const aotc_status status = aotci_ask_device(
                 loading, CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN, &shared_bytes);
@@ -308,8 +57,8 @@ static aotc_status ask_shared_bytes(const struct loading *loading) {
 static bool can_run(const struct loading *loading, const struct variant_record *variant) {
     const bool has_maps = variant->condition == 0 || variant->tensor_map_count == 0 ||
                           loading->archive->driver.tensor_map_encode != NULL;
-    return has_maps && (!is_large(variant) ||
-                        shared_bytes_of(variant) <= (uint64_t)shared_bytes_in(loading->context));
+    return has_maps && (!aotci_is_large(variant) ||
+                        aotci_shared_bytes(variant) <= (uint64_t)shared_bytes_in(loading->context));
 }
 
 /* The variants of one target, and how far they are taken up into runs. */
@@ -418,19 +167,21 @@ static aotc_status no_memory(const struct loading *loading) {
 
 aotc_status aotci_load_candidate(const struct loading *loading, struct aotci_candidate *candidate,
                                  bool is_whole, CUfunction *function) {
-    const uint32_t index = aotci_variant_number(loading->kernel, candidate->variant);
     const uint32_t counted = VARIANT_IS_PERSISTENT | VARIANT_COOPERATIVE;
     const bool needs_code = is_whole || (candidate->variant->flags & counted) != 0;
+    CUfunction own = NULL;
     *function = aotci_function(candidate);
     if (*function != NULL) {
         return AOTC_OK;
     }
-    aotc_status status = load_variant(loading, index, needs_code);
+    aotc_status status = aotci_load_code(loading, candidate, is_whole, function);
+    if (status == AOTC_OK && needs_code) {
+        status = aotci_force_code(loading, candidate, &own);
+    }
     if (status == AOTC_OK && !candidate->is_taken) { /* else a launch reads it */
-        status = aotci_count_programs(loading, index, &candidate->programs_at_once);
+        status = aotci_count_programs(loading, candidate->variant, own, &candidate->programs_at_once);
     }
     if (status == AOTC_OK) {
-        *function = (CUfunction)loading->kernel->cuda_kernels[index];
         candidate->is_taken = true;
     }
     if (status == AOTC_OK && needs_code) {
@@ -529,12 +280,12 @@ aotc_status aotci_refuse(const struct aotc_kernel *kernel, const struct aotci_co
                            aotci_string(&kernel->tables, target->name));
             before = variant->target;
         }
-        const uint64_t bytes = shared_bytes_of(variant);
+        const uint64_t bytes = aotci_shared_bytes(variant);
         if (target_rank(target, context->major, context->minor) != 0 && bytes < least_bytes) {
             least_bytes = bytes;
         }
     }
-    if (least_bytes != UINT64_MAX && least_bytes > DEFAULT_SHARED_BYTES &&
+    if (least_bytes != UINT64_MAX && least_bytes > AOTCI_DEFAULT_SHARED_BYTES &&
         least_bytes > (uint64_t)shared_bytes_in(context)) {
         return AOTCI_FAIL(
             error, AOTC_ERROR_ARG, .file = archive->name, .kernel = kernel->name,

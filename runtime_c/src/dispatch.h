@@ -34,9 +34,10 @@ aotc_status aotci_load_candidate(const struct loading *loading, struct aotci_can
 aotc_status aotci_ask_device(const struct loading *loading, int attribute, int *value);
 
 /* How many program instances of a loaded variant are resident at a time, if its launches have CTAs
- * for these: as many if it is persistent, no more if it is cooperative. One that does not fit at all
+ * for these, by its function in the context: as many if it is persistent, no more if it is cooperative. One that does not fit at all
  * counts as one, and its launch says why (occupancy.c). */
-aotc_status aotci_count_programs(const struct loading *loading, uint32_t index, uint32_t *programs);
+aotc_status aotci_count_programs(const struct loading *loading, const struct variant_record *variant,
+                                 CUfunction function, uint32_t *programs);
 
 void aotci_free_dispatch(const struct aotc_archive *archive, const struct aotc_kernel *kernel,
                          struct aotci_dispatch *dispatch);

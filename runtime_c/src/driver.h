@@ -21,6 +21,7 @@ typedef struct CUstream_st *CUstream;
 typedef struct CUfunc_st *CUfunction;
 typedef struct CUkern_st *CUkernel;
 typedef struct CUlib_st *CUlibrary;
+typedef struct CUmod_st *CUmodule;
 typedef struct CUmemPoolHandle_st *CUmemoryPool;
 typedef unsigned long long CUdeviceptr;
 
@@ -121,7 +122,8 @@ enum aotci_driver_group {
     DRIVER_START = 1 << 11,
     DRIVER_STACK = 1 << 12,
     DRIVER_CAPTURES = 1 << 13,
-    DRIVER_ALL = (1 << 14) - 1,
+    DRIVER_LIBRARIES = 1 << 14,
+    DRIVER_ALL = (1 << 15) - 1,
 };
 
 /* X(member, group, symbol, version as cuGetProcAddress takes it, required, parameters) */
@@ -137,23 +139,29 @@ enum aotci_driver_group {
       (CUcontext * context, CUdevice device))                                                      \
     X(primary_release, DRIVER_DEVICES, cuDevicePrimaryCtxRelease, 11000, true, (CUdevice device))                  \
     X(context_get_current, DRIVER_CORE, cuCtxGetCurrent, 4000, true, (CUcontext * context))                     \
-    X(context_push, DRIVER_STACK, cuCtxPushCurrent, 4000, true, (CUcontext context))                             \
-    X(context_pop, DRIVER_STACK, cuCtxPopCurrent, 4000, true, (CUcontext * context))                             \
+    X(context_push, DRIVER_STACK | DRIVER_UNLOAD, cuCtxPushCurrent, 4000, true, (CUcontext context))                             \
+    X(context_pop, DRIVER_STACK | DRIVER_UNLOAD, cuCtxPopCurrent, 4000, true, (CUcontext * context))                             \
     X(context_get_device, DRIVER_CORE, cuCtxGetDevice, 2000, true, (CUdevice * device))                         \
     X(context_get_id, DRIVER_CORE, cuCtxGetId, 12000, true, (CUcontext context, unsigned long long *id))        \
     X(stream_get_context, DRIVER_CORE, cuStreamGetCtx, 9020, true, (CUstream stream, CUcontext * context))      \
     X(exchange_capture_mode, DRIVER_CORE, cuThreadExchangeStreamCaptureMode, 10010, true, (int *mode))          \
     X(stream_is_capturing, DRIVER_CAPTURES, cuStreamIsCapturing, 10000, true, (CUstream stream, int *status))     \
-    X(library_load, DRIVER_CORE, cuLibraryLoadData, 12000, true,                                                \
+    X(library_load, DRIVER_LIBRARIES, cuLibraryLoadData, 12000, true,                                                \
       (CUlibrary * library, const void *code, int *jit_options, void **jit_values,                 \
        unsigned jit_count, int *options, void **values, unsigned count))                           \
     X(library_unload, DRIVER_UNLOAD, cuLibraryUnload, 12000, true, (CUlibrary library))                           \
-    X(library_get_kernel, DRIVER_CORE, cuLibraryGetKernel, 12000, true,                                         \
+    X(library_get_kernel, DRIVER_LIBRARIES, cuLibraryGetKernel, 12000, true,                                         \
       (CUkernel * kernel, CUlibrary library, const char *name))                                    \
+    X(module_load, DRIVER_CORE, cuModuleLoadData, 2000, true, (CUmodule * module, const void *image))             \
+    X(module_unload, DRIVER_UNLOAD, cuModuleUnload, 2000, true, (CUmodule module))                                \
+    X(module_get_function, DRIVER_CORE, cuModuleGetFunction, 2000, true,                                          \
+      (CUfunction * function, CUmodule module, const char *name))                                  \
     X(kernel_get_function, DRIVER_CODE, cuKernelGetFunction, 12000, true,                                       \
       (CUfunction * function, CUkernel kernel))                                                    \
     X(kernel_set_attribute, DRIVER_ATTRIBUTES, cuKernelSetAttribute, 12000, true,                                     \
       (int attribute, int value, CUkernel kernel, CUdevice device))                                \
+    X(function_set_attribute, DRIVER_ATTRIBUTES, cuFuncSetAttribute, 9000, true,                                      \
+      (CUfunction function, int attribute, int value))                                             \
     X(function_get_attribute, DRIVER_QUERIES, cuFuncGetAttribute, 2020, true,                                      \
       (int *value, int attribute, CUfunction function))                                            \
     X(occupancy_max_blocks, DRIVER_OCCUPANCY, cuOccupancyMaxActiveBlocksPerMultiprocessor, 6050, true,               \
@@ -163,6 +171,8 @@ enum aotci_driver_group {
     X(function_load, DRIVER_CODE, cuFuncLoad, 12040, false, (CUfunction function))                              \
     X(kernel_get_param_info, DRIVER_PARAMS, cuKernelGetParamInfo, 12040, false,                                   \
       (CUkernel kernel, size_t index, size_t *offset, size_t *size_bytes))                         \
+    X(function_get_param_info, DRIVER_PARAMS, cuFuncGetParamInfo, 12040, false,                                   \
+      (CUfunction function, size_t index, size_t *offset, size_t *size_bytes))                     \
     X(launch, DRIVER_CORE, cuLaunchKernelEx, 11060, true,                                                       \
       (const CUlaunchConfig *config, CUfunction function, void **params, void **extra))            \
     X(tensor_map_encode, DRIVER_MAPS, cuTensorMapEncodeTiled, 12000, false,                                     \

@@ -15,13 +15,16 @@
 /* A variant that can be launched here. */
 struct aotci_candidate {
     uint64_t guards;
-    /* A CUkernel, which the driver takes in its place: valid in every context. NULL until the variant
-     * is loaded, and set last. */
+    /* A module's function, or a CUkernel, which the driver takes in its place (code.c). NULL until the variant is
+     * loaded, and set last. */
     _Atomic(CUfunction) function;
     const struct variant_record *variant;
     struct aotci_guard condition; /* without an expression if there is none */
     uint32_t programs_at_once; /* how many are resident, if it matters to a launch; else 0 */
-    bool is_taken; /* its library is used, perhaps by a launch that loads its code; under the archive's lock */
+    /* Under the archive's lock: */
+    bool is_taken;        /* its code is used, perhaps by a launch that loads it */
+    CUmodule module;      /* NULL: its code is a library's */
+    CUfunction of_module; /* in it */
 };
 
 static inline CUfunction aotci_function(const struct aotci_candidate *candidate) {

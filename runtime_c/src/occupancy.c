@@ -53,25 +53,17 @@ static aotc_status count_clusters(const struct loading *loading,
                : aotci_load_failure(loading, result, "cuOccupancyMaxActiveClusters");
 }
 
-aotc_status aotci_count_programs(const struct loading *loading, uint32_t index,
-                                  uint32_t *programs) {
-    const struct aotc_archive *archive = loading->archive;
-    const struct variant_record *variant = aotci_variant(&loading->kernel->tables, index);
-    CUfunction function = NULL;
+aotc_status aotci_count_programs(const struct loading *loading, const struct variant_record *variant,
+                                 CUfunction function, uint32_t *programs) {
     int count = 0;
     *programs = 0;
     if ((variant->flags & (VARIANT_IS_PERSISTENT | VARIANT_COOPERATIVE)) == 0) {
         return AOTC_OK;
     }
-    const aotc_status found = aotci_driver_use(&loading->archive->driver,
-                                               DRIVER_CODE | DRIVER_OCCUPANCY, loading->error);
+    const aotc_status found =
+        aotci_driver_use(&loading->archive->driver, DRIVER_OCCUPANCY, loading->error);
     if (found != AOTC_OK) {
         return found;
-    }
-    const CUresult result =
-        archive->driver.kernel_get_function(&function, loading->kernel->cuda_kernels[index]);
-    if (result != CUDA_SUCCESS) {
-        return aotci_load_failure(loading, result, "cuKernelGetFunction");
     }
     const bool has_cluster = (variant->cluster[0] | variant->cluster[1] | variant->cluster[2]) != 1;
     const aotc_status status = has_cluster ? count_clusters(loading, variant, function, &count)

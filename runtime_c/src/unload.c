@@ -1,16 +1,22 @@
 /* unload.c: undo loads: all of them at the end, or those in one context before.
  *
  * Code is the driver's library, which all contexts share: it is unloaded when no context that is left
- * launches it. What a context's entry holds goes at once; the entry itself stays in the list, without
+ * launches it. What a context's entry holds, modules too, goes at once; the entry itself stays in the list, without
  * a context, because launches on other devices walk along it without a lock (load.h).
  */
-#include "dispatch.h"
+#include "code.h"
 #include "scratch.h"
 
 /* Take an entry's tables, and its hold on a primary context. No launch may be in it. */
 static void empty_entry(struct aotc_archive *archive, struct aotci_context *entry, bool may_call) {
+    const uint32_t kernel_count = aotci_count(&archive->root, SECTION_ENTRIES);
+    for (uint32_t i = 0; may_call && i < kernel_count; ++i) {
+        aotci_unload_modules(
+            &archive->driver, entry,
+            atomic_load_explicit(&entry->dispatches[i], memory_order_relaxed));
+    }
     atomic_store_explicit(&entry->context, NULL, memory_order_release);
-    for (uint32_t i = 0; i < aotci_count(&archive->root, SECTION_ENTRIES); ++i) {
+    for (uint32_t i = 0; i < kernel_count; ++i) {
         aotci_free_dispatch(
             archive, aotci_kernel(archive, i),
             atomic_exchange_explicit(&entry->dispatches[i], NULL, memory_order_acq_rel));
@@ -43,7 +49,7 @@ static bool is_used(const struct aotc_kernel *kernel, uint32_t blob, CUcontext l
         const uint32_t count = dispatch == NULL ? 0 : dispatch->candidate_count;
         for (uint32_t k = 0; k < count; ++k) {
             if (dispatch->candidates[k].variant->cubin == blob &&
-                dispatch->candidates[k].is_taken) {
+                dispatch->candidates[k].is_taken && dispatch->candidates[k].module == NULL) {
                 return true;
             }
         }

@@ -30,34 +30,80 @@ static aotc_status add_on(struct fixture *fixture, struct CUstream_st *stream, a
     return aotc_launch(kernel_of(fixture, "add"), &add.desc, &fixture->error);
 }
 
+/* Load what is left of `add`, as without the flag. */
+static void load_rest(struct fixture *fixture) {
+    aotc_load_options options = AOTC_LOAD_OPTIONS_INIT;
+    options.device = 0;
+    options.kernel = "add";
+    EXPECT(aotc_load(fixture->archive, &options, &fixture->error), AOTC_OK, &fixture->error, NULL);
+}
+
 static void test_a_launch_loads_its_variant_alone(void) {
     struct fixture fixture = begin(1);
-    CHECK(fake_cuda_calls("cuLibraryLoadData") == 0 && fixture.blobs->calls == 0);
+    CHECK(fake_cuda_calls("cuModuleLoadData") == 0 && fixture.blobs->calls == 0);
     EXPECT(add_on(&fixture, fixture.stream, AOTC_FP32), AOTC_OK, &fixture.error, NULL);
     EXPECT(add_on(&fixture, fixture.stream, AOTC_FP32), AOTC_OK, &fixture.error, NULL);
-    CHECK(fake_cuda_calls("cuLibraryLoadData") == 1 && fixture.blobs->calls == 1);
+    CHECK(fake_cuda_calls("cuModuleLoadData") == 1 && fixture.blobs->calls == 1);
     /* The other variant is in the frame that is still decoded. */
     EXPECT(add_on(&fixture, fixture.stream, AOTC_FP16), AOTC_OK, &fixture.error, NULL);
-    CHECK(fake_cuda_calls("cuLibraryLoadData") == 2 && fixture.blobs->calls == 1);
+    CHECK(fake_cuda_calls("cuModuleLoadData") == 2 && fixture.blobs->calls == 1);
+    CHECK(fake_cuda_calls("cuLibraryLoadData") == 0 && fake_cuda_live_libraries() == 2);
     tear_down(&fixture);
 }
 
 static void test_a_load_without_the_flag_loads_what_is_left(void) {
     struct fixture fixture = begin(1);
-    aotc_load_options options = AOTC_LOAD_OPTIONS_INIT;
-    options.device = 0;
-    options.kernel = "add";
     EXPECT(add_on(&fixture, fixture.stream, AOTC_FP32), AOTC_OK, &fixture.error, NULL);
-    EXPECT(aotc_load(fixture.archive, &options, &fixture.error), AOTC_OK, &fixture.error, NULL);
+    load_rest(&fixture);
     const unsigned long loaded = fake_cuda_calls("cuLibraryLoadData");
-    CHECK(loaded > 1);
+    CHECK(loaded > 1 && fake_cuda_calls("cuModuleLoadData") == 1);
     EXPECT(add_on(&fixture, fixture.stream, AOTC_FP16), AOTC_OK, &fixture.error, NULL);
     EXPECT(load_lazily(&fixture, 0, "add"), AOTC_OK, &fixture.error, NULL);
     CHECK(fake_cuda_calls("cuLibraryLoadData") == loaded);
     tear_down(&fixture);
 }
 
-/* Code belongs to the archive, and what of it is used to each context. */
+/* Code that the archive has loaded for others is taken as it is, and not loaded anew for the context. */
+static void test_a_launch_takes_the_library_that_is_there(void) {
+    struct fixture fixture = begin(2);
+    struct CUstream_st *other = fake_cuda_create_stream(fake_cuda_primary_context(1));
+    load_rest(&fixture);
+    const unsigned long loaded = fake_cuda_calls("cuLibraryLoadData");
+    EXPECT(add_on(&fixture, other, AOTC_FP32), AOTC_OK, &fixture.error, NULL);
+    CHECK(fake_cuda_calls("cuLibraryLoadData") == loaded);
+    CHECK(fake_cuda_calls("cuModuleLoadData") == 0);
+    /* What the launch uses stays when the device leaves that loaded it. */
+    EXPECT(aotc_unload(fixture.archive, 0, &fixture.error), AOTC_OK, &fixture.error, NULL);
+    CHECK(fake_cuda_live_libraries() == 1);
+    EXPECT(add_on(&fixture, other, AOTC_FP32), AOTC_OK, &fixture.error, NULL);
+    tear_down(&fixture);
+}
+
+/* Each context has modules of its own, which go with it. */
+static void test_a_module_goes_with_its_context(void) {
+    struct fixture fixture = begin(2);
+    struct CUstream_st *other = fake_cuda_create_stream(fake_cuda_primary_context(1));
+    EXPECT(add_on(&fixture, fixture.stream, AOTC_FP32), AOTC_OK, &fixture.error, NULL);
+    EXPECT(add_on(&fixture, other, AOTC_FP32), AOTC_OK, &fixture.error, NULL);
+    CHECK(fake_cuda_calls("cuModuleLoadData") == 2 && fake_cuda_live_libraries() == 2);
+    /* One that was destroyed has taken its modules along: nothing is asked of them. */
+    fake_cuda_destroy_context(fake_cuda_primary_context(1));
+    CHECK(fake_cuda_live_libraries() == 1);
+    EXPECT(add_on(&fixture, fixture.stream, AOTC_FP32), AOTC_OK, &fixture.error, NULL);
+    tear_down(&fixture);
+    CHECK(fake_cuda_calls("cuModuleUnload") == 1 && fake_cuda_live_libraries() == 0);
+
+    /* Another context at its address has none of them either. */
+    fixture = begin(1);
+    EXPECT(add_on(&fixture, fixture.stream, AOTC_FP32), AOTC_OK, &fixture.error, NULL);
+    fake_cuda_replace_context(fake_cuda_primary_context(0));
+    EXPECT(load_lazily(&fixture, 0, "add"), AOTC_OK, &fixture.error, NULL);
+    EXPECT(add_on(&fixture, fixture.stream, AOTC_FP32), AOTC_OK, &fixture.error, NULL);
+    CHECK(fake_cuda_calls("cuModuleLoadData") == 2);
+    tear_down(&fixture);
+    CHECK(fake_cuda_calls("cuModuleUnload") == 1 && fake_cuda_live_libraries() == 0);
+}
+
 static void test_contexts_load_and_unload_by_themselves(void) {
     struct fixture fixture = begin(2);
     struct CUstream_st *other = fake_cuda_create_stream(fake_cuda_primary_context(1));
@@ -68,8 +114,9 @@ static void test_contexts_load_and_unload_by_themselves(void) {
     CHECK(fake_cuda_live_libraries() == 1);
     EXPECT(load_lazily(&fixture, 0, "add"), AOTC_OK, &fixture.error, NULL);
     EXPECT(add_on(&fixture, fixture.stream, AOTC_FP32), AOTC_OK, &fixture.error, NULL);
-    CHECK(fake_cuda_live_libraries() == 1);
+    CHECK(fake_cuda_live_libraries() == 2);
     EXPECT(aotc_unload(fixture.archive, 1, &fixture.error), AOTC_OK, &fixture.error, NULL);
+    CHECK(fake_cuda_live_libraries() == 1);
     EXPECT(add_on(&fixture, fixture.stream, AOTC_FP32), AOTC_OK, &fixture.error, NULL);
     tear_down(&fixture);
 }
@@ -79,11 +126,11 @@ static void test_code_is_loaded_before_a_captured_launch_alone(void) {
     struct fixture fixture = begin(1);
     EXPECT(add_on(&fixture, fixture.stream, AOTC_FP32), AOTC_OK, &fixture.error, NULL);
     EXPECT(add_on(&fixture, fixture.stream, AOTC_FP32), AOTC_OK, &fixture.error, NULL);
-    CHECK(fake_cuda_calls("cuFuncLoad") == 0 && fake_cuda_calls("cuLibraryLoadData") == 1);
+    CHECK(fake_cuda_calls("cuFuncLoad") == 0 && fake_cuda_calls("cuModuleLoadData") == 1);
     fake_cuda_begin_capture();
     EXPECT(add_on(&fixture, fixture.stream, AOTC_FP16), AOTC_OK, &fixture.error, NULL);
     CHECK(fake_cuda_end_capture());
-    CHECK(fake_cuda_calls("cuFuncLoad") == 1 && fake_cuda_calls("cuLibraryLoadData") == 2);
+    CHECK(fake_cuda_calls("cuFuncLoad") == 1 && fake_cuda_calls("cuLibraryLoadData") == 1);
     /* Where the driver does not say whether a stream is captured, as if it were. */
     EXPECT(aotc_unload(fixture.archive, 0, &fixture.error), AOTC_OK, &fixture.error, NULL);
     EXPECT(load_lazily(&fixture, 0, "add"), AOTC_OK, &fixture.error, NULL);
@@ -99,27 +146,29 @@ static void test_a_first_launch_that_fails_is_first_again(void) {
     fake_cuda_fail("cuLaunchKernelEx", 0, 2);
     EXPECT(add_on(&fixture, fixture.stream, AOTC_FP32), AOTC_ERROR_CUDA, &fixture.error,
            "cuLaunchKernelEx");
-    /* Its library is in use for all that another context's unload knows. */
+    /* Its module is its context's: another one's unload leaves it. */
     EXPECT(aotc_unload(fixture.archive, 1, &fixture.error), AOTC_OK, &fixture.error, NULL);
     CHECK(fake_cuda_live_libraries() == 1);
     fake_cuda_begin_capture();
     EXPECT(add_on(&fixture, fixture.stream, AOTC_FP32), AOTC_OK, &fixture.error, NULL);
     CHECK(fake_cuda_end_capture());
-    CHECK(fake_cuda_calls("cuFuncLoad") == 1 && fake_cuda_calls("cuLibraryLoadData") == 1);
+    CHECK(fake_cuda_calls("cuFuncLoad") == 1 && fake_cuda_calls("cuModuleLoadData") == 1);
+    CHECK(fake_cuda_calls("cuLibraryLoadData") == 0);
     tear_down(&fixture);
 }
 
 /* Each call of the driver on the way fails once; the launch after it succeeds. */
 static void test_a_launch_that_cannot_load_is_tried_again(void) {
     static const char *const calls[] = {
-        "cuCtxPushCurrent", "cuThreadExchangeStreamCaptureMode", "cuLibraryLoadData",
-        "cuLibraryGetKernel"};
+        "cuCtxPushCurrent", "cuThreadExchangeStreamCaptureMode", "cuModuleLoadData",
+        "cuModuleGetFunction"};
     for (size_t i = 0; i < sizeof calls / sizeof *calls; ++i) {
         struct fixture fixture = begin(1);
         fake_cuda_fail(calls[i], 0, 2);
         EXPECT(add_on(&fixture, fixture.stream, AOTC_FP32), AOTC_ERROR_CUDA, &fixture.error,
                calls[i]);
         fake_cuda_fail(calls[i], 0, 0);
+        CHECK(fake_cuda_live_libraries() == 0);
         EXPECT(add_on(&fixture, fixture.stream, AOTC_FP32), AOTC_OK, &fixture.error, NULL);
         tear_down(&fixture);
     }
@@ -142,6 +191,8 @@ int main(int argc, char **argv) {
     static void (*const tests[])(void) = {
         test_a_launch_loads_its_variant_alone,
         test_a_load_without_the_flag_loads_what_is_left,
+        test_a_launch_takes_the_library_that_is_there,
+        test_a_module_goes_with_its_context,
         test_contexts_load_and_unload_by_themselves,
         test_code_is_loaded_before_a_captured_launch_alone,
         test_a_first_launch_that_fails_is_first_again,

@@ -97,7 +97,7 @@ static void launch_from(const char *name, const char *kernel, uint32_t flags) {
     for (int i = 0; i < 3; ++i) { /* the first loads, the second keeps its plan, the third finds it */
         EXPECT(aotc_launch(found, &desc, &error), AOTC_OK, &error, NULL);
     }
-    CHECK(fake_cuda_calls("cuLibraryLoadData") == 1);
+    CHECK(fake_cuda_calls("cuModuleLoadData") == 1);
     aotc_release(archive);
     CHECK(fake_cuda_live_libraries() == 0);
     NO_VIOLATION();

@@ -90,9 +90,7 @@ CUresult fake_cuDevicePrimaryCtxRelease(CUdevice device) {
     fake.primary_references[device] -= 1;
     if (fake.primary_references[device] == 0) { /* it is destroyed, and code in it is gone */
         fake.primaries[device].is_alive = false;
-        for (int i = 0; i < fake.kernel_count; ++i) {
-            fake.kernels[i].is_loaded[context_index(&fake.primaries[device])] = false;
-        }
+        forget_code(&fake.primaries[device]);
     }
     return leave(CUDA_SUCCESS);
 }

@@ -268,13 +268,14 @@ CONTROL struct CUctx_st *fake_cuda_retain_primary(int device) {
 
 CONTROL int fake_cuda_device_count(void) { return fake.device_count; }
 
-CONTROL void fake_cuda_destroy_context(struct CUctx_st *context) { context->is_alive = false; }
+CONTROL void fake_cuda_destroy_context(struct CUctx_st *context) {
+    context->is_alive = false;
+    forget_code(context);
+}
 
 CONTROL void fake_cuda_replace_context(struct CUctx_st *context) {
     *context = (struct CUctx_st){true, context->device, ++fake.last_id};
-    for (int i = 0; i < fake.kernel_count; ++i) {
-        fake.kernels[i].is_loaded[context_index(context)] = false;
-    }
+    forget_code(context);
 }
 
 CONTROL void fake_cuda_set_current(struct CUctx_st *context) {

@@ -1,6 +1,6 @@
-/* fake_launch.c: libraries, kernels, tensor maps, occupancy and launches.
+/* fake_launch.c: libraries, modules, kernels, tensor maps, occupancy and launches.
  *
- * A library is a cubin that is read for its functions and parameters. A launch copies its arguments
+ * A library is a cubin that is read for its functions and parameters, and so is a module. A launch copies its arguments
  * by them, for tests to see, and is judged: its code is loaded, its attributes and sizes are legal.
  */
 #include <stdio.h>
@@ -55,6 +55,17 @@ static struct CUkern_st *new_kernel(void) {
     return NULL;
 }
 
+void forget_code(CUcontext context) {
+    for (int i = 0; i < fake.kernel_count; ++i) {
+        fake.kernels[i].is_loaded[context_index(context)] = false;
+    }
+    for (int i = 0; i < fake.library_count; ++i) {
+        if (fake.libraries[i].context == context) {
+            fake.libraries[i].is_alive = false;
+        }
+    }
+}
+
 CUresult fake_cuLibraryLoadData(CUlibrary *library, const void *code, int *jit_options,
                                        void **jit_values, unsigned jit_count, int *options,
                                        void **values, unsigned count) {
@@ -79,6 +90,39 @@ CUresult fake_cuLibraryLoadData(CUlibrary *library, const void *code, int *jit_o
     return leave(CUDA_SUCCESS);
 }
 
+CUresult fake_cuModuleLoadData(CUmodule *module, const void *image) {
+    ENTER("cuModuleLoadData");
+    if (is_forbidden("cuModuleLoadData")) {
+        return leave(CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
+    }
+    REQUIRE(current() != NULL && current()->is_alive, CUDA_ERROR_INVALID_CONTEXT,
+            "cuModuleLoadData without a context");
+    struct CUlib_st *loaded = new_library();
+    REQUIRE(loaded != NULL, CUDA_ERROR_OUT_OF_MEMORY, "more libraries than the fake has");
+    REQUIRE(fake_cubin_read(image, &loaded->cubin), CUDA_ERROR_INVALID_IMAGE,
+            "cuModuleLoadData: not a cubin");
+    REQUIRE(fake.devices[current()->device].major == loaded->cubin.arch / 10,
+            CUDA_ERROR_NO_BINARY_FOR_GPU, "cuModuleLoadData: a cubin for sm_%d", loaded->cubin.arch);
+    loaded->is_alive = true;
+    loaded->context = current();
+    *module = (CUmodule)loaded;
+    return leave(CUDA_SUCCESS);
+}
+
+CUresult fake_cuModuleUnload(CUmodule module) {
+    ENTER("cuModuleUnload");
+    struct CUlib_st *library = (CUlibrary)module;
+    if (is_forbidden("cuModuleUnload")) {
+        return leave(CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
+    }
+    REQUIRE(library->is_alive, CUDA_ERROR_INVALID_HANDLE,
+            "cuModuleUnload twice, or after its context was destroyed");
+    REQUIRE(library->context == current(), CUDA_ERROR_INVALID_CONTEXT,
+            "cuModuleUnload in another context");
+    library->is_alive = false;
+    return leave(CUDA_SUCCESS);
+}
+
 CUresult fake_cuLibraryUnload(CUlibrary library) {
     ENTER("cuLibraryUnload");
     if (is_forbidden("cuLibraryUnload")) {
@@ -89,25 +133,41 @@ CUresult fake_cuLibraryUnload(CUlibrary library) {
     return leave(CUDA_SUCCESS);
 }
 
-CUresult fake_cuLibraryGetKernel(CUkernel *kernel, CUlibrary library, const char *name) {
-    ENTER("cuLibraryGetKernel");
-    REQUIRE(library->is_alive, CUDA_ERROR_INVALID_HANDLE,
-            "cuLibraryGetKernel of an unloaded library");
+/* A function of a library or module; between ENTER and leave. */
+static CUresult find_function(CUkernel *kernel, CUlibrary library, const char *name) {
     const struct fake_function *function = fake_cubin_find(&library->cubin, name);
     if (function == NULL) {
-        return leave(CUDA_ERROR_NOT_FOUND);
+        return CUDA_ERROR_NOT_FOUND;
     }
     for (int i = 0; i < fake.kernel_count; ++i) {
         if (fake.kernels[i].library == library && fake.kernels[i].function == function) {
             *kernel = &fake.kernels[i];
-            return leave(CUDA_SUCCESS);
+            return CUDA_SUCCESS;
         }
     }
     struct CUkern_st *made = new_kernel();
-    REQUIRE(made != NULL, CUDA_ERROR_OUT_OF_MEMORY, "more kernels than the fake has");
+    if (made == NULL) {
+        violate("more kernels than the fake has");
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    }
     *made = (struct CUkern_st){.library = library, .function = function};
     *kernel = made;
-    return leave(CUDA_SUCCESS);
+    return CUDA_SUCCESS;
+}
+
+CUresult fake_cuLibraryGetKernel(CUkernel *kernel, CUlibrary library, const char *name) {
+    ENTER("cuLibraryGetKernel");
+    REQUIRE(library->is_alive, CUDA_ERROR_INVALID_HANDLE,
+            "cuLibraryGetKernel of an unloaded library");
+    return leave(find_function(kernel, library, name));
+}
+
+CUresult fake_cuModuleGetFunction(CUfunction *function, CUmodule module, const char *name) {
+    ENTER("cuModuleGetFunction");
+    const CUlibrary library = (CUlibrary)module;
+    REQUIRE(library->is_alive && library->context == current(), CUDA_ERROR_INVALID_HANDLE,
+            "cuModuleGetFunction of an unloaded module, or in another context");
+    return leave(find_function((CUkernel *)function, library, name));
 }
 
 CUresult fake_cuKernelGetFunction(CUfunction *function, CUkernel kernel) {
@@ -119,25 +179,39 @@ CUresult fake_cuKernelGetFunction(CUfunction *function, CUkernel kernel) {
     return leave(CUDA_SUCCESS);
 }
 
+static CUresult set_attribute(const char *symbol, int attribute, int value, CUkernel kernel,
+                              CUdevice device) {
+    switch (attribute) {
+    case CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES:
+        if (value < 0 ||
+            value + kernel->function->static_shared_bytes > fake.devices[device].shared_bytes) {
+            violate("%s: %d bytes of shared memory", symbol, value);
+            return CUDA_ERROR_INVALID_VALUE;
+        }
+        kernel->max_dynamic_shared[device] = value;
+        return CUDA_SUCCESS;
+    case CU_FUNC_ATTRIBUTE_NON_PORTABLE_CLUSTER_SIZE_ALLOWED:
+        kernel->non_portable_cluster[device] = value != 0;
+        return CUDA_SUCCESS;
+    default:
+        violate("%s: attribute %d", symbol, attribute);
+        return CUDA_ERROR_INVALID_VALUE;
+    }
+}
+
 CUresult fake_cuKernelSetAttribute(int attribute, int value, CUkernel kernel,
                                           CUdevice device) {
     ENTER("cuKernelSetAttribute");
     REQUIRE(device >= 0 && device < fake.device_count, 101, "cuKernelSetAttribute: device %d",
             device);
-    switch (attribute) {
-    case CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES:
-        REQUIRE(value >= 0 && value + kernel->function->static_shared_bytes <=
-                                  fake.devices[device].shared_bytes,
-                CUDA_ERROR_INVALID_VALUE, "cuKernelSetAttribute: %d bytes of shared memory", value);
-        kernel->max_dynamic_shared[device] = value;
-        break;
-    case CU_FUNC_ATTRIBUTE_NON_PORTABLE_CLUSTER_SIZE_ALLOWED:
-        kernel->non_portable_cluster[device] = value != 0;
-        break;
-    default:
-        REQUIRE(false, CUDA_ERROR_INVALID_VALUE, "cuKernelSetAttribute: attribute %d", attribute);
-    }
-    return leave(CUDA_SUCCESS);
+    return leave(set_attribute("cuKernelSetAttribute", attribute, value, kernel, device));
+}
+
+CUresult fake_cuFuncSetAttribute(CUfunction function, int attribute, int value) {
+    ENTER("cuFuncSetAttribute");
+    REQUIRE(current() != NULL, CUDA_ERROR_INVALID_CONTEXT, "cuFuncSetAttribute without a context");
+    return leave(set_attribute("cuFuncSetAttribute", attribute, value, (CUkernel)function,
+                               current()->device));
 }
 
 static CUresult load_function(CUfunction function, const char *symbol) {
@@ -159,15 +233,26 @@ CUresult fake_cuFuncLoad(CUfunction function) {
     return leave(load_function(function, "cuFuncLoad"));
 }
 
-CUresult fake_cuKernelGetParamInfo(CUkernel kernel, size_t index, size_t *offset,
-                                          size_t *size_bytes) {
-    ENTER("cuKernelGetParamInfo");
+static CUresult get_param(const struct CUkern_st *kernel, size_t index, size_t *offset,
+                          size_t *size_bytes) {
     if (index >= kernel->function->param_count) {
-        return leave(CUDA_ERROR_INVALID_VALUE);
+        return CUDA_ERROR_INVALID_VALUE;
     }
     *offset = kernel->function->params[index].offset;
     *size_bytes = kernel->function->params[index].size_bytes;
-    return leave(CUDA_SUCCESS);
+    return CUDA_SUCCESS;
+}
+
+CUresult fake_cuKernelGetParamInfo(CUkernel kernel, size_t index, size_t *offset,
+                                          size_t *size_bytes) {
+    ENTER("cuKernelGetParamInfo");
+    return leave(get_param(kernel, index, offset, size_bytes));
+}
+
+CUresult fake_cuFuncGetParamInfo(CUfunction function, size_t index, size_t *offset,
+                                 size_t *size_bytes) {
+    ENTER("cuFuncGetParamInfo");
+    return leave(get_param((CUkernel)function, index, offset, size_bytes));
 }
 
 CUresult fake_cuTensorMapEncodeTiled(CUtensorMap *map, int data_type, unsigned rank,
@@ -298,6 +383,8 @@ CUresult fake_cuLaunchKernelEx(const CUlaunchConfig *config, CUfunction function
     launch.device = launch.context->device;
     REQUIRE(kernel->library != NULL && kernel->library->is_alive, CUDA_ERROR_INVALID_HANDLE,
             "launch: unloaded library");
+    REQUIRE(kernel->library->context == NULL || kernel->library->context == launch.context,
+            CUDA_ERROR_INVALID_HANDLE, "launch: a function of another context");
     if (!kernel->is_loaded[context_index(launch.context)]) {
         REQUIRE(!fake.is_capturing && !is_thread_capturing, CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED,
                 "launch of %s in a capture: not loaded in the context before",

@@ -41,8 +41,10 @@ struct CUstream_st {
     CUcontext context;
 };
 
+/* A library, or a module: one of a context, which goes with it. */
 struct CUlib_st {
     bool is_alive;
+    CUcontext context; /* NULL: a library */
     struct fake_cubin cubin;
 };
 
@@ -144,6 +146,9 @@ CUcontext current(void);
 
 /* A number for each context, below MAX_CONTEXTS. */
 int context_index(CUcontext context);
+
+/* Let go of what was loaded in a context, which is destroyed. */
+void forget_code(CUcontext context);
 
 #define DECLARE(member, group, symbol, min_version, required, parameters)                                 \
     CUresult fake_##symbol parameters;
