@@ -59,8 +59,14 @@ int main(int argc, char **argv) {
     pthread_barrier_wait(&bar);
     if (strstr(way, "relax")) CALL(cuThreadExchangeStreamCaptureMode, (int *), &mode);
     printf("%s: ", way);
+    if (strstr(way, "module")) {
+        void *mod = NULL;
+        STEP("load", CALL(cuModuleLoadData, (void **, const void *), &mod, image));
+        STEP("get", CALL(cuModuleGetFunction, (void **, void *, const char *), &kern, mod, argv[3]));
+    } else {
     STEP("load", CALL(cuLibraryLoadData, (void **, const void *, void *, void *, unsigned, void *, void *, unsigned), &lib, image, NULL, NULL, 0, NULL, NULL, 0));
     STEP("get", CALL(cuLibraryGetKernel, (void **, void *, const char *), &kern, lib, argv[3]));
+    }
     if (strstr(way, "malloc")) { uint64_t b2; STEP("malloc", CALL(cuMemAlloc, (uint64_t *, size_t), &b2, 64 << 20)); }
     else STEP("launch", CALL(cuLaunchKernel, (void *, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, void *, void **, void **), kern, grid[0], grid[1], grid[2], threads, 1, 1, shared, sb, NULL, extra));
     STEP("sync", CALL(cuStreamSynchronize, (void *), sb));
