@@ -1,0 +1,344 @@
+/* validate_kernel.c: check the kernel of an index and everything it owns.
+ *
+ * Owners are walked in order, and each must claim the slice right after the previous one (`struct
+ * walk` holds how far each table is claimed), so tables are covered without overlap and without
+ * holes.
+ */
+#include <string.h>
+
+#include "expression.h"
+#include "validate_walk.h"
+
+bool aotci_walk_claim(struct walk *walk, enum section_kind kind, uint32_t first, uint32_t count) {
+    const uint32_t claimed = walk->claimed[kind];
+    if (first != claimed || count > aotci_count(walk->tables, kind) - claimed) {
+        return false;
+    }
+    walk->claimed[kind] = claimed + count;
+    return true;
+}
+
+aotc_status aotci_walk_bad(const struct walk *walk, enum section_kind kind, uint32_t index,
+                           const char *field, const char *expected) {
+    return aotci_bad_record(walk->tables, walk->error, kind, index, field, expected);
+}
+
+bool aotci_walk_is_expression(struct walk *walk, uint32_t index) {
+    if (index >= aotci_count(walk->tables, SECTION_EXPRESSIONS)) {
+        return false;
+    }
+    if (walk->is_checked[index] == 0) {
+        const struct expression_record *expression = aotci_expression(walk->tables, index);
+        if (aotci_expression_check_params(walk->tables, walk->kernel, expression) != NULL) {
+            return false;
+        }
+        walk->is_checked[index] = 1;
+    }
+    return true;
+}
+
+static bool is_dtype(unsigned dtype) { return dtype >= AOTC_I1 && dtype <= AOTC_FP8E5; }
+static bool is_power_of_two(uint32_t value) { return value != 0 && (value & (value - 1)) == 0; }
+
+/* ---- what a kernel lists --------------------------------------------------------------------- */
+
+/* Names are strings without repeats, so equal names have equal offsets. At most 256 of them. */
+static bool is_repeated(const struct walk *walk, enum section_kind kind, uint32_t first,
+                        uint32_t index) {
+    const uint32_t *name = aotci_record(walk->tables, kind, index);
+    for (uint32_t i = first; i < index; ++i) {
+        const uint32_t *other = aotci_record(walk->tables, kind, i);
+        if (*other == *name) {
+            return true;
+        }
+    }
+    return false;
+}
+
+static bool is_valid_value(const struct aotci_tables *tables, const struct value_record *value) {
+    switch (value->kind) {
+    case AOTC_VALUE_NULL:
+        return value->payload == 0;
+    case AOTC_VALUE_BOOL:
+        return value->payload <= 1;
+    case AOTC_VALUE_INT:
+    case AOTC_VALUE_FLOAT:
+        return true;
+    case AOTC_VALUE_STRING:
+        return value->payload <= UINT32_MAX &&
+               aotci_is_text(tables, (uint32_t)value->payload, LIMIT_TEXT_BYTES);
+    default:
+        return false;
+    }
+}
+
+static aotc_status check_named_values(const struct walk *walk, uint32_t first, uint32_t count) {
+    for (uint32_t i = first; i < first + count; ++i) {
+        const struct value_record *value = aotci_value(walk->tables, i);
+        if (!aotci_is_name(walk->tables, value->name) ||
+            is_repeated(walk, SECTION_VALUES, first, i)) {
+            return aotci_walk_bad(walk, SECTION_VALUES, i, "name", "a name that is not repeated");
+        }
+        if (!is_valid_value(walk->tables, value)) {
+            return aotci_walk_bad(walk, SECTION_VALUES, i, "payload", "a value of its kind");
+        }
+    }
+    return AOTC_OK;
+}
+
+static aotc_status check_type_variables(const struct walk *walk) {
+    const struct kernel_record *kernel = walk->kernel;
+    for (uint32_t i = 0; i < kernel->type_variable_count; ++i) {
+        const uint32_t index = kernel->first_type_variable + i;
+        const struct type_variable_record *variable = aotci_type_variable(walk->tables, index);
+        if (!aotci_is_name(walk->tables, variable->name) ||
+            is_repeated(walk, SECTION_TYPE_VARIABLES, kernel->first_type_variable, index)) {
+            return aotci_walk_bad(walk, SECTION_TYPE_VARIABLES, index, "name",
+                                  "a name that is not repeated");
+        }
+        uint32_t seen = 0;
+        bool valid = variable->dtype_count >= 1 && variable->dtype_count <= AOTC_FP8E5 &&
+                     variable->zero[0] == 0 && variable->zero[1] == 0 && variable->zero[2] == 0;
+        for (unsigned k = 0; valid && k < sizeof variable->dtypes; ++k) {
+            const unsigned dtype = variable->dtypes[k];
+            valid = k < variable->dtype_count ? is_dtype(dtype) && (seen >> dtype & 1) == 0
+                                              : dtype == 0;
+            seen |= valid ? UINT32_C(1) << dtype : 0;
+        }
+        if (!valid) {
+            return aotci_walk_bad(walk, SECTION_TYPE_VARIABLES, index, "dtypes",
+                                  "distinct dtypes, zeros after them");
+        }
+    }
+    return AOTC_OK;
+}
+
+static aotc_status check_params(const struct walk *walk) {
+    const struct kernel_record *kernel = walk->kernel;
+    for (uint32_t i = 0; i < kernel->param_count; ++i) {
+        const uint32_t index = kernel->first_param + i;
+        const struct param_record *param = aotci_param(walk->tables, index);
+        if (!aotci_is_name(walk->tables, param->name) ||
+            is_repeated(walk, SECTION_PARAMS, kernel->first_param, index)) {
+            return aotci_walk_bad(walk, SECTION_PARAMS, index, "name",
+                                  "a name that is not repeated");
+        }
+        if (param->kind < AOTC_POINTER || param->kind > AOTC_TENSOR) {
+            return aotci_walk_bad(walk, SECTION_PARAMS, index, "kind", "1 to 3");
+        }
+        const bool has_type = param->type_variable == 0
+                                  ? is_dtype(param->dtype)
+                                  : param->dtype == AOTC_DTYPE_NONE &&
+                                        param->type_variable <= kernel->type_variable_count;
+        if (!has_type) {
+            return aotci_walk_bad(walk, SECTION_PARAMS, index, "dtype",
+                                  "a dtype or a type variable");
+        }
+        const bool has_rank = param->kind == AOTC_TENSOR
+                                  ? param->rank >= 1 && param->rank <= LIMIT_RANK
+                                  : param->rank == 0;
+        if (!has_rank || !is_power_of_two(param->divisibility) || param->flags > PARAM_OPTIONAL ||
+            param->access > 3 || param->zero != 0) {
+            return aotci_walk_bad(walk, SECTION_PARAMS, index, "rank, divisibility, flags",
+                                  "what the format allows");
+        }
+    }
+    return AOTC_OK;
+}
+
+static aotc_status check_choice_values(const struct walk *walk,
+                                       const struct choice_record *choice) {
+    for (uint32_t i = 0; i < choice->value_count; ++i) {
+        const struct value_record *value = aotci_value(walk->tables, choice->first_value + i);
+        if (value->name != 0 || !is_valid_value(walk->tables, value)) {
+            return aotci_walk_bad(walk, SECTION_VALUES, choice->first_value + i, "payload",
+                                  "a value without a name");
+        }
+        for (uint32_t k = 0; k < i; ++k) {
+            const struct value_record *other = aotci_value(walk->tables, choice->first_value + k);
+            if (other->kind == value->kind && other->payload == value->payload) {
+                return aotci_walk_bad(walk, SECTION_VALUES, choice->first_value + i, "payload",
+                                      "distinct values");
+            }
+        }
+    }
+    return AOTC_OK;
+}
+
+/* VALUES has three owners, claimed in this order: constants, choices, configs. */
+static aotc_status check_values(struct walk *walk) {
+    const struct aotci_tables *tables = walk->tables;
+    const struct kernel_record *kernel = walk->kernel;
+    if (!aotci_walk_claim(walk, SECTION_VALUES, kernel->first_constant, kernel->constant_count)) {
+        return aotci_walk_bad(walk, SECTION_KERNELS, 0, "first_constant",
+                              "the next values");
+    }
+    aotc_status status = check_named_values(walk, kernel->first_constant, kernel->constant_count);
+    for (uint32_t i = 0; status == AOTC_OK && i < kernel->choice_count; ++i) {
+        const uint32_t index = kernel->first_choice + i;
+        const struct choice_record *choice = aotci_choice(tables, index);
+        if (choice->value_count > LIMIT_CHOICE_VALUES) {
+            return aotci_above_limit(tables, walk->error, "values of a choice",
+                                     choice->value_count, LIMIT_CHOICE_VALUES);
+        }
+        if (!aotci_is_name(tables, choice->name) ||
+            is_repeated(walk, SECTION_CHOICES, kernel->first_choice, index) || choice->zero != 0) {
+            return aotci_walk_bad(walk, SECTION_CHOICES, index, "name",
+                                  "a name that is not repeated");
+        }
+        if (choice->value_count == 0 ||
+            !aotci_walk_claim(walk, SECTION_VALUES, choice->first_value, choice->value_count)) {
+            return aotci_walk_bad(walk, SECTION_CHOICES, index, "first_value", "the next values");
+        }
+        status = check_choice_values(walk, choice);
+    }
+    for (uint32_t i = 0; status == AOTC_OK && i < kernel->config_count; ++i) {
+        const struct config_record *config = aotci_config(tables, kernel->first_config + i);
+        if (config->entry_count > LIMIT_CONFIG_ENTRIES) {
+            return aotci_above_limit(tables, walk->error, "entries of a config",
+                                     config->entry_count, LIMIT_CONFIG_ENTRIES);
+        }
+        if (!aotci_walk_claim(walk, SECTION_VALUES, config->first_entry, config->entry_count)) {
+            return aotci_walk_bad(walk, SECTION_CONFIGS, kernel->first_config + i, "first_entry",
+                                  "the next values");
+        }
+        status = check_named_values(walk, config->first_entry, config->entry_count);
+    }
+    return status;
+}
+
+static aotc_status check_guards(struct walk *walk) {
+    const struct kernel_record *kernel = walk->kernel;
+    for (uint32_t i = 0; i < kernel->guard_count; ++i) {
+        const struct guard_record *guard = aotci_guard(walk->tables, kernel->first_guard + i);
+        if (guard->text == 0 || !aotci_is_text(walk->tables, guard->text, LIMIT_TEXT_BYTES)) {
+            return aotci_walk_bad(walk, SECTION_GUARDS, kernel->first_guard + i, "text",
+                                  "a text that is not empty");
+        }
+        if (!aotci_walk_is_expression(walk, guard->expression)) {
+            return aotci_walk_bad(walk, SECTION_GUARDS, kernel->first_guard + i, "expression",
+                                  "an expression over the kernel's params");
+        }
+    }
+    return AOTC_OK;
+}
+
+/* Number of combinations of dtypes and choice values, at most LIMIT_COMBINATIONS + 1. */
+static uint64_t count_combinations(const struct walk *walk) {
+    const struct kernel_record *kernel = walk->kernel;
+    uint64_t count = 1;
+    for (uint32_t i = 0; i < kernel->type_variable_count && count <= LIMIT_COMBINATIONS; ++i) {
+        count *= aotci_type_variable(walk->tables, kernel->first_type_variable + i)->dtype_count;
+    }
+    for (uint32_t i = 0; i < kernel->choice_count && count <= LIMIT_COMBINATIONS; ++i) {
+        count *= aotci_choice(walk->tables, kernel->first_choice + i)->value_count;
+    }
+    return count;
+}
+
+/* ---- kernels --------------------------------------------------------------------------------- */
+
+static aotc_status check_kernel_counts(const struct walk *walk) {
+    const struct kernel_record *kernel = walk->kernel;
+    const struct {
+        const char *what;
+        uint32_t count, most;
+    } counts[] = {
+        {"params of a kernel", kernel->param_count, LIMIT_PARAMS},
+        {"type variables of a kernel", kernel->type_variable_count, LIMIT_TYPE_VARIABLES},
+        {"choices of a kernel", kernel->choice_count, LIMIT_CHOICES},
+        {"guards of a kernel", kernel->guard_count, LIMIT_GUARDS},
+        {"configs of a kernel", kernel->config_count, LIMIT_CONFIGS},
+        {"constants of a kernel", kernel->constant_count, LIMIT_CONSTANTS},
+    };
+    for (size_t i = 0; i < sizeof counts / sizeof *counts; ++i) {
+        if (counts[i].count > counts[i].most) {
+            return aotci_above_limit(walk->tables, walk->error, counts[i].what, counts[i].count,
+                                     counts[i].most);
+        }
+    }
+    if (kernel->config_count == 0 || kernel->variant_count == 0 || kernel->grid_rank > 3) {
+        return aotci_walk_bad(walk, SECTION_KERNELS, 0,
+                              "config_count, variant_count, grid_rank",
+                              "a config, a variant, a rank up to 3");
+    }
+    return AOTC_OK;
+}
+
+static bool claim_kernel(struct walk *walk) {
+    const struct kernel_record *kernel = walk->kernel;
+    return aotci_walk_claim(walk, SECTION_PARAMS, kernel->first_param, kernel->param_count) &&
+           aotci_walk_claim(walk, SECTION_TYPE_VARIABLES, kernel->first_type_variable,
+                            kernel->type_variable_count) &&
+           aotci_walk_claim(walk, SECTION_CHOICES, kernel->first_choice, kernel->choice_count) &&
+           aotci_walk_claim(walk, SECTION_GUARDS, kernel->first_guard, kernel->guard_count) &&
+           aotci_walk_claim(walk, SECTION_CONFIGS, kernel->first_config, kernel->config_count) &&
+           kernel->first_variant == walk->claimed[SECTION_VARIANTS] &&
+           kernel->variant_count <=
+               aotci_count(walk->tables, SECTION_VARIANTS) - walk->claimed[SECTION_VARIANTS];
+}
+
+static aotc_status check_kernel(struct walk *walk) {
+    const struct kernel_record *kernel = walk->kernel;
+    if (!aotci_is_name(walk->tables, kernel->name)) {
+        return aotci_walk_bad(walk, SECTION_KERNELS, 0, "name", "a name");
+    }
+    aotc_status status = check_kernel_counts(walk);
+    if (status == AOTC_OK && !claim_kernel(walk)) {
+        return aotci_walk_bad(walk, SECTION_KERNELS, 0, "slices",
+                              "the next records");
+    }
+    status = status == AOTC_OK ? check_type_variables(walk) : status;
+    status = status == AOTC_OK ? check_params(walk) : status;
+    status = status == AOTC_OK ? check_values(walk) : status;
+    status = status == AOTC_OK ? check_guards(walk) : status;
+    if (status != AOTC_OK) {
+        return status;
+    }
+    const uint64_t combinations = count_combinations(walk);
+    if (combinations > LIMIT_COMBINATIONS) {
+        return aotci_above_limit(walk->tables, walk->error, "combinations of types and choices",
+                                 combinations, LIMIT_COMBINATIONS);
+    }
+    for (uint32_t i = 0; i < kernel->variant_count && status == AOTC_OK; ++i) {
+        status = aotci_check_variant(walk, kernel->first_variant + i, combinations);
+        walk->claimed[SECTION_VARIANTS] += 1;
+    }
+    return status;
+}
+
+aotc_status aotci_validate_kernel(const struct aotc_kernel *kernel, aotc_error *error) {
+    static const enum section_kind owned[] = {
+        SECTION_PARAMS,   SECTION_TYPE_VARIABLES, SECTION_CHOICES,
+        SECTION_VALUES,   SECTION_GUARDS,         SECTION_CONFIGS,
+        SECTION_VARIANTS, SECTION_CUBIN_PARAMS,   SECTION_TENSOR_MAPS,
+    };
+    const struct aotci_tables *tables = &kernel->tables;
+    const aotc_allocator *allocator = &kernel->archive->allocator;
+    const uint32_t expression_count = aotci_count(tables, SECTION_EXPRESSIONS);
+    struct walk walk = {.tables = tables, .error = error};
+    if (aotci_count(tables, SECTION_KERNELS) != 1) {
+        return aotci_walk_bad(&walk, SECTION_KERNELS, 0, "count", "one record");
+    }
+    walk.kernel = aotci_kernel_record(tables, 0);
+    const size_t mark_count = (size_t)expression_count + aotci_count(tables, SECTION_BLOBS);
+    uint32_t *marks = aotci_allocate(allocator, mark_count, sizeof *marks);
+    if (marks == NULL) {
+        return AOTCI_FAIL(error, AOTC_ERROR_NOMEM, .file = tables->file,
+                          .field = "memory to check the index");
+    }
+    walk.cubin_arch = marks;
+    walk.is_checked = marks + aotci_count(tables, SECTION_BLOBS);
+    aotc_status status = check_kernel(&walk);
+    aotci_deallocate(allocator, marks, mark_count, sizeof *marks);
+    for (size_t i = 0; status == AOTC_OK && i < sizeof owned / sizeof *owned; ++i) {
+        if (walk.claimed[owned[i]] != aotci_count(tables, owned[i])) {
+            status = aotci_walk_bad(&walk, owned[i], walk.claimed[owned[i]], "owner",
+                                    "a record that belongs to the kernel");
+        }
+    }
+    if (status == AOTC_OK && strcmp(aotci_string(tables, walk.kernel->name), kernel->name) != 0) {
+        status = aotci_walk_bad(&walk, SECTION_KERNELS, 0, "name", "the name in the root");
+    }
+    return status;
+}

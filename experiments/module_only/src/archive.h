@@ -1,0 +1,249 @@
+/* archive.h: an opened archive in memory.
+ *
+ * Opening checks everything that the root says (validate.c), and asking for a kernel what its index
+ * says, so afterwards their records are used in place and without checks. What is loaded for GPUs is
+ * added by load.c and only ever grows, each piece published whole, so launches read it without a lock.
+ */
+#ifndef AOTCI_ARCHIVE_H
+#define AOTCI_ARCHIVE_H
+
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+
+#include "driver.h"
+#include "error.h"
+#include "format.h"
+#include "memo.h"
+
+/* A section of an index. `stride` exceeds the record's size in archives of a newer minor version.
+ */
+struct aotci_table {
+    const unsigned char *records; /* NULL in a root that is not in memory: root.c */
+    uint32_t count;
+    uint32_t stride;
+    uint32_t offset; /* in the root or index */
+};
+
+/* The tables of the root of an archive, or of the index of a kernel: those of the other have no
+ * records. */
+struct aotci_tables {
+    const char *file;           /* for messages */
+    const unsigned char *bytes; /* aligned to 8 */
+    uint32_t size_bytes;
+    bool is_partial; /* not all of it was verified yet: root.c */
+    bool is_newer; /* of a newer minor version than this library's */
+    struct aotci_table sections[SECTION_COUNT + 1];
+};
+
+struct aotci_test; /* a comparison: guard.h */
+
+/* A condition on the arguments: tests that must all hold, or bytecode if there are none. */
+struct aotci_guard {
+    const struct expression_record *expression;
+    const struct aotci_test *tests;
+    uint32_t test_count;
+};
+
+/* A kernel, which is there once it was opened (kernel_index.c). */
+struct aotc_kernel {
+    struct aotc_archive *archive;
+    struct entry_record entry; /* of the root, and that of the frame of the index */
+    struct frame_record frame;
+    const struct kernel_record *record;
+    struct aotci_tables tables;
+    uint32_t number; /* in the archive */
+    const char *name;
+    const unsigned char *index_bytes;
+    unsigned char *owned_index; /* NULL if the index is used where the archive has it */
+    struct aotci_guard *guards;
+    struct aotci_test *tests; /* of all expressions that consist of such, in order */
+    uint32_t *first_tests;    /* where those of each expression begin, and the last ones end */
+
+    /* Changed by loads alone, under the archive's lock; NULL until the first. */
+    CUlibrary *libraries;   /* one for each blob, NULL until loaded */
+    bool *has_params;       /* one for each variant: its cubin says the parameters that the index lists */
+    CUkernel *cuda_kernels; /* one for each variant, NULL until loaded */
+};
+
+struct aotci_context; /* what is loaded in one context: load.h */
+
+/* The contents of a frame or a blob, aligned to 8: where the archive has them, or in memory of `size_bytes`. */
+struct aotci_content {
+    const unsigned char *bytes;
+    unsigned char *owned; /* NULL: the archive's */
+    size_t size_bytes;
+};
+
+/* A frame of several blobs, decoded while a kernel is loaded: its variants are in it. After a variant that
+ * was loaded by its launch it stays, because the next one is likely in it. */
+struct aotci_frame {
+    struct aotci_content content; /* without bytes: none */
+    uint32_t number;              /* in the archive */
+    /* Where a cubin of a kernel lies in it (frame.c), from which those after it are found. */
+    const struct aotc_kernel *kernel; /* NULL: nothing was found yet */
+    uint32_t blob;
+    const unsigned char *rest, *code_end;
+};
+
+/* How far a piece of a root in memory is. */
+enum aotci_piece { PIECE_THERE, PIECE_VERIFIED };
+
+/* What is kept of a root that is not in memory: the digests that the header's is of, and a piece of digests. */
+struct aotci_remote {
+    uint32_t piece; /* the number of that one; UINT32_MAX: none */
+    const unsigned char *first; /* while the archive is opened, its first bytes: header and piece 0; or NULL */
+    unsigned char digests[ROOT_PIECE_BYTES];
+    unsigned char sealed[];
+};
+
+/* The first bytes of a file, read at once: of a small root all that opening needs. */
+struct aotci_start {
+    uint32_t size_bytes;
+    _Alignas(8) unsigned char bytes[4096];
+};
+
+struct aotc_archive {
+    atomic_uint references;
+    aotc_allocator allocator;
+    aotc_decompress_fn decompress;
+    void *decompress_user;
+    _Atomic(void *) decoder; /* of the default decompressor, between two frames (zstd.c) */
+    char *name; /* for messages: the path, or "memory" */
+    char *driver_path;
+
+    const unsigned char *file; /* NULL: frames are read from `descriptor` */
+    int descriptor;            /* -1: none */
+    uint64_t file_bytes;
+    unsigned char *owned_file; /* NULL if borrowed or mapped */
+    bool is_mapped;
+    bool is_compressed;
+    bool is_trusted; /* no digest is compared */
+    const unsigned char *head; /* header, root, digests of its pieces, digests of theirs; aligned; or NULL, and then: */
+    struct aotci_remote *remote;
+    unsigned char *owned_head; /* NULL if they are used where they are, or not in memory */
+    uint32_t head_bytes;
+    struct aotci_tables root;
+    _Atomic(struct aotc_kernel *) *kernels; /* NULL until opened */
+    _Atomic(struct aotc_kernel *) last;     /* the one that was asked for last by its name */
+
+    /* Of a root that is verified in pieces (root.c), changed while `index_lock` is held. */
+    atomic_bool is_complete;
+    uint8_t *pieces; /* an aotci_piece for each, and for those of digests, or NULL */
+
+    /* Held while a kernel is opened. Of the two locks `lock` is taken first. */
+    pthread_mutex_t index_lock;
+    struct aotci_memo maps; /* encoded ones: tensor_map.h; launches read and write it */
+
+    /* Changed by loads alone, under the lock. */
+    pthread_mutex_t lock;
+    bool has_driver;
+    struct aotci_driver driver;
+    struct aotci_frame frame;
+    uint64_t process; /* the mark of the one that loaded it: fork.c */
+
+    /* Read by launches. */
+    _Atomic(struct aotci_context *) contexts;
+};
+
+/* Memory from the archive's allocator. Zero bytes are one byte. `aotci_allocate` clears it, `aotci_allocate_bytes`,
+ * for what is written whole at once, does not. */
+void *aotci_allocate(const aotc_allocator *allocator, size_t count, size_t element_bytes);
+void *aotci_allocate_bytes(const aotc_allocator *allocator, size_t size_bytes);
+void aotci_deallocate(const aotc_allocator *allocator, void *memory, size_t count,
+                      size_t element_bytes);
+
+static inline const void *aotci_record(const struct aotci_tables *tables, enum section_kind kind,
+                                       uint32_t index) {
+    const struct aotci_table *table = &tables->sections[kind];
+    return table->records + (size_t)index * table->stride;
+}
+
+static inline uint32_t aotci_count(const struct aotci_tables *tables, enum section_kind kind) {
+    return tables->sections[kind].count;
+}
+
+static inline const char *aotci_string(const struct aotci_tables *tables, uint32_t offset) {
+    return (const char *)tables->sections[SECTION_STRINGS].records + offset;
+}
+
+#define AOTCI_RECORD_ACCESSOR(name, type, kind)                                                    \
+    static inline const struct type *aotci_##name(const struct aotci_tables *tables,               \
+                                                  uint32_t index) {                                \
+        return (const struct type *)aotci_record(tables, kind, index);                             \
+    }
+AOTCI_RECORD_ACCESSOR(entry, entry_record, SECTION_ENTRIES)
+AOTCI_RECORD_ACCESSOR(frame, frame_record, SECTION_FRAMES)
+AOTCI_RECORD_ACCESSOR(target, target_record, SECTION_TARGETS)
+AOTCI_RECORD_ACCESSOR(kernel_record, kernel_record, SECTION_KERNELS)
+AOTCI_RECORD_ACCESSOR(param, param_record, SECTION_PARAMS)
+AOTCI_RECORD_ACCESSOR(type_variable, type_variable_record, SECTION_TYPE_VARIABLES)
+AOTCI_RECORD_ACCESSOR(choice, choice_record, SECTION_CHOICES)
+AOTCI_RECORD_ACCESSOR(value, value_record, SECTION_VALUES)
+AOTCI_RECORD_ACCESSOR(guard, guard_record, SECTION_GUARDS)
+AOTCI_RECORD_ACCESSOR(config, config_record, SECTION_CONFIGS)
+AOTCI_RECORD_ACCESSOR(variant, variant_record, SECTION_VARIANTS)
+AOTCI_RECORD_ACCESSOR(cubin_param, cubin_param_record, SECTION_CUBIN_PARAMS)
+AOTCI_RECORD_ACCESSOR(tensor_map, tensor_map_record, SECTION_TENSOR_MAPS)
+AOTCI_RECORD_ACCESSOR(expression, expression_record, SECTION_EXPRESSIONS)
+AOTCI_RECORD_ACCESSOR(blob, blob_record, SECTION_BLOBS)
+#undef AOTCI_RECORD_ACCESSOR
+
+static inline const char *aotci_kernel_name(const struct aotc_archive *archive, uint32_t number) {
+    return aotci_string(&archive->root, aotci_entry(&archive->root, number)->name);
+}
+
+/* The frame of the archive that a kernel calls its frame `use`, of a root that is complete. */
+static inline uint32_t aotci_used_frame(const struct aotc_kernel *kernel, uint32_t use) {
+    return *(const uint32_t *)aotci_record(&kernel->archive->root, SECTION_USES,
+                                           kernel->entry.first_use + use);
+}
+
+/* The number of a variant of a kernel, from its record. */
+static inline uint32_t aotci_variant_number(const struct aotc_kernel *kernel,
+                                            const struct variant_record *variant) {
+    const struct aotci_table *variants = &kernel->tables.sections[SECTION_VARIANTS];
+    return (uint32_t)((size_t)((const unsigned char *)variant - variants->records) /
+                      variants->stride);
+}
+
+/* Read header and root, or of a large root what opening needs. CHECKSUM, FORMAT, LIMIT, IO, NOMEM (root.c). */
+aotc_status aotci_root_open(struct aotc_archive *archive, const struct header_record *header,
+                            const struct aotci_start *first, bool is_whole, aotc_error *error);
+
+/* Verify and check what is left of the root, if anything is; any number of threads may ask at once (root.c). */
+aotc_status aotci_root_complete(const struct aotc_archive *archive, aotc_error *error);
+
+/* Find a kernel by its name; `*number` is UINT32_MAX if there is none. As aotci_root_open (root.c). */
+aotc_status aotci_root_find(const struct aotc_archive *archive, const char *name, uint32_t *number,
+                            aotc_error *error);
+
+/* Verify, check and take the records of a kernel and of the frame of its index, and unless `name` is NULL its name, of
+ * LIMIT_NAME_BYTES and a NUL at most; `index_lock` is held (root.c). */
+aotc_status aotci_root_kernel(struct aotc_kernel *kernel, char *name, aotc_error *error);
+
+/* The frame of the archive that a kernel calls its frame `use`: its number and its record, verified and checked
+ * (root.c). */
+aotc_status aotci_root_frame(const struct aotc_kernel *kernel, uint32_t use, uint32_t *number,
+                             struct frame_record *frame, aotc_error *error);
+
+void aotci_root_close(struct aotc_archive *archive);
+
+/* A kernel that was opened, or NULL. */
+static inline struct aotc_kernel *aotci_kernel(const struct aotc_archive *archive, uint32_t number) {
+    return atomic_load_explicit(&archive->kernels[number], memory_order_acquire);
+}
+
+/* Read, decode and check the index of a kernel, if that was not done before; any number of threads may ask at once. Its
+ * name is `name`, or if that is NULL what the root says. CHECKSUM, FORMAT, LIMIT, IO, NOMEM, UNSUPPORTED
+ * (kernel_index.c). */
+aotc_status aotci_kernel_open(struct aotc_archive *archive, uint32_t number, const char *name,
+                              aotc_error *error);
+
+/* Let go of what opening a kernel made (kernel_index.c). */
+void aotci_kernel_close(struct aotc_kernel *kernel);
+
+/* Read a value record as the caller sees it. */
+aotc_value aotci_value_of(const struct aotci_tables *tables, const struct value_record *record);
+
+#endif

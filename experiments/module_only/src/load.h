@@ -1,0 +1,158 @@
+/* load.h: what launches find when they come: tables of loaded kernels, one set for each context.
+ *
+ * A context's entry is published whole and stays in the list until the archive goes. Unloading takes
+ * the context out of it, and a later load on the same device puts one in again; its `dispatches` go
+ * from NULL to a finished table, and back when it is unloaded. Launches read both with acquire loads
+ * and need no lock; what hangs on an entry is read only by launches in its context, which must have
+ * finished before it is unloaded.
+ */
+#ifndef AOTCI_LOAD_H
+#define AOTCI_LOAD_H
+
+#include "archive.h"
+#include "config_index.h"
+
+/* A variant that can be launched here. */
+struct aotci_candidate {
+    uint64_t guards;
+    /* A module's function, or a CUkernel, which the driver takes in its place (code.c). NULL until the variant is
+     * loaded, and set last. */
+    _Atomic(CUfunction) function;
+    const struct variant_record *variant;
+    struct aotci_guard condition; /* without an expression if there is none */
+    uint32_t programs_at_once; /* how many are resident, if it matters to a launch; else 0 */
+    /* Under the archive's lock: */
+    bool is_taken;        /* its code is used, perhaps by a launch that loads it */
+    CUmodule module;      /* NULL: its code is a library's */
+    CUfunction of_module; /* in it */
+};
+
+static inline CUfunction aotci_function(const struct aotci_candidate *candidate) {
+    return atomic_load_explicit(&candidate->function, memory_order_acquire);
+}
+
+/* The candidates of one combination of dtypes and choices, best first. */
+struct aotci_run {
+    uint32_t combination;
+    uint32_t first;
+    uint32_t count;
+};
+
+/* How to launch a kernel in a context. */
+struct aotci_dispatch {
+    uint32_t run_count; /* in increasing order of combination; 0: nothing runs here */
+    uint32_t candidate_count;
+    struct aotci_run *runs;
+    struct aotci_candidate *candidates;
+    struct aotci_config_index configs; /* over all candidates */
+    atomic_bool has_configs; /* `configs` was built: of a lazy load when a launch names a config first */
+};
+
+struct aotci_context {
+    struct aotci_context *next;
+    _Atomic(CUcontext) context; /* NULL: unloaded */
+    unsigned long long id;      /* tells it from a later context at the same address */
+    CUdevice device;            /* this and what follows up to `shared_bytes` never change */
+    int major, minor;           /* compute capability */
+    int multiprocessors;        /* these two are 0 until a load needs them (dispatch.c) */
+    atomic_int shared_bytes;    /* what one CTA may use at most */
+    bool is_retained;                              /* a primary context that this archive holds */
+    CUmemoryPool scratch_pool;                     /* NULL: none, before a kernel needs it (scratch.h) */
+    struct aotci_memo plans;                       /* of launches: plan.h */
+    _Atomic(struct aotci_dispatch *) dispatches[]; /* one for each kernel, NULL until loaded */
+};
+
+static inline CUcontext aotci_context_handle(const struct aotci_context *entry) {
+    return atomic_load_explicit(&entry->context, memory_order_acquire);
+}
+
+/* How a variant is loaded that nobody loaded before: not at all; whole; or by a launch, which follows and for which the
+ * driver puts the code into the context. */
+enum aotci_late { LOAD_NOTHING, LOAD_WHOLE, LOAD_BY_LAUNCH };
+
+/* What a load leaves for the launch that follows: the capture mode of the thread is a relaxed one, and was another. */
+struct aotci_entered {
+    bool is_relaxed;
+    int mode;
+};
+
+/* Whether a stream is one of the current context's: NULL, CU_STREAM_LEGACY and CU_STREAM_PER_THREAD. */
+static inline bool aotci_is_of_current(CUstream stream) {
+    return (uintptr_t)stream <= CU_STREAM_PER_THREAD;
+}
+
+/* Load a variant that a launch on a stream takes before it was loaded; launches of it may wait for one another. For a
+ * stream that is captured it is loaded whole. What is loaded whole is its candidate's function from then on; else that
+ * is for aotci_finish_first. As aotc_load (load.c). */
+aotc_status aotci_load_late(const struct aotc_kernel *kernel, const struct aotci_context *context,
+                            struct aotci_candidate *candidate, CUstream stream,
+                            enum aotci_late late, CUfunction *function, struct aotci_entered *entered,
+                            aotc_error *error);
+
+/* Put the thread's capture mode back, after the launch (load.c). */
+void aotci_leave(const struct aotc_kernel *kernel, struct aotci_entered *entered);
+
+/* Let others launch a variant that was loaded late and that the driver has launched. */
+static inline void aotci_finish_first(const struct aotci_candidate *candidate, CUfunction function) {
+    atomic_store_explicit(&((struct aotci_candidate *)(uintptr_t)candidate)->function, function,
+                          memory_order_release);
+}
+
+/* Make the table of plans of a context that was loaded lazily, for the first launch that has something to keep; unless
+ * a load is under way, or there is no memory: then launches are planned anew. */
+void aotci_use_plans(const struct aotc_kernel *kernel, const struct aotci_context *context);
+
+/* Build the index of configs of a kernel that was loaded lazily, once. NOMEM (dispatch.c). */
+aotc_status aotci_use_configs(const struct aotc_kernel *kernel, const struct aotci_dispatch *dispatch,
+                              aotc_error *error);
+
+/* Remember the process that loads (fork.c). */
+void aotci_mark_process(struct aotc_archive *archive);
+
+/* Say whether this process is a fork of the one that loaded the archive (fork.c). */
+bool aotci_is_forked(const struct aotc_archive *archive);
+
+/* Let an archive that was not loaded yet use this driver instead of the one that is installed: its
+ * loads and launches call these functions. STATE if it has another one, NOMEM. */
+aotc_status aotci_use_driver(struct aotc_archive *archive, const struct aotci_driver *driver,
+                             aotc_error *error);
+
+/* Look up groups of entry points that a launch needs and its load did not. As aotci_driver_use (load.c). */
+aotc_status aotci_use_entries(const struct aotc_archive *archive, unsigned groups, aotc_error *error);
+
+/* Undo all loads (unload.c); nothing is asked of the driver in a forked process. */
+void aotci_unload(struct aotc_archive *archive);
+
+/* Say why nothing of a kernel runs in a context: ARCH with the targets there are, or ARG with the
+ * shared memory that is missing (dispatch.c). */
+aotc_status aotci_refuse(const struct aotc_kernel *kernel, const struct aotci_context *context,
+                         aotc_error *error);
+
+/* Read bytes of an archive. IO (frame.c). */
+aotc_status aotci_read_file(const struct aotc_archive *archive, uint64_t offset,
+                            unsigned char *target, uint64_t size_bytes, aotc_error *error);
+
+void aotci_content_free(const struct aotc_archive *archive, const struct aotci_content *content);
+
+/* Verify a frame and decode it, or use it where it is. IO, CHECKSUM, FORMAT, NOMEM, UNSUPPORTED (frame.c). */
+aotc_status aotci_frame_decode(const struct aotc_archive *archive, uint32_t number,
+                               const struct frame_record *frame, struct aotci_content *content,
+                               aotc_error *error);
+
+/* Compare a frame's bytes with its digest. IO, CHECKSUM, NOMEM (frame.c). */
+aotc_status aotci_frame_verify(const struct aotc_archive *archive, uint32_t number,
+                               aotc_error *error);
+
+/* Decode a blob. A frame of several blobs stays decoded until `aotci_frame_drop`. As aotci_frame_decode
+ * (frame.c). */
+aotc_status aotci_blob_decode(const struct aotc_kernel *kernel, uint32_t index,
+                              struct aotci_content *content, aotc_error *error);
+
+/* Let go of the frame that is decoded, if one is (frame.c). */
+void aotci_frame_drop(struct aotc_archive *archive);
+
+/* Use the decompressor of this build, where the caller names none; it may have none (zstd.c). */
+void aotci_use_default_decompress(struct aotc_archive *archive);
+void aotci_free_decoder(struct aotc_archive *archive);
+
+#endif

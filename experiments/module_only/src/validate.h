@@ -1,0 +1,43 @@
+/* validate.h: check the root of an archive and the index of a kernel, each once, so that everything
+ * after may trust it. */
+#ifndef AOTCI_VALIDATE_H
+#define AOTCI_VALIDATE_H
+
+#include "archive.h"
+
+/* Check the directory of the root, or of the index of a kernel, and set the sections. The bytes are known
+ * to be what was written. FORMAT, LIMIT. */
+aotc_status aotci_validate_directory(struct aotci_tables *tables, bool is_root, aotc_error *error);
+
+/* Check every record of the root: the rules of docs/reference/archive-format.md that a C reader keeps.
+ * FORMAT, LIMIT. */
+aotc_status aotci_validate_root(const struct aotc_archive *archive, aotc_error *error);
+
+/* The record of a frame by itself, wherever the others lie. FORMAT, LIMIT. */
+aotc_status aotci_validate_frame(const struct aotc_archive *archive, uint32_t number,
+                                 const struct frame_record *frame, aotc_error *error);
+
+/* The same for the index of a kernel. FORMAT, LIMIT, NOMEM. */
+aotc_status aotci_validate_index(const struct aotc_kernel *kernel, aotc_error *error);
+
+/* The same for the record of a kernel and all it owns (validate_kernel.c). */
+aotc_status aotci_validate_kernel(const struct aotc_kernel *kernel, aotc_error *error);
+
+/* Report that `field` of record `index` of a section is wrong. */
+aotc_status aotci_bad_record(const struct aotci_tables *tables, aotc_error *error,
+                             enum section_kind kind, uint32_t index, const char *field,
+                             const char *expected);
+
+/* The same for a count above a limit of the format. */
+aotc_status aotci_above_limit(const struct aotci_tables *tables, aotc_error *error,
+                              const char *what, uint64_t count, uint64_t most);
+
+/* Say whether an offset is that of a string, and of how many bytes at most (at least one for a
+ * name). */
+bool aotci_is_text(const struct aotci_tables *tables, uint32_t offset, uint32_t most_bytes);
+bool aotci_is_name(const struct aotci_tables *tables, uint32_t offset);
+
+/* Say whether a string that NUL ends is UTF-8. */
+bool aotci_is_utf8(const char *string);
+
+#endif

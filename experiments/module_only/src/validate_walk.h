@@ -1,0 +1,38 @@
+/* validate_walk.h: the walk over the owners of records that the checks of kernels and variants
+ * share.
+ *
+ * Invariant: each owner claims the slice right after the one before, so tables are covered without
+ * overlap and without holes.
+ */
+#ifndef AOTCI_VALIDATE_WALK_H
+#define AOTCI_VALIDATE_WALK_H
+
+#include "validate.h"
+
+struct walk {
+    const struct aotci_tables *tables;
+    aotc_error *error;
+    uint32_t claimed[SECTION_COUNT + 1];
+    /* Nonzero for expressions whose params were checked: variants share most of them. */
+    uint32_t *is_checked;
+    /* Architecture of each cubin, by the first variant that names it; 0 before. Loading compares it
+     * with the ELF header once for a cubin. */
+    uint32_t *cubin_arch;
+    const struct kernel_record *kernel;
+};
+
+/* Claim the next `count` records of a section; return whether they begin at `first` and exist. */
+bool aotci_walk_claim(struct walk *walk, enum section_kind kind, uint32_t first, uint32_t count);
+
+/* Report that `field` of record `index` of a section is wrong. */
+aotc_status aotci_walk_bad(const struct walk *walk, enum section_kind kind, uint32_t index,
+                           const char *field, const char *expected);
+
+/* Return whether `index` is that of an expression over the params of the walk's kernel. */
+bool aotci_walk_is_expression(struct walk *walk, uint32_t index);
+
+/* Check variant `index` of the walk's kernel, which has so many combinations of types and choices
+ * (validate_variant.c). */
+aotc_status aotci_check_variant(struct walk *walk, uint32_t index, uint64_t combinations);
+
+#endif
