@@ -304,7 +304,7 @@ static void expect_changes(const char *name, const struct change *changes, size_
 static void test_fields(void) {
     static const struct change changes[] = {
         IN_HEADER(major, 1, AOTC_ERROR_VERSION, "1.0"),
-        IN_HEADER(major, 5, AOTC_ERROR_VERSION, "5.0"),
+        IN_HEADER(major, 6, AOTC_ERROR_VERSION, "6.0"),
         IN_HEADER(major, 8, AOTC_ERROR_VERSION, "8.0"),
         IN_HEADER(required_features, 1 << 10 | 1, AOTC_ERROR_VERSION, "0x400"),
         IN_HEADER(required_features, 0, AOTC_ERROR_FORMAT, "FRAMES[0].raw_bytes"),
