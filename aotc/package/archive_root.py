@@ -51,8 +51,6 @@ def _decompress(frame: bytes, raw_bytes: int) -> bytes:
         raise ArchiveError("FORMAT", f"a frame does not decode: {error}") from None
 
 
-_HALF_ALIGN = 64  # of the second half of a frame, which has a digest of its own
-
 _MOST_RECORDS = {
     "ENTRIES": LIMITS.kernels,
     "VARIANTS": LIMITS.variants,
@@ -131,13 +129,6 @@ def root_digests(root: bytes) -> tuple[bytes, bytes]:
     """Return what follows a root: the digests of its pieces, and of theirs, which the header's is of."""
     digests = piece_digests(root)
     return digests, piece_digests(digests)
-
-
-def frame_digest(stored: bytes | memoryview) -> bytes:
-    """Return the digest of a frame's stored bytes: the SHA-256 of those of its halves."""
-    half = -(-(len(stored) // 2) // _HALF_ALIGN) * _HALF_ALIGN
-    digests = (hashlib.sha256(part).digest() for part in (stored[:half], stored[half:]))
-    return hashlib.sha256(b"".join(digests)).digest()
 
 
 def read_header(data: bytes, file_bytes: int | None = None) -> Header:
@@ -324,8 +315,8 @@ class Root(Tables):
         if number not in self.contents:
             offset, stored_bytes, raw_bytes, digest = self.frame(number)
             frame = self.data[offset : offset + stored_bytes]
-            if frame_digest(frame) != digest:
-                message = f"the digest of frame {number} does not match: the file changed"
+            if hashlib.sha256(frame).digest() != digest:
+                message = f"the SHA-256 of frame {number} does not match: the file changed"
                 raise ArchiveError("CHECKSUM", message)
             content = _decompress(frame, raw_bytes) if self.is_compressed else frame
             self.frames[content] = frame

@@ -17,7 +17,7 @@ from typing import TypeAlias
 
 from aotc.ir.expression import Expression, to_text
 from aotc.package import bytecode
-from aotc.package.archive_root import Header, frame_digest, root_digests
+from aotc.package.archive_root import Header, root_digests
 from aotc.package.code_filter import filtered
 from aotc.package.index import (
     DTYPE_CODES,
@@ -407,7 +407,7 @@ def encode_records(
     for at, (content, frame) in enumerate(zip(contents, stored, strict=True)):
         parts += (_padding(position, align), frame)
         position = _aligned(position, align)
-        row = (position, len(frame), len(content), frame_digest(frame))
+        row = (position, len(frame), len(content), hashlib.sha256(frame).digest())
         root["FRAMES"][at] = row
         position += len(frame)
     if position > LIMITS.file_bytes:

@@ -14,7 +14,7 @@ from typing import Final, NamedTuple
 from aotc.package.index import Access, CubinParamSource, ParamKind
 
 MAGIC: Final = b"AOTC\r\n\x1a\n"
-MAJOR: Final = 7
+MAJOR: Final = 6
 MINOR: Final = 0
 
 HEADER: Final = struct.Struct("<8sHHIQQQQQ32s40s")

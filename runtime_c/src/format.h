@@ -14,7 +14,7 @@
 #endif
 
 enum {
-    FORMAT_MAJOR = 7,
+    FORMAT_MAJOR = 6,
     FORMAT_MINOR = 0,
     HEADER_BYTES = 128,
     ROOT_PIECE_BYTES = 1024, /* of the root, for each of which there is a digest after it, and of these */

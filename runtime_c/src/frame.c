@@ -85,7 +85,7 @@ static aotc_status verified_frame(const struct aotc_archive *archive, uint32_t n
     if (archive->is_trusted) {
         return AOTC_OK;
     }
-    aotci_sha256_halves(content->bytes, frame->stored_bytes, digest);
+    aotci_sha256(content->bytes, frame->stored_bytes, digest);
     if (memcmp(digest, frame->sha256, sizeof digest) != 0) {
         aotci_content_free(archive, content);
         return AOTCI_FAIL(error, AOTC_ERROR_CHECKSUM, .file = archive->name,

@@ -86,95 +86,44 @@ void aotci_sha256_portable(uint32_t state[8], const unsigned char *blocks, size_
 #ifdef HAS_SHA_INTRINSICS
 
 /* The instructions keep the state as (A B E F) and (C D G H), and do two rounds each. */
-struct lane {
-    __m128i abef, cdgh, abef_before, cdgh_before, words[4];
-    const unsigned char *blocks;
-};
-
-#define SHA __attribute__((target("sha,sse4.1,ssse3"), always_inline)) static inline
-
-SHA void load_lane(struct lane *lane, const uint32_t state[8], const unsigned char *blocks) {
-    const __m128i cdab = _mm_shuffle_epi32(_mm_loadu_si128((const __m128i *)state), 0xB1);
-    const __m128i efgh = _mm_shuffle_epi32(_mm_loadu_si128((const __m128i *)(state + 4)), 0x1B);
-    lane->abef = _mm_alignr_epi8(cdab, efgh, 8);
-    lane->cdgh = _mm_blend_epi16(efgh, cdab, 0xF0);
-    lane->blocks = blocks;
-}
-
-SHA void begin_block(struct lane *lane) {
-    const __m128i big_endian = _mm_set_epi64x(0x0c0d0e0f08090a0b, 0x0405060700010203);
-    lane->abef_before = lane->abef;
-    lane->cdgh_before = lane->cdgh;
-#pragma GCC unroll 4
-    for (unsigned i = 0; i < 4; ++i) {
-        lane->words[i] = _mm_shuffle_epi8(
-            _mm_loadu_si128((const __m128i *)(lane->blocks + (size_t)16 * i)), big_endian);
-    }
-}
-
-/* Four rounds, of number 4 i and on. */
-SHA void four_rounds(struct lane *lane, unsigned i) {
-    __m128i *word = &lane->words[i % 4];
-    if (i >= 4) {
-        const __m128i last = lane->words[(i + 3) % 4];
-        const __m128i sum = _mm_add_epi32(_mm_sha256msg1_epu32(*word, lane->words[(i + 1) % 4]),
-                                          _mm_alignr_epi8(last, lane->words[(i + 2) % 4], 4));
-        *word = _mm_sha256msg2_epu32(sum, last);
-    }
-    const __m128i constants = _mm_loadu_si128((const __m128i *)(round_constants + (size_t)4 * i));
-    const __m128i input = _mm_add_epi32(*word, constants);
-    lane->cdgh = _mm_sha256rnds2_epu32(lane->cdgh, lane->abef, input);
-    lane->abef = _mm_sha256rnds2_epu32(lane->abef, lane->cdgh, _mm_shuffle_epi32(input, 0x0E));
-}
-
-SHA void end_block(struct lane *lane) {
-    lane->abef = _mm_add_epi32(lane->abef, lane->abef_before);
-    lane->cdgh = _mm_add_epi32(lane->cdgh, lane->cdgh_before);
-    lane->blocks += BLOCK_BYTES;
-}
-
-SHA void store_lane(const struct lane *lane, uint32_t state[8]) {
-    const __m128i feba = _mm_shuffle_epi32(lane->abef, 0x1B);
-    const __m128i dchg = _mm_shuffle_epi32(lane->cdgh, 0xB1);
-    _mm_storeu_si128((__m128i *)state, _mm_blend_epi16(feba, dchg, 0xF0));
-    _mm_storeu_si128((__m128i *)(state + 4), _mm_alignr_epi8(dchg, feba, 8));
-}
-
 __attribute__((target("sha,sse4.1,ssse3"))) static void
 compress_sha(uint32_t state[8], const unsigned char *blocks, size_t count) {
-    struct lane lane;
-    load_lane(&lane, state, blocks);
-    for (; count != 0; --count) {
-        begin_block(&lane);
+    const __m128i big_endian = _mm_set_epi64x(0x0c0d0e0f08090a0b, 0x0405060700010203);
+    const __m128i cdab = _mm_shuffle_epi32(_mm_loadu_si128((const __m128i *)state), 0xB1);
+    const __m128i efgh = _mm_shuffle_epi32(_mm_loadu_si128((const __m128i *)(state + 4)), 0x1B);
+    __m128i abef = _mm_alignr_epi8(cdab, efgh, 8);
+    __m128i cdgh = _mm_blend_epi16(efgh, cdab, 0xF0);
+    for (; count != 0; --count, blocks += BLOCK_BYTES) {
+        const __m128i abef_before = abef;
+        const __m128i cdgh_before = cdgh;
+        __m128i words[4];
+#pragma GCC unroll 4
+        for (unsigned i = 0; i < 4; ++i) {
+            words[i] = _mm_shuffle_epi8(
+                _mm_loadu_si128((const __m128i *)(blocks + (size_t)16 * i)), big_endian);
+        }
 #pragma GCC unroll 16
         for (unsigned i = 0; i < 16; ++i) {
-            four_rounds(&lane, i);
+            __m128i *word = &words[i % 4];
+            if (i >= 4) {
+                const __m128i last = words[(i + 3) % 4];
+                const __m128i sum = _mm_add_epi32(_mm_sha256msg1_epu32(*word, words[(i + 1) % 4]),
+                                                  _mm_alignr_epi8(last, words[(i + 2) % 4], 4));
+                *word = _mm_sha256msg2_epu32(sum, last);
+            }
+            const __m128i constants =
+                _mm_loadu_si128((const __m128i *)(round_constants + (size_t)4 * i));
+            const __m128i input = _mm_add_epi32(*word, constants);
+            cdgh = _mm_sha256rnds2_epu32(cdgh, abef, input);
+            abef = _mm_sha256rnds2_epu32(abef, cdgh, _mm_shuffle_epi32(input, 0x0E));
         }
-        end_block(&lane);
+        abef = _mm_add_epi32(abef, abef_before);
+        cdgh = _mm_add_epi32(cdgh, cdgh_before);
     }
-    store_lane(&lane, state);
-}
-
-/* Of two messages at a time: rounds of one wait for the rounds before, and meanwhile those of the other go on. */
-__attribute__((target("sha,sse4.1,ssse3"))) static void
-compress_sha_pair(uint32_t states[2][8], const unsigned char *const blocks[2], size_t count) {
-    struct lane a;
-    struct lane b;
-    load_lane(&a, states[0], blocks[0]);
-    load_lane(&b, states[1], blocks[1]);
-    for (; count != 0; --count) {
-        begin_block(&a);
-        begin_block(&b);
-#pragma GCC unroll 16
-        for (unsigned i = 0; i < 16; ++i) {
-            four_rounds(&a, i);
-            four_rounds(&b, i);
-        }
-        end_block(&a);
-        end_block(&b);
-    }
-    store_lane(&a, states[0]);
-    store_lane(&b, states[1]);
+    const __m128i feba = _mm_shuffle_epi32(abef, 0x1B);
+    const __m128i dchg = _mm_shuffle_epi32(cdgh, 0xB1);
+    _mm_storeu_si128((__m128i *)state, _mm_blend_epi16(feba, dchg, 0xF0));
+    _mm_storeu_si128((__m128i *)(state + 4), _mm_alignr_epi8(dchg, feba, 8));
 }
 
 /* Whether the CPU has the instructions. It is asked when the library is loaded: a virtual machine takes as
@@ -199,18 +148,6 @@ void aotci_sha256_blocks(uint32_t state[8], const unsigned char *blocks, size_t 
     }
 #endif
     aotci_sha256_portable(state, blocks, count);
-}
-
-/* As many blocks of each of two messages. */
-static void take_pair(uint32_t states[2][8], const unsigned char *const blocks[2], size_t count) {
-#ifdef HAS_SHA_INTRINSICS
-    if (has_instructions) {
-        compress_sha_pair(states, blocks, count);
-        return;
-    }
-#endif
-    aotci_sha256_portable(states[0], blocks[0], count);
-    aotci_sha256_portable(states[1], blocks[1], count);
 }
 
 void aotci_sha256_begin(struct aotci_sha256 *hash) {
@@ -269,28 +206,4 @@ void aotci_sha256(const void *data, size_t size_bytes, unsigned char digest[AOTC
     aotci_sha256_begin(&hash);
     aotci_sha256_update(&hash, data, size_bytes);
     aotci_sha256_end(&hash, digest);
-}
-
-void aotci_sha256_halves(const void *data, size_t size_bytes, unsigned char digest[AOTCI_SHA256_BYTES]) {
-    const size_t first_bytes = (size_bytes / 2 + BLOCK_BYTES - 1) / BLOCK_BYTES * BLOCK_BYTES;
-    const size_t split = first_bytes < size_bytes ? first_bytes : size_bytes;
-    const unsigned char *const halves[2] = {data, (const unsigned char *)data + split};
-    const size_t sizes_bytes[2] = {split, size_bytes - split};
-    const size_t least_bytes = sizes_bytes[0] < sizes_bytes[1] ? sizes_bytes[0] : sizes_bytes[1];
-    const size_t count = least_bytes / BLOCK_BYTES;
-    const size_t done_bytes = count * BLOCK_BYTES;
-    unsigned char digests[2][AOTCI_SHA256_BYTES];
-    struct aotci_sha256 hash;
-    uint32_t states[2][8];
-    aotci_sha256_begin(&hash);
-    memcpy(states[0], hash.state, sizeof states[0]);
-    memcpy(states[1], hash.state, sizeof states[1]);
-    take_pair(states, halves, count);
-    for (unsigned i = 0; i < 2; ++i) {
-        memcpy(hash.state, states[i], sizeof states[i]);
-        hash.total_bytes = done_bytes;
-        aotci_sha256_update(&hash, halves[i] + done_bytes, sizes_bytes[i] - done_bytes);
-        aotci_sha256_end(&hash, digests[i]);
-    }
-    aotci_sha256(digests, sizeof digests, digest);
 }

@@ -20,10 +20,6 @@ void aotci_sha256_end(struct aotci_sha256 *hash, unsigned char digest[AOTCI_SHA2
 /* All of it at once. */
 void aotci_sha256(const void *data, size_t size_bytes, unsigned char digest[AOTCI_SHA256_BYTES]);
 
-/* The digest of a frame: of the digests of its halves, which are computed at a time. The first half is `size_bytes` / 2,
- * rounded up to 64, or all there is. */
-void aotci_sha256_halves(const void *data, size_t size_bytes, unsigned char digest[AOTCI_SHA256_BYTES]);
-
 /* Take whole blocks of 64 bytes into a state; the other one is the same without special instructions. */
 void aotci_sha256_blocks(uint32_t state[8], const unsigned char *blocks, size_t count);
 void aotci_sha256_portable(uint32_t state[8], const unsigned char *blocks, size_t count);

@@ -59,28 +59,6 @@ static void test_sha256_blocks(void) {
     }
 }
 
-/* Of halves computed at a time, as of halves one after the other: of every size around the edges of blocks. */
-static void test_sha256_halves(void) {
-    unsigned char data[700];
-    uint32_t random = 3;
-    for (size_t i = 0; i < sizeof data; ++i) {
-        random = random * 1664525 + 1013904223;
-        data[i] = (unsigned char)(random >> 24);
-    }
-    for (size_t size_bytes = 0; size_bytes <= sizeof data; ++size_bytes) {
-        const size_t half = (size_bytes / 2 + 63) / 64 * 64;
-        const size_t first_bytes = half < size_bytes ? half : size_bytes;
-        unsigned char digests[2][AOTCI_SHA256_BYTES];
-        unsigned char expected[AOTCI_SHA256_BYTES];
-        unsigned char found[AOTCI_SHA256_BYTES];
-        aotci_sha256(data, first_bytes, digests[0]);
-        aotci_sha256(data + first_bytes, size_bytes - first_bytes, digests[1]);
-        aotci_sha256(digests, sizeof digests, expected);
-        aotci_sha256_halves(data, size_bytes, found);
-        CHECK(memcmp(found, expected, sizeof found) == 0);
-    }
-}
-
 static bool frame_is(const char *bytes, size_t size_bytes, uint64_t raw_bytes, const char *wrong) {
     /* A copy of the exact size, so that the address sanitizer sees every byte too far. */
     unsigned char *copy = malloc(size_bytes + 1);
@@ -555,7 +533,7 @@ static void test_names(void) {
 
 int main(int argc, char **argv) {
     static void (*const tests[])(void) = {
-        test_sha256, test_sha256_blocks, test_sha256_halves, test_zstd_frames, test_cubins, test_extreme_cubins, test_arithmetic,
+        test_sha256, test_sha256_blocks, test_zstd_frames, test_cubins, test_extreme_cubins, test_arithmetic,
         test_arguments, test_guards, test_programs,    test_texts,  test_names,
     };
     return run_tests(argc, argv, tests, sizeof tests / sizeof *tests);

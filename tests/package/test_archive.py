@@ -125,9 +125,7 @@ def test_what_is_not_compressed_lies_as_it_is(samples: SimpleNamespace, name: st
     for offset, stored_bytes, raw_bytes, digest in frame_rows(data):
         content = data[offset : offset + stored_bytes]
         assert (offset % 64, stored_bytes) == (0, raw_bytes)
-        half = (len(content) // 2 + 63) // 64 * 64
-        halves = [hashlib.sha256(part).digest() for part in (content[:half], content[half:])]
-        assert hashlib.sha256(b"".join(halves)).digest() == digest
+        assert hashlib.sha256(content).digest() == digest
     cubins = {variant.cubin for kernel in archive.kernels for variant in kernel.variants}
     assert all(data.find(cubin) % 64 == 0 for cubin in cubins)
 
@@ -252,7 +250,7 @@ def test_large_archives_are_compressed_faster(
 
 
 def test_golden_archive(samples: SimpleNamespace) -> None:
-    """The bytes of version 7.0 mean what they meant when it was released.
+    """The bytes of version 6.0 mean what they meant when it was released.
 
     Decoding compares the index and the layout with what would be written today; the frames may be
     another zstd's.

@@ -15,7 +15,7 @@ import pytest
 import zstandard
 
 from aotc.package.archive import decode
-from aotc.package.archive_root import frame_digest, root_digests
+from aotc.package.archive_root import root_digests
 from aotc.package.code_filter import filtered
 from aotc.package.index import (
     ArchiveError,
@@ -95,7 +95,7 @@ def with_frames(data: bytes, frames: Mapping[int, tuple[bytes, int]]) -> bytes:
     for number, (offset, stored_bytes, raw_bytes, _) in enumerate(frame_rows(data)):
         old = (data[offset : offset + stored_bytes], raw_bytes)
         frame, decoded_bytes = frames.get(number, old)
-        row = (end, len(frame), decoded_bytes, frame_digest(frame))
+        row = (end, len(frame), decoded_bytes, hashlib.sha256(frame).digest())
         layout.pack_into(head, at + layout.size * number, *row)
         end += len(frame)
         stored.append(frame)
