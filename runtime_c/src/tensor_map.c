@@ -258,8 +258,11 @@ aotc_status aotc_tensor_map_encode(const aotc_archive *archive, const aotc_tenso
                           .expected = "to be loaded", .got = "not yet",
                           .remedy = "call aotc_load first");
     }
-    if (driver->tensor_map_encode == NULL) {
-        return no_encoder(archive, NULL, error);
+    if (driver->tensor_map_encode == NULL) { /* or no load has needed it yet */
+        const aotc_status found = aotci_use_entries(archive, DRIVER_MAPS, error);
+        if (found != AOTC_OK || driver->tensor_map_encode == NULL) {
+            return found != AOTC_OK ? found : no_encoder(archive, NULL, error);
+        }
     }
     struct map_key key;
     aotc_status status = check_block(archive, block, tensor->rank, size_bytes, error);

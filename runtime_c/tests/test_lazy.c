@@ -174,6 +174,27 @@ static void test_a_launch_that_cannot_load_is_tried_again(void) {
     }
 }
 
+/* Maps are encoded for whoever asks, though no kernel that was loaded has any. */
+static void test_a_map_is_encoded(void) {
+    struct fixture fixture = begin(1);
+    const int64_t shape[2] = {300, 128};
+    const int64_t strides[2] = {128, 1};
+    const uint32_t block[2] = {64, 64};
+    const aotc_tensor tensor = {ADDRESS(0x10000), 2, 0, shape, strides};
+    aotc_tensor_map map;
+    EXPECT(aotc_tensor_map_encode(fixture.archive, &tensor, AOTC_BF16, block, &map, &fixture.error),
+           AOTC_OK, &fixture.error, NULL);
+    CHECK(fake_cuda_calls("cuTensorMapEncodeTiled") == 1);
+    tear_down(&fixture);
+    fake_cuda_reset();
+    fake_cuda_hide("cuTensorMapEncodeTiled");
+    fixture = set_up("grouped.aotc");
+    EXPECT(load_lazily(&fixture, 0, "add"), AOTC_OK, &fixture.error, NULL);
+    EXPECT(aotc_tensor_map_encode(fixture.archive, &tensor, AOTC_BF16, block, &map, &fixture.error),
+           AOTC_ERROR_UNSUPPORTED, &fixture.error, NULL);
+    tear_down(&fixture);
+}
+
 static void test_flags_are_checked(void) {
     struct fixture fixture = begin(1);
     aotc_load_options options = AOTC_LOAD_OPTIONS_INIT;
@@ -197,6 +218,7 @@ int main(int argc, char **argv) {
         test_code_is_loaded_before_a_captured_launch_alone,
         test_a_first_launch_that_fails_is_first_again,
         test_a_launch_that_cannot_load_is_tried_again,
+        test_a_map_is_encoded,
         test_flags_are_checked,
     };
     return run_tests(argc, argv, tests, sizeof tests / sizeof *tests);
