@@ -228,11 +228,11 @@ static void *read_cubin(void) {
 }
 
 /* A cubin by cuModuleLoadData, and the function in it. */
-static void *load_module(const void *image) {
-    void *module = NULL, *found = NULL;
-    CALL(cuModuleLoadData, (void **, const void *), &module, image);
+static void *load_module(const void *image, void **module) {
+    void *found = NULL;
+    CALL(cuModuleLoadData, (void **, const void *), module, image);
     end("load");
-    CALL(cuModuleGetFunction, (void **, void *, const char *), &found, module, launch.symbol);
+    CALL(cuModuleGetFunction, (void **, void *, const char *), &found, *module, launch.symbol);
     return found;
 }
 
@@ -243,13 +243,13 @@ struct config {
 };
 
 static void run_bare(const char *way) {
-    void *library = NULL, *kernel = NULL;
+    void *library = NULL, *module = NULL, *kernel = NULL;
     begin();
     void *read = linked.bytes == NULL ? read_cubin() : NULL;
     const void *image = read == NULL ? linked.bytes : read;
     end("open");
     if (strcmp(way, "module") == 0) {
-        kernel = load_module(image);
+        kernel = load_module(image, &module);
     } else {
         int option = BINARY_IS_PRESERVED;
         void *value = (void *)1;
@@ -259,7 +259,9 @@ static void run_bare(const char *way) {
         end("load");
         CALL(cuLibraryGetKernel, (void **, void *, const char *), &kernel, library, launch.symbol);
     }
-    if (launch.shared_bytes > 47 << 10) {
+    if (launch.shared_bytes > 47 << 10 && module != NULL) {
+        CALL(cuFuncSetAttribute, (void *, int, int), kernel, MAX_SHARED, (int)launch.shared_bytes);
+    } else if (launch.shared_bytes > 47 << 10) {
         CALL(cuKernelSetAttribute, (int, int, void *, int), MAX_SHARED, (int)launch.shared_bytes, kernel, 0);
     }
     end("kernel");
@@ -300,6 +302,9 @@ static void run_bare(const char *way) {
     }
     if (library != NULL) {
         CALL(cuLibraryUnload, (void *), library);
+    }
+    if (module != NULL) {
+        CALL(cuModuleUnload, (void *), module);
     }
     free(read);
 }

@@ -47,6 +47,9 @@ static void add(struct entry_point *entry, double taken_ns) {
       (void *a, const void *b, void *c, void *d, unsigned e, void *f, void *g, unsigned h),        \
       (a, b, c, d, e, f, g, h))                                                                    \
     X(cuLibraryGetKernel, (void *a, void *b, const char *c), (a, b, c))                            \
+    X(cuModuleLoadData, (void *a, const void *b), (a, b))                                          \
+    X(cuModuleGetFunction, (void *a, void *b, const char *c), (a, b, c))                           \
+    X(cuFuncSetAttribute, (void *a, int b, int c), (a, b, c))                                      \
     X(cuKernelSetAttribute, (int a, int b, void *c, int d), (a, b, c, d))                          \
     X(cuKernelGetParamInfo, (void *a, size_t b, void *c, void *d), (a, b, c, d))                   \
     X(cuKernelGetFunction, (void *a, void *b), (a, b))                                             \
