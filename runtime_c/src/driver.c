@@ -74,25 +74,41 @@ static aotc_status lacks(const struct aotci_driver *driver, const char *symbol, 
                       .remedy = "install a newer NVIDIA driver");
 }
 
+/* A table in place of code for each, most of which a first launch would be the first and last to run. */
+static const struct {
+    const char *symbol;
+    uint32_t groups;
+    uint16_t version;
+    uint16_t member; /* where in aotci_driver */
+    bool is_required;
+} entry_points[] = {
+#define AOTCI_DRIVER_ENTRY(member, groups, symbol, min_version, required, parameters)              \
+    {#symbol, groups, min_version, offsetof(struct aotci_driver, member), required},
+    AOTCI_DRIVER_FUNCTIONS(AOTCI_DRIVER_ENTRY)
+#undef AOTCI_DRIVER_ENTRY
+};
+
 aotc_status aotci_driver_use(struct aotci_driver *driver, unsigned groups, aotc_error *error) {
     const unsigned missing = groups & ~driver->groups;
     if (missing == 0 || driver->find == NULL) {
         return AOTC_OK;
     }
-#define AOTCI_DRIVER_FIND(member, group, symbol, min_version, required, parameters)                \
-    if ((missing & (group)) != 0) {                                                                \
-        void *found = NULL;                                                                        \
-        int query = 0;                                                                             \
-        if (driver->find(#symbol, &found, (min_version), 0, &query) != CUDA_SUCCESS) {             \
-            found = NULL;                                                                          \
-        }                                                                                          \
-        if (found == NULL && (required)) {                                                         \
-            return lacks(driver, #symbol, error);                                                  \
-        }                                                                                          \
-        driver->member = (CUresult(*) parameters)to_function(found);                               \
+    for (size_t i = 0; i < sizeof entry_points / sizeof *entry_points; ++i) {
+        void *found = NULL;
+        int query = 0;
+        if ((missing & entry_points[i].groups) == 0) {
+            continue;
+        }
+        if (driver->find(entry_points[i].symbol, &found, entry_points[i].version, 0, &query) !=
+            CUDA_SUCCESS) {
+            found = NULL;
+        }
+        if (found == NULL && entry_points[i].is_required) {
+            return lacks(driver, entry_points[i].symbol, error);
+        }
+        const generic_fn function = to_function(found); /* all pointers to functions have the same bits */
+        memcpy((unsigned char *)driver + entry_points[i].member, &function, sizeof function);
     }
-    AOTCI_DRIVER_FUNCTIONS(AOTCI_DRIVER_FIND)
-#undef AOTCI_DRIVER_FIND
     driver->groups |= missing;
     return AOTC_OK;
 }
