@@ -304,13 +304,8 @@ static void expect_changes(const char *name, const struct change *changes, size_
 static void test_fields(void) {
     static const struct change changes[] = {
         IN_HEADER(major, 1, AOTC_ERROR_VERSION, "1.0"),
-<<<<<<< HEAD
-        IN_HEADER(major, 6, AOTC_ERROR_VERSION, "6.0"),
-        IN_HEADER(major, 8, AOTC_ERROR_VERSION, "8.0"),
-=======
         IN_HEADER(major, 5, AOTC_ERROR_VERSION, "5.0"),
         IN_HEADER(major, 7, AOTC_ERROR_VERSION, "7.0"),
->>>>>>> parent of efff3f11 (The digest of a frame is of the digests of its halves, which are computed at a time: format 7.0)
         IN_HEADER(required_features, 1 << 10 | 1, AOTC_ERROR_VERSION, "0x400"),
         IN_HEADER(required_features, 0, AOTC_ERROR_FORMAT, "FRAMES[0].raw_bytes"),
         IN_HEADER(optional_features, 1, AOTC_ERROR_FORMAT, "optional_features"),

@@ -5,6 +5,8 @@ pytest -m gpu tests/e2e/test_lazy_gpu.py [--built FOLDER]
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import threading
 from pathlib import Path
 from typing import Any
@@ -114,3 +116,65 @@ def test_a_first_launch_leaves_captures_of_other_threads_alone(torch: Any, lazy:
         assert seen == [True]
         assert torch.equal(out, x * 2)
         assert torch.equal(other, x * 2)
+
+
+@pytest.mark.gpu
+def test_what_launches_have_loaded_is_captured_and_unloaded(torch: Any, lazy: Path) -> None:
+    with aotc.load(lazy, device=0, lazy=True) as library:
+        kernel = library["double"]
+        for _ in range(3):
+            x = torch.randn(1000, device="cuda")
+            assert torch.equal(_launch(torch, kernel, x, 4), x * 2)
+            graph = torch.cuda.CUDAGraph()
+            with torch.cuda.graph(graph):
+                out = _launch(torch, kernel, x, 4)
+            x.copy_(torch.randn_like(x))
+            graph.replay()
+            torch.cuda.synchronize()
+            assert torch.equal(out, x * 2)
+            del graph
+            library.unload(0)
+            library.load(0, lazy=True)
+
+
+@pytest.mark.gpu
+def test_launches_of_a_new_context_are_refused_until_it_is_loaded(lazy: Path) -> None:
+    """In a process of its own: other tests need their context."""
+    script = f"""
+import ctypes, aotc
+cuda = ctypes.CDLL("libcuda.so.1")
+context, memory = ctypes.c_void_p(), ctypes.c_uint64()
+
+def renew():
+    assert cuda.cuDevicePrimaryCtxRetain(ctypes.byref(context), 0) == 0
+    assert cuda.cuCtxSetCurrent(context) == 0
+    assert cuda.cuMemAlloc_v2(ctypes.byref(memory), ctypes.c_size_t(1 << 20)) == 0
+
+def launch():
+    kernel(memory.value, memory.value + 4096, 256, grid=(1,), config={{"num_warps": 1}})
+    assert cuda.cuCtxSynchronize() == 0
+
+assert cuda.cuInit(0) == 0
+renew()
+library = aotc.load({str(lazy)!r}, lazy=True)
+kernel = library["double"]
+launch()
+assert cuda.cuDevicePrimaryCtxReset_v2(0) == 0
+renew()
+try:
+    launch()
+except aotc.runtime.AotcError as error:
+    print("refused:", error)
+else:
+    print("launched")
+library.load(lazy=True)
+launch()
+library.close()
+print("done")
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("refused:"), done.stdout
+    assert done.stdout.endswith("done\n")
