@@ -39,6 +39,7 @@ from aotc.ir.diagnostics import IRError, at
 from aotc.ir.dialects import arith, gpu, scf, tile, wgmma
 from aotc.ir.effects import Resource
 from aotc.ir.rewrite import Builder, is_pure
+from aotc.ir.tiles import is_tile
 from aotc.ir.types import SharedType, TileType
 from aotc.schedule.analysis.global_order import free_operands
 from aotc.schedule.analysis.loop_bounds import lowered_bounds
@@ -146,8 +147,16 @@ class _Expansion:
         }
         if (self.peels and self.ahead > 1) or (schedule.unroll > 1 and not self.peels):
             raise IRError(f"no epilogue for a distance of {self.ahead}", self.loop.loc)
+        self.shared_steps = self._shared_steps() if self.peels else 0
         self.carried: dict[tuple[Value, int], Value] = {}
         self._runs_ahead: dict[tuple[Value, int], bool] = {}
+
+    def _shared_steps(self) -> int:
+        """Return how many steps the last iteration runs in the loop, as all others do; 0 if it is peeled."""
+        steps = self.schedule.steps
+        first = next(i for i, step in enumerate(steps) if step.distance and not is_pure(step.op))
+        is_worth = any(isinstance(step.op, wgmma.Wgmma) for step in steps[:first] if not step.distance)
+        return first if is_worth and self.ahead == 1 and self.schedule.unroll == 1 else 0
 
     def run(self) -> Expanded:
         """Replace the loop."""
@@ -175,6 +184,11 @@ class _Expansion:
         Builder(otherwise)(scf.Yield(list(loop.init)))
         within = Builder(then)
         made, results = self._pipelined(within)
+        if not results:
+            results = [
+                made.outs[self._index_of(arg, 0)] if (arg, 0) in self.carried else init
+                for arg, init in zip(loop.carried, loop.init, strict=True)
+            ]
         within(scf.Yield(results))
         branch = outer(build(scf.If, [runs], {}, [then, otherwise], loop.loc))
         outs = dict(zip(loop.carried, branch.outs, strict=True))
@@ -193,21 +207,28 @@ class _Expansion:
         body = _Region(self, Builder(self.block), self.carry, {0: self.block.args[0]})
         for key in self.schedule.carried:
             self.carry(*key)
-        if not self.peels:
+        if not self.peels or self.shared_steps:
             for arg, out in zip(loop.carried, loop.outs, strict=True):
                 if out.users:
                     self.carry(arg, 0)
-        for copy in range(unroll):
-            body.run(copy)
-        tail = self._tail() if self.peels else None
+        branch = None
+        if self.shared_steps:
+            branch = body.run_last_in_branch(self.shared_steps)
+        else:
+            for copy in range(unroll):
+                body.run(copy)
+        tail = self._tail() if self.peels and not self.shared_steps else None
         yielded: list[Value] = []
         for value, offset in self._growing():
             yielded.append(self._next_value(body, value, offset))
         body.place(scf.Yield(yielded))
+        if branch is not None:
+            _keep_used(branch)
         attributes = dict(loop.attributes)
         bound, step = loop.upper, loop.step
         if self.peels:
-            bound = self.bounds[-1]
+            if not self.shared_steps:
+                bound = self.bounds[-1]
             attributes["unroll"] = attributes["unroll"] or scf.NEVER_UNROLLED
         if unroll > 1:
             step = self._multiple_of_step(unroll, outer)
@@ -357,6 +378,21 @@ class _Expansion:
         return [region.get(arg, most, 0) for arg in self.loop.carried]
 
 
+def _keep_used(branch: scf.If) -> None:
+    """Drop the results of a branch that nothing uses."""
+    used = [out for out in branch.outs if out.users]
+    blocks, branch.blocks = branch.blocks, ()
+    for block in blocks:
+        end = block.terminator
+        end.set_slots([end.slots[out.index] for out in used])
+    made = Builder.before_op(branch)(
+        build(scf.If, branch.slots, branch.attributes, blocks, branch.loc)
+    )
+    for out, new in zip(used, made.outs, strict=True):
+        out.replace_all_uses_with(new)
+    branch.erase()
+
+
 @dataclass
 class _Tail:
     """The ops after the loop, in a block whose arguments stand for results of the loop."""
@@ -400,6 +436,7 @@ class _Region:
         *,
         limit: int | None = None,
         is_prologue: bool = False,
+        within: _Region | None = None,
     ) -> None:
         self.expansion = expansion
         self.loop = expansion.loop
@@ -407,14 +444,51 @@ class _Region:
         self.limit = limit
         self._enter = enter
         self._indices = indices
-        self._values: dict[tuple[Value, int], Value] = {}
+        self._values: dict[tuple[Value, int], Value] = {} if within is None else {**within._values}
         self._exists: dict[int, Value] = {}
         self._is_prologue = is_prologue
 
-    def run(self, copy: int) -> None:
-        """Emit the steps of one copy."""
+    def run_last_in_branch(self, count: int) -> scf.If:
+        """Emit the steps, those after the first `count` in a branch on whether there is another iteration."""
         steps = self.expansion.schedule.steps
-        position = 0
+        self.run(0, end=count)
+        self._index(0)
+        exists = self._exists_at(1)
+        arms: list[_Region] = []
+        for limit in (None, 1):
+            arm = _Region(
+                self.expansion,
+                Builder(Block()),
+                self._enter,
+                {**self._indices},
+                limit=limit,
+                within=self,
+            )
+            arm.run(0, start=count)
+            arms.append(arm)
+        keys = [(value, step.distance) for step in steps[count:] for value in step.op.results]
+        keys = [key for key in keys if arms[0].passes_on(key)]
+        for arm in arms:
+            arm.place(scf.Yield([arm.known(key) for key in keys]))
+        made = self.place(scf.If(exists, *(arm.place.block for arm in arms)))
+        self._values.update(zip(keys, made.outs, strict=True))
+        return made
+
+    def passes_on(self, key: tuple[Value, int]) -> bool:
+        """Return whether this branch has a value that is not computed again after it."""
+        value, _ = key
+        return key in self._values and (is_tile(value) or value.op in self.expansion.distances)
+
+    def known(self, key: tuple[Value, int]) -> Value:
+        """Return a value of this branch, undefined in an iteration that does not exist."""
+        if key not in self._values:
+            return self.place(gpu.Undefined(key[0].type)).out
+        return self._values[key]
+
+    def run(self, copy: int, start: int = 0, end: int | None = None) -> None:
+        """Emit the steps of one copy."""
+        steps = self.expansion.schedule.steps[:end]
+        position = start
         while position < len(steps):
             step = steps[position]
             offset = copy + step.distance

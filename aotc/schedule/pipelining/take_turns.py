@@ -42,6 +42,9 @@ def take_turns(kernel: Kernel, schedule: Schedule) -> None:
             with at(row[0].loc):
                 Builder.before_op(row[0])(wgmma.Turn("take"))
                 Builder.after_op(row[-1])(wgmma.Turn("pass"))
+                if row[-1].block is not row[0].block:
+                    arm = row[-1].parent_op.orelse
+                    Builder(arm, arm.first)(wgmma.Turn("pass"))
         if rows and role.consumers.first is not None:
             with at(rows[0][0].loc):
                 Builder.before_op(role.consumers.first)(wgmma.Turn("begin"))
@@ -54,12 +57,17 @@ def _dots_in_a_row(loop: scf.For) -> list[wgmma.Wgmma]:
     """
     ops = list(loop.body.walk())
     dots = [op for op in ops if isinstance(op, wgmma.Wgmma)]
-    if len(dots) < _MIN_DOTS or any(op.block is not loop.body for op in dots):
+    if len(dots) < _MIN_DOTS or dots[0].block is not loop.body:
+        return []
+    inside = list(loop.body)
+    branch = dots[-1].parent_op
+    if isinstance(branch, scf.If) and branch.block is loop.body:
+        inside = [*inside[: inside.index(branch)], *branch.then]
+    if any(op not in inside for op in dots):
         return []
     written = any(op.writes(Resource.SHARED) or op.writes(Resource.GLOBAL) for op in ops)
     if written or any(op.has(Trait.BARRIER) for op in ops):
         return []  # a barrier within a turn would wait for who waits for the turn
-    inside = list(loop.body)
     waits = [at for at, op in enumerate(inside) if isinstance(op, wgmma.WgmmaWait)]
     if not waits or min(waits) < inside.index(dots[-1]) or not _are_chained(*dots):
         return []
