@@ -118,6 +118,12 @@ def _is_unconditional(op: Op) -> bool:
     return only_reads or bool(op.effects_on(Resource.COPIES, "write", "order"))
 
 
+def _computes(op: Op) -> bool:
+    """Return whether threads compute with tiles, or a dot does."""
+    has_tiles = any(map(is_tile, [*op.operands, *op.results]))
+    return has_tiles and not isinstance(op, wgmma.WgmmaWait)
+
+
 # ---- the loop ---------------------------------------------------------------------------------
 
 
@@ -152,11 +158,12 @@ class _Expansion:
         self._runs_ahead: dict[tuple[Value, int], bool] = {}
 
     def _shared_steps(self) -> int:
-        """Return how many steps the last iteration runs in the loop, as all others do; 0 if it is peeled."""
+        """Return how many steps the last iteration has in common with the others; 0 if it is peeled."""
         steps = self.schedule.steps
         first = next(i for i, step in enumerate(steps) if step.distance and not is_pure(step.op))
-        is_worth = any(isinstance(step.op, wgmma.Wgmma) for step in steps[:first] if not step.distance)
-        return first if is_worth and self.ahead == 1 and self.schedule.unroll == 1 else 0
+        own = [_computes(step.op) and not step.distance for step in steps]
+        is_simple = self.ahead == 1 and self.schedule.unroll == 1
+        return first if is_simple and any(own[:first]) and not any(own[first:]) else 0
 
     def run(self) -> Expanded:
         """Replace the loop."""
