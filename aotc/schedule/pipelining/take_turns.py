@@ -42,9 +42,9 @@ def take_turns(kernel: Kernel, schedule: Schedule) -> None:
             with at(row[0].loc):
                 Builder.before_op(row[0])(wgmma.Turn("take"))
                 Builder.after_op(row[-1])(wgmma.Turn("pass"))
-                if row[-1].block is not row[0].block:
-                    arm = row[-1].parent_op.orelse
-                    Builder(arm, arm.first)(wgmma.Turn("pass"))
+                branch = row[-1].parent_op
+                if isinstance(branch, scf.If):
+                    Builder(branch.orelse, branch.orelse.first)(wgmma.Turn("pass"))
         if rows and role.consumers.first is not None:
             with at(rows[0][0].loc):
                 Builder.before_op(role.consumers.first)(wgmma.Turn("begin"))
@@ -53,15 +53,15 @@ def take_turns(kernel: Kernel, schedule: Schedule) -> None:
 def _dots_in_a_row(loop: scf.For) -> list[wgmma.Wgmma]:
     """Return the dots of an iteration if that is all a loop does with its scores, and none otherwise.
 
-    Threads compute the operand of the first one, and the others make the next scores.
+    Threads compute the operand of the first one, and the others make the next scores, which may be in a branch:
+    the last iteration has none.
     """
     ops = list(loop.body.walk())
     dots = [op for op in ops if isinstance(op, wgmma.Wgmma)]
-    if len(dots) < _MIN_DOTS or dots[0].block is not loop.body:
+    if len(dots) < _MIN_DOTS:
         return []
-    inside = list(loop.body)
-    branch = dots[-1].parent_op
-    if isinstance(branch, scf.If) and branch.block is loop.body:
+    inside, branch = list(loop.body), dots[-1].parent_op
+    if isinstance(branch, scf.If) and branch in inside:
         inside = [*inside[: inside.index(branch)], *branch.then]
     if any(op not in inside for op in dots):
         return []
@@ -71,7 +71,7 @@ def _dots_in_a_row(loop: scf.For) -> list[wgmma.Wgmma]:
     waits = [at for at, op in enumerate(inside) if isinstance(op, wgmma.WgmmaWait)]
     if not waits or min(waits) < inside.index(dots[-1]) or not _are_chained(*dots):
         return []
-    return [] if any(map(_is_of_a_warp, loop.ancestors())) else dots
+    return [] if any(map(_is_of_a_warp, dots[-1].ancestors())) else dots
 
 
 def _are_chained(weighing: wgmma.Wgmma, scoring: wgmma.Wgmma, *rest: wgmma.Wgmma) -> bool:
