@@ -9,6 +9,7 @@ from aotc.ir.diagnostics import IRError
 from aotc.ir.passes import Observer, Pipeline
 from aotc.schedule.analysis.register_budget import registers_of_thread, remark_registers
 from aotc.schedule.cleanup.branch_on_masks import branch_on_masks
+from aotc.schedule.cleanup.drain_in_loop import drain_in_loop
 from aotc.schedule.cleanup.eliminate_common import eliminate_common
 from aotc.schedule.cleanup.hoist_invariants import hoist_invariants
 from aotc.schedule.cleanup.mark_references import mark_references
@@ -223,6 +224,8 @@ TILE_TO_GPU: Pipeline[Schedule] = Pipeline(
         insert_barriers,
         # Needs to run after all passes that move dots, or look for what stands between them.
         take_turns,
+        # Needs to run after all passes that know counted loops.
+        drain_in_loop,
         # These two duplicate ops on purpose, so no CSE may run after them.
         sink_into_branches,
         recompute_addresses,

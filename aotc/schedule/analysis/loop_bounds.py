@@ -28,17 +28,3 @@ def lowered_bounds(loop: scf.For, count: int, place: Builder) -> list[Value]:
         lower = place(arith.Sub(bounds[-1], loop.step)).out
         bounds.append(place(arith.Select(wraps, lowest, lower)).out)
     return bounds
-
-
-def has_next(loop: scf.For, condition: Value) -> bool:
-    """Return whether a condition in a loop is that there is another iteration after this one."""
-    test = condition.op
-    if not isinstance(test, arith.Compare) or test.predicate != "lt":
-        return False
-    bound = test.rhs.op
-    lowered = bound.if_false.op if isinstance(bound, arith.Select) else None
-    return (
-        test.lhs is loop.induction
-        and isinstance(lowered, arith.Sub)
-        and (lowered.lhs, lowered.rhs) == (loop.upper, loop.step)
-    )

@@ -166,8 +166,6 @@ def _takes_max(op: gpu.Reduce) -> bool:
 
 
 def _is_dot_result(value: Value) -> bool:
-    if isinstance(value.op, scf.If):
-        return any(_is_dot_result(arm.terminator.operands[value.index]) for arm in value.op.blocks)
     return value.op is not None and (
         value.op.has(Trait.DOT) or isinstance(value.op, wgmma.WgmmaWait)
     )

@@ -21,13 +21,6 @@ other op has no condition to take, so the last iterations are peeled:
         for i, while iteration i+1 exists: issue(i+1); compute(i)
         compute(the last)
 
-If all that threads compute in an iteration comes before what is issued ahead, and it only waits after that,
-the last iteration has the code for it in common with the others, and what is left is in a branch:
-
-    if there is an iteration:
-        issue(0)
-        for i: compute(i); if iteration i+1 exists: issue(i+1); wait(i), else: wait(i)
-
 Values are keyed by the iteration that they are of. A value is carried from the iteration of the new
 loop that computes it to the one that uses it; pure ops are computed again for each distance that needs
 them, from variables carried at that distance, so that nothing waits for what runs later. A stage
@@ -43,18 +36,12 @@ from dataclasses import dataclass, field
 
 from aotc.ir.core import Block, Op, Value, build
 from aotc.ir.diagnostics import IRError, at
-from aotc.ir.dialects import arith, gpu, scf, wgmma
+from aotc.ir.dialects import arith, gpu, scf, tile, wgmma
+from aotc.ir.effects import Resource
 from aotc.ir.rewrite import Builder, is_pure
-from aotc.ir.tiles import is_tile
-from aotc.ir.types import SharedType
+from aotc.ir.types import SharedType, TileType
 from aotc.schedule.analysis.global_order import free_operands
 from aotc.schedule.analysis.loop_bounds import lowered_bounds
-from aotc.schedule.pipelining.conditional_ops import (
-    is_unconditional,
-    run_if,
-    stands_in_branch,
-    takes_condition,
-)
 from aotc.schedule.pipelining.loop_schedule import LoopSchedule, Step
 
 
@@ -80,6 +67,56 @@ def reorder_body(schedule: LoopSchedule) -> None:
         body.insert(step.op, before=body.terminator)
 
 
+# ---- conditions -------------------------------------------------------------------------------
+
+
+def _mapped_slots(op: Op, mapping: dict[Value, Value]) -> list[Value | None]:
+    return [None if value is None else mapping.get(value, value) for value in op.slots]
+
+
+def _enabled_copy(op: Op, mapping: dict[Value, Value], exists: Value, place: Builder) -> Op:
+    assert isinstance(op, gpu.AsyncCopy)
+    pointer, buffer, mask, _ = _mapped_slots(op, mapping)
+    return place(build(gpu.AsyncCopy, [pointer, buffer, mask, exists], op.attributes, (), op.loc))
+
+
+def _masked_load(op: Op, mapping: dict[Value, Value], exists: Value, place: Builder) -> Op:
+    assert isinstance(op, gpu.Load)
+    pointer, mask, other = _mapped_slots(op, mapping)
+    assert pointer is not None
+    if isinstance(pointer.type, TileType):
+        exists = place(tile.Splat(exists, pointer.type.shape, pointer.type.layout)).out
+    mask = exists if mask is None else place(arith.And(mask, exists)).out
+    return place(build(gpu.Load, [pointer, mask, other], op.attributes, (), op.loc))
+
+
+_CONDITIONS: dict[type[Op], Callable[[Op, dict[Value, Value], Value, Builder], Op]] = {
+    gpu.AsyncCopy: _enabled_copy,
+    gpu.Load: _masked_load,
+}
+"""How an op is run under the condition that its iteration exists."""
+
+
+def _takes_condition(op: Op) -> bool:
+    return type(op) in _CONDITIONS or _stands_in_branch(op)
+
+
+def _stands_in_branch(op: Op) -> bool:
+    """Return whether one thread issues an op, which so costs no more in a branch: a TMA load."""
+    return bool(op.effects_on(Resource.MBARRIER, "start"))
+
+
+def _is_unconditional(op: Op) -> bool:
+    """Return whether nobody minds an op of an iteration that does not exist.
+
+    It reads shared memory, or counts commit groups, of which each iteration has one.
+    """
+    only_reads = all(
+        each.access == "read" and each.resource is Resource.SHARED for each in op.effects
+    )
+    return only_reads or bool(op.effects_on(Resource.COPIES, "write", "order"))
+
+
 # ---- the loop ---------------------------------------------------------------------------------
 
 
@@ -101,15 +138,14 @@ class _Expansion:
             first = self.first_distances.get(step.op, step.distance)
             self.first_distances[step.op] = min(first, step.distance)
         early = [step.op for step in schedule.steps if step.distance and not is_pure(step.op)]
-        self.peels = any(not takes_condition(op) and not is_unconditional(op) for op in early)
+        self.peels = any(not _takes_condition(op) and not _is_unconditional(op) for op in early)
         self.conditional = {
             step.distance: None
             for step in schedule.steps
-            if step.distance and takes_condition(step.op) and not self.peels
+            if step.distance and _takes_condition(step.op) and not self.peels
         }
         if (self.peels and self.ahead > 1) or (schedule.unroll > 1 and not self.peels):
             raise IRError(f"no epilogue for a distance of {self.ahead}", self.loop.loc)
-        self.num_common_steps = schedule.num_common_steps if self.peels else 0
         self.carried: dict[tuple[Value, int], Value] = {}
         self._runs_ahead: dict[tuple[Value, int], bool] = {}
 
@@ -125,7 +161,11 @@ class _Expansion:
         }
         if runs is None:
             made, _ = self._pipelined(outer)
-            outs = self._outs_of(made)
+            outs = {
+                arg: made.outs[self._index_of(arg, 0)]
+                for arg in loop.carried
+                if (arg, 0) in self.carried
+            }
             for arg, out in zip(loop.carried, loop.outs, strict=True):
                 if arg in outs:
                     out.replace_all_uses_with(outs[arg])
@@ -141,16 +181,8 @@ class _Expansion:
         loop.replace_with(branch.outs)
         return Expanded(made, outs)
 
-    def _outs_of(self, made: scf.For) -> dict[Value, Value]:
-        """Return the value of each variable after the new loop that has its iterations."""
-        return {
-            arg: made.outs[self._index_of(arg, 0)]
-            for arg in self.loop.carried
-            if (arg, 0) in self.carried
-        }
-
     def _pipelined(self, outer: Builder) -> tuple[scf.For, list[Value]]:
-        """Emit all that runs if there are iterations; return the loop, and its results if there must be some."""
+        """Emit all that runs if there are iterations; return the loop, and its results if peeled."""
         loop, unroll = self.loop, self.schedule.unroll
         indices = self._early_indices(outer)
         self.prologue = _Region(self, outer, self._initial, indices, is_prologue=True)
@@ -161,37 +193,27 @@ class _Expansion:
         body = _Region(self, Builder(self.block), self.carry, {0: self.block.args[0]})
         for key in self.schedule.carried:
             self.carry(*key)
-        has_tail = self.peels and not self.num_common_steps
-        if not has_tail:
+        if not self.peels:
             for arg, out in zip(loop.carried, loop.outs, strict=True):
                 if out.users:
                     self.carry(arg, 0)
-        if self.num_common_steps:
-            branch = body.run_with_last(self.num_common_steps)
-        else:
-            branch = None
-            for copy in range(unroll):
-                body.run(copy)
-        tail = self._tail() if has_tail else None
+        for copy in range(unroll):
+            body.run(copy)
+        tail = self._tail() if self.peels else None
         yielded: list[Value] = []
         for value, offset in self._growing():
             yielded.append(self._next_value(body, value, offset))
         body.place(scf.Yield(yielded))
-        if branch is not None:
-            _keep_used(branch)
         attributes = dict(loop.attributes)
-        bound, step = self.bounds[-1] if has_tail else loop.upper, loop.step
+        bound, step = loop.upper, loop.step
         if self.peels:
+            bound = self.bounds[-1]
             attributes["unroll"] = attributes["unroll"] or scf.NEVER_UNROLLED
         if unroll > 1:
             step = self._multiple_of_step(unroll, outer)
         inits = [loop.lower, bound, step, *self.inits]
         made = outer(build(scf.For, inits, attributes, [self.block], loop.loc))
-        if tail is not None:
-            return made, tail.land(made.outs, outer)
-        outs = self._outs_of(made)  # nothing uses the others
-        results = [outs.get(arg, init) for arg, init in zip(loop.carried, loop.init, strict=True)]
-        return made, results
+        return made, tail.land(made.outs, outer) if tail else []
 
     def _multiple_of_step(self, count: int, outer: Builder) -> Value:
         step = self.loop.step
@@ -335,21 +357,6 @@ class _Expansion:
         return [region.get(arg, most, 0) for arg in self.loop.carried]
 
 
-def _keep_used(branch: scf.If) -> None:
-    """Drop the results of a branch that nothing uses."""
-    used = [out for out in branch.outs if out.users]
-    blocks, branch.blocks = branch.blocks, ()
-    for block in blocks:
-        end = block.terminator
-        end.set_slots([end.slots[out.index] for out in used])
-    made = Builder.before_op(branch)(
-        build(scf.If, branch.slots, branch.attributes, blocks, branch.loc)
-    )
-    for out, new in zip(used, made.outs, strict=True):
-        out.replace_all_uses_with(new)
-    branch.erase()
-
-
 @dataclass
 class _Tail:
     """The ops after the loop, in a block whose arguments stand for results of the loop."""
@@ -404,48 +411,10 @@ class _Region:
         self._exists: dict[int, Value] = {}
         self._is_prologue = is_prologue
 
-    def run_with_last(self, count: int) -> scf.If:
-        """Emit the steps of an iteration, which may be the last; return the branch on that.
-
-        The first `count` steps come before it, the others are in it, of this iteration in both arms.
-        """
+    def run(self, copy: int) -> None:
+        """Emit the steps of one copy."""
         steps = self.expansion.schedule.steps
-        self.run(0, end=count)
-        self._index(0)
-        exists = self._exists_at(1)
-        arms = [self._arm(limit) for limit in (None, 1)]
-        for arm in arms:
-            arm.run(0, start=count)
-        keys = [(value, step.distance) for step in steps[count:] for value in step.op.results]
-        keys = [key for key in keys if arms[0].passes_on(*key)]
-        for arm in arms:
-            arm.place(scf.Yield([arm.known(*key) for key in keys]))
-        branch = self.place(scf.If(exists, *(arm.place.block for arm in arms)))
-        self._values.update(zip(keys, branch.outs, strict=True))
-        return branch
-
-    def _arm(self, limit: int | None) -> _Region:
-        """Return an arm of a branch here."""
-        place, indices = Builder(Block()), dict(self._indices)
-        arm = _Region(self.expansion, place, self._enter, indices, limit=limit)
-        arm._values.update(self._values)
-        return arm
-
-    def passes_on(self, value: Value, offset: int) -> bool:
-        """Return whether an arm has a value that is not computed again after the branch."""
-        is_kept = is_tile(value) or value.op in self.expansion.distances
-        return is_kept and (value, offset) in self._values
-
-    def known(self, value: Value, offset: int) -> Value:
-        """Return a value that an arm has; it is undefined if its iteration does not exist."""
-        if (value, offset) not in self._values:
-            return self.place(gpu.Undefined(value.type)).out
-        return self._values[value, offset]
-
-    def run(self, copy: int, start: int = 0, end: int | None = None) -> None:
-        """Emit the steps of one copy, or some of them."""
-        steps = self.expansion.schedule.steps[:end]
-        position = start
+        position = 0
         while position < len(steps):
             step = steps[position]
             offset = copy + step.distance
@@ -456,7 +425,7 @@ class _Region:
                 self._emit_once(step.op, offset, step.distance, copy)
                 continue
             exists = self._exists_at(offset)
-            if not stands_in_branch(step.op):
+            if not _stands_in_branch(step.op):
                 self._emit(step.op, offset, step.distance, exists=exists)
                 continue
             group: list[Op] = [step.op]
@@ -468,11 +437,11 @@ class _Region:
     def _is_conditional(self, step: Step) -> bool:
         """Return whether a step runs under the condition that its iteration exists."""
         expansion = self.expansion
-        return not expansion.peels and step.distance > 0 and takes_condition(step.op)
+        return not expansion.peels and step.distance > 0 and _takes_condition(step.op)
 
     @staticmethod
     def _joins(step: Step, first: Step) -> bool:
-        return stands_in_branch(step.op) and step.distance == first.distance
+        return _stands_in_branch(step.op) and step.distance == first.distance
 
     # -- values ----------------------------------------------------------------
 
@@ -558,7 +527,7 @@ class _Region:
                 if exists is None:
                     made = self.place(op.clone(mapping))
                 else:
-                    made = run_if(exists, op, mapping, self.place)
+                    made = _CONDITIONS[type(op)](op, mapping, exists, self.place)
         for old, new in zip(op.results, made.results, strict=True):
             new.hint = old.hint
             self._values[old, offset] = new

@@ -24,9 +24,8 @@ from dataclasses import dataclass
 
 from aotc.ir.core import Op, Value
 from aotc.ir.diagnostics import IRError
-from aotc.ir.dialects import scf, wgmma
+from aotc.ir.dialects import scf
 from aotc.ir.rewrite import is_pure
-from aotc.ir.tiles import is_tile
 
 
 @dataclass(frozen=True)
@@ -69,19 +68,6 @@ class LoopSchedule:
         """How many iterations ahead the first op of an iteration runs."""
         return max((step.distance for step in self.steps), default=0)
 
-    @property
-    def num_common_steps(self) -> int:
-        """How many steps an iteration has before any op with effects runs ahead, if threads compute in these alone.
-
-        So code of the last iteration, before which nothing runs ahead, may be that of all; 0 if it may not.
-        """
-        early = [bool(step.distance) and not is_pure(step.op) for step in self.steps]
-        if self.max_distance != 1 or self.unroll > 1 or not any(early):
-            return 0
-        first = early.index(True)
-        own = [_computes(step.op) and not step.distance for step in self.steps]
-        return first if any(own[:first]) and not any(own[first:]) else 0
-
     def move(self, ops: Iterable[Op], before: Op | None, distance: int | None = None) -> None:
         """Let ops run before another one, or at the end, in the order given, at a distance of their own."""
         moved = list(ops)
@@ -104,9 +90,3 @@ class LoopSchedule:
 
     def __str__(self) -> str:
         return "\n".join(map(str, self.steps))
-
-
-def _computes(op: Op) -> bool:
-    """Return whether threads compute with tiles, or a dot does."""
-    has_tiles = any(map(is_tile, [*op.operands, *op.results]))
-    return has_tiles and not isinstance(op, wgmma.WgmmaWait)

@@ -57,6 +57,7 @@ from aotc.schedule.analysis.register_budget import (
 )
 from aotc.schedule.context import Schedule
 from aotc.schedule.pipelining.chained_dots import find_chain, keeps_all_stages
+from aotc.schedule.pipelining.defer_waits import defer_waits, find_late_waits
 from aotc.schedule.pipelining.expand_loop import expand_loop
 from aotc.schedule.pipelining.loop_schedule import LoopSchedule
 from aotc.schedule.pipelining.overlap_wgmma import begins_sum
@@ -136,6 +137,10 @@ def _advance_first(
     needed = registers_of_tiles(held) + ORDER_RESERVE
     if not reserve_registers(needed, role, kernel, schedule):
         return Reason.TWO_RESULTS(registers=needed)
+    late = find_late_waits(loop, first.dots, dots)
+    if late is not None:
+        defer_waits(late)
+        return ""
     issued = [op for op in first.ops if not is_pure(op)]
     (wait,) = first.dots[-1].out.users
     ahead = LoopSchedule.in_order(loop)

@@ -17,11 +17,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from aotc.ir.core import Block, Kernel, Op, Value
-from aotc.ir.dialects import arith, mbarrier, roles, scf
+from aotc.ir.dialects import mbarrier, roles, scf
 from aotc.ir.effects import Resource, Trait
 from aotc.ir.rewrite import Builder, is_inside, is_pure
 from aotc.schedule.analysis.alias import allocation_of
-from aotc.schedule.analysis.loop_bounds import has_next
 from aotc.schedule.context import Schedule
 from aotc.schedule.warp_roles.read_ends import done_at
 
@@ -102,47 +101,8 @@ def _arrive_in_arms(arrival: mbarrier.MbarrierArrive, branch: Op, readers: list[
         if isinstance(last, scf.If):
             _arrive_in_arms(arrival, last, [each for each in readers if is_inside(each, last)])
             continue
-        inside = [each for each in readers if last is not None and is_inside(each, last)]
-        if isinstance(last, scf.For) and _is_around(branch, arm, last):
-            end = _last_iteration(last, inside)
-            if end is not None:
-                end(arrival.clone({}))
-                continue
         place = Builder(arm, arm.first) if last is None else Builder.after_op(last)
         place(arrival.clone({}))
-
-
-def _is_around(branch: Op, arm: Block, loop: scf.For) -> bool:
-    """Return whether an arm of a branch is taken if a loop in it has iterations."""
-    assert isinstance(branch, scf.If)
-    test = branch.condition.op
-    return (
-        arm is branch.then
-        and isinstance(test, arith.Compare)
-        and test.predicate == "lt"
-        and (test.lhs, test.rhs) == (loop.lower, loop.upper)
-    )
-
-
-def _last_iteration(loop: scf.For, readers: list[Op]) -> Builder | None:
-    """Return a place that the last iteration alone comes to, if nothing reads there or before in it."""
-    branch = next((op for op in loop.body if isinstance(op, scf.If) and any(is_inside(r, op) for r in readers)), None)
-    if branch is None or not has_next(loop, branch.condition):
-        return None
-    if not all(each.block is branch.then or is_inside(each.block, branch) and done_at(each, branch.then) for each in readers):
-        return None
-    import os
-    if os.environ.get("AOTC_X") == "top":
-        test = branch.condition.op
-        test.remove()
-        place = Builder(loop.body, loop.body.first)
-        place(test)
-        then, other = Block(), Block()
-        Builder(then)(scf.Yield([]))
-        e = Builder(other)(scf.Yield([]))
-        place(scf.If(test.out, then, other))
-        return Builder.before_op(e)
-    return Builder(branch.orelse, branch.orelse.first)
 
 
 def _is_in(op: Op, block: Block) -> bool:

@@ -23,7 +23,6 @@ from aotc.schedule.pipelining.expand_loop import expand_loop
 from aotc.schedule.pipelining.loop_schedule import LoopSchedule, Step
 from aotc.verify.interpreter.run import run
 from tests.schedule.pipelining.test_pipeline_mma import ATTENTION, ATTENTION_SIGNATURE
-from tests.support.checks import without_checks
 from tests.support.descriptors import compiled, launch, like, tensor
 from tests.support.pass_case import applied, assert_same_meaning
 
@@ -178,76 +177,6 @@ def test_a_load_ahead_takes_its_condition_into_the_mask() -> None:
     for count in (0, 1, 5):
         if count:
             assert_same_meaning(AHEAD, kernel, [x, np.full(5, 7, np.float32), count])
-
-
-# ---- code that the last iteration shares -------------------------------------------------------
-
-COMMON = """
-#0 = #ll<register=[] lane=[[1],[2],[4],[8],[16]] warp=[] : [32]>
-kernel @k(%x: *fp32, %sums: *fp32, %ends: *i32, %n: i32) {num_warps = 1} {
-  %zero = arith.constant {value = 0, type = i32} : i32
-  %one = arith.constant {value = 1, type = i32} : i32
-  %none = arith.constant {value = 0.0, type = tile<32xfp32, #0>} : tile<32xfp32, #0>
-  %lanes = tile.arange {start = 0, end = 32, layout = #0} : tile<32xi32, #0>
-  %xs = tile.splat(%x) {shape = [32], layout = #0} : tile<32x*fp32, #0>
-  %places = tile.splat(%sums) {shape = [32], layout = #0} : tile<32x*fp32, #0>
-  %to = arith.addptr(%places, %lanes) : tile<32x*fp32, #0>
-  // CHECK: %[[SOME:.*]] = arith.compare(%zero, %n)
-  // CHECK: scf.if(%[[SOME]])
-  // CHECK: gpu.store(
-  // CHECK: scf.for(%zero, %n, %one, %none) {unroll = 1} (%i: i32, %sum: tile<32xfp32, #{{.}}>) {
-  %total = scf.for(%zero, %n, %one, %none) (%i: i32, %sum: tile<32xfp32, #0>) {
-    %ats = tile.splat(%i) {shape = [32], layout = #0} : tile<32xi32, #0>
-    %from = arith.addptr(%xs, %ats) : tile<32x*fp32, #0>
-    // CHECK: gpu.load(
-    %value = gpu.load(%from, _, _) : tile<32xfp32, #0>
-    // CHECK: %[[NEW:.*]] = arith.add(%sum,
-    %new = arith.add(%sum, %value) : tile<32xfp32, #0>
-    // CHECK: %[[NEXT:.*]] = arith.compare(%i,
-    // CHECK: scf.if(%[[NEXT]]) () {
-    // CHECK: gpu.store(
-    %end = arith.addptr(%ends, %i) : *i32
-    gpu.store(%end, %i, _)
-    // CHECK: } () {
-    // CHECK-NEXT: scf.yield()
-    // CHECK-NEXT: }
-    // CHECK-NEXT: scf.yield(%[[NEW]])
-    scf.yield(%new)
-  } : tile<32xfp32, #0>
-  gpu.store(%to, %total, _)
-  scf.return
-}
-"""
-
-
-def _store_ahead(kernel: Kernel, schedule: Schedule) -> None:
-    """Store for the next iteration after all that this one computes, without a condition of its own."""
-    del schedule
-    loop = _loop(kernel)
-    ahead = LoopSchedule.in_order(loop)
-    (store,) = (op for op in loop.body if isinstance(op, gpu.Store))
-    ahead.move([store], before=None, distance=1)
-    assert ahead.num_common_steps == len(ahead.steps) - 1
-    expand_loop(ahead)
-
-
-def test_the_last_iteration_shares_what_threads_compute_ahead_of_the_next() -> None:
-    kernel = applied(COMMON, _store_ahead)
-    x = np.random.default_rng(0).standard_normal(40).astype(np.float32)
-    for count in (0, 1, 2, 5):
-        args = [x, np.full(32, 7, np.float32), np.full(6, 7, np.int32), count]
-        assert_same_meaning(COMMON, kernel, args)
-
-
-def test_nothing_is_shared_where_threads_compute_after_it() -> None:
-    """The last iteration would have that twice, in both arms of a branch."""
-    loop = _loop(parse_kernel(without_checks(COMMON)))
-    ahead = LoopSchedule.in_order(loop)
-    (store,) = (op for op in loop.body if isinstance(op, gpu.Store))
-    ahead.move([store], before=_named(loop, "new"), distance=1)
-    assert not ahead.num_common_steps
-    ahead.move([store], before=ahead.steps[0].op)
-    assert not ahead.num_common_steps
 
 
 # ---- two chains of dots -----------------------------------------------------------------------

@@ -140,9 +140,15 @@ def test_the_first_dot_runs_beside_the_second_where_a_reference_stays(tmp_path: 
     assert AHEAD in remarks
     found = re.findall(r"(scf\.for|warp_all|wgmma_wait|wgmma)\(.*?(?:pending = (\d)|\n)", text)
     ops = ["".join(each) for each in found]
-    # The last iteration has the softmax and the second dot of all others, and only waits by itself.
     body = ["warp_all", "wgmma", "wgmma", "wgmma_wait1", "wgmma_wait"]
-    assert ops[: ops.index("scf.for", 3)] == ["wgmma", "wgmma_wait", "scf.for", *body, "wgmma_wait"]
+    assert ops[: ops.index("scf.for", 3)] == [
+        "wgmma",
+        "wgmma_wait",
+        "scf.for",
+        *body,
+        "wgmma",
+        "wgmma_wait",
+    ]
     # Weights of another iteration are ahead where the maximum is no whole number.
     source = SOFTMAX.replace("tl.ceil(tl.max(score, 1))", "tl.max(score, 1)")
     text, _ = _lowered(tmp_path, source, ATTENTION_SIGNATURE, num_stages=2)
