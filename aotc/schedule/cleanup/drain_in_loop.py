@@ -8,7 +8,7 @@ Where dots stay in flight to the next iteration, and threads compute with the re
 ptxas takes the dots that are in flight at the end to be so until the wait after the loop, since that is the
 first which every path from them comes to, and serializes them (C7514). In
 
-    while:  if there is an iteration i: start s; wait for acc; wait for s   else: wait for acc
+    while:  if there is no iteration i: wait for acc   else: start s; wait for acc; wait for s
             if there is none: leave
             compute with s and acc; start acc
 
@@ -28,7 +28,7 @@ from aotc.ir.core import Block, Kernel, Op, Value, build
 from aotc.ir.diagnostics import at
 from aotc.ir.dialects import arith, gpu, scf, wgmma
 from aotc.ir.rewrite import Builder, is_pure
-from aotc.ir.types import I1
+from aotc.ir.types import I1, ScalarType
 from aotc.schedule.analysis.global_order import free_operands
 from aotc.schedule.analysis.loop_bounds import lowered_bounds
 from aotc.schedule.context import Schedule
@@ -89,52 +89,69 @@ def _rewrite(found: _Drained) -> None:
     loop = found.loop
     outer = Builder.before_op(loop)
     bounds = lowered_bounds(loop, 1, outer)
-    exists = outer(arith.Compare(loop.lower, loop.upper, "lt")).out
+    none = outer(arith.Compare(loop.lower, loop.upper, "ge")).out
     state = [loop.induction, *loop.carried]
     before = Block([state[0].type, I1, *(value.type for value in state[1:])])
-    first, more, *others = before.args
+    first, ends, *others = before.args
     now = dict(zip(state, (first, *others), strict=True))
-    then, otherwise = Block(), Block()
-    started = _copy(found.start, now, Builder(then))
-    ended = {out: now[arg] for out, arg in zip(loop.outs, loop.carried, strict=True)}
-    ended = _copy(found.drain, ended, Builder(otherwise))
-    kept = _used(found.start, [*found.rest, loop.body.terminator])
-    alone = [value for value in _used_after(found.drain) if value not in found.results.values()]
-    arms = Builder(then), Builder(otherwise)
-    passed = [
-        *((started[value], ended[other]) for value, other in found.results.items()),
-        *((started[value], _undefined(value, arms[1])) for value in kept if value not in found.results),
-        *((_undefined(value, arms[0]), ended[value]) for value in alone),
-    ]
-    for place, values in zip(arms, zip(*passed, strict=True), strict=True):
-        place(scf.Yield(list(values)))
     place = Builder(before)
-    branch = place(scf.If(more, then, otherwise))
-    place(scf.Condition(more, [*branch.outs, first, *others]))
-    after = Block([value.type for value in (*branch.outs, first, *others)])
-    names = [*found.results, *(value for value in kept if value not in found.results)]
+    # What is computed after the waits would be waited for: dots have nothing to do until threads are done.
+    early = _scalars_of_state([*found.start, *found.rest], loop)
+    now |= _copy(early, now, place)
+    last = place(arith.Compare(first, bounds[1], "ge")).out
+    start, rest = ([op for op in ops if op not in early] for ops in (found.start, found.rest))
+    then, otherwise = Builder(Block()), Builder(Block())
+    ended = {out: now[arg] for out, arg in zip(loop.outs, loop.carried, strict=True)}
+    ended = _copy(found.drain, ended, then)
+    started = _copy(start, now, otherwise)
+    kept = [each for each in _used(start, [*rest, loop.body.terminator]) if each not in found.results]
+    alone = [value for value in _used_after(found.drain) if value not in found.results.values()]
+    passed = [
+        *((ended[other], started[value]) for value, other in found.results.items()),
+        *((_undefined(value, then), started[value]) for value in kept),
+        *((ended[value], _undefined(value, otherwise)) for value in alone),
+    ]
+    for arm, values in zip((then, otherwise), zip(*passed, strict=True), strict=True):
+        arm(scf.Yield(list(values)))
+    branch = place(scf.If(ends, then.block, otherwise.block))
+    more = place(arith.Xor(ends, place(arith.Constant(value=True, type=I1)).out)).out
+    scalars = [out for op in early for out in op.results]
+    known = [*state, *scalars]
+    results = [*branch.outs, last, *(now[value] for value in known)]
+    place(scf.Condition(more, results))
+    after = Block([value.type for value in results])
+    names = [*found.results, *kept]
     inside = dict(zip(names, after.args, strict=False))
-    inside |= dict(zip(state, after.args[len(branch.outs) :], strict=True))
+    _, *args = after.args[len(branch.outs) :]
+    inside |= dict(zip(known, args, strict=True))
     body = Builder(after)
-    for op in found.start:
-        if is_pure(op):
-            inside |= _copy([op], inside, body)
-    inside = _copy(found.rest, inside, body)
-    index = inside[loop.induction]
-    again = body(arith.Compare(index, bounds[1], "lt")).out
-    following = body(arith.Add(index, loop.step)).out
+    inside |= _copy([op for op in start if is_pure(op)], inside, body)
+    inside = _copy(rest, inside, body)
+    following = body(arith.Add(inside[loop.induction], loop.step)).out
     yielded = [inside.get(value, value) for value in loop.body.terminator.operands]
-    body(scf.Yield([following, again, *yielded]))
-    inits = [loop.lower, exists, *loop.init]
+    body(scf.Yield([following, after.args[len(branch.outs)], *yielded]))
+    inits = [loop.lower, none, *loop.init]
     made = outer(build(scf.While, inits, {}, [before, after], loop.loc))
-    ends = [*found.results.values(), *(None for value in kept if value not in found.results), *alone]
-    for old, new in zip(ends, made.outs, strict=False):
+    outs = list(made.outs)
+    for old in (*found.results.values(), *(None for _ in kept), *alone):
+        new = outs.pop(0)
         if old is not None:
             old.replace_all_uses_with(new)
-    outs = made.outs[len(branch.outs) + 1 :]
     for op in reversed(found.drain):
         op.erase()
-    loop.replace_with(outs)
+    loop.replace_with(outs[2 : 2 + len(loop.outs)])
+
+
+def _scalars_of_state(ops: Sequence[Op], loop: scf.For) -> list[Op]:
+    """Return the ops that compute scalars from what the loop carries alone."""
+    found: dict[Op, None] = {}
+    for op in ops:
+        made = all(isinstance(value.type, ScalarType) for value in op.results)
+        if made and op.pure and not op.blocks:
+            inner = [value.op for value in op.operands if value.op and value.op.block is loop.body]
+            if all(each in found for each in inner):
+                found[op] = None
+    return list(found)
 
 
 def _copy(ops: Iterable[Op], mapping: dict[Value, Value], place: Builder) -> dict[Value, Value]:

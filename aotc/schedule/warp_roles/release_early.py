@@ -17,10 +17,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from aotc.ir.core import Block, Kernel, Op, Value
-from aotc.ir.dialects import mbarrier, roles, scf
+from aotc.ir.dialects import arith, mbarrier, roles, scf, wgmma
 from aotc.ir.effects import Resource, Trait
 from aotc.ir.rewrite import Builder, is_inside, is_pure
 from aotc.schedule.analysis.alias import allocation_of
+from aotc.schedule.analysis.loop_bounds import lowered_bounds
 from aotc.schedule.context import Schedule
 from aotc.schedule.warp_roles.read_ends import done_at
 
@@ -102,7 +103,42 @@ def _arrive_in_arms(arrival: mbarrier.MbarrierArrive, branch: Op, readers: list[
             _arrive_in_arms(arrival, last, [each for each in readers if is_inside(each, last)])
             continue
         place = Builder(arm, arm.first) if last is None else Builder.after_op(last)
+        if isinstance(last, scf.For) and _runs_in(last, arm):
+            inside = [each for each in readers if is_inside(each, last)]
+            place = _end_of_last_iteration(last, inside) or place
         place(arrival.clone({}))
+
+
+def _runs_in(loop: scf.For, arm: Block) -> bool:
+    """Return whether a loop has an iteration, as its branch says."""
+    branch = arm.parent
+    test = branch.condition.op if isinstance(branch, scf.If) and branch.then is arm else None
+    return (
+        isinstance(test, arith.Compare)
+        and test.predicate == "lt"
+        and (test.lhs, test.rhs) == (loop.lower, loop.upper)
+    )
+
+
+def _end_of_last_iteration(loop: scf.For, readers: list[Op]) -> Builder | None:
+    """Return a place in a loop that its last iteration alone comes to, after readers in it are done.
+
+    None unless dots of an iteration are in flight when the next one begins: those of the last one then take
+    threads the time to compute with others.
+    """
+    waits = [op for op in loop.body if isinstance(op, wgmma.WgmmaWait)]
+    done = [done_at(each, loop.body) for each in readers]
+    ends = [each[0] for each in done if each is not None and not each[1]]
+    if len(ends) < len(done) or not any(op.values[0] in loop.carried for op in waits):
+        return None
+    order = {op: number for number, op in enumerate(loop.body)}
+    place = Builder.after_op(max(ends, key=order.__getitem__))
+    bound = lowered_bounds(loop, 1, Builder.before_op(loop))[1]
+    goes_on = place(arith.Compare(loop.induction, bound, "lt")).out
+    arms = Block(), Block()
+    ends_of_arms = [Builder(each)(scf.Yield([])) for each in arms]
+    place(scf.If(goes_on, *arms))
+    return Builder.before_op(ends_of_arms[1])
 
 
 def _is_in(op: Op, block: Block) -> bool:
