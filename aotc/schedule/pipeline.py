@@ -9,7 +9,6 @@ from aotc.ir.diagnostics import IRError
 from aotc.ir.passes import Observer, Pipeline
 from aotc.schedule.analysis.register_budget import registers_of_thread, remark_registers
 from aotc.schedule.cleanup.branch_on_masks import branch_on_masks
-from aotc.schedule.cleanup.drain_in_loop import drain_in_loop
 from aotc.schedule.cleanup.eliminate_common import eliminate_common
 from aotc.schedule.cleanup.hoist_invariants import hoist_invariants
 from aotc.schedule.cleanup.mark_references import mark_references
@@ -40,6 +39,7 @@ from aotc.schedule.layout.transpose_dots import transpose_dots
 from aotc.schedule.layout.trim_dot_columns import trim_dot_columns
 from aotc.schedule.pipelining.advance_loads import advance_loads
 from aotc.schedule.pipelining.carry_partial_sums import carry_partial_sums
+from aotc.schedule.pipelining.drain_in_loop import drain_in_loop
 from aotc.schedule.pipelining.expand_cluster_exchanges import expand_cluster_exchanges
 from aotc.schedule.pipelining.expand_tensor_loads import expand_tensor_loads
 from aotc.schedule.pipelining.interleave_copies import interleave_copies

@@ -23,7 +23,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from aotc.ir.core import Block, Op, Value, build
+from aotc.ir.core import Block, Value, build
 from aotc.ir.dialects import arith, gpu, mbarrier, scf, wgmma
 from aotc.ir.rewrite import Builder, is_pure
 from aotc.ir.types import SharedType
@@ -141,7 +141,8 @@ def _release(
 ) -> None:
     """Arrive at the stage of the iteration before, or of the last one `after` the loop."""
     stage = stage_of(arrival.barrier)
-    assert stage is not None and isinstance(stage.buffer.type, SharedType)
+    assert stage is not None
+    assert isinstance(stage.buffer.type, SharedType)
     index = stage.index if after is None else after.outs[stage.index.index - 1]
     ahead = (stage.ahead - 1) % stage.buffer.type.num_stages
     barrier = place(gpu.SharedStage(stage.buffer, index, ahead)).out

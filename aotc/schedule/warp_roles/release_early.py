@@ -105,7 +105,8 @@ def _arrive_in_arms(arrival: mbarrier.MbarrierArrive, branch: Op, readers: list[
         place = Builder(arm, arm.first) if last is None else Builder.after_op(last)
         if isinstance(last, scf.For) and _runs_in(last, arm):
             inside = [each for each in readers if is_inside(each, last)]
-            place = _end_of_last_iteration(last, inside) or place
+            if _arrive_in_last_iteration(arrival, last, inside):
+                continue
         place(arrival.clone({}))
 
 
@@ -120,25 +121,25 @@ def _runs_in(loop: scf.For, arm: Block) -> bool:
     )
 
 
-def _end_of_last_iteration(loop: scf.For, readers: list[Op]) -> Builder | None:
-    """Return a place in a loop that its last iteration alone comes to, after readers in it are done.
+def _arrive_in_last_iteration(
+    arrival: mbarrier.MbarrierArrive, loop: scf.For, readers: list[Op]
+) -> bool:
+    """Arrive in the last iteration of a loop, after readers in it are done; return whether that is worth it.
 
-    None unless dots of an iteration are in flight when the next one begins: those of the last one then take
+    It is if dots of an iteration are in flight when the next one begins: those of the last one then take
     threads the time to compute with others.
     """
     waits = [op for op in loop.body if isinstance(op, wgmma.WgmmaWait)]
     done = [done_at(each, loop.body) for each in readers]
     ends = [each[0] for each in done if each is not None and not each[1]]
     if len(ends) < len(done) or not any(op.values[0] in loop.carried for op in waits):
-        return None
+        return False
     order = {op: number for number, op in enumerate(loop.body)}
     place = Builder.after_op(max(ends, key=order.__getitem__))
     bound = lowered_bounds(loop, 1, Builder.before_op(loop))[1]
-    goes_on = place(arith.Compare(loop.induction, bound, "lt")).out
-    arms = Block(), Block()
-    ends_of_arms = [Builder(each)(scf.Yield([])) for each in arms]
-    place(scf.If(goes_on, *arms))
-    return Builder.before_op(ends_of_arms[1])
+    is_last = place(arith.Compare(loop.induction, bound, "ge")).out
+    place(mbarrier.MbarrierArrive(arrival.barrier, arrival.count, is_last, arrival.num_ctas))
+    return True
 
 
 def _is_in(op: Op, block: Block) -> bool:
