@@ -96,8 +96,11 @@ def _rewrite(found: _Drained) -> None:
     tests = [value for value in tests if value.op in scalars]
     ahead = _needed(tests, scalars)
     state = [loop.induction, *loop.carried]
-    kept = [*state, *(out for op in scalars for out in op.results)]
-    joined = _joined(found, start, [*rest, loop.body.terminator])
+    used = {each: None for op in (*rest, loop.body.terminator) for each in free_operands(op)}
+    repeated = _needed(used, [op for op in start if is_pure(op)])
+    used |= {each: None for op in repeated for each in op.operands}
+    kept = [*state, *(out for op in scalars for out in op.results if out in used)]
+    joined = _joined(found, start, used)
 
     before = Block([state[0].type, I1, *(value.type for value in (*tests, *loop.carried))])
     first, is_over, *carried = before.args
@@ -123,7 +126,7 @@ def _rewrite(found: _Drained) -> None:
     names = dict(zip([*ours, None, *kept], after.args, strict=True))
     inside = {value: arg for value, arg in names.items() if value is not None}
     place = Builder(after)
-    inside = _copy([*(op for op in start if is_pure(op)), *rest], inside, place)
+    inside = _copy([*repeated, *rest], inside, place)
     following = place(arith.Add(inside[loop.induction], loop.step)).out
     yielded = [inside.get(value, value) for value in loop.body.terminator.operands]
     later = _copy(ahead, dict(zip(state, (following, *yielded), strict=True)), place)
@@ -154,7 +157,7 @@ def _scalars_of_state(ops: Sequence[Op], loop: scf.For) -> list[Op]:
     return list(found)
 
 
-def _needed(values: Sequence[Value], ops: Sequence[Op]) -> list[Op]:
+def _needed(values: Iterable[Value], ops: Sequence[Op]) -> list[Op]:
     """Return those of ops that values are computed by, in order."""
     found = dict.fromkeys(value.op for value in values)
     for op in reversed(ops):
@@ -164,18 +167,17 @@ def _needed(values: Sequence[Value], ops: Sequence[Op]) -> list[Op]:
 
 
 def _joined(
-    found: _Drained, start: Sequence[Op], users: Sequence[Op]
+    found: _Drained, start: Sequence[Op], used: dict[Value, None]
 ) -> list[tuple[Value | None, Value | None]]:
     """Return what the branch passes on, of the drain and of the start of an iteration; None if one has no such."""
-    needed = dict.fromkeys(value for user in users for value in free_operands(user))
     waited = found.waits.values()
-    own = [out for op in start if not is_pure(op) for out in op.results if out in needed]
+    own = [out for op in start if not is_pure(op) for out in op.results if out in used]
     ends = [out for op in found.drain for out in op.results]
-    used = [out for out in ends if any(user not in found.drain for user in out.users)]
+    after = [out for out in ends if any(user not in found.drain for user in out.users)]
     return [
         *found.waits.items(),
         *((None, value) for value in own if value not in waited),
-        *((value, None) for value in used if value not in found.waits),
+        *((value, None) for value in after if value not in found.waits),
     ]
 
 
