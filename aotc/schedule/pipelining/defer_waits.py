@@ -49,6 +49,8 @@ def find_late_waits(
     loop: scf.For, issued: Sequence[wgmma.Wgmma], last: Sequence[wgmma.Wgmma]
 ) -> LateWaits | None:
     """Return the waits for the last dots of a loop if nothing else comes after them, and before `issued`."""
+    if not last:
+        return None
     body = list(loop.body)
     ends = [op for op in body[body.index(last[-1]) + 1 :] if not op.terminator and not is_pure(op)]
     waits = [op for op in ends if isinstance(op, wgmma.WgmmaWait)]
