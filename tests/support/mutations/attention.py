@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from aotc.backend import nvvm
 from aotc.ir.core import Kernel, Op, Value
 from aotc.ir.dialects import arith, gpu, mbarrier, roles, scf, wgmma
@@ -112,7 +114,7 @@ def _keep_accumulators(kernel: Kernel) -> None:
         otherwise.set_slots(kept)
 
 
-def _late(kernel: Kernel, cls: type[Op]) -> list[Op]:
+def _late(kernel: Kernel, cls: type[Op]) -> list[Any]:
     """Return the ops of a class in the loop that are of the iteration before."""
     loops = [op for op in found(kernel, scf.For) if any(map(_is_pending, op.body))]
     return [
