@@ -202,7 +202,8 @@ static const struct meaning {
     {CUDA_ERROR_NO_BINARY_FOR_GPU, CUDA_ERROR_NO_BINARY_FOR_GPU, AOTC_ERROR_ARCH,
      "build the archive for this GPU"},
     {222, 222, AOTC_ERROR_DRIVER, "install a newer NVIDIA driver"},
-    {CUDA_ERROR_INVALID_HANDLE, CUDA_ERROR_INVALID_HANDLE, AOTC_ERROR_ARG, "check the stream"},
+    {CUDA_ERROR_INVALID_HANDLE, CUDA_ERROR_INVALID_HANDLE, AOTC_ERROR_ARG,
+     "check the stream; where a context was reset, load again"},
     {CUDA_ERROR_NOT_FOUND, CUDA_ERROR_NOT_FOUND, AOTC_ERROR_NOT_FOUND, NULL},
     /* Illegal address, launch time-out, assert, hardware stack error to launch failure: the context
      * is lost, and with it everything that the process does on the GPU. */
