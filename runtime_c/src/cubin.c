@@ -101,21 +101,28 @@ static struct extent extent_of(const struct elf_section *section) {
     return (struct extent){section->offset, section->type == SHT_NOBITS ? 0 : section->size};
 }
 
-/* The parts of a cubin that have bytes: three headers, then the sections. */
+/* The parts of a cubin that have bytes: the header, the sections, the tables of these and of the segments. In this order
+ * they mostly lie. */
 enum { HEADER_COUNT = 3 };
+
+static bool is_section(const struct elf_header *header, unsigned index) {
+    return index >= 1 && index <= header->section_count;
+}
 
 static struct extent part_at(const unsigned char *image, const struct elf_header *header,
                              unsigned index) {
-    const struct extent headers[HEADER_COUNT] = {
-        {0, sizeof *header},
-        {header->section_offset, header->section_count * sizeof(struct elf_section)},
-        {header->program_offset, header->program_count * sizeof(struct elf_program)},
-    };
-    if (index < HEADER_COUNT) {
-        return headers[index];
+    if (is_section(header, index)) {
+        const struct elf_section section = section_at(image, header, index - 1);
+        return extent_of(&section);
     }
-    const struct elf_section section = section_at(image, header, index - HEADER_COUNT);
-    return extent_of(&section);
+    if (index == 0) {
+        return (struct extent){0, sizeof *header};
+    }
+    return index == header->section_count + 1u
+               ? (struct extent){header->section_offset,
+                                 header->section_count * sizeof(struct elf_section)}
+               : (struct extent){header->program_offset,
+                                 header->program_count * sizeof(struct elf_program)};
 }
 
 /* A part, and whether it is a section. */
@@ -136,7 +143,7 @@ static bool are_parts_apart(const unsigned char *image, const struct elf_header 
     unsigned count = 0;
     for (unsigned i = 0; i < total; ++i) {
         const struct extent extent = part_at(image, header, i);
-        const struct part part = {extent.offset, extent.size, i >= HEADER_COUNT};
+        const struct part part = {extent.offset, extent.size, is_section(header, i)};
         unsigned place = count;
         for (; extent.size != 0 && place > 0 && comes_before(&part, &parts[place - 1]); --place) {
             parts[place] = parts[place - 1];
