@@ -227,10 +227,25 @@ aotc_status aotci_use_configs(const struct aotc_kernel *kernel, const struct aot
     return status;
 }
 
+/* Where the table of a kernel goes; NULL without memory. */
+static _Atomic(struct aotci_dispatch *) *make_place(const struct loading *loading) {
+    const uint32_t number = loading->kernel->number;
+    _Atomic(struct aotci_chunk *) *chunk = &loading->context->chunks[number / KERNELS_PER_CHUNK];
+    if (atomic_load_explicit(chunk, memory_order_relaxed) == NULL) {
+        struct aotci_chunk *made =
+            aotci_allocate(&loading->archive->allocator, 1, sizeof(struct aotci_chunk));
+        atomic_store_explicit(chunk, made, memory_order_release);
+    }
+    return aotci_place_of(loading->context, number);
+}
+
 aotc_status aotci_load_kernel(const struct loading *loading) {
     struct aotc_archive *archive = loading->archive;
     const struct aotc_kernel *kernel = loading->kernel;
-    _Atomic(struct aotci_dispatch *) *place = &loading->context->dispatches[kernel->number];
+    _Atomic(struct aotci_dispatch *) *place = make_place(loading);
+    if (place == NULL) {
+        return no_memory(loading);
+    }
     struct aotci_dispatch *there = atomic_load_explicit(place, memory_order_relaxed);
     if (there != NULL) {
         return load_candidates(loading, there);

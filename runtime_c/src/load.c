@@ -72,8 +72,7 @@ static aotc_status find_context(struct loading *loading, CUcontext current) {
     if (unloaded != NULL) {
         return reuse_entry(loading, unloaded, current, id);
     }
-    const size_t bytes = sizeof *head + aotci_count(&archive->root, SECTION_ENTRIES) *
-                                            sizeof(_Atomic(struct aotci_dispatch *));
+    const size_t bytes = aotci_context_bytes(archive);
     struct aotci_context *context = aotci_allocate(&archive->allocator, bytes, 1);
     if (context == NULL) {
         return AOTCI_FAIL(loading->error, AOTC_ERROR_NOMEM, .file = archive->name,
@@ -173,9 +172,7 @@ static aotc_status load_kernels(struct loading *loading, const struct aotc_kerne
         if (status != AOTC_OK) {
             return status;
         }
-        const struct aotci_dispatch *dispatch =
-            atomic_load_explicit(&loading->context->dispatches[i], memory_order_relaxed);
-        running_count += dispatch->run_count != 0;
+        running_count += aotci_dispatch_of(loading->context, i)->run_count != 0;
     }
     if (running_count == 0 && kernel_count != 0) {
         return aotci_refuse(wanted == NULL ? aotci_kernel(archive, 0) : wanted, loading->context,

@@ -1,7 +1,7 @@
 /* load.h: what launches find when they come: tables of loaded kernels, one set for each context.
  *
  * A context's entry is published whole and stays in the list until the archive goes. Unloading takes
- * the context out of it, and a later load on the same device puts one in again; its `dispatches` go
+ * the context out of it, and a later load on the same device puts one in again; its dispatches go
  * from NULL to a finished table, and back when it is unloaded. Launches read both with acquire loads
  * and need no lock; what hangs on an entry is read only by launches in its context, which must have
  * finished before it is unloaded.
@@ -48,6 +48,14 @@ struct aotci_dispatch {
     atomic_bool has_configs; /* `configs` was built: of a lazy load when a launch names a config first */
 };
 
+/* Of so many kernels, one after the other, how to launch them, NULL until loaded. There is one if any of them was: a
+ * table of thousands of kernels would take pages that nothing else touches. */
+enum { KERNELS_PER_CHUNK = 64 };
+
+struct aotci_chunk {
+    _Atomic(struct aotci_dispatch *) dispatches[KERNELS_PER_CHUNK];
+};
+
 struct aotci_context {
     struct aotci_context *next;
     _Atomic(CUcontext) context; /* NULL: unloaded */
@@ -59,8 +67,32 @@ struct aotci_context {
     bool is_retained;                              /* a primary context that this archive holds */
     CUmemoryPool scratch_pool;                     /* NULL: none, before a kernel needs it (scratch.h) */
     struct aotci_memo plans;                       /* of launches: plan.h */
-    _Atomic(struct aotci_dispatch *) dispatches[]; /* one for each kernel, NULL until loaded */
+    _Atomic(struct aotci_chunk *) chunks[];        /* of all kernels; they stay until the archive goes */
 };
+
+static inline uint32_t aotci_chunk_count(const struct aotc_archive *archive) {
+    const uint32_t kernel_count = aotci_count(&archive->root, SECTION_ENTRIES);
+    return kernel_count / KERNELS_PER_CHUNK + (kernel_count % KERNELS_PER_CHUNK != 0);
+}
+
+static inline size_t aotci_context_bytes(const struct aotc_archive *archive) {
+    return sizeof(struct aotci_context) +
+           aotci_chunk_count(archive) * sizeof(_Atomic(struct aotci_chunk *));
+}
+
+/* Where the table of a kernel is, or NULL if there is none. */
+static inline _Atomic(struct aotci_dispatch *) *aotci_place_of(const struct aotci_context *context,
+                                                               uint32_t kernel) {
+    struct aotci_chunk *chunk =
+        atomic_load_explicit(&context->chunks[kernel / KERNELS_PER_CHUNK], memory_order_acquire);
+    return chunk == NULL ? NULL : &chunk->dispatches[kernel % KERNELS_PER_CHUNK];
+}
+
+static inline struct aotci_dispatch *aotci_dispatch_of(const struct aotci_context *context,
+                                                       uint32_t kernel) {
+    _Atomic(struct aotci_dispatch *) *place = aotci_place_of(context, kernel);
+    return place == NULL ? NULL : atomic_load_explicit(place, memory_order_acquire);
+}
 
 static inline CUcontext aotci_context_handle(const struct aotci_context *entry) {
     return atomic_load_explicit(&entry->context, memory_order_acquire);

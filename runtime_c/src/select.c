@@ -31,8 +31,7 @@ static aotc_status not_loaded(const struct aotc_kernel *kernel, aotc_error *erro
     for (const struct aotci_context *context =
              atomic_load_explicit(&kernel->archive->contexts, memory_order_acquire);
          context != NULL; context = context->next) {
-        if (atomic_load_explicit(&context->dispatches[kernel->number], memory_order_acquire) !=
-            NULL) {
+        if (aotci_dispatch_of(context, kernel->number) != NULL) {
             return fail(kernel, error, AOTC_ERROR_ARG, "stream",
                         "a stream of a context with the kernel loaded", "one of another context",
                         "call aotc_load for that context, or use a stream of yours");
@@ -418,7 +417,7 @@ aotc_status aotci_choose(const struct aotc_kernel *kernel, const struct aotci_co
     uint32_t combination = 0;
     struct aotci_candidate *candidate = NULL;
     const struct aotci_dispatch *dispatch =
-        atomic_load_explicit(&context->dispatches[kernel->number], memory_order_acquire);
+        aotci_dispatch_of(context, kernel->number);
     if (dispatch == NULL) {
         return not_loaded(kernel, error);
     }

@@ -11,15 +11,15 @@
 static void empty_entry(struct aotc_archive *archive, struct aotci_context *entry, bool may_call) {
     const uint32_t kernel_count = aotci_count(&archive->root, SECTION_ENTRIES);
     for (uint32_t i = 0; may_call && i < kernel_count; ++i) {
-        aotci_unload_modules(
-            &archive->driver, entry,
-            atomic_load_explicit(&entry->dispatches[i], memory_order_relaxed));
+        aotci_unload_modules(&archive->driver, entry, aotci_dispatch_of(entry, i));
     }
     atomic_store_explicit(&entry->context, NULL, memory_order_release);
     for (uint32_t i = 0; i < kernel_count; ++i) {
-        aotci_free_dispatch(
-            archive, aotci_kernel(archive, i),
-            atomic_exchange_explicit(&entry->dispatches[i], NULL, memory_order_acq_rel));
+        _Atomic(struct aotci_dispatch *) *place = aotci_place_of(entry, i);
+        if (place != NULL) {
+            aotci_free_dispatch(archive, aotci_kernel(archive, i),
+                                atomic_exchange_explicit(place, NULL, memory_order_acq_rel));
+        }
     }
     if (may_call) {
         aotci_scratch_close(&archive->driver, entry);
@@ -44,8 +44,7 @@ static bool is_used(const struct aotc_kernel *kernel, uint32_t blob, CUcontext l
         if (handle == NULL || handle == leaving) {
             continue;
         }
-        const struct aotci_dispatch *dispatch =
-            atomic_load_explicit(&entry->dispatches[kernel->number], memory_order_relaxed);
+        const struct aotci_dispatch *dispatch = aotci_dispatch_of(entry, kernel->number);
         const uint32_t count = dispatch == NULL ? 0 : dispatch->candidate_count;
         for (uint32_t k = 0; k < count; ++k) {
             if (dispatch->candidates[k].variant->cubin == blob &&
@@ -185,9 +184,12 @@ void aotci_unload(struct aotc_archive *archive) {
     while (context != NULL) {
         struct aotci_context *next = context->next;
         empty_entry(archive, context, may_call);
-        aotci_deallocate(&archive->allocator, context,
-                         sizeof *context + kernel_count * sizeof(_Atomic(struct aotci_dispatch *)),
-                         1);
+        for (uint32_t i = 0; i < aotci_chunk_count(archive); ++i) {
+            aotci_deallocate(&archive->allocator,
+                             atomic_load_explicit(&context->chunks[i], memory_order_relaxed), 1,
+                             sizeof(struct aotci_chunk));
+        }
+        aotci_deallocate(&archive->allocator, context, aotci_context_bytes(archive), 1);
         context = next;
     }
     if (may_call) {

@@ -174,6 +174,33 @@ static void test_a_launch_that_cannot_load_is_tried_again(void) {
     }
 }
 
+static aotc_status launch_one(struct fixture *fixture, const char *name) {
+    struct add add;
+    add_call(&add, fixture, AOTC_FP32, 1000);
+    add.desc.stream = fixture->stream;
+    return aotc_launch(kernel_of(fixture, name), &add.desc, &fixture->error);
+}
+
+/* Of an archive of many kernels there are tables for those that were loaded. */
+static void test_a_few_of_many_kernels(void) {
+    static const char *const names[] = {"add_000", "add_063", "add_064", "add_129"};
+    fake_cuda_reset();
+    struct fixture fixture = set_up("many.aotc");
+    for (int round = 0; round < 2; ++round) {
+        for (size_t i = 0; i < sizeof names / sizeof *names; ++i) {
+            EXPECT(load_lazily(&fixture, 0, names[i]), AOTC_OK, &fixture.error, NULL);
+            fixture.stream = fake_cuda_create_stream(fake_cuda_primary_context(0));
+            EXPECT(launch_one(&fixture, names[i]), AOTC_OK, &fixture.error, NULL);
+            EXPECT(launch_one(&fixture, "add_062"), AOTC_ERROR_STATE, &fixture.error, "aotc_load");
+            EXPECT(launch_one(&fixture, "add_128"), AOTC_ERROR_STATE, &fixture.error, "aotc_load");
+        }
+        CHECK(fake_cuda_live_libraries() == (int)(sizeof names / sizeof *names));
+        EXPECT(aotc_unload(fixture.archive, 0, &fixture.error), AOTC_OK, &fixture.error, NULL);
+        CHECK(fake_cuda_live_libraries() == 0);
+    }
+    tear_down(&fixture);
+}
+
 /* Maps are encoded for whoever asks, though no kernel that was loaded has any. */
 static void test_a_map_is_encoded(void) {
     struct fixture fixture = begin(1);
@@ -218,6 +245,7 @@ int main(int argc, char **argv) {
         test_code_is_loaded_before_a_captured_launch_alone,
         test_a_first_launch_that_fails_is_first_again,
         test_a_launch_that_cannot_load_is_tried_again,
+        test_a_few_of_many_kernels,
         test_a_map_is_encoded,
         test_flags_are_checked,
     };

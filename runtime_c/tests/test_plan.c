@@ -36,7 +36,7 @@ static aotc_status launch_kept(const aotc_archive *archive, const char *name,
                                const aotc_launch_desc *desc) {
     const aotc_kernel *kernel = NULL;
     CHECK(aotc_kernel_get(archive, name, &kernel, NULL) == AOTC_OK);
-    _Atomic(struct aotci_dispatch *) *place = &context_of(archive)->dispatches[kernel->number];
+    _Atomic(struct aotci_dispatch *) *place = aotci_place_of(context_of(archive), kernel->number);
     struct aotci_dispatch *dispatch = atomic_exchange(place, NULL);
     const aotc_status status = aotc_launch(kernel, desc, NULL);
     atomic_store(place, dispatch);
