@@ -15,5 +15,5 @@ if "context" in forms:
 if "index" in forms:
     sub("validate.c", "    aotc_status status = check_strings(&kernel->tables, error);\n    status = status == AOTC_OK ? check_targets", "    return AOTC_OK;\n    aotc_status status = check_strings(&kernel->tables, error);\n    status = status == AOTC_OK ? check_targets")
 if "cubin" in forms:
-    sub("dispatch.c", "    const char *wrong = aotci_cubin_check(image,", "    loading->kernel->has_params[aotci_variant_number(loading->kernel, variant)] = true;\n    goto load;\n    const char *wrong = aotci_cubin_check(image,")
-    sub("dispatch.c", "    const CUresult result =\n        archive->driver.library_load(", "load:;\n    const CUresult result =\n        archive->driver.library_load(")
+    sub("code.c", "    status = check_image(loading, variant, image->bytes);", "    loading->kernel->has_params[aotci_variant_number(loading->kernel, variant)] = true;")
+    sub("code.c", "static aotc_status check_image(", "__attribute__((unused)) static aotc_status check_image(")
