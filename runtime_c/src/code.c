@@ -1,11 +1,11 @@
 /* code.c: load the code of a variant.
  *
  * Its cubin is checked, and becomes one of two things for the driver. A library is loaded once for an archive, whatever
- * the number of GPUs, and its functions go to each context by themselves. A module belongs to one context: for one launch
- * it takes half of that, because the driver makes a module of a library, too. So a launch that takes a variant which
- * nobody loaded before makes a module, unless it needs all of the code ahead (a stream capture forbids to load it), and
- * all else makes libraries. Then the function is compared with the index, and attributes are set. The code is forced
- * into the context, because the driver would otherwise load it at the first launch.
+ * the number of GPUs, and makes a module in each context when its function is needed there. A module alone belongs to one
+ * context, and for one launch the driver takes two thirds as long. So a launch that takes a variant which nobody loaded
+ * before makes a module, unless a stream capture forbids the driver to load code at the launch; all else makes libraries.
+ * The function is compared with the index, and attributes are set. What is to be ready is then forced into the context,
+ * because the driver would otherwise load its code at the first launch.
  */
 #include "code.h"
 
