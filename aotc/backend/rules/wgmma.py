@@ -24,7 +24,8 @@ from aotc.backend.nvvm_wgmma import WgmmaKind, WgmmaStep
 from aotc.backend.packing import pack, unpack
 from aotc.backend.rules.arith import scalar_element
 from aotc.ir.core import Value
-from aotc.ir.dialects import gpu, wgmma
+from aotc.ir.dialects import gpu, scf, wgmma
+from aotc.ir.rewrite import is_pure
 from aotc.ir.types import (
     BF16,
     FP8E4NV,
@@ -104,11 +105,29 @@ def lower_wgmma(ctx: Lowering, op: wgmma.Wgmma) -> Results:
         for step in range(first, end)
         for number, tile in enumerate(tiling.acc_tiles)
     ]
-    out = nvvm_wgmma.wgmma(ctx.emit, _kind(op, tiling), steps, acc, a, b, accumulate)
+    matrices = a, b, accumulate
+    is_brief = _starts_loop(op)
+    out = nvvm_wgmma.wgmma(
+        ctx.emit, _kind(op, tiling), steps, acc, *matrices, is_brief=is_brief
+    )
     registers = list(acc_registers)
     for tile, results in zip(tiling.acc_tiles, out, strict=True):
         _close(ctx, op.acc, tile, results, registers)
     return [tuple(registers)]
+
+
+def _starts_loop(op: wgmma.Wgmma) -> bool:
+    """Return whether a dot is ahead of the loops that its result goes to, and waited for at once.
+
+    The first of a pipeline, it runs once, and nothing runs beside it.
+    """
+    wait = op.next
+    while wait is not None and is_pure(wait):
+        wait = wait.next
+    if not isinstance(wait, wgmma.WgmmaWait) or wait.pending or list(wait.values) != [op.out]:
+        return False
+    users = [*wait.outs[0].users]
+    return bool(users) and all(isinstance(user, scf.For) for user in users)
 
 
 @lowers(wgmma.WgmmaWait)
