@@ -55,9 +55,10 @@ def wgmma(
     b: str,
     accumulate: str,
     *,
+    waits: bool = False,
     is_brief: bool = False,
 ) -> list[list[str]]:
-    """Issue wgmmas as one commit group; return their accumulators, valid after a wait.
+    """Issue wgmmas as one commit group; return their accumulators, valid after a wait, also in it if it `waits`.
 
     `acc` are the registers of each accumulator; `a` is an i64 matrix descriptor or i32 registers,
     `b` a matrix descriptor. Unless the i1 `accumulate` holds, the first wgmma of each accumulator
@@ -75,13 +76,11 @@ def wgmma(
     b_at = a_at + len(arguments)
     arguments += [("i64", b), ("i1", accumulate)]
     starts = [sum(map(len, acc[:block])) for block in range(len(acc))]
-    results = [
-        _group(range(at, at + len(each))) for at, each in zip(starts, acc, strict=True)
-    ]
+    results = [_group(range(at, at + len(each))) for at, each in zip(starts, acc, strict=True)]
     places = _Places(kind, results, a_at, b_at)
     loop = _Loop.over(steps, len(acc)) if is_brief and accumulate == "false" else None
     lines = places.unrolled(steps) if loop is None else places.in_loop(loop)
-    text = " ".join(["{", *lines, "}"])
+    text = " ".join(["{", *lines, *([_wait(0)] if waits else []), "}"])
     out = _tied(emit, text, words, arguments, letters, is_fresh=is_fresh)
     return [out[start : start + len(each)] for start, each in zip(starts, acc, strict=True)]
 
@@ -117,7 +116,8 @@ class _Loop:
         period = next((at for at, each in enumerate(by, 1) if each != by[0]), 0)
         jump = by[period - 1]
         is_regular = all(
-            each == (jump if period and at % period == 0 else by[0]) for at, each in enumerate(by, 1)
+            each == (jump if period and at % period == 0 else by[0])
+            for at, each in enumerate(by, 1)
         )
         if not is_regular or period & (period - 1):
             return None
@@ -227,8 +227,11 @@ def wgmma_wait(emit: Emitter, num_pending: int, words: Sequence[Argument]) -> li
 
     Source: PTX ISA 9.7.15.7.3 `wgmma.wait_group`.
     """
-    text = f"wgmma.wait_group.sync.aligned {num_pending};"
-    return _tied(emit, text, words, (), ())
+    return _tied(emit, _wait(num_pending), words, (), ())
+
+
+def _wait(num_pending: int) -> str:
+    return f"wgmma.wait_group.sync.aligned {num_pending};"
 
 
 def _group(operands: Iterable[int]) -> str:

@@ -74,7 +74,7 @@ def lower_undefined(ctx: Lowering, op: gpu.Undefined) -> Results:
     words, rest = divmod(count * element.bits, 32)
     if rest:
         return [(constant(0, element),) * count]
-    return [tuple(unpack(ctx.emit, ["0"] * words, element, count))]
+    return [tuple(unpack(ctx.emit, ["poison"] * words, element, count))]
 
 
 @lowers(wgmma.Wgmma)
@@ -106,9 +106,11 @@ def lower_wgmma(ctx: Lowering, op: wgmma.Wgmma) -> Results:
         for number, tile in enumerate(tiling.acc_tiles)
     ]
     matrices = a, b, accumulate
-    is_brief = _starts_loop(op)
+    wait = _wait_at_once(op)
+    is_brief = wait is not None and _starts_loop(wait)
+    kind = _kind(op, tiling)
     out = nvvm_wgmma.wgmma(
-        ctx.emit, _kind(op, tiling), steps, acc, *matrices, is_brief=is_brief
+        ctx.emit, kind, steps, acc, *matrices, waits=wait is not None, is_brief=is_brief
     )
     registers = list(acc_registers)
     for tile, results in zip(tiling.acc_tiles, out, strict=True):
@@ -116,23 +118,32 @@ def lower_wgmma(ctx: Lowering, op: wgmma.Wgmma) -> Results:
     return [tuple(registers)]
 
 
-def _starts_loop(op: wgmma.Wgmma) -> bool:
-    """Return whether a dot is ahead of the loops that its result goes to, and waited for at once.
-
-    The first of a pipeline, it runs once, and nothing runs beside it.
-    """
+def _wait_at_once(op: wgmma.Wgmma) -> wgmma.WgmmaWait | None:
+    """Return the wait for a dot if that is what is done next, and for all dots."""
     wait = op.next
     while wait is not None and is_pure(wait):
         wait = wait.next
     if not isinstance(wait, wgmma.WgmmaWait) or wait.pending or list(wait.values) != [op.out]:
-        return False
+        return None
+    return wait
+
+
+def _starts_loop(wait: wgmma.WgmmaWait) -> bool:
+    """Return whether loops alone get what is waited for: the first dot of a pipeline, which runs once."""
     users = [*wait.outs[0].users]
     return bool(users) and all(isinstance(user, scf.For) for user in users)
 
 
 @lowers(wgmma.WgmmaWait)
 def lower_wait(ctx: Lowering, op: wgmma.WgmmaWait) -> Results:
-    """Lower the wait for dots, which passes the accumulators through in their registers."""
+    """Lower the wait for dots, which passes the accumulators through in their registers.
+
+    That for a dot just before is in the dot's own assembly: of twice as many operands as registers, LLVM
+    would take its time for each.
+    """
+    dot = op.values[0].op
+    if isinstance(dot, wgmma.Wgmma) and _wait_at_once(dot) is op:
+        return [ctx.registers(op.values[0])]
     places = [
         _made(value, num_columns)
         for value, num_columns in zip(
