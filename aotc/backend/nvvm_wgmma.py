@@ -11,12 +11,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 
 from aotc.backend.emitter import Argument, Emitter
 
 _CONSTRAINTS = {"float": "f", "i32": "r"}
-_FEWEST_STEPS = 4  # of a loop
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,16 +52,12 @@ def wgmma(
     a: str | Sequence[str],
     b: str,
     accumulate: str,
-    *,
-    waits: bool = False,
-    is_brief: bool = False,
 ) -> list[list[str]]:
-    """Issue wgmmas as one commit group; return their accumulators, valid after a wait, also in it if it `waits`.
+    """Issue wgmmas as one commit group; return their accumulators, valid after a wait.
 
     `acc` are the registers of each accumulator; `a` is an i64 matrix descriptor or i32 registers,
     `b` a matrix descriptor. Unless the i1 `accumulate` holds, the first wgmma of each accumulator
-    ignores its old value. If `is_brief`, steps that are alike are a loop, with a group for each: that
-    is for what runs once, since a wgmma takes ptxas about as long as 40 other instructions.
+    ignores its old value.
 
     Source: PTX ISA 9.7.15.5.2 `wgmma.mma_async`, 9.7.15.7.1 `wgmma.fence`, 9.7.15.7.2
     `wgmma.commit_group`.
@@ -76,111 +70,25 @@ def wgmma(
     b_at = a_at + len(arguments)
     arguments += [("i64", b), ("i1", accumulate)]
     starts = [sum(map(len, acc[:block])) for block in range(len(acc))]
-    results = [_group(range(at, at + len(each))) for at, each in zip(starts, acc, strict=True)]
-    places = _Places(kind, results, a_at, b_at)
-    loop = _Loop.over(steps, len(acc)) if is_brief and accumulate == "false" else None
-    lines = places.unrolled(steps) if loop is None else places.in_loop(loop)
-    text = " ".join(["{", *lines, *([_wait(0)] if waits else []), "}"])
+    lines = ["{", "wgmma.fence.sync.aligned;"]
+    left_at, right_at = _Descriptor("a", f"${a_at}"), _Descriptor("b", f"${b_at}")
+    for step in steps:
+        right = right_at.move(step.b, lines)
+        if isinstance(step.a, int):
+            left = left_at.move(step.a, lines)
+        else:
+            left = _group(a_at + word for word in step.a)
+        start = starts[step.block]
+        result = _group(range(start, start + len(acc[step.block])))
+        scale = f"${b_at + 1}" if step.first else "1"
+        lines.append(
+            f"wgmma.mma_async.sync.aligned.m64n{step.columns}{kind.suffix} "
+            f"{result}, {left}, {right}, {scale}{kind.tail};"
+        )
+    lines += ["wgmma.commit_group.sync.aligned;", "}"]
+    text = " ".join(lines)
     out = _tied(emit, text, words, arguments, letters, is_fresh=is_fresh)
     return [out[start : start + len(each)] for start, each in zip(starts, acc, strict=True)]
-
-
-@dataclass(frozen=True, slots=True)
-class _Loop:
-    """Steps over K as a loop: each issues `body`, and moves descriptors of A and B.
-
-    They move by `moves` after each step, but by `jumps` where the number of steps done is a multiple of `period`,
-    a power of two; there is no such number if that is 0.
-    """
-
-    body: Sequence[WgmmaStep]
-    num_steps: int
-    moves: tuple[int, int]
-    jumps: tuple[int, int]
-    period: int
-
-    @classmethod
-    def over(cls, steps: Sequence[WgmmaStep], num_blocks: int) -> _Loop | None:
-        """Return the loop over steps, K outermost and a block within, or None if they are not alike."""
-        rounds = [steps[at : at + num_blocks] for at in range(0, len(steps), num_blocks)]
-        if len(rounds) < _FEWEST_STEPS or not all(isinstance(step.a, int) for step in steps):
-            return None
-        places = [[(int(step.a), step.b) for step in each] for each in rounds]  # type: ignore[arg-type]
-        moves = [
-            {(a[0] - b[0], a[1] - b[1]) for a, b in zip(after, before, strict=True)}
-            for before, after in pairwise(places)
-        ]
-        if any(len(each) > 1 for each in moves):
-            return None  # blocks move differently
-        by = [next(iter(each)) for each in moves]
-        period = next((at for at, each in enumerate(by, 1) if each != by[0]), 0)
-        jump = by[period - 1]
-        is_regular = all(
-            each == (jump if period and at % period == 0 else by[0])
-            for at, each in enumerate(by, 1)
-        )
-        if not is_regular or period & (period - 1):
-            return None
-        return cls(rounds[0], len(rounds), by[0], jump, period)
-
-
-@dataclass(frozen=True, slots=True)
-class _Places:
-    """Where the operands of a group are in its assembly: `results` of blocks, A, B and `accumulate`."""
-
-    kind: WgmmaKind
-    results: Sequence[str]
-    a_at: int
-    b_at: int
-
-    def unrolled(self, steps: Sequence[WgmmaStep]) -> list[str]:
-        """Return the instructions of a group."""
-        lines = ["wgmma.fence.sync.aligned;"]
-        left, right = _Descriptor("a", f"${self.a_at}"), _Descriptor("b", f"${self.b_at}")
-        for step in steps:
-            scale = f"${self.b_at + 1}" if step.first else "1"
-            lines += self._issue(step, left, right, scale)
-        return [*lines, "wgmma.commit_group.sync.aligned;"]
-
-    def in_loop(self, loop: _Loop) -> list[str]:
-        """Return the instructions of a loop whose first step ignores what accumulators hold."""
-        lines = [
-            ".reg .pred later, more, jumps; .reg .b32 n, t, al, ah, bl, bh; .reg .b64 a, b;",
-            f"mov.b32 n, 0; mov.b64 {{al, ah}}, ${self.a_at}; mov.b64 {{bl, bh}}, ${self.b_at};",
-            "step: mov.b64 a, {al, ah}; mov.b64 b, {bl, bh}; setp.ne.u32 later, n, 0;",
-            "wgmma.fence.sync.aligned;",
-        ]
-        left, right = _Descriptor("a", "a"), _Descriptor("b", "b")
-        for step in loop.body:
-            lines += self._issue(step, left, right, "later")
-        lines.append(
-            f"wgmma.commit_group.sync.aligned; add.u32 n, n, 1; setp.lt.u32 more, n, {loop.num_steps};"
-        )
-        if loop.period:
-            lines.append(f"and.b32 t, n, {loop.period - 1}; setp.eq.u32 jumps, t, 0;")
-        taken = None
-        for low, move, jump in zip(("al", "bl"), loop.moves, loop.jumps, strict=True):
-            if jump != move and taken != (jump, move):
-                taken = jump, move
-                lines.append(f"selp.b32 t, {jump}, {move}, jumps;")
-            lines.append(f"add.s32 {low}, {low}, {move if jump == move else 't'};")
-        return [*lines, "@more bra.uni step;"]
-
-    def _issue(
-        self, step: WgmmaStep, left: _Descriptor, right: _Descriptor, scale: str
-    ) -> list[str]:
-        """Return one wgmma, after what makes its descriptors."""
-        lines: list[str] = []
-        b = right.move(step.b, lines)
-        if isinstance(step.a, int):
-            a = left.move(step.a, lines)
-        else:
-            a = _group(self.a_at + word for word in step.a)
-        lines.append(
-            f"wgmma.mma_async.sync.aligned.m64n{step.columns}{self.kind.suffix} "
-            f"{self.results[step.block]}, {a}, {b}, {scale}{self.kind.tail};"
-        )
-        return lines
 
 
 @dataclass(slots=True)
@@ -227,11 +135,8 @@ def wgmma_wait(emit: Emitter, num_pending: int, words: Sequence[Argument]) -> li
 
     Source: PTX ISA 9.7.15.7.3 `wgmma.wait_group`.
     """
-    return _tied(emit, _wait(num_pending), words, (), ())
-
-
-def _wait(num_pending: int) -> str:
-    return f"wgmma.wait_group.sync.aligned {num_pending};"
+    text = f"wgmma.wait_group.sync.aligned {num_pending};"
+    return _tied(emit, text, words, (), ())
 
 
 def _group(operands: Iterable[int]) -> str:

@@ -24,8 +24,7 @@ from aotc.backend.nvvm_wgmma import WgmmaKind, WgmmaStep
 from aotc.backend.packing import pack, unpack
 from aotc.backend.rules.arith import scalar_element
 from aotc.ir.core import Value
-from aotc.ir.dialects import gpu, scf, wgmma
-from aotc.ir.rewrite import is_pure
+from aotc.ir.dialects import gpu, wgmma
 from aotc.ir.types import (
     BF16,
     FP8E4NV,
@@ -105,45 +104,16 @@ def lower_wgmma(ctx: Lowering, op: wgmma.Wgmma) -> Results:
         for step in range(first, end)
         for number, tile in enumerate(tiling.acc_tiles)
     ]
-    matrices = a, b, accumulate
-    wait = _wait_at_once(op)
-    is_brief = wait is not None and _starts_loop(wait)
-    kind = _kind(op, tiling)
-    out = nvvm_wgmma.wgmma(
-        ctx.emit, kind, steps, acc, *matrices, waits=wait is not None, is_brief=is_brief
-    )
+    out = nvvm_wgmma.wgmma(ctx.emit, _kind(op, tiling), steps, acc, a, b, accumulate)
     registers = list(acc_registers)
     for tile, results in zip(tiling.acc_tiles, out, strict=True):
         _close(ctx, op.acc, tile, results, registers)
     return [tuple(registers)]
 
 
-def _wait_at_once(op: wgmma.Wgmma) -> wgmma.WgmmaWait | None:
-    """Return the wait for a dot if that is what is done next, and for all dots."""
-    wait = op.next
-    while wait is not None and is_pure(wait):
-        wait = wait.next
-    if not isinstance(wait, wgmma.WgmmaWait) or wait.pending or list(wait.values) != [op.out]:
-        return None
-    return wait
-
-
-def _starts_loop(wait: wgmma.WgmmaWait) -> bool:
-    """Return whether loops alone get what is waited for: the first dot of a pipeline, which runs once."""
-    users = [*wait.outs[0].users]
-    return bool(users) and all(isinstance(user, scf.For) for user in users)
-
-
 @lowers(wgmma.WgmmaWait)
 def lower_wait(ctx: Lowering, op: wgmma.WgmmaWait) -> Results:
-    """Lower the wait for dots, which passes the accumulators through in their registers.
-
-    That for a dot just before is in the dot's own assembly: of twice as many operands as registers, LLVM
-    would take its time for each.
-    """
-    dot = op.values[0].op
-    if isinstance(dot, wgmma.Wgmma) and _wait_at_once(dot) is op:
-        return [ctx.registers(op.values[0])]
+    """Lower the wait for dots, which passes the accumulators through in their registers."""
     places = [
         _made(value, num_columns)
         for value, num_columns in zip(

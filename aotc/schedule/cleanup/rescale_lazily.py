@@ -31,7 +31,7 @@ from aotc.ir.diagnostics import at
 from aotc.ir.dialects import arith, gpu, roles, scf, tile, wgmma
 from aotc.ir.effects import Trait
 from aotc.ir.rewrite import Builder
-from aotc.ir.types import FP32, I1, ScalarType, TileType, element_of
+from aotc.ir.types import FP32, I1, TileType, element_of
 from aotc.schedule.analysis.references import has_room_for_scores
 from aotc.schedule.context import Schedule
 
