@@ -159,7 +159,7 @@ def _tied(
     """
     mark = "=&" if is_fresh else "="
     changed = [f"{mark}{_CONSTRAINTS[kind]}" for kind, _ in words]
-    tied = [] if is_fresh else words
+    tied: Sequence[Argument] = () if is_fresh else words
     constraints = ",".join([*changed, *map(str, range(len(tied))), *letters])
     shown = ", ".join(f"{kind} {operand}" for kind, operand in (*tied, *arguments))
     returned = emit.struct([kind for kind, _ in words])
