@@ -17,10 +17,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from aotc.ir.core import Block, Kernel, Op, Value
-from aotc.ir.dialects import mbarrier, roles, scf
+from aotc.ir.dialects import arith, mbarrier, roles, scf, wgmma
 from aotc.ir.effects import Resource, Trait
 from aotc.ir.rewrite import Builder, is_inside, is_pure
 from aotc.schedule.analysis.alias import allocation_of
+from aotc.schedule.analysis.loop_bounds import lowered_bounds
 from aotc.schedule.context import Schedule
 from aotc.schedule.warp_roles.read_ends import done_at
 
@@ -102,7 +103,43 @@ def _arrive_in_arms(arrival: mbarrier.MbarrierArrive, branch: Op, readers: list[
             _arrive_in_arms(arrival, last, [each for each in readers if is_inside(each, last)])
             continue
         place = Builder(arm, arm.first) if last is None else Builder.after_op(last)
+        if isinstance(last, scf.For) and _runs_in(last, arm):
+            inside = [each for each in readers if is_inside(each, last)]
+            if _arrive_in_last_iteration(arrival, last, inside):
+                continue
         place(arrival.clone({}))
+
+
+def _runs_in(loop: scf.For, arm: Block) -> bool:
+    """Return whether a loop has an iteration, as its branch says."""
+    branch = arm.parent
+    test = branch.condition.op if isinstance(branch, scf.If) and branch.then is arm else None
+    return (
+        isinstance(test, arith.Compare)
+        and test.predicate == "lt"
+        and (test.lhs, test.rhs) == (loop.lower, loop.upper)
+    )
+
+
+def _arrive_in_last_iteration(
+    arrival: mbarrier.MbarrierArrive, loop: scf.For, readers: list[Op]
+) -> bool:
+    """Arrive in the last iteration of a loop, after readers in it are done; return whether that is worth it.
+
+    It is if dots of an iteration are in flight when the next one begins: those of the last one then take
+    threads the time to compute with others.
+    """
+    waits = [op for op in loop.body if isinstance(op, wgmma.WgmmaWait)]
+    done = [done_at(each, loop.body) for each in readers]
+    ends = [each[0] for each in done if each is not None and not each[1]]
+    if len(ends) < len(done) or not any(op.values[0] in loop.carried for op in waits):
+        return False
+    order = {op: number for number, op in enumerate(loop.body)}
+    place = Builder.after_op(max(ends, key=order.__getitem__))
+    bound = lowered_bounds(loop, 1, Builder.before_op(loop))[1]
+    is_last = place(arith.Compare(loop.induction, bound, "ge")).out
+    place(mbarrier.MbarrierArrive(arrival.barrier, arrival.count, is_last, arrival.num_ctas))
+    return True
 
 
 def _is_in(op: Op, block: Block) -> bool:
