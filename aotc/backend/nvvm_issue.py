@@ -44,14 +44,11 @@ class Issuer:
 class Issue:
     """Collect instructions of one issuer and their operands into one asm call.
 
-    All threads execute `after` when it is done.
-
     Source: PTX ISA 9.7.13.14 `elect.sync`, 9.7.13.2 `bar.warp.sync`.
     """
 
-    def __init__(self, issuer: Issuer, suffix: str, after: str = "") -> None:
+    def __init__(self, issuer: Issuer, suffix: str) -> None:
         self.issuer = issuer
-        self.after = after
         self._suffix = suffix
         self._operands: dict[tuple[str, str, str], int] = {}
         self._lines: list[tuple[str, str]] = []
@@ -106,17 +103,16 @@ class Issue:
             *lines,
             "others: bar.warp.sync 0xffffffff;",
             *(["done:"] if warps else []),
-            *([self.after] if self.after else []),
         ]
 
     def _predicate(self, value: str) -> str:
         return self.operand("b", "i1", value) if value else ""
 
 
-def issue(emit: Emitter, issuer: Issuer, after: str = "") -> Issue:
-    """Return the open branch of `issuer`, or open one; all threads execute `after` behind it."""
+def issue(emit: Emitter, issuer: Issuer) -> Issue:
+    """Return the open branch of `issuer`, or open one."""
     held = emit.held
-    if not isinstance(held, Issue) or (held.issuer, held.after) != (issuer, after):
-        held = Issue(issuer, emit.debug_suffix, after)
+    if not isinstance(held, Issue) or held.issuer != issuer:
+        held = Issue(issuer, emit.debug_suffix)
         emit.hold(held)
     return held

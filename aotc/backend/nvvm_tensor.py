@@ -327,11 +327,12 @@ def mbarrier_init(
 
     Source: PTX ISA 9.7.13.15.9 `mbarrier.init`, 9.7.13.4 `fence.mbarrier_init`.
     """
-    asm = issue(emit, issuer, "fence.mbarrier_init.release.cluster;")
+    asm = issue(emit, issuer)
     for barrier in barriers:
         asm.add(f"mbarrier.init.shared::cta.b64 {asm.address(barrier)}, {count};")
         if expected_bytes:
             asm.add(f"{_ARRIVE_EXPECT} {asm.address(barrier)}, {expected_bytes};")
+    emit.effect('call void asm sideeffect "fence.mbarrier_init.release.cluster;", ""()')
 
 
 def mbarrier_expect(

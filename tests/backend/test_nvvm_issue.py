@@ -17,7 +17,6 @@ from aotc.backend.nvvm_tensor import (
     commit_stores,
     mbarrier_arrive,
     mbarrier_expect,
-    mbarrier_init,
     tensor_load,
     tensor_store,
 )
@@ -53,24 +52,6 @@ def test_neighbours_share_a_branch_of_one_elected_lane() -> None:
         *("@!elected bra others;", expect, copy, expect, copy),
         *("others: bar.warp.sync 0xffffffff;", "done:", "}"),
     ]
-
-
-def test_mbarriers_are_initialized_together_and_used_behind_their_fence() -> None:
-    emit = Emitter()
-    mbarrier_init(emit, [FULL], 1, FIRST)
-    mbarrier_init(emit, [TILE, TILE], 8, FIRST)
-    _load(emit, FIRST)
-    lines = _lines(emit)
-    init = "mbarrier.init.shared::cta.b64"
-    end = [
-        "others: bar.warp.sync 0xffffffff;",
-        "done:",
-        "fence.mbarrier_init.release.cluster;",
-        "}",
-    ]
-    assert lines[4:12] == ["@!elected bra others;", init, init, init, *end]
-    assert lines[12] == "{"
-    assert "mbarrier_init" not in "".join(lines[12:])
 
 
 def test_operands_are_named_once() -> None:
