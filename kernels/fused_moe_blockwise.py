@@ -95,6 +95,7 @@ def results(
 def store_tile(
     a, more, b, out, out_beyond, scale_a, scale_ptr, beside_ptr, factors, first, count, expert, column, K,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, TAIL: tl.constexpr, SWIGLU: tl.constexpr,
+    EPILOGUE_N: tl.constexpr,
 ):  # fmt: skip
     """Store the results of a block's `count` rows from `first` on, and of weights from `column` on: see the kernel."""
     if count > 2 * BLOCK_M:
@@ -108,8 +109,10 @@ def store_tile(
             a, more, b, scale_a, scale_ptr, beside_ptr, factors, expert, column, first, K, out.dtype,
             BLOCK_M, BLOCK_N, BLOCK_K, SWIGLU, 0,
         )  # fmt: skip
-    out.store([first, column], x)
-    out.store([first + BLOCK_M, column], x_below)
+    parts, parts_below = columns_of_parts(x, EPILOGUE_N), columns_of_parts(x_below, EPILOGUE_N)
+    for part in tl.static_range(x.shape[1] // EPILOGUE_N):
+        out.store([first, column + part * EPILOGUE_N], parts[part])
+        out.store([first + BLOCK_M, column + part * EPILOGUE_N], parts_below[part])
 
 
 @triton.jit
@@ -117,7 +120,7 @@ def fused_moe_blockwise_kernel(
     a, more, b, out, out_beyond, scale_a, scale_b_ptr, start_ptr, count_ptr, expert_ptr, num_blocks_ptr,
     N, K, stride_sbe, stride_sbn, n_blocks, n_programs,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, TAIL: tl.constexpr, SWIGLU: tl.constexpr,
-    factors=None,
+    EPILOGUE_N: tl.constexpr, factors=None,
 ):  # fmt: skip
     """Store A @ B[expert]^T in bf16, with an fp32 scale for 1 x 128 of A and 128 x 128 of B, times `factors` if any.
 
@@ -125,7 +128,7 @@ def fused_moe_blockwise_kernel(
     launch has room for `n_blocks`. Block *i* has `count[i]` rows from `start[i]` on, 2 * BLOCK_M + TAIL at most, all
     for one expert, `expert[i]`. Its rows of `out` up to 2 * BLOCK_M are written, and TAIL more if it has more: the next
     block starts after these. Blocks that have more are best first. A is (rows, K), `a` and `more` in blocks of
-    (BLOCK_M, 128); `out` is (rows, N) in blocks of (BLOCK_M, columns), `out_beyond` the same in blocks of (TAIL,
+    (BLOCK_M, 128); `out` is (rows, N) in blocks of (BLOCK_M, EPILOGUE_N), `out_beyond` the same in blocks of (TAIL,
     columns), where a tile has BLOCK_N columns, or half as many with SWIGLU. `factors` (rows) is fp32 in blocks of
     BLOCK_M. `scale_a` is (cdiv(K, 128), rows) in blocks of (1, BLOCK_M); `scale_b` (experts, blocks of rows of B,
     cdiv(K, 128)), experts `stride_sbe` and rows `stride_sbn` apart. Each 128 of K are summed apart.
@@ -147,5 +150,5 @@ def fused_moe_blockwise_kernel(
         beside_ptr = scale_ptr + (N // 128 if SWIGLU else 0) * stride_sbn
         store_tile(
             a, more, b, out, out_beyond, scale_a, scale_ptr, beside_ptr, factors, first, count, expert, column, K,
-            BLOCK_M, BLOCK_N, BLOCK_K, TAIL, SWIGLU,
+            BLOCK_M, BLOCK_N, BLOCK_K, TAIL, SWIGLU, EPILOGUE_N,
         )  # fmt: skip

@@ -14,7 +14,7 @@ from tests.support.requests import request_of
 
 SOURCE = str(Path(__file__).parents[2] / "kernels" / "fused_moe_blockwise.py")
 BLOCK_M = BLOCK_N = 64
-TAIL = 32
+TAIL = EPILOGUE_N = 32
 MOST = 2 * BLOCK_M + TAIL
 ROWS_PER_TOKEN = 2
 NUM_PROGRAMS = 3
@@ -83,7 +83,7 @@ def _signature(first: bool, width: int) -> dict[str, str]:
         "a": rows,
         "more": rows,
         "b": f"tensordesc<fp8e4nv[{'1,4,2,8,128' if first else f'1,{BLOCK_N},128'}]>",
-        "out": f"tensordesc<bf16[{BLOCK_M},{width}]>",
+        "out": f"tensordesc<bf16[{BLOCK_M},{EPILOGUE_N}]>",
         "out_beyond": f"tensordesc<bf16[{TAIL},{width}]>",
         "scale_a": f"tensordesc<fp32[1,{BLOCK_M}]>",
         "scale_b_ptr": "*fp32:4",
@@ -100,6 +100,7 @@ def _request(first: bool, width: int) -> CompileRequest:
         "BLOCK_K": 128,
         "TAIL": TAIL,
         "SWIGLU": first,
+        "EPILOGUE_N": EPILOGUE_N,
     }
     signature = tuple(_signature(first, width).items())
     return request_of(
