@@ -260,16 +260,10 @@ def store_tile(
     else:
         acc = tl.zeros((BLOCK_N, BLOCK_M), tl.float32)
         tail = tl.zeros((BLOCK_N, TAIL), tl.float32)
-        if more is not None or scales is None:
-            acc, tail = products_of_width(
-                acc, tail, a, a_ptrs, more, more_ptrs, b, scales, expert, column, first, count, K, dtype,
-                BLOCK_M, BLOCK_N, BLOCK_K, GROUP_K, SWIGLU, WIDTH, STEP, WIDTH - 48, BLOCK_M // 2,
-            )  # fmt: skip
-        else:  # ptxas makes one dot after the other of more ways to go
-            acc, tail = products_of_width(
-                acc, tail, a, a_ptrs, more, more_ptrs, b, scales, expert, column, first, count, K, dtype,
-                BLOCK_M, BLOCK_N, BLOCK_K, GROUP_K, SWIGLU, WIDTH, TAIL, BLOCK_M, 0,
-            )  # fmt: skip
+        acc, tail = products_of_width(
+            acc, tail, a, a_ptrs, more, more_ptrs, b, scales, expert, column, first, count, K, dtype,
+            BLOCK_M, BLOCK_N, BLOCK_K, GROUP_K, SWIGLU, WIDTH, STEP, WIDTH - 48, BLOCK_M // 2,
+        )  # fmt: skip
         of_rows, of_more = None, None
         if factors is not None:
             of_rows, of_more = factors.load([first]), more_factors.load([beyond])
