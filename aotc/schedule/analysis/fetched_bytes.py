@@ -1,10 +1,11 @@
-"""How much of a tensor's rows a tensor copy had best bring to the L2 cache.
+"""How much of a tensor's rows tensor copies bring to the L2 cache.
 
 Memory is read in sectors, and a tensor map says how much around one that is missed comes along: up to 256
-aligned bytes. A loop that walks along the rows, fewer bytes at a time, needs the rest an iteration later, so
-memory is read half as often, in pieces twice as long, and ahead of time. Where one load asks for 256 bytes of a
-row, by boxes next to each other, nothing is left to come along, and the boxes fetch the same twice. Where the rows
-end with a box, or a loop walks across them, what came along would be of no use.
+aligned bytes. A loop that walks along the rows, at least 128 bytes at a time, needs the other half an iteration
+later, so memory is read half as often, in pieces twice as long, and ahead of time. Fewer bytes at a time are ahead
+with 128 already. Where one load asks for 256 bytes of a row, by boxes next to each other, nothing is left to come
+along, and the boxes fetch the same twice. Where the rows end with a box, or a loop walks across them, what came along
+would be of no use.
 
 Invariant: a hint. Whatever is chosen, copies are the same.
 Source: CUDA driver API, `CUtensorMapL2promotion`.
@@ -34,12 +35,12 @@ def fetched_bytes(kernel: Kernel) -> dict[Value, int]:
 
 
 def _walks_along(load: tma.TmaLoad) -> bool:
-    """Return whether the innermost loop around a load moves it along rows, and by less than is fetched."""
+    """Return whether the innermost loop around a load moves it along rows, to what is fetched with it."""
     loop = _innermost_loop(load)
     memory = load.buffer.type
     assert isinstance(memory, SharedType)
     size_bytes = memory.element.size_bytes
-    if loop is None or memory.shape[-1] * size_bytes >= MOST_FETCHED_BYTES:
+    if loop is None or not FETCHED_BYTES <= memory.shape[-1] * size_bytes < MOST_FETCHED_BYTES:
         return False
     step = _step(load.coords[-1], loop)
     return step is not None and 0 < abs(step) * size_bytes < MOST_FETCHED_BYTES

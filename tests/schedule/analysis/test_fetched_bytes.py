@@ -1,4 +1,4 @@
-"""Which maps bring 256 bytes to the L2 cache: those of loads that a loop moves along rows, less at a time."""
+"""Which maps bring 256 bytes to the L2 cache: those of loads that a loop moves along rows, half of that at a time."""
 
 from __future__ import annotations
 
@@ -10,11 +10,13 @@ from aotc.schedule.analysis.fetched_bytes import fetched_bytes
 _TEXT = """\
 #0 = #ll<offset=[[0,1],[0,2],[0,4],[0,8],[0,16],[1,0],[2,0],[4,0]] : [8,32]>
 #1 = #ll<offset=[] : [1]>
+#3 = #ll<offset=[[0,1],[0,2],[0,4],[0,8],[1,0],[2,0],[4,0]] : [8,16]>
 #2 = #ll<offset=[[0,1],[0,2],[0,4],[0,8],[0,16],[1,0],[2,0],[4,0],[0,32]] : [8,64]>
-kernel @k(%x: map<8x32xfp32, 128>, %y: map<8x32xfp32, 128>, %n: i32, %at: i32) {num_warps = 1} {
+kernel @k(%x: map<8x32xfp32, 128>, %y: map<8x32xfp32, 128>, %z: map<8x16xfp32, 64>, %n: i32, %at: i32) {num_warps = 1} {
   %bar = gpu.shared_alloc {element = u64, shape = [1], layout = #1, alignment_bytes = 8} : shared<1xu64, #1>
   %b = gpu.shared_alloc {element = fp32, shape = [8, 32], layout = #0, alignment_bytes = 1024} : shared<8x32xfp32, #0>
   %w = gpu.shared_alloc {element = fp32, shape = [8, 64], layout = #2, alignment_bytes = 1024} : shared<8x64xfp32, #2>
+  %h = gpu.shared_alloc {element = fp32, shape = [8, 16], layout = #3, alignment_bytes = 1024} : shared<8x16xfp32, #3>
   %zero = arith.constant {value = 0, type = i32} : i32
   %one = arith.constant {value = 1, type = i32} : i32
   %four = arith.constant {value = 4, type = i32} : i32
@@ -28,9 +30,11 @@ _LOAD = "gpu.tma_load(%x, %b, %bar, %at, {})"
 
 
 def _fetched(*body: str) -> tuple[int, int]:
+    """Return what the maps of x and y bring; that of z never brings 256 bytes."""
     kernel = parse_kernel(_TEXT.replace("BODY", "\n".join(body)))
-    found = fetched_bytes(kernel)
-    return found[kernel.body.args[0]], found[kernel.body.args[1]]
+    x, y, z = (fetched_bytes(kernel)[arg] for arg in kernel.body.args[:3])
+    assert z == 128
+    return x, y
 
 
 def _in_loop(*body: str, step: str = "%one") -> tuple[int, int]:
@@ -75,6 +79,7 @@ def test_what_a_loop_carries() -> None:
         ("%p = arith.rem(%i, %four) : i32", _LOAD.format("%p")),
         ("%p = arith.div(%i, %four) : i32", _LOAD.format("%p")),
         ("gpu.tma_load(%x, %w, %bar, %at, %i)",),  # two boxes of a row at once
+        ("gpu.tma_load(%z, %h, %bar, %at, %i)",),  # 64 bytes at a time are ahead with 128
         ("gpu.tma_store(%x, %b, %at, %i)",),
     ],
 )
