@@ -9,7 +9,8 @@ A tile multiplies as many columns as its block has rows, a multiple of STEP, in 
 beyond. Both read the same weights from shared memory, and a sum of few columns takes as long as that: with
 BLOCK_M = 128, TAIL = 256 and MOST = 288 they are about as wide. Or all are one sum, BLOCK_M = 512 of which 288 columns
 count: a compiler multiplies up to 256 by one instruction, and reads weights once for these. Factors of
-rows, which are one for each column, come FACTORS_M at a time then.
+rows, which are one for each column, come FACTORS_M at a time then, and widths below LEAST are FEWER apart: where weights
+take registers, as those of 4 bits do, four or five widths are what a compiler has registers for.
 """
 
 import triton

@@ -35,31 +35,24 @@ def scattered_rows_kernel(
     a_ptr, out_ptr, place_ptr,
     K, n_tokens, stride_am, stride_om,
     BLOCK_K: tl.constexpr, ROWS_PER_TOKEN: tl.constexpr,
-    scale_ptr=None, out_scale_ptr=None, sorted_ptr=None, stride_sm=0, stride_sk=0, num_scales=0, n_rows=1, num_out=0,
-    SCALES: tl.constexpr = 1, SCALE_ROWS: tl.constexpr = 1,
+    scale_ptr=None, out_scale_ptr=None, stride_sm=0, stride_sk=0, num_scales=0, SCALES: tl.constexpr = 1,
 ):  # fmt: skip
     """Store out[place[i]] = A[i // ROWS_PER_TOKEN] for the rows i of n_tokens, each token by a program of its own.
 
     A token is read once for all its rows. Rows that no `place` names, which fill up, stay as they are. Scales are as
-    for `rows_in_order_kernel`, of all `num_out` rows, by programs before those of tokens, one for SCALE_ROWS: scales of
-    rows that follow each other are stored together.
+    for `rows_in_order_kernel`.
     """
-    program = tl.program_id(0)
-    if scale_ptr is not None:
-        of_scales = tl.cdiv(num_out, SCALE_ROWS)
-        if program < of_scales:
-            row, block = program * SCALE_ROWS + tl.arange(0, SCALE_ROWS), tl.arange(0, SCALES)
-            token = tl.load(sorted_ptr + row, mask=row < num_out, other=0)
-            token = tl.minimum(token, n_rows - 1) // ROWS_PER_TOKEN
-            there = (row < num_out)[:, None] & (block < num_scales)[None, :]
-            scale = tl.load(scale_ptr + token[:, None] * stride_sm + block[None, :], mask=there)
-            tl.store(out_scale_ptr + block[None, :] * stride_sk + row[:, None], scale, mask=there)
-            return
-        program -= of_scales
-    token = tl.minimum(program, n_tokens - 1).to(tl.int64)
+    token = tl.minimum(tl.program_id(0), n_tokens - 1).to(tl.int64)
     for start in range(0, K, BLOCK_K):
         k = start + tl.arange(0, BLOCK_K)
         x = tl.load(a_ptr + token * stride_am + k, mask=k < K)
         for i in tl.static_range(ROWS_PER_TOKEN):
             row = tl.load(place_ptr + token * ROWS_PER_TOKEN + i).to(tl.int64)
             tl.store(out_ptr + row * stride_om + k, x, mask=k < K)
+    if scale_ptr is not None:
+        block = tl.arange(0, SCALES)
+        there = block < num_scales
+        scale = tl.load(scale_ptr + token * stride_sm + block, mask=there)
+        for i in tl.static_range(ROWS_PER_TOKEN):
+            row = tl.load(place_ptr + token * ROWS_PER_TOKEN + i)
+            tl.store(out_scale_ptr + block * stride_sk + row, scale, mask=there)
