@@ -39,6 +39,7 @@ from aotc.schedule.layout.transpose_dots import transpose_dots
 from aotc.schedule.layout.trim_dot_columns import trim_dot_columns
 from aotc.schedule.pipelining.advance_loads import advance_loads
 from aotc.schedule.pipelining.carry_partial_sums import carry_partial_sums
+from aotc.schedule.pipelining.drain_in_loop import drain_in_loop
 from aotc.schedule.pipelining.expand_cluster_exchanges import expand_cluster_exchanges
 from aotc.schedule.pipelining.expand_tensor_loads import expand_tensor_loads
 from aotc.schedule.pipelining.interleave_copies import interleave_copies
@@ -223,6 +224,8 @@ TILE_TO_GPU: Pipeline[Schedule] = Pipeline(
         insert_barriers,
         # Needs to run after all passes that move dots, or look for what stands between them.
         take_turns,
+        # Needs to run after all passes that know counted loops.
+        drain_in_loop,
         # These two duplicate ops on purpose, so no CSE may run after them.
         sink_into_branches,
         recompute_addresses,

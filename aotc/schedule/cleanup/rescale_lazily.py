@@ -271,7 +271,8 @@ def _products_ahead(found: _Softmax) -> tuple[list[Op], dict[Value, Value]]:
         for user in value.users:
             if isinstance(user, arith.Mul) and user.block is found.new.block:
                 kept = user.lhs if user.rhs is value else user.rhs
-                if kept.op is None and kept is not value:
+                is_ahead = kept.op is None or _is_before(kept.op, found.new)
+                if is_ahead and kept is not value:
                     products[user.out] = kept
     used = {each for value in products if value.op is not None for each in value.op.operands}
     shapes: list[Op] = []

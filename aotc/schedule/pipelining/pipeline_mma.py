@@ -27,8 +27,9 @@ of this iteration, and is complete at the end:
 
 so that the tensor cores have a dot while threads compute with the others.
 
-So are loops that keep a reference of exponents (`mark_references`): threads compute little else than exponentials,
-but keep scores until these are known to be small enough, and have no registers for weights of two iterations.
+Loops that keep a reference of exponents (`mark_references`) compute little else than exponentials, but keep scores
+until these are known to be small enough, and have no registers for weights of two iterations. There nothing runs
+ahead: the last dot is in flight when the next iteration issues its first one (`defer_waits`).
 
 It is opt-in (`mma_stages = 2`), since the second accumulator takes registers.
 
@@ -57,6 +58,7 @@ from aotc.schedule.analysis.register_budget import (
 )
 from aotc.schedule.context import Schedule
 from aotc.schedule.pipelining.chained_dots import find_chain, keeps_all_stages
+from aotc.schedule.pipelining.defer_waits import defer_waits, find_late_waits
 from aotc.schedule.pipelining.expand_loop import expand_loop
 from aotc.schedule.pipelining.loop_schedule import LoopSchedule
 from aotc.schedule.pipelining.overlap_wgmma import begins_sum
@@ -121,8 +123,9 @@ def _advance_first(
 ) -> str:
     """Issue the first dot of the next iteration after the last dot of this one, or return why not.
 
-    It is waited for in the same iteration: ptxas serializes the MMAs (C7514) if one of the others is in flight
-    at the wait for a dot of the iteration before.
+    If this one only waits after that, it waits in the next iteration, and nothing moves. Else the dot ahead is waited
+    for in the same iteration: ptxas serializes the MMAs (C7514) if one of the others is in flight at the wait for
+    a dot of the iteration before.
     """
     loop, body = start.loop, list(start.loop.body)
     first = _start_of(loop, _awaited_sum(start.dots[0], loop))
@@ -136,6 +139,10 @@ def _advance_first(
     needed = registers_of_tiles(held) + ORDER_RESERVE
     if not reserve_registers(needed, role, kernel, schedule):
         return Reason.TWO_RESULTS(registers=needed)
+    deferred = find_late_waits(loop, first.dots, dots)
+    if deferred is not None:
+        defer_waits(deferred)
+        return ""
     issued = [op for op in first.ops if not is_pure(op)]
     (wait,) = first.dots[-1].out.users
     ahead = LoopSchedule.in_order(loop)

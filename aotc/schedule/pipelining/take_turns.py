@@ -5,7 +5,10 @@ with the tensor cores idle. Nothing moves them apart: whoever is ahead by some c
 as many, and whatever both wait for, as operands that come late, brings them together. So in a loop
 of attention that issues its second dot and the next scores in a row, and waits for both,
 
-    loop:  compute; take the turn; start dots; pass the turn on; wait for the dots
+    take the turn
+    loop:  start scores; pass the turn on; wait for the second dot and the scores; compute
+           take the turn; start the second dot
+    pass the turn on
 
 The other warpgroup's dots queue behind these, and it computes half an iteration later. The first
 warpgroup begins. Stages are waited for within a turn, which the producer fills when both have read
@@ -37,20 +40,23 @@ def take_turns(kernel: Kernel, schedule: Schedule) -> None:
         return
     for role in [op for op in kernel.body if isinstance(op, roles.Specialize)]:
         loops = [op for op in role.consumers.walk() if isinstance(op, scf.For)]
-        rows = [row for row in map(_dots_in_a_row, loops) if row]
-        for row in rows:
-            with at(row[0].loc):
-                Builder.before_op(row[0])(wgmma.Turn("take"))
-                Builder.after_op(row[-1])(wgmma.Turn("pass"))
+        rows = [(loop, row) for loop in loops if (row := _dots_in_a_row(loop))]
+        for loop, (*scoring, weighing) in rows:
+            with at(weighing.loc):
+                for place in (Builder.before_op(loop), Builder.before_op(weighing)):
+                    place(wgmma.Turn("take"))
+                for place in (Builder.after_op(scoring[-1]), Builder.after_op(loop)):
+                    place(wgmma.Turn("pass"))
         if rows and role.consumers.first is not None:
-            with at(rows[0][0].loc):
+            with at(rows[0][1][0].loc):
                 Builder.before_op(role.consumers.first)(wgmma.Turn("begin"))
 
 
 def _dots_in_a_row(loop: scf.For) -> list[wgmma.Wgmma]:
     """Return the dots of an iteration if that is all a loop does with its scores, and none otherwise.
 
-    Threads compute the operand of the first one, and the others make the next scores.
+    All but the last one make scores, which threads compute the operand of the last one with. It is in flight when
+    the next iteration begins with its scores.
     """
     ops = list(loop.body.walk())
     dots = [op for op in ops if isinstance(op, wgmma.Wgmma)]
@@ -59,9 +65,12 @@ def _dots_in_a_row(loop: scf.For) -> list[wgmma.Wgmma]:
     written = any(op.writes(Resource.SHARED) or op.writes(Resource.GLOBAL) for op in ops)
     if written or any(op.has(Trait.BARRIER) for op in ops):
         return []  # a barrier within a turn would wait for who waits for the turn
-    inside = list(loop.body)
-    waits = [at for at, op in enumerate(inside) if isinstance(op, wgmma.WgmmaWait)]
-    if not waits or min(waits) < inside.index(dots[-1]) or not _are_chained(*dots):
+    order = {op: number for number, op in enumerate(loop.body)}
+    waits = [order[op] for op in order if isinstance(op, wgmma.WgmmaWait)]
+    *scoring, weighing = dots
+    if not waits or min(waits) < order[scoring[-1]] or max(waits) > order[weighing]:
+        return []
+    if not _are_chained(weighing, *scoring):
         return []
     return [] if any(map(_is_of_a_warp, loop.ancestors())) else dots
 

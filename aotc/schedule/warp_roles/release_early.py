@@ -17,10 +17,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from aotc.ir.core import Block, Kernel, Op, Value
-from aotc.ir.dialects import mbarrier, roles, scf
+from aotc.ir.dialects import arith, mbarrier, roles, scf, wgmma
 from aotc.ir.effects import Resource, Trait
 from aotc.ir.rewrite import Builder, is_inside, is_pure
 from aotc.schedule.analysis.alias import allocation_of
+from aotc.schedule.analysis.loop_bounds import lowered_bounds
 from aotc.schedule.context import Schedule
 from aotc.schedule.warp_roles.read_ends import done_at
 
@@ -29,14 +30,14 @@ def release_early(kernel: Kernel, schedule: Schedule) -> None:
     """Move arrivals of consumers up to where what they release has been read."""
     del schedule
     for role in [op for op in kernel.body if isinstance(op, roles.Specialize)]:
-        filled = _filled_after(role)
+        filled, again = _filled_after(role), _awaited_again(role)
         arrivals: dict[Value, list[mbarrier.MbarrierArrive]] = {}
         for op in role.consumers.walk():
             if isinstance(op, mbarrier.MbarrierArrive):
                 arrivals.setdefault(allocation_of(op.barrier), []).append(op)
         for barrier, ops in arrivals.items():
             if len(ops) == 1 and barrier in filled:
-                _move_up(ops[0], filled[barrier])
+                _move_up(ops[0], filled[barrier], is_again=barrier in again)
 
 
 def _filled_after(role: roles.Specialize) -> dict[Value, dict[Value, None]]:
@@ -55,7 +56,22 @@ def _filled_after(role: roles.Specialize) -> dict[Value, dict[Value, None]]:
     return filled
 
 
-def _move_up(arrival: mbarrier.MbarrierArrive, buffers: dict[Value, None]) -> None:
+def _awaited_again(role: roles.Specialize) -> dict[Value, None]:
+    """Return the mbarriers that the producer waits at more than once: the first time it waits for no arrival.
+
+    It waits once for buffers that are filled once in a program, unless a CTA runs several programs.
+    """
+    waits: dict[Value, dict[Op, bool]] = {}
+    for op in role.producer.walk():
+        if isinstance(op, mbarrier.MbarrierWait):
+            is_in_loop = any(each.has(Trait.LOOP) for each in op.ancestors())
+            waits.setdefault(allocation_of(op.barrier), {})[op] = is_in_loop
+    return {each: None for each, ops in waits.items() if len(ops) > 1 or any(ops.values())}
+
+
+def _move_up(
+    arrival: mbarrier.MbarrierArrive, buffers: dict[Value, None], *, is_again: bool
+) -> None:
     block = arrival.block
     assert block is not None
     readers = [reader for buffer in buffers for reader in _readers(buffer)]
@@ -79,14 +95,17 @@ def _move_up(arrival: mbarrier.MbarrierArrive, buffers: dict[Value, None]) -> No
     for op in inputs:
         place(op)
     if into_arms:
-        _arrive_in_arms(arrival, last, [reader for reader, op in done.items() if op is last])
+        readers = [reader for reader, op in done.items() if op is last]
+        _arrive_in_arms(arrival, last, readers, is_again=is_again)
         arrival.erase()
     else:
         arrival.remove()
         Builder.after_op(inputs[-1] if inputs else last)(arrival)
 
 
-def _arrive_in_arms(arrival: mbarrier.MbarrierArrive, branch: Op, readers: list[Op]) -> None:
+def _arrive_in_arms(
+    arrival: mbarrier.MbarrierArrive, branch: Op, readers: list[Op], *, is_again: bool
+) -> None:
     """Arrive in every arm of a branch, after the readers in it, which are waited for there."""
     for arm in branch.blocks:
         order = {op: number for number, op in enumerate(arm)}
@@ -99,10 +118,47 @@ def _arrive_in_arms(arrival: mbarrier.MbarrierArrive, branch: Op, readers: list[
                 reader.error("is waited for outside of its branch")
             last = found[0] if last is None else max(last, found[0], key=order.__getitem__)
         if isinstance(last, scf.If):
-            _arrive_in_arms(arrival, last, [each for each in readers if is_inside(each, last)])
+            inside = [each for each in readers if is_inside(each, last)]
+            _arrive_in_arms(arrival, last, inside, is_again=is_again)
             continue
         place = Builder(arm, arm.first) if last is None else Builder.after_op(last)
+        if is_again and isinstance(last, scf.For) and _runs_in(last, arm):
+            inside = [each for each in readers if is_inside(each, last)]
+            if _arrive_in_last_iteration(arrival, last, inside):
+                continue
         place(arrival.clone({}))
+
+
+def _runs_in(loop: scf.For, arm: Block) -> bool:
+    """Return whether a loop has an iteration, as its branch says."""
+    branch = arm.parent
+    test = branch.condition.op if isinstance(branch, scf.If) and branch.then is arm else None
+    return (
+        isinstance(test, arith.Compare)
+        and test.predicate == "lt"
+        and (test.lhs, test.rhs) == (loop.lower, loop.upper)
+    )
+
+
+def _arrive_in_last_iteration(
+    arrival: mbarrier.MbarrierArrive, loop: scf.For, readers: list[Op]
+) -> bool:
+    """Arrive in the last iteration of a loop, after readers in it are done; return whether that is worth it.
+
+    It is if dots of an iteration are in flight when the next one begins: those of the last one then take
+    threads the time to compute with others.
+    """
+    waits = [op for op in loop.body if isinstance(op, wgmma.WgmmaWait)]
+    done = [done_at(each, loop.body) for each in readers]
+    ends = [each[0] for each in done if each is not None and not each[1]]
+    if len(ends) < len(done) or not any(op.values[0] in loop.carried for op in waits):
+        return False
+    order = {op: number for number, op in enumerate(loop.body)}
+    place = Builder.after_op(max(ends, key=order.__getitem__))
+    bound = lowered_bounds(loop, 1, Builder.before_op(loop))[1]
+    is_last = place(arith.Compare(loop.induction, bound, "ge")).out
+    place(mbarrier.MbarrierArrive(arrival.barrier, arrival.count, is_last, arrival.num_ctas))
+    return True
 
 
 def _is_in(op: Op, block: Block) -> bool:

@@ -135,19 +135,16 @@ def test_the_first_dot_runs_beside_the_last_where_others_have_results(tmp_path: 
     assert ops[: ops.index("scf.for", 3)] == [*first, "scf.for", *body, *last]
 
 
-def test_the_first_dot_runs_beside_the_second_where_a_reference_stays(tmp_path: Path) -> None:
+def test_the_second_dot_runs_beside_the_next_first_where_a_reference_stays(tmp_path: Path) -> None:
     text, remarks = _lowered(tmp_path, SOFTMAX, ATTENTION_SIGNATURE, num_stages=2)
     assert AHEAD in remarks
-    found = re.findall(r"(scf\.for|warp_all|wgmma_wait|wgmma)\(.*?(?:pending = (\d)|\n)", text)
-    ops = ["".join(each) for each in found]
-    body = ["warp_all", "wgmma", "wgmma", "wgmma_wait1", "wgmma_wait"]
-    assert ops[: ops.index("scf.for", 3)] == [
-        "wgmma",
+    ops = r"(scf\.while|scf\.condition|warp_all|wgmma_wait|wgmma)\(.*?(?:pending = (\d)|\n)"
+    assert ["".join(each) for each in re.findall(ops, text)] == [
+        "scf.while",
         "wgmma_wait",
-        "scf.for",
-        *body,
-        "wgmma",
-        "wgmma_wait",
+        *("wgmma", "wgmma_wait1", "wgmma_wait"),
+        "scf.condition",
+        *("warp_all", "wgmma"),
     ]
     # Weights of another iteration are ahead where the maximum is no whole number.
     source = SOFTMAX.replace("tl.ceil(tl.max(score, 1))", "tl.max(score, 1)")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from aotc.backend import nvvm
 from aotc.ir.core import Kernel, Op, Value
 from aotc.ir.dialects import arith, gpu, mbarrier, roles, scf, wgmma
@@ -112,6 +114,37 @@ def _keep_accumulators(kernel: Kernel) -> None:
         otherwise.set_slots(kept)
 
 
+def _late(kernel: Kernel, cls: type[Op]) -> list[Any]:
+    """Return the ops of a class in the loop that are of the iteration before."""
+    loops = [op for op in found(kernel, scf.For) if any(map(_is_pending, op.body))]
+    return [
+        op
+        for loop in loops
+        for op in loop.body
+        if isinstance(op, cls)
+        and (op.enabled is not None if isinstance(op, mbarrier.MbarrierArrive) else _is_pending(op))
+    ]
+
+
+def _wait_for_two_less(kernel: Kernel) -> None:
+    """Scale the accumulator while the dot of the iteration before adds to it."""
+    for wait in _late(kernel, wgmma.WgmmaWait):
+        wait.pending += 1
+
+
+def _give_back_the_next_values(kernel: Kernel) -> None:
+    """Give back the values of this iteration, not of the one before."""
+    for arrive in _late(kernel, mbarrier.MbarrierArrive):
+        arrive.barrier.op.ahead = 0
+
+
+def _give_back_in_the_first(kernel: Kernel) -> None:
+    """Give back values of an iteration before the first."""
+    for arrive in _late(kernel, mbarrier.MbarrierArrive):
+        barrier, _ = arrive.slots
+        arrive.set_slots([barrier, None])
+
+
 _PLANTS: tuple[tuple[str, str, Plant], ...] = (
     (
         "values are given back in flight",
@@ -155,6 +188,21 @@ _KEPT: tuple[tuple[str, str, Plant], ...] = (
         "accumulators keep the reference before",
         "what is computed ahead of the branch is taken for what it hands on",
         after_pass("rescale_lazily", _keep_accumulators),
+    ),
+    (
+        "the accumulator is scaled in flight",
+        "the dot before is counted as newer than the scores",
+        after_pass(_CHAIN, _wait_for_two_less),
+    ),
+    (
+        "values are given back an iteration early",
+        "an arrival that moves to the next iteration keeps its stage",
+        after_pass(_CHAIN, _give_back_the_next_values),
+    ),
+    (
+        "values of no iteration are given back",
+        "an arrival that moves to the next iteration is made in the first, too",
+        after_pass(_CHAIN, _give_back_in_the_first),
     ),
     (
         "a thread answers for its warp",
