@@ -335,5 +335,5 @@ def fused_moe_columns_kernel(
                 a, b, out, sorted_ptr, more, scales, factors, more_factors,
                 first, count, expert, column, K, stride_am, n_rows,
                 BLOCK_M, TAIL, BLOCK_N, BLOCK_K, EPILOGUE_M, SWIGLU, ROWS_PER_TOKEN, GROUP_K, MOST, STEP, LEAST, FEWER,
-            FACTORS_M,
+                FACTORS_M,
             )  # fmt: skip
