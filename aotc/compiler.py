@@ -236,8 +236,10 @@ def _param_slots(done: _Done) -> tuple[ParamSlot, ...]:
     """Return where arguments go, and what the launcher makes of them on the way."""
     from aotc.ir.encoded_element import encoded_element  # noqa: PLC0415 - start-up time
     from aotc.ir.types import TensorMapType  # noqa: PLC0415
+    from aotc.schedule.analysis.fetched_bytes import fetched_bytes  # noqa: PLC0415
 
     slots: list[ParamSlot] = []
+    fetched = fetched_bytes(done.kernel)
     args = done.kernel.body.args
     for slot, info, arg in zip(done.lowered.params, done.kernel.params, args, strict=True):
         spec = None
@@ -247,7 +249,8 @@ def _param_slots(done: _Done) -> tuple[ParamSlot, ...]:
                 info.tensor or _tensor_argument(info.argument, len(arg.type.box)),
             )
             form = (encoded_element(arg).name, kind.box, kind.swizzle_bytes, kind.fill_nan)
-            spec = TensorMapSpec(*form, tensor.address, tensor.shape, tensor.strides)
+            place = (tensor.address, tensor.shape, tensor.strides)
+            spec = TensorMapSpec(*form, *place, fetched[arg])
         place = (slot.name, slot.type, slot.offset_bytes, slot.size_bytes)
         access = done.access.get(info.argument, "unknown")
         slots.append(ParamSlot(*place, access, info.argument, info.source, spec))

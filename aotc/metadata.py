@@ -24,7 +24,7 @@ class TensorMapSpec:
     `swizzle_bytes` is 0 for none, 32, 64 or 128. What is read beyond the tensor's ends is NaN with
     `fill_nan`, else zero. `address`, `shape` and `strides` are expressions over the arguments of
     the launch, the latter two in elements, outermost first; the innermost axis is dense and has no
-    stride.
+    stride. What a load misses comes to the L2 cache in `fetched_bytes`, 128 or 256.
     """
 
     element: str
@@ -34,6 +34,7 @@ class TensorMapSpec:
     address: str
     shape: tuple[str, ...]
     strides: tuple[str, ...]
+    fetched_bytes: int = 128
 
 
 @dataclass(frozen=True)

@@ -56,6 +56,19 @@ WORK = {
         {"BLOCK": 4096, "LOOP": False},
         {"num_warps": 8},
     ),
+    "wide softmax": (
+        "softmax",
+        "softmax_kernel",
+        {
+            "x_ptr": "*bf16:16",
+            "out_ptr": "*bf16:16",
+            "stride": "i32:16",
+            "n_rows": "i32",
+            "n_cols": "i32:16",
+        },
+        {"BLOCK": 16384, "LOOP": False},
+        {"num_warps": 4},
+    ),
     "matmul": (
         "matmul",
         "matmul_kernel",

@@ -92,38 +92,12 @@ def results(
 
 
 @triton.jit
-def fused_moe_blockwise_kernel(
-    a, more, b, out, out_beyond, scale_a, scale_b_ptr, start_ptr, count_ptr, expert_ptr,
-    N, K, stride_sbe, stride_sbn, n_blocks,
+def store_tile(
+    a, more, b, out, out_beyond, scale_a, scale_ptr, beside_ptr, factors, first, count, expert, column, K,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, TAIL: tl.constexpr, SWIGLU: tl.constexpr,
-    factors=None,
+    EPILOGUE_N: tl.constexpr,
 ):  # fmt: skip
-    """Store A @ B[expert]^T in bf16, with an fp32 scale for 1 x 128 of A and 128 x 128 of B, times `factors` if any.
-
-    Block *i* has `count[i]` rows from `start[i]` on, 2 * BLOCK_M + TAIL at most, all for one expert, `expert[i]`. It
-    may have none. Its rows of `out` up to 2 * BLOCK_M are written, and TAIL more if it has more: the next block starts
-    after these. Blocks that have more are best first. A is (rows, K), `a` and `more` in blocks of (BLOCK_M, 128); `out`
-    is (rows, N) in blocks of (BLOCK_M, columns), `out_beyond` the same in blocks of (TAIL, columns), where a tile has
-    BLOCK_N columns, or half as many with SWIGLU. `factors` (rows) is fp32 in blocks of BLOCK_M. `scale_a` is (cdiv(K,
-    128), rows) in blocks of (1, BLOCK_M); `scale_b` (experts, blocks of rows of B, cdiv(K, 128)), experts `stride_sbe`
-    and rows `stride_sbn` apart. Each 128 of K are summed apart.
-
-    B is (experts, N, K) in blocks of (1, BLOCK_N, 128). With SWIGLU the result is silu(gate) * up, N is a multiple of
-    128, and B is (experts, N / 8, 2, 8, K), gate and up along the axis of 2, wherever these are in memory, in blocks of
-    (1, BLOCK_N / 16, 2, 8, 128).
-    """
-    tl.static_assert(BLOCK_K == 128, "a block of K has one scale")
-    tl.static_assert(128 % BLOCK_N == 0, "a tile lies under one scale of B")
-    COLUMNS: tl.constexpr = BLOCK_N // 2 if SWIGLU else BLOCK_N
-    num_n = tl.cdiv(N, COLUMNS)
-    block, column = tl.program_id(0) // num_n, tl.program_id(0) % num_n * COLUMNS
-    first, count = tl.load(start_ptr + block), tl.load(count_ptr + block)
-    expert = tl.load(expert_ptr + block)
-    # `first` and `expert` are not negative: they stand here so that all are loaded at once, none after the branch.
-    if count + tl.minimum(first, 0) + tl.minimum(expert, 0) == 0:
-        return
-    scale_ptr = scale_b_ptr + expert.to(tl.int64) * stride_sbe + column // 128 * stride_sbn
-    beside_ptr = scale_ptr + (N // 128 if SWIGLU else 0) * stride_sbn
+    """Store the results of a block's `count` rows from `first` on, and of weights from `column` on: see the kernel."""
     if count > 2 * BLOCK_M:
         x, x_below, tail = results(
             a, more, b, scale_a, scale_ptr, beside_ptr, factors, expert, column, first, K, out.dtype,
@@ -135,5 +109,46 @@ def fused_moe_blockwise_kernel(
             a, more, b, scale_a, scale_ptr, beside_ptr, factors, expert, column, first, K, out.dtype,
             BLOCK_M, BLOCK_N, BLOCK_K, SWIGLU, 0,
         )  # fmt: skip
-    out.store([first, column], x)
-    out.store([first + BLOCK_M, column], x_below)
+    parts, parts_below = columns_of_parts(x, EPILOGUE_N), columns_of_parts(x_below, EPILOGUE_N)
+    for part in tl.static_range(x.shape[1] // EPILOGUE_N):
+        out.store([first, column + part * EPILOGUE_N], parts[part])
+        out.store([first + BLOCK_M, column + part * EPILOGUE_N], parts_below[part])
+
+
+@triton.jit
+def fused_moe_blockwise_kernel(
+    a, more, b, out, out_beyond, scale_a, scale_b_ptr, start_ptr, count_ptr, expert_ptr, num_blocks_ptr,
+    N, K, stride_sbe, stride_sbn, n_blocks, n_programs,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, TAIL: tl.constexpr, SWIGLU: tl.constexpr,
+    EPILOGUE_N: tl.constexpr, factors=None,
+):  # fmt: skip
+    """Store A @ B[expert]^T in bf16, with an fp32 scale for 1 x 128 of A and 128 x 128 of B, times `factors` if any.
+
+    Each of `n_programs` programs stores every n_programs-th tile of as many blocks as stand at `num_blocks_ptr`: a
+    launch has room for `n_blocks`. Block *i* has `count[i]` rows from `start[i]` on, 2 * BLOCK_M + TAIL at most, all
+    for one expert, `expert[i]`. Its rows of `out` up to 2 * BLOCK_M are written, and TAIL more if it has more: the next
+    block starts after these. Blocks that have more are best first. A is (rows, K), `a` and `more` in blocks of
+    (BLOCK_M, 128); `out` is (rows, N) in blocks of (BLOCK_M, EPILOGUE_N), `out_beyond` the same in blocks of (TAIL,
+    columns), where a tile has BLOCK_N columns, or half as many with SWIGLU. `factors` (rows) is fp32 in blocks of
+    BLOCK_M. `scale_a` is (cdiv(K, 128), rows) in blocks of (1, BLOCK_M); `scale_b` (experts, blocks of rows of B,
+    cdiv(K, 128)), experts `stride_sbe` and rows `stride_sbn` apart. Each 128 of K are summed apart.
+
+    B is (experts, N, K) in blocks of (1, BLOCK_N, 128). With SWIGLU the result is silu(gate) * up, N is a multiple of
+    128, and B is (experts, N / 8, 2, 8, K), gate and up along the axis of 2, wherever these are in memory, in blocks of
+    (1, BLOCK_N / 16, 2, 8, 128).
+    """
+    tl.static_assert(BLOCK_K == 128, "a block of K has one scale")
+    tl.static_assert(128 % BLOCK_N == 0, "a tile lies under one scale of B")
+    COLUMNS: tl.constexpr = BLOCK_N // 2 if SWIGLU else BLOCK_N
+    num_n = tl.cdiv(N, COLUMNS)
+    num_tiles = tl.load(num_blocks_ptr) * num_n
+    for index in tl.range(tl.program_id(0), num_tiles, n_programs, warp_specialize=True):
+        block, column = index // num_n, index % num_n * COLUMNS
+        first, count = tl.load(start_ptr + block), tl.load(count_ptr + block)
+        expert = tl.load(expert_ptr + block)
+        scale_ptr = scale_b_ptr + expert.to(tl.int64) * stride_sbe + column // 128 * stride_sbn
+        beside_ptr = scale_ptr + (N // 128 if SWIGLU else 0) * stride_sbn
+        store_tile(
+            a, more, b, out, out_beyond, scale_a, scale_ptr, beside_ptr, factors, first, count, expert, column, K,
+            BLOCK_M, BLOCK_N, BLOCK_K, TAIL, SWIGLU, EPILOGUE_N,
+        )  # fmt: skip

@@ -9,7 +9,8 @@ A tile multiplies as many columns as its block has rows, a multiple of STEP, in 
 beyond. Both read the same weights from shared memory, and a sum of few columns takes as long as that: with
 BLOCK_M = 128, TAIL = 256 and MOST = 288 they are about as wide. Or all are one sum, BLOCK_M = 512 of which 288 columns
 count: a compiler multiplies up to 256 by one instruction, and reads weights once for these. Factors of
-rows, which are one for each column, come FACTORS_M at a time then.
+rows, which are one for each column, come FACTORS_M at a time then, and widths below LEAST are FEWER apart: where weights
+take registers, as those of 4 bits do, four or five widths are what a compiler has registers for.
 """
 
 import triton
@@ -136,9 +137,14 @@ def factors_of_parts(factors, first, COLUMNS: tl.constexpr, FACTORS_M: tl.conste
 
 @triton.jit
 def times_factors(x, factors, dtype: tl.constexpr, FIRST: tl.constexpr, FACTORS_M: tl.constexpr):
-    """Return columns of a tile, of which FIRST are before `x`, times their factors: part by part, to save registers."""
+    """Return columns of a tile, of which FIRST are before `x`, times their factors, if there are any.
+
+    Part by part, to save registers: half as many results of gate and up do without.
+    """
     NUM: tl.constexpr = x.shape[1]
-    if len(factors) <= FIRST // FACTORS_M:
+    if factors is None and NUM == FACTORS_M:
+        scaled = x.to(dtype)
+    elif factors is not None and len(factors) <= FIRST // FACTORS_M:
         scaled = x.to(dtype)  # of columns that do not count
     elif NUM == FACTORS_M:
         scaled = (x * factors[FIRST // FACTORS_M][None, :]).to(dtype)
@@ -164,11 +170,13 @@ def finished(
         HALF: tl.constexpr = acc.shape[0] // 2
         gate, up = acc.reshape(HALF // 8, 2, 8, NUM).permute(0, 2, 3, 1).split()
         acc = (activate(gate, "silu") * up).reshape(HALF, NUM)
+    parts = None
     if factors is not None:
         parts = factors_of_parts(factors, first, MOST, FACTORS_M)
-        x = times_factors(acc, parts, dtype, 0, FACTORS_M)
-    else:
+    if SWIGLU and factors is None:
         x = acc.to(dtype)
+    else:
+        x = times_factors(acc, parts, dtype, 0, FACTORS_M)
     return x
 
 
@@ -176,13 +184,14 @@ def finished(
 def results_of_width(
     a, a_ptrs, b, scales, factors, expert, column, first, count, K, dtype: tl.constexpr, out_dtype: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, GROUP_K: tl.constexpr,
-    SWIGLU: tl.constexpr, WIDTH: tl.constexpr, STEP: tl.constexpr, MOST: tl.constexpr, FACTORS_M: tl.constexpr,
+    SWIGLU: tl.constexpr, WIDTH: tl.constexpr, STEP: tl.constexpr, MOST: tl.constexpr, LEAST: tl.constexpr,
+    FEWER: tl.constexpr, FACTORS_M: tl.constexpr,
 ):  # fmt: skip
     """Return the results of `count` columns or some more, of one sum for each width.
 
-    Widths are MOST, less STEP down to 3/4 of it, where most blocks are, then less 1/6 down to 1/4.
+    Widths are MOST, less STEP down to LEAST, where most blocks are, then less FEWER down to 1/4 of MOST.
     """
-    ENOUGH: tl.constexpr = WIDTH - (STEP if WIDTH > MOST // 4 * 3 else MOST // 6)
+    ENOUGH: tl.constexpr = WIDTH - (STEP if WIDTH > LEAST else FEWER)
     acc = tl.zeros((BLOCK_N, BLOCK_M), tl.float32)
     if ENOUGH < MOST // 4:  # noqa: SIM114 - this one is constant
         acc, _ = products(
@@ -199,7 +208,7 @@ def results_of_width(
     else:
         x = results_of_width(
             a, a_ptrs, b, scales, factors, expert, column, first, count, K, dtype, out_dtype,
-            BLOCK_M, BLOCK_N, BLOCK_K, GROUP_K, SWIGLU, ENOUGH, STEP, MOST, FACTORS_M,
+            BLOCK_M, BLOCK_N, BLOCK_K, GROUP_K, SWIGLU, ENOUGH, STEP, MOST, LEAST, FEWER, FACTORS_M,
         )  # fmt: skip
     return x
 
@@ -233,7 +242,7 @@ def store_tile(
     first, count, expert, column, K, stride_am, n_rows,
     BLOCK_M: tl.constexpr, TAIL: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
     EPILOGUE_M: tl.constexpr, SWIGLU: tl.constexpr, ROWS_PER_TOKEN: tl.constexpr, GROUP_K: tl.constexpr,
-    MOST: tl.constexpr, STEP: tl.constexpr, FACTORS_M: tl.constexpr,
+    MOST: tl.constexpr, STEP: tl.constexpr, LEAST: tl.constexpr, FEWER: tl.constexpr, FACTORS_M: tl.constexpr,
 ):  # fmt: skip
     """Store the results of a block's `count` rows from `first` on, and of weights from `column` on: see the kernel."""
     beyond, rest = first + BLOCK_M, count - BLOCK_M
@@ -251,25 +260,19 @@ def store_tile(
     else:
         dtype: tl.constexpr = a.dtype
     if WIDTH < BLOCK_M:
-        tl.static_assert(WIDTH % (6 * STEP) == 0, "MOST is a multiple of 6 * STEP")
+        tl.static_assert((MOST - LEAST) % STEP == 0, "LEAST is MOST, less STEP several times")
         x = results_of_width(
             a, a_ptrs, b, scales, factors, expert, column, first, count, K, dtype, out.dtype,
-            BLOCK_M, BLOCK_N, BLOCK_K, GROUP_K, SWIGLU, WIDTH, STEP, WIDTH, FACTORS_M,
+            BLOCK_M, BLOCK_N, BLOCK_K, GROUP_K, SWIGLU, WIDTH, STEP, WIDTH, LEAST, FEWER, FACTORS_M,
         )  # fmt: skip
         store_columns(x, out, None, first, count, column, WIDTH, EPILOGUE_M, SWIGLU=False)
     else:
         acc = tl.zeros((BLOCK_N, BLOCK_M), tl.float32)
         tail = tl.zeros((BLOCK_N, TAIL), tl.float32)
-        if more is not None or scales is None:
-            acc, tail = products_of_width(
-                acc, tail, a, a_ptrs, more, more_ptrs, b, scales, expert, column, first, count, K, dtype,
-                BLOCK_M, BLOCK_N, BLOCK_K, GROUP_K, SWIGLU, WIDTH, STEP, WIDTH - 48, BLOCK_M // 2,
-            )  # fmt: skip
-        else:  # ptxas makes one dot after the other of more ways to go
-            acc, tail = products_of_width(
-                acc, tail, a, a_ptrs, more, more_ptrs, b, scales, expert, column, first, count, K, dtype,
-                BLOCK_M, BLOCK_N, BLOCK_K, GROUP_K, SWIGLU, WIDTH, TAIL, BLOCK_M, 0,
-            )  # fmt: skip
+        acc, tail = products_of_width(
+            acc, tail, a, a_ptrs, more, more_ptrs, b, scales, expert, column, first, count, K, dtype,
+            BLOCK_M, BLOCK_N, BLOCK_K, GROUP_K, SWIGLU, WIDTH, STEP, WIDTH - 48, BLOCK_M // 2,
+        )  # fmt: skip
         of_rows, of_more = None, None
         if factors is not None:
             of_rows, of_more = factors.load([first]), more_factors.load([beyond])
@@ -284,7 +287,7 @@ def fused_moe_columns_kernel(
     BLOCK_M: tl.constexpr, TAIL: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
     EPILOGUE_M: tl.constexpr, SWIGLU: tl.constexpr = False,  # noqa: FBT002 - a constant
     ROWS_PER_TOKEN: tl.constexpr = 1, GROUP_K: tl.constexpr = 128, MOST: tl.constexpr = 0, STEP: tl.constexpr = 16,
-    FACTORS_M: tl.constexpr = 128,
+    LEAST: tl.constexpr = 216, FEWER: tl.constexpr = 48, FACTORS_M: tl.constexpr = 128,
     more=None, scales=None, factors=None, more_factors=None, num_blocks_ptr=None, n_programs=1,
 ):  # fmt: skip
     """Store A @ B[expert]^T for each block of rows, times `factors` if there are any.
@@ -319,7 +322,8 @@ def fused_moe_columns_kernel(
         store_tile(
             a, b, out, sorted_ptr, more, scales, factors, more_factors,
             first, count, expert, column, K, stride_am, n_rows,
-            BLOCK_M, TAIL, BLOCK_N, BLOCK_K, EPILOGUE_M, SWIGLU, ROWS_PER_TOKEN, GROUP_K, MOST, STEP, FACTORS_M,
+            BLOCK_M, TAIL, BLOCK_N, BLOCK_K, EPILOGUE_M, SWIGLU, ROWS_PER_TOKEN, GROUP_K, MOST, STEP, LEAST, FEWER,
+            FACTORS_M,
         )  # fmt: skip
     else:
         num_tiles = tl.load(num_blocks_ptr) * num_n
@@ -330,5 +334,6 @@ def fused_moe_columns_kernel(
             store_tile(
                 a, b, out, sorted_ptr, more, scales, factors, more_factors,
                 first, count, expert, column, K, stride_am, n_rows,
-                BLOCK_M, TAIL, BLOCK_N, BLOCK_K, EPILOGUE_M, SWIGLU, ROWS_PER_TOKEN, GROUP_K, MOST, STEP, FACTORS_M,
+                BLOCK_M, TAIL, BLOCK_N, BLOCK_K, EPILOGUE_M, SWIGLU, ROWS_PER_TOKEN, GROUP_K, MOST, STEP, LEAST, FEWER,
+                FACTORS_M,
             )  # fmt: skip

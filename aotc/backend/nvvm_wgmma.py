@@ -63,9 +63,10 @@ def wgmma(
     `wgmma.commit_group`.
     """
     words = [(kind.word, word) for each in acc for word in each]
+    is_fresh = all(word == "poison" for _, word in words)
     arguments = [("i64", a)] if isinstance(a, str) else [("i32", word) for word in a]
     letters = [*("l" if isinstance(a, str) else "r" * len(a)), "l", "b"]
-    a_at = 2 * len(words)
+    a_at = len(words) if is_fresh else 2 * len(words)
     b_at = a_at + len(arguments)
     arguments += [("i64", b), ("i1", accumulate)]
     starts = [sum(map(len, acc[:block])) for block in range(len(acc))]
@@ -85,7 +86,8 @@ def wgmma(
             f"{result}, {left}, {right}, {scale}{kind.tail};"
         )
     lines += ["wgmma.commit_group.sync.aligned;", "}"]
-    out = _tied(emit, " ".join(lines), words, arguments, letters)
+    text = " ".join(lines)
+    out = _tied(emit, text, words, arguments, letters, is_fresh=is_fresh)
     return [out[start : start + len(each)] for start, each in zip(starts, acc, strict=True)]
 
 
@@ -147,14 +149,19 @@ def _tied(
     words: Sequence[Argument],
     arguments: Sequence[Argument],
     letters: Sequence[str],
+    *,
+    is_fresh: bool = False,
 ) -> list[str]:
     """Write convergent inline assembly that updates `words`, its first operands; return them.
 
-    Each word is both an output and a tied input; the read-only operands follow all of these.
+    Each word is both an output and a tied input, or an output alone if all `is_fresh`; the read-only operands
+    follow all of these.
     """
-    changed = [f"={_CONSTRAINTS[kind]}" for kind, _ in words]
-    constraints = ",".join([*changed, *map(str, range(len(words))), *letters])
-    shown = ", ".join(f"{kind} {operand}" for kind, operand in (*words, *arguments))
+    mark = "=&" if is_fresh else "="
+    changed = [f"{mark}{_CONSTRAINTS[kind]}" for kind, _ in words]
+    tied: Sequence[Argument] = () if is_fresh else words
+    constraints = ",".join([*changed, *map(str, range(len(tied))), *letters])
+    shown = ", ".join(f"{kind} {operand}" for kind, operand in (*tied, *arguments))
     returned = emit.struct([kind for kind, _ in words])
     out = emit.fresh(
         f'call {returned} asm sideeffect "{text}", "{constraints}"({shown}) convergent'

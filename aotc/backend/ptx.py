@@ -1,7 +1,9 @@
 """LLVM IR text to PTX text.
 
 Only the code generator runs: the rules emit none of the redundancy that LLVM's optimiser removes,
-and ptxas optimises again. Only kernels that call libdevice need passes before, to inline it.
+and ptxas optimises again. Unused values alone are removed before: a rule computes all registers of a tile, of which
+another may need few, and strength reduction compares each with those before it, used or not.
+Kernels that call libdevice need passes besides, to inline it.
 """
 
 from __future__ import annotations
@@ -41,4 +43,5 @@ def _emit(llvm_ir: str, target: Target) -> str:
     module = parse(resolved)
     if resolved != llvm_ir:
         run_passes(module, ("always_inliner", "global_dead_code_eliminate"))
+    run_passes(module, ("dead_code_elimination",))
     return _BANNER.sub("", target_machine(target).emit_assembly(module))

@@ -245,7 +245,7 @@ DATA_TYPES = {
     "bf16": 9,
 }
 _SWIZZLES = {0: 0, 32: 1, 64: 2, 128: 3}
-_L2_PROMOTION_128B = 2
+_L2_PROMOTIONS = {0: 0, 64: 1, 128: 2, 256: 3}
 
 
 def _tensor_maps(metadata: Metadata, position: Mapping[str, int]) -> tuple[TensorMap, ...]:
@@ -269,7 +269,7 @@ def _tensor_maps(metadata: Metadata, position: Mapping[str, int]) -> tuple[Tenso
                 box=spec.box[::-1],
                 element_strides=(1,) * len(spec.box),
                 swizzle=_SWIZZLES[spec.swizzle_bytes],
-                l2_promotion=_L2_PROMOTION_128B,
+                l2_promotion=_L2_PROMOTIONS[spec.fetched_bytes],
                 oob_fill=int(spec.fill_nan),
             )
         )
@@ -281,6 +281,7 @@ def stored_params(kernel: index.Kernel, variant: index.Variant) -> tuple[ParamSl
     slots: list[ParamSlot] = []
     data_types = {number: name for name, number in DATA_TYPES.items()}
     spans = {number: span for span, number in _SWIZZLES.items()}
+    fetched = {number: size for size, number in _L2_PROMOTIONS.items()}
     for at, param in enumerate(variant.cubin_params):
         place = (str(at), "", param.offset, param.size)
         if param.source == "tensor_map":
@@ -294,6 +295,7 @@ def stored_params(kernel: index.Kernel, variant: index.Variant) -> tuple[ParamSl
                 address=expression.to_text(found.address),
                 shape=tuple(map(expression.to_text, found.dims[::-1])),
                 strides=tuple(map(expression.to_text, steps[::-1])),
+                fetched_bytes=fetched[found.l2_promotion],
             )
             name = kernel.params[found.param].name
             slots.append(ParamSlot(*place, argument=name, tensor_map=spec))

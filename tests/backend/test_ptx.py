@@ -6,11 +6,19 @@ import re
 import subprocess
 import sys
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
-from aotc.backend import assemble, disassemble, emit_ptx, lower_kernel, without_ptx_lines
+from aotc.backend import (
+    assemble,
+    disassemble,
+    emit_ptx,
+    lower_kernel,
+    ptx,
+    without_ptx_lines,
+)
 from aotc.backend.debug import LineTable
 from aotc.ir.core import Block, Kernel
 from aotc.ir.diagnostics import IRError, Loc, at
@@ -38,6 +46,24 @@ def test_output_is_reproducible() -> None:
     x = program.load(FP32, row_layout(512, 4))
     program.store(program.add(arith.Sin(program.add(arith.Log(x)).out)).out)
     assert emit_ptx(program.llvm_ir(), SM_90) == emit_ptx(program.llvm_ir(), SM_90)
+
+
+def test_code_is_generated_for_what_is_used(monkeypatch) -> None:
+    """Of what is not, LLVM would compare every two additions."""
+    program = Program(4)
+    x = program.load(FP32, row_layout(512, 4))
+    program.store(program.add(arith.Add(x, x)).out)
+    text = program.llvm_ir()
+    end = text.rindex("  ret void")
+    unused = "".join(f"  %u{n} = add i32 {f'%u{n - 1}' if n else 1}, 3\n" for n in range(9))
+    seen: list[str] = []
+    generator = SimpleNamespace(emit_assembly=lambda module: seen.append(str(module)) or "")
+    expected = emit_ptx(text, SM_90)
+    assert emit_ptx(text[:end] + unused + text[end:], SM_90) == expected
+    monkeypatch.setattr(ptx, "target_machine", lambda _: generator)
+    emit_ptx(text[:end] + unused + text[end:], SM_90)
+    assert "fadd" in seen[0]
+    assert "%u" not in seen[0]
 
 
 # ---- libdevice --------------------------------------------------------------------------------

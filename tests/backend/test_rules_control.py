@@ -250,4 +250,4 @@ def test_an_opaque_tile_is_the_same_but_not_known_to_be(kind: Any, size: int) ->
     sass = disassemble(assemble(emit_ptx(program.llvm_ir(), SM_90), SM_90).cubin)
     assert len(re.findall(r"SR_VIRTUALSMID", sass)) == 1
     words = max(1, size // 32 * min(kind.bits, 32) // 32)
-    assert len(re.findall(r"\b(?:IADD3|VIADD|IMAD.IADD)\b", sass)) >= words
+    assert len(re.findall(r"\bLOP3\b", sass)) >= words

@@ -10,7 +10,10 @@ import re
 
 import pytest
 
+from aotc.backend import nvvm_wgmma
+from aotc.backend.emitter import Emitter
 from aotc.backend.lower import lower_kernel
+from aotc.backend.nvvm_wgmma import WgmmaKind, WgmmaStep
 from aotc.backend.ptxas import assemble
 from aotc.ir.diagnostics import IRError
 from aotc.ir.text import parse_kernel
@@ -34,6 +37,21 @@ MAJORS = [(False, False), (False, True), (True, False), (True, True)]
 
 def _with(matmul: Matmul, **changes: object) -> Matmul:
     return Matmul(**{**matmul.__dict__, **changes})  # type: ignore[arg-type]
+
+
+def test_an_accumulator_that_holds_nothing_is_no_input() -> None:
+    """Each operand costs LLVM time; what a dot adds to comes in and goes out in the same register."""
+    emit = Emitter()
+    steps = [WgmmaStep(0, 8, 0, 0, first=True), WgmmaStep(0, 8, 2, 2, first=False)]
+    kind = WgmmaKind("k16.f32.bf16.bf16", "float", ", 1, 1, 0, 0")
+    for word, operands in (("poison", "=&f,=&f,l,l,b"), ("%x", "=f,=f,0,1,l,l,b")):
+        (out,) = nvvm_wgmma.wgmma(emit, kind, steps, [[word] * 2], "%a", "%b", "false")
+        call = emit.lines[-3]
+        assert f'"{operands}"' in call
+        assert "{$0, $1}, a1, b1, 1, 1, 1, 0, 0;" in call
+        place = operands.count(",") - 2
+        assert f"{{$0, $1}}, ${place}, ${place + 1}, ${place + 2}, 1, 1, 0, 0;" in call
+        assert len(out) == 2
 
 
 @pytest.mark.emulated

@@ -14,9 +14,10 @@ from tests.support.requests import request_of
 
 SOURCE = str(Path(__file__).parents[2] / "kernels" / "fused_moe_blockwise.py")
 BLOCK_M = BLOCK_N = 64
-TAIL = 32
+TAIL = EPILOGUE_N = 32
 MOST = 2 * BLOCK_M + TAIL
 ROWS_PER_TOKEN = 2
+NUM_PROGRAMS = 3
 # Rows of each expert: none, few, two whole parts, and those that have a tail of columns.
 COUNTS = (0, 3, 2 * BLOCK_M, 2 * BLOCK_M + 1, MOST)
 FP8 = ml_dtypes.float8_e4m3fn
@@ -34,8 +35,8 @@ def test_rows_go_through_the_weights_of_their_experts(first: bool) -> None:
     of_b = rng.uniform(0.5, 2, (len(COUNTS), parts, num_scales)).astype(np.float32)
     weight = rng.normal(size=num_rows).astype(np.float32)
     experts = rng.permutation(np.repeat(np.arange(len(COUNTS)), COUNTS))
-    # There is room for MOST rows of each.
-    rows = np.full((len(COUNTS), MOST), num_rows, np.int32)
+    # There is room for MOST rows of each, and for a block more than there are.
+    rows = np.full((len(COUNTS) + 1, MOST), num_rows, np.int32)
     for expert, count in enumerate(COUNTS):
         rows[expert, :count] = np.flatnonzero(experts == expert)
     real = np.minimum(rows.ravel(), num_rows - 1)
@@ -50,20 +51,22 @@ def test_rows_go_through_the_weights_of_their_experts(first: bool) -> None:
         "out_beyond": out,
         "scale_a": np.ascontiguousarray(of_tokens[real // ROWS_PER_TOKEN].T),
         "scale_b_ptr": of_b,
-        "start_ptr": (np.arange(len(COUNTS)) * MOST).astype(np.int32),
-        "count_ptr": np.array(COUNTS, np.int32),
-        "expert_ptr": np.arange(len(COUNTS), dtype=np.int32),
+        "start_ptr": (np.arange(len(rows)) * MOST).astype(np.int32),
+        "count_ptr": np.array([*COUNTS, MOST], np.int32),
+        "expert_ptr": np.array([*range(len(COUNTS)), 0], np.int32),
+        "num_blocks_ptr": np.array([len(COUNTS)], np.int32),
         "N": columns,
         "K": depth,
         "stride_sbe": parts * num_scales,
         "stride_sbn": num_scales,
-        "n_blocks": len(COUNTS),
+        "n_blocks": len(rows),
+        "n_programs": NUM_PROGRAMS,
     }
     if not first:
         values["factors"] = weight[real]
     width = BLOCK_N // 2 if first else BLOCK_N
-    grid = (len(COUNTS) * -(-columns // width),)
-    launch(compile_ptx(_request(first, width)), grid, values, seed=depth)
+    launch(compile_ptx(_request(first, width)), (NUM_PROGRAMS,), values, seed=depth)
+    assert np.isnan(out[len(COUNTS) * MOST :].astype(np.float32)).all()
     wide = tokens.astype(np.float64) * of_tokens.repeat(128, 1)[:, :depth]
     wide_b = b.astype(np.float64) * of_b.repeat(128, 2)[:, :, None, :depth]
     places = np.argsort(rows.ravel(), kind="stable")
@@ -80,12 +83,12 @@ def _signature(first: bool, width: int) -> dict[str, str]:
         "a": rows,
         "more": rows,
         "b": f"tensordesc<fp8e4nv[{'1,4,2,8,128' if first else f'1,{BLOCK_N},128'}]>",
-        "out": f"tensordesc<bf16[{BLOCK_M},{width}]>",
+        "out": f"tensordesc<bf16[{BLOCK_M},{EPILOGUE_N}]>",
         "out_beyond": f"tensordesc<bf16[{TAIL},{width}]>",
         "scale_a": f"tensordesc<fp32[1,{BLOCK_M}]>",
         "scale_b_ptr": "*fp32:4",
-        **dict.fromkeys(("start_ptr", "count_ptr", "expert_ptr"), "*i32:4"),
-        **dict.fromkeys(("N", "K", "stride_sbe", "stride_sbn", "n_blocks"), "i32"),
+        **dict.fromkeys(("start_ptr", "count_ptr", "expert_ptr", "num_blocks_ptr"), "*i32:4"),
+        **dict.fromkeys(("N", "K", "stride_sbe", "stride_sbn", "n_blocks", "n_programs"), "i32"),
     }
     return signature if first else signature | {"factors": f"tensordesc<fp32[{BLOCK_M}]>"}
 
@@ -97,6 +100,7 @@ def _request(first: bool, width: int) -> CompileRequest:
         "BLOCK_K": 128,
         "TAIL": TAIL,
         "SWIGLU": first,
+        "EPILOGUE_N": EPILOGUE_N,
     }
     signature = tuple(_signature(first, width).items())
     return request_of(

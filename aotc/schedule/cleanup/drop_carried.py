@@ -19,12 +19,18 @@ def drop_unused_carried(loop: scf.For) -> None:
         return
     old_args = [loop.induction, *(loop.carried[index] for index in kept)]
     body = Block([arg.type for arg in old_args], [arg.hint for arg in old_args])
-    mapping = dict(zip(old_args, body.args, strict=True))
-    for op in loop.body:
-        if not op.terminator and (_is_observed(op) or any(out in needed for out in op.results)):
-            body.insert(op.clone(mapping))
-    yielded = [loop.body.terminator.operands[index] for index in kept]
-    body.insert(scf.Yield([mapping.get(value, value) for value in yielded]))
+    for old, new in zip(old_args, body.args, strict=True):
+        old.replace_all_uses_with(new)
+    *ops, end = loop.body
+    yielded = [end.operands[index] for index in kept]
+    end.erase()
+    for op in reversed(ops):
+        if _is_observed(op) or any(out in needed for out in op.results):
+            op.remove()
+            body.insert(op, before=body.first)
+        else:
+            op.erase()
+    body.insert(scf.Yield(yielded))
     slots = [loop.lower, loop.upper, loop.step, *(loop.init[index] for index in kept)]
     new = Builder.before_op(loop)(build(scf.For, slots, loop.attributes, [body], loop.loc))
     for index, out in zip(kept, new.outs, strict=True):

@@ -78,11 +78,12 @@ def _counts(op: mbarrier.MbarrierArrive, loop: scf.For) -> bool:
     stage = stage_of(op.barrier)
     if op.enabled is not None or stage is None or stage.index not in loop.carried:
         return False
-    following = loop.body.terminator.operands[stage.index.index - 1].op
+    following, ring = loop.body.terminator.operands[stage.index.index - 1].op, stage.buffer.type
     return (
         isinstance(following, gpu.NextStage)
+        and isinstance(ring, SharedType)
         and following.index is stage.index
-        and following.ahead == 1
+        and (following.ahead, following.num_stages) == (1, ring.num_stages)
     )
 
 

@@ -6,9 +6,10 @@ loop: a launch starts as many CTAs as run at a time, CTA b runs the programs b, 
 The launcher passes the extents of the grid, `grid[0]` to `grid[2]`, as arguments.
 
 Where a loop begins at one place in all programs and ends at one that is computed from the program's
-number, as the mainloop of causal attention does, programs are in the order of what they cost, or nearly. CTAs go through them to and fro then, from the last round back: CTA b runs
-the b-th program of one round and the b-th from the end of the next, so nobody always has the longer
-ones. Only the last round may have fewer programs than there are CTAs, and it is not reversed.
+number, as the mainloop of causal attention does, programs are in the order of what they cost, or nearly.
+CTAs go through them to and fro then, from the last round back: CTA b runs the b-th program of one round
+and the b-th from the end of the next, so nobody always has the longer ones. Only the last round may have
+fewer programs than there are CTAs, and it is not reversed.
 
 Program instances that communicate (atomics, memory barriers) or read their count are left as they
 are, and so are kernels that loop over their work themselves. Where programs take unequal time, the

@@ -30,14 +30,14 @@ def release_early(kernel: Kernel, schedule: Schedule) -> None:
     """Move arrivals of consumers up to where what they release has been read."""
     del schedule
     for role in [op for op in kernel.body if isinstance(op, roles.Specialize)]:
-        filled = _filled_after(role)
+        filled, again = _filled_after(role), _awaited_again(role)
         arrivals: dict[Value, list[mbarrier.MbarrierArrive]] = {}
         for op in role.consumers.walk():
             if isinstance(op, mbarrier.MbarrierArrive):
                 arrivals.setdefault(allocation_of(op.barrier), []).append(op)
         for barrier, ops in arrivals.items():
             if len(ops) == 1 and barrier in filled:
-                _move_up(ops[0], filled[barrier])
+                _move_up(ops[0], filled[barrier], is_again=barrier in again)
 
 
 def _filled_after(role: roles.Specialize) -> dict[Value, dict[Value, None]]:
@@ -56,7 +56,22 @@ def _filled_after(role: roles.Specialize) -> dict[Value, dict[Value, None]]:
     return filled
 
 
-def _move_up(arrival: mbarrier.MbarrierArrive, buffers: dict[Value, None]) -> None:
+def _awaited_again(role: roles.Specialize) -> dict[Value, None]:
+    """Return the mbarriers that the producer waits at more than once: the first time it waits for no arrival.
+
+    It waits once for buffers that are filled once in a program, unless a CTA runs several programs.
+    """
+    waits: dict[Value, dict[Op, bool]] = {}
+    for op in role.producer.walk():
+        if isinstance(op, mbarrier.MbarrierWait):
+            is_in_loop = any(each.has(Trait.LOOP) for each in op.ancestors())
+            waits.setdefault(allocation_of(op.barrier), {})[op] = is_in_loop
+    return {each: None for each, ops in waits.items() if len(ops) > 1 or any(ops.values())}
+
+
+def _move_up(
+    arrival: mbarrier.MbarrierArrive, buffers: dict[Value, None], *, is_again: bool
+) -> None:
     block = arrival.block
     assert block is not None
     readers = [reader for buffer in buffers for reader in _readers(buffer)]
@@ -80,14 +95,17 @@ def _move_up(arrival: mbarrier.MbarrierArrive, buffers: dict[Value, None]) -> No
     for op in inputs:
         place(op)
     if into_arms:
-        _arrive_in_arms(arrival, last, [reader for reader, op in done.items() if op is last])
+        readers = [reader for reader, op in done.items() if op is last]
+        _arrive_in_arms(arrival, last, readers, is_again=is_again)
         arrival.erase()
     else:
         arrival.remove()
         Builder.after_op(inputs[-1] if inputs else last)(arrival)
 
 
-def _arrive_in_arms(arrival: mbarrier.MbarrierArrive, branch: Op, readers: list[Op]) -> None:
+def _arrive_in_arms(
+    arrival: mbarrier.MbarrierArrive, branch: Op, readers: list[Op], *, is_again: bool
+) -> None:
     """Arrive in every arm of a branch, after the readers in it, which are waited for there."""
     for arm in branch.blocks:
         order = {op: number for number, op in enumerate(arm)}
@@ -100,10 +118,11 @@ def _arrive_in_arms(arrival: mbarrier.MbarrierArrive, branch: Op, readers: list[
                 reader.error("is waited for outside of its branch")
             last = found[0] if last is None else max(last, found[0], key=order.__getitem__)
         if isinstance(last, scf.If):
-            _arrive_in_arms(arrival, last, [each for each in readers if is_inside(each, last)])
+            inside = [each for each in readers if is_inside(each, last)]
+            _arrive_in_arms(arrival, last, inside, is_again=is_again)
             continue
         place = Builder(arm, arm.first) if last is None else Builder.after_op(last)
-        if isinstance(last, scf.For) and _runs_in(last, arm):
+        if is_again and isinstance(last, scf.For) and _runs_in(last, arm):
             inside = [each for each in readers if is_inside(each, last)]
             if _arrive_in_last_iteration(arrival, last, inside):
                 continue

@@ -68,6 +68,16 @@ def test_what_has_no_use_is_not_carried(body: str, result: str, kept: list[str],
     np.testing.assert_array_equal(before, after)
 
 
+def test_ops_that_stay_are_the_same_ops() -> None:
+    kernel = parse_kernel(TEXT.replace("BODY", BRANCH).replace("RESULT", "%c"))
+    (loop,) = (op for op in kernel.walk() if isinstance(op, scf.For))
+    before = list(loop.body)
+    drop_unused_carried(loop)
+    (left,) = (op for op in kernel.walk() if isinstance(op, scf.For))
+    *stay, _ = left.body
+    assert stay == [op for op in before if op in stay]
+
+
 def test_what_is_all_needed_stays_the_same_loop() -> None:
     text = TEXT.replace("BODY", "").replace("RESULT", "%s")
     use = "%p = arith.add(%a, %b) : i32\n  %q = arith.add(%c, %d) : i32\n"
