@@ -1,1 +1,0 @@
-__attribute__((noinline)) int rt_begin(int x){ return x+1; }
