@@ -73,7 +73,7 @@ def lower_undefined(ctx: Lowering, op: gpu.Undefined) -> Results:
     words, rest = divmod(count * element.bits, 32)
     if rest:
         return [(constant(0, element),) * count]
-    return [tuple(unpack(ctx.emit, ["poison"] * words, element, count))]
+    return [tuple(unpack(ctx.emit, ["0"] * words, element, count))]
 
 
 @lowers(wgmma.Wgmma)

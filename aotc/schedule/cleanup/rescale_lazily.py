@@ -31,7 +31,7 @@ from aotc.ir.diagnostics import at
 from aotc.ir.dialects import arith, gpu, roles, scf, tile, wgmma
 from aotc.ir.effects import Trait
 from aotc.ir.rewrite import Builder
-from aotc.ir.types import FP32, I1, TileType, element_of
+from aotc.ir.types import FP32, I1, ScalarType, TileType, element_of
 from aotc.schedule.analysis.references import has_room_for_scores
 from aotc.schedule.context import Schedule
 
@@ -247,7 +247,13 @@ def _weigh_early(found: _Softmax, place: Builder) -> tuple[Value, Value, Value]:
     limit = weigh(arith.Constant(_LARGEST_SUM, total.type)).out
     small = weigh(gpu.WarpAll(weigh(arith.Compare(total, limit, "lt")).out)).out
     weigh(scf.Yield([power, total, small]))
-    nothing = [skip(gpu.Undefined(power.type)).out, skip(gpu.Undefined(total.type)).out]
+    # In place of weights, scores in their registers: undefined ones of 16 bits are zeroed, in each iteration.
+    scores = found.candidate[0].operands[0]
+    dtype = element_of(power.type)
+    if power.type != scores.type:
+        assert isinstance(dtype, ScalarType)
+        scores = skip(arith.Cast(scores, dtype)).out
+    nothing = [scores, skip(gpu.Undefined(total.type)).out]
     skip(scf.Yield([*nothing, skip(arith.Constant(value=False, type=I1)).out]))
     branch = place(build(scf.If, [is_first], {}, [then, otherwise], found.new.loc))
     power, total, is_small = branch.outs
