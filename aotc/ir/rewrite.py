@@ -13,7 +13,7 @@ the op it replaces.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from aotc.ir.core import Block, Kernel, Op, OpT, Value, build
 from aotc.ir.diagnostics import IRError, at
@@ -47,6 +47,16 @@ class Builder:
         self.block.insert(op, self.before)
         self.added.append(op)
         return op
+
+
+def copy_ops(
+    ops: Iterable[Op], mapping: Mapping[Value, Value], place: Builder
+) -> dict[Value, Value]:
+    """Place copies of `ops`, whose operands go through `mapping`; return it with their results added."""
+    added = dict(mapping)
+    for op in ops:
+        place(op.clone(added))
+    return added
 
 
 Pattern = Callable[[OpT, Builder], "Sequence[Value] | None"]

@@ -10,7 +10,7 @@ from aotc.ir.core import Block, Kernel, Op, Value
 from aotc.ir.diagnostics import IRError, Loc, at
 from aotc.ir.dialects import arith, scf, tile
 from aotc.ir.params import ParamInfo
-from aotc.ir.rewrite import Builder, is_pure, is_trivially_dead, rewrite
+from aotc.ir.rewrite import Builder, copy_ops, is_pure, is_trivially_dead, rewrite
 from aotc.ir.text import parse_kernel, print_kernel
 from aotc.ir.types import I32
 from aotc.ir.verify import verify
@@ -53,6 +53,21 @@ def test_a_builder_needs_an_op_in_a_block() -> None:
     for make in (Builder.before_op, Builder.after_op):
         with pytest.raises(IRError, match="arith.neg is in no block"):
             make(op)
+
+
+def test_copies_of_ops_use_each_other_and_what_the_mapping_has() -> None:
+    body = Block([I32, I32])
+    x, y = body.args
+    place = Builder(body)
+    absolute = place(arith.Abs(x))
+    negated = place(arith.Neg(absolute.out))
+    mapping = {x: y}
+    made = copy_ops([absolute, negated], mapping, place)
+    *_, first, second = body
+    assert list(first.operands) == [y]
+    assert list(second.operands) == [first.results[0]]
+    assert made == {x: y, absolute.out: first.results[0], negated.out: second.results[0]}
+    assert mapping == {x: y}, "the caller's own mapping stays as it was"
 
 
 # ---- effects ----------------------------------------------------------------------------------

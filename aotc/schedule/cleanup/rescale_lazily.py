@@ -30,7 +30,7 @@ from aotc.ir.core import Block, Kernel, Op, Value, build
 from aotc.ir.diagnostics import at
 from aotc.ir.dialects import arith, gpu, roles, scf, tile, wgmma
 from aotc.ir.effects import Trait
-from aotc.ir.rewrite import Builder
+from aotc.ir.rewrite import Builder, copy_ops
 from aotc.ir.types import FP32, I1, ScalarType, TileType, element_of
 from aotc.schedule.analysis.references import has_room_for_scores
 from aotc.schedule.context import Schedule
@@ -219,7 +219,7 @@ def _rewrite(found: _Softmax) -> Value:
     slow = Builder(otherwise)
     ops = [*found.candidate, found.new, *found.weights, *found.factor, *shapes]
     ops += [value.op for value in products if value.op is not None]
-    late = _clone(ops, {}, slow)
+    late = copy_ops(ops, {}, slow)
     slow(scf.Yield([late[each] for each in outs]))
     branch = place(build(scf.If, [is_small], {}, [then, otherwise], found.new.loc))
     for old, new in zip(outs, branch.outs, strict=True):
@@ -242,7 +242,7 @@ def _weigh_early(found: _Softmax, place: Builder) -> tuple[Value, Value, Value]:
     is_first = place(arith.Compare(loop.induction, loop.lower, "eq")).out
     then, otherwise = Block(), Block()
     skip, weigh = Builder(then), Builder(otherwise)
-    early = _clone(found.weights, {found.new.out: found.old}, weigh)
+    early = copy_ops(found.weights, {found.new.out: found.old}, weigh)
     power, total = early[found.power.results[0]], early[found.total.results[0]]
     limit = weigh(arith.Constant(_LARGEST_SUM, total.type)).out
     small = weigh(gpu.WarpAll(weigh(arith.Compare(total, limit, "lt")).out)).out
@@ -281,14 +281,6 @@ def _products_ahead(found: _Softmax) -> tuple[list[Op], dict[Value, Value]]:
             shapes.insert(0, value.op)
             used.update(value.op.operands)
     return shapes, products
-
-
-def _clone(ops: Sequence[Op], mapping: dict[Value, Value], place: Builder) -> dict[Value, Value]:
-    mapping = dict(mapping)
-    for op in ops:
-        made = place(op.clone(mapping))
-        mapping.update(zip(op.results, made.results, strict=True))
-    return mapping
 
 
 def _products(factors: Sequence[Value]) -> Iterator[arith.Mul]:
@@ -330,7 +322,7 @@ def _branch_on_factor(op: arith.Mul) -> None:
         then, otherwise = Block(), Block()
         Builder(then)(scf.Yield([kept]))
         slow = Builder(otherwise)
-        product = _clone([*chain, op], {}, slow)[op.out]
+        product = copy_ops([*chain, op], {}, slow)[op.out]
         slow(scf.Yield([product]))
         branch = place(build(scf.If, [is_one], {}, [then, otherwise], op.loc))
         op.replace_with(branch.outs)

@@ -29,7 +29,7 @@ from dataclasses import dataclass
 from aotc.ir.core import Block, Kernel, Op, Value, build
 from aotc.ir.diagnostics import at
 from aotc.ir.dialects import arith, gpu, scf, wgmma
-from aotc.ir.rewrite import Builder, is_pure
+from aotc.ir.rewrite import Builder, copy_ops, is_pure
 from aotc.ir.types import I1, ScalarType, Type
 from aotc.schedule.analysis.global_order import free_operands
 from aotc.schedule.analysis.loop_bounds import lowered_bounds
@@ -106,13 +106,13 @@ def _rewrite(found: _Drained) -> None:
     first, is_over, *carried = before.args
     held, carried = carried[: len(tests)], carried[len(tests) :]
     place = Builder(before)
-    now = _copy(scalars, dict(zip(state, (first, *carried), strict=True)), place)
+    now = copy_ops(scalars, dict(zip(state, (first, *carried), strict=True)), place)
     now |= dict(zip(tests, held, strict=True))
     is_last = place(arith.Compare(first, bound, "ge")).out
     ends = dict(zip(loop.outs, carried, strict=True))
     arms = Builder(Block()), Builder(Block())
     for arm, ops, values in zip(arms, (found.drain, start), (ends, now), strict=True):
-        made = _copy(ops, values, arm)
+        made = copy_ops(ops, values, arm)
         column = [pair[arms.index(arm)] for pair in joined]
         types = [next(value.type for value in pair if value is not None) for pair in joined]
         arm(scf.Yield([_known(*each, made, arm) for each in zip(column, types, strict=True)]))
@@ -126,14 +126,14 @@ def _rewrite(found: _Drained) -> None:
     names = dict(zip([*ours, None, *kept], after.args, strict=True))
     inside = {value: arg for value, arg in names.items() if value is not None}
     place = Builder(after)
-    inside = _copy([*repeated, *rest], inside, place)
+    inside = copy_ops([*repeated, *rest], inside, place)
     following = place(arith.Add(inside[loop.induction], loop.step)).out
     yielded = [inside.get(value, value) for value in loop.body.terminator.operands]
-    later = _copy(ahead, dict(zip(state, (following, *yielded), strict=True)), place)
+    later = copy_ops(ahead, dict(zip(state, (following, *yielded), strict=True)), place)
     place(scf.Yield([following, after.args[len(joined)], *map(later.__getitem__, tests), *yielded]))
 
     begins = [loop.lower, *loop.init]
-    starts = _copy(ahead, dict(zip(state, begins, strict=True)), outer)
+    starts = copy_ops(ahead, dict(zip(state, begins, strict=True)), outer)
     inits = [loop.lower, is_empty, *map(starts.__getitem__, tests), *loop.init]
     made = outer(build(scf.While, inits, {}, [before, after], loop.loc))
     for (drained, _), out in zip(joined, made.outs, strict=False):
@@ -183,12 +183,3 @@ def _joined(
 
 def _known(value: Value | None, kind: Type, made: dict[Value, Value], arm: Builder) -> Value:
     return arm(gpu.Undefined(kind)).out if value is None else made[value]
-
-
-def _copy(ops: Iterable[Op], mapping: dict[Value, Value], place: Builder) -> dict[Value, Value]:
-    """Copy ops; return the mapping with their results."""
-    mapping = dict(mapping)
-    for op in ops:
-        made = place(op.clone(mapping))
-        mapping.update(zip(op.results, made.results, strict=True))
-    return mapping
