@@ -13,6 +13,7 @@ order first (`kernels/rows_in_order.py`), which counts.
 Each picks its best configuration first; then the best ones run in turn with a dense product of as many rows by
 `kernels/persistent_matmul.py`, one matrix instead of those of 128 experts, in bf16 if weights have 4 bits. Rates count
 the rows that there are, not those that fill blocks up. Every configuration is held against float64 before it is timed.
+The mixture of experts as a whole is one layer after the other: its rates follow from theirs.
 
 What bounds them: with --even all experts have as many rows, with --alike all use the first one's weights, so that
 these come from the L2 cache.
@@ -24,7 +25,7 @@ import argparse
 import importlib
 import json
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -519,7 +520,22 @@ def measure(
     }
     counts = {"trials": TRIALS, "rounds": ROUNDS, "launches": LAUNCHES}
     rates = rates_in_turn(right, layer.flop, **counts, clock_seconds=CLOCK_SECONDS)
-    return {"layer": name, "rows": layer.rows, **rates}
+    return {"layer": name, "rows": layer.rows, "flop": layer.flop, **rates}
+
+
+def whole(layers: Sequence[Mapping[str, Any]]) -> dict[str, object]:
+    """Return the row of layers that run one after the other: TFLOP/s of each, and how much faster aotc is."""
+    flop = sum(each["flop"] for each in layers)
+    peers = [peer for peer in ("aotc", "triton", "dense") if all(peer in each for each in layers)]
+    rates = {peer: flop / sum(each["flop"] / each[peer] for each in layers) for peer in peers}
+    row: dict[str, object] = {"layer": " + ".join(each["layer"] for each in layers), **rates}
+    row |= {f"aotc/{peer}": rates["aotc"] / rates[peer] for peer in peers if peer != "aotc"}
+    print(row["layer"])
+    for peer in peers:
+        print(
+            f"  {peer:7} {rates[peer]:6.0f} TFLOP/s, aotc/{peer} {rates['aotc'] / rates[peer]:.3f}"
+        )
+    return row
 
 
 def main() -> None:
@@ -540,14 +556,14 @@ def main() -> None:
     }
     if options.no_triton:
         del candidates["triton"]
-    rows = [
-        measure(
-            Layer(options.tokens, weights, first=first, even=options.even, alike=options.alike),
-            candidates,
-        )
-        for weights in options.weights
-        for first in (True, False)
-    ]
+    rows: list[dict[str, object]] = []
+    for weights in options.weights:
+        given = {"even": options.even, "alike": options.alike}
+        layers = [
+            measure(Layer(options.tokens, weights, first=first, **given), candidates)
+            for first in (True, False)
+        ]
+        rows += [*layers, whole(layers)]
     if options.json:
         Path(options.json).write_text(json.dumps(rows, indent=2) + "\n", encoding="utf-8")
 
