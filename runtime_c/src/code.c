@@ -2,7 +2,7 @@
  *
  * Its cubin is checked, and becomes one of two things for the driver. A library is loaded once for an archive, whatever
  * the number of GPUs, and makes a module in each context when its function is needed there. A module alone belongs to one
- * context, and for one launch the driver takes two thirds as long. So a launch that takes a variant which nobody loaded
+ * context, and for one launch the driver takes three quarters as long. So a launch that takes a variant which nobody loaded
  * before makes a module, unless a stream capture forbids the driver to load code at the launch; all else makes libraries.
  * The function is compared with the index, and attributes are set. What is to be ready is then forced into the context,
  * because the driver would otherwise load its code at the first launch.

@@ -123,9 +123,9 @@ def _advance_first(
 ) -> str:
     """Issue the first dot of the next iteration after the last dot of this one, or return why not.
 
-    If this one only waits after that, it waits in the next iteration, and nothing moves. Else the dot ahead is waited
-    for in the same iteration: ptxas serializes the MMAs (C7514) if one of the others is in flight at the wait for
-    a dot of the iteration before.
+    Where only waits and releases come after that, these move to the next iteration instead (`defer_waits`). Else the
+    dot ahead is waited for in the same iteration: ptxas serializes the MMAs (C7514) if one of the others is in flight
+    at the wait for a dot of the iteration before.
     """
     loop, body = start.loop, list(start.loop.body)
     first = _start_of(loop, _awaited_sum(start.dots[0], loop))
