@@ -40,10 +40,15 @@ from aotc.package.records import (
 from aotc.regular_file import open_regular
 
 
-def _compress(contents: list[bytes], kept: FrameCache | None = None) -> list[bytes]:
+def _level(archive: Archive) -> int:
+    """Return the level of zstd for an archive."""
+    variants = [variant for kernel in archive.kernels for variant in kernel.variants]
+    blobs = {variant.cubin for variant in variants} | {variant.ptx or b"" for variant in variants}
+    return ZSTD_LEVEL if sum(map(len, blobs)) <= SMALL_ARCHIVE_BYTES else FAST_ZSTD_LEVEL
+
+
+def _compress(contents: list[bytes], level: int, kept: FrameCache | None = None) -> list[bytes]:
     """Compress each content to a zstd frame, in order, unless it is kept; zstd releases the GIL."""
-    is_small = sum(map(len, contents)) <= SMALL_ARCHIVE_BYTES
-    level = ZSTD_LEVEL if is_small else FAST_ZSTD_LEVEL
 
     def frame(content: bytes) -> bytes:
         found = None if kept is None else kept.find(content, level)
@@ -80,7 +85,7 @@ def encode(
             _check_blobs(kernel, variant)
     if not is_compressed:
         archive = without_texts(archive)
-    compress = partial(_compress, kept=kept) if is_compressed else None
+    compress = partial(_compress, level=_level(archive), kept=kept) if is_compressed else None
     return encode_records(canonical(archive), compress, is_grouped=is_grouped)
 
 

@@ -1,11 +1,12 @@
-"""Read the header and the root of an archive: its kernels by name, and every frame.
+"""Read the header and the root of an archive: its kernels by name, and where their frames lie.
 
-Invariant: no frame is read before its place, its sizes and its digest are known to be right.
+Invariant: no frame is decoded before its place, its sizes and its digest are known to be right.
 """
 
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import zstandard
@@ -44,7 +45,7 @@ def _decompress(frame: bytes, raw_bytes: int) -> bytes:
             raise ArchiveError("FORMAT", "a frame is no zstd frame")
         stated = zstandard.get_frame_parameters(frame)
         if stated.content_size != raw_bytes or stated.dict_id or stated.has_checksum:
-            raise ArchiveError("FORMAT", "a zstd frame does not state the size in the root")
+            raise ArchiveError("FORMAT", "a zstd frame does not state the size that was written")
         decompressor = zstandard.ZstdDecompressor()
         return decompressor.decompress(frame, raw_bytes, allow_extra_data=False)
     except zstandard.ZstdError as error:
@@ -66,14 +67,19 @@ class Header(NamedTuple):
     is_compressed: bool = True
 
     @property
-    def sealed(self) -> int:
-        """Where the digests begin that the header's is of."""
-        return HEADER.size + self.root_bytes + digest_bytes(self.root_bytes)
+    def root_at(self) -> int:
+        """Where the root begins, after the seals."""
+        return HEADER.size + digest_bytes(digest_bytes(self.root_bytes))
+
+    @property
+    def digests_at(self) -> int:
+        """Where the root ends, and the digests of its pieces begin."""
+        return self.root_at + self.root_bytes
 
     @property
     def end(self) -> int:
-        """Where the digests of the root end."""
-        return self.sealed + digest_bytes(digest_bytes(self.root_bytes))
+        """Where these end."""
+        return self.digests_at + digest_bytes(self.root_bytes)
 
 
 def digest_bytes(size_bytes: int) -> int:
@@ -99,7 +105,7 @@ def unpack_header(data: bytes, actual_bytes: int) -> Header:
         bits = ", ".join(str(bit) for bit in range(64) if unknown >> bit & 1)
         message = f"format {major}.{minor} needs features unknown to {MAJOR}.{MINOR}: bits {bits}"
         raise ArchiveError("VERSION", message)
-    if (header_bytes, root_offset) != (HEADER.size, HEADER.size) or any(zero):
+    if header_bytes != HEADER.size or any(zero):
         raise ArchiveError("FORMAT", "the header's fixed fields are wrong")
     if minor <= MINOR and optional:
         raise ArchiveError(
@@ -116,6 +122,8 @@ def unpack_header(data: bytes, actual_bytes: int) -> Header:
     header = Header(minor, root_bytes, bool(required & FEATURE_ZSTD))
     if root_bytes % SECTION_ALIGN or header.end > actual_bytes:
         raise ArchiveError("FORMAT", "the root is not a multiple of 8 bytes inside the file")
+    if root_offset != header.root_at:
+        raise ArchiveError("FORMAT", "the root does not begin where the seals end")
     return header
 
 
@@ -126,27 +134,51 @@ def piece_digests(data: bytes) -> bytes:
 
 
 def root_digests(root: bytes) -> tuple[bytes, bytes]:
-    """Return what follows a root: the digests of its pieces, and of theirs, which the header's is of."""
+    """Return the digests of a root's pieces, which follow it, and the seals, which are theirs."""
     digests = piece_digests(root)
     return digests, piece_digests(digests)
 
 
+def header_digest(header: bytes, seals: bytes, root: bytes) -> bytes:
+    """Return the digest of a header without one, of the seals and of the root's directory."""
+    section_count = int.from_bytes(root[:4], "little")
+    directory = root[: DIRECTORY_HEAD.size + DIRECTORY_ENTRY.size * section_count]
+    return hashlib.sha256(header + seals + directory).digest()
+
+
 def read_header(data: bytes, file_bytes: int | None = None) -> Header:
-    """Check the header and the index's checksum, in the order that the format gives.
+    """Check the header and the checksums of the root, in the order that the format gives.
 
     `data` may end with the digests of the root; `file_bytes` is then the size of the whole file.
     """
     header = unpack_header(data, len(data) if file_bytes is None else file_bytes)
-    digest = data[SHA256_OFFSET : SHA256_OFFSET + SHA256_BYTES]
-    sha256 = hashlib.sha256(data[:SHA256_OFFSET])
-    sha256.update(bytes(SHA256_BYTES))
-    sha256.update(memoryview(data)[SHA256_OFFSET + SHA256_BYTES : HEADER.size])
-    root_end = HEADER.size + header.root_bytes
-    digests = data[root_end : header.sealed], data[header.sealed : header.end]
-    sha256.update(digests[1])
-    if sha256.digest() != digest or root_digests(data[HEADER.size : root_end]) != digests:
+    sha256_end = SHA256_OFFSET + SHA256_BYTES
+    blank = data[:SHA256_OFFSET] + bytes(SHA256_BYTES) + data[sha256_end : HEADER.size]
+    seals = data[HEADER.size : header.root_at]
+    root = data[header.root_at : header.digests_at]
+    digests = data[header.digests_at : header.end]
+    digest = header_digest(blank, seals, root)
+    if digest != data[SHA256_OFFSET:sha256_end] or root_digests(root) != (digests, seals):
         raise ArchiveError("CHECKSUM", "the SHA-256 of the root does not match: the file changed")
     return header
+
+
+_FNV_OFFSET, _FNV_PRIME = 0xCBF29CE484222325, 0x100000001B3
+
+
+def slots(names: Sequence[str]) -> list[tuple[int, int]]:
+    """Return the hash table of kernels by name, which stand in this order: tag and 1 + number."""
+    size = 1 << (2 * len(names) - 1).bit_length() if names else 0
+    table = [(0, 0)] * size
+    for number, name in enumerate(names, 1):
+        name_hash = _FNV_OFFSET
+        for byte in name.encode():
+            name_hash = (name_hash ^ byte) * _FNV_PRIME & 0xFFFF_FFFF_FFFF_FFFF
+        at = name_hash % size
+        while table[at][1]:
+            at = (at + 1) % size
+        table[at] = name_hash >> 32, number
+    return table
 
 
 def _read_sections(
@@ -241,84 +273,114 @@ class Tables:
 
 
 class Root(Tables):
-    """The root of an archive: its kernels by name, and every frame."""
+    """The root of an archive: its kernels by name, and where their frames lie.
+
+    Indices are read first, then the frames of blobs, each kernel's in order, and then `check_end` is
+    called: frames that are new must follow one another.
+    """
 
     def __init__(self, data: bytes, header: Header) -> None:
         """Read the tables of an archive whose header was checked; no frame is read."""
         self.data = data
         self.minor = header.minor
         self.is_compressed = header.is_compressed
-        root = data[HEADER.size : HEADER.size + header.root_bytes]
+        root = data[header.root_at : header.digests_at]
         super().__init__(root, ROOT_SECTIONS, header.minor)
         if len(self.rows["ARCHIVE"]) != 1:
             raise ArchiveError("FORMAT", "there is not one ARCHIVE record")
+        self.end = header.end
+        self.decoded_bytes = 0
         self.check_entries()
-        self.check_frames(header.end)
+        self.check_uses()
         self.frames: dict[bytes, bytes] = {}
-        self.contents: dict[int, bytes] = {}
+        self.seen: dict[int, tuple[tuple[int, int, bytes], bytes]] = {}
         self.has_shared_frames = False
 
     def check_entries(self) -> None:
-        """Check that each kernel has frames of its own choice, right after those of the one before."""
+        """Check that each kernel has uses of its own choice, and an index, after those before."""
         end = 0
-        entries = self.rows["ENTRIES"]
         before = -1
-        for name, zero, first, count in entries:
-            self.text(name)
+        names: list[str] = []
+        for name, zero, first, count, offset, *frame in self.rows["ENTRIES"]:
+            stored_bytes, raw_bytes, _ = frame
+            names.append(self.text(name))
+            self.check_sizes(stored_bytes, raw_bytes, LIMITS.index_bytes)
             if name <= before or zero:
                 raise ArchiveError("FORMAT", "two kernel names are equal or out of order")
             before = name
             if first != end or first + count > len(self.rows["USES"]):
                 raise ArchiveError("FORMAT", "the slices of USES do not follow one another")
             end += count
-        if end != len(self.rows["USES"]) or len(entries) > len(self.rows["FRAMES"]):
-            raise ArchiveError(
-                "FORMAT", "USES goes on after the last kernel, or frames are missing"
-            )
-        for (frame,) in self.rows["USES"]:
-            if not len(entries) <= frame < len(self.rows["FRAMES"]):
-                raise ArchiveError("FORMAT", f"there is no frame {frame} of blobs")
+            self.pass_frame(offset, stored_bytes, raw_bytes)
+        if end != len(self.rows["USES"]):
+            raise ArchiveError("FORMAT", "USES goes on after the last kernel")
+        if [row[:2] for row in self.rows["SLOTS"]] != slots(names):
+            raise ArchiveError("FORMAT", "SLOTS does not have the kernels in their order")
 
-    def check_frames(self, end: int) -> None:
-        """Check the sizes and places of all frames before any is decoded."""
-        num_kernels = len(self.rows["ENTRIES"])
-        decoded_bytes = 0
+    def check_uses(self) -> None:
+        """Check that frames of blobs lie after the indices."""
         align = 1 if self.is_compressed else STORED_ALIGN
-        for number, (offset, stored_bytes, raw_bytes, _) in enumerate(self.rows["FRAMES"]):
-            most = LIMITS.index_bytes if number < num_kernels else LIMITS.blob_bytes
-            limit("bytes that a frame decodes to", raw_bytes, most)
-            start = -(-end // align) * align
-            if any(self.data[end:start]):
-                raise ArchiveError("FORMAT", "the padding before a frame is not zero")
-            end = start
-            if not self.is_compressed and stored_bytes != raw_bytes:
-                raise ArchiveError("FORMAT", "a frame that is not compressed has two sizes")
-            if offset != end or not raw_bytes or end + stored_bytes > len(self.data):
-                raise ArchiveError("FORMAT", "the frames do not follow one another in the file")
-            end += stored_bytes
-            decoded_bytes += raw_bytes
-        limit("bytes that all frames decode to", decoded_bytes, LIMITS.decoded_bytes)
-        if end != len(self.data):
+        for offset, *_ in self.rows["USES"]:
+            if not self.end <= offset <= len(self.data) or offset % align:
+                raise ArchiveError("FORMAT", f"there is no frame of blobs at {offset}")
+
+    def check_sizes(self, stored_bytes: int, raw_bytes: int, most: int) -> None:
+        """Check the sizes of a frame."""
+        limit("bytes that a frame decodes to", raw_bytes, most)
+        if not raw_bytes:
+            raise ArchiveError("FORMAT", "a frame decodes to nothing")
+        if not self.is_compressed and stored_bytes != raw_bytes:
+            raise ArchiveError("FORMAT", "a frame that is not compressed has two sizes")
+
+    def start(self) -> int:
+        """Return where the next frame begins."""
+        align = 1 if self.is_compressed else STORED_ALIGN
+        return -(-self.end // align) * align
+
+    def pass_frame(self, offset: int, stored_bytes: int, raw_bytes: int) -> None:
+        """Check the place of the next frame, before it is decoded."""
+        if any(self.data[self.end : self.start()]):
+            raise ArchiveError("FORMAT", "the padding before a frame is not zero")
+        if offset != self.start() or offset + stored_bytes > len(self.data):
+            raise ArchiveError("FORMAT", "the frames do not follow one another in the file")
+        self.end = offset + stored_bytes
+        self.decoded_bytes += raw_bytes
+        limit("bytes that all frames decode to", self.decoded_bytes, LIMITS.decoded_bytes)
+
+    def check_end(self) -> None:
+        """Check that the last frame, which was read, ends the file."""
+        if self.end != len(self.data):
             raise ArchiveError("FORMAT", "the file goes on after its last frame")
 
-    def frame(self, number: int) -> tuple[int, int, int, bytes]:
-        """Return the offset, stored size, decoded size and digest of a frame."""
-        offset, stored_bytes, raw_bytes, digest = self.rows["FRAMES"][number]
-        return offset, stored_bytes, raw_bytes, digest
-
-    def uses(self, first: int, count: int) -> list[int]:
-        """Return the frames in a slice of USES."""
+    def uses(self, number: int) -> list[int]:
+        """Return where the frames of a kernel's blobs lie."""
+        _, _, first, count, *_ = self.rows["ENTRIES"][number]
         return [int(row[0]) for row in self.rows["USES"][first : first + count]]
 
-    def read_frame(self, number: int) -> bytes:
-        """Verify and decode a frame, once, and keep it."""
-        if number not in self.contents:
-            offset, stored_bytes, raw_bytes, digest = self.frame(number)
-            frame = self.data[offset : offset + stored_bytes]
-            if hashlib.sha256(frame).digest() != digest:
-                message = f"the SHA-256 of frame {number} does not match: the file changed"
-                raise ArchiveError("CHECKSUM", message)
-            content = _decompress(frame, raw_bytes) if self.is_compressed else frame
-            self.frames[content] = frame
-            self.contents[number] = content
-        return self.contents[number]
+    def read_index(self, number: int) -> bytes:
+        """Verify and decode the index of a kernel."""
+        name, _, _, _, offset, *frame = self.rows["ENTRIES"][number]
+        stored_bytes, raw_bytes, digest = frame[:3]
+        what = f"the index of {self.text(name)!r}"
+        return self.read_frame(offset, (stored_bytes, raw_bytes, digest), what)
+
+    def read_blobs(self, offset: int, frame: tuple[int, int, bytes]) -> bytes:
+        """Verify and decode a frame of blobs, once, and keep it."""
+        if offset != self.start() and self.seen.get(offset, ((), b""))[0] == frame:
+            return self.seen[offset][1]
+        self.pass_frame(offset, *frame[:2])
+        content = self.read_frame(offset, frame, f"the frame at {offset}")
+        self.seen[offset] = frame, content
+        return content
+
+    def read_frame(self, offset: int, frame: tuple[int, int, bytes], what: str) -> bytes:
+        """Verify and decode a frame whose place was checked."""
+        stored_bytes, raw_bytes, digest = frame
+        stored = self.data[offset : offset + stored_bytes]
+        if hashlib.sha256(stored).digest() != digest:
+            raise ArchiveError(
+                "CHECKSUM", f"the SHA-256 of {what} does not match: the file changed"
+            )
+        content = _decompress(stored, raw_bytes) if self.is_compressed else stored
+        self.frames[content] = stored
+        return content

@@ -11,7 +11,7 @@ Invariant: whatever the bytes, the outcome is an `Archive` or an `ArchiveError`.
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from itertools import accumulate, groupby
 from typing import Any, TypeVar
@@ -84,17 +84,17 @@ def read_archive(root: Root) -> Archive:
     """Decode every kernel of an archive, one after the other."""
     name, version, toolchain, _ = root.rows["ARCHIVE"][0]
     kernels = tuple(_read_kernel(root, number) for number in range(len(root.rows["ENTRIES"])))
+    root.check_end()
     return Archive(root.text(name), root.text(version), kernels, root.text(toolchain))
 
 
 def _read_kernel(root: Root, number: int) -> Kernel:
     """Decode a kernel: its index, then its blobs."""
-    name, _, first, count = root.rows["ENTRIES"][number]
-    uses = root.uses(first, count)
-    decoder = Decoder(root.read_frame(number), [root.frame(use) for use in uses], root)
-    for use, blobs in zip(uses, decoder.blobs_by_frame(), strict=True):
-        content = root.read_frame(use)
-        sizes = [raw_bytes for _, _, raw_bytes, _ in blobs]
+    decoder = Decoder(root, number)
+    frames = zip(root.uses(number), decoder.frames, decoder.blobs_by_frame(), strict=True)
+    for offset, frame, blobs in frames:
+        content = root.read_blobs(offset, frame)
+        sizes = [row[2] for row in blobs]
         if root.is_compressed and blobs[0][3] == BLOB_CUBIN:
             decoder.contents += restored(content, sizes)
         else:
@@ -104,8 +104,9 @@ def _read_kernel(root: Root, number: int) -> Kernel:
             )
         root.has_shared_frames |= len(blobs) > 1
     kernel = decoder.only_kernel()
-    if kernel.name != root.text(name):
-        raise ArchiveError("FORMAT", f"the index of {root.text(name)!r} is {kernel.name!r}'s")
+    name = root.text(root.rows["ENTRIES"][number][0])
+    if kernel.name != name:
+        raise ArchiveError("FORMAT", f"the index of {name!r} is {kernel.name!r}'s")
     return kernel
 
 
@@ -125,19 +126,17 @@ def stored_frames(data: bytes) -> list[StoredFrame]:
     Raises: `ArchiveError` as `decode`.
     """
     root = Root(data, read_header(data))
+    indices: list[StoredFrame] = []
     found: dict[int, StoredFrame] = {}
-    for number, (name, _, first, count) in enumerate(root.rows["ENTRIES"]):
-        uses = root.uses(first, count)
-        decoder = Decoder(root.read_frame(number), [root.frame(use) for use in uses], root)
-        _, stored_bytes, raw_bytes, _ = root.frame(number)
-        found[number] = StoredFrame(root.text(name), "", stored_bytes, raw_bytes)
-        targets = decoder.targets_of_blobs()
+    for number, (name, _, _, _, _, stored_bytes, raw_bytes, *_) in enumerate(root.rows["ENTRIES"]):
+        decoder = Decoder(root, number)
+        indices.append(StoredFrame(root.text(name), "", stored_bytes, raw_bytes))
+        uses, targets = root.uses(number), decoder.targets_of_blobs()
         for blob, row in enumerate(decoder.rows["BLOBS"]):
-            use = uses[int(row[0])]
-            _, stored_bytes, raw_bytes, _ = root.frame(use)
-            frame = StoredFrame(root.text(name), targets.get(blob, ""), stored_bytes, raw_bytes)
-            found.setdefault(use, frame)
-    return list(found.values())
+            sizes = decoder.frames[row[0]][:2]
+            frame = StoredFrame(root.text(name), targets.get(blob, ""), *sizes)
+            found.setdefault(uses[row[0]], frame)
+    return [*indices, *found.values()]
 
 
 _CUBIN_FIELD, _PTX_FIELD, _TARGET_FIELD = 4, 5, 18  # of VARIANTS
@@ -159,14 +158,17 @@ _MOST_OWNED = (
 class Decoder(Tables):
     """Decode the index of one kernel into records."""
 
-    def __init__(self, index: bytes, frames: Sequence[tuple[Any, ...]], root: Root) -> None:
-        """Read the tables; `frames` are the records of those that the kernel uses."""
-        super().__init__(index, KERNEL_SECTIONS, root.minor)
+    def __init__(self, root: Root, number: int) -> None:
+        """Read the tables of the kernel of this number."""
+        super().__init__(root.read_index(number), KERNEL_SECTIONS, root.minor)
         self.root = root
-        self.used = frames
         self.check_expressions(self.sections["CODE"][2])
         self.expressions = [self.read_expression(row) for row in self.rows["EXPRESSIONS"]]
         self.taken = dict.fromkeys(RECORDS, 0)
+        self.frames: list[tuple[int, int, bytes]] = []
+        for stored_bytes, raw_bytes, digest, *_ in self.rows["FRAMES"]:
+            self.frames.append((stored_bytes, raw_bytes, digest))
+        self.check_frames(len(root.uses(number)))
         self.check_blobs()
         self.contents: list[bytes] = []
 
@@ -191,8 +193,17 @@ class Decoder(Tables):
                 found.setdefault(blob, target)
         return found
 
+    def check_frames(self, use_count: int) -> None:
+        """Check that the frames are as many as the root has places of, and their sizes."""
+        if len(self.frames) != use_count:
+            raise ArchiveError(
+                "FORMAT", f"the kernel has {len(self.frames)} frames, not {use_count}"
+            )
+        for stored_bytes, raw_bytes, _ in self.frames:
+            self.root.check_sizes(stored_bytes, raw_bytes, LIMITS.blob_bytes)
+
     def check_blobs(self) -> None:
-        """Check that the blobs cover the frames that the kernel uses, one after the other."""
+        """Check that the blobs cover the frames, one after the other."""
         frame, end, kind = -1, 0, 0
         for row in self.rows["BLOBS"]:
             number, start, raw_bytes, blob_kind = row
@@ -206,19 +217,19 @@ class Decoder(Tables):
                     raise ArchiveError("FORMAT", "blobs and frames do not follow one another")
                 frame, kind = number, blob_kind
             end = start + raw_bytes
-        if frame != len(self.used) - 1 or end != self.frame_bytes(frame):
+        if frame != len(self.frames) - 1 or end != self.frame_bytes(frame):
             raise ArchiveError("FORMAT", "the blobs do not cover the frames")
 
     def blobs_by_frame(self) -> list[list[tuple[int, ...]]]:
-        """Return the records of the blobs of each frame that the kernel uses."""
+        """Return the records of the blobs of each frame ."""
         groups = groupby(self.rows["BLOBS"], lambda row: row[0])
         return [[*group] for _, group in groups]
 
     def frame_bytes(self, frame: int) -> int:
         """Return what a frame of the kernel decodes to; there is none before the first."""
-        if frame >= len(self.used):
-            raise ArchiveError("FORMAT", f"the kernel uses no frame {frame}")
-        return self.used[frame][2] if frame >= 0 else 0
+        if frame >= len(self.frames):
+            raise ArchiveError("FORMAT", f"the kernel has no frame {frame}")
+        return self.frames[frame][1] if frame >= 0 else 0
 
     def read_expression(self, row: tuple[Any, ...]) -> Expression:
         text = self.text(row[2])

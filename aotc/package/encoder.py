@@ -1,9 +1,9 @@
-"""Encode a checked archive: an index for each kernel, frames, then the root that lists them.
+"""Encode a checked archive: frames of blobs, an index for each kernel, then the root that lists them.
 
 The layout is canonical: the walk below fixes the order of shared expressions and blobs, strings are
 sorted, and everything else follows its owner. So the reader can tell whether a file is canonical by
-encoding what it read. A kernel's index says nothing of where it lies or of other kernels, so it is
-the same bytes in every archive.
+encoding what it read. A kernel's index has the digests of its frames, and says nothing of where they lie
+or of other kernels, so it is the same bytes in every archive that has the same frames.
 
 Invariant: equal archives and equal frames give equal bytes.
 """
@@ -17,7 +17,7 @@ from typing import TypeAlias
 
 from aotc.ir.expression import Expression, to_text
 from aotc.package import bytecode
-from aotc.package.archive_root import Header, root_digests
+from aotc.package.archive_root import Header, header_digest, root_digests, slots
 from aotc.package.code_filter import filtered
 from aotc.package.index import (
     DTYPE_CODES,
@@ -119,11 +119,12 @@ class _KernelEncoder:
                 self.add("BLOBS", frame, start, len(content), next(kinds))
                 start += len(content)
 
-    def index(self) -> bytes:
-        """Return the kernel's index."""
+    def index(self, frames: Iterable[tuple[int, int, bytes]]) -> bytes:
+        """Return the kernel's index, with the records of its frames."""
+        self.tables["FRAMES"] = [*frames]
         return _lay_out(KERNEL_SECTIONS, self.tables, bytes(self.code))
 
-    def frames(self, *, is_compressed: bool) -> list[bytes]:
+    def contents(self, *, is_compressed: bool) -> list[bytes]:
         """Return what the frames of the kernel's blobs decode to."""
         if not is_compressed:
             return [b"".join(group) for group in self.groups]
@@ -370,6 +371,30 @@ def _lay_out(
     return b"".join(parts + [b + _padding(len(b), SECTION_ALIGN) for b in sections.values()])
 
 
+def _frame(content: bytes, stored: bytes) -> tuple[int, int, bytes]:
+    """Return the record of a frame, given with what it decodes to."""
+    return len(stored), len(content), hashlib.sha256(stored).digest()
+
+
+class _File:
+    """Frames one after the other, as they lie in a file from `end` on."""
+
+    def __init__(self, end: int, align: int) -> None:
+        self.end = end
+        self.align = align
+        self.parts: list[bytes] = []
+
+    def add(self, frame: bytes) -> int:
+        """Add a frame and return its offset. Raises: `ArchiveError` LIMIT."""
+        offset = _aligned(self.end, self.align)
+        self.parts += (bytes(offset - self.end), frame)
+        self.end = offset + len(frame)
+        if self.end > LIMITS.file_bytes:
+            message = f"the archive takes {self.end} bytes, at most {LIMITS.file_bytes}"
+            raise ArchiveError("LIMIT", message)
+        return offset
+
+
 def encode_records(
     archive: Archive,
     frames: Callable[[list[bytes]], list[bytes]] | None,
@@ -378,44 +403,50 @@ def encode_records(
 ) -> bytes:
     """Return the bytes of an archive that was checked and is in canonical order.
 
-    `frames` compresses the contents of frames: the indices of kernels, then blobs, of which
-    several share one if `is_grouped`. Without it they are stored as they are, each blob alone.
+    `frames` compresses the contents of frames, first blobs, of which several share one if
+    `is_grouped`, then the indices of kernels. Without it they are stored as they are, each blob alone.
 
     Raises: `ArchiveError` LIMIT for an index or a file too large for the format.
     """
+    is_compressed = frames is not None
+    store = (lambda contents: contents) if frames is None else frames
+    kernels = [
+        _KernelEncoder(kernel, is_grouped=is_grouped and is_compressed)
+        for kernel in archive.kernels
+    ]
+    contents = [kernel.contents(is_compressed=is_compressed) for kernel in kernels]
+    blobs = [*dict.fromkeys(content for each in contents for content in each)]
+    stored_blobs = dict(zip(blobs, store(blobs), strict=True))
+    records = {content: _frame(content, stored) for content, stored in stored_blobs.items()}
+    indices = [
+        kernel.index(records[content] for content in each)
+        for kernel, each in zip(kernels, contents, strict=True)
+    ]
+    stored_indices = store(indices)
+
+    names = [kernel.name for kernel in archive.kernels]
     root: dict[str, list[tuple[_Field, ...]]] = {name: [] for name in ROOT_SECTIONS}
     root["ARCHIVE"].append((archive.name, archive.version, archive.toolchain, 0))
     root["TARGETS"] += map(_target, archive.targets)
-    contents: list[bytes] = []
-    places: dict[bytes, int] = {}
-    num_kernels = len(archive.kernels)
-    for kernel in archive.kernels:
-        encoder = _KernelEncoder(kernel, is_grouped=is_grouped and frames is not None)
-        contents.append(encoder.index())
-        blobs = encoder.frames(is_compressed=frames is not None)
-        uses = [places.setdefault(c, num_kernels + len(places)) for c in blobs]
-        root["ENTRIES"].append((kernel.name, 0, len(root["USES"]), len(uses)))
-        root["USES"] += ((use,) for use in uses)
-    contents += places
-    align, feature = (STORED_ALIGN, 0) if frames is None else (1, FEATURE_ZSTD)
-    stored = contents if frames is None else frames(contents)
-    # Sizes do not change the root's own size, so its end is known before they are.
-    root["FRAMES"] = [(0, 0, 0, b"")] * len(contents)
-    root_bytes = len(_lay_out(ROOT_SECTIONS, root))
-    position = Header(MINOR, root_bytes).end
-    parts: list[bytes] = []
-    for at, (content, frame) in enumerate(zip(contents, stored, strict=True)):
-        parts += (_padding(position, align), frame)
-        position = _aligned(position, align)
-        row = (position, len(frame), len(content), hashlib.sha256(frame).digest())
-        root["FRAMES"][at] = row
-        position += len(frame)
-    if position > LIMITS.file_bytes:
-        message = f"the archive takes {position} bytes, at most {LIMITS.file_bytes}"
-        raise ArchiveError("LIMIT", message)
-    head = (MAGIC, MAJOR, MINOR, HEADER.size, feature, 0, position, HEADER.size)
+    root["SLOTS"] += slots(names)
+    # Offsets do not change the root's own size, so its end is known before they are.
+    root["ENTRIES"] = [(name, 0, 0, 0, 0, 0, 0, b"") for name in names]
+    root["USES"] = [(0,) for each in contents for _ in each]
+    header = Header(MINOR, len(_lay_out(ROOT_SECTIONS, root)))
+    file = _File(header.end, 1 if is_compressed else STORED_ALIGN)
+    first = 0
+    for at, (index, stored) in enumerate(zip(indices, stored_indices, strict=True)):
+        count = len(contents[at])
+        root["ENTRIES"][at] = (
+            names[at], 0, first, count, file.add(stored), *_frame(index, stored)
+        )  # fmt: skip
+        first += count
+    places = {content: file.add(stored) for content, stored in stored_blobs.items()}
+    root["USES"] = [(places[content],) for each in contents for content in each]
+
     packed = _lay_out(ROOT_SECTIONS, root)
-    digests = root_digests(packed)
-    unsealed = HEADER.pack(*head, root_bytes, b"", b"")
-    digest = hashlib.sha256(unsealed + digests[1]).digest()
-    return b"".join([HEADER.pack(*head, root_bytes, digest, b""), packed, *digests, *parts])
+    digests, seals = root_digests(packed)
+    feature = FEATURE_ZSTD if is_compressed else 0
+    head = (MAGIC, MAJOR, MINOR, HEADER.size, feature, 0, file.end, header.root_at, len(packed))
+    digest = header_digest(HEADER.pack(*head, b"", b""), seals, packed)
+    return b"".join([HEADER.pack(*head, digest, b""), seals, packed, digests, *file.parts])

@@ -14,7 +14,7 @@ from typing import Final, NamedTuple
 from aotc.package.index import Access, CubinParamSource, ParamKind
 
 MAGIC: Final = b"AOTC\r\n\x1a\n"
-MAJOR: Final = 6
+MAJOR: Final = 7
 MINOR: Final = 0
 
 HEADER: Final = struct.Struct("<8sHHIQQQQQ32s40s")
@@ -38,7 +38,7 @@ GROUP_BYTES: Final = 1 << 23
 ZSTD_LEVEL: Final = 19
 FAST_ZSTD_LEVEL: Final = 9
 SMALL_ARCHIVE_BYTES: Final = 1 << 26
-"""Archives that decode to more have frames of the fast level, so that they are written in seconds."""
+"""Archives with more cubins and PTX have frames of the fast level, so that they are written in seconds."""
 ZSTD_MAGIC: Final = b"\x28\xb5\x2f\xfd"
 
 DIRECTORY_HEAD: Final = struct.Struct("<II")
@@ -47,9 +47,9 @@ DIRECTORY_ENTRY: Final = struct.Struct("<IIII")
 RECORDS: Final[Mapping[str, struct.Struct]] = {
     "ARCHIVE": struct.Struct("<IIII"),
     "TARGETS": struct.Struct("<IBBBB"),
-    "ENTRIES": struct.Struct("<IIII"),
-    "FRAMES": struct.Struct("<QII32s"),
-    "USES": struct.Struct("<I"),
+    "ENTRIES": struct.Struct("<IIIIQII32s"),
+    "SLOTS": struct.Struct("<II"),
+    "USES": struct.Struct("<Q"),
     "KERNELS": struct.Struct("<Q32sII14I"),
     "PARAMS": struct.Struct("<IBBBBIBBH"),
     "TYPE_VARIABLES": struct.Struct("<IB3s16s"),
@@ -62,6 +62,7 @@ RECORDS: Final[Mapping[str, struct.Struct]] = {
     "TENSOR_MAPS": struct.Struct("<I6BHI5I4I5HH5s3s"),
     "EXPRESSIONS": struct.Struct("<IIIHH"),
     "BLOBS": struct.Struct("<IIII"),
+    "FRAMES": struct.Struct("<II32s"),
     "CODE": struct.Struct("<s"),
     "STRINGS": struct.Struct("<s"),
 }
@@ -69,7 +70,7 @@ RECORDS: Final[Mapping[str, struct.Struct]] = {
 
 KINDS: Final[Mapping[str, int]] = {name: kind for kind, name in enumerate(RECORDS, 1)}
 
-ROOT_SECTIONS: Final = ("ARCHIVE", "TARGETS", "ENTRIES", "FRAMES", "USES", "STRINGS")
+ROOT_SECTIONS: Final = ("ARCHIVE", "TARGETS", "ENTRIES", "SLOTS", "USES", "STRINGS")
 KERNEL_SECTIONS: Final = (
     "TARGETS",
     *(name for name in RECORDS if KINDS[name] >= KINDS["KERNELS"]),
@@ -79,7 +80,7 @@ KERNEL_SECTIONS: Final = (
 BYTE_SECTIONS: Final = ("CODE", "STRINGS")
 
 RECORD_ALIGN: Final[Mapping[str, int]] = {
-    name: 8 if name in ("FRAMES", "KERNELS", "VALUES", "VARIANTS") else 4
+    name: 8 if name in ("ENTRIES", "USES", "KERNELS", "VALUES", "VARIANTS") else 4
     for name in RECORDS
     if name not in BYTE_SECTIONS
 }

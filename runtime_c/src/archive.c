@@ -59,9 +59,6 @@ static aotc_status check_header(const char *file, const unsigned char *data, uin
     if (header->header_bytes != HEADER_BYTES) {
         return bad_header(file, error, "header_bytes", "128", header->header_bytes);
     }
-    if (header->root_offset != HEADER_BYTES) {
-        return bad_header(file, error, "root_offset", "128", header->root_offset);
-    }
     if (header->minor <= FORMAT_MINOR && header->optional_features != 0) {
         return bad_header(file, error, "optional_features", "0", header->optional_features);
     }
@@ -83,11 +80,14 @@ static aotc_status check_header(const char *file, const unsigned char *data, uin
                           aotci_text("%" PRIu64, header->file_bytes).chars, size_bytes);
     }
     const uint64_t digest_bytes = aotci_digest_bytes(header->root_bytes);
+    const uint64_t seal_bytes = aotci_digest_bytes(digest_bytes);
     if (header->root_bytes % 8 != 0 ||
-        header->root_bytes + digest_bytes + aotci_digest_bytes(digest_bytes) >
-            size_bytes - HEADER_BYTES) {
+        header->root_bytes + digest_bytes + seal_bytes > size_bytes - HEADER_BYTES) {
         return bad_header(file, error, "root_bytes", "a multiple of 8 inside the file",
                           header->root_bytes);
+    }
+    if (header->root_offset != HEADER_BYTES + seal_bytes) {
+        return bad_header(file, error, "root_offset", "the end of the seals", header->root_offset);
     }
     return AOTC_OK;
 }
@@ -157,15 +157,14 @@ static aotc_status check_contents(struct aotc_archive *archive, const struct hea
     if (status == AOTC_OK && (flags & AOTC_OPEN_REQUIRE_SIGNATURE) != 0) {
         return AOTCI_FAIL(
             error, AOTC_ERROR_SIGNATURE, .file = archive->name, .field = "signature",
-            .expected = "a signed archive", .got = "none: format 6.0 has no signatures",
+            .expected = "a signed archive", .got = "none: format 7.0 has no signatures",
             .remedy = "verify the file before opening it, and drop AOTC_OPEN_REQUIRE_SIGNATURE");
     }
-    for (uint32_t i = 0; status == AOTC_OK && (flags & AOTC_OPEN_VERIFY_BLOBS) != 0 &&
-                         i < aotci_count(&archive->root, SECTION_FRAMES);
-         ++i) {
-        status = aotci_frame_verify(archive, i, error);
+    status = status == AOTC_OK ? make_kernels(archive, error) : status;
+    if (status == AOTC_OK && (flags & AOTC_OPEN_VERIFY_BLOBS) != 0) {
+        status = aotci_verify_frames(archive, error);
     }
-    return status == AOTC_OK ? make_kernels(archive, error) : status;
+    return status;
 }
 
 static bool has_both(uint32_t flags, uint32_t a, uint32_t b) { return (flags & (a | b)) == (a | b); }

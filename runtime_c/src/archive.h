@@ -48,8 +48,7 @@ struct aotci_guard {
 /* A kernel, which is there once it was opened (kernel_index.c). */
 struct aotc_kernel {
     struct aotc_archive *archive;
-    struct entry_record entry; /* of the root, and that of the frame of the index */
-    struct frame_record frame;
+    struct entry_record entry; /* of the root */
     const struct kernel_record *record;
     struct aotci_tables tables;
     uint32_t number; /* in the archive */
@@ -79,7 +78,7 @@ struct aotci_content {
  * was loaded by its launch it stays, because the next one is likely in it. */
 struct aotci_frame {
     struct aotci_content content; /* without bytes: none */
-    uint32_t number;              /* in the archive */
+    struct frame_record record;   /* frames of one digest are one */
     /* Where a cubin of a kernel lies in it (frame.c), from which those after it are found. */
     const struct aotc_kernel *kernel; /* NULL: nothing was found yet */
     uint32_t blob;
@@ -89,15 +88,14 @@ struct aotci_frame {
 /* How far a piece of a root in memory is. */
 enum aotci_piece { PIECE_THERE, PIECE_VERIFIED };
 
-/* What is kept of a root that is not in memory: the digests that the header's is of, and a piece of digests. */
+/* What is kept of a root that is not in memory: its seals, which the header's digest is of, and a piece of digests. */
 struct aotci_remote {
     uint32_t piece; /* the number of that one; UINT32_MAX: none */
-    const unsigned char *first; /* while the archive is opened, its first bytes: header and piece 0; or NULL */
     unsigned char digests[ROOT_PIECE_BYTES];
-    unsigned char sealed[];
+    unsigned char seals[];
 };
 
-/* The first bytes of a file, read at once: of a small root all that opening needs. */
+/* The first bytes of a file, read at once: all that opening needs, unless the root is a large one of some megabytes. */
 struct aotci_start {
     uint32_t size_bytes;
     _Alignas(8) unsigned char bytes[4096];
@@ -119,7 +117,7 @@ struct aotc_archive {
     bool is_mapped;
     bool is_compressed;
     bool is_trusted; /* no digest is compared */
-    const unsigned char *head; /* header, root, digests of its pieces, digests of theirs; aligned; or NULL, and then: */
+    const unsigned char *head; /* header, seals, root, digests of its pieces; aligned; or NULL, and then: */
     struct aotci_remote *remote;
     unsigned char *owned_head; /* NULL if they are used where they are, or not in memory */
     uint32_t head_bytes;
@@ -173,7 +171,8 @@ static inline const char *aotci_string(const struct aotci_tables *tables, uint32
         return (const struct type *)aotci_record(tables, kind, index);                             \
     }
 AOTCI_RECORD_ACCESSOR(entry, entry_record, SECTION_ENTRIES)
-AOTCI_RECORD_ACCESSOR(frame, frame_record, SECTION_FRAMES)
+AOTCI_RECORD_ACCESSOR(slot, slot_record, SECTION_SLOTS)
+AOTCI_RECORD_ACCESSOR(use, use_record, SECTION_USES)
 AOTCI_RECORD_ACCESSOR(target, target_record, SECTION_TARGETS)
 AOTCI_RECORD_ACCESSOR(kernel_record, kernel_record, SECTION_KERNELS)
 AOTCI_RECORD_ACCESSOR(param, param_record, SECTION_PARAMS)
@@ -187,16 +186,11 @@ AOTCI_RECORD_ACCESSOR(cubin_param, cubin_param_record, SECTION_CUBIN_PARAMS)
 AOTCI_RECORD_ACCESSOR(tensor_map, tensor_map_record, SECTION_TENSOR_MAPS)
 AOTCI_RECORD_ACCESSOR(expression, expression_record, SECTION_EXPRESSIONS)
 AOTCI_RECORD_ACCESSOR(blob, blob_record, SECTION_BLOBS)
+AOTCI_RECORD_ACCESSOR(frame, frame_record, SECTION_FRAMES)
 #undef AOTCI_RECORD_ACCESSOR
 
 static inline const char *aotci_kernel_name(const struct aotc_archive *archive, uint32_t number) {
     return aotci_string(&archive->root, aotci_entry(&archive->root, number)->name);
-}
-
-/* The frame of the archive that a kernel calls its frame `use`, of a root that is complete. */
-static inline uint32_t aotci_used_frame(const struct aotc_kernel *kernel, uint32_t use) {
-    return *(const uint32_t *)aotci_record(&kernel->archive->root, SECTION_USES,
-                                           kernel->entry.first_use + use);
 }
 
 /* The number of a variant of a kernel, from its record. */
@@ -214,18 +208,19 @@ aotc_status aotci_root_open(struct aotc_archive *archive, const struct header_re
 /* Verify and check what is left of the root, if anything is; any number of threads may ask at once (root.c). */
 aotc_status aotci_root_complete(const struct aotc_archive *archive, aotc_error *error);
 
-/* Find a kernel by its name; `*number` is UINT32_MAX if there is none. As aotci_root_open (root.c). */
+/* Find a kernel by its name; `*number` is UINT32_MAX if there is none. Of a root that is not complete what is found
+ * may have another name, and what is not found may be there. IO (root.c). */
 aotc_status aotci_root_find(const struct aotc_archive *archive, const char *name, uint32_t *number,
                             aotc_error *error);
 
-/* Verify, check and take the records of a kernel and of the frame of its index, and unless `name` is NULL its name, of
- * LIMIT_NAME_BYTES and a NUL at most; `index_lock` is held (root.c). */
+/* Verify, check and take the record of a kernel, and unless `name` is NULL its name, of LIMIT_NAME_BYTES and a NUL at
+ * most; `index_lock` is held. CHECKSUM, FORMAT, LIMIT, IO (root.c). */
 aotc_status aotci_root_kernel(struct aotc_kernel *kernel, char *name, aotc_error *error);
 
-/* The frame of the archive that a kernel calls its frame `use`: its number and its record, verified and checked
- * (root.c). */
-aotc_status aotci_root_frame(const struct aotc_kernel *kernel, uint32_t use, uint32_t *number,
-                             struct frame_record *frame, aotc_error *error);
+/* Where the frame lies that a kernel calls its frame `use`. That is checked, not verified: the kernel's index has the
+ * digest of what must be there. FORMAT, IO (root.c). */
+aotc_status aotci_root_use(const struct aotc_kernel *kernel, uint32_t use, uint64_t *offset,
+                           aotc_error *error);
 
 void aotci_root_close(struct aotc_archive *archive);
 

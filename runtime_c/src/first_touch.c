@@ -15,7 +15,7 @@
 
 __attribute__((constructor)) static void touch_code(void) {
     const uintptr_t places[] = {
-        PLACE(aotc_open_file),    PLACE(aotci_root_open),        PLACE(aotci_frame_decode),
+        PLACE(aotc_open_file),    PLACE(aotci_root_open),        PLACE(aotci_index_decode),
         PLACE(aotci_sha256),      PLACE(aotc_kernel_get),        PLACE(aotci_kernel_open),
         PLACE(aotci_memo_find),   PLACE(aotci_validate_index),   PLACE(aotci_validate_kernel),
         PLACE(aotci_guard_of),    PLACE(aotc_load),              PLACE(aotci_driver_open),

@@ -14,13 +14,13 @@
 #endif
 
 enum {
-    FORMAT_MAJOR = 6,
+    FORMAT_MAJOR = 7,
     FORMAT_MINOR = 0,
     HEADER_BYTES = 128,
-    ROOT_PIECE_BYTES = 1024, /* of the root, for each of which there is a digest after it, and of these */
+    ROOT_PIECE_BYTES = 1024, /* of the root, for each of which there is a digest after it, and of these one before it */
     STORED_ALIGN = 64,       /* of frames that are not compressed */
     DIGEST_BYTES = 32,
-    SECTION_COUNT = 19,
+    SECTION_COUNT = 20,
     FEATURE_ZSTD = 1 << 0,
     KNOWN_FEATURES = FEATURE_ZSTD,
 };
@@ -79,7 +79,7 @@ enum section_kind {
     SECTION_ARCHIVE = 1,
     SECTION_TARGETS,
     SECTION_ENTRIES,
-    SECTION_FRAMES,
+    SECTION_SLOTS,
     SECTION_USES,
     SECTION_KERNELS,
     SECTION_PARAMS,
@@ -93,6 +93,7 @@ enum section_kind {
     SECTION_TENSOR_MAPS,
     SECTION_EXPRESSIONS,
     SECTION_BLOBS,
+    SECTION_FRAMES,
     SECTION_CODE,
     SECTION_STRINGS,
 };
@@ -108,14 +109,23 @@ struct target_record {
     uint8_t major, minor, feature, zero;
 };
 
-struct entry_record {
-    uint32_t name, zero, first_use, use_count;
-};
-
 struct frame_record {
-    uint64_t offset;
     uint32_t stored_bytes, raw_bytes;
     unsigned char sha256[32];
+};
+
+struct entry_record {
+    uint32_t name, zero, first_use, use_count;
+    uint64_t offset; /* of the frame of the kernel's index */
+    struct frame_record frame;
+};
+
+struct slot_record {
+    uint32_t tag, kernel; /* of its name's hash the high half; 1 + number, or 0 */
+};
+
+struct use_record {
+    uint64_t offset; /* of the frame in the file */
 };
 
 struct kernel_record {
@@ -231,8 +241,18 @@ _Static_assert(sizeof(struct variant_record) == 96, "docs/reference/archive-form
 _Static_assert(sizeof(struct cubin_param_record) == 12, "docs/reference/archive-format.md, section 3");
 _Static_assert(sizeof(struct tensor_map_record) == 72, "docs/reference/archive-format.md, section 3");
 _Static_assert(sizeof(struct expression_record) == 16, "docs/reference/archive-format.md, section 3");
-_Static_assert(sizeof(struct entry_record) == 16, "docs/reference/archive-format.md, section 2");
-_Static_assert(sizeof(struct frame_record) == 48, "docs/reference/archive-format.md, section 2");
+_Static_assert(sizeof(struct entry_record) == 64, "docs/reference/archive-format.md, section 3");
+_Static_assert(sizeof(struct slot_record) == 8, "docs/reference/archive-format.md, section 3");
+_Static_assert(sizeof(struct frame_record) == 40, "docs/reference/archive-format.md, section 3");
 _Static_assert(sizeof(struct blob_record) == 16, "docs/reference/archive-format.md, section 3");
+
+/* Where a kernel of this name has its slot, and in the high half the slot's tag: FNV-1a. */
+static inline uint64_t aotci_name_hash(const char *name) {
+    uint64_t hash = UINT64_C(0xCBF29CE484222325);
+    for (const unsigned char *at = (const unsigned char *)name; *at != 0; ++at) {
+        hash = (hash ^ *at) * UINT64_C(0x100000001B3);
+    }
+    return hash;
+}
 
 #endif

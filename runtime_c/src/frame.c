@@ -10,14 +10,24 @@
 #include "sha256.h"
 #include "zstd_frame.h"
 
-static struct aotci_text frame_field(uint32_t number) {
-    return aotci_text("frame %" PRIu32, number);
+/* A frame of a kernel, and where it lies. */
+struct source {
+    const struct aotc_kernel *kernel;
+    uint32_t number; /* of those of its blobs, or INDEX */
+    uint64_t offset;
+    const struct frame_record *frame;
+};
+
+enum { INDEX = -1 };
+
+static struct aotci_text field_of(const struct source *source) {
+    return source->number == (uint32_t)INDEX ? aotci_text("index")
+                                             : aotci_text("frame %" PRIu32, source->number);
 }
 
-static aotc_status no_memory(const struct aotc_archive *archive, uint32_t number, size_t size_bytes,
-                             aotc_error *error) {
-    return AOTCI_FAIL(error, AOTC_ERROR_NOMEM, .file = archive->name,
-                      .field = frame_field(number).chars,
+static aotc_status no_memory(const struct source *source, size_t size_bytes, aotc_error *error) {
+    return AOTCI_FAIL(error, AOTC_ERROR_NOMEM, .file = source->kernel->archive->name,
+                      .kernel = source->kernel->name, .field = field_of(source).chars,
                       .got = aotci_text("no %zu bytes to decode it", size_bytes).chars);
 }
 
@@ -51,45 +61,43 @@ aotc_status aotci_read_file(const struct aotc_archive *archive, uint64_t offset,
 
 /* Bytes of the file: in the archive's memory if they are aligned there or need not be, or read into new memory
  * that the caller lets go. */
-static aotc_status stored_bytes(const struct aotc_archive *archive, uint32_t number,
-                                const struct frame_record *frame, bool is_aligned,
-                                struct aotci_content *content, aotc_error *error) {
-    *content = (struct aotci_content){.size_bytes = frame->stored_bytes};
+static aotc_status stored_bytes(const struct source *source, bool is_aligned, struct aotci_content *content,
+                                aotc_error *error) {
+    const struct aotc_archive *archive = source->kernel->archive;
+    const uint32_t size_bytes = source->frame->stored_bytes;
+    *content = (struct aotci_content){.size_bytes = size_bytes};
     if (archive->file != NULL) {
-        content->bytes = archive->file + frame->offset;
+        content->bytes = archive->file + source->offset;
         if (!is_aligned || (uintptr_t)content->bytes % sizeof(uint64_t) == 0) {
             return AOTC_OK;
         }
     }
-    content->owned = aotci_allocate_bytes(&archive->allocator, frame->stored_bytes);
+    content->owned = aotci_allocate_bytes(&archive->allocator, size_bytes);
     if (content->owned == NULL) {
-        return no_memory(archive, number, frame->stored_bytes, error);
+        return no_memory(source, size_bytes, error);
     }
     content->bytes = content->owned;
     const aotc_status status =
-        aotci_read_file(archive, frame->offset, content->owned, frame->stored_bytes, error);
+        aotci_read_file(archive, source->offset, content->owned, size_bytes, error);
     if (status != AOTC_OK) {
         aotci_content_free(archive, content);
     }
     return status;
 }
 
-static aotc_status verified_frame(const struct aotc_archive *archive, uint32_t number,
-                                  const struct frame_record *frame, bool is_aligned,
-                                  struct aotci_content *content, aotc_error *error) {
-    const aotc_status status = stored_bytes(archive, number, frame, is_aligned, content, error);
-    if (status != AOTC_OK) {
+static aotc_status verified(const struct source *source, bool is_aligned, struct aotci_content *content,
+                            aotc_error *error) {
+    const struct aotc_archive *archive = source->kernel->archive;
+    const aotc_status status = stored_bytes(source, is_aligned, content, error);
+    if (status != AOTC_OK || archive->is_trusted) {
         return status;
     }
     unsigned char digest[AOTCI_SHA256_BYTES];
-    if (archive->is_trusted) {
-        return AOTC_OK;
-    }
-    aotci_sha256(content->bytes, frame->stored_bytes, digest);
-    if (memcmp(digest, frame->sha256, sizeof digest) != 0) {
+    aotci_sha256(content->bytes, source->frame->stored_bytes, digest);
+    if (memcmp(digest, source->frame->sha256, sizeof digest) != 0) {
         aotci_content_free(archive, content);
         return AOTCI_FAIL(error, AOTC_ERROR_CHECKSUM, .file = archive->name,
-                          .field = frame_field(number).chars,
+                          .kernel = source->kernel->name, .field = field_of(source).chars,
                           .expected = "the bytes that were written", .got = "others",
                           .remedy = "the archive is damaged: copy or build it again");
     }
@@ -100,44 +108,22 @@ void aotci_content_free(const struct aotc_archive *archive, const struct aotci_c
     aotci_deallocate(&archive->allocator, content->owned, content->size_bytes, 1);
 }
 
-/* What lies between a frame and the one before, or the root, is zero. */
-static aotc_status check_padding(const struct aotc_archive *archive, uint32_t number,
-                                 aotc_error *error) {
-    const struct frame_record *frame = aotci_frame(&archive->root, number);
-    const struct frame_record *before =
-        number == 0 ? NULL : aotci_frame(&archive->root, number - 1);
-    const uint64_t end = before == NULL ? archive->head_bytes : before->offset + before->stored_bytes;
-    unsigned char padding[STORED_ALIGN] = {0};
-    static const unsigned char zeros[STORED_ALIGN] = {0};
-    const aotc_status status = aotci_read_file(archive, end, padding, frame->offset - end, error);
-    if (status == AOTC_OK && memcmp(padding, zeros, sizeof zeros) != 0) {
-        return AOTCI_FAIL(error, AOTC_ERROR_FORMAT, .file = archive->name,
-                          .field = frame_field(number).chars, .expected = "zeros before it",
-                          .got = "something else",
-                          .remedy = "the archive is damaged or its writer is wrong: build it again");
-    }
-    return status;
-}
-
-aotc_status aotci_frame_verify(const struct aotc_archive *archive, uint32_t number,
+aotc_status aotci_frame_verify(const struct aotc_kernel *kernel, uint32_t use, uint64_t offset,
                                aotc_error *error) {
+    const struct source source = {kernel, use, offset, aotci_frame(&kernel->tables, use)};
     struct aotci_content content;
-    aotc_status status = check_padding(archive, number, error);
+    const aotc_status status = verified(&source, false, &content, error);
     if (status == AOTC_OK) {
-        status = verified_frame(archive, number, aotci_frame(&archive->root, number), false, &content, error);
-    }
-    if (status == AOTC_OK) {
-        aotci_content_free(archive, &content);
+        aotci_content_free(kernel->archive, &content);
     }
     return status;
 }
 
-aotc_status aotci_frame_decode(const struct aotc_archive *archive, uint32_t number,
-                               const struct frame_record *frame, struct aotci_content *content,
-                               aotc_error *error) {
-    const aotc_allocator *allocator = &archive->allocator;
+static aotc_status decode(const struct source *source, struct aotci_content *content, aotc_error *error) {
+    const struct aotc_archive *archive = source->kernel->archive;
+    const struct frame_record *frame = source->frame;
     if (!archive->is_compressed) {
-        return verified_frame(archive, number, frame, true, content, error);
+        return verified(source, true, content, error);
     }
     if (archive->decompress == NULL) {
         return AOTCI_FAIL(
@@ -147,31 +133,38 @@ aotc_status aotci_frame_decode(const struct aotc_archive *archive, uint32_t numb
                       "compression");
     }
     struct aotci_content stored;
-    aotc_status status = verified_frame(archive, number, frame, false, &stored, error);
+    aotc_status status = verified(source, false, &stored, error);
     if (status != AOTC_OK) {
         return status;
     }
     const char *wrong = aotci_zstd_frame_check(stored.bytes, frame->stored_bytes, frame->raw_bytes);
     unsigned char *decoded = NULL;
     if (wrong == NULL) {
-        decoded = aotci_allocate(allocator, frame->raw_bytes, 1);
+        decoded = aotci_allocate(&archive->allocator, frame->raw_bytes, 1);
         if (decoded == NULL) {
-            status = no_memory(archive, number, frame->raw_bytes, error);
+            status = no_memory(source, frame->raw_bytes, error);
         } else if (archive->decompress(archive->decompress_user, stored.bytes, frame->stored_bytes,
                                        decoded, frame->raw_bytes) != 0) {
             wrong = "a zstd frame that cannot be decoded";
-            aotci_deallocate(allocator, decoded, frame->raw_bytes, 1);
+            aotci_deallocate(&archive->allocator, decoded, frame->raw_bytes, 1);
         }
     }
     aotci_content_free(archive, &stored);
     if (wrong != NULL) {
         return AOTCI_FAIL(
-            error, AOTC_ERROR_FORMAT, .file = archive->name, .field = frame_field(number).chars,
-            .expected = "one zstd frame of the size in the root", .got = wrong,
-            .remedy = "the archive is damaged or its writer is wrong: build it again");
+            error, AOTC_ERROR_FORMAT, .file = archive->name, .kernel = source->kernel->name,
+            .field = field_of(source).chars, .expected = "one zstd frame of the size that was written",
+            .got = wrong, .remedy = "the archive is damaged or its writer is wrong: build it again");
     }
     *content = (struct aotci_content){decoded, decoded, frame->raw_bytes};
     return status;
+}
+
+aotc_status aotci_index_decode(const struct aotc_kernel *kernel, struct aotci_content *content,
+                               aotc_error *error) {
+    const struct entry_record *entry = &kernel->entry;
+    const struct source source = {kernel, (uint32_t)INDEX, entry->offset, &entry->frame};
+    return decode(&source, content, error);
 }
 
 /* Find a cubin in its frame, from the last one that was found or from the first. A compressed archive has all but its
@@ -214,35 +207,27 @@ aotc_status aotci_blob_decode(const struct aotc_kernel *kernel, uint32_t index,
     struct aotc_archive *archive = kernel->archive;
     const struct blob_record *blob = aotci_blob(&kernel->tables, index);
     struct aotci_frame *frame = &archive->frame;
-    struct frame_record record;
-    uint32_t number = 0;
-    const aotc_status found = aotci_root_frame(kernel, blob->frame, &number, &record, error);
-    if (found != AOTC_OK) {
-        return found;
-    }
-    if ((uint64_t)blob->start + blob->raw_bytes > record.raw_bytes) {
-        return AOTCI_FAIL(error, AOTC_ERROR_FORMAT, .file = archive->name, .kernel = kernel->name,
-                          .field = aotci_text("blob %" PRIu32, index).chars,
-                          .expected = "a place inside its frame", .got = "more",
-                          .remedy = "the archive is damaged or its writer is wrong: build it again");
-    }
-    if (!archive->is_compressed && record.raw_bytes == blob->raw_bytes) {
-        return verified_frame(archive, number, &record, true, content, error);
-    }
-    if (frame->content.bytes == NULL || frame->number != number) {
+    struct source source = {kernel, blob->frame, 0, aotci_frame(&kernel->tables, blob->frame)};
+    const bool is_there = frame->content.bytes != NULL &&
+                          memcmp(&frame->record, source.frame, sizeof frame->record) == 0;
+    if (!is_there) {
+        aotc_status status = aotci_root_use(kernel, blob->frame, &source.offset, error);
+        if (status == AOTC_OK && !archive->is_compressed && source.frame->raw_bytes == blob->raw_bytes) {
+            return verified(&source, true, content, error);
+        }
         aotci_frame_drop(archive);
-        const aotc_status status = aotci_frame_decode(archive, number, &record, &frame->content, error);
+        status = status == AOTC_OK ? decode(&source, &frame->content, error) : status;
         if (status != AOTC_OK) {
             frame->content = (struct aotci_content){.bytes = NULL};
             return status;
         }
-        frame->number = number;
+        frame->record = *source.frame;
         frame->kernel = NULL;
     }
     /* A copy of its own: aligned, as the checks of cubins and the driver need it. */
     unsigned char *copy = aotci_allocate_bytes(&archive->allocator, blob->raw_bytes);
     if (copy == NULL) {
-        return no_memory(archive, number, blob->raw_bytes, error);
+        return no_memory(&source, blob->raw_bytes, error);
     }
     copy_blob(kernel, index, frame, copy);
     if (frame->content.size_bytes == blob->raw_bytes) { /* there is nothing else in it */

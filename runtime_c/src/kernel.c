@@ -87,6 +87,23 @@ static aotc_status unknown_kernel(const aotc_archive *archive, const char *name,
                       .got = aotci_text("'%s'", name).chars, .remedy = remedy.chars);
 }
 
+/* Find a kernel and open it; NULL if there is none. */
+static aotc_status find_kernel(struct aotc_archive *archive, const char *name,
+                               const aotc_kernel **kernel, aotc_error *error) {
+    uint32_t number = UINT32_MAX;
+    aotc_status status = aotci_root_find(archive, name, &number, error);
+    if (status != AOTC_OK || number == UINT32_MAX) {
+        return status;
+    }
+    status = aotci_kernel_open(archive, number, name, error);
+    struct aotc_kernel *found = status == AOTC_OK ? aotci_kernel(archive, number) : NULL;
+    if (found != NULL && strcmp(found->name, name) == 0) {
+        atomic_store_explicit(&archive->last, found, memory_order_release);
+        *kernel = found;
+    }
+    return status;
+}
+
 aotc_status aotc_kernel_get(const aotc_archive *archive, const char *name,
                             const aotc_kernel **kernel, aotc_error *error) {
     if (kernel != NULL) {
@@ -102,21 +119,16 @@ aotc_status aotc_kernel_get(const aotc_archive *archive, const char *name,
         *kernel = found;
         return AOTC_OK;
     }
-    uint32_t number = UINT32_MAX;
-    aotc_status status = aotci_root_find(archive, name, &number, error);
-    if (status == AOTC_OK && number != UINT32_MAX) {
-        status = aotci_kernel_open(changed, number, name, error);
-        found = status == AOTC_OK ? aotci_kernel(archive, number) : NULL;
-        if (found != NULL && strcmp(found->name, name) == 0) {
-            atomic_store_explicit(&changed->last, found, memory_order_release);
-            *kernel = found;
-        }
-        if (status != AOTC_OK || *kernel != NULL) {
-            return status;
-        }
+    aotc_status status = find_kernel(changed, name, kernel, error);
+    if (status == AOTC_ERROR_FORMAT || (status == AOTC_OK && *kernel == NULL)) {
+        /* Perhaps another kernel has its slot in a root that nobody verified: ask again when somebody has. */
+        status = aotci_root_complete(archive, error);
+        status = status == AOTC_OK ? find_kernel(changed, name, kernel, error) : status;
     }
-    status = status == AOTC_OK ? aotci_root_complete(archive, error) : status;
-    return status == AOTC_OK ? unknown_kernel(archive, name, error) : status;
+    if (status != AOTC_OK || *kernel != NULL) {
+        return status;
+    }
+    return unknown_kernel(archive, name, error);
 }
 
 aotc_status aotc_kernel_get_at(const aotc_archive *archive, uint32_t index,

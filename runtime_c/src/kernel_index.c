@@ -65,19 +65,17 @@ static aotc_status open_locked(struct aotc_kernel *kernel, const char *name, aot
     struct aotci_content index;
     char found[LIMIT_NAME_BYTES + 1];
     aotc_status status = aotci_root_kernel(kernel, name == NULL ? found : NULL, error);
-    if (status == AOTC_OK) {
-        status = aotci_frame_decode(archive, kernel->number, &kernel->frame, &index, error);
-    }
+    kernel->name = name != NULL ? name : found; /* until the index has it */
+    status = status == AOTC_OK ? aotci_index_decode(kernel, &index, error) : status;
     if (status != AOTC_OK) {
         return status;
     }
-    kernel->name = name != NULL ? name : found; /* until the index has it */
     kernel->index_bytes = index.bytes;
     kernel->owned_index = index.owned;
     kernel->tables = (struct aotci_tables){
         .file = archive->name,
         .bytes = kernel->index_bytes,
-        .size_bytes = kernel->frame.raw_bytes,
+        .size_bytes = kernel->entry.frame.raw_bytes,
         .is_newer = archive->root.is_newer,
     };
     status = aotci_validate_directory(&kernel->tables, false, error);

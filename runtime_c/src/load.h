@@ -166,16 +166,20 @@ aotc_status aotci_read_file(const struct aotc_archive *archive, uint64_t offset,
 
 void aotci_content_free(const struct aotc_archive *archive, const struct aotci_content *content);
 
-/* Verify a frame and decode it, or use it where it is. IO, CHECKSUM, FORMAT, NOMEM, UNSUPPORTED (frame.c). */
-aotc_status aotci_frame_decode(const struct aotc_archive *archive, uint32_t number,
-                               const struct frame_record *frame, struct aotci_content *content,
+/* Verify the index of a kernel, whose entry was taken, and decode it, or use it where it is. IO, CHECKSUM, FORMAT,
+ * NOMEM, UNSUPPORTED (frame.c). */
+aotc_status aotci_index_decode(const struct aotc_kernel *kernel, struct aotci_content *content,
                                aotc_error *error);
 
-/* Compare a frame's bytes with its digest. IO, CHECKSUM, NOMEM (frame.c). */
-aotc_status aotci_frame_verify(const struct aotc_archive *archive, uint32_t number,
+/* Open all kernels of an archive whose root is complete, and compare every frame with its digest. As aotci_kernel_open
+ * (verify.c). */
+aotc_status aotci_verify_frames(struct aotc_archive *archive, aotc_error *error);
+
+/* Compare a frame of a kernel's blobs, which lies at `offset`, with its digest. IO, CHECKSUM, NOMEM (frame.c). */
+aotc_status aotci_frame_verify(const struct aotc_kernel *kernel, uint32_t use, uint64_t offset,
                                aotc_error *error);
 
-/* Decode a blob. A frame of several blobs stays decoded until `aotci_frame_drop`. As aotci_frame_decode
+/* Decode a blob. A frame of several blobs stays decoded until `aotci_frame_drop`. As aotci_index_decode
  * (frame.c). */
 aotc_status aotci_blob_decode(const struct aotc_kernel *kernel, uint32_t index,
                               struct aotci_content *content, aotc_error *error);

@@ -23,9 +23,9 @@ static const struct {
 } layouts[SECTION_COUNT + 1] = {
     [SECTION_ARCHIVE] = {"ARCHIVE", sizeof(struct archive_record), 4},
     [SECTION_TARGETS] = {"TARGETS", sizeof(struct target_record), 4, LIMIT_TARGETS},
-    [SECTION_ENTRIES] = {"ENTRIES", sizeof(struct entry_record), 4, LIMIT_KERNELS},
-    [SECTION_FRAMES] = {"FRAMES", sizeof(struct frame_record), 8},
-    [SECTION_USES] = {"USES", sizeof(uint32_t), 4},
+    [SECTION_ENTRIES] = {"ENTRIES", sizeof(struct entry_record), 8, LIMIT_KERNELS},
+    [SECTION_SLOTS] = {"SLOTS", sizeof(struct slot_record), 4},
+    [SECTION_USES] = {"USES", sizeof(struct use_record), 8},
     [SECTION_KERNELS] = {"KERNELS", sizeof(struct kernel_record), 8},
     [SECTION_PARAMS] = {"PARAMS", sizeof(struct param_record), 4},
     [SECTION_TYPE_VARIABLES] = {"TYPE_VARIABLES", sizeof(struct type_variable_record), 4},
@@ -38,17 +38,18 @@ static const struct {
     [SECTION_TENSOR_MAPS] = {"TENSOR_MAPS", sizeof(struct tensor_map_record), 4},
     [SECTION_EXPRESSIONS] = {"EXPRESSIONS", sizeof(struct expression_record), 4},
     [SECTION_BLOBS] = {"BLOBS", sizeof(struct blob_record), 4},
+    [SECTION_FRAMES] = {"FRAMES", sizeof(struct frame_record), 4},
     [SECTION_CODE] = {"CODE", 1, 1},
     [SECTION_STRINGS] = {"STRINGS", 1, 1},
 };
 
 static const enum section_kind root_sections[] = {SECTION_ARCHIVE, SECTION_TARGETS, SECTION_ENTRIES,
-                                                  SECTION_FRAMES,  SECTION_USES,    SECTION_STRINGS};
+                                                  SECTION_SLOTS,   SECTION_USES,    SECTION_STRINGS};
 static const enum section_kind kernel_sections[] = {
     SECTION_TARGETS,      SECTION_KERNELS,     SECTION_PARAMS,      SECTION_TYPE_VARIABLES,
     SECTION_CHOICES,      SECTION_VALUES,      SECTION_GUARDS,      SECTION_CONFIGS,
     SECTION_VARIANTS,     SECTION_CUBIN_PARAMS, SECTION_TENSOR_MAPS, SECTION_EXPRESSIONS,
-    SECTION_BLOBS,        SECTION_CODE,        SECTION_STRINGS,
+    SECTION_BLOBS,        SECTION_FRAMES,      SECTION_CODE,        SECTION_STRINGS,
 };
 
 static const char remedy[] = "the archive is damaged or its writer is wrong: build it again";
@@ -343,17 +344,68 @@ static aotc_status check_expressions(const struct aotci_tables *tables, aotc_err
                : bad_section(tables, error, SECTION_CODE, "bytes", "code with an owner");
 }
 
+/* ---- frames ----------------------------------------------------------------------------------- */
+
+uint64_t aotci_frame_start(const struct aotc_archive *archive, uint64_t end) {
+    return archive->is_compressed ? end : (end + STORED_ALIGN - 1) / STORED_ALIGN * STORED_ALIGN;
+}
+
+bool aotci_is_place(const struct aotc_archive *archive, uint64_t offset, uint32_t stored_bytes) {
+    return offset >= archive->head_bytes && offset <= archive->file_bytes &&
+           stored_bytes <= archive->file_bytes - offset &&
+           (archive->is_compressed || offset % STORED_ALIGN == 0);
+}
+
+/* The sizes of a frame, which a record of a table has. */
+static aotc_status check_sizes(const struct aotc_archive *archive, const struct aotci_tables *tables,
+                               enum section_kind kind, uint32_t number, const struct frame_record *frame,
+                               uint32_t most, aotc_error *error) {
+    if (frame->raw_bytes > most) {
+        return aotci_above_limit(tables, error, "decoded size of a frame", frame->raw_bytes, most);
+    }
+    if (frame->raw_bytes == 0 || (!archive->is_compressed && frame->stored_bytes != frame->raw_bytes)) {
+        return aotci_bad_record(tables, error, kind, number, "raw_bytes",
+                                "a size, and stored_bytes if nothing is compressed");
+    }
+    return AOTC_OK;
+}
+
 /* ---- the root --------------------------------------------------------------------------------- */
 
-/* Kernels in the order of their names, each with its slice of USES. */
-static aotc_status check_entries(const struct aotci_tables *tables, aotc_error *error) {
-    const uint32_t entry_count = aotci_count(tables, SECTION_ENTRIES);
-    const uint32_t frame_count = aotci_count(tables, SECTION_FRAMES);
+aotc_status aotci_validate_entry(const struct aotc_archive *archive, uint32_t number,
+                                 const struct entry_record *entry, aotc_error *error) {
+    const struct aotci_tables *tables = &archive->root;
+    const uint32_t use_count = aotci_count(tables, SECTION_USES);
+    const aotc_status status = check_sizes(archive, tables, SECTION_ENTRIES, number, &entry->frame,
+                                           LIMIT_INDEX_BYTES, error);
+    if (status != AOTC_OK) {
+        return status;
+    }
+    if (entry->zero != 0 || entry->first_use > use_count ||
+        entry->use_count > use_count - entry->first_use) {
+        return aotci_bad_record(tables, error, SECTION_ENTRIES, number, "first_use, use_count",
+                                "uses that there are");
+    }
+    if (!aotci_is_place(archive, entry->offset, entry->frame.stored_bytes)) {
+        return aotci_bad_record(tables, error, SECTION_ENTRIES, number, "offset, stored_bytes",
+                                "a place in the file");
+    }
+    return AOTC_OK;
+}
+
+/* Kernels in the order of their names, each with its slice of USES, and their indices in the same order. */
+static aotc_status check_entries(const struct aotc_archive *archive, uint64_t *file_end, aotc_error *error) {
+    const struct aotci_tables *tables = &archive->root;
     const uint32_t use_count = aotci_count(tables, SECTION_USES);
     uint32_t end = 0;
-    for (uint32_t i = 0; i < entry_count; ++i) {
+    *file_end = archive->head_bytes;
+    for (uint32_t i = 0; i < aotci_count(tables, SECTION_ENTRIES); ++i) {
         const struct entry_record *entry = aotci_entry(tables, i);
-        if (!aotci_is_name(tables, entry->name) || entry->zero != 0) {
+        const aotc_status status = aotci_validate_entry(archive, i, entry, error);
+        if (status != AOTC_OK) {
+            return status;
+        }
+        if (!aotci_is_name(tables, entry->name)) {
             return aotci_bad_record(tables, error, SECTION_ENTRIES, i, "name", "a name");
         }
         /* Offsets of strings are in the order of the strings. */
@@ -361,107 +413,114 @@ static aotc_status check_entries(const struct aotci_tables *tables, aotc_error *
             return aotci_bad_record(tables, error, SECTION_ENTRIES, i, "name",
                                     "increasing names, each once");
         }
-        if (entry->first_use != end || entry->use_count > use_count - end) {
+        if (entry->first_use != end) {
             return aotci_bad_record(tables, error, SECTION_ENTRIES, i, "first_use, use_count",
                                     "the next uses");
         }
+        if (entry->offset != aotci_frame_start(archive, *file_end)) {
+            return aotci_bad_record(tables, error, SECTION_ENTRIES, i, "offset, stored_bytes",
+                                    "a place in the file after the previous index");
+        }
         end += entry->use_count;
+        *file_end = entry->offset + entry->frame.stored_bytes;
     }
-    if (end != use_count) {
-        return aotci_bad_record(tables, error, SECTION_USES, end, "owner",
-                                "a record that belongs to a kernel");
+    return end == use_count ? AOTC_OK
+                            : aotci_bad_record(tables, error, SECTION_USES, end, "owner",
+                                               "a record that belongs to a kernel");
+}
+
+/* Slots for at most half as many kernels, a power of two, or none. */
+static uint32_t slot_count(uint32_t kernel_count) {
+    uint32_t count = kernel_count == 0 ? 0 : 2;
+    while (count < 2 * kernel_count) {
+        count *= 2;
     }
-    if (entry_count > frame_count) {
-        return bad_section(tables, error, SECTION_FRAMES, "count", "a frame for each kernel");
+    return count;
+}
+
+/* Each kernel has the first slot from its name's place on that no kernel before it has. So one that is not its own
+ * must be of a kernel before, and the others are empty. */
+static aotc_status check_slots(const struct aotci_tables *tables, aotc_error *error) {
+    const uint32_t kernel_count = aotci_count(tables, SECTION_ENTRIES);
+    const uint32_t count = aotci_count(tables, SECTION_SLOTS);
+    uint32_t empty = 0;
+    if (count != slot_count(kernel_count)) {
+        return bad_section(tables, error, SECTION_SLOTS, "count", "two for each kernel, a power of two");
     }
-    for (uint32_t i = 0; i < use_count; ++i) {
-        const uint32_t frame = *(const uint32_t *)aotci_record(tables, SECTION_USES, i);
-        if (frame < entry_count || frame >= frame_count) {
-            return aotci_bad_record(tables, error, SECTION_USES, i, "frame", "a frame of blobs");
+    for (uint32_t i = 0; i < count; ++i) {
+        const struct slot_record *slot = aotci_slot(tables, i);
+        empty += slot->kernel == 0 && slot->tag == 0;
+    }
+    if (empty != count - kernel_count) {
+        return bad_section(tables, error, SECTION_SLOTS, "records", "one for each kernel, and zeros");
+    }
+    for (uint32_t i = 0; i < kernel_count; ++i) {
+        const uint64_t hash = aotci_name_hash(aotci_string(tables, aotci_entry(tables, i)->name));
+        uint32_t at = (uint32_t)hash & (count - 1);
+        const struct slot_record *slot = aotci_slot(tables, at);
+        for (uint32_t step = 0; step < i && slot->kernel != 0 && slot->kernel < i + 1; ++step) {
+            at = (at + 1) & (count - 1);
+            slot = aotci_slot(tables, at);
+        }
+        if (slot->kernel != i + 1 || slot->tag != (uint32_t)(hash >> 32)) {
+            return aotci_bad_record(tables, error, SECTION_SLOTS, at, "tag, kernel",
+                                    "the kernels, each after those that were there before");
         }
     }
     return AOTC_OK;
 }
 
-aotc_status aotci_validate_frame(const struct aotc_archive *archive, uint32_t number,
-                                 const struct frame_record *frame, aotc_error *error) {
+/* Where frames of blobs lie, as far as the root tells: after the indices. */
+static aotc_status check_uses(const struct aotc_archive *archive, uint64_t file_end, aotc_error *error) {
     const struct aotci_tables *tables = &archive->root;
-    const uint32_t most =
-        number < aotci_count(tables, SECTION_ENTRIES) ? LIMIT_INDEX_BYTES : LIMIT_BLOB_BYTES;
-    if (frame->raw_bytes > most) {
-        return aotci_above_limit(tables, error, "decoded size of a frame", frame->raw_bytes, most);
-    }
-    if (!archive->is_compressed && frame->stored_bytes != frame->raw_bytes) {
-        return aotci_bad_record(tables, error, SECTION_FRAMES, number, "raw_bytes",
-                                "stored_bytes, as nothing is compressed");
-    }
-    if (frame->offset < archive->head_bytes || frame->offset > archive->file_bytes ||
-        frame->raw_bytes == 0 || frame->stored_bytes > archive->file_bytes - frame->offset ||
-        (!archive->is_compressed && frame->offset % STORED_ALIGN != 0)) {
-        return aotci_bad_record(tables, error, SECTION_FRAMES, number, "offset, stored_bytes",
-                                "a place in the file");
+    for (uint32_t i = 0; i < aotci_count(tables, SECTION_USES); ++i) {
+        const uint64_t offset = aotci_use(tables, i)->offset;
+        if (offset < file_end || !aotci_is_place(archive, offset, 0)) {
+            return aotci_bad_record(tables, error, SECTION_USES, i, "offset",
+                                    "a place in the file after the indices");
+        }
     }
     return AOTC_OK;
-}
-
-static aotc_status check_frames(const struct aotc_archive *archive, aotc_error *error) {
-    const struct aotci_tables *tables = &archive->root;
-    uint64_t end = archive->head_bytes;
-    uint64_t decoded_bytes = 0;
-    for (uint32_t i = 0; i < aotci_count(tables, SECTION_FRAMES); ++i) {
-        const struct frame_record *frame = aotci_frame(tables, i);
-        const aotc_status status = aotci_validate_frame(archive, i, frame, error);
-        if (status != AOTC_OK) {
-            return status;
-        }
-        if (!archive->is_compressed) {
-            end = (end + STORED_ALIGN - 1) / STORED_ALIGN * STORED_ALIGN;
-        }
-        if (frame->offset != end) {
-            return aotci_bad_record(tables, error, SECTION_FRAMES, i, "offset, stored_bytes",
-                                    "a place in the file after the previous frame");
-        }
-        end += frame->stored_bytes;
-        decoded_bytes += frame->raw_bytes;
-    }
-    if (decoded_bytes > LIMIT_DECODED_BYTES) {
-        return aotci_above_limit(tables, error, "decoded size of all frames", decoded_bytes,
-                                 LIMIT_DECODED_BYTES);
-    }
-    return end == archive->file_bytes
-               ? AOTC_OK
-               : bad_section(tables, error, SECTION_FRAMES, "end", "the end of the file");
 }
 
 aotc_status aotci_validate_root(const struct aotc_archive *archive, aotc_error *error) {
-    static aotc_status (*const checks[])(const struct aotci_tables *, aotc_error *) = {
-        check_strings, check_archive_record, check_targets, check_entries};
-    for (size_t i = 0; i < sizeof checks / sizeof *checks; ++i) {
-        const aotc_status status = checks[i](&archive->root, error);
-        if (status != AOTC_OK) {
-            return status;
-        }
-    }
-    return check_frames(archive, error);
+    const struct aotci_tables *tables = &archive->root;
+    uint64_t file_end = 0;
+    aotc_status status = check_strings(tables, error);
+    status = status == AOTC_OK ? check_archive_record(tables, error) : status;
+    status = status == AOTC_OK ? check_targets(tables, error) : status;
+    status = status == AOTC_OK ? check_entries(archive, &file_end, error) : status;
+    status = status == AOTC_OK ? check_slots(tables, error) : status;
+    return status == AOTC_OK ? check_uses(archive, file_end, error) : status;
 }
 
 /* ---- the index of a kernel ---------------------------------------------------------------------- */
 
-/* Whether blobs up to `end` fill the kernel's frame `use`, before the first of which there are none. Of a root that
- * is not complete the frame's record was not verified: whoever reads a blob compares it then. */
-static bool is_filled(const struct aotc_kernel *kernel, int64_t use, uint32_t end) {
-    const struct aotc_archive *archive = kernel->archive;
-    if (use < 0) {
-        return end == 0;
+/* The frames that the root has places of. */
+static aotc_status check_frames(const struct aotc_kernel *kernel, aotc_error *error) {
+    const struct aotci_tables *tables = &kernel->tables;
+    const uint32_t count = aotci_count(tables, SECTION_FRAMES);
+    if (count != kernel->entry.use_count) {
+        return bad_section(tables, error, SECTION_FRAMES, "count", "the use_count of the root");
     }
-    return !atomic_load_explicit(&archive->is_complete, memory_order_acquire) ||
-           end == aotci_frame(&archive->root, aotci_used_frame(kernel, (uint32_t)use))->raw_bytes;
+    for (uint32_t i = 0; i < count; ++i) {
+        const aotc_status status = check_sizes(kernel->archive, tables, SECTION_FRAMES, i,
+                                               aotci_frame(tables, i), LIMIT_BLOB_BYTES, error);
+        if (status != AOTC_OK) {
+            return status;
+        }
+    }
+    return AOTC_OK;
 }
 
-/* The blobs cover the frames that the kernel uses, one after the other. */
-static aotc_status check_blobs(const struct aotc_kernel *kernel, aotc_error *error) {
-    const struct aotci_tables *tables = &kernel->tables;
-    const uint32_t use_count = kernel->entry.use_count;
+/* Whether blobs up to `end` fill the kernel's frame `number`, before the first of which there are none. */
+static bool is_filled(const struct aotci_tables *tables, int64_t number, uint32_t end) {
+    return number < 0 ? end == 0 : end == aotci_frame(tables, (uint32_t)number)->raw_bytes;
+}
+
+/* The blobs cover the frames, one after the other. */
+static aotc_status check_blobs(const struct aotci_tables *tables, aotc_error *error) {
+    const uint32_t frame_count = aotci_count(tables, SECTION_FRAMES);
     int64_t frame = -1;
     uint32_t end = 0;
     uint32_t kind = 0;
@@ -479,8 +538,8 @@ static aotc_status check_blobs(const struct aotc_kernel *kernel, aotc_error *err
         const bool follows = blob->start != 0 ? blob->frame == frame && blob->start == end &&
                                                     blob->kind == kind
                                               : blob->frame == frame + 1 &&
-                                                    blob->frame < use_count &&
-                                                    is_filled(kernel, frame, end);
+                                                    blob->frame < frame_count &&
+                                                    is_filled(tables, frame, end);
         if (!follows) {
             return aotci_bad_record(tables, error, SECTION_BLOBS, i, "frame, start",
                                     "the place after the previous blob");
@@ -489,7 +548,7 @@ static aotc_status check_blobs(const struct aotc_kernel *kernel, aotc_error *err
         kind = blob->kind;
         end = (uint32_t)blob_end;
     }
-    return frame + 1 == use_count && is_filled(kernel, frame, end)
+    return frame + 1 == frame_count && is_filled(tables, frame, end)
                ? AOTC_OK
                : bad_section(tables, error, SECTION_BLOBS, "end", "the end of the kernel's frames");
 }
@@ -498,6 +557,7 @@ aotc_status aotci_validate_index(const struct aotc_kernel *kernel, aotc_error *e
     aotc_status status = check_strings(&kernel->tables, error);
     status = status == AOTC_OK ? check_targets(&kernel->tables, error) : status;
     status = status == AOTC_OK ? check_expressions(&kernel->tables, error) : status;
-    status = status == AOTC_OK ? check_blobs(kernel, error) : status;
+    status = status == AOTC_OK ? check_frames(kernel, error) : status;
+    status = status == AOTC_OK ? check_blobs(&kernel->tables, error) : status;
     return status == AOTC_OK ? aotci_validate_kernel(kernel, error) : status;
 }

@@ -13,11 +13,17 @@ aotc_status aotci_validate_directory(struct aotci_tables *tables, bool is_root, 
  * FORMAT, LIMIT. */
 aotc_status aotci_validate_root(const struct aotc_archive *archive, aotc_error *error);
 
-/* The record of a frame by itself, wherever the others lie. FORMAT, LIMIT. */
-aotc_status aotci_validate_frame(const struct aotc_archive *archive, uint32_t number,
-                                 const struct frame_record *frame, aotc_error *error);
+/* The record of a kernel by itself, wherever those of others lead. FORMAT, LIMIT. */
+aotc_status aotci_validate_entry(const struct aotc_archive *archive, uint32_t number,
+                                 const struct entry_record *entry, aotc_error *error);
 
-/* The same for the index of a kernel. FORMAT, LIMIT, NOMEM. */
+/* Where a frame may begin after one that ends at `end`. */
+uint64_t aotci_frame_start(const struct aotc_archive *archive, uint64_t end);
+
+/* Say whether a frame of so many bytes may lie there, as far as the size of the file tells. */
+bool aotci_is_place(const struct aotc_archive *archive, uint64_t offset, uint32_t stored_bytes);
+
+/* Check every record of the index of a kernel. FORMAT, LIMIT, NOMEM. */
 aotc_status aotci_validate_index(const struct aotc_kernel *kernel, aotc_error *error);
 
 /* The same for the record of a kernel and all it owns (validate_kernel.c). */

@@ -18,7 +18,9 @@ from pathlib import Path
 import zstandard
 
 from aotc.ir.expression import parse
+from aotc.package.archive_root import Root, read_header
 from aotc.package.check_index import check_archive
+from aotc.package.decoder import Decoder
 from aotc.package.encoder import encode_records
 from aotc.package.index import (
     Archive,
@@ -36,8 +38,8 @@ from aotc.package.index import (
 
 _NOBITS = 8
 _SOURCE = bytes(range(32))
-_FRAMES = 4
 _MANY = 160  # kernels: their root is too large to be verified whole
+_SAME_SLOT = ("pfjbgukvzj", "qtndaxrdmj")  # FNV-1a gives both one tag and, of 512 slots, one place
 
 
 def _param_info(sizes: list[tuple[int, int]]) -> bytes:
@@ -376,14 +378,14 @@ def _wrong(target: str) -> Kernel:
 
 
 def _frames(data: bytes) -> list[tuple[int, int]]:
-    """Return offset and size of each frame, from the root (docs/reference/archive-format.md, section 2)."""
-    kind, record_bytes, offset, count = struct.unpack_from(
-        "<4I", data, 128 + 8 + 16 * (_FRAMES - 1)
-    )
-    if kind != _FRAMES:
-        raise ValueError("the directory is not in the order of kinds")
-    records = (128 + offset + record_bytes * index for index in range(count))
-    return [struct.unpack_from("<QI", data, record) for record in records]
+    """Return offset and size of each frame."""
+    root = Root(data, read_header(data))
+    found: dict[int, int] = {}
+    for number, row in enumerate(root.rows["ENTRIES"]):
+        found[row[4]] = row[5]
+        sizes = (frame[0] for frame in Decoder(root, number).frames)
+        found.update(zip(root.uses(number), sizes, strict=True))
+    return sorted(found.items())
 
 
 def _stored(content: bytes) -> bytes:
@@ -398,10 +400,11 @@ def _stored(content: bytes) -> bytes:
 def _write(directory: Path, name: str, archive: Archive, *, is_grouped: bool = False) -> None:
     check_archive(archive)
 
+    compressor = zstandard.ZstdCompressor(19, write_checksum=False)
+    makers = iter((compressor.compress, _stored))  # of blobs, of indices
+
     def frames(contents: list[bytes]) -> list[bytes]:
-        count = len(archive.kernels)
-        compressor = zstandard.ZstdCompressor(19, write_checksum=False)
-        return [*map(_stored, contents[:count]), *map(compressor.compress, contents[count:])]
+        return [*map(next(makers), contents)]
 
     data = encode_records(canonical(archive), frames, is_grouped=is_grouped)
     (directory / f"{name}.aotc").write_bytes(data)
@@ -440,7 +443,8 @@ def main(directory: Path) -> None:
     _write(directory, "twins", Archive("twins", "1", twins))
     _write(directory, "small", Archive("small", "1", (_add((hopper,)),)))
     _write_stored(directory, "stored", Archive("stored", "1", kernels, "aotc"))
-    many = tuple(replace(_add(both), name=f"add_{number:03}") for number in range(_MANY))
+    names = (*(f"add_{number:03}" for number in range(_MANY)), *_SAME_SLOT)
+    many = tuple(replace(_add(both), name=name) for name in names)
     _write_stored(directory, "many", Archive("many", "1", many, "aotc"))
     _write(directory, "empty", Archive("empty", "1", ()))
 

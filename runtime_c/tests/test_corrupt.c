@@ -51,7 +51,7 @@ static void digests_of(const unsigned char *data, uint64_t size_bytes, unsigned 
     }
 }
 
-/* Write the digest that belongs to a changed header and root. */
+/* Write the digests that belong to a changed header and root, if there is room for them. */
 static void seal(unsigned char *data, size_t size_bytes) {
     struct header_record header;
     memcpy(&header, data, sizeof header);
@@ -61,23 +61,26 @@ static void seal(unsigned char *data, size_t size_bytes) {
         return;
     }
     const uint64_t digest_bytes = aotci_digest_bytes(header.root_bytes);
-    const uint64_t sealed_bytes = aotci_digest_bytes(digest_bytes);
-    if (digest_bytes + sealed_bytes > left - header.root_bytes) {
+    const uint64_t seal_bytes = aotci_digest_bytes(digest_bytes);
+    if (digest_bytes + seal_bytes > left - header.root_bytes) {
         return;
     }
-    unsigned char *digests = data + HEADER_BYTES + header.root_bytes;
-    digests_of(data + HEADER_BYTES, header.root_bytes, digests);
-    digests_of(digests, digest_bytes, digests + digest_bytes);
-    struct aotci_sha256 hash;
-    aotci_sha256_begin(&hash);
-    aotci_sha256_update(&hash, data, HEADER_BYTES);
-    aotci_sha256_update(&hash, digests + digest_bytes, (size_t)sealed_bytes);
-    aotci_sha256_end(&hash, data + offsetof(struct header_record, root_sha256));
+    unsigned char *root = data + HEADER_BYTES + seal_bytes;
+    unsigned char *digests = root + header.root_bytes;
+    digests_of(root, header.root_bytes, digests);
+    digests_of(digests, digest_bytes, data + HEADER_BYTES);
+    uint32_t section_count = 0;
+    memcpy(&section_count, root, header.root_bytes < 4 ? 0 : 4);
+    const uint64_t directory_bytes = 8 + 16 * (uint64_t)section_count;
+    const uint64_t covered =
+        directory_bytes < header.root_bytes ? directory_bytes : header.root_bytes;
+    digest_of(data, (size_t)(HEADER_BYTES + seal_bytes + covered),
+              data + offsetof(struct header_record, root_sha256));
 }
 
 /* Sections of the root, and of the index of a kernel, in the order of their directories. */
 static const enum section_kind root_kinds[] = {SECTION_ARCHIVE, SECTION_TARGETS, SECTION_ENTRIES,
-                                               SECTION_FRAMES,  SECTION_USES,    SECTION_STRINGS};
+                                               SECTION_SLOTS,   SECTION_USES,    SECTION_STRINGS};
 enum { ROOT = -1, FRAME_HEAD_BYTES = 12 };
 
 static struct directory_entry *entry_of(unsigned char *index, int kernel, enum section_kind kind) {
@@ -89,15 +92,21 @@ static struct directory_entry *entry_of(unsigned char *index, int kernel, enum s
     return entry + place;
 }
 
-static struct frame_record *frame_of(unsigned char *data, uint32_t number) {
-    const struct directory_entry *entry = entry_of(data + HEADER_BYTES, ROOT, SECTION_FRAMES);
-    return (void *)(data + HEADER_BYTES + entry->offset + sizeof(struct frame_record) * number);
+static size_t root_at(const unsigned char *data) {
+    struct header_record header;
+    memcpy(&header, data, sizeof header);
+    return (size_t)header.root_offset;
+}
+
+static struct entry_record *kernel_of(unsigned char *data, uint32_t number) {
+    unsigned char *root = data + root_at(data);
+    return (struct entry_record *)(void *)(root + entry_of(root, ROOT, SECTION_ENTRIES)->offset) + number;
 }
 
 /* The root, or the index of a kernel, where it is in the file. */
 static unsigned char *index_of(unsigned char *data, int kernel) {
-    return kernel == ROOT ? data + HEADER_BYTES
-                          : data + frame_of(data, (uint32_t)kernel)->offset + FRAME_HEAD_BYTES;
+    return kernel == ROOT ? data + root_at(data)
+                          : data + kernel_of(data, (uint32_t)kernel)->offset + FRAME_HEAD_BYTES;
 }
 
 /* A copy of an index that is aligned, as the one in the file need not be. */
@@ -105,7 +114,7 @@ static unsigned char *copy_index(const struct bytes *archive, int kernel) {
     struct header_record header;
     memcpy(&header, archive->data, sizeof header);
     const size_t size_bytes = kernel == ROOT ? (size_t)header.root_bytes
-                                             : frame_of(archive->data, (uint32_t)kernel)->raw_bytes;
+                                             : kernel_of(archive->data, (uint32_t)kernel)->frame.raw_bytes;
     unsigned char *copy = malloc(size_bytes);
     memcpy(copy, index_of(archive->data, kernel), size_bytes);
     return copy;
@@ -114,8 +123,8 @@ static unsigned char *copy_index(const struct bytes *archive, int kernel) {
 /* Write the digests that belong to a changed index of a kernel. */
 static void seal_kernel(unsigned char *data, size_t size_bytes, int kernel) {
     if (kernel != ROOT) {
-        struct frame_record *frame = frame_of(data, (uint32_t)kernel);
-        digest_of(data + frame->offset, frame->stored_bytes, frame->sha256);
+        struct entry_record *entry = kernel_of(data, (uint32_t)kernel);
+        digest_of(data + entry->offset, entry->frame.stored_bytes, entry->frame.sha256);
     }
     seal(data, size_bytes);
 }
@@ -188,13 +197,12 @@ static void extremes_of_a_large_root(void) {
     struct bytes many = read_golden("many.aotc");
     struct header_record header;
     memcpy(&header, many.data, sizeof header);
-    const uint64_t digest_bytes = aotci_digest_bytes(header.root_bytes);
-    const size_t head_bytes =
-        (size_t)(HEADER_BYTES + header.root_bytes + digest_bytes + aotci_digest_bytes(digest_bytes));
+    const size_t root_end = (size_t)(header.root_offset + header.root_bytes);
+    const size_t head_bytes = root_end + (size_t)aotci_digest_bytes(header.root_bytes);
     unsigned char *moved = malloc(many.size_bytes + 1);
     memcpy(moved + 1, many.data, many.size_bytes);
     enum { STEP = 52 }; /* not each word: a record of each kind in each place */
-    for (size_t at = HEADER_BYTES; at + 4 <= HEADER_BYTES + header.root_bytes; at += STEP) {
+    for (size_t at = (size_t)header.root_offset; at + 4 <= root_end; at += STEP) {
         uint32_t original = 0;
         memcpy(&original, many.data + at, sizeof original);
         const uint32_t extremes[] = {0, 1, original + 1, 0x7FFFFFFF, 0xFFFFFFFF, original ^ 0xFF00};
@@ -215,13 +223,13 @@ static void extremes_of(const char *name) {
     struct bytes golden = read_golden(name);
     struct header_record header;
     memcpy(&header, golden.data, sizeof header);
-    extremes_between(&golden, 8, (size_t)(HEADER_BYTES + header.root_bytes), ROOT);
+    extremes_between(&golden, 8, (size_t)(header.root_offset + header.root_bytes), ROOT);
     const uint32_t kernel_count =
         entry_of(index_of(golden.data, ROOT), ROOT, SECTION_ENTRIES)->count;
     for (uint32_t i = 0; i < kernel_count; ++i) {
-        const struct frame_record frame = *frame_of(golden.data, i);
-        extremes_between(&golden, (size_t)frame.offset + FRAME_HEAD_BYTES,
-                         (size_t)frame.offset + frame.stored_bytes, (int)i);
+        const struct entry_record entry = *kernel_of(golden.data, i);
+        extremes_between(&golden, (size_t)entry.offset + FRAME_HEAD_BYTES,
+                         (size_t)entry.offset + entry.frame.stored_bytes, (int)i);
     }
     free(golden.data);
 }
@@ -304,10 +312,10 @@ static void expect_changes(const char *name, const struct change *changes, size_
 static void test_fields(void) {
     static const struct change changes[] = {
         IN_HEADER(major, 1, AOTC_ERROR_VERSION, "1.0"),
-        IN_HEADER(major, 5, AOTC_ERROR_VERSION, "5.0"),
-        IN_HEADER(major, 7, AOTC_ERROR_VERSION, "7.0"),
+        IN_HEADER(major, 6, AOTC_ERROR_VERSION, "6.0"),
+        IN_HEADER(major, 8, AOTC_ERROR_VERSION, "8.0"),
         IN_HEADER(required_features, 1 << 10 | 1, AOTC_ERROR_VERSION, "0x400"),
-        IN_HEADER(required_features, 0, AOTC_ERROR_FORMAT, "FRAMES[0].raw_bytes"),
+        IN_HEADER(required_features, 0, AOTC_ERROR_FORMAT, "ENTRIES[0].raw_bytes"),
         IN_HEADER(optional_features, 1, AOTC_ERROR_FORMAT, "optional_features"),
         IN_HEADER(header_bytes, 64, AOTC_ERROR_FORMAT, "header_bytes"),
         IN_HEADER(root_offset, 192, AOTC_ERROR_FORMAT, "root_offset"),
@@ -316,7 +324,7 @@ static void test_fields(void) {
         IN_HEADER(file_bytes, (UINT64_C(4) << 30) + 1, AOTC_ERROR_LIMIT, "4 GiB"),
         IN_HEADER(root_bytes, 12, AOTC_ERROR_FORMAT, "root_bytes"),
         IN_HEADER(root_bytes, 8, AOTC_ERROR_FORMAT, "section_count"),
-        IN_HEADER(root_bytes, 0, AOTC_ERROR_FORMAT, "section_count"),
+        IN_HEADER(root_bytes, 0, AOTC_ERROR_FORMAT, "root_offset"),
         IN_ROOT(SECTION_ARCHIVE, 0, archive_record, name, 0, AOTC_ERROR_FORMAT,
                   "ARCHIVE[0].name"),
         IN_ROOT(SECTION_ARCHIVE, 0, archive_record, toolchain, UINT32_MAX, AOTC_ERROR_FORMAT,
@@ -411,18 +419,26 @@ static void test_fields(void) {
         IN_ROOT(SECTION_ENTRIES, 0, entry_record, use_count, UINT32_MAX, AOTC_ERROR_FORMAT,
                 "ENTRIES[0].first_use"),
         IN_ROOT(SECTION_ENTRIES, 4, entry_record, use_count, 0, AOTC_ERROR_FORMAT, "USES["),
-        IN_ROOT(SECTION_FRAMES, 0, frame_record, raw_bytes, (16 << 20) + 1, AOTC_ERROR_LIMIT,
+        IN_ROOT(SECTION_ENTRIES, 0, entry_record, frame.raw_bytes, (16 << 20) + 1, AOTC_ERROR_LIMIT,
                 "decoded size"),
-        IN_ROOT(SECTION_FRAMES, 5, frame_record, raw_bytes, (64 << 20) + 1, AOTC_ERROR_LIMIT,
-                "decoded size"),
-        IN_ROOT(SECTION_FRAMES, 1, frame_record, raw_bytes, 0, AOTC_ERROR_FORMAT, "FRAMES[1]"),
-        IN_ROOT(SECTION_FRAMES, 1, frame_record, raw_bytes, 8, AOTC_ERROR_FORMAT, "content size"),
-        IN_ROOT(SECTION_FRAMES, 1, frame_record, offset, 0, AOTC_ERROR_FORMAT, "FRAMES[1]"),
-        IN_ROOT(SECTION_FRAMES, 0, frame_record, stored_bytes, UINT32_MAX, AOTC_ERROR_FORMAT,
-                "FRAMES[0]"),
-        IN_ROOT(SECTION_FRAMES, 1, frame_record, sha256[3], 1, AOTC_ERROR_CHECKSUM, "frame 1"),
-        {ROOT, SECTION_USES, false, 0, 0, 4, 4, AOTC_ERROR_FORMAT, "USES[0]"},
-        {ROOT, SECTION_USES, false, 0, 0, UINT32_MAX, 4, AOTC_ERROR_FORMAT, "USES[0]"},
+        IN_ROOT(SECTION_ENTRIES, 1, entry_record, frame.raw_bytes, 0, AOTC_ERROR_FORMAT, "ENTRIES[1]"),
+        IN_ROOT(SECTION_ENTRIES, 1, entry_record, frame.raw_bytes, 8, AOTC_ERROR_FORMAT, "content size"),
+        IN_ROOT(SECTION_ENTRIES, 1, entry_record, offset, 0, AOTC_ERROR_FORMAT, "ENTRIES[1].offset"),
+        IN_ROOT(SECTION_ENTRIES, 0, entry_record, frame.stored_bytes, UINT32_MAX, AOTC_ERROR_FORMAT,
+                "ENTRIES[0].offset"),
+        IN_ROOT(SECTION_ENTRIES, 0, entry_record, frame.stored_bytes, 8, AOTC_ERROR_FORMAT,
+                "ENTRIES[1].offset"),
+        IN_ROOT(SECTION_ENTRIES, 1, entry_record, frame.sha256[3], 1, AOTC_ERROR_CHECKSUM, "index"),
+        IN_DIRECTORY(ROOT, SECTION_SLOTS, 8, AOTC_ERROR_FORMAT, "offset"),
+        IN_ROOT(SECTION_SLOTS, 0, slot_record, tag, 1, AOTC_ERROR_FORMAT, "SLOTS"),
+        IN_ROOT(SECTION_SLOTS, 0, slot_record, kernel, 9, AOTC_ERROR_FORMAT, "SLOTS"),
+        IN_ROOT(SECTION_USES, 0, use_record, offset, 0, AOTC_ERROR_FORMAT, "USES[0]"),
+        IN_ROOT(SECTION_USES, 0, use_record, offset, UINT64_MAX, AOTC_ERROR_FORMAT, "USES[0]"),
+        IN_RECORD(SECTION_FRAMES, 0, frame_record, raw_bytes, (64 << 20) + 1, AOTC_ERROR_LIMIT,
+                  "decoded size"),
+        IN_RECORD(SECTION_FRAMES, 0, frame_record, raw_bytes, 0, AOTC_ERROR_FORMAT, "FRAMES[0]"),
+        IN_RECORD(SECTION_FRAMES, 0, frame_record, raw_bytes, 8, AOTC_ERROR_FORMAT, "BLOBS[1]"),
+        IN_DIRECTORY(0, SECTION_FRAMES, 15, AOTC_ERROR_FORMAT, "offset"),
         IN_RECORD(SECTION_EXPRESSIONS, 1, expression_record, code_offset, 1, AOTC_ERROR_FORMAT,
                   "EXPRESSIONS[1]"),
         IN_RECORD(SECTION_EXPRESSIONS, 0, expression_record, code_bytes, 4097, AOTC_ERROR_LIMIT,
@@ -465,8 +481,7 @@ static void test_fields_of_groups(void) {
 static void test_another_name(void) {
     struct bytes twins = read_golden("twins.aotc");
     aotc_error error = AOTC_ERROR_INIT;
-    struct frame_record *frames = frame_of(twins.data, 0);
-    const struct bytes names = {index_of(twins.data, 0), frames[0].raw_bytes};
+    const struct bytes names = {index_of(twins.data, 0), kernel_of(twins.data, 0)->frame.raw_bytes};
     for (size_t at = 0; at + 4 <= names.size_bytes; ++at) {
         if (memcmp(names.data + at, "add", 4) == 0) {
             memcpy(names.data + at, "adb", 4);
@@ -525,15 +540,15 @@ static void test_strings(void) {
 static void test_newer_minor(void) {
     struct bytes empty = read_golden("empty.aotc");
     struct header_record *header = (void *)empty.data;
-    struct directory_entry *directory = (void *)(empty.data + HEADER_BYTES + 8);
-    directory[3].record_bytes += 8;
+    struct directory_entry *directory = (void *)(empty.data + root_at(empty.data) + 8);
+    directory[2].record_bytes += 8;
     seal(empty.data, empty.size_bytes);
     CHECK(open_bytes(empty.data, empty.size_bytes, 0, NULL) == AOTC_ERROR_FORMAT);
     header->minor = 1;
     header->optional_features = 4;
     seal(empty.data, empty.size_bytes);
     CHECK(open_bytes(empty.data, empty.size_bytes, 0, NULL) == AOTC_OK);
-    directory[3].record_bytes += 4;
+    directory[2].record_bytes += 4;
     seal(empty.data, empty.size_bytes);
     CHECK(open_bytes(empty.data, empty.size_bytes, 0, NULL) == AOTC_ERROR_FORMAT);
     free(empty.data);

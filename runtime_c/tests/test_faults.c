@@ -239,7 +239,7 @@ static void test_damaged_blob(void) {
     small.data[small.size_bytes - 1] ^= 1;
     EXPECT(aotc_open_memory(small.data, small.size_bytes, &options, &archive, &error), AOTC_OK,
            &error, NULL);
-    EXPECT(aotc_load(archive, &load, &error), AOTC_ERROR_CHECKSUM, &error, "frame 8");
+    EXPECT(aotc_load(archive, &load, &error), AOTC_ERROR_CHECKSUM, &error, "frame 7");
     EXPECT(launch_add(archive, NULL), AOTC_ERROR_STATE, &error, NULL);
     aotc_release(archive);
     CHECK(fake_cuda_calls("cuLibraryLoadData") == 7 && fake_cuda_live_libraries() == 0);
@@ -293,19 +293,21 @@ static void test_shared_frames(void) {
     NO_VIOLATION();
 
     fake_cuda_reset();
-    /* Five kernels, then their blobs: of `add` for sm_80 first. The root's directory comes after the
-     * header; frames are its fourth section. */
-    struct directory_entry frames;
-    memcpy(&frames, grouped.data + HEADER_BYTES + 8 + 3 * sizeof frames, sizeof frames);
-    struct frame_record frame;
-    memcpy(&frame, grouped.data + HEADER_BYTES + frames.offset + 5 * sizeof frame, sizeof frame);
-    grouped.data[frame.offset + 20] ^= 1;
+    /* The frames of `add`, for sm_80 first, are the first after the five indices. */
+    struct header_record header;
+    struct directory_entry entries;
+    struct entry_record last;
+    memcpy(&header, grouped.data, sizeof header);
+    const unsigned char *root = grouped.data + header.root_offset;
+    memcpy(&entries, root + 8 + 2 * sizeof entries, sizeof entries);
+    memcpy(&last, root + entries.offset + 4 * sizeof last, sizeof last);
+    grouped.data[last.offset + last.frame.stored_bytes + 20] ^= 1;
     EXPECT(aotc_open_memory(grouped.data, grouped.size_bytes, &options, &archive, &error), AOTC_OK,
            &error, NULL);
     const struct fake_device ampere = {8, 0, 163 << 10};
     fake_cuda_set_devices(&ampere, 1);
     load.kernel = "add";
-    EXPECT(aotc_load(archive, &load, &error), AOTC_ERROR_CHECKSUM, &error, "frame 5");
+    EXPECT(aotc_load(archive, &load, &error), AOTC_ERROR_CHECKSUM, &error, "frame 0");
     load.kernel = "shared";
     CHECK(aotc_load(archive, &load, &error) != AOTC_ERROR_CHECKSUM);
     aotc_release(archive);

@@ -28,6 +28,7 @@ from tests.support.archive_bytes import (
     place,
     refusal,
     resealed,
+    root_at,
     root_end,
     u32,
     with_blob,
@@ -71,9 +72,9 @@ def test_what_is_no_archive_is_refused(data: bytes) -> None:
 
 def test_future_versions_are_named(samples: SimpleNamespace) -> None:
     data = encode(samples.small)
-    for version, other in ((b"\7\0", "7.0"), (b"\5\0", "5.0")):
+    for version, other in ((b"\x08\0", "8.0"), (b"\6\0", "6.0")):
         error = refusal(patched(data, 8, version))
-        assert (error.kind, other in error.message, "6.0" in error.message) == (
+        assert (error.kind, other in error.message, "7.0" in error.message) == (
             "VERSION",
             True,
             True,
@@ -99,7 +100,7 @@ def test_huge_sizes_are_refused_before_allocation(samples: SimpleNamespace, at: 
 @pytest.mark.parametrize("name", ROOT_SECTIONS)
 def test_huge_counts_are_refused_before_allocation(samples: SimpleNamespace, name: str) -> None:
     data = encode(samples.small)
-    count_at = 128 + 8 + 16 * ROOT_SECTIONS.index(name) + 12
+    count_at = root_at(data) + 8 + 16 * ROOT_SECTIONS.index(name) + 12
     assert refusal(resealed(patched(data, count_at, b"\xff" * 4))).kind == "LIMIT"
 
 
@@ -117,34 +118,46 @@ def test_a_section_behind_the_index_is_refused(samples: SimpleNamespace) -> None
     assert (error.kind, "VARIANTS" in error.message) == ("FORMAT", True)
 
 
-@pytest.mark.parametrize("at", [0, 8, 12])
-def test_overlapping_frames_are_refused(samples: SimpleNamespace, at: int) -> None:
+@pytest.mark.parametrize("at", [16, 24, 28])
+def test_overlapping_indices_are_refused(samples: SimpleNamespace, at: int) -> None:
     data = encode(samples.archive)
-    first, second = (field(data, "FRAMES", number, at) for number in (0, 1))
-    size = 8 if at == 0 else 4
+    first, second = (field(data, "ENTRIES", number, at) for number in (0, 1))
+    size = 8 if at == 16 else 4
     assert data[first : first + size] != data[second : second + size]
     overlapping = resealed(patched(data, second, data[first : first + size]))
     assert refusal(overlapping).kind == "FORMAT"
 
 
 def test_frames_may_not_be_exchanged(samples: SimpleNamespace) -> None:
-    """Each kernel's index says whose it is, and each use of a frame what is in it."""
+    """Each kernel's index says whose it is, and what is in each frame that it uses."""
     data = encode(samples.archive)
-    size = RECORDS["FRAMES"].size
-    first, _ = place(data, "FRAMES")
     kernels = num_kernels(data)
     assert kernels > 1
     contents = {0: index_of(data, 1), 1: index_of(data, 0)}
     assert refusal(with_contents(data, contents)).kind == "FORMAT"
-    for number in range(kernels, len(frame_rows(data))):
-        at = first + size * number + 16
-        assert refusal(resealed(patched(data, at, bytes(32)))).kind == "CHECKSUM"
+    for kernel in range(kernels):
+        assert refusal(with_field(data, "ENTRIES", kernel, 32, bytes(32))).kind == "CHECKSUM"
+        for number in range(place(data, "FRAMES", kernel)[1]):
+            changed = with_field(data, "FRAMES", number, 8, bytes(32), kernel)
+            assert refusal(changed).kind == "CHECKSUM"
+    offsets = [offset for offset, *_ in frame_rows(data)]
     uses, count = place(data, "USES")
     for number in range(count):
-        for value in (0, kernels, len(frame_rows(data)) - 1, len(frame_rows(data))):
-            changed = patched(data, uses + 4 * number, u32(value))
+        for value in (0, *offsets, offsets[-1] + 1, len(data), 1 << 63):
+            changed = patched(data, uses + 8 * number, value.to_bytes(8, "little"))
             if changed != data:
                 assert refusal(resealed(changed)).kind == "FORMAT"
+
+
+@pytest.mark.parametrize("record", range(4))
+def test_slots_are_those_of_the_names(samples: SimpleNamespace, record: int) -> None:
+    data = encode(samples.archive)
+    assert record < place(data, "SLOTS")[1]
+    for at, value in ((0, 0), (0, 7), (4, 0), (4, 1), (4, 2), (4, num_kernels(data) + 1)):
+        changed = patched(data, field(data, "SLOTS", record, at), u32(value))
+        if changed != data:
+            error = refusal(resealed(changed))
+            assert (error.kind, "SLOTS" in error.message) == ("FORMAT", True)
 
 
 @pytest.mark.parametrize(
@@ -180,7 +193,7 @@ def test_padding_is_zero_everywhere(samples: SimpleNamespace) -> None:
 
 def test_a_hole_before_a_frame_is_refused(samples: SimpleNamespace) -> None:
     data = encode(samples.small)
-    at = field(data, "FRAMES", 1, 0)
+    at = field(data, "USES", 0, 0)
     offset = int.from_bytes(data[at : at + 8], "little")
     holed = data[:offset] + bytes(64) + data[offset:]
     holed = patched(patched(holed, at, (offset + 64).to_bytes(8, "little")), 32, u32(len(holed)))
@@ -297,7 +310,7 @@ def test_every_field_of_an_index_at_its_extremes(samples: SimpleNamespace, kerne
     data = encode(samples.small)
     index = data[: root_end(data)] if kernel == ROOT else index_of(data, kernel)
     outcomes = {"refused": 0, "accepted": 0}
-    for at in range(128 if kernel == ROOT else 0, len(index), 4):
+    for at in range(root_at(data) if kernel == ROOT else 0, len(index), 4):
         old = int.from_bytes(index[at : at + 4], "little")
         for value in (0, 1, 0x7FFFFFFF, 0x80000000, 0xFFFFFFFF, old ^ 1, old + 1, old ^ 0x10000):
             if value & 0xFFFFFFFF == old:
@@ -324,7 +337,7 @@ def test_forged_indices_never_escape(samples: SimpleNamespace, data: st.DataObje
     """Several random changes at once end in an `ArchiveError` or in an archive."""
     golden = _GOLDEN.read_bytes()
     kernel = data.draw(st.integers(ROOT, num_kernels(golden) - 1))
-    start = 128 if kernel == ROOT else 0
+    start = root_at(golden) if kernel == ROOT else 0
     forged = bytearray(golden if kernel == ROOT else index_of(golden, kernel))
     end = root_end(golden) if kernel == ROOT else len(forged)
     for _ in range(data.draw(st.integers(1, 4))):

@@ -10,12 +10,13 @@ import hashlib
 import struct
 from collections.abc import Mapping
 from functools import lru_cache
+from typing import Any
 
 import pytest
 import zstandard
 
 from aotc.package.archive import decode
-from aotc.package.archive_root import root_digests
+from aotc.package.archive_root import Header, header_digest, root_digests
 from aotc.package.code_filter import filtered
 from aotc.package.index import (
     ArchiveError,
@@ -23,6 +24,7 @@ from aotc.package.index import (
 from aotc.package.records import (
     DIRECTORY_ENTRY,
     DIRECTORY_HEAD,
+    FEATURE_ZSTD,
     HEADER,
     KERNEL_SECTIONS,
     RECORDS,
@@ -35,20 +37,24 @@ ROOT = -1
 """In place of a kernel's number: the root of the archive."""
 
 
+def _header(data: bytes) -> Header:
+    return Header(0, int.from_bytes(data[48:56], "little"))
+
+
+def root_at(data: bytes) -> int:
+    """Return where the root of an archive begins."""
+    return _header(data).root_at
+
+
 def root_end(data: bytes) -> int:
     """Return where the root of an archive ends."""
-    return HEADER.size + int.from_bytes(data[48:56], "little")
-
-
-def digests_of(data: bytes) -> bytes:
-    """Return the digests of the root's pieces, and of theirs, as they follow it."""
-    return b"".join(root_digests(data[HEADER.size : root_end(data)]))
+    return _header(data).digests_at
 
 
 def place(data: bytes, name: str, kernel: int = ROOT) -> tuple[int, int]:
     """Return the offset of a section and its number of records: in the file, or in an index."""
     names = ROOT_SECTIONS if kernel == ROOT else KERNEL_SECTIONS
-    start = HEADER.size if kernel == ROOT else 0
+    start = root_at(data) if kernel == ROOT else 0
     table = data if kernel == ROOT else index_of(data, kernel)
     entry = start + DIRECTORY_HEAD.size + DIRECTORY_ENTRY.size * names.index(name)
     _, _, offset, count = DIRECTORY_ENTRY.unpack_from(table, entry)
@@ -60,47 +66,85 @@ def field(data: bytes, name: str, record: int, at: int, kernel: int = ROOT) -> i
     return place(data, name, kernel)[0] + RECORDS[name].size * record + at
 
 
+def _records(data: bytes, name: str, kernel: int = ROOT) -> list[tuple[Any, ...]]:
+    at, count = place(data, name, kernel)
+    table = data if kernel == ROOT else index_of(data, kernel)
+    layout = RECORDS[name]
+    return [layout.unpack_from(table, at + layout.size * number) for number in range(count)]
+
+
+def _uses(data: bytes) -> list[tuple[int, int, int]]:
+    """Return the kernel, the number of the frame there, and its offset, for each use of a frame."""
+    offsets = [row[0] for row in _records(data, "USES")]
+    return [
+        (kernel, frame, offsets[first + frame])
+        for kernel, (_, _, first, count, *_) in enumerate(_records(data, "ENTRIES"))
+        for frame in range(count)
+    ]
+
+
 def frame_rows(data: bytes) -> list[tuple[int, int, int, bytes]]:
-    """Return offset, stored size, decoded size and digest of each frame."""
-    layout = RECORDS["FRAMES"]
-    at, count = place(data, "FRAMES")
-    return [layout.unpack_from(data, at + layout.size * number) for number in range(count)]
+    """Return offset, stored size, decoded size and digest of each frame: indices, then blobs."""
+    rows = [row[4:] for row in _records(data, "ENTRIES")]
+    blobs = {o: (o, *_records(data, "FRAMES", k)[frame]) for k, frame, o in _uses(data)}
+    return [*rows, *(blobs[offset] for offset in sorted(blobs))]
 
 
 @lru_cache(maxsize=64)
 def index_of(data: bytes, kernel: int) -> bytes:
     """Return the index of a kernel, decoded."""
-    offset, stored_bytes, raw_bytes, _ = frame_rows(data)[kernel]
-    return zstandard.decompress(data[offset : offset + stored_bytes], raw_bytes)
+    offset, stored_bytes, raw_bytes, _ = _records(data, "ENTRIES")[kernel][4:]
+    frame = data[offset : offset + stored_bytes]
+    return zstandard.decompress(frame, raw_bytes) if data[16] & FEATURE_ZSTD else frame
 
 
 def num_kernels(data: bytes) -> int:
     return place(data, "ENTRIES")[1]
 
 
+def _compressed(content: bytes) -> tuple[bytes, int]:
+    return zstandard.ZstdCompressor(1, write_checksum=False).compress(content), len(content)
+
+
 def with_contents(data: bytes, contents: Mapping[int, bytes]) -> bytes:
     """Return the archive with other contents of frames, every offset and checksum being right."""
-    compressor = zstandard.ZstdCompressor(1, write_checksum=False)
-    return with_frames(data, {n: (compressor.compress(c), len(c)) for n, c in contents.items()})
+    return with_frames(data, {n: _compressed(content) for n, content in contents.items()})
 
 
 def with_frames(data: bytes, frames: Mapping[int, tuple[bytes, int]]) -> bytes:
-    """Return the archive with other frames, given with the size that each is said to decode to."""
-    root = root_end(data)
-    end = root + len(digests_of(data))
+    """Return the archive with other frames, given with the size that each is said to decode to.
+
+    An index that is not among them gets the records of blobs that are.
+    """
+    rows = frame_rows(data)
+    stored = [(data[at : at + size], raw_bytes) for at, size, raw_bytes, _ in rows]
+    numbers = {row[0]: number for number, row in enumerate(rows)}
+    for kernel, frame, offset in _uses(data):
+        changed = frames.get(numbers[offset])
+        if changed is not None and kernel not in frames:
+            old = zstandard.decompress(stored[kernel][0], stored[kernel][1])
+            at = field(data, "FRAMES", frame, 0, kernel)
+            stored[kernel] = _compressed(patched(old, at, _frame_record(*changed)))
+    for number, changed in frames.items():
+        stored[number] = changed
+    end = _header(data).end
     head = bytearray(data[:end])
-    layout = RECORDS["FRAMES"]
-    at, _ = place(data, "FRAMES")
-    stored: list[bytes] = []
-    for number, (offset, stored_bytes, raw_bytes, _) in enumerate(frame_rows(data)):
-        old = (data[offset : offset + stored_bytes], raw_bytes)
-        frame, decoded_bytes = frames.get(number, old)
-        row = (end, len(frame), decoded_bytes, hashlib.sha256(frame).digest())
-        layout.pack_into(head, at + layout.size * number, *row)
+    places: list[int] = []
+    for frame, _ in stored:
+        places.append(end)
         end += len(frame)
-        stored.append(frame)
+    for kernel in range(num_kernels(data)):
+        record = places[kernel].to_bytes(8, "little") + _frame_record(*stored[kernel])
+        at = field(data, "ENTRIES", kernel, 16)
+        head[at : at + len(record)] = record
+    for use, (_, _, offset) in enumerate(_uses(data)):
+        struct.pack_into("<Q", head, field(data, "USES", use, 0), places[numbers[offset]])
     struct.pack_into("<Q", head, 32, end)
-    return resealed(bytes(head) + b"".join(stored))
+    return resealed(bytes(head) + b"".join(frame for frame, _ in stored))
+
+
+def _frame_record(frame: bytes, raw_bytes: int) -> bytes:
+    return RECORDS["FRAMES"].pack(len(frame), raw_bytes, hashlib.sha256(frame).digest())
 
 
 def patched(data: bytes, at: int, new: bytes) -> bytes:
@@ -123,12 +167,15 @@ def with_field(
 
 
 def resealed(data: bytes) -> bytes:
-    """Return the file with the checksum of its root made right."""
+    """Return the file with the checksums of its root made right, where there is room for them."""
     blank = patched(data, SHA256_OFFSET, bytes(SHA256_BYTES))
-    pieces, sealed = root_digests(data[HEADER.size : root_end(data)])
-    digest = hashlib.sha256(blank[: HEADER.size] + sealed).digest()
-    whole = patched(data, root_end(data), pieces + sealed) if root_end(data) < len(data) else data
-    return patched(whole, SHA256_OFFSET, digest)
+    header = _header(data)
+    root = data[header.root_at : header.digests_at]
+    digests, seals = root_digests(root)
+    if header.end <= len(data):
+        blank = patched(patched(blank, HEADER.size, seals), header.digests_at, digests)
+    digest = header_digest(blank[: HEADER.size], blank[HEADER.size : header.root_at], root)
+    return patched(blank, SHA256_OFFSET, digest)
 
 
 def u32(value: int) -> bytes:

@@ -1,0 +1,122 @@
+/* verify.c: compare all frames of an archive with their digests, each once.
+ *
+ * Frames fill the file: first the indices, then those of blobs in the order in which kernels first use them. So one that
+ * does not begin where the one before ends is one that was seen, or nothing that may be.
+ */
+#include <string.h>
+
+#include "load.h"
+#include "validate.h"
+
+/* A frame of blobs that was verified. */
+struct seen {
+    uint64_t offset;
+    const struct frame_record *frame; /* as the index says that used it first */
+};
+
+struct walk {
+    struct aotc_archive *archive;
+    struct seen *seen; /* by rising offsets */
+    uint32_t seen_count;
+    uint64_t end; /* of the last one */
+    uint64_t decoded_bytes;
+};
+
+/* What lies between `end` and the next frame, at `offset`, is zero. */
+static aotc_status check_padding(const struct walk *walk, uint64_t offset, aotc_error *error) {
+    unsigned char padding[STORED_ALIGN] = {0};
+    static const unsigned char zeros[STORED_ALIGN] = {0};
+    const aotc_status status =
+        aotci_read_file(walk->archive, walk->end, padding, offset - walk->end, error);
+    if (status == AOTC_OK && memcmp(padding, zeros, sizeof zeros) != 0) {
+        return AOTCI_FAIL(error, AOTC_ERROR_FORMAT, .file = walk->archive->name, .field = "frames",
+                          .expected = "zeros between them", .got = "something else",
+                          .remedy = "the archive is damaged or its writer is wrong: build it again");
+    }
+    return status;
+}
+
+/* Count what a frame that begins where it must adds to the file. */
+static aotc_status pass(struct walk *walk, uint64_t offset, const struct frame_record *frame,
+                        aotc_error *error) {
+    const aotc_status status = check_padding(walk, offset, error);
+    walk->end = offset + frame->stored_bytes;
+    walk->decoded_bytes += frame->raw_bytes;
+    if (status == AOTC_OK && walk->decoded_bytes > LIMIT_DECODED_BYTES) {
+        return aotci_above_limit(&walk->archive->root, error, "decoded size of all frames",
+                                 walk->decoded_bytes, LIMIT_DECODED_BYTES);
+    }
+    return status;
+}
+
+/* The frame that was seen at an offset, or NULL. */
+static const struct frame_record *seen_at(const struct walk *walk, uint64_t offset) {
+    uint32_t low = 0;
+    for (uint32_t high = walk->seen_count; low < high;) {
+        const uint32_t middle = low + (high - low) / 2;
+        if (walk->seen[middle].offset < offset) {
+            low = middle + 1;
+        } else {
+            high = middle;
+        }
+    }
+    return low < walk->seen_count && walk->seen[low].offset == offset ? walk->seen[low].frame : NULL;
+}
+
+static aotc_status verify_use(struct walk *walk, const struct aotc_kernel *kernel, uint32_t use,
+                              aotc_error *error) {
+    const struct frame_record *frame = aotci_frame(&kernel->tables, use);
+    uint64_t offset = 0;
+    aotc_status status = aotci_root_use(kernel, use, &offset, error);
+    if (status != AOTC_OK) {
+        return status;
+    }
+    if (offset != aotci_frame_start(walk->archive, walk->end)) {
+        const struct frame_record *before = seen_at(walk, offset);
+        return before != NULL && memcmp(before, frame, sizeof *frame) == 0
+                   ? AOTC_OK
+                   : aotci_bad_record(&walk->archive->root, error, SECTION_USES,
+                                      kernel->entry.first_use + use, "offset",
+                                      "the end of the previous frame, or a frame that was used before");
+    }
+    status = pass(walk, offset, frame, error);
+    walk->seen[walk->seen_count++] = (struct seen){offset, frame};
+    return status == AOTC_OK ? aotci_frame_verify(kernel, use, offset, error) : status;
+}
+
+static aotc_status verify_all(struct walk *walk, aotc_error *error) {
+    struct aotc_archive *archive = walk->archive;
+    const struct aotci_tables *root = &archive->root;
+    const uint32_t kernel_count = aotci_count(root, SECTION_ENTRIES);
+    aotc_status status = AOTC_OK;
+    for (uint32_t i = 0; status == AOTC_OK && i < kernel_count; ++i) {
+        const struct entry_record *entry = aotci_entry(root, i);
+        status = pass(walk, entry->offset, &entry->frame, error);
+        status = status == AOTC_OK ? aotci_kernel_open(archive, i, NULL, error) : status;
+    }
+    for (uint32_t i = 0; status == AOTC_OK && i < kernel_count; ++i) {
+        const struct aotc_kernel *kernel = aotci_kernel(archive, i);
+        for (uint32_t use = 0; status == AOTC_OK && use < kernel->entry.use_count; ++use) {
+            status = verify_use(walk, kernel, use, error);
+        }
+    }
+    if (status == AOTC_OK && walk->end != archive->file_bytes) {
+        return AOTCI_FAIL(error, AOTC_ERROR_FORMAT, .file = archive->name, .field = "frames",
+                          .expected = "the end of the file after the last one", .got = "more",
+                          .remedy = "the archive is damaged or its writer is wrong: build it again");
+    }
+    return status;
+}
+
+aotc_status aotci_verify_frames(struct aotc_archive *archive, aotc_error *error) {
+    const uint32_t use_count = aotci_count(&archive->root, SECTION_USES);
+    struct walk walk = {.archive = archive, .end = archive->head_bytes};
+    walk.seen = aotci_allocate(&archive->allocator, use_count, sizeof *walk.seen);
+    if (walk.seen == NULL) {
+        return AOTCI_FAIL(error, AOTC_ERROR_NOMEM, .file = archive->name, .field = "frames",
+                          .expected = "memory to verify them", .got = "none");
+    }
+    const aotc_status status = verify_all(&walk, error);
+    aotci_deallocate(&archive->allocator, walk.seen, use_count, sizeof *walk.seen);
+    return status;
+}
