@@ -95,7 +95,7 @@ struct aotci_remote {
     unsigned char seals[];
 };
 
-/* The first bytes of a file, read at once: all that opening needs, unless the root is a large one of some megabytes. */
+/* The first bytes of a file, read at once: all that opening needs, unless the root has some megabytes. */
 struct aotci_start {
     uint32_t size_bytes;
     _Alignas(8) unsigned char bytes[4096];
@@ -201,7 +201,7 @@ static inline uint32_t aotci_variant_number(const struct aotc_kernel *kernel,
                       variants->stride);
 }
 
-/* Read header and root, or of a large root what opening needs. CHECKSUM, FORMAT, LIMIT, IO, NOMEM (root.c). */
+/* Verify header and directory, or read, verify and check the whole root. CHECKSUM, FORMAT, LIMIT, IO, NOMEM (root.c). */
 aotc_status aotci_root_open(struct aotc_archive *archive, const struct header_record *header,
                             const struct aotci_start *first, bool is_whole, aotc_error *error);
 

@@ -1,9 +1,9 @@
-/* root.c: the root of an archive: read whole, or of a large one what is asked for.
+/* root.c: the root of an archive: what is asked for, or all of it.
  *
- * Of a large root opening reads the directory, which the header's digest is of. Asking for a kernel reads its slot, and
- * verifies its record (pieces.c), which has the digest of its index; the index has those of its frames. What only says
- * where something lies need not be verified: at another place there is something with another digest. Whoever wants to
- * know of all kernels has all of it read, verified and checked first.
+ * Opening verifies the directory, which the header's digest is of. Asking for a kernel reads its slot, and verifies its
+ * record (pieces.c), which has the digest of its index; the index has those of its frames. What only says where
+ * something lies need not be verified: at another place there is something with another digest. Whoever wants to know
+ * of all kernels has all of it read, verified and checked first.
  */
 #include "root.h"
 
@@ -12,9 +12,6 @@
 #include "load.h"
 #include "sha256.h"
 #include "validate.h"
-
-/* Smaller roots are read and verified whole. */
-enum { WHOLE_ROOT_BYTES = 4 << 10 };
 
 static struct aotc_archive *changed(const struct aotc_archive *archive) {
     return (struct aotc_archive *)(uintptr_t)archive;
@@ -163,7 +160,6 @@ static aotc_status open_root(struct aotc_archive *archive, const struct header_r
 
 aotc_status aotci_root_open(struct aotc_archive *archive, const struct header_record *header,
                             const struct aotci_start *first, bool is_whole, aotc_error *error) {
-    const bool is_partial = !is_whole && header->root_bytes > WHOLE_ROOT_BYTES;
     struct beginning beginning = {first->bytes, NULL, first->size_bytes};
     archive->is_compressed = (header->required_features & FEATURE_ZSTD) != 0;
     archive->root = (struct aotci_tables){
@@ -178,11 +174,13 @@ aotc_status aotci_root_open(struct aotc_archive *archive, const struct header_re
         beginning = (struct beginning){archive->head, NULL, archive->head_bytes};
     }
     aotc_status status = open_root(archive, header, &beginning, error);
-    if (status == AOTC_OK && is_partial) {
-        status = aotci_pieces_open(archive, beginning.bytes + HEADER_BYTES, error);
-    } else if (status == AOTC_OK) {
-        status = archive->head == NULL ? keep_head(archive, &beginning, error) : AOTC_OK;
-        status = status == AOTC_OK ? check_whole(archive, error) : status;
+    if (status == AOTC_OK && archive->head == NULL &&
+        (is_whole || archive->head_bytes <= first->size_bytes)) {
+        status = keep_head(archive, &beginning, error);
+    }
+    if (status == AOTC_OK) {
+        status = is_whole ? check_whole(archive, error)
+                          : aotci_pieces_open(archive, beginning.bytes + HEADER_BYTES, error);
     }
     if (beginning.owned != NULL) {
         free_beginning(archive, &beginning);

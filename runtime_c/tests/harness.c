@@ -160,6 +160,11 @@ aotc_status open_bytes(const unsigned char *data, size_t size_bytes, uint32_t fl
     options.flags = flags;
     aotc_status status = aotc_open_memory(data, size_bytes, &options, &archive, error);
     CHECK((archive != NULL) == (status == AOTC_OK));
+    if (status == AOTC_OK) { /* whoever does not find a kernel has all of the root checked */
+        const aotc_kernel *none = NULL;
+        status = aotc_kernel_get(archive, "?", &none, error);
+        status = status == AOTC_ERROR_NOT_FOUND ? AOTC_OK : status;
+    }
     const char *name = NULL;
     for (uint32_t i = 0; status == AOTC_OK && archive != NULL &&
                          aotc_archive_get_kernel_name(archive, i, &name) == AOTC_OK;
