@@ -133,9 +133,10 @@ def stored_frames(data: bytes) -> list[StoredFrame]:
         indices.append(StoredFrame(root.text(name), "", stored_bytes, raw_bytes))
         uses, targets = root.uses(number), decoder.targets_of_blobs()
         for blob, row in enumerate(decoder.rows["BLOBS"]):
-            sizes = decoder.frames[row[0]][:2]
+            frame_number = int(row[0])
+            sizes = decoder.frames[frame_number][:2]
             frame = StoredFrame(root.text(name), targets.get(blob, ""), *sizes)
-            found.setdefault(uses[row[0]], frame)
+            found.setdefault(uses[frame_number], frame)
     return [*indices, *found.values()]
 
 

@@ -409,7 +409,10 @@ def encode_records(
     Raises: `ArchiveError` LIMIT for an index or a file too large for the format.
     """
     is_compressed = frames is not None
-    store = (lambda contents: contents) if frames is None else frames
+
+    def store(contents: list[bytes]) -> list[bytes]:
+        return contents if frames is None else frames(contents)
+
     kernels = [
         _KernelEncoder(kernel, is_grouped=is_grouped and is_compressed)
         for kernel in archive.kernels

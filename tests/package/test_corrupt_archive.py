@@ -17,7 +17,7 @@ from aotc.package.index import (
     Archive,
     ArchiveError,
 )
-from aotc.package.records import KERNEL_SECTIONS, RECORDS, ROOT_SECTIONS
+from aotc.package.records import KERNEL_SECTIONS, ROOT_SECTIONS
 from tests.support.archive_bytes import (
     ROOT,
     field,

@@ -51,6 +51,7 @@ from tests.support.archive_bytes import (
     patched,
     place,
     resealed,
+    root_at,
     with_contents,
     with_index,
 )
@@ -84,7 +85,7 @@ _MINOR = Field(10, 2, "header+10")
 def fields(data: bytes) -> Iterator[Field]:
     """Yield every field of the header, the directories and the records; bytes of sections are one."""
     yield from _fields_of(HEADER, 0, "header", ROOT)
-    yield from _fields_of_index(data, HEADER.size, ROOT_SECTIONS, "root ", ROOT)
+    yield from _fields_of_index(data, root_at(data), ROOT_SECTIONS, "root ", ROOT)
     for kernel in range(num_kernels(data)):
         yield from _fields_of_index(index_of(data, kernel), 0, KERNEL_SECTIONS, "", kernel)
 
