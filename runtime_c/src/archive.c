@@ -1,7 +1,7 @@
 /* archive.c: open an archive from a file or from memory, and let it go again.
  *
- * Of a file the header and the root are read, and the file stays open: the rest is read, and compared with
- * the digests in the root, when it is asked for. What is used is memory of our own that was verified, so a
+ * Of a file the first bytes are read, and the file stays open: the rest is read, and compared with the digests
+ * that lead to the header's, when it is asked for. What is used is memory of our own that was verified, so a
  * file that is changed or cut afterwards is an error, and one that is replaced has no effect. The order of
  * the checks is docs/reference/archive-format.md, section 1; sizes are checked before memory is asked for.
  */

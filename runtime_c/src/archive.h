@@ -1,8 +1,8 @@
 /* archive.h: an opened archive in memory.
  *
- * Opening checks everything that the root says (validate.c), and asking for a kernel what its index
- * says, so afterwards their records are used in place and without checks. What is loaded for GPUs is
- * added by load.c and only ever grows, each piece published whole, so launches read it without a lock.
+ * Asking for a kernel checks what its index says (validate.c), and asking for all of them what the root says, so
+ * afterwards their records are used in place and without checks. What is loaded for GPUs is added by load.c and
+ * only ever grows, each piece published whole, so launches read it without a lock.
  */
 #ifndef AOTCI_ARCHIVE_H
 #define AOTCI_ARCHIVE_H
@@ -201,7 +201,8 @@ static inline uint32_t aotci_variant_number(const struct aotc_kernel *kernel,
                       variants->stride);
 }
 
-/* Verify header and directory, or read, verify and check the whole root. CHECKSUM, FORMAT, LIMIT, IO, NOMEM (root.c). */
+/* Verify header and directory, or read, verify and check the whole root. CHECKSUM, FORMAT, LIMIT, IO, NOMEM
+ * (root.c). */
 aotc_status aotci_root_open(struct aotc_archive *archive, const struct header_record *header,
                             const struct aotci_start *first, bool is_whole, aotc_error *error);
 
@@ -213,8 +214,8 @@ aotc_status aotci_root_complete(const struct aotc_archive *archive, aotc_error *
 aotc_status aotci_root_find(const struct aotc_archive *archive, const char *name, uint32_t *number,
                             aotc_error *error);
 
-/* Verify, check and take the record of a kernel, and unless `name` is NULL its name, of LIMIT_NAME_BYTES and a NUL at
- * most; `index_lock` is held. CHECKSUM, FORMAT, LIMIT, IO (root.c). */
+/* Verify, check and take the record of a kernel, and unless `name` is NULL its name, of LIMIT_NAME_BYTES and a NUL
+ * at most; `index_lock` is held. CHECKSUM, FORMAT, LIMIT, IO (root.c). */
 aotc_status aotci_root_kernel(struct aotc_kernel *kernel, char *name, aotc_error *error);
 
 /* Where the frame lies that a kernel calls its frame `use`. That is checked, not verified: the kernel's index has the

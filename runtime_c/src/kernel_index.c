@@ -1,7 +1,7 @@
 /* kernel_index.c: open a kernel: its index, from a frame to tables that everything after may trust.
  *
- * An archive of thousands of kernels is opened in the time that its root takes; what the index of a
- * kernel says is read when somebody asks for that kernel. What was opened stays until the archive goes.
+ * An archive of thousands of kernels is opened by what its first bytes say; what the index of a kernel says
+ * is read when somebody asks for that kernel. What was opened stays until the archive goes.
  */
 #include "guard.h"
 #include "load.h"

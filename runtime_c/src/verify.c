@@ -1,7 +1,7 @@
 /* verify.c: compare all frames of an archive with their digests, each once.
  *
- * Frames fill the file: first the indices, then those of blobs in the order in which kernels first use them. So one that
- * does not begin where the one before ends is one that was seen, or nothing that may be.
+ * Frames fill the file: first the indices, then those of blobs in the order in which kernels first use them. So one
+ * that does not begin where the one before ends is one that was seen, or nothing that may be.
  */
 #include <string.h>
 
@@ -92,12 +92,12 @@ static aotc_status verify_all(struct walk *walk, aotc_error *error) {
     for (uint32_t i = 0; status == AOTC_OK && i < kernel_count; ++i) {
         const struct entry_record *entry = aotci_entry(root, i);
         status = pass(walk, entry->offset, &entry->frame, error);
-        status = status == AOTC_OK ? aotci_kernel_open(archive, i, NULL, error) : status;
     }
     for (uint32_t i = 0; status == AOTC_OK && i < kernel_count; ++i) {
-        const struct aotc_kernel *kernel = aotci_kernel(archive, i);
-        for (uint32_t use = 0; status == AOTC_OK && use < kernel->entry.use_count; ++use) {
-            status = verify_use(walk, kernel, use, error);
+        const uint32_t use_count = aotci_entry(root, i)->use_count;
+        status = aotci_kernel_open(archive, i, NULL, error);
+        for (uint32_t use = 0; status == AOTC_OK && use < use_count; ++use) {
+            status = verify_use(walk, aotci_kernel(archive, i), use, error);
         }
     }
     if (status == AOTC_OK && walk->end != archive->file_bytes) {
