@@ -214,6 +214,75 @@ static void test_a_large_root_is_verified_in_pieces(void) {
     free(many.data);
 }
 
+/* Where a frame lies nobody verifies: at a wrong place there is not what the kernel's index says. */
+static void test_wrong_places_of_frames(void) {
+    struct bytes many = read_golden("many.aotc");
+    struct header_record header;
+    struct directory_entry directory[6];
+    struct entry_record entry;
+    memcpy(&header, many.data, sizeof header);
+    unsigned char *root = many.data + header.root_offset;
+    memcpy(directory, root + 8, sizeof directory);
+    memcpy(&entry, root + directory[2].offset + 77 * sizeof entry, sizeof entry); /* add_077 */
+    unsigned char *place = root + directory[4].offset + sizeof(uint64_t) * (entry.first_use + entry.use_count - 1);
+    uint64_t offset = 0;
+    memcpy(&offset, place, sizeof offset);
+    const struct {
+        uint64_t offset;
+        aotc_status status;
+        const char *text;
+    } places[] = {
+        {offset, AOTC_OK, NULL},
+        {entry.offset, AOTC_ERROR_CHECKSUM, "kernel 'add_077': frame"},
+        {offset - 64, AOTC_ERROR_CHECKSUM, "kernel 'add_077': frame"},
+        {offset + 8, AOTC_ERROR_FORMAT, "USES["},
+        {0, AOTC_ERROR_FORMAT, "USES["},
+        {header.file_bytes, AOTC_ERROR_FORMAT, "USES["},
+        {UINT64_MAX - 63, AOTC_ERROR_FORMAT, "USES["},
+    };
+    aotc_load_options load = AOTC_LOAD_OPTIONS_INIT;
+    load.kernel = "add_077";
+    load.device = 0;
+    for (size_t i = 0; i < sizeof places / sizeof *places; ++i) {
+        aotc_archive *archive = NULL;
+        aotc_error error = AOTC_ERROR_INIT;
+        aotc_open_options options = stored_options();
+        options.driver_path = driver_path;
+        memcpy(place, &places[i].offset, sizeof offset);
+        fake_cuda_reset();
+        EXPECT(aotc_open_memory(many.data, many.size_bytes, &options, &archive, &error), AOTC_OK, &error, NULL);
+        EXPECT(aotc_load(archive, &load, &error), places[i].status, &error, places[i].text);
+        aotc_release(archive);
+        options.flags = AOTC_OPEN_VERIFY_BLOBS;
+        EXPECT(aotc_open_memory(many.data, many.size_bytes, &options, &archive, &error),
+               i == 0 ? AOTC_OK : AOTC_ERROR_CHECKSUM, &error, i == 0 ? NULL : "root");
+        aotc_release(archive);
+    }
+    free(many.data);
+}
+
+/* Between frames there are zeros, and after the last one nothing. */
+static void test_padding_between_frames(void) {
+    struct bytes stored = read_golden("stored.aotc");
+    struct header_record header;
+    struct directory_entry directory[3];
+    struct entry_record entry;
+    memcpy(&header, stored.data, sizeof header);
+    const unsigned char *root = stored.data + header.root_offset;
+    memcpy(directory, root + 8, sizeof directory);
+    for (size_t i = 0; i < 2; ++i) { /* before an index, and after it */
+        memcpy(&entry, root + directory[2].offset + 2 * sizeof entry, sizeof entry);
+        const size_t at = (size_t)entry.offset + (i == 0 ? 0 : entry.frame.stored_bytes) - (i == 0);
+        aotc_error error = AOTC_ERROR_INIT;
+        stored.data[at] ^= 1;
+        EXPECT(open_bytes(stored.data, stored.size_bytes, 0, &error), AOTC_OK, &error, NULL);
+        EXPECT(open_bytes(stored.data, stored.size_bytes, AOTC_OPEN_VERIFY_BLOBS, &error), AOTC_ERROR_FORMAT,
+               &error, "zeros");
+        stored.data[at] ^= 1;
+    }
+    free(stored.data);
+}
+
 /* Two names of one slot, which is the first kernel's. */
 static void test_names_of_one_slot(void) {
     static const char *const names[] = {"qtndaxrdmj", "pfjbgukvzj", "qtndaxrdmj"};
@@ -451,8 +520,8 @@ static void test_out_of_memory(void) {
 int main(int argc, char **argv) {
     static void (*const tests[])(void) = {
         test_info, test_files, test_options, test_out_of_memory, test_without_compression, test_trusted,
-        test_unaligned_memory,
-        test_a_large_root_is_verified_in_pieces, test_names_of_one_slot, test_a_search_meets_damage,
+        test_unaligned_memory, test_a_large_root_is_verified_in_pieces, test_names_of_one_slot,
+        test_wrong_places_of_frames, test_padding_between_frames, test_a_search_meets_damage,
     };
     return run_tests(argc, argv, tests, sizeof tests / sizeof *tests);
 }
