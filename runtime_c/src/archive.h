@@ -95,10 +95,10 @@ struct aotci_remote {
     unsigned char seals[];
 };
 
-/* The first bytes of a file, read at once: all that opening needs, unless the root has some megabytes. */
+/* The first bytes of a file, read at once: all that opening needs, unless the root has most of a megabyte. */
 struct aotci_start {
     uint32_t size_bytes;
-    _Alignas(8) unsigned char bytes[4096];
+    _Alignas(8) unsigned char bytes[1024];
 };
 
 struct aotc_archive {

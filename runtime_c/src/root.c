@@ -174,13 +174,11 @@ aotc_status aotci_root_open(struct aotc_archive *archive, const struct header_re
         beginning = (struct beginning){archive->head, NULL, archive->head_bytes};
     }
     aotc_status status = open_root(archive, header, &beginning, error);
-    if (status == AOTC_OK && archive->head == NULL &&
-        (is_whole || archive->head_bytes <= first->size_bytes)) {
-        status = keep_head(archive, &beginning, error);
-    }
-    if (status == AOTC_OK) {
-        status = is_whole ? check_whole(archive, error)
-                          : aotci_pieces_open(archive, beginning.bytes + HEADER_BYTES, error);
+    if (status == AOTC_OK && is_whole) {
+        status = archive->head == NULL ? keep_head(archive, &beginning, error) : AOTC_OK;
+        status = status == AOTC_OK ? check_whole(archive, error) : status;
+    } else if (status == AOTC_OK) {
+        status = aotci_pieces_open(archive, beginning.bytes + HEADER_BYTES, error);
     }
     if (beginning.owned != NULL) {
         free_beginning(archive, &beginning);
