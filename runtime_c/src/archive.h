@@ -138,6 +138,7 @@ struct aotc_archive {
     /* Changed by loads alone, under the lock. */
     pthread_mutex_t lock;
     bool has_driver;
+    atomic_bool knows_streams; /* the driver's stream_get_context was looked up (load.h); launches read it, too */
     struct aotci_driver driver;
     struct aotci_frame frame;
     uint64_t process; /* the mark of the one that loaded it: fork.c */

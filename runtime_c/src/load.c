@@ -7,6 +7,7 @@
 #include "load.h"
 
 #include <inttypes.h>
+#include <limits.h>
 
 #include "dispatch.h"
 #include "plan.h"
@@ -15,13 +16,40 @@
 /* ---- contexts ----------------------------------------------------------------------------------
  */
 
-/* Use an entry of the list again that was unloaded, for a context on the same device. */
-static aotc_status reuse_entry(struct loading *loading, struct aotci_context *entry,
-                               CUcontext current, unsigned long long id) {
-    entry->id = id;
-    loading->context = entry;
-    atomic_store_explicit(&entry->context, current, memory_order_release);
+/* Look up more of the driver, with what tells contexts and streams apart. */
+static aotc_status use_all(struct aotc_archive *archive, unsigned groups, aotc_error *error) {
+    const aotc_status status = aotci_driver_use(&archive->driver, groups | DRIVER_AFTER, error);
+    if (status == AOTC_OK) {
+        atomic_store_explicit(&archive->knows_streams, true, memory_order_release);
+    }
+    return status;
+}
+
+/* Ask which context an entry is of, while that lives: it gets something of the context's own. */
+static aotc_status identify(const struct loading *loading) {
+    struct aotci_context *entry = loading->context;
+    if (entry->is_identified) {
+        return AOTC_OK;
+    }
+    const aotc_status status = use_all(loading->archive, 0, loading->error);
+    if (status != AOTC_OK) {
+        return status;
+    }
+    const CUresult result =
+        loading->archive->driver.context_get_id(aotci_context_handle(entry), &entry->id);
+    if (result != CUDA_SUCCESS) {
+        entry->id = ULLONG_MAX;
+        return aotci_load_failure(loading, result, "cuCtxGetId");
+    }
+    entry->is_identified = true;
     return AOTC_OK;
+}
+
+/* The same after something was loaded: if the driver does not say, the entry is no other context's. */
+static void identify_late(const struct loading *loading) {
+    const struct loading silent = {.archive = loading->archive, .context = loading->context};
+    (void)identify(&silent);
+    loading->context->is_identified = true;
 }
 
 /* Make the table that launches in a context keep their plans in, if there is none; false without memory. */
@@ -38,40 +66,43 @@ void aotci_use_plans(const struct aotc_kernel *kernel, const struct aotci_contex
     }
 }
 
-/* Make the table of the current context, or find it. A context at the address of one that was
- * destroyed gets a table of its own, in front of the old one, since nothing is loaded in it. */
-static aotc_status find_context(struct loading *loading, CUcontext current) {
-    struct aotc_archive *archive = loading->archive;
-    const struct aotci_driver *driver = &archive->driver;
-    struct aotci_context *head = atomic_load_explicit(&archive->contexts, memory_order_relaxed);
-    unsigned long long id = 0;
-    CUresult result = driver->context_get_id(current, &id);
-    if (result != CUDA_SUCCESS) {
-        return aotci_load_failure(loading, result, "cuCtxGetId");
-    }
-    CUdevice device = 0;
-    result = driver->context_get_device(&device);
-    if (result != CUDA_SUCCESS) {
-        return aotci_load_failure(loading, result, "cuCtxGetDevice");
-    }
+/* Find the entry that launches in the current context find, if it is this context's, or else one to use again, of the
+ * same device, that was unloaded. A context at the address of one that was destroyed has neither. */
+static aotc_status find_entry(struct loading *loading, CUcontext current, CUdevice device) {
     struct aotci_context *unloaded = NULL;
-    for (struct aotci_context *entry = head; entry != NULL; entry = entry->next) {
-        const CUcontext handle = aotci_context_handle(entry);
-        if (handle == current && entry->id == id) {
-            loading->context = entry;
-            return AOTC_OK;
-        }
-        if (handle == current) {
-            unloaded = NULL; /* launches find the first one with this address: it must be ours */
-            break;
-        }
-        if (handle == NULL && entry->device == device && unloaded == NULL) {
+    struct aotci_context *entry =
+        atomic_load_explicit(&loading->archive->contexts, memory_order_relaxed);
+    for (; entry != NULL && aotci_context_handle(entry) != current; entry = entry->next) {
+        if (aotci_context_handle(entry) == NULL && entry->device == device && unloaded == NULL) {
             unloaded = entry;
         }
     }
-    if (unloaded != NULL) {
-        return reuse_entry(loading, unloaded, current, id);
+    if (entry == NULL && unloaded != NULL) {
+        unloaded->is_identified = false;
+        unloaded->id = ULLONG_MAX;
+        atomic_store_explicit(&unloaded->context, current, memory_order_release);
+        loading->context = unloaded;
     }
+    if (entry == NULL) {
+        return AOTC_OK;
+    }
+    unsigned long long id = ULLONG_MAX;
+    if (entry->is_identified) {
+        const CUresult result = loading->archive->driver.context_get_id(current, &id);
+        if (result != CUDA_SUCCESS) {
+            return aotci_load_failure(loading, result, "cuCtxGetId");
+        }
+    }
+    if (entry->device == device && (!entry->is_identified || entry->id == id)) {
+        loading->context = entry;
+    }
+    return AOTC_OK;
+}
+
+/* Make an entry for the current context, in front of the others. */
+static aotc_status make_entry(struct loading *loading, CUcontext current, CUdevice device) {
+    struct aotc_archive *archive = loading->archive;
+    const struct aotci_driver *driver = &archive->driver;
     const size_t bytes = aotci_context_bytes(archive);
     struct aotci_context *context = aotci_allocate(&archive->allocator, bytes, 1);
     if (context == NULL) {
@@ -79,19 +110,14 @@ static aotc_status find_context(struct loading *loading, CUcontext current) {
                           .field = "context", .expected = "memory", .got = "none");
     }
     atomic_init(&context->context, current);
-    context->id = id;
-    context->next = head;
+    context->id = ULLONG_MAX;
+    context->next = atomic_load_explicit(&archive->contexts, memory_order_relaxed);
     context->device = device;
-    const struct {
-        int *value;
-        int attribute;
-    } questions[] = {
-        {&context->major, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR},
-        {&context->minor, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR},
-    };
-    for (size_t i = 0; result == CUDA_SUCCESS && i < sizeof questions / sizeof *questions; ++i) {
-        result = driver->device_get_attribute(questions[i].value, questions[i].attribute,
-                                              context->device);
+    CUresult result = driver->device_get_attribute(
+        &context->major, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR, device);
+    if (result == CUDA_SUCCESS) {
+        result = driver->device_get_attribute(
+            &context->minor, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR, device);
     }
     if (result != CUDA_SUCCESS) {
         aotci_deallocate(&archive->allocator, context, bytes, 1);
@@ -100,6 +126,23 @@ static aotc_status find_context(struct loading *loading, CUcontext current) {
     loading->context = context;
     atomic_store_explicit(&archive->contexts, context, memory_order_release);
     return AOTC_OK;
+}
+
+/* Make the table of the current context, or find it. A context at the address of one that was
+ * destroyed gets a table of its own, in front of the old one, since nothing is loaded in it. */
+static aotc_status find_context(struct loading *loading, CUcontext current) {
+    CUdevice device = 0;
+    const CUresult result = loading->archive->driver.context_get_device(&device);
+    if (result != CUDA_SUCCESS) {
+        return aotci_load_failure(loading, result, "cuCtxGetDevice");
+    }
+    if (atomic_load_explicit(&loading->archive->contexts, memory_order_relaxed) != NULL) {
+        const aotc_status status = find_entry(loading, current, device);
+        if (status != AOTC_OK || loading->context != NULL) {
+            return status;
+        }
+    }
+    return make_entry(loading, current, device);
 }
 
 /* Make what all loads of a kernel share. */
@@ -163,6 +206,7 @@ static aotc_status load_kernels(struct loading *loading, const struct aotc_kerne
         status = status == AOTC_OK ? use_driver(loading) : status;
         if (status == AOTC_OK && (!loading->is_lazy || aotci_scratch_is_used(loading->kernel))) {
             status = relax(loading);
+            status = status == AOTC_OK ? identify(loading) : status;
         }
         if (status == AOTC_OK) {
             aotci_scratch_open(loading->kernel, loading->context);
@@ -218,6 +262,10 @@ static aotc_status load_in_context(struct loading *loading, CUcontext context, b
         return status;
     }
     status = find_context(loading, context);
+    if (status == AOTC_OK && is_retained) {
+        status = identify(loading);
+        loading->context = status == AOTC_OK ? loading->context : NULL; /* which then keeps no reference */
+    }
     if (status == AOTC_OK) {
         if (is_retained && !loading->context->is_retained) {
             loading->context->is_retained = true;
@@ -268,16 +316,25 @@ aotc_status aotci_load_late(const struct aotc_kernel *kernel, const struct aotci
     if (status == AOTC_OK && late == LOAD_BY_LAUNCH) { /* the launch, too, is to leave captures valid */
         *entered = (struct aotci_entered){.is_relaxed = true, .mode = loading.mode};
         loading.is_relaxed = false;
+    } else if (candidate->is_taken || candidate->module != NULL) {
+        identify_late(&loading);
     }
     leave(&loading);
     (void)pthread_mutex_unlock(&archive->lock);
     return status;
 }
 
-void aotci_leave(const struct aotc_kernel *kernel, struct aotci_entered *entered) {
+void aotci_leave(const struct aotc_kernel *kernel, const struct aotci_context *context,
+                 struct aotci_entered *entered) {
+    struct aotc_archive *archive = kernel->archive;
+    const struct loading loading = {
+        .archive = archive, .context = (struct aotci_context *)(uintptr_t)context};
     if (entered->is_relaxed) {
-        (void)kernel->archive->driver.exchange_capture_mode(&entered->mode);
+        (void)archive->driver.exchange_capture_mode(&entered->mode);
         entered->is_relaxed = false;
+        (void)pthread_mutex_lock(&archive->lock);
+        identify_late(&loading);
+        (void)pthread_mutex_unlock(&archive->lock);
     }
 }
 
@@ -310,6 +367,7 @@ aotc_status aotci_use_driver(struct aotc_archive *archive, const struct aotci_dr
     (void)pthread_mutex_lock(&archive->lock);
     if (!archive->has_driver) {
         archive->driver = *driver;
+        atomic_store_explicit(&archive->knows_streams, true, memory_order_release);
         aotci_mark_process(archive);
         archive->has_driver = true;
     } else if (archive->driver.launch != driver->launch) {
@@ -371,9 +429,8 @@ static aotc_status load_locked(struct aotc_archive *archive, const aotc_load_opt
     CUcontext context = NULL;
     CUdevice device = 0;
     const bool is_primary = options->device != AOTC_CURRENT_CONTEXT;
-    const unsigned groups = loading.is_lazy ? DRIVER_CORE : DRIVER_ALL;
     aotc_status status = prepare(archive, &context, error);
-    status = status == AOTC_OK ? aotci_driver_use(&archive->driver, groups, error) : status;
+    status = status == AOTC_OK && !loading.is_lazy ? use_all(archive, DRIVER_ALL, error) : status;
     if (status == AOTC_OK) {
         status = aotci_choose_context(&loading, options->device, &context, &device);
     }

@@ -59,7 +59,10 @@ struct aotci_chunk {
 struct aotci_context {
     struct aotci_context *next;
     _Atomic(CUcontext) context; /* NULL: unloaded */
-    unsigned long long id;      /* tells it from a later context at the same address */
+    /* Tells it from a later context at the same address; ULLONG_MAX is none's. It is asked for when the entry gets
+     * something of the context's own: code, a pool, a reference. An entry that has no such thing is good for either. */
+    unsigned long long id;
+    bool is_identified;
     CUdevice device;            /* this and what follows up to `shared_bytes` never change */
     int major, minor;           /* compute capability */
     int multiprocessors;        /* these two are 0 until a load needs them (dispatch.c) */
@@ -113,6 +116,15 @@ static inline bool aotci_is_of_current(CUstream stream) {
     return (uintptr_t)stream <= CU_STREAM_PER_THREAD;
 }
 
+/* Find the context of a stream of its own. After a lazy load, before the first launch was done, nobody has looked up what
+ * to ask: it is found each time, without a lock. */
+static inline CUresult aotci_stream_context(const struct aotc_archive *archive, CUstream stream,
+                                            CUcontext *context) {
+    return atomic_load_explicit(&archive->knows_streams, memory_order_acquire)
+               ? archive->driver.stream_get_context(stream, context)
+               : aotci_driver_ask_stream(&archive->driver, stream, context);
+}
+
 /* Load a variant that a launch on a stream takes before it was loaded; launches of it may wait for one another. For a
  * stream that is captured it is loaded whole. What is loaded whole is its candidate's function from then on; else that
  * is for aotci_finish_first. As aotc_load (load.c). */
@@ -121,8 +133,9 @@ aotc_status aotci_load_late(const struct aotc_kernel *kernel, const struct aotci
                             enum aotci_late late, CUfunction *function, struct aotci_entered *entered,
                             aotc_error *error);
 
-/* Put the thread's capture mode back, after the launch (load.c). */
-void aotci_leave(const struct aotc_kernel *kernel, struct aotci_entered *entered);
+/* After the launch: put the thread's capture mode back, and ask for what a load leaves until then (load.c). */
+void aotci_leave(const struct aotc_kernel *kernel, const struct aotci_context *context,
+                 struct aotci_entered *entered);
 
 /* Let others launch a variant that was loaded late and that the driver has launched. */
 static inline void aotci_finish_first(const struct aotci_candidate *candidate, CUfunction function) {
