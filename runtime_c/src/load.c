@@ -145,32 +145,6 @@ static aotc_status find_context(struct loading *loading, CUcontext current) {
     return make_entry(loading, current, device);
 }
 
-/* Make what all loads of a kernel share. */
-static aotc_status make_shared(const struct loading *loading) {
-    struct aotc_kernel *kernel = loading->kernel;
-    const aotc_allocator *allocator = &loading->archive->allocator;
-    if (kernel->libraries == NULL) {
-        kernel->libraries = aotci_allocate(allocator, aotci_count(&kernel->tables, SECTION_BLOBS),
-                                           sizeof *kernel->libraries);
-    }
-    if (kernel->cuda_kernels == NULL) {
-        kernel->cuda_kernels =
-            aotci_allocate(allocator, aotci_count(&kernel->tables, SECTION_VARIANTS),
-                           sizeof *kernel->cuda_kernels);
-    }
-    if (kernel->has_params == NULL) {
-        kernel->has_params =
-            aotci_allocate(allocator, aotci_count(&kernel->tables, SECTION_VARIANTS),
-                           sizeof *kernel->has_params);
-    }
-    if (kernel->libraries == NULL || kernel->cuda_kernels == NULL || kernel->has_params == NULL) {
-        return AOTCI_FAIL(loading->error, AOTC_ERROR_NOMEM, .file = loading->archive->name,
-                          .kernel = kernel->name, .field = "loading", .expected = "memory",
-                          .got = "none");
-    }
-    return AOTC_OK;
-}
-
 /* Look up what the driver has for tensor maps and scratch memory, if launches of a kernel need it. */
 static aotc_status use_driver(const struct loading *loading) {
     const struct aotc_kernel *kernel = loading->kernel;
@@ -202,7 +176,6 @@ static aotc_status load_kernels(struct loading *loading, const struct aotc_kerne
     for (uint32_t i = first; i < end; ++i) {
         aotc_status status = aotci_kernel_open(archive, i, NULL, loading->error);
         loading->kernel = aotci_kernel(archive, i);
-        status = status == AOTC_OK ? make_shared(loading) : status;
         status = status == AOTC_OK ? use_driver(loading) : status;
         if (status == AOTC_OK && (!loading->is_lazy || aotci_scratch_is_used(loading->kernel))) {
             status = relax(loading);

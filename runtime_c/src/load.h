@@ -38,7 +38,7 @@ struct aotci_run {
     uint32_t count;
 };
 
-/* How to launch a kernel in a context. */
+/* How to launch a kernel in a context: one piece of memory with its candidates and runs. */
 struct aotci_dispatch {
     uint32_t run_count; /* in increasing order of combination; 0: nothing runs here */
     uint32_t candidate_count;
@@ -53,7 +53,7 @@ struct aotci_dispatch {
 enum { KERNELS_PER_CHUNK = 64 };
 
 struct aotci_chunk {
-    _Atomic(struct aotci_dispatch *) dispatches[KERNELS_PER_CHUNK];
+    _Atomic(struct aotci_dispatch *) dispatches[KERNELS_PER_CHUNK]; /* of the last chunk those that there are */
 };
 
 struct aotci_context {
@@ -76,6 +76,12 @@ struct aotci_context {
 static inline uint32_t aotci_chunk_count(const struct aotc_archive *archive) {
     const uint32_t kernel_count = aotci_count(&archive->root, SECTION_ENTRIES);
     return kernel_count / KERNELS_PER_CHUNK + (kernel_count % KERNELS_PER_CHUNK != 0);
+}
+
+static inline size_t aotci_chunk_bytes(const struct aotc_archive *archive, uint32_t chunk) {
+    const uint32_t left = aotci_count(&archive->root, SECTION_ENTRIES) - chunk * KERNELS_PER_CHUNK;
+    return (left < KERNELS_PER_CHUNK ? left : KERNELS_PER_CHUNK) *
+           sizeof(_Atomic(struct aotci_dispatch *));
 }
 
 static inline size_t aotci_context_bytes(const struct aotc_archive *archive) {
