@@ -141,6 +141,7 @@ struct aotc_archive {
     atomic_bool knows_streams; /* the driver's stream_get_context was looked up (load.h); launches read it, too */
     struct aotci_driver driver;
     struct aotci_frame frame;
+    struct aotci_content spent; /* a cubin to let go of (aotci_spend); without memory: none */
     uint64_t process; /* the mark of the one that loaded it: fork.c */
 
     /* Read by launches. */

@@ -254,6 +254,15 @@ static aotc_status load_in_context(struct loading *loading, CUcontext context, b
     return status;
 }
 
+void aotci_spend(struct aotc_archive *archive, const struct aotci_content *image) {
+    aotci_content_free(archive, &archive->spent); /* that of another thread, whose launch is under way */
+    archive->spent = *image;
+}
+
+static void free_spent(struct aotc_archive *archive) {
+    aotci_spend(archive, &(struct aotci_content){.owned = NULL});
+}
+
 /* Whether the driver may put code into the context at a launch on a stream, which captures forbid. */
 static bool may_load_by_launch(const struct loading *loading, CUstream stream) {
     struct aotci_driver *driver = &loading->archive->driver;
@@ -289,8 +298,11 @@ aotc_status aotci_load_late(const struct aotc_kernel *kernel, const struct aotci
     if (status == AOTC_OK && late == LOAD_BY_LAUNCH) { /* the launch, too, is to leave captures valid */
         *entered = (struct aotci_entered){.is_relaxed = true, .mode = loading.mode};
         loading.is_relaxed = false;
-    } else if (candidate->is_taken || candidate->module != NULL) {
-        identify_late(&loading);
+    } else {
+        if (candidate->is_taken || candidate->module != NULL) {
+            identify_late(&loading);
+        }
+        free_spent(archive);
     }
     leave(&loading);
     (void)pthread_mutex_unlock(&archive->lock);
@@ -307,6 +319,7 @@ void aotci_leave(const struct aotc_kernel *kernel, const struct aotci_context *c
         entered->is_relaxed = false;
         (void)pthread_mutex_lock(&archive->lock);
         identify_late(&loading);
+        free_spent(archive);
         (void)pthread_mutex_unlock(&archive->lock);
     }
 }

@@ -143,6 +143,10 @@ aotc_status aotci_load_late(const struct aotc_kernel *kernel, const struct aotci
 void aotci_leave(const struct aotc_kernel *kernel, const struct aotci_context *context,
                  struct aotci_entered *entered);
 
+/* Let go of a cubin that the driver has, after the launch that loads it: its memory is mostly the last that was asked for,
+ * and then an allocator tidies up (load.c). */
+void aotci_spend(struct aotc_archive *archive, const struct aotci_content *image);
+
 /* Let others launch a variant that was loaded late and that the driver has launched. */
 static inline void aotci_finish_first(const struct aotci_candidate *candidate, CUfunction function) {
     atomic_store_explicit(&((struct aotci_candidate *)(uintptr_t)candidate)->function, function,
