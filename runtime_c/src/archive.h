@@ -138,7 +138,6 @@ struct aotc_archive {
     /* Changed by loads alone, under the lock. */
     pthread_mutex_t lock;
     bool has_driver;
-    atomic_bool knows_streams; /* the driver's stream_get_context was looked up (load.h); launches read it, too */
     struct aotci_driver driver;
     struct aotci_frame frame;
     struct aotci_content spent; /* a cubin to let go of (aotci_spend); without memory: none */
@@ -146,6 +145,7 @@ struct aotc_archive {
 
     /* Read by launches. */
     _Atomic(struct aotci_context *) contexts;
+    _Atomic(aotci_stream_context_function) stream_context; /* the driver's; NULL: not looked up yet (load.h) */
 };
 
 /* Memory from the archive's allocator. Zero bytes are one byte. `aotci_allocate` clears it, `aotci_allocate_bytes`,

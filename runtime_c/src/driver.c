@@ -119,8 +119,6 @@ aotc_status aotci_driver_use(struct aotci_driver *driver, unsigned groups, aotc_
     return AOTC_OK;
 }
 
-typedef CUresult (*ask_stream_fn)(CUstream stream, CUcontext *context);
-
 CUresult aotci_driver_ask_stream(const struct aotci_driver *driver, CUstream stream, CUcontext *context) {
     enum { SINCE = 9020 };
     void *found = NULL;
@@ -129,7 +127,7 @@ CUresult aotci_driver_ask_stream(const struct aotci_driver *driver, CUstream str
     if (result != CUDA_SUCCESS || found == NULL) {
         return result == CUDA_SUCCESS ? CUDA_ERROR_NOT_FOUND : result;
     }
-    return ((ask_stream_fn)to_function(found))(stream, context);
+    return ((aotci_stream_context_function)to_function(found))(stream, context);
 }
 
 /* Load the driver's library, and find the function that finds the others. */

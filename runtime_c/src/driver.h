@@ -194,6 +194,8 @@ enum aotci_driver_group {
 typedef CUresult (*aotci_find_function)(const char *symbol, void **function, int version, uint64_t flags,
                                         int *query_result);
 
+typedef CUresult (*aotci_stream_context_function)(CUstream stream, CUcontext *context);
+
 struct aotci_driver {
     unsigned groups;          /* those that were looked up */
     aotci_find_function find; /* NULL: all is there */

@@ -20,7 +20,8 @@
 static aotc_status use_all(struct aotc_archive *archive, unsigned groups, aotc_error *error) {
     const aotc_status status = aotci_driver_use(&archive->driver, groups | DRIVER_AFTER, error);
     if (status == AOTC_OK) {
-        atomic_store_explicit(&archive->knows_streams, true, memory_order_release);
+        atomic_store_explicit(&archive->stream_context, archive->driver.stream_get_context,
+                              memory_order_relaxed);
     }
     return status;
 }
@@ -353,7 +354,8 @@ aotc_status aotci_use_driver(struct aotc_archive *archive, const struct aotci_dr
     (void)pthread_mutex_lock(&archive->lock);
     if (!archive->has_driver) {
         archive->driver = *driver;
-        atomic_store_explicit(&archive->knows_streams, true, memory_order_release);
+        atomic_store_explicit(&archive->stream_context, driver->stream_get_context,
+                              memory_order_relaxed);
         aotci_mark_process(archive);
         archive->has_driver = true;
     } else if (archive->driver.launch != driver->launch) {

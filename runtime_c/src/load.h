@@ -126,9 +126,10 @@ static inline bool aotci_is_of_current(CUstream stream) {
  * to ask: it is found each time, without a lock. */
 static inline CUresult aotci_stream_context(const struct aotc_archive *archive, CUstream stream,
                                             CUcontext *context) {
-    return atomic_load_explicit(&archive->knows_streams, memory_order_acquire)
-               ? archive->driver.stream_get_context(stream, context)
-               : aotci_driver_ask_stream(&archive->driver, stream, context);
+    const aotci_stream_context_function ask =
+        atomic_load_explicit(&archive->stream_context, memory_order_relaxed);
+    return ask != NULL ? ask(stream, context)
+                       : aotci_driver_ask_stream(&archive->driver, stream, context);
 }
 
 /* Load a variant that a launch on a stream takes before it was loaded; launches of it may wait for one another. For a
