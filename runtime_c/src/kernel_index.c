@@ -86,12 +86,10 @@ static aotc_status open_locked(struct aotc_kernel *kernel, const char *name, aot
     kernel->name = name != NULL ? name : found; /* until the index has it */
     kernel->index_bytes = index.bytes;
     kernel->owned_index = index.owned;
-    kernel->tables = (struct aotci_tables){
-        .file = archive->name,
-        .bytes = kernel->index_bytes,
-        .size_bytes = kernel->frame.raw_bytes,
-        .is_newer = archive->root.is_newer,
-    };
+    kernel->tables.file = archive->name;
+    kernel->tables.bytes = kernel->index_bytes;
+    kernel->tables.size_bytes = kernel->frame.raw_bytes;
+    kernel->tables.is_newer = archive->root.is_newer;
     status = aotci_validate_directory(&kernel->tables, false, error);
     status = status == AOTC_OK ? aotci_validate_index(kernel, error) : status;
     status = status == AOTC_OK ? make_room(kernel, error) : status;

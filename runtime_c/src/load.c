@@ -147,11 +147,10 @@ static aotc_status find_context(struct loading *loading, CUcontext current) {
 }
 
 /* Look up what the driver has for tensor maps and scratch memory, if launches of a kernel need it. */
-static aotc_status use_driver(const struct loading *loading) {
-    const struct aotc_kernel *kernel = loading->kernel;
-    const unsigned maps = aotci_count(&kernel->tables, SECTION_TENSOR_MAPS) != 0 ? DRIVER_MAPS : 0;
-    const unsigned pools = aotci_scratch_is_used(kernel) ? DRIVER_POOLS : 0;
-    return aotci_driver_use(&loading->archive->driver, maps | pools, loading->error);
+static aotc_status use_driver(const struct loading *loading, bool has_scratch) {
+    const bool has_maps = aotci_count(&loading->kernel->tables, SECTION_TENSOR_MAPS) != 0;
+    const unsigned groups = (has_maps ? DRIVER_MAPS : 0u) | (has_scratch ? DRIVER_POOLS : 0u);
+    return aotci_driver_use(&loading->archive->driver, groups, loading->error);
 }
 
 /* What follows changes more than a context's attributes: a stream that somebody captures is to stay valid. */
@@ -177,13 +176,14 @@ static aotc_status load_kernels(struct loading *loading, const struct aotc_kerne
     for (uint32_t i = first; i < end; ++i) {
         aotc_status status = aotci_kernel_open(archive, i, NULL, loading->error);
         loading->kernel = aotci_kernel(archive, i);
-        status = status == AOTC_OK ? use_driver(loading) : status;
-        if (status == AOTC_OK && (!loading->is_lazy || aotci_scratch_is_used(loading->kernel))) {
+        const bool has_scratch = status == AOTC_OK && aotci_scratch_is_used(loading->kernel);
+        status = status == AOTC_OK ? use_driver(loading, has_scratch) : status;
+        if (status == AOTC_OK && (!loading->is_lazy || has_scratch)) {
             status = relax(loading);
             status = status == AOTC_OK ? identify(loading) : status;
         }
-        if (status == AOTC_OK) {
-            aotci_scratch_open(loading->kernel, loading->context);
+        if (status == AOTC_OK && has_scratch) {
+            aotci_scratch_open(archive, loading->context);
         }
         status = status == AOTC_OK ? aotci_load_kernel(loading) : status;
         aotci_frame_drop(archive);
