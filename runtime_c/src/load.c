@@ -89,6 +89,10 @@ static aotc_status find_entry(struct loading *loading, CUcontext current, CUdevi
     }
     unsigned long long id = ULLONG_MAX;
     if (entry->is_identified) {
+        const aotc_status status = use_all(loading->archive, 0, loading->error);
+        if (status != AOTC_OK) {
+            return status;
+        }
         const CUresult result = loading->archive->driver.context_get_id(current, &id);
         if (result != CUDA_SUCCESS) {
             return aotci_load_failure(loading, result, "cuCtxGetId");

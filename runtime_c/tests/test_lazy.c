@@ -170,6 +170,18 @@ static void test_a_launch_cannot_ask_which_context_it_was(void) {
     tear_down(&fixture);
 }
 
+/* A driver that cannot tell contexts apart, if there were one, is refused by the next load. */
+static void test_a_driver_cannot_tell_contexts_apart(void) {
+    struct fixture fixture = begin_current(1);
+    fake_cuda_hide("cuCtxGetId");
+    EXPECT(add_on(&fixture, NULL, AOTC_FP32), AOTC_OK, &fixture.error, NULL);
+    EXPECT(add_on(&fixture, NULL, AOTC_FP32), AOTC_OK, &fixture.error, NULL);
+    EXPECT(load_lazily(&fixture, AOTC_CURRENT_CONTEXT, "add"), AOTC_ERROR_DRIVER, &fixture.error,
+           "cuCtxGetId");
+    fake_cuda_destroy_context(fixture.context); /* what was loaded there goes with it */
+    tear_down(&fixture);
+}
+
 /* Streams have their context before anybody has looked up how to ask for it, and after. */
 static void test_streams_of_two_contexts(void) {
     struct fixture fixture = begin(2);
@@ -327,6 +339,7 @@ int main(int argc, char **argv) {
         test_a_context_is_replaced,
         test_a_context_is_replaced_by_one_of_another_device,
         test_a_launch_cannot_ask_which_context_it_was,
+        test_a_driver_cannot_tell_contexts_apart,
         test_streams_of_two_contexts,
         test_contexts_load_and_unload_by_themselves,
         test_code_is_loaded_before_a_captured_launch_alone,
