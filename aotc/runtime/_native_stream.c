@@ -152,7 +152,7 @@ int native_enter(const struct launch *launch, bool *entered) {
     }
     const CUresult result =
         is_special ? archive->driver.context_get_current(&current)
-                   : archive->driver.stream_get_context((CUstream)launch->stream, &current);
+                   : aotci_stream_context(archive, (CUstream)launch->stream, &current);
     if (result != CUDA_SUCCESS) {
         return 0; /* as above */
     }

@@ -99,18 +99,11 @@ static aotc_status no_memory(const char *file, aotc_error *error, const char *wh
                       .got = "none");
 }
 
-static char *copy_string(const aotc_allocator *allocator, const char *string) {
-    char *copy = aotci_allocate(allocator, strlen(string) + 1, 1);
-    if (copy != NULL) {
-        memcpy(copy, string, strlen(string) + 1);
-    }
-    return copy;
-}
+static size_t text_bytes(const char *string) { return string == NULL ? 0 : strlen(string) + 1; }
 
-static void free_string(const aotc_allocator *allocator, char *string) {
-    if (string != NULL) {
-        aotci_deallocate(allocator, string, strlen(string) + 1, 1);
-    }
+/* An archive, its name and the driver's path are one piece of memory. */
+static size_t archive_bytes(const char *name, const char *driver_path) {
+    return sizeof(struct aotc_archive) + text_bytes(name) + text_bytes(driver_path);
 }
 
 static void destroy(struct aotc_archive *archive) {
@@ -136,9 +129,7 @@ static void destroy(struct aotc_archive *archive) {
     if (archive->descriptor >= 0) {
         (void)close(archive->descriptor);
     }
-    free_string(&allocator, archive->driver_path);
-    free_string(&allocator, archive->name);
-    aotci_deallocate(&allocator, archive, 1, sizeof *archive);
+    aotci_deallocate(&allocator, archive, archive_bytes(archive->name, archive->driver_path), 1);
 }
 
 /* Kernels that nobody asked for yet. */
@@ -186,9 +177,15 @@ static aotc_status create(const char *name, const aotc_open_options *given,
             .expected = "AOTC_OPEN_OPTIONS_INIT, known flags that agree, both allocator functions or none",
             .got = "something else");
     }
-    struct aotc_archive *archive = aotci_allocate(&options->allocator, 1, sizeof *archive);
+    const size_t bytes = archive_bytes(name, options->driver_path);
+    struct aotc_archive *archive = aotci_allocate(&options->allocator, bytes, 1);
     if (archive == NULL) {
         return no_memory(name, error, "archive");
+    }
+    archive->name = memcpy(archive + 1, name, text_bytes(name));
+    if (options->driver_path != NULL) {
+        archive->driver_path = memcpy(archive->name + text_bytes(name), options->driver_path,
+                                      text_bytes(options->driver_path));
     }
     archive->allocator = options->allocator;
     archive->descriptor = -1;
@@ -203,14 +200,6 @@ static aotc_status create(const char *name, const aotc_open_options *given,
     } else {
         archive->decompress = options->decompress;
         archive->decompress_user = options->decompress_user;
-    }
-    archive->name = copy_string(&archive->allocator, name);
-    if (options->driver_path != NULL) {
-        archive->driver_path = copy_string(&archive->allocator, options->driver_path);
-    }
-    if (archive->name == NULL || (options->driver_path != NULL && archive->driver_path == NULL)) {
-        destroy(archive);
-        return no_memory(name, error, "archive");
     }
     *flags = options->flags;
     *created = archive;

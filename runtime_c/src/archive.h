@@ -55,11 +55,11 @@ struct aotc_kernel {
     const char *name;
     const unsigned char *index_bytes;
     unsigned char *owned_index; /* NULL if the index is used where the archive has it */
-    struct aotci_guard *guards;
+    struct aotci_guard *guards; /* in one piece of memory with all that follows (kernel_index.c) */
     struct aotci_test *tests; /* of all expressions that consist of such, in order */
     uint32_t *first_tests;    /* where those of each expression begin, and the last ones end */
 
-    /* Changed by loads alone, under the archive's lock; NULL until the first. */
+    /* Changed by loads alone, under the archive's lock. */
     CUlibrary *libraries;   /* one for each blob, NULL until loaded */
     bool *has_params;       /* one for each variant: its cubin says the parameters that the index lists */
     CUkernel *cuda_kernels; /* one for each variant, NULL until loaded */
@@ -138,10 +138,12 @@ struct aotc_archive {
     bool has_driver;
     struct aotci_driver driver;
     struct aotci_frame frame;
+    struct aotci_content spent; /* a cubin to let go of (aotci_spend); without memory: none */
     uint64_t process; /* the mark of the one that loaded it: fork.c */
 
     /* Read by launches. */
     _Atomic(struct aotci_context *) contexts;
+    _Atomic(aotci_stream_context_function) stream_context; /* the driver's; NULL: not looked up yet (load.h) */
 };
 
 /* Memory from the archive's allocator. Zero bytes are one byte. `aotci_allocate` clears it, `aotci_allocate_bytes`,

@@ -266,7 +266,7 @@ static aotc_status load_module(const struct loading *loading, struct aotci_candi
         return status;
     }
     const CUresult result = archive->driver.module_load(&module, image.bytes);
-    aotci_content_free(archive, &image);
+    aotci_spend(archive, &image);
     if (result != CUDA_SUCCESS) {
         return aotci_load_failure(loading, result, "cuModuleLoadData");
     }

@@ -113,15 +113,16 @@ static bool next_combination(const struct aotc_kernel *kernel, const struct span
 /* ---- dispatch tables ---------------------------------------------------------------------------
  */
 
+static size_t dispatch_bytes(const struct aotc_kernel *kernel) {
+    const size_t each = sizeof(struct aotci_candidate) + sizeof(struct aotci_run);
+    return sizeof(struct aotci_dispatch) + kernel->record->variant_count * each;
+}
+
 void aotci_free_dispatch(const struct aotc_archive *archive, const struct aotc_kernel *kernel,
                          struct aotci_dispatch *dispatch) {
     if (dispatch != NULL) {
-        const uint32_t capacity = kernel->record->variant_count;
         aotci_config_index_free(&dispatch->configs, &archive->allocator);
-        aotci_deallocate(&archive->allocator, dispatch->runs, capacity, sizeof *dispatch->runs);
-        aotci_deallocate(&archive->allocator, dispatch->candidates, capacity,
-                         sizeof *dispatch->candidates);
-        aotci_deallocate(&archive->allocator, dispatch, 1, sizeof *dispatch);
+        aotci_deallocate(&archive->allocator, dispatch, dispatch_bytes(kernel), 1);
     }
 }
 
@@ -232,8 +233,8 @@ static _Atomic(struct aotci_dispatch *) *make_place(const struct loading *loadin
     const uint32_t number = loading->kernel->number;
     _Atomic(struct aotci_chunk *) *chunk = &loading->context->chunks[number / KERNELS_PER_CHUNK];
     if (atomic_load_explicit(chunk, memory_order_relaxed) == NULL) {
-        struct aotci_chunk *made =
-            aotci_allocate(&loading->archive->allocator, 1, sizeof(struct aotci_chunk));
+        const size_t bytes = aotci_chunk_bytes(loading->archive, number / KERNELS_PER_CHUNK);
+        struct aotci_chunk *made = aotci_allocate(&loading->archive->allocator, bytes, 1);
         atomic_store_explicit(chunk, made, memory_order_release);
     }
     return aotci_place_of(loading->context, number);
@@ -250,17 +251,13 @@ aotc_status aotci_load_kernel(const struct loading *loading) {
     if (there != NULL) {
         return load_candidates(loading, there);
     }
-    const uint32_t capacity = kernel->record->variant_count;
-    struct aotci_dispatch *dispatch = aotci_allocate(&archive->allocator, 1, sizeof *dispatch);
-    if (dispatch != NULL) {
-        dispatch->runs = aotci_allocate(&archive->allocator, capacity, sizeof *dispatch->runs);
-        dispatch->candidates =
-            aotci_allocate(&archive->allocator, capacity, sizeof *dispatch->candidates);
-    }
-    if (dispatch == NULL || dispatch->runs == NULL || dispatch->candidates == NULL) {
-        aotci_free_dispatch(archive, kernel, dispatch);
+    struct aotci_dispatch *dispatch =
+        aotci_allocate(&archive->allocator, dispatch_bytes(kernel), 1);
+    if (dispatch == NULL) {
         return no_memory(loading);
     }
+    dispatch->candidates = (struct aotci_candidate *)(dispatch + 1);
+    dispatch->runs = (struct aotci_run *)(dispatch->candidates + kernel->record->variant_count);
     aotc_status status = ask_shared_bytes(loading);
     if (status == AOTC_OK) {
         struct span spans[LIMIT_TARGETS];

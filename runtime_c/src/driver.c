@@ -74,29 +74,35 @@ static aotc_status lacks(const struct aotci_driver *driver, const char *symbol, 
                       .remedy = "install a newer NVIDIA driver");
 }
 
-/* A table in place of code for each, most of which a first launch would be the first and last to run. */
+/* Tables in place of code for each, most of which a first launch would be the first and last to run; and of the tables
+ * it reads those rows that it needs. */
+#define AOTCI_DRIVER_GROUPS(member, groups, symbol, min_version, required, parameters) groups,
+static const uint16_t entry_groups[] = {AOTCI_DRIVER_FUNCTIONS(AOTCI_DRIVER_GROUPS)};
+#undef AOTCI_DRIVER_GROUPS
+
 static const struct {
     const char *symbol;
-    uint32_t groups;
     uint16_t version;
     uint16_t member; /* where in aotci_driver */
     bool is_required;
 } entry_points[] = {
 #define AOTCI_DRIVER_ENTRY(member, groups, symbol, min_version, required, parameters)              \
-    {#symbol, groups, min_version, offsetof(struct aotci_driver, member), required},
+    {#symbol, min_version, offsetof(struct aotci_driver, member), required},
     AOTCI_DRIVER_FUNCTIONS(AOTCI_DRIVER_ENTRY)
 #undef AOTCI_DRIVER_ENTRY
 };
+
+_Static_assert(DRIVER_ALL <= UINT16_MAX, "a bit for each group");
 
 aotc_status aotci_driver_use(struct aotci_driver *driver, unsigned groups, aotc_error *error) {
     const unsigned missing = groups & ~driver->groups;
     if (missing == 0 || driver->find == NULL) {
         return AOTC_OK;
     }
-    for (size_t i = 0; i < sizeof entry_points / sizeof *entry_points; ++i) {
+    for (size_t i = 0; i < sizeof entry_groups / sizeof *entry_groups; ++i) {
         void *found = NULL;
         int query = 0;
-        if ((missing & entry_points[i].groups) == 0) {
+        if ((missing & entry_groups[i]) == 0) {
             continue;
         }
         if (driver->find(entry_points[i].symbol, &found, entry_points[i].version, 0, &query) !=
@@ -111,6 +117,17 @@ aotc_status aotci_driver_use(struct aotci_driver *driver, unsigned groups, aotc_
     }
     driver->groups |= missing;
     return AOTC_OK;
+}
+
+CUresult aotci_driver_ask_stream(const struct aotci_driver *driver, CUstream stream, CUcontext *context) {
+    enum { SINCE = 9020 };
+    void *found = NULL;
+    int query = 0;
+    const CUresult result = driver->find("cuStreamGetCtx", &found, SINCE, 0, &query);
+    if (result != CUDA_SUCCESS || found == NULL) {
+        return result == CUDA_SUCCESS ? CUDA_ERROR_NOT_FOUND : result;
+    }
+    return ((aotci_stream_context_function)to_function(found))(stream, context);
 }
 
 /* Load the driver's library, and find the function that finds the others. */
@@ -158,26 +175,23 @@ static aotc_status start(struct aotci_driver *driver, CUcontext *current, aotc_e
 
 aotc_status aotci_driver_open(struct aotci_driver *driver, const char *path, CUcontext *current,
                               aotc_error *error) {
-    const char *file = path == NULL ? DEFAULT_PATH : path;
-    struct aotci_driver found = {.path = file};
     aotc_status status = AOTC_OK;
-    if (strcmp(file, DEFAULT_PATH) == 0) {
+    driver->path = path == NULL ? DEFAULT_PATH : path;
+    driver->groups = 0;
+    driver->find = NULL;
+    if (strcmp(driver->path, DEFAULT_PATH) == 0) {
         /* A program that has a context is mostly linked with the driver, and to find it there takes less. */
-        found.find = (aotci_find_function)to_function(dlsym(RTLD_DEFAULT, "cuGetProcAddress_v2"));
+        driver->find = (aotci_find_function)to_function(dlsym(RTLD_DEFAULT, "cuGetProcAddress_v2"));
     }
-    if (found.find == NULL) {
-        status = open_library(file, &found.find, error);
+    if (driver->find == NULL) {
+        status = open_library(driver->path, &driver->find, error);
     }
     if (status == AOTC_OK) {
-        status = aotci_driver_use(&found, DRIVER_CORE, error);
+        status = aotci_driver_use(driver, DRIVER_CORE, error);
     }
+    status = status == AOTC_OK ? start(driver, current, error) : status;
     if (status != AOTC_OK) {
-        return status;
-    }
-
-    status = start(&found, current, error);
-    if (status == AOTC_OK) {
-        *driver = found;
+        *driver = (struct aotci_driver){.groups = 0};
     }
     return status;
 }

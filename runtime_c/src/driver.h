@@ -123,73 +123,78 @@ enum aotci_driver_group {
     DRIVER_STACK = 1 << 12,
     DRIVER_CAPTURES = 1 << 13,
     DRIVER_LIBRARIES = 1 << 14,
-    DRIVER_ALL = (1 << 15) - 1,
+    DRIVER_AFTER = 1 << 15, /* what a first launch leaves until the driver has launched */
+    DRIVER_ALL = (1 << 16) - 1,
 };
 
-/* X(member, group, symbol, version as cuGetProcAddress takes it, required, parameters) */
-#define AOTCI_DRIVER_FUNCTIONS(X)                                                                  \
+/* X(member, groups, symbol, version as cuGetProcAddress takes it, required, parameters); what a first launch needs comes
+ * first, and lies together. */
+#define AOTCI_DRIVER_FUNCTIONS(X)                                                                                \
+    X(context_get_current, DRIVER_CORE, cuCtxGetCurrent, 4000, true, (CUcontext * context))                      \
+    X(context_get_device, DRIVER_CORE, cuCtxGetDevice, 2000, true, (CUdevice * device))                          \
+    X(device_get_attribute, DRIVER_CORE, cuDeviceGetAttribute, 2000, true,                                       \
+      (int *value, int attribute, CUdevice device))                                                              \
+    X(exchange_capture_mode, DRIVER_CORE, cuThreadExchangeStreamCaptureMode, 10010, true, (int *mode))           \
+    X(module_load, DRIVER_CORE, cuModuleLoadData, 2000, true, (CUmodule * module, const void *image))            \
+    X(module_get_function, DRIVER_CORE, cuModuleGetFunction, 2000, true,                                         \
+      (CUfunction * function, CUmodule module, const char *name))                                                \
+    X(launch, DRIVER_CORE, cuLaunchKernelEx, 11060, true,                                                        \
+      (const CUlaunchConfig *config, CUfunction function, void **params, void **extra))                          \
+    X(context_get_id, DRIVER_AFTER | DRIVER_UNLOAD, cuCtxGetId, 12000, true,                                     \
+      (CUcontext context, unsigned long long *id))                                                               \
+    X(stream_get_context, DRIVER_AFTER, cuStreamGetCtx, 9020, true, (CUstream stream, CUcontext * context))      \
     X(init, DRIVER_START, cuInit, 2000, true, (unsigned flags))                                                  \
-    X(get_error_name, DRIVER_ERRORS, cuGetErrorName, 6000, true, (CUresult result, const char **text))            \
-    X(get_error_string, DRIVER_ERRORS, cuGetErrorString, 6000, true, (CUresult result, const char **text))        \
-    X(device_get_count, DRIVER_START | DRIVER_DEVICES, cuDeviceGetCount, 2000, true, (int *count))                                \
-    X(device_get, DRIVER_DEVICES, cuDeviceGet, 2000, true, (CUdevice * device, int ordinal))                       \
-    X(device_get_attribute, DRIVER_CORE, cuDeviceGetAttribute, 2000, true,                                      \
-      (int *value, int attribute, CUdevice device))                                                \
-    X(primary_retain, DRIVER_DEVICES, cuDevicePrimaryCtxRetain, 7000, true,                                        \
-      (CUcontext * context, CUdevice device))                                                      \
-    X(primary_release, DRIVER_DEVICES, cuDevicePrimaryCtxRelease, 11000, true, (CUdevice device))                  \
-    X(context_get_current, DRIVER_CORE, cuCtxGetCurrent, 4000, true, (CUcontext * context))                     \
-    X(context_push, DRIVER_STACK | DRIVER_UNLOAD, cuCtxPushCurrent, 4000, true, (CUcontext context))                             \
-    X(context_pop, DRIVER_STACK | DRIVER_UNLOAD, cuCtxPopCurrent, 4000, true, (CUcontext * context))                             \
-    X(context_get_device, DRIVER_CORE, cuCtxGetDevice, 2000, true, (CUdevice * device))                         \
-    X(context_get_id, DRIVER_CORE, cuCtxGetId, 12000, true, (CUcontext context, unsigned long long *id))        \
-    X(stream_get_context, DRIVER_CORE, cuStreamGetCtx, 9020, true, (CUstream stream, CUcontext * context))      \
-    X(exchange_capture_mode, DRIVER_CORE, cuThreadExchangeStreamCaptureMode, 10010, true, (int *mode))          \
-    X(stream_is_capturing, DRIVER_CAPTURES, cuStreamIsCapturing, 10000, true, (CUstream stream, int *status))     \
-    X(library_load, DRIVER_LIBRARIES, cuLibraryLoadData, 12000, true,                                                \
-      (CUlibrary * library, const void *code, int *jit_options, void **jit_values,                 \
-       unsigned jit_count, int *options, void **values, unsigned count))                           \
-    X(library_unload, DRIVER_UNLOAD, cuLibraryUnload, 12000, true, (CUlibrary library))                           \
-    X(library_get_kernel, DRIVER_LIBRARIES, cuLibraryGetKernel, 12000, true,                                         \
-      (CUkernel * kernel, CUlibrary library, const char *name))                                    \
-    X(module_load, DRIVER_CORE, cuModuleLoadData, 2000, true, (CUmodule * module, const void *image))             \
-    X(module_unload, DRIVER_UNLOAD, cuModuleUnload, 2000, true, (CUmodule module))                                \
-    X(module_get_function, DRIVER_CORE, cuModuleGetFunction, 2000, true,                                          \
-      (CUfunction * function, CUmodule module, const char *name))                                  \
-    X(kernel_get_function, DRIVER_CODE, cuKernelGetFunction, 12000, true,                                       \
-      (CUfunction * function, CUkernel kernel))                                                    \
-    X(kernel_set_attribute, DRIVER_ATTRIBUTES, cuKernelSetAttribute, 12000, true,                                     \
-      (int attribute, int value, CUkernel kernel, CUdevice device))                                \
-    X(function_set_attribute, DRIVER_ATTRIBUTES, cuFuncSetAttribute, 9000, true,                                      \
-      (CUfunction function, int attribute, int value))                                             \
-    X(function_get_attribute, DRIVER_QUERIES, cuFuncGetAttribute, 2020, true,                                      \
-      (int *value, int attribute, CUfunction function))                                            \
-    X(occupancy_max_blocks, DRIVER_OCCUPANCY, cuOccupancyMaxActiveBlocksPerMultiprocessor, 6050, true,               \
-      (int *count, CUfunction function, int cta_threads, size_t dynamic_shared_bytes))           \
-    X(occupancy_max_clusters, DRIVER_OCCUPANCY, cuOccupancyMaxActiveClusters, 11070, true,                           \
-      (int *count, CUfunction function, const CUlaunchConfig *config))                             \
-    X(function_load, DRIVER_CODE, cuFuncLoad, 12040, false, (CUfunction function))                              \
-    X(kernel_get_param_info, DRIVER_PARAMS, cuKernelGetParamInfo, 12040, false,                                   \
-      (CUkernel kernel, size_t index, size_t *offset, size_t *size_bytes))                         \
-    X(function_get_param_info, DRIVER_PARAMS, cuFuncGetParamInfo, 12040, false,                                   \
-      (CUfunction function, size_t index, size_t *offset, size_t *size_bytes))                     \
-    X(launch, DRIVER_CORE, cuLaunchKernelEx, 11060, true,                                                       \
-      (const CUlaunchConfig *config, CUfunction function, void **params, void **extra))            \
-    X(tensor_map_encode, DRIVER_MAPS, cuTensorMapEncodeTiled, 12000, false,                                     \
-      (CUtensorMap * map, int data_type, unsigned rank, void *address, const uint64_t *dims,       \
-       const uint64_t *strides, const uint32_t *box, const uint32_t *element_strides,              \
-       int interleave, int swizzle, int l2_promotion, int oob_fill))                              \
+    X(get_error_name, DRIVER_ERRORS, cuGetErrorName, 6000, true, (CUresult result, const char **text))           \
+    X(get_error_string, DRIVER_ERRORS, cuGetErrorString, 6000, true, (CUresult result, const char **text))       \
+    X(device_get_count, DRIVER_START | DRIVER_DEVICES, cuDeviceGetCount, 2000, true, (int *count))               \
+    X(device_get, DRIVER_DEVICES, cuDeviceGet, 2000, true, (CUdevice * device, int ordinal))                     \
+    X(primary_retain, DRIVER_DEVICES, cuDevicePrimaryCtxRetain, 7000, true,                                      \
+      (CUcontext * context, CUdevice device))                                                                    \
+    X(primary_release, DRIVER_DEVICES, cuDevicePrimaryCtxRelease, 11000, true, (CUdevice device))                \
+    X(context_push, DRIVER_STACK | DRIVER_UNLOAD, cuCtxPushCurrent, 4000, true, (CUcontext context))             \
+    X(context_pop, DRIVER_STACK | DRIVER_UNLOAD, cuCtxPopCurrent, 4000, true, (CUcontext * context))             \
+    X(stream_is_capturing, DRIVER_CAPTURES, cuStreamIsCapturing, 10000, true, (CUstream stream, int *status))    \
+    X(library_load, DRIVER_LIBRARIES, cuLibraryLoadData, 12000, true,                                            \
+      (CUlibrary * library, const void *code, int *jit_options, void **jit_values, unsigned jit_count,           \
+       int *options, void **values, unsigned count))                                                             \
+    X(library_unload, DRIVER_UNLOAD, cuLibraryUnload, 12000, true, (CUlibrary library))                          \
+    X(library_get_kernel, DRIVER_LIBRARIES, cuLibraryGetKernel, 12000, true,                                     \
+      (CUkernel * kernel, CUlibrary library, const char *name))                                                  \
+    X(module_unload, DRIVER_UNLOAD, cuModuleUnload, 2000, true, (CUmodule module))                               \
+    X(kernel_get_function, DRIVER_CODE, cuKernelGetFunction, 12000, true,                                        \
+      (CUfunction * function, CUkernel kernel))                                                                  \
+    X(kernel_set_attribute, DRIVER_ATTRIBUTES, cuKernelSetAttribute, 12000, true,                                \
+      (int attribute, int value, CUkernel kernel, CUdevice device))                                              \
+    X(function_set_attribute, DRIVER_ATTRIBUTES, cuFuncSetAttribute, 9000, true,                                 \
+      (CUfunction function, int attribute, int value))                                                           \
+    X(function_get_attribute, DRIVER_QUERIES, cuFuncGetAttribute, 2020, true,                                    \
+      (int *value, int attribute, CUfunction function))                                                          \
+    X(occupancy_max_blocks, DRIVER_OCCUPANCY, cuOccupancyMaxActiveBlocksPerMultiprocessor, 6050, true,           \
+      (int *count, CUfunction function, int cta_threads, size_t dynamic_shared_bytes))                           \
+    X(occupancy_max_clusters, DRIVER_OCCUPANCY, cuOccupancyMaxActiveClusters, 11070, true,                       \
+      (int *count, CUfunction function, const CUlaunchConfig *config))                                           \
+    X(function_load, DRIVER_CODE, cuFuncLoad, 12040, false, (CUfunction function))                               \
+    X(kernel_get_param_info, DRIVER_PARAMS, cuKernelGetParamInfo, 12040, false,                                  \
+      (CUkernel kernel, size_t index, size_t *offset, size_t *size_bytes))                                       \
+    X(function_get_param_info, DRIVER_PARAMS, cuFuncGetParamInfo, 12040, false,                                  \
+      (CUfunction function, size_t index, size_t *offset, size_t *size_bytes))                                   \
+    X(tensor_map_encode, DRIVER_MAPS, cuTensorMapEncodeTiled, 12000, false,                                      \
+      (CUtensorMap * map, int data_type, unsigned rank, void *address, const uint64_t *dims,                     \
+       const uint64_t *strides, const uint32_t *box, const uint32_t *element_strides, int interleave,            \
+       int swizzle, int l2_promotion, int oob_fill))                                                             \
     X(pool_create, DRIVER_POOLS, cuMemPoolCreate, 11020, false,                                                  \
-      (CUmemoryPool * pool, const CUmemPoolProps *properties))                                     \
+      (CUmemoryPool * pool, const CUmemPoolProps *properties))                                                   \
     X(pool_destroy, DRIVER_POOLS, cuMemPoolDestroy, 11020, false, (CUmemoryPool pool))                           \
     X(pool_set_attribute, DRIVER_POOLS, cuMemPoolSetAttribute, 11020, false,                                     \
-      (CUmemoryPool pool, int attribute, void *value))                                             \
+      (CUmemoryPool pool, int attribute, void *value))                                                           \
     X(pool_allocate, DRIVER_POOLS, cuMemAllocFromPoolAsync, 11020, false,                                        \
-      (CUdeviceptr * address, size_t size_bytes, CUmemoryPool pool, CUstream stream))              \
+      (CUdeviceptr * address, size_t size_bytes, CUmemoryPool pool, CUstream stream))                            \
     X(pool_free, DRIVER_POOLS, cuMemFreeAsync, 11020, false, (CUdeviceptr address, CUstream stream))
 
 typedef CUresult (*aotci_find_function)(const char *symbol, void **function, int version, uint64_t flags,
                                         int *query_result);
+
+typedef CUresult (*aotci_stream_context_function)(CUstream stream, CUcontext *context);
 
 struct aotci_driver {
     unsigned groups;          /* those that were looked up */
@@ -203,8 +208,8 @@ struct aotci_driver {
 
 /* Find the driver, initialise it, unless a context tells that it is, and look up DRIVER_CORE; `path`, which must
  * outlive it, or NULL for "libcuda.so.1", which is taken where the program has it, if it does. The library stays in
- * memory until the process ends, because the driver does not survive being unloaded. `driver` is written only on
- * success, `*current` is the current context if there is one. DRIVER, CUDA. */
+ * memory until the process ends, because the driver does not survive being unloaded. After an error `driver` is empty;
+ * `*current` is the current context if there is one. DRIVER, CUDA. */
 aotc_status aotci_driver_open(struct aotci_driver *driver, const char *path, CUcontext *current,
                               aotc_error *error);
 
@@ -213,6 +218,10 @@ bool aotci_may_be_forked(void);
 
 /* Look up groups of entry points, unless that was done; under the archive's lock. DRIVER. */
 aotc_status aotci_driver_use(struct aotci_driver *driver, unsigned groups, aotc_error *error);
+
+/* The context of a stream, asked of a driver whose entry point for that was not looked up, and is not kept: any number
+ * of threads may ask at once. */
+CUresult aotci_driver_ask_stream(const struct aotci_driver *driver, CUstream stream, CUcontext *context);
 
 /* Report a CUresult: the status it stands for, with its name, its text and what to do. `detail` may
  * carry file, kernel and field (the call that failed). */

@@ -1,4 +1,4 @@
-/* first_touch.c: have the pages of the library's code when it is loaded.
+/* first_touch.c: have the pages of the library's code, and of its reserve of memory, when it is loaded.
  *
  * The system maps a program's code when it is touched first, a few pages around at once, and takes as long for that as
  * a small archive to read. A first launch goes through most files of the library, one after the other: so one byte of
@@ -7,6 +7,7 @@
 #include "cubin.h"
 #include "dispatch.h"
 #include "guard.h"
+#include "memory.h"
 #include "plan.h"
 #include "sha256.h"
 #include "validate.h"
@@ -25,4 +26,5 @@ __attribute__((constructor)) static void touch_code(void) {
     for (size_t i = 0; i < sizeof places / sizeof *places; ++i) {
         (void)*(const volatile unsigned char *)places[i];
     }
+    aotci_touch_reserve();
 }

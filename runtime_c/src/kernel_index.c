@@ -20,34 +20,46 @@ static uint32_t most_tests(const struct aotci_tables *tables) {
     return aotci_count(tables, SECTION_CODE) / 6;
 }
 
-/* The expressions that are comparisons, in the form in which launches read them. */
-static aotc_status make_tests(struct aotc_kernel *kernel, aotc_error *error) {
-    const aotc_allocator *allocator = &kernel->archive->allocator;
-    const uint32_t count = aotci_count(&kernel->tables, SECTION_EXPRESSIONS);
-    kernel->first_tests = aotci_allocate(allocator, (size_t)count + 1, sizeof *kernel->first_tests);
-    kernel->tests = aotci_allocate(allocator, most_tests(&kernel->tables), sizeof *kernel->tests);
-    if (kernel->first_tests == NULL || kernel->tests == NULL) {
-        return no_memory(kernel, "expressions", error);
+/* What is made of an index lies in one piece of memory: of many small ones each costs a first launch more. */
+static size_t made_bytes(const struct aotc_kernel *kernel) {
+    const struct aotci_tables *tables = &kernel->tables;
+    return aotci_count(tables, SECTION_GUARDS) * sizeof *kernel->guards +
+           most_tests(tables) * sizeof *kernel->tests +
+           aotci_count(tables, SECTION_BLOBS) * sizeof *kernel->libraries +
+           aotci_count(tables, SECTION_VARIANTS) * sizeof *kernel->cuda_kernels +
+           ((size_t)aotci_count(tables, SECTION_EXPRESSIONS) + 1) * sizeof *kernel->first_tests +
+           aotci_count(tables, SECTION_VARIANTS) * sizeof *kernel->has_params;
+}
+
+/* Divide it, by falling alignment. */
+static aotc_status make_room(struct aotc_kernel *kernel, aotc_error *error) {
+    const struct aotci_tables *tables = &kernel->tables;
+    kernel->guards = aotci_allocate(&kernel->archive->allocator, made_bytes(kernel), 1);
+    if (kernel->guards == NULL) {
+        return no_memory(kernel, "guards", error);
     }
-    uint32_t *first = kernel->first_tests;
-    for (uint32_t i = 0; i < count; ++i) {
-        const struct expression_record *expression = aotci_expression(&kernel->tables, i);
-        first[i + 1] = first[i] + aotci_guard_compile(kernel, expression, kernel->tests + first[i]);
-    }
+    kernel->tests = (struct aotci_test *)(kernel->guards + aotci_count(tables, SECTION_GUARDS));
+    kernel->libraries = (CUlibrary *)(kernel->tests + most_tests(tables));
+    kernel->cuda_kernels = (CUkernel *)(kernel->libraries + aotci_count(tables, SECTION_BLOBS));
+    kernel->first_tests =
+        (uint32_t *)(kernel->cuda_kernels + aotci_count(tables, SECTION_VARIANTS));
+    kernel->has_params =
+        (bool *)(kernel->first_tests + aotci_count(tables, SECTION_EXPRESSIONS) + 1);
     return AOTC_OK;
 }
 
-static aotc_status make_guards(struct aotc_kernel *kernel, aotc_error *error) {
+/* The expressions that are comparisons, in the form in which launches read them; then the guards. */
+static void make_guards(struct aotc_kernel *kernel) {
+    const uint32_t expression_count = aotci_count(&kernel->tables, SECTION_EXPRESSIONS);
     const uint32_t guard_count = aotci_count(&kernel->tables, SECTION_GUARDS);
-    kernel->guards =
-        aotci_allocate(&kernel->archive->allocator, guard_count, sizeof *kernel->guards);
-    if (kernel->guards == NULL) {
-        return no_memory(kernel, "guards", error);
+    uint32_t *first = kernel->first_tests;
+    for (uint32_t i = 0; i < expression_count; ++i) {
+        const struct expression_record *expression = aotci_expression(&kernel->tables, i);
+        first[i + 1] = first[i] + aotci_guard_compile(kernel, expression, kernel->tests + first[i]);
     }
     for (uint32_t i = 0; i < guard_count; ++i) {
         kernel->guards[i] = aotci_guard_of(kernel, aotci_guard(&kernel->tables, i)->expression);
     }
-    return AOTC_OK;
 }
 
 /* The cache of encoded maps, which all kernels share, for the first that has any. */
@@ -72,18 +84,16 @@ static aotc_status open_locked(struct aotc_kernel *kernel, const char *name, aot
     }
     kernel->index_bytes = index.bytes;
     kernel->owned_index = index.owned;
-    kernel->tables = (struct aotci_tables){
-        .file = archive->name,
-        .bytes = kernel->index_bytes,
-        .size_bytes = kernel->entry.frame.raw_bytes,
-        .is_newer = archive->root.is_newer,
-    };
+    kernel->tables.file = archive->name;
+    kernel->tables.bytes = kernel->index_bytes;
+    kernel->tables.size_bytes = kernel->entry.frame.raw_bytes;
+    kernel->tables.is_newer = archive->root.is_newer;
     status = aotci_validate_directory(&kernel->tables, false, error);
     status = status == AOTC_OK ? aotci_validate_index(kernel, error) : status;
-    status = status == AOTC_OK ? make_tests(kernel, error) : status;
-    status = status == AOTC_OK ? make_guards(kernel, error) : status;
+    status = status == AOTC_OK ? make_room(kernel, error) : status;
     status = status == AOTC_OK ? make_maps(kernel, error) : status;
     if (status == AOTC_OK) {
+        make_guards(kernel);
         kernel->record = aotci_kernel_record(&kernel->tables, 0);
         kernel->name = aotci_string(&kernel->tables, kernel->record->name);
     }
@@ -122,28 +132,11 @@ aotc_status aotci_kernel_open(struct aotc_archive *archive, uint32_t number, con
     return status;
 }
 
-/* Let go of what opening made of an index. */
-static void free_index(const struct aotc_kernel *kernel) {
-    const struct aotci_tables *tables = &kernel->tables;
-    const aotc_allocator *allocator = &kernel->archive->allocator;
-    const size_t expression_count = aotci_count(tables, SECTION_EXPRESSIONS);
-    aotci_deallocate(allocator, kernel->tests, most_tests(tables), sizeof *kernel->tests);
-    aotci_deallocate(allocator, kernel->first_tests, expression_count + 1,
-                     sizeof *kernel->first_tests);
-    aotci_deallocate(allocator, kernel->guards, aotci_count(tables, SECTION_GUARDS),
-                     sizeof *kernel->guards);
-    aotci_deallocate(allocator, kernel->libraries, aotci_count(tables, SECTION_BLOBS),
-                     sizeof *kernel->libraries);
-    aotci_deallocate(allocator, kernel->cuda_kernels, aotci_count(tables, SECTION_VARIANTS),
-                     sizeof *kernel->cuda_kernels);
-    aotci_deallocate(allocator, kernel->has_params, aotci_count(tables, SECTION_VARIANTS),
-                     sizeof *kernel->has_params);
-    aotci_deallocate(allocator, kernel->owned_index, tables->size_bytes, 1);
-}
-
 void aotci_kernel_close(struct aotc_kernel *kernel) {
+    const aotc_allocator *allocator = &kernel->archive->allocator;
     if (kernel->index_bytes != NULL) {
-        free_index(kernel);
+        aotci_deallocate(allocator, kernel->guards, made_bytes(kernel), 1);
+        aotci_deallocate(allocator, kernel->owned_index, kernel->tables.size_bytes, 1);
     }
-    aotci_deallocate(&kernel->archive->allocator, kernel, 1, sizeof *kernel);
+    aotci_deallocate(allocator, kernel, 1, sizeof *kernel);
 }

@@ -7,6 +7,7 @@
 #include "load.h"
 
 #include <inttypes.h>
+#include <limits.h>
 
 #include "dispatch.h"
 #include "plan.h"
@@ -15,13 +16,41 @@
 /* ---- contexts ----------------------------------------------------------------------------------
  */
 
-/* Use an entry of the list again that was unloaded, for a context on the same device. */
-static aotc_status reuse_entry(struct loading *loading, struct aotci_context *entry,
-                               CUcontext current, unsigned long long id) {
-    entry->id = id;
-    loading->context = entry;
-    atomic_store_explicit(&entry->context, current, memory_order_release);
+/* Look up more of the driver, with what tells contexts and streams apart. */
+static aotc_status use_all(struct aotc_archive *archive, unsigned groups, aotc_error *error) {
+    const aotc_status status = aotci_driver_use(&archive->driver, groups | DRIVER_AFTER, error);
+    if (status == AOTC_OK) {
+        atomic_store_explicit(&archive->stream_context, archive->driver.stream_get_context,
+                              memory_order_relaxed);
+    }
+    return status;
+}
+
+/* Ask which context an entry is of, while that lives: it gets something of the context's own. */
+static aotc_status identify(const struct loading *loading) {
+    struct aotci_context *entry = loading->context;
+    if (entry->is_identified) {
+        return AOTC_OK;
+    }
+    const aotc_status status = use_all(loading->archive, 0, loading->error);
+    if (status != AOTC_OK) {
+        return status;
+    }
+    const CUresult result =
+        loading->archive->driver.context_get_id(aotci_context_handle(entry), &entry->id);
+    if (result != CUDA_SUCCESS) {
+        entry->id = ULLONG_MAX;
+        return aotci_load_failure(loading, result, "cuCtxGetId");
+    }
+    entry->is_identified = true;
     return AOTC_OK;
+}
+
+/* The same after something was loaded: if the driver does not say, the entry is no other context's. */
+static void identify_late(const struct loading *loading) {
+    const struct loading silent = {.archive = loading->archive, .context = loading->context};
+    (void)identify(&silent);
+    loading->context->is_identified = true;
 }
 
 /* Make the table that launches in a context keep their plans in, if there is none; false without memory. */
@@ -38,40 +67,47 @@ void aotci_use_plans(const struct aotc_kernel *kernel, const struct aotci_contex
     }
 }
 
-/* Make the table of the current context, or find it. A context at the address of one that was
- * destroyed gets a table of its own, in front of the old one, since nothing is loaded in it. */
-static aotc_status find_context(struct loading *loading, CUcontext current) {
-    struct aotc_archive *archive = loading->archive;
-    const struct aotci_driver *driver = &archive->driver;
-    struct aotci_context *head = atomic_load_explicit(&archive->contexts, memory_order_relaxed);
-    unsigned long long id = 0;
-    CUresult result = driver->context_get_id(current, &id);
-    if (result != CUDA_SUCCESS) {
-        return aotci_load_failure(loading, result, "cuCtxGetId");
-    }
-    CUdevice device = 0;
-    result = driver->context_get_device(&device);
-    if (result != CUDA_SUCCESS) {
-        return aotci_load_failure(loading, result, "cuCtxGetDevice");
-    }
+/* Find the entry that launches in the current context find, if it is this context's, or else one to use again, of the
+ * same device, that was unloaded. A context at the address of one that was destroyed has neither. */
+static aotc_status find_entry(struct loading *loading, CUcontext current, CUdevice device) {
     struct aotci_context *unloaded = NULL;
-    for (struct aotci_context *entry = head; entry != NULL; entry = entry->next) {
-        const CUcontext handle = aotci_context_handle(entry);
-        if (handle == current && entry->id == id) {
-            loading->context = entry;
-            return AOTC_OK;
-        }
-        if (handle == current) {
-            unloaded = NULL; /* launches find the first one with this address: it must be ours */
-            break;
-        }
-        if (handle == NULL && entry->device == device && unloaded == NULL) {
+    struct aotci_context *entry =
+        atomic_load_explicit(&loading->archive->contexts, memory_order_relaxed);
+    for (; entry != NULL && aotci_context_handle(entry) != current; entry = entry->next) {
+        if (aotci_context_handle(entry) == NULL && entry->device == device && unloaded == NULL) {
             unloaded = entry;
         }
     }
-    if (unloaded != NULL) {
-        return reuse_entry(loading, unloaded, current, id);
+    if (entry == NULL && unloaded != NULL) {
+        unloaded->is_identified = false;
+        unloaded->id = ULLONG_MAX;
+        atomic_store_explicit(&unloaded->context, current, memory_order_release);
+        loading->context = unloaded;
     }
+    if (entry == NULL) {
+        return AOTC_OK;
+    }
+    unsigned long long id = ULLONG_MAX;
+    if (entry->is_identified) {
+        const aotc_status status = use_all(loading->archive, 0, loading->error);
+        if (status != AOTC_OK) {
+            return status;
+        }
+        const CUresult result = loading->archive->driver.context_get_id(current, &id);
+        if (result != CUDA_SUCCESS) {
+            return aotci_load_failure(loading, result, "cuCtxGetId");
+        }
+    }
+    if (entry->device == device && (!entry->is_identified || entry->id == id)) {
+        loading->context = entry;
+    }
+    return AOTC_OK;
+}
+
+/* Make an entry for the current context, in front of the others. */
+static aotc_status make_entry(struct loading *loading, CUcontext current, CUdevice device) {
+    struct aotc_archive *archive = loading->archive;
+    const struct aotci_driver *driver = &archive->driver;
     const size_t bytes = aotci_context_bytes(archive);
     struct aotci_context *context = aotci_allocate(&archive->allocator, bytes, 1);
     if (context == NULL) {
@@ -79,19 +115,14 @@ static aotc_status find_context(struct loading *loading, CUcontext current) {
                           .field = "context", .expected = "memory", .got = "none");
     }
     atomic_init(&context->context, current);
-    context->id = id;
-    context->next = head;
+    context->id = ULLONG_MAX;
+    context->next = atomic_load_explicit(&archive->contexts, memory_order_relaxed);
     context->device = device;
-    const struct {
-        int *value;
-        int attribute;
-    } questions[] = {
-        {&context->major, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR},
-        {&context->minor, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR},
-    };
-    for (size_t i = 0; result == CUDA_SUCCESS && i < sizeof questions / sizeof *questions; ++i) {
-        result = driver->device_get_attribute(questions[i].value, questions[i].attribute,
-                                              context->device);
+    CUresult result = driver->device_get_attribute(
+        &context->major, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR, device);
+    if (result == CUDA_SUCCESS) {
+        result = driver->device_get_attribute(
+            &context->minor, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR, device);
     }
     if (result != CUDA_SUCCESS) {
         aotci_deallocate(&archive->allocator, context, bytes, 1);
@@ -102,38 +133,28 @@ static aotc_status find_context(struct loading *loading, CUcontext current) {
     return AOTC_OK;
 }
 
-/* Make what all loads of a kernel share. */
-static aotc_status make_shared(const struct loading *loading) {
-    struct aotc_kernel *kernel = loading->kernel;
-    const aotc_allocator *allocator = &loading->archive->allocator;
-    if (kernel->libraries == NULL) {
-        kernel->libraries = aotci_allocate(allocator, aotci_count(&kernel->tables, SECTION_BLOBS),
-                                           sizeof *kernel->libraries);
+/* Make the table of the current context, or find it. A context at the address of one that was
+ * destroyed gets a table of its own, in front of the old one, since nothing is loaded in it. */
+static aotc_status find_context(struct loading *loading, CUcontext current) {
+    CUdevice device = 0;
+    const CUresult result = loading->archive->driver.context_get_device(&device);
+    if (result != CUDA_SUCCESS) {
+        return aotci_load_failure(loading, result, "cuCtxGetDevice");
     }
-    if (kernel->cuda_kernels == NULL) {
-        kernel->cuda_kernels =
-            aotci_allocate(allocator, aotci_count(&kernel->tables, SECTION_VARIANTS),
-                           sizeof *kernel->cuda_kernels);
+    if (atomic_load_explicit(&loading->archive->contexts, memory_order_relaxed) != NULL) {
+        const aotc_status status = find_entry(loading, current, device);
+        if (status != AOTC_OK || loading->context != NULL) {
+            return status;
+        }
     }
-    if (kernel->has_params == NULL) {
-        kernel->has_params =
-            aotci_allocate(allocator, aotci_count(&kernel->tables, SECTION_VARIANTS),
-                           sizeof *kernel->has_params);
-    }
-    if (kernel->libraries == NULL || kernel->cuda_kernels == NULL || kernel->has_params == NULL) {
-        return AOTCI_FAIL(loading->error, AOTC_ERROR_NOMEM, .file = loading->archive->name,
-                          .kernel = kernel->name, .field = "loading", .expected = "memory",
-                          .got = "none");
-    }
-    return AOTC_OK;
+    return make_entry(loading, current, device);
 }
 
 /* Look up what the driver has for tensor maps and scratch memory, if launches of a kernel need it. */
-static aotc_status use_driver(const struct loading *loading) {
-    const struct aotc_kernel *kernel = loading->kernel;
-    const unsigned maps = aotci_count(&kernel->tables, SECTION_TENSOR_MAPS) != 0 ? DRIVER_MAPS : 0;
-    const unsigned pools = aotci_scratch_is_used(kernel) ? DRIVER_POOLS : 0;
-    return aotci_driver_use(&loading->archive->driver, maps | pools, loading->error);
+static aotc_status use_driver(const struct loading *loading, bool has_scratch) {
+    const bool has_maps = aotci_count(&loading->kernel->tables, SECTION_TENSOR_MAPS) != 0;
+    const unsigned groups = (has_maps ? DRIVER_MAPS : 0u) | (has_scratch ? DRIVER_POOLS : 0u);
+    return aotci_driver_use(&loading->archive->driver, groups, loading->error);
 }
 
 /* What follows changes more than a context's attributes: a stream that somebody captures is to stay valid. */
@@ -159,13 +180,14 @@ static aotc_status load_kernels(struct loading *loading, const struct aotc_kerne
     for (uint32_t i = first; i < end; ++i) {
         aotc_status status = aotci_kernel_open(archive, i, NULL, loading->error);
         loading->kernel = aotci_kernel(archive, i);
-        status = status == AOTC_OK ? make_shared(loading) : status;
-        status = status == AOTC_OK ? use_driver(loading) : status;
-        if (status == AOTC_OK && (!loading->is_lazy || aotci_scratch_is_used(loading->kernel))) {
+        const bool has_scratch = status == AOTC_OK && aotci_scratch_is_used(loading->kernel);
+        status = status == AOTC_OK ? use_driver(loading, has_scratch) : status;
+        if (status == AOTC_OK && (!loading->is_lazy || has_scratch)) {
             status = relax(loading);
+            status = status == AOTC_OK ? identify(loading) : status;
         }
-        if (status == AOTC_OK) {
-            aotci_scratch_open(loading->kernel, loading->context);
+        if (status == AOTC_OK && has_scratch) {
+            aotci_scratch_open(archive, loading->context);
         }
         status = status == AOTC_OK ? aotci_load_kernel(loading) : status;
         aotci_frame_drop(archive);
@@ -218,6 +240,10 @@ static aotc_status load_in_context(struct loading *loading, CUcontext context, b
         return status;
     }
     status = find_context(loading, context);
+    if (status == AOTC_OK && is_retained) {
+        status = identify(loading);
+        loading->context = status == AOTC_OK ? loading->context : NULL; /* which then keeps no reference */
+    }
     if (status == AOTC_OK) {
         if (is_retained && !loading->context->is_retained) {
             loading->context->is_retained = true;
@@ -231,6 +257,15 @@ static aotc_status load_in_context(struct loading *loading, CUcontext context, b
     }
     leave(loading);
     return status;
+}
+
+void aotci_spend(struct aotc_archive *archive, const struct aotci_content *image) {
+    aotci_content_free(archive, &archive->spent); /* that of another thread, whose launch is under way */
+    archive->spent = *image;
+}
+
+static void free_spent(struct aotc_archive *archive) {
+    aotci_spend(archive, &(struct aotci_content){.owned = NULL});
 }
 
 /* Whether the driver may put code into the context at a launch on a stream, which captures forbid. */
@@ -268,16 +303,29 @@ aotc_status aotci_load_late(const struct aotc_kernel *kernel, const struct aotci
     if (status == AOTC_OK && late == LOAD_BY_LAUNCH) { /* the launch, too, is to leave captures valid */
         *entered = (struct aotci_entered){.is_relaxed = true, .mode = loading.mode};
         loading.is_relaxed = false;
+    } else {
+        if (candidate->is_taken || candidate->module != NULL) {
+            identify_late(&loading);
+        }
+        free_spent(archive);
     }
     leave(&loading);
     (void)pthread_mutex_unlock(&archive->lock);
     return status;
 }
 
-void aotci_leave(const struct aotc_kernel *kernel, struct aotci_entered *entered) {
+void aotci_leave(const struct aotc_kernel *kernel, const struct aotci_context *context,
+                 struct aotci_entered *entered) {
+    struct aotc_archive *archive = kernel->archive;
+    const struct loading loading = {
+        .archive = archive, .context = (struct aotci_context *)(uintptr_t)context};
     if (entered->is_relaxed) {
-        (void)kernel->archive->driver.exchange_capture_mode(&entered->mode);
+        (void)archive->driver.exchange_capture_mode(&entered->mode);
         entered->is_relaxed = false;
+        (void)pthread_mutex_lock(&archive->lock);
+        identify_late(&loading);
+        free_spent(archive);
+        (void)pthread_mutex_unlock(&archive->lock);
     }
 }
 
@@ -310,6 +358,8 @@ aotc_status aotci_use_driver(struct aotc_archive *archive, const struct aotci_dr
     (void)pthread_mutex_lock(&archive->lock);
     if (!archive->has_driver) {
         archive->driver = *driver;
+        atomic_store_explicit(&archive->stream_context, driver->stream_get_context,
+                              memory_order_relaxed);
         aotci_mark_process(archive);
         archive->has_driver = true;
     } else if (archive->driver.launch != driver->launch) {
@@ -371,9 +421,8 @@ static aotc_status load_locked(struct aotc_archive *archive, const aotc_load_opt
     CUcontext context = NULL;
     CUdevice device = 0;
     const bool is_primary = options->device != AOTC_CURRENT_CONTEXT;
-    const unsigned groups = loading.is_lazy ? DRIVER_CORE : DRIVER_ALL;
     aotc_status status = prepare(archive, &context, error);
-    status = status == AOTC_OK ? aotci_driver_use(&archive->driver, groups, error) : status;
+    status = status == AOTC_OK && !loading.is_lazy ? use_all(archive, DRIVER_ALL, error) : status;
     if (status == AOTC_OK) {
         status = aotci_choose_context(&loading, options->device, &context, &device);
     }

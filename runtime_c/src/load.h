@@ -38,7 +38,7 @@ struct aotci_run {
     uint32_t count;
 };
 
-/* How to launch a kernel in a context. */
+/* How to launch a kernel in a context: one piece of memory with its candidates and runs. */
 struct aotci_dispatch {
     uint32_t run_count; /* in increasing order of combination; 0: nothing runs here */
     uint32_t candidate_count;
@@ -53,13 +53,16 @@ struct aotci_dispatch {
 enum { KERNELS_PER_CHUNK = 64 };
 
 struct aotci_chunk {
-    _Atomic(struct aotci_dispatch *) dispatches[KERNELS_PER_CHUNK];
+    _Atomic(struct aotci_dispatch *) dispatches[KERNELS_PER_CHUNK]; /* of the last chunk those that there are */
 };
 
 struct aotci_context {
     struct aotci_context *next;
     _Atomic(CUcontext) context; /* NULL: unloaded */
-    unsigned long long id;      /* tells it from a later context at the same address */
+    /* Tells it from a later context at the same address; ULLONG_MAX is none's. It is asked for when the entry gets
+     * something of the context's own: code, a pool, a reference. An entry that has no such thing is good for either. */
+    unsigned long long id;
+    bool is_identified;
     CUdevice device;            /* this and what follows up to `shared_bytes` never change */
     int major, minor;           /* compute capability */
     int multiprocessors;        /* these two are 0 until a load needs them (dispatch.c) */
@@ -73,6 +76,12 @@ struct aotci_context {
 static inline uint32_t aotci_chunk_count(const struct aotc_archive *archive) {
     const uint32_t kernel_count = aotci_count(&archive->root, SECTION_ENTRIES);
     return kernel_count / KERNELS_PER_CHUNK + (kernel_count % KERNELS_PER_CHUNK != 0);
+}
+
+static inline size_t aotci_chunk_bytes(const struct aotc_archive *archive, uint32_t chunk) {
+    const uint32_t left = aotci_count(&archive->root, SECTION_ENTRIES) - chunk * KERNELS_PER_CHUNK;
+    return (left < KERNELS_PER_CHUNK ? left : KERNELS_PER_CHUNK) *
+           sizeof(_Atomic(struct aotci_dispatch *));
 }
 
 static inline size_t aotci_context_bytes(const struct aotc_archive *archive) {
@@ -113,6 +122,16 @@ static inline bool aotci_is_of_current(CUstream stream) {
     return (uintptr_t)stream <= CU_STREAM_PER_THREAD;
 }
 
+/* Find the context of a stream of its own. After a lazy load, before the first launch was done, nobody has looked up what
+ * to ask: it is found each time, without a lock. */
+static inline CUresult aotci_stream_context(const struct aotc_archive *archive, CUstream stream,
+                                            CUcontext *context) {
+    const aotci_stream_context_function ask =
+        atomic_load_explicit(&archive->stream_context, memory_order_relaxed);
+    return ask != NULL ? ask(stream, context)
+                       : aotci_driver_ask_stream(&archive->driver, stream, context);
+}
+
 /* Load a variant that a launch on a stream takes before it was loaded; launches of it may wait for one another. For a
  * stream that is captured it is loaded whole. What is loaded whole is its candidate's function from then on; else that
  * is for aotci_finish_first. As aotc_load (load.c). */
@@ -121,8 +140,13 @@ aotc_status aotci_load_late(const struct aotc_kernel *kernel, const struct aotci
                             enum aotci_late late, CUfunction *function, struct aotci_entered *entered,
                             aotc_error *error);
 
-/* Put the thread's capture mode back, after the launch (load.c). */
-void aotci_leave(const struct aotc_kernel *kernel, struct aotci_entered *entered);
+/* After the launch: put the thread's capture mode back, and ask for what a load leaves until then (load.c). */
+void aotci_leave(const struct aotc_kernel *kernel, const struct aotci_context *context,
+                 struct aotci_entered *entered);
+
+/* Let go of a cubin that the driver has, after the launch that loads it: its memory is mostly the last that was asked for,
+ * and then an allocator tidies up (load.c). */
+void aotci_spend(struct aotc_archive *archive, const struct aotci_content *image);
 
 /* Let others launch a variant that was loaded late and that the driver has launched. */
 static inline void aotci_finish_first(const struct aotci_candidate *candidate, CUfunction function) {

@@ -17,8 +17,8 @@ bool aotci_scratch_is_used(const struct aotc_kernel *kernel) {
     return false;
 }
 
-void aotci_scratch_open(const struct aotc_kernel *kernel, struct aotci_context *context) {
-    const struct aotci_driver *driver = &kernel->archive->driver;
+void aotci_scratch_open(const struct aotc_archive *archive, struct aotci_context *context) {
+    const struct aotci_driver *driver = &archive->driver;
     const CUmemPoolProps properties = {
         .allocation_type = CU_MEM_ALLOCATION_TYPE_PINNED,
         .location_type = CU_MEM_LOCATION_TYPE_DEVICE,
@@ -27,7 +27,7 @@ void aotci_scratch_open(const struct aotc_kernel *kernel, struct aotci_context *
     uint64_t threshold = UINT64_MAX;
     int waits_for_streams = 0;
     CUmemoryPool pool = NULL;
-    if (context->scratch_pool != NULL || !aotci_scratch_is_used(kernel) || driver->pool_create == NULL ||
+    if (context->scratch_pool != NULL || driver->pool_create == NULL ||
         driver->pool_set_attribute == NULL || driver->pool_destroy == NULL ||
         driver->pool_allocate == NULL || driver->pool_free == NULL) {
         return;

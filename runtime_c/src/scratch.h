@@ -15,9 +15,9 @@
 /* Say whether launches of a kernel need scratch memory. */
 bool aotci_scratch_is_used(const struct aotc_kernel *kernel);
 
-/* Make the pool of a context for a kernel, if there is none and a variant needs one. Where the
- * driver or the device has no pools, there is none, and launches must be given scratch memory. */
-void aotci_scratch_open(const struct aotc_kernel *kernel, struct aotci_context *context);
+/* Make the pool of a context, if there is none. Where the driver or the device has no pools, there is
+ * none, and launches must be given scratch memory. */
+void aotci_scratch_open(const struct aotc_archive *archive, struct aotci_context *context);
 
 /* Close the pool: memory still in use goes when it is given back. */
 void aotci_scratch_close(const struct aotci_driver *driver, struct aotci_context *context);

@@ -59,7 +59,7 @@ static aotc_status find_context(const struct aotc_kernel *kernel, CUstream strea
     if (aotci_is_of_current(stream)) {
         result = archive->driver.context_get_current(&current);
     } else {
-        result = archive->driver.stream_get_context(stream, &current);
+        result = aotci_stream_context(archive, stream, &current);
     }
     if (result != CUDA_SUCCESS) {
         return aotci_driver_fail(&archive->driver, result, error,

@@ -58,16 +58,14 @@ static bool is_used(const struct aotc_kernel *kernel, uint32_t blob, CUcontext l
 
 /* Unload the code of a kernel that only `leaving` launches. */
 static void unload_libraries(struct aotc_kernel *kernel, CUcontext leaving) {
-    const uint32_t blob_count =
-        kernel->libraries == NULL ? 0 : aotci_count(&kernel->tables, SECTION_BLOBS);
+    const uint32_t blob_count = aotci_count(&kernel->tables, SECTION_BLOBS);
     for (uint32_t blob = 0; blob < blob_count; ++blob) {
         if (kernel->libraries[blob] == NULL || is_used(kernel, blob, leaving)) {
             continue;
         }
         (void)kernel->archive->driver.library_unload(kernel->libraries[blob]);
         kernel->libraries[blob] = NULL;
-        const uint32_t variant_count =
-            kernel->cuda_kernels == NULL ? 0 : aotci_count(&kernel->tables, SECTION_VARIANTS);
+        const uint32_t variant_count = aotci_count(&kernel->tables, SECTION_VARIANTS);
         for (uint32_t i = 0; i < variant_count; ++i) {
             if (aotci_variant(&kernel->tables, i)->cubin == blob) {
                 kernel->cuda_kernels[i] = NULL;
@@ -156,8 +154,7 @@ aotc_status aotc_unload(aotc_archive *archive, int32_t device, aotc_error *error
 /* ---- all of them ------------------------------------------------------------------------------- */
 
 static void unload_all(const struct aotc_kernel *kernel) {
-    const uint32_t blob_count =
-        kernel->libraries == NULL ? 0 : aotci_count(&kernel->tables, SECTION_BLOBS);
+    const uint32_t blob_count = aotci_count(&kernel->tables, SECTION_BLOBS);
     for (uint32_t blob = 0; blob < blob_count; ++blob) {
         if (kernel->libraries[blob] != NULL) {
             (void)kernel->archive->driver.library_unload(kernel->libraries[blob]);
@@ -186,8 +183,8 @@ void aotci_unload(struct aotc_archive *archive) {
         empty_entry(archive, context, may_call);
         for (uint32_t i = 0; i < aotci_chunk_count(archive); ++i) {
             aotci_deallocate(&archive->allocator,
-                             atomic_load_explicit(&context->chunks[i], memory_order_relaxed), 1,
-                             sizeof(struct aotci_chunk));
+                             atomic_load_explicit(&context->chunks[i], memory_order_relaxed),
+                             aotci_chunk_bytes(archive, i), 1);
         }
         aotci_deallocate(&archive->allocator, context, aotci_context_bytes(archive), 1);
         context = next;

@@ -118,6 +118,7 @@ static void prepare(struct setup *setup, const char *path, const char *name, con
     aotc_archive *archive = NULL;
     aotc_selection selection = {.struct_size = sizeof selection};
     CUcontext context = NULL;
+    CUcontext current = NULL;
     CUdevice device = 0;
     uint64_t buffer = 0;
     options.driver_path = libcuda;
@@ -126,7 +127,7 @@ static void prepare(struct setup *setup, const char *path, const char *name, con
     demand(aotc_open_file(path, &options, &archive, &error), "open", &error);
     demand(aotc_load(archive, &load, &error), "load", &error);
     demand(aotc_kernel_get(archive, name, &setup->kernel, &error), "kernel", &error);
-    demand(aotci_driver_open(&setup->driver, libcuda, &error), "driver", &error);
+    demand(aotci_driver_open(&setup->driver, libcuda, &current, &error), "driver", &error);
     demand(aotci_driver_use(&setup->driver, DRIVER_ALL, &error), "driver", &error);
     find_more(setup, libcuda);
     demand_cuda(setup->driver.device_get(&device, 0), "cuDeviceGet");

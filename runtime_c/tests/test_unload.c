@@ -167,7 +167,9 @@ static void test_contexts(void) {
         EXPECT(aotc_launch(kernel, &add.desc, &fixture.error), AOTC_OK, &fixture.error, NULL);
         fake_cuda_replace_context(fixture.context);
         EXPECT(aotc_load(fixture.archive, NULL, &fixture.error), AOTC_OK, &fixture.error, NULL);
+        fake_cuda_begin_capture(); /* its code is in the new context, too */
         EXPECT(aotc_launch(kernel, &add.desc, &fixture.error), AOTC_OK, &fixture.error, NULL);
+        CHECK(fake_cuda_end_capture() == 1);
         EXPECT(aotc_unload(fixture.archive, AOTC_CURRENT_CONTEXT, &fixture.error), AOTC_OK,
                &fixture.error, NULL);
         CHECK(fake_cuda_live_libraries() == 0);

@@ -105,7 +105,7 @@ _build = _build_with_cmake if CMAKE else _build_with_cc
 PROGRAMS = (
     *("test_pieces", "test_open", "test_corrupt", "test_launch", "test_tensor_maps"),
     *("test_persistent", "test_devices", "test_unload", "test_plan", "test_lazy", "test_faults"),
-    "test_wrapper",
+    *("test_memory", "test_wrapper"),
 )
 
 
@@ -131,14 +131,16 @@ def test_sanitized(program: str, build: Build, archives: Path) -> None:
 @pytest.mark.slow
 def test_threads_are_ordered(tmp_path: Path, archives: Path) -> None:
     build = _build(tmp_path, "thread")
-    build.run("test_threads", archives, TSAN_OPTIONS="halt_on_error=1:second_deadlock_stack=1")
+    for program in ("test_memory", "test_threads"):
+        build.run(program, archives, TSAN_OPTIONS="halt_on_error=1:second_deadlock_stack=1")
 
 
 @pytest.mark.slow
 def test_builds_with_the_compiler_alone(tmp_path: Path, archives: Path) -> None:
     """The sources need no build system, no CUDA and no zstd: the Python extension relies on it."""
     build = _build_with_cc(tmp_path, "undefined")
-    build.run("test_launch", archives)
+    for program in ("test_launch", "test_memory"):
+        build.run(program, archives)
 
 
 def test_prints_and_exits_nowhere() -> None:

@@ -115,8 +115,8 @@ typedef struct aotc_archive aotc_archive;
 typedef struct aotc_kernel aotc_kernel; /* borrowed from its archive */
 
 /* Memory for everything that lives as long as an archive and for decoding blobs. `allocate` returns
- * memory aligned as malloc's, or NULL. Both NULL: malloc and free. They may be called from every
- * thread that opens, loads or releases. */
+ * memory aligned as malloc's, or NULL. Both NULL: malloc and free, and 32 KB that the library has. They
+ * may be called from every thread that opens, loads or releases. */
 typedef struct aotc_allocator {
     void *(*allocate)(void *user, size_t size_bytes);
     void (*deallocate)(void *user, void *memory, size_t size_bytes);

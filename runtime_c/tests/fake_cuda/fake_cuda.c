@@ -278,6 +278,11 @@ CONTROL void fake_cuda_replace_context(struct CUctx_st *context) {
     forget_code(context);
 }
 
+CONTROL void fake_cuda_move_context(struct CUctx_st *context, int device) {
+    context->device = device;
+    fake_cuda_replace_context(context);
+}
+
 CONTROL void fake_cuda_set_current(struct CUctx_st *context) {
     stack_size = context != NULL;
     stack[0] = context;

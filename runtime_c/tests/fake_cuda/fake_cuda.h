@@ -87,6 +87,8 @@ int fake_cuda_device_count(void);
 void fake_cuda_destroy_context(struct CUctx_st *context);
 /* Destroy it, and create another that happens to lie at the same address. */
 void fake_cuda_replace_context(struct CUctx_st *context);
+/* The same, on another device. */
+void fake_cuda_move_context(struct CUctx_st *context, int device);
 void fake_cuda_set_current(struct CUctx_st *context);
 struct CUstream_st *fake_cuda_create_stream(struct CUctx_st *context);
 
