@@ -58,7 +58,8 @@ static bool is_valid_source(struct walk *walk, const struct variant_record *vari
     }
 }
 
-static aotc_status check_cubin_params(struct walk *walk, const struct variant_record *variant) {
+static aotc_status check_cubin_params(struct walk *walk, uint32_t number,
+                                      const struct variant_record *variant) {
     uint32_t end = 0;
     for (uint32_t i = 0; i < variant->cubin_param_count; ++i) {
         const uint32_t index = variant->first_cubin_param + i;
@@ -76,12 +77,11 @@ static aotc_status check_cubin_params(struct walk *walk, const struct variant_re
         end = (uint32_t)cubin_param->offset + cubin_param->size;
     }
     if (end > LIMIT_PARAM_BYTES) {
-        return aotci_above_limit(walk->tables, walk->error, "parameter block", end,
-                                 LIMIT_PARAM_BYTES);
+        return aotci_walk_above(walk, "parameter block", end, LIMIT_PARAM_BYTES);
     }
     if (end != variant->param_bytes) {
-        return aotci_walk_bad(walk, SECTION_VARIANTS, walk->claimed[SECTION_VARIANTS],
-                              "param_bytes", "the end of the last cubin param");
+        return aotci_walk_bad(walk, SECTION_VARIANTS, number, "param_bytes",
+                              "the end of the last cubin param");
     }
     return AOTC_OK;
 }
@@ -179,9 +179,20 @@ static aotc_status check_variant_expressions(struct walk *walk, uint32_t index,
     return AOTC_OK;
 }
 
-static aotc_status check_variant_numbers(const struct walk *walk, uint32_t index,
-                                         const struct variant_record *variant,
-                                         uint64_t combinations) {
+static bool is_name(struct walk *walk, uint32_t offset) {
+    const bool is_known = offset == walk->name;
+    walk->name = offset;
+    return is_known || aotci_is_name(walk->tables, offset);
+}
+
+static bool is_text(struct walk *walk, uint32_t offset) {
+    const bool is_known = offset == walk->text;
+    walk->text = offset;
+    return is_known || aotci_is_text(walk->tables, offset, LIMIT_TEXT_BYTES);
+}
+
+static aotc_status check_variant_numbers(struct walk *walk, uint32_t index,
+                                         const struct variant_record *variant) {
     const struct aotci_tables *tables = walk->tables;
     const struct kernel_record *kernel = walk->kernel;
     const uint64_t known_guards =
@@ -190,13 +201,12 @@ static aotc_status check_variant_numbers(const struct walk *walk, uint32_t index
         return aotci_walk_bad(walk, SECTION_VARIANTS, index, "guards",
                               "the kernel's guards, with all promises");
     }
-    if (variant->combination >= combinations || variant->config >= kernel->config_count ||
+    if (variant->combination >= walk->combinations || variant->config >= kernel->config_count ||
         variant->target >= aotci_count(tables, SECTION_TARGETS)) {
         return aotci_walk_bad(walk, SECTION_VARIANTS, index, "combination, config, target",
                               "ones that exist");
     }
-    if (!aotci_is_name(tables, variant->symbol) ||
-        !aotci_is_text(tables, variant->remarks, LIMIT_TEXT_BYTES)) {
+    if (!is_name(walk, variant->symbol) || !is_text(walk, variant->remarks)) {
         return aotci_walk_bad(walk, SECTION_VARIANTS, index, "symbol, remarks", "a name, a text");
     }
     const uint32_t blob_count = aotci_count(tables, SECTION_BLOBS);
@@ -224,7 +234,7 @@ static aotc_status check_variant_numbers(const struct walk *walk, uint32_t index
     return AOTC_OK;
 }
 
-static unsigned count_bits(uint64_t value) { return (unsigned)__builtin_popcountll(value); }
+static int count_bits(uint64_t value) { return __builtin_popcountll(value); }
 
 /* Order: target, combination, more guards first, guards, config, one with a condition first. */
 static bool is_before(const struct variant_record *a, const struct variant_record *b) {
@@ -234,25 +244,22 @@ static bool is_before(const struct variant_record *a, const struct variant_recor
     if (a->combination != b->combination) {
         return a->combination < b->combination;
     }
-    if (count_bits(a->guards) != count_bits(b->guards)) {
-        return count_bits(a->guards) > count_bits(b->guards);
-    }
     if (a->guards != b->guards) {
-        return a->guards < b->guards;
+        const int more = count_bits(a->guards) - count_bits(b->guards);
+        return more != 0 ? more > 0 : a->guards < b->guards;
     }
     return a->config != b->config ? a->config < b->config : a->condition != 0 && b->condition == 0;
 }
 
-aotc_status aotci_check_variant(struct walk *walk, uint32_t index, uint64_t combinations) {
-    const struct aotci_tables *tables = walk->tables;
-    const struct variant_record *variant = aotci_variant(tables, index);
+static aotc_status check_variant(struct walk *walk, uint32_t index,
+                                 const struct variant_record *variant) {
     if (variant->cubin_param_count > LIMIT_CUBIN_PARAMS) {
-        return aotci_above_limit(tables, walk->error, "cubin params of a variant",
-                                 variant->cubin_param_count, LIMIT_CUBIN_PARAMS);
+        return aotci_walk_above(walk, "cubin params of a variant", variant->cubin_param_count,
+                                LIMIT_CUBIN_PARAMS);
     }
     if (variant->tensor_map_count > LIMIT_TENSOR_MAPS) {
-        return aotci_above_limit(tables, walk->error, "tensor maps of a variant",
-                                 variant->tensor_map_count, LIMIT_TENSOR_MAPS);
+        return aotci_walk_above(walk, "tensor maps of a variant", variant->tensor_map_count,
+                                LIMIT_TENSOR_MAPS);
     }
     if (!aotci_walk_claim(walk, SECTION_CUBIN_PARAMS, variant->first_cubin_param,
                           variant->cubin_param_count) ||
@@ -261,17 +268,24 @@ aotc_status aotci_check_variant(struct walk *walk, uint32_t index, uint64_t comb
         return aotci_walk_bad(walk, SECTION_VARIANTS, index, "first_cubin_param, first_tensor_map",
                               "the next records");
     }
-    aotc_status status = check_variant_numbers(walk, index, variant, combinations);
-    if (status == AOTC_OK) {
-        status = check_variant_expressions(walk, index, variant);
+    aotc_status status = check_variant_numbers(walk, index, variant);
+    status = status == AOTC_OK ? check_variant_expressions(walk, index, variant) : status;
+    return status == AOTC_OK ? check_cubin_params(walk, index, variant) : status;
+}
+
+aotc_status aotci_check_variants(struct walk *walk) {
+    const struct variant_record *before = NULL;
+    for (uint32_t i = 0; i < walk->kernel->variant_count; ++i) {
+        const struct variant_record *variant = aotci_variant(walk->tables, i);
+        const aotc_status status = check_variant(walk, i, variant);
+        if (status != AOTC_OK) {
+            return status;
+        }
+        if (before != NULL && !is_before(before, variant)) {
+            return aotci_walk_bad(walk, SECTION_VARIANTS, i, "order",
+                                  "target, combination, guards, config, condition");
+        }
+        before = variant;
     }
-    if (status == AOTC_OK) {
-        status = check_cubin_params(walk, variant);
-    }
-    if (status == AOTC_OK && index != walk->kernel->first_variant &&
-        !is_before(aotci_variant(tables, index - 1), variant)) {
-        return aotci_walk_bad(walk, SECTION_VARIANTS, index, "order",
-                              "target, combination, guards, config, condition");
-    }
-    return status;
+    return AOTC_OK;
 }

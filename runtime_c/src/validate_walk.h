@@ -19,20 +19,25 @@ struct walk {
      * with the ELF header once for a cubin. */
     uint32_t *cubin_arch;
     const struct kernel_record *kernel;
+    uint32_t name, text; /* of which it is known, the last ones that were looked at: variants share them, too */
+    uint64_t combinations; /* of types and choices: what is counted so far, or all */
 };
 
 /* Claim the next `count` records of a section; return whether they begin at `first` and exist. */
 bool aotci_walk_claim(struct walk *walk, enum section_kind kind, uint32_t first, uint32_t count);
 
 /* Report that `field` of record `index` of a section is wrong. */
-aotc_status aotci_walk_bad(const struct walk *walk, enum section_kind kind, uint32_t index,
-                           const char *field, const char *expected);
+AOTCI_COLD aotc_status aotci_walk_bad(const struct walk *walk, enum section_kind kind,
+                                      uint32_t index, const char *field, const char *expected);
+
+/* Report that a count is above a limit of the format. */
+AOTCI_COLD aotc_status aotci_walk_above(const struct walk *walk, const char *what, uint64_t count,
+                                        uint64_t most);
 
 /* Return whether `index` is that of an expression over the params of the walk's kernel. */
 bool aotci_walk_is_expression(struct walk *walk, uint32_t index);
 
-/* Check variant `index` of the walk's kernel, which has so many combinations of types and choices
- * (validate_variant.c). */
-aotc_status aotci_check_variant(struct walk *walk, uint32_t index, uint64_t combinations);
+/* Check the variants of the walk's kernel (validate_variant.c). */
+aotc_status aotci_check_variants(struct walk *walk);
 
 #endif
