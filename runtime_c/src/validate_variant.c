@@ -1,17 +1,19 @@
 /* validate_variant.c: check the variants of a kernel: params of the cubin, tensor maps,
  * expressions. */
+#include <string.h>
+
 #include "expression.h"
 #include "validate_walk.h"
 
 static bool is_power_of_two(uint32_t value) { return value != 0 && (value & (value - 1)) == 0; }
 
+/* What few variants have is apart from what all have: a first launch runs this once, and fetches less code. */
+#define APART __attribute__((noinline))
+
 /* The dtype of a param in a variant: its own, or the combination's digit of its type variable. */
-static unsigned dtype_in(const struct walk *walk, const struct param_record *param,
+APART static unsigned dtype_in(const struct walk *walk, const struct param_record *param,
                          uint32_t combination) {
     const struct kernel_record *kernel = walk->kernel;
-    if (param->type_variable == 0) {
-        return param->dtype;
-    }
     for (uint32_t i = kernel->choice_count; i-- > 0;) {
         combination /= aotci_choice(walk->tables, kernel->first_choice + i)->value_count;
     }
@@ -26,22 +28,25 @@ static unsigned dtype_in(const struct walk *walk, const struct param_record *par
     return AOTC_DTYPE_NONE;
 }
 
-static bool is_valid_source(struct walk *walk, const struct variant_record *variant,
-                            const struct cubin_param_record *cubin_param) {
+static bool is_valid_argument(const struct walk *walk, const struct variant_record *variant,
+                              const struct cubin_param_record *cubin_param) {
     const struct kernel_record *kernel = walk->kernel;
-    const struct param_record *param = NULL;
+    if (cubin_param->index >= kernel->param_count) {
+        return false;
+    }
+    const struct param_record *param =
+        aotci_param(walk->tables, kernel->first_param + cubin_param->index);
+    if (param->kind == AOTC_POINTER) {
+        return cubin_param->size == 8;
+    }
+    const unsigned dtype =
+        param->type_variable == 0 ? param->dtype : dtype_in(walk, param, variant->combination);
+    return param->kind == AOTC_SCALAR && cubin_param->size == aotc_dtype_bytes((aotc_dtype)dtype);
+}
+
+APART static bool is_valid_source(struct walk *walk, const struct variant_record *variant,
+                                  const struct cubin_param_record *cubin_param) {
     switch (cubin_param->source) {
-    case SOURCE_ARGUMENT:
-        if (cubin_param->index >= kernel->param_count) {
-            return false;
-        }
-        param = aotci_param(walk->tables, kernel->first_param + cubin_param->index);
-        if (param->kind == AOTC_POINTER) {
-            return cubin_param->size == 8;
-        }
-        return param->kind == AOTC_SCALAR &&
-               cubin_param->size ==
-                   aotc_dtype_bytes((aotc_dtype)dtype_in(walk, param, variant->combination));
     case SOURCE_SCRATCH:
         return cubin_param->index == 0 && cubin_param->size == 8 &&
                variant->scratch_bytes != FORMAT_NONE;
@@ -64,7 +69,10 @@ static aotc_status check_cubin_params(struct walk *walk, uint32_t number,
     for (uint32_t i = 0; i < variant->cubin_param_count; ++i) {
         const uint32_t index = variant->first_cubin_param + i;
         const struct cubin_param_record *cubin_param = aotci_cubin_param(walk->tables, index);
-        if (!is_valid_source(walk, variant, cubin_param) || cubin_param->zero != 0) {
+        const bool is_valid = cubin_param->source == SOURCE_ARGUMENT
+                                  ? is_valid_argument(walk, variant, cubin_param)
+                                  : is_valid_source(walk, variant, cubin_param);
+        if (!is_valid || cubin_param->zero != 0) {
             return aotci_walk_bad(walk, SECTION_CUBIN_PARAMS, index, "source, index, size",
                                   "a source of that size");
         }
@@ -112,7 +120,7 @@ static bool has_valid_rows(const struct tensor_map_record *map) {
     return row_bytes % 16 == 0 && (span_bytes == 0 || row_bytes <= span_bytes);
 }
 
-static bool is_valid_tensor_map(struct walk *walk, const struct tensor_map_record *map) {
+APART static bool is_valid_tensor_map(struct walk *walk, const struct tensor_map_record *map) {
     const struct kernel_record *kernel = walk->kernel;
     if (map->param >= kernel->param_count ||
         aotci_param(walk->tables, kernel->first_param + map->param)->kind == AOTC_SCALAR) {
@@ -234,7 +242,16 @@ static aotc_status check_variant_numbers(struct walk *walk, uint32_t index,
     return AOTC_OK;
 }
 
-static int count_bits(uint64_t value) { return __builtin_popcountll(value); }
+/* Whether a set of guards comes before another: the one with more, or of as many the lesser number. */
+APART static bool are_guards_before(uint64_t a, uint64_t b) {
+    uint64_t left_a = a;
+    uint64_t left_b = b;
+    while (left_a != 0 && left_b != 0) {
+        left_a &= left_a - 1; /* without its lowest bit */
+        left_b &= left_b - 1;
+    }
+    return left_a == left_b ? a < b : left_b == 0;
+}
 
 /* Order: target, combination, more guards first, guards, config, one with a condition first. */
 static bool is_before(const struct variant_record *a, const struct variant_record *b) {
@@ -245,13 +262,29 @@ static bool is_before(const struct variant_record *a, const struct variant_recor
         return a->combination < b->combination;
     }
     if (a->guards != b->guards) {
-        const int more = count_bits(a->guards) - count_bits(b->guards);
-        return more != 0 ? more > 0 : a->guards < b->guards;
+        return are_guards_before(a->guards, b->guards);
     }
     return a->config != b->config ? a->config < b->config : a->condition != 0 && b->condition == 0;
 }
 
+/* Whether a variant has the cubin params of the one before, which were checked, and all that they refer to is the same:
+ * dtypes follow from the combination. */
+static bool repeats_params(const struct walk *walk, const struct variant_record *before,
+                           const struct variant_record *variant) {
+    const struct aotci_table *table = &walk->tables->sections[SECTION_CUBIN_PARAMS];
+    const size_t size_bytes = (size_t)variant->cubin_param_count * table->stride;
+    const unsigned char *params =
+        table->records + (size_t)variant->first_cubin_param * table->stride;
+    return before->cubin_param_count == variant->cubin_param_count &&
+           before->param_bytes == variant->param_bytes &&
+           before->combination == variant->combination &&
+           before->tensor_map_count == variant->tensor_map_count &&
+           before->scratch_bytes == variant->scratch_bytes && before->flags == variant->flags &&
+           memcmp(params - size_bytes, params, size_bytes) == 0;
+}
+
 static aotc_status check_variant(struct walk *walk, uint32_t index,
+                                 const struct variant_record *before,
                                  const struct variant_record *variant) {
     if (variant->cubin_param_count > LIMIT_CUBIN_PARAMS) {
         return aotci_walk_above(walk, "cubin params of a variant", variant->cubin_param_count,
@@ -270,14 +303,17 @@ static aotc_status check_variant(struct walk *walk, uint32_t index,
     }
     aotc_status status = check_variant_numbers(walk, index, variant);
     status = status == AOTC_OK ? check_variant_expressions(walk, index, variant) : status;
-    return status == AOTC_OK ? check_cubin_params(walk, index, variant) : status;
+    if (status == AOTC_OK && (before == NULL || !repeats_params(walk, before, variant))) {
+        status = check_cubin_params(walk, index, variant);
+    }
+    return status;
 }
 
 aotc_status aotci_check_variants(struct walk *walk) {
     const struct variant_record *before = NULL;
     for (uint32_t i = 0; i < walk->kernel->variant_count; ++i) {
         const struct variant_record *variant = aotci_variant(walk->tables, i);
-        const aotc_status status = check_variant(walk, i, variant);
+        const aotc_status status = check_variant(walk, i, before, variant);
         if (status != AOTC_OK) {
             return status;
         }
