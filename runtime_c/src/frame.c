@@ -49,10 +49,12 @@ aotc_status aotci_read_file(const struct aotc_archive *archive, uint64_t offset,
                       .os_error = number, .remedy = "check the path and its permissions");
 }
 
-/* Bytes of the file: in the archive's memory if they are aligned there or need not be, or read into new memory
- * that the caller lets go. */
+static const struct aotci_room no_room = {NULL, 0};
+
+/* Bytes of the file: in the archive's memory if they are aligned there or need not be, or read into the caller's
+ * memory or new memory that the caller lets go. */
 static aotc_status stored_bytes(const struct aotc_archive *archive, uint32_t number,
-                                const struct frame_record *frame, bool is_aligned,
+                                const struct frame_record *frame, bool is_aligned, struct aotci_room room,
                                 struct aotci_content *content, aotc_error *error) {
     *content = (struct aotci_content){.size_bytes = frame->stored_bytes};
     if (archive->file != NULL) {
@@ -61,13 +63,16 @@ static aotc_status stored_bytes(const struct aotc_archive *archive, uint32_t num
             return AOTC_OK;
         }
     }
-    content->owned = aotci_allocate_bytes(&archive->allocator, frame->stored_bytes);
-    if (content->owned == NULL) {
+    unsigned char *bytes = room.bytes;
+    if (frame->stored_bytes > room.size_bytes) {
+        content->owned = bytes = aotci_allocate_bytes(&archive->allocator, frame->stored_bytes);
+    }
+    if (bytes == NULL) {
         return no_memory(archive, number, frame->stored_bytes, error);
     }
-    content->bytes = content->owned;
+    content->bytes = bytes;
     const aotc_status status =
-        aotci_read_file(archive, frame->offset, content->owned, frame->stored_bytes, error);
+        aotci_read_file(archive, frame->offset, bytes, frame->stored_bytes, error);
     if (status != AOTC_OK) {
         aotci_content_free(archive, content);
     }
@@ -76,8 +81,10 @@ static aotc_status stored_bytes(const struct aotc_archive *archive, uint32_t num
 
 static aotc_status verified_frame(const struct aotc_archive *archive, uint32_t number,
                                   const struct frame_record *frame, bool is_aligned,
-                                  struct aotci_content *content, aotc_error *error) {
-    const aotc_status status = stored_bytes(archive, number, frame, is_aligned, content, error);
+                                  struct aotci_room room, struct aotci_content *content,
+                                  aotc_error *error) {
+    const aotc_status status =
+        stored_bytes(archive, number, frame, is_aligned, room, content, error);
     if (status != AOTC_OK) {
         return status;
     }
@@ -124,7 +131,8 @@ aotc_status aotci_frame_verify(const struct aotc_archive *archive, uint32_t numb
     struct aotci_content content;
     aotc_status status = check_padding(archive, number, error);
     if (status == AOTC_OK) {
-        status = verified_frame(archive, number, aotci_frame(&archive->root, number), false, &content, error);
+        status = verified_frame(archive, number, aotci_frame(&archive->root, number), false, no_room,
+                                &content, error);
     }
     if (status == AOTC_OK) {
         aotci_content_free(archive, &content);
@@ -137,7 +145,7 @@ aotc_status aotci_frame_decode(const struct aotc_archive *archive, uint32_t numb
                                aotc_error *error) {
     const aotc_allocator *allocator = &archive->allocator;
     if (!archive->is_compressed) {
-        return verified_frame(archive, number, frame, true, content, error);
+        return verified_frame(archive, number, frame, true, no_room, content, error);
     }
     if (archive->decompress == NULL) {
         return AOTCI_FAIL(
@@ -147,7 +155,7 @@ aotc_status aotci_frame_decode(const struct aotc_archive *archive, uint32_t numb
                       "compression");
     }
     struct aotci_content stored;
-    aotc_status status = verified_frame(archive, number, frame, false, &stored, error);
+    aotc_status status = verified_frame(archive, number, frame, false, no_room, &stored, error);
     if (status != AOTC_OK) {
         return status;
     }
@@ -209,7 +217,7 @@ static void copy_blob(const struct aotc_kernel *kernel, uint32_t index, struct a
                        frame->code_end - aotci_code_bytes(frame->rest, blob->raw_bytes));
 }
 
-aotc_status aotci_blob_decode(const struct aotc_kernel *kernel, uint32_t index,
+aotc_status aotci_blob_decode(const struct aotc_kernel *kernel, uint32_t index, struct aotci_room room,
                               struct aotci_content *content, aotc_error *error) {
     struct aotc_archive *archive = kernel->archive;
     const struct blob_record *blob = aotci_blob(&kernel->tables, index);
@@ -227,7 +235,7 @@ aotc_status aotci_blob_decode(const struct aotc_kernel *kernel, uint32_t index,
                           .remedy = "the archive is damaged or its writer is wrong: build it again");
     }
     if (!archive->is_compressed && record.raw_bytes == blob->raw_bytes) {
-        return verified_frame(archive, number, &record, true, content, error);
+        return verified_frame(archive, number, &record, true, room, content, error);
     }
     if (frame->content.bytes == NULL || frame->number != number) {
         aotci_frame_drop(archive);

@@ -175,9 +175,9 @@ aotc_status aotci_frame_decode(const struct aotc_archive *archive, uint32_t numb
 aotc_status aotci_frame_verify(const struct aotc_archive *archive, uint32_t number,
                                aotc_error *error);
 
-/* Decode a blob. A frame of several blobs stays decoded until `aotci_frame_drop`. As aotci_frame_decode
- * (frame.c). */
-aotc_status aotci_blob_decode(const struct aotc_kernel *kernel, uint32_t index,
+/* Decode a blob, which may then lie in `room`. A frame of several blobs stays decoded until `aotci_frame_drop`. As
+ * aotci_frame_decode (frame.c). */
+aotc_status aotci_blob_decode(const struct aotc_kernel *kernel, uint32_t index, struct aotci_room room,
                               struct aotci_content *content, aotc_error *error);
 
 /* Let go of the frame that is decoded, if one is (frame.c). */
