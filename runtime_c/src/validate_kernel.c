@@ -10,15 +10,6 @@
 #include "expression.h"
 #include "validate_walk.h"
 
-bool aotci_walk_claim(struct walk *walk, enum section_kind kind, uint32_t first, uint32_t count) {
-    const uint32_t claimed = walk->claimed[kind];
-    if (first != claimed || count > aotci_count(walk->tables, kind) - claimed) {
-        return false;
-    }
-    walk->claimed[kind] = claimed + count;
-    return true;
-}
-
 aotc_status aotci_walk_bad(const struct walk *walk, enum section_kind kind, uint32_t index,
                            const char *field, const char *expected) {
     return aotci_bad_record(walk->tables, walk->error, kind, index, field, expected);
@@ -271,7 +262,7 @@ static aotc_status claim_slices(struct walk *walk) {
     return AOTC_OK;
 }
 
-static aotc_status check_kernel(struct walk *walk) {
+__attribute__((noinline)) static aotc_status check_kernel(struct walk *walk) {
     if (!aotci_is_name(walk->tables, walk->kernel->name)) {
         return aotci_walk_bad(walk, SECTION_KERNELS, 0, "name", "a name");
     }

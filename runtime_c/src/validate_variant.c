@@ -1,5 +1,6 @@
 /* validate_variant.c: check the variants of a kernel: params of the cubin, tensor maps,
  * expressions. */
+#include <stddef.h>
 #include <string.h>
 
 #include "expression.h"
@@ -120,7 +121,22 @@ static bool has_valid_rows(const struct tensor_map_record *map) {
     return row_bytes % 16 == 0 && (span_bytes == 0 || row_bytes <= span_bytes);
 }
 
-APART static bool is_valid_tensor_map(struct walk *walk, const struct tensor_map_record *map) {
+static bool has_valid_boxes(const struct tensor_map_record *map) {
+    for (unsigned i = 0; i < LIMIT_RANK; ++i) {
+        const bool used = i < map->rank;
+        const bool box_fits = used ? map->box[i] >= 1 && map->box[i] <= 256 : map->box[i] == 0;
+        const bool step_fits = used ? map->element_strides[i] >= 1 && map->element_strides[i] <= 8
+                                    : map->element_strides[i] == 0;
+        if (!box_fits || !step_fits) {
+            return false;
+        }
+    }
+    return map->zero_b == 0 && map->zero_c[0] == 0 && map->zero_c[1] == 0 && map->zero_c[2] == 0 &&
+           has_valid_rows(map);
+}
+
+/* Whether what comes before the boxes is valid. */
+static bool has_valid_tensor(struct walk *walk, const struct tensor_map_record *map) {
     const struct kernel_record *kernel = walk->kernel;
     if (map->param >= kernel->param_count ||
         aotci_param(walk->tables, kernel->first_param + map->param)->kind == AOTC_SCALAR) {
@@ -132,18 +148,12 @@ APART static bool is_valid_tensor_map(struct walk *walk, const struct tensor_map
         (map->interleave == 2 && map->swizzle != 1)) {
         return false;
     }
-    if (map->zero_a != 0 || map->zero_b != 0 || map->zero_c[0] != 0 || map->zero_c[1] != 0 ||
-        map->zero_c[2] != 0 || !aotci_walk_is_expression(walk, map->address)) {
+    if (map->zero_a != 0 || !aotci_walk_is_expression(walk, map->address)) {
         return false;
     }
     for (unsigned i = 0; i < LIMIT_RANK; ++i) {
         const bool used = i < map->rank;
-        const bool dim_fits =
-            used ? aotci_walk_is_expression(walk, map->dims[i]) : map->dims[i] == FORMAT_NONE;
-        const bool box_fits = used ? map->box[i] >= 1 && map->box[i] <= 256 : map->box[i] == 0;
-        const bool step_fits = used ? map->element_strides[i] >= 1 && map->element_strides[i] <= 8
-                                    : map->element_strides[i] == 0;
-        if (!dim_fits || !box_fits || !step_fits) {
+        if (used ? !aotci_walk_is_expression(walk, map->dims[i]) : map->dims[i] != FORMAT_NONE) {
             return false;
         }
         if (i != 0 && (used ? !aotci_walk_is_expression(walk, map->strides[i - 1])
@@ -151,11 +161,41 @@ APART static bool is_valid_tensor_map(struct walk *walk, const struct tensor_map
             return false;
         }
     }
-    return has_valid_rows(map);
+    return true;
 }
 
-static aotc_status check_variant_expressions(struct walk *walk, uint32_t index,
-                                             const struct variant_record *variant) {
+/* `before`, unless it is NULL, is a valid map. */
+APART static bool is_valid_tensor_map(struct walk *walk, const struct tensor_map_record *before,
+                                      const struct tensor_map_record *map) {
+    const bool is_known = before != NULL &&
+                          memcmp(before, map, offsetof(struct tensor_map_record, box)) == 0;
+    return (is_known || has_valid_tensor(walk, map)) && has_valid_boxes(map);
+}
+
+APART static aotc_status check_tensor_maps(struct walk *walk, const struct variant_record *before,
+                                           const struct variant_record *variant) {
+    const uint32_t known = before != NULL ? before->tensor_map_count : 0;
+    for (uint32_t i = 0; i < variant->tensor_map_count; ++i) {
+        const uint32_t index = variant->first_tensor_map + i;
+        const struct tensor_map_record *map_before =
+            i < known ? aotci_tensor_map(walk->tables, index - known) : NULL;
+        if (!is_valid_tensor_map(walk, map_before, aotci_tensor_map(walk->tables, index))) {
+            return aotci_walk_bad(walk, SECTION_TENSOR_MAPS, index, "fields",
+                                  "what cuTensorMapEncodeTiled allows");
+        }
+    }
+    return AOTC_OK;
+}
+
+/* The grid and the scratch memory of a variant, which follow one another in its record. */
+enum {
+    FIRST_EXPRESSION = offsetof(struct variant_record, grid),
+    EXPRESSION_BYTES = offsetof(struct variant_record, first_tensor_map) - FIRST_EXPRESSION,
+};
+_Static_assert(EXPRESSION_BYTES == 5 * sizeof(uint32_t), "three dimensions, size and alignment");
+
+APART static aotc_status check_grid_and_scratch(struct walk *walk, uint32_t index,
+                                                const struct variant_record *variant) {
     for (unsigned i = 0; i < 3; ++i) {
         const bool fits = i < walk->kernel->grid_rank
                               ? aotci_walk_is_expression(walk, variant->grid[i])
@@ -174,17 +214,25 @@ static aotc_status check_variant_expressions(struct walk *walk, uint32_t index,
         return aotci_walk_bad(walk, SECTION_VARIANTS, index, "scratch_bytes",
                               "an expression and its alignment");
     }
-    if (variant->condition != 0 && !aotci_walk_is_expression(walk, variant->condition - 1)) {
+    return AOTC_OK;
+}
+
+static aotc_status check_variant_expressions(struct walk *walk, uint32_t index,
+                                             const struct variant_record *before,
+                                             const struct variant_record *variant) {
+    const unsigned char *record = (const unsigned char *)variant;
+    aotc_status status = AOTC_OK;
+    if (before == NULL || memcmp((const unsigned char *)before + FIRST_EXPRESSION,
+                                 record + FIRST_EXPRESSION, EXPRESSION_BYTES) != 0) {
+        status = check_grid_and_scratch(walk, index, variant);
+    }
+    if (status == AOTC_OK && variant->condition != 0 &&
+        !aotci_walk_is_expression(walk, variant->condition - 1)) {
         return aotci_walk_bad(walk, SECTION_VARIANTS, index, "condition", "an expression or 0");
     }
-    for (uint32_t i = 0; i < variant->tensor_map_count; ++i) {
-        const uint32_t map = variant->first_tensor_map + i;
-        if (!is_valid_tensor_map(walk, aotci_tensor_map(walk->tables, map))) {
-            return aotci_walk_bad(walk, SECTION_TENSOR_MAPS, map, "fields",
-                                  "what cuTensorMapEncodeTiled allows");
-        }
-    }
-    return AOTC_OK;
+    return status == AOTC_OK && variant->tensor_map_count != 0
+               ? check_tensor_maps(walk, before, variant)
+               : status;
 }
 
 static bool is_name(struct walk *walk, uint32_t offset) {
@@ -302,7 +350,7 @@ static aotc_status check_variant(struct walk *walk, uint32_t index,
                               "the next records");
     }
     aotc_status status = check_variant_numbers(walk, index, variant);
-    status = status == AOTC_OK ? check_variant_expressions(walk, index, variant) : status;
+    status = status == AOTC_OK ? check_variant_expressions(walk, index, before, variant) : status;
     if (status == AOTC_OK && (before == NULL || !repeats_params(walk, before, variant))) {
         status = check_cubin_params(walk, index, variant);
     }

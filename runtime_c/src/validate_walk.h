@@ -12,7 +12,6 @@
 struct walk {
     const struct aotci_tables *tables;
     aotc_error *error;
-    uint32_t claimed[SECTION_COUNT + 1];
     /* Nonzero for expressions whose params were checked: variants share most of them. */
     uint32_t *is_checked;
     /* Architecture of each cubin, by the first variant that names it; 0 before. Loading compares it
@@ -21,10 +20,16 @@ struct walk {
     const struct kernel_record *kernel;
     uint32_t name, text; /* of which it is known, the last ones that were looked at: variants share them, too */
     uint64_t combinations; /* of types and choices: what is counted so far, or all */
+    uint32_t claimed[SECTION_COUNT + 1]; /* how far each section is */
 };
 
 /* Claim the next `count` records of a section; return whether they begin at `first` and exist. */
-bool aotci_walk_claim(struct walk *walk, enum section_kind kind, uint32_t first, uint32_t count);
+static inline bool aotci_walk_claim(struct walk *walk, enum section_kind kind, uint32_t first,
+                                    uint32_t count) {
+    const uint32_t claimed = walk->claimed[kind];
+    walk->claimed[kind] = claimed + count;
+    return first == claimed && count <= aotci_count(walk->tables, kind) - claimed;
+}
 
 /* Report that `field` of record `index` of a section is wrong. */
 AOTCI_COLD aotc_status aotci_walk_bad(const struct walk *walk, enum section_kind kind,
