@@ -117,7 +117,7 @@ static aotc_status check_type_variables(struct walk *walk) {
     return AOTC_OK;
 }
 
-static aotc_status check_params(const struct walk *walk) {
+static aotc_status check_params(struct walk *walk) {
     const struct kernel_record *kernel = walk->kernel;
     for (uint32_t index = 0; index < kernel->param_count; ++index) {
         const struct param_record *param = aotci_param(walk->tables, index);
@@ -143,6 +143,7 @@ static aotc_status check_params(const struct walk *walk) {
             return aotci_walk_bad(walk, SECTION_PARAMS, index, "rank, divisibility, flags",
                                   "what the format allows");
         }
+        walk->has_typed_scalars |= param->kind == AOTC_SCALAR && param->type_variable != 0;
     }
     return AOTC_OK;
 }

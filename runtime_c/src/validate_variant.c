@@ -164,22 +164,22 @@ static bool has_valid_tensor(struct walk *walk, const struct tensor_map_record *
     return true;
 }
 
-/* `before`, unless it is NULL, is a valid map. */
-APART static bool is_valid_tensor_map(struct walk *walk, const struct tensor_map_record *before,
-                                      const struct tensor_map_record *map) {
-    const bool is_known = before != NULL &&
-                          memcmp(before, map, offsetof(struct tensor_map_record, box)) == 0;
+/* `other`, unless it is NULL, is a valid map. */
+static bool is_valid_tensor_map(struct walk *walk, const struct tensor_map_record *other,
+                                const struct tensor_map_record *map) {
+    const bool is_known = other != NULL &&
+                          memcmp(other, map, offsetof(struct tensor_map_record, box)) == 0;
     return (is_known || has_valid_tensor(walk, map)) && has_valid_boxes(map);
 }
 
-APART static aotc_status check_tensor_maps(struct walk *walk, const struct variant_record *before,
+APART static aotc_status check_tensor_maps(struct walk *walk, const struct variant_record *other,
                                            const struct variant_record *variant) {
-    const uint32_t known = before != NULL ? before->tensor_map_count : 0;
+    const uint32_t known = other != NULL ? other->tensor_map_count : 0;
     for (uint32_t i = 0; i < variant->tensor_map_count; ++i) {
         const uint32_t index = variant->first_tensor_map + i;
-        const struct tensor_map_record *map_before =
-            i < known ? aotci_tensor_map(walk->tables, index - known) : NULL;
-        if (!is_valid_tensor_map(walk, map_before, aotci_tensor_map(walk->tables, index))) {
+        const struct tensor_map_record *like =
+            i < known ? aotci_tensor_map(walk->tables, other->first_tensor_map + i) : NULL;
+        if (!is_valid_tensor_map(walk, like, aotci_tensor_map(walk->tables, index))) {
             return aotci_walk_bad(walk, SECTION_TENSOR_MAPS, index, "fields",
                                   "what cuTensorMapEncodeTiled allows");
         }
@@ -218,11 +218,11 @@ APART static aotc_status check_grid_and_scratch(struct walk *walk, uint32_t inde
 }
 
 static aotc_status check_variant_expressions(struct walk *walk, uint32_t index,
-                                             const struct variant_record *before,
+                                             const struct variant_record *other,
                                              const struct variant_record *variant) {
     const unsigned char *record = (const unsigned char *)variant;
     aotc_status status = AOTC_OK;
-    if (before == NULL || memcmp((const unsigned char *)before + FIRST_EXPRESSION,
+    if (other == NULL || memcmp((const unsigned char *)other + FIRST_EXPRESSION,
                                  record + FIRST_EXPRESSION, EXPRESSION_BYTES) != 0) {
         status = check_grid_and_scratch(walk, index, variant);
     }
@@ -231,7 +231,7 @@ static aotc_status check_variant_expressions(struct walk *walk, uint32_t index,
         return aotci_walk_bad(walk, SECTION_VARIANTS, index, "condition", "an expression or 0");
     }
     return status == AOTC_OK && variant->tensor_map_count != 0
-               ? check_tensor_maps(walk, before, variant)
+               ? check_tensor_maps(walk, other, variant)
                : status;
 }
 
@@ -315,24 +315,23 @@ static bool is_before(const struct variant_record *a, const struct variant_recor
     return a->config != b->config ? a->config < b->config : a->condition != 0 && b->condition == 0;
 }
 
-/* Whether a variant has the cubin params of the one before, which were checked, and all that they refer to is the same:
- * dtypes follow from the combination. */
-static bool repeats_params(const struct walk *walk, const struct variant_record *before,
+/* Whether a variant has the cubin params of another that was checked, and what they refer to is the same: dtypes follow
+ * from the combination. */
+static bool repeats_params(const struct walk *walk, const struct variant_record *other,
                            const struct variant_record *variant) {
     const struct aotci_table *table = &walk->tables->sections[SECTION_CUBIN_PARAMS];
-    const size_t size_bytes = (size_t)variant->cubin_param_count * table->stride;
-    const unsigned char *params =
-        table->records + (size_t)variant->first_cubin_param * table->stride;
-    return before->cubin_param_count == variant->cubin_param_count &&
-           before->param_bytes == variant->param_bytes &&
-           before->combination == variant->combination &&
-           before->tensor_map_count == variant->tensor_map_count &&
-           before->scratch_bytes == variant->scratch_bytes && before->flags == variant->flags &&
-           memcmp(params - size_bytes, params, size_bytes) == 0;
+    return other->cubin_param_count == variant->cubin_param_count &&
+           other->param_bytes == variant->param_bytes &&
+           (other->combination == variant->combination || !walk->has_typed_scalars) &&
+           other->tensor_map_count == variant->tensor_map_count &&
+           other->scratch_bytes == variant->scratch_bytes && other->flags == variant->flags &&
+           memcmp(table->records + (size_t)other->first_cubin_param * table->stride,
+                  table->records + (size_t)variant->first_cubin_param * table->stride,
+                  (size_t)variant->cubin_param_count * table->stride) == 0;
 }
 
 static aotc_status check_variant(struct walk *walk, uint32_t index,
-                                 const struct variant_record *before,
+                                 const struct variant_record *other,
                                  const struct variant_record *variant) {
     if (variant->cubin_param_count > LIMIT_CUBIN_PARAMS) {
         return aotci_walk_above(walk, "cubin params of a variant", variant->cubin_param_count,
@@ -350,8 +349,8 @@ static aotc_status check_variant(struct walk *walk, uint32_t index,
                               "the next records");
     }
     aotc_status status = check_variant_numbers(walk, index, variant);
-    status = status == AOTC_OK ? check_variant_expressions(walk, index, before, variant) : status;
-    if (status == AOTC_OK && (before == NULL || !repeats_params(walk, before, variant))) {
+    status = status == AOTC_OK ? check_variant_expressions(walk, index, other, variant) : status;
+    if (status == AOTC_OK && (other == NULL || !repeats_params(walk, other, variant))) {
         status = check_cubin_params(walk, index, variant);
     }
     return status;
@@ -359,9 +358,11 @@ static aotc_status check_variant(struct walk *walk, uint32_t index,
 
 aotc_status aotci_check_variants(struct walk *walk) {
     const struct variant_record *before = NULL;
+    const struct variant_record *others[2] = {NULL, NULL}; /* the last without tensor maps, and with some */
     for (uint32_t i = 0; i < walk->kernel->variant_count; ++i) {
         const struct variant_record *variant = aotci_variant(walk->tables, i);
-        const aotc_status status = check_variant(walk, i, before, variant);
+        const struct variant_record **other = &others[variant->tensor_map_count != 0];
+        const aotc_status status = check_variant(walk, i, *other, variant);
         if (status != AOTC_OK) {
             return status;
         }
@@ -369,7 +370,7 @@ aotc_status aotci_check_variants(struct walk *walk) {
             return aotci_walk_bad(walk, SECTION_VARIANTS, i, "order",
                                   "target, combination, guards, config, condition");
         }
-        before = variant;
+        before = *other = variant;
     }
     return AOTC_OK;
 }

@@ -19,6 +19,7 @@ struct walk {
     uint32_t *cubin_arch;
     const struct kernel_record *kernel;
     uint32_t name, text; /* of which it is known, the last ones that were looked at: variants share them, too */
+    bool has_typed_scalars; /* whose size follows from the combination */
     uint64_t combinations; /* of types and choices: what is counted so far, or all */
     uint32_t claimed[SECTION_COUNT + 1]; /* how far each section is */
 };
