@@ -128,9 +128,6 @@ static bool are_sorted_apart(const unsigned char *image) {
 
 /* ---- the check ---------------------------------------------------------------------------------- */
 
-/* What is wrong, put apart from what goes on. */
-AOTCI_COLD __attribute__((noinline)) static const char *refused(const char *why) { return why; }
-
 /* Whether the texts of a table all end in it. It lies inside if it is a table. */
 static bool is_string_table(const unsigned char *image, const struct elf_section *section) {
     return section->type == SHT_STRTAB && section->size != 0 &&
@@ -144,12 +141,12 @@ static const char *check_symbols(const unsigned char *image, const struct elf_se
     const uint64_t count = table->size / sizeof *symbol;
     if (table->entry_bytes != sizeof *symbol || table->size % sizeof *symbol != 0 ||
         table->info > count || !is_string_table(image, names)) {
-        return refused("a cubin with a wrong symbol table");
+        return aotci_refused("a cubin with a wrong symbol table");
     }
     for (const struct elf_symbol *end = symbol + count; symbol != end; ++symbol) {
         if (symbol->name >= names->size ||
             (symbol->section >= section_count && symbol->section < SHN_LORESERVE)) {
-            return refused("a cubin with a symbol of no name or section");
+            return aotci_refused("a cubin with a symbol of no name or section");
         }
     }
     return NULL;
@@ -158,22 +155,22 @@ static const char *check_symbols(const unsigned char *image, const struct elf_se
 static const char *check_identity(const struct elf_header *header, unsigned arch) {
     static const unsigned char expected[7] = {0x7F, 'E', 'L', 'F', 2, 1, 1};
     if (memcmp(header->ident, expected, sizeof expected) != 0 || header->machine != EM_CUDA) {
-        return refused("not a cubin (PTX, a fatbin or another file)");
+        return aotci_refused("not a cubin (PTX, a fatbin or another file)");
     }
     if (header->header_bytes != sizeof(struct elf_header)) {
-        return refused("a cubin with another ELF header size");
+        return aotci_refused("a cubin with another ELF header size");
     }
     if (header->section_entry_bytes != sizeof(struct elf_section)) {
-        return refused("a cubin with another section header size");
+        return aotci_refused("a cubin with another section header size");
     }
     if (header->program_count != 0 && header->program_entry_bytes != sizeof(struct elf_program)) {
-        return refused("a cubin with another program header size");
+        return aotci_refused("a cubin with another program header size");
     }
     if (((header->flags >> 8) & 0xff) != arch) {
-        return refused("a cubin for another architecture than the index says");
+        return aotci_refused("a cubin for another architecture than the index says");
     }
     if (header->section_count > MAX_SECTIONS) {
-        return refused("a cubin with too many sections");
+        return aotci_refused("a cubin with too many sections");
     }
     return NULL;
 }
@@ -184,17 +181,17 @@ static const char *check_references(const unsigned char *image) {
     const struct elf_section *section = sections_of(image);
     const unsigned count = header->section_count;
     if (header->names_section >= count || !is_string_table(image, section + header->names_section)) {
-        return refused("a cubin without names of sections");
+        return aotci_refused("a cubin without names of sections");
     }
     const struct elf_section *names = section + header->names_section;
     for (const struct elf_section *end = section + count; section != end; ++section) {
         const bool names_section = section->type == SHT_REL || section->type == SHT_RELA ||
                                    (section->flags & SHF_INFO_LINK) != 0;
         if (section->name >= names->size) {
-            return refused("a cubin with a section of no name");
+            return aotci_refused("a cubin with a section of no name");
         }
         if (section->link >= count || (names_section && section->info >= count)) {
-            return refused("a cubin with a section that belongs to none");
+            return aotci_refused("a cubin with a section that belongs to none");
         }
         const char *wrong = section->type == SHT_SYMTAB ? check_symbols(image, section) : NULL;
         if (wrong != NULL) {
@@ -206,7 +203,7 @@ static const char *check_references(const unsigned char *image) {
 
 const char *aotci_cubin_check(const unsigned char *image, size_t size_bytes, unsigned arch) {
     if (size_bytes < sizeof(struct elf_header)) {
-        return refused("not a cubin (too short)");
+        return aotci_refused("not a cubin (too short)");
     }
     const struct elf_header *header = header_of(image);
     const char *wrong = check_identity(header, arch);
@@ -217,7 +214,7 @@ const char *aotci_cubin_check(const unsigned char *image, size_t size_bytes, uns
     const uint64_t program_bytes = header->program_count * sizeof(struct elf_program);
     if (!is_inside(header->section_offset, section_bytes, size_bytes) ||
         !is_inside(header->program_offset, program_bytes, size_bytes)) {
-        return refused("a cubin whose header tables are outside it");
+        return aotci_refused("a cubin whose header tables are outside it");
     }
     /* Mostly parts lie in the order of the headers, the tables last: then each is compared with what is before it. */
     uint64_t end = sizeof *header;
@@ -228,7 +225,7 @@ const char *aotci_cubin_check(const unsigned char *image, size_t size_bytes, uns
             continue;
         }
         if (!is_inside(section->offset, section->size, size_bytes)) {
-            return refused("a cubin with a section outside it");
+            return aotci_refused("a cubin with a section outside it");
         }
         are_in_order = are_in_order && (section->offset >= end || section->size == 0);
         end = greater(end, section->offset + section->size);
@@ -241,19 +238,19 @@ const char *aotci_cubin_check(const unsigned char *image, size_t size_bytes, uns
     const struct elf_program *program = (const void *)(image + header->program_offset);
     for (unsigned i = 0; i < header->program_count; ++i, ++program) {
         if (!is_inside(program->offset, program->file_bytes, size_bytes)) {
-            return refused("a cubin with a segment outside it");
+            return aotci_refused("a cubin with a segment outside it");
         }
         end = greater(end, program->offset + program->file_bytes);
     }
     if (end != size_bytes) {
-        return refused("a cubin with bytes after it");
+        return aotci_refused("a cubin with bytes after it");
     }
     wrong = check_references(image);
     if (wrong != NULL) {
         return wrong;
     }
     if (!are_in_order && !are_sorted_apart(image)) {
-        return refused("a cubin with parts that overlap");
+        return aotci_refused("a cubin with parts that overlap");
     }
     return NULL;
 }
