@@ -106,9 +106,10 @@ static aotc_status check_image(const struct loading *loading, const struct varia
     return check_functions(loading, variant->cubin, image);
 }
 
-/* Room on the stack for a small cubin, which the driver copies: its pages are mostly there, those of new memory are not. */
+/* Room on the stack for a cubin of the usual size, which the driver copies: its pages are mostly there, those of new
+ * memory are not. */
 struct room {
-    _Alignas(64) unsigned char bytes[16 << 10];
+    _Alignas(64) unsigned char bytes[32 << 10];
 };
 
 /* Decode the cubin of a variant, perhaps into `room`, and check it; the caller lets it go. */
