@@ -167,17 +167,10 @@ static aotc_status check_choice_values(const struct walk *walk,
     return AOTC_OK;
 }
 
-/* VALUES has three owners, claimed in this order: constants, choices, configs. */
-static aotc_status check_values(struct walk *walk) {
-    const struct aotci_tables *tables = walk->tables;
-    const struct kernel_record *kernel = walk->kernel;
-    if (!aotci_walk_claim(walk, SECTION_VALUES, kernel->first_constant, kernel->constant_count)) {
-        return aotci_walk_bad(walk, SECTION_KERNELS, 0, "first_constant",
-                              "the next values");
-    }
-    aotc_status status = check_named_values(walk, kernel->first_constant, kernel->constant_count);
-    for (uint32_t i = 0; status == AOTC_OK && i < kernel->choice_count; ++i) {
-        const struct choice_record *choice = aotci_choice(tables, i);
+AOTCI_APART static aotc_status check_choices(struct walk *walk) {
+    aotc_status status = AOTC_OK;
+    for (uint32_t i = 0; status == AOTC_OK && i < walk->kernel->choice_count; ++i) {
+        const struct choice_record *choice = aotci_choice(walk->tables, i);
         if (choice->value_count > LIMIT_CHOICE_VALUES) {
             return aotci_walk_above(walk, "values of a choice", choice->value_count,
                                     LIMIT_CHOICE_VALUES);
@@ -192,8 +185,22 @@ static aotc_status check_values(struct walk *walk) {
         multiply(walk, choice->value_count);
         status = check_choice_values(walk, choice);
     }
+    return status;
+}
+
+/* VALUES has three owners, claimed in this order: constants, choices, configs. */
+static aotc_status check_values(struct walk *walk) {
+    const struct kernel_record *kernel = walk->kernel;
+    if (!aotci_walk_claim(walk, SECTION_VALUES, kernel->first_constant, kernel->constant_count)) {
+        return aotci_walk_bad(walk, SECTION_KERNELS, 0, "first_constant",
+                              "the next values");
+    }
+    aotc_status status = check_named_values(walk, kernel->first_constant, kernel->constant_count);
+    if (status == AOTC_OK && kernel->choice_count != 0) {
+        status = check_choices(walk);
+    }
     for (uint32_t i = 0; status == AOTC_OK && i < kernel->config_count; ++i) {
-        const struct config_record *config = aotci_config(tables, i);
+        const struct config_record *config = aotci_config(walk->tables, i);
         if (config->entry_count > LIMIT_CONFIG_ENTRIES) {
             return aotci_walk_above(walk, "entries of a config", config->entry_count,
                                     LIMIT_CONFIG_ENTRIES);

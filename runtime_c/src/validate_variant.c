@@ -8,11 +8,8 @@
 
 static bool is_power_of_two(uint32_t value) { return value != 0 && (value & (value - 1)) == 0; }
 
-/* What few variants have is apart from what all have: a first launch runs this once, and fetches less code. */
-#define APART __attribute__((noinline))
-
 /* The dtype of a param in a variant: its own, or the combination's digit of its type variable. */
-APART static unsigned dtype_in(const struct walk *walk, const struct param_record *param,
+AOTCI_APART static unsigned dtype_in(const struct walk *walk, const struct param_record *param,
                          uint32_t combination) {
     const struct kernel_record *kernel = walk->kernel;
     for (uint32_t i = kernel->choice_count; i-- > 0;) {
@@ -45,7 +42,7 @@ static bool is_valid_argument(const struct walk *walk, const struct variant_reco
     return param->kind == AOTC_SCALAR && cubin_param->size == aotc_dtype_bytes((aotc_dtype)dtype);
 }
 
-APART static bool is_valid_source(struct walk *walk, const struct variant_record *variant,
+AOTCI_APART static bool is_valid_source(struct walk *walk, const struct variant_record *variant,
                                   const struct cubin_param_record *cubin_param) {
     switch (cubin_param->source) {
     case SOURCE_SCRATCH:
@@ -172,7 +169,7 @@ static bool is_valid_tensor_map(struct walk *walk, const struct tensor_map_recor
     return (is_known || has_valid_tensor(walk, map)) && has_valid_boxes(map);
 }
 
-APART static aotc_status check_tensor_maps(struct walk *walk, const struct variant_record *other,
+AOTCI_APART static aotc_status check_tensor_maps(struct walk *walk, const struct variant_record *other,
                                            const struct variant_record *variant) {
     const uint32_t known = other != NULL ? other->tensor_map_count : 0;
     for (uint32_t i = 0; i < variant->tensor_map_count; ++i) {
@@ -194,7 +191,7 @@ enum {
 };
 _Static_assert(EXPRESSION_BYTES == 5 * sizeof(uint32_t), "three dimensions, size and alignment");
 
-APART static aotc_status check_grid_and_scratch(struct walk *walk, uint32_t index,
+AOTCI_APART static aotc_status check_grid_and_scratch(struct walk *walk, uint32_t index,
                                                 const struct variant_record *variant) {
     for (unsigned i = 0; i < 3; ++i) {
         const bool fits = i < walk->kernel->grid_rank
@@ -291,7 +288,7 @@ static aotc_status check_variant_numbers(struct walk *walk, uint32_t index,
 }
 
 /* Whether a set of guards comes before another: the one with more, or of as many the lesser number. */
-APART static bool are_guards_before(uint64_t a, uint64_t b) {
+AOTCI_APART static bool are_guards_before(uint64_t a, uint64_t b) {
     uint64_t left_a = a;
     uint64_t left_b = b;
     while (left_a != 0 && left_b != 0) {
