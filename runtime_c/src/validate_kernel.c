@@ -270,7 +270,7 @@ static aotc_status claim_slices(struct walk *walk) {
     return AOTC_OK;
 }
 
-__attribute__((noinline)) static aotc_status check_kernel(struct walk *walk) {
+AOTCI_APART static aotc_status check_kernel(struct walk *walk) {
     if (!aotci_is_name(walk->tables, walk->kernel->name)) {
         return aotci_walk_bad(walk, SECTION_KERNELS, 0, "name", "a name");
     }

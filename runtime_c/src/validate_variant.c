@@ -10,7 +10,7 @@ static bool is_power_of_two(uint32_t value) { return value != 0 && (value & (val
 
 /* The dtype of a param in a variant: its own, or the combination's digit of its type variable. */
 AOTCI_APART static unsigned dtype_in(const struct walk *walk, const struct param_record *param,
-                         uint32_t combination) {
+                                     uint32_t combination) {
     const struct kernel_record *kernel = walk->kernel;
     for (uint32_t i = kernel->choice_count; i-- > 0;) {
         combination /= aotci_choice(walk->tables, kernel->first_choice + i)->value_count;
@@ -43,7 +43,7 @@ static bool is_valid_argument(const struct walk *walk, const struct variant_reco
 }
 
 AOTCI_APART static bool is_valid_source(struct walk *walk, const struct variant_record *variant,
-                                  const struct cubin_param_record *cubin_param) {
+                                        const struct cubin_param_record *cubin_param) {
     switch (cubin_param->source) {
     case SOURCE_SCRATCH:
         return cubin_param->index == 0 && cubin_param->size == 8 &&
@@ -170,7 +170,7 @@ static bool is_valid_tensor_map(struct walk *walk, const struct tensor_map_recor
 }
 
 AOTCI_APART static aotc_status check_tensor_maps(struct walk *walk, const struct variant_record *other,
-                                           const struct variant_record *variant) {
+                                                 const struct variant_record *variant) {
     const uint32_t known = other != NULL ? other->tensor_map_count : 0;
     for (uint32_t i = 0; i < variant->tensor_map_count; ++i) {
         const uint32_t index = variant->first_tensor_map + i;
@@ -192,7 +192,7 @@ enum {
 _Static_assert(EXPRESSION_BYTES == 5 * sizeof(uint32_t), "three dimensions, size and alignment");
 
 AOTCI_APART static aotc_status check_grid_and_scratch(struct walk *walk, uint32_t index,
-                                                const struct variant_record *variant) {
+                                                      const struct variant_record *variant) {
     for (unsigned i = 0; i < 3; ++i) {
         const bool fits = i < walk->kernel->grid_rank
                               ? aotci_walk_is_expression(walk, variant->grid[i])

@@ -9,7 +9,8 @@
 
 #include "validate.h"
 
-/* What few kernels or variants have is apart from what all have: a first launch runs this once, and fetches less code. */
+/* What few kernels or variants have is apart from what all have: a first launch runs the checks once, and fetches less
+ * code. */
 #define AOTCI_APART __attribute__((noinline))
 
 struct walk {
