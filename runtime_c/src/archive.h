@@ -74,6 +74,12 @@ struct aotci_content {
     size_t size_bytes;
 };
 
+/* Memory of a caller, aligned to 8, that contents are read into if they fit. */
+struct aotci_room {
+    unsigned char *bytes;
+    size_t size_bytes;
+};
+
 /* A frame of several blobs, decoded while a kernel is loaded: its variants are in it. After a variant that
  * was loaded by its launch it stays, because the next one is likely in it. */
 struct aotci_frame {

@@ -106,10 +106,18 @@ static aotc_status check_image(const struct loading *loading, const struct varia
     return check_functions(loading, variant->cubin, image);
 }
 
-/* Decode the cubin of a variant and check it; the caller lets it go. */
+/* Room on the stack for a cubin of the usual size, which the driver copies: its pages are mostly there, those of new
+ * memory are not. */
+struct room {
+    _Alignas(64) unsigned char bytes[32 << 10];
+};
+
+/* Decode the cubin of a variant, perhaps into `room`, and check it; the caller lets it go. */
 static aotc_status take_image(const struct loading *loading, const struct variant_record *variant,
-                              struct aotci_content *image) {
-    aotc_status status = aotci_blob_decode(loading->kernel, variant->cubin, image, loading->error);
+                              struct room *room, struct aotci_content *image) {
+    aotc_status status =
+        aotci_blob_decode(loading->kernel, variant->cubin,
+                          (struct aotci_room){room->bytes, sizeof room->bytes}, image, loading->error);
     if (status != AOTC_OK) {
         return status;
     }
@@ -199,10 +207,11 @@ static aotc_status load_library(const struct loading *loading,
     struct aotc_archive *archive = loading->archive;
     CUlibrary *library = &loading->kernel->libraries[variant->cubin];
     struct aotci_content image;
+    struct room room;
     if (*library != NULL) {
         return AOTC_OK;
     }
-    const aotc_status status = take_image(loading, variant, &image);
+    const aotc_status status = take_image(loading, variant, &room, &image);
     if (status != AOTC_OK) {
         return status;
     }
@@ -260,8 +269,9 @@ static aotc_status load_module(const struct loading *loading, struct aotci_candi
     struct aotc_archive *archive = loading->archive;
     const uint32_t index = aotci_variant_number(loading->kernel, candidate->variant);
     struct aotci_content image;
+    struct room room;
     CUmodule module = NULL;
-    aotc_status status = take_image(loading, candidate->variant, &image);
+    aotc_status status = take_image(loading, candidate->variant, &room, &image);
     if (status != AOTC_OK) {
         return status;
     }

@@ -31,6 +31,8 @@ const char *aotc_status_name(aotc_status status) {
     return index < sizeof status_names / sizeof *status_names ? status_names[index] : "UNKNOWN";
 }
 
+const char *aotci_refused(const char *why) { return why; }
+
 uint32_t aotc_version(void) { return AOTC_VERSION_NUMBER; }
 
 static void text_add(struct aotci_text *text, const char *format, va_list arguments) {

@@ -43,6 +43,9 @@ AOTCI_COLD aotc_status aotci_fail(aotc_error *error, aotc_status status,
 
 AOTCI_COLD __attribute__((format(printf, 1, 2))) struct aotci_text aotci_text(const char *format, ...);
 
+/* Return `why`: what is wrong with something, for a caller to report. */
+AOTCI_COLD const char *aotci_refused(const char *why);
+
 /* Say whether a caller's struct is one that this library understands: as large as in the first
  * version, and zero in what it does not know. */
 bool aotci_is_struct(const void *given, uint32_t struct_size, size_t known_bytes);

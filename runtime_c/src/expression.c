@@ -50,31 +50,34 @@ const char *aotci_expression_check(const unsigned char *code, uint32_t code_byte
     for (uint32_t at = 0; at < code_bytes;) {
         const unsigned opcode = code[at++];
         if (opcode >= OPCODE_COUNT || opcodes[opcode].pops == 0) {
-            return "an unknown opcode";
+            return aotci_refused("an unknown opcode");
         }
         const unsigned operand_bytes = opcodes[opcode].operand_bytes;
         if (operand_bytes > code_bytes - at) {
-            return "an operand that is cut short";
+            return aotci_refused("an operand that is cut short");
         }
         if (opcode <= OP_CONST64 &&
             !is_shortest(aotci_load_constant(code + at, operand_bytes), operand_bytes)) {
-            return "a constant that has a shorter form";
+            return aotci_refused("a constant that has a shorter form");
         }
         at += operand_bytes;
         const uint32_t pops = opcodes[opcode].pops - 1u;
         if (depth < pops) {
-            return "an operator without its operands";
+            return aotci_refused("an operator without its operands");
         }
         depth = depth - pops + 1;
         if (depth > LIMIT_STACK) {
-            return "a stack above 32";
+            return aotci_refused("a stack above 32");
         }
         deepest = depth > deepest ? depth : deepest;
     }
     if (depth != 1) {
-        return "a program that does not end with one value";
+        return aotci_refused("a program that does not end with one value");
     }
-    return deepest == stack_depth ? NULL : "another stack depth than it says";
+    if (deepest != stack_depth) {
+        return aotci_refused("another stack depth than it says");
+    }
+    return NULL;
 }
 
 static bool is_floating(unsigned dtype) { return dtype >= AOTC_FP16; }
@@ -107,15 +110,15 @@ const char *aotci_expression_check_params(const struct aotci_tables *tables,
         }
         const unsigned index = aotci_load_param(operand);
         if (index >= kernel->param_count) {
-            return "an expression over a param that the kernel does not have";
+            return aotci_refused("an expression over a param that the kernel does not have");
         }
         const struct param_record *param = aotci_param(tables, kernel->first_param + index);
         if (opcode == OP_ARG) {
             if (param->kind == AOTC_SCALAR && may_be_floating(tables, kernel, param)) {
-                return "an expression over a floating scalar";
+                return aotci_refused("an expression over a floating scalar");
             }
         } else if (param->kind != AOTC_TENSOR || operand[2] >= param->rank) {
-            return "an expression over a dimension that the param does not have";
+            return aotci_refused("an expression over a dimension that the param does not have");
         }
     }
     return NULL;

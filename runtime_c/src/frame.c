@@ -16,9 +16,12 @@ struct source {
     uint32_t number; /* of those of its blobs, or INDEX */
     uint64_t offset;
     const struct frame_record *frame;
+    struct aotci_room room; /* where its bytes may be read to */
 };
 
 enum { INDEX = -1 };
+
+#define NO_ROOM ((struct aotci_room){NULL, 0})
 
 static struct aotci_text field_of(const struct source *source) {
     return source->number == (uint32_t)INDEX ? aotci_text("index")
@@ -59,8 +62,8 @@ aotc_status aotci_read_file(const struct aotc_archive *archive, uint64_t offset,
                       .os_error = number, .remedy = "check the path and its permissions");
 }
 
-/* Bytes of the file: in the archive's memory if they are aligned there or need not be, or read into new memory
- * that the caller lets go. */
+/* Bytes of the file: in the archive's memory if they are aligned there or need not be, or read to the
+ * source's room, or to new memory that the caller lets go. */
 static aotc_status stored_bytes(const struct source *source, bool is_aligned, struct aotci_content *content,
                                 aotc_error *error) {
     const struct aotc_archive *archive = source->kernel->archive;
@@ -72,13 +75,15 @@ static aotc_status stored_bytes(const struct source *source, bool is_aligned, st
             return AOTC_OK;
         }
     }
-    content->owned = aotci_allocate_bytes(&archive->allocator, size_bytes);
-    if (content->owned == NULL) {
+    unsigned char *bytes = source->room.bytes;
+    if (size_bytes > source->room.size_bytes) {
+        content->owned = bytes = aotci_allocate_bytes(&archive->allocator, size_bytes);
+    }
+    if (bytes == NULL) {
         return no_memory(source, size_bytes, error);
     }
-    content->bytes = content->owned;
-    const aotc_status status =
-        aotci_read_file(archive, source->offset, content->owned, size_bytes, error);
+    content->bytes = bytes;
+    const aotc_status status = aotci_read_file(archive, source->offset, bytes, size_bytes, error);
     if (status != AOTC_OK) {
         aotci_content_free(archive, content);
     }
@@ -110,7 +115,7 @@ void aotci_content_free(const struct aotc_archive *archive, const struct aotci_c
 
 aotc_status aotci_frame_verify(const struct aotc_kernel *kernel, uint32_t use, uint64_t offset,
                                aotc_error *error) {
-    const struct source source = {kernel, use, offset, aotci_frame(&kernel->tables, use)};
+    const struct source source = {kernel, use, offset, aotci_frame(&kernel->tables, use), NO_ROOM};
     struct aotci_content content;
     const aotc_status status = verified(&source, false, &content, error);
     if (status == AOTC_OK) {
@@ -163,7 +168,7 @@ static aotc_status decode(const struct source *source, struct aotci_content *con
 aotc_status aotci_index_decode(const struct aotc_kernel *kernel, struct aotci_content *content,
                                aotc_error *error) {
     const struct entry_record *entry = &kernel->entry;
-    const struct source source = {kernel, (uint32_t)INDEX, entry->offset, &entry->frame};
+    const struct source source = {kernel, (uint32_t)INDEX, entry->offset, &entry->frame, NO_ROOM};
     return decode(&source, content, error);
 }
 
@@ -202,17 +207,19 @@ static void copy_blob(const struct aotc_kernel *kernel, uint32_t index, struct a
                        frame->code_end - aotci_code_bytes(frame->rest, blob->raw_bytes));
 }
 
-aotc_status aotci_blob_decode(const struct aotc_kernel *kernel, uint32_t index,
+aotc_status aotci_blob_decode(const struct aotc_kernel *kernel, uint32_t index, struct aotci_room room,
                               struct aotci_content *content, aotc_error *error) {
     struct aotc_archive *archive = kernel->archive;
     const struct blob_record *blob = aotci_blob(&kernel->tables, index);
     struct aotci_frame *frame = &archive->frame;
-    struct source source = {kernel, blob->frame, 0, aotci_frame(&kernel->tables, blob->frame)};
+    struct source source = {kernel, blob->frame, 0, aotci_frame(&kernel->tables, blob->frame),
+                            NO_ROOM};
     const bool is_there = frame->content.bytes != NULL &&
                           memcmp(&frame->record, source.frame, sizeof frame->record) == 0;
     if (!is_there) {
         aotc_status status = aotci_root_use(kernel, blob->frame, &source.offset, error);
         if (status == AOTC_OK && !archive->is_compressed && source.frame->raw_bytes == blob->raw_bytes) {
+            source.room = room;
             return verified(&source, true, content, error);
         }
         aotci_frame_drop(archive);

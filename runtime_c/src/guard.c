@@ -23,17 +23,14 @@ static bool take_opcode(struct cursor *cursor, unsigned opcode) {
 }
 
 static bool take_constant(struct cursor *cursor, int64_t *value) {
-    static const struct {
-        unsigned char opcode, bytes;
-    } forms[] = {{OP_CONST8, 1}, {OP_CONST32, 4}, {OP_CONST64, 8}};
-    for (unsigned i = 0; i < sizeof forms / sizeof *forms; ++i) {
-        if (take_opcode(cursor, forms[i].opcode)) {
-            *value = aotci_load_constant(cursor->code, forms[i].bytes);
-            cursor->code += forms[i].bytes;
-            return true;
-        }
+    const unsigned opcode = cursor->code == cursor->end ? 0 : *cursor->code;
+    if (opcode < OP_CONST8 || opcode > OP_CONST64) {
+        return false;
     }
-    return false;
+    const unsigned bytes = opcode == OP_CONST8 ? 1 : opcode == OP_CONST32 ? 4 : 8;
+    *value = aotci_load_constant(cursor->code + 1, bytes);
+    cursor->code += 1 + bytes;
+    return true;
 }
 
 /* Read `load relation constant` or `load % 2^n == 0`. A checked program has all operands. */

@@ -203,9 +203,9 @@ aotc_status aotci_verify_frames(struct aotc_archive *archive, aotc_error *error)
 aotc_status aotci_frame_verify(const struct aotc_kernel *kernel, uint32_t use, uint64_t offset,
                                aotc_error *error);
 
-/* Decode a blob. A frame of several blobs stays decoded until `aotci_frame_drop`. As aotci_index_decode
- * (frame.c). */
-aotc_status aotci_blob_decode(const struct aotc_kernel *kernel, uint32_t index,
+/* Decode a blob, which may then lie in `room`. A frame of several blobs stays decoded until `aotci_frame_drop`. As
+ * aotci_index_decode (frame.c). */
+aotc_status aotci_blob_decode(const struct aotc_kernel *kernel, uint32_t index, struct aotci_room room,
                               struct aotci_content *content, aotc_error *error);
 
 /* Let go of the frame that is decoded, if one is (frame.c). */

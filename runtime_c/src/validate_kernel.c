@@ -4,23 +4,20 @@
  * walk` holds how far each table is claimed), so tables are covered without overlap and without
  * holes.
  */
+#include <stddef.h>
 #include <string.h>
 
 #include "expression.h"
 #include "validate_walk.h"
 
-bool aotci_walk_claim(struct walk *walk, enum section_kind kind, uint32_t first, uint32_t count) {
-    const uint32_t claimed = walk->claimed[kind];
-    if (first != claimed || count > aotci_count(walk->tables, kind) - claimed) {
-        return false;
-    }
-    walk->claimed[kind] = claimed + count;
-    return true;
-}
-
 aotc_status aotci_walk_bad(const struct walk *walk, enum section_kind kind, uint32_t index,
                            const char *field, const char *expected) {
     return aotci_bad_record(walk->tables, walk->error, kind, index, field, expected);
+}
+
+aotc_status aotci_walk_above(const struct walk *walk, const char *what, uint64_t count,
+                             uint64_t most) {
+    return aotci_above_limit(walk->tables, walk->error, what, count, most);
 }
 
 bool aotci_walk_is_expression(struct walk *walk, uint32_t index) {
@@ -42,17 +39,23 @@ static bool is_power_of_two(uint32_t value) { return value != 0 && (value & (val
 
 /* ---- what a kernel lists --------------------------------------------------------------------- */
 
-/* Names are strings without repeats, so equal names have equal offsets. At most 256 of them. */
-static bool is_repeated(const struct walk *walk, enum section_kind kind, uint32_t first,
-                        uint32_t index) {
+/* Whether a record, which begins with its name, has one that none from `first` on has. Names are strings without
+ * repeats, so equal names have equal offsets. At most 1,024 of them. */
+static bool has_new_name(const struct walk *walk, enum section_kind kind, uint32_t first,
+                         uint32_t index) {
     const uint32_t *name = aotci_record(walk->tables, kind, index);
     for (uint32_t i = first; i < index; ++i) {
         const uint32_t *other = aotci_record(walk->tables, kind, i);
         if (*other == *name) {
-            return true;
+            return false;
         }
     }
-    return false;
+    return aotci_is_name(walk->tables, *name);
+}
+
+AOTCI_COLD static aotc_status bad_name(const struct walk *walk, enum section_kind kind,
+                                       uint32_t index) {
+    return aotci_walk_bad(walk, kind, index, "name", "a name that is not repeated");
 }
 
 static bool is_valid_value(const struct aotci_tables *tables, const struct value_record *value) {
@@ -75,9 +78,8 @@ static bool is_valid_value(const struct aotci_tables *tables, const struct value
 static aotc_status check_named_values(const struct walk *walk, uint32_t first, uint32_t count) {
     for (uint32_t i = first; i < first + count; ++i) {
         const struct value_record *value = aotci_value(walk->tables, i);
-        if (!aotci_is_name(walk->tables, value->name) ||
-            is_repeated(walk, SECTION_VALUES, first, i)) {
-            return aotci_walk_bad(walk, SECTION_VALUES, i, "name", "a name that is not repeated");
+        if (!has_new_name(walk, SECTION_VALUES, first, i)) {
+            return bad_name(walk, SECTION_VALUES, i);
         }
         if (!is_valid_value(walk->tables, value)) {
             return aotci_walk_bad(walk, SECTION_VALUES, i, "payload", "a value of its kind");
@@ -86,42 +88,41 @@ static aotc_status check_named_values(const struct walk *walk, uint32_t first, u
     return AOTC_OK;
 }
 
-static aotc_status check_type_variables(const struct walk *walk) {
-    const struct kernel_record *kernel = walk->kernel;
-    for (uint32_t i = 0; i < kernel->type_variable_count; ++i) {
-        const uint32_t index = kernel->first_type_variable + i;
-        const struct type_variable_record *variable = aotci_type_variable(walk->tables, index);
-        if (!aotci_is_name(walk->tables, variable->name) ||
-            is_repeated(walk, SECTION_TYPE_VARIABLES, kernel->first_type_variable, index)) {
-            return aotci_walk_bad(walk, SECTION_TYPE_VARIABLES, index, "name",
-                                  "a name that is not repeated");
+/* Count the combinations of dtypes and choices, no further than above the limit. */
+static void multiply(struct walk *walk, uint32_t count) {
+    walk->combinations *= walk->combinations <= LIMIT_COMBINATIONS ? count : 1;
+}
+
+static aotc_status check_type_variables(struct walk *walk) {
+    for (uint32_t i = 0; i < walk->kernel->type_variable_count; ++i) {
+        const struct type_variable_record *variable = aotci_type_variable(walk->tables, i);
+        if (!has_new_name(walk, SECTION_TYPE_VARIABLES, 0, i)) {
+            return bad_name(walk, SECTION_TYPE_VARIABLES, i);
         }
-        uint32_t seen = 0;
+        uint32_t seen = 1 << AOTC_DTYPE_NONE;
         bool valid = variable->dtype_count >= 1 && variable->dtype_count <= AOTC_FP8E5 &&
-                     variable->zero[0] == 0 && variable->zero[1] == 0 && variable->zero[2] == 0;
+                     (variable->zero[0] | variable->zero[1] | variable->zero[2]) == 0;
         for (unsigned k = 0; valid && k < sizeof variable->dtypes; ++k) {
             const unsigned dtype = variable->dtypes[k];
-            valid = k < variable->dtype_count ? is_dtype(dtype) && (seen >> dtype & 1) == 0
-                                              : dtype == 0;
-            seen |= valid ? UINT32_C(1) << dtype : 0;
+            valid = k < variable->dtype_count ? dtype <= AOTC_FP8E5 && (seen >> dtype & 1) == 0
+                                              : dtype == AOTC_DTYPE_NONE;
+            seen |= UINT32_C(1) << (dtype & 31);
         }
         if (!valid) {
-            return aotci_walk_bad(walk, SECTION_TYPE_VARIABLES, index, "dtypes",
+            return aotci_walk_bad(walk, SECTION_TYPE_VARIABLES, i, "dtypes",
                                   "distinct dtypes, zeros after them");
         }
+        multiply(walk, variable->dtype_count);
     }
     return AOTC_OK;
 }
 
-static aotc_status check_params(const struct walk *walk) {
+static aotc_status check_params(struct walk *walk) {
     const struct kernel_record *kernel = walk->kernel;
-    for (uint32_t i = 0; i < kernel->param_count; ++i) {
-        const uint32_t index = kernel->first_param + i;
+    for (uint32_t index = 0; index < kernel->param_count; ++index) {
         const struct param_record *param = aotci_param(walk->tables, index);
-        if (!aotci_is_name(walk->tables, param->name) ||
-            is_repeated(walk, SECTION_PARAMS, kernel->first_param, index)) {
-            return aotci_walk_bad(walk, SECTION_PARAMS, index, "name",
-                                  "a name that is not repeated");
+        if (!has_new_name(walk, SECTION_PARAMS, 0, index)) {
+            return bad_name(walk, SECTION_PARAMS, index);
         }
         if (param->kind < AOTC_POINTER || param->kind > AOTC_TENSOR) {
             return aotci_walk_bad(walk, SECTION_PARAMS, index, "kind", "1 to 3");
@@ -142,6 +143,7 @@ static aotc_status check_params(const struct walk *walk) {
             return aotci_walk_bad(walk, SECTION_PARAMS, index, "rank, divisibility, flags",
                                   "what the format allows");
         }
+        walk->has_typed_scalars |= param->kind == AOTC_SCALAR && param->type_variable != 0;
     }
     return AOTC_OK;
 }
@@ -165,42 +167,46 @@ static aotc_status check_choice_values(const struct walk *walk,
     return AOTC_OK;
 }
 
+AOTCI_APART static aotc_status check_choices(struct walk *walk) {
+    aotc_status status = AOTC_OK;
+    for (uint32_t i = 0; status == AOTC_OK && i < walk->kernel->choice_count; ++i) {
+        const struct choice_record *choice = aotci_choice(walk->tables, i);
+        if (choice->value_count > LIMIT_CHOICE_VALUES) {
+            return aotci_walk_above(walk, "values of a choice", choice->value_count,
+                                    LIMIT_CHOICE_VALUES);
+        }
+        if (!has_new_name(walk, SECTION_CHOICES, 0, i) || choice->zero != 0) {
+            return bad_name(walk, SECTION_CHOICES, i);
+        }
+        if (choice->value_count == 0 ||
+            !aotci_walk_claim(walk, SECTION_VALUES, choice->first_value, choice->value_count)) {
+            return aotci_walk_bad(walk, SECTION_CHOICES, i, "first_value", "the next values");
+        }
+        multiply(walk, choice->value_count);
+        status = check_choice_values(walk, choice);
+    }
+    return status;
+}
+
 /* VALUES has three owners, claimed in this order: constants, choices, configs. */
 static aotc_status check_values(struct walk *walk) {
-    const struct aotci_tables *tables = walk->tables;
     const struct kernel_record *kernel = walk->kernel;
     if (!aotci_walk_claim(walk, SECTION_VALUES, kernel->first_constant, kernel->constant_count)) {
         return aotci_walk_bad(walk, SECTION_KERNELS, 0, "first_constant",
                               "the next values");
     }
     aotc_status status = check_named_values(walk, kernel->first_constant, kernel->constant_count);
-    for (uint32_t i = 0; status == AOTC_OK && i < kernel->choice_count; ++i) {
-        const uint32_t index = kernel->first_choice + i;
-        const struct choice_record *choice = aotci_choice(tables, index);
-        if (choice->value_count > LIMIT_CHOICE_VALUES) {
-            return aotci_above_limit(tables, walk->error, "values of a choice",
-                                     choice->value_count, LIMIT_CHOICE_VALUES);
-        }
-        if (!aotci_is_name(tables, choice->name) ||
-            is_repeated(walk, SECTION_CHOICES, kernel->first_choice, index) || choice->zero != 0) {
-            return aotci_walk_bad(walk, SECTION_CHOICES, index, "name",
-                                  "a name that is not repeated");
-        }
-        if (choice->value_count == 0 ||
-            !aotci_walk_claim(walk, SECTION_VALUES, choice->first_value, choice->value_count)) {
-            return aotci_walk_bad(walk, SECTION_CHOICES, index, "first_value", "the next values");
-        }
-        status = check_choice_values(walk, choice);
+    if (status == AOTC_OK && kernel->choice_count != 0) {
+        status = check_choices(walk);
     }
     for (uint32_t i = 0; status == AOTC_OK && i < kernel->config_count; ++i) {
-        const struct config_record *config = aotci_config(tables, kernel->first_config + i);
+        const struct config_record *config = aotci_config(walk->tables, i);
         if (config->entry_count > LIMIT_CONFIG_ENTRIES) {
-            return aotci_above_limit(tables, walk->error, "entries of a config",
-                                     config->entry_count, LIMIT_CONFIG_ENTRIES);
+            return aotci_walk_above(walk, "entries of a config", config->entry_count,
+                                    LIMIT_CONFIG_ENTRIES);
         }
         if (!aotci_walk_claim(walk, SECTION_VALUES, config->first_entry, config->entry_count)) {
-            return aotci_walk_bad(walk, SECTION_CONFIGS, kernel->first_config + i, "first_entry",
-                                  "the next values");
+            return aotci_walk_bad(walk, SECTION_CONFIGS, i, "first_entry", "the next values");
         }
         status = check_named_values(walk, config->first_entry, config->entry_count);
     }
@@ -208,127 +214,101 @@ static aotc_status check_values(struct walk *walk) {
 }
 
 static aotc_status check_guards(struct walk *walk) {
-    const struct kernel_record *kernel = walk->kernel;
-    for (uint32_t i = 0; i < kernel->guard_count; ++i) {
-        const struct guard_record *guard = aotci_guard(walk->tables, kernel->first_guard + i);
+    for (uint32_t i = 0; i < walk->kernel->guard_count; ++i) {
+        const struct guard_record *guard = aotci_guard(walk->tables, i);
         if (guard->text == 0 || !aotci_is_text(walk->tables, guard->text, LIMIT_TEXT_BYTES)) {
-            return aotci_walk_bad(walk, SECTION_GUARDS, kernel->first_guard + i, "text",
-                                  "a text that is not empty");
+            return aotci_walk_bad(walk, SECTION_GUARDS, i, "text", "a text that is not empty");
         }
         if (!aotci_walk_is_expression(walk, guard->expression)) {
-            return aotci_walk_bad(walk, SECTION_GUARDS, kernel->first_guard + i, "expression",
+            return aotci_walk_bad(walk, SECTION_GUARDS, i, "expression",
                                   "an expression over the kernel's params");
         }
     }
     return AOTC_OK;
 }
 
-/* Number of combinations of dtypes and choice values, at most LIMIT_COMBINATIONS + 1. */
-static uint64_t count_combinations(const struct walk *walk) {
-    const struct kernel_record *kernel = walk->kernel;
-    uint64_t count = 1;
-    for (uint32_t i = 0; i < kernel->type_variable_count && count <= LIMIT_COMBINATIONS; ++i) {
-        count *= aotci_type_variable(walk->tables, kernel->first_type_variable + i)->dtype_count;
-    }
-    for (uint32_t i = 0; i < kernel->choice_count && count <= LIMIT_COMBINATIONS; ++i) {
-        count *= aotci_choice(walk->tables, kernel->first_choice + i)->value_count;
-    }
-    return count;
-}
-
 /* ---- kernels --------------------------------------------------------------------------------- */
 
-static aotc_status check_kernel_counts(const struct walk *walk) {
+struct slice {
+    uint32_t first, count;
+};
+
+/* The slices of a kernel, as they follow one another in its record. */
+enum { CONSTANTS = 5, LIMITED_SLICES, SLICES };
+static const uint32_t limits[LIMITED_SLICES] = {
+    LIMIT_PARAMS, LIMIT_TYPE_VARIABLES, LIMIT_CHOICES, LIMIT_GUARDS, LIMIT_CONFIGS, LIMIT_CONSTANTS,
+};
+static const char limited[LIMITED_SLICES][32] = {
+    "params of a kernel", "type variables of a kernel", "choices of a kernel",
+    "guards of a kernel", "configs of a kernel",        "constants of a kernel",
+};
+static const uint8_t sections[SLICES] = {
+    SECTION_PARAMS,  SECTION_TYPE_VARIABLES, SECTION_CHOICES,  SECTION_GUARDS,
+    SECTION_CONFIGS, SECTION_VALUES,         SECTION_VARIANTS,
+};
+
+/* Claim all but the constants, whose section others claim from, too: what the kernel alone owns begins with 0. */
+static aotc_status claim_slices(struct walk *walk) {
     const struct kernel_record *kernel = walk->kernel;
-    const struct {
-        const char *what;
-        uint32_t count, most;
-    } counts[] = {
-        {"params of a kernel", kernel->param_count, LIMIT_PARAMS},
-        {"type variables of a kernel", kernel->type_variable_count, LIMIT_TYPE_VARIABLES},
-        {"choices of a kernel", kernel->choice_count, LIMIT_CHOICES},
-        {"guards of a kernel", kernel->guard_count, LIMIT_GUARDS},
-        {"configs of a kernel", kernel->config_count, LIMIT_CONFIGS},
-        {"constants of a kernel", kernel->constant_count, LIMIT_CONSTANTS},
-    };
-    for (size_t i = 0; i < sizeof counts / sizeof *counts; ++i) {
-        if (counts[i].count > counts[i].most) {
-            return aotci_above_limit(walk->tables, walk->error, counts[i].what, counts[i].count,
-                                     counts[i].most);
+    const struct slice *slices =
+        (const void *)((const unsigned char *)kernel + offsetof(struct kernel_record, first_param));
+    for (unsigned i = 0; i < LIMITED_SLICES; ++i) {
+        if (slices[i].count > limits[i]) {
+            return aotci_walk_above(walk, limited[i], slices[i].count, limits[i]);
         }
     }
     if (kernel->config_count == 0 || kernel->variant_count == 0 || kernel->grid_rank > 3) {
-        return aotci_walk_bad(walk, SECTION_KERNELS, 0,
-                              "config_count, variant_count, grid_rank",
+        return aotci_walk_bad(walk, SECTION_KERNELS, 0, "config_count, variant_count, grid_rank",
                               "a config, a variant, a rank up to 3");
+    }
+    for (unsigned i = 0; i < SLICES; ++i) {
+        if (i != CONSTANTS &&
+            !aotci_walk_claim(walk, sections[i], slices[i].first, slices[i].count)) {
+            return aotci_walk_bad(walk, SECTION_KERNELS, 0, "slices", "the next records");
+        }
     }
     return AOTC_OK;
 }
 
-static bool claim_kernel(struct walk *walk) {
-    const struct kernel_record *kernel = walk->kernel;
-    return aotci_walk_claim(walk, SECTION_PARAMS, kernel->first_param, kernel->param_count) &&
-           aotci_walk_claim(walk, SECTION_TYPE_VARIABLES, kernel->first_type_variable,
-                            kernel->type_variable_count) &&
-           aotci_walk_claim(walk, SECTION_CHOICES, kernel->first_choice, kernel->choice_count) &&
-           aotci_walk_claim(walk, SECTION_GUARDS, kernel->first_guard, kernel->guard_count) &&
-           aotci_walk_claim(walk, SECTION_CONFIGS, kernel->first_config, kernel->config_count) &&
-           kernel->first_variant == walk->claimed[SECTION_VARIANTS] &&
-           kernel->variant_count <=
-               aotci_count(walk->tables, SECTION_VARIANTS) - walk->claimed[SECTION_VARIANTS];
-}
-
-static aotc_status check_kernel(struct walk *walk) {
-    const struct kernel_record *kernel = walk->kernel;
-    if (!aotci_is_name(walk->tables, kernel->name)) {
+AOTCI_APART static aotc_status check_kernel(struct walk *walk) {
+    if (!aotci_is_name(walk->tables, walk->kernel->name)) {
         return aotci_walk_bad(walk, SECTION_KERNELS, 0, "name", "a name");
     }
-    aotc_status status = check_kernel_counts(walk);
-    if (status == AOTC_OK && !claim_kernel(walk)) {
-        return aotci_walk_bad(walk, SECTION_KERNELS, 0, "slices",
-                              "the next records");
-    }
+    walk->name = walk->kernel->name;
+    aotc_status status = claim_slices(walk);
     status = status == AOTC_OK ? check_type_variables(walk) : status;
     status = status == AOTC_OK ? check_params(walk) : status;
     status = status == AOTC_OK ? check_values(walk) : status;
     status = status == AOTC_OK ? check_guards(walk) : status;
-    if (status != AOTC_OK) {
-        return status;
+    if (status == AOTC_OK && walk->combinations > LIMIT_COMBINATIONS) {
+        return aotci_walk_above(walk, "combinations of types and choices", walk->combinations,
+                                LIMIT_COMBINATIONS);
     }
-    const uint64_t combinations = count_combinations(walk);
-    if (combinations > LIMIT_COMBINATIONS) {
-        return aotci_above_limit(walk->tables, walk->error, "combinations of types and choices",
-                                 combinations, LIMIT_COMBINATIONS);
-    }
-    for (uint32_t i = 0; i < kernel->variant_count && status == AOTC_OK; ++i) {
-        status = aotci_check_variant(walk, kernel->first_variant + i, combinations);
-        walk->claimed[SECTION_VARIANTS] += 1;
-    }
-    return status;
+    return status == AOTC_OK ? aotci_check_variants(walk) : status;
 }
 
 aotc_status aotci_validate_kernel(const struct aotc_kernel *kernel, aotc_error *error) {
-    static const enum section_kind owned[] = {
+    static const uint8_t owned[] = {
         SECTION_PARAMS,   SECTION_TYPE_VARIABLES, SECTION_CHOICES,
         SECTION_VALUES,   SECTION_GUARDS,         SECTION_CONFIGS,
         SECTION_VARIANTS, SECTION_CUBIN_PARAMS,   SECTION_TENSOR_MAPS,
     };
     const struct aotci_tables *tables = &kernel->tables;
     const aotc_allocator *allocator = &kernel->archive->allocator;
-    const uint32_t expression_count = aotci_count(tables, SECTION_EXPRESSIONS);
-    struct walk walk = {.tables = tables, .error = error};
+    struct walk walk = {.tables = tables, .error = error, .combinations = 1};
     if (aotci_count(tables, SECTION_KERNELS) != 1) {
         return aotci_walk_bad(&walk, SECTION_KERNELS, 0, "count", "one record");
     }
     walk.kernel = aotci_kernel_record(tables, 0);
-    const size_t mark_count = (size_t)expression_count + aotci_count(tables, SECTION_BLOBS);
+    const uint32_t blob_count = aotci_count(tables, SECTION_BLOBS);
+    const size_t mark_count = (size_t)aotci_count(tables, SECTION_EXPRESSIONS) + blob_count;
     uint32_t *marks = aotci_allocate(allocator, mark_count, sizeof *marks);
     if (marks == NULL) {
         return AOTCI_FAIL(error, AOTC_ERROR_NOMEM, .file = tables->file,
                           .field = "memory to check the index");
     }
     walk.cubin_arch = marks;
-    walk.is_checked = marks + aotci_count(tables, SECTION_BLOBS);
+    walk.is_checked = marks + blob_count;
     aotc_status status = check_kernel(&walk);
     aotci_deallocate(allocator, marks, mark_count, sizeof *marks);
     for (size_t i = 0; status == AOTC_OK && i < sizeof owned / sizeof *owned; ++i) {

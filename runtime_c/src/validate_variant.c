@@ -1,17 +1,17 @@
 /* validate_variant.c: check the variants of a kernel: params of the cubin, tensor maps,
  * expressions. */
+#include <stddef.h>
+#include <string.h>
+
 #include "expression.h"
 #include "validate_walk.h"
 
 static bool is_power_of_two(uint32_t value) { return value != 0 && (value & (value - 1)) == 0; }
 
 /* The dtype of a param in a variant: its own, or the combination's digit of its type variable. */
-static unsigned dtype_in(const struct walk *walk, const struct param_record *param,
-                         uint32_t combination) {
+AOTCI_APART static unsigned dtype_in(const struct walk *walk, const struct param_record *param,
+                                     uint32_t combination) {
     const struct kernel_record *kernel = walk->kernel;
-    if (param->type_variable == 0) {
-        return param->dtype;
-    }
     for (uint32_t i = kernel->choice_count; i-- > 0;) {
         combination /= aotci_choice(walk->tables, kernel->first_choice + i)->value_count;
     }
@@ -26,22 +26,25 @@ static unsigned dtype_in(const struct walk *walk, const struct param_record *par
     return AOTC_DTYPE_NONE;
 }
 
-static bool is_valid_source(struct walk *walk, const struct variant_record *variant,
-                            const struct cubin_param_record *cubin_param) {
+static bool is_valid_argument(const struct walk *walk, const struct variant_record *variant,
+                              const struct cubin_param_record *cubin_param) {
     const struct kernel_record *kernel = walk->kernel;
-    const struct param_record *param = NULL;
+    if (cubin_param->index >= kernel->param_count) {
+        return false;
+    }
+    const struct param_record *param =
+        aotci_param(walk->tables, kernel->first_param + cubin_param->index);
+    if (param->kind == AOTC_POINTER) {
+        return cubin_param->size == 8;
+    }
+    const unsigned dtype =
+        param->type_variable == 0 ? param->dtype : dtype_in(walk, param, variant->combination);
+    return param->kind == AOTC_SCALAR && cubin_param->size == aotc_dtype_bytes((aotc_dtype)dtype);
+}
+
+AOTCI_APART static bool is_valid_source(struct walk *walk, const struct variant_record *variant,
+                                        const struct cubin_param_record *cubin_param) {
     switch (cubin_param->source) {
-    case SOURCE_ARGUMENT:
-        if (cubin_param->index >= kernel->param_count) {
-            return false;
-        }
-        param = aotci_param(walk->tables, kernel->first_param + cubin_param->index);
-        if (param->kind == AOTC_POINTER) {
-            return cubin_param->size == 8;
-        }
-        return param->kind == AOTC_SCALAR &&
-               cubin_param->size ==
-                   aotc_dtype_bytes((aotc_dtype)dtype_in(walk, param, variant->combination));
     case SOURCE_SCRATCH:
         return cubin_param->index == 0 && cubin_param->size == 8 &&
                variant->scratch_bytes != FORMAT_NONE;
@@ -58,12 +61,16 @@ static bool is_valid_source(struct walk *walk, const struct variant_record *vari
     }
 }
 
-static aotc_status check_cubin_params(struct walk *walk, const struct variant_record *variant) {
+static aotc_status check_cubin_params(struct walk *walk, uint32_t number,
+                                      const struct variant_record *variant) {
     uint32_t end = 0;
     for (uint32_t i = 0; i < variant->cubin_param_count; ++i) {
         const uint32_t index = variant->first_cubin_param + i;
         const struct cubin_param_record *cubin_param = aotci_cubin_param(walk->tables, index);
-        if (!is_valid_source(walk, variant, cubin_param) || cubin_param->zero != 0) {
+        const bool is_valid = cubin_param->source == SOURCE_ARGUMENT
+                                  ? is_valid_argument(walk, variant, cubin_param)
+                                  : is_valid_source(walk, variant, cubin_param);
+        if (!is_valid || cubin_param->zero != 0) {
             return aotci_walk_bad(walk, SECTION_CUBIN_PARAMS, index, "source, index, size",
                                   "a source of that size");
         }
@@ -76,12 +83,11 @@ static aotc_status check_cubin_params(struct walk *walk, const struct variant_re
         end = (uint32_t)cubin_param->offset + cubin_param->size;
     }
     if (end > LIMIT_PARAM_BYTES) {
-        return aotci_above_limit(walk->tables, walk->error, "parameter block", end,
-                                 LIMIT_PARAM_BYTES);
+        return aotci_walk_above(walk, "parameter block", end, LIMIT_PARAM_BYTES);
     }
     if (end != variant->param_bytes) {
-        return aotci_walk_bad(walk, SECTION_VARIANTS, walk->claimed[SECTION_VARIANTS],
-                              "param_bytes", "the end of the last cubin param");
+        return aotci_walk_bad(walk, SECTION_VARIANTS, number, "param_bytes",
+                              "the end of the last cubin param");
     }
     return AOTC_OK;
 }
@@ -112,7 +118,22 @@ static bool has_valid_rows(const struct tensor_map_record *map) {
     return row_bytes % 16 == 0 && (span_bytes == 0 || row_bytes <= span_bytes);
 }
 
-static bool is_valid_tensor_map(struct walk *walk, const struct tensor_map_record *map) {
+static bool has_valid_boxes(const struct tensor_map_record *map) {
+    for (unsigned i = 0; i < LIMIT_RANK; ++i) {
+        const bool used = i < map->rank;
+        const bool box_fits = used ? map->box[i] >= 1 && map->box[i] <= 256 : map->box[i] == 0;
+        const bool step_fits = used ? map->element_strides[i] >= 1 && map->element_strides[i] <= 8
+                                    : map->element_strides[i] == 0;
+        if (!box_fits || !step_fits) {
+            return false;
+        }
+    }
+    return map->zero_b == 0 && map->zero_c[0] == 0 && map->zero_c[1] == 0 && map->zero_c[2] == 0 &&
+           has_valid_rows(map);
+}
+
+/* Whether what comes before the boxes is valid. */
+static bool has_valid_tensor(struct walk *walk, const struct tensor_map_record *map) {
     const struct kernel_record *kernel = walk->kernel;
     if (map->param >= kernel->param_count ||
         aotci_param(walk->tables, kernel->first_param + map->param)->kind == AOTC_SCALAR) {
@@ -124,18 +145,12 @@ static bool is_valid_tensor_map(struct walk *walk, const struct tensor_map_recor
         (map->interleave == 2 && map->swizzle != 1)) {
         return false;
     }
-    if (map->zero_a != 0 || map->zero_b != 0 || map->zero_c[0] != 0 || map->zero_c[1] != 0 ||
-        map->zero_c[2] != 0 || !aotci_walk_is_expression(walk, map->address)) {
+    if (map->zero_a != 0 || !aotci_walk_is_expression(walk, map->address)) {
         return false;
     }
     for (unsigned i = 0; i < LIMIT_RANK; ++i) {
         const bool used = i < map->rank;
-        const bool dim_fits =
-            used ? aotci_walk_is_expression(walk, map->dims[i]) : map->dims[i] == FORMAT_NONE;
-        const bool box_fits = used ? map->box[i] >= 1 && map->box[i] <= 256 : map->box[i] == 0;
-        const bool step_fits = used ? map->element_strides[i] >= 1 && map->element_strides[i] <= 8
-                                    : map->element_strides[i] == 0;
-        if (!dim_fits || !box_fits || !step_fits) {
+        if (used ? !aotci_walk_is_expression(walk, map->dims[i]) : map->dims[i] != FORMAT_NONE) {
             return false;
         }
         if (i != 0 && (used ? !aotci_walk_is_expression(walk, map->strides[i - 1])
@@ -143,11 +158,41 @@ static bool is_valid_tensor_map(struct walk *walk, const struct tensor_map_recor
             return false;
         }
     }
-    return has_valid_rows(map);
+    return true;
 }
 
-static aotc_status check_variant_expressions(struct walk *walk, uint32_t index,
-                                             const struct variant_record *variant) {
+/* `other`, unless it is NULL, is a valid map. */
+static bool is_valid_tensor_map(struct walk *walk, const struct tensor_map_record *other,
+                                const struct tensor_map_record *map) {
+    const bool is_known = other != NULL &&
+                          memcmp(other, map, offsetof(struct tensor_map_record, box)) == 0;
+    return (is_known || has_valid_tensor(walk, map)) && has_valid_boxes(map);
+}
+
+AOTCI_APART static aotc_status check_tensor_maps(struct walk *walk, const struct variant_record *other,
+                                                 const struct variant_record *variant) {
+    const uint32_t known = other != NULL ? other->tensor_map_count : 0;
+    for (uint32_t i = 0; i < variant->tensor_map_count; ++i) {
+        const uint32_t index = variant->first_tensor_map + i;
+        const struct tensor_map_record *like =
+            i < known ? aotci_tensor_map(walk->tables, other->first_tensor_map + i) : NULL;
+        if (!is_valid_tensor_map(walk, like, aotci_tensor_map(walk->tables, index))) {
+            return aotci_walk_bad(walk, SECTION_TENSOR_MAPS, index, "fields",
+                                  "what cuTensorMapEncodeTiled allows");
+        }
+    }
+    return AOTC_OK;
+}
+
+/* The grid and the scratch memory of a variant, which follow one another in its record. */
+enum {
+    FIRST_EXPRESSION = offsetof(struct variant_record, grid),
+    EXPRESSION_BYTES = offsetof(struct variant_record, first_tensor_map) - FIRST_EXPRESSION,
+};
+_Static_assert(EXPRESSION_BYTES == 5 * sizeof(uint32_t), "three dimensions, size and alignment");
+
+AOTCI_APART static aotc_status check_grid_and_scratch(struct walk *walk, uint32_t index,
+                                                      const struct variant_record *variant) {
     for (unsigned i = 0; i < 3; ++i) {
         const bool fits = i < walk->kernel->grid_rank
                               ? aotci_walk_is_expression(walk, variant->grid[i])
@@ -166,22 +211,41 @@ static aotc_status check_variant_expressions(struct walk *walk, uint32_t index,
         return aotci_walk_bad(walk, SECTION_VARIANTS, index, "scratch_bytes",
                               "an expression and its alignment");
     }
-    if (variant->condition != 0 && !aotci_walk_is_expression(walk, variant->condition - 1)) {
-        return aotci_walk_bad(walk, SECTION_VARIANTS, index, "condition", "an expression or 0");
-    }
-    for (uint32_t i = 0; i < variant->tensor_map_count; ++i) {
-        const uint32_t map = variant->first_tensor_map + i;
-        if (!is_valid_tensor_map(walk, aotci_tensor_map(walk->tables, map))) {
-            return aotci_walk_bad(walk, SECTION_TENSOR_MAPS, map, "fields",
-                                  "what cuTensorMapEncodeTiled allows");
-        }
-    }
     return AOTC_OK;
 }
 
-static aotc_status check_variant_numbers(const struct walk *walk, uint32_t index,
-                                         const struct variant_record *variant,
-                                         uint64_t combinations) {
+static aotc_status check_variant_expressions(struct walk *walk, uint32_t index,
+                                             const struct variant_record *other,
+                                             const struct variant_record *variant) {
+    const unsigned char *record = (const unsigned char *)variant;
+    aotc_status status = AOTC_OK;
+    if (other == NULL || memcmp((const unsigned char *)other + FIRST_EXPRESSION,
+                                 record + FIRST_EXPRESSION, EXPRESSION_BYTES) != 0) {
+        status = check_grid_and_scratch(walk, index, variant);
+    }
+    if (status == AOTC_OK && variant->condition != 0 &&
+        !aotci_walk_is_expression(walk, variant->condition - 1)) {
+        return aotci_walk_bad(walk, SECTION_VARIANTS, index, "condition", "an expression or 0");
+    }
+    return status == AOTC_OK && variant->tensor_map_count != 0
+               ? check_tensor_maps(walk, other, variant)
+               : status;
+}
+
+static bool is_name(struct walk *walk, uint32_t offset) {
+    const bool is_known = offset == walk->name;
+    walk->name = offset;
+    return is_known || aotci_is_name(walk->tables, offset);
+}
+
+static bool is_text(struct walk *walk, uint32_t offset) {
+    const bool is_known = offset == walk->text;
+    walk->text = offset;
+    return is_known || aotci_is_text(walk->tables, offset, LIMIT_TEXT_BYTES);
+}
+
+static aotc_status check_variant_numbers(struct walk *walk, uint32_t index,
+                                         const struct variant_record *variant) {
     const struct aotci_tables *tables = walk->tables;
     const struct kernel_record *kernel = walk->kernel;
     const uint64_t known_guards =
@@ -190,13 +254,12 @@ static aotc_status check_variant_numbers(const struct walk *walk, uint32_t index
         return aotci_walk_bad(walk, SECTION_VARIANTS, index, "guards",
                               "the kernel's guards, with all promises");
     }
-    if (variant->combination >= combinations || variant->config >= kernel->config_count ||
+    if (variant->combination >= walk->combinations || variant->config >= kernel->config_count ||
         variant->target >= aotci_count(tables, SECTION_TARGETS)) {
         return aotci_walk_bad(walk, SECTION_VARIANTS, index, "combination, config, target",
                               "ones that exist");
     }
-    if (!aotci_is_name(tables, variant->symbol) ||
-        !aotci_is_text(tables, variant->remarks, LIMIT_TEXT_BYTES)) {
+    if (!is_name(walk, variant->symbol) || !is_text(walk, variant->remarks)) {
         return aotci_walk_bad(walk, SECTION_VARIANTS, index, "symbol, remarks", "a name, a text");
     }
     const uint32_t blob_count = aotci_count(tables, SECTION_BLOBS);
@@ -224,7 +287,16 @@ static aotc_status check_variant_numbers(const struct walk *walk, uint32_t index
     return AOTC_OK;
 }
 
-static unsigned count_bits(uint64_t value) { return (unsigned)__builtin_popcountll(value); }
+/* Whether a set of guards comes before another: the one with more, or of as many the lesser number. */
+AOTCI_APART static bool are_guards_before(uint64_t a, uint64_t b) {
+    uint64_t left_a = a;
+    uint64_t left_b = b;
+    while (left_a != 0 && left_b != 0) {
+        left_a &= left_a - 1; /* without its lowest bit */
+        left_b &= left_b - 1;
+    }
+    return left_a == left_b ? a < b : left_b == 0;
+}
 
 /* Order: target, combination, more guards first, guards, config, one with a condition first. */
 static bool is_before(const struct variant_record *a, const struct variant_record *b) {
@@ -234,25 +306,37 @@ static bool is_before(const struct variant_record *a, const struct variant_recor
     if (a->combination != b->combination) {
         return a->combination < b->combination;
     }
-    if (count_bits(a->guards) != count_bits(b->guards)) {
-        return count_bits(a->guards) > count_bits(b->guards);
-    }
     if (a->guards != b->guards) {
-        return a->guards < b->guards;
+        return are_guards_before(a->guards, b->guards);
     }
     return a->config != b->config ? a->config < b->config : a->condition != 0 && b->condition == 0;
 }
 
-aotc_status aotci_check_variant(struct walk *walk, uint32_t index, uint64_t combinations) {
-    const struct aotci_tables *tables = walk->tables;
-    const struct variant_record *variant = aotci_variant(tables, index);
+/* Whether a variant has the cubin params of another that was checked, and what they refer to is the same: dtypes follow
+ * from the combination. */
+static bool repeats_params(const struct walk *walk, const struct variant_record *other,
+                           const struct variant_record *variant) {
+    const struct aotci_table *table = &walk->tables->sections[SECTION_CUBIN_PARAMS];
+    return other->cubin_param_count == variant->cubin_param_count &&
+           other->param_bytes == variant->param_bytes &&
+           (other->combination == variant->combination || !walk->has_typed_scalars) &&
+           other->tensor_map_count == variant->tensor_map_count &&
+           other->scratch_bytes == variant->scratch_bytes && other->flags == variant->flags &&
+           memcmp(table->records + (size_t)other->first_cubin_param * table->stride,
+                  table->records + (size_t)variant->first_cubin_param * table->stride,
+                  (size_t)variant->cubin_param_count * table->stride) == 0;
+}
+
+static aotc_status check_variant(struct walk *walk, uint32_t index,
+                                 const struct variant_record *other,
+                                 const struct variant_record *variant) {
     if (variant->cubin_param_count > LIMIT_CUBIN_PARAMS) {
-        return aotci_above_limit(tables, walk->error, "cubin params of a variant",
-                                 variant->cubin_param_count, LIMIT_CUBIN_PARAMS);
+        return aotci_walk_above(walk, "cubin params of a variant", variant->cubin_param_count,
+                                LIMIT_CUBIN_PARAMS);
     }
     if (variant->tensor_map_count > LIMIT_TENSOR_MAPS) {
-        return aotci_above_limit(tables, walk->error, "tensor maps of a variant",
-                                 variant->tensor_map_count, LIMIT_TENSOR_MAPS);
+        return aotci_walk_above(walk, "tensor maps of a variant", variant->tensor_map_count,
+                                LIMIT_TENSOR_MAPS);
     }
     if (!aotci_walk_claim(walk, SECTION_CUBIN_PARAMS, variant->first_cubin_param,
                           variant->cubin_param_count) ||
@@ -261,17 +345,29 @@ aotc_status aotci_check_variant(struct walk *walk, uint32_t index, uint64_t comb
         return aotci_walk_bad(walk, SECTION_VARIANTS, index, "first_cubin_param, first_tensor_map",
                               "the next records");
     }
-    aotc_status status = check_variant_numbers(walk, index, variant, combinations);
-    if (status == AOTC_OK) {
-        status = check_variant_expressions(walk, index, variant);
-    }
-    if (status == AOTC_OK) {
-        status = check_cubin_params(walk, variant);
-    }
-    if (status == AOTC_OK && index != walk->kernel->first_variant &&
-        !is_before(aotci_variant(tables, index - 1), variant)) {
-        return aotci_walk_bad(walk, SECTION_VARIANTS, index, "order",
-                              "target, combination, guards, config, condition");
+    aotc_status status = check_variant_numbers(walk, index, variant);
+    status = status == AOTC_OK ? check_variant_expressions(walk, index, other, variant) : status;
+    if (status == AOTC_OK && (other == NULL || !repeats_params(walk, other, variant))) {
+        status = check_cubin_params(walk, index, variant);
     }
     return status;
+}
+
+aotc_status aotci_check_variants(struct walk *walk) {
+    const struct variant_record *before = NULL;
+    const struct variant_record *others[2] = {NULL, NULL}; /* the last without tensor maps, and with some */
+    for (uint32_t i = 0; i < walk->kernel->variant_count; ++i) {
+        const struct variant_record *variant = aotci_variant(walk->tables, i);
+        const struct variant_record **other = &others[variant->tensor_map_count != 0];
+        const aotc_status status = check_variant(walk, i, *other, variant);
+        if (status != AOTC_OK) {
+            return status;
+        }
+        if (before != NULL && !is_before(before, variant)) {
+            return aotci_walk_bad(walk, SECTION_VARIANTS, i, "order",
+                                  "target, combination, guards, config, condition");
+        }
+        before = *other = variant;
+    }
+    return AOTC_OK;
 }

@@ -9,30 +9,45 @@
 
 #include "validate.h"
 
+/* What few kernels or variants have is apart from what all have: a first launch runs the checks once, and fetches less
+ * code. */
+#define AOTCI_APART __attribute__((noinline))
+
 struct walk {
     const struct aotci_tables *tables;
     aotc_error *error;
-    uint32_t claimed[SECTION_COUNT + 1];
     /* Nonzero for expressions whose params were checked: variants share most of them. */
     uint32_t *is_checked;
     /* Architecture of each cubin, by the first variant that names it; 0 before. Loading compares it
      * with the ELF header once for a cubin. */
     uint32_t *cubin_arch;
     const struct kernel_record *kernel;
+    uint32_t name, text; /* of which it is known, the last ones that were looked at: variants share them, too */
+    bool has_typed_scalars; /* whose size follows from the combination */
+    uint64_t combinations; /* of types and choices: what is counted so far, or all */
+    uint32_t claimed[SECTION_COUNT + 1]; /* how far each section is */
 };
 
 /* Claim the next `count` records of a section; return whether they begin at `first` and exist. */
-bool aotci_walk_claim(struct walk *walk, enum section_kind kind, uint32_t first, uint32_t count);
+static inline bool aotci_walk_claim(struct walk *walk, enum section_kind kind, uint32_t first,
+                                    uint32_t count) {
+    const uint32_t claimed = walk->claimed[kind];
+    walk->claimed[kind] = claimed + count;
+    return first == claimed && count <= aotci_count(walk->tables, kind) - claimed;
+}
 
 /* Report that `field` of record `index` of a section is wrong. */
-aotc_status aotci_walk_bad(const struct walk *walk, enum section_kind kind, uint32_t index,
-                           const char *field, const char *expected);
+AOTCI_COLD aotc_status aotci_walk_bad(const struct walk *walk, enum section_kind kind,
+                                      uint32_t index, const char *field, const char *expected);
+
+/* Report that a count is above a limit of the format. */
+AOTCI_COLD aotc_status aotci_walk_above(const struct walk *walk, const char *what, uint64_t count,
+                                        uint64_t most);
 
 /* Return whether `index` is that of an expression over the params of the walk's kernel. */
 bool aotci_walk_is_expression(struct walk *walk, uint32_t index);
 
-/* Check variant `index` of the walk's kernel, which has so many combinations of types and choices
- * (validate_variant.c). */
-aotc_status aotci_check_variant(struct walk *walk, uint32_t index, uint64_t combinations);
+/* Check the variants of the walk's kernel (validate_variant.c). */
+aotc_status aotci_check_variants(struct walk *walk);
 
 #endif

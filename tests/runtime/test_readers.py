@@ -260,6 +260,25 @@ def test_every_field_at_extremes(gpu: FakeGpu, archives: Path, name: str) -> Non
     assert not wrong, "\n".join(wrong[:40])
 
 
+@pytest.mark.parametrize("name", ["hopper", "small"])
+def test_fields_of_the_last_variant_at_extremes(gpu: FakeGpu, archives: Path, name: str) -> None:
+    """It repeats much of a variant before it, with which the C reader compares it."""
+    data = (archives / f"{name}.aotc").read_bytes()
+    last = {
+        field.name: field
+        for field in fields(data)
+        if field.name.split("+")[0] in {"VARIANTS", "CUBIN_PARAMS", "TENSOR_MAPS"}
+    }
+    wrong: list[str] = []
+    for field in last.values():
+        value = value_of(data, field)
+        for other in extremes(value, field.size):
+            found = disagreement(changed(data, [(field, other)]), gpu)
+            wrong += [f"{field.name} {value} -> {other}: {found}"] if found else []
+    assert last
+    assert not wrong, "\n".join(wrong[:40])
+
+
 @pytest.mark.parametrize("name", NAMES)
 def test_random_changes(gpu: FakeGpu, archives: Path, name: str) -> None:
     data = (archives / f"{name}.aotc").read_bytes()
