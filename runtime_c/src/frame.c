@@ -76,7 +76,7 @@ static aotc_status stored_bytes(const struct source *source, bool is_aligned, st
         }
     }
     unsigned char *bytes = source->room.bytes;
-    if (size_bytes > source->room.size_bytes) {
+    if (bytes == NULL || size_bytes > source->room.size_bytes) {
         content->owned = bytes = aotci_allocate_bytes(&archive->allocator, size_bytes);
     }
     if (bytes == NULL) {
