@@ -14,6 +14,8 @@ import struct
 import sys
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
+from unittest.mock import patch
 
 import zstandard
 
@@ -21,7 +23,7 @@ from aotc.ir.expression import parse
 from aotc.package.archive_root import Root, read_header
 from aotc.package.check_index import check_archive
 from aotc.package.decoder import Decoder
-from aotc.package.encoder import encode_records
+from aotc.package.encoder import _lay_out, encode_records
 from aotc.package.index import (
     Archive,
     Choice,
@@ -35,10 +37,12 @@ from aotc.package.index import (
     canonical,
     parse_target,
 )
+from aotc.package.records import DIRECTORY_ENTRY, DIRECTORY_HEAD, MINOR, RECORDS, ROOT_SECTIONS
 
 _NOBITS = 8
 _SOURCE = bytes(range(32))
 _MANY = 160  # kernels: their root is too large to be verified whole
+_MORE_SECTIONS = 80  # of a newer minor version: a directory that is longer than what is read first
 _SAME_SLOT = ("pfjbgukvzj", "qtndaxrdmj")  # FNV-1a gives both one tag and, of 512 slots, one place
 
 
@@ -424,6 +428,22 @@ def _write_stored(directory: Path, name: str, archive: Archive) -> None:
     (directory / f"{name}.aotc.raw").write_bytes(b"")
 
 
+def _later(names: tuple[str, ...], *arguments: Any) -> bytes:
+    """Lay out an index, and the root as a newer minor version may: with sections that nobody knows yet."""
+    packed = _lay_out(names, *arguments)
+    if names != ROOT_SECTIONS:
+        return packed
+    first = DIRECTORY_HEAD.size
+    end = first + DIRECTORY_ENTRY.size * len(names)
+    added = DIRECTORY_ENTRY.size * _MORE_SECTIONS
+    known = DIRECTORY_ENTRY.iter_unpack(packed[first:end])
+    entries = [(kind, size, at + added, count) for kind, size, at, count in known]
+    kinds = range(len(RECORDS) + 1, len(RECORDS) + 1 + _MORE_SECTIONS)
+    entries += [(kind, 8, len(packed) + added, 0) for kind in kinds]
+    head = DIRECTORY_HEAD.pack(len(entries), 0)
+    return b"".join([head, *(DIRECTORY_ENTRY.pack(*e) for e in entries), packed[end:]])
+
+
 def main(directory: Path) -> None:
     """Write all archives into a directory."""
     both = ("sm_80", "sm_90a")
@@ -447,6 +467,11 @@ def main(directory: Path) -> None:
     many = tuple(replace(_add(both), name=name) for name in names)
     _write_stored(directory, "many", Archive("many", "1", many, "aotc"))
     _write(directory, "empty", Archive("empty", "1", ()))
+    with (
+        patch("aotc.package.encoder._lay_out", _later),
+        patch("aotc.package.encoder.MINOR", MINOR + 1),
+    ):
+        _write_stored(directory, "later", Archive("later", "1", kernels, "aotc"))
 
 
 if __name__ == "__main__":

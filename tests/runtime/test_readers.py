@@ -232,7 +232,7 @@ def mutations(
         yield changes, changed(data, changes)
 
 
-@pytest.mark.parametrize("name", [*NAMES, "stored"])
+@pytest.mark.parametrize("name", [*NAMES, "stored", "later"])
 def test_good_archives(gpu: FakeGpu, archives: Path, name: str) -> None:
     data = (archives / f"{name}.aotc").read_bytes()
     assert verdict_in_c(data) == "OK"
