@@ -156,6 +156,16 @@ static void test_a_context_is_replaced_by_one_of_another_device(void) {
     tear_down(&fixture);
 }
 
+/* One that is gone, but current yet, is no context to load in. */
+static void test_a_context_that_is_gone_is_refused(void) {
+    fake_cuda_reset();
+    struct fixture fixture = set_up("grouped.aotc");
+    fake_cuda_destroy_context(fixture.context);
+    EXPECT(load_lazily(&fixture, AOTC_CURRENT_CONTEXT, "add"), AOTC_ERROR_STATE, &fixture.error,
+           "make a context current");
+    tear_down(&fixture);
+}
+
 /* Where the driver does not say which context it was, what was loaded there is used while nobody loads again. */
 static void test_a_launch_cannot_ask_which_context_it_was(void) {
     struct fixture fixture = begin_current(1);
@@ -338,6 +348,7 @@ int main(int argc, char **argv) {
         test_a_launch_says_which_context_it_was,
         test_a_context_is_replaced,
         test_a_context_is_replaced_by_one_of_another_device,
+        test_a_context_that_is_gone_is_refused,
         test_a_launch_cannot_ask_which_context_it_was,
         test_a_driver_cannot_tell_contexts_apart,
         test_streams_of_two_contexts,
