@@ -101,8 +101,9 @@ static void add_part(struct part *parts, unsigned *count, struct part part) {
 }
 
 /* Whether no two parts, which all lie inside, have some bytes in common. Sections may have all: so ptxas stores equal
- * ones. In the order of their places each is compared with the one before alone. */
-static bool are_sorted_apart(const unsigned char *image) {
+ * ones. In the order of their places each is compared with the one before alone. Most cubins need no such order, and no
+ * room for it. */
+__attribute__((noinline)) static bool are_sorted_apart(const unsigned char *image) {
     const struct elf_header *header = header_of(image);
     const struct elf_section *sections = sections_of(image);
     struct part parts[HEADER_COUNT + MAX_SECTIONS];
@@ -112,9 +113,11 @@ static bool are_sorted_apart(const unsigned char *image) {
         const uint64_t size = sections[i].type == SHT_NOBITS ? 0 : sections[i].size;
         add_part(parts, &count, (struct part){sections[i].offset, size, true});
     }
-    add_part(parts, &count, (struct part){header->section_offset, header->section_count * sizeof *sections, false});
     add_part(parts, &count,
-             (struct part){header->program_offset, header->program_count * sizeof(struct elf_program), false});
+             (struct part){header->section_offset, header->section_count * sizeof *sections, false});
+    add_part(parts, &count,
+             (struct part){header->program_offset,
+                           header->program_count * sizeof(struct elf_program), false});
     for (unsigned i = 1; i < count; ++i) {
         const struct part *before = &parts[i - 1];
         const bool are_same = before->offset == parts[i].offset && before->size == parts[i].size;
@@ -258,7 +261,10 @@ const char *aotci_cubin_check(const unsigned char *image, size_t size_bytes, uns
 /* ---- functions ----------------------------------------------------------------------------------- */
 
 /* Bytes of a prefix, if a text of `left_bytes` and more begins with it; else 0. */
-#define PREFIX_BYTES(chars, left_bytes, prefix)                                                        ((left_bytes) >= sizeof prefix && memcmp(chars, prefix, sizeof prefix - 1) == 0                         ? (unsigned)sizeof prefix - 1                                                                      : 0)
+#define PREFIX_BYTES(chars, left_bytes, prefix)                                                    \
+    ((left_bytes) >= sizeof prefix && memcmp(chars, prefix, sizeof prefix - 1) == 0                \
+         ? (unsigned)sizeof prefix - 1                                                             \
+         : 0)
 
 struct aotci_cubin_function aotci_cubin_find(const unsigned char *image, const char *symbol) {
     const struct elf_section *section = sections_of(image);

@@ -169,7 +169,8 @@ static bool is_valid_tensor_map(struct walk *walk, const struct tensor_map_recor
     return (is_known || has_valid_tensor(walk, map)) && has_valid_boxes(map);
 }
 
-AOTCI_APART static aotc_status check_tensor_maps(struct walk *walk, const struct variant_record *other,
+AOTCI_APART static aotc_status check_tensor_maps(struct walk *walk,
+                                                 const struct variant_record *other,
                                                  const struct variant_record *variant) {
     const uint32_t known = other != NULL ? other->tensor_map_count : 0;
     for (uint32_t i = 0; i < variant->tensor_map_count; ++i) {
@@ -217,10 +218,10 @@ AOTCI_APART static aotc_status check_grid_and_scratch(struct walk *walk, uint32_
 static aotc_status check_variant_expressions(struct walk *walk, uint32_t index,
                                              const struct variant_record *other,
                                              const struct variant_record *variant) {
-    const unsigned char *record = (const unsigned char *)variant;
     aotc_status status = AOTC_OK;
-    if (other == NULL || memcmp((const unsigned char *)other + FIRST_EXPRESSION,
-                                 record + FIRST_EXPRESSION, EXPRESSION_BYTES) != 0) {
+    if (other == NULL ||
+        memcmp((const unsigned char *)other + FIRST_EXPRESSION,
+               (const unsigned char *)variant + FIRST_EXPRESSION, EXPRESSION_BYTES) != 0) {
         status = check_grid_and_scratch(walk, index, variant);
     }
     if (status == AOTC_OK && variant->condition != 0 &&
