@@ -39,20 +39,22 @@ def scattered_rows_kernel(
 ):  # fmt: skip
     """Store out[place[i]] = A[i // ROWS_PER_TOKEN] for the rows i of n_tokens, each token by a program of its own.
 
-    A token is read once for all its rows. Rows that no `place` names, which fill up, stay as they are. Scales are as
-    for `rows_in_order_kernel`.
+    A token is read once for all its rows, and these are stored at once: nothing is loaded between stores, which might
+    have to wait for them. Rows that no `place` names, which fill up, stay as they are. Scales are as for
+    `rows_in_order_kernel`.
     """
-    token = tl.minimum(tl.program_id(0), n_tokens - 1).to(tl.int64)
-    for start in range(0, K, BLOCK_K):
-        k = start + tl.arange(0, BLOCK_K)
-        x = tl.load(a_ptr + token * stride_am + k, mask=k < K)
-        for i in tl.static_range(ROWS_PER_TOKEN):
-            row = tl.load(place_ptr + token * ROWS_PER_TOKEN + i).to(tl.int64)
-            tl.store(out_ptr + row * stride_om + k, x, mask=k < K)
+    token = tl.minimum(tl.program_id(0), n_tokens - 1)
+    row = tl.load(place_ptr + token * ROWS_PER_TOKEN + tl.arange(0, ROWS_PER_TOKEN))
     if scale_ptr is not None:
         block = tl.arange(0, SCALES)
         there = block < num_scales
         scale = tl.load(scale_ptr + token * stride_sm + block, mask=there)
-        for i in tl.static_range(ROWS_PER_TOKEN):
-            row = tl.load(place_ptr + token * ROWS_PER_TOKEN + i)
-            tl.store(out_scale_ptr + block * stride_sk + row, scale, mask=there)
+    for start in range(0, K, BLOCK_K):
+        k = start + tl.arange(0, BLOCK_K)
+        x = tl.load(a_ptr + token.to(tl.int64) * stride_am + k, mask=k < K)
+        to_ptrs = out_ptr + row.to(tl.int64)[:, None] * stride_om + k[None, :]
+        tl.store(to_ptrs, tl.broadcast_to(x[None, :], (ROWS_PER_TOKEN, BLOCK_K)), mask=(k < K)[None, :])
+    if scale_ptr is not None:
+        to_ptrs = out_scale_ptr + block[None, :] * stride_sk + row[:, None]
+        scales = tl.broadcast_to(scale[None, :], (ROWS_PER_TOKEN, SCALES))
+        tl.store(to_ptrs, scales, mask=there[None, :])
