@@ -8,7 +8,8 @@ Tokens go to 8 of 128 experts each, at random. The first layer has SwiGLU unless
 multiplies by the experts' weights. aotc and Triton compile the same sources: `kernels/fused_moe.py`, which stores rows
 where they belong, and `kernels/fused_moe_columns.py`, whose tiles are transposed and which stores rows in the order of
 their experts, as the second layer then finds them. What the first layer takes in order, in fp8 always, has to be put in
-order first (`kernels/rows_in_order.py`), which counts.
+order first (`kernels/rows_in_order.py`), which counts. The latter's weights may be cut along K, as who loads them does
+once, so that what a step reads is in one piece of memory; Triton's are tried both ways.
 
 Each picks its best configuration first; then the best ones run in turn with a dense product of as many rows by
 `kernels/persistent_matmul.py`, one matrix instead of those of 128 experts, in bf16 if weights have 4 bits. Rates count
@@ -22,7 +23,9 @@ these come from the L2 cache.
 from __future__ import annotations
 
 import argparse
+import functools
 import importlib
+import itertools
 import json
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -37,6 +40,7 @@ ROUNDS, TRIALS, LAUNCHES = 31, 5, 3
 CLOCK_SECONDS = 1.5
 EXPERTS, EACH = 128, 8
 HIDDEN, INNER = 4096, 1536
+CUT_RANK = 4  # of weights that are cut along K
 # What puts rows in order, which is timed with the layer.
 ORDERS = ("rows_in_order", "scattered_rows")
 # BLOCK_M, BLOCK_N, warps, stages
@@ -218,6 +222,18 @@ class Layer:
         place[numbers.cpu()[there].long()] = there.int()
         return place.cuda()
 
+    @functools.cached_property
+    def cut_weights(self) -> Any:
+        """The weights, (experts, blocks of K, N, elements of a block), with SWIGLU 8 of gate and 8 of up in turn."""
+        import torch
+
+        b = self.b.view(torch.uint8) if self.weights == "fp8" else self.b
+        if self.swiglu:
+            b = b.view(EXPERTS, 2, self.n // 8, 8, -1).transpose(1, 2)
+        block = self.block_k // 8 if self.weights == "int4" else self.block_k
+        rows = b.reshape(EXPERTS, -1, b.shape[-1] // block, block)
+        return rows.transpose(1, 2).contiguous().view(self.b.dtype)
+
     def column_arguments(self, most: int, align: int) -> dict[str, Any]:
         """Return the arguments of the kernel whose tiles are transposed by name."""
         b = self.b
@@ -342,7 +358,8 @@ def aotc_candidates(layer: Layer, archive: str) -> Iterator[tuple[str, Run]]:
 def _candidates_of(layer: Layer, kernels: Any, kernel: Any) -> Iterator[tuple[str, Run]]:
     ours = [v for v in kernel.info.variants if dict(v.choices).items() <= layer.choices.items()]
     have = [dict(variant.config) for variant in ours]
-    names = [param.name for param in kernel.info.params]
+    ranks = {param.name: param.rank for param in kernel.info.params}
+    names = list(ranks)
     seen: dict[tuple[int, ...], dict[str, Any]] = {}
     for config in [each for each in built(kernel) if each in have]:
         sizes: tuple[int, ...] = (int(config["BLOCK_M"]),)
@@ -362,6 +379,8 @@ def _candidates_of(layer: Layer, kernels: Any, kernel: Any) -> Iterator[tuple[st
             seen[sizes] | {"n_programs": programs_at_once(config)},
             dict(ours[0].choices),
         )
+        if ranks.get("b") == CUT_RANK:
+            passed = passed | {"b": layer.cut_weights}
         orders: list[Any] = [None]
         if layer.first and kernel.name != layer.kernel:
             if "more" in names or layer.weights == "fp8":
@@ -433,7 +452,9 @@ def _triton_by_columns(layer: Layer) -> Iterator[tuple[str, Callable[[], Run]]]:
     if layer.weights == "fp8":
         return
     kernel = importlib.import_module("fused_moe_columns").fused_moe_columns_kernel
-    for block_m, block_n, warps, stages in TRITON_COLUMN_CONFIGS:
+    for (block_m, block_n, warps, stages), cut in itertools.product(
+        TRITON_COLUMN_CONFIGS, (False, True)
+    ):
         constants = {
             "BLOCK_M": block_m,
             "TAIL": 32,
@@ -443,7 +464,7 @@ def _triton_by_columns(layer: Layer) -> Iterator[tuple[str, Callable[[], Run]]]:
         }
         constants |= {"SWIGLU": layer.swiglu, "ROWS_PER_TOKEN": EACH if layer.first else 1}
 
-        def make(constants=constants, options=(warps, stages)) -> Run:
+        def make(constants=constants, options=(warps, stages), cut=cut) -> Run:
             from triton.tools.tensor_descriptor import TensorDescriptor
 
             height, block, tail = constants["BLOCK_N"], constants["BLOCK_M"], constants["TAIL"]
@@ -454,6 +475,9 @@ def _triton_by_columns(layer: Layer) -> Iterator[tuple[str, Callable[[], Run]]]:
                 blocks["b"] = [1, height // 16, 2, 8, 64]
             elif layer.weights == "int4":
                 blocks |= {"b": [1, height, 8], "scales": [1, 1, height]}
+            if cut:
+                passed["b"] = layer.cut_weights
+                blocks["b"] = [1, 1, height, layer.cut_weights.shape[-1]]
             if layer.first:
                 passed |= {
                     "a": passed["a_ptr"],
@@ -475,7 +499,8 @@ def _triton_by_columns(layer: Layer) -> Iterator[tuple[str, Callable[[], Run]]]:
             named = {name: passed[name] for name in kernel.arg_names if name in passed}
             return Run(lambda: kernel[grid](**named, **how), out, passed["sorted_ptr"])
 
-        yield f"columns, {block_m}x{block_n}, {warps} warps, {stages} stages", make
+        how = f"columns, {block_m}x{block_n}, {warps} warps, {stages} stages"
+        yield f"{how}, weights cut" if cut else how, make
 
 
 def dense_candidates(layer: Layer, archive: str) -> Iterator[tuple[str, Launch]]:
