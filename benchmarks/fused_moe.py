@@ -8,8 +8,8 @@ Tokens go to 8 of 128 experts each, at random. The first layer has SwiGLU unless
 multiplies by the experts' weights. aotc and Triton compile the same sources: `kernels/fused_moe.py`, which stores rows
 where they belong, and `kernels/fused_moe_columns.py`, whose tiles are transposed and which stores rows in the order of
 their experts, as the second layer then finds them. What the first layer takes in order, in fp8 always, has to be put in
-order first (`kernels/rows_in_order.py`), which counts. The latter's weights may be cut along K, as who loads them does
-once, so that what a step reads is in one piece of memory; Triton's are tried both ways.
+order first (`kernels/rows_in_order.py`), which counts. Weights of layers that take rows in order, but those of 4 bits,
+are cut along K, as whoever loads them can do once: what a step reads is one piece of memory. Triton has them both ways.
 
 Each picks its best configuration first; then the best ones run in turn with a dense product of as many rows by
 `kernels/persistent_matmul.py`, one matrix instead of those of 128 experts, in bf16 if weights have 4 bits. Rates count
@@ -41,6 +41,7 @@ CLOCK_SECONDS = 1.5
 EXPERTS, EACH = 128, 8
 HIDDEN, INNER = 4096, 1536
 CUT_RANK = 4  # of weights that are cut along K
+ROWS_AT_ONCE = 64  # of which a program puts scales in order, at most
 # What puts rows in order, which is timed with the layer.
 ORDERS = ("rows_in_order", "scattered_rows")
 # BLOCK_M, BLOCK_N, warps, stages
@@ -192,6 +193,7 @@ class Layer:
         # A launch has room for the most blocks and rows that there can be.
         empty = self.most_blocks(most) - len(blocks)
         capacity = self.rows + self.most_blocks(most) * align
+        capacity += -capacity % ROWS_AT_ONCE
         numbers.append(torch.full((capacity - starts[-1],), self.rows))
         numbers = torch.cat(numbers).int()
         made = {"dtype": torch.int32, "device": "cuda"}
@@ -224,14 +226,13 @@ class Layer:
 
     @functools.cached_property
     def cut_weights(self) -> Any:
-        """The weights, (experts, blocks of K, N, elements of a block), with SWIGLU 8 of gate and 8 of up in turn."""
+        """The weights, (experts, blocks of K, N, block_k), with SWIGLU 8 of gate and 8 of up in turn."""
         import torch
 
         b = self.b.view(torch.uint8) if self.weights == "fp8" else self.b
         if self.swiglu:
-            b = b.view(EXPERTS, 2, self.n // 8, 8, -1).transpose(1, 2)
-        block = self.block_k // 8 if self.weights == "int4" else self.block_k
-        rows = b.reshape(EXPERTS, -1, b.shape[-1] // block, block)
+            b = b.view(EXPERTS, 2, self.n // 8, 8, self.k).transpose(1, 2)
+        rows = b.reshape(EXPERTS, -1, self.k // self.block_k, self.block_k)
         return rows.transpose(1, 2).contiguous().view(self.b.dtype)
 
     def column_arguments(self, most: int, align: int) -> dict[str, Any]:
@@ -452,9 +453,8 @@ def _triton_by_columns(layer: Layer) -> Iterator[tuple[str, Callable[[], Run]]]:
     if layer.weights == "fp8":
         return
     kernel = importlib.import_module("fused_moe_columns").fused_moe_columns_kernel
-    for (block_m, block_n, warps, stages), cut in itertools.product(
-        TRITON_COLUMN_CONFIGS, (False, True)
-    ):
+    ways = (False,) if layer.weights == "int4" else (False, True)
+    for (block_m, block_n, warps, stages), cut in itertools.product(TRITON_COLUMN_CONFIGS, ways):
         constants = {
             "BLOCK_M": block_m,
             "TAIL": 32,
@@ -477,7 +477,7 @@ def _triton_by_columns(layer: Layer) -> Iterator[tuple[str, Callable[[], Run]]]:
                 blocks |= {"b": [1, height, 8], "scales": [1, 1, height]}
             if cut:
                 passed["b"] = layer.cut_weights
-                blocks["b"] = [1, 1, height, layer.cut_weights.shape[-1]]
+                blocks["b"] = [1, 1, height, layer.block_k]
             if layer.first:
                 passed |= {
                     "a": passed["a_ptr"],

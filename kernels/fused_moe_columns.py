@@ -48,15 +48,11 @@ def load_weights(
     BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, GROUP_K: tl.constexpr, SWIGLU: tl.constexpr,
 ):  # fmt: skip
     """Return a block of weights, BLOCK_N rows of one expert: see the kernel for what `b` is."""
-    IN_BLOCKS: tl.constexpr = len(b.block_shape) == 4
     if scales is not None:
-        if IN_BLOCKS:
-            words = b.load([expert, k // BLOCK_K, column, 0]).reshape(BLOCK_N, BLOCK_K // 8)
-        else:
-            words = b.load([expert, column, k // 8]).reshape(BLOCK_N, BLOCK_K // 8)
+        words = b.load([expert, column, k // 8]).reshape(BLOCK_N, BLOCK_K // 8)
         scale = scales.load([expert, k // GROUP_K, column]).reshape(BLOCK_N)
         weights = ((unpacked_int4(words) - 8).to(dtype) * scale[:, None]).to(dtype)
-    elif IN_BLOCKS:
+    elif len(b.block_shape) == 4:
         row = column * 2 if SWIGLU else column
         weights = b.load([expert, k // BLOCK_K, row, 0]).reshape(BLOCK_N, BLOCK_K)
     elif SWIGLU:
@@ -316,9 +312,9 @@ def fused_moe_columns_kernel(
     4 bits, eight in a word of `b`, (experts, N, K / 8), see `unpacked_int4`; GROUP_K of K share a scale, (experts,
     cdiv(K, GROUP_K), N), in blocks of (1, 1, BLOCK_N).
 
-    Or K is cut, so that blocks are in one piece of memory each, which it delivers faster: `b` is (experts, cdiv(K,
-    BLOCK_K), N, BLOCK_K), the last part of K filled up, in blocks of (1, 1, BLOCK_N, BLOCK_K), with SWIGLU twice as
-    many rows, 8 of gate and 8 of up in turn, and of 4 bits BLOCK_K / 8 words.
+    Without `scales` K may be cut, so that a block is one piece of memory, which delivers it faster: `b` is (experts,
+    cdiv(K, BLOCK_K), N, BLOCK_K), the last part of K filled up, in blocks of (1, 1, BLOCK_N, BLOCK_K), with SWIGLU
+    twice as many rows, 8 of gate and 8 of up in turn.
     """
     tl.static_assert(GROUP_K % BLOCK_K == 0, "a block of K must lie in one group")
     COLUMNS: tl.constexpr = BLOCK_N // 2 if SWIGLU else BLOCK_N
