@@ -41,6 +41,7 @@ CLOCK_SECONDS = 1.5
 EXPERTS, EACH = 128, 8
 HIDDEN, INNER = 4096, 1536
 CUT_RANK = 4  # of weights that are cut along K
+MOST_IDLE = 0.05  # of the SMs, for programs that store whole blocks of rows
 ROWS_AT_ONCE = 64  # of which a program puts scales in order, at most
 # What puts rows in order, which is timed with the layer.
 ORDERS = ("rows_in_order", "scattered_rows")
@@ -376,20 +377,21 @@ def _candidates_of(layer: Layer, kernels: Any, kernel: Any) -> Iterator[tuple[st
                 )
             else:
                 seen[sizes] = layer.column_arguments(*sizes)
-        passed, choices = (
-            seen[sizes] | {"n_programs": programs_at_once(config)},
-            dict(ours[0].choices),
-        )
+        passed, choices = dict(seen[sizes]), dict(ours[0].choices)
         if ranks.get("b") == CUT_RANK:
-            passed = passed | {"b": layer.cut_weights}
+            passed["b"] = layer.cut_weights
         orders: list[Any] = [None]
         if layer.first and kernel.name != layer.kernel:
             if "more" in names or layer.weights == "fp8":
                 names_of = [f"{each}_fp8" if layer.weights == "fp8" else each for each in ORDERS]
                 orders = [(kernels[name], how) for name in names_of for how in built(kernels[name])]
             else:
-                passed = passed | {"a": passed["a_ptr"]}
-        for order in orders:
+                passed["a"] = passed["a_ptr"]
+        width = int(config.get("BLOCK_N", kernel.info.constants.get("BLOCK_N", 1)))
+        tiles = -(-layer.n // (width // 2 if layer.swiglu else width))
+        counts = program_counts(sms() // int(config.get("num_ctas", 1)), tiles)
+        for order, count in itertools.product(orders, counts if "n_programs" in names else [0]):
+            passed = passed | {"n_programs": count}
 
             def launch(config=config, passed=passed, choices=choices, order=order) -> None:
                 if order is not None:
@@ -400,18 +402,26 @@ def _candidates_of(layer: Layer, kernels: Any, kernel: Any) -> Iterator[tuple[st
             if "out" in passed:
                 how = f"{order[0].name} {order[1]}, " if order else ""
                 staged = passed["a"] if order else None
+                how += f"{count} programs, " if count else ""
                 yield f"{how}{config}", Run(launch, passed["out"], passed["sorted_ptr"], staged)
             else:
                 yield str(config), Run(launch, layer.out)
 
 
-def programs_at_once(config: Mapping[str, object]) -> int:
-    """Return how many programs the GPU runs at once, a CTA or a cluster on an SM each."""
+def sms() -> int:
+    """Return how many SMs the GPU has."""
     import torch
 
-    return torch.cuda.get_device_properties(0).multi_processor_count // int(
-        config.get("num_ctas", 1)
-    )
+    return torch.cuda.get_device_properties(0).multi_processor_count
+
+
+def program_counts(most: int, tiles: int) -> list[int]:
+    """Return how many programs to launch: as many as run at once, or hardly fewer that store whole blocks of rows.
+
+    A block has so many `tiles`; programs that store all of one at a time read its rows together.
+    """
+    whole = most // tiles * tiles
+    return [most, whole] if MOST_IDLE * most >= most - whole > 0 else [most]
 
 
 def triton_candidates(layer: Layer) -> Iterator[tuple[str, Run]]:
