@@ -8,7 +8,8 @@ Tokens go to 8 of 128 experts each, at random. The first layer has SwiGLU unless
 multiplies by the experts' weights. aotc and Triton compile the same sources: `kernels/fused_moe.py`, which stores rows
 where they belong, and `kernels/fused_moe_columns.py`, whose tiles are transposed and which stores rows in the order of
 their experts, as the second layer then finds them. What the first layer takes in order, in fp8 always, has to be put in
-order first (`kernels/rows_in_order.py`), which counts.
+order first (`kernels/rows_in_order.py`), which counts. Weights of layers that take rows in order, but those of 4 bits,
+are cut along K, as whoever loads them can do once: what a step reads is one piece of memory. Triton has them both ways.
 
 Each picks its best configuration first; then the best ones run in turn with a dense product of as many rows by
 `kernels/persistent_matmul.py`, one matrix instead of those of 128 experts, in bf16 if weights have 4 bits. Rates count
@@ -23,310 +24,26 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import itertools
 import json
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from fused_moe_layer import EACH, Layer, Run
 from peers import Launch, built, rates_in_turn
 
 KERNELS = Path(__file__).parents[1] / "kernels"
 ROUNDS, TRIALS, LAUNCHES = 31, 5, 3
 CLOCK_SECONDS = 1.5
-EXPERTS, EACH = 128, 8
-HIDDEN, INNER = 4096, 1536
+CUT_RANK = 4  # of weights that are cut along K
+MOST_IDLE = 0.05  # of the SMs, for programs that store whole blocks of rows
 # What puts rows in order, which is timed with the layer.
 ORDERS = ("rows_in_order", "scattered_rows")
 # BLOCK_M, BLOCK_N, warps, stages
 TRITON_CONFIGS = ((64, 128, 4, 4), (64, 256, 4, 4), (128, 128, 8, 4), (128, 256, 8, 3))
 TRITON_COLUMN_CONFIGS = ((128, 128, 8, 3), (256, 128, 8, 3))
-
-
-@dataclass(frozen=True)
-class Run:
-    """A launch, and where it leaves results: in order of rows, or row `numbers[i]` at *i*.
-
-    `staged` are operands that it makes first.
-    """
-
-    launch: Launch
-    out: Any
-    numbers: Any = None
-    staged: Any = None
-
-    def __call__(self) -> None:
-        self.launch()
-
-    def results(self, num_rows: int) -> Any:
-        """Return the results in order of rows."""
-        if self.numbers is None:
-            return self.out
-        there = (self.numbers < num_rows).nonzero().flatten()
-        found = self.out.new_empty(num_rows, self.out.shape[1])
-        found[self.numbers[there].long()] = self.out[there]
-        return found
-
-
-class Layer:
-    """The operands of one layer, the row numbers for each size of blocks, and the check."""
-
-    def __init__(
-        self, tokens: int, weights: str, *, first: bool, even: bool = False, alike: bool = False
-    ) -> None:
-        import torch
-
-        self.first, self.weights, self.rows, self.alike = first, weights, tokens * EACH, alike
-        self.n, self.k = (INNER, HIDDEN) if first else (HIDDEN, INNER)
-        self.swiglu = first and weights != "int4"
-        width = 2 * self.n if first else self.n
-        if not self.swiglu:
-            self.n = width
-        self.flop = 2 * self.rows * width * self.k
-        chosen = torch.rand(tokens, EXPERTS, device="cuda").topk(EACH, 1).indices.flatten()
-        if even:
-            chosen = torch.randperm(self.rows, device="cuda") % EXPERTS
-        self.chosen = chosen.cpu()
-        made = {"device": "cuda", "dtype": torch.bfloat16}
-        self.a = torch.randn(tokens if first else self.rows, self.k, **made)
-        self.b = torch.randn(EXPERTS, width, self.k, **made) / self.k**0.5
-        self.out = torch.empty(self.rows, self.n, **made)
-        self.weight = torch.rand(self.rows, device="cuda")
-        self.dense = torch.randn(self.rows, self.k, **made)
-        self.dense_b = self.b[0].clone()
-        self.dense_out = torch.empty(self.rows, width, **made)
-        self.scales: dict[str, Any] = {}
-        if weights == "fp8":
-            eight = torch.float8_e4m3fn
-            self.a, self.b, self.dense, self.dense_b = (
-                each.to(eight) for each in (self.a, self.b, self.dense, self.dense_b)
-            )
-            blocks = self.k // 128
-            self.scales["scale_a_ptr"] = torch.rand(len(self.a), blocks, device="cuda")
-            self.scales["scale_b_ptr"] = torch.rand(EXPERTS, width // 128, blocks, device="cuda")
-        elif weights == "int4":
-            words = EXPERTS, width, self.k // 8
-            self.b = torch.randint(-(2**31), 2**31, words, dtype=torch.int32, device="cuda")
-            scale = torch.rand(EXPERTS, self.k // 128, width, device="cuda")
-            self.scales["scale_ptr"] = (scale / self.k**0.5).bfloat16()
-
-    @property
-    def kernel(self) -> str:
-        """The kernel's name."""
-        return "fused_moe" if self.weights == "bf16" else f"fused_moe_{self.weights}"
-
-    @property
-    def ordered_kernel(self) -> str:
-        """The name of the kernel that stores rows in order."""
-        form = "" if self.weights == "bf16" else f"_{self.weights}"
-        return f"fused_moe_{'up' if self.first else 'down'}{form}"
-
-    def rows_of(self, token: Any) -> Any:
-        """Return rows of A in float64."""
-        rows = self.a[token].double()
-        if self.weights == "fp8":
-            rows *= self.scales["scale_a_ptr"][token].double().repeat_interleave(128, 1)
-        return rows
-
-    def weights_of(self, expert: int) -> Any:
-        """Return the weights of an expert in float64."""
-        import torch
-
-        b = self.b[0 if self.alike else expert]
-        if self.weights == "fp8":
-            scale = self.scales["scale_b_ptr"][0 if self.alike else expert].double()
-            return b.double() * scale.repeat_interleave(128, 0).repeat_interleave(128, 1)
-        if self.weights == "int4":
-            shifts = [index // 2 * 4 + index % 2 * 16 for index in range(8)]
-            numbers = torch.stack([b >> shift & 15 for shift in shifts], 2).flatten(1) - 8
-            scale = (
-                self.scales["scale_ptr"][0 if self.alike else expert].repeat_interleave(128, 0).T
-            )
-            return (numbers.bfloat16() * scale).double()
-        return b.double()
-
-    def sorted_rows(self, block: int) -> dict[str, Any]:
-        """Return row numbers by expert, filled up to whole blocks, and the expert of each block."""
-        import torch
-
-        numbers, experts = [], []
-        for expert in range(EXPERTS):
-            rows = (self.chosen == expert).nonzero().flatten()
-            count = -(-len(rows) // block)
-            fill = torch.full((count * block - len(rows),), self.rows)
-            numbers += [rows, fill]
-            experts += [0 if self.alike else expert] * count
-        total = sum(map(len, numbers))
-        # A launch has room for the most blocks that there can be.
-        numbers.append(torch.full((self.rows + EXPERTS * block - total,), self.rows))
-        experts += [0] * (self.rows // block + EXPERTS - len(experts))
-        return {
-            "sorted_ptr": torch.cat(numbers).int().cuda(),
-            "expert_ptr": torch.tensor(experts, dtype=torch.int32, device="cuda"),
-            "padded_ptr": torch.tensor([total], dtype=torch.int32, device="cuda"),
-        }
-
-    def rows_in_order(self, most: int, align: int) -> dict[str, Any]:
-        """Return rows in the order of their experts, and where blocks of up to `most` begin, longest first.
-
-        Those of an expert are cut into as many blocks as it takes, of about as many rows, and each is filled up to a
-        multiple of `align`.
-        """
-        import torch
-
-        blocks = []
-        for expert in range(EXPERTS):
-            rows = (self.chosen == expert).nonzero().flatten()
-            parts = rows.tensor_split(max(1, -(-len(rows) // most)))
-            blocks += [(expert, part) for part in parts]
-        blocks.sort(key=lambda each: -len(each[1]))
-        starts, numbers = [0], []
-        for _, part in blocks:
-            numbers += [part, torch.full((-len(part) % align,), self.rows)]
-            starts.append(starts[-1] + len(part) + len(numbers[-1]))
-        # A launch has room for the most blocks and rows that there can be.
-        empty = self.most_blocks(most) - len(blocks)
-        capacity = self.rows + self.most_blocks(most) * align
-        numbers.append(torch.full((capacity - starts[-1],), self.rows))
-        numbers = torch.cat(numbers).int()
-        made = {"dtype": torch.int32, "device": "cuda"}
-        real = numbers.clamp(max=self.rows - 1).long().cuda()
-        in_order = {"sorted_ptr": numbers.cuda(), "factors": self.weight[real]}
-        in_order["place_ptr"] = self.places(numbers)
-        in_order["a"] = in_order["more"] = self.a[real // EACH if self.first else real]
-        return in_order | {
-            "start_ptr": torch.tensor([*starts[:-1], *[0] * empty], **made),
-            "count_ptr": torch.tensor([*(len(part) for _, part in blocks), *[0] * empty], **made),
-            "expert_ptr": torch.tensor(
-                [*(0 if self.alike else expert for expert, _ in blocks), *[0] * empty], **made
-            ),
-            "num_blocks_ptr": torch.tensor([len(blocks)], **made),
-            "out": torch.empty(capacity, self.n, dtype=torch.bfloat16, device="cuda"),
-        }
-
-    def most_blocks(self, most: int) -> int:
-        """Return how many blocks of up to `most` rows there can be."""
-        return self.rows // most + EXPERTS
-
-    def places(self, numbers: Any) -> Any:
-        """Return where each row number stands."""
-        import torch
-
-        place = torch.empty(self.rows, dtype=torch.int32)
-        there = (numbers.cpu() < self.rows).nonzero().flatten()
-        place[numbers.cpu()[there].long()] = there.int()
-        return place.cuda()
-
-    def column_arguments(self, most: int, align: int) -> dict[str, Any]:
-        """Return the arguments of the kernel whose tiles are transposed by name."""
-        b = self.b
-        if self.swiglu:
-            b = b.view(EXPERTS, 2, self.n // 8, 8, self.k).transpose(1, 2)
-        made = {"b": b, **self.rows_in_order(most, align)}
-        return made | {
-            "a_ptr": self.a,
-            "out_ptr": made["a"],
-            "num_out": len(made["a"]),
-            "n_tokens": len(self.a),
-            "stride_om": self.k,
-            "scales": self.scales.get("scale_ptr"),
-            "more_factors": made["factors"],
-            "N": self.n,
-            "K": self.k,
-            "stride_am": self.k,
-            "n_rows": self.rows,
-            "n_blocks": self.most_blocks(most),
-        }
-
-    def blockwise_arguments(self, block: int, tail: int) -> dict[str, Any]:
-        """Return the arguments of the kernel of fp8 whose rows are in order, and of the one that orders them.
-
-        There is as much room for each block as the largest may have, block + tail.
-        """
-        made = self.column_arguments(block + tail, block + tail)
-        scales, num_scales = self.scales["scale_a_ptr"], self.k // 128
-        real = made["sorted_ptr"].long().clamp(max=self.rows - 1)
-        scale_a = scales[real // EACH if self.first else real].T.contiguous()
-        return made | {
-            "scale_a": scale_a,
-            "out_beyond": made["out"],
-            "scale_ptr": scales,
-            "out_scale_ptr": scale_a,
-            "scale_b_ptr": self.scales["scale_b_ptr"],
-            "stride_sm": num_scales,
-            "stride_sk": scale_a.stride(0),
-            "num_scales": num_scales,
-            **self._strides(),
-        }
-
-    def arguments(self, block: int) -> dict[str, Any]:
-        """Return the arguments of the kernel by name."""
-        return {
-            "a_ptr": self.a,
-            "b_ptr": self.b,
-            "out_ptr": self.out,
-            **self.scales,
-            "weight_ptr": self.weight,
-            **self.sorted_rows(block),
-            "N": self.n,
-            "K": self.k,
-            "n_rows": self.rows,
-            "rows_per_token": EACH if self.first else 1,
-            "stride_am": self.k,
-            "stride_be": self.b.stride(0),
-            "stride_bn": self.b.stride(1),
-            "stride_om": self.n,
-            **self._strides(),
-            "n_blocks": self.rows // block + EXPERTS,
-        }
-
-    def _strides(self) -> dict[str, int]:
-        """Return the strides of the scales."""
-        if self.weights == "fp8":
-            a, b = self.scales["scale_a_ptr"], self.scales["scale_b_ptr"]
-            return {"stride_sa": a.stride(0), "stride_sbe": b.stride(0), "stride_sbn": b.stride(1)}
-        if self.weights == "int4":
-            scale = self.scales["scale_ptr"]
-            return {"stride_se": scale.stride(0), "stride_sk": scale.stride(1)}
-        return {}
-
-    @property
-    def choices(self) -> dict[str, bool]:
-        """What the kernel does besides multiplying."""
-        more = {} if self.weights == "int4" else {"SWIGLU": self.first}
-        return {"WEIGHTED": not self.first, **more}
-
-    @property
-    def block_k(self) -> int:
-        """How much of K a step takes."""
-        return 128 if self.weights == "fp8" else 64
-
-    def check(self, name: str, run: Run) -> bool:
-        """Return whether a launch is right for some experts, over results that were poisoned."""
-        import torch
-
-        for each in (run.out, *(() if run.staged is None else (run.staged,))):
-            each.view(torch.uint8).fill_(0xFF)  # NaN in every format
-        run()
-        out = run.results(self.rows)
-        if out.isnan().any():
-            print(f"    {name} leaves rows out", file=sys.stderr)
-            return False
-        for expert in (0, EXPERTS // 2, EXPERTS - 1):
-            rows = (self.chosen == expert).nonzero().flatten().cuda()
-            token = rows // EACH if self.first else rows
-            expected = self.rows_of(token) @ self.weights_of(expert).T
-            if self.swiglu:
-                gate, up = expected.chunk(2, 1)
-                expected = torch.nn.functional.silu(gate) * up
-            if not self.first:
-                expected *= self.weight[rows].double()[:, None]
-            error = (out[rows].double() - expected).abs().max() / expected.abs().max()
-            if not error < 2**-7:
-                print(f"    {name} is wrong by {error:.3g} of the largest", file=sys.stderr)
-                return False
-        return True
 
 
 def aotc_candidates(layer: Layer, archive: str) -> Iterator[tuple[str, Run]]:
@@ -342,7 +59,8 @@ def aotc_candidates(layer: Layer, archive: str) -> Iterator[tuple[str, Run]]:
 def _candidates_of(layer: Layer, kernels: Any, kernel: Any) -> Iterator[tuple[str, Run]]:
     ours = [v for v in kernel.info.variants if dict(v.choices).items() <= layer.choices.items()]
     have = [dict(variant.config) for variant in ours]
-    names = [param.name for param in kernel.info.params]
+    ranks = {param.name: param.rank for param in kernel.info.params}
+    names = list(ranks)
     seen: dict[tuple[int, ...], dict[str, Any]] = {}
     for config in [each for each in built(kernel) if each in have]:
         sizes: tuple[int, ...] = (int(config["BLOCK_M"]),)
@@ -358,18 +76,21 @@ def _candidates_of(layer: Layer, kernels: Any, kernel: Any) -> Iterator[tuple[st
                 )
             else:
                 seen[sizes] = layer.column_arguments(*sizes)
-        passed, choices = (
-            seen[sizes] | {"n_programs": programs_at_once(config)},
-            dict(ours[0].choices),
-        )
+        passed, choices = dict(seen[sizes]), dict(ours[0].choices)
+        if ranks.get("b") == CUT_RANK:
+            passed["b"] = layer.cut_weights
         orders: list[Any] = [None]
         if layer.first and kernel.name != layer.kernel:
             if "more" in names or layer.weights == "fp8":
                 names_of = [f"{each}_fp8" if layer.weights == "fp8" else each for each in ORDERS]
                 orders = [(kernels[name], how) for name in names_of for how in built(kernels[name])]
             else:
-                passed = passed | {"a": passed["a_ptr"]}
-        for order in orders:
+                passed["a"] = passed["a_ptr"]
+        width = int(config.get("BLOCK_N", kernel.info.constants.get("BLOCK_N", 1)))
+        tiles = -(-layer.n // (width // 2 if layer.swiglu else width))
+        counts = program_counts(sms() // int(config.get("num_ctas", 1)), tiles)
+        for order, count in itertools.product(orders, counts if "n_programs" in names else [0]):
+            passed = passed | {"n_programs": count}
 
             def launch(config=config, passed=passed, choices=choices, order=order) -> None:
                 if order is not None:
@@ -380,18 +101,26 @@ def _candidates_of(layer: Layer, kernels: Any, kernel: Any) -> Iterator[tuple[st
             if "out" in passed:
                 how = f"{order[0].name} {order[1]}, " if order else ""
                 staged = passed["a"] if order else None
+                how += f"{count} programs, " if count else ""
                 yield f"{how}{config}", Run(launch, passed["out"], passed["sorted_ptr"], staged)
             else:
                 yield str(config), Run(launch, layer.out)
 
 
-def programs_at_once(config: Mapping[str, object]) -> int:
-    """Return how many programs the GPU runs at once, a CTA or a cluster on an SM each."""
+def sms() -> int:
+    """Return how many SMs the GPU has."""
     import torch
 
-    return torch.cuda.get_device_properties(0).multi_processor_count // int(
-        config.get("num_ctas", 1)
-    )
+    return torch.cuda.get_device_properties(0).multi_processor_count
+
+
+def program_counts(most: int, tiles: int) -> list[int]:
+    """Return how many programs to launch: as many as run at once, or hardly fewer that store whole blocks of rows.
+
+    A block has so many `tiles`; programs that store all of one at a time read its rows together.
+    """
+    whole = most // tiles * tiles
+    return [most, whole] if MOST_IDLE * most >= most - whole > 0 else [most]
 
 
 def triton_candidates(layer: Layer) -> Iterator[tuple[str, Run]]:
@@ -433,7 +162,8 @@ def _triton_by_columns(layer: Layer) -> Iterator[tuple[str, Callable[[], Run]]]:
     if layer.weights == "fp8":
         return
     kernel = importlib.import_module("fused_moe_columns").fused_moe_columns_kernel
-    for block_m, block_n, warps, stages in TRITON_COLUMN_CONFIGS:
+    ways = (False,) if layer.weights == "int4" else (False, True)
+    for (block_m, block_n, warps, stages), cut in itertools.product(TRITON_COLUMN_CONFIGS, ways):
         constants = {
             "BLOCK_M": block_m,
             "TAIL": 32,
@@ -443,7 +173,7 @@ def _triton_by_columns(layer: Layer) -> Iterator[tuple[str, Callable[[], Run]]]:
         }
         constants |= {"SWIGLU": layer.swiglu, "ROWS_PER_TOKEN": EACH if layer.first else 1}
 
-        def make(constants=constants, options=(warps, stages)) -> Run:
+        def make(constants=constants, options=(warps, stages), cut=cut) -> Run:
             from triton.tools.tensor_descriptor import TensorDescriptor
 
             height, block, tail = constants["BLOCK_N"], constants["BLOCK_M"], constants["TAIL"]
@@ -454,6 +184,9 @@ def _triton_by_columns(layer: Layer) -> Iterator[tuple[str, Callable[[], Run]]]:
                 blocks["b"] = [1, height // 16, 2, 8, 64]
             elif layer.weights == "int4":
                 blocks |= {"b": [1, height, 8], "scales": [1, 1, height]}
+            if cut:
+                passed["b"] = layer.cut_weights
+                blocks["b"] = [1, 1, height, layer.block_k]
             if layer.first:
                 passed |= {
                     "a": passed["a_ptr"],
@@ -475,7 +208,8 @@ def _triton_by_columns(layer: Layer) -> Iterator[tuple[str, Callable[[], Run]]]:
             named = {name: passed[name] for name in kernel.arg_names if name in passed}
             return Run(lambda: kernel[grid](**named, **how), out, passed["sorted_ptr"])
 
-        yield f"columns, {block_m}x{block_n}, {warps} warps, {stages} stages", make
+        how = f"columns, {block_m}x{block_n}, {warps} warps, {stages} stages"
+        yield f"{how}, weights cut" if cut else how, make
 
 
 def dense_candidates(layer: Layer, archive: str) -> Iterator[tuple[str, Launch]]:

@@ -52,6 +52,9 @@ def load_weights(
         words = b.load([expert, column, k // 8]).reshape(BLOCK_N, BLOCK_K // 8)
         scale = scales.load([expert, k // GROUP_K, column]).reshape(BLOCK_N)
         weights = ((unpacked_int4(words) - 8).to(dtype) * scale[:, None]).to(dtype)
+    elif len(b.block_shape) == 4:
+        row = column * 2 if SWIGLU else column
+        weights = b.load([expert, k // BLOCK_K, row, 0]).reshape(BLOCK_N, BLOCK_K)
     elif SWIGLU:
         weights = b.load([expert, column // 8, 0, 0, k]).reshape(BLOCK_N, BLOCK_K)
     else:
@@ -308,6 +311,10 @@ def fused_moe_columns_kernel(
     (1, BLOCK_N / 16, 2, 8, BLOCK_K); a tile has half as many results. With `scales` weights are (B - 8) * scale of
     4 bits, eight in a word of `b`, (experts, N, K / 8), see `unpacked_int4`; GROUP_K of K share a scale, (experts,
     cdiv(K, GROUP_K), N), in blocks of (1, 1, BLOCK_N).
+
+    Without `scales` K may be cut, so that a block is one piece of memory, which delivers it faster: `b` is (experts,
+    cdiv(K, BLOCK_K), N, BLOCK_K), the last part of K filled up, in blocks of (1, 1, BLOCK_N, BLOCK_K), with SWIGLU
+    twice as many rows, 8 of gate and 8 of up in turn.
     """
     tl.static_assert(GROUP_K % BLOCK_K == 0, "a block of K must lie in one group")
     COLUMNS: tl.constexpr = BLOCK_N // 2 if SWIGLU else BLOCK_N

@@ -29,3 +29,13 @@ def test_layers_one_after_the_other_take_the_sum_of_their_times(fused_moe: Modul
         "dense": 800 / 3,
         "aotc/dense": 0.75,
     }, "a peer that did not run one layer has no part in it"
+
+
+@pytest.mark.parametrize(
+    ("most", "tiles", "counts"),
+    [(132, 32, [132, 128]), (66, 16, [66, 64]), (132, 24, [132]), (132, 33, [132]), (8, 32, [8])],
+)
+def test_programs_are_as_many_as_run_at_once_or_hardly_fewer_for_whole_blocks(
+    fused_moe: ModuleType, most: int, tiles: int, counts: list[int]
+) -> None:
+    assert fused_moe.program_counts(most, tiles) == counts

@@ -23,8 +23,9 @@ COUNTS = (0, 3, 2 * BLOCK_M, 2 * BLOCK_M + 1, MOST)
 FP8 = ml_dtypes.float8_e4m3fn
 
 
+@pytest.mark.parametrize("cut", [False, True])
 @pytest.mark.parametrize("first", [True, False])
-def test_rows_go_through_the_weights_of_their_experts(first: bool) -> None:
+def test_rows_go_through_the_weights_of_their_experts(first: bool, cut: bool) -> None:
     # N of the first layer is whole blocks of 128, as gate and up have scales of their own.
     columns, depth, parts = (128, 144, 2) if first else (80, 256, 1)
     rng = np.random.default_rng(depth)
@@ -46,7 +47,7 @@ def test_rows_go_through_the_weights_of_their_experts(first: bool) -> None:
     values = {
         "a": in_order,
         "more": in_order,
-        "b": halves,
+        "b": _cut(halves) if cut else halves,
         "out": out,
         "out_beyond": out,
         "scale_a": np.ascontiguousarray(of_tokens[real // ROWS_PER_TOKEN].T),
@@ -65,7 +66,7 @@ def test_rows_go_through_the_weights_of_their_experts(first: bool) -> None:
     if not first:
         values["factors"] = weight[real]
     width = BLOCK_N // 2 if first else BLOCK_N
-    launch(compile_ptx(_request(first, width)), (NUM_PROGRAMS,), values, seed=depth)
+    launch(compile_ptx(_request(first, width, cut)), (NUM_PROGRAMS,), values, seed=depth)
     assert np.isnan(out[len(COUNTS) * MOST :].astype(np.float32)).all()
     wide = tokens.astype(np.float64) * of_tokens.repeat(128, 1)[:, :depth]
     wide_b = b.astype(np.float64) * of_b.repeat(128, 2)[:, :, None, :depth]
@@ -77,12 +78,20 @@ def test_rows_go_through_the_weights_of_their_experts(first: bool) -> None:
         assert (np.abs(out[places[row]].astype(np.float64) - expected) <= bound).all()
 
 
-def _signature(first: bool, width: int) -> dict[str, str]:
+def _cut(b: np.ndarray) -> np.ndarray:
+    """Return weights cut along K, (experts, blocks, N, 128), the last block filled up."""
+    whole = b.reshape(len(b), -1, b.shape[-1])
+    filled = np.pad(whole, ((0, 0), (0, 0), (0, -b.shape[-1] % 128)), constant_values=1)
+    return np.ascontiguousarray(filled.reshape(*whole.shape[:2], -1, 128).swapaxes(1, 2))
+
+
+def _signature(first: bool, width: int, cut: bool) -> dict[str, str]:
     rows = f"tensordesc<fp8e4nv[{BLOCK_M},128]>"
+    block = f"1,1,{BLOCK_N},128" if cut else "1,4,2,8,128" if first else f"1,{BLOCK_N},128"
     signature = {
         "a": rows,
         "more": rows,
-        "b": f"tensordesc<fp8e4nv[{'1,4,2,8,128' if first else f'1,{BLOCK_N},128'}]>",
+        "b": f"tensordesc<fp8e4nv[{block}]>",
         "out": f"tensordesc<bf16[{BLOCK_M},{EPILOGUE_N}]>",
         "out_beyond": f"tensordesc<bf16[{TAIL},{width}]>",
         "scale_a": f"tensordesc<fp32[1,{BLOCK_M}]>",
@@ -93,7 +102,7 @@ def _signature(first: bool, width: int) -> dict[str, str]:
     return signature if first else signature | {"factors": f"tensordesc<fp32[{BLOCK_M}]>"}
 
 
-def _request(first: bool, width: int) -> CompileRequest:
+def _request(first: bool, width: int, cut: bool) -> CompileRequest:
     constants = {
         "BLOCK_M": BLOCK_M,
         "BLOCK_N": BLOCK_N,
@@ -102,7 +111,7 @@ def _request(first: bool, width: int) -> CompileRequest:
         "SWIGLU": first,
         "EPILOGUE_N": EPILOGUE_N,
     }
-    signature = tuple(_signature(first, width).items())
+    signature = tuple(_signature(first, width, cut).items())
     return request_of(
         *(SOURCE, "fused_moe_blockwise_kernel", signature, tuple(constants.items()), "sm_90a"),
         num_warps=4,

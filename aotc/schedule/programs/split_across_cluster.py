@@ -99,7 +99,8 @@ class _Distribution:
     def _is_shared(self, value: Value) -> bool:
         """Return whether loads of a descriptor can be multicast: only ever loaded, and big.
 
-        Axes of one element before the one that is cut are no axes of the tiles.
+        Axes of one element before the one that is cut are no axes of the tiles. Axes that a load merges are in
+        one box with all that they have, so they are not cut.
         """
         kind = value.type
         assert isinstance(kind, DescriptorType)
@@ -110,7 +111,7 @@ class _Distribution:
         )
         axis = axis_of_parts(kind)
         begins = all(
-            user.num_dropped == axis
+            user.num_dropped == axis and not user.num_merged
             for user in value.users
             if isinstance(user, descriptor.DescriptorLoad)
         )

@@ -177,6 +177,30 @@ def test_axes_that_are_merged_or_come_apart_are_divided_at_the_first() -> None:
     assert "num_merged = 2} : tile<64x64xbf16>" in text
 
 
+SHARED = """
+kernel @k(%a: desc<128x64xbf16>, %b: desc<1x4x2x8x64xbf16>, %out: desc<128x64xfp32>) {num_warps = 4} {
+  %zero = arith.constant {value = 0, type = i32} : i32
+  %x = tile.descriptor_load(%a, %zero, %zero) : tile<128x64xbf16>
+  %y = tile.descriptor_load(%b, %zero, %zero, %zero, %zero, %zero) {num_dropped = 1, num_merged = 2} : tile<64x64xbf16>
+  %acc = arith.constant {value = 0.0, type = tile<128x64xfp32>} : tile<128x64xfp32>
+  %dot = tile.dot(%x, %y, %acc) : tile<128x64xfp32>
+  tile.descriptor_store(%out, %dot, %zero, %zero)
+  scf.return
+}
+"""
+
+
+def test_merged_axes_that_all_ctas_need_are_not_multicast() -> None:
+    """A box has all of them, so no CTA can copy a part for the others."""
+    kernel = parse_kernel(SHARED)
+    kernel.num_ctas = 2
+    split_across_cluster(kernel, Schedule(TARGET, Config(4, 3, 2)))
+    verify(kernel)
+    text = print_kernel(kernel)
+    assert "%a: desc<64x64xbf16>" in text
+    assert "%b: desc<1x4x2x8x64xbf16>," in text
+
+
 SHORT = """
 kernel @k(%a: desc<2x128x64xbf16>, %b: desc<64x64xbf16>, %out: desc<256x64xfp32>) {num_warps = 4} {
   %zero = arith.constant {value = 0, type = i32} : i32
