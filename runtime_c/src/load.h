@@ -121,7 +121,8 @@ static inline bool aotci_is_of_current(CUstream stream) {
 
 /* What finds the context of a stream that is not of the current one, looked up when a launch needs it first, without a
  * lock: it is the same for all who do (select.c). */
-CUresult aotci_ask_stream(const struct aotc_archive *archive, CUstream stream, CUcontext *context);
+__attribute__((noinline)) CUresult aotci_ask_stream(const struct aotc_archive *archive, CUstream stream,
+                                                    CUcontext *context);
 
 static inline CUresult aotci_stream_context(const struct aotc_archive *archive, CUstream stream,
                                             CUcontext *context) {
