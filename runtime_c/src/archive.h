@@ -149,7 +149,7 @@ struct aotc_archive {
 
     /* Read by launches. */
     _Atomic(struct aotci_context *) contexts;
-    _Atomic(aotci_stream_context_function) stream_context; /* the driver's; NULL: not looked up yet (load.h) */
+    _Atomic(aotci_stream_context_function) stream_context; /* of the driver; NULL: not looked up yet (load.h) */
 };
 
 /* Memory from the archive's allocator. Zero bytes are one byte. `aotci_allocate` clears it, `aotci_allocate_bytes`,

@@ -119,15 +119,13 @@ aotc_status aotci_driver_use(struct aotci_driver *driver, unsigned groups, aotc_
     return AOTC_OK;
 }
 
-CUresult aotci_driver_ask_stream(const struct aotci_driver *driver, CUstream stream, CUcontext *context) {
+aotci_stream_context_function aotci_driver_find_streams(const struct aotci_driver *driver) {
     enum { SINCE = 9020 };
     void *found = NULL;
     int query = 0;
-    const CUresult result = driver->find("cuStreamGetCtx", &found, SINCE, 0, &query);
-    if (result != CUDA_SUCCESS || found == NULL) {
-        return result == CUDA_SUCCESS ? CUDA_ERROR_NOT_FOUND : result;
-    }
-    return ((aotci_stream_context_function)to_function(found))(stream, context);
+    return driver->find("cuStreamGetCtx", &found, SINCE, 0, &query) == CUDA_SUCCESS
+               ? (aotci_stream_context_function)to_function(found)
+               : NULL;
 }
 
 /* Load the driver's library, and find the function that finds the others. */

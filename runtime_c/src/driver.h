@@ -123,7 +123,7 @@ enum aotci_driver_group {
     DRIVER_STACK = 1 << 12,
     DRIVER_CAPTURES = 1 << 13,
     DRIVER_LIBRARIES = 1 << 14,
-    DRIVER_AFTER = 1 << 15, /* what a first launch leaves until the driver has launched */
+    DRIVER_STREAMS = 1 << 15,
     DRIVER_ALL = (1 << 16) - 1,
 };
 
@@ -140,9 +140,8 @@ enum aotci_driver_group {
       (CUfunction * function, CUmodule module, const char *name))                                                \
     X(launch, DRIVER_CORE, cuLaunchKernelEx, 11060, true,                                                        \
       (const CUlaunchConfig *config, CUfunction function, void **params, void **extra))                          \
-    X(context_get_id, DRIVER_AFTER | DRIVER_UNLOAD, cuCtxGetId, 12000, true,                                     \
-      (CUcontext context, unsigned long long *id))                                                               \
-    X(stream_get_context, DRIVER_AFTER, cuStreamGetCtx, 9020, true, (CUstream stream, CUcontext * context))      \
+    X(context_get_id, DRIVER_CORE, cuCtxGetId, 12000, true, (CUcontext context, unsigned long long *id))         \
+    X(stream_get_context, DRIVER_STREAMS, cuStreamGetCtx, 9020, true, (CUstream stream, CUcontext * context))    \
     X(init, DRIVER_START, cuInit, 2000, true, (unsigned flags))                                                  \
     X(get_error_name, DRIVER_ERRORS, cuGetErrorName, 6000, true, (CUresult result, const char **text))           \
     X(get_error_string, DRIVER_ERRORS, cuGetErrorString, 6000, true, (CUresult result, const char **text))       \
@@ -219,9 +218,9 @@ bool aotci_may_be_forked(void);
 /* Look up groups of entry points, unless that was done; under the archive's lock. DRIVER. */
 aotc_status aotci_driver_use(struct aotci_driver *driver, unsigned groups, aotc_error *error);
 
-/* The context of a stream, asked of a driver whose entry point for that was not looked up, and is not kept: any number
- * of threads may ask at once. */
-CUresult aotci_driver_ask_stream(const struct aotci_driver *driver, CUstream stream, CUcontext *context);
+/* Look up what finds the context of a stream, without keeping it: any number of threads may do so at once. NULL if the
+ * driver has no such thing. */
+aotci_stream_context_function aotci_driver_find_streams(const struct aotci_driver *driver);
 
 /* Report a CUresult: the status it stands for, with its name, its text and what to do. `detail` may
  * carry file, kernel and field (the call that failed). */

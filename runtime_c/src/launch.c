@@ -127,7 +127,7 @@ aotc_status aotci_launch(const aotc_kernel *kernel, const aotc_launch_desc *desc
         if (status == AOTC_OK && !plan.as.chosen.is_empty) {
             aotci_finish_first(plan.as.chosen.candidate, plan.as.chosen.function);
         }
-        aotci_leave(kernel, context, &plan.as.chosen.entered);
+        aotci_leave(kernel, &plan.as.chosen.entered);
     }
     return status;
 }

@@ -7,7 +7,6 @@
 #include "load.h"
 
 #include <inttypes.h>
-#include <limits.h>
 
 #include "dispatch.h"
 #include "plan.h"
@@ -15,43 +14,6 @@
 
 /* ---- contexts ----------------------------------------------------------------------------------
  */
-
-/* Look up more of the driver, with what tells contexts and streams apart. */
-static aotc_status use_all(struct aotc_archive *archive, unsigned groups, aotc_error *error) {
-    const aotc_status status = aotci_driver_use(&archive->driver, groups | DRIVER_AFTER, error);
-    if (status == AOTC_OK) {
-        atomic_store_explicit(&archive->stream_context, archive->driver.stream_get_context,
-                              memory_order_relaxed);
-    }
-    return status;
-}
-
-/* Ask which context an entry is of, while that lives: it gets something of the context's own. */
-static aotc_status identify(const struct loading *loading) {
-    struct aotci_context *entry = loading->context;
-    if (entry->is_identified) {
-        return AOTC_OK;
-    }
-    const aotc_status status = use_all(loading->archive, 0, loading->error);
-    if (status != AOTC_OK) {
-        return status;
-    }
-    const CUresult result =
-        loading->archive->driver.context_get_id(aotci_context_handle(entry), &entry->id);
-    if (result != CUDA_SUCCESS) {
-        entry->id = ULLONG_MAX;
-        return aotci_load_failure(loading, result, "cuCtxGetId");
-    }
-    entry->is_identified = true;
-    return AOTC_OK;
-}
-
-/* The same after something was loaded: if the driver does not say, the entry is no other context's. */
-static void identify_late(const struct loading *loading) {
-    const struct loading silent = {.archive = loading->archive, .context = loading->context};
-    (void)identify(&silent);
-    loading->context->is_identified = true;
-}
 
 /* Make the table that launches in a context keep their plans in, if there is none; false without memory. */
 static bool make_plans(const struct aotc_archive *archive, struct aotci_context *context) {
@@ -67,45 +29,32 @@ void aotci_use_plans(const struct aotc_kernel *kernel, const struct aotci_contex
     }
 }
 
-/* Find the entry that launches in the current context find, if it is this context's, or else one to use again, of the
- * same device, that was unloaded. A context at the address of one that was destroyed has neither. */
-static aotc_status find_entry(struct loading *loading, CUcontext current, CUdevice device) {
+/* Find the entry of the current context, or one to use again, of the same device, that was unloaded. A context at the
+ * address of one that was destroyed has neither: launches find the first entry with its address. */
+static struct aotci_context *find_entry(const struct aotc_archive *archive, CUcontext current,
+                                        unsigned long long id, CUdevice device) {
     struct aotci_context *unloaded = NULL;
-    struct aotci_context *entry =
-        atomic_load_explicit(&loading->archive->contexts, memory_order_relaxed);
-    for (; entry != NULL && aotci_context_handle(entry) != current; entry = entry->next) {
-        if (aotci_context_handle(entry) == NULL && entry->device == device && unloaded == NULL) {
+    for (struct aotci_context *entry =
+             atomic_load_explicit(&archive->contexts, memory_order_relaxed);
+         entry != NULL; entry = entry->next) {
+        const CUcontext handle = aotci_context_handle(entry);
+        if (handle == current) {
+            return entry->id == id ? entry : NULL;
+        }
+        if (handle == NULL && entry->device == device && unloaded == NULL) {
             unloaded = entry;
         }
     }
-    if (entry == NULL && unloaded != NULL) {
-        unloaded->is_identified = false;
-        unloaded->id = ULLONG_MAX;
+    if (unloaded != NULL) {
+        unloaded->id = id;
         atomic_store_explicit(&unloaded->context, current, memory_order_release);
-        loading->context = unloaded;
     }
-    if (entry == NULL) {
-        return AOTC_OK;
-    }
-    unsigned long long id = ULLONG_MAX;
-    if (entry->is_identified) {
-        const aotc_status status = use_all(loading->archive, 0, loading->error);
-        if (status != AOTC_OK) {
-            return status;
-        }
-        const CUresult result = loading->archive->driver.context_get_id(current, &id);
-        if (result != CUDA_SUCCESS) {
-            return aotci_load_failure(loading, result, "cuCtxGetId");
-        }
-    }
-    if (entry->device == device && (!entry->is_identified || entry->id == id)) {
-        loading->context = entry;
-    }
-    return AOTC_OK;
+    return unloaded;
 }
 
 /* Make an entry for the current context, in front of the others. */
-static aotc_status make_entry(struct loading *loading, CUcontext current, CUdevice device) {
+static aotc_status make_entry(struct loading *loading, CUcontext current, unsigned long long id,
+                              CUdevice device) {
     struct aotc_archive *archive = loading->archive;
     const struct aotci_driver *driver = &archive->driver;
     const size_t bytes = aotci_context_bytes(archive);
@@ -115,7 +64,7 @@ static aotc_status make_entry(struct loading *loading, CUcontext current, CUdevi
                           .field = "context", .expected = "memory", .got = "none");
     }
     atomic_init(&context->context, current);
-    context->id = ULLONG_MAX;
+    context->id = id;
     context->next = atomic_load_explicit(&archive->contexts, memory_order_relaxed);
     context->device = device;
     CUresult result = driver->device_get_attribute(
@@ -136,18 +85,19 @@ static aotc_status make_entry(struct loading *loading, CUcontext current, CUdevi
 /* Make the table of the current context, or find it. A context at the address of one that was
  * destroyed gets a table of its own, in front of the old one, since nothing is loaded in it. */
 static aotc_status find_context(struct loading *loading, CUcontext current) {
+    const struct aotci_driver *driver = &loading->archive->driver;
+    unsigned long long id = 0;
     CUdevice device = 0;
-    const CUresult result = loading->archive->driver.context_get_device(&device);
+    CUresult result = driver->context_get_id(current, &id);
+    if (result != CUDA_SUCCESS) {
+        return aotci_load_failure(loading, result, "cuCtxGetId");
+    }
+    result = driver->context_get_device(&device);
     if (result != CUDA_SUCCESS) {
         return aotci_load_failure(loading, result, "cuCtxGetDevice");
     }
-    if (atomic_load_explicit(&loading->archive->contexts, memory_order_relaxed) != NULL) {
-        const aotc_status status = find_entry(loading, current, device);
-        if (status != AOTC_OK || loading->context != NULL) {
-            return status;
-        }
-    }
-    return make_entry(loading, current, device);
+    loading->context = find_entry(loading->archive, current, id, device);
+    return loading->context != NULL ? AOTC_OK : make_entry(loading, current, id, device);
 }
 
 /* Look up what the driver has for tensor maps and scratch memory, if launches of a kernel need it. */
@@ -184,7 +134,6 @@ static aotc_status load_kernels(struct loading *loading, const struct aotc_kerne
         status = status == AOTC_OK ? use_driver(loading, has_scratch) : status;
         if (status == AOTC_OK && (!loading->is_lazy || has_scratch)) {
             status = relax(loading);
-            status = status == AOTC_OK ? identify(loading) : status;
         }
         if (status == AOTC_OK && has_scratch) {
             aotci_scratch_open(archive, loading->context);
@@ -240,10 +189,6 @@ static aotc_status load_in_context(struct loading *loading, CUcontext context, b
         return status;
     }
     status = find_context(loading, context);
-    if (status == AOTC_OK && is_retained) {
-        status = identify(loading);
-        loading->context = status == AOTC_OK ? loading->context : NULL; /* which then keeps no reference */
-    }
     if (status == AOTC_OK) {
         if (is_retained && !loading->context->is_retained) {
             loading->context->is_retained = true;
@@ -304,9 +249,6 @@ aotc_status aotci_load_late(const struct aotc_kernel *kernel, const struct aotci
         *entered = (struct aotci_entered){.is_relaxed = true, .mode = loading.mode};
         loading.is_relaxed = false;
     } else {
-        if (candidate->is_taken || candidate->module != NULL) {
-            identify_late(&loading);
-        }
         free_spent(archive);
     }
     leave(&loading);
@@ -314,16 +256,12 @@ aotc_status aotci_load_late(const struct aotc_kernel *kernel, const struct aotci
     return status;
 }
 
-void aotci_leave(const struct aotc_kernel *kernel, const struct aotci_context *context,
-                 struct aotci_entered *entered) {
+void aotci_leave(const struct aotc_kernel *kernel, struct aotci_entered *entered) {
     struct aotc_archive *archive = kernel->archive;
-    const struct loading loading = {
-        .archive = archive, .context = (struct aotci_context *)(uintptr_t)context};
     if (entered->is_relaxed) {
         (void)archive->driver.exchange_capture_mode(&entered->mode);
         entered->is_relaxed = false;
         (void)pthread_mutex_lock(&archive->lock);
-        identify_late(&loading);
         free_spent(archive);
         (void)pthread_mutex_unlock(&archive->lock);
     }
@@ -422,7 +360,11 @@ static aotc_status load_locked(struct aotc_archive *archive, const aotc_load_opt
     CUdevice device = 0;
     const bool is_primary = options->device != AOTC_CURRENT_CONTEXT;
     aotc_status status = prepare(archive, &context, error);
-    status = status == AOTC_OK && !loading.is_lazy ? use_all(archive, DRIVER_ALL, error) : status;
+    if (status == AOTC_OK && !loading.is_lazy) {
+        status = aotci_driver_use(&archive->driver, DRIVER_ALL, error);
+        atomic_store_explicit(&archive->stream_context, archive->driver.stream_get_context,
+                              memory_order_relaxed);
+    }
     if (status == AOTC_OK) {
         status = aotci_choose_context(&loading, options->device, &context, &device);
     }

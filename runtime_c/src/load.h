@@ -59,10 +59,7 @@ struct aotci_chunk {
 struct aotci_context {
     struct aotci_context *next;
     _Atomic(CUcontext) context; /* NULL: unloaded */
-    /* Tells it from a later context at the same address; ULLONG_MAX is none's. It is asked for when the entry gets
-     * something of the context's own: code, a pool, a reference. An entry that has no such thing is good for either. */
-    unsigned long long id;
-    bool is_identified;
+    unsigned long long id;      /* tells it from a later context at the same address */
     CUdevice device;            /* this and what follows up to `shared_bytes` never change */
     int major, minor;           /* compute capability */
     int multiprocessors;        /* these two are 0 until a load needs them (dispatch.c) */
@@ -122,14 +119,16 @@ static inline bool aotci_is_of_current(CUstream stream) {
     return (uintptr_t)stream <= CU_STREAM_PER_THREAD;
 }
 
-/* Find the context of a stream of its own. After a lazy load, before the first launch was done, nobody has looked up what
- * to ask: it is found each time, without a lock. */
+/* What finds the context of a stream that is not of the current one, looked up when a launch needs it first, without a
+ * lock: it is the same for all who do (select.c). */
+__attribute__((noinline)) CUresult aotci_ask_stream(const struct aotc_archive *archive, CUstream stream,
+                                                    CUcontext *context);
+
 static inline CUresult aotci_stream_context(const struct aotc_archive *archive, CUstream stream,
                                             CUcontext *context) {
     const aotci_stream_context_function ask =
         atomic_load_explicit(&archive->stream_context, memory_order_relaxed);
-    return ask != NULL ? ask(stream, context)
-                       : aotci_driver_ask_stream(&archive->driver, stream, context);
+    return ask != NULL ? ask(stream, context) : aotci_ask_stream(archive, stream, context);
 }
 
 /* Load a variant that a launch on a stream takes before it was loaded; launches of it may wait for one another. For a
@@ -140,9 +139,8 @@ aotc_status aotci_load_late(const struct aotc_kernel *kernel, const struct aotci
                             enum aotci_late late, CUfunction *function, struct aotci_entered *entered,
                             aotc_error *error);
 
-/* After the launch: put the thread's capture mode back, and ask for what a load leaves until then (load.c). */
-void aotci_leave(const struct aotc_kernel *kernel, const struct aotci_context *context,
-                 struct aotci_entered *entered);
+/* After the launch: put the thread's capture mode back, and let go of what the driver took (load.c). */
+void aotci_leave(const struct aotc_kernel *kernel, struct aotci_entered *entered);
 
 /* Let go of a cubin that the driver has, after the launch that loads it: its memory is mostly the last that was asked for,
  * and then an allocator tidies up (load.c). */

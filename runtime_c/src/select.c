@@ -41,6 +41,13 @@ static aotc_status not_loaded(const struct aotc_kernel *kernel, aotc_error *erro
                 "one that is not loaded", "call aotc_load first, outside of any capture");
 }
 
+CUresult aotci_ask_stream(const struct aotc_archive *archive, CUstream stream, CUcontext *context) {
+    const aotci_stream_context_function found = aotci_driver_find_streams(&archive->driver);
+    atomic_store_explicit(&((struct aotc_archive *)(uintptr_t)archive)->stream_context, found,
+                          memory_order_relaxed);
+    return found == NULL ? CUDA_ERROR_NOT_FOUND : found(stream, context);
+}
+
 /* Find what is loaded in the context of a stream. */
 static aotc_status find_context(const struct aotc_kernel *kernel, CUstream stream,
                                 const struct aotci_context **found, aotc_error *error) {

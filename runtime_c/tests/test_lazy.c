@@ -114,19 +114,7 @@ static struct fixture begin_current(int device_count) {
     return fixture;
 }
 
-/* What tells contexts apart is asked when there is something of the context's own, after the launch that loads it. */
-static void test_a_launch_says_which_context_it_was(void) {
-    struct fixture fixture = begin_current(1);
-    CHECK(fake_cuda_calls("cuCtxGetId") == 0);
-    EXPECT(add_on(&fixture, NULL, AOTC_FP32), AOTC_OK, &fixture.error, NULL);
-    EXPECT(add_on(&fixture, NULL, AOTC_FP32), AOTC_OK, &fixture.error, NULL);
-    EXPECT(add_on(&fixture, NULL, AOTC_FP16), AOTC_OK, &fixture.error, NULL);
-    CHECK(fake_cuda_calls("cuCtxGetId") == 1 && fake_cuda_calls("cuModuleLoadData") == 2);
-    tear_down(&fixture);
-    CHECK(fake_cuda_calls("cuModuleUnload") == 2);
-}
-
-/* A context that is gone before anything was launched in it has left nothing; one that is gone later has. */
+/* A context that lies where another lay, in which nothing was launched, or something was. */
 static void test_a_context_is_replaced(void) {
     for (int launched = 0; launched < 2; ++launched) {
         struct fixture fixture = begin_current(1);
@@ -163,32 +151,6 @@ static void test_a_context_that_is_gone_is_refused(void) {
     fake_cuda_destroy_context(fixture.context);
     EXPECT(load_lazily(&fixture, AOTC_CURRENT_CONTEXT, "add"), AOTC_ERROR_STATE, &fixture.error,
            "make a context current");
-    tear_down(&fixture);
-}
-
-/* Where the driver does not say which context it was, what was loaded there is used while nobody loads again. */
-static void test_a_launch_cannot_ask_which_context_it_was(void) {
-    struct fixture fixture = begin_current(1);
-    fake_cuda_fail("cuCtxGetId", 0, 2); /* once */
-    EXPECT(add_on(&fixture, NULL, AOTC_FP32), AOTC_OK, &fixture.error, NULL);
-    EXPECT(add_on(&fixture, NULL, AOTC_FP32), AOTC_OK, &fixture.error, NULL);
-    CHECK(fake_cuda_calls("cuModuleLoadData") == 1);
-    fake_cuda_replace_context(fixture.context);
-    EXPECT(load_lazily(&fixture, AOTC_CURRENT_CONTEXT, "add"), AOTC_OK, &fixture.error, NULL);
-    EXPECT(add_on(&fixture, NULL, AOTC_FP32), AOTC_OK, &fixture.error, NULL);
-    CHECK(fake_cuda_calls("cuModuleLoadData") == 2);
-    tear_down(&fixture);
-}
-
-/* A driver that cannot tell contexts apart, if there were one, is refused by the next load. */
-static void test_a_driver_cannot_tell_contexts_apart(void) {
-    struct fixture fixture = begin_current(1);
-    fake_cuda_hide("cuCtxGetId");
-    EXPECT(add_on(&fixture, NULL, AOTC_FP32), AOTC_OK, &fixture.error, NULL);
-    EXPECT(add_on(&fixture, NULL, AOTC_FP32), AOTC_OK, &fixture.error, NULL);
-    EXPECT(load_lazily(&fixture, AOTC_CURRENT_CONTEXT, "add"), AOTC_ERROR_DRIVER, &fixture.error,
-           "cuCtxGetId");
-    fake_cuda_destroy_context(fixture.context); /* what was loaded there goes with it */
     tear_down(&fixture);
 }
 
@@ -345,12 +307,9 @@ int main(int argc, char **argv) {
         test_a_load_without_the_flag_loads_what_is_left,
         test_a_launch_takes_the_library_that_is_there,
         test_a_module_goes_with_its_context,
-        test_a_launch_says_which_context_it_was,
         test_a_context_is_replaced,
         test_a_context_is_replaced_by_one_of_another_device,
         test_a_context_that_is_gone_is_refused,
-        test_a_launch_cannot_ask_which_context_it_was,
-        test_a_driver_cannot_tell_contexts_apart,
         test_streams_of_two_contexts,
         test_contexts_load_and_unload_by_themselves,
         test_code_is_loaded_before_a_captured_launch_alone,

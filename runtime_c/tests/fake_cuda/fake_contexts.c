@@ -126,9 +126,6 @@ CUresult fake_cuCtxPopCurrent(CUcontext *context) {
 CUresult fake_cuCtxGetDevice(CUdevice *device) {
     ENTER("cuCtxGetDevice");
     REQUIRE(current() != NULL, CUDA_ERROR_INVALID_CONTEXT, "cuCtxGetDevice without a context");
-    if (!current()->is_alive) {
-        return leave(CUDA_ERROR_CONTEXT_IS_DESTROYED);
-    }
     *device = current()->device;
     return leave(CUDA_SUCCESS);
 }
