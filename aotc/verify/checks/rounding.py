@@ -7,8 +7,8 @@ same value. So they are watched: how far they move the operand of each such cast
 interpreted a few times more, and every cast whose operand can get across a middle rounds it to the
 other side in some of these runs, upwards or downwards where there is a choice. In a row of a softmax
 there may be many, and weighted by values of either sign they may cancel: no two that are close in a
-row are flipped in the same runs, so one of the runs has the one without the other, and what moves is
-added up over them.
+row or a column are flipped in the same runs, so one of the runs has the one without the other, and what
+moves is added up over them.
 
 Casts whose results are only stored need none of that: a comparison allows for a step there.
 
@@ -89,6 +89,8 @@ class CastWatch:
         self._exact: dict[Op, list[Array]] = {cast: [] for cast in casts}
         self._moved: dict[Op, list[Array]] = {cast: [] for cast in casts}
         self._reaches: dict[tuple[Op, int], Array] = {}
+        self._sets: dict[tuple[Op, int], Array] = {}
+        self._taken: dict[int, Array] = {}  # by how many columns a tile has
         self._sides: dict[tuple[Op, int], _Sides] = {}  # of operands that are as in the exact run
 
     @property
@@ -161,7 +163,11 @@ class CastWatch:
         )
         may_flip = ((up != out) | (down != out)) & ~(np.isnan(wide) | np.isnan(reach))
         place = [*self._exact].index(op)
-        sides = _Sides(out, (up, down), may_flip, _sets_of_runs(may_flip, seed=(place, number)))
+        if (op, number) not in self._sets:
+            columns = may_flip.shape[-1] if may_flip.ndim else 1
+            taken = self._taken.setdefault(columns, np.zeros((NUM_SETS, columns), np.int32))
+            self._sets[op, number] = sets_of_runs(may_flip, taken, seed=(place, number))
+        sides = _Sides(out, (up, down), may_flip, self._sets[op, number])
         if value is exact:
             self._sides[op, number] = sides
         return sides
@@ -186,10 +192,24 @@ class CastWatch:
         return {**rules, arith.Cast: rule}
 
 
-def _sets_of_runs(may_flip: Array, *, seed: tuple[int, int]) -> Array:
-    """Return for each element the set of runs, as bits, that flip it: those of a row take turns."""
-    num_sets = 2**NUM_FLIPPED_RUNS - 1
-    rows = np.atleast_1d(may_flip)
-    first = np.random.default_rng(seed).integers(num_sets, size=(*rows.shape[:-1], 1))
-    turn = np.cumsum(rows, axis=-1) + first
-    return reshape(1 + turn % num_sets, may_flip.shape)
+NUM_SETS = 2**NUM_FLIPPED_RUNS - 1
+
+
+def sets_of_runs(may_flip: Array, taken: Array, *, seed: tuple[int, int]) -> Array:
+    """Return for each element the set of runs, as bits, that flip it.
+
+    Those of a row take turns. A product may as well add up a column, and what one cast gives may meet
+    what another does: so a row begins where few of it are in sets that its columns have, of which
+    `taken`, (NUM_SETS, columns), counts the elements, these too afterwards.
+    """
+    rows = reshape(may_flip, (-1, taken.shape[1]))
+    begins = np.random.default_rng(seed).integers(NUM_SETS, size=len(rows))
+    for row in np.flatnonzero(rows.any(-1)):
+        columns = np.flatnonzero(rows[row])
+        turn = np.arange(len(columns))
+        choices = (begins[row] + np.arange(NUM_SETS)) % NUM_SETS
+        met = taken[(choices[:, None] + turn) % NUM_SETS, columns].sum(-1)
+        begins[row] = choices[np.argmin(met)]
+        taken[(begins[row] + turn) % NUM_SETS, columns] += 1
+    turns = np.cumsum(rows, axis=-1) - 1 + begins[:, None]
+    return reshape((1 + turns % NUM_SETS).astype(np.uint8), may_flip.shape)

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
 
 from aotc.ir.dialects import arith
 from aotc.verify.arrays import Array
@@ -12,7 +15,7 @@ from aotc.verify.checks.dataflow import roles_of
 from aotc.verify.checks.launches import Launch
 from aotc.verify.checks.noise import is_inexact
 from aotc.verify.checks.reference import Inputs, Reference, interpret
-from aotc.verify.checks.rounding import inner_casts
+from aotc.verify.checks.rounding import NUM_SETS, inner_casts, sets_of_runs
 from aotc.verify.interpreter.numerics import dtype_of
 from aotc.verify.interpreter.program import Program, Rule
 from aotc.verify.interpreter.run import RULES, Interpreter
@@ -75,3 +78,22 @@ def test_casts_of_exact_values_and_those_that_are_stored_are_left_alone() -> Non
     assert cast.dtype.name == "fp16"
     assert inner_casts(_KERNEL, lambda _: False) == []
     assert inner_casts(kernel_of("sum_rows"), is_inexact) == []
+
+
+@given(st.integers(0, 2**31), arrays(bool, (2, 16, 16)), st.integers(1, 3))
+def test_those_that_a_product_adds_up_are_flipped_in_different_runs(
+    seed: int, may_flip: Array, most: int
+) -> None:
+    """Of a row, and of a column, of one cast and of another: few enough can each be alone."""
+    taken = np.zeros((NUM_SETS, 16), np.int32)
+    columns: list[list[int]] = [[] for _ in range(16)]
+    for number, some in enumerate(may_flip):
+        few = some & (np.cumsum(some, axis=0) <= most)
+        flips = few & (np.cumsum(few, axis=1) <= most)
+        sets = sets_of_runs(flips, taken, seed=(seed, number))
+        assert ((sets > 0) & (sets <= NUM_SETS)).all()
+        for line, numbers in zip(flips, sets, strict=True):
+            assert len(set(numbers[line].tolist())) == np.count_nonzero(line)
+        for column, line, numbers in zip(columns, flips.T, sets.T, strict=True):
+            column.extend(numbers[line].tolist())
+    assert all(len(set(column)) == len(column) for column in columns)
