@@ -222,7 +222,7 @@ class Decoder(Tables):
             raise ArchiveError("FORMAT", "the blobs do not cover the frames")
 
     def blobs_by_frame(self) -> list[list[tuple[int, ...]]]:
-        """Return the records of the blobs of each frame ."""
+        """Return the records of the blobs of each frame."""
         groups = groupby(self.rows["BLOBS"], lambda row: row[0])
         return [[*group] for _, group in groups]
 
