@@ -5,6 +5,17 @@ import triton.language as tl
 
 
 @triton.jit
+def store_scales(
+    scale_ptr, out_scale_ptr, token, row, stride_sm, stride_sk, num_scales, SCALES: tl.constexpr
+):
+    """Store the scales of tokens to columns of the result, each to that of its row."""
+    block = tl.arange(0, SCALES)[None, :]
+    there = block < num_scales
+    scale = tl.load(scale_ptr + token[:, None] * stride_sm + block, mask=there)
+    tl.store(out_scale_ptr + block * stride_sk + row[:, None], scale, mask=there)
+
+
+@triton.jit
 def rows_in_order_kernel(
     a_ptr, out_ptr, sorted_ptr,
     K, n_rows, num_out, stride_am, stride_om,
@@ -24,10 +35,7 @@ def rows_in_order_kernel(
         k = start + tl.arange(0, BLOCK_K)[None, :]
         tl.store(to_ptrs + k, tl.load(from_ptrs + k, mask=k < K), mask=k < K)
     if scale_ptr is not None:
-        block = tl.arange(0, SCALES)[None, :]
-        there = block < num_scales
-        scale = tl.load(scale_ptr + token[:, None] * stride_sm + block, mask=there)
-        tl.store(out_scale_ptr + block * stride_sk + row[:, None], scale, mask=there)
+        store_scales(scale_ptr, out_scale_ptr, token, row, stride_sm, stride_sk, num_scales, SCALES)
 
 
 @triton.jit
@@ -40,10 +48,7 @@ def order_scales(
     number = tl.load(sorted_ptr + row)
     if tl.min(number) < n_rows:
         token = tl.minimum(number, n_rows - 1) // ROWS_PER_TOKEN
-        block = tl.arange(0, SCALES)[None, :]
-        there = block < num_scales
-        scale = tl.load(scale_ptr + token[:, None] * stride_sm + block, mask=there)
-        tl.store(out_scale_ptr + block * stride_sk + row[:, None], scale, mask=there)
+        store_scales(scale_ptr, out_scale_ptr, token, row, stride_sm, stride_sk, num_scales, SCALES)
 
 
 @triton.jit

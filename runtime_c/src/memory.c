@@ -1,8 +1,8 @@
 /* memory.c: memory through the caller's allocator, or from a reserve, malloc and the system.
  *
  * A first launch takes a dozen pieces of memory, 10 to 25 KB. To a program that has just started its driver malloc gives
- * them on pages that nobody has touched yet, and for each the system takes as long as a launch. So the library has some
- * pages of its own, touched when it is loaded (first_touch.c). Pieces lie in them one behind the other; the last one
+ * them on pages that nobody has touched yet, each of which the system has to find first. So the library has some pages
+ * of its own, touched when it is loaded (first_touch.c). Pieces lie in them one behind the other; the last one
  * can be given back, and when all are, the reserve is empty again. What does not fit is malloc's.
  */
 #define _GNU_SOURCE /* MAP_ANONYMOUS under -std=c11 */
