@@ -16,6 +16,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "first_touch.h"
 #include "load.h"
 
 static const unsigned char magic[8] = {'A', 'O', 'T', 'C', '\r', '\n', 0x1A, '\n'};
@@ -163,6 +164,7 @@ static bool has_both(uint32_t flags, uint32_t a, uint32_t b) { return (flags & (
 /* Make an archive without contents, from options that may be NULL. */
 static aotc_status create(const char *name, const aotc_open_options *given,
                           struct aotc_archive **created, uint32_t *flags, aotc_error *error) {
+    aotci_fetch_code();
     const aotc_open_options defaults = AOTC_OPEN_OPTIONS_INIT;
     const aotc_open_options *options = given == NULL ? &defaults : given;
     const uint32_t known_flags = AOTC_OPEN_COPY | AOTC_OPEN_REQUIRE_SIGNATURE |

@@ -104,7 +104,7 @@ struct aotci_remote {
 /* The first bytes of a file, read at once: all that opening needs, unless the root has most of a megabyte. */
 struct aotci_start {
     uint32_t size_bytes;
-    _Alignas(8) unsigned char bytes[1024];
+    _Alignas(8) unsigned char bytes[4096];
 };
 
 struct aotc_archive {

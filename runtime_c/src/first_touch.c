@@ -1,9 +1,17 @@
-/* first_touch.c: have the pages of the library's code, and of its reserve of memory, when it is loaded.
+/* first_touch.c: have the library's code, and its reserve of memory, at hand for a first launch.
  *
  * The system maps a program's code when it is touched first, a few pages around at once, and takes as long for that as
  * a small archive to read. A first launch goes through most files of the library, one after the other: so one byte of
- * each is read while the program starts.
+ * each is read while the program starts. After that a driver starts, which leaves nothing of it in the caches near the
+ * processor; a launch that finds its code missing there waits for one line after the other, half a thousand times. So
+ * the first archive that is opened asks for all of it at once.
  */
+#include "first_touch.h"
+
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stdint.h>
+
 #include "cubin.h"
 #include "dispatch.h"
 #include "guard.h"
@@ -12,9 +20,21 @@
 #include "sha256.h"
 #include "validate.h"
 
+enum {
+    LINE_BYTES = 64,
+    FUNCTION_BYTES = 2048,   /* about what the last function that is named has */
+    MOST_BYTES = 128 << 10, /* twice the library's: a linker put something else in between */
+};
+
 #define PLACE(function) ((uintptr_t)&(function))
 
-__attribute__((constructor)) static void touch_code(void) {
+/* From the first to the last of the functions that are named, one of each file. */
+struct extent {
+    uintptr_t begin, end;
+};
+
+/* With each of them read, if that is asked for. */
+static inline struct extent code_extent(bool is_read) {
     const uintptr_t places[] = {
         PLACE(aotc_open_file),    PLACE(aotci_root_open),        PLACE(aotci_index_decode),
         PLACE(aotci_sha256),      PLACE(aotc_kernel_get),        PLACE(aotci_kernel_open),
@@ -23,8 +43,31 @@ __attribute__((constructor)) static void touch_code(void) {
         PLACE(aotci_load_kernel), PLACE(aotci_cubin_check),      PLACE(aotc_launch),
         PLACE(aotci_plan_launch), PLACE(aotci_count_programs),
     };
+    struct extent extent = {places[0], places[0]};
     for (size_t i = 0; i < sizeof places / sizeof *places; ++i) {
-        (void)*(const volatile unsigned char *)places[i];
+        extent.begin = places[i] < extent.begin ? places[i] : extent.begin;
+        extent.end = places[i] > extent.end ? places[i] : extent.end;
+        if (is_read) {
+            (void)*(const volatile unsigned char *)places[i];
+        }
     }
+    return extent;
+}
+
+__attribute__((constructor)) static void touch_code(void) {
+    (void)code_extent(true);
     aotci_touch_reserve();
+}
+
+void aotci_fetch_code(void) {
+    static atomic_bool was_fetched;
+    if (atomic_load_explicit(&was_fetched, memory_order_relaxed)) {
+        return;
+    }
+    atomic_store_explicit(&was_fetched, true, memory_order_relaxed);
+    const struct extent extent = code_extent(false);
+    for (uintptr_t at = extent.begin;
+         extent.end - extent.begin <= MOST_BYTES && at < extent.end + FUNCTION_BYTES; at += LINE_BYTES) {
+        __builtin_prefetch((const void *)at);
+    }
 }

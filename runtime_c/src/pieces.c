@@ -159,7 +159,12 @@ aotc_status aotci_root_look(const struct aotc_archive *archive, size_t offset, s
         memcpy(copy, archive->root.bytes + offset, size_bytes);
         return AOTC_OK;
     }
-    return aotci_read_file(archive, aotci_root_at(archive) + offset, copy, size_bytes, error);
+    const size_t at = aotci_root_at(archive) + offset;
+    if (archive->head != NULL) {
+        memcpy(copy, archive->head + at, size_bytes);
+        return AOTC_OK;
+    }
+    return aotci_read_file(archive, at, copy, size_bytes, error);
 }
 
 /* ---- what they are verified by ------------------------------------------------------------------- */

@@ -178,7 +178,11 @@ aotc_status aotci_root_open(struct aotc_archive *archive, const struct header_re
         status = archive->head == NULL ? keep_head(archive, &beginning, error) : AOTC_OK;
         status = status == AOTC_OK ? check_whole(archive, error) : status;
     } else if (status == AOTC_OK) {
-        status = aotci_pieces_open(archive, beginning.bytes + HEADER_BYTES, error);
+        const bool is_read = archive->head == NULL && archive->head_bytes <= beginning.size_bytes;
+        status = is_read ? keep_head(archive, &beginning, error) : AOTC_OK;
+        status = status == AOTC_OK
+                     ? aotci_pieces_open(archive, beginning.bytes + HEADER_BYTES, error)
+                     : status;
     }
     if (beginning.owned != NULL) {
         free_beginning(archive, &beginning);
