@@ -26,6 +26,7 @@ from aotc.package.records import (
     MAGIC,
     MAJOR,
     MINOR,
+    PLACE,
     RECORD_ALIGN,
     RECORDS,
     ROOT_PIECE_BYTES,
@@ -291,38 +292,26 @@ class Root(Tables):
         self.end = header.end
         self.decoded_bytes = 0
         self.check_entries()
-        self.check_uses()
         self.frames: dict[bytes, bytes] = {}
         self.seen: dict[int, tuple[tuple[int, int, bytes], bytes]] = {}
         self.has_shared_frames = False
 
     def check_entries(self) -> None:
-        """Check that each kernel has uses of its own choice, and an index, after those before."""
-        end = 0
+        """Check that each kernel has an index, after those before."""
         before = -1
         names: list[str] = []
-        for name, zero, first, count, offset, *frame in self.rows["ENTRIES"]:
-            stored_bytes, raw_bytes, _ = frame
+        for name, frame_count, offset, *frame in self.rows["ENTRIES"]:
+            stored_bytes, raw_bytes, _ = frame[:3]
             names.append(self.text(name))
             self.check_sizes(stored_bytes, raw_bytes, LIMITS.index_bytes)
-            if name <= before or zero:
+            if name <= before:
                 raise ArchiveError("FORMAT", "two kernel names are equal or out of order")
             before = name
-            if first != end or first + count > len(self.rows["USES"]):
-                raise ArchiveError("FORMAT", "the slices of USES do not follow one another")
-            end += count
-            self.pass_frame(offset, stored_bytes, raw_bytes)
-        if end != len(self.rows["USES"]):
-            raise ArchiveError("FORMAT", "USES goes on after the last kernel")
+            if frame_count > raw_bytes // RECORDS["FRAMES"].size:
+                raise ArchiveError("FORMAT", "a kernel has more frames than its index has room for")
+            self.pass_frame(offset, stored_bytes + PLACE.size * frame_count, raw_bytes)
         if [row[:2] for row in self.rows["SLOTS"]] != slots(names):
             raise ArchiveError("FORMAT", "SLOTS does not have the kernels in their order")
-
-    def check_uses(self) -> None:
-        """Check that frames of blobs lie after the indices."""
-        align = 1 if self.is_compressed else STORED_ALIGN
-        for offset, *_ in self.rows["USES"]:
-            if not self.end <= offset <= len(self.data) or offset % align:
-                raise ArchiveError("FORMAT", f"there is no frame of blobs at {offset}")
 
     def check_sizes(self, stored_bytes: int, raw_bytes: int, most: int) -> None:
         """Check the sizes of a frame."""
@@ -338,7 +327,7 @@ class Root(Tables):
         return -(-self.end // align) * align
 
     def pass_frame(self, offset: int, stored_bytes: int, raw_bytes: int) -> None:
-        """Check the place of the next frame, before it is decoded."""
+        """Check the place of the next frame, with what follows it, before it is decoded."""
         if any(self.data[self.end : self.start()]):
             raise ArchiveError("FORMAT", "the padding before a frame is not zero")
         if offset != self.start() or offset + stored_bytes > len(self.data):
@@ -352,14 +341,18 @@ class Root(Tables):
         if self.end != len(self.data):
             raise ArchiveError("FORMAT", "the file goes on after its last frame")
 
-    def uses(self, number: int) -> list[int]:
+    def places(self, number: int) -> list[int]:
         """Return where the frames of a kernel's blobs lie."""
-        _, _, first, count, *_ = self.rows["ENTRIES"][number]
-        return [int(row[0]) for row in self.rows["USES"][first : first + count]]
+        _, frame_count, offset, stored_bytes, *_ = self.rows["ENTRIES"][number]
+        end = offset + stored_bytes
+        return [
+            int(PLACE.unpack_from(self.data, end + PLACE.size * frame)[0])
+            for frame in range(frame_count)
+        ]
 
     def read_index(self, number: int) -> bytes:
         """Verify and decode the index of a kernel."""
-        name, _, _, _, offset, *frame = self.rows["ENTRIES"][number]
+        name, _, offset, *frame = self.rows["ENTRIES"][number]
         stored_bytes, raw_bytes, digest = frame[:3]
         what = f"the index of {self.text(name)!r}"
         return self.read_frame(offset, (stored_bytes, raw_bytes, digest), what)

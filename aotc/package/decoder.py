@@ -91,7 +91,7 @@ def read_archive(root: Root) -> Archive:
 def _read_kernel(root: Root, number: int) -> Kernel:
     """Decode a kernel: its index, then its blobs."""
     decoder = Decoder(root, number)
-    frames = zip(root.uses(number), decoder.frames, decoder.blobs_by_frame(), strict=True)
+    frames = zip(root.places(number), decoder.frames, decoder.blobs_by_frame(), strict=True)
     for offset, frame, blobs in frames:
         content = root.read_blobs(offset, frame)
         sizes = [row[2] for row in blobs]
@@ -128,15 +128,15 @@ def stored_frames(data: bytes) -> list[StoredFrame]:
     root = Root(data, read_header(data))
     indices: list[StoredFrame] = []
     found: dict[int, StoredFrame] = {}
-    for number, (name, _, _, _, _, stored_bytes, raw_bytes, *_) in enumerate(root.rows["ENTRIES"]):
+    for number, (name, _, _, stored_bytes, raw_bytes, *_) in enumerate(root.rows["ENTRIES"]):
         decoder = Decoder(root, number)
         indices.append(StoredFrame(root.text(name), "", stored_bytes, raw_bytes))
-        uses, targets = root.uses(number), decoder.targets_of_blobs()
+        places, targets = root.places(number), decoder.targets_of_blobs()
         for blob, row in enumerate(decoder.rows["BLOBS"]):
             frame_number = int(row[0])
             sizes = decoder.frames[frame_number][:2]
             frame = StoredFrame(root.text(name), targets.get(blob, ""), *sizes)
-            found.setdefault(uses[frame_number], frame)
+            found.setdefault(places[frame_number], frame)
     return [*indices, *found.values()]
 
 
@@ -169,9 +169,10 @@ class Decoder(Tables):
         self.frames: list[tuple[int, int, bytes]] = []
         for stored_bytes, raw_bytes, digest, *_ in self.rows["FRAMES"]:
             self.frames.append((stored_bytes, raw_bytes, digest))
-        self.check_frames(len(root.uses(number)))
+        self.check_frames(len(root.places(number)))
         self.check_blobs()
         self.contents: list[bytes] = []
+        self.lists: dict[bool, tuple[tuple[int, int], tuple[int, int]]] = {}
 
     def check_expressions(self, code_bytes: int) -> None:
         """Check the sizes and places of all bytecode before any of it is read."""
@@ -194,11 +195,11 @@ class Decoder(Tables):
                 found.setdefault(blob, target)
         return found
 
-    def check_frames(self, use_count: int) -> None:
-        """Check that the frames are as many as the root has places of, and their sizes."""
-        if len(self.frames) != use_count:
+    def check_frames(self, place_count: int) -> None:
+        """Check that the frames are as many as there are places, and their sizes."""
+        if len(self.frames) != place_count:
             raise ArchiveError(
-                "FORMAT", f"the kernel has {len(self.frames)} frames, not {use_count}"
+                "FORMAT", f"the kernel has {len(self.frames)} frames, not {place_count}"
             )
         for stored_bytes, raw_bytes, _ in self.frames:
             self.root.check_sizes(stored_bytes, raw_bytes, LIMITS.blob_bytes)
@@ -252,6 +253,15 @@ class Decoder(Tables):
             raise ArchiveError("FORMAT", f"the slices of {section} do not follow one another")
         self.taken[section] = first + count
         return iter(rows[first : first + count])
+
+    def take_or_share(
+        self, section: str, own: tuple[int, int], other: tuple[int, int]
+    ) -> Iterator[tuple[Any, ...]]:
+        """Return the slice of a variant, which may be that of another before it."""
+        first, count = own
+        if count and own == other:
+            return iter(self.rows[section][first : first + count])
+        return self.take(section, first, count)
 
     def only_kernel(self) -> Kernel:
         if len(self.rows["KERNELS"]) != 1:
@@ -350,6 +360,9 @@ class Decoder(Tables):
         if number >= num_combinations(type_variables, choices):
             raise ArchiveError("FORMAT", f"there is no combination {number} of types and choices")
         types, chosen = split_combination(type_variables, choices, number)
+        params, maps = (first_param, num_params), (first_map, num_maps)
+        other_params, other_maps = self.lists.get(num_maps != 0, ((0, 0), (0, 0)))
+        self.lists[num_maps != 0] = params, maps
         remark_text = self.text(remarks)
         return Variant(
             target=self.text(self.item(self.rows["TARGETS"], target, "target")[0]),
@@ -369,14 +382,14 @@ class Decoder(Tables):
             stack_bytes=stack,
             cubin_params=tuple(
                 self.cubin_param(param)
-                for param in self.take("CUBIN_PARAMS", first_param, num_params)
+                for param in self.take_or_share("CUBIN_PARAMS", params, other_params)
             ),
             grid=tuple(self.expression(index) for index in grid if index != NONE),
             scratch_bytes=None if scratch == NONE else self.expression(scratch),
             scratch_align=align,
             tensor_maps=tuple(
                 self.tensor_map(tensor_map)
-                for tensor_map in self.take("TENSOR_MAPS", first_map, num_maps)
+                for tensor_map in self.take_or_share("TENSOR_MAPS", maps, other_maps)
             ),
             waits_pdl=bool(flags & VARIANT_WAITS_PDL),
             is_persistent=bool(flags & VARIANT_IS_PERSISTENT),

@@ -13,7 +13,7 @@ from __future__ import annotations
 import hashlib
 import struct
 from collections.abc import Callable, Iterable, Mapping
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 from aotc.ir.expression import Expression, to_text
 from aotc.package import bytecode
@@ -52,6 +52,7 @@ from aotc.package.records import (
     NONE,
     PARAM_KINDS,
     PARAM_OPTIONAL,
+    PLACE,
     RECORDS,
     ROOT_SECTIONS,
     SECTION_ALIGN,
@@ -95,6 +96,13 @@ def _payload(value: Value) -> tuple[int, _Field]:
     return VALUE_STRING, value
 
 
+class _List(NamedTuple):
+    """What a variant has of a section, and where it begins there."""
+
+    first: int
+    records: list[tuple[_Field, ...]]
+
+
 class _KernelEncoder:
     """Collect the records of a kernel's index, table by table, in the order of the format's walk.
 
@@ -108,6 +116,7 @@ class _KernelEncoder:
         self.blobs: dict[bytes, int] = {}
         self.blob_kinds: list[int] = []
         self.groups: list[list[bytes]] = []
+        self.lists: dict[bool, tuple[_List, _List]] = {}
         self.targets = {name: index for index, name in enumerate(sorted(set(kernel.targets)))}
         for name in self.targets:
             self.add("TARGETS", *_target(name))
@@ -209,17 +218,17 @@ class _KernelEncoder:
         )
 
     def variant(self, kernel: Kernel, variant: Variant, params: Mapping[str, int]) -> None:
-        first_cubin_param = self.count("CUBIN_PARAMS")
-        first_tensor_map = self.count("TENSOR_MAPS")
         condition = 0
         if variant.condition is not None:
             condition = 1 + self.expression(variant.condition, params)
         grid = [self.expression(expression, params) for expression in variant.grid]
         scratch = self.optional_expression(variant.scratch_bytes, params)
-        for cubin_param in variant.cubin_params:
-            self.cubin_param(cubin_param, params)
-        for tensor_map in variant.tensor_maps:
-            self.tensor_map(tensor_map, params)
+        param_records = [self.cubin_param(param, params) for param in variant.cubin_params]
+        map_records = [self.tensor_map(each, params) for each in variant.tensor_maps]
+        other = self.lists.get(bool(map_records), (_List(0, []), _List(0, [])))
+        cubin_params = self.own_or_share("CUBIN_PARAMS", param_records, other[0])
+        tensor_maps = self.own_or_share("TENSOR_MAPS", map_records, other[1])
+        self.lists[bool(map_records)] = cubin_params, tensor_maps
         self.add(
             "VARIANTS",
             guard_mask(variant.guards),
@@ -229,12 +238,12 @@ class _KernelEncoder:
             self.blob(variant.cubin, BLOB_CUBIN),
             NONE if variant.ptx is None else self.blob(variant.ptx, BLOB_PTX),
             "\n".join(variant.remarks),
-            first_cubin_param,
+            cubin_params.first,
             *grid,
             *[NONE] * (3 - len(grid)),
             scratch,
             variant.scratch_align,
-            first_tensor_map,
+            tensor_maps.first,
             variant.dynamic_shared_bytes,
             variant.static_shared_bytes,
             variant.stack_bytes,
@@ -252,19 +261,26 @@ class _KernelEncoder:
             condition,
         )
 
-    def cubin_param(self, param: CubinParam, params: Mapping[str, int]) -> None:
+    def own_or_share(self, section: str, records: list[tuple[_Field, ...]], other: _List) -> _List:
+        """Add what a variant has of a section, unless another before it has the same."""
+        if records and records == other.records:
+            return other
+        first = self.count(section)
+        self.tables[section] += records
+        return _List(first, records)
+
+    def cubin_param(self, param: CubinParam, params: Mapping[str, int]) -> tuple[_Field, ...]:
         index = param.index
         if param.expression is not None:
             index = self.expression(param.expression, params)
-        self.add("CUBIN_PARAMS", param.offset, param.size, SOURCES[param.source], 0, index)
+        return param.offset, param.size, SOURCES[param.source], 0, index
 
-    def tensor_map(self, tensor_map: TensorMap, params: Mapping[str, int]) -> None:
+    def tensor_map(self, tensor_map: TensorMap, params: Mapping[str, int]) -> tuple[_Field, ...]:
         rank = len(tensor_map.dims)
         address = self.expression(tensor_map.address, params)
         dims = [self.expression(expression, params) for expression in tensor_map.dims]
         strides = [self.expression(expression, params) for expression in tensor_map.strides]
-        self.add(
-            "TENSOR_MAPS",
+        return (
             tensor_map.param,
             tensor_map.data_type,
             rank,
@@ -394,6 +410,12 @@ class _File:
             raise ArchiveError("LIMIT", message)
         return offset
 
+    def leave(self, size_bytes: int) -> int:
+        """Leave room for bytes that are known later, and return which part they will be."""
+        self.parts.append(b"")
+        self.end += size_bytes
+        return len(self.parts) - 1
+
 
 def encode_records(
     archive: Archive,
@@ -433,19 +455,17 @@ def encode_records(
     root["TARGETS"] += map(_target, archive.targets)
     root["SLOTS"] += slots(names)
     # Offsets do not change the root's own size, so its end is known before they are.
-    root["ENTRIES"] = [(name, 0, 0, 0, 0, 0, 0, b"") for name in names]
-    root["USES"] = [(0,) for each in contents for _ in each]
+    root["ENTRIES"] = [(name, 0, 0, 0, 0, b"") for name in names]
     header = Header(MINOR, len(_lay_out(ROOT_SECTIONS, root)))
     file = _File(header.end, 1 if is_compressed else STORED_ALIGN)
-    first = 0
+    rooms: list[int] = []
     for at, (index, stored) in enumerate(zip(indices, stored_indices, strict=True)):
         count = len(contents[at])
-        root["ENTRIES"][at] = (
-            names[at], 0, first, count, file.add(stored), *_frame(index, stored)
-        )  # fmt: skip
-        first += count
-    places = {content: file.add(stored) for content, stored in stored_blobs.items()}
-    root["USES"] = [(places[content],) for each in contents for content in each]
+        root["ENTRIES"][at] = names[at], count, file.add(stored), *_frame(index, stored)
+        rooms.append(file.leave(PLACE.size * count))
+    places = {content: PLACE.pack(file.add(stored)) for content, stored in stored_blobs.items()}
+    for room, each in zip(rooms, contents, strict=True):
+        file.parts[room] = b"".join(places[content] for content in each)
 
     packed = _lay_out(ROOT_SECTIONS, root)
     digests, seals = root_digests(packed)

@@ -14,7 +14,7 @@ from typing import Final, NamedTuple
 from aotc.package.index import Access, CubinParamSource, ParamKind
 
 MAGIC: Final = b"AOTC\r\n\x1a\n"
-MAJOR: Final = 7
+MAJOR: Final = 8
 MINOR: Final = 0
 
 HEADER: Final = struct.Struct("<8sHHIQQQQQ32s40s")
@@ -29,7 +29,7 @@ KNOWN_FEATURES: Final = FEATURE_ZSTD
 
 NONE: Final = 0xFFFFFFFF
 SECTION_ALIGN: Final = 8
-ROOT_PIECE_BYTES: Final = 1 << 10
+ROOT_PIECE_BYTES: Final = 1 << 9
 """Root and its digests have a digest for each piece, so that of a large root what is asked for is verified alone."""
 STORED_ALIGN: Final = 64
 """Where frames begin that are not compressed: the driver takes cubins from where they are."""
@@ -41,15 +41,17 @@ SMALL_ARCHIVE_BYTES: Final = 1 << 26
 """Archives with more cubins and PTX have frames of the fast level, so that they are written in seconds."""
 ZSTD_MAGIC: Final = b"\x28\xb5\x2f\xfd"
 
+PLACE: Final = struct.Struct("<Q")
+"""Where a frame of blobs lies; a kernel's index is followed by one for each of its frames."""
+
 DIRECTORY_HEAD: Final = struct.Struct("<II")
 DIRECTORY_ENTRY: Final = struct.Struct("<IIII")
 
 RECORDS: Final[Mapping[str, struct.Struct]] = {
     "ARCHIVE": struct.Struct("<IIII"),
     "TARGETS": struct.Struct("<IBBBB"),
-    "ENTRIES": struct.Struct("<IIIIQII32s"),
+    "ENTRIES": struct.Struct("<IIQII32s"),
     "SLOTS": struct.Struct("<II"),
-    "USES": struct.Struct("<Q"),
     "KERNELS": struct.Struct("<Q32sII14I"),
     "PARAMS": struct.Struct("<IBBBBIBBH"),
     "TYPE_VARIABLES": struct.Struct("<IB3s16s"),
@@ -70,7 +72,7 @@ RECORDS: Final[Mapping[str, struct.Struct]] = {
 
 KINDS: Final[Mapping[str, int]] = {name: kind for kind, name in enumerate(RECORDS, 1)}
 
-ROOT_SECTIONS: Final = ("ARCHIVE", "TARGETS", "ENTRIES", "SLOTS", "USES", "STRINGS")
+ROOT_SECTIONS: Final = ("ARCHIVE", "TARGETS", "ENTRIES", "SLOTS", "STRINGS")
 KERNEL_SECTIONS: Final = (
     "TARGETS",
     *(name for name in RECORDS if KINDS[name] >= KINDS["KERNELS"]),
@@ -80,7 +82,7 @@ KERNEL_SECTIONS: Final = (
 BYTE_SECTIONS: Final = ("CODE", "STRINGS")
 
 RECORD_ALIGN: Final[Mapping[str, int]] = {
-    name: 8 if name in ("ENTRIES", "USES", "KERNELS", "VALUES", "VARIANTS") else 4
+    name: 8 if name in ("ENTRIES", "KERNELS", "VALUES", "VARIANTS") else 4
     for name in RECORDS
     if name not in BYTE_SECTIONS
 }

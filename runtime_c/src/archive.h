@@ -45,6 +45,13 @@ struct aotci_guard {
     uint32_t test_count;
 };
 
+/* The contents of a frame or a blob, aligned to 8: where the archive has them, or in memory of `size_bytes`. */
+struct aotci_content {
+    const unsigned char *bytes;
+    unsigned char *owned; /* NULL: the archive's */
+    size_t size_bytes;
+};
+
 /* A kernel, which is there once it was opened (kernel_index.c). */
 struct aotc_kernel {
     struct aotc_archive *archive;
@@ -53,8 +60,8 @@ struct aotc_kernel {
     struct aotci_tables tables;
     uint32_t number; /* in the archive */
     const char *name;
-    const unsigned char *index_bytes;
-    unsigned char *owned_index; /* NULL if the index is used where the archive has it */
+    struct aotci_content index;
+    const unsigned char *places; /* of its frames, behind the index; NULL: they are read when they are needed */
     struct aotci_guard *guards; /* in one piece of memory with all that follows (kernel_index.c) */
     struct aotci_test *tests; /* of all expressions that consist of such, in order */
     uint32_t *first_tests;    /* where those of each expression begin, and the last ones end */
@@ -66,13 +73,6 @@ struct aotc_kernel {
 };
 
 struct aotci_context; /* what is loaded in one context: load.h */
-
-/* The contents of a frame or a blob, aligned to 8: where the archive has them, or in memory of `size_bytes`. */
-struct aotci_content {
-    const unsigned char *bytes;
-    unsigned char *owned; /* NULL: the archive's */
-    size_t size_bytes;
-};
 
 /* Memory of a caller, aligned to 8, that contents are read into if they fit. */
 struct aotci_room {
@@ -180,7 +180,6 @@ static inline const char *aotci_string(const struct aotci_tables *tables, uint32
     }
 AOTCI_RECORD_ACCESSOR(entry, entry_record, SECTION_ENTRIES)
 AOTCI_RECORD_ACCESSOR(slot, slot_record, SECTION_SLOTS)
-AOTCI_RECORD_ACCESSOR(use, use_record, SECTION_USES)
 AOTCI_RECORD_ACCESSOR(target, target_record, SECTION_TARGETS)
 AOTCI_RECORD_ACCESSOR(kernel_record, kernel_record, SECTION_KERNELS)
 AOTCI_RECORD_ACCESSOR(param, param_record, SECTION_PARAMS)
@@ -225,11 +224,6 @@ aotc_status aotci_root_find(const struct aotc_archive *archive, const char *name
 /* Verify, check and take the record of a kernel, and unless `name` is NULL its name, of LIMIT_NAME_BYTES and a NUL
  * at most; `index_lock` is held. CHECKSUM, FORMAT, LIMIT, IO (root.c). */
 aotc_status aotci_root_kernel(struct aotc_kernel *kernel, char *name, aotc_error *error);
-
-/* Where the frame lies that a kernel calls its frame `use`. That is checked, not verified: the kernel's index has the
- * digest of what must be there. FORMAT, IO (root.c). */
-aotc_status aotci_root_use(const struct aotc_kernel *kernel, uint32_t use, uint64_t *offset,
-                           aotc_error *error);
 
 void aotci_root_close(struct aotc_archive *archive);
 

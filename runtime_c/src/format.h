@@ -14,13 +14,13 @@
 #endif
 
 enum {
-    FORMAT_MAJOR = 7,
+    FORMAT_MAJOR = 8,
     FORMAT_MINOR = 0,
     HEADER_BYTES = 128,
-    ROOT_PIECE_BYTES = 1024, /* of the root, for each of which there is a digest after it, and of these one before it */
+    ROOT_PIECE_BYTES = 512,  /* of the root, for each of which there is a digest after it, and of these one before it */
     STORED_ALIGN = 64,       /* of frames that are not compressed */
     DIGEST_BYTES = 32,
-    SECTION_COUNT = 20,
+    SECTION_COUNT = 19,
     FEATURE_ZSTD = 1 << 0,
     KNOWN_FEATURES = FEATURE_ZSTD,
 };
@@ -80,7 +80,6 @@ enum section_kind {
     SECTION_TARGETS,
     SECTION_ENTRIES,
     SECTION_SLOTS,
-    SECTION_USES,
     SECTION_KERNELS,
     SECTION_PARAMS,
     SECTION_TYPE_VARIABLES,
@@ -115,17 +114,18 @@ struct frame_record {
 };
 
 struct entry_record {
-    uint32_t name, zero, first_use, use_count;
-    uint64_t offset; /* of the frame of the kernel's index */
+    uint32_t name, frame_count;
+    uint64_t offset; /* of the frame of the kernel's index, and after it a place, 8 bytes, for each of its frames */
     struct frame_record frame;
 };
 
+/* Bytes of a kernel's index in the file, and of the places that follow it. */
+static inline uint64_t aotci_index_bytes(const struct entry_record *entry) {
+    return entry->frame.stored_bytes + entry->frame_count * (uint64_t)sizeof(uint64_t);
+}
+
 struct slot_record {
     uint32_t tag, kernel; /* of its name's hash the high half; 1 + number, or 0 */
-};
-
-struct use_record {
-    uint64_t offset; /* of the frame in the file */
 };
 
 struct kernel_record {
@@ -241,7 +241,7 @@ _Static_assert(sizeof(struct variant_record) == 96, "docs/reference/archive-form
 _Static_assert(sizeof(struct cubin_param_record) == 12, "docs/reference/archive-format.md, section 3");
 _Static_assert(sizeof(struct tensor_map_record) == 72, "docs/reference/archive-format.md, section 3");
 _Static_assert(sizeof(struct expression_record) == 16, "docs/reference/archive-format.md, section 3");
-_Static_assert(sizeof(struct entry_record) == 64, "docs/reference/archive-format.md, section 3");
+_Static_assert(sizeof(struct entry_record) == 56, "docs/reference/archive-format.md, section 3");
 _Static_assert(sizeof(struct slot_record) == 8, "docs/reference/archive-format.md, section 3");
 _Static_assert(sizeof(struct frame_record) == 40, "docs/reference/archive-format.md, section 3");
 _Static_assert(sizeof(struct blob_record) == 16, "docs/reference/archive-format.md, section 3");

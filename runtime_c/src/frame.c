@@ -8,6 +8,7 @@
 #include "code_filter.h"
 #include "load.h"
 #include "sha256.h"
+#include "validate.h"
 #include "zstd_frame.h"
 
 /* A frame of a kernel, and where it lies. */
@@ -16,12 +17,11 @@ struct source {
     uint32_t number; /* of those of its blobs, or INDEX */
     uint64_t offset;
     const struct frame_record *frame;
-    struct aotci_room room; /* where its bytes may be read to */
+    struct aotci_room room;  /* where its bytes may be read to */
+    uint64_t places_bytes;   /* read with it, since they follow it */
 };
 
 enum { INDEX = -1 };
-
-#define NO_ROOM ((struct aotci_room){NULL, 0})
 
 static struct aotci_text field_of(const struct source *source) {
     return source->number == (uint32_t)INDEX ? aotci_text("index")
@@ -67,7 +67,7 @@ aotc_status aotci_read_file(const struct aotc_archive *archive, uint64_t offset,
 static aotc_status stored_bytes(const struct source *source, bool is_aligned, struct aotci_content *content,
                                 aotc_error *error) {
     const struct aotc_archive *archive = source->kernel->archive;
-    const uint32_t size_bytes = source->frame->stored_bytes;
+    const size_t size_bytes = (size_t)(source->frame->stored_bytes + source->places_bytes);
     *content = (struct aotci_content){.size_bytes = size_bytes};
     if (archive->file != NULL) {
         content->bytes = archive->file + source->offset;
@@ -113,9 +113,10 @@ void aotci_content_free(const struct aotc_archive *archive, const struct aotci_c
     aotci_deallocate(&archive->allocator, content->owned, content->size_bytes, 1);
 }
 
-aotc_status aotci_frame_verify(const struct aotc_kernel *kernel, uint32_t use, uint64_t offset,
+aotc_status aotci_frame_verify(const struct aotc_kernel *kernel, uint32_t number, uint64_t offset,
                                aotc_error *error) {
-    const struct source source = {kernel, use, offset, aotci_frame(&kernel->tables, use), NO_ROOM};
+    const struct source source = {.kernel = kernel, .number = number, .offset = offset,
+                                  .frame = aotci_frame(&kernel->tables, number)};
     struct aotci_content content;
     const aotc_status status = verified(&source, false, &content, error);
     if (status == AOTC_OK) {
@@ -165,11 +166,51 @@ static aotc_status decode(const struct source *source, struct aotci_content *con
     return status;
 }
 
-aotc_status aotci_index_decode(const struct aotc_kernel *kernel, struct aotci_content *content,
-                               aotc_error *error) {
+aotc_status aotci_index_decode(struct aotc_kernel *kernel, aotc_error *error) {
     const struct entry_record *entry = &kernel->entry;
-    const struct source source = {kernel, (uint32_t)INDEX, entry->offset, &entry->frame, NO_ROOM};
-    return decode(&source, content, error);
+    const bool is_compressed = kernel->archive->is_compressed;
+    const struct source source = {
+        .kernel = kernel,
+        .number = (uint32_t)INDEX,
+        .offset = entry->offset,
+        .frame = &entry->frame,
+        .places_bytes = is_compressed ? 0 : aotci_index_bytes(entry) - entry->frame.stored_bytes,
+    };
+    struct aotci_content index;
+    const aotc_status status = decode(&source, &index, error);
+    if (status == AOTC_OK) {
+        kernel->index = index;
+        kernel->places = is_compressed ? NULL : index.bytes + entry->frame.stored_bytes;
+    }
+    return status;
+}
+
+aotc_status aotci_bad_place(const struct aotc_kernel *kernel, uint32_t number, const char *expected,
+                            aotc_error *error) {
+    return AOTCI_FAIL(error, AOTC_ERROR_FORMAT, .file = kernel->archive->name, .kernel = kernel->name,
+                      .field = aotci_text("frame %" PRIu32 ", place", number).chars,
+                      .expected = expected, .got = "something else",
+                      .remedy = "the archive is damaged or its writer is wrong: build it again");
+}
+
+aotc_status aotci_frame_place(const struct aotc_kernel *kernel, uint32_t number, uint64_t *offset,
+                              aotc_error *error) {
+    const struct entry_record *entry = &kernel->entry;
+    const size_t at = number * sizeof *offset;
+    aotc_status status = AOTC_OK;
+    if (kernel->places != NULL) {
+        memcpy(offset, kernel->places + at, sizeof *offset);
+    } else {
+        unsigned char bytes[sizeof *offset] = {0};
+        status = aotci_read_file(kernel->archive, entry->offset + entry->frame.stored_bytes + at, bytes,
+                                 sizeof bytes, error);
+        memcpy(offset, bytes, sizeof bytes);
+    }
+    const uint32_t stored_bytes = aotci_frame(&kernel->tables, number)->stored_bytes;
+    if (status == AOTC_OK && !aotci_is_place(kernel->archive, *offset, stored_bytes)) {
+        return aotci_bad_place(kernel, number, "one in the file", error);
+    }
+    return status;
 }
 
 /* Find a cubin in its frame, from the last one that was found or from the first. A compressed archive has all but its
@@ -212,12 +253,12 @@ aotc_status aotci_blob_decode(const struct aotc_kernel *kernel, uint32_t index, 
     struct aotc_archive *archive = kernel->archive;
     const struct blob_record *blob = aotci_blob(&kernel->tables, index);
     struct aotci_frame *frame = &archive->frame;
-    struct source source = {kernel, blob->frame, 0, aotci_frame(&kernel->tables, blob->frame),
-                            NO_ROOM};
+    struct source source = {
+        .kernel = kernel, .number = blob->frame, .frame = aotci_frame(&kernel->tables, blob->frame)};
     const bool is_there = frame->content.bytes != NULL &&
                           memcmp(&frame->record, source.frame, sizeof frame->record) == 0;
     if (!is_there) {
-        aotc_status status = aotci_root_use(kernel, blob->frame, &source.offset, error);
+        aotc_status status = aotci_frame_place(kernel, blob->frame, &source.offset, error);
         if (status == AOTC_OK && !archive->is_compressed && source.frame->raw_bytes == blob->raw_bytes) {
             source.room = room;
             return verified(&source, true, content, error);

@@ -74,18 +74,15 @@ static aotc_status make_maps(struct aotc_kernel *kernel, aotc_error *error) {
 
 static aotc_status open_locked(struct aotc_kernel *kernel, const char *name, aotc_error *error) {
     struct aotc_archive *archive = kernel->archive;
-    struct aotci_content index;
     char found[LIMIT_NAME_BYTES + 1];
     aotc_status status = aotci_root_kernel(kernel, name == NULL ? found : NULL, error);
     kernel->name = name != NULL ? name : found; /* until the index has it */
-    status = status == AOTC_OK ? aotci_index_decode(kernel, &index, error) : status;
+    status = status == AOTC_OK ? aotci_index_decode(kernel, error) : status;
     if (status != AOTC_OK) {
         return status;
     }
-    kernel->index_bytes = index.bytes;
-    kernel->owned_index = index.owned;
     kernel->tables.file = archive->name;
-    kernel->tables.bytes = kernel->index_bytes;
+    kernel->tables.bytes = kernel->index.bytes;
     kernel->tables.size_bytes = kernel->entry.frame.raw_bytes;
     kernel->tables.is_newer = archive->root.is_newer;
     status = aotci_validate_directory(&kernel->tables, false, error);
@@ -134,9 +131,9 @@ aotc_status aotci_kernel_open(struct aotc_archive *archive, uint32_t number, con
 
 void aotci_kernel_close(struct aotc_kernel *kernel) {
     const aotc_allocator *allocator = &kernel->archive->allocator;
-    if (kernel->index_bytes != NULL) {
+    if (kernel->index.bytes != NULL) {
         aotci_deallocate(allocator, kernel->guards, made_bytes(kernel), 1);
-        aotci_deallocate(allocator, kernel->owned_index, kernel->tables.size_bytes, 1);
+        aotci_content_free(kernel->archive, &kernel->index);
     }
     aotci_deallocate(allocator, kernel, 1, sizeof *kernel);
 }

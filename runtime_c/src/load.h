@@ -190,15 +190,23 @@ void aotci_content_free(const struct aotc_archive *archive, const struct aotci_c
 
 /* Verify the index of a kernel, whose entry was taken, and decode it, or use it where it is. IO, CHECKSUM, FORMAT,
  * NOMEM, UNSUPPORTED (frame.c). */
-aotc_status aotci_index_decode(const struct aotc_kernel *kernel, struct aotci_content *content,
-                               aotc_error *error);
+aotc_status aotci_index_decode(struct aotc_kernel *kernel, aotc_error *error);
+
+/* Where a frame of a kernel lies. That is checked, not verified: the kernel's index has the digest of what must be
+ * there. FORMAT, IO (frame.c). */
+aotc_status aotci_frame_place(const struct aotc_kernel *kernel, uint32_t number, uint64_t *offset,
+                              aotc_error *error);
+
+/* Report that a frame of a kernel lies elsewhere. FORMAT (frame.c). */
+AOTCI_COLD aotc_status aotci_bad_place(const struct aotc_kernel *kernel, uint32_t number,
+                                       const char *expected, aotc_error *error);
 
 /* Open all kernels of an archive whose root is complete, and compare every frame with its digest. As aotci_kernel_open
  * (verify.c). */
 aotc_status aotci_verify_frames(struct aotc_archive *archive, aotc_error *error);
 
 /* Compare a frame of a kernel's blobs, which lies at `offset`, with its digest. IO, CHECKSUM, NOMEM (frame.c). */
-aotc_status aotci_frame_verify(const struct aotc_kernel *kernel, uint32_t use, uint64_t offset,
+aotc_status aotci_frame_verify(const struct aotc_kernel *kernel, uint32_t number, uint64_t offset,
                                aotc_error *error);
 
 /* Decode a blob, which may then lie in `room`. A frame of several blobs stays decoded until `aotci_frame_drop`. As

@@ -316,19 +316,3 @@ aotc_status aotci_root_kernel(struct aotc_kernel *kernel, char *name, aotc_error
     }
     return status;
 }
-
-aotc_status aotci_root_use(const struct aotc_kernel *kernel, uint32_t use, uint64_t *offset,
-                           aotc_error *error) {
-    const struct aotc_archive *archive = kernel->archive;
-    const struct aotci_table *uses = &archive->root.sections[SECTION_USES];
-    const uint32_t number = kernel->entry.first_use + use;
-    struct use_record record;
-    const aotc_status status = aotci_root_look(archive, uses->offset + (size_t)number * uses->stride,
-                                               sizeof record, &record, error);
-    *offset = status == AOTC_OK ? record.offset : 0;
-    const uint32_t stored_bytes = aotci_frame(&kernel->tables, use)->stored_bytes;
-    if (status == AOTC_OK && !aotci_is_place(archive, record.offset, stored_bytes)) {
-        return aotci_bad_record(&archive->root, error, SECTION_USES, number, "offset", "a place in the file");
-    }
-    return status;
-}

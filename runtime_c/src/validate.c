@@ -25,7 +25,6 @@ static const struct {
     [SECTION_TARGETS] = {"TARGETS", sizeof(struct target_record), 4, LIMIT_TARGETS},
     [SECTION_ENTRIES] = {"ENTRIES", sizeof(struct entry_record), 8, LIMIT_KERNELS},
     [SECTION_SLOTS] = {"SLOTS", sizeof(struct slot_record), 4},
-    [SECTION_USES] = {"USES", sizeof(struct use_record), 8},
     [SECTION_KERNELS] = {"KERNELS", sizeof(struct kernel_record), 8},
     [SECTION_PARAMS] = {"PARAMS", sizeof(struct param_record), 4},
     [SECTION_TYPE_VARIABLES] = {"TYPE_VARIABLES", sizeof(struct type_variable_record), 4},
@@ -44,7 +43,7 @@ static const struct {
 };
 
 static const enum section_kind root_sections[] = {SECTION_ARCHIVE, SECTION_TARGETS, SECTION_ENTRIES,
-                                                  SECTION_SLOTS,   SECTION_USES,    SECTION_STRINGS};
+                                                  SECTION_SLOTS, SECTION_STRINGS};
 static const enum section_kind kernel_sections[] = {
     SECTION_TARGETS,      SECTION_KERNELS,     SECTION_PARAMS,      SECTION_TYPE_VARIABLES,
     SECTION_CHOICES,      SECTION_VALUES,      SECTION_GUARDS,      SECTION_CONFIGS,
@@ -350,7 +349,7 @@ uint64_t aotci_frame_start(const struct aotc_archive *archive, uint64_t end) {
     return archive->is_compressed ? end : (end + STORED_ALIGN - 1) / STORED_ALIGN * STORED_ALIGN;
 }
 
-bool aotci_is_place(const struct aotc_archive *archive, uint64_t offset, uint32_t stored_bytes) {
+bool aotci_is_place(const struct aotc_archive *archive, uint64_t offset, uint64_t stored_bytes) {
     return offset >= archive->head_bytes && offset <= archive->file_bytes &&
            stored_bytes <= archive->file_bytes - offset &&
            (archive->is_compressed || offset % STORED_ALIGN == 0);
@@ -375,30 +374,26 @@ static aotc_status check_sizes(const struct aotc_archive *archive, const struct 
 aotc_status aotci_validate_entry(const struct aotc_archive *archive, uint32_t number,
                                  const struct entry_record *entry, aotc_error *error) {
     const struct aotci_tables *tables = &archive->root;
-    const uint32_t use_count = aotci_count(tables, SECTION_USES);
     const aotc_status status = check_sizes(archive, tables, SECTION_ENTRIES, number, &entry->frame,
                                            LIMIT_INDEX_BYTES, error);
     if (status != AOTC_OK) {
         return status;
     }
-    if (entry->zero != 0 || entry->first_use > use_count ||
-        entry->use_count > use_count - entry->first_use) {
-        return aotci_bad_record(tables, error, SECTION_ENTRIES, number, "first_use, use_count",
-                                "uses that there are");
+    if (entry->frame_count > entry->frame.raw_bytes / sizeof(struct frame_record)) {
+        return aotci_bad_record(tables, error, SECTION_ENTRIES, number, "frame_count",
+                                "no more than the index has room for");
     }
-    if (!aotci_is_place(archive, entry->offset, entry->frame.stored_bytes)) {
+    if (!aotci_is_place(archive, entry->offset, aotci_index_bytes(entry))) {
         return aotci_bad_record(tables, error, SECTION_ENTRIES, number, "offset, stored_bytes",
                                 "a place in the file");
     }
     return AOTC_OK;
 }
 
-/* Kernels in the order of their names, each with its slice of USES, and their indices in the same order. */
-static aotc_status check_entries(const struct aotc_archive *archive, uint64_t *file_end, aotc_error *error) {
+/* Kernels in the order of their names, and their indices in the same order. */
+static aotc_status check_entries(const struct aotc_archive *archive, aotc_error *error) {
     const struct aotci_tables *tables = &archive->root;
-    const uint32_t use_count = aotci_count(tables, SECTION_USES);
-    uint32_t end = 0;
-    *file_end = archive->head_bytes;
+    uint64_t end = archive->head_bytes;
     for (uint32_t i = 0; i < aotci_count(tables, SECTION_ENTRIES); ++i) {
         const struct entry_record *entry = aotci_entry(tables, i);
         const aotc_status status = aotci_validate_entry(archive, i, entry, error);
@@ -413,20 +408,13 @@ static aotc_status check_entries(const struct aotc_archive *archive, uint64_t *f
             return aotci_bad_record(tables, error, SECTION_ENTRIES, i, "name",
                                     "increasing names, each once");
         }
-        if (entry->first_use != end) {
-            return aotci_bad_record(tables, error, SECTION_ENTRIES, i, "first_use, use_count",
-                                    "the next uses");
-        }
-        if (entry->offset != aotci_frame_start(archive, *file_end)) {
+        if (entry->offset != aotci_frame_start(archive, end)) {
             return aotci_bad_record(tables, error, SECTION_ENTRIES, i, "offset, stored_bytes",
                                     "a place in the file after the previous index");
         }
-        end += entry->use_count;
-        *file_end = entry->offset + entry->frame.stored_bytes;
+        end = entry->offset + aotci_index_bytes(entry);
     }
-    return end == use_count ? AOTC_OK
-                            : aotci_bad_record(tables, error, SECTION_USES, end, "owner",
-                                               "a record that belongs to a kernel");
+    return AOTC_OK;
 }
 
 /* Slots for at most half as many kernels, a power of two, or none. */
@@ -470,38 +458,23 @@ static aotc_status check_slots(const struct aotci_tables *tables, aotc_error *er
     return AOTC_OK;
 }
 
-/* Where frames of blobs lie, as far as the root tells: after the indices. */
-static aotc_status check_uses(const struct aotc_archive *archive, uint64_t file_end, aotc_error *error) {
-    const struct aotci_tables *tables = &archive->root;
-    for (uint32_t i = 0; i < aotci_count(tables, SECTION_USES); ++i) {
-        const uint64_t offset = aotci_use(tables, i)->offset;
-        if (offset < file_end || !aotci_is_place(archive, offset, 0)) {
-            return aotci_bad_record(tables, error, SECTION_USES, i, "offset",
-                                    "a place in the file after the indices");
-        }
-    }
-    return AOTC_OK;
-}
-
 aotc_status aotci_validate_root(const struct aotc_archive *archive, aotc_error *error) {
     const struct aotci_tables *tables = &archive->root;
-    uint64_t file_end = 0;
     aotc_status status = check_strings(tables, error);
     status = status == AOTC_OK ? check_archive_record(tables, error) : status;
     status = status == AOTC_OK ? check_targets(tables, error) : status;
-    status = status == AOTC_OK ? check_entries(archive, &file_end, error) : status;
-    status = status == AOTC_OK ? check_slots(tables, error) : status;
-    return status == AOTC_OK ? check_uses(archive, file_end, error) : status;
+    status = status == AOTC_OK ? check_entries(archive, error) : status;
+    return status == AOTC_OK ? check_slots(tables, error) : status;
 }
 
 /* ---- the index of a kernel ---------------------------------------------------------------------- */
 
-/* The frames that the root has places of. */
+/* The frames that there are places of. */
 static aotc_status check_frames(const struct aotc_kernel *kernel, aotc_error *error) {
     const struct aotci_tables *tables = &kernel->tables;
     const uint32_t count = aotci_count(tables, SECTION_FRAMES);
-    if (count != kernel->entry.use_count) {
-        return bad_section(tables, error, SECTION_FRAMES, "count", "the use_count of the root");
+    if (count != kernel->entry.frame_count) {
+        return bad_section(tables, error, SECTION_FRAMES, "count", "the frame_count of the root");
     }
     for (uint32_t i = 0; i < count; ++i) {
         const aotc_status status = check_sizes(kernel->archive, tables, SECTION_FRAMES, i,

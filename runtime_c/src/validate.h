@@ -21,7 +21,7 @@ aotc_status aotci_validate_entry(const struct aotc_archive *archive, uint32_t nu
 uint64_t aotci_frame_start(const struct aotc_archive *archive, uint64_t end);
 
 /* Say whether a frame of so many bytes may lie there, as far as the size of the file tells. */
-bool aotci_is_place(const struct aotc_archive *archive, uint64_t offset, uint32_t stored_bytes);
+bool aotci_is_place(const struct aotc_archive *archive, uint64_t offset, uint64_t stored_bytes);
 
 /* Check every record of the index of a kernel. FORMAT, LIMIT, NOMEM. */
 aotc_status aotci_validate_index(const struct aotc_kernel *kernel, aotc_error *error);

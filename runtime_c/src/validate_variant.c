@@ -328,6 +328,23 @@ static bool repeats_params(const struct walk *walk, const struct variant_record 
                   (size_t)variant->cubin_param_count * table->stride) == 0;
 }
 
+/* Whether the params and the tensor maps of a variant are the next ones, or those of the other, each. */
+static bool has_lists(struct walk *walk, const struct variant_record *other,
+                      const struct variant_record *variant) {
+    static const struct variant_record nothing;
+    const struct variant_record *shared = other != NULL ? other : &nothing;
+    const bool shares_params = variant->cubin_param_count != 0 &&
+                               variant->first_cubin_param == shared->first_cubin_param &&
+                               variant->cubin_param_count == shared->cubin_param_count;
+    const bool shares_maps = variant->tensor_map_count != 0 &&
+                             variant->first_tensor_map == shared->first_tensor_map &&
+                             variant->tensor_map_count == shared->tensor_map_count;
+    return (shares_params || aotci_walk_claim(walk, SECTION_CUBIN_PARAMS, variant->first_cubin_param,
+                                              variant->cubin_param_count)) &&
+           (shares_maps || aotci_walk_claim(walk, SECTION_TENSOR_MAPS, variant->first_tensor_map,
+                                            variant->tensor_map_count));
+}
+
 static aotc_status check_variant(struct walk *walk, uint32_t index,
                                  const struct variant_record *other,
                                  const struct variant_record *variant) {
@@ -339,12 +356,9 @@ static aotc_status check_variant(struct walk *walk, uint32_t index,
         return aotci_walk_above(walk, "tensor maps of a variant", variant->tensor_map_count,
                                 LIMIT_TENSOR_MAPS);
     }
-    if (!aotci_walk_claim(walk, SECTION_CUBIN_PARAMS, variant->first_cubin_param,
-                          variant->cubin_param_count) ||
-        !aotci_walk_claim(walk, SECTION_TENSOR_MAPS, variant->first_tensor_map,
-                          variant->tensor_map_count)) {
+    if (!has_lists(walk, other, variant)) {
         return aotci_walk_bad(walk, SECTION_VARIANTS, index, "first_cubin_param, first_tensor_map",
-                              "the next records");
+                              "the next records, or those of the variant before");
     }
     aotc_status status = check_variant_numbers(walk, index, variant);
     status = status == AOTC_OK ? check_variant_expressions(walk, index, other, variant) : status;

@@ -36,11 +36,11 @@ static aotc_status check_padding(const struct walk *walk, uint64_t offset, aotc_
     return status;
 }
 
-/* Count what a frame that begins where it must adds to the file. */
-static aotc_status pass(struct walk *walk, uint64_t offset, const struct frame_record *frame,
-                        aotc_error *error) {
+/* Count what a frame that begins where it must adds to the file, with what follows it. */
+static aotc_status pass(struct walk *walk, uint64_t offset, uint64_t size_bytes,
+                        const struct frame_record *frame, aotc_error *error) {
     const aotc_status status = check_padding(walk, offset, error);
-    walk->end = offset + frame->stored_bytes;
+    walk->end = offset + size_bytes;
     walk->decoded_bytes += frame->raw_bytes;
     if (status == AOTC_OK && walk->decoded_bytes > LIMIT_DECODED_BYTES) {
         return aotci_above_limit(&walk->archive->root, error, "decoded size of all frames",
@@ -63,11 +63,11 @@ static const struct frame_record *seen_at(const struct walk *walk, uint64_t offs
     return low < walk->seen_count && walk->seen[low].offset == offset ? walk->seen[low].frame : NULL;
 }
 
-static aotc_status verify_use(struct walk *walk, const struct aotc_kernel *kernel, uint32_t use,
-                              aotc_error *error) {
-    const struct frame_record *frame = aotci_frame(&kernel->tables, use);
+static aotc_status verify_frame(struct walk *walk, const struct aotc_kernel *kernel, uint32_t number,
+                                aotc_error *error) {
+    const struct frame_record *frame = aotci_frame(&kernel->tables, number);
     uint64_t offset = 0;
-    aotc_status status = aotci_root_use(kernel, use, &offset, error);
+    aotc_status status = aotci_frame_place(kernel, number, &offset, error);
     if (status != AOTC_OK) {
         return status;
     }
@@ -75,13 +75,13 @@ static aotc_status verify_use(struct walk *walk, const struct aotc_kernel *kerne
         const struct frame_record *before = seen_at(walk, offset);
         return before != NULL && memcmp(before, frame, sizeof *frame) == 0
                    ? AOTC_OK
-                   : aotci_bad_record(&walk->archive->root, error, SECTION_USES,
-                                      kernel->entry.first_use + use, "offset",
-                                      "the end of the previous frame, or a frame that was used before");
+                   : aotci_bad_place(kernel, number,
+                                     "the end of the previous frame, or a frame that was used before",
+                                     error);
     }
-    status = pass(walk, offset, frame, error);
+    status = pass(walk, offset, frame->stored_bytes, frame, error);
     walk->seen[walk->seen_count++] = (struct seen){offset, frame};
-    return status == AOTC_OK ? aotci_frame_verify(kernel, use, offset, error) : status;
+    return status == AOTC_OK ? aotci_frame_verify(kernel, number, offset, error) : status;
 }
 
 static aotc_status verify_all(struct walk *walk, aotc_error *error) {
@@ -91,13 +91,13 @@ static aotc_status verify_all(struct walk *walk, aotc_error *error) {
     aotc_status status = AOTC_OK;
     for (uint32_t i = 0; status == AOTC_OK && i < kernel_count; ++i) {
         const struct entry_record *entry = aotci_entry(root, i);
-        status = pass(walk, entry->offset, &entry->frame, error);
+        status = pass(walk, entry->offset, aotci_index_bytes(entry), &entry->frame, error);
     }
     for (uint32_t i = 0; status == AOTC_OK && i < kernel_count; ++i) {
-        const uint32_t use_count = aotci_entry(root, i)->use_count;
+        const uint32_t frame_count = aotci_entry(root, i)->frame_count;
         status = aotci_kernel_open(archive, i, NULL, error);
-        for (uint32_t use = 0; status == AOTC_OK && use < use_count; ++use) {
-            status = verify_use(walk, aotci_kernel(archive, i), use, error);
+        for (uint32_t frame = 0; status == AOTC_OK && frame < frame_count; ++frame) {
+            status = verify_frame(walk, aotci_kernel(archive, i), frame, error);
         }
     }
     if (status == AOTC_OK && walk->end != archive->file_bytes) {
@@ -109,14 +109,17 @@ static aotc_status verify_all(struct walk *walk, aotc_error *error) {
 }
 
 aotc_status aotci_verify_frames(struct aotc_archive *archive, aotc_error *error) {
-    const uint32_t use_count = aotci_count(&archive->root, SECTION_USES);
     struct walk walk = {.archive = archive, .end = archive->head_bytes};
-    walk.seen = aotci_allocate(&archive->allocator, use_count, sizeof *walk.seen);
+    size_t frame_count = 0; /* their places are in the file, each apart: no more than that has room for */
+    for (uint32_t i = 0; i < aotci_count(&archive->root, SECTION_ENTRIES); ++i) {
+        frame_count += aotci_entry(&archive->root, i)->frame_count;
+    }
+    walk.seen = aotci_allocate(&archive->allocator, frame_count, sizeof *walk.seen);
     if (walk.seen == NULL) {
         return AOTCI_FAIL(error, AOTC_ERROR_NOMEM, .file = archive->name, .field = "frames",
                           .expected = "memory to verify them", .got = "none");
     }
     const aotc_status status = verify_all(&walk, error);
-    aotci_deallocate(&archive->allocator, walk.seen, use_count, sizeof *walk.seen);
+    aotci_deallocate(&archive->allocator, walk.seen, frame_count, sizeof *walk.seen);
     return status;
 }

@@ -252,6 +252,20 @@ def _tma(target: str) -> Kernel:
     return Kernel("tma", _SOURCE, variants, params, configs=configs)
 
 
+def _boxes(target: str) -> Kernel:
+    """Return that kernel with a tensor map and parameters in its second config that are others."""
+    kernel = _tma(target)
+    last, first = kernel.variants
+    (tensor_map,) = first.tensor_maps
+    other = replace(
+        first,
+        cubin=cubin(target, {first.symbol: [(0, 128)]}, b"boxes"),
+        cubin_params=first.cubin_params[:1],
+        tensor_maps=(replace(tensor_map, box=(64, 64)),),
+    )
+    return replace(kernel, name="boxes", variants=(last, other))
+
+
 def _pick(targets: tuple[str, ...]) -> Kernel:
     """Return a kernel whose function says for which target it was built."""
     variants = tuple(
@@ -386,9 +400,9 @@ def _frames(data: bytes) -> list[tuple[int, int]]:
     root = Root(data, read_header(data))
     found: dict[int, int] = {}
     for number, row in enumerate(root.rows["ENTRIES"]):
-        found[row[4]] = row[5]
+        found[row[2]] = row[3]
         sizes = (frame[0] for frame in Decoder(root, number).frames)
-        found.update(zip(root.uses(number), sizes, strict=True))
+        found.update(zip(root.places(number), sizes, strict=True))
     return sorted(found.items())
 
 
@@ -453,6 +467,7 @@ def main(directory: Path) -> None:
     _write(directory, "golden", Archive("golden", "1.2.3", kernels, "aotc; ptxas"))
     _write(directory, "grouped", Archive("grouped", "1", kernels, "aotc"), is_grouped=True)
     _write(directory, "hopper", Archive("hopper", "1", (_tma(hopper),)))
+    _write(directory, "boxes", Archive("boxes", "1", (_boxes(hopper),)))
     _write(directory, "mapped", Archive("mapped", "1", (_mapped(hopper),)))
     _write(directory, "looped", Archive("looped", "1", (_looped(hopper),)))
     _write(directory, "together", Archive("together", "1", (_together(hopper),)))

@@ -80,7 +80,7 @@ static void seal(unsigned char *data, size_t size_bytes) {
 
 /* Sections of the root, and of the index of a kernel, in the order of their directories. */
 static const enum section_kind root_kinds[] = {SECTION_ARCHIVE, SECTION_TARGETS, SECTION_ENTRIES,
-                                               SECTION_SLOTS,   SECTION_USES,    SECTION_STRINGS};
+                                               SECTION_SLOTS, SECTION_STRINGS};
 enum { ROOT = -1, FRAME_HEAD_BYTES = 12 };
 
 static struct directory_entry *entry_of(unsigned char *index, int kernel, enum section_kind kind) {
@@ -230,6 +230,8 @@ static void extremes_of(const char *name) {
         const struct entry_record entry = *kernel_of(golden.data, i);
         extremes_between(&golden, (size_t)entry.offset + FRAME_HEAD_BYTES,
                          (size_t)entry.offset + entry.frame.stored_bytes, (int)i);
+        extremes_between(&golden, (size_t)entry.offset + entry.frame.stored_bytes,
+                         (size_t)(entry.offset + aotci_index_bytes(&entry)), ROOT);
     }
     free(golden.data);
 }
@@ -238,6 +240,7 @@ static void test_extremes(void) {
     extremes_of_a_large_root();
     extremes_of("golden.aotc");
     extremes_of("looped.aotc");
+    extremes_of("boxes.aotc");
     extremes_of("grouped.aotc");
     extremes_of("empty.aotc");
 }
@@ -312,8 +315,8 @@ static void expect_changes(const char *name, const struct change *changes, size_
 static void test_fields(void) {
     static const struct change changes[] = {
         IN_HEADER(major, 1, AOTC_ERROR_VERSION, "1.0"),
-        IN_HEADER(major, 6, AOTC_ERROR_VERSION, "6.0"),
-        IN_HEADER(major, 8, AOTC_ERROR_VERSION, "8.0"),
+        IN_HEADER(major, 7, AOTC_ERROR_VERSION, "7.0"),
+        IN_HEADER(major, 9, AOTC_ERROR_VERSION, "9.0"),
         IN_HEADER(required_features, 1 << 10 | 1, AOTC_ERROR_VERSION, "0x400"),
         IN_HEADER(required_features, 0, AOTC_ERROR_FORMAT, "ENTRIES[0].raw_bytes"),
         IN_HEADER(optional_features, 1, AOTC_ERROR_FORMAT, "optional_features"),
@@ -402,14 +405,15 @@ static void test_fields(void) {
                   "VARIANTS[1].grid"),
         IN_RECORD(SECTION_VARIANTS, 1, variant_record, scratch_align, 8, AOTC_ERROR_FORMAT,
                   "VARIANTS[1].scratch"),
-        IN_RECORD(SECTION_CUBIN_PARAMS, 4, cubin_param_record, size, 4, AOTC_ERROR_FORMAT,
-                  "CUBIN_PARAMS[4]"),
-        IN_RECORD(SECTION_CUBIN_PARAMS, 7, cubin_param_record, zero, 1, AOTC_ERROR_FORMAT,
-                  "CUBIN_PARAMS[7]"),
-        IN_KERNEL(4, SECTION_TENSOR_MAPS, 1, tensor_map_record, rank, 6, AOTC_ERROR_FORMAT,
-                  "TENSOR_MAPS[1]"),
-        IN_KERNEL(4, SECTION_TENSOR_MAPS, 1, tensor_map_record, box[0], 257, AOTC_ERROR_FORMAT,
-                  "TENSOR_MAPS[1]"),
+        /* And has its parameters and tensor maps, or the next ones. */
+        IN_RECORD(SECTION_VARIANTS, 1, variant_record, first_cubin_param, 1, AOTC_ERROR_FORMAT,
+                  "VARIANTS[1].first_cubin_param"),
+        IN_RECORD(SECTION_VARIANTS, 1, variant_record, cubin_param_count, 3, AOTC_ERROR_FORMAT,
+                  "VARIANTS[1].first_cubin_param"),
+        IN_RECORD(SECTION_VARIANTS, 0, variant_record, cubin_param_count, 3, AOTC_ERROR_FORMAT,
+                  "VARIANTS[0].param_bytes"),
+        IN_KERNEL(4, SECTION_VARIANTS, 1, variant_record, first_tensor_map, 1, AOTC_ERROR_FORMAT,
+                  "VARIANTS[1].first_cubin_param, first_tensor_map"),
         IN_KERNEL(4, SECTION_TENSOR_MAPS, 0, tensor_map_record, rank, 6, AOTC_ERROR_FORMAT,
                   "TENSOR_MAPS[0]"),
         IN_KERNEL(4, SECTION_TENSOR_MAPS, 0, tensor_map_record, interleave, 1, AOTC_ERROR_FORMAT,
@@ -432,16 +436,15 @@ static void test_fields(void) {
         IN_DIRECTORY(0, SECTION_TARGETS, 65, AOTC_ERROR_LIMIT, "TARGETS"),
         IN_ROOT(SECTION_ENTRIES, 0, entry_record, name, 0, AOTC_ERROR_FORMAT, "ENTRIES[0].name"),
         IN_ROOT(SECTION_ENTRIES, 1, entry_record, name, 1, AOTC_ERROR_FORMAT, "ENTRIES[1].name"),
-        IN_ROOT(SECTION_ENTRIES, 0, entry_record, zero, 1, AOTC_ERROR_FORMAT, "ENTRIES[0]"),
-        IN_ROOT(SECTION_ENTRIES, 1, entry_record, first_use, 0, AOTC_ERROR_FORMAT,
-                "ENTRIES[1].first_use"),
-        IN_ROOT(SECTION_ENTRIES, 0, entry_record, use_count, UINT32_MAX, AOTC_ERROR_FORMAT,
-                "ENTRIES[0].first_use"),
-        IN_ROOT(SECTION_ENTRIES, 4, entry_record, use_count, 0, AOTC_ERROR_FORMAT, "USES["),
+        IN_ROOT(SECTION_ENTRIES, 0, entry_record, frame_count, UINT32_MAX, AOTC_ERROR_FORMAT,
+                "ENTRIES[0].frame_count"),
+        IN_ROOT(SECTION_ENTRIES, 0, entry_record, frame_count, 1, AOTC_ERROR_FORMAT,
+                "ENTRIES[1].offset"),
+        IN_ROOT(SECTION_ENTRIES, 4, entry_record, frame_count, 0, AOTC_ERROR_FORMAT, "FRAMES"),
         IN_ROOT(SECTION_ENTRIES, 0, entry_record, frame.raw_bytes, (16 << 20) + 1, AOTC_ERROR_LIMIT,
                 "decoded size"),
         IN_ROOT(SECTION_ENTRIES, 1, entry_record, frame.raw_bytes, 0, AOTC_ERROR_FORMAT, "ENTRIES[1]"),
-        IN_ROOT(SECTION_ENTRIES, 1, entry_record, frame.raw_bytes, 8, AOTC_ERROR_FORMAT, "content size"),
+        IN_ROOT(SECTION_ENTRIES, 1, entry_record, frame.raw_bytes, 4000, AOTC_ERROR_FORMAT, "content size"),
         IN_ROOT(SECTION_ENTRIES, 1, entry_record, offset, 0, AOTC_ERROR_FORMAT, "ENTRIES[1].offset"),
         IN_ROOT(SECTION_ENTRIES, 0, entry_record, frame.stored_bytes, UINT32_MAX, AOTC_ERROR_FORMAT,
                 "ENTRIES[0].offset"),
@@ -451,8 +454,6 @@ static void test_fields(void) {
         IN_DIRECTORY(ROOT, SECTION_SLOTS, 8, AOTC_ERROR_FORMAT, "offset"),
         IN_ROOT(SECTION_SLOTS, 0, slot_record, tag, 1, AOTC_ERROR_FORMAT, "SLOTS"),
         IN_ROOT(SECTION_SLOTS, 0, slot_record, kernel, 9, AOTC_ERROR_FORMAT, "SLOTS"),
-        IN_ROOT(SECTION_USES, 0, use_record, offset, 0, AOTC_ERROR_FORMAT, "USES[0]"),
-        IN_ROOT(SECTION_USES, 0, use_record, offset, UINT64_MAX, AOTC_ERROR_FORMAT, "USES[0]"),
         IN_RECORD(SECTION_FRAMES, 0, frame_record, raw_bytes, (64 << 20) + 1, AOTC_ERROR_LIMIT,
                   "decoded size"),
         IN_RECORD(SECTION_FRAMES, 0, frame_record, raw_bytes, 0, AOTC_ERROR_FORMAT, "FRAMES[0]"),
@@ -509,6 +510,23 @@ static void test_another_name(void) {
     seal_kernel(twins.data, twins.size_bytes, 0);
     EXPECT(open_bytes(twins.data, twins.size_bytes, 0, &error), AOTC_ERROR_FORMAT, &error, "name");
     free(twins.data);
+}
+
+/* Variants whose parameters and tensor maps are not those of the variant before. */
+static void test_fields_of_others(void) {
+    static const struct change changes[] = {
+        IN_RECORD(SECTION_CUBIN_PARAMS, 2, cubin_param_record, size, 4, AOTC_ERROR_FORMAT,
+                  "CUBIN_PARAMS[2]"),
+        IN_RECORD(SECTION_CUBIN_PARAMS, 2, cubin_param_record, zero, 1, AOTC_ERROR_FORMAT,
+                  "CUBIN_PARAMS[2]"),
+        IN_RECORD(SECTION_TENSOR_MAPS, 1, tensor_map_record, rank, 6, AOTC_ERROR_FORMAT,
+                  "TENSOR_MAPS[1]"),
+        IN_RECORD(SECTION_TENSOR_MAPS, 1, tensor_map_record, box[0], 257, AOTC_ERROR_FORMAT,
+                  "TENSOR_MAPS[1]"),
+        IN_RECORD(SECTION_TENSOR_MAPS, 1, tensor_map_record, box[1], 32, AOTC_OK, NULL),
+        IN_RECORD(SECTION_VARIANTS, 1, variant_record, first_tensor_map, 0, AOTC_ERROR_FORMAT, "owner"),
+    };
+    expect_changes("boxes.aotc", changes, sizeof changes / sizeof *changes);
 }
 
 /* What is told of the grid: to persistent kernels, along an axis that there is. */
@@ -575,7 +593,7 @@ static void test_newer_minor(void) {
 
 int main(int argc, char **argv) {
     static void (*const tests[])(void) = {
-        test_truncation, test_bit_flips, test_extremes, test_fields, test_fields_of_loops,
+        test_truncation, test_bit_flips, test_extremes, test_fields, test_fields_of_others, test_fields_of_loops,
         test_fields_of_groups, test_another_name, test_strings, test_newer_minor,
     };
     return run_tests(argc, argv, tests, sizeof tests / sizeof *tests);

@@ -29,6 +29,7 @@ from aotc.package.records import (
     DIRECTORY_HEAD,
     HEADER,
     KERNEL_SECTIONS,
+    PLACE,
     RECORDS,
     ROOT_SECTIONS,
     SHA256_BYTES,
@@ -50,6 +51,7 @@ from tests.support.archive_bytes import (
     num_kernels,
     patched,
     place,
+    places_of,
     resealed,
     root_at,
     with_contents,
@@ -83,11 +85,13 @@ _MINOR = Field(10, 2, "header+10")
 
 
 def fields(data: bytes) -> Iterator[Field]:
-    """Yield every field of the header, the directories and the records; bytes of sections are one."""
+    """Yield every field of the header, the directories, the records, and places; bytes of sections are one."""
     yield from _fields_of(HEADER, 0, "header", ROOT)
     yield from _fields_of_index(data, root_at(data), ROOT_SECTIONS, "root ", ROOT)
     for kernel in range(num_kernels(data)):
         yield from _fields_of_index(index_of(data, kernel), 0, KERNEL_SECTIONS, "", kernel)
+    for kernel, frame, _, at in places_of(data):
+        yield Field(at, PLACE.size, f"kernel {kernel}, place of frame {frame}")
 
 
 def _fields_of(layout: struct.Struct, at: int, name: str, kernel: int) -> Iterator[Field]:

@@ -27,6 +27,7 @@ from aotc.package.records import (
     FEATURE_ZSTD,
     HEADER,
     KERNEL_SECTIONS,
+    PLACE,
     RECORDS,
     ROOT_SECTIONS,
     SHA256_BYTES,
@@ -73,27 +74,27 @@ def _records(data: bytes, name: str, kernel: int = ROOT) -> list[tuple[Any, ...]
     return [layout.unpack_from(table, at + layout.size * number) for number in range(count)]
 
 
-def _uses(data: bytes) -> list[tuple[int, int, int]]:
-    """Return the kernel, the number of the frame there, and its offset, for each use of a frame."""
-    offsets = [row[0] for row in _records(data, "USES")]
-    return [
-        (kernel, frame, offsets[first + frame])
-        for kernel, (_, _, first, count, *_) in enumerate(_records(data, "ENTRIES"))
-        for frame in range(count)
-    ]
+def places_of(data: bytes) -> list[tuple[int, int, int, int]]:
+    """Return where each place of a frame stands: kernel, number of the frame there, place, and that of the place."""
+    found: list[tuple[int, int, int, int]] = []
+    for kernel, (_, count, offset, stored_bytes, *_) in enumerate(_records(data, "ENTRIES")):
+        for frame in range(count):
+            at = offset + stored_bytes + PLACE.size * frame
+            found.append((kernel, frame, PLACE.unpack_from(data, at)[0], at))
+    return found
 
 
 def frame_rows(data: bytes) -> list[tuple[int, int, int, bytes]]:
     """Return offset, stored size, decoded size and digest of each frame: indices, then blobs."""
-    rows = [row[4:] for row in _records(data, "ENTRIES")]
-    blobs = {o: (o, *_records(data, "FRAMES", k)[frame]) for k, frame, o in _uses(data)}
+    rows = [row[2:] for row in _records(data, "ENTRIES")]
+    blobs = {o: (o, *_records(data, "FRAMES", k)[frame]) for k, frame, o, _ in places_of(data)}
     return [*rows, *(blobs[offset] for offset in sorted(blobs))]
 
 
 @lru_cache(maxsize=64)
 def index_of(data: bytes, kernel: int) -> bytes:
     """Return the index of a kernel, decoded."""
-    offset, stored_bytes, raw_bytes, _ = _records(data, "ENTRIES")[kernel][4:]
+    offset, stored_bytes, raw_bytes, _ = _records(data, "ENTRIES")[kernel][2:]
     frame = data[offset : offset + stored_bytes]
     return zstandard.decompress(frame, raw_bytes) if data[16] & FEATURE_ZSTD else frame
 
@@ -119,7 +120,7 @@ def with_frames(data: bytes, frames: Mapping[int, tuple[bytes, int]]) -> bytes:
     rows = frame_rows(data)
     stored = [(data[at : at + size], raw_bytes) for at, size, raw_bytes, _ in rows]
     numbers = {row[0]: number for number, row in enumerate(rows)}
-    for kernel, frame, offset in _uses(data):
+    for kernel, frame, offset, _ in places_of(data):
         changed = frames.get(numbers[offset])
         if changed is not None and kernel not in frames:
             old = zstandard.decompress(stored[kernel][0], stored[kernel][1])
@@ -129,18 +130,20 @@ def with_frames(data: bytes, frames: Mapping[int, tuple[bytes, int]]) -> bytes:
         stored[number] = changed
     end = _header(data).end
     head = bytearray(data[:end])
-    places: list[int] = []
-    for frame, _ in stored:
-        places.append(end)
-        end += len(frame)
+    counts = [row[1] for row in _records(data, "ENTRIES")] + [0] * len(stored)
+    offsets: list[int] = []
+    for (frame, _), count in zip(stored, counts, strict=False):
+        offsets.append(end)
+        end += len(frame) + PLACE.size * count
+    parts = [frame for frame, _ in stored]
     for kernel in range(num_kernels(data)):
-        record = places[kernel].to_bytes(8, "little") + _frame_record(*stored[kernel])
-        at = field(data, "ENTRIES", kernel, 16)
+        record = PLACE.pack(offsets[kernel]) + _frame_record(*stored[kernel])
+        at = field(data, "ENTRIES", kernel, 8)
         head[at : at + len(record)] = record
-    for use, (_, _, offset) in enumerate(_uses(data)):
-        struct.pack_into("<Q", head, field(data, "USES", use, 0), places[numbers[offset]])
+    for kernel, _, offset, _ in places_of(data):
+        parts[kernel] += PLACE.pack(offsets[numbers[offset]])
     struct.pack_into("<Q", head, 32, end)
-    return resealed(bytes(head) + b"".join(frame for frame, _ in stored))
+    return resealed(bytes(head) + b"".join(parts))
 
 
 def _frame_record(frame: bytes, raw_bytes: int) -> bytes:

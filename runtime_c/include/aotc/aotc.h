@@ -129,7 +129,7 @@ typedef int (*aotc_decompress_fn)(void *user, const void *source, size_t source_
 
 enum {
     AOTC_OPEN_COPY = 1u << 0, /* keep all of it in memory of its own: borrow nothing, keep no file open */
-    AOTC_OPEN_REQUIRE_SIGNATURE = 1u << 1, /* refuse unsigned archives (all of format 7.0 are) */
+    AOTC_OPEN_REQUIRE_SIGNATURE = 1u << 1, /* refuse unsigned archives (all of format 8.0 are) */
     AOTC_OPEN_VERIFY_BLOBS = 1u << 2, /* check all of it now, not when it is used: every SHA-256 and index */
     /* Map the file instead of reading it, for the shortest time to a first launch: the caller sees to it that
      * nobody changes or cuts it in place. Replacing it, as every writer of aotc does, has no effect. */
