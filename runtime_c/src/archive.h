@@ -101,7 +101,8 @@ struct aotci_remote {
     unsigned char seals[];
 };
 
-/* The first bytes of a file, read at once: all that opening needs, unless the root has most of a megabyte. */
+/* The first bytes of a file, read at once: all that opening needs, unless the root has most of a megabyte; of an archive
+ * of a few dozen kernels all of the root. */
 struct aotci_start {
     uint32_t size_bytes;
     _Alignas(8) unsigned char bytes[4096];

@@ -2,9 +2,9 @@
  *
  * The system maps a program's code when it is touched first, a few pages around at once, and takes as long for that as
  * a small archive to read. A first launch goes through most files of the library, one after the other: so one byte of
- * each is read while the program starts. After that a driver starts, which leaves nothing of it in the caches near the
- * processor; a launch that finds its code missing there waits for one line after the other, half a thousand times. So
- * the first archive that is opened asks for all of it at once.
+ * each is read while the program starts. After that a driver starts, which leaves little of it in the caches near the
+ * processor; a launch would wait there for one line after the other. So the first archive that is opened has all of it
+ * fetched at once, and costs little more for it.
  */
 #include "first_touch.h"
 
@@ -22,8 +22,8 @@
 
 enum {
     LINE_BYTES = 64,
-    FUNCTION_BYTES = 2048,   /* about what the last function that is named has */
-    MOST_BYTES = 128 << 10, /* twice the library's: a linker put something else in between */
+    FUNCTION_BYTES = 2048,  /* about what the last function that is named has */
+    MOST_BYTES = 128 << 10, /* twice what the library has: more is not its own */
 };
 
 #define PLACE(function) ((uintptr_t)&(function))

@@ -17,8 +17,8 @@ struct source {
     uint32_t number; /* of those of its blobs, or INDEX */
     uint64_t offset;
     const struct frame_record *frame;
-    struct aotci_room room;  /* where its bytes may be read to */
-    uint64_t places_bytes;   /* read with it, since they follow it */
+    struct aotci_room room; /* where its bytes may be read to */
+    uint64_t places_bytes;  /* read with it, since they follow it */
 };
 
 enum { INDEX = -1 };

@@ -151,6 +151,30 @@ def test_a_frame_without_compression_has_one_size(samples: SimpleNamespace) -> N
         decode(resealed(changed))
 
 
+def test_variants_share_what_is_the_same(samples: SimpleNamespace) -> None:
+    """A variant's list is that of the last one like it, if both are the same."""
+    (copy,) = samples.copy.variants
+    (tensor_map,) = copy.tensor_maps
+    other = replace(copy, tensor_maps=(replace(tensor_map, box=(64, 32)),))
+    short = replace(copy, cubin_params=copy.cubin_params[:1])
+    num_params = len(copy.cubin_params)
+    for variants, num_lists, num_maps in (
+        ((copy, copy, copy), (num_params,), 1),
+        ((copy, other, other), (num_params,), 2),
+        ((copy, other, copy), (num_params,), 3),
+        ((copy, short, copy), (num_params, 1, num_params), 1),
+    ):
+        kernel = replace(
+            samples.copy,
+            variants=tuple(replace(each, config=n) for n, each in enumerate(variants)),
+            configs=tuple((("N", n),) for n in range(len(variants))),
+        )
+        data = encode(Archive("shared", "1", (kernel,)))
+        assert place(data, "CUBIN_PARAMS", 0)[1] == sum(num_lists)
+        assert place(data, "TENSOR_MAPS", 0)[1] == num_maps
+        assert decode(data).kernels == (kernel,)
+
+
 def test_each_piece_of_a_root_has_its_digest(samples: SimpleNamespace) -> None:
     kernels = tuple(replace(samples.copy, name=f"k{number:03}") for number in range(40))
     data = encode(Archive("many", "1", kernels), is_compressed=False)
