@@ -59,9 +59,10 @@ _MAX_PERSISTENT_PROGRAMS = 256
 _OTHERS = (1, 2, 3, 5, 1, 2)
 _MAX_INDEX = 512
 _PROGRAMS = (2, 8, 132, 148)  # of persistent kernels that do not say how many there are
-# What else a float may be. Large ones leave room in fp16 and fp32: where all overflows, nothing shows.
+# What else a float may be. Large ones leave room in fp16 and fp32: where all overflows, nothing shows. With a negative one
+# exponentials overflow where what is taken for the largest of their arguments is the least.
 _FLOATS = {
-    "negative": -1.0,
+    "negative": -16.0,
     "minus zero": -0.0,
     "large": 2.0**12,
     "infinite": math.inf,
