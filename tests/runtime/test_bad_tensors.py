@@ -173,13 +173,19 @@ def test_a_hundred_thousand_launches_leak_nothing(scale: Kernel, gpu: FakeGpu) -
         tracemalloc.start()
         launch(100)
         gc.collect()
-        before = tracemalloc.get_traced_memory()[0]
-        launch(1000)
-        for _ in range(100_000):
-            scale(arrays[2], BUFFER, 1.0, big)
-        gc.collect()
-        # An object leaked in any kind of launch would be 16 bytes or more, a thousand times.
-        assert tracemalloc.get_traced_memory()[0] - before < 16_000
+        growths: list[int] = []
+        for _ in range(3):
+            before = tracemalloc.get_traced_memory()[0]
+            launch(1000)
+            for _ in range(100_000):
+                scale(arrays[2], BUFFER, 1.0, big)
+            gc.collect()
+            growths.append(tracemalloc.get_traced_memory()[0] - before)
+            # An object leaked in any kind of launch would be 16 bytes or more, a thousand times, and each time
+            # again; what the interpreter makes larger, a table of its own, it does once.
+            if growths[-1] < 16_000:
+                break
+        assert growths[-1] < 16_000, growths
         assert [sys.getrefcount(thing) for thing in watched] == references
         # A type is remembered or not, as the addresses of the others have it: one reference or none.
         growth = [
