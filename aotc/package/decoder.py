@@ -172,6 +172,7 @@ class Decoder(Tables):
         self.check_frames(len(root.places(number)))
         self.check_blobs()
         self.contents: list[bytes] = []
+        # Params and tensor maps of the last variant with tensor maps, and of the last without: first, count.
         self.lists: dict[bool, tuple[tuple[int, int], tuple[int, int]]] = {}
 
     def check_expressions(self, code_bytes: int) -> None:

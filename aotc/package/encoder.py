@@ -116,6 +116,7 @@ class _KernelEncoder:
         self.blobs: dict[bytes, int] = {}
         self.blob_kinds: list[int] = []
         self.groups: list[list[bytes]] = []
+        # Params and tensor maps of the last variant with tensor maps, and of the last without.
         self.lists: dict[bool, tuple[_List, _List]] = {}
         self.targets = {name: index for index, name in enumerate(sorted(set(kernel.targets)))}
         for name in self.targets:

@@ -66,8 +66,10 @@ void aotci_fetch_code(void) {
     }
     atomic_store_explicit(&was_fetched, true, memory_order_relaxed);
     const struct extent extent = code_extent(false);
-    for (uintptr_t at = extent.begin;
-         extent.end - extent.begin <= MOST_BYTES && at < extent.end + FUNCTION_BYTES; at += LINE_BYTES) {
+    if (extent.end - extent.begin > MOST_BYTES) {
+        return;
+    }
+    for (uintptr_t at = extent.begin; at < extent.end + FUNCTION_BYTES; at += LINE_BYTES) {
         __builtin_prefetch((const void *)at);
     }
 }

@@ -22,7 +22,7 @@ pytestmark = pytest.mark.usefixtures("one_worker")
 MANIFEST = Path(__file__).parents[2] / "kernels" / "matrix.toml"
 SPEC = manifest.load(str(MANIFEST))
 VARIANTS_OF_A_TEST = 4
-TESTS_OF_A_KERNEL = 2
+TESTS_OF_A_KERNEL = 3
 
 
 def _groups() -> Iterator[Any]:
