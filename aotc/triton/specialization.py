@@ -91,8 +91,10 @@ def constant(value: Any) -> Any:
         value = value.value
     if value is None or isinstance(value, (bool, int, float, str)):
         return None if value == "None" else value  # which is how manifests write it
-    if type(value).__name__ == "dtype" and isinstance(getattr(value, "name", None), str):
-        return _SPELLINGS.get(value.name, value.name)
+    if type(value).__name__ == "dtype":  # Triton's and NumPy's have a name, torch's is its text
+        return dtype_word(getattr(value, "name", None) or str(value).rpartition(".")[2])
+    if isinstance(value, tuple):
+        return tuple(constant(item) for item in cast("tuple[Any, ...]", value))
     function = getattr(value, "fn", None)
     if hasattr(function, "__code__"):
         return identity(function)

@@ -1,0 +1,1 @@
+"""Triton's own language tests, run through aotc."""
