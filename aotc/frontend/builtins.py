@@ -23,6 +23,7 @@ from aotc.frontend import (
     descriptors,
     dot,
     dot_scaled,
+    hints,
     indexing,
     inline_asm,
     libdevice,
@@ -293,6 +294,7 @@ _TABLES = (
     random_numbers.FUNCTIONS,
     sorting.FUNCTIONS,
     indexing.FUNCTIONS,
+    hints.FUNCTIONS,
     program.FUNCTIONS,
 )
 _FUNCTIONS: dict[str, Builtin] = {

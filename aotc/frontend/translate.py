@@ -22,6 +22,7 @@ from aotc.frontend.emitter import Emitter, mistake
 from aotc.frontend.expressions import EXPRESSIONS, HOST_EXPRESSIONS
 from aotc.frontend.frame import Frame, Program, Syntax
 from aotc.frontend.globals import Globals, describe_function
+from aotc.frontend.hints import attach_hints
 from aotc.frontend.launch_expressions import launch_expression
 from aotc.frontend.resolve import (
     bindings,
@@ -125,6 +126,7 @@ def translate(
             with program.calling(function):
                 frame.run(function.node.body)
             program.emit(scf.Return())
+            attach_hints(program.emit)
             name = _symbol(function)
             made = Kernel(name, arguments.params, body, num_warps=num_warps, loc=where)
             if program.emit.runs_by_cta and num_ctas > 1:
