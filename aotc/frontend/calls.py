@@ -302,6 +302,7 @@ def _call_external(
         plain = {name: unwrap(one) for name, one in kwargs.items()}
         return named_tuple([unwrap(one) for one in args], plain)
     if function.path in ("os.environ.get", "os.getenv"):
+        frame.program.remark_unset(args[0] if args else kwargs.get("key"))
         return args[1] if len(args) > 1 else kwargs.get("default")
     if len(args) == 1 and not kwargs and isinstance(args[0], Function):
         # `f = triton.jit(f)`, or a decorator called as a function.

@@ -148,6 +148,7 @@ def _compare_two(frame: Frame, op: ast.cmpop, left: Operand, right: Operand) -> 
         same = one is two or (not isinstance(one, Value) and type(one) is type(two) and one == two)
         return same is isinstance(op, ast.Is)
     if isinstance(two, External) and two.path == "os.environ":
+        frame.program.remark_unset(one)
         return isinstance(op, ast.NotIn)  # it is empty, so that a build means the same everywhere
     for part in (one, two):
         if isinstance(part, External):

@@ -153,6 +153,8 @@ def attribute_of(frame: Frame, owner: Operand, name: str) -> Operand:
         return owner.items[name]
     if isinstance(owner, Module | UserModule | External | Class):
         member = frame.program.globals.member(owner, name)
+        if frame.in_kernel and isinstance(owner, UserModule | Class):
+            _remark_number(frame, owner, name, member)
         if isinstance(owner, Class) and isinstance(member, Function) and member.is_class_method:
             return BoundMethod(owner, member)
         return unwrap(member) if frame.in_kernel and isinstance(member, Constexpr) else member
@@ -179,6 +181,13 @@ def attribute_of(frame: Frame, owner: Operand, name: str) -> Operand:
         remedy = "an argument may be None, or a function return nothing: test it with `is not None`"
     what = "the constant " if is_number else ""
     raise mistake(f"{what}{show(owner)} has no attribute {name!r}", remedy=remedy)
+
+
+def _remark_number(frame: Frame, owner: UserModule | Class, name: str, member: Operand) -> None:
+    """Say that a number of a module or class is what it was when the kernel was built."""
+    if isinstance(member, int | float):
+        of = Path(owner.file.path).stem if isinstance(owner, UserModule) else owner.qualname
+        frame.emit.remark(f"{of}.{name} is read as {member!r}; later changes do not count")
 
 
 def _config_attribute(config: Config, name: str) -> Operand:

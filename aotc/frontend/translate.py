@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Collection, Generator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import NoReturn
 from typing import cast as type_cast
@@ -132,11 +132,19 @@ def translate(
             if program.emit.runs_by_cta and num_ctas > 1:
                 made.num_ctas, made.runs_by_cta = num_ctas, True
             _check_constants(function, signature, made)
+            _evaluate_decorators(program, function)
     files = tuple((path, one.digest) for path, one in module.files.items())
     searches = tuple(module.searches.items())
     prints = (*program.host_emit.prints, *program.emit.prints)
-    said = (tuple(program.emit.remarks), prints)
+    said = (tuple(dict.fromkeys([*program.host_emit.remarks, *program.emit.remarks])), prints)
     return Translation(made, files, searches, *said)
+
+
+def _evaluate_decorators(program: Program, function: Function) -> None:
+    """Evaluate an autotuner that may ask the environment, for the remark that says so."""
+    if any("environ" in line or "getenv" in line for line in function.file.lines):
+        with suppress(CompileError):
+            decorators_of(program, function, function.node.name)
 
 
 def _check_constants(function: Function, signature: Mapping[str, str], made: Kernel) -> None:
