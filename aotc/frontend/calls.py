@@ -23,6 +23,7 @@ from aotc.frontend.descriptors import ATTRIBUTES as DESCRIPTOR_ATTRIBUTES
 from aotc.frontend.dtypes import attributes_of
 from aotc.frontend.emitter import mistake
 from aotc.frontend.frame import Frame, LoopExit, Program, Returned
+from aotc.frontend.jit_decorators import is_triton_jit, refuse_foreign
 from aotc.frontend.language_classes import LanguageClass, classes_in, is_instance
 from aotc.frontend.records import make_record, named_tuple
 from aotc.frontend.resolve import class_names
@@ -309,7 +310,9 @@ def _call_external(
         inner = args[0]
         if name == "constexpr_function":
             return replace(inner, is_jit=False, is_constexpr=True)
-        return replace(inner, is_jit=True, is_constexpr=False) if name.endswith("jit") else inner
+        if is_triton_jit(function.path):
+            return replace(inner, is_jit=True, is_constexpr=False, foreign="")
+        return replace(inner, foreign=function.path) if name.endswith("jit") else inner
     if name == "constexpr_function" and len(args) == 1 and isinstance(args[0], StaticCall):
         return args[0]  # a function of the language that takes constants as it is
     return frame.program.globals.external(f"{function.path}()")
@@ -472,6 +475,8 @@ def _call_function(
 def refuse_plain(function: Function) -> None:
     """Refuse a function that a kernel cannot call. Raises: CompileError."""
     if not function.is_jit and not function.is_constexpr:
+        if function.foreign:
+            raise refuse_foreign(function.qualname, function.foreign)
         raise mistake(
             f"{function.qualname} is a plain Python function, which a kernel cannot call",
             remedy=f"decorate it with @triton.jit in {function.file.path}",
