@@ -231,6 +231,28 @@ class pointer_type(dtype):  # noqa: N801 - Triton's name
         super().__init__(f"pointer_type({element_ty}, {address_space!r})")
 
 
+class block_type(dtype):  # noqa: N801 - Triton's name
+    """The type of a tile of `element_ty`."""
+
+    def __init__(self, element_ty: dtype, shape: Sequence[int]) -> None:
+        super().__init__(f"block_type({element_ty}, {[*shape]})")
+
+
+class constexpr_type:  # noqa: N801 - Triton's name
+    """The type of a constant."""
+
+    def __init__(self, value: object) -> None:
+        self.value = value
+
+
+class tuple_type:  # noqa: N801 - Triton's name
+    """The type of a tuple."""
+
+    def __init__(self, types: Sequence[object], fields: Sequence[str] | None = None) -> None:
+        self.types = types
+        self.fields = fields
+
+
 int1 = dtype("int1")
 int8 = dtype("int8")
 int16 = dtype("int16")

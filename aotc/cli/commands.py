@@ -196,14 +196,27 @@ def _plan(manifest: Manifest, options: BuildOptions, cache: Cache | None, *, is_
     return EXIT_DONE
 
 
+_MAX_VALUES = 8
+
+
+def _note(result: BuildResult) -> None:
+    """Print what a build decided that nobody may have meant, in a line each."""
+    if result.dropped:
+        count = len(result.dropped)
+        show(f"note: {count} dropped that a target cannot hold (-v lists them)", err=True)
+    if read := result.values_read:
+        rest = f" and {len(read) - _MAX_VALUES} more" if len(read) > _MAX_VALUES else ""
+        values = f"{', '.join(read[:_MAX_VALUES])}{rest}"
+        show(one_line(f"note: fixed by this build: {values} (-v says where)"), err=True)
+
+
 def _report(result: BuildResult, *, verbose: bool, debug: bool, seconds: float) -> None:
     """Print what came of a build: remarks, failures, and one line of summary."""
     if verbose:
         for line in (*result.dropped, *result.remarks):
             show(f"remark: {one_line(line)}", err=True)
-    elif result.dropped:
-        count = len(result.dropped)
-        show(f"note: {count} dropped that a target cannot hold (-v lists them)", err=True)
+    else:
+        _note(result)
     report_failures(result.failures, debug=debug)
     counts = f"{result.num_compiled} compiled, {result.num_cached} cached, {seconds:.1f} s"
     if result.failures:

@@ -23,6 +23,7 @@ from aotc.frontend import (
     descriptors,
     dot,
     dot_scaled,
+    hints,
     indexing,
     inline_asm,
     libdevice,
@@ -38,8 +39,16 @@ from aotc.frontend import (
     target_info,
 )
 from aotc.frontend.arguments import bind_arguments
-from aotc.frontend.convert import not_a_value, static_dtype
+from aotc.frontend.constants import items_of
+from aotc.frontend.convert import not_a_value, static_dtype, static_shape
 from aotc.frontend.emitter import Emitter, mistake
+from aotc.frontend.language_classes import (
+    ConstexprType,
+    TupleType,
+    class_of,
+    language_classes,
+    python_class,
+)
 from aotc.frontend.records import replaced
 from aotc.frontend.target_info import TARGET_INFO
 from aotc.frontend.values import (
@@ -61,7 +70,7 @@ from aotc.frontend.values import (
 )
 from aotc.ir.core import Value
 from aotc.ir.diagnostics import CompileError, did_you_mean
-from aotc.ir.types import SCALARS, VALUE_SCALARS, PointerType, ScalarType
+from aotc.ir.types import SCALARS, VALUE_SCALARS, PointerType, ScalarType, TileType
 
 _HAS_VARARGS = 0x04
 _TAKE_DESCRIPTORS = (*descriptors.TAKE_DESCRIPTORS, *descriptor_maps.TAKE_DESCRIPTORS)
@@ -157,6 +166,23 @@ def _pointer_type(element_ty: Operand, address_space: Operand = "global") -> Ope
     if not isinstance(pointee, ScalarType):
         raise mistake(f"tl.pointer_type takes a scalar dtype, got {show(pointee)}")
     return PointerType(pointee)
+
+
+def _block_type(element_ty: Operand, shape: Operand) -> Operand:
+    element = static_dtype(element_ty)
+    assert not isinstance(element, TileType)
+    return TileType(element, static_shape(shape))
+
+
+def _type(value: Operand) -> Operand:
+    return class_of(value, {**_PYTHON_CLASSES, **_CLASSES})
+
+
+def _tuple_type(types: Operand, fields: Operand = None) -> Operand:
+    return TupleType(
+        tuple(items_of(types, "tl.tuple_type takes a list of types")),
+        None if fields is None else tuple(map(str, items_of(fields, "fields are names"))),
+    )
 
 
 def _get_int_dtype(bitwidth: Operand, signed: Operand = True) -> Operand:  # noqa: FBT002
@@ -268,16 +294,29 @@ _TABLES = (
     random_numbers.FUNCTIONS,
     sorting.FUNCTIONS,
     indexing.FUNCTIONS,
+    hints.FUNCTIONS,
     program.FUNCTIONS,
 )
 _FUNCTIONS: dict[str, Builtin] = {
     name: builtin(name, run) for table in _TABLES for name, run in table.items()
 }
 
-_MISSING_NAMES = "expect_zero float8e4b8 float8e5b16 async_task extern_elementwise"
+_MISSING_NAMES = "expect_zero void float8e4b8 float8e5b16 async_task extern_elementwise"
 _MISSING = {name: Missing(name) for name in _MISSING_NAMES.split()}
 
 _DTYPES: dict[str, Operand] = {theirs: VALUE_SCALARS[ours] for theirs, ours in DTYPE_NAMES.items()}
+
+_CLASSES = language_classes(
+    {
+        "constexpr": _make_constexpr,
+        "dtype": static_dtype,
+        "pointer_type": _pointer_type,
+        "block_type": _block_type,
+        "tuple": _tuple_of,
+        "tuple_type": _tuple_type,
+        "constexpr_type": ConstexprType,
+    }
+)
 
 _LANGUAGE: dict[str, Operand] = {
     **_FUNCTIONS,
@@ -285,9 +324,7 @@ _LANGUAGE: dict[str, Operand] = {
     **_DTYPES,
     "range": RANGE,
     "static_range": STATIC_RANGE,
-    "constexpr": StaticCall("tl.constexpr", _make_constexpr),
-    "dtype": StaticCall("tl.dtype", static_dtype),
-    "pointer_type": StaticCall("tl.pointer_type", _pointer_type),
+    **_CLASSES,
     "PropagateNan": Module("triton.language.PropagateNan"),
     "math": Module("triton.language.math"),
     "libdevice": Module("triton.language.extra.libdevice"),
@@ -299,12 +336,8 @@ _LANGUAGE: dict[str, Operand] = {
     "TRITON_MAX_TENSOR_NUMEL": 1 << 20,
     "_log2": StaticCall("tl.standard._log2", _log2),
     "pi32_t": PointerType(SCALARS["i32"]),
-    "tuple": StaticCall("tuple", _tuple_of, takes_values=True),
     "condition": StaticCall("tl.condition", _condition, takes_values=True),
     "random": Module("triton.language.random"),
-    "tensor": External("triton.language.tensor"),
-    "tensor_descriptor": External("triton.language.tensor_descriptor"),
-    "tensor_descriptor_base": External("triton.language.tensor_descriptor"),
     "get_int_dtype": StaticCall("tl.get_int_dtype", _get_int_dtype),
 }
 
@@ -421,13 +454,18 @@ ALIASES = {
 }
 """Modules that have the contents of another."""
 
+_PYTHON_CLASSES = {
+    "float": python_class("float", float, _python_number(float)),
+    "int": python_class("int", int, _python_number(int)),
+    "tuple": python_class("tuple", tuple, _tuple_of),
+    "list": python_class("list", list, _tuple_of),
+}
+
 PYTHON_BUILTINS: dict[str, Operand] = {
+    **_PYTHON_CLASSES,
     "range": PYTHON_RANGE,
-    "float": StaticCall("float", _python_number(float), takes_values=True),
-    "int": StaticCall("int", _python_number(int), takes_values=True),
     "len": StaticCall("len", _length),
-    "tuple": StaticCall("tuple", _tuple_of),
-    "list": StaticCall("list", _tuple_of),
+    "type": StaticCall("type", _type, takes_values=True),
     "print": _FUNCTIONS["device_print"],
     **{name: builtin(name, run) for name, run in math_functions.PYTHON_FUNCTIONS.items()},
 }

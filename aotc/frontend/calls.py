@@ -20,8 +20,11 @@ from aotc.frontend.classes import initializer, object_type, record_type
 from aotc.frontend.constants import constexpr_like, items_of, not_known, unwrap, without_constexpr
 from aotc.frontend.convert import missing
 from aotc.frontend.descriptors import ATTRIBUTES as DESCRIPTOR_ATTRIBUTES
+from aotc.frontend.dtypes import attributes_of
 from aotc.frontend.emitter import mistake
 from aotc.frontend.frame import Frame, LoopExit, Program, Returned
+from aotc.frontend.jit_decorators import is_triton_jit, refuse_foreign
+from aotc.frontend.language_classes import LanguageClass, classes_in, is_instance
 from aotc.frontend.records import make_record, named_tuple
 from aotc.frontend.resolve import class_names
 from aotc.frontend.values import (
@@ -43,12 +46,11 @@ from aotc.frontend.values import (
     Record,
     RecordType,
     StaticCall,
-    is_tuple,
     show,
 )
 from aotc.ir.core import Value
 from aotc.ir.diagnostics import CompileError, IRError, current_loc
-from aotc.ir.types import DescriptorType, ScalarType
+from aotc.ir.types import DescriptorType, PointerType, ScalarType, TileType
 
 REFLECTION = ("isinstance", "hasattr", "getattr")
 """Python's functions that a kernel may call about a value, without there being one."""
@@ -113,8 +115,7 @@ def _reflection(frame: Frame, node: ast.Call) -> tuple[Operand] | None:
         if isinstance(subject.type, DescriptorType):
             return (other in DESCRIPTOR_METHODS or other in DESCRIPTOR_ATTRIBUTES,)
         return (other in METHODS or other in ("dtype", "shape", "type", "numel", "T"),)
-    kinds = other if is_tuple(other) else (other,)
-    return (any(_is_instance(subject, one) for one in kinds),)
+    return (any(_is_instance(frame, subject, one) for one in classes_in(other)),)
 
 
 def _has_attribute(frame: Frame, node: ast.Call, subject: Operand, name: Operand) -> bool:
@@ -123,6 +124,10 @@ def _has_attribute(frame: Frame, node: ast.Call, subject: Operand, name: Operand
         raise mistake(f"hasattr() takes the name as a constant string, got {show(name)}")
     if isinstance(subject, External):
         raise not_known(subject)
+    if subject is None or isinstance(subject, int | float | str):
+        return hasattr(subject, name)  # as in Triton, it is asked of the constant itself
+    if isinstance(subject, ScalarType | PointerType | TileType):
+        return name in attributes_of(subject)
     try:
         frame.visit(ast.copy_location(ast.Attribute(node.args[0], name, ast.Load()), node))
     except CompileError:
@@ -144,22 +149,22 @@ def _attribute_named(frame: Frame, node: ast.Call) -> Operand:
         return frame.visit(node.args[2])
 
 
-def _is_instance(subject: Operand, kind: Operand) -> bool:
-    if isinstance(kind, External) and kind.path == "triton.language.tensor":
-        return isinstance(subject, Value) and not isinstance(subject.type, DescriptorType)
-    if isinstance(kind, External) and kind.path == "triton.language.tensor_descriptor":
-        return isinstance(subject, Value) and isinstance(subject.type, DescriptorType)
-    if isinstance(kind, Class):
-        owner = subject.kind.owner if isinstance(subject, Record) else None
-        return owner is not None and owner.node is kind.node
+def _is_instance(frame: Frame, subject: Operand, kind: Operand) -> bool:
+    if not isinstance(kind, Class | RecordType):
+        return is_instance(subject, kind)
+    if not isinstance(subject, Record):
+        return False
     if isinstance(kind, RecordType):
-        return isinstance(subject, Record) and subject.kind is kind
-    if isinstance(kind, StaticCall):
-        if kind.name == "tl.constexpr":
-            return not isinstance(subject, Value | tuple)
-        return type(subject).__name__ == kind.name
-    raise mistake(
-        f"isinstance() does not know {show(kind)}", remedy="use tl.tensor or tl.constexpr"
+        return subject.kind is kind
+    owner = subject.kind.owner
+    return owner is not None and _derives(frame, owner, kind)
+
+
+def _derives(frame: Frame, owner: Class, kind: Class) -> bool:
+    """Return whether a class is `kind`, or extends it."""
+    bases = frame.program.globals.bases(owner)
+    return owner.node is kind.node or any(
+        isinstance(base, Class) and _derives(frame, base, kind) for base in bases
     )
 
 
@@ -298,13 +303,16 @@ def _call_external(
         plain = {name: unwrap(one) for name, one in kwargs.items()}
         return named_tuple([unwrap(one) for one in args], plain)
     if function.path in ("os.environ.get", "os.getenv"):
+        frame.program.remark_unset(args[0] if args else kwargs.get("key"))
         return args[1] if len(args) > 1 else kwargs.get("default")
     if len(args) == 1 and not kwargs and isinstance(args[0], Function):
         # `f = triton.jit(f)`, or a decorator called as a function.
         inner = args[0]
         if name == "constexpr_function":
             return replace(inner, is_jit=False, is_constexpr=True)
-        return replace(inner, is_jit=True, is_constexpr=False) if name.endswith("jit") else inner
+        if is_triton_jit(function.path):
+            return replace(inner, is_jit=True, is_constexpr=False, foreign="")
+        return replace(inner, foreign=function.path) if name.endswith("jit") else inner
     if name == "constexpr_function" and len(args) == 1 and isinstance(args[0], StaticCall):
         return args[0]  # a function of the language that takes constants as it is
     return frame.program.globals.external(f"{function.path}()")
@@ -467,6 +475,8 @@ def _call_function(
 def refuse_plain(function: Function) -> None:
     """Refuse a function that a kernel cannot call. Raises: CompileError."""
     if not function.is_jit and not function.is_constexpr:
+        if function.foreign:
+            raise refuse_foreign(function.qualname, function.foreign)
         raise mistake(
             f"{function.qualname} is a plain Python function, which a kernel cannot call",
             remedy=f"decorate it with @triton.jit in {function.file.path}",
@@ -521,6 +531,7 @@ CALLERS = type_cast(
         Missing: _call_missing,
         RecordType: _make,
         ScalarType: _call_dtype,
+        LanguageClass: _call_static,
         StaticCall: _call_static,
         str: _call_named,
     },

@@ -16,7 +16,7 @@ from aotc.frontend.emitter import Emitter, mistake
 from aotc.frontend.values import Operand, element, is_tuple, shape, show, show_type
 from aotc.ir.core import Value
 from aotc.ir.dialects import descriptor
-from aotc.ir.types import I32, I64, SCALARS, DescriptorType, ScalarType
+from aotc.ir.types import I32, I64, SCALARS, DescriptorType, ScalarType, TileType
 
 
 def _descriptor(operand: Operand, name: str) -> tuple[Value, DescriptorType]:
@@ -213,6 +213,7 @@ ATTRIBUTES: dict[str, Callable[[Emitter, Value, DescriptorType], Operand]] = {
     "shape": _shape,
     "strides": _strides,
     "block_shape": lambda emit, desc, kind: kind.block,  # noqa: ARG005
+    "block_type": lambda emit, desc, kind: TileType(kind.element, kind.block),  # noqa: ARG005
     "dtype": lambda emit, desc, kind: kind.element,  # noqa: ARG005
     "type": lambda emit, desc, kind: kind,  # noqa: ARG005
 }

@@ -14,8 +14,9 @@ from contextlib import contextmanager
 from typing import NoReturn
 
 from aotc.frontend.values import Operand
-from aotc.ir.core import Block, Op, OpT
+from aotc.ir.core import Block, Op, OpT, Value
 from aotc.ir.diagnostics import CompileError, Loc, current_loc
+from aotc.ir.dialects import tile
 
 _MAX_DEPTH = 64  # later passes walk nested blocks by recursion
 
@@ -50,17 +51,19 @@ class Emitter:
         """Whether the source tells the CTAs of a cluster apart."""
         self.remarks: list[str] = []
         self.prints: list[str] = []
+        self.hints: dict[tuple[Block, Value], tile.Hint] = {}
+        """What the kernel promises of its values, by the block that does and the operand."""
         self.num_ops = 0
         self.max_ops = max_ops
         self._unrolled: list[tuple[Loc, int]] = []
         self.depth = 0
 
-    def __call__(self, op: OpT) -> OpT:
-        """Place `op` at the end of the current block and return it."""
+    def __call__(self, op: OpT, before: Op | None = None) -> OpT:
+        """Place `op` in the current block, at its end or before another, and return it."""
         self.num_ops += 1
         if self.num_ops > self.max_ops:
             self._refuse_size()
-        self.block.insert(op)
+        self.block.insert(op, before)
         return op
 
     def _refuse_size(self) -> NoReturn:
@@ -114,7 +117,8 @@ class HostEmitter(Emitter):
     def __init__(self) -> None:
         super().__init__(Block(), self._no_call, debug=False, num_warps=0, max_ops=0)
 
-    def __call__(self, op: Op) -> NoReturn:
+    def __call__(self, op: Op, before: Op | None = None) -> NoReturn:
+        del before
         op.set_slots(())  # nothing is left of an op that stands nowhere
         raise mistake(
             "this is known at run time only, and code around kernels computes with constants",

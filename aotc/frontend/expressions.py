@@ -25,6 +25,7 @@ from aotc.frontend.constants import (
 from aotc.frontend.convert import cast, not_a_value, static_int, to_scalar, to_value
 from aotc.frontend.emitter import mistake
 from aotc.frontend.frame import ExpressionHandler, Frame
+from aotc.frontend.language_classes import TupleType
 from aotc.frontend.merge import merge_chosen
 from aotc.frontend.names import visit_attribute, visit_name
 from aotc.frontend.operators import BINARY, COMPARE, UNARY, BinaryOperator
@@ -147,6 +148,7 @@ def _compare_two(frame: Frame, op: ast.cmpop, left: Operand, right: Operand) -> 
         same = one is two or (not isinstance(one, Value) and type(one) is type(two) and one == two)
         return same is isinstance(op, ast.Is)
     if isinstance(two, External) and two.path == "os.environ":
+        frame.program.remark_unset(one)
         return isinstance(op, ast.NotIn)  # it is empty, so that a build means the same everywhere
     for part in (one, two):
         if isinstance(part, External):
@@ -242,6 +244,8 @@ def _item(owner: Operand, index: Operand) -> Operand:
     plain = without_constexpr(owner)
     if isinstance(plain, External):
         raise not_known(plain)
+    if isinstance(plain, TupleType):
+        plain = plain.types
     if not isinstance(plain, tuple | list | dict | str):
         raise mistake(f"{show(owner)} has no items")
     container = type_cast("dict[Operand, Operand]", plain)

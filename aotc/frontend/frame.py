@@ -115,6 +115,10 @@ class Program:
         call_site = site if site is not None and site.line else None
         return Frame(self, file, dict(values or {}), call_site, in_kernel=False)
 
+    def remark_unset(self, name: Operand) -> None:
+        """Say that a variable of the environment counts as unset."""
+        self.emit.remark(f"os.environ[{name!r}] is read as unset; a build sees no environment")
+
     @contextmanager
     def calling(self, function: Function) -> Generator[None]:
         """Note a call. Raises: CompileError if calls are nested too deep.

@@ -13,6 +13,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Protocol
 from typing import cast as type_cast
 
@@ -21,6 +22,7 @@ from aotc.frontend.builtins import ALIASES, MODULES, module_member
 from aotc.frontend.constants import truth_of, unwrap
 from aotc.frontend.emitter import mistake
 from aotc.frontend.facts import answers, platform_answer
+from aotc.frontend.jit_decorators import foreign_decorator
 from aotc.frontend.resolve import (
     Binding,
     bindings,
@@ -217,7 +219,7 @@ class Globals:
             with self._evaluating(file, name, binding):
                 return self._imported(file, binding, name)
         if isinstance(statement, ast.FunctionDef):
-            return describe_function(file, statement, statement.name)
+            return self.describe(file, statement, statement.name)
         if isinstance(statement, ast.ClassDef):
             return Class(file, statement, name)
         is_declared = isinstance(statement, ast.AnnAssign) and statement.value is None
@@ -230,6 +232,12 @@ class Globals:
         if isinstance(statement, ast.AnnAssign) and is_constexpr_annotation(statement.annotation):
             return Constexpr(unwrap(value))
         return value
+
+    def describe(self, file: SourceFile, node: ast.FunctionDef, qualname: str) -> Function:
+        """Return a function of a file, with what its decorators make of it."""
+        function = describe_function(file, node, qualname)
+        foreign = foreign_decorator(self._host_frame(file).visit, node)
+        return replace(function, is_jit=False, foreign=foreign) if foreign else function
 
     def _changed(self, file: SourceFile, name: str, binding: Binding, value: Operand) -> Operand:
         """Return a container after the statements that change it, up to where it is bound anew."""
@@ -338,7 +346,7 @@ class Globals:
         """Return a function or constant of a class, or of one that it extends; see `is_known`."""
         found = class_statement(owner.node, name)
         if isinstance(found, ast.FunctionDef):
-            return describe_function(owner.file, found, f"{owner.qualname}.{name}")
+            return self.describe(owner.file, found, f"{owner.qualname}.{name}")
         if isinstance(found, ast.ClassDef):
             return Class(owner.file, found, f"{owner.qualname}.{name}")
         if found is not None:

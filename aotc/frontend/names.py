@@ -18,7 +18,7 @@ from aotc.frontend.constants import unwrap
 from aotc.frontend.dtypes import dtype_attribute
 from aotc.frontend.emitter import mistake
 from aotc.frontend.frame import Frame
-from aotc.frontend.promotion import literal_type
+from aotc.frontend.language_classes import ConstexprType, TupleType, type_attribute, type_of
 from aotc.frontend.python_names import PYTHON_METHODS, PYTHON_NAMES
 from aotc.frontend.records import replaced
 from aotc.frontend.resolve import bindings
@@ -45,6 +45,7 @@ from aotc.frontend.values import (
     Unbound,
     UserModule,
     element,
+    is_tuple,
     shape,
     show,
 )
@@ -145,13 +146,15 @@ def attribute_of(frame: Frame, owner: Operand, name: str) -> Operand:
     if isinstance(owner, BlockPointer) and name in _BLOCK_POINTER_METHODS:
         return BoundMethod(owner, METHODS[name])
     if isinstance(owner, ScalarType | PointerType | TileType):
-        return dtype_attribute(owner, name)
+        return type_of(owner) if name == "type" else dtype_attribute(owner, name)
     if isinstance(owner, Record):
         return _record_attribute(frame, owner, name)
     if isinstance(owner, Draft) and name in owner.items:
         return owner.items[name]
     if isinstance(owner, Module | UserModule | External | Class):
         member = frame.program.globals.member(owner, name)
+        if frame.in_kernel and isinstance(owner, UserModule | Class):
+            _remark_number(frame, owner, name, member)
         if isinstance(owner, Class) and isinstance(member, Function) and member.is_class_method:
             return BoundMethod(owner, member)
         return unwrap(member) if frame.in_kernel and isinstance(member, Constexpr) else member
@@ -159,8 +162,12 @@ def attribute_of(frame: Frame, owner: Operand, name: str) -> Operand:
         return owner.members[name]
     if isinstance(owner, Config) and name in ("kwargs", *CONFIG_KEYS):
         return _config_attribute(owner, name)
-    if name == "type" and frame.in_kernel and isinstance(owner, int | float):
-        return literal_type(owner)
+    if isinstance(owner, ConstexprType | TupleType):
+        return type_attribute(owner, name)
+    if name == "type" and frame.in_kernel:
+        return type_of(owner)
+    if name == "values" and is_tuple(owner):
+        return owner
     # In a kernel a constexpr's; around kernels nothing but a member of an enumeration has one.
     if name == "value":
         return owner
@@ -176,6 +183,13 @@ def attribute_of(frame: Frame, owner: Operand, name: str) -> Operand:
     raise mistake(f"{what}{show(owner)} has no attribute {name!r}", remedy=remedy)
 
 
+def _remark_number(frame: Frame, owner: UserModule | Class, name: str, member: Operand) -> None:
+    """Say that a number of a module or class is what it was when the kernel was built."""
+    if isinstance(member, int | float):
+        of = Path(owner.file.path).stem if isinstance(owner, UserModule) else owner.qualname
+        frame.emit.remark(f"{of}.{name} is read as {member!r}; later changes do not count")
+
+
 def _config_attribute(config: Config, name: str) -> Operand:
     if name == "kwargs":
         return {key: value for key, value in config.values.items() if key not in CONFIG_KEYS}
@@ -186,6 +200,8 @@ def _record_attribute(frame: Frame, owner: Record, name: str) -> Operand:
     kind = owner.kind
     if name in kind.fields:
         return owner.by_name[name]
+    if name == "type" and frame.in_kernel:
+        return type_of(owner)
     if name == "_replace":
         return StaticCall(name, partial(replaced, owner), takes_values=True)
     member = frame.program.globals.member(kind.owner, name) if kind.owner else None

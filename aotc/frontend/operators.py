@@ -28,6 +28,7 @@ from aotc.frontend.convert import (
     type_of_number,
 )
 from aotc.frontend.emitter import Emitter, mistake
+from aotc.frontend.language_classes import class_union
 from aotc.frontend.promotion import (
     Arithmetic,
     PromotionError,
@@ -452,6 +453,8 @@ def binary(emit: Emitter, op: BinaryOperator, left: Operand, right: Operand) -> 
     """Apply an operator: to two constants in Python, else by emitting it."""
     if isinstance(left, Value) or isinstance(right, Value):
         return op.emit(emit, left, right)
+    if op.symbol == "|" and (union := class_union(left, right)) is not None:
+        return union
     return compute(op.symbol, op.compute, left, right)
 
 

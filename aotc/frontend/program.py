@@ -1,4 +1,4 @@
-"""Functions about the program instance: its id in the grid, hints, checks, dependent launch."""
+"""Functions about the program instance: its id in the grid, checks, dependent launch."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Callable
 from aotc.frontend import math_functions, operators
 from aotc.frontend.convert import bitcast, cast, static_bool, static_int, static_str, to_value
 from aotc.frontend.emitter import Emitter, mistake
-from aotc.frontend.values import Operand, element, is_tuple, shape, show, text_of
+from aotc.frontend.values import Operand, element, is_tuple, show, text_of
 from aotc.ir.core import Value
 from aotc.ir.dialects import assembly, grid, tile
 from aotc.ir.types import FP32, FP64, I1, I32, I64, U32, U64, PointerType
@@ -32,43 +32,7 @@ def num_programs(emit: Emitter, axis: Operand) -> Value:
     return emit(tile.NumPrograms(_grid_axis(axis, "num_programs"))).out
 
 
-# ---- hints ------------------------------------------------------------------------------------
-
-
-def _promised(
-    emit: Emitter, operand: Operand, values: Operand, name: str
-) -> tuple[Value, tuple[int, ...]]:
-    value = to_value(emit, operand, f"a value for tl.{name}")
-    items = values if is_tuple(values) else (values,)
-    promised = tuple(static_int(one, f"each promise of tl.{name}") for one in items)
-    num_axes = max(1, len(shape(value)))
-    if len(promised) != num_axes:
-        raise mistake(
-            f"tl.{name} takes one number for each of {num_axes} axes, got {len(promised)}"
-        )
-    if any(one < 1 for one in promised):
-        raise mistake(f"tl.{name} takes positive numbers, got {promised}")
-    return value, promised
-
-
-def multiple_of(emit: Emitter, input: Operand, values: Operand) -> Operand:  # noqa: A002
-    """Promise that the first element of each run is a multiple of `values`."""
-    if isinstance(input, int):
-        return input
-    value, promised = _promised(emit, input, values, "multiple_of")
-    return emit(tile.Hint(value, divisibility=promised)).out
-
-
-def max_contiguous(emit: Emitter, input: Operand, values: Operand) -> Operand:  # noqa: A002
-    """Promise runs of `values` consecutive elements."""
-    value, promised = _promised(emit, input, values, "max_contiguous")
-    return emit(tile.Hint(value, contiguity=promised)).out
-
-
-def max_constancy(emit: Emitter, input: Operand, values: Operand) -> Operand:  # noqa: A002
-    """Promise runs of `values` equal elements."""
-    value, promised = _promised(emit, input, values, "max_constancy")
-    return emit(tile.Hint(value, constancy=promised)).out
+# ---- checks and messages ----------------------------------------------------------------------
 
 
 def assume(emit: Emitter, cond: Operand) -> None:
@@ -78,9 +42,6 @@ def assume(emit: Emitter, cond: Operand) -> None:
             raise mistake("tl.assume is given a condition that is known to be false")
         return
     emit(tile.Assume(operators.truth(emit, cond, "tl.assume")))
-
-
-# ---- checks and messages ----------------------------------------------------------------------
 
 
 def static_assert(emit: Emitter, cond: Operand, msg: Operand = "") -> None:
@@ -198,9 +159,6 @@ def num_threads(emit: Emitter) -> int:
 FUNCTIONS: dict[str, Callable[..., Operand]] = {
     "program_id": program_id,
     "num_programs": num_programs,
-    "multiple_of": multiple_of,
-    "max_contiguous": max_contiguous,
-    "max_constancy": max_constancy,
     "assume": assume,
     "static_assert": static_assert,
     "static_print": static_print,

@@ -10,7 +10,8 @@ from collections.abc import Callable, Iterable, Sequence
 from aotc.frontend.builtins import MODULES
 from aotc.frontend.constants import not_known, truth_of
 from aotc.frontend.emitter import mistake
-from aotc.frontend.values import External, Module, Operand, StaticCall, is_tuple, text_of
+from aotc.frontend.language_classes import LanguageClass, classes_in
+from aotc.frontend.values import External, Module, Operand, StaticCall, text_of
 
 _MAX_ITEMS = 1 << 16
 
@@ -24,9 +25,9 @@ def _bounded_range(*args: int) -> range:
 
 def _isinstance(value: Operand, kinds: Operand) -> bool:
     """Answer for constants: which of Python's types a value has."""
-    wanted = kinds if is_tuple(kinds) else (kinds,)
-    names = {one.name for one in wanted if isinstance(one, StaticCall)}
-    return type(value).__name__ in names
+    names = {one.name for one in classes_in(kinds) if isinstance(one, StaticCall)}
+    language = [one for one in classes_in(kinds) if isinstance(one, LanguageClass)]
+    return type(value).__name__ in names or any(one.holds(value) for one in language)
 
 
 def _has_attribute(owner: Operand, name: Operand) -> bool:

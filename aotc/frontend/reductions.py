@@ -6,7 +6,8 @@ narrow integers are computed in 32 bits, minima and maxima of anything narrow in
 half-precision floats stay as they are. Cumulative sums and products of bf16 are computed in fp32, as
 they are up to Triton 3.8: a bf16 holds no more than 8 bits, so a sum that is kept stops to grow soon.
 
-With indices, the smaller index wins among equal values unless the caller does not care.
+With indices, the smaller index wins among equal values unless the caller does not care, and a NaN is
+left out, as it is of minima and maxima without.
 """
 
 from __future__ import annotations
@@ -273,11 +274,17 @@ def _arg_extremum(name: str, predicate: arith.Predicate) -> Callable[..., Value]
 
 
 def _indexed(predicate: arith.Predicate, tie_break_left: bool) -> Combine:  # noqa: FBT001
-    """Keep the better value and its index; among equals the smaller index, if asked."""
+    """Keep the better value and its index; among equals the smaller index, if asked.
+
+    A number is better than a NaN. Triton's comparison alone drops what it is compared with at a NaN, so
+    the result would depend on the order in which elements meet, and that on the layout.
+    """
 
     def combine(emit: Emitter, args: Sequence[Value]) -> Sequence[Value]:
         value, index, other, other_index = args
         better = emit(arith.Compare(value, other, predicate)).out
+        if _is_float(value):
+            better = emit(arith.Or(better, _is_nan(emit, other))).out
         if tie_break_left:
             tie = emit(arith.Compare(value, other, "eq")).out
             earlier = emit(arith.Compare(index, other_index, "lt")).out
@@ -288,6 +295,15 @@ def _indexed(predicate: arith.Predicate, tie_break_left: bool) -> Combine:  # no
         )
 
     return combine
+
+
+def _is_float(value: Value) -> bool:
+    kind = element(value)
+    return isinstance(kind, ScalarType) and kind.is_float
+
+
+def _is_nan(emit: Emitter, value: Value) -> Value:
+    return emit(arith.Compare(value, value, "ne")).out
 
 
 def _with_indices(
@@ -302,7 +318,11 @@ def _with_indices(
     index = emit(tile.Arange(0, extents[position])).out
     flat = tuple(extents[one] if one == position else 1 for one in range(len(extents)))
     index = broadcast_to(emit, reshape(emit, index, flat), extents)
-    outs = _reduce(emit, [value, index], position, combine, keep_dims=False)
+    best, where = _reduce(emit, [value, index], position, combine, keep_dims=False)
+    if _is_float(best):  # it is a NaN only if all are, and the first of them is at 0
+        first = constant(emit, 0, I32, shape(best))
+        where = emit(arith.Select(_is_nan(emit, best), first, where)).out
+    outs = (best, where)
     if not static_bool(keep_dims, "keep_dims"):
         return outs
     axes = tuple(range(len(source))) if axis is None else (position,)

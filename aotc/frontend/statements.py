@@ -33,7 +33,6 @@ from aotc.frontend.unsupported import unsupported
 from aotc.frontend.values import Closure, Operand, Unbound, show
 from aotc.ir.core import Block, Value
 from aotc.ir.diagnostics import CompileError
-from aotc.ir.dialects import tile
 
 # ---- assignment -------------------------------------------------------------------------------
 
@@ -117,13 +116,7 @@ def _bind(frame: Frame, item: Bind, _rest: Sequence[Item]) -> Flow:
 def _expression(frame: Frame, node: ast.Expr, _rest: Sequence[Item]) -> Flow:
     if is_docstring(node):
         return None
-    value = frame.visit(node.value)
-    # A promise is made of a variable even if its result is dropped: `tl.multiple_of(stride, 8)`.
-    if isinstance(value, Value) and isinstance(value.op, tile.Hint):
-        call = node.value
-        first = call.args[0] if isinstance(call, ast.Call) and call.args else None
-        if isinstance(first, ast.Name) and frame.values.get(first.id) is value.op.value:
-            frame.values[first.id] = value
+    frame.visit(node.value)
     return None
 
 

@@ -24,6 +24,7 @@ from aotc.frontend.frame import (
     Syntax,
 )
 from aotc.frontend.globals import describe_function
+from aotc.frontend.jit_decorators import is_triton_jit
 from aotc.frontend.resolve import bindings, dotted_name
 from aotc.frontend.scope import is_constexpr_annotation, names_assigned_by
 from aotc.frontend.source import SourceFile
@@ -48,7 +49,6 @@ from aotc.frontend.values import (
 from aotc.ir.diagnostics import CompileError
 
 _BEFORE_BRACKET = re.compile(r"(\w+)\[")
-_JIT = re.compile(r"(?:.*\.)?triton(?:\.runtime(?:\.jit)?)?\.jit")
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,7 +188,7 @@ class Survey(Untyped):
             found = self.host_frame(file).visit(node)
         except CompileError:
             return False
-        return isinstance(found, External) and _JIT.fullmatch(found.path) is not None
+        return isinstance(found, External) and is_triton_jit(found.path)
 
 
 def _definitions(node: ast.AST, prefix: str) -> Iterator[tuple[ast.FunctionDef, str]]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Collection, Generator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import NoReturn
 from typing import cast as type_cast
@@ -21,7 +21,9 @@ from aotc.frontend.decorated import decorators_of, unknown_decorator
 from aotc.frontend.emitter import Emitter, mistake
 from aotc.frontend.expressions import EXPRESSIONS, HOST_EXPRESSIONS
 from aotc.frontend.frame import Frame, Program, Syntax
-from aotc.frontend.globals import Globals, describe_function
+from aotc.frontend.globals import Globals
+from aotc.frontend.hints import attach_hints
+from aotc.frontend.jit_decorators import refuse_foreign
 from aotc.frontend.launch_expressions import launch_expression
 from aotc.frontend.resolve import (
     bindings,
@@ -125,16 +127,25 @@ def translate(
             with program.calling(function):
                 frame.run(function.node.body)
             program.emit(scf.Return())
+            attach_hints(program.emit)
             name = _symbol(function)
             made = Kernel(name, arguments.params, body, num_warps=num_warps, loc=where)
             if program.emit.runs_by_cta and num_ctas > 1:
                 made.num_ctas, made.runs_by_cta = num_ctas, True
             _check_constants(function, signature, made)
+            _evaluate_decorators(program, function)
     files = tuple((path, one.digest) for path, one in module.files.items())
     searches = tuple(module.searches.items())
     prints = (*program.host_emit.prints, *program.emit.prints)
-    said = (tuple(program.emit.remarks), prints)
+    said = (tuple(dict.fromkeys([*program.host_emit.remarks, *program.emit.remarks])), prints)
     return Translation(made, files, searches, *said)
+
+
+def _evaluate_decorators(program: Program, function: Function) -> None:
+    """Evaluate an autotuner that may ask the environment, for the remark that says so."""
+    if any("environ" in line or "getenv" in line for line in function.file.lines):
+        with suppress(CompileError):
+            decorators_of(program, function, function.node.name)
 
 
 def _check_constants(function: Function, signature: Mapping[str, str], made: Kernel) -> None:
@@ -196,26 +207,33 @@ def _find_kernel(module: Globals, file: SourceFile, kernel: str) -> Function:
     path = [part for part in kernel.split(".") if part != "<locals>"]
     node = find_definition(file.tree.body, path) if path and all(path) else None
     if node is not None:
-        function = describe_function(file, node, kernel)
-        if (
-            not function.is_jit
-            and not node.decorator_list
-            and not _is_rebound(module, file, kernel)
-        ):
-            raise mistake(
-                f"{kernel} is a plain Python function",
-                loc=file.loc(node),
-                remedy="decorate it with @triton.jit",
-            )
+        function = module.describe(file, node, kernel)
+        # A decorator that is known here may be one of the file's own, which applies Triton's.
+        is_kernel = function.is_jit or (node.decorator_list and not function.foreign)
+        if not is_kernel and not _is_rebound(module, file, kernel):
+            raise _refuse_function(function, file.loc(node))
         return function
     value = module.lookup(file, kernel)
     if isinstance(value, Function):
+        if not value.is_jit:
+            raise _refuse_function(value, value.file.loc(value.node))
         return value
     names = function_names(file)
     raise mistake(
         f"{file.path} has no function {kernel!r}",
         loc=Loc(file.path, 1),
         remedy=did_you_mean(kernel, names) or f"it has {', '.join(names) or 'no functions'}",
+    )
+
+
+def _refuse_function(function: Function, loc: Loc) -> CompileError:
+    """Return the error to raise for a function that is no kernel."""
+    if function.foreign:
+        return refuse_foreign(function.qualname, function.foreign, loc)
+    return mistake(
+        f"{function.qualname} is a plain Python function",
+        loc=loc,
+        remedy="decorate it with @triton.jit",
     )
 
 

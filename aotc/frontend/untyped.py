@@ -33,7 +33,6 @@ from aotc.frontend.frame import (
     Returned,
     StatementHandler,
 )
-from aotc.frontend.globals import describe_function
 from aotc.frontend.loops import counter_name, loop_arguments, refuse_else, refuse_return
 from aotc.frontend.names import VALUE_MEMBERS, attribute_of, visit_name
 from aotc.frontend.operators import BINARY
@@ -198,7 +197,9 @@ def _attribute_of_unknown(frame: Frame, name: str) -> Operand:
     for owner in _findings(frame).classes:
         found = class_statement(owner.node, name)
         if isinstance(found, ast.FunctionDef):
-            _seen(frame, describe_function(owner.file, found, f"{owner.qualname}.{name}"))
+            _seen(
+                frame, frame.program.globals.describe(owner.file, found, f"{owner.qualname}.{name}")
+            )
         if found is not None or name in class_fields(owner.node):
             return UNKNOWN
     methods = (METHODS.get(name), DESCRIPTOR_METHODS.get(name))

@@ -47,7 +47,8 @@ class PropagateNan(Enum):
 class Function:
     """Name a function of a source file. `is_jit` says that kernels may call it.
 
-    `decorators` are those that were applied to it when the code around it was evaluated, in order.
+    `decorators` are those that were applied to it when the code around it was evaluated, in order,
+    `foreign` the decorator of another language, by which it is no function for kernels.
     """
 
     file: SourceFile
@@ -57,6 +58,7 @@ class Function:
     is_constexpr: bool = False
     is_class_method: bool = False
     decorators: tuple[Decorator, ...] = ()
+    foreign: str = ""
 
     def __repr__(self) -> str:
         return self.qualname

@@ -13,6 +13,7 @@ jobs, the state of the cache, or the order in which compiles end.
 from __future__ import annotations
 
 import contextlib
+import re
 from collections.abc import Generator, Mapping, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass, field, replace
@@ -83,6 +84,10 @@ class Ran:
     worker: str
 
 
+_READ = re.compile(r" (?P<name>\S+) is read as (?P<value>[^;]+);")
+"""The frontend's remark on a value that a build keeps, whatever it is when a program runs."""
+
+
 @dataclass(frozen=True, slots=True)
 class BuildResult:
     """The result of a build; `archive` is None and `files` is empty if nothing was written."""
@@ -107,6 +112,12 @@ class BuildResult:
             for remark in variant.remarks
         ]
         return tuple(dict.fromkeys(lines))
+
+    @property
+    def values_read(self) -> tuple[str, ...]:
+        """What the source read of globals and of the environment, as in `BLOCK = 128`, each once."""
+        found = [match for line in self.remarks if (match := _READ.search(line))]
+        return tuple(dict.fromkeys(f"{match['name']} = {match['value']}" for match in found))
 
 
 def nothing_built(failure: Failure) -> BuildResult:

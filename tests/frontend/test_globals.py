@@ -357,3 +357,52 @@ def test_what_libraries_ask_of_their_platform(sources: Sources, text: str, expec
     out = np.zeros(1, np.int32)
     run(sources.translate(source, {"p": "*i32"}).kernel, (1,), [out])
     assert out[0] == expected
+
+
+def test_what_the_environment_says_is_remarked(sources: Sources) -> None:
+    text = """
+    import os
+    FAST = os.environ.get("FAST", "0") == "1"
+    N = tl.constexpr(int(os.getenv("N", "7")) if "M" not in os.environ else 8)
+
+    @triton.jit
+    def k():
+        tl.static_print(N if not FAST else 0)
+    """
+    made = sources.translate(text)
+    assert made.prints == ("7",)
+    said = [one.partition(": ")[2] for one in made.remarks]
+    for name in ("FAST", "N", "M"):
+        assert f"os.environ['{name}'] is read as unset; a build sees no environment" in said
+
+
+def test_a_configuration_that_asks_the_environment_is_remarked(sources: Sources) -> None:
+    text = """
+    import os
+
+    @triton.autotune([triton.Config({}, num_warps=8 if os.environ.get("WIDE") else 4)], key=[])
+    @triton.jit
+    def k():
+        pass
+    """
+    assert "os.environ['WIDE'] is read as unset" in "".join(sources.translate(text).remarks)
+
+
+def test_numbers_of_modules_and_classes_are_remarked(sources: Sources) -> None:
+    sources.write("STEP = 3\nWIDTH = tl.constexpr(4)\n", "sizes.py")
+    text = """
+    import sizes
+
+    class Sizes:
+        BLOCK = 16
+
+    @triton.jit
+    def k():
+        tl.static_print(sizes.STEP, Sizes.BLOCK, sizes.WIDTH)
+    """
+    made = sources.translate(text)
+    assert made.prints == ("3 16 4",)
+    said = " ".join(made.remarks)
+    assert "sizes.STEP is read as 3; later changes do not count" in said
+    assert "Sizes.BLOCK is read as 16" in said
+    assert "WIDTH" not in said

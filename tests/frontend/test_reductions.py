@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from tests.frontend.conftest import I, Sources, X, evaluate, kernel_of
+from tests.support.rows_with_nan import places_without_nan, rows_with_nan
 
 
 def softmax(x: np.ndarray, axis: int) -> np.ndarray:
@@ -92,3 +93,18 @@ def test_a_cumulative_sum_of_bf16_is_not_rounded_on_its_way(sources: Sources) ->
     x[0] = 255
     got = evaluate(sources, "tl.cumsum(x.to(tl.bfloat16), 0)", x, "fp64", x.shape)
     np.testing.assert_array_equal(got, x.cumsum(0))
+
+
+@pytest.mark.parametrize("left", [True, False])
+@pytest.mark.parametrize("kind", ["float32", "float16", "bfloat16", "float64", "float8e5"])
+def test_a_nan_is_left_out(sources: Sources, kind: str, left: bool) -> None:
+    x = rows_with_nan(4, 8, ties=left)
+    if kind == "float8e5":  # casts to it end at the largest finite number
+        x[np.isinf(x)] = -8
+    for name in ("max", "min"):
+        how = f"return_indices=True, return_indices_tie_break_left={left}"
+        call = f"tl.{name}(x.to(tl.{kind}), 1, {how})"
+        index = evaluate(sources, f"{call}[1]", x, "i32", (4,))
+        np.testing.assert_array_equal(index, places_without_nan(x, name))
+        value = evaluate(sources, f"{call}[0].to(tl.float32)", x, "fp32", (4,))
+        np.testing.assert_array_equal(value, x[np.arange(4), index])

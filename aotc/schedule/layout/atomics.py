@@ -2,8 +2,8 @@
 
 A program instance is one actor, so what its threads did before a releasing atomic comes before it,
 whichever thread makes the update: a barrier gathers the threads and a fence orders what they did.
-An acquiring atomic is followed by a fence and a barrier. So the atomics themselves are
-relaxed, and a tile of them costs one fence, not one each.
+An acquiring atomic is followed by a fence and a barrier, if its result is used or memory is accessed
+later. So the atomics themselves are relaxed, and a tile of them costs one fence, not one each.
 
 Of threads that hold replicas of an element the first makes the update, and broadcasts the
 result through shared memory. A scalar is a tile of one element that all threads hold.
@@ -13,11 +13,12 @@ Invariant: an atomic of tile IR accesses each address as often as it says, for a
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from math import prod
 
-from aotc.ir.core import Block, Value
+from aotc.ir.core import Block, Op, Value
 from aotc.ir.dialects import gpu, scf, tile
+from aotc.ir.effects import Resource, Trait
 from aotc.ir.layout import LinearLayout
 from aotc.ir.rewrite import Builder
 from aotc.ir.types import PointerType, TileType
@@ -46,13 +47,39 @@ def place_atomic(
         place(gpu.Barrier())
         place(gpu.Fence(op.scope))
     found = _update(op, slots, vector, place)
-    if not op.out.users:
-        return found if not is_scalar else _element(found, place)
-    acquires = op.sem in _ACQUIRES
+    acquires = op.sem in _ACQUIRES and (bool(op.out.users) or _is_followed(op))
     if acquires:
         place(gpu.Fence(op.scope))
-    found = _shared_by_all(found, place, has_barrier=acquires)
+    if op.out.users:
+        found = _shared_by_all(found, place, has_barrier=acquires)
+    elif acquires:
+        place(gpu.Barrier())
     return _element(found, place) if is_scalar else found
+
+
+def _is_followed(op: Op) -> bool:
+    """Return whether an access of global memory may come after `op`, which an acquire would order."""
+    level: Op | None = op
+    while level is not None:
+        if level.has(Trait.LOOP):
+            return True  # the next iteration comes to `op` again
+        later = level.next
+        while later is not None:
+            if _accesses_global(later) or any(map(_accesses_global, _nested_ops(later))):
+                return True
+            later = later.next
+        level = level.parent_op
+    return False
+
+
+def _nested_ops(op: Op) -> Iterator[Op]:
+    """Yield the ops in the blocks of `op`."""
+    for block in op.blocks:
+        yield from block.walk()
+
+
+def _accesses_global(op: Op) -> bool:
+    return op.reads(Resource.GLOBAL) or op.writes(Resource.GLOBAL)
 
 
 def _update(

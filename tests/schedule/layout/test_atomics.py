@@ -93,6 +93,39 @@ def test_barriers_and_fences_of_a_scalar(sem: str, use: str, expected: list[str]
     assert memory_ops(scheduled(SCALAR.format(sem=sem, use=use))) == expected
 
 
+LATER = "tile.store(%o, %c1, _)"
+
+
+@pytest.mark.parametrize(
+    ("sem", "expected"),
+    [
+        ("relaxed", ["atomic_rmw", "store"]),
+        ("acquire", ["atomic_rmw", "fence", "barrier", "store"]),
+        ("release", ["barrier", "fence", "atomic_rmw", "store"]),
+        ("acq_rel", ["barrier", "fence", "atomic_rmw", "fence", "barrier", "store"]),
+    ],
+)
+def test_an_acquire_counts_without_its_result(sem: str, expected: list[str]) -> None:
+    assert memory_ops(scheduled(SCALAR.format(sem=sem, use=LATER))) == expected
+
+
+@pytest.mark.parametrize("place", ["branch", "loop"])
+def test_an_acquire_in_a_block_is_before_what_follows_that(place: str) -> None:
+    atomic = '%old = tile.atomic_rmw(%x, %c1, _) {kind = "add", sem = "acquire"} : i32'
+    block = {
+        "branch": f"scf.if(%m) () {{\n{atomic}\nscf.yield()\n}} () {{\nscf.yield()\n}}\n{LATER}",
+        "loop": f"scf.for(%c1, %n, %c1) (%i: i32) {{\n{atomic}\nscf.yield()\n}}",
+    }[place]
+    kernel = scheduled(f"""
+kernel @k(%x: *i32, %o: *i32, %n: i32, %m: i1) {{num_warps = 4}} {{
+  %c1 = arith.constant {{value = 1, type = i32}} : i32
+  {block}
+  scf.return
+}}
+""")
+    assert memory_ops(kernel)[:3] == ["atomic_rmw", "fence", "barrier"]
+
+
 @pytest.mark.parametrize(
     ("sem", "before", "after"),
     [

@@ -1,0 +1,210 @@
+"""The classes of the language, as `isinstance` and `type` know them, and the types that values have.
+
+Types of tensors are those of `aotc.ir.types`. Constants and tuples have the two declared here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from aotc.frontend.emitter import mistake
+from aotc.frontend.values import (
+    BlockPointer,
+    Class,
+    Operand,
+    Record,
+    RecordType,
+    StaticCall,
+    is_descriptor,
+    is_tuple,
+    show,
+    text_of,
+)
+from aotc.ir.core import Value
+from aotc.ir.diagnostics import did_you_mean
+from aotc.ir.types import DescriptorType, PointerType, ScalarType, TileType
+
+
+@dataclass(frozen=True)
+class ConstexprType:
+    """Hold the type of a constant: which constant it is."""
+
+    value: Operand
+
+    def __str__(self) -> str:
+        return f"constexpr_type[{text_of(self.value)}]"
+
+
+@dataclass(frozen=True)
+class TupleType:
+    """Hold the types of a tuple's items, with the names of its fields if it has any."""
+
+    types: tuple[Operand, ...]
+    fields: tuple[str, ...] | None = None
+
+    def __str__(self) -> str:
+        names = [f"{name}:" for name in self.fields] if self.fields else [""] * len(self.types)
+        items = zip(names, self.types, strict=True)
+        return f"[{','.join(name + text_of(one) for name, one in items)}]"
+
+
+def type_of(operand: Operand) -> Operand:
+    """Return what `.type` is of a value or constant of a kernel."""
+    if isinstance(operand, Value):
+        return operand.type
+    if isinstance(operand, BlockPointer):
+        return operand.base.type
+    if is_tuple(operand):
+        fields = operand.kind.fields if isinstance(operand, Record) else None
+        return TupleType(tuple(type_of(one) for one in operand), fields)
+    return ConstexprType(operand)
+
+
+def type_attribute(owner: ConstexprType | TupleType, name: str) -> Operand:
+    """Return an attribute of the type of a constant or a tuple. Raises: CompileError."""
+    known: dict[str, Operand] = (
+        {"value": owner.value}
+        if isinstance(owner, ConstexprType)
+        else {"types": owner.types, "fields": owner.fields, "name": str(owner)}
+    )
+    if name in known:
+        return known[name]
+    raise mistake(
+        f"the type {owner} has no attribute {name!r}",
+        remedy=did_you_mean(name, known)
+        or "a constant has a dtype once a variable has its value: `x = CONSTANT`",
+    )
+
+
+# ---- classes ----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, eq=False)
+class LanguageClass(StaticCall):
+    """Name a class; `holds` says of an operand whether it is an instance."""
+
+    holds: Callable[[Operand], bool] = lambda operand: operand is None
+
+    def __repr__(self) -> str:
+        return self.name
+
+
+@dataclass(frozen=True, eq=False)
+class ClassUnion:
+    """Hold the classes of `A | B`."""
+
+    kinds: tuple[Operand, ...]
+
+
+def class_union(left: Operand, right: Operand) -> ClassUnion | None:
+    """Return what `left | right` is of classes, and None of anything else."""
+    if not all(
+        isinstance(one, LanguageClass | ClassUnion | Class | RecordType) for one in (left, right)
+    ):
+        return None
+    return ClassUnion((*classes_in(left), *classes_in(right)))
+
+
+def classes_in(kind: Operand) -> tuple[Operand, ...]:
+    """Return the classes of a tuple or a union; any other class is alone."""
+    if isinstance(kind, ClassUnion):
+        return kind.kinds
+    if is_tuple(kind):
+        return tuple(part for one in kind for part in classes_in(one))
+    return (kind,)
+
+
+def _is_tensor(operand: Operand) -> bool:
+    return isinstance(operand, Value | BlockPointer) and not is_descriptor(operand)
+
+
+def _is_dtype(operand: Operand) -> bool:
+    return isinstance(operand, ScalarType | PointerType | TileType)
+
+
+def _is_base_value(operand: Operand) -> bool:
+    return isinstance(operand, Value | BlockPointer) or is_tuple(operand)
+
+
+def _is_descriptor_type(operand: Operand) -> bool:
+    return isinstance(operand, DescriptorType)
+
+
+def _is_base_type(operand: Operand) -> bool:
+    return _is_dtype(operand) or isinstance(operand, ConstexprType | TupleType | DescriptorType)
+
+
+def _is_constant(operand: Operand) -> bool:
+    """Answer for `tl.constexpr`; Triton takes it off first, and so always says no."""
+    return not isinstance(operand, Value | BlockPointer) and not is_tuple(operand)
+
+
+_HOLDS: Mapping[str, Callable[[Operand], bool]] = {
+    "tensor": _is_tensor,
+    "tensor_descriptor": is_descriptor,
+    "tensor_descriptor_base": is_descriptor,
+    "tuple": is_tuple,
+    "constexpr": _is_constant,
+    "dtype": _is_dtype,
+    "pointer_type": lambda operand: isinstance(operand, PointerType),
+    "block_type": lambda operand: isinstance(operand, TileType),
+    "tuple_type": lambda operand: isinstance(operand, TupleType),
+    "constexpr_type": lambda operand: isinstance(operand, ConstexprType),
+    "tensor_descriptor_type": _is_descriptor_type,
+    "tensor_descriptor_base_type": _is_descriptor_type,
+    "base_value": _is_base_value,
+    "base_type": _is_base_type,
+}
+_MOST_SPECIFIC = (
+    *("tensor_descriptor", "tensor", "tuple", "pointer_type", "block_type", "dtype"),
+    *("tuple_type", "constexpr_type", "tensor_descriptor_type"),
+)
+
+
+def language_classes(makers: Mapping[str, Callable[..., Operand]]) -> dict[str, LanguageClass]:
+    """Return the classes by name; those with a maker can be called."""
+
+    def refuse(name: str) -> Callable[..., Operand]:
+        def call(*args: Operand, **kwargs: Operand) -> Operand:
+            del args, kwargs
+            raise mistake(
+                f"a kernel makes no tl.{name} by calling the class",
+                remedy="functions of tl make values, such as tl.full, tl.load or tl.zeros",
+            )
+
+        return call
+
+    return {
+        name: LanguageClass(
+            f"tl.{name}", makers.get(name) or refuse(name), takes_values=True, holds=holds
+        )
+        for name, holds in _HOLDS.items()
+    }
+
+
+def python_class(name: str, kind: type[object], make: Callable[..., Operand]) -> LanguageClass:
+    """Return one of Python's classes, of which constants are instances."""
+    return LanguageClass(
+        name, make, takes_values=True, holds=lambda operand: isinstance(operand, kind)
+    )
+
+
+def is_instance(subject: Operand, kind: Operand) -> bool:
+    """Return whether `subject` is an instance of one of the language's classes. Raises: CompileError."""
+    if isinstance(kind, LanguageClass):
+        return kind.holds(subject)
+    raise mistake(
+        f"isinstance() does not know {show(kind)}",
+        remedy="use a class such as tl.tensor, tl.dtype, tl.pointer_type or tl.block_type",
+    )
+
+
+def class_of(subject: Operand, classes: Mapping[str, Operand]) -> Operand:
+    """Return the class among `classes` that a value is a direct instance of. Raises: CompileError."""
+    names = (*_MOST_SPECIFIC, type(subject).__name__)
+    for name in names:
+        one = classes.get(name)
+        if isinstance(one, LanguageClass) and one.holds(subject):
+            return one
+    raise mistake(f"type() does not know {show(subject)}")
