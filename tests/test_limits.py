@@ -31,6 +31,11 @@ def test_only_nothing_may_be_spilled_and_nothing_else_is_none() -> None:
     assert [name for name in LIMITS if not limit_problem(name, 0)] == ["spill_bytes"]
 
 
+@pytest.mark.parametrize(("value", "is_wrong"), [(True, False), (False, False), (1, True)])
+def test_strict_is_true_or_false(value: object, *, is_wrong: bool) -> None:
+    assert bool(limit_problem("strict", value)) == is_wrong
+
+
 def test_limits_by_name() -> None:
     assert compile_limits({}) == DEFAULT_LIMITS
     assert compile_limits({"ptxas_seconds": 5}) == CompileLimits(ptxas_seconds=5)
@@ -52,7 +57,9 @@ def test_mistakes(given: dict[str, object], message: str) -> None:
 
 
 def test_what_may_be_spilled_is_apart() -> None:
-    assert split_limits({}) == (256, {})
-    assert split_limits({"spill_bytes": 0, "operations": 5}) == (0, {"operations": 5})
+    assert split_limits({}) == (None, {})
+    assert split_limits({"strict": True}) == (256, {})
+    assert split_limits({"spill_bytes": 0, "operations": 5}) == (None, {"operations": 5})
+    assert split_limits({"spill_bytes": 0, "strict": True}) == (0, {})
     with pytest.raises(CompileError, match="for spill_bytes, got True"):
         split_limits({"spill_bytes": True})

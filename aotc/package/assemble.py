@@ -3,7 +3,8 @@
 This joins the manifest (what was asked for), the compiler's metadata (what came out) and the
 archive's index (what a launcher needs). It decides one thing: a variant that needs more shared
 memory than its target has, or spills more registers than the manifest allows, is left out with a
-remark, since only compiling tells what a config needs.
+remark, since only compiling tells what a config needs. If all configs for a launch spill more, the
+one that spills least is kept, unless the limit is strict.
 
 A config whose kernel uses tensor maps under a condition becomes two variants: that one, and a
 fallback without tensor maps. A caller that asks for the config sees one.
@@ -14,6 +15,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from operator import itemgetter
 from pathlib import PurePath
 from typing import TypeAlias
 
@@ -66,7 +68,8 @@ def misfit(metadata: Metadata, variant: VariantSpec) -> str:
     limit = variant.target.max_shared_bytes
     if used > limit:
         return f"{used} bytes of shared memory, the limit is {limit}"
-    return metadata.spill_problem(variant.kernel.spill_bytes)
+    kernel = variant.kernel
+    return metadata.spill_problem(kernel.spill_bytes) if kernel.is_strict else ""
 
 
 def assemble(
@@ -84,12 +87,14 @@ def assemble(
     read: dict[tuple[str, str], None] = {}
     # At least one config must be left for each combination of target, dtypes, choices and guards.
     held: dict[_Point, bool] = {}
-    for spec, result, condition in _members(compiled):
-        reason = result.misfit if result.is_misfit else misfit(result.metadata, spec)
+    for spec, result, condition, reason in _judged(compiled):
         serves_all = condition is None and not reason
         held[_point(spec)] = held.get(_point(spec), False) or serves_all
         label = member_label(spec.label, condition)
-        if result.metadata.spill_bytes or result.metadata.spill_problem(spec.kernel.spill_bytes):
+        problem = result.metadata.spill_problem(spec.kernel.spill_bytes)
+        if problem and not reason:
+            warnings.append(f"{label}: kept, as no config spills less, {problem}")
+        elif problem or result.metadata.spill_bytes:
             fate = "left out, " if reason else ""
             warnings.append(f"{label}: {fate}{result.metadata.spill_text}")
         if result.misfit and not result.is_misfit:
@@ -134,6 +139,41 @@ def _members(
         yield spec, result, launch_condition(spec.request, metadata.guards, metadata.params)
         if result.fallback is not None:
             yield spec, result.fallback, None
+
+
+_Member: TypeAlias = tuple[VariantSpec, CachedKernel, Expression | None, str]
+"""A compiled kernel, its launch condition, and why it is left out, or an empty string."""
+
+
+def _judged(compiled: Iterable[tuple[VariantSpec, CachedKernel]]) -> list[_Member]:
+    """Return every compiled kernel with the reason to leave it out."""
+    members: list[_Member] = [
+        (spec, result, when, result.misfit if result.is_misfit else misfit(result.metadata, spec))
+        for spec, result, when in _members(compiled)
+    ]
+    # The one that spills least of those for the same launches.
+    least: dict[_Point, dict[tuple[int, ...], tuple[VariantSpec, int]]] = {}
+    for spec, result, condition, reason in members:
+        if condition is None and not reason:
+            spilled = result.metadata.local_bytes
+            of_guards = least.setdefault(_point(spec), {})
+            _, fewest = of_guards.setdefault(spec.guards, (spec, spilled))
+            if spilled < fewest:
+                of_guards[spec.guards] = spec, spilled
+    judged: list[_Member] = []
+    for spec, result, condition, reason in members:
+        # One with fewer guards serves the same launches, too.
+        rivals = [
+            rival
+            for guards, rival in least.get(_point(spec), {}).items()
+            if set(guards) <= set(spec.guards)
+        ]
+        kept, fewest = min(rivals, key=itemgetter(1), default=(spec, 0))
+        metadata = result.metadata
+        is_kept = kept is spec and metadata.local_bytes <= fewest
+        problem = "" if is_kept else metadata.spill_problem(spec.kernel.spill_bytes)
+        judged.append((spec, result, condition, reason or problem))
+    return judged
 
 
 def _joint_access(builds: Iterable[Metadata]) -> dict[str, Access]:

@@ -15,8 +15,9 @@ from aotc.ir.types import SCALARS
 from aotc.limits import (
     COMPILE_LIMITS,
     DEFAULT_SPILL_BYTES,
-    LIMITS,
+    LIMIT_KEYS,
     SPILL_BYTES,
+    STRICT,
     compile_limits,
     limit_problem,
 )
@@ -109,6 +110,7 @@ def read_kernel(table: Table, name: str, source: str, function: Function) -> Ker
         verify=verify,
         limits=compile_limits({name: limits[name] for name in COMPILE_LIMITS if name in limits}),
         spill_bytes=limits.get(SPILL_BYTES, DEFAULT_SPILL_BYTES),
+        is_strict=bool(limits.get(STRICT, False)),
         tuples=tuples,
         enable_fp_fusion=fuses,
     )
@@ -314,10 +316,12 @@ def _read_limits(table: Table) -> dict[str, int]:
     section = table.optional_table("limits")
     limits: dict[str, int] = {}
     for name in section:
-        if name not in LIMITS:
+        if name not in LIMIT_KEYS:
             message = f"expected a limit, got {name!r}"
             raise section.wrong_key(
-                name, message, did_you_mean(name, LIMITS) or _listed("they are", list(LIMITS))
+                name,
+                message,
+                did_you_mean(name, LIMIT_KEYS) or _listed("they are", list(LIMIT_KEYS)),
             )
         value = section.constant(name)
         problem = limit_problem(name, value)

@@ -57,7 +57,6 @@ from aotc.triton.specialization import (
 from aotc.tuple_type import TupleType, is_tuple_type, parse_tuple_type
 
 NATIVE = "native"
-_ANY_SPILLS = 1 << 30  # the caller has asked for this kernel, whatever it spills
 
 
 def compile(  # noqa: A001 - the name users expect, as re.compile
@@ -90,10 +89,11 @@ def compile(  # noqa: A001 - the name users expect, as re.compile
     `map_pointers` the kernel may take tensor maps for what it loads through pointers, as the
     first choice of a build does: `metadata.params` says which, `metadata.guards` when; and it may
     be persistent: `metadata.is_persistent` says whether. `limits` bound what the compile may take, by the names of
-    `CompileLimits`, and with `spill_bytes` what a thread may spill, by default 256 bytes.
+    `CompileLimits`; with `strict` they refuse a kernel whose threads spill more than `spill_bytes`, else
+    `metadata.remarks` says so.
 
     Raises: CompileError for mistakes in the kernel or the arguments; ResourceError, which is one,
-        for a kernel that no CTA of the target has room for, or whose threads spill more.
+        for a kernel that no CTA of the target has room for, or that spills beyond a strict limit.
     """
     given: Mapping[str, str] = {} if signature is None else signature
     if args is not None:
@@ -119,7 +119,7 @@ def compile(  # noqa: A001 - the name users expect, as re.compile
     )
     made = compile_kernel(request, keep_asm=True)
     max_spill_bytes, _ = split_limits(limits or {})
-    if problem := made.metadata.spill_problem(max_spill_bytes):
+    if max_spill_bytes is not None and (problem := made.metadata.spill_problem(max_spill_bytes)):
         remedy = f"limits={{'spill_bytes': {made.metadata.local_bytes}}} allows it"
         raise ResourceError(problem, remedy=remedy)
     parameters = kernel_parameters(request.source, request.kernel)
@@ -323,7 +323,6 @@ class LaunchableKernel(CompiledKernel):
             guards="together",
             loc=loc,
             configs_loc=loc,
-            spill_bytes=_ANY_SPILLS,
             tuples={name: kind for name, kind in types.items() if isinstance(kind, TupleType)},
             enable_fp_fusion=self.request.enable_fp_fusion,
         )

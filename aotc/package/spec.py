@@ -125,7 +125,7 @@ class KernelSpec:
     """One `[[kernel]]` table; mappings keep the order of the function's parameters.
 
     `signature` has the items of each argument of `tuples` in place of it. `limits` bound each compile,
-    `spill_bytes` what a variant that is shipped may spill.
+    `spill_bytes` what a variant that is shipped may spill if another serves, or if the limit `is_strict`.
     """
 
     name: str
@@ -144,6 +144,7 @@ class KernelSpec:
     verify: VerifySpec = field(default_factory=VerifySpec)
     limits: CompileLimits = DEFAULT_LIMITS
     spill_bytes: int = DEFAULT_SPILL_BYTES
+    is_strict: bool = False
     tuples: dict[str, TupleType] = field(default_factory=dict[str, TupleType])
     enable_fp_fusion: bool = True
 

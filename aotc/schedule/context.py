@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from aotc.config import Config
 from aotc.ir.core import Kernel
 from aotc.ir.diagnostics import Loc
+from aotc.ir.dialects import scf
 from aotc.limits import CompileLimits
 from aotc.target import Target
 
@@ -17,12 +18,14 @@ class RoleStrategy:
 
     A kernel may have a producer warp, and then consumer groups as the config asks for. If not
     `has_full_rings`, tiles that one op reads have one buffer where others are read by several.
+    Loops have no more stages than `max_stages`, if that is not 0.
     """
 
     has_producer: bool = True
     has_groups: bool = True
     has_full_rings: bool = True
     reason: str = ""
+    max_stages: int = 0
 
     def allows(self, kernel: Kernel, *, can_shorten_rings: bool) -> bool:
         """Return whether an attempt may choose the roles and rings that `kernel` has."""
@@ -54,6 +57,11 @@ class Schedule:
     def may_specialize(self) -> bool:
         """Whether a warp may become a producer."""
         return self.strategy.has_producer and self.config.warp_specialize is not False
+
+    def stages_of(self, loop: scf.For) -> int:
+        """Return how many iterations of a loop are in flight at a time."""
+        asked = loop.num_stages or self.config.num_stages
+        return min(asked, self.strategy.max_stages or asked)
 
     def remark(self, loc: Loc, message: str) -> None:
         """Tell the user about a decision; shown by `aotc build -v` and `aotc inspect`."""

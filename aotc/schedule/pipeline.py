@@ -6,7 +6,9 @@ from dataclasses import replace
 
 from aotc.ir.core import Kernel
 from aotc.ir.diagnostics import IRError
+from aotc.ir.dialects import gpu
 from aotc.ir.passes import Observer, Pipeline
+from aotc.ir.types import SharedType
 from aotc.schedule.analysis.register_budget import registers_of_thread, remark_registers
 from aotc.schedule.cleanup.branch_on_masks import branch_on_masks
 from aotc.schedule.cleanup.eliminate_common import eliminate_common
@@ -57,6 +59,7 @@ from aotc.schedule.pipelining.trim_operand_loads import trim_operand_loads
 from aotc.schedule.programs.choose_occupancy import choose_occupancy
 from aotc.schedule.programs.make_persistent import make_persistent
 from aotc.schedule.programs.split_across_cluster import split_across_cluster
+from aotc.schedule.remarks import Remark
 from aotc.schedule.shared_memory.allocate_shared import allocate_shared
 from aotc.schedule.shared_memory.insert_barriers import insert_barriers
 from aotc.schedule.tensor_maps.bulk_loads import bulk_loads
@@ -249,7 +252,8 @@ def schedule_kernel(kernel: Kernel, schedule: Schedule, observer: Observer | Non
 
     A producer's buffers live for the whole kernel, and each consumer group has its own. How much
     shared memory that takes is known only when all passes have run, so each of `STRATEGIES` is
-    tried whole, and the first whose kernel fits is taken.
+    tried whole, and the first whose kernel fits is taken. If none does, loops get fewer stages than
+    the config asks for.
     """
     lowered, attempt, reason = kernel, schedule, ""
     for strategy in STRATEGIES:
@@ -260,9 +264,20 @@ def schedule_kernel(kernel: Kernel, schedule: Schedule, observer: Observer | Non
         lowered = _lower(kernel.clone(), attempt, observer)
         reason = _misfit(lowered, schedule)
         if not reason:
-            schedule.remarks += remarks
-            return lowered
-    raise IRError(f"no strategy is left for {kernel.name}: {reason}")
+            break
+    if reason:
+        raise IRError(f"no strategy is left for {kernel.name}: {reason}")
+    limit = schedule.target.max_shared_bytes
+    asked, needed, num_stages = _most_stages(lowered), lowered.shared_bytes, _most_stages(lowered)
+    while lowered.shared_bytes > limit and num_stages > 1:
+        num_stages = _fewer_stages(lowered, num_stages, limit)
+        strategy = replace(attempt.strategy, max_stages=num_stages)
+        attempt = replace(attempt, strategy=strategy, remarks=[])
+        lowered = _lower(kernel.clone(), attempt, observer)
+        text = Remark.FEWER_STAGES(stages=num_stages, asked=asked, bytes=needed, limit=limit)
+        attempt.remark(kernel.loc, text)
+    schedule.remarks += attempt.remarks
+    return lowered
 
 
 def _lower(kernel: Kernel, schedule: Schedule, observer: Observer | None) -> Kernel:
@@ -275,6 +290,29 @@ def _lower(kernel: Kernel, schedule: Schedule, observer: Observer | None) -> Ker
         # More than all threads of a CTA can have would be a kernel that none starts of.
         kernel.maxnreg = registers_of_thread(kernel, schedule.target)
     return kernel
+
+
+def _rings(kernel: Kernel) -> list[SharedType]:
+    """Return the types of all buffers of several stages."""
+    types = [op.out.type for op in kernel.walk() if isinstance(op, gpu.SharedAlloc)]
+    return [kind for kind in types if isinstance(kind, SharedType) and kind.num_stages > 1]
+
+
+def _most_stages(kernel: Kernel) -> int:
+    return max((ring.num_stages for ring in _rings(kernel)), default=1)
+
+
+def _fewer_stages(kernel: Kernel, num_stages: int, limit: int) -> int:
+    """Return the most stages below `num_stages` with which a kernel may fit, at least 1."""
+    rings = _rings(kernel)
+    for most in range(num_stages - 1, 1, -1):
+        # No more than this is saved: rings of different loops may share bytes.
+        saved = sum(
+            ring.size_bytes // ring.num_stages * max(0, ring.num_stages - most) for ring in rings
+        )
+        if kernel.shared_bytes - saved <= limit:
+            return most
+    return 1
 
 
 def _misfit(kernel: Kernel, schedule: Schedule) -> str:

@@ -53,6 +53,10 @@ class Remark(_Template):
     NO_PRODUCER_COPY = "the threads that compute copy {names}: {reason}"
     # Pipelined loops.
     PIPELINED = "the loop is pipelined over {stages} stages through {way}: {names}"
+    FEWER_STAGES = (
+        "loops have at most {stages} stages, not {asked}: these need {bytes} bytes of shared memory, "
+        "of {limit}"
+    )
     LOAD_NOT_PIPELINED = "the load of {names} is not pipelined: {reason}"
     LOADS_NOT_PIPELINED = "the loads of {names} are not pipelined: {reason}"
     NO_CP_ASYNC = "{name} goes through registers, not by cp.async: {reason}"

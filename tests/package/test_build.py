@@ -349,17 +349,56 @@ def test_what_spills_more_than_allowed_is_dropped(project: _Project, key: str) -
 
 
 def test_the_manifest_may_allow_more(project: _Project) -> None:
-    spilling = _MANIFEST.replace("BLOCK = 64", "BLOCK = 64\nSPILL = 1000", 1)
+    strict = "[kernel.limits]\nstrict = true\n[kernel.types]"
+    spilling = _MANIFEST.replace("BLOCK = 64", "BLOCK = 64\nSPILL = 1000", 1).replace(
+        "[kernel.types]", strict, 1
+    )
     project.write(spilling)
     result = project.build(targets=("sm_80",))
     assert "1000 bytes of registers spilled" in result.failures[0].report
-    allowed = spilling.replace(
-        "[kernel.types]", "[kernel.limits]\nspill_bytes = 1000\n[kernel.types]"
-    )
+    allowed = spilling.replace("strict = true", "strict = true\nspill_bytes = 1000")
     project.write(allowed)
     result = project.build(targets=("sm_80",))
     assert result.failures == result.dropped == ()
     assert result.num_compiled == 0, "what is allowed to ship is no matter of the compile"
+
+
+def test_of_configs_beyond_the_limit_the_one_that_spills_least_is_kept(project: _Project) -> None:
+    sizes = "[kernel.configs]\nSPILL = [900, 700, 896]\n"
+    project.write(_MANIFEST.replace("[kernel.configs]\n", sizes))
+    result = project.build(targets=("sm_80",), kernels=("add",))
+    assert result.failures == ()
+    add = archive.read(project.output / "demo.aotc").kernels[0]
+    # One for each combination of dtypes and promises, of 6 configs.
+    assert [variant.spill_bytes for variant in add.variants] == [700] * 4
+    assert len(result.dropped) == 20
+    kept = [line for line in project.recorder.warnings if ": kept, " in line]
+    assert len(kept) == 4
+    assert kept[0] == (
+        "add sm_80 T=fp16 n:16 SPILL=700 num_warps=4: kept, as no config spills less, "
+        "700 bytes of registers spilled, 0 of stack; the limit spill_bytes is 256"
+    )
+
+
+@pytest.mark.parametrize(
+    ("where", "held"),
+    [
+        # The config of 8 warps serves all that the one of 4 warps does, or none of it.
+        ("num_warps == 8 or n > 64", [0] * 4),
+        ("num_warps == 4 and n > 64 or num_warps == 8 and n <= 64", [900, 0] * 4),
+    ],
+)
+def test_a_config_that_spills_is_kept_for_what_no_other_serves(
+    project: _Project, where: str, held: list[int]
+) -> None:
+    first = "[[kernel.config]]\nSPILL = 900\nnum_warps = 4\n"
+    second = "[[kernel.config]]\nSPILL = 0\nnum_warps = 8\n"
+    both = _MANIFEST.replace("[kernel.configs]\nnum_warps = [4, 8]\n", first + second, 1)
+    project.write(both.replace("[kernel.signature]", f'where = "{where}"\n[kernel.signature]', 1))
+    result = project.build(targets=("sm_80",), kernels=("add",))
+    assert result.failures == ()
+    add = archive.read(project.output / "demo.aotc").kernels[0]
+    assert [variant.spill_bytes for variant in add.variants] == held
 
 
 def test_what_spills_is_always_said(project: _Project) -> None:

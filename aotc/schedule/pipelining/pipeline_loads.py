@@ -42,7 +42,7 @@ def pipeline_loads(kernel: Kernel, schedule: Schedule) -> None:
         if isinstance(loop, scf.While):
             remark_while(loop, schedule)
             continue
-        num_stages = loop.num_stages or schedule.config.num_stages
+        num_stages = schedule.stages_of(loop)
         if num_stages > 1:
             plan = plan_loop(loop, num_stages, tensor_loads=not kernel.producer_warps)
             remark_plan(plan, kernel, schedule)

@@ -91,7 +91,6 @@ def large_remedy() -> str:
 def _too_much_shared(kernel: Kernel, target: Target) -> ResourceError:
     """Return the error of a kernel that needs more shared memory than there is."""
     buffers: dict[tuple[str, Loc], int] = {}
-    num_stages = 1
     for op in kernel.walk():
         if isinstance(op, gpu.SharedAlloc):
             assert isinstance(op.out.type, SharedType)
@@ -99,7 +98,6 @@ def _too_much_shared(kernel: Kernel, target: Target) -> ResourceError:
             tile = "x".join([*map(str, kind.shape), str(kind.element)])
             if kind.num_stages > 1:
                 tile = f"{kind.num_stages} stages of {tile}"
-                num_stages = max(num_stages, kind.num_stages)
             buffers[tile, op.loc] = buffers.get((tile, op.loc), 0) + kind.size_bytes
     listed = _largest(buffers.items())[:_LISTED]
     largest = ", ".join(
@@ -109,8 +107,7 @@ def _too_much_shared(kernel: Kernel, target: Target) -> ResourceError:
         f"{kernel.shared_bytes} bytes of shared memory, the limit is {target.max_shared_bytes}: "
         f"{largest}"
     )
-    remedy = "smaller tiles" if num_stages == 1 else "fewer stages (num_stages) or smaller tiles"
-    return ResourceError(message, kernel.loc, remedy=remedy)
+    return ResourceError(message, kernel.loc, remedy="smaller tiles")
 
 
 def _largest(items: Iterable[tuple[_KeyT, int]]) -> list[tuple[_KeyT, int]]:

@@ -36,15 +36,10 @@ def may_copy(schedule: Schedule) -> bool:
 
 def asks_for_copies(loop: scf.For, schedule: Schedule) -> bool:
     """Return whether a loop without dots and inner loops is asked to be pipelined."""
-    if (loop.num_stages or schedule.config.num_stages) == 1:
+    if schedule.stages_of(loop) == 1:
         return False
     asked = loop.num_stages or loop.warp_specialize or schedule.config.warp_specialize
     return bool(asked) and not any(op.has(Trait.LOOP, Trait.DOT) for op in loop.body.walk())
-
-
-def num_stages_of(loop: scf.For, schedule: Schedule) -> int:
-    """Return how many iterations of a loop are in flight at a time."""
-    return loop.num_stages or schedule.config.num_stages
 
 
 def is_long(kind: Type) -> bool:
@@ -138,5 +133,5 @@ def _taken_bytes(op: Op, schedule: Schedule) -> int:
         return 0
     assert isinstance(op.out.type, SharedType)
     loops = [user.parent_op for user in op.out.users if isinstance(user, tma.SyncLoad)]
-    stages = [num_stages_of(loop, schedule) for loop in loops if isinstance(loop, scf.For)]
+    stages = [schedule.stages_of(loop) for loop in loops if isinstance(loop, scf.For)]
     return op.out.type.size_bytes * max(stages, default=1)

@@ -46,7 +46,6 @@ from aotc.schedule.tensor_maps.bulk_copies import (
     choose_runs,
     is_long,
     may_copy,
-    num_stages_of,
     order_is_promised,
     room_for_copies,
 )
@@ -75,7 +74,7 @@ def bulk_loads(kernel: Kernel, schedule: Schedule) -> None:
         run = run_of(load, analysis, facts)
         _check_runs_ahead(load, run, analysis)
         assert isinstance(load.parent_op, scf.For)
-        room.take(run.size_bytes, num_stages_of(load.parent_op, schedule))
+        room.take(run.size_bytes, schedule.stages_of(load.parent_op))
         return run
 
     found = choose_runs(loads, checked, schedule)

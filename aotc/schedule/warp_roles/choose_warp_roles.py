@@ -66,7 +66,7 @@ def _choose_roles(kernel: Kernel, schedule: Schedule) -> None:
     trim_copies(kernel)
     for loop in innermost:
         with at(loop.loc):
-            _make_rings(loop, loop.num_stages or schedule.config.num_stages, schedule)
+            _make_rings(loop, schedule.stages_of(loop), schedule)
     schedule.remark(loc, Remark.PRODUCER_WARP())
 
 

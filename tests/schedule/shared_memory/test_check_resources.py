@@ -6,25 +6,31 @@ from dataclasses import replace
 
 import pytest
 
+from aotc.config import Config
+from aotc.frontend import translate
 from aotc.ir.core import Kernel
 from aotc.ir.diagnostics import CompileError, ResourceError
+from aotc.ir.dialects import gpu
 from aotc.limits import DEFAULT_LIMITS
+from aotc.schedule.context import Schedule
+from aotc.schedule.pipeline import schedule_kernel
 from aotc.schedule.shared_memory.check_resources import (
     check_instructions,
     check_resources,
     register_remedy,
 )
 from aotc.target import TARGETS
-from tests.schedule.analysis.test_live_registers import POINTERS, WARPS, scheduled
+from tests.schedule.analysis.test_live_registers import POINTERS, SOURCE, WARPS, scheduled
 
 SM_80, SM_90 = TARGETS["sm_80"], TARGETS["sm_90a"]
 
 
+MULTIPLY = {"a_ptr": "*bf16:16", "b_ptr": "*bf16:16", "c_ptr": "*fp32:16", "K": "i32:16"}
+
+
 def matmul(rows: int, columns: int, block_k: int) -> Kernel:
-    pointers = dict.fromkeys(("a_ptr", "b_ptr"), "*bf16:16")
-    signature = {**pointers, "c_ptr": "*fp32:16", "K": "i32:16"}
     sizes = {"M": rows, "N": columns, "BLOCK_K": block_k}
-    return scheduled("multiply", signature, sizes)
+    return scheduled("multiply", MULTIPLY, sizes)
 
 
 def refused(kernel: Kernel, **limits: int) -> ResourceError:
@@ -44,12 +50,30 @@ def test_shared_memory_to_the_byte() -> None:
 
 
 def test_too_much_shared_memory_names_the_buffers_and_what_helps() -> None:
-    kernel = matmul(128, 128, 256)
+    kernel = matmul(128, 128, 512)
     error = refused(kernel)
     assert f"{kernel.shared_bytes} bytes of shared memory, the limit is 166912" in error.message
-    assert "3 stages of 128x256xbf16 at large_tiles.py:43 (196608 bytes)" in error.message
-    assert error.remedy == "fewer stages (num_stages) or smaller tiles"
+    assert "128x512xbf16 at large_tiles.py:43 (131072 bytes)" in error.message
+    assert error.remedy == "smaller tiles"
     check_resources(matmul(128, 128, 64), SM_80, DEFAULT_LIMITS)
+
+
+@pytest.mark.parametrize(
+    ("block_k", "asked", "used"),
+    [(128, 5, 5), (128, 6, 5), (128, 9, 5), (256, 5, 2), (256, 2, 2), (512, 3, 1)],
+)
+def test_loops_have_no_more_stages_than_fit(block_k: int, asked: int, used: int) -> None:
+    """A stage of both operands is 16, 32 or 64 KiB, of 163."""
+    shape = f"64x{block_k}xbf16"
+    sizes = {"M": 64, "N": 64, "BLOCK_K": block_k}
+    kernel = translate(SOURCE, "multiply", MULTIPLY, sizes, num_warps=WARPS, target="sm_80").kernel
+    schedule = Schedule(SM_80, Config(WARPS, num_stages=asked))
+    lowered = schedule_kernel(kernel, schedule)
+    check_resources(lowered, SM_80, DEFAULT_LIMITS)
+    rings = [op.num_stages for op in lowered.walk() if isinstance(op, gpu.SharedAlloc)]
+    assert max(rings) == used, shape
+    said = [line for line in schedule.remarks if f"at most {used} stages, not {asked}" in line]
+    assert len(said) == (used < asked)
 
 
 def test_hopeless_registers_name_the_tile_and_the_warps_that_help() -> None:
@@ -63,9 +87,9 @@ def test_hopeless_registers_name_the_tile_and_the_warps_that_help() -> None:
 
 
 def test_the_default_leaves_what_ptxas_could_still_make() -> None:
-    kernel = scheduled("shares", {**POINTERS, "n": "i32"}, {"BLOCK": 32 * WARPS * 512})
+    kernel = scheduled("shares", {**POINTERS, "n": "i32"}, {"BLOCK": 32 * WARPS * 1024})
     check_resources(kernel, SM_80, DEFAULT_LIMITS)
-    refused(scheduled("shares", {**POINTERS, "n": "i32"}, {"BLOCK": 32 * WARPS * 1024}))
+    refused(scheduled("shares", {**POINTERS, "n": "i32"}, {"BLOCK": 32 * WARPS * 4096}))
 
 
 def test_many_instructions_name_where_most_come_from() -> None:
