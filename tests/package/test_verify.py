@@ -151,6 +151,34 @@ def test_indices_that_are_distinct_may_be_stored_at() -> None:
     assert result.status == "verified", result
 
 
+_SIZED = """
+n = [1, 16, 17, 40]
+stride_x = [3]
+index_ptr = { low = 0, high = "n" }
+"x_ptr.size" = "3 * n - 1"
+"index_ptr.size" = "n"
+"""
+
+
+@pytest.mark.parametrize(
+    ("size", "said"),
+    [
+        ('"2 * n"', ""),
+        ('"2 * n + 7"', ""),
+        ('"2 * n - 1"', r"tile.store accesses element (\d+) of out_ptr, which has \1 elements"),
+        ("0", r"accesses element 0 of out_ptr, which has 0 elements"),
+    ],
+)
+def test_an_access_beyond_a_stated_size_is_wrong(size: str, said: str) -> None:
+    lines = f'{_SIZED}"out_ptr.size" = {size}'
+    result = verify_variant(_subject("gather", grid='["cdiv(n, BLOCK)"]', verify=lines))
+    assert result.status == ("wrong" if said else "verified"), result
+    if said:
+        assert result.findings[-1].status == "fault"
+        assert re.search(said, result.findings[-1].detail)
+        assert "verify_kernels.py:" in result.findings[-1].detail
+
+
 def test_a_bug_behind_an_address_in_memory_is_found() -> None:
     described = _ROWS + 'out_ptrs = { pointers_to = "fp32", count = 3 }'
     subject = _subject("grouped_pointers", verify=described)

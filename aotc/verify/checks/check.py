@@ -23,17 +23,20 @@ from typing import Literal, TypeAlias
 from aotc.ir.core import Kernel
 from aotc.verify.checks.compare import Mismatch, compare
 from aotc.verify.checks.dataflow import Roles
-from aotc.verify.checks.extents import may_store_nothing
+from aotc.verify.checks.extents import is_float, may_store_nothing
+from aotc.verify.checks.inputs import Inputs
 from aotc.verify.checks.launches import Chooser, Conditions, Launch, Scalar
 from aotc.verify.checks.noise import is_inexact
+from aotc.verify.checks.open_results import (
+    depends_on_order,
+    depends_on_undefined,
+    leaves_buffers,
+)
 from aotc.verify.checks.reference import (
     Bytes,
     ConflictError,
-    Inputs,
     Reference,
     RewriteError,
-    depends_on_order,
-    depends_on_undefined,
     interpret,
 )
 from aotc.verify.checks.rounding import reads_by_rounding
@@ -244,10 +247,20 @@ def _reference(
             last = launch, _finding(launch, "passed over", str(error))
             failed = last if failed is None or is_last else failed
         except InterpretError as error:
+            if error.is_out_of_bounds and _is_certain(chooser, launch, checks.inputs):
+                return launch, _finding(launch, "fault", error.render())
             failed = launch, _finding(launch, "passed over", error.render())
             if not launch.is_sparse:
                 break
     return None if chooser.is_optional(index) else failed
+
+
+def _is_certain(chooser: Chooser, launch: Launch, inputs: Inputs) -> bool:
+    """Return whether it is the kernel's mistake that a launch leaves a buffer."""
+    # Not every float means something to a kernel.
+    if is_float(launch.label):
+        return False
+    return leaves_buffers(chooser.kernel, chooser.roles, launch, inputs)
 
 
 _UNDEFINED = (
