@@ -104,6 +104,18 @@ def test_a_kernel_whose_result_is_open_is_not_verified() -> None:
     assert verify_variant(_subject("crowd", verify='n = [3]\ngrid = ["2"]')).status == "unverified"
 
 
+def test_the_op_that_leaves_a_result_open_is_named() -> None:
+    result = verify_variant(_subject("leaky", grid='["cdiv(n, BLOCK)"]'))
+    assert result.status == "unverified"
+    gaps = [finding.gap for finding in result.findings if finding.label == "over"]
+    assert gaps
+    source = Path("tests/support/verify_kernels.py").read_text().splitlines()
+    line = 1 + next(at for at, text in enumerate(source) if "mask=i < n - 1" in text)
+    for gap in gaps:
+        assert f"verify_kernels.py:{line}:" in gap, gap
+        assert "help: give other=" in gap
+
+
 def test_a_variant_whose_guards_no_arguments_satisfy_is_not_verified() -> None:
     subject = replace(_subject("gather"), guards=(expression.parse("n < 0"),))
     result = verify_variant(subject)

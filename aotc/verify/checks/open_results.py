@@ -17,7 +17,7 @@ from aotc.verify.checks.inputs import Inputs, owners_of, prepared
 from aotc.verify.checks.launches import Launch
 from aotc.verify.checks.reference import Reference, run_launch
 from aotc.verify.interpreter.numerics import ALL_ZERO
-from aotc.verify.interpreter.program import InterpretError
+from aotc.verify.interpreter.program import InterpretError, Rules
 from aotc.verify.interpreter.run import RULES
 from aotc.verify.pages import PAGE_BYTES
 
@@ -35,15 +35,23 @@ def depends_on_order(kernel: Kernel, roles: Roles, reference: Reference, inputs:
     ):
         return ""
     exact = [name for name, buffer in reference.buffers.items() if buffer.is_exact]
-    return _changed(kernel, roles, reference, inputs, exact, backwards=True)
+    return changed_buffer(kernel, roles, reference, inputs, exact, backwards=True)
 
 
-def depends_on_undefined(kernel: Kernel, roles: Roles, reference: Reference, inputs: Inputs) -> str:
+def depends_on_undefined(
+    kernel: Kernel,
+    roles: Roles,
+    reference: Reference,
+    inputs: Inputs,
+    seeds: Sequence[int] = POISON_SEEDS,
+) -> str:
     """Return the buffer whose results change with what undefined values happen to be, or ""."""
     if not reference.met_undefined:
         return ""
-    for seed in POISON_SEEDS:
-        found = _changed(kernel, roles, reference, inputs, [*reference.buffers], poison_seed=seed)
+    for seed in seeds:
+        found = changed_buffer(
+            kernel, roles, reference, inputs, [*reference.buffers], poison_seed=seed
+        )
         if found:
             return found
     return ""
@@ -62,13 +70,14 @@ def leaves_buffers(kernel: Kernel, roles: Roles, launch: Launch, inputs: Inputs)
     return True
 
 
-def _changed(
+def changed_buffer(
     kernel: Kernel,
     roles: Roles,
     reference: Reference,
     inputs: Inputs,
     names: Sequence[str],
     *,
+    rules: Rules = RULES,
     poison_seed: int = 0,
     backwards: bool = False,
 ) -> str:
@@ -76,7 +85,7 @@ def _changed(
     launch = reference.launch
     memory, args = prepared(kernel, roles, launch, inputs, is_traced=True)
     try:
-        run_launch(kernel, launch, memory, args, RULES, poison_seed, backwards=backwards)
+        run_launch(kernel, launch, memory, args, rules, poison_seed, backwards=backwards)
     except InterpretError:
         return ""
     for index, name in enumerate(owners_of(kernel, launch, inputs)):
