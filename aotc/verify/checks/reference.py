@@ -8,7 +8,6 @@ Invariant: a `Reference` depends on the tile IR, the launch and the ranges, and 
 
 from __future__ import annotations
 
-import mmap
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
@@ -33,6 +32,7 @@ from aotc.verify.interpreter.program import Code, Program, Rule, Rules
 from aotc.verify.interpreter.replay import Recording, Steady
 from aotc.verify.interpreter.run import RULES, Argument, Interpreter
 from aotc.verify.pages import PAGE_BYTES
+from aotc.verify.sparse_memory import sparse_zeros
 
 MAX_UPWARD_RUNS = 4
 NUM_RANDOM_RUNS = 2
@@ -93,7 +93,7 @@ class Buffer:
 
         The zeros take no room until they are written to. Raises: MemoryError.
         """
-        whole = _zeros(self.size_bytes) if self.pages else np.empty(self.size_bytes, np.uint8)
+        whole = sparse_zeros(self.size_bytes) if self.pages else np.empty(self.size_bytes, np.uint8)
         for start, part in self.parts(content):
             whole[start : start + part.size] = part
         return whole
@@ -144,17 +144,6 @@ class Buffer:
     def elements(self, content: Bytes) -> Array:
         """Return bytes of this buffer as its elements."""
         return view(content, loaded_dtype(self.pointee))
-
-
-def _zeros(size_bytes: int) -> Bytes:
-    """Return zeros that take memory page by page, as they are written to. Raises: MemoryError."""
-    try:
-        room = mmap.mmap(-1, size_bytes)
-    except OSError as error:
-        raise MemoryError(str(error)) from error
-    if hasattr(mmap, "MADV_NOHUGEPAGE"):
-        room.madvise(mmap.MADV_NOHUGEPAGE)
-    return np.frombuffer(room, np.uint8)
 
 
 @dataclass(frozen=True, slots=True)
