@@ -52,6 +52,7 @@ def checks_of(subject: Subject, options: VerifyOptions, *, may_be_left_out: bool
         num_groups=_num_groups(subject),
         may_be_left_out=may_be_left_out,
         may_alias=spec.in_place,
+        num_ctas=subject.num_ctas,
     )
     ranges = {
         name: Range(
