@@ -37,6 +37,17 @@ def disassemble_located(ptx: str, target: str) -> str:
     return backend.disassemble(cubin, with_lines=True)
 
 
+def reassembled_difference(cubin: bytes, ptx: str, target: str) -> str:
+    """Return the first section of a cubin that its PTX does not assemble to; "" if all are.
+
+    Raises: IRError for PTX that ptxas rejects, ValueError if the bytes are no cubin.
+    """
+    from aotc import backend  # noqa: PLC0415 - start-up time
+
+    assembled = backend.assemble(ptx, parse_target(target)).cubin
+    return backend.code_difference(cubin, assembled)
+
+
 def find_assembly_error(
     compiled: PtxKernel, line: int, tool: str, reason: str
 ) -> CompileError | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from aotc.backend import rules as _rules  # registers the lowering rules
 from aotc.backend.assembly_errors import find_assembly_error
+from aotc.backend.cubin_code import code_difference
 from aotc.backend.cubin_params import param_places
 from aotc.backend.line_sections import without_ptx_lines
 from aotc.backend.lower import Lowered, ParamSlot, lower_kernel
@@ -28,6 +29,7 @@ __all__ = [
     "Ptxas",
     "RefusedError",
     "assemble",
+    "code_difference",
     "disassemble",
     "emit_ptx",
     "end_tools",

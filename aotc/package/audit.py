@@ -1,5 +1,7 @@
 """Audit the cubins of variants: does the SASS do what the verified PTX says?
 
+The PTX that an archive holds is assembled again: a cubin that is anything else is refused.
+
 A cubin is disassembled and its warps are followed (`aotc.verify.sass`). The audited bytes are the
 shipped ones: an archive's own cubins, or those that a build would store in one. To locate a finding
 in the source, the same PTX is assembled once more with line numbers; its code may be scheduled
@@ -12,14 +14,17 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
 from aotc.compiler import compile_kernel
-from aotc.ir.diagnostics import ResourceError
+from aotc.ir.diagnostics import CompileError, IRError, ResourceError
 from aotc.package import stored_ptx
+from aotc.package.toolchain import toolchain_text
 from aotc.package.verify import VariantResult
 from aotc.package.verify_subjects import Subject, VerifyOptions
 from aotc.package.workers import compile_both_ways
-from aotc.stages import disassemble, disassemble_located
+from aotc.stages import disassemble, disassemble_located, reassembled_difference
 from aotc.verify.sass.audit import audit
 from aotc.verify.sass.findings import Finding
+
+_TOOL_SECTION = ".note.nv.tkinfo"  # which ptxas made a cubin; it comes before code
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +61,29 @@ def audit_variant(subject: Subject) -> tuple[tuple[Finding, ...], ...]:
 
     Raises: ResourceError if the target can hold none, and CompileError if a cubin cannot be made.
     """
-    return tuple(_audit(cubin) for cubin in _cubins(subject))
+    if subject.archived is None:
+        return tuple(_audit(cubin) for cubin in _cubins(subject))
+    return tuple((*_compare(cubin, subject.label), *_audit(cubin)) for cubin in _cubins(subject))
+
+
+def _compare(cubin: _Cubin, label: str) -> Iterator[Finding]:
+    """Yield a finding if the cubin is not what its PTX assembles to.
+
+    Raises: CompileError if another ptxas has made it, or the PTX is none.
+    """
+    try:
+        section = reassembled_difference(cubin.content, cubin.ptx, cubin.target)
+    except (IRError, ValueError) as error:
+        message = f"cannot compare the cubin of {label} with its PTX: {error}"
+        raise CompileError(message, remedy="build the archive again") from None
+    if section == _TOOL_SECTION:
+        message = (
+            f"expected the cubin of {label} to be of {toolchain_text()}, another ptxas made it"
+        )
+        raise CompileError(message, remedy="verify it with the versions that `aotc inspect` shows")
+    if section:
+        meaning = "the cubin does other than the PTX that was verified: build the archive again"
+        yield Finding("other code", 0, f"section {section}", meaning)
 
 
 def _cubins(subject: Subject) -> Iterator[_Cubin]:

@@ -43,9 +43,9 @@ class KeptReferences:
 def key_of(tile_ir: str, subject: Subject, options: VerifyOptions) -> tuple[object, ...]:
     """Return all that what a launch must give depends on, besides the launch."""
     spec, values = subject.spec, tuple(sorted(subject.values.items()))
-    if not (spec.ranges or spec.pointees):  # ranges and counts may name values
+    if not (spec.ranges or spec.pointees or spec.sizes):  # which may name values
         values = ()
     roots = tuple(map(expression.to_text, subject.grid))
-    described = (repr(spec.ranges), repr(spec.pointees))
+    described = (repr(spec.ranges), repr(spec.pointees), repr(spec.sizes))
     kernel = _WARPS.sub("{}", tile_ir, count=1)
     return (subject.kernel, kernel, roots, described, values, options.max_memory_bytes)

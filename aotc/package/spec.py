@@ -98,7 +98,7 @@ class VerifySpec:
     """A `[kernel.verify]` table: inputs of a kernel that its code does not determine.
 
     `values` are used in turn, `expressions` are over the other arguments, `ranges` are for the data
-    of pointers, `pointees` for pointers to addresses; `tolerance` is an error allowed besides the
+    of pointers, `pointees` for pointers to addresses, `sizes` are elements of buffers; `tolerance` is an error allowed besides the
     computed bounds. Unless `in_place`, an argument that is written never aliases another one.
     """
 
@@ -110,6 +110,9 @@ class VerifySpec:
     )
     ranges: dict[str, ValueRange] = field(default_factory=dict[str, ValueRange])
     pointees: dict[str, PointeeSpec] = field(default_factory=dict[str, PointeeSpec])
+    sizes: dict[str, int | ManifestExpression] = field(
+        default_factory=dict[str, "int | ManifestExpression"]
+    )
     grid: tuple[ManifestExpression, ...] | None = None
     tolerance: float = 0.0
     max_programs: int | None = None

@@ -19,6 +19,7 @@ from aotc.package.spec import ManifestExpression
 from aotc.package.verify_subjects import Subject, VerifyOptions
 from aotc.verify.checks.check import Checks
 from aotc.verify.checks.dataflow import shared_block
+from aotc.verify.checks.inputs import DEFAULT_MAX_BUFFER_BYTES, Inputs, Pointees, Range
 from aotc.verify.checks.launches import (
     DEFAULT_MAX_PROGRAMS,
     DEFAULT_NUM_STAGES,
@@ -26,7 +27,6 @@ from aotc.verify.checks.launches import (
     Conditions,
     Scalar,
 )
-from aotc.verify.checks.reference import DEFAULT_MAX_BUFFER_BYTES, Inputs, Pointees, Range
 
 _NO_GRID = (-1,)
 _ADDRESS = 1 << 20
@@ -52,6 +52,7 @@ def checks_of(subject: Subject, options: VerifyOptions, *, may_be_left_out: bool
         num_groups=_num_groups(subject),
         may_be_left_out=may_be_left_out,
         may_alias=spec.in_place,
+        num_ctas=subject.num_ctas,
     )
     ranges = {
         name: Range(
@@ -67,9 +68,10 @@ def checks_of(subject: Subject, options: VerifyOptions, *, may_be_left_out: bool
         name: Pointees(SCALARS[each.element], _limit(each.count, subject.values))
         for name, each in spec.pointees.items()
     }
+    sizes = {name: _limit(each, subject.values) for name, each in spec.sizes.items()}
     limit = min(DEFAULT_MAX_BUFFER_BYTES, options.max_memory_bytes)
     return Checks(
-        *(conditions, Inputs(ranges, pointees, limit), options.seed, spec.tolerance),
+        *(conditions, Inputs(ranges, pointees, limit, sizes), options.seed, spec.tolerance),
         is_compared_later=options.is_compared_later,
     )
 

@@ -177,16 +177,21 @@ def _wrong(result: VariantResult, command: str) -> str:
             lines.append(f"  {form}with {shape_text(finding)}, grid {finding.grid}")
             lines += [f"    {line}" for line in finding.detail.splitlines()]
         gaps = [] if result.status == "wrong" else [f for f in findings if f.gap]
+        reasons: dict[str, list[str]] = {}
         for finding in gaps[:_MAX_GAPS]:
             where = f"{finding.label}, with {shape_text(finding)}, grid {finding.grid}"
-            lines.append(f"  {form}proves nothing: {where}")
-            lines += [f"    {line}" for line in finding.gap.splitlines()]
+            reasons.setdefault(finding.gap, []).append(f"  {form}proves nothing: {where}")
+        for reason, launches in reasons.items():
+            lines += [*launches, *(f"    {line}" for line in reason.splitlines())]
         if len(gaps) > _MAX_GAPS:
             lines.append(f"  {form}and {len(gaps) - _MAX_GAPS} launches more")
         if not findings:
             lines.append(f"  {form}no arguments were found that satisfy the variant's guards")
     lines += _audited(result)
-    if result.status in ("unverified", "partly verified"):
+    gaps = [finding.gap for finding in result.launches if finding.gap]
+    # A gap may name a remedy of its own.
+    has_remedies = bool(gaps) and all("  help:" in gap for gap in gaps)
+    if result.status in ("unverified", "partly verified") and not has_remedies:
         lines.append("  help: say in [kernel.verify] what the arguments may be")
     return "\n".join([*lines, f"  to see it again: {command}"])
 

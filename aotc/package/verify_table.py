@@ -8,6 +8,7 @@
     starts_ptr = { low = 1, high = 99, cumulative = true }    # 0, then sums of such lengths
     indices_ptr = { low = 0, high = "n_rows" }  # a pointer: the range of what it points at
     strides_ptr = { low = 64, high = 512, multiple_of = 8 }   # integers, multiples of 8
+    "x.size" = "n_rows * stride"                # the elements of a pointer's buffer
     a_ptrs = { pointers_to = "fp16", count = "groups" }  # a "*i64" whose elements are addresses
     max_programs = 64
     in_place = false                            # no two arguments are the same memory
@@ -36,6 +37,7 @@ from aotc.package.tables import Table, describe
 _OPTIONS = ("grid", "tolerance", "max_programs", "in_place")
 _MAX_PROGRAMS = 1 << 16
 _MAX_COUNT = 1 << 10
+_SIZE = ".size"
 _EXTENT = re.compile(r"(\w+)\.shape\[\d+\]")
 
 
@@ -53,8 +55,12 @@ def read_verify(
     expressions: dict[str, ManifestExpression] = {}
     ranges: dict[str, ValueRange] = {}
     pointees: dict[str, PointeeSpec] = {}
+    sizes: dict[str, int | ManifestExpression] = {}
     for name in section:
         if name in _OPTIONS:
+            continue
+        if name.endswith(_SIZE):
+            sizes[name.removesuffix(_SIZE)] = reader.size(name)
             continue
         argument = reader.argument(name)
         if argument.kind == "pointer" and reader.has_pointees(name):
@@ -74,6 +80,7 @@ def read_verify(
         expressions=expressions,
         ranges=ranges,
         pointees=pointees,
+        sizes=sizes,
         grid=reader.grid(has_grid=table.has("grid")),
         tolerance=reader.tolerance(),
         max_programs=reader.max_programs(),
@@ -106,7 +113,9 @@ class _Reader:
             return ArgumentType("scalar", "i32")
         if name in free:
             return free[name]
-        known = [*(each for each in free if free[each].kind != "tensordesc"), *extents, *_OPTIONS]
+        sizes = [f"{each}{_SIZE}" for each in free if free[each].kind == "pointer"]
+        plain = [each for each in free if free[each].kind != "tensordesc"]
+        known = [*plain, *extents, *sizes, *_OPTIONS]
         message = f"expected an argument of {self.kernel.name} or an option, got {name!r}"
         remedy = did_you_mean(name, known) or f"there are {', '.join(known)}"
         raise self.section.wrong_key(name, message, remedy)
@@ -149,6 +158,24 @@ class _Reader:
                 message = f"expected an expression over the other arguments, got `{name}` itself"
                 raise found.error(ExpressionError(message, node.col, len(name)))
         return found
+
+    def size(self, name: str) -> int | ManifestExpression:
+        """Return the elements of the buffer of a pointer, such as "x.size"."""
+        pointer = name.removesuffix(_SIZE)
+        argument = self.signature.get(pointer)
+        if argument is not None and argument.kind == "tensordesc":
+            message = f"expected the size of a pointer, {pointer!r} is a tensor descriptor"
+            remedy = f"give its extents: {', '.join(_extents(pointer, argument))}"
+            raise self.section.wrong_key(name, message, remedy)
+        if argument is None or argument.kind != "pointer":
+            self.argument(name)  # which says what there is
+        if self.section.is_string(name):
+            return self._expression(self.section, name)
+        value = self.section.data[name]
+        if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < 1 << 63:
+            message = f"expected elements or an expression for {name!r}, got {describe(value)}"
+            raise self.section.wrong(name, message)
+        return value
 
     def _expression(self, table: Table, key: str) -> ManifestExpression:
         return read_expression(table.string(key), table.value_loc(key), self.kernel, self.signature)

@@ -19,8 +19,8 @@ from aotc.package.index import Archive
 from aotc.package.verify import verify_variant
 from aotc.package.verify_subjects import Subject, VerifyOptions, load_subjects
 from aotc.verify.checks.check import Execute, Execution, ExecutionFault
+from aotc.verify.checks.contents import HEAD_BYTES
 from aotc.verify.checks.emulated import Emulation
-from aotc.verify.checks.lazy_memory import HEAD_BYTES
 from aotc.verify.checks.reference import Bytes, Reference
 from aotc.verify.emulator.text.parse import parse_module
 from benchmarks.calibration.case import EXACT, Argument, Bound

@@ -9,7 +9,7 @@ import pytest
 
 from aotc.ir.types import ScalarType
 from aotc.verify.checks import input_data
-from aotc.verify.checks.lazy_memory import Contents
+from aotc.verify.checks.contents import Contents
 from aotc.verify.interpreter.numerics import dtype_of
 from tests.support.verified import check_verified
 

@@ -104,6 +104,18 @@ def test_a_kernel_whose_result_is_open_is_not_verified() -> None:
     assert verify_variant(_subject("crowd", verify='n = [3]\ngrid = ["2"]')).status == "unverified"
 
 
+def test_the_op_that_leaves_a_result_open_is_named() -> None:
+    result = verify_variant(_subject("leaky", grid='["cdiv(n, BLOCK)"]'))
+    assert result.status == "unverified"
+    gaps = [finding.gap for finding in result.findings if finding.label == "over"]
+    assert gaps
+    source = Path("tests/support/verify_kernels.py").read_text().splitlines()
+    line = 1 + next(at for at, text in enumerate(source) if "mask=i < n - 1" in text)
+    for gap in gaps:
+        assert f"verify_kernels.py:{line}:" in gap, gap
+        assert "help: give other=" in gap
+
+
 def test_a_variant_whose_guards_no_arguments_satisfy_is_not_verified() -> None:
     subject = replace(_subject("gather"), guards=(expression.parse("n < 0"),))
     result = verify_variant(subject)
@@ -149,6 +161,34 @@ def test_indices_that_are_distinct_may_be_stored_at() -> None:
     lines = 'n = [16, 40]\nindex_ptr = { low = 0, high = "n", distinct = true }'
     result = verify_variant(_subject("gather", grid='["cdiv(n, BLOCK)"]', verify=lines))
     assert result.status == "verified", result
+
+
+_SIZED = """
+n = [1, 16, 17, 40]
+stride_x = [3]
+index_ptr = { low = 0, high = "n" }
+"x_ptr.size" = "3 * n - 1"
+"index_ptr.size" = "n"
+"""
+
+
+@pytest.mark.parametrize(
+    ("size", "said"),
+    [
+        ('"2 * n"', ""),
+        ('"2 * n + 7"', ""),
+        ('"2 * n - 1"', r"tile.store accesses element (\d+) of out_ptr, which has \1 elements"),
+        ("0", r"accesses element 0 of out_ptr, which has 0 elements"),
+    ],
+)
+def test_an_access_beyond_a_stated_size_is_wrong(size: str, said: str) -> None:
+    lines = f'{_SIZED}"out_ptr.size" = {size}'
+    result = verify_variant(_subject("gather", grid='["cdiv(n, BLOCK)"]', verify=lines))
+    assert result.status == ("wrong" if said else "verified"), result
+    if said:
+        assert result.findings[-1].status == "fault"
+        assert re.search(said, result.findings[-1].detail)
+        assert "verify_kernels.py:" in result.findings[-1].detail
 
 
 def test_a_bug_behind_an_address_in_memory_is_found() -> None:

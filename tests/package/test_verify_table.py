@@ -48,6 +48,29 @@ def test_what_addresses_are_of_and_whether_arguments_may_be_one_memory() -> None
     assert _spec("", "grouped_pointers").verify.in_place
 
 
+def test_how_large_buffers_are() -> None:
+    sizes = _spec('"x_ptr.size" = "n * stride_x + BLOCK"\n"out_ptr.size" = 7').verify.sizes
+    assert isinstance(sizes["x_ptr"], ManifestExpression)
+    assert evaluate(sizes["x_ptr"].root, {"n": 3, "stride_x": 5, "BLOCK": 16}) == 31
+    assert sizes["out_ptr"] == 7
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ('"x_ptrs.size" = 3', "expected an argument of gather or an option, got 'x_ptrs.size'"),
+        ('"n.size" = 3', "expected an argument of gather or an option, got 'n.size'"),
+        ('"x_ptr.size" = -1', "expected elements or an expression for 'x_ptr.size', got"),
+        ('"x_ptr.size" = true', "expected elements or an expression for 'x_ptr.size', got"),
+        ('"x_ptr.size" = "m"', "m"),
+        ('x_ptr.size = "n"', "size"),
+    ],
+)
+def test_a_mistake_about_sizes(line: str, message: str) -> None:
+    with pytest.raises(ManifestError, match=message):
+        _spec(line)
+
+
 @pytest.mark.parametrize(
     ("line", "message"),
     [

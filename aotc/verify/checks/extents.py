@@ -25,6 +25,16 @@ LONG = {"long": 1 << 31, "longer": 5 << 29}
 APART = (2, 3, 5)
 """Numbers of blocks that are taken for none of each other."""
 
+# What else a float may be. Large ones leave room in fp16 and fp32: where all overflows, nothing shows. With a negative one
+# exponentials overflow where what is taken for the largest of their arguments is the least.
+FLOATS = {
+    "negative": -16.0,
+    "minus zero": -0.0,
+    "large": 2.0**12,
+    "infinite": math.inf,
+    "NaN": math.nan,
+}
+
 _FALLBACKS: dict[str, tuple[str, ...]] = {
     "over": ("two thirds", "half"),
     "several": ("half", "two thirds"),

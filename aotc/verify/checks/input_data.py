@@ -19,7 +19,7 @@ import numpy as np
 
 from aotc.ir.types import ScalarType
 from aotc.verify.arrays import Array
-from aotc.verify.checks.lazy_memory import Contents, Listed, loaded_dtype
+from aotc.verify.checks.contents import Contents, Listed, loaded_dtype
 from aotc.verify.interpreter.numerics import dtype_of, round_to
 
 _TABLE_SIZE = 1 << 13

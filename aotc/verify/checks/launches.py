@@ -36,6 +36,7 @@ from aotc.verify.checks.dataflow import Roles
 from aotc.verify.checks.extents import (
     APART,
     CLASSES,
+    FLOATS,
     LONG,
     candidates,
     extent_of,
@@ -45,6 +46,7 @@ from aotc.verify.checks.extents import (
     last_in_part,
     part_beyond,
 )
+from aotc.verify.checks.grid_limits import is_launchable, long_blocks
 from aotc.verify.checks.integers import Known, value_at, value_in_last
 from aotc.verify.checks.strides import FAR, NEAR, Rows, Spacing
 
@@ -59,15 +61,6 @@ _MAX_PERSISTENT_PROGRAMS = 256
 _OTHERS = (1, 2, 3, 5, 1, 2)
 _MAX_INDEX = 512
 _PROGRAMS = (2, 8, 132, 148)  # of persistent kernels that do not say how many there are
-# What else a float may be. Large ones leave room in fp16 and fp32: where all overflows, nothing shows. With a negative one
-# exponentials overflow where what is taken for the largest of their arguments is the least.
-_FLOATS = {
-    "negative": -16.0,
-    "minus zero": -0.0,
-    "large": 2.0**12,
-    "infinite": math.inf,
-    "NaN": math.nan,
-}
 _COVERED = -1  # an extent of a tensor that is to be as large as any other
 
 
@@ -133,7 +126,7 @@ class Conditions:
     arguments whose value is compiled in. Loops have `num_stages` unless they say otherwise, and
     `num_groups` of warps take a program's tiles in turn. Where some programs of a grid
     `may_be_left_out`, a launch may have more than `max_programs` of which only some run. Without
-    `may_alias` no two arguments are one memory.
+    `may_alias` no two arguments are one memory. `num_ctas` run a program.
     """
 
     grid: Callable[[Mapping[str, int]], tuple[int, ...]] | None
@@ -147,6 +140,7 @@ class Conditions:
     num_groups: int = 1
     may_be_left_out: bool = False
     may_alias: bool = True
+    num_ctas: int = 1
 
 
 @dataclass(slots=True)
@@ -207,7 +201,7 @@ class Chooser:
             yield "special"
         for name, kind in self.scalars.items():
             if kind.is_float and name not in self.conditions.choices:
-                yield from (f"float: {name} is {size}" for size in _FLOATS)
+                yield from (f"float: {name} is {size}" for size in FLOATS)
         if self.stride_names:
             yield "far"
         if self.conditions.may_be_left_out:
@@ -301,7 +295,8 @@ class Chooser:
                 continue
             values, grid = chosen
             count = len(self._programs_to_run(label, grid)) or math.prod(grid)
-            if count > limit or not self._admitted(values):
+            fits = count <= limit and is_launchable(grid, self.conditions.num_ctas)
+            if not fits or not self._admitted(values):
                 continue
             if label != "persistent" or self._takes_several_tiles(values, grid):
                 return chosen
@@ -427,7 +422,8 @@ class Chooser:
         kind, _, long_name = self.labels[index].partition(": ")
         if is_long(kind) and name == long_name:
             # Beyond the last tile there is room for what a kernel adds to round up.
-            return [last_in_part(LONG[kind] // block - 1, block, divisor, 0)]
+            counts = long_blocks(LONG[kind] // block - 1, self.conditions.num_ctas)
+            return [last_in_part(count, block, divisor, 0) for count in counts]
         wanted = self._wanted(self.labels[index], name, at)
         if wanted and self.labels[index] not in CLASSES:
             index %= len(CLASSES) - 1  # any class but that of nothing
@@ -521,7 +517,7 @@ class Chooser:
         odd, _, size = self.labels[index].removeprefix("float: ").partition(" is ")
         for name, kind in self.scalars.items():
             if kind.is_float:
-                factor = _FLOATS[size] if name == odd and is_float(self.labels[index]) else 1.0
+                factor = FLOATS[size] if name == odd and is_float(self.labels[index]) else 1.0
                 sign = -1.0 if math.isinf(factor) and self.seed % 2 else 1.0
                 drawn = float(rng.uniform(0.5, 1.5))
                 values[name] = math.nan if math.isnan(factor) else drawn * sign * factor

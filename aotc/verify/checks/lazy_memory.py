@@ -26,8 +26,6 @@ from __future__ import annotations
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from functools import lru_cache
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -35,87 +33,27 @@ import numpy.typing as npt
 from aotc.ir.dialects.tile import AtomicSem
 from aotc.ir.types import BF16, ScalarType
 from aotc.verify.arrays import Array, copied, reduce_or, reshape, view
+from aotc.verify.checks.contents import HEAD_BYTES, Contents, Listed
 from aotc.verify.checks.marks import NOBODY, SEVERAL, Marks, Order, extended
-from aotc.verify.interpreter.memory import Access, AccessError, Address, Box, Memory, Part
-from aotc.verify.interpreter.numerics import dtype_of
+from aotc.verify.interpreter.memory import (
+    Access,
+    AccessError,
+    Address,
+    Box,
+    Memory,
+    OutOfBoundsError,
+    Part,
+)
 from aotc.verify.pages import PAGE_BYTES, Pages, Runs
 
-HEAD_BYTES = 4096
-"""Room before a pointer, for kernels that step back from it."""
 _WORD_BYTES = 4  # what atomics of bf16 may touch instead
 
 _BUFFER_BITS = 40
 _BASE = 1 << (_BUFFER_BITS - 1)
-_ALIGNED_PLACE = 1 << 20  # so that regions of `Contents` begin at the pointer
 _MAX_SPARSE_BYTES = 1 << 36
-_HASH = 0x9E3779B97F4A7C15
-_MIX = 0xBF58476D1CE4E5B9
-_MAX_KEPT, _MAX_KEPT_ELEMENTS = 768, 1 << 16
 _MAX_ACCESSED = 1 << 22  # elements whose places are kept, in 16 bytes each
 _RELEASES = ("release", "acq_rel")
 _ACQUIRES = ("acquire", "acq_rel")
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Contents:
-    """Say what lies in a buffer: element `i` is drawn from `table`, a power of two of values.
-
-    Of every second 16384 elements, one in 256 is drawn from `rare`, if there are such values: what
-    spreads over all that is computed from it, as NaN does, is to leave most of it as it is. And of
-    512 in 8192, one in four is drawn from `edges`.
-    """
-
-    table: Array
-    seed: int
-    rare: Array | None = None
-    edges: Array | None = None
-
-    def elements(self, start: int, end: int) -> Array:
-        """Return the elements at positions `start` to `end`; they must not be changed."""
-        if end - start > _MAX_KEPT_ELEMENTS:
-            return self.at(np.arange(start, end))
-        return _kept_elements(self, start, end)
-
-    def at(self, positions: Array) -> Array:
-        """Return the elements at positions."""
-        place = positions.astype(np.uint64)
-        index = place + np.uint64(self.seed * 0x1_0000_0001)
-        index = (index * np.uint64(_HASH)) ^ (index >> np.uint64(29))
-        index = (index * np.uint64(_MIX)) >> np.uint64(40)
-        out = self.table[index & np.uint64(self.table.size - 1)]
-        place = place + np.uint64(_ALIGNED_PLACE - HEAD_BYTES // self.table.itemsize)
-        for values, mask, one_in in (
-            (self.edges, 15 << 9, 4),
-            (self.rare, 1 << 14, 256),
-        ):
-            if values is not None:
-                is_one = (index >> np.uint64(15)) % np.uint64(one_in) == 0
-                is_one &= (place & np.uint64(mask)) == 0
-                out = np.where(is_one, values[index % np.uint64(values.size)], out)
-        return out
-
-
-@lru_cache(maxsize=_MAX_KEPT)
-def _kept_elements(contents: Contents, start: int, end: int) -> Array:
-    """Return elements: launches of the next variants draw the same ones."""
-    found = contents.at(np.arange(start, end))
-    found.flags.writeable = False
-    return found
-
-
-@dataclass(frozen=True, slots=True)
-class Listed:
-    """Say what lies in a buffer: `values` from its pointer on, over and over."""
-
-    values: Array
-
-    def elements(self, start: int, end: int) -> Array:
-        """Return the elements at positions `start` to `end`."""
-        return self.at(np.arange(start, end))
-
-    def at(self, positions: Array) -> Array:
-        """Return the elements at positions."""
-        return self.values[(positions - HEAD_BYTES // self.values.itemsize) % self.values.size]
 
 
 _EMPTY = np.empty(0, np.uint8)
@@ -130,6 +68,7 @@ class _Buffer:
     pages: Pages | None
     initial: npt.NDArray[np.uint8]  # what its bytes were; of one that is not traced, none
     marks: Marks
+    size: int | None = None  # elements from the pointer on; None if nobody says
     is_shared: bool = False  # by two pointers
     updated: str = ""  # by which kind of atomic last
     # Of a shared one: the elements of tiles that the running program accessed each byte for.
@@ -174,8 +113,9 @@ class ElasticMemory(Memory):
         pointee: ScalarType,
         contents: Contents | Listed,
         misaligned_bytes: int = 0,
+        size: int | None = None,
     ) -> Address:
-        """Add an endless buffer; return the address of the pointer into it.
+        """Add a buffer of `size` elements, or an endless one; return the address of its pointer.
 
         The address is a multiple of 256 plus `misaligned_bytes`.
         """
@@ -185,7 +125,7 @@ class ElasticMemory(Memory):
         self._names.append(name)
         pages = Pages() if self._is_sparse else None
         marks = Marks(pointee.size_bytes)
-        self._buffers.append(_Buffer(name, pointee, contents, start, pages, _EMPTY, marks))
+        self._buffers.append(_Buffer(name, pointee, contents, start, pages, _EMPTY, marks, size))
         base = (index + 1 << _BUFFER_BITS) + _BASE
         self._starts = np.append(self._starts, base)
         self._ends = np.append(self._ends, base)
@@ -437,6 +377,7 @@ class ElasticMemory(Memory):
                 super()._check_bounds(flat, size, found)
             low, high = int(flat[lanes].min()), int(flat[lanes].max())
             end = high - int(self._starts[index]) + size
+            self._check_size(index, low, end)
             if low < self._starts[index] or end > max_bytes:
                 at = self.describe(low if low < self._starts[index] else high)
                 limit = (
@@ -447,6 +388,18 @@ class ElasticMemory(Memory):
                 raise AccessError(f"accesses {at}, {limit}")
             if not self._is_sparse:
                 self._grow(index, end)
+
+    def _check_size(self, index: int, low: int, end_bytes: int) -> None:
+        """Raise OutOfBoundsError for an access from `low` on that leaves a buffer of stated size."""
+        buffer = self._buffers[index]
+        if buffer.size is None:
+            return
+        width, base = buffer.pointee.size_bytes, int(self._starts[index]) + buffer.start_bytes
+        last = (end_bytes - 1 - buffer.start_bytes) // width
+        first = (low - base) // width
+        if first < 0 or last >= buffer.size:
+            message = f"accesses element {first if first < 0 else last} of {buffer.name}"
+            raise OutOfBoundsError(f"{message}, which has {buffer.size} elements")
 
     def _grow(self, index: int, size_bytes: int) -> None:
         held = self._bytes[index].size
@@ -583,8 +536,3 @@ class ElasticMemory(Memory):
         if not self.conflict:
             name = self._names[index]
             self.conflict = f"program {self._program - 1} {what} in {name}"
-
-
-def loaded_dtype(pointee: ScalarType) -> np.dtype[Any]:
-    """Return the dtype of elements in memory; a boolean is a byte."""
-    return np.dtype(np.uint8) if pointee.is_bool else dtype_of(pointee)

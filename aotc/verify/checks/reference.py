@@ -8,9 +8,8 @@ Invariant: a `Reference` depends on the tile IR, the launch and the ranges, and 
 
 from __future__ import annotations
 
-import mmap
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -18,61 +17,30 @@ import numpy.typing as npt
 
 from aotc.ir.core import Kernel, Op
 from aotc.ir.dialects import arith, tile
-from aotc.ir.dialects.descriptor import TENSOR_ALIGNMENT_BYTES, DescriptorReduce
+from aotc.ir.dialects.descriptor import DescriptorReduce
 from aotc.ir.dialects.grid import GridBarrier
-from aotc.ir.types import DescriptorType, PointerType, ScalarType
-from aotc.verify.arrays import Array, copied, reshape, view
-from aotc.verify.checks import input_data
+from aotc.ir.types import ScalarType
+from aotc.verify.arrays import Array, copied, view
+from aotc.verify.checks.contents import loaded_dtype
 from aotc.verify.checks.dataflow import Roles, backward, forward
-from aotc.verify.checks.launches import Launch, Scalar
-from aotc.verify.checks.lazy_memory import Contents, ElasticMemory, Listed, loaded_dtype
+from aotc.verify.checks.inputs import Inputs, owners_of, prepared, tensors_of
+from aotc.verify.checks.launches import Launch
+from aotc.verify.checks.lazy_memory import ElasticMemory
 from aotc.verify.checks.noise import inexact_ops, is_inexact, noisy_rules
 from aotc.verify.checks.rounding import NUM_FLIPPED_RUNS, CastWatch, inner_casts
-from aotc.verify.interpreter.memory import TensorAddress
-from aotc.verify.interpreter.numerics import ALL_ZERO
-from aotc.verify.interpreter.program import Code, InterpretError, Program, Rule, Rules
+from aotc.verify.interpreter.program import Code, Program, Rule, Rules
 from aotc.verify.interpreter.replay import Recording, Steady
 from aotc.verify.interpreter.run import RULES, Argument, Interpreter
 from aotc.verify.pages import PAGE_BYTES
+from aotc.verify.sparse_memory import sparse_zeros
 
 MAX_UPWARD_RUNS = 4
 NUM_RANDOM_RUNS = 2
 _APART = (1, 2)  # see `noisy_rules`: pairs of up to four ops of a type take different infinities
-POISON_SEEDS = (ALL_ZERO, 1, 2, 3)  # a bit that is undefined is what it was in half of all runs
-DEFAULT_MAX_BUFFER_BYTES = 1 << 28
-# Numbers that a buffer lists, each once: a longer list would not fit in memory.
-_MAX_LISTED = 1 << 24
 
 Bytes: TypeAlias = npt.NDArray[np.uint8]
 Marks: TypeAlias = npt.NDArray[np.bool_]
 _Runs: TypeAlias = "tuple[list[ElasticMemory], list[ElasticMemory], list[ElasticMemory]]"
-
-
-@dataclass(frozen=True, slots=True)
-class Range:
-    """Bound what a buffer holds: `low` up to but without `high`, functions of the scalars.
-
-    Integers are multiples of `multiple_of`. Where it `is_distinct` each of them comes once before any comes again. Where it `is_cumulative`
-    the buffer holds 0 and then running sums of such numbers, as starts of sequences are.
-    """
-
-    low: Callable[[Mapping[str, Scalar]], Scalar]
-    high: Callable[[Mapping[str, Scalar]], Scalar]
-    is_distinct: bool = False
-    is_cumulative: bool = False
-    multiple_of: int = 1
-
-
-@dataclass(frozen=True, slots=True)
-class Pointees:
-    """Say what the addresses in a buffer are of: `count` buffers of `element`, each its own."""
-
-    element: ScalarType
-    count: Callable[[Mapping[str, Scalar]], Scalar]
-
-    def names(self, pointer: str, launch: Launch) -> list[str]:
-        """Return the names of the buffers at a launch, such as "a_ptrs[0]"."""
-        return [f"{pointer}[{k}]" for k in range(max(1, int(self.count(launch.scalars))))]
 
 
 class ConflictError(Exception):
@@ -125,7 +93,7 @@ class Buffer:
 
         The zeros take no room until they are written to. Raises: MemoryError.
         """
-        whole = _zeros(self.size_bytes) if self.pages else np.empty(self.size_bytes, np.uint8)
+        whole = sparse_zeros(self.size_bytes) if self.pages else np.empty(self.size_bytes, np.uint8)
         for start, part in self.parts(content):
             whole[start : start + part.size] = part
         return whole
@@ -178,17 +146,6 @@ class Buffer:
         return view(content, loaded_dtype(self.pointee))
 
 
-def _zeros(size_bytes: int) -> Bytes:
-    """Return zeros that take memory page by page, as they are written to. Raises: MemoryError."""
-    try:
-        room = mmap.mmap(-1, size_bytes)
-    except OSError as error:
-        raise MemoryError(str(error)) from error
-    if hasattr(mmap, "MADV_NOHUGEPAGE"):
-        room.madvise(mmap.MADV_NOHUGEPAGE)
-    return np.frombuffer(room, np.uint8)
-
-
 @dataclass(frozen=True, slots=True)
 class Reference:
     """Hold the buffers of a launch by name, and its arguments in the order of the parameters.
@@ -211,15 +168,6 @@ class Reference:
         return sum(int(np.count_nonzero(b.writable)) for b in self.buffers.values())
 
 
-@dataclass(frozen=True, slots=True)
-class Inputs:
-    """Say how buffers are filled: `ranges` and `pointees` by name, how large one may become."""
-
-    ranges: Mapping[str, Range] = field(default_factory=dict[str, Range])
-    pointees: Mapping[str, Pointees] = field(default_factory=dict[str, Pointees])
-    max_buffer_bytes: int = DEFAULT_MAX_BUFFER_BYTES
-
-
 def interpret(
     kernel: Kernel, roles: Roles, launch: Launch, inputs: Inputs, *, may_rewrite: bool = True
 ) -> Reference:
@@ -238,9 +186,9 @@ def interpret(
     overflows: list[Op] = []
     if launch.is_long:
         rules = _watching_indices(rules, kernel, overflows)
-    exact, args = _prepared(kernel, roles, launch, inputs, is_traced=True)
+    exact, args = prepared(kernel, roles, launch, inputs, is_traced=True)
     code = Code()
-    _run(kernel, launch, exact, args, rules, 0, code=code)
+    run_launch(kernel, launch, exact, args, rules, 0, code=code)
     if exact.conflict:
         raise ConflictError(exact.conflict)
     if overflows:  # which a compiler may take for granted that it does not
@@ -269,23 +217,25 @@ def interpret(
             if number < NUM_RANDOM_RUNS:
                 rules = watch.measuring(rules)
             rules = recording.replaying(rules, [*group, *watch.casts], same_poison=False)
-            moved = _run(kernel, launch, exact.again(), args, rules, seed, code=code, steady=steady)
+            moved = run_launch(
+                kernel, launch, exact.again(), args, rules, seed, code=code, steady=steady
+            )
             (upward if upwards else random).append(moved)
         for run in range(NUM_FLIPPED_RUNS) if watch.has_moved else ():
             rules = recording.replaying(watch.flipping(RULES, run), watch.casts, same_poison=True)
             flipped.append(
-                _run(kernel, launch, exact.again(), args, rules, 0, code=code, steady=steady)
+                run_launch(kernel, launch, exact.again(), args, rules, 0, code=code, steady=steady)
             )
     inexact = [launch.aliases.get(name, name) for name in roles.inexact]
     buffers: dict[str, Buffer] = {}
-    for index, (name, pointee) in enumerate(_owners_of(kernel, launch, inputs).items()):
+    for index, (name, pointee) in enumerate(owners_of(kernel, launch, inputs).items()):
         # What a loaded address points at is as exact as what the kernel does with it.
         is_exact = name.partition("[")[0] not in inexact
         runs: _Runs = ([], [], []) if is_exact else (upward, random, flipped)
         buffers[name] = _buffer(name, pointee, index, exact, runs)
     for name, pointees in inputs.pointees.items():
         buffers[name] = replace(buffers[name], pointees=tuple(pointees.names(name, launch)))
-    for name, (shape, strides) in _tensors(kernel, launch).items():
+    for name, (shape, strides) in tensors_of(kernel, launch).items():
         buffers[name] = replace(buffers[name], shape=shape, strides=strides)
     order = tuple(info.name for info in kernel.params)
     return Reference(launch, buffers, order, exact.met_undefined)
@@ -307,148 +257,7 @@ def steady_values(kernel: Kernel, recording: Recording, inexact: Sequence[Op]) -
     return recording.steady(moving)
 
 
-def depends_on_order(kernel: Kernel, roles: Roles, reference: Reference, inputs: Inputs) -> str:
-    """Return the exact buffer whose results change with the order of programs, or "".
-
-    They may where a kernel uses what its atomics return.
-    """
-    used = (tile.AtomicRmw, tile.AtomicCas)
-    if not any(
-        isinstance(op, used) and any(out.users for out in op.results) for op in kernel.walk()
-    ):
-        return ""
-    exact = [name for name, buffer in reference.buffers.items() if buffer.is_exact]
-    return _changed(kernel, roles, reference, inputs, exact, backwards=True)
-
-
-def depends_on_undefined(kernel: Kernel, roles: Roles, reference: Reference, inputs: Inputs) -> str:
-    """Return the buffer whose results change with what undefined values happen to be, or ""."""
-    if not reference.met_undefined:
-        return ""
-    for seed in POISON_SEEDS:
-        found = _changed(kernel, roles, reference, inputs, [*reference.buffers], poison_seed=seed)
-        if found:
-            return found
-    return ""
-
-
-def _changed(
-    kernel: Kernel,
-    roles: Roles,
-    reference: Reference,
-    inputs: Inputs,
-    names: Sequence[str],
-    *,
-    poison_seed: int = 0,
-    backwards: bool = False,
-) -> str:
-    """Return the first of the buffers whose results are others when interpreted so, or ""."""
-    launch = reference.launch
-    memory, args = _prepared(kernel, roles, launch, inputs, is_traced=True)
-    try:
-        _run(kernel, launch, memory, args, RULES, poison_seed, backwards=backwards)
-    except InterpretError:
-        return ""
-    for index, name in enumerate(_owners_of(kernel, launch, inputs)):
-        if name not in names:
-            continue
-        known = reference.buffers[name]
-        pages = sorted({*known.pages, *memory.pages(index)})
-        size = max(known.initial.size, memory.size_bytes(index))
-        expected, found = memory.initial(index, size, pages), memory.result(index, size, pages)
-        # What the first interpretation did not touch is as it was.
-        if pages:
-            held = np.isin(pages, known.pages)
-            reshape(expected, -1, PAGE_BYTES)[held] = reshape(known.expected, -1, PAGE_BYTES)
-        else:
-            expected[: known.expected.size] = known.expected
-        if expected.tobytes() != found.tobytes():
-            return name
-    return ""
-
-
-def pointers_of(kernel: Kernel) -> dict[str, ScalarType]:
-    """Return the pointers and descriptors among the parameters, and what they are of, in order."""
-    found: dict[str, ScalarType] = {}
-    for info, arg in zip(kernel.params, kernel.body.args, strict=True):
-        if isinstance(arg.type, PointerType):
-            found[info.name] = arg.type.pointee
-        elif isinstance(arg.type, DescriptorType):
-            found[info.name] = arg.type.element
-    return found
-
-
-def _owners_of(kernel: Kernel, launch: Launch, inputs: Inputs) -> dict[str, ScalarType]:
-    """Return what has memory of its own at a launch: parameters, then what addresses are of."""
-    found = pointers_of(kernel)
-    owners = {name: pointee for name, pointee in found.items() if name not in launch.aliases}
-    for name, pointees in inputs.pointees.items():
-        owners.update(dict.fromkeys(pointees.names(name, launch), pointees.element))
-    return owners
-
-
-def _tensors(kernel: Kernel, launch: Launch) -> dict[str, tuple[tuple[int, ...], tuple[int, ...]]]:
-    """Return the shape and the strides, in elements, of each tensor of a launch.
-
-    Rows are padded to what a tensor copy can address, and further in every other launch.
-    """
-    found: dict[str, tuple[tuple[int, ...], tuple[int, ...]]] = {}
-    for info, arg in zip(kernel.params, kernel.body.args, strict=True):
-        kind = arg.type
-        if not isinstance(kind, DescriptorType):
-            continue
-        axes = range(len(kind.block))
-        shape = tuple(int(launch.scalars[f"{info.name}.shape[{axis}]"]) for axis in axes)
-        grain = TENSOR_ALIGNMENT_BYTES // kind.element.size_bytes
-        strides = (1,)
-        for extent in shape[:0:-1]:
-            rows = -(-extent * strides[0] // grain) + int(launch.misaligned)
-            strides = (rows * grain, *strides)
-        found[info.name] = shape, strides
-    return found
-
-
-def _prepared(
-    kernel: Kernel, roles: Roles, launch: Launch, inputs: Inputs, *, is_traced: bool = False
-) -> tuple[ElasticMemory, list[Argument]]:
-    """Return memory as it is before a launch, and the kernel's arguments."""
-    memory = ElasticMemory(inputs.max_buffer_bytes, is_traced=is_traced, is_sparse=launch.is_sparse)
-    tensors = _tensors(kernel, launch)
-    args: list[Argument] = []
-    owners = list(_owners_of(kernel, launch, inputs))
-    shared: list[tuple[int, str]] = []
-    for at, (info, arg) in enumerate(zip(kernel.params, kernel.body.args, strict=True)):
-        kind = arg.type
-        if not isinstance(kind, PointerType | DescriptorType):
-            args.append(launch.scalars[info.name])
-            continue
-        if info.name in launch.aliases:
-            shared.append((at, launch.aliases[info.name]))
-            args.append(0)
-            continue
-        pointee = kind.pointee if isinstance(kind, PointerType) else kind.element
-        is_free = launch.misaligned and info.divisibility == 1 and isinstance(kind, PointerType)
-        misaligned = pointee.size_bytes if is_free and info.name not in inputs.pointees else 0
-        if info.name in inputs.pointees:
-            names = inputs.pointees[info.name].names(info.name, launch)
-            places = [memory.address_of(owners.index(name)) for name in names]
-            filled = Listed(np.array(places, np.int64))
-        else:
-            filled = _contents(info.name, pointee, roles, launch, inputs, launch.seed + at)
-        address = memory.add_buffer(info.name, pointee, filled, misaligned)
-        tensor = tensors.get(info.name)
-        args.append(address if tensor is None else TensorAddress(address, *tensor))
-    for at, name in enumerate(name for name in owners if "[" in name):
-        element = inputs.pointees[name.partition("[")[0]].element
-        memory.add_buffer(
-            name, element, _contents(name, element, roles, launch, inputs, launch.seed + ~at)
-        )
-    for at, owner in shared:
-        args[at] = memory.share_buffer(owners.index(owner))
-    return memory, args
-
-
-def _run(
+def run_launch(
     kernel: Kernel,
     launch: Launch,
     memory: ElasticMemory,
@@ -497,26 +306,6 @@ def _watching_indices(rules: Rules, kernel: Kernel, overflows: list[Op]) -> Rule
         arith.Shl: np.left_shift,
     }
     return {**rules, **{cls: watching(rules[cls], exactly) for cls, exactly in exact.items()}}
-
-
-def _contents(
-    name: str, pointee: ScalarType, roles: Roles, launch: Launch, inputs: Inputs, seed: int
-) -> Contents | Listed:
-    given = inputs.ranges.get(name)
-    if given is not None:
-        low, high = given.low(launch.scalars), given.high(launch.scalars)
-        if given.is_distinct:
-            if high - low > _MAX_LISTED:
-                raise InterpretError(f"{name} would list {int(high - low)} numbers")
-            return input_data.shuffled(pointee, int(low), int(high), seed)
-        if given.is_cumulative:
-            return input_data.cumulative(pointee, int(low), int(high), seed)
-        return input_data.between(pointee, low, high, seed, given.multiple_of)
-    if name in roles.indices:
-        return input_data.between(pointee, 0, launch.index_high, seed)
-    if pointee.is_float:
-        return (input_data.special if launch.is_special else input_data.floats)(pointee, seed)
-    return input_data.integers(pointee, seed)
 
 
 def _atomic_rules(rules: Rules) -> Rules:

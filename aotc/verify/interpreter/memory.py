@@ -41,6 +41,10 @@ class AccessError(Exception):
     """Report an access that no hardware would forgive; the interpreter adds the place."""
 
 
+class OutOfBoundsError(AccessError):
+    """Report an access beyond a buffer whose size is stated."""
+
+
 class Address(int):
     """An address in a memory: the argument of a pointer parameter whose buffer is there already."""
 

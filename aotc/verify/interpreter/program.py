@@ -20,7 +20,7 @@ from aotc.ir.core import Block, Op, Value
 from aotc.ir.diagnostics import DiagnosticError, IRError
 from aotc.ir.types import DescriptorType, SharedType, TensorMapType, element_of
 from aotc.verify.arrays import Array
-from aotc.verify.interpreter.memory import AccessError, Memory
+from aotc.verify.interpreter.memory import AccessError, Memory, OutOfBoundsError
 from aotc.verify.interpreter.numerics import Poison, dtype_of
 from aotc.verify.interpreter.shared_memory import SharedMemory, Transfer
 
@@ -29,7 +29,12 @@ Rules: TypeAlias = Mapping[type[Op], Rule]
 
 
 class InterpretError(DiagnosticError):
-    """Report what a kernel may not do, at the op that does it."""
+    """Report what a kernel may not do, at the op that does it.
+
+    It `is_out_of_bounds` where a kernel leaves a buffer whose size is stated.
+    """
+
+    is_out_of_bounds = False
 
 
 _Result: TypeAlias = "tuple[Value, np.dtype[Any]]"
@@ -146,7 +151,7 @@ class Program:
             try:
                 outs = rules[kind](self, op, *[values[slot] for slot in slots])
             except AccessError as error:
-                raise self.error(op, str(error)) from error
+                raise self._access_error(op, error) from error
             except KeyError:
                 if kind in rules:
                     raise
@@ -175,7 +180,7 @@ class Program:
         try:
             outs = rule(self, op, *self.operands(op))
         except AccessError as error:
-            raise self.error(op, str(error)) from error
+            raise self._access_error(op, error) from error
         self._bind_results(op, _results_of(op), outs)
 
     def _bind_results(self, op: Op, results: Sequence[_Result], outs: Any) -> None:
@@ -192,6 +197,13 @@ class Program:
         """Return the error that `op` did something it may not."""
         error = InterpretError(f"{op.opcode} {message}", op.loc)
         error.add_context(f"in program {self.place} of grid {self.grid}")
+        return error
+
+    def _access_error(self, op: Op, cause: AccessError) -> InterpretError:
+        error = self.error(op, str(cause))
+        error.is_out_of_bounds = isinstance(cause, OutOfBoundsError)
+        if error.is_out_of_bounds:
+            error.remedy = "mask the access, or correct the size in [kernel.verify]"
         return error
 
 

@@ -102,7 +102,7 @@ def load(
 ) -> Array:
     """Read memory; lanes that are masked off get `other`, or poison."""
     element = pointee_of(op)
-    if mask is None:
+    if mask is None or (other is None and mask.all()):
         return reshape(program.memory.load(pointer, None, element), pointer.shape)
     if other is None:
         out = program.poison.fill(dtype_of(element), pointer.shape)

@@ -15,6 +15,7 @@ Kind: TypeAlias = Literal[
     "setmaxnreg dropped",
     "unreadable",
     "spill in a loop",
+    "other code",
 ]
 
 INFORMATION: Final[frozenset[Kind]] = frozenset({"spill in a loop"})

@@ -124,7 +124,10 @@ def test_where_a_kernel_goes_may_depend_on_what_nobody_knows(
     checks = Checks(Conditions(_rows if name == "scale_rows" else None, _any))
     findings = list(check_kernel(kernel, roles_of(kernel, {}, is_inexact), checks, execute))
     assert findings[0].status == ("passed over" if reason else "fault")
-    assert findings[0].detail.startswith(reason or "accesses 4 bytes")
+    if reason:
+        assert reason in findings[0].detail
+    else:
+        assert findings[0].detail.startswith("accesses 4 bytes")
 
 
 def test_what_nobody_knows_proves_nothing() -> None:
@@ -190,7 +193,7 @@ def test_what_is_wrong_for_negative_floats_alone_is_found() -> None:
 
 
 @pytest.mark.parametrize(("name", "is_open"), [("leaky", True), ("scale_rows", False)])
-def test_what_is_compared_later_is_passed_over_ahead(name: str, is_open: bool) -> None:
+def test_what_happens_to_be_right_proves_nothing_if_it_is_open(name: str, is_open: bool) -> None:
     """Executing gives what is expected, so that there is no mismatch to ask about."""
     kernel = kernel_of(name)
     roles = roles_of(kernel, {}, is_inexact)
@@ -205,7 +208,7 @@ def test_what_is_compared_later_is_passed_over_ahead(name: str, is_open: bool) -
             for finding in check_kernel(kernel, roles, checks, execute)
             if "depends on undefined values" in finding.detail
         ]
-        assert bool(open_ones) == (later and is_open)
+        assert bool(open_ones) == is_open
 
 
 def test_programs_that_overlap_whatever_the_strides_are_passed_over() -> None:

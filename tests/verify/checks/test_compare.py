@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from aotc.ir.types import BF16, FP16, FP32, I8, I32, ScalarType
 from aotc.verify.arrays import Array
 from aotc.verify.checks.compare import compare
-from aotc.verify.checks.lazy_memory import HEAD_BYTES
+from aotc.verify.checks.contents import HEAD_BYTES
 from aotc.verify.checks.reference import Buffer
 from aotc.verify.interpreter.numerics import dtype_of
 

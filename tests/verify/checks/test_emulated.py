@@ -13,10 +13,11 @@ from aotc.verify.checks.check import Execution, ExecutionFault
 from aotc.verify.checks.compare import compare
 from aotc.verify.checks.dataflow import roles_of
 from aotc.verify.checks.emulated import Emulation
+from aotc.verify.checks.inputs import Inputs, pointers_of
 from aotc.verify.checks.launched import Launched
 from aotc.verify.checks.launches import Launch
 from aotc.verify.checks.noise import is_inexact
-from aotc.verify.checks.reference import Inputs, Reference, interpret, pointers_of
+from aotc.verify.checks.reference import Reference, interpret
 from aotc.verify.emulator.text.parse import parse_module
 from tests.support.verify_subjects import SOURCE, kernel_of
 

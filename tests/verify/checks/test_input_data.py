@@ -7,8 +7,8 @@ import pytest
 
 from aotc.ir.types import SCALARS
 from aotc.verify.arrays import Array
+from aotc.verify.checks.contents import HEAD_BYTES
 from aotc.verify.checks.input_data import cumulative, integers, shuffled, special
-from aotc.verify.checks.lazy_memory import HEAD_BYTES
 
 _FLOATS = ("fp64", "fp32", "fp16", "bf16", "fp8e4nv", "fp8e5")
 

@@ -12,9 +12,16 @@ from hypothesis import strategies as st
 from aotc.ir.dialects.tile import AtomicSem
 from aotc.ir.types import FP16, FP32, FP64, I1, I32
 from aotc.verify.arrays import Array
+from aotc.verify.checks.contents import HEAD_BYTES, Contents
 from aotc.verify.checks.input_data import between, floats, integers
-from aotc.verify.checks.lazy_memory import HEAD_BYTES, Contents, ElasticMemory
-from aotc.verify.interpreter.memory import AccessError, Address, Box, TensorAddress
+from aotc.verify.checks.lazy_memory import ElasticMemory
+from aotc.verify.interpreter.memory import (
+    AccessError,
+    Address,
+    Box,
+    OutOfBoundsError,
+    TensorAddress,
+)
 
 _ONE = np.array([1.0], np.float32)
 _COUNTS = Contents(np.arange(256, dtype=np.float32), 1)
@@ -50,6 +57,21 @@ def test_only_what_an_access_names_is_marked() -> None:
     read, written = memory.touched(0)
     assert np.flatnonzero(read).tolist() == [HEAD_BYTES + 12 + i for i in range(4)]
     assert np.flatnonzero(written).tolist() == [HEAD_BYTES + 20 + i for i in range(4)]
+
+
+@pytest.mark.parametrize("is_sparse", [False, True])
+def test_a_buffer_of_stated_size_ends_there(is_sparse: bool) -> None:
+    memory = ElasticMemory(1 << 20, is_sparse=is_sparse)
+    x = memory.add_buffer("x", FP32, _COUNTS, 4, size=5)
+    assert memory.load(_at(x, 0, 4), None, FP32).size == 2
+    memory.store(_at(x, 3, 9), np.full(2, 7, np.float32), np.array([True, False]), FP32)
+    for first, last, named in ((0, 5, 5), (-1, 2, -1), (3, 4000, 4000)):
+        with pytest.raises(OutOfBoundsError, match=f"element {named} of x, which has 5 elements"):
+            memory.load(_at(x, first, last), None, FP32)
+    rows = TensorAddress(x, (2, 3), (3, 1))
+    assert memory.load_box(Box(rows, (0, 0), (1, 4)), FP32).size == 3
+    with pytest.raises(OutOfBoundsError, match="element 5 of x, which has 5 elements"):
+        memory.load_box(Box(rows, (1, 0), (1, 4)), FP32)
 
 
 def test_results_and_what_was_there_before() -> None:

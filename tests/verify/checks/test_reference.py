@@ -14,18 +14,16 @@ from aotc.ir.text import parse_kernel, print_kernel
 from aotc.verify.arrays import Array
 from aotc.verify.checks import reference as references
 from aotc.verify.checks.dataflow import roles_of
+from aotc.verify.checks.inputs import Inputs, Range
 from aotc.verify.checks.launches import Launch
 from aotc.verify.checks.noise import inexact_ops, is_inexact
+from aotc.verify.checks.open_results import depends_on_order, depends_on_undefined
 from aotc.verify.checks.reference import (
     MAX_UPWARD_RUNS,
     NUM_RANDOM_RUNS,
     Buffer,
     ConflictError,
-    Inputs,
-    Range,
     Reference,
-    depends_on_order,
-    depends_on_undefined,
     interpret,
 )
 from aotc.verify.checks.rounding import NUM_FLIPPED_RUNS

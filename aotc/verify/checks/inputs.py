@@ -1,0 +1,184 @@
+"""What the arguments of a launch are: the buffers, what they hold, and where tensors lie in them.
+
+Invariant: equal launches and inputs give equal memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from aotc.ir.core import Kernel
+from aotc.ir.dialects.descriptor import TENSOR_ALIGNMENT_BYTES
+from aotc.ir.types import DescriptorType, PointerType, ScalarType
+from aotc.verify.checks import input_data
+from aotc.verify.checks.contents import Contents, Listed
+from aotc.verify.checks.dataflow import Roles
+from aotc.verify.checks.launches import Launch, Scalar
+from aotc.verify.checks.lazy_memory import ElasticMemory
+from aotc.verify.interpreter.memory import TensorAddress
+from aotc.verify.interpreter.program import InterpretError
+from aotc.verify.interpreter.run import Argument
+
+DEFAULT_MAX_BUFFER_BYTES = 1 << 28
+# Numbers that a buffer lists, each once: a longer list would not fit in memory.
+_MAX_LISTED = 1 << 24
+
+
+@dataclass(frozen=True, slots=True)
+class Range:
+    """Bound what a buffer holds: `low` up to but without `high`, functions of the scalars.
+
+    Integers are multiples of `multiple_of`. Where it `is_distinct` each of them comes once before any comes again. Where it `is_cumulative`
+    the buffer holds 0 and then running sums of such numbers, as starts of sequences are.
+    """
+
+    low: Callable[[Mapping[str, Scalar]], Scalar]
+    high: Callable[[Mapping[str, Scalar]], Scalar]
+    is_distinct: bool = False
+    is_cumulative: bool = False
+    multiple_of: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Pointees:
+    """Say what the addresses in a buffer are of: `count` buffers of `element`, each its own."""
+
+    element: ScalarType
+    count: Callable[[Mapping[str, Scalar]], Scalar]
+
+    def names(self, pointer: str, launch: Launch) -> list[str]:
+        """Return the names of the buffers at a launch, such as "a_ptrs[0]"."""
+        return [f"{pointer}[{k}]" for k in range(max(1, int(self.count(launch.scalars))))]
+
+
+@dataclass(frozen=True, slots=True)
+class Inputs:
+    """Say how buffers are filled: `ranges` and `pointees` by name, how large one may become.
+
+    `sizes` gives the elements of a buffer, by name, at the scalars of a launch.
+    """
+
+    ranges: Mapping[str, Range] = field(default_factory=dict[str, Range])
+    pointees: Mapping[str, Pointees] = field(default_factory=dict[str, Pointees])
+    max_buffer_bytes: int = DEFAULT_MAX_BUFFER_BYTES
+    sizes: Mapping[str, Callable[[Mapping[str, Scalar]], Scalar]] = field(
+        default_factory=dict[str, Callable[[Mapping[str, Scalar]], Scalar]]
+    )
+
+    def size_of(self, name: str, launch: Launch) -> int | None:
+        """Return how many elements a buffer has, None if nothing says.
+
+        One of several arguments is as large as the largest of them.
+        """
+        users = [name, *(alias for alias, owner in launch.aliases.items() if owner == name)]
+        if any(user not in self.sizes for user in users):
+            return None
+        return max(max(0, int(self.sizes[user](launch.scalars))) for user in users)
+
+
+def pointers_of(kernel: Kernel) -> dict[str, ScalarType]:
+    """Return the pointers and descriptors among the parameters, and what they are of, in order."""
+    found: dict[str, ScalarType] = {}
+    for info, arg in zip(kernel.params, kernel.body.args, strict=True):
+        if isinstance(arg.type, PointerType):
+            found[info.name] = arg.type.pointee
+        elif isinstance(arg.type, DescriptorType):
+            found[info.name] = arg.type.element
+    return found
+
+
+def owners_of(kernel: Kernel, launch: Launch, inputs: Inputs) -> dict[str, ScalarType]:
+    """Return what has memory of its own at a launch: parameters, then what addresses are of."""
+    found = pointers_of(kernel)
+    owners = {name: pointee for name, pointee in found.items() if name not in launch.aliases}
+    for name, pointees in inputs.pointees.items():
+        owners.update(dict.fromkeys(pointees.names(name, launch), pointees.element))
+    return owners
+
+
+def tensors_of(
+    kernel: Kernel, launch: Launch
+) -> dict[str, tuple[tuple[int, ...], tuple[int, ...]]]:
+    """Return the shape and the strides, in elements, of each tensor of a launch.
+
+    Rows are padded to what a tensor copy can address, and further in every other launch.
+    """
+    found: dict[str, tuple[tuple[int, ...], tuple[int, ...]]] = {}
+    for info, arg in zip(kernel.params, kernel.body.args, strict=True):
+        kind = arg.type
+        if not isinstance(kind, DescriptorType):
+            continue
+        axes = range(len(kind.block))
+        shape = tuple(int(launch.scalars[f"{info.name}.shape[{axis}]"]) for axis in axes)
+        grain = TENSOR_ALIGNMENT_BYTES // kind.element.size_bytes
+        strides = (1,)
+        for extent in shape[:0:-1]:
+            rows = -(-extent * strides[0] // grain) + int(launch.misaligned)
+            strides = (rows * grain, *strides)
+        found[info.name] = shape, strides
+    return found
+
+
+def prepared(
+    kernel: Kernel, roles: Roles, launch: Launch, inputs: Inputs, *, is_traced: bool = False
+) -> tuple[ElasticMemory, list[Argument]]:
+    """Return memory as it is before a launch, and the kernel's arguments."""
+    memory = ElasticMemory(inputs.max_buffer_bytes, is_traced=is_traced, is_sparse=launch.is_sparse)
+    tensors = tensors_of(kernel, launch)
+    args: list[Argument] = []
+    owners = list(owners_of(kernel, launch, inputs))
+    shared: list[tuple[int, str]] = []
+    for at, (info, arg) in enumerate(zip(kernel.params, kernel.body.args, strict=True)):
+        kind = arg.type
+        if not isinstance(kind, PointerType | DescriptorType):
+            args.append(launch.scalars[info.name])
+            continue
+        if info.name in launch.aliases:
+            shared.append((at, launch.aliases[info.name]))
+            args.append(0)
+            continue
+        pointee = kind.pointee if isinstance(kind, PointerType) else kind.element
+        is_free = launch.misaligned and info.divisibility == 1 and isinstance(kind, PointerType)
+        misaligned = pointee.size_bytes if is_free and info.name not in inputs.pointees else 0
+        if info.name in inputs.pointees:
+            names = inputs.pointees[info.name].names(info.name, launch)
+            places = [memory.address_of(owners.index(name)) for name in names]
+            filled = Listed(np.array(places, np.int64))
+        else:
+            filled = contents_of(info.name, pointee, roles, launch, inputs, launch.seed + at)
+        size = inputs.size_of(info.name, launch)
+        address = memory.add_buffer(info.name, pointee, filled, misaligned, size)
+        tensor = tensors.get(info.name)
+        args.append(address if tensor is None else TensorAddress(address, *tensor))
+    for at, name in enumerate(name for name in owners if "[" in name):
+        element = inputs.pointees[name.partition("[")[0]].element
+        memory.add_buffer(
+            name, element, contents_of(name, element, roles, launch, inputs, launch.seed + ~at)
+        )
+    for at, owner in shared:
+        args[at] = memory.share_buffer(owners.index(owner))
+    return memory, args
+
+
+def contents_of(
+    name: str, pointee: ScalarType, roles: Roles, launch: Launch, inputs: Inputs, seed: int
+) -> Contents | Listed:
+    """Return what lies in a buffer before a launch."""
+    given = inputs.ranges.get(name)
+    if given is not None:
+        low, high = given.low(launch.scalars), given.high(launch.scalars)
+        if given.is_distinct:
+            if high - low > _MAX_LISTED:
+                raise InterpretError(f"{name} would list {int(high - low)} numbers")
+            return input_data.shuffled(pointee, int(low), int(high), seed)
+        if given.is_cumulative:
+            return input_data.cumulative(pointee, int(low), int(high), seed)
+        return input_data.between(pointee, low, high, seed, given.multiple_of)
+    if name in roles.indices:
+        return input_data.between(pointee, 0, launch.index_high, seed)
+    if pointee.is_float:
+        return (input_data.special if launch.is_special else input_data.floats)(pointee, seed)
+    return input_data.integers(pointee, seed)
