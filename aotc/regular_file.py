@@ -30,6 +30,11 @@ _KINDS = {
 }
 
 
+def kind_of(mode: int) -> str:
+    """Return what a file that is not regular is, by its mode."""
+    return _KINDS.get(stat.S_IFMT(mode), "something else")
+
+
 class RegularFile:
     """An open file that is regular, and its size when it was opened."""
 
@@ -65,8 +70,7 @@ def open_regular(path: str | os.PathLike[str], limit_bytes: int) -> Generator[Re
         if kind == stat.S_IFDIR:
             raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
         if kind != stat.S_IFREG:
-            got = _KINDS.get(kind, "something else")
-            raise OSError(errno.EINVAL, f"expected a regular file, got {got}")
+            raise OSError(errno.EINVAL, f"expected a regular file, got {kind_of(kind)}")
         if status.st_size > limit_bytes:
             message = f"expected at most {limit_bytes} bytes, got {status.st_size}"
             raise OSError(errno.EFBIG, message)

@@ -389,6 +389,7 @@ def init(
 ) -> int:
     """Write a manifest for the kernels of files and folders, from what their source says."""
     from aotc.package.init.manifest import write_manifest  # noqa: PLC0415 - start-up time
+    from aotc.package.text_output import make_folder, write_text  # noqa: PLC0415
     from aotc.target import parse  # noqa: PLC0415
 
     names = [parse(name).name for name in targets] or ["sm_90a"]
@@ -396,12 +397,12 @@ def init(
     if path.exists() and not force and output != "-":
         complain(one_line(f"{output} is there already: give another -o, or --force"))
         return EXIT_WRONG
-    path.parent.mkdir(parents=True, exist_ok=True)  # sources are found from there
+    make_folder(path.parent)  # sources are found from there
     written = write_manifest(sources, "kernels.toml" if output == "-" else output, names)
     if output == "-":
         show(written.text.removesuffix("\n"))
     else:
-        path.write_text(written.text, encoding="utf-8")
+        write_text(path, written.text)
         show(output)
     for one in written.refused:
         show(one_line(f"note: as a comment: {one}"), err=True)

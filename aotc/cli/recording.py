@@ -52,6 +52,7 @@ def record(
     from aotc.package.record.log_records import records_of_logs  # noqa: PLC0415
     from aotc.package.record.manifest import package_name, write_manifest  # noqa: PLC0415
     from aotc.package.record.vendor import vendor  # noqa: PLC0415
+    from aotc.package.text_output import write_text  # noqa: PLC0415
 
     if not (command or logs):
         raise click.UsageError("expected -- COMMAND…, or --log FILE with --source PATH")
@@ -70,7 +71,7 @@ def record(
         if code:  # the likely reason, said first
             complain(_ended(command[0], code))
         raise
-    path.write_text(written.text, encoding="utf-8")
+    write_text(path, written.text)
     show(str(path), err=True)
     for one in written.refused:
         show(one_line(f"note: as a comment: {one}"), err=True)

@@ -73,7 +73,7 @@ def _write(
         text = sources.text([kernel.name for kernel in archive.kernels], data)
         contents[path.with_suffix(".sources.json")] = text.encode()
     contents[path] = data
-    path.parent.mkdir(parents=True, exist_ok=True)
+    archives.make_folder(path.parent)
     archives.write_together(contents)
     return len(data)
 
@@ -177,7 +177,7 @@ def wheel(
     debug: bool,  # noqa: ARG001 - read by `run`
 ) -> int:
     """Write a Python wheel for each target of ARCHIVE: the code and a typed module that loads it."""
-    from aotc.package.archive import write_together  # noqa: PLC0415 - start-up time
+    from aotc.package.archive import make_folder, write_together  # noqa: PLC0415 - start-up time
     from aotc.package.split import part_of  # noqa: PLC0415
     from aotc.package.wheel import make_wheel, renamed  # noqa: PLC0415
 
@@ -194,7 +194,7 @@ def wheel(
         for target, part in parts.items()
     ]
     folder = Path(output)
-    folder.mkdir(parents=True, exist_ok=True)
+    make_folder(folder)
     write_together({folder / one.file_name: one.content for one in made})
     sizes = {folder / one.file_name: len(one.content) for one in made}
     return _shown(sizes, is_json=is_json)

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import errno
 import os
-import secrets
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -22,6 +21,7 @@ from pathlib import Path
 
 import zstandard
 
+from aotc import output_file
 from aotc.package.archive_root import Root, read_header, unpack_header
 from aotc.package.check_index import check_archive
 from aotc.package.decoder import read_archive
@@ -166,42 +166,24 @@ def write_file(path: Path, data: bytes) -> None:
 
 
 def write_together(contents: Mapping[Path, bytes]) -> None:
-    """Replace files atomically, in order, once the bytes of all are on the disk.
+    """Replace files atomically, in order, as `write_outputs`.
 
     Raises: `ArchiveError` IO; no temporary file is left then.
     """
-    staged: dict[Path, Path] = {}
-    path = Path()
     try:
-        try:
-            for path, data in contents.items():
-                staged[path] = path.with_name(f".{path.name}.{secrets.token_hex(6)}.tmp")
-                _write_new(staged[path], data, path)
-            for path, temporary in staged.items():
-                temporary.replace(path)
-        except BaseException:
-            for temporary in staged.values():
-                temporary.unlink(missing_ok=True)
-            raise
-        for folder in dict.fromkeys(path.parent for path in contents):
-            directory = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-            try:
-                os.fsync(directory)
-            finally:
-                os.close(directory)
+        output_file.write_outputs(contents)
     except OSError as error:
-        message = f"cannot write {path}: {error.strerror or error}"
+        message = f"cannot write {error.filename}: {error.strerror or error}"
         raise ArchiveError("IO", message) from None
 
 
-def _write_new(temporary: Path, data: bytes, path: Path) -> None:
-    """Write and sync the file that is to replace `path`."""
-    if path.is_dir():  # `os.replace` would fail later
-        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
-    with temporary.open("xb") as file:
-        file.write(data)
-        file.flush()
-        os.fsync(file.fileno())
+def make_folder(path: Path) -> None:
+    """Make the folder of an output. Raises: `ArchiveError` IO."""
+    try:
+        output_file.make_folder(path)
+    except OSError as error:
+        message = f"cannot make the folder {path}: {error.strerror or error}"
+        raise ArchiveError("IO", message) from None
 
 
 def write(archive: Archive, path: Path) -> int:

@@ -42,6 +42,7 @@ from aotc.package.workers import Batch, Done, Failure, Job, RemoteExecutor, Work
 from aotc.source_snapshot import NotInSnapshotError, Search, Snapshot, using
 
 LOCAL = "local"
+_LOOPBACK = "127.0.0.1"
 """In place of a scheduler's address: start workers on this machine."""
 
 _CONNECT_SECONDS = 20.0
@@ -481,7 +482,8 @@ def _open(address: str, num_workers: int) -> tuple[Any, Any]:
             target = cluster = distributed.LocalCluster(
                 n_workers=num_workers,
                 threads_per_worker=1,
-                dashboard_address=":0",
+                host=_LOOPBACK,
+                dashboard_address=f"{_LOOPBACK}:0",  # without a host it listens on all interfaces
                 silence_logs=logging.CRITICAL,
             )
         return distributed.Client(target, timeout=_CONNECT_SECONDS, set_as_default=False), cluster

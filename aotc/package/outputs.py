@@ -52,11 +52,7 @@ def write_files(
     host = known_host(host)
     data = archive.encode(result, is_grouped=is_grouped, is_compressed=is_compressed, kept=frames)
     text = header.header_text(result).encode()
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        message = f"cannot make the folder {folder}: {error.strerror or error}"
-        raise ArchiveError("IO", message) from None
+    archive.make_folder(folder)
     library = folder / f"lib{result.name}.a"
     names = (f"{result.name}.aotc", f"{result.name}.h", f"{result.name}.sources.json")
     paths = tuple(folder / name for name in names)

@@ -21,7 +21,7 @@ enum { MAX_KNOWN = 4096 };
 enum key_kind {
     BY_VALUE, /* constants and options */
     BY_TYPE,
-    BY_FIXED, /* whether it is a value that some kernel was built for; else its type */
+    BY_FIXED, /* whether it is a value that some kernel was built for; memory and other values by type */
 };
 
 /* ---- the launcher --------------------------------------------------------------------------- */
@@ -71,24 +71,46 @@ bool native_is_same(PyObject *a, PyObject *b) {
            (Py_TYPE(a) == Py_TYPE(b) && native_is_plain(a) && PyObject_RichCompareBool(a, b, Py_EQ) == 1);
 }
 
+/* What the key of a launch has of a number, a string or None that some kernels were built for: the
+ * value, if it is one of these; else the type. Borrowed; runs no code of anybody's. */
+static PyObject *fixed_part(const struct native_launcher *self, uint32_t i, PyObject *object) {
+    PyObject *values = PyTuple_GET_ITEM(self->fixed, i);
+    for (Py_ssize_t k = 0; k < PyTuple_GET_SIZE(values); ++k) {
+        if (native_is_same(object, PyTuple_GET_ITEM(values, k))) {
+            return PyTuple_GET_ITEM(values, k);
+        }
+    }
+    return (PyObject *)Py_TYPE(object);
+}
+
 /* What the key of a launch has of an argument: the value of a constant, or one that some kernel was
- * built for; else the type. Borrowed. */
+ * built for; else the type. A key outlives the launch, so memory is never part of it: kernels differ by
+ * its dtype and alignment, which a specialization looks at, and are built for its absence. Borrowed. */
 static PyObject *key_part(const struct native_launcher *self, uint32_t i, PyObject *object) {
     if (self->kinds[i] == BY_VALUE) {
         return object;
     }
-    if (self->kinds[i] == BY_FIXED) {
-        PyObject *values = PyTuple_GET_ITEM(self->fixed, i);
-        for (Py_ssize_t k = 0; k < PyTuple_GET_SIZE(values); ++k) {
-            if (native_is_same(object, PyTuple_GET_ITEM(values, k))) {
-                return PyTuple_GET_ITEM(values, k);
-            }
-        }
-        if (!native_is_plain(object)) {
-            return object;
-        }
+    if (self->kinds[i] == BY_TYPE) {
+        return (PyObject *)Py_TYPE(object);
     }
-    return (PyObject *)Py_TYPE(object);
+    if (!native_is_plain(object) &&
+        native_tensor_type(self->state, Py_TYPE(object))->protocol == PROTOCOL_NONE) {
+        return object; /* a constant of another type may be equal to one */
+    }
+    return fixed_part(self, i, object);
+}
+
+/* Say whether a part of the last key is an argument's; runs no code of anybody's. */
+static bool is_part(const struct native_launcher *self, uint32_t i, PyObject *object,
+                    PyObject *part) {
+    if (self->kinds[i] == BY_VALUE) {
+        return native_is_same(object, part);
+    }
+    if (self->kinds[i] == BY_FIXED && native_is_plain(object)) {
+        return fixed_part(self, i, object) == part;
+    }
+    /* Of what is no number, no string and not None, a type is the part of memory alone. */
+    return (PyObject *)Py_TYPE(object) == part || (self->kinds[i] == BY_FIXED && object == part);
 }
 
 /* The key of a launch: a part of each argument, and options; then types, since 1, 1.0 and True are
@@ -115,12 +137,7 @@ static bool is_last_key(const struct native_launcher *self, PyObject *const *obj
                                     (self->name_count - self->param_count) * sizeof *objects) == 0;
     const uint32_t end = has_options ? self->param_count : self->name_count;
     for (uint32_t i = 0; i < end; ++i) {
-        PyObject *kept = PyTuple_GET_ITEM(self->last_key, i);
-        const bool is_equal =
-            self->kinds[i] == BY_TYPE
-                ? (PyObject *)Py_TYPE(objects[i]) == kept
-                : objects[i] == kept || native_is_same(key_part(self, i, objects[i]), kept);
-        if (!is_equal) {
+        if (!is_part(self, i, objects[i], PyTuple_GET_ITEM(self->last_key, i))) {
             return false;
         }
     }

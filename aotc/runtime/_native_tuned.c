@@ -22,7 +22,9 @@ static PyObject *part_of(const struct native_tuned *self, uint32_t i, PyObject *
     } else if ((dtype = native_dtype_of(self, object)) != NULL) {
         part->kind = BY_DTYPE_OBJECT;
         part->object = dtype;
-    } else if (PyTuple_GET_ITEM(self->keys, i) == Py_True) {
+    } else if (PyTuple_GET_ITEM(self->keys, i) == Py_True &&
+               (native_is_plain(object) ||
+                native_tensor_type(self->state, Py_TYPE(object))->protocol == PROTOCOL_NONE)) {
         part->kind = BY_KEY;
         part->object = Py_NewRef(object);
     } else {

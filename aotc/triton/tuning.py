@@ -14,7 +14,7 @@ from typing import Any
 
 from aotc.triton.archives import Archives, TunedConfig
 from aotc.triton.launch import PROBE, Candidate
-from aotc.triton.specialization import NotInArchiveError, constant, dtype_of
+from aotc.triton.specialization import NotInArchiveError, constant, dtype_of, is_pointer
 
 _KNOWN, _PLACES = "_aotc_configs", "_aotc_places"
 Found = tuple[Candidate | None, NotInArchiveError | None]
@@ -107,7 +107,10 @@ def _configs(tuner: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> list[An
     if prune is None:
         return configs
     tuner.nargs = dict(zip(tuner.arg_names, args))  # noqa: B905 - as Triton
-    left = [*prune(configs, tuner.nargs, **kwargs)]
+    try:
+        left = [*prune(configs, tuner.nargs, **kwargs)]
+    finally:
+        tuner.nargs = None  # tensors are the caller's
     if not left:
         raise ValueError("expected early_config_prune to leave at least one config, got none")
     return left
@@ -133,7 +136,10 @@ def _run_with(
 
 
 def _quick_key(tuner: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
-    """Return what a config is kept by: the values of the tuner's key, and all dtypes."""
+    """Return what a config is kept by: the values of the tuner's key, and all dtypes.
+
+    It outlives the launch, so of a tensor it has the dtype alone.
+    """
     if len(tuner.configs) == 1:
         return None
     places = tuner.__dict__.get(_PLACES)
@@ -142,8 +148,9 @@ def _quick_key(tuner: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
         places = [(one, names.index(one)) for one in tuner.keys if one in names]
         tuner.__dict__[_PLACES] = places
     given = [args[at] if at < len(args) else kwargs.get(name) for name, at in places]
+    values = [None if is_pointer(one) else one for one in given]
     dtypes = [getattr(one, "dtype", None) for one in (*args, *kwargs.values())]
-    return (*given, *dtypes)
+    return (*values, *dtypes)
 
 
 def _function_of(tuner: Any) -> Any:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import zipfile
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,10 @@ from typing import Any
 import pytest
 
 from tests.support.command_line import MANIFEST
+
+_LOGGED = """\
+JIT compilation during inference: add (key=[('*fp16', 'D'), ('i32', ''), ('constexpr', 'ok')]{}).
+"""
 
 pytestmark = pytest.mark.usefixtures("one_worker")
 
@@ -113,3 +118,61 @@ def test_frames_may_be_stored(built: Path, run: Any) -> None:
     assert run("merge", "merged.aotc", "-o", "alone.aotc", "--frames", "alone")[0] == 0
     assert Path("alone.aotc").stat().st_size < len(stored)
     assert run("inspect", "merged.aotc")[0] == 0
+
+
+def _writers(built: Path) -> dict[str, tuple[str, ...]]:
+    """Commands that write a file, then those that write a folder; the path comes last."""
+    return {
+        "merge": ("merge", str(built), "-o"),
+        "report": ("report", str(built), "--html"),
+        "init": ("init", "jit.py", "--force", "-o"),
+        "build": ("build", "-o"),
+        "split": ("split", str(built), "-o"),
+        "wheel": ("wheel", str(built), "-o"),
+        "record": ("record", "--log", "jit.log", "--source", "k.py", "-o"),
+    }
+
+
+@pytest.mark.parametrize("command", ["merge", "report", "init"])
+def test_no_output_takes_the_place_of_what_is_no_file(
+    built: Path, run: Any, command: str, tmp_path: Path
+) -> None:
+    Path("jit.py").write_text("import triton\n@triton.jit\ndef f(x):\n    pass\n")
+    os.mkfifo("fifo")
+    Path("link").symlink_to("fifo")
+    before = sorted(tmp_path.iterdir())
+    for path in ("fifo", "link"):
+        code, _, err = run(*_writers(built)[command], path)
+        assert code == 1
+        assert f"cannot write {path}: expected a regular file, got a FIFO" in err
+        assert Path("fifo").is_fifo()
+        assert Path("link").is_symlink()
+    assert sorted(tmp_path.iterdir()) == before
+
+
+@pytest.mark.parametrize("command", ["build", "split", "wheel", "merge", "init", "record"])
+def test_a_file_where_a_folder_is_to_be_is_told(built: Path, run: Any, command: str) -> None:
+    Path("file").write_text("old")
+    Path("jit.log").write_text(_LOGGED)
+    path = "file" if command not in ("merge", "init") else "file/demo"
+    code, _, err = run(*_writers(built)[command], path)
+    assert code == 1
+    assert "cannot make the folder file" in err
+    assert "bug in aotc" not in err
+    assert Path("file").read_text() == "old"
+
+
+def test_a_build_leaves_links_and_fifos_in_its_folder(built: Path, run: Any) -> None:
+    header = built.with_suffix(".h")
+    content = header.read_bytes()
+    header.unlink()
+    header.symlink_to(Path("header").absolute())
+    assert run("build")[0] == 0
+    assert header.is_symlink()
+    assert Path("header").read_bytes() == content
+    header.unlink()
+    os.mkfifo(header)
+    code, _, err = run("build")
+    assert code == 1
+    assert f"cannot write {header.relative_to(Path.cwd())}: expected a regular file" in err
+    assert header.is_fifo()

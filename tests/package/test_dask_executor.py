@@ -26,6 +26,7 @@ from tests.support.listeners import Silent
 
 distributed = pytest.importorskip("distributed")
 dask = pytest.importorskip("dask")
+psutil = pytest.importorskip("psutil")  # which distributed needs
 
 
 @pytest.fixture(scope="module")
@@ -355,3 +356,22 @@ def test_no_scheduler_and_no_extra_are_said(monkeypatch: pytest.MonkeyPatch) -> 
     ):
         pass
     assert "pip install 'aotc[dask]'" in caught.value.render()
+
+
+def test_a_local_cluster_listens_on_loopback_alone() -> None:
+    """Whoever reaches a scheduler or a worker can run code there."""
+
+    def listening() -> set[tuple[str, int]]:
+        me = psutil.Process()
+        return {
+            one.laddr
+            for process in (me, *me.children(recursive=True))
+            for one in process.net_connections("inet")
+            if one.status == psutil.CONN_LISTEN
+        }
+
+    before = listening()
+    with connected("local", 1):
+        opened = listening() - before
+    assert len(opened) >= 3  # the scheduler, its dashboard and the worker
+    assert {host for host, _ in opened} == {"127.0.0.1"}

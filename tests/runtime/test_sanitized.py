@@ -15,6 +15,7 @@ FILES = (
     "test_loader_call.py",
     "test_launcher.py",
     "test_chain.py",
+    "test_kept_alive.py",
     "test_plan.py",
     "test_reentrancy.py",
     "test_tensor.py",

@@ -20,20 +20,27 @@ import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import accumulate
 from typing import Any, TypeAlias, cast
 
 Path: TypeAlias = tuple[int | str, ...]
 """A parameter, by position or name, and the index in its tuple, in the tuple of that, and so on."""
 
 _EVENT = re.compile(r"JIT compilation during inference: ([\w.<>]+)")
-_AUTOTUNED = re.compile(
-    r"Triton autotuning for function ([\w.<>]+)(?:,?\s[^\n]*\n?){1,4}?.*?best config selected: (.*?);"
-)
+_AUTOTUNED = re.compile(r"Triton autotuning for function ([\w.<>]+)")
+_CHOSEN = re.compile(r"best config selected: ([^\n;]*);")
+_MAX_LINES_TO_CHOICE = 4  # that an autotuner's message goes on for
 _PAIR = re.compile(r"(\w+): ([^,]+)(?:, |$)")
 _DIVISIBLE = re.compile(r"\(([\d, ]+)\): \[\[['\"]tt\.divisibility['\"], 16\]\]")
 _OPTION = re.compile(r"\b(num_warps|num_stages|num_ctas|maxnreg|enable_fp_fusion)=(\w+)")
 _ARCH = re.compile(r"(?:sm_?|arch=['\"]?(?:sm_?)?)(\d{2,3})")
 _OBJECT = re.compile(r"<[^<>]*>")
+_BRACKETS = {**dict.fromkeys("([{", 1), **dict.fromkeys(")]}", -1)}
+_MAX_DEPTH = 50  # what records are made of is written and read by functions that call themselves
+# What reading a text that anybody may have written ends with.
+_UNREADABLE = (
+    ValueError, SyntaxError, LookupError, TypeError, AttributeError, RecursionError, MemoryError,
+)  # fmt: skip
 _NAMES = ("name", "fn", "kernel", "kernel_name", "function")
 _OPTION_NAMES = ("num_warps", "num_stages", "num_ctas", "maxnreg", "enable_fp_fusion")
 
@@ -69,8 +76,9 @@ class JitLog:
         """Add what an entry says that begins in a line."""
         event = _EVENT.search(text)
         try:
+            _check_depth(text)
             found = _of_text(text) if event else _of_json(text)
-        except (ValueError, SyntaxError, LookupError, TypeError, RecursionError) as error:
+        except _UNREADABLE as error:
             name = event[1].rstrip(".") if event else "a kernel"
             self.problems.append(f"line {number}: {name}: {error or type(error).__name__}")
         else:
@@ -80,12 +88,26 @@ class JitLog:
 def read_log(text: str) -> JitLog:
     """Return what a log says."""
     log = JitLog()
-    for match in _AUTOTUNED.finditer(text):
-        config = {name: _word(value) for name, value in _PAIR.findall(match[2])}
-        log.choices.setdefault(match[1], []).append(config)
+    for function, chosen in _autotuned(text):
+        config = {name: _word(value) for name, value in _PAIR.findall(chosen)}
+        log.choices.setdefault(function, []).append(config)
     for number, line in _entries(text):
         log.read_entry(number, line)
     return log
+
+
+def _autotuned(text: str) -> Iterator[tuple[str, str]]:
+    """Yield functions and the configs that their autotuners chose, in time linear in the text."""
+    heads = [*_AUTOTUNED.finditer(text)]
+    ends = [*(match.start() for match in heads[1:]), len(text)]
+    for head, limit in zip(heads, ends, strict=False):  # no head has an end, too
+        end = head.end()
+        for _ in range(_MAX_LINES_TO_CHOICE + 1):
+            newline = text.find("\n", end, limit)
+            end = limit if newline < 0 else newline + 1
+        chosen = _CHOSEN.search(text, head.end(), end)
+        if chosen is not None:
+            yield head[1], chosen[1]
 
 
 def _entries(text: str) -> Iterator[tuple[int, str]]:
@@ -103,6 +125,9 @@ def _entries(text: str) -> Iterator[tuple[int, str]]:
                 _, stop = decoder.raw_decode(text, at + brace)
             except ValueError:
                 stop = 0
+            except RecursionError:
+                stop = 0
+                yield number, line
             if stop:
                 yield number, text[at + brace : stop]
                 end = max(end, stop if text.find("\n", stop) < 0 else text.find("\n", stop))
@@ -110,11 +135,18 @@ def _entries(text: str) -> Iterator[tuple[int, str]]:
         at = end + 1
 
 
+def _check_depth(text: str) -> None:
+    """Check that brackets are not nested deeper than can be read. Raises: ValueError."""
+    depths = accumulate(_BRACKETS.get(char, 0) for char in text)
+    if max(depths, default=0) > _MAX_DEPTH:
+        raise ValueError(f"its brackets are nested deeper than {_MAX_DEPTH}")
+
+
 def _word(text: str) -> Any:
     """Return a number, a truth value or None; what is none of these is text."""
     try:
         return ast.literal_eval(text.strip())
-    except (ValueError, SyntaxError):
+    except _UNREADABLE:
         return text.strip()
 
 

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from aotc.ir.diagnostics import CompileError
+from aotc.package.text_output import make_folder, write_text
 from aotc.regular_file import MAX_RECORDS_BYTES, read_regular
 
 _HOOK = Path(__file__).parent / "hook"
@@ -26,10 +27,10 @@ _HOOK = Path(__file__).parent / "hook"
 def run_recorded(command: Sequence[str], folder: Path) -> int:
     """Run a command under the recorder and merge what it launched; return its exit code.
 
-    Raises: CompileError if there is no such command.
+    Raises: CompileError if there is no such command; HostError if the folder cannot be made.
     """
     parts = folder / "parts"
-    parts.mkdir(parents=True, exist_ok=True)
+    make_folder(parts)
     path = os.pathsep.join([str(_HOOK), *filter(None, [os.environ.get("PYTHONPATH")])])
     environment = {**os.environ, "PYTHONPATH": path, "AOTC_RECORD_DIR": str(parts.resolve())}
     try:
@@ -44,9 +45,9 @@ def run_recorded(command: Sequence[str], folder: Path) -> int:
 def add(records: Sequence[dict[str, Any]], folder: Path) -> None:
     """Add records to those of a folder."""
     parts = folder / "parts"
-    parts.mkdir(parents=True, exist_ok=True)
+    make_folder(parts)
     text = "".join(f"{json.dumps(one)}\n" for one in records)
-    (parts / f"{os.getpid()}-log.jsonl").write_text(text, encoding="utf-8")
+    write_text(parts / f"{os.getpid()}-log.jsonl", text)
     merge(folder)
 
 
@@ -55,9 +56,7 @@ def merge(folder: Path) -> None:
     kept = folder / "launches.jsonl"
     parts = sorted((folder / "parts").glob("*.jsonl"), key=lambda one: one.stat().st_mtime_ns)
     found = dict.fromkeys(line for path in (kept, *parts) for line in _lines(path))
-    unfinished = folder / f"launches.jsonl.{os.getpid()}"
-    unfinished.write_text("".join(f"{line}\n" for line in found), encoding="utf-8")
-    unfinished.replace(kept)
+    write_text(kept, "".join(f"{line}\n" for line in found))
     for path in parts:
         path.unlink(missing_ok=True)
 
@@ -78,7 +77,7 @@ def _lines(path: Path) -> Iterator[str]:
     for line in content.decode("utf-8", errors="replace").splitlines():
         try:
             record = json.loads(line)
-        except ValueError:
+        except (ValueError, RecursionError):
             continue
         if isinstance(record, dict):
             yield line

@@ -65,7 +65,12 @@ def records_of(log: JitLog, sources: Sequence[Path], arch: int) -> list[dict[str
         if isinstance(found, str):
             problems.append(found)
             continue
-        for record in _records(one, found, search, arch):
+        try:
+            made = [*_records(one, found, search, arch)]
+        except (LookupError, TypeError, ValueError):  # a log that nobody's monitor wrote
+            problems.append(f"{one.name}: its types and constants are not those of its parameters")
+            continue
+        for record in made:
             records.setdefault(repr(record), record)
     for name, choices in log.choices.items():
         places = {

@@ -7,10 +7,11 @@ outside of packages the file, and the files beside it that it imports.
 from __future__ import annotations
 
 import ast
-import shutil
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
+
+from aotc.package.text_output import make_folder, write_files
 
 
 def vendor(records: Sequence[dict[str, Any]], folder: Path) -> list[dict[str, Any]]:
@@ -54,8 +55,8 @@ class _Copies:
         root = self._roots[top] = self._folder / str(number) if number else self._folder
         for path in top.rglob("*.py") if top.is_dir() else _imported(top):
             target = root / path.relative_to(top.parent)
-            target.parent.mkdir(parents=True, exist_ok=True)
-            shutil.copyfile(path, target)
+            make_folder(target.parent)
+            write_files({target: path.read_bytes()})
         return root
 
 

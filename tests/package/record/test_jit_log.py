@@ -139,3 +139,25 @@ def test_what_cannot_be_read_is_told_with_its_line() -> None:
 def test_what_an_autotuner_chose_is_read(text: str) -> None:
     log = read_log(f"Autotuning kernel f with config BLOCK: 32\n{text}")
     assert log.choices == {"f": [{"BLOCK": 64, "num_warps": 2, "MODE": "fast", "maxnreg": None}]}
+
+
+@pytest.mark.parametrize("depth", [60, 2_000, 20_000])
+@pytest.mark.parametrize(
+    "form",
+    [
+        "JIT compilation during inference: deep (key=[('i32', {})])",
+        'JIT compilation during inference: deep (constexprs={{A={}}}; signature={{A="constexpr"}})',
+        '{{"name": "deep", "signature": {{"x": {}}}}}',
+        '{{"name": "deep", "specialization_data": "{{\\"signature\\": {}}}"}}',
+        "Triton autotuning for function f finished after 1s; best config selected: A: {};",
+    ],
+)
+def test_what_is_nested_deeply_is_told_or_text(form: str, depth: int) -> None:
+    log = read_log(f"first\n{form.format('[' * depth + ']' * depth)}\n{KEY}\n")
+    assert [one.name for one in log.compiled] == ["add"]
+    if "autotuning" in form:
+        assert log.choices == {"f": [{"A": "[" * depth + "]" * depth}]} or depth == 60
+    else:
+        (problem,) = log.problems
+        assert problem.startswith("line 2: ")
+        assert problem.endswith("its brackets are nested deeper than 50")
