@@ -18,6 +18,7 @@ from aotc.ir.text import parse_kernel
 from aotc.stages import stage_text
 from aotc.verify.emulator.async_copies.tensor_argument import TensorArgument, TensorTable
 from aotc.verify.emulator.async_copies.tensor_map import TensorMap
+from aotc.verify.emulator.errors import Fault
 from aotc.verify.emulator.run import emulate
 from aotc.verify.interpreter.memory import Memory
 from aotc.verify.interpreter.run import Interpreter, InterpretError
@@ -72,8 +73,32 @@ class _Groups:
 def test_grouped_products(tmp_path: Path, target: str, num_ctas: int) -> None:
     made = compile_ptx(replace(_request(tmp_path, target=target), config=Config(num_ctas=num_ctas)))
     groups = _Groups()
-    # A map's box is no wider than its swizzle, 128 bytes, as a map for the block would be.
-    tables = [
+    emulate(
+        made.ptx,
+        (2 * num_ctas, 2, len(SHAPES)),
+        [*_tables(groups), groups.depths],
+        kernel="k",
+        shared_bytes=made.shared_bytes,
+        seed=1,
+    )
+    groups.check()
+
+
+@pytest.mark.parametrize("scope", ["", "gpu"])
+def test_maps_that_are_not_acquired_from_the_host(tmp_path: Path, scope: str) -> None:
+    text, groups = compile_ptx(_request(tmp_path)), _Groups()
+    fence = r"fence\.proxy\.tensormap::generic\.acquire\.sys(.*)"
+    new = rf"fence.proxy.tensormap::generic.acquire.{scope}\1" if scope else ""
+    ptx, count = re.subn(fence, new, text.ptx)
+    assert count
+    arguments, shared = [*_tables(groups), groups.depths], text.shared_bytes
+    with pytest.raises(Fault, match=r"no fence\.proxy\.tensormap::generic\.acquire\.sys"):
+        emulate(ptx, (2, 2, len(SHAPES)), arguments, kernel="k", shared_bytes=shared)
+
+
+def _tables(groups: _Groups) -> list[TensorTable]:
+    """Return the arrays of maps; a box is no wider than its swizzle of 128 bytes."""
+    return [
         TensorTable(
             tuple(
                 TensorArgument(each, (rows, min(columns, 128 // each.itemsize)), 128)
@@ -82,15 +107,6 @@ def test_grouped_products(tmp_path: Path, target: str, num_ctas: int) -> None:
         )
         for described in groups.described()
     ]
-    emulate(
-        made.ptx,
-        (2 * num_ctas, 2, len(SHAPES)),
-        [*tables, groups.depths],
-        kernel="k",
-        shared_bytes=made.shared_bytes,
-        seed=1,
-    )
-    groups.check()
 
 
 def _interpreter(text: str, groups: _Groups) -> Interpreter:

@@ -107,6 +107,7 @@ def _from_global(ctx: Context, lane: _Lane, ranks: Sequence[int] | None) -> None
     chunks = chunks_of(lane.source, lane.size_bytes)
     owners = np.full(len(chunks), lane.lane)
     memory.check(chunks, CHUNK_BYTES, owners)
+    ctx.machine.global_shadow.check_copy(owners, chunks, CHUNK_BYTES, writes=False)
     copy_in(
         ctx,
         lane.lane,
@@ -122,6 +123,7 @@ def _to_global(ctx: Context, lane: _Lane) -> None:
     chunks = chunks_of(lane.target, lane.size_bytes)
     owners = np.full(len(chunks), lane.lane)
     memory.check(chunks, CHUNK_BYTES, owners, write=True)
+    ctx.machine.global_shadow.check_copy(owners, chunks, CHUNK_BYTES, writes=True)
     source = chunks_of(lane.source, lane.size_bytes)
     copy_out(
         ctx,
@@ -205,6 +207,7 @@ def _reduce_global(ctx: Context, lane: _Lane, combine: Combine, size: int) -> No
     chunks = chunks_of(lane.target, lane.size_bytes)
     owners = np.full(len(chunks), lane.lane)
     ctx.machine.global_memory.check(chunks, CHUNK_BYTES, owners, write=True)
+    ctx.machine.global_shadow.check_copy(owners, chunks, CHUNK_BYTES, writes=True)
     where = _elements(lane.target, lane.size_bytes, size)
     source = chunks_of(lane.source, lane.size_bytes)
     copy_out(

@@ -131,6 +131,8 @@ def _box(
     pieces = pieces_of(tensor, coordinates)
     owners = np.full(len(pieces.address), lane)
     ctx.machine.global_memory.check(pieces.address, pieces.size_bytes, owners, write=not load)
+    shadow = ctx.machine.global_shadow
+    shadow.check_copy(owners, pieces.address, pieces.size_bytes, writes=not load)
     return _Box(lane, where, tensor, pieces, shared_chunks(tensor, address), owners)
 
 

@@ -1,12 +1,16 @@
 """Tensor maps in memory: reading them, editing them, and who has been told of an edit.
 
 A map in global memory that the kernel has edited must be published, by a `release` of the tensor-map
-proxy, and each warp that uses it must have acquired that edit.
+proxy, and each warp that uses it must have acquired that edit after it. Both fences are of scope `gpu`
+or `sys`, within a CTA too: what reads maps is no thread of it, and NVIDIA's code has no narrower ones. A
+map that the host wrote is acquired from the system, by any thread of the CTA.
 
 Source: PTX ISA, "tensormap.replace", "tensormap.cp_fenceproxy", "membar/fence": fence.proxy.tensormap.
 """
 
 from __future__ import annotations
+
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -23,7 +27,7 @@ from aotc.verify.emulator.engine.context import Context, Machine, Pending
 from aotc.verify.emulator.engine.registry import Execute, executes
 from aotc.verify.emulator.errors import Misuse, Unsupported
 from aotc.verify.emulator.memory.global_memory import PARAM_WINDOW
-from aotc.verify.emulator.memory.vector_clocks import WEAK, Ints
+from aotc.verify.emulator.memory.vector_clocks import CLUSTER, CTA, GPU, WEAK, Ints
 from aotc.verify.emulator.memory_access.release_acquire import MemoryOrder
 from aotc.verify.emulator.memory_access.spaces import SPACES, read_bytes, write_bytes
 from aotc.verify.emulator.synchronization.mbarrier import window_removed
@@ -33,6 +37,18 @@ _SHARED_OR_GLOBAL = ("shared::cta", "global")
 
 
 _PIECE_BYTES = 16
+_SYSTEM = GPU + 1
+_SCOPES = {"cta": CTA, "cluster": CLUSTER, "gpu": GPU, "sys": _SYSTEM}
+
+
+@dataclass(frozen=True, slots=True)
+class _Release:
+    """An edit that was published: how many there were, by which lane, when, and to which scope."""
+
+    edits: int
+    lane: int
+    stamp: int
+    scope: int
 
 
 class TensorMaps:
@@ -41,8 +57,9 @@ class TensorMaps:
     def __init__(self, machine: Machine) -> None:
         self._machine = machine
         self._edits: dict[int, int] = {}  # by address: how often it was edited
-        self._published: dict[int, int] = {}
+        self._published: dict[int, _Release] = {}
         self._acquired: dict[tuple[int, int], int] = {}  # by warp and address
+        self._from_host: set[tuple[int, int]] = set()  # acquired: CTA and address
         self._edited: dict[int, tuple[int, int]] = {}  # by address: the last lane, and its stamp
         self._copies: dict[int, list[Pending]] = {}  # by address: those that may read it
 
@@ -61,16 +78,18 @@ class TensorMaps:
         if start + SIZE_BYTES <= len(params):
             data = params[start : start + SIZE_BYTES].tobytes()
         else:
-            self._check_acquired(lane, address)
             chunks = chunks_of(address, SIZE_BYTES)
             owners = np.full(len(chunks), lane)
             data = machine.global_memory.read(chunks, CHUNK_BYTES, owners).tobytes()
         try:
-            return TensorMap.from_bytes(data)
+            tensor = TensorMap.from_bytes(data)
         except TensorMapError as error:
             raise Misuse("tensor-map", str(error), lane=lane) from None
+        if start + SIZE_BYTES > len(params):
+            self._check_acquired(lane, address)
+        return tensor
 
-    def edit(self, lane: int, address: int, *, publish: bool) -> None:
+    def edit(self, lane: int, address: int) -> None:
         """Record that `lane` changes a map in global memory.
 
         Raises: Misuse for a map that another thread has edited with nothing that orders the two, and
@@ -86,8 +105,6 @@ class TensorMaps:
             message = "edits a tensor map that a copy in flight may still read"
             raise Misuse("race", message, lane=lane)
         self._edits[address] = self._edits.get(address, 0) + 1
-        if publish:
-            self._published[address] = self._edits[address]
 
     def _is_unordered(self, lane: int, other: int, stamp: int) -> bool:
         """Say whether a lane has not seen an edit of another one."""
@@ -119,18 +136,41 @@ class TensorMaps:
             held = [each for each in self._copies.get(address, ()) if not each.done]
             self._copies[address] = [*held, copy]
 
-    def release(self) -> None:
-        """Publish all edits so far."""
-        self._published.update(self._edits)
+    def release(self, lane: int, scope: int) -> None:
+        """Publish to a scope all edits that `lane` has made or seen."""
+        for address, (editor, stamp) in self._edited.items():
+            if editor == lane or not self._is_unordered(lane, editor, stamp):
+                self.publish(lane, address, scope)
 
-    def acquire(self, warps: Ints, addresses: Ints) -> None:
-        """Let warps (n,) use the maps at addresses (n,) as they were published."""
-        for warp, address in zip(warps.tolist(), addresses.tolist(), strict=True):
-            self._acquired[warp, address] = self._published.get(address, 0)
+    def publish(self, lane: int, address: int, scope: int) -> None:
+        """Publish the last edit of a map to a scope."""
+        stamp = int(self._machine.order.stamps(np.array([lane]), 0)[0])
+        self._published[address] = _Release(self._edits[address], lane, stamp, scope)
+
+    def acquire(self, lanes: Ints, addresses: Ints, scope: int) -> None:
+        """Let the warps of lanes (n,) use the maps at addresses (n,) as they were published."""
+        for lane, address in zip(lanes.tolist(), addresses.tolist(), strict=True):
+            if scope == _SYSTEM:
+                self._from_host.add((self._cta(lane), address))
+            release = self._published.get(address)
+            if release is None or min(scope, release.scope) < GPU:
+                continue
+            if lane == release.lane or not self._is_unordered(lane, release.lane, release.stamp):
+                self._acquired[lane >> 5, address] = release.edits
+
+    def _cta(self, lane: int) -> int:
+        return lane // (32 * self._machine.warps_per_cta)
 
     def _check_acquired(self, lane: int, address: int) -> None:
         edits = self._edits.get(address, 0)
-        if self._published.get(address, 0) != edits:
+        if not edits:
+            if (self._cta(lane), address) in self._from_host:
+                return
+            message = "uses a tensor map in global memory with no "
+            message += "fence.proxy.tensormap::generic.acquire.sys before"
+            raise Misuse("proxy", message, lane=lane)
+        release = self._published.get(address)
+        if release is None or release.edits != edits:
             raise Misuse(
                 "proxy",
                 "uses a tensor map that was edited with no "
@@ -141,7 +181,7 @@ class TensorMaps:
             raise Misuse(
                 "proxy",
                 "uses a tensor map that was edited with no "
-                "fence.proxy.tensormap::generic.acquire between",
+                "fence.proxy.tensormap::generic.acquire between, both of scope gpu or sys",
                 lane=lane,
             )
 
@@ -180,7 +220,7 @@ def replace(instruction: Instruction) -> Execute:
         _write(ctx, SPACES[space], address, data)
         if space == "global":
             for lane, each in zip(lanes.tolist(), address.tolist(), strict=True):
-                ctx.machine.part(TensorMaps).edit(lane, each, publish=False)
+                ctx.machine.part(TensorMaps).edit(lane, each)
 
     return execute
 
@@ -209,8 +249,9 @@ def copy_and_publish(instruction: Instruction) -> Execute:
     """Copy a map from shared to global memory and publish it: one copy for a whole warp."""
     expected = ("global", "shared::cta", "tensormap::generic", "release")
     words = instruction.modifiers[1:]
-    if words[:4] != expected or words[5:] != ("sync", "aligned"):
+    if words[:4] != expected or words[5:] != ("sync", "aligned") or words[4] not in _SCOPES:
         raise Unsupported(f"modifiers {'.'.join(words)}")
+    scope = _SCOPES[words[4]]
     target, source, size = instruction.operands
     if size != Immediate(SIZE_BYTES):
         raise Unsupported(f"a size other than {SIZE_BYTES}")
@@ -226,7 +267,9 @@ def copy_and_publish(instruction: Instruction) -> Execute:
             data = shared.load(lanes[first], sources + step, CHUNK_BYTES, ctx.instruction)
             memory.write(targets + step, data, lanes[first])
         for lane, address in zip(lanes[first].tolist(), targets.tolist(), strict=True):
-            ctx.machine.part(TensorMaps).edit(lane, address, publish=True)
+            maps = ctx.machine.part(TensorMaps)
+            maps.edit(lane, address)
+            maps.publish(lane, address, scope)
 
     return execute
 
@@ -237,15 +280,21 @@ def fence(instruction: Instruction) -> Execute:
     kind = instruction.modifiers[2] if len(instruction.modifiers) > 2 else ""
     if kind not in ("release", "acquire"):
         raise Unsupported("modifiers other than .release and .acquire")
+    words = instruction.modifiers[3:]
+    if len(words) != 1 or words[0] not in _SCOPES:
+        raise Unsupported(f"modifiers {'.'.join(words)}")
+    scope = _SCOPES[words[0]]
+    if kind == "acquire" and instruction.operands[1:] != (Immediate(SIZE_BYTES),):
+        raise Unsupported(f"a size other than {SIZE_BYTES}")
 
     def execute(ctx: Context) -> None:
         maps, order = ctx.machine.part(TensorMaps), ctx.machine.part(MemoryOrder)
         if kind == "release":
-            maps.release()
-            order.release_everywhere(ctx.lanes)
+            for lane in ctx.lane_indices().tolist():
+                maps.release(lane, scope)
+            order.release_everywhere(ctx.lanes, min(scope, GPU))
             return
-        order.acquire_everything(ctx.lanes)
-        addresses = ctx.address(ctx.instruction.operands[0])
-        maps.acquire(np.asarray(ctx.lane_indices()) >> 5, addresses)
+        order.acquire_everything(ctx.lanes, min(scope, GPU))
+        maps.acquire(ctx.lane_indices(), ctx.address(ctx.instruction.operands[0]), scope)
 
     return execute

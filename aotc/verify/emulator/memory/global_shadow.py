@@ -14,6 +14,9 @@ Writing the value that is there already is forgiven, as hardware has nothing to 
 several readers in one cluster the last is kept: that may hide a race but never invents one. With
 `StaleLoads` a load that races with a store of its own cluster is noted there, and is no fault.
 
+What threads wrote is read or written by the asynchronous proxy only after a `fence.proxy.async` of
+global memory. What that proxy itself does leaves no stamps here.
+
 Invariant: what is recorded has been checked, and has happened.
 """
 
@@ -38,6 +41,7 @@ from aotc.verify.emulator.memory.stale_loads import StaleLoads
 from aotc.verify.emulator.memory.vector_clocks import (
     CLUSTER,
     CTA,
+    GLOBAL_PROXY,
     GPU,
     WEAK,
     Ints,
@@ -205,6 +209,29 @@ class GlobalShadow:
             who = self._chosen(lanes, chosen)
             self._check_write(cells, who, address[chosen], unit, size, scope, None)
             self._note_write(cells, who, unit, size, instruction, scope)
+
+    def check_copy(self, lanes: Ints, address: Ints, size: int, *, writes: bool) -> None:
+        """Check that what threads wrote where lanes' (n,) bulk copies go has been handed to them.
+
+        The pieces, of `size` bytes at addresses (n,), are within bounds.
+        """
+        size = max(size, self._granule_bytes)
+        for buffer, chosen in self.memory.parts(address):
+            cells = self._cells.get(id(buffer))
+            if cells is None or not cells.has_writes:
+                continue
+            unit = cells.places((address[chosen] - buffer.base) // size * size) // size
+            stamps = self._gather(cells.written, unit, size)
+            if not stamps.any():
+                continue
+            owners = self._gather(cells.writer, unit, size)
+            who, at = lanes[chosen], address[chosen]
+            verb = "writes" if writes else "reads"
+            self._check(who, at, stamps, owners, (verb, "wrote"), WEAK, None)
+            bad = self._order.unordered(who, stamps, GLOBAL_PROXY) & (stamps != 0)
+            if bad.any():
+                row, piece = (int(each[0]) for each in np.nonzero(bad))
+                self._refuse_copy(who, at, row, piece, stamps, owners, verb)
 
     # ---- checks -----------------------------------------------------------------------------
 
@@ -425,6 +452,27 @@ class GlobalShadow:
             "race",
             f"{does} {place}, which {self._who(stamp, owner, lane)} {other} with nothing between "
             "that orders the two",
+            lane=lane,
+            notes=(note_of("the other access", self._instructions[number_of(stamp)]),),
+        )
+
+    def _refuse_copy(
+        self,
+        lanes: Ints,
+        address: Ints,
+        at: int,
+        piece: int,
+        stamps: Ints,
+        owners: npt.NDArray[np.int32],
+        verb: str,
+    ) -> None:
+        stamp, lane = int(stamps[at, piece]), int(lanes[at])
+        where = self.memory.describe(int(address[at]) + piece * self._granule_bytes)
+        raise Misuse(
+            "proxy",
+            f"{verb} {where} through the asynchronous proxy, which "
+            f"{self._who(stamp, int(owners[at, piece]), lane)} wrote through the generic one with no "
+            "fence.proxy.async of global memory between",
             lane=lane,
             notes=(note_of("the other access", self._instructions[number_of(stamp)]),),
         )

@@ -7,9 +7,10 @@ race if neither side has seen the other's stamp.
 
 Columns are the warps of a cluster and one more, the asynchronous agent that carries out bulk copies:
 what it wrote is seen through the mbarrier that it completed. In a kernel whose CTAs synchronise through
-global memory, columns are the warps of the whole batch; in others no two clusters are ever ordered. A second set of clocks, of kind
-`PROXY`, says up to which time writes have also been handed to the asynchronous proxy by a
-`fence.proxy.async`; it travels along with the first through every barrier.
+global memory, columns are the warps of the whole batch; in others no two clusters are ever ordered. Two
+more sets of clocks, of kinds `PROXY` and `GLOBAL_PROXY`, say up to which time accesses to shared and to
+global memory have also been handed to the asynchronous proxy by a `fence.proxy.async` of that space.
+They travel along with the first through every barrier.
 
 Lanes of one warp are ordered by `bar.warp.sync` and barriers alone. What only some lanes of a warp
 did, an elected lane's arrival or wait, say, is kept apart from what all did:
@@ -23,6 +24,7 @@ Invariant: `seen` never falls; a stamp is greater than every `seen` recorded bef
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TypeAlias
 
 import numpy as np
@@ -34,7 +36,9 @@ from aotc.verify.emulator.errors import Misuse
 Ints: TypeAlias = npt.NDArray[np.int64]
 Lanes: TypeAlias = "slice | Ints"
 
-GENERIC, PROXY = 0, 1
+GENERIC, PROXY, GLOBAL_PROXY = range(3)
+PROXIES = (PROXY, GLOBAL_PROXY)
+_KINDS = (GENERIC, *PROXIES)
 
 # A stamp, from the top: asynchronous, time, column, scope, lane, number of the instruction. Stamps of
 # the asynchronous agent are above all times, so that they never pass for seen by mistake.
@@ -61,7 +65,7 @@ class Clocks:
     """Hold what each of many views or tokens has seen: arrays of (kinds, rows, columns)."""
 
     def __init__(self, rows: int, columns: int) -> None:
-        shape = (2, rows, columns)
+        shape = (len(_KINDS), rows, columns)
         self.seen = np.full(shape, _BELOW_TIME, np.int64)  # unwritten bytes, stamp 0, are seen
         self.lane_mask = np.zeros(shape, np.uint32)
         self.lane_seen = np.zeros(shape, np.int64)
@@ -98,7 +102,7 @@ class Clocks:
                 self.lane_seen[:, rows] = lane_seen
                 self.lane_mask[:, rows] |= lane_mask
         else:
-            for kind in (GENERIC, PROXY):
+            for kind in _KINDS:
                 np.maximum.at(self.seen[kind], rows, source.seen[kind, source_rows])
                 if some:
                     lane_seen = source.lane_seen[kind, source_rows]
@@ -140,11 +144,11 @@ class Order:
         self.lowest_floor = _BELOW_TIME
         # What lanes have handed to the asynchronous proxy since their warp met: of their own, up to
         # when (0: nothing), and what they had seen, which the clocks hold for lanes in `handed`.
-        self._handed_at = np.zeros(num_warps * 32, np.int64)
+        self._handed_at = np.zeros((len(_KINDS), num_warps * 32), np.int64)
         self.handed = np.zeros(num_warps, np.uint32)
         self._handed_clocks = Clocks(num_warps, self.columns)
         self._some_handed = False
-        self._fenced = False  # whether the clocks of kind PROXY say anything yet
+        self._fenced = False  # whether the clocks of proxies say anything yet
         self._some_lanes = False  # whether single lanes have been told apart yet
         self._some_ahead = False
         lanes = np.arange(num_warps * 32, dtype=np.int64)
@@ -238,10 +242,10 @@ class Order:
     def unordered(self, lanes: Ints, stamps: Ints, kind: int = GENERIC) -> npt.NDArray[np.bool_]:
         """Say which of the accesses stamped (n, k) lanes (n,) have not seen.
 
-        Of kind PROXY: which writes have not been handed to the asynchronous proxy either; what
-        the asynchronous agent wrote needs no handing over.
+        Of kind PROXY or GLOBAL_PROXY: which have not been handed to the asynchronous proxy either;
+        what the asynchronous agent wrote needs no handing over.
         """
-        if kind == PROXY and stamps.size and int(stamps.min()) >= _ASYNC:
+        if kind != GENERIC and stamps.size and int(stamps.min()) >= _ASYNC:
             return np.zeros(stamps.shape, np.bool_)
         columns = stamps >> _COLUMN_SHIFT & _COLUMN_MASK
         cells = self.views_of(lanes)[:, None] * self.columns + columns
@@ -251,7 +255,7 @@ class Order:
             late &= (stamps ^ self._signature[lanes][:, None]) & _WHO != 0
         else:
             late &= columns != self.async_column
-        if self._some_lanes or (kind == PROXY and self._some_handed):
+        if self._some_lanes or (kind != GENERIC and self._some_handed):
             rows, which = np.nonzero(late)
             if rows.size:
                 late[rows, which] = self._are_late(
@@ -269,8 +273,8 @@ class Order:
         if self._some_lanes:
             shown = reshape(self.views.lane_mask[kind], -1)[cells] >> bit & 1 != 0
             seen = shown & (stamps <= reshape(self.views.lane_seen[kind], -1)[cells])
-        if kind == PROXY and self._some_handed:
-            seen |= self._are_handed(lanes, stamps, bit)
+        if kind != GENERIC and self._some_handed:
+            seen |= self._are_handed(lanes, stamps, bit, kind)
         return ~seen
 
     def have_seen(self, warps: Ints, columns: Ints, limits: Ints) -> npt.NDArray[np.bool_]:
@@ -286,16 +290,16 @@ class Order:
         return seen
 
     def _are_handed(
-        self, lanes: Ints, stamps: Ints, bit: npt.NDArray[np.uint32]
+        self, lanes: Ints, stamps: Ints, bit: npt.NDArray[np.uint32], kind: int
     ) -> npt.NDArray[np.bool_]:
         """Say which of stamps (n,), by lanes `bit` of warps, lanes (n,) have handed over themselves."""
         warps, columns, clocks = lanes >> 5, columns_in(stamps), self._handed_clocks
         itself = (stamps ^ self._signature[lanes]) & _WHO == 0
-        itself &= stamps <= self._handed_at[lanes]
+        itself &= stamps <= self._handed_at[kind, lanes]
         told = self.handed[warps] >> (lanes & 31).astype(np.uint32) & 1 != 0
-        shown = clocks.lane_mask[PROXY, warps, columns] >> bit & 1 != 0
-        shown &= stamps <= clocks.lane_seen[PROXY, warps, columns]
-        shown |= stamps <= clocks.seen[PROXY, warps, columns]
+        shown = clocks.lane_mask[kind, warps, columns] >> bit & 1 != 0
+        shown &= stamps <= clocks.lane_seen[kind, warps, columns]
+        shown |= stamps <= clocks.seen[kind, warps, columns]
         return itself | told & shown
 
     # ---- acts of synchronisation ------------------------------------------------------------
@@ -306,7 +310,7 @@ class Order:
         self._catch_up(everyone)
         self._share_handed(everyone)
         views, rows = self.views, 2 * warps
-        for kind in (GENERIC, PROXY) if self._fenced else (GENERIC,):
+        for kind in _KINDS if self._fenced else (GENERIC,):
             met = views.seen[kind, rows].max(axis=1)  # (barriers, columns)
             if kind == GENERIC:
                 met[np.arange(len(warps))[:, None], self._warp_column[warps]] = self.limit()
@@ -429,58 +433,61 @@ class Order:
             np.maximum.at(self.views.lane_seen, place, limits[held])
             self.views.drop_surpassed(views)
 
-    def fence_proxy(self, lanes: Lanes) -> None:
-        """Hand what lanes (n,) have written and seen to the asynchronous proxy."""
+    def fence_proxy(self, lanes: Lanes, kinds: Sequence[int] = PROXIES) -> None:
+        """Hand what lanes (n,) have written and seen to the asynchronous proxy, of some spaces."""
         warps, _, masks = self._by_warp(lanes, None)
         self._fenced = self._some_handed = True
-        self._handed_at[lanes] = self.limit()
         whole = masks == _ALL_LANES
-        self._hand_over_all(warps[whole])
-        if not whole.all():
-            self._hand_over_some(warps[~whole], masks[~whole])
+        if len(kinds) == len(PROXIES):
+            self.handed[warps[whole]] = 0
+        some = warps[~whole]
+        self._handed_clocks.clear(some[self.handed[some] == 0])
+        for kind in kinds:
+            self._handed_at[kind, lanes] = self.limit()
+            self._hand_over_all(warps[whole], kind)
+            self._hand_over_some(some, masks[~whole], kind)
         self._tick()
 
-    def _hand_over_all(self, warps: Ints) -> None:
+    def _hand_over_all(self, warps: Ints, kind: int) -> None:
         """Hand over what all lanes of warps (n,) have seen."""
         seen, lane_mask, lane_seen = self.views.seen, self.views.lane_mask, self.views.lane_seen
-        self.handed[warps] = 0
         for offset in (0, 1):
             held = warps if offset == 0 else warps[self.ahead[warps] != 0]
             view = 2 * held + offset
-            seen[PROXY, view] = np.maximum(seen[PROXY, view], seen[GENERIC, view])
-            lane_mask[PROXY, view] |= lane_mask[GENERIC, view]
-            lane_seen[PROXY, view] = np.maximum(lane_seen[PROXY, view], lane_seen[GENERIC, view])
+            seen[kind, view] = np.maximum(seen[kind, view], seen[GENERIC, view])
+            lane_mask[kind, view] |= lane_mask[GENERIC, view]
+            lane_seen[kind, view] = np.maximum(lane_seen[kind, view], lane_seen[GENERIC, view])
 
-    def _hand_over_some(self, warps: Ints, masks: npt.NDArray[np.uint32]) -> None:
+    def _hand_over_some(self, warps: Ints, masks: npt.NDArray[np.uint32], kind: int) -> None:
         """Hand over what some lanes of warps (n,) have seen, in their own names."""
         clocks = self._handed_clocks
-        clocks.clear(warps[self.handed[warps] == 0])
         views = 2 * warps + ((self.ahead[warps] & masks) != 0)
         for mine, theirs in (
             (clocks.seen, self.views.seen),
             (clocks.lane_seen, self.views.lane_seen),
         ):
-            mine[PROXY, warps] = np.maximum(mine[PROXY, warps], theirs[GENERIC, views])
-        clocks.lane_mask[PROXY, warps] |= self.views.lane_mask[GENERIC, views]
+            mine[kind, warps] = np.maximum(mine[kind, warps], theirs[GENERIC, views])
+        clocks.lane_mask[kind, warps] |= self.views.lane_mask[GENERIC, views]
         self.handed[warps] |= masks
 
     def _tell_own(self, rows: Clocks, at: Ints, warps: Ints, masks: npt.NDArray[np.uint32]) -> None:
         """Put what the lanes in `masks` of warps (n,) have handed over of their own into rows."""
-        limits = reshape(self._handed_at, -1, 32)[warps]
         asked = masks[:, None] >> _LANES & 1 != 0
-        limits = np.where(asked, limits, 0)
-        own = (PROXY, at, self._warp_column[warps])
-        rows.seen[own] = np.maximum(rows.seen[own], limits.min(axis=1))
-        bits = ((limits > 0) << _LANES).sum(axis=1, dtype=np.uint32)
-        rows.lane_mask[own] |= bits
-        rows.lane_seen[own] = np.maximum(rows.lane_seen[own], limits.max(axis=1))
+        for kind in PROXIES:
+            limits = np.where(asked, reshape(self._handed_at[kind], -1, 32)[warps], 0)
+            own = (kind, at, self._warp_column[warps])
+            rows.seen[own] = np.maximum(rows.seen[own], limits.min(axis=1))
+            bits = ((limits > 0) << _LANES).sum(axis=1, dtype=np.uint32)
+            rows.lane_mask[own] |= bits
+            rows.lane_seen[own] = np.maximum(rows.lane_seen[own], limits.max(axis=1))
         self._some_lanes = True
 
     def _share_handed(self, warps: Ints) -> None:
         """Let all lanes of warps (n,), which meet, know what some have handed over."""
         if not self._some_handed:
             return
-        some = warps[reshape(self._handed_at, -1, 32)[warps].any(axis=1)]
+        handed_at = reshape(self._handed_at, len(_KINDS), -1, 32)
+        some = warps[handed_at[:, warps].any(axis=(0, 2))]
         if not some.size:
             return
         told = some[self.handed[some] != 0]
@@ -490,7 +497,7 @@ class Order:
             self._tell_own(self.views, 2 * some + offset, some, everyone)
             self.views.drop_surpassed(2 * some + offset)
         self.handed[some] = 0
-        reshape(self._handed_at, -1, 32)[some] = 0
+        handed_at[:, some] = 0
         self._some_handed = bool(self._handed_at.any())
 
     # ---- inside -----------------------------------------------------------------------------

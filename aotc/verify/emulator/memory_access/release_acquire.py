@@ -130,15 +130,15 @@ class MemoryOrder:
                     self._order.see_pending(readers, self._tokens, rows, self._pending, at)
                     self._may_acquire[plane, readers] = True
 
-    def release_everywhere(self, lanes: Lanes) -> None:
-        """Let whoever acquires anything later, in any place, see what lanes have done."""
+    def release_everywhere(self, lanes: Lanes, scope: int) -> None:
+        """Let whoever of a scope acquires anything later, in any place, see what lanes have done."""
         numbers = lanes_array(lanes, self._num_warps * 32)
-        self.wrote(numbers, np.full(len(numbers), _ANY_PLACE), GPU, releases=True)
+        self.wrote(numbers, np.full(len(numbers), _ANY_PLACE), scope, releases=True)
 
-    def acquire_everything(self, lanes: Lanes) -> None:
-        """Let lanes see what was released everywhere."""
+    def acquire_everything(self, lanes: Lanes, scope: int) -> None:
+        """Let lanes see what threads of a scope have released everywhere."""
         numbers = lanes_array(lanes, self._num_warps * 32)
-        self.read(numbers, np.full(len(numbers), _ANY_PLACE), GPU, acquires=True)
+        self.read(numbers, np.full(len(numbers), _ANY_PLACE), scope, acquires=True)
 
     # ---- inside -----------------------------------------------------------------------------
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from aotc.verify.emulator.engine.context import Context
 from aotc.verify.emulator.engine.registry import Execute, executes
 from aotc.verify.emulator.errors import Unsupported
-from aotc.verify.emulator.memory.vector_clocks import CTA, GPU
+from aotc.verify.emulator.memory.vector_clocks import CTA, GLOBAL_PROXY, GPU, PROXIES, PROXY
 from aotc.verify.emulator.memory_access.release_acquire import MemoryOrder
 from aotc.verify.emulator.memory_access.spaces import SCOPES
 from aotc.verify.emulator.synchronization.mbarrier import Mbarriers
@@ -16,8 +16,13 @@ from aotc.verify.emulator.syntax import Instruction
 
 _FENCES = frozenset(("sc", "acq_rel", "acquire", "release", "mbarrier_init"))
 _LEVELS = {"cta": CTA, "gl": GPU, "sys": GPU}
-# Between the generic and the asynchronous proxy; that of tensor maps has its own rule.
-_ASYNC_PROXIES = frozenset(("async", "async::global", "async::shared"))
+# Between the generic and the asynchronous proxy, by what follows; that of tensor maps has its own rule.
+_ASYNC_SPACES: dict[tuple[str, ...], tuple[int, ...]] = {
+    (): PROXIES,
+    ("global",): (GLOBAL_PROXY,),
+    ("shared::cta",): (PROXY,),
+    ("shared::cluster",): (PROXY,),
+}
 _OTHER_PROXIES = frozenset(("alias",))
 
 
@@ -64,13 +69,21 @@ def _of_mbarriers(run: Execute) -> Execute:
 
 def _proxy_fence(instruction: Instruction) -> Execute:
     kind = instruction.modifiers[1]
-    if kind in _ASYNC_PROXIES:
-        return _fence_async
+    if kind == "async":
+        return _fence_async(instruction.modifiers[2:])
     if kind in _OTHER_PROXIES:
         return _fence(GPU, "sc")
     raise Unsupported(f"modifier .{kind}")
 
 
-def _fence_async(ctx: Context) -> None:
-    ctx.machine.part(Mbarriers).fence(ctx.lanes)
-    ctx.machine.order.fence_proxy(ctx.lanes)
+def _fence_async(space: tuple[str, ...]) -> Execute:
+    if space not in _ASYNC_SPACES:
+        raise Unsupported(f"modifier .{'.'.join(space)}")
+    proxies = _ASYNC_SPACES[space]
+
+    def run(ctx: Context) -> None:
+        if PROXY in proxies:
+            ctx.machine.part(Mbarriers).fence(ctx.lanes)
+        ctx.machine.order.fence_proxy(ctx.lanes, proxies)
+
+    return run

@@ -210,7 +210,7 @@ def test_an_edit_while_a_store_is_in_flight(waits):
 
 
 def test_a_map_of_a_table():
-    """Made by the host, so that no fence is needed."""
+    """Made by the host: acquired from the system, by a thread of the CTA."""
     rng = np.random.default_rng(2)
     arrays = [rng.standard_normal((8, 16)).astype(np.float32) for _ in range(3)]
     table = TensorTable(tuple(TensorArgument(array, (8, 16)) for array in arrays))
@@ -223,8 +223,11 @@ def test_a_map_of_a_table():
     bar.sync 0;
     add.u64 %rd1, %rd0, 256;
     """
-    run(body + copy(), table, 0, out, shared=SHARED)
+    fenced = body + ACQUIRE.replace("gpu", "sys")
+    run(fenced + copy(), table, 0, out, shared=SHARED)
     np.testing.assert_array_equal(out.reshape(8, 16), arrays[2])
+    for wrong in (body, body + ACQUIRE, fenced.replace("[%rd1]", "[%rd0]")):
+        faults(wrong + copy(), table, 0, out, kind="proxy", match="acquire.sys", shared=SHARED)
     off = body.replace("256", "272")
     faults(off + copy(), table, 0, out, kind="tensor-map", match="no multiple of 64", shared=SHARED)
     with pytest.raises(EmulationError, match=r"argument 0\[1\]: the box"):
@@ -240,6 +243,25 @@ def test_an_edit_that_was_not_acquired():
 def test_acquiring_before_the_edit_is_not_enough():
     body = INIT + replace("global_dim", "1, 5") + ACQUIRE + PUBLISH + copy()
     faults(body, *_arguments(), kind="proxy", match="generic.acquire between", shared=SHARED)
+
+
+@pytest.mark.parametrize("scope", ["cta", "cluster"])
+def test_fences_of_a_narrow_scope_publish_nothing(scope):
+    edit = INIT + replace("global_dim", "1, 5")
+    for body in (PUBLISH.replace("gpu", scope) + ACQUIRE, PUBLISH + ACQUIRE.replace("gpu", scope)):
+        faults(edit + body + copy(), *_arguments(), kind="proxy", match="gpu", shared=SHARED)
+
+
+def test_an_edit_is_acquired_after_it():
+    """By a thread that nothing orders after the one that has published it."""
+    warp = "setp.lt.u32 %p5, %r0, 32; @!%p5 bra USER;" + replace("global_dim", "1, 5")
+    publish = PUBLISH.replace("bar.sync 0;", "bar.warp.sync -1;")
+    # %p1 is the first thread of the other warp from here on.
+    use = "USER: setp.eq.u32 %p1, %r0, 32; setp.ge.u32 %p5, %r0, 32; {barrier} @!%p5 bra END;"
+    body = INIT + warp + publish + use + ACQUIRE + copy() + "END:"
+    run(body.replace("{barrier}", "bar.sync 0;"), *_arguments(), threads=64, shared=SHARED)
+    wrong = body.replace("{barrier}", "")
+    faults(wrong, *_arguments(), kind="proxy", match="acquire", threads=64, shared=SHARED)
 
 
 def test_an_edit_in_global_memory_is_released_too():

@@ -1,0 +1,30 @@
+"""Kernels of tensors that are described in the kernel, and that threads or the host also write."""
+
+import triton
+import triton.language as tl
+
+
+@triton.jit
+def write_and_load(x_ptr, work_ptr, out_ptr, rows, BLOCK: tl.constexpr):
+    """Copy a block of rows to `work`, load it from there by its descriptor, and add column sums."""
+    work = tl.make_tensor_descriptor(work_ptr, [rows, BLOCK], [BLOCK, 1], [BLOCK, BLOCK])
+    first, column = tl.program_id(0) * BLOCK, tl.arange(0, BLOCK)
+    row = first + column[:, None]
+    places, mask = row * BLOCK + column[None, :], row < rows
+    tl.store(work_ptr + places, tl.load(x_ptr + places, mask=mask, other=0), mask=mask)
+    tl.debug_barrier()
+    block = work.load([first, 0])
+    tl.store(out_ptr + places, block + tl.sum(block, 0)[None, :], mask=mask)
+
+
+@triton.jit
+def add_groups(x_ptr, rows_ptr, out_ptr, num_groups, BLOCK: tl.constexpr):
+    """Add up the first block of each group of rows, whose tensor is described in the loop."""
+    total = tl.zeros((BLOCK, BLOCK), tl.int32)
+    for group in range(num_groups):
+        rows = tl.load(rows_ptr + group)
+        tensor = tl.make_tensor_descriptor(x_ptr, [rows, BLOCK], [BLOCK, 1], [BLOCK, BLOCK])
+        x_ptr += BLOCK * BLOCK
+        total += tensor.load([0, 0])
+    i = tl.arange(0, BLOCK)
+    tl.store(out_ptr + i[:, None] * BLOCK + i[None, :], total)
