@@ -127,6 +127,8 @@ def argument_type(value: Any) -> str:
     kind = scalar_type(value)
     if not kind:
         return type(value).__name__
+    if type(value).__name__ == "constexpr":  # an item of a tuple that is a constant
+        return f"{kind}={_toml(value.value)}"
     if kind in ("i1", "fp32"):
         return kind
     return f"{kind}=1" if value == 1 else kind + ":16" * (value % _MULTIPLE == 0)

@@ -56,7 +56,7 @@ def _type_of(parameter: Any, value: Any) -> str:
         fill = ",nan" * (value.padding == "nan")
         return f"tensordesc<{dtype_of(value.base)}[{box}]{fill}>"
     if annotation := parameter.annotation_type:
-        return annotation.replace("*k", "*")
+        return "i1" if annotation == "u1" else annotation.replace("*k", "*")
     text = argument_type(value)
     if parameter.do_not_specialize:
         return text.partition(":")[0].partition("=")[0]
