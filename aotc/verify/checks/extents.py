@@ -16,14 +16,28 @@ CLASSES = ("over", "under", "full", "one", "several", "none")
 # "float" is followed by an argument and what it is, "long" and "longer" by an extent, "in place" by
 # the pointers that are one memory.
 MORE_CLASSES = (
-    *("deep", "apart", "persistent", "special", "float", "far", "long", "longer", "in place"),
+    *("deep", "sums", "apart", "persistent", "special", "float", "far", "long", "longer"),
+    "in place",
 )
+
+LONG_SUM = 2048
+"""Elements that loops go through at launches of the class "sums": what each of them costs the sum adds up."""
 
 LONG = {"long": 1 << 31, "longer": 5 << 29}
 """Elements that an extent has almost at launches of these classes."""
 
 APART = (2, 3, 5)
 """Numbers of blocks that are taken for none of each other."""
+
+# What else a float may be. Large ones leave room in fp16 and fp32: where all overflows, nothing shows. With a negative one
+# exponentials overflow where what is taken for the largest of their arguments is the least.
+FLOATS = {
+    "negative": -16.0,
+    "minus zero": -0.0,
+    "large": 2.0**12,
+    "infinite": math.inf,
+    "NaN": math.nan,
+}
 
 _FALLBACKS: dict[str, tuple[str, ...]] = {
     "over": ("two thirds", "half"),
@@ -35,6 +49,11 @@ _COUNTS = {"over": 2, "under": 1, "full": 3, "one": 2, "several": 1, "none": 2}
 def is_float(label: str) -> bool:
     """Return whether a launch of this label is there for an argument that is a float."""
     return label.startswith("float: ")
+
+
+def is_deep(label: str) -> bool:
+    """Return whether a launch of this label is there for loops to run often."""
+    return label in ("deep", "sums")
 
 
 def is_long(label: str) -> bool:
