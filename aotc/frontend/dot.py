@@ -25,7 +25,7 @@ from aotc.frontend.emitter import Emitter, mistake
 from aotc.frontend.values import Operand, element, shape, show, show_type
 from aotc.ir.core import Value
 from aotc.ir.dialects import tile
-from aotc.ir.types import FP8E4B15, FP16, FP32, ScalarType, TileType
+from aotc.ir.types import FP8E4B15, FP8E4NV, FP8E5, FP16, FP32, ScalarType, TileType
 
 _PRECISIONS = get_args(tile.InputPrecision)
 _MAX_AXES = 3
@@ -64,14 +64,23 @@ def dot(
     else:
         total = _accumulator(acc, TileType(target, extents))
     how = _precision(input_precision, allow_tf32)
-    imprecise = 0
-    if max_num_imprecise_acc is not None:
-        imprecise = static_int(max_num_imprecise_acc, "max_num_imprecise_acc")
-        if not 0 <= imprecise <= a_type.shape[-1]:
-            raise mistake(
-                f"max_num_imprecise_acc must be from 0 to K = {a_type.shape[-1]}, got {imprecise}"
-            )
+    imprecise = _imprecise(max_num_imprecise_acc, a_type)
     return emit(tile.Dot(a, b, total, how, imprecise)).out
+
+
+def _imprecise(asked: Operand, a: TileType) -> int:
+    """Return how much of K may be summed imprecisely; 0 for all, which is the default.
+
+    A program that asks for 0 wants every instruction promoted. Of other types than fp8 all sums are precise.
+    """
+    if asked is None:
+        return 0
+    most = static_int(asked, "max_num_imprecise_acc")
+    if a.element not in (FP8E4NV, FP8E5):
+        return 0
+    if not 0 <= most <= a.shape[-1]:
+        raise mistake(f"max_num_imprecise_acc must be from 0 to K = {a.shape[-1]}, got {most}")
+    return max(most, 1)
 
 
 def _transposed(emit: Emitter, operand: Operand, asked: Operand, name: str) -> Operand:

@@ -121,7 +121,11 @@ def test_input_precision(sources: Sources, argument: str, expected: str) -> None
         ("tl.dot(x, y, out_dtype=tl.bfloat16)", "does not sum in bfloat16", ".to(tl.bfloat16)"),
         ("tl.dot(x, y, input_precision='fp8')", "'tf32' or 'tf32x3' or 'ieee', got 'fp8'", ""),
         ("tl.dot(x, y, input_precision='ieee', allow_tf32=False)", "not both", "leave"),
-        ("tl.dot(x, y, max_num_imprecise_acc=64)", "from 0 to K = 32, got 64", ""),
+        (
+            "tl.dot(x.to(tl.float8e5), y.to(tl.float8e5), max_num_imprecise_acc=64)",
+            "from 0 to K = 32, got 64",
+            "",
+        ),
         ("tl.dot_scaled(x, y)", "tl.dot_scaled is missing the argument 'lhs_format'", ""),
     ],
 )
@@ -130,6 +134,32 @@ def test_mistakes(sources: Sources, call: str, message: str, remedy: str) -> Non
     error = sources.body_error(body, {"n": "i32"}, params="n")
     assert message in str(error)
     assert remedy in error.remedy
+
+
+@pytest.mark.parametrize(
+    ("kind", "limit", "imprecise"),
+    [
+        *(("float8e4nv", "None", 0), ("float8e4nv", "0", 1), ("float8e5", "1", 1)),
+        *(("float8e5", "31", 31), ("float8e4nv", "32", 32)),
+        # All other sums are precise, whatever is asked for.
+        *(("float16", "16", 0), ("bfloat16", "64", 0), ("float32", "0", 0)),
+    ],
+)
+def test_how_many_products_are_summed_imprecisely(
+    sources: Sources, kind: str, limit: str, imprecise: int
+) -> None:
+    made = sources.translate(
+        f"""
+@triton.jit
+def k(out_ptr):
+    x = tl.load(out_ptr + tl.arange(0, 32)[:, None] + tl.arange(0, 32)[None, :]).to(tl.{kind})
+    out = tl.dot(x, x, max_num_imprecise_acc={limit})
+    tl.store(out_ptr + tl.arange(0, 32)[:, None] * 32 + tl.arange(0, 32)[None, :], out)
+""",
+        {"out_ptr": "*fp32"},
+    )
+    (dot,) = [op for op in made.kernel.walk() if isinstance(op, tile.Dot)]
+    assert dot.max_num_imprecise_acc == imprecise
 
 
 def test_batches_of_several_axes(sources: Sources) -> None:

@@ -239,3 +239,15 @@ def looked_up(x_ptr, table_ptr, out_ptr, n, BLOCK: tl.constexpr):
     x = tl.load(x_ptr + lanes, mask=lanes < n, other=0.0)
     place = (tl.exp2(tl.minimum(tl.abs(x), 4.0)) * 8.0).to(tl.int32)
     tl.store(out_ptr + lanes, tl.load(table_ptr + place), mask=lanes < n)
+
+
+@triton.jit
+def products(a_ptr, b_ptr, out_ptr, n_cols, BLOCK: tl.constexpr):
+    """Add up the products of columns of a and rows of b."""
+    m, k = tl.arange(0, BLOCK)[:, None], tl.arange(0, BLOCK)[None, :]
+    acc = tl.zeros((BLOCK, BLOCK), tl.float32)
+    for start in range(0, n_cols, BLOCK):
+        a = tl.load(a_ptr + m * n_cols + start + k, mask=start + k < n_cols, other=0.0)
+        b = tl.load(b_ptr + m * n_cols + start + k, mask=start + k < n_cols, other=0.0)
+        acc += tl.dot(a, b.T)
+    tl.store(out_ptr + m * BLOCK + k, acc)

@@ -53,6 +53,9 @@ _SIGNATURES: dict[str, dict[str, str]] = {
     },
     "head_rows": {"x_ptr": "*i32", "out_ptr": "*i32", "n_heads": "i32", "n_rows": "i32"},
     "looked_up": {"x_ptr": "*fp32", "table_ptr": "*i32", "out_ptr": "*i32", "n": "i32"},
+    "products": {
+        "a_ptr": "*fp8e4nv", "b_ptr": "*fp8e4nv", "out_ptr": "*fp32", "n_cols": "i32",
+    },
     "grouped_pointers": {"rows_ptr": "*i32", "out_ptrs": "*i64", "n": "i32"},
 }  # fmt: skip
 

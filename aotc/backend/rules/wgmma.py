@@ -88,6 +88,7 @@ def lower_wgmma(ctx: Lowering, op: wgmma.Wgmma) -> Results:
     if accumulate == "false" and not isinstance(op.acc.op, gpu.Undefined):
         # It is to begin in the registers of another result, which ptxas would not keep it in.
         accumulate = nvvm_wgmma.opaque_false(ctx.emit)
+    row, column = op.start or (0, 0)
     first = op.start_k // tiling.k
     end = first + op.size_k // tiling.k if op.size_k else tiling.num_steps
     # An operand in registers is that part of K alone.
@@ -95,10 +96,10 @@ def lower_wgmma(ctx: Lowering, op: wgmma.Wgmma) -> Results:
         WgmmaStep(
             number,
             tile.columns,
-            _start(tiling.a, tile.row, tiling.k * step)
+            _start(tiling.a, row + tile.row, tiling.k * step)
             if tiling.a
             else words[tile.row, tile.column, step - first],
-            _start(tiling.b, tile.column, tiling.k * step),
+            _start(tiling.b, column + tile.column, tiling.k * step),
             first=step == first and accumulate != "true",
         )
         for step in range(first, end)

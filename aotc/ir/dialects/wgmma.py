@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from typing import Literal
 
 from aotc.ir.core import Op, Value, attribute, operand, operands, result, results
-from aotc.ir.dialects.gpu import shared_type
+from aotc.ir.dialects.gpu import check_part, shared_type
 from aotc.ir.dialects.tile import InputPrecision, dot_results, tile_type
 from aotc.ir.effects import Resource, Trait, orders, reads, starts, writes
 from aotc.ir.types import I1, SharedType, TileType, Type
@@ -40,7 +40,8 @@ class Wgmma(
     `acc` counts as zero. `ir.wgmma_tiling` says which layouts are legal. `size_k`, unless 0,
     limits the dot to that many elements of K from `start_k` on, of which an `a` in registers has no
     others; `num_columns`, unless 0, to the first columns: the others of `b` are not read, and those
-    of the result are undefined.
+    of the result are undefined. With `start`, a row and a column, `acc` is the part of the result
+    that begins there; an `a` in registers has the rows of that part alone.
     """
 
     a: Value = operand()
@@ -51,15 +52,14 @@ class Wgmma(
     start_k: int = attribute(default=0)
     size_k: int = attribute(default=0)
     num_columns: int = attribute(default=0)
+    start: tuple[int, ...] = attribute(default=())
     out: Value = result()
 
     def infer(self) -> Sequence[Type]:
         acc, b = tile_type(self, self.acc), shared_type(self, self.b)
         a = self.a.type if isinstance(self.a.type, TileType) else shared_type(self, self.a)
-        held_k = self.size_k if self.size_k and isinstance(a, TileType) else b.shape[0]
         self.expect(len(acc.shape) == 2, f"results of {len(acc.shape)} axes")
-        fits = a.shape == (acc.shape[0], held_k) and b.shape[1:] == acc.shape[1:]
-        self.expect(fits, f"{a.shape} x {b.shape} + {acc.shape} do not fit")
+        self._check_shapes(a, b, acc)
         known = acc.element in dot_results(a.element, b.element)
         self.expect(known, f"no dot of {a.element} and {b.element} in {acc.element}")
         step = 8 * K_BYTES // b.element.bits
@@ -75,6 +75,17 @@ class Wgmma(
             kinds = a.layout, b.layout, acc.layout, b.element.bits
             check_wgmma(self, *kinds, self.num_columns, in_memory=in_memory)
         return (acc,)
+
+    def _check_shapes(self, a: TileType | SharedType, b: SharedType, acc: TileType) -> None:
+        held = isinstance(a, TileType)
+        held_k = self.size_k if self.size_k and held else b.shape[0]
+        whole, start = acc.shape, self.start
+        if start:
+            # In registers are the rows of the part alone.
+            whole = (acc.shape[0] if held else a.shape[0], *b.shape[1:])
+            check_part(self, whole, acc.shape, (0, *start[1:]) if held else start)
+        fits = a.shape == (whole[0], held_k) and b.shape[1:] == whole[1:]
+        self.expect(fits, f"{a.shape} x {b.shape} + {acc.shape} do not fit")
 
 
 class WgmmaWait(

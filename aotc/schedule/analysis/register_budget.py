@@ -88,6 +88,9 @@ TRIMMED_LIMIT = 160
 """The same of a tile that is wider than an instruction, of its columns that are computed: such a width is chosen to
 fill registers, as beside a tile of 128 that fits, and one a little wider."""
 
+PROMOTION_LIMIT = 192
+"""An accumulator and products of fp8 that are added to it: what is left holds addresses, as beside 128 and 64."""
+
 SCAN_TOTALS_LIMIT = 32
 """More totals of a scan than these in each thread cost more than sharing them out, and then spill."""
 

@@ -52,6 +52,7 @@ from aotc.schedule.layout.indexing import place_gather, place_histogram
 from aotc.schedule.layout.map_slots import allocate_slots, map_template, slot_addresses
 from aotc.schedule.layout.operand_slices import pull_operands
 from aotc.schedule.layout.preferred_layouts import DotLayouts, PreferredLayouts
+from aotc.schedule.layout.promoted_dots import PromotedDot, promotion_interval
 from aotc.schedule.layout.required_layouts import Demand, broadcast_operand, operand_layouts
 from aotc.schedule.layout.tensor_copies import (
     block_buffer,
@@ -65,7 +66,6 @@ from aotc.schedule.layout.tensor_copies import (
 from aotc.schedule.layout.warpgroup_boxes import in_warpgroup_boxes
 from aotc.schedule.layout.wgmma_layouts import (
     operand_buffer,
-    promotion_interval,
     store_operand,
     transposing_loads,
 )
@@ -377,24 +377,17 @@ def _emit_wgmma(op: tile.Dot, layouts: DotLayouts, emitter: _Emitter, place: Bui
         emitter.operand_buffer(op, value) if layout is None else emitter.get(value, layout)
         for value, layout in zip(op.operands, layouts.operands(), strict=True)
     )
-    size = promotion_interval(op)
+    if promotion_interval(op):
+        emitter.bind(op.out, PromotedDot(op, a, b, acc, place).emit(), place)
+        return
     begins = None
-    if size or (isinstance(op.acc.op, arith.Constant) and op.acc.op.value == 0):
+    if isinstance(op.acc.op, arith.Constant) and op.acc.op.value == 0:
         begins = place(arith.Constant(value=False, type=I1)).out
     start = acc if begins is None else place(gpu.Undefined(acc.type)).out
-    for first in range(0, shape_of(op.a.type)[1], size) if size else (0,):
-        left = _part_of_k(a, first, size, place) if size else a
-        dot = wgmma.Wgmma(left, b, start, begins, op.input_precision, first, size, op.num_columns)
-        out = place(wgmma.WgmmaWait([place(dot).out], num_columns=(op.num_columns,))).outs[0]
-        acc = place(arith.Add(acc, out)).out if size else out
-    emitter.bind(op.out, acc, place)
-
-
-def _part_of_k(a: Value, first: int, size: int, place: Builder) -> Value:
-    """Return operand A for a part of K: all of a buffer, of what is in registers that part."""
-    if not isinstance(a.type, TileType):
-        return a
-    return place(gpu.Extract(a, (0, first), (a.type.shape[0], size))).out
+    columns = op.num_columns
+    dot = wgmma.Wgmma(a, b, start, begins, op.input_precision, num_columns=columns)
+    out = place(wgmma.WgmmaWait([place(dot).out], num_columns=(columns,))).outs[0]
+    emitter.bind(op.out, out, place)
 
 
 def _emit_atomic(op: Op, emitter: _Emitter, place: Builder) -> None:

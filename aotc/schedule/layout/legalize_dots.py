@@ -1,9 +1,10 @@
 """Rewrite dots into those that the target's instructions compute.
 
-- An addition to the result of a dot becomes its accumulator: `acc += dot(a, b)` keeps its
-  accumulator in the instruction, whichever way it was written.
 - fp8 operands on a target without fp8 MMA become fp16, which holds every fp8 number; fp16
   products are exact in fp32 as well.
+- An addition to the result of a dot becomes its accumulator: `acc += dot(a, b)` keeps its
+  accumulator in the instruction, whichever way it was written. Tensor cores sum fp8 products with
+  fewer bits than fp32, so these are promoted to the accumulator at the end of the dot's K.
 - A dot at "tf32x3" is three at tf32. The residual of an operand is the operand minus its
   leading bits, exactly; the smallest terms are accumulated first, apart from the accumulator, so
   that its magnitude does not cost them their bits. Where an operand is infinite, its residual is
@@ -19,7 +20,8 @@ from collections.abc import Sequence
 
 from aotc.ir.core import Kernel, Op, Value
 from aotc.ir.dialects import arith, tile
-from aotc.ir.rewrite import Builder, Pattern, rewrite
+from aotc.ir.rewrite import Builder, rewrite
+from aotc.ir.tiles import tile_shape
 from aotc.ir.types import FP8E4NV, FP8E5, FP16, FP32, U32, TileType, element_of, with_element
 from aotc.schedule.context import Schedule
 from aotc.target import Feature
@@ -29,24 +31,27 @@ _TF32_BITS = 0xFFFFE000
 
 def legalize_dots(kernel: Kernel, schedule: Schedule) -> None:
     """Rewrite dots for the target; see the module docstring."""
-    patterns: list[Pattern[Op]] = [_split_tf32x3]
     if Feature.FP8_MMA not in schedule.target.features:
-        patterns.append(_widen_fp8)
+        rewrite(kernel, {tile.Dot: [_widen_fp8]})
     rewrite(kernel, {arith.Add: [_add_to_accumulator]})
-    rewrite(kernel, {tile.Dot: patterns})
+    rewrite(kernel, {tile.Dot: [_split_tf32x3]})
 
 
 def _add_to_accumulator(op: Op, place: Builder) -> Sequence[Value] | None:
-    """Rewrite `dot(a, b, 0) + c` as `dot(a, b, c)`."""
+    """Rewrite `dot(a, b, 0) + c` as `dot(a, b, c)`; the sum of fp8 products stays apart from `c`."""
     assert isinstance(op, arith.Add)
     for value, other in ((op.lhs, op.rhs), (op.rhs, op.lhs)):
         dot = value.op
-        if not isinstance(dot, tile.Dot) or dot.max_num_imprecise_acc or len(value.users) > 1:
+        if not isinstance(dot, tile.Dot) or len(value.users) > 1:
+            continue
+        most = dot.max_num_imprecise_acc
+        if element_of(dot.a.type) in (FP8E4NV, FP8E5):
+            most = most or tile_shape(dot.a)[-1]
+        elif most:
             continue
         # The dot moves to the addition, so it must not move into a loop.
         if _is_zero(dot.acc) and other is not value and dot.block is op.block:
-            copy = tile.Dot(dot.a, dot.b, other, dot.input_precision)
-            return [place(copy).out]
+            return [place(tile.Dot(dot.a, dot.b, other, dot.input_precision, most)).out]
     return None
 
 

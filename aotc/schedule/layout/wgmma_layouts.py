@@ -23,7 +23,7 @@ from aotc.ir.layout import LinearLayout, log2_exact
 from aotc.ir.matrix_access import RUN_BYTES
 from aotc.ir.rewrite import Builder
 from aotc.ir.tiles import is_elementwise, tile_shape
-from aotc.ir.types import FP8E4NV, FP8E5, FP32, FP64, TileType, element_of
+from aotc.ir.types import FP32, FP64, TileType, element_of
 from aotc.ir.wgmma_tiling import K_BYTES, MAX_COLUMNS, MIN_COLUMNS, ROWS, SWIZZLE_PERIOD_BYTES
 from aotc.schedule.analysis.register_budget import ACCUMULATOR_LIMIT, TRIMMED_LIMIT
 from aotc.schedule.layout.layouts import (
@@ -35,6 +35,7 @@ from aotc.schedule.layout.layouts import (
     wgmma_operand_a,
 )
 from aotc.schedule.layout.preferred_layouts import DotLayouts
+from aotc.schedule.layout.promoted_dots import product_part, promotion_interval
 from aotc.schedule.layout.tensor_copies import write_buffer
 from aotc.target import Feature, Target
 
@@ -64,6 +65,9 @@ def wgmma_layouts(
     if (warpgroups[1] == 1 or holds_a) and is_computed(op.a):
         a = wgmma_operand_a(_pair(op.a), warpgroups, element_of(op.a.type).bits)
     acc = wgmma_accumulator(_pair(op.acc), warpgroups, replicas=replicas)
+    columns, bits = num_columns or op.num_columns, element_of(op.acc.type).bits
+    if promotion_interval(op) and product_part(acc, bits, columns) is None:
+        return None
     return DotLayouts((), a, None, acc, wgmma=True)
 
 
@@ -158,8 +162,7 @@ def _pair(value: Value) -> tuple[int, int]:
 
 
 def _divide(op: tile.Dot, num_warps: int, num_columns: int = 0) -> tuple[int, int] | None:
-    sums = 2 if promotion_interval(op) else 1
-    bits = sums * element_of(op.acc.type).bits
+    bits = element_of(op.acc.type).bits
     return divide_warpgroups(tile_shape(op.acc), bits, num_warps, num_columns or op.num_columns)
 
 
@@ -189,14 +192,6 @@ def _has_types(op: tile.Dot) -> bool:
     if element == FP64 or (element == FP32 and op.input_precision != "tf32"):
         return False
     return tile_shape(op.a)[1] * element.size_bytes >= K_BYTES
-
-
-def promotion_interval(op: tile.Dot) -> int:
-    """Return how much of K to accumulate before promotion to the accumulator, or 0 for all."""
-    most = op.max_num_imprecise_acc
-    if element_of(op.a.type) not in (FP8E4NV, FP8E5) or not 0 < most < tile_shape(op.a)[1]:
-        return 0
-    return 1 << max(most, K_BYTES).bit_length() - 1
 
 
 def is_computed(value: Value) -> bool:

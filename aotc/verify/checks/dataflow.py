@@ -17,8 +17,9 @@ from dataclasses import dataclass, field
 
 from aotc.ir.core import Block, Kernel, Op, Value
 from aotc.ir.dialects import arith, descriptor, scf, tile
+from aotc.ir.effects import Trait
 from aotc.ir.parameter_access import pointer_roots
-from aotc.ir.types import DescriptorType, PointerType, ScalarType, element_of
+from aotc.ir.types import FP8E4NV, FP8E5, DescriptorType, PointerType, ScalarType, element_of
 
 SHAPES = (
     *(arith.Cast, tile.Splat, tile.Broadcast, tile.ExpandDims, tile.Reshape, tile.Trans),
@@ -89,6 +90,13 @@ def roles_of(
     whether an op may be rounded differently by hardware.
     """
     return _Analysis(kernel, is_inexact).roles(grid_blocks)
+
+
+def adds_up_fp8(kernel: Kernel) -> bool:
+    """Return whether a loop has a dot of fp8, whose sums tensor cores keep in few bits."""
+    dots = [op for op in kernel.walk() if isinstance(op, tile.Dot)]
+    fp8 = [op for op in dots if element_of(op.a.type) in (FP8E4NV, FP8E5)]
+    return any(outer.has(Trait.LOOP) for op in fp8 for outer in op.ancestors())
 
 
 def shared_block(block: int, num_extents: int) -> int:

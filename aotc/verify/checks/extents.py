@@ -16,8 +16,12 @@ CLASSES = ("over", "under", "full", "one", "several", "none")
 # "float" is followed by an argument and what it is, "long" and "longer" by an extent, "in place" by
 # the pointers that are one memory.
 MORE_CLASSES = (
-    *("deep", "apart", "persistent", "special", "float", "far", "long", "longer", "in place"),
+    *("deep", "sums", "apart", "persistent", "special", "float", "far", "long", "longer"),
+    "in place",
 )
+
+LONG_SUM = 2048
+"""Elements that loops go through at launches of the class "sums": what each of them costs the sum adds up."""
 
 LONG = {"long": 1 << 31, "longer": 5 << 29}
 """Elements that an extent has almost at launches of these classes."""
@@ -45,6 +49,11 @@ _COUNTS = {"over": 2, "under": 1, "full": 3, "one": 2, "several": 1, "none": 2}
 def is_float(label: str) -> bool:
     """Return whether a launch of this label is there for an argument that is a float."""
     return label.startswith("float: ")
+
+
+def is_deep(label: str) -> bool:
+    """Return whether a launch of this label is there for loops to run often."""
+    return label in ("deep", "sums")
 
 
 def is_long(label: str) -> bool:

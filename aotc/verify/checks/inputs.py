@@ -179,6 +179,8 @@ def contents_of(
         return input_data.between(pointee, low, high, seed, given.multiple_of)
     if name in roles.indices:
         return input_data.between(pointee, 0, launch.index_high, seed)
+    if pointee.is_float and launch.is_positive:
+        return input_data.between(pointee, 0.25, 1.0, seed)
     if pointee.is_float:
         return (input_data.special if launch.is_special else input_data.floats)(pointee, seed)
     return input_data.integers(pointee, seed)

@@ -4,6 +4,7 @@ Each extent goes through the classes of `extents.py` in turn, several extents ou
 few launches bring each class of each extent. Then come launches of one purpose each:
 
     deep        loops run more often than they have stages, twice and more: every slot is used again
+    sums        the same of thousands of positive numbers, where tensor cores add up fp8 with few bits
     apart       counts of blocks, rows and programs differ from each other
     persistent  programs that take one tile after the other take three of them, or groups two each
     special     buffers hold NaN, infinities, zeros, subnormals, ties, the largest numbers
@@ -32,14 +33,16 @@ from aotc.ir.core import Kernel, Value
 from aotc.ir.dialects import scf
 from aotc.ir.dialects.descriptor import TENSOR_ALIGNMENT_BYTES
 from aotc.ir.types import I32, DescriptorType, PointerType, ScalarType
-from aotc.verify.checks.dataflow import Roles
+from aotc.verify.checks.dataflow import Roles, adds_up_fp8
 from aotc.verify.checks.extents import (
     APART,
     CLASSES,
     FLOATS,
     LONG,
+    LONG_SUM,
     candidates,
     extent_of,
+    is_deep,
     is_float,
     is_long,
     just_below,
@@ -92,6 +95,11 @@ class Launch:
         return is_long(self.label)
 
     @property
+    def is_positive(self) -> bool:
+        """Whether floats are, so that what sums lose does not cancel."""
+        return self.label == "sums"
+
+    @property
     def shape(self) -> str:
         """The arguments as a message shows them."""
         return ", ".join(f"{name} = {_shown(value)}" for name, value in self.scalars.items())
@@ -99,7 +107,8 @@ class Launch:
     @property
     def key(self) -> tuple[object, ...]:
         """What makes two launches the same, but for what is drawn."""
-        traits = (self.misaligned, self.in_step, self.is_special, *self.aliases.items())
+        drawn = self.is_special, self.is_positive
+        traits = (self.misaligned, self.in_step, *drawn, *self.aliases.items())
         # As text: a zero is equal to the one of the other sign.
         return (*traits, self.programs, *((n, repr(v)) for n, v in self.scalars.items()))
 
@@ -193,6 +202,8 @@ class Chooser:
         """Yield the launches of one purpose that this kernel has a use for."""
         if self.roles.loops:
             yield "deep"
+            if adds_up_fp8(self.kernel):
+                yield "sums"
         if self.roles.extents or self.roles.axes:
             yield "apart"
         if self.roles.persistent:
@@ -274,7 +285,7 @@ class Chooser:
             seed=int(rng.integers(1 << 30)),
             index_high=min(self._width(values), _MAX_INDEX) + 1,
             misaligned=self._is_free and index % 2 == 1,
-            in_step=label != "deep" and (index % 3 != 1 or label not in CLASSES),
+            in_step=not is_deep(label) and (index % 3 != 1 or label not in CLASSES),
             is_special=label == "special",
             is_sparse=label in ("far", "persistent") or is_long(label) or spacing == NEAR[-1],
             aliases={out: source} if label.startswith("in place") else {},
@@ -303,10 +314,7 @@ class Chooser:
         return None
 
     def _num_deep_loops(self, label: str, values: Values, grid: Sequence[int]) -> int:
-        """Return how many loops of the last program run as often as they should.
-
-        To use each stage again and again, or for a float, more than once.
-        """
+        """Return how many loops of the last program use each stage again, for a float run more than once."""
         count = 0
         for op, ends in self._loop_ends(values, grid):
             lower, upper, step = (0 if end is None else end for end in ends)
@@ -330,11 +338,8 @@ class Chooser:
     def _least_deep(
         self, found: tuple[Values, tuple[int, ...]], index: int, spacing: Spacing
     ) -> tuple[Values, tuple[int, ...]]:
-        """Return a smaller launch at which as many loops run deep, else the one that was found.
-
-        An extent may be compared with others, in larger blocks than an iteration takes of it. One
-        such block is added: a schedule may peel the iterations that masks are for.
-        """
+        """Return a smaller launch at which as many loops run deep, else the one that was found."""
+        # One block of what it is compared with is added: iterations for masks may be peeled.
         if any(None in ends for _, ends in self._loop_ends(*found)):
             return found
         most = self._num_deep_loops("deep", *found)
@@ -375,7 +380,7 @@ class Chooser:
         options = {n: self._options(n, at, ranks.get(n, 0), index) for at, n in enumerate(names)}
         options = {name: self._that_matter(name, values) for name, values in options.items()}
         loops = [name for name in names if name in self.roles.loops and name not in listed]
-        if self.labels[index] != "deep" and not is_float(self.labels[index]):
+        if not is_deep(self.labels[index]) and not is_float(self.labels[index]):
             yield self._products(options)
             return
         # What varies first is what a launch can best do without.
@@ -386,7 +391,7 @@ class Chooser:
         listings = list(itertools.islice(every, _MAX_LISTINGS))
         for deep in [*([name] for name in loops if len(loops) > 1), loops]:
             shallow = {n: self._shallow(n) for n in loops if n not in deep}
-            for listing in listings if self.labels[index] == "deep" else [()]:
+            for listing in listings if is_deep(self.labels[index]) else [()]:
                 yield self._products({**{n: options[n] for n in names}, **shallow, **dict(listing)})
 
     def _that_matter(self, name: str, values: Sequence[Scalar]) -> Sequence[Scalar]:
@@ -414,8 +419,9 @@ class Chooser:
     def _options(self, name: str, at: int, rank: int, index: int) -> list[Scalar]:
         chosen = self.conditions.choices.get(name)
         if chosen is not None and chosen.values:
-            if is_float(self.labels[index]):  # what a float does shows at small sizes, too
-                return sorted(chosen.values)
+            label = self.labels[index]
+            if is_float(label) or label == "sums":  # shows at small sizes; in long loops
+                return sorted(chosen.values, reverse=label == "sums" and name in self.roles.loops)
             start = index % len(chosen.values)
             return [*chosen.values[start:], *chosen.values[:start]]
         block, divisor = self.roles.extents[name], self.divisors[name]
@@ -437,9 +443,10 @@ class Chooser:
         loop = self.roles.loops.get(name)
         is_free = _is_extent(name) and loop is None and name not in self.roles.tiled
         match label:
-            case "deep" if loop is not None:
-                return [part_beyond(self._deep_trips(loop.stages), block, divisor)]
-            case "deep" if is_free and block == 1:
+            case "deep" | "sums" if loop is not None:
+                least = LONG_SUM // block if label == "sums" else 0
+                return [part_beyond(max(least, self._deep_trips(loop.stages)), block, divisor)]
+            case "deep" | "sums" if is_free and block == 1:
                 return [_COVERED, divisor]  # it may be what counts programs
             case _ if is_float(label) and is_free and block > 1:
                 return [_COVERED]
@@ -447,9 +454,9 @@ class Chooser:
                 return [last_in_part(2, min(loop.block, block), divisor, at)]
             case _ if is_float(label) and self.roles.loops:
                 return [last_in_part(1, block, divisor, at)]  # tiles apart show at other launches
-            case "deep" | "persistent" if is_free:
+            case "deep" | "sums" | "persistent" if is_free:
                 return [_COVERED]
-            case "deep":
+            case "deep" | "sums":
                 return [just_below(1, block, divisor)]
             case "persistent" if name in self.roles.tiled:
                 return self._tiles_wanted(name)

@@ -47,15 +47,16 @@ from aotc.verify.checks.sums_in_any_order import (
     overflows_against_infinity,
     sums_of_products,
 )
+from aotc.verify.fp8_sums import STEP_K, fp8_sums
 from aotc.verify.interpreter.numerics import round_to
 from aotc.verify.interpreter.program import Program, Rule, Rules
 from aotc.verify.interpreter.replay import Recording
 
 # The smallest normal fp32: what approximations flush to zero.
 _FLUSHED = 2.0**-126
-# `wgmma` sums 32 fp8 products with 13 bits after the leading one of each: measured, up to 2^-9.8 of
-# the sum of magnitudes. Bounds are several of these.
-_FP8_SUM_STEP = 2.0**-10
+# What sums of fp8 products may be off by, of the sum of magnitudes: in fp32 besides what `fp8_sums` says.
+_FP8_SUM_STEP = 2.0**-12
+_FP8_HALF_STEP = 2.0**-10
 
 
 @dataclass(frozen=True, slots=True)
@@ -233,6 +234,32 @@ def _less(value: Array, share: float) -> Array:
 def _exact_product(a: Array, b: Array) -> Array:
     """Return products of operands up to fp32 as they are before they are rounded."""
     return a.astype(np.float64) * b.astype(np.float64)
+
+
+def _dot_errors(
+    op: tile.Dot, element: ScalarType, a: Array, b: Array, acc: Array
+) -> tuple[Array, Array | None, Array | None]:
+    """Return by how much a dot may be off, and as `sums_of_products` what is exact and what overflows.
+
+    fp8 products that are promoted cost the accumulator no more than an addition does.
+    """
+    rounding = 2.0 * 2.0**-element.mantissa_bits
+    source = _float_of(op.a)
+    is_fp8 = source is not None and source.bits == 8
+    step = rounding
+    if is_fp8:
+        step = _FP8_SUM_STEP if element == FP32 else _FP8_HALF_STEP
+    size, is_exact, overflows = sums_of_products(a, b, acc, step)
+    off = step * size
+    if not is_fp8 or element != FP32:
+        return off, is_exact, overflows
+    interval = op.max_num_imprecise_acc and max(op.max_num_imprecise_acc, STEP_K)
+    if interval:
+        off += (rounding - step) * np.abs(finite(acc))
+    wide_a, wide_b, wide = (finite(value.astype(np.float64)) for value in (a, b, acc))
+    narrow = fp8_sums(wide_a, wide_b, wide, interval)
+    off += np.abs(narrow - (np.matmul(wide_a, wide_b) + wide))
+    return off, is_exact, overflows
 
 
 # ---- rules ------------------------------------------------------------------------------------
@@ -514,16 +541,12 @@ class _Noise:
             element = _float_of(op.acc)
             if element is None or op not in self._active:
                 return out
-            source = _float_of(op.a)
-            is_fp8 = source is not None and source.bits == 8
-            step = _FP8_SUM_STEP if is_fp8 else 2.0 * 2.0**-element.mantissa_bits
-            size, is_exact, overflows = self._recording.derived(
-                out, lambda: sums_of_products(a, b, acc, step)
+            off, is_exact, overflows = self._recording.derived(
+                out, lambda: _dot_errors(op, element, a, b, acc)
             )
-            assert size is not None
+            assert off is not None
             wide, moved = out.astype(np.float64), self._part(out.shape)
-            moved *= step
-            moved *= size
+            moved *= off
             np.add(wide, moved, out=moved)
             if is_exact is not None:
                 moved = np.where(is_exact, wide, moved)

@@ -42,8 +42,11 @@ def _start(
     accumulate: Array | None,
 ) -> Array:
     reads: list[Transfer] = []
-    columns = op.num_columns or shape_of(op.b.type)[1]
-    left, right = _operand(program, op.a, a, reads), _operand(program, op.b, b, reads, columns)
+    num_rows, num_columns = shape_of(op.acc.type)
+    columns = op.num_columns or num_columns
+    row, column = op.start or (0, 0)
+    left = _operand(program, op.a, a, reads, (row, num_rows), axis=0)
+    right = _operand(program, op.b, b, reads, (column, columns), axis=1)
     if op.size_k:
         part = slice(op.start_k, op.start_k + op.size_k)
         left = left[:, part] if isinstance(op.a.type, SharedType) else left
@@ -62,12 +65,23 @@ def _start(
 
 
 def _operand(
-    program: Program, value: Value, array: Array, reads: list[Transfer], columns: int | None = None
+    program: Program,
+    value: Value,
+    array: Array,
+    reads: list[Transfer],
+    part: tuple[int, int],
+    *,
+    axis: int,
 ) -> Array:
-    """Return an operand's first columns, or all; add what of shared memory is read to `reads`."""
+    """Return an operand, of a buffer the part that begins somewhere along an axis and has an extent.
+
+    What of shared memory is read is added to `reads`.
+    """
     if not isinstance(value.type, SharedType):
         return array
-    places = reshape(array, value.type.shape)[:, :columns]
+    start, extent = part
+    places = reshape(array, value.type.shape)
+    places = places.take(range(start, start + extent), axis)
     transfer, content = program.shared.start_read(reshape(places, -1), dtype_of(value.type.element))
     reads.append(transfer)
     return reshape(content, places.shape)

@@ -35,6 +35,9 @@ def tile(element: ScalarType, shape: tuple[int, int], layout: Any) -> Value:
 A, B = buffer(BF16, (64, 32)), buffer(BF16, (32, 16))
 HELD = tile(BF16, (64, 32), wgmma_operand_a((64, 32), (1, 1), 16))
 ACC = tile(FP32, (64, 16), wgmma_accumulator((64, 16), (1, 1)))
+HALF_ACC = tile(FP32, (64, 8), wgmma_accumulator((64, 8), (1, 1)))
+TALL_A = buffer(BF16, (128, 32))
+TALL_HELD = tile(BF16, (128, 32), wgmma_operand_a((128, 32), (1, 1), 16))
 WIDE_B = buffer(BF16, (32, 512))
 WIDE_ACC = tile(FP32, (64, 512), wgmma_accumulator((64, 512), (1, 2)))
 PLAIN = ADD(gpu.SharedAlloc(BF16, (64, 32), row_major_shared((64, 32)))).out
@@ -67,6 +70,11 @@ def test_the_result_is_as_the_accumulator(a: Value) -> None:
         ((A, B, ACC), {"size_k": 8}, "no steps of 16"),
         ((A, B, ACC), {"num_columns": 4}, "4 columns of 16"),
         ((A, B, ACC), {"num_columns": 24}, "24 columns of 16"),
+        ((A, B, ACC), {"start": (64, 0)}, "is no part of"),
+        ((A, B, HALF_ACC), {"start": (0, 4)}, "is no part of"),
+        ((A, B, HALF_ACC), {"start": (8,)}, "is no part of"),
+        ((A, B, HALF_ACC), {}, "do not fit"),
+        ((TALL_HELD, B, ACC), {"start": (64, 0)}, "do not fit"),
         ((A, WIDE_B, WIDE_ACC), {"num_columns": 8}, "8 of 512 columns are several warpgroups"),
     ],
 )
@@ -75,6 +83,15 @@ def test_what_is_no_product(
 ) -> None:
     with pytest.raises(IRError, match=message):
         wgmma.Wgmma(*operands, **attributes)
+
+
+@pytest.mark.parametrize(
+    ("operands", "start"),
+    [((A, B, HALF_ACC), (0, 8)), ((TALL_A, B, ACC), (64, 0)), ((HELD, B, HALF_ACC), (64, 8))],
+)
+def test_a_part_of_a_product(operands: tuple[Value, Value, Value], start: tuple[int, int]) -> None:
+    """An operand A in registers has the rows of the part alone, wherever it begins."""
+    assert wgmma.Wgmma(*operands, start=start).out.type == operands[2].type
 
 
 def test_waits_that_mean_nothing() -> None:

@@ -115,6 +115,34 @@ def test_fp8_is_widened_only_where_it_must_be() -> None:
     run(with_operands("fp8e5", "  // CHECK-NOT: arith.cast\n  // CHECK: tile.dot" + FP8), "sm_89")
 
 
+@pytest.mark.parametrize(
+    ("limit", "interval"), [("", 16), (" {max_num_imprecise_acc = 8}", 8)], ids=["none", "given"]
+)
+@pytest.mark.parametrize("target", ["sm_89", "sm_90a", "sm_120a"])
+def test_a_sum_of_fp8_is_promoted_to_its_accumulator(
+    target: str, limit: str, interval: int
+) -> None:
+    """Tensor cores would add to it with fewer bits than the addition in the source has."""
+    text = f"""
+  // CHECK: tile.dot(%a, %b, %c) {{max_num_imprecise_acc = {interval}}}
+  // CHECK-NOT: arith.add
+  %d = tile.dot(%a, %b, %zero){limit} : tile<16x16xfp32>
+  %e = arith.add(%d, %c) : tile<16x16xfp32>
+  tile.store(%ps, %e, _)"""
+    run(with_operands("fp8e4nv", text), target)
+
+
+def test_a_sum_of_fp8_that_is_widened_is_one_of_fp16() -> None:
+    text = """
+  // CHECK: [[SUM:%[0-9a-z_]+]] = tile.dot({{.*}}, %c) : tile
+  // CHECK-NOT: arith.add
+  // CHECK: tile.store({{.*}}, [[SUM]], _)
+  %d = tile.dot(%a, %b, %zero) {max_num_imprecise_acc = 16} : tile<16x16xfp32>
+  %e = arith.add(%c, %d) : tile<16x16xfp32>
+  tile.store(%ps, %e, _)"""
+    run(with_operands("fp8e5", text), "sm_86")
+
+
 def test_tf32x3_is_three_products_apart_from_the_accumulator() -> None:
     run(
         with_operands(

@@ -58,11 +58,18 @@ class _Product:
         load = gpu.SharedLoad(self.stage(operand), self.layouts[operand], vector, matrix)  # type: ignore[arg-type]
         return self.add(load).out
 
-    def finish(self, a: Value, b: Value, k: int = 16, max_num_imprecise_acc: int = 0) -> Kernel:
+    def finish(
+        self,
+        a: Value,
+        b: Value,
+        k: int = 16,
+        max_num_imprecise_acc: int = 0,
+        target: str = "sm_90a",
+    ) -> Kernel:
         dot = gpu.Dot(a, b, self.acc, (16, 8, k), max_num_imprecise_acc=max_num_imprecise_acc)
         self.program.store(self.add(dot).out)
         kernel = self.program.kernel()
-        slice_dots(kernel, Schedule(TARGETS["sm_90a"]))
+        slice_dots(kernel, Schedule(TARGETS[target]))
         verify(kernel)
         return kernel
 
@@ -117,10 +124,19 @@ def test_what_is_in_registers_is_not_cut() -> None:
     assert sequence(kernel) == "D"
 
 
-@pytest.mark.parametrize(("limit", "sums"), [(0, 0), (32, 2), (64, 1)])
-def test_few_products_of_fp8_are_summed_apart(limit: int, sums: int) -> None:
+@pytest.mark.parametrize(
+    ("target", "limit", "sums"),
+    [
+        *(("sm_89", 0, 0), ("sm_89", 1, 2), ("sm_89", 32, 2), ("sm_89", 63, 2), ("sm_89", 64, 1)),
+        *(("sm_120a", 64, 1), ("sm_90a", 32, 0), ("sm_90a", 64, 0)),
+    ],
+)
+def test_few_products_of_fp8_are_summed_apart(target: str, limit: int, sums: int) -> None:
+    """Where sums of a warp's instruction may have few bits; Hopper's are those of fp16."""
     product = _Product(FP8E4NV)
-    kernel = product.finish(product.load(0), product.load(1), 32, max_num_imprecise_acc=limit)
+    kernel = product.finish(
+        product.load(0), product.load(1), 32, max_num_imprecise_acc=limit, target=target
+    )
     assert sum(isinstance(op, arith.Add) for op in kernel.walk()) == sums
     assert sequence(kernel) == "LLLLDD"
 

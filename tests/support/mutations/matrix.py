@@ -6,7 +6,7 @@ from typing import Any
 
 from aotc.backend import nvvm
 from aotc.backend.rules import dot, wgmma
-from aotc.ir.dialects import arith, scf
+from aotc.ir.dialects import arith, scf, tile
 from aotc.ir.types import I8
 from aotc.schedule.layout import legalize_dots
 from tests.support.mutations.plant import (
@@ -60,6 +60,10 @@ def _not_carried(loop: scf.For) -> None:
 
 def _close_backwards(close: Any) -> Any:
     return lambda self, words, place, registers: close(self, words, place[::-1], registers)
+
+
+def _imprecise(dot: tile.Dot) -> None:
+    dot.max_num_imprecise_acc = 0
 
 
 MUTATIONS = (
@@ -118,6 +122,16 @@ MUTATIONS = (
         "a loop yields the sums it was given",
         "multiply",
         after_pass("legalize_dots", each(scf.For, _not_carried)),
+    ),
+    *(
+        Mutation(
+            f"products of fp8 not promoted, {kernel}",
+            "tensor cores add up all of K with the few bits they have for fp8",
+            f"multiply_fp8_{kernel}",
+            after_pass("legalize_dots", each(tile.Dot, _imprecise)),
+            "sm_90a",
+        )
+        for kernel in ("added", "promoted")
     ),
     Mutation(
         "bytes multiplied as unsigned",

@@ -191,6 +191,21 @@ def test_deep_loops_use_every_stage_more_than_twice(stages: int) -> None:
     assert _some(promised, "deep").scalars["n_cols"] == 16 * (2 * stages + 2)
 
 
+@pytest.mark.parametrize("stages", [1, 90])
+def test_sums_of_fp8_are_long_and_of_positive_numbers(stages: int) -> None:
+    """Each product costs the sum some bits: only of many is that more than rounding."""
+    conditions = Conditions(lambda _: (1,), _any, num_stages=stages)
+    launch = _some(_chooser("products", conditions, block=32), "sums")
+    assert launch.scalars["n_cols"] >= max(2048, 32 * 2 * stages)
+    assert launch.scalars["n_cols"] % 32
+    assert launch.is_positive
+    assert not launch.in_step
+    listed = replace(conditions, choices={"n_cols": Choice(values=(64, 512, 1024, 96))})
+    assert _some(_chooser("products", listed, block=32), "sums").scalars["n_cols"] == 1024
+    others = _chooser("products", conditions, {"a_ptr": "*fp16", "b_ptr": "*fp16"}, block=32)
+    assert "sums" not in others.labels
+
+
 def test_a_loop_that_several_extents_bound_runs_deep_in_few_programs() -> None:
     grid = Conditions(lambda s: (-(-s["n_queries"] // 16), s["x.shape[0]"]), _any, num_stages=5)
     launch = _some(_chooser("causal_sums", grid), "deep")

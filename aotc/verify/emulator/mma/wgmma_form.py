@@ -18,6 +18,7 @@ WARP_ROWS = 16  # of the 64 rows of a warpgroup
 _SHAPE = re.compile(r"m64n(\d+)k(\d+)")
 _K_BITS = 256  # of a row of an operand
 _FLOATS = frozenset({"f16", "f32"})
+_FP8 = ("e4m3", "e5m2")
 _RESULTS = {
     "f16": _FLOATS,
     "bf16": frozenset({"f32"}),
@@ -54,6 +55,11 @@ class Form:
     negate_b: bool
     a_transposed: bool
     b_transposed: bool
+
+    @property
+    def is_narrow(self) -> bool:
+        """Whether sums in fp32 have fewer bits than fp32, as those of fp8 products do."""
+        return self.result == "f32" and self.a_format.name in _FP8
 
     @property
     def d_fragment(self) -> Fragment:

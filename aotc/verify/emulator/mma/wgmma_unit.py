@@ -40,6 +40,7 @@ from aotc.verify.emulator.mma.wgmma_operand import (
     operand_addresses,
 )
 from aotc.verify.emulator.syntax import Operand
+from aotc.verify.fp8_sums import fp8_step
 
 
 @dataclass(eq=False)
@@ -241,15 +242,21 @@ class WgmmaUnit:
     def _multiply(self, jobs: Sequence[_Job]) -> None:
         """Carry out the multiplications of one form by several warpgroups."""
         form = jobs[0].form
-        a, b = self._operands(jobs)
-        sums = multiply(form.a_format.decode(a), np.swapaxes(form.b_format.decode(b), 1, 2))
+        a_bits, b_bits = self._operands(jobs)
+        a, b = form.a_format.decode(a_bits), np.swapaxes(form.b_format.decode(b_bits), 1, 2)
         if form.negate_a != form.negate_b:
-            sums = -sums
+            a = -a
+        known = np.zeros((len(jobs), ROWS, form.n))
         adding = [at for at, job in enumerate(jobs) if job.accumulate]
         if adding:
-            known = np.stack([jobs[at].chain.known for at in adding])
+            words = np.stack([jobs[at].chain.known for at in adding])
+            known[adding] = FORMATS[form.result].decode(words)
+        if form.is_narrow:
+            sums = fp8_step(a, b, known)
+        else:
+            sums = multiply(a, b)
             with np.errstate(invalid="ignore"):
-                sums[adding] += FORMATS[form.result].decode(known)
+                sums[adding] += known[adding]
         bits = encode(form.result, sums, saturate=form.saturate)
         for job, own in zip(jobs, bits, strict=True):
             job.chain.sums = own
