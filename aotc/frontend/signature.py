@@ -247,8 +247,11 @@ def constant_operand(value: object, name: str) -> Operand:
     if value == "None":
         return None
     if isinstance(value, str):
-        plain = value.removeprefix("tl.")
-        return VALUE_SCALARS.get(DTYPE_NAMES.get(plain, plain), value)
+        plain = value.removeprefix("*").removeprefix("tl.")
+        dtype = VALUE_SCALARS.get(DTYPE_NAMES.get(plain, plain))
+        if dtype is None:
+            return value
+        return PointerType(dtype) if value.startswith("*") else dtype
     if isinstance(value, tuple | list):
         items = type_cast("tuple[object, ...]", value)
         return tuple(constant_operand(item, name) for item in items)
