@@ -12,11 +12,9 @@ nothing to do only needs the names of requests.
 from __future__ import annotations
 
 import inspect
-import linecache
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from aotc.config import CONFIG_KEYS, Config, config_value_problem, renamed_key
 from aotc.ir.diagnostics import (
@@ -27,8 +25,8 @@ from aotc.ir.diagnostics import (
     did_you_mean,
 )
 from aotc.limits import DEFAULT_LIMITS, CompileLimits, compile_limits, split_limits
+from aotc.live_functions import captured, locate, named_constant
 from aotc.metadata import Metadata, ParamSlot, TensorMapSpec
-from aotc.source_snapshot import add_text
 from aotc.target import Feature, Target
 from aotc.target import parse as parse_target
 from aotc.timings import Timings
@@ -512,69 +510,8 @@ def compile_request(
         without=tuple(without),
         map_pointers=map_pointers,
         limits=compile_limits(of_compile),
-        captured=_captured(kernel),
+        captured=captured(kernel),
     )
-
-
-def locate(kernel: str | Callable[..., object], source: str | None = None) -> tuple[str, str]:
-    """Return the file of a kernel, or the name of its text, and its name there. Raises: CompileError."""
-    return _locate(kernel) if source is None else _in_text(kernel, source)
-
-
-def _captured(kernel: object) -> tuple[tuple[str, object], ...]:
-    """Return what a kernel uses of the functions that it was made in: constants and functions."""
-    function = inspect.unwrap(getattr(kernel, "fn", kernel))  # type: ignore[arg-type]
-    if not inspect.isfunction(function):
-        return ()
-    found = inspect.getclosurevars(function).nonlocals
-    # `tl.constexpr(…)` has its value in `value`.
-    plain: dict[str, Any] = {name: getattr(value, "value", value) for name, value in found.items()}
-    return tuple(
-        (name, named_constant(value))
-        for name, value in plain.items()
-        if type(value) in _CONSTANTS or inspect.isfunction(getattr(value, "fn", value))
-    )
-
-
-_CONSTANTS = (bool, int, float, str, tuple, type(None))
-
-
-def named_constant(constant: object) -> object:
-    """Return a constant as it is, or the name of a function."""
-    if not inspect.isfunction(getattr(constant, "fn", constant)):
-        return constant
-    return ":".join(_locate(constant))  # type: ignore[arg-type]
-
-
-def _in_text(kernel: object, source: object) -> tuple[str, str]:
-    if not isinstance(source, str) or not isinstance(kernel, str):
-        raise CompileError(
-            f"expected the source as text and the name of a kernel in it, got {source!r} and {kernel!r}"
-        )
-    return add_text(source), kernel
-
-
-def _locate(kernel: str | Callable[..., object]) -> tuple[str, str]:
-    if isinstance(kernel, str):
-        source, separator, name = kernel.rpartition(":")
-        if not separator or not source:
-            raise CompileError(f"expected 'path/to/source.py:kernel', got {kernel!r}")
-        return source, name
-    # Triton's and our own decorators keep the function under `fn`.
-    function = inspect.unwrap(getattr(kernel, "fn", kernel))
-    try:
-        path = inspect.getsourcefile(function) or ""
-    except TypeError:
-        path = ""
-    lines = [] if not path or Path(path).is_file() else linecache.getlines(path)
-    if lines:
-        return add_text("".join(lines)), function.__qualname__
-    if not path or path.startswith("<"):
-        raise CompileError(
-            f"expected 'path/to/source.py:kernel' or a function, got {kernel!r}",
-            remedy="the source of a function must be in a file, or be given as text: source=…",
-        )
-    return path, function.__qualname__
 
 
 def autotune_configs(

@@ -229,6 +229,7 @@ class pointer_type(dtype):  # noqa: N801 - Triton's name
 
     def __init__(self, element_ty: dtype, address_space: str = "global") -> None:
         super().__init__(f"pointer_type({element_ty}, {address_space!r})")
+        self.element_ty = element_ty
 
 
 class block_type(dtype):  # noqa: N801 - Triton's name

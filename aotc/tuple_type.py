@@ -3,17 +3,21 @@
     "(i32, i32:16)"                 a tuple; of the argument `shape`, launches pass `shape_0`, `shape_1`
     "(rows: i32, cols: i32:16)"     a named tuple; launches pass `shape_rows`, `shape_cols`
     "(*fp16, (i32, i32))"           tuples nest: `x_0`, `x_1_0`, `x_1_1`
+    "(fn: scaled, by: fp32)"        a function of the kernel's file, which launches do not pass
 
-Only the brackets are known here: what stands between them is the type of one argument.
+Only the brackets are known here: what stands between them is the type of one argument, or a function's name.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Container, Iterator, Mapping
 from dataclasses import dataclass
 
+from aotc.ir.types import SCALARS
+
 _FIELD = re.compile(r"\s*(?P<name>[A-Za-z_][A-Za-z0-9_]*)\s*:\s*(?=[A-Za-z_*(])")
+_FUNCTION = re.compile(r"[^\W\d]\w*(?:\.[^\W\d]\w*)*")
 _OPENING, _CLOSING = "([<", ")]>"
 _MAX_DEPTH = 8
 
@@ -39,12 +43,21 @@ class TupleType:
         return [f"{name}_{label}" for label in labels]
 
     def text(self, name: str, types: Mapping[str, str]) -> str:
-        """Return the text of the type with the `types` of the launch arguments in place of its own."""
+        """Return the text of the type with the `types` of the launch arguments in place of its own.
+
+        An item that is a function keeps its name.
+        """
         parts: list[str] = []
         for index, (key, item) in enumerate(zip(self.keys(name), self.items, strict=True)):
             label = f"{self.fields[index]}: " if self.fields else ""
-            parts.append(label + (types[key] if isinstance(item, str) else item.text(key, types)))
+            own = types.get(key, item) if isinstance(item, str) else item.text(key, types)
+            parts.append(label + own)
         return f"({', '.join(parts)}{',' if len(parts) == 1 else ''})"
+
+
+def names_function(item: str, types: Container[str]) -> bool:
+    """Return whether an item is the name of a function: a word that is none of the `types`."""
+    return item != "none" and item not in types and _FUNCTION.fullmatch(item) is not None
 
 
 def is_tuple_type(text: str) -> bool:
@@ -61,7 +74,11 @@ def flattened(signature: Mapping[str, str]) -> dict[str, str]:
     """Return the type of each launch argument of a signature."""
     flat: dict[str, str] = {}
     for name, text in signature.items():
-        flat.update(parse_tuple_type(text).leaves(name) if is_tuple_type(text) else [(name, text)])
+        if is_tuple_type(text):
+            leaves = parse_tuple_type(text).leaves(name)
+            flat.update(pair for pair in leaves if not names_function(pair[1], SCALARS))
+        else:
+            flat[name] = text
     return flat
 
 

@@ -501,3 +501,40 @@ def negated(x):
     assert "value = 3.0" in made.asm["tile"]
     with pytest.raises(CompileError, match="unknown is not defined"):
         aotc.compile(module.make(7.0, module.negated), signature={"p": "*fp32"})
+
+
+@pytest.mark.parametrize("language", ["aotc.language", "triton.language"])
+def test_a_function_sees_the_dtypes_that_it_captured(language: str, tmp_path: Path) -> None:
+    pytest.importorskip(language)
+    jit = "tl.jit" if language.startswith("aotc") else "triton.jit"
+    (tmp_path / "typed.py").write_text(f"""
+import {language.partition(".")[0]}
+import {language} as tl
+
+def make(kind, pointer, kinds, number):
+    held = tl.constexpr(kind)
+    @{jit}
+    def k(p, q):
+        tl.static_assert(held == kind and kinds[1] == kind and kinds[0] == number)
+        tl.static_assert(q.dtype == pointer and isinstance(pointer, tl.pointer_type))
+        tl.store(p, (tl.load(p) + number).to(kind))
+    return k
+""")
+    spec = importlib.util.spec_from_file_location(f"typed_{language[0]}", tmp_path / "typed.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    tl = module.tl
+    for kind, name in ((tl.float16, "fp16"), (tl.bfloat16, "bf16"), (tl.uint8, "u8")):
+        kernel = module.make(kind, tl.pointer_type(kind), (3, kind), 3)
+        made = aotc.compile(kernel, signature={"p": f"*{name}", "q": f"*{name}"})
+        assert "store" in made.asm["tile"]
+
+
+def test_constants_may_be_dtypes_of_triton() -> None:
+    tl = pytest.importorskip("triton.language")
+    body = "tl.static_assert(T == tl.float16 and U == tl.pointer_type(tl.int32))"
+    source = f"import triton\nimport triton.language as tl\n@triton.jit\ndef k(p, T: tl.constexpr, U: tl.constexpr):\n    {body}\n"
+    constants = {"T": tl.float16, "U": tl.pointer_type(tl.int32)}
+    aotc.compile("k", source=source, signature={"p": "*i32"}, constants=constants)

@@ -27,6 +27,7 @@ from aotc.frontend.jit_decorators import is_triton_jit, refuse_foreign
 from aotc.frontend.language_classes import LanguageClass, classes_in, is_instance
 from aotc.frontend.records import make_record, named_tuple
 from aotc.frontend.resolve import class_names
+from aotc.frontend.source import SourceFile
 from aotc.frontend.values import (
     BoundMethod,
     Builtin,
@@ -219,7 +220,9 @@ def _call_named(
 ) -> Operand:
     if not frame.in_kernel:
         raise mistake(f"{text!r} cannot be called")
-    return call_operand(frame, _function_named(frame.program, text), args, kwargs)
+    return call_operand(
+        frame, function_named(frame.program, frame.program.stack[0].file, text), args, kwargs
+    )
 
 
 def _call_closure(
@@ -369,13 +372,13 @@ def _decorate(
 _NAME = re.compile(r"(?:(?P<file>[^:]+\.py):)?(?P<name>[^\W\d]\w*(?:\.[^\W\d]\w*)*)")
 
 
-def _function_named(program: Program, text: str) -> Operand:
+def function_named(program: Program, file: SourceFile, text: str) -> Operand:
     """Return the function that a constant names, as the kernel's file knows it, or another one.
 
     Manifests have no functions among their values, and real kernels take some as constants.
+    Raises: CompileError if it names nothing, or something else.
     """
     match = _NAME.fullmatch(text)
-    file = program.stack[0].file
     if match is None:
         raise mistake(f"{text!r} cannot be called: it is no name of a function")
     if match["file"]:

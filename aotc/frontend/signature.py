@@ -16,7 +16,7 @@ from typing import TypeAlias
 from typing import cast as type_cast
 
 from aotc.frontend.arguments import default_expressions
-from aotc.frontend.calls import call_operand
+from aotc.frontend.calls import call_operand, function_named
 from aotc.frontend.constants import unwrap
 from aotc.frontend.convert import integer_range
 from aotc.frontend.decorated import decorators_of
@@ -110,7 +110,9 @@ def bind_parameters(
             continue
         with at(function.file.loc(one)):
             if is_tuple_type(str(signature[one.arg])):
-                parsed, tuples[one.arg] = _parse_tuple(one.arg, signature[one.arg], names)
+                parsed, tuples[one.arg] = _parse_tuple(
+                    program, function, one.arg, signature[one.arg], names
+                )
             else:
                 parsed = {one.arg: parse_argument(one.arg, signature[one.arg])}
         passed = tuple(item for item in parsed.values() if not isinstance(item, _Fixed))
@@ -138,7 +140,7 @@ def bind_parameters(
 
 
 def _parse_tuple(
-    name: str, text: str, names: Sequence[str]
+    program: Program, function: Function, name: str, text: str, names: Sequence[str]
 ) -> tuple[dict[str, tuple[ParamInfo, ArgumentType] | _Fixed], TupleType]:
     """Read the type of a tuple: that of each launch argument, and how they make the tuple."""
     try:
@@ -151,7 +153,26 @@ def _parse_tuple(
             f"an item of {name} is passed as {taken}, which is a parameter as well",
             remedy="rename one of them",
         )
-    return {leaf: parse_argument(leaf, one) for leaf, one in kind.leaves(name)}, kind
+    parsed: dict[str, tuple[ParamInfo, ArgumentType] | _Fixed] = {}
+    for leaf, one in kind.leaves(name):
+        item = _function_item(program, function, one)
+        parsed[leaf] = parse_argument(leaf, one) if item is None else _Fixed(item)
+    return parsed, kind
+
+
+_FUNCTION_NAME = re.compile(r"(?:[^:()]+\.py:)?[^\W\d]\w*(?:\.[^\W\d]\w*)*")
+
+
+def _function_item(program: Program, function: Function, text: str) -> Operand:
+    """Return the function that an item of a tuple names, or None if it is a type."""
+    plain = text.strip()
+    is_type = plain in ("none", "None") or DTYPE_NAMES.get(plain, plain) in SCALARS
+    if is_type or not _FUNCTION_NAME.fullmatch(plain):
+        return None
+    try:
+        return function_named(program, function.file, plain)
+    except CompileError:
+        return None
 
 
 def _parameters(function: Function) -> list[ast.arg]:
@@ -247,8 +268,11 @@ def constant_operand(value: object, name: str) -> Operand:
     if value == "None":
         return None
     if isinstance(value, str):
-        plain = value.removeprefix("tl.")
-        return VALUE_SCALARS.get(DTYPE_NAMES.get(plain, plain), value)
+        plain = value.removeprefix("*").removeprefix("tl.")
+        dtype = VALUE_SCALARS.get(DTYPE_NAMES.get(plain, plain))
+        if dtype is None:
+            return value
+        return PointerType(dtype) if value.startswith("*") else dtype
     if isinstance(value, tuple | list):
         items = type_cast("tuple[object, ...]", value)
         return tuple(constant_operand(item, name) for item in items)

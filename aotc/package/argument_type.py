@@ -71,6 +71,10 @@ _SPELLINGS = {
 }
 
 
+DTYPE_WORDS = frozenset((*SCALARS, *_SPELLINGS))
+"""Words that are meant to be dtypes, right or wrong."""
+
+
 def dtype_remedy(name: str, variables: tuple[str, ...] = ()) -> str:
     """Return a remedy for an unknown dtype; empty if no dtype resembles it."""
     if name in ("fp8e4b15", "float8e4b15"):

@@ -38,7 +38,7 @@ from aotc.package.spec import (
 )
 from aotc.package.tables import Constant, Table
 from aotc.package.verify_table import read_verify
-from aotc.tuple_type import TupleType, is_tuple_type, parse_tuple_type
+from aotc.tuple_type import TupleType, is_tuple_type, names_function, parse_tuple_type
 
 KERNEL_KEYS = (
     *("name", "source", "grid", "signature", "types", "constants", "choices"),
@@ -214,8 +214,12 @@ def _read_type(section: Table, name: str, variables: tuple[str, ...]) -> dict[st
     text = section.string(name)
     if not is_tuple_type(text):
         return {name: argument_type.parse(text, variables, loc)}
-    leaves = dict(_tuple_type(section, name).leaves(name))
-    return {leaf: argument_type.parse(one, variables, loc) for leaf, one in leaves.items()}
+    types = (*argument_type.DTYPE_WORDS, *variables)
+    return {
+        leaf: argument_type.parse(one, variables, loc)
+        for leaf, one in _tuple_type(section, name).leaves(name)
+        if not names_function(one, types)
+    }
 
 
 def _tuple_type(section: Table, name: str) -> TupleType:

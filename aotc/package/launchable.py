@@ -23,15 +23,14 @@ from aotc.compiler import (
     autotune_configs,
     compile_kernel,
     compile_request,
-    locate,
-    named_constant,
 )
 from aotc.config import CONFIG_KEYS
 from aotc.frontend import KernelParameter, kernel_parameters
 from aotc.ir.diagnostics import CompileError, Loc, ResourceError, did_you_mean
 from aotc.limits import split_limits
+from aotc.live_functions import locate, named_constant
 from aotc.package.archive import encode
-from aotc.package.argument_type import ArgumentType
+from aotc.package.argument_type import DTYPE_WORDS, ArgumentType
 from aotc.package.argument_type import parse as parse_type
 from aotc.package.assemble import assemble
 from aotc.package.cache import CachedKernel
@@ -54,7 +53,7 @@ from aotc.triton.specialization import (
     is_same_constant,
     items_of,
 )
-from aotc.tuple_type import TupleType, is_tuple_type, parse_tuple_type
+from aotc.tuple_type import TupleType, is_tuple_type, names_function, parse_tuple_type
 
 NATIVE = "native"
 
@@ -301,6 +300,7 @@ class LaunchableKernel(CompiledKernel):
             leaf: text
             for name, kind in self._types.items()
             for leaf, text in (kind.leaves(name) if isinstance(kind, TupleType) else [(name, kind)])
+            if kind is text or not names_function(text, DTYPE_WORDS)
         }
 
     def _spec(self) -> KernelSpec:
@@ -383,6 +383,10 @@ class LaunchableKernel(CompiledKernel):
             for key, item, one in zip(kind.keys(name), kind.items, items, strict=True):
                 yield from self._leaves(key, item, one)
             return
+        if name not in self._flat:
+            if _function_name(value) != kind.rpartition(".")[2]:
+                raise self._wrong(name, f"the function {kind}", repr(value), _COMPILE_AGAIN)
+            return
         fixed = self._fixed.get(name)
         if fixed is None:
             yield name, value
@@ -400,6 +404,11 @@ class LaunchableKernel(CompiledKernel):
 
 
 _COMPILE_AGAIN = "compile it again for this value"
+
+
+def _function_name(value: object) -> str:
+    """Return the name of a function, decorated or not, "" for anything else."""
+    return getattr(getattr(value, "fn", value), "__name__", "")
 
 
 def _device_of(values: Iterable[object]) -> int | None:

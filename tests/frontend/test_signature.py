@@ -249,3 +249,16 @@ def test_the_parameters_of_a_kernel(tmp_path: Path) -> None:
         ("C", True, True),
     ]  # fmt: skip
     assert [one.annotation for one in found[:3]] == ["", "tl.int64", "'i32'"]
+
+
+@pytest.mark.parametrize("named", ["mul", "Ops.mul", "other.py:mul"])
+def test_an_item_of_a_tuple_may_be_a_function(sources: Sources, named: str) -> None:
+    function = "@triton.jit\ndef mul(x, a):\n    return x * a\n"
+    sources.write(function, "other.py")
+    in_class = function.replace("\n", "\n    ")
+    body = "tl.store(o, g[0](f.fn(tl.load(o), f.a), 2.0))"
+    text = f"{function}\nclass Ops:\n    {in_class}\n@triton.jit\ndef k(o, f, g):\n    {body}\n"
+    signature = {"o": "*fp32", "f": f"(fn: {named}, a: fp32)", "g": "(mul,)"}
+    made = sources.translate(text, signature)
+    assert [one.name for one in made.kernel.params] == ["o", "f_a"]
+    assert sources.text(text, signature).count("arith.mul") == 2
