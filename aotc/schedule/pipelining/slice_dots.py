@@ -22,6 +22,11 @@ from aotc.ir.dialects import arith, gpu
 from aotc.ir.rewrite import Builder
 from aotc.ir.tiles import tile_shape
 from aotc.ir.types import FP8E4NV, FP8E5, element_of
+from aotc.schedule.analysis.register_budget import (
+    COMFORTABLE_REGISTERS,
+    registers_of,
+    registers_of_tiles,
+)
 from aotc.schedule.context import Schedule
 from aotc.schedule.layout.parts import Parts
 
@@ -49,14 +54,27 @@ def _slice(op: gpu.Dot) -> None:
     place = Builder.before_op(op)
     sum_ = _Sum(op, size, place)
     following = [operand.part(0, size, place) for operand in operands]
+    is_ahead = _fits_twice(op, following)
     for start in starts:
+        if start and not is_ahead:
+            following = [operand.part(start, size, place) for operand in operands]
         a, b = following
-        if start + size in starts:
+        if is_ahead and start + size in starts:
             following = [operand.part(start + size, size, place) for operand in operands]
         sum_.add(a, b)
     op.replace_with([sum_.total()])
     for operand in operands:
         operand.erase_whole()
+
+
+def _fits_twice(op: gpu.Dot, parts: Sequence[Value]) -> bool:
+    """Return whether two slices fit beside the accumulator, so that the next may be read early.
+
+    Fragments of an MMA are small. For FMAs threads hold whole rows and columns of a slice.
+    """
+    if op.shape:
+        return True
+    return registers_of(op.acc) + 2 * registers_of_tiles(parts) <= COMFORTABLE_REGISTERS
 
 
 def _sums_apart(op: gpu.Dot) -> bool:
