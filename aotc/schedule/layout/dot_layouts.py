@@ -1,7 +1,7 @@
 """Which instruction computes each dot, and how its tiles are distributed over the warps.
 
 A dot is computed by wgmma where it can be (see `wgmma_layouts`), else by `mma.sync` of its
-operand types, or by FMAs on CUDA cores where there is none (fp32 at full precision). For
+operand types, or by FMAs on CUDA cores where there is none (fp32 at full precision, see `fma_layouts`). For
 `mma.sync`, warps split the result so that the fewest bytes are read from
 shared memory: those along N each read all of A, those along M all of B. Two things overrule
 the count:
@@ -27,12 +27,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from math import prod
 
 from aotc.ir.core import Kernel, Op, Value
-from aotc.ir.diagnostics import IRError
 from aotc.ir.dialects import tile
 from aotc.ir.layout import LinearLayout
 from aotc.ir.tiles import is_elementwise, joins_of, tile_shape
 from aotc.ir.types import FP8E4NV, FP8E5, FP32, FP64, element_of
-from aotc.schedule.layout.layouts import WARP_LANES, blocked, dot_operand, mma_v2
+from aotc.schedule.layout.fma_layouts import fma_layouts
+from aotc.schedule.layout.layouts import dot_operand, mma_v2
 from aotc.schedule.layout.operand_slices import leaves_of
 from aotc.schedule.layout.preferred_layouts import DotLayouts
 from aotc.schedule.layout.wgmma_layouts import warpgroups_along_columns, wgmma_layouts
@@ -42,8 +42,6 @@ _MMA_ROWS = 16
 _MMA_COLUMNS = 8
 _K_LANES = 4
 _WORD_BITS = 32
-_THREAD_BOX = 4
-_THREAD_LANES = 8
 
 
 def choose_dots(
@@ -91,7 +89,7 @@ def choose_dots(
             if shapes[op]:
                 layouts[op] = _mma(op, shapes[op], warps[op], k_width, n_width)
             else:
-                layouts[op] = _threads(op, warps[op])
+                layouts[op] = fma_layouts(op, kernel.num_warps, along_m=is_chain)
     return layouts
 
 
@@ -226,36 +224,3 @@ def _widths(
             elif operand is op.b and bits == 8 and fastest == reached.layout.columns("lane")[2:3]:
                 n_width = 2
     return k_width, n_width
-
-
-# ---- CUDA cores -------------------------------------------------------------------------------
-
-
-def _threads(op: tile.Dot, warps: tuple[int, ...]) -> DotLayouts:
-    """Return layouts in which each thread computes a box of the result by itself."""
-    shape = tile_shape(op.acc)
-    if element_of(op.a.type) != element_of(op.acc.type):
-        raise IRError(f"no way to multiply {op.a.type} and {op.b.type}", op.loc)
-    rank = len(shape)
-    m, n = rank - 2, rank - 1
-    share = max(1, prod(shape) // (WARP_LANES * prod(warps)))
-    box, lanes = [1] * rank, [1] * rank
-    box[n] = min(_THREAD_BOX, shape[n], share)
-    box[m] = min(_THREAD_BOX, shape[m], max(1, share // box[n]))
-    lanes[n] = min(_THREAD_LANES, max(1, shape[n] // box[n]))
-    lanes[m] = min(WARP_LANES // lanes[n], max(1, shape[m] // box[m]))
-    lanes[n] = WARP_LANES // lanes[m]
-    order = tuple(range(rank - 1, -1, -1))
-    acc = blocked(shape, tuple(box), tuple(lanes), warps, order)
-    return DotLayouts(
-        (),
-        _factor(acc, n, tile_shape(op.a)),
-        _factor(acc, m, tile_shape(op.b)),
-        acc,
-    )
-
-
-def _factor(acc: LinearLayout, axis: int, shape: tuple[int, ...]) -> LinearLayout:
-    """Return the layout of a thread's operand for its elements of `acc`: all of K, along `axis`."""
-    kept = acc.reduce(axis).remove_zero_bases().expand_dims(axis)
-    return kept.broadcast_to(shape)

@@ -19,6 +19,7 @@ from aotc.ir.dialects import gpu
 from aotc.ir.effects import Trait
 from aotc.ir.rewrite import Builder
 from aotc.ir.types import TileType
+from aotc.schedule.analysis.register_budget import registers_of
 from aotc.schedule.context import Schedule
 from aotc.schedule.layout.conversions import (
     Conversion,
@@ -27,6 +28,7 @@ from aotc.schedule.layout.conversions import (
     SharedExchange,
     WarpShuffle,
     plan_conversion,
+    plan_shared_exchange,
 )
 from aotc.schedule.layout.tensor_copies import is_tensor_load, read_buffer
 from aotc.schedule.remarks import Remark
@@ -34,6 +36,9 @@ from aotc.target import Feature
 
 _SMALL_BYTES = 1024
 """Of a tile that takes a buffer of its own, for one barrier less."""
+
+_MOST_SHUFFLED = 8
+"""Registers of an operand that threads hold whole; a larger one is read as dots need it."""
 
 
 def plan_conversions(kernel: Kernel, schedule: Schedule) -> None:
@@ -62,7 +67,8 @@ def plan_conversions(kernel: Kernel, schedule: Schedule) -> None:
             op.replace_with([again])
             continue
         memory = gpu.memory_element(source)
-        plan = plan_conversion(
+        planned = plan_shared_exchange if _is_read_in_parts(op) else plan_conversion
+        plan = planned(
             source.layout,
             op.layout,
             memory.bits,
@@ -77,6 +83,16 @@ def plan_conversions(kernel: Kernel, schedule: Schedule) -> None:
             exchanged[op.value] = replacement.op.buffer
         if replacement is not None:
             op.replace_with([replacement])
+
+
+def _is_read_in_parts(op: gpu.Convert) -> bool:
+    """Return whether a tile that threads hold copies of is for dots, and too large to hold.
+
+    FMAs of a thread take all of K for each row and column: shuffles would make all of that at once.
+    """
+    held = registers_of(op.out)
+    is_for_dots = all(isinstance(user, gpu.Dot) for user in op.out.users)
+    return is_for_dots and held > max(_MOST_SHUFFLED, registers_of(op.value))
 
 
 def _run_elems(value: Value) -> int:

@@ -5,14 +5,19 @@ What a loop's dot reads of a tile that was loaded before the loop is in register
 than ptxas keeps beside an accumulator. The tile has gone through shared memory on its way to the fragments;
 it stays there, and `slice_dots` reads a few fragments at a time.
 
+A dot by FMAs takes all of K for each row and column of a thread: several times the registers that the tile
+has otherwise. So each of its operands is made just before the dot: read again for every dot that takes it,
+or, by shuffles, for the first.
+
 Invariant: between the place that a read had and the one that it gets, nothing writes to its buffer.
 """
 
 from __future__ import annotations
 
-from aotc.ir.core import Kernel, Op
+from aotc.ir.core import Kernel, Op, Value
 from aotc.ir.dialects import gpu, scf
 from aotc.ir.effects import Resource
+from aotc.ir.rewrite import Builder
 from aotc.schedule.analysis.alias import may_alias
 from aotc.schedule.analysis.register_budget import HELD_FRAGMENT_LIMIT, registers_of
 from aotc.schedule.context import Schedule
@@ -27,6 +32,26 @@ def sink_fragments(kernel: Kernel, schedule: Schedule) -> None:
                 assert dot.block is not None
                 read.remove()
                 dot.block.insert(read, before=dot)
+        if not dot.shape:
+            for operand in dict.fromkeys((dot.a, dot.b)):
+                _delay(operand, dot)
+
+
+def _delay(operand: Value, dot: gpu.Dot) -> None:
+    """Make an operand of a dot by FMAs just before it."""
+    op, block = operand.op, dot.block
+    assert block is not None
+    if op is None or op.block is not block:
+        return
+    if isinstance(op, gpu.SharedLoad) and not _is_written(op, dot):
+        again = Builder.before_op(dot)(op.clone({}))
+        dot.replace_operand(operand, again.results[0])
+        if not operand.users:
+            op.erase()
+    elif isinstance(op, gpu.ShuffleConvert) and all(user.block is block for user in operand.users):
+        first = next(user for user in block if user in operand.users)
+        op.remove()
+        block.insert(op, before=first)
 
 
 def _is_held(read: gpu.SharedLoad, dot: gpu.Dot) -> bool:

@@ -23,6 +23,11 @@ from aotc.ir.dialects import arith, gpu
 from aotc.ir.rewrite import Builder
 from aotc.ir.tiles import tile_shape
 from aotc.ir.types import FP8E4NV, FP8E5, element_of
+from aotc.schedule.analysis.register_budget import (
+    COMFORTABLE_REGISTERS,
+    registers_of,
+    registers_of_tiles,
+)
 from aotc.schedule.context import Schedule
 from aotc.schedule.layout.parts import Parts
 from aotc.target import Feature
@@ -52,9 +57,12 @@ def _slice(op: gpu.Dot, interval: int) -> None:
     place = Builder.before_op(op)
     sum_ = _Sum(op, interval and max(1, interval // size), place)
     following = [operand.part(0, size, place) for operand in operands]
+    is_ahead = _fits_twice(op, following)
     for start in starts:
+        if start and not is_ahead:
+            following = [operand.part(start, size, place) for operand in operands]
         a, b = following
-        if start + size in starts:
+        if is_ahead and start + size in starts:
             following = [operand.part(start + size, size, place) for operand in operands]
         sum_.add(a, b)
     op.replace_with([sum_.total()])
@@ -65,6 +73,16 @@ def _slice(op: gpu.Dot, interval: int) -> None:
 def _promotion_interval(op: gpu.Dot) -> int:
     """Return how much of K is to be accumulated apart and promoted then, 0 for all in place."""
     return op.max_num_imprecise_acc if element_of(op.a.type) in (FP8E4NV, FP8E5) else 0
+
+
+def _fits_twice(op: gpu.Dot, parts: Sequence[Value]) -> bool:
+    """Return whether two slices fit beside the accumulator, so that the next may be read early.
+
+    Fragments of an MMA are small. For FMAs threads hold whole rows and columns of a slice.
+    """
+    if op.shape:
+        return True
+    return registers_of(op.acc) + 2 * registers_of_tiles(parts) <= COMFORTABLE_REGISTERS
 
 
 class _Sum:
