@@ -39,6 +39,7 @@ def _result(tmp_path: Path, body: str, stride: int) -> VariantResult:
 
 
 _BIG = 1 << 30
+_LOADED = "tl.store(out + r * D + d, tl.load(x + p, mask=d < D - 1, other=0))"
 _PLAIN = "tl.store(out + r * D + d, tl.load(x + r * stride + d))"
 
 
@@ -54,8 +55,7 @@ _PLAIN = "tl.store(out + r * D + d, tl.load(x + r * stride + d))"
             "k += stride",
         ),
         (
-            "p = x + tl.reshape((r * stride + d)[None, :], (D,)).to(tl.int64)\n"
-            "tl.store(out + r * D + d, tl.load(p, mask=d < D - 1, other=0))",
+            "p = tl.reshape((r * stride + d)[None, :], (D,)).to(tl.int64)\n" + _LOADED,
             "product",
             "r * stride",
         ),
