@@ -340,6 +340,7 @@ def _to_ptx(
     from aotc import backend  # noqa: PLC0415
     from aotc.ir.parameter_access import parameter_access  # noqa: PLC0415
     from aotc.ir.text import print_kernel  # noqa: PLC0415
+    from aotc.schedule.analysis.index_limits import note_index_limits  # noqa: PLC0415
     from aotc.schedule.context import Schedule  # noqa: PLC0415
     from aotc.schedule.pipeline import schedule_kernel  # noqa: PLC0415
     from aotc.schedule.shared_memory.check_resources import (  # noqa: PLC0415
@@ -360,6 +361,7 @@ def _to_ptx(
         map_pointers=request.map_pointers,
         max_ops=request.limits.operations,
     )
+    note_index_limits(kernel, schedule)
     waits_pdl = _waits_pdl(kernel, schedule)
     kernel = schedule_kernel(kernel, schedule, observer)
     timings.lap("schedule")
@@ -398,9 +400,8 @@ def _waits_pdl(kernel: Kernel, schedule: Schedule) -> bool:
 
     if Feature.PDL not in schedule.target.features:
         return False
-    waits = always_waits(kernel)
     first = next((op for op in kernel.walk() if isinstance(op, GridWait)), None)
-    if first is not None and not waits:
+    if not (waits := always_waits(kernel)) and first is not None:
         schedule.remark(
             first.loc,
             "gdc_wait is not on every path: programmatic dependent launch is refused; "

@@ -28,6 +28,9 @@ class Remark(_Template):
     PERSISTENT = "the kernel is persistent, a CTA runs several program instances"
     REPLICATED = "every CTA of the cluster computes the whole program: {reason}"
     CLUSTER_REDUCED = "the {count} CTAs of the cluster exchange what each reduced its slice to"
+    INDEX_LIMIT = (
+        "this int32 product of an address overflows where {limit}: `.to(tl.int64)` on an operand"
+    )
     # Loads and stores by hardware.
     TENSOR_COPY = "{name} is {done} by tensor copies"
     GUARDED_TENSOR_COPY = "{name} is {done} by tensor copies where {guards}"

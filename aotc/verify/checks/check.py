@@ -24,6 +24,7 @@ from aotc.ir.core import Kernel
 from aotc.verify.checks.compare import Mismatch, compare
 from aotc.verify.checks.dataflow import Roles
 from aotc.verify.checks.extents import is_float, may_store_nothing
+from aotc.verify.checks.index_overflow import IndexOverflowError
 from aotc.verify.checks.inputs import Inputs
 from aotc.verify.checks.launches import Chooser, Conditions, Launch, Scalar
 from aotc.verify.checks.noise import is_inexact
@@ -249,6 +250,8 @@ def _reference(
             failed = last if failed is None or is_last else failed
         except InterpretError as error:
             if error.is_out_of_bounds and _is_certain(chooser, launch, checks.inputs):
+                return launch, _finding(launch, "fault", error.render())
+            if isinstance(error, IndexOverflowError) and not chooser.is_optional(index):
                 return launch, _finding(launch, "fault", error.render())
             failed = launch, _finding(launch, "passed over", error.render())
             if not launch.is_sparse:

@@ -63,6 +63,7 @@ _MAX_TRIALS, _MAX_LISTINGS = 4096, 8
 _MAX_PERSISTENT_PROGRAMS = 256
 _OTHERS = (1, 2, 3, 5, 1, 2)
 _MAX_INDEX = 512
+_FAR_APART = 1 << 20  # elements: so many of each program may be too much to hold
 _PROGRAMS = (2, 8, 132, 148)  # of persistent kernels that do not say how many there are
 _COVERED = -1  # an extent of a tensor that is to be as large as any other
 
@@ -287,7 +288,9 @@ class Chooser:
             misaligned=self._is_free and index % 2 == 1,
             in_step=not is_deep(label) and (index % 3 != 1 or label not in CLASSES),
             is_special=label == "special",
-            is_sparse=label in ("far", "persistent") or is_long(label) or spacing == NEAR[-1],
+            is_sparse=label in ("far", "persistent")
+            or spacing == NEAR[-1]
+            or max(self._integers(values).values(), default=0) >= _FAR_APART,
             aliases={out: source} if label.startswith("in place") else {},
             programs=self._programs_to_run(label, grid),
         )

@@ -8,7 +8,7 @@ Invariant: a `Reference` depends on the tile IR, the launch and the ranges, and 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
@@ -22,13 +22,14 @@ from aotc.ir.dialects.grid import GridBarrier
 from aotc.ir.types import ScalarType
 from aotc.verify.arrays import Array, copied, view
 from aotc.verify.checks.contents import loaded_dtype
-from aotc.verify.checks.dataflow import Roles, backward, forward
+from aotc.verify.checks.dataflow import Roles, forward
+from aotc.verify.checks.index_overflow import OverflowWatch
 from aotc.verify.checks.inputs import Inputs, owners_of, prepared, tensors_of
 from aotc.verify.checks.launches import Launch
 from aotc.verify.checks.lazy_memory import ElasticMemory
 from aotc.verify.checks.noise import inexact_ops, is_inexact, noisy_rules
 from aotc.verify.checks.rounding import NUM_FLIPPED_RUNS, CastWatch, inner_casts
-from aotc.verify.interpreter.program import Code, Program, Rule, Rules
+from aotc.verify.interpreter.program import Code, InterpretError, Program, Rule, Rules
 from aotc.verify.interpreter.replay import Recording, Steady
 from aotc.verify.interpreter.run import RULES, Argument, Interpreter
 from aotc.verify.pages import PAGE_BYTES
@@ -175,6 +176,7 @@ def interpret(
 
     Raises:
         InterpretError: the kernel does what it may not.
+        IndexOverflowError: which is one, for an address that 32 bits are too few for.
         ConflictError: two programs touch the same memory.
         RewriteError: a program changes what it has written, unless it `may_rewrite`.
     """
@@ -183,16 +185,20 @@ def interpret(
     rules = watch.recording(RULES)
     if roles.inexact:
         rules = recording.recording(rules)
-    overflows: list[Op] = []
-    if launch.is_long:
-        rules = _watching_indices(rules, kernel, overflows)
+    overflow = OverflowWatch(kernel)
     exact, args = prepared(kernel, roles, launch, inputs, is_traced=True)
     code = Code()
-    run_launch(kernel, launch, exact, args, rules, 0, code=code)
+    try:
+        run_launch(kernel, launch, exact, args, overflow.recording(rules), 0, code=code)
+    except InterpretError as error:
+        raise (overflow.error() or error) from None
+    wrapped = overflow.error()
+    if wrapped is not None:
+        raise wrapped
     if exact.conflict:
         raise ConflictError(exact.conflict)
-    if overflows:  # which a compiler may take for granted that it does not
-        raise ConflictError("an index overflows")
+    if launch.is_long and overflow.wraps:
+        raise ConflictError("an index overflows")  # a compiler may assume that none does
     if exact.crossed:
         message = f"elements of tiles meet in {exact.crossed} that threads may access in any order"
         raise ConflictError(message)
@@ -282,30 +288,6 @@ def run_launch(
     interpreter.run(launch.grid, launch.programs, backwards=backwards)
     memory.met_undefined = interpreter.poison.was_asked
     return memory
-
-
-def _watching_indices(rules: Rules, kernel: Kernel, overflows: list[Op]) -> Rules:
-    """Return `rules` that add to `overflows` the signed ops of addresses whose results wrap."""
-    offsets = [op.offset for op in kernel.walk() if isinstance(op, arith.AddPtr)]
-    watched = {value.op for value in backward(offsets, through_loads=False)}
-
-    def watching(base: Rule, exactly: Callable[[Array, Array], Array]) -> Rule:
-        def rule(program: Program, op: Op, a: Array, b: Array) -> Any:
-            out = np.asarray(base(program, op, a, b))
-            may_overflow = op in watched and out.dtype.kind == "i" and out.itemsize < 8
-            if may_overflow and (exactly(a.astype(np.int64), b.astype(np.int64)) != out).any():
-                overflows.append(op)
-            return out
-
-        return rule
-
-    exact: dict[type[Op], Callable[[Array, Array], Array]] = {
-        arith.Add: np.add,
-        arith.Sub: np.subtract,
-        arith.Mul: np.multiply,
-        arith.Shl: np.left_shift,
-    }
-    return {**rules, **{cls: watching(rules[cls], exactly) for cls, exactly in exact.items()}}
 
 
 def _atomic_rules(rules: Rules) -> Rules:

@@ -14,6 +14,7 @@ from aotc.ir.text import parse_kernel, print_kernel
 from aotc.verify.arrays import Array
 from aotc.verify.checks import reference as references
 from aotc.verify.checks.dataflow import roles_of
+from aotc.verify.checks.index_overflow import IndexOverflowError
 from aotc.verify.checks.inputs import Inputs, Range
 from aotc.verify.checks.launches import Launch
 from aotc.verify.checks.noise import inexact_ops, is_inexact
@@ -167,7 +168,7 @@ def test_an_index_that_overflows_means_nothing(count: int, overflows: bool) -> N
     launch = replace(launch, programs=(last,), is_sparse=True)
     roles = roles_of(kernel, {}, is_inexact)
     if overflows:
-        with pytest.raises(ConflictError, match="an index overflows"):
+        with pytest.raises(IndexOverflowError, match="int32 product of an address overflows"):
             interpret(kernel, roles, launch, Inputs())
     else:
         assert interpret(kernel, roles, launch, Inputs()).num_stored == 16 * 8
