@@ -25,6 +25,9 @@ LONG = {"long": 1 << 31, "longer": 5 << 29}
 APART = (2, 3, 5)
 """Numbers of blocks that are taken for none of each other."""
 
+COUNTS = {"apart": APART, "far": (4, 4, 2)}
+"""Programs along axes without an extent; of rows so many that 32-bit strides reach beyond 2**32."""
+
 _FALLBACKS: dict[str, tuple[str, ...]] = {
     "over": ("two thirds", "half"),
     "several": ("half", "two thirds"),

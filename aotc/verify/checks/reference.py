@@ -35,6 +35,7 @@ from aotc.verify.interpreter.replay import Recording, Steady
 from aotc.verify.interpreter.run import RULES, Argument, Interpreter
 from aotc.verify.pages import PAGE_BYTES
 
+_MAP_NORESERVE = getattr(mmap, "MAP_NORESERVE", 0x4000)  # which Python names from 3.13 on
 MAX_UPWARD_RUNS = 4
 NUM_RANDOM_RUNS = 2
 _APART = (1, 2)  # see `noisy_rules`: pairs of up to four ops of a type take different infinities
@@ -180,8 +181,10 @@ class Buffer:
 
 def _zeros(size_bytes: int) -> Bytes:
     """Return zeros that take memory page by page, as they are written to. Raises: MemoryError."""
+    # Nothing is reserved: rows may lie further apart than the machine has memory.
+    flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _MAP_NORESERVE
     try:
-        room = mmap.mmap(-1, size_bytes)
+        room = mmap.mmap(-1, size_bytes, flags=flags)
     except OSError as error:
         raise MemoryError(str(error)) from error
     if hasattr(mmap, "MADV_NOHUGEPAGE"):
