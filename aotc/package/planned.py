@@ -6,7 +6,7 @@ launch. A manifest's variant, which is not assembled yet, gets a dummy cubin; it
 and maps are those that `aotc build` would write.
 
 Neighbouring launches, with arguments one off, are planned as well: they must select the variant
-exactly where its guards hold. They also fill the plan cache with entries that a later launch
+exactly where its guards hold, and a map that they take is one that the driver encodes. They also fill the plan cache with entries that a later launch
 must not be mistaken for.
 
 Invariant: one archive serves all launches of a variant, in order.
@@ -17,21 +17,24 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from math import prod
 
 import zstandard
 
 from aotc.compiler import PtxKernel
 from aotc.ir import expression
 from aotc.ir.expression import Expression, ExpressionError
-from aotc.ir.params import GRID_SOURCES, SCRATCH_SOURCE
+from aotc.ir.params import GRID_SOURCES, SCRATCH_ALIGNMENT_BYTES, SCRATCH_SOURCE
 from aotc.metadata import Metadata
 from aotc.package import archive as archives
+from aotc.package import refusals
 from aotc.package.assemble import assemble
 from aotc.package.cache import CachedKernel
 from aotc.package.condition import launch_condition
 from aotc.package.grid import Expansion, VariantSpec
 from aotc.package.index import Archive, Kernel, parse_target
+from aotc.package.refusals import Needs
 from aotc.runtime import AotcError, Pointer, Tensor, _native
 from aotc.runtime.info import Plan, PlannedMap
 from aotc.verify.checks.check import ExecutionFault
@@ -54,9 +57,9 @@ _MAX_SCRATCH_BYTES = 1 << 62
 
 
 def launcher_of_record(
-    kernel: Kernel, guards: Sequence[Expression], fixed: Mapping[str, int]
+    kernel: Kernel, guards: Sequence[Expression], fixed: Mapping[str, int], needs: Needs
 ) -> PlannedLauncher:
-    """Return the launcher of a kernel's record that has one variant.
+    """Return the launcher of a kernel's record that has one variant, whose code `needs` something.
 
     Launches select the variant if `guards` hold; `fixed` are arguments whose value is compiled in.
     """
@@ -64,7 +67,7 @@ def launcher_of_record(
     record = replace(kernel, variants=(replace(variant, ptx=None),))
     data = archives.encode(Archive("verified", "0.0.0", (record,)))
     opened = _native.Archive(data, zstandard.decompress, False, None)  # noqa: FBT003 - positional-only
-    return PlannedLauncher(record, opened[kernel.name], tuple(guards), fixed)
+    return PlannedLauncher(record, opened[kernel.name], tuple(guards), fixed, needs)
 
 
 def launcher_of_request(
@@ -74,6 +77,7 @@ def launcher_of_request(
     module: Module,
     guards: Sequence[Expression],
     fixed: Mapping[str, int],
+    needs: Needs,
 ) -> PlannedLauncher:
     """Return the launcher of a manifest's variant that is compiled as far as PTX."""
     metadata = Metadata(
@@ -93,16 +97,24 @@ def launcher_of_request(
         source_files=(),
         guards=compiled.guards,
         is_persistent=any(slot.source in GRID_SOURCES for slot in compiled.params),
+        cooperative=compiled.cooperative,
         scratch_bytes=compiled.scratch_bytes,
     )
     cubin = stand_in_cubin(spec.target.name, compiled.symbol)
     built = CachedKernel(cubin, metadata)
     if launch_condition(spec.request, compiled.guards, compiled.params) is not None:
         # Other launches use the fallback, which is not needed here.
-        rest = replace(metadata, params=(), guards=(), is_persistent=False, scratch_bytes=0)
+        rest = replace(
+            metadata,
+            params=(),
+            guards=(),
+            is_persistent=False,
+            cooperative=False,
+            scratch_bytes=0,
+        )
         built = replace(built, fallback=CachedKernel(cubin, rest))
     kernel = assemble(expansion, [(spec, built)]).kernel
-    return launcher_of_record(replace(kernel, variants=kernel.variants[:1]), guards, fixed)
+    return launcher_of_record(replace(kernel, variants=kernel.variants[:1]), guards, fixed, needs)
 
 
 def stand_in_cubin(target: str, symbol: str) -> bytes:
@@ -126,6 +138,9 @@ class PlannedLauncher:
     kernel: _native.Kernel
     guards: tuple[Expression, ...]
     fixed: Mapping[str, int]
+    needs: Needs
+    refused: list[int] = field(default_factory=list[int])
+    """The number of the launch of which it was tried what must be refused: one is enough."""
 
     def __call__(
         self, reference: Reference, addresses: Mapping[str, int], at_once: int
@@ -138,6 +153,8 @@ class PlannedLauncher:
             plan = self._plan(args, grid, at_once, scratch)
         except AotcError as error:
             raise ExecutionFault(f"the launch is refused: {error}") from error
+        if plan is not None:
+            self._check_plan(plan, args, reference, at_once)
         self._check_neighbours(args, grid, at_once, scratch)
         if grid is not None:
             with suppress(AotcError):
@@ -146,6 +163,32 @@ class PlannedLauncher:
         if again != plan:
             raise ExecutionFault(f"the launcher plans {again} for a launch planned as {plan}")
         return None if plan is None else self._launched(plan)
+
+    def _check_plan(
+        self, plan: Plan, args: Sequence[object], reference: Reference, at_once: int
+    ) -> None:
+        """Check what is not passed as a parameter. Raises: ExecutionFault."""
+        variant = self.record.variants[0]
+        grid = None if variant.grid else reference.launch.grid
+        refusals.check_plan(self.needs, plan)
+        if self.needs.scratch_bytes:
+            own = self._plan(args, grid, at_once, 0)
+            assert own is not None
+            place = next(p.offset for p in variant.cubin_params if p.source == "scratch")
+            pointer = int.from_bytes(own.params[place : place + 8], "little")
+            size_bytes = self.needs.scratch_bytes * prod(reference.launch.grid)
+            refusals.check_scratch(own, pointer, size_bytes, SCRATCH_ALIGNMENT_BYTES)
+        if not self.refused:
+            names = [param.name for param in self.record.params]
+            refusals.check_refusals(
+                self.needs,
+                names,
+                args,
+                grid,
+                at_once,
+                lambda given, extents, most: self._plan(given, extents, most, 0),
+            )
+            self.refused.append(reference.launch.seed)
 
     def _arguments(self, reference: Reference, addresses: Mapping[str, int]) -> list[object]:
         args: list[object] = []
@@ -210,8 +253,10 @@ class PlannedLauncher:
                 for guard, named, was in zip(self.guards, names, held, strict=True)
             )
             try:
-                self._plan(given, grid, at_once, scratch)
+                plan = self._plan(given, grid, at_once, scratch)
                 takes = True
+                for tensor_map in () if plan is None else plan.maps:
+                    _encoded(tensor_map)
             except AotcError as error:
                 if not error.field.startswith(("variant", "promises")):
                     continue  # it is invalid for another reason

@@ -27,6 +27,7 @@ from aotc.metadata import ParamSlot
 from aotc.package.condition import NEVER, launch_condition
 from aotc.package.kept_references import KeptReferences
 from aotc.package.planned import launcher_of_record, launcher_of_request
+from aotc.package.refusals import needs_of
 from aotc.package.verify_conditions import checks_of, grid_blocks
 from aotc.package.verify_subjects import Subject, VerifyOptions
 from aotc.package.workers import Done, Job, misfit_text, run_all
@@ -252,12 +253,12 @@ def _emulation(subject: Subject, compiled: PtxKernel, options: VerifyOptions) ->
 
 def _launcher(subject: Subject, compiled: PtxKernel, module: Module) -> Launcher | None:
     """Return the planner of launches; None for a subject that no archive can hold."""
+    needs = needs_of(parse_kernel(compiled.tile_ir), compiled.scratch_bytes)
+    known = (subject.guards, subject.values, needs)
     if subject.archived is not None:
         kernel, variant = subject.archived
-        alone = replace(kernel, variants=(variant,))
-        return launcher_of_record(alone, subject.guards, subject.values)
+        return launcher_of_record(replace(kernel, variants=(variant,)), *known)
     if subject.expanded is not None:
-        known = (subject.guards, subject.values)
         return launcher_of_request(*subject.expanded, compiled, module, *known)
     return None
 

@@ -209,7 +209,9 @@ struct recorder {
     uint32_t variant; /* among all of the kernel */
     uint32_t grid[3], block[3], cluster[3];
     uint32_t shared_bytes;
-    bool is_pdl;
+    bool is_pdl, is_cooperative;
+    uint64_t scratch, scratch_bytes; /* what the launch took from the pool, and gave back */
+    bool is_scratch_returned;
     unsigned char params[LIMIT_PARAM_BYTES];
 };
 

@@ -267,6 +267,9 @@ static CUresult launch(const CUlaunchConfig *config, CUfunction function, void *
         if (attribute->id == CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION) {
             recorder->is_pdl = attribute->value.programmatic_stream_serialization != 0;
         }
+        if (attribute->id == CU_LAUNCH_ATTRIBUTE_COOPERATIVE) {
+            recorder->is_cooperative = attribute->value.cooperative != 0;
+        }
     }
     const uint32_t grid[3] = {config->grid_x, config->grid_y, config->grid_z};
     const uint32_t block[3] = {config->block_x, config->block_y, config->block_z};
@@ -274,6 +277,46 @@ static CUresult launch(const CUlaunchConfig *config, CUfunction function, void *
     memcpy(recorder->block, block, sizeof block);
     recorder->shared_bytes = config->shared_bytes;
     recorder->is_launched = true;
+    return CUDA_SUCCESS;
+}
+
+/* ---- scratch memory ------------------------------------------------------------------------- */
+
+static CUresult pool_create(CUmemoryPool *pool, const CUmemPoolProps *properties) {
+    (void)properties;
+    *pool = (CUmemoryPool)(uintptr_t)1;
+    return CUDA_SUCCESS;
+}
+
+static CUresult pool_set_attribute(CUmemoryPool pool, int attribute, void *value) {
+    (void)pool, (void)attribute, (void)value;
+    return CUDA_SUCCESS;
+}
+
+static CUresult pool_destroy(CUmemoryPool pool) {
+    (void)pool;
+    return CUDA_SUCCESS;
+}
+
+/* No launch is given memory at this address, a multiple of 256 and of nothing more. */
+static const uint64_t scratch_address = UINT64_C(0x7b0000000100);
+
+static CUresult pool_allocate(CUdeviceptr *address, size_t size_bytes, CUmemoryPool pool,
+                              CUstream stream) {
+    (void)pool;
+    if (current_recorder == NULL || (void *)stream != (void *)current_recorder) {
+        return CUDA_ERROR_INVALID_HANDLE;
+    }
+    current_recorder->scratch = *address = scratch_address;
+    current_recorder->scratch_bytes = size_bytes;
+    return CUDA_SUCCESS;
+}
+
+static CUresult pool_free(CUdeviceptr address, CUstream stream) {
+    if (current_recorder == NULL || (void *)stream != (void *)current_recorder) {
+        return CUDA_ERROR_INVALID_HANDLE;
+    }
+    current_recorder->is_scratch_returned = current_recorder->is_launched && address == scratch_address;
     return CUDA_SUCCESS;
 }
 
@@ -309,6 +352,11 @@ static const struct aotci_driver recording_driver = {
     .occupancy_max_clusters = occupancy_max_clusters,
     .launch = launch,
     .tensor_map_encode = encode,
+    .pool_create = pool_create,
+    .pool_set_attribute = pool_set_attribute,
+    .pool_destroy = pool_destroy,
+    .pool_allocate = pool_allocate,
+    .pool_free = pool_free,
 };
 
 /* ---- plans ---------------------------------------------------------------------------------- */
@@ -424,13 +472,15 @@ PyObject *native_plan_object(const struct native_kernel *kernel, const struct re
     aotc_kernel_info info = {.struct_size = (uint32_t)sizeof info};
     (void)aotc_kernel_get_info(kernel->kernel, &info);
     PyObject *plan = PyObject_CallMethod(
-        kernel->state->describe, "Plan", "Is(III)(III)(III)IOy#N",
+        kernel->state->describe, "Plan", "Is(III)(III)(III)IOy#NO(KK)O",
         recorder->variant - kernel->kernel->record->first_variant,
         aotci_string(&kernel->kernel->tables, variant->symbol), recorder->grid[0], recorder->grid[1],
         recorder->grid[2], recorder->block[0], recorder->block[1], recorder->block[2],
         recorder->cluster[0], recorder->cluster[1], recorder->cluster[2], recorder->shared_bytes,
         recorder->is_pdl ? Py_True : Py_False, recorder->params, (Py_ssize_t)variant->param_bytes,
-        map_objects(kernel, recorder));
+        map_objects(kernel, recorder), recorder->is_cooperative ? Py_True : Py_False,
+        (unsigned long long)recorder->scratch, (unsigned long long)recorder->scratch_bytes,
+        recorder->is_scratch_returned ? Py_True : Py_False);
     native_let_go(archive);
     return plan;
 }

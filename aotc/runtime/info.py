@@ -143,7 +143,8 @@ class Plan(NamedTuple):
     """What the driver would be given for a launch; `variant` is an index into `KernelInfo.variants`.
 
     `params` is the parameter block, in which maps stand for themselves: see `maps`. `grid` is CUDA's
-    gridDim.
+    gridDim. `scratch` is the address and the size of what the launch took from the device's pool, zeros
+    for nothing, which was given back after it if `is_scratch_returned`.
     """
 
     variant: int
@@ -155,6 +156,9 @@ class Plan(NamedTuple):
     is_pdl: bool
     params: bytes
     maps: tuple[PlannedMap, ...]
+    is_cooperative: bool = False
+    scratch: tuple[int, int] = (0, 0)
+    is_scratch_returned: bool = False
 
 
 _Pairs: TypeAlias = tuple[tuple[str, Value], ...]

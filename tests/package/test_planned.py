@@ -10,11 +10,12 @@ from typing import Any
 import pytest
 
 from aotc.ir.expression import Binary, parse, to_text
+from aotc.package import planned as planned_module
 from aotc.package import verify
 from aotc.package.archive import read
 from aotc.package.build import BuildOptions, build
 from aotc.package.elf import check_cubin
-from aotc.package.index import Archive, Kernel, TensorMap, Variant
+from aotc.package.index import Archive, Kernel, Param, TensorMap, Variant
 from aotc.package.manifest import load
 from aotc.package.planned import PlannedLauncher, launcher_of_record, stand_in_cubin
 from aotc.package.verify import verify_variant
@@ -25,6 +26,8 @@ pytestmark = pytest.mark.usefixtures("one_worker")
 
 _KERNELS = """import triton
 import triton.language as tl
+
+from aotc.language import grid_barrier
 
 
 @triton.jit
@@ -42,6 +45,28 @@ def add_rows(x_ptr, y_ptr, out_ptr, n_rows, n_cols, stride, COLS: tl.constexpr):
     x = tl.load(x_ptr + row * stride + cols, mask=inside, other=0.0)
     y = tl.load(y_ptr + row * stride + cols, mask=inside, other=0.0)
     tl.store(out_ptr + row * stride + cols, x - y, mask=inside)
+
+
+@triton.jit
+def turn_blocks(x_ptr, y_ptr, out_ptr, counter_ptr, BLOCK: tl.constexpr):
+    pid = tl.program_id(0)
+    i = tl.arange(0, BLOCK)
+    tl.store(y_ptr + pid * BLOCK + i, tl.load(x_ptr + pid * BLOCK + i) * 3)
+    grid_barrier(counter_ptr)
+    following = (pid + 1) % tl.num_programs(0)
+    tl.store(out_ptr + pid * BLOCK + i, tl.load(y_ptr + following * BLOCK + i))
+
+
+@triton.jit
+def add_groups(x_ptr, rows_ptr, out_ptr, num_groups, BLOCK: tl.constexpr):
+    total = tl.zeros((BLOCK, BLOCK), tl.int32)
+    for group in range(num_groups):
+        rows = tl.load(rows_ptr + group)
+        tensor = tl.make_tensor_descriptor(x_ptr, [rows, BLOCK], [BLOCK, 1], [BLOCK, BLOCK])
+        x_ptr += BLOCK * BLOCK
+        total += tensor.load([0, 0])
+    i = tl.arange(0, BLOCK)
+    tl.store(out_ptr + i[:, None] * BLOCK + i[None, :], total)
 """
 _MANIFEST = """
 [package]
@@ -72,6 +97,25 @@ stride = "i32:16?"
 COLS = 64
 [kernel.configs]
 num_warps = [1]
+[[kernel]]
+source = "kernel.py:turn_blocks"
+[kernel.signature]
+x_ptr = "*i32:16"
+y_ptr = "*i32:16"
+out_ptr = "*i32:16"
+counter_ptr = "*i32"
+[kernel.constants]
+BLOCK = 128
+[kernel.verify]
+counter_ptr = { low = 0, high = 1 }
+in_place = false
+[[kernel]]
+source = "kernel.py:add_groups"
+grid = ["2"]
+signature = { x_ptr = "*i32:16", rows_ptr = "*i32", out_ptr = "*i32:16", num_groups = "i32" }
+constants = { BLOCK = 32 }
+[kernel.verify]
+rows_ptr = { low = 1, high = 32 }
 """
 
 
@@ -100,13 +144,17 @@ def test_a_manifest_is_verified(manifest: Path) -> None:
         ("copy_blocks sm_90a", "verified"),
         ("add_rows sm_90a stride:16 num_warps=1", "verified"),
         ("add_rows sm_90a num_warps=1", "verified"),
+        ("turn_blocks sm_90a", "verified"),
+        ("add_groups sm_90a", "verified"),
     ]
 
 
 @pytest.mark.emulated
 def test_an_archive_is_verified(archive: Archive) -> None:
-    results = [verify_variant(each) for each in subjects_of_archive(archive, "planned.aotc")]
-    assert [each.status for each in results] == ["verified"] * 3
+    subjects = subjects_of_archive(archive, "planned.aotc")
+    # That of the grid barrier must be 0, which the archive does not say.
+    results = [verify_variant(each) for each in subjects if each.kernel != "turn_blocks"]
+    assert [each.status for each in results] == ["verified"] * 4
 
 
 Plant = Callable[[Kernel, Variant], tuple[Kernel, Variant]]
@@ -136,6 +184,17 @@ def _in_guards(change: Callable[[str], str]) -> Plant:
             replace(g, expression=parse(change(to_text(g.expression)))) for g in kernel.guards
         ]
         return replace(kernel, guards=tuple(guards)), variant
+
+    return plant
+
+
+def _in_params(**changes: Callable[[Param], object]) -> Plant:
+    def plant(kernel: Kernel, variant: Variant) -> tuple[Kernel, Variant]:
+        params = [
+            replace(each, **{n: f(each) for n, f in changes.items()})  # type: ignore[arg-type]
+            for each in kernel.params
+        ]
+        return replace(kernel, params=tuple(params)), variant
 
     return plant
 
@@ -178,6 +237,14 @@ PLANTED: dict[str, tuple[str, Plant]] = {
 }  # fmt: skip
 
 
+IN_MANIFEST: dict[str, tuple[str, Plant]] = {
+    "no cooperative launch": ("turn_blocks", _in_variant(cooperative=lambda v: False)),
+    "a cooperative launch": ("add_rows", _in_variant(cooperative=lambda v: True)),
+    "less scratch memory": ("add_groups", _in_variant(scratch_bytes=lambda v: parse("128"))),
+    "another dtype": ("turn_blocks", _in_params(element=lambda p: "fp32")),
+}  # fmt: skip
+
+
 @pytest.mark.emulated
 @pytest.mark.parametrize("name", PLANTED)
 def test_a_wrong_record_is_found(
@@ -194,6 +261,38 @@ def test_a_wrong_record_is_found(
     assert verify_variant(subject).status == "verified"
     monkeypatch.setattr(verify, "launcher_of_record", planted)
     assert verify_variant(subject).status == "wrong"
+
+
+@pytest.mark.emulated
+@pytest.mark.parametrize("name", IN_MANIFEST)
+def test_a_record_that_lost_what_the_kernel_needs_is_found(
+    manifest: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    wanted, plant = IN_MANIFEST[name]
+
+    def planted(kernel: Kernel, *rest: Any) -> PlannedLauncher:
+        changed, variant = plant(kernel, kernel.variants[0])
+        return launcher_of_record(replace(changed, variants=(variant,)), *rest)
+
+    subject = load_subjects(str(manifest), [wanted])[0]
+    monkeypatch.setattr(planned_module, "launcher_of_record", planted)
+    assert verify_variant(subject).status == "wrong"
+
+
+@pytest.mark.emulated
+def test_a_promise_that_no_guard_asks_for_is_found(manifest: Path) -> None:
+    """Launches that keep it are right, and the launcher takes others, too."""
+    subject = load_subjects(str(manifest), ["add_rows"])[0]
+    assert subject.expanded is not None
+    expansion, variant = subject.expanded
+    kept = [at for at in variant.guards if "stride" not in to_text(expansion.guards[at].expression)]
+    assert len(kept) == len(variant.guards) - 1
+    alone = replace(variant, guards=tuple(kept))
+    guards = tuple(expansion.guards[at].expression for at in kept)
+    expanded = replace(expansion, variants=(alone,)), alone
+    result = verify_variant(replace(subject, guards=guards, expanded=expanded))
+    assert result.status == "wrong"
+    assert "the launcher takes stride = " in result.findings[-1].detail
 
 
 def test_a_stand_in_is_a_cubin() -> None:

@@ -17,6 +17,16 @@ def scale_rows(x_ptr, out_ptr, stride, n_rows, n_cols, factor, BLOCK: tl.constex
 
 
 @triton.jit
+def scale_rows_in_turn(x_ptr, out_ptr, stride, n_rows, n_cols, factor, BLOCK: tl.constexpr):
+    """Store x * factor, some rows a program, one after the other."""
+    cols = tl.arange(0, BLOCK)
+    for row in range(tl.program_id(0), n_rows, tl.num_programs(0)):
+        at = row.to(tl.int64) * stride + cols
+        x = tl.load(x_ptr + at, mask=cols < n_cols)
+        tl.store(out_ptr + at, x * factor, mask=cols < n_cols)
+
+
+@triton.jit
 def to_bytes(x_ptr, out_ptr, n, scale, BLOCK: tl.constexpr):
     """Store |x * scale| as bytes, of which some are undefined if it is large."""
     i = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)

@@ -16,6 +16,10 @@ _SIGNATURES: dict[str, dict[str, str]] = {
         "x_ptr": "*fp32", "out_ptr": "*fp32", "stride": "i32", "n_rows": "i32", "n_cols": "i32",
         "factor": "fp32",
     },
+    "scale_rows_in_turn": {
+        "x_ptr": "*fp32", "out_ptr": "*fp32", "stride": "i32", "n_rows": "i32", "n_cols": "i32",
+        "factor": "fp32",
+    },
     "to_bytes": {"x_ptr": "*fp32", "out_ptr": "*u8", "n": "i32", "scale": "fp32"},
     "added_if": {"x_ptr": "*fp32", "out_ptr": "*fp32", "n": "i32", "scale": "fp32"},
     "sum_rows": {"x_ptr": "*fp16", "out_ptr": "*fp32", "stride": "i32", "n_cols": "i32"},

@@ -191,6 +191,8 @@ def check_kernel(
         if isinstance(reference, Reference):
             try:
                 finding = _checked(chooser, reference, checks, execute, done.get(launch.key))
+                if launch.label == "far":
+                    finding = _nearer(chooser, index, checks, execute, finding)
             except _OpenError as error:
                 if chooser.is_optional(index):
                     continue
@@ -222,14 +224,18 @@ def _references(
 
 
 def _reference(
-    chooser: Chooser, index: int, checks: Checks, executed: Container[tuple[object, ...]]
+    chooser: Chooser,
+    index: int,
+    checks: Checks,
+    executed: Container[tuple[object, ...]],
+    first_spacing: int = 0,
 ) -> tuple[Launch, Reference | Finding] | None:
     """Return a launch and its reference, or why there is none.
 
     None if there is no such launch, or it is one of those `executed`.
     """
     failed: tuple[Launch, Finding] | None = None
-    spacings = chooser.spacings(index)
+    spacings = chooser.spacings(index)[first_spacing:]
     rewrites = False
     references = checks.references or References()
     # A kernel may well mean to change what it wrote, so in the end that is accepted.
@@ -323,6 +329,19 @@ def _checked(
         lane_instructions=done.lane_instructions,
         num_stored=reference.num_stored,
     )
+
+
+def _nearer(
+    chooser: Chooser, index: int, checks: Checks, execute: Execute, finding: Finding
+) -> Finding:
+    """Return the finding at rows less far apart, for one that says there is no room; else that."""
+    for spacing in range(1, len(chooser.spacings(index))):
+        if finding.status != "passed over":
+            break
+        nearer = _reference(chooser, index, checks, (), spacing)
+        if nearer is not None and isinstance(nearer[1], Reference):
+            finding = _checked(chooser, nearer[1], checks, execute, None)
+    return finding
 
 
 def _finding(

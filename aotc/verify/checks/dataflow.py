@@ -298,6 +298,15 @@ def pointer_operand(op: Op) -> Value | None:
     return pointer if isinstance(pointer, Value) else None
 
 
+def _variable_of_steps(offset: Value) -> Value | None:
+    """Return the variable of a loop that moves a pointer by an offset each time."""
+    for user in offset.users:
+        owner = user.pointer.owner if isinstance(user, arith.AddPtr) else None
+        if isinstance(owner, Block) and isinstance(owner.parent, scf.For):
+            return owner.args[0]
+    return None
+
+
 class _Analysis:
     def __init__(self, kernel: Kernel, is_inexact: Callable[[Op], bool]) -> None:
         self.kernel = kernel
@@ -485,6 +494,10 @@ class _Analysis:
                 names = self._integers([strip(side)])
                 is_wide = _is_wide(value)
                 strides += [(name, other, is_wide) for name in names if name not in extents]
+        moved_by = _variable_of_steps(offset)
+        if moved_by is not None:
+            names = self._integers([value])
+            strides += [(name, moved_by, True) for name in names if name not in extents]
         if strides:
             yield from strides
         elif any(_varies(each) for each in backward([value])):

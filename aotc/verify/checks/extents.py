@@ -39,6 +39,9 @@ FLOATS = {
     "NaN": math.nan,
 }
 
+COUNTS = {"apart": APART, "far": (4, 4, 2)}
+"""Programs along axes without an extent; of rows so many that 32-bit strides reach beyond 2**32."""
+
 _FALLBACKS: dict[str, tuple[str, ...]] = {
     "over": ("two thirds", "half"),
     "several": ("half", "two thirds"),

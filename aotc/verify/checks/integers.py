@@ -12,8 +12,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
-from aotc.ir.core import Op, Value
-from aotc.ir.dialects import arith, descriptor, tile
+from aotc.ir.core import Block, Op, Value
+from aotc.ir.dialects import arith, descriptor, scf, tile
 from aotc.verify.checks.dataflow import SHAPES
 
 _Combine: TypeAlias = Callable[[list[int]], int]
@@ -53,7 +53,16 @@ def upper_bound(value: Value, known: Known) -> int | None:
 
     It is meant for choosing sizes: parameters and differences are taken to be nonnegative.
     """
-    return _combined(value, known, _BOUNDS, _limit)
+    return _combined(value, known, _BOUNDS, _upper_limit)
+
+
+def _upper_limit(value: Value, known: Known) -> int | None:
+    """Return the largest value of a program id, a parameter, or the variable of a loop."""
+    loop = value.owner.parent if isinstance(value.owner, Block) else None
+    if isinstance(loop, scf.For) and value.index == 0:
+        end = upper_bound(loop.upper, known)
+        return None if end is None else max(0, end - 1)
+    return _limit(value, known)
 
 
 def _combined(

@@ -9,7 +9,7 @@ few launches bring each class of each extent. Then come launches of one purpose 
     persistent  programs that take one tile after the other take three of them, or groups two each
     special     buffers hold NaN, infinities, zeros, subnormals, ties, the largest numbers
     float       an argument that is a float is negative, minus zero, large, infinite, or NaN
-    far         rows lie more than 2**31 elements apart
+    far         offsets of rows need more than 32 bits
     long        an extent is almost 2**31, of whose programs a few run; longer, if it has 64 bits
     in place    an argument that is written is the same memory as one that is read
 
@@ -37,6 +37,7 @@ from aotc.verify.checks.dataflow import Roles, adds_up_fp8
 from aotc.verify.checks.extents import (
     APART,
     CLASSES,
+    COUNTS,
     FLOATS,
     LONG,
     LONG_SUM,
@@ -59,10 +60,9 @@ Values: TypeAlias = dict[str, Scalar]
 DEFAULT_MAX_PROGRAMS = 32
 DEFAULT_NUM_STAGES = 3
 
-_MAX_TRIALS, _MAX_LISTINGS = 4096, 8
+_MAX_TRIALS, _MAX_LISTINGS, _MAX_INDEX = 4096, 8, 512
 _MAX_PERSISTENT_PROGRAMS = 256
 _OTHERS = (1, 2, 3, 5, 1, 2)
-_MAX_INDEX = 512
 _FAR_APART = 1 << 20  # elements: so many of each program may be too much to hold
 _PROGRAMS = (2, 8, 132, 148)  # of persistent kernels that do not say how many there are
 _COVERED = -1  # an extent of a tensor that is to be as large as any other
@@ -466,7 +466,7 @@ class Chooser:
             case "apart" if loop is None:
                 return [last_in_part(APART[at % len(APART)], block, divisor, at)]
             case "far":
-                return [just_below(3 if block == 1 else 2, block, divisor)]
+                return [just_below(4 if block == 1 else 2, block, divisor)]
             case _ if is_long(label):
                 return [extent_of("one", block, divisor)]
             case _ if label not in CLASSES:
@@ -591,7 +591,7 @@ class Chooser:
         ]
         if blocks:
             return math.prod(blocks)
-        return APART[axis] if self.labels[index] == "apart" else 2
+        return COUNTS.get(self.labels[index], (2, 2, 2))[axis]
 
     def _width(self, values: Values) -> int:
         """Return how many elements a row may have."""

@@ -1,8 +1,9 @@
 """How far apart rows are: strides under which they do not overlap, near each other or very far.
 
 Near ones are dense or padded, each further than the one before, so that a stride that is
-taken for another one shows. Far ones put rows more than 2**31 elements apart where the kernel
-computes offsets in 64 bits, and as far as 32 bits go where it does not.
+taken for another one shows. Far ones put rows so far apart where the kernel computes offsets in 64
+bits that the last one's is more than a signed or an unsigned number of 32 bits holds. Where it does not,
+they go as far as 32 bits do.
 
 Invariant: a stride is a multiple of its divisor.
 """
@@ -14,7 +15,7 @@ from dataclasses import dataclass
 
 from aotc.ir.core import Kernel, Value
 from aotc.ir.dialects import tile
-from aotc.ir.types import ScalarType
+from aotc.ir.types import ScalarType, Type
 from aotc.verify.checks.dataflow import Roles, StrideTerm, backward
 from aotc.verify.checks.integers import Known, upper_bound
 
@@ -36,7 +37,8 @@ class Spacing:
 
 
 NEAR = tuple(Spacing(scale) for scale in (1, 2, 4, 8, 64))
-FAR = (Spacing(1, 1, is_narrow_far=True), Spacing(1, 2, is_narrow_far=True), Spacing(1, 1))
+# The first row of the last tile of two is beyond 2**32, too. Others are for what takes too much memory.
+FAR = (*(Spacing(1, far, is_narrow_far=True) for far in (4, 2, 1)), Spacing(1, 1))
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,12 +109,12 @@ class Rows:
             found[name] = max(near[name], wanted // divisor * divisor)
         return found
 
+    def _types(self) -> dict[str, Type]:
+        params = zip(self.kernel.params, self.kernel.body.args, strict=True)
+        return {info.name: arg.type for info, arg in params}
+
     def _limit(self, name: str) -> int:
-        kinds = {
-            info.name: arg.type
-            for info, arg in zip(self.kernel.params, self.kernel.body.args, strict=True)
-        }
-        kind = kinds[name]
+        kind = self._types()[name]
         assert isinstance(kind, ScalarType)
         return (1 << kind.bits - 1) - 1
 

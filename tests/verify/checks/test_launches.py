@@ -280,16 +280,27 @@ def test_floats_that_the_user_lists_are_no_others() -> None:
     assert {launch.scalars["factor"] for launch in _launches(chooser)} == {0.25}
 
 
-def test_far_rows_are_more_than_31_bits_apart() -> None:
-    chooser = _chooser("scale_rows", ROWS)  # offsets of 64 bits
+def _last_row(chooser: Chooser) -> int:
     launch = chooser.launch(chooser.labels.index("far"), FAR[0])
     assert launch is not None
     assert launch.is_sparse
-    assert (launch.scalars["n_rows"] - 1) * launch.scalars["stride"] > 1 << 31
+    rows = launch.scalars.get("n_rows", launch.grid[0])
+    return int(rows - 1) * int(launch.scalars["stride"])
+
+
+def test_far_rows_are_more_than_32_bits_apart() -> None:
+    for stride in ("i32", "i64"):
+        chooser = _chooser("scale_rows", ROWS, {"stride": stride})  # offsets of 64 bits
+        assert 1 << 32 < _last_row(chooser) < 1 << 34
     chooser = _chooser("sum_rows", Conditions(None, _any))  # offsets of 32 bits
-    launch = chooser.launch(chooser.labels.index("far"), FAR[0])
-    assert launch is not None
-    assert 1 << 30 < launch.scalars["stride"] < 1 << 31
+    assert 1 << 30 < _last_row(chooser) < 1 << 31
+
+
+def test_far_rows_of_a_loop_are_more_than_32_bits_apart() -> None:
+    """Its variable is no index within a tile, however wide rows are."""
+    for stride in ("i32", "i64"):
+        chooser = _chooser("scale_rows_in_turn", ROWS, {"stride": stride})
+        assert 1 << 32 < _last_row(chooser) < 1 << 34
 
 
 @pytest.mark.parametrize(("element", "elems"), [("fp32", 4), ("bf16", 8), ("i8", 16)])

@@ -1,0 +1,44 @@
+"""Kernels of rows at any distance, whose offsets need 64 bits."""
+
+import triton
+import triton.language as tl
+
+
+@triton.jit
+def far_rows_in_turn(x_ptr, out_ptr, stride, n_rows, n_cols, BLOCK: tl.constexpr):
+    """Store the rows of x negated, some rows a program, for any distance between rows."""
+    i = tl.arange(0, BLOCK)
+    for row in range(tl.program_id(0), n_rows, tl.num_programs(0)):
+        x = tl.load(x_ptr + row.to(tl.int64) * stride + i, mask=i < n_cols)
+        tl.store(out_ptr + row * n_cols + i, -x, mask=i < n_cols)
+
+
+@triton.jit
+def far_blocks(x_ptr, out_ptr, stride, n_rows, n_cols, BLOCK: tl.constexpr):
+    """Store blocks of x negated, for any distance between rows."""
+    row = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    i = tl.arange(0, BLOCK)
+    mask = (row < n_rows)[:, None] & (i < n_cols)[None, :]
+    x = tl.load(x_ptr + row.to(tl.int64)[:, None] * stride + i[None, :], mask=mask)
+    tl.store(out_ptr + row[:, None] * n_cols + i[None, :], -x, mask=mask)
+
+
+@triton.jit
+def count_far_rows(x_ptr, out_ptr, stride, n_rows, n_cols, BLOCK: tl.constexpr):
+    """Add the rows of x to those of out, for any distance between the latter."""
+    row = tl.program_id(0)
+    i = tl.arange(0, BLOCK)
+    x = tl.load(x_ptr + row * n_cols + i, mask=i < n_cols)
+    tl.atomic_add(out_ptr + row.to(tl.int64) * stride + i, x, mask=i < n_cols)
+
+
+@triton.jit
+def add_far_rows(x_ptr, out_ptr, stride, n_rows, n_cols, BLOCK: tl.constexpr):
+    """Store the sum of the rows of x, one after the other, for any distance between them."""
+    i = tl.arange(0, BLOCK)
+    mask = i < n_cols
+    total = tl.zeros((BLOCK,), tl.int32)
+    for _ in range(n_rows):
+        total += tl.load(x_ptr + i, mask=mask, other=0)
+        x_ptr += stride
+    tl.store(out_ptr + i, total, mask=mask)
