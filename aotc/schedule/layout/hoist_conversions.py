@@ -16,6 +16,7 @@ Invariant: no value is computed in two layouts but indices, the result of a cast
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TypeAlias
 
 from aotc.ir.core import Block, Kernel, Op, Value
 from aotc.ir.dialects import arith, gpu, scf, tile
@@ -24,6 +25,7 @@ from aotc.ir.layout import LinearLayout
 from aotc.ir.rewrite import Builder, Pattern, append_carried, is_pure, pass_on, rewrite
 from aotc.ir.tiles import is_elementwise, is_uniform, tile_shape, uniform_in
 from aotc.ir.types import TileType
+from aotc.ir.walks import Steps, reached, run
 from aotc.schedule.context import Schedule
 from aotc.schedule.layout.required_layouts import operand_layouts
 from aotc.schedule.layout.tensor_copies import is_tensor_load
@@ -63,7 +65,7 @@ def _convert_operands(op: Op, place: Builder) -> Sequence[Value] | None:
         return None
     if is_uniform(op.value) or isinstance(made, tile.Arange):
         return [_converted(op.value, op.layout, place)]
-    if _moved_by_operands(made, op.layout) >= _bytes(op.value):
+    if run(_moved_by_operands(made, op.layout, {})) >= _bytes(op.value):
         return None
     if isinstance(made, tile.Broadcast):
         source = _converted(made.value, op.layout.broadcast_source(tile_shape(made.value)), place)
@@ -168,27 +170,37 @@ def _is_needed_once(value: Value) -> bool:
 
 def _is_needed(op: Op) -> bool:
     """Return whether what an op does is seen, or what is computed with its results."""
-    if op.terminator or not is_pure(op):
-        return True
-    return any(_is_needed(user) for value in op.results for user in value.users)
+    return any(each.terminator or not is_pure(each) for each in reached([op], _users))
 
 
-def _moved_bytes(value: Value, layout: LinearLayout) -> int:
+def _users(op: Op) -> list[Op]:
+    return [user for value in op.results for user in value.users]
+
+
+_Moved: TypeAlias = dict[tuple[Value, LinearLayout], int]
+
+
+def _moved_bytes(value: Value, layout: LinearLayout, known: _Moved) -> Steps[int]:
     """Return the fewest bytes that converting `value` to a layout, or what it is computed from, moves."""
-    if not isinstance(value.type, TileType) or _is_read_again(value):
-        return 0
-    size_bytes, made = _bytes(value), value.op
-    if made is None or not _is_made_alone(value):
-        return size_bytes
-    return min(size_bytes, _moved_by_operands(made, layout))
+    if (value, layout) not in known:
+        moved = 0
+        if isinstance(value.type, TileType) and not _is_read_again(value):
+            moved = _bytes(value)
+            if value.op is not None and _is_made_alone(value):
+                moved = min(moved, (yield _moved_by_operands(value.op, layout, known)))
+        known[value, layout] = moved
+    return known[value, layout]
 
 
-def _moved_by_operands(op: Op, layout: LinearLayout) -> int:
+def _moved_by_operands(op: Op, layout: LinearLayout, known: _Moved) -> Steps[int]:
     """Return the fewest bytes that are moved for the operands of an op in a layout."""
     if isinstance(op, tile.Join) and not _is_joined(layout):
         return _bytes(op.out)
     layouts = dict(zip(op.operands, operand_layouts(op, layout), strict=True))
-    return sum(_moved_bytes(value, each) for value, each in layouts.items())
+    moved = 0
+    for value, each in layouts.items():
+        moved += yield _moved_bytes(value, each, known)
+    return moved
 
 
 def _bytes(value: Value) -> int:
@@ -199,6 +211,16 @@ def _bytes(value: Value) -> int:
 
 def _is_read_again(value: Value) -> bool:
     """Return whether `value` can be computed in another layout without moving anything."""
+    return run(_reads_again(value, {}))
+
+
+def _reads_again(value: Value, known: dict[Value, bool]) -> Steps[bool]:
+    if value not in known:
+        known[value] = yield _learn_again(value, known)
+    return known[value]
+
+
+def _learn_again(value: Value, known: dict[Value, bool]) -> Steps[bool]:
     op = value.op
     if _is_cheap(value):
         return True
@@ -206,7 +228,12 @@ def _is_read_again(value: Value) -> bool:
         return _is_needed_once(value)
     if not isinstance(value.type, TileType) or is_index(value):
         return True
-    return op is not None and _is_made_alone(value) and all(map(_is_read_again, op.operands))
+    if op is None or not _is_made_alone(value):
+        return False
+    for each in op.operands:
+        if not (yield _reads_again(each, known)):
+            return False
+    return True
 
 
 def _is_cheap(value: Value) -> bool:

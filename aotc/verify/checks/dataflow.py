@@ -465,12 +465,19 @@ class _Analysis:
 
         And whether the product has 64 bits.
         """
-        value = strip(offset)
+        worklist = [offset]
+        while worklist:
+            value = strip(worklist.pop())
+            op = value.op
+            if isinstance(op, arith.Add | arith.Sub):
+                worklist += [op.rhs, op.lhs]
+            else:
+                yield from self._term(value, extents)
+
+    def _term(
+        self, value: Value, extents: Mapping[str, int]
+    ) -> Iterator[tuple[str | None, Value, bool]]:
         op = value.op
-        if isinstance(op, arith.Add | arith.Sub):
-            yield from self._terms(op.lhs, extents)
-            yield from self._terms(op.rhs, extents)
-            return
         strides: list[tuple[str, Value, bool]] = []
         if isinstance(op, arith.Mul):
             for side, other in ((op.lhs, op.rhs), (op.rhs, op.lhs)):
