@@ -308,11 +308,16 @@ class Integers:
         Both are equal, since the product does not overflow. But a 64-bit product and its addition
         are one instruction, so no register need hold the distance of each address.
         """
+        factors: list[int] = []
         base, offset = self.split(index)
-        if not signed or bits == 64 or offset or base not in self._multiples:
-            return self.extend(index, bits, 64, signed=signed)
-        base, factor = self._multiples[base]
-        return self.mul(self._widen_index(base, bits, signed=True), Affine("", factor), 64)
+        while signed and bits != 64 and not offset and base in self._multiples:
+            index, factor = self._multiples[base]
+            factors.append(factor)
+            base, offset = self.split(index)
+        wide = self.extend(index, bits, 64, signed=signed)
+        for factor in reversed(factors):
+            wide = self.mul(wide, Affine("", factor), 64)
+        return wide
 
     def add_pointers(
         self, pointers: Registers, offsets: Registers, bits: int, size_bytes: int, *, signed: bool

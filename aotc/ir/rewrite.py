@@ -124,6 +124,16 @@ def _holds_throughout(op: Op, predicate: Callable[[Op], bool]) -> bool:
     )
 
 
+def erase_dead(op: Op) -> None:
+    """Erase an op if nothing observes it, and then what was computed for it alone."""
+    worklist = [op]
+    while worklist:
+        each = worklist.pop()
+        if each.block is not None and is_trivially_dead(each):
+            worklist += _producers(each)
+            each.erase()
+
+
 def rewrite(kernel: Kernel, patterns: Mapping[type[Op], Sequence[Pattern[Op]]]) -> bool:
     """Apply `patterns`, keyed by op class, until none applies; return whether any did.
 

@@ -15,7 +15,7 @@ every launch that keeps the `conditions` of the `Wrapped` symbols in it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from aotc.ir.core import Block, Kernel, Op, Value
@@ -23,6 +23,7 @@ from aotc.ir.dialects import arith, scf, tile
 from aotc.ir.effects import Trait
 from aotc.ir.rewrite import is_inside
 from aotc.ir.types import I1, I32, I64, PointerType, ScalarType, TileType, element_of, shape_of
+from aotc.ir.walks import Steps, reached, run
 from aotc.schedule.analysis.polynomial import ONE, ZERO, Polynomial
 
 _MAX_TERMS = 64
@@ -94,16 +95,20 @@ class AffineAnalysis:
 
     def bounds(self, mask: Value) -> tuple[Polynomial, ...] | None:
         """Return polynomials, all of which are below 0 just where `mask` is true, or None."""
+        return run(self._bounds(mask))
+
+    def _bounds(self, mask: Value) -> Steps[tuple[Polynomial, ...] | None]:
         op = mask.op
         if isinstance(op, arith.Constant):
             return () if op.value else None
         if isinstance(op, arith.And):
-            left, right = self.bounds(op.lhs), self.bounds(op.rhs)
+            left = yield self._bounds(op.lhs)
+            right = None if left is None else (yield self._bounds(op.rhs))
             return None if left is None or right is None else (*left, *right)
         if isinstance(op, arith.Compare):
             return self._bound_of(op)
         names = None if op is None else axis_names(op)
-        found = None if op is None or names is None else self.bounds(op.operands[0])
+        found = None if op is None or names is None else (yield self._bounds(op.operands[0]))
         return None if found is None or names is None else tuple(p.renamed(names) for p in found)
 
     def _bound_of(self, op: arith.Compare) -> tuple[Polynomial, ...] | None:
@@ -159,15 +164,14 @@ class AffineAnalysis:
         return Affine(start.base, start.offset + distance * per_index)
 
     def _is_invariant(self, polynomial: Polynomial, loop: scf.For) -> bool:
-        return not any(self._changes(symbol, loop) for symbol in polynomial.symbols)
+        symbols = reached(polynomial.symbols, self.symbols_of)
+        sources = (self.sources[symbol] for symbol in symbols if symbol >= 0)
+        return not any(isinstance(each, Value) and is_inside(each.owner, loop) for each in sources)
 
-    def _changes(self, symbol: int, loop: scf.For) -> bool:
-        if symbol < 0:
-            return False
-        source = self.sources[symbol]
-        if isinstance(source, Value):
-            return is_inside(source.owner, loop)
-        return not self._is_invariant(source.dividend + source.divisor, loop)
+    def symbols_of(self, symbol: int) -> Iterable[int]:
+        """Return the symbols that a remainder is computed of."""
+        source = self.sources[symbol] if symbol >= 0 else None
+        return (source.dividend + source.divisor).symbols if isinstance(source, Wrapped) else ()
 
     def _opaque(self, value: Value) -> Affine:
         if isinstance(value.type, ScalarType) and value.type.is_int:

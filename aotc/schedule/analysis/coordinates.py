@@ -9,6 +9,7 @@ from aotc.ir.core import Op, Value
 from aotc.ir.dialects import arith, scf
 from aotc.ir.rewrite import Builder, is_inside
 from aotc.ir.types import I32
+from aotc.ir.walks import Steps, run
 from aotc.schedule.analysis.affine import AffineAnalysis
 from aotc.schedule.analysis.global_order import stands_before
 from aotc.schedule.analysis.polynomial import Polynomial
@@ -16,6 +17,12 @@ from aotc.schedule.analysis.polynomial import Polynomial
 
 def coordinate(analysis: AffineAnalysis, start: Polynomial, user: Op, place: Builder) -> Value:
     """Compute where a box begins; what changes within the innermost loop is added last."""
+    return run(_coordinate(analysis, start, user, place))
+
+
+def _coordinate(
+    analysis: AffineAnalysis, start: Polynomial, user: Op, place: Builder
+) -> Steps[Value]:
     for value in analysis.scalars(start):
         if _is_visible(value, user):
             return value
@@ -28,16 +35,16 @@ def coordinate(analysis: AffineAnalysis, start: Polynomial, user: Op, place: Bui
 
     total: Value | None = None
     for term in sorted(start, key=changes):
-        value = _term(analysis, term, user, place)
+        value = yield _term(analysis, term, user, place)
         total = value if total is None else place(arith.Add(total, value)).out
     return place(arith.Constant(0, I32)).out if total is None else total
 
 
-def _term(analysis: AffineAnalysis, term: Polynomial, user: Op, place: Builder) -> Value:
+def _term(analysis: AffineAnalysis, term: Polynomial, user: Op, place: Builder) -> Steps[Value]:
     ((monomial, factor),) = term.terms
     product: Value | None = None
     for symbol in monomial:
-        value = _symbol(analysis, symbol, user, place)
+        value = yield _symbol(analysis, symbol, user, place)
         product = value if product is None else place(arith.Mul(product, value)).out
     if product is not None and factor == 1:
         return product
@@ -45,12 +52,12 @@ def _term(analysis: AffineAnalysis, term: Polynomial, user: Op, place: Builder) 
     return constant if product is None else place(arith.Mul(product, constant)).out
 
 
-def _symbol(analysis: AffineAnalysis, symbol: int, user: Op, place: Builder) -> Value:
+def _symbol(analysis: AffineAnalysis, symbol: int, user: Op, place: Builder) -> Steps[Value]:
     source = analysis.sources[symbol]
     if isinstance(source, Value):
         return source if source.type == I32 else place(arith.Cast(source, I32)).out
-    dividend = coordinate(analysis, source.dividend, user, place)
-    divisor = coordinate(analysis, source.divisor, user, place)
+    dividend = yield _coordinate(analysis, source.dividend, user, place)
+    divisor = yield _coordinate(analysis, source.divisor, user, place)
     return place(arith.Rem(dividend, divisor)).out
 
 

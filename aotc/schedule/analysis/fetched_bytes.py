@@ -18,6 +18,7 @@ from aotc.ir.dialects import arith, scf, tma
 from aotc.ir.effects import Trait
 from aotc.ir.rewrite import is_inside
 from aotc.ir.types import SharedType, TensorMapType
+from aotc.ir.walks import Steps, run
 
 FETCHED_BYTES = 128
 MOST_FETCHED_BYTES = 256
@@ -42,7 +43,7 @@ def _walks_along(load: tma.TmaLoad) -> bool:
     size_bytes = memory.element.size_bytes
     if loop is None or not FETCHED_BYTES <= memory.shape[-1] * size_bytes < MOST_FETCHED_BYTES:
         return False
-    step = _step(load.coords[-1], loop)
+    step = run(_step(load.coords[-1], loop, {}))
     return step is not None and 0 < abs(step) * size_bytes < MOST_FETCHED_BYTES
 
 
@@ -51,8 +52,14 @@ def _innermost_loop(op: Op) -> scf.For | None:
     return loop if isinstance(loop, scf.For) else None
 
 
-def _step(value: Value, loop: scf.For) -> int | None:
+def _step(value: Value, loop: scf.For, known: dict[Value, int | None]) -> Steps[int | None]:
     """Return by how much a scalar grows in each iteration, or None where that is not known."""
+    if value not in known:
+        known[value] = yield _step_of(value, loop, known)
+    return known[value]
+
+
+def _step_of(value: Value, loop: scf.For, known: dict[Value, int | None]) -> Steps[int | None]:
     if value is loop.induction:
         return _constant(loop.step)
     if not is_inside(value.owner, loop):
@@ -64,7 +71,8 @@ def _step(value: Value, loop: scf.For) -> int | None:
         return 0
     if not isinstance(op, arith.Add | arith.Sub | arith.Mul | arith.Div):
         return None
-    left, right = _step(op.lhs, loop), _step(op.rhs, loop)
+    left = yield _step(op.lhs, loop, known)
+    right = None if left is None else (yield _step(op.rhs, loop, known))
     if left is None or right is None:
         return None
     if isinstance(op, arith.Mul | arith.Div):

@@ -35,6 +35,7 @@ from aotc.ir.effects import Resource, Trait
 from aotc.ir.parameter_access import pointer_roots
 from aotc.ir.rewrite import is_inside
 from aotc.ir.types import PointerType, TensorMapType, TileType, element_of, shape_of
+from aotc.ir.walks import reached
 from aotc.schedule.analysis.affine import Affine, AffineAnalysis, axis_symbol
 from aotc.schedule.analysis.global_order import (
     accessed,
@@ -373,10 +374,9 @@ class _Distance:
 
     def is_moved(self, symbol: int) -> bool:
         """Return whether a symbol may differ between the two accesses."""
-        source = self._affine.sources[symbol] if symbol >= 0 else None
-        if source is None or isinstance(source, Value):
-            return self.moves(source)
-        return any(map(self.is_moved, (source.dividend + source.divisor).symbols))
+        symbols = reached([symbol], self._affine.symbols_of)
+        sources = (self._affine.sources[each] for each in symbols if each >= 0)
+        return any(isinstance(each, Value) and self.moves(each) for each in sources)
 
     def _by_stride(self, offset: Polynomial) -> dict[Monomial, Polynomial]:
         """Return the index along each dimension, by the stride that it is multiplied with."""

@@ -11,6 +11,7 @@ from aotc.ir.effects import Resource, Trait
 from aotc.ir.layout_access import run_elems_in_order
 from aotc.ir.rewrite import is_pure
 from aotc.ir.types import TileType
+from aotc.ir.walks import reached
 from aotc.schedule.analysis.global_order import free_operands
 from aotc.schedule.remarks import Reason
 
@@ -112,9 +113,10 @@ def find_staging(load: gpu.Load) -> Staging | None:
 
 
 def _readers(buffer: Value, writer: Op) -> Iterator[Op]:
-    """Yield the users of a buffer besides its writer, and those of its views."""
-    for user in buffer.users:
-        if user.has(Trait.ALIAS) and user.block is writer.block:
-            yield from _readers(user.results[0], writer)
-        elif user is not writer:
-            yield user
+    """Return the users of a buffer besides its writer, and those of its views."""
+
+    def is_view(op: Op) -> bool:
+        return op.has(Trait.ALIAS) and op.block is writer.block
+
+    users = reached(buffer.users, lambda op: op.results[0].users if is_view(op) else ())
+    return (user for user in users if user is not writer and not is_view(user))

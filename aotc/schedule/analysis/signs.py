@@ -11,11 +11,12 @@ Invariant: an index that is "never negative" is not in any launch for which all 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from aotc.ir.core import Op, Value
 from aotc.ir.dialects import arith, scf, tile
 from aotc.ir.types import ScalarType
+from aotc.ir.walks import Steps, run
 from aotc.schedule.analysis.affine import AffineAnalysis
 from aotc.schedule.analysis.polynomial import Polynomial
 
@@ -30,33 +31,43 @@ class Signs:
 
     def never_negative(self, polynomial: Polynomial) -> bool:
         """Return whether all terms of a polynomial are 0 or more."""
-        return all(
-            factor > 0 and all(map(self._of_symbol, monomial))
-            for monomial, factor in polynomial.terms
-        )
-
-    def _of_symbol(self, symbol: int) -> bool:
-        if symbol < 0:
-            return True
-        source = self._analysis.sources[symbol]
-        return (
-            self.of(source) if isinstance(source, Value) else self.never_negative(source.dividend)
-        )
+        return run(self._all_terms(polynomial))
 
     def of(self, value: Value) -> bool:
         """Return whether a scalar is never negative."""
+        return run(self.ask(value))
+
+    def ask(self, value: Value) -> Steps[bool]:
+        """Answer `of` for a value that another is computed from."""
         if value not in self._found:
-            self._found[value] = self._look(value)
+            self._found[value] = yield self._look(value)
         return self._found[value]
 
-    def _look(self, value: Value) -> bool:
+    def _all_terms(self, polynomial: Polynomial) -> Steps[bool]:
+        for monomial, factor in polynomial.terms:
+            if factor <= 0:
+                return False
+            for symbol in monomial:
+                if symbol >= 0 and not (yield self._of_symbol(symbol)):
+                    return False
+        return True
+
+    def _of_symbol(self, symbol: int) -> Steps[bool]:
+        source = self._analysis.sources[symbol]
+        return self.ask(source) if isinstance(source, Value) else self._all_terms(source.dividend)
+
+    def _look(self, value: Value) -> Steps[bool]:
         op = value.op
+        if isinstance(op, tile.ProgramId | tile.NumPrograms | tile.Load):
+            return True
+        if isinstance(op, arith.Constant):
+            return op.value >= 0
         if op is not None:
             rule = _RULES.get(type(op))
-            return rule is not None and rule(self, op, value)
+            return rule is not None and (yield rule(self, op, value))
         parent = None if isinstance(value.owner, Op) else value.owner.parent
         if isinstance(parent, scf.For):
-            return value is parent.induction and self.of(parent.lower)
+            return value is parent.induction and (yield self.ask(parent.lower))
         is_argument = parent is not None and not isinstance(parent, Op)
         if not is_argument or not isinstance(value.type, ScalarType) or value.type.is_float:
             return False
@@ -67,44 +78,40 @@ class Signs:
 # ---- rules: one function an op ----------------------------------------------------------------
 
 
-def _always(_: Signs, __: Op, ___: Value) -> bool:
+def _all(signs: Signs, op: Op, _: Value) -> Steps[bool]:
+    return _all_of(signs, op.operands)
+
+
+def _first(signs: Signs, op: Op, _: Value) -> Steps[bool]:
+    return signs.ask(op.operands[0])
+
+
+def _max(signs: Signs, op: Op, _: Value) -> Steps[bool]:
+    # Constants first: they need no check at launch.
+    for value in sorted(op.operands, key=lambda value: not isinstance(value.op, arith.Constant)):
+        if (yield signs.ask(value)):
+            return True
+    return False
+
+
+def _select(signs: Signs, op: Op, _: Value) -> Steps[bool]:
+    assert isinstance(op, arith.Select)
+    return _all_of(signs, [op.if_true, op.if_false])
+
+
+def _branch(signs: Signs, op: Op, value: Value) -> Steps[bool]:
+    assert isinstance(op, scf.If)
+    return _all_of(signs, [block.terminator.operands[value.index] for block in op.blocks])
+
+
+def _all_of(signs: Signs, values: Sequence[Value]) -> Steps[bool]:
+    for value in values:
+        if not (yield signs.ask(value)):
+            return False
     return True
 
 
-def _constant(_: Signs, op: Op, __: Value) -> bool:
-    assert isinstance(op, arith.Constant)
-    return op.value >= 0
-
-
-def _all(signs: Signs, op: Op, _: Value) -> bool:
-    return all(map(signs.of, op.operands))
-
-
-def _first(signs: Signs, op: Op, _: Value) -> bool:
-    return signs.of(op.operands[0])
-
-
-def _max(signs: Signs, op: Op, _: Value) -> bool:
-    # Constants first: they need no check at launch.
-    operands = sorted(op.operands, key=lambda value: not isinstance(value.op, arith.Constant))
-    return any(map(signs.of, operands))
-
-
-def _select(signs: Signs, op: Op, _: Value) -> bool:
-    assert isinstance(op, arith.Select)
-    return signs.of(op.if_true) and signs.of(op.if_false)
-
-
-def _branch(signs: Signs, op: Op, value: Value) -> bool:
-    assert isinstance(op, scf.If)
-    return all(signs.of(block.terminator.operands[value.index]) for block in op.blocks)
-
-
-_RULES: dict[type[Op], Callable[[Signs, Op, Value], bool]] = {
-    tile.ProgramId: _always,
-    tile.NumPrograms: _always,
-    tile.Load: _always,
-    arith.Constant: _constant,
+_RULES: dict[type[Op], Callable[[Signs, Op, Value], Steps[bool]]] = {
     arith.Add: _all,
     arith.Mul: _all,
     arith.Min: _all,

@@ -16,6 +16,7 @@ from aotc.ir.dialects import arith, tile
 from aotc.ir.effects import Trait
 from aotc.ir.rewrite import Builder
 from aotc.ir.types import I64, ScalarType, TileType, element_of
+from aotc.ir.walks import Steps, run
 
 _HELD = (Trait.SHAPE_ONLY, Trait.SAME_VALUES, Trait.VIEW)
 _MAX_BITS = 32
@@ -90,18 +91,19 @@ class _Conditions:
 
     def add_mask(self, mask: Value) -> None:
         """Add what makes a mask all true. Raises: _UnknownError."""
-        op = mask.op
-        if isinstance(op, tile.Splat):
-            self.found.append(op.value)
-        elif isinstance(op, arith.And):
-            self.add_mask(op.lhs)
-            self.add_mask(op.rhs)
-        elif isinstance(op, arith.Compare):
-            self._add_comparison(op)
-        elif op is not None and op.has(*_HELD):
-            self.add_mask(_operand(op))
-        else:
-            raise _UnknownError
+        masks = [mask]
+        while masks:
+            op = masks.pop().op
+            if isinstance(op, tile.Splat):
+                self.found.append(op.value)
+            elif isinstance(op, arith.And):
+                masks += [op.rhs, op.lhs]
+            elif isinstance(op, arith.Compare):
+                self._add_comparison(op)
+            elif op is not None and op.has(*_HELD):
+                masks.append(_operand(op))
+            else:
+                raise _UnknownError
 
     def _add_comparison(self, op: arith.Compare) -> None:
         lhs, rhs = self.observed(op.lhs), self.observed(op.rhs)
@@ -114,7 +116,10 @@ class _Conditions:
 
     def observed(self, value: Value) -> _Bounds:
         """Return the bounds of a value whose arithmetic is made sure not to have wrapped."""
-        bounds = self.of(value)
+        return run(self._observed(value))
+
+    def _observed(self, value: Value) -> Steps[_Bounds]:
+        bounds = yield self._of(value)
         if bounds.wraps:
             limit = 1 << (element_of(value.type).bits - 1)
             self._compare(bounds.high, self._number(limit), "lt")
@@ -123,17 +128,17 @@ class _Conditions:
             self._known[value] = bounds
         return bounds
 
-    def of(self, value: Value) -> _Bounds:
+    def _of(self, value: Value) -> Steps[_Bounds]:
         """Return the bounds of an integer, or of the elements of a tile. Raises: _UnknownError."""
         if value not in self._known:
             element = element_of(value.type)
             is_index = isinstance(element, ScalarType) and element.is_int and element.is_signed
             if not is_index or element.bits > _MAX_BITS:
                 raise _UnknownError
-            self._known[value] = self._bounds(value)
+            self._known[value] = yield self._bounds(value)
         return self._known[value]
 
-    def _bounds(self, value: Value) -> _Bounds:
+    def _bounds(self, value: Value) -> Steps[_Bounds]:
         op = value.op
         if isinstance(op, arith.Constant):
             number = self._number(int(op.value))
@@ -143,22 +148,25 @@ class _Conditions:
             wide = self._placed(arith.Cast(value, I64), -limit, limit - 1)
             return _Bounds(wide, wide)
         if isinstance(op, tile.Splat):
-            return self.of(op.value)
+            return (yield self._of(op.value))
         if isinstance(op, tile.Arange):
             return _Bounds(self._number(op.start), self._number(op.end - 1))
         if isinstance(op, arith.Add):
-            lhs, rhs = self.of(op.lhs), self.of(op.rhs)
+            lhs = yield self._of(op.lhs)
+            rhs = yield self._of(op.rhs)
             return _Bounds(self._add(lhs.low, rhs.low), self._add(lhs.high, rhs.high), wraps=True)
         if isinstance(op, arith.Sub):
-            lhs, rhs = self.of(op.lhs), self.of(op.rhs)
+            lhs = yield self._of(op.lhs)
+            rhs = yield self._of(op.rhs)
             return _Bounds(self._sub(lhs.low, rhs.high), self._sub(lhs.high, rhs.low), wraps=True)
         if isinstance(op, arith.Min | arith.Max):
-            lhs, rhs = self.observed(op.lhs), self.observed(op.rhs)
+            lhs = yield self._observed(op.lhs)
+            rhs = yield self._observed(op.rhs)
             kind = type(op)
             low = self._extremum(kind, lhs.low, rhs.low)
             return _Bounds(low, self._extremum(kind, lhs.high, rhs.high))
         if op is not None and op.has(*_HELD):
-            return self.of(_operand(op))
+            return (yield self._of(_operand(op)))
         raise _UnknownError
 
     def _number(self, value: int) -> Value:

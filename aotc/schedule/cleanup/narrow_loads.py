@@ -25,6 +25,7 @@ from aotc.ir.dialects import arith, scf, tile
 from aotc.ir.rewrite import Builder, append_carried, pass_on
 from aotc.ir.tiles import is_elementwise, is_tile, tile_shape
 from aotc.ir.types import TileType
+from aotc.ir.walks import Steps, reached, run
 from aotc.schedule.analysis.axis import AxisAnalysis
 from aotc.schedule.cleanup.simplify import known
 from aotc.schedule.context import Schedule
@@ -88,10 +89,10 @@ class _Slices:
     def narrow(self, load: tile.Load, axis: int) -> bool:
         """Replace a load by a smaller one; return whether that can be done."""
         tiles = [value for value in (load.pointer, load.mask, load.other) if value is not None]
-        if not all(self._can_slice(value, axis, set()) for value in tiles):
+        if not all(self._can_slice(value, axis) for value in tiles):
             return False
         pointer, mask, other = (
-            None if value is None else self._slice(value, axis)
+            None if value is None else run(self._slice(value, axis))
             for value in (load.pointer, load.mask, load.other)
         )
         assert pointer is not None
@@ -106,20 +107,17 @@ class _Slices:
             load.replace_with([place(tile.Reshape(whole, shape)).out])
         return True
 
-    def _can_slice(self, value: Value, axis: int, seen: set[tuple[Value, int]]) -> bool:
+    def _can_slice(self, value: Value, axis: int) -> bool:
         """Return whether all that a tile is computed from can be made smaller as well."""
-        if (value, axis) in seen:
-            return True
-        seen.add((value, axis))
-        sources = _sources(value, axis)
-        return (
-            sources is not None
-            and tile_shape(value)[axis] % self.every == 0
-            and not (isinstance(value.op, tile.Arange) and value.op.start % self.every)
-            and all(self._can_slice(source, own, seen) for source, own in sources)
+        tiles = reached([(value, axis)], lambda each: _sources(*each) or ())
+        return all(
+            _sources(source, own) is not None
+            and tile_shape(source)[own] % self.every == 0
+            and not (isinstance(source.op, tile.Arange) and source.op.start % self.every)
+            for source, own in tiles
         )
 
-    def _slice(self, value: Value, axis: int) -> Value:
+    def _slice(self, value: Value, axis: int) -> Steps[Value]:
         """Return the slice of a tile of which `_can_slice` says that there is one."""
         found = self.made.get((value, axis))
         if found is not None:
@@ -128,11 +126,11 @@ class _Slices:
             return self._carry(value, axis)
         place = Builder.before_op(value.op)
         with at(value.op.loc):
-            made = self._of_op(value.op, axis, place)
+            made = yield self._of_op(value.op, axis, place)
         self.made[value, axis] = made
         return made
 
-    def _of_op(self, op: Op, axis: int, place: Builder) -> Value:
+    def _of_op(self, op: Op, axis: int, place: Builder) -> Steps[Value]:
         kind = op.results[0].type
         assert isinstance(kind, TileType)
         shape = self._shape(kind, axis)
@@ -143,7 +141,7 @@ class _Slices:
         if isinstance(op, tile.Splat):
             return place(tile.Splat(op.value, shape)).out
         if isinstance(op, tile.Hint):  # of larger runs
-            return self._slice(op.value, axis)
+            return (yield self._slice(op.value, axis))
         if isinstance(op, tile.Broadcast) and tile_shape(op.value)[axis] == 1:
             return place(tile.Broadcast(op.value, shape)).out
         if isinstance(op, arith.Div) and self._is_whole(op, axis):
@@ -155,7 +153,9 @@ class _Slices:
             fewer = arith.Constant(int(divisor) // self.every, indices.type)
             return place(arith.Div(indices, place(fewer).out)).out
         sources = _sources(op.results[0], axis) or ()
-        sliced = {source: self._slice(source, own) for source, own in sources}
+        sliced: dict[Value, Value] = {}
+        for source, own in sources:
+            sliced[source] = yield self._slice(source, own)
         if isinstance(op, tile.Broadcast):
             return place(tile.Broadcast(sliced[op.value], shape)).out
         return place(op.clone(sliced)).results[0]
@@ -173,14 +173,18 @@ class _Slices:
 
     def _indices(self, value: Value, axis: int) -> Value:
         """Return the slice of indices, each divided by how often it repeats."""
+        views: list[Op] = []
+        while not isinstance(value.op, tile.Arange):
+            assert value.op is not None
+            views.append(value.op)
+            value, axis = _only_source(value, axis)
         op = value.op
-        assert op is not None
-        place = Builder.before_op(op)
-        if isinstance(op, tile.Arange):
-            with at(op.loc):
-                return place(tile.Arange(op.start // self.every, op.end // self.every)).out
-        source, own = _only_source(value, axis)
-        return place(op.clone({source: self._indices(source, own)})).results[0]
+        with at(op.loc):
+            arange = tile.Arange(op.start // self.every, op.end // self.every)
+            sliced = Builder.before_op(op)(arange).out
+        for view in reversed(views):
+            sliced = Builder.before_op(view)(view.clone({view.operands[0]: sliced})).results[0]
+        return sliced
 
     def _scaled(self, indices: Value, factor: int, place: Builder) -> Value:
         return place(arith.Mul(indices, place(arith.Constant(factor, indices.type)).out)).out
@@ -200,7 +204,7 @@ class _Slices:
         ends: dict[Block, list[tuple[Value, Value]]] = {}
         for value, axis in self.carried:  # which grows where a slice needs what a loop carries
             sources = _sources(value, axis) or ()
-            first, following = (self._slice(source, own) for source, own in sources)
+            first, following = (run(self._slice(source, own)) for source, own in sources)
             assert isinstance(value.owner, Block)
             ends.setdefault(value.owner, []).append((first, following))
         self.carried.clear()

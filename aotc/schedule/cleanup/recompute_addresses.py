@@ -19,6 +19,7 @@ from aotc.ir.effects import Trait
 from aotc.ir.rewrite import Builder
 from aotc.ir.tiles import is_elementwise, is_tile
 from aotc.ir.types import TileType
+from aotc.ir.walks import Steps, run
 from aotc.schedule.analysis.global_order import free_operands
 from aotc.schedule.context import Schedule
 
@@ -84,14 +85,18 @@ class Indices:
     def is_index(self, value: Value) -> bool:
         """Return whether a value is a tile computed from scalars and indices alone."""
         if value not in self.known:
-            op = value.op
-            self.known[value] = (
-                op is not None
-                and is_tile(value)
-                and (_is_cheap(op) or is_elementwise(op))
-                and all(self.is_index(source) for source in op.operands if is_tile(source))
-            )
+            run(self._learn(value))
         return self.known[value]
+
+    def _learn(self, value: Value) -> Steps[None]:
+        op = value.op
+        known = op is not None and is_tile(value) and (_is_cheap(op) or is_elementwise(op))
+        for source in op.operands if op is not None and known else ():
+            if known and is_tile(source):
+                if source not in self.known:
+                    yield self._learn(source)
+                known = self.known[source]
+        self.known[value] = known
 
 
 class _Recomputation:
@@ -107,14 +112,17 @@ class _Recomputation:
         place = Builder.before_op(op)
         for value in dict.fromkeys(free_operands(op)):
             if value.op in self.before and self.indices.is_index(value):
-                new = self._anew(value, place)
+                new = run(self._anew(value, place))
                 for user in (op, *_inside(op)):
                     user.replace_operand(value, new)
 
-    def _anew(self, value: Value, place: Builder) -> Value:
+    def _anew(self, value: Value, place: Builder) -> Steps[Value]:
         if value not in self.made:
             op = value.op
             assert op is not None
-            sources = {each: self._anew(each, place) for each in op.operands if is_tile(each)}
+            sources: dict[Value, Value] = {}
+            for each in op.operands:
+                if is_tile(each):
+                    sources[each] = yield self._anew(each, place)
             self.made.update(zip(op.results, place(op.clone(sources)).results, strict=True))
         return self.made[value]

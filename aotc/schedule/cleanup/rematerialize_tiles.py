@@ -28,6 +28,7 @@ from aotc.ir.order import enclosing_in
 from aotc.ir.rewrite import Builder
 from aotc.ir.tiles import is_elementwise, is_tile
 from aotc.ir.types import PointerType, ScalarType, TileType
+from aotc.ir.walks import Steps, run
 from aotc.schedule.analysis.global_order import free_operands
 from aotc.schedule.analysis.live_registers import is_made_again
 from aotc.schedule.analysis.minimum_cut import Graph
@@ -246,7 +247,7 @@ class _Copies:
             with at(op.loc):
                 for value in dict.fromkeys(free_operands(op)):
                     if self._is_repeated(value):
-                        new = self._copy(value, place)
+                        new = run(self._copy(value, place))
                         for user in (op, *(each for block in op.blocks for each in block.walk())):
                             user.replace_operand(value, new)
             self._learn(op)
@@ -263,20 +264,23 @@ class _Copies:
             return False
         return self.boundary.takes_registers(value) and self.boundary.sources(value) is not None
 
-    def _copy(self, value: Value, place: Builder) -> Value:
+    def _copy(self, value: Value, place: Builder) -> Steps[Value]:
         if value not in self.made:
             if value in self.kept or not self._is_repeated(value):
                 self.made[value] = place(opaque.Opaque(value, self.scalar)).out
             else:
                 op = value.op
                 assert op is not None
-                copy = place(op.clone(self._copy_operands(op, place)))
+                sources: dict[Value, Value] = {}
+                for each in self._copied_operands(op):
+                    sources[each] = yield self._copy(each, place)
+                copy = place(op.clone(sources))
                 for old, new in zip(op.results, copy.results, strict=True):
                     self.made.setdefault(old, new)
         return self.made[value]
 
-    def _copy_operands(self, op: Op, place: Builder) -> dict[Value, Value]:
-        """Copy the operands of an op, as few of those that live on as make it another op than before."""
+    def _copied_operands(self, op: Op) -> list[Value]:
+        """Return the operands to copy: as few of those that live on as make it another op than before."""
         needed = [each for each in op.operands if self.boundary.takes_registers(each)]
         anew = [each for each in needed if not self.boundary.is_live_throughout(each)]
-        return {each: self._copy(each, place) for each in anew or needed[:1]}
+        return anew or needed[:1]

@@ -21,9 +21,10 @@ from aotc.ir.core import Block, Kernel, Op, Value
 from aotc.ir.dialects import arith, gpu, scf, tile
 from aotc.ir.effects import Trait
 from aotc.ir.layout import LinearLayout
-from aotc.ir.rewrite import Builder, Pattern, append_carried, is_pure, pass_on, rewrite
+from aotc.ir.rewrite import Builder, Pattern, append_carried, erase_dead, pass_on, rewrite
 from aotc.ir.tiles import is_elementwise, is_uniform, tile_shape, uniform_in
 from aotc.ir.types import TileType
+from aotc.ir.walks import Steps, run
 from aotc.schedule.context import Schedule
 from aotc.schedule.layout.required_layouts import operand_layouts
 from aotc.schedule.layout.tensor_copies import is_tensor_load
@@ -35,10 +36,16 @@ _MAX_INDEX_OPS = 32  # random numbers are made of indices, too, by a hundred ins
 def hoist_conversions(kernel: Kernel, schedule: Schedule) -> None:
     """Convert operands instead of results wherever that moves fewer bytes."""
     del schedule
-    loops = _Loops()
+    loops, hoisting = _Loops(), _Hoisting()
     patterns: dict[type[Op], Sequence[Pattern[Op]]] = {
-        gpu.Convert: [_convert_at_once, loops.carry_in_layout, _convert_operands]
+        gpu.Convert: [
+            hoisting.settle,
+            _convert_at_once,
+            loops.carry_in_layout,
+            hoisting.convert_operands,
+        ]
     }
+    rewrite(kernel, {})  # the dead use nothing
     while rewrite(kernel, patterns) and loops.take_changes():
         pass
 
@@ -54,29 +61,59 @@ def _convert_at_once(op: Op, place: Builder) -> Sequence[Value] | None:
     return [place(gpu.Convert(before.value, op.layout)).out]
 
 
-def _convert_operands(op: Op, place: Builder) -> Sequence[Value] | None:
-    assert isinstance(op, gpu.Convert)
-    made = op.value.op
-    if made is None or isinstance(made, gpu.SharedLoad):
-        return None
-    if not (_is_made_alone(op.value) or is_index(op.value) or _is_cheap(op.value)):
-        return None
-    if is_uniform(op.value) or isinstance(made, tile.Arange):
-        return [_converted(op.value, op.layout, place)]
-    if _moved_by_operands(made, op.layout) >= _bytes(op.value):
-        return None
+class _Hoisting:
+    """Convert operands, and keep what follows from the users of tiles while these stay the same."""
+
+    def __init__(self) -> None:
+        self._costs = _Costs()
+        self._last: gpu.Convert | None = None
+        self._made: Op | None = None
+        self._tiles: list[Value] = []
+        self._num_users: list[int] = []
+
+    def settle(self, op: Op, place: Builder) -> None:
+        """Erase what the last conversion leaves unused, so that it is no user of any tile."""
+        del place
+        assert isinstance(op, gpu.Convert)
+        last, made, before = self._last, self._made, self._num_users
+        if last is not None and last.block is None:  # it was hoisted
+            if made is not None and made.block is not None:
+                erase_dead(made)
+            if made is None or made.block is not None or _num_users(self._tiles) != before:
+                self._costs.forget()
+        self._last, self._made = op, op.value.op
+        operands = [] if self._made is None else self._made.operands
+        self._tiles = [each for each in operands if not is_uniform(each)]
+        self._num_users = _num_users(self._tiles)
+
+    def convert_operands(self, op: Op, place: Builder) -> Sequence[Value] | None:
+        """Compute a tile in the wanted layout if its operands are converted for less."""
+        assert isinstance(op, gpu.Convert)
+        made = op.value.op
+        if made is None or isinstance(made, gpu.SharedLoad):
+            return None
+        if not (_is_made_alone(op.value) or is_index(op.value) or _is_cheap(op.value)):
+            return None
+        if is_uniform(op.value) or isinstance(made, tile.Arange):
+            return [_converted(op.value, op.layout, place)]
+        if self._costs.moved_by_operands(made, op.layout) >= _bytes(op.value):
+            return None
+        return [_computed_in(op.layout, made, place)]
+
+
+def _computed_in(layout: LinearLayout, made: Op, place: Builder) -> Value:
+    """Return the result of an op in a layout, computed of operands that are converted for it."""
     if isinstance(made, tile.Broadcast):
-        source = _converted(made.value, op.layout.broadcast_source(tile_shape(made.value)), place)
-        return [place(tile.Broadcast(source, made.shape, op.layout)).out]
-    layouts = operand_layouts(made, op.layout)
+        source = _converted(made.value, layout.broadcast_source(tile_shape(made.value)), place)
+        return place(tile.Broadcast(source, made.shape, layout)).out
     mapping = {
-        source: _converted(source, layout, place)
-        for source, layout in zip(made.operands, layouts, strict=True)
+        source: _converted(source, each, place)
+        for source, each in zip(made.operands, operand_layouts(made, layout), strict=True)
     }
     again = place(made.clone(mapping)).results[0]
     kind = again.type
     assert isinstance(kind, TileType)
-    return [again if kind.layout == op.layout else place(gpu.Convert(again, op.layout)).out]
+    return again if kind.layout == layout else place(gpu.Convert(again, layout)).out
 
 
 def _is_joined(layout: LinearLayout) -> bool:
@@ -162,51 +199,76 @@ def _is_made_alone(value: Value) -> bool:
 
 
 def _is_needed_once(value: Value) -> bool:
-    # What a hoisted conversion leaves behind may still be there, unused.
-    return sum(map(_is_needed, value.users)) == 1
+    return len(value.users) == 1
 
 
-def _is_needed(op: Op) -> bool:
-    """Return whether what an op does is seen, or what is computed with its results."""
-    if op.terminator or not is_pure(op):
+def _num_users(values: Sequence[Value]) -> list[int]:
+    return [len(value.users) for value in values]
+
+
+class _Costs:
+    """What it takes to have tiles in other layouts; answers are kept until users of tiles change."""
+
+    def __init__(self) -> None:
+        self._moved: dict[tuple[Value, LinearLayout], int] = {}
+        self._is_again: dict[Value, bool] = {}
+
+    def forget(self) -> None:
+        """Forget all answers, which follow from who uses which tile."""
+        self._moved.clear()
+        self._is_again.clear()
+
+    def moved_by_operands(self, op: Op, layout: LinearLayout) -> int:
+        """Return the fewest bytes that are moved for the operands of an op in a layout."""
+        return run(self._by_operands(op, layout))
+
+    def _by_operands(self, op: Op, layout: LinearLayout) -> Steps[int]:
+        if isinstance(op, tile.Join) and not _is_joined(layout):
+            return _bytes(op.out)
+        layouts = dict(zip(op.operands, operand_layouts(op, layout), strict=True))
+        moved = 0
+        for value, each in layouts.items():
+            moved += yield self._by(value, each)
+        return moved
+
+    def _by(self, value: Value, layout: LinearLayout) -> Steps[int]:
+        """Return the fewest bytes that converting a tile, or what it is computed from, moves."""
+        key = value, layout
+        if key not in self._moved:
+            moved = 0
+            if isinstance(value.type, TileType) and not (yield self._is_read_again(value)):
+                moved = _bytes(value)
+                if value.op is not None and _is_made_alone(value):
+                    moved = min(moved, (yield self._by_operands(value.op, layout)))
+            self._moved[key] = moved
+        return self._moved[key]
+
+    def _is_read_again(self, value: Value) -> Steps[bool]:
+        """Return whether a value can be computed in another layout without moving anything."""
+        if value not in self._is_again:
+            self._is_again[value] = yield self._look(value)
+        return self._is_again[value]
+
+    def _look(self, value: Value) -> Steps[bool]:
+        op = value.op
+        if _is_cheap(value):
+            return True
+        if isinstance(op, gpu.Convert):  # it is converted on the way no more
+            return _is_needed_once(value)
+        if not isinstance(value.type, TileType) or is_index(value):
+            return True
+        if op is None or not _is_made_alone(value):
+            return False
+        for each in op.operands:
+            if not (yield self._is_read_again(each)):
+                return False
         return True
-    return any(_is_needed(user) for value in op.results for user in value.users)
-
-
-def _moved_bytes(value: Value, layout: LinearLayout) -> int:
-    """Return the fewest bytes that converting `value` to a layout, or what it is computed from, moves."""
-    if not isinstance(value.type, TileType) or _is_read_again(value):
-        return 0
-    size_bytes, made = _bytes(value), value.op
-    if made is None or not _is_made_alone(value):
-        return size_bytes
-    return min(size_bytes, _moved_by_operands(made, layout))
-
-
-def _moved_by_operands(op: Op, layout: LinearLayout) -> int:
-    """Return the fewest bytes that are moved for the operands of an op in a layout."""
-    if isinstance(op, tile.Join) and not _is_joined(layout):
-        return _bytes(op.out)
-    layouts = dict(zip(op.operands, operand_layouts(op, layout), strict=True))
-    return sum(_moved_bytes(value, each) for value, each in layouts.items())
 
 
 def _bytes(value: Value) -> int:
     kind = value.type
     assert isinstance(kind, TileType)
     return kind.num_elems * kind.element.size_bytes
-
-
-def _is_read_again(value: Value) -> bool:
-    """Return whether `value` can be computed in another layout without moving anything."""
-    op = value.op
-    if _is_cheap(value):
-        return True
-    if isinstance(op, gpu.Convert):  # it is converted on the way no more
-        return _is_needed_once(value)
-    if not isinstance(value.type, TileType) or is_index(value):
-        return True
-    return op is not None and _is_made_alone(value) and all(map(_is_read_again, op.operands))
 
 
 def _is_cheap(value: Value) -> bool:

@@ -16,8 +16,6 @@ Invariant: the same products are added in the same order.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from aotc.ir.core import Kernel, Op, Value, build
 from aotc.ir.diagnostics import at
 from aotc.ir.dialects import arith, descriptor, scf, tile
@@ -25,6 +23,7 @@ from aotc.ir.effects import Trait
 from aotc.ir.rewrite import Builder, rewrite
 from aotc.ir.tiles import is_elementwise, is_tile, tile_shape
 from aotc.ir.types import TileType, element_of
+from aotc.ir.walks import Steps, run
 from aotc.schedule.analysis.axis import AxisAnalysis
 from aotc.schedule.context import Schedule
 from aotc.schedule.layout.wgmma_layouts import divide_warpgroups, is_computed
@@ -43,7 +42,7 @@ def transpose_dots(kernel: Kernel, schedule: Schedule) -> None:
         if not is_computed(dot.b) or is_computed(dot.a) or not _is_alone(dot):
             continue
         infos = infos or AxisAnalysis(kernel)
-        if _fastest(dot.b, infos) == 0 and _is_faster(dot, schedule):
+        if run(_fastest(dot.b, infos, {})) == 0 and _is_faster(dot, schedule):
             with at(dot.loc):
                 _transpose(dot)
             schedule.remark(dot.loc, Remark.DOT_TRANSPOSED())
@@ -78,9 +77,12 @@ def _is_alone(dot: tile.Dot) -> bool:
     return is_yielded and list(acc.users) == [dot] and list(dot.out.users) == [end]
 
 
-def _transposed(value: Value, place: Builder, done: dict[Value, Value] | None = None) -> Value:
+def _transposed(value: Value, place: Builder) -> Value:
     """Return the transpose of a tile, computed of the transposes of what it is computed from."""
-    done = {} if done is None else done
+    return run(_transpose_tile(value, place, {}))
+
+
+def _transpose_tile(value: Value, place: Builder, done: dict[Value, Value]) -> Steps[Value]:
     op, kind = value.op, value.type
     if value in done or not isinstance(kind, TileType):
         return done.get(value, value)
@@ -89,7 +91,9 @@ def _transposed(value: Value, place: Builder, done: dict[Value, Value] | None = 
     elif isinstance(op, arith.Constant):
         made = place(arith.Constant(op.value, TileType(kind.element, kind.shape[::-1]))).out
     elif op is not None and is_elementwise(op):
-        sources = {source: _transposed(source, place, done) for source in op.operands}
+        sources: dict[Value, Value] = {}
+        for source in op.operands:
+            sources[source] = yield _transpose_tile(source, place, done)
         made = place(op.clone(sources)).results[0]
     else:
         made = place(tile.Trans(value, _SWAPPED)).out
@@ -132,39 +136,45 @@ def _transpose(dot: tile.Dot) -> None:
 # ---- the order in memory ----------------------------------------------------------------------
 
 
-def _fastest(value: Value, infos: AxisAnalysis) -> int | None:
+def _fastest(
+    value: Value, infos: AxisAnalysis, known: dict[Value, int | None]
+) -> Steps[int | None]:
     """Return the axis along which a tile is contiguous in memory, if it is so in one."""
-    op = value.op
-    if op is None or not is_tile(value):
-        return None
-    rule = _FASTEST.get(type(op))
-    if rule is not None:
-        return rule(op, infos)
+    if value not in known:
+        is_made = value.op is not None and is_tile(value)
+        known[value] = (yield _fastest_of(value.op, infos, known)) if is_made else None
+    return known[value]
+
+
+def _fastest_of(
+    op: Op | None, infos: AxisAnalysis, known: dict[Value, int | None]
+) -> Steps[int | None]:
+    assert op is not None
+    last = len(tile_shape(op.results[0])) - 1
+    if isinstance(op, descriptor.DescriptorLoad):
+        return last
+    if isinstance(op, tile.Load):
+        runs = infos[op.pointer].contiguity
+        return runs.index(max(runs)) if max(runs) > 1 else None
+    if isinstance(op, tile.Trans):
+        axis = yield _fastest(op.value, infos, known)
+        return None if axis is None else op.order.index(axis)
     if is_elementwise(op):
-        found = [
-            each for each in (_fastest(source, infos) for source in op.operands) if each is not None
-        ]
-        return found[0] if found else None
-    if op.has(Trait.VIEW) or isinstance(op, tile.Join):
-        return _of_view(op, infos)
-    return None
+        for source in op.operands:
+            axis = yield _fastest(source, infos, known)
+            if axis is not None:
+                return axis
+        return None
+    axis = _axis_of_words(op) if isinstance(op, tile.Reshape) else None
+    if axis is None and (op.has(Trait.VIEW) or isinstance(op, tile.Join)):
+        # Views and joined tiles of what is contiguous along its last axis.
+        source = yield _fastest(op.operands[0], infos, known)
+        return last if source == len(tile_shape(op.operands[0])) - 1 else None
+    return axis
 
 
-def _of_trans(op: Op, infos: AxisAnalysis) -> int | None:
-    assert isinstance(op, tile.Trans)
-    axis = _fastest(op.value, infos)
-    return None if axis is None else op.order.index(axis)
-
-
-def _of_load(op: Op, infos: AxisAnalysis) -> int | None:
-    assert isinstance(op, tile.Load)
-    runs = infos[op.pointer].contiguity
-    return runs.index(max(runs)) if max(runs) > 1 else None
-
-
-def _of_reshape(op: Op, infos: AxisAnalysis) -> int | None:
+def _axis_of_words(op: tile.Reshape) -> int | None:
     """Return the axis of a word's numbers, for words that are repeated once for each of them."""
-    assert isinstance(op, tile.Reshape)
     spread, shape = op.value.op, tile_shape(op.out)
     if isinstance(spread, tile.Broadcast):
         apart, whole = tile_shape(spread.value), tile_shape(spread.out)
@@ -176,24 +186,4 @@ def _of_reshape(op: Op, infos: AxisAnalysis) -> int | None:
                 and extent > whole[axis + 1]
             ):
                 return axis
-    return _of_view(op, infos)
-
-
-def _of_view(op: Op, infos: AxisAnalysis) -> int | None:
-    """Return the last axis of views and joined tiles of what is contiguous along its last axis."""
-    axis = _fastest(op.operands[0], infos)
-    is_last = axis == len(tile_shape(op.operands[0])) - 1
-    return len(tile_shape(op.results[0])) - 1 if is_last else None
-
-
-def _of_descriptor(op: Op, infos: AxisAnalysis) -> int | None:
-    del infos
-    return len(tile_shape(op.results[0])) - 1
-
-
-_FASTEST: dict[type[Op], Callable[[Op, AxisAnalysis], int | None]] = {
-    tile.Trans: _of_trans,
-    tile.Load: _of_load,
-    tile.Reshape: _of_reshape,
-    descriptor.DescriptorLoad: _of_descriptor,
-}
+    return None

@@ -40,6 +40,7 @@ from aotc.ir.dialects import arith, gpu, scf, tile, wgmma
 from aotc.ir.effects import Resource
 from aotc.ir.rewrite import Builder, is_pure
 from aotc.ir.types import SharedType, TileType
+from aotc.ir.walks import Steps, run
 from aotc.schedule.analysis.global_order import free_operands
 from aotc.schedule.analysis.loop_bounds import lowered_bounds
 from aotc.schedule.pipelining.loop_schedule import LoopSchedule, Step
@@ -269,16 +270,19 @@ class _Expansion:
 
     def runs_ahead(self, value: Value, distance: int) -> bool:
         """Return whether nothing that a value of the body is computed from runs later."""
+        return run(self._learn_ahead(value, distance))
+
+    def _learn_ahead(self, value: Value, distance: int) -> Steps[bool]:
         key = value, distance
         if key not in self._runs_ahead:
-            self._runs_ahead[key] = True  # around the loop it depends on itself
-            op = value.op
-            if op is None or op.block is not self.loop.body:
-                found = True
-            elif op in self.distances:
+            op, found = value.op, True
+            if op in self.distances:
                 found = self.distances[op] >= distance
-            else:
-                found = all(self.runs_ahead(each, distance) for each in free_operands(op))
+            elif op is not None and op.block is self.loop.body:
+                for each in free_operands(op):
+                    if not (yield self._learn_ahead(each, distance)):
+                        found = False
+                        break
             self._runs_ahead[key] = found
         return self._runs_ahead[key]
 
@@ -447,15 +451,18 @@ class _Region:
 
     def get(self, value: Value, offset: int, distance: int) -> Value:
         """Return a value of the iteration `offset`, for an op that runs at `distance`."""
+        return run(self._get(value, offset, distance))
+
+    def _get(self, value: Value, offset: int, distance: int) -> Steps[Value]:
         op = value.op
         if (op.block if op is not None else value.owner) is not self.loop.body:
             return value
         key = value, offset
         if key not in self._values:
-            self._values[key] = self._compute(value, offset, distance)
+            self._values[key] = yield self._compute(value, offset, distance)
         return self._values[key]
 
-    def _compute(self, value: Value, offset: int, distance: int) -> Value:
+    def _compute(self, value: Value, offset: int, distance: int) -> Steps[Value]:
         op, expansion = value.op, self.expansion
         if op is None and value.index == 0:
             return self._index(offset)
@@ -463,7 +470,7 @@ class _Region:
             if self._carries(value, offset, distance):
                 return self._enter(value, offset)
             earlier = distance - 1 if offset == distance else distance
-            return self.get(expansion.yielded(value), offset - 1, max(earlier, 0))
+            return (yield self._get(expansion.yielded(value), offset - 1, max(earlier, 0)))
         if op in expansion.distances:
             if self._is_prologue or offset >= expansion.distances[op]:
                 raise IRError(f"{op.opcode} comes too late for its use", op.loc)
@@ -472,7 +479,7 @@ class _Region:
             raise IRError(f"{op.opcode} is in no schedule", op.loc)
         if offset < expansion.first_distances.get(op, 0) and not self._is_prologue:
             return self._enter(value, offset)
-        self._emit(op, offset, distance)
+        yield self._emit_of(op, offset, distance)
         return self._values[value, offset]
 
     def _carries(self, value: Value, offset: int, distance: int) -> bool:
@@ -519,11 +526,18 @@ class _Region:
             made.pending = self.expansion.pending(op, copy, self.limit)
 
     def _emit(self, op: Op, offset: int, distance: int, exists: Value | None = None) -> Op:
+        return run(self._emit_of(op, offset, distance, exists))
+
+    def _emit_of(
+        self, op: Op, offset: int, distance: int, exists: Value | None = None
+    ) -> Steps[Op]:
         with at(op.loc):
             if isinstance(op, gpu.SharedStage | gpu.NextStage) and self._counts_on(op, offset):
-                made = self._later_stage(op, offset, distance)
+                made = yield self._later_stage(op, offset, distance)
             else:
-                mapping = {value: self.get(value, offset, distance) for value in free_operands(op)}
+                mapping: dict[Value, Value] = {}
+                for value in free_operands(op):
+                    mapping[value] = yield self._get(value, offset, distance)
                 if exists is None:
                     made = self.place(op.clone(mapping))
                 else:
@@ -538,13 +552,13 @@ class _Region:
 
     def _later_stage(
         self, op: gpu.SharedStage | gpu.NextStage, offset: int, distance: int
-    ) -> gpu.SharedStage | gpu.NextStage:
+    ) -> Steps[gpu.SharedStage | gpu.NextStage]:
         """Return the stage, or stage index, that is `offset` iterations after the current one."""
-        index = self.get(op.index, 0, 0)
+        index = yield self._get(op.index, 0, 0)
         if isinstance(op, gpu.NextStage):
             ahead = (op.ahead + offset) % op.num_stages
             return self.place(gpu.NextStage(index, op.num_stages, ahead))
-        buffer = self.get(op.buffer, offset, distance)
+        buffer = yield self._get(op.buffer, offset, distance)
         assert isinstance(buffer.type, SharedType)
         ahead = (op.ahead + offset) % buffer.type.num_stages
         return self.place(gpu.SharedStage(buffer, index, ahead))

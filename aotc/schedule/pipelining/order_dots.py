@@ -85,6 +85,7 @@ class _Order:
         self.ops = [op for op in loop.body if not op.terminator]
         self.dots = [op for op in self.ops if isinstance(op, wgmma.Wgmma)]
         self.waits = [op for op in self.ops if isinstance(op, wgmma.WgmmaWait)]
+        self.depths: dict[Op, int] = {}
 
     def found(self) -> list[Step] | None:
         """Return the steps of the loop; None if they are in that order, or some dot is in flight."""
@@ -143,9 +144,12 @@ class _Order:
 
     def _depth(self, dot: wgmma.Wgmma) -> int:
         """Return how many dots of the iteration must be complete, one after the other, before it."""
-        needed = self._needed_by(dot)
-        before = [op for op in self.dots if op in needed]
-        return 1 + max((self._depth(op) for op in before), default=-1)
+        for op in self.dots[: self.dots.index(dot) + 1]:
+            if op not in self.depths:
+                needed = self._needed_by(op)
+                before = (self.depths[each] for each in self.depths if each in needed)
+                self.depths[op] = 1 + max(before, default=-1)
+        return self.depths[dot]
 
     def _needed_by(self, dot: wgmma.Wgmma) -> dict[Op, None]:
         """Return the ops of the iteration that a dot needs, waits for its stages among them."""

@@ -26,6 +26,7 @@ from aotc.ir.effects import Trait
 from aotc.ir.order import number_ops
 from aotc.ir.rewrite import Builder, append_carried, pass_on
 from aotc.ir.types import I32, SharedType
+from aotc.ir.walks import users_through_views
 from aotc.schedule.context import Schedule
 from aotc.schedule.shared_memory.allocate_shared import place_buffers
 from aotc.schedule.shared_memory.live_ranges import live_ranges
@@ -111,9 +112,5 @@ def _rotate(exchange: gpu.SharedAlloc, loop: scf.For) -> scf.For:
 
 
 def _users(buffer: Value) -> Iterator[Op]:
-    """Yield the ops that access a buffer or a view of it."""
-    for user in buffer.users:
-        if user.has(Trait.ALIAS):
-            yield from _users(user.results[0])
-        else:
-            yield user
+    """Return the ops that access a buffer or a view of it."""
+    return (user for user in users_through_views(buffer) if not user.has(Trait.ALIAS))

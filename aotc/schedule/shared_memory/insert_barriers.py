@@ -46,6 +46,7 @@ from aotc.ir.dialects import assembly, cluster, gpu, grid, mbarrier, roles, scf,
 from aotc.ir.effects import Resource, Trait
 from aotc.ir.rewrite import Builder, is_inside
 from aotc.ir.types import SharedType
+from aotc.ir.walks import users_through_views
 from aotc.schedule.analysis.global_hazards import GlobalHazards
 from aotc.schedule.context import Schedule
 from aotc.schedule.shared_memory.cluster_barriers import (
@@ -330,11 +331,7 @@ def _fence_ahead(op: Op, pending: Pending) -> None:
 
 
 def _feeds_dot(buffer: Value) -> bool:
-    return any(
-        user.effects_on(Resource.DOTS, "start")
-        or (user.has(Trait.ALIAS) and _feeds_dot(user.results[0]))
-        for user in buffer.users
-    )
+    return any(user.effects_on(Resource.DOTS, "start") for user in users_through_views(buffer))
 
 
 def _fence_before(op: Op, pending: Pending, place: Place | None = None) -> None:

@@ -23,6 +23,7 @@ from aotc.ir.dialects import cluster, gpu, grid, mbarrier, roles
 from aotc.ir.effects import Resource, Trait
 from aotc.ir.order import enclosing_in
 from aotc.ir.types import SharedType
+from aotc.ir.walks import users_through_views
 from aotc.schedule.analysis.alias import allocation_of
 
 _SMALL_BUFFER_BYTES = 512
@@ -114,11 +115,9 @@ def _last_of(user: Op, block: Block | None, numbers: dict[Op, tuple[int, int]]) 
 
 def _users(buffer: Value) -> Iterator[Op]:
     """Yield the users of a buffer or its stages, and the ops that wait for copies into it."""
-    for user in buffer.users:
+    for user in users_through_views(buffer):
         yield user
-        if user.has(Trait.ALIAS):
-            yield from _users(user.results[0])
-        else:
+        if not user.has(Trait.ALIAS):
             for effect in user.effects_on(None, "start"):
                 wait = _wait_after(user, effect.resource)
                 if wait is not None:

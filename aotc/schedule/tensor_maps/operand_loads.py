@@ -81,15 +81,19 @@ def check_dot(load: tile.Load, dot: tile.Dot, box: TensorBox, schedule: Schedule
 
 def _axis_in(operand: Value, load: tile.Load, box: TensorBox) -> int | None:
     """Return the axis of an operand along which a load is contiguous; None if it is another's."""
-    op = operand.op
-    if op is load:
-        return box.axes[-1].tile_axis
-    if op is None or not op.has(Trait.VIEW):
-        return None
-    axis, names = _axis_in(op.operands[0], load, box), axis_names(op)
-    if axis is None or names is None:
-        return None
-    return -1 - names[axis_symbol(axis)]
+    views: list[Op] = []
+    while operand.op is not load:
+        if operand.op is None or not operand.op.has(Trait.VIEW):
+            return None
+        views.append(operand.op)
+        operand = operand.op.operands[0]
+    axis = box.axes[-1].tile_axis
+    for view in reversed(views):
+        names = axis_names(view)
+        if axis is None or names is None:
+            return None
+        axis = -1 - names[axis_symbol(axis)]
+    return axis
 
 
 def check_load_order(load: tile.Load, kernel: Kernel) -> None:

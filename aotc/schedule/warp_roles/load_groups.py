@@ -24,6 +24,7 @@ from aotc.ir.effects import Trait
 from aotc.ir.rewrite import Builder, is_inside
 from aotc.ir.tiles import is_tile
 from aotc.ir.types import I32
+from aotc.ir.walks import reached
 from aotc.schedule.analysis.global_order import stands_before
 from aotc.schedule.shared_memory.mbarrier_ring import MbarrierRing, RingPosition
 from aotc.schedule.warp_roles.read_ends import done_at
@@ -127,10 +128,11 @@ def _is_brief(op: Op) -> bool:
 
 def readers_of(buffer: Value) -> Iterator[Op]:
     """Yield the consumers' ops that read a buffer."""
-    for user in buffer.users:
-        if isinstance(user, gpu.SharedTrans):
-            yield from readers_of(user.out)
-        elif not isinstance(user, tma.SyncLoad | tma.TmaLoad | thread_copy.ThreadLoad):
+    writers = tma.SyncLoad | tma.TmaLoad | thread_copy.ThreadLoad
+    for user in reached(
+        buffer.users, lambda op: op.out.users if isinstance(op, gpu.SharedTrans) else ()
+    ):
+        if not isinstance(user, gpu.SharedTrans | writers):
             yield user
 
 

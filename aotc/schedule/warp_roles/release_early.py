@@ -20,6 +20,7 @@ from aotc.ir.core import Block, Kernel, Op, Value
 from aotc.ir.dialects import arith, mbarrier, roles, scf, wgmma
 from aotc.ir.effects import Resource, Trait
 from aotc.ir.rewrite import Builder, is_inside, is_pure
+from aotc.ir.walks import users_through_views
 from aotc.schedule.analysis.alias import allocation_of
 from aotc.schedule.analysis.loop_bounds import lowered_bounds
 from aotc.schedule.context import Schedule
@@ -171,10 +172,8 @@ def _uses(op: Op, of: Op) -> bool:
 
 def _readers(buffer: Value) -> Iterator[Op]:
     """Yield the ops that read a buffer, a stage or a view of it."""
-    for user in buffer.users:
-        if user.has(Trait.ALIAS):
-            yield from _readers(user.results[0])
-        elif not user.effects_on(Resource.MBARRIER, "start"):
+    for user in users_through_views(buffer):
+        if not user.has(Trait.ALIAS) and not user.effects_on(Resource.MBARRIER, "start"):
             yield user
 
 

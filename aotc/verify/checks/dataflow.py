@@ -482,12 +482,20 @@ class _Analysis:
 
         And whether the product has 64 bits.
         """
+        worklist = [offset]
+        while worklist:
+            term = worklist.pop()
+            op = strip(term).op
+            if isinstance(op, arith.Add | arith.Sub):
+                worklist += [op.rhs, op.lhs]
+            else:
+                yield from self._term(term, extents)
+
+    def _term(
+        self, offset: Value, extents: Mapping[str, int]
+    ) -> Iterator[tuple[str | None, Value, bool]]:
         value = strip(offset)
         op = value.op
-        if isinstance(op, arith.Add | arith.Sub):
-            yield from self._terms(op.lhs, extents)
-            yield from self._terms(op.rhs, extents)
-            return
         strides: list[tuple[str, Value, bool]] = []
         if isinstance(op, arith.Mul):
             for side, other in ((op.lhs, op.rhs), (op.rhs, op.lhs)):

@@ -14,6 +14,7 @@ from typing import TypeAlias
 
 from aotc.ir.core import Block, Op, Value
 from aotc.ir.dialects import arith, descriptor, scf, tile
+from aotc.ir.walks import Steps, run
 from aotc.verify.checks.dataflow import SHAPES
 
 _Combine: TypeAlias = Callable[[list[int]], int]
@@ -71,13 +72,27 @@ def _combined(
     rules: Mapping[type[Op], _Combine],
     leaf: Callable[[Value, Known], int | None],
 ) -> int | None:
-    found = leaf(value, known)
-    rule = rules.get(type(value.op)) if value.op is not None else None
-    if found is not None or value.op is None or rule is None:
-        return found
-    parts = [_combined(operand, known, rules, leaf) for operand in value.op.operands]
-    numbers = [part for part in parts if part is not None]
-    return rule(numbers) if len(numbers) == len(parts) else None
+    answers: dict[Value, int | None] = {}
+
+    def answer(value: Value) -> Steps[int | None]:
+        if value not in answers:
+            answers[value] = yield learn(value)
+        return answers[value]
+
+    def learn(value: Value) -> Steps[int | None]:
+        found = leaf(value, known)
+        rule = rules.get(type(value.op)) if value.op is not None else None
+        if found is not None or value.op is None or rule is None:
+            return found
+        numbers: list[int] = []
+        for operand in value.op.operands:
+            part = yield answer(operand)
+            if part is None:
+                return None
+            numbers.append(part)
+        return rule(numbers)
+
+    return run(answer(value))
 
 
 def _leaf(value: Value, known: Known) -> int | None:

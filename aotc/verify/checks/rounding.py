@@ -26,6 +26,7 @@ import numpy as np
 from aotc.ir.core import Kernel, Op, Value
 from aotc.ir.dialects import arith, descriptor, tile
 from aotc.ir.types import ScalarType, element_of
+from aotc.ir.walks import reached
 from aotc.verify.arrays import Array, reshape
 from aotc.verify.checks.dataflow import SHAPES, backward
 from aotc.verify.interpreter.program import Program, Rule, Rules
@@ -63,10 +64,8 @@ def _narrows(op: arith.Cast) -> bool:
 
 
 def _is_only_stored(value: Value) -> bool:
-    return all(
-        isinstance(user, _STORES) or (isinstance(user, SHAPES) and _is_only_stored(user.results[0]))
-        for user in value.users
-    )
+    users = reached(value.users, lambda op: op.results[0].users if isinstance(op, SHAPES) else ())
+    return all(isinstance(user, (*_STORES, *SHAPES)) for user in users)
 
 
 @dataclass(frozen=True, slots=True)
