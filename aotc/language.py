@@ -734,7 +734,7 @@ def dot(
 
     The result is float32 (int32 of 8-bit integers, float64 of float64), or float16 of operands of at
     most 16 bits if `out_dtype` or `acc` says so. `input_precision` is how float32 is multiplied: "tf32"
-    (the default), "tf32x3" or "ieee".
+    (the default), "tf32x3", "bf16x3", "bf16x6" or "ieee".
     """
     raise _outside("dot")
 

@@ -87,6 +87,7 @@ def test_an_accumulator_and_a_batch(sources: Sources) -> None:
         (", allow_tf32=True", "tf32"),
         (", allow_tf32=False", "ieee"),
         (", input_precision='TF32x3'", "tf32x3"),
+        (", input_precision='bf16x6'", "bf16x6"),
         (", input_precision='ieee'", "ieee"),
     ],
 )
@@ -119,7 +120,11 @@ def test_input_precision(sources: Sources, argument: str, expected: str) -> None
         ("tl.dot(x, y, tl.zeros((16, 8), tl.float32))", "must be float32[16, 16]", "tl.zeros"),
         ("tl.dot(x, y, 0)", "must be float32[16, 16], got 0", "tl.zeros((16, 16), tl.float32)"),
         ("tl.dot(x, y, out_dtype=tl.bfloat16)", "does not sum in bfloat16", ".to(tl.bfloat16)"),
-        ("tl.dot(x, y, input_precision='fp8')", "'tf32' or 'tf32x3' or 'ieee', got 'fp8'", ""),
+        (
+            "tl.dot(x, y, input_precision='fp8')",
+            "'tf32' or 'tf32x3' or 'bf16x3' or 'bf16x6' or 'ieee', got 'fp8'",
+            "",
+        ),
         ("tl.dot(x, y, input_precision='ieee', allow_tf32=False)", "not both", "leave"),
         (
             "tl.dot(x.to(tl.float8e5), y.to(tl.float8e5), max_num_imprecise_acc=64)",

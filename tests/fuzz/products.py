@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from typing import get_args
 
 from aotc.ir.core import Value
 from aotc.ir.dialects import tile
@@ -79,7 +80,7 @@ def product(g: Generator, a: Item, b: Item, element: ScalarType, shape: Shape) -
     if element.is_float and not (fits(element, facts) and facts.hi - facts.lo <= limit):
         return None
     known = replace(facts, acc_bits=limit) if fits(element, facts) else full(element)
-    how: Sequence[tile.InputPrecision] = ("tf32", "tf32x3", "ieee")
+    how: Sequence[tile.InputPrecision] = get_args(tile.InputPrecision)
     precision = g.choices.pick(how) if a.element == FP32 else "tf32"
     return g.keep(g.add(tile.Dot(a.value, b.value, acc, precision)).out, known)
 

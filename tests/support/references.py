@@ -176,7 +176,13 @@ def quantize_int8_rows(x: Array) -> tuple[Expected, Expected]:
 # What one addition of an accumulator may lose: tensor cores truncate, so twice a rounding.
 _ACCUMULATOR_EPS = {FP16: 2.0**-10, FP32: 2.0**-23, FP64: 2.0**-53, I32: 0.0}
 # What one fp32 operand may lose of itself.
-_OPERAND_EPS: dict[InputPrecision, float] = {"tf32": 2.0**-10, "tf32x3": 2.0**-20, "ieee": 0.0}
+_OPERAND_EPS: dict[InputPrecision, float] = {
+    "tf32": 2.0**-10,
+    "tf32x3": 2.0**-20,
+    "bf16x3": 2.0**-15,
+    "bf16x6": 2.0**-22,
+    "ieee": 0.0,
+}
 
 
 @dataclass(frozen=True)

@@ -415,7 +415,8 @@ class Dot(Op, opcode="gpu.dot", pure=True, traits=(Trait.DOT,)):
 
     def infer(self) -> Sequence[Type]:
         out = check_dot(self, self.a, self.b, self.acc, self.input_precision)
-        self.expect(self.input_precision != "tf32x3", "tf32x3 is three dots")
+        is_one = self.input_precision in ("tf32", "ieee")
+        self.expect(is_one, f"{self.input_precision} is several dots")
         a, b = tile_type(self, self.a), tile_type(self, self.b)
         if self.shape and a.layout is not None and b.layout is not None and out.layout is not None:
             self.expect(len(self.shape) == 3, f"{self.shape} is not (m, n, k)")

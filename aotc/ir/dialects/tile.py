@@ -370,7 +370,7 @@ class AtomicCas(
 
 # ---- dots -------------------------------------------------------------------------------------
 
-InputPrecision = Literal["tf32", "tf32x3", "ieee"]
+InputPrecision = Literal["tf32", "tf32x3", "bf16x3", "bf16x6", "ieee"]
 
 _FP8 = (FP8E4NV, FP8E5)
 _DOT_RESULTS: dict[ElementType, tuple[ScalarType, ...]] = {
@@ -414,7 +414,8 @@ class Dot(Op, opcode="tile.dot", pure=True, traits=(Trait.DOT,)):
     accumulated in the type of `acc` in any order; integers wrap. `input_precision` is for fp32
     operands only: "ieee" multiplies them as they are, "tf32" keeps the first 10 bits of their
     mantissas, as tensor cores do, and "tf32x3" adds two more dots, each of one operand with what
-    was dropped of the other, which leaves about 21 bits. For fp8 operands at least every
+    was dropped of the other, which leaves about 21 bits. "bf16x3" and "bf16x6" multiply sums of two and
+    three bf16 numbers, without the smallest products: about 16 and 24 bits. For fp8 operands at least every
     `max_num_imprecise_acc` elements of K are promoted to a full fp32 accumulator; 0 leaves it to
     the hardware. With `num_columns`, only that many first columns of N are used; the others of the
     result are undefined.

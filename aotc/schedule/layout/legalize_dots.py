@@ -5,10 +5,10 @@
 - An addition to the result of a dot becomes its accumulator: `acc += dot(a, b)` keeps its
   accumulator in the instruction, whichever way it was written. Tensor cores sum fp8 products with
   fewer bits than fp32, so these are promoted to the accumulator at the end of the dot's K.
-- A dot at "tf32x3" is three at tf32. The residual of an operand is the operand minus its
-  leading bits, exactly; the smallest terms are accumulated first, apart from the accumulator, so
-  that its magnitude does not cost them their bits. Where an operand is infinite, its residual is
-  NaN, and the term that has it is dropped.
+- A dot at "tf32x3", "bf16x3" or "bf16x6" is three or six dots of parts of its operands: the leading bits in
+  tf32 or bf16, then those of the residual, which is exact. The smallest terms are accumulated first, apart
+  from the accumulator, whose magnitude would cost them their bits. Where an operand is infinite, its
+  residual is NaN, and the terms that have it are dropped.
 
 Invariant: afterwards `input_precision` is "tf32" or "ieee", and operands have a type that the
 target multiplies.
@@ -22,11 +22,17 @@ from aotc.ir.core import Kernel, Op, Value
 from aotc.ir.dialects import arith, tile
 from aotc.ir.rewrite import Builder, rewrite
 from aotc.ir.tiles import tile_shape
-from aotc.ir.types import FP8E4NV, FP8E5, FP16, FP32, U32, TileType, element_of, with_element
+from aotc.ir.types import BF16, FP8E4NV, FP8E5, FP16, FP32, U32, TileType, element_of, with_element
 from aotc.schedule.context import Schedule
 from aotc.target import Feature
 
 _TF32_BITS = 0xFFFFE000
+_CROSS_TERMS = {
+    "tf32x3": ((1, 0), (0, 1)),
+    "bf16x3": ((1, 0), (0, 1)),
+    "bf16x6": ((2, 0), (0, 2), (1, 1), (1, 0), (0, 1)),
+}
+"""The parts of both operands that are multiplied besides the leading ones, the smallest first."""
 
 
 def legalize_dots(kernel: Kernel, schedule: Schedule) -> None:
@@ -34,7 +40,7 @@ def legalize_dots(kernel: Kernel, schedule: Schedule) -> None:
     if Feature.FP8_MMA not in schedule.target.features:
         rewrite(kernel, {tile.Dot: [_widen_fp8]})
     rewrite(kernel, {arith.Add: [_add_to_accumulator]})
-    rewrite(kernel, {tile.Dot: [_split_tf32x3]})
+    rewrite(kernel, {tile.Dot: [_split_precision]})
 
 
 def _add_to_accumulator(op: Op, place: Builder) -> Sequence[Value] | None:
@@ -67,21 +73,37 @@ def _widen_fp8(op: Op, place: Builder) -> Sequence[Value] | None:
     return [place(tile.Dot(a, b, op.acc)).out]
 
 
-def _split_tf32x3(op: Op, place: Builder) -> Sequence[Value] | None:
+def _split_precision(op: Op, place: Builder) -> Sequence[Value] | None:
     assert isinstance(op, tile.Dot)
-    if op.input_precision != "tf32x3":
+    if op.input_precision not in _CROSS_TERMS:
         return None
     if element_of(op.a.type) != FP32:
         return [place(tile.Dot(op.a, op.b, op.acc, "tf32", op.max_num_imprecise_acc)).out]
-    kind = op.acc.type
-    zero = place(arith.Constant(0.0, kind)).out
-    small_a, small_b = (_beyond_tf32(value, place) for value in (op.a, op.b))
-    cross = place(tile.Dot(small_a, op.b, zero)).out
-    cross = place(tile.Dot(op.a, small_b, cross)).out
+    split = _tf32_parts if op.input_precision == "tf32x3" else _bf16_parts
+    a, b = (split(value, place) for value in (op.a, op.b))
+    zero = place(arith.Constant(0.0, op.acc.type)).out
+    cross = zero
+    for of_a, of_b in _CROSS_TERMS[op.input_precision]:
+        cross = place(tile.Dot(a[of_a], b[of_b], cross)).out
     is_number = place(arith.Compare(cross, cross, "eq")).out
     cross = place(arith.Select(is_number, cross, zero)).out
-    product = place(tile.Dot(op.a, op.b, cross)).out
+    product = place(tile.Dot(a[0], b[0], cross)).out
     return [place(arith.Add(product, op.acc)).out]
+
+
+def _bf16_parts(value: Value, place: Builder) -> list[Value]:
+    """Return fp32 numbers as the sum of three bf16 numbers, the largest first; unused ones are removed."""
+    parts: list[Value] = []
+    for _ in range(3):
+        part = place(arith.Cast(value, BF16)).out
+        value = place(arith.Sub(value, place(arith.Cast(part, FP32)).out)).out
+        parts.append(part)
+    return parts
+
+
+def _tf32_parts(value: Value, place: Builder) -> list[Value]:
+    """Return fp32 numbers, of which a dot takes the tf32 bits, and their residual."""
+    return [value, _beyond_tf32(value, place)]
 
 
 def _beyond_tf32(value: Value, place: Builder) -> Value:

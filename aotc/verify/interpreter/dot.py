@@ -15,11 +15,12 @@ from __future__ import annotations
 import numpy as np
 
 from aotc.ir.dialects.tile import InputPrecision
-from aotc.ir.types import FP32, ScalarType
+from aotc.ir.types import BF16, FP32, ScalarType
 from aotc.verify.arrays import Array, reshape, view
 from aotc.verify.interpreter.numerics import round_to
 
 _TF32_DROPPED_BITS = 13
+_BF16_PARTS = {"bf16x3": 2, "bf16x6": 3}
 
 
 def dot(
@@ -35,6 +36,9 @@ def dot(
         return np.matmul(wide_a, wide_b).astype(np.int64).astype(acc.dtype) + acc
     if source != FP32 or how == "ieee":
         return round_to(np.matmul(wide_a, wide_b) + wide_acc, target)
+    if how in _BF16_PARTS:
+        total = _of_bf16_parts(a, b, _BF16_PARTS[how])
+        return round_to(total + wide_acc, target)
     big_a, big_b = (truncate_to_tf32(value).astype(np.float64) for value in (a, b))
     total = np.matmul(big_a, big_b)
     if how == "tf32x3":
@@ -46,6 +50,22 @@ def dot(
         # What an infinity has beyond tf32 is no number, and the term that has it is dropped.
         total += np.where(np.isnan(cross), 0.0, cross)
     return round_to(total + wide_acc, target)
+
+
+def _of_bf16_parts(a: Array, b: Array, count: int) -> Array:
+    """Return `a @ b` of the `count` leading bf16 parts of both, without the smallest products."""
+    left, right = _bf16_parts(a, count), _bf16_parts(b, count)
+    cross = sum(np.matmul(left[i], right[k - i]) for k in range(1, count) for i in range(k + 1))
+    return np.matmul(left[0], right[0]) + np.where(np.isnan(cross), 0.0, cross)
+
+
+def _bf16_parts(value: Array, count: int) -> list[Array]:
+    parts: list[Array] = []
+    for _ in range(count):
+        part = round_to(value.astype(np.float64), BF16)
+        value = value - part.astype(np.float32)
+        parts.append(part.astype(np.float64))
+    return parts
 
 
 def truncate_to_tf32(value: Array) -> Array:

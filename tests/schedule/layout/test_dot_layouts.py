@@ -166,17 +166,17 @@ def test_fp8_without_fp8_products(target: str) -> None:
 
 
 @pytest.mark.parametrize(("m", "n", "k"), [(16, 16, 16), (64, 32, 8), (4, 2, 2), (1, 1, 1)])
-@pytest.mark.parametrize("precision", ["ieee", "tf32x3"])
+@pytest.mark.parametrize("precision", ["ieee", "tf32x3", "bf16x3", "bf16x6"])
 def test_fp32_beyond_tf32(precision: str, m: int, n: int, k: int) -> None:
     tile_wgmma("fp32", "fp32", "fp32", m, n, k, precision=precision)
 
 
-def test_tf32x3_keeps_the_bits_that_tf32_drops() -> None:
+def test_several_products_keep_the_bits_that_one_drops() -> None:
     rng = np.random.default_rng(3)
     a, b = (rng.standard_normal(shape).astype(np.float32) for shape in ((32, 64), (64, 16)))
     acc = np.zeros((32, 16), np.float32)
     exact = a.astype(np.float64) @ b.astype(np.float64)
-    for precision, bound in (("tf32x3", 4e-5), ("tf32", 4e-2)):
+    for precision, bound in (("tf32x3", 4e-5), ("bf16x6", 4e-5), ("bf16x3", 2e-3), ("tf32", 4e-2)):
         kernel, _ = kernel_around(dot("fp32", precision), (a, b, acc))
         kernel = schedule_kernel(kernel, Schedule(TARGETS["sm_80"], Config(4)))
         out = np.zeros_like(acc)

@@ -163,6 +163,32 @@ def test_tf32x3_is_three_products_apart_from_the_accumulator() -> None:
     )
 
 
+def test_bf16x6_is_six_products_of_bf16_parts() -> None:
+    run(
+        with_operands(
+            "fp32",
+            """
+  // CHECK: [[A0:%[0-9]+]] = arith.cast(%a) {{.*}}bf16
+  // CHECK: [[A1:%[0-9]+]] = arith.cast({{.*}}) {{.*}}bf16
+  // CHECK: [[A2:%[0-9]+]] = arith.cast({{.*}}) {{.*}}bf16
+  // CHECK: [[B0:%[0-9]+]] = arith.cast(%b) {{.*}}bf16
+  // CHECK: [[B1:%[0-9]+]] = arith.cast({{.*}}) {{.*}}bf16
+  // CHECK: [[B2:%[0-9]+]] = arith.cast({{.*}}) {{.*}}bf16
+  // CHECK: [[ONE:%[0-9]+]] = tile.dot([[A2]], [[B0]], {{.*}})
+  // CHECK: [[TWO:%[0-9]+]] = tile.dot([[A0]], [[B2]], [[ONE]])
+  // CHECK: [[THREE:%[0-9]+]] = tile.dot([[A1]], [[B1]], [[TWO]])
+  // CHECK: [[FOUR:%[0-9]+]] = tile.dot([[A1]], [[B0]], [[THREE]])
+  // CHECK: [[FIVE:%[0-9]+]] = tile.dot([[A0]], [[B1]], [[FOUR]])
+  // CHECK: [[KEPT:%[0-9]+]] = arith.select
+  // CHECK: [[ALL:%[0-9]+]] = tile.dot([[A0]], [[B0]], [[KEPT]])
+  // CHECK: arith.add([[ALL]], %c)
+  // CHECK-NOT: bf16x6
+  %d = tile.dot(%a, %b, %c) {input_precision = "bf16x6"} : tile<16x16xfp32>
+  tile.store(%ps, %d, _)""",
+        )
+    )
+
+
 def test_a_precision_of_fp32_says_nothing_of_other_types() -> None:
     run(
         with_operands(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import pytest
@@ -66,7 +66,9 @@ def test_tf32_ignores_the_low_bits() -> None:
     assert np.isnan(truncate_to_tf32(low_nan)).all()
 
 
-@pytest.mark.parametrize(("how", "bits"), [("tf32", 9), ("tf32x3", 19), ("ieee", 24)])
+@pytest.mark.parametrize(
+    ("how", "bits"), [("tf32", 9), ("tf32x3", 19), ("bf16x3", 14), ("bf16x6", 21), ("ieee", 24)]
+)
 def test_input_precision(how: InputPrecision, bits: int) -> None:
     a, b = _random((16, 64), FP32), _random((64, 16), FP32)
     acc = np.zeros((16, 16), np.float32)
@@ -78,16 +80,17 @@ def test_input_precision(how: InputPrecision, bits: int) -> None:
     assert error.max() > 2.0 ** -(bits + 8)
 
 
-def test_infinities_have_nothing_beyond_tf32() -> None:
+@pytest.mark.parametrize("how", ["tf32x3", "bf16x3", "bf16x6"])
+def test_infinities_have_no_residual(how: InputPrecision) -> None:
     a = np.array([[np.inf, 1.5], [1.0, 2.0]], np.float32)
     b = np.array([[2.0, -1.0], [0.5, 3.0]], np.float32)
     with np.errstate(all="ignore"):
-        got = dot(a, b, np.zeros((2, 2), np.float32), FP32, FP32, "tf32x3")
+        got = dot(a, b, np.zeros((2, 2), np.float32), FP32, FP32, how)
     assert got.tolist() == [[np.inf, -np.inf], [3.0, 5.0]]
 
 
 def test_half_precision_operands_ignore_the_mode() -> None:
     a, b = _random((4, 8), FP16), _random((8, 4), FP16)
     acc = _random((4, 4), FP32)
-    results = [dot(a, b, acc, FP16, FP32, how) for how in ("tf32", "tf32x3", "ieee")]
+    results = [dot(a, b, acc, FP16, FP32, how) for how in get_args(InputPrecision)]
     assert all((each == results[0]).all() for each in results)
