@@ -11,7 +11,6 @@ from triton.tools.tensor_descriptor import TensorDescriptor
 
 from aotc.triton.specialization import argument_type, constant, dtype_of
 
-
 _TORCH_DTYPES = {
     "fp8e4nv": torch.float8_e4m3fn,
     "fp8e5": torch.float8_e5m2,

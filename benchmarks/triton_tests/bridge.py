@@ -50,9 +50,16 @@ class Launches:
     unsupported: list[str] = field(default_factory=list[str])
 
 
-_launches = Launches()
-_mode = "compile"
-_faults = ""
+@dataclass
+class Session:
+    """The mode of this process, the launches of the current test, and the fault that ended its context."""
+
+    mode: str = "compile"
+    launches: Launches = field(default_factory=Launches)
+    fault: str = ""
+
+
+_session = Session()
 
 
 class Stages(dict[str, Any]):
@@ -60,11 +67,11 @@ class Stages(dict[str, Any]):
 
     def __getitem__(self, stage: str) -> Any:
         if stage == "ptx":
-            _launches.reads_triton.append(stage)
+            _session.launches.reads_triton.append(stage)
         return super().__getitem__(stage)
 
     def __missing__(self, stage: str) -> str:
-        _launches.reads_triton.append(stage)
+        _session.launches.reads_triton.append(stage)
         pytest.skip(f"reads Triton's {stage}")
 
 
@@ -86,7 +93,7 @@ class Compiled:
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
             raise AttributeError(name)
-        _launches.reads_triton.append(name)
+        _session.launches.reads_triton.append(name)
         pytest.skip(f"reads Triton's {name}")
 
 
@@ -102,14 +109,14 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    global _mode
-    _mode = config.getoption("--aotc")
+    _session.mode = config.getoption("--aotc")
     jit.JITFunction.run = _run
-    _replace_driver("cuda" if _mode == "launch" else "cpu")
-    from triton import _internal_testing  # noqa: PLC0415 - asks the driver when imported
+    _replace_driver("cuda" if _session.mode == "launch" else "cpu")
+    from triton import _internal_testing
 
-    _internal_testing._supports_cluster_size = lambda _device, num_ctas: num_ctas <= 8
-    if _mode != "launch":
+    # It would ask a kernel that Triton compiles.
+    _internal_testing._supports_cluster_size = lambda _device, num_ctas: num_ctas <= 8  # noqa: SLF001
+    if _session.mode != "launch":
         _place_on_cpu()
 
 
@@ -176,7 +183,7 @@ def _run(self: Any, *args: Any, grid: Any, warmup: bool, **keywords: Any) -> Any
         hook(*args, **keywords)
     bound, options = _bind(self, args, keywords)
     if reason := _unsupported(options):
-        _launches.unsupported.append(reason)
+        _session.launches.unsupported.append(reason)
         pytest.skip(reason)
     signature, constants, launch_args = signature_of(self.params, bound)
     config = {
@@ -192,16 +199,16 @@ def _run(self: Any, *args: Any, grid: Any, warmup: bool, **keywords: Any) -> Any
             **config,
         )
     except CompileError as error:
-        _launches.refusals.append(str(error))
+        _session.launches.refusals.append(str(error))
         raise triton.CompilationError(self.src, None, str(error)) from error
-    _launches.compiled += 1
-    if not warmup and _mode != "compile":
+    _session.launches.compiled += 1
+    if not warmup and _session.mode != "compile":
         extents = _extents(grid, bound)
-        if _mode == "launch":
+        if _session.mode == "launch":
             _launch(kernel, extents, launch_args)
         else:
             interpret.run(kernel, launch_args, extents)
-        _launches.run += 1
+        _session.launches.run += 1
     return Compiled(kernel)
 
 
@@ -209,12 +216,11 @@ def _launch(
     kernel: aotc.LaunchableKernel, extents: tuple[int, ...], arguments: Mapping[str, Any]
 ) -> None:
     """Launch on the GPU and wait; a fault ends the process, since its context is lost."""
-    global _faults
     try:
         kernel[extents](**{name: as_tensor(value) for name, value in arguments.items()})
         torch.cuda.synchronize()
     except (torch.AcceleratorError, aotc.runtime.CudaError) as error:
-        _faults = str(error)
+        _session.fault = str(error)
         raise
 
 
@@ -243,7 +249,7 @@ def _bind(
 
 def _unsupported(options: Mapping[str, Any]) -> str:
     """Return why an option asks for something other than this target's code, or ""."""
-    if options.get("ir_override") or options.get("launch_pdl") and _mode != "launch":
+    if options.get("ir_override") or (options.get("launch_pdl") and _session.mode != "launch"):
         return "an option for Triton's own IR or driver"
     return ""
 
@@ -263,8 +269,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
-    global _launches
-    _launches = Launches()
+    _session.launches = Launches()
     return (yield)
 
 
@@ -279,11 +284,13 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) ->
             "outcome": report.outcome,
             "seconds": round(call.duration, 3),
             "error": _last_line(call),
-            **vars(_launches),
+            **vars(_session.launches),
         }
-        with open(path, "a", encoding="utf-8") as file:  # one write a line: workers share the file
+        with Path(path).open(
+            "a", encoding="utf-8"
+        ) as file:  # one write a line: workers share the file
             file.write(json.dumps(line) + os.linesep)
-        if _faults and report.when == "call":
+        if _session.fault and report.when == "call":
             os._exit(1)
     return report
 
