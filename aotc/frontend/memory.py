@@ -93,6 +93,20 @@ def _widened(emit: Emitter, pointer: Value, *others: Operand) -> Value:
     return spread(emit, pointer, extents)
 
 
+def check_width(name: str, pointer: Value, *others: Operand) -> None:
+    """Refuse a write of a tile that is larger than the pointers: several lanes would write to one address.
+
+    Raises: CompileError.
+    """
+    extents = shape(pointer)
+    for other in others if extents else ():
+        if isinstance(other, Value) and common_shape(extents, shape(other)) != extents:
+            raise mistake(
+                f"tl.{name} takes pointers of the value's shape, got {extents} for {shape(other)}",
+                remedy="give each element its own address",
+            )
+
+
 def load(
     emit: Emitter,
     pointer: Operand,
@@ -171,7 +185,7 @@ def store(
     else:
         _check_no_block("store", boundary_check)
     target, kind = pointer_argument(emit, pointer, "store")
-    target = _widened(emit, target, value, mask)
+    check_width("store", target, value, mask)
     what = "a value to store"
     if _is_bool_pointer(pointer):
         value = converted(emit, value, I1, shape(target), what)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import ml_dtypes
@@ -11,6 +11,7 @@ import torch
 from triton.runtime.jit import TensorWrapper
 
 import aotc
+from aotc.ir.params import LAUNCH_SOURCES
 from aotc.ir.text import parse_kernel
 from aotc.verify.interpreter.run import run as interpret
 
@@ -34,8 +35,24 @@ _OTHERS = {
 
 def run(kernel: aotc.LaunchableKernel, arguments: Mapping[str, Any], grid: tuple[int, ...]) -> None:
     """Run a launch; the tensors are changed in place."""
-    module = parse_kernel(kernel.asm["tile"])
-    interpret(module, grid, [_array(value) for value in arguments.values()])
+    program = parse_kernel(kernel.asm["tile"])
+    passed = {name: _array(value) for name, value in _leaves(arguments.items())}
+    names = dict.fromkeys(
+        info.argument for info in program.params if info.source not in LAUNCH_SOURCES
+    )
+    interpret(program, grid, [passed[name] for name in names])
+
+
+def _leaves(arguments: Iterable[tuple[str, Any]]) -> Iterator[tuple[str, Any]]:
+    """Yield arguments, and those in tuples as `name_0`, `name_1`."""
+    for name, value in arguments:
+        if isinstance(value, tuple):
+            fields = getattr(value, "_fields", range(len(value)))
+            yield from _leaves(
+                (f"{name}_{field}", item) for field, item in zip(fields, value, strict=True)
+            )
+        else:
+            yield name, value
 
 
 def _array(value: Any) -> Any:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 
+from aotc.ir.diagnostics import CompileError
 from aotc.verify.interpreter.run import run
 from tests.frontend.conftest import Sources
 
@@ -24,6 +26,23 @@ def test_masked_load_and_store(sources: Sources) -> None:
     out = np.zeros(16, np.float32)
     run(made.kernel, (2,), [x, out, 11])
     np.testing.assert_array_equal(out, [*(2.0 * x), -2, -2, 0, 0, 0])
+
+
+@pytest.mark.parametrize(
+    "write", ["tl.store(out + i, v[:, None])", "tl.store(out + i, 0.0, mask=(v > 0)[:, None])"]
+)
+def test_a_store_of_more_than_the_pointers_is_refused(sources: Sources, write: str) -> None:
+    text = f"""
+        @triton.jit
+        def k(x, out):
+            i = tl.arange(0, 8)
+            v = tl.load(x + i)
+            {write}
+        """
+    with pytest.raises(
+        CompileError, match=r"pointers of the value's shape, got \(8,\) for \(8, 1\)"
+    ):
+        sources.translate(text, {"x": "*fp32", "out": "*fp32"})
 
 
 def test_truth_values_in_memory(sources: Sources) -> None:

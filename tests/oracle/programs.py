@@ -38,6 +38,7 @@ _LIMITS: tuple[tuple[type[Exception], str, str], ...] = (
     (AssertionError, "must be 16-byte aligned", "a tensor that begins between 16 bytes"),
     (ValueError, "must have at least 16 bytes", "a block of truth values"),
     (AssertionError, "only int8 supported", "a dot of uint8"),
+    (AssertionError, "input_precision must be one of", "a dot of bf16 parts"),
 )
 """What Triton's interpreter refuses, and the compiler does not."""
 
