@@ -6,6 +6,12 @@ multiplied there. That is exact unless a scaled element is outside of the wider 
 
 A scale is a power of two, by its exponent plus 127 as uint8, 255 standing for NaN; or a float8e4nv.
 
+Large scales of one operand make elements infinite, although small ones of the other would bring products
+back. So where both have powers of two, a part of them goes from one to the other. It is the same for all
+rows and columns of a group, as a product has one scale of each:
+
+    a 2^127 * b 2^-117  ->  a 2^111 * b 2^-101
+
 Source: OCP Microscaling Formats (MX) Specification 1.0, sections 5.3 and 5.4.
 """
 
@@ -14,7 +20,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from aotc.frontend import operators
+from aotc.frontend import math_functions, operators, reductions
 from aotc.frontend.convert import bitcast, broadcast_to, cast, constant, static_bool, static_str
 from aotc.frontend.dot import dot
 from aotc.frontend.emitter import Emitter, mistake
@@ -28,6 +34,7 @@ from aotc.ir.types import (
     FP8E5,
     FP16,
     FP32,
+    I32,
     U8,
     U16,
     U32,
@@ -45,6 +52,12 @@ _FP4_BITS = 4
 _EXPONENT_SHIFT = 23
 _LEAST_EXPONENT = 0x0040_0000  # 2**-127 in fp32, below its normal numbers
 _NAN_EXPONENT, _NAN = 0xFF, 0x7FC0_0000
+
+# The largest scale by which every number of a format is finite in bf16.
+_LARGEST_SCALES = {"e2m1": 252, "e4m3": 246, "e5m2": 239}
+_LARGEST_SCALE = 254
+# By how much scales of 2^8 more in one operand move, and how far at most unless elements are infinite.
+_MOVED_SHIFT, _MOST_MOVED = 3, 16
 
 
 @dataclass(frozen=True)
@@ -88,7 +101,40 @@ def dot_scaled(
     left = _operand("lhs", lhs, lhs_scale, lhs_format, lhs_k_pack, axis=-1)
     right = _operand("rhs", rhs, rhs_scale, rhs_format, rhs_k_pack, axis=-2)
     kind = FP16 if "fp16" in (left.format, right.format) else BF16
-    return dot(emit, _scaled(emit, left, kind), _scaled(emit, right, kind), acc, out_dtype=FP32)
+    moved = _moved(emit, left, right) if kind == BF16 else None
+    raised = None if moved is None else operators.subtract(emit, 0, moved)
+    a, b = _scaled(emit, left, kind, raised), _scaled(emit, right, kind, moved)
+    return dot(emit, a, b, acc, out_dtype=FP32)
+
+
+def _moved(emit: Emitter, left: _Operand, right: _Operand) -> Value | None:
+    """Return the exponents that go from the scales of the left operand to the right one's, by group.
+
+    They lie along the last axis, the others have one. None where an operand has no powers of two.
+    """
+    if left.scale is None or right.scale is None:
+        return None
+    alike = shape(left.scale)[-1] == shape(right.scale)[-1]
+    if not alike or element(left.scale) != U8 or element(right.scale) != U8:
+        return None
+    one, other = _largest(emit, left.scale), _largest(emit, right.scale)
+    apart = operators.shift_right(emit, operators.subtract(emit, one, other), _MOVED_SHIFT)
+    moved = math_functions.minimum(
+        emit, math_functions.maximum(emit, apart, -_MOST_MOVED), _MOST_MOVED
+    )
+    room, other_room = (_LARGEST_SCALES.get(each.format, _LARGEST_SCALE) for each in (left, right))
+    moved = math_functions.maximum(emit, moved, operators.subtract(emit, one, room))
+    return math_functions.minimum(emit, moved, operators.subtract(emit, other_room, other))
+
+
+def _largest(emit: Emitter, scale: Value) -> Value:
+    """Return the largest scales of all rows, NaN left out, as int32."""
+    codes = cast(emit, scale, I32)
+    is_nan = operators.equal(emit, codes, _NAN_EXPONENT)
+    numbers = operators.select(emit, is_nan, constant(emit, 0, I32), codes)
+    largest = reductions.FUNCTIONS["max"](emit, numbers, len(shape(scale)) - 2, keep_dims=True)
+    assert isinstance(largest, Value)
+    return largest
 
 
 def _operand(
@@ -129,8 +175,8 @@ def _scale(name: str, scale: Operand, extents: Sequence[int], axis: int) -> Valu
     )
 
 
-def _scaled(emit: Emitter, operand: _Operand, kind: ScalarType) -> Value:
-    """Return the elements times their scales."""
+def _scaled(emit: Emitter, operand: _Operand, kind: ScalarType, raised: Value | None) -> Value:
+    """Return the elements times their scales, of which exponents are `raised`."""
     value = operand.value
     if operand.format == "e2m1":
         value = _unpacked(emit, operand, kind)
@@ -140,7 +186,11 @@ def _scaled(emit: Emitter, operand: _Operand, kind: ScalarType) -> Value:
         value = cast(emit, bitcast(emit, value, format_), kind)
     if operand.scale is None:
         return value
-    factor = _spread(emit, operand, _factor(emit, operand.scale))
+    if raised is None:
+        factor = _factor(emit, operand.scale)
+    else:
+        factor = _raised_factor(emit, operand.scale, raised)
+    factor = _spread(emit, operand, factor)
     if kind == BF16:  # which has the range of fp32
         return operators.multiply(emit, value, cast(emit, factor, BF16))
     return cast(emit, operators.multiply(emit, cast(emit, value, FP32), factor), kind)
@@ -182,6 +232,25 @@ def _factor(emit: Emitter, scale: Value) -> Value:
     bits = emit(arith.Max(bits, least)).out
     is_nan = operators.equal(emit, exponent, _NAN_EXPONENT)
     return bitcast(emit, operators.select(emit, is_nan, constant(emit, _NAN, U32), bits), FP32)
+
+
+def _raised_factor(emit: Emitter, scale: Value, raised: Value) -> Value:
+    """Return scales times powers of two as fp32; what is below bf16 is zero, what is above infinite."""
+    codes = cast(emit, scale, I32)
+    exponent = math_functions.minimum(emit, operators.add(emit, codes, raised), _NAN_EXPONENT)
+    normal = operators.shift_left(emit, math_functions.maximum(emit, exponent, 0), _EXPONENT_SHIFT)
+    below = math_functions.minimum(
+        emit,
+        math_functions.maximum(emit, operators.subtract(emit, 0, exponent), 0),
+        _EXPONENT_SHIFT,
+    )
+    subnormal = operators.shift_right(
+        emit, constant(emit, _LEAST_EXPONENT, I32, shape(codes)), below
+    )
+    is_normal = operators.less(emit, 0, exponent)
+    bits = operators.select(emit, is_normal, normal, subnormal)
+    is_nan = operators.equal(emit, codes, _NAN_EXPONENT)
+    return bitcast(emit, operators.select(emit, is_nan, constant(emit, _NAN, I32), bits), FP32)
 
 
 def _spread(emit: Emitter, operand: _Operand, factor: Value) -> Value:

@@ -1,14 +1,19 @@
 """Sums of fp8 products as Hopper's `wgmma` makes them, with an accumulator of few bits.
 
 An instruction aligns its 32 products and the accumulator to the largest of them, cuts what lies more
-than 13 bits below that one's first bit, towards zero, and adds what is left exactly. So an accumulator
-that is large costs all products their last bits, always to the same side: sums of positive numbers come
-out smaller, the more so the longer they are.
+than 13 bits below that one's first bit, towards zero, adds what is left exactly, and cuts the sum to
+as many bits. A product counts by the exponents of its factors, 1.5 * 1.5 by that of 1, and a factor
+below the normal numbers by the least of theirs. So an accumulator that is large costs all products their
+last bits, always to the same side: sums of positive numbers come out smaller, the more so the longer they
+are. Sums of an H100 were the same to the bit, of random numbers in four distributions and up to 64
+instructions.
 
 Invariant: a sum whose terms all fit the bits is exact; what is no finite number is as in any sum.
 """
 
 from __future__ import annotations
+
+from collections.abc import Iterator
 
 import numpy as np
 
@@ -17,27 +22,34 @@ from aotc.verify.arrays import Array
 STEP_K = 32
 """The products that one instruction adds up."""
 
+LEAST_EXPONENTS = {"e4m3": -6, "e5m2": -14}
+"""The exponents of the smallest normal numbers."""
+
+Kinds = tuple[str, str]
+"""The formats of both operands."""
+
 _FRACTION_BITS = 13
+_NONE = -(1 << 20)  # the exponent of zero
 
 
-def fp8_step(a: Array, b: Array, acc: Array) -> Array:
+def fp8_step(a: Array, b: Array, acc: Array, kinds: Kinds) -> Array:
     """Return `acc` + `a` @ `b`, (..., M, 32) by (..., 32, N), as one instruction adds them in fp32."""
     with np.errstate(invalid="ignore", over="ignore"):
         exact = np.matmul(a, b) + acc
-        columns = [(a[..., :, k, None], b[..., k, None, :]) for k in range(a.shape[-1])]
-        largest = np.abs(acc)
-        for left, right in columns:
-            np.maximum(largest, np.abs(left * right), out=largest)
-        _, exponent = np.frexp(largest)  # the first bit of x is that of 2^(exponent - 1)
-        shift = np.where(np.isfinite(largest) & (largest > 0.0), _FRACTION_BITS + 1 - exponent, 0)
+        largest = _exponents(acc)
+        for left, right in _by_k(*map(_factor_exponents, (a, b), kinds)):
+            np.maximum(largest, left + right, out=largest)
+        shift = np.where(largest > _NONE // 2, _FRACTION_BITS - largest, 0)
         total = np.trunc(np.ldexp(acc, shift))
         scale = np.ldexp(1.0, shift)
-        for left, right in columns:
+        for left, right in _by_k(a, b):
             total += np.trunc(left * right * scale)
+        beyond = np.maximum(_exponents(total) - _FRACTION_BITS, 0)
+        total = np.ldexp(np.trunc(np.ldexp(total, -beyond)), beyond)
         return np.where(np.isfinite(exact), np.ldexp(total, -shift), exact)
 
 
-def fp8_sums(a: Array, b: Array, acc: Array, interval: int = 0) -> Array:
+def fp8_sums(a: Array, b: Array, acc: Array, kinds: Kinds, interval: int = 0) -> Array:
     """Return `acc` + `a` @ `b` by such instructions in the order of K.
 
     With an `interval` they add up so much of K at a time, which is added to `acc` in fp64.
@@ -50,6 +62,22 @@ def fp8_sums(a: Array, b: Array, acc: Array, interval: int = 0) -> Array:
         end = min(start + size, depth)
         for first in range(start, end, STEP_K):
             steps = slice(first, min(first + STEP_K, end))
-            part = fp8_step(a[..., :, steps], b[..., steps, :], part)
+            part = fp8_step(a[..., :, steps], b[..., steps, :], part, kinds)
         total = total + part if interval else part
     return total
+
+
+def _by_k(a: Array, b: Array) -> Iterator[tuple[Array, Array]]:
+    """Yield each column of `a` and row of `b`, to be combined to all of the result."""
+    for k in range(a.shape[-1]):
+        yield a[..., :, k, None], b[..., k, None, :]
+
+
+def _exponents(value: Array) -> Array:
+    """Return the exponents of first bits."""
+    _, exponent = np.frexp(value)
+    return np.where((value != 0.0) & np.isfinite(value), exponent - 1, _NONE)
+
+
+def _factor_exponents(value: Array, kind: str) -> Array:
+    return np.where(value != 0.0, np.maximum(_exponents(value), LEAST_EXPONENTS[kind]), _NONE)

@@ -16,12 +16,12 @@ SOURCE = """
 @triton.jit
 def k(a_ptr, sa_ptr, b_ptr, sb_ptr, c_ptr, A: tl.constexpr, SA: tl.constexpr, B: tl.constexpr,
       SB: tl.constexpr, C: tl.constexpr, AF: tl.constexpr, BF: tl.constexpr,
-      AK: tl.constexpr, BK: tl.constexpr):
+      AK: tl.constexpr, BK: tl.constexpr, START: tl.constexpr):
     a = tl.load(a_ptr + tl.arange(0, A[0] * A[1])).reshape(A)
     b = tl.load(b_ptr + tl.arange(0, B[0] * B[1])).reshape(B)
     sa = None if SA is None else tl.load(sa_ptr + tl.arange(0, SA[0] * SA[1])).reshape(SA)
     sb = None if SB is None else tl.load(sb_ptr + tl.arange(0, SB[0] * SB[1])).reshape(SB)
-    c = tl.full(C, 1.0, tl.float32)
+    c = tl.full(C, START, tl.float32)
     c = tl.dot_scaled(a, sa, AF, b, sb, BF, c, lhs_k_pack=AK, rhs_k_pack=BK)
     tl.store(c_ptr + tl.arange(0, C[0] * C[1]), c.reshape(C[0] * C[1]))
 """
@@ -55,6 +55,7 @@ def _run(
     operands: tuple[np.ndarray, np.ndarray],
     scales: tuple[np.ndarray | None, np.ndarray | None],
     along_k: tuple[bool, bool] = (True, True),
+    start: float = 1.0,
 ) -> np.ndarray:
     given = [each if each is not None else np.zeros(1, np.uint8) for each in scales]
     kinds = ["fp8e4nv" if each.dtype == ml_dtypes.float8_e4m3fn else "u8" for each in given]
@@ -76,6 +77,7 @@ def _run(
         "BF": formats[1],
         "AK": along_k[0],
         "BK": along_k[1],
+        "START": start,
     }
     out = np.zeros(M * N, np.float32)
     buffers = (operands[0], given[0], operands[1], given[1])
@@ -85,13 +87,17 @@ def _run(
 
 
 def _expected(
-    a: np.ndarray, sa: np.ndarray | None, b: np.ndarray, sb: np.ndarray | None
+    a: np.ndarray,
+    sa: np.ndarray | None,
+    b: np.ndarray,
+    sb: np.ndarray | None,
+    start: float = 1.0,
 ) -> np.ndarray:
     if sa is not None:
         a = a * np.repeat(sa, K // sa.shape[1], 1)
     if sb is not None:
         b = b * np.repeat(sb, K // sb.shape[1], 1).T
-    return 1 + a @ b
+    return start + a @ b
 
 
 PACKINGS = [
@@ -154,10 +160,66 @@ def test_the_least_scale_and_the_one_that_is_no_number(sources: Sources, other: 
     b = np.ones((K, N), FORMATS[other][1])
     sa = np.full((M, 2), 127, np.uint8)
     sa[0], sa[1, 1] = 0, 255
-    found = _run(sources, ("e2m1", other), (a, b), (sa, None))
-    assert (found[0] == np.float32(1 + K * 6 * 2.0**-127)).all()
+    # From zero on: beside 1 a product of 2^-127 is nothing, whatever its scale is taken for.
+    found = _run(sources, ("e2m1", other), (a, b), (sa, None), start=0.0)
+    assert (found[0] == (K * 6 * 2.0**-127 if other == "bf16" else 0)).all()
     assert np.isnan(found[1]).all()
-    assert (found[2:] == 1 + K * 6).all()
+    assert (found[2:] == K * 6).all()
+
+
+@pytest.mark.parametrize("code", [0, 1, 2, 126, 128, 253, 254])
+@pytest.mark.parametrize("fmt", ["e2m1", "e4m3", "e5m2"])
+def test_every_scale_is_its_power_of_two(sources: Sources, fmt: str, code: int) -> None:
+    """Of one operand alone, and of both, where a part of the exponents may go to the other."""
+    rng = np.random.default_rng(code)
+    a, a_values = _elements(rng, fmt, (M, K), 1)
+    if fmt != "e2m1":
+        a_values = np.clip(np.rint(a_values), -1, 1)  # finite beside 2^127
+        a = a_values.astype(FORMATS[fmt][1])
+    else:
+        a, a_values = np.full((M, K // 2), 0x21, np.uint8), np.tile([0.5, 1.0], (M, K // 2))
+    b = np.zeros((K, N), ml_dtypes.bfloat16)
+    b[np.arange(N), np.arange(N)] = 1.0
+    sa = np.full((M, 2), code, np.uint8)
+    expected = (a_values[:, :N] * 2.0 ** (code - 127)).astype(np.float32)
+    found = _run(sources, (fmt, "bf16"), (a, b), (sa, None), start=0.0)
+    np.testing.assert_array_equal(found, expected)
+    sb = np.full((N, 2), 127, np.uint8)
+    found = _run(sources, (fmt, "e4m3"), (a, b.astype(FORMATS["e4m3"][1])), (sa, sb), start=0.0)
+    np.testing.assert_array_equal(found, expected)
+
+
+@pytest.mark.parametrize("formats", [*itertools.product(("e2m1", "e4m3", "e5m2"), repeat=2)])
+@pytest.mark.parametrize(
+    "codes", [(254, 10), (10, 254), (254, 0), (0, 254), (240, 40), (2, 230), (254, 127), (1, 127)]
+)
+def test_what_is_finite_and_exact_stays_so(
+    sources: Sources, formats: tuple[str, str], codes: tuple[int, int]
+) -> None:
+    """Elements up to the largest, beside large scales, are infinite in bf16; products need not be."""
+    rng = np.random.default_rng(sum(codes))
+    largest = {"e2m1": 6.0, "e4m3": 448.0, "e5m2": 57344.0}
+    operands: list[np.ndarray] = []
+    values: list[np.ndarray] = []
+    for fmt, shape, axis in zip(formats, ((M, K), (K, N)), (1, 0), strict=True):
+        made, wide = _elements(rng, fmt, shape, axis)
+        if fmt != "e2m1":
+            size = rng.choice([1.0, 0.25, largest[fmt] / 2.0, 2.0**-6], shape)
+            wide = np.copysign(size, wide)
+            made = wide.astype(FORMATS[fmt][1])
+        operands.append(made)
+        values.append(wide)
+    sa, sb = (np.full((rows, 2), code, np.uint8) for rows, code in zip((M, N), codes, strict=True))
+    sa[1, 0], sb[2, 1] = max(codes[0] - 20, 0), max(codes[1] - 9, 0)
+    found = _run(sources, formats, (operands[0], operands[1]), (sa, sb), start=0.0)
+    scales = [2.0 ** (each.astype(np.float64) - 127) for each in (sa, sb)]
+    exact = _expected(values[0], scales[0], values[1], scales[1], start=0.0)
+    size = _expected(np.abs(values[0]), scales[0], np.abs(values[1]), scales[1], start=0.0)
+    with np.errstate(over="ignore"):
+        is_finite = np.isfinite(size.astype(np.float32))
+    assert is_finite.any() or sum(codes) > 360
+    off = np.abs(found.astype(np.float64) - exact)[is_finite]
+    assert (off <= np.maximum(2.0**-23 * size[is_finite], 2.0**-149)).all()
 
 
 def test_bytes_may_be_read_as_a_format(sources: Sources) -> None:

@@ -89,7 +89,7 @@ TRIMMED_LIMIT = 160
 fill registers, as beside a tile of 128 that fits, and one a little wider."""
 
 PROMOTION_LIMIT = 192
-"""An accumulator and products of fp8 that are added to it: what is left holds addresses, as beside 128 and 64."""
+"""An accumulator and the products of fp8 in flight that are added to it: 128 and twice 32, or 64 and twice 64."""
 
 SCAN_TOTALS_LIMIT = 32
 """More totals of a scan than these in each thread cost more than sharing them out, and then spill."""

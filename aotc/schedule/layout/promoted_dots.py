@@ -1,18 +1,19 @@
 """fp8 products that are kept apart from the accumulator, and promoted to it by additions in fp32.
 
 `wgmma` sums fp8 products with some 13 bits, so only a part of K goes through one of its accumulators:
-`promotion_interval` says how much. A part of the result is computed at a time where the product of all
-of it would not fit beside the accumulator:
+`promotion_interval` says how much. The next product is in flight while threads add the last one. Where
+two products of all of the result would not fit beside the accumulator, they are of parts of it:
 
-    p = dot(a[:64], b);  acc[:64] += p;  p = dot(a[64:], b);  acc[64:] += p
-
-Where there are registers for two products, the next one is in flight while threads add the last one.
+    p = dot(a[:64], b)
+    q = dot(a[64:], b);  wait for p;  acc[:64] += p
+                         wait for q;  acc[64:] += q
 
 Invariant: every product is added once, in the order of K, and read only after a wait that covers it.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from aotc.ir.core import Value
@@ -23,7 +24,7 @@ from aotc.ir.sub_tile import sub_tile
 from aotc.ir.tiles import tile_shape
 from aotc.ir.types import FP8E4NV, FP8E5, I1, TileType, element_of
 from aotc.ir.wgmma_tiling import K_BYTES, ROWS
-from aotc.schedule.analysis.register_budget import PROMOTION_LIMIT, REGISTER_BITS, registers_of
+from aotc.schedule.analysis.register_budget import PROMOTION_LIMIT, REGISTER_BITS
 
 _LEAST_COLUMNS = 64
 """Narrower instructions wait for A, of which each reads as many bytes as a wide one."""
@@ -39,23 +40,33 @@ def promotion_interval(op: tile.Dot) -> int:
     return min(tile_shape(op.a)[1], 1 << max(most, K_BYTES).bit_length() - 1)
 
 
-def product_part(acc: LinearLayout, bits: int, num_columns: int = 0) -> _Shape | None:
-    """Return the shape of the largest part of a result whose product fits beside the accumulator.
+def product_part(acc: LinearLayout, bits: int, num_columns: int = 0) -> tuple[_Shape, int] | None:
+    """Return a part of a result, and how many of its products are in flight beside the accumulator.
 
-    `bits` are those of an element. With `num_columns`, only so many first ones are computed.
+    It is the largest of which two fit, else the largest that fits. `bits` are those of an element. With
+    `num_columns`, only so many first ones are computed.
     """
-    rows, columns = acc.shape
-    share = (num_columns or columns) / columns
-    parts = [(rows, columns)]
-    parts += [(rows // 2, columns)] if rows > ROWS else []
-    parts += [(rows, columns // 2)] if columns > _LEAST_COLUMNS and not num_columns else []
-    for part in parts:
-        layout = sub_tile(acc, part)
-        if layout is None:
-            continue  # threads hold different shares of it
-        if (_registers(acc, bits) + _registers(layout, bits)) * share <= PROMOTION_LIMIT:
-            return part
+    share = (num_columns or acc.shape[1]) / acc.shape[1]
+    held = _registers(acc, bits)
+    parts = list(_parts(acc, can_cut_columns=not num_columns))
+    for count in (2, 1):
+        for part, layout in parts:
+            if (held + count * _registers(layout, bits)) * share <= PROMOTION_LIMIT:
+                return part, count
     return None
+
+
+def _parts(acc: LinearLayout, *, can_cut_columns: bool) -> Iterator[tuple[_Shape, LinearLayout]]:
+    """Yield ever smaller parts of which every thread holds its share: fewer rows, then fewer columns."""
+    part = (acc.shape[0], acc.shape[1])
+    layout: LinearLayout | None = acc
+    while layout is not None:
+        yield part, layout
+        rows, columns = part
+        halves = [(rows // 2, columns)] if rows > ROWS else []
+        halves += [(rows, columns // 2)] if can_cut_columns and columns > _LEAST_COLUMNS else []
+        held = [(half, sub_tile(acc, half)) for half in halves]
+        part, layout = next((each for each in held if each[1] is not None), (part, None))
 
 
 def _registers(layout: LinearLayout, bits: int) -> int:
@@ -79,8 +90,9 @@ class PromotedDot:
         assert isinstance(kind, TileType)
         assert kind.layout is not None
         self.layout, bits = kind.layout, element_of(kind).bits
-        part = product_part(self.layout, bits, op.num_columns)
-        assert part is not None, "wgmma was chosen for a product that fits"
+        chosen = product_part(self.layout, bits, op.num_columns)
+        assert chosen is not None, "wgmma was chosen for a product that fits"
+        part, self.most_in_flight = chosen
         self.part = part
         self.starts = [
             (row, column)
@@ -88,8 +100,6 @@ class PromotedDot:
             for column in range(0, kind.shape[1], part[1])
         ]
         self.sums = [self._extract(acc, start, part) for start in self.starts]
-        product = registers_of(self.sums[0])
-        self.most_in_flight = 2 if registers_of(acc) + 2 * product <= PROMOTION_LIMIT else 1
         self.in_flight: list[_Product] = []
         # The last product that was added. Another one begins in its registers: ptxas gives one that
         # begins in none registers of its own, and spills.
@@ -106,10 +116,7 @@ class PromotedDot:
                 self._begin(number, first, size, zero)
         while self.in_flight:
             self._promote()
-        if len(self.sums) == 1:
-            return self.sums[0]
-        axis = int(self.part[0] == self.layout.shape[0])
-        return self.place(gpu.Concat(self.sums, axis, self.layout)).out
+        return self._joined()
 
     def _begin(self, number: int, first: int, size: int, zero: Value) -> None:
         """Start the product of a part of the result, over `size` of K from `first` on."""
@@ -131,6 +138,20 @@ class PromotedDot:
         self.added = self.place(wait).outs[0]
         total = arith.Add(self.sums[product.part], self.added)
         self.sums[product.part] = self.place(total).out
+
+    def _joined(self) -> Value:
+        """Return the accumulator of the sums of its parts."""
+        whole, (rows, columns) = self.layout.shape, self.part
+        bands = self.sums
+        if columns < whole[1]:
+            band = sub_tile(self.layout, (rows, whole[1]))
+            assert band is not None, "threads hold their share of bands that have parts like that"
+            count = whole[1] // columns
+            starts = range(0, len(self.sums), count)
+            bands = [
+                self.place(gpu.Concat(self.sums[at : at + count], 1, band)).out for at in starts
+            ]
+        return self.place(gpu.Concat(bands, 0, self.layout)).out if rows < whole[0] else bands[0]
 
     def _extract(self, value: Value, start: _Shape, shape: _Shape) -> Value:
         if tile_shape(value) == shape:

@@ -37,7 +37,7 @@ import numpy as np
 from aotc.ir.core import Kernel, Op, Value
 from aotc.ir.dialects import arith, assembly, descriptor, scf, tile
 from aotc.ir.dialects.mapped import Map
-from aotc.ir.types import FP32, FP64, ScalarType, element_of
+from aotc.ir.types import FP8E4NV, FP8E5, FP32, FP64, ElementType, ScalarType, element_of
 from aotc.verify.arrays import Array, clipped, reshape
 from aotc.verify.checks.atomic_sums import AtomicSums
 from aotc.verify.checks.dataflow import carried, sources
@@ -54,9 +54,10 @@ from aotc.verify.interpreter.replay import Recording
 
 # The smallest normal fp32: what approximations flush to zero.
 _FLUSHED = 2.0**-126
-# What sums of fp8 products may be off by, of the sum of magnitudes: in fp32 besides what `fp8_sums` says.
+# What sums of fp8 products may be off by, of the sum of magnitudes, besides what `fp8_sums` says.
 _FP8_SUM_STEP = 2.0**-12
 _FP8_HALF_STEP = 2.0**-10
+_FP8_NAMES: dict[ElementType, str] = {FP8E4NV: "e4m3", FP8E5: "e5m2"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -251,13 +252,14 @@ def _dot_errors(
         step = _FP8_SUM_STEP if element == FP32 else _FP8_HALF_STEP
     size, is_exact, overflows = sums_of_products(a, b, acc, step)
     off = step * size
-    if not is_fp8 or element != FP32:
+    if not is_fp8:
         return off, is_exact, overflows
     interval = op.max_num_imprecise_acc and max(op.max_num_imprecise_acc, STEP_K)
     if interval:
         off += (rounding - step) * np.abs(finite(acc))
     wide_a, wide_b, wide = (finite(value.astype(np.float64)) for value in (a, b, acc))
-    narrow = fp8_sums(wide_a, wide_b, wide, interval)
+    kinds = _FP8_NAMES[element_of(op.a.type)], _FP8_NAMES[element_of(op.b.type)]
+    narrow = fp8_sums(wide_a, wide_b, wide, kinds, interval)
     off += np.abs(narrow - (np.matmul(wide_a, wide_b) + wide))
     return off, is_exact, overflows
 

@@ -48,24 +48,25 @@ def test_imprecise_sums_are_kept_short(imprecise: int, size: int) -> None:
 @pytest.mark.parametrize(
     ("shape", "groups", "columns", "part"),
     [
-        ((64, 128), (1, 1), 0, (64, 128)),
-        ((64, 256), (1, 1), 0, (64, 128)),  # 128 registers and 64
-        ((128, 128), (1, 1), 0, (64, 128)),
-        ((256, 128), (2, 1), 0, (128, 128)),
-        ((128, 256), (2, 1), 0, (128, 128)),
-        ((64, 256), (1, 2), 0, (64, 256)),
-        ((64, 512), (1, 2), 0, None),  # half of the columns is one warpgroup's
-        ((64, 256), (1, 1), 176, (64, 256)),  # 88 registers and 88
+        ((64, 128), (1, 1), 0, ((64, 128), 2)),  # 64 registers, and twice 64
+        ((64, 256), (1, 1), 0, ((64, 64), 2)),  # 128, and twice 32
+        ((128, 128), (1, 1), 0, ((64, 64), 2)),
+        ((256, 128), (2, 1), 0, ((128, 64), 2)),
+        ((128, 256), (2, 1), 0, ((128, 64), 2)),
+        ((64, 256), (1, 2), 0, ((64, 256), 2)),
+        ((128, 512), (1, 4), 0, ((64, 512), 1)),
+        ((64, 512), (1, 2), 0, None),  # a part of the columns is one warpgroup's
+        ((64, 256), (1, 1), 176, ((64, 256), 1)),  # 88, and 88
         ((64, 256), (1, 1), 200, None),
-        ((128, 256), (1, 1), 96, (128, 256)),
-        ((128, 256), (1, 1), 128, (64, 256)),
+        ((128, 256), (1, 1), 96, ((64, 256), 2)),  # 96, and twice 48
+        ((128, 256), (1, 1), 128, ((64, 256), 1)),
     ],
 )
 def test_the_part_of_a_product_that_fits_beside_its_accumulator(
     shape: tuple[int, int],
     groups: tuple[int, int],
     columns: int,
-    part: tuple[int, int] | None,
+    part: tuple[tuple[int, int], int] | None,
 ) -> None:
     assert product_part(wgmma_accumulator(shape, groups), 32, columns) == part
 

@@ -10,9 +10,9 @@ Until then the registers are marked as in flight and hold the name of their resu
 which copies carry along. The engine refuses to read or write a register in flight; bytes of shared
 memory that an operand lies in are guarded by `SharedMemory`.
 
-Sums of fp8 products in fp32 have the bits that the hardware gives them (`fp8_sums.py`).
+Sums of fp8 products have as few bits as the hardware gives them (`fp8_sums.py`).
 
-Invariant: other sums are rounded to the result's type after each instruction, as in `mma_sync.py`.
+Invariant: sums are rounded to the result's type after each instruction, as in `mma_sync.py`.
 """
 
 from __future__ import annotations

@@ -58,8 +58,8 @@ class Form:
 
     @property
     def is_narrow(self) -> bool:
-        """Whether sums in fp32 have fewer bits than fp32, as those of fp8 products do."""
-        return self.result == "f32" and self.a_format.name in _FP8
+        """Whether sums have few bits before they are rounded, as those of fp8 products do."""
+        return self.a_format.name in _FP8
 
     @property
     def d_fragment(self) -> Fragment:

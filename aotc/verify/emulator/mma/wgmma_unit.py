@@ -252,7 +252,7 @@ class WgmmaUnit:
             words = np.stack([jobs[at].chain.known for at in adding])
             known[adding] = FORMATS[form.result].decode(words)
         if form.is_narrow:
-            sums = fp8_step(a, b, known)
+            sums = fp8_step(a, b, known, (form.a_format.name, form.b_format.name))
         else:
             sums = multiply(a, b)
             with np.errstate(invalid="ignore"):
