@@ -11,9 +11,9 @@ if it is used after all.
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
-from aotc.frontend.convert import constant, to_value
+from aotc.frontend.convert import bitcast, constant, to_value
 from aotc.frontend.emitter import mistake
 from aotc.frontend.frame import Frame
 from aotc.frontend.scope import names_assigned_by
@@ -23,14 +23,16 @@ from aotc.frontend.values import (
     Record,
     Unbound,
     element,
+    is_descriptor,
     is_tuple,
+    shape,
     show,
     with_items,
 )
 from aotc.ir.core import Block, Value
 from aotc.ir.diagnostics import CompileError
 from aotc.ir.dialects import scf
-from aotc.ir.types import ScalarType, TileType
+from aotc.ir.types import U64, PointerType, ScalarType, TileType
 
 _Side = tuple[Block, dict[str, Operand]]
 
@@ -76,12 +78,16 @@ def merge(
     before: dict[str, Operand],
     sides: Sequence[_Side],
     node: ast.If,
+    *others: str,
 ) -> dict[str, Operand]:
-    """Emit the `scf.if` of the two translated branches of `node`; return the variables after."""
+    """Emit the `scf.if` of the two translated branches of `node`; return the variables after.
+
+    Besides what the source assigns, `others` are merged.
+    """
     (then, then_values), (orelse, else_values) = sides
     after = dict(before)
     merged: dict[str, Operand] = {}
-    for name in names_assigned_by([*node.body, *node.orelse]):
+    for name in (*names_assigned_by([*node.body, *node.orelse]), *others):
         then_value = then_values.get(name, _UNSET)
         else_value = else_values.get(name, _UNSET)
         if isinstance(then_value, Unbound) or isinstance(else_value, Unbound):
@@ -104,8 +110,36 @@ def merge(
     for name, template in merged.items():
         after[name] = rebuild(template, outs)
         for value in leaves(after[name]):
-            value.hint = name
+            value.hint = name.strip()
     return after
+
+
+def fill_in(frame: Frame, names: Sequence[str], like: Mapping[str, Operand]) -> None:
+    """Give variables a value that nothing uses, where theirs cannot meet the one that `like` has."""
+    for name in names:
+        wanted, own = like.get(name, _UNSET), frame.values.get(name, _UNSET)
+        if isinstance(wanted, Unbound):
+            continue
+        if isinstance(own, Unbound) or _mismatch(wanted, own) is not None:
+            frame.values[name] = stand_in(frame, wanted)
+
+
+def stand_in(frame: Frame, like: Operand) -> Operand:
+    """Return any value of the type of another one; a constant stands for itself."""
+    if is_tuple(like):
+        return with_items(like, (stand_in(frame, one) for one in like))
+    if isinstance(like, BlockPointer):
+        return like.with_parts([_zero(frame, one) for one in like.parts])
+    return _zero(frame, like) if isinstance(like, Value) else like
+
+
+def _zero(frame: Frame, like: Value) -> Value:
+    if is_descriptor(like):
+        raise mistake("a chain of so many `elif` cannot choose between descriptors")
+    kind, extents = element(like), shape(like)
+    if isinstance(kind, PointerType):
+        return bitcast(frame.emit, constant(frame.emit, 0, U64, extents), kind)
+    return constant(frame.emit, 0, kind, extents)
 
 
 _UNSET = Unbound("is not set on every path")

@@ -13,9 +13,25 @@ from functools import lru_cache
 _CACHED_NODES = 8192
 
 
-@lru_cache(maxsize=_CACHED_NODES)
 def assigned_names(node: ast.AST) -> tuple[str, ...]:
     """Return the names that `node` or anything nested in it assigns, in source order."""
+    # Chains of `elif` nest as deep as they are long: from the inside out, none needs deep recursion.
+    for link in reversed(_elif_chain(node)):
+        _assigned_names(link)
+    return _assigned_names(node)
+
+
+def _elif_chain(node: ast.AST) -> list[ast.If]:
+    """Return the links of a chain behind its first one."""
+    links: list[ast.If] = []
+    while isinstance(node, ast.If) and len(node.orelse) == 1 and isinstance(node.orelse[0], ast.If):
+        node = node.orelse[0]
+        links.append(node)
+    return links
+
+
+@lru_cache(maxsize=_CACHED_NODES)
+def _assigned_names(node: ast.AST) -> tuple[str, ...]:
     if isinstance(node, ast.Name):
         return (node.id,) if isinstance(node.ctx, ast.Store) else ()
     return names_assigned_by(ast.iter_child_nodes(node))
@@ -26,9 +42,15 @@ def names_assigned_by(nodes: Iterable[ast.AST]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(name for node in nodes for name in assigned_names(node)))
 
 
-@lru_cache(maxsize=_CACHED_NODES)
 def has_return(node: ast.stmt) -> bool:
     """Return whether a `return` is nested in `node`, or is it."""
+    for link in reversed(_elif_chain(node)):
+        _has_return(link)
+    return _has_return(node)
+
+
+@lru_cache(maxsize=_CACHED_NODES)
+def _has_return(node: ast.stmt) -> bool:
     return isinstance(node, ast.Return) or any(has_return(one) for one in nested(node))
 
 

@@ -1,8 +1,6 @@
 """Statements: one handler for each kind of syntax node, in kernels and around them.
 
-A handler gets the statements that follow it. An `if` that decides about returning hands them to
-both of its branches: what follows `if done: return` is the other branch, so every function is a
-tree of nested blocks and no branch ever jumps. Loops are in `loops.py`.
+A handler gets the statements that follow it. Branches are in `branches.py`, loops in `loops.py`.
 
 Around kernels every condition is known, so a `return`, `break` or `continue` simply ends the path.
 """
@@ -13,26 +11,22 @@ import ast
 from collections.abc import Sequence
 from typing import cast as type_cast
 
+from aotc.frontend.branches import translate_if
 from aotc.frontend.constants import MissingKeyError, truth_of
 from aotc.frontend.convert import not_a_value
 from aotc.frontend.emitter import mistake
-from aotc.frontend.expressions import bind, decay, scalar_truth
+from aotc.frontend.expressions import bind, decay
 from aotc.frontend.frame import Bind, Flow, Frame, Item, LoopExit, Returned, StatementHandler
 from aotc.frontend.loops import run_while, translate_for, translate_while
-from aotc.frontend.merge import merge, merge_returned
 from aotc.frontend.operators import BINARY, BinaryOperator, binary
 from aotc.frontend.program import device_assert
 from aotc.frontend.scope import (
-    has_return,
     is_constexpr_annotation,
     is_docstring,
-    names_assigned_by,
-    nested,
 )
 from aotc.frontend.unsupported import unsupported
 from aotc.frontend.values import Closure, Operand, Unbound, show
-from aotc.ir.core import Block, Value
-from aotc.ir.diagnostics import CompileError
+from aotc.ir.core import Value
 
 # ---- assignment -------------------------------------------------------------------------------
 
@@ -138,7 +132,7 @@ def _raise(frame: Frame, node: ast.Raise, _rest: Sequence[Item]) -> Flow:
     raise mistake(f"this `raise` is reached with the given types and constants{detail}")
 
 
-# ---- branches and returns ---------------------------------------------------------------------
+# ---- returns ---------------------------------------------------------------------
 
 
 def _return(frame: Frame, node: ast.Return, _rest: Sequence[Item]) -> Flow:
@@ -154,89 +148,6 @@ def _return(frame: Frame, node: ast.Return, _rest: Sequence[Item]) -> Flow:
             remedy="store results with tl.store",
         )
     return Returned(value)
-
-
-def _if(frame: Frame, node: ast.If, rest: Sequence[Item]) -> Flow:
-    condition = frame.visit(node.test)
-    if not isinstance(condition, Value):
-        live = node.body if truth_of(condition) else node.orelse
-        # A `return` under a run-time condition inside needs what follows.
-        if frame.in_kernel and any(has_return(one) for one in live):
-            return _end(frame.run([*live, *rest]))
-        return frame.run(live)
-    truth = scalar_truth(frame, condition)
-    if has_return(node) and _may_return(frame, [node], {}):
-        return _branch_to_return(frame, node, truth, rest)
-    _branch(frame, node, truth)
-    return None
-
-
-def _end(flow: Flow) -> Returned:
-    """Return how a path that ran to the end of its function ended."""
-    return flow if isinstance(flow, Returned) else Returned(None)
-
-
-def _may_return(frame: Frame, body: Sequence[ast.stmt], changed: dict[str, None]) -> bool:
-    """Return whether a `return` can be reached, leaving out arms that constants rule out."""
-    for one in body:
-        if isinstance(one, ast.Return):
-            return True
-        if has_return(one):
-            arms = _live_arms(frame, one, changed) if isinstance(one, ast.If) else None
-            if _may_return(frame, list(nested(one)) if arms is None else arms, changed):
-                return True
-        changed.update(dict.fromkeys(names_assigned_by([one])))
-    return False
-
-
-def _live_arms(frame: Frame, node: ast.If, changed: dict[str, None]) -> Sequence[ast.stmt] | None:
-    """Return the arm that constants select; None if the condition is for run time."""
-    constants = {
-        name: value
-        for name, value in frame.values.items()
-        if not isinstance(value, Value | Unbound) and name not in changed
-    }
-    if any(
-        isinstance(part, ast.Name) and part.id in frame.values and part.id not in constants
-        for part in ast.walk(node.test)
-    ):
-        return None
-    try:
-        condition = frame.program.host_frame(frame.file, constants).visit(node.test)
-        return node.body if truth_of(condition) else node.orelse
-    except CompileError:
-        return None
-
-
-def _branch(frame: Frame, node: ast.If, truth: Value) -> None:
-    """Translate a run-time `if` after which the function goes on."""
-    before = dict(frame.values)
-    sides: list[tuple[Block, dict[str, Operand]]] = []
-    for body in (node.body, node.orelse):
-        frame.values = dict(before)
-        with frame.emit.into(Block()) as block:
-            flow = frame.run(body)
-        if flow is not None:
-            raise mistake("this `return` was not expected; please report the kernel")
-        sides.append((block, frame.values))
-    frame.values = merge(frame, truth, before, sides, node)
-
-
-def _branch_to_return(frame: Frame, node: ast.If, truth: Value, rest: Sequence[Item]) -> Returned:
-    """Translate a run-time `if` that may return: what follows it goes into both branches."""
-    if frame.loop_depth:
-        raise mistake(
-            "a `return` cannot leave a run-time loop",
-            remedy="set a flag in the loop and return after it",
-        )
-    before = dict(frame.values)
-    sides: list[tuple[Block, Operand]] = []
-    for body in (node.body, node.orelse):
-        frame.values = dict(before)
-        with frame.emit.into(Block()) as block:
-            flow = _end(frame.run([*body, *rest]))
-        sides.append((block, flow.value))
-    return Returned(merge_returned(frame, truth, sides))
 
 
 # ---- around kernels ---------------------------------------------------------------------------
@@ -289,7 +200,7 @@ STATEMENTS = type_cast(
         ast.Pass: _pass,
         ast.Raise: _raise,
         ast.Return: _return,
-        ast.If: _if,
+        ast.If: translate_if,
         ast.For: translate_for,
         ast.While: translate_while,
         Bind: _bind,

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Callable, Generator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 from typing import cast as type_cast
@@ -50,7 +50,7 @@ from aotc.frontend.values import (
     Operand,
     StaticCall,
 )
-from aotc.ir.diagnostics import CompileError
+from aotc.ir.diagnostics import CompileError, at
 
 Key: TypeAlias = tuple[str, int]
 """Where a function is: the path of its file, and its line."""
@@ -467,16 +467,37 @@ def _return(frame: Frame, node: ast.Return, _rest: Sequence[Item]) -> Flow:
 
 
 def _if(frame: Frame, node: ast.If, _rest: Sequence[Item]) -> Flow:
-    _value(frame, node.test)
-    truth = _truth(frame, node.test)
-    if truth is not None:
-        return run(frame, node.body if truth else node.orelse)
+    """Look at an `if` and its `elif`s, link by link: a chain may be longer than Python's stack is deep."""
     flows: list[Flow] = []
-    with _under(frame, node.test) as arm:
-        for branch, outcome in ((node.body, True), (node.orelse, False)):
-            arm(outcome)
-            flows.append(run(frame, branch))
+    with ExitStack() as conditions:
+        while True:
+            live = _look_at_link(frame, node, flows, conditions)
+            if len(live) != 1 or not isinstance(live[0], ast.If):
+                flows.append(run(frame, live))
+                break
+            node = live[0]
     return flows[0] if None not in flows else None
+
+
+def _look_at_link(
+    frame: Frame, node: ast.If, flows: list[Flow], conditions: ExitStack
+) -> Sequence[ast.stmt]:
+    """Look at a test and at what it guards; return what is left to look at."""
+    frame.count()
+    with at(frame.loc(node)):
+        try:
+            _value(frame, node.test)
+            truth = _truth(frame, node.test)
+        except CompileError as error:
+            refuse(frame, node, error)
+            return ()
+        if truth is not None:
+            return node.body if truth else node.orelse
+        arm = conditions.enter_context(_under(frame, node.test))
+        arm(True)  # noqa: FBT003 - as there
+        flows.append(run(frame, node.body))
+        arm(False)  # noqa: FBT003
+    return node.orelse
 
 
 def _for(frame: Frame, node: ast.For, _rest: Sequence[Item]) -> Flow:

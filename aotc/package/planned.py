@@ -85,7 +85,7 @@ def launcher_of_request(
         symbol=compiled.symbol,
         target=spec.target.name,
         num_threads=module.kernels[compiled.symbol].cta_threads[0],
-        num_ctas=spec.request.config.num_ctas,
+        num_ctas=max(1, prod(module.kernels[compiled.symbol].cluster_ctas)),
         shared_bytes=compiled.shared_bytes,
         static_shared_bytes=0,
         registers=0,
