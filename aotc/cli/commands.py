@@ -221,7 +221,8 @@ def _report(result: BuildResult, *, verbose: bool, debug: bool, seconds: float) 
     counts = f"{result.num_compiled} compiled, {result.num_cached} cached, {seconds:.1f} s"
     if result.failures:
         outcome = "wrote the rest" if result.files else "nothing is written"
-        complain(f"{len(result.failures)} failed, {outcome} ({counts})")
+        remedy = "; --keep-going writes the rest" if result.is_held_back else ""
+        complain(f"{len(result.failures)} failed, {outcome} ({counts}){remedy}")
     for path in result.files:
         show(str(path))
     if not result.failures:

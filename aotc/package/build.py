@@ -91,7 +91,10 @@ _READ = re.compile(r" (?P<name>\S+) is read as (?P<value>[^;]+);")
 
 @dataclass(frozen=True, slots=True)
 class BuildResult:
-    """The result of a build; `archive` is None and `files` is empty if nothing was written."""
+    """The result of a build; `archive` is None and `files` is empty if nothing was written.
+
+    `is_held_back` says that there is something to write, if the caller asks for a partial result.
+    """
 
     archive: Archive | None
     files: tuple[Path, ...]
@@ -101,6 +104,7 @@ class BuildResult:
     dropped: tuple[str, ...]
     failures: tuple[Failure, ...]
     ran: tuple[Ran, ...] = ()
+    is_held_back: bool = False
 
     @property
     def remarks(self) -> tuple[str, ...]:
@@ -184,10 +188,9 @@ def build(
 
 def _selection(
     manifest: Manifest, options: BuildOptions
-) -> tuple[tuple[KernelSpec, ...], tuple[Target, ...]]:
-    wanted = [manifest.kernel(name).name for name in options.kernels]
-    kernels = tuple(k for k in manifest.kernels if not wanted or k.name in wanted)
-    return kernels, manifest.targets_for(options.targets, options.without)
+) -> list[tuple[KernelSpec, tuple[Target, ...]]]:
+    targets = manifest.targets_for(options.targets, options.without)
+    return manifest.select(options.kernels, targets)
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,9 +205,9 @@ def expand_all(
     manifest: Manifest, options: BuildOptions, autotune: AutotuneReader
 ) -> list[Expanded]:
     """Return the variants of all kernels that `options` ask for. Raises: DiagnosticError."""
-    kernels, chosen = _selection(manifest, options)
     asked = _asked(manifest, options)
-    return [_expanded(kernel, chosen, asked, autotune) for kernel in kernels]
+    selected = _selection(manifest, options)
+    return [_expanded(kernel, targets, asked, autotune) for kernel, targets in selected]
 
 
 def _asked(manifest: Manifest, options: BuildOptions) -> dict[str, Any]:
@@ -246,11 +249,10 @@ class _Build:
     ran: list[Ran] = field(default_factory=list[Ran])
 
     def expand(self, autotune: AutotuneReader) -> None:
-        kernels, chosen = _selection(self.manifest, self.options)
         asked = _asked(self.manifest, self.options)
-        for kernel in kernels:
+        for kernel, targets in _selection(self.manifest, self.options):
             with self._collecting(kernel.name):
-                planned = _expanded(kernel, chosen, asked, autotune)
+                planned = _expanded(kernel, targets, asked, autotune)
                 self.planned.append(planned)
                 self.dropped += planned.expansion.dropped
                 self.num_variants += len(planned.tasks)
@@ -274,7 +276,13 @@ class _Build:
                 elif found is not None:
                     self.compiled[request] = found
         waiting = [task for request, task in tasks.items() if request not in self.compiled]
+        first = self._first_of_each(waiting)
+        rest = [task for task in waiting if task.request not in first]
+        waiting = [*first.values(), *rest]
         self.num_cached = len(self.compiled)
+        if waiting:  # which takes a while
+            for failure in self.failures:
+                self.listener.warned(f"{failure.label} failed: {failure.report.splitlines()[0]}")
         self.listener.started(len(tasks), self.num_cached)
         failed: dict[CompileRequest, Failure] = {}
         times = CompileTimes(None) if self.cache is None else self.cache.times
@@ -298,6 +306,16 @@ class _Build:
                 self.listener.finished(outcome)
         self.failures += [failed[task.request] for task in waiting if task.request in failed]
 
+    def _first_of_each(self, waiting: Sequence[Task]) -> dict[CompileRequest, Task]:
+        """Return a variant of each kernel and target: what is wrong with a kernel fails in most."""
+        first: dict[tuple[int, str], Task] = {}
+        needed = {task.request for task in waiting}
+        for number, planned in enumerate(self.planned):
+            for task in planned.tasks:
+                if task.request in needed:
+                    first.setdefault((number, task.request.target), task)
+        return {task.request: task for task in first.values()}
+
     def finish(self) -> BuildResult:
         records: list[Kernel] = []
         sources: dict[str, KernelSource] = {}
@@ -320,7 +338,8 @@ class _Build:
         manifest = self.manifest
         result = Archive(manifest.name, manifest.version, tuple(records), toolchain_text())
         files: tuple[Path, ...] = ()
-        if records and (not self.failures or self.options.keep_going):
+        is_held_back = bool(records and self.failures) and not self.options.keep_going
+        if records and not is_held_back:
             files = self._write(result, sources)
         return BuildResult(
             archive=result if files else None,
@@ -331,6 +350,7 @@ class _Build:
             dropped=tuple(self.dropped),
             failures=tuple(self.failures),
             ran=tuple(self.ran),
+            is_held_back=is_held_back,
         )
 
     def _write(self, result: Archive, sources: dict[str, KernelSource]) -> tuple[Path, ...]:

@@ -47,8 +47,9 @@ def find_request(
         raise ManifestError(message)
     if Path(file).suffix == ".toml":
         manifest = load(file)
-        chosen = manifest.targets_for([target.name] if target else [], without)[0]
-        return _from_manifest(manifest.kernel(name), chosen, settings)
+        chosen = manifest.targets_for([target.name] if target else [], without)
+        ((kernel, among),) = manifest.select([name], chosen)
+        return _from_manifest(kernel, among[0], settings)
     chosen = (target or targets.parse("sm_90a")).excluding(without)
     return _from_source(file, read_function(file, name), chosen, settings)
 

@@ -41,7 +41,7 @@ from aotc.package.verify_table import read_verify
 from aotc.tuple_type import TupleType, is_tuple_type, names_function, parse_tuple_type
 
 KERNEL_KEYS = (
-    *("name", "source", "grid", "signature", "types", "constants", "choices"),
+    *("name", "source", "targets", "grid", "signature", "types", "constants", "choices"),
     *("configs", "config", "where", "guards", "limits", "verify", "enable_fp_fusion"),
 )
 

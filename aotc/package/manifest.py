@@ -107,6 +107,8 @@ class _Reader:
                     message = f"expected a unique name, got {kernel.name!r} as at {first}"
                     raise table.wrong(place, message, "give one of the two another `name`")
                 kernels[kernel.name] = kernel
+                if read and file == self.document.file:
+                    _check_targets(table, kernel, read[0])
         tuned: list[TunedConfig] = []
         for file, each in (*included, (self.document.file, root)):
             with collected():
@@ -164,7 +166,8 @@ class _Reader:
             if table.has("name"):
                 name = table.string("name")
                 _check_identifier(table, "name", name, "a kernel name")
-        return read_kernel(table, name, source, function)
+        kernel = read_kernel(table, name, source, function)
+        return replace(kernel, targets=_kernel_targets(table))
 
     def source(self, manifest: str, table: Table) -> tuple[str, Function]:
         text = table.string("source")
@@ -177,6 +180,27 @@ class _Reader:
         if path not in self.functions:
             self.functions[path] = _read_functions(path, loc)
         return path, _pick(self.functions[path], path, name, loc)
+
+
+def _kernel_targets(table: Table) -> tuple[str, ...]:
+    """Return the targets of a `[[kernel]]` table, in their order; empty if it names none."""
+    if not table.has("targets"):
+        return ()
+    named: list[str] = []
+    for index, text in enumerate(table.unique("targets", table.strings("targets"))):
+        with table.mistakes.collected():
+            named.append(targets.parse(text, table.element("targets", index)).name)
+    return tuple(named)
+
+
+def _check_targets(table: Table, kernel: KernelSpec, package: _Package) -> None:
+    """Check that a package has the targets of a kernel. Raises: ManifestError."""
+    built = [target.name for target in package.targets]
+    for index, name in enumerate(kernel.targets):
+        if built and name not in built:
+            message = f"expected targets of the package ({', '.join(built)}), got {name!r}"
+            remedy = "add it to `targets` of [package], or leave it out here"
+            raise ManifestError(message, table.element("targets", index), remedy=remedy)
 
 
 def read_function(path: str, name: str) -> Function:

@@ -127,6 +127,7 @@ Guards: TypeAlias = Literal["each", "together"]
 class KernelSpec:
     """One `[[kernel]]` table; mappings keep the order of the function's parameters.
 
+    `targets` are those of the package's that it is built for, empty for all.
     `signature` has the items of each argument of `tuples` in place of it. `limits` bound each compile,
     `spill_bytes` what a variant that is shipped may spill if another serves, or if the limit `is_strict`.
     """
@@ -148,8 +149,15 @@ class KernelSpec:
     limits: CompileLimits = DEFAULT_LIMITS
     spill_bytes: int = DEFAULT_SPILL_BYTES
     is_strict: bool = False
+    targets: tuple[str, ...] = ()
     tuples: dict[str, TupleType] = field(default_factory=dict[str, TupleType])
     enable_fp_fusion: bool = True
+
+    def targets_among(self, targets: Sequence[Target]) -> tuple[Target, ...]:
+        """Return those of some targets that the kernel is built for."""
+        return tuple(
+            target for target in targets if target.name in (self.targets or (target.name,))
+        )
 
     def joined(self, types: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
         """Return the type of each argument of the function, given those of what launches pass."""
@@ -197,6 +205,28 @@ class Manifest:
             )
             for target in named
         )
+
+    def select(
+        self, names: Sequence[str], targets: Sequence[Target]
+    ) -> list[tuple[KernelSpec, tuple[Target, ...]]]:
+        """Return the named kernels, or all, each with those of `targets` that it is built for.
+
+        Of all kernels, leave out those that are built for other targets only.
+
+        Raises:
+            ManifestError: there is no such kernel, or none for these targets.
+        """
+        wanted = [self.kernel(name) for name in dict.fromkeys(names)] or self.kernels
+        selected = [
+            (kernel, kernel.targets_among(targets)) for kernel in self.kernels if kernel in wanted
+        ]
+        for kernel, among in selected:
+            if not among and (names or not any(held for _, held in selected)):
+                given = ", ".join(str(target) for target in targets)
+                message = f"expected a target of {kernel.name!r}, got {given}"
+                remedy = f"its targets are {', '.join(kernel.targets)}"
+                raise ManifestError(message, kernel.loc, remedy=remedy)
+        return [(kernel, among) for kernel, among in selected if among]
 
     def kernel(self, name: str) -> KernelSpec:
         """Return the kernel called `name`.

@@ -84,13 +84,11 @@ def subjects_of_manifest(
     Raises:
         DiagnosticError: there is no such kernel or target, or a kernel's configs are wrong.
     """
-    wanted = [manifest.kernel(name).name for name in kernels]
     chosen = manifest.targets_for(target_names, without)
     found: list[Subject] = []
-    for kernel in manifest.kernels:
-        if not wanted or kernel.name in wanted:
-            expansion = expand(kernel, chosen, autotune_configs)
-            found += [subject_of(expansion, variant) for variant in expansion.variants]
+    for kernel, among in manifest.select(kernels, chosen):
+        expansion = expand(kernel, among, autotune_configs)
+        found += [subject_of(expansion, variant) for variant in expansion.variants]
     return found
 
 

@@ -54,6 +54,7 @@ from aotc.schedule.pipelining.prefetch_fragments import prefetch_fragments
 from aotc.schedule.pipelining.reuse_accumulators import reuse_accumulators
 from aotc.schedule.pipelining.rotate_exchanges import rotate_exchanges
 from aotc.schedule.pipelining.slice_dots import slice_dots
+from aotc.schedule.pipelining.stage_prefetches import stage_prefetches
 from aotc.schedule.pipelining.take_turns import take_turns
 from aotc.schedule.pipelining.trim_operand_loads import trim_operand_loads
 from aotc.schedule.programs.choose_occupancy import choose_occupancy
@@ -164,6 +165,9 @@ TILE_TO_GPU: Pipeline[Schedule] = Pipeline(
         # Needs to run before `pipeline_loads`. Otherwise, tensor loads that a producer warp is to
         # issue are pipelined by the loop as well.
         choose_warp_roles,
+        # Needs to run after `choose_warp_roles`. Otherwise, what a producer is to load is staged
+        # by the threads that compute.
+        stage_prefetches,
         # Needs to run after staging is planned. Otherwise, it is not known which loads go through
         # shared memory, and how wide they are.
         pipeline_loads,

@@ -180,6 +180,7 @@ def test_a_failing_kernel_loses_nothing(run: Run, folder: Path) -> None:
     assert "  note: in on_sm_80_only sm_90a WIDE=true\n" in ran.err
     assert "on_sm_80_only sm_80 WIDE=true FAILED" not in ran.err
     assert "aotc: 3 failed, nothing is written (7 compiled, 0 cached, " in ran.err
+    assert ran.err.endswith("; --keep-going writes the rest\n")
     assert _files(folder / "dist") == before
 
     again = run("build", "--keep-going")
@@ -230,6 +231,7 @@ def test_an_output_that_cannot_be_written(
     assert ran.code == 1
     assert printed in ran.err
     assert "nothing is written (1 compiled" in ran.err
+    assert "--keep-going" not in ran.err
     # Nothing of it is new: no header without its archive, no temporary file.
     assert sorted(path.name for path in (folder / "taken").iterdir()) == ["demo.aotc", "demo.h"]
     assert (folder / "taken" / "demo.h").read_text() == "older"

@@ -402,6 +402,28 @@ def test_a_config_that_spills_is_kept_for_what_no_other_serves(
     assert [variant.spill_bytes for variant in add.variants] == held
 
 
+def test_a_kernel_is_built_for_its_own_targets(project: _Project) -> None:
+    own = 'targets = ["sm_90a"]\nsource = "k.py:scale"'
+    project.write(_MANIFEST.replace('source = "k.py:scale"', own))
+    result = project.build()
+    assert result.failures == ()
+    add, scale = archive.read(project.output / "demo.aotc").kernels
+    assert (add.targets, scale.targets) == (("sm_80", "sm_90a"), ("sm_90a",))
+    project.build(targets=("sm_80",))
+    kernels = archive.read(project.output / "demo.aotc").kernels
+    assert [(kernel.name, kernel.targets) for kernel in kernels] == [("add", ("sm_80",))]
+    with pytest.raises(ManifestError, match="expected a target of 'scale', got sm_80"):
+        project.build(targets=("sm_80",), kernels=("scale",))
+
+
+def test_a_variant_of_each_kernel_and_target_is_compiled_first(project: _Project) -> None:
+    project.write(_MANIFEST)
+    result = project.build(jobs=1)
+    first = [ran.label.split()[:2] for ran in result.ran[:4]]
+    assert first == [[k, t] for k in ("add", "scale") for t in ("sm_90a", "sm_80")]
+    assert len(result.ran) == len({ran.label for ran in result.ran}) == 18
+
+
 def test_what_spills_is_always_said(project: _Project) -> None:
     sizes = "[kernel.configs]\nSPILL = [0, 8, 300]\n"
     project.write(_MANIFEST.replace("[kernel.configs]\n", sizes))

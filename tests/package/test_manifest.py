@@ -260,6 +260,10 @@ _MISTAKES: list[tuple[str, str, str, str]] = [
     ("[kernel.configs]", "[kernel.config]", "23:9", "expected one or more [[kernel.config]]"),
     ("[kernel.configs]\nnum_warps = [4, 8]", "[[kernel.config]]\nnum_warps = 5", "24:13", "power"),
     ("[kernel.configs]\nnum_warps = [4, 8]", "[[kernel.config]]\nBM = 5", "24:1", "config key"),
+    # Targets.
+    ("where =", "targets = []\nwhere =", "10:11", "expected at least one value for 'targets'"),
+    ("where =", 'targets = ["sm_8"]\nwhere =', "10:12", "'sm_8' | did you mean"),
+    ("where =", 'targets = ["sm_90a", "sm_89"]\nwhere =', "10:22", "(sm_90a, sm_80), got 'sm_89'"),
     # Limits.
     (
         "[kernel.configs]",

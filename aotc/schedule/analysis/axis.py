@@ -301,18 +301,29 @@ def _div(op: Op, infos: list[AxisInfo]) -> AxisInfo:
     left, right = infos
     if right.constant == 1:
         return left
-    if not right.constant or right.constant < 0:
-        # An unknown divisor is taken to be positive, as in `signs`.
-        nonnegative = left.nonnegative and right.constant is None
-        return replace(_constant_runs(op, infos), nonnegative=nonnegative)
-    divisor = largest_power_of_two(right.constant)
+    if right.constant is not None and right.constant <= 0:
+        return _constant_runs(op, infos)
     constancy = _gcds(left.constancy, right.constancy)
     if left.nonnegative:
-        # Aligned runs cross no multiple of the divisor; below zero, truncation splits them.
+        # Aligned runs cross no multiple of the divisor; below zero, truncation splits them. An
+        # unknown divisor is taken to be positive, as in `signs`.
         constancy = tuple(
-            max(known, gcd(left.contiguity[axis], left.divisibility[axis], divisor))
+            max(
+                known,
+                gcd(
+                    left.contiguity[axis],
+                    left.divisibility[axis],
+                    right.divisible_at(axis, 1),
+                    right.constancy[axis],
+                ),
+            )
             for axis, known in enumerate(constancy)
         )
+    if right.constant is None:
+        return replace(
+            unknown(op.results[0].type), constancy=constancy, nonnegative=left.nonnegative
+        )
+    divisor = largest_power_of_two(right.constant)
     divisibility = tuple(
         max(1, left.divisible_at(axis, 1) // divisor) if divisor == right.constant else 1
         for axis in range(left.rank)
@@ -344,6 +355,34 @@ def _rem(op: Op, infos: list[AxisInfo]) -> AxisInfo:
         _gcds(left.constancy, right.constancy),
         nonnegative=left.nonnegative,
     )
+
+
+def _shr(op: Op, infos: list[AxisInfo]) -> AxisInfo:
+    left, right = infos
+    if right.constant is None or not 0 <= right.constant < 31:
+        return _constant_runs(op, infos)
+    # A shift rounds down, also below zero: aligned runs are never split.
+    divisor = 1 << right.constant
+    axes = range(left.rank)
+    runs = [gcd(left.contiguity[axis], left.divisibility[axis], divisor) for axis in axes]
+    divisibility = tuple(max(1, left.divisible_at(axis, 1) // divisor) for axis in axes)
+    constancy = tuple(map(max, left.constancy, runs))
+    return AxisInfo((1,) * left.rank, divisibility, constancy, nonnegative=left.nonnegative)
+
+
+def _and(op: Op, infos: list[AxisInfo]) -> AxisInfo:
+    left, right = infos if infos[1].constant is not None else infos[::-1]
+    facts = _bounded(op, infos)
+    modulus = (right.constant or 0) + 1
+    if modulus <= 1 or modulus & (modulus - 1):
+        return facts
+    # The remainder of a division that rounds down: runs count up to a multiple of the modulus.
+    axes = range(left.rank)
+    contiguity = tuple(
+        gcd(left.contiguity[axis], left.divisibility[axis], modulus) for axis in axes
+    )
+    divisibility = tuple(gcd(left.divisible_at(axis, contiguity[axis]), modulus) for axis in axes)
+    return replace(facts, contiguity=contiguity, divisibility=divisibility)
 
 
 def _bounded(op: Op, infos: list[AxisInfo]) -> AxisInfo:
@@ -489,10 +528,10 @@ _RULES: dict[type[Op], Rule] = {
     arith.Select: _select,
     arith.Cast: _cast,
     arith.Bitcast: _cast,
-    arith.And: _bounded,
+    arith.And: _and,
     arith.Or: _constant_runs,
     arith.Xor: _constant_runs,
-    arith.Shr: _constant_runs,
+    arith.Shr: _shr,
     arith.Min: _bounded,
     arith.Max: _bounded,
     tile.ProgramId: _grid,

@@ -11,7 +11,7 @@ from functools import partial
 
 from aotc.ir.core import Kernel
 from aotc.ir.dialects import gpu, scf, tma
-from aotc.ir.types import PointerType, SharedType, element_of
+from aotc.ir.types import PointerType, SharedType, TileType, element_of
 from aotc.schedule.analysis.axis import AxisAnalysis
 from aotc.schedule.analysis.global_order import is_zero, root_names
 from aotc.schedule.analysis.loop_loads import MIN_COPY_BYTES, copy_vector
@@ -58,6 +58,20 @@ def remark_while(loop: scf.While, schedule: Schedule) -> None:
         names = ", ".join(dict.fromkeys(root_names(load.pointer) for load in loads))
         text = Remark.LOADS_NOT_PIPELINED(names=names, reason=Reason.UNKNOWN_TRIP_COUNT())
         schedule.remark(loop.loc, text)
+
+
+def remark_no_copy(load: gpu.Load, kernel: Kernel, schedule: Schedule) -> None:
+    """Remark why a load that nothing stages cannot be a copy to shared memory."""
+    kind = load.out.type
+    assert isinstance(kind, TileType)
+    element_bytes = gpu.memory_element(kind).size_bytes
+    reason = Reason.OTHER_NOT_ZERO()
+    if is_zero(load.other):
+        needed = MIN_COPY_BYTES // element_bytes
+        cause = _narrow_cause(load, kernel, AxisAnalysis(kernel), needed)
+        reason = Reason.NARROW(width=load.vector * element_bytes, cause=cause)
+    text = Remark.NO_CP_ASYNC(name=root_names(load.pointer), reason=reason)
+    schedule.remark(load.loc, text)
 
 
 # ---- copies that could not be -----------------------------------------------------------------

@@ -56,7 +56,7 @@ class Program:
             wide = self.place(tile.ExpandDims(line, 1 - axis)).out
             values = np.expand_dims(np.arange(start, start + extent), 1 - axis)
             self.add(tile.Broadcast(wide, SHAPE), np.broadcast_to(values, SHAPE))
-        number = self.draw(st.sampled_from([0, 1, 2, 3, 4, 8, 16, 24, 128, -8, -5]))
+        number = self.draw(st.sampled_from([0, 1, 2, 3, 4, 7, 8, 15, 16, 24, 128, -8, -5]))
         self.add(arith.Constant(number, tile_type), np.full(SHAPE, number))
         self.add(tile.Splat(self.block.args[0], SHAPE), np.full(SHAPE, self.param))
         pid = self.place(tile.ProgramId(0)).out
@@ -73,6 +73,8 @@ class Program:
             return
         # A divisor that is not known is taken to be positive.
         if kind == "div" and (b < 0).any() and not isinstance(right.op, arith.Constant):
+            return
+        if kind == "shr" and ((b < 0) | (b > 31)).any():
             return
         if kind == "select":
             condition = self.place(arith.Compare(left, right, "lt")).out
@@ -106,6 +108,7 @@ OPS = {
     "min": (arith.Min, np.minimum),
     "max": (arith.Max, np.maximum),
     "and": (arith.And, np.bitwise_and),
+    "shr": (arith.Shr, np.right_shift),
     "select": (None, None),
 }
 
@@ -229,6 +232,56 @@ kernel @k(%p: *fp16 {divisibility = 16}) {num_warps = 4} {
 @pytest.mark.parametrize(("shift", "constancy"), [(0, 8), (16, 8), (4, 4), (-16, 1)])
 def test_truncation_splits_runs_below_zero(shift: int, constancy: int) -> None:
     assert facts_of_last(SIGNED_DIVISION.replace("SHIFT", str(shift))).constancy == (constancy,)
+
+
+BY_ARGUMENT = """
+kernel @k(%p: *fp16 {divisibility = 16}, %d: i32 {divisibility = DIV}, %s: i32 {divisibility = 16}) {num_warps = 4} {
+  %i = tile.arange {start = START, end = END} : tile<64xi32>
+  %ds = tile.splat(%d) {shape = [64]} : tile<64xi32>
+  %ss = tile.splat(%s) {shape = [64]} : tile<64xi32>
+  %q = arith.div(%i, %ds) : tile<64xi32>
+  %r = arith.rem(%i, %ds) : tile<64xi32>
+  %o = arith.mul(%q, %ss) : tile<64xi32>
+  %b = tile.splat(%p) {shape = [64]} : tile<64x*fp16>
+  %row = arith.addptr(%b, %o) : tile<64x*fp16>
+  %at = arith.addptr(%row, %r) : tile<64x*fp16>
+  %v = arith.constant {value = 1.0, type = tile<64xfp16>} : tile<64xfp16>
+  tile.store(%at, %v, _)
+  scf.return
+}
+"""
+
+
+@pytest.mark.parametrize(
+    ("divisibility", "start", "run"), [(16, 0, 16), (8, 0, 8), (1, 0, 1), (16, 4, 4), (16, 1, 1)]
+)
+def test_rows_of_an_unknown_width_of_known_divisibility(
+    divisibility: int, start: int, run: int
+) -> None:
+    """`(i // d) * s + i % d` counts up while neither part crosses a multiple of `d`."""
+    text = BY_ARGUMENT.replace("DIV", str(divisibility)).replace("START", str(start))
+    facts = facts_of_last(text.replace("END", str(start + 64)))
+    assert facts.contiguity == (run,)
+    assert facts.divisibility[0] >= min(16, 2 * run)
+
+
+@pytest.mark.parametrize(("op", "constancy", "contiguity"), [("shr", 8, 1), ("and", 1, 8)])
+@pytest.mark.parametrize("start", [0, -16])
+def test_shifts_and_masks_round_down(op: str, constancy: int, contiguity: int, start: int) -> None:
+    number = 3 if op == "shr" else 7
+    kernel = parse_kernel(f"""
+kernel @k() {{num_warps = 4}} {{
+  %i = tile.arange {{start = 0, end = 32}} : tile<32xi32>
+  %s = arith.constant {{value = {start}, type = tile<32xi32>}} : tile<32xi32>
+  %n = arith.constant {{value = {number}, type = tile<32xi32>}} : tile<32xi32>
+  %x = arith.add(%i, %s) : tile<32xi32>
+  %y = arith.{op}(%x, %n) : tile<32xi32>
+  scf.return
+}}
+""")
+    infos = AxisAnalysis(kernel)
+    info = next(infos[op.results[0]] for op in kernel.body if isinstance(op, arith.Shr | arith.And))
+    assert (info.constancy, info.contiguity) == ((constancy,), (contiguity,))
 
 
 def test_a_remainder_jumps_behind_negative_multiples() -> None:

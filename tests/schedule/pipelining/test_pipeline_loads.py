@@ -353,7 +353,7 @@ def test_what_a_loop_reads_back_is_not_fetched_ahead(count: int) -> None:
     signature = {"x_ptr": "*fp32:16", "out_ptr": "*fp32:16", "count": "i32"}
     case = Case("accumulated", signature, {"BLOCK": 32})
     assert "the load of out_ptr is not pipelined: the loop writes through out_ptr" in case.remarks
-    assert "stages through registers: x_ptr" in case.remarks
+    assert "stages through shared memory: x_ptr" in case.remarks
     case.check(blocks(32 * count, out=32, extra=[count]))
 
 
