@@ -224,7 +224,7 @@ def _report(result: BuildResult, *, verbose: bool, debug: bool, seconds: float) 
         remedy = "; --keep-going writes the rest" if result.is_held_back else ""
         complain(f"{len(result.failures)} failed, {outcome} ({counts}){remedy}")
     for path in result.files:
-        show(str(path))
+        show(one_line(str(path)))
     if not result.failures:
         noun = "variant" if result.num_variants == 1 else "variants"
         show(f"{result.num_variants} {noun} ({counts})", err=True)

@@ -169,7 +169,7 @@ def _members(result: VariantResult) -> Iterator[tuple[bool, tuple[Finding, ...]]
 def _wrong(result: VariantResult, command: str) -> str:
     if result.status in ("verified", "dropped"):
         return ""
-    lines = [f"{result.status}: {result.label}"]
+    lines = [one_line(f"{result.status}: {result.label}")]
     for is_fallback, findings in _members(result):
         wrong = [f for f in findings if f.status in ("wrong", "fault")]
         form = "" if result.fallback is None else f"with{'out' * is_fallback} tensor maps: "
@@ -179,7 +179,7 @@ def _wrong(result: VariantResult, command: str) -> str:
         gaps = [] if result.status == "wrong" else [f for f in findings if f.gap]
         reasons: dict[str, list[str]] = {}
         for finding in gaps[:_MAX_GAPS]:
-            where = f"{finding.label}, with {shape_text(finding)}, grid {finding.grid}"
+            where = f"{one_line(finding.label)}, with {shape_text(finding)}, grid {finding.grid}"
             reasons.setdefault(finding.gap, []).append(f"  {form}proves nothing: {where}")
         for reason, launches in reasons.items():
             lines += [*launches, *(f"    {line}" for line in reason.splitlines())]
@@ -193,7 +193,7 @@ def _wrong(result: VariantResult, command: str) -> str:
     has_remedies = bool(gaps) and all("  help:" in gap for gap in gaps)
     if result.status in ("unverified", "partly verified") and not has_remedies:
         lines.append("  help: say in [kernel.verify] what the arguments may be")
-    return "\n".join([*lines, f"  to see it again: {command}"])
+    return "\n".join([*lines, f"  to see it again: {one_line(command)}"])
 
 
 def _audited(result: VariantResult) -> Iterator[str]:
