@@ -12,6 +12,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from aotc.regular_file import MAX_SOURCE_BYTES, read_regular
+
 
 def vendor(records: Sequence[dict[str, Any]], folder: Path) -> list[dict[str, Any]]:
     """Copy sources to `FOLDER/sources`; return the records with the places of the copies."""
@@ -69,8 +71,8 @@ def _imported(file: Path) -> Iterator[Path]:
         seen.add(path)
         yield path
         try:
-            tree = ast.parse(path.read_bytes())
-        except SyntaxError:
+            tree = ast.parse(read_regular(path, MAX_SOURCE_BYTES))
+        except (OSError, SyntaxError, ValueError, RecursionError, MemoryError):
             continue
         for node in ast.walk(tree):
             names = [one.name for one in node.names] if isinstance(node, ast.Import) else []

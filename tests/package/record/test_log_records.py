@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -195,3 +196,16 @@ def test_mistakes_of_the_user(
     (tmp_path / "b.log").write_text(event(name="gone"))
     assert cli.run(options) == code
     assert message in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("log", ["fifo", "/dev/zero", "absent"])
+def test_a_log_that_never_ends_is_refused(
+    log: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "pkg").mkdir()
+    os.mkfifo(tmp_path / "fifo")
+    code = cli.run(["record", "--log", log, "--source", "pkg"], compile_empty)
+    text = capsys.readouterr().err
+    assert code == 1
+    assert f"expected a log, cannot read {log}: " in text
