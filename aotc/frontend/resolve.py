@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from aotc.frontend.source import SourceFile
+from aotc.python_source import without_collector
 
 Guard = tuple[ast.expr, bool]
 
@@ -36,9 +37,10 @@ class Binding:
 def bindings(file: SourceFile) -> dict[str, tuple[Binding, ...]]:
     """Return the bindings of every module-level name, in source order; `*` holds star imports."""
     found: dict[str, list[Binding]] = {}
-    for name, binding in _module_bindings(file.tree.body, (), is_fallback=False):
-        found.setdefault(name, []).append(binding)
-    return {name: tuple(listed) for name, listed in found.items()}
+    with without_collector():
+        for name, binding in _module_bindings(file.tree.body, (), is_fallback=False):
+            found.setdefault(name, []).append(binding)
+        return {name: tuple(listed) for name, listed in found.items()}
 
 
 def _module_bindings(
@@ -119,6 +121,9 @@ def bound_names(statement: ast.stmt) -> Iterator[str]:
     elif isinstance(statement, ast.AnnAssign | ast.AugAssign):
         targets = [statement.target]
     for target in targets:
+        if isinstance(target, ast.Name):
+            yield target.id
+            continue
         for node in ast.walk(target):
             if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
                 yield node.id

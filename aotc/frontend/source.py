@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from aotc.ir.diagnostics import CompileError, Loc
+from aotc.python_source import parse_python
 from aotc.source_snapshot import current, is_text, read_source
 
 _CACHED_FILES = 512
@@ -116,7 +117,7 @@ def _parse_content(path: str, raw: bytes) -> SourceFile:
 def parse_text(text: str, path: str) -> ast.Module:
     """Parse Python source. Raises: CompileError where it is not Python or nests too deeply."""
     try:
-        return ast.parse(text, path)
+        return parse_python(text, path)
     except SyntaxError as error:
         loc = _syntax_error_loc(error, path)
         detail = "" if error.msg == "invalid syntax" else f": {error.msg}"

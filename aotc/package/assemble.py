@@ -30,7 +30,8 @@ from aotc.package import index
 from aotc.package.argument_type import ArgumentType
 from aotc.package.cache import CachedKernel
 from aotc.package.condition import launch_condition
-from aotc.package.grid import Expansion, VariantSpec, launch_arguments, none_left
+from aotc.package.configs import launch_arguments
+from aotc.package.grid import Expansion, VariantSpec, none_left
 from aotc.package.index import Choice, CubinParam, Param, ParamKind, TensorMap, TypeVariable
 from aotc.package.label import member_label
 from aotc.package.sources import KernelSource, kernel_source

@@ -26,7 +26,8 @@ from aotc.package.assemble import assemble
 from aotc.package.cache import Cache, CachedKernel
 from aotc.package.cache_fit import fit_problem
 from aotc.package.compile_times import CompileTimes, seconds_of
-from aotc.package.grid import AutotuneReader, Expansion, expand
+from aotc.package.configs import AutotuneReader
+from aotc.package.grid import Expansion, expand
 from aotc.package.index import Archive, ArchiveError, Kernel
 from aotc.package.label import member_label
 from aotc.package.outputs import known_host, write_files

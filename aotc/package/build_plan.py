@@ -18,7 +18,8 @@ from aotc.ir.diagnostics import one_line
 from aotc.package.build import BuildOptions, expand_all
 from aotc.package.cache import Cache
 from aotc.package.compile_times import Basis, CompileTimes
-from aotc.package.grid import AutotuneReader, Expansion, num_forms
+from aotc.package.configs import AutotuneReader
+from aotc.package.grid import Expansion, num_forms
 from aotc.package.spec import Manifest
 
 WORKERS = (1, 2, 4, 16, 64, 256)

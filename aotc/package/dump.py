@@ -17,7 +17,8 @@ from aotc.compiler import CompileRequest, autotune_configs
 from aotc.config import CONFIG_KEYS, Config, config_value_problem, renamed_key
 from aotc.ir.diagnostics import ManifestError, did_you_mean
 from aotc.package import argument_type
-from aotc.package.grid import VariantSpec, config_misfit, expand
+from aotc.package.configs import config_misfit
+from aotc.package.grid import VariantSpec, expand
 from aotc.package.manifest import load, read_function
 from aotc.package.parameters import Function
 from aotc.package.spec import KernelSpec, missing_constexpr

@@ -13,43 +13,45 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TypeAlias
 
 from aotc.compiler import CompileRequest
-from aotc.config import CONFIG_DEFAULTS, CONFIG_KEYS, Config, config_value_problem
+from aotc.config import Config
 from aotc.ir import expression
 from aotc.ir.diagnostics import ManifestError
 from aotc.ir.expression import Expression, ExpressionError
 from aotc.ir.params import NOALIAS
 from aotc.package.argument_type import NONE, ArgumentType
-from aotc.package.computed import crossed, with_computed
+from aotc.package.computed import with_computed
+from aotc.package.configs import (
+    AutotuneReader,
+    ConfigEntries,
+    Serves,
+    config_misfit,
+    config_text,
+    configs_of_targets,
+    fixed_arguments,
+    fixed_values,
+    integer_values,
+    launch_arguments,
+    num_choices,
+    typed,
+)
 from aotc.package.index import Guard, null_test
 from aotc.package.label import value_text
 from aotc.package.spec import (
-    AutotuneConfigs,
-    CartesianConfigs,
     KernelSpec,
-    ListedConfigs,
     ManifestExpression,
-    missing_constexpr,
 )
 from aotc.package.tables import Constant
 from aotc.package.tensor_guard import tensor_guard
-from aotc.target import Feature, Target
+from aotc.target import Target
 
-MAX_CONFIGS = 1 << 18
 MAX_VARIANTS = 1 << 16
 MAX_GUARDS = 64
 
 _DIVISIONS = ("//", "%", "cdiv")
-
-ConfigEntries: TypeAlias = tuple[tuple[str, Constant], ...]
-_Serves: TypeAlias = dict[tuple[Constant, ...], "Expression | None"]
-AutotuneReader: TypeAlias = Callable[
-    [str, str, Mapping[str, object], Target], Sequence[Mapping[str, object]]
-]
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +80,7 @@ class VariantSpec:
     def values(self) -> dict[str, Constant]:
         """Constants, choices and config entries by name, defaults included."""
         choices = zip(self.kernel.choices, self.choices, strict=True)
-        return {**_fixed_values(self.kernel, self.config), **dict(choices)}
+        return {**fixed_values(self.kernel, self.config), **dict(choices)}
 
     @property
     def request(self) -> CompileRequest:
@@ -151,11 +153,12 @@ def expand(kernel: KernelSpec, targets: Sequence[Target], autotune: AutotuneRead
             of the source is wrong.
     """
     kernel = with_computed(kernel, targets[0])
-    admitted = _configs_of_targets(kernel, targets, autotune)
+    _check_count(kernel, len(targets), 1)
+    admitted = configs_of_targets(kernel, targets, autotune)
     index_of: dict[tuple[object, ...], int] = {}
     for config, _ in itertools.chain(*admitted.values()):
-        index_of.setdefault(_typed(config), len(index_of))
-    configs = tuple({_typed(c): c for c, _ in itertools.chain(*admitted.values())}.values())
+        index_of.setdefault(typed(config), len(index_of))
+    configs = tuple({typed(c): c for c, _ in itertools.chain(*admitted.values())}.values())
     remaining = (serves.values() for _, serves in itertools.chain(*admitted.values()))
     guards, guard_of = _guards(kernel, itertools.chain(*remaining))
     _check_count(kernel, len(targets), len(configs))
@@ -163,7 +166,7 @@ def expand(kernel: KernelSpec, targets: Sequence[Target], autotune: AutotuneRead
     dropped: list[str] = []
     folders = [expression.Folder(dimension.root) for dimension in kernel.grid or ()]
     for target in targets:
-        fitting: list[tuple[ConfigEntries, _Serves]] = []
+        fitting: list[tuple[ConfigEntries, Serves]] = []
         for config, serves in admitted[target]:
             misfit = config_misfit(dict(config), target)
             if misfit:
@@ -182,7 +185,7 @@ def expand(kernel: KernelSpec, targets: Sequence[Target], autotune: AutotuneRead
             if not admitting:
                 raise _none_for_choices(kernel, target, choices, dropped)
             for config, serves in admitting:
-                index = index_of[_typed(config)]
+                index = index_of[typed(config)]
                 condition = serves[choices]
                 needed = held if condition is None else (*held, guard_of[condition])
                 spec = VariantSpec(
@@ -190,11 +193,6 @@ def expand(kernel: KernelSpec, targets: Sequence[Target], autotune: AutotuneRead
                 )
                 variants.append(replace(spec, grid=_folded_grid(spec, folders)))
     return Expansion(kernel, configs, guards, tuple(variants), tuple(dropped))
-
-
-def launch_arguments(kernel: KernelSpec) -> tuple[str, ...]:
-    """Return the arguments that a launch passes: all but those whose value is fixed, or None."""
-    return tuple(name for name, argument in kernel.signature.items() if argument.is_passed)
 
 
 def none_left(kernel: KernelSpec, target: Target, dropped: Iterable[str]) -> ManifestError:
@@ -217,15 +215,6 @@ def _none_for_choices(
     for line in dropped:
         error.add_context(line)
     return error
-
-
-def integer_values(values: Mapping[str, Constant]) -> dict[str, int]:
-    """Return the values that an expression can use; a boolean is 0 or 1."""
-    return {name: int(value) for name, value in values.items() if isinstance(value, int)}
-
-
-def _fixed_values(kernel: KernelSpec, config: ConfigEntries) -> dict[str, Constant]:
-    return {**CONFIG_DEFAULTS, **kernel.constants, **dict(config)}
 
 
 def _forms(kernel: KernelSpec) -> list[tuple[tuple[str, ...], tuple[str, ...]]]:
@@ -284,198 +273,30 @@ def num_forms(kernel: KernelSpec) -> int:
 
 
 def _check_count(kernel: KernelSpec, num_targets: int, num_configs: int) -> None:
-    num_types = math.prod(len(dtypes) for dtypes in kernel.types.values())
-    num_choices = math.prod(len(values) for values in kernel.choices.values())
-    forms = num_forms(kernel)
-    count = num_targets * num_types * num_choices * forms * num_configs
-    if count > MAX_VARIANTS:
-        message = (
-            f"expected at most {MAX_VARIANTS} variants of {kernel.name!r}, got {count}: "
-            f"{num_targets} targets x {num_types} types x {num_choices} choices x "
-            f"{forms} guards x {num_configs} configs"
-        )
-        raise ManifestError(message, kernel.loc, remedy="filter the configs with `where`")
-
-
-# -------------------------------------------------------------------------------------- configs
-
-
-def _configs_of_targets(
-    kernel: KernelSpec, targets: Sequence[Target], autotune: AutotuneReader
-) -> dict[Target, tuple[tuple[ConfigEntries, _Serves], ...]]:
-    """Return the configs for each target: an autotuner may ask which one it is."""
-    if isinstance(kernel.configs, AutotuneConfigs):
-        return {target: _configs(kernel, autotune, target) for target in targets}
-    return dict.fromkeys(targets, _configs(kernel, autotune, targets[0]))
-
-
-def _typed(config: ConfigEntries) -> tuple[object, ...]:
-    """Return what two configs have in common that are the same, 1 and true being two values."""
-    return tuple((name, type(value), value) for name, value in config)
-
-
-def _configs(
-    kernel: KernelSpec, autotune: AutotuneReader, target: Target
-) -> tuple[tuple[ConfigEntries, _Serves], ...]:
-    """Return the configs that pass the kernel's `where` for some choices, in order.
-
-    With a config come the choices that it serves, and what remains of `where` for them: a condition on
-    launch arguments, which the launcher checks, or None.
-    """
-    kept: list[tuple[ConfigEntries, _Serves]] = []
-    always = expression.Integer(1)
-    fold = expression.Folder(kernel.where.root if kernel.where is not None else always)
-    for config in _listed_configs(kernel, autotune, target):
-        serves: _Serves = {}
-        for choices in itertools.product(*kernel.choices.values()):
-            condition = _condition(kernel, config, choices, fold)
-            if not isinstance(condition, expression.Integer):
-                serves[choices] = condition
-            elif condition.value:
-                serves[choices] = None
-        if serves:
-            kept.append((config, serves))
-    if not kept and kernel.where is not None:
-        message = "expected `where` to accept a config, it rejects all"
-        raise ManifestError(message, kernel.where.loc)
-    return tuple(kept)
-
-
-def _condition(
-    kernel: KernelSpec,
-    config: ConfigEntries,
-    choices: tuple[Constant, ...],
-    fold: expression.Folder,
-) -> Expression:
-    """Evaluate `where`, which `fold` is of, for a config and choices as far as it is known."""
-    where = kernel.where
-    if where is None:
-        return expression.Integer(1)
-    chosen = zip(kernel.choices, choices, strict=True)
-    values = {**_fixed_values(kernel, config), **_fixed_arguments(kernel), **dict(chosen)}
-    try:
-        root = expression.settle(fold(integer_values(values)))
-    except ExpressionError as error:
-        raise _where_error(where, config, error) from None
-    for name, col in expression.free_names(root).items():
-        if name not in launch_arguments(kernel):
-            raise _where_error(where, config, ExpressionError(f"`{name}` has no value", col))
-    return root
-
-
-def _fixed_arguments(kernel: KernelSpec) -> dict[str, Constant]:
-    """Return the integer arguments whose value is compiled in."""
-    return {n: a.value for n, a in kernel.signature.items() if isinstance(a.value, int)}
-
-
-def _where_error(
-    where: ManifestExpression, config: ConfigEntries, error: ExpressionError
-) -> ManifestError:
-    found = where.error(error)
-    found.add_context(f"in config {config_text(config)}")
-    return found
-
-
-def _listed_configs(
-    kernel: KernelSpec, autotune: AutotuneReader, target: Target
-) -> Iterator[ConfigEntries]:
-    match kernel.configs:
-        case CartesianConfigs(axes):
-            count = math.prod(len(values) for _, values in axes)
-            if count > MAX_CONFIGS:
-                sizes = " x ".join(f"{len(values)} {name}" for name, values in axes)
-                message = f"expected at most {MAX_CONFIGS} configs, got {count} ({sizes})"
-                remedy = "list fewer values; `where` filters the list, it does not shorten it"
-                raise ManifestError(message, kernel.configs_loc, remedy=remedy)
-            names = [name for name, _ in axes]
-            for values in itertools.product(*(values for _, values in axes)):
-                yield tuple(zip(names, values, strict=True))
-        case ListedConfigs(configs):
-            yield from configs
-        case AutotuneConfigs(computed):
-            yield from crossed(_autotune_configs(kernel, autotune, target), computed)
-
-
-def _autotune_configs(
-    kernel: KernelSpec, autotune: AutotuneReader, target: Target
-) -> Iterator[ConfigEntries]:
-    """Return the source's configs, checked as the manifest's are, without repeats.
-
-    Triton distinguishes configs that differ only in a hook; here they are the same.
-    """
-    fixed = {
-        name: argument.value
-        for name, argument in kernel.signature.items()
-        if argument.value is not None or argument.kind == "none"
+    """Check that there are not too many variants of so many configs, before any is listed."""
+    axes = {
+        "targets": num_targets,
+        "types": math.prod(len(dtypes) for dtypes in kernel.types.values()),
+        "choices": num_choices(kernel),
+        "guards": num_forms(kernel),
+        "configs": num_configs,
     }
-    constants = {**fixed, **kernel.constants}
-    found = autotune(kernel.source, kernel.function.name, constants, target)
-    if not found:
-        message = f"expected @triton.autotune on {kernel.function.name!r}, got no config"
-        raise ManifestError(message, kernel.configs_loc)
-    seen: dict[tuple[object, ...], None] = {}
-    for entries in found:
-        # A config key of None stands for the default.
-        config = tuple(
-            (name, value)
-            for name, value in entries.items()
-            if not (value is None and name in CONFIG_KEYS)
-        )
-        checked: list[tuple[str, Constant]] = []
-        for name, value in config:
-            if not isinstance(value, (bool, int, float, str)):
-                problem = f"expected a boolean, a number or a string for {name!r}, got {value!r}"
-                raise _source_error(kernel, problem, config)
-            checked.append((name, value))
-        problem = _config_problem(kernel, checked)
-        if problem:
-            raise _source_error(kernel, problem, config)
-        key = _typed(tuple(checked))
-        if key not in seen:
-            seen[key] = None
-            yield tuple(checked)
+    count = math.prod(axes.values())
+    if count > MAX_VARIANTS:
+        product = " x ".join(f"{size} {axis}" for axis, size in axes.items())
+        message = f"expected at most {MAX_VARIANTS} variants of {kernel.name!r}, got "
+        message += f"{count}: {product}" if num_configs > 1 else f"at least {count}: {product}"
+        largest = max(axes, key=lambda axis: axes[axis])
+        raise ManifestError(message, kernel.loc, remedy=_REMEDIES[largest])
 
 
-def _config_problem(kernel: KernelSpec, config: Sequence[tuple[str, Constant]]) -> str:
-    """Check a config of the source; return the problem, or an empty string."""
-    names = [parameter.name for parameter in kernel.function.constexprs]
-    given = {*kernel.constants, *kernel.choices}
-    for name, value in config:
-        if name in given:
-            return f"{name!r} is in the manifest and in the source's configs"
-        if name in CONFIG_KEYS:
-            problem = config_value_problem(name, value)
-            if problem:
-                return problem
-        elif name not in names:
-            return f"expected a tl.constexpr parameter or a config key, got {name!r}"
-    missing = missing_constexpr(kernel.function, given | {name for name, _ in config})
-    if missing is not None:
-        return f"expected a value for the tl.constexpr parameter {missing!r}"
-    return ""
-
-
-def _source_error(
-    kernel: KernelSpec, problem: str, config: Iterable[tuple[str, object]]
-) -> ManifestError:
-    error = ManifestError(problem, kernel.configs_loc)
-    error.add_context(f"in the source's config {config_text(config)}")
-    return error
-
-
-def config_misfit(config: Mapping[str, Constant], target: Target) -> str:
-    """Return why the target cannot launch a config, or an empty string."""
-    values = integer_values({**CONFIG_DEFAULTS, **config})
-    problem = target.threads_problem(values["num_warps"], values["num_consumer_groups"])
-    if problem:
-        return problem
-    num_ctas = config.get("num_ctas", CONFIG_DEFAULTS["num_ctas"])
-    if num_ctas != 1 and Feature.CLUSTERS not in target.features:
-        return f"num_ctas = {num_ctas} needs clusters"
-    if isinstance(num_ctas, int) and num_ctas > target.max_ctas_per_cluster:
-        ctas = f"{num_ctas} CTAs, the limit is {target.max_ctas_per_cluster}"
-        return f"num_ctas = {num_ctas} takes clusters of {ctas}"
-    return ""
+_REMEDIES = {
+    "targets": "list fewer `targets`",
+    "types": "list fewer `types`",
+    "choices": "list fewer `choices`: each value is built with every other",
+    "guards": 'make fewer promises optional, or build them together: guards = "together"',
+    "configs": "filter the configs with `where`",
+}
 
 
 # ------------------------------------------------------------------------------------- variants
@@ -486,7 +307,7 @@ def _folded_grid(
 ) -> tuple[Expression, ...]:
     """Fold constants, config and fixed arguments into the grid of a variant."""
     kernel = variant.kernel
-    constants = integer_values({**variant.values, **_fixed_arguments(kernel)})
+    constants = integer_values({**variant.values, **fixed_arguments(kernel)})
     arguments = launch_arguments(kernel)
     folded: list[Expression] = []
     for dimension, fold in zip(kernel.grid or (), folders, strict=True):
@@ -577,8 +398,3 @@ def _guards(
 def _places(kernel: KernelSpec) -> list[str]:
     """Return the arguments that point at memory."""
     return [n for n, a in kernel.signature.items() if a.kind in ("pointer", "tensordesc")]
-
-
-def config_text(config: Iterable[tuple[str, object]]) -> str:
-    """Format a config for a message."""
-    return ", ".join(f"{name} = {value_text(value)}" for name, value in config) or "no config"

@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from aotc.ir.diagnostics import CompileError, Loc
+from aotc.python_source import parse_python
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +62,7 @@ def parse_functions(source: str, file: str) -> dict[str, Function]:
         message = "expected Python source, got a NUL character"
         raise CompileError(message, Loc(file, line, col, col + 1))
     try:
-        tree = ast.parse(source, file)
+        tree = parse_python(source, file)
     except SyntaxError as error:
         col = max(0, (error.offset or 1) - 1)
         loc = Loc(file, error.lineno or 1, col, col + 1)
@@ -72,13 +73,24 @@ def parse_functions(source: str, file: str) -> dict[str, Function]:
         raise CompileError(message, remedy="assign parts of expressions to variables") from None
     rebound = {
         target.id
-        for node in ast.walk(tree)
+        for node in _statements(tree)
         if isinstance(node, ast.Assign)
         for target in node.targets
         if isinstance(target, ast.Name)
     }
     definitions = _definitions(tree.body)
     return {node.name: _function(node, file, node.name in rebound) for node in definitions}
+
+
+def _statements(tree: ast.Module) -> Iterator[ast.AST]:
+    """Yield all statements of a file, without their expressions."""
+    worklist: list[ast.AST] = [tree]
+    while worklist:
+        node = worklist.pop()
+        yield node
+        for block in ("body", "orelse", "finalbody", "handlers", "cases"):
+            children: list[ast.AST] | ast.expr = getattr(node, block, [])
+            worklist += children if isinstance(children, list) else []
 
 
 def _definitions(body: list[ast.stmt]) -> Iterator[ast.FunctionDef]:

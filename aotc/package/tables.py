@@ -23,19 +23,23 @@ Data: TypeAlias = dict[str, Any]
 T = TypeVar("T")
 
 _REPEATED_KEY = "Cannot overwrite a value"  # tomli's message
+MAX_REPORTED = 100
 _INT64_MIN, _INT64_MAX = -(1 << 63), (1 << 63) - 1
 
 
 class Mistakes:
-    """Collect the mistakes of a document, so that all are reported at once."""
+    """Collect the mistakes of a document, so that all are reported at once.
+
+    Reported are the first `MAX_REPORTED`, and how many more there are.
+    """
 
     def __init__(self) -> None:
-        self._found: list[DiagnosticError] = []
+        self._found: dict[tuple[object, ...], DiagnosticError] = {}
 
     def add(self, error: DiagnosticError) -> None:
         """Note a mistake; one that is noted already counts once."""
-        if error.render() not in [known.render() for known in self._found]:
-            self._found.append(error)
+        key = (error.message, error.loc, error.remedy, *error.context)
+        self._found.setdefault(key, error)
 
     @contextmanager
     def collected(self) -> Generator[None]:
@@ -51,7 +55,10 @@ class Mistakes:
     def check(self) -> None:
         """Raise the first mistake, with the others, if there is one."""
         if self._found:
-            first, *others = self._found
+            first, *others = self._found.values()
+            num_more = len(self._found) - MAX_REPORTED
+            if num_more > 0:
+                others[MAX_REPORTED - 1 :] = [ManifestError(f"{num_more} more mistakes")]
             first.others = tuple(others)
             raise first
 

@@ -25,7 +25,8 @@ from aotc.ir.expression import Expression, Integer
 from aotc.package import archive as archives
 from aotc.package import stored_ptx
 from aotc.package.assemble import stored_params
-from aotc.package.grid import Expansion, VariantSpec, expand, integer_values
+from aotc.package.configs import integer_values
+from aotc.package.grid import Expansion, VariantSpec, expand
 from aotc.package.index import Archive, Kernel, Variant
 from aotc.package.label import absent_pointers, variant_label
 from aotc.package.manifest import load

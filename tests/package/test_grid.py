@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -328,6 +329,29 @@ def test_explosion_of_variants_names_the_factors(tmp_path: Path) -> None:
     assert "got 65540: 1 targets x 2 types x 1 choices x 2 guards x 16385" in caught.value.message
 
 
+def test_explosion_of_choices_is_told_before_they_are_listed(tmp_path: Path) -> None:
+    axis = ", ".join(map(str, range(1000)))
+    body = _SIGNATURE + _BLOCK + f"[kernel.choices]\nCAUSAL = [{axis}]\n"
+    path = tmp_path / "kernels.toml"
+    path.write_text(_HEAD + body)
+    (tmp_path / "k.py").write_text(_SOURCE)
+    spec = load(str(path)).kernels[0]
+    spec = replace(spec, choices=dict.fromkeys(("A", "B", "C"), spec.choices["CAUSAL"]))
+    with pytest.raises(
+        ManifestError, match="got at least 4000000000: .* 1000000000 choices"
+    ) as caught:
+        expand(spec, [TARGETS["sm_90a"]], _no_autotune)
+    assert caught.value.remedy.startswith("list fewer `choices`")
+
+
+def test_where_is_not_asked_of_too_many_configs_and_choices(tmp_path: Path) -> None:
+    axis = ", ".join(map(str, range(1, 1001)))
+    body = _SIGNATURE + f"[kernel.choices]\nCAUSAL = [{axis}]\n"
+    body += f"[kernel.configs]\nBLOCK = [{axis}]\n"
+    with pytest.raises(ManifestError, match=r"got 1000 \(1000 BLOCK\) for each of 1000 choices"):
+        _expand(tmp_path, body)
+
+
 def test_too_many_promises(tmp_path: Path) -> None:
     names = [f"a{index}" for index in range(65)]
     (tmp_path / "many.py").write_text(f"def many({', '.join(names)}): pass\n")
@@ -467,5 +491,7 @@ def test_a_count_that_none_makes_too_large(tmp_path: Path) -> None:
     lines = [f'{name} = ["*fp32", "none"]' for name in pointers]
     (tmp_path / "kernels.toml").write_text(_HEAD + "[kernel.signature]\n" + "\n".join(lines))
     spec = load(str(tmp_path / "kernels.toml")).kernels[0]
-    with pytest.raises(ManifestError, match=f"got {1 << 17}: 1 targets .* {1 << 17} guards"):
+    with pytest.raises(
+        ManifestError, match=f"got at least {1 << 17}: 1 targets .* {1 << 17} guards"
+    ):
         expand(spec, [TARGETS["sm_90a"]], _no_autotune)

@@ -313,6 +313,22 @@ def test_mistakes(folder: Path, old: str, new: str, place: str, message: str) ->
         assert part in report
 
 
+def test_of_many_mistakes_the_first_are_reported(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    keys = "".join(f"key{at} = 1\n" for at in range(1000))
+    rendered: list[DiagnosticError] = []
+    monkeypatch.setattr(DiagnosticError, "render", lambda error: rendered.append(error) or "")
+    with pytest.raises(ManifestError) as caught:
+        _parse(folder, keys + _FULL)
+    assert rendered == []  # each costs a look at the file
+    error = caught.value
+    assert "'key0'" in error.message
+    assert "'key99'" in error.others[-2].message
+    assert error.others[-1].message == "900 more mistakes"
+    assert len(error.others) == 100
+
+
 def test_all_mistakes_are_reported_at_once(folder: Path) -> None:
     text = _FULL + _SECOND.replace('x_ptr = "*fp32"', 'x_ptr = "*fp23"')
     for old, new in [

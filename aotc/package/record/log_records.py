@@ -22,6 +22,7 @@ from aotc.frontend.scope import is_constexpr_annotation
 from aotc.ir.diagnostics import CompileError
 from aotc.package.record.jit_log import Compiled, JitLog, read_log
 from aotc.package.record.jit_log import Path as Place
+from aotc.regular_file import MAX_RECORDS_BYTES, MAX_SOURCE_BYTES, read_regular
 from aotc.target import parse as parse_target
 
 _DEFINITION = re.compile(rb"^\s*def\s+(\w+)", re.MULTILINE)
@@ -45,7 +46,7 @@ def records_of_logs(
 
 def _text_of(log: str) -> str:
     try:
-        return Path(log).read_text(encoding="utf-8", errors="replace")
+        return read_regular(log, MAX_RECORDS_BYTES).decode("utf-8", errors="replace")
     except OSError as error:
         raise CompileError(f"expected a log, cannot read {log}: {error.strerror}") from None
 
@@ -245,17 +246,25 @@ class _Search:
         """The files that define each name. Raises: CompileError."""
         found: dict[str, list[Path]] = {}
         for file in dict.fromkeys(_python_files(self.sources)):
-            for name in dict.fromkeys(_DEFINITION.findall(file.read_bytes())):
+            for name in dict.fromkeys(_DEFINITION.findall(_source_of(file))):
                 found.setdefault(name.decode(), []).append(file)
         return found
 
     def _tree(self, file: Path) -> ast.Module | None:
         if file not in self.trees:
             try:
-                self.trees[file] = ast.parse(file.read_bytes())
+                self.trees[file] = ast.parse(_source_of(file))
             except (SyntaxError, ValueError, RecursionError):
                 self.trees[file] = None
         return self.trees[file]
+
+
+def _source_of(file: Path) -> bytes:
+    """Return the text of a file, empty if it cannot be one of kernels."""
+    try:
+        return read_regular(file, MAX_SOURCE_BYTES)
+    except OSError:
+        return b""
 
 
 def _python_files(sources: Iterable[Path]) -> Iterator[Path]:

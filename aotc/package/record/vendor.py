@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from aotc.package.text_output import make_folder, write_files
+from aotc.regular_file import MAX_SOURCE_BYTES, read_regular
 
 
 def vendor(records: Sequence[dict[str, Any]], folder: Path) -> list[dict[str, Any]]:
@@ -70,8 +71,8 @@ def _imported(file: Path) -> Iterator[Path]:
         seen.add(path)
         yield path
         try:
-            tree = ast.parse(path.read_bytes())
-        except SyntaxError:
+            tree = ast.parse(read_regular(path, MAX_SOURCE_BYTES))
+        except (OSError, SyntaxError, ValueError, RecursionError, MemoryError):
             continue
         for node in ast.walk(tree):
             names = [one.name for one in node.names] if isinstance(node, ast.Import) else []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -214,3 +215,16 @@ def test_no_name_of_a_log_steers_the_terminal_or_the_manifest(
     assert all(line.isprintable() and not line.startswith("EVIL") for line in err.splitlines())
     assert "EVIL" in err
     assert len(kernels(tmp_path / "record")) >= 1
+
+
+@pytest.mark.parametrize("log", ["fifo", "/dev/zero", "absent"])
+def test_a_log_that_never_ends_is_refused(
+    log: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "pkg").mkdir()
+    os.mkfifo(tmp_path / "fifo")
+    code = cli.run(["record", "--log", log, "--source", "pkg"], compile_empty)
+    text = capsys.readouterr().err
+    assert code == 1
+    assert f"expected a log, cannot read {log}: " in text
