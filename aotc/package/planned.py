@@ -24,7 +24,7 @@ import zstandard
 
 from aotc.compiler import PtxKernel
 from aotc.ir import expression
-from aotc.ir.expression import Expression, ExpressionError
+from aotc.ir.expression import Expression, ExpressionError, Integer
 from aotc.ir.params import GRID_SOURCES, SCRATCH_ALIGNMENT_BYTES, SCRATCH_SOURCE
 from aotc.metadata import Metadata
 from aotc.package import archive as archives
@@ -245,7 +245,7 @@ class PlannedLauncher:
         known = self._values(args)
         names = [frozenset(expression.free_names(guard)) for guard in self.guards]
         held = [_holds(guard, known) for guard in self.guards]
-        for index, value in _neighbours(args):
+        for index, value in (*_neighbours(args), *self._boundaries(args)):
             given = [*args[:index], value, *args[index + 1 :]]
             name, values = self.record.params[index].name, {**known, **self._named(index, value)}
             holds = all(
@@ -267,6 +267,18 @@ class PlannedLauncher:
                 verb = "takes" if takes else "refuses"
                 hold = "holds" if holds else "does not hold"
                 raise ExecutionFault(f"the launcher {verb} {what}, where {texts} {hold}")
+
+    def _boundaries(self, args: Sequence[object]) -> Iterator[tuple[int, int]]:
+        """Yield numbers around the constants of guards, for each number that a guard names."""
+        indices = {param.name: at for at, param in enumerate(self.record.params)}
+        for guard in self.guards:
+            numbered = [indices.get(name) for name in sorted(expression.free_names(guard))]
+            constants = [n.value for n in expression.walk(guard) if isinstance(n, Integer)]
+            for index in numbered:
+                if index is None or type(args[index]) is not int:
+                    continue
+                for constant in dict.fromkeys(constants):
+                    yield from ((index, constant + step) for step in (-1, 0, 1))
 
     def _values(self, args: Sequence[object]) -> dict[str, int]:
         """Return the values of all names in expressions."""
@@ -297,6 +309,7 @@ def _neighbours(args: Sequence[object]) -> Iterator[tuple[int, object]]:
             continue
         if isinstance(arg, int):
             yield from ((index, arg + step) for step in (1, -1, 8))
+            yield index, -arg
         elif isinstance(arg, Pointer | Tensor):
             yield from ((index, arg._replace(address=arg.address + step)) for step in (2, 8, 16))
         if isinstance(arg, Tensor):

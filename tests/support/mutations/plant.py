@@ -137,6 +137,19 @@ def _plant(*patches: Callable[[], AbstractContextManager[Any]]) -> Plant:
     return planted
 
 
+def together(*plants: Plant) -> Plant:
+    """Plant several bugs at once, such as one in every module that has a name."""
+
+    @contextmanager
+    def planted() -> Iterator[None]:
+        with ExitStack() as stack:
+            for plant in plants:
+                stack.enter_context(plant())
+            yield
+
+    return planted
+
+
 def replacing(owner: Any, name: str, new: Any) -> Plant:
     """Put `new` in the place of an attribute of a module or class."""
     return _plant(lambda: mock.patch.object(owner, name, new))
