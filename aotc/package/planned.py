@@ -24,7 +24,7 @@ import zstandard
 
 from aotc.compiler import PtxKernel
 from aotc.ir import expression
-from aotc.ir.expression import Expression, ExpressionError
+from aotc.ir.expression import Expression, ExpressionError, Integer
 from aotc.ir.params import GRID_SOURCES, SCRATCH_ALIGNMENT_BYTES, SCRATCH_SOURCE
 from aotc.metadata import Metadata
 from aotc.package import archive as archives
@@ -130,6 +130,10 @@ def stand_in_cubin(target: str, symbol: str) -> bytes:
     return struct.pack("<16sHHIQQQIHHHHHH", ident, *numbers) + names + table
 
 
+_MAX_EXTENT, _MAX_STRIDE = 1 << 32, 1 << 40
+"""What tensor maps hold: extents up to the first, and strides in bytes below the second."""
+
+
 @dataclass(frozen=True, slots=True)
 class PlannedLauncher:
     """Plan launches of a record's only variant; see `aotc.verify.checks.launched.Launcher`."""
@@ -159,6 +163,8 @@ class PlannedLauncher:
         if grid is not None:
             with suppress(AotcError):
                 self._plan(args, (grid[0] + 1, *grid[1:]), at_once, scratch)
+        with suppress(AotcError):  # so that nothing is left of this launch where it is planned
+            self._plan(_larger(args), grid, at_once, scratch)
         again = self._plan(args, grid, at_once, scratch)  # from the cache, unless evicted
         if again != plan:
             raise ExecutionFault(f"the launcher plans {again} for a launch planned as {plan}")
@@ -245,7 +251,7 @@ class PlannedLauncher:
         known = self._values(args)
         names = [frozenset(expression.free_names(guard)) for guard in self.guards]
         held = [_holds(guard, known) for guard in self.guards]
-        for index, value in _neighbours(args):
+        for index, value in (*_neighbours(args), *self._boundaries(args)):
             given = [*args[:index], value, *args[index + 1 :]]
             name, values = self.record.params[index].name, {**known, **self._named(index, value)}
             holds = all(
@@ -267,6 +273,18 @@ class PlannedLauncher:
                 verb = "takes" if takes else "refuses"
                 hold = "holds" if holds else "does not hold"
                 raise ExecutionFault(f"the launcher {verb} {what}, where {texts} {hold}")
+
+    def _boundaries(self, args: Sequence[object]) -> Iterator[tuple[int, int]]:
+        """Yield numbers around the constants of guards, for each number that a guard names."""
+        indices = {param.name: at for at, param in enumerate(self.record.params)}
+        for guard in self.guards:
+            numbered = [indices.get(name) for name in sorted(expression.free_names(guard))]
+            constants = [n.value for n in expression.walk(guard) if isinstance(n, Integer)]
+            for index in numbered:
+                if index is None or type(args[index]) is not int:
+                    continue
+                for constant in dict.fromkeys(constants):
+                    yield from ((index, constant + step) for step in (-1, 0, 1))
 
     def _values(self, args: Sequence[object]) -> dict[str, int]:
         """Return the values of all names in expressions."""
@@ -297,18 +315,32 @@ def _neighbours(args: Sequence[object]) -> Iterator[tuple[int, object]]:
             continue
         if isinstance(arg, int):
             yield from ((index, arg + step) for step in (1, -1, 8))
+            yield index, -arg
         elif isinstance(arg, Pointer | Tensor):
             yield from ((index, arg._replace(address=arg.address + step)) for step in (2, 8, 16))
         if isinstance(arg, Tensor):
-            for axis, extent in enumerate(arg.shape):
-                shape = (*arg.shape[:axis], extent + 1, *arg.shape[axis + 1 :])
-                yield index, arg._replace(shape=shape)
-            strides = arg.strides or ()
-            for axis, stride in enumerate(strides):
-                yield (
-                    index,
-                    arg._replace(strides=(*strides[:axis], stride + 1, *strides[axis + 1 :])),
-                )
+            yield from ((index, each) for each in _other_tensors(arg))
+
+
+def _other_tensors(tensor: Tensor) -> Iterator[Tensor]:
+    """Yield tensors of other extents and strides, too, that no map describes."""
+    for axis, extent in enumerate(tensor.shape):
+        for size in (extent + 1, 0, _MAX_EXTENT + 1):
+            yield tensor._replace(shape=(*tensor.shape[:axis], size, *tensor.shape[axis + 1 :]))
+    strides = tensor.strides or ()
+    for axis, stride in enumerate(strides):
+        for step in (stride + 1, _MAX_STRIDE):
+            yield tensor._replace(strides=(*strides[:axis], step, *strides[axis + 1 :]))
+
+
+def _larger(args: Sequence[object]) -> list[object]:
+    """Return arguments whose tensors have one more of everything along each axis."""
+    return [
+        arg._replace(shape=tuple(extent + 1 for extent in arg.shape))
+        if isinstance(arg, Tensor)
+        else arg
+        for arg in args
+    ]
 
 
 def _holds(guard: Expression, values: Mapping[str, int]) -> bool:

@@ -49,16 +49,17 @@ class Needs:
     """What a kernel relies on.
 
     The divisor of each argument, the types of integers, whether programs wait for each other, and
-    how many bytes of scratch memory a program has.
+    how many bytes of scratch memory and how many CTAs a program has.
     """
 
     divisors: Mapping[str, int]
     scalars: Mapping[str, ScalarType]
     meets_grid: bool
     scratch_bytes: int
+    cluster: Grid
 
 
-def needs_of(kernel: Kernel, scratch_bytes: int) -> Needs:
+def needs_of(kernel: Kernel, scratch_bytes: int, num_ctas: int) -> Needs:
     """Return what a kernel in tile IR relies on."""
     divisors: dict[str, int] = {}
     scalars: dict[str, ScalarType] = {}
@@ -70,7 +71,7 @@ def needs_of(kernel: Kernel, scratch_bytes: int) -> Needs:
         if isinstance(arg.type, ScalarType) and arg.type.is_int:
             scalars[info.name] = arg.type
     meets_grid = any(isinstance(op, GridBarrier) for op in kernel.walk())
-    return Needs(divisors, scalars, meets_grid, scratch_bytes)
+    return Needs(divisors, scalars, meets_grid, scratch_bytes, (num_ctas, 1, 1))
 
 
 def check_refusals(
@@ -89,9 +90,12 @@ def check_refusals(
         given = [*args[:index], value, *args[index + 1 :]]
         if _takes(plan, given, grid, at_once):
             raise ExecutionFault(f"the launcher takes {names[index]} = {_shown(value)}, {why}")
-    for wrong in _wrong_grids() if grid is not None else ():
+    for wrong in _wrong_grids(needs.cluster):
         if _takes(plan, args, wrong, at_once):
             raise ExecutionFault(f"the launcher takes a grid of {wrong}, which no GPU does")
+    for largest in () if needs.meets_grid else _largest_grids(needs.cluster):
+        if not _takes(plan, args, largest, at_once):
+            raise ExecutionFault(f"the launcher refuses a grid of {largest} programs")
     if needs.meets_grid and at_once > 1 and _takes(plan, args, grid, at_once - 1):
         raise ExecutionFault(
             f"the launcher takes {at_once} programs that wait for each other where no more than "
@@ -150,10 +154,15 @@ def _wrong_arguments(
                 yield index, beyond, f"which {kind} does not hold"
 
 
-def _wrong_grids() -> Iterator[Grid]:
+def _wrong_grids(cluster: Grid) -> Iterator[Grid]:
     for axis, most in enumerate(_LARGEST_GRID):
-        for extent in (most + 1, -1):
+        for extent in (most // cluster[axis] + 1, -1):
             yield (*(1,) * axis, extent, *(1,) * (2 - axis))
+
+
+def _largest_grids(cluster: Grid) -> Iterator[Grid]:
+    for axis, most in enumerate(_LARGEST_GRID):
+        yield (*(1,) * axis, most // cluster[axis], *(1,) * (2 - axis))
 
 
 def _takes(plan: Planner, args: Sequence[object], grid: Grid | None, at_once: int) -> bool:

@@ -255,7 +255,8 @@ def _emulation(subject: Subject, compiled: PtxKernel, options: VerifyOptions) ->
 
 def _launcher(subject: Subject, compiled: PtxKernel, module: Module) -> Launcher | None:
     """Return the planner of launches; None for a subject that no archive can hold."""
-    needs = needs_of(parse_kernel(compiled.tile_ir), compiled.scratch_bytes)
+    tile_ir = parse_kernel(compiled.tile_ir)
+    needs = needs_of(tile_ir, compiled.scratch_bytes, subject.num_ctas)
     known = (subject.guards, subject.values, needs)
     if subject.archived is not None:
         kernel, variant = subject.archived

@@ -74,6 +74,28 @@ def test_programs_that_blocks_loop_over(kernel_of: Open) -> None:
     assert (plan.grid, plan.cluster) == ((4, 2, 4), (2, 2, 4))
 
 
+def test_scratch_memory_of_the_pool(kernel_of: Open) -> None:
+    looped = kernel_of("looped", "looped")
+    plan = looped._plan(HOPPER, 3, (0x10,), grid=(5, 2), config={"CONFIG": 0})
+    assert plan is not None
+    start, taken = plan.scratch
+    pointer = struct.unpack("<QIIIxxxxQ", plan.params)[-1]
+    assert start <= pointer <= pointer + 160 <= start + taken
+    assert plan.is_scratch_returned
+    own = looped._plan(HOPPER, 3, (0x10,), grid=9, config={"CONFIG": 0}, scratch=(0x100, 160))
+    assert own is not None
+    assert (own.scratch, own.is_scratch_returned) == ((0, 0), False)
+
+
+def test_a_plan_says_whether_it_is_cooperative(kernel_of: Open) -> None:
+    for archive, cooperative in (("together", True), ("looped", False)):
+        kernel = kernel_of(archive, archive)
+        scratch = None if cooperative else (0x100, 160)
+        plan = kernel._plan(HOPPER, 9, (0x10,), grid=4, config={"CONFIG": 0}, scratch=scratch)
+        assert plan is not None
+        assert plan.is_cooperative == cooperative
+
+
 def test_nothing_is_launched_for_no_programs(kernel_of: Open) -> None:
     add = kernel_of("golden", "add")
     assert add._plan(HOPPER, 1, ((0x1000, "fp16"), 0x2000, 0x3000, 0), config={}) is None

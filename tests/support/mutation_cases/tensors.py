@@ -20,6 +20,7 @@ def write_and_load(x_ptr, work_ptr, out_ptr, rows, BLOCK: tl.constexpr):
 @triton.jit
 def add_groups(x_ptr, rows_ptr, out_ptr, num_groups, BLOCK: tl.constexpr):
     """Add up the first block of each group of rows, whose tensor is described in the loop."""
+    x_ptr += tl.program_id(0) * num_groups * BLOCK * BLOCK
     total = tl.zeros((BLOCK, BLOCK), tl.int32)
     for group in range(num_groups):
         rows = tl.load(rows_ptr + group)
@@ -27,4 +28,5 @@ def add_groups(x_ptr, rows_ptr, out_ptr, num_groups, BLOCK: tl.constexpr):
         x_ptr += BLOCK * BLOCK
         total += tensor.load([0, 0])
     i = tl.arange(0, BLOCK)
-    tl.store(out_ptr + i[:, None] * BLOCK + i[None, :], total)
+    places = tl.program_id(0) * BLOCK * BLOCK + i[:, None] * BLOCK + i[None, :]
+    tl.store(out_ptr + places, total)

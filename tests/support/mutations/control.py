@@ -9,6 +9,7 @@ from aotc.backend.rules import control
 from aotc.ir.core import Kernel
 from aotc.ir.dialects import arith, gpu, scf, tile
 from aotc.ir.rewrite import Builder
+from aotc.ir.types import I1
 from aotc.schedule.cleanup import hoist_invariants
 from aotc.schedule.pipelining import expand_loop
 from tests.support.mutations.plant import (
@@ -43,6 +44,12 @@ def _condition_turned(op: scf.If) -> None:
     place = Builder.before_op(op)
     true = place(arith.Constant(value=True, type=op.condition.type)).out
     op.set_slots([place(arith.Xor(op.condition, true)).out])
+
+
+def _always(self: Any, offset: int) -> Any:
+    if offset not in self._exists:
+        self._exists[offset] = self.place(arith.Constant(value=True, type=I1)).out
+    return self._exists[offset]
 
 
 def _rest_left_out(kernel: Kernel) -> None:
@@ -102,6 +109,18 @@ def _into_the_slot_read(op: gpu.SharedStage) -> None:
 
 
 MUTATIONS: Sequence[Mutation] = (
+    Mutation(
+        "loads ahead of the iteration after the last",
+        "what is loaded ahead is not asked whether its iteration exists; no mask of its own hides it",
+        "add_far_rows",
+        replacing(expand_loop._Region, "_exists_at", _always),
+    ),
+    Mutation(
+        "copies ahead of the iteration after the last",
+        "what is copied ahead is not asked whether its iteration exists; no mask of its own hides it",
+        "turn_all_ahead",
+        replacing(expand_loop._Region, "_exists_at", _always),
+    ),
     Mutation(
         "one iteration too many",
         "the test at the bottom of a loop compares after the step as before it",

@@ -49,7 +49,7 @@ class PtxMutation:
 
 
 def _evidence(fault: str | None) -> Evidence:
-    program = hopper_gemm.gemm_ptx(fault), hopper_gemm.SHARED_BYTES, ()
+    program = hopper_gemm.gemm_ptx(fault), hopper_gemm.SHARED_BYTES, (), ""
     try:
         got, expected = hopper_gemm.multiply(_SHAPE, fault=fault)
     except Fault as found:

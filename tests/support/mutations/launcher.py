@@ -5,11 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import replace
+from functools import reduce
 from typing import Any
 
 from aotc import compiler
+from aotc.ir import expression
+from aotc.ir.core import Kernel
 from aotc.metadata import ParamSlot, TensorMapSpec
-from tests.support.mutations.plant import Mutation, wrapping
+from aotc.package import condition, planned, verify
+from tests.support.mutations.plant import Mutation, after_pass, replacing, together, wrapping
 
 Slots = tuple[ParamSlot, ...]
 Plant = Callable[[], AbstractContextManager[None]]
@@ -95,7 +99,63 @@ _PLANTS: tuple[tuple[str, str, Plant], ...] = (
     ),
 )
 
-MUTATIONS = tuple(
-    Mutation(name, stands_for, "multiply_blocks", plant, "sm_90a")
-    for name, stands_for, plant in _PLANTS
+
+def _half_the_scratch(kernel: Kernel) -> None:
+    kernel.scratch_bytes //= 2
+
+
+def _without_part(at: int) -> Callable[[Any], Any]:
+    """Return what leaves out part `at` of the condition under which a variant has maps."""
+
+    def make(launch_condition: Any) -> Any:
+        def conditioned(*how: Any) -> Any:
+            whole = launch_condition(*how)
+            parts = list(expression.conjuncts(whole)) if whole is not None else []
+            if at >= len(parts):
+                return whole
+            del parts[at]
+            return reduce(lambda left, right: expression.Binary("and", left, right), parts)
+
+        return conditioned
+
+    return make
+
+
+def _conditioned(make: Callable[[Any], Any]) -> Plant:
+    new = make(condition.launch_condition)
+    return together(*(replacing(each, "launch_condition", new) for each in (verify, planned)))
+
+
+_OTHERS = (
+    Mutation(
+        "CTAs that wait for each other are not launched together",
+        "nobody says that a kernel has a barrier of the grid",
+        "turn_pieces",
+        replacing(compiler, "_meets_grid", lambda _: False),
+    ),
+    Mutation(
+        "half of the scratch memory",
+        "its size is that of one of two slots",
+        "add_groups",
+        after_pass("insert_barriers", _half_the_scratch),
+        "sm_90a",
+    ),
+    *(
+        Mutation(
+            f"maps are used without part {at + 1} of their condition",
+            "what a map needs is not asked of the launch",
+            "multiply",
+            _conditioned(_without_part(at)),
+            "sm_90a",
+        )
+        for at in range(7)
+    ),
+)
+
+MUTATIONS = (
+    *(
+        Mutation(name, stands_for, "multiply_blocks", plant, "sm_90a")
+        for name, stands_for, plant in _PLANTS
+    ),
+    *_OTHERS,
 )

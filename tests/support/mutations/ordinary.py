@@ -125,6 +125,12 @@ _LONG_ROWS = (
     ("kernels/descriptors.toml", "scale_long_rows", "sm_90a", "T=bf16"),
     ("kernels/descriptors.toml", "scale_long_rows", "sm_90a", "T=fp32"),
 )
+_FENCED = (
+    ("kernels/descriptors.toml", "grouped_gemm", "sm_90a", ""),
+    ("kernels/hopper.toml", "small_linear_split", "sm_90a", "EVEN=true"),
+    ("kernels/matrix.toml", "row_sums", "sm_80", "T=bf16"),
+    ("tests/support/mutation_cases/kernels.toml", "write_and_load", "sm_90a", ""),
+)
 _BY_AREA = {
     "accesses to global memory, atomics": (*_ROWS, *_FUNCTIONS, *_ATOMICS),
     "shared memory, layouts, reductions, scans": (*_ROWS, *_FUNCTIONS, *_DOTS),
@@ -133,6 +139,8 @@ _BY_AREA = {
     "dots": _DOTS,
     "attention": (*_ATTENTION, *_HOPPER),
     "clusters": (*_CLUSTERS, *_HOPPER),
+    "far rows": (*_ROWS, *_ATOMICS, *_FUNCTIONS, *_DOTS),
+    "fences": (*_FENCED, *_LONG_ROWS, *_CLUSTERS, *_HOPPER),
     "bulk copies": (*_LONG_ROWS, *_HOPPER),
     "launcher": (*_HOPPER, *_ROWS[:2]),
 }
@@ -166,10 +174,13 @@ def _as_it_should_be(request: CompileRequest) -> PtxKernel:
 
 def _changed(request: CompileRequest) -> bool:
     """Return whether a variant is not what it was, or can no longer be compiled."""
-    was, now = _as_it_should_be(request), compile_ptx(request)
-    return (was.ptx, was.shared_bytes, was.params, was.guards) != (
-        *(now.ptx, now.shared_bytes, now.params, now.guards),
-    )
+    return _told(_as_it_should_be(request)) != _told(compile_ptx(request))
+
+
+def _told(kernel: PtxKernel) -> tuple[object, ...]:
+    """Return what a kernel is and what its launcher is told."""
+    told = kernel.params, kernel.guards, kernel.scratch_bytes, kernel.cooperative
+    return (kernel.ptx, kernel.shared_bytes, *told)
 
 
 def observe(mutation: Mutation, area: str) -> Outcome:

@@ -25,6 +25,7 @@ from aotc.compiler import CompileRequest, PtxKernel, compile_ptx
 from aotc.ir.core import Kernel, Op
 from aotc.ir.passes import Pipeline
 from aotc.metadata import ParamSlot
+from aotc.package import planned
 from aotc.package.verify import VariantResult, verify_variant
 from aotc.package.verify_subjects import Subject, load_subjects
 from aotc.schedule import pipeline
@@ -34,19 +35,20 @@ MANIFEST = Path(__file__).parents[1] / "mutation_cases" / "kernels.toml"
 
 Plant: TypeAlias = Callable[[], AbstractContextManager[None]]
 Edit: TypeAlias = Callable[[Kernel], None]
+Program: TypeAlias = tuple[str, int, tuple[ParamSlot, ...], str]
 
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
     """What `verify` says of a kernel: "" for nothing, "mismatch", or the kind of a fault.
 
-    `program` is what was executed: PTX, the bytes of shared memory, and what the launcher makes of
-    arguments. `detail` is the report.
+    `program` is what was executed: PTX, the bytes of shared memory, what the launcher makes of
+    arguments, and what else it is told of launches. `detail` is the report.
     """
 
     kind: str
     detail: str
-    program: tuple[str, int, tuple[ParamSlot, ...]]
+    program: Program
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,10 +93,14 @@ def _verified(subject: Subject) -> Evidence:
         return made[-1]
 
     result = verify_variant(subject, compiler=compiler)
-    return _evidence(result, (made[0].ptx, made[0].shared_bytes, made[0].params))
+    request, first = subject.request, made[0]
+    assert request is not None
+    condition = planned.launch_condition(request, first.guards, first.params)
+    told = str((first.scratch_bytes, first.cooperative, condition))
+    return _evidence(result, (first.ptx, first.shared_bytes, first.params, told))
 
 
-def _evidence(result: VariantResult, program: tuple[str, int, tuple[ParamSlot, ...]]) -> Evidence:
+def _evidence(result: VariantResult, program: Program) -> Evidence:
     for finding in result.findings:
         if finding.status == "wrong":
             return Evidence("mismatch", finding.detail, program)
@@ -132,6 +138,19 @@ def _plant(*patches: Callable[[], AbstractContextManager[Any]]) -> Plant:
             for patch in patches:
                 stack.enter_context(patch())
             stack.enter_context(_fresh_tables())
+            yield
+
+    return planted
+
+
+def together(*plants: Plant) -> Plant:
+    """Plant several bugs at once, such as one in every module that has a name."""
+
+    @contextmanager
+    def planted() -> Iterator[None]:
+        with ExitStack() as stack:
+            for plant in plants:
+                stack.enter_context(plant())
             yield
 
     return planted
