@@ -1,7 +1,7 @@
 """Tensor maps in memory: reading them, editing them, and who has been told of an edit.
 
 A map in global memory that the kernel has edited must be published, by a `release` of the tensor-map
-proxy, and each warp that uses it must have acquired that edit.
+proxy, and each warp that uses it must have acquired that edit, or come after a warp of its CTA that has.
 
 Source: PTX ISA, "tensormap.replace", "tensormap.cp_fenceproxy", "membar/fence": fence.proxy.tensormap.
 """
@@ -42,7 +42,8 @@ class TensorMaps:
         self._machine = machine
         self._edits: dict[int, int] = {}  # by address: how often it was edited
         self._published: dict[int, int] = {}
-        self._acquired: dict[tuple[int, int], int] = {}  # by warp and address
+        # By CTA and address: of how many edits, and by which lane at which stamp.
+        self._acquired: dict[tuple[int, int], tuple[int, dict[int, int]]] = {}
         self._edited: dict[int, tuple[int, int]] = {}  # by address: the last lane, and its stamp
         self._copies: dict[int, list[Pending]] = {}  # by address: those that may read it
 
@@ -123,10 +124,28 @@ class TensorMaps:
         """Publish all edits so far."""
         self._published.update(self._edits)
 
-    def acquire(self, warps: Ints, addresses: Ints) -> None:
-        """Let warps (n,) use the maps at addresses (n,) as they were published."""
-        for warp, address in zip(warps.tolist(), addresses.tolist(), strict=True):
-            self._acquired[warp, address] = self._published.get(address, 0)
+    def acquire(self, lanes: Ints, addresses: Ints) -> None:
+        """Let warps of lanes (n,) use the maps at addresses (n,) as they were published."""
+        machine = self._machine
+        ctas = (lanes // (32 * machine.warps_per_cta)).tolist()
+        stamps = machine.order.stamps(lanes, 0).tolist()
+        for cta, address, lane, stamp in zip(
+            ctas, addresses.tolist(), lanes.tolist(), stamps, strict=True
+        ):
+            edits = self._published.get(address, 0)
+            known, acquirers = self._acquired.get((cta, address), (edits, {}))
+            acquirers = acquirers if known == edits else {}
+            acquirers[lane] = int(stamp)
+            self._acquired[cta, address] = edits, acquirers
+
+    def _has_acquired(self, lane: int, address: int, edits: int) -> bool:
+        """Say whether a lane's warp has acquired so many edits, or comes after one that has."""
+        cta = lane // (32 * self._machine.warps_per_cta)
+        known, acquirers = self._acquired.get((cta, address), (0, {}))
+        return known == edits and any(
+            lane >> 5 == other >> 5 or not self._is_unordered(lane, other, stamp)
+            for other, stamp in acquirers.items()
+        )
 
     def _check_acquired(self, lane: int, address: int) -> None:
         edits = self._edits.get(address, 0)
@@ -137,7 +156,7 @@ class TensorMaps:
                 "fence.proxy.tensormap::generic.release between",
                 lane=lane,
             )
-        if self._acquired.get((lane >> 5, address), 0) != edits:
+        if edits and not self._has_acquired(lane, address, edits):
             raise Misuse(
                 "proxy",
                 "uses a tensor map that was edited with no "
@@ -246,6 +265,6 @@ def fence(instruction: Instruction) -> Execute:
             return
         order.acquire_everything(ctx.lanes)
         addresses = ctx.address(ctx.instruction.operands[0])
-        maps.acquire(np.asarray(ctx.lane_indices()) >> 5, addresses)
+        maps.acquire(ctx.lane_indices(), addresses)
 
     return execute
