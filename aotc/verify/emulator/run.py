@@ -102,8 +102,8 @@ def emulate(
     `cta_threads` and `cluster` where the text requires them. `shared_bytes` is the dynamic shared memory. `seed` 0
     runs warps in step, another one orders them at random. `max_steps` bounds the instructions of a
     batch. `readable` and `writable` give, by the argument's index, masks of its elements. Shared
-    memory that was never written may not be read, or with `reads_unwritten` it holds noise: a
-    compiler may fetch ahead what is then not used. With `approximate`, approximate instructions are
+    memory and registers that were never written may not be read, or with `reads_unwritten` they hold noise: a
+    compiler may fetch ahead, or compute, what is then not used. With `approximate`, approximate instructions are
     off as those of hardware are; without, they are correctly rounded. With
     `count_conflicts` the statistics have the bank conflicts. With `stale` loads that race with stores
     of their own cluster are noted there, and read random bits once they are known there.
@@ -244,7 +244,7 @@ class _Runner:
             stale=self._stale,
         )
         for number, start in enumerate(starts):
-            registers.reset()
+            registers.reset(random if self._reads_unwritten else None)
             current.batch = batch = Batch(
                 launch,
                 self._clusters.part(start, start + size),

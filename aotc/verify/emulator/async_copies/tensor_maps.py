@@ -1,7 +1,8 @@
 """Tensor maps in memory: reading them, editing them, and who has been told of an edit.
 
 A map in global memory that the kernel has edited must be published, by a `release` of the tensor-map
-proxy, and each warp that uses it must have acquired that edit after it. Both fences are of scope `gpu`
+proxy, and each warp that uses it must have acquired that edit after it, or come after a warp of its CTA
+that has. Both fences are of scope `gpu`
 or `sys`, within a CTA too: what reads maps is no thread of it, and NVIDIA's code has no narrower ones. A
 map that the host wrote is acquired from the system, by any thread of the CTA.
 
@@ -58,7 +59,8 @@ class TensorMaps:
         self._machine = machine
         self._edits: dict[int, int] = {}  # by address: how often it was edited
         self._published: dict[int, _Release] = {}
-        self._acquired: dict[tuple[int, int], int] = {}  # by warp and address
+        # By CTA and address: of how many edits, and by which lane at which stamp.
+        self._acquired: dict[tuple[int, int], tuple[int, dict[int, int]]] = {}
         self._from_host: set[tuple[int, int]] = set()  # acquired: CTA and address
         self._edited: dict[int, tuple[int, int]] = {}  # by address: the last lane, and its stamp
         self._copies: dict[int, list[Pending]] = {}  # by address: those that may read it
@@ -149,14 +151,26 @@ class TensorMaps:
 
     def acquire(self, lanes: Ints, addresses: Ints, scope: int) -> None:
         """Let the warps of lanes (n,) use the maps at addresses (n,) as they were published."""
-        for lane, address in zip(lanes.tolist(), addresses.tolist(), strict=True):
+        stamps = self._machine.order.stamps(lanes, 0).tolist()
+        for lane, address, stamp in zip(lanes.tolist(), addresses.tolist(), stamps, strict=True):
             if scope == _SYSTEM:
                 self._from_host.add((self._cta(lane), address))
             release = self._published.get(address)
             if release is None or min(scope, release.scope) < GPU:
                 continue
             if lane == release.lane or not self._is_unordered(lane, release.lane, release.stamp):
-                self._acquired[lane >> 5, address] = release.edits
+                edits, acquirers = self._acquired.get((self._cta(lane), address), (-1, {}))
+                acquirers = acquirers if edits == release.edits else {}
+                acquirers[lane] = int(stamp)
+                self._acquired[self._cta(lane), address] = release.edits, acquirers
+
+    def _has_acquired(self, lane: int, address: int, edits: int) -> bool:
+        """Say whether a lane's warp has acquired so many edits, or comes after one that has."""
+        acquired, acquirers = self._acquired.get((self._cta(lane), address), (0, {}))
+        return acquired == edits and any(
+            lane >> 5 == other >> 5 or not self._is_unordered(lane, other, stamp)
+            for other, stamp in acquirers.items()
+        )
 
     def _cta(self, lane: int) -> int:
         return lane // (32 * self._machine.warps_per_cta)
@@ -177,7 +191,7 @@ class TensorMaps:
                 "fence.proxy.tensormap::generic.release between",
                 lane=lane,
             )
-        if self._acquired.get((lane >> 5, address), 0) != edits:
+        if edits and not self._has_acquired(lane, address, edits):
             raise Misuse(
                 "proxy",
                 "uses a tensor map that was edited with no "

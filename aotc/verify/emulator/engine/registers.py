@@ -131,9 +131,18 @@ class RegisterFile:
             if bits == 32
         ]
 
-    def reset(self) -> None:
-        """Forget what was written, for the next batch."""
+    def reset(self, noise: np.random.Generator | None = None) -> None:
+        """Forget what was written, for the next batch; with `noise` all may be read, and hold that."""
         self.state_table[...] = UNDEFINED
+        if noise is None:
+            return
+        self.state_table[...] = DEFINED
+        for bits, row in self._states:
+            held = self._rows[bits][self._row_of[bits, row]]
+            if held.dtype == np.bool_:
+                held[...] = noise.integers(0, 2, held.shape) != 0
+            else:
+                held[...] = np.frombuffer(noise.bytes(held.nbytes), held.dtype)
 
 
 def _key(register: Register) -> Key:

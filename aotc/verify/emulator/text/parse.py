@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 
+from aotc.verify.emulator.text.functions import find_functions, parse_function, skip_body
 from aotc.verify.emulator.text.parse_body import Body
 from aotc.verify.emulator.text.program import Extents, Kernel, Module, Param, Variable
 from aotc.verify.emulator.text.tokens import Cursor
@@ -41,6 +42,7 @@ class _Parser:
         self._kernels: dict[str, Kernel] = {}
         self._target = ""
         self._files = _files(cursor)
+        self._functions = find_functions(cursor)
 
     def module(self) -> Module:
         while self._cursor.token.kind != "end":
@@ -73,19 +75,13 @@ class _Parser:
             kernel = self._kernel()
             self._kernels[kernel.name] = kernel
         elif word == ".func":
-            self._declaration()
+            if parse_function(cursor) is not None:
+                skip_body(cursor)  # which is parsed where it is called
         elif word in SPACES:
             variable = parse_variable(cursor, word[1:])
             self._variables[variable.name] = variable
         elif word not in _LINKAGE and word != ";":
             raise cursor.error(f"{word!r} is no part of a module that is known", token)
-
-    def _declaration(self) -> None:
-        """Step over the declaration of a function that is defined elsewhere."""
-        token = self._cursor.token
-        while not self._cursor.take(";"):
-            if self._cursor.next().text == "{":
-                raise self._cursor.error("functions other than kernels are not emulated", token)
 
     def _kernel(self) -> Kernel:
         cursor = self._cursor
@@ -107,7 +103,7 @@ class _Parser:
             elif token.text not in _IGNORED_WORDS:
                 raise cursor.error(f"{token.text!r} is no limit of a kernel that is known", token)
         symbols = {*self._variables, *(param.name for param in params)}
-        body = Body(cursor, frozenset(symbols), self._files)
+        body = Body(cursor, frozenset(symbols), self._files, self._functions)
         return Kernel(name, tuple(params), body.parse(), body.registers, body.variables, **limits)
 
     def _param(self, before: list[Param]) -> Param:

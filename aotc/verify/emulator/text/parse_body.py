@@ -27,6 +27,7 @@ from aotc.verify.emulator.syntax import (
     TensorAddress,
     Vector,
 )
+from aotc.verify.emulator.text.functions import Function
 from aotc.verify.emulator.text.program import Variable
 from aotc.verify.emulator.text.special_registers import SPECIAL_REGISTERS
 from aotc.verify.emulator.text.tokens import Cursor
@@ -41,6 +42,7 @@ _NUMBERED = re.compile(r"(.*?)(\d+)\Z", re.DOTALL)
 # Their operands may name what is no variable: labels and functions.
 _JUMPS = ("bra", "brx", "call")
 # These read the carry flag, and what has `.cc` writes it: a predicate that PTX leaves unwritten.
+_RETURN = "the end of the function"
 _READ_CARRY = ("addc", "subc", "madc")
 
 
@@ -53,17 +55,30 @@ class _Scope:
         default_factory=dict[str, "tuple[int, int, int]"]
     )
     variables: dict[str, Variable] = field(default_factory=dict[str, Variable])
+    passed: dict[str, Symbol] = field(default_factory=dict[str, Symbol])
     labels: dict[str, int] = field(default_factory=dict[str, int])
     tables: dict[str, tuple[str, ...]] = field(default_factory=dict[str, "tuple[str, ...]"])
     jumps: list[int] = field(default_factory=list[int])
 
 
 class Body:
-    """Parse one body; `symbols` are the names outside of it, `files` those that `.loc` numbers."""
+    """Parse one body; `symbols` are the names outside of it, `files` those that `.loc` numbers.
 
-    def __init__(self, cursor: Cursor, symbols: frozenset[str], files: Mapping[int, str]) -> None:
+    Bodies of the module's `functions` take the place of calls.
+    """
+
+    def __init__(
+        self,
+        cursor: Cursor,
+        symbols: frozenset[str],
+        files: Mapping[int, str],
+        functions: Mapping[str, Function] | None = None,
+    ) -> None:
         self._cursor = cursor
         self._symbols = symbols
+        self._functions = functions or {}
+        self._called: list[str] = []
+        self._inlined: dict[str, None] = {}  # variables that inlined calls are given
         self._files = files
         self._scopes: list[_Scope] = []
         self._instructions: list[Instruction] = []
@@ -74,7 +89,18 @@ class Body:
     def parse(self) -> tuple[Instruction, ...]:
         """Return the instructions up to the closing brace, and step over it."""
         self._braces()
-        return tuple(self._instructions)
+        for name in self._inlined:
+            self.variables[name] = replace(self.variables[name], space="local")
+        return tuple(map(self._with_local_params, self._instructions))
+
+    def _with_local_params(self, instruction: Instruction) -> Instruction:
+        """Return an instruction that finds what an inlined call is given in local memory."""
+        bases = [each.base for each in instruction.operands if isinstance(each, Address)]
+        names = [base.name for base in bases if isinstance(base, Symbol)]
+        if "param" not in instruction.modifiers or not any(n in self._inlined for n in names):
+            return instruction
+        words = ("local" if word == "param" else word for word in instruction.modifiers)
+        return replace(instruction, modifiers=tuple(words))
 
     # ---- statements ---------------------------------------------------------
 
@@ -103,6 +129,10 @@ class Body:
         elif word in (*SPACES, ".param"):
             cursor.next()
             variable = parse_variable(cursor, word[1:])
+            if variable.space == "param" and variable.name in self.variables:
+                # Each call declares its own, often of the same name.
+                other = replace(variable, name=f"{variable.name}@{len(self.variables)}")
+                scope.passed[variable.name], variable = Symbol(other.name), other
             scope.variables[variable.name] = self.variables[variable.name] = variable
         elif cursor.peek(1) == ":" and cursor.token.kind == "word":
             self._label(scope)
@@ -168,6 +198,15 @@ class Body:
                 cursor.expect(",")
             operands.append(self._operand(labels=jumps))
         end = cursor.tokens[cursor.at - 1].start
+        function = self._callee(operands) if opcode == "call" else None
+        if function is not None:
+            if guard is not None:
+                raise cursor.error("a call under a predicate is not emulated", first)
+            self._inline(function, operands)
+            return
+        if opcode == "ret" and self._called:
+            opcode, modifiers, jumps = "bra", [], True
+            operands.append(Label(_RETURN, -1))
         if opcode == "prmt" and len(modifiers) == 1:
             operands = _read_bytes(operands)
         if opcode in _READ_CARRY:
@@ -187,6 +226,35 @@ class Body:
                 self._place,
             )
         )
+
+    def _callee(self, operands: list[Operand]) -> Function | None:
+        """Return the function of this module that a call is of."""
+        names = (operand.name for operand in operands if isinstance(operand, Label))
+        return next((self._functions[name] for name in names if name in self._functions), None)
+
+    def _inline(self, function: Function, operands: list[Operand]) -> None:
+        """Parse a function's body here; its parameters and results are the call's variables."""
+        cursor, scope = self._cursor, _Scope()
+        lists = [operand.elements for operand in operands if isinstance(operand, Vector)]
+        names = [names for names in (function.results, function.params) if names]
+        if function.name in self._called or [*map(len, lists)] != [*map(len, names)]:
+            raise cursor.error(f"this call of {function.name} is not emulated")
+        for name, given in zip(sum(names, ()), sum(lists, ()), strict=True):
+            if not isinstance(given, Symbol):
+                raise cursor.error(f"expected a variable for {name} of {function.name}")
+            scope.passed[name] = given
+            self._inlined[given.name] = None
+        behind, place, cursor.at = cursor.at, self._place, function.start
+        self._called.append(function.name)
+        self._scopes.append(scope)
+        while not cursor.take("}"):
+            self._statement(scope)
+        scope.labels[_RETURN] = len(self._instructions)
+        self._scopes.pop()
+        self._called.pop()
+        for index in scope.jumps:
+            self._resolve(scope, index)
+        cursor.at, self._place = behind, place
 
     def _carry(self) -> Register:
         registers = self._scopes[0].registers
@@ -287,6 +355,8 @@ class Body:
         for scope in reversed(self._scopes):
             if name in scope.registers:
                 return scope.registers[name]
+            if name in scope.passed:
+                return scope.passed[name]
             if name in scope.variables:
                 return Symbol(name)
             if numbered and numbered[1] in scope.ranges:

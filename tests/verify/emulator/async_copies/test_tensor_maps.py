@@ -240,6 +240,21 @@ def test_an_edit_that_was_not_acquired():
     faults(body, *_arguments(), kind="proxy", match="generic.acquire between", shared=SHARED)
 
 
+@pytest.mark.parametrize("meets", [True, False])
+def test_a_warp_may_acquire_for_those_that_come_after_it(meets):
+    """One warp publishes and acquires; a thread of the other one copies."""
+    head = INIT.replace("%r0, 0;", "%r0, 0; setp.lt.u32 %p5, %r0, 32; setp.eq.u32 %p6, %r0, 32;")
+    body = head + replace("global_dim", "1, 5") + "bar.sync 0;" + "@!%p5 bra THERE;"
+    body += PUBLISH.replace("bar.sync 0;", "") + ACQUIRE + "THERE:" + "bar.sync 0;" * meets
+    body += copy().replace("@%p1", "@%p6")
+    if meets:
+        arguments = _arguments()
+        run(body, *arguments, shared=SHARED, threads=64)
+        np.testing.assert_array_equal(arguments[2].reshape(8, 16)[:5], arguments[0].array[:5])
+    else:
+        faults(body, *_arguments(), kind=("proxy", "race"), shared=SHARED, threads=64)
+
+
 def test_acquiring_before_the_edit_is_not_enough():
     body = INIT + replace("global_dim", "1, 5") + ACQUIRE + PUBLISH + copy()
     faults(body, *_arguments(), kind="proxy", match="generic.acquire between", shared=SHARED)

@@ -34,6 +34,13 @@ def value_of(word: Any, kind: str) -> int:
     return signed(int(word), bits_of(kind)) if kind[0] == "s" else int(word)
 
 
+@pytest.mark.parametrize(("target", "source"), [("bf16", "f16"), ("f16", "bf16")])
+def test_between_formats_of_16_bits_no_mode_is_to_nearest(target: str, source: str) -> None:
+    inputs = np.arange(1 << 16, dtype=np.uint16)
+    plain, nearest = (compute(f"cvt{mode}.{target}.{source}", inputs) for mode in ("", ".rn"))
+    np.testing.assert_array_equal(plain, nearest)
+
+
 def as_words(numbers: list[int], bits: int) -> Any:
     return np.array([number % (1 << bits) for number in numbers], f"u{bits // 8}")
 

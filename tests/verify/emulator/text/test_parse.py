@@ -209,7 +209,14 @@ def test_errors_name_the_line(body, message):
     ("text", "message"),
     [
         (".address_size 32", "only 64-bit addresses"),
-        (".func f() { ret; }", "functions other than kernels are not emulated"),
+        (
+            ".func f() { call f; ret; } .entry k() { call f; ret; }",
+            "this call of f is not emulated",
+        ),
+        (
+            ".func f(.param .b32 a) { ret; } .entry k() { call f; }",
+            "this call of f is not emulated",
+        ),
         (".entry k() .odd { ret; }", "'.odd' is no limit"),
         (".entry k(.param .odd x) { ret; }", "'.odd' says nothing known"),
         (".entry k(.param .b8 x[y]) { ret; }", "expected an extent, got 'y'"),

@@ -1,0 +1,9 @@
+"""Kernels in the style of Triton's unit tests, each with its meaning in NumPy."""
+
+from __future__ import annotations
+
+from tests.oracle.ptx_cases_elementwise import ELEMENTWISE
+from tests.oracle.ptx_cases_more import MORE
+from tests.oracle.ptx_cases_tiles import TILES
+
+CASES = (*ELEMENTWISE, *TILES, *MORE)
