@@ -23,6 +23,7 @@ from aotc.ir.dialects import arith, gpu
 from aotc.ir.rewrite import Builder
 from aotc.ir.tiles import tile_shape
 from aotc.ir.types import FP8E4NV, FP8E5, element_of
+from aotc.schedule.analysis.register_budget import PROMOTION_LIMIT, registers_of
 from aotc.schedule.context import Schedule
 from aotc.schedule.layout.parts import Parts
 from aotc.target import Feature
@@ -50,7 +51,11 @@ def _slice(op: gpu.Dot, interval: int) -> None:
     if not loads and not interval:
         return
     place = Builder.before_op(op)
-    sum_ = _Sum(op, interval and max(1, interval // size), place)
+    most = interval and max(1, interval // size)
+    if registers_of(op.acc) * 2 > PROMOTION_LIMIT:
+        # A sum of many slices would be live beside the accumulator, and spill.
+        most = min(most, 1)
+    sum_ = _Sum(op, most, place)
     following = [operand.part(0, size, place) for operand in operands]
     for start in starts:
         a, b = following

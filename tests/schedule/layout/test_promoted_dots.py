@@ -121,6 +121,26 @@ def test_products_are_promoted_without_spills(
         np.testing.assert_array_equal(out, -expected if computed else expected)
 
 
+@pytest.mark.parametrize(("tile", "every"), [((64, 64, 64), 64), ((128, 128, 64), 32)])
+def test_large_sums_of_other_instructions_are_promoted_at_once(
+    tile: tuple[int, int, int], every: int
+) -> None:
+    """Two sums of all of K would not fit the registers: ptxas refuses what spills so much."""
+    constants = dict(zip(("BM", "BN", "BK"), tile, strict=True))
+    built = aotc.compile(
+        "k",
+        source=KERNEL,
+        signature=SIGNATURE,
+        constants={**constants, "HOW": 0, "COMPUTED": False},
+        target="sm_89",
+        num_warps=4,
+        num_stages=2,
+    )
+    rows, columns, depth = tile
+    adds = len(re.findall(r"\badd\.(?:rn\.)?f32", built.asm["ptx"]))
+    assert adds == depth // every * rows * columns // (32 * 4)
+
+
 @pytest.mark.parametrize(
     ("tile", "num_warps", "computed"),
     [((64, 256, 64), 4, False), ((128, 128, 64), 4, True), ((128, 256, 64), 8, False)],
