@@ -25,6 +25,7 @@ from aotc.ir.tiles import tile_shape
 from aotc.ir.types import FP8E4NV, FP8E5, element_of
 from aotc.schedule.analysis.register_budget import (
     COMFORTABLE_REGISTERS,
+    PROMOTION_LIMIT,
     registers_of,
     registers_of_tiles,
 )
@@ -55,7 +56,11 @@ def _slice(op: gpu.Dot, interval: int) -> None:
     if not loads and not interval:
         return
     place = Builder.before_op(op)
-    sum_ = _Sum(op, interval and max(1, interval // size), place)
+    most = interval and max(1, interval // size)
+    if registers_of(op.acc) * 2 > PROMOTION_LIMIT:
+        # A sum of many slices would be live beside the accumulator, and spill.
+        most = min(most, 1)
+    sum_ = _Sum(op, most, place)
     following = [operand.part(0, size, place) for operand in operands]
     is_ahead = _fits_twice(op, following)
     for start in starts:

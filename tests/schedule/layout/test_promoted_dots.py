@@ -3,16 +3,25 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 
 import ml_dtypes
 import numpy as np
 import pytest
 
 import aotc
+from aotc.config import Config
+from aotc.frontend.translate import translate
+from aotc.ir.core import Kernel
+from aotc.ir.dialects import wgmma
+from aotc.schedule.context import Schedule
 from aotc.schedule.layout.layouts import wgmma_accumulator
 from aotc.schedule.layout.promoted_dots import product_part, promotion_interval
+from aotc.target import TARGETS
 from aotc.verify.emulator.run import emulate
+from aotc.verify.interpreter.run import run
 from tests.schedule.layout.test_wgmma_layouts import dot
+from tests.support.each_pass import check_each_pass
 
 KERNEL = """
 import triton
@@ -110,3 +119,54 @@ def test_products_are_promoted_without_spills(
         )
         expected = a.astype(np.float32) @ b.astype(np.float32).T
         np.testing.assert_array_equal(out, -expected if computed else expected)
+
+
+@pytest.mark.parametrize(("tile", "every"), [((64, 64, 64), 64), ((128, 128, 64), 32)])
+def test_large_sums_of_other_instructions_are_promoted_at_once(
+    tile: tuple[int, int, int], every: int
+) -> None:
+    """Two sums of all of K would not fit the registers: ptxas refuses what spills so much."""
+    constants = dict(zip(("BM", "BN", "BK"), tile, strict=True))
+    built = aotc.compile(
+        "k",
+        source=KERNEL,
+        signature=SIGNATURE,
+        constants={**constants, "HOW": 0, "COMPUTED": False},
+        target="sm_89",
+        num_warps=4,
+        num_stages=2,
+    )
+    rows, columns, depth = tile
+    adds = len(re.findall(r"\badd\.(?:rn\.)?f32", built.asm["ptx"]))
+    assert adds == depth // every * rows * columns // (32 * 4)
+
+
+@pytest.mark.parametrize(
+    ("tile", "num_warps", "computed"),
+    [((64, 256, 64), 4, False), ((128, 128, 64), 4, True), ((128, 256, 64), 8, False)],
+)
+def test_parts_compute_what_the_whole_does(
+    tmp_path: Path, tile: tuple[int, int, int], num_warps: int, *, computed: bool
+) -> None:
+    (tmp_path / "k.py").write_text(KERNEL)
+    rows, columns, depth = tile
+    constants = {"BM": rows, "BN": columns, "BK": depth, "HOW": 32, "COMPUTED": computed}
+    kernel = translate(str(tmp_path / "k.py"), "k", SIGNATURE, constants, target="sm_90a").kernel
+    k = 2 * depth
+    rng = np.random.default_rng(rows)
+    a = rng.integers(-4, 5, rows * k).astype(ml_dtypes.float8_e4m3fn)
+    b = rng.integers(-4, 5, columns * k).astype(ml_dtypes.float8_e5m2)
+
+    def interpreted(current: Kernel, races: bool) -> list[np.ndarray]:
+        out = np.full(rows * columns, np.nan, np.float32)
+        run(current, (1,), [a.copy(), b.copy(), out, k], check_races=races)
+        return [out]
+
+    expected = interpreted(kernel, True)
+    exact = a.reshape(rows, k).astype(np.float32) @ b.reshape(columns, k).astype(np.float32).T
+    np.testing.assert_array_equal(expected[0].reshape(exact.shape), -exact if computed else exact)
+    schedule = Schedule(TARGETS["sm_90a"], Config(num_warps))
+    last = ("insert_barriers", "recompute_addresses")
+    made = check_each_pass(kernel.clone(), schedule, interpreted, expected, passes=last)
+    dots = [op for op in made.walk() if isinstance(op, wgmma.Wgmma)]
+    assert {op.start for op in dots} != {()}
