@@ -18,6 +18,7 @@ from aotc.backend.ptxas import (
     disassemble,
     end_tools,
 )
+from aotc.backend.wgmma_registers import RegisterHazard, find_hazards
 
 __all__ = [
     "Assembly",
@@ -27,11 +28,13 @@ __all__ = [
     "ParamSlot",
     "Ptxas",
     "RefusedError",
+    "RegisterHazard",
     "assemble",
     "disassemble",
     "emit_ptx",
     "end_tools",
     "find_assembly_error",
+    "find_hazards",
     "lower_kernel",
     "param_places",
     "without_ptx_lines",
