@@ -33,8 +33,9 @@ from aotc.target import parse as parse_target
 from aotc.timings import Timings
 
 if TYPE_CHECKING:
-    from aotc.backend import Assembly, Lowered, Ptxas
+    from aotc.backend import Assembly, Ptxas
     from aotc.frontend import Translation
+    from aotc.gpu_stages import GpuKernel
     from aotc.ir.core import Kernel
     from aotc.ir.passes import Observer
     from aotc.metadata import Access
@@ -129,6 +130,7 @@ def compile_kernel(
     kernel, translation = done.kernel, done.translation
     note = _spill_note(done) if assembly.spill_bytes else ""
     spilled = [f"{assembly.spill_bytes} bytes of registers are spilled: {note}"] if note else []
+    hazard = done.made.wgmma_hazard
     metadata = Metadata(
         name=request.kernel,
         symbol=kernel.name,
@@ -141,7 +143,9 @@ def compile_kernel(
         spill_bytes=assembly.spill_bytes,
         stack_bytes=assembly.stack_bytes,
         params=_placed(_param_slots(done), backend.param_places(assembly.cubin, kernel.name)),
-        remarks=_lines(translation.remarks, translation.prints, done.schedule.remarks, spilled),
+        remarks=_lines(
+            translation.remarks, translation.prints, done.made.schedule.remarks, [hazard], spilled
+        ),
         ptxas_warnings=assembly.warnings,
         source_files=translation.source_files,
         searches=translation.searches,
@@ -153,15 +157,16 @@ def compile_kernel(
         cooperative=_meets_grid(kernel),
         scratch_bytes=kernel.scratch_bytes,
         spill_note=note,
+        wgmma_hazard=hazard,
     )
-    asm = {**done.asm, "llvm": done.lowered.llvm_ir, "ptx": done.ptx}
+    asm = {**done.asm, "llvm": done.made.lowered.llvm_ir, "ptx": done.ptx}
     if request.with_ptx:
         # Apart from the cubin's own, whose debug sections would name what it was made from.
         located = backend.lower_kernel(
             kernel,
             done.target,
             debug_lines=True,
-            owns_sm=done.owns_sm,
+            owns_sm=done.made.owns_sm,
             fuses_multiplies=request.enable_fp_fusion,
         )
         asm["ptx"] = backend.emit_ptx(located.llvm_ir, done.target, located.line_table)
@@ -240,7 +245,7 @@ def _param_slots(done: _Done) -> tuple[ParamSlot, ...]:
     slots: list[ParamSlot] = []
     fetched = fetched_bytes(done.kernel)
     args = done.kernel.body.args
-    for slot, info, arg in zip(done.lowered.params, done.kernel.params, args, strict=True):
+    for slot, info, arg in zip(done.made.lowered.params, done.kernel.params, args, strict=True):
         spec = None
         if isinstance(arg.type, TensorMapType):
             kind, tensor = (
@@ -316,14 +321,18 @@ class _Done:
 
     target: Target
     translation: Translation
-    kernel: Kernel
-    schedule: Schedule
+    made: GpuKernel
     access: Mapping[str, Access]
-    lowered: Lowered
-    ptx: str
     asm: Mapping[str, str]
     waits_pdl: bool
-    owns_sm: bool
+
+    @property
+    def kernel(self) -> Kernel:
+        return self.made.kernel
+
+    @property
+    def ptx(self) -> str:
+        return self.made.ptx
 
 
 def _to_ptx(
@@ -336,16 +345,11 @@ def _to_ptx(
     reuses: bool = False,
 ) -> _Done:
     """Run the stages up to PTX; `with_lines` keeps the source's lines in PTX and tile IR."""
-    from aotc import backend  # noqa: PLC0415
+    from aotc.gpu_stages import lower_to_ptx  # noqa: PLC0415 - start-up time
     from aotc.ir.parameter_access import parameter_access  # noqa: PLC0415
     from aotc.ir.text import print_kernel  # noqa: PLC0415
     from aotc.schedule.analysis.index_limits import note_index_limits  # noqa: PLC0415
     from aotc.schedule.context import Schedule  # noqa: PLC0415
-    from aotc.schedule.pipeline import schedule_kernel  # noqa: PLC0415
-    from aotc.schedule.shared_memory.check_resources import (  # noqa: PLC0415
-        check_instructions,
-        check_resources,
-    )
 
     timings.lap("import")
     target = check_request(request)
@@ -362,32 +366,16 @@ def _to_ptx(
     )
     note_index_limits(kernel, schedule)
     waits_pdl = _waits_pdl(kernel, schedule)
-    kernel = schedule_kernel(kernel, schedule, observer)
-    timings.lap("schedule")
-    # Told at first, it spares a run of ptxas that uses few registers and spills the rest.
-    try:
-        owns_sm = not check_resources(kernel, target, request.limits)
-    except ResourceError as error:
-        error.source_files, error.searches = translation.source_files, translation.searches
-        raise
+    made = lower_to_ptx(
+        *(request, translation, schedule, timings),
+        with_lines=with_lines,
+        observer=observer,
+        reuses=reuses,
+    )
     if keep_asm:
-        asm["gpu"] = print_kernel(kernel)
+        asm["gpu"] = print_kernel(made.kernel)
         timings.lap("print")
-    lowered = backend.lower_kernel(
-        kernel,
-        target,
-        debug_lines=with_lines,
-        line_root=request.line_root,
-        owns_sm=owns_sm,
-        fuses_multiplies=request.enable_fp_fusion,
-    )
-    check_instructions(kernel, lowered.num_lines, request.limits)
-    timings.lap("lower")
-    ptx = backend.emit_ptx(lowered.llvm_ir, target, lowered.line_table, reuses=reuses)
-    timings.lap("llvm")
-    return _Done(
-        target, translation, kernel, schedule, access, lowered, ptx, asm, waits_pdl, owns_sm
-    )
+    return _Done(target, translation, made, access, asm, waits_pdl)
 
 
 def _waits_pdl(kernel: Kernel, schedule: Schedule) -> bool:

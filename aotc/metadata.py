@@ -77,7 +77,8 @@ class Metadata:
     for each other, so all of a launch must run at once. A launch gives each program instance
     `scratch_bytes` of global memory, in one piece at a multiple of 128. `spill_note` says which tiles take the
     registers where those do not suffice, and what may help. Of `whole_rows`, arguments of tensors, the code
-    takes the last extent to be a multiple of 16 bytes.
+    takes the last extent to be a multiple of 16 bytes. `wgmma_hazard` says for which register each `wgmma` is
+    waited for at once: the schedule would have touched it too early.
     """
 
     name: str
@@ -103,6 +104,7 @@ class Metadata:
     scratch_bytes: int = 0
     spill_note: str = ""
     whole_rows: tuple[str, ...] = ()
+    wgmma_hazard: str = ""
 
     @property
     def local_bytes(self) -> int:

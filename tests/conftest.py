@@ -5,10 +5,17 @@ from __future__ import annotations
 import ctypes
 import gc
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
+
+from aotc import gpu_stages
+
+if TYPE_CHECKING:
+    from aotc.backend import RegisterHazard
+    from aotc.ir.core import Kernel
 
 # Read when NumPy is loaded. Tests run beside each other: a second thread of BLAS only spins, and
 # verifying attention takes three times the CPU.
@@ -55,6 +62,18 @@ def built(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
         return find_or_build(folder, name, build)
 
     return get
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _no_fallback() -> Iterator[None]:  # type: ignore[reportUnusedFunction]
+    """Fail what compiles a kernel whose registers the schedule gets wrong, though a second one is right."""
+
+    def refuse(kernel: Kernel, hazard: RegisterHazard) -> str:
+        raise AssertionError(f"{kernel.loc}: {hazard}")
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(gpu_stages, "fall_back", refuse)
+        yield
 
 
 def has_gpu() -> bool:

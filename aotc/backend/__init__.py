@@ -19,6 +19,7 @@ from aotc.backend.ptxas import (
     disassemble,
     end_tools,
 )
+from aotc.backend.wgmma_registers import RegisterHazard, find_hazards
 
 __all__ = [
     "Assembly",
@@ -28,12 +29,14 @@ __all__ = [
     "ParamSlot",
     "Ptxas",
     "RefusedError",
+    "RegisterHazard",
     "assemble",
     "code_difference",
     "disassemble",
     "emit_ptx",
     "end_tools",
     "find_assembly_error",
+    "find_hazards",
     "lower_kernel",
     "param_places",
     "without_ptx_lines",

@@ -42,7 +42,8 @@ class Schedule:
 
     `map_pointers` allows guards, and tensor maps that the launcher encodes. `max_ops` bounds the
     ops of the kernel after unrolling. `strategy` bounds the roles of warps; `can_shorten_rings` says
-    that without `has_full_rings` the kernel would take less shared memory.
+    that without `has_full_rings` the kernel would take less shared memory. With `awaits_dots`, each dot is
+    waited for where it is issued.
     """
 
     target: Target
@@ -52,6 +53,7 @@ class Schedule:
     max_ops: int = CompileLimits.operations
     strategy: RoleStrategy = RoleStrategy()
     can_shorten_rings: bool = False
+    awaits_dots: bool = False
 
     @property
     def may_specialize(self) -> bool:

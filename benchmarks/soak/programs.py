@@ -18,9 +18,9 @@ from typing import Any, Protocol, TypeAlias
 import numpy as np
 
 from aotc.backend import assemble as assemble_ptx
-from aotc.backend import emit_ptx, lower_kernel
+from aotc.backend import emit_ptx, find_hazards, lower_kernel
 from aotc.ir.core import Kernel
-from aotc.ir.diagnostics import CompileError
+from aotc.ir.diagnostics import CompileError, IRError
 from aotc.ir.dialects.descriptor import TENSOR_ALIGNMENT_BYTES
 from aotc.ir.types import SCALARS
 from aotc.limits import CompileLimits
@@ -211,6 +211,8 @@ def _case(seed: int, name: str, command: str, settings: Settings) -> ProgramCase
     _check_rows(kernel, passed)
     lowered = lower_kernel(kernel, target, owns_sm=owns_sm)
     ptx = emit_ptx(lowered.llvm_ir, target)
+    for hazard in find_hazards(ptx):
+        raise IRError(str(hazard))
     cubin = b"" if settings.emulates else assemble_ptx(ptx, target).cubin
     if settings.interprets:
         run(tile_ir, program.grid, launch.arguments(tile_ir, expected))

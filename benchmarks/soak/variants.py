@@ -20,7 +20,7 @@ import numpy as np
 from aotc.compiler import CompiledKernel, CompileRequest, PtxKernel, compile_kernel
 from aotc.config import CONFIG_KEYS, Config
 from aotc.ir import expression
-from aotc.ir.diagnostics import CompileError, DiagnosticError
+from aotc.ir.diagnostics import CompileError, DiagnosticError, IRError
 from aotc.ir.expression import Expression
 from aotc.package import archive as archives
 from aotc.package.assemble import assemble, member_label, misfit
@@ -65,6 +65,7 @@ SOURCES = (
     *(Source(path, 8) for path in sorted((ROOT / "benchmarks").glob("*.toml"))),
     Source(_FOLDER / "fallbacks.toml", _ALL),
     Source(_FOLDER / "soak.toml", 48),
+    Source(_FOLDER / "converted.toml", 288),
 )
 # A few that are quick in the emulator.
 SMOKE = ("vector_add", "transpose_blocks", "median", "sum_splits")
@@ -377,7 +378,10 @@ class _Builder:
 
     def _compile(self, request: CompileRequest) -> CompiledKernel:
         if request not in self._compiled:
-            self._compiled[request] = compile_kernel(request, keep_asm=True)
+            made = compile_kernel(request, keep_asm=True)
+            if made.metadata.wgmma_hazard:
+                raise IRError(made.metadata.wgmma_hazard)
+            self._compiled[request] = made
         return self._compiled[request]
 
     def _to_ptx(self, request: CompileRequest) -> PtxKernel:

@@ -20,7 +20,7 @@ from typing import TypeAlias
 
 import numpy as np
 
-from aotc.backend import assemble, emit_ptx, lower_kernel
+from aotc.backend import assemble, emit_ptx, find_hazards, lower_kernel
 from aotc.frontend.translate import translate
 from aotc.ir.core import Kernel
 from aotc.ir.diagnostics import CompileError
@@ -100,6 +100,8 @@ def _check(program: Program, seeds: Sequence[int], *, each_pass: bool, assembles
     kernel = checker.scheduled()
     target = TARGETS[program.target]
     ptx = checker.attempt("backend", lambda: emit_ptx(lower_kernel(kernel, target).llvm_ir, target))
+    for hazard in find_hazards(ptx):
+        raise Failure("backend", "wgmma", str(hazard))
     if assembles:
         checker.attempt("ptxas", lambda: assemble(ptx, target))
     for seed in seeds:

@@ -1,6 +1,7 @@
 """Matrix products as kernels write them: a block of the result a program, a loop over K.
 
-Operands are addressed as real kernels do it, by pointers with masks or by blocks of tensors, so that
+The left operand may be of another type in memory, and scaled or masked on its way to the dot. Operands are
+addressed as real kernels do it, by pointers with masks or by blocks of tensors, so that
 what the schedule has for such loops comes about: maps that the launcher makes of pointers, warps
 that load, CTAs that run one program after the other, tiles in loops of their own.
 """
@@ -12,6 +13,7 @@ from dataclasses import dataclass, replace
 
 from aotc.ir.core import Block, Value
 from aotc.ir.dialects import arith, descriptor, scf, tile
+from aotc.ir.dialects.descriptor import TENSOR_ALIGNMENT_BYTES
 from aotc.ir.types import (
     BF16,
     FP8E4NV,
@@ -90,7 +92,8 @@ def _multiply(g: Generator, counters: Sequence[Counter]) -> None:
     bm = min(bm, _MAX_BLOCK_ELEMS // bn)
     k = g.choices.pick([2 * bk, 3 * bk, bk, 2 * bk + 16, bk + 8, 5, 0])
     # Tensors may have a little more than that, since their rows are whole pieces of 16 bytes.
-    facts = of_count(multiplied(_DATA, _DATA), k + 16)
+    conversion = _conversion(g, element, bk)
+    facts = of_count(multiplied(conversion.facts, _DATA), k + 16)
     weighs = g.choices.chance(1, 4)
     if weighs:
         facts = multiplied(facts, _WEIGHT)
@@ -101,11 +104,58 @@ def _multiply(g: Generator, counters: Sequence[Counter]) -> None:
         return
     depth = _Axis(bk, k, g.number(k, I32, _promise(g, k)))
     given = batch if g.choices.chance(3, 4) else _Batch()
-    a, b = _operand(g, element, rows, depth, given), _operand(g, element, depth, columns, given)
-    acc = _loop(g, depth, (a, b), TileType(result, (bm, bn)), weighs=weighs)
+    a = _operand(g, conversion.loaded, rows, depth, given)
+    b = _operand(g, element, depth, columns, given)
+    acc = _loop(g, depth, (a, b), TileType(result, (bm, bn)), conversion, weighs=weighs)
     if bn > _MIN_PART and g.choices.chance(1, 4):
         acc, columns = _first_columns(g, acc, columns)
     _store(g, g.keep(acc, facts), rows, columns, batch)
+
+
+@dataclass(frozen=True, slots=True)
+class _Conversion:
+    """How threads compute the left operand: from which type to which, doubled if it is scaled.
+
+    Where it `is_masked`, they leave out some of it besides what a load does.
+    """
+
+    loaded: ScalarType
+    multiplied: ScalarType
+    is_scaled: bool = False
+    is_masked: bool = False
+
+    @property
+    def facts(self) -> Facts:
+        return replace(_DATA, hi=_DATA.hi + self.is_scaled)
+
+
+def _conversion(g: Generator, element: ScalarType, bk: int) -> _Conversion:
+    """Choose what is loaded for the left operand; mostly what is multiplied."""
+    if g.choices.chance(2, 3):
+        return _Conversion(element, element)
+    types = dict.fromkeys(operand for _, (operand, _) in _KINDS)
+    wide = [each for each in types if bk * each.size_bytes >= TENSOR_ALIGNMENT_BYTES]
+    scaled, masked = g.choices.chance(1, 2), g.choices.chance(1, 2)
+    return _Conversion(g.choices.pick(wide), element, scaled, masked)
+
+
+def _converted(g: Generator, value: Value, conversion: _Conversion) -> Value:
+    """Return the left operand of a dot as threads compute it, each element in registers."""
+    if conversion.is_masked:
+        kind = value.type
+        assert isinstance(kind, TileType)
+        columns = g.on_axis(g.add(tile.Arange(0, kind.shape[1])).out, 1, 2)
+        bound = g.spread(g.known_or_given(kind.shape[1]), _shape(columns))
+        inside = g.stretched(g.add(arith.Compare(columns, bound, "lt")).out, kind.shape)
+        value = g.add(arith.Select(inside, value, g.constant(0, kind))).out
+    types = conversion.loaded, conversion.multiplied
+    is_direct = types[0] == types[1] or any(each.bits > 8 for each in types)
+    if conversion.is_scaled or not is_direct:
+        value = value if types[0] == FP32 else g.add(arith.Cast(value, FP32)).out
+    if conversion.is_scaled:
+        value = g.add(arith.Add(value, value)).out
+    element = element_of(value.type)
+    return value if element == types[1] else g.add(arith.Cast(value, types[1])).out
 
 
 def _first_columns(g: Generator, acc: Value, columns: _Axis) -> tuple[Value, _Axis]:
@@ -324,6 +374,7 @@ def _loop(
     depth: _Axis,
     operands: tuple[_Matrix, _Matrix],
     result: TileType,
+    conversion: _Conversion,
     *,
     weighs: bool,
 ) -> Value:
@@ -346,6 +397,7 @@ def _loop(
             loaded.append(_load(g, each, k_start, pointer))
             if pointer is not None:
                 moved.append(_moved(g, each, depth, pointer))
+        loaded[0] = _converted(g, loaded[0], conversion)
         if weighs:
             part = g.add(tile.Dot(loaded[0], loaded[1], g.constant(0, result))).out
             part = g.add(arith.Mul(part, _weight(g, body.args[0], result))).out

@@ -100,5 +100,6 @@ def compile_empty(request: CompileRequest) -> CompiledKernel:
         remarks=(f"{request.source}:1:1: nothing to do",),
         ptxas_warnings=("(C7510) wgmma is serialized",) if mode == "serialized" else (),
         source_files=_source_files(request),
+        wgmma_hazard=f"{request.source}:1:1: too early" if mode == "hazard" else "",
     )
     return CompiledKernel(make_cubin(request.target, symbol, len(params)), metadata, {})

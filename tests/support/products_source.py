@@ -13,7 +13,7 @@ def matmul(
     """Store A @ B.
 
     WAY is "plain"; "scaled", where A is computed and so comes from registers; "two_sums", two sums
-    of one loop; "chained", where A is a product itself; "precise", where the sum is kept apart.
+    of one loop; "scaled_two_sums", both; "chained", where A is a product itself; "precise", where the sum is kept apart.
     """
     m = tl.program_id(0) * BLOCK_M + tl.arange(0, BLOCK_M)
     n = tl.program_id(1) * BLOCK_N + tl.arange(0, BLOCK_N)
@@ -26,7 +26,7 @@ def matmul(
         in_k = k < K - start
         a = tl.load(a_ptrs, mask=(m < M)[:, None] & in_k[None, :], other=0.0)
         b = tl.load(b_ptrs, mask=in_k[:, None] & (n < N)[None, :], other=0.0)
-        if WAY == "scaled":
+        if WAY.startswith("scaled"):
             a = (a + a).to(b.dtype)
         if WAY == "chained":
             a = tl.dot(a, (k[:, None] == k[None, :]).to(a.dtype)).to(b.dtype)
@@ -34,15 +34,16 @@ def matmul(
             acc = tl.dot(a, b, acc, max_num_imprecise_acc=32, out_dtype=ACC)
         else:
             acc = tl.dot(a, b, acc, out_dtype=ACC)
-        if WAY == "two_sums":
+        if WAY.endswith("two_sums"):
             other = tl.dot(a, b, other, out_dtype=ACC)
         a_ptrs += BLOCK_K * stride_ak
         b_ptrs += BLOCK_K * stride_bk
-    if WAY == "scaled":
+    if WAY.startswith("scaled"):
         acc = acc / 2
+        other = other / 2
     mask = (m < M)[:, None] & (n < N)[None, :]
     out_ptrs = out_ptr + m[:, None] * N + n[None, :]
-    tl.store(out_ptrs, (acc + other) / 2 if WAY == "two_sums" else acc, mask=mask)
+    tl.store(out_ptrs, (acc + other) / 2 if WAY.endswith("two_sums") else acc, mask=mask)
 
 
 @triton.jit

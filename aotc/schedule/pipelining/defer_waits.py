@@ -14,8 +14,8 @@ waits for the last dot, and gives back what it read, an iteration later:
 The tensor cores have both dots in a row, as if the first one were issued an iteration ahead, and each stands in the
 code once: no iteration begins before the loop, and none is peeled. What takes ptxas most of its time is dots.
 
-Invariant: nothing uses or adds to a dot's result before the wait that covers it; each stage is released once, after
-the wait for its readers.
+Invariant: nothing uses or adds to a dot's result, or writes the registers it reads, before the wait that covers it;
+each stage is released once, after the wait for its readers.
 """
 
 from __future__ import annotations
@@ -23,12 +23,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from aotc.ir.core import Block, Value, build
+from aotc.ir.core import Block, Op, Value, build
 from aotc.ir.dialects import arith, gpu, mbarrier, scf, wgmma
-from aotc.ir.rewrite import Builder, is_pure
+from aotc.ir.rewrite import Builder, is_inside, is_pure
 from aotc.ir.types import SharedType
 from aotc.schedule.analysis.alias import stage_of
 from aotc.schedule.analysis.global_order import free_operands
+from aotc.schedule.analysis.register_writers import register_writers
 
 
 @dataclass(frozen=True)
@@ -70,7 +71,20 @@ def find_late_waits(
     early = body[: body.index(issued[-1]) + 1]
     if any(acc in free_operands(op) for acc in accs.values() for op in early):
         return None
+    if any(_is_written(dot.a, loop, early) for dot in last):
+        return None
     return LateWaits(loop, issued, waits, arrivals, accs)
+
+
+def _is_written(operand: Value, loop: scf.For, early: Sequence[Op]) -> bool:
+    """Return whether an iteration writes an operand's registers by the end of `early`, or as it begins."""
+    if isinstance(operand.type, SharedType):
+        return False
+    owners = [owner for owner in register_writers(operand) if is_inside(owner, loop)]
+    return any(
+        owner is loop.body or any(owner is op or is_inside(owner, op) for op in early)
+        for owner in owners
+    )
 
 
 def _counts(op: mbarrier.MbarrierArrive, loop: scf.For) -> bool:

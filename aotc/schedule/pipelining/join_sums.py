@@ -21,7 +21,8 @@ from aotc.schedule.context import Schedule
 
 def join_sums(kernel: Kernel, schedule: Schedule) -> None:
     """Remove every wait whose result only the next dot adds to."""
-    del schedule
+    if schedule.awaits_dots:
+        return
     for wait in [op for op in kernel.walk() if isinstance(op, wgmma.WgmmaWait)]:
         later = _adds_to(wait)
         if later is not None:

@@ -45,6 +45,8 @@ from aotc.schedule.remarks import Remark
 
 def order_dots(kernel: Kernel, schedule: Schedule) -> None:
     """Rewrite every loop with several dots; see the module docstring."""
+    if schedule.awaits_dots:
+        return
     for loop in [op for op in kernel.walk() if isinstance(op, scf.For)]:
         role = next((op for op in loop.ancestors() if isinstance(op, roles.Specialize)), None)
         order = _Order(loop) if role is not None else _OwnLoads(loop)

@@ -40,7 +40,11 @@ from aotc.schedule.analysis.alias import allocation_of, stage_of, views_of
 from aotc.schedule.analysis.global_order import fences, free_operands
 from aotc.schedule.analysis.register_budget import REGISTER_BITS
 from aotc.schedule.context import Schedule
-from aotc.schedule.pipelining.slice_fragments import is_computed_in, slice_elems, slice_fragments
+from aotc.schedule.pipelining.slice_fragments import (
+    is_computed_in,
+    keeps_registers,
+    slice_fragments,
+)
 from aotc.schedule.remarks import Remark
 
 
@@ -60,8 +64,10 @@ def overlap_wgmma(kernel: Kernel, schedule: Schedule) -> None:
         if not dots:
             continue
         accumulations, loc = accumulations_of(loop), loop.loc
-        in_flight = may_stay_in_flight(loop) and all(
-            _stays(value, loop) for op in dots for value in op.operands
+        in_flight = (
+            not schedule.awaits_dots
+            and may_stay_in_flight(loop)
+            and all(_stays(value, loop) for op in dots for value in op.operands)
         )
         remark = Remark.WGMMA_IN_FLIGHT if in_flight else Remark.WGMMA_AWAITED
         schedule.remark(loc, remark())
@@ -73,7 +79,7 @@ def overlap_wgmma(kernel: Kernel, schedule: Schedule) -> None:
             for each in fresh:
                 _begin_with_dot(loop, each)
             for op in list(loop.body):
-                if isinstance(op, wgmma.WgmmaWait):
+                if isinstance(op, wgmma.WgmmaWait) and not schedule.awaits_dots:
                     _wait_late(op)
             if in_flight:
                 slice_fragments(loop)
@@ -99,14 +105,13 @@ def accumulations_of(loop: scf.For) -> list[_Accumulation]:
 def may_stay_in_flight(loop: scf.For) -> bool:
     """Return whether the loop's dots may be in flight at the end of an iteration.
 
-    All of them must be such accumulations. An operand that the loop computes must be so in slices, as
-    it would be computed anew while the last dot still reads its registers. A 16-bit result, half a
-    register, cannot be carried.
+    All of them must be such accumulations. An operand that the loop computes must not be computed anew
+    while the last dot still reads its registers. A 16-bit result, half a register, cannot be carried.
     """
     dots = [op for op in loop.body.walk() if isinstance(op, wgmma.Wgmma)]
     fit = all(
         element_of(op.acc.type).bits == REGISTER_BITS
-        and (not is_computed_in(op, loop) or slice_elems(op))
+        and (not is_computed_in(op, loop) or keeps_registers(op, loop))
         for op in dots
     )
     return fit and 0 < len(dots) == len(accumulations_of(loop))

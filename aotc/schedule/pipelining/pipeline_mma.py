@@ -67,7 +67,7 @@ from aotc.schedule.remarks import Reason, Remark
 
 def pipeline_mma(kernel: Kernel, schedule: Schedule) -> None:
     """Rewrite every loop whose dots can be issued ahead, if the config asks for it."""
-    if schedule.config.mma_stages < 2:
+    if schedule.config.mma_stages < 2 or schedule.awaits_dots:
         return
     roles_ = [op for op in kernel.body if isinstance(op, roles.Specialize)]
     if not roles_:

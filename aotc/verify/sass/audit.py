@@ -8,6 +8,7 @@ from aotc.verify.sass.apart import find_apart
 from aotc.verify.sass.convergence import analyze
 from aotc.verify.sass.findings import Finding
 from aotc.verify.sass.flow import build_graph
+from aotc.verify.sass.in_flight import find_touched
 from aotc.verify.sass.spills import find_spills
 from aotc.verify.sass.text import Function, SassError, parse
 from aotc.verify.sass.warpgroups import find_dropped_registers, find_merged, find_serialized
@@ -39,4 +40,5 @@ def _audit_function(function: Function) -> Iterator[Finding]:
         yield Finding("unreadable", 0, function.name, str(error))
         return
     yield from find_apart(graph, analyze(graph))
+    yield from find_touched(graph)
     yield from find_spills(graph)

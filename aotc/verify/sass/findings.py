@@ -13,6 +13,7 @@ Kind: TypeAlias = Literal[
     "serialized",
     "matrix instructions merged",
     "setmaxnreg dropped",
+    "in flight",
     "unreadable",
     "spill in a loop",
     "other code",

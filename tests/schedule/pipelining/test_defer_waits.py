@@ -188,3 +188,12 @@ def test_where_a_wait_stays(old: str, new: str) -> None:
     assert old in LOOP
     assert found_in(parse_kernel(LOOP.replace(old, new))) is None
     assert found_in(parse_kernel(LOOP)) is not None
+
+
+def test_a_wait_stays_ahead_of_what_writes_the_registers_of_its_dot() -> None:
+    """The next iteration would compute the operand before it issues its first dot."""
+    op = "%early = arith.cast(%half) {dtype = fp16} : tile<64x64xfp16, #2>"
+    text = LOOP.replace("%more = gpu.wgmma(%weights,", "%more = gpu.wgmma(%early,")
+    assert found_in(parse_kernel(text.replace(EARLY, f"      {op}\n{EARLY}"))) is None
+    late = text.replace("      %v = gpu", f"      {op}\n      %v = gpu")
+    assert found_in(parse_kernel(late)) is not None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,10 +11,12 @@ import numpy as np
 import pytest
 
 from aotc.backend.ptxas import assemble
-from aotc.ir.core import Kernel
-from aotc.ir.dialects import scf, wgmma
+from aotc.backend.wgmma_registers import find_hazards
+from aotc.ir.core import Kernel, Op
+from aotc.ir.dialects import gpu, scf, wgmma
 from aotc.ir.tiles import tile_shape
 from aotc.ir.types import SharedType
+from aotc.schedule.analysis.register_writers import register_writers
 from aotc.target import TARGETS
 from tests.support.descriptors import compiled, launch, tensor
 from tests.support.products import Matmul, emulated, interpreted, ptx_of, scheduled
@@ -69,6 +72,53 @@ def test_hardware_waits_for_no_more_than_the_slice_before() -> None:
     assert not re.search(r"serialized", " ".join(made.warnings))
     loops = [op for op in scheduled(matmul).walk() if isinstance(op, scf.For)]
     assert [op.pending for op in loops[-1].body if isinstance(op, wgmma.WgmmaWait)] == [1, 1]
+
+
+EXCHANGED = Matmul(
+    dtype="fp32",
+    b_dtype="bf16",
+    way="scaled",
+    block=(128, 64, 64),
+    shape=(128, 64, 256),
+    num_warps=8,
+    num_stages=4,
+)
+"""A is converted and then exchanged between threads: it comes to the dot from shared memory."""
+
+
+def test_an_operand_that_threads_exchange_is_read_slice_by_slice() -> None:
+    """Read as a whole, it would be written while the last slice of the iteration before is multiplied."""
+    (loop,) = [op for op in interpreted(EXCHANGED).walk() if isinstance(op, scf.For)]
+    kinds = (gpu.SharedLoad, wgmma.Wgmma, wgmma.WgmmaWait)
+    order = [type(op).__name__ for op in loop.body if isinstance(op, kinds)]
+    assert order == ["SharedLoad", "Wgmma", "WgmmaWait"] * 2
+    assert not find_hazards(ptx_of(EXCHANGED))
+
+
+@pytest.mark.emulated
+def test_an_operand_that_threads_exchange_is_right() -> None:
+    emulated(EXCHANGED, seed=1)
+
+
+@pytest.mark.parametrize("dtype", ["bf16", "fp32"])
+def test_an_operand_of_two_dots_is_written_after_a_wait(dtype: str) -> None:
+    """Neither computes it for itself, so both are whole."""
+    matmul = replace(EXCHANGED, dtype=dtype, way="scaled_two_sums", shape=(128, 64, 128))
+    (loop,) = [op for op in interpreted(matmul).walk() if isinstance(op, scf.For)]
+    order = list(loop.body)
+    dots = [op for op in order if isinstance(op, wgmma.Wgmma)]
+    early, late = [op for op in order if isinstance(op, wgmma.WgmmaWait)]
+    assert [dot.size_k for dot in dots] == [0, 0]
+    assert (early.pending, late.pending) == (0, 2)
+    (writer,) = register_writers(dots[0].a)
+    assert isinstance(writer, Op)
+    assert order.index(early) < order.index(writer) < order.index(dots[0])
+    assert not find_hazards(ptx_of(matmul))
+
+
+@pytest.mark.emulated
+def test_an_operand_of_two_dots_is_right() -> None:
+    emulated(replace(EXCHANGED, way="scaled_two_sums"), seed=2)
 
 
 SCALED_WEIGHTS = """

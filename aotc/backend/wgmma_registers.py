@@ -1,0 +1,191 @@
+"""Check that no register of an unfinished `wgmma` is touched, in the PTX of a kernel.
+
+A `wgmma` reads its fragments of A and updates its accumulator until a `wgmma.wait_group` covers its
+commit group. To write such a fragment or to touch such an accumulator before is undefined; ptxas neither
+refuses nor mends it, and results are wrong now and then.
+
+This is a forward data-flow analysis over the control-flow graph, back edges included. The state maps each
+`wgmma` in flight to the age of its group: 0 until it is committed, then 1 for the newest. Where paths meet,
+the lowest age holds, which is waited for last.
+
+A `wgmma` may continue an accumulator in flight if it names the same registers in the same order. Unlike in
+the emulator, which follows one run, nothing may copy it.
+
+Source: PTX ISA 9.7.15.7.1 `wgmma.fence`, 9.7.15.7.3 `wgmma.wait_group`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from heapq import heappop, heappush
+from typing import Literal
+
+from aotc.backend.ptx_blocks import Block, Part, split_blocks, without_guard
+
+_REGISTER = re.compile(r"%[a-z]+\d+")
+_MMA = re.compile(r"wgmma\.mma_async\S*\s*\{([^}]*)\}\s*,\s*(?:\{([^}]*)\})?")
+_WRITES_NOTHING = frozenset(
+    ("bra", "brx", "call", "exit", "nanosleep", "ret", "setmaxnreg", "st", "trap")
+)
+_BARRIERS = frozenset(("bar", "barrier"))
+
+_Ages = dict[int, int]
+"""The age of the commit group of each `wgmma` in flight, by where it stands in the text."""
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class RegisterHazard:
+    """A register that a line of the PTX touches while the `wgmma` of another is in flight."""
+
+    line: int
+    register: str
+    access: Literal["read", "written"]
+    wgmma_line: int
+    use: Literal["read", "write"]
+
+    def __str__(self) -> str:
+        return (
+            f"{self.register} is {self.access} at line {self.line} of the PTX while the wgmma of "
+            f"line {self.wgmma_line} is yet to {self.use} it"
+        )
+
+
+def find_hazards(ptx: str) -> tuple[RegisterHazard, ...]:
+    """Return what touches registers of an unfinished `wgmma`, in the order of the text."""
+    if "wgmma.mma_async" not in ptx:
+        return ()
+    blocks = split_blocks(ptx)
+    check = _Check(ptx)
+    entries: list[_Ages | None] = [{} if block.is_entry else None for block in blocks]
+    waiting = [index for index, block in enumerate(blocks) if block.is_entry]
+    while waiting:
+        index = heappop(waiting)
+        entry = entries[index]
+        assert entry is not None
+        ages = check.run(blocks[index], entry)
+        for after in blocks[index].successors:
+            known = entries[after]
+            merged = ages if known is None else _merged(known, ages)
+            if merged is not known:
+                entries[after] = merged
+                if after not in waiting:
+                    heappush(waiting, after)
+    return tuple(sorted(check.hazards))
+
+
+def _merged(known: _Ages, ages: _Ages) -> _Ages:
+    """Return what is in flight on either of two paths: the first itself if it has it all."""
+    younger = {at: age for at, age in ages.items() if known.get(at, age + 1) > age}
+    return {**known, **younger} if younger else known
+
+
+@dataclass(frozen=True, slots=True)
+class _Mma:
+    """The registers of a `wgmma.mma_async`."""
+
+    accumulator: tuple[str, ...]
+    fragment: frozenset[str]
+    registers: frozenset[str]
+
+
+class _Check:
+    """What a pass over the blocks of a text finds."""
+
+    def __init__(self, ptx: str) -> None:
+        self.ptx = ptx
+        self.hazards: dict[RegisterHazard, None] = {}
+        self.mmas: dict[int, _Mma] = {}
+        self.in_flight: dict[tuple[int, ...], frozenset[str]] = {}
+
+    def run(self, block: Block, entry: _Ages) -> _Ages:
+        """Return what is in flight after a block; keep what it touches."""
+        ages = entry
+        for part in block.parts:
+            text = part.text
+            if part.is_lines or not text.startswith("wgmma."):
+                if ages:
+                    self._touch(part, ages)
+            elif text.startswith("wgmma.mma_async"):
+                self._start(part.offset, text, ages)
+                ages = {**ages, part.offset: 0}
+            elif text.startswith("wgmma.commit_group"):
+                ages = {at: age + 1 for at, age in ages.items()}
+            elif text.startswith("wgmma.wait_group"):
+                pending = int(text.split()[-1])
+                ages = {at: age for at, age in ages.items() if age <= pending}
+        return ages
+
+    def _start(self, at: int, text: str, ages: _Ages) -> None:
+        """Check the registers of a `wgmma.mma_async`, and keep them."""
+        mma = self.mmas.get(at)
+        if mma is None:
+            match = _MMA.match(text)
+            groups = ("", "") if match is None else match.groups("")
+            accumulator, fragment = map(_REGISTER.findall, groups)
+            mma = _Mma(
+                tuple(accumulator), frozenset(fragment), frozenset([*accumulator, *fragment])
+            )
+            self.mmas[at] = mma
+        for other in ages:
+            held = self.mmas[other]
+            self._report(at, mma.fragment.intersection(held.accumulator), "read", other)
+            self._report(at, held.fragment.intersection(mma.accumulator), "written", other)
+            if held.accumulator != mma.accumulator:
+                both = set(held.accumulator).intersection(mma.accumulator)
+                self._report(at, both, "written", other)
+
+    def _touch(self, part: Part, ages: _Ages) -> None:
+        """Check statements that are no `wgmma`."""
+        key = tuple(ages)
+        registers = self.in_flight.get(key)
+        if registers is None:
+            registers = frozenset[str]().union(*(self.mmas[at].registers for at in ages))
+            self.in_flight[key] = registers
+        if registers.isdisjoint(_REGISTER.findall(part.text)):
+            return
+        # Statements end on the line that is told.
+        offset = part.offset - 1
+        for piece in part.text.split(";"):
+            offset += len(piece) + 1
+            named = _REGISTER.findall(piece)
+            if not registers.isdisjoint(named):
+                self._touch_one(offset, _statement(piece), named, ages)
+
+    def _touch_one(self, offset: int, text: str, named: Sequence[str], ages: _Ages) -> None:
+        written = _written(text)
+        for at in ages:
+            mma = self.mmas[at]
+            self._report(offset, mma.fragment.intersection(written), "written", at)
+            touched = set(mma.accumulator).intersection(named)
+            self._report(offset, touched.intersection(written), "written", at)
+            self._report(offset, touched.difference(written), "read", at)
+
+    def _report(
+        self, offset: int, registers: Iterable[str], access: Literal["read", "written"], at: int
+    ) -> None:
+        for register in registers:
+            use = "read" if register in self.mmas[at].fragment else "write"
+            hazard = RegisterHazard(self._line(offset), register, access, self._line(at), use)
+            self.hazards[hazard] = None
+
+    def _line(self, offset: int) -> int:
+        return self.ptx.count("\n", 0, offset) + 1
+
+
+def _statement(lines: str) -> str:
+    """Return the statement that ends lines, of which others are directives and comments."""
+    kept = [line for each in lines.split("\n") if (line := each.strip()) and line[0] not in "./"]
+    return without_guard(" ".join(kept))
+
+
+def _written(statement: str) -> Sequence[str]:
+    """Return the registers that a statement writes: its first operand, unless that is none."""
+    opcode, *rest = statement.split(maxsplit=1)
+    name, *modifiers = opcode.split(".")
+    if not rest or name in _WRITES_NOTHING or (name in _BARRIERS and "red" not in modifiers):
+        return ()
+    operands = rest[0]
+    first = operands.partition("}")[0] if operands[0] == "{" else operands.partition(",")[0]
+    return _REGISTER.findall(first.partition("[")[0])

@@ -1,0 +1,119 @@
+"""From tile IR to PTX: the stages of a compile that choose instructions, and the check of what they chose.
+
+PTX in which a register of an unfinished `wgmma` is touched is wrong on hardware now and then. The kernel is
+then scheduled again, with each dot waited for where it is issued, and its build says so.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from aotc.ir.diagnostics import IRError, ResourceError
+
+if TYPE_CHECKING:
+    from aotc.backend import Lowered, RegisterHazard
+    from aotc.compiler import CompileRequest
+    from aotc.frontend import Translation
+    from aotc.ir.core import Kernel
+    from aotc.ir.passes import Observer
+    from aotc.schedule.context import Schedule
+    from aotc.timings import Timings
+
+
+@dataclass(frozen=True)
+class GpuKernel:
+    """Hold a kernel as gpu IR, LLVM IR and PTX.
+
+    `owns_sm` says that its CTA has an SM to itself. `wgmma_hazard` is the register for which each dot is waited
+    for where it is issued, "" if none is.
+    """
+
+    kernel: Kernel
+    schedule: Schedule
+    lowered: Lowered
+    ptx: str
+    owns_sm: bool
+    wgmma_hazard: str = ""
+
+
+def lower_to_ptx(
+    request: CompileRequest,
+    translation: Translation,
+    schedule: Schedule,
+    timings: Timings,
+    *,
+    with_lines: bool = False,
+    observer: Observer | None = None,
+    reuses: bool = False,
+) -> GpuKernel:
+    """Run the stages after the frontend up to PTX; `with_lines` keeps the source's lines.
+
+    Raises: ResourceError for a kernel that the target cannot hold; IRError for PTX that is wrong.
+    """
+    from aotc.backend import find_hazards  # noqa: PLC0415 - start-up time
+
+    hazard = ""
+    for awaits_dots in (False, True):
+        attempt = replace(schedule, remarks=[*schedule.remarks], awaits_dots=awaits_dots)
+        done = _lower(
+            *(request, translation, attempt, timings),
+            with_lines=with_lines,
+            observer=observer,
+            reuses=reuses,
+        )
+        hazards = find_hazards(done.ptx)
+        timings.lap("check")
+        if not hazards:
+            return replace(done, wgmma_hazard=hazard)
+        if not awaits_dots:
+            hazard = fall_back(translation.kernel, hazards[0])
+    raise IRError(f"with each wgmma waited for at once, {hazards[0]}", translation.kernel.loc)
+
+
+def fall_back(kernel: Kernel, hazard: RegisterHazard) -> str:
+    """Return what a build says of a kernel that is scheduled again for a hazard.
+
+    Tests, fuzzers and the soak count it as a failure: the schedule has a fault.
+    """
+    return f"{kernel.loc}: each wgmma is waited for at once, or {hazard}"
+
+
+def _lower(
+    request: CompileRequest,
+    translation: Translation,
+    schedule: Schedule,
+    timings: Timings,
+    *,
+    with_lines: bool,
+    observer: Observer | None,
+    reuses: bool,
+) -> GpuKernel:
+    from aotc import backend  # noqa: PLC0415 - start-up time
+    from aotc.schedule.pipeline import schedule_kernel  # noqa: PLC0415
+    from aotc.schedule.shared_memory.check_resources import (  # noqa: PLC0415
+        check_instructions,
+        check_resources,
+    )
+
+    kernel = schedule_kernel(translation.kernel, schedule, observer)
+    timings.lap("schedule")
+    # Told at first, it spares a run of ptxas that uses few registers and spills the rest.
+    try:
+        owns_sm = not check_resources(kernel, schedule.target, request.limits)
+    except ResourceError as error:
+        error.source_files, error.searches = translation.source_files, translation.searches
+        raise
+    lowered = backend.lower_kernel(
+        kernel,
+        schedule.target,
+        debug_lines=with_lines,
+        line_root=request.line_root,
+        owns_sm=owns_sm,
+        fuses_multiplies=request.enable_fp_fusion,
+    )
+    check_instructions(kernel, lowered.num_lines, request.limits)
+    timings.lap("lower")
+    ptx = backend.emit_ptx(lowered.llvm_ir, schedule.target, lowered.line_table, reuses=reuses)
+    timings.lap("llvm")
+    return GpuKernel(kernel, schedule, lowered, ptx, owns_sm)
