@@ -18,6 +18,7 @@ import struct
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from math import prod
 
 import zstandard
 
@@ -81,7 +82,7 @@ def launcher_of_request(
         symbol=compiled.symbol,
         target=spec.target.name,
         num_threads=module.kernels[compiled.symbol].cta_threads[0],
-        num_ctas=spec.request.config.num_ctas,
+        num_ctas=max(1, prod(module.kernels[compiled.symbol].cluster_ctas)),
         shared_bytes=compiled.shared_bytes,
         static_shared_bytes=0,
         registers=0,

@@ -15,6 +15,7 @@ from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import Executor
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from math import prod
 from pathlib import Path
 from typing import Literal, TypeAlias
 
@@ -237,7 +238,8 @@ def _emulation(subject: Subject, compiled: PtxKernel, options: VerifyOptions) ->
         module,
         compiled.symbol,
         compiled.shared_bytes,
-        num_ctas=subject.num_ctas,
+        # A program that cannot be divided runs in one CTA, whatever the config says.
+        num_ctas=max(1, prod(module.kernels[compiled.symbol].cluster_ctas)),
         sources=() if subject.request is None else (Path(subject.request.source),),
         seed=options.seed,
         max_steps=options.max_steps,

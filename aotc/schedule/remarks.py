@@ -27,6 +27,7 @@ class Remark(_Template):
     # Program instances and CTAs.
     PERSISTENT = "the kernel is persistent, a CTA runs several program instances"
     REPLICATED = "every CTA of the cluster computes the whole program: {reason}"
+    ONE_CTA = "the program runs in one CTA and no cluster: all of it uses the result of {op}"
     CLUSTER_REDUCED = "the {count} CTAs of the cluster exchange what each reduced its slice to"
     # Loads and stores by hardware.
     TENSOR_COPY = "{name} is {done} by tensor copies"

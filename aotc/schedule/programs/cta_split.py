@@ -238,7 +238,7 @@ class _Search:
             chosen = self._divide_descriptor(written, chosen)
         elif written is None:
             chosen = None
-        if any(value.users for value in op.results):
+        if any(value.users and shape_of(value) for value in op.results):
             self.parts.obstacle = Reason.RESULT_IN_ONE_CTA(op=op.opcode)
         self.parts.roots[op] = chosen
         for value in op.operands:

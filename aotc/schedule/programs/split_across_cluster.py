@@ -7,7 +7,8 @@ replicated value is stored by the first CTA. Where a program cannot be split, al
 CTAs compute all of it, which is right and no faster; a remark says so.
 
 What a row is reduced to is combined by a `grid.cluster_reduce` of what each CTA's slice was reduced to.
-A replicated tile of a descriptor is multicast: each CTA loads a slice of it, for all. A kernel that
+The result of an atomic of a scalar goes from the first CTA to all by one, too; a program that uses the result
+of an atomic of a tile runs in one CTA. A replicated tile of a descriptor is multicast: each CTA loads a slice of it, for all. A kernel that
 `runs_by_cta` is one CTA's already.
 
 Invariant: together the CTAs store what the program stored, each element once.
@@ -23,7 +24,7 @@ from aotc.ir.diagnostics import CompileError, at
 from aotc.ir.dialects import arith, descriptor, gpu, grid, scf, tile
 from aotc.ir.effects import Resource, Trait
 from aotc.ir.rewrite import Builder
-from aotc.ir.types import I32, DescriptorType, TileType
+from aotc.ir.types import I32, DescriptorType, ScalarType, TileType
 from aotc.schedule.analysis.global_order import accessed
 from aotc.schedule.context import Schedule
 from aotc.schedule.layout.tensor_copies import axis_of_parts, has_parts
@@ -46,7 +47,8 @@ def split_across_cluster(kernel: Kernel, schedule: Schedule) -> None:
         return
     for op in kernel.walk():
         used = op.writes(Resource.GLOBAL) and any(value.users for value in op.results)
-        if used or op.has(Trait.BARRIER) or op.writes(Resource.OUTPUT):
+        is_atomic = isinstance(op, tile.AtomicRmw | tile.AtomicCas)
+        if (used and not is_atomic) or op.has(Trait.BARRIER) or op.writes(Resource.OUTPUT):
             raise CompileError(
                 f"num_ctas = {num_ctas}: {op.opcode} is not shared by the CTAs of a cluster",
                 op.loc,
@@ -54,11 +56,24 @@ def split_across_cluster(kernel: Kernel, schedule: Schedule) -> None:
             )
         if isinstance(op, tile.AtomicRmw | tile.AtomicCas) and op.scope == "cta":
             op.scope = "gpu"  # the threads of a program are those of several CTAs
+    tiled = next((op for op in kernel.walk() if _is_used_tile(op)), None)
+    if tiled is not None:
+        # The CTAs of a cluster exchange scalars only.
+        kernel.num_ctas = 1
+        schedule.config = replace(schedule.config, num_ctas=1)
+        schedule.remark(tiled.loc, Remark.ONE_CTA(op=tiled.opcode))
+        return
     parts = find_parts(kernel, num_ctas)
     if parts.obstacle:
         schedule.remark(kernel.loc, Remark.REPLICATED(reason=parts.obstacle))
         parts = find_parts(kernel, num_ctas, divides=False)
     _Distribution(kernel, parts, num_ctas).run()
+
+
+def _is_used_tile(op: Op) -> bool:
+    """Return whether an op is an atomic of a tile, and its results are used."""
+    is_atomic = isinstance(op, tile.AtomicRmw | tile.AtomicCas)
+    return is_atomic and any(value.users and shape_of(value) for value in op.results)
 
 
 class _Distribution:
@@ -194,14 +209,44 @@ class _Distribution:
         if part is not None or not op.writes(Resource.GLOBAL):
             place(made)  # what writes nothing, such as an assertion, is for all CTAs
             return
-        assert self.rank is not None
-        zero = place(arith.Constant(0, I32)).out
-        first = place(arith.Compare(self.rank, zero, "eq")).out
+        is_atomic = isinstance(op, tile.AtomicRmw | tile.AtomicCas)
+        if is_atomic and not shape_of(op.out) and op.sem in ("release", "acq_rel"):
+            # It comes after what all CTAs did.
+            place(gpu.Fence(op.scope))
+            place(grid.ClusterBarrier())
+        if any(value.users for value in op.results):
+            self._share(op, made, place)
+            return
         then, otherwise = Block(), Block()
         Builder(then)(made)
         for block in (then, otherwise):
             Builder(block)(scf.Yield([]))
-        place(build(scf.If, [first], {}, [then, otherwise], op.loc))
+        place(build(scf.If, [self._is_first(place)], {}, [then, otherwise], op.loc))
+
+    def _is_first(self, place: Builder) -> Value:
+        assert self.rank is not None
+        zero = place(arith.Constant(0, I32)).out
+        return place(arith.Compare(self.rank, zero, "eq")).out
+
+    def _share(self, op: Op, made: Op, place: Builder) -> None:
+        """Let the first CTA update a scalar in memory, and all have its result, after which they go on."""
+        assert isinstance(op, tile.AtomicRmw | tile.AtomicCas)
+        then, otherwise = Block(), Block()
+        Builder(then)(made)
+        Builder(then)(scf.Yield(list(made.results)))
+        kind = op.out.type
+        assert isinstance(kind, ScalarType)
+        Builder(otherwise)(scf.Yield([Builder(otherwise)(arith.Constant(0, kind)).out]))
+        branch = place(build(scf.If, [self._is_first(place)], {}, [then, otherwise], op.loc))
+        combine = Block([kind, kind])
+        Builder(combine)(scf.Yield([combine.args[0]]))
+        (shared,) = place(grid.ClusterReduce(branch.results, combine)).results
+        if op.sem in ("acquire", "acq_rel"):
+            # A scalar that is sent orders no accesses of global memory.
+            place(grid.ClusterBarrier())
+            place(gpu.Fence(op.scope))
+        shared.hint = op.out.hint
+        self.made[op.out, None] = shared
 
     def _shift(
         self,
