@@ -70,6 +70,8 @@ def compile(  # noqa: A001 - the name users expect, as re.compile
     without: Sequence[str] = (),
     map_pointers: bool = False,
     limits: Mapping[str, int] | None = None,
+    enable_fp_fusion: bool = True,
+    enable_reflect_ftz: bool = True,
     **config: int | None,
 ) -> LaunchableKernel:
     """Compile a kernel, given as "path/to/source.py:name" or as the Python function itself.
@@ -89,6 +91,9 @@ def compile(  # noqa: A001 - the name users expect, as re.compile
     first choice of a build does: `metadata.params` says which, `metadata.guards` when; and it may
     be persistent: `metadata.is_persistent` says whether. `limits` bound what the compile may take, by the names of
     `CompileLimits`, and with `spill_bytes` what a thread may spill, by default 256 bytes.
+
+    Without `enable_fp_fusion`, a product and a sum are rounded each. Without `enable_reflect_ftz`, functions
+    of libdevice keep subnormals.
 
     Raises: CompileError for mistakes in the kernel or the arguments; ResourceError, which is one,
         for a kernel that no CTA of the target has room for, or whose threads spill more.
@@ -113,6 +118,8 @@ def compile(  # noqa: A001 - the name users expect, as re.compile
         without=without,
         map_pointers=map_pointers,
         limits=limits,
+        enable_fp_fusion=enable_fp_fusion,
+        enable_reflect_ftz=enable_reflect_ftz,
         config=config,
     )
     made = compile_kernel(request, keep_asm=True)
@@ -325,6 +332,7 @@ class LaunchableKernel(CompiledKernel):
             spill_bytes=_ANY_SPILLS,
             tuples={name: kind for name, kind in types.items() if isinstance(kind, TupleType)},
             enable_fp_fusion=self.request.enable_fp_fusion,
+            enable_reflect_ftz=self.request.enable_reflect_ftz,
         )
 
     @cached_property

@@ -41,6 +41,7 @@ class KernelSource:
     files: tuple[tuple[str, str], ...]
     functions: tuple[tuple[str, tuple[str, str]], ...] = ()
     enable_fp_fusion: bool = True
+    enable_reflect_ftz: bool = True
 
 
 def kernel_source(kernel: KernelSpec, read: Sequence[tuple[str, str]]) -> KernelSource:
@@ -51,7 +52,8 @@ def kernel_source(kernel: KernelSpec, read: Sequence[tuple[str, str]]) -> Kernel
         (Path(os.path.relpath(path, folder)).as_posix(), digest) for path, digest in digests.items()
     )
     functions = tuple(_functions(kernel.constants, folder, digests))
-    return KernelSource(kernel.function.name, files, functions, kernel.enable_fp_fusion)
+    options = kernel.enable_fp_fusion, kernel.enable_reflect_ftz
+    return KernelSource(kernel.function.name, files, functions, *options)
 
 
 def _functions(
@@ -124,6 +126,7 @@ def sources_text(
             "files": one.files,
             "functions": dict(one.functions),
             **({} if one.enable_fp_fusion else {"enable_fp_fusion": False}),
+            **({} if one.enable_reflect_ftz else {"enable_reflect_ftz": False}),
         }
         for name, one in sources.items()
     }

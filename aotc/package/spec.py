@@ -146,6 +146,7 @@ class KernelSpec:
     spill_bytes: int = DEFAULT_SPILL_BYTES
     tuples: dict[str, TupleType] = field(default_factory=dict[str, TupleType])
     enable_fp_fusion: bool = True
+    enable_reflect_ftz: bool = True
 
     def joined(self, types: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
         """Return the type of each argument of the function, given those of what launches pass."""

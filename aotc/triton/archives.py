@@ -29,7 +29,8 @@ _VERSION = 1
 class ArchivedKernel(NamedTuple):
     """A kernel of an archive, its place in order, and its constants that are functions.
 
-    Unless it `fuses_multiplies`, a product and a sum are rounded each.
+    Unless it `fuses_multiplies`, a product and a sum are rounded each; unless it `reflects_ftz`, libdevice
+    keeps subnormals.
     """
 
     library: Library
@@ -38,6 +39,7 @@ class ArchivedKernel(NamedTuple):
     order: int
     functions: dict[str, tuple[str, str]]
     fuses_multiplies: bool = True
+    reflects_ftz: bool = True
 
     def load(self, device: int | None) -> None:
         """Make it ready on a device; None is that of the current context."""
@@ -120,8 +122,10 @@ class Archives:
                 continue
             functions = {key: (one[0], one[1]) for key, one in told["functions"].items()}
             kernel = library[kernel_name]
-            fuses = told.get("enable_fp_fusion", True)
-            kernels.append(ArchivedKernel(library, kernel, kernel.info, order, functions, fuses))
+            switches = [told.get(f"enable_{one}", True) for one in ("fp_fusion", "reflect_ftz")]
+            kernels.append(
+                ArchivedKernel(library, kernel, kernel.info, order, functions, *switches)
+            )
         return kernels, reason
 
 
