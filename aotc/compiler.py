@@ -56,7 +56,8 @@ class CompileRequest:
     through pointers may become TMA loads, so that a cubin takes tensor maps that its `Metadata`
     describes and is right for the launches that its guards allow; and the kernel may be persistent.
     A build asks for it. `facts` are what the file is told of the GPU where that is not what the target's row
-    says. Without `enable_fp_fusion`, a product and a sum are rounded each. `limits` bound what the compile may take.
+    says. Without `enable_fp_fusion`, a product and a sum are rounded each; without `enable_reflect_ftz`,
+    libdevice's functions keep subnormals. `limits` bound what the compile may take.
     `captured` are constants that the kernel sees besides, those of the function that it was made in.
     """
 
@@ -73,6 +74,7 @@ class CompileRequest:
     map_pointers: bool = False
     facts: tuple[tuple[str, object], ...] = ()
     enable_fp_fusion: bool = True
+    enable_reflect_ftz: bool = True
     limits: CompileLimits = DEFAULT_LIMITS
     captured: tuple[tuple[str, object], ...] = ()
 
@@ -168,6 +170,7 @@ def compile_kernel(
             debug_lines=True,
             owns_sm=done.made.owns_sm,
             fuses_multiplies=request.enable_fp_fusion,
+            reflects_ftz=request.enable_reflect_ftz,
         )
         asm["ptx"] = backend.emit_ptx(located.llvm_ir, done.target, located.line_table)
     made = {
@@ -469,6 +472,8 @@ def compile_request(
     without: Sequence[str] = (),
     map_pointers: bool = False,
     limits: Mapping[str, int] | None = None,
+    enable_fp_fusion: bool = True,
+    enable_reflect_ftz: bool = True,
     config: Mapping[str, int | None] | None = None,
 ) -> CompileRequest:
     """Return the request for a kernel, given as "path/to/source.py:name" or as the Python function.
@@ -497,6 +502,8 @@ def compile_request(
         debug,
         without=tuple(without),
         map_pointers=map_pointers,
+        enable_fp_fusion=enable_fp_fusion,
+        enable_reflect_ftz=enable_reflect_ftz,
         limits=compile_limits(of_compile),
         captured=captured(kernel),
     )

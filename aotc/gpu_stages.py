@@ -111,6 +111,7 @@ def _lower(
         line_root=request.line_root,
         owns_sm=owns_sm,
         fuses_multiplies=request.enable_fp_fusion,
+        reflects_ftz=request.enable_reflect_ftz,
     )
     check_instructions(kernel, lowered.num_lines, request.limits)
     timings.lap("lower")

@@ -99,9 +99,12 @@ def _advance(state: Kernel | str, stage: str, wanted: str, request: CompileReque
             else:
                 # What is printed has no line table, which would give it numbers for lines.
                 root = None if wanted == "llvm" else request.line_root
-                fuses = request.enable_fp_fusion
                 lowered = backend.lower_kernel(
-                    state, target, line_root=root, fuses_multiplies=fuses
+                    state,
+                    target,
+                    line_root=root,
+                    fuses_multiplies=request.enable_fp_fusion,
+                    reflects_ftz=request.enable_reflect_ftz,
                 )
                 state, table = lowered.llvm_ir, lowered.line_table
         elif step == "ptx":

@@ -33,6 +33,9 @@ _REFLECT = re.compile(r"call i32 @__nvvm_reflect\(ptr @([\w.]+)\)(?: #\d+)?")
 _REFLECTED_STRING = re.compile(r'^@([\w.]+) = .* c"(__CUDA_\w+)\\00".*$', re.MULTILINE)
 
 _DEFINED = re.compile(r"^define [^\n]*?@(\w+)\(", re.MULTILINE)
+KEEPS_SUBNORMALS = "!aotc.libdevice.keeps.subnormals = !{}"
+"""Metadata of a module whose libdevice functions do not flush."""
+
 _KEEPS_SUBNORMALS = ("__nv_fmodf",)
 
 _SIMPLIFY = (
@@ -72,7 +75,8 @@ def resolve(llvm_ir: str, arch: int) -> str:
     symbols = _DECLARED.findall(llvm_ir) if "@__nv_" in llvm_ir else ()
     if not symbols:
         return llvm_ir
-    definitions = _definitions(tuple(sorted(symbols)), arch)
+    flushes = KEEPS_SUBNORMALS not in llvm_ir
+    definitions = _definitions(tuple(sorted(symbols)), arch, flushes=flushes)
     # Definitions come with declarations; those that the module already has are left out.
     own = set(re.findall(r"^declare [^\n]*?@([\w.]+)\(", llvm_ir, re.MULTILINE))
     lines = [
@@ -88,7 +92,7 @@ def _declared_name(line: str) -> str:
 
 
 @lru_cache(maxsize=64)
-def _definitions(symbols: tuple[str, ...], arch: int) -> str:
+def _definitions(symbols: tuple[str, ...], arch: int, *, flushes: bool) -> str:
     """Return the text of the functions and their dependencies, private and always inlined."""
     module = binding().parse_bitcode(find_file(_WHEEL, _BITCODE).read_bytes())
     known = {function.name: function for function in module.functions}
@@ -99,20 +103,20 @@ def _definitions(symbols: tuple[str, ...], arch: int) -> str:
         if not function.is_declaration and name not in symbols:
             function.linkage = "internal"
     run_passes(module, ("global_dead_code_eliminate",))
-    module = parse(_answer_reflection(str(module), arch))
+    module = parse(_answer_reflection(str(module), arch, flushes=flushes))
     run_passes(module, _SIMPLIFY)
     return _as_part_of_a_module(str(module))
 
 
-def _answer_reflection(text: str, arch: int) -> str:
+def _answer_reflection(text: str, arch: int, *, flushes: bool) -> str:
     strings = dict(_REFLECTED_STRING.findall(text))
     # Each part but the first begins with the name of the function that it defines.
     first, *parts = _DEFINED.split(text)
     heads = _DEFINED.finditer(text)
     done = [first]
     for head, name, body in zip(heads, parts[::2], parts[1::2], strict=True):
-        flushes = int(name not in _KEEPS_SUBNORMALS)
-        answers = {"__CUDA_FTZ": flushes, "__CUDA_PREC_SQRT": 1, "__CUDA_ARCH": 10 * arch}
+        ftz = int(flushes and name not in _KEEPS_SUBNORMALS)
+        answers = {"__CUDA_FTZ": ftz, "__CUDA_PREC_SQRT": 1, "__CUDA_ARCH": 10 * arch}
         answered = _REFLECT.sub(
             lambda call, answers=answers: f"add i32 0, {answers[strings[call[1]]]}", body
         )

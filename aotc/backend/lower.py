@@ -22,6 +22,7 @@ from aotc.backend.bit_fields import BitFields
 from aotc.backend.debug import LineTable
 from aotc.backend.emitter import Emitter
 from aotc.backend.integers import Component, Integers, Registers
+from aotc.backend.libdevice import KEEPS_SUBNORMALS
 from aotc.backend.llvm_types import GLOBAL_POINTER, llvm_type
 from aotc.backend.nvvm_issue import Issuer
 from aotc.ir.core import Block, Kernel, Op, OpT, Value
@@ -314,12 +315,14 @@ def lower_kernel(
     line_root: str | None = None,
     owns_sm: bool = False,
     fuses_multiplies: bool = True,
+    reflects_ftz: bool = True,
 ) -> Lowered:
     """Lower a kernel of gpu IR to LLVM IR text.
 
     `debug_lines` adds a line table of the kernel's own lines, files without folders; `line_root` one
     for profilers, files relative to that folder (debug.py). `owns_sm` asks for all registers of an SM for
-    a single CTA. Unless `fuses_multiplies`, no product and sum become an fma that the kernel does not ask for.
+    a single CTA. Unless `fuses_multiplies`, no product and sum become an fma that the kernel does not ask for;
+    unless `reflects_ftz`, libdevice keeps subnormals.
     Raises: CompileError if it has more parameters than a launch can pass; IRError if an op has no rule or
         violates its rule's requirements.
     """
@@ -356,6 +359,8 @@ def lower_kernel(
     code = "\n".join(lines) + "\n"
     if not fuses_multiplies:
         code = _CONTRACT.sub(r"\1 ", code)
+    if not reflects_ftz:
+        code += f"{KEEPS_SUBNORMALS}\n"
     table = "".join(f"{line}\n" for line in debug.metadata()) if debug else ""
     return Lowered(code + table, params, code.count("\n"), debug)
 

@@ -29,7 +29,7 @@ from aotc.frontend.values import BlockPointer, Operand, element, is_tuple, show
 from aotc.ir.core import Value
 from aotc.ir.dialects import arith
 from aotc.ir.tile_address import tile_address
-from aotc.ir.types import I1, I8, I16, I32, I64, PointerType, TileType
+from aotc.ir.types import FP8E4B15, I1, I8, I16, I32, I64, U8, PointerType, TileType
 
 _NAME = "make_block_ptr"
 _PADDINGS = ("", "zero", "nan")
@@ -103,10 +103,10 @@ def padding(emit: Emitter, pointer: Value, mask: Value | None, option: Operand) 
 
 
 def as_bytes(emit: Emitter, pointer: Value) -> Value:
-    """Return pointers at truth values as pointers at the bytes that hold them."""
-    if element(pointer) != PointerType(I1):
-        return pointer
-    return emit(arith.Bitcast(pointer, PointerType(I8))).out
+    """Return pointers at truth values, or at fp8e4b15, as pointers at the bytes that hold them."""
+    kind = element(pointer)
+    held = {I1: I8, FP8E4B15: U8}.get(kind.pointee) if isinstance(kind, PointerType) else None
+    return pointer if held is None else emit(arith.Bitcast(pointer, PointerType(held))).out
 
 
 def _axes(operand: Operand, name: str) -> Sequence[Operand]:

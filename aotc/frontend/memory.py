@@ -11,6 +11,7 @@ from collections.abc import Callable
 
 from aotc.frontend import block_pointers
 from aotc.frontend.convert import (
+    Shape,
     bitcast,
     cast,
     common_shape,
@@ -24,7 +25,7 @@ from aotc.frontend.emitter import Emitter, mistake
 from aotc.frontend.values import BlockPointer, Operand, element, shape, show
 from aotc.ir.core import Value
 from aotc.ir.dialects import tile
-from aotc.ir.types import I1, I8, PointerType, ScalarType
+from aotc.ir.types import FP8E4B15, I1, I8, U8, PointerType, ScalarType
 
 _LOAD_CACHES = ("", ".ca", ".cg", ".cs", ".cv")
 _STORE_CACHES = ("", ".wb", ".cg", ".cs", ".wt")
@@ -40,9 +41,38 @@ def pointer_argument(emit: Emitter, operand: Operand, name: str) -> tuple[Value,
             f"tl.{name} takes a pointer or a tile of pointers, got {show(value)}",
             remedy=f"add offsets to a pointer argument: tl.{name}(x_ptr + offsets, …)",
         )
-    if kind.pointee == I1:
-        value, kind = bitcast(emit, value, PointerType(I8)), PointerType(I8)
+    bits = _HELD_AS.get(kind.pointee)
+    if bits is not None:
+        value, kind = bitcast(emit, value, PointerType(bits)), PointerType(bits)
     return value, kind.pointee
+
+
+_HELD_AS = {I1: I8, FP8E4B15: U8}
+"""The types that elements have in memory, where they have another one in a kernel."""
+
+
+def _as_bits(
+    emit: Emitter, pointer: Operand, operand: Operand, extents: Shape, what: str
+) -> Operand:
+    """Return a value that goes to memory as it is held there, if that is not its own type."""
+    pointee = _pointee(pointer)
+    if pointee is None or pointee not in _HELD_AS:
+        return operand
+    value = converted(emit, operand, pointee, extents, what)
+    return value if pointee == I1 else bitcast(emit, value, U8)
+
+
+def _from_bits(emit: Emitter, pointer: Operand, value: Value) -> Value:
+    """Return what was read from memory in the type that the pointer says."""
+    pointee = _pointee(pointer)
+    if pointee == FP8E4B15:
+        return bitcast(emit, value, FP8E4B15)
+    return cast(emit, value, I1) if pointee == I1 else value
+
+
+def _pointee(pointer: Operand) -> ScalarType | None:
+    kind = element(pointer) if isinstance(pointer, Value) else None
+    return kind.pointee if isinstance(kind, PointerType) else None
 
 
 def _cache(operand: Operand, choices: tuple[str, ...]) -> str:
@@ -131,7 +161,7 @@ def load(
         source = block_pointers.as_bytes(emit, found)
         fill = block_pointers.padding(emit, source, inside, padding_option)
         out = emit(tile.Load(source, inside, fill, *hints)).out
-        return cast(emit, out, I1) if _is_bool_pointer(found) else out
+        return _from_bits(emit, found, out)
     _check_no_block("load", boundary_check, padding_option)
     if mask is None and other is not None:
         raise mistake(
@@ -142,10 +172,12 @@ def load(
     masked = None if mask is None else mask_argument(emit, source, mask, "load")
     filler = None
     if other is not None:
+        if _pointee(pointer) == FP8E4B15:
+            other = _as_bits(emit, pointer, other, shape(source), "`other`")
         scalar = converted(emit, other, kind, shape(source), "`other`")
         filler = aligned_with(emit, source, scalar, "`other`", "load")
     out = emit(tile.Load(source, masked, filler, *hints)).out
-    return cast(emit, out, I1) if _is_bool_pointer(pointer) else out
+    return _from_bits(emit, pointer, out)
 
 
 def _check_unmasked(name: str, mask: Operand, other: Operand = None) -> None:
@@ -162,10 +194,6 @@ def _check_no_block(name: str, boundary_check: Operand, padding_option: Operand 
             f"boundary_check and padding_option of tl.{name} are for block pointers",
             remedy="give a mask and `other`",
         )
-
-
-def _is_bool_pointer(operand: Operand) -> bool:
-    return isinstance(operand, Value) and element(operand) == PointerType(I1)
 
 
 def store(
@@ -187,8 +215,7 @@ def store(
     target, kind = pointer_argument(emit, pointer, "store")
     check_width("store", target, value, mask)
     what = "a value to store"
-    if _is_bool_pointer(pointer):
-        value = converted(emit, value, I1, shape(target), what)
+    value = _as_bits(emit, pointer, value, shape(target), what)
     content = converted(emit, value, kind, shape(target), what)
     content = aligned_with(emit, target, content, "the value", "store")
     masked = None if mask is None else mask_argument(emit, target, mask, "store")

@@ -12,23 +12,32 @@ import re
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import TypeAlias
+from typing import TypeAlias, TypeGuard
 from typing import cast as type_cast
 
 from aotc.frontend.arguments import default_expressions
 from aotc.frontend.calls import call_operand, function_named
 from aotc.frontend.constants import unwrap
-from aotc.frontend.convert import integer_range
+from aotc.frontend.convert import bitcast, integer_range
 from aotc.frontend.decorated import decorators_of
 from aotc.frontend.descriptors import check_block_shape
-from aotc.frontend.emitter import mistake
+from aotc.frontend.emitter import Emitter, mistake
 from aotc.frontend.frame import Program
 from aotc.frontend.resolve import bindings, decorator_calls, decorator_names
 from aotc.frontend.scope import is_constexpr_annotation
 from aotc.frontend.values import DTYPE_NAMES, Argument, Function, Operand, Record, RecordType, show
+from aotc.ir.core import Value
 from aotc.ir.diagnostics import CompileError, at, did_you_mean
 from aotc.ir.params import NOALIAS, ParamInfo
-from aotc.ir.types import FP8E4B15, SCALARS, VALUE_SCALARS, DescriptorType, PointerType, ScalarType
+from aotc.ir.types import (
+    FP8E4B15,
+    SCALARS,
+    U8,
+    VALUE_SCALARS,
+    DescriptorType,
+    PointerType,
+    ScalarType,
+)
 from aotc.tuple_type import TupleType, is_tuple_type, parse_tuple_type
 
 _TYPE = re.compile(
@@ -49,9 +58,21 @@ class Arguments:
     """
 
     params: tuple[ParamInfo, ...]
-    types: tuple[ArgumentType, ...]
+    declared: tuple[ArgumentType, ...]
     constants: Mapping[str, Operand] = field(default_factory=dict[str, Operand])
     tuples: Mapping[str, TupleType] = field(default_factory=dict[str, TupleType])
+
+    @property
+    def types(self) -> tuple[ArgumentType, ...]:
+        """The types of what launches pass: no host has fp8e4b15, so a pointer to it is one to bytes."""
+        return tuple(PointerType(U8) if _is_to_fp8e4b15(one) else one for one in self.declared)
+
+    def seen(self, emit: Emitter, passed: Sequence[Value]) -> list[Value]:
+        """Return run-time parameters as the kernel declares them."""
+        return [
+            bitcast(emit, value, kind) if _is_to_fp8e4b15(kind) else value
+            for value, kind in zip(passed, self.declared, strict=True)
+        ]
 
     def values(self, passed: Sequence[Operand]) -> dict[str, Operand]:
         """Return what each parameter of the function is, given the value of each run-time one."""
@@ -60,6 +81,10 @@ class Arguments:
         made = {name: _tuple_of(name, kind, values) for name, kind in self.tuples.items()}
         items = {leaf for name, kind in self.tuples.items() for leaf, _ in kind.leaves(name)}
         return {**{name: value for name, value in values.items() if name not in items}, **made}
+
+
+def _is_to_fp8e4b15(kind: ArgumentType) -> TypeGuard[PointerType]:
+    return kind == PointerType(FP8E4B15)
 
 
 def _tuple_of(name: str, kind: TupleType, values: Mapping[str, Operand]) -> Operand:
@@ -195,12 +220,13 @@ def parse_argument(name: str, text: str) -> tuple[ParamInfo, ArgumentType] | _Fi
         return ParamInfo(name), _descriptor(name, text)
     plain = text.rstrip().removesuffix(f" {NOALIAS}")
     match, noalias = _TYPE.match(plain.replace(" ", "")), plain != text.rstrip()
-    if match is not None and DTYPE_NAMES.get(match["name"], match["name"]) == FP8E4B15.name:
+    name_of_type = "" if match is None else DTYPE_NAMES.get(match["name"], match["name"])
+    if match is not None and name_of_type == FP8E4B15.name and not match["star"]:
         raise mistake(
-            f"no tensor of a host has the type of {name}, {text!r}",
-            remedy="pass bytes, '*u8', and read them with .to(tl.float8e4b15, bitcast=True)",
+            f"no scalar of a host has the type of {name}, {text!r}",
+            remedy="pass a byte, 'u8', and read it with .to(tl.float8e4b15, bitcast=True)",
         )
-    kind = None if match is None else SCALARS.get(DTYPE_NAMES.get(match["name"], match["name"]))
+    kind = VALUE_SCALARS.get(name_of_type)
     if match is None or kind is None:
         known = [*SCALARS, *(f"*{one}" for one in SCALARS)]
         raise mistake(

@@ -122,7 +122,8 @@ def translate(
                 num_ctas=num_ctas,
             )
             seen = {name: constant_operand(one, name) for name, one in (captured or {}).items()}
-            values = {**seen, **arguments.values(body.args)}
+            passed = arguments.seen(program.emit, body.args)
+            values = {**seen, **arguments.values(passed)}
             frame = Frame(program, function.file, values, None, in_kernel=True, function=function)
             with program.calling(function):
                 frame.run(function.node.body)

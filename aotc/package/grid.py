@@ -104,6 +104,7 @@ class VariantSpec:
             map_pointers=True,
             limits=self.kernel.limits,
             enable_fp_fusion=self.kernel.enable_fp_fusion,
+            enable_reflect_ftz=self.kernel.enable_reflect_ftz,
         )
 
     @property

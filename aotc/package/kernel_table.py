@@ -42,7 +42,8 @@ from aotc.tuple_type import TupleType, is_tuple_type, names_function, parse_tupl
 
 KERNEL_KEYS = (
     *("name", "source", "targets", "grid", "signature", "types", "constants", "choices"),
-    *("configs", "config", "where", "guards", "limits", "verify", "enable_fp_fusion"),
+    *("configs", "config", "where", "guards", "limits", "verify"),
+    *("enable_fp_fusion", "enable_reflect_ftz"),
 )
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
@@ -78,6 +79,8 @@ def read_kernel(table: Table, name: str, source: str, function: Function) -> Ker
         guards = _read_guards(table)
     with mistakes.collected():
         fuses = table.boolean("enable_fp_fusion", default=True)
+    with mistakes.collected():
+        flushes = table.boolean("enable_reflect_ftz", default=True)
     tuples: dict[str, TupleType] = {}
     if has_signature:
         with mistakes.collected():
@@ -113,6 +116,7 @@ def read_kernel(table: Table, name: str, source: str, function: Function) -> Ker
         is_strict=bool(limits.get(STRICT, False)),
         tuples=tuples,
         enable_fp_fusion=fuses,
+        enable_reflect_ftz=flushes,
     )
     if len(mistakes) == before:
         with mistakes.collected():

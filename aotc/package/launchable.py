@@ -70,6 +70,8 @@ def compile(  # noqa: A001 - the name users expect, as re.compile
     without: Sequence[str] = (),
     map_pointers: bool = False,
     limits: Mapping[str, int] | None = None,
+    enable_fp_fusion: bool = True,
+    enable_reflect_ftz: bool = True,
     **config: int | None,
 ) -> LaunchableKernel:
     """Compile a kernel, given as "path/to/source.py:name" or as the Python function itself.
@@ -90,6 +92,9 @@ def compile(  # noqa: A001 - the name users expect, as re.compile
     be persistent: `metadata.is_persistent` says whether. `limits` bound what the compile may take, by the names of
     `CompileLimits`; with `strict` they refuse a kernel whose threads spill more than `spill_bytes`, else
     `metadata.remarks` says so.
+
+    Without `enable_fp_fusion`, a product and a sum are rounded each. Without `enable_reflect_ftz`, functions
+    of libdevice keep subnormals.
 
     Raises: CompileError for mistakes in the kernel or the arguments; ResourceError, which is one,
         for a kernel that no CTA of the target has room for, or that spills beyond a strict limit.
@@ -114,6 +119,8 @@ def compile(  # noqa: A001 - the name users expect, as re.compile
         without=without,
         map_pointers=map_pointers,
         limits=limits,
+        enable_fp_fusion=enable_fp_fusion,
+        enable_reflect_ftz=enable_reflect_ftz,
         config=config,
     )
     made = compile_kernel(request, keep_asm=True)
@@ -325,6 +332,7 @@ class LaunchableKernel(CompiledKernel):
             configs_loc=loc,
             tuples={name: kind for name, kind in types.items() if isinstance(kind, TupleType)},
             enable_fp_fusion=self.request.enable_fp_fusion,
+            enable_reflect_ftz=self.request.enable_reflect_ftz,
         )
 
     @cached_property

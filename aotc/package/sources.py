@@ -43,6 +43,7 @@ class KernelSource:
     files: tuple[tuple[str, str], ...]
     functions: tuple[tuple[str, tuple[str, str]], ...] = ()
     enable_fp_fusion: bool = True
+    enable_reflect_ftz: bool = True
     blocks: tuple[tuple[str, tuple[tuple[int | str, ...], bool]], ...] = ()
 
 
@@ -59,7 +60,8 @@ def kernel_source(kernel: KernelSpec, read: Sequence[tuple[str, str]]) -> Kernel
         for name, argument in kernel.signature.items()
         if argument.kind == "tensordesc"
     )
-    return KernelSource(kernel.function.name, files, functions, kernel.enable_fp_fusion, blocks)
+    options = kernel.enable_fp_fusion, kernel.enable_reflect_ftz
+    return KernelSource(kernel.function.name, files, functions, *options, blocks)
 
 
 def _functions(
@@ -132,6 +134,7 @@ def sources_text(
             "files": one.files,
             "functions": dict(one.functions),
             **({} if one.enable_fp_fusion else {"enable_fp_fusion": False}),
+            **({} if one.enable_reflect_ftz else {"enable_reflect_ftz": False}),
             **({"blocks": dict(one.blocks)} if one.blocks else {}),
         }
         for name, one in sources.items()

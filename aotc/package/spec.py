@@ -152,6 +152,7 @@ class KernelSpec:
     targets: tuple[str, ...] = ()
     tuples: dict[str, TupleType] = field(default_factory=dict[str, TupleType])
     enable_fp_fusion: bool = True
+    enable_reflect_ftz: bool = True
 
     def targets_among(self, targets: Sequence[Target]) -> tuple[Target, ...]:
         """Return those of some targets that the kernel is built for."""

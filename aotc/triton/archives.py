@@ -30,7 +30,8 @@ class ArchivedKernel(NamedTuple):
     """A kernel of an archive, its place in order, and its constants that are functions.
 
     `blocks` are the extents of its descriptors' blocks, and whether these read NaN out of bounds.
-    Unless it `fuses_multiplies`, a product and a sum are rounded each.
+    Unless it `fuses_multiplies`, a product and a sum are rounded each; unless it `reflects_ftz`, libdevice
+    keeps subnormals.
     """
 
     library: Library
@@ -39,6 +40,7 @@ class ArchivedKernel(NamedTuple):
     order: int
     functions: dict[str, tuple[str, str]]
     fuses_multiplies: bool = True
+    reflects_ftz: bool = True
     blocks: Mapping[str, tuple[Sequence[int | str], bool]] = {}
 
     def load(self, device: int | None) -> None:
@@ -123,10 +125,14 @@ class Archives:
                 continue
             functions = {key: (one[0], one[1]) for key, one in told["functions"].items()}
             kernel = library[kernel_name]
-            fuses = told.get("enable_fp_fusion", True)
+            fuses, flushes = (
+                told.get(f"enable_{name}", True) for name in ("fp_fusion", "reflect_ftz")
+            )
             blocks = {name: (one[0], one[1]) for name, one in told.get("blocks", {}).items()}
             kernels.append(
-                ArchivedKernel(library, kernel, kernel.info, order, functions, fuses, blocks)
+                ArchivedKernel(
+                    library, kernel, kernel.info, order, functions, fuses, flushes, blocks
+                )
             )
         return kernels, reason
 

@@ -39,7 +39,7 @@ Found = tuple[
 ]
 # What a launch may say of how a kernel is compiled, and what Triton takes if it does not.
 DEFAULTS: dict[str, Any] = {"num_warps": 4, "num_stages": 3, "num_ctas": 1, "maxnreg": None}
-_FUSION = "enable_fp_fusion"  # of a kernel, not of a config
+_FUSION, _FTZ = "enable_fp_fusion", "enable_reflect_ftz"  # of a kernel, not of a config
 # What all kernels are built with, and what makes no difference to them.
 _FIXED = {"launch_cooperative_grid": False}
 _IGNORED = ("debug", "launch_pdl", "ir_override", "instrumentation_mode", "sanitize_overflow")
@@ -100,7 +100,7 @@ class Launcher(_native.Launcher):
             for one in signature.parameters.values()
         )
         options = tuple(
-            name for name in (*DEFAULTS, _FUSION, *_FIXED, *_IGNORED) if name not in names
+            name for name in (*DEFAULTS, _FUSION, _FTZ, *_FIXED, *_IGNORED) if name not in names
         )
         kernels, reason = archives.kernels_of(function)
         fixed: dict[str, tuple[object, ...]] = {}
@@ -177,6 +177,7 @@ class Launcher(_native.Launcher):
             one
             for kernel in self._kernels
             if kernel.fuses_multiplies == (options.get(_FUSION) is not False)
+            if kernel.reflects_ftz == (options.get(_FTZ) is not False)
             for one in self._of_kernel(kernel, bound, asked)
             if self._is_loaded(kernel, devices or {None})
         ]

@@ -187,13 +187,14 @@ def not_in_archive(
     arguments = {name: argument_type(v) for name, v in passed.items() if name not in constexprs}
     constants = {name: _constant_text(v) for name, v in passed.items() if name in constexprs}
     given = {name: value for name, value in options.items() if value is not None}
-    fuses = given.pop("enable_fp_fusion", True)
+    switches = ("enable_fp_fusion", "enable_reflect_ftz")
+    off = [name for name in switches if not given.pop(name, True)]
     words = [f"{name}: {text}" for name, text in arguments.items()]
     words += [f"{name}={value!r}" for name, value in constants.items()]
-    said = {**given, **({} if fuses else {"enable_fp_fusion": False})}
+    said = {**given, **dict.fromkeys(off, False)}
     settings = ", ".join(f"{name}={value}" for name, value in said.items())
     rows = ["[[kernel]]", f'source = "{code.co_filename}:{function.__qualname__}"']
-    rows += [] if fuses else ["enable_fp_fusion = false"]
+    rows += [f"{name} = false" for name in off]
     rows += ["[kernel.signature]", *(f'{name} = "{text}"' for name, text in arguments.items())]
     if constants:
         rows += ["[kernel.constants]", *(f"{k} = {_toml(v)}" for k, v in constants.items())]

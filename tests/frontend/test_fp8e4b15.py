@@ -11,7 +11,7 @@ import pytest
 from aotc.frontend.promotion import computation_type
 from aotc.ir.types import BF16, FP8E4B15, FP8E5, FP16, FP32
 from aotc.verify.interpreter.run import run
-from tests.frontend.conftest import Sources
+from tests.frontend.conftest import Sources, kernel_of
 from tests.support.verified import check_verified
 
 _BYTES = np.arange(256, dtype=np.uint8)
@@ -149,9 +149,40 @@ def test_it_meets_other_floats(other: object) -> None:
     assert computation_type(FP8E4B15, BF16) == FP32
 
 
-def test_no_argument_has_it(sources: Sources) -> None:
-    error = sources.body_error("tl.store(p, tl.load(p))", {"p": "*fp8e4b15"}, params="p")
-    assert "no tensor of a host has" in error.message
+def test_no_scalar_argument_has_it(sources: Sources) -> None:
+    error = sources.body_error("tl.store(p, n)", {"p": "*u8", "n": "fp8e4b15"}, params="p, n")
+    assert "no scalar of a host has" in error.message
+
+
+def test_pointers_to_it_are_passed_as_pointers_to_bytes(sources: Sources) -> None:
+    body = """
+i = tl.arange(0, 256)
+x = tl.load(p + i, mask=i < 250, other=1.5)
+tl.static_assert(x.dtype == tl.float8e4b15 and p.dtype.element_ty == tl.float8e4b15)
+tl.store(out + i, x.to(tl.float32))
+tl.store(q + i, tl.load(out + i) * 0.5, mask=i != 3)
+tl.store(q + 256, tl.load(p + 8))
+b = tl.make_block_ptr(p, [200], [1], [0], [256], [0])
+tl.store(out + 256 + i, tl.load(b, boundary_check=(0,)).to(tl.float32))
+"""
+    signature = {"p": "*fp8e4b15:16", "q": "*fp8e4b15", "out": "*fp32"}
+    kernel = sources.translate(kernel_of(body, "p, q, out"), signature).kernel
+    assert [str(one.type) for one in kernel.body.args] == ["*u8", "*u8", "*fp32"]
+    assert kernel.params[0].divisibility == 16
+    stored = np.arange(256, dtype=np.uint8)
+    q, out = np.full(257, 0xAA, np.uint8), np.zeros(512, np.float32)
+    run(kernel, (1,), [stored, q, out])
+    bits = stored.astype(np.uint16)
+    numbers = ((bits & 0x80) << 8 | (bits & 0x7F) << 7).view(np.float16).astype(np.float32)
+    np.testing.assert_array_equal(out[:256], [*numbers[:250], *[1.5] * 6])
+    np.testing.assert_array_equal(out[256:], [*numbers[:200], *[0.0] * 56])
+    assert q[3] == 0xAA
+    assert q[256] == 8
+    half = ((q[:256].astype(np.uint16) & 0x80) << 8 | (q[:256].astype(np.uint16) & 0x7F) << 7).view(
+        np.float16
+    )
+    close = np.abs(half.astype(np.float32) - out[:256] * 0.5) <= 2.0**-10
+    assert np.delete(close | (np.abs(out[:256]) > 1.75), 3).all()
 
 
 SOURCE = """

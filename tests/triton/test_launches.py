@@ -77,6 +77,7 @@ for scale in (1.0, 0.5, 1.0, 1):
         ("x, y, None, 100, 1, 0.5, BLOCK=64, num_stages=2", "num_stages=2"),
         ("x, y, None, 100, 1, 0.5, BLOCK=64, maxnreg=64", "maxnreg=64"),
         ("x, y, None, 100, 1, 0.5, BLOCK=64, enable_fp_fusion=False", "enable_fp_fusion=False"),
+        ("x, y, None, 100, 1, 0.5, BLOCK=64, enable_reflect_ftz=False", "enable_reflect_ftz=False"),
         ("x, y, None, 100, 1, 0.5, BLOCK=64, launch_cooperative_grid=True", "launch_coop"),
     ],
 )

@@ -32,7 +32,9 @@ _CHOSEN = re.compile(r"best config selected: ([^\n;]*);")
 _MAX_LINES_TO_CHOICE = 4  # that an autotuner's message goes on for
 _PAIR = re.compile(r"(\w+): ([^,]+)(?:, |$)")
 _DIVISIBLE = re.compile(r"\(([\d, ]+)\): \[\[['\"]tt\.divisibility['\"], 16\]\]")
-_OPTION = re.compile(r"\b(num_warps|num_stages|num_ctas|maxnreg|enable_fp_fusion)=(\w+)")
+_OPTION = re.compile(
+    r"\b(num_warps|num_stages|num_ctas|maxnreg|enable_fp_fusion|enable_reflect_ftz)=(\w+)"
+)
 _ARCH = re.compile(r"(?:sm_?|arch=['\"]?(?:sm_?)?)(\d{2,3})")
 _OBJECT = re.compile(r"<[^<>]*>")
 _BRACKETS = {**dict.fromkeys("([{", 1), **dict.fromkeys(")]}", -1)}
@@ -42,7 +44,10 @@ _UNREADABLE = (
     ValueError, SyntaxError, LookupError, TypeError, AttributeError, RecursionError, MemoryError,
 )  # fmt: skip
 _NAMES = ("name", "fn", "kernel", "kernel_name", "function")
-_OPTION_NAMES = ("num_warps", "num_stages", "num_ctas", "maxnreg", "enable_fp_fusion")
+_OPTION_NAMES = (
+    *("num_warps", "num_stages", "num_ctas", "maxnreg"),
+    *("enable_fp_fusion", "enable_reflect_ftz"),
+)
 
 
 @dataclass(frozen=True)

@@ -28,6 +28,7 @@ from aotc.target import parse as parse_target
 _DEFINITION = re.compile(rb"^\s*def\s+(\w+)", re.MULTILINE)
 _DEFAULTS: Mapping[str, Any] = {
     "num_warps": 4, "num_stages": 3, "num_ctas": 1, "maxnreg": None, "enable_fp_fusion": True,
+    "enable_reflect_ftz": True,
 }  # fmt: skip
 
 

@@ -175,14 +175,16 @@ def _group_key(launch: Mapping[str, Any], tuned: Mapping[str, set[str]]) -> str:
     """Return what launches of one table have in common."""
     tunes = tuned.get(_key(launch["kernel"]), set())
     constants = {k: v for k, v in launch["constants"].items() if k not in tunes}
-    unfused = [True] if _is_unfused(launch) else []
-    key = [launch["kernel"], launch["signature"], constants, *unfused]
+    key = [launch["kernel"], launch["signature"], constants, *_switched_off(launch)]
     return json.dumps(key, sort_keys=True)
 
 
-def _is_unfused(launch: Mapping[str, Any]) -> bool:
-    """Return whether products and sums were rounded each."""
-    return launch["options"].get("enable_fp_fusion") is False
+_SWITCHES = ("enable_fp_fusion", "enable_reflect_ftz")
+
+
+def _switched_off(launch: Mapping[str, Any]) -> list[str]:
+    """Return the options of a kernel, true unless a launch says otherwise, that are false."""
+    return [name for name in _SWITCHES if launch["options"].get(name) is False]
 
 
 # ---- one table --------------------------------------------------------------------------------
@@ -243,8 +245,7 @@ class _Table:
             lines.append(f"# grid: callers give it{told}")
         if any("?" in value for value in signature.values()):
             lines.append('guards = "together"')
-        if _is_unfused(self.first):
-            lines.append("enable_fp_fusion = false")
+        lines += [f"{name} = false" for name in _switched_off(self.first)]
         # The program asks for this config and no other: a slow one is better than none.
         lines.append(f"limits = {{ {SPILL_BYTES} = {_SPILL_BYTES} }}")
         sections = {"signature": signature, "constants": self.constants()}
@@ -311,7 +312,7 @@ class _Table:
             for name, value in one["options"].items():
                 is_default = name in _OPTION_DEFAULTS and value == _OPTION_DEFAULTS[name]
                 is_default = is_default and name not in self.first["constexprs"]
-                if name != "enable_fp_fusion" and value is not None and not is_default:
+                if name not in _SWITCHES and value is not None and not is_default:
                     config[name] = value
             configs.setdefault(json.dumps(config), config)
         return list(configs.values())

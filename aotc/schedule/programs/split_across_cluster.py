@@ -242,6 +242,8 @@ class _Distribution:
         Builder(combine)(scf.Yield([combine.args[0]]))
         (shared,) = place(grid.ClusterReduce(branch.results, combine)).results
         if op.sem in ("acquire", "acq_rel"):
+            # A scalar that is sent orders no accesses of global memory.
+            place(grid.ClusterBarrier())
             place(gpu.Fence(op.scope))
         shared.hint = op.out.hint
         self.made[op.out, None] = shared

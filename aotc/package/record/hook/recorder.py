@@ -25,7 +25,10 @@ from typing import Any
 
 FOLDER_VARIABLE = "AOTC_RECORD_DIR"
 _NUM_SAMPLES = 8  # launches of a compiled kernel at one place that are recorded, for their grids
-_OPTIONS = ("num_warps", "num_stages", "num_ctas", "maxnreg", "enable_fp_fusion")
+_OPTIONS = (
+    *("num_warps", "num_stages", "num_ctas", "maxnreg"),
+    *("enable_fp_fusion", "enable_reflect_ftz"),
+)
 
 
 _frame = sys._getframe  # noqa: SLF001 # pyright: ignore[reportPrivateUsage] - no import
