@@ -259,29 +259,34 @@ def schedule_kernel(kernel: Kernel, schedule: Schedule, observer: Observer | Non
     tried whole, and the first whose kernel fits is taken. If none does, loops get fewer stages than
     the config asks for.
     """
-    lowered, attempt, reason = kernel, schedule, ""
-    for strategy in STRATEGIES:
-        if reason and strategy.allows(lowered, can_shorten_rings=attempt.can_shorten_rings):
-            continue  # it would choose the same roles again
-        remarks: list[str] = []
-        attempt = replace(schedule, strategy=replace(strategy, reason=reason), remarks=remarks)
-        lowered = _lower(kernel.clone(), attempt, observer)
-        reason = _misfit(lowered, schedule)
-        if not reason:
-            break
-    if reason:
-        raise IRError(f"no strategy is left for {kernel.name}: {reason}")
     limit = schedule.target.max_shared_bytes
+    lowered, remarks = _lower_by_roles(kernel, schedule, observer)
     asked, needed, num_stages = _most_stages(lowered), lowered.shared_bytes, _most_stages(lowered)
     while lowered.shared_bytes > limit and num_stages > 1:
         num_stages = _fewer_stages(lowered, num_stages, limit)
-        strategy = replace(attempt.strategy, max_stages=num_stages)
-        attempt = replace(attempt, strategy=strategy, remarks=[])
-        lowered = _lower(kernel.clone(), attempt, observer)
+        lowered, remarks = _lower_by_roles(kernel, schedule, observer, num_stages)
         text = Remark.FEWER_STAGES(stages=num_stages, asked=asked, bytes=needed, limit=limit)
-        attempt.remark(kernel.loc, text)
-    schedule.remarks += attempt.remarks
+        remarks.append(f"{kernel.loc}: {text}")
+    schedule.remarks += remarks
     return lowered
+
+
+def _lower_by_roles(
+    kernel: Kernel, schedule: Schedule, observer: Observer | None, max_stages: int = 0
+) -> tuple[Kernel, list[str]]:
+    """Return the kernel of the first strategy that fits, else of the last, and its remarks."""
+    lowered, attempt, reason = kernel, schedule, ""
+    for roles in STRATEGIES:
+        if reason and roles.allows(lowered, can_shorten_rings=attempt.can_shorten_rings):
+            continue  # it would choose the same roles again
+        remarks: list[str] = []
+        strategy = replace(roles, reason=reason, max_stages=max_stages)
+        attempt = replace(schedule, strategy=strategy, remarks=remarks)
+        lowered = _lower(kernel.clone(), attempt, observer)
+        reason = _misfit(lowered, schedule)
+        if not reason:
+            return lowered, remarks
+    raise IRError(f"no strategy is left for {kernel.name}: {reason}")
 
 
 def _lower(kernel: Kernel, schedule: Schedule, observer: Observer | None) -> Kernel:

@@ -47,6 +47,10 @@ class Remark(_Template):
         "through {size} bytes of shared memory"
     )
     LOAD_NARROWED = "{every} elements in a row are loaded alike: each is loaded once"
+    A_EXCHANGED = (
+        "operand A of wgmma is computed and goes through shared memory: {count} warpgroups divide the "
+        "columns of the result, and each needs it; fewer warps or more rows leave it in registers"
+    )
     DOT_TRANSPOSED = "the dot is computed transposed, with its right operand in registers"
     COLUMNS_TRIMMED = "{used} of {columns} columns are multiplied"
     REMATERIALIZED = (

@@ -46,7 +46,7 @@ from aotc.schedule.layout.access import (
 )
 from aotc.schedule.layout.atomics import place_atomic
 from aotc.schedule.layout.bank_order import in_bank_order
-from aotc.schedule.layout.dot_layouts import choose_dots
+from aotc.schedule.layout.dot_layouts import choose_dots, remark_exchanged
 from aotc.schedule.layout.index_loads import fits_ahead, index_loads
 from aotc.schedule.layout.indexing import place_gather, place_histogram
 from aotc.schedule.layout.map_slots import allocate_slots, map_template, slot_addresses
@@ -78,6 +78,7 @@ def assign_layouts(kernel: Kernel, schedule: Schedule) -> None:
     anchors |= choose_block_layouts(kernel)
     in_flight = schedule.config.mma_stages > 1
     dots = choose_dots(kernel, anchors, target, in_flight=in_flight)
+    remark_exchanged(dots, kernel, schedule)
     anchors |= transposing_loads(dots, anchors, kernel.num_warps)
     pulled, indices = pull_operands(dots), index_loads(kernel)
     while True:

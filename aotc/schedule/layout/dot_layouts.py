@@ -14,7 +14,8 @@ the count:
 By wgmma, warpgroups that divide columns of a result all need operand A. Where that is computed with the
 result of another dot, as weights are with scores, it goes through shared memory; or, where dots are to be
 in flight meanwhile (`mma_stages = 2`), each warpgroup computes all of the first dot and holds its own: more
-to multiply, and nothing to exchange or to wait for.
+to multiply, and nothing to exchange or to wait for. What is only converted from what was loaded, two
+warpgroups convert each for itself.
 
 Warps along the batch read nothing twice, so batches are split first.
 
@@ -31,17 +32,24 @@ from aotc.ir.dialects import tile
 from aotc.ir.layout import LinearLayout
 from aotc.ir.tiles import is_elementwise, joins_of, tile_shape
 from aotc.ir.types import FP8E4NV, FP8E5, FP32, FP64, element_of
+from aotc.schedule.context import Schedule
 from aotc.schedule.layout.fma_layouts import fma_layouts
 from aotc.schedule.layout.layouts import dot_operand, mma_v2
-from aotc.schedule.layout.operand_slices import leaves_of
+from aotc.schedule.layout.operand_slices import is_converted, leaves_of
 from aotc.schedule.layout.preferred_layouts import DotLayouts
-from aotc.schedule.layout.wgmma_layouts import warpgroups_along_columns, wgmma_layouts
+from aotc.schedule.layout.wgmma_layouts import (
+    is_computed,
+    warpgroups_along_columns,
+    wgmma_layouts,
+)
+from aotc.schedule.remarks import Remark
 from aotc.target import Feature, Target
 
 _MMA_ROWS = 16
 _MMA_COLUMNS = 8
 _K_LANES = 4
 _WORD_BITS = 32
+_MOST_CONVERSIONS = 2
 
 
 def choose_dots(
@@ -72,7 +80,8 @@ def choose_dots(
         replicas = max(
             (warpgroups_along_columns(each, kernel.num_warps) for each in users), default=1
         )
-        holds_a = any(user in group for _, user in fed)
+        shares_a = all(_is_shared_by_few(op, kernel.num_warps) for op in group)
+        holds_a = any(user in group for _, user in fed) or shares_a
         together = {
             op: wgmma_layouts(op, kernel.num_warps, target, replicas=replicas, holds_a=holds_a)
             for op in group
@@ -91,6 +100,22 @@ def choose_dots(
             else:
                 layouts[op] = fma_layouts(op, kernel.num_warps, along_m=is_chain)
     return layouts
+
+
+def remark_exchanged(dots: Mapping[Op, DotLayouts], kernel: Kernel, schedule: Schedule) -> None:
+    """Remark which computed operands A of wgmma go through shared memory, and why."""
+    for op, layouts in dots.items():
+        if isinstance(op, tile.Dot) and layouts.wgmma and layouts.a is None and is_computed(op.a):
+            count = warpgroups_along_columns(op, kernel.num_warps)
+            schedule.remark(op.loc, Remark.A_EXCHANGED(count=count))
+
+
+def _is_shared_by_few(op: tile.Dot, num_warps: int) -> bool:
+    """Return whether warpgroups that need the same A may compute it each for itself.
+
+    What is loaded is narrower than A, so it is read and converted twice, and never written back.
+    """
+    return warpgroups_along_columns(op, num_warps) <= _MOST_CONVERSIONS and is_converted(op.a)
 
 
 # ---- chained dots -----------------------------------------------------------------------------

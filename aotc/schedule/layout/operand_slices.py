@@ -18,13 +18,14 @@ from dataclasses import dataclass
 
 from aotc.ir.core import Op, Value
 from aotc.ir.dialects import tile
-from aotc.ir.effects import Trait
+from aotc.ir.effects import Resource, Trait
 from aotc.ir.layout import LinearLayout
 from aotc.ir.tiles import is_elementwise, is_tile
 from aotc.ir.types import TileType
 from aotc.schedule.layout.preferred_layouts import DotLayouts
 from aotc.schedule.layout.required_layouts import operand_layouts
 
+_RENAMING = (Trait.SHAPE_ONLY, Trait.VIEW, Trait.SAME_VALUES)
 _FREE = (Trait.SOURCE, Trait.BROADCAST)
 """What is computed in any layout from nothing, or from what threads hold anyway."""
 
@@ -70,6 +71,26 @@ def leaves_of(operand: Value, layout: LinearLayout) -> dict[Value, Reached]:
     """Return the values that an operand is computed from in the dot's layout."""
     found = _leaves_first(operand, layout, {})
     return found.leaves if _is_worth_it(operand, found) else {operand: Reached(layout, 1)}
+
+
+def is_converted(operand: Value) -> bool:
+    """Return whether a tile is computed from loaded tiles of fewer bytes, and from no other."""
+    loaded_bytes = 0
+    worklist, seen = [operand], {operand: None}
+    while worklist:
+        value = worklist.pop()
+        op = value.op
+        if op is None:
+            return False
+        if op.reads(Resource.GLOBAL):
+            loaded_bytes += _tile_bytes(value)
+        elif is_elementwise(op) or op.has(*_FREE, *_RENAMING):
+            fresh = [each for each in op.operands if is_tile(each) and each not in seen]
+            worklist += fresh
+            seen.update(dict.fromkeys(fresh))
+        else:
+            return False
+    return 0 < loaded_bytes < _tile_bytes(operand)
 
 
 def _is_worth_it(operand: Value, found: _Slice) -> bool:

@@ -91,8 +91,8 @@ def _is_read_in_parts(op: gpu.Convert) -> bool:
     FMAs of a thread take all of K for each row and column: shuffles would make all of that at once.
     """
     held = registers_of(op.out)
-    is_for_dots = all(isinstance(user, gpu.Dot) for user in op.out.users)
-    return is_for_dots and held > max(_MOST_SHUFFLED, registers_of(op.value))
+    is_for_fmas = all(isinstance(user, gpu.Dot) and not user.shape for user in op.out.users)
+    return is_for_fmas and held > max(_MOST_SHUFFLED, registers_of(op.value))
 
 
 def _run_elems(value: Value) -> int:

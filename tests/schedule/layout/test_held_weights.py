@@ -71,3 +71,48 @@ def test_the_result_is_right_at_every_length(tmp_path: Path, num_stages: int) ->
         weights = np.exp2(scores - scores.max(1, keepdims=True))
         expected = weights @ wide / weights.sum(1, keepdims=True)
         assert np.abs(out - expected).max() <= 2.0**-10 * np.abs(wide).max()
+
+
+# Two warpgroups divide the columns of 64 rows, and both convert the weights that they need.
+CONVERTED = """def k(a, s_ptr, b, out, n):
+    acc = tl.zeros((64, 64), tl.float32)
+    scales = tl.load(s_ptr + tl.arange(0, 64)).to(tl.bfloat16)
+    for first in range(0, n, 64):
+        weights = a.load([0, first]).to(tl.bfloat16) * scales[:, None]
+        acc = tl.dot(weights, b.load([first, 0]), acc)
+    out.store([0, 0], acc)
+"""
+CONVERTED_TYPES = {
+    "a": "tensordesc<i8[64,64]>",
+    "s_ptr": "*fp32:16",
+    "b": "tensordesc<bf16[64,64]>",
+    "out": "tensordesc<fp32[64,64]>",
+    "n": "i32",
+}
+SHARED_A = "operand A of wgmma is computed and goes through shared memory"
+
+
+@pytest.mark.parametrize(("num_warps", "is_held"), [(4, True), (8, True), (16, False)])
+def test_two_warpgroups_convert_the_same_weights(
+    tmp_path: Path, num_warps: int, *, is_held: bool
+) -> None:
+    text, remarks = lowered(tmp_path, CONVERTED, CONVERTED_TYPES, num_warps)
+    assert (SHARED_A in remarks) != is_held
+    assert (f"{num_warps // 4} warpgroups divide" in remarks) != is_held
+    assert ("stay in flight across iterations" in remarks) == is_held
+    loop = text[text.index("scf.for") :]
+    assert ("gpu.shared_store" in loop[: loop.index("gpu.wgmma(")]) != is_held
+
+
+@pytest.mark.emulated
+@pytest.mark.parametrize("num_warps", [8, 16])
+def test_products_of_shared_weights_are_right(tmp_path: Path, num_warps: int) -> None:
+    kernel = compiled(tmp_path, CONVERTED, CONVERTED_TYPES, num_warps=num_warps)
+    rng = np.random.default_rng(num_warps)
+    scales = np.exp2(rng.integers(-2, 3, 64)).astype(np.float32)
+    for seed, n in enumerate((1, 64, 65, 200)):
+        a, b = tensor((64, n), "i8", seed=seed), tensor((n, 64), "bf16", seed=seed + 9)
+        out = like(tensor((64, 64), "fp32"))
+        launch(kernel, (1,), {"a": a, "s_ptr": scales, "b": b, "out": out, "n": n}, seed=seed)
+        expected = (a.astype(np.float64) * scales[:, None]) @ b.astype(np.float64)
+        np.testing.assert_array_equal(out, expected.astype(np.float32))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -21,6 +22,7 @@ from aotc.schedule.shared_memory.check_resources import (
 )
 from aotc.target import TARGETS
 from tests.schedule.analysis.test_live_registers import POINTERS, SOURCE, WARPS, scheduled
+from tests.support.descriptors import lowered
 
 SM_80, SM_90 = TARGETS["sm_80"], TARGETS["sm_90a"]
 
@@ -68,12 +70,30 @@ def test_loops_have_no_more_stages_than_fit(block_k: int, asked: int, used: int)
     sizes = {"M": 64, "N": 64, "BLOCK_K": block_k}
     kernel = translate(SOURCE, "multiply", MULTIPLY, sizes, num_warps=WARPS, target="sm_80").kernel
     schedule = Schedule(SM_80, Config(WARPS, num_stages=asked))
-    lowered = schedule_kernel(kernel, schedule)
-    check_resources(lowered, SM_80, DEFAULT_LIMITS)
-    rings = [op.num_stages for op in lowered.walk() if isinstance(op, gpu.SharedAlloc)]
+    made = schedule_kernel(kernel, schedule)
+    check_resources(made, SM_80, DEFAULT_LIMITS)
+    rings = [op.num_stages for op in made.walk() if isinstance(op, gpu.SharedAlloc)]
     assert max(rings) == used, shape
     said = [line for line in schedule.remarks if f"at most {used} stages, not {asked}" in line]
     assert len(said) == (used < asked)
+
+
+PRODUCT = """def k(a, b, c, n):
+    acc = tl.zeros([128, 256], tl.float32)
+    for first in range(0, n, 64):
+        acc = tl.dot(a.load([0, first]), b.load([first, 0]), acc)
+    c.store([0, 0], acc.to(tl.bfloat16))
+"""
+
+
+@pytest.mark.parametrize(("asked", "used"), [(4, 4), (5, 4)])
+def test_fewer_stages_keep_the_producer(tmp_path: Path, asked: int, used: int) -> None:
+    shapes = {"a": "128,64", "b": "64,256", "c": "128,256"}
+    types = {name: f"tensordesc<bf16[{shape}]>" for name, shape in shapes.items()}
+    text, remarks = lowered(tmp_path, PRODUCT, {**types, "n": "i32"}, 8, num_stages=asked)
+    assert "a producer warp issues the loads" in remarks
+    assert (f"at most {used} stages, not {asked}" in remarks) == (used < asked)
+    assert f"num_stages = {used}}}" in text
 
 
 def test_hopeless_registers_name_the_tile_and_the_warps_that_help() -> None:
