@@ -23,6 +23,7 @@ from aotc.compiler import CompileRequest, autotune_configs, compile_variant
 from aotc.ir.diagnostics import DiagnosticError
 from aotc.package.assemble import assemble
 from aotc.package.cache import Cache, CachedKernel
+from aotc.package.cache_fit import fit_problem
 from aotc.package.compile_times import CompileTimes, seconds_of
 from aotc.package.grid import AutotuneReader, Expansion, expand
 from aotc.package.index import Archive, ArchiveError, Kernel
@@ -251,9 +252,15 @@ class _Build:
                 tasks.setdefault(task.request, task)
         if self.cache is not None:
             self.cache.prepare(tasks)
-            for request in tasks:
+            for request, task in tasks.items():
                 found = self.cache.find(request)
-                if found is not None:
+                problem = "" if found is None else fit_problem(found, request)
+                if problem:
+                    self.listener.warned(
+                        f"what the cache has for {task.label} is of another kernel: {problem}; "
+                        "it is compiled again"
+                    )
+                elif found is not None:
                     self.compiled[request] = found
         waiting = [task for request, task in tasks.items() if request not in self.compiled]
         self.num_cached = len(self.compiled)

@@ -3,12 +3,14 @@
 Which files a kernel depends on (its own, and every module that it takes functions from) is known
 only after a compile, so a look-up has two steps, as in ccache's direct mode:
 
-    request + compiler digest                 ──► the source sets of earlier such compiles
-    the same + a source set that still holds  ──► the cubin and its metadata
+    request + compiler digest            ──► which files earlier such compiles read
+    the same + the contents of these now  ──► the cubin and its metadata
 
 A source set is the files that a compile read, with their digests, and its searches for imported
-modules, with what each found: a new file that would now be imported instead makes another set. A
-build in which nothing changed reads the sources, hashes them, and compiles nothing.
+modules, with what each found: a new file that would now be imported instead makes another set. Of
+sets that differ in digests alone the last one is listed, since digests are those of the files as they
+are: however often a file is edited, each version is found again. How long is for `cache prune` to say,
+by size and age. A build in which nothing changed reads the sources, hashes them, and compiles nothing.
 
 Invariants: an entry is written under a temporary name and renamed, so a reader never sees half of
 one; it starts with the SHA-256 of its content and names its own key, so one that was damaged or
@@ -55,7 +57,7 @@ if TYPE_CHECKING:
 
 # Part of every path: a change to the format of entries starts an empty cache.
 FORMAT = "v2"
-_MAX_SOURCE_SETS = 8
+_MAX_SOURCE_SETS = 256  # that differ in files or searches, such as those of as many projects
 
 SourceSet: TypeAlias = tuple[tuple[tuple[str, str], ...], tuple[tuple[Search, str | None], ...]]
 """The files that were read with their digests, and the searches with what they found."""
@@ -135,20 +137,20 @@ class Cache:
         if self._remote is None:
             return
         self._fetch_bundles()
-        held = self.prepare_sets(given)
-        known = [(key, sources) for key, sources in held.items() if sources is not None]
-        names = [_kernel_name(key, sources) for key, sources in known]
-        self._fetch(name for name in names if not self._is_here(name))
+        missing = self.prepare_sets(given)
+        listed = {key: (*self._source_sets(key), *self._remote_sets(key)) for key in missing}
+        self._fetch(
+            _kernel_name(key, sources) for key in missing for sources in self._current(listed[key])
+        )
 
-    def prepare_sets(self, requests: Sequence[CompileRequest]) -> dict[str, SourceSet | None]:
-        """Fetch at once what `has` asks the remote; return what holds, by the requests' keys."""
+    def prepare_sets(self, requests: Sequence[CompileRequest]) -> list[str]:
+        """Fetch at once what `has` asks the remote; return the keys of what the folder lacks."""
         self._open_bundles(requests)
-        held = {key: self._held(self._source_sets(key)) for key in map(self._request_key, requests)}
-        missing = [key for key, sources in held.items() if sources is None]
+        keys = dict.fromkeys(map(self._request_key, requests))
+        missing = [key for key in keys if self._held(key) is None]
         self._fetch(_sets_name(key) for key in missing)
-        held.update((key, self._held(self._remote_sets(key))) for key in missing)
-        self._unbundled.update(key for key in missing if held[key] is not None)
-        return held
+        self._unbundled.update(key for key in missing if self._is_remote(key))
+        return missing
 
     @property
     def frames(self) -> FrameCache:
@@ -159,21 +161,17 @@ class Cache:
         """Return the cached result of compiling `request`, or None if there is none."""
         key = self._request_key(request)
         for listed in (self._source_sets, self._remote_sets):
-            for sources in listed(key):
-                if self._holds(sources):
-                    found = self._read(_kernel_name(key, sources), _kernel_decoder)
-                    if found is not None:
-                        self._remember(key, sources)
-                        return found
+            for sources in self._current(listed(key)):
+                found = self._read(_kernel_name(key, sources), _kernel_decoder)
+                if found is not None:
+                    self._remember(key, sources)
+                    return found
         return None
 
     def has(self, request: CompileRequest) -> bool:
         """Return whether `find` would most likely find it; its kernel is not read."""
         key = self._request_key(request)
-        local = (sources for sources in self._source_sets(key) if self._holds(sources))
-        if any(self._is_here(_kernel_name(key, sources)) for sources in local):
-            return True
-        return any(self._holds(sources) for sources in self._remote_sets(key))
+        return self._held(key) is not None or self._is_remote(key)
 
     def store(self, request: CompileRequest, kernel: CachedKernel) -> None:
         """Store the result of compiling `request`."""
@@ -224,7 +222,7 @@ class Cache:
     def _fetch_bundles(self) -> None:
         """Fetch the bundles of which the folder lacks something, and those of frames with them."""
         lacking = {
-            name: [key for key in keys if self._held(self._source_sets(key)) is None]
+            name: [key for key in keys if self._held(key) is None]
             for name, keys in self._bundles.items()
         }
         wanted = [name for name, keys in lacking.items() if keys]
@@ -245,8 +243,8 @@ class Cache:
 
     def _is_bundled(self, key: str) -> bool:
         """Return whether a bundle has what holds now of a request."""
-        sources = self._held(self._source_sets(key))
-        return sources is not None and _kernel_name(key, sources) in self._bundled
+        listed = self._current(self._source_sets(key))
+        return any(_kernel_name(key, sources) in self._bundled for sources in listed)
 
     def _all_keys(self) -> list[str]:
         return [key for keys in self._bundles.values() for key in keys]
@@ -263,7 +261,7 @@ class Cache:
             had = (each.rpartition("/") for each in self._bundle_entries[name])
             others = [key for kind, _, key in had if kind.startswith("requests/")]
             for key in [*keys, *others][: 2 * MAX_REQUESTS]:
-                sources = self._held(self._source_sets(key))
+                sources = self._held(key)
                 if sources is not None:
                     for each in (_sets_name(key), _kernel_name(key, sources)):
                         data = self._read_file(each) or self._bundled.get(each)
@@ -304,14 +302,21 @@ class Cache:
         self._fetch([name])
         return self._checked(self._remote, name, self._fetched.get(name), _sets_decoder) or ()
 
-    def _held(self, listed: Sequence[SourceSet]) -> SourceSet | None:
-        """Return the first source set that holds now, or None."""
-        return next((sources for sources in listed if self._holds(sources)), None)
+    def _held(self, key: str) -> SourceSet | None:
+        """Return the source set of which the folder or a bundle has a kernel, or None."""
+        listed = self._current(self._source_sets(key))
+        return next((one for one in listed if self._is_here(_kernel_name(key, one))), None)
+
+    def _is_remote(self, key: str) -> bool:
+        """Return whether the remote lists a source set that holds now."""
+        return any(sources in self._current([sources]) for sources in self._remote_sets(key))
 
     def _with_others(self, key: str, sources: SourceSet) -> list[SourceSet]:
         # If two builds race, the lost update costs one of them a compile later, no more.
-        known = dict.fromkeys((sources, *self._source_sets(key), *self._remote_sets(key)))
-        return list(known)[:_MAX_SOURCE_SETS]
+        by_shape: dict[object, SourceSet] = {}
+        for one in (sources, *self._source_sets(key), *self._remote_sets(key)):
+            by_shape.setdefault((tuple(path for path, _ in one[0]), one[1]), one)
+        return list(by_shape.values())[:_MAX_SOURCE_SETS]
 
     def _remember(self, key: str, sources: SourceSet) -> None:
         """Note in the folder what was found elsewhere."""
@@ -320,12 +325,16 @@ class Cache:
             if others != list(self._source_sets(key)):
                 self._write_file(_sets_name(key), encode_entry(key, others))
 
-    def _holds(self, sources: SourceSet) -> bool:
-        """Return whether a compile would read the same files with the same contents now."""
-        files, searches = sources
-        return all(self._digest(path) == digest for path, digest in files) and all(
-            self._search(search) == found for search, found in searches
-        )
+    def _current(self, listed: Iterable[SourceSet]) -> list[SourceSet]:
+        """Return those source sets whose files a compile may read now, with the files' digests."""
+        current: dict[SourceSet, None] = {}
+        for files, searches in listed:
+            digests = [(path, digest) for path, _ in files if (digest := self._digest(path))]
+            if len(digests) == len(files) and all(
+                self._search(search) == found for search, found in searches
+            ):
+                current[tuple(digests), searches] = None
+        return list(current)
 
     def _digest(self, path: str) -> str | None:
         if path not in self._source_digests:

@@ -12,15 +12,16 @@ from typing import Any
 
 import pytest
 
+from aotc.compiler import CompileRequest
 from aotc.ir.diagnostics import ManifestError
 from aotc.ir.expression import to_text
 from aotc.package import archive
 from aotc.package.build import BuildOptions, BuildResult, build, describe_result
-from aotc.package.cache import Cache
+from aotc.package.cache import Cache, CachedKernel
 from aotc.package.index import Archive
 from aotc.package.manifest import load
 from aotc.package.workers import Outcome
-from tests.support.fake_compiler import compile_empty
+from tests.support.fake_compiler import compile_empty, make_cubin
 
 FILES = ["demo.aotc", "demo.h", "demo.sources.json", "libdemo.a"]
 
@@ -474,3 +475,39 @@ def test_result_as_data(project: _Project) -> None:
         "scale sm_90a: k.py:1:1: nothing to do",
         "scale sm_80: k.py:1:1: nothing to do",
     ]
+
+
+@pytest.mark.parametrize("wrong", ["symbol", "name", "target", "cubin", "argument", "fallback"])
+def test_a_cached_kernel_that_is_another_ones_is_compiled_again(
+    project: _Project, monkeypatch: pytest.MonkeyPatch, wrong: str
+) -> None:
+    """Whole entries under the right names, as anybody may write them to a cache that is shared."""
+    project.build()
+    expected = project.files()
+
+    def find(self: Cache, request: CompileRequest) -> CachedKernel | None:
+        found = original(self, request)
+        if found is None or (request.kernel, request.target) != ("scale", "sm_90a"):
+            return found
+        metadata = found.metadata
+        changed = {
+            "symbol": replace(found, metadata=replace(metadata, symbol="add_empty")),
+            "name": replace(found, metadata=replace(metadata, name="add")),
+            "target": replace(found, metadata=replace(metadata, target="sm_80")),
+            "cubin": replace(found, cubin=make_cubin("sm_80", metadata.symbol, 2)),
+            "argument": replace(
+                found,
+                metadata=replace(metadata, params=(replace(metadata.params[0], argument="q"),)),
+            ),
+        }
+        return changed.get(wrong) or replace(found, fallback=changed["symbol"])
+
+    original = Cache.find
+    monkeypatch.setattr(Cache, "find", find)
+    result = project.build()
+    assert result.failures == ()
+    assert (result.num_compiled, result.num_cached) == (1, 17)
+    (warning,) = project.recorder.warnings
+    assert "what the cache has for scale sm_90a" in warning
+    assert "is of another kernel: " in warning
+    assert project.files() == expected

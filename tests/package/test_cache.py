@@ -191,13 +191,54 @@ def test_what_is_no_file_is_not_read(f: _Fixture, kind: str) -> None:
     assert f.cache().find(f.request) is not None
 
 
-def test_source_sets_are_bounded(f: _Fixture) -> None:
-    for version in range(20):
+def test_no_version_of_a_file_evicts_another(f: _Fixture) -> None:
+    """What goes is for `cache prune` to say; what lists the versions does not grow with them."""
+    sizes: set[int] = set()
+    for version in range(10, 30):
         f.source.write_text(f"x = {version}\n")
-        f.cache().store(f.request, _kernel(f.source))
-    assert f.cache().find(f.request) is not None
-    f.source.write_text("x = 0\n")
-    assert f.cache().find(f.request) is None
+        f.cache().store(f.request, _kernel(f.source, cubin=b"%d" % version))
+        (listed,) = f.entries("requests")
+        sizes.add(listed.stat().st_size)
+    assert len(sizes) == 1
+    for version in range(10, 30):
+        f.source.write_text(f"x = {version}\n")
+        assert f.cache().has(f.request)
+        found = f.cache().find(f.request)
+        assert found is not None
+        assert found.cubin == b"%d" % version
+
+
+def test_projects_with_files_of_one_name_share_a_cache(
+    f: _Fixture, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A kernel of `norm.py` in each, with an import of its own; both are edited in turn."""
+    request = replace(f.request, source="norm.py")
+    names = [f"project_{number}" for number in range(12)]
+    for name in names:
+        (tmp_path / name).mkdir()
+        (tmp_path / name / f"{name}.py").write_text("y = 1\n")
+    for is_stored in (True, False):
+        for version in range(2):
+            for name in names:
+                monkeypatch.chdir(tmp_path / name)
+                Path("norm.py").write_text(f"x = {version}\n")
+                cubin = f"{name} {version}".encode()
+                if is_stored:
+                    kernel = _kernel(Path("norm.py"), Path(f"{name}.py"), cubin=cubin)
+                    f.cache().store(request, kernel)
+                found = f.cache().find(request)
+                assert found is not None
+                assert found.cubin == cubin
+
+
+def test_source_sets_are_bounded(f: _Fixture, tmp_path: Path) -> None:
+    for number in range(300):
+        imported = tmp_path / f"lib_{number}.py"
+        imported.write_text("y = 1\n")
+        f.cache().store(f.request, _kernel(f.source, imported))
+        imported.unlink()
+    (listed,) = f.entries("requests")
+    assert listed.stat().st_size < 256 * 400
 
 
 @pytest.mark.parametrize("kind", ["requests", "kernels"])
