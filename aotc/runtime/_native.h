@@ -310,6 +310,10 @@ int native_bad_protocol(const struct launch *launch, uint32_t index, const char 
 /* "int", "torch.Tensor": the type of an object, for messages. */
 struct aotci_text native_type_text(PyObject *object);
 
+/* The characters of a string, borrowed from it. NULL with an exception if it has a NUL, which C would take for its end,
+ * or is no string, or cannot be encoded. */
+const char *native_chars(PyObject *string);
+
 /* ---- tensors -------------------------------------------------------------------------------- */
 
 /* What a tensor says of itself. */

@@ -211,7 +211,7 @@ static PyObject *archive_subscript(PyObject *object, PyObject *name) {
     if (found != NULL) {
         return found;
     }
-    const char *text = PyUnicode_Check(name) ? PyUnicode_AsUTF8(name) : NULL;
+    const char *text = PyUnicode_Check(name) ? native_chars(name) : NULL;
     if (text == NULL) {
         return PyErr_Occurred()
                    ? NULL

@@ -64,6 +64,16 @@ int native_bad_protocol(const struct launch *launch, uint32_t index, const char 
                                "see the exception that caused this one");
 }
 
+const char *native_chars(PyObject *string) {
+    Py_ssize_t size = 0;
+    const char *chars = PyUnicode_AsUTF8AndSize(string, &size);
+    if (chars != NULL && strlen(chars) != (size_t)size) {
+        PyErr_SetString(PyExc_ValueError, "embedded null character");
+        return NULL;
+    }
+    return chars;
+}
+
 struct aotci_text native_type_text(PyObject *object) {
     return object == Py_None ? aotci_text("None") : aotci_text("%.200s", Py_TYPE(object)->tp_name);
 }

@@ -39,7 +39,7 @@ static PyObject *entry_of(PyObject *interface, PyObject *name) {
 
 static int read_view_entries(PyObject *data, PyObject *typestr, struct tensor_view *view) {
     const char *text =
-        typestr == NULL || !PyUnicode_Check(typestr) ? NULL : PyUnicode_AsUTF8(typestr);
+        typestr == NULL || !PyUnicode_Check(typestr) ? NULL : native_chars(typestr);
     if (text == NULL || !PyTuple_Check(data) || PyTuple_GET_SIZE(data) != 2) {
         if (!PyErr_Occurred()) {
             PyErr_SetString(PyExc_TypeError, "__cuda_array_interface__ without data or typestr");

@@ -215,7 +215,7 @@ static int unknown_dtype(const struct launch *launch, uint32_t index, const char
     }
     PyErr_Clear();
     return native_bad_argument(launch, index, aotci_text("a dtype, one of %s", names.chars).chars,
-                               aotci_text("'%s'", given == NULL ? "?" : given).chars, NULL);
+                               given, NULL);
 }
 
 int native_split_pair(const struct launch *launch, uint32_t index, PyObject *object,
@@ -224,7 +224,7 @@ int native_split_pair(const struct launch *launch, uint32_t index, PyObject *obj
         !PyUnicode_Check(PyTuple_GET_ITEM(object, 1))) {
         return 0;
     }
-    const char *given = PyUnicode_AsUTF8(PyTuple_GET_ITEM(object, 1));
+    const char *given = native_chars(PyTuple_GET_ITEM(object, 1));
     for (uint32_t i = AOTC_I1; given != NULL && i <= AOTC_FP8E5; ++i) {
         if (strcmp(aotc_dtype_name((aotc_dtype)i), given) == 0) {
             *value = PyTuple_GET_ITEM(object, 0);
@@ -232,7 +232,8 @@ int native_split_pair(const struct launch *launch, uint32_t index, PyObject *obj
             return 1;
         }
     }
-    return unknown_dtype(launch, index, given);
+    PyErr_Clear();
+    return unknown_dtype(launch, index, object_text(PyTuple_GET_ITEM(object, 1)).chars);
 }
 
 /* ---- values of choices and configs
@@ -240,13 +241,13 @@ int native_split_pair(const struct launch *launch, uint32_t index, PyObject *obj
 
 int native_read_value(const struct launch *launch, const char *what, PyObject *name,
                       PyObject *object, aotc_value *value) {
-    const char *text = PyUnicode_Check(name) ? PyUnicode_AsUTF8(name) : NULL;
+    const char *text = PyUnicode_Check(name) ? native_chars(name) : NULL;
     if (object == Py_None) {
         *value = aotc_null_value(text);
     } else if (PyBool_Check(object)) {
         *value = aotc_bool_value(text, object == Py_True);
     } else if (PyUnicode_Check(object)) {
-        *value = aotc_string_value(text, PyUnicode_AsUTF8(object));
+        *value = aotc_string_value(text, native_chars(object));
     } else if (PyFloat_Check(object)) {
         *value = aotc_float_value(text, PyFloat_AS_DOUBLE(object));
     } else {
@@ -261,6 +262,7 @@ int native_read_value(const struct launch *launch, const char *what, PyObject *n
     return NATIVE_FAIL(launch->state, AOTC_ERROR_ARG, .file = launch->kernel->handle->path,
                        .kernel = PyUnicode_AsUTF8(launch->kernel->name),
                        .field = aotci_text("%s '%s'", what, text == NULL ? "?" : text).chars,
-                       .expected = "a bool, an integer of 64 bits, a float, a string or None",
-                       .got = native_type_text(object).chars);
+                       .expected = "a bool, an integer of 64 bits, a float, a string without NUL or None",
+                       .got = PyUnicode_Check(object) ? object_text(object).chars
+                                                      : native_type_text(object).chars);
 }

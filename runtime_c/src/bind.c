@@ -118,6 +118,13 @@ static aotc_status check_form(const struct aotc_kernel *kernel, uint32_t index, 
                                       aotci_text("a tensor of rank %u", param->rank).chars,
                                       aotci_text("rank %" PRIu32, tensor->rank).chars);
         }
+        for (uint32_t i = 0; i < tensor->rank; ++i) {
+            if (tensor->shape[i] < 0) {
+                return aotci_bad_argument(
+                    kernel, error, index, "extents of 0 or more",
+                    aotci_text("%" PRId64 " of axis %" PRIu32, tensor->shape[i], i).chars);
+            }
+        }
     }
     return AOTC_OK;
 }

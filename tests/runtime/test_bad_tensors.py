@@ -80,6 +80,7 @@ def test_an_exchange_table_that_fails(scale: Kernel) -> None:
     "interface",
     [None, 7, {}, {"data": (1, False)}, {"data": 1, "typestr": "<f4"}, {"data": (1,), "typestr": "<f4"},
      {"data": (1, False), "typestr": 4}, {"data": ("1", False), "typestr": "<f4"},
+     {"data": (1, False), "typestr": "<f4\0x"}, {"data": (1, False), "typestr": "\ud800"},
      {"data": (-1, False), "typestr": "<f4"}, {"data": (1 << 64, False), "typestr": "<f4"}],
 )  # fmt: skip
 def test_broken_cuda_array_interfaces(scale: Kernel, interface: object) -> None:
@@ -216,3 +217,23 @@ def test_closing_while_an_argument_is_asked(load: Load, archives: Path) -> None:
 
     with pytest.raises(Exception, match="closed"):
         library["scale"](Closes(BUFFER), BUFFER, 1.0, 1)
+
+
+@pytest.mark.parametrize("text", ["fp32\0x", "fp32\0", "\0", "\ud800"])
+def test_a_text_with_a_nul_is_not_what_comes_before_it(
+    load: Load, archives: Path, gpu: FakeGpu, text: str
+) -> None:
+    """C takes a NUL for the end of a text; Python does not."""
+    library = load(archives / "loader.aotc")
+    for x in ((BUFFER, text), (BUFFER, text, (3,), None)):
+        with pytest.raises(ArgumentError, match="'x_ptr': expected a "):
+            library["scale"](x, (BUFFER, "fp32"), 1.0, 1)
+    with pytest.raises(ArgumentError, match="expected a dtype, one of i1, "):
+        library["scale"]((BUFFER, "fp32"), (BUFFER, "fp32"), (1.0, text), 1)
+    with pytest.raises(ArgumentError, match="a string without NUL"):
+        library["pick"].launch((), grid=1, config={text: 4})
+    with pytest.raises(ArgumentError, match="a string without NUL"):
+        library["pick"].launch((), grid=1, config={"num_warps": text})
+    with pytest.raises((ValueError, UnicodeEncodeError)):
+        library[f"scale{text}"]
+    assert gpu.launches == 0

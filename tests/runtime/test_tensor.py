@@ -194,6 +194,22 @@ def test_strides_that_are_left_out(shape: Kernel, gpu: FakeGpu, make: Maker) -> 
     assert gpu.last().unpack("QQQQQ") == (BUFFER, 3, 5, 5, 1)
 
 
+@pytest.mark.parametrize("make", [ExchangeArray, torch_tensor, dlpack, old_dlpack])
+@pytest.mark.parametrize("extents", [(-1, 5), (3, -(1 << 63)), (0, -1)])
+def test_extents_below_zero(
+    shape: Kernel, gpu: FakeGpu, make: Maker, extents: tuple[int, int]
+) -> None:
+    axis = extents.index(min(extents))
+    expected = f"'a': expected extents of 0 or more, got {min(extents)} of axis {axis}"
+    for array in (
+        make(BUFFER, "bf16", shape=extents, strides=(5, 1)),
+        (BUFFER, "bf16", extents, None),
+    ):
+        with pytest.raises(ArgumentError, match=expected):
+            shape(array, grid=1)
+    assert gpu.launches == 0
+
+
 @each_protocol
 @pytest.mark.parametrize("extents", [(), (3,), (3, 5, 7), (1,) * 6])
 def test_wrong_rank(shape: Kernel, make: Maker, extents: tuple[int, ...]) -> None:
