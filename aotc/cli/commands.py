@@ -210,7 +210,7 @@ def _report(result: BuildResult, *, verbose: bool, debug: bool, seconds: float) 
         outcome = "wrote the rest" if result.files else "nothing is written"
         complain(f"{len(result.failures)} failed, {outcome} ({counts})")
     for path in result.files:
-        show(str(path))
+        show(one_line(str(path)))
     if not result.failures:
         noun = "variant" if result.num_variants == 1 else "variants"
         show(f"{result.num_variants} {noun} ({counts})", err=True)

@@ -12,7 +12,7 @@ import sys
 from typing import TYPE_CHECKING
 
 from aotc.cli.streams import show
-from aotc.ir.diagnostics import one_line, printable
+from aotc.ir.diagnostics import one_line
 
 if TYPE_CHECKING:
     from rich.progress import Progress, TaskID
@@ -66,10 +66,10 @@ class PlainListener(Listener):
 
     def warned(self, message: str) -> None:
         super().warned(message)
-        show(f"warning: {message}", err=True)
+        show(one_line(f"warning: {message}"), err=True)
 
     def noted(self, message: str) -> None:
-        show(f"note: {message}", err=True)
+        show(one_line(f"note: {message}"), err=True)
 
 
 class BarListener(Listener):
@@ -98,20 +98,20 @@ class BarListener(Listener):
         from rich.markup import escape  # noqa: PLC0415 - start-up time
 
         if state:
-            text = f"{state.lower()}: {label}"
-            self._progress.console.print(printable(text), markup=False, highlight=False)
+            text = one_line(f"{state.lower()}: {label}")
+            self._progress.console.print(text, markup=False, highlight=False)
         self._progress.update(self._task, advance=1, description=escape(one_line(label)))
 
     def warned(self, message: str) -> None:
         super().warned(message)
+        text = one_line(f"warning: {message}")
         if self._progress is None:
-            show(f"warning: {message}", err=True)
+            show(text, err=True)
         else:
-            text = printable(f"warning: {message}")
             self._progress.console.print(text, markup=False, highlight=False)
 
     def noted(self, message: str) -> None:
-        show(f"note: {message}", err=True)
+        show(one_line(f"note: {message}"), err=True)
 
     def close(self) -> None:
         if self._progress is not None:

@@ -83,7 +83,7 @@ def _shown(paths: Mapping[Path, int], *, is_json: bool) -> int:
         show(json.dumps([{"path": str(path), "bytes": size} for path, size in paths.items()]))
     else:
         for path, size in paths.items():
-            show(f"{path}: {size} bytes")
+            show(one_line(f"{path}: {size} bytes"))
     return EXIT_DONE
 
 
@@ -105,14 +105,14 @@ def split(
     debug: bool,  # noqa: ARG001 - read by `run`
 ) -> int:
     """Write an archive for each target of ARCHIVE, with the kernels that it has for that."""
-    from aotc.package.split import part_of  # noqa: PLC0415 - start-up time
+    from aotc.package.split import file_stem, part_of  # noqa: PLC0415 - start-up time
 
     whole, sources = _read(Path(archive))
     part_of(whole, targets, kernels)  # a mistake is found before anything is written
     written: dict[Path, int] = {}
     for target in dict.fromkeys(targets or whole.targets):
         part = part_of(whole, [target], kernels)
-        path = Path(output) / f"{whole.name}-{target}.aotc"
+        path = Path(output) / f"{file_stem(whole)}-{target}.aotc"
         written[path] = _write(part, sources, path)
     return _shown(written, is_json=is_json)
 

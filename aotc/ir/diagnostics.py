@@ -171,10 +171,9 @@ class DiagnosticError(Exception):
     def render(self) -> str:
         """Return the whole report: place, message, source line, caret, call chain, remedy."""
         known = self.loc is not None and self.loc != UNKNOWN_LOC
+        place = f"{self.loc}: " if known else ""
         # A line break of a name's cannot begin a line that looks like a report of its own.
-        message = self.message.replace("\n", "\n    ")
-        place = f"{one_line(str(self.loc))}: " if known else ""
-        lines = [f"{place}error: {message}"]
+        lines = [one_line(f"{place}error: {self.message}")]
         if known and self.loc is not None:
             lines.append(render_caret(self.loc))
             sites = list(self.loc.chain())[1:]

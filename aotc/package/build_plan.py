@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from aotc.compiler import autotune_configs
+from aotc.ir.diagnostics import one_line
 from aotc.package.build import BuildOptions, expand_all
 from aotc.package.cache import Cache
 from aotc.package.compile_times import Basis, CompileTimes
@@ -138,7 +139,8 @@ def text(found: Plan) -> str:
         if kernel.num_dropped:
             factors += f", less {kernel.num_dropped} dropped"
         counts = (kernel.num_variants, kernel.num_cached, kernel.num_compiles)
-        rows.append((kernel.name, *map(str, counts), f"{sum(kernel.seconds):.1f}", factors))
+        cells = (kernel.name, *map(str, counts), f"{sum(kernel.seconds):.1f}", factors)
+        rows.append(tuple(map(one_line, cells)))
     total = [sum(column) for column in zip(*_counts(found), strict=True)] or [0, 0, 0]
     work = sum(sum(kernel.seconds) for kernel in found.kernels)
     rows.append(("total", *map(str, total), f"{work:.1f}", ""))

@@ -21,7 +21,7 @@ from typing import Any
 
 from aotc.frontend.support import FunctionSupport, Survey
 from aotc.frontend.untyped import Key, Refusal
-from aotc.ir.diagnostics import CompileError
+from aotc.ir.diagnostics import CompileError, one_line
 from aotc.package.workers import Done, Failure, Job, run_all
 from aotc.regular_file import MAX_SOURCE_BYTES, read_regular
 
@@ -252,7 +252,7 @@ def _refused(one: Refusal, names: Sequence[str]) -> str:
     named = ", ".join(names[:_MAX_NAMED])
     more = f" and {len(names) - _MAX_NAMED} more" if len(names) > _MAX_NAMED else ""
     when = f"; only if {one.when}" if one.when else ""
-    return f"{one.file}:{one.line}: {one.message} (in {named}{more}{when})"
+    return one_line(f"{one.file}:{one.line}: {one.message} (in {named}{more}{when})")
 
 
 def summary(checked: Checked, seconds: float) -> str:

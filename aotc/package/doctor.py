@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from aotc.backend.ptxas import version_text
-from aotc.ir.diagnostics import DiagnosticError
+from aotc.ir.diagnostics import DiagnosticError, one_line
 from aotc.package import archive as archives
 from aotc.package import cache_folder
 from aotc.package.cuda_driver import Gpu, Machine
@@ -55,13 +55,13 @@ def has_problem(found: Sequence[Finding]) -> bool:
 
 def text(found: Sequence[Finding]) -> str:
     """Return the findings as lines, remedies below what they are for."""
-    width = max(len(finding.subject) for finding in found)
+    width = max(len(one_line(finding.subject)) for finding in found)
     lines: list[str] = []
     for finding in found:
-        lines.append(f"{finding.state:7}  {finding.subject:{width}}  {finding.text}")
+        lines.append(f"{finding.state:7}  {one_line(finding.subject):{width}}  {finding.text}")
         if finding.remedy:
             lines.append(f"{'':7}  {'':{width}}  → {finding.remedy}")
-    return "\n".join(lines)
+    return "\n".join(map(one_line, lines))
 
 
 def describe(found: Sequence[Finding]) -> dict[str, Any]:

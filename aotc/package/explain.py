@@ -17,6 +17,7 @@ from aotc import target as targets
 from aotc.compiler import CompileRequest, compile_kernel
 from aotc.config import CONFIG_KEYS, Config
 from aotc.ir.core import Kernel, Op, Value
+from aotc.ir.diagnostics import one_line
 from aotc.ir.dialects import gpu
 from aotc.ir.expression import to_text
 from aotc.ir.parameter_access import pointer_roots
@@ -290,4 +291,4 @@ def text(explanation: Explanation) -> str:
     for title, body in sections:
         if body:
             lines += [f"{title}:", *(f"  {line}" for line in body)]
-    return "\n".join(lines)
+    return "\n".join(map(one_line, lines))

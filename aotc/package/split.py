@@ -7,11 +7,17 @@ parts of an archive merge to the same bytes again.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import replace
 
 from aotc.ir.diagnostics import ManifestError, did_you_mean
 from aotc.package.index import Archive, Kernel
+
+
+def file_stem(archive: Archive) -> str:
+    """Return what files of an archive are called: its name, which may be any text, without what leads elsewhere."""
+    return re.sub(r"[^A-Za-z0-9._-]", "_", archive.name)
 
 
 def part_of(archive: Archive, targets: Sequence[str] = (), kernels: Sequence[str] = ()) -> Archive:

@@ -169,7 +169,7 @@ def _members(result: VariantResult) -> Iterator[tuple[bool, tuple[Finding, ...]]
 def _wrong(result: VariantResult, command: str) -> str:
     if result.status in ("verified", "dropped"):
         return ""
-    lines = [f"{result.status}: {result.label}"]
+    lines = [one_line(f"{result.status}: {result.label}")]
     for is_fallback, findings in _members(result):
         wrong = [f for f in findings if f.status in ("wrong", "fault")]
         form = "" if result.fallback is None else f"with{'out' * is_fallback} tensor maps: "
@@ -178,7 +178,7 @@ def _wrong(result: VariantResult, command: str) -> str:
             lines += [f"    {line}" for line in finding.detail.splitlines()]
         gaps = [] if result.status == "wrong" else [f for f in findings if f.gap]
         for finding in gaps[:_MAX_GAPS]:
-            where = f"{finding.label}, with {shape_text(finding)}, grid {finding.grid}"
+            where = f"{one_line(finding.label)}, with {shape_text(finding)}, grid {finding.grid}"
             lines.append(f"  {form}proves nothing: {where}")
             lines += [f"    {line}" for line in finding.gap.splitlines()]
         if len(gaps) > _MAX_GAPS:
@@ -188,7 +188,7 @@ def _wrong(result: VariantResult, command: str) -> str:
     lines += _audited(result)
     if result.status in ("unverified", "partly verified"):
         lines.append("  help: say in [kernel.verify] what the arguments may be")
-    return "\n".join([*lines, f"  to see it again: {command}"])
+    return "\n".join([*lines, f"  to see it again: {one_line(command)}"])
 
 
 def _audited(result: VariantResult) -> Iterator[str]:

@@ -25,6 +25,7 @@ from aotc.package import archive as archives
 from aotc.package.index import Archive, canonical
 from aotc.package.python_loader import attribute_names, module_text
 from aotc.package.sources import SourcesFile
+from aotc.package.split import file_stem
 
 _NAME = re.compile(r"[A-Za-z0-9]|[A-Za-z0-9][A-Za-z0-9._-]*[A-Za-z0-9]", re.ASCII)
 _VERSION = re.compile(
@@ -78,7 +79,7 @@ def make_wheel(
     module = distribution.replace("-", "_")
     module = module if not module[0].isdigit() else f"_{module}"
     data = archives.encode(archive)
-    stem = re.sub(r"[^A-Za-z0-9._-]", "_", archive.name)
+    stem = file_stem(archive)
     metadata = _metadata(archive, distribution, module, license_expression)
     files = {
         f"{module}/__init__.py": module_text(archive, f"{stem}.aotc").encode(),

@@ -5,11 +5,15 @@ from __future__ import annotations
 import json
 import os
 import zipfile
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from aotc.package import archive as archives
+from aotc.package.index import Choice, Kernel
+from aotc.package.label import variant_label
 from tests.support.command_line import MANIFEST
 
 _LOGGED = """\
@@ -176,3 +180,60 @@ def test_a_build_leaves_links_and_fifos_in_its_folder(built: Path, run: Any) -> 
     assert code == 1
     assert f"cannot write {header.relative_to(Path.cwd())}: expected a regular file" in err
     assert header.is_fifo()
+
+
+EVIL = "a\nEVIL\x1b[31m\u202e/../b"
+
+
+@pytest.fixture
+def hostile(built: Path) -> Path:
+    """An archive whose names are texts that nobody's build writes."""
+    archive = archives.read(built)
+
+    def renamed(kernel: Kernel) -> Kernel:
+        return replace(
+            kernel,
+            name=EVIL,
+            choices=(Choice(EVIL, (EVIL,)),),
+            configs=tuple(((EVIL, EVIL), *config) for config in kernel.configs),
+            variants=tuple(replace(one, choices=(EVIL,)) for one in kernel.variants),
+            constants=((EVIL, EVIL),),
+        )
+
+    kernels = tuple(map(renamed, archive.kernels))
+    path = Path("hostile.aotc")
+    archives.write(replace(archive, name=EVIL, version=EVIL, toolchain=EVIL, kernels=kernels), path)
+    return path
+
+
+@pytest.mark.parametrize(
+    ("command", "code"),
+    [
+        (("inspect", "hostile.aotc"), 0),
+        (("report", "hostile.aotc", "--html", "page.html"), 0),
+        (("split", "hostile.aotc", "-o", "parts"), 0),
+        (("split", "hostile.aotc", "--target", "sm_100a", "-o", "parts"), 1),
+        (("merge", "hostile.aotc", "dist/demo.aotc", "-o", "merged.aotc"), 1),
+        (("merge", "hostile.aotc", "-o", "merged.aotc"), 0),
+        (("wheel", "hostile.aotc", "-o", "wheels"), 1),
+        (("explain", "hostile.aotc"), 1),
+        (("explain", "hostile.aotc", "--variant", "LABEL"), 0),
+        (("dump", "hostile.aotc", "--stage", "ptx"), 1),
+        (("dump", "hostile.aotc", "--stage", "ptx", "--variant", "LABEL"), 1),
+        (("verify", "hostile.aotc"), 1),
+        (("verify", "hostile.aotc", "-v"), 1),
+        (("doctor", "hostile.aotc"), None),
+    ],
+)
+def test_no_name_of_an_archive_begins_a_line(
+    hostile: Path, run: Any, tmp_path: Path, command: tuple[str, ...], code: int | None
+) -> None:
+    before = {path.name for path in tmp_path.parent.iterdir()}
+    kernel = archives.read(hostile).kernels[0]
+    label = variant_label(kernel, kernel.variants[0])
+    found, out, err = run(*(label if word == "LABEL" else word for word in command))
+    assert code in (None, found)
+    for line in (out + err).splitlines():
+        assert line.isprintable()
+        assert not line.lstrip().startswith("EVIL")
+    assert {path.name for path in tmp_path.parent.iterdir()} == before

@@ -20,7 +20,7 @@ from aotc.frontend.globals import describe_function
 from aotc.frontend.resolve import dotted_name, function_names
 from aotc.frontend.support import Survey
 from aotc.ir import expression
-from aotc.ir.diagnostics import CompileError, DiagnosticError
+from aotc.ir.diagnostics import CompileError, DiagnosticError, printable
 from aotc.ir.expression import ExpressionError
 from aotc.package.check import CheckedKernel, check
 from aotc.package.init.arguments import Signature, signature_of
@@ -116,7 +116,7 @@ def _readable(head: str, table: _Table, output: str) -> tuple[str, str]:
         else:
             return text, ""
     reason = f"TODO: {problem}\n"
-    return _INDENT.sub("# ", reason + table.text()), problem
+    return _INDENT.sub("# ", printable(reason + table.text())), problem
 
 
 def _table(survey: Survey, kernel: CheckedKernel, folder: str, names: set[str]) -> _Table:

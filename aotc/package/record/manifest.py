@@ -21,7 +21,7 @@ from aotc.config import CONFIG_KEYS
 from aotc.frontend.resolve import function_names
 from aotc.frontend.support import Survey
 from aotc.ir import expression
-from aotc.ir.diagnostics import CompileError, DiagnosticError
+from aotc.ir.diagnostics import CompileError, DiagnosticError, printable
 from aotc.ir.expression import ExpressionError
 from aotc.limits import SPILL_BYTES
 from aotc.package.init.constants import toml
@@ -125,7 +125,7 @@ def _add(written: Written, head: str, table: _Table, names: set[str], output: Pa
             return True
     kernel = table.first["kernel"]
     written.refused.append(f"{kernel['function']} ({kernel['file']}): {problem}")
-    written.text += "\n" + _COMMENT.sub("# ", f"{problem}\n{table.text(name, [])}")
+    written.text += "\n" + _COMMENT.sub("# ", printable(f"{problem}\n{table.text(name, [])}"))
     return False
 
 

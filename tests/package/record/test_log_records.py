@@ -195,3 +195,22 @@ def test_mistakes_of_the_user(
     (tmp_path / "b.log").write_text(event(name="gone"))
     assert cli.run(options) == code
     assert message in capsys.readouterr().err
+
+
+def test_no_name_of_a_log_steers_the_terminal_or_the_manifest(
+    record: Record, tmp_path: Path
+) -> None:
+    evil = "a\nEVIL = 1\r\x1b[31m\u202e"
+    fields = {"signature": {"x": "*fp16"}, "constant_keys": [], "constant_vals": []}
+    hooks = [
+        {"name": evil, **fields},
+        {"name": "add", "module": evil, **fields},
+        {"name": "add", "signature": {evil: "*fp16", "x": evil, "y": evil}},
+    ]
+    types = f"{TYPES.format('D')}, ('constexpr', None), ('constexpr', {evil!r})"
+    lines = [event(), EVENT.format("add", types, "{}"), *map(json.dumps, hooks)]
+    code, err = record("\n".join(lines))
+    assert code == 0
+    assert all(line.isprintable() and not line.startswith("EVIL") for line in err.splitlines())
+    assert "EVIL" in err
+    assert len(kernels(tmp_path / "record")) >= 1
