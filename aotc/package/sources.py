@@ -35,12 +35,15 @@ class KernelSource:
 
     `files` are the paths, relative to the folder of the function's own file, which is the first,
     with their SHA-256. `functions` are the constants that are functions: name and digest of the file.
+    `blocks` are the extents of each descriptor's block, numbers or expressions over constants, and
+    whether it reads NaN out of bounds.
     """
 
     function: str
     files: tuple[tuple[str, str], ...]
     functions: tuple[tuple[str, tuple[str, str]], ...] = ()
     enable_fp_fusion: bool = True
+    blocks: tuple[tuple[str, tuple[tuple[int | str, ...], bool]], ...] = ()
 
 
 def kernel_source(kernel: KernelSpec, read: Sequence[tuple[str, str]]) -> KernelSource:
@@ -51,7 +54,12 @@ def kernel_source(kernel: KernelSpec, read: Sequence[tuple[str, str]]) -> Kernel
         (Path(os.path.relpath(path, folder)).as_posix(), digest) for path, digest in digests.items()
     )
     functions = tuple(_functions(kernel.constants, folder, digests))
-    return KernelSource(kernel.function.name, files, functions, kernel.enable_fp_fusion)
+    blocks = tuple(
+        (name, (argument.block, argument.fill_nan))
+        for name, argument in kernel.signature.items()
+        if argument.kind == "tensordesc"
+    )
+    return KernelSource(kernel.function.name, files, functions, kernel.enable_fp_fusion, blocks)
 
 
 def _functions(
@@ -124,6 +132,7 @@ def sources_text(
             "files": one.files,
             "functions": dict(one.functions),
             **({} if one.enable_fp_fusion else {"enable_fp_fusion": False}),
+            **({"blocks": dict(one.blocks)} if one.blocks else {}),
         }
         for name, one in sources.items()
     }

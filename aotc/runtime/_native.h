@@ -244,6 +244,7 @@ struct launch {
     struct native_kernel *kernel;
     struct native_state *state;
     bool is_deferred; /* some arguments wait for the stream or for the dtypes of others */
+    bool reads_base;  /* of a tensor only the memory is read: its shape is said apart */
     bool has_stream;  /* the caller names the stream */
     bool has_vote;    /* an argument names the stream */
     uint32_t voter;
@@ -327,6 +328,14 @@ struct tensor_view {
 
 /* Find out what a type is. Never NULL; valid until the next call. */
 const struct tensor_type *native_tensor_type(struct native_state *state, PyTypeObject *type);
+
+/* Say whether an object is memory: of a type that is, or with a __cuda_array_interface__ of its own. */
+bool native_is_memory(struct native_state *state, PyObject *object);
+
+/* Say whether shape and strides are read of what is passed for an argument. */
+static inline bool native_has_shape(const struct launch *launch, uint32_t index) {
+    return launch->kernel->params[index].kind == AOTC_TENSOR && !launch->reads_base;
+}
 
 /* Read an argument of kind POINTER or TENSOR, or defer it if it needs the stream. 0 or -1. */
 int native_read_tensor(struct launch *launch, uint32_t index, PyObject *object);

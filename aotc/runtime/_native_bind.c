@@ -14,7 +14,7 @@ void native_begin(struct launch *launch, struct native_kernel *kernel) {
     /* Each by itself: for a block of this size compilers call, or use an instruction that takes longer. */
     launch->kernel = kernel;
     launch->state = kernel->state;
-    launch->is_deferred = launch->has_stream = launch->has_vote = false;
+    launch->reads_base = launch->is_deferred = launch->has_stream = launch->has_vote = false;
     launch->voter = launch->device_param = 0;
     launch->asked = NULL;
     launch->stream = 0;

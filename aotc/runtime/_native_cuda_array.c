@@ -146,7 +146,7 @@ int native_read_cuda_array(struct launch *launch, uint32_t index, PyObject *obje
     } else {
         result = native_take_view(launch, index, &view);
     }
-    if (result == 0 && launch->kernel->params[index].kind == AOTC_TENSOR) {
+    if (result == 0 && native_has_shape(launch, index)) {
         result = read_interface_shape(launch, index, interface);
     }
     if (result == 0) {

@@ -65,7 +65,7 @@ static int take_tensor(struct launch *launch, uint32_t index, const struct dl_te
     if (native_take_view(launch, index, &view) < 0) {
         return -1;
     }
-    if (launch->kernel->params[index].kind != AOTC_TENSOR) {
+    if (!native_has_shape(launch, index)) {
         return 0;
     }
     if (tensor->rank < 0 || (tensor->rank > 0 && tensor->shape == NULL)) {

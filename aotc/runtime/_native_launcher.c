@@ -93,8 +93,8 @@ static PyObject *key_part(const struct native_launcher *self, uint32_t i, PyObje
     if (self->kinds[i] == BY_TYPE) {
         return (PyObject *)Py_TYPE(object);
     }
-    if (!native_is_plain(object) &&
-        native_tensor_type(self->state, Py_TYPE(object))->protocol == PROTOCOL_NONE) {
+    if (!native_is_plain(object) && !PyTuple_Check(object) && /* which may hold memory */
+        !native_is_memory(self->state, object)) {
         return object; /* a constant of another type may be equal to one */
     }
     return fixed_part(self, i, object);

@@ -206,8 +206,9 @@ PyObject *native_specialization_new(struct native_state *state, uint32_t name_co
 /* ---- launching ------------------------------------------------------------------------------ */
 
 static uint16_t fact_of(const aotc_arg *arg) {
-    const int64_t number = arg->as.i64;
     const bool is_pointer = arg->kind != AOTC_SCALAR;
+    const int64_t number = arg->kind == AOTC_TENSOR ? (int64_t)(intptr_t)arg->as.tensor->address
+                                                    : arg->as.i64;
     return (uint16_t)((uint32_t)arg->dtype << 3 | ((uint64_t)number % MULTIPLE == 0 ? 4u : 0u) |
                       (!is_pointer && number == 1 ? 2u : 0u) |
                       (!is_pointer && number == (int32_t)number ? 1u : 0u));

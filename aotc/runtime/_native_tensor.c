@@ -5,7 +5,7 @@
  * of torch.Tensor, __cuda_array_interface__, __dlpack__. torch is never imported here: if a tensor
  * of it comes, it is in sys.modules.
  */
-#include "_native.h"
+#include "_native_launcher.h"
 
 #include <string.h>
 
@@ -54,6 +54,23 @@ const struct tensor_type *native_tensor_type(struct native_state *state, PyTypeO
     *other = *place;
     *place = found;
     return place;
+}
+
+/* Say whether an object has an interface that its type knows nothing of. */
+static bool has_own_interface(const struct native_state *state, PyObject *object) {
+    if (native_is_plain(object) || PyLong_Check(object) || PyTuple_Check(object) ||
+        PyType_Check(object)) {
+        return false;
+    }
+    PyObject *interface = PyObject_GetAttr(object, state->names.cuda_array_interface);
+    PyErr_Clear();
+    Py_XDECREF(interface);
+    return interface != NULL;
+}
+
+bool native_is_memory(struct native_state *state, PyObject *object) {
+    return native_tensor_type(state, Py_TYPE(object))->protocol != PROTOCOL_NONE ||
+           has_own_interface(state, object);
 }
 
 /* ---- into the argument ---------------------------------------------------------------------- */
@@ -212,6 +229,36 @@ static int read_raw_tensor(struct launch *launch, uint32_t index, PyObject *obje
     return 0;
 }
 
+/* Read (tensor, shape, strides): memory of a tensor, as one of another shape. Strides are in elements. */
+static int read_described(struct launch *launch, uint32_t index, PyObject *object) {
+    PyObject *base = PyTuple_GET_ITEM(object, 0);
+    PyObject *shape = PyTuple_GET_ITEM(object, 1);
+    launch->known = NULL; /* whatever the tensor is, it may run code */
+    if (!native_is_memory(launch->state, base) || !PyTuple_Check(shape)) {
+        return not_a_tensor(launch, index, object);
+    }
+    launch->reads_base = true;
+    const int result = native_read_tensor(launch, index, base);
+    launch->reads_base = false;
+    if (result < 0) {
+        return -1;
+    }
+    if (launch->args[index].kind == 0) { /* deferred: it is asked by itself, without what is said apart */
+        return native_bad_argument(launch, index, "a tensor that says its memory without a stream",
+                                   native_type_text(base).chars, NULL);
+    }
+    struct tensor_storage *storage =
+        native_take_shape(launch, index, (uint32_t)PyTuple_GET_SIZE(shape));
+    if (storage == NULL) {
+        return -1;
+    }
+    return native_read_integers(shape, storage->tensor.rank, storage->shape) < 0 ||
+                   native_read_integers(PyTuple_GET_ITEM(object, 2), storage->tensor.rank,
+                                        storage->strides) < 0
+               ? not_a_tensor(launch, index, object)
+               : 0;
+}
+
 /* ---- all of them ---------------------------------------------------------------------------- */
 
 /* Read an address, or (address, dtype); the address may be a number of NumPy's. */
@@ -238,13 +285,16 @@ static int read_number(struct launch *launch, uint32_t index, PyObject *object) 
 }
 
 int native_read_tensor(struct launch *launch, uint32_t index, PyObject *object) {
-    const bool has_shape = launch->kernel->params[index].kind == AOTC_TENSOR;
+    const bool has_shape = native_has_shape(launch, index);
     if (launch->known != NULL && launch->known[launch->places[index]].tensor.lanes != 0) {
         return native_take_known(launch, index, &launch->known[launch->places[index]]);
     }
     if (object == Py_None && launch->kernel->params[index].is_nullable) {
         launch->args[index] = aotc_pointer(NULL, AOTC_DTYPE_NONE);
         return 0;
+    }
+    if (has_shape && PyTuple_Check(object) && PyTuple_GET_SIZE(object) == 3) {
+        return read_described(launch, index, object);
     }
     if (has_shape && PyTuple_Check(object) && PyTuple_GET_SIZE(object) == 4) {
         return read_raw_tensor(launch, index, object);
@@ -267,6 +317,9 @@ int native_read_tensor(struct launch *launch, uint32_t index, PyObject *object) 
         return 0;
     case PROTOCOL_NONE:
         break;
+    }
+    if (has_own_interface(launch->state, object)) {
+        return native_read_cuda_array(launch, index, object, false);
     }
     return read_number(launch, index, object);
 }

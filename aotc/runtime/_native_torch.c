@@ -176,7 +176,7 @@ int native_read_torch(struct launch *launch, uint32_t index, PyObject *object) {
         ask_torch_stream(launch, index, view.device) < 0) {
         return -1;
     }
-    return launch->kernel->params[index].kind == AOTC_TENSOR
+    return native_has_shape(launch, index)
                ? read_torch_shape(launch, index, object)
                : 0;
 }

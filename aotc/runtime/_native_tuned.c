@@ -23,8 +23,7 @@ static PyObject *part_of(const struct native_tuned *self, uint32_t i, PyObject *
         part->kind = BY_DTYPE_OBJECT;
         part->object = dtype;
     } else if (PyTuple_GET_ITEM(self->keys, i) == Py_True &&
-               (native_is_plain(object) ||
-                native_tensor_type(self->state, Py_TYPE(object))->protocol == PROTOCOL_NONE)) {
+               !native_is_memory(self->state, object)) {
         part->kind = BY_KEY;
         part->object = Py_NewRef(object);
     } else {

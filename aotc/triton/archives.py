@@ -13,7 +13,7 @@ import hashlib
 import json
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -29,6 +29,7 @@ _VERSION = 1
 class ArchivedKernel(NamedTuple):
     """A kernel of an archive, its place in order, and its constants that are functions.
 
+    `blocks` are the extents of its descriptors' blocks, and whether these read NaN out of bounds.
     Unless it `fuses_multiplies`, a product and a sum are rounded each.
     """
 
@@ -38,6 +39,7 @@ class ArchivedKernel(NamedTuple):
     order: int
     functions: dict[str, tuple[str, str]]
     fuses_multiplies: bool = True
+    blocks: Mapping[str, tuple[Sequence[int | str], bool]] = {}
 
     def load(self, device: int | None) -> None:
         """Make it ready on a device; None is that of the current context."""
@@ -94,11 +96,12 @@ class Archives:
         """Return what an autotuner of a Python function chose, in the order of the archives."""
         return self._tuned.get(identity(function), ())
 
-    def has_tuples(self, function: Any) -> bool:
-        """Return whether a Python function has kernels some of whose arguments are items of tuples."""
+    def is_structured(self, function: Any) -> bool:
+        """Return whether a Python function has kernels that take tuples or descriptors."""
         names = {*function.__code__.co_varnames[: function.__code__.co_argcount]}
         return any(
-            not {*(one.name for one in kernel.info.params), *kernel.info.constants} <= names
+            kernel.blocks
+            or not {*(one.name for one in kernel.info.params), *kernel.info.constants} <= names
             for kernel in self.kernels_of(function)[0]
         )
 
@@ -121,7 +124,10 @@ class Archives:
             functions = {key: (one[0], one[1]) for key, one in told["functions"].items()}
             kernel = library[kernel_name]
             fuses = told.get("enable_fp_fusion", True)
-            kernels.append(ArchivedKernel(library, kernel, kernel.info, order, functions, fuses))
+            blocks = {name: (one[0], one[1]) for name, one in told.get("blocks", {}).items()}
+            kernels.append(
+                ArchivedKernel(library, kernel, kernel.info, order, functions, fuses, blocks)
+            )
         return kernels, reason
 
 

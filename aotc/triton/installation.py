@@ -19,9 +19,9 @@ from aotc.triton.archives import Archives
 from aotc.triton.heuristic import Program, program_of
 from aotc.triton.launch import PROBE, Candidate, Launcher
 from aotc.triton.specialization import NotInArchiveError
+from aotc.triton.structured import StructuredLauncher
 from aotc.triton.torch_hook import hide_triton
 from aotc.triton.tuning import Tuning
-from aotc.triton.tuples import TupleLauncher
 
 _STAND_IN = os.path.join(os.path.dirname(__file__), "stand_in")  # noqa: PTH118, PTH120 - start-up time
 _LAUNCHER, _CHAIN = "aotc_launcher", "aotc_chain"
@@ -70,7 +70,7 @@ def install(
     _installed.append(_Installed(archives, Tuning(archives, strict)))
 
 
-def _launcher_of(function: Any) -> Launcher | TupleLauncher:
+def _launcher_of(function: Any) -> Launcher | StructuredLauncher:
     """Return what launches a jitted function.
 
     Raises: ValueError if no archives are installed.
@@ -78,8 +78,10 @@ def _launcher_of(function: Any) -> Launcher | TupleLauncher:
     constexprs = frozenset(one.name for one in function.params if one.is_constexpr)
     hooks = getattr(function, "pre_run_hooks", [])
     archives = _the_installed().archives
-    has_tuples = archives.has_tuples(function.fn)
-    return (TupleLauncher if has_tuples else Launcher)(function.fn, constexprs, archives, hooks)
+    is_structured = archives.is_structured(function.fn)
+    return (StructuredLauncher if is_structured else Launcher)(
+        function.fn, constexprs, archives, hooks
+    )
 
 
 # Attributes of a class of jitted functions: `kernel.aotc_launcher`, made when it is first asked for, and
@@ -99,7 +101,7 @@ def step(kind: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
 
 
 class _ByRun:
-    """`decorated[grid]` of a function with tuples: what its `run` does."""
+    """`decorated[grid]` of a function with tuples or descriptors: what its `run` does."""
 
     def __init__(self, outermost: Any) -> None:
         self._run = outermost.run

@@ -10,6 +10,7 @@ with types that Triton would have given its arguments. The grid is the caller's.
 
 from __future__ import annotations
 
+import ast
 import inspect
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -20,6 +21,7 @@ from aotc.triton.archives import ArchivedKernel, Archives
 from aotc.triton.specialization import (
     SCALARS,
     TYPE_NAMES,
+    Described,
     NotInArchiveError,
     is_pointer,
     is_same_constant,
@@ -222,6 +224,13 @@ class Launcher(_native.Launcher):
             for name, values in info.choices.items()
         }
         for at, config in enumerate(info.configs):
+            constants = {**info.constants, **choices, **config}
+            if not all(
+                bound[name].block == block_of(kernel.blocks[name], constants)
+                for name, param in params.items()
+                if param.kind == "tensor"
+            ):
+                continue
             if all(self._is_default(name, value, config) for name, value in rest.items()):
                 strange = _strangeness(config, asked)
                 if strange is not None:
@@ -302,6 +311,8 @@ def _takes(param: Any, is_annotated: bool, value: Any) -> bool:  # noqa: FBT001
     """Return whether a parameter of a kernel is of the type that Triton gives an argument."""
     if param.kind == "pointer":
         return is_pointer(value) or (value is None and param.may_be_none)
+    if param.kind == "tensor":
+        return isinstance(value, Described) and is_pointer(value[0])
     if param.kind != "scalar":
         return False
     kind = scalar_type(value)
@@ -309,6 +320,48 @@ def _takes(param: Any, is_annotated: bool, value: Any) -> bool:  # noqa: FBT001
         return bool(kind)
     is_wider = kind in ("i32", "i64") and param.element in ("i32", "i64", "u64")
     return is_wider or kind == param.element
+
+
+def block_of(
+    built: tuple[Sequence[int | str], bool], constants: Mapping[str, Any]
+) -> tuple[tuple[int, ...], bool] | None:
+    """Return the block that a descriptor was built for with some constants, None if it is none."""
+    try:
+        extents = tuple(
+            one if isinstance(one, int) else _evaluated(ast.parse(one, mode="eval").body, constants)
+            for one in built[0]
+        )
+    except (LookupError, SyntaxError, TypeError, ValueError, ZeroDivisionError):
+        return None
+    return extents, built[1]
+
+
+_OPERATORS: dict[type[ast.operator], Callable[[int, int], int]] = {
+    ast.Add: lambda a, b: a + b,
+    ast.Sub: lambda a, b: a - b,
+    ast.Mult: lambda a, b: a * b,
+    ast.FloorDiv: lambda a, b: a // b,
+    ast.Mod: lambda a, b: a % b,
+}
+
+
+def _evaluated(node: ast.expr, constants: Mapping[str, Any]) -> int:
+    """Return the value of an extent. Raises: LookupError, TypeError for what extents are not made of."""
+    match node:
+        case ast.Name(name):
+            return int(constants[name])
+        case ast.Constant(int(value)):
+            return value
+        case ast.BinOp(left, op, right):
+            apply = _OPERATORS[type(op)]
+            return apply(_evaluated(left, constants), _evaluated(right, constants))
+        case ast.Call(ast.Name(name), [first, *others], []) if name in ("cdiv", "min", "max"):
+            values = [_evaluated(one, constants) for one in (first, *others)]
+            if name == "cdiv":
+                return -(-values[0] // values[1])
+            return min(values) if name == "min" else max(values)
+        case _:
+            raise TypeError(f"an extent has a {type(node).__name__}")
 
 
 def _strangeness(config: Mapping[str, Any], asked: Mapping[str, Any]) -> int | None:
@@ -346,6 +399,8 @@ def telling(found: Sequence[Candidate], bound: Mapping[str, Any]) -> tuple[int, 
 
 def _device_of(value: Any) -> int:
     """Return the device that a tensor lies on, -1 if it does not say so."""
+    if isinstance(value, Described):
+        return _device_of(value[0])
     if hasattr(value, "get_device"):
         return value.get_device()
     index = getattr(getattr(value, "device", None), "index", None)

@@ -9,10 +9,13 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from numbers import Integral
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from aotc.runtime import NotFoundError
 from aotc.triton.archives import identity
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 # By the name of a torch dtype, or the typestr of __cuda_array_interface__ without its byte order.
 _DTYPES = {
@@ -35,9 +38,35 @@ class NotInArchiveError(NotFoundError):
     """No archive has a kernel for a launch; the text says which manifest rows would cover it."""
 
 
+class Described(tuple[Any, tuple[int, ...], tuple[int, ...]]):  # noqa: SLOT001 - it has a field
+    """A host descriptor as the loader takes it: (tensor, shape, strides).
+
+    `block` has the extents of its block, and whether it reads NaN out of bounds.
+    """
+
+    block: tuple[tuple[int, ...], bool]
+
+    def __new__(cls, descriptor: Any) -> Self:
+        """Return what a launch passes for a `TensorDescriptor`."""
+        shape, strides = tuple(map(int, descriptor.shape)), tuple(map(int, descriptor.strides))
+        self = super().__new__(cls, (descriptor.base, shape, strides))
+        fills_nan = getattr(descriptor, "padding", "zero") == "nan"
+        self.block = (tuple(map(int, descriptor.block_shape)), fills_nan)
+        return self
+
+
+def is_descriptor(value: Any) -> bool:
+    """Return whether a value is a `TensorDescriptor` of Triton's host."""
+    return hasattr(value, "block_shape") and all(
+        hasattr(value, name) for name in ("base", "shape", "strides")
+    )
+
+
 def items_of(value: Any) -> tuple[Any, ...] | None:
     """Return the items of a tuple, None of anything else."""
-    return cast("tuple[Any, ...]", value) if isinstance(value, tuple) else None
+    if isinstance(value, tuple) and not isinstance(value, Described):
+        return cast("tuple[Any, ...]", value)
+    return None
 
 
 def is_pointer(value: Any) -> bool:
@@ -119,6 +148,12 @@ def argument_type(value: Any) -> str:
         fields = [f"{one}: " for one in getattr(value, "_fields", ())] or [""] * len(items)
         parts = [field + argument_type(one) for field, one in zip(fields, items)]  # noqa: B905 - as many
         return f"({', '.join(parts)}{',' * (len(parts) == 1)})"
+    if is_descriptor(value):
+        value = Described(value)
+    if isinstance(value, Described):
+        extents, fills_nan = value.block
+        block = ",".join(map(str, extents))
+        return f"tensordesc<{dtype_of(value[0])}[{block}]{',nan' * fills_nan}>"
     if is_pointer(value):
         address = address_of(value)
         return f"*{dtype_of(value)}" + ":16" * (address is not None and address % _MULTIPLE == 0)

@@ -14,7 +14,13 @@ from typing import Any
 
 from aotc.triton.archives import Archives, TunedConfig
 from aotc.triton.launch import PROBE, Candidate
-from aotc.triton.specialization import NotInArchiveError, constant, dtype_of, is_pointer
+from aotc.triton.specialization import (
+    NotInArchiveError,
+    constant,
+    dtype_of,
+    is_descriptor,
+    is_pointer,
+)
 
 _KNOWN, _PLACES = "_aotc_configs", "_aotc_places"
 Found = tuple[Candidate | None, NotInArchiveError | None]
@@ -117,6 +123,10 @@ def _configs(tuner: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> list[An
 
 
 def _probe(tuner: Any, config: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Found:
+    """Return what a launch with a config would take; hooks say the blocks of descriptors."""
+    if config.pre_hook is not None and any(map(is_descriptor, (*args, *kwargs.values()))):
+        passed = dict(zip(tuner.arg_names, args))  # noqa: B905 - fewer are passed than there are
+        config.pre_hook({**passed, **kwargs, **config.all_kwargs()})
     return tuner.fn.run(*args, **{**kwargs, **config.all_kwargs(), "warmup": PROBE})
 
 

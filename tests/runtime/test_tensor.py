@@ -210,6 +210,30 @@ def test_extents_below_zero(
     assert gpu.launches == 0
 
 
+@pytest.mark.parametrize("make", [ExchangeArray, torch_tensor])
+def test_memory_of_a_tensor_with_a_shape_said_apart(
+    shape: Kernel, gpu: FakeGpu, make: Maker
+) -> None:
+    array = make(BUFFER, "bf16", shape=(7,))
+    for extents, strides in (((3, 5), (8, 1)), ((0, 1), (-2, 0))):
+        shape((array, extents, strides), grid=1)
+        assert gpu.last().unpack("QQQqq") == (BUFFER, *extents, *strides)
+    with pytest.raises(ArgumentError, match="expected a tensor of rank 2, got rank 3"):
+        shape((array, (1, 1, 1), (1, 1, 1)), grid=1)
+    for wrong in ((array, (3, 5), (8,)), (array, (3, 5), None), (array, 3, 5), (7, (3, 5), (8, 1))):
+        with pytest.raises(ArgumentError, match="'a': expected a tensor of"):
+            shape(wrong, grid=1)
+    with pytest.raises(ArgumentError, match="says its memory without a stream, got .*DLPackArray"):
+        shape((dlpack(BUFFER, "bf16", shape=(7,)), (3, 5), (8, 1)), grid=1)
+
+
+def test_an_interface_of_the_object_alone(scale: Kernel, gpu: FakeGpu) -> None:
+    """Its type knows nothing of it."""
+    x = SimpleNamespace(__cuda_array_interface__=CudaArray(BUFFER).interface)
+    scale(x, CudaArray(BUFFER), 2.0, 7)
+    assert gpu.last().unpack("Q") == (BUFFER,)
+
+
 @each_protocol
 @pytest.mark.parametrize("extents", [(), (3,), (3, 5, 7), (1,) * 6])
 def test_wrong_rank(shape: Kernel, make: Maker, extents: tuple[int, ...]) -> None:

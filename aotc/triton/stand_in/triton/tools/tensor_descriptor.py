@@ -1,4 +1,4 @@
-"""`TensorDescriptor`, which no launch from an archive takes yet."""
+"""`TensorDescriptor`: a tensor as a kernel with descriptors is given it."""
 
 from __future__ import annotations
 

@@ -1,8 +1,9 @@
-"""Launches that pass tuples: each item is an argument of its own, as in archives.
+"""Launches that pass tuples, each item an argument of its own as in archives, and host descriptors.
 
 Of the argument `shape` a manifest's items are `shape_0` and `shape_1`, or `shape_rows` and `shape_cols` of a
-named tuple; so a launcher for each structure of tuples has these for parameters. Binding is done in
-Python: a launch with tuples costs some microseconds more than one without.
+named tuple; so a launcher for each structure of tuples has these for parameters. A kernel is built for the
+blocks of its descriptors, so there is a launcher for each of these, too. Binding is done in Python: such a
+launch costs some microseconds more than one without.
 """
 
 from __future__ import annotations
@@ -14,11 +15,11 @@ from typing import Any
 
 from aotc.triton.archives import Archives
 from aotc.triton.launch import Launcher
-from aotc.triton.specialization import items_of
+from aotc.triton.specialization import Described, is_descriptor, items_of
 
 
-class TupleLauncher:
-    """A function that has kernels with tuples: `launcher[grid](*args, **kwargs)`."""
+class StructuredLauncher:
+    """A function that has kernels with tuples or descriptors: `launcher[grid](*args, **kwargs)`."""
 
     def __init__(
         self,
@@ -59,7 +60,8 @@ class TupleLauncher:
             is_whole = name in self._constexprs
             nested[name] = name if is_whole else _keys(name, value)
             flat.update([(name, value)] if is_whole else _leaves(name, value))
-        key = repr(nested)
+        blocks = {name: one.block for name, one in flat.items() if isinstance(one, Described)}
+        key = repr((nested, blocks))
         launcher = self._flat.get(key)
         if launcher is None:
             parameters = self._plain.signature.parameters
@@ -86,12 +88,12 @@ def _items(name: str, value: Any) -> list[tuple[str, Any]] | None:
 
 
 def _leaves(name: str, value: Any) -> Iterator[tuple[str, Any]]:
-    """Yield an argument, or the items of a tuple as arguments."""
+    """Yield an argument, as a launch passes it, or the items of a tuple as arguments."""
     items = _items(name, value)
     for pair in () if items is None else items:
         yield from _leaves(*pair)
     if items is None:
-        yield name, value
+        yield name, Described(value) if is_descriptor(value) else value
 
 
 def _keys(name: str, value: Any) -> Any:
