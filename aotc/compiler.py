@@ -26,6 +26,7 @@ from aotc.ir.diagnostics import (
     ResourceError,
     did_you_mean,
 )
+from aotc.ir.params import TensorSource, whole_rows
 from aotc.limits import DEFAULT_LIMITS, CompileLimits, compile_limits, split_limits
 from aotc.metadata import Metadata, ParamSlot, TensorMapSpec
 from aotc.source_snapshot import add_text
@@ -37,7 +38,6 @@ if TYPE_CHECKING:
     from aotc.backend import Assembly, Lowered, Ptxas
     from aotc.frontend import Translation
     from aotc.ir.core import Kernel
-    from aotc.ir.params import TensorSource
     from aotc.ir.passes import Observer
     from aotc.metadata import Access
     from aotc.schedule.context import Schedule
@@ -148,6 +148,7 @@ def compile_kernel(
         source_files=translation.source_files,
         searches=translation.searches,
         without=done.target.without,
+        whole_rows=whole_rows(done.kernel.params),
         waits_pdl=done.waits_pdl,
         guards=kernel.guards,
         is_persistent=kernel.is_persistent,
@@ -259,8 +260,6 @@ def _param_slots(done: _Done) -> tuple[ParamSlot, ...]:
 
 def _tensor_argument(name: str, rank: int) -> TensorSource:
     """Return the tensor that the launch passes as argument `name`."""
-    from aotc.ir.params import TensorSource  # noqa: PLC0415 - start-up time
-
     shape = tuple(f"{name}.shape[{axis}]" for axis in range(rank))
     return TensorSource(name, shape, tuple(f"{name}.strides[{axis}]" for axis in range(rank - 1)))
 

@@ -76,7 +76,8 @@ class Metadata:
     `num_ctas`: one cluster) for each program instance. The CTAs of one that is `cooperative` wait
     for each other, so all of a launch must run at once. A launch gives each program instance
     `scratch_bytes` of global memory, in one piece at a multiple of 128. `spill_note` says which tiles take the
-    registers where those do not suffice, and what may help.
+    registers where those do not suffice, and what may help. Of `whole_rows`, arguments of tensors, the code
+    takes the last extent to be a multiple of 16 bytes.
     """
 
     name: str
@@ -101,6 +102,7 @@ class Metadata:
     cooperative: bool = False
     scratch_bytes: int = 0
     spill_note: str = ""
+    whole_rows: tuple[str, ...] = ()
 
     @property
     def local_bytes(self) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 
@@ -59,3 +60,13 @@ class ParamInfo:
         if self.tensor is not None:
             return self.tensor.address
         return self.source.partition(".")[0] or self.name
+
+
+def whole_rows(params: Iterable[ParamInfo]) -> tuple[str, ...]:
+    """Return the tensors of which code takes an extent to be a multiple of something."""
+    arguments = (
+        info.argument
+        for info in params
+        if info.divisibility > 1 and info.source.startswith(f"{info.argument}.shape[")
+    )
+    return tuple(dict.fromkeys(arguments))

@@ -34,6 +34,7 @@ from aotc.package.label import member_label
 from aotc.package.sources import KernelSource, kernel_source
 from aotc.package.spec import KernelSpec
 from aotc.package.tables import Constant
+from aotc.package.tensor_guard import tensor_guard
 
 _Point: TypeAlias = tuple[
     str, tuple[str, ...], tuple[Constant, ...], tuple[str, ...], tuple[str, ...]
@@ -105,7 +106,8 @@ def assemble(
             prefix = f"{kernel.name} {spec.target}"
             lines = [*expansion.dropped, *dropped]
             raise none_left(kernel, spec.target, [x for x in lines if x.startswith(prefix)])
-    access = _joint_access([result.metadata for _, result, _ in _members(compiled)])
+    builds = [result.metadata for _, result, _ in _members(compiled)]
+    access = _joint_access(builds)
     fixed = [(n, a.value) for n, a in kernel.signature.items() if not a.is_passed]
     digests = [digest for _, digest in read]
     record = index.Kernel(
@@ -118,7 +120,7 @@ def assemble(
         ),
         type_variables=tuple(TypeVariable(n, dtypes) for n, dtypes in kernel.types.items()),
         choices=tuple(Choice(name, values) for name, values in kernel.choices.items()),
-        guards=expansion.guards,
+        guards=_guards(expansion, access, builds),
         configs=expansion.configs,
         constants=(*kernel.constants.items(), *fixed),
     )
@@ -143,6 +145,23 @@ def _joint_access(builds: Iterable[Metadata]) -> dict[str, Access]:
         for slot in metadata.params:
             joint[slot.argument] = union(joint.get(slot.argument, slot.access), slot.access)
     return joint
+
+
+def _guards(
+    expansion: Expansion, access: Mapping[str, Access], builds: Sequence[Metadata]
+) -> tuple[index.Guard, ...]:
+    """Return the kernel's guards; tensors that are only loaded, box by box, may end anywhere in a row."""
+    kernel = expansion.kernel
+    whole = {name for metadata in builds for name in metadata.whole_rows}
+    free = {
+        tensor_guard(kernel, name, has_whole_rows=True): name
+        for name, argument in kernel.signature.items()
+        if argument.kind == "tensordesc" and access.get(name) == "read" and name not in whole
+    }
+    return tuple(
+        tensor_guard(kernel, free[guard], has_whole_rows=False) if guard in free else guard
+        for guard in expansion.guards
+    )
 
 
 def _point(spec: VariantSpec) -> _Point:

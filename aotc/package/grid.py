@@ -23,8 +23,7 @@ from aotc.ir import expression
 from aotc.ir.diagnostics import ManifestError
 from aotc.ir.expression import Expression, ExpressionError
 from aotc.ir.params import NOALIAS
-from aotc.ir.types import SCALARS
-from aotc.package.argument_type import NONE, PROMISED_DIVISOR, ArgumentType
+from aotc.package.argument_type import NONE, ArgumentType
 from aotc.package.computed import crossed, with_computed
 from aotc.package.index import Guard, null_test
 from aotc.package.label import value_text
@@ -37,6 +36,7 @@ from aotc.package.spec import (
     missing_constexpr,
 )
 from aotc.package.tables import Constant
+from aotc.package.tensor_guard import tensor_guard
 from aotc.target import Feature, Target
 
 MAX_CONFIGS = 1 << 18
@@ -548,17 +548,9 @@ def _guards(
                 else f"{name} is a multiple of {argument.divisor}"
             )
         elif argument.kind == "tensordesc":
-            last = len(argument.block) - 1
-            dense = f"({name}.strides[{last}] == 1 or {name}.shape[{last}] == 1)"
-            # TMA writes 16 bytes at a time, even beyond the end of a row (measured on an H200), so
-            # rows must be multiples of 16 bytes.
-            elems = PROMISED_DIVISOR // _smallest_bytes(kernel, argument)
-            whole = f"{name}.shape[{last}] % {elems} == 0"
-            condition = f"{name} % {PROMISED_DIVISOR} == 0 and {dense} and {whole}"
-            text = (
-                f"{name} is {PROMISED_DIVISOR}-byte aligned, its last axis dense and a multiple "
-                f"of {elems} elements"
-            )
+            index_of[name] = len(guards)
+            guards.append(tensor_guard(kernel, name, has_whole_rows=True))
+            continue
         else:
             continue
         index_of[name] = len(guards)
@@ -585,12 +577,6 @@ def _guards(
 def _places(kernel: KernelSpec) -> list[str]:
     """Return the arguments that point at memory."""
     return [n for n, a in kernel.signature.items() if a.kind in ("pointer", "tensordesc")]
-
-
-def _smallest_bytes(kernel: KernelSpec, argument: ArgumentType) -> int:
-    """Return the bytes of an element, the smallest for a type variable."""
-    names = kernel.types.get(argument.element, (argument.element,))
-    return min(SCALARS[name].size_bytes for name in names)
 
 
 def config_text(config: Iterable[tuple[str, object]]) -> str:

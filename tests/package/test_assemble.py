@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
-from aotc.compiler import CompiledKernel, CompileRequest
+from aotc.compiler import CompiledKernel, CompileRequest, compile_kernel
 from aotc.ir.diagnostics import ManifestError, ResourceError
 from aotc.ir.expression import to_text
 from aotc.metadata import TensorMapSpec
@@ -77,8 +78,9 @@ def test_without_tensor_copies_the_parts_are_passed(kernel: Kernel) -> None:
 
 
 def test_guards_and_access(kernel: Kernel) -> None:
+    """Rows of what is loaded end anywhere; what is stored to has whole ones."""
     assert [guard.text for guard in kernel.guards] == [
-        "x is 16-byte aligned, its last axis dense and a multiple of 8 elements",
+        "x is 16-byte aligned, its last axis dense",
         "y is 16-byte aligned, its last axis dense and a multiple of 4 elements",
     ]
     assert all(guard.is_promise for guard in kernel.guards)
@@ -225,3 +227,38 @@ def test_one_compile_where_nothing_is_mapped(pair: tuple[Expansion, _Compiled]) 
     request = pair[0].variants[0].request
     assert compile_both_ways(compiler, request).fallback is None
     assert asked == [request]
+
+
+@pytest.mark.parametrize(
+    ("body", "is_free"),
+    [
+        ("v = d.load([0, 0])", True),
+        ("v = d.load([0, 0]) + d.shape[1].to(tl.float32)", True),
+        ("v = d.load([0, 0]); d.store([16, 0], v)", False),
+        ("v = d.load([0, 0]); d.atomic_add([16, 0], v)", False),
+        ("v = d.gather(tl.arange(0, 16), 0)", False),
+        ("v = tl.full((16, 64), 1.0, tl.float32)", True),
+    ],
+)
+def test_rows_are_whole_unless_they_are_only_loaded(
+    tmp_path: Path, body: str, is_free: bool
+) -> None:
+    rows = 1 if "gather" in body else 16
+    (tmp_path / "k.py").write_text(
+        "import triton\nimport triton.language as tl\n\n\n@triton.jit\ndef k(d, out):\n"
+        f"    {body}\n"
+        "    at = tl.arange(0, 16)[:, None] * 64 + tl.arange(0, 64)[None, :]\n"
+        "    tl.store(out + at, v)\n"
+    )
+    (tmp_path / "kernels.toml").write_text(
+        '[package]\nname = "p"\nversion = "0.1.0"\ntargets = ["sm_90a"]\n'
+        '[[kernel]]\nsource = "k.py:k"\n'
+        f'signature = {{ d = "tensordesc<fp32[{rows},64]>", out = "*fp32" }}\n'
+    )
+    manifest = load(str(tmp_path / "kernels.toml"))
+    expansion = expand(manifest.kernels[0], manifest.targets, lambda *_: [])
+    done = [(spec, compile_both_ways(compile_kernel, spec.request)) for spec in expansion.variants]
+    (guard,) = assemble(expansion, done).kernel.guards
+    assert guard.text.startswith("d is 16-byte aligned, its last axis dense")
+    assert guard.text.endswith("a multiple of 4 elements") == (not is_free)
+    assert ("shape[1] % 4" in to_text(guard.expression)) == (not is_free)

@@ -56,7 +56,7 @@ START = """
 install(stand_in=True)
 import ops
 from triton.tools.tensor_descriptor import TensorDescriptor
-def run(block, shape=(64, 48), strides=(48, 1), base=x, kernel=ops.copy, padding="zero", **words):
+def run(block, shape=(64, 33), strides=(48, 1), base=x, kernel=ops.copy, padding="zero", **words):
     desc = TensorDescriptor(base, list(shape), list(strides), list(block), padding)
     return lambda: kernel[(3,)](desc, y, 7, **words)
 """
