@@ -214,3 +214,11 @@ def test_no_name_of_a_log_steers_the_terminal_or_the_manifest(
     assert all(line.isprintable() and not line.startswith("EVIL") for line in err.splitlines())
     assert "EVIL" in err
     assert len(kernels(tmp_path / "record")) >= 1
+
+
+def test_a_tensor_of_bools_is_one_of_i1(record: Record, tmp_path: Path) -> None:
+    """Triton calls it `*u1`, and a bool `u1`."""
+    text = event().replace("('*fp16', 'D'), ('i32', '')", "('*u1', 'D'), ('u1', '')")
+    assert record(text)[0] == 0
+    signature = kernels(tmp_path / "record")[0]["signature"]
+    assert {"*i1:16", "i1"} <= {str(one) for one in signature.values()}
