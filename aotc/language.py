@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from enum import Enum
-from typing import Any, TypeAlias, TypeVar, overload
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar, overload
 
 FunctionT = TypeVar("FunctionT", bound=Callable[..., Any])
 
@@ -80,21 +80,30 @@ class dtype:  # noqa: N801 - Triton's name
         raise _outside(f"dtype.{name}")
 
 
-class constexpr:  # noqa: N801 - Triton's name
-    """A value known while compiling.
+if TYPE_CHECKING:
+    # A parameter of this type takes any value, a number or a dtype as its default, and is taken wherever
+    # one is expected; and the name can be called. No type that Python can write is all of that, what no
+    # type checker finds is.
+    from aotc._unknown_to_type_checkers import (  # type: ignore[import-not-found]
+        constexpr as constexpr,  # noqa: PLC0414  # pyright: ignore[reportUnknownVariableType, reportMissingImports]
+    )
+else:
 
-    As an annotation it marks parameters and local variables that are constants; called, at module
-    level, it makes a global that kernels may read.
-    """
+    class constexpr:  # noqa: N801 - Triton's name
+        """A value known while compiling.
 
-    def __init__(self, value: Any) -> None:
-        self.value = value
+        As an annotation it marks parameters and local variables that are constants; called, at module
+        level, it makes a global that kernels may read.
+        """
 
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.value, name)
+        def __init__(self, value: Any) -> None:
+            self.value = value
 
-    def __index__(self) -> int:
-        return int(self.value)
+        def __getattr__(self, name: str) -> Any:
+            return getattr(self.value, name)
+
+        def __index__(self) -> int:
+            return int(self.value)
 
 
 class PropagateNan(Enum):
@@ -218,10 +227,10 @@ class tensor:  # noqa: N801 - Triton's name
         raise _outside("tensor.__invert__")
 
 
-Operand: TypeAlias = "tensor | constexpr | int | float | bool"
+Operand: TypeAlias = "tensor | int | float | bool"
 """A tile, a run-time scalar, or a number."""
 
-Shape: TypeAlias = "Sequence[int | constexpr] | int"
+Shape: TypeAlias = "Sequence[int] | int"
 
 
 class pointer_type(dtype):  # noqa: N801 - Triton's name

@@ -64,6 +64,9 @@ def write_outputs(contents: Mapping[Path, bytes]) -> None:
         directory = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
         try:
             os.fsync(directory)
+        except OSError as error:
+            error.filename = str(folder)
+            raise
         finally:
             os.close(directory)
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from enum import Enum
 from numbers import Integral
 from typing import TYPE_CHECKING, Any, cast
 
@@ -26,7 +27,10 @@ _DTYPES = {
     **{f"{kind}{bits // 8}": f"{kind}{bits}" for kind in "iu" for bits in (8, 16, 32, 64)},
 }  # fmt: skip
 _SPELLINGS = {
-    f"{kind}int{bits}": f"{kind or 'i'}{bits}" for kind in ("", "u") for bits in (8, 16, 32, 64)
+    "int1": "i1",
+    **{
+        f"{kind}int{bits}": f"{kind or 'i'}{bits}" for kind in ("", "u") for bits in (8, 16, 32, 64)
+    },
 }
 # Annotations of parameters that say a type, as Triton reads them.
 TYPE_NAMES = frozenset((*_DTYPES, *_DTYPES.values(), "int", "float", "half", "double"))
@@ -117,6 +121,8 @@ def scalar_type(value: Any) -> str:
 def constant(value: Any) -> Any:
     """Return a constant as archives have it: a value, a dtype's name, or (name, digest) of a function."""
     if type(value).__name__ == "constexpr":
+        value = value.value
+    if isinstance(value, Enum):
         value = value.value
     if value is None or isinstance(value, (bool, int, float, str)):
         return None if value == "None" else value  # which is how manifests write it

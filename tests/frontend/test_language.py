@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import inspect
+import json
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 
@@ -78,3 +82,42 @@ def test_a_kernel_may_import_it_instead_of_triton(sources: Sources) -> None:
         al.store(p, helper(load(p)))
     """
     assert "arith.exp" in sources.text(text, {"p": "*fp32"})
+
+
+CHECKED = """
+import aotc.language as tl
+
+SCALE = tl.constexpr(0.5)
+
+
+@tl.jit
+def kernel(
+    x_ptr, n, BLOCK: tl.constexpr, DTYPE: tl.constexpr = tl.float32, ACT: tl.constexpr = None,
+    EVEN: tl.constexpr = False, N: tl.constexpr = 4,
+):
+    HALF: tl.constexpr = BLOCK // 2
+    ONE: tl.constexpr = 1
+    offs = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    acc = tl.zeros((BLOCK, HALF), dtype=DTYPE)
+    for i in range(0, n, BLOCK):
+        acc += tl.full([BLOCK, HALF], SCALE, DTYPE) * i
+    for j in tl.static_range(N):
+        acc = acc * j
+    if ACT is not None:
+        acc = ACT(acc)
+    y = tl.sum(tl.reshape(acc, (HALF, BLOCK * ONE)), axis=0)
+    tl.store(x_ptr + offs, y if EVEN else y.to(DTYPE), mask=(offs < n) & (offs >= N))
+"""
+
+
+def test_constants_type_check_as_what_they_are(tmp_path: Path) -> None:
+    """As numbers, dtypes and functions, with defaults, and called; a mistake is still found."""
+    pytest.importorskip("pyright")
+    (tmp_path / "good.py").write_text(CHECKED)
+    (tmp_path / "bad.py").write_text("import aotc.language as tl\n\ntl.arange('0', 4)\n")
+    root = Path(tl.__file__).parents[1]
+    (tmp_path / "pyrightconfig.json").write_text(json.dumps({"extraPaths": [str(root)]}))
+    command = [sys.executable, "-m", "pyright", "-p", str(tmp_path), "--outputjson"]
+    ran = subprocess.run(command, capture_output=True, text=True, check=False, cwd=tmp_path)
+    found = json.loads(ran.stdout)["generalDiagnostics"]
+    assert [Path(one["file"]).name for one in found] == ["bad.py"]

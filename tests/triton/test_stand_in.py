@@ -19,6 +19,15 @@ from triton.runtime.cache import FileCacheManager
 from triton.runtime.errors import OutOfResources
 from triton.tools.tensor_descriptor import TensorDescriptor
 import triton.testing
+from triton.tools.ragged_tma import load_ragged
+from triton.compiler import CompiledKernel, ASTSource, compile as compile_
+from triton.compiler.compiler import CompiledKernel
+from triton.compiler.errors import CompilationError
+from triton.runtime.autotuner import OutOfResources
+from triton.experimental import gluon
+from triton.experimental.gluon import language as gl
+from triton.experimental.gluon.language.nvidia.hopper import tma
+import triton.tools.mxfp, triton.knobs
 """
 
 
@@ -51,7 +60,26 @@ for call in (lambda: tl.load(3), lambda: kernel(3), lambda: triton.testing.do_be
     except RuntimeError:
         continue
     raise AssertionError("a host cannot do that")
-assert not hasattr(triton, "knobs")
+assert triton.knobs.runtime.interpret is False and triton.knobs.autotuning.print is False
+triton.knobs.runtime.jit_cache_hook = own
+src = "def kernel(x, BLOCK: \\"tl.constexpr\\"):"
+assert kernel.repr(None) == "kernel" and kernel.get_capture_scope()["own"] is own
+for use in (
+    lambda: triton.reinterpret(3, tl.int8), lambda: bool(triton.knobs.nvidia.libdevice_path), lambda: compile_(kernel),
+    lambda: load_ragged(3), lambda: [*triton.compiler.compiler.max_shared_mem], lambda: kernel._unsafe_update_src(src),
+):
+    try:
+        use()
+    except RuntimeError as error:
+        assert "needs Triton" in str(error)
+        continue
+    raise AssertionError("it needs Triton")
+try:
+    import triton.tools.nothing
+except ImportError:
+    pass
+else:
+    raise AssertionError("Triton has no such module")
 """
     ran = run_program("-c", body)
     assert ran.returncode == 0, ran.stderr
@@ -103,3 +131,14 @@ assert triton.cdiv(3, 2) == 2 and sys.modules["triton"] is triton
     for imported in ("", "import triton"):
         ran = run_program("-c", body.format(imported), path=(str(tmp_path),))
         assert ran.returncode == 0, ran.stderr
+
+
+def test_a_function_has_its_source(launches: Any) -> None:
+    assert launches("""
+install(stand_in=True)
+import ops
+seen.append(ops.add.src.partition(",")[0])
+seen.append(len(ops.add.cache_key))
+seen.append(ops.add.cache_key == ops.silu.cache_key)
+seen.append("double" in ops.add.get_capture_scope())
+""") == ["def add(x", 64, False, True]

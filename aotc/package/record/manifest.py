@@ -283,7 +283,9 @@ class _Table:
         kept = [name in one["divisible"] for one in self.group.launches]
         promise = ":16" * any(kept) + "?" * (any(kept) and not all(kept))
         element = str(told).replace("*k", "*", 1)
-        return ("i1" if element == "u1" else element) + promise
+        if element.lstrip("*") == "u1":  # as Triton calls a bool
+            element = element.replace("u1", "i1")
+        return element + promise
 
     def constants(self) -> dict[str, Any]:
         """Return the constants that no autotuner sets."""

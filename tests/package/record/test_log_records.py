@@ -228,3 +228,11 @@ def test_a_log_that_never_ends_is_refused(
     text = capsys.readouterr().err
     assert code == 1
     assert f"expected a log, cannot read {log}: " in text
+
+
+def test_a_tensor_of_bools_is_one_of_i1(record: Record, tmp_path: Path) -> None:
+    """Triton calls it `*u1`, and a bool `u1`."""
+    text = event().replace("('*fp16', 'D'), ('i32', '')", "('*u1', 'D'), ('u1', '')")
+    assert record(text)[0] == 0
+    signature = kernels(tmp_path / "record")[0]["signature"]
+    assert {"*i1:16", "i1"} <= {str(one) for one in signature.values()}

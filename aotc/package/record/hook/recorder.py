@@ -194,6 +194,12 @@ def _kernel(function: Any) -> dict[str, Any]:
     }
 
 
+_TORCH_DTYPES = {
+    "float16": "fp16", "bfloat16": "bf16", "float32": "fp32", "float64": "fp64", "bool": "int1",
+    "float8_e4m3fn": "fp8e4nv", "float8_e5m2": "fp8e5",
+}  # fmt: skip
+
+
 def _constant(value: Any) -> dict[str, Any]:
     """Return a constant as JSON: a value, a dtype, a function, or what it looks like."""
     if type(value).__name__ == "constexpr":
@@ -202,6 +208,9 @@ def _constant(value: Any) -> dict[str, Any]:
         return {"value": value}
     if type(value).__name__ == "dtype" and hasattr(value, "name"):
         return {"value": str(value.name)}
+    if type(value).__name__ == "dtype" and type(value).__module__ == "torch":
+        word = str(value).rpartition(".")[2]
+        return {"value": _TORCH_DTYPES.get(word, word)}
     if hasattr(value, "fn") and hasattr(value.fn, "__code__"):
         return {"function": _kernel(value)}
     return {"other": repr(value)[:200]}

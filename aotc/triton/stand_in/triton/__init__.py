@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from . import compiler, language, runtime, testing, tools
+from . import compiler, knobs, language, runtime, testing, tools
+from .absent import Absent
 from .compiler import CompilationError
 from .runtime import (
     Autotuner,
@@ -39,6 +40,10 @@ def set_allocator(allocator: Any) -> Any:
     """Take an allocator of scratch memory, which no kernel of an archive asks for."""
 
 
+reinterpret = Absent("triton.reinterpret")
+TensorWrapper = Absent("triton.TensorWrapper")
+
+
 def must_use_result(value: Any, *_: Any, **__: Any) -> Any:
     """Return the function that it decorates, or a decorator."""
     return value if callable(value) else must_use_result
@@ -52,15 +57,18 @@ __all__ = [
     "JITFunction",
     "KernelInterface",
     "OutOfResources",
+    "TensorWrapper",
     "autotune",
     "cdiv",
     "compiler",
     "constexpr_function",
     "heuristics",
     "jit",
+    "knobs",
     "language",
     "must_use_result",
     "next_power_of_2",
+    "reinterpret",
     "runtime",
     "set_allocator",
     "testing",

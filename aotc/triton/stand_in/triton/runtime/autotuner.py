@@ -7,7 +7,18 @@ from typing import Any
 from aotc.runtime._native import Chained
 from aotc.triton.installation import COMPUTES, TUNES, chain_attribute, step, tuned_run
 
+from .errors import OutOfResources, PTXASError
 from .jit import KernelInterface
+
+__all__ = [
+    "Autotuner",
+    "Config",
+    "Heuristics",
+    "OutOfResources",
+    "PTXASError",
+    "autotune",
+    "heuristics",
+]
 
 
 class Config:

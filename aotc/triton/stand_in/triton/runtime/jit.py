@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import functools
+import hashlib
 import inspect
+import textwrap
 from collections.abc import Callable
 from typing import Any
 
@@ -72,6 +74,30 @@ class JITFunction(Jitted, KernelInterface):
         self.options = options
         self.pre_run_hooks: list[Callable[..., Any]] = []
         functools.update_wrapper(self, fn)
+
+    @functools.cached_property
+    def src(self) -> str:
+        """The source of the function, without its decorators."""
+        text = textwrap.dedent("".join(inspect.getsourcelines(self.fn)[0]))
+        return text[text.index("def ") :]
+
+    @property
+    def cache_key(self) -> str:
+        """A digest of the source."""
+        return hashlib.sha256(self.src.encode()).hexdigest()
+
+    @property
+    def repr(self) -> Callable[[Any], str]:
+        """What names a kernel of some specialisation."""
+        return self.options.get("repr") or (lambda _: self.fn.__name__)
+
+    def get_capture_scope(self) -> dict[str, Any]:
+        """Return the names that the function sees from outside."""
+        return self.fn.__globals__ | inspect.getclosurevars(self.fn).nonlocals
+
+    def _unsafe_update_src(self, _new_src: Any) -> Any:
+        """Fail: an archive has what the function was compiled to."""
+        raise RuntimeError("another source needs Triton to compile it, which is not installed")
 
     def add_pre_run_hook(self, hook: Any) -> Any:
         """Call a function before each launch, with what it passes."""

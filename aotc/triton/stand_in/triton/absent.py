@@ -1,0 +1,81 @@
+"""Names of Triton's host that need its compiler or its sources: they exist, and fail when they are used.
+
+Modules import many names for what few programs do. A name may be imported, passed on and asked for
+attributes; what calls it, or asks whether it is true, is told what it needs.
+"""
+
+from __future__ import annotations
+
+import sys
+from importlib.machinery import ModuleSpec
+from types import ModuleType
+from typing import Any, NoReturn
+
+# Modules that Triton has and the stand-in has no file for; those of a package that ends with a dot.
+_MODULES = (
+    "compiler.code_generator", "experimental", "runtime.build", "runtime.interpreter",
+    "tools.build_extern", "tools.compile", "tools.disasm", "tools.link", "tools.mxfp", "tools.ragged_tma",
+)  # fmt: skip
+_PACKAGES = ("experimental.",)
+_DECORATORS = ("jit", "constexpr_function", "aggregate", "must_use_result")
+
+
+class Absent:
+    """A name whose use is an error."""
+
+    def __init__(self, path: Any) -> None:
+        self._path = path
+
+    def __getattr__(self, name: Any) -> Any:
+        return absent(self._path, name)
+
+    def _fail(self, *_args: Any, **_kwargs: Any) -> NoReturn:
+        raise RuntimeError(f"{self._path} needs Triton, which is not installed")
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Return the function that a decorator of kernels is given; else fail."""
+        name = self._path.rpartition(".")[2]
+        if name in _DECORATORS and len(args) == 1 and callable(args[0]):
+            return args[0]
+        return self._fail(*args, **kwargs)
+
+    __bool__ = __iter__ = __len__ = __getitem__ = __enter__ = __index__ = _fail
+
+    def __repr__(self) -> str:
+        return self._path
+
+
+def absent(path: str, name: str) -> Absent:
+    """Return a name below a path. Raises: AttributeError for what Python looks for."""
+    if name.startswith("__"):
+        raise AttributeError(name)
+    return Absent(f"{path}.{name}")
+
+
+class _Module(ModuleType):
+    """A module of names."""
+
+    def __getattr__(self, name: str) -> Any:
+        return absent(self.__name__, name)
+
+
+class _Finder:
+    """Find the modules that are names alone."""
+
+    def find_spec(self, fullname: Any, _path: Any = None, _target: Any = None) -> Any:
+        """Return a spec for a module that has no file."""
+        package, _, below = fullname.partition(".")
+        if package != __package__ or not (below in _MODULES or below.startswith(_PACKAGES)):
+            return None
+        loader: Any = self
+        return ModuleSpec(fullname, loader, is_package=True)
+
+    def create_module(self, spec: Any) -> Any:
+        """Return a module of names."""
+        return _Module(spec.name)
+
+    def exec_module(self, module: Any) -> Any:
+        """Do nothing: there is no code."""
+
+
+sys.meta_path.append(_Finder())

@@ -1,0 +1,56 @@
+"""Constants of launches: what is the same as what a kernel was built with."""
+
+from __future__ import annotations
+
+from enum import Enum, IntEnum
+from typing import Any
+
+import pytest
+
+from aotc.package.record.hook import recorder
+from aotc.triton.specialization import is_same_constant
+
+
+def _torch_dtype(name: str) -> Any:
+    class Dtype:
+        def __repr__(self) -> str:
+            return f"torch.{name}"
+
+    Dtype.__name__, Dtype.__module__ = "dtype", "torch"
+    return Dtype()
+
+
+class Mode(Enum):
+    FAST = 1
+    NAME = "text"
+
+
+class Level(IntEnum):
+    HIGH = 3
+
+
+@pytest.mark.parametrize(
+    ("passed", "built", "is_same"),
+    [
+        (_torch_dtype("bfloat16"), "bf16", True),
+        (_torch_dtype("float16"), "bf16", False),
+        (_torch_dtype("float8_e4m3fn"), "fp8e4nv", True),
+        (_torch_dtype("int32"), "i32", True),
+        (_torch_dtype("int32"), "int32", True),
+        (_torch_dtype("bool"), "int1", True),
+        (Mode.FAST, 1, True),
+        (Mode.FAST, True, False),
+        (Mode.NAME, "text", True),
+        (Level.HIGH, 3, True),
+        (Level.HIGH, 4, False),
+    ],
+)
+def test_dtypes_of_torch_and_members_of_enums(passed: Any, built: Any, is_same: bool) -> None:
+    assert is_same_constant(passed, built) == is_same
+
+
+@pytest.mark.parametrize("name", ["bfloat16", "float16", "float8_e5m2", "int64", "uint8", "bool"])
+def test_what_is_recorded_of_a_dtype_of_torch_is_what_launches_pass(name: str) -> None:
+    dtype = _torch_dtype(name)
+    recorded = recorder._constant(dtype)  # pyright: ignore[reportPrivateUsage]
+    assert is_same_constant(dtype, recorded["value"])
