@@ -42,6 +42,9 @@ _LEAST_HELD = 48
 _LEAST_SAVED = 16
 """Registers of a thread that must be saved: what is computed again takes instructions."""
 
+_MAX_TILES = 256
+"""Tiles of which it is asked whether they are kept: what is further away is not computed again."""
+
 _REPEATED = (arith.Exp, arith.Exp2)
 """Costly ops that are repeated all the same: one instruction of the special-function unit."""
 
@@ -54,13 +57,14 @@ def rematerialize_tiles(kernel: Kernel, schedule: Schedule) -> None:
 
 
 def _visit(block: Block, schedule: Schedule) -> None:
+    passed = _Passed(block)
     for op in list(block):
         if isinstance(op, scf.For):
-            _Boundary(block, op, inside=True).rematerialize(schedule)
+            _Boundary(block, op, passed, inside=True).rematerialize(schedule)
         for nested in op.blocks:
             _visit(nested, schedule)
         if _is_exchange(op):
-            _Boundary(block, op).rematerialize(schedule)
+            _Boundary(block, op, passed).rematerialize(schedule)
 
 
 def _is_exchange(op: Op) -> bool:
@@ -68,6 +72,59 @@ def _is_exchange(op: Op) -> bool:
     return op.writes(Resource.SHARED) and any(
         isinstance(value.type, TileType | ScalarType) for value in op.operands
     )
+
+
+@dataclass
+class _Passed:
+    """The ops of a block ahead of a boundary, and their tiles that may be used after it.
+
+    Boundaries come in order, so each op is passed once.
+    """
+
+    block: Block
+    ops: dict[Op, None] = field(default_factory=dict[Op, None])
+    made_again: dict[Value, bool] = field(default_factory=dict[Value, bool])
+    _open: dict[Value, None] = field(default_factory=dict[Value, None])
+    _numbers: dict[Op, int] = field(default_factory=dict[Op, int])
+
+    def reach(self, boundary: Op) -> None:
+        """Pass all ops ahead of a boundary."""
+        ahead: list[Op] = []
+        op = boundary.prev
+        while op is not None and op not in self.ops:
+            ahead.append(op)
+            op = op.prev
+        for op in reversed(ahead):
+            self.ops[op] = None
+            self._open.update((value, None) for value in op.results if self.takes_registers(value))
+
+    def forget(self) -> None:
+        """Forget what follows from ops that have changed."""
+        self.made_again.clear()
+        self._numbers.clear()
+
+    def takes_registers(self, value: Value) -> bool:
+        """Return whether a value is a tile that ptxas keeps in registers."""
+        return is_tile(value) and not is_made_again(value, self.made_again, renames=False)
+
+    def users_after(self, value: Value, boundary: Op) -> list[Op]:
+        """Return the ops of the block that use a value after a boundary, or hold its users."""
+        users = dict.fromkeys(enclosing_in(user, self.block) for user in value.users)
+        return [user for user in users if user not in self.ops and user is not boundary]
+
+    def used_after(self, boundary: Op) -> dict[Value, None]:
+        """Return the tiles that are used after a boundary, in the order of their first users."""
+        users: dict[Op, None] = {}
+        for value in list(self._open):
+            after = self.users_after(value, boundary)
+            users.update(dict.fromkeys(after))
+            if not after:
+                del self._open[value]
+        if any(user not in self._numbers for user in users):
+            self._numbers = {op: number for number, op in enumerate(self.block)}
+        ordered = sorted(users, key=self._numbers.__getitem__)
+        used = (value for user in ordered for value in free_operands(user))
+        return {value: None for value in used if value in self._open}
 
 
 @dataclass
@@ -86,25 +143,25 @@ class _Boundary:
 
     block: Block
     op: Op
+    passed: _Passed
     inside: bool = False
-    made_again: dict[Value, bool] = field(default_factory=dict[Value, bool])
-    before: dict[Op, None] = field(default_factory=dict[Op, None])
+
+    @property
+    def before(self) -> dict[Op, None]:
+        """The ops of the block ahead of the boundary."""
+        return self.passed.ops
 
     def rematerialize(self, schedule: Schedule) -> None:
         """Compute again after the boundary what takes more registers than what it is computed from."""
-        op = self.op.prev
-        while op is not None:
-            self.before[op] = None
-            op = op.prev
+        self.passed.reach(self.op)
         choice = self._choose()
         if choice is None:
             return
         saved = choice.before - choice.after
-        if choice.before + self._carried() < _LEAST_HELD:
-            return
         if saved < max(_LEAST_SAVED, choice.before // 4):
             return
         _Copies(self, choice.kept).run()
+        self.passed.forget()
         schedule.remark(
             self.op.loc, Remark.REMATERIALIZED(before=choice.before, after=choice.after)
         )
@@ -120,16 +177,14 @@ class _Boundary:
 
     def _wanted(self) -> dict[Value, None]:
         """Return the tiles that cross the boundary."""
-        wanted: dict[Value, None] = {}
-        for user in self.users():
-            for value in free_operands(user):
-                if value.op in self.before and self.takes_registers(value):
-                    wanted[value] = None
-        return wanted
+        if not self.inside:
+            return self.passed.used_after(self.op)
+        used = (value for user in self.users() for value in free_operands(user))
+        return {v: None for v in used if v.op in self.before and self.takes_registers(v)}
 
     def takes_registers(self, value: Value) -> bool:
         """Return whether a value is a tile that ptxas keeps in registers."""
-        return is_tile(value) and not is_made_again(value, self.made_again, renames=False)
+        return self.passed.takes_registers(value)
 
     def _carried(self) -> int:
         """Return the registers of tiles that loops around the boundary, or it itself, carry."""
@@ -139,12 +194,7 @@ class _Boundary:
 
     def _escapes(self, value: Value) -> bool:
         """Return whether a tile that a loop uses is used after the loop as well."""
-        position = self.op.next
-        later: dict[Op, None] = {}
-        while position is not None:
-            later[position] = None
-            position = position.next
-        return any(enclosing_in(user, self.block) in later for user in value.users)
+        return bool(self.passed.users_after(value, self.op))
 
     # -- what is kept ----------------------------------------------------------
 
@@ -152,9 +202,11 @@ class _Boundary:
         wanted = self._wanted()
         if self.inside:
             wanted = {value: None for value in wanted if not self._escapes(value)}
-        if not wanted:
+        held = dict.fromkeys(map(self._renamed, wanted))
+        before = sum(map(self._registers, held))
+        if not wanted or before + self._carried() < _LEAST_HELD:
             return None
-        graph, held = Graph[Value](), dict[Value, None]()
+        graph = Graph[Value]()
         seen: dict[Value, None] = {}
         worklist = list(wanted)
         for value in wanted:
@@ -166,15 +218,12 @@ class _Boundary:
             seen[value] = None
             graph.add_node(value, self._cost(value))
             sources = self.sources(value)
-            if sources is None:
+            if sources is None or len(seen) > _MAX_TILES:
                 graph.add_start(value)
                 continue
             for source in sources:
                 graph.add_edge(source, value)
             worklist += sources
-        for value in wanted:
-            held[self._renamed(value)] = None
-        before = sum(map(self._registers, held))
         kept = graph.minimum_cut()
         after = sum(map(self._registers, kept))
         return _Kept(dict.fromkeys(kept), wanted, before, after)

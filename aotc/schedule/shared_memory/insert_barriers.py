@@ -57,6 +57,7 @@ from aotc.schedule.shared_memory.cluster_barriers import (
     wait_before_barriers,
 )
 from aotc.schedule.shared_memory.pending_accesses import (
+    AsyncPlaces,
     Pending,
     Place,
     Rule,
@@ -80,7 +81,11 @@ def insert_barriers(kernel: Kernel, schedule: Schedule) -> None:
     filled = (place for op in loads for place in places_of(op, "write"))
     refilled = tuple(dict.fromkeys(replace(place, stage=None) for place in filled))
     pending = Pending(
-        divided=_divided(kernel), max_drains=max_drains, hazards=hazards, refilled=refilled
+        divided=_divided(kernel),
+        max_drains=max_drains,
+        hazards=hazards,
+        refilled=refilled,
+        asynchronous=AsyncPlaces(kernel.walk()),
     )
     _visit(kernel.body, pending)
     wait_before_barriers(kernel)
@@ -184,7 +189,7 @@ def _visit_access(op: Op, pending: Pending) -> None:
     if any(place.meets(pending.writes) for place in read):
         _barrier_before(op, pending)
     for place in written:
-        pending.writes[place] = pending.unfenced[place] = None
+        pending.write(place)
     for place in read:
         pending.read(place)
 
@@ -211,8 +216,8 @@ def _check_unread(op: Op, place: Place, pending: Pending) -> None:
 
 def _visit_wait(op: Op, pending: Pending) -> None:
     assert isinstance(op, gpu.AsyncWait)
-    pending.writes.update(pending.copies)
-    pending.unfenced.update(pending.copies)
+    for place in pending.copies:
+        pending.write(place)
     if op.pending == 0:
         pending.copies.clear()
     # What arrives in a loop is read by the iteration, so a barrier will be needed. Here it

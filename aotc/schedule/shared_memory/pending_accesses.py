@@ -47,6 +47,25 @@ class Place:
 
 
 Places = dict[Place, None]
+
+
+class AsyncPlaces:
+    """The bytes of shared memory that the async proxy accesses anywhere in the kernel."""
+
+    def __init__(self, ops: Iterable[Op]) -> None:
+        started = (op for op in ops if op.effects_on(None, "start"))
+        places = (p for op in started for access in _ACCESSES for p in places_of(op, access))
+        self._places = tuple(dict.fromkeys(replace(place, stage=None) for place in places))
+        self._meets: dict[gpu.SharedAlloc, bool] = {}
+
+    def meet(self, place: Place) -> bool:
+        """Return whether bytes of a place's buffer are among them."""
+        if place.buffer not in self._meets:
+            self._meets[place.buffer] = replace(place, stage=None).meets(self._places)
+        return self._meets[place.buffer]
+
+
+_ACCESSES: tuple[AccessKind, ...] = ("read", "write")
 Rule = Callable[[Op, "Pending"], None]
 
 
@@ -54,8 +73,8 @@ Rule = Callable[[Op, "Pending"], None]
 class Pending:
     """The places accessed since the last barrier, and those that copies are in flight to.
 
-    What threads wrote to `unfenced` places is not visible to the async proxy yet, whatever
-    barriers there were; nor is it ordered after their `unfenced_reads`. `drains` and `dots` are
+    What threads wrote to `unfenced` places, of those that it accesses at all, is not visible to the
+    async proxy yet, whatever barriers there were; nor is it ordered after their `unfenced_reads`. `drains` and `dots` are
     what each tensor store and each dot in flight reads, the newest first; stores older than
     `max_drains` are merged, so that a loop of them reaches a fixpoint. `divided` are the buffers
     that need barriers of warpgroups only.
@@ -75,6 +94,7 @@ class Pending:
     """Accesses to global memory since the last barrier."""
     refilled: tuple[Place, ...] = ()
     """Where copies in flight write."""
+    asynchronous: AsyncPlaces = field(default_factory=lambda: AsyncPlaces(()))
     arrived: Places = field(default_factory=Places)
     """Mbarriers initialized before the kernel arrived at the barrier of the cluster."""
     unproxied: dict[Touch, None] = field(default_factory=dict[Touch, None])
@@ -104,6 +124,12 @@ class Pending:
         self.unfenced.clear()
         self.unfenced_reads.clear()
 
+    def write(self, place: Place) -> None:
+        """Remember what threads wrote, themselves or by copies that have landed."""
+        self.writes[place] = None
+        if self.asynchronous.meet(place):
+            self.unfenced[place] = None
+
     def read(self, place: Place) -> None:
         """Remember what threads read themselves."""
         self.reads[place] = None
@@ -117,6 +143,7 @@ class Pending:
             max_drains=self.max_drains,
             hazards=self.hazards,
             refilled=self.refilled,
+            asynchronous=self.asynchronous,
             is_probe=self.is_probe,
             rules=self.rules,
         )
