@@ -139,8 +139,8 @@ def _order_global(op: Op, pending: Pending) -> None:
     """Insert what has to precede an access to global memory."""
     hazards = pending.hazards
     assert hazards is not None
-    met = any(hazards.meet(touch, op) for touch in pending.touched)
-    unseen = hazards.is_async(op) and any(hazards.meet(each, op) for each in pending.unproxied)
+    met = hazards.meet_any(reversed(pending.touched), op)
+    unseen = hazards.is_async(op) and hazards.meet_any(reversed(pending.unproxied), op)
     if not met and not unseen:
         return
     _raise_if_probe(pending, None)
