@@ -57,12 +57,13 @@ def _sink_all(branch: scf.If, order: dict[Op, int], indices: Indices) -> None:
 
 def _sink(value: Value, op: Op, branch: scf.If) -> bool:
     """Sink the op that defines a value into the branches that use it, unless something else does."""
-    users = list(value.users)
-    places = {block: _places(users, block) for block in branch.blocks}
-    if not users or sum(len(each) for each in places.values()) < len(users):
+    places = _places(value, branch)
+    if not places:
         return False
-    for block, inside in places.items():
-        first = next((each for each in block if each in inside.values()), None)
+    for block in branch.blocks:
+        inside = {user: each for user, each in places.items() if each.block is block}
+        holders = dict.fromkeys(inside.values())
+        first = next((each for each in block if each in holders), None) if inside else None
         if first is not None:
             made = Builder.before_op(first)(op.clone({})).results[0]
             for user in inside:
@@ -71,14 +72,16 @@ def _sink(value: Value, op: Op, branch: scf.If) -> bool:
     return True
 
 
-def _places(users: list[Op], block: Block) -> dict[Op, Op]:
-    """Return, for each user inside a block, the op of that block that is or contains it.
+def _places(value: Value, branch: scf.If) -> dict[Op, Op]:
+    """Return, for each user, the op of the branch's blocks that is or contains it; none if one has none.
 
     What a block yields outlives the block, so that is no use inside of it.
     """
     places: dict[Op, Op] = {}
-    for user in users:
-        for each in (user, *user.ancestors()):
-            if each.block is block and not each.terminator:
-                places[user] = each
+    for user in value.users:
+        around = (user, *user.ancestors())
+        found = next((e for e in around if e.block in branch.blocks and not e.terminator), None)
+        if found is None:
+            return {}
+        places[user] = found
     return places
