@@ -25,8 +25,8 @@ holds as long as no access changes, whatever barriers are inserted.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Hashable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
 
 from aotc.ir import gf2
 from aotc.ir.core import Block, Kernel, Op, Value
@@ -48,6 +48,9 @@ from aotc.schedule.analysis.signs import Signs
 _MAX_AXES = 8
 _OTHER_AXES = {axis_symbol(axis): axis_symbol(axis + _MAX_AXES) for axis in range(_MAX_AXES)}
 """Symbols of positions in the other tile, where two are compared."""
+
+_MAX_NEAR = 4
+"""Accesses on either side that are looked at to tell one from the rest of a row."""
 
 _ANYWHERE = ""
 """Stands for all memory that no parameter points at."""
@@ -75,6 +78,35 @@ class Touch:
         return Touch(self.op, self.carried - {loop})
 
 
+@dataclass(eq=False)
+class _Row:
+    """Accesses of a block, alike but for where their tiles begin, each no nearer than the one before.
+
+    `direction` is 1 if they go up, -1 if they go down, and 0 while all begin at one place.
+    """
+
+    in_tile: Polynomial
+    last: Polynomial
+    mask: tuple[Polynomial, ...]
+    direction: int = 0
+    ops: list[Op] = field(default_factory=list[Op])
+    has_one_mask: bool = True
+
+    def is_along(self, step: Polynomial, signs: Signs) -> bool:
+        """Return whether a step does not lead back."""
+        return (self.direction >= 0 and signs.never_negative(step)) or (
+            self.direction <= 0 and signs.never_negative(ZERO - step)
+        )
+
+    def goes_on(self, step: Polynomial, signs: Signs) -> bool:
+        """Return whether the row goes on by a step, and which way from now on."""
+        if not self.is_along(step, signs):
+            return False
+        if step != ZERO and not self.direction:
+            self.direction = 1 if signs.never_negative(step) else -1
+        return True
+
+
 class GlobalHazards:
     """The accesses of a kernel that may conflict with others; see the module docstring."""
 
@@ -84,10 +116,12 @@ class GlobalHazards:
         """CTAs whose accesses are those of one program: what it does has an order."""
         self._affine: AffineAnalysis | None = None
         self._met: dict[tuple[Touch, Op], bool] = {}
+        self._rows: dict[Op, tuple[_Row | None, int]] = {}
         accesses = [op for op in kernel.walk() if accessed(op) is not None]
         self._memory: dict[Op, frozenset[str]] = {
             op: frozenset(_memory_of(kernel, op)) for op in accesses
         }
+        self._writes = {op for op in accesses if op.writes(Resource.GLOBAL)}
         by_memory: dict[str, list[Op]] = {}
         for op in accesses:
             for memory in sorted(self._memory[op]):
@@ -149,6 +183,114 @@ class GlobalHazards:
         if answer is None:
             answer = self._met[earlier, later] = self._meet(earlier, later)
         return answer
+
+    def meet_any(self, touched: Iterable[Touch], later: Op) -> bool:
+        """Return whether the threads of a program need a barrier between any of some accesses and `later`.
+
+        Of a row of accesses, each further than the one before it, the two that `later` stands between
+        answer for all.
+        """
+        is_read = not later.writes(Resource.GLOBAL)
+        open_places: dict[_Row, range] = {}
+        for touch in touched:
+            if is_read and touch.op not in self._writes:
+                continue
+            row, place = self._row_of(touch, later)
+            if row is not None:
+                if row not in open_places:
+                    open_places[row] = self._places_near(row, later)
+                if place not in open_places[row]:
+                    continue
+            if self.meet(touch, later):
+                return True
+        return False
+
+    def _places_near(self, row: _Row, later: Op) -> range:
+        """Return which places of a row are not told from a later access by those nearer to it."""
+        low, high = 0, len(row.ops)
+        while low < high:
+            middle = (low + high) // 2
+            if self._is_further(row, row.ops[middle], later) is None:
+                return range(len(row.ops))
+            if self._is_further(row, row.ops[middle], later):
+                low = middle + 1
+            else:
+                high = middle
+        first, last = low, low
+        while first > 0 and first > low - _MAX_NEAR and not self._tells(row, first - 1, later, 1):
+            first -= 1
+        end = min(len(row.ops), low + _MAX_NEAR)
+        while last < end and not self._tells(row, last, later, -1):
+            last += 1
+        is_told_before = first > low - _MAX_NEAR
+        is_told_after = last < end or end == len(row.ops)
+        return range(first if is_told_before else 0, last if is_told_after else len(row.ops))
+
+    def _tells(self, row: _Row, place: int, later: Op, way: int) -> bool:
+        """Return whether what tells an access of a row from a later one tells all beyond it, too."""
+        earlier = row.ops[place]
+        is_further = self._is_further(row, earlier, later, way)
+        return bool(is_further) and self._is_apart(row, earlier, later)
+
+    def _row_of(self, touch: Touch, later: Op) -> tuple[_Row | None, int]:
+        """Return the row of an access in the block of a later one, as far as no loop is between them."""
+        if touch.carried or touch.op.block is not later.block:
+            return None, 0
+        if touch.op not in self._rows:
+            assert later.block is not None
+            self._rows.update(self._rows_in(later.block))
+        return self._rows[touch.op]
+
+    def _rows_in(self, block: Block) -> Iterator[tuple[Op, tuple[_Row | None, int]]]:
+        """Yield each access of a block with its row and its place there."""
+        affine = self._affine_of_kernel()
+        signs = Signs(affine)
+        rows: dict[Hashable, _Row] = {}
+        for op in block:
+            if op not in self.accesses:
+                continue
+            pointer = accessed_pointer(op)
+            known = None if pointer is None else affine[pointer]
+            if pointer is None or known is None or known.base not in self._kernel.body.args:
+                yield op, (None, 0)
+                continue
+            start, in_tile = known.offset.split(_is_no_axis)
+            key = type(op), self._memory[op], known.base, pointer.type, in_tile
+            mask = _tile(affine, op, known).below_zero
+            row = rows.get(key)
+            step = ZERO if row is None else start - row.last
+            if row is None or not row.goes_on(step, signs):
+                row = rows[key] = _Row(in_tile, start, mask)
+            row.last = start
+            row.has_one_mask &= mask == row.mask
+            row.ops.append(op)
+            yield op, (row, len(row.ops) - 1)
+
+    def _is_further(self, row: _Row, earlier: Op, later: Op, way: int = 1) -> bool | None:
+        """Return whether a later access is further along a row, or against it; None if unknown."""
+        affine = self._affine_of_kernel()
+        pointer = accessed_pointer(later)
+        if pointer is None:
+            return None
+        here, there = affine[_pointer(earlier)], affine[pointer]
+        start, in_tile = there.offset.split(_is_no_axis)
+        step = start - here.offset.split(_is_no_axis)[0]
+        is_alike = in_tile == row.in_tile and there.base in self._kernel.body.args
+        if not is_alike or shape_of(pointer.type) != shape_of(_pointer(earlier).type):
+            return None
+        step = step if way > 0 else ZERO - step
+        return step != ZERO and row.is_along(step, Signs(affine))
+
+    def _is_apart(self, row: _Row, earlier: Op, later: Op) -> bool:
+        """Return whether two accesses are told apart by where they begin, or by the mask of all the row."""
+        if self.meet(Touch(earlier), later):
+            return False
+        if self._memory[earlier].isdisjoint(self._memory[later]) or row.has_one_mask:
+            return True
+        affine = self._affine_of_kernel()
+        mine, theirs = (_tile(affine, op, affine[_pointer(op)]) for op in (earlier, later))
+        bare = (replace(each, below_zero=()) for each in (mine, theirs))
+        return _Distance(affine, Touch(earlier), later).separates(*bare)
 
     def _meet(self, earlier: Touch, later: Op) -> bool:
         first = earlier.op

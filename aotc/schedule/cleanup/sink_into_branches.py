@@ -9,9 +9,13 @@ Invariant: only pure ops on indices move, and none is run more often than before
 
 from __future__ import annotations
 
+import heapq
+from collections.abc import Iterable
+
 from aotc.ir.core import Block, Kernel, Op, Value
 from aotc.ir.dialects import scf
 from aotc.ir.rewrite import Builder
+from aotc.schedule.analysis.global_order import free_operands
 from aotc.schedule.cleanup.recompute_addresses import Indices
 from aotc.schedule.context import Schedule
 
@@ -21,39 +25,63 @@ def sink_into_branches(kernel: Kernel, schedule: Schedule) -> None:
     del schedule
     indices = Indices()
     # An outer `if` comes before those in it, which may sink further what it got.
+    orders: dict[Block, dict[Op, int]] = {}
     for branch in [op for op in kernel.walk() if isinstance(op, scf.If)]:
-        op = branch.prev
+        block = branch.block
+        assert block is not None
+        if block not in orders:  # from now on ops only leave it
+            orders[block] = {op: number for number, op in enumerate(block)}
+        _sink_all(branch, orders[block], indices)
+
+
+def _sink_all(branch: scf.If, order: dict[Op, int], indices: Indices) -> None:
+    """Sink what a branch uses, and then what that is computed from."""
+    latest: list[tuple[int, Op]] = []
+    marks: dict[Op, None] = {}
+
+    def visit(values: Iterable[Value]) -> None:
+        for op in (value.op for value in values):
+            if op in order and op not in marks:
+                marks[op] = None
+                heapq.heappush(latest, (-order[op], op))
+
+    visit(free_operands(branch))
+    while latest:
         # Users come before their operands, whose only users they may be by then.
-        while op is not None:
-            before = op.prev
-            if len(op.results) == 1 and indices.is_index(op.results[0]):
-                _sink(op.results[0], op, branch)
-            op = before
+        op = heapq.heappop(latest)[1]
+        if len(op.results) == 1 and indices.is_index(op.results[0]):
+            operands = op.operands
+            if _sink(op.results[0], op, branch):
+                visit(operands)
 
 
-def _sink(value: Value, op: Op, branch: scf.If) -> None:
+def _sink(value: Value, op: Op, branch: scf.If) -> bool:
     """Sink the op that defines a value into the branches that use it, unless something else does."""
-    users = list(value.users)
-    places = {block: _places(users, block) for block in branch.blocks}
-    if not users or sum(len(each) for each in places.values()) < len(users):
-        return
-    for block, inside in places.items():
-        first = next((each for each in block if each in inside.values()), None)
+    places = _places(value, branch)
+    if not places:
+        return False
+    for block in branch.blocks:
+        inside = {user: each for user, each in places.items() if each.block is block}
+        holders = dict.fromkeys(inside.values())
+        first = next((each for each in block if each in holders), None) if inside else None
         if first is not None:
             made = Builder.before_op(first)(op.clone({})).results[0]
             for user in inside:
                 user.replace_operand(value, made)
     op.erase()
+    return True
 
 
-def _places(users: list[Op], block: Block) -> dict[Op, Op]:
-    """Return, for each user inside a block, the op of that block that is or contains it.
+def _places(value: Value, branch: scf.If) -> dict[Op, Op]:
+    """Return, for each user, the op of the branch's blocks that is or contains it; none if one has none.
 
     What a block yields outlives the block, so that is no use inside of it.
     """
     places: dict[Op, Op] = {}
-    for user in users:
-        for each in (user, *user.ancestors()):
-            if each.block is block and not each.terminator:
-                places[user] = each
+    for user in value.users:
+        around = (user, *user.ancestors())
+        found = next((e for e in around if e.block in branch.blocks and not e.terminator), None)
+        if found is None:
+            return {}
+        places[user] = found
     return places

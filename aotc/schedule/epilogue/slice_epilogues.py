@@ -14,7 +14,7 @@ Invariant: a value that is stored is computed once, by the same threads, and sto
 
 from __future__ import annotations
 
-from aotc.ir.core import Kernel, Op, Value
+from aotc.ir.core import Block, Kernel, Op, Value
 from aotc.ir.diagnostics import at
 from aotc.ir.dialects import gpu
 from aotc.ir.effects import Resource
@@ -28,7 +28,7 @@ from aotc.schedule.analysis.register_budget import (
     loaded_registers,
 )
 from aotc.schedule.context import Schedule
-from aotc.schedule.layout.parts import Parts
+from aotc.schedule.layout.parts import BlockOrder, Parts
 
 # Live registers of a thread above which a value is sliced, with which of its loads.
 _LIMITS: tuple[tuple[tuple[type[Op], ...], int], ...] = (
@@ -42,11 +42,12 @@ _PART_ELEMS = 16
 def slice_epilogues(kernel: Kernel, schedule: Schedule) -> None:
     """Slice what is computed ahead of each store where it takes too many registers."""
     del schedule
+    orders: dict[Block, BlockOrder] = {}
     for op in list(kernel.walk()):
         value = _stored(op)
         if value is not None:
             with at(op.loc):
-                _slice(op, value)
+                _slice(op, value, orders)
 
 
 def _stored(op: Op) -> Value | None:
@@ -56,12 +57,16 @@ def _stored(op: Op) -> Value | None:
     return value if isinstance(value, Value) and is_tile(value) else None
 
 
-def _slice(store: Op, value: Value) -> None:
-    if value.op is None or value.op.block is not store.block or list(value.users) != [store]:
+def _slice(store: Op, value: Value, orders: dict[Block, BlockOrder]) -> None:
+    block = store.block
+    if value.op is None or value.op.block is not block or list(value.users) != [store]:
         return
+    assert block is not None
+    if block not in orders:
+        orders[block] = BlockOrder(block)
     shape = tile_shape(value)
     for movable, most_words in _LIMITS:
-        ways = [Parts(value, store, axis, movable) for axis in range(len(shape))]
+        ways = [Parts(value, store, axis, movable, orders[block]) for axis in range(len(shape))]
         if not ways[0].loads or _words(ways[0]) <= most_words:
             continue
         sizes = [_part_size(parts) for parts in ways]
@@ -69,6 +74,7 @@ def _slice(store: Op, value: Value) -> None:
         if sizes[finest] < shape[finest]:
             # In place of the value: later ops may need its inputs.
             _cut(ways[finest], sizes[finest], Builder.before_op(value.op))
+            del orders[block]
             return
 
 

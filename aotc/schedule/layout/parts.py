@@ -10,10 +10,11 @@ below no write to what it reads.
 
 from __future__ import annotations
 
+import heapq
 from collections.abc import Callable
 
 from aotc.ir import gf2
-from aotc.ir.core import Op, Value
+from aotc.ir.core import Block, Op, Value
 from aotc.ir.dialects import gpu
 from aotc.ir.effects import Effect, Resource
 from aotc.ir.matrix_access import matrix_view
@@ -24,7 +25,26 @@ from aotc.ir.types import SharedType, TileType
 from aotc.schedule.analysis.alias import may_alias
 from aotc.schedule.analysis.global_order import fences
 
-MayMove = Callable[[Op, Op], bool]
+
+class BlockOrder:
+    """Where the ops of a block stand, and how many of them loads must not cross, until it changes."""
+
+    def __init__(self, block: Block) -> None:
+        self.numbers: dict[Op, int] = {}
+        self._fences: list[int] = []
+        num_fences = 0
+        for number, op in enumerate(block):
+            self.numbers[op] = number
+            num_fences += next(fences([op]), None) is not None
+            self._fences.append(num_fences)
+
+    def has_fence(self, after: Op, before: Op) -> bool:
+        """Return whether loads must not cross an op between two others of the block."""
+        start, end = self.numbers[after], self.numbers[before]
+        return start >= end or self._fences[end - 1] > self._fences[start]
+
+
+MayMove = Callable[[Op, Op, BlockOrder], bool]
 """Whether a load may be issued before another op instead of where it is."""
 
 
@@ -37,7 +57,12 @@ class Parts:
     """
 
     def __init__(
-        self, value: Value, end: Op, axis: int, movable: tuple[type[Op], ...] = (gpu.SharedLoad,)
+        self,
+        value: Value,
+        end: Op,
+        axis: int,
+        movable: tuple[type[Op], ...] = (gpu.SharedLoad,),
+        order: BlockOrder | None = None,
     ) -> None:
         self.value = value
         self.end = end
@@ -46,30 +71,43 @@ class Parts:
         self.inside: dict[Value, None] = {}
         self.loads: list[gpu.SharedLoad | gpu.Load] = []
         self.leaves: dict[Value, None] = {}
-        self._collect(value)
+        assert end.block is not None
+        self._collect(value, BlockOrder(end.block) if order is None else order)
 
-    def _collect(self, value: Value) -> None:
+    def _collect(self, value: Value, order: BlockOrder) -> None:
         """Add the ops that only this value needs, the last to be computed first."""
-        wanted: dict[Value, None] = {value: None}
+        wanted: dict[Value, None] = {}
         users: dict[Op, None] = {self.end: None}
-        op = self.end.prev
-        while op is not None and wanted:
-            made = op.results[0] if op.results else None
-            if made is not None and made in wanted:
-                del wanted[made]
-                if is_tile(made) and all(user in users for user in made.users) and self._take(op):
-                    users[op] = self.inside[made] = None
-                    wanted.update(dict.fromkeys(filter(is_tile, op.operands)))
-                else:
-                    self.leaves[made] = None
-            op = op.prev
+        latest: list[tuple[int, Op]] = []
+
+        def want(value: Value) -> None:
+            op = value.op
+            if value not in wanted and op in order.numbers and value is op.results[0]:
+                heapq.heappush(latest, (-order.numbers[op], op))
+            wanted[value] = None
+
+        want(value)
+        while latest:
+            op = heapq.heappop(latest)[1]
+            made = op.results[0]
+            del wanted[made]
+            if (
+                is_tile(made)
+                and all(each in users for each in made.users)
+                and self._take(op, order)
+            ):
+                users[op] = self.inside[made] = None
+                for source in filter(is_tile, op.operands):
+                    want(source)
+            else:
+                self.leaves[made] = None
         self.leaves.update(wanted)
 
-    def _take(self, op: Op) -> bool:
+    def _take(self, op: Op, order: BlockOrder) -> bool:
         """Return whether an op can be computed slice by slice at the end."""
         if type(op) not in self.movable:
             return is_elementwise(op)
-        if not _MAY_MOVE[type(op)](op, self.end):
+        if not _MAY_MOVE[type(op)](op, self.end, order):
             return False
         assert isinstance(op, gpu.SharedLoad | gpu.Load)
         self.loads.append(op)
@@ -153,8 +191,9 @@ class Parts:
 # ---- loads that sink ----------------------------------------------------------------------------
 
 
-def _may_read_later(load: Op, end: Op) -> bool:
+def _may_read_later(load: Op, end: Op, order: BlockOrder) -> bool:
     """Return whether nothing between a load from a buffer and `end` writes to the buffer."""
+    del order
     assert isinstance(load, gpu.SharedLoad)
     if load.start:
         return False
@@ -172,15 +211,10 @@ def _may_write(op: Op, effect: Effect, buffer: Value) -> bool:
     return not effect.of or may_alias(getattr(op, effect.of), buffer)
 
 
-def _may_load_later(load: Op, end: Op) -> bool:
+def _may_load_later(load: Op, end: Op, order: BlockOrder) -> bool:
     """Return whether nothing between a load from global memory and `end` may write there."""
     assert isinstance(load, gpu.Load)
-    op = load.next
-    while op is not None and op is not end:
-        if next(fences([op]), None) is not None:
-            return False
-        op = op.next
-    return op is end and not load.volatile
+    return not load.volatile and not order.has_fence(load, end)
 
 
 _MAY_MOVE: dict[type[Op], MayMove] = {gpu.SharedLoad: _may_read_later, gpu.Load: _may_load_later}

@@ -22,6 +22,9 @@ from aotc.schedule.analysis.loop_slice import is_cheap
 from aotc.schedule.analysis.register_budget import LOADS_BUDGET, loaded_registers
 from aotc.schedule.context import Schedule
 
+_MAX_BLOCKED = 64
+"""Loads that are passed over, as they need others first, before the rest is left for later."""
+
 
 def advance_loads(kernel: Kernel, schedule: Schedule) -> None:
     """Reorder every block so that loads are issued early."""
@@ -65,6 +68,7 @@ class _Order:
 
     def __init__(self, ops: Sequence[Op]) -> None:
         self.left = dict.fromkeys(ops)
+        self.numbers = {op: number for number, op in enumerate(ops)}
         self.loads = {op: words for op in ops if (words := _words(op))}
         self.sources = {
             op: [source for value in free_operands(op) if (source := value.op) in self.left]
@@ -75,6 +79,9 @@ class _Order:
             for source in dict.fromkeys(sources):
                 if source in self.users_left:
                     self.users_left[source] += 1
+        self.unissued = dict(self.loads)
+        self.fewest_words = min(self.loads.values())
+        self.num_words = 0
         self.waiting: dict[Op, None] = {}
         self.in_flight: dict[Op, int] = {}
         self.listed: list[Op] = []
@@ -90,10 +97,15 @@ class _Order:
         return self.listed
 
     def _issue_ready(self) -> None:
-        for load, words in list(self.loads.items()):
-            if load not in self.left or sum(self.in_flight.values()) + words > LOADS_BUDGET:
+        blocked = 0
+        for load in list(self.unissued):
+            words = self.unissued.get(load)
+            if blocked > _MAX_BLOCKED or self.num_words + self.fewest_words > LOADS_BUDGET:
+                break
+            if words is None or self.num_words + words > LOADS_BUDGET:
                 continue
             inputs = self._inputs(load)
+            blocked += inputs is None
             if inputs is not None:
                 for op in inputs:
                     self._take(op)
@@ -114,7 +126,7 @@ class _Order:
                         return None
                     found[source] = None
                     worklist.append(source)
-        return [op for op in self.left if op in found]
+        return sorted(found, key=self.numbers.__getitem__)
 
     def _take(self, op: Op) -> None:
         del self.left[op]
@@ -125,10 +137,13 @@ class _Order:
             self.changed |= self.waiting.pop(source, 0) is None
             self.users_left[source] -= 1
             if self.users_left[source] == 0:
-                self.changed |= self.in_flight.pop(source, 0) > 0
+                words = self.in_flight.pop(source, 0)
+                self.num_words -= words
+                self.changed |= words > 0
         if op in self.loads:
             self.waiting[op] = None
-            self.in_flight[op] = self.loads[op]
+            self.in_flight[op] = self.unissued.pop(op)
+            self.num_words += self.in_flight[op]
 
 
 def _moves(op: Op) -> bool:

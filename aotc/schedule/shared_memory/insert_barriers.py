@@ -139,8 +139,8 @@ def _order_global(op: Op, pending: Pending) -> None:
     """Insert what has to precede an access to global memory."""
     hazards = pending.hazards
     assert hazards is not None
-    met = any(hazards.meet(touch, op) for touch in pending.touched)
-    unseen = hazards.is_async(op) and any(hazards.meet(each, op) for each in pending.unproxied)
+    met = hazards.meet_any(reversed(pending.touched), op)
+    unseen = hazards.is_async(op) and hazards.meet_any(reversed(pending.unproxied), op)
     if not met and not unseen:
         return
     _raise_if_probe(pending, None)
@@ -400,6 +400,9 @@ def _visit_roles(op: Op, pending: Pending) -> None:
 
 def _visit_loop(op: Op, pending: Pending) -> None:
     """Walk a loop; a barrier that only what came before it needs is placed ahead of it."""
+    if _is_silent(op, pending):
+        pending.map(lambda place: replace(place, stage=None))
+        return
     if _meets_earlier(op, pending):
         own = pending.copy()
         own.clear()
@@ -409,6 +412,21 @@ def _visit_loop(op: Op, pending: Pending) -> None:
             if missing is not None:
                 _barrier_before(op, pending, missing.place)
     _walk_loop(op, pending)
+
+
+def _is_silent(loop: Op, pending: Pending) -> bool:
+    """Return whether nothing in a loop accesses memory that needs an order, or orders any.
+
+    Loops of loops would be walked twice as often at each level.
+    """
+    if loop not in pending.silent:
+        accesses = pending.hazards.accesses if pending.hazards is not None else {}
+        inside = (op for block in loop.blocks for op in block.walk())
+        pending.silent[loop] = all(
+            op not in accesses and (op.has(Trait.CONTROL_FLOW) or rule_of(op) is None)
+            for op in inside
+        )
+    return pending.silent[loop]
 
 
 def _meets_earlier(loop: Op, pending: Pending) -> bool:

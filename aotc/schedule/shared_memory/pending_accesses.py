@@ -103,6 +103,8 @@ class Pending:
     """Whether a walk with it is to find out if a barrier is missing, and to insert none."""
     rules: dict[Op, Rule | None] = field(default_factory=dict["Op", "Rule | None"], compare=False)
     """How to visit each op that a walk of a loop has visited before; all paths share it."""
+    silent: dict[Op, bool] = field(default_factory=dict["Op", bool], compare=False)
+    """Whether nothing in a loop concerns this walk."""
 
     @property
     def all(self) -> tuple[Places, ...]:
@@ -146,6 +148,7 @@ class Pending:
             asynchronous=self.asynchronous,
             is_probe=self.is_probe,
             rules=self.rules,
+            silent=self.silent,
         )
         copied.merge(self)
         return copied

@@ -326,3 +326,32 @@ tl.store(x_ptr + i, acc)
 """
     _barriers(tmp_path, body, num_warps=1)
     assert 0 < len(asked) <= 12 * loops**2
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "tl.store(x_ptr + k * n + i, v, mask=i < n)",
+        "tl.store(x_ptr + k * 128 + i, v, mask=k * 128 + i < n)",
+        "tl.store(x_ptr + (64 - k) * 128 + i, v + k)",
+        "tl.store(x_ptr + (k * 37 % 64) * 128 + i, v + k)",
+        "tl.store(y_ptr + k * n + i, tl.load(x_ptr + k * n + i))",
+        "tl.store(x_ptr + k * 64 + i, v + k)",
+    ],
+)
+def test_rows_of_accesses_answer_as_pairs_do(tmp_path, line: str) -> None:
+    body = f"""
+        i, v = tl.arange(0, 128), tl.load(y_ptr + tl.arange(0, 128))
+        for k in tl.static_range(64):
+            {line}
+    """
+    kernel = parse_kernel(_with_descriptors(tmp_path, body))
+    by_rows, by_pairs = GlobalHazards(kernel), GlobalHazards(kernel)
+    touched: list[Touch] = []
+    for op in kernel.walk():
+        if op in by_rows.accesses:
+            expected = any(by_pairs.meet(touch, op) for touch in touched)
+            assert by_rows.meet_any(reversed(touched), op) == expected
+            touched.append(Touch(op))
+    if "37" not in line:
+        assert len(by_rows._met) <= 6 * len(touched)  # pyright: ignore[reportPrivateUsage]
