@@ -29,6 +29,7 @@ from aotc.ir.params import GRID_SOURCES, SCRATCH_ALIGNMENT_BYTES, SCRATCH_SOURCE
 from aotc.metadata import Metadata
 from aotc.package import archive as archives
 from aotc.package import refusals
+from aotc.package.argument_type import PROMISED_DIVISOR
 from aotc.package.assemble import assemble
 from aotc.package.cache import CachedKernel
 from aotc.package.condition import launch_condition
@@ -161,14 +162,27 @@ class PlannedLauncher:
             self._check_plan(plan, args, reference, at_once)
         self._check_neighbours(args, grid, at_once, scratch)
         if grid is not None:
-            with suppress(AotcError):
-                self._plan(args, (grid[0] + 1, *grid[1:]), at_once, scratch)
+            self._check_other_grid(plan, args, (grid[0] + 1, *grid[1:]), at_once, scratch)
         with suppress(AotcError):  # so that nothing is left of this launch where it is planned
             self._plan(_larger(args), grid, at_once, scratch)
         again = self._plan(args, grid, at_once, scratch)  # from the cache, unless evicted
         if again != plan:
             raise ExecutionFault(f"the launcher plans {again} for a launch planned as {plan}")
         return None if plan is None else self._launched(plan)
+
+    def _check_other_grid(
+        self,
+        plan: Plan | None,
+        args: Sequence[object],
+        grid: tuple[int, ...],
+        at_once: int,
+        scratch: int,
+    ) -> None:
+        """Check that another grid has another plan. Raises: ExecutionFault."""
+        with suppress(AotcError):
+            other = self._plan(args, grid, at_once, scratch)
+            if other is not None and other == plan:
+                raise ExecutionFault(f"the launcher plans {plan} for a grid of {grid} as well")
 
     def _check_plan(
         self, plan: Plan, args: Sequence[object], reference: Reference, at_once: int
@@ -334,9 +348,9 @@ def _other_tensors(tensor: Tensor) -> Iterator[Tensor]:
 
 
 def _larger(args: Sequence[object]) -> list[object]:
-    """Return arguments whose tensors have one more of everything along each axis."""
+    """Return arguments whose tensors have more of everything along each axis."""
     return [
-        arg._replace(shape=tuple(extent + 1 for extent in arg.shape))
+        arg._replace(shape=tuple(extent + PROMISED_DIVISOR for extent in arg.shape))
         if isinstance(arg, Tensor)
         else arg
         for arg in args

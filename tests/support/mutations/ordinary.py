@@ -20,8 +20,9 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-from aotc.compiler import CompileRequest, PtxKernel, compile_ptx
+from aotc.compiler import CompileRequest, compile_ptx
 from aotc.ir.diagnostics import DiagnosticError, IRError
+from aotc.package import planned
 from aotc.package.index import ArchiveError
 from aotc.package.verify import verify_variant
 from aotc.package.verify_subjects import Subject, load_subjects
@@ -131,6 +132,11 @@ _FENCED = (
     ("kernels/matrix.toml", "row_sums", "sm_80", "T=bf16"),
     ("tests/support/mutation_cases/kernels.toml", "write_and_load", "sm_90a", ""),
 )
+_LAUNCHED = (
+    ("kernels/cooperative.toml", "long_softmax", "sm_90a", ""),
+    ("kernels/descriptors.toml", "grouped_gemm", "sm_90a", ""),
+    ("kernels/matrix.toml", "matmul", "sm_90a", "T=bf16 BIAS=false BLOCK_M=128"),
+)
 _BY_AREA = {
     "accesses to global memory, atomics": (*_ROWS, *_FUNCTIONS, *_ATOMICS),
     "shared memory, layouts, reductions, scans": (*_ROWS, *_FUNCTIONS, *_DOTS),
@@ -142,7 +148,7 @@ _BY_AREA = {
     "far rows": (*_ROWS, *_ATOMICS, *_FUNCTIONS, *_DOTS),
     "fences": (*_FENCED, *_LONG_ROWS, *_CLUSTERS, *_HOPPER),
     "bulk copies": (*_LONG_ROWS, *_HOPPER),
-    "launcher": (*_HOPPER, *_ROWS[:2]),
+    "launcher": (*_LAUNCHED, *_HOPPER, *_ROWS[:2]),
 }
 
 
@@ -168,19 +174,21 @@ def _has(label: str, word: str) -> bool:
 
 
 @cache
-def _as_it_should_be(request: CompileRequest) -> PtxKernel:
-    return compile_ptx(request)
+def _as_it_should_be(request: CompileRequest) -> tuple[object, ...]:
+    return _told(request)
 
 
 def _changed(request: CompileRequest) -> bool:
     """Return whether a variant is not what it was, or can no longer be compiled."""
-    return _told(_as_it_should_be(request)) != _told(compile_ptx(request))
+    return _as_it_should_be(request) != _told(request)
 
 
-def _told(kernel: PtxKernel) -> tuple[object, ...]:
+def _told(request: CompileRequest) -> tuple[object, ...]:
     """Return what a kernel is and what its launcher is told."""
+    kernel = compile_ptx(request)
     told = kernel.params, kernel.guards, kernel.scratch_bytes, kernel.cooperative
-    return (kernel.ptx, kernel.shared_bytes, *told)
+    condition = planned.launch_condition(request, kernel.guards, kernel.params)
+    return (kernel.ptx, kernel.shared_bytes, condition, *told)
 
 
 def observe(mutation: Mutation, area: str) -> Outcome:
