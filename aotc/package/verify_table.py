@@ -189,6 +189,9 @@ class _Reader:
         if not isinstance(value, dict):
             message = f"expected a range for the pointer {name!r}, got {describe(value)}"
             raise self.section.wrong(name, message, f"write {name} = {{ low = 0, high = 100 }}")
+        if list(cast("dict[str, object]", value)) == ["size"]:
+            message = f"expected a key in quotes, got a table {name!r} with a size"
+            raise self.section.wrong(name, message, f'write "{name}.size" = …')
         table = self.section.table(name, ("low", "high", "distinct", "cumulative", "multiple_of"))
         low, high = (self._limit(table, key) for key in ("low", "high"))
         if isinstance(low, (int, float)) and isinstance(high, (int, float)) and low >= high:

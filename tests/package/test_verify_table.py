@@ -73,7 +73,7 @@ def test_how_large_buffers_are() -> None:
         ('"x_ptr.size" = -1', "expected elements or an expression for 'x_ptr.size', got"),
         ('"x_ptr.size" = true', "expected elements or an expression for 'x_ptr.size', got"),
         ('"x_ptr.size" = "m"', "m"),
-        ('x_ptr.size = "n"', "size"),
+        ('x_ptr.size = "n"', "expected a key in quotes, got a table 'x_ptr' with a size"),
     ],
 )
 def test_a_mistake_about_sizes(line: str, message: str) -> None:
