@@ -87,10 +87,14 @@ class ValueRange:
 
 @dataclass(frozen=True, slots=True)
 class PointeeSpec:
-    """What the addresses in a buffer point to when a kernel is verified: `count` buffers."""
+    """What the addresses in a buffer point to when a kernel is verified: `count` buffers.
+
+    With a `shape` the buffer holds tensor maps instead, of tensors of this shape.
+    """
 
     element: str
     count: int | ManifestExpression
+    shape: tuple[int | ManifestExpression, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

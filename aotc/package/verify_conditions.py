@@ -17,6 +17,7 @@ from aotc.ir.types import SCALARS
 from aotc.package.argument_type import PROMISED_DIVISOR
 from aotc.package.spec import ManifestExpression
 from aotc.package.verify_subjects import Subject, VerifyOptions
+from aotc.schedule.layout.tensor_copies import tensor_map_of
 from aotc.verify.checks.check import Checks
 from aotc.verify.checks.dataflow import shared_block
 from aotc.verify.checks.inputs import DEFAULT_MAX_BUFFER_BYTES, Inputs, Pointees, Range
@@ -65,7 +66,12 @@ def checks_of(subject: Subject, options: VerifyOptions, *, may_be_left_out: bool
         for name, each in spec.ranges.items()
     }
     pointees = {
-        name: Pointees(SCALARS[each.element], _limit(each.count, subject.values))
+        name: Pointees(
+            SCALARS[each.element],
+            _limit(each.count, subject.values),
+            tuple(_limit(extent, subject.values) for extent in each.shape),
+            tensor_map_of,
+        )
         for name, each in spec.pointees.items()
     }
     sizes = {name: _limit(each, subject.values) for name, each in spec.sizes.items()}

@@ -8,6 +8,7 @@
     starts_ptr = { low = 1, high = 99, cumulative = true }    # 0, then sums of such lengths
     indices_ptr = { low = 0, high = "n_rows" }  # a pointer: the range of what it points at
     strides_ptr = { low = 64, high = 512, multiple_of = 8 }   # integers, multiples of 8
+    maps_ptr = { maps_of = "bf16", shape = ["n", 64], count = 2 }  # tensor maps in memory
     "x.size" = "n_rows * stride"                # the elements of a pointer's buffer
     a_ptrs = { pointers_to = "fp16", count = "groups" }  # a "*i64" whose elements are addresses
     max_programs = 64
@@ -23,6 +24,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterator, Mapping
+from typing import cast
 
 from aotc.ir import expression
 from aotc.ir.diagnostics import ManifestError, did_you_mean
@@ -37,6 +39,8 @@ from aotc.package.tables import Table, describe
 _OPTIONS = ("grid", "tolerance", "max_programs", "in_place")
 _MAX_PROGRAMS = 1 << 16
 _MAX_COUNT = 1 << 10
+_MAX_AXES = 5  # of a tensor map
+_EXTENTS = f"1 to {_MAX_AXES} extents"
 _SIZE = ".size"
 _EXTENT = re.compile(r"(\w+)\.shape\[\d+\]")
 
@@ -185,6 +189,9 @@ class _Reader:
         if not isinstance(value, dict):
             message = f"expected a range for the pointer {name!r}, got {describe(value)}"
             raise self.section.wrong(name, message, f"write {name} = {{ low = 0, high = 100 }}")
+        if list(cast("dict[str, object]", value)) == ["size"]:
+            message = f"expected a key in quotes, got a table {name!r} with a size"
+            raise self.section.wrong(name, message, f'write "{name}.size" = …')
         table = self.section.table(name, ("low", "high", "distinct", "cumulative", "multiple_of"))
         low, high = (self._limit(table, key) for key in ("low", "high"))
         if isinstance(low, (int, float)) and isinstance(high, (int, float)) and low >= high:
@@ -227,20 +234,54 @@ class _Reader:
 
     def has_pointees(self, name: str) -> bool:
         value = self.section.data[name]
-        return isinstance(value, dict) and "pointers_to" in value
+        return isinstance(value, dict) and ("pointers_to" in value or "maps_of" in value)
 
     def pointees(self, name: str, argument: ArgumentType) -> PointeeSpec:
+        if "maps_of" in self.section.data[name]:
+            return self._maps(name)
         table = self.section.table(name, ("pointers_to", "count"))
-        element = table.string("pointers_to")
-        if element not in SCALARS:
-            message = f"expected a type for 'pointers_to', got {element!r}"
-            remedy = did_you_mean(element, list(SCALARS)) or f"there are {', '.join(SCALARS)}"
-            raise table.wrong("pointers_to", message, remedy)
+        element = self._element(table, "pointers_to")
         if argument.element not in ("i64", "u64"):
             message = f"expected an argument of *i64 or *u64 to hold addresses, {name!r} is"
             raise self.section.wrong_key(name, f"{message} *{argument.element}")
+        return PointeeSpec(element, self._count(table))
+
+    def _maps(self, name: str) -> PointeeSpec:
+        """Return what the tensor maps in a buffer are of."""
+        table = self.section.table(name, ("maps_of", "shape", "count"))
+        element = self._element(table, "maps_of")
+        if not table.has("shape"):
+            raise ManifestError(f"expected {_EXTENTS} for 'shape', got none", table.loc)
+        extents: object = table.data["shape"]
+        is_listed = isinstance(extents, list)
+        if not is_listed or not 1 <= len(cast("list[object]", extents)) <= _MAX_AXES:
+            raise table.wrong(
+                "shape", f"expected {_EXTENTS}, got {describe(cast('object', extents))}"
+            )
+        listed = cast("list[object]", extents)
+        shape = tuple(self._extent(table, index, each) for index, each in enumerate(listed))
+        return PointeeSpec(element, self._count(table) if table.has("count") else 1, shape)
+
+    def _extent(self, table: Table, index: int, value: object) -> int | ManifestExpression:
+        loc = table.element("shape", index)
+        if isinstance(value, str):
+            return read_expression(value, loc, self.kernel, self.signature)
+        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+            message = f"expected a positive integer or an expression, got {describe(value)}"
+            raise ManifestError(message, loc)
+        return value
+
+    def _element(self, table: Table, key: str) -> str:
+        element = table.string(key)
+        if element not in SCALARS:
+            message = f"expected a type for {key!r}, got {element!r}"
+            remedy = did_you_mean(element, list(SCALARS)) or f"there are {', '.join(SCALARS)}"
+            raise table.wrong(key, message, remedy)
+        return element
+
+    def _count(self, table: Table) -> int | ManifestExpression:
         if table.is_string("count"):
-            return PointeeSpec(element, self._expression(table, "count"))
+            return self._expression(table, "count")
         value = table.data.get("count")
         if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= _MAX_COUNT:
             expected = f"an integer from 1 to {_MAX_COUNT} or an expression"
@@ -248,7 +289,7 @@ class _Reader:
             if not table.has("count"):
                 raise ManifestError(f"expected {expected} for 'count', got none", table.loc)
             raise table.wrong("count", message)
-        return PointeeSpec(element, value)
+        return value
 
     def _limit(self, table: Table, key: str) -> int | float | ManifestExpression:
         if table.is_string(key):

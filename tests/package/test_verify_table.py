@@ -48,6 +48,16 @@ def test_what_addresses_are_of_and_whether_arguments_may_be_one_memory() -> None
     assert _spec("", "grouped_pointers").verify.in_place
 
 
+def test_which_tensors_maps_in_memory_are_of() -> None:
+    line = 'out_ptrs = { maps_of = "fp16", shape = ["n", 64], count = 2 }'
+    maps = _spec(line, "grouped_pointers").verify.pointees["out_ptrs"]
+    assert (maps.element, maps.count, maps.shape[1]) == ("fp16", 2, 64)
+    assert isinstance(maps.shape[0], ManifestExpression)
+    assert evaluate(maps.shape[0].root, {"n": 4}) == 4
+    single = _spec('out_ptrs = { maps_of = "fp16", shape = [8] }', "grouped_pointers").verify
+    assert single.pointees["out_ptrs"].count == 1
+
+
 def test_how_large_buffers_are() -> None:
     sizes = _spec('"x_ptr.size" = "n * stride_x + BLOCK"\n"out_ptr.size" = 7').verify.sizes
     assert isinstance(sizes["x_ptr"], ManifestExpression)
@@ -63,7 +73,7 @@ def test_how_large_buffers_are() -> None:
         ('"x_ptr.size" = -1', "expected elements or an expression for 'x_ptr.size', got"),
         ('"x_ptr.size" = true', "expected elements or an expression for 'x_ptr.size', got"),
         ('"x_ptr.size" = "m"', "m"),
-        ('x_ptr.size = "n"', "size"),
+        ('x_ptr.size = "n"', "expected a key in quotes, got a table 'x_ptr' with a size"),
     ],
 )
 def test_a_mistake_about_sizes(line: str, message: str) -> None:
@@ -76,6 +86,12 @@ def test_a_mistake_about_sizes(line: str, message: str) -> None:
     [
         ('out_ptrs = { pointers_to = "fp61", count = 1 }', "expected a type for 'pointers_to'"),
         ('out_ptrs = { pointers_to = "fp16" }', "for 'count', got none"),
+        ('out_ptrs = { maps_of = "fp16" }', "expected 1 to 5 extents for 'shape', got none"),
+        ('out_ptrs = { maps_of = "fp16", shape = [] }', "expected 1 to 5 extents"),
+        ('out_ptrs = { maps_of = "fp16", shape = 8 }', "expected 1 to 5 extents"),
+        ('out_ptrs = { maps_of = "fp16", shape = [8, 0] }', "a positive integer or an expression"),
+        ('out_ptrs = { maps_of = "fp61", shape = [8] }', "expected a type for 'maps_of'"),
+        ('out_ptrs = { maps_of = "fp16", shape = ["m"] }', "m"),
         ('out_ptrs = { pointers_to = "fp16", count = 0 }', "for 'count', got the integer 0"),
         ('rows_ptr = { pointers_to = "fp16", count = 1 }', r"\*i64 or \*u64 to hold addresses"),
         ("rows_ptr = { low = 0, high = 3, distinct = 1 }", "expected true or false for 'distinct'"),

@@ -101,7 +101,9 @@ class DeviceBuffers:
         self._addresses: dict[str, int] = {}
 
     def __enter__(self) -> DeviceBuffers:
-        """Raises: Unsuited if the GPU has no room for them."""
+        """Raises: Unsuited if the GPU has no room for them, or they hold tensor maps."""
+        if any(buffer.maps is not None for buffer in self._buffers.values()):
+            raise Unsuited("it takes tensor maps from memory, which only the emulator is given")
         try:
             for name, buffer in self._buffers.items():
                 self._addresses[name] = self._driver.allocate(buffer.size_bytes + _GUARD_BYTES)

@@ -24,7 +24,7 @@ from aotc.verify.checks.launched import Launched, Launcher
 from aotc.verify.checks.launches import Scalar
 from aotc.verify.checks.reference import Buffer, Bytes, Marks, Reference
 from aotc.verify.emulator.arguments import ParameterBlock, PointerTable
-from aotc.verify.emulator.async_copies.tensor_argument import PlacedTensor
+from aotc.verify.emulator.async_copies.tensor_argument import PlacedTensor, TensorTable
 from aotc.verify.emulator.errors import EmulationError, Fault
 from aotc.verify.emulator.memory.global_memory import GlobalMemory
 from aotc.verify.emulator.memory.stale_loads import StaleLoads
@@ -147,10 +147,13 @@ class _Held:
         marks = view(buffer.readable | buffer.writable, np.uint8)
         return any(part[: max(0, start - at)].any() for at, part in buffer.parts(marks))
 
-    def _table(self, buffer: Buffer, content: Bytes) -> PointerTable:
-        """Return the addresses that lie in a buffer."""
+    def _table(self, buffer: Buffer, content: Bytes) -> PointerTable | TensorTable:
+        """Return the addresses, or the tensor maps, that lie in a buffer."""
         others = [self._opened(self._reference.buffers[each]) for each in buffer.pointees]
         masks = tuple((readable, writable) for _, readable, writable in others)
+        if buffer.maps is not None:
+            tensors = (replace(buffer.maps, array=content) for content, *_ in others)
+            return TensorTable(tuple(tensors), masks)
         count = max(1, content.size // 8)
         return PointerTable(count, tuple(content for content, *_ in others), masks)
 

@@ -11,13 +11,15 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from aotc.ir.core import Kernel
-from aotc.ir.dialects.descriptor import TENSOR_ALIGNMENT_BYTES
-from aotc.ir.types import DescriptorType, PointerType, ScalarType
+from aotc.ir.dialects.descriptor import TENSOR_ALIGNMENT_BYTES, DescriptorAt
+from aotc.ir.types import DescriptorType, PointerType, ScalarType, TensorMapType
+from aotc.verify.arrays import view
 from aotc.verify.checks import input_data
-from aotc.verify.checks.contents import Contents, Listed
+from aotc.verify.checks.contents import Contents, Listed, loaded_dtype
 from aotc.verify.checks.dataflow import Roles
 from aotc.verify.checks.launches import Launch, Scalar
 from aotc.verify.checks.lazy_memory import ElasticMemory
+from aotc.verify.emulator.async_copies.tensor_argument import PlacedTensor
 from aotc.verify.interpreter.memory import TensorAddress
 from aotc.verify.interpreter.program import InterpretError
 from aotc.verify.interpreter.run import Argument
@@ -44,10 +46,16 @@ class Range:
 
 @dataclass(frozen=True, slots=True)
 class Pointees:
-    """Say what the addresses in a buffer are of: `count` buffers of `element`, each its own."""
+    """Say what the addresses in a buffer are of: `count` buffers of `element`, each its own.
+
+    With a `shape` the buffer holds tensor maps of tensors, for the tiles that the kernel copies by
+    them: `map_of` says what the map of a descriptor is.
+    """
 
     element: ScalarType
     count: Callable[[Mapping[str, Scalar]], Scalar]
+    shape: tuple[Callable[[Mapping[str, Scalar]], Scalar], ...] = ()
+    map_of: Callable[[DescriptorType], TensorMapType] | None = None
 
     def names(self, pointer: str, launch: Launch) -> list[str]:
         """Return the names of the buffers at a launch, such as "a_ptrs[0]"."""
@@ -113,13 +121,47 @@ def tensors_of(
             continue
         axes = range(len(kind.block))
         shape = tuple(int(launch.scalars[f"{info.name}.shape[{axis}]"]) for axis in axes)
-        grain = TENSOR_ALIGNMENT_BYTES // kind.element.size_bytes
-        strides = (1,)
-        for extent in shape[:0:-1]:
-            rows = -(-extent * strides[0] // grain) + int(launch.misaligned)
-            strides = (rows * grain, *strides)
-        found[info.name] = shape, strides
+        found[info.name] = shape, _padded(shape, kind.element, launch)
     return found
+
+
+def _padded(shape: tuple[int, ...], element: ScalarType, launch: Launch) -> tuple[int, ...]:
+    """Return strides, in elements, of rows that are padded to what a tensor copy can address."""
+    grain = TENSOR_ALIGNMENT_BYTES // element.size_bytes
+    strides = (1,)
+    for extent in shape[:0:-1]:
+        rows = -(-extent * strides[0] // grain) + int(launch.misaligned)
+        strides = (rows * grain, *strides)
+    return strides
+
+
+def maps_at(
+    kernel: Kernel, pointer: str, pointees: Pointees, launch: Launch
+) -> dict[str, PlacedTensor]:
+    """Return the tensors whose maps a pointer's buffer holds, by name, without their memory.
+
+    Raises: InterpretError if the kernel takes no such map from memory.
+    """
+    assert pointees.map_of is not None
+    shape = tuple(max(1, int(extent(launch.scalars))) for extent in pointees.shape)
+    kinds = [op.out.type for op in kernel.walk() if isinstance(op, DescriptorAt)]
+    fitting = [
+        kind
+        for kind in kinds
+        if isinstance(kind, DescriptorType)
+        and (kind.element, len(kind.block)) == (pointees.element, len(shape))
+    ]
+    if not fitting:
+        message = (
+            f"{kernel.name} takes no map of {len(shape)} axes of {pointees.element} from memory"
+        )
+        raise InterpretError(f"{message}, as [kernel.verify] says of {pointer}", kernel.loc)
+    form = pointees.map_of(fitting[0])
+    strides = _padded(shape, pointees.element, launch)
+    tensor = PlacedTensor(
+        np.empty(0, np.uint8), pointees.element.name, shape, strides, form.box, form.swizzle_bytes
+    )
+    return dict.fromkeys(pointees.names(pointer, launch), tensor)
 
 
 def prepared(
@@ -143,7 +185,14 @@ def prepared(
         pointee = kind.pointee if isinstance(kind, PointerType) else kind.element
         is_free = launch.misaligned and info.divisibility == 1 and isinstance(kind, PointerType)
         misaligned = pointee.size_bytes if is_free and info.name not in inputs.pointees else 0
-        if info.name in inputs.pointees:
+        if info.name in inputs.pointees and inputs.pointees[info.name].shape:
+            maps = maps_at(kernel, info.name, inputs.pointees[info.name], launch)
+            encoded = (
+                each.encode_at(memory.address_of(owners.index(name)), name)
+                for name, each in maps.items()
+            )
+            filled = Listed(view(np.frombuffer(b"".join(encoded), np.uint8), loaded_dtype(pointee)))
+        elif info.name in inputs.pointees:
             names = inputs.pointees[info.name].names(info.name, launch)
             places = [memory.address_of(owners.index(name)) for name in names]
             filled = Listed(np.array(places, np.int64))

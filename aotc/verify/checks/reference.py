@@ -24,11 +24,12 @@ from aotc.verify.arrays import Array, copied, view
 from aotc.verify.checks.contents import loaded_dtype
 from aotc.verify.checks.dataflow import Roles, forward
 from aotc.verify.checks.index_overflow import OverflowWatch
-from aotc.verify.checks.inputs import Inputs, owners_of, prepared, tensors_of
+from aotc.verify.checks.inputs import Inputs, maps_at, owners_of, prepared, tensors_of
 from aotc.verify.checks.launches import Launch
 from aotc.verify.checks.lazy_memory import ElasticMemory
 from aotc.verify.checks.noise import inexact_ops, is_inexact, noisy_rules
 from aotc.verify.checks.rounding import NUM_FLIPPED_RUNS, CastWatch, inner_casts
+from aotc.verify.emulator.async_copies.tensor_argument import PlacedTensor
 from aotc.verify.interpreter.program import Code, InterpretError, Program, Rule, Rules
 from aotc.verify.interpreter.replay import Recording, Steady
 from aotc.verify.interpreter.run import RULES, Argument, Interpreter
@@ -60,7 +61,7 @@ class Buffer:
     `noise.py`, `flipped` those with roundings to the other side, see `rounding.py`; there are none
     where the result `is_exact`. A tensor has a `shape`, and `strides` in
     elements. With `pages` only these are held, one after the other. One that holds addresses has
-    `pointees`, the buffers they are of, over and over.
+    `pointees`, the buffers they are of, over and over; one that holds tensor maps of them has their form, `maps`.
     """
 
     name: str
@@ -77,6 +78,7 @@ class Buffer:
     strides: tuple[int, ...] = ()
     pages: tuple[int, ...] = ()
     pointees: tuple[str, ...] = ()
+    maps: PlacedTensor | None = None
 
     @property
     def size_bytes(self) -> int:
@@ -240,7 +242,9 @@ def interpret(
         runs: _Runs = ([], [], []) if is_exact else (upward, random, flipped)
         buffers[name] = _buffer(name, pointee, index, exact, runs)
     for name, pointees in inputs.pointees.items():
-        buffers[name] = replace(buffers[name], pointees=tuple(pointees.names(name, launch)))
+        names = tuple(pointees.names(name, launch))
+        maps = maps_at(kernel, name, pointees, launch) if pointees.shape else {}
+        buffers[name] = replace(buffers[name], pointees=names, maps=maps.get(names[0]))
     for name, (shape, strides) in tensors_of(kernel, launch).items():
         buffers[name] = replace(buffers[name], shape=shape, strides=strides)
     order = tuple(info.name for info in kernel.params)

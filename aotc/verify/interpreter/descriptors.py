@@ -116,7 +116,11 @@ def _described(
     try:
         found = TensorMap.from_bytes(words.tobytes())
     except TensorMapError as error:
-        raise program.error(op, f"finds that {error}") from error
+        refused = program.error(op, f"finds that {error}")
+        refused.remedy = (
+            "[kernel.verify] says what maps are of: { maps_of = 'bf16', shape = [64, 64] }"
+        )
+        raise refused from error
     element, _ = _element(op.out.type)
     if found.element_bytes != element.size_bytes or found.rank != _rank(op.out.type):
         raise program.error(op, f"finds a map of {found.rank} axes of {found.element_type}")

@@ -121,11 +121,18 @@ class PlacedTensor:
 
         Raises: EmulationError for what the driver would refuse.
         """
+        return self.encode_at(memory.add(name, self.array, readable, writable), name)
+
+    def encode_at(self, address: int, name: str) -> bytes:
+        """Return the bytes of the tensor's map, where the tensor is at an address.
+
+        Raises: EmulationError for what the driver would refuse.
+        """
         element = _SCALAR_TYPES[self.element]
         size_bytes = ELEMENT_TYPES[element][1]
         tensor = TensorMap(
             element,
-            memory.add(name, self.array, readable, writable),
+            address,
             self.shape[::-1],
             tuple(stride * size_bytes for stride in self.strides[-2::-1]),
             self.box[::-1],
@@ -137,17 +144,23 @@ class PlacedTensor:
 
 @dataclass(frozen=True)
 class TensorTable:
-    """Describe tensor maps one after the other in global memory; a kernel gets their address."""
+    """Describe tensor maps one after the other in global memory; a kernel gets their address.
 
-    tensors: tuple[TensorArgument, ...]
+    Of tensors with `masks` of what may be read and written only that may be accessed.
+    """
+
+    tensors: tuple[TensorArgument | PlacedTensor, ...]
+    masks: tuple[tuple[npt.NDArray[np.bool_] | None, npt.NDArray[np.bool_] | None], ...] = ()
 
     def place(self, memory: GlobalMemory, name: str) -> int:
         """Make the arrays and the maps accessible and return the address of the first map.
 
         Raises: EmulationError as `TensorArgument.encode`.
         """
+        masks = self.masks or ((None, None),) * len(self.tensors)
         maps = [
-            tensor.encode(memory, f"{name}[{index}]") for index, tensor in enumerate(self.tensors)
+            tensor.encode(memory, f"{name}[{index}]", *mask)
+            for index, (tensor, mask) in enumerate(zip(self.tensors, masks, strict=True))
         ]
         return memory.add(name, copied(np.frombuffer(b"".join(maps), np.uint8)))
 
