@@ -113,7 +113,7 @@ def compile(  # noqa: A001 - the name users expect, as re.compile
         kernel,
         signature=given,
         source=source,
-        constants={name: constant(value) for name, value in (constants or {}).items()},
+        constants=_plain(constants),
         target=_native_target() if target == NATIVE else target,
         debug=debug,
         without=without,
@@ -130,6 +130,14 @@ def compile(  # noqa: A001 - the name users expect, as re.compile
         raise ResourceError(problem, remedy=remedy)
     parameters = kernel_parameters(request.source, request.kernel)
     return LaunchableKernel(made.cubin, made.metadata, made.asm, request, parameters)
+
+
+def _plain(constants: object) -> Any:
+    """Return constants as archives have them; what is no mapping is left to the check of the request."""
+    if not isinstance(constants, Mapping):
+        return constants
+    given = cast("Mapping[str, object]", constants)
+    return {name: constant(value) for name, value in given.items()}
 
 
 def _native_target() -> str:

@@ -20,11 +20,13 @@ from aotc.ir.dialects import arith, descriptor, scf, tile
 from aotc.ir.effects import Trait
 from aotc.ir.parameter_access import pointer_roots
 from aotc.ir.types import FP8E4NV, FP8E5, DescriptorType, PointerType, ScalarType, element_of
-
-SHAPES = (
-    *(arith.Cast, tile.Splat, tile.Broadcast, tile.ExpandDims, tile.Reshape, tile.Trans),
-    *(tile.Hint, tile.Split),
+from aotc.verify.checks.value_flow import (
+    backward,
+    pointer_operand,
+    strip,
+    touches_memory,
 )
+
 _ORDERS = ("lt", "le", "gt", "ge")
 
 
@@ -106,196 +108,6 @@ def shared_block(block: int, num_extents: int) -> int:
     5
     """
     return max(2, round(block ** (1 / num_extents))) if num_extents > 1 else block
-
-
-def sources(value: Value) -> list[Value]:
-    """Return the values that `value` is computed from in one step, conditions and bounds too."""
-    op = value.op
-    if op is not None:
-        rule = _RESULTS.get(type(op))
-        return op.operands if rule is None else rule(op, value.index)
-    parent = value.owner.parent if isinstance(value.owner, Block) else None
-    if isinstance(parent, scf.For):
-        return _for_argument(parent, value.index)
-    if isinstance(parent, scf.While):
-        return _while_argument(parent, value)
-    return []
-
-
-def _for_result(op: Op, index: int) -> list[Value]:
-    assert isinstance(op, scf.For)
-    yielded = op.body.terminator.operands[index]
-    return [op.operands[3 + index], yielded, op.lower, op.upper, op.step]
-
-
-def _for_argument(op: scf.For, index: int) -> list[Value]:
-    if index == 0:
-        return [op.lower, op.upper, op.step]
-    return [op.operands[2 + index], op.body.terminator.operands[index - 1]]
-
-
-def _if_result(op: Op, index: int) -> list[Value]:
-    assert isinstance(op, scf.If)
-    return [op.condition, *(block.terminator.operands[index] for block in op.blocks)]
-
-
-def _while_result(op: Op, index: int) -> list[Value]:
-    assert isinstance(op, scf.While)
-    condition = op.before.terminator.operands
-    return [condition[0], condition[1 + index]]
-
-
-def _while_argument(op: scf.While, value: Value) -> list[Value]:
-    if value.owner is op.before:
-        return [op.operands[value.index], op.after.terminator.operands[value.index]]
-    return [op.before.terminator.operands[1 + value.index]]
-
-
-_RESULTS: dict[type[Op], Callable[[Op, int], list[Value]]] = {
-    scf.For: _for_result,
-    scf.If: _if_result,
-    scf.While: _while_result,
-}
-
-
-def carried(value: Value) -> list[Value]:
-    """Return what stands for `value` in and after the loops and branches that it is handed to."""
-    found: list[Value] = []
-    for user in dict.fromkeys(value.users):
-        handed_to = _HANDED_TO.get(type(user))
-        if handed_to is not None:
-            for at, operand in enumerate(user.operands):
-                found += handed_to(user, at) if operand is value else ()
-    return found
-
-
-def _of_loop(op: Op, at: int) -> list[Value]:
-    assert isinstance(op, scf.For)
-    return [op.results[at - 3], op.body.args[at - 2]] if at >= 3 else []
-
-
-def _of_yield(op: Op, at: int) -> list[Value]:
-    parent = op.block.parent if op.block is not None else None
-    if isinstance(parent, scf.For):
-        return [parent.results[at], parent.body.args[at + 1]]
-    if isinstance(parent, scf.While):
-        return [parent.before.args[at]]
-    return [parent.results[at]] if isinstance(parent, scf.If) else []
-
-
-def _of_while(op: Op, at: int) -> list[Value]:
-    assert isinstance(op, scf.While)
-    return [op.before.args[at]]
-
-
-def _of_condition(op: Op, at: int) -> list[Value]:
-    parent = op.block.parent if op.block is not None else None
-    assert isinstance(parent, scf.While)
-    return [parent.results[at - 1], parent.after.args[at - 1]] if at else []
-
-
-_HANDED_TO: dict[type[Op], Callable[[Op, int], list[Value]]] = {
-    scf.For: _of_loop,
-    scf.While: _of_while,
-    scf.Yield: _of_yield,
-    scf.Condition: _of_condition,
-}
-
-
-def backward(
-    start: Iterable[Value], *, through_loads: bool = True, through_bounds: bool = True
-) -> Iterator[Value]:
-    """Yield `start` and all values it is computed from, each once.
-
-    Without `through_loads` a loaded value is an end, without `through_bounds` a loop's variable.
-    """
-    seen: dict[Value, None] = {}
-    worklist = list(start)
-    while worklist:
-        value = worklist.pop()
-        if value in seen:
-            continue
-        seen[value] = None
-        yield value
-        if not through_bounds and _is_induction(value):
-            continue
-        if through_loads or not _touches_memory(value.op):
-            worklist += sources(value)
-
-
-def forward(start: Iterable[Op]) -> dict[Op, None]:
-    """Return `start` and all ops whose results follow from those, or whose running does.
-
-    What is stored and loaded again is not followed. An op around a combine block follows from what is
-    in it.
-    """
-    found: dict[Op, None] = {}
-    seen: dict[Value, None] = {}
-    ops = [_outermost(op) for op in start]
-    values: list[Value] = []
-    while ops or values:
-        if ops:
-            op = ops.pop()
-            if op not in found:
-                found[op] = None
-                values += op.results
-            continue
-        value = values.pop()
-        if value in seen:
-            continue
-        seen[value] = None
-        values += carried(value)
-        for user in dict.fromkeys(value.users):
-            steered = _steered(user, value)
-            if steered is not None:
-                values += steered.results
-                for block in steered.blocks:
-                    values += block.args
-                    ops += map(_outermost, block.walk())
-            elif type(user) not in _HANDED_TO or _outermost(user) is not user:
-                ops.append(_outermost(user))
-    return found
-
-
-def _steered(user: Op, value: Value) -> Op | None:
-    """Return the loop or branch of which a value decides what runs, by its bounds or condition."""
-    if isinstance(user, scf.For):
-        return user if value in user.operands[:3] else None
-    if isinstance(user, scf.If):
-        return user
-    if isinstance(user, scf.Condition) and value is user.operands[0]:
-        parent = user.block.parent if user.block is not None else None
-        return parent if isinstance(parent, scf.While) else None
-    return None
-
-
-def _outermost(op: Op) -> Op:
-    """Return an op, or the op around the combine block that it is in."""
-    found = op
-    while op.block is not None and isinstance(op.block.parent, Op):
-        op = op.block.parent
-        if not isinstance(op, scf.For | scf.If | scf.While):
-            found = op
-    return found
-
-
-def _touches_memory(op: Op | None) -> bool:
-    return op is not None and bool(op.effects)
-
-
-def strip(value: Value) -> Value:
-    """Return what `value` is a cast, a splat or another shape of."""
-    while isinstance(value.op, SHAPES):
-        value = value.op.operands[0]
-    return value
-
-
-def pointer_operand(op: Op) -> Value | None:
-    """Return the pointers, or descriptor, through which `op` accesses memory; None for others."""
-    if not op.effects:
-        return None
-    pointer = getattr(op, "pointer", None) or getattr(op, "descriptor", None)
-    return pointer if isinstance(pointer, Value) else None
 
 
 def _variable_of_steps(offset: Value) -> Value | None:
@@ -404,7 +216,7 @@ class _Analysis:
             if not isinstance(kind, ScalarType) or not kind.is_int:
                 continue
             found = backward(op.operands, through_loads=False)
-            if not any(_touches_memory(value.op) for value in found):
+            if not any(touches_memory(value.op) for value in found):
                 yield op
 
     def _add_loops(self, roles: Roles) -> None:
@@ -590,11 +402,6 @@ def _is_wide(value: Value) -> bool:
     return isinstance(kind, ScalarType) and kind.bits == 64
 
 
-def _is_induction(value: Value) -> bool:
-    parent = value.owner.parent if isinstance(value.owner, Block) else None
-    return isinstance(parent, scf.For) and value.index == 0
-
-
 def _is_program_id(value: Value) -> bool:
     return isinstance(value.op, tile.ProgramId)
 
@@ -602,7 +409,7 @@ def _is_program_id(value: Value) -> bool:
 def _varies(value: Value) -> bool:
     """Return whether a value differs between programs, elements or iterations."""
     if value.op is not None:
-        return isinstance(value.op, tile.ProgramId | tile.Arange) or _touches_memory(value.op)
+        return isinstance(value.op, tile.ProgramId | tile.Arange) or touches_memory(value.op)
     return isinstance(value.owner, Block) and isinstance(value.owner.parent, scf.For | scf.While)
 
 

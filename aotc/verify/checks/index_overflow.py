@@ -17,7 +17,7 @@ import numpy as np
 from aotc.ir.core import Kernel, Op
 from aotc.ir.dialects import arith, tile
 from aotc.verify.arrays import Array
-from aotc.verify.checks.dataflow import backward
+from aotc.verify.checks.value_flow import backward
 from aotc.verify.interpreter.program import InterpretError, Program, Rule, Rules
 
 _WIDE_BYTES = 8

@@ -15,7 +15,7 @@ from typing import TypeAlias
 from aotc.ir.core import Block, Op, Value
 from aotc.ir.dialects import arith, descriptor, scf, tile
 from aotc.ir.walks import Steps, run
-from aotc.verify.checks.dataflow import SHAPES
+from aotc.verify.checks.value_flow import SHAPES
 
 _Combine: TypeAlias = Callable[[list[int]], int]
 

@@ -40,13 +40,13 @@ from aotc.ir.dialects.mapped import Map
 from aotc.ir.types import FP8E4NV, FP8E5, FP32, FP64, ElementType, ScalarType, element_of
 from aotc.verify.arrays import Array, clipped, reshape
 from aotc.verify.checks.atomic_sums import AtomicSums
-from aotc.verify.checks.dataflow import carried, sources
 from aotc.verify.checks.sums_in_any_order import (
     finite,
     largest_of,
     overflows_against_infinity,
     sums_of_products,
 )
+from aotc.verify.checks.value_flow import carried, sources
 from aotc.verify.fp8_sums import STEP_K, fp8_sums
 from aotc.verify.interpreter.numerics import round_to
 from aotc.verify.interpreter.program import Program, Rule, Rules

@@ -22,13 +22,14 @@ from aotc.ir.dialects.grid import GridBarrier
 from aotc.ir.types import ScalarType
 from aotc.verify.arrays import Array, copied, view
 from aotc.verify.checks.contents import loaded_dtype
-from aotc.verify.checks.dataflow import Roles, forward
+from aotc.verify.checks.dataflow import Roles
 from aotc.verify.checks.index_overflow import OverflowWatch
 from aotc.verify.checks.inputs import Inputs, maps_at, owners_of, prepared, tensors_of
 from aotc.verify.checks.launches import Launch
 from aotc.verify.checks.lazy_memory import ElasticMemory
 from aotc.verify.checks.noise import inexact_ops, is_inexact, noisy_rules
 from aotc.verify.checks.rounding import NUM_FLIPPED_RUNS, CastWatch, inner_casts
+from aotc.verify.checks.value_flow import forward
 from aotc.verify.emulator.async_copies.tensor_argument import PlacedTensor
 from aotc.verify.interpreter.program import Code, InterpretError, Program, Rule, Rules
 from aotc.verify.interpreter.replay import Recording, Steady

@@ -28,7 +28,7 @@ from aotc.ir.dialects import arith, descriptor, tile
 from aotc.ir.types import ScalarType, element_of
 from aotc.ir.walks import reached
 from aotc.verify.arrays import Array, reshape
-from aotc.verify.checks.dataflow import SHAPES, backward
+from aotc.verify.checks.value_flow import SHAPES, backward
 from aotc.verify.interpreter.program import Program, Rule, Rules
 
 FACTOR = 4.0

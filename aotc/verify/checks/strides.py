@@ -16,8 +16,9 @@ from dataclasses import dataclass
 from aotc.ir.core import Kernel, Value
 from aotc.ir.dialects import tile
 from aotc.ir.types import ScalarType, Type
-from aotc.verify.checks.dataflow import Roles, StrideTerm, backward
+from aotc.verify.checks.dataflow import Roles, StrideTerm
 from aotc.verify.checks.integers import Known, upper_bound
+from aotc.verify.checks.value_flow import backward
 
 _PADDING = 3
 _FAR = 5 << 29  # elements: 1.25 times 2**31

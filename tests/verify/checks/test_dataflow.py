@@ -6,9 +6,10 @@ import pytest
 
 from aotc.ir.dialects import arith, tile
 from aotc.ir.text import parse_kernel
-from aotc.verify.checks.dataflow import Roles, forward, roles_of
+from aotc.verify.checks.dataflow import Roles, roles_of
 from aotc.verify.checks.integers import Known, upper_bound
 from aotc.verify.checks.noise import is_inexact
+from aotc.verify.checks.value_flow import forward
 from tests.support.steered_kernel import STEERED
 from tests.support.verify_subjects import kernel_of
 
