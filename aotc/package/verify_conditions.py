@@ -21,13 +21,8 @@ from aotc.schedule.layout.tensor_copies import tensor_map_of
 from aotc.verify.checks.check import Checks
 from aotc.verify.checks.dataflow import shared_block
 from aotc.verify.checks.inputs import DEFAULT_MAX_BUFFER_BYTES, Inputs, Pointees, Range
-from aotc.verify.checks.launches import (
-    DEFAULT_MAX_PROGRAMS,
-    DEFAULT_NUM_STAGES,
-    Choice,
-    Conditions,
-    Scalar,
-)
+from aotc.verify.checks.launch import Scalar
+from aotc.verify.checks.launches import DEFAULT_MAX_PROGRAMS, DEFAULT_NUM_STAGES, Choice, Conditions
 
 _NO_GRID = (-1,)
 _ADDRESS = 1 << 20

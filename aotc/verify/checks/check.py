@@ -26,7 +26,8 @@ from aotc.verify.checks.dataflow import Roles
 from aotc.verify.checks.extents import is_float, may_store_nothing
 from aotc.verify.checks.index_overflow import IndexOverflowError
 from aotc.verify.checks.inputs import Inputs
-from aotc.verify.checks.launches import Chooser, Conditions, Launch, Scalar
+from aotc.verify.checks.launch import Launch, Scalar
+from aotc.verify.checks.launches import Chooser, Conditions
 from aotc.verify.checks.noise import is_inexact
 from aotc.verify.checks.open_results import (
     depends_on_order,

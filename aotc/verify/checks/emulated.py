@@ -20,8 +20,8 @@ from aotc.ir.expression import evaluate, parse
 from aotc.ir.params import GRID_SOURCES, SCRATCH_SOURCE
 from aotc.verify.arrays import view
 from aotc.verify.checks.check import Execution, ExecutionFault, Unsuited
+from aotc.verify.checks.launch import Scalar
 from aotc.verify.checks.launched import Launched, Launcher
-from aotc.verify.checks.launches import Scalar
 from aotc.verify.checks.reference import Buffer, Bytes, Marks, Reference
 from aotc.verify.emulator.arguments import ParameterBlock, PointerTable
 from aotc.verify.emulator.async_copies.tensor_argument import PlacedTensor, TensorTable

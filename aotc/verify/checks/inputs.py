@@ -17,7 +17,7 @@ from aotc.verify.arrays import view
 from aotc.verify.checks import input_data
 from aotc.verify.checks.contents import Contents, Listed, loaded_dtype
 from aotc.verify.checks.dataflow import Roles
-from aotc.verify.checks.launches import Launch, Scalar
+from aotc.verify.checks.launch import Launch, Scalar
 from aotc.verify.checks.lazy_memory import ElasticMemory
 from aotc.verify.emulator.async_copies.tensor_argument import PlacedTensor
 from aotc.verify.interpreter.memory import TensorAddress

@@ -52,9 +52,9 @@ from aotc.verify.checks.extents import (
 )
 from aotc.verify.checks.grid_limits import is_launchable, long_blocks
 from aotc.verify.checks.integers import Known, value_at, value_in_last
+from aotc.verify.checks.launch import Launch, Scalar
 from aotc.verify.checks.strides import FAR, NEAR, Rows, Spacing
 
-Scalar: TypeAlias = int | float
 Values: TypeAlias = dict[str, Scalar]
 
 DEFAULT_MAX_PROGRAMS = 32
@@ -66,56 +66,6 @@ _OTHERS = (1, 2, 3, 5, 1, 2)
 _FAR_APART = 1 << 20  # elements: so many of each program may be too much to hold
 _PROGRAMS = (2, 8, 132, 148)  # of persistent kernels that do not say how many there are
 _COVERED = -1  # an extent of a tensor that is to be as large as any other
-
-
-@dataclass(frozen=True, slots=True)
-class Launch:
-    """One launch: what scalar arguments are, how many programs there are, what is drawn.
-
-    `index_high` bounds loaded indices; with `misaligned` a pointer that is promised no alignment
-    is one element off. Unless `in_step`, an emulator is to run warps in an order drawn from `seed`.
-    Buffers of an `is_sparse` launch have holes of gigabytes. `aliases` gives an argument the one
-    whose memory it is. `programs` are the numbers of those that run, empty for all of the grid.
-    """
-
-    label: str
-    scalars: Mapping[str, Scalar]
-    grid: tuple[int, ...]
-    seed: int
-    index_high: int
-    misaligned: bool
-    in_step: bool = True
-    is_special: bool = False
-    is_sparse: bool = False
-    aliases: Mapping[str, str] = field(default_factory=dict[str, str])
-    programs: tuple[int, ...] = ()
-
-    @property
-    def is_long(self) -> bool:
-        """Whether an extent is so long that an index which a kernel doubles would overflow."""
-        return is_long(self.label)
-
-    @property
-    def is_positive(self) -> bool:
-        """Whether floats are, so that what sums lose does not cancel."""
-        return self.label == "sums"
-
-    @property
-    def shape(self) -> str:
-        """The arguments as a message shows them."""
-        return ", ".join(f"{name} = {_shown(value)}" for name, value in self.scalars.items())
-
-    @property
-    def key(self) -> tuple[object, ...]:
-        """What makes two launches the same, but for what is drawn."""
-        drawn = self.is_special, self.is_positive
-        traits = (self.misaligned, self.in_step, *drawn, *self.aliases.items())
-        # As text: a zero is equal to the one of the other sign.
-        return (*traits, self.programs, *((n, repr(v)) for n, v in self.scalars.items()))
-
-
-def _shown(value: Scalar) -> str:
-    return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,7 @@ from aotc.ir.dialects import tile
 from aotc.verify.arrays import reshape
 from aotc.verify.checks.dataflow import Roles
 from aotc.verify.checks.inputs import Inputs, owners_of, prepared
-from aotc.verify.checks.launches import Launch
+from aotc.verify.checks.launch import Launch
 from aotc.verify.checks.reference import Reference, run_launch
 from aotc.verify.interpreter.numerics import ALL_ZERO
 from aotc.verify.interpreter.program import InterpretError, Rules

@@ -25,7 +25,7 @@ from aotc.verify.checks.contents import loaded_dtype
 from aotc.verify.checks.dataflow import Roles
 from aotc.verify.checks.index_overflow import OverflowWatch
 from aotc.verify.checks.inputs import Inputs, maps_at, owners_of, prepared, tensors_of
-from aotc.verify.checks.launches import Launch
+from aotc.verify.checks.launch import Launch
 from aotc.verify.checks.lazy_memory import ElasticMemory
 from aotc.verify.checks.noise import inexact_ops, is_inexact, noisy_rules
 from aotc.verify.checks.rounding import NUM_FLIPPED_RUNS, CastWatch, inner_casts

@@ -25,7 +25,8 @@ from aotc.verify.checks.check import (
     coordinates,
 )
 from aotc.verify.checks.dataflow import Roles, roles_of
-from aotc.verify.checks.launches import Choice, Conditions, Launch
+from aotc.verify.checks.launch import Launch
+from aotc.verify.checks.launches import Choice, Conditions
 from aotc.verify.checks.noise import is_inexact
 from aotc.verify.checks.reference import Reference, interpret
 from aotc.verify.interpreter.numerics import dtype_of

@@ -12,7 +12,7 @@ from aotc.verify.checks.check import ExecutionFault, Unsuited
 from aotc.verify.checks.dataflow import roles_of
 from aotc.verify.checks.device import DeviceBuffers, Driver, NoDeviceError, NoRoomError
 from aotc.verify.checks.inputs import Inputs
-from aotc.verify.checks.launches import Launch
+from aotc.verify.checks.launch import Launch
 from aotc.verify.checks.noise import is_inexact
 from aotc.verify.checks.reference import Reference, interpret
 from aotc.verify.interpreter.numerics import Array

@@ -14,8 +14,8 @@ from aotc.verify.checks.compare import compare
 from aotc.verify.checks.dataflow import roles_of
 from aotc.verify.checks.emulated import Emulation
 from aotc.verify.checks.inputs import Inputs, pointers_of
+from aotc.verify.checks.launch import Launch
 from aotc.verify.checks.launched import Launched
-from aotc.verify.checks.launches import Launch
 from aotc.verify.checks.noise import is_inexact
 from aotc.verify.checks.reference import Reference, interpret
 from aotc.verify.emulator.text.parse import parse_module

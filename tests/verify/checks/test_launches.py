@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 
 from aotc.verify.checks.dataflow import roles_of
 from aotc.verify.checks.extents import CLASSES, extent_of
-from aotc.verify.checks.launches import Choice, Chooser, Conditions, Launch
+from aotc.verify.checks.launch import Launch
+from aotc.verify.checks.launches import Choice, Chooser, Conditions
 from aotc.verify.checks.noise import is_inexact
 from aotc.verify.checks.strides import FAR, NEAR
 from tests.support.verify_subjects import kernel_of

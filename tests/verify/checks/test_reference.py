@@ -16,7 +16,7 @@ from aotc.verify.checks import reference as references
 from aotc.verify.checks.dataflow import roles_of
 from aotc.verify.checks.index_overflow import IndexOverflowError
 from aotc.verify.checks.inputs import Inputs, Range
-from aotc.verify.checks.launches import Launch
+from aotc.verify.checks.launch import Launch
 from aotc.verify.checks.noise import inexact_ops, is_inexact
 from aotc.verify.checks.open_results import depends_on_order, depends_on_undefined
 from aotc.verify.checks.reference import (

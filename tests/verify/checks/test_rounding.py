@@ -13,7 +13,7 @@ from aotc.verify.arrays import Array
 from aotc.verify.checks.compare import Mismatch, compare
 from aotc.verify.checks.dataflow import roles_of
 from aotc.verify.checks.inputs import Inputs
-from aotc.verify.checks.launches import Launch
+from aotc.verify.checks.launch import Launch
 from aotc.verify.checks.noise import is_inexact
 from aotc.verify.checks.reference import Reference, interpret
 from aotc.verify.checks.rounding import NUM_SETS, inner_casts, sets_of_runs
