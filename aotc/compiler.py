@@ -286,7 +286,7 @@ class PtxKernel:
     """Hold a kernel that is compiled as far as PTX, and the tile IR it is to mean the same as.
 
     `shared_bytes` is what a launch passes as dynamic shared memory, `params` what as parameters;
-    `guards`, `scratch_bytes` and `cooperative` as in `Metadata`.
+    `guards`, `scratch_bytes`, `cooperative` and `whole_rows` as in `Metadata`.
     """
 
     tile_ir: str
@@ -297,6 +297,7 @@ class PtxKernel:
     guards: tuple[str, ...] = ()
     scratch_bytes: int = 0
     cooperative: bool = False
+    whole_rows: tuple[str, ...] = ()
 
 
 def compile_ptx(request: CompileRequest) -> PtxKernel:
@@ -315,6 +316,7 @@ def compile_ptx(request: CompileRequest) -> PtxKernel:
         kernel.guards,
         kernel.scratch_bytes,
         _meets_grid(kernel),
+        whole_rows(kernel.params),
     )
 
 

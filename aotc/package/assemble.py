@@ -19,6 +19,7 @@ from operator import itemgetter
 from pathlib import PurePath
 from typing import TypeAlias
 
+from aotc.compiler import PtxKernel
 from aotc.ir import expression
 from aotc.ir.diagnostics import IRError
 from aotc.ir.expression import Binary, Expression
@@ -128,7 +129,7 @@ def assemble(
         ),
         type_variables=tuple(TypeVariable(n, dtypes) for n, dtypes in kernel.types.items()),
         choices=tuple(Choice(name, values) for name, values in kernel.choices.items()),
-        guards=_guards(expansion, access, builds),
+        guards=guards_of(expansion, builds),
         configs=expansion.configs,
         constants=(*kernel.constants.items(), *fixed),
     )
@@ -181,7 +182,7 @@ def _judged(compiled: Iterable[tuple[VariantSpec, CachedKernel]]) -> list[_Membe
     return judged
 
 
-def _joint_access(builds: Iterable[Metadata]) -> dict[str, Access]:
+def _joint_access(builds: Iterable[Metadata | PtxKernel]) -> dict[str, Access]:
     """Return how each argument's memory is accessed, over all builds."""
     joint: dict[str, Access] = {}
     for metadata in builds:
@@ -190,12 +191,13 @@ def _joint_access(builds: Iterable[Metadata]) -> dict[str, Access]:
     return joint
 
 
-def _guards(
-    expansion: Expansion, access: Mapping[str, Access], builds: Sequence[Metadata]
+def guards_of(
+    expansion: Expansion, builds: Sequence[Metadata | PtxKernel]
 ) -> tuple[index.Guard, ...]:
     """Return the kernel's guards; tensors that are only loaded, box by box, may end anywhere in a row."""
     kernel = expansion.kernel
-    whole = {name for metadata in builds for name in metadata.whole_rows}
+    access = _joint_access(builds)
+    whole = {name for build in builds for name in build.whole_rows}
     free = {
         tensor_guard(kernel, name, has_whole_rows=True): name
         for name, argument in kernel.signature.items()

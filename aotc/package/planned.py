@@ -100,6 +100,7 @@ def launcher_of_request(
         is_persistent=any(slot.source in GRID_SOURCES for slot in compiled.params),
         cooperative=compiled.cooperative,
         scratch_bytes=compiled.scratch_bytes,
+        whole_rows=compiled.whole_rows,
     )
     cubin = stand_in_cubin(spec.target.name, compiled.symbol)
     built = CachedKernel(cubin, metadata)
@@ -112,6 +113,7 @@ def launcher_of_request(
             is_persistent=False,
             cooperative=False,
             scratch_bytes=0,
+            whole_rows=(),
         )
         built = replace(built, fallback=CachedKernel(cubin, rest))
     kernel = assemble(expansion, [(spec, built)]).kernel

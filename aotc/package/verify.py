@@ -25,6 +25,7 @@ from aotc.ir.expression import Expression
 from aotc.ir.params import GRID_SOURCES
 from aotc.ir.text import parse_kernel
 from aotc.metadata import ParamSlot
+from aotc.package.assemble import guards_of
 from aotc.package.condition import NEVER, launch_condition
 from aotc.package.kept_references import KeptReferences
 from aotc.package.planned import launcher_of_record, launcher_of_request
@@ -160,9 +161,9 @@ def verify_variant(
         if compiled.shared_bytes > limit:
             reason = f"{compiled.shared_bytes} bytes of shared memory, the limit is {limit}"
             continue
-        member = subject
+        member = replace(subject, guards=_guards(subject, compiled))
         if condition is not None:
-            member = replace(subject, guards=(*subject.guards, condition))
+            member = replace(member, guards=(*member.guards, condition))
         reason = ""
         run = _emulation(member, compiled, options) if execute is None else execute(condition)
         # A GPU runs all program instances, and so does a persistent kernel in the emulator, or one
@@ -180,6 +181,15 @@ def verify_variant(
     fallback = found[1] if len(found) > 1 else None
     names = (subject.label, subject.kernel, subject.target.name)
     return VariantResult(*names, found[0], fallback=fallback)
+
+
+def _guards(subject: Subject, compiled: PtxKernel) -> tuple[Expression, ...]:
+    """Return the guards of an archive that has this variant alone."""
+    if subject.expanded is None:
+        return subject.guards
+    expansion, variant = subject.expanded
+    guards = guards_of(expansion, [compiled])
+    return tuple(guards[number].expression for number in variant.guards)
 
 
 def _members(
