@@ -18,6 +18,7 @@ from aotc.ir.types import SCALARS
 
 _FIELD = re.compile(r"\s*(?P<name>[A-Za-z_][A-Za-z0-9_]*)\s*:\s*(?=[A-Za-z_*(])")
 _FUNCTION = re.compile(r"[^\W\d]\w*(?:\.[^\W\d]\w*)*")
+_DTYPE = re.compile(r"(?:i|u|int|uint|fp|bf|float)\d+\w*")
 _OPENING, _CLOSING = "([<", ")]>"
 _MAX_DEPTH = 8
 
@@ -56,8 +57,12 @@ class TupleType:
 
 
 def names_function(item: str, types: Container[str]) -> bool:
-    """Return whether an item is the name of a function: a word that is none of the `types`."""
-    return item != "none" and item not in types and _FUNCTION.fullmatch(item) is not None
+    """Return whether an item is the name of a function: a word that is none of the `types`.
+
+    A word like those of dtypes, such as `i23`, is a mistake in one.
+    """
+    is_word = _FUNCTION.fullmatch(item) is not None and _DTYPE.fullmatch(item) is None
+    return is_word and item != "none" and item not in types
 
 
 def is_tuple_type(text: str) -> bool:

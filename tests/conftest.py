@@ -7,15 +7,8 @@ import gc
 import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
-
-from aotc import gpu_stages
-
-if TYPE_CHECKING:
-    from aotc.backend import RegisterHazard
-    from aotc.ir.core import Kernel
 
 # Read when NumPy is loaded. Tests run beside each other: a second thread of BLAS only spins, and
 # verifying attention takes three times the CPU.
@@ -25,6 +18,7 @@ from hypothesis import HealthCheck, settings
 
 from tests.support.built import Built, find_or_build
 from tests.support.extent import EXAMPLES, is_few, is_run, mark_emulated
+from tests.support.hazards import no_fallback
 from tests.support.one_worker import _one_worker, one_worker, own_workers  # noqa: F401 - fixtures
 
 settings.register_profile(
@@ -67,12 +61,7 @@ def built(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
 @pytest.fixture(scope="session", autouse=True)
 def _no_fallback() -> Iterator[None]:  # type: ignore[reportUnusedFunction]
     """Fail what compiles a kernel whose registers the schedule gets wrong, though a second one is right."""
-
-    def refuse(kernel: Kernel, hazard: RegisterHazard) -> str:
-        raise AssertionError(f"{kernel.loc}: {hazard}")
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(gpu_stages, "fall_back", refuse)
+    with no_fallback():
         yield
 
 

@@ -15,7 +15,9 @@ from aotc.frontend.resolve import dotted_name
 from aotc.frontend.values import External, Operand
 from aotc.ir.diagnostics import CompileError, Loc
 
-_JIT = re.compile(r"(?:.*\.)?triton(?:\.runtime(?:\.jit)?)?\.(?:jit|JITFunction)")
+_JIT = re.compile(
+    r"(?:.*\.)?triton(?:\.runtime(?:\.jit)?)?\.(?:jit|JITFunction)|aotc\.language\.jit"
+)
 _GLUON = "triton.experimental.gluon."
 
 

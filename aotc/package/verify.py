@@ -187,9 +187,11 @@ def _guards(subject: Subject, compiled: PtxKernel) -> tuple[Expression, ...]:
     """Return the guards of an archive that has this variant alone."""
     if subject.expanded is None:
         return subject.guards
-    expansion, variant = subject.expanded
-    guards = guards_of(expansion, [compiled])
-    return tuple(guards[number].expression for number in variant.guards)
+    expansion, _ = subject.expanded
+    built = guards_of(expansion, [compiled])
+    of_manifest = (guard.expression for guard in expansion.guards)
+    kept = dict(zip(of_manifest, (guard.expression for guard in built), strict=True))
+    return tuple(kept.get(guard, guard) for guard in subject.guards)
 
 
 def _members(
@@ -249,8 +251,7 @@ def _emulation(subject: Subject, compiled: PtxKernel, options: VerifyOptions) ->
         module,
         compiled.symbol,
         compiled.shared_bytes,
-        # A program that cannot be divided runs in one CTA, whatever the config says.
-        num_ctas=max(1, prod(module.kernels[compiled.symbol].cluster_ctas)),
+        num_ctas=_num_ctas(compiled, module),
         sources=() if subject.request is None else (Path(subject.request.source),),
         seed=options.seed,
         max_steps=options.max_steps,
@@ -263,10 +264,16 @@ def _emulation(subject: Subject, compiled: PtxKernel, options: VerifyOptions) ->
     )
 
 
+def _num_ctas(compiled: PtxKernel, module: Module) -> int:
+    """Return the CTAs of a program: one if it cannot be divided, whatever the config says."""
+    kernel = module.kernels.get(compiled.symbol)
+    return 1 if kernel is None else max(1, prod(kernel.cluster_ctas))
+
+
 def _launcher(subject: Subject, compiled: PtxKernel, module: Module) -> Launcher | None:
     """Return the planner of launches; None for a subject that no archive can hold."""
     tile_ir = parse_kernel(compiled.tile_ir)
-    needs = needs_of(tile_ir, compiled.scratch_bytes, subject.num_ctas)
+    needs = needs_of(tile_ir, compiled.scratch_bytes, _num_ctas(compiled, module))
     known = (subject.guards, subject.values, needs)
     if subject.archived is not None:
         kernel, variant = subject.archived

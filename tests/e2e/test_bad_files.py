@@ -217,7 +217,7 @@ def test_a_failure_as_json(run: Run, folder: Path) -> None:
 @pytest.mark.parametrize(
     ("output", "printed"),
     [
-        ("k.py", "error: cannot make the folder k.py: File exists"),
+        ("k.py", "error: cannot make the folder k.py: a file of that name is there"),
         ("k.py/dist", "error: cannot make the folder k.py/dist: Not a directory"),
         ("taken", "error: cannot write taken/demo.aotc: Is a directory"),
     ],
@@ -380,12 +380,23 @@ def _make_unreadable(path: Path, kind: str) -> None:
 
 def test_what_an_earlier_build_left_is_not_read_whole(run: Run, folder: Path) -> None:
     (folder / "dist").mkdir()
-    os.mkfifo(folder / "dist" / "demo.h")
-    (folder / "dist" / "demo.aotc").symlink_to("/dev/zero")
-    (folder / "dist" / "libdemo.a").touch()
-    os.truncate(folder / "dist" / "libdemo.a", 1 << 36)
+    for name in ("demo.h", "libdemo.a"):
+        (folder / "dist" / name).touch()
+        os.truncate(folder / "dist" / name, 1 << 36)
     assert run("build", "-j", "1").code == 0
     assert all(0 < len(content) < 1 << 20 for content in _files(folder / "dist").values())
+
+
+def test_what_is_no_file_stays_as_it_is(run: Run, folder: Path) -> None:
+    (folder / "dist").mkdir()
+    os.mkfifo(folder / "dist" / "demo.h")
+    (folder / "dist" / "demo.aotc").symlink_to("/dev/zero")
+    ran = run("build", "-j", "1")
+    assert ran.code == 1
+    assert "expected a regular file, got a " in ran.err
+    assert (folder / "dist" / "demo.h").is_fifo()
+    assert (folder / "dist" / "demo.aotc").readlink() == Path("/dev/zero")
+    assert not (folder / "dist" / "libdemo.a").exists()
 
 
 def test_a_module_that_shadows_another_is_compiled_anew(run: Run, folder: Path) -> None:

@@ -34,21 +34,12 @@ def expand_cluster_reductions(kernel: Kernel, schedule: Schedule) -> None:
     found = [op for op in kernel.walk() if isinstance(op, grid.ClusterReduce)]
     if not found:
         return
-    happens_once = all(op.block is kernel.body for op in found) and _is_before_barriers(kernel)
+    happens_once = all(op.block is kernel.body for op in found)
     barriers = _begin(kernel, found) if happens_once else [None] * len(found)
     for op, barrier in zip(found, barriers, strict=True):
         with at(op.loc):
             op.replace_with(_expand(op, kernel, barrier, Builder.before_op(op)))
         schedule.remark(op.loc, Remark.CLUSTER_REDUCED(count=kernel.num_ctas))
-
-
-def _is_before_barriers(kernel: Kernel) -> bool:
-    """Return whether the first reduction precedes all barriers of the cluster.
-
-    None may stand between `ClusterArrive` at the start and the `ClusterWait` before that reduction.
-    """
-    kinds = grid.ClusterReduce | grid.ClusterBarrier
-    return isinstance(next(op for op in kernel.walk() if isinstance(op, kinds)), grid.ClusterReduce)
 
 
 def _begin(kernel: Kernel, found: list[grid.ClusterReduce]) -> list[Value]:

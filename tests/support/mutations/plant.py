@@ -30,6 +30,7 @@ from aotc.package.verify import VariantResult, verify_variant
 from aotc.package.verify_subjects import Subject, load_subjects
 from aotc.schedule import pipeline
 from aotc.schedule.context import Schedule
+from tests.support.hazards import HazardError, no_fallback
 
 MANIFEST = Path(__file__).parents[1] / "mutation_cases" / "kernels.toml"
 
@@ -62,9 +63,12 @@ class Mutation:
     target: str = "sm_80"
 
     def observe(self) -> Evidence:
-        """Return what `verify` says of the kernel that was compiled with the bug."""
-        with self.plant():
-            return _verified(_subject(self.kernel, self.target))
+        """Return what the build's own check or `verify` says of the kernel that was compiled with the bug."""
+        with self.plant(), no_fallback():
+            try:
+                return _verified(_subject(self.kernel, self.target))
+            except HazardError as hazard:
+                return Evidence("build", str(hazard), ("", 0, (), ""))
 
     def control(self) -> Evidence:
         """Return what `verify` says of the kernel as it should be."""
