@@ -181,6 +181,25 @@ def _judged(compiled: Iterable[tuple[VariantSpec, CachedKernel]]) -> list[_Membe
     return judged
 
 
+def not_served(compiled: Sequence[tuple[VariantSpec, CachedKernel]]) -> list[VariantSpec]:
+    """Return variants that the target cannot hold and whose launches no other serves without spills."""
+    fitting: dict[_Point, list[tuple[int, ...]]] = {}
+    for spec, result, condition in _members(compiled):
+        fits = not result.is_misfit and not misfit(result.metadata, spec)
+        if (
+            condition is None
+            and fits
+            and not result.metadata.spill_problem(spec.kernel.spill_bytes)
+        ):
+            fitting.setdefault(_point(spec), []).append(spec.guards)
+    return [
+        spec
+        for spec, result in compiled
+        if result.is_misfit
+        and not any(set(guards) <= set(spec.guards) for guards in fitting.get(_point(spec), []))
+    ]
+
+
 def _joint_access(builds: Iterable[Metadata]) -> dict[str, Access]:
     """Return how each argument's memory is accessed, over all builds."""
     joint: dict[str, Access] = {}
