@@ -25,7 +25,6 @@ Variant = Literal["", "a", "f"]
 
 # What the parameters of a kernel may take: more is for some GPUs and drivers alone.
 MAX_PARAM_BYTES = 4096
-MAX_REGISTERS_PER_THREAD = 255
 
 
 class Feature(Flag):
@@ -109,7 +108,7 @@ class Target:
     max_ctas_per_sm: int = 32
     max_ctas_per_cluster: int = 8
     registers_per_sm: int = 65536
-    max_registers_per_thread: int = MAX_REGISTERS_PER_THREAD
+    max_registers_per_thread: int = 255
     ptx_version: tuple[int, int] = (8, 8)
     without: tuple[str, ...] = ()
     num_sms: int = 0

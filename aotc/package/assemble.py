@@ -25,6 +25,7 @@ from aotc.ir.expression import Binary, Expression
 from aotc.ir.parameter_access import union
 from aotc.ir.params import GRID_SOURCES, SCRATCH_ALIGNMENT_BYTES, SCRATCH_SOURCE
 from aotc.ir.types import SCALARS
+from aotc.limits import HOPELESS_SPILL_BYTES
 from aotc.metadata import Access, Metadata, ParamSlot, TensorMapSpec
 from aotc.package import index
 from aotc.package.argument_type import ArgumentType
@@ -182,15 +183,11 @@ def _judged(compiled: Iterable[tuple[VariantSpec, CachedKernel]]) -> list[_Membe
 
 
 def not_served(compiled: Sequence[tuple[VariantSpec, CachedKernel]]) -> list[VariantSpec]:
-    """Return variants that the target cannot hold and whose launches no other serves without spills."""
+    """Return variants that no target holds, and none serves that spills less than a hopeless one."""
     fitting: dict[_Point, list[tuple[int, ...]]] = {}
     for spec, result, condition in _members(compiled):
         fits = not result.is_misfit and not misfit(result.metadata, spec)
-        if (
-            condition is None
-            and fits
-            and not result.metadata.spill_problem(spec.kernel.spill_bytes)
-        ):
+        if condition is None and fits and result.metadata.local_bytes < HOPELESS_SPILL_BYTES:
             fitting.setdefault(_point(spec), []).append(spec.guards)
     return [
         spec

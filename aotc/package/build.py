@@ -22,7 +22,7 @@ from typing import Any, Protocol
 
 from aotc.compiler import CompileRequest, autotune_configs, compile_variant
 from aotc.ir.diagnostics import DiagnosticError
-from aotc.limits import CompileLimits
+from aotc.limits import HOPELESS_REGISTERS, HOPELESS_SPILL_BYTES, CompileLimits
 from aotc.package.assemble import assemble, not_served
 from aotc.package.cache import Cache, CachedKernel
 from aotc.package.cache_fit import fit_problem
@@ -36,10 +36,9 @@ from aotc.package.sources import KernelSource, tuned_entries
 from aotc.package.spec import KernelSpec, Manifest
 from aotc.package.toolchain import toolchain_text
 from aotc.package.workers import Compiler, Failure, Outcome, Task, compile_all
-from aotc.target import MAX_REGISTERS_PER_THREAD, Target
+from aotc.target import Target
 
 _USERS_ARCHIVE_ERRORS = ("IO", "LIMIT")
-_REGISTER_BYTES = 4
 
 
 class Listener(Protocol):
@@ -243,10 +242,9 @@ def _bounded(kernel: KernelSpec) -> CompileLimits:
 
     Above twice the registers of a thread ptxas is sure to spill, and takes up to minutes for it.
     """
-    bound = 2 * MAX_REGISTERS_PER_THREAD
-    if kernel.spill_bytes >= (bound - MAX_REGISTERS_PER_THREAD) * _REGISTER_BYTES:
+    if kernel.spill_bytes >= HOPELESS_SPILL_BYTES:
         return kernel.limits  # so much may be shipped
-    bound = min(kernel.limits.live_registers, bound)
+    bound = min(kernel.limits.live_registers, HOPELESS_REGISTERS)
     return replace(kernel.limits, live_registers=bound)
 
 

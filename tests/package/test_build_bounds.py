@@ -102,11 +102,16 @@ def test_no_code_is_generated_for_a_config_that_loses(project: _Project) -> None
     assert (again.num_compiled, again.dropped, shipped) == (0, result.dropped, [0, 200])
 
 
+def test_a_config_that_spills_a_little_wins(project: _Project) -> None:
+    _, shipped = project.build([(2000, 9000), (100, 1000)])
+    assert (shipped, project.generated) == ([1000], [100])
+
+
 @pytest.mark.parametrize(
     ("configs", "shipped"),
     [
         ([(2000, 9000), (1000, 4000)], [4000]),
-        ([(2000, 9000), (100, 300)], [300]),  # beyond the limit as well, so both are judged
+        ([(2000, 9000), (100, 1020)], [1020]),
         ([(2000, 9000), (5000, 0)], [9000]),
         ([(2000, 9000)], [9000]),
     ],
