@@ -16,7 +16,8 @@ from aotc.ir.dialects import arith, gpu, scf
 from aotc.ir.effects import AccessKind, Resource
 from aotc.ir.types import SharedType
 from aotc.schedule.analysis.alias import allocation_of, stage_of
-from aotc.schedule.analysis.global_hazards import GlobalHazards, Touch
+from aotc.schedule.analysis.global_hazards import GlobalHazards
+from aotc.schedule.analysis.tile_distance import Touch
 
 
 @dataclass(frozen=True)
