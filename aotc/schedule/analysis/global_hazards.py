@@ -139,6 +139,10 @@ class GlobalHazards:
         """Return whether an op accesses memory through the async proxy."""
         return bool(op.effects_on(Resource.GLOBAL, "read", "write", proxy="async"))
 
+    def any_writes(self, touched: Iterable[Touch]) -> bool:
+        """Return whether any of some accesses writes."""
+        return any(touch.op in self._writes for touch in touched)
+
     def meet(self, earlier: Touch, later: Op) -> bool:
         """Return whether the threads of a program need a barrier between two accesses.
 

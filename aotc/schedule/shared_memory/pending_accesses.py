@@ -106,6 +106,10 @@ class Pending:
     """How to visit each op that a walk of a loop has visited before; all paths share it."""
     silent: dict[Op, bool] = field(default_factory=dict["Op", bool], compare=False)
     """Whether nothing in a loop concerns this walk."""
+    only_read: dict[Op, tuple[Op, ...]] = field(
+        default_factory=dict["Op", "tuple[Op, ...]"], compare=False
+    )
+    """What a loop reads of global memory, if threads do nothing else there."""
 
     @property
     def all(self) -> tuple[Places, ...]:
@@ -150,6 +154,7 @@ class Pending:
             is_probe=self.is_probe,
             rules=self.rules,
             silent=self.silent,
+            only_read=self.only_read,
         )
         copied.merge(self)
         return copied

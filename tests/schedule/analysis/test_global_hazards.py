@@ -392,3 +392,33 @@ def test_pairs_of_other_memory_are_told_apart_without_more(
     kernel = translate_request(request).kernel
     schedule_kernel(kernel, Schedule(check_request(request), request.config))
     assert len(asked) <= 10 * count
+
+
+@pytest.mark.parametrize(("place", "count"), [("x_ptr", 1), ("y_ptr", 0)])
+def test_what_loops_in_a_row_have_read_is_written_after_a_barrier(
+    tmp_path, place: str, count: int
+) -> None:
+    body = f"""
+        i = tl.arange(0, 16)
+        v = tl.zeros((16,), tl.float32)
+        for j in range(n):
+            v += tl.load(x_ptr + j + i)
+        for j in range(n):
+            v += tl.load(x_ptr + 2 * j + i)
+        tl.store({place} + 8 + i, v)
+    """
+    assert _barriers(tmp_path, body) == count
+
+
+def test_a_loop_reads_what_was_written_before_after_a_barrier(tmp_path) -> None:
+    body = """
+        i = tl.arange(0, 16)
+        v = tl.load(y_ptr + i)
+        for j in range(n):
+            v += tl.load(x_ptr + j + i)
+        tl.store(y_ptr + 64 + i, v)
+        for j in range(n):
+            v += tl.load(y_ptr + j + i)
+        tl.store(x_ptr + 8 + i, v)
+    """
+    assert _barriers(tmp_path, body) == 2
