@@ -26,6 +26,7 @@ from aotc.ir.expression import Binary, Expression
 from aotc.ir.parameter_access import union
 from aotc.ir.params import GRID_SOURCES, SCRATCH_ALIGNMENT_BYTES, SCRATCH_SOURCE
 from aotc.ir.types import SCALARS
+from aotc.limits import HOPELESS_SPILL_BYTES
 from aotc.metadata import Access, Metadata, ParamSlot, TensorMapSpec
 from aotc.package import index
 from aotc.package.argument_type import ArgumentType
@@ -180,6 +181,21 @@ def _judged(compiled: Iterable[tuple[VariantSpec, CachedKernel]]) -> list[_Membe
         problem = "" if is_kept else metadata.spill_problem(spec.kernel.spill_bytes)
         judged.append((spec, result, condition, reason or problem))
     return judged
+
+
+def not_served(compiled: Sequence[tuple[VariantSpec, CachedKernel]]) -> list[VariantSpec]:
+    """Return variants that no target holds, and none serves that spills less than a hopeless one."""
+    fitting: dict[_Point, list[tuple[int, ...]]] = {}
+    for spec, result, condition in _members(compiled):
+        fits = not result.is_misfit and not misfit(result.metadata, spec)
+        if condition is None and fits and result.metadata.local_bytes < HOPELESS_SPILL_BYTES:
+            fitting.setdefault(_point(spec), []).append(spec.guards)
+    return [
+        spec
+        for spec, result in compiled
+        if result.is_misfit
+        and not any(set(guards) <= set(spec.guards) for guards in fitting.get(_point(spec), []))
+    ]
 
 
 def _joint_access(builds: Iterable[Metadata | PtxKernel]) -> dict[str, Access]:

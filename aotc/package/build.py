@@ -22,12 +22,13 @@ from typing import Any, Protocol
 
 from aotc.compiler import CompileRequest, autotune_configs, compile_variant
 from aotc.ir.diagnostics import DiagnosticError
-from aotc.package.assemble import assemble
+from aotc.limits import HOPELESS_REGISTERS, HOPELESS_SPILL_BYTES, CompileLimits
+from aotc.package.assemble import assemble, not_served
 from aotc.package.cache import Cache, CachedKernel
 from aotc.package.cache_fit import fit_problem
 from aotc.package.compile_times import CompileTimes, seconds_of
 from aotc.package.configs import AutotuneReader
-from aotc.package.grid import Expansion, expand
+from aotc.package.grid import Expansion, VariantSpec, expand
 from aotc.package.index import Archive, ArchiveError, Kernel
 from aotc.package.label import member_label
 from aotc.package.outputs import known_host, write_files
@@ -201,6 +202,10 @@ class Expanded:
     expansion: Expansion
     tasks: tuple[Task, ...]
 
+    def unbounded(self, task: Task, spec: VariantSpec) -> Task:
+        """Return the task without the bound of `_bounded`."""
+        return replace(task, request=replace(task.request, limits=spec.kernel.limits))
+
 
 def expand_all(
     manifest: Manifest, options: BuildOptions, autotune: AutotuneReader
@@ -224,8 +229,23 @@ def _expanded(
     autotune: AutotuneReader,
 ) -> Expanded:
     expansion = expand(kernel, chosen, autotune)
-    tasks = tuple(Task(v.label, replace(v.request, **asked)) for v in expansion.variants)
-    return Expanded(expansion, tasks)
+    requests = (replace(v.request, **asked) for v in expansion.variants)
+    if len(expansion.configs) > 1:
+        limits = _bounded(kernel)
+        requests = (replace(request, limits=limits) for request in requests)
+    labels = (variant.label for variant in expansion.variants)
+    return Expanded(expansion, tuple(map(Task, labels, requests)))
+
+
+def _bounded(kernel: KernelSpec) -> CompileLimits:
+    """Return limits by which a config is refused that is sure to lose to one that fits.
+
+    Above twice the registers of a thread ptxas is sure to spill, and takes up to minutes for it.
+    """
+    if kernel.spill_bytes >= HOPELESS_SPILL_BYTES:
+        return kernel.limits  # so much may be shipped
+    bound = min(kernel.limits.live_registers, HOPELESS_REGISTERS)
+    return replace(kernel.limits, live_registers=bound)
 
 
 @dataclass(slots=True)
@@ -264,6 +284,27 @@ class _Build:
         for planned in self.planned:
             for task in planned.tasks:
                 tasks.setdefault(task.request, task)
+        waiting = self._not_cached(tasks)
+        if not waiting:
+            waiting = self._not_cached(self._without_bound())
+        self.num_cached = len(tasks) - len(waiting)
+        if waiting:  # which takes a while
+            for failure in self.failures:
+                self.listener.warned(f"{failure.label} failed: {failure.report.splitlines()[0]}")
+        self.listener.started(len(tasks), self.num_cached)
+        times = CompileTimes(None) if self.cache is None else self.cache.times
+        times.load(planned.tasks[0].request for planned in self.planned)
+        refused = self._compile(waiting, times)
+        waiting = self._not_cached(self._without_bound())
+        later = {task.label for task in waiting}
+        for outcome in refused.values():
+            if outcome.task.label not in later:
+                self.listener.finished(outcome)
+        for outcome in self._compile(waiting, times).values():
+            self.listener.finished(outcome)
+
+    def _not_cached(self, tasks: Mapping[CompileRequest, Task]) -> list[Task]:
+        """Take what the cache has; return the other tasks, a variant of each kernel first."""
         if self.cache is not None:
             self.cache.prepare(tasks)
             for request, task in tasks.items():
@@ -279,15 +320,14 @@ class _Build:
         waiting = [task for request, task in tasks.items() if request not in self.compiled]
         first = self._first_of_each(waiting)
         rest = [task for task in waiting if task.request not in first]
-        waiting = [*first.values(), *rest]
-        self.num_cached = len(self.compiled)
-        if waiting:  # which takes a while
-            for failure in self.failures:
-                self.listener.warned(f"{failure.label} failed: {failure.report.splitlines()[0]}")
-        self.listener.started(len(tasks), self.num_cached)
+        return [*first.values(), *rest]
+
+    def _compile(
+        self, waiting: Sequence[Task], times: CompileTimes
+    ) -> dict[CompileRequest, Outcome]:
+        """Compile; return the outcomes that no target holds, of which the listener is not told yet."""
         failed: dict[CompileRequest, Failure] = {}
-        times = CompileTimes(None) if self.cache is None else self.cache.times
-        times.load(planned.tasks[0].request for planned in self.planned)
+        refused: dict[CompileRequest, Outcome] = {}
         outcomes = compile_all(
             waiting, self.compiler, self.options.jobs, self.executor, seconds_of(times)
         )
@@ -304,8 +344,28 @@ class _Build:
                     self.compiled[request] = outcome.result
                     if self.cache is not None:
                         self.cache.store(request, outcome.result)
+                    if outcome.result.is_misfit:
+                        refused[request] = outcome
+                        continue
                 self.listener.finished(outcome)
         self.failures += [failed[task.request] for task in waiting if task.request in failed]
+        return refused
+
+    def _without_bound(self) -> dict[CompileRequest, Task]:
+        """Plan configs once more that were refused where none fits; return their tasks."""
+        again: dict[CompileRequest, Task] = {}
+        for index, planned in enumerate(self.planned):
+            pairs = list(zip(planned.expansion.variants, planned.tasks, strict=True))
+            done = [(v, self.compiled[t.request]) for v, t in pairs if t.request in self.compiled]
+            unserved = not_served(done)
+            tasks: list[Task] = []
+            for spec, task in pairs:
+                unbounded = planned.unbounded(task, spec) if spec in unserved else task
+                if unbounded.request != task.request:
+                    again[unbounded.request] = unbounded
+                tasks.append(unbounded)
+            self.planned[index] = replace(planned, tasks=tuple(tasks))
+        return again
 
     def _first_of_each(self, waiting: Sequence[Task]) -> dict[CompileRequest, Task]:
         """Return a variant of each kernel and target: what is wrong with a kernel fails in most."""

@@ -31,6 +31,7 @@ from benchmarks.soak.launchers import Launchers
 from benchmarks.soak.plan import Plan
 from benchmarks.soak.soak import Limits, Prepare, Work, run_held, run_jobs
 from benchmarks.soak.variants import Draw, Settings, Source
+from tests.fuzz.long_programs import with_long
 
 _RISKY, _PROGRAMS = "risky", "programs"
 _SMOKE_SHARE = 0.0
@@ -215,7 +216,8 @@ def _seeds(options: argparse.Namespace) -> list[int]:
     if options.seeds:
         return options.seeds
     first = options.seed * _SEEDS_APART
-    return list(range(first, first + (_SMOKE_PROGRAMS if options.smoke else options.programs)))
+    count = _SMOKE_PROGRAMS if options.smoke else options.programs
+    return with_long(range(first, first + count))
 
 
 class _Progress:

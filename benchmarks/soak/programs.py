@@ -38,7 +38,8 @@ from benchmarks.soak.variants import TARGET, Settings
 from tests.fuzz import launch
 from tests.fuzz.arguments import Array, Scalar
 from tests.fuzz.check import differences, keeps_promises
-from tests.fuzz.programs import Program, from_seed
+from tests.fuzz.long_programs import of_seed
+from tests.fuzz.programs import Program
 
 _GUARD_BYTES = 1024  # a multiple of every alignment that a tensor may need
 _GUARD = 0xA5
@@ -201,7 +202,7 @@ def prepare(seeds: Sequence[int], settings: Settings, phase: str) -> Prepared:
 
 def _case(seed: int, name: str, command: str, settings: Settings) -> ProgramCase:
     """Compile a program, and interpret it. Raises: CompileError if no launcher would take it."""
-    program = replace(from_seed(seed), target=TARGET)
+    program = replace(of_seed(seed), target=TARGET)
     target = TARGETS[TARGET]
     tile_ir = program.kernel()
     expected = program.make()

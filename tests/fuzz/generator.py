@@ -86,6 +86,10 @@ class Limits:
     outputs: int = 4
 
 
+# The parameters of a kernel take 4096 bytes at most, those of a tensor 128 and its sizes.
+_PARAM_BYTES: dict[type[Argument], int] = {Scalar: 4, Buffer: 8, Tensor: 192}
+_MAX_PARAM_BYTES, _MAX_BYTES_WITH_NUMBERS = 3400, 1200
+
 Maker = Callable[["Generator"], None]
 Load = Callable[["Generator", ScalarType, Shape, bool], Item]
 Store = Callable[["Generator", Item], None]
@@ -128,6 +132,7 @@ class Generator:
     def __post_init__(self) -> None:
         self.scopes.append(Scope(Builder(self.body), [], []))
         self.left = self.limits.ops
+        self._param_bytes = 0
 
     # ---- places --------------------------------------------------------------------------
 
@@ -181,13 +186,21 @@ class Generator:
         made = tensor(f"p{len(self.params)}")
         return self._param(DescriptorType(made.element, block, fill_nan), made, 1)
 
+    @property
+    def has_room(self) -> bool:
+        """Whether a kernel may have many more parameters."""
+        return self._param_bytes < _MAX_PARAM_BYTES
+
     def number(self, value: int, element: ScalarType = I32, divisibility: int = 1) -> Value:
-        """Add a parameter that is a number."""
+        """Return a parameter that is a number; a constant once there are many parameters."""
+        if self._param_bytes >= _MAX_BYTES_WITH_NUMBERS:
+            return self.constant(value, element)
         return self._param(element, Scalar(f"p{len(self.params)}", value), divisibility)
 
     def _param(self, type_: Type, argument: Argument, divisibility: int) -> Value:
         self.params.append(ParamInfo(argument.name, divisibility))
         self.arguments.append(argument)
+        self._param_bytes += _PARAM_BYTES[type(argument)]
         return self.body.add_arg(type_, argument.name)
 
     def known_or_given(self, value: int, element: ScalarType = I32) -> Value:

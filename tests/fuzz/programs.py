@@ -45,7 +45,7 @@ MEMORY: list[tuple[int, Maker]] = [
     (1, tensors.make_reduction),
 ]
 
-_GROUPS = (
+GROUPS: tuple[tuple[int, list[tuple[int, Maker]]], ...] = (
     (4, MEMORY),
     (8, ELEMENTWISE),
     (6, MOVEMENT),
@@ -56,7 +56,7 @@ _GROUPS = (
 )
 
 
-def _one_of(makers: Sequence[tuple[int, Maker]]) -> Maker:
+def one_of(makers: Sequence[tuple[int, Maker]]) -> Maker:
     def make(g: Generator) -> None:
         g.choices.weighted(makers)(g)
 
@@ -64,7 +64,7 @@ def _one_of(makers: Sequence[tuple[int, Maker]]) -> Maker:
 
 
 @dataclass(frozen=True, slots=True)
-class _Kind:
+class Kind:
     """Say what a kind of program begins with, what may follow, and how it is compiled and run."""
 
     first: Maker | None
@@ -73,23 +73,28 @@ class _Kind:
     grids: tuple[tuple[int, ...], ...]
     num_warps: tuple[int, ...]
     targets: tuple[str, ...]
+    nesting: int = 2
+    outputs: int = 4
+    elems: tuple[int, ...] = (512, 64, 1024, 2048)
+    min_size: int = 0
+    """The program grows until it has so many operations."""
 
 
 # Around loops that a producer warp loads for, nothing that keeps accesses in order.
 _AROUND_LOOPS: list[tuple[int, Maker]] = [
-    (2, _one_of(ELEMENTWISE)),
-    (1, _one_of(MOVEMENT)),
-    (1, _one_of(REDUCTIONS)),
-    (1, _one_of(INDEXING)),
+    (2, one_of(ELEMENTWISE)),
+    (1, one_of(MOVEMENT)),
+    (1, one_of(REDUCTIONS)),
+    (1, one_of(INDEXING)),
     (1, tensors.make_load),
     (1, memory.make_load),
 ]
-_KINDS: list[tuple[int, _Kind]] = [
+_KINDS: list[tuple[int, Kind]] = [
     (
         6,
-        _Kind(
+        Kind(
             first=None,
-            makers=[(weight, _one_of(makers)) for weight, makers in _GROUPS],
+            makers=[(weight, one_of(makers)) for weight, makers in GROUPS],
             ops=(14, 6, 22),
             grids=((1,), (1,), (1,), (2,), (3,), (1, 2), (1, 1, 2)),
             num_warps=(4, 1, 2, 8),
@@ -98,7 +103,7 @@ _KINDS: list[tuple[int, _Kind]] = [
     ),
     (
         4,
-        _Kind(
+        Kind(
             first=make_matmul,
             makers=[(6, make_matmul), *_AROUND_LOOPS],
             ops=(1, 2, 5),
@@ -109,7 +114,7 @@ _KINDS: list[tuple[int, _Kind]] = [
     ),
     (
         1,
-        _Kind(
+        Kind(
             first=make_row_loop,
             makers=[(4, make_row_loop), *_AROUND_LOOPS],
             ops=(2, 4, 1),
@@ -119,6 +124,8 @@ _KINDS: list[tuple[int, _Kind]] = [
         ),
     ),
 ]
+
+_OPS_PER_STORE = 10
 
 # More of a tile do not fit in the registers of a thread, with all else.
 _ELEMS_PER_WARP = 32 * 128
@@ -210,11 +217,16 @@ def _parse_argument(text: str) -> Argument:
     return {"Scalar": Scalar, "Buffer": Buffer, "Tensor": Tensor}[call.func.id](**values)
 
 
-def generate(choices: Choices) -> Program:
-    """Return a program made from `choices`."""
-    kind = choices.weighted(_KINDS)
+def generate(choices: Choices, kind: Kind | None = None) -> Program:
+    """Return a program made from `choices`, of some kind unless one is given."""
+    kind = kind or choices.weighted(_KINDS)
     grid = choices.pick(kind.grids)
-    limits = Limits(ops=choices.pick(kind.ops), elems=choices.pick([512, 64, 1024, 2048]))
+    limits = Limits(
+        ops=choices.pick(kind.ops),
+        elems=choices.pick(kind.elems),
+        nesting=kind.nesting,
+        outputs=kind.outputs,
+    )
     g = Generator(choices, limits, grid, kind.makers, memory.load, _store)
     for axis, extent in enumerate(grid):
         index = g.add(tile.ProgramId(axis)).out
@@ -222,6 +234,9 @@ def generate(choices: Choices) -> Program:
     if kind.first is not None:
         kind.first(g)
     g.grow(limits.ops)
+    while _size(g) < kind.min_size and g.has_room:
+        g.left = limits.ops
+        g.grow(limits.ops)
     _store_results(g)
     g.add(scf.Return())
     kernel = Kernel("fuzzed", tuple(g.params), g.body)
@@ -263,6 +278,12 @@ def _may_be_split(kernel: Kernel) -> bool:
         or (op.writes(Resource.GLOBAL) and any(value.users for value in op.results))
         for op in kernel.walk()
     )
+
+
+def _size(g: Generator) -> int:
+    """Return about how many operations a program has once its results are stored."""
+    unused = {item.value for item in g.scopes[-1].pool if not item.value.users}
+    return sum(1 for _ in g.body.walk()) + _OPS_PER_STORE * min(len(unused), g.limits.outputs)
 
 
 def _store_results(g: Generator) -> None:

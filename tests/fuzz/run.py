@@ -4,8 +4,9 @@
     python tests/fuzz/run.py --only 1234
     python tests/fuzz/run.py --file tests/fuzz/regressions/one.txt
 
-Program `i` of a run is that of seed `SEED + i`; `--only` runs one again, `--file` one that was printed
-before. Workers are processes, so that a program that ends one is a finding like any other.
+Program `i` of a run is that of seed `SEED + i`, and every 50th is a long one, of 300 to 3,000
+operations, whose seed is 1,000,000,000 more; `--only` runs one again, `--file` one that was printed before.
+`--seed 1000000000` makes all of them long. Workers are processes, so that a program that ends one is a finding like any other.
 """
 
 from __future__ import annotations
@@ -24,7 +25,8 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from tests.fuzz.check import Failure, Refused, check, is_defined
-from tests.fuzz.programs import Program, from_seed, parse_program
+from tests.fuzz.long_programs import of_seed, with_long
+from tests.fuzz.programs import Program, parse_program
 from tests.fuzz.reduce import reduced
 
 # Every so many programs are interpreted after each pass, and assembled.
@@ -45,7 +47,7 @@ class Outcome:
 
 def run_seed(seed: int, *, reduces: bool = True, thoroughly: bool = False) -> Outcome:
     """Check the program of a seed; make a failing one small."""
-    program = from_seed(seed)
+    program = of_seed(seed)
     emulator_seeds = (0, 1 + seed % 7, 100 + seed) if thoroughly else (0, 1 + seed)
     each_pass, assembles = thoroughly or seed % _EACH_PASS == 0, seed % _ASSEMBLED == 0
     try:
@@ -154,13 +156,13 @@ def main() -> int:
         print(f"{options.file}: right")
         return 0
     if options.only is not None:
-        print(from_seed(options.only))
+        print(of_seed(options.only))
         outcome = run_seed(options.only, thoroughly=True)
         print(f"seed {options.only}: {outcome.status}\n{outcome.report}")
         return outcome.status != "right"
     start = time.monotonic()
     counts: Counter[str] = Counter()
-    seeds = range(options.seed, options.seed + options.programs)
+    seeds = with_long(range(options.seed, options.seed + options.programs))
     for outcome in outcomes(seeds, options.jobs, options.max_reduced):
         counts[outcome.status] += 1
         if outcome.report:

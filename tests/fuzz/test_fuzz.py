@@ -26,8 +26,10 @@ from aotc.verify.interpreter.run import run
 from tests.fuzz import check as checking
 from tests.fuzz.arguments import Buffer
 from tests.fuzz.check import Failure, Refused, check, is_defined
+from tests.fuzz.choices import Choices, Seeded
 from tests.fuzz.facts import RAGGED, Facts, fits, full, multiplied, of_count, settled, summed
 from tests.fuzz.launch import is_allowed
+from tests.fuzz.long_programs import MIN_SIZE, long_program
 from tests.fuzz.programs import Program, from_seed, parse_program, programs
 from tests.fuzz.reduce import reduced
 from tests.fuzz.run import run_seed
@@ -48,6 +50,15 @@ def test_a_program_means_the_same_at_every_stage(program: Program) -> None:
 def test_the_program_of_a_seed(seed: int) -> None:
     outcome = run_seed(seed, reduces=False)
     assert outcome.status in ("right", "refused"), outcome.report
+
+
+@pytest.mark.parametrize("seed", [3, 7])
+def test_a_long_program_means_the_same_when_compiled(seed: int) -> None:
+    program = long_program(Choices(Seeded(seed)), MIN_SIZE)
+    kernel = program.kernel()
+    rewrite(kernel, {})  # drops what is dead
+    assert sum(1 for _ in kernel.walk()) >= 0.8 * MIN_SIZE
+    check(program, seeds=(0,), each_pass=False)
 
 
 # ---- what is generated ------------------------------------------------------------------------

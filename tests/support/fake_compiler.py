@@ -61,6 +61,9 @@ def compile_empty(request: CompileRequest) -> CompiledKernel:
         error = ResourceError("3 moons, the limit is 1", remedy="fewer moons")
         error.source_files = _source_files(request)
         raise error
+    live = int(str(constants.get("LIVE", 0)))
+    if live > request.limits.live_registers:
+        raise ResourceError(f"{live} registers are live", remedy="fewer")
     if mode == "bug":
         raise ZeroDivisionError("ours")
     if mode == "killed":

@@ -2,16 +2,8 @@
 
 Threads of a CTA see what others of it stored only after a barrier, and an element may be stored by
 another thread than loads it: the layouts of the two tiles tell. Two accesses of which one writes
-are a hazard, unless they provably touch different elements, or each thread touches only its own.
-
-Elements differ if along some dimension the indices do. A dimension is what is multiplied with one
-stride, a product of arguments of the launch, and a tensor's strides keep its elements apart. An
-index is a polynomial over positions in the tile, induction variables and whatever else the kernel
-computes; where a loop carries the earlier access to the later one, its induction variable has
-advanced by at least a step.
-
-A mask bounds the indices of a dimension, too: halves of a row that begin at n and end at n are
-disjoint.
+are a hazard, unless they provably touch different elements (see `tile_distance`), or each thread
+touches only its own.
 
 Different parameters do not alias, or a kernel runs in place: what is loaded through the one
 is stored at the same index through the other. Of other indices no order is promised then. Pointers
@@ -24,7 +16,6 @@ holds as long as no access changes, whatever barriers are inserted.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -33,49 +24,22 @@ from aotc.ir.core import Block, Kernel, Op, Value
 from aotc.ir.dialects import arith, grid, roles, scf, tile
 from aotc.ir.effects import Resource, Trait
 from aotc.ir.parameter_access import pointer_roots
-from aotc.ir.rewrite import is_inside
 from aotc.ir.types import PointerType, TensorMapType, TileType, element_of, shape_of
-from aotc.ir.walks import reached
-from aotc.schedule.analysis.affine import Affine, AffineAnalysis, axis_symbol
+from aotc.schedule.analysis.affine import Affine, AffineAnalysis
 from aotc.schedule.analysis.global_order import (
     accessed,
     accessed_pointer,
     is_promised_apart,
 )
-from aotc.schedule.analysis.polynomial import ZERO, Monomial, Polynomial
+from aotc.schedule.analysis.polynomial import ZERO, Polynomial
 from aotc.schedule.analysis.signs import Signs
-
-_MAX_AXES = 8
-_OTHER_AXES = {axis_symbol(axis): axis_symbol(axis + _MAX_AXES) for axis in range(_MAX_AXES)}
-"""Symbols of positions in the other tile, where two are compared."""
+from aotc.schedule.analysis.tile_distance import Distance, Tile, Touch, is_no_axis
 
 _MAX_NEAR = 4
 """Accesses on either side that are looked at to tell one from the rest of a row."""
 
 _ANYWHERE = ""
 """Stands for all memory that no parameter points at."""
-
-
-@dataclass(frozen=True)
-class Touch:
-    """An access, and the loops that have advanced to a later iteration since."""
-
-    op: Op
-    carried: frozenset[Op] = frozenset()
-
-    def carried_by(self, loop: Op) -> Touch:
-        """Return the same access as the next iteration of `loop` sees it."""
-        return self if loop in self.carried else Touch(self.op, self.carried | {loop})
-
-    def after(self, loop: Op) -> Touch:
-        """Return the same access as what follows `loop` sees it, and the loop when it runs again.
-
-        One that is not in the loop is seen as if the loop had not run: of `n` loops in a row, each
-        access would be carried by any of `2**n` sets of them.
-        """
-        if loop not in self.carried or is_inside(self.op, loop):
-            return self
-        return Touch(self.op, self.carried - {loop})
 
 
 @dataclass(eq=False)
@@ -116,6 +80,7 @@ class GlobalHazards:
         """CTAs whose accesses are those of one program: what it does has an order."""
         self._affine: AffineAnalysis | None = None
         self._met: dict[tuple[Touch, Op], bool] = {}
+        self._indices: dict[Op, Polynomial | None] = {}
         self._rows: dict[Op, tuple[_Row | None, int]] = {}
         accesses = [op for op in kernel.walk() if accessed(op) is not None]
         self._memory: dict[Op, frozenset[str]] = {
@@ -174,6 +139,10 @@ class GlobalHazards:
         """Return whether an op accesses memory through the async proxy."""
         return bool(op.effects_on(Resource.GLOBAL, "read", "write", proxy="async"))
 
+    def any_writes(self, touched: Iterable[Touch]) -> bool:
+        """Return whether any of some accesses writes."""
+        return any(touch.op in self._writes for touch in touched)
+
     def meet(self, earlier: Touch, later: Op) -> bool:
         """Return whether the threads of a program need a barrier between two accesses.
 
@@ -195,6 +164,8 @@ class GlobalHazards:
         for touch in touched:
             if is_read and touch.op not in self._writes:
                 continue
+            if self._is_elsewhere(touch, later):
+                continue
             row, place = self._row_of(touch, later)
             if row is not None:
                 if row not in open_places:
@@ -204,6 +175,26 @@ class GlobalHazards:
             if self.meet(touch, later):
                 return True
         return False
+
+    def _is_elsewhere(self, touch: Touch, later: Op) -> bool:
+        """Return whether two accesses that no loop is between are at other indices of other memory.
+
+        Nearly all pairs are, where a kernel loads much and stores much: it is told without more.
+        """
+        if touch.carried or touch.op.block is not later.block:
+            return False
+        if not self._memory[touch.op].isdisjoint(self._memory[later]):
+            return False
+        return self._index_of(touch.op) != self._index_of(later)
+
+    def _index_of(self, op: Op) -> Polynomial | None:
+        """Return the index of an access by pointers that are a parameter's, None of any other."""
+        if op not in self._indices:
+            pointer = accessed_pointer(op)
+            place = None if pointer is None else self._affine_of_kernel()[pointer]
+            is_known = place is not None and place.base in self._kernel.body.args
+            self._indices[op] = place.offset if place is not None and is_known else None
+        return self._indices[op]
 
     def _places_near(self, row: _Row, later: Op) -> range:
         """Return which places of a row are not told from a later access by those nearer to it."""
@@ -254,7 +245,7 @@ class GlobalHazards:
             if pointer is None or known is None or known.base not in self._kernel.body.args:
                 yield op, (None, 0)
                 continue
-            start, in_tile = known.offset.split(_is_no_axis)
+            start, in_tile = known.offset.split(is_no_axis)
             key = type(op), self._memory[op], known.base, pointer.type, in_tile
             mask = _tile(affine, op, known).below_zero
             row = rows.get(key)
@@ -273,8 +264,8 @@ class GlobalHazards:
         if pointer is None:
             return None
         here, there = affine[_pointer(earlier)], affine[pointer]
-        start, in_tile = there.offset.split(_is_no_axis)
-        step = start - here.offset.split(_is_no_axis)[0]
+        start, in_tile = there.offset.split(is_no_axis)
+        step = start - here.offset.split(is_no_axis)[0]
         is_alike = in_tile == row.in_tile and there.base in self._kernel.body.args
         if not is_alike or shape_of(pointer.type) != shape_of(_pointer(earlier).type):
             return None
@@ -290,7 +281,7 @@ class GlobalHazards:
         affine = self._affine_of_kernel()
         mine, theirs = (_tile(affine, op, affine[_pointer(op)]) for op in (earlier, later))
         bare = (replace(each, below_zero=()) for each in (mine, theirs))
-        return _Distance(affine, Touch(earlier), later).separates(*bare)
+        return Distance(affine, Touch(earlier), later).separates(*bare)
 
     def _meet(self, earlier: Touch, later: Op) -> bool:
         first = earlier.op
@@ -299,15 +290,16 @@ class GlobalHazards:
         if first.has(Trait.ATOMIC) and later.has(Trait.ATOMIC):
             return False  # each is atomic, and threads that need an order ask for it
         if self._memory[first].isdisjoint(self._memory[later]):
-            is_promised = is_promised_apart(accessed(first), accessed(later))
-            return not is_promised and self._meet_in_place(earlier, later)
+            return self._meet_in_place(earlier, later) and not is_promised_apart(
+                accessed(first), accessed(later)
+            )
         left, right = accessed_pointer(first), accessed_pointer(later)
         if left is None or right is None:
             # Tensor stores are of one thread, which waits for what it must.
             return not (_starts_store(first) and _starts_store(later))
         affine = self._affine_of_kernel()
         here, there = affine[left], affine[right]
-        distance = _Distance(affine, earlier, later)
+        distance = Distance(affine, earlier, later)
         if here.base is not there.base or _is_tile(here.base) or distance.moves(here.base):
             return (
                 left is not right or bool(earlier.carried) or not self._same_threads(first, later)
@@ -324,16 +316,17 @@ class GlobalHazards:
             _is_store(first) and _is_load(later)
         ):
             return False
-        if _pointee(first) != _pointee(later) or self._same_threads(first, later):
+        if _pointee(first) != _pointee(later):
             return False
         affine = self._affine_of_kernel()
         here, there = (affine[_pointer(op)] for op in (first, later))
         params = self._kernel.body.args
-        distance = _Distance(affine, earlier, later)
+        distance = Distance(affine, earlier, later)
         return (
             here.base in params
             and there.base in params
             and distance.may_be_none(here.offset, there.offset)
+            and not self._same_threads(first, later)
         )
 
     def _same_threads(self, first: Op, later: Op) -> bool:
@@ -432,153 +425,11 @@ def _memory_of(kernel: Kernel, op: Op) -> Iterator[str]:
         yield kernel.params[root.index].argument if is_parameter else _ANYWHERE
 
 
-@dataclass(frozen=True, slots=True)
-class _Tile:
-    """Hold the index of each element of an access, the extents, and what its mask says is below 0."""
-
-    offset: Polynomial
-    extents: tuple[int, ...]
-    below_zero: tuple[Polynomial, ...]
-
-
-def _tile(affine: AffineAnalysis, op: Op, found: Affine) -> _Tile:
+def _tile(affine: AffineAnalysis, op: Op, found: Affine) -> Tile:
     mask, pointer = getattr(op, "mask", None), _pointer(op)
     bounds = affine.bounds(mask) if isinstance(mask, Value) else ()
-    return _Tile(found.offset, shape_of(pointer.type), bounds or ())
+    return Tile(found.offset, shape_of(pointer.type), bounds or ())
 
 
 def _is_tile(value: Value | None) -> bool:
     return value is not None and isinstance(value.type, TileType)
-
-
-class _Distance:
-    """Tell how far apart the elements of two accesses are, in whatever iterations."""
-
-    def __init__(self, affine: AffineAnalysis, earlier: Touch, later: Op) -> None:
-        self._affine = affine
-        carried = [loop for loop in later.ancestors() if loop in earlier.carried]
-        self._outermost = carried[-1] if carried else None
-        self._loops = [*carried]
-        for one, other in ((earlier.op, later), (later, earlier.op)):
-            around = list(other.ancestors())
-            loops = (op for op in one.ancestors() if op.has(Trait.LOOP))
-            self._loops += [loop for loop in loops if loop not in around]
-
-    def separates(self, mine: _Tile, theirs: _Tile) -> bool:
-        """Return whether no element is touched by both tiles."""
-        starts, ends = self._by_stride(mine.offset), self._by_stride(theirs.offset)
-        for stride in {**starts, **ends}:
-            start, end = starts.get(stride, ZERO), ends.get(stride, ZERO)
-            # A number times an argument need be no stride: it may be a shift by any distance.
-            if stride != () and (start.value is not None or end.value is not None):
-                shift = Polynomial.of([(stride, 1)])
-                starts[()] = starts.get((), ZERO) + shift * start
-                ends[()] = ends.get((), ZERO) + shift * end
-            elif stride != () and self._differ(start, end, mine.extents, theirs.extents):
-                return True
-        start, end = starts.get((), ZERO), ends.get((), ZERO)
-        return self._differ(start, end, mine.extents, theirs.extents) or self._is_masked_apart(
-            (start, mine.below_zero), (end, theirs.below_zero)
-        )
-
-    def _is_masked_apart(
-        self,
-        mine: tuple[Polynomial, tuple[Polynomial, ...]],
-        theirs: tuple[Polynomial, tuple[Polynomial, ...]],
-    ) -> bool:
-        """Return whether the mask of the lower of two ranges ends it before the other begins."""
-        signs = Signs(self._affine)
-        for (low, bounds), (high, _) in ((mine, theirs), (theirs, mine)):
-            apart = high.renamed(_OTHER_AXES) - low
-            if any(map(self.is_moved, apart.symbols)):
-                continue
-            # What the mask keeps below 0 is -1 at most, so what it makes up for is at least 1.
-            if any(signs.never_negative(apart + bound) for bound in bounds):
-                return True
-        return False
-
-    def may_be_none(self, mine: Polynomial, theirs: Polynomial) -> bool:
-        """Return whether an element of a tile may have one index in both accesses.
-
-        It does for sure if the indices are equal, or in an iteration of a loop that one of the two
-        accesses is not in, as where tiles are accumulated and the result is stored after that.
-        """
-        if self._outermost is not None:
-            return mine == theirs and not any(map(self.is_moved, mine.symbols))
-        return all(
-            all(map(_is_no_axis, monomial)) and any(map(self.is_moved, monomial))
-            for monomial, _ in (theirs - mine).terms
-        )
-
-    def moves(self, value: Value | None) -> bool:
-        """Return whether a value may differ between the two accesses."""
-        return value is not None and any(_is_of(value.owner, loop) for loop in self._loops)
-
-    def is_moved(self, symbol: int) -> bool:
-        """Return whether a symbol may differ between the two accesses."""
-        symbols = reached([symbol], self._affine.symbols_of)
-        sources = (self._affine.sources[each] for each in symbols if each >= 0)
-        return any(isinstance(each, Value) and self.moves(each) for each in sources)
-
-    def _by_stride(self, offset: Polynomial) -> dict[Monomial, Polynomial]:
-        """Return the index along each dimension, by the stride that it is multiplied with."""
-        found: dict[Monomial, Polynomial] = {}
-        for monomial, factor in offset.terms:
-            stride = tuple(symbol for symbol in monomial if self._affine.is_launch(symbol))
-            index = tuple(symbol for symbol in monomial if not self._affine.is_launch(symbol))
-            found[stride] = found.get(stride, ZERO) + Polynomial.of([(index, factor)])
-        return found
-
-    def _differ(
-        self,
-        mine: Polynomial,
-        theirs: Polynomial,
-        extents: tuple[int, ...],
-        others: tuple[int, ...],
-    ) -> bool:
-        """Return whether two indices along one dimension are never equal."""
-        reach, other_reach = _reach(mine, extents), _reach(theirs, others)
-        if reach is None or other_reach is None:
-            return False
-        low, high = reach
-        other_low, other_high = other_reach
-        start, end = mine.split(_is_no_axis)[0], theirs.split(_is_no_axis)[0]
-        loop = self._outermost
-        number = self._affine[loop.induction].offset if isinstance(loop, scf.For) else ZERO
-        moved = [each for each in (*start.symbols, *end.symbols) if self.is_moved(each)]
-        if any(symbol not in number.symbols for symbol in moved):
-            return False
-        apart = (end - start).value
-        if apart is None:
-            return False
-        if not moved:
-            return apart + other_low > high or apart + other_high < low
-        factor = start.coefficient_of(number.symbols[0]) if len(number.symbols) == 1 else None
-        if apart or factor is None or factor != end.coefficient_of(number.symbols[0]):
-            return False
-        assert isinstance(loop, scf.For)
-        moved_by = factor * self._affine[loop.step].offset
-        # A loop's step is not 0, so what is a multiple of a number moves by that much at least.
-        at_least = math.gcd(*(coefficient for _, coefficient in moved_by.terms))
-        return at_least > max(high - other_low, other_high - low)
-
-
-def _reach(index: Polynomial, extents: tuple[int, ...]) -> tuple[int, int] | None:
-    """Return the least and the greatest that positions in the tile add to an index, or None."""
-    low = high = 0
-    for monomial, factor in index.terms:
-        axes = [symbol for symbol in monomial if symbol < 0]
-        if axes:
-            if len(monomial) > 1:
-                return None
-            last = factor * (extents[-1 - axes[0]] - 1)
-            low, high = low + min(0, last), high + max(0, last)
-    return low, high
-
-
-def _is_no_axis(symbol: int) -> bool:
-    return symbol >= 0
-
-
-def _is_of(owner: Op | Block, loop: Op) -> bool:
-    return (isinstance(owner, Block) and owner.parent is loop) or is_inside(owner, loop)

@@ -48,6 +48,7 @@ from aotc.ir.rewrite import Builder, is_inside
 from aotc.ir.types import SharedType
 from aotc.ir.walks import users_through_views
 from aotc.schedule.analysis.global_hazards import GlobalHazards
+from aotc.schedule.analysis.tile_distance import Touch
 from aotc.schedule.context import Schedule
 from aotc.schedule.shared_memory.cluster_barriers import (
     visit_cluster_arrive,
@@ -403,6 +404,11 @@ def _visit_loop(op: Op, pending: Pending) -> None:
     if _is_silent(op, pending):
         pending.map(lambda place: replace(place, stage=None))
         return
+    if _meets_nothing(op, pending):
+        for access in _reads_of(op, pending):
+            pending.touched[Touch(access).carried_by(op)] = None
+        pending.map(lambda place: replace(place, stage=None))
+        return
     if _meets_earlier(op, pending):
         own = pending.copy()
         own.clear()
@@ -427,6 +433,35 @@ def _is_silent(loop: Op, pending: Pending) -> bool:
             for op in inside
         )
     return pending.silent[loop]
+
+
+def _meets_nothing(loop: Op, pending: Pending) -> bool:
+    """Return whether a loop only reads global memory, and so did what came before it.
+
+    Otherwise the state after each of many loops in a row would be copied for every walk of the next.
+    """
+    hazards = pending.hazards
+    return (
+        hazards is not None
+        and bool(_reads_of(loop, pending))
+        and not hazards.is_over_programs(loop)
+        and not hazards.any_writes(pending.touched)
+    )
+
+
+def _reads_of(loop: Op, pending: Pending) -> tuple[Op, ...]:
+    """Return what a loop reads of global memory if threads do nothing else there, else nothing."""
+    hazards = pending.hazards
+    if loop not in pending.only_read and hazards is not None:
+        inside = [op for block in loop.blocks for op in block.walk()]
+        reads = [op for op in inside if op in hazards.accesses]
+        is_plain = not any(op.has(Trait.LOOP) for op in inside) and all(
+            rule_of(op) is None or op.has(Trait.CONTROL_FLOW) for op in inside
+        )
+        if not is_plain or any(op.writes(Resource.GLOBAL) or hazards.is_async(op) for op in reads):
+            reads = []
+        pending.only_read[loop] = tuple(reads)
+    return pending.only_read[loop]
 
 
 def _meets_earlier(loop: Op, pending: Pending) -> bool:

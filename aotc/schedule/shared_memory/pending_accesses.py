@@ -16,7 +16,8 @@ from aotc.ir.dialects import arith, gpu, scf
 from aotc.ir.effects import AccessKind, Resource
 from aotc.ir.types import SharedType
 from aotc.schedule.analysis.alias import allocation_of, stage_of
-from aotc.schedule.analysis.global_hazards import GlobalHazards, Touch
+from aotc.schedule.analysis.global_hazards import GlobalHazards
+from aotc.schedule.analysis.tile_distance import Touch
 
 
 @dataclass(frozen=True)
@@ -105,6 +106,10 @@ class Pending:
     """How to visit each op that a walk of a loop has visited before; all paths share it."""
     silent: dict[Op, bool] = field(default_factory=dict["Op", bool], compare=False)
     """Whether nothing in a loop concerns this walk."""
+    only_read: dict[Op, tuple[Op, ...]] = field(
+        default_factory=dict["Op", "tuple[Op, ...]"], compare=False
+    )
+    """What a loop reads of global memory, if threads do nothing else there."""
 
     @property
     def all(self) -> tuple[Places, ...]:
@@ -149,6 +154,7 @@ class Pending:
             is_probe=self.is_probe,
             rules=self.rules,
             silent=self.silent,
+            only_read=self.only_read,
         )
         copied.merge(self)
         return copied

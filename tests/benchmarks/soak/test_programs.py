@@ -71,7 +71,7 @@ def test_programs_are_right_in_the_emulator_each_time() -> None:
 
 
 def test_what_no_launcher_takes_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(programs, "from_seed", lambda _seed: parse_program(_RAGGED))
+    monkeypatch.setattr(programs, "of_seed", lambda _seed: parse_program(_RAGGED))
     made = programs.prepare([0], Settings(emulates=True), "programs")
     assert made.cases == []
     (outcome,) = made.outcomes
@@ -82,7 +82,7 @@ def test_what_no_launcher_takes_is_refused(monkeypatch: pytest.MonkeyPatch) -> N
 def test_programs_that_make_tensor_maps_get_scratch_memory(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(programs, "from_seed", lambda _seed: parse_program(_SCRATCH.read_text()))
+    monkeypatch.setattr(programs, "of_seed", lambda _seed: parse_program(_SCRATCH.read_text()))
     (case,) = programs.prepare([0], Settings(emulates=True), "programs").cases
     (scratch,) = (each for each in case.passed if isinstance(each, np.ndarray))
     assert scratch.nbytes == 128 * 3  # a map for each program

@@ -7,10 +7,15 @@ import textwrap
 import pytest
 
 import aotc
+from aotc.compiler import check_request, translate_request
 from aotc.ir.core import Op
 from aotc.ir.text import parse_kernel
-from aotc.schedule.analysis.global_hazards import GlobalHazards, Touch
+from aotc.schedule.analysis.global_hazards import GlobalHazards
+from aotc.schedule.analysis.tile_distance import Touch
+from aotc.schedule.context import Schedule
+from aotc.schedule.pipeline import schedule_kernel
 from tests.support.checks import check
+from tests.support.repeated_kernels import repeated
 
 _HEAD = "import triton\nimport triton.language as tl\n\n@triton.jit\n"
 _SIGNATURE = {"x_ptr": "*fp32:16", "y_ptr": "*fp32:16", "n": "i32:16", "stride": "i32:16"}
@@ -355,3 +360,65 @@ def test_rows_of_accesses_answer_as_pairs_do(tmp_path, line: str) -> None:
             touched.append(Touch(op))
     if "37" not in line:
         assert len(by_rows._met) <= 6 * len(touched)  # pyright: ignore[reportPrivateUsage]
+
+
+@pytest.mark.parametrize("last", [0, 39])
+def test_of_many_loads_the_one_at_the_same_index_is_found(tmp_path, last: int) -> None:
+    """As a kernel in place, whose threads share elements, would overwrite what others are to load."""
+    loads = "".join(f"        v{i} = tl.load(x_ptr + {64 * i} + i)\n" for i in range(40))
+    total = " + ".join(f"v{i}" for i in range(40))
+    body = f"""
+        i = tl.arange(0, 16)
+{loads}
+        tl.store(y_ptr + {{at}} + i, {total})
+    """
+    assert _barriers(tmp_path, body.format(at=64 * last)) == 1
+    assert _barriers(tmp_path, body.format(at=64 * last + 1)) == 0
+
+
+def test_pairs_of_other_memory_are_told_apart_without_more(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    count = 40
+    asked: list[object] = []
+    meet = GlobalHazards.meet
+
+    def counting(self: GlobalHazards, earlier: Touch, later: Op) -> bool:
+        asked.append(later)
+        return meet(self, earlier, later)
+
+    monkeypatch.setattr(GlobalHazards, "meet", counting)
+    request = repeated("carried", count, "sm_80")
+    kernel = translate_request(request).kernel
+    schedule_kernel(kernel, Schedule(check_request(request), request.config))
+    assert len(asked) <= 10 * count
+
+
+@pytest.mark.parametrize(("place", "count"), [("x_ptr", 1), ("y_ptr", 0)])
+def test_what_loops_in_a_row_have_read_is_written_after_a_barrier(
+    tmp_path, place: str, count: int
+) -> None:
+    body = f"""
+        i = tl.arange(0, 16)
+        v = tl.zeros((16,), tl.float32)
+        for j in range(n):
+            v += tl.load(x_ptr + j + i)
+        for j in range(n):
+            v += tl.load(x_ptr + 2 * j + i)
+        tl.store({place} + 8 + i, v)
+    """
+    assert _barriers(tmp_path, body) == count
+
+
+def test_a_loop_reads_what_was_written_before_after_a_barrier(tmp_path) -> None:
+    body = """
+        i = tl.arange(0, 16)
+        v = tl.load(y_ptr + i)
+        for j in range(n):
+            v += tl.load(x_ptr + j + i)
+        tl.store(y_ptr + 64 + i, v)
+        for j in range(n):
+            v += tl.load(y_ptr + j + i)
+        tl.store(x_ptr + 8 + i, v)
+    """
+    assert _barriers(tmp_path, body) == 2
