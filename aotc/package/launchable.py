@@ -137,7 +137,8 @@ def _plain(constants: object) -> Any:
     if not isinstance(constants, Mapping):
         return constants
     given = cast("Mapping[str, object]", constants)
-    return {name: constant(value) for name, value in given.items()}
+    # A function is named here: in an archive its identity stands for it.
+    return {name: constant(named_constant(value)) for name, value in given.items()}
 
 
 def _native_target() -> str:
