@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import importlib.util
 from pathlib import Path
-from types import ModuleType
 
 import pytest
 
 import aotc
 from aotc.ir.diagnostics import CompileError
+from tests.support.written_module import written_module
 
 APPLY = """
 import triton
@@ -55,19 +54,9 @@ def now(p, F: tl.constexpr):
 """
 
 
-def _module(path: Path, text: str) -> ModuleType:
-    path.write_text(text)
-    spec = importlib.util.spec_from_file_location(path.stem, path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
 def test_a_constant_may_be_a_function_in_a_function(tmp_path: Path) -> None:
     """One that Triton has decorated; it sees the functions beside it, not those of the module."""
-    module = _module(tmp_path / "inner.py", APPLY)
+    module = written_module(tmp_path / "inner.py", APPLY)
     act, scaled, captures = module.make(2.0)
     for function in (act, module.plain):
         made = aotc.compile(module.apply, signature={"p": "*fp32"}, constants={"F": function})
@@ -85,7 +74,7 @@ def test_a_constant_may_be_a_function_in_a_function(tmp_path: Path) -> None:
 
 def test_a_constant_may_be_a_function_of_the_language(tmp_path: Path) -> None:
     tl = pytest.importorskip("triton.language")
-    module = _module(tmp_path / "language.py", APPLY)
+    module = written_module(tmp_path / "language.py", APPLY)
     for kernel, kind, function, op in (
         (module.apply, "fp32", tl.exp, "arith.exp"),
         (module.apply, "fp32", tl.math.sqrt, "arith.sqrt"),
