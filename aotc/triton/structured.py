@@ -94,7 +94,7 @@ def _leaves(name: str, value: Any) -> Iterator[tuple[str, Any]]:
     """
     items = _items(name, value)
     for pair in () if items is None else items:
-        yield from [pair] if pair[1] == () else _leaves(*pair)
+        yield from [pair] if items_of(pair[1]) == () else _leaves(*pair)
     if items is None:
         yield name, Described(value) if is_descriptor(value) else value
 
