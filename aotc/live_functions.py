@@ -47,7 +47,18 @@ def named_constant(constant: object) -> object:
     name = dtype_name(constant)
     if name or not inspect.isfunction(getattr(constant, "fn", constant)):
         return name or constant
-    return ":".join(_locate(constant))  # type: ignore[arg-type]
+    return _language_function(constant) or ":".join(_locate(constant))  # type: ignore[arg-type]
+
+
+def _language_function(value: Any) -> str:
+    """Return the name of a public function of the language, "" for anything else.
+
+    Triton's source of it calls what only Triton's compiler has.
+    """
+    function = inspect.unwrap(getattr(value, "fn", value))
+    module, name = function.__module__ or "", function.__qualname__
+    in_language = module.startswith(("triton.language", "aotc.language"))
+    return f"{module}.{name}" if in_language and not name.startswith("_") else ""
 
 
 def dtype_name(value: object) -> str:

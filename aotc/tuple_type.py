@@ -3,7 +3,8 @@
     "(i32, i32:16)"                 a tuple; of the argument `shape`, launches pass `shape_0`, `shape_1`
     "(rows: i32, cols: i32:16)"     a named tuple; launches pass `shape_rows`, `shape_cols`
     "(*fp16, (i32, i32))"           tuples nest: `x_0`, `x_1_0`, `x_1_1`
-    "(fn: scaled, by: fp32)"        a function of the kernel's file, which launches do not pass
+    "(fn: scaled, by: fp32)"        a function of the kernel's file, or "ops.py:scaled"; launches do not pass it
+    "()"                            an empty tuple, of which launches pass nothing
 
 Only the brackets are known here: what stands between them is the type of one argument, or a function's name.
 """
@@ -16,8 +17,9 @@ from dataclasses import dataclass
 
 from aotc.ir.types import SCALARS
 
-_FIELD = re.compile(r"\s*(?P<name>[A-Za-z_][A-Za-z0-9_]*)\s*:\s*(?=[A-Za-z_*(])")
-_FUNCTION = re.compile(r"[^\W\d]\w*(?:\.[^\W\d]\w*)*")
+_FIELD = re.compile(r"\s*(?P<name>[A-Za-z_][A-Za-z0-9_]*)\s*:\s*(?=[A-Za-z_*(/<])")
+_WORD = r"[^\W\d]\w*"
+_FUNCTION = re.compile(rf"(?:[^:]+\.py:|<[^:<>]+>:)?{_WORD}(?:\.(?:<locals>\.)?{_WORD})*")
 _DTYPE = re.compile(r"(?:i|u|int|uint|fp|bf|float)\d+\w*")
 _OPENING, _CLOSING = "([<", ")]>"
 _MAX_DEPTH = 8
@@ -57,7 +59,7 @@ class TupleType:
 
 
 def names_function(item: str, types: Container[str]) -> bool:
-    """Return whether an item is the name of a function: a word that is none of the `types`.
+    """Return whether an item is the name of a function: one that is none of the `types`.
 
     A word like those of dtypes, such as `i23`, is a mistake in one.
     """
@@ -93,8 +95,6 @@ def _parse(text: str, depth: int) -> TupleType:
     if not depth:
         raise ValueError(f"expected tuples that nest at most {_MAX_DEPTH} deep")
     parts = _split(text[1:-1])
-    if not parts:
-        raise ValueError("expected a tuple of at least one item, got ()")
     items: list[str | TupleType] = []
     fields: list[str] = []
     for part in parts:

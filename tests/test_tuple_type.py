@@ -12,6 +12,8 @@ from aotc.tuple_type import TupleType, flattened, is_tuple_type, parse_tuple_typ
     [
         ("(i32, i32:16)", {"x_0": "i32", "x_1": "i32:16"}),
         ("(i32=1,)", {"x_0": "i32=1"}),
+        ("()", {}),
+        ("((), i32, (a: ( ),))", {"x_1": "i32"}),
         ("(rows: i32, cols:i32:16)", {"x_rows": "i32", "x_cols": "i32:16"}),
         ("(*T:16?, (a: i32, b: (none,)))", {"x_0": "*T:16?", "x_1_a": "i32", "x_1_b_0": "none"}),
         (
@@ -36,7 +38,7 @@ def test_names() -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("()", "at least one item"),
+        ("(,)", "a type between the commas"),
         ("(i32, , i32)", "a type between the commas"),
         ("(i32", "expected a tuple such as"),
         ("(i32) x", "expected a tuple such as"),

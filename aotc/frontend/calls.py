@@ -11,7 +11,6 @@ import re
 from collections.abc import Callable, ItemsView, KeysView, Mapping, Sequence, ValuesView
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
 from typing import cast as type_cast
 
 from aotc.frontend.arguments import bind_arguments, default_expressions, parameters_of
@@ -25,9 +24,9 @@ from aotc.frontend.emitter import mistake
 from aotc.frontend.frame import Frame, LoopExit, Program, Returned
 from aotc.frontend.jit_decorators import is_triton_jit, refuse_foreign
 from aotc.frontend.language_classes import LanguageClass, classes_in, is_instance
+from aotc.frontend.named_functions import function_named, outer_names
 from aotc.frontend.records import make_record, named_tuple
 from aotc.frontend.resolve import class_names
-from aotc.frontend.source import SourceFile
 from aotc.frontend.values import (
     BoundMethod,
     Builtin,
@@ -369,27 +368,6 @@ def _decorate(
     return replace(args[0], decorators=(*args[0].decorators, decorator))
 
 
-_NAME = re.compile(r"(?:(?P<file>[^:]+\.py):)?(?P<name>[^\W\d]\w*(?:\.[^\W\d]\w*)*)")
-
-
-def function_named(program: Program, file: SourceFile, text: str) -> Operand:
-    """Return the function that a constant names, as the kernel's file knows it, or another one.
-
-    Manifests have no functions among their values, and real kernels take some as constants.
-    Raises: CompileError if it names nothing, or something else.
-    """
-    match = _NAME.fullmatch(text)
-    if match is None:
-        raise mistake(f"{text!r} cannot be called: it is no name of a function")
-    if match["file"]:
-        file = program.globals.open(str(Path(file.path).parent / match["file"]))
-    name = ast.parse(match["name"], mode="eval").body
-    found = unwrap(program.host_frame(file).visit(name))
-    if not isinstance(found, Function | Builtin):
-        raise mistake(f"{text!r} is called, so it must name a function; it is {show(found)}")
-    return found
-
-
 def _call_static(
     frame: Frame, function: StaticCall, args: Sequence[Operand], kwargs: Mapping[str, Operand]
 ) -> Operand:
@@ -491,6 +469,7 @@ def _run(
     program: Program, function: Function, values: dict[str, Operand], *, in_kernel: bool
 ) -> Operand:
     """Run the body of a function in place of a call; return what it returns."""
+    values = {**outer_names(program, function), **values}
     frame = Frame(
         program, function.file, values, current_loc(), in_kernel=in_kernel, function=function
     )

@@ -16,13 +16,14 @@ from typing import TypeAlias, TypeGuard
 from typing import cast as type_cast
 
 from aotc.frontend.arguments import default_expressions
-from aotc.frontend.calls import call_operand, function_named
+from aotc.frontend.calls import call_operand
 from aotc.frontend.constants import unwrap
 from aotc.frontend.convert import bitcast, integer_range
 from aotc.frontend.decorated import decorators_of
 from aotc.frontend.descriptors import check_block_shape
 from aotc.frontend.emitter import Emitter, mistake
 from aotc.frontend.frame import Program
+from aotc.frontend.named_functions import function_named, is_function_name
 from aotc.frontend.resolve import bindings, decorator_calls, decorator_names
 from aotc.frontend.scope import is_constexpr_annotation
 from aotc.frontend.values import DTYPE_NAMES, Argument, Function, Operand, Record, RecordType, show
@@ -185,14 +186,11 @@ def _parse_tuple(
     return parsed, kind
 
 
-_FUNCTION_NAME = re.compile(r"(?:[^:()]+\.py:)?[^\W\d]\w*(?:\.[^\W\d]\w*)*")
-
-
 def _function_item(program: Program, function: Function, text: str) -> Operand:
     """Return the function that an item of a tuple names, or None if it is a type."""
     plain = text.strip()
     is_type = plain in ("none", "None") or DTYPE_NAMES.get(plain, plain) in SCALARS
-    if is_type or not _FUNCTION_NAME.fullmatch(plain):
+    if is_type or not is_function_name(plain):
         return None
     try:
         return function_named(program, function.file, plain)

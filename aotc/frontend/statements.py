@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Sequence
+from functools import partial
 from typing import cast as type_cast
 
 from aotc.frontend.branches import translate_if
@@ -25,7 +26,7 @@ from aotc.frontend.scope import (
     is_docstring,
 )
 from aotc.frontend.unsupported import unsupported
-from aotc.frontend.values import Closure, Operand, Unbound, show
+from aotc.frontend.values import Closure, Operand, Unbound, is_tuple, show
 from aotc.ir.core import Value
 
 # ---- assignment -------------------------------------------------------------------------------
@@ -39,13 +40,24 @@ def _assign(frame: Frame, node: ast.Assign, _rest: Sequence[Item]) -> Flow:
 
 
 def _assign_to(frame: Frame, target: ast.expr, value: Operand) -> None:
+    bind(frame, target, _kept(frame, target, value))
+
+
+def _kept(frame: Frame, target: ast.expr, value: Operand) -> Operand:
+    """Return what an assignment keeps of a value: a variable declared as constexpr keeps it as it is."""
+    if isinstance(target, ast.Attribute):
+        return value  # the fields of an aggregate stay what they are
     if isinstance(target, ast.Name) and target.id in frame.declared:
         del frame.declared[target.id]
-        bind(frame, target, value)
-        return
-    # What an aggregate is made of stays what it is.
-    kept = isinstance(target, ast.Attribute)
-    bind(frame, target, value if kept else decay(frame, value))
+        return value
+    if (
+        frame.declared
+        and isinstance(target, ast.Tuple | ast.List)
+        and is_tuple(value)
+        and len(target.elts) == len(value)
+    ):
+        return tuple(map(partial(_kept, frame), target.elts, value))
+    return decay(frame, value)
 
 
 def _annotated_assign(frame: Frame, node: ast.AnnAssign, _rest: Sequence[Item]) -> Flow:

@@ -228,9 +228,19 @@ def _read_type(section: Table, name: str, variables: tuple[str, ...]) -> dict[st
 
 def _tuple_type(section: Table, name: str) -> TupleType:
     try:
-        return parse_tuple_type(section.string(name))
+        kind = parse_tuple_type(section.string(name))
     except ValueError as error:
         raise section.wrong(name, str(error)) from None
+    if _has_empty_item(kind):
+        # Launches from an archive tell tuples apart by their items.
+        message = f"expected no empty tuple in another, got {section.string(name)!r}"
+        raise section.wrong(name, message, "leave it out, or pass None in its place")
+    return kind
+
+
+def _has_empty_item(kind: TupleType) -> bool:
+    inner = [item for item in kind.items if isinstance(item, TupleType)]
+    return any(not item.items or _has_empty_item(item) for item in inner)
 
 
 def _read_tuples(table: Table, function: Function) -> dict[str, TupleType]:

@@ -137,7 +137,8 @@ def _plain(constants: object) -> Any:
     if not isinstance(constants, Mapping):
         return constants
     given = cast("Mapping[str, object]", constants)
-    return {name: constant(value) for name, value in given.items()}
+    # A function is named here: in an archive its identity stands for it.
+    return {name: constant(named_constant(value)) for name, value in given.items()}
 
 
 def _native_target() -> str:
@@ -183,7 +184,8 @@ def _told_by(
         if one.is_constexpr:
             constants[one.name] = value
         else:
-            signature[one.name] = _annotated_type(one.annotation, value) or argument_type(value)
+            annotated = _annotated_type(one.annotation, value)
+            signature[one.name] = annotated or argument_type(value, named_constant)
     return signature, constants
 
 
@@ -400,7 +402,7 @@ class LaunchableKernel(CompiledKernel):
                 yield from self._leaves(key, item, one)
             return
         if name not in self._flat:
-            if _function_name(value) != kind.rpartition(".")[2]:
+            if not _is_function(value, kind):
                 raise self._wrong(name, f"the function {kind}", repr(value), _COMPILE_AGAIN)
             return
         fixed = self._fixed.get(name)
@@ -422,9 +424,15 @@ class LaunchableKernel(CompiledKernel):
 _COMPILE_AGAIN = "compile it again for this value"
 
 
-def _function_name(value: object) -> str:
-    """Return the name of a function, decorated or not, "" for anything else."""
-    return getattr(getattr(value, "fn", value), "__name__", "")
+def _is_function(value: object, name: str) -> bool:
+    """Return whether a function, decorated or not, is the one of this name, which may tell its file."""
+    function = getattr(value, "fn", value)
+    if not hasattr(function, "__code__"):
+        return False
+    if ":" not in name:
+        return getattr(function, "__name__", "") == name.rpartition(".")[2]
+    full = str(named_constant(value))
+    return full == name if name.startswith("/") else full.endswith(f"/{name}")
 
 
 def _device_of(values: Iterable[object]) -> int | None:

@@ -346,6 +346,9 @@ int native_read_tensor(struct launch *launch, uint32_t index, PyObject *object);
 bool native_is_torch(struct native_state *state, PyTypeObject *type);
 
 /* Read an argument that is a tensor of torch. 0 or -1. */
+/* Whether a tensor in host memory says that the GPU can access it: torch's `is_pinned()`. */
+bool native_is_pinned(PyObject *object);
+
 int native_read_torch(struct launch *launch, uint32_t index, PyObject *object);
 
 /* Read an argument through __cuda_array_interface__; if that cannot tell its dtype and there is

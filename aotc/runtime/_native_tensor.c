@@ -286,8 +286,11 @@ static int read_number(struct launch *launch, uint32_t index, PyObject *object) 
 
 int native_read_tensor(struct launch *launch, uint32_t index, PyObject *object) {
     const bool has_shape = native_has_shape(launch, index);
-    if (launch->known != NULL && launch->known[launch->places[index]].tensor.lanes != 0) {
-        return native_take_known(launch, index, &launch->known[launch->places[index]]);
+    const struct known_tensor *known =
+        launch->known == NULL ? NULL : &launch->known[launch->places[index]];
+    /* Of one in host memory, its framework has to say whether it is pinned. */
+    if (known != NULL && known->tensor.lanes != 0 && known->tensor.device_type != DL_CPU) {
+        return native_take_known(launch, index, known);
     }
     if (object == Py_None && launch->kernel->params[index].is_nullable) {
         launch->args[index] = aotc_pointer(NULL, AOTC_DTYPE_NONE);

@@ -163,17 +163,25 @@ static int ask_torch_stream(struct launch *launch, uint32_t index, int32_t devic
     return native_vote_stream(launch, index, (uintptr_t)stream);
 }
 
+bool native_is_pinned(PyObject *object) {
+    PyObject *answer = PyObject_CallMethod(object, "is_pinned", NULL);
+    const bool is_pinned = answer == Py_True;
+    Py_XDECREF(answer);
+    PyErr_Clear(); /* other frameworks have no such method */
+    return is_pinned;
+}
+
 int native_read_torch(struct launch *launch, uint32_t index, PyObject *object) {
     struct tensor_view view = {.device = -1};
     if (read_torch_view(launch, object, &view) < 0) {
         return native_bad_protocol(launch, index, native_expected_tensor(launch, index).chars);
     }
-    if (view.device < 0) {
+    if (view.device < 0 && !native_is_pinned(object)) {
         return native_bad_argument(launch, index, "a tensor on the GPU", "one in host memory",
                                    "move it, with x.cuda() or x.to(\"cuda\")");
     }
     if (native_take_view(launch, index, &view) < 0 ||
-        ask_torch_stream(launch, index, view.device) < 0) {
+        (view.device >= 0 && ask_torch_stream(launch, index, view.device) < 0)) {
         return -1;
     }
     return native_has_shape(launch, index)

@@ -102,8 +102,7 @@ class Archives:
         """Return whether a Python function has kernels that take tuples or descriptors."""
         names = {*function.__code__.co_varnames[: function.__code__.co_argcount]}
         return any(
-            kernel.blocks
-            or not {*(one.name for one in kernel.info.params), *kernel.info.constants} <= names
+            kernel.blocks or _takes_tuples(kernel.info, names)
             for kernel in self.kernels_of(function)[0]
         )
 
@@ -135,6 +134,13 @@ class Archives:
                 )
             )
         return kernels, reason
+
+
+def _takes_tuples(info: Any, names: set[str]) -> bool:
+    """Return whether a kernel has items for arguments, or one of a function's `names` has no item."""
+    passed = {*(one.name for one in info.params), *info.constants}
+    decided = {*info.choices, *(name for config in info.configs for name in config)}
+    return not passed <= names <= passed | decided
 
 
 def identity(function: Any) -> tuple[str, str]:

@@ -7,7 +7,7 @@ pointer to its dtype. Constants are compared with their types: `True`, 1 and 1.0
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from enum import Enum
 from numbers import Integral
 from typing import TYPE_CHECKING, Any, cast
@@ -147,14 +147,22 @@ def is_same_constant(passed: Any, built: Any) -> bool:
 # ---- as text -----------------------------------------------------------------------------------
 
 
-def argument_type(value: Any) -> str:
-    """Return an argument's type with the promises that hold, as a signature writes it."""
+def _function_text(value: Any) -> str:
+    function = getattr(value, "fn", value)
+    return f"{function.__code__.co_filename}:{function.__qualname__}"
+
+
+def argument_type(value: Any, function_text: Callable[[Any], Any] = _function_text) -> str:
+    """Return an argument's type with the promises that hold, as a signature writes it.
+
+    A function, which an item of a tuple may be, is named by `function_text`.
+    """
     if value is None:
         return "none"
     items = items_of(value)
     if items is not None:
         fields = [f"{one}: " for one in getattr(value, "_fields", ())] or [""] * len(items)
-        parts = [field + argument_type(one) for field, one in zip(fields, items)]  # noqa: B905 - as many
+        parts = [field + argument_type(one, function_text) for field, one in zip(fields, items)]  # noqa: B905 - as many
         return f"({', '.join(parts)}{',' * (len(parts) == 1)})"
     if is_descriptor(value):
         value = Described(value)
@@ -167,7 +175,8 @@ def argument_type(value: Any) -> str:
         return f"*{dtype_of(value)}" + ":16" * (address is not None and address % _MULTIPLE == 0)
     kind = scalar_type(value)
     if not kind:
-        return type(value).__name__
+        is_function = hasattr(getattr(value, "fn", value), "__code__")
+        return str(function_text(value)) if is_function else type(value).__name__
     if type(value).__name__ == "constexpr":  # an item of a tuple that is a constant
         return f"{kind}={_toml(value.value)}"
     if kind in ("i1", "fp32"):

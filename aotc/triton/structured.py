@@ -88,10 +88,13 @@ def _items(name: str, value: Any) -> list[tuple[str, Any]] | None:
 
 
 def _leaves(name: str, value: Any) -> Iterator[tuple[str, Any]]:
-    """Yield an argument, as a launch passes it, or the items of a tuple as arguments."""
+    """Yield an argument, as a launch passes it, or the items of a tuple as arguments.
+
+    An empty tuple in another is an argument of its own, which no kernel of an archive has.
+    """
     items = _items(name, value)
     for pair in () if items is None else items:
-        yield from _leaves(*pair)
+        yield from [pair] if items_of(pair[1]) == () else _leaves(*pair)
     if items is None:
         yield name, Described(value) if is_descriptor(value) else value
 

@@ -8,23 +8,13 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import torch
-from triton.runtime.jit import TensorWrapper
 
 import aotc
 from aotc.ir.params import LAUNCH_SOURCES
 from aotc.ir.text import parse_kernel
 from aotc.verify.interpreter.run import run as interpret
+from benchmarks.triton_tests.arguments import as_tensor
 
-_TRITON_DTYPES = {
-    "fp8e4nv": ml_dtypes.float8_e4m3fn,
-    "fp8e5": ml_dtypes.float8_e5m2,
-    "bf16": ml_dtypes.bfloat16,
-    **{
-        f"{kind}int{bits}": np.dtype(f"{kind}int{bits}")
-        for kind in ("", "u")
-        for bits in (8, 16, 32, 64)
-    },
-}
 _OTHERS = {
     torch.bfloat16: ml_dtypes.bfloat16,
     torch.float8_e4m3fn: ml_dtypes.float8_e4m3fn,
@@ -56,17 +46,12 @@ def _leaves(arguments: Iterable[tuple[str, Any]]) -> Iterator[tuple[str, Any]]:
 
 
 def _array(value: Any) -> Any:
-    """Return the elements of a tensor, a `TensorWrapper` of one included, as a view."""
-    if isinstance(value, TensorWrapper):
-        return _array(value.base).view(_TRITON_DTYPES[str(value.dtype)])
+    """Return the elements of a tensor, or of a `TensorWrapper` of one, as a view."""
+    value = as_tensor(value)
     if not isinstance(value, torch.Tensor):
         return value
-    storage = value.untyped_storage()
-    raw = torch.empty(0, dtype=torch.uint8).set_(storage).numpy()
-    name = str(value.dtype).rpartition(".")[2]
-    dtype = np.dtype(_OTHERS.get(value.dtype) or name)
-    items = raw[: raw.size // dtype.itemsize * dtype.itemsize].view(dtype)
+    raw = torch.empty(0, dtype=torch.uint8).set_(value.untyped_storage()).numpy()
+    dtype = np.dtype(_OTHERS.get(value.dtype) or str(value.dtype).rpartition(".")[2])
     strides = tuple(stride * dtype.itemsize for stride in value.stride())
-    return np.lib.stride_tricks.as_strided(
-        items[value.storage_offset() :], tuple(value.shape), strides
-    )
+    offset = value.storage_offset() * dtype.itemsize
+    return np.ndarray(tuple(value.shape), dtype, raw.data, offset, strides)

@@ -195,6 +195,35 @@ def test_constexpr_decay(sources: Sources) -> None:
         assert "tile<16xi32>" in text
 
 
+@pytest.mark.parametrize(
+    ("names", "shape"),
+    [
+        ("a, b", (4, 8)),
+        ("[a, b]", (4, 8)),
+        ("(a, _), b", ((4, 3), 8)),
+        ("a, (_, (b,))", (4, (3, (8,)))),
+    ],
+)
+def test_declared_constexprs_stay_constants_where_a_tuple_is_unpacked(
+    sources: Sources, names: str, shape: object
+) -> None:
+    body = f"a: tl.constexpr\nb: tl.constexpr\n{names} = S\ntl.store(p + tl.arange(0, a * b), a)"
+    text = sources.body(body, {"p": "*i32"}, {"S": shape}, params="p, S: tl.constexpr")
+    assert "tile<32x*i32>" in text
+
+
+def test_what_is_not_declared_decays_beside_what_is(sources: Sources) -> None:
+    body = "a: tl.constexpr\na, b = S\ny = tl.arange(0, a)\nz = tl.arange(0, b)"
+    error = sources.body_error(body, {}, {"S": (4, 8)}, params="S: tl.constexpr")
+    assert "the end of arange must be known at compile time" in error.message
+    assert error.loc is not None
+    assert "arange(0, b)" in str(error)
+    error = sources.body_error(
+        "a: tl.constexpr\na, b = S", {}, {"S": (4,)}, params="S: tl.constexpr"
+    )
+    assert error.message == "expected 2 values to unpack, got 1"
+
+
 def test_a_run_time_scalar_takes_part_in_promotion(sources: Sources) -> None:
     body = """
     x = tl.load(p + tl.arange(0, 4))

@@ -1,4 +1,4 @@
-"""Functions among the items of a tuple, in a manifest."""
+"""Functions and empty tuples among the items of a tuple, in a manifest."""
 
 from __future__ import annotations
 
@@ -41,7 +41,9 @@ types = { T = ["fp32", "i32"] }
     [
         ("mul", ""),
         ("missing", "the type of f_fn must be like"),
+        ("k.py:mul", ""),
         ("float", "expected a dtype or a type variable, got 'float'"),
+        ("mul, b: ()", "expected no empty tuple in another, got '(fn: mul, b: (), a: T)'"),
     ],
 )
 def test_manifest(

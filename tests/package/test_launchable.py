@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
@@ -15,6 +16,7 @@ from aotc.runtime import ArgumentError
 from tests.runtime.conftest import driver, frameworks, gpu
 from tests.support.fake_gpu import AMPERE, ROOT, FakeGpu
 from tests.support.gpu_arrays import CudaArray, TorchTensor
+from tests.support.written_module import written_module
 from tests.test_compiler import MATMUL, TILES
 
 __all__ = ["driver", "frameworks", "gpu"]  # fixtures
@@ -118,6 +120,33 @@ def test_a_launch_of_something_else_is_refused(
         kernel[1](*range(8))
 
 
+CLOSURES = """
+from typing import NamedTuple
+import triton
+import triton.language as tl
+
+class Closure(NamedTuple):
+    fn: tl.constexpr
+    captured: tuple
+
+def make():
+    @triton.jit
+    def act(x, a, b):
+        return x * tl.load(a) + b
+    return act
+
+def make_other():
+    @triton.jit
+    def act(x):
+        return x + 1
+    return act
+
+@triton.jit
+def apply(p, closure):
+    tl.store(p, closure.fn(tl.load(p), *closure.captured))
+"""
+
+
 class Shape(NamedTuple):
     rows: int
     cols: int
@@ -135,6 +164,28 @@ def test_tuples_annotations_and_truth_values(make: Make, gpu: FakeGpu) -> None:
         kernel[1](args[0], (48, 2), 5, True)
     with pytest.raises(ArgumentError, match="a tuple of 2"):
         kernel[1](args[0], 48, 5, True)
+
+
+def test_functions_and_nothing_in_tuples(tmp_path: Path, gpu: FakeGpu) -> None:
+    """What closures are in Triton: a function and what it captured, which may be nothing."""
+    closures = written_module(tmp_path / "closures.py", CLOSURES)
+    mul, other = closures.make(), closures.make_other()
+    args = (CudaArray(X), closures.Closure(mul, (CudaArray(Y), 3.0)))
+    kernel = aotc.compile(closures.apply, args=args)
+    kernel.load(driver=str(gpu.path))
+    kernel[1](*args)
+    assert gpu.last().unpack("QQf") == (X, Y, 3.0)
+    with pytest.raises(ArgumentError, match="closure_fn: expected the function"):
+        kernel[1](args[0], closures.Closure(other, args[1].captured))
+    kernel.close()
+    args = (CudaArray(X), closures.Closure(other, ()))
+    kernel = aotc.compile(closures.apply, args=args)
+    kernel.load(driver=str(gpu.path))
+    kernel[1](*args)
+    assert gpu.last().unpack("Q") == (X,)
+    with pytest.raises(ArgumentError, match="a tuple of 0"):
+        kernel[1](args[0], closures.Closure(other, (1,)))
+    kernel.close()
 
 
 def test_tensor_maps_are_encoded_where_they_can_be(gpu: FakeGpu) -> None:

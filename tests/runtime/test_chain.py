@@ -19,7 +19,7 @@ from aotc.runtime import ArgumentError, Kernel, NotFoundError
 from aotc.runtime._native import Chain, Chained, Jitted, Launcher
 from tests.runtime.conftest import Load
 from tests.support.fake_gpu import FakeGpu
-from tests.support.gpu_arrays import Content, CudaArray, ExchangeArray
+from tests.support.gpu_arrays import CPU, Content, CudaArray, ExchangeArray
 
 X, OUT, ELSEWHERE = 0x7F00_0000_1000, 0x7F00_0000_2000, 0x7F00_0000_3000
 NAMES = ("x", "n", "out", "alpha", "BLOCK")
@@ -98,6 +98,24 @@ def test_tensors_that_code_changes_are_read_again(
         chain[(3,)](x, 7, out)
     assert len(ran) == 1
     assert gpu.last().unpack("QQf4xi") == (X if is_plain else ELSEWHERE, OUT, 2.0, 7)
+
+
+def test_pinned_memory_is_taken_at_every_launch(scale: Kernel, gpu: FakeGpu) -> None:
+    class Pinned(ExchangeArray):
+        answer = True
+
+        def is_pinned(self) -> bool:
+            return self.answer
+
+    x, out = Pinned(X, device=(CPU, 0)), ExchangeArray(OUT)
+    chain, ran = _chain(scale)
+    for _ in range(3):
+        chain[(3,)](x, 7, out)
+    assert len(ran) == 1
+    assert gpu.last().unpack("QQf4xi") == (X, OUT, 2.0, 7)
+    x.answer, launches = False, gpu.launches
+    chain[(3,)](x, 7, out)
+    assert (len(ran), gpu.launches) == (2, launches)  # the autotuner's turn: the kernel is refused
 
 
 def test_grids_and_numbers_that_run_code_are_asked_before_tensors(

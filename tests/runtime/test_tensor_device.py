@@ -63,6 +63,37 @@ def test_pinned_memory_is_the_gpus_as_well(scale: Kernel, gpu: FakeGpu) -> None:
         assert gpu.last().unpack("Q") == (BUFFER,)
 
 
+class PinnedExchange(ExchangeArray):
+    """A tensor of torch, whose table says of pinned memory that it is the CPU's."""
+
+    answer: object = True
+
+    def is_pinned(self) -> object:
+        if self.answer is None:
+            raise RuntimeError("no accelerator")
+        return self.answer
+
+
+class PinnedTensor(TorchTensor):
+    answer: object = True
+
+    def is_pinned(self) -> object:
+        return PinnedExchange.is_pinned(self)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("layout", ["exchange", "methods"])
+def test_torch_says_whether_host_memory_is_pinned(scale: Kernel, gpu: FakeGpu, layout: str) -> None:
+    if layout == "exchange":
+        x: PinnedExchange | PinnedTensor = PinnedExchange(BUFFER, device=(CPU, 0))
+    else:
+        x = PinnedTensor(BUFFER, device=-1)
+    scale(x, x, 1.0, 1)
+    assert gpu.last().unpack("Q") == (BUFFER,)
+    for x.answer in (False, 1, None):
+        with pytest.raises(ArgumentError, match="expected a tensor on the GPU, got one in host"):
+            scale(x, x, 1.0, 1)
+
+
 @pytest.fixture
 def two_gpus(gpu: FakeGpu) -> FakeGpu:
     gpu.reset(HOPPER, HOPPER)

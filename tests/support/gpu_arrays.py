@@ -254,6 +254,9 @@ class TorchTensor:
     def get_device(self) -> int:
         return self.device_index
 
+    def is_pinned(self) -> object:
+        return False
+
     def stride(self) -> tuple[int, ...]:
         return self.strides
 

@@ -22,6 +22,18 @@ import triton.language as tl
 def pair(x, shape, strides, BLOCK: tl.constexpr, ALL: tl.constexpr):
     at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     tl.store(x + at * strides[0], at.to(tl.float32), mask=ALL or at < shape[0])
+
+
+@triton.jit
+def fill(x, others, values):
+    tl.store(x, len(values) * 1.0)
+    for i in tl.static_range(len(values)):
+        tl.store(others[i], values[i])
+
+
+@triton.jit
+def put(x, nothing, n):
+    tl.store(x + n, len(nothing) * 1.0)
 """
 TABLE = """
 [[kernel]]
@@ -36,6 +48,19 @@ BLOCK = 64
 [kernel.choices]
 ALL = [false, true]
 """
+EMPTY = """
+[[kernel]]
+name = "fill_none"
+source = "pairs.py:fill"
+signature = { x = "*fp32", others = "()", values = "( )" }
+[[kernel]]
+name = "fill_one"
+source = "pairs.py:fill"
+signature = { x = "*fp32", others = "(*fp32,)", values = "(fp32,)" }
+[[kernel]]
+source = "pairs.py:put"
+signature = { x = "*fp32", nothing = "()", n = "i32" }
+"""
 HEAD = '[package]\nname = "ops"\nversion = "0.1.0"\ntargets = ["sm_90a"]\n'
 
 
@@ -49,7 +74,7 @@ def pairs(project: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
         ("named", "(rows: i32:16, cols: i32)", "(i32, (i32, i32))"),
     )
     text = "".join(TABLE.format(name=n, shape=a, strides=b) for n, a, b in tables)
-    (folder / "kernels.toml").write_text(HEAD + text)
+    (folder / "kernels.toml").write_text(HEAD + text + EMPTY)
     arguments = ["build", str(folder / "kernels.toml"), "-o", str(folder / "dist"), "-j", "1"]
     assert cli.run([*arguments, "--no-cache"]) == 0
     return folder
@@ -87,6 +112,40 @@ print(pairs.pair.warmup(x, (100, 5), (1, 7), BLOCK=64, grid=(1,)))
         [[2, 1, 1], 128], [4096, 1616, 5, 3, 2, 7],
         [[9, 1, 1], 128],
     ]  # fmt: skip
+
+
+def test_empty_tuples(launches: Any, pairs: Path) -> None:
+    """Beside those with items, and in a kernel that has no others."""
+    found = launches(
+        """
+install(stand_in=True)
+import pairs
+def read(layout):
+    seen.append(list(gpu.last().unpack(layout)))
+launched(lambda: pairs.fill[(1,)](x, (), ()))
+read("Q")
+launched(lambda: pairs.fill[(1,)](x, (x,), (2.5,)))
+read("QQf")
+launched(lambda: pairs.put[(1,)](x, (), 7))
+read("Qi")
+class Elementwise:
+    def __eq__(self, other):
+        raise ValueError("an array of truth values")
+launched(lambda: pairs.put[(1,)](x, (Elementwise(),), 7))
+launched(lambda: pairs.put[(1,)](x, ((), ()), 7))
+launched(lambda: pairs.put[(1,)](x, (3,), 7))
+launched(lambda: pairs.put[(1,)](x, None, 7))
+""",
+        folder=pairs,
+        path=(str(pairs),),
+    )
+    assert found[:-4] == [
+        *([[1, 1, 1], 128], [4096]),
+        *([[1, 1, 1], 128], [4096, 4096, 2.5]),
+        *([[1, 1, 1], 128], [4096, 7]),
+    ]
+    assert [name for name, _ in found[-4:]] == ["NotInArchiveError"] * 4
+    assert 'nothing = "((), ())"' in found[-3][1]
 
 
 def test_tuples_that_no_kernel_has_are_named(launches: Any, pairs: Path) -> None:

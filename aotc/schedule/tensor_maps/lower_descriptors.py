@@ -280,7 +280,8 @@ def _reduce(op: Op, tensors: _Tensors, place: Builder) -> list[Value]:
         raise CompileError(
             f"this target has no atomic {op.kind} of {element}",
             op.loc,
-            remedy="targets with tensor copies have it: sm_90a and newer",
+            remedy="where a tensor copy adds to memory it has it: for sm_90a and newer, through a "
+            "descriptor that the host makes",
         )
     pointer, inside = _access(op.descriptor, op.coords, tensors, place)
     place(tile.AtomicRmw(pointer, op.value, op.kind, inside, "relaxed"))
