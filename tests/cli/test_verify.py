@@ -114,10 +114,17 @@ def test_what_is_partly_verified_fails_unless_it_is_allowed(tmp_path: Path, run:
 
 
 @pytest.mark.usefixtures("threads")
-def test_programs_that_take_turns_at_a_lock_are_verified(tmp_path: Path, run: Run) -> None:
-    """Nothing says that the lock is free at first, nor in which order programs take it."""
+@pytest.mark.parametrize("dtype", ["fp32", "i32"])
+def test_programs_that_take_turns_at_a_lock_are_verified(
+    tmp_path: Path, run: Run, dtype: str
+) -> None:
+    """Nothing says that the lock is free at first, nor in which order programs take it.
+
+    It is not the same memory as data of its type.
+    """
     path = tmp_path / "kernels.toml"
-    path.write_text(manifest_text("locked", verify='grid = ["3"]'))
+    text = manifest_text("locked", verify='grid = ["3"]')
+    path.write_text(text.replace("*fp32", f"*{dtype}"))
     code, out, err = run("verify", str(path), "-j", "1")
     assert (code, out.splitlines()[-1].split()[-1]) == (0, "verified"), err
 

@@ -47,7 +47,9 @@ def _free_value(op: Op) -> int | None:
     if isinstance(op, tile.AtomicCas):
         free = _constant(op.compare)
         is_poll = free is not None and free == _constant(op.value)
-        return int(free == 0) if is_poll else free  # one that polls waits for a signal
+        if is_poll:  # it waits for a signal
+            return int(free == 0)
+        return free or 0  # turns that are computed begin with 0
     if isinstance(op, tile.AtomicRmw) and op.kind == "xchg":
         taken = _constant(op.value)
         return None if taken is None else int(taken == 0)

@@ -31,7 +31,7 @@ def kernel(lock, count, out, D: tl.constexpr):
         (["while tl.atomic_cas(lock, 0, 0) != 0:", "    pass"], {"lock": 1}),
         (["tl.atomic_cas(lock, 0, 1)"], {}),  # it waits for nothing
         (["while tl.atomic_add(count, 0) < 3:", "    pass"], {}),
-        (["while tl.atomic_cas(lock, tl.load(count), 1) == 1:", "    pass"], {}),
+        (["while tl.atomic_cas(lock, tl.program_id(0), 1) == 1:", "    pass"], {"lock": 0}),
         (["while tl.load(count, volatile=True) == 0:", "    tl.atomic_cas(lock, 0, 1)"], {}),
     ],
 )
