@@ -201,6 +201,8 @@ _MAX_VALUES = 8
 
 def _note(result: BuildResult) -> None:
     """Print what a build decided that nobody may have meant, in a line each."""
+    from aotc.package.index_limits import notes  # noqa: PLC0415 - start-up time
+
     if result.dropped:
         count = len(result.dropped)
         show(f"note: {count} dropped that a target cannot hold (-v lists them)", err=True)
@@ -208,6 +210,8 @@ def _note(result: BuildResult) -> None:
         rest = f" and {len(read) - _MAX_VALUES} more" if len(read) > _MAX_VALUES else ""
         values = f"{', '.join(read[:_MAX_VALUES])}{rest}"
         show(one_line(f"note: fixed by this build: {values} (-v says where)"), err=True)
+    for line in notes(result.index_limits):
+        show(one_line(f"note: {line}"), err=True)
 
 
 def _report(result: BuildResult, *, verbose: bool, debug: bool, seconds: float) -> None:

@@ -419,7 +419,11 @@ MODULES: dict[str, Mapping[str, Operand]] = {
         "libdevice": Module("triton.language.extra.libdevice"),
         "utils": Module("triton.language.extra.cuda"),
         **{
-            name: builtin(f"extra.cuda.{name}", run) for name, run in program.CUDA_FUNCTIONS.items()
+            name: builtin(f"extra.cuda.{name}", run)
+            for name, run in {
+                **program.CUDA_FUNCTIONS,
+                **descriptor_maps.CUDA_FUNCTIONS,
+            }.items()
         },
     },
     "triton.language.extra.libdevice": _LIBDEVICE,

@@ -13,10 +13,11 @@ from collections.abc import Callable
 from aotc.frontend import descriptors
 from aotc.frontend.convert import static_scalar_dtype, static_shape, to_value
 from aotc.frontend.emitter import Emitter, mistake
+from aotc.frontend.sizes import integers, items
 from aotc.frontend.values import Operand, element, is_descriptor, shape, show, show_type
 from aotc.ir.core import Value
-from aotc.ir.dialects import descriptor
-from aotc.ir.types import DescriptorType, PointerType, ScalarType
+from aotc.ir.dialects import descriptor, map_store
+from aotc.ir.types import I32, I64, DescriptorType, PointerType, ScalarType
 
 
 def _descriptor_at(emit: Emitter, desc_ptr: Operand, kind: DescriptorType, name: str) -> Value:
@@ -67,6 +68,52 @@ def store(emit: Emitter, desc_pointer: Operand, value: Operand, offsets: Operand
     found = _seen_as(emit, desc_pointer, DescriptorType(kind, shape(content)), name)
     descriptors.store(emit, found, offsets, content)
 
+
+def _encode(rank: int) -> Callable[..., Operand]:
+    name = f"extra.cuda.experimental_device_tensormap_create{rank}d"
+
+    def run(
+        emit: Emitter,
+        desc_ptr: Operand,
+        global_address: Operand,
+        load_size: Operand,
+        global_size: Operand,
+        element_ty: Operand,
+    ) -> None:
+        """Store the map of a dense tensor to memory, for kernels after this one."""
+        slot = to_value(emit, desc_ptr, "a pointer to a tensor map")
+        pointer = to_value(emit, global_address, "the address of a tensor")
+        kind = DescriptorType(static_scalar_dtype(element_ty), static_shape(load_size, "load_size"))
+        descriptors.check_block_shape(f"the load_size of tl.{name}", kind)
+        if len(kind.block) != rank:
+            raise mistake(f"tl.{name} takes a load_size of {rank} axes, got {len(kind.block)}")
+        if not isinstance(slot.type, PointerType):
+            raise mistake(f"tl.{name} takes a scalar pointer to a tensor map, got {show(slot)}")
+        if pointer.type != PointerType(kind.element):
+            expected = show_type(PointerType(kind.element))
+            raise mistake(
+                f"the global_address of tl.{name} must be {expected}, got {show(pointer)}",
+                remedy=f"cast it: global_address.to({expected})",
+            )
+        sizes = items(global_size, "global_size", rank, name)
+        extents = integers(emit, sizes, "global_size", I32, name)
+        strides = integers(emit, sizes[1:], "global_size", I64, name)
+        emit(map_store.StoreMap(slot, pointer, [*extents, *strides], kind.block))
+
+    return run
+
+
+def _acquire(emit: Emitter, desc_ptr: Operand) -> None:
+    """Do nothing: each kernel acquires the maps that it takes from memory."""
+    del emit, desc_ptr
+
+
+CUDA_FUNCTIONS: dict[str, Callable[..., Operand]] = {
+    "experimental_device_tensormap_create1d": _encode(1),
+    "experimental_device_tensormap_create2d": _encode(2),
+    "experimental_tensormap_fenceproxy_acquire": _acquire,
+}
+"""Functions of `tl.extra.cuda` that make a map in memory."""
 
 FUNCTIONS: dict[str, Callable[..., Operand]] = {
     "reinterpret_tensor_descriptor": reinterpret,

@@ -39,6 +39,7 @@ from aotc.ir.dialects import (
     gpu,
     grid,
     indexing,
+    map_store,
     mapped,
     mbarrier,
     opaque,
@@ -64,7 +65,7 @@ from aotc.ir.types import (
 
 # Importing a dialect declares its opcodes: text can be read once all of them are.
 DIALECTS = (
-    *(arith, assembly, cache, cluster, descriptor, gpu, grid, indexing, mapped),
+    *(arith, assembly, cache, cluster, descriptor, gpu, grid, indexing, map_store, mapped),
     *(mbarrier, opaque, roles, scf, thread_copy, tile, tma, wgmma),
 )
 

@@ -30,6 +30,7 @@ from aotc.package.compile_times import CompileTimes, seconds_of
 from aotc.package.configs import AutotuneReader
 from aotc.package.grid import Expansion, VariantSpec, expand
 from aotc.package.index import Archive, ArchiveError, Kernel
+from aotc.package.index_limits import IndexLimit, index_limits
 from aotc.package.label import member_label
 from aotc.package.outputs import known_host, write_files
 from aotc.package.sources import KernelSource, tuned_entries
@@ -121,6 +122,11 @@ class BuildResult:
         return tuple(dict.fromkeys(lines))
 
     @property
+    def index_limits(self) -> tuple[IndexLimit, ...]:
+        """At which extents addresses overflow 32 bits."""
+        return index_limits(self.archive.kernels if self.archive is not None else ())
+
+    @property
     def values_read(self) -> tuple[str, ...]:
         """What the source read of globals and of the environment, as in `BLOCK = 128`, each once."""
         found = [match for line in self.remarks if (match := _READ.search(line))]
@@ -142,6 +148,10 @@ def describe_result(result: BuildResult, warnings: Sequence[str]) -> dict[str, o
         "compiled": result.num_compiled,
         "dropped": list(result.dropped),
         "remarks": list(result.remarks),
+        "index_limits": [
+            {"kernel": each.kernel, "at": each.place, "overflows_where": each.condition}
+            for each in result.index_limits
+        ],
         "warnings": list(warnings),
         "errors": [
             {

@@ -180,7 +180,7 @@ def _wrong(result: VariantResult, command: str) -> str:
         reasons: dict[str, list[str]] = {}
         for finding in gaps[:_MAX_GAPS]:
             where = f"{one_line(finding.label)}, with {shape_text(finding)}, grid {finding.grid}"
-            reasons.setdefault(finding.gap, []).append(f"  {form}proves nothing: {where}")
+            reasons.setdefault(finding.gap, []).append(f"  {form}not checked: {where}")
         for reason, launches in reasons.items():
             lines += [*launches, *(f"    {line}" for line in reason.splitlines())]
         if len(gaps) > _MAX_GAPS:

@@ -169,6 +169,10 @@ class Reason(_Template):
     # Of a tensor map that a kernel would make.
     DEVICE_MAP_OVERLAPS = "its launches may overlap, which would share scratch memory"
     DEVICE_MAP_OF_ODD_ROWS = "its strides, or the rows that it stores, are no multiples of 16 bytes"
+    DEVICE_MAP_LOADED_AND_STORED = (
+        "the kernel loads and stores through this descriptor, and a map that it makes serves one of both; "
+        "a descriptor that is an argument serves both"
+    )
     DEVICE_MAP_IN_OTHER_WAYS = "the kernel accesses this tensor in other ways, too"
     # Of tiles that the CTAs of a cluster would split.
     RESULT_IN_ONE_CTA = "the result of {op} would be in one CTA"

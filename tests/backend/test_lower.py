@@ -11,7 +11,17 @@ from aotc.backend import assemble, emit_ptx, lower_kernel
 from aotc.backend.lower import RULES
 from aotc.ir.core import Op
 from aotc.ir.diagnostics import IRError
-from aotc.ir.dialects import cluster, descriptor, grid, indexing, scf, thread_copy, tile, tma
+from aotc.ir.dialects import (
+    cluster,
+    descriptor,
+    grid,
+    indexing,
+    map_store,
+    scf,
+    thread_copy,
+    tile,
+    tma,
+)
 from aotc.ir.text import parse_kernel
 from aotc.target import TARGETS
 from aotc.verify.emulator.run import emulate
@@ -26,7 +36,7 @@ NOT_LOWERED = [
     *(descriptor.DescriptorOf, descriptor.DescriptorGather, descriptor.DescriptorScatter),
     *(descriptor.DescriptorIn, descriptor.MapAddress, descriptor.DescriptorPrefetch),
     *(tma.SyncTmaLoad, tma.SyncBulkLoad, tma.StagedTmaStore, tma.StagedBulkStore),
-    thread_copy.SyncThreadLoad,
+    *(thread_copy.SyncThreadLoad, map_store.StoreMap),
     *(indexing.Gather, indexing.Histogram, grid.ClusterReduce),
     *(cluster.ClusterPermute, cluster.ClusterRead, cluster.ClusterTranspose),
 ]

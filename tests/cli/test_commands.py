@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import json
 import subprocess
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from aotc import cli
-from aotc.compiler import CompileRequest
+from aotc.compiler import CompiledKernel, CompileRequest
 from aotc.package.cache import Cache
+from aotc.schedule.remarks import Remark
 from tests.support.command_line import MANIFEST, ROOT, start, use_mode
+from tests.support.fake_compiler import compile_empty
 
 pytestmark = pytest.mark.usefixtures("one_worker")
 
@@ -71,6 +74,24 @@ def test_verbose_lists_remarks(run: Any) -> None:
     _, _, err = run("build", "--no-cache", "-v")
     assert "remark: add sm_90a: num_warps = 64: num_warps = 64 takes 2048 threads" in err
     assert "remark: add sm_90a: k.py:1:1: nothing to do" in err
+
+
+def _overflowing(request: CompileRequest) -> CompiledKernel:
+    """Return an empty kernel with a remark on its addresses."""
+    made = compile_empty(request)
+    remark = f"k.py:3:7: {Remark.INDEX_LIMIT(limit='n * 8 > 2147483647')}"
+    return replace(made, metadata=replace(made.metadata, remarks=(remark,)))
+
+
+@pytest.mark.usefixtures("folder")
+def test_a_build_says_where_addresses_overflow(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.run(("build", "--no-cache", "-j", "1"), _overflowing) == 0
+    note = "note: add: addresses overflow 32 bits where n * 8 > 2147483647 (k.py:3); "
+    assert capsys.readouterr().err.count(note) == 1
+    assert cli.run(("build", "--no-cache", "-j", "1", "--json"), _overflowing) == 0
+    assert json.loads(capsys.readouterr().out)["index_limits"] == [
+        {"kernel": "add", "at": "k.py:3:7", "overflows_where": "n * 8 > 2147483647"}
+    ]
 
 
 @pytest.mark.usefixtures("folder")

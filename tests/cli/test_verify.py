@@ -107,10 +107,26 @@ def test_what_is_partly_verified_fails_unless_it_is_allowed(tmp_path: Path, run:
     code, out, err = run("verify", str(path), "-j", "1")
     assert code == 1
     assert out.splitlines()[-1].split()[-2:] == ["partly", "verified"]
-    assert "partly verified: crowd sm_80\n  proves nothing: " in err
+    assert "partly verified: crowd sm_80\n  not checked: " in err
     assert "writes what another has written" in err
     assert "1 partly verified, 1 cubin audited (" in err
     assert run("verify", str(path), "-j", "1", "--allow-partial")[0] == 0
+
+
+@pytest.mark.usefixtures("threads")
+@pytest.mark.parametrize("dtype", ["fp32", "i32"])
+def test_programs_that_take_turns_at_a_lock_are_verified(
+    tmp_path: Path, run: Run, dtype: str
+) -> None:
+    """Nothing says that the lock is free at first, nor in which order programs take it.
+
+    It is not the same memory as data of its type.
+    """
+    path = tmp_path / "kernels.toml"
+    text = manifest_text("locked", verify='grid = ["3"]')
+    path.write_text(text.replace("*fp32", f"*{dtype}"))
+    code, out, err = run("verify", str(path), "-j", "1")
+    assert (code, out.splitlines()[-1].split()[-1]) == (0, "verified"), err
 
 
 @pytest.mark.usefixtures("threads")

@@ -81,3 +81,38 @@ def test_a_descriptor_parameter_will_do(sources: Sources) -> None:
 )
 def test_mistakes(sources: Sources, body: str, message: str) -> None:
     assert message in sources.error(_source(body), SIGNATURE).message
+
+
+def _create(**arguments: str) -> str:
+    given = {
+        "desc_ptr": "maps",
+        "global_address": "maps",
+        "load_size": "[8, 16]",
+        "global_size": "[n, n]",
+        "element_ty": "tl.int8",
+        **arguments,
+    }
+    text = ", ".join(f"{name}={value}" for name, value in given.items())
+    return f"tl.extra.cuda.experimental_device_tensormap_create2d({text})"
+
+
+def test_a_map_is_stored_with_dense_rows(sources: Sources) -> None:
+    text = sources.text(_source(_create(global_size="[3, n]")), SIGNATURE)
+    assert "tile.store_map(%maps, %maps, %0, %n, %1) {shape = [8, 16]}" in text
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"desc_ptr": "n"}, "takes a scalar pointer to a tensor map"),
+        ({"element_ty": "tl.int16"}, "the global_address of tl.extra.cuda"),
+        ({"load_size": "[64]"}, "takes a load_size of 2 axes, got 1"),
+        ({"load_size": "[8, 8]"}, "at least 16 bytes"),
+        ({"global_size": "[n]"}, "takes global_size of 2 axes"),
+        ({"global_size": "[n, 1.5]"}, "must be integers"),
+    ],
+)
+def test_mistakes_of_a_stored_map(
+    sources: Sources, arguments: dict[str, str], message: str
+) -> None:
+    assert message in sources.error(_source(_create(**arguments)), SIGNATURE).message

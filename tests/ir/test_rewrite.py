@@ -100,7 +100,7 @@ def test_only_ops_without_effects_die_unused(opcode: str) -> None:
         "gpu.shared_alloc", "gpu.shared_store", "gpu.async_copy", "gpu.async_commit",
         "gpu.async_wait", "tile.descriptor_store", "tile.descriptor_reduce", "gpu.sync_tma_load",
         "tile.descriptor_prefetch", "gpu.tma_prefetch",
-        "gpu.sync_bulk_load", "gpu.bulk_load", "gpu.bulk_store", "gpu.make_tensor_map",
+        "gpu.sync_bulk_load", "gpu.bulk_load", "gpu.bulk_store", "gpu.make_tensor_map", "tile.store_map", "gpu.publish_map",
         "gpu.staged_tma_store", "gpu.staged_bulk_store",
         "gpu.tma_load", "gpu.tma_store", "gpu.tma_reduce", "gpu.tma_store_wait", "gpu.proxy_fence",
         "gpu.mbarrier_init", "gpu.mbarrier_wait", "gpu.mbarrier_arrive", "gpu.specialize", "gpu.beside",

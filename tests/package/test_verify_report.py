@@ -67,7 +67,7 @@ def test_a_launch_that_stores_nothing_verifies_nothing() -> None:
     idle = Finding("over", {"n": 17}, (2,), "right")
     assert _result(idle, _finding("right")).status == "partly verified"
     (text,) = _report(_result(idle, _finding("right"))).wrong()
-    assert "  proves nothing: over, with n = 17, grid (2,)\n    the kernel stores nothing" in text
+    assert "  not checked: over, with n = 17, grid (2,)\n    the kernel stores nothing" in text
 
 
 def test_what_is_partly_verified_is_right_if_asked() -> None:
@@ -78,7 +78,7 @@ def test_what_is_partly_verified_is_right_if_asked() -> None:
     (text,) = strict.wrong()
     assert text.splitlines()[:3] == [
         "partly verified: sum_rows sm_80",
-        "  proves nothing: over, with n = 17, eps = 0.25, grid (2,)",
+        "  not checked: over, with n = 17, eps = 0.25, grid (2,)",
         "    why",
     ]
 

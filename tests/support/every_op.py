@@ -20,6 +20,7 @@ from aotc.ir.dialects import (
     gpu,
     grid,
     indexing,
+    map_store,
     mapped,
     mbarrier,
     opaque,
@@ -464,6 +465,20 @@ SAMPLES: dict[str, Sample] = {
             s.add(gpu.SharedAlloc(U64, (16,), TEMPLATE, 128)).out,
             [s.i],
             type=TensorMapType(_pointee(s.pointer), (8,), 32, fill_nan=True),
+        )
+    ),
+    "tile.store_map": lambda s: s.add(
+        map_store.StoreMap(
+            s.pointer, s.pointer, [s.i, s.i, s.add(arith.Cast(s.i, I64)).out], (16, 64)
+        )
+    ),
+    "gpu.publish_map": lambda s: s.add(
+        map_store.PublishMap(
+            s.pointer,
+            s.pointer,
+            s.add(gpu.SharedAlloc(U64, (16,), TEMPLATE, 128)).out,
+            [s.i],
+            type=TensorMapType(_pointee(s.pointer), (8,), 32),
         )
     ),
     "gpu.sync_tma_load": lambda s: s.add(

@@ -32,6 +32,7 @@ _SIGNATURES: dict[str, dict[str, str]] = {
     "last_adds": {
         "x_ptr": "*i32", "parts_ptr": "*i32", "counter_ptr": "*i32", "out_ptr": "*i32",
     },
+    "locked": {"x_ptr": "*fp32", "lock_ptr": "*i32", "out_ptr": "*fp32"},
     "placed": {"x_ptr": "*i32", "counter_ptr": "*i32", "out_ptr": "*i32"},
     "halves": {"x_ptr": "*fp32", "n_rows": "i32", "stride": "i32", "n": "i32"},
     "twice": {"x_ptr": "*fp32", "n": "i32"},

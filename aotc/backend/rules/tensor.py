@@ -20,7 +20,7 @@ from aotc.backend.rules.shared import buffer_address, mbarrier_address
 from aotc.backend.thread_map import both
 from aotc.ir import gf2
 from aotc.ir.core import Op, Value
-from aotc.ir.dialects import cache, gpu, mbarrier, tma
+from aotc.ir.dialects import cache, gpu, map_store, mbarrier, tma
 from aotc.ir.encoded_element import encoded_element
 from aotc.ir.types import PointerType, SharedType, TensorMapType
 
@@ -53,15 +53,30 @@ _SWIZZLE_CODES = {0: 0, 32: 1, 64: 2, 128: 3}
 @lowers(tma.MakeTensorMap)
 def lower_make_tensor_map(ctx: Lowering, op: tma.MakeTensorMap) -> Results:
     """Lower a map that the warp which issues loads makes for itself."""
+    return [(_publish(ctx, op),)]
+
+
+@lowers(map_store.PublishMap)
+def lower_publish_map(ctx: Lowering, op: map_store.PublishMap) -> Results:
+    """Lower a map for kernels after this one."""
+    _publish(ctx, op)
+    return []
+
+
+def _publish(ctx: Lowering, op: tma.MakeTensorMap | map_store.PublishMap) -> str:
+    """Build a map and publish it; return the generic address of its slot."""
     kind, emit = op.type, ctx.emit
+    rank = len(kind.box)
+    is_used_here = isinstance(op, tma.MakeTensorMap)
+    element = encoded_element(op.out) if is_used_here else kind.element
     size = kind.element.size_bytes
-    strides = [emit.value(f"mul i64 {ctx.scalar(each)}, {size}") for each in op.strides]
+    strides = [emit.value(f"mul i64 {ctx.scalar(each)}, {size}") for each in op.sizes[rank:]]
     fields = nvvm_tensor.MapFields(
         nvvm_tensor.generic_address(emit, ctx.scalar(op.pointer)),
-        [ctx.scalar(extent) for extent in op.extents[::-1]],
+        [ctx.scalar(extent) for extent in op.sizes[:rank][::-1]],
         strides[::-1],
         kind.box[::-1],
-        _ELEMENT_CODES[encoded_element(op.out).name],
+        _ELEMENT_CODES[element.name],
         _SWIZZLE_CODES[kind.swizzle_bytes],
         int(kind.fill_nan),
     )
@@ -69,7 +84,7 @@ def lower_make_tensor_map(ctx: Lowering, op: tma.MakeTensorMap) -> Results:
     lane = emit.thread_value(f"and i32 {ctx.thread}, {WARP_SIZE - 1}")
     template = buffer_address(ctx, op.template)
     nvvm_tensor.make_map(emit, fields, template, slot, lane, ctx.issuer.warps)
-    return [(slot,)]
+    return slot
 
 
 @lowers(tma.MadeTensorMap)

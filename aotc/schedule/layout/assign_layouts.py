@@ -24,6 +24,7 @@ from aotc.ir.dialects import (
     gpu,
     grid,
     indexing,
+    map_store,
     scf,
     tile,
     tma,
@@ -33,7 +34,7 @@ from aotc.ir.effects import Trait
 from aotc.ir.layout import LinearLayout
 from aotc.ir.rewrite import Builder
 from aotc.ir.tiles import is_elementwise, is_tile
-from aotc.ir.types import I1, DescriptorType, TensorMapType, TileType, Type, shape_of
+from aotc.ir.types import I1, DescriptorType, PointerType, TensorMapType, TileType, Type, shape_of
 from aotc.schedule.analysis.axis import AxisAnalysis
 from aotc.schedule.analysis.global_order import may_precede, synchronizes
 from aotc.schedule.context import Schedule
@@ -437,6 +438,15 @@ def _emit_descriptor_of(op: Op, emitter: _Emitter, place: Builder) -> None:
     emitter.bind(op.out, place(tma.MakeTensorMap(*inputs, sizes, type=kind)).out, place)
 
 
+def _emit_store_map(op: Op, emitter: _Emitter, place: Builder) -> None:
+    """Store the tensor map with which tiles of the op's shape are copied."""
+    assert isinstance(op, map_store.StoreMap)
+    assert isinstance(op.pointer.type, PointerType)
+    kind = tensor_map_of(DescriptorType(op.pointer.type.pointee, op.shape))
+    slot, pointer, *sizes = (emitter.get(value, None) for value in op.operands)
+    place(map_store.PublishMap(slot, pointer, map_template(place), sizes, type=kind))
+
+
 def _emit_map_address(op: Op, emitter: _Emitter, place: Builder) -> None:
     assert isinstance(op, descriptor.MapAddress)
     made = place(tma.TensorMapAddress(emitter.get(op.descriptor, None)))
@@ -531,6 +541,7 @@ _RULES: dict[type[Op], Callable[[Op, _Emitter, Builder], None]] = {
     descriptor.DescriptorOf: _emit_descriptor_of,
     descriptor.DescriptorIn: _emit_descriptor_in,
     descriptor.MapAddress: _emit_map_address,
+    map_store.StoreMap: _emit_store_map,
     descriptor.DescriptorLoad: _emit_descriptor_load,
     descriptor.DescriptorPrefetch: _emit_descriptor_prefetch,
     descriptor.DescriptorStore: _emit_descriptor_store,

@@ -58,6 +58,8 @@ def _obstacle(op: DescriptorOf, kernel: Kernel) -> str:
         return Reason.DEVICE_MAP_OVERLAPS()
     users = list(op.out.users)
     kinds = dict.fromkeys(type(user) for user in users)
+    if set(kinds) == {descriptor.DescriptorLoad, descriptor.DescriptorStore}:
+        return Reason.DEVICE_MAP_LOADED_AND_STORED()
     if list(kinds) not in ([descriptor.DescriptorLoad], [descriptor.DescriptorStore]):
         return Reason.DEVICE_MAP_IN_OTHER_WAYS()
     is_loaded = isinstance(users[0], descriptor.DescriptorLoad)

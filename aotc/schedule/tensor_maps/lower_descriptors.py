@@ -24,7 +24,7 @@ from math import nan
 
 from aotc.ir.core import Kernel, Op, Value
 from aotc.ir.diagnostics import CompileError, at
-from aotc.ir.dialects import arith, descriptor, tile
+from aotc.ir.dialects import arith, descriptor, map_store, tile
 from aotc.ir.dialects.descriptor import TENSOR_ALIGNMENT_BYTES
 from aotc.ir.params import ParamInfo
 from aotc.ir.rewrite import Builder, is_trivially_dead
@@ -43,6 +43,7 @@ _DescriptorUse = (
 
 def lower_descriptors(kernel: Kernel, schedule: Schedule) -> None:
     """Replace descriptor ops that the target has no tensor copies for; see the module docstring."""
+    _check_stored_maps(kernel, schedule.target)
     if not any(isinstance(value.type, DescriptorType) for value in _values(kernel)):
         return
     has_copies = Feature.TMA in schedule.target.features
@@ -125,6 +126,26 @@ def _answer_made(kernel: Kernel) -> list[descriptor.DescriptorOf]:
                     sizes = [*made.strides, place(arith.Constant(1, I64)).out]
                 op.replace_with([sizes[op.axis]])
     return [op for op in kernel.walk() if isinstance(op, descriptor.DescriptorOf)]
+
+
+def _check_stored_maps(kernel: Kernel, target: Target) -> None:
+    """Check ops that store a tensor map. Raises: CompileError."""
+    ops = list(kernel.walk())
+    stored = next((op for op in ops if isinstance(op, map_store.StoreMap)), None)
+    if stored is None:
+        return
+    if Feature.TMA not in target.features:
+        raise CompileError(
+            f"a tensor map is for tensor copies, which {target} does not have",
+            stored.loc,
+            remedy="build this kernel for sm_90a and newer",
+        )
+    if any(isinstance(op, descriptor.DescriptorAt) for op in ops):
+        raise CompileError(
+            "a kernel that stores a tensor map takes none from memory: copies may come before it",
+            stored.loc,
+            remedy="make the descriptor by tl.make_tensor_descriptor where it is used",
+        )
 
 
 def _check_in_memory(op: Op, target: Target) -> None:

@@ -20,6 +20,7 @@ from aotc.ir.dialects import arith, descriptor, scf, tile
 from aotc.ir.effects import Trait
 from aotc.ir.parameter_access import pointer_roots
 from aotc.ir.types import FP8E4NV, FP8E5, DescriptorType, PointerType, ScalarType, element_of
+from aotc.verify.checks.locks import free_locks
 from aotc.verify.checks.value_flow import (
     backward,
     pointer_operand,
@@ -61,7 +62,8 @@ class Roles:
     addresses also step by single elements. `indices` are pointers at what is used as an index,
     `inexact` those at results that may be rounded differently. `axes` are the grid axes in use,
     each with the extents that its programs seem to go through. `read` and `written` are the
-    pointers through which memory is read and written.
+    pointers through which memory is read and written; `locks` those at words that programs wait
+    for, with the value of one that is free.
     """
 
     extents: dict[str, int] = field(default_factory=dict[str, int])
@@ -76,6 +78,7 @@ class Roles:
     tiled: list[str] = field(default_factory=list[str])
     read: list[str] = field(default_factory=list[str])
     written: list[str] = field(default_factory=list[str])
+    locks: dict[str, int] = field(default_factory=dict[str, int])
 
     @property
     def stride_names(self) -> tuple[str, ...]:
@@ -145,6 +148,7 @@ class _Analysis:
         self._add_strides(roles)
         roles.indices = self._indices()
         roles.inexact = self._inexact()
+        roles.locks = free_locks(self.kernel)
         roles.read, roles.written = self._accessed(Op.reads), self._accessed(Op.writes)
         return roles
 

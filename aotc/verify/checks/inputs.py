@@ -226,6 +226,8 @@ def contents_of(
         if given.is_cumulative:
             return input_data.cumulative(pointee, int(low), int(high), seed)
         return input_data.between(pointee, low, high, seed, given.multiple_of)
+    if name in roles.locks and pointee.is_int:
+        return Listed(np.array([roles.locks[name]]).astype(loaded_dtype(pointee)))
     if name in roles.indices:
         return input_data.between(pointee, 0, launch.index_high, seed)
     if pointee.is_float and launch.is_positive:

@@ -18,7 +18,8 @@ class Launch:
     `index_high` bounds loaded indices; with `misaligned` a pointer that is promised no alignment
     is one element off. Unless `in_step`, an emulator is to run warps in an order drawn from `seed`.
     Buffers of an `is_sparse` launch have holes of gigabytes. `aliases` gives an argument the one
-    whose memory it is. `programs` are the numbers of those that run, empty for all of the grid.
+    whose memory it is. `programs` are the numbers of those that run, in the order in which an
+    interpreter runs them, empty for all of the grid.
     """
 
     label: str

@@ -190,6 +190,8 @@ class Chooser:
             for source in self.roles.read:
                 if out == source or out not in kinds or source not in kinds:
                     continue
+                if out in self.roles.locks or source in self.roles.locks:
+                    continue  # programs would wait for what data happens to be
                 (left, out_info), (right, info) = kinds[out], kinds[source]
                 is_same = (
                     not out_info.noalias

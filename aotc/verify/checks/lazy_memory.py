@@ -221,9 +221,8 @@ class ElasticMemory(Memory):
                         self._note(part.index, "reads what another has written")
                 self._meet_update(part.index, cells, size, "reads")
                 reader = marks.of("reader", size)
-                known = reader[cells]
-                others = (known != NOBODY) & (known != self._program)
-                reader[cells] = np.where(others, SEVERAL, self._program)
+                unseen = self._order.unseen(reader[cells])
+                reader[cells] = np.where(unseen, SEVERAL, self._order.era)
         return out
 
     def write(self, access: Access, values: Array, element: ScalarType) -> None:
@@ -241,10 +240,10 @@ class ElasticMemory(Memory):
             cells, buffer = part.cells, self._buffers[part.index]
             marks = self._marks(part.index, size)
             marks.of("written", size)[cells] = True
-            is_read = np.False_
-            if "reader" in marks:
-                readers = marks.of("reader", size)[cells]
-                is_read = ((readers != NOBODY) & (readers != self._program)).any()
+            is_read = "reader" in marks and not self._order.are_behind(
+                marks.of("reader", size)[cells]
+            )
+            changed = self._elements(part.index, bits)[cells] != old
             if self._sem is not None:
                 if buffer.is_shared and is_read:  # through the other pointer, by no atomic
                     self._note(part.index, "updates what another has read")
@@ -258,10 +257,10 @@ class ElasticMemory(Memory):
                         "updates by another kind of atomic what it or another has updated",
                     )
                 buffer.updated = self._kind
-                if self._sem in _RELEASES and cells.size == 1:
+                has_failed = self._kind == "cas" and not changed.any()
+                if self._sem in _RELEASES and cells.size == 1 and not has_failed:
                     self._order.release((part.index, int(cells[0])))
                 continue
-            changed = self._elements(part.index, bits)[cells] != old
             writer = marks.of("writer", size)
             if changed.any():
                 eras = writer[cells]

@@ -20,8 +20,10 @@ _Scalar = TypeVar("_Scalar", bound=np.generic)
 
 
 Kind: TypeAlias = Literal["read", "written", "writer", "reader", "updater"]
-"""Whether a byte was read or written at all; the last era that wrote it and program that read it,
+"""Whether a byte was read or written at all; the last era that wrote it and the last that read it,
 by anything but an atomic; the last era that updated it by one.
+
+A read by a program that comes after the last reader takes its place; else the readers are SEVERAL.
 """
 
 _DTYPES: dict[Kind, npt.DTypeLike] = {
@@ -82,11 +84,11 @@ class Marks:
 
 
 class Order:
-    """Say which writes of other programs the running one comes after.
+    """Say which accesses of other programs the running one comes after.
 
     Programs run one after the other. Each goes through eras, numbered on and on: one ends with
-    every atomic that releases. What a program knows is the last era of each other one whose writes
-    it can see, and a flag or counter keeps what those who released there knew.
+    every atomic that releases. What a program knows is the last era of each other one that it comes
+    after, and a flag or counter keeps what those who released there knew.
     """
 
     def __init__(self) -> None:
@@ -131,12 +133,19 @@ class Order:
         return eras >= self._first
 
     def are_behind(self, eras: Array) -> bool:
-        """Return whether the running program sees all that was written in these eras."""
-        others = eras[(eras != NOBODY) & ~self.are_own(eras)]
-        if not others.size:
-            return True
-        others = np.unique(others)
-        return all(self._known.get(self._programs[era], 0) >= era for era in listed(others))
+        """Return whether the running program comes after all of these eras."""
+        return not self.unseen(eras).any()
+
+    def unseen(self, eras: Array) -> Array:
+        """Return which eras are of other programs and not known to be over."""
+        others = (eras != NOBODY) & ~self.are_own(eras)
+        if not self._known or not others.any():
+            return others
+        later = [era for era in listed(np.unique(eras[others])) if not self._is_over(era)]
+        return others & np.isin(eras, later)
+
+    def _is_over(self, era: int) -> bool:
+        return era != SEVERAL and self._known.get(self._programs[era], 0) >= era
 
 
 def extended(marks: npt.NDArray[_Scalar], size: int) -> npt.NDArray[_Scalar]:

@@ -276,7 +276,6 @@ def run_launch(
     rules: Rules,
     poison_seed: int,
     *,
-    backwards: bool = False,
     code: Code | None = None,
     steady: Steady | None = None,
 ) -> ElasticMemory:
@@ -290,7 +289,7 @@ def run_launch(
         code=code,
         steady=steady,
     )
-    interpreter.run(launch.grid, launch.programs, backwards=backwards)
+    interpreter.run(launch.grid, launch.programs)
     memory.met_undefined = interpreter.poison.was_asked
     return memory
 

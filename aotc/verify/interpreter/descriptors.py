@@ -16,7 +16,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from aotc.ir.core import Op
-from aotc.ir.dialects import cache, descriptor, tma
+from aotc.ir.dialects import cache, descriptor, map_store, tma
 from aotc.ir.types import (
     U64,
     DescriptorType,
@@ -240,6 +240,14 @@ def _made_map(
     return made
 
 
+def _stored_map(
+    program: Program, op: map_store.StoreMap | map_store.PublishMap, *operands: Array
+) -> None:
+    """Refuse a map for other kernels, whose form is the compiler's."""
+    del operands
+    raise program.error(op, "stores a tensor map, which is not interpreted")
+
+
 def _made_elsewhere(
     program: Program, op: tma.MadeTensorMap | tma.AcquiredTensorMap, slot: Array
 ) -> Array:
@@ -453,6 +461,8 @@ TENSOR_RULES: dict[type[Op], Rule] = {
     descriptor.DescriptorExtent: _extent,
     descriptor.DescriptorStride: _stride,
     tma.TensorMapAt: _described,
+    map_store.StoreMap: _stored_map,
+    map_store.PublishMap: _stored_map,
     tma.MakeTensorMap: _made_map,
     tma.MadeTensorMap: _made_elsewhere,
     tma.AcquiredTensorMap: _made_elsewhere,

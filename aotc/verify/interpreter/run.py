@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from typing import TypeAlias
 
 import numpy as np
@@ -145,13 +145,11 @@ class Interpreter:
             if info.source not in LAUNCH_SOURCES
         }
 
-    def run(
-        self, grid: Sequence[int], chosen: Collection[int] = (), *, backwards: bool = False
-    ) -> None:
+    def run(self, grid: Sequence[int], chosen: Sequence[int] = ()) -> None:
         """Run every program of `grid`, 1 to 3 extents, or persistent CTAs that do.
 
-        Programs run in order, or `backwards`. With `chosen` only the programs of these numbers run, axis 0 counted fastest, unless they wait
-        for the others.
+        With `chosen` only the programs of these numbers run, in this order, axis 0 counted fastest,
+        unless they wait for the others.
 
         Raises: InterpretError.
         """
@@ -175,12 +173,12 @@ class Interpreter:
                 clusters = [self._ctas(number, extents) for number in range(math.prod(extents))]
                 run_grid(clusters, self.kernel, args, self.memory)
                 return
-            numbers = sorted(chosen) if chosen else range(math.prod(extents))
-            steady = None if backwards or together else self._steady
+            numbers = chosen or range(math.prod(extents))
+            steady = None if together else self._steady
             if steady is not None and steady.num_programs != len(numbers) * self.kernel.num_ctas:
                 steady = None  # not all is recorded
             count = itertools.count()
-            for number in reversed(numbers) if backwards else numbers:
+            for number in numbers:
                 ctas = self._ctas(number, extents)
                 if together:
                     self.memory.begin_program()

@@ -97,7 +97,7 @@ def test_an_extent_that_is_known_is_as_it_is() -> None:
 @pytest.mark.parametrize(
     ("text", "config", "reason"),
     [
-        (_text(SAME), {}, "the kernel accesses this tensor in other ways"),
+        (_text(SAME), {}, "the kernel loads and stores through this descriptor"),
         (_text(pointer="%x"), {}, "the kernel accesses this tensor in other ways"),
         ("grid.wait", {}, "its launches may overlap"),
         (_text().replace("value = 16, type = i64", "value = 17, type = i64"), {}, ODD_ROWS),

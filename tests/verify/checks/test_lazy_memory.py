@@ -196,7 +196,49 @@ def test_order_goes_through_programs_in_between() -> None:
             memory.store(_at(x, 4), _ONE * 7, None, FP32)
         _signal(memory, x, "acq_rel", second)
     assert memory.conflict == ""
-    memory.store(_at(x, 4), _ONE * 9, None, FP32)  # but it was read by several
+    memory.store(_at(x, 4), _ONE * 9, None, FP32)  # which all have read that read it
+    assert memory.conflict == ""
+
+
+@pytest.mark.parametrize("is_last_ordered", [True, False])
+def test_what_is_read_before_a_release_may_be_overwritten(is_last_ordered: bool) -> None:
+    """A lock orders who reads and writes what it guards, and nobody else."""
+    memory, x = _memory()
+    for program in range(3):
+        memory.begin_program()
+        if program < 2 or is_last_ordered:
+            _signal(memory, x, "acq_rel", 30)
+        memory.load(_at(x, 4), None, FP32)
+        if program == 2:
+            memory.store(_at(x, 4), _ONE * 9, None, FP32)
+        _signal(memory, x, "acq_rel", 30)
+    what = "program 2 writes what another has read in x"
+    assert memory.conflict == ("" if is_last_ordered else what)
+
+
+def test_a_swap_that_fails_releases_nothing() -> None:
+    memory, x = _memory()
+    memory.begin_program()
+    memory.load(_at(x, 4), None, FP32)
+    with memory.atomic("acq_rel", "cas"):
+        memory.store(_at(x, 30), memory.load(_at(x, 30), None, FP32), None, FP32)
+    memory.begin_program()
+    _signal(memory, x, "acq_rel", 30)
+    memory.store(_at(x, 4), _ONE * 9, None, FP32)
+    assert memory.conflict == "program 1 writes what another has read in x"
+
+
+def test_a_reader_that_nothing_orders_keeps_others_from_writing() -> None:
+    memory, x = _memory()
+    memory.begin_program()
+    memory.load(_at(x, 4), None, FP32)  # and releases nothing
+    for _ in range(2):
+        assert memory.conflict == ""
+        memory.begin_program()
+        _signal(memory, x, "acq_rel", 30)
+        memory.load(_at(x, 4), None, FP32)
+        _signal(memory, x, "acq_rel", 30)
+    memory.store(_at(x, 4), _ONE * 9, None, FP32)
     assert memory.conflict == "program 2 writes what another has read in x"
 
 

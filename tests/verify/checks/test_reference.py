@@ -18,7 +18,11 @@ from aotc.verify.checks.index_overflow import IndexOverflowError
 from aotc.verify.checks.inputs import Inputs, Range
 from aotc.verify.checks.launch import Launch
 from aotc.verify.checks.noise import inexact_ops, is_inexact
-from aotc.verify.checks.open_results import depends_on_order, depends_on_undefined
+from aotc.verify.checks.open_results import (
+    depends_on_order,
+    depends_on_undefined,
+    is_right_in_another_order,
+)
 from aotc.verify.checks.reference import (
     MAX_UPWARD_RUNS,
     NUM_RANDOM_RUNS,
@@ -156,6 +160,26 @@ def test_a_result_that_the_order_of_programs_decides_is_found(
     launch = _launch((num_programs,), n=20) if name == "count" else _launch((num_programs,))
     reference = interpret(kernel, roles, launch, _ZEROS)
     assert depends_on_order(kernel, roles, reference, _ZEROS) == expected
+
+
+@pytest.mark.parametrize("name", ["placed", "locked"])
+def test_programs_may_come_in_any_order(name: str) -> None:
+    """But each of them comes, and none twice."""
+    kernel = kernel_of(name)
+    roles = roles_of(kernel, {}, is_inexact)
+    launch = _launch((3,))
+
+    def left(*programs: int) -> dict[str, references.Bytes]:
+        reference = interpret(kernel, roles, replace(launch, programs=programs), _ZEROS)
+        return {name: buffer.expected for name, buffer in reference.buffers.items()}
+
+    is_right = partial(is_right_in_another_order, kernel, roles)
+    for order in ((2, 0, 1), (1, 0, 2)):
+        assert is_right(launch, _ZEROS, left(*order), 0.0)
+    twice = {**left(0, 1, 2), "out_ptr": left(0, 1, 1)["out_ptr"]}
+    assert not is_right(launch, _ZEROS, twice, 0.0)
+    many = replace(launch, grid=(5,))
+    assert not is_right(many, _ZEROS, left(2, 0, 1), 0.0)  # too many to be tried
 
 
 @pytest.mark.parametrize(("count", "overflows"), [(1 << 29, False), ((1 << 31) - 16, True)])
