@@ -42,10 +42,11 @@ def index_loads(kernel: Kernel) -> dict[tile.Load, int]:
     writes = [op for op in ops if op.writes(Resource.GLOBAL)]
     has_dots = any(op.has(Trait.DOT) for op in ops)
     found: dict[tile.Load, int] = {}
+    data: dict[Value, None] = {}
     for op in reversed(ops):  # one whose result addresses another comes after it
         if not isinstance(op, tile.Load) or op.volatile:
             continue
-        is_index = _is_index(op.out, found)
+        is_index = _is_index(op.out, found, data)
         if not is_index and not (has_dots and _is_scale(op)):
             continue
         if not any(_may_write(write, op.pointer) for write in writes):
@@ -72,29 +73,54 @@ def _may_write(write: Op, pointer: Value) -> bool:
     return bool(shared_roots(pointer, written))
 
 
-def _is_index(index: Value, found: Container[Op]) -> bool:
-    """Return whether a tile only serves to address accesses of more elements, or `found` ones."""
+def _is_index(index: Value, found: Container[Op], data: dict[Value, None]) -> bool:
+    """Return whether a tile only serves to address accesses of more elements, or `found` ones.
+
+    `data` gets the values that serve for more, whose walk ends the walks of others.
+    """
     worklist = [index] if is_tile(index) else []
-    seen = dict.fromkeys(worklist)
+    come_from: dict[Value, Value | None] = dict.fromkeys(worklist)
     while worklist:
         value = worklist.pop()
+        if value in data or _is_data(value):
+            source: Value | None = value
+            while source is not None:
+                data[source] = None
+                source = come_from[source]
+            return False
         for user in value.users:
             pointer = accessed_pointer(user)
             if pointer is not None:
-                data = [each for each in user.operands if each not in (pointer, _mask_of(user))]
-                if value in data or not (user in found or _size(pointer) > _size(index)):
+                if not (user in found or _size(pointer) > _size(index)):
                     return False
-            elif user.pure and (is_elementwise(user) or user.has(Trait.VIEW, Trait.BROADCAST)):
-                fresh = [out for out in user.results if out not in seen]
-                seen.update(dict.fromkeys(fresh))
-                worklist += fresh
-            elif isinstance(user, scf.For | scf.Yield):
-                fresh = [each for each in _passed_on(value, user) if each not in seen]
-                seen.update(dict.fromkeys(fresh))
-                worklist += fresh
-            else:
-                return False
-    return len(seen) > 1
+                continue
+            fresh = [each for each in _results_from(value, user) if each not in come_from]
+            come_from.update(dict.fromkeys(fresh, value))
+            worklist += fresh
+    return len(come_from) > 1
+
+
+def _is_data(value: Value) -> bool:
+    """Return whether a value is used otherwise than to address or mask accesses."""
+    for user in value.users:
+        pointer = accessed_pointer(user)
+        if pointer is not None:
+            if value in [each for each in user.operands if each not in (pointer, _mask_of(user))]:
+                return True
+        elif not _is_along(user) and not isinstance(user, scf.For | scf.Yield):
+            return True
+    return False
+
+
+def _is_along(user: Op) -> bool:
+    return user.pure and (is_elementwise(user) or user.has(Trait.VIEW, Trait.BROADCAST))
+
+
+def _results_from(value: Value, user: Op) -> Sequence[Value]:
+    """Return what a user that makes no access makes of a value."""
+    if isinstance(user, scf.For | scf.Yield) and not _is_along(user):
+        return list(_passed_on(value, user))
+    return user.results
 
 
 def _passed_on(value: Value, user: scf.For | scf.Yield) -> Iterator[Value]:

@@ -8,12 +8,16 @@ import numpy as np
 import pytest
 
 import aotc
+import aotc.schedule.layout.index_loads as index_loads_module
+from aotc.compiler import translate_request
+from aotc.ir.core import Value
 from aotc.ir.text import parse_kernel
 from aotc.schedule.layout.assign_layouts import assign_layouts
 from aotc.schedule.layout.index_loads import index_loads
 from aotc.schedule.layout.plan_conversions import plan_conversions
 from tests.support.descriptors import compiled, launch, lowered
 from tests.support.pass_case import applied, assert_same_meaning
+from tests.support.repeated_kernels import repeated
 
 # 64 rows of 128 columns, wherever the indices say.
 GATHER = """\
@@ -240,3 +244,18 @@ def test_scales_and_rows_of_a_loop_with_dots_are_loaded_where_they_are_needed(
     ahead = [text for text in made.metadata.remarks if "through registers" in text]
     assert ahead
     assert "scale_ptr" in ahead[0]
+
+
+def test_what_sums_of_loads_become_is_followed_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    count = 40
+    asked: list[Value] = []
+    is_data = index_loads_module._is_data  # pyright: ignore[reportPrivateUsage]
+
+    def counting(value: Value) -> bool:
+        asked.append(value)
+        return is_data(value)
+
+    monkeypatch.setattr(index_loads_module, "_is_data", counting)
+    kernel = translate_request(repeated("row loops", count, "sm_80")).kernel
+    assert index_loads_module.index_loads(kernel) == {}
+    assert count <= len(asked) <= 12 * count
