@@ -31,7 +31,7 @@ from benchmarks.soak.launchers import Launchers
 from benchmarks.soak.plan import Plan
 from benchmarks.soak.soak import Limits, Prepare, Work, run_held, run_jobs
 from benchmarks.soak.variants import Draw, Settings, Source
-from tests.fuzz.long_programs import with_long
+from tests.fuzz.long_programs import FIRST_LONG_SEED, with_long
 
 _RISKY, _PROGRAMS = "risky", "programs"
 _SMOKE_SHARE = 0.0
@@ -215,7 +215,7 @@ def _fast_folder() -> str | None:
 def _seeds(options: argparse.Namespace) -> list[int]:
     if options.seeds:
         return options.seeds
-    first = options.seed * _SEEDS_APART
+    first = options.seed * _SEEDS_APART % FIRST_LONG_SEED  # beyond it all programs are long
     count = _SMOKE_PROGRAMS if options.smoke else options.programs
     return with_long(range(first, first + count))
 

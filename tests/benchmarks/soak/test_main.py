@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 from pathlib import Path
 
 import pytest
 
-from benchmarks.soak.__main__ import main
+from benchmarks.soak.__main__ import _seeds, main
+from tests.fuzz.long_programs import FIRST_LONG_SEED
 
 
 @pytest.mark.slow
@@ -46,3 +48,9 @@ def test_without_a_gpu_it_says_so(tmp_path: Path, capsys: pytest.CaptureFixture)
         pytest.skip("there is a GPU")
     assert main(["programs", "-o", str(tmp_path), "-j", "1", "--seeds", "0"]) == 2
     assert "no" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("seed", [0, 137, 1128, 50_000])
+def test_one_program_of_fifty_is_long(seed: int) -> None:
+    options = argparse.Namespace(seeds=None, seed=seed, smoke=False, programs=1000)
+    assert sum(number >= FIRST_LONG_SEED for number in _seeds(options)) == 1000 // 50
