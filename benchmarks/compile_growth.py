@@ -1,4 +1,4 @@
-"""How the time of a compile grows with the number of operations.
+"""Growth of compile time with the number of operations.
 
     python benchmarks/compile_growth.py [--sizes 300 1000 3000] [--kernel NAME]… [--passes 4]
 

@@ -1,4 +1,4 @@
-"""What promoting fp8 products costs and brings: five ways to accumulate, beside Triton on the same source.
+"""Cost and accuracy of promoting fp8 products: five ways to accumulate, beside Triton on the same source.
 
     aotc build benchmarks/fp8_accumulation.toml -o dist
     python benchmarks/fp8_accumulation.py dist/fp8_accumulation.aotc

@@ -1,4 +1,4 @@
-"""What a kernel promises of a value: `tl.multiple_of` and its like.
+"""Promises about values: `tl.multiple_of` and its like.
 
 A promise holds for the value itself, not for the result of the call only: Triton attaches it to what
 computes the value. So a call may stand as a statement, before or after other uses, and under other names.

@@ -1,4 +1,4 @@
-"""Which decorators make kernels: Triton's `jit`, by whatever name a file has it.
+"""Decorators that make kernels: Triton's `jit`, by whatever name a file imports it.
 
 `numba.cuda.jit`, Gluon's `jit` and others look alike, and mean other languages. A decorator whose source
 is known may apply Triton's inside, so it is believed.

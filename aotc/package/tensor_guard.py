@@ -1,4 +1,4 @@
-"""What a kernel promises of the tensors that its descriptors describe."""
+"""The guard of a tensor argument that a descriptor describes."""
 
 from __future__ import annotations
 

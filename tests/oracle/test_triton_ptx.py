@@ -1,4 +1,4 @@
-"""What the emulator makes of Triton's PTX is what NumPy says: neither of the two compilers is asked.
+"""Triton's PTX in the emulator, against NumPy.
 
 The gate runs a few kernels; `--exhaustive` runs all of them.
 """

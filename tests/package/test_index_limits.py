@@ -1,4 +1,4 @@
-"""What a build says of addresses that overflow, of all variants of a kernel together."""
+"""The note of a build on addresses that overflow, over all variants of a kernel."""
 
 from __future__ import annotations
 

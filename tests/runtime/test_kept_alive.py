@@ -1,4 +1,4 @@
-"""What launches keep alive: nothing of their arguments, however many there are and whatever they are kept by.
+"""Launches keep none of their arguments alive.
 
 `test_sanitized.py` runs this file under sanitizers.
 """

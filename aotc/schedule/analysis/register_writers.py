@@ -1,4 +1,4 @@
-"""Which ops write the registers that a tile is held in.
+"""Ops that write the registers of a tile.
 
 An op that only renames elements, such as `gpu.extract`, computes nothing: its result is held in the
 registers of its operand. A dot in flight reads registers, not values, so whoever writes them is to wait.

@@ -1,4 +1,4 @@
-"""How far apart the elements of two accesses to global memory are, in whatever iterations.
+"""The distance between two accesses to global memory, over all iterations.
 
 Elements differ if along some dimension the indices do. A dimension is what is multiplied with one
 stride, a product of arguments of the launch, and a tensor's strides keep its elements apart. An

@@ -1,4 +1,4 @@
-"""What lies in a buffer before a kernel runs, element by element.
+"""The contents of a buffer before a launch, element by element.
 
 Invariant: an element is a function of its position, the seed and the dtype.
 """

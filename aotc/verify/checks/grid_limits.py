@@ -1,4 +1,4 @@
-"""How many programs the launcher takes: what a GPU's grid may be, in CTAs.
+"""The launcher's limits on a grid, in CTAs.
 
 Invariant: the launcher's own limits, in `runtime_c/src/select.c`, are the same.
 """

@@ -1,4 +1,4 @@
-"""What the arguments of a launch are: the buffers, what they hold, and where tensors lie in them.
+"""The arguments of a launch: buffers, their contents, and the tensors in them.
 
 Invariant: equal launches and inputs give equal memory.
 """

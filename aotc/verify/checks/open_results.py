@@ -1,4 +1,4 @@
-"""Whether the result of a launch is open: it depends on undefined values, or on who comes first.
+"""Results that a launch leaves open: by undefined values, or by the order of programs.
 
 Invariant: what is asked here changes no reference.
 """

@@ -1,4 +1,4 @@
-"""Where values come from and where they go, through loops, branches and yields."""
+"""Walks along values, through loops, branches and yields."""
 
 from __future__ import annotations
 

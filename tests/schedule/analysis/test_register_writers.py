@@ -1,4 +1,4 @@
-"""Which ops write the registers of a tile: those that compute, not those that rename."""
+"""Ops that compute write registers; ops that rename do not."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which words are locks, and what verify makes of kernels that take them."""
+"""Locks in kernels, and their verification."""
 
 from __future__ import annotations
 

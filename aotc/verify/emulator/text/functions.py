@@ -1,4 +1,4 @@
-"""Where the functions of a module are: calls of them are parsed in their place, body and all.
+"""The functions of a module; a call is parsed as the function's body.
 
 Invariant: a function's body begins at a token of its own text, whether it stands before or after its callers.
 """
