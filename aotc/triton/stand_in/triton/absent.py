@@ -6,10 +6,10 @@ attributes; what calls it, or asks whether it is true, is told what it needs.
 
 from __future__ import annotations
 
-import sys
-from importlib.machinery import ModuleSpec
 from types import ModuleType
 from typing import Any, NoReturn
+
+from .modules import provide
 
 # Modules that Triton has and the stand-in has no file for; those of a package that ends with a dot.
 _MODULES = (
@@ -59,23 +59,9 @@ class _Module(ModuleType):
         return absent(self.__name__, name)
 
 
-class _Finder:
-    """Find the modules that are names alone."""
-
-    def find_spec(self, fullname: Any, _path: Any = None, _target: Any = None) -> Any:
-        """Return a spec for a module that has no file."""
-        package, _, below = fullname.partition(".")
-        if package != __package__ or not (below in _MODULES or below.startswith(_PACKAGES)):
-            return None
-        loader: Any = self
-        return ModuleSpec(fullname, loader, is_package=True)
-
-    def create_module(self, spec: Any) -> Any:
-        """Return a module of names."""
-        return _Module(spec.name)
-
-    def exec_module(self, module: Any) -> Any:
-        """Do nothing: there is no code."""
+def _has(fullname: str) -> bool:
+    package, _, below = fullname.partition(".")
+    return package == __package__ and (below in _MODULES or below.startswith(_PACKAGES))
 
 
-sys.meta_path.append(_Finder())
+provide(_has, _Module)

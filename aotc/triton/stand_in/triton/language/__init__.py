@@ -7,11 +7,10 @@ is an error, unless it decorates a function.
 from __future__ import annotations
 
 import importlib
-import sys
-from importlib.machinery import ModuleSpec
 from types import ModuleType
 from typing import Any
 
+from ..modules import provide  # noqa: TID252 - by its name it may be Triton's own
 from .types import DTYPES, block_type, constexpr, dtype, pointer_type, tensor
 
 __all__ = ["block_type", "constexpr", "dtype", "pointer_type", "tensor"]
@@ -64,22 +63,5 @@ class _Module(ModuleType):
         return globals().get(name) or Name(f"{self.__name__}.{name}")
 
 
-class _Finder:
-    """Find modules below the language, whichever they are: `math`, `extra.cuda.libdevice`."""
-
-    def find_spec(self, fullname: Any, _path: Any = None, _target: Any = None) -> Any:
-        """Return a spec for a module that has no file."""
-        if not fullname.startswith(f"{__name__}."):
-            return None
-        loader: Any = self
-        return ModuleSpec(fullname, loader, is_package=True)
-
-    def create_module(self, spec: Any) -> Any:
-        """Return a module of names."""
-        return _Module(spec.name)
-
-    def exec_module(self, module: Any) -> Any:
-        """Do nothing: there is no code."""
-
-
-sys.meta_path.append(_Finder())
+# Whichever lie below the language: `math`, `extra.cuda.libdevice`.
+provide(lambda fullname: fullname.startswith(f"{__name__}."), _Module)
