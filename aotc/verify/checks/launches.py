@@ -126,7 +126,8 @@ class Chooser:
             if isinstance(arg.type, ScalarType):
                 self.scalars[info.name] = arg.type
                 wanted = self.conditions.divisors.get(info.name, 1)
-                self.divisors[info.name] = math.lcm(info.divisibility, wanted)
+                mapped = self.roles.mapped.get(info.name, 1)
+                self.divisors[info.name] = math.lcm(info.divisibility, wanted, mapped)
             elif isinstance(arg.type, DescriptorType):
                 last = len(arg.type.block) - 1
                 for axis in range(last + 1):
@@ -389,7 +390,7 @@ class Chooser:
         if wanted and self.labels[index] not in CLASSES:
             index %= len(CLASSES) - 1  # any class but that of nothing
         order = [*wanted, *candidates(index, rank, block, divisor)]
-        least = int(_is_extent(name))  # tensors have no empty axes
+        least = int(_is_extent(name) or name in self.roles.mapped)  # tensors have no empty axes
         return list(dict.fromkeys(v if v == _COVERED else max(least, v) for v in order))
 
     def _wanted(self, label: str, name: str, at: int) -> list[int]:
