@@ -37,12 +37,14 @@ _ORDERS = ("lt", "le", "gt", "ge")
 class StrideTerm:
     """Say that an address adds `stride * index` for each of the indices.
 
-    It `is_wide` if every such product has 64 bits, so that it may go beyond 2**31.
+    It `is_wide` if every such product has 64 bits, so that it may go beyond 2**31. A tile of a
+    descriptor has so many `rows` along the stride.
     """
 
     stride: str
     indices: list[Value]
     is_wide: bool = True
+    rows: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -311,9 +313,31 @@ class _Analysis:
                         terms += known
                     known[0].indices.append(index)
                     known[0].is_wide &= is_wide
+        self._add_described(roles)
         order = list(self.names.values())
         for terms in roles.strides.values():
             terms.sort(key=lambda term: order.index(term.stride))
+
+    def _add_described(self, roles: Roles) -> None:
+        """Add the strides of tensors that the kernel describes."""
+        for op in self.ops:
+            if not isinstance(op, descriptor.DescriptorOf):
+                continue
+            roots = [self.names[r] for r in pointer_roots(op.pointer) if r in self.names]
+            for root in roots:
+                if root not in roles.unit:
+                    roles.unit.append(root)
+                terms = roles.strides.setdefault(root, [])
+                for axis, stride in enumerate(op.strides):
+                    for name in self._integers([strip(stride)]):
+                        if name in roles.extents:
+                            continue
+                        known = next((term for term in terms if term.stride == name), None)
+                        if known is None:
+                            known = StrideTerm(name, [])
+                            terms.append(known)
+                        known.indices.append(op.extents[axis])
+                        known.rows = max(known.rows, op.shape[axis])
 
     def _terms(
         self, offset: Value, extents: Mapping[str, int]

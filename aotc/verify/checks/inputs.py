@@ -126,13 +126,20 @@ def tensors_of(
 
 
 def _padded(shape: tuple[int, ...], element: ScalarType, launch: Launch) -> tuple[int, ...]:
-    """Return strides, in elements, of rows that are padded to what a tensor copy can address."""
+    """Return strides, in elements, of rows that are padded to what a tensor copy can address.
+
+    Where rows are far apart, those along the outermost axis that has several are.
+    """
     grain = TENSOR_ALIGNMENT_BYTES // element.size_bytes
     strides = (1,)
     for extent in shape[:0:-1]:
         rows = -(-extent * strides[0] // grain) + int(launch.misaligned)
         strides = (rows * grain, *strides)
-    return strides
+    axis = next((axis for axis, extent in enumerate(shape[:-1]) if extent > 1), None)
+    if not launch.apart or axis is None:
+        return strides
+    step = max(strides[axis], launch.apart // (shape[axis] - 1) // grain * grain)
+    return (*(step,) * (axis + 1), *strides[axis + 1 :])
 
 
 def maps_at(

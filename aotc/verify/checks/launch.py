@@ -19,7 +19,8 @@ class Launch:
     is one element off. Unless `in_step`, an emulator is to run warps in an order drawn from `seed`.
     Buffers of an `is_sparse` launch have holes of gigabytes. `aliases` gives an argument the one
     whose memory it is. `programs` are the numbers of those that run, in the order in which an
-    interpreter runs them, empty for all of the grid.
+    interpreter runs them, empty for all of the grid. The last row of a tensor is `apart` elements from
+    its first, if not 0.
     """
 
     label: str
@@ -33,6 +34,7 @@ class Launch:
     is_sparse: bool = False
     aliases: Mapping[str, str] = field(default_factory=dict[str, str])
     programs: tuple[int, ...] = ()
+    apart: int = 0
 
     @property
     def is_long(self) -> bool:
@@ -53,7 +55,7 @@ class Launch:
     def key(self) -> tuple[object, ...]:
         """What makes two launches the same, but for what is drawn."""
         drawn = self.is_special, self.is_positive
-        traits = (self.misaligned, self.in_step, *drawn, *self.aliases.items())
+        traits = (self.misaligned, self.in_step, self.apart, *drawn, *self.aliases.items())
         # As text: a zero is equal to the one of the other sign.
         return (*traits, self.programs, *((n, repr(v)) for n, v in self.scalars.items()))
 

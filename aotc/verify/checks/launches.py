@@ -53,7 +53,7 @@ from aotc.verify.checks.extents import (
 from aotc.verify.checks.grid_limits import is_launchable, long_blocks
 from aotc.verify.checks.integers import Known, value_at, value_in_last
 from aotc.verify.checks.launch import Launch, Scalar
-from aotc.verify.checks.strides import FAR, NEAR, Rows, Spacing
+from aotc.verify.checks.strides import FAR, FAR_ELEMS, NEAR, Rows, Spacing
 
 Values: TypeAlias = dict[str, Scalar]
 
@@ -118,6 +118,7 @@ class Chooser:
     _num_loops: int = 0  # of the kernel
     _has_functions: bool = False  # whether the user gives some as functions of others
     _is_free: bool = False  # whether a pointer may be misaligned
+    _has_rows: bool = False  # whether a tensor has several axes
 
     def __post_init__(self) -> None:
         for info, arg in zip(self.kernel.params, self.kernel.body.args, strict=True):
@@ -130,6 +131,7 @@ class Chooser:
                 self.divisors[info.name] = math.lcm(info.divisibility, wanted, mapped)
             elif isinstance(arg.type, DescriptorType):
                 last = len(arg.type.block) - 1
+                self._has_rows |= last > 0
                 for axis in range(last + 1):
                     self.scalars[f"{info.name}.shape[{axis}]"] = I32
                     # The launcher wants rows of whole 16-byte pieces.
@@ -165,7 +167,7 @@ class Chooser:
         for name, kind in self.scalars.items():
             if kind.is_float and name not in self.conditions.choices:
                 yield from (f"float: {name} is {size}" for size in FLOATS)
-        if self.stride_names:
+        if self.stride_names or self._has_rows:
             yield "far"
         if self.conditions.may_be_left_out:
             yield from self._long_labels()
@@ -246,7 +248,20 @@ class Chooser:
             or max(self._integers(values).values(), default=0) >= _FAR_APART,
             aliases={out: source} if label.startswith("in place") else {},
             programs=self._programs_to_run(label, grid),
+            apart=self._apart(values, spacing) if label == "far" else 0,
         )
+
+    def _apart(self, values: Values, spacing: Spacing) -> int:
+        """Return how far the last row of each tensor is from its first; 0 if a guard forbids it."""
+        known = self._integers(values)
+        step = spacing.far * FAR_ELEMS // 32 * 32
+        strides = {
+            f"{info.name}.strides[{axis}]": step
+            for info, arg in zip(self.kernel.params, self.kernel.body.args, strict=True)
+            if isinstance(arg.type, DescriptorType)
+            for axis in range(len(arg.type.block) - 1)
+        }
+        return step if strides and self.conditions.admits({**known, **strides}) else 0
 
     def _first(
         self, trials: Iterator[Values], index: int, spacing: Spacing
