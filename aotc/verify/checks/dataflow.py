@@ -37,14 +37,14 @@ _ORDERS = ("lt", "le", "gt", "ge")
 class StrideTerm:
     """Say that an address adds `stride * index` for each of the indices.
 
-    It `is_wide` if every such product has 64 bits, so that it may go beyond 2**31. A tile of a
-    descriptor has so many `rows` along the stride.
+    It `is_wide` if every such product has 64 bits, so that it may go beyond 2**31. `rows` are those
+    that the tile of a descriptor has along the stride, 0 if no descriptor has it.
     """
 
     stride: str
     indices: list[Value]
     is_wide: bool = True
-    rows: int = 1
+    rows: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,6 +27,7 @@ from aotc.verify.interpreter.run import Argument
 DEFAULT_MAX_BUFFER_BYTES = 1 << 28
 # Numbers that a buffer lists, each once: a longer list would not fit in memory.
 _MAX_LISTED = 1 << 24
+_ROOM_BEFORE_BYTES = 1 << 35  # for rows that go backwards; a hole in sparse memory
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,7 +207,8 @@ def prepared(
         else:
             filled = contents_of(info.name, pointee, roles, launch, inputs, launch.seed + at)
         size = inputs.size_of(info.name, launch)
-        address = memory.add_buffer(info.name, pointee, filled, misaligned, size)
+        before = _ROOM_BEFORE_BYTES if _goes_back(info.name, roles, launch, filled) else 0
+        address = memory.add_buffer(info.name, pointee, filled, before + misaligned, size)
         tensor = tensors.get(info.name)
         args.append(address if tensor is None else TensorAddress(address, *tensor))
     for at, name in enumerate(name for name in owners if "[" in name):
@@ -217,6 +219,13 @@ def prepared(
     for at, owner in shared:
         args[at] = memory.share_buffer(owners.index(owner))
     return memory, args
+
+
+def _goes_back(name: str, roles: Roles, launch: Launch, filled: Contents | Listed) -> bool:
+    """Return whether rows lie before a pointer, whose buffer has no list of values from there on."""
+    strides = [term.stride for term in roles.strides.get(name, ())]
+    is_reversed = any(launch.scalars[stride] < 0 for stride in strides)
+    return launch.is_backwards and is_reversed and isinstance(filled, Contents)
 
 
 def contents_of(

@@ -10,6 +10,8 @@ from aotc.verify.checks.extents import is_long
 
 Scalar: TypeAlias = int | float
 
+BACKWARDS = "backwards"
+
 
 @dataclass(frozen=True, slots=True)
 class Launch:
@@ -40,6 +42,11 @@ class Launch:
     def is_long(self) -> bool:
         """Whether an extent is so long that an index which a kernel doubles would overflow."""
         return is_long(self.label)
+
+    @property
+    def is_backwards(self) -> bool:
+        """Whether strides are negative, so that rows lie before their pointer."""
+        return self.label == BACKWARDS
 
     @property
     def is_positive(self) -> bool:

@@ -52,7 +52,7 @@ from aotc.verify.checks.extents import (
 )
 from aotc.verify.checks.grid_limits import is_launchable, long_blocks
 from aotc.verify.checks.integers import Known, value_at, value_in_last
-from aotc.verify.checks.launch import Launch, Scalar
+from aotc.verify.checks.launch import BACKWARDS, Launch, Scalar
 from aotc.verify.checks.strides import FAR, FAR_ELEMS, NEAR, Rows, Spacing
 
 Values: TypeAlias = dict[str, Scalar]
@@ -169,10 +169,23 @@ class Chooser:
                 yield from (f"float: {name} is {size}" for size in FLOATS)
         if self.stride_names or self._has_rows:
             yield "far"
+        if self._reversed_strides():
+            yield BACKWARDS
         if self.conditions.may_be_left_out:
             yield from self._long_labels()
         if self.conditions.may_alias:
             yield from (f"in place: {out} is {source}" for out, source in self._pairs())
+
+    def _reversed_strides(self) -> list[str]:
+        """Return the strides that may be negative: those of pointers alone, with a sign."""
+        described = [
+            term.stride for terms in self.roles.strides.values() for term in terms if term.rows
+        ]
+        return [
+            name
+            for name in self.stride_names
+            if self.scalars[name].is_signed and name not in described
+        ]
 
     def _long_labels(self) -> Iterator[str]:
         """Yield a launch for each extent that programs divide into tiles and no loop goes through."""
@@ -207,13 +220,13 @@ class Chooser:
 
     def is_optional(self, index: int) -> bool:
         """Return whether a launch need not mean anything to a kernel that is right."""
-        return self.labels[index].startswith(("far", "long", "in place", "float"))
+        return self.labels[index].startswith(("far", BACKWARDS, "long", "in place", "float"))
 
     def spacings(self, index: int) -> Sequence[Spacing]:
         """Return how far apart rows are to be set, the first that gives a result is taken."""
         if self.labels[index].startswith(("in place", "long")):
             return NEAR[:1]  # more room changes nothing
-        return FAR if self.labels[index] == "far" else NEAR
+        return FAR if self.labels[index] in ("far", BACKWARDS) else NEAR
 
     def launch(self, index: int, spacing: Spacing = NEAR[0]) -> Launch | None:
         """Return the launch for a label, None if no arguments of it satisfy the conditions."""
@@ -243,7 +256,7 @@ class Chooser:
             misaligned=self._is_free and index % 2 == 1,
             in_step=not is_deep(label) and (index % 3 != 1 or label not in CLASSES),
             is_special=label == "special",
-            is_sparse=label in ("far", "persistent")
+            is_sparse=label in ("far", BACKWARDS, "persistent")
             or spacing == NEAR[-1]
             or max(self._integers(values).values(), default=0) >= _FAR_APART,
             aliases={out: source} if label.startswith("in place") else {},
@@ -433,7 +446,7 @@ class Chooser:
                 return self._tiles_wanted(name)
             case "apart" if loop is None:
                 return [last_in_part(APART[at % len(APART)], block, divisor, at)]
-            case "far":
+            case "far" | "backwards":
                 return [just_below(4 if block == 1 else 2, block, divisor)]
             case _ if is_long(label):
                 return [extent_of("one", block, divisor)]
@@ -528,6 +541,8 @@ class Chooser:
         )
         is_padded = index % 2 == 1 or self.labels[index] not in CLASSES
         strides = rows.strides(spacing, is_padded=is_padded)
+        if self.labels[index] == BACKWARDS:
+            strides.update({name: -strides[name] for name in self._reversed_strides()})
         final = self._computed({**first, **strides})
         grid = self._grid(final, index)
         return None if grid is None else (final, grid)

@@ -112,15 +112,15 @@ class ElasticMemory(Memory):
         name: str,
         pointee: ScalarType,
         contents: Contents | Listed,
-        misaligned_bytes: int = 0,
+        offset_bytes: int = 0,
         size: int | None = None,
     ) -> Address:
         """Add a buffer of `size` elements, or an endless one; return the address of its pointer.
 
-        The address is a multiple of 256 plus `misaligned_bytes`.
+        The address is a multiple of 256 plus `offset_bytes`.
         """
         index = len(self._bytes)
-        start = HEAD_BYTES + misaligned_bytes
+        start = HEAD_BYTES + offset_bytes
         self._bytes.append(_EMPTY)
         self._names.append(name)
         pages = Pages() if self._is_sparse else None

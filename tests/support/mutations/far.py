@@ -10,7 +10,7 @@ from aotc.ir.core import Kernel, Op
 from aotc.ir.dialects import arith
 from aotc.ir.rewrite import Builder
 from aotc.ir.types import I32, I64, U32, ScalarType, element_of
-from tests.support.mutations.plant import Edit, Mutation, after_pass, in_ptx, wrapping
+from tests.support.mutations.plant import Edit, Mutation, after_pass, in_llvm, in_ptx, wrapping
 
 
 def _cut(self: Any, value: Any, extend: str) -> Any:
@@ -116,6 +116,12 @@ MUTATIONS = (
         "the step of a pointer is cut",
         "add_far_rows",
         after_pass("assign_layouts", _step),
+    ),
+    Mutation(
+        "a stride of 32 bits is extended with zeros",
+        "what addresses multiply is taken for unsigned",
+        "far_blocks",
+        in_llvm(r"sext i32", "zext i32"),
     ),
     Mutation(
         "an index of 64 bits is compared in 32",

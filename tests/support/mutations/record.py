@@ -29,14 +29,21 @@ def _each(part: str, change: Callable[[Any], Any]) -> Plant:
 
 
 def _first_half(guard: Guard) -> Guard:
-    test = guard.expression
-    is_or = isinstance(test, Binary) and test.op == "or"
-    return replace(guard, expression=test.lhs) if is_or else guard
+    match guard.expression:
+        case Binary("or", left, _):
+            return replace(guard, expression=left)
+        case _:
+            return guard
 
 
 def _one_less(variant: Variant) -> dict[str, Any]:
     first, *rest = variant.grid
     return {"grid": (Binary("-", first, Integer(1)), *rest)}
+
+
+def _one_byte_less(variant: Variant) -> dict[str, Any]:
+    whole = variant.scratch_bytes
+    return {} if whole is None else {"scratch_bytes": Binary("-", whole, Integer(1))}
 
 
 def _of_the_first(params: tuple[CubinParam, ...]) -> tuple[CubinParam, ...]:
@@ -116,7 +123,7 @@ MUTATIONS = tuple(
             "scratch memory of one byte less",
             "a size is taken for the last index",
             "add_groups",
-            _variant(lambda variant: {"scratch_bytes": Integer(variant.scratch_bytes.value - 1)}),
+            _variant(_one_byte_less),
         ),
         (
             "a computed parameter is the first one",
