@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from aotc.tuning.inputs import UnsizedError
+from aotc.tuning.buffers import UnsizedError
 from aotc.tuning.known import Known, Task
 from aotc.tuning.launch_tuner import LaunchTuner, Options, OutOfTimeError, UntunableError
 from aotc.tuning.launcher import Launcher, NoWorkerError, StoppedError
