@@ -9,10 +9,11 @@ as text.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
 
 from aotc.module_search import Search
+from aotc.work import Work
 
 Access: TypeAlias = Literal["unknown", "read", "write", "both"]
 
@@ -78,7 +79,7 @@ class Metadata:
     `scratch_bytes` of global memory, in one piece at a multiple of 128. `spill_note` says which tiles take the
     registers where those do not suffice, and what may help. Of `whole_rows`, arguments of tensors, the code
     takes the last extent to be a multiple of 16 bytes. `wgmma_hazard` says for which register each `wgmma` is
-    waited for at once: the schedule would have touched it too early.
+    waited for at once: the schedule would have touched it too early. `work` is what the cost model goes by.
     """
 
     name: str
@@ -105,6 +106,7 @@ class Metadata:
     spill_note: str = ""
     whole_rows: tuple[str, ...] = ()
     wgmma_hazard: str = ""
+    work: Work = field(default_factory=Work)
 
     @property
     def local_bytes(self) -> int:

@@ -1,367 +1,177 @@
-"""Estimate how long launches take from what the compiler counted: the order of configs without a measurement.
+"""Selections from estimates alone, for kernels and GPUs without a measurement.
 
-A launch is a number of CTAs on SMs that hold a few each. An SM is done with those it holds when the
-slowest of them is, by its chain of latencies, and when its busiest unit is, by the work of all of them.
-Waves of CTAs follow each other, the last one with fewer. Memory that all SMs share bounds the whole.
+Launches are sampled over the arguments that decide how many programs there are and how long they run; the
+configs of each are ranked by the cost model, and trees are fitted as to measured times.
 
-Estimates rank the configs of a kernel; their absolute size matters little.
+Invariant: equal kernels give equal selections, and the number of samples is bounded.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, TypeAlias
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING
 
+from aotc.ir import expression
+from aotc.ir.expression import Expression, Extent, Name
 from aotc.package import index
-from aotc.package.tuning.device import Device
-from aotc.package.tuning.launch_arrays import Integers, LaunchArrays
-from aotc.target import Target
-from aotc.work import Segment, Transfer, Work
+from aotc.package.tuning.device import DEVICES
+from aotc.package.tuning.estimate import estimate
+from aotc.package.tuning.fit import fit
+from aotc.package.tuning.launch_arrays import Integers, Launches
+from aotc.package.tuning.selection import ANY_GPU, Selection
+from aotc.package.tuning.table import KernelTuning, Measurement
+from aotc.target import TARGETS
+from aotc.work import Work
 
 if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
+    from aotc.package.tables import Constant
 
-Times: TypeAlias = "NDArray[np.float64]"
-
-NUM_PROGRAMS = 16
-"""Program instances that stand for all of a launch."""
-
-NUM_NEIGHBOURS = 256
-"""Program instances among which equal loads are counted, next to each other and anywhere."""
-
-_SYSTEM_SHARED_BYTES = 1024
-_GOLDEN_RATIO = 0.6180339887498949
+MAX_LAUNCHES = 384
+_LAUNCHES_OF_ONE_ARGUMENT = 48
+_LARGEST = 1 << 18
+_OTHER_ARGUMENT = 1 << 16
+"""Arguments that only address memory, such as strides: rows of different programs lie apart."""
 
 
-@dataclass(frozen=True, slots=True)
-class Constants:
-    """What is fitted to measured times.
+def selections(kernel: index.Kernel, works: Sequence[Work]) -> tuple[Selection, ...]:
+    """Return a selection for each target and combination that has several configs.
 
-    Of things that overlap, the exponents say how well: infinite ones would make the longest hide all
-    others. Latencies are in cycles.
+    `works` has the work of each of the kernel's variants. Nothing is estimated of a kernel whose grid the
+    caller gives.
     """
-
-    unit_exponent: float = 4.0
-    latency_exponent: float = 2.5
-    memory_exponent: float = 4.0
-    load_latency: float = 900.0
-    cta_latency: float = 800.0
-    launch_seconds: float = 5e-6
-    l2_share: float = 0.6
-    blur: float = 4.0
-    stall: float = 1.0
-
-
-CONSTANTS = Constants()
+    tunings: list[KernelTuning] = []
+    counted = list(zip(kernel.variants, works, strict=True))
+    for target in kernel.targets:
+        measurements: list[Measurement] = []
+        for number in range(index.num_combinations(kernel.type_variables, kernel.choices)):
+            chosen = _by_config(kernel, counted, target, number)
+            if len(chosen) > 1:
+                measurements += _estimated(kernel, chosen, target, number)
+        configs = tuple(_constants(config) for config in kernel.configs)
+        tunings.append(KernelTuning(kernel.name, target, ANY_GPU, configs, tuple(measurements), {}))
+    return tuple(selection for tuning in tunings for selection in fit(tuning, kernel))
 
 
-def estimate(
-    variant: index.Variant,
-    work: Work,
-    target: Target,
-    device: Device,
-    launches: Mapping[str, Integers],
-    constants: Constants = CONSTANTS,
-) -> Times:
-    """Return the seconds of each launch; `launches` has an array of each integer argument and extent.
-
-    Requires: the variant has a grid.
-    """
-    return _Estimate(variant, work, target, device, launches, constants).seconds()
+def _constants(config: index.NamedValues) -> Mapping[str, Constant]:
+    return {name: value for name, value in config if value is not None}
 
 
-def resident_ctas(variant: index.Variant, target: Target) -> int:
-    """Return how many CTAs of a variant an SM holds."""
-    shared = variant.dynamic_shared_bytes + variant.static_shared_bytes + _SYSTEM_SHARED_BYTES
-    return max(
-        1,
-        min(
-            target.max_ctas_per_sm,
-            target.max_threads_per_sm // variant.num_threads,
-            target.shared_bytes_per_sm // shared,
-            target.ctas_by_registers(variant.num_threads // 32, variant.registers),
-        ),
-    )
+def _by_config(
+    kernel: index.Kernel,
+    counted: Sequence[tuple[index.Variant, Work]],
+    target: str,
+    number: int,
+) -> dict[int, tuple[index.Variant, Work]]:
+    """Return the variant of each config that assumes the most of a launch, if it can be estimated."""
+    chosen: dict[int, tuple[index.Variant, Work]] = {}
+    for variant, work in counted:
+        is_own = (variant.target, index.combination(kernel, variant.types, variant.choices)) == (
+            target,
+            number,
+        )
+        if not is_own or not variant.grid or not work.segments or target not in DEVICES:
+            continue
+        known = chosen.get(variant.config)
+        if known is None or _assumptions(variant) > _assumptions(known[0]):
+            chosen[variant.config] = variant, work
+    return chosen
 
 
-class _Estimate:
-    """The estimate of one variant for some launches."""
-
-    def __init__(
-        self,
-        variant: index.Variant,
-        work: Work,
-        target: Target,
-        device: Device,
-        launches: Mapping[str, Integers],
-        constants: Constants,
-    ) -> None:
-        import numpy as np  # noqa: PLC0415 - start-up time
-
-        self._variant = variant
-        self._work = work
-        self._device = device
-        self._constants = constants
-        self._held = resident_ctas(variant, target)
-        columns = {name: values.astype(np.int64)[:, None] for name, values in launches.items()}
-        plain = LaunchArrays(columns)
-        axes = [np.maximum(plain.value(axis), 0) for axis in variant.grid]
-        one = np.ones((1, 1), np.int64)
-        self._grid = [*axes, one, one][:3]
-        self._num_programs = self._grid[0] * self._grid[1] * self._grid[2]
-        cluster = variant.cluster[0] * variant.cluster[1] * variant.cluster[2]
-        self._num_ctas = self._num_programs * cluster
-        self._slots = max(1, device.num_sms * self._held // cluster * cluster)
-        self._columns = columns
-
-    def seconds(self) -> Times:
-        """Return the time of each launch."""
-        import numpy as np  # noqa: PLC0415 - start-up time
-
-        constants, device = self._constants, self._device
-        arrays = self._programs(self._spread())
-        often = self._times(arrays)
-        busy = self._busy_cycles(often, arrays)
-        stall = self._stall_cycles(often)
-        ctas = self._num_ctas[:, 0].astype(np.float64)
-        held = np.minimum(self._held, np.ceil(ctas / device.num_sms))
-        if self._variant.is_persistent:
-            rounds = np.ceil(ctas / self._slots)
-            cycles = rounds * self._round(stall, busy, held)
-            cycles += constants.cta_latency + constants.load_latency
-        else:
-            stall = stall + constants.cta_latency
-            cycles = self._waves(ctas, stall, busy)
-        dram, l2 = self._memory_bytes(often, arrays)
-        on_sms = cycles / device.clock_hz
-        shared = [dram / device.dram_bytes_per_second, l2 / device.l2_bytes_per_second]
-        return _norm([on_sms, *shared], constants.memory_exponent) + constants.launch_seconds
-
-    def _spread(self) -> Integers:
-        """Return the linear indices of program instances that are spread evenly over each axis.
-
-        They follow no period, since kernels take indices modulo something.
-        """
-        import numpy as np  # noqa: PLC0415 - start-up time
-
-        number = np.arange(NUM_PROGRAMS)[None, :]
-        x, y, z = self._grid
-        first = (number + number * _GOLDEN_RATIO % 1) / NUM_PROGRAMS
-        second, third = number * _GOLDEN_RATIO % 1, number * _GOLDEN_RATIO**2 % 1
-        along = [(f * e).astype(np.int64) for f, e in ((first, x), (second, y), (third, z))]
-        return along[0] + x * (along[1] + y * along[2])
-
-    # -- SMs ---------------------------------------------------------------------
-
-    def _waves(self, ctas: Times, stall: Times, busy: Times) -> Times:
-        """Return the cycles of CTAs that SMs take one after the other.
-
-        The ends of waves blur with their number.
-        """
-        import numpy as np  # noqa: PLC0415 - start-up time
-
-        full = np.floor(ctas / self._slots)
-        rest = ctas - full * self._slots
-        last = np.ceil(rest / self._device.num_sms)
-        whole = self._round(stall, busy, np.full_like(ctas, self._held))
-        tail = np.where(rest > 0, self._round(stall, busy, np.maximum(last, 1)), 0.0)
-        in_steps = full * whole + tail
-        evenly = ctas / self._slots * whole + 0.5 * whole
-        step = self._constants.blur / (self._constants.blur + full)
-        return np.where(full > 0, step * in_steps + (1 - step) * evenly, tail)
-
-    def _round(self, stall: Times, busy: Times, held: Times) -> Times:
-        """Return the cycles in which an SM runs the CTAs that it holds."""
-        return _norm([stall, busy * held], self._constants.latency_exponent)
-
-    def _times(self, arrays: LaunchArrays) -> list[Times]:
-        """Return how often each segment runs in a program instance."""
-        import numpy as np  # noqa: PLC0415 - start-up time
-
-        often: list[Times] = []
-        for segment in self._work.segments:
-            times = np.maximum(arrays.of(segment.times), 0).astype(np.float64)
-            often.append(times if segment.parent < 0 else times * often[segment.parent])
-        return often
-
-    def _busy_cycles(self, often: list[Times], arrays: LaunchArrays) -> Times:
-        """Return the cycles for which a program instance keeps the busiest unit of an SM."""
-        device = self._device
-        units: dict[str, Times | float] = {}
-
-        def use(unit: str, cycles: Times | float) -> None:
-            units[unit] = cycles + units.get(unit, 0.0)
-
-        for segment, times in zip(self._work.segments, often, strict=True):
-            use("instructions", times * (segment.instructions / device.instructions))
-            use("special", times * (segment.special / device.special))
-            use("wavefronts", times * (segment.wavefronts / device.wavefronts))
-            for kind, macs in segment.dots:
-                use("dots", times * (macs / _mac_rate(kind, device)))
-            for transfer in segment.transfers:
-                moved = times * transfer.size_bytes * _share(transfer, times, arrays)
-                use("bytes", moved / device.sm_bytes)
-        return _mean(_norm(list(units.values()), self._constants.unit_exponent), self._columns)
-
-    def _stall_cycles(self, often: list[Times]) -> Times:
-        """Return the cycles of a program instance that runs alone, of the slower role."""
-        constants = self._constants
-        roles: dict[bool, Times | float] = {False: 0.0, True: 0.0}
-        copies: Times | float = 0.0
-        for segment, times in zip(self._work.segments, often, strict=True):
-            chain = times * (segment.stall * constants.stall)
-            roles[segment.is_producer] = roles[segment.is_producer] + chain
-            copies = copies + times * self._copy_cycles(segment)
-        chain = _norm([roles[False], roles[True], copies], 8.0)
-        return _mean(chain, self._columns)
-
-    def _copy_cycles(self, segment: Segment) -> float:
-        """Return how long asynchronous copies of an iteration take, for as many as are in flight."""
-        loads = [t for t in segment.transfers if t.stages and not t.is_store]
-        if not loads:
-            return 0.0
-        return self._constants.load_latency / min(transfer.stages for transfer in loads)
-
-    # -- memory --------------------------------------------------------------------
-
-    def _memory_bytes(self, often: list[Times], arrays: LaunchArrays) -> tuple[Times, Times]:
-        """Return the bytes of all CTAs from DRAM and from the L2 cache."""
-        import numpy as np  # noqa: PLC0415 - start-up time
-
-        programs = self._num_programs.astype(np.float64)
-        first = np.arange(NUM_NEIGHBOURS)[None, :]
-        count = np.minimum(self._num_programs, NUM_NEIGHBOURS)
-        anywhere = (first * _GOLDEN_RATIO % 1.0 * self._num_programs).astype(np.int64)
-        near = self._programs(np.minimum(first, self._num_programs - 1))
-        far = self._programs(anywhere)
-        dram = l2 = np.zeros((1, 1))
-        footprint = np.zeros((1, 1))
-        loads: list[tuple[Times, Times, Times]] = []
-        for key, (transfer, moved) in self._moved(often, arrays).items():
-            del key
-            total = moved * programs * self._variant.cluster[0]
-            l2 = l2 + total
-            if transfer.is_store or not transfer.origins:
-                dram = dram + total
-                continue
-            unique = _distinct_of_all(_distinct(transfer, far), NUM_NEIGHBOURS, programs)
-            nearby = _distinct(transfer, near) / np.maximum(count, 1)
-            footprint = footprint + moved * unique
-            loads.append((moved * unique, total * nearby, total))
-        cached = np.clip(self._device.l2_bytes * self._constants.l2_share / np.maximum(footprint, 1), 0, 1)
-        for once, by_wave, _ in loads:
-            dram = dram + cached * once + (1 - cached) * np.maximum(once, by_wave)
-        shape = np.broadcast_shapes(dram.shape, l2.shape, self._num_programs.shape)
-        return np.broadcast_to(dram, shape)[:, 0], np.broadcast_to(l2, shape)[:, 0]
-
-    def _moved(
-        self, often: list[Times], arrays: LaunchArrays
-    ) -> dict[tuple[object, ...], tuple[Transfer, Times]]:
-        """Return what a program instance moves, loads of the same bytes once."""
-        import numpy as np  # noqa: PLC0415 - start-up time
-
-        moved: dict[tuple[object, ...], tuple[Transfer, Times]] = {}
-        for number, (segment, times) in enumerate(zip(self._work.segments, often, strict=True)):
-            for at, transfer in enumerate(segment.transfers):
-                own = times * transfer.size_bytes * _share(transfer, times, arrays)
-                size = own.mean(axis=1, keepdims=True)
-                key: tuple[object, ...] = (transfer.argument, transfer.is_store, transfer.origins)
-                if not transfer.origins or transfer.is_store:
-                    key = (number, at)
-                earlier = moved.get(key)
-                moved[key] = transfer, size if earlier is None else np.maximum(earlier[1], size)
-        return moved
-
-    def _programs(self, linear: Integers) -> LaunchArrays:
-        """Return the values of expressions for program instances, given by their linear index."""
-        x, y, _ = self._grid
-        values = {
-            **self._columns,
-            "grid0": self._grid[0],
-            "grid1": self._grid[1],
-            "grid2": self._grid[2],
-            "ctas": _least(self._num_ctas, self._slots),
-            "program": linear,
-            "pid0": linear % _at_least_1(x),
-            "pid1": linear // _at_least_1(x) % _at_least_1(y),
-            "pid2": linear // _at_least_1(x * y),
-        }
-        return LaunchArrays(values)
+def _assumptions(variant: index.Variant) -> tuple[int, bool]:
+    return len(variant.guards), variant.condition is not None
 
 
-def _least(values: Integers, bound: int) -> Integers:
-    import numpy as np  # noqa: PLC0415 - start-up time
-
-    return np.clip(values, 1, bound)
-
-
-def _at_least_1(values: Integers) -> Integers:
-    import numpy as np  # noqa: PLC0415 - start-up time
-
-    return np.maximum(values, 1)
-
-
-def _mac_rate(kind: str, device: Device) -> float:
-    """Return the multiply-adds a cycle of a kind of dot, such as "wgmma.bf16"."""
-    instruction, _, dtype = kind.partition(".")
-    if dtype == "fp64":
-        return device.double_macs
-    bits = 8 * index.DTYPE_BYTES.get(dtype, 2)
-    rate = device.wgmma_macs if instruction == "wgmma" else device.mma_macs
-    return (rate or device.mma_macs) * 16 / max(bits, 8)
-
-
-def _share(transfer: Transfer, times: Times, arrays: LaunchArrays) -> Times:
-    """Return which share of a transfer's bytes lies inside of its tensor."""
-    import numpy as np  # noqa: PLC0415 - start-up time
-
-    share = np.ones((1, 1))
-    for part in transfer.parts:
-        extent = part.extent * (np.maximum(times, 1) if part.of_loop else 1)
-        share = share * np.clip(arrays.of(part.inside) / extent, 0, 1)
-    return share
-
-
-def _distinct(transfer: Transfer, arrays: LaunchArrays) -> Times:
-    """Return at how many different places programs begin to load."""
-    import numpy as np  # noqa: PLC0415 - start-up time
-
-    place = np.zeros((1, 1), np.int64)
-    for origin in transfer.origins:
-        place = place * 1_000_003 + arrays.of(origin)
-    ordered = np.sort(place, axis=1)
-    return 1.0 + (ordered[:, 1:] != ordered[:, :-1]).sum(axis=1, keepdims=True)
+def _estimated(
+    kernel: index.Kernel,
+    chosen: Mapping[int, tuple[index.Variant, Work]],
+    target: str,
+    number: int,
+) -> list[Measurement]:
+    """Return the estimates of sampled launches as if they were measured."""
+    columns = sample_launches(kernel, list(chosen.values()))
+    launches = Launches(columns)
+    times = {
+        config: estimate(variant, work, TARGETS[target], DEVICES[target], launches)
+        for config, (variant, work) in chosen.items()
+    }
+    types, choices = index.split_combination(kernel.type_variables, kernel.choices, number)
+    named_types = dict(zip((v.name for v in kernel.type_variables), types, strict=True))
+    pairs = zip((choice.name for choice in kernel.choices), choices, strict=True)
+    named_choices = {name: value for name, value in pairs if value is not None}
+    keys = [name for name, values in columns.items() if len(set(values.tolist())) > 1]
+    count = len(next(iter(times.values())))
+    return [
+        Measurement(
+            {name: int(columns[name][at]) for name in keys},
+            named_types,
+            named_choices,
+            tuple(
+                float(times[config][at]) if config in times else None
+                for config in range(len(kernel.configs))
+            ),
+        )
+        for at in range(count)
+    ]
 
 
-def _distinct_of_all(seen: Times, count: int, programs: Times) -> Times:
-    """Return how many places there are, of which so many programs from anywhere have seen `seen`.
+# -------------------------------------------------------------------------------------- launches
 
-    They have seen u * (1 - exp(-count / u)) of u places, which is solved for u.
+
+def sample_launches(
+    kernel: index.Kernel, counted: Sequence[tuple[index.Variant, Work]]
+) -> dict[str, Integers]:
+    """Return values of the integer arguments and extents, a column each.
+
+    Those that decide on programs and iterations are spread evenly over the logarithms up to `_LARGEST`.
     """
     import numpy as np  # noqa: PLC0415 - start-up time
 
-    places = seen
-    for _ in range(20):
-        places = seen / (1 - np.exp(-count / np.maximum(places, 1)))
-    return np.minimum(np.where(programs <= count, seen, places), programs)
+    deciding = _names(kernel, (root for pair in counted for root in _deciding(*pair)))
+    others = _names(kernel, (root for _, work in counted for root in _addressing(work)))
+    count = MAX_LAUNCHES if len(deciding) > 1 else _LAUNCHES_OF_ONE_ARGUMENT if deciding else 1
+    at = np.arange(count)
+    columns = {name: np.full(count, _OTHER_ARGUMENT, np.int64) for name in others}
+    ratio = _spread_ratio(len(deciding))
+    for number, (name, divisor) in enumerate(deciding.items()):
+        part = (at + 0.5) / count if number == 0 else np.fmod(at * ratio**number, 1.0)
+        span = math.log2(_LARGEST / divisor)
+        values = np.exp2(part * span) * divisor
+        columns[name] = np.maximum(np.round(values / divisor), 1).astype(np.int64) * divisor
+    return columns
 
 
-def _norm(parts: list[Times | float], exponent: float) -> Times:
-    """Return how long things take that overlap, the better the greater the exponent."""
-    import numpy as np  # noqa: PLC0415 - start-up time
+def _spread_ratio(count: int) -> float:
+    """Return the ratio whose multiples' fractions fill so many dimensions evenly.
 
-    most = np.maximum(np.asarray(parts[0]), 1e-30)
-    for part in parts[1:]:
-        most = np.maximum(most, part)
-    total = sum((np.asarray(part) / most) ** exponent for part in parts)
-    return most * total ** (1 / exponent)
+    Source: M. Roberts, "The unreasonable effectiveness of quasirandom sequences", 2018.
+    """
+    root = 2.0
+    for _ in range(40):
+        root = (1 + root) ** (1 / max(2, count))
+    return 1 / root
 
 
-def _mean(values: Times, columns: Mapping[str, Integers]) -> Times:
-    """Return the mean over the program instances of each launch."""
-    import numpy as np  # noqa: PLC0415 - start-up time
+def _deciding(variant: index.Variant, work: Work) -> list[Expression]:
+    texts = [segment.times for segment in work.segments]
+    return [*variant.grid, *map(expression.parse, dict.fromkeys(texts))]
 
-    num_launches = max((len(column) for column in columns.values()), default=1)
-    return np.broadcast_to(values.mean(axis=1), (num_launches,))
+
+def _addressing(work: Work) -> list[Expression]:
+    texts: list[str] = []
+    for segment in work.segments:
+        for transfer in segment.transfers:
+            texts += [*transfer.origins, *(part.inside for part in transfer.parts)]
+    return [expression.parse(text) for text in dict.fromkeys(texts)]
+
+
+def _names(kernel: index.Kernel, roots: Iterable[Expression]) -> dict[str, int]:
+    """Return the launch's arguments and extents in expressions, and what they are multiples of."""
+    divisors = {param.name: param.divisibility for param in kernel.params}
+    names: dict[str, int] = {}
+    for root in roots:
+        for node in expression.walk(root):
+            if isinstance(node, Name | Extent) and node.name in divisors:
+                divisor = divisors[node.name] if isinstance(node, Name) else 1
+                names.setdefault(expression.to_text(node), divisor)
+    return dict(sorted(names.items()))

@@ -46,8 +46,12 @@ DEVICES: Mapping[str, Device] = {
     "sm_86": Device(72, 1.6e9, 0.54e12, 2.0e12, 6 << 20, 500.0),
     "sm_89": Device(142, 2.2e9, 0.78e12, 4.0e12, 96 << 20, 500.0),
     "sm_90a": _H200,
-    "sm_100a": replace(_H200, num_sms=148, clock_hz=1.8e9, dram_bytes_per_second=7.0e12, l2_bytes=126 << 20),
-    "sm_103a": replace(_H200, num_sms=148, clock_hz=1.8e9, dram_bytes_per_second=7.0e12, l2_bytes=126 << 20),
+    "sm_100a": replace(
+        _H200, num_sms=148, clock_hz=1.8e9, dram_bytes_per_second=7.0e12, l2_bytes=126 << 20
+    ),
+    "sm_103a": replace(
+        _H200, num_sms=148, clock_hz=1.8e9, dram_bytes_per_second=7.0e12, l2_bytes=126 << 20
+    ),
     "sm_120a": Device(170, 2.3e9, 1.6e12, 6.0e12, 96 << 20, 500.0),
 }
 """The GPU that stands for each target."""
